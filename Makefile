@@ -3,13 +3,14 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build needs test quick drills chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node
+.PHONY: run build size needs test quick drills chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node
 
 run: build
 	bin/mtagd dev
 
+# Without the symbol table and the data of debuggers. Traces and pprof do not need them.
 build:
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagd ./cmd/mtagd
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/mtagd ./cmd/mtagd
 
 # Each of these programs is needed by some tests: browsers for the browser tag and the console, nginx, BIND, PostgreSQL and PgBouncer,
 # promtool for the alert rules, Node.js for the TypeScript client and the console, a C compiler for the race detector. As root on
@@ -61,7 +62,7 @@ quick:
 	$(TEST) -short -p 4 ./...
 
 check: export CI = true
-check: needs format vet staticcheck tidy generated fuzz-json test
+check: needs format vet staticcheck tidy generated size fuzz-json test
 
 format:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; }
@@ -71,6 +72,11 @@ vet:
 
 staticcheck:
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
+
+# If a package looks up a method by a name that is no constant, as text/template does, the linker keeps all exported methods
+# of the program, 6 MB. go build -ldflags=-dumpdep marks such functions with <ReflectMethod>.
+size: build
+	@size=$$(wc -c < bin/mtagd); test $$size -le 36000000 || { echo "bin/mtagd has $$size bytes, more than 36 MB"; exit 1; }
 
 tidy:
 	$(GO) mod tidy -diff

@@ -11,7 +11,7 @@ import (
 
 	"mtagd/edge/refused"
 	"mtagd/store"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // noopEngine is an engine that does nothing: what is left is the work of edge and edge/tag.

@@ -17,7 +17,7 @@ import (
 
 	"mtagd/edge/tag/tagtest"
 	"mtagd/store"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // announce begins a request with a large body, of which it sends only the first byte.

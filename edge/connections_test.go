@@ -15,7 +15,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sys/unix"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // health asks for /health on a connection, and returns whether there is an answer.

@@ -499,6 +499,8 @@ func TestEngineErrors(t *testing.T) {
 	}{
 		{"the partner does not see an unexpected error", errors.New("disk /dev/sda1 is on fire"), 500, "SERVICE_ERROR", "Unable to process request", "", true},
 		{"the partner does not see an internal error", &store.Error{Kind: store.KindInternal, Message: "on fire"}, 500, "SERVICE_ERROR", "Unable to process request", "", true},
+		{"events that cannot be read name their merchant", &store.Error{Kind: store.KindUnavailable, Field: "merchantId", Message: "m-1: on fire"}, 503,
+			"SERVICE_ERROR", "Unable to process request: merchantId m-1: on fire", "1", true},
 		{"an engine that cannot write says when to retry", store.Unavailable("on fire"), 503, "SERVICE_ERROR", "Unable to process request", "1", true},
 		{"a partner with too many requests is told when to retry", store.Busy("too many"), 429, "SERVICE_ERROR", "Too many requests at once. Please try again", "1", false},
 		{"a partner whose changes are refused is told why", store.ErrAuditFull, 429, "SERVICE_ERROR",

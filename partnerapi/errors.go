@@ -108,7 +108,7 @@ func (a *api) countRefusal(r *fasthttp.RequestCtx, err error) {
 // mayTell reports whether the answer has the error's own message besides that of its kind. A 403 or 404 about a resource
 // that may be another partner's has the spec's message alone.
 func mayTell(e *store.Error) bool {
-	return e.Kind == store.KindInvalid || e.Kind == store.KindUncertain || e.Kind == store.KindMismatch || e.Kind == store.KindLimited ||
+	return e.Kind == store.KindUnavailable && e.Field != "" || e.Kind == store.KindInvalid || e.Kind == store.KindUncertain || e.Kind == store.KindMismatch || e.Kind == store.KindLimited ||
 		error(e) == store.ErrAuditFull || e == errNoTagYet || e == errReadOnlyKey || e == errImpersonalKey || isSuspension(e)
 }
 

@@ -14,7 +14,7 @@ import (
 
 	"mtagd/edge/refused"
 	"mtagd/store"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // TestReadmeExamples runs the commands of README.md, in their order. Each answer must have the fields of

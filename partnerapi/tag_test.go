@@ -83,33 +83,18 @@ func TestReadTagOfAnotherPartner(t *testing.T) {
 
 func TestSnippet(t *testing.T) {
 	const want = `<script>
-  window.mtrem = window.mtrem || [];
-  window.mtag = window.mtag || function () { mtrem.push(arguments); };
-  // Set consent to true when this visitor has agreed, or call mtag('consent', true) later.
-  mtag('init', 'https://tags.example.net?tagId=cs_a-b_C', { consent: false });
-  // When the page is left before the script below has loaded, the next page sends the events.
-  addEventListener('pagehide', function () {
-    var options = mtrem[0] && mtrem[0][2];
-    if (mtrem.left || !options || Object.keys(options) != 'consent' || options.consent !== true || document.prerendering ||
-      mtrem.some(function (call) { return call[0] == 'consent' || call[0] == 'reset'; })) return;
-    mtrem.left = true;
-    [['event', 'PageView']].concat(mtrem.splice(1)).forEach(function (call) {
-      if (call[0] != 'event') return;
-      try {
-        var event = Object.assign({ event_time: new Date(), pageUrl: location.href, pageTitle: document.title },
-          typeof call[1] == 'object' ? call[1] : { event: call[1] }, call[2]);
-        event.event = event.event || event.type;
-        event.event_id = (event.event_id || Math.random()) + '';
-        event = JSON.stringify(event);
-        if (!/"(email|phone)":/.test(event)) localStorage['_mtag.cs_a-b_C.' + Date.now() + 'mark' + Math.random()] = event;
-      } catch (error) {}
-    });
-  });
+  window.mtrem = window.mtrem || []; window.mtag = window.mtag || function () { mtrem.push(arguments); };
+  mtag('init', 'https://tags.example.net?tagId=cs_a-b_C', { consent: false }); /* true when this visitor has agreed */
 </script>
 <script async src="https://tags.example.net/script"></script>
 `
 	if got := Snippet("https://tags.example.net", "cs_a-b_C"); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+	// With a long name of the shop.
+	long := Snippet("https://mtag-ab12.a-shop-with-a-rather-long-name.example.co.uk", store.NewTagID(store.ClientSide))
+	if lines := strings.Count(long, "\n"); lines > 5 || len(long) > 400 {
+		t.Errorf("%d lines, %d bytes; want at most 5 and 400:\n%s", lines, len(long), long)
 	}
 	hostile := Snippet(`https://x'"</script>\`, `'</script>&`)
 	if got := strings.Count(hostile, "</script>"); got != 2 {

@@ -110,6 +110,9 @@ type Control interface {
 	// domains are free, and the merchant's events are in no answer. The events themselves go in the background: the engine
 	// notes that it must remove them. KindNotFound: merchant.
 	DeleteMerchant(ctx context.Context, id MerchantID) (Merchant, error)
+	// Removals returns what is still removed besides erasures, the oldest first: the events of deleted merchants, and those past the
+	// retention that could not be removed at the last attempt.
+	Removals(ctx context.Context) ([]Removal, error)
 	// Merchants returns one page of the merchants that a query selects, with their tags, oldest first, and how many it selects.
 	Merchants(ctx context.Context, q MerchantQuery) ([]Merchant, int, error)
 
@@ -158,7 +161,7 @@ type Events interface {
 	//     outcome is Duplicate, and nothing changes. The name counts because anyone who knows a tag id can send events:
 	//     a stranger's Junk with the event_id order-1001 must not displace the shop's Purchase with that event_id.
 	//  3. Link: when the mark came with a muid, its identifiers are linked to that muid, with the mark's LinkSource: ByCookie counts
-	//     as ByAnyone when an identifier was linked to the muid before. A newer link replaces an older one, which is kept for
+	//     as ByAnyone when an identifier was linked to the muid before, or the identifier has too many links ByCookie. A newer link replaces an older one, which is kept for
 	//     Persons. A muid from step 1 links nothing.
 	//  4. Append: the event is stored, and the outcome is Recorded.
 	//

@@ -28,9 +28,7 @@ type Erasure struct {
 	Links      int       `json:"links"`
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 
-	Attempts  int       `json:"attempts,omitempty"`  // that have failed
-	TriedAt   time.Time `json:"triedAt,omitzero"`    // when the last one failed
-	LastError string    `json:"lastError,omitempty"` // why, for partners; empty once an attempt succeeds
+	Tries
 }
 
 // MaxOpenErasures is how many erasures of a partner may be open. Each is in memory until it is done.
@@ -55,25 +53,6 @@ func (e Erasure) Admit(open iter.Seq[Erasure]) (same Erasure, err error) {
 	return same, nil
 }
 
-// Failed returns the erasure after an attempt that failed.
-func (e Erasure) Failed(now time.Time, err error) Erasure {
-	e.Attempts, e.TriedAt = e.Attempts+1, now.UTC()
-	e.LastError = "an attempt has failed: the service's log says why"
-	if KindOf(err) == KindUnavailable {
-		e.LastError = "the events cannot be removed now"
-	}
-	return e
-}
-
-// IsDue reports whether the next attempt may begin. The pause after a failure doubles from 5 seconds up to about 10 minutes.
-func (e Erasure) IsDue(now time.Time) bool {
-	if e.LastError == "" {
-		return true
-	}
-	pause := 5 * time.Second << min(e.Attempts-1, 7)
-	return !now.Before(e.TriedAt.Add(pause)) || now.Before(e.TriedAt) // the clock was put back
-}
-
 // CheckOwner returns nil for the erasure's partner, and KindForbidden for any other.
 func (e Erasure) CheckOwner(partner PartnerID) error { return checkOwner(e.Partner, partner) }
 
@@ -83,7 +62,7 @@ type ErasureID string
 // NewErasureID returns a random id.
 func NewErasureID() ErasureID { return ErasureID("era_" + rand.Text()) }
 
-// ErasureState is how far an erasure is.
+// ErasureState is how far an erasure is, or another removal.
 type ErasureState string
 
 // The states, in this order.

@@ -46,7 +46,8 @@ type Feed interface {
 	//
 	// Who goes on from Cursor each time sees every event that matches exactly once, also while events are recorded, and
 	// after restarts and kills. An event that was acknowledged before the call is seen, and no event that a power cut
-	// could take back. Events that were lost by damage are left out.
+	// could take back. The first call that finds events damaged or missing fails with KindUnavailable. When they are lost, later
+	// calls leave them out.
 	//
 	// KindInvalid: after (the cursor is not one of this engine's). When ctx ends, Feed stops soon and returns ctx's error.
 	Feed(ctx context.Context, q FeedQuery, use func(e *Received) (more bool)) (FeedEnd, error)

@@ -106,13 +106,6 @@ func (n NewMerchant) Merchant(id MerchantID, partner PartnerID, now time.Time) M
 	return Merchant{ID: id, Partner: partner, Name: n.Name, Domain: n.Domain, CreatedAt: now, IdentityRequiresSecret: n.IdentityRequiresSecret}
 }
 
-// Removal is a merchant that was deleted, and whose events are still to be removed.
-type Removal struct {
-	Merchant MerchantID `json:"merchantId"`
-	Partner  PartnerID  `json:"partnerId"`
-	At       time.Time  `json:"at"` // when it was deleted
-}
-
 // Tag returns the merchant's tag of a type; false when it has none.
 func (m Merchant) Tag(t TagType) (Tag, bool) {
 	for _, tag := range m.Tags {

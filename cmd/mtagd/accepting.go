@@ -83,7 +83,11 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 		return d.engine.Ready()
 	}
 	exportReady(d.metrics, ready)
-	pages := guardAdmin(adminPages(d.metrics, ready), ready, d.Admin.Token, d.refusals)
+	impaired := func() error { return nil }
+	if e, ok := d.engine.(interface{ Impaired() error }); ok { // a database has its own ways
+		impaired = e.Impaired
+	}
+	pages := guardAdmin(adminPages(d.metrics, ready, impaired), ready, d.Admin.Token, d.refusals)
 	d.startSideDoor(newSideDoor(netutil.LimitListener(listener, maxAdminConnections), pages, d.Log))
 	d.Log.Info("admin listening", "address", listener.Addr().String())
 	return nil

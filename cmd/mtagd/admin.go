@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -89,8 +90,8 @@ const (
 	readyPage  = "/readyz"  // events are accepted
 )
 
-// adminPages are the admin pages. guardAdmin decides who may see them.
-func adminPages(metrics *prometheus.Registry, ready func() error) http.Handler {
+// adminPages are the admin pages. guardAdmin decides who may see them. impaired says what is wrong with the data while events are accepted.
+func adminPages(metrics *prometheus.Registry, ready, impaired func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{Registry: metrics}))
 	mux.HandleFunc("GET "+healthPage, writeHealth)
@@ -100,6 +101,9 @@ func adminPages(metrics *prometheus.Registry, ready func() error) http.Handler {
 			return
 		}
 		io.WriteString(w, "ready\n")
+		if err := impaired(); err != nil {
+			fmt.Fprintln(w, "some answers fail:", err)
+		}
 	})
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", func(w http.ResponseWriter, _ *http.Request) {

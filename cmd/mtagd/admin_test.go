@@ -39,7 +39,9 @@ func TestAdminAddressTaken(t *testing.T) {
 	}
 }
 
-// guardedPages are the admin pages of a service with this token that is not ready because of notReady.
+var errImpaired = errors.New("a table is damaged")
+
+// guardedPages are the admin pages of a service with this token, whose data is damaged, and that is not ready because of notReady.
 func guardedPages(t *testing.T, token string, notReady error) http.Handler {
 	t.Helper()
 	metrics := prometheus.NewRegistry()
@@ -48,7 +50,7 @@ func guardedPages(t *testing.T, token string, notReady error) http.Handler {
 		t.Fatal(err)
 	}
 	ready := func() error { return notReady }
-	return guardAdmin(adminPages(metrics, ready), ready, token, refusals)
+	return guardAdmin(adminPages(metrics, ready, func() error { return errImpaired }), ready, token, refusals)
 }
 
 // A page in a browser on the server's machine cannot read the admin pages through a name of its own that leads to a
@@ -108,6 +110,7 @@ func TestAdminPagesNeedTheToken(t *testing.T) {
 		{"/healthz", "", nil, 200, "ok\n"},
 		{"/healthz", "", reason, 200, "ok\n"},
 		{"/readyz", "", nil, 200, "ready\n"},
+		{"/readyz", "Bearer " + testToken, nil, 200, "ready\nsome answers fail: a table is damaged\n"},
 		{"/readyz", "", reason, 503, "not ready\n"},
 		{"/readyz", "Bearer " + testToken, reason, 503, "the disk is full\n"},
 		{"/readyz", "Bearer wrong", reason, 401, ""},

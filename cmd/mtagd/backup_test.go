@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // Backups are made under load, each an increment of the last. Each point has every event that was acknowledged before the

@@ -15,7 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // openBrowser starts headless Chromium for one test.
@@ -276,6 +276,9 @@ func TestDemoPages(t *testing.T) {
 	tag := regexp.MustCompile(`"tagId":"(cs_[^"]+)"`).FindStringSubmatch(merchants)
 	if tag == nil {
 		t.Fatalf("the demo merchant has no tag: %s", merchants)
+	}
+	if _, page := get(t, url+"/demo/?q=%3Ci%3E%22%7B%7Btag%7D%7D", ""); strings.Contains(page, "<i>") || strings.Count(page, "&lt;i&gt;&#34;{{tag}}") != 2 {
+		t.Errorf("a search for <i>\"{{tag}} is not shown as text:\n%s", page)
 	}
 	for _, path := range []string{"", "?q=mug", "product/mug-dune", "cart", "checkout", "thank-you"} {
 		status, page := get(t, url+"/demo/"+path, "")

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"mtagd/partnerapi"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // startDev runs "mtagd dev" in dir on a free port, and returns its address and the API key that it prints.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -102,8 +104,15 @@ func verifyClosed(ctx context.Context, data string, v store.Verification) (store
 
 // repairData makes a new data directory of what can be read of another one.
 func repairData(ctx context.Context, data, to string, log *slog.Logger, lost func(store.Finding)) error {
-	if err := local.Repair(ctx, data, to, log, lost); err != nil {
+	err := local.Repair(ctx, data, to, log, lost)
+	switch {
+	case errors.Is(err, store.ErrInUse) || store.KindOf(err) == store.KindInvalid:
 		return openError(data, err)
+	case err != nil:
+		return fmt.Errorf("repair into %s: %w. The directory cannot be used; the same command begins again", to, err)
+	}
+	if err := os.Remove(filepath.Join(to, markerName)); !errors.Is(err, fs.ErrNotExist) { // it was copied
+		return err
 	}
 	return nil
 }
@@ -136,6 +145,9 @@ func openError(data string, err error) error {
 
 // checkData reports whether opening the data directory creates a store, or why the directory must not be opened.
 func checkData(data string, create bool) (creates bool, err error) {
+	if err := local.CheckFinished(data); err != nil {
+		return false, fmt.Errorf("cannot be used: %w", err)
+	}
 	found, err := control.Inspect(data)
 	switch {
 	case err != nil:

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // mountDisk mounts a new ext4 file system of this size. It skips the test where that is not permitted.

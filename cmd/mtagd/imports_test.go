@@ -14,7 +14,7 @@ var mayImport = []struct {
 	packages, imports string
 }{
 	{"store", ""},
-	{"store/budget store/local/crc store/local/durable store/local/space", ""},
+	{"store/budget store/testenv store/local/crc store/local/durable store/local/space", ""},
 	{"store/group store/person store/removal store/local/codec", "store"},
 	{"store/local/log", "store/local/crc store/local/space"},
 	{"store/local/backup", "store/local/codec"},

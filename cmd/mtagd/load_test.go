@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // taggedService is a service with one partner, one merchant and its client-side tag.

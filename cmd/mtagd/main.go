@@ -52,6 +52,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"syscall"
 	_ "time/tzdata" // the time zones of summaries, for machines that have none installed
@@ -116,7 +117,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ValueFormatter(helpWithVariable),
 	)
-	parsed, err := parser.Parse(args)
+	parsed, err := parse(parser, &grammar, args)
+	if err == nil && asksForHelp(parsed) {
+		return report(stderr, parsed.PrintUsage(false))
+	}
 	if err := checkVariables(os.Environ(), parser.Model.Node); err != nil { // this may also be why Parse failed
 		return report(stderr, err)
 	}
@@ -148,10 +152,45 @@ func run(args []string, stdout, stderr io.Writer) int {
 		store:  grammar.Store,
 		origin: originOf(parsed, grammar.file),
 	}
-	if command, ok := parsed.Selected().Target.Interface().(operator.Command); ok {
+	selected := parsed.Selected().Target
+	if command, ok := selected.Interface().(operator.Command); ok {
 		return report(stderr, operate(p, command))
 	}
-	return report(stderr, parsed.Run(p))
+	if help, ok := selected.Addr().Interface().(*helpCommand); ok {
+		return report(stderr, help.run(parsed))
+	}
+	return report(stderr, selected.Addr().Interface().(interface{ Run(p *process) error }).Run(p))
+}
+
+// parse does what parser.Parse does, but for the hooks of commands and flags. These are found by a name that the linker does
+// not know, and so it would keep all exported methods of the program: 6 MB. parsed.Run would too, as would Validate of kong
+// 1.16 and later.
+func parse(parser *kong.Kong, grammar *commandLine, args []string) (*kong.Context, error) {
+	parsed, err := kong.Trace(parser, args)
+	if err != nil {
+		return nil, err
+	}
+	if parsed.Error != nil || asksForHelp(parsed) {
+		return parsed, parsed.Error
+	}
+	if err := parsed.Reset(); err != nil {
+		return nil, err
+	}
+	if err := grammar.readConfig(parsed); err != nil {
+		return nil, err
+	}
+	if err := parsed.Resolve(); err != nil {
+		return nil, err
+	}
+	if _, err := parsed.Apply(); err != nil {
+		return nil, err
+	}
+	return parsed, parsed.Validate()
+}
+
+// asksForHelp reports whether the command line has --help or -h.
+func asksForHelp(parsed *kong.Context) bool {
+	return slices.ContainsFunc(parsed.Path, func(p *kong.Path) bool { return p.Flag != nil && p.Flag.Name == "help" })
 }
 
 // stopSignals are the signals that end a command cleanly. A closed terminal sends SIGHUP, unless nohup has it ignored.
@@ -163,9 +202,8 @@ func stopSignals() []os.Signal {
 	return signals
 }
 
-// BeforeResolve is called by the parser when it knows the command and before it sets values. It reads the file of
-// --config.
-func (c *commandLine) BeforeResolve(ctx *kong.Context) (err error) {
+// readConfig reads the file of --config. Its values count where the command line and the environment have none.
+func (c *commandLine) readConfig(ctx *kong.Context) (err error) {
 	for _, flag := range ctx.Model.Flags {
 		if flag.Name != "config" {
 			continue
@@ -194,8 +232,8 @@ type helpCommand struct {
 	Command []string `arg:"" optional:"" help:"The command, such as key issue."`
 }
 
-// Run shows the same as the command's --help.
-func (c *helpCommand) Run(parsed *kong.Context) error {
+// run shows the same as the command's --help.
+func (c *helpCommand) run(parsed *kong.Context) error {
 	command, err := kong.Trace(parsed.Kong, c.Command)
 	if err == nil {
 		err = command.Error

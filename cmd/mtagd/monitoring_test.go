@@ -15,7 +15,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // promtool runs Prometheus's tool of that name on a file.

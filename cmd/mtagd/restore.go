@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +26,7 @@ type restoreCommand struct {
 func (*restoreCommand) Help() string {
 	return "--data names the new directory, which must not exist or be empty. It can be used when the command has ended with 0: " +
 		"then every checksum was compared, every event was decoded, and the number of events is that of the backup. " +
+		"When the newest point is damaged, the one before it is restored, and the command ends with 1. " +
 		"A restore that was interrupted is begun again by the same command."
 }
 
@@ -44,47 +47,82 @@ func (c *restoreCommand) Run(p *process) error {
 		return &usageError{where: p.origin.of("identity"), err: err}
 	}
 	points, unreadable := backup.Points(p.ctx, src)
-	m, err := c.find(points)
+	wanted, at, err := c.find(points)
 	if err != nil {
 		return errors.Join(err, unreadable)
 	}
 	if unreadable != nil {
 		fmt.Fprintf(p.stderr, "mtagd: some points cannot be read: %v\n", unreadable)
 	}
-	bar := newBar(p.stderr)
-	events, err := local.Restore(p.ctx, p.data, local.Options{Log: quietLog(p.stderr)}, func(to backup.Target) (backup.Count, error) {
-		return backup.Restore(p.ctx, src, points, m, identities, local.CheckEntry, to, bar.show)
-	})
-	bar.end()
-	if err != nil {
-		return restoreError(p.ctx, p.data, err)
+	var newer error // why the restored point is not the newest one
+	if name := backup.NewestUnreadable(unreadable, at); name > wanted[0].Point && wanted[0].Point != c.Point {
+		newer = fmt.Errorf("point %s cannot be read", name)
 	}
-	return printJSON(p.stdout, struct {
-		Point  string `json:"point"`
-		Time   string `json:"time"`
-		Data   string `json:"data"`
-		Events int    `json:"events"`
-	}{m.Point, store.FormatTime(m.Time), p.data, events})
+	for len(wanted) > 0 {
+		m := wanted[0]
+		bar := newBar(p.stderr)
+		var count backup.Count
+		events, err := local.Restore(p.ctx, p.data, local.Options{Log: quietLog(p.stderr)}, func(to backup.Target) (_ backup.Count, err error) {
+			count, err = backup.Restore(p.ctx, src, points, m, identities, local.CheckEntry, to, bar.show)
+			return count, err
+		})
+		bar.end()
+		if damage, ok := errors.AsType[*backup.DamagedError](err); ok {
+			older := slices.DeleteFunc(wanted[1:], func(m *backup.Manifest) bool { return damage.Concerns(points, m) })
+			if wanted = older; len(wanted) > 0 {
+				newer = cmp.Or(newer, err)
+				continue
+			}
+		}
+		if err != nil {
+			return restoreError(p.ctx, p.data, err)
+		}
+		err = printJSON(p.stdout, struct {
+			Point  string `json:"point"`
+			Time   string `json:"time"`
+			Data   string `json:"data"`
+			Events int    `json:"events"`
+		}{m.Point, store.FormatTime(m.Time), p.data, events})
+		return errors.Join(err, complete(m, newer, len(count.Damaged)))
+	}
+	return nil
 }
 
-// find finds the point that is to be restored.
-func (c *restoreCommand) find(points []*backup.Manifest) (*backup.Manifest, error) {
+// complete returns an error when what was restored is not all that the backup should have.
+func complete(m *backup.Manifest, newer error, damaged int) error {
+	if newer != nil {
+		return fmt.Errorf("an older point was restored, %s of %s, and what came after it is missing: %w", m.Point, store.FormatTime(m.Time), newer)
+	}
+	if damaged > 0 {
+		return fmt.Errorf("the point was restored, but %d damaged chunks of events were not in the backup", damaged)
+	}
+	return nil
+}
+
+// find finds the point that is to be restored, and after it the older ones, which are restored when it is damaged. With the name of
+// a point there are none. at is the time in --point; it may be zero.
+func (c *restoreCommand) find(points []*backup.Manifest) (wanted []*backup.Manifest, at time.Time, err error) {
 	for _, m := range points {
 		if m.Point == c.Point {
-			return m, nil
+			return []*backup.Manifest{m}, at, nil
 		}
 	}
-	var at time.Time
 	if c.Point != "" {
 		var ok bool
 		if at, ok = store.ParseTime(c.Point); !ok {
-			return nil, &usageError{where: "--point", err: fmt.Errorf("must be a time such as 2026-11-20T08:30:00Z, or the name of a point, not %q", c.Point)}
+			return nil, at, &usageError{where: "--point", err: fmt.Errorf("must be a time such as 2026-11-20T08:30:00Z, or the name of a point, not %q", c.Point)}
 		}
 		if !strings.Contains(c.Point, ".") { // the list of points has whole seconds
 			at = at.Add(time.Second - 1)
 		}
 	}
-	return backup.Find(points, c.From, at)
+	found, err := backup.Find(points, c.From, at)
+	for _, m := range slices.Backward(points[:slices.Index(points, found)+1]) {
+		if m.Data == found.Data && (at.IsZero() || !m.Time.After(at)) {
+			wanted = append(wanted, m)
+		}
+	}
+	return wanted, at, err
 }
 
 func restoreError(ctx context.Context, data string, err error) error {

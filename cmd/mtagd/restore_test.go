@@ -18,8 +18,8 @@ func TestARestoreTakesThePointThatIsListed(t *testing.T) {
 		shownPoint(points[1], "").Time: "second", "2026-11-20T08:30:00.300Z": "first", "first": "first", "": "third",
 	} {
 		c := restoreCommand{Point: text}
-		if m, err := c.find(points); err != nil || m.Point != want {
-			t.Errorf("--point %q finds %+v, %v; want %s", text, m, err, want)
+		if found, _, err := c.find(points); err != nil || found[0].Point != want {
+			t.Errorf("--point %q finds %+v, %v; want %s", text, found, err, want)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // The slack of Go's monitor thread is the one that matters. Nothing shows which thread that is, so check all of them.

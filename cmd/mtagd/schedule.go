@@ -33,7 +33,8 @@ type schedule struct {
 	shipped  prometheus.Counter
 	failures prometheus.Counter
 
-	folded bool // the first point of this process was made
+	folded bool          // the first point of this process was made
+	took   time.Duration // by the last point
 }
 
 // newSchedule makes a schedule and registers its metrics.
@@ -85,7 +86,7 @@ func (s *schedule) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		wait = time.Until(started.Add(s.Every))
+		wait = time.Until(started.Add(s.pause()))
 		if err != nil {
 			s.failures.Inc()
 			s.state.failed(started, err)
@@ -93,6 +94,15 @@ func (s *schedule) run(ctx context.Context) {
 			wait = min(s.Every, retryBackup)
 		}
 	}
+}
+
+// pause is the time from the beginning of a backup to that of the next one. A backup every few seconds begins so early that it ends
+// in time: what was committed just after the last one began is then as old as Every, and not older.
+func (s *schedule) pause() time.Duration {
+	if s.Every >= continuousBelow {
+		return s.Every
+	}
+	return s.Every - min(max(2*s.took, s.Every/10), s.Every/2)
 }
 
 // once makes one point.
@@ -114,6 +124,7 @@ func (s *schedule) once(ctx context.Context, started time.Time) error {
 		s.bytes.Set(0)
 		return err
 	}
+	s.took = took
 	m := result.Point
 	s.bytes.Set(float64(m.Written()))
 	s.shipped.Add(float64(m.Written()))

@@ -104,6 +104,59 @@ func TestAPointOfTheFutureDoesNotStopTheSchedule(t *testing.T) {
 	})
 }
 
+// busySource is a data directory in which something is committed just after each stream has begun.
+type busySource struct {
+	emptySource
+	version   uint64
+	committed time.Time // the first commit that is in no stream yet
+}
+
+func (s *busySource) Stream(_ context.Context, _ backup.Request, to io.Writer) error {
+	w := backup.NewWriter(to)
+	h := backup.Header{Time: time.Now(), Version: s.version}
+	s.version++
+	return errors.Join(w.Header(h), w.End())
+}
+
+// slow is a destination that needs a while for each object. It measures how old the oldest commit of a point is when that is there.
+type slow struct {
+	backup.Destination
+	src    *busySource
+	oldest *time.Duration
+}
+
+func (d slow) Put(ctx context.Context, name string, content []byte) error {
+	time.Sleep(400 * time.Millisecond)
+	if !d.src.committed.IsZero() {
+		*d.oldest = max(*d.oldest, time.Since(d.src.committed))
+	}
+	d.src.committed = time.Now().Add(-400 * time.Millisecond) // when the stream began
+	return d.Destination.Put(ctx, name, content)
+}
+
+// With a backup every 5 seconds, no commit is older than that when it is in a point, although a point takes a while.
+func TestNoCommitIsOlderThanTheInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to, err := backup.Open(t.TempDir(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		src, oldest := &busySource{version: 1}, time.Duration(0)
+		s, _ := newTestSchedule(to)
+		s.Every = 5 * time.Second
+		s.backup = backup.New(slow{to, src, &oldest}, src)
+		stop := s.runInBackground(t.Context())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if oldest > s.Every || oldest < s.Every/2 {
+			t.Errorf("a commit was %s old when it was in a point", oldest)
+		}
+	})
+}
+
 // A disk that is not mounted is a failure of each backup. When it is there, backups succeed.
 func TestAScheduleWaitsForItsDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 	"mtagd/tlsmgr/acmetest"
 )
 

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // settings returns the values of a setting in a file of deploy/.

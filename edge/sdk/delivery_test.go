@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 func TestEventsOutlastAnUnavailableTagHost(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // TestInFirefox runs in Firefox the tests of what browsers do differently: storage, cookies, the network, and the end of

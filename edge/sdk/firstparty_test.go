@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // proxyExample makes a path of a site a proxy for the tag host.

@@ -133,7 +133,7 @@ func TestTheSnippetInstalledTwice(t *testing.T) {
 			other := func(html string) string { return strings.ReplaceAll(html, w.tag, unused) }
 			w.page("/", w.snippet(true)+other(w.snippet(tt.consent)))
 			w.page("/early", "<script>"+w.initCall(true)+"</script><script>"+other(w.initCall(tt.consent))+"</script>"+
-				`<script>mtag('event', 'Click')</script>`)
+				w.leftEarly()+`<script>mtag('event', 'Click')</script>`)
 			tab := w.visit("/early")
 			tab.goTo(w.gate.url(shopHost) + "/")
 			tab.do(`mtag('event', 'Search')`)

@@ -182,7 +182,7 @@ func TestAPageThatIsHiddenSendsWhatWaits(t *testing.T) {
 	tab.wantNothingStored()
 }
 
-// The visitor leaves the page before the script has loaded. The next page sends the events.
+// The visitor leaves the page before the script has loaded. With the element for that, the next page sends the events.
 func TestAPageThatIsLeftBeforeTheScriptHasLoaded(t *testing.T) {
 	for _, tt := range []struct {
 		name, options, calls string
@@ -199,7 +199,7 @@ func TestAPageThatIsLeftBeforeTheScriptHasLoaded(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)
 			first := strings.Replace(w.initCall(true), "{ consent: true }", tt.options, 1)
-			w.page("/first", "<script>"+first+"</script>")
+			w.page("/first", "<script>"+first+"</script>"+w.leftEarly())
 			w.page("/next", "")
 			tab := w.visit("/first")
 			tab.do(`
@@ -225,4 +225,41 @@ func TestAPageThatIsLeftBeforeTheScriptHasLoaded(t *testing.T) {
 			tab.wantNothingStored()
 		})
 	}
+}
+
+// Without that element nothing is stored. Nor is anything when both are there and the script has loaded.
+func TestAPageThatIsLeftWithTheScript(t *testing.T) {
+	w := newWorld(t)
+	w.page("/next", "")
+	w.page("/early", "<script>"+w.initCall(true)+"</script>")
+	w.page("/", w.snippet(true)+w.leftEarly())
+	tab := w.visit("/early")
+	tab.do(`mtag('event', 'Lost'); location.href = '/next'`)
+	tab.waitFor("/next")
+	tab.wantNothingStored()
+	tab.goTo(w.gate.url(shopHost) + "/")
+	w.want("PageView")
+	tab.wantNothingStored()
+	tab.do(`mtag('event', 'Click'); location.href = '/next'`)
+	tab.waitFor("/next")
+	tab.goTo(w.gate.url(shopHost) + "/")
+	tab.wantNothingStored()
+	w.want("PageView", "Click", "PageView")
+}
+
+// A blocker keeps the script away. The calls throw nothing, which every test checks, and store nothing.
+func TestTheScriptIsBlocked(t *testing.T) {
+	w := newWorld(t)
+	w.page("/next", "")
+	w.page("/", "<script>"+w.initCall(true)+"</script><script async src=/blocked></script>"+w.leftEarly()+`<script>onload = () => document.title = 'loaded'</script>`)
+	tab := w.visit("/")
+	w.wait("the page", func() bool { return tab.get(`document.title`) == "loaded" })
+	tab.do(`
+		mtag('event', 'Click');
+		mtag('consent', false);
+		mtag('identify', { email: 'ann@example.com' });
+		mtag('reset');
+	`)
+	tab.goTo(w.gate.url(shopHost) + "/next")
+	tab.wantNothingStored()
 }

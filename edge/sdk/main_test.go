@@ -14,7 +14,7 @@ import (
 	_ "mtagd/edge"
 	_ "mtagd/partnerapi"
 	_ "mtagd/store/local"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // The hosts of the tests. The shop and the tag host are of one site, on localhost: browsers treat it as secure without

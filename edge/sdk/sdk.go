@@ -48,8 +48,8 @@
 //	cookie _mtag.visit             attribution and session, on the root domain, for 90 days after the last event
 //	localStorage _mtag.<tagId>.…   events that have no answer yet, made together: their JSON texts, one a line. An event
 //	                               with emails or phone numbers is alone, without them, after a space. The key ends
-//	                               with the time in ms, "mark" and a random number. The installation snippet writes
-//	                               such keys too, each with one event without a muid
+//	                               with the time in ms, "mark" and a random number. The guide's element for
+//	                               pages that are left early writes such keys too, each with one event without a muid
 //	localStorage _mtag.renewed     when the script last sent renew=1, in ms
 //	localStorage _mtag.            tells other tabs that consent was withdrawn; it is removed at once
 //

@@ -11,7 +11,7 @@ import (
 	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // tab is a tab of a world's profile.

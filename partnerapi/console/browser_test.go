@@ -19,7 +19,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // startBrowser starts headless Chromium, which finds the hosts of a service and no others.

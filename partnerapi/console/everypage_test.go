@@ -12,7 +12,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // page is a page of the console, by its name in the guide. operator is true for those that only operators have.

@@ -6,6 +6,7 @@
 //	json.go     NDJSON; an event as one line of JSON, as the feed has it too
 //	csv.go      CSV
 //	parquet.go  Parquet
+//	thrift.go   the encoding of its metadata
 //	encoding.go compresses what a Writer writes
 //
 // All formats have the same columns, named as in the listing:

@@ -1,61 +1,248 @@
 package export
 
 import (
+	"encoding/binary"
+	"errors"
 	"io"
 
-	"github.com/parquet-go/parquet-go"
-	"github.com/parquet-go/parquet-go/compress/zstd"
+	"github.com/klauspost/compress/zstd"
 
 	"mtagd/store"
 )
 
-// A row group is in memory until it is written. So it ends when it has this many events, or bytes of raw_data.
+// A Parquet file has row groups, a row group has a chunk for each column, and a chunk has pages of values. Here every value is
+// there and is written as it is (PLAIN), and a page is compressed with zstd. What a reader needs to find the pages follows at the
+// end of the file, in Thrift's compact encoding. Numbers in the comments are ids in github.com/apache/parquet-format, parquet.thrift.
+// A library for all that Parquet can do would be a tenth of the program.
+
+// A row group is in memory until it is written, its full pages compressed. So it ends when it has this many events, or bytes of
+// raw_data.
 const (
 	rowGroupEvents = 64 << 10
 	rowGroupBytes  = 16 << 20
+	pageBytes      = 256 << 10
 )
 
-// row is an event in Parquet. Times are in microseconds, which the other formats do not show.
-type row struct {
-	ID         string `parquet:"id"`
-	Merchant   string `parquet:"merchantId,dict"`
-	Tag        string `parquet:"tagId,dict"`
-	MUID       string `parquet:"muid"`
-	Name       string `parquet:"event_name,dict"`
-	Time       int64  `parquet:"event_time,timestamp(microsecond)"`
-	ReceivedAt int64  `parquet:"receivedAt,timestamp(microsecond)"`
-	Bot        bool   `parquet:"isBot"`
-	Raw        string `parquet:"raw_data"`
+const parquetMagic = "PAR1"
+
+// The physical types (Type).
+const (
+	booleanType   = 0
+	int64Type     = 2
+	byteArrayType = 6
+)
+
+// parquetWriter writes Parquet. Times are in microseconds, which the other formats do not show.
+type parquetWriter struct {
+	w             io.Writer
+	offset        int64 // of the file
+	zstd          *zstd.Encoder
+	columns       []parquetColumn
+	events, bytes int     // of the open row group
+	groups        compact // the row groups that are written
+	groupCount    int
+	total         int64 // events in them
+	err           error // of a write; nothing can follow it
 }
 
-// parquetWriter writes Parquet, compressed with zstd.
-type parquetWriter struct {
-	w             *parquet.GenericWriter[row]
-	events, bytes int // of the open row group
+// parquetColumn is a column of the open row group.
+type parquetColumn struct {
+	name     string
+	kind     int64
+	page     []byte // the values of the open page
+	values   int    // how many these are
+	pages    []byte // the full pages, each behind its header
+	plain    int64  // the size of pages before compression
+	min, max int64  // of times
 }
 
 func newParquetWriter(w io.Writer) *parquetWriter {
-	return &parquetWriter{w: parquet.NewGenericWriter[row](w,
-		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}),
-		parquet.CreatedBy("mtagd", "1", ""),
-	)}
+	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(pageBytes))
+	p := &parquetWriter{w: w, zstd: encoder, err: err}
+	for _, name := range columns {
+		kind := int64(byteArrayType)
+		switch name {
+		case "event_time", "receivedAt":
+			kind = int64Type
+		case "isBot":
+			kind = booleanType
+		}
+		p.columns = append(p.columns, parquetColumn{name: name, kind: kind})
+	}
+	p.write([]byte(parquetMagic))
+	return p
 }
 
 // Write implements Writer.
 func (p *parquetWriter) Write(e *store.Received) error {
-	if _, err := p.w.Write([]row{{
-		ID: string(e.ID), Merchant: string(e.Merchant), Tag: string(e.Tag), MUID: string(e.MUID), Name: e.Name,
-		Time: e.Time.UnixMicro(), ReceivedAt: e.ReceivedAt.UnixMicro(), Bot: e.Bot, Raw: string(e.Raw),
-	}}); err != nil {
-		return err
+	c := p.columns
+	addText(&c[0], e.ID)
+	addText(&c[1], e.Merchant)
+	addText(&c[2], e.Tag)
+	addText(&c[3], e.MUID)
+	addText(&c[4], e.Name)
+	c[5].addTime(e.Time.UnixMicro(), p.events == 0)
+	c[6].addTime(e.ReceivedAt.UnixMicro(), p.events == 0)
+	c[7].addBool(e.Bot)
+	addText(&c[8], e.Raw)
+	for i := range c {
+		if c[i].values++; len(c[i].page) >= pageBytes {
+			c[i].endPage(p.zstd)
+		}
 	}
 	p.events++
-	if p.bytes += len(e.Raw); p.events < rowGroupEvents && p.bytes < rowGroupBytes {
-		return nil
+	if p.bytes += len(e.Raw); p.events >= rowGroupEvents || p.bytes >= rowGroupBytes {
+		p.endGroup()
 	}
+	return p.err
+}
+
+func addText[T ~string | ~[]byte](c *parquetColumn, text T) {
+	c.page = append(binary.LittleEndian.AppendUint32(c.page, uint32(len(text))), text...)
+}
+
+func (c *parquetColumn) addTime(t int64, first bool) {
+	if first {
+		c.min, c.max = t, t
+	}
+	c.min, c.max = min(c.min, t), max(c.max, t)
+	c.page = binary.LittleEndian.AppendUint64(c.page, uint64(t))
+}
+
+// addBool adds a bit.
+func (c *parquetColumn) addBool(v bool) {
+	if c.values%8 == 0 {
+		c.page = append(c.page, 0)
+	}
+	if v {
+		c.page[len(c.page)-1] |= 1 << (c.values % 8)
+	}
+}
+
+// endPage compresses the open page.
+func (c *parquetColumn) endPage(encoder *zstd.Encoder) {
+	if c.values == 0 {
+		return
+	}
+	packed := encoder.EncodeAll(c.page, nil)
+	var t compact
+	t.body(func() { // PageHeader
+		t.int(1, thriftI32, 0) // DATA_PAGE
+		t.int(2, thriftI32, int64(len(c.page)))
+		t.int(3, thriftI32, int64(len(packed)))
+		t.object(5, func() { // DataPageHeader
+			t.int(1, thriftI32, int64(c.values))
+			t.int(2, thriftI32, 0) // PLAIN
+			t.int(3, thriftI32, 3) // RLE, of levels: there are none
+			t.int(4, thriftI32, 3)
+		})
+	})
+	c.plain += int64(len(t.b) + len(c.page))
+	c.pages = append(append(c.pages, t.b...), packed...)
+	c.page, c.values = c.page[:0], 0
+}
+
+// endGroup writes the open row group.
+func (p *parquetWriter) endGroup() {
+	if p.events == 0 {
+		return
+	}
+	t := &p.groups
+	t.body(func() { // RowGroup
+		plain := int64(0)
+		t.list(1, thriftStruct, len(p.columns))
+		for i := range p.columns {
+			c := &p.columns[i]
+			c.endPage(p.zstd)
+			plain += c.plain
+			t.body(func() { // ColumnChunk
+				t.int(2, thriftI64, 0)
+				t.object(3, func() { c.describe(t, p.offset, p.events) })
+			})
+			p.write(c.pages)
+			c.pages, c.plain = c.pages[:0], 0
+		}
+		t.int(2, thriftI64, plain)
+		t.int(3, thriftI64, int64(p.events))
+	})
+	p.groupCount++
+	p.total += int64(p.events)
 	p.events, p.bytes = 0, 0
-	return p.w.Flush()
+}
+
+// describe writes the fields of a ColumnMetaData. The pages begin at an offset of the file.
+func (c *parquetColumn) describe(t *compact, offset int64, values int) {
+	t.int(1, thriftI32, c.kind)
+	t.list(2, thriftI32, 1)
+	t.b = append(t.b, 0) // PLAIN
+	t.list(3, thriftBinary, 1)
+	t.bytes(c.name)
+	t.int(4, thriftI32, 6) // ZSTD
+	t.int(5, thriftI64, int64(values))
+	t.int(6, thriftI64, c.plain)
+	t.int(7, thriftI64, int64(len(c.pages)))
+	t.int(9, thriftI64, offset)
+	if c.kind == int64Type {
+		t.object(12, func() { // Statistics, by which a reader skips row groups
+			t.int(3, thriftI64, 0) // nulls
+			t.text(5, string(binary.LittleEndian.AppendUint64(nil, uint64(c.max))))
+			t.text(6, string(binary.LittleEndian.AppendUint64(nil, uint64(c.min))))
+		})
+	}
 }
 
 // Close implements Writer.
-func (p *parquetWriter) Close() error { return p.w.Close() }
+func (p *parquetWriter) Close() error {
+	p.endGroup()
+	var t compact
+	t.body(func() { // FileMetaData
+		t.int(1, thriftI32, 1)
+		t.list(2, thriftStruct, 1+len(p.columns))
+		t.body(func() { // SchemaElement: the root
+			t.text(4, "row")
+			t.int(5, thriftI32, int64(len(p.columns)))
+		})
+		for _, c := range p.columns {
+			t.body(func() { c.element(&t) })
+		}
+		t.int(3, thriftI64, p.total)
+		t.list(4, thriftStruct, p.groupCount)
+		t.b = append(t.b, p.groups.b...)
+		t.text(6, "mtagd version 1 (build )") // the form that readers expect
+		t.list(7, thriftStruct, len(p.columns))
+		for range p.columns {
+			t.body(func() { t.object(1, func() {}) }) // TypeDefinedOrder, for the statistics
+		}
+	})
+	p.write(t.b)
+	p.write(binary.LittleEndian.AppendUint32(nil, uint32(len(t.b))))
+	p.write([]byte(parquetMagic))
+	return errors.Join(p.err, p.zstd.Close())
+}
+
+// element writes the fields of a SchemaElement.
+func (c *parquetColumn) element(t *compact) {
+	t.int(1, thriftI32, c.kind)
+	t.int(3, thriftI32, 0) // REQUIRED
+	t.text(4, c.name)
+	switch c.kind {
+	case byteArrayType:
+		t.int(6, thriftI32, 0)                          // UTF8, for old readers
+		t.object(10, func() { t.object(1, func() {}) }) // STRING
+	case int64Type:
+		t.int(6, thriftI32, 10) // TIMESTAMP_MICROS
+		t.object(10, func() {   // LogicalType
+			t.object(8, func() { // TIMESTAMP
+				t.field(1, thriftTrue)                         // in UTC
+				t.object(2, func() { t.object(2, func() {}) }) // MICROS
+			})
+		})
+	}
+}
+
+func (p *parquetWriter) write(b []byte) {
+	if p.err == nil {
+		_, p.err = p.w.Write(b)
+	}
+	p.offset += int64(len(b))
+}

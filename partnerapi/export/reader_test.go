@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"reflect"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/metadata"
 	"github.com/apache/arrow-go/v18/parquet/schema"
 
 	"mtagd/store"
@@ -167,7 +169,7 @@ func TestAFileWithoutEventsHasItsColumns(t *testing.T) {
 	}
 }
 
-// Apache Arrow's implementation reads what parquet-go has written.
+// Apache Arrow's implementation reads what the writer has written.
 func TestParquetIsReadByAnotherImplementation(t *testing.T) {
 	events := randomEvents(rowGroupEvents + 1000)
 	rows := readParquet(t, write(t, Parquet, events))
@@ -209,6 +211,15 @@ func readParquet(t *testing.T, b []byte) (rows [][]string) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			chunk, err := group.MetaData().ColumnChunk(i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			statistics, err := chunk.Statistics()
+			if err != nil {
+				t.Fatal(err)
+			}
+			least, most := int64(math.MaxInt64), int64(math.MinInt64)
 			n := 0
 			add := func(text string) {
 				rows[first+n] = append(rows[first+n], text)
@@ -232,6 +243,7 @@ func readParquet(t *testing.T, b []byte) (rows [][]string) {
 						t.Fatal(err)
 					}
 					for _, v := range values[:got] {
+						least, most = min(least, v), max(most, v)
 						add(time.UnixMicro(v).UTC().Format(time.RFC3339Nano))
 					}
 				case *file.BooleanColumnChunkReader:
@@ -246,6 +258,9 @@ func readParquet(t *testing.T, b []byte) (rows [][]string) {
 				default:
 					t.Fatalf("column %s is %T", columns[i], c)
 				}
+			}
+			if s, ok := statistics.(*metadata.Int64Statistics); ok != (least <= most) || ok && (s.Min() != least || s.Max() != most) {
+				t.Errorf("the statistics of %s are %v, want %d and %d", columns[i], statistics, least, most)
 			}
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // TestThePageInABrowser opens the page on a phone and on a desk, in both themes.

@@ -11,7 +11,7 @@ import (
 	"github.com/oapi-codegen/nullable"
 
 	client "mtagd/partnerapi/client/go"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // TestTheGoClient goes the way from a new merchant to its first event.

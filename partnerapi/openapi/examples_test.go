@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"mtagd/partnerapi/openapi/openapitest"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // TestTheCommandsOfThePageWork runs the cURL command of each operation, as the page of the running service shows it. Each must

@@ -95,3 +95,14 @@ func TestEverythingIsDescribed(t *testing.T) {
 		look(name, s.Value)
 	}
 }
+
+func TestThePageEscapesTexts(t *testing.T) {
+	text, err := openapi.Document(`https://x"<i>`, "https://tags.example.net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, _, err := openapi.Page(text)
+	if err != nil || bytes.Contains(page, []byte("<i>")) || !bytes.Contains(page, []byte("<code>https://x&#34;&lt;i&gt;</code>")) {
+		t.Errorf("the address is not shown as text: %v", err)
+	}
+}

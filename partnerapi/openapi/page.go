@@ -1,20 +1,15 @@
 package openapi
 
 import (
-	"bytes"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
 	"fmt"
-	"html/template"
 	"slices"
 	"strings"
 
 	"github.com/goccy/go-json/jsontext"
 )
-
-//go:embed page.html
-var pageSource string
 
 //go:embed page.css
 var style string
@@ -29,24 +24,15 @@ func Page(text []byte) (page []byte, policy string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	t, err := template.New("page").Funcs(template.FuncMap{"prose": prose, "name": nameOf}).Parse(pageSource)
-	if err != nil {
-		return nil, "", err
-	}
-	var html bytes.Buffer
-	if err := t.Execute(&html, view); err != nil {
-		return nil, "", err
-	}
 	sum := sha256.Sum256([]byte(style))
 	policy = "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
 		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-	return html.Bytes(), policy, nil
+	return []byte(view.html()), policy, nil
 }
 
-// pageView is what page.html shows.
+// pageView is what the page shows.
 type pageView struct {
 	*document
-	Style   template.CSS
 	Groups  []groupView
 	Errors  []answerView // those that several operations have
 	Schemas []schemaView
@@ -93,7 +79,7 @@ type fieldView struct {
 }
 
 func (d *document) view() (*pageView, error) {
-	v := &pageView{document: d, Style: template.CSS(style)}
+	v := &pageView{document: d}
 	for _, tag := range d.Tags {
 		group := groupView{ID: "group-" + strings.ReplaceAll(tag.Name, " ", "-"), Name: tag.Name, Description: tag.Description}
 		for _, path := range d.Paths {
@@ -211,21 +197,4 @@ func indent(example jsontext.Value) (string, error) {
 	}
 	err := example.Indent(jsontext.WithIndent("  "))
 	return string(example), err
-}
-
-// prose returns a description as HTML. An empty line separates paragraphs, and backticks enclose code.
-func prose(text string) template.HTML {
-	var html strings.Builder
-	for paragraph := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {
-		html.WriteString("<p>")
-		for i, part := range strings.Split(paragraph, "`") {
-			part = template.HTMLEscapeString(part)
-			if i%2 == 1 {
-				part = "<code>" + part + "</code>"
-			}
-			html.WriteString(part)
-		}
-		html.WriteString("</p>")
-	}
-	return template.HTML(html.String())
 }

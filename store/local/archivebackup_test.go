@@ -11,7 +11,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/backup"
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // Each point restores to what the data directory was at its moment, also when events move to the archive between two points,

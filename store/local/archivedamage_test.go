@@ -11,7 +11,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/journal"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // archivedDirectory makes a directory with archived events of two merchants, and returns them with their numbers of events.
@@ -91,8 +91,8 @@ func expectSalvaged(t *testing.T, dir string, recorded map[store.MerchantID]int)
 			t.Errorf("%s is left", name)
 		}
 	}
-	if kept, err := filepath.Glob(filepath.Join(dir, setAsideDir, "*", "archive", "*", "MANIFEST")); err != nil || len(kept) != 1 {
-		t.Errorf("the damaged archive was set aside as %v, %v", kept, err)
+	if kept, err := filepath.Glob(filepath.Join(dir, damagedArchive, "*", "MANIFEST")); err != nil || len(kept) != 1 {
+		t.Errorf("the damaged archive was kept as %v, %v", kept, err)
 	}
 }
 
@@ -150,12 +150,10 @@ func TestDrillAKillWhileAnArchiveIsSalvaged(t *testing.T) {
 		"before the new archive is complete": func(dir string) error {
 			return os.Rename(filepath.Join(dir, archiveNew), filepath.Join(dir, archivePart))
 		},
-		"before the index is removed":     func(dir string) error { return nil },
-		"before the old one is set aside": func(dir string) error { return os.Remove(filepath.Join(dir, "index.db")) },
+		"before the index is removed":   func(dir string) error { return nil },
+		"before the old one is renamed": func(dir string) error { return os.Remove(filepath.Join(dir, "index.db")) },
 		"before the new one has its place": func(dir string) error {
-			to := filepath.Join(dir, setAsideDir, "20260101T000000.000000Z")
-			return errors.Join(os.Remove(filepath.Join(dir, "index.db")), os.MkdirAll(to, 0o700),
-				os.Rename(filepath.Join(dir, "archive"), filepath.Join(to, "archive")))
+			return errors.Join(os.Remove(filepath.Join(dir, "index.db")), os.Rename(filepath.Join(dir, "archive"), filepath.Join(dir, damagedArchive)))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,7 +166,7 @@ func TestDrillAKillWhileAnArchiveIsSalvaged(t *testing.T) {
 	}
 }
 
-// Events that were erased may be back in a salvaged archive, so they are erased again.
+// Events that were erased may be back in a salvaged archive, so they are erased again, and the copies of damaged files are removed.
 func TestASalvageRepeatsErasures(t *testing.T) {
 	x := newErasing(t)
 	x.visit(x.shop, 50, 20)
@@ -179,6 +177,9 @@ func TestASalvageRepeatsErasures(t *testing.T) {
 		t.Fatal(err)
 	}
 	forgetCleanStop(t, x.dir)
+	if err := os.MkdirAll(filepath.Join(x.dir, "set-aside", "of an earlier version"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	x.engine = open(t, x.dir)
 	for {
 		era, err := x.Erasure(ctx, was.ID)
@@ -191,6 +192,11 @@ func TestASalvageRepeatsErasures(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	closeEngine(t, x.engine)
+	for _, name := range replaced {
+		if exists(filepath.Join(x.dir, name)) {
+			t.Errorf("%s is still there", name)
+		}
+	}
 }
 
 // forgetCleanStop makes the next start check all tables of the archive, as it does a while after a stop.

@@ -3,7 +3,6 @@ package local
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"slices"
@@ -11,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"mtagd/store"
 	"mtagd/store/local/archive"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/space"
@@ -33,6 +32,8 @@ type archiver struct {
 	run     int          // bytes of events in a run
 	paced   bool         // else it looks for events all the time
 	waiting atomic.Int64 // bytes of events that wait, approximately
+
+	reclaiming atomic.Bool
 
 	moving sync.Mutex // held while events move, and to keep them from moving
 	// Guarded by moving:
@@ -107,7 +108,16 @@ func (a *archiver) note(events []codec.Event) {
 // later call tries again.
 func (a *archiver) moveAll(everything bool) error {
 	for a.stop.Err() == nil && (everything || a.waiting.Load() >= int64(a.run)) {
-		if more, err := a.move(everything, a.pace()); err != nil || !more {
+		more, err := a.move(everything, a.pace())
+		if err == nil && a.reclaiming.CompareAndSwap(false, true) {
+			a.done.Go(func() { // beside further runs
+				defer a.reclaiming.Store(false)
+				if err := a.reclaim(); err != nil && a.stop.Err() == nil && !badgerdb.IsNearlyFull(err) {
+					a.log.Error("the archive cannot be merged now, and takes more space", "error", err)
+				}
+			})
+		}
+		if err != nil || !more {
 			return err
 		}
 	}
@@ -187,10 +197,8 @@ func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 	return nil
 }
 
-// reclaim gives back the disk space of events that were removed.
+// reclaim gives back the disk space of events that were removed, and merges the tables of runs.
 func (a *archiver) reclaim() error {
-	a.moving.Lock()
-	defer a.moving.Unlock()
 	return a.e.archive.Reclaim(a.stop, a.e.background.pace(compactWork, compactShare))
 }
 
@@ -306,8 +314,5 @@ func (e *engine) readArchived(ctx context.Context, m codec.MerchantKey, wanted [
 	if err == nil && damaged != nil {
 		err = damaged
 	}
-	if errors.Is(err, codec.ErrCorrupt) && !isDamage(err) { // damage of a table: the next start corrects or reports it
-		err = fmt.Errorf("%w: %v", store.Unavailable("some events cannot be read now"), err)
-	}
-	return n, err
+	return n, unread(ctx, m, err)
 }

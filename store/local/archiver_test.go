@@ -14,7 +14,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // archiveAll archives everything that was recorded before.

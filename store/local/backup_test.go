@@ -14,7 +14,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/backup"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // destination opens a directory as a destination.
@@ -240,6 +240,62 @@ func TestAnotherPastBeginsANewBase(t *testing.T) {
 	r := restored(t, d, first.Point)
 	if id, err := r.ID(); err != nil || id == first.Point.Data {
 		t.Errorf("the restored directory has the id %s of the old one, %v", id, err)
+	}
+}
+
+// A key that was revoked before a backup is revoked in what is restored of it, also when an older control.db was put back before:
+// then bbolt counts the changes again from a smaller number, and may come to one that an earlier point has.
+func TestARevokedKeyIsNotInALaterBackup(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	change(t, e, store.NewMerchantID(), 0)
+	key, _, err := e.IssueKey(ctx, partnerOf(t, e), store.KeyOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.ID(); err != nil {
+		t.Fatal(err)
+	}
+	closeEngine(t, e)
+	older := copied(t, dir)
+	addPartners := func(e *engine, n int) {
+		for range n {
+			if _, err := e.AddPartner(ctx, "Later"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	backups := filepath.Join(t.TempDir(), "backup")
+	e = open(t, dir)
+	addPartners(e, 3)
+	first := backUp(t, e, dir, destination(t, backups), nil).Point
+	closeEngine(t, e)
+	replacePart(t, dir, older, "control.db")
+	if err := os.Remove(filepath.Join(dir, generationFile)); err != nil { // else the start refuses
+		t.Fatal(err)
+	}
+	for others := range 4 {
+		dir, d := copied(t, dir), destination(t, copied(t, backups))
+		e := open(t, dir)
+		if _, err := e.RevokeKey(ctx, key.ID, true); err != nil {
+			t.Fatal(err)
+		}
+		addPartners(e, others)
+		backUp(t, e, dir, d, nil)
+		closeEngine(t, e)
+		points, err := backup.Points(ctx, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		newest, err := backup.Find(points, first.Data, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := restored(t, d, newest)
+		keys, err := r.Keys(ctx, partnerOf(t, r))
+		if err != nil || len(keys) != 1 || keys[0].RevokedAt == nil {
+			t.Errorf("with %d other changes, the newest of %d points has the keys %+v, %v", others, len(points), keys, err)
+		}
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/backup"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // A point under load has every event that was acknowledged before the backup began, and no part of a commit.

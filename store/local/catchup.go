@@ -43,7 +43,11 @@ func (e *engine) catchUp(x *rank.Index) error {
 	if x.Outdated() {
 		e.opt.Log.Info("index.db is of an older version: it is rebuilt from archive/ and events/")
 	}
-	if x.Outdated() || covered < boundary {
+	isOther := !e.parts.hasIndex(x.Opening())
+	if isOther {
+		e.opt.Log.Warn("index.db is older than the other files: it is rebuilt from archive/ and events/")
+	}
+	if x.Outdated() || covered < boundary || isOther {
 		if err := x.Reset(); err != nil {
 			return err
 		}

@@ -50,6 +50,11 @@ func (v *verifier) differences() (*comparison, error) {
 		if err := c.locate(); err != nil {
 			return nil, err
 		}
+		if v.missing != nil {
+			if err := c.setMissingAside(); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return &c, nil
 }
@@ -88,6 +93,7 @@ type chunkDifference struct {
 	damage    *journal.DamagedChunk // nil when the chunk can be read
 	indexed   eventGroup            // only the index has them
 	unindexed eventGroup            // only the journal has them
+	missing   bool                  // the journal does not have the chunk
 }
 
 func (c *comparison) locate() error {
@@ -118,7 +124,18 @@ func (c *comparison) locate() error {
 	}); err != nil {
 		return err
 	}
+	erasing := map[codec.MerchantKey]bool{} // the index has lost their events already: an erasure was cut off, and goes on soon
+	if c.control != nil {
+		for _, era := range c.control.Unfinished() {
+			if m, err := codec.NewMerchantKey(era.Merchant); err == nil && era.State == store.ErasureRemoving {
+				erasing[m] = true
+			}
+		}
+	}
 	for e, indexed := range c.events {
+		if !indexed && erasing[e.m] {
+			continue
+		}
 		if i := slices.IndexFunc(c.verifier.blocks, func(d archive.Damage) bool { return d.Merchant == e.m && d.Has(e.key.Position) }); i >= 0 && indexed {
 			c.blocks[i].add(e.m, e.key)
 			continue
@@ -135,6 +152,31 @@ func (c *comparison) locate() error {
 		}
 	}
 	return nil
+}
+
+// setMissingAside passes on the events that only the index has, and no damage says why. Missing chunks of the journal count as damaged.
+func (c *comparison) setMissingAside() error {
+	keys := map[codec.MerchantKey][]rank.Key{}
+	for e, indexed := range c.events {
+		d := c.chunks[e.key.Seq]
+		if !indexed || d == nil || d.damage != nil || d.indexed.events == 0 {
+			continue
+		}
+		if d.seq > c.archive.Boundary() && !c.journal.HasChunk(d.seq) {
+			d.missing = true
+		} else {
+			keys[e.m] = append(keys[e.m], e.key)
+		}
+	}
+	for _, d := range c.chunks {
+		if d.missing {
+			c.damaged = append(c.damaged, journal.DamagedChunk{Seq: d.seq})
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	return c.missing(keys)
 }
 
 func bucketOf(e locatedEvent) bucket {
@@ -215,7 +257,6 @@ func (c *comparison) report() error {
 			found(d.indexed.finding(where, d.damage.Reason()), "are damaged")
 		} else if d.indexed.events > 0 {
 			if c.journal.HasChunk(d.seq) {
-				c.disagree = true
 				found(d.indexed.finding(where, "does not have events that the index has"), "do not have events that the index has")
 			} else {
 				found(d.indexed.finding(where, "is missing"), "are missing")

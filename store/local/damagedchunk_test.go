@@ -18,7 +18,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // logFiles returns the paths of the files of the log.

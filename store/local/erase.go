@@ -1,8 +1,10 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 	"mtagd/store/person"
+	"mtagd/store/removal"
 )
 
 // The steps of an erasure:
@@ -22,7 +25,7 @@ import (
 //  3. It moves the earlier events to the archive, and reads all archived events of the merchant to find the person's. Their number
 //     is stored with the erasure.
 //  4. It removes the links and the remembered event_ids, then the events from the index, then the events from the archive.
-//  5. It purges the files (purge). Only then is the erasure done.
+//  5. It purges the files (Purge). Only then is the erasure done.
 //
 // After a kill, all steps from 2 on run again. Step 3 then finds only the events that are left, and keeps the number that was stored.
 
@@ -64,108 +67,8 @@ func (e *engine) DeletePartner(ctx context.Context, id store.PartnerID, withMerc
 // deletion have ended.
 const removalDelay = time.Minute
 
-// erase runs the steps 2 to 5 of all erasures that are not done, and removes what is left of deleted merchants. If it fails for
-// one merchant, it continues with the others.
-func (l *life) erase(ctx context.Context) error {
-	byMerchant := map[store.MerchantID][]store.Erasure{}
-	unfinished := l.e.Unfinished()
-	l.metrics.Set(unfinished)
-	if len(unfinished)+len(l.e.Removals()) == 0 { // the common case
-		l.metrics.Attempted(0)
-		return nil
-	}
-	now := l.e.opt.Now()
-	for _, era := range unfinished {
-		byMerchant[era.Merchant] = append(byMerchant[era.Merchant], era)
-	}
-	var removed []store.MerchantID
-	var ids []store.ErasureID
-	var failed error
-	failures := 0
-	defer func() { l.metrics.Attempted(failures) }()
-	for _, r := range l.e.Removals() {
-		if !l.e.opt.eager && l.e.opt.Now().Sub(r.At) < removalDelay {
-			continue
-		}
-		if err := l.dropMerchant(ctx, r.Merchant); err != nil {
-			failed = errors.Join(failed, err)
-			failures++
-			continue
-		}
-		removed = append(removed, r.Merchant)
-		for _, era := range byMerchant[r.Merchant] {
-			ids = append(ids, era.ID)
-		}
-	}
-	for m, some := range byMerchant {
-		if l.e.IsRemoved(m) {
-			continue // dropMerchant removes all of it, now or later
-		}
-		if !slices.ContainsFunc(some, func(era store.Erasure) bool { return era.IsDue(now) }) {
-			failures++
-			continue
-		}
-		pending := slices.DeleteFunc(slices.Clone(some), func(era store.Erasure) bool { return era.State == store.ErasurePurging })
-		if len(pending) > 0 {
-			if err := l.eraseOf(ctx, m, pending); err != nil {
-				if ctx.Err() == nil {
-					err = errors.Join(err, l.noteFailure(ctx, pending, err))
-				}
-				failed = errors.Join(failed, err)
-				failures++
-				continue
-			}
-		}
-		for _, era := range some {
-			ids = append(ids, era.ID)
-		}
-	}
-	if len(ids)+len(removed) == 0 {
-		return failed
-	}
-	return errors.Join(failed, l.finish(ctx, ids, removed))
-}
-
-// noteFailure notes in erasures that an attempt has failed.
-func (l *life) noteFailure(ctx context.Context, erasures []store.Erasure, failed error) error {
-	var ids []store.ErasureID
-	for _, era := range erasures {
-		ids = append(ids, era.ID)
-	}
-	return l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
-		*era = era.Failed(l.e.opt.Now(), failed)
-		return nil
-	})
-}
-
-// finish runs step 5, for erasures and for the removal of merchants.
-func (l *life) finish(ctx context.Context, ids []store.ErasureID, removed []store.MerchantID) error {
-	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
-		era.State, era.LastError = store.ErasurePurging, ""
-		return nil
-	}); err != nil {
-		return err
-	}
-	if err := l.purge(ctx); err != nil {
-		return err
-	}
-	now := l.e.opt.Now().UTC()
-	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
-		era.State, era.FinishedAt = store.ErasureDone, now
-		return nil
-	}); err != nil {
-		return err
-	}
-	for _, m := range removed {
-		if err := l.e.FinishRemoval(ctx, m); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// eraseOf runs the steps 2 to 4 for erasures of one merchant.
-func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []store.Erasure) error {
+// EraseOf implements removal.Engine: the steps 2 to 4.
+func (l *life) EraseOf(ctx context.Context, id store.MerchantID, erasures []store.Erasure) error {
 	m, err := codec.NewMerchantKey(id)
 	if err != nil {
 		return err
@@ -192,7 +95,7 @@ func (l *life) eraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 		return err
 	}
 	now := l.e.journal.Barrier() // after that: the same request before it is this erasure
-	if err := l.e.archiver.moveTo(ctx, now); err != nil {
+	if err := cmp.Or(l.broken(id), l.e.archiver.moveTo(ctx, now)); err != nil {
 		return err
 	}
 	upTo := make([]uint64, len(erasures))
@@ -233,7 +136,7 @@ type foundEvents struct {
 func (l *life) find(ctx context.Context, m codec.MerchantKey, p *person.Persons, upTo []uint64) (found foundEvents, err error) {
 	found.count, found.claimed = make([]int, len(upTo)), make([]int, len(upTo))
 	var reader person.EventReader
-	err = l.e.eachOf(ctx, m, p, slices.Max(upTo), l.pace(), func(e *journal.Event, owners, claimed []int) error {
+	err = l.e.eachOf(ctx, m, p, l.pace(), func(e *journal.Event, owners, claimed []int) error {
 		for _, i := range claimed {
 			if e.Seq <= upTo[i] {
 				found.claimed[i]++
@@ -268,9 +171,11 @@ func (l *life) removeEvents(ctx context.Context, m codec.MerchantKey, keys []ran
 	if len(keys) == 0 {
 		return nil
 	}
-	defer l.change(m)()
-	if err := l.e.withIndex(func(x *usedIndex) error {
-		_, err := x.Remove(ctx, m, keys)
+	var indexed rank.Removed
+	done := l.change(m)
+	defer func() { done(indexed.Events) }()
+	if err := l.e.withIndex(func(x *usedIndex) (err error) {
+		indexed, err = x.Remove(ctx, m, keys)
 		return err
 	}); err != nil {
 		return err
@@ -280,31 +185,36 @@ func (l *life) removeEvents(ctx context.Context, m codec.MerchantKey, keys []ran
 		positions[i] = k.Position
 	}
 	slices.SortFunc(positions, codec.Position.Compare)
+	removed := 0
 	for near := range neighbours(positions) {
-		if _, err := l.e.archive.Rewrite(ctx, m, near[0], near[len(near)-1], func(e archive.Event) bool {
+		some, err := l.e.archive.Rewrite(ctx, m, near[0], near[len(near)-1], func(e archive.Event) bool {
 			_, goes := slices.BinarySearchFunc(near, e.Position, codec.Position.Compare)
 			return !goes
-		}, l.damaged, l.pace()); err != nil {
+		}, l.damaged, l.pace())
+		if err != nil {
 			return err
 		}
+		removed += int(some.Events)
+	}
+	if removed < len(keys) {
+		return l.e.shorts.note(m, fmt.Errorf("%d of %d events of merchant %s could not be removed", len(keys)-removed, len(keys), m.ID()))
 	}
 	return nil
 }
 
-// dropMerchant removes the events, links and remembered event_ids of a deleted merchant. Its tags are unknown, so nothing new comes
-// in.
-func (l *life) dropMerchant(ctx context.Context, id store.MerchantID) error {
+// Drop implements removal.Engine. The tags of a deleted merchant are unknown, so nothing new comes in.
+func (l *life) Drop(ctx context.Context, id store.MerchantID) error {
 	m, err := codec.NewMerchantKey(id)
 	if err != nil {
 		return err
 	}
-	if err := l.e.archiver.moveTo(ctx, l.e.journal.Barrier()); err != nil {
+	if err := cmp.Or(l.broken(id), l.e.archiver.moveTo(ctx, l.e.journal.Barrier())); err != nil {
 		return err
 	}
 	if err := l.e.journal.RemoveMerchant(ctx, m, l.pace()); err != nil {
 		return err
 	}
-	defer l.change(m)()
+	defer l.change(m)(0)
 	if err := l.e.withIndex(func(x *usedIndex) error { return x.Drop(ctx, m) }); err != nil {
 		return err
 	}
@@ -312,19 +222,22 @@ func (l *life) dropMerchant(ctx context.Context, id store.MerchantID) error {
 	return err
 }
 
-// purge removes the bytes of everything that was removed before from the files.
-func (l *life) purge(ctx context.Context) error {
+// Purge implements removal.Engine: step 5.
+func (l *life) Purge(ctx context.Context) error {
+	if err := l.broken(""); err != nil {
+		return err
+	}
 	err := l.e.journal.Purge(ctx, func(seq uint64) error { return l.e.archiver.moveTo(ctx, seq) })
 	if err == nil {
 		err = l.e.archive.Purge(ctx, l.pace())
 	}
 	if errors.Is(err, journal.ErrCopied) || archive.IsBusy(err) {
-		return journal.ErrCopied
+		return fmt.Errorf("%w: %w", removal.ErrWaits, journal.ErrCopied)
 	}
 	if err != nil {
 		return err
 	}
-	removed, err := removeSetAside(l.e.dir)
+	removed, err := removeReplaced(l.e.dir)
 	if len(removed) > 0 {
 		l.log.Warn("copies of damaged files were removed, because they may have data that had to be erased", "directories", removed)
 	}

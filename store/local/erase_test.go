@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // erasing is an engine with a merchant, and visitors who have a muid, an email and events with a word of their own.
@@ -312,7 +313,12 @@ func TestDeletedMerchantIsRemoved(t *testing.T) {
 	if err := x.Record(ctx, late); err != nil || late[0].Outcome != store.Suppressed {
 		t.Errorf("an event that was on its way: outcome %d, %v", late[0].Outcome, err)
 	}
-	for len(x.Removals()) > 0 {
+	for {
+		if left, err := x.Removals(ctx); err != nil {
+			t.Fatal(err)
+		} else if len(left) == 0 {
+			break
+		}
 		time.Sleep(time.Millisecond)
 	}
 	if found := filesWith(t, x.dir, "example.com", "visitor"); len(found) == 0 {
@@ -393,20 +399,63 @@ func TestErasureOfADeletedMerchant(t *testing.T) {
 		t.Fatal(err)
 	}
 	now = now.Add(removalDelay / 2)
-	if err := x.life.erase(ctx); err != nil {
+	if err := x.life.runner.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if era, err := x.Erasure(ctx, era.ID); err != nil || era.State == store.ErasureDone {
 		t.Errorf("before the merchant's events are removed the erasure is %+v, %v", era, err)
 	}
 	now = now.Add(removalDelay)
-	if err := x.life.erase(ctx); err != nil {
+	if err := x.life.runner.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
 	x.life.busy.Unlock()
 	x.await(era.ID)
 	if found := filesWith(t, x.dir, string(muidOf(3)), emailOf(3)); found != nil {
 		t.Errorf("done, and still in %v", found)
+	}
+	closeEngine(t, x.engine)
+}
+
+// The receipt of an erasure whose bytes cannot be removed from the files says so.
+func TestAPurgeThatFailsIsNoted(t *testing.T) {
+	x := &erasing{t: t, dir: t.TempDir()}
+	var fails atomic.Bool
+	fails.Store(true)
+	opened, err := Open(x.dir, Options{Log: quiet, broken: func(m store.MerchantID) error {
+		if m == "" && fails.Load() {
+			return errors.New("no room")
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.engine = opened.(*engine)
+	p, err := x.AddPartner(ctx, "Acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.partner = p.ID
+	x.shop = x.newShop()
+	x.visit(x.shop, 5, 2)
+	id := x.erase(byMUID(3), false).ID
+	for {
+		era, err := x.Erasure(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if era.Attempts > 0 {
+			if era.State != store.ErasurePurging || era.LastError == "" {
+				t.Errorf("the receipt is %+v", era)
+			}
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	fails.Store(false)
+	if era := x.await(id); era.Attempts == 0 || era.LastError != "" {
+		t.Errorf("the receipt is %+v", era)
 	}
 	closeEngine(t, x.engine)
 }

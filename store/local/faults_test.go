@@ -16,7 +16,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/faultfs"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // endsSoon reports whether a drill must end with what it has done, because of -timeout.

@@ -88,22 +88,24 @@ func (e *engine) feedArchived(ctx context.Context, f *feed, end codec.Position) 
 	return nil
 }
 
-// nextArchived reads the next portion of the archive, up to end. It sets damaged blocks aside, and leaves them out.
+// nextArchived reads the next portion of the archive, up to end. It leaves out damaged blocks that were noted before. When it finds
+// others, it sets them aside, and fails: nobody may take the answer for complete. The next call goes around them.
 func (e *engine) nextArchived(ctx context.Context, f *feed, end codec.Position) (archive.Next, error) {
-	for range maxSetAside {
-		next, err := e.archive.Next(ctx, f.merchants, f.at, end, f.portion)
-		if err != nil {
-			return archive.Next{}, ofEvents("archive/", err)
-		}
-		found := slices.DeleteFunc(next.Damaged, e.damage.isNotedBlock)
-		if len(found) == 0 {
-			return next, nil
-		}
-		if err := e.withIndex(func(x *usedIndex) error { return e.setAsideArchived(ctx, x, found) }); err != nil {
-			return archive.Next{}, err
-		}
+	next, err := e.archive.Next(ctx, f.merchants, f.at, end, f.portion)
+	if unreadable, ok := errors.AsType[archive.Unread](err); ok {
+		err = unread(ctx, unreadable.Merchant, err)
 	}
-	return archive.Next{}, store.Unavailable("damaged events are being set aside")
+	if err != nil {
+		return archive.Next{}, ofEvents("archive/", err)
+	}
+	found := slices.DeleteFunc(next.Damaged, e.damage.isNotedBlock)
+	if len(found) == 0 {
+		return next, nil
+	}
+	if err := e.withIndex(func(x *usedIndex) error { return e.setAsideArchived(ctx, x, found) }); err != nil {
+		return archive.Next{}, err
+	}
+	return archive.Next{}, unread(ctx, found[0].Merchant, errors.New(found[0].Err.Error()))
 }
 
 // feedJournal reads the next chunks of the journal.
@@ -132,16 +134,21 @@ func (e *engine) feedJournal(ctx context.Context, f *feed) error {
 // If the chunk where it continues has moved, chunks may be missing from what it found: moved chunks are deleted from the journal.
 func (e *engine) hasMoved(seq uint64) bool { return seq <= e.archive.Boundary() }
 
-// feedPast sets a damaged chunk aside, and moves the feed past it. If the chunk can be read now, or has moved to the archive, the
-// feed stays where it is.
+// feedPast moves the feed past a damaged chunk that was noted before. It sets another one aside, and fails: nobody may take the answer
+// for complete. If the chunk can be read now, or has moved to the archive, the feed stays where it is.
 func (e *engine) feedPast(ctx context.Context, f *feed, damaged journal.DamagedChunks) error {
+	seq := damaged[0].Seq
+	known := e.damage.isNoted(seq)
 	if err := e.withIndex(func(x *usedIndex) error { return e.setAside(ctx, x, damaged) }); err != nil {
 		return err
 	}
-	seq := damaged[0].Seq
-	if f.events++; e.journal.CheckChunk(seq) != nil && !e.hasMoved(seq) {
-		f.moveTo(codec.EndOf(seq))
+	if f.events++; e.journal.CheckChunk(seq) == nil || e.hasMoved(seq) {
+		return nil
 	}
+	if !known {
+		return store.Unavailable("events were found damaged, and were set aside")
+	}
+	f.moveTo(codec.EndOf(seq))
 	return nil
 }
 

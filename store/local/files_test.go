@@ -22,12 +22,14 @@ func copied(t *testing.T, dir string) string {
 	t.Helper()
 	for range 100 {
 		before := sizes(t, dir)
+		generation, _ := os.ReadFile(filepath.Join(dir, generationFile))
 		to := t.TempDir()
 		err := copyFiles(dir, to)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal(err)
 		}
-		if err == nil && maps.Equal(before, sizes(t, dir)) {
+		after, _ := os.ReadFile(filepath.Join(dir, generationFile))
+		if err == nil && maps.Equal(before, sizes(t, dir)) && bytes.Equal(generation, after) {
 			return to
 		}
 		if err := os.RemoveAll(to); err != nil {

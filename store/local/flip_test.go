@@ -15,7 +15,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 var flipFiles = flag.String("flipfiles", "", "only files whose path contains this get wrong bits")

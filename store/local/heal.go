@@ -3,9 +3,7 @@ package local
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -15,7 +13,6 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
 	"mtagd/store/local/rank"
-	"mtagd/store/local/space"
 )
 
 // The index is derived from the events, so damage of index.db loses none. The engine rebuilds the index by itself. If the index
@@ -116,7 +113,7 @@ func (l *liveIndex) metrics() []prometheus.Collector {
 	}
 }
 
-// openIndex opens index.db and replays the events that it lacks. If it is damaged, it is set aside and rebuilt.
+// openIndex opens index.db and replays the events that it lacks. If it is damaged, it is rebuilt.
 func (e *engine) openIndex() (*rank.Index, error) {
 	path := Parts(e.dir)["index"]
 	if err := removeIfExists(path + newSuffix); err != nil { // a rebuild was cut off
@@ -127,8 +124,8 @@ func (e *engine) openIndex() (*rank.Index, error) {
 		return x, err
 	}
 	e.opt.Log.Error("index.db is damaged. No events are lost: it is rebuilt from events/", "error", err)
-	if err := e.setIndexAside(path); err != nil {
-		return nil, fmt.Errorf("set %s aside: %w", path, err)
+	if err := os.Remove(path); err != nil {
+		return nil, err
 	}
 	e.index.rebuilt++
 	return e.tryIndex(path)
@@ -147,29 +144,6 @@ func (e *engine) tryIndex(path string) (*rank.Index, error) {
 		return nil, errors.Join(err, x.Discard())
 	}
 	return x, nil
-}
-
-// setIndexAside moves a damaged index to set-aside/, because it may know events that were lost. If the disk has no space for
-// another index, it is removed.
-func (e *engine) setIndexAside(path string) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if free, err := space.Free(e.dir); err == nil && free < MinFree+2*info.Size() {
-		return os.Remove(path)
-	}
-	kept, err := filepath.Glob(filepath.Join(e.dir, setAsideDir, "*", filepath.Base(path)))
-	if err != nil {
-		return err
-	}
-	for _, old := range kept { // one is enough
-		if err := os.Remove(old); err != nil {
-			return err
-		}
-		_ = os.Remove(filepath.Dir(old)) // fails when the directory has other files, which stay
-	}
-	return moveAside(e.dir, path)
 }
 
 // healIndex starts a rebuild if err says that the index x is damaged, unless x was replaced already.
@@ -246,6 +220,9 @@ func (e *engine) tryRebuild() (err error) {
 			err = errors.Join(err, x.Discard(), removeIfExists(path+newSuffix))
 		}
 	}()
+	if err := x.SetOpening(e.parts.opening.now); err != nil {
+		return err
+	}
 	if e.opt.maxSeries > 0 {
 		x.LimitSeries(e.opt.maxSeries)
 	}

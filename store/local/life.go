@@ -6,31 +6,55 @@ import (
 	"sync"
 	"time"
 
+	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/removal"
 )
 
-// life removes events in the background, one task after the other: those of persons and of deleted merchants (erase.go), and those
-// that are past the retention (retention.go). What a task has to do is in control.db, or follows from it. So a kill loses nothing:
-// the next start continues.
+// life removes events in the background, one task after the other (package removal): those of persons and of deleted merchants
+// (erase.go), and those that are past the retention (retention.go). What a task has to do is in control.db, or follows from it. So a kill
+// loses nothing: the next start continues.
 type life struct {
 	e    *engine
 	log  *slog.Logger
 	wake chan struct{} // holds a value when there is a task
 
-	metrics *removal.Metrics
-
-	busy    sync.Mutex // held by a task
-	failing bool       // an erasure has failed during the present expiry, which does not try it again; guarded by busy
+	runner *removal.Runner
+	busy   sync.Mutex // held by a task
 
 	mu      sync.Mutex
 	changed map[codec.MerchantKey]uint64 // the number of the last change
 	changes uint64
+	removed map[codec.MerchantKey]uint64 // how many events
 }
 
 func newLife(e *engine, log *slog.Logger) *life {
-	return &life{e: e, log: log, wake: make(chan struct{}, 1), metrics: removal.NewMetrics(e.opt.Metrics), changed: map[codec.MerchantKey]uint64{}}
+	l := &life{e: e, log: log, wake: make(chan struct{}, 1), changed: map[codec.MerchantKey]uint64{}, removed: map[codec.MerchantKey]uint64{}}
+	l.runner = &removal.Runner{Engine: l, Metrics: removal.NewMetrics(e.opt.Metrics), Delay: removalDelay}
+	if e.opt.eager {
+		l.runner.Delay = 0
+	}
+	return l
+}
+
+// Tasks implements removal.Engine.
+func (l *life) Tasks(ctx context.Context) ([]store.Erasure, []store.Removal, error) {
+	removals, err := l.e.Removals(ctx)
+	return l.e.Unfinished(), removals, err
+}
+
+// Time implements removal.Engine.
+func (l *life) Time(context.Context) (time.Time, error) { return l.e.opt.Now(), nil }
+
+// UpdateErasures implements removal.Engine.
+func (l *life) UpdateErasures(ctx context.Context, ids []store.ErasureID, change func(*store.Erasure) []store.IdentityKey) error {
+	return l.e.UpdateErasures(ctx, ids, change)
+}
+
+// SaveRemovals implements removal.Engine.
+func (l *life) SaveRemovals(ctx context.Context, removals []store.Removal) error {
+	return l.e.SaveRemovals(ctx, removals)
 }
 
 // run runs until the engine begins to close.
@@ -45,13 +69,12 @@ func (l *life) run() {
 				wait = lifeRetry
 			}
 		}
-		try("an erasure", func(ctx context.Context) error {
-			l.failing = false
-			return l.erase(ctx)
-		})
+		try("an erasure", l.runner.Run)
 		if time.Since(expiry) >= expiryInterval {
 			try("the removal of events that are past the retention", l.expire)
 			expiry = time.Now()
+		} else {
+			try("the removal of events that are past the retention", l.retryExpiry)
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -75,6 +98,14 @@ const (
 	lifeRetry    = 5 * time.Second
 )
 
+// broken returns why the events of a merchant cannot be removed, in a test of that.
+func (l *life) broken(m store.MerchantID) error {
+	if l.e.opt.broken == nil {
+		return nil
+	}
+	return l.e.opt.broken(m)
+}
+
 // nudge wakes run, which looks for tasks.
 func (l *life) nudge() {
 	select {
@@ -83,17 +114,25 @@ func (l *life) nudge() {
 	}
 }
 
-// change is called before events of a merchant are removed, and done afterwards. In between, the index and the archive differ. So a
+// change is called before events of a merchant are removed, and done afterwards, with their number. In between, the index and the archive differ. So a
 // comparison of the two waits, and skips merchants from which events were removed since it began (unchanged).
-func (l *life) change(m codec.MerchantKey) (done func()) {
+func (l *life) change(m codec.MerchantKey) (done func(events uint64)) {
 	l.e.damage.removing.Lock()
-	return func() {
+	return func(events uint64) {
 		l.mu.Lock()
 		l.changes++
 		l.changed[m] = l.changes
+		l.removed[m] += events
 		l.mu.Unlock()
 		l.e.damage.removing.Unlock()
 	}
+}
+
+// removedOf returns how many events of a merchant were removed since the engine was opened.
+func (l *life) removedOf(m codec.MerchantKey) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.removed[m]
 }
 
 // moment returns the number of the last change, for unchanged.

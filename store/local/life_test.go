@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"mtagd/store"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // lifeCommand is what TestLife has its child do. The child is an engine in a process of its own.
@@ -152,10 +152,12 @@ var lifeOps = map[string]func(c *lifeChild, command *lifeCommand, a *lifeAnswer)
 		return nil
 	},
 	"settle": func(c *lifeChild, _ *lifeCommand, _ *lifeAnswer) error {
-		for len(c.Unfinished())+len(c.Removals()) > 0 {
+		for {
+			if left, err := c.Removals(ctx); err != nil || len(left)+len(c.Unfinished()) == 0 {
+				return cmp.Or(err, c.life.do(ctx, c.life.expire))
+			}
 			time.Sleep(time.Millisecond)
 		}
-		return c.life.do(ctx, c.life.expire)
 	},
 	"read": func(c *lifeChild, command *lifeCommand, a *lifeAnswer) error {
 		page, err := c.Events(ctx, store.Query{Merchant: command.Merchant, SortBy: store.ByTime, Limit: 100_000})
@@ -451,6 +453,9 @@ func TestDrillLife(t *testing.T) {
 			"kill": func(r *rapid.T) {
 				time.Sleep(time.Duration(rapid.IntRange(0, 50).Draw(r, "ms")) * time.Millisecond)
 				l.kill()
+				for _, f := range withoutTags(closedFindings(t, l.dir)) {
+					r.Errorf("after a kill: %+v", f)
+				}
 				l.launch()
 				l.do(lifeCommand{Op: "open"})
 			},

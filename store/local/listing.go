@@ -123,7 +123,7 @@ func (e *engine) Usage(ctx context.Context, merchants []store.MerchantID) ([]sto
 	return usage, nil
 }
 
-// maxSetAside is how often one call of Events or Feed sets damaged chunks or blocks aside before it fails.
+// maxSetAside is how often one call of Events sets damaged chunks or blocks aside before it fails.
 const maxSetAside = 3
 
 // page reads one page.

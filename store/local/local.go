@@ -4,15 +4,14 @@
 //	DIR/events/         journal/  a log of new events; identity links and remembered event_ids
 //	DIR/archive/        archive/  older events, packed by merchant
 //	DIR/index.db        rank/     the index of the events; rebuilt from the other two when it is missing
-//	DIR/set-aside/      a damaged index.db or archive/ that was replaced
+//	DIR/archive.damaged a damaged archive/ that was replaced
 //	DIR/damaged.jsonl   the damaged chunks and blocks that were found
+//	DIR/generation      which files belong together (generation.go)
+//	DIR/unfinished      a restore or a repair is filling the directory
 //
 // They share log (a write-ahead log of bytes), badgerdb (Badger behind a log), codec (the byte forms of ids and values), boltfile (bbolt
 // files with a format version), durable (files that a power cut does not leave half written), crc (a wrong bit) and space (of the disk).
 // Each package comment describes the format of its files.
-//
-// DIR/set-aside/ has a directory for each start or rebuild that set something aside, named after its time in UTC, such as
-// 20261122T143000.000000Z. Only the newest index.db is kept. The service reads none of these files.
 //
 // DIR/damaged.jsonl has a line for each damaged chunk, an object of JSON (note in damage.go), between two line feeds: the line
 // before may have been cut short. A line that cannot be read is skipped.
@@ -47,7 +46,12 @@
 //
 // If a record of the log cannot be read, only its own events are lost: they are noted in damaged.jsonl and in the log, and removed
 // from the index. So pages and totals have only events that can be served. A rebuild of the index skips such chunks. The same holds
-// for a damaged block of the archive. If the archive cannot be opened, the engine makes a new one of what can be read.
+// for a damaged block of the archive. If the archive cannot be opened, or a table is damaged while the engine runs, the engine makes
+// a new one of what can be read (mend.go).
+//
+// The index counts events independently of the archive. Personal data and erasures compare what they read with it, and so does verify
+// (complete.go). A feed or an export sees that it has all of the archive's blocks of its range (package archive). The first answer that
+// finds events missing fails, and the events are noted.
 //
 // Damage of the index costs no events: the engine rebuilds the index from the archive and the journal by itself.
 //
@@ -62,14 +66,18 @@
 //	erase.go    erases persons, and removes what is left of deleted merchants
 //	person.go   finds what belongs to a person
 //	retention.go  which events are kept
+//	generation.go  notices files that are older than the others
 //	setaside.go takes the events of damaged chunks out of the index
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ
 //	repair.go   salvages what can be read into a new directory
 //	salvage.go  salvages a damaged archive when the engine opens
 //	damage.go   notes damaged chunks
+//	complete.go compares what answers read with what the index counts
+//	mend.go     replaces damaged tables while the engine runs
 //	lost.go     what is known of lost events
 //	source.go   what a backup reads (the package backup)
+//	fill.go     fills a new data directory, which cannot be opened before it is complete
 //	restore.go  a new data directory from a backup
 //	moveout.go  all data, for another engine (package move)
 //	movein.go   a new data directory from another engine: begins and finishes it
@@ -114,14 +122,17 @@ type Options struct {
 	// opened with another value, at first for ever.
 	Retention store.Retention
 
-	keepAll bool // nothing is removed in the background
+	keepAll    bool // nothing is removed in the background
+	unfinished bool // the directory is being filled: CheckFinished is left out
 
 	// For tests. 0 and false: the default.
 	archiveRun int  // bytes of events that are archived together, without pauses
 	maxSeries  int  // rank.LimitSeries
 	maxNumbers int  // tail.maxNumbers
 	eager      bool // what is left of deleted merchants is removed without removalDelay
-	audit      store.AuditLimits
+
+	broken func(store.MerchantID) error // why the events of a merchant cannot be removed; "": why the files cannot be purged
+	audit  store.AuditLimits
 }
 
 func (o Options) withDefaults() Options {
@@ -149,6 +160,7 @@ type engine struct {
 	*control.Data
 	dir        string
 	opt        Options
+	parts      *generation
 	journal    *journal.Journal
 	archive    *archive.Archive
 	index      liveIndex
@@ -157,10 +169,11 @@ type engine struct {
 	background *background
 	tail       *tail
 	life       *life
+	shorts     *shorts
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
-	running   sync.WaitGroup // life, and noteKeyUse
+	running   sync.WaitGroup // life, mendTables, and noteKeyUse
 	verifying sync.RWMutex   // held for reading by long reads, which Close waits for: verifications, the feed, personal data
 }
 
@@ -169,11 +182,11 @@ var _ store.Engine = (*engine)(nil)
 // Open opens or creates the engine in dir. It fails with store.ErrInUse when another process has it open.
 func Open(dir string, opt Options) (store.Engine, error) {
 	opt = opt.withDefaults()
-	data, err := OpenControl(dir, opt)
+	data, parts, err := openControl(dir, opt)
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{Data: data, dir: dir, opt: opt}
+	e := &engine{Data: data, dir: dir, opt: opt, parts: parts, shorts: newShorts()}
 	e.opened, e.close = context.WithCancel(context.Background())
 	e.background = newBackground(e.opened, opt.archiveRun > 0)
 	e.life = newLife(e, opt.Log)
@@ -186,6 +199,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 		return nil, errors.Join(err, data.Close())
 	}
 	e.running.Go(e.noteKeyUse)
+	e.running.Go(e.mendTables)
 	if !opt.keepAll {
 		e.running.Go(e.life.run)
 	}
@@ -195,24 +209,36 @@ func Open(dir string, opt Options) (store.Engine, error) {
 // OpenControl opens or creates only the control data in dir, for operator commands while no server runs. It fails with
 // store.ErrInUse when another process has it open.
 func OpenControl(dir string, opt Options) (*control.Data, error) {
+	data, _, err := openControl(dir, opt)
+	return data, err
+}
+
+func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if err := cmp.Or(checkFinished(dir), checkParts(dir), checkMoved(dir)); err != nil {
-		return nil, err
+	if !opt.unfinished {
+		if err := cmp.Or(CheckFinished(dir), checkParts(dir), checkMoved(dir)); err != nil {
+			return nil, nil, err
+		}
 	}
 	opt = opt.withDefaults()
 	data, err := control.Open(dir, opt.Now, opt.Log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	parts, err := openGeneration(dir, data, opt.Log)
+	if err != nil {
+		return nil, nil, errors.Join(err, data.Close())
+	}
+	data.Changing, data.Changed = parts.changing, parts.changed
 	if opt.audit != (store.AuditLimits{}) {
 		data.AuditLimits = opt.audit
 	}
 	if err := finishSalvage(dir); err != nil {
-		return nil, errors.Join(err, data.Close())
+		return nil, nil, errors.Join(err, data.Close())
 	}
-	return data, nil
+	return data, parts, nil
 }
 
 // checkParts refuses a directory that has events, but no control.db or an empty one. A new control.db would lack the merchants of
@@ -228,7 +254,7 @@ func checkParts(dir string) error {
 	for _, name := range []string{"events", "archive", "index.db"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 			return fmt.Errorf("%s is missing or empty, but %s is there: the partners, merchants and tags are missing. "+
-				"Nothing was changed. Restore control.db from the backup that the events are from",
+				"Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new directory of what there is",
 				filepath.Join(dir, "control.db"), filepath.Join(dir, name))
 		}
 	}
@@ -255,7 +281,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	e.index.now = newUsedIndex(x)
 	x.OnDamage(func(err error) { e.healIndex(x, err) })
-	err = durable.SyncPath(dir) // the names of new files
+	err = errors.Join(durable.SyncPath(dir), e.parts.advance(x.SetOpening)) // the first: names of new files
 	last, lastErr := e.lastChunk()
 	e.tail = newTail(last)
 	if opt.maxNumbers > 0 {
@@ -271,12 +297,15 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), x.Close(), e.archive.Close(), e.journal.Close())
 	}
+	if e.journal.HasLost() {
+		_ = e.shorts.note(codec.MerchantKey{}, errors.New("a part of the log of events is lost")) // it is not known yet which events
+	}
 	e.index.pushed = last
 	x.Start()
 	e.tail.start()
 	e.archiver.start()
 	if opt.Metrics != nil {
-		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.archive.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.background.metrics())...)
+		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.archive.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.background.metrics(), e.completeMetrics())...)
 	}
 	return nil
 }

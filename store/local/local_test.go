@@ -2,9 +2,12 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,7 +15,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/storetest"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 var (
@@ -45,11 +48,19 @@ func newStore(opt Options) func(t *testing.T) storetest.Store {
 	return func(t *testing.T) storetest.Store {
 		dir := t.TempDir()
 		var opened *engine
+		var broken atomic.Pointer[[]store.MerchantID]
+		broken.Store(&[]store.MerchantID{})
 		return storetest.Store{
 			Open: func(t *testing.T, now func() time.Time) store.Engine {
 				t.Helper()
 				opt := opt // tests run at the same time
 				opt.Log, opt.Now = quiet, now
+				opt.broken = func(m store.MerchantID) error {
+					if slices.Contains(*broken.Load(), m) {
+						return errors.New("a block cannot be written")
+					}
+					return nil
+				}
 				e, err := Open(dir, opt)
 				if err != nil {
 					t.Fatal(err)
@@ -62,6 +73,10 @@ func newStore(opt Options) func(t *testing.T) storetest.Store {
 				// A copy takes a while: it must not see events while they move to the archive.
 				defer opened.archiver.hold()()
 				dir = copied(t, dir)
+			},
+			Break: func(_ *testing.T, merchants ...store.MerchantID) func() {
+				broken.Store(&merchants)
+				return func() { broken.Store(&[]store.MerchantID{}) }
 			},
 		}
 	}

@@ -29,6 +29,9 @@ import (
 // journal only has links and remembered event_ids, which every call of Begin empties: they are copied whole again.
 const movingDir = "moving"
 
+// movedFiles are moved from movingDir to the data directory when the move is complete, the control data last.
+var movedFiles = []string{"events", "archive", "index.db", certificatesDir, "control.db"}
+
 // Directory is a data directory into which data is moved. It implements move.Target.
 type Directory struct {
 	dir, at string
@@ -160,7 +163,7 @@ func (d *Directory) Clear(ctx context.Context) error {
 	if err := d.Close(); err != nil {
 		return err
 	}
-	for _, name := range restoredFiles {
+	for _, name := range movedFiles {
 		if err := os.RemoveAll(filepath.Join(d.at, name)); err != nil {
 			return err
 		}
@@ -228,6 +231,26 @@ func (d *Directory) Finish(context.Context) error {
 		return fmt.Errorf("%s does not have everything yet", d.dir)
 	}
 	return publish(d.dir, d.at)
+}
+
+// publish moves the files of a move to their places, from at, and removes that. When it is gone, the data directory is complete.
+func publish(dir, at string) error {
+	for _, name := range movedFiles {
+		// The control data comes last, also after a power cut: when it is in its place, everything is.
+		if err := durable.SyncPath(dir); err != nil {
+			return err
+		}
+		if err := os.Rename(filepath.Join(at, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := durable.SyncPath(dir); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(at); err != nil {
+		return err
+	}
+	return durable.SyncPath(dir)
 }
 
 // Close closes what is open.

@@ -13,7 +13,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/move"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // A move that is killed while the files get to their places is finished by another call, and until then nobody can open the directory.

@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
@@ -28,12 +29,17 @@ func (e *engine) resolvePerson(ctx context.Context, m codec.MerchantKey, id stor
 // foundAtOnce is how many events eachOf finds in the journal before it passes them on.
 const foundAtOnce = 256
 
-// eachOf calls use with those events of a merchant up to a chunk that belong to persons, in the order of receipt, until use
-// returns an error, and with those that claimed links lead to (person.Matcher). Events that cannot be read are left out. pace is called now and then. No transaction is open while use
-// runs, which may take long.
-func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Persons, upTo uint64, pace func(),
+// eachOf calls use with those events of a merchant that belong to persons, in the order of receipt, until use returns an error, and
+// with those that claimed links lead to (person.Matcher). It reads all events that were committed before the call, and fails at the end
+// when some of them were not found. pace is called now and then. No transaction is open while use runs, which may take long.
+func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Persons, pace func(),
 	use func(event *journal.Event, owners, claimed []int) error) error {
-	after := codec.Position{}
+	all, err := e.expect(ctx, m)
+	if err != nil {
+		return err
+	}
+	after, upTo := codec.Position{}, all.upTo
+	var archived atomic.Uint64 // events that were read
 	matcher := who.Matcher()
 	one := func(event *journal.Event) error {
 		if owners, claimed := matcher.Of(event.MUID, event.Raw, event.ByClaim); len(owners)+len(claimed) > 0 {
@@ -51,6 +57,9 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Pe
 			matcher := who.Matcher()
 			return func(stored archive.Event) bool {
 				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
+				if err == nil && event.Time >= all.from {
+					archived.Add(1)
+				}
 				return err == nil && concerns(matcher, &event)
 			}
 		}, func(stored archive.Event) error {
@@ -60,10 +69,10 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Pe
 			}
 			return one(&event)
 		}, e.life.damaged, pace); err != nil {
-			return err
+			return unread(ctx, m, err)
 		}
 		if after = codec.EndOf(max(boundary, after.Seq)); after.Seq >= upTo {
-			return nil
+			break
 		}
 		var found []journal.Event
 		err := e.journal.Scan(ctx, after.Seq+1, upTo, func(seq uint64, events []journal.Event) bool {
@@ -71,7 +80,14 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Pe
 				return false
 			}
 			for i := range events {
-				if event := &events[i]; event.Merchant == m && concerns(matcher, event) {
+				event := &events[i]
+				if event.Merchant != m {
+					continue
+				}
+				if event.Time >= all.from {
+					all.read++
+				}
+				if concerns(matcher, event) {
 					found = append(found, event.Clone())
 				}
 			}
@@ -90,10 +106,14 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Pe
 		case err == nil && len(found) >= foundAtOnce:
 		case isDamaged:
 			after = codec.EndOf(damaged[0].Seq)
-		default:
+		case err != nil:
 			return err
+		default:
+			after = codec.EndOf(upTo)
 		}
 	}
+	all.read += archived.Load()
+	return all.check()
 }
 
 // linksAtOnce is how many links eachLinkOf finds before it passes them on.
@@ -140,7 +160,7 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 		return 0, err
 	}
 	from := e.keptFrom(id)
-	err = e.eachOf(ctx, m, p, e.journal.Committed(), func() {}, func(event *journal.Event, owners, _ []int) error {
+	err = e.eachOf(ctx, m, p, func() {}, func(event *journal.Event, owners, _ []int) error {
 		if event.Time < from {
 			return nil
 		}

@@ -72,6 +72,9 @@ func TestTheIndexMustFitTheEvents(t *testing.T) {
 	if err := os.Rename(before, filepath.Join(dir, "events")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Remove(filepath.Join(dir, generationFile)); err != nil { // which would say it before
+		t.Fatal(err)
+	}
 	if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "index") {
 		t.Errorf("with events older than the index, Open gives %v; want an error that names the index", err)
 	}

@@ -20,67 +20,68 @@ import (
 
 // Repair makes a new data directory of what can be read of the one in dir, which it does not change. The directory to must
 // be empty or missing. What is lost is passed to lost. It fails with store.ErrInUse when another process has dir open.
-func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) error {
-	if err := prepareEmpty(to); err != nil {
+func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (err error) {
+	old, err := control.OpenReadOnly(dir) // stays locked until the end
+	if errors.Is(err, store.ErrInUse) {
 		return err
 	}
-	old, err := control.OpenReadOnly(dir)
-	switch {
-	case errors.Is(err, store.ErrInUse):
-		return err
-	case err != nil:
+	if err == nil {
+		defer func() { err = errors.Join(err, old.Close()) }()
+		if _, err := readGeneration(dir, old, log); err != nil {
+			lost(store.Finding{Part: store.PartControl, Where: dir, Problem: "what was changed since may be lost, and a key that was revoked may be valid: " + err.Error()})
+		}
+	} else {
 		lost(store.Finding{Part: store.PartControl, Where: "control.db",
-			Problem: "cannot be opened, so all partners, keys, merchants and tags are lost: restore it from a backup: " + err.Error()})
-		empty, err := control.Open(to, time.Now, log)
+			Problem: "cannot be opened, so all partners, keys, merchants and tags are lost: " + err.Error()})
+	}
+	err = fill(to, "mtagd repair", func() error {
+		if err := salvageControl(old, to, log, lost); err != nil {
+			return err
+		}
+		if err := salvageEvents(ctx, dir, to, log, lost); err != nil {
+			return err
+		}
+		if err := copyOthers(dir, to); err != nil {
+			return err
+		}
+		data, err := control.Open(to, time.Now, log)
 		if err != nil {
 			return err
 		}
-		if err := empty.Close(); err != nil {
+		if err := beAnother(ctx, data); err != nil {
 			return err
 		}
-	default:
-		defer old.Close() // stays locked until the end
-		if err := old.Salvage(to, func(where, problem string) {
-			lost(store.Finding{Part: store.PartControl, Where: where, Problem: problem})
-		}); err != nil {
+		e, err := Open(to, Options{Log: log, unfinished: true}) // builds the index
+		if err != nil {
 			return err
 		}
-	}
-	if err := salvageEvents(ctx, dir, to, log, lost); err != nil {
-		return err
-	}
-	if err := copyOthers(dir, to); err != nil {
-		return err
-	}
-	if err := repeatErasures(ctx, to, log); err != nil {
-		return err
-	}
-	e, err := Open(to, Options{Log: log}) // builds the index
-	if err != nil {
-		return err
-	}
-	return e.Close()
-}
-
-// repeatErasures marks the erasures in a directory to be done again by the next server: events that were removed may be back.
-func repeatErasures(ctx context.Context, dir string, log *slog.Logger) error {
-	data, err := control.Open(dir, time.Now, log)
-	if err != nil {
-		return err
-	}
-	return errors.Join(data.RepeatErasures(ctx), data.Close())
-}
-
-// prepareEmpty creates a directory. It refuses one that is not empty.
-func prepareEmpty(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	files, err := os.ReadDir(dir)
-	if err == nil && len(files) > 0 {
-		err = store.Invalid("--to", "must be an empty directory, or one that does not exist: %s has files", dir)
+		return e.Close()
+	})
+	if errors.Is(err, ErrNotEmpty) {
+		return store.Invalid("--to", "must be an empty directory, or one that does not exist: %s has files", to)
 	}
 	return err
+}
+
+// salvageControl writes what can be read of old; nil: nothing.
+func salvageControl(old *control.Data, to string, log *slog.Logger, lost func(store.Finding)) error {
+	if old != nil {
+		return old.Salvage(to, func(where, problem string) {
+			lost(store.Finding{Part: store.PartControl, Where: where, Problem: problem})
+		})
+	}
+	empty, err := control.Open(to, time.Now, log)
+	if err != nil {
+		return err
+	}
+	return empty.Close()
+}
+
+// beAnother gives a new data directory an id of its own: its next backup must not go on from one of the old directory. Erasures are
+// done again by the next server, because events that were removed may be back.
+func beAnother(ctx context.Context, data *control.Data) error {
+	_, err := data.ReplaceID()
+	return errors.Join(err, data.RepeatErasures(ctx), data.Close())
 }
 
 // salvageEvents salvages the journal and the archive. It reports lost chunks with what the old index knows of their events.
@@ -198,7 +199,7 @@ func copyOthers(dir, to string) error {
 	}
 	for _, f := range files {
 		switch {
-		case slices.Contains([]string{"control.db", "events", "archive", archivePart, archiveNew, "index.db", setAsideDir, damageFile, "lost+found"}, f.Name()):
+		case slices.Contains([]string{"control.db", "events", "archive", archivePart, archiveNew, "index.db", damageFile, generationFile, unfinishedFile, "lost+found"}, f.Name()), slices.Contains(replaced, f.Name()):
 		case f.IsDir():
 			if err := os.CopyFS(filepath.Join(to, f.Name()), os.DirFS(filepath.Join(dir, f.Name()))); err != nil {
 				return fmt.Errorf("copy %s: %w", f.Name(), err)

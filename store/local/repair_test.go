@@ -14,7 +14,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // Repair makes a sound directory of each of these damaged ones, with everything but what it says is lost, and does not change
@@ -113,6 +113,53 @@ func TestDrillRepair(t *testing.T) {
 	}
 }
 
+// A repair that is killed at any moment leaves a directory that cannot be opened and says what to do, or one that is complete. The
+// next repair begins again.
+func TestARepairThatIsKilled(t *testing.T) {
+	dir := t.TempDir()
+	merchants := soundDirectory(t, dir)
+	to, ended := filepath.Join(t.TempDir(), "new"), make(chan error)
+	go func() { ended <- Repair(ctx, dir, to, quiet, func(store.Finding) {}) }()
+	var killed []string
+	for done := false; !done; {
+		select {
+		case err := <-ended:
+			if done = true; err != nil {
+				t.Fatal(err)
+			}
+		default:
+		}
+		at := filepath.Join(t.TempDir(), "new")
+		if err := copyFiles(to, at); err == nil { // else a file was removed meanwhile
+			killed = append(killed, at)
+		}
+	}
+	refused := 0
+	for i, at := range killed {
+		opened, err := Open(at, Options{Log: quiet})
+		if err != nil {
+			if refused++; !strings.Contains(err.Error(), "mtagd repair") || !strings.Contains(err.Error(), "run it again") {
+				t.Fatalf("a repair that was killed: %v", err)
+			}
+			continue
+		}
+		e := opened.(*engine)
+		for _, m := range merchants {
+			if n := everything(t, e, m)[0].Total; n != 2000 {
+				t.Errorf("copy %d of %d was opened with %d events, want 2000", i, len(killed), n)
+			}
+		}
+		closeEngine(t, e)
+	}
+	if refused < 2 {
+		t.Errorf("of %d copies %d were refused", len(killed), refused)
+	}
+	if err := Repair(ctx, dir, killed[refused/2], quiet, func(store.Finding) {}); err != nil {
+		t.Error(err)
+	}
+	closeEngine(t, open(t, killed[refused/2]))
+}
+
 // copiedWhileOpen records more events, and returns a copy of the directory as a kill leaves it.
 func copiedWhileOpen(t *testing.T, dir string, m store.MerchantID) string {
 	t.Helper()
@@ -143,6 +190,10 @@ func TestRepairRepeatsErasures(t *testing.T) {
 	if err := x.SetDefaultRetention(ctx, 1000); err != nil {
 		t.Fatal(err)
 	}
+	oldID, err := x.ID()
+	if err != nil {
+		t.Fatal(err)
+	}
 	closeEngine(t, x.engine)
 	to := filepath.Join(t.TempDir(), "repaired")
 	if err := Repair(ctx, x.dir, to, quiet, func(f store.Finding) { t.Errorf("lost: %+v", f) }); err != nil {
@@ -161,6 +212,9 @@ func TestRepairRepeatsErasures(t *testing.T) {
 	}
 	if r := x.DefaultRetention(); r != 1000 {
 		t.Errorf("the default retention is %d", r)
+	}
+	if id, err := x.ID(); err != nil || id == oldID {
+		t.Errorf("the id %q is the old one; %v", id, err)
 	}
 	closeEngine(t, x.engine)
 }

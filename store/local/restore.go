@@ -1,97 +1,46 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"mtagd/store/local/archive"
 	"mtagd/store/local/backup"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
-	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
+	"mtagd/store/local/space"
 )
-
-// restoringDir is where a restore writes, below the data directory. As long as it exists, the restore is not finished, and the
-// data directory cannot be opened.
-const restoringDir = "restoring"
-
-// restoredFiles are moved from restoringDir to the data directory when the restore is complete, the control data last.
-var restoredFiles = []string{"events", "archive", "index.db", certificatesDir, "control.db"}
-
-// ErrNotEmpty is the error of a restore into a directory with other files.
-var ErrNotEmpty = errors.New("is not empty: a restore needs a new directory")
 
 // Restore fills a new data directory with what read passes to a target. It opens the result as a server does, which builds
 // the index, and compares the number of events with what read has returned. Only then the data directory can be opened. A
 // restore that was cut off leaves a directory that cannot be opened; another Restore begins again.
 func Restore(ctx context.Context, dir string, opt Options, read func(backup.Target) (backup.Count, error)) (events int, err error) {
 	opt = opt.withDefaults()
-	at := filepath.Join(dir, restoringDir)
-	if err := prepareRestore(dir, at); err != nil {
-		return 0, err
-	}
-	t := &target{dir: at, first: math.MaxUint64}
-	want, err := t.fill(opt, read)
-	if err != nil {
-		return 0, err
-	}
-	if err := ctx.Err(); err != nil {
-		return 0, err
-	}
-	if events, err = checkRestored(ctx, at, opt); err != nil {
-		return events, err
-	}
-	// The backup's number is exact unless chunks were deleted or rewritten after an older point, blocks of the archive were
-	// replaced, or chunks were archived and not yet deleted. Then it counts some events that are not restored, or counts them
-	// twice. So it may be too high, but never too low.
-	if want.Deletions == 0 && !t.archive.Replaced && t.boundary < t.first && events != want.Events || events > want.Events {
-		return events, fmt.Errorf("the restored directory has %d events, but the backup %d", events, want.Events)
-	}
-	return events, publish(dir, at)
-}
-
-// prepareRestore creates the directory, and removes what a restore that was cut off has left behind.
-func prepareRestore(dir, at string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	found, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	_, err = os.Stat(at)
-	again := err == nil
-	for _, entry := range found {
-		if name := entry.Name(); name != "lost+found" && !(again && isRestored(name)) {
-			return fmt.Errorf("%s %w", dir, ErrNotEmpty)
-		}
-	}
-	if again {
-		for _, name := range restoredFiles {
-			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
-				return err
-			}
-		}
-		if err := os.RemoveAll(at); err != nil { // last: until then the directory is known as a restore that was cut off
+	err = fill(dir, "mtagd restore", func() error {
+		t := &target{dir: dir, first: math.MaxUint64}
+		want, err := t.fill(opt, read)
+		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
-	}
-	if err := os.Mkdir(at, 0o700); err != nil {
-		return err
-	}
-	return durable.SyncPath(dir)
-}
-
-func isRestored(name string) bool {
-	return name == restoringDir || slices.Contains(restoredFiles, name)
+		if events, err = checkRestored(ctx, dir, opt); err != nil {
+			return err
+		}
+		// The backup's number is exact unless chunks were deleted or rewritten after an older point, blocks of the archive were
+		// replaced, or chunks were archived and not yet deleted. Then it counts some events that are not restored, or counts them
+		// twice. So it may be too high, but never too low.
+		if want.Deletions == 0 && !t.archive.Replaced && t.boundary < t.first && events != want.Events || events > want.Events {
+			return &backup.DamagedError{Err: fmt.Errorf("the restored directory has %d events, but the backup %d", events, want.Events)}
+		}
+		return nil
+	})
+	return events, err
 }
 
 // target writes what is restored. It implements backup.Target.
@@ -163,20 +112,20 @@ func (t *target) Certificate(path string, content []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// checkRestored opens what was restored as a server does, and counts the events. Erasures are done again when a server starts. The directory gets another id: its next backup is not one of the old directory.
+// checkRestored opens what was restored as a server does, and counts the events.
 func checkRestored(ctx context.Context, dir string, opt Options) (events int, err error) {
 	data, err := control.Open(dir, opt.Now, opt.Log)
+	if err != nil && !space.IsFull(err) {
+		err = &backup.DamagedError{Err: err} // it was so when the backup was made
+	}
 	if err != nil {
 		return 0, err
 	}
-	_, err = data.ReplaceID()
-	if err == nil {
-		err = data.RepeatErasures(ctx)
-	}
-	if err := errors.Join(err, data.Close()); err != nil {
+	if err := beAnother(ctx, data); err != nil {
 		return 0, err
 	}
 	opt.keepAll = true // the events that the backup has are counted
+	opt.unfinished = true
 	opened, err := Open(dir, opt)
 	if err != nil {
 		return 0, err
@@ -195,36 +144,4 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 	}, func(d journal.DamagedChunk) { damaged = fmt.Errorf("chunk %d %s", d.Seq, d.Reason()) })
 	release()
 	return events, errors.Join(err, damaged, e.Close())
-}
-
-// publish moves the files of a restore or a move to their places, from at, and removes that. When it is gone, the data directory is complete.
-func publish(dir, at string) error {
-	for _, name := range restoredFiles {
-		// The control data comes last, also after a power cut: when it is in its place, everything is.
-		if err := durable.SyncPath(dir); err != nil {
-			return err
-		}
-		if err := os.Rename(filepath.Join(at, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	if err := durable.SyncPath(dir); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(at); err != nil {
-		return err
-	}
-	return durable.SyncPath(dir)
-}
-
-// checkFinished returns an error when a restore or a move into a data directory was cut off.
-func checkFinished(dir string) error {
-	for name, what := range map[string]string{restoringDir: "a restore into", movingDir: `"mtagd migrate" to`} {
-		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			return fmt.Errorf("%s this directory has not finished: run it again", what)
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
 }

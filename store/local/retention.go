@@ -1,8 +1,8 @@
 package local
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"iter"
 	"math"
 	"slices"
@@ -51,22 +51,28 @@ const (
 )
 
 // expire removes the events of all merchants that are past the retention.
-func (l *life) expire(ctx context.Context) error {
-	var failed error
-	removed := false
-	for _, id := range l.e.Expiring() {
-		some, err := l.expireOf(ctx, id)
-		removed = removed || some
-		failed = errors.Join(failed, err)
+func (l *life) expire(ctx context.Context) error { return l.runner.Expire(ctx, l.e.Expiring()) }
+
+// retryExpiry attempts again what expire could not remove.
+func (l *life) retryExpiry(ctx context.Context) error {
+	removals, err := l.e.Removals(ctx)
+	failed := map[store.MerchantID]bool{}
+	for _, r := range removals {
+		if r.Kind == store.OfRetention {
+			failed[r.Merchant] = true
+		}
 	}
-	if removed {
-		failed = errors.Join(failed, l.e.archiver.reclaim())
+	if err != nil || len(failed) == 0 {
+		return err
 	}
-	return failed
+	return l.runner.Expire(ctx, slices.DeleteFunc(l.e.Expiring(), func(id store.MerchantID) bool { return !failed[id] }))
 }
 
-// expireOf removes the events of one merchant that are past its retention, and reports whether there were any.
-func (l *life) expireOf(ctx context.Context, id store.MerchantID) (some bool, err error) {
+// Reclaim implements removal.Engine.
+func (l *life) Reclaim(context.Context) error { return l.e.archiver.reclaim() }
+
+// ExpireOf implements removal.Engine.
+func (l *life) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, err error) {
 	m, err := codec.NewMerchantKey(id)
 	if err != nil {
 		return false, err
@@ -80,7 +86,7 @@ func (l *life) expireOf(ctx context.Context, id store.MerchantID) (some bool, er
 	if err != nil || expired == 0 {
 		return false, err
 	}
-	if err := l.e.archiver.moveTo(ctx, l.e.journal.Committed()); err != nil {
+	if err := cmp.Or(l.broken(id), l.e.archiver.moveTo(ctx, l.e.journal.Committed())); err != nil {
 		return false, err
 	}
 	left, err := l.expireKnown(ctx, m, from)
@@ -119,7 +125,7 @@ func (l *life) expireKnown(ctx context.Context, m codec.MerchantKey, from int64)
 	if err != nil {
 		return false, err
 	}
-	defer l.change(m)()
+	defer l.change(m)(0) // they are counted already
 	err = l.e.withIndex(func(x *usedIndex) error {
 		indexed, err := x.RemoveBefore(ctx, m, from)
 		left = indexed.Events > removed
@@ -139,11 +145,10 @@ func (l *life) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, la
 			event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 			return err != nil || event.Time >= from
 		}, l.damaged)
-		done()
+		done(removed.Events)
 		events += removed.Events
-		if err == nil && !l.failing {
-			if err := l.erase(ctx); err != nil && ctx.Err() == nil {
-				l.failing = true // run tries it again when the expiry has ended
+		if err == nil {
+			if err := l.runner.Run(ctx); err != nil && ctx.Err() == nil {
 				l.log.Error("an erasure cannot be finished now, and is tried again", "error", err)
 			}
 		}

@@ -17,8 +17,9 @@ import (
 
 // The directories beside archive/ while a damaged archive is salvaged.
 const (
-	archivePart = "archive.part" // is being written
-	archiveNew  = "archive.new"  // is complete, and replaces archive/
+	archivePart    = "archive.part"    // is being written
+	archiveNew     = "archive.new"     // is complete, and replaces archive/
+	damagedArchive = "archive.damaged" // what was replaced last
 )
 
 // openArchive opens the archive. A damaged one is salvaged first, so that damage costs only the events that it hit:
@@ -26,7 +27,7 @@ const (
 //  1. Write what can be read to archive.part.
 //  2. Note the events that are lost, as far as the index knows them (damaged.jsonl). Have erasures repeated.
 //  3. Rename archive.part to archive.new. From now on, archive.new is the archive.
-//  4. Remove index.db, which is rebuilt later. Move the damaged archive to set-aside/, and archive.new to its place (finishSalvage).
+//  4. Remove index.db, which is rebuilt later. Rename the damaged archive to archive.damaged, and archive.new to archive/ (finishSalvage).
 //
 // After a kill before 3, the next start begins again; after 3, it continues with 4.
 func (e *engine) openArchive() (*archive.Archive, error) {
@@ -142,12 +143,11 @@ func finishSalvage(dir string) error {
 	if err := removeIfExists(parts["index"]); err != nil {
 		return err
 	}
-	if _, err := os.Stat(parts["archive"]); err == nil {
-		if err := moveAside(dir, parts["archive"]); err != nil {
-			return fmt.Errorf("set the damaged archive aside: %w", err)
+	if exists(parts["archive"]) { // else a kill has come after this
+		kept := filepath.Join(dir, damagedArchive)
+		if err := errors.Join(os.RemoveAll(kept), os.Rename(parts["archive"], kept), durable.SyncPath(dir)); err != nil {
+			return fmt.Errorf("keep the damaged archive: %w", err)
 		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return err
 	}
 	return errors.Join(os.Rename(salvaged, parts["archive"]), durable.SyncPath(dir))
 }

@@ -7,35 +7,24 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 )
 
-// setAsideDir has copies of damaged files, in a directory for each start that made some.
-const setAsideDir = "set-aside"
+// replaced are copies of damaged files: the archive that was salvaged last, and what an earlier version has kept.
+var replaced = []string{damagedArchive, "set-aside"}
 
-// moveAside moves a damaged file or directory of the data directory dir to a new directory in set-aside/.
-func moveAside(dir, path string) error {
-	to := filepath.Join(dir, setAsideDir, time.Now().UTC().Format("20060102T150405.000000Z"))
-	if err := os.MkdirAll(to, 0o700); err != nil {
-		return err
-	}
-	return errors.Join(os.Rename(path, filepath.Join(to, filepath.Base(path))), durable.SyncPath(to), durable.SyncPath(filepath.Dir(to)))
-}
-
-// removeSetAside removes all copies of damaged files, because nobody knows whose data they have. It returns their directories.
-func removeSetAside(dir string) (removed []string, err error) {
-	found, err := filepath.Glob(filepath.Join(dir, setAsideDir, "*"))
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range found {
+// removeReplaced removes the copies of damaged files, because nobody knows whose data they have. It returns their paths.
+func removeReplaced(dir string) (removed []string, err error) {
+	for _, name := range replaced {
+		path := filepath.Join(dir, name)
+		if !exists(path) {
+			continue
+		}
 		if err := os.RemoveAll(path); err != nil {
 			return removed, err
 		}
@@ -160,6 +149,27 @@ func (e *engine) setAsideArchived(ctx context.Context, x *usedIndex, found archi
 			return fmt.Errorf("note a damaged block: %w", err)
 		}
 		if _, err := x.Remove(ctx, d.Merchant, keys); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setMissingAside notes events that only the index has, up to the chunk upTo, and takes them out of it. The caller keeps events from
+// moving and from being removed.
+func (e *engine) setMissingAside(ctx context.Context, x *usedIndex, upTo uint64, keys map[codec.MerchantKey][]rank.Key) error {
+	var lost eventGroup
+	for m, keys := range keys {
+		for _, k := range keys {
+			lost.add(m, k)
+		}
+	}
+	if err := e.damage.add(note{Chunk: max(1, upTo), Archived: fmt.Sprintf("missing, %d events", lost.events), Reason: "neither archive/ nor events/ has the events",
+		Events: lost.events, Merchants: lost.ids(), From: timeOf(lost.from), To: timeOf(lost.to)}); err != nil {
+		return fmt.Errorf("note lost events: %w", err)
+	}
+	for m, keys := range keys {
+		if _, err := x.Remove(ctx, m, keys); err != nil {
 			return err
 		}
 	}

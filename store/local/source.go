@@ -122,6 +122,7 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	s.journal.AwaitPurge() // while it holds up nobody
 	release := sync.OnceFunc(s.hold())
 	defer release()
 	archived, err := s.archive.Snapshot()

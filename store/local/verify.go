@@ -45,6 +45,7 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 	}
 	w := verifier{Verification: v, ctx: ctx, control: e.Data, journal: e.journal, archive: e.archive, index: x.Index, damage: e.damage,
 		hold: e.archiver.hold, removing: &e.damage.removing, now: e.opt.Now()}
+	w.missing = func(keys map[codec.MerchantKey][]rank.Key) error { return e.setMissingAside(ctx, x, w.upTo, keys) }
 	since := e.life.moment()
 	w.unchanged = func(m codec.MerchantKey) bool { return e.life.unchanged(m, since) }
 	err := w.verify()
@@ -76,6 +77,11 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 			return w.counts, err
 		}
 		v.Found(store.Finding{Part: store.PartControl, Where: "control.db", Problem: "cannot be opened: " + err.Error()})
+	}
+	if w.control != nil {
+		if _, err := readGeneration(dir, w.control, Options{}.withDefaults().Log); err != nil {
+			v.Found(store.Finding{Part: store.PartControl, Where: dir, Problem: err.Error()})
+		}
 	}
 	events := filepath.Join(dir, "events")
 	if _, err := os.Stat(events); errors.Is(err, os.ErrNotExist) && w.control != nil {
@@ -129,7 +135,8 @@ type verifier struct {
 	damaged  journal.DamagedChunks
 	blocks   archive.Damaged
 
-	disagree bool // the events can be read, and the index has others
+	disagree bool                                         // the index lacks events
+	missing  func(map[codec.MerchantKey][]rank.Key) error // takes events out of the index that nobody else has; nil without an engine
 }
 
 // merchantSums are the sums of a merchant's events.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,11 +17,13 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/dgraph-io/badger/v4"
+
 	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/rank"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // soundDirectory makes a directory with control data and events of existing tags, some of them in overflow series. It returns the
@@ -313,6 +316,23 @@ func changeBadger(path string, change func(txn *badgerdb.Txn) error) error {
 		return err
 	}
 	return errors.Join(db.Commit(db.MaxVersion()+1, change), db.Flush(), db.Close())
+}
+
+// keysOfBadger returns the keys of a database that begin with a prefix.
+func keysOfBadger(path string, prefix []byte) (keys [][]byte, err error) {
+	db, err := badgerdb.Open(path, quiet)
+	if err != nil {
+		return nil, err
+	}
+	err = db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Prefix: prefix})
+		defer it.Close()
+		for it.Rewind(); it.Valid(); it.Next() {
+			keys = append(keys, it.Item().KeyCopy(nil))
+		}
+		return nil
+	})
+	return keys, errors.Join(err, db.Close())
 }
 
 // removeFromIndex removes n events of a merchant from the index alone.

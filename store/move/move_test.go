@@ -107,6 +107,7 @@ func newShop(t *testing.T, e store.Engine) *shop {
 		p.Suspended = true
 		return p
 	}))
+	must(e.DeleteMerchant(ctx, must(e.AddMerchant(ctx, s.partners[0].ID, store.NewMerchant{Name: "Deleted"})).ID))
 	must2(e.AddLink(ctx, s.partners[0].ID)) // which is dropped
 	return s
 }

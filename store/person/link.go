@@ -11,21 +11,28 @@ import (
 // of the tag host cannot be trusted either once somebody may know its muid: anyone can write a header. What nobody can know is the muid of
 // a visitor to whom no identifier was linked yet.
 
-// MaxFormerLinks is how many links of one identifier are kept of each source but BySecret, beside the one that counts now. Of more, the
-// first ones are kept, so that nobody can push others out.
-const MaxFormerLinks = 100
+const (
+	// MaxCookieLinks is how many links ByCookie an identifier may have, former ones included. All of them are kept. A stranger can make such
+	// links, with a new cookie for each. So there is a limit, and later ones count as claimed.
+	MaxCookieLinks = 250
 
-// SourceOf returns the source of new links to a muid. isLinked says whether an identifier was linked to it before.
-func SourceOf(said store.LinkSource, isLinked bool) store.LinkSource {
-	if said == store.ByCookie && isLinked {
+	// MaxFormerLinks is how many former links ByAnyone of an identifier are kept. Of more, the first ones are.
+	MaxFormerLinks = 100
+)
+
+// SourceOf returns the source of a new link. isLinked says whether an identifier was linked to its muid before, and cookies how many links
+// ByCookie the identifier has, former ones included.
+func SourceOf(said store.LinkSource, isLinked bool, cookies int) store.LinkSource {
+	if said == store.ByCookie && (isLinked || cookies >= MaxCookieLinks) {
 		return store.ByAnyone
 	}
 	return said
 }
 
-// KeepsFormer reports whether a link that was replaced is kept, when there are n former ones of its identifier and source.
+// KeepsFormer reports whether a link that was replaced is kept, when n former links ByAnyone of its identifier are. A trusted one always is,
+// whatever strangers have made before.
 func KeepsFormer(source store.LinkSource, n int) bool {
-	return source == store.BySecret || n < MaxFormerLinks
+	return source.IsTrusted() || n < MaxFormerLinks
 }
 
 // Of returns the hashes of a person. links are those of the identifier, former ones included; there are none if a muid names the person.

@@ -1,8 +1,12 @@
 package postgres
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
 	"mtagd/store/postgres/pgtest"
@@ -27,6 +31,30 @@ func storeIn(url string) storetest.Store {
 		Kill: func(t *testing.T) {
 			t.Helper()
 			pgtest.Disconnect(t, url)
+		},
+		Break: func(t *testing.T, merchants ...store.MerchantID) func() {
+			t.Helper()
+			exec := func(sql string) {
+				t.Helper()
+				db, err := pgxpool.New(context.Background(), url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer db.Close()
+				if _, err := db.Exec(context.Background(), sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var ids []string
+			for _, m := range merchants {
+				ids = append(ids, "''"+string(m)+"''")
+			}
+			exec(`CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+				'BEGIN IF OLD.merchant IN (` + strings.Join(ids, ", ") + `) THEN RAISE ''a bad block''; END IF; RETURN OLD; END';
+				CREATE TRIGGER refuse BEFORE DELETE ON event FOR EACH ROW EXECUTE FUNCTION refuse()`)
+			mend := func() { exec("DROP TRIGGER IF EXISTS refuse ON event") }
+			t.Cleanup(mend) // other tests get the database next
+			return mend
 		},
 	}
 }

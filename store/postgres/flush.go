@@ -29,8 +29,9 @@ type flush struct {
 	refused  map[linkKey]bool   // persons whose events are refused
 	known    links              // links of the database
 	changed  links              // links that the group makes
-	held     []heldLink         // those of them that are kept in any case
-	linkRows int                // that these links take, at most
+	held     heldLinks          // of held_link: those that the group may make again, and those that it makes
+	kept     map[heldKey]bool   // those of held that the group makes, or gives a greater source
+	linkRows int                // that the group's links take, at most
 	linked   map[muidKey]bool   // muids that an identifier was linked to: those of the database that the group asks for, and the group's
 	events   []event
 	tallies  tallies // of the events
@@ -70,12 +71,14 @@ func newMUIDKey(merchant uuid.UUID, muid store.MUID) muidKey {
 	return muidKey{merchant, [16]byte(hash[:16])}
 }
 
-// heldLink is a row of held_link.
-type heldLink struct {
+// heldKey is an identifier, and a muid that it was linked to.
+type heldKey struct {
 	linkKey
-	muid   store.MUID
-	source store.LinkSource
+	muid store.MUID
 }
+
+// heldLinks are rows of held_link.
+type heldLinks map[heldKey]store.LinkSource
 
 // freshness says whether the database has an event_id.
 type freshness uint8
@@ -95,7 +98,8 @@ type event struct {
 }
 
 func newFlush(node uuid.UUID, now func() time.Time) *flush {
-	f := &flush{id: uuid.New(), node: node, fresh: map[dedupKey]freshness{}, known: links{}, changed: links{}, linked: map[muidKey]bool{}}
+	f := &flush{id: uuid.New(), node: node, fresh: map[dedupKey]freshness{}, known: links{}, changed: links{},
+		held: heldLinks{}, kept: map[heldKey]bool{}, linked: map[muidKey]bool{}}
 	if now != nil {
 		f.now = new(now().UnixMicro())
 	}
@@ -188,24 +192,23 @@ func (f *flush) linkOf(at linkKey) link {
 // link links the identifiers to the muid (store.Events, Record). Links that are there are not written.
 func (f *flush) link(merchant uuid.UUID, who *store.Identity) {
 	muid := newMUIDKey(merchant, who.MUID)
-	source := person.SourceOf(who.Source, f.linked[muid])
+	isLinked := f.linked[muid]
 	for _, k := range who.Keys() {
 		at := linkKey{merchant, k}
 		now := f.linkOf(at)
-		same := now.muid == who.MUID
-		if same && now.source >= source {
+		held := heldKey{at, who.MUID}
+		before, isHeld := f.held[held]
+		source := max(person.SourceOf(who.Source, isLinked, now.held[store.ByCookie]), before)
+		if now.muid == who.MUID && now.source >= source {
 			continue
 		}
 		next := link{who.MUID, source, now.held}
-		n := 0
-		if source != store.BySecret {
-			n = next.held[source]
-		}
-		if same || person.KeepsFormer(source, n) {
-			f.held = append(f.held, heldLink{at, who.MUID, source})
-			if source != store.BySecret {
-				next.held[source]++
+		if isHeld && before < source || !isHeld && person.KeepsFormer(source, now.held[store.ByAnyone]) {
+			if isHeld {
+				next.held[before]--
 			}
+			next.held[source]++
+			f.held[held], f.kept[held] = source, true
 		}
 		f.changed[at] = next
 		f.linked[muid] = true
@@ -271,6 +274,9 @@ const (
 		ON CONFLICT (merchant, key) DO UPDATE SET muid = excluded.muid WHERE link.muid <> excluded.muid`
 
 	// A link that was claimed before may be trusted now.
+	readHeldLinks = `SELECT h.merchant, h.key, h.muid, h.source FROM unnest($2::bytea[], $3::bytea[]) AS w(key, muid)
+		JOIN held_link h ON h.merchant = $1 AND h.key = w.key AND h.muid = w.muid`
+
 	writeHeldLinks = `INSERT INTO held_link (merchant, key, muid, source) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bytea[], $4::smallint[])
 		ON CONFLICT (merchant, key, muid) DO UPDATE SET source = excluded.source WHERE held_link.source < excluded.source`
 
@@ -304,6 +310,7 @@ func (f *flush) ask(ctx context.Context, conn *pgx.Conn) error {
 		f.fresh[k] = remembered // this may be the second attempt
 	}
 	clear(f.known)
+	clear(f.held)
 	clear(f.linked)
 	f.refuses = nil
 	b := &pgx.Batch{}
@@ -335,6 +342,9 @@ func (f *flush) ask(ctx context.Context, conn *pgx.Conn) error {
 			}
 			return rows.Err()
 		})
+	}
+	for merchant, wanted := range f.wantedHeld() {
+		b.Queue(readHeldLinks, merchant, wanted.keys, wanted.muids).Query(f.held.scan)
 	}
 	for merchant, hashes := range f.wantedMUIDs() {
 		b.Queue(readLinkedMUIDs, merchant, hashes).Query(func(rows pgx.Rows) error {
@@ -405,6 +415,47 @@ func (f *flush) wantedLinks() map[uuid.UUID][][]byte {
 		}
 	}
 	return wanted
+}
+
+// keysAndMUIDs are links, as parameters of a statement.
+type keysAndMUIDs struct{ keys, muids [][]byte }
+
+// wantedHeld returns the links that the group may make, by merchant. Where one was made before, it comes back with its source.
+func (f *flush) wantedHeld() map[uuid.UUID]*keysAndMUIDs {
+	wanted := map[uuid.UUID]*keysAndMUIDs{}
+	seen := map[heldKey]bool{}
+	for _, i := range f.items {
+		who := i.identity()
+		for _, k := range who.Keys() {
+			held := heldKey{linkKey{i.merchant, k}, who.MUID}
+			if who.MUID == "" || seen[held] {
+				continue
+			}
+			seen[held] = true
+			of := wanted[i.merchant]
+			if of == nil {
+				of = &keysAndMUIDs{}
+				wanted[i.merchant] = of
+			}
+			of.keys, of.muids = append(of.keys, k[:]), append(of.muids, []byte(who.MUID))
+		}
+	}
+	return wanted
+}
+
+// scan adds rows.
+func (h heldLinks) scan(rows pgx.Rows) error {
+	for rows.Next() {
+		var k heldKey
+		var key, muid []byte
+		var source store.LinkSource
+		if err := rows.Scan((*[16]byte)(&k.merchant), &key, &muid, &source); err != nil {
+			return err
+		}
+		k.key, k.muid = store.IdentityKey(key), store.MUID(muid)
+		h[k] = source
+	}
+	return rows.Err()
 }
 
 // askRefused finds out whose events are refused, of those in the group.
@@ -481,33 +532,27 @@ func (f *flush) queueLinks(b *pgx.Batch) {
 		muids[i] = []byte(f.changed[k].muid)
 	}
 	b.Queue(writeLinks, merchantsOf(at), keysIn(at), muids)
-	// A statement can write a row only once: of two links, the one with the greater source counts.
-	slices.SortFunc(f.held, func(a, b heldLink) int {
-		return cmp.Or(compareLinks(a.linkKey, b.linkKey), cmp.Compare(a.muid, b.muid), cmp.Compare(b.source, a.source))
+	kept := slices.SortedFunc(maps.Keys(f.kept), func(a, b heldKey) int {
+		return cmp.Or(compareLinks(a.linkKey, b.linkKey), cmp.Compare(a.muid, b.muid))
 	})
-	f.held = slices.CompactFunc(f.held, func(a, b heldLink) bool { return a.linkKey == b.linkKey && a.muid == b.muid })
-	queueHeldLinks(b, f.held)
+	merchants, keys, sources := make([]uuid.UUID, len(kept)), make([][]byte, len(kept)), make([]int16, len(kept))
+	heldMUIDs := make([][]byte, len(kept))
+	for i := range kept {
+		k := &kept[i]
+		merchants[i], keys[i], heldMUIDs[i], sources[i] = k.merchant, k.key[:], []byte(k.muid), int16(f.held[*k])
+	}
+	b.Queue(writeHeldLinks, merchants, keys, heldMUIDs, sources)
 	linked := map[muidKey]bool{}
 	for at, l := range f.changed {
 		linked[newMUIDKey(at.merchant, l.muid)] = true
 	}
-	for _, l := range f.held {
-		linked[newMUIDKey(l.merchant, l.muid)] = true
+	for _, k := range kept {
+		linked[newMUIDKey(k.merchant, k.muid)] = true
 	}
-	f.linkRows = len(at) + len(f.held) + len(linked)
+	f.linkRows = len(at) + len(kept) + len(linked)
 	queueLinkedMUIDs(b, slices.SortedFunc(maps.Keys(linked), func(a, b muidKey) int {
 		return cmp.Or(compareUUIDs(a.merchant, b.merchant), bytes.Compare(a.hash[:], b.hash[:]))
 	}))
-}
-
-func queueHeldLinks(b *pgx.Batch, held []heldLink) {
-	n := len(held)
-	merchants, keys, muids, sources := make([]uuid.UUID, n), make([][]byte, n), make([][]byte, n), make([]int16, n)
-	for i := range held {
-		l := &held[i]
-		merchants[i], keys[i], muids[i], sources[i] = l.merchant, l.key[:], []byte(l.muid), int16(l.source)
-	}
-	b.Queue(writeHeldLinks, merchants, keys, muids, sources)
 }
 
 func queueLinkedMUIDs(b *pgx.Batch, linked []muidKey) {

@@ -361,7 +361,7 @@ func TestMigrationToTallies(t *testing.T) {
 	s := newShopOn(t, pgtest.NewServer(t).URL("postgres"), Options{})
 	s.record(s.mark("PageView", "anna"), s.mark("Purchase", "anna"))
 	s.folded(s.key())
-	for _, sql := range []string{"DROP TABLE tally", "ALTER TABLE usage DROP COLUMN folded", "DROP INDEX erasure_open", "DROP TABLE held_link, linked_muid", "ALTER TABLE event DROP COLUMN by_claim", "DELETE FROM goose_db_version WHERE version_id >= 10"} {
+	for _, sql := range []string{"DROP TABLE tally", "ALTER TABLE usage DROP COLUMN folded", "DROP INDEX erasure_open", "DROP TABLE held_link, linked_muid", "ALTER TABLE event DROP COLUMN by_claim", "ALTER TABLE removal DROP COLUMN record", "DROP TABLE expiry", "DELETE FROM goose_db_version WHERE version_id >= 10"} {
 		if _, err := s.pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -31,10 +32,8 @@ import (
 //
 // After a kill, all steps are done again. Step 3 finds what is left, and does not change the number that was noted.
 type life struct {
-	metrics *removal.Metrics
-
-	wake  chan struct{} // holds a value when there is something to do
-	eager bool          // for tests: what is left of deleted merchants is removed without removalDelay
+	runner removal.Runner
+	wake   chan struct{} // holds a value when there is something to do
 }
 
 const (
@@ -103,170 +102,159 @@ func (e *engine) liveOnce(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	err = errors.Join(e.erase(held), e.expire(held), e.forget(held), e.sweep(held))
+	err = errors.Join(e.life.runner.Run(held), e.expire(held), e.forget(held), e.sweep(held))
 	if err != nil && held.Err() != nil {
 		return context.Cause(held)
 	}
 	return err
 }
 
-// erase does the steps 2 to 5 of all erasures that are not done, and removes what is left of deleted merchants.
-func (e *engine) erase(ctx context.Context) error {
-	var unfinished []store.Erasure
-	var removed []uuid.UUID
-	var now time.Time
-	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
-		if unfinished, err = list[store.Erasure](ctx, tx, "SELECT record FROM erasure WHERE NOT done ORDER BY at, id"); err != nil {
-			return err
-		}
-		if now, err = e.timeOf(ctx, tx); err != nil {
-			return err
-		}
-		until := now
-		if !e.life.eager {
-			until = now.Add(-removalDelay)
-		}
-		removed, err = listMerchants(ctx, tx, "SELECT merchant FROM removal WHERE at <= $1 ORDER BY at", until)
-		return err
-	}); err != nil {
-		return err
-	}
-	e.life.metrics.Set(unfinished)
-	byMerchant := map[store.MerchantID][]*store.Erasure{}
-	var ready []store.Erasure // to be purged
-	for i := range unfinished {
-		if era := &unfinished[i]; era.State == store.ErasurePurging {
-			ready = append(ready, *era)
-		} else {
-			byMerchant[era.Merchant] = append(byMerchant[era.Merchant], era)
-		}
-	}
-	var failed error
-	failures := 0
-	defer func() { e.life.metrics.Attempted(failures) }()
-	for id, some := range byMerchant {
-		if !slices.ContainsFunc(some, func(era *store.Erasure) bool { return era.IsDue(now) }) {
-			failures++
-			continue
-		}
-		if err := e.eraseOf(ctx, id, some); err != nil {
-			failed = errors.Join(failed, err, e.noteFailure(ctx, some, now, err))
-			failures++
-			continue
-		}
-		for _, era := range some {
-			ready = append(ready, *era)
-		}
-	}
-	var dropped []uuid.UUID
-	for _, m := range removed {
-		if err := e.dropMerchant(ctx, m); err != nil {
-			failed = errors.Join(failed, err)
-			failures++
-			continue
-		}
-		dropped = append(dropped, m)
-	}
-	if len(ready)+len(dropped) == 0 {
-		return failed
-	}
-	return errors.Join(failed, e.purge(ctx, ready, dropped))
-}
+// remover implements removal.Engine.
+type remover struct{ e *engine }
 
-// noteFailure notes in erasures that an attempt has failed.
-func (e *engine) noteFailure(ctx context.Context, erasures []*store.Erasure, now time.Time, failed error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	for _, era := range erasures {
-		if err := e.storeErasure(ctx, era.Failed(now, failed), nil); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// purge runs step 5, for erasures and for the removal of merchants.
-func (e *engine) purge(ctx context.Context, unfinished []store.Erasure, removed []uuid.UUID) error {
-	if err := e.setState(ctx, unfinished, store.ErasurePurging); err != nil {
-		return err
-	}
-	for _, table := range []string{"event", "link", "held_link", "linked_muid", "dedup"} {
-		if _, err := e.pool.Exec(ctx, "VACUUM (INDEX_CLEANUP on, TRUNCATE false) "+table); err != nil {
-			return err
-		}
-	}
-	if err := e.setState(ctx, unfinished, store.ErasureDone); err != nil {
-		return err
-	}
-	_, err := e.pool.Exec(ctx, "DELETE FROM removal WHERE merchant = ANY($1)", removed)
-	return err
-}
-
-// setState stores a new state of erasures.
-func (e *engine) setState(ctx context.Context, erasures []store.Erasure, state store.ErasureState) error {
-	var now time.Time
-	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
-		now, err = e.timeOf(ctx, tx)
-		return err
-	}); err != nil {
-		return err
-	}
-	for i := range erasures {
-		era := &erasures[i]
-		era.LastError = ""
-		if era.State = state; state == store.ErasureDone {
-			era.FinishedAt = now
-		}
-		if err := e.storeErasure(ctx, *era, nil); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// storeErasure replaces an erasure. suppressed are further keys, if it suppresses: a request may have asked for that meanwhile.
-func (e *engine) storeErasure(ctx context.Context, era store.Erasure, suppressed []store.IdentityKey) error {
-	return pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {
-		stored, err := find[store.Erasure](ctx, tx, "erasure", "SELECT record FROM erasure WHERE id = $1 FOR UPDATE", string(era.ID))
-		if err != nil {
-			return err
-		}
-		era.Suppress = era.Suppress || stored.Suppress
-		text, err := json.Marshal(era)
-		if err != nil {
-			return err
-		}
-		if era.Suppress && len(suppressed) > 0 {
-			if _, err := tx.Exec(ctx, suppressKeys, string(era.Merchant), hashesIn(suppressed)); err != nil {
-				return err
-			}
-		}
-		_, err = tx.Exec(ctx, "UPDATE erasure SET done = $2, record = $3 WHERE id = $1", string(era.ID), era.State == store.ErasureDone, text)
+// Tasks implements removal.Engine.
+func (r remover) Tasks(ctx context.Context) (erasures []store.Erasure, removals []store.Removal, err error) {
+	err = r.e.read(ctx, func(tx pgx.Tx) (err error) {
+		erasures, err = list[store.Erasure](ctx, tx, "SELECT record FROM erasure WHERE NOT done ORDER BY at, id")
 		return err
 	})
+	if err == nil {
+		removals, err = r.e.Removals(ctx)
+	}
+	return erasures, removals, err
 }
 
-// eraseOf does the steps 2 to 4 of erasures of one merchant.
-func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*store.Erasure) error {
+// Removals implements store.Control.
+func (e *engine) Removals(ctx context.Context) (all []store.Removal, err error) {
+	err = e.read(ctx, func(tx pgx.Tx) error {
+		all = nil
+		return query(ctx, tx, func(rows pgx.Rows) error {
+			r, err := scanRemoval(rows)
+			all = append(all, r)
+			return err
+		}, "SELECT "+columnsOfRemoval+" FROM removal UNION ALL SELECT 'retention', merchant::text, '', at, record FROM expiry ORDER BY 4, 2")
+	})
+	return all, err
+}
+
+// columnsOfRemoval are those of a row of removal, for scanRemoval.
+const columnsOfRemoval = "'deletion', merchant::text, partner::text, at, coalesce(record, '{}')"
+
+func scanRemoval(rows pgx.Rows) (r store.Removal, err error) {
+	var kind, merchant, partner string
+	var at time.Time
+	var record []byte
+	if err := rows.Scan(&kind, &merchant, &partner, &at, &record); err != nil {
+		return r, err
+	}
+	r, err = decode[store.Removal](record)
+	r.Kind, r.Merchant, r.Partner, r.At = store.RemovalKind(kind), store.MerchantID(merchant), store.PartnerID(partner), at.UTC()
+	return r, err
+}
+
+// Time implements removal.Engine.
+func (r remover) Time(ctx context.Context) (time.Time, error) { return r.e.clock(ctx) }
+
+// SaveRemovals implements removal.Engine.
+func (r remover) SaveRemovals(ctx context.Context, removals []store.Removal) error {
+	b := &pgx.Batch{}
+	for _, of := range removals {
+		record, err := json.Marshal(of)
+		if err != nil {
+			return err
+		}
+		switch done := of.State == store.ErasureDone; {
+		case of.Kind == store.OfDeletion && done:
+			b.Queue("DELETE FROM removal WHERE merchant = $1", string(of.Merchant))
+		case of.Kind == store.OfDeletion:
+			b.Queue("UPDATE removal SET record = $2 WHERE merchant = $1", string(of.Merchant), record)
+		case done:
+			b.Queue("DELETE FROM expiry WHERE merchant = $1", string(of.Merchant))
+		default:
+			b.Queue(`INSERT INTO expiry (merchant, at, record) VALUES ($1, $2, $3) ON CONFLICT (merchant) DO UPDATE SET record = excluded.record`,
+				string(of.Merchant), of.At, record)
+		}
+	}
+	return r.e.pool.SendBatch(ctx, b).Close()
+}
+
+// UpdateErasures implements removal.Engine. Each is a transaction: a request may lock others meanwhile.
+func (r remover) UpdateErasures(ctx context.Context, ids []store.ErasureID, change func(*store.Erasure) []store.IdentityKey) error {
+	for _, id := range ids {
+		if err := pgx.BeginFunc(ctx, r.e.pool, func(tx pgx.Tx) error {
+			era, err := find[store.Erasure](ctx, tx, "erasure", "SELECT record FROM erasure WHERE id = $1 FOR UPDATE", string(id))
+			if err != nil {
+				return err
+			}
+			suppressed := change(&era)
+			text, err := json.Marshal(era)
+			if err != nil {
+				return err
+			}
+			if era.Suppress && len(suppressed) > 0 {
+				if _, err := tx.Exec(ctx, suppressKeys, string(era.Merchant), hashesIn(suppressed)); err != nil {
+					return err
+				}
+			}
+			_, err = tx.Exec(ctx, "UPDATE erasure SET done = $2, record = $3 WHERE id = $1", string(id), era.State == store.ErasureDone, text)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Purge implements removal.Engine: step 5.
+func (r remover) Purge(ctx context.Context) error {
+	for _, table := range []string{"event", "link", "held_link", "linked_muid", "dedup"} {
+		if _, err := r.e.pool.Exec(ctx, "VACUUM (INDEX_CLEANUP on, TRUNCATE false) "+table); err != nil {
+			return fmt.Errorf("VACUUM of %s: %w", table, err)
+		}
+	}
+	return nil
+}
+
+// Drop implements removal.Engine.
+func (r remover) Drop(ctx context.Context, id store.MerchantID) error {
 	merchant, ok := keyOf(id)
 	if !ok {
 		return store.NotFound("merchant")
 	}
-	people := make([]store.Person, len(erasures))
+	return r.e.dropMerchant(ctx, merchant)
+}
+
+// ExpireOf implements removal.Engine.
+func (r remover) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, err error) {
+	merchant, ok := keyOf(id)
+	if !ok {
+		return false, store.NotFound("merchant")
+	}
+	return r.e.expireOf(ctx, merchant)
+}
+
+// Reclaim implements removal.Engine: autovacuum does it.
+func (remover) Reclaim(context.Context) error { return nil }
+
+// EraseOf implements removal.Engine: the steps 2 to 4.
+func (r remover) EraseOf(ctx context.Context, id store.MerchantID, erasures []store.Erasure) error {
+	e := r.e
+	merchant, ok := keyOf(id)
+	if !ok {
+		return store.NotFound("merchant")
+	}
+	people, ids, place := make([]store.Person, len(erasures)), make([]store.ErasureID, len(erasures)), map[store.ErasureID]int{}
 	var everyone store.Person
 	for i, era := range erasures {
-		people[i] = era.Person
+		people[i], ids[i], place[era.ID] = era.Person, era.ID, i
 		everyone.MUIDs = append(everyone.MUIDs, era.Person.MUIDs...)
 		everyone.Identifiers = append(everyone.Identifiers, era.Person.Identifiers...)
 	}
-	for _, era := range erasures { // the same request is this erasure until here
-		if !era.Begun {
-			era.Begun = true
-			if err := e.storeErasure(ctx, *era, nil); err != nil {
-				return err
-			}
-		}
+	if err := r.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey { // the same request is this erasure until here
+		era.Begun = true
+		return nil
+	}); err != nil {
+		return err
 	}
 	var links []store.Link
 	var last int64
@@ -281,10 +269,10 @@ func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*s
 	}
 	who := person.New(people...)
 	numbers, suppressed := who.Links(links)
-	for i, era := range erasures { // before the links are removed
-		if err := e.storeErasure(ctx, *era, suppressed[i]); err != nil {
-			return err
-		}
+	if err := r.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey { // before the links are removed
+		return suppressed[place[era.ID]]
+	}); err != nil {
+		return err
 	}
 	upTo := make([]int64, len(erasures))
 	for i, era := range erasures {
@@ -321,14 +309,14 @@ func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*s
 	}); err != nil {
 		return err
 	}
-	for i, era := range erasures {
-		if era.UpTo == 0 {
+	if err := r.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
+		if i := place[era.ID]; era.UpTo == 0 {
 			era.UpTo, era.Events, era.Claimed, era.Links = uint64(upTo[i]), counts[i], claimedOf[i], numbers[i]
 		}
 		era.State = store.ErasureRemoving
-		if err := e.storeErasure(ctx, *era, nil); err != nil {
-			return err
-		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	// A link that has led to another muid since then is not concerned.
 	keys, muids := make([][]byte, len(links)), make([][]byte, len(links))
@@ -348,7 +336,7 @@ func (e *engine) eraseOf(ctx context.Context, id store.MerchantID, erasures []*s
 	return e.removeEvents(ctx, merchant, events)
 }
 
-// expire removes the events of all merchants that are past the retention. If it fails for one, it continues with the others.
+// expire removes the events of all merchants that are past the retention.
 func (e *engine) expire(ctx context.Context) error {
 	var merchants []uuid.UUID
 	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
@@ -358,15 +346,15 @@ func (e *engine) expire(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	var failed error
-	for _, m := range merchants {
-		failed = errors.Join(failed, e.expireOf(ctx, m))
+	ids := make([]store.MerchantID, len(merchants))
+	for i, m := range merchants {
+		ids[i] = store.MerchantID(m.String())
 	}
-	return failed
+	return e.life.runner.Expire(ctx, ids)
 }
 
-// expireOf removes the events of one merchant that are past its retention.
-func (e *engine) expireOf(ctx context.Context, m uuid.UUID) error {
+// expireOf removes the events of one merchant that are past its retention, and reports whether there were any.
+func (e *engine) expireOf(ctx context.Context, m uuid.UUID) (some bool, err error) {
 	const portion = 5000
 	for {
 		var old []receipt
@@ -383,10 +371,11 @@ func (e *engine) expireOf(ctx context.Context, m uuid.UUID) error {
 				return err
 			}, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", m, scopes[0].from-expiryDelay.Microseconds(), portion)
 		}); err != nil {
-			return err
+			return some, err
 		}
+		some = some || len(old) > 0
 		if err := e.removeEvents(ctx, m, old); err != nil || len(old) < portion {
-			return err
+			return some, err
 		}
 	}
 }

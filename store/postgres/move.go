@@ -262,10 +262,8 @@ func (d *Database) Control(ctx context.Context) (c *move.Control, err error) {
 			c.Replies = append(c.Replies, of)
 			return err
 		})
-		r.each("SELECT merchant::text, partner::text, at FROM removal ORDER BY merchant", func(rows pgx.Rows) error {
-			var of store.Removal
-			err := rows.Scan(&of.Merchant, &of.Partner, &of.At)
-			of.At = of.At.UTC()
+		r.each("SELECT "+columnsOfRemoval+" FROM removal ORDER BY merchant", func(rows pgx.Rows) error {
+			of, err := scanRemoval(rows)
 			c.Removals = append(c.Removals, of)
 			return err
 		})

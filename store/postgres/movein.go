@@ -201,7 +201,8 @@ func (d *Database) AddKeys(ctx context.Context, keys []move.Key) error {
 		if !k.Former {
 			f.changed[at] = link{muid: store.MUID(k.MUID)}
 		}
-		f.held = append(f.held, heldLink{at, store.MUID(k.MUID), k.Source})
+		held := heldKey{at, store.MUID(k.MUID)}
+		f.held[held], f.kept[held] = max(f.held[held], k.Source), true
 	}
 	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
@@ -240,7 +241,7 @@ func (d *Database) AddAudit(ctx context.Context, entries []store.AuditEntry) err
 func (d *Database) SetControl(ctx context.Context, control *move.Control) error {
 	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
 		c := &change{e: d.e, ctx: ctx, tx: tx, id: uuid.New()}
-		for _, table := range []string{"suppressed", "erasure", "removal", "reply", "claim", "tag", "merchant", "api_key", "session", "partner", "file"} {
+		for _, table := range []string{"suppressed", "erasure", "removal", "expiry", "reply", "claim", "tag", "merchant", "api_key", "session", "partner", "file"} {
 			c.exec("DELETE FROM " + table)
 		}
 		c.exec("INSERT INTO setting (name, value) VALUES ('retention', $1) ON CONFLICT (name) DO UPDATE SET value = excluded.value", int64(control.Retention))
@@ -277,7 +278,7 @@ func (d *Database) SetControl(ctx context.Context, control *move.Control) error 
 				c.encode(reply{r.At, r.Merchant, r.Name, r.Domain, r.Secret, r.CreatedAt, r.IssuedKey}))
 		}
 		for _, r := range control.Removals {
-			c.exec("INSERT INTO removal (merchant, partner, at) VALUES ($1, $2, $3)", string(r.Merchant), string(r.Partner), r.At)
+			c.exec("INSERT INTO removal (merchant, partner, at, record) VALUES ($1, $2, $3, $4)", string(r.Merchant), string(r.Partner), r.At, c.encode(r))
 		}
 		for _, e := range control.Erasures {
 			c.exec("INSERT INTO erasure (id, merchant, at, done, record) VALUES ($1, $2, $3, $4, $5)",

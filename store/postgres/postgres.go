@@ -208,7 +208,11 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{pool: pool, hosts: hosts, reading: newReads(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1), metrics: removal.NewMetrics(opt.Metrics), eager: opt.eager}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), queryTimeout: cmp.Or(opt.queryTimeout, queryTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), space: space{size: opt.Size}, auditLimits: cmp.Or(opt.audit, store.DefaultAuditLimits)}
+	e := &engine{pool: pool, hosts: hosts, reading: newReads(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1)}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), queryTimeout: cmp.Or(opt.queryTimeout, queryTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), space: space{size: opt.Size}, auditLimits: cmp.Or(opt.audit, store.DefaultAuditLimits)}
+	e.life.runner = removal.Runner{Engine: remover{e}, Metrics: removal.NewMetrics(opt.Metrics), Delay: removalDelay}
+	if opt.eager {
+		e.life.runner.Delay = 0
+	}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.prepare(ctx, opt); err != nil {
 		pool.Close()

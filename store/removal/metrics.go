@@ -1,5 +1,3 @@
-// Package removal measures what engines remove in the background: the events of persons, of deleted merchants, and those that are
-// past the retention.
 package removal
 
 import (
@@ -12,8 +10,9 @@ import (
 
 // Metrics are the metrics of an engine's removals. Their names are the same for all engines, so that alerts are too.
 type Metrics struct {
-	open, oldest, failing prometheus.Gauge
-	failures              prometheus.Counter
+	open, oldest prometheus.Gauge
+	failing      *prometheus.GaugeVec
+	failures     prometheus.Counter
 }
 
 // NewMetrics returns the metrics, registered unless r is nil.
@@ -25,9 +24,9 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mtagd_erasure_oldest_timestamp_seconds", Help: "When the oldest erasure that is not done was requested; 0 without one.",
 		}),
-		failing: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "mtagd_removals_failing", Help: "Merchants whose events could not be removed at the last attempt.",
-		}),
+		failing: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "mtagd_removals_failing", Help: "Removals of events whose last attempt has failed, by kind: erasure, deletion, retention.",
+		}, []string{"kind"}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mtagd_removal_failures_total", Help: "Attempts to remove events that have failed.",
 		}),
@@ -38,17 +37,25 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// Set notes which erasures are not done, the oldest first.
-func (m *Metrics) Set(open []store.Erasure) {
+// set notes which removals are not done, the oldest first.
+func (m *Metrics) set(open []store.Erasure, removals []store.Removal) {
 	m.open.Set(float64(len(open)))
 	m.oldest.Set(0)
 	if len(open) > 0 {
 		m.oldest.Set(float64(open[0].At.UnixMilli()) / float64(time.Second/time.Millisecond))
 	}
-}
-
-// Attempted notes of how many merchants the removal has failed.
-func (m *Metrics) Attempted(failed int) {
-	m.failing.Set(float64(failed))
-	m.failures.Add(float64(failed))
+	failing := map[string]int{"erasure": 0, string(store.OfDeletion): 0, string(store.OfRetention): 0}
+	for _, e := range open {
+		if e.LastError != "" {
+			failing["erasure"]++
+		}
+	}
+	for _, r := range removals {
+		if r.LastError != "" {
+			failing[string(r.Kind)]++
+		}
+	}
+	for kind, n := range failing {
+		m.failing.WithLabelValues(kind).Set(float64(n))
+	}
 }

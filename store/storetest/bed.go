@@ -19,6 +19,9 @@ type Store struct {
 	// Kill is called while an engine is open. The next Open must find the store as if the engine had been killed at this
 	// moment. The suite closes the engine between the two calls; that must not change what the next Open finds.
 	Kill func(t *testing.T)
+
+	// Break keeps the engine from removing events of some merchants until mend is called.
+	Break func(t *testing.T, merchants ...store.MerchantID) (mend func())
 }
 
 // test is one sentence of the contract.

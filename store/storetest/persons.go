@@ -1,8 +1,9 @@
 package storetest
 
 import (
-	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -137,17 +138,76 @@ var personTests = []test{
 		for i := range 2 * person.MaxFormerLinks { // cannot push them out
 			marks = append(marks, markOf(m, tag, said(store.ByAnyone, store.MUID(fmt.Sprintf("eve-%d", i)), email("ann@example.com"))))
 		}
-		const trusted = 50 + person.MaxFormerLinks // those of cookies are limited
 		b.record(marks)
 		for range 2 {
 			events, links, claimed := b.personalData(m, who("", email("ann@example.com")), false)
-			if events < 2*trusted || events > 2*(trusted+1) || claimed < person.MaxFormerLinks || claimed > person.MaxFormerLinks+2 || links > trusted+person.MaxFormerLinks+2 {
+			if events != 2*muids || claimed < person.MaxFormerLinks || claimed > person.MaxFormerLinks+2 || links > muids+person.MaxFormerLinks+2 {
 				t.Errorf("%d events, %d claimed, %d links", events, claimed, links)
 			}
 			b.reopen()
 		}
 		b.erased(m, who("", email("ann@example.com")), false)
 		b.expectClaimed(m, who("", email("ann@example.com")), 0, 0)
+	}},
+	{"links that strangers have made in advance push out no trusted one, and block none", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		strangers := func(name string) (marks []store.Mark) {
+			for i := range 200 {
+				by := []store.LinkSource{store.ByAnyone, store.ByCookie}[i%2] // with a new cookie each time
+				marks = append(marks, markOf(m, tag, said(by, store.MUID(fmt.Sprintf("%s-%d", name, i)), email("ann@example.com"))))
+			}
+			return marks
+		}
+		b.record(append(strangers("eve"), markOf(m, tag, said(store.ByCookie, "ann", email("ann@example.com")))))
+		b.expectResolved(m, who("", email("ann@example.com")), "ann")
+		b.record(append(strangers("mallory"), mark(m, tag, "ann")))
+		for range 2 {
+			of := map[store.MUID]int{}
+			if _, err := b.PersonalData(t.Context(), m, who("", email("ann@example.com")), false, func(r *store.PersonalRecord) error {
+				if r.Event != nil {
+					of[r.Event.MUID]++
+				}
+				return nil
+			}); err != nil || of["ann"] != 2 {
+				t.Errorf("%d events of the muid are held, %v; want 2", of["ann"], err)
+			}
+			b.reopen()
+		}
+	}},
+	{"an identifier has a limited number of links by cookies: later ones are claimed", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		var marks []store.Mark
+		for i := range person.MaxCookieLinks {
+			marks = append(marks, markOf(m, tag, said(store.ByCookie, store.MUID(fmt.Sprintf("eve-%d", i)), email("ann@example.com"))))
+		}
+		b.record(marks)
+		b.record([]store.Mark{markOf(m, tag, said(store.ByCookie, "late", email("ann@example.com")))})
+		for range 2 {
+			b.expectClaimed(m, who("", email("ann@example.com")), person.MaxCookieLinks, 1)
+			b.reopen()
+		}
+		b.expectResolved(m, who("ann", email("ann@example.com")), "ann")
+		b.record([]store.Mark{mark(m, tag, "ann")})
+		b.expectClaimed(m, who("", email("ann@example.com")), person.MaxCookieLinks+1, 1)
+	}},
+	{"a link that comes back is what it was, also for the marks beside it", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		b.record([]store.Mark{
+			markOf(m, tag, who("ann", email("ann@example.com"))),
+			markOf(m, tag, said(store.ByAnyone, "eve", email("ann@example.com"))),
+			markOf(m, tag, said(store.ByAnyone, "ann", email("ann@example.com"))),
+			markOf(m, tag, who("", email("ann@example.com"))), // by the merchant's link
+			markOf(m, tag, said(store.ByAnyone, "eve", email("ann@example.com"))),
+		})
+		b.expectClaimed(m, who("ann"), 3, 0)
+		b.record([]store.Mark{
+			markOf(m, tag, said(store.ByAnyone, "ann", email("ann@example.com"))),
+			markOf(m, tag, who("", email("ann@example.com"))),
+		})
+		for range 2 {
+			b.expectClaimed(m, who("ann"), 5, 0)
+			b.reopen()
+		}
 	}},
 	{"a person whose identifier strangers have linked elsewhere keeps the events", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
@@ -235,6 +295,99 @@ var personTests = []test{
 			b.reopen()
 		}
 	}},
+	{"an erasure that is repeated once it has begun is another one, which takes what came in meanwhile", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		visit := markOf(m, tag, who("ann", email("ann@example.com")))
+		var ids []store.ErasureID
+		b.record([]store.Mark{visit, mark(m, tag, "bob")})
+		mend := b.store.Break(t, m) // so that it stays in the middle
+		for range 3 {
+			e, err := b.Erase(t.Context(), m, who("ann"), store.ErasureOptions{})
+			if err != nil || slices.Contains(ids, e.ID) {
+				t.Fatalf("after %v comes %s, %v", ids, e.ID, err)
+			}
+			ids = append(ids, e.ID)
+			b.await("the erasure has not begun", func() bool { return b.erasure(e.ID).LastError != "" })
+			b.record([]store.Mark{visit}, store.Recorded)
+		}
+		e, err := b.Erase(t.Context(), m, who("ann"), store.ErasureOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mend()
+		b.clock.move(time.Hour)
+		b.reopen()
+		for _, id := range append(ids, e.ID) {
+			b.done(id)
+		}
+		b.expectEvents(m, 1)
+		b.expectPersonalData(m, who("ann"), 0, 0)
+	}},
+	{"a merchant whose events cannot be removed holds up no other, and each of its removals says so", func(t *testing.T, b *bed) {
+		p := b.partner("Acme")
+		type merchants struct{ erased, deleted, expired store.MerchantID }
+		add := func() (of merchants) {
+			for _, id := range []*store.MerchantID{&of.erased, &of.deleted, &of.expired} {
+				*id = b.merchant(p, "Shop").ID
+				b.record([]store.Mark{mark(*id, "cs_a", "ann"), mark(*id, "cs_a", "bob")})
+			}
+			return of
+		}
+		bad, well := add(), add()
+		b.clock.move(48 * time.Hour)
+		mend := b.store.Break(t, bad.erased, bad.deleted, bad.expired)
+		receipts := map[store.MerchantID]store.ErasureID{}
+		erase := func(m store.MerchantID, muid store.MUID) store.ErasureID {
+			e, err := b.Erase(t.Context(), m, who(muid), store.ErasureOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return e.ID
+		}
+		for _, of := range []merchants{bad, well} {
+			receipts[of.erased] = erase(of.erased, "ann")
+			if _, err := b.DeleteMerchant(t.Context(), of.deleted); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.UpdateMerchant(t.Context(), of.expired, func(m store.Merchant) store.Merchant { m.Retention = 1; return m }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.clock.move(time.Hour)
+		moved := b.clock.Now()
+		b.reopen() // which begins at once
+		b.done(receipts[well.erased])
+		b.awaitRemovals(map[store.MerchantID]store.RemovalKind{bad.deleted: store.OfDeletion, bad.expired: store.OfRetention})
+		b.awaitStored(0, well.deleted, well.expired)
+		b.awaitStored(2, bad.expired)
+		var failed store.Erasure
+		b.await("the erasure has not failed", func() bool {
+			failed = b.erasure(receipts[bad.erased])
+			return failed.TriedAt.After(moved)
+		})
+		if failed.State == store.ErasureDone || failed.Attempts == 0 || failed.LastError == "" || strings.Contains(failed.LastError, "block") {
+			t.Errorf("the receipt of the erasure that fails is %+v", failed)
+		}
+
+		// Another erasure has its own attempts.
+		b.clock.stop()
+		other := erase(bad.erased, "bob")
+		b.await("the other erasure has not failed", func() bool { return b.erasure(other).LastError != "" })
+		if e := b.erasure(receipts[bad.erased]); e.Attempts != failed.Attempts || b.erasure(other).Attempts != 1 {
+			t.Errorf("after an attempt of another erasure, %d have failed of this one, and %d of that", e.Attempts, b.erasure(other).Attempts)
+		}
+
+		mend()
+		b.clock.move(time.Hour)
+		erase(well.erased, "bob") // so that the engine looks now
+		for _, id := range []store.ErasureID{receipts[bad.erased], other} {
+			if e := b.done(id); e.Attempts == 0 || e.LastError != "" {
+				t.Errorf("the receipt is %+v", e)
+			}
+		}
+		b.awaitRemovals(nil)
+		b.awaitStored(0, bad.erased, bad.expired)
+	}},
 	{"what is past the retention is in no answer, by days of UTC in any time zone of the process", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		// With clocks of New York, which are put forward on 8 March, the limit would be an hour off.
@@ -272,20 +425,61 @@ func (b *bed) erased(m store.MerchantID, person store.Identity, suppress bool) s
 }
 
 // done waits until an erasure is done.
-func (b *bed) done(id store.ErasureID) store.Erasure {
+func (b *bed) done(id store.ErasureID) (e store.Erasure) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
-	defer cancel()
-	for {
-		e, err := b.Erasure(ctx, id)
+	b.await("an erasure is not done", func() bool {
+		e = b.erasure(id)
+		return e.State == store.ErasureDone
+	})
+	return e
+}
+
+func (b *bed) erasure(id store.ErasureID) store.Erasure {
+	b.t.Helper()
+	e, err := b.Erasure(b.t.Context(), id)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return e
+}
+
+// await waits until a condition holds.
+func (b *bed) await(otherwise string, holds func() bool) {
+	b.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("after a minute: %s", otherwise)
+		}
+	}
+}
+
+// awaitRemovals waits until only these removals are left, all of which have failed.
+func (b *bed) awaitRemovals(want map[store.MerchantID]store.RemovalKind) {
+	b.t.Helper()
+	b.await("other removals are left", func() bool {
+		left, err := b.Removals(b.t.Context())
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		if e.State == store.ErasureDone {
-			return e
+		for _, r := range left {
+			if want[r.Merchant] != r.Kind || r.Attempts == 0 || r.LastError == "" || r.TriedAt.IsZero() || r.State == store.ErasureDone {
+				return false
+			}
 		}
-		time.Sleep(time.Millisecond)
-	}
+		return len(left) == len(want)
+	})
+}
+
+// awaitStored waits until so many events of each of these merchants are stored.
+func (b *bed) awaitStored(want uint64, merchants ...store.MerchantID) {
+	b.t.Helper()
+	b.await(fmt.Sprintf("other than %d events are stored", want), func() bool {
+		usage, err := b.Usage(b.t.Context(), merchants)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		return !slices.ContainsFunc(usage, func(u store.Usage) bool { return u.Events != want })
+	})
 }
 
 // expectPersonalData expects how many events and links are held of a person.

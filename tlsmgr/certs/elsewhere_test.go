@@ -9,7 +9,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"mtagd/store"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 	"mtagd/tlsmgr/acmetest"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/mholt/acmez/v3/acme"
 
 	"mtagd/store"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 	"mtagd/tlsmgr/acmetest"
 )
 

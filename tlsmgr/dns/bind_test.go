@@ -15,7 +15,7 @@ import (
 	miekg "github.com/miekg/dns"
 
 	"mtagd/store"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // TestAgainstBIND verifies hosts whose servers are BIND: one process serves signed zones, another resolves and checks

@@ -1,35 +1,17 @@
 package demo
 
 import (
-	"bytes"
 	"crypto/rand"
-	"embed"
+	"encoding/json"
 	"fmt"
-	"html/template"
+	"html"
 	"path"
 	"strings"
 
 	"github.com/valyala/fasthttp"
 
 	"mtagd/partnerapi"
-	"mtagd/store"
 )
-
-//go:embed site
-var site embed.FS
-
-// templates are the templates of the pages, by the names that shop.js uses.
-var templates = map[string]*template.Template{
-	"home":      parsePage("home.html"),
-	"product":   parsePage("product.html"),
-	"cart":      parsePage("cart.html"),
-	"checkout":  parsePage("checkout.html"),
-	"thank-you": parsePage("thanks.html"),
-}
-
-func parsePage(file string) *template.Template {
-	return template.Must(template.ParseFS(site, "site/layout.html", "site/drawings.html", "site/"+file))
-}
 
 // Serve answers requests below /demo/, and redirects / there. It passes all other requests to the partner API.
 func (s *Shop) Serve(ctx *fasthttp.RequestCtx) {
@@ -52,13 +34,13 @@ func (s *Shop) Serve(ctx *fasthttp.RequestCtx) {
 	query := strings.TrimSpace(string(ctx.QueryArgs().Peek("q")))
 	switch name {
 	case "":
-		s.page(ctx, view{Page: "home", Title: "Stoneware", Query: query, Shown: search(query)})
+		s.page(ctx, "home", "Stoneware", query, home(query))
 	case "cart":
-		s.page(ctx, view{Page: "cart", Title: "Cart"})
+		s.page(ctx, "cart", "Cart", "", cart())
 	case "checkout":
-		s.page(ctx, view{Page: "checkout", Title: "Checkout"})
+		s.page(ctx, "checkout", "Checkout", "", fill("checkout.html"))
 	case "thank-you":
-		s.page(ctx, view{Page: "thank-you", Title: "Thank you"})
+		s.page(ctx, "thank-you", "Thank you", "", fill("thanks.html"))
 	case "events":
 		s.events(ctx)
 	case "shop.css", "shop.js", "consent.js", "panel.js":
@@ -70,44 +52,30 @@ func (s *Shop) Serve(ctx *fasthttp.RequestCtx) {
 			ctx.NotFound()
 			return
 		}
-		s.page(ctx, view{Page: "product", Title: product.Name, Product: product, Shown: otherProducts(product)})
+		s.page(ctx, "product", product.Name, "", product.page())
 	}
 }
 
-// view is what a page shows.
-type view struct {
-	Page, Title string
-	Query       string
-	Product     product
-	Shown       []product
-
-	// Set for every page.
-	Snippet template.HTML
-	TagID   store.TagID
-	All     []product
-	Glazes  []string
-}
-
-// page renders a page. Its Content-Security-Policy allows the shop's own scripts and the tag's, and nothing else: a tag
-// must work on sites with such a policy.
-func (s *Shop) page(ctx *fasthttp.RequestCtx, v view) {
+// page renders a page. name is what shop.js calls it; main is its own part, in HTML. Its Content-Security-Policy allows the
+// shop's own scripts and the tag's, and nothing else: a tag must work on sites with such a policy.
+func (s *Shop) page(ctx *fasthttp.RequestCtx, name, title, query, main string) {
 	nonce := rand.Text()
 	// The snippet that partners get, with two changes that a site makes: the nonce of its policy, and the visitor's
 	// choice of consent.
-	v.Snippet = template.HTML(strings.NewReplacer(
+	snippet := strings.NewReplacer(
 		"<script>", `<script nonce="`+nonce+`">`,
 		"consent: false", "consent: localStorage.getItem('consent') === 'yes'",
-	).Replace(partnerapi.Snippet(s.URL, s.tag)))
-	v.TagID, v.All, v.Glazes = s.tag, products, glazes
-	var b bytes.Buffer
-	if err := templates[v.Page].ExecuteTemplate(&b, "layout", v); err != nil {
+	).Replace(partnerapi.Snippet(s.URL, s.tag))
+	all, err := json.Marshal(products) // escapes what would end the script element around it
+	if err != nil {
 		ctx.Error(err.Error(), fasthttp.StatusInternalServerError)
 		return
 	}
 	ctx.Response.Header.Set("Content-Security-Policy", fmt.Sprintf("default-src 'none'; script-src 'self' 'nonce-%[1]s' %[2]s; "+
 		"connect-src 'self' %[2]s; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'", nonce, s.URL))
 	ctx.SetContentType("text/html; charset=utf-8")
-	ctx.SetBody(b.Bytes())
+	ctx.SetBodyString(fill("layout.html", "title", html.EscapeString(title), "snippet", snippet, "products", string(all),
+		"page", name, "query", html.EscapeString(query), "main", main, "tag", html.EscapeString(string(s.tag))))
 }
 
 func (s *Shop) file(ctx *fasthttp.RequestCtx, name string) {

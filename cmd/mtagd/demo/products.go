@@ -1,9 +1,6 @@
 package demo
 
-import (
-	"strconv"
-	"strings"
-)
+import "strings"
 
 // product is a piece that the shop sells.
 type product struct {
@@ -13,53 +10,46 @@ type product struct {
 	Price    float64 `json:"price"` // EUR
 	Glaze    string  `json:"glaze"`
 
-	Line   string      `json:"-"` // the text in a list
-	Text   string      `json:"-"` // the text on its own page
-	Facts  [][2]string `json:"-"` // pairs of a name and a value
-	Shadow int         `json:"-"` // half the width of the shadow in the drawing
+	Line  string      `json:"-"` // the text in a list
+	Text  string      `json:"-"` // the text on its own page
+	Facts [][2]string `json:"-"` // pairs of a name and a value
 }
-
-// PriceText formats the price with two decimals.
-func (p product) PriceText() string { return strconv.FormatFloat(p.Price, 'f', 2, 64) }
-
-// Cups are the positions of the three cups in the drawing of the set.
-func (p product) Cups() [][2]int { return [][2]int{{32, 146}, {262, 146}, {146, 154}} }
 
 var glazes = []string{"sand", "moss", "ink", "rust"}
 
 var products = []product{
 	{
-		ID: "mug-dune", Name: "Dune mug", Category: "Cups", Price: 28, Glaze: "rust", Shadow: 100,
+		ID: "mug-dune", Name: "Dune mug", Category: "Cups", Price: 28, Glaze: "rust",
 		Line:  "Holds heat, and a hand",
 		Text:  "A mug with a broad foot that stands firm and a handle with room for four fingers. The lower third stays bare, the way it came off the wheel.",
 		Facts: [][2]string{{"Holds", "320 ml"}, {"Height", "9.5 cm"}, {"Weight", "380 g"}},
 	},
 	{
-		ID: "dripper-halo", Name: "Halo dripper", Category: "Coffee", Price: 34, Glaze: "sand", Shadow: 96,
+		ID: "dripper-halo", Name: "Halo dripper", Category: "Coffee", Price: 34, Glaze: "sand",
 		Line:  "One cup at a time",
 		Text:  "A cone with ridges that turn like a wheel track, so that the water finds its way around all of the coffee. For paper filters of size 02.",
 		Facts: [][2]string{{"For", "1 to 4 cups"}, {"Height", "10 cm"}, {"Weight", "410 g"}},
 	},
 	{
-		ID: "kettle-heron", Name: "Heron kettle", Category: "Coffee", Price: 89, Glaze: "ink", Shadow: 122,
+		ID: "kettle-heron", Name: "Heron kettle", Category: "Coffee", Price: 89, Glaze: "ink",
 		Line:  "Pours as thin as a thread",
 		Text:  "The spout is drawn by hand from one piece of clay and bent while it is still soft. Stands on gas and on ceramic hobs.",
 		Facts: [][2]string{{"Holds", "900 ml"}, {"Height", "17 cm"}, {"Weight", "1,150 g"}},
 	},
 	{
-		ID: "bowl-tide", Name: "Tide bowl", Category: "Table", Price: 42, Glaze: "moss", Shadow: 134,
+		ID: "bowl-tide", Name: "Tide bowl", Category: "Table", Price: 42, Glaze: "moss",
 		Line:  "For salad, or for keys",
 		Text:  "A wide bowl with a single line that runs around it like the mark of high water. No two lines are alike.",
 		Facts: [][2]string{{"Holds", "2.1 l"}, {"Width", "28 cm"}, {"Weight", "980 g"}},
 	},
 	{
-		ID: "vase-reed", Name: "Reed vase", Category: "Home", Price: 56, Glaze: "sand", Shadow: 86,
+		ID: "vase-reed", Name: "Reed vase", Category: "Home", Price: 56, Glaze: "sand",
 		Line:  "Three stems are enough",
 		Text:  "A narrow neck that holds few stems upright over a belly with plenty of water. Glazed inside, so that it keeps it there.",
 		Facts: [][2]string{{"Holds", "650 ml"}, {"Height", "21 cm"}, {"Weight", "720 g"}},
 	},
 	{
-		ID: "cups-pebble", Name: "Pebble cups, set of 3", Category: "Cups", Price: 38.5, Glaze: "moss", Shadow: 168,
+		ID: "cups-pebble", Name: "Pebble cups, set of 3", Category: "Cups", Price: 38.5, Glaze: "moss",
 		Line:  "Espresso, and good company",
 		Text:  "Three small cups, thrown off the hump one after the other. They stack, though they would rather not.",
 		Facts: [][2]string{{"Holds", "80 ml each"}, {"Height", "5.5 cm"}, {"Weight", "160 g each"}},

@@ -5,7 +5,8 @@
 //	shop.go      the shop: its partner, merchant and tag
 //	pages.go     what it answers below /demo/
 //	products.go  what it sells
-//	site/        templates, style and scripts of the pages
+//	html.go      the HTML of its pages
+//	site/        parts, style and scripts of the pages
 package demo
 
 import (

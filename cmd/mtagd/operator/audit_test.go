@@ -16,7 +16,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 func TestParseMoment(t *testing.T) {

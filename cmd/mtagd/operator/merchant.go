@@ -18,6 +18,8 @@ type MerchantCommands struct {
 	Retain  merchantRetain  `cmd:"" help:"Set for how many days the events of a merchant are kept. Older ones are in no answer any more."`
 	Delete  merchantDelete  `cmd:"" help:"Delete a merchant with its tags. Its events are in no answer any more. This cannot be undone."`
 	Limit   merchantLimit   `cmd:"" help:"Set limits of a merchant; without a flag, show them."`
+
+	Removals merchantRemovals `cmd:"" help:"List the merchants whose events are still to be removed: those that were deleted, and those whose last attempt has failed."`
 }
 
 type merchantList struct {
@@ -207,6 +209,15 @@ func (c merchantLimit) apply(ctx context.Context, control store.Control, log *sl
 		"eventsPerSecond": viewLimit(m.Limits.EventsPerSecond, store.DefaultEventsPerSecond),
 		"bytesPerDay":     viewLimit(m.Limits.BytesPerDay, "a share of the free disk space"),
 	}}, err
+}
+
+type merchantRemovals struct{}
+
+func (merchantRemovals) path() string { return "/merchant/removals" }
+
+func (merchantRemovals) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+	removals, err := control.Removals(ctx)
+	return append([]store.Removal{}, removals...), err // never null
 }
 
 func showMerchant(ctx context.Context, control store.Control, m store.Merchant) (any, error) {

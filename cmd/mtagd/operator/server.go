@@ -96,6 +96,7 @@ func Handler(control store.Control, log *slog.Logger) http.Handler {
 	handle[merchantRename](mux, control, log)
 	handle[merchantRetain](mux, control, log)
 	handle[merchantDelete](mux, control, log)
+	handle[merchantRemovals](mux, control, log)
 	handle[merchantLimit](mux, control, log)
 	handle[tagShow](mux, control, log)
 	handle[tagSuspend](mux, control, log)

@@ -86,6 +86,7 @@ func (c *change) addEvents(txn *badgerdb.Txn, r *Run, events []runEvent, pace fu
 	if err != nil {
 		return err
 	}
+	w.b.first = next(last)
 	if len(replaced) > 0 {
 		w.b.first = replaced[len(replaced)-1].first
 	}
@@ -122,7 +123,7 @@ type loadedBlock struct {
 }
 
 func (b *loadedBlock) usage() (u Usage) {
-	u = Usage{uint64(b.events), 0, uint64(b.stored)}
+	u = Usage{Events: uint64(b.events), Stored: uint64(b.stored), Last: b.blockKey.last}
 	_ = b.each(func(e Event) bool { u.Bytes += uint64(len(e.Body)); return true }) // it was checked before
 	return u
 }

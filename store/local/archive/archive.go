@@ -25,6 +25,7 @@
 //	add.go       stores a run of events
 //	change.go    deletes and writes blocks, with the counts of their merchants
 //	read.go      reads events by position, of a merchant since a position
+//	chain.go     finds gaps between blocks
 //	next.go      reads events of several merchants in the order of receipt
 //	select.go    reads a merchant's events with several processors
 //	remove.go    removes events of a merchant
@@ -32,6 +33,7 @@
 //	snapshot.go  the archive as of one commit, for a backup
 //	restore.go   writes an archive from a backup
 //	salvage.go   writes what can be read of damaged files into a new archive
+//	mend.go      replaces damaged tables of an open archive
 //	verify.go    checks all data
 //	block.go     the byte form of blocks
 //	keys.go      the keys in Badger, and the byte form of counts
@@ -46,13 +48,15 @@
 //	'F'                                   format version, in ASCII digits
 //	'S'                                   boundary (8 bytes): all events of the journal's chunks up to it are here
 //	'P'                                   version (8 bytes) of the last commit before the last purge, if there was one
-//	'M' merchant                          number of events, bytes of the bodies, bytes of the blocks (uvarints)
+//	'G'                                   number of a chunk (8 bytes): blocks that begin up to it may be behind a gap
+//	'M' merchant                          number of events, bytes of the bodies, bytes of the blocks (uvarints), end of the last
+//	                                      block (position)
 //	'B' merchant, last position, revision (4 bytes)
 //	                                      block. The revision is greater than that of an earlier block with this position
 //	'B' merchant, last position, revision, 0 (1 byte)
 //	                                      empty value, which reads skip: earlier versions wrote it before they removed a block's bytes
 //
-// The values of 'S', 'P' and 'M' are sealed (codec.Seal). A block is:
+// The values of 'S', 'P', 'G' and 'M' are sealed (codec.Seal). A block is:
 //
 //	length of the block (4 bytes, with these and the checksum) | merchant | first position | last position |
 //	number of events (4 bytes) | length of the content (4 bytes) | content, compressed with zstd | CRC-32C of all that (4 bytes)
@@ -73,6 +77,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
@@ -86,6 +91,7 @@ type Archive struct {
 	coder *coder
 
 	boundary atomic.Uint64 // as of the last flush
+	gaps     atomic.Uint64 // blocks that begin in a chunk up to this one may be behind a gap
 	versions versions      // as of the last flush
 	last     uint64        // the version of the last commit; guarded by writing
 	moved    uint64        // the boundary as of the last commit; guarded by writing
@@ -119,7 +125,7 @@ func Open(dir string, log *slog.Logger) (*Archive, error) {
 	}
 	var a *Archive
 	if err == nil {
-		a, err = open(dir, db, log)
+		a, err = open(dir, db, log, false)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
@@ -139,14 +145,14 @@ func OpenReadOnly(dir string, log *slog.Logger) (*Archive, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
-	a, err := open(dir, db, log)
+	a, err := open(dir, db, log, true)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
 	}
 	return a, nil
 }
 
-func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
+func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archive, error) {
 	coder, err := newCoder()
 	if err != nil {
 		return nil, err
@@ -154,7 +160,7 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
 	a := &Archive{dir: dir, db: db, log: log, coder: coder, metrics: newMetrics()}
 	a.last = db.MaxVersion()
 	a.versions.start(db, a.last)
-	isNew := false
+	isNew, hasGaps := false, false
 	err = a.view(func(txn *badgerdb.Txn) error {
 		found, err := get(txn, keyFormat, func(v []byte) error {
 			if string(v) != format {
@@ -168,6 +174,13 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
 		boundary, err := getNumber(txn, keyBoundary)
 		a.boundary.Store(boundary)
 		a.moved = boundary
+		if err == nil {
+			hasGaps, err = get(txn, keyGaps, func(v []byte) (err error) {
+				gaps, err := parseNumber(keyGaps, v)
+				a.gaps.Store(gaps)
+				return err
+			})
+		}
 		return err
 	})
 	if err == nil && isNew && a.last > 0 {
@@ -176,10 +189,32 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
 	if err == nil && isNew {
 		err = cmp.Or(a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyFormat, []byte(format)) }), a.flush())
 	}
+	if err == nil && !hasGaps {
+		gaps := a.Boundary()
+		if !isNew { // an earlier version has left gaps; after a kill, also behind the boundary
+			gaps += uint64(time.Hour.Microseconds())
+		}
+		if a.gaps.Store(gaps); !readOnly {
+			err = a.allowGaps(gaps)
+		}
+	}
 	if err == nil {
 		err = a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.metrics.add(u) })
 	}
 	return a, err
+}
+
+// allowGaps notes that blocks which begin in a chunk up to this one may be behind a gap.
+func (a *Archive) allowGaps(upTo uint64) error {
+	a.gaps.Store(upTo)
+	err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyGaps, encodeNumber(keyGaps, upTo)) })
+	if err == nil {
+		err = a.flush()
+	}
+	if badgerdb.IsNearlyFull(err) {
+		return nil // the next start notes it
+	}
+	return err
 }
 
 // get calls use with the value of a key, and reports whether it has one.

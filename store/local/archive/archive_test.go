@@ -13,7 +13,7 @@ import (
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 var (
@@ -310,7 +310,7 @@ func TestRemovedEventsAreGone(t *testing.T) {
 func storedBlocks(t *testing.T, a *Archive, m codec.MerchantKey) (all [][]byte) {
 	t.Helper()
 	for after := (codec.Position{}); ; {
-		blocks, err := a.nextBlocks(m, after, 10)
+		blocks, err := a.nextBlocks(m, after, newestPosition, 10, func(d Damage) { t.Error(d) })
 		if err != nil {
 			t.Fatal(err)
 		}

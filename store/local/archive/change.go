@@ -11,10 +11,11 @@ type change struct {
 	a        *Archive
 	sets     []entry
 	deletes  [][]byte
-	bytes    int                         // of all that
-	usage    map[codec.MerchantKey]Usage // of the merchants that change
-	delta    Usage                       // of all merchants; it wraps around below 0
-	boundary uint64                      // 0: stays as it is
+	bytes    int                            // of all that
+	usage    map[codec.MerchantKey]Usage    // of the merchants that change: reads may not see what was committed since
+	changed  map[codec.MerchantKey]struct{} // since the last commit
+	delta    Usage                          // of all merchants; it wraps around below 0
+	boundary uint64                         // 0: stays as it is
 
 	memory memory
 }
@@ -29,7 +30,7 @@ const (
 
 // begin begins a change. The caller holds writing until the change has ended.
 func (a *Archive) begin() (*change, error) {
-	return &change{a: a, usage: map[codec.MerchantKey]Usage{}}, a.Failure()
+	return &change{a: a, usage: map[codec.MerchantKey]Usage{}, changed: map[codec.MerchantKey]struct{}{}}, a.Failure()
 }
 
 // add writes a block. The size of its bodies is bytes.
@@ -38,7 +39,7 @@ func (c *change) add(txn *badgerdb.Txn, b *block, revision uint32, bytes uint64)
 	stored := c.a.coder.append(nil, b)
 	c.sets = append(c.sets, entry{key, stored})
 	c.bytes += len(key) + len(stored)
-	return c.count(txn, b.merchant, func(u *Usage) { u.add(Usage{uint64(b.events), bytes, uint64(len(stored))}) })
+	return c.count(txn, b.merchant, func(u *Usage) { u.add(Usage{uint64(b.events), bytes, uint64(len(stored)), b.last}) })
 }
 
 // remove deletes a block.
@@ -60,17 +61,18 @@ func (c *change) count(txn *badgerdb.Txn, m codec.MerchantKey, change func(u *Us
 	change(&u)
 	c.delta.add(u)
 	c.usage[m] = u
+	c.changed[m] = struct{}{}
 	return nil
 }
 
 // isFull reports whether the change should be committed before more is added.
 func (c *change) isFull() bool {
-	return c.bytes >= commitBytes || len(c.sets)+len(c.deletes)+len(c.usage) >= commitEntries
+	return c.bytes >= commitBytes || len(c.sets)+len(c.deletes)+len(c.changed) >= commitEntries
 }
 
 // isEmpty reports whether there is nothing to commit.
 func (c *change) isEmpty() bool {
-	return len(c.sets)+len(c.deletes)+len(c.usage) == 0 && c.boundary == 0
+	return len(c.sets)+len(c.deletes)+len(c.changed) == 0 && c.boundary == 0
 }
 
 // commit writes the change so far. It is on disk, and read, after Archive.flush.
@@ -89,8 +91,8 @@ func (c *change) commit() error {
 				return err
 			}
 		}
-		for m, u := range c.usage {
-			if err := setUsage(txn, m, u); err != nil {
+		for m := range c.changed {
+			if err := setUsage(txn, m, c.usage[m]); err != nil {
 				return err
 			}
 		}
@@ -108,7 +110,7 @@ func (c *change) commit() error {
 	c.a.metrics.written.Add(float64(c.bytes))
 	c.a.metrics.add(c.delta)
 	c.sets, c.deletes, c.bytes, c.delta, c.boundary = nil, nil, 0, Usage{}, 0
-	clear(c.usage)
+	clear(c.changed)
 	return nil
 }
 

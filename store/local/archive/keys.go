@@ -17,12 +17,14 @@ const (
 	prefixBoundary = 'S'
 	prefixPurged   = 'P'
 	prefixFormat   = 'F'
+	prefixGaps     = 'G'
 )
 
 var (
 	keyBoundary = []byte{prefixBoundary}
 	keyPurged   = []byte{prefixPurged}
 	keyFormat   = []byte{prefixFormat}
+	keyGaps     = []byte{prefixGaps}
 )
 
 const (
@@ -68,19 +70,23 @@ func atBlock(it *badgerdb.Iterator) bool {
 
 // isKey reports whether a key is one of the archive's.
 func isKey(key []byte) bool {
-	n := map[byte]int{prefixBlock: blockKeyBytes, prefixMerchant: merchantKeyBytes, prefixBoundary: 1, prefixPurged: 1, prefixFormat: 1}
+	n := map[byte]int{prefixBlock: blockKeyBytes, prefixMerchant: merchantKeyBytes, prefixBoundary: 1, prefixPurged: 1, prefixFormat: 1, prefixGaps: 1}
 	return len(key) > 0 && n[key[0]] == len(key)
 }
 
 // Usage is what the archive has of a merchant.
 type Usage struct {
 	Events uint64
-	Bytes  uint64 // of the bodies
-	Stored uint64 // of the blocks
+	Bytes  uint64         // of the bodies
+	Stored uint64         // of the blocks
+	Last   codec.Position // the end of the last block; zero: unknown, or there was none
 }
 
 func (u *Usage) add(o Usage) {
 	u.Events, u.Bytes, u.Stored = u.Events+o.Events, u.Bytes+o.Bytes, u.Stored+o.Stored
+	if o.Last.Compare(u.Last) > 0 {
+		u.Last = o.Last
+	}
 }
 
 func (u *Usage) subtract(o Usage) {
@@ -90,12 +96,15 @@ func (u *Usage) subtract(o Usage) {
 func (u Usage) encode(key []byte) []byte {
 	b := binary.AppendUvarint(nil, u.Events)
 	b = binary.AppendUvarint(b, u.Bytes)
-	return codec.Seal(key, binary.AppendUvarint(b, u.Stored))
+	return codec.Seal(key, appendPosition(binary.AppendUvarint(b, u.Stored), u.Last))
 }
 
 func parseUsage(key, v []byte) (u Usage, err error) {
 	d := codec.Decoder{B: codec.Unseal(key, v)}
-	u = Usage{d.Uvarint(), d.Uvarint(), d.Uvarint()}
+	u = Usage{Events: d.Uvarint(), Bytes: d.Uvarint(), Stored: d.Uvarint()}
+	if len(d.B) > 0 { // an earlier version did not write it
+		u.Last = readPosition(&d)
+	}
 	return u, d.Err("counts of a merchant")
 }
 

@@ -23,6 +23,15 @@ type Next struct {
 	Damaged Damaged
 }
 
+// Unread is the error of Next when a table is damaged where it has events of a merchant.
+type Unread struct {
+	Merchant codec.MerchantKey
+	Err      error
+}
+
+func (u Unread) Error() string { return u.Err.Error() }
+func (u Unread) Unwrap() error { return u.Err }
+
 // nextBytes bounds the bodies that a call of Next returns, except for one that is larger.
 const nextBytes = 8 << 20
 
@@ -40,7 +49,9 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 				return err
 			}
 			prefix := appendMerchantKey(nil, prefixBlock, m)
-			from := after
+			from, ended := after, true
+			chain := a.newChain(m, after, upTo)
+			it.Within(prefix)
 			for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); it.ValidForPrefix(prefix); it.Next() {
 				if len(it.Item().Key()) != blockKeyBytes {
 					continue // what Purge is about to remove
@@ -50,6 +61,11 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 					return err
 				}
 				b, more, err := a.loadFrom(&memory, k, it.Item(), f.upTo)
+				if err == nil {
+					if gap, found := chain.next(b.first, k.last); found {
+						damaged = append(damaged, gap)
+					}
+				}
 				if err == nil && more {
 					err = b.each(func(e Event) bool {
 						if e.Compare(after) > 0 {
@@ -61,9 +77,23 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 				if err != nil {
 					damaged = append(damaged, Damage{m, from, k.last, err})
 				} else if !more {
+					ended = false
 					break
 				}
 				from = k.last
+			}
+			if err := it.Err(); err != nil {
+				return Unread{m, err}
+			}
+			if !ended {
+				continue
+			}
+			gap, found, err := chain.atEnd(txn)
+			if err != nil {
+				return Unread{m, err}
+			}
+			if found {
+				damaged = append(damaged, gap)
 			}
 		}
 		return nil
@@ -80,7 +110,7 @@ func (a *Archive) loadFrom(m *memory, k blockKey, item *badger.Item, upTo codec.
 		return block{}, false, err
 	}
 	if b, _, err := readHeader(m.stored); err == nil && b.merchant == k.merchant && b.last == k.last && b.first.Compare(upTo) > 0 {
-		return block{}, false, nil
+		return b, false, nil
 	}
 	b, err = a.unpack(m, k, m.stored)
 	return b, true, err

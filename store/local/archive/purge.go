@@ -53,10 +53,19 @@ func (a *Archive) Reclaim(ctx context.Context, pace func()) error {
 		return nil // or Purge does it
 	}
 	defer a.compacting.Unlock()
+	if a.isCopied() {
+		return nil // all that came after the snapshot would be copied again each time
+	}
 	if isDead {
 		return a.db.Compact(ctx, pace)
 	}
 	return a.db.Merge(ctx, pace)
+}
+
+func (a *Archive) isCopied() bool {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	return a.snapshots > 0
 }
 
 // databaseSlack is about how much larger a small archive is than its blocks.

@@ -179,7 +179,7 @@ func (a *Archive) Since(ctx context.Context, m codec.MerchantKey, after codec.Po
 			return err
 		}
 		boundary := a.Boundary()
-		blocks, err := a.nextBlocks(m, after, sinceBlocks)
+		blocks, err := a.nextBlocks(m, after, newestPosition, sinceBlocks, damaged)
 		if err != nil || len(blocks) == 0 {
 			return err
 		}
@@ -215,8 +215,14 @@ type storedBlock struct {
 	value []byte
 }
 
-// nextBlocks returns the first blocks of a merchant that end after a position, up to n.
-func (a *Archive) nextBlocks(m codec.MerchantKey, after codec.Position, n int) (blocks []storedBlock, err error) {
+// newestPosition is greater than that of any event.
+var newestPosition = codec.EndOf(math.MaxUint64)
+
+// nextBlocks returns the first blocks of a merchant that end after a position, up to n. It passes gaps between them, before the
+// position upTo, to damaged.
+func (a *Archive) nextBlocks(m codec.MerchantKey, after, upTo codec.Position, n int, damaged func(Damage)) (blocks []storedBlock, err error) {
+	chain := a.newChain(m, after, upTo)
+	var gaps []Damage
 	err = a.view(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		defer it.Close()
@@ -230,9 +236,24 @@ func (a *Archive) nextBlocks(m codec.MerchantKey, after codec.Position, n int) (
 				return err
 			}
 			blocks = append(blocks, storedBlock{k, value})
+			if b, _, err := readHeader(value); err == nil { // else unpack fails
+				if gap, found := chain.next(b.first, k.last); found {
+					gaps = append(gaps, gap)
+				}
+			}
 		}
-		return nil
+		if len(blocks) == n {
+			return nil
+		}
+		gap, found, err := chain.atEnd(txn)
+		if found {
+			gaps = append(gaps, gap)
+		}
+		return err
 	})
+	for _, gap := range gaps {
+		damaged(gap)
+	}
 	return blocks, err
 }
 
@@ -247,26 +268,32 @@ func next(p codec.Position) codec.Position {
 // eachMerchant calls use with the counts of each merchant. A merchant may have only blocks without events.
 func (a *Archive) eachMerchant(use func(m codec.MerchantKey, u Usage)) error {
 	return a.view(func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixMerchant}})
-		defer it.Close()
-		for it.Rewind(); it.Valid(); it.Next() {
-			k := it.Item().Key()
-			if len(k) != merchantKeyBytes {
-				return fmt.Errorf("%w: key of a merchant", codec.ErrCorrupt)
-			}
-			m := codec.MerchantKey(k[1:])
-			if err := it.Item().Value(func(v []byte) error {
-				u, err := parseUsage(k, v)
-				if err == nil {
-					use(m, u)
-				}
-				return err
-			}); err != nil {
-				return err
-			}
-		}
-		return nil
+		return eachUsage(txn, func(m codec.MerchantKey, u Usage) error {
+			use(m, u)
+			return nil
+		})
 	})
+}
+
+func eachUsage(txn *badgerdb.Txn, use func(m codec.MerchantKey, u Usage) error) error {
+	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixMerchant}})
+	defer it.Close()
+	for it.Rewind(); it.Valid(); it.Next() {
+		k := it.Item().Key()
+		if len(k) != merchantKeyBytes {
+			return fmt.Errorf("%w: key of a merchant", codec.ErrCorrupt)
+		}
+		if err := it.Item().Value(func(v []byte) error {
+			u, err := parseUsage(k, v)
+			if err == nil {
+				err = use(codec.MerchantKey(k[1:]), u)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Merchants returns all merchants that have archived events, sorted.

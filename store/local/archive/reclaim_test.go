@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // The space of events that were removed comes back when it is a quarter of all.

@@ -200,7 +200,7 @@ func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (remove
 				if err := c.add(txn, &block{merchant: m, last: last.last}, last.revision+1, 0); err != nil {
 					return err
 				}
-				kept, first = Usage{Stored: c.usage[m].Stored - before}, false
+				kept, first = Usage{Stored: c.usage[m].Stored - before, Last: last.last}, false
 			}
 			if c.isFull() {
 				if err := c.commit(); err != nil {

@@ -112,7 +112,10 @@ func (w *Writer) finish(boundary uint64) error {
 		return err
 	}
 	c.boundary = boundary
-	return c.commit()
+	if err := c.commit(); err != nil {
+		return err
+	}
+	return w.a.allowGaps(boundary) // what was lost, or an earlier version has left
 }
 
 // cover is the range of positions of which a block has all events.

@@ -25,7 +25,7 @@ func (a *Archive) Select(ctx context.Context, m codec.MerchantKey, after, upTo c
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		blocks, err := a.nextBlocks(m, after, selectBlocks)
+		blocks, err := a.nextBlocks(m, after, upTo, selectBlocks, damaged)
 		if err != nil || len(blocks) == 0 {
 			return err
 		}

@@ -57,12 +57,13 @@ func (s Snapshot) Size() int64 {
 
 // Blocks calls use with the blocks that were written after the commit since. An entry is valid until use returns. Deletions
 // are left out: a block that replaces others says so (Writer). A block that is damaged is passed to damaged. When a table is
-// damaged, nobody knows what it had: Blocks fails.
+// damaged, nobody knows what it had: Blocks fails. It also fails when all blocks have fewer events than the merchants' counts say.
 func (s Snapshot) Blocks(ctx context.Context, since uint64, use func(codec.Entry) error, damaged func(error)) error {
 	return s.a.db.View(s.Version, func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}, SinceTs: since})
 		defer it.Close()
 		var e codec.Entry
+		events, sound := uint64(0), true
 		for it.Rewind(); atBlock(it); it.Next() {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -73,15 +74,27 @@ func (s Snapshot) Blocks(ctx context.Context, since uint64, use func(codec.Entry
 			if e.Value, err = item.ValueCopy(e.Value); err != nil {
 				return err
 			}
-			if _, err := CheckBlock(e); err != nil {
+			n, err := CheckBlock(e)
+			if err != nil {
+				sound = false
 				damaged(err)
 				continue
 			}
+			events += uint64(n)
 			if err := use(e); err != nil {
 				return err
 			}
 		}
-		return nil
+		if since > 0 || !sound {
+			return nil
+		}
+		return eachUsage(txn, func(_ codec.MerchantKey, u Usage) error {
+			if events < u.Events {
+				return fmt.Errorf("%w: the archive has fewer events than its counts say", codec.ErrCorrupt)
+			}
+			events -= u.Events
+			return nil
+		})
 	})
 }
 

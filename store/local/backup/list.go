@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -45,7 +46,7 @@ func (c *catalog) load(ctx context.Context, data string) ([]*Manifest, error) {
 				if ctx.Err() != nil {
 					return nil, err
 				}
-				errs = append(errs, err)
+				errs = append(errs, &UnreadableError{pointOf(object.Name), fmt.Errorf("manifest %s: %w", object.Name, err)})
 				continue
 			}
 		}
@@ -57,12 +58,39 @@ func (c *catalog) load(ctx context.Context, data string) ([]*Manifest, error) {
 	return points, errors.Join(errs...)
 }
 
-// inOrder compares points: those of one data directory by what they have. Their times do not count first, because a clock may
-// have been wrong.
+// inOrder compares points: those of one data directory by their numbers. Older ones have none: they are compared by what they
+// have. Times do not count first, because a clock may have been wrong.
 func inOrder(a, b *Manifest) int {
-	return cmp.Or(cmp.Compare(a.Data, b.Data), cmp.Compare(a.Version, b.Version), cmp.Compare(a.ControlVersion, b.ControlVersion),
-		a.Time.Compare(b.Time))
+	return cmp.Or(cmp.Compare(a.Data, b.Data), cmp.Compare(a.Number, b.Number), cmp.Compare(a.Version, b.Version),
+		cmp.Compare(a.ControlVersion, b.ControlVersion), a.Time.Compare(b.Time))
 }
+
+// An UnreadableError is a point whose manifest cannot be read.
+type UnreadableError struct {
+	Point string
+	Err   error
+}
+
+func (e *UnreadableError) Error() string { return e.Err.Error() }
+
+// NewestUnreadable returns the newest of the points that an error of Points names, by the times in their names, of those not after
+// a time; a zero time is after all. It returns "" when there is none.
+func NewestUnreadable(err error, at time.Time) (newest string) {
+	several, _ := err.(interface{ Unwrap() []error })
+	if several == nil {
+		return ""
+	}
+	for _, err := range several.Unwrap() {
+		e, ok := errors.AsType[*UnreadableError](err)
+		if ok && (at.IsZero() || e.Point < at.UTC().Format(pointTime)+"~") {
+			newest = max(newest, e.Point)
+		}
+	}
+	return newest
+}
+
+// pointOf returns the point whose manifest has this name.
+func pointOf(manifest string) string { return strings.TrimSuffix(path.Base(manifest), ".json") }
 
 func isManifest(name string) bool {
 	parts := strings.Split(name, "/")

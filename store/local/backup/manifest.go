@@ -17,8 +17,9 @@ import (
 type Manifest struct {
 	Format int       `json:"format"`
 	Point  string    `json:"point"`
-	Data   string    `json:"data"` // the id of the data directory
-	Time   time.Time `json:"time"` // the moment that the point is of
+	Data   string    `json:"data"`             // the id of the data directory
+	Time   time.Time `json:"time"`             // the moment that the point is of
+	Number uint64    `json:"number,omitempty"` // of the data directory's points, in the order in which they were made; 0 in older ones
 
 	Parent string `json:"parent,omitempty"` // the point on which it builds; empty for a base
 	Small  bool   `json:"small,omitempty"`
@@ -27,7 +28,7 @@ type Manifest struct {
 	Version        uint64 `json:"version"`           // the last commit of the journal
 	LastChunk      uint64 `json:"lastChunk"`         // the last chunk of the journal
 	Archive        uint64 `json:"archive,omitempty"` // the end of the archive's log
-	ControlVersion uint64 `json:"controlVersion"`
+	ControlVersion uint64 `json:"controlVersion"`    // points with the same one have the same control data
 
 	Recipients []string `json:"recipients,omitempty"` // of encrypted pieces
 
@@ -134,8 +135,5 @@ func readManifest(ctx context.Context, d Destination, name string) (*Manifest, e
 	if err == nil && manifestName(m.Data, m.Point) != name {
 		err = errors.New("it is the manifest of another point")
 	}
-	if err != nil {
-		return nil, fmt.Errorf("manifest %s: %w", name, err)
-	}
-	return m, nil
+	return m, err
 }

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 
 	"filippo.io/age"
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 )
 
 // A piece is compressed (zstd), and then encrypted if the point has recipients (age). It has up to pieceSize bytes before
@@ -75,11 +77,13 @@ var ErrNoIdentity = errors.New("the point is encrypted: an identity is needed to
 // written.
 func (p *pieces) read(ctx context.Context, d Destination, piece Piece, encrypted bool) ([]byte, error) {
 	stored, err := d.Get(ctx, piece.Name, int64(piece.Size)+1) // one more: it must not be longer
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EIO):
+		return nil, &DamagedError{err, piece.Name}
+	case err != nil:
 		return nil, err
-	}
-	if len(stored) != piece.Size || sum(stored) != piece.SHA256 {
-		return nil, fmt.Errorf("%s is damaged: its checksum is wrong", piece.Name)
+	case len(stored) != piece.Size || sum(stored) != piece.SHA256:
+		return nil, &DamagedError{fmt.Errorf("%s is damaged: its checksum is wrong", piece.Name), piece.Name}
 	}
 	if encrypted {
 		if len(p.identities) == 0 {
@@ -98,7 +102,7 @@ func (p *pieces) read(ctx context.Context, d Destination, piece Piece, encrypted
 		err = errors.New("its checksum is wrong")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s is damaged: %w", piece.Name, err)
+		return nil, &DamagedError{fmt.Errorf("%s is damaged: %w", piece.Name, err), piece.Name}
 	}
 	return plain, nil
 }

@@ -3,6 +3,7 @@ package backup
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"filippo.io/age"
 
@@ -19,13 +20,35 @@ type Target interface {
 // Check returns how many events an entry has, and whether it is a chunk. It fails for one that does not decode.
 type Check func(e codec.Entry) (events int, chunk bool, err error)
 
-// Restore reads a point and its chain into a target. It checks every checksum, decodes every entry, and compares the counts
+// A DamagedError is why a point cannot be restored although its destination can be read: an older point may be sound.
+type DamagedError struct {
+	Err    error
+	object string // that is damaged; may be empty
+}
+
+func (e *DamagedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *DamagedError) Unwrap() error { return e.Err }
+
+// Concerns reports whether another point needs the object that is damaged.
+func (e *DamagedError) Concerns(points []*Manifest, m *Manifest) bool {
+	if slices.ContainsFunc(append(slices.Clone(m.Control), m.Certificates...), e.isOf) {
+		return true
+	}
+	chain, _ := chainOf(points, m)
+	return slices.ContainsFunc(chain, func(part *Manifest) bool { return slices.ContainsFunc(part.Events, e.isOf) })
+}
+
+func (e *DamagedError) isOf(p Piece) bool { return p.Name == e.object }
+
+// Restore reads a point and its chain into a target. What is wrong with the point is a *DamagedError. It checks every checksum, decodes every entry, and compares the counts
 // with those of the manifests. It returns what the chain has: a chunk that a later point has deleted counts as well.
 func Restore(ctx context.Context, d Destination, points []*Manifest, m *Manifest, identities []age.Identity, check Check,
 	to Target, progress func(done, total int64)) (Count, error) {
 	chain, err := chainOf(points, m)
 	if err != nil {
-		return Count{}, err
+		return Count{}, &DamagedError{Err: err}
 	}
 	p, err := newPieces(nil, identities)
 	if err != nil {
@@ -101,8 +124,8 @@ func (r *reading) events(ctx context.Context, m *Manifest) error {
 		return err
 	}
 	if c := r.count; c.Entries != m.Count.Entries || c.Chunks != m.Count.Chunks || c.Events != m.Count.Events || c.Deletions != m.Count.Deletions {
-		return fmt.Errorf("point %s: it has %d entries and %d events, but its manifest says %d and %d", m.Point,
-			c.Entries, c.Events, m.Count.Entries, m.Count.Events)
+		return &DamagedError{Err: fmt.Errorf("point %s: it has %d entries and %d events, but its manifest says %d and %d", m.Point,
+			c.Entries, c.Events, m.Count.Entries, m.Count.Events)}
 	}
 	return nil
 }
@@ -111,7 +134,7 @@ func (r *reading) entries(plain []byte) error {
 	return decode(plain, func(e codec.Entry) error {
 		events, chunk, err := r.check(e)
 		if err != nil {
-			return err
+			return &DamagedError{Err: err}
 		}
 		r.count.add(countOf(e, chunk, events))
 		if r.to == nil {
@@ -126,7 +149,7 @@ func decode(plain []byte, use func(codec.Entry) error) error {
 	for len(d.B) > 0 {
 		e := d.Entry()
 		if err := d.Err("entry of a backup"); err != nil {
-			return err
+			return &DamagedError{Err: err}
 		}
 		if err := use(e); err != nil {
 			return err

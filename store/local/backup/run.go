@@ -82,7 +82,10 @@ func (b *Backup) Run(ctx context.Context, opt Options) (result Result, err error
 		}
 	}
 	w := &writing{d: b.d, opt: opt, parent: parent, why: why, started: opt.Now(), small: small,
-		m: Manifest{Format: format, Data: data, Recipients: opt.Recipients}}
+		m: Manifest{Format: format, Data: data, Number: 1, Recipients: opt.Recipients}}
+	for _, m := range points {
+		w.m.Number = max(w.m.Number, m.Number+1)
+	}
 	if w.pieces, err = newPieces(recipients, nil); err != nil {
 		return Result{}, err
 	}

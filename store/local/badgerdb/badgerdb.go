@@ -48,6 +48,7 @@
 package badgerdb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,6 +70,8 @@ const (
 	memTable    = 4 << 20
 	oldMemTable = 16 << 20 // of versions that had no generations
 	tableBytes  = 2 << 20  // of Compact
+	// Nothing is written to a sealed part, but Badger makes a memtable for each.
+	sealedMemTable = 64 << 10
 
 	// MaxCommitBytes is how many bytes one commit may write.
 	MaxCommitBytes = 500 << 10
@@ -83,17 +86,19 @@ type DB struct {
 	log  *slog.Logger
 	lock *os.File
 
-	keep    atomic.Uint64
-	clean   bool
-	damaged atomic.Uint64
+	keep  atomic.Uint64
+	clean bool
+	met   met
 
 	compacting sync.Mutex // held while Compact runs; locked before writing
 	writing    sync.Mutex // held by whoever writes to the last part, or replaces parts
 	dirty      bool       // something was committed since the last Flush
 	last       uint64     // version of the last commit
 
-	mu    sync.Mutex
-	parts []*part // the oldest first; the last one is written to. Replaced, not changed, by who holds both locks
+	mu       sync.Mutex
+	retiring sync.WaitGroup
+	leaving  []*part // those that count no longer, and are not removed yet; guarded by mu
+	parts    []*part // the oldest first; the last one is written to. Replaced, not changed, by who holds both locks
 }
 
 // Open opens or creates the database in dir. When the disk is nearly full, it can be read.
@@ -154,7 +159,7 @@ func (d *DB) openParts(numbers []int, readOnly bool) (err error) {
 			}
 			return err
 		}
-		d.clean = d.clean && h.list.closed
+		d.clean = d.clean && h.clean
 		d.last = max(d.last, h.list.version, h.newestVersion())
 		parts = append(parts, h)
 	}
@@ -182,8 +187,34 @@ func OpenReadOnly(dir string, log *slog.Logger) (*DB, error) {
 // files since. Reads find it too.
 func (d *DB) StoppedCleanly() bool { return d.clean }
 
-// DamagedBlocks returns how often a read has met damage.
-func (d *DB) DamagedBlocks() uint64 { return d.damaged.Load() }
+// met is the first damage that a read, a compaction or Check has met since the database was opened, or Adopt.
+type met struct{ first atomic.Pointer[error] }
+
+func (m *met) note(err error) {
+	if err != nil {
+		m.first.CompareAndSwap(nil, &err)
+	}
+}
+
+// Damage returns damage that was met, or nil.
+func (d *DB) Damage() error {
+	if err := d.met.first.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Recheck reads all tables after damage was met, and returns the first damage. When they are sound, the disk had returned an error for a
+// while: then Damage returns nil again.
+func (d *DB) Recheck(ctx context.Context, pace func()) (damage error) {
+	if err := d.Check(ctx, pace, func(found *Damage) { damage = cmp.Or(damage, error(found)) }); err != nil {
+		return err
+	}
+	if damage == nil {
+		d.met.first.Store(nil)
+	}
+	return damage
+}
 
 // Commit writes one transaction. Versions grow from commit to commit. It is on disk after Flush.
 func (d *DB) Commit(version uint64, fill func(txn *Txn) error) error {
@@ -339,6 +370,7 @@ func (d *DB) Check(ctx context.Context, pace func(), found func(*Damage)) error 
 		d.release(parts)
 		var damage *Damage
 		if errors.As(err, &damage) {
+			d.met.note(damage)
 			found(damage)
 		} else if err != nil {
 			return err
@@ -355,10 +387,11 @@ func paced(ctx context.Context, pace func()) func() error {
 
 // Close closes the files. What was committed is on disk. No other method may run.
 func (d *DB) Close() error {
+	d.retiring.Wait()
 	h := d.current()
 	var err error
 	for _, sealed := range d.parts[:len(d.parts)-1] {
-		err = errors.Join(err, sealed.closeClean(d.damaged.Load() == 0))
+		err = errors.Join(err, sealed.closeClean(d.Damage() == nil))
 	}
 	switch err = errors.Join(err, h.log.failure()); { // Badger would wait for the table that it cannot write
 	case err != nil:
@@ -372,7 +405,7 @@ func (d *DB) Close() error {
 		var l list
 		if tables, l, _, err = checkFiles(h.dir, h.log, true); err == nil {
 			closeTables(tables)
-			l.version, l.closed, l.older = d.last, d.damaged.Load() == 0, h.list.older
+			l.version, l.closed, l.older = d.last, d.Damage() == nil, h.list.older
 			err = l.write(h.dir)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 var (
@@ -126,8 +126,7 @@ func (m *model) check() {
 
 // mergeNewest merges the last part alone, so that there are many parts.
 func (m *model) mergeNewest() error {
-	_, err := m.compact(ctx, noPace, func(parts []*part) int { return len(parts) - 1 })
-	return err
+	return m.compact(ctx, noPace, func(parts []*part) int { return len(parts) - 1 })
 }
 
 func (m *model) reopen(dir string) {
@@ -160,6 +159,13 @@ func TestDrillCommitsAreRead(t *testing.T) {
 	if !m.StoppedCleanly() {
 		t.Error("the stop was not clean")
 	}
+	m.change(1000)
+	check(t, m.Flush())
+	killed := open(t, copied(t, dir))
+	if killed.StoppedCleanly() {
+		t.Error("a kill counts as a clean stop")
+	}
+	check(t, killed.Close())
 	m.check()
 	check(t, m.Close())
 	d, err := OpenReadOnly(dir, quiet)

@@ -82,17 +82,15 @@ func toMerge(parts []*part) (from int) {
 //
 // After damage, Compact returns it, and nothing has changed. After a kill, the next Open removes the new parts, or, after 4, the old ones.
 func (d *DB) Compact(ctx context.Context, pace func()) error {
-	_, err := d.compact(ctx, pace, func([]*part) int { return 0 })
-	return err
+	return d.compact(ctx, pace, func([]*part) int { return 0 })
 }
 
 // Merge is Compact of some of the newest parts. It keeps deletions, unless it takes all parts.
 func (d *DB) Merge(ctx context.Context, pace func()) error {
-	_, err := d.compact(ctx, pace, toMerge)
-	return err
+	return d.compact(ctx, pace, toMerge)
 }
 
-func (d *DB) compact(ctx context.Context, pace func(), from func([]*part) int) (was []*part, err error) {
+func (d *DB) compact(ctx context.Context, pace func(), from func([]*part) int) error {
 	d.compacting.Lock()
 	defer d.compacting.Unlock()
 	c := &compaction{d: d, ctx: ctx, pace: paced(ctx, pace)}
@@ -101,15 +99,10 @@ func (d *DB) compact(ctx context.Context, pace func(), from func([]*part) int) (
 
 // CompactAndWait is Compact. When it returns nil, what was deleted or replaced before the call is in no file.
 func (d *DB) CompactAndWait(ctx context.Context, pace func()) error {
-	was, err := d.compact(ctx, pace, func([]*part) int { return 0 })
-	for _, h := range was {
-		select {
-		case <-h.closed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if err := d.Compact(ctx, pace); err != nil {
+		return err
 	}
-	return err
+	return d.awaitRemoval(ctx) // also of parts that a call before this one has replaced
 }
 
 type compaction struct {
@@ -125,15 +118,16 @@ type compaction struct {
 	number  int // of the new parts
 	log     *badgerLog
 	written contents
+	stuck   bool // the new parts may count, though the old ones are in use
 }
 
-func (c *compaction) run(from func([]*part) int) (was []*part, err error) {
+func (c *compaction) run(from func([]*part) int) (err error) {
 	if err := c.begin(from); err != nil || c.parts == nil {
-		return nil, err
+		return err
 	}
 	defer c.d.release(c.parts)
 	if err := c.checkInput(); err != nil {
-		return nil, err
+		return err
 	}
 	c.log = &badgerLog{log: c.d.log}
 	var parts []*part // the new ones
@@ -142,23 +136,25 @@ func (c *compaction) run(from func([]*part) int) (was []*part, err error) {
 			for _, h := range parts {
 				err = errors.Join(err, h.close())
 			}
-			err = errors.Join(err, os.RemoveAll(sealedDir(c.d.dir, c.number)))
+			if !c.stuck {
+				err = errors.Join(err, os.RemoveAll(sealedDir(c.d.dir, c.number)))
+			}
 		}
 	}()
 	sealed := sealedDir(c.d.dir, c.number)
-	if err := c.writePart(sealed, list{}, c.copyBase); err != nil {
-		return nil, err
+	if err := c.writePart(sealed, list{older: c.older}, c.copyBase); err != nil {
+		return err
 	}
 	older := c.older
 	if c.written.entries > 0 {
 		older = append(slices.Clone(older), c.number)
 		h, err := c.d.openPart(sealed, c.number, nil, false)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		parts = append(parts, h)
 	} else if err := os.RemoveAll(sealed); err != nil {
-		return nil, err
+		return err
 	}
 
 	c.d.writing.Lock()
@@ -166,15 +162,15 @@ func (c *compaction) run(from func([]*part) int) (was []*part, err error) {
 	c.pace, c.written = atOnce, contents{}
 	dir := partDir(c.d.dir, c.number)
 	if err := c.writePart(dir+newSuffix, list{version: c.d.last, older: older}, c.copyRest); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir+newSuffix))
+		return errors.Join(err, os.RemoveAll(dir+newSuffix))
 	}
 	h, err := c.switchOver(dir, older)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	c.d.dirty = false
 	c.d.replace(c.parts, append(parts, h), true)
-	return c.parts, nil
+	return nil
 }
 
 // writePart makes a part, with a list that will have its tables.
@@ -253,10 +249,10 @@ func (c *compaction) checkInput() error {
 	return c.compare("the tables have", all)
 }
 
-// failed counts damage.
+// failed notes damage.
 func (c *compaction) failed(err error) error {
 	if c.ctx.Err() == nil {
-		c.d.damaged.Add(1)
+		c.d.met.note(err)
 	}
 	return err
 }
@@ -388,7 +384,7 @@ func (c *compaction) readBack(dir string) (tables map[uint64]listed, err error) 
 		if t.close(); err != nil {
 			return nil, err
 		}
-		tables[id] = listed{t.size, found}
+		tables[id] = listed{t.size, found, t.sum}
 		all.join(found)
 	}
 	if all != c.written {
@@ -407,12 +403,44 @@ func (c *compaction) switchOver(dir string, older []int) (h *part, err error) {
 		h, err = c.d.openPart(dir, c.number, older, false)
 	}
 	if err != nil {
-		// The old parts still count, if the new one is gone.
-		if err := errors.Join(os.RemoveAll(dir), durable.SyncPath(c.d.dir)); err != nil {
-			message := fmt.Sprintf("%s cannot be removed: %v", dir, err)
+		// The old parts still count, if the new one has its name no longer. Otherwise nothing may be written to the old ones.
+		if undo := errors.Join(os.Rename(dir, dir+newSuffix), durable.SyncPath(c.d.dir)); undo != nil {
+			message := fmt.Sprintf("%s cannot be removed: %v", dir, undo)
+			c.stuck = true
 			c.d.current().log.failed.Store(&message)
+			return nil, errors.Join(err, undo)
 		}
-		return nil, err
+		return nil, errors.Join(err, os.RemoveAll(dir+newSuffix))
 	}
 	return h, nil
+}
+
+// Adopt replaces what the database has by what the database in another directory has, which must be closed and have one part, and loses its
+// tables. Reads that have begun go on with the old tables, which are removed when they end. A kill leaves the one or the other.
+func (d *DB) Adopt(dir string) error {
+	d.compacting.Lock()
+	defer d.compacting.Unlock()
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	counts, _, err := findParts(dir)
+	if err != nil {
+		return err
+	}
+	if len(counts) != 1 {
+		return fmt.Errorf("%s has %d parts instead of one", dir, len(counts))
+	}
+	c := compaction{d: d, number: d.current().number + 1}
+	to := partDir(d.dir, c.number)
+	if err := errors.Join(os.RemoveAll(to+newSuffix), os.Rename(partDir(dir, counts[0]), to+newSuffix)); err != nil {
+		return err
+	}
+	h, err := c.switchOver(to, nil)
+	if err != nil {
+		return err
+	}
+	d.replace(d.parts, []*part{h}, true)
+	d.last = max(d.last, h.list.version, h.newestVersion())
+	d.dirty = false
+	d.met.first.Store(nil)
+	return nil
 }

@@ -2,6 +2,7 @@ package badgerdb
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 
 	"github.com/dgraph-io/badger/v4"
@@ -20,6 +21,7 @@ type Iterator struct {
 	parts   []*partIterator // the newest first
 	at      int             // the part with the current item; -1: there is none
 	key     []byte          // the current one
+	bad     error           // the damage at which it has ended
 }
 
 // NewIterator returns an iterator. It must be closed.
@@ -49,6 +51,17 @@ func (it *Iterator) Seek(key []byte) {
 	}
 	it.settle()
 }
+
+// Within says that only keys with a prefix are needed from the next Seek on, though the iterator may go further: damage behind them
+// does not matter.
+func (it *Iterator) Within(prefix []byte) {
+	for _, p := range it.parts {
+		p.within(prefix)
+	}
+}
+
+// Err returns the damage at which the iterator has ended, or nil.
+func (it *Iterator) Err() error { return it.bad }
 
 // Next goes to the next entry.
 func (it *Iterator) Next() {
@@ -85,7 +98,7 @@ func (it *Iterator) settle() {
 	for {
 		it.at = -1
 		for i, p := range it.parts {
-			if p.bad != nil || p.lost != nil {
+			if it.bad = cmp.Or(p.bad, p.lost); it.bad != nil {
 				it.at = -1
 				return
 			}
@@ -97,8 +110,8 @@ func (it *Iterator) settle() {
 			return
 		}
 		it.key = it.Item().KeyCopy(it.key)
-		live, err := it.isLive()
-		if err != nil {
+		var live bool
+		if live, it.bad = it.isLive(); it.bad != nil {
 			it.at = -1
 			return
 		}

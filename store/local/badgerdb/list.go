@@ -19,11 +19,11 @@ import (
 )
 
 // list is what the file "tables" of a part has: the version of the last commit, the older parts, and a line for each table, with its number,
-// its size, the number of its entries, and the sum of their hashes. The file is sealed (codec.Seal) with its name as the key. The line
+// its size, the number of its entries, and the sum of their hashes, and the checksum of its index. The file is sealed (codec.Seal) with its name as the key. The line
 // "closed" says that the last stop was clean.
 type list struct {
 	version uint64 // tables may not have it any more: versions must not come twice
-	older   []int  // the sealed parts that count, the oldest first; only in the last part
+	older   []int  // the sealed parts before this one that counted when it was made, the oldest first
 	tables  map[uint64]listed
 	closed  bool
 }
@@ -31,6 +31,7 @@ type list struct {
 type listed struct {
 	size int64
 	contents
+	index uint32 // checksum of the table's index; 0: an earlier version did not note it
 }
 
 const (
@@ -45,7 +46,7 @@ func (l list) write(dir string) error {
 	}
 	for _, id := range slices.Sorted(maps.Keys(l.tables)) {
 		t := l.tables[id]
-		b = fmt.Appendf(b, "%d %d %d %x\n", id, t.size, t.entries, t.sum)
+		b = fmt.Appendf(b, "%d %d %d %x %x\n", id, t.size, t.entries, t.sum, t.index)
 	}
 	if l.closed {
 		b = append(b, "closed\n"...)
@@ -83,7 +84,7 @@ func readList(dir string) (l list, err error) {
 		}
 		var id uint64
 		var t listed
-		if _, err := fmt.Sscanf(line, "%d %d %d %x\n", &id, &t.size, &t.entries, &t.sum); err != nil {
+		if n, _ := fmt.Sscanf(line, "%d %d %d %x %x\n", &id, &t.size, &t.entries, &t.sum, &t.index); n < 4 {
 			return list{}, damaged(path, "a line")
 		}
 		l.tables[id] = t
@@ -158,7 +159,7 @@ func checkFiles(dir string, log *badgerLog, readOnly bool) (tables map[uint64]*t
 			if err != nil {
 				return nil, l, false, err
 			}
-			l.tables[id] = listed{t.size, c}
+			l.tables[id] = listed{t.size, c, t.sum}
 			if !readOnly && isListed {
 				if err := errors.Join(writeAgain(t.path), writeAgain(manifest)); err != nil {
 					return nil, l, false, err
@@ -166,6 +167,8 @@ func checkFiles(dir string, log *badgerLog, readOnly bool) (tables map[uint64]*t
 			}
 		case was.size != t.size:
 			return nil, l, false, damaged(t.path, "it has %d bytes instead of %d", t.size, was.size)
+		case was.index != 0 && was.index != t.sum:
+			return nil, l, false, damaged(t.path, "it is another table")
 		}
 	}
 	return tables, l, !isListed, nil
@@ -232,7 +235,8 @@ func partDir(dir string, n int) string {
 func sealedDir(dir string, n int) string { return filepath.Join(dir, "s"+strconv.Itoa(n)) }
 
 // findParts returns the numbers of the parts that count, the oldest first, and the directories of all others. When the list of the last
-// part cannot be read, all sealed ones count.
+// part is damaged, that of the sealed part of the same number says which older ones count. With an error, the numbers are those that may
+// count.
 func findParts(dir string) (counts []int, others []string, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -256,18 +260,18 @@ func findParts(dir string) (counts []int, others []string, err error) {
 	}
 	slices.Sort(last)
 	slices.Sort(sealed)
-	if len(last) > 0 {
-		newest := last[len(last)-1]
-		l, err := readList(partDir(dir, newest))
-		if err != nil {
-			return nil, nil, err
+	if len(last) == 0 {
+		if len(sealed) > 0 {
+			return append(sealed, sealed[len(sealed)-1]+1), nil, damaged(dir, "the last part is missing")
 		}
-		counts = append(slices.Clone(l.older), newest)
-		if l.tables == nil {
-			counts = append(slices.Clone(sealed), newest)
-		}
-		last = last[:len(last)-1]
+		return nil, others, nil
 	}
+	newest := last[len(last)-1]
+	counts, err = countingParts(dir, newest, sealed)
+	if err != nil {
+		return counts, nil, err
+	}
+	last = last[:len(last)-1]
 	for _, n := range counts[:max(0, len(counts)-1)] {
 		if !slices.Contains(sealed, n) {
 			return counts, others, damaged(sealedDir(dir, n), "it is missing")
@@ -282,6 +286,31 @@ func findParts(dir string) (counts []int, others []string, err error) {
 		}
 	}
 	return counts, others, nil
+}
+
+// countingParts returns the numbers of the parts that count, as the last one's list says.
+func countingParts(dir string, newest int, sealed []int) (counts []int, err error) {
+	upTo, _ := slices.BinarySearch(sealed, newest+1) // a later one is of a compaction that was cut off
+	all := append(slices.Clone(sealed[:upTo]), newest)
+	path := filepath.Join(partDir(dir, newest), listName)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && upTo > 0 {
+		return all, damaged(path, "it is missing")
+	}
+	l, err := readList(partDir(dir, newest))
+	if err != nil {
+		return all, err
+	}
+	if l.tables != nil {
+		return append(l.older, newest), nil
+	}
+	if !slices.Contains(sealed, newest) {
+		return all, nil
+	}
+	l, err = readList(sealedDir(dir, newest))
+	if err != nil || l.tables == nil {
+		return all, err
+	}
+	return append(l.older, newest, newest), nil
 }
 
 // removePart removes a part of the database in dir.

@@ -3,15 +3,28 @@ package badgerdb
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"maps"
+	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/dgraph-io/badger/v4"
+
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/local/faultfs"
+	"mtagd/store/testenv"
 )
+
+func TestMain(m *testing.M) {
+	faultfs.Main()
+	os.Exit(m.Run())
+}
 
 // sized are parts of these sizes, in MB.
 func sized(sizes ...int64) (parts []*part) {
@@ -73,7 +86,7 @@ func TestDrillAKillWhileMerging(t *testing.T) {
 	m.change(100_000)
 	check(t, m.Flush())
 	steps := 0
-	_, err := m.compact(ctx, func() {
+	err := m.compact(ctx, func() {
 		if steps++; steps%499 != 0 {
 			return
 		}
@@ -136,4 +149,226 @@ func TestPartsThatAreMissing(t *testing.T) {
 		d = open(t, work)
 	}
 	check(t, d.Close())
+}
+
+// An erasure is done only when parts that an earlier merge has replaced are removed, too, though somebody reads them.
+func TestCompactAndWaitWaitsForOlderReaders(t *testing.T) {
+	dir := t.TempDir()
+	d := open(t, dir)
+	check(t, d.Commit(1, func(txn *Txn) error { return txn.Set([]byte("k"), []byte("secret")) }))
+	check(t, d.Flush())
+	reading, goOn, read := make(chan bool), make(chan bool), make(chan error)
+	go func() {
+		read <- d.View(math.MaxUint64, func(*Txn) error {
+			close(reading)
+			<-goOn
+			return nil
+		})
+	}()
+	<-reading
+	check(t, d.Merge(ctx, noPace))
+	check(t, d.Commit(2, func(txn *Txn) error { return txn.Delete([]byte("k")) }))
+	compacted := make(chan error)
+	go func() { compacted <- d.CompactAndWait(ctx, noPace) }()
+	for done := false; !done; { // what it compacts itself is removed soon
+		parts, err := filepath.Glob(filepath.Join(dir, "[gs]*"))
+		check(t, err)
+		done = slices.Contains(parts, filepath.Join(dir, "g3")) && !slices.Contains(parts, filepath.Join(dir, "g2"))
+	}
+	select {
+	case err := <-compacted:
+		t.Errorf("CompactAndWait returns %v, but g1 is there", err)
+	default:
+	}
+	close(goOn)
+	check(t, errors.Join(<-read, <-compacted))
+	if left, _ := filepath.Glob(filepath.Join(dir, "g1")); len(left) > 0 {
+		t.Errorf("%q is left", left)
+	}
+	check(t, d.Close())
+}
+
+// Without the last part, or its list, nobody knows what counts: that is damage, and nothing is removed. All can still be salvaged.
+func TestTheLastPartIsMissing(t *testing.T) {
+	dir := t.TempDir()
+	m := newModel(t, dir)
+	m.change(300_000)
+	check(t, m.mergeNewest())
+	sealed := len(m.live)
+	m.change(300_000)
+	check(t, m.Close())
+	for name, harm := range map[string]func(last string) error{
+		"directory": os.RemoveAll,
+		"content":   func(last string) error { return errors.Join(os.RemoveAll(last), os.Mkdir(last, 0o700)) },
+		"list":      func(last string) error { return os.Remove(filepath.Join(last, listName)) },
+	} {
+		work := copied(t, dir)
+		check(t, harm(filepath.Join(work, "g2")))
+		if _, err := Open(work, quiet); !errors.Is(err, codec.ErrCorrupt) {
+			t.Errorf("without the %s: Open gives %v", name, err)
+		}
+		found := map[string]bool{}
+		check(t, EachEntry(ctx, work, func([]byte) bool { return true }, func(e codec.Entry) error {
+			found[string(e.Key)] = true
+			return nil
+		}, func(string, error) {}))
+		if len(found) < sealed {
+			t.Errorf("without the %s: %d keys are salvaged, want at least %d", name, len(found), sealed)
+		}
+	}
+}
+
+// A kill leaves parts that count no longer, or do not count yet, and the list of the last part is damaged: they still do not count.
+func TestADamagedListBesideOtherParts(t *testing.T) {
+	dir := t.TempDir()
+	m := newModel(t, dir)
+	for range 2 {
+		m.change(300_000)
+		check(t, m.mergeNewest())
+	}
+	m.change(300_000)
+	check(t, m.Flush())
+	before := copied(t, dir) // s2 s3 g3
+	check(t, m.CompactAndWait(ctx, noPace))
+	after := copied(t, dir) // s4 g4
+	add := func(to, from string, names ...string) {
+		for _, name := range names {
+			check(t, os.CopyFS(filepath.Join(to, name), os.DirFS(filepath.Join(from, name))))
+		}
+	}
+	damageList := func(part string) {
+		b, err := os.ReadFile(filepath.Join(part, listName))
+		check(t, errors.Join(err, os.WriteFile(filepath.Join(part, listName), bytes.ToUpper(b), 0o600)))
+	}
+	early, late := copied(t, before), copied(t, after)
+	add(early, after, "s4")
+	damageList(filepath.Join(early, "g3"))
+	add(late, before, "s2", "s3")
+	damageList(filepath.Join(late, "g4"))
+	for _, work := range []string{early, late} {
+		d := open(t, work)
+		for range 2 {
+			if found, err := everything(d, false); err != nil || !maps.Equal(found, m.live) {
+				t.Errorf("%d keys instead of %d: %v", len(found), len(m.live), err)
+			}
+			check(t, d.CompactAndWait(ctx, noPace))
+			check(t, d.Close())
+			d = open(t, work)
+		}
+		check(t, d.Close())
+	}
+	check(t, m.Close())
+}
+
+// When the new parts cannot be opened, the old ones go on, and a kill finds them.
+func TestASwitchThatFails(t *testing.T) {
+	for _, times := range []int{1, 2, 0} { // 0: always
+		disk := faultfs.New(t)
+		dir := filepath.Join(disk.Dir, "db")
+		m := newModel(t, dir)
+		for range 3 {
+			m.change(300_000)
+		}
+		check(t, m.Flush())
+		disk.Fail(faultfs.Rule{Op: faultfs.Write, Files: listName, Skip: 3, Count: times, Errno: syscall.EIO})
+		if err := m.CompactAndWait(ctx, noPace); !errors.Is(err, syscall.EIO) {
+			t.Errorf("CompactAndWait gives %v", err)
+		}
+		disk.Fail()
+		d := open(t, copied(t, dir))
+		if found, err := everything(d, false); err != nil || !maps.Equal(found, m.live) {
+			t.Errorf("after %d errors %d keys instead of %d: %v", times, len(found), len(m.live), err)
+		}
+		check(t, d.Close())
+		_ = m.Close() // it may have failed for good
+	}
+}
+
+// Reads of many parts are those of a model, as of an earlier version, too.
+func TestReadsOfManyParts(t *testing.T) {
+	for seed := range uint64(5) {
+		dir := t.TempDir()
+		m := newModel(t, dir)
+		m.r = rand.New(rand.NewPCG(seed, 0))
+		kept, keptAt := map[string]string{}, uint64(0)
+		for range 40 {
+			switch m.r.IntN(9) {
+			case 0:
+				check(t, m.mergeNewest())
+			case 1:
+				n := m.r.IntN(3)
+				check(t, m.compact(ctx, noPace, func(parts []*part) int { return max(0, len(parts)-1-n) }))
+			case 2:
+				check(t, m.Flush())
+			case 3:
+				kept, keptAt = maps.Clone(m.live), m.version
+				m.Keep(keptAt)
+			case 4:
+				m.reopen(dir)
+				m.Keep(keptAt)
+			default:
+				m.changeFew()
+			}
+			for _, reverse := range []bool{false, true} {
+				for _, prefix := range []string{"", "k1", "z"} {
+					m.compare(math.MaxUint64, m.live, reverse, prefix)
+					m.compare(keptAt, kept, reverse, prefix)
+				}
+			}
+		}
+		check(t, m.Close())
+	}
+}
+
+func (m *model) changeFew() {
+	m.version++
+	check(m.t, m.Commit(m.version, func(txn *Txn) error {
+		for range m.r.IntN(60) {
+			k, v := fmt.Sprintf("k%d", m.r.IntN(200)), fmt.Sprint(m.version)
+			if m.r.IntN(3) == 0 {
+				delete(m.live, k)
+				check(m.t, txn.Delete([]byte(k)))
+				continue
+			}
+			m.live[k] = v
+			check(m.t, txn.Set([]byte(k), []byte(v)))
+		}
+		return nil
+	}))
+}
+
+// compare compares all reads as of a version with what there must be.
+func (m *model) compare(version uint64, all map[string]string, reverse bool, prefix string) {
+	m.t.Helper()
+	want := maps.Clone(all)
+	maps.DeleteFunc(want, func(k, _ string) bool { return !strings.HasPrefix(k, prefix) })
+	check(m.t, m.View(version, func(txn *Txn) error {
+		it := txn.NewIterator(badger.IteratorOptions{Reverse: reverse, Prefix: []byte(prefix)})
+		defer it.Close()
+		found, last := map[string]string{}, ""
+		it.Seek([]byte("k150"))
+		from := []byte(prefix)
+		if reverse {
+			from = append(from, 0xff)
+		}
+		for it.Seek(from); it.Valid(); it.Next() {
+			k := string(it.Item().KeyCopy(nil))
+			v, err := it.Item().ValueCopy(nil)
+			check(m.t, err)
+			if found[k] = string(v); last != "" && (k <= last) != reverse {
+				m.t.Fatalf("%s comes after %s", k, last)
+			}
+			last = k
+		}
+		if !maps.Equal(found, want) {
+			m.t.Fatalf("version %d, reverse %v, prefix %q: %d entries instead of %d", version, reverse, prefix, len(found), len(want))
+		}
+		for i := range 200 {
+			k := fmt.Sprintf("k%d", i)
+			if v, found, err := txn.Get([]byte(k)); err != nil || found != (all[k] != "") || string(v) != all[k] && found {
+				m.t.Fatalf("version %d: Get(%s) gives %s, %v, %v", version, k, v, found, err)
+			}
+		}
+		return nil
+	}))
 }

@@ -1,6 +1,7 @@
 package badgerdb
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,25 +30,31 @@ type part struct {
 	log      *badgerLog
 	list     list                   // guarded by DB.writing
 	tables   atomic.Pointer[tables] // all that Badger has, but for the newest
-	damaged  *atomic.Uint64
+	met      *met
+	clean    bool // the last stop was clean
 	readOnly bool
 
 	readers int           // those who use it, and one while it is in DB.parts; guarded by DB.mu
 	old     bool          // it is in DB.parts no longer
-	closed  chan struct{} // after it is closed and removed
+	closed  chan struct{} // after it is closed and removed, or removal has failed
 }
 
 // openPart checks the files of a part, and opens it. older are the numbers of the sealed parts before the last one. To a reader that must
 // not write, Badger gets a directory of links.
 func (d *DB) openPart(dir string, number int, older []int, readOnly bool) (h *part, err error) {
-	h = &part{dir: dir, number: number, log: &badgerLog{log: d.log}, damaged: &d.damaged, readOnly: readOnly, closed: make(chan struct{})}
+	h = &part{dir: dir, number: number, log: &badgerLog{log: d.log}, met: &d.met, readOnly: readOnly, closed: make(chan struct{})}
 	tables, l, isNew, err := checkFiles(h.dir, h.log, readOnly)
 	if err != nil {
 		return nil, err
 	}
-	if l.older = older; len(tables) == 0 && dir == sealedDir(d.dir, number) {
+	isSealed := dir == sealedDir(d.dir, number)
+	if isSealed && len(tables) == 0 {
 		return nil, damaged(dir, "it has no tables")
 	}
+	if !isSealed {
+		l.older = older
+	}
+	h.clean, l.closed = l.closed, false
 	h.list, h.opened = l, h.dir
 	old, err := filepath.Glob(filepath.Join(h.dir, "*.mem"))
 	hasLogs := isNew && len(old) > 0 // a version that had no list was killed, or the first start
@@ -61,6 +68,9 @@ func (d *DB) openPart(dir string, number int, older []int, readOnly bool) (h *pa
 	}
 	if err == nil {
 		opt := badgerOptions(h.opened, h.log).WithReadOnly(readOnly)
+		if isSealed {
+			opt = opt.WithMemTableSize(sealedMemTable).WithValueThreshold(1 << 10)
+		}
 		if hasLogs {
 			opt = opt.WithMemTableSize(oldMemTable)
 		}
@@ -73,8 +83,9 @@ func (d *DB) openPart(dir string, number int, older []int, readOnly bool) (h *pa
 		return d.openPart(dir, number, older, false)
 	}
 	if err == nil && !readOnly {
-		l.closed = false
-		err = l.write(h.dir)
+		if err = l.write(h.dir); err != nil {
+			err = errors.Join(err, h.db.Close())
+		}
 	}
 	if err != nil {
 		closeTables(tables)
@@ -169,33 +180,69 @@ func (d *DB) acquire() []*part {
 	return d.parts
 }
 
-// release closes and removes parts after their last reader, when they do not count any more.
+// release retires parts after their last reader, when they do not count any more.
 func (d *DB) release(parts []*part) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, h := range parts {
-		d.mu.Lock()
-		h.readers--
-		last := h.readers == 0
-		d.mu.Unlock()
-		if !last {
-			continue
+		if h.readers--; h.readers == 0 {
+			d.retiring.Go(func() { d.retire(h) }) // readers need not wait for Badger
 		}
+	}
+}
+
+// retire closes and removes a part.
+func (d *DB) retire(h *part) {
+	defer close(h.closed)
+	if h.log.failure() == nil && d.room(0) == nil { // or Badger would try for ever to write a table that nobody needs
 		if err := h.close(); err != nil {
 			d.log.Warn("an old part of a database cannot be closed", "dir", h.dir, "error", err)
 		}
-		if h.old {
-			if err := removePart(d.dir, h.dir); err != nil {
-				d.log.Warn("an old part of a database cannot be removed; the next start does it", "dir", h.dir, "error", err)
-			}
-		}
-		close(h.closed)
 	}
+	if !h.old {
+		return
+	}
+	if err := d.removeLeaving(h); err != nil {
+		d.log.Warn("an old part of a database cannot be removed now", "dir", h.dir, "error", err)
+	}
+}
+
+// removeLeaving removes a part that is closed.
+func (d *DB) removeLeaving(h *part) error {
+	if err := removePart(d.dir, h.dir); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.leaving = slices.DeleteFunc(d.leaving, func(l *part) bool { return l == h })
+	return nil
+}
+
+// awaitRemoval returns when all parts that do not count any more are removed.
+func (d *DB) awaitRemoval(ctx context.Context) error {
+	d.mu.Lock()
+	leaving := slices.Clone(d.leaving)
+	d.mu.Unlock()
+	for _, h := range leaving {
+		select {
+		case <-h.closed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := d.removeLeaving(h); err != nil { // retire has removed it, or tried to
+			return err
+		}
+	}
+	return nil
 }
 
 // replace replaces parts by others; the last one is written to from now on. The caller holds writing.
 func (d *DB) replace(was, by []*part, remove bool) {
 	d.mu.Lock()
 	for _, h := range was {
-		h.old = remove
+		if h.old = remove; remove {
+			d.leaving = append(d.leaving, h)
+		}
 	}
 	for _, h := range by {
 		h.readers = 1
@@ -277,7 +324,7 @@ func (h *part) checkNew() error {
 			t.close()
 			return err
 		}
-		h.list.tables[id] = listed{t.size, c}
+		h.list.tables[id] = listed{t.size, c, t.sum}
 		added = append(added, t)
 	}
 	return nil

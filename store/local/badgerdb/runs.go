@@ -232,7 +232,7 @@ func (d *DB) Get(key []byte) (value []byte, found bool, err error) {
 	for _, h := range slices.Backward(parts) {
 		e, known, err := h.tables.Load().get(key, math.MaxUint64, buf)
 		if err != nil {
-			d.damaged.Add(1)
+			d.met.note(err)
 			return nil, false, err
 		}
 		if known {

@@ -8,7 +8,7 @@ import (
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/y"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 func TestDrillAKeyFilterHasItsKeysAndFewOthers(t *testing.T) {

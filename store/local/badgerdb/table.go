@@ -73,7 +73,8 @@ type tableFile struct {
 	size              int64
 	mapped            []byte // the file; only the index is read from it
 	index             *fb.TableIndex
-	from              int64 // where the index begins
+	sum               uint32 // of the index
+	from              int64  // where the index begins
 	blocks            int
 	version           uint64 // the greatest
 	entries           uint32
@@ -121,7 +122,7 @@ func (t *tableFile) load() error {
 	if err != nil {
 		return err
 	}
-	t.from = t.size - int64(len(index.after))
+	t.from, t.sum = t.size-int64(len(index.after)), index.sum
 	if t.mapped, err = unix.Mmap(int(t.file.Fd()), 0, int(t.size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
 		return fmt.Errorf("map %s: %w", t.path, err)
 	}
@@ -144,6 +145,7 @@ func (t *tableFile) close() {
 type tail struct {
 	after []byte // from the index to the end of the file
 	size  int    // of the index
+	sum   uint32 // of the index
 }
 
 // readIndex reads the index, and checks it.
@@ -171,7 +173,7 @@ func (t *tableFile) readIndex() (tail, error) {
 		return tail{}, damaged(t.path, "checksum of the index")
 	}
 	t.sound.Store(time.Now().UnixNano())
-	return tail{b, int(size)}, nil
+	return tail{b, int(size), sum}, nil
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -203,6 +205,14 @@ func (t *tableFile) base(block int) []byte {
 // block returns the block in which a key with a version is, if the table has it: the last one that begins with it or before it.
 func (t *tableFile) block(key []byte) int {
 	return max(0, sort.Search(t.blocks, func(i int) bool { return y.CompareKeys(t.base(i), key) > 0 })-1)
+}
+
+// blockBefore is block; -1 when the table begins behind the key.
+func (t *tableFile) blockBefore(key []byte) int {
+	if y.CompareKeys(t.base(0), key) > 0 {
+		return -1
+	}
+	return t.block(key)
 }
 
 // buffer is reused from block to block.

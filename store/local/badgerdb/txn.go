@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"sync/atomic"
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/y"
@@ -23,7 +22,7 @@ type Txn struct {
 	*badger.Txn // of the last part
 	parts       []partTxn
 	version     uint64
-	damaged     *atomic.Uint64
+	met         *met
 	buf         buffer
 	bad         error // the first damage
 }
@@ -41,7 +40,7 @@ func (d *DB) View(version uint64, read func(txn *Txn) error) error {
 }
 
 func (d *DB) view(parts []*part, version uint64, read func(txn *Txn) error) (err error) {
-	txn := &Txn{version: version, damaged: &d.damaged}
+	txn := &Txn{version: version, met: &d.met}
 	for _, h := range parts {
 		txn.Txn = h.db.NewTransactionAt(version, false)
 		defer txn.Txn.Discard()
@@ -70,7 +69,7 @@ func (d *DB) view(parts []*part, version uint64, read func(txn *Txn) error) (err
 // found notes damage.
 func (t *Txn) found(err error) error {
 	if err != nil {
-		t.damaged.Add(1)
+		t.met.note(err)
 		if t.bad == nil {
 			t.bad = err
 		}
@@ -220,6 +219,9 @@ func (it *partIterator) Seek(key []byte) {
 // Rewind is badger.Iterator.Rewind.
 func (it *partIterator) Rewind() { it.Seek(nil) }
 
+// within is Iterator.Within.
+func (it *partIterator) within(prefix []byte) { it.prefix, it.after = prefix, after(prefix) }
+
 // Next is badger.Iterator.Next.
 func (it *partIterator) Next() {
 	if it.bad = it.t.found(it.next); it.bad == nil {
@@ -239,7 +241,10 @@ func (it *partIterator) move(step func()) {
 		it.checkEnd()
 		return
 	}
-	if key := it.Iterator.Item().Key(); it.limit == nil || it.reverse == (bytes.Compare(key, it.limit) < 0) {
+	key := it.Iterator.Item().Key()
+	if !it.reverse && it.after != nil && bytes.Compare(key, it.after) >= 0 {
+		it.checkEnd()
+	} else if it.limit == nil || it.reverse == (bytes.Compare(key, it.limit) < 0) {
 		it.check(key)
 	}
 }
@@ -254,18 +259,22 @@ func (it *partIterator) check(key []byte) {
 			if len(key) > 0 {
 				b = s.f.block(y.KeyWithTs(key, math.MaxUint64))
 			}
-			it.cover(s, b, s.hi, nil)
+			if it.cover(s, b, s.hi, nil); it.bad != nil {
+				return
+			}
 			it.cover(s, max(0, b-1), max(s.hi, min(b+1, s.f.blocks-1)), &it.next)
 			if s.lo > 0 {
 				it.narrow(s.f.base(min(s.lo+1, s.f.blocks-1)))
 			}
 			continue
 		}
-		b := s.f.block(y.KeyWithTs(key, 0))
-		it.cover(s, s.lo, b, nil)
+		b := s.f.blockBefore(y.KeyWithTs(key, 0))
+		if it.cover(s, s.lo, b, nil); it.bad != nil {
+			return
+		}
 		it.cover(s, s.lo, min(b+1, s.f.blocks-1), &it.next)
 		if s.hi < s.f.blocks-1 {
-			it.narrow(s.f.base(s.hi))
+			it.narrow(s.f.base(max(0, s.hi)))
 		}
 	}
 }
@@ -287,7 +296,7 @@ func (it *partIterator) checkEnd() {
 		case it.reverse:
 			it.cover(s, 0, s.hi, nil)
 		case it.after != nil:
-			it.cover(s, s.lo, s.f.block(y.KeyWithTs(it.after, math.MaxUint64)), nil)
+			it.cover(s, s.lo, s.f.blockBefore(y.KeyWithTs(it.after, math.MaxUint64)), nil)
 		default:
 			it.cover(s, s.lo, s.f.blocks-1, nil)
 		}

@@ -21,6 +21,6 @@ func checkBranches(db *bolt.DB) error {
 			return err
 		}
 		defer s.Close()
-		return s.check()
+		return s.Check()
 	})
 }

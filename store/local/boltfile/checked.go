@@ -14,8 +14,8 @@ import (
 	"mtagd/store"
 )
 
-// OpenChecked opens or creates a bbolt file. Before bbolt reads a file that is not empty, it calls check, which may correct
-// the file. Nobody else changes it meanwhile. OpenChecked fails with store.ErrInUse when another process has the file open.
+// OpenChecked opens or creates a bbolt file. Before bbolt reads a file that is not empty, it calls check, which may replace
+// the file and return an error. Nobody else changes it meanwhile. OpenChecked fails with store.ErrInUse when another process has the file open.
 func OpenChecked(path string, check func(f *os.File) error) (db *bolt.DB, err error) {
 	err = CatchDamage(path, func() (err error) {
 		db, err = bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait, FreelistType: bolt.FreelistMapType,
@@ -60,6 +60,9 @@ func openLocked(path string, flag int, mode os.FileMode, lock int) (*os.File, er
 		err := unix.Flock(int(f.Fd()), lock|unix.LOCK_NB)
 		switch {
 		case err == nil:
+			if !isAt(f, path) { // it was replaced before it was locked
+				return openAgain(f, path, flag, mode, lock)
+			}
 			return f, nil
 		case !errors.Is(err, unix.EWOULDBLOCK):
 			return nil, errors.Join(fmt.Errorf("lock: %w", err), f.Close())
@@ -67,6 +70,20 @@ func openLocked(path string, flag int, mode os.FileMode, lock int) (*os.File, er
 			return nil, errors.Join(store.ErrInUse, f.Close())
 		}
 	}
+}
+
+// isAt reports whether a file is the one at a path.
+func isAt(f *os.File, path string) bool {
+	own, err := f.Stat()
+	there, thereErr := os.Stat(path)
+	return err == nil && thereErr == nil && os.SameFile(own, there)
+}
+
+func openAgain(f *os.File, path string, flag int, mode os.FileMode, lock int) (*os.File, error) {
+	if err := f.Close(); err != nil {
+		return nil, err
+	}
+	return openLocked(path, flag, mode, lock)
 }
 
 // lockRetry is how often a lock is tried, as bbolt does it.

@@ -6,55 +6,48 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-	"strings"
 )
 
 // checkPage checks what can be seen of a page without the rest of the tree.
-func (s *Scan) checkPage(id uint64, b []byte, v visit) *PageError {
-	p, err := parsePage(b, id, false)
-	if err == nil && p.n == 0 && v.parent != nil {
+func (s *Scan) checkPage(id uint64, b []byte, v visit) (p page, elements []element, err error) {
+	p, err = parsePage(b, id, false)
+	if err == nil && p.n == 0 && (v.below || !p.leaf) {
 		err = errPage // bbolt has no empty pages, except in a new file
 	}
-	var elements []element
 	if err == nil {
 		elements, err = p.elements()
 	}
-	if end := dataEnd(elements); err == nil && len(b) != max(1, (end+s.meta.pageSize-1)/s.meta.pageSize)*s.meta.pageSize &&
-		len(b) != (end/s.meta.pageSize+1)*s.meta.pageSize {
-		err = fmt.Errorf("has another size than its keys and values")
-	}
-	if err == nil && len(elements) > 0 {
-		first, last := elements[0].key, elements[len(elements)-1].key
-		if bytes.Compare(first, v.lo) < 0 || v.hi != nil && bytes.Compare(last, v.hi) >= 0 {
-			err = fmt.Errorf("has keys of another page")
-		}
-	}
 	if err != nil {
-		return &PageError{Page: id, Problem: err.Error()}
+		return p, nil, err
+	}
+	if end := dataEnd(elements); len(b) != max(1, (end+s.meta.pageSize-1)/s.meta.pageSize)*s.meta.pageSize &&
+		len(b) != (end/s.meta.pageSize+1)*s.meta.pageSize {
+		return p, nil, fmt.Errorf("has another size than its keys and values")
+	}
+	if len(elements) > 0 && !v.has(elements) {
+		return p, nil, fmt.Errorf("has keys of another page")
 	}
 	switch {
 	case p.leaf:
-		return s.checkLeaf(id, elements, v.path)
-	case s.opt.BranchesOnly:
-		return nil
-	default:
-		return s.checkChildren(&suspect{id, v}, elements)
+		err = s.checkLeaf(elements, v.path)
+	case !s.opt.BranchesOnly:
+		err = s.checkChildren(v, elements)
 	}
+	return p, elements, err
+}
+
+// has reports whether the keys of a page are within its bounds.
+func (v visit) has(elements []element) bool {
+	return bytes.Compare(elements[0].key, v.lo) >= 0 && (v.hi == nil || bytes.Compare(elements[len(elements)-1].key, v.hi) < 0)
 }
 
 // checkChildren checks that the children of a branch are pages with keys of their range. A key of the branch that has one other
 // bit than the first key of the child is damage as well: when bbolt changes the child, it looks for that key in the branch.
-func (s *Scan) checkChildren(parent *suspect, elements []element) *PageError {
-	var wrong *PageError
-	at := headerSize + len(elements)*elementSize
+func (s *Scan) checkChildren(v visit, elements []element) error {
 	for i, e := range elements {
-		keyAt := at
-		at += len(e.key)
-		v := parent.child(elements, i)
 		b, err := s.page(e.child)
 		if err != nil {
-			return &PageError{Page: parent.id, Problem: fmt.Sprintf("refers to page %d, which %v", e.child, err),
-				suspects: []suspect{{e.child, v}}}
+			return fmt.Errorf("refers to page %d, which %w", e.child, err)
 		}
 		p, err := parsePage(b, e.child, false)
 		if err != nil || p.n == 0 {
@@ -64,74 +57,44 @@ func (s *Scan) checkChildren(parent *suspect, elements []element) *PageError {
 		if err != nil {
 			continue
 		}
-		if bytes.Compare(below[0].key, v.lo) < 0 || v.hi != nil && bytes.Compare(below[len(below)-1].key, v.hi) >= 0 {
-			return &PageError{Page: parent.id, Problem: fmt.Sprintf("refers to page %d, which has other keys", e.child),
-				suspects: []suspect{{e.child, v}}}
-		}
-		if parent.id == s.repaired && !bytes.Equal(e.key, below[0].key) {
-			return &PageError{Page: parent.id, Problem: fmt.Sprintf("has another key for page %d than that page", e.child)}
-		}
-		if i, apart := oneBitApart(e.key, below[0].key); apart && !s.tolerated[parent.id] {
-			wrong = &PageError{Page: parent.id, Problem: fmt.Sprintf("has another key for page %d than that page", e.child), keyAt: keyAt + i}
+		if !v.child(elements, i).has(below) || oneBitApart(e.key, below[0].key) {
+			return fmt.Errorf("refers to page %d, which has other keys", e.child)
 		}
 	}
-	return wrong
+	return nil
 }
 
-// oneBitApart reports whether two keys differ in one bit, and in which byte.
-func oneBitApart(a, b []byte) (at int, apart bool) {
-	if len(a) != len(b) {
-		return 0, false
-	}
+// oneBitApart reports whether two keys differ in one bit.
+func oneBitApart(a, b []byte) bool {
 	n := 0
-	for i := range a {
-		if d := a[i] ^ b[i]; d != 0 {
-			at = i
-			n += bits.OnesCount8(d)
-		}
+	for i := range min(len(a), len(b)) {
+		n += bits.OnesCount8(a[i] ^ b[i])
 	}
-	return at, n == 1
+	return len(a) == len(b) && n == 1
 }
 
-// checkLeaf checks the values of a leaf: buckets, and whether the others are sound.
-func (s *Scan) checkLeaf(id uint64, elements []element, path []string) *PageError {
-	var unsound *PageError
+// checkLeaf checks the buckets of a leaf.
+func (s *Scan) checkLeaf(elements []element, path []string) error {
 	for _, e := range elements {
 		switch {
 		case !e.bucket:
-			if s.opt.Sound != nil && !s.tolerated[id] && !s.opt.Sound(path, e.key, e.value) {
-				unsound = &PageError{Page: id, Problem: fmt.Sprintf("has a damaged record %s %q", strings.Join(path, "/"), e.key), value: true}
-			}
 		case len(e.value) < bucketSize:
-			return &PageError{Page: id, Problem: "has a bucket that is cut short"}
+			return fmt.Errorf("has a bucket that is cut short")
 		case s.opt.Bucket != nil && !s.opt.Bucket(path, e.key, binary.LittleEndian.Uint64(e.value[8:])):
-			return &PageError{Page: id, Problem: fmt.Sprintf("has an unknown bucket %q", e.key)}
+			return fmt.Errorf("has an unknown bucket %q", e.key)
 		case isInline(e):
 			below, err := inlineElements(e)
-			if err != nil {
-				return &PageError{Page: id, Problem: err.Error()}
+			if err == nil {
+				err = s.checkLeaf(below, childPath(path, e))
 			}
-			if err := s.checkLeaf(id, below, childPath(path, e)); err != nil {
-				if !err.value {
-					return err
-				}
-				unsound = err
+			if err != nil {
+				return err
 			}
 		case len(e.value) != bucketSize:
-			return &PageError{Page: id, Problem: "has a bucket that is too long"}
-		default:
-			child := binary.LittleEndian.Uint64(e.value)
-			b, err := s.page(child)
-			if err == nil {
-				_, err = parsePage(b, child, false)
-			}
-			if err != nil {
-				return &PageError{Page: id, Problem: fmt.Sprintf("refers to page %d, which %v", child, err),
-					suspects: []suspect{{child, visit{path: childPath(path, e), parent: &suspect{id: id}}}}}
-			}
+			return fmt.Errorf("has a bucket that is too long")
 		}
 	}
-	return unsound
+	return nil
 }
 
 // isInline reports whether the only page of a bucket is in its value.

@@ -1,14 +1,16 @@
 package boltfile
 
 import (
+	"errors"
 	"fmt"
-	"slices"
+	"os"
 
 	"mtagd/store/local/codec"
 )
 
 // findMeta chooses the meta page that counts. When one is damaged, it may have been that of the last transaction. Then the
-// other one would silently undo that transaction, so it is only taken when the damaged one can be seen to be older.
+// other one would silently undo that transaction, so it is only taken when the damaged one can be seen to be older. It returns what
+// is wrong; Salvage can be called all the same.
 func (s *Scan) findMeta() error {
 	var metas [2]meta
 	var valid [2]bool
@@ -33,36 +35,34 @@ func (s *Scan) findMeta() error {
 		}
 	}
 	if newest < 0 {
-		return fmt.Errorf("%w: it has no valid meta page", codec.ErrCorrupt)
+		s.meta = meta{pageSize: os.Getpagesize(), size: uint64(len(s.data) / os.Getpagesize())}
+		return errors.New("has no valid meta page")
 	}
 	s.meta = metas[newest]
-	if other := 1 - newest; !valid[other] && s.opt.Txid == 0 && metas[other].txid != s.meta.txid-1 {
-		return &PageError{Page: uint64(other), Problem: "is a damaged meta page: the last change may be missing"}
+	if all := uint64(len(s.data) / s.meta.pageSize); s.meta.size > all {
+		err := fmt.Errorf("is cut short: %d bytes instead of %d", len(s.data), s.meta.size*uint64(s.meta.pageSize))
+		s.meta.size = all
+		return err
 	}
-	if s.meta.size > uint64(len(s.data)/s.meta.pageSize) {
-		return fmt.Errorf("%w: it is cut short: %d bytes instead of %d", codec.ErrCorrupt, len(s.data), s.meta.size*uint64(s.meta.pageSize))
+	if other := 1 - newest; !valid[other] && s.opt.Txid == 0 && metas[other].txid != s.meta.txid-1 {
+		s.meta.size = uint64(len(s.data) / s.meta.pageSize)
+		return &PageError{Page: uint64(other), Problem: "is a damaged meta page: the last change may be missing"}
 	}
 	return nil
 }
 
-// metaAt reads the meta page at an offset, and corrects one bit.
+// metaAt reads the meta page at an offset.
 func (s *Scan) metaAt(offset int) (m meta, ok bool) {
 	if offset+headerSize+metaSize > len(s.data) {
 		return m, false
 	}
-	b := slices.Clone(s.data[offset : offset+headerSize+metaSize])
-	if m, ok = parseMeta(b); ok {
-		return m, true
+	return parseMeta(s.data[offset : offset+headerSize+metaSize])
+}
+
+// damaged adds codec.ErrCorrupt.
+func damaged(err error) error {
+	if errors.Is(err, codec.ErrCorrupt) {
+		return err
 	}
-	for i := headerSize; i < len(b); i++ {
-		for bit := range 8 {
-			b[i] ^= 1 << bit
-			if m, ok := parseMeta(b); ok {
-				s.corrected[int64(offset+i)] = b[i]
-				return m, true
-			}
-			b[i] ^= 1 << bit
-		}
-	}
-	return m, false
+	return fmt.Errorf("%w: it %w", codec.ErrCorrupt, err)
 }

@@ -25,7 +25,6 @@
 //	verify.go     checks all records
 //	salvage.go    writes what can be read of a damaged file into a new one
 //	read.go       reads all of a file, and what is wrong with it
-//	format1.go    the older format, and its migration
 //	records.go    the bytes of records, their seals and sums
 //
 // # What is in control.db
@@ -43,8 +42,9 @@
 //	domains     root domain → id of the server-side tag that has the claim to it
 //	replies     partner id, "/", SHA-256 of an idempotency key in hexadecimal → what the call with this key has created (reply)
 //	removals    merchant id → Removal: a merchant that was deleted, and whose events are still to be removed
+//	expiries    merchant id → Removal: an attempt has failed to remove its events that are past the retention
 //	erasures    erasure id → Erasure
-//	sessions    session id → Session; the file of an earlier version gets this bucket when it is opened
+//	sessions    session id → Session; the file of an earlier version gets this bucket, and expiries, when it is opened
 //	suppressed  merchant id, "/", store.IdentityKey in hexadecimal → erasure id: events of this person are refused
 //	log         AuditID, time in nanoseconds since 1970 (8 bytes each, big endian) → AuditEntry
 //
@@ -58,7 +58,8 @@
 //
 // Open reads the whole file, before bbolt does, and checks the pages (package boltfile), the seals and the sums.
 //
-//   - One wrong bit on a page is corrected, and logged.
+//   - When no record is lost, as with one wrong bit or a damaged page that has none, the file is rebuilt: a new one is written beside
+//     it, and replaces it. The seals and the sums prove that nothing is missing.
 //   - A record that is damaged otherwise is out of service, with everything that belongs to it: a partner with its merchants, a
 //     merchant with its tags. Its requests fail, which is logged with the record's name; they never find it missing. Everything
 //     else goes on. An audit entry is listed as damaged.
@@ -66,7 +67,7 @@
 //     be the merchant's tag of this type, or have the label. No domain is claimed while a claim or a partner is damaged. Nothing
 //     is deleted while a record is damaged that may belong to it.
 //   - When it is not known which records are damaged, as on a page that cannot be read, Open fails. "mtagd repair" makes a new
-//     file of the others.
+//     file of the others: zeros over a page lose at most the records that were on it.
 //
 // What the disk does to the file later does not reach requests. A change that meets damage fails, and changes nothing.
 package control
@@ -101,6 +102,11 @@ type Data struct {
 
 	AuditLimits store.AuditLimits // of the audit log; set before the first change
 
+	// Changing is called with the Sum that a change will make, before it is committed; its error keeps the change from being made.
+	// Changed is called when the change is on disk. Both are set before the first change, and may be nil.
+	Changing func(sum uint64) error
+	Changed  func()
+
 	writing sync.Mutex                  // held while a change is made
 	frozen  error                       // guarded by writing: why nothing is changed now; nil: changes are made
 	sums    sums                        // guarded by writing
@@ -119,7 +125,7 @@ type Data struct {
 const fileName = "control.db"
 
 // format2 is the version of the file's layout. The next version must be "5", not "3": a start that finds a version with one bit
-// other than "2" corrects it to "2". "5" differs in three bits, so it is refused, even with one wrong bit.
+// other than "2" takes it for "2". "5" differs in three bits, so it is refused, even with one wrong bit.
 const format2 = "2"
 
 // Close closes the file.
@@ -128,6 +134,14 @@ func (d *Data) Close() error {
 		return d.file.Close()
 	}
 	return d.db.Close()
+}
+
+// Sum returns a number that identifies all records. It is not known when the record with the sums of all buckets is damaged: then
+// nothing can be changed.
+func (d *Data) Sum() (sum uint64, known bool) {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	return d.sums.sum(), d.sums != nil
 }
 
 // Directory returns the in-memory view of the control data, as store.Engine describes it.
@@ -260,6 +274,11 @@ func (d *Data) store(c *change) error {
 			if err := storeAll(tx, next, c.writes); err != nil {
 				return err
 			}
+			if d.Changing != nil {
+				if err := d.Changing(next.sum()); err != nil {
+					return err
+				}
+			}
 			committing = tx.ID()
 			return nil
 		})
@@ -269,6 +288,9 @@ func (d *Data) store(c *change) error {
 	switch {
 	case err == nil:
 		d.sums = next
+		if d.Changed != nil {
+			d.Changed()
+		}
 	case !returned:
 		d.broken.Store(&err)
 		d.log.Error("control.db is damaged: nothing is changed in it until the next start, which checks it", "error", err)

@@ -1,10 +1,13 @@
 package control
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
 
+	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
 	"mtagd/store"
@@ -45,4 +48,79 @@ func TestAChangeOnAFullDiskIsUnavailable(t *testing.T) {
 			t.Errorf("when the disk reports %q, a change gives %v; want KindUnavailable", full, err)
 		}
 	}
+}
+
+// filled makes control data of every kind: more than a page of each.
+func filled(t *testing.T, d *Data, partners int) {
+	t.Helper()
+	ctx := t.Context()
+	for i := range partners {
+		p, err := d.AddPartner(ctx, fmt.Sprintf("Agency %d", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := d.IssueKey(ctx, p.ID, store.KeyOptions{Name: "backend"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.EnablePreverified(ctx, p.ID, fmt.Sprintf("t.agency%d.com", i)); err != nil {
+			t.Fatal(err)
+		}
+		for j := range 5 {
+			m, err := d.AddMerchant(ctx, p.ID, store.NewMerchant{Name: fmt.Sprintf("Shop %d", j), Domain: "shop.com", Once: fmt.Sprint(j)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, kind := range []store.TagType{store.ClientSide, store.ServerSide, store.Preverified} {
+				if _, _, err := d.GenerateTag(ctx, m.ID, kind, fmt.Sprintf("shop%d-%d.com", i, j)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// everything is all that control data can answer.
+func everything(t *testing.T, d *Data) (all []any) {
+	t.Helper()
+	ctx := t.Context()
+	add := func(v any, err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, v)
+	}
+	partners, err := d.Partners(ctx)
+	add(partners, err)
+	add(d.Claims(ctx, ""))
+	add(d.Audit(ctx, store.AuditQuery{Limit: 1e6}))
+	for _, p := range partners {
+		add(d.Keys(ctx, p.ID))
+		merchants, _, err := d.Merchants(ctx, store.MerchantQuery{Partner: p.ID, Limit: 1e6})
+		add(merchants, err)
+	}
+	return all
+}
+
+// changeFile changes a bbolt file behind the back of the package.
+func changeFile(path string, change func(tx *bolt.Tx) error) error {
+	db, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		return err
+	}
+	return errors.Join(db.Update(func(tx *bolt.Tx) error {
+		if err := change(tx); err != nil {
+			return err
+		}
+		// The sums stay, but are of this transaction.
+		meta := tx.Bucket([]byte(inMeta))
+		value, _, ok := unseal(inMeta, keySums, meta.Get([]byte(keySums)))
+		if !ok {
+			return nil
+		}
+		s, _, err := parseSums(value)
+		if err != nil {
+			return err
+		}
+		return write{inMeta, keySums, s.bytes(uint64(tx.ID()))}.store(tx, s)
+	}), db.Close())
 }

@@ -81,9 +81,8 @@ func (c *change) deleteMerchants(partner store.PartnerID, merchants []store.Merc
 			c.writes = append(c.writes, write{inTags, string(t.ID), nil})
 		}
 		c.writes = append(c.writes, write{inMerchants, string(m.ID), nil})
-		removal := store.Removal{Merchant: m.ID, Partner: partner, At: now}
 		if err := errors.Join(
-			put(c, inRemovals, string(m.ID), removal, func(s *state) { s.removals[m.ID] = removal }),
+			c.putRemoval(store.Removal{Kind: store.OfDeletion, Merchant: m.ID, Partner: partner, At: now, State: store.ErasurePending}),
 			c.audit(store.AboutMerchant(store.MerchantDeleted, m, "")),
 		); err != nil {
 			return err
@@ -103,13 +102,16 @@ func (c *change) deleteMerchants(partner store.PartnerID, merchants []store.Merc
 	return nil
 }
 
-// Removals returns the merchants whose events are still to be removed, in the order of their deletion.
-func (d *Data) Removals() []store.Removal {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(d.state.removals), func(a, b store.Removal) int {
-		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Merchant, b.Merchant))
+// Removals implements store.Control.
+func (d *Data) Removals(ctx context.Context) (all []store.Removal, err error) {
+	err = d.view(ctx, func(s *state) error {
+		for _, of := range []map[store.MerchantID]store.Removal{s.removals, s.expiries} {
+			all = slices.AppendSeq(all, maps.Values(of))
+		}
+		return nil
 	})
+	slices.SortFunc(all, func(a, b store.Removal) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Merchant, b.Merchant)) })
+	return all, err
 }
 
 // IsRemoved reports whether a merchant was deleted, and events of it may be left.
@@ -140,12 +142,26 @@ func (d *Data) MerchantIDs() []store.MerchantID {
 	return slices.Collect(maps.Keys(d.state.merchants))
 }
 
-// FinishRemoval notes that no event of a deleted merchant is left.
-func (d *Data) FinishRemoval(ctx context.Context, id store.MerchantID) error {
+// SaveRemovals stores removals, and forgets those that are done.
+func (d *Data) SaveRemovals(ctx context.Context, removals []store.Removal) error {
 	return d.update(ctx, func(c *change) error {
-		if _, ok := d.state.removals[id]; ok {
-			c.delete(inRemovals, string(id), func(s *state) { delete(s.removals, id) })
+		for _, r := range removals {
+			if err := c.putRemoval(r); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
+}
+
+func (c *change) putRemoval(r store.Removal) error {
+	bucket, of := inRemovals, c.d.state.removals
+	if r.Kind == store.OfRetention {
+		bucket, of = inExpiries, c.d.state.expiries
+	}
+	if r.State != store.ErasureDone {
+		return put(c, bucket, string(r.Merchant), r, func(*state) { of[r.Merchant] = r })
+	}
+	c.delete(bucket, string(r.Merchant), func(*state) { delete(of, r.Merchant) })
+	return nil
 }

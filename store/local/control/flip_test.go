@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -10,7 +11,7 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // Whatever bit of control.db is wrong, every answer is right, and the next change works.
@@ -96,7 +97,7 @@ func inUse(t *testing.T, dir string) [][2]int {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	r, err := d.readAgain()
+	r, err := d.readAgain(false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,5 +153,34 @@ func TestDrillAWrongBitInTheKeyOfABranch(t *testing.T) {
 			t.Errorf("key at byte %d of page %d: %s", end%os.Getpagesize(), element/os.Getpagesize(), problem)
 		}
 		sound[end] ^= 1
+	}
+}
+
+// Verify finds nothing while control data changes all the time.
+func TestVerifyBesideChanges(t *testing.T) {
+	d := open(t, t.TempDir())
+	stop, changed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				changed <- nil
+				return
+			default:
+				if _, err := d.ReplaceID(); err != nil {
+					changed <- err
+					return
+				}
+			}
+		}
+	}()
+	for range 100 {
+		if _, err := d.Verify(context.Background(), func(where, problem string) { t.Errorf("%s %s", where, problem) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	if err := <-changed; err != nil {
+		t.Fatal(err)
 	}
 }

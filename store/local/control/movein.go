@@ -46,8 +46,7 @@ func (d *Data) Import(c *move.Control) error {
 	if err := d.db.Close(); err != nil {
 		return err
 	}
-	_, err = d.open()
-	return err
+	return d.open()
 }
 
 // writesOf returns the records of control data, for the directory with this id.
@@ -141,8 +140,7 @@ func (d *Data) RemoveUnknown(ctx context.Context, merchants []store.MerchantID) 
 			if known || removed {
 				continue
 			}
-			removal := store.Removal{Merchant: id, At: d.now().UTC()}
-			errs = append(errs, put(c, inRemovals, string(id), removal, func(s *state) { s.removals[id] = removal }))
+			errs = append(errs, c.putRemoval(store.Removal{Kind: store.OfDeletion, Merchant: id, At: d.now().UTC(), State: store.ErasurePending}))
 		}
 		return errors.Join(errs...)
 	})

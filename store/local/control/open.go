@@ -1,74 +1,120 @@
 package control
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
 	"mtagd/store/local/boltfile"
+	"mtagd/store/local/durable"
 )
 
-// Open opens or creates control.db in dir, a directory that must exist. now is the engine's clock. A file of an older format is
-// migrated. Open fails with store.ErrInUse when another process has the file open.
+// Open opens or creates control.db in dir, a directory that must exist. now is the engine's clock. Open fails with store.ErrInUse
+// when another process has the file open.
 func Open(dir string, now func() time.Time, log *slog.Logger) (*Data, error) {
 	d := &Data{path: filepath.Join(dir, fileName), now: now, log: log, AuditLimits: store.DefaultAuditLimits}
-	for {
-		older, err := d.open()
-		if err != nil || !older {
-			return d, err
-		}
-		// Migrated. What was written is read again and checked, as at every start.
-		if err := d.db.Close(); err != nil {
-			return nil, err
-		}
+	err := d.open()
+	if errors.Is(err, errRebuilt) {
+		err = d.open() // what was written is read again and checked, as at every start
 	}
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
-// open opens the file. older: it was of an older format, and is migrated now.
-func (d *Data) open() (older bool, err error) {
+// errRebuilt says that another file was put in the place of a damaged one.
+var errRebuilt = errors.New("control.db was rebuilt")
+
+// open opens the file.
+func (d *Data) open() error {
 	var found *reading
 	db, err := boltfile.OpenChecked(d.path, func(f *os.File) (err error) {
-		if found, err = read(f, 0); err != nil {
+		if err := os.Remove(d.path + newSuffix); !errors.Is(err, os.ErrNotExist) && err != nil { // a rebuild was cut off
 			return err
 		}
-		if err := found.fatal(); err != nil {
-			return errors.Join(err, found.close())
+		if found, err = read(f, 0, false); err != nil {
+			return err
 		}
-		if corrected := found.scan.Corrected(); len(corrected) > 0 {
-			d.log.Error("control.db was damaged: wrong bits were corrected", "file", d.path, "bytes", corrected)
+		err = found.fatal()
+		if err == nil && found.isUnsound() && found.isComplete() {
+			if err = d.rebuild(f); err == nil {
+				err = errRebuilt
+			}
 		}
-		return found.scan.Write(f)
+		return err
 	})
 	if found != nil {
 		defer found.close()
 	}
 	if err != nil {
-		return false, err
+		return err
 	}
 	if found != nil && found.format == format2 {
 		err = addBuckets(db)
-	} else if found != nil && found.format == format1 {
-		err = migrate(db, found, d.now().UTC(), d.log)
-		older = true
-	} else if found == nil || found.format == "" {
+	} else {
 		found = newReading()
 		found.wanted = sums{}
 		err = create(db)
 	}
 	if err != nil {
-		return false, errors.Join(err, db.Close())
+		return errors.Join(err, db.Close())
 	}
 	d.db = db
-	if !older {
-		d.load(found)
-	}
-	return older, nil
+	d.load(found)
+	return nil
 }
+
+// isUnsound reports whether the file is not as it was written.
+func (r *reading) isUnsound() bool { return len(r.wrong) > 0 || r.mended }
+
+const newSuffix = ".new" // of the file that replaces a damaged one
+
+// rebuild replaces a damaged file of which all records are there. f is locked.
+func (d *Data) rebuild(f *os.File) error {
+	r, err := read(f, 0, true)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	for _, p := range r.wrong {
+		d.log.Error("control.db is damaged", "problem", p.where()+" "+p.text)
+	}
+	d.log.Error("control.db is damaged, but all records are there: it is rebuilt", "records", r.records, "file", d.path)
+	if err := writeNew(d.path+newSuffix, r.raw); err != nil {
+		return errors.Join(fmt.Errorf("rebuild %s: %w", fileName, err), os.Remove(d.path+newSuffix))
+	}
+	return errors.Join(os.Rename(d.path+newSuffix, d.path), durable.SyncPath(filepath.Dir(d.path)))
+}
+
+// writeNew writes a new file with these records. A record with the sums of all others is not among them, or is replaced.
+func writeNew(path string, records []write) error {
+	db, err := bolt.Open(path, 0o600, &bolt.Options{FreelistType: bolt.FreelistMapType})
+	if err != nil {
+		return err
+	}
+	records = slices.DeleteFunc(records, func(w write) bool { return w.bucket == inMeta && w.key == keySums })
+	slices.SortFunc(records, func(a, b write) int { return cmp.Or(cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.key, b.key)) })
+	err = create(db)
+	sums := sums{}
+	for batch := range slices.Chunk(records, writtenAtOnce) {
+		if err == nil {
+			err = db.Update(func(tx *bolt.Tx) error { return storeAll(tx, sums, batch) })
+		}
+	}
+	return errors.Join(err, db.Close())
+}
+
+// writtenAtOnce is how many records one transaction writes into a new file.
+const writtenAtOnce = 20_000
 
 // create makes the buckets of a new file.
 func create(db *bolt.DB) error {
@@ -78,6 +124,15 @@ func create(db *bolt.DB) error {
 		}
 		return storeAll(tx, sums{}, []write{{inMeta, keyFormat, []byte(format2)}})
 	})
+}
+
+func createBuckets(tx *bolt.Tx) error {
+	for _, name := range buckets {
+		if _, err := tx.CreateBucketIfNotExists([]byte(name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // addBuckets makes the buckets that the file of an earlier version does not have.
@@ -135,18 +190,18 @@ func (d *Data) load(r *reading) {
 }
 
 // OpenReadOnly opens existing control data for Verify, Salvage and the reading methods but Audit. Its directory is empty. The
-// file may be damaged or of an older format.
+// file may be damaged.
 func OpenReadOnly(dir string) (*Data, error) {
 	d := &Data{path: filepath.Join(dir, fileName), dir: store.NewDirectory(), now: time.Now, log: slog.New(slog.DiscardHandler)}
 	f, err := boltfile.OpenToRead(d.path)
 	if err != nil {
 		return nil, err
 	}
-	r, err := read(f, 0)
+	r, err := read(f, 0, false)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	d.file, d.state = f, r.state
+	d.file, d.state, d.sums = f, r.state, r.wanted
 	d.state.derive()
 	return d, r.close()
 }

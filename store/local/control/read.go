@@ -1,9 +1,11 @@
 package control
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/bits"
 	"os"
 	"slices"
 	"time"
@@ -22,10 +24,13 @@ type reading struct {
 	wanted sums   // as stored with the last change; nil: unknown
 	wrote  uint64 // the transaction of that change; 0: unknown
 	uses   map[store.KeyID]time.Time
-	orders map[store.MerchantID]uint64 // of format "1"
 
 	records uint64
 	wrong   []problem
+	mended  bool // the file has wrong bits, and they were corrected in memory
+
+	keep bool
+	raw  []write // all records that are sound, if keep is set
 }
 
 // problem is something that is wrong with a file.
@@ -43,46 +48,157 @@ func (p problem) where() string {
 }
 
 func newReading() *reading {
-	return &reading{state: newState(), found: sums{}, uses: map[store.KeyID]time.Time{}, orders: map[store.MerchantID]uint64{}}
+	return &reading{state: newState(), found: sums{}, uses: map[store.KeyID]time.Time{}}
 }
 
-// read reads a file as of a transaction; 0 for the last one. It returns an error only if nothing can be read: what is wrong
-// otherwise is in reading.wrong. The caller closes reading.scan.
-func read(f *os.File, txid uint64) (*reading, error) {
-	r := newReading()
-	format, err := peek(f, txid)
+// read reads a file as of a transaction; 0 for the last one. keep asks for reading.raw. It returns an error only if nothing can be
+// read: what is wrong otherwise is in reading.wrong. The caller closes reading.scan.
+func read(f *os.File, txid uint64, keep bool) (r *reading, err error) {
+	r = newReading()
+	r.keep = keep
+	scan, err := boltfile.OpenScan(f, boltfile.ScanOptions{Txid: txid, Bucket: isKnown})
 	if err != nil {
 		return nil, err
 	}
-	opt := boltfile.ScanOptions{Txid: txid}
-	if format != format1 {
-		opt.Sound, opt.Bucket = isSound, isKnown
+	r.scan = scan
+	damage := scan.Check()
+	if damage == nil {
+		err = scan.Records(r.record)
 	}
-	if r.scan, err = boltfile.OpenScan(f, opt); err != nil {
-		return nil, err
+	if err == nil && (damage != nil || r.records > 0 && !r.isComplete()) {
+		err = boltfile.CatchDamage(fileName, func() error {
+			r = r.salvaged(damage)
+			return nil
+		})
 	}
-	if err := r.scan.Check(); err == nil {
-		err = r.scan.Records(r.record)
-		if err != nil {
-			return nil, errors.Join(err, r.close())
-		}
-	} else {
-		r.report(problem{text: err.Error(), fatal: true})
-		if err := r.scan.Salvage(r.record, func(path []string, err error) {
-			r.report(problem{bucket: bucketOf(path), text: err.Error(), fatal: true})
-		}); err != nil {
-			return nil, errors.Join(err, r.close())
-		}
+	if err == nil && r.format == "" && r.records > 0 || isOneBitFrom(r.format, format2) {
+		r.format, r.mended = format2, true // as the seals show
 	}
-	if format == format1 {
-		r.format = format1
-		r.finish1()
+	if err == nil && r.format != "" && r.format != format2 {
+		err = codec.UnknownFormat{Found: r.format, Known: format2}
 	}
-	if r.format != "" && r.format != format1 && r.format != format2 {
-		return nil, errors.Join(codec.UnknownFormat{Found: r.format, Known: format2}, r.close())
+	if err != nil {
+		return nil, errors.Join(err, r.close())
 	}
 	r.compareSums()
 	return r, nil
+}
+
+// isOneBitFrom reports whether a format version has one wrong bit.
+func isOneBitFrom(found, known string) bool {
+	return len(found) == len(known) && bits.OnesCount8(found[0]^known[0]) == 1
+}
+
+// isComplete reports whether all records are there, and as they were written last.
+func (r *reading) isComplete() bool {
+	if r.wanted == nil || r.wrote+1 < r.scan.Txid() {
+		return false
+	}
+	for _, bucket := range buckets {
+		if r.found[bucket] != r.wanted[bucket] {
+			return false
+		}
+	}
+	return true
+}
+
+// salvaged reads a file with damaged pages or records. It tries each way to find the records. When none finds all, and pages are
+// damaged, it takes together what the first two find: they read what the last transaction has written.
+func (r *reading) salvaged(damage error) *reading {
+	var best *salvage
+	ways := r.scan.Ways()
+	for _, way := range ways {
+		s := newSalvage(r)
+		way(s.take)
+		if s.isComplete() && (best == nil || s.wrote > best.wrote) {
+			best = s
+		}
+	}
+	if best == nil {
+		if damage == nil {
+			return r
+		}
+		best = newSalvage(r)
+		for _, way := range ways[:2] {
+			way(best.take)
+		}
+	}
+	s := newReading()
+	s.scan, s.keep, s.mended = r.scan, r.keep, true
+	if s.wrong = r.wrong; damage != nil {
+		s.report(problem{text: damage.Error(), fatal: true})
+	}
+	for _, w := range best.raw {
+		s.sound(w.bucket, w.key, w.value)
+	}
+	s.found, s.format = best.found, cmp.Or(r.format, best.format, format2)
+	return s
+}
+
+// salvage is what one way of reading has found.
+type salvage struct {
+	*reading
+	has   map[[2]string]bool
+	tried int // by mend
+}
+
+func newSalvage(of *reading) *salvage {
+	r := newReading()
+	r.scan, r.keep = of.scan, true
+	return &salvage{reading: r, has: map[[2]string]bool{}}
+}
+
+func (s *salvage) take(key, value []byte, mend bool) bool {
+	if mend {
+		k, v, ok := s.mend(key, value)
+		return ok && s.take(k, v, false)
+	}
+	if string(key) == keyFormat && len(value) < sealSize {
+		s.format = string(value)
+		return true
+	}
+	for _, bucket := range buckets {
+		text, seal, ok := unseal(bucket, key, value)
+		if !ok || bucket == inMeta && string(key) == keyFormat {
+			continue
+		}
+		if id := [2]string{bucket, string(key)}; !s.has[id] {
+			s.has[id] = true
+			s.raw = append(s.raw, write{bucket, string(key), slices.Clone(text)})
+			if isSummed(bucket, string(key)) {
+				s.found.add(bucket, seal)
+			} else if sums, wrote, err := parseSums(text); err == nil {
+				s.wanted, s.wrote = sums, wrote
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// maxMended bounds the time for records with a wrong bit: how many are tried, and their size in bytes.
+const maxMended, maxMendedSize = 50, 4096
+
+// mend returns a record in which one bit of the key or the value is wrong, as it was written.
+func (s *salvage) mend(key, sealed []byte) (k, v []byte, ok bool) {
+	if s.tried == maxMended || len(key)+len(sealed) > maxMendedSize {
+		return nil, nil, false
+	}
+	s.tried++
+	b := slices.Concat(key, sealed)
+	k, v = b[:len(key)], b[len(key):]
+	for _, bucket := range buckets {
+		for i := range b {
+			for bit := range 8 {
+				b[i] ^= 1 << bit
+				if _, _, ok := unseal(bucket, k, v); ok {
+					return k, v, true
+				}
+				b[i] ^= 1 << bit
+			}
+		}
+	}
+	return nil, nil, false
 }
 
 func (r *reading) close() error {
@@ -103,29 +219,8 @@ func (r *reading) fatal() error {
 	if errs == nil {
 		return nil
 	}
-	return fmt.Errorf("%w. Nothing was changed. Restore it from a backup, or let \"mtagd repair\" make a new directory of what can be read",
+	return fmt.Errorf("%w. Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new directory of what can be read",
 		errors.Join(errs...))
-}
-
-// peek returns the format that a file says it has. The file may be damaged.
-func peek(f *os.File, txid uint64) (format string, err error) {
-	s, err := boltfile.OpenScan(f, boltfile.ScanOptions{Txid: txid})
-	if err != nil {
-		return "", err
-	}
-	defer s.Close()
-	done := errors.New("found")
-	err = s.Salvage(func(rec boltfile.Record) error {
-		if bucketOf(rec.Path) == inMeta && string(rec.Key) == keyFormat {
-			format = string(rec.Value)
-			return done
-		}
-		return nil
-	}, func([]string, error) {})
-	if errors.Is(err, done) {
-		err = nil
-	}
-	return format, err
 }
 
 func bucketOf(path []string) string {
@@ -135,47 +230,41 @@ func bucketOf(path []string) string {
 	return path[0]
 }
 
-// isSound reports whether a record of format "2" is as it was written.
-func isSound(path []string, key, value []byte) bool {
-	bucket := bucketOf(path)
-	if isPlain(bucket, string(key)) {
-		return string(value) == format2
-	}
-	_, _, ok := unseal(bucket, key, value)
-	return ok
-}
-
 // isKnown reports whether format "2" has this bucket.
 func isKnown(path []string, name []byte, sequence uint64) bool {
 	return len(path) == 0 && slices.Contains(buckets, string(name)) && sequence == 0
 }
 
-// record reads a record.
+// record reads a record of a file whose pages are sound.
 func (r *reading) record(rec boltfile.Record) error {
 	bucket, key := bucketOf(rec.Path), string(rec.Key)
 	if isPlain(bucket, key) {
 		r.format = string(rec.Value)
 		return nil
 	}
-	if r.scan.IsSealed() {
+	value, seal, ok := unseal(bucket, key, rec.Value)
+	if !ok {
 		r.records++
-		value, seal, ok := unseal(bucket, key, rec.Value)
-		if !ok {
-			r.damaged(bucket, key, "is damaged")
-			if isSummed(bucket, key) {
-				r.found.add(bucket, 0)
-			}
-			return nil
-		}
-		if isSummed(bucket, key) {
-			r.found.add(bucket, seal)
-		}
-		rec.Value = value
+		r.damaged(bucket, key, "is damaged")
+		seal = 0 // so that the sums do not match
+	} else {
+		r.sound(bucket, key, value)
 	}
-	if err := r.decode(bucket, key, rec); err != nil {
-		r.damaged(bucket, key, err.Error())
+	if isSummed(bucket, key) {
+		r.found.add(bucket, seal)
 	}
 	return nil
+}
+
+// sound reads the value of a record, whose seal is right.
+func (r *reading) sound(bucket, key string, value []byte) {
+	r.records++
+	if r.keep {
+		r.raw = append(r.raw, write{bucket, key, slices.Clone(value)})
+	}
+	if err := r.decode(bucket, key, value); err != nil {
+		r.damaged(bucket, key, err.Error())
+	}
 }
 
 // damaged takes a record out of service.
@@ -195,55 +284,62 @@ func (r *reading) damaged(bucket, key, why string) {
 	case inErasures:
 		r.state.damaged[key] = true
 	case inRemovals: // the key says enough
-		r.state.removals[store.MerchantID(key)] = store.Removal{Merchant: store.MerchantID(key)}
+		r.state.removals[store.MerchantID(key)] = store.Removal{Kind: store.OfDeletion, Merchant: store.MerchantID(key)}
 	case inLog:
 		r.noteEntry(key, nil)
 	}
 }
 
 // decode reads the value of a record, which is sound as far as can be known.
-func (r *reading) decode(bucket, key string, rec boltfile.Record) (err error) {
+func (r *reading) decode(bucket, key string, value []byte) (err error) {
 	s := r.state
 	switch bucket {
 	case inMeta:
 		switch key {
 		case keyID:
-			s.id = string(rec.Value)
+			s.id = string(value)
 		case keySums:
-			r.wanted, r.wrote, err = parseSums(rec.Value)
+			r.wanted, r.wrote, err = parseSums(value)
 		case keyRetention:
-			s.retention, err = parseRetention(rec.Value)
+			s.retention, err = parseRetention(value)
 		}
 	case inPartners:
-		return decodeInto(s.partners, key, rec.Value, func(p store.Partner) store.PartnerID { return p.ID })
+		return decodeInto(s.partners, key, value, func(p store.Partner) store.PartnerID { return p.ID })
 	case inKeys:
-		return decodeInto(s.keys, key, rec.Value, func(k store.Key) store.KeyID { return k.ID })
+		return decodeInto(s.keys, key, value, func(k store.Key) store.KeyID { return k.ID })
 	case inMerchants:
-		return decodeInto(s.merchants, key, rec.Value, func(m merchant) store.MerchantID { return m.ID })
+		return decodeInto(s.merchants, key, value, func(m merchant) store.MerchantID { return m.ID })
 	case inTags:
-		return decodeInto(s.tags, key, rec.Value, func(t store.Tag) store.TagID { return t.ID })
+		return decodeInto(s.tags, key, value, func(t store.Tag) store.TagID { return t.ID })
 	case inDomains:
-		s.domains[key] = store.TagID(rec.Value)
+		s.domains[key] = store.TagID(value)
 	case inReplies:
-		return decodeInto(s.replies, key, rec.Value, func(r reply) string { return replyKey(r.Partner, r.Key) })
+		return decodeInto(s.replies, key, value, func(r reply) string { return replyKey(r.Partner, r.Key) })
 	case inRemovals:
-		return decodeInto(s.removals, key, rec.Value, func(r store.Removal) store.MerchantID { return r.Merchant })
+		if err := decodeInto(s.removals, key, value, removedMerchant); err != nil {
+			return err
+		}
+		of := s.removals[store.MerchantID(key)]
+		of.Kind = store.OfDeletion // earlier versions wrote none
+		s.removals[of.Merchant] = of
+	case inExpiries:
+		return decodeInto(s.expiries, key, value, removedMerchant)
 	case inErasures:
-		return decodeInto(s.erasures, key, rec.Value, func(e store.Erasure) store.ErasureID { return e.ID })
+		return decodeInto(s.erasures, key, value, func(e store.Erasure) store.ErasureID { return e.ID })
 	case inSuppressed:
-		return s.parseSuppressed(key, store.ErasureID(rec.Value))
+		return s.parseSuppressed(key, store.ErasureID(value))
 	case inSessions:
-		return decodeInto(s.sessions, key, rec.Value, func(o store.Session) store.SessionID { return o.ID })
+		return decodeInto(s.sessions, key, value, func(o store.Session) store.SessionID { return o.ID })
 	case inUses:
 		var at time.Time
-		if err := at.UnmarshalText(rec.Value); err != nil {
+		if err := at.UnmarshalText(value); err != nil {
 			return err
 		}
 		r.uses[store.KeyID(key)] = at
 	case inLog:
-		r.noteEntry(key, rec.Value)
+		r.noteEntry(key, value)
 	default:
-		return r.decode1(bucket, key, rec)
+		return fmt.Errorf("%w: an unknown bucket", codec.ErrCorrupt)
 	}
 	return err
 }
@@ -258,6 +354,8 @@ func (r *reading) noteEntry(key string, value []byte) {
 		r.state.hold(holderIn(value), auditID(key))
 	}
 }
+
+func removedMerchant(r store.Removal) store.MerchantID { return r.Merchant }
 
 // decodeInto decodes a record whose key is its id.
 func decodeInto[K ~string, V any](m map[K]V, key string, value []byte, id func(V) K) error {
@@ -277,15 +375,18 @@ func (r *reading) compareSums() {
 	if r.format != format2 {
 		return
 	}
+	if r.isComplete() && r.scan.Txid() > 0 {
+		for i := range r.wrong {
+			r.wrong[i].fatal = false // no record is lost
+		}
+		return
+	}
 	unsound := map[string]bool{}
 	for _, p := range r.wrong {
-		if p.fatal {
-			return // which records are missing is no news
-		}
 		unsound[p.bucket] = true
 	}
 	if r.wanted == nil {
-		r.report(problem{bucket: inMeta, key: keySums, text: "is missing", fatal: !unsound[inMeta]})
+		r.report(problem{bucket: inMeta, key: keySums, text: "is missing, so it is not known which records are", fatal: !unsound[inMeta]})
 		return
 	}
 	// The pages of an earlier state can all be sound, below the meta page of a later one whose own pages were not written. bbolt

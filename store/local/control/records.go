@@ -24,13 +24,14 @@ const (
 	inDomains    = "domains"
 	inReplies    = "replies"
 	inRemovals   = "removals"
+	inExpiries   = "expiries"
 	inErasures   = "erasures"
 	inSuppressed = "suppressed"
 	inLog        = "log"
 )
 
 var buckets = []string{inMeta, inPartners, inKeys, inUses, inMerchants, inTags, inDomains, inReplies, inRemovals,
-	inErasures, inSuppressed, inSessions, inLog}
+	inExpiries, inErasures, inSuppressed, inSessions, inLog}
 
 // The keys of the bucket meta.
 const (
@@ -89,6 +90,17 @@ func (s sums) add(bucket string, seal uint64) {
 func (s sums) remove(bucket string, seal uint64) {
 	of := s[bucket]
 	s[bucket] = sum{of.n - 1, of.seals - seal}
+}
+
+// sum identifies the records: with other ones it is another number. A number that is 0 stands for no records.
+func (s sums) sum() uint64 {
+	h := xxhash.New()
+	for _, bucket := range buckets {
+		if of := s[bucket]; of.n > 0 {
+			_, _ = fmt.Fprintln(h, bucket, of.n, of.seals) // never fails
+		}
+	}
+	return h.Sum64()
 }
 
 // bytes returns the sums of all buckets: name (length-prefixed), number (uvarint), sum (8 bytes, big endian). Before them is the

@@ -36,7 +36,7 @@ func (d *Data) newID(replace bool) (id string, err error) {
 // Snapshot is the control data as of one moment. While it is open, changes make the file grow, because no page can be used
 // again.
 type Snapshot struct {
-	Version uint64 // of the last change that is in it: two snapshots of the same version are equal
+	Version uint64 // Sum: two snapshots with the same one have the same records
 
 	tx *bolt.Tx
 }
@@ -50,7 +50,7 @@ func (d *Data) Snapshot(now func()) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	now()
-	return Snapshot{Version: uint64(tx.ID()), tx: tx}, nil
+	return Snapshot{Version: d.sums.sum(), tx: tx}, nil
 }
 
 // Size is how many bytes WriteTo writes.

@@ -15,11 +15,12 @@ type state struct {
 	retention  store.Retention // of merchants without one of their own
 	partners   map[store.PartnerID]store.Partner
 	keys       map[store.KeyID]store.Key
-	merchants  map[store.MerchantID]merchant // without their tags
-	tags       map[store.TagID]store.Tag     // without Host and ClaimLost
-	domains    map[string]store.TagID        // root domain → the server-side tag that has the claim to it
-	replies    map[string]reply              // by replyKey
-	removals   map[store.MerchantID]store.Removal
+	merchants  map[store.MerchantID]merchant      // without their tags
+	tags       map[store.TagID]store.Tag          // without Host and ClaimLost
+	domains    map[string]store.TagID             // root domain → the server-side tag that has the claim to it
+	replies    map[string]reply                   // by replyKey
+	removals   map[store.MerchantID]store.Removal // of deleted merchants
+	expiries   map[store.MerchantID]store.Removal // of events past the retention
 	erasures   map[store.ErasureID]store.Erasure
 	suppressed map[store.MerchantID]map[store.IdentityKey]store.ErasureID
 	sessions   map[store.SessionID]store.Session // links too
@@ -59,6 +60,7 @@ func newState() *state {
 		domains:    map[string]store.TagID{},
 		replies:    map[string]reply{},
 		removals:   map[store.MerchantID]store.Removal{},
+		expiries:   map[store.MerchantID]store.Removal{},
 		held:       map[store.PartnerID]*holding{},
 		erasures:   map[store.ErasureID]store.Erasure{},
 		suppressed: map[store.MerchantID]map[store.IdentityKey]store.ErasureID{},

@@ -26,7 +26,7 @@ import (
 	"syscall"
 	"testing"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // Op is what a rule applies to.

@@ -1,8 +1,10 @@
 package journal
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
+	"os"
 	"time"
 
 	"mtagd/store/local/badgerdb"
@@ -109,8 +111,8 @@ func (j *Journal) tidy() {
 
 func (j *Journal) tidyOnce() (err error) {
 	if j.keys.inMemory() >= flushEntries || uint64(j.log.End())-j.flushed.Load() >= flushBytes {
-		if err = j.flush(); err == nil && j.keys.db.NeedsMerge() && j.compacting.CompareAndSwap(false, true) {
-			j.running.Go(j.compact) // beside further flushes
+		if err = j.flush(); err == nil && !j.isCopied() && j.keys.db.NeedsMerge() && j.compacting.CompareAndSwap(false, true) {
+			j.running.Go(j.merge) // beside further flushes
 		}
 	}
 	err = errors.Join(err, j.trim())
@@ -120,16 +122,53 @@ func (j *Journal) tidyOnce() (err error) {
 	return err
 }
 
-func (j *Journal) compact() {
+// Damage returns damage of the database that a read has met, or nil.
+func (j *Journal) Damage() error { return j.keys.db.Damage() }
+
+// Recheck reads the whole database after damage was met, and returns what is wrong with it.
+func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(ctx, j.pace()) }
+
+// Mend replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails with ErrCopied
+// during a backup.
+func (j *Journal) Mend(ctx context.Context, damage error) error {
+	j.copying.Lock()
+	defer j.copying.Unlock()
+	j.flushes.Lock()
+	defer j.flushes.Unlock()
+	if j.copies > 0 || !j.compacting.CompareAndSwap(false, true) {
+		return ErrCopied
+	}
+	defer j.compacting.Store(false)
+	dir := keysDir(j.dir)
+	part := dir + ".part"
+	if err := copyKeys(ctx, dir, part, j.logger, damage); err != nil {
+		return err
+	}
+	return errors.Join(j.keys.db.Adopt(part), os.RemoveAll(part))
+}
+
+// isCopied reports whether a snapshot is open: a merge would keep, and copy again each time, all that came after it.
+func (j *Journal) isCopied() bool {
+	if !j.copying.TryLock() {
+		return true // or a purge runs, which merges all
+	}
+	defer j.copying.Unlock()
+	return j.copies > 0
+}
+
+func (j *Journal) merge() {
 	defer j.compacting.Store(false)
 	if err := j.keys.db.Merge(j.stopping, j.pace()); err != nil && j.stopping.Err() == nil && !badgerdb.IsNearlyFull(err) {
 		j.logger.Error("links and event_ids cannot be compacted now, and take more space", "error", err)
 	}
 }
 
-// trim removes the files of the log that are not needed, unless a snapshot may need them.
+// trim removes the files of the log that are not needed, unless a snapshot may need them. During a purge it does nothing: events must be
+// flushed meanwhile.
 func (j *Journal) trim() error {
-	j.copying.Lock()
+	if !j.copying.TryLock() {
+		return nil
+	}
 	defer j.copying.Unlock()
 	if end := j.log.End(); j.copies == 0 && end > 0 {
 		return j.log.Trim(min(j.needed(), end-1)) // the last file stays

@@ -250,6 +250,9 @@ func (j *Journal) replayRecord(at log.Position, record []byte) error {
 	return nil
 }
 
+// HasLost reports whether a part of the log could not be read when it was opened.
+func (j *Journal) HasLost() bool { return len(j.lost) > 0 }
+
 // LostUpTo notes that the log had chunks up to a number, and that its end is damaged. It returns false when the end is sound.
 func (j *Journal) LostUpTo(seq uint64) bool {
 	if j.endsLost {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"iter"
 	"log/slog"
@@ -77,10 +78,9 @@ func tryKeys(dir string, logger *slog.Logger) (*keyStore, error) {
 	return k, nil
 }
 
-// rebuildKeys replaces a damaged database by one of what can be read of it. A kill before the end leaves the damaged one.
-func rebuildKeys(dir string, logger *slog.Logger, damage error) error {
+// copyKeys makes a new database of what can be read of a damaged one, in the directory part.
+func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage error) error {
 	logger.Error("the database of links and event_ids is damaged: a new one is made of what can be read", "error", damage)
-	part := dir + ".part"
 	if err := os.RemoveAll(part); err != nil {
 		return err
 	}
@@ -89,10 +89,16 @@ func rebuildKeys(dir string, logger *slog.Logger, damage error) error {
 		return err
 	}
 	w := &Writer{keys: keys, batch: keys.db.Batch()}
-	err = salvageKeys(context.Background(), dir, w, func(path string, err error) {
+	err = salvageKeys(ctx, dir, w, func(path string, err error) {
 		logger.Error("a part of the links and event_ids cannot be read", "file", path, "error", err)
 	})
-	if err := errors.Join(err, w.batch.Flush(), keys.db.Close()); err != nil {
+	return errors.Join(err, w.batch.Flush(), keys.db.Close())
+}
+
+// rebuildKeys replaces a damaged database by one of what can be read of it. A kill before the end leaves the damaged one.
+func rebuildKeys(dir string, logger *slog.Logger, damage error) error {
+	part := dir + ".part"
+	if err := copyKeys(context.Background(), dir, part, logger, damage); err != nil {
 		return err
 	}
 	old := dir + ".damaged"
@@ -132,7 +138,7 @@ func (k *keyStore) get(key []byte) (value []byte, found bool, err error) {
 		return v.value, !v.deleted, nil
 	}
 	// If a flush has ended since, it had no value of this key: what it writes stays in memory until it has ended.
-	return k.db.Get(key)
+	return k.read(key)
 }
 
 // getForCommit is get for the committer.
@@ -141,9 +147,9 @@ func (k *keyStore) getForCommit(key []byte) (value []byte, found bool, err error
 		return v.value, !v.deleted, nil
 	}
 	if key[0] == prefixLink {
-		return k.links.get(key, k.db.Get)
+		return k.links.get(key, k.read)
 	}
-	return k.db.Get(key)
+	return k.read(key)
 }
 
 // unflushed returns the entry of a key that is in memory.
@@ -154,6 +160,20 @@ func (k *keyStore) unflushed(key []byte) (v keyed, found bool) {
 		v, found = k.flushing.get(key)
 	}
 	return v, found
+}
+
+// read returns the value of a key in the database.
+func (k *keyStore) read(key []byte) (value []byte, found bool, err error) {
+	value, found, err = k.db.Get(key)
+	return value, found, notNow(err)
+}
+
+// notNow gives damage of a table the kind of a request that may be repeated: it is mended soon.
+func notNow(err error) error {
+	if damage, ok := errors.AsType[*badgerdb.Damage](err); ok {
+		err = fmt.Errorf("%w: %w", store.Unavailable("links and event_ids cannot be read now"), damage)
+	}
+	return err
 }
 
 // add adds what a commit has changed.
@@ -249,7 +269,7 @@ const keysAtOnce = badgerdb.MaxCommitBytes / (2 * store.MaxMUIDLength)
 // each calls use with all entries of the database whose keys begin with a prefix and that were written after the version since, in the
 // order of the keys, beginning at the key from. use gets values of its own.
 func (k *keyStore) each(prefix, from []byte, since uint64, use func(key, value []byte) error) error {
-	return k.db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
+	return notNow(k.db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badger.IteratorOptions{Prefix: prefix, SinceTs: since})
 		defer it.Close()
 		for it.Seek(from); it.Valid(); it.Next() {
@@ -262,7 +282,7 @@ func (k *keyStore) each(prefix, from []byte, since uint64, use func(key, value [
 			}
 		}
 		return nil
-	})
+	}))
 }
 
 // number returns the number that a key has; 0 when there is none.

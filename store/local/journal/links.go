@@ -19,6 +19,15 @@ type link struct {
 	former [store.BySecret]uint8 // how many former links of the identifier there are, of each source but BySecret
 }
 
+// cookies is how many links ByCookie the identifier has, this one included.
+func (l link) cookies() int {
+	n := int(l.former[store.ByCookie])
+	if l.muid != nil && l.source == store.ByCookie {
+		n++
+	}
+	return n
+}
+
 // linkMark begins a link. It is in no UTF-8. Earlier versions wrote only the muid; such a link is claimed.
 const linkMark = 0xff
 
@@ -92,7 +101,7 @@ func resolve(get getter, m codec.MerchantKey, id *store.Identity) (l link, err e
 
 // link links the identifiers to the muid (store.Events, Record). It writes only links that are new or change.
 func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
-	looked, isLinked, source := false, false, store.ByAnyone
+	looked, isLinked := false, false
 	for _, k := range id.Keys() {
 		var buf [64]byte
 		key := appendLinkKey(buf[:0], m, k)
@@ -109,8 +118,9 @@ func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 			if _, isLinked, err = t.get(appendLinkedKey(linked[:0], m, store.MUIDKey(id.MUID))); err != nil {
 				return err
 			}
-			looked, source = true, person.SourceOf(id.Source, isLinked || !t.indexed)
+			looked = true
 		}
+		source := person.SourceOf(id.Source, isLinked || !t.indexed, now.cookies())
 		next := now
 		if !same {
 			if next, err = t.replace(m, k, now, []byte(id.MUID)); err != nil {
@@ -145,11 +155,7 @@ func (t *transaction) replace(m codec.MerchantKey, k store.IdentityKey, now link
 		}
 		t.delete(key)
 	}
-	n := 0
-	if now.source != store.BySecret {
-		n = int(next.former[now.source])
-	}
-	if now.muid == nil || !person.KeepsFormer(now.source, n) {
+	if now.muid == nil || !person.KeepsFormer(now.source, int(next.former[store.ByAnyone])) {
 		return next, nil
 	}
 	if now.source != store.BySecret {

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"testing"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // image is a directory as a crash leaves it: the log as it was before an append, and the bytes that the append wrote.

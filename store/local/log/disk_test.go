@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"mtagd/store/local/faultfs"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // appendUncertain appends while the disk fails.

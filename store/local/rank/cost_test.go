@@ -8,7 +8,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // withMadeUpNames returns an index with events of 10 common names and, at the same times, one of each made-up name. All

@@ -53,6 +53,7 @@
 // them away, and requests would wait for that. An index of format "1" or "2" is emptied, and rebuilt from the journal. Buckets:
 //
 //	meta      "format" → version
+//	          "opening" → the number of SetOpening (8 bytes, big endian)
 //	          "covered" → seq: the stored trees have the events of chunks up to it (8 bytes, big endian)
 //	          "roots" → the number of root records, and the sum of the CRC-64 (ECMA) of each key and record, modulo 2^64
 //	          (8 bytes each, big endian)

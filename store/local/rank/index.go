@@ -423,9 +423,36 @@ func (x *Index) Usage(ctx context.Context, m codec.MerchantKey) (events, bytes u
 	return events, bytes, err
 }
 
+// CountFrom returns how many events of a merchant the trees have from a time on (µs since 1970), and the last chunk whose events they
+// have, as of one moment.
+func (x *Index) CountFrom(ctx context.Context, m codec.MerchantKey, from int64) (events, upTo uint64, err error) {
+	err = boltfile.CatchDamage("index.db", func() error {
+		return x.viewAll(ctx, m, func(r *reader) error {
+			upTo = x.covered
+			earlier, err := r.before(Key{Time: from})
+			for _, root := range r.trees {
+				events += root.counts.of(nil)
+			}
+			events -= sum(earlier, nil)
+			return err
+		})
+	})
+	return events, upTo, err
+}
+
 // view calls read with the merchant's trees, as of one moment. It does not call read when the merchant has no events. The
 // nodes that read loads are valid until read returns. Until then no events are applied.
 func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *reader) error) error {
+	return x.viewAll(ctx, m, func(r *reader) error {
+		if len(r.trees) == 0 {
+			return nil
+		}
+		return read(r)
+	})
+}
+
+// viewAll is view that calls read in any case.
+func (x *Index) viewAll(ctx context.Context, m codec.MerchantKey, read func(r *reader) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -436,7 +463,7 @@ func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *read
 		arena := x.arenas.Get().(*nodeArena)
 		defer arena.release(&x.arenas)
 		r, err := x.newReader(ctx, tx, m, arena)
-		if err != nil || len(r.trees) == 0 {
+		if err != nil {
 			return err
 		}
 		return read(r)

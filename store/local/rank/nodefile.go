@@ -23,7 +23,8 @@ var (
 	bucketBlocks   = []byte("blocks")
 	bucketUnused   = []byte("unused")
 	keyCovered     = []byte("covered")
-	keyRoots       = []byte("roots") // in the bucket meta
+	keyRoots       = []byte("roots")   // in the bucket meta
+	keyOpening     = []byte("opening") // in the bucket meta
 
 	buckets = [][]byte{bucketNodes, bucketRoots, bucketReplaced, bucketFreed, bucketSegments, bucketBlocks, bucketUnused}
 )
@@ -182,6 +183,26 @@ func loadCovered(tx *bolt.Tx) (uint64, error) {
 		return 0, fmt.Errorf("index.db: %w: covered", codec.ErrCorrupt)
 	}
 	return binary.BigEndian.Uint64(b), nil
+}
+
+// SetOpening stores a number of the caller in the file. Call it before Start.
+func (x *Index) SetOpening(number uint64) error {
+	return boltfile.CatchDamage("index.db", func() error {
+		return x.db.Update(func(tx *bolt.Tx) error { return storeMeta(tx, keyOpening, binary.BigEndian.AppendUint64(nil, number)) })
+	})
+}
+
+// Opening returns the number that SetOpening has stored; 0 when there is none.
+func (x *Index) Opening() (number uint64) {
+	if err := x.read(func(tx *bolt.Tx) error {
+		if b := loadMeta(tx, keyOpening); len(b) == 8 {
+			number = binary.BigEndian.Uint64(b)
+		}
+		return nil
+	}); err != nil {
+		return 0 // who reads more finds the damage
+	}
+	return number
 }
 
 func storeCovered(tx *bolt.Tx, seq uint64) error {

@@ -15,7 +15,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // A removal may be cut off after any of its transactions. Then either all of the events are removed or none, the same

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // inMemory returns a reader of a segment with these events.

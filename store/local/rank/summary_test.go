@@ -12,7 +12,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // Trees with several levels of inner nodes, stored and in memory, have the counts that counting gives: whether there are

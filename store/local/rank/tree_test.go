@@ -12,7 +12,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store/local/codec"
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // openMerger returns a merger of an empty file.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // Citus is a coordinator and two workers with the extension Citus.

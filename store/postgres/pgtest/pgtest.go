@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 var (

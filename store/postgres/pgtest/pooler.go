@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // Pooler starts PgBouncer in front of the databases of Database, and returns the function that makes the address of a database

@@ -1,0 +1,47 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"mtagd/store/local/badgerdb"
+	"mtagd/store/local/codec"
+)
+
+// Damage returns damage of a table that a read has met, or nil.
+func (a *Archive) Damage() error { return a.db.Damage() }
+
+// Recheck reads all tables after damage was met, and returns what is wrong with them.
+func (a *Archive) Recheck(ctx context.Context, pace func()) error { return a.db.Recheck(ctx, pace) }
+
+// Mend replaces damaged tables by new ones with what can be read of them (Salvage), beside reads. It needs space for a second archive,
+// which it writes to the directory part. It calls before when that is complete, and fails while the archive is being copied (IsBusy).
+func (a *Archive) Mend(ctx context.Context, part string, wrong func(path string, err error), before func() error) error {
+	a.compacting.Lock()
+	defer a.compacting.Unlock()
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	if a.snapshots > 0 {
+		return errBusy
+	}
+	if err := errors.Join(a.Failure(), a.flush(), os.RemoveAll(part)); err != nil {
+		return err
+	}
+	if err := Salvage(ctx, a.dir, part, a.Boundary(), a.log, wrong); err != nil {
+		return err
+	}
+	if err := errors.Join(before(), a.db.Adopt(part), os.RemoveAll(part)); err != nil {
+		return err
+	}
+	a.last = max(a.last, a.db.MaxVersion())
+	a.versions.set(a.db, a.last)
+	a.gaps.Store(a.Boundary()) // as Salvage has noted
+	// What was removed may be back, and what a backup has may be lost: no backup is continued.
+	if err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyPurged, encodeNumber(keyPurged, a.last)) }); err != nil {
+		return a.fail(err)
+	}
+	a.metrics.events.Store(0)
+	a.metrics.stored.Store(0)
+	return errors.Join(a.flush(), a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.metrics.add(u) }))
+}

@@ -1,0 +1,100 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// expected counts the events of a merchant that an answer reads, and knows how many it must read: those from a time on that the index
+// counts in the chunks up to upTo. The index counts as of one moment, and knows nothing of the archive. Events that are removed while
+// the answer reads may be missing.
+type expected struct {
+	e      *engine
+	m      codec.MerchantKey
+	from   int64  // µs since 1970: earlier events are past the retention and being removed
+	upTo   uint64 // the answer reads all chunks up to this one
+	events uint64
+
+	removed uint64 // of the merchant, when the index was asked
+	read    uint64
+}
+
+func (e *engine) expect(ctx context.Context, m codec.MerchantKey) (*expected, error) {
+	x := &expected{e: e, m: m, from: e.keptFrom(m.ID()), removed: e.life.removedOf(m)}
+	err := e.withIndex(func(u *usedIndex) (err error) {
+		if err := u.wait(ctx, e.journal.Committed()); err != nil {
+			return err
+		}
+		x.events, x.upTo, err = u.CountFrom(ctx, m, x.from)
+		return err
+	})
+	return x, err
+}
+
+// check returns an error when the answer has read too few events. Then all data is verified, which notes what is lost.
+func (x *expected) check() error {
+	missing := func() uint64 {
+		if has := x.read + x.e.life.removedOf(x.m) - x.removed; has < x.events {
+			return x.events - has
+		}
+		return 0
+	}
+	if missing() == 0 {
+		return nil
+	}
+	x.e.damage.removing.Lock() // a removal may be under way
+	n := missing()
+	x.e.damage.removing.Unlock()
+	switch {
+	case n == 0:
+		return nil
+	case x.e.IsRemoved(x.m.ID()):
+		return store.NotFound("merchant")
+	}
+	return x.e.shorts.note(x.m, fmt.Errorf("%d of %d events of merchant %s were not found", n, x.events, x.m.ID()))
+}
+
+// shorts are the merchants of which an answer has read too few events, since the last verification.
+type shorts struct {
+	mu    sync.Mutex
+	found map[codec.MerchantKey]error
+	count prometheus.Counter
+}
+
+func newShorts() *shorts {
+	return &shorts{found: map[codec.MerchantKey]error{}, count: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "mtagd_short_reads_total",
+		Help: "Answers that failed because they found fewer events than the index counts.",
+	})}
+}
+
+// note notes a short read, and returns the error of the answer.
+func (s *shorts) note(m codec.MerchantKey, err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.found[m] = err
+	s.count.Inc()
+	return fmt.Errorf("the answer is not complete: %w", err)
+}
+
+// all returns the short reads, sorted.
+func (s *shorts) all() (found []error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.found), func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+}
+
+func (s *shorts) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.found)
+}

@@ -1,0 +1,98 @@
+package local
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"mtagd/store/local/durable"
+)
+
+// unfinishedFile is in a data directory that a restore or a repair fills: it is created first and removed last. As long as it is
+// there, the directory cannot be opened. It has the name of the command.
+const unfinishedFile = "unfinished"
+
+// ErrNotEmpty is the error of a restore or a repair into a directory with other files.
+var ErrNotEmpty = errors.New("is not empty: it must be a new directory")
+
+// fill fills a new data directory. When do fails or is killed, the directory cannot be opened; the next fill empties it, and
+// begins again.
+func fill(dir, command string, do func() error) error {
+	if err := beginFill(dir, command); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(unix.Syncfs(int(f.Fd())), f.Close()); err != nil {
+		return err
+	}
+	return errors.Join(os.Remove(filepath.Join(dir, unfinishedFile)), durable.SyncPath(dir))
+}
+
+func beginFill(dir, command string) error {
+	if !exists(dir) { // a kill must not leave an empty one, which would be a new store
+		made := filepath.Clean(dir) + ".new"
+		if err := errors.Join(os.RemoveAll(made), os.MkdirAll(made, 0o700)); err != nil {
+			return err
+		}
+		if err := cmp.Or(writeMarker(made, command), os.Rename(made, dir)); err != nil {
+			return err
+		}
+	}
+	found, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	found = slices.DeleteFunc(found, func(entry fs.DirEntry) bool { return entry.Name() == "lost+found" })
+	marker := filepath.Join(dir, unfinishedFile)
+	if again := exists(marker); len(found) > 0 && !again {
+		return fmt.Errorf("%s %w", dir, ErrNotEmpty)
+	}
+	if err := errors.Join(writeMarker(dir, command), durable.SyncPath(filepath.Dir(dir))); err != nil {
+		return err
+	}
+	for _, entry := range found {
+		if entry.Name() != unfinishedFile {
+			if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func writeMarker(dir, command string) error {
+	f, err := os.Create(filepath.Join(dir, unfinishedFile))
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(command)
+	return errors.Join(err, f.Sync(), f.Close(), durable.SyncPath(dir))
+}
+
+// CheckFinished returns an error when a restore, a repair or a move into a data directory was cut off.
+func CheckFinished(dir string) error {
+	command, err := os.ReadFile(filepath.Join(dir, unfinishedFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && exists(filepath.Join(dir, movingDir)):
+		command = []byte("mtagd migrate")
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case len(command) == 0: // it was killed while it wrote this
+		command = []byte("mtagd restore or mtagd repair")
+	}
+	return fmt.Errorf("%q into this directory has not finished: run it again, or it lacks events", command)
+}

@@ -1,0 +1,155 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/store"
+	"mtagd/store/local/archive"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+	"mtagd/store/local/space"
+)
+
+// A table of Badger may be found damaged while the engine runs. Until it is replaced, answers that need the damaged part fail with
+// KindUnavailable, and all others go on:
+//
+//  1. Read all tables again. If they are sound, the disk had returned an error for a while. If it still does, wait.
+//  2. Copy what can be read, also blocks with one wrong bit, and use the copy from then on.
+//  3. Verify everything. Events that the index has and that are lost are noted (damaged.jsonl), and the index is rebuilt without them.
+//
+// Meanwhile /readyz names the damage (Impaired).
+
+const (
+	mendInterval = 200 * time.Millisecond // between two looks for damage
+	mendRetry    = 5 * time.Second        // after a failure
+)
+
+// mendTables looks for damage that reads have met, until the engine closes.
+func (e *engine) mendTables() {
+	wait := mendInterval
+	for {
+		select {
+		case <-time.After(wait):
+		case <-e.opened.Done():
+			return
+		}
+		wait = mendInterval
+		for _, mend := range []func() error{e.mendArchive, e.mendKeys, e.settleShorts} {
+			if err := mend(); err != nil && e.opened.Err() == nil {
+				e.opt.Log.Error("damage cannot be mended now, and what needs it is not answered", "error", err)
+				wait = mendRetry
+				if archive.IsBusy(err) || errors.Is(err, journal.ErrCopied) {
+					wait = time.Second
+				}
+			}
+		}
+	}
+}
+
+func (e *engine) mendArchive() error {
+	damage := e.archive.Damage()
+	if damage == nil {
+		return nil
+	}
+	e.opt.Log.Error("archive/ is damaged: answers that need the damaged part get an error, all others go on", "error", damage)
+	if err := e.archive.Recheck(e.opened, e.life.pace()); err == nil || !errors.Is(err, codec.ErrCorrupt) {
+		return err
+	}
+	if err := e.replaceArchive(); err != nil {
+		return err
+	}
+	e.life.nudge()
+	e.opt.Log.Info("archive/ was replaced by what can be read of it. All data is verified now")
+	return e.verifyNow()
+}
+
+// replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile.
+func (e *engine) replaceArchive() error {
+	defer e.archiver.hold()()
+	e.damage.removing.Lock()
+	defer e.damage.removing.Unlock()
+	size, _ := e.archive.Sizes()
+	if free, err := space.Free(e.dir); err != nil || free < MinFree+size {
+		return errors.Join(err, errNoSpace)
+	}
+	return e.archive.Mend(e.opened, filepath.Join(e.dir, archivePart), func(path string, err error) {
+		e.opt.Log.Error("a part of archive/ is lost", "file", path, "error", err)
+	}, func() error { return e.RepeatErasures(e.opened) }) // events that were removed may be back
+}
+
+func (e *engine) mendKeys() error {
+	if e.journal.Damage() == nil {
+		return nil
+	}
+	err := e.journal.Recheck(e.opened)
+	if err == nil || !errors.Is(err, codec.ErrCorrupt) {
+		return err
+	}
+	if err := e.RepeatErasures(e.opened); err != nil { // links that were removed may be back
+		return err
+	}
+	defer e.life.nudge()
+	return e.journal.Mend(e.opened, err)
+}
+
+// settleShorts finds out what is missing after a short read.
+func (e *engine) settleShorts() error {
+	found := e.shorts.all()
+	if found == nil {
+		return nil
+	}
+	e.opt.Log.Error("answers have found fewer events than the index counts, and have failed. All data is verified now", "error", errors.Join(found...))
+	if err := e.verifyNow(); err != nil {
+		return err
+	}
+	e.shorts.forget()
+	return nil
+}
+
+// verifyNow verifies all data in the background of a running server, as the scrub does.
+func (e *engine) verifyNow() error {
+	pace := e.life.pace()
+	_, err := e.Verify(e.opened, store.Verification{Found: func(f store.Finding) {
+		e.opt.Log.Error("damage was found in the data", "part", f.Part, "where", f.Where, "problem", f.Problem, "events", f.Events, "merchants", f.Merchants)
+	}, Read: func(store.Part, uint64, uint64) { pace() }})
+	return err
+}
+
+// Impaired says what is wrong with the data while the engine accepts events: some answers fail. It returns nil when nothing is known.
+func (e *engine) Impaired() error {
+	all := e.shorts.all()
+	for part, damage := range map[string]error{"archive/": e.archive.Damage(), "events/": e.journal.Damage()} {
+		if damage != nil {
+			all = append(all, fmt.Errorf("%s is damaged, and is being mended: %w", part, damage))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// completeMetrics returns the metrics of damage that is being mended, and of short reads.
+func (e *engine) completeMetrics() []prometheus.Collector {
+	return []prometheus.Collector{e.shorts.count, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "mtagd_impaired",
+		Help: "1 while some answers fail because data is damaged or missing, else 0; /readyz says which.",
+	}, func() float64 {
+		if e.Impaired() != nil {
+			return 1
+		}
+		return 0
+	})}
+}
+
+// unread returns the error of an answer that needs events of a merchant that cannot be read now. Customers see it.
+func unread(ctx context.Context, m codec.MerchantKey, err error) error {
+	if err == nil || ctx.Err() != nil || isDamage(err) || store.KindOf(err) != store.KindInternal {
+		return err
+	}
+	return fmt.Errorf("%w: %v", &store.Error{Kind: store.KindUnavailable, Field: "merchantId",
+		Message: string(m.ID()) + ": some of its events cannot be read now. Ask again in a minute, or for other merchants only"}, err)
+}

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"mtagd/testenv"
+	"mtagd/store/testenv"
 )
 
 // The tests in this file make random visits. The seed decides what the visitor does. What a request meets also depends

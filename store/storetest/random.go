@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // newRandom returns a source of random cases, and logs its seed.
@@ -100,7 +101,7 @@ func randomQuery(r *rand.Rand, o *oracle, tags []store.TagID) store.Query {
 // expectRandom compares the pages of so many random queries, until one is wrong.
 func expectRandom(t *testing.T, b *bed, r *rand.Rand, o *oracle, tags []store.TagID, queries int) {
 	t.Helper()
-	for range queries {
+	for range testenv.Rounds(queries) {
 		if !o.expect(t, b, randomQuery(r, o, tags)) {
 			return
 		}

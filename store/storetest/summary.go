@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 var everyGroup = []store.SummaryGroup{store.Ungrouped, store.GroupByName, store.GroupByTag}
@@ -165,7 +166,7 @@ var summaryTests = []test{
 // expectRandomSummaries compares so many random summaries, until one is wrong.
 func expectRandomSummaries(t *testing.T, b *bed, r *rand.Rand, oracles []*oracle, tags [][]store.TagID, queries int) {
 	t.Helper()
-	for range queries {
+	for range testenv.Rounds(queries) {
 		i := r.IntN(len(oracles))
 		one := randomQuery(r, oracles[i], tags[i])
 		q := store.SummaryQuery{

@@ -32,6 +32,11 @@ const (
 
 // mendTables looks for damage that reads have met, until the engine closes.
 func (e *engine) mendTables() {
+	if !e.archive.StoppedCleanly() || !e.journal.StoppedCleanly() { // damage is found before somebody needs what is there
+		if err := errors.Join(e.archive.Recheck(e.opened, e.background.pace(compactWork, compactShare)), e.journal.Recheck(e.opened)); err != nil && e.opened.Err() == nil {
+			e.opt.Log.Error("the check after the last stop has found damage", "error", err)
+		}
+	}
 	wait := mendInterval
 	for {
 		select {

@@ -120,23 +120,11 @@ func Open(dir string, log *slog.Logger) (*Archive, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !db.StoppedCleanly() {
-		err = checkTables(context.Background(), db)
-	}
-	var a *Archive
-	if err == nil {
-		a, err = open(dir, db, log, false)
-	}
+	a, err := open(dir, db, log, false)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
 	}
 	return a, nil
-}
-
-// checkTables returns the first damage of the tables.
-func checkTables(ctx context.Context, db *badgerdb.DB) (damage error) {
-	err := db.Check(ctx, func() {}, func(d *badgerdb.Damage) { damage = cmp.Or(damage, error(d)) })
-	return errors.Join(damage, err)
 }
 
 // OpenReadOnly opens an existing archive, which no other process has open, to read it. It changes nothing.

@@ -57,22 +57,14 @@ func openKeys(dir string, logger *slog.Logger) (*keyStore, error) {
 	return k, err
 }
 
-// tryKeys opens or creates the database in dir. After a stop that was not clean, it checks everything.
+// tryKeys opens or creates the database in dir.
 func tryKeys(dir string, logger *slog.Logger) (*keyStore, error) {
 	db, err := badgerdb.Open(dir, logger)
 	if err != nil {
 		return nil, err
 	}
 	k := newKeyStore(db)
-	if !db.StoppedCleanly() {
-		var damage error
-		err = db.Check(context.Background(), func() {}, func(d *badgerdb.Damage) { damage = d })
-		err = errors.Join(damage, err)
-	}
-	if err == nil {
-		err = k.checkFormat()
-	}
-	if err != nil {
+	if err := k.checkFormat(); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return k, nil

@@ -12,16 +12,16 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"mtagd/partnerapi/openapi/openapitest"
+	"mtagd/store/testenv"
 )
 
 // TestRandomRequests sends requests that are made from the schemas, most of them wrong somewhere. No answer may be a 5xx, and each
 // must fit the document. A failure names the seed, and the request is the same with the same seed.
 func TestRandomRequests(t *testing.T) {
-	const requests = 25 // of each operation
 	s := newService(t)
 	for _, o := range s.document.Operations() {
 		f := s.fixture(needsBare(o))
-		for seed := range requests {
+		for seed := range testenv.Rounds(10) { // of each operation
 			g := generator{rand.New(rand.NewChaCha8(sha256.Sum256(fmt.Append(nil, o.OperationID, seed)))), o}
 			c := g.change(exampleOf(t, o, f))
 			status, body := s.send(f.key, c.request(s))

@@ -112,7 +112,8 @@ func (m model) checkEvents(t *testing.T, a *Archive) {
 }
 
 // Events of many merchants in many runs are read as they were added, also after a restart.
-func TestEventsAreReadAsTheyWereAdded(t *testing.T) {
+func TestDrillEventsAreReadAsTheyWereAdded(t *testing.T) {
+	testenv.Drill(t)
 	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(1, 2)), model{}
 	a := openArchive(t, dir)
 	seq := uint64(1_700_000_000_000_000)
@@ -348,7 +349,8 @@ func (m model) checkCopy(t *testing.T, a *Archive) {
 }
 
 // A copy of all blocks that were ever written, in pieces as a chain of backups has them, is a copy of the newest state.
-func TestAChainOfCopiesIsTheNewestState(t *testing.T) {
+func TestDrillAChainOfCopiesIsTheNewestState(t *testing.T) {
+	testenv.Drill(t)
 	r, m := rand.New(rand.NewPCG(11, 12)), model{}
 	a := openArchive(t, t.TempDir())
 	defer closeArchive(t, a)

@@ -9,6 +9,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/testenv"
 )
 
 // removals is an index and its model, for random operations.
@@ -186,7 +187,8 @@ func TestNodesAreJoinedAfterRemovals(t *testing.T) {
 }
 
 // Listings, applying, merges and compactions go on while events are removed; the race detector sees what they share.
-func TestRemovalsDisturbNothing(t *testing.T) {
+func TestDrillRemovalsDisturbNothing(t *testing.T) {
+	testenv.Drill(t)
 	rng := rand.New(rand.NewPCG(3, 4))
 	r := &removals{journal: journal{names: 300, maxSeries: 30, bots: true}, model: model{}, rng: rng, dir: t.TempDir()}
 	r.reopen(t)

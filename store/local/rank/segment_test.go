@@ -104,7 +104,8 @@ func checkSegment(t *testing.T, rng *rand.Rand, s *segmentReader, events []named
 	}
 }
 
-func TestASegmentCountsAndFindsItsEvents(t *testing.T) {
+func TestDrillASegmentCountsAndFindsItsEvents(t *testing.T) {
+	testenv.Drill(t)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{1, 2, 3, 63, 64, 65, 1000, 1024, 5000, 40_000} {
 		events := randomNamed(rng, n)

@@ -140,7 +140,8 @@ func TestDrillTreeHoldsWhatWasInserted(t *testing.T) {
 }
 
 // Counts and runs are those of all trees together, whether the trees overlap in time or not.
-func TestTreesAreReadAsOne(t *testing.T) {
+func TestDrillTreesAreReadAsOne(t *testing.T) {
+	testenv.Drill(t)
 	for name, timeOf := range map[string]func(rng *rand.Rand, i int) int64{
 		"one after the other": func(_ *rand.Rand, i int) int64 { return int64(i) - 15_000 },
 		"mixed":               func(rng *rand.Rand, _ int) int64 { return int64(rng.Uint64()) >> 4 },

@@ -241,10 +241,11 @@ func (a *archiver) forget() error {
 // errNoSpace keeps events in the journal while the disk is nearly full.
 var errNoSpace = errors.New("the disk is nearly full")
 
-// pace returns the pauses of a run. They become shorter when more runs wait, until there are none.
+// pace returns the pauses of a run. They become shorter when more than four runs wait, and with sixteen there are none: a start after a kill
+// reads what waits.
 func (a *archiver) pace() func() {
 	return a.e.background.pacer(a.stop, packWork, func() int {
-		return int(packShare * max(1, a.waiting.Load()/int64(2*a.run)))
+		return int(packShare * max(1, a.waiting.Load()/int64(4*a.run)))
 	}).pause
 }
 

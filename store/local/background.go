@@ -33,7 +33,7 @@ const (
 // Shares of one processor, in percent. An erasure should take a minute at most.
 const (
 	packShare    = 25
-	compactShare = 50
+	compactShare = 25
 	eraseShare   = 80
 	expireShare  = 10
 	backupShare  = 25

@@ -310,7 +310,7 @@ func TestDeletedMerchantIsRemoved(t *testing.T) {
 	}
 	x.life.nudge()
 	late := []store.Mark{newVisit(x.shop, 1, 51)}
-	if err := x.Record(ctx, late); err != nil || late[0].Outcome != store.Suppressed {
+	if err := x.Record(ctx, late); err != nil || late[0].Outcome != store.Removed {
 		t.Errorf("an event that was on its way: outcome %d, %v", late[0].Outcome, err)
 	}
 	for {

@@ -267,7 +267,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 		return err
 	}
 	parts := Parts(dir)
-	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Suppressed: e.IsSuppressed,
+	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Refuses: e.Refuses,
 		Pace: func() func() { return e.background.pace(compactWork, compactShare) }}); err != nil {
 		return err
 	}

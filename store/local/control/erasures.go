@@ -146,27 +146,30 @@ func (s *state) parseSuppressed(key string, by store.ErasureID) error {
 	return nil
 }
 
-// IsSuppressed reports whether an event of this person is refused, or all events of the merchant, as it was deleted. It is called for each event.
-func (d *Data) IsSuppressed(m store.MerchantID, id *store.Identity, muid store.MUID) bool {
+// Refuses returns store.Suppressed when events of this person are refused, store.Removed when the merchant was deleted, and else 0. It is
+// called for each event.
+func (d *Data) Refuses(m store.MerchantID, id *store.Identity, muid store.MUID) store.Outcome {
 	if !d.suppressing.Load() {
-		return false
+		return 0
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if _, removed := d.state.removals[m]; removed {
-		return true
+		return store.Removed
 	}
 	of := d.state.suppressed[m]
 	if len(of) == 0 {
-		return false
+		return 0
 	}
 	for _, k := range id.Keys() {
 		if _, is := of[k]; is {
-			return true
+			return store.Suppressed
 		}
 	}
-	_, is := of[store.MUIDKey(muid)]
-	return is
+	if _, is := of[store.MUIDKey(muid)]; is {
+		return store.Suppressed
+	}
+	return 0
 }
 
 // Erasure implements store.Persons.

@@ -80,7 +80,7 @@ func (c *committer) writeGroup() error {
 		for _, p := range parts {
 			marks += p.To - p.From
 			if p.Link != nil {
-				if c.j.suppressed != nil && c.j.suppressed(codec.MerchantKey(p.Merchant).ID(), p.Link, p.Link.MUID) {
+				if c.j.refuses != nil && c.j.refuses(codec.MerchantKey(p.Merchant).ID(), p.Link, p.Link.MUID) != 0 {
 					continue // nothing is kept of the person
 				}
 				if err := makeRoom(); err != nil {
@@ -109,17 +109,17 @@ func (c *committer) writeGroup() error {
 func (c *committer) begin() *transaction {
 	a := c.arenas.get()
 	return &transaction{
-		keys:       c.j.keys,
-		clock:      c.clock,
-		version:    c.clock.next(),
-		arena:      a,
-		record:     a.record,
-		now:        c.clock.now(),
-		oldDedupe:  c.oldDedupe,
-		indexed:    c.indexed.Load(),
-		suppressed: c.j.suppressed,
-		changed:    a.changed,
-		expiresAt:  uint64(time.Now().Add(dedupeTTL).Unix()),
+		keys:      c.j.keys,
+		clock:     c.clock,
+		version:   c.clock.next(),
+		arena:     a,
+		record:    a.record,
+		now:       c.clock.now(),
+		oldDedupe: c.oldDedupe,
+		indexed:   c.indexed.Load(),
+		refuses:   c.j.refuses,
+		changed:   a.changed,
+		expiresAt: uint64(time.Now().Add(dedupeTTL).Unix()),
 	}
 }
 

@@ -110,8 +110,9 @@ type Options struct {
 	Log *slog.Logger
 	Now func() time.Time
 
-	// Suppressed reports whether marks of a person are refused; nil: none are. It is called for each mark, with its muid.
-	Suppressed func(m store.MerchantID, id *store.Identity, muid store.MUID) bool
+	// Refuses returns the outcome of a mark that is refused, because of its person or its merchant, else 0; nil: none are. It is called for
+	// each mark, with its muid.
+	Refuses func(m store.MerchantID, id *store.Identity, muid store.MUID) store.Outcome
 
 	// Pace returns the function that a compaction calls between pieces of work, to pause; nil: there are no pauses.
 	Pace func() func()
@@ -119,15 +120,15 @@ type Options struct {
 
 // Journal implements Record and Resolve of store.Events.
 type Journal struct {
-	dir        string
-	log        *log.Log
-	keys       *keyStore
-	chunks     chunks
-	lost       DamagedChunks // damage that was found in the log, each as the chunk after the last sound one
-	endsLost   bool          // the last one is at the end
-	logger     *slog.Logger
-	now        func() time.Time
-	suppressed func(m store.MerchantID, id *store.Identity, muid store.MUID) bool
+	dir      string
+	log      *log.Log
+	keys     *keyStore
+	chunks   chunks
+	lost     DamagedChunks // damage that was found in the log, each as the chunk after the last sound one
+	endsLost bool          // the last one is at the end
+	logger   *slog.Logger
+	now      func() time.Time
+	refuses  func(m store.MerchantID, id *store.Identity, muid store.MUID) store.Outcome
 
 	pace     func() func()
 	readOnly bool
@@ -159,7 +160,7 @@ func Open(dir string, opt Options) (*Journal, error) {
 	if err := os.MkdirAll(logDir(dir), 0o700); err != nil {
 		return nil, err
 	}
-	j := &Journal{dir: dir, logger: opt.Log, now: opt.Now, suppressed: opt.Suppressed, pace: opt.Pace}
+	j := &Journal{dir: dir, logger: opt.Log, now: opt.Now, refuses: opt.Refuses, pace: opt.Pace}
 	if j.pace == nil {
 		j.pace = func() func() { return func() {} }
 	}

@@ -9,7 +9,7 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Barrier returns the number of the last chunk on disk. A mark that Suppressed let pass before the call is in it or in an
+// Barrier returns the number of the last chunk on disk. A mark that Options.Refuses let pass before the call is in it or in an
 // earlier one.
 func (j *Journal) Barrier() (seq uint64) {
 	j.committer.writing.Lock()

@@ -20,7 +20,7 @@ type transaction struct {
 	oldDedupe bool // earlier versions may have remembered event_ids (prefixOldDedupe)
 	indexed   bool // all links are in the index of muids (prefixLinked)
 
-	suppressed func(store.MerchantID, *store.Identity, store.MUID) bool
+	refuses func(store.MerchantID, *store.Identity, store.MUID) store.Outcome
 
 	record  []byte   // entries (codec.AppendEntry), in the arena
 	written []stored // the chunks in it, without their bytes and positions
@@ -73,9 +73,10 @@ func (t *transaction) add(m *store.Mark) error {
 		}
 		muid, byClaim = store.MUID(l.muid), l.source != store.BySecret
 	}
-	if t.suppressed != nil && t.suppressed(m.Merchant, &m.Identity, muid) {
-		m.Outcome = store.Suppressed
-		return nil
+	if t.refuses != nil {
+		if m.Outcome = t.refuses(m.Merchant, &m.Identity, muid); m.Outcome != 0 {
+			return nil
+		}
 	}
 	if muid == "" {
 		m.Outcome = store.Unresolved

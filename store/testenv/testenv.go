@@ -49,7 +49,7 @@ func NotShort(t testing.TB, needs string) {
 func Missing(t testing.TB, what string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
-		t.Fatal("CI=true insists on every test, but ", what)
+		t.Fatal("CI=true insists on every test, but", what)
 	}
 	Skip(t, what)
 }

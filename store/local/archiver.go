@@ -241,11 +241,11 @@ func (a *archiver) forget() error {
 // errNoSpace keeps events in the journal while the disk is nearly full.
 var errNoSpace = errors.New("the disk is nearly full")
 
-// pace returns the pauses of a run. They become shorter when more than four runs wait, and with sixteen there are none: a start after a kill
-// reads what waits.
+// pace returns the pauses of a run. They become shorter when more than 32 runs wait, and with 128 there are none: a start after a kill reads
+// what waits, a third of a second for 32 runs.
 func (a *archiver) pace() func() {
 	return a.e.background.pacer(a.stop, packWork, func() int {
-		return int(packShare * max(1, a.waiting.Load()/int64(4*a.run)))
+		return int(packShare * max(1, a.waiting.Load()/int64(32*a.run)))
 	}).pause
 }
 

@@ -2479,7 +2479,7 @@ type ClientInterface interface {
 
 	// ErasePersonWithBody Erase a person
 	//
-	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -2488,7 +2488,7 @@ type ClientInterface interface {
 
 	// ErasePerson Erase a person
 	//
-	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -2903,7 +2903,7 @@ func (c *Client) ListErasures(ctx context.Context, params *ListErasuresParams, r
 
 // ErasePersonWithBody Erase a person
 //
-// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 //
 // Takes any type of body and a specified content type.
 //
@@ -2922,7 +2922,7 @@ func (c *Client) ErasePersonWithBody(ctx context.Context, contentType string, bo
 
 // ErasePerson Erase a person
 //
-// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -5234,7 +5234,7 @@ type ClientWithResponsesInterface interface {
 
 	// ErasePersonWithBodyWithResponse Erase a person
 	//
-	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5243,7 +5243,7 @@ type ClientWithResponsesInterface interface {
 
 	// ErasePersonWithResponse Erase a person
 	//
-	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -6962,7 +6962,7 @@ func (c *ClientWithResponses) ListErasuresWithResponse(ctx context.Context, para
 
 // ErasePersonWithBodyWithResponse Erase a person
 //
-// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6977,7 +6977,7 @@ func (c *ClientWithResponses) ErasePersonWithBodyWithResponse(ctx context.Contex
 
 // ErasePersonWithResponse Erase a person
 //
-// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

@@ -159,7 +159,7 @@ export interface paths {
         put?: never;
         /**
          * Erase a person
-         * @description The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+         * @description The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
          */
         post: operations["erasePerson"];
         delete?: never;

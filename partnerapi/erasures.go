@@ -46,7 +46,7 @@ func (a *api) readPerson(ctx context.Context, r *fasthttp.RequestCtx, partner st
 		}
 		named++
 		if !by.add(by.value) {
-			return in, m, id, store.Invalid(by.field, "is none")
+			return in, m, id, store.Invalid(by.field, "is not valid: no event can have it")
 		}
 	}
 	if named != 1 {

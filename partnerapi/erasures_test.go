@@ -118,7 +118,7 @@ func TestRequestsAboutAPersonRefuse(t *testing.T) {
 		p.post(uri, `{}`).invalid("merchantId", "is required")
 		p.postf(uri, `{"merchantId":%q}`, merchant).invalid("person", "must be named by exactly one of muid, email, phone, deviceId")
 		p.postf(uri, `{"merchantId":%q,"muid":"a","email":"b"}`, merchant).invalid("person", "must be named by exactly one of muid, email, phone, deviceId")
-		p.postf(uri, `{"merchantId":%q,"phone":"x"}`, merchant).invalid("phone", "is none")
+		p.postf(uri, `{"merchantId":%q,"phone":"x"}`, merchant).invalid("phone", "is not valid: no event can have it")
 		p.postf(uri, `{"merchantId":%q,"mail":"x"}`, merchant).invalid("mail", "is not a field that this request can change")
 		s.partner("Other").postf(uri, `{"merchantId":%q,"muid":"x"}`, merchant).fails(403, "FORBIDDEN", "Access denied")
 	}

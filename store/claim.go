@@ -89,6 +89,9 @@ func (c Claimable) Check(field, name string) error {
 			return Invalid(field, "must not be on %s: the service's own hosts are there", root)
 		}
 	}
+	if suffix, icann := publicsuffix.PublicSuffix(name); icann && suffix == name {
+		return Invalid(field, "must not be a public suffix")
+	}
 	if !c.AllowPrivate && !IsPublicName(name) {
 		return Invalid(field, "must have a public top-level domain, such as com or de")
 	}

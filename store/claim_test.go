@@ -100,6 +100,7 @@ func TestClaimableNames(t *testing.T) {
 		"shop.xn--p1ai":            {true, true},
 		"myshop.github.io":         {true, true}, // a suffix of the list's private section
 		"track.agency.de":          {true, true},
+		"co.uk":                    {false, false},
 		"service.co.uk":            {false, false},
 		"anything.service.co.uk":   {false, false},
 		"a.b.c.tags.service.com":   {false, false},

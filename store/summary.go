@@ -159,7 +159,7 @@ func (q *SummaryQuery) checkCost(starts []time.Time, end, upTo time.Time) error 
 	}
 	counters := 1 + int(min(end.Sub(begin), mostTime)/unit) + perPart*parts + int(min(after, mostTime)/day)
 	if cost := max(1, len(q.Merchants)) * names * counters; cost > maxSummaryCost {
-		return Invalid("bucket", "asks for too many counts: choose fewer names or merchants, a shorter range, a longer bucket, or a time zone of whole hours")
+		return Invalid("bucket", "asks for too many counts: choose fewer names or merchants, a shorter range, a longer bucket, or the time zone UTC")
 	}
 	return nil
 }

@@ -207,7 +207,7 @@ func (c merchantLimit) apply(ctx context.Context, control store.Control, log *sl
 		Limits   map[string]limitView `json:"limits"`
 	}{m.ID, map[string]limitView{
 		"eventsPerSecond": viewLimit(m.Limits.EventsPerSecond, store.DefaultEventsPerSecond),
-		"bytesPerDay":     viewLimit(m.Limits.BytesPerDay, "a share of the free disk space"),
+		"bytesPerDay":     viewLimit(m.Limits.BytesPerDay, "a share of the free space"),
 	}}, err
 }
 

@@ -191,7 +191,7 @@ func (c partnerLimit) apply(ctx context.Context, control store.Control, log *slo
 	}{p.ID, map[string]limitView{
 		"requestsPerSecond": viewLimit(p.Limits.RequestsPerSecond, store.DefaultRequestsPerSecond),
 		"writesPerMinute":   viewLimit(p.Limits.WritesPerMinute, store.DefaultWritesPerMinute),
-		"bytesPerDay":       viewLimit(p.Limits.BytesPerDay, "a share of the free disk space"),
+		"bytesPerDay":       viewLimit(p.Limits.BytesPerDay, "a share of the free space"),
 		"answerBytes":       viewLimit(p.Limits.AnswerBytes, store.DefaultAnswerBytes),
 		"feedReaders":       viewLimit(p.Limits.FeedReaders, store.DefaultFeedReaders),
 		"merchants":         viewLimit(p.Limits.Merchants, store.DefaultMerchants),

@@ -2479,7 +2479,7 @@ type ClientInterface interface {
 
 	// ErasePersonWithBody Erase a person
 	//
-	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -2488,7 +2488,7 @@ type ClientInterface interface {
 
 	// ErasePerson Erase a person
 	//
-	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -2531,7 +2531,7 @@ type ClientInterface interface {
 	//
 	// All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Buckets without events are among them; a bucket in which the range begins or ends has only the events of the range. Without `startDate` the first bucket is that of the merchants' first event, whatever the names and the tag, so charts of different names have the same axis; without `endDate` the last one is the current one.
 	//
-	// More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as hundreds of names by the days of many years: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
+	// More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as 300 names over two years in another time zone than UTC: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
 	//
 	// When visitors have made up thousands of names, a name may be in `other` although it has more events than one in `groups`: ask for the names that you need with `events`. The answer is 404 if none of the merchants has a tag yet, too.
 	//
@@ -2903,7 +2903,7 @@ func (c *Client) ListErasures(ctx context.Context, params *ListErasuresParams, r
 
 // ErasePersonWithBody Erase a person
 //
-// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 //
 // Takes any type of body and a specified content type.
 //
@@ -2922,7 +2922,7 @@ func (c *Client) ErasePersonWithBody(ctx context.Context, contentType string, bo
 
 // ErasePerson Erase a person
 //
-// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -3015,7 +3015,7 @@ func (c *Client) ReadFeed(ctx context.Context, params *ReadFeedParams, reqEditor
 //
 // All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Buckets without events are among them; a bucket in which the range begins or ends has only the events of the range. Without `startDate` the first bucket is that of the merchants' first event, whatever the names and the tag, so charts of different names have the same axis; without `endDate` the last one is the current one.
 //
-// More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as hundreds of names by the days of many years: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
+// More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as 300 names over two years in another time zone than UTC: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
 //
 // When visitors have made up thousands of names, a name may be in `other` although it has more events than one in `groups`: ask for the names that you need with `events`. The answer is 404 if none of the merchants has a tag yet, too.
 //
@@ -5234,7 +5234,7 @@ type ClientWithResponsesInterface interface {
 
 	// ErasePersonWithBodyWithResponse Erase a person
 	//
-	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5243,7 +5243,7 @@ type ClientWithResponsesInterface interface {
 
 	// ErasePersonWithResponse Erase a person
 	//
-	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+	// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5294,7 +5294,7 @@ type ClientWithResponsesInterface interface {
 	//
 	// All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Buckets without events are among them; a bucket in which the range begins or ends has only the events of the range. Without `startDate` the first bucket is that of the merchants' first event, whatever the names and the tag, so charts of different names have the same axis; without `endDate` the last one is the current one.
 	//
-	// More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as hundreds of names by the days of many years: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
+	// More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as 300 names over two years in another time zone than UTC: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
 	//
 	// When visitors have made up thousands of names, a name may be in `other` although it has more events than one in `groups`: ask for the names that you need with `events`. The answer is 404 if none of the merchants has a tag yet, too.
 	//
@@ -6962,7 +6962,7 @@ func (c *ClientWithResponses) ListErasuresWithResponse(ctx context.Context, para
 
 // ErasePersonWithBodyWithResponse Erase a person
 //
-// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6977,7 +6977,7 @@ func (c *ClientWithResponses) ErasePersonWithBodyWithResponse(ctx context.Contex
 
 // ErasePersonWithResponse Erase a person
 //
-// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+// The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7058,7 +7058,7 @@ func (c *ClientWithResponses) ReadFeedWithResponse(ctx context.Context, params *
 //
 // All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Buckets without events are among them; a bucket in which the range begins or ends has only the events of the range. Without `startDate` the first bucket is that of the merchants' first event, whatever the names and the tag, so charts of different names have the same axis; without `endDate` the last one is the current one.
 //
-// More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as hundreds of names by the days of many years: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
+// More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as 300 names over two years in another time zone than UTC: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
 //
 // When visitors have made up thousands of names, a name may be in `other` although it has more events than one in `groups`: ask for the names that you need with `events`. The answer is 404 if none of the merchants has a tag yet, too.
 //

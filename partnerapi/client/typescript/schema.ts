@@ -159,7 +159,7 @@ export interface paths {
         put?: never;
         /**
          * Erase a person
-         * @description The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, while the erasure is `pending`, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+         * @description The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
          */
         post: operations["erasePerson"];
         delete?: never;
@@ -262,7 +262,7 @@ export interface paths {
          * Count events
          * @description All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Buckets without events are among them; a bucket in which the range begins or ends has only the events of the range. Without `startDate` the first bucket is that of the merchants' first event, whatever the names and the tag, so charts of different names have the same axis; without `endDate` the last one is the current one.
          *
-         *     More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as hundreds of names by the days of many years: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
+         *     More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as 300 names over two years in another time zone than UTC: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
          *
          *     When visitors have made up thousands of names, a name may be in `other` although it has more events than one in `groups`: ask for the names that you need with `events`. The answer is 404 if none of the merchants has a tag yet, too.
          */

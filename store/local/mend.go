@@ -74,8 +74,11 @@ func (e *engine) mendArchive() error {
 	return e.verifyNow()
 }
 
-// replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile.
+// replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile, and no erasure runs: it would say that
+// it is done, though what it had removed is back.
 func (e *engine) replaceArchive() error {
+	e.life.busy.Lock()
+	defer e.life.busy.Unlock()
 	defer e.archiver.hold()()
 	e.damage.removing.Lock()
 	defer e.damage.removing.Unlock()
@@ -96,6 +99,8 @@ func (e *engine) mendKeys() error {
 	if err == nil || !errors.Is(err, codec.ErrCorrupt) {
 		return err
 	}
+	e.life.busy.Lock() // as in replaceArchive
+	defer e.life.busy.Unlock()
 	if err := e.RepeatErasures(e.opened); err != nil { // links that were removed may be back
 		return err
 	}

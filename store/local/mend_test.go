@@ -219,3 +219,47 @@ func keyOf(t *testing.T, id store.MerchantID) codec.MerchantKey {
 	}
 	return m
 }
+
+// What an erasure or a deletion has removed may be back after a repair of the archive, until its bytes are purged. So a repair waits for
+// those that run, and none that it interrupts is done before it has removed everything again.
+func TestARepairOfTheArchiveRepeatsRemovals(t *testing.T) {
+	x := newErasing(t)
+	defer func() { closeEngine(t, x.engine) }()
+	gone := x.newShop()
+	x.visit(x.shop, 20, 3)
+	x.visit(gone, 20, 3)
+	archiveAll(t, x.engine)
+	var err error
+	replaced := make(chan struct{})
+	x.life.busy.Lock()
+	x.opt.broken = func(m store.MerchantID) error {
+		if m != "" {
+			return nil
+		}
+		go func() {
+			err = x.replaceArchive()
+			close(replaced)
+		}()
+		select {
+		case <-replaced:
+			t.Error("the archive was replaced while an erasure ran")
+		case <-time.After(200 * time.Millisecond):
+		}
+		return errors.New("the files cannot be purged") // for longer than this test takes
+	}
+	era := x.erase(byMUID(3), false)
+	if _, err := x.DeleteMerchant(ctx, gone); err != nil {
+		t.Fatal(err)
+	}
+	x.life.busy.Unlock()
+	<-replaced
+	if err != nil {
+		t.Fatal(err)
+	}
+	if era, err = x.Erasure(ctx, era.ID); err != nil || era.State != store.ErasureRemoving {
+		t.Errorf("the erasure is %s, %v", era.State, err)
+	}
+	if all, err := x.Removals(ctx); err != nil || len(all) != 1 || all[0].State != store.ErasureRemoving {
+		t.Errorf("deletions: %+v, %v", all, err)
+	}
+}

@@ -18,7 +18,7 @@ import (
 // damageBlockWith changes two bits of the table that has this text, beside it. Badger has the file open.
 func damageTableOf(t *testing.T, dir string, text []byte) {
 	t.Helper()
-	tables, err := filepath.Glob(filepath.Join(dir, "g*", "*.sst"))
+	tables, err := filepath.Glob(filepath.Join(dir, "*", "*.sst"))
 	if err != nil {
 		t.Fatal(err)
 	}

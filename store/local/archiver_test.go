@@ -29,7 +29,6 @@ func archiveAll(t *testing.T, e *engine) {
 	if n := chunks(t, e.journal); n != 0 {
 		t.Fatalf("%d chunks are left in the journal", n)
 	}
-	until(t, "tables are merged", func() bool { return !e.archiver.reclaiming.Load() })
 }
 
 // chunks returns how many chunks a journal has.

@@ -250,6 +250,7 @@ func TestHiddenEventsAreNotMissing(t *testing.T) {
 	defer func() { closeEngine(t, e) }()
 	record(t, e, m, 500)
 	archiveAll(t, e)
+	until(t, "tables are merged", func() bool { return !e.archiver.reclaiming.Load() })
 	key := keyOf(t, m)
 	first := true
 	if _, err := e.archive.Rewrite(ctx, key, codec.Position{}, endOfTime, func(archive.Event) bool {

@@ -184,8 +184,10 @@ func bucketOf(e locatedEvent) bucket {
 }
 
 // eachEvent calls use with each event of the merchants that is compared: those of the index, then those of the journal. No
-// events may move to the archive meanwhile.
+// events may move to the archive meanwhile. Damage was reported before. If there is more now, nothing may be set aside as missing: it
+// may only be hidden.
 func (c *comparison) eachEvent(compare func(e locatedEvent, indexed bool)) error {
+	var more error
 	use := func(e locatedEvent, indexed bool) {
 		if e.key.Time >= c.indexed[e.m].keptFrom {
 			compare(e, indexed)
@@ -216,12 +218,16 @@ func (c *comparison) eachEvent(compare func(e locatedEvent, indexed bool)) error
 					}
 				}
 				return nil
-			}, func(archive.Damage) {}); err != nil && c.ctx.Err() != nil {
+			}, func(d archive.Damage) {
+				if !slices.ContainsFunc(c.verifier.blocks, func(known archive.Damage) bool { return known.Merchant == d.Merchant && known.Last == d.Last }) {
+					more = d.Err
+				}
+			}); err != nil && (c.ctx.Err() != nil || c.missing != nil) {
 				return err
 			}
 		}
 	}
-	return c.journal.Since(boundary, func(events []codec.Event, last uint64) error {
+	if err := c.journal.Since(boundary, func(events []codec.Event, last uint64) error {
 		for i := range events {
 			e := &events[i]
 			if s := wanted[e.Merchant]; s != nil && last <= c.upTo {
@@ -229,7 +235,14 @@ func (c *comparison) eachEvent(compare func(e locatedEvent, indexed bool)) error
 			}
 		}
 		return c.ctx.Err()
-	}, func(journal.DamagedChunk) {})
+	}, func(d journal.DamagedChunk) {
+		if known := c.chunks[d.Seq]; known == nil || known.damage == nil {
+			more = d.Err
+		}
+	}); err != nil || c.missing == nil {
+		return err
+	}
+	return more
 }
 
 // maxListed is how many findings of each kind are reported one by one. The others are one finding, with the sum of their events.

@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/archive"
 	"mtagd/store/local/backup"
 	"mtagd/store/local/badgerdb"
+	"mtagd/store/local/codec"
 	"mtagd/store/local/rank"
 )
 
@@ -239,4 +241,39 @@ func TestACutOffErasureIsNoDamage(t *testing.T) {
 	}
 	x.life.busy.Unlock()
 	closeEngine(t, x.engine)
+}
+
+// What a verification cannot read when it looks a second time is not missing.
+func TestHiddenEventsAreNotMissing(t *testing.T) {
+	dir, m := t.TempDir(), store.NewMerchantID()
+	e := open(t, dir)
+	defer func() { closeEngine(t, e) }()
+	record(t, e, m, 500)
+	archiveAll(t, e)
+	until(t, "tables are merged", func() bool { return !e.archiver.reclaiming.Load() })
+	key := keyOf(t, m)
+	first := true
+	if _, err := e.archive.Rewrite(ctx, key, codec.Position{}, endOfTime, func(archive.Event) bool {
+		was := first
+		first = false
+		return !was // one event is missing indeed
+	}, func(archive.Damage) {}, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	x := e.index.use()
+	defer x.users.Done()
+	v := verifier{Verification: store.Verification{Found: func(store.Finding) {}, Read: func(store.Part, uint64, uint64) {}}, ctx: ctx,
+		control: e.Data, journal: e.journal, archive: e.archive, index: x.Index, damage: e.damage, hold: e.archiver.hold,
+		removing: &e.damage.removing, now: e.opt.Now(),
+		missing: func(keys map[codec.MerchantKey][]rank.Key) error {
+			t.Errorf("%d events are set aside as missing", len(keys[key]))
+			return nil
+		},
+		unchanged: func(codec.MerchantKey) bool { // after everything was read once
+			damageTableOf(t, filepath.Join(dir, "archive"), append([]byte{'B'}, key[:]...))
+			return true
+		}}
+	if err := v.verify(); err == nil {
+		t.Error("the verification does not fail")
+	}
 }

@@ -70,12 +70,16 @@ func (e *engine) mendArchive() error {
 		return err
 	}
 	e.life.nudge()
-	e.opt.Log.Info("archive/ was replaced by what can be read of it. All data is verified now")
-	return e.verifyNow()
+	e.opt.Log.Info("archive/ was replaced by what can be read of it")
+	_ = e.shorts.note(codec.MerchantKey{}, errors.New("a part of archive/ may be lost")) // settleShorts finds out, and tries until it has
+	return nil
 }
 
-// replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile.
+// replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile, and no erasure runs: it would say that
+// it is done, though what it had removed is back.
 func (e *engine) replaceArchive() error {
+	e.life.busy.Lock()
+	defer e.life.busy.Unlock()
 	defer e.archiver.hold()()
 	e.damage.removing.Lock()
 	defer e.damage.removing.Unlock()
@@ -96,6 +100,8 @@ func (e *engine) mendKeys() error {
 	if err == nil || !errors.Is(err, codec.ErrCorrupt) {
 		return err
 	}
+	e.life.busy.Lock() // as in replaceArchive
+	defer e.life.busy.Unlock()
 	if err := e.RepeatErasures(e.opened); err != nil { // links that were removed may be back
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 // damageBlockWith changes two bits of the table that has this text, beside it. Badger has the file open.
 func damageTableOf(t *testing.T, dir string, text []byte) {
 	t.Helper()
-	tables, err := filepath.Glob(filepath.Join(dir, "g*", "*.sst"))
+	tables, err := filepath.Glob(filepath.Join(dir, "*", "*.sst"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,6 +75,7 @@ func TestDamageOfTheArchiveNeedsNoRestart(t *testing.T) {
 		}
 		archiveAll(t, e)
 	}
+	until(t, "tables are merged", func() bool { return !e.archiver.reclaiming.Load() }) // a merge could replace the damaged table
 	key, other := keyOf(t, shops[0]), shops[1]
 	want := everything(t, e, other)[0].Total
 	release := e.archiver.hold() // nothing is mended yet
@@ -218,4 +219,49 @@ func keyOf(t *testing.T, id store.MerchantID) codec.MerchantKey {
 		t.Fatal(err)
 	}
 	return m
+}
+
+// What an erasure or a deletion has removed may be back after a repair of the archive, until its bytes are purged. So a repair waits for
+// those that run, and none that it interrupts is done before it has removed everything again.
+func TestARepairOfTheArchiveRepeatsRemovals(t *testing.T) {
+	x := newErasing(t)
+	defer func() { closeEngine(t, x.engine) }()
+	gone := x.newShop()
+	x.visit(x.shop, 20, 3)
+	x.visit(gone, 20, 3)
+	archiveAll(t, x.engine)
+	var err error
+	begun, replaced := false, make(chan struct{})
+	x.life.busy.Lock()
+	x.opt.broken = func(m store.MerchantID) error {
+		if m != "" || begun {
+			return nil
+		}
+		begun = true
+		go func() {
+			err = x.replaceArchive()
+			close(replaced)
+		}()
+		select {
+		case <-replaced:
+			t.Error("the archive was replaced while an erasure ran")
+		case <-time.After(200 * time.Millisecond):
+		}
+		return errors.New("the files cannot be purged") // for longer than this test takes
+	}
+	era := x.erase(byMUID(3), false)
+	if _, err := x.DeleteMerchant(ctx, gone); err != nil {
+		t.Fatal(err)
+	}
+	x.life.busy.Unlock()
+	<-replaced
+	if err != nil {
+		t.Fatal(err)
+	}
+	if era, err = x.Erasure(ctx, era.ID); err != nil || era.State != store.ErasureRemoving {
+		t.Errorf("the erasure is %s, %v", era.State, err)
+	}
+	if all, err := x.Removals(ctx); err != nil || len(all) != 1 || all[0].State != store.ErasureRemoving {
+		t.Errorf("deletions: %+v, %v", all, err)
+	}
 }

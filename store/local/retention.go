@@ -135,7 +135,7 @@ func (l *life) expireKnown(ctx context.Context, m codec.MerchantKey, from int64)
 }
 
 // rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions. It takes long. So
-// it makes many small changes, and runs new erasures in between.
+// it makes many small changes, and runs new erasures in between. The caller holds busy.
 func (l *life) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, last codec.Position, from int64) (events uint64, err error) {
 	pace := l.e.background.pace(expireWork, expireShare)
 	for more := true; more && err == nil; {
@@ -152,7 +152,9 @@ func (l *life) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, la
 				l.log.Error("an erasure cannot be finished now, and is tried again", "error", err)
 			}
 		}
+		l.busy.Unlock() // whatever waits for this goes first: a repair
 		pace()
+		l.busy.Lock()
 	}
 	return events, err
 }

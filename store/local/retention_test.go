@@ -1,6 +1,7 @@
 package local
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -132,7 +133,10 @@ func TestRetentionRemovesEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := x.life.rewriteBefore(ctx, m, codec.Position{}, endOfTime, x.keptFrom(x.shop.ID)); err != nil {
+	if err := x.life.do(ctx, func(ctx context.Context) error {
+		_, err := x.life.rewriteBefore(ctx, m, codec.Position{}, endOfTime, x.keptFrom(x.shop.ID))
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	findNothing(t, x.engine)

@@ -57,11 +57,21 @@ func (d *Data) UpdateErasures(ctx context.Context, ids []store.ErasureID, update
 	})
 }
 
-// RepeatErasures has all erasures done again, because older events may be back.
+// RepeatErasures has all erasures, and the deletions that are not done, done again, because older events may be back.
 func (d *Data) RepeatErasures(ctx context.Context) error {
 	d.mu.RLock()
 	ids := slices.Collect(maps.Keys(d.state.erasures))
+	deletions := slices.Collect(maps.Values(d.state.removals))
 	d.mu.RUnlock()
+	deletions = slices.DeleteFunc(deletions, func(r store.Removal) bool { return r.State != store.ErasurePurging })
+	for i := range deletions {
+		deletions[i].State = store.ErasureRemoving
+	}
+	if len(deletions) > 0 {
+		if err := d.SaveRemovals(ctx, deletions); err != nil {
+			return err
+		}
+	}
 	for part := range slices.Chunk(ids, 1000) {
 		if err := d.UpdateErasures(ctx, part, func(e *store.Erasure) []store.IdentityKey {
 			if e.State != store.ErasurePending {

@@ -155,7 +155,7 @@ func (q *SummaryQuery) checkCost(starts []time.Time, end, upTo time.Time) error 
 	}
 	names := max(1, len(q.Names))
 	if q.By == GroupByName && q.Names == nil {
-		names = MaxSummaryGroups
+		names = MaxSummaryGroups / 2 // most merchants have fewer
 	}
 	counters := 1 + int(min(end.Sub(begin), mostTime)/unit) + perPart*parts + int(min(after, mostTime)/day)
 	if cost := max(1, len(q.Merchants)) * names * counters; cost > maxSummaryCost {

@@ -268,7 +268,8 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	parts := Parts(dir)
 	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Refuses: e.Refuses,
-		Pace: func() func() { return e.background.pace(compactWork, compactShare) }}); err != nil {
+		Rebuilding: func() error { return e.RepeatErasures(e.opened) },
+		Pace:       func() func() { return e.background.pace(compactWork, compactShare) }}); err != nil {
 		return err
 	}
 	if e.archive, err = e.openArchive(); err != nil {

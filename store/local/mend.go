@@ -27,7 +27,8 @@ import (
 
 const (
 	mendInterval = 200 * time.Millisecond // between two looks for damage
-	mendRetry    = 5 * time.Second        // after a failure
+	mendRetry    = 5 * time.Second        // after a failure, doubled after each further one
+	mendRarest   = 10 * time.Minute
 )
 
 // mendTables looks for damage that reads have met, until the engine closes.
@@ -37,20 +38,22 @@ func (e *engine) mendTables() {
 			e.opt.Log.Error("the check after the last stop has found damage", "error", err)
 		}
 	}
-	wait := mendInterval
+	wait, retry := mendInterval, mendRetry
 	for {
 		select {
 		case <-time.After(wait):
 		case <-e.opened.Done():
 			return
 		}
+		if wait == mendInterval {
+			retry = mendRetry
+		}
 		wait = mendInterval
 		for _, mend := range []func() error{e.mendArchive, e.mendKeys, e.settleShorts} {
 			if err := mend(); err != nil && e.opened.Err() == nil {
 				e.opt.Log.Error("damage cannot be mended now, and what needs it is not answered", "error", err)
-				wait = mendRetry
-				if archive.IsBusy(err) || errors.Is(err, journal.ErrCopied) {
-					wait = time.Second
+				if wait = time.Second; !archive.IsBusy(err) && !errors.Is(err, journal.ErrCopied) {
+					wait, retry = retry, min(2*retry, mendRarest)
 				}
 			}
 		}

@@ -114,6 +114,10 @@ type Options struct {
 	// each mark, with its muid.
 	Refuses func(m store.MerchantID, id *store.Identity, muid store.MUID) store.Outcome
 
+	// Rebuilding is called when damaged links and event_ids were rebuilt, before that counts: what was removed may be back; nil: nothing is
+	// called.
+	Rebuilding func() error
+
 	// Pace returns the function that a compaction calls between pieces of work, to pause; nil: there are no pauses.
 	Pace func() func()
 }
@@ -173,7 +177,7 @@ func Open(dir string, opt Options) (*Journal, error) {
 			return nil, errors.Join(fmt.Errorf("open %s: keys/ is missing: the links and event_ids are in it. Nothing was changed", dir), j.log.Close())
 		}
 	}
-	if j.keys, err = openKeys(keysDir(dir), opt.Log); err != nil {
+	if j.keys, err = openKeys(keysDir(dir), opt.Log, opt.Rebuilding); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), j.log.Close())
 	}
 	if err := errors.Join(j.replay(), durable.SyncPath(dir)); err != nil {

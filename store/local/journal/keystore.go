@@ -37,8 +37,8 @@ type keyStore struct {
 	flushing entries      // what is being written to the database, or could not be written to it; recent is newer
 }
 
-// openKeys opens or creates the database in dir. A damaged one is rebuilt.
-func openKeys(dir string, logger *slog.Logger) (*keyStore, error) {
+// openKeys opens or creates the database in dir. A damaged one is rebuilt; before that counts, rebuilding is called, if it is not nil.
+func openKeys(dir string, logger *slog.Logger, rebuilding func() error) (*keyStore, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) { // a kill has come at the end of rebuildKeys, or it is a new one
 		if err := os.Rename(dir+".part", dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
@@ -49,7 +49,7 @@ func openKeys(dir string, logger *slog.Logger) (*keyStore, error) {
 	}
 	k, err := tryKeys(dir, logger)
 	if errors.Is(err, codec.ErrCorrupt) {
-		if err := rebuildKeys(dir, logger, err); err != nil {
+		if err := rebuildKeys(dir, logger, err, rebuilding); err != nil {
 			return nil, err
 		}
 		k, err = tryKeys(dir, logger)
@@ -76,7 +76,7 @@ func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage
 	if err := os.RemoveAll(part); err != nil {
 		return err
 	}
-	keys, err := openKeys(part, logger)
+	keys, err := openKeys(part, logger, nil)
 	if err != nil {
 		return err
 	}
@@ -88,10 +88,15 @@ func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage
 }
 
 // rebuildKeys replaces a damaged database by one of what can be read of it. A kill before the end leaves the damaged one.
-func rebuildKeys(dir string, logger *slog.Logger, damage error) error {
+func rebuildKeys(dir string, logger *slog.Logger, damage error, rebuilding func() error) error {
 	part := dir + ".part"
 	if err := copyKeys(context.Background(), dir, part, logger, damage); err != nil {
 		return err
+	}
+	if rebuilding != nil {
+		if err := rebuilding(); err != nil {
+			return err
+		}
 	}
 	old := dir + ".damaged"
 	if err := os.RemoveAll(old); err != nil {

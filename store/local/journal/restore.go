@@ -33,7 +33,7 @@ func Create(dir string, logger *slog.Logger) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys, err := openKeys(keysDir(dir), logger)
+	keys, err := openKeys(keysDir(dir), logger, nil)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}

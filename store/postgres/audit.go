@@ -44,7 +44,7 @@ func (e *engine) dropAudit(ctx context.Context) error {
 	// has not been full.
 	var last, span int
 	if err := e.pool.QueryRow(ctx, "SELECT coalesce(max(id), 0), coalesce(max(id) - min(id), 0) FROM audit").Scan(&last, &span); err != nil ||
-		span < min(limits.Partners, limits.Operators) || last-e.auditDropped < limits.Partners/100 && e.auditFull.Load() == nil {
+		e.auditFull.Load() == nil && (span < min(limits.Partners, limits.Operators) || last-e.auditDropped < limits.Partners/100) {
 		return err
 	}
 	var before, young time.Time

@@ -49,7 +49,7 @@ type Runner struct {
 
 // Run attempts all erasures and deletions that are due. The erasures of a deleted merchant are done with its deletion.
 func (r *Runner) Run(ctx context.Context) error {
-	w, err := r.begin(ctx)
+	w, err := r.begin(ctx, 0)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (r *Runner) Run(ctx context.Context) error {
 
 // Expire attempts to remove what is past the retention of some merchants: all of those that do not keep their events for ever.
 func (r *Runner) Expire(ctx context.Context, merchants []store.MerchantID) error {
-	w, err := r.begin(ctx)
+	w, err := r.begin(ctx, len(merchants))
 	if err != nil {
 		return err
 	}
@@ -158,16 +158,17 @@ type round struct {
 // maxErrors is how many errors of a round are logged: all merchants may have the same one.
 const maxErrors = 10
 
-func (r *Runner) begin(ctx context.Context) (w *round, err error) {
+// begin begins a round that also looks at so many merchants. Without tasks and merchants it does not ask for the time.
+func (r *Runner) begin(ctx context.Context, merchants int) (w *round, err error) {
 	w = &round{Runner: r, ctx: ctx}
 	if w.erasures, w.removals, err = r.Engine.Tasks(ctx); err != nil {
 		return nil, err
 	}
-	if w.now, err = r.Engine.Time(ctx); err != nil {
-		return nil, err
-	}
 	r.Metrics.set(w.erasures, w.removals)
-	return w, nil
+	if len(w.erasures)+len(w.removals)+merchants > 0 {
+		w.now, err = r.Engine.Time(ctx)
+	}
+	return w, err
 }
 
 // batch are removals that one attempt is for.

@@ -88,7 +88,7 @@ func TestThereAndBack(t *testing.T) {
 	must(back.Verify(t.Context(), store.Verification{Found: func(f store.Finding) { t.Errorf("verify: %+v", f) }, Read: func(store.Part, uint64, uint64) {}}))
 	mark := s.mark(0)
 	mark.Merchant, mark.Tag = gone.ID, gone.Tags[0].ID
-	if mark := []store.Mark{mark}; back.Record(t.Context(), mark) != nil || mark[0].Outcome != store.Suppressed {
+	if mark := []store.Mark{mark}; back.Record(t.Context(), mark) != nil || mark[0].Outcome != store.Removed {
 		t.Errorf("an event for a merchant that was deleted has outcome %d", mark[0].Outcome)
 	}
 	s.Engine, s.merchants = back, all

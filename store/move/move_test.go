@@ -251,7 +251,7 @@ func (s *shop) expectDuplicates(e store.Engine, n int) {
 		s.Fatal(err)
 	}
 	for i := range marks[:n] {
-		if got := marks[i].Outcome; got != store.Duplicate && got != store.Suppressed && got != store.Unresolved {
+		if got := marks[i].Outcome; got != store.Duplicate && got != store.Suppressed && got != store.Removed && got != store.Unresolved {
 			s.Fatalf("mark %d has outcome %d after the move, want Duplicate", i, got)
 		}
 	}

@@ -32,15 +32,17 @@
 //
 // # Memory and space
 //
-// A memtable takes about 5 MB; there are at most three. Badger writes to memory maps, where a full disk ends the process. So
-// Commit, Flush, and Compact first look at the free space (space.go).
+// A memtable of the last part takes about 5 MB; there are at most three. Those of sealed parts are small. Badger writes to memory maps, where a full disk ends the process. So
+// Commit, Flush, Compact and Merge first look at the free space (space.go).
 //
 // Files in reading order:
 //
 //	badgerdb.go  DB: open, commit, flush, close
-//	txn.go       reads
-//	compact.go   writes a new generation
+//	part.go      a part: opens and closes it, and removes it after its last reader
+//	txn.go       reads of one part, checked
+//	iterator.go  reads of all parts
 //	runs.go      finds a key in the tables
+//	compact.go   Compact and Merge
 //	table.go     the files of tables, and the blocks in them
 //	list.go      the other files
 //	space.go     free space
@@ -68,7 +70,7 @@ import (
 
 const (
 	memTable    = 4 << 20
-	oldMemTable = 16 << 20 // of versions that had no generations
+	oldMemTable = 16 << 20 // of versions that had no list of tables
 	tableBytes  = 2 << 20  // of Compact
 	// Nothing is written to a sealed part, but Badger makes a memtable for each.
 	sealedMemTable = 64 << 10

@@ -136,10 +136,7 @@ func TestPartsThatAreMissing(t *testing.T) {
 	}
 
 	work := copied(t, dir)
-	list := filepath.Join(work, "g3", listName)
-	b, err := os.ReadFile(list)
-	check(t, err)
-	check(t, os.WriteFile(list, bytes.ToUpper(b), 0o600))
+	damageList(t, filepath.Join(work, "g3"))
 	d := open(t, work)
 	for range 2 {
 		if found, err := everything(d, false); err != nil || !maps.Equal(found, m.live) {
@@ -218,6 +215,13 @@ func TestTheLastPartIsMissing(t *testing.T) {
 	}
 }
 
+func damageList(t *testing.T, part string) {
+	t.Helper()
+	path := filepath.Join(part, listName)
+	b, err := os.ReadFile(path)
+	check(t, errors.Join(err, os.WriteFile(path, bytes.ToUpper(b), 0o600)))
+}
+
 // A kill leaves parts that count no longer, or do not count yet, and the list of the last part is damaged: they still do not count.
 func TestADamagedListBesideOtherParts(t *testing.T) {
 	dir := t.TempDir()
@@ -236,15 +240,11 @@ func TestADamagedListBesideOtherParts(t *testing.T) {
 			check(t, os.CopyFS(filepath.Join(to, name), os.DirFS(filepath.Join(from, name))))
 		}
 	}
-	damageList := func(part string) {
-		b, err := os.ReadFile(filepath.Join(part, listName))
-		check(t, errors.Join(err, os.WriteFile(filepath.Join(part, listName), bytes.ToUpper(b), 0o600)))
-	}
 	early, late := copied(t, before), copied(t, after)
 	add(early, after, "s4")
-	damageList(filepath.Join(early, "g3"))
+	damageList(t, filepath.Join(early, "g3"))
 	add(late, before, "s2", "s3")
-	damageList(filepath.Join(late, "g4"))
+	damageList(t, filepath.Join(late, "g4"))
 	for _, work := range []string{early, late} {
 		d := open(t, work)
 		for range 2 {

@@ -24,6 +24,7 @@ type Txn struct {
 	version     uint64
 	met         *met
 	buf         buffer
+	first       firstEntry
 	bad         error // the first damage
 }
 
@@ -124,8 +125,9 @@ func (t *Txn) entry(i int, key []byte) (e entry, known bool, err error) {
 // version of t must be that of a Flush. It costs a fraction of an iterator, which Badger seeks in every table. Key and value are valid until
 // the next call.
 func (t *Txn) First(from, prefix []byte) (key, value []byte, found bool, err error) {
+	best := &t.first // its memory is used again
 	for {
-		best := firstEntry{upTo: t.version}
+		best.upTo, best.known = t.version, false
 		for _, h := range t.parts {
 			if err := best.look(h.tables.Load(), from); err != nil {
 				return nil, nil, false, t.found(err)

@@ -1,0 +1,206 @@
+package journal
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// Records that a start finds in the log have what was not flushed: links, event_ids and chunks.
+func TestAKillLosesNothing(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir)
+	m := store.NewMerchantID()
+	mark := newMark(m, "Purchase", 0, []byte("{}"))
+	mark.DedupeID = "order-1"
+	mark.Identity.Add(store.Email, "ann@example.com")
+	if err := j.Record(ctx, []store.Mark{mark}); err != nil {
+		t.Fatal(err)
+	}
+	killed := t.TempDir()
+	if err := os.CopyFS(killed, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	closeJournal(t, j)
+	j = open(t, killed)
+	defer closeJournal(t, j)
+	if n := len(since(t, j, 0)); n != 1 {
+		t.Errorf("%d events, want 1", n)
+	}
+	var ann store.Identity
+	ann.Add(store.Email, "ann@example.com")
+	if muid, err := j.Resolve(ctx, m, ann); muid != "u-1" || err != nil {
+		t.Errorf("the link leads to %q, %v", muid, err)
+	}
+	again := []store.Mark{mark}
+	if err := j.Record(ctx, again); err != nil || again[0].Outcome != store.Duplicate {
+		t.Errorf("the same event_id again: %d, %v", again[0].Outcome, err)
+	}
+}
+
+// Chunks that do not fit into memory are read from the log.
+func TestChunksAreReadFromTheLog(t *testing.T) {
+	j := open(t, t.TempDir())
+	defer closeJournal(t, j)
+	m := store.NewMerchantID()
+	for range 5 {
+		record(t, j, m, 300)
+	}
+	want := since(t, j, 0)
+	j.chunks.mu.Lock()
+	j.chunks.held += maxHeld
+	j.chunks.mu.Unlock()
+	record(t, j, m, 300)
+	j.chunks.mu.RLock()
+	onDisk := j.chunks.onDisk
+	j.chunks.mu.RUnlock()
+	if onDisk == 0 {
+		t.Fatal("all chunks are in memory")
+	}
+	got := since(t, j, 0)
+	if len(got) != len(want)+300 {
+		t.Errorf("%d events, want %d", len(got), len(want)+300)
+	}
+	for i := range want {
+		if !same(want[i], got[i]) {
+			t.Fatalf("event %d is another one", i)
+		}
+	}
+	for n, e := range got {
+		if err := j.Read(ctx, []Wanted{{e.Position, n}}, func(int, Event) {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A damaged record costs its own events: those before and after it are served, and the loss is reported.
+func TestADamagedRecord(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir)
+	m := store.NewMerchantID()
+	for i := range 3 {
+		if err := j.Record(ctx, []store.Mark{newMark(m, "Page", i, []byte(`{"number":"`+string(rune('a'+i))+`"}`))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closeJournal(t, j)
+	changed := false
+	logs, err := filepath.Glob(filepath.Join(logDir(dir), "*.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range logs {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range b {
+			if string(b[i:min(len(b), i+11)]) == `"number":"b` {
+				b[i+10] ^= 5 // one bit would be corrected
+				changed = true
+			}
+		}
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !changed {
+		t.Fatal("the event is in no file")
+	}
+	opened, err := Open(dir, Options{Log: quiet, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j = start(t, opened)
+	defer closeJournal(t, j)
+	events, damaged := 0, 0
+	if err := j.Since(0, func(e []codec.Event, _ uint64) error { events += len(e); return nil }, func(DamagedChunk) { damaged++ }); err != nil {
+		t.Fatal(err)
+	}
+	if events != 2 || damaged != 1 {
+		t.Errorf("%d events and %d damaged chunks, want 2 and 1", events, damaged)
+	}
+}
+
+// A record is kept as long as its links are not in the database, also when its chunks are forgotten.
+func TestALinkOutlivesItsChunk(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir)
+	m := store.NewMerchantID()
+	mark := newMark(m, "Login", 0, []byte("{}"))
+	mark.Identity.Add(store.Email, "ann@example.com")
+	if err := j.Record(ctx, []store.Mark{mark}); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Forget(j.Committed()); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.log.Roll(); err != nil {
+		t.Fatal(err)
+	}
+	record(t, j, m, 1)
+	if err := j.trim(); err != nil {
+		t.Fatal(err)
+	}
+	killed := t.TempDir()
+	if err := os.CopyFS(killed, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	closeJournal(t, j)
+	j = open(t, killed)
+	defer closeJournal(t, j)
+	var ann store.Identity
+	ann.Add(store.Email, "ann@example.com")
+	if muid, err := j.Resolve(ctx, m, ann); muid != "u-1" || err != nil {
+		t.Errorf("the link leads to %q, %v", muid, err)
+	}
+}
+
+// A link that was flushed counts, though the record that made it is damaged, and an earlier record has another one.
+func TestAnOldLinkBeforeDamage(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir)
+	m := store.NewMerchantID()
+	for _, muid := range []store.MUID{"muid-aaaa", "muid-bbbb"} {
+		mark := newMark(m, "Login", 0, []byte("{}"))
+		mark.Identity = store.Identity{MUID: muid}
+		mark.Identity.Add(store.Email, "ann@example.com")
+		if err := j.Record(ctx, []store.Mark{mark}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	record(t, j, m, 1)
+	closeJournal(t, j)
+	logs, err := filepath.Glob(filepath.Join(logDir(dir), "*.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range logs {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := bytes.Index(b, []byte("muid-bbbb")); at >= 0 {
+			b[at] ^= 5
+			if err := os.WriteFile(path, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	j = open(t, dir)
+	defer closeJournal(t, j)
+	if len(j.lost) == 0 {
+		t.Error("nothing is damaged")
+	}
+	var ann store.Identity
+	ann.Add(store.Email, "ann@example.com")
+	if muid, err := j.Resolve(ctx, m, ann); muid != "muid-bbbb" || err != nil {
+		t.Errorf("the link leads to %q, %v", muid, err)
+	}
+}

@@ -398,6 +398,9 @@ func TestDrillOneWrongBit(t *testing.T) {
 	for _, path := range files {
 		b, err := os.ReadFile(path)
 		check(t, err)
+		if len(b) == 0 { // copied before its first write
+			continue
+		}
 		for range 4 {
 			places = append(places, place{path, r.IntN(len(b))})
 		}

@@ -190,6 +190,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	e.opened, e.close = context.WithCancel(context.Background())
 	e.background = newBackground(e.opened, opt.archiveRun > 0)
 	e.life = newLife(e, opt.Log)
+	data.Removing = e.life.nudge
 	if opt.Retention != 0 {
 		if err := data.SetDefaultRetention(e.opened, opt.Retention); err != nil {
 			return nil, errors.Join(err, data.Close())

@@ -47,6 +47,7 @@ func (d *Data) BeginSession(ctx context.Context, id store.KeyID) (s store.Sessio
 
 // Link implements store.Control.
 func (d *Data) Link(ctx context.Context, text store.SessionText) (link store.Session, err error) {
+	ctx = store.WithPartner(ctx, "console links") // anybody may ask: these calls take turns with partners, as one of them
 	err = d.view(ctx, func(s *State, now time.Time) error {
 		link, err = s.link(text, now)
 		return err

@@ -128,22 +128,6 @@ func (e driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.
 	return entries, err
 }
 
-// noteKeyUse tidies once in store.KeyUseDelay, until Close, which does it once more.
-func (e *engine) noteKeyUse() {
-	tick := time.NewTicker(store.KeyUseDelay)
-	defer tick.Stop()
-	for {
-		select {
-		case <-e.opened.Done():
-			return
-		case <-tick.C:
-			if err := e.tidy(e.opened); err != nil && e.opened.Err() == nil {
-				e.log.Error("it cannot be stored when API keys and sessions were last used, and old rows cannot be deleted", "error", err)
-			}
-		}
-	}
-}
-
 // tidy stores when keys and sessions were last used here, and deletes what is too old to be needed. It uses the server's clock: what is
 // deleted is older than any difference between clocks.
 func (e *engine) tidy(ctx context.Context) error {

@@ -230,7 +230,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	}
 	e.running.Go(e.follow)
 	e.running.Go(e.commitGroups)
-	e.running.Go(e.noteKeyUse)
+	e.running.Go(func() { e.KeepTidy(e.opened, e.tidy) })
 	e.running.Go(e.foldAlways)
 	e.running.Go(e.watchSpace)
 	e.running.Go(e.live)

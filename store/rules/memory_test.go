@@ -3,7 +3,9 @@ package rules
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -40,16 +42,23 @@ type memory struct {
 
 	now  func() time.Time
 	data *Data
+
+	// The data of another machine, which applies what is new now and then: the last version of each record.
+	other   *Data
+	news    []Record
+	changes int
 }
 
 func (m *memory) open(t *testing.T, now func() time.Time) store.Engine {
 	t.Helper()
-	m.now = now
-	s, err := m.load()
-	if err != nil {
-		t.Fatal(err)
+	m.now, m.news = now, nil
+	for _, d := range []**Data{&m.data, &m.other} {
+		s, err := m.load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		*d = New(m, s, slog.New(slog.DiscardHandler))
 	}
-	m.data = New(m, s, slog.New(slog.DiscardHandler))
 	return engine{Data: m.data, memory: m}
 }
 
@@ -71,10 +80,49 @@ func (m *memory) verify(wrong func(kind, key, problem string)) error {
 	}
 	New(m, s, slog.New(slog.DiscardHandler))
 	s.Compare(wrong)
-	if d := Difference(m.data, s); d != "" {
-		wrong("memory", "", d)
+	if err := m.follow(); err != nil {
+		return err
+	}
+	for name, d := range map[string]*Data{"memory": m.data, "memory of another machine": m.other} {
+		if diff := Difference(d, s); diff != "" {
+			wrong(name, "", diff)
+		}
+	}
+	for host := range m.hosts() {
+		a, b := m.data.dir, m.other.dir
+		x, y := byID(a.TagsOn(host)), byID(b.TagsOn(host))
+		if !reflect.DeepEqual(x, y) || a.KnowsHost(host) != b.KnowsHost(host) {
+			wrong("directory of another machine", host, fmt.Sprintf("has %+v, want %+v", y, x))
+		}
 	}
 	return nil
+}
+
+func byID(tags []store.Tag) map[store.TagID]store.Tag {
+	all := map[store.TagID]store.Tag{}
+	for _, t := range tags {
+		all[t.ID] = t
+	}
+	return all
+}
+
+// hosts returns all hosts of tags, and tracking domains.
+func (m *memory) hosts() map[string]bool {
+	all := map[string]bool{"": true}
+	for _, t := range m.data.state.tags {
+		all[m.data.state.complete(t).Host] = true
+	}
+	for host := range m.data.state.tracking {
+		all[host] = true
+	}
+	return all
+}
+
+// follow lets the other machine apply what is new.
+func (m *memory) follow() error {
+	news := m.news
+	m.news = nil
+	return m.other.Apply(news)
 }
 
 // Update implements Driver.
@@ -101,6 +149,12 @@ func (m *memory) Update(ctx context.Context, build func(Turn) (Change, error)) e
 			delete(m.records, id)
 		} else {
 			m.records[id] = r.Value
+		}
+		m.news = append(slices.DeleteFunc(m.news, func(old Record) bool { return old.Kind == r.Kind && old.Key == r.Key }), r)
+	}
+	if m.changes++; m.changes%5 == 0 {
+		if err := m.follow(); err != nil {
+			return err
 		}
 	}
 	return m.data.Apply(c.Records)
@@ -238,4 +292,52 @@ func TestALabelOfADamagedMerchantIsTaken(t *testing.T) {
 	if s.labels[tag.Label] != tag.ID || !broken.Directory().IsDamaged(string(tag.ID)) {
 		t.Errorf("the label %s can be drawn again, or its tag is in service", tag.Label)
 	}
+}
+
+// Another machine may learn at once that a partner has moved to another tracking domain, and that another one has the former domain now.
+func TestTrackingDomainsThatChangeHandsTogether(t *testing.T) {
+	m := newMemory()
+	d := m.open(t, time.Now).(engine)
+	ctx := t.Context()
+	enable := func(p store.Partner, domain string) {
+		t.Helper()
+		if _, err := d.EnablePreverified(ctx, p.ID, domain); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var partners []store.Partner
+	for i, name := range []string{"One", "Two"} {
+		p, err := d.AddPartner(ctx, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		enable(p, fmt.Sprintf("t%d.com", i))
+		shop, err := d.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Shop"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := d.GenerateTag(ctx, shop.ID, store.Preverified, ""); err != nil {
+			t.Fatal(err)
+		}
+		partners = append(partners, p)
+	}
+	check := func() {
+		t.Helper()
+		if err := m.verify(func(kind, key, problem string) { t.Errorf("%s %s: %s", kind, key, problem) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check()
+	m.changes = 0
+	enable(partners[0], "t2.com")
+	enable(partners[1], "t0.com")
+	enable(partners[0], "t1.com") // so that the last version of its record comes last
+	check()
+	m.changes = 0
+	enable(partners[1], "t2.com")
+	if _, err := d.DeletePartner(ctx, partners[0].ID, true); err != nil {
+		t.Fatal(err)
+	}
+	enable(partners[1], "t1.com")
+	check()
 }

@@ -170,11 +170,27 @@ func (d *Data) Audit(ctx context.Context, q store.AuditQuery) ([]store.AuditEntr
 const tidied = 1000
 
 // Tidy stores when keys and sessions were last used, and deletes replies that are too old to be given again, and sessions that have ended.
-// An engine calls it once in store.KeyUseDelay, so that no request has to write.
+// KeepTidy calls it now and then, so that no request has to write; an engine calls it once more when it closes.
 func (d *Data) Tidy(ctx context.Context) error {
 	return d.update(ctx, func(c *change) error {
 		c.dropReplies()
 		c.dropSessions()
 		return errors.Join(c.noteSeen(), c.noteUses())
 	})
+}
+
+// KeepTidy calls tidy, which calls Tidy, once in store.KeyUseDelay until ctx ends.
+func (d *Data) KeepTidy(ctx context.Context, tidy func(ctx context.Context) error) {
+	tick := time.NewTicker(store.KeyUseDelay)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if err := tidy(ctx); err != nil && ctx.Err() == nil {
+				d.log.Error("it cannot be stored when API keys and sessions were last used, and old records cannot be deleted", "error", err)
+			}
+		}
+	}
 }

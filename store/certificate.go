@@ -53,14 +53,7 @@ func (h Hosts) Partner(host string) PartnerID {
 	if len(known.tags) > 0 {
 		return d.tags[known.tags[0]].Partner
 	}
-	if known.reserved {
-		for _, p := range d.partners {
-			if p.TrackingDomain == host {
-				return p.ID
-			}
-		}
-	}
-	return ""
+	return known.reserved
 }
 
 // All returns every host that may have a certificate: the service's own first, then OfTags.
@@ -85,7 +78,7 @@ func (d *Directory) mayHaveCertificate(host string, known hostTags) bool {
 	switch {
 	case host == "": // stands for the shared host of client-side tags
 		return false
-	case known.reserved: // a tracking domain
+	case known.reserved != "": // a tracking domain
 		return true
 	default: // a host that is not reserved has at most one tag
 		return len(known.tags) > 0 && d.tags[known.tags[0]].Status() == Active

@@ -62,7 +62,7 @@ type partnerSettings struct {
 // hostTags are the tags on one host.
 type hostTags struct {
 	tags     []TagID
-	reserved bool // the host is a partner's tracking domain: it is known even before its first tag
+	reserved PartnerID // whose tracking domain the host is: it is known even before its first tag; "": nobody's
 }
 
 // NewDirectory returns an empty directory.
@@ -335,7 +335,7 @@ func (d *Directory) KnowsHost(host string) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	h := d.hosts[host]
-	return host != "" && (len(h.tags) > 0 || h.reserved)
+	return host != "" && (len(h.tags) > 0 || h.reserved != "")
 }
 
 // TagsOn returns the tags on a host.
@@ -383,15 +383,40 @@ func (d *Directory) SetPartner(p Partner) {
 	if old.TrackingDomain == p.TrackingDomain {
 		return
 	}
-	moved := hostTags{reserved: true}
-	if old.TrackingDomain != "" { // all of the partner's preverified tags are on this host
-		moved.tags = d.hosts[old.TrackingDomain].tags
-		delete(d.hosts, old.TrackingDomain)
-	}
-	for _, id := range moved.tags {
+	moved := d.leaveHost(old)
+	for _, id := range moved {
 		d.tags[id] = d.tags[id].WithHost(p.TrackingDomain)
 	}
-	d.hosts[p.TrackingDomain] = moved
+	if p.TrackingDomain != "" {
+		h := d.hosts[p.TrackingDomain]
+		d.hosts[p.TrackingDomain] = hostTags{append(h.tags, moved...), p.ID}
+	}
+}
+
+// leaveHost removes a partner's tags from its tracking domain, and returns them. Of several changes that come together, the one that has
+// given the domain to another partner may be known already. The caller holds d.mu.
+func (d *Directory) leaveHost(p Partner) (moved []TagID) {
+	if p.TrackingDomain == "" {
+		return nil
+	}
+	h := d.hosts[p.TrackingDomain]
+	var left []TagID
+	for _, id := range h.tags {
+		if d.tags[id].Partner == p.ID {
+			moved = append(moved, id)
+		} else {
+			left = append(left, id)
+		}
+	}
+	if h.reserved == p.ID {
+		h.reserved = ""
+	}
+	if h.tags = left; len(left) == 0 && h.reserved == "" {
+		delete(d.hosts, p.TrackingDomain)
+	} else {
+		d.hosts[p.TrackingDomain] = h
+	}
+	return moved
 }
 
 // SetMerchant notes the settings and the secrets of a merchant.
@@ -446,13 +471,11 @@ func (d *Directory) RemoveSession(id SessionID) {
 	delete(d.seen, id)
 }
 
-// RemovePartner removes a partner. Its keys, merchants and tags were removed before.
+// RemovePartner removes a partner. Its keys, merchants and tags are removed on their own.
 func (d *Directory) RemovePartner(id PartnerID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if host := d.partners[id].TrackingDomain; host != "" {
-		delete(d.hosts, host)
-	}
+	d.leaveHost(d.partners[id])
 	delete(d.partners, id)
 	delete(d.partnerSettings, id)
 }
@@ -491,7 +514,7 @@ func (d *Directory) RemoveMerchants(merchants ...Merchant) {
 	for host := range hosts { // once each: the shared host may have most tags
 		h := d.hosts[host]
 		h.tags = slices.DeleteFunc(h.tags, func(id TagID) bool { return d.tags[id].ID == "" })
-		if len(h.tags) > 0 || h.reserved {
+		if len(h.tags) > 0 || h.reserved != "" {
 			d.hosts[host] = h
 		} else {
 			delete(d.hosts, host)

@@ -39,28 +39,7 @@ func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Ide
 	if err != nil {
 		return store.Erasure{}, err
 	}
-	era, err := e.AddErasure(ctx, store.Erasure{
-		ID: store.NewErasureID(), Merchant: id, State: store.ErasurePending, Person: who, Suppress: opt.Suppress,
-	})
-	if err != nil {
-		return store.Erasure{}, err
-	}
-	e.life.nudge()
-	return era, nil
-}
-
-// DeleteMerchant implements store.Engine. What is left of it is removed in the background.
-func (e *engine) DeleteMerchant(ctx context.Context, id store.MerchantID) (store.Merchant, error) {
-	m, err := e.Data.DeleteMerchant(ctx, id)
-	e.life.nudge()
-	return m, err
-}
-
-// DeletePartner implements store.Engine. What is left of its merchants is removed in the background.
-func (e *engine) DeletePartner(ctx context.Context, id store.PartnerID, withMerchants bool) (store.Partner, error) {
-	p, err := e.Data.DeletePartner(ctx, id, withMerchants)
-	e.life.nudge()
-	return p, err
+	return e.AddErasure(ctx, id, who, opt.Suppress)
 }
 
 // removalDelay is how long after a merchant's deletion its events are removed. By then, all requests that began before the

@@ -10,12 +10,15 @@ import (
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/removal"
+	"mtagd/store/rules"
 )
 
 // life removes events in the background, one task after the other (package removal): those of persons and of deleted merchants
 // (erase.go), and those that are past the retention (retention.go). What a task has to do is in control.db, or follows from it. So a kill
 // loses nothing: the next start continues.
 type life struct {
+	*rules.Data // the tasks
+
 	e    *engine
 	log  *slog.Logger
 	wake chan struct{} // holds a value when there is a task
@@ -30,7 +33,7 @@ type life struct {
 }
 
 func newLife(e *engine, log *slog.Logger) *life {
-	l := &life{e: e, log: log, wake: make(chan struct{}, 1), changed: map[codec.MerchantKey]uint64{}, removed: map[codec.MerchantKey]uint64{}}
+	l := &life{Data: e.Data.Data, e: e, log: log, wake: make(chan struct{}, 1), changed: map[codec.MerchantKey]uint64{}, removed: map[codec.MerchantKey]uint64{}}
 	l.runner = &removal.Runner{Engine: l, Metrics: removal.NewMetrics(e.opt.Metrics), Delay: removalDelay}
 	if e.opt.eager {
 		l.runner.Delay = 0
@@ -38,24 +41,8 @@ func newLife(e *engine, log *slog.Logger) *life {
 	return l
 }
 
-// Tasks implements removal.Engine.
-func (l *life) Tasks(ctx context.Context) ([]store.Erasure, []store.Removal, error) {
-	removals, err := l.e.Removals(ctx)
-	return l.e.Unfinished(), removals, err
-}
-
 // Time implements removal.Engine.
 func (l *life) Time(context.Context) (time.Time, error) { return l.e.opt.Now(), nil }
-
-// UpdateErasures implements removal.Engine.
-func (l *life) UpdateErasures(ctx context.Context, ids []store.ErasureID, change func(*store.Erasure) []store.IdentityKey) error {
-	return l.e.UpdateErasures(ctx, ids, change)
-}
-
-// SaveRemovals implements removal.Engine.
-func (l *life) SaveRemovals(ctx context.Context, removals []store.Removal) error {
-	return l.e.SaveRemovals(ctx, removals)
-}
 
 // run runs until the engine begins to close.
 func (l *life) run() {

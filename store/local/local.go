@@ -173,7 +173,7 @@ type engine struct {
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
-	running   sync.WaitGroup // life, mendTables, and noteKeyUse
+	running   sync.WaitGroup // life, mendTables, and KeepTidy
 	verifying sync.RWMutex   // held for reading by long reads, which Close waits for: verifications, the feed, personal data
 }
 
@@ -190,6 +190,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	e.opened, e.close = context.WithCancel(context.Background())
 	e.background = newBackground(e.opened, opt.archiveRun > 0)
 	e.life = newLife(e, opt.Log)
+	data.Removing = e.life.nudge
 	if opt.Retention != 0 {
 		if err := data.SetDefaultRetention(e.opened, opt.Retention); err != nil {
 			return nil, errors.Join(err, data.Close())
@@ -198,7 +199,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	if err := e.openEvents(dir, opt); err != nil {
 		return nil, errors.Join(err, data.Close())
 	}
-	e.running.Go(e.noteKeyUse)
+	e.running.Go(func() { e.KeepTidy(e.opened, e.Tidy) })
 	e.running.Go(e.mendTables)
 	if !opt.keepAll {
 		e.running.Go(e.life.run)
@@ -315,22 +316,6 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 func (e *engine) lastChunk() (uint64, error) {
 	last, err := e.journal.LastChunk()
 	return max(last, e.archive.Boundary()), ofEvents("events/", err)
-}
-
-// noteKeyUse stores now and then when API keys were last used. Close stores the rest.
-func (e *engine) noteKeyUse() {
-	tick := time.NewTicker(store.KeyUseDelay)
-	defer tick.Stop()
-	for {
-		select {
-		case <-e.opened.Done():
-			return
-		case <-tick.C:
-			if err := e.Tidy(e.opened); err != nil && e.opened.Err() == nil {
-				e.opt.Log.Error("the times at which API keys were last used cannot be stored", "error", err)
-			}
-		}
-	}
 }
 
 // acceptsEvents returns an error after a failure that needs a restart: then the journal accepts no marks. After a failure of the

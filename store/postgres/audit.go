@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -10,27 +12,20 @@ import (
 	"mtagd/store"
 )
 
-// audit adds entries to the audit log, in the transaction of the change. It fails when anything of the change has failed.
-func (c *change) audit(entries ...store.AuditEntry) error {
-	for _, entry := range entries {
-		var last store.AuditID
-		if n := len(c.audited); n > 0 {
-			last = c.audited[n-1].ID
-		} else if c.failed == nil {
-			c.failed = c.tx.QueryRow(c.ctx, "SELECT coalesce(max(id), 0) FROM audit").Scan(&last)
-		}
-		entry = entry.Complete(c.ctx, last+1, c.now)
-		if full := c.e.auditFull.Load(); full != nil && (*full)[entry.Holder()] && entry.MayBeRefused() && c.failed == nil {
-			c.failed = store.ErrAuditFull
-		}
-		c.audited = append(c.audited, entry)
+// queueEntries adds entries to the audit log.
+func queueEntries(b *pgx.Batch, entries []store.AuditEntry) error {
+	for _, e := range entries {
 		var partner *uuid.UUID
-		if key, ok := keyOf(entry.Partner); ok {
+		if key, ok := keyOf(e.Partner); ok {
 			partner = &key
 		}
-		c.exec("INSERT INTO audit (id, at, partner, record) VALUES ($1, $2, $3, $4)", int64(entry.ID), entry.At, partner, c.encode(entry))
+		text, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		b.Queue("INSERT INTO audit (id, at, partner, record) VALUES ($1, $2, $3, $4)", int64(e.ID), e.At, partner, text)
 	}
-	return c.failed
+	return nil
 }
 
 // byOperator selects the entries that count as an operator's: see store.AuditEntry.Holder.
@@ -96,8 +91,8 @@ func (e *engine) dropAudit(ctx context.Context) error {
 	return err
 }
 
-// Audit implements store.Control.
-func (e *engine) Audit(ctx context.Context, q store.AuditQuery) (entries []store.AuditEntry, err error) {
+// Audit implements rules.Driver.
+func (e driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.AuditEntry, err error) {
 	if err := ctx.Err(); err != nil || q.Limit <= 0 {
 		return nil, err
 	}
@@ -117,9 +112,39 @@ func (e *engine) Audit(ctx context.Context, q store.AuditQuery) (entries []store
 		sql += " AND partner = $4"
 		args = append(args, key)
 	}
-	err = e.read(ctx, func(tx pgx.Tx) (err error) {
-		entries, err = list[store.AuditEntry](ctx, tx, sql+" ORDER BY id DESC LIMIT $2", args...)
-		return err
+	err = e.read(ctx, func(tx pgx.Tx) error {
+		entries = nil
+		return query(ctx, tx, func(rows pgx.Rows) error {
+			var text []byte
+			if err := rows.Scan(&text); err != nil {
+				return err
+			}
+			var entry store.AuditEntry
+			err := json.Unmarshal(text, &entry)
+			entries = append(entries, entry)
+			return err
+		}, sql+" ORDER BY id DESC LIMIT $2", args...)
 	})
 	return entries, err
+}
+
+// tidy stores when keys and sessions were last used here, and deletes what is too old to be needed. It uses the server's clock: what is
+// deleted is older than any difference between clocks.
+func (e *engine) tidy(ctx context.Context) error {
+	if err := e.Tidy(ctx); err != nil && !errors.Is(err, errMoving) && !errors.Is(err, errMovedAway) { // sessions do not move
+		return err
+	}
+	for _, sql := range []string{
+		"DELETE FROM change WHERE at < now() - interval '" + keepChanges + "' AND seq < (SELECT max(seq) FROM change)",
+		// A node that does not know of the deletion has missed changes.
+		"DELETE FROM record WHERE body IS NULL AND version < (SELECT min(seq) FROM change)",
+		// Messages and leases of nodes that have died.
+		"DELETE FROM message WHERE at < now() - interval '1 minute'",
+		"DELETE FROM lease WHERE expires < now() - interval '1 day'",
+	} {
+		if _, err := e.pool.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return e.dropAudit(ctx)
 }

@@ -17,6 +17,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/postgres/pgtest"
+	"mtagd/store/rules"
 )
 
 // When an operator cancels a commit's wait for the standbys, the event is visible. But it is not acknowledged, and no feed has it, before
@@ -187,8 +188,8 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 			if err := c.begin(); err != nil {
 				return err
 			}
-			c.putPartner(store.Partner{ID: store.PartnerID(uuid.NewString()), Name: "lost", CreatedAt: time.Now()})
-			return c.failed
+			id := uuid.NewString()
+			return c.write(rules.Change{Records: []rules.Record{{Kind: rules.Partners, Key: id, Value: fmt.Appendf(nil, `{"partnerId":%q}`, id)}}})
 		})
 	}()
 	operator, err := pgx.Connect(t.Context(), primary.URL("postgres"))
@@ -201,7 +202,7 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 		if _, err := operator.Exec(t.Context(), "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"); err != nil {
 			t.Fatal(err)
 		}
-		if err := operator.QueryRow(t.Context(), "SELECT count(*) FROM partner").Scan(&partners); err != nil {
+		if err := operator.QueryRow(t.Context(), "SELECT count(*) FROM record WHERE kind = 'partners'").Scan(&partners); err != nil {
 			t.Fatal(err)
 		}
 		return partners == 2

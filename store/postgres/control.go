@@ -1,9 +1,7 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -12,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
+	"mtagd/store/rules"
 )
 
 // The times of a change of control data. Together they are less than what callers wait for an answer.
@@ -19,6 +18,58 @@ const (
 	changeTimeout       = 5 * time.Second  // for a change, with the wait for its turn
 	settleChangeTimeout = 10 * time.Second // to find out what became of a change whose answer was lost
 )
+
+// driver implements rules.Driver.
+type driver struct{ *engine }
+
+// Update implements rules.Driver.
+func (d driver) Update(ctx context.Context, build func(rules.Turn) (rules.Change, error)) error {
+	return d.change(ctx, func(c *change) error {
+		made, err := build(rules.Turn{Now: c.now, LastEntry: c.lastEntry})
+		if err != nil {
+			return err
+		}
+		if full := d.auditFull.Load(); full != nil {
+			for _, e := range made.Entries {
+				if (*full)[e.Holder()] && e.MayBeRefused() {
+					return store.ErrAuditFull
+				}
+			}
+		}
+		return c.write(made)
+	})
+}
+
+// Now implements rules.Driver. When the standbys do not have what is new, or the server does not say, the answer is that of a little
+// earlier: follow logs why.
+func (d driver) Now(ctx context.Context) (now time.Time, err error) {
+	err = d.inTurn(ctx, string(store.PartnerOf(ctx)), func() error {
+		return d.attempt(ctx, func() (err error) {
+			now, err = d.timeOf(ctx, d.pool)
+			return err
+		})
+	})
+	return now, err
+}
+
+// timeOf returns the time that an engine decides by: the database's, or that of a test. Then the memory has all changes.
+func (e *engine) timeOf(ctx context.Context, tx interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}) (now time.Time, err error) {
+	var last int64
+	if err := tx.QueryRow(ctx, "SELECT clock_timestamp(), coalesce(max(seq), 0) FROM change").Scan(&now, &last); err != nil {
+		return now, err
+	}
+	if e.now != nil {
+		now = e.now()
+	}
+	if last > e.follower.position() && e.follower.age() < refuseAfter {
+		ctx, cancel := context.WithTimeout(ctx, followTimeout)
+		defer cancel()
+		_, _ = e.catchUp(ctx, func(pgx.Tx) error { return nil })
+	}
+	return now.UTC(), ctx.Err()
+}
 
 // change is one change of the control data, in one transaction. All changes of all nodes follow each other.
 type change struct {
@@ -28,16 +79,14 @@ type change struct {
 	id  uuid.UUID // of the transaction
 	now time.Time // UTC
 
-	last      int64              // the number of the last entry of the table change
-	audited   []store.AuditEntry // what is added to the audit log
-	entries   []entry            // what nodes must know of the changes that this node does not know yet, this one included
-	published bool               // some of them are of this change
-	failed    error              // of the first statement that failed
-	together  *pgx.Batch         // of inOneTrip; nil otherwise
+	last      int64         // the number of the last change before this one
+	lastEntry store.AuditID // of the audit log
+	records   []record      // that it writes, all with its number
+	written   bool
 }
 
 // change makes a change. build reads what it needs to know, and writes; after an error nothing is changed. When change returns
-// nil, the directory of this node has the change.
+// nil, the memory of this node has the change.
 func (e *engine) change(ctx context.Context, build func(c *change) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -71,9 +120,6 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 	if err = c.begin(); err == nil {
 		err = build(c)
 	}
-	if err == nil {
-		err = c.failed
-	}
 	if err != nil {
 		_ = tx.Rollback(working) // it ends with its connection otherwise
 		return endedOr(caller, unavailable(err))
@@ -85,11 +131,10 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 	if err != nil && isConnectionFailure(err) {
 		err = e.settleChange(c, err)
 	}
-	if err != nil {
+	if err != nil || !c.written {
 		return unavailable(err)
 	}
-	store.LogAudit(e.log, c.audited)
-	return e.follower.apply(c.entries)
+	return e.follower.apply(c.last+1, c.records)
 }
 
 var errManyChanges = store.Unavailable("too many changes wait for their turn")
@@ -114,35 +159,76 @@ func endedOr(ctx context.Context, err error) error {
 	return err
 }
 
-// begin waits for the turn of the change, and reads what other nodes have changed meanwhile.
+// begin waits for the turn of the change, and puts what other nodes have changed meanwhile into memory, once it is on the standbys.
 func (c *change) begin() error {
 	if _, err := c.tx.Exec(c.ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
 		return err
 	}
 	var leaving *string
-	if err := c.tx.QueryRow(c.ctx, "SELECT clock_timestamp(), coalesce(max(seq), 0), "+leavingRow+" FROM change").Scan(&c.now, &c.last, &leaving); err != nil {
+	var seen snapshot
+	if err := seen.scan(c.tx.QueryRow(c.ctx, readSnapshot+", clock_timestamp(), coalesce((SELECT max(id) FROM audit), 0), "+leavingRow),
+		&c.now, &c.lastEntry, &leaving); err != nil {
 		return err
 	}
 	if leaving != nil && *leaving != "" {
 		return errMovedAway
 	}
-	if c.now = c.now.UTC(); c.e.now != nil {
+	if c.last, c.now = seen.change, c.now.UTC(); c.e.now != nil {
 		c.now = c.e.now().UTC()
 	}
-	known := c.e.follower.position()
-	entries, err := readEntries(c.ctx, c.tx, known)
-	if err == nil && int64(len(entries)) != c.last-known {
-		err = errMissed
+	u := update{seen: seen}
+	if err := u.readChanges(c.ctx, c.tx, c.e.follower.position()); err != nil {
+		return err
 	}
-	c.entries = entries
-	return err
+	if len(u.records) > 0 {
+		if err := c.e.confirmNow(c.ctx, seen); err != nil {
+			return notOnStandbys(err)
+		}
+	}
+	return c.e.follower.applyUpdate(&u)
+}
+
+// write writes what a change makes, in one trip.
+func (c *change) write(made rules.Change) error {
+	if len(made.Records)+len(made.Entries) == 0 {
+		return nil
+	}
+	b := &pgx.Batch{}
+	b.Queue("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, '"+changeOfRecords+"', '{}')", c.last+1, c.id)
+	queueRecords(b, c.last+1, made.Records)
+	if err := queueEntries(b, made.Entries); err != nil {
+		return err
+	}
+	if err := c.tx.SendBatch(c.ctx, b).Close(); err != nil {
+		return err
+	}
+	for _, r := range made.Records {
+		c.records = append(c.records, record{r, c.last + 1})
+	}
+	c.written = true
+	return nil
+}
+
+// changeOfRecords is the kind of a row of the table change. Nodes of the version before do not know it: they are not ready any more.
+const changeOfRecords = "records"
+
+// queueRecords writes records with the number of their change.
+func queueRecords(b *pgx.Batch, version int64, records []rules.Record) {
+	kinds, ids, bodies := make([]string, len(records)), make([]string, len(records)), make([]*string, len(records))
+	for i, r := range records {
+		if kinds[i], ids[i] = r.Kind, r.Key; r.Value != nil {
+			bodies[i] = new(string(r.Value))
+		}
+	}
+	b.Queue(`INSERT INTO record (kind, id, version, body) SELECT w.kind, w.id, $1::bigint, w.body FROM unnest($2::text[], $3::text[], $4::text[]) AS w(kind, id, body)
+		ON CONFLICT (kind, id) DO UPDATE SET version = excluded.version, body = excluded.body`, version, kinds, ids, bodies)
 }
 
 // settleChange finds out whether a change was committed whose answer is lost. As it waits for its turn, the transaction has
 // ended then.
 func (e *engine) settleChange(c *change, lost error) error {
 	uncertain := store.Uncertain("it is not known whether the change was made")
-	if !c.published {
+	if !c.written {
 		return fmt.Errorf("%w: %w", uncertain, lost) // it has left no trace that could be looked for
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), settleChangeTimeout)
@@ -185,86 +271,4 @@ func (e *engine) retry(ctx context.Context, what func() error) error {
 		case <-time.After(retryPause):
 		}
 	}
-}
-
-// exec runs a statement. After the first one that fails, none runs, and the change fails.
-func (c *change) exec(sql string, args ...any) {
-	switch {
-	case c.failed != nil:
-	case c.together != nil:
-		c.together.Queue(sql, args...)
-	default:
-		_, c.failed = c.tx.Exec(c.ctx, sql, args...)
-	}
-}
-
-// inOneTrip sends the statements that do executes together: where there are thousands, all changes would wait for their round trips.
-func (c *change) inOneTrip(do func() error) error {
-	c.together = new(pgx.Batch)
-	err := do()
-	statements := c.together
-	if c.together = nil; err == nil && c.failed == nil {
-		c.failed = c.tx.SendBatch(c.ctx, statements).Close()
-	}
-	return cmp.Or(err, c.failed)
-}
-
-// publish tells all nodes of a record that is new, has changed or was deleted.
-func (c *change) publish(kind entryKind, record any) {
-	if c.failed != nil {
-		return
-	}
-	text, err := json.Marshal(record)
-	if err != nil {
-		c.failed = err
-		return
-	}
-	c.last++
-	c.exec("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, $3, $4)", c.last, c.id, string(kind), text)
-	c.entries = append(c.entries, entry{c.last, kind, text})
-	c.published = true
-}
-
-// encode returns a record as it is stored. Records always can be encoded, as they came from JSON or from strings and numbers.
-func (c *change) encode(record any) []byte {
-	text, err := json.Marshal(record)
-	if err != nil && c.failed == nil {
-		c.failed = err
-	}
-	return text
-}
-
-// decode reads a stored record.
-func decode[T any](text []byte) (v T, err error) {
-	if err = json.Unmarshal(text, &v); err != nil {
-		err = fmt.Errorf("a stored %T cannot be read: %w", v, err)
-	}
-	return v, err
-}
-
-// find returns a record that a statement selects. KindNotFound: none, and what names it.
-func find[T any](ctx context.Context, tx pgx.Tx, what, sql string, args ...any) (v T, err error) {
-	var text []byte
-	err = tx.QueryRow(ctx, sql, args...).Scan(&text)
-	if err == pgx.ErrNoRows {
-		return v, store.NotFound(what)
-	}
-	if err != nil {
-		return v, err
-	}
-	return decode[T](text)
-}
-
-// list returns the records that a statement selects.
-func list[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) (all []T, err error) {
-	err = query(ctx, tx, func(rows pgx.Rows) error {
-		var text []byte
-		if err := rows.Scan(&text); err != nil {
-			return err
-		}
-		v, err := decode[T](text)
-		all = append(all, v)
-		return err
-	}, sql, args...)
-	return all, err
 }

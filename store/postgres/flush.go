@@ -262,11 +262,14 @@ var (
 
 const (
 	// Few merchants have such rows, so most flushes ask no further.
-	readRefusing = `SELECT w.merchant, EXISTS (SELECT FROM removal r WHERE r.merchant = w.merchant) FROM unnest($1::uuid[]) AS w(merchant)
-		WHERE EXISTS (SELECT FROM removal r WHERE r.merchant = w.merchant) OR EXISTS (SELECT FROM suppressed s WHERE s.merchant = w.merchant)`
+	readRefusing = `SELECT w.merchant, ` + isRemoved + ` FROM unnest($1::uuid[]) AS w(merchant)
+		WHERE ` + isRemoved + ` OR EXISTS (SELECT FROM record s WHERE s.kind = 'suppressed' AND s.id > w.merchant::text || '/' AND s.id < w.merchant::text || '0'
+			AND s.body IS NOT NULL)`
+
+	isRemoved = `EXISTS (SELECT FROM record r WHERE r.kind = 'removals' AND r.id = w.merchant::text AND r.body IS NOT NULL)`
 
 	readRefused = `SELECT w.merchant, w.key FROM unnest($1::uuid[], $2::bytea[]) AS w(merchant, key)
-		WHERE EXISTS (SELECT FROM suppressed s WHERE s.merchant = w.merchant AND s.key = w.key)`
+		WHERE EXISTS (SELECT FROM record s WHERE s.kind = 'suppressed' AND s.id = w.merchant::text || '/' || encode(w.key, 'hex') AND s.body IS NOT NULL)`
 
 	forgetIDs = `DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)`
 

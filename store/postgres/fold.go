@@ -144,10 +144,13 @@ func (e *engine) foldSome(ctx context.Context, merchants []uuid.UUID, upTo int64
 	return moved, err
 }
 
+// merchants are those that exist, as a table.
+const merchants = `(SELECT id::uuid AS id FROM record WHERE kind = 'merchants' AND body IS NOT NULL)`
+
 // The statements that find the merchants that have rows in the tally up to the flush $1.
 const (
 	// listLeft begins after usage.folded, as takeRows does. What a deleted merchant has is removed, not folded.
-	listLeft = `SELECT m.id FROM merchant m LEFT JOIN usage u ON u.merchant = m.id CROSS JOIN LATERAL (SELECT FROM tally
+	listLeft = `SELECT m.id FROM ` + merchants + ` m LEFT JOIN usage u ON u.merchant = m.id CROSS JOIN LATERAL (SELECT FROM tally
 		WHERE merchant = m.id AND seq > coalesce(u.folded, 0) AND seq <= $1 LIMIT 1) AS t`
 
 	// listLeftWithCitus asks all shards once. They have dead rows of earlier folds in any case.

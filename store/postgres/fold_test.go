@@ -279,7 +279,10 @@ func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	e := &engine{pool: pool, hosts: newHosts(config), reading: newReads(config), verifyPiece: verifyPiece} // does nothing by itself
+	e := &engine{pool: pool, hosts: newHosts(config), reading: newReads(config), verifyPiece: verifyPiece, log: quiet} // does nothing by itself
+	if err := e.loadDirectory(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	usage, err := e.Usage(t.Context(), []store.MerchantID{s.id, fresh.id})
 	if err != nil || usage[0].Events != dead+1 || usage[1].Events != 1 {
 		t.Errorf("usage %+v, %v", usage, err)
@@ -361,7 +364,7 @@ func TestMigrationToTallies(t *testing.T) {
 	s := newShopOn(t, pgtest.NewServer(t).URL("postgres"), Options{})
 	s.record(s.mark("PageView", "anna"), s.mark("Purchase", "anna"))
 	s.folded(s.key())
-	for _, sql := range []string{"DROP TABLE tally", "ALTER TABLE usage DROP COLUMN folded", "DROP INDEX erasure_open", "DROP TABLE held_link, linked_muid", "ALTER TABLE event DROP COLUMN by_claim", "ALTER TABLE removal DROP COLUMN record", "DROP TABLE expiry", "DELETE FROM goose_db_version WHERE version_id >= 10"} {
+	for _, sql := range []string{withoutRecords, "DROP TABLE tally", "ALTER TABLE usage DROP COLUMN folded", "DROP INDEX erasure_open", "DROP TABLE held_link, linked_muid", "ALTER TABLE event DROP COLUMN by_claim", "ALTER TABLE removal DROP COLUMN record", "DROP TABLE expiry", "DELETE FROM goose_db_version WHERE version_id >= 10"} {
 		if _, err := s.pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
+	"mtagd/store/rules"
 )
 
 // followInterval is how often a node asks what other nodes have changed. NOTIFY would tell it sooner, but takes a lock of the
@@ -23,65 +23,29 @@ const followInterval = 200 * time.Millisecond
 const followTimeout = 2 * time.Second
 
 // keepChanges is how long entries of the table change are kept. A node that was stopped for longer must be started again.
-const keepChanges = 24 * time.Hour
+const keepChanges = "24 hours"
 
-// follower keeps a node's directory up to date.
+// follower keeps a node's memory of the control data up to date.
 type follower struct {
-	directory *store.Directory
-	asked     atomic.Pointer[time.Time] // when the last question was put that has an answer
-	lost      atomic.Bool               // entries were missed
-	leaving   atomic.Pointer[leaving]   // the data moves to another store, or has moved; nil: it does not
-	waits     atomic.Bool               // the last question was answered, but a commit after it still waits for the standbys
+	data    *rules.Data
+	asked   atomic.Pointer[time.Time] // when the last question was put that has an answer
+	lost    atomic.Bool               // changes were missed
+	leaving atomic.Pointer[leaving]   // the data moves to another store, or has moved; nil: it does not
+	waits   atomic.Bool               // the last question was answered, but a commit after it still waits for the standbys
 
 	flushes int64 // the number of the last flush that was seen; only follow uses it
 
-	mu      sync.Mutex // held while entries are applied
+	mu      sync.Mutex // held while changes are applied
 	applied int64      // the number of the last one
 }
 
 // errMissed is for a node that was stopped for so long that entries were deleted before it had read them.
 var errMissed = fmt.Errorf("%w: changes of the control data were missed", store.ErrNeedsRestart)
 
-// entry is a line of the table change: a record of the control data that is new, has changed or was deleted.
-type entry struct {
-	seq    int64
-	kind   entryKind
-	record []byte
-}
-
-// entryKind says what the record of an entry is.
-type entryKind string
-
-const (
-	partnerSet       entryKind = "partner"          // store.Partner
-	partnerRemoved   entryKind = "partner removed"  // store.PartnerID
-	keySet           entryKind = "key"              // store.Key
-	keyRemoved       entryKind = "key removed"      // store.KeyID
-	sessionSet       entryKind = "session"          // store.Session
-	sessionRemoved   entryKind = "session removed"  // store.SessionID
-	merchantSet      entryKind = "merchant"         // store.Merchant
-	merchantsRemoved entryKind = "merchant removed" // []removedMerchant
-	tagSet           entryKind = "tag"              // tagRecord
-)
-
-// tagRecord is a tag with the fields that its own JSON leaves out.
-type tagRecord struct {
-	store.Tag
-	Host      string `json:"host"`
-	ClaimLost bool   `json:"claimLost"`
-}
-
-func (t tagRecord) tag() store.Tag {
-	tag := t.Tag
-	tag.Host, tag.ClaimLost = t.Host, t.ClaimLost
-	return tag
-}
-
-// removedMerchant is a merchant with its tags.
-type removedMerchant struct {
-	ID      store.MerchantID `json:"merchantId"`
-	Partner store.PartnerID  `json:"partnerId"`
-	Tags    []store.TagID    `json:"tags"`
+// record is a record of the control data, with the number of the change that has written it last.
+type record struct {
+	rules.Record
+	version int64
 }
 
 // position returns the number of the last entry that was applied.
@@ -96,140 +60,101 @@ func (f *follower) age() time.Duration { return time.Since(*f.asked.Load()) }
 
 // applyUpdate applies what was read. The caller has made sure that it is on the standbys.
 func (f *follower) applyUpdate(u *update) error {
-	if int64(len(u.entries)) != max(u.seen.change-u.after, 0) {
+	if u.changes != max(u.seen.change-u.after, 0) {
 		f.lost.Store(true)
 		return errMissed
 	}
-	return f.apply(u.entries)
+	return f.apply(u.seen.change, u.records)
 }
 
-// apply applies entries that follow each other, and passes over those that were applied before.
-func (f *follower) apply(entries []entry) error {
+// apply applies what changes up to one have written, and passes over what was applied before.
+func (f *follower) apply(upTo int64, records []record) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, e := range entries {
-		if e.seq <= f.applied {
-			continue
-		}
-		if e.seq != f.applied+1 {
-			f.lost.Store(true)
-			return errMissed
-		}
-		if err := applyEntry(f.directory, e); err != nil {
-			return fmt.Errorf("change %d: %w", e.seq, err)
-		}
-		f.applied = e.seq
+	if upTo <= f.applied {
+		return nil
 	}
+	var later []rules.Record
+	for _, r := range records {
+		if r.version > f.applied {
+			later = append(later, r.Record)
+		}
+	}
+	if err := f.data.Apply(later); err != nil {
+		return fmt.Errorf("changes up to %d: %w", upTo, err)
+	}
+	f.applied = upTo
 	return nil
 }
 
 // update is what the database has, as of one moment, that a node may not know yet.
 type update struct {
-	after   int64   // the number of the last entry that the node has applied
-	entries []entry // all after it
+	after   int64    // the number of the last change that the node has applied
+	changes int64    // how many there are after it
+	records []record // that these have written, in the order of their numbers
 	seen    snapshot
 	leaving *string // leavingRow
 }
 
-// read reads what follows the entry with the number after.
+// read reads what follows the change with the number after.
 func (u *update) read(ctx context.Context, tx pgx.Tx, after int64) (err error) {
-	u.after = after
-	if u.entries, err = readEntries(ctx, tx, after); err != nil {
+	if err := u.seen.scan(tx.QueryRow(ctx, readSnapshot+", "+leavingRow), &u.leaving); err != nil {
 		return err
 	}
-	return u.seen.scan(tx.QueryRow(ctx, readSnapshot+", "+leavingRow), &u.leaving)
+	return u.readChanges(ctx, tx, after)
 }
 
-// readEntries reads the entries after a number.
-func readEntries(ctx context.Context, tx pgx.Tx, after int64) (entries []entry, err error) {
-	err = query(ctx, tx, func(rows pgx.Rows) error {
-		var e entry
-		err := rows.Scan(&e.seq, &e.kind, &e.record)
-		entries = append(entries, e)
-		return err
-	}, "SELECT seq, kind, record FROM change WHERE seq > $1 ORDER BY seq", after)
-	return entries, err
-}
-
-// applyEntry puts an entry into a directory.
-func applyEntry(d *store.Directory, e entry) (err error) {
-	decodeTo := func(v any) { err = json.Unmarshal(e.record, v) }
-	switch e.kind {
-	case partnerSet:
-		var p store.Partner
-		if decodeTo(&p); err == nil {
-			d.SetPartner(p)
-		}
-	case partnerRemoved:
-		var id store.PartnerID
-		if decodeTo(&id); err == nil {
-			d.RemovePartner(id)
-		}
-	case keySet:
-		var k store.Key
-		if decodeTo(&k); err == nil {
-			d.SetKey(k)
-		}
-	case keyRemoved:
-		var id store.KeyID
-		if decodeTo(&id); err == nil {
-			d.RemoveKey(id)
-		}
-	case sessionSet:
-		var s store.Session
-		if decodeTo(&s); err == nil {
-			d.SetSession(s)
-		}
-	case sessionRemoved:
-		var id store.SessionID
-		if decodeTo(&id); err == nil {
-			d.RemoveSession(id)
-		}
-	case merchantSet:
-		var m store.Merchant
-		if decodeTo(&m); err == nil {
-			d.SetMerchant(m)
-		}
-	case merchantsRemoved:
-		var removed []removedMerchant
-		if decodeTo(&removed); err == nil {
-			d.RemoveMerchants(withTags(removed)...)
-		}
-	case tagSet:
-		var t tagRecord
-		if decodeTo(&t); err == nil {
-			d.SetTag(t.tag())
-		}
-	default:
-		err = fmt.Errorf("unknown kind %q", e.kind)
+// readChanges reads what the changes have written, from the one after a number up to the one that was seen.
+func (u *update) readChanges(ctx context.Context, tx pgx.Tx, after int64) (err error) {
+	if u.after = after; u.seen.change <= after {
+		return nil
 	}
+	if err := tx.QueryRow(ctx, "SELECT count(*) FROM change WHERE seq > $1 AND seq <= $2", after, u.seen.change).Scan(&u.changes); err != nil {
+		return err
+	}
+	u.records, err = readRecords(ctx, tx, "version > $1 AND version <= $2 ORDER BY version", after, u.seen.change)
 	return err
 }
 
-// withTags returns merchants as Directory.RemoveMerchants needs them.
-func withTags(removed []removedMerchant) (merchants []store.Merchant) {
-	for _, r := range removed {
-		m := store.Merchant{ID: r.ID, Partner: r.Partner}
-		for _, id := range r.Tags {
-			m.Tags = append(m.Tags, store.Tag{ID: id})
-		}
-		merchants = append(merchants, m)
-	}
-	return merchants
+// readRecords returns the records that a condition selects. Value is nil for a deleted one.
+func readRecords(ctx context.Context, tx querier, condition string, args ...any) (records []record, err error) {
+	err = query(ctx, tx, func(rows pgx.Rows) error {
+		var r record
+		err := rows.Scan(&r.Kind, &r.Key, &r.Value, &r.version)
+		records = append(records, r)
+		return err
+	}, "SELECT kind, id, body, version FROM record WHERE "+condition, args...)
+	return records, err
 }
 
-// loadDirectory fills a new directory with all control data, as of one moment, and waits until the standbys have that. Otherwise a
+// loadState reads all records.
+func loadState(ctx context.Context, tx querier) (*rules.State, error) {
+	records, err := readRecords(ctx, tx, "body IS NOT NULL")
+	if err != nil {
+		return nil, err
+	}
+	s := rules.NewState(nil) // no record is damaged
+	for _, r := range records {
+		if err := s.Load(r.Record); err != nil {
+			return nil, fmt.Errorf("record %s %q: %w", r.Kind, r.Key, err)
+		}
+	}
+	return s, nil
+}
+
+// loadDirectory loads all control data into memory, as of one moment, and waits until the standbys have that. Otherwise a
 // fail-over could lose a change that was read, and give its number to another one, such as a revoked key. This node would never apply that.
 func (e *engine) loadDirectory(ctx context.Context) error {
 	var asked time.Time
-	var d *store.Directory
+	var loaded *rules.State
 	var seen snapshot
-	if err := e.read(ctx, func(tx pgx.Tx) error {
-		asked, d = time.Now(), store.NewDirectory()
+	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+		asked = time.Now()
 		if err := seen.scan(tx.QueryRow(ctx, readSnapshot)); err != nil {
 			return err
 		}
-		return fillDirectory(ctx, tx, d)
+		loaded, err = loadState(ctx, tx)
+		return err
 	}); err != nil {
 		return err
 	}
@@ -238,8 +163,9 @@ func (e *engine) loadDirectory(ctx context.Context) error {
 	if err := e.confirmNow(bounded, seen); err != nil {
 		return notOnStandbys(err)
 	}
-	d.SetAge(e.follower.age)
-	e.follower.directory, e.follower.applied, e.follower.flushes = d, seen.change, seen.flush
+	e.Data = rules.New(driver{e}, loaded, e.log)
+	e.Directory().SetAge(e.follower.age)
+	e.follower.data, e.follower.applied, e.follower.flushes = e.Data, seen.change, seen.flush
 	e.follower.asked.Store(&asked)
 	return nil
 }
@@ -247,64 +173,6 @@ func (e *engine) loadDirectory(ctx context.Context) error {
 // notOnStandbys returns the error of what was read, but not confirmed.
 func notOnStandbys(err error) error {
 	return fmt.Errorf("the database answers, but what it has may not be on the standbys: %w", err)
-}
-
-// fillDirectory puts all control data into an empty directory.
-func fillDirectory(ctx context.Context, tx pgx.Tx, d *store.Directory) error {
-	partners, err := list[store.Partner](ctx, tx, "SELECT record FROM partner")
-	if err != nil {
-		return err
-	}
-	for _, p := range partners {
-		d.SetPartner(p)
-	}
-	if err := loadKeys(ctx, tx, d); err != nil {
-		return err
-	}
-	if err := loadSessions(ctx, tx, d); err != nil {
-		return err
-	}
-	if err := query(ctx, tx, func(rows pgx.Rows) error {
-		var text []byte
-		if err := rows.Scan(&text); err != nil {
-			return err
-		}
-		m, err := decode[store.Merchant](text)
-		if err == nil {
-			d.SetMerchant(m)
-		}
-		return err
-	}, "SELECT record FROM merchant"); err != nil {
-		return err
-	}
-	tags, err := listTags(ctx, tx, "ORDER BY t.created")
-	if err != nil {
-		return err
-	}
-	for _, t := range tags {
-		d.SetTag(t)
-	}
-	return nil
-}
-
-// loadKeys loads the API keys.
-func loadKeys(ctx context.Context, tx pgx.Tx, d *store.Directory) error {
-	return query(ctx, tx, func(rows pgx.Rows) error {
-		var text []byte
-		var used *time.Time
-		if err := rows.Scan(&text, &used); err != nil {
-			return err
-		}
-		k, err := decode[store.Key](text)
-		if err != nil {
-			return err
-		}
-		d.SetKey(k)
-		if used != nil {
-			d.SetLastUse(k.ID, *used)
-		}
-		return nil
-	}, "SELECT record, used FROM api_key")
 }
 
 // follow follows the changes of other nodes until Close.

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/person"
 	"mtagd/store/removal"
+	"mtagd/store/rules"
 )
 
 // life removes events in the background: those of persons and of deleted merchants, those that are past the retention, and what
@@ -110,100 +110,13 @@ func (e *engine) liveOnce(ctx context.Context) error {
 }
 
 // remover implements removal.Engine.
-type remover struct{ e *engine }
-
-// Tasks implements removal.Engine.
-func (r remover) Tasks(ctx context.Context) (erasures []store.Erasure, removals []store.Removal, err error) {
-	err = r.e.read(ctx, func(tx pgx.Tx) (err error) {
-		erasures, err = list[store.Erasure](ctx, tx, "SELECT record FROM erasure WHERE NOT done ORDER BY at, id")
-		return err
-	})
-	if err == nil {
-		removals, err = r.e.Removals(ctx)
-	}
-	return erasures, removals, err
-}
-
-// Removals implements store.Control.
-func (e *engine) Removals(ctx context.Context) (all []store.Removal, err error) {
-	err = e.read(ctx, func(tx pgx.Tx) error {
-		all = nil
-		return query(ctx, tx, func(rows pgx.Rows) error {
-			r, err := scanRemoval(rows)
-			all = append(all, r)
-			return err
-		}, "SELECT "+columnsOfRemoval+" FROM removal UNION ALL SELECT 'retention', merchant::text, '', at, record FROM expiry ORDER BY 4, 2")
-	})
-	return all, err
-}
-
-// columnsOfRemoval are those of a row of removal, for scanRemoval.
-const columnsOfRemoval = "'deletion', merchant::text, partner::text, at, coalesce(record, '{}')"
-
-func scanRemoval(rows pgx.Rows) (r store.Removal, err error) {
-	var kind, merchant, partner string
-	var at time.Time
-	var record []byte
-	if err := rows.Scan(&kind, &merchant, &partner, &at, &record); err != nil {
-		return r, err
-	}
-	r, err = decode[store.Removal](record)
-	r.Kind, r.Merchant, r.Partner, r.At = store.RemovalKind(kind), store.MerchantID(merchant), store.PartnerID(partner), at.UTC()
-	return r, err
+type remover struct {
+	*rules.Data // the tasks
+	e           *engine
 }
 
 // Time implements removal.Engine.
 func (r remover) Time(ctx context.Context) (time.Time, error) { return r.e.clock(ctx) }
-
-// SaveRemovals implements removal.Engine.
-func (r remover) SaveRemovals(ctx context.Context, removals []store.Removal) error {
-	b := &pgx.Batch{}
-	for _, of := range removals {
-		record, err := json.Marshal(of)
-		if err != nil {
-			return err
-		}
-		switch done := of.State == store.ErasureDone; {
-		case of.Kind == store.OfDeletion && done:
-			b.Queue("DELETE FROM removal WHERE merchant = $1", string(of.Merchant))
-		case of.Kind == store.OfDeletion:
-			b.Queue("UPDATE removal SET record = $2 WHERE merchant = $1", string(of.Merchant), record)
-		case done:
-			b.Queue("DELETE FROM expiry WHERE merchant = $1", string(of.Merchant))
-		default:
-			b.Queue(`INSERT INTO expiry (merchant, at, record) VALUES ($1, $2, $3) ON CONFLICT (merchant) DO UPDATE SET record = excluded.record`,
-				string(of.Merchant), of.At, record)
-		}
-	}
-	return r.e.pool.SendBatch(ctx, b).Close()
-}
-
-// UpdateErasures implements removal.Engine. Each is a transaction: a request may lock others meanwhile.
-func (r remover) UpdateErasures(ctx context.Context, ids []store.ErasureID, change func(*store.Erasure) []store.IdentityKey) error {
-	for _, id := range ids {
-		if err := pgx.BeginFunc(ctx, r.e.pool, func(tx pgx.Tx) error {
-			era, err := find[store.Erasure](ctx, tx, "erasure", "SELECT record FROM erasure WHERE id = $1 FOR UPDATE", string(id))
-			if err != nil {
-				return err
-			}
-			suppressed := change(&era)
-			text, err := json.Marshal(era)
-			if err != nil {
-				return err
-			}
-			if era.Suppress && len(suppressed) > 0 {
-				if _, err := tx.Exec(ctx, suppressKeys, string(era.Merchant), hashesIn(suppressed)); err != nil {
-					return err
-				}
-			}
-			_, err = tx.Exec(ctx, "UPDATE erasure SET done = $2, record = $3 WHERE id = $1", string(id), era.State == store.ErasureDone, text)
-			return err
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // Purge implements removal.Engine: step 5.
 func (r remover) Purge(ctx context.Context) error {
@@ -338,19 +251,7 @@ func (r remover) EraseOf(ctx context.Context, id store.MerchantID, erasures []st
 
 // expire removes the events of all merchants that are past the retention.
 func (e *engine) expire(ctx context.Context) error {
-	var merchants []uuid.UUID
-	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
-		merchants, err = listMerchants(ctx, tx, `SELECT id FROM merchant WHERE retention > 0
-			UNION ALL SELECT id FROM merchant WHERE retention = 0 AND (SELECT value FROM setting WHERE name = 'retention') > 0`)
-		return err
-	}); err != nil {
-		return err
-	}
-	ids := make([]store.MerchantID, len(merchants))
-	for i, m := range merchants {
-		ids[i] = store.MerchantID(m.String())
-	}
-	return e.life.runner.Expire(ctx, ids)
+	return e.life.runner.Expire(ctx, e.Expiring())
 }
 
 // expireOf removes the events of one merchant that are past its retention, and reports whether there were any.

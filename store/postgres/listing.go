@@ -234,7 +234,7 @@ func (l *listing) read(ctx context.Context, picks []pick) (events []store.Event,
 // readUsage reads what usage has of merchants and, in rows of their own, what the open tally has. It begins after usage.folded, as
 // takeRows does. Without GROUP BY, the planner could read the whole tally to join it, and Citus would refuse the statement.
 const readUsage = `WITH w AS (SELECT m.id AS merchant, coalesce(u.events, 0) AS events, coalesce(u.bytes, 0) AS bytes, coalesce(u.folded, 0) AS folded
-		FROM merchant m LEFT JOIN usage u ON u.merchant = m.id WHERE m.id = ANY($1))
+		FROM (SELECT id::uuid AS id FROM record WHERE kind = 'merchants' AND id = ANY($1) AND body IS NOT NULL) m LEFT JOIN usage u ON u.merchant = m.id)
 	SELECT merchant::text, events, bytes FROM w
 	UNION ALL SELECT w.merchant::text, t.n, t.bytes FROM w CROSS JOIN LATERAL (SELECT sum(n)::bigint AS n, sum(bytes)::bigint AS bytes FROM tally
 		WHERE tally.merchant = w.merchant AND seq > w.folded GROUP BY tally.merchant) AS t`

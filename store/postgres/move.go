@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/move"
+	"mtagd/store/rules"
 )
 
 // Database is a database into which data is moved, or from which, without an engine. It implements move.Target and move.Source.
@@ -142,7 +142,7 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mov
 // The statements that find the first event of each merchant after the receipt $1 and up to $2. A merchant whose first rows of the tally
 // are not folded yet has no usage.
 const (
-	firstEvents = `SELECT w.merchant, x.seq FROM (SELECT merchant FROM usage UNION SELECT id FROM merchant) AS w` + firstEvent
+	firstEvents = `SELECT w.merchant, x.seq FROM (SELECT merchant FROM usage UNION SELECT m.id FROM ` + merchants + ` m) AS w` + firstEvent
 
 	// firstEventsWithCitus has only tables that are distributed by merchant, so that Citus accepts it. It reads the dead rows of the tally.
 	firstEventsWithCitus = `SELECT w.merchant, x.seq FROM (SELECT merchant FROM usage UNION SELECT merchant FROM tally) AS w` + firstEvent
@@ -215,101 +215,20 @@ func (d *Database) Keys(ctx context.Context, since uint64, use func(*move.Key) e
 // Control implements move.Data.
 func (d *Database) Control(ctx context.Context) (c *move.Control, err error) {
 	err = d.e.read(ctx, func(tx pgx.Tx) error {
-		c = &move.Control{Retention: store.Forever}
-		r := controlReader{ctx: ctx, tx: tx}
-		r.each("SELECT value FROM setting WHERE name = 'retention'", func(rows pgx.Rows) error { return rows.Scan(&c.Retention) })
-		records(&r, "SELECT record FROM partner ORDER BY id", &c.Partners)
-		records(&r, "SELECT record FROM tag ORDER BY id", &c.Tags)
-		records(&r, "SELECT record FROM erasure ORDER BY id", &c.Erasures)
-		r.each("SELECT record, used FROM api_key ORDER BY id", func(rows pgx.Rows) (err error) {
-			var text []byte
-			var used *time.Time
-			if err := rows.Scan(&text, &used); err != nil {
-				return err
-			}
-			k := move.Issued{}
-			if k.Key, err = decode[store.Key](text); used != nil {
-				k.LastUse = used.UnixMicro()
-			}
-			c.Keys = append(c.Keys, k)
+		loaded, err := loadState(ctx, tx)
+		if err != nil {
 			return err
-		})
-		r.each("SELECT record, ordinal FROM merchant ORDER BY id", func(rows pgx.Rows) (err error) {
-			var text []byte
-			m := move.Merchant{}
-			if err := rows.Scan(&text, &m.Ordinal); err != nil {
-				return err
-			}
-			m.Merchant, err = decode[store.Merchant](text)
-			c.Merchants = append(c.Merchants, m)
-			return err
-		})
-		r.each("SELECT domain, tag FROM claim ORDER BY domain", func(rows pgx.Rows) error {
-			var claim move.Claim
-			err := rows.Scan(&claim.Domain, &claim.Tag)
-			c.Claims = append(c.Claims, claim)
-			return err
-		})
-		r.each("SELECT partner::text, key, record FROM reply ORDER BY partner, key", func(rows pgx.Rows) error {
-			var of move.Reply
-			var key, text []byte
-			if err := rows.Scan(&of.Partner, &key, &text); err != nil {
-				return err
-			}
-			what, err := decode[reply](text)
-			of.Key, of.At, of.Merchant, of.Name, of.Domain, of.Secret, of.CreatedAt, of.IssuedKey = hex.EncodeToString(key),
-				what.At, what.Merchant, what.Name, what.Domain, what.Secret, what.CreatedAt, what.IssuedKey
-			c.Replies = append(c.Replies, of)
-			return err
-		})
-		r.each("SELECT "+columnsOfRemoval+" FROM removal ORDER BY merchant", func(rows pgx.Rows) error {
-			of, err := scanRemoval(rows)
-			c.Removals = append(c.Removals, of)
-			return err
-		})
-		r.each("SELECT merchant::text, key FROM suppressed ORDER BY merchant, key", func(rows pgx.Rows) error {
-			var of move.Suppressed
-			var key []byte
-			err := rows.Scan(&of.Merchant, &key)
-			of.Key = store.IdentityKey(key)
-			c.Suppressed = append(c.Suppressed, of)
-			return err
-		})
+		}
+		c = rules.New(nil, loaded, d.e.log).Export()
 		// Certificates, but not what only the nodes of a database need.
-		r.each("SELECT path, content FROM file WHERE split_part(path, '/', 1) NOT IN ('challenges', 'limits', 'scrub') ORDER BY path", func(rows pgx.Rows) error {
+		return query(ctx, tx, func(rows pgx.Rows) error {
 			var f move.File
 			err := rows.Scan(&f.Path, &f.Content)
 			c.Files = append(c.Files, f)
 			return err
-		})
-		return r.err
+		}, "SELECT path, content FROM file WHERE split_part(path, '/', 1) NOT IN ('challenges', 'limits', 'scrub') ORDER BY path")
 	})
 	return c, err
-}
-
-// controlReader reads one table after the other, until the first error.
-type controlReader struct {
-	ctx context.Context
-	tx  pgx.Tx
-	err error
-}
-
-func (r *controlReader) each(sql string, use func(rows pgx.Rows) error) {
-	if r.err == nil {
-		r.err = query(r.ctx, r.tx, use, sql)
-	}
-}
-
-func records[T any](r *controlReader, sql string, all *[]T) {
-	r.each(sql, func(rows pgx.Rows) error {
-		var text []byte
-		if err := rows.Scan(&text); err != nil {
-			return err
-		}
-		v, err := decode[T](text)
-		*all = append(*all, v)
-		return err
-	})
 }
 
 // Audit implements move.Data.

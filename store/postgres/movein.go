@@ -3,17 +3,18 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
 	"mtagd/store/move"
+	"mtagd/store/rules"
 )
 
 var _ move.Target = (*Database)(nil)
@@ -54,7 +55,7 @@ func (d *Database) Begin(ctx context.Context, source string) (at uint64, err err
 			return d.reuse(ctx, tx, source)
 		}
 		var used bool
-		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM partner) OR EXISTS (SELECT 1 FROM audit) OR EXISTS (SELECT 1 FROM usage) OR EXISTS (SELECT 1 FROM tally)").Scan(&used); err != nil {
+		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM record WHERE kind = 'partners' AND body IS NOT NULL) OR EXISTS (SELECT 1 FROM audit) OR EXISTS (SELECT 1 FROM usage) OR EXISTS (SELECT 1 FROM tally)").Scan(&used); err != nil {
 			return err
 		}
 		if used {
@@ -224,81 +225,36 @@ func (d *Database) LastAudit(ctx context.Context) (last store.AuditID, err error
 
 // AddAudit implements move.Target.
 func (d *Database) AddAudit(ctx context.Context, entries []store.AuditEntry) error {
-	_, err := d.e.pool.CopyFrom(ctx, pgx.Identifier{"audit"}, []string{"id", "at", "partner", "record"},
-		pgx.CopyFromSlice(len(entries), func(i int) ([]any, error) {
-			e := entries[i]
-			var partner *uuid.UUID
-			if key, ok := keyOf(e.Partner); ok {
-				partner = &key
-			}
-			text, err := json.Marshal(e)
-			return []any{int64(e.ID), e.At, partner, text}, err
-		}))
-	return err
+	b := &pgx.Batch{}
+	if err := queueEntries(b, entries); err != nil {
+		return err
+	}
+	return d.e.pool.SendBatch(ctx, b).Close()
 }
+
+// numberOfMove is the number of the change that brings the control data. The nodes begin with the records as they are. A number is missing
+// before it, so that a node which was started on the empty database finds that it must be started again.
+const numberOfMove = 2
 
 // SetControl implements move.Target. It writes as changes do, but for what nodes need to know of a change: there are none.
 func (d *Database) SetControl(ctx context.Context, control *move.Control) error {
+	records, err := rules.RecordsOf(control, "")
+	if err != nil {
+		return err
+	}
 	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
-		c := &change{e: d.e, ctx: ctx, tx: tx, id: uuid.New()}
-		for _, table := range []string{"suppressed", "erasure", "removal", "expiry", "reply", "claim", "tag", "merchant", "api_key", "session", "partner", "file"} {
-			c.exec("DELETE FROM " + table)
-		}
-		c.exec("INSERT INTO setting (name, value) VALUES ('retention', $1) ON CONFLICT (name) DO UPDATE SET value = excluded.value", int64(control.Retention))
-		for _, p := range control.Partners {
-			c.putPartner(p)
-		}
-		for _, k := range control.Keys {
-			c.putKey(k.Key)
-			if k.LastUse != 0 {
-				c.exec("UPDATE api_key SET used = $2 WHERE id = $1", string(k.ID), timeAt(k.LastUse))
-			}
-		}
-		for _, m := range control.Merchants {
-			c.exec("INSERT INTO merchant (id, partner, ordinal, retention, record) VALUES ($1, $2, $3, $4, $5)",
-				string(m.ID), string(m.Partner), int64(m.Ordinal), int(m.Retention), c.encode(m.Merchant))
-		}
-		holder := map[string]store.TagID{}
-		for _, claim := range control.Claims {
-			holder[claim.Domain] = claim.Tag
-		}
-		for _, t := range control.Tags {
-			t.ClaimLost = t.Type == store.ServerSide && holder[t.Domain] != t.ID
-			c.putTag(t)
-		}
-		for _, claim := range control.Claims {
-			c.claim(claim.Domain, claim.Tag)
-		}
-		for _, r := range control.Replies {
-			key, err := hex.DecodeString(r.Key)
-			if err != nil {
-				return err
-			}
-			c.exec("INSERT INTO reply (partner, key, at, record) VALUES ($1, $2, $3, $4)", string(r.Partner), key, r.At,
-				c.encode(reply{r.At, r.Merchant, r.Name, r.Domain, r.Secret, r.CreatedAt, r.IssuedKey}))
-		}
-		for _, r := range control.Removals {
-			c.exec("INSERT INTO removal (merchant, partner, at, record) VALUES ($1, $2, $3, $4)", string(r.Merchant), string(r.Partner), r.At, c.encode(r))
-		}
-		for _, e := range control.Erasures {
-			c.exec("INSERT INTO erasure (id, merchant, at, done, record) VALUES ($1, $2, $3, $4, $5)",
-				string(e.ID), string(e.Merchant), e.At, e.State == store.ErasureDone, c.encode(e))
-		}
-		for of := range slices.Chunk(control.Suppressed, 1000) {
-			merchants, keys := make([]string, len(of)), make([][]byte, len(of))
-			for i := range of {
-				merchants[i], keys[i] = string(of[i].Merchant), of[i].Key[:]
-			}
-			c.exec("INSERT INTO suppressed (merchant, key) SELECT * FROM unnest($1::uuid[], $2::bytea[])", merchants, keys)
+		b := &pgx.Batch{}
+		for _, table := range []string{"record", "file", "change"} {
+			b.Queue("DELETE FROM " + table)
 		}
 		for _, f := range control.Files {
-			c.exec("INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)", f.Path, f.Content)
+			b.Queue("INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)", f.Path, f.Content)
 		}
-		// The nodes begin with the tables as they are. An entry is missing here, so that a node which was started on the empty
-		// database finds that it must be started again.
-		c.exec("DELETE FROM change")
-		c.exec("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, $3, '{}')", c.last+2, c.id, string(partnerSet))
-		return c.failed
+		b.Queue("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, $3, '{}')", numberOfMove, uuid.New(), changeOfRecords)
+		for some := range slices.Chunk(records, 10_000) {
+			queueRecords(b, numberOfMove, some)
+		}
+		return tx.SendBatch(ctx, b).Close()
 	})
 }
 
@@ -312,8 +268,22 @@ func (d *Database) Ready(ctx context.Context, upTo uint64) (to move.Place, err e
 			return err
 		}
 		// Events of merchants that were deleted while nobody copied.
-		if _, err := tx.Exec(ctx, `INSERT INTO removal (merchant, partner, at) SELECT merchant, $1, clock_timestamp() FROM usage
-			WHERE merchant NOT IN (SELECT id FROM merchant) ON CONFLICT DO NOTHING`, uuid.Nil); err != nil {
+		unknown, err := listMerchants(ctx, tx, "SELECT merchant FROM usage WHERE merchant NOT IN (SELECT m.id FROM "+merchants+
+			" m) AND NOT EXISTS (SELECT FROM record WHERE kind = 'removals' AND id = usage.merchant::text)")
+		if err != nil {
+			return err
+		}
+		removals := make([]rules.Record, len(unknown))
+		for i, m := range unknown {
+			text, err := json.Marshal(store.Removal{Kind: store.OfDeletion, Merchant: store.MerchantID(m.String()), At: time.Now().UTC(), State: store.ErasurePending})
+			if err != nil {
+				return err
+			}
+			removals[i] = rules.Record{Kind: rules.Removals, Key: m.String(), Value: text}
+		}
+		b := &pgx.Batch{}
+		queueRecords(b, numberOfMove, removals)
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, "SELECT setval('receipt', greatest(last_value, $1)) FROM receipt", int64(upTo)); err != nil {
@@ -324,7 +294,7 @@ func (d *Database) Ready(ctx context.Context, upTo uint64) (to move.Place, err e
 		if _, err := tx.Exec(ctx, "DELETE FROM flush"); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `INSERT INTO flush (merchant, id, node, seq, merchants) SELECT $1, $2, $1, $3,
+		_, err = tx.Exec(ctx, `INSERT INTO flush (merchant, id, node, seq, merchants) SELECT $1, $2, $1, $3,
 			ARRAY(SELECT merchant FROM usage WHERE EXISTS (SELECT FROM event WHERE event.merchant = usage.merchant AND seq = $3))
 			WHERE $3 > 0`, uuid.Nil, uuid.New(), int64(upTo))
 		return err

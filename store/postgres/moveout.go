@@ -226,7 +226,7 @@ func (f *frozen) mark(ctx context.Context, to move.Place) error {
 		return errReleased
 	}
 	if _, err := f.tx.Exec(ctx, "INSERT INTO change (seq, tx, kind, record) SELECT coalesce(max(seq), 0) + 2, $1, $2, '{}' FROM change",
-		uuid.New(), string(partnerSet)); err != nil {
+		uuid.New(), changeOfRecords); err != nil {
 		return err
 	}
 	if _, err := f.tx.Exec(ctx, "ALTER TABLE flush ENABLE TRIGGER moved"); err != nil {

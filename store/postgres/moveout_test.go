@@ -133,7 +133,7 @@ func TestNothingIsCommittedInAFreeze(t *testing.T) {
 			}
 			working.Wait()
 			var events, partners int
-			if err := s.db.e.pool.QueryRow(t.Context(), "SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM partner)").Scan(&events, &partners); err != nil {
+			if err := s.db.e.pool.QueryRow(t.Context(), "SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM record WHERE kind = 'partners')").Scan(&events, &partners); err != nil {
 				t.Fatal(err)
 			}
 			if filed != nil {

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -16,50 +15,19 @@ func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Ide
 	if err := person.Check(&named); err != nil {
 		return era, err
 	}
-	err = e.change(ctx, func(c *change) error {
-		m, err := merchant(c.ctx, c.tx, id)
-		if err != nil {
-			return err
-		}
-		key, _ := keyOf(id)
-		who, err := personOf(c.ctx, c.tx, key, &named, opt.Claimed)
-		if err != nil {
-			return err
-		}
-		era = store.Erasure{ID: store.NewErasureID(), Merchant: id, Partner: m.Partner, At: c.now, State: store.ErasurePending,
-			Person: who, Suppress: opt.Suppress}
-		open, err := list[store.Erasure](c.ctx, c.tx, "SELECT record FROM erasure WHERE NOT done AND record->>'partnerId' = $1 ORDER BY at FOR UPDATE", string(m.Partner)) // the background changes them
-		if err != nil {
-			return err
-		}
-		same, err := era.Admit(slices.Values(open))
-		switch {
-		case err != nil:
-			return err
-		case same.ID != "" && (same.Suppress || !opt.Suppress):
-			era = same
-			return nil
-		case same.ID != "":
-			era = same
-			era.Suppress = true
-			c.exec("UPDATE erasure SET record = $2 WHERE id = $1", string(era.ID), c.encode(era))
-		default:
-			c.exec("INSERT INTO erasure (id, merchant, at, done, record) VALUES ($1, $2, $3, false, $4)", string(era.ID), key, era.At, c.encode(era))
-		}
-		if opt.Suppress {
-			c.exec(suppressKeys, key, hashesIn(append(append([]store.IdentityKey{}, who.MUIDs...), who.Identifiers...)))
-		}
-		return c.audit(store.AboutMerchant(store.PersonErased, m, string(era.ID)))
-	})
-	if err != nil {
-		return store.Erasure{}, err
+	key, ok := keyOf(id)
+	if !ok {
+		return era, store.NotFound("merchant")
 	}
-	e.life.nudge()
-	return era, nil
+	var who store.Person
+	if err := e.readLong(ctx, func(tx pgx.Tx) (err error) {
+		who, err = personOf(ctx, tx, key, &named, opt.Claimed)
+		return err
+	}); err != nil {
+		return era, err
+	}
+	return e.AddErasure(ctx, id, who, opt.Suppress)
 }
-
-// suppressKeys notes whose events are refused.
-const suppressKeys = "INSERT INTO suppressed (merchant, key) SELECT $1, unnest($2::bytea[]) ON CONFLICT DO NOTHING"
 
 func hashesIn(keys []store.IdentityKey) [][]byte {
 	all := make([][]byte, len(keys))
@@ -76,34 +44,6 @@ func personOf(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, named *store.I
 		return store.Person{}, err
 	}
 	return person.Of(named, links, withClaimed), nil
-}
-
-// Erasure implements store.Persons.
-func (e *engine) Erasure(ctx context.Context, id store.ErasureID) (era store.Erasure, err error) {
-	if !isStorable(id) {
-		return era, store.NotFound("erasure")
-	}
-	err = e.read(ctx, func(tx pgx.Tx) error {
-		era, err = find[store.Erasure](ctx, tx, "erasure", "SELECT record FROM erasure WHERE id = $1", string(id))
-		return err
-	})
-	return era, err
-}
-
-// Erasures implements store.Persons.
-func (e *engine) Erasures(ctx context.Context, id store.MerchantID, offset, limit int) (page []store.Erasure, total int, err error) {
-	key, ok := keyOf(id)
-	if !ok {
-		return nil, 0, ctx.Err()
-	}
-	err = e.read(ctx, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, "SELECT count(*) FROM erasure WHERE merchant = $1", key).Scan(&total); err != nil {
-			return err
-		}
-		page, err = list[store.Erasure](ctx, tx, "SELECT record FROM erasure WHERE merchant = $1 ORDER BY at DESC, id OFFSET $2 LIMIT $3", key, offset, limit)
-		return err
-	})
-	return page, total, err
 }
 
 // PersonalData implements store.Persons.

@@ -3,9 +3,10 @@
 //
 // # Control data
 //
-// A change takes the lock lockControl for its transaction, so that changes are made one after the other, on whatever node. What
-// other nodes must know of it goes into the table change, numbered in the order of the commits. Each node reads that table
-// several times a second (follow.go), and is not ready when it could not for store.MaxDirectoryAge.
+// Package rules has the rules, and all records in memory. They are stored in the table record. A change takes the lock lockControl for its
+// transaction, so that changes are made one after the other, on whatever node. It gets a row in the table change, numbered in the order of the
+// commits, and its records get that number. Each node reads what is new several times a second (follow.go), before a change, and before it
+// answers from the control data. It is not ready when it could not for store.MaxDirectoryAge.
 //
 // # Recording
 //
@@ -56,9 +57,9 @@
 //	migrate.go    the schema; migrations/ has it
 //	distribute.go hands the tables over to the extension Citus, if that is wanted
 //
-//	control.go    changes of the control data
-//	partners.go, keys.go, merchants.go, tags.go, claims.go, delete.go, once.go, audit.go   what they change
-//	follow.go     the directory: loading it, and following the changes of all nodes
+//	control.go    changes of the control data: the driver of package rules
+//	audit.go      the audit log, and what is deleted when it is old
+//	follow.go     loads all control data, and follows the changes of all nodes
 //
 //	record.go     Record, Resolve
 //	flush.go      one group on its way into the database
@@ -96,6 +97,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -110,6 +112,7 @@ import (
 	"mtagd/store/budget"
 	"mtagd/store/group"
 	"mtagd/store/removal"
+	"mtagd/store/rules"
 )
 
 // Options are an engine's inputs besides its database.
@@ -155,6 +158,8 @@ func Open(ctx context.Context, address string, opt Options) (store.Engine, error
 
 // engine implements store.Engine.
 type engine struct {
+	*rules.Data
+
 	pool    *pgxpool.Pool
 	hosts   *hosts
 	reading *budget.Budget[string] // of the reads that are under way
@@ -209,14 +214,15 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 		return nil, err
 	}
 	e := &engine{pool: pool, hosts: hosts, reading: newReads(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1)}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), queryTimeout: cmp.Or(opt.queryTimeout, queryTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), space: space{size: opt.Size}, auditLimits: cmp.Or(opt.audit, store.DefaultAuditLimits)}
-	e.life.runner = removal.Runner{Engine: remover{e}, Metrics: removal.NewMetrics(opt.Metrics), Delay: removalDelay}
-	if opt.eager {
-		e.life.runner.Delay = 0
-	}
 	e.opened, e.close = context.WithCancel(context.Background())
 	if err := e.prepare(ctx, opt); err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	e.Removing = e.life.nudge
+	e.life.runner = removal.Runner{Engine: remover{e.Data, e}, Metrics: removal.NewMetrics(opt.Metrics), Delay: removalDelay}
+	if opt.eager {
+		e.life.runner.Delay = 0
 	}
 	e.queue, e.metrics = group.New(func(int) error { return e.acceptsEvents() }, func(int) {}), group.NewMetrics()
 	if opt.Metrics != nil {
@@ -224,7 +230,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	}
 	e.running.Go(e.follow)
 	e.running.Go(e.commitGroups)
-	e.running.Go(e.noteKeyUse)
+	e.running.Go(func() { e.KeepTidy(e.opened, e.tidy) })
 	e.running.Go(e.foldAlways)
 	e.running.Go(e.watchSpace)
 	e.running.Go(e.live)
@@ -242,15 +248,10 @@ func (e *engine) prepare(ctx context.Context, opt Options) error {
 		if err := checkMove(ctx, e.pool); err != nil {
 			return err
 		}
-		if opt.Retention != 0 {
-			if err := e.setDefaultRetention(ctx, opt.Retention); err != nil {
-				return err
-			}
-		}
-		if err := e.lookAtSpace(ctx); err != nil {
+		if err := cmp.Or(e.lookAtSpace(ctx), e.loadDirectory(ctx)); err != nil || opt.Retention == 0 {
 			return err
 		}
-		return e.loadDirectory(ctx)
+		return e.SetDefaultRetention(ctx, opt.Retention)
 	})
 }
 
@@ -264,16 +265,6 @@ func inTime(ctx context.Context, step func(ctx context.Context) error) error {
 	defer cancel()
 	return step(ctx)
 }
-
-// setDefaultRetention stores it, so that all nodes have the same.
-func (e *engine) setDefaultRetention(ctx context.Context, r store.Retention) error {
-	_, err := e.pool.Exec(ctx, `INSERT INTO setting (name, value) VALUES ('retention', $1)
-		ON CONFLICT (name) DO UPDATE SET value = excluded.value`, int64(r))
-	return err
-}
-
-// Directory implements store.Engine.
-func (e *engine) Directory() *store.Directory { return e.follower.directory }
 
 // repeat calls do at intervals until Close. It tells changed the first of several errors, and nil when do succeeds after that.
 func (e *engine) repeat(interval time.Duration, do func(context.Context) error, changed func(err error)) {
@@ -325,6 +316,9 @@ func (e *engine) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
 	err := e.tidy(ctx)
+	if errors.Is(err, store.ErrNeedsRestart) {
+		err = nil // it was told before
+	}
 	if isConnectionFailure(err) {
 		err = nil      // uses of keys in the last minute are lost, as KeyUseDelay allows
 		e.hosts.drop() // so that the pool does not wait for the server, connection by connection

@@ -77,7 +77,6 @@ var deleteOfMerchant = []string{
 	`DELETE FROM held_link WHERE merchant = $1 AND (key, muid) IN (SELECT key, muid FROM held_link WHERE merchant = $1 LIMIT $2)`,
 	`DELETE FROM linked_muid WHERE merchant = $1 AND hash IN (SELECT hash FROM linked_muid WHERE merchant = $1 LIMIT $2)`,
 	`DELETE FROM dedup WHERE merchant = $1 AND key IN (SELECT key FROM dedup WHERE merchant = $1 LIMIT $2)`,
-	`DELETE FROM suppressed WHERE merchant = $1 AND key IN (SELECT key FROM suppressed WHERE merchant = $1 LIMIT $2)`,
 	`DELETE FROM usage WHERE merchant = $1 AND $2 > 0`,
 }
 

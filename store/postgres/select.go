@@ -235,19 +235,15 @@ func (e *engine) scopes(ctx context.Context, tx pgx.Tx, merchants ...uuid.UUID) 
 	if err != nil {
 		return nil, now, err
 	}
-	err = query(ctx, tx, func(rows pgx.Rows) error {
-		var days int
-		s := scope{from: earliest}
-		err := rows.Scan(&days, &s.removed)
-		if cutoff, ok := store.Retention(days).Cutoff(now); ok {
+	for _, m := range merchants {
+		id := store.MerchantID(m.String())
+		s := scope{from: earliest, removed: e.IsRemoved(id)}
+		if cutoff, ok := e.RetentionOf(id).Cutoff(now); ok {
 			s.from = cutoff.UnixMicro()
 		}
 		scopes = append(scopes, s)
-		return err
-	}, `SELECT coalesce(nullif(m.retention, 0), (SELECT value FROM setting WHERE name = 'retention'), -1), r.merchant IS NOT NULL
-		FROM unnest($1::uuid[]) WITH ORDINALITY AS w(id, i)
-		LEFT JOIN merchant m ON m.id = w.id LEFT JOIN removal r ON r.merchant = w.id ORDER BY w.i`, merchants)
-	return scopes, now, err
+	}
+	return scopes, now, nil
 }
 
 // positionOf returns the place of an event in the order of receipt. Ids and cursors are those of the embedded engine, so that they

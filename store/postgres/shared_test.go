@@ -205,7 +205,7 @@ func TestNodesExchangeMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(a, "", 1) // they are too old
-	if err := a.deleteOld(t.Context()); err != nil {
+	if err := a.tidy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 1 {

@@ -72,7 +72,7 @@ var anyMerchant = map[string]string{
 	"SELECT coalesce(sum(bytes + events * $1), 0)::bigint FROM usage":                              "every few seconds: what all events take",
 	"DELETE FROM tally WHERE ctid = ANY":                                                           "a fold of several merchants, without Citus",
 	"SELECT DISTINCT merchant FROM tally":                                                          "once a minute on one node: whose tallies a node has left that died; with Citus",
-	"SELECT m.id FROM merchant m LEFT JOIN usage u":                                                "the same, without Citus",
+	"SELECT m.id FROM (SELECT id::uuid AS id FROM record WHERE kind = 'merchants'":                 "the same, without Citus",
 	"SELECT merchant, key FROM dedup WHERE seen < $1 LIMIT $2":                                     "once a minute on one node: which event_ids count no more",
 	"INSERT INTO held_link (merchant, key, muid, source) SELECT merchant, key, muid, 0 FROM link;": "a migration",
 	"INSERT INTO linked_muid (merchant, hash) SELECT DISTINCT merchant, substring(sha256(":         "a migration",

@@ -3,11 +3,13 @@ package postgres
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
+	"mtagd/store/rules"
 )
 
 // Verify implements store.Engine. It decodes all control data. It counts all events again, one merchant after the other, and compares
@@ -31,7 +33,7 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (counts store
 			err := rows.Scan(&o.merchant, &o.events)
 			owners, total = append(owners, o), total+o.events
 			return err
-		}, "SELECT merchant, greatest(max(events), 0) FROM (SELECT merchant, events FROM usage UNION ALL SELECT id, 0 FROM merchant) AS x GROUP BY merchant ORDER BY merchant")
+		}, "SELECT merchant, greatest(max(events), 0) FROM (SELECT merchant, events FROM usage UNION ALL SELECT m.id, 0 FROM "+merchants+" m) AS x GROUP BY merchant ORDER BY merchant")
 	}); err != nil {
 		return counts, err
 	}
@@ -50,44 +52,46 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (counts store
 	return counts, nil
 }
 
-// verifyControl decodes the records of all tables, and returns how many there are.
+// verifyControl decodes all records and the audit log, and returns how many there are.
 func (e *engine) verifyControl(ctx context.Context, v store.Verification) (records uint64, err error) {
-	tables := []struct {
-		name string
-		into func() any
-	}{
-		{"partner", func() any { return new(store.Partner) }},
-		{"api_key", func() any { return new(store.Key) }},
-		{"merchant", func() any { return new(store.Merchant) }},
-		{"tag", func() any { return new(store.Tag) }},
-		{"erasure", func() any { return new(store.Erasure) }},
-		{"audit", func() any { return new(store.AuditEntry) }},
+	var all []record
+	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+		all, err = readRecords(ctx, tx, "body IS NOT NULL")
+		return err
+	}); err != nil {
+		return 0, err
 	}
-	for i, table := range tables {
-		var found []store.Finding
-		n := uint64(0)
-		if err := e.read(ctx, func(tx pgx.Tx) error {
-			found, n = nil, 0
-			return query(ctx, tx, func(rows pgx.Rows) error {
-				var id string
-				var text []byte
-				if err := rows.Scan(&id, &text); err != nil {
-					return err
-				}
-				n++
-				if err := json.Unmarshal(text, table.into()); err != nil {
-					found = append(found, store.Finding{Part: store.PartControl, Where: table.name + " " + id, Problem: "cannot be read: " + err.Error()})
-				}
-				return nil
-			}, "SELECT id::text, record FROM "+table.name)
-		}); err != nil {
-			return records, err
-		}
-		for _, f := range found {
-			v.Found(f)
-		}
-		records += n
-		v.Read(store.PartControl, uint64(i+1), uint64(len(tables)))
+	finding := func(where string, err error) {
+		v.Found(store.Finding{Part: store.PartControl, Where: where, Problem: "cannot be read: " + err.Error()})
 	}
-	return records, nil
+	for _, r := range all {
+		if err := rules.Check(r.Record); err != nil {
+			finding(r.Kind+" "+r.Key, err)
+		}
+	}
+	v.Read(store.PartControl, 1, 2)
+	var found map[int64]error
+	entries := uint64(0)
+	if err := e.read(ctx, func(tx pgx.Tx) error {
+		found, entries = map[int64]error{}, 0
+		return query(ctx, tx, func(rows pgx.Rows) error {
+			var id int64
+			var text []byte
+			if err := rows.Scan(&id, &text); err != nil {
+				return err
+			}
+			entries++
+			if err := json.Unmarshal(text, new(store.AuditEntry)); err != nil {
+				found[id] = err
+			}
+			return nil
+		}, "SELECT id, record FROM audit")
+	}); err != nil {
+		return 0, err
+	}
+	for id, err := range found {
+		finding(fmt.Sprintf("audit %d", id), err)
+	}
+	v.Read(store.PartControl, 2, 2)
+	return uint64(len(all)) + entries, nil
 }

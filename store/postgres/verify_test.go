@@ -26,8 +26,8 @@ func TestVerifyFindsWhatDiffers(t *testing.T) {
 		"a counter that is too high":   {"UPDATE counter SET n = n + 1 WHERE level = 1 AND name = ''", store.PartIndex},
 		"a missing counter":            {"DELETE FROM counter WHERE level = 3 AND name = 'Visit'", store.PartIndex},
 		"an event that is missing":     {"DELETE FROM event", store.PartIndex},
-		"a record that is no JSON":     {`UPDATE merchant SET record = '[]'`, store.PartControl},
-		"a tag that no merchant has":   {"DELETE FROM tag", store.PartTags},
+		"a record that is no JSON":     {"UPDATE record SET body = '[]' WHERE kind = 'merchants'", store.PartControl},
+		"a tag that no merchant has":   {"DELETE FROM record WHERE kind = 'tags'", store.PartTags},
 		"a usage that was not counted": {"UPDATE usage SET bytes = 0", store.PartIndex},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -245,8 +245,8 @@ func TestVerifyPassesOverDeletedMerchants(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	remove("INSERT INTO removal (merchant, partner, at) SELECT merchant, merchant, now() + interval '1 hour' FROM usage; DELETE FROM event")
+	remove(`INSERT INTO record (kind, id, version, body) SELECT 'removals', merchant::text, 0, '{"merchantId":"' || merchant || '"}' FROM usage; DELETE FROM event`)
 	verify(func() {})
-	remove("DELETE FROM removal; DELETE FROM counter; UPDATE usage SET events = 0, bytes = 0")
+	remove("DELETE FROM record WHERE kind = 'removals'; DELETE FROM counter; UPDATE usage SET events = 0, bytes = 0")
 	verify(func() { remove("DELETE FROM usage") }) // of the next merchant
 }

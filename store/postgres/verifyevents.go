@@ -67,7 +67,7 @@ var (
 
 	unknownTags = `SELECT c.tag, sum(c.n)::bigint FROM (SELECT merchant, tag, n FROM counter WHERE merchant = $1 AND level = 3 AND name = ''
 			UNION ALL SELECT merchant, tag, n FROM tally WHERE ` + isOpen + `) AS c
-		WHERE NOT EXISTS (SELECT FROM tag t WHERE t.id = c.tag AND t.merchant = c.merchant) GROUP BY c.tag HAVING sum(c.n) > 0`
+		WHERE NOT EXISTS (SELECT FROM record t WHERE t.kind = 'tags' AND t.id = c.tag AND t.body::json->>'merchantId' = c.merchant::text) GROUP BY c.tag HAVING sum(c.n) > 0`
 )
 
 // merchantCheck verifies the events of one merchant.
@@ -138,7 +138,7 @@ func (e *engine) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verifi
 // readUnlessRemoved is read, but calls nothing when the merchant was deleted.
 func (e *engine) readUnlessRemoved(ctx context.Context, m uuid.UUID, read func(tx pgx.Tx) error) (removed bool, err error) {
 	err = e.read(ctx, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM removal WHERE merchant = $1)", m).Scan(&removed); err != nil || removed {
+		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM record WHERE kind = 'removals' AND id = $1 AND body IS NOT NULL)", m.String()).Scan(&removed); err != nil || removed {
 			return err
 		}
 		return read(tx)

@@ -20,8 +20,14 @@ type holding struct {
 	oldest store.AuditID // none of the entries is older
 }
 
+// entries is what is known of the audit log.
+type entries struct {
+	lastEntry store.AuditID
+	held      map[store.PartnerID]*holding // the entries of partners and, under "", of operators; damaged ones are nobody's
+}
+
 // hold notes an entry that is newer than all others, or that a reading has found.
-func (s *state) hold(holder store.PartnerID, id store.AuditID) {
+func (s *entries) hold(holder store.PartnerID, id store.AuditID) {
 	h := s.held[holder]
 	if h == nil {
 		h = &holding{oldest: id}
@@ -31,8 +37,8 @@ func (s *state) hold(holder store.PartnerID, id store.AuditID) {
 }
 
 // note notes entries that were added.
-func (s *state) note(entries []store.AuditEntry) {
-	for _, e := range entries {
+func (s *entries) note(added []store.AuditEntry) {
+	for _, e := range added {
 		s.hold(e.Holder(), e.ID)
 		s.lastEntry = e.ID
 	}
@@ -50,36 +56,22 @@ func holderIn(entry []byte) store.PartnerID {
 	return store.PartnerID(id)
 }
 
-// audit adds entries to the audit log, in the transaction of the change.
-func (c *change) audit(entries ...store.AuditEntry) error {
-	for _, entry := range entries {
-		entry = entry.Complete(c.ctx, c.d.state.lastEntry+store.AuditID(len(c.entries))+1, c.d.now().UTC())
-		c.entries = append(c.entries, entry)
-		w, err := newWrite(inLog, auditKey(entry.ID, entry.At), entry)
-		if err != nil {
-			return err
-		}
-		c.writes = append(c.writes, w)
-	}
-	return nil
-}
-
 // dropOldest makes room for the new entries: for each, at most two others go. With smaller limits the log gets shorter little by
-// little. Damaged entries stay.
-func (c *change) dropOldest(tx *bolt.Tx, s sums) error {
-	c.publish = append(c.publish, func() { c.d.state.note(c.entries) })
-	if len(c.entries) == 0 {
-		return nil
+// little. Damaged entries stay. It returns what the holders have then.
+func (d *Data) dropOldest(tx *bolt.Tx, s sums, entries []store.AuditEntry) (dropped map[store.PartnerID]holding, err error) {
+	if len(entries) == 0 {
+		return nil, nil
 	}
-	limits, added, mayFail := c.d.AuditLimits, map[store.PartnerID]int{}, map[store.PartnerID]bool{}
-	for _, e := range c.entries {
+	dropped = map[store.PartnerID]holding{}
+	limits, added, mayFail := d.AuditLimits, map[store.PartnerID]int{}, map[store.PartnerID]bool{}
+	for _, e := range entries {
 		added[e.Holder()]++
 		mayFail[e.Holder()] = mayFail[e.Holder()] || e.MayBeRefused()
 	}
 	excess := map[store.PartnerID]int{}
-	full := s[inLog].n+uint64(len(c.entries)) > uint64(limits.Partners)
+	full := s[inLog].n+uint64(len(entries)) > uint64(limits.Partners)
 	var numbers []int
-	for holder, h := range c.d.state.held {
+	for holder, h := range d.held {
 		if holder == "" {
 			excess[""] = h.n + added[""] - limits.Operators
 		} else if full {
@@ -93,56 +85,60 @@ func (c *change) dropOldest(tx *bolt.Tx, s sums) error {
 			excess[holder] -= quota
 		}
 	}
-	room := 2 * len(c.entries)
+	room := 2 * len(entries)
 	for holder, n := range excess {
 		if n <= 0 {
 			continue
 		}
-		dropped, err := c.drop(tx, s, holder, min(n, room))
-		if err == nil && dropped == 0 && mayFail[holder] {
-			err = store.ErrAuditFull
+		h := *d.held[holder]
+		before := h.n
+		if err := d.drop(tx, s, holder, &h, min(n, room)); err != nil {
+			return nil, err
 		}
-		if room -= dropped; err != nil || room == 0 {
-			return err
+		if h.n == before && mayFail[holder] {
+			return nil, store.ErrAuditFull
+		}
+		dropped[holder] = h
+		if room -= before - h.n; room == 0 {
+			break
 		}
 	}
-	return nil
+	return dropped, nil
 }
 
 // drop drops at most n entries of one holder, the oldest first. It begins where the last one has stopped: so it reads the entries of
 // others once, and not each time.
-func (c *change) drop(tx *bolt.Tx, s sums, holder store.PartnerID, n int) (dropped int, err error) {
-	h := c.d.state.held[holder]
-	oldest, age := h.oldest, c.d.AuditLimits.PartnerAge
+func (d *Data) drop(tx *bolt.Tx, s sums, holder store.PartnerID, h *holding, n int) error {
+	age := d.AuditLimits.PartnerAge
 	if holder == "" {
-		age = c.d.AuditLimits.OperatorAge
+		age = d.AuditLimits.OperatorAge
 	}
 	var old []write
 	log := tx.Bucket([]byte(inLog)).Cursor()
-	for key, value := log.Seek(binary.BigEndian.AppendUint64(nil, uint64(oldest))); key != nil && len(old) < n; key, value = log.Next() {
+	for key, value := log.Seek(binary.BigEndian.AppendUint64(nil, uint64(h.oldest))); key != nil && len(old) < n; key, value = log.Next() {
 		value, _, ok := unseal(inLog, key, value)
 		if !ok || holderIn(value) != holder {
 			continue
 		}
-		if oldest = auditID(string(key)); c.d.now().Sub(auditTime(string(key))) < age {
+		if h.oldest = auditID(string(key)); d.now().Sub(auditTime(string(key))) < age {
 			break
 		}
 		old = append(old, write{inLog, string(key), nil})
-		oldest++
+		h.oldest++
 	}
 	for _, w := range old {
 		if err := w.store(tx, s); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	c.publish = append(c.publish, func() { h.n, h.oldest = h.n-len(old), oldest })
-	return len(old), nil
+	h.n -= len(old)
+	return nil
 }
 
-// Audit implements store.Control. It decodes only entries that may be in the answer: the time is in the key, and the id of
+// Audit implements rules.Driver. It decodes only entries that may be in the answer: the time is in the key, and the id of
 // the partner is in the JSON as it is. The log is the only part that is read from the disk. When all of it is read, one that is not
 // found is missed.
-func (d *Data) Audit(ctx context.Context, q store.AuditQuery) (entries []store.AuditEntry, err error) {
+func (d driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.AuditEntry, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -40,12 +40,13 @@ func open(t *testing.T, dir string) *Data {
 func TestAChangeOnAFullDiskIsUnavailable(t *testing.T) {
 	for _, full := range []error{unix.ENOSPC, unix.EDQUOT} {
 		d := open(t, t.TempDir())
-		err := d.update(t.Context(), func(c *change) error {
-			c.publish = append(c.publish, func() { t.Error("the change was published") })
-			return full
-		})
+		d.Changing = func(uint64) error { return full }
+		_, err := d.AddPartner(t.Context(), "Acme")
 		if store.KindOf(err) != store.KindUnavailable {
 			t.Errorf("when the disk reports %q, a change gives %v; want KindUnavailable", full, err)
+		}
+		if partners, err := d.Partners(t.Context()); err != nil || len(partners) > 0 {
+			t.Errorf("the partners are %v, %v", partners, err)
 		}
 	}
 }
@@ -99,6 +100,18 @@ func everything(t *testing.T, d *Data) (all []any) {
 		add(merchants, err)
 	}
 	return all
+}
+
+// inBucket returns how many records of a kind are on the disk.
+func inBucket(t *testing.T, d *Data, kind string) (n int) {
+	t.Helper()
+	if err := d.db.View(func(tx *bolt.Tx) error {
+		n = tx.Bucket([]byte(kind)).Stats().KeyN
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // changeFile changes a bbolt file behind the back of the package.

@@ -14,6 +14,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/rules"
 )
 
 // A record with more than one wrong bit is out of service with what belongs to it. Everything else goes on. "mtagd repair" makes it
@@ -38,8 +39,8 @@ func TestADamagedRecordCostsWhatBelongsToIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, other := merchants[0], merchants[1]
-	damageRecord(t, dir, inMerchants, string(m.ID))
-	damageRecord(t, dir, inKeys, string(keys[0].ID))
+	damageRecord(t, dir, rules.Merchants, string(m.ID))
+	damageRecord(t, dir, rules.Keys, string(keys[0].ID))
 	damageRecord(t, dir, inLog, "")
 
 	var found []string
@@ -175,7 +176,7 @@ func TestAFileWithMissingRecordsIsRefused(t *testing.T) {
 		},
 		"a record is gone": func(b []byte, path string) {
 			if err := changeFile(path, func(tx *bolt.Tx) error {
-				b := tx.Bucket([]byte(inTags))
+				b := tx.Bucket([]byte(rules.Tags))
 				k, _ := b.Cursor().First()
 				return b.Delete(slices.Clone(k))
 			}); err != nil {
@@ -297,7 +298,7 @@ func TestZerosOverAPageLoseWhatWasOnIt(t *testing.T) {
 			if _, err := repaired.Verify(t.Context(), func(where, problem string) { t.Errorf("page %d, after repair: %s %s", at/page, where, problem) }); err != nil {
 				t.Error(err)
 			}
-			if k, err := repaired.state.key(key[0].ID); err == nil && k.RevokedAt == nil {
+			if k, ok := repaired.Directory().Key(key[0].ID); ok && k.RevokedAt == nil {
 				t.Errorf("page %d: after repair the revoked key is valid", at/page)
 			}
 			if err := repaired.Close(); err != nil {
@@ -313,7 +314,7 @@ func TestZerosOverAPageLoseWhatWasOnIt(t *testing.T) {
 
 // Events that name no tag go on while a record is damaged that is no tag's.
 func TestOnlyADamagedTagStopsEventsThatNameNone(t *testing.T) {
-	for bucket, want := range map[string]bool{inReplies: false, inKeys: false, inTags: true, inMerchants: true, inDomains: true} {
+	for bucket, want := range map[string]bool{rules.Replies: false, rules.Keys: false, rules.Tags: true, rules.Merchants: true, rules.Domains: true} {
 		dir := t.TempDir()
 		d := openHere(t, dir)
 		filled(t, d, 1)
@@ -358,9 +359,9 @@ func TestAfterAPanicNothingIsWritten(t *testing.T) {
 	d := open(t, t.TempDir())
 	filled(t, d, 1)
 	want := everything(t, d)[0]
-	err := d.update(t.Context(), func(c *change) error {
-		c.writes = append(c.writes, write{"nowhere", "x", []byte("y")}) // a bucket that bbolt does not find
-		return nil
+	err := driver{d}.Update(t.Context(), func(rules.Turn) (c rules.Change, err error) {
+		c.Records = append(c.Records, rules.Record{Kind: "nowhere", Key: "x", Value: []byte("y")}) // a bucket that bbolt does not find
+		return c, nil
 	})
 	if !errors.Is(err, codec.ErrCorrupt) {
 		t.Errorf("the change gives %v", err)

@@ -15,6 +15,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/boltfile"
 	"mtagd/store/local/durable"
+	"mtagd/store/rules"
 )
 
 // Open opens or creates control.db in dir, a directory that must exist. now is the engine's clock. Open fails with store.ErrInUse
@@ -156,43 +157,13 @@ func (d *Data) load(r *reading) {
 		d.log.Error("control.db is damaged: a record is out of service, with all that belongs to it",
 			"bucket", p.bucket, "key", p.key, "problem", p.text)
 	}
-	d.dir, d.state = store.NewDirectory(), r.state
-	d.sums, d.stored, d.counts = r.wanted, r.uses, map[store.PartnerID]*counts{}
-	d.state.derive()
-	d.suppressing.Store(len(d.state.suppressed)+len(d.state.removals) > 0)
-	for _, p := range d.state.partners {
-		d.dir.SetPartner(p)
-	}
-	for _, k := range d.state.keys {
-		d.dir.SetKey(k)
-		if at, used := d.stored[k.ID]; used {
-			d.dir.SetLastUse(k.ID, at)
-		}
-	}
-	for _, o := range d.state.sessions {
-		if !o.IsLink {
-			d.dir.SetSession(o)
-		}
-	}
-	for _, m := range d.state.merchants {
-		d.dir.SetMerchant(m.Merchant)
-	}
-	for id := range d.state.damaged {
-		if d.state.damagedTags[store.TagID(id)] {
-			d.dir.SetDamagedTag(store.TagID(id))
-		} else {
-			d.dir.SetDamaged(id)
-		}
-	}
-	for _, t := range d.state.tags {
-		d.publish(d.state.complete(t))
-	}
+	d.sums, d.entries = r.wanted, r.entries
+	d.Data = rules.New(driver{d}, r.state, d.log)
 }
 
-// OpenReadOnly opens existing control data for Verify, Salvage and the reading methods but Audit. Its directory is empty. The
-// file may be damaged.
+// OpenReadOnly opens existing control data for Verify, Salvage and the reading methods but Audit. The file may be damaged.
 func OpenReadOnly(dir string) (*Data, error) {
-	d := &Data{path: filepath.Join(dir, fileName), dir: store.NewDirectory(), now: time.Now, log: slog.New(slog.DiscardHandler)}
+	d := &Data{path: filepath.Join(dir, fileName), now: time.Now, log: slog.New(slog.DiscardHandler)}
 	f, err := boltfile.OpenToRead(d.path)
 	if err != nil {
 		return nil, err
@@ -201,7 +172,7 @@ func OpenReadOnly(dir string) (*Data, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	d.file, d.state, d.sums = f, r.state, r.wanted
-	d.state.derive()
+	d.file, d.sums = f, r.wanted
+	d.Data = rules.New(driver{d}, r.state, d.log)
 	return d, r.close()
 }

@@ -2,28 +2,27 @@ package control
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/bits"
 	"os"
 	"slices"
-	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
+	"mtagd/store/rules"
 )
 
 // reading is what is read of a control.db, all of it, before anything is served.
 type reading struct {
 	scan   *boltfile.Scan
 	format string // "" for a file that nothing was written to
-	state  *state
+	state  *rules.State
 	found  sums   // of the records that are there
 	wanted sums   // as stored with the last change; nil: unknown
 	wrote  uint64 // the transaction of that change; 0: unknown
-	uses   map[store.KeyID]time.Time
+	entries
 
 	records uint64
 	wrong   []problem
@@ -48,7 +47,7 @@ func (p problem) where() string {
 }
 
 func newReading() *reading {
-	return &reading{state: newState(), found: sums{}, uses: map[store.KeyID]time.Time{}}
+	return &reading{state: rules.NewState(damaged), found: sums{}, entries: entries{held: map[store.PartnerID]*holding{}}}
 }
 
 // read reads a file as of a transaction; 0 for the last one. keep asks for reading.raw. It returns an error only if nothing can be
@@ -270,78 +269,27 @@ func (r *reading) sound(bucket, key string, value []byte) {
 // damaged takes a record out of service.
 func (r *reading) damaged(bucket, key, why string) {
 	r.report(problem{bucket: bucket, key: key, text: why})
-	r.state.damagedIn[bucket] = key
-	switch bucket {
-	case inPartners, inKeys, inMerchants, inTags, inDomains, inReplies:
-		r.state.damaged[key] = true
-		if bucket == inTags {
-			r.state.damagedTags[store.TagID(key)] = true
-		}
-	case inSuppressed: // the key says everything
-		if err := r.state.parseSuppressed(key, ""); err != nil {
-			r.report(problem{bucket: bucket, key: key, text: err.Error()})
-		}
-	case inErasures:
-		r.state.damaged[key] = true
-	case inRemovals: // the key says enough
-		r.state.removals[store.MerchantID(key)] = store.Removal{Kind: store.OfDeletion, Merchant: store.MerchantID(key)}
-	case inLog:
+	if bucket == inLog {
 		r.noteEntry(key, nil)
+	}
+	if err := r.state.LoadDamaged(bucket, key); err != nil {
+		r.report(problem{bucket: bucket, key: key, text: err.Error()})
 	}
 }
 
 // decode reads the value of a record, which is sound as far as can be known.
 func (r *reading) decode(bucket, key string, value []byte) (err error) {
-	s := r.state
-	switch bucket {
-	case inMeta:
-		switch key {
-		case keyID:
-			s.id = string(value)
-		case keySums:
-			r.wanted, r.wrote, err = parseSums(value)
-		case keyRetention:
-			s.retention, err = parseRetention(value)
-		}
-	case inPartners:
-		return decodeInto(s.partners, key, value, func(p store.Partner) store.PartnerID { return p.ID })
-	case inKeys:
-		return decodeInto(s.keys, key, value, func(k store.Key) store.KeyID { return k.ID })
-	case inMerchants:
-		return decodeInto(s.merchants, key, value, func(m merchant) store.MerchantID { return m.ID })
-	case inTags:
-		return decodeInto(s.tags, key, value, func(t store.Tag) store.TagID { return t.ID })
-	case inDomains:
-		s.domains[key] = store.TagID(value)
-	case inReplies:
-		return decodeInto(s.replies, key, value, func(r reply) string { return replyKey(r.Partner, r.Key) })
-	case inRemovals:
-		if err := decodeInto(s.removals, key, value, removedMerchant); err != nil {
-			return err
-		}
-		of := s.removals[store.MerchantID(key)]
-		of.Kind = store.OfDeletion // earlier versions wrote none
-		s.removals[of.Merchant] = of
-	case inExpiries:
-		return decodeInto(s.expiries, key, value, removedMerchant)
-	case inErasures:
-		return decodeInto(s.erasures, key, value, func(e store.Erasure) store.ErasureID { return e.ID })
-	case inSuppressed:
-		return s.parseSuppressed(key, store.ErasureID(value))
-	case inSessions:
-		return decodeInto(s.sessions, key, value, func(o store.Session) store.SessionID { return o.ID })
-	case inUses:
-		var at time.Time
-		if err := at.UnmarshalText(value); err != nil {
-			return err
-		}
-		r.uses[store.KeyID(key)] = at
-	case inLog:
+	switch {
+	case bucket == inMeta && key == keySums:
+		r.wanted, r.wrote, err = parseSums(value)
+		return err
+	case bucket == inLog:
 		r.noteEntry(key, value)
-	default:
+		return nil
+	case !slices.Contains(buckets, bucket):
 		return fmt.Errorf("%w: an unknown bucket", codec.ErrCorrupt)
 	}
-	return err
+	return r.state.Load(rules.Record{Kind: bucket, Key: key, Value: value})
 }
 
 // noteEntry notes an entry of the audit log; value is nil when it is damaged.
@@ -349,25 +297,10 @@ func (r *reading) noteEntry(key string, value []byte) {
 	if len(key) != auditKeySize {
 		return
 	}
-	r.state.lastEntry = max(r.state.lastEntry, auditID(key))
+	r.lastEntry = max(r.lastEntry, auditID(key))
 	if value != nil {
-		r.state.hold(holderIn(value), auditID(key))
+		r.hold(holderIn(value), auditID(key))
 	}
-}
-
-func removedMerchant(r store.Removal) store.MerchantID { return r.Merchant }
-
-// decodeInto decodes a record whose key is its id.
-func decodeInto[K ~string, V any](m map[K]V, key string, value []byte, id func(V) K) error {
-	var v V
-	if err := json.Unmarshal(value, &v); err != nil {
-		return err
-	}
-	if string(id(v)) != key {
-		return fmt.Errorf("has the id %q", id(v))
-	}
-	m[K(key)] = v
-	return nil
 }
 
 // compareSums finds out whether records are missing. In a bucket with damaged records only their number can be compared.

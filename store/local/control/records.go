@@ -10,35 +10,29 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store/local/codec"
+	"mtagd/store/rules"
 )
 
-// The buckets.
-const (
-	inMeta       = "meta"
-	inPartners   = "partners"
-	inKeys       = "keys"
-	inUses       = "uses"
-	inSessions   = "sessions"
-	inMerchants  = "merchants"
-	inTags       = "tags"
-	inDomains    = "domains"
-	inReplies    = "replies"
-	inRemovals   = "removals"
-	inExpiries   = "expiries"
-	inErasures   = "erasures"
-	inSuppressed = "suppressed"
-	inLog        = "log"
-)
+const inLog = "log" // the bucket of the audit log
 
-var buckets = []string{inMeta, inPartners, inKeys, inUses, inMerchants, inTags, inDomains, inReplies, inRemovals,
-	inExpiries, inErasures, inSuppressed, inSessions, inLog}
+// buckets is in the order of sums.sum: those of format "2", and then the kinds that came later.
+var buckets = func() []string {
+	all := []string{inMeta, rules.Partners, rules.Keys, rules.Uses, rules.Merchants, rules.Tags, rules.Domains, rules.Replies, rules.Removals,
+		rules.Expiries, rules.Erasures, rules.Suppressed, rules.Sessions, inLog}
+	for _, kind := range rules.Kinds() {
+		if !slices.Contains(all, kind) {
+			all = append(all, kind)
+		}
+	}
+	return all
+}()
 
-// The keys of the bucket meta.
+const inMeta = rules.Meta
+
+// The keys of the bucket meta that are not of package rules.
 const (
-	keyFormat    = "format"
-	keyID        = "id"
-	keySums      = "sums"
-	keyRetention = "retention"
+	keyFormat = "format"
+	keySums   = "sums"
 )
 
 const sealSize = 8
@@ -134,6 +128,27 @@ func parseSums(b []byte) (s sums, transaction uint64, err error) {
 type write struct {
 	bucket, key string
 	value       []byte // without seal; nil: the record is deleted
+}
+
+// writesOf returns the writes of a change.
+func writesOf(c rules.Change) ([]write, error) {
+	all := writesIn(c.Records)
+	for _, e := range c.Entries {
+		w, err := newWrite(inLog, auditKey(e.ID, e.At), e)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, w)
+	}
+	return all, nil
+}
+
+func writesIn(records []rules.Record) []write {
+	all := make([]write, len(records))
+	for i, r := range records {
+		all[i] = write{r.Kind, r.Key, r.Value}
+	}
+	return all
 }
 
 func newWrite[T any](bucket, key string, v T) (write, error) {

@@ -9,6 +9,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
+	"mtagd/store/rules"
 )
 
 // The file of an earlier version has no bucket for sessions.
@@ -20,7 +21,7 @@ func TestAFileWithoutSessionsGetsThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := changeFile(filepath.Join(dir, fileName), func(tx *bolt.Tx) error {
-		return tx.DeleteBucket([]byte(inSessions))
+		return tx.DeleteBucket([]byte(rules.Sessions))
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +65,7 @@ func TestTidyingDeletesSessionsWhoseTimeIsOver(t *testing.T) {
 		if err := d.Tidy(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := len(d.state.sessions); got != c.left {
+		if got := inBucket(t, d, rules.Sessions); got != c.left {
 			t.Errorf("after %v: %d are left, want %d", c.at.Sub(s.CreatedAt), got, c.left)
 		}
 	}
@@ -73,8 +74,8 @@ func TestTidyingDeletesSessionsWhoseTimeIsOver(t *testing.T) {
 	}
 	d = openHere(t, dir)
 	defer d.Close()
-	if len(d.state.sessions) != 0 {
-		t.Errorf("%d are on the disk", len(d.state.sessions))
+	if inBucket(t, d, rules.Sessions) != 0 {
+		t.Errorf("%d are on the disk", inBucket(t, d, rules.Sessions))
 	}
 }
 
@@ -101,7 +102,7 @@ func TestARestoredDirectoryHasNoSessions(t *testing.T) {
 	if _, err := d.ReplaceID(); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, ok := d.Directory().AuthenticateSession(session, time.Now()); ok || len(d.state.sessions) > 0 {
+	if _, _, ok := d.Directory().AuthenticateSession(session, time.Now()); ok || inBucket(t, d, rules.Sessions) > 0 {
 		t.Error("the session goes on")
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/rules"
 )
 
 // Each change that a damaged record could forbid fails: no second tag is made, no label, claim or tracking domain is given
@@ -41,26 +42,26 @@ func TestAChangeThatADamagedRecordCouldForbidFails(t *testing.T) {
 		change  func(*Data, store.Merchant) error // of the other partner's merchant
 		prepare func(*Data, store.Merchant) error // before the damage
 	}{
-		{"a second tag", inTags, generate(store.ClientSide, ""), nil},
-		{"a second tag, when the claim is damaged", inDomains, generate(store.ServerSide, "another.com"), nil},
-		{"a domain with a damaged claim", inDomains, generate(store.ServerSide, "own.com"), nil},
-		{"a domain below which a damaged partner may track", inPartners, generate(store.ServerSide, "agency0.com"), nil},
-		{"the claim again", inDomains, verify, func(d *Data, m store.Merchant) error {
+		{"a second tag", rules.Tags, generate(store.ClientSide, ""), nil},
+		{"a second tag, when the claim is damaged", rules.Domains, generate(store.ServerSide, "another.com"), nil},
+		{"a domain with a damaged claim", rules.Domains, generate(store.ServerSide, "own.com"), nil},
+		{"a domain below which a damaged partner may track", rules.Partners, generate(store.ServerSide, "agency0.com"), nil},
+		{"the claim again", rules.Domains, verify, func(d *Data, m store.Merchant) error {
 			_, _, err := d.GenerateTag(t.Context(), m.ID, store.ServerSide, "lost.com")
 			if err == nil {
 				_, err = d.ReleaseDomain(t.Context(), "lost.com")
 			}
 			return err
 		}},
-		{"a tracking domain that a damaged partner may have", inPartners, enable("t.agency0.com"), nil},
-		{"a tracking domain below a damaged claim", inDomains, enable("t.shop0-0.com"), nil},
-		{"a merchant without its damaged tag", inTags, deleteMerchant, nil},
-		{"a merchant without its tag with a damaged claim", inDomains, deleteMerchant, nil},
-		{"a partner without a damaged merchant", inMerchants, deletePartner, nil},
-		{"a partner without a damaged tag", inTags, deletePartner, nil},
-		{"a partner without a damaged claim", inDomains, deletePartner, nil},
-		{"a partner without a damaged key", inKeys, deletePartner, nil},
-		{"a partner without a damaged reply", inReplies, deletePartner, nil},
+		{"a tracking domain that a damaged partner may have", rules.Partners, enable("t.agency0.com"), nil},
+		{"a tracking domain below a damaged claim", rules.Domains, enable("t.shop0-0.com"), nil},
+		{"a merchant without its damaged tag", rules.Tags, deleteMerchant, nil},
+		{"a merchant without its tag with a damaged claim", rules.Domains, deleteMerchant, nil},
+		{"a partner without a damaged merchant", rules.Merchants, deletePartner, nil},
+		{"a partner without a damaged tag", rules.Tags, deletePartner, nil},
+		{"a partner without a damaged claim", rules.Domains, deletePartner, nil},
+		{"a partner without a damaged key", rules.Keys, deletePartner, nil},
+		{"a partner without a damaged reply", rules.Replies, deletePartner, nil},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			dir := t.TempDir()
@@ -83,7 +84,7 @@ func TestAChangeThatADamagedRecordCouldForbidFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			// It is the agency's, which nobody can know. The other buckets have no records but the agency's.
-			damageRecord(t, dir, c.bucket, map[string]string{inPartners: string(agency), inMerchants: string(shops[0].ID)}[c.bucket])
+			damageRecord(t, dir, c.bucket, map[string]string{rules.Partners: string(agency), rules.Merchants: string(shops[0].ID)}[c.bucket])
 
 			d = open(t, dir)
 			m, err := d.Merchant(t.Context(), added.ID)
@@ -104,24 +105,6 @@ func TestAChangeThatADamagedRecordCouldForbidFails(t *testing.T) {
 	}
 }
 
-// The labels of tags that are out of service with their merchant stay taken.
-func TestALabelOfADamagedMerchantIsTaken(t *testing.T) {
-	dir := t.TempDir()
-	d := openHere(t, dir)
-	filled(t, d, 1)
-	merchants, _, err := d.Merchants(t.Context(), store.MerchantQuery{Partner: firstPartner(t, d), Limit: 1})
-	if err = errors.Join(err, d.Close()); err != nil {
-		t.Fatal(err)
-	}
-	damageRecord(t, dir, inMerchants, string(merchants[0].ID))
-	d = open(t, dir)
-	for _, tag := range merchants[0].Tags {
-		if tag.Label != "" && d.state.labels[tag.Label] != tag.ID {
-			t.Errorf("the label %s can be drawn again", tag.Label)
-		}
-	}
-}
-
 // When the time of a key's last use is damaged, the replies that are too old are still deleted.
 func TestTidyingBesideADamagedTimeOfUse(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
@@ -135,19 +118,19 @@ func TestTidyingBesideADamagedTimeOfUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.dir.SetLastUse(keys[0].ID, now)
+	d.Directory().SetLastUse(keys[0].ID, now)
 	if err := errors.Join(d.Tidy(t.Context()), d.Close()); err != nil {
 		t.Fatal(err)
 	}
-	damageRecord(t, dir, inUses, string(keys[0].ID))
+	damageRecord(t, dir, rules.Uses, string(keys[0].ID))
 
 	now = now.Add(2 * store.OnceWindow)
 	if d, err = Open(dir, clock, quiet); err != nil {
 		t.Fatal(err)
 	}
-	d.dir.SetLastUse(keys[0].ID, now)
-	if err := d.Tidy(t.Context()); err != nil || len(d.state.replies) > 0 {
-		t.Errorf("tidying gives %v, and leaves %d replies", err, len(d.state.replies))
+	d.Directory().SetLastUse(keys[0].ID, now)
+	if err := d.Tidy(t.Context()); err != nil || inBucket(t, d, rules.Replies) > 0 {
+		t.Errorf("tidying gives %v, and leaves %d replies", err, inBucket(t, d, rules.Replies))
 	}
 	if err := d.Close(); err != nil {
 		t.Fatal(err)

@@ -1,9 +1,10 @@
-package control
+package rules
 
 import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"mtagd/store"
 )
@@ -20,7 +21,7 @@ func (c changing) Err() error {
 }
 
 func TestAFilterOfMerchantsLetsOthersWrite(t *testing.T) {
-	d := open(t, t.TempDir())
+	d := newMemory().open(t, time.Now).(engine)
 	p, err := d.AddPartner(t.Context(), "Agency")
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +36,7 @@ func TestAFilterOfMerchantsLetsOthersWrite(t *testing.T) {
 	}
 	looks := 0
 	ctx := changing{t.Context(), func() {
-		if looks++; looks != 2 { // after the ids were copied
+		if looks++; looks != 3 { // after the ids were copied
 			return
 		}
 		if _, err := d.DeleteMerchant(t.Context(), ids[0]); err != nil {

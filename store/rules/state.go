@@ -1,16 +1,17 @@
-package control
+package rules
 
 import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"mtagd/store"
 )
 
-// state is all control data but the audit log, in memory. Requests are answered from it, so that no answer depends on what the
+// State is all control data but the audit log, in memory. Requests are answered from it, so that no answer depends on what the
 // disk gives back later.
-type state struct {
+type State struct {
 	id         string          // of the data directory; may be empty
 	retention  store.Retention // of merchants without one of their own
 	partners   map[store.PartnerID]store.Partner
@@ -24,9 +25,7 @@ type state struct {
 	erasures   map[store.ErasureID]store.Erasure
 	suppressed map[store.MerchantID]map[store.IdentityKey]store.ErasureID
 	sessions   map[store.SessionID]store.Session // links too
-
-	lastEntry store.AuditID                // of the audit log
-	held      map[store.PartnerID]*holding // the entries of partners and, under "", of operators; damaged ones are nobody's
+	uses       map[store.KeyID]time.Time         // of keys, as stored
 
 	// What follows from these.
 	keysOf      map[store.PartnerID][]store.KeyID      // in no order
@@ -38,10 +37,13 @@ type state struct {
 	erasuresOf  map[store.MerchantID][]store.ErasureID // oldest first
 	unfinished  map[store.ErasureID]bool
 
+	counts map[store.PartnerID]*counts
+
 	damaged map[string]bool // ids and domains whose record, or that of their owner, is damaged
+	failure func(kind, key string) error
 
 	damagedTags map[store.TagID]bool // which of damaged are tags
-	damagedIn   map[string]string    // bucket → the key of a damaged record in it
+	damagedIn   map[string]string    // kind → the key of a damaged record of it
 }
 
 // merchant is a merchant as it is stored.
@@ -50,8 +52,10 @@ type merchant struct {
 	Ordinal uint64 `json:"ordinal"` // in the order of the partner's merchants
 }
 
-func newState() *state {
-	return &state{
+// NewState returns an empty state, for a driver to load. failure returns the error of a request that needs a damaged record.
+func NewState(failure func(kind, key string) error) *State {
+	return &State{
+		failure:    failure,
 		retention:  store.Forever,
 		partners:   map[store.PartnerID]store.Partner{},
 		keys:       map[store.KeyID]store.Key{},
@@ -61,10 +65,10 @@ func newState() *state {
 		replies:    map[string]reply{},
 		removals:   map[store.MerchantID]store.Removal{},
 		expiries:   map[store.MerchantID]store.Removal{},
-		held:       map[store.PartnerID]*holding{},
 		erasures:   map[store.ErasureID]store.Erasure{},
 		suppressed: map[store.MerchantID]map[store.IdentityKey]store.ErasureID{},
 		sessions:   map[store.SessionID]store.Session{},
+		uses:       map[store.KeyID]time.Time{},
 		erasuresOf: map[store.MerchantID][]store.ErasureID{},
 		unfinished: map[store.ErasureID]bool{},
 
@@ -74,6 +78,7 @@ func newState() *state {
 		labels:      map[string]store.TagID{},
 		tracking:    map[string]store.PartnerID{},
 		repliesOf:   map[store.PartnerID][]string{},
+		counts:      map[store.PartnerID]*counts{},
 
 		damaged:     map[string]bool{},
 		damagedTags: map[store.TagID]bool{},
@@ -81,9 +86,40 @@ func newState() *state {
 	}
 }
 
+// Load adds a record that was read, before New.
+func (s *State) Load(r Record) error {
+	at, err := placeOf(r.Kind)
+	if err != nil {
+		return err
+	}
+	v, err := kinds[at].decode(r.Key, r.Value)
+	if err == nil {
+		kinds[at].load(s, r.Key, v)
+	}
+	return err
+}
+
+// LoadDamaged notes a record that cannot be read. It is out of service with all that belongs to it: requests fail, and never find it
+// missing.
+func (s *State) LoadDamaged(kind, key string) error {
+	s.damagedIn[kind] = key
+	switch kind {
+	case Partners, Keys, Merchants, Tags, Domains, Replies, Erasures:
+		s.damaged[key] = true
+		if kind == Tags {
+			s.damagedTags[store.TagID(key)] = true
+		}
+	case Suppressed: // the key says everything
+		return s.Load(Record{kind, key, nil})
+	case Removals: // the key says enough
+		s.removals[store.MerchantID(key)] = store.Removal{Kind: store.OfDeletion, Merchant: store.MerchantID(key)}
+	}
+	return nil
+}
+
 // derive takes damaged records out of service, with all that belongs to them, and fills in what follows from the others. The
 // labels of tags that are out of service stay taken.
-func (s *state) derive() {
+func (s *State) derive() {
 	for id, t := range s.tags {
 		s.noteLabel(id, t)
 	}
@@ -108,18 +144,20 @@ func (s *state) derive() {
 		s.merchantsOf[m.Partner] = append(s.merchantsOf[m.Partner], id)
 	}
 	for _, list := range s.merchantsOf {
-		slices.SortFunc(list, func(a, b store.MerchantID) int {
-			x, y := s.merchants[a], s.merchants[b]
-			return cmp.Or(cmp.Compare(x.Ordinal, y.Ordinal), x.CreatedAt.Compare(y.CreatedAt), cmp.Compare(a, b))
-		})
+		slices.SortFunc(list, s.byOrdinal)
 	}
-	for id, t := range s.tags {
-		s.noteTag(id, t)
+	for _, t := range s.tags {
+		s.noteTag(t)
+		s.countsOf(t.Partner).set(s.complete(t), true)
 	}
 	for id, p := range s.partners {
 		if p.TrackingDomain != "" {
 			s.tracking[p.TrackingDomain] = id
 		}
+	}
+	for id, r := range s.removals {
+		r.Kind = store.OfDeletion // earlier versions wrote none
+		s.removals[id] = r
 	}
 	for id, e := range s.erasures {
 		s.erasuresOf[e.Merchant] = append(s.erasuresOf[e.Merchant], id)
@@ -134,99 +172,61 @@ func (s *state) derive() {
 		s.repliesOf[r.Partner] = append(s.repliesOf[r.Partner], key)
 	}
 	for _, keys := range s.repliesOf {
-		slices.SortFunc(keys, func(a, b string) int { return s.replies[a].At.Compare(s.replies[b].At) })
+		slices.SortFunc(keys, s.byReply)
 	}
 }
 
-func (s *state) drop(id string, damaged bool) bool {
+func (s *State) byOrdinal(a, b store.MerchantID) int {
+	x, y := s.merchants[a], s.merchants[b]
+	return cmp.Or(cmp.Compare(x.Ordinal, y.Ordinal), x.CreatedAt.Compare(y.CreatedAt), cmp.Compare(a, b))
+}
+
+func (s *State) byReply(a, b string) int {
+	return cmp.Or(s.replies[a].At.Compare(s.replies[b].At), cmp.Compare(a, b))
+}
+
+// insert adds one that is new to a list, mostly at its end.
+func insert[T any](list []T, one T, order func(a, b T) int) []T {
+	i, _ := slices.BinarySearchFunc(list, one, order)
+	return slices.Insert(list, i, one)
+}
+
+func without[T comparable](list []T, one T) []T {
+	return slices.DeleteFunc(list, func(other T) bool { return other == one })
+}
+
+func (s *State) drop(id string, damaged bool) bool {
 	if damaged {
 		s.damaged[id] = true
 	}
 	return damaged
 }
 
-func (s *state) noteTag(id store.TagID, t store.Tag) {
-	s.tagsOf[t.Merchant] = append(s.tagsOf[t.Merchant], id)
-	s.noteLabel(id, t)
+// noteTag notes what follows from a tag that is new.
+func (s *State) noteTag(t store.Tag) {
+	s.tagsOf[t.Merchant] = append(s.tagsOf[t.Merchant], t.ID)
+	s.noteLabel(t.ID, t)
 }
 
-func (s *state) noteLabel(id store.TagID, t store.Tag) {
+func (s *State) noteLabel(id store.TagID, t store.Tag) {
 	if t.Label != "" {
 		s.labels[t.Label] = id
 	}
 }
 
-func (s *state) setPartner(p store.Partner) {
-	delete(s.tracking, s.partners[p.ID].TrackingDomain)
-	s.partners[p.ID] = p
-	if p.TrackingDomain != "" {
-		s.tracking[p.TrackingDomain] = p.ID
-	}
-}
-
-func (s *state) removePartner(p store.Partner) {
-	delete(s.tracking, p.TrackingDomain)
-	delete(s.partners, p.ID)
-	delete(s.keysOf, p.ID)
-	delete(s.merchantsOf, p.ID)
-}
-
-func (s *state) setKey(k store.Key) {
-	if _, known := s.keys[k.ID]; !known {
-		s.keysOf[k.Partner] = append(s.keysOf[k.Partner], k.ID)
-	}
-	s.keys[k.ID] = k
-}
-
-func (s *state) removeKey(k store.Key) {
-	delete(s.keys, k.ID)
-	s.keysOf[k.Partner] = slices.DeleteFunc(s.keysOf[k.Partner], func(id store.KeyID) bool { return id == k.ID })
-}
-
-func (s *state) setMerchant(m merchant) {
-	if _, known := s.merchants[m.ID]; !known {
-		s.merchantsOf[m.Partner] = append(s.merchantsOf[m.Partner], m.ID)
-	}
-	m.Tags = nil
-	s.merchants[m.ID] = m
-}
-
-// removeMerchants removes merchants of one partner, with their tags.
-func (s *state) removeMerchants(partner store.PartnerID, merchants []store.Merchant) {
-	for _, m := range merchants {
-		for _, t := range m.Tags {
-			delete(s.tags, t.ID)
-			delete(s.labels, t.Label)
-		}
-		delete(s.tagsOf, m.ID)
-		delete(s.merchants, m.ID)
-	}
-	s.merchantsOf[partner] = slices.DeleteFunc(s.merchantsOf[partner], func(id store.MerchantID) bool {
-		_, known := s.merchants[id]
-		return !known
-	})
-}
-
-func (s *state) setTag(t store.Tag) {
-	if _, known := s.tags[t.ID]; !known {
-		s.noteTag(t.ID, t)
-	}
-	s.tags[t.ID] = t
-}
-
 // partner returns a partner. KindNotFound: partner.
-func (s *state) partner(id store.PartnerID) (store.Partner, error) {
-	return find(s, s.partners, id, inPartners, "partner")
+func (s *State) partner(id store.PartnerID) (store.Partner, error) {
+	return find(s, s.partners, id, Partners, "partner")
 }
 
 // key returns a key. KindNotFound: key.
-func (s *state) key(id store.KeyID) (store.Key, error) {
-	return find(s, s.keys, id, inKeys, "key")
+func (s *State) key(id store.KeyID) (store.Key, error) {
+	return find(s, s.keys, id, Keys, "key")
 }
 
 // merchant returns a merchant with its tags, oldest first. KindNotFound: merchant.
-func (s *state) merchant(id store.MerchantID) (store.Merchant, error) {
-	m, err := find(s, s.merchants, id, inMerchants, "merchant")
+func (s *State) merchant(id store.MerchantID) (store.Merchant, error) {
+	m, err := find(s, s.merchants, id, Merchants, "merchant")
 	for _, id := range s.tagsOf[id] {
 		m.Tags = append(m.Tags, s.complete(s.tags[id]))
 	}
@@ -238,8 +238,8 @@ func (s *state) merchant(id store.MerchantID) (store.Merchant, error) {
 }
 
 // tag returns a tag. KindNotFound: tag.
-func (s *state) tag(id store.TagID) (store.Tag, error) {
-	t, err := find(s, s.tags, id, inTags, "tag")
+func (s *State) tag(id store.TagID) (store.Tag, error) {
+	t, err := find(s, s.tags, id, Tags, "tag")
 	if err != nil {
 		return t, err
 	}
@@ -247,39 +247,39 @@ func (s *state) tag(id store.TagID) (store.Tag, error) {
 }
 
 // complete returns a tag with the fields that are not stored with it: Host and ClaimLost.
-func (s *state) complete(t store.Tag) store.Tag {
+func (s *State) complete(t store.Tag) store.Tag {
 	t.ClaimLost = t.Type == store.ServerSide && s.domains[t.Domain] != t.ID
 	return t.WithHost(s.partners[t.Partner].TrackingDomain)
 }
 
 // holder returns the tag that has the claim to a root domain. KindNotFound: claim.
-func (s *state) holder(domain string) (store.Tag, error) {
-	id, err := find(s, s.domains, domain, inDomains, "claim")
+func (s *State) holder(domain string) (store.Tag, error) {
+	id, err := find(s, s.domains, domain, Domains, "claim")
 	if err != nil {
 		return store.Tag{}, err
 	}
 	return s.tag(id)
 }
 
-// allReadable returns an error if a record of these buckets is damaged. Who needs to know that something does not exist, or that
+// allReadable returns an error if a record of these kinds is damaged. Who needs to know that something does not exist, or that
 // nothing else belongs to an owner, asks this first.
-func (s *state) allReadable(buckets ...string) error {
-	for _, bucket := range buckets {
-		if key, found := s.damagedIn[bucket]; found {
-			return damaged(bucket, key)
+func (s *State) allReadable(kinds ...string) error {
+	for _, kind := range kinds {
+		if key, found := s.damagedIn[kind]; found {
+			return s.failure(kind, key)
 		}
 	}
 	return nil
 }
 
 // find returns a record, or why there is none: it does not exist, or it is damaged.
-func find[K ~string, V any](s *state, in map[K]V, key K, bucket, what string) (V, error) {
+func find[K ~string, V any](s *State, in map[K]V, key K, kind, what string) (V, error) {
 	v, ok := in[key]
 	switch {
 	case ok:
 		return v, nil
 	case s.damaged[string(key)]:
-		return v, damaged(bucket, string(key))
+		return v, s.failure(kind, string(key))
 	default:
 		return v, store.NotFound(what)
 	}

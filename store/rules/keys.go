@@ -1,4 +1,4 @@
-package control
+package rules
 
 import (
 	"cmp"
@@ -12,24 +12,25 @@ import (
 
 // IssueKey implements store.Control.
 func (d *Data) IssueKey(ctx context.Context, id store.PartnerID, opt store.KeyOptions) (store.Key, store.APIKey, error) {
-	now := d.now().UTC()
-	key, text := store.NewKey(id, now, opt)
+	var key store.Key
+	var text store.APIKey
 	err := d.update(ctx, func(c *change) error {
+		key, text = store.NewKey(id, c.now, opt)
 		if _, err := d.state.partner(id); err != nil {
 			return err
 		}
-		if _, before, err := d.state.reply(id, opt.Once, now); err != nil {
+		if _, before, err := d.state.reply(id, opt.Once, c.now); err != nil {
 			return err
 		} else if before {
 			return store.Mismatch("was used before: its API key was shown then, and cannot be shown again. " +
 				"Revoke the key that you do not have, and issue another one with a new Idempotency-Key")
 		}
-		if err := c.makeRoomForKey(id, now); err != nil {
+		if err := c.makeRoomForKey(id); err != nil {
 			return err
 		}
 		return errors.Join(
-			c.putKey(key),
-			c.putReply(reply{Partner: id, IssuedKey: key.ID}, opt.Once, now),
+			c.put(Keys, string(key.ID), key),
+			c.putReply(reply{Partner: id, IssuedKey: key.ID}, opt.Once),
 			c.audit(store.AboutKey(store.KeyIssued, key)),
 		)
 	})
@@ -40,9 +41,9 @@ func (d *Data) IssueKey(ctx context.Context, id store.PartnerID, opt store.KeyOp
 }
 
 // makeRoomForKey bounds the number of a partner's keys. It deletes the oldest one that is not valid any more.
-func (c *change) makeRoomForKey(id store.PartnerID, now time.Time) error {
+func (c *change) makeRoomForKey(id store.PartnerID) error {
 	keys := c.d.state.keysOfPartner(id)
-	ended := slices.DeleteFunc(slices.Clone(keys), func(k store.Key) bool { return k.Valid(now) })
+	ended := slices.DeleteFunc(slices.Clone(keys), func(k store.Key) bool { return k.Valid(c.now) })
 	if valid := len(keys) - len(ended); valid >= store.MaxKeys {
 		return store.Limited("key", "cannot be issued: there are %d valid keys, which is the limit. Revoke one first", valid)
 	}
@@ -54,17 +55,14 @@ func (c *change) makeRoomForKey(id store.PartnerID, now time.Time) error {
 }
 
 func (c *change) deleteKey(k store.Key) {
-	c.delete(inKeys, string(k.ID), func(s *state) {
-		s.removeKey(k)
-		c.d.dir.RemoveKey(k.ID)
-	})
-	if _, used := c.d.stored[k.ID]; used {
-		c.delete(inUses, string(k.ID), func(*state) { delete(c.d.stored, k.ID) })
+	c.delete(Keys, string(k.ID))
+	if _, used := c.d.state.uses[k.ID]; used {
+		c.delete(Uses, string(k.ID))
 	}
 }
 
 // keysOfPartner returns a partner's keys, oldest first.
-func (s *state) keysOfPartner(id store.PartnerID) []store.Key {
+func (s *State) keysOfPartner(id store.PartnerID) []store.Key {
 	keys := make([]store.Key, 0, len(s.keysOf[id]))
 	for _, id := range s.keysOf[id] {
 		keys = append(keys, s.keys[id])
@@ -77,7 +75,7 @@ func (s *state) keysOfPartner(id store.PartnerID) []store.Key {
 
 // Keys implements store.Control.
 func (d *Data) Keys(ctx context.Context, id store.PartnerID) (keys []store.Key, err error) {
-	err = d.view(ctx, func(s *state) error {
+	err = d.view(ctx, func(s *State, _ time.Time) error {
 		if _, err := s.partner(id); err != nil {
 			return err
 		}
@@ -96,13 +94,12 @@ func (d *Data) RevokeKey(ctx context.Context, id store.KeyID, evenLast bool) (k 
 		if k, err = d.state.key(id); err != nil || k.RevokedAt != nil {
 			return err
 		}
-		now := d.now().UTC()
-		isOther := func(other store.Key) bool { return other.ID != id && other.Scope == store.Full && other.Valid(now) }
-		if k.Scope == store.Full && k.Valid(now) && !evenLast && !slices.ContainsFunc(d.state.keysOfPartner(k.Partner), isOther) {
+		isOther := func(other store.Key) bool { return other.ID != id && other.Scope == store.Full && other.Valid(c.now) }
+		if k.Scope == store.Full && k.Valid(c.now) && !evenLast && !slices.ContainsFunc(d.state.keysOfPartner(k.Partner), isOther) {
 			return store.Conflict("key", "is the last one that can change anything")
 		}
-		k.RevokedAt = &now
-		return errors.Join(c.putKey(k), c.audit(store.AboutKey(store.KeyRevoked, k)))
+		k.RevokedAt = &c.now
+		return errors.Join(c.put(Keys, string(k.ID), k), c.audit(store.AboutKey(store.KeyRevoked, k)))
 	})
 	if err != nil {
 		return store.Key{}, err
@@ -111,35 +108,21 @@ func (d *Data) RevokeKey(ctx context.Context, id store.KeyID, evenLast bool) (k 
 	return k, nil
 }
 
-// Tidy stores when keys and sessions were last used, and deletes replies that are too old to be given again, and sessions that have ended. The engine calls it once in
-// store.KeyUseDelay, so that no request has to write.
-func (d *Data) Tidy(ctx context.Context) error {
-	return d.update(ctx, func(c *change) error {
-		c.dropReplies(d.now())
-		c.dropSessions(d.now())
-		for _, s := range d.dir.SeenSessions() {
-			if !s.Valid(d.now()) {
-				continue // it was just dropped
-			}
-			if err := c.putSession(s); err != nil {
-				return err
-			}
+// noteUses stores when keys were last used here.
+func (c *change) noteUses() error {
+	if c.d.state.allReadable(Uses) != nil {
+		return nil // a damaged record cannot be replaced
+	}
+	for id := range c.d.state.keys {
+		at := c.d.dir.LastUse(id)
+		if at.IsZero() || !at.After(c.d.state.uses[id]) {
+			continue
 		}
-		if d.state.allReadable(inUses) != nil {
-			return nil // a damaged record cannot be replaced
+		text, err := at.MarshalText()
+		if err != nil {
+			return err
 		}
-		for id := range d.state.keys {
-			at := d.dir.LastUse(id)
-			if at.IsZero() || !at.After(d.stored[id]) {
-				continue
-			}
-			text, err := at.MarshalText()
-			if err != nil {
-				return err
-			}
-			c.writes = append(c.writes, write{inUses, string(id), text})
-			c.publish = append(c.publish, func() { d.stored[id] = at })
-		}
-		return nil
-	})
+		c.write(Uses, string(id), text)
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package control
+package rules
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"mtagd/store"
 )
@@ -16,9 +17,10 @@ func (d *Data) AddPartner(ctx context.Context, name string) (store.Partner, erro
 	if err != nil {
 		return store.Partner{}, err
 	}
-	p := store.Partner{ID: store.NewPartnerID(), Name: name, CreatedAt: d.now().UTC()}
+	var p store.Partner
 	err = d.update(ctx, func(c *change) error {
-		return errors.Join(c.putPartner(p), c.audit(store.AboutPartner(store.PartnerAdded, p, "")))
+		p = store.Partner{ID: store.NewPartnerID(), Name: name, CreatedAt: c.now}
+		return errors.Join(c.put(Partners, string(p.ID), p), c.audit(store.AboutPartner(store.PartnerAdded, p, "")))
 	})
 	if err != nil {
 		return store.Partner{}, err
@@ -28,7 +30,7 @@ func (d *Data) AddPartner(ctx context.Context, name string) (store.Partner, erro
 
 // Partners implements store.Control.
 func (d *Data) Partners(ctx context.Context) (partners []store.Partner, err error) {
-	err = d.view(ctx, func(s *state) error {
+	err = d.view(ctx, func(s *State, _ time.Time) error {
 		partners = slices.SortedFunc(maps.Values(s.partners), func(a, b store.Partner) int {
 			return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
 		})
@@ -67,7 +69,7 @@ func (d *Data) EnablePreverified(ctx context.Context, id store.PartnerID, domain
 		if err != nil {
 			return err
 		}
-		if err := d.state.allReadable(inPartners); err != nil {
+		if err := d.state.allReadable(Partners); err != nil {
 			return err
 		}
 		if owner, taken := d.state.tracking[domain]; taken && owner != id {
@@ -92,5 +94,5 @@ func (c *change) replacePartner(old, p store.Partner) error {
 	if err != nil || len(changes) == 0 {
 		return err
 	}
-	return errors.Join(c.putPartner(p), c.audit(changes...))
+	return errors.Join(c.put(Partners, string(p.ID), p), c.audit(changes...))
 }

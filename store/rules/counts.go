@@ -1,4 +1,4 @@
-package control
+package rules
 
 import (
 	"time"
@@ -42,4 +42,14 @@ func (c *counts) unverifiedClaims(now time.Time) int {
 		}
 	}
 	return n
+}
+
+// countsOf returns the counts of a partner.
+func (s *State) countsOf(partner store.PartnerID) *counts {
+	c := s.counts[partner]
+	if c == nil {
+		c = &counts{unverified: map[store.TagID]time.Time{}}
+		s.counts[partner] = c
+	}
+	return c
 }

@@ -1,22 +1,23 @@
-package control
+package rules
 
 import (
 	"context"
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"mtagd/store"
 )
 
 // Claim implements store.Control.
 func (d *Data) Claim(ctx context.Context, domain string) (claim store.Claim, err error) {
-	err = d.view(ctx, func(s *state) error {
+	err = d.view(ctx, func(s *State, now time.Time) error {
 		holder, err := s.holder(domain)
 		if err != nil {
 			return err
 		}
-		claim = holder.Claim(d.now())
+		claim = holder.Claim(now)
 		return nil
 	})
 	return claim, err
@@ -24,8 +25,7 @@ func (d *Data) Claim(ctx context.Context, domain string) (claim store.Claim, err
 
 // Claims implements store.Control. Claims of damaged tags are left out.
 func (d *Data) Claims(ctx context.Context, partner store.PartnerID) (claims []store.Claim, err error) {
-	err = d.view(ctx, func(s *state) error {
-		now := d.now()
+	err = d.view(ctx, func(s *State, now time.Time) error {
 		for _, domain := range slices.Sorted(maps.Keys(s.domains)) {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -49,7 +49,7 @@ func (d *Data) ReleaseDomain(ctx context.Context, domain string) (claim store.Cl
 		if err != nil {
 			return err
 		}
-		claim = holder.Claim(d.now())
+		claim = holder.Claim(c.now)
 		return c.endClaim(holder)
 	})
 	if err != nil {
@@ -60,7 +60,7 @@ func (d *Data) ReleaseDomain(ctx context.Context, domain string) (claim store.Cl
 
 // claimDomain gives a root domain to a tag. When another tag's claim is free, that tag loses it.
 func (c *change) claimDomain(domain string, id store.TagID) error {
-	if err := c.d.state.allReadable(inPartners); err != nil { // it may have the tracking domain
+	if err := c.d.state.allReadable(Partners); err != nil { // it may have the tracking domain
 		return err
 	}
 	for host := range c.d.state.tracking {
@@ -71,13 +71,13 @@ func (c *change) claimDomain(domain string, id store.TagID) error {
 	if err := c.endFreeClaim(domain, "is already registered"); err != nil {
 		return err
 	}
-	c.putDomain(domain, id)
+	c.write(Domains, domain, []byte(id))
 	return nil
 }
 
 // endFreeClaim ends the claim to a root domain if it is free. KindConflict, with the message taken: it is not.
 func (c *change) endFreeClaim(domain, taken string) error {
-	if err := c.d.state.allReadable(inDomains); err != nil {
+	if err := c.d.state.allReadable(Domains); err != nil {
 		return err
 	}
 	holder, err := c.d.state.holder(domain)
@@ -87,7 +87,7 @@ func (c *change) endFreeClaim(domain, taken string) error {
 	if err != nil {
 		return err
 	}
-	if now := c.d.now(); !holder.Claim(now).Free(now) {
+	if !holder.Claim(c.now).Free(c.now) {
 		return store.Conflict("domain", taken)
 	}
 	return c.endClaim(holder)
@@ -95,7 +95,7 @@ func (c *change) endFreeClaim(domain, taken string) error {
 
 // endClaim takes the claim away from the tag that has it.
 func (c *change) endClaim(holder store.Tag) error {
-	c.deleteDomain(holder.Domain)
+	c.delete(Domains, holder.Domain)
 	return c.replaceTag(holder, holder.LoseClaim())
 }
 
@@ -105,5 +105,5 @@ func (c *change) replaceTag(old, tag store.Tag) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.putTag(tag), c.audit(changes...))
+	return errors.Join(c.put(Tags, string(tag.ID), tag), c.audit(changes...))
 }

@@ -1,4 +1,4 @@
-package control
+package rules
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"mtagd/store"
 )
@@ -16,7 +17,7 @@ func (d *Data) DeleteMerchant(ctx context.Context, id store.MerchantID) (m store
 		if m, err = d.state.merchant(id); err != nil {
 			return err
 		}
-		if err := d.state.allReadable(inTags, inDomains); err != nil {
+		if err := d.state.allReadable(Tags, Domains); err != nil {
 			return err
 		}
 		return c.deleteMerchants(m.Partner, []store.Merchant{m})
@@ -24,6 +25,7 @@ func (d *Data) DeleteMerchant(ctx context.Context, id store.MerchantID) (m store
 	if err != nil {
 		return store.Merchant{}, err
 	}
+	d.toRemove()
 	return m, nil
 }
 
@@ -33,7 +35,7 @@ func (d *Data) DeletePartner(ctx context.Context, id store.PartnerID, withMercha
 		if p, err = d.state.partner(id); err != nil {
 			return err
 		}
-		if err := d.state.allReadable(inMerchants, inTags, inDomains, inKeys, inUses, inReplies); err != nil {
+		if err := d.state.allReadable(Merchants, Tags, Domains, Keys, Uses, Replies); err != nil {
 			return err
 		}
 		var merchants []store.Merchant
@@ -54,57 +56,48 @@ func (d *Data) DeletePartner(ctx context.Context, id store.PartnerID, withMercha
 			c.deleteKey(k)
 		}
 		for _, key := range d.state.repliesOf[id] {
-			c.delete(inReplies, key, func(s *state) { delete(s.replies, key) })
+			c.delete(Replies, key)
 		}
-		c.delete(inPartners, string(id), func(s *state) {
-			s.removePartner(p)
-			delete(s.repliesOf, id)
-			delete(d.counts, id)
-			d.dir.RemovePartner(id)
-		})
+		c.delete(Partners, string(id))
 		return c.audit(store.AboutPartner(store.PartnerDeleted, p, ""))
 	})
 	if err != nil {
 		return store.Partner{}, err
 	}
+	d.toRemove()
 	return p, nil
+}
+
+// toRemove says that there is something to remove in the background.
+func (d *Data) toRemove() {
+	if d.Removing != nil {
+		d.Removing()
+	}
 }
 
 // deleteMerchants deletes merchants of one partner with their tags and claims, and notes that their events are to be removed.
 func (c *change) deleteMerchants(partner store.PartnerID, merchants []store.Merchant) error {
-	now := c.d.now().UTC()
 	for _, m := range merchants {
 		for _, t := range m.Tags {
 			if t.Type == store.ServerSide && !t.ClaimLost {
-				c.deleteDomain(t.Domain)
+				c.delete(Domains, t.Domain)
 			}
-			c.writes = append(c.writes, write{inTags, string(t.ID), nil})
+			c.delete(Tags, string(t.ID))
 		}
-		c.writes = append(c.writes, write{inMerchants, string(m.ID), nil})
+		c.delete(Merchants, string(m.ID))
 		if err := errors.Join(
-			c.putRemoval(store.Removal{Kind: store.OfDeletion, Merchant: m.ID, Partner: partner, At: now, State: store.ErasurePending}),
+			c.putRemoval(store.Removal{Kind: store.OfDeletion, Merchant: m.ID, Partner: partner, At: c.now, State: store.ErasurePending}),
 			c.audit(store.AboutMerchant(store.MerchantDeleted, m, "")),
 		); err != nil {
 			return err
 		}
 	}
-	c.publish = append(c.publish, func() {
-		c.d.state.removeMerchants(partner, merchants)
-		c.d.suppressing.Store(true)
-		counts := c.d.countsOf(partner)
-		for _, m := range merchants {
-			for _, t := range m.Tags {
-				counts.remove(t)
-			}
-		}
-		c.d.dir.RemoveMerchants(merchants...)
-	})
 	return nil
 }
 
 // Removals implements store.Control.
 func (d *Data) Removals(ctx context.Context) (all []store.Removal, err error) {
-	err = d.view(ctx, func(s *state) error {
+	err = d.view(ctx, func(s *State, _ time.Time) error {
 		for _, of := range []map[store.MerchantID]store.Removal{s.removals, s.expiries} {
 			all = slices.AppendSeq(all, maps.Values(of))
 		}
@@ -155,13 +148,34 @@ func (d *Data) SaveRemovals(ctx context.Context, removals []store.Removal) error
 }
 
 func (c *change) putRemoval(r store.Removal) error {
-	bucket, of := inRemovals, c.d.state.removals
+	kind := Removals
 	if r.Kind == store.OfRetention {
-		bucket, of = inExpiries, c.d.state.expiries
+		kind = Expiries
 	}
 	if r.State != store.ErasureDone {
-		return put(c, bucket, string(r.Merchant), r, func(*state) { of[r.Merchant] = r })
+		return c.put(kind, string(r.Merchant), r)
 	}
-	c.delete(bucket, string(r.Merchant), func(*state) { delete(of, r.Merchant) })
+	c.delete(kind, string(r.Merchant))
+	if kind == Removals {
+		for k := range c.d.state.suppressed[r.Merchant] {
+			c.delete(Suppressed, suppressedKey(r.Merchant, k))
+		}
+	}
 	return nil
+}
+
+// RemoveUnknown notes that the events of merchants that are unknown are still to be removed, unless that is noted already.
+func (d *Data) RemoveUnknown(ctx context.Context, merchants []store.MerchantID) error {
+	return d.update(ctx, func(c *change) error {
+		var errs []error
+		for _, id := range slices.Sorted(slices.Values(merchants)) {
+			_, known := d.state.merchants[id]
+			_, removed := d.state.removals[id]
+			if known || removed {
+				continue
+			}
+			errs = append(errs, c.putRemoval(store.Removal{Kind: store.OfDeletion, Merchant: id, At: c.now, State: store.ErasurePending}))
+		}
+		return errors.Join(errs...)
+	})
 }

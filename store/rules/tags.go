@@ -1,7 +1,8 @@
-package control
+package rules
 
 import (
 	"context"
+	"time"
 
 	"mtagd/store"
 )
@@ -43,7 +44,7 @@ func (c *change) newTag(m store.Merchant, t store.TagType, domain string) (tag s
 	if err != nil {
 		return tag, err
 	}
-	if err := d.state.allReadable(inTags, inDomains); err != nil { // it may be of this merchant, or have the label
+	if err := d.state.allReadable(Tags, Domains); err != nil { // it may be of this merchant, or have the label
 		return tag, err
 	}
 	if t == store.Preverified && !p.PreverifiedEnabled() {
@@ -58,21 +59,21 @@ func (c *change) newTag(m store.Merchant, t store.TagType, domain string) (tag s
 			return tag, err
 		}
 	}
-	tag = store.NewTag(m, t, label, domain, d.now().UTC()).WithHost(p.TrackingDomain)
+	tag = store.NewTag(m, t, label, domain, c.now).WithHost(p.TrackingDomain)
 	if t == store.ServerSide {
 		if err = c.claimDomain(domain, tag.ID); err != nil {
 			return tag, err
 		}
-		if err := p.Limits.CheckUnverifiedClaims(d.countsOf(p.ID).unverifiedClaims(tag.ClaimedAt)); err != nil {
+		if err := p.Limits.CheckUnverifiedClaims(d.state.countsOf(p.ID).unverifiedClaims(tag.ClaimedAt)); err != nil {
 			return tag, err
 		}
 	}
-	return tag, c.putTag(tag)
+	return tag, c.put(Tags, string(tag.ID), tag)
 }
 
 // drawLabel returns a label that no tag has. It does not reserve it.
 func (d *Data) drawLabel(p store.Partner) (string, error) {
-	if err := p.Limits.CheckLabels(d.countsOf(p.ID).labels, d.dir.Labels()); err != nil {
+	if err := p.Limits.CheckLabels(d.state.countsOf(p.ID).labels, d.dir.Labels()); err != nil {
 		return "", err
 	}
 	return store.DrawLabel(func(l string) bool { _, taken := d.state.labels[l]; return taken })
@@ -80,7 +81,7 @@ func (d *Data) drawLabel(p store.Partner) (string, error) {
 
 // Tag implements store.Control.
 func (d *Data) Tag(ctx context.Context, id store.TagID) (tag store.Tag, err error) {
-	err = d.view(ctx, func(s *state) error {
+	err = d.view(ctx, func(s *State, _ time.Time) error {
 		tag, err = s.tag(id)
 		return err
 	})
@@ -102,7 +103,7 @@ func (d *Data) UpdateTag(ctx context.Context, id store.TagID, update func(store.
 			if err = c.claimDomain(tag.Domain, id); err != nil {
 				return err
 			}
-			tag = tag.TakeClaim(d.now().UTC())
+			tag = tag.TakeClaim(c.now)
 		}
 		return c.replaceTag(old, tag)
 	})

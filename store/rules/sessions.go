@@ -1,4 +1,4 @@
-package control
+package rules
 
 import (
 	"context"
@@ -11,11 +11,13 @@ import (
 
 // AddLink implements store.Control.
 func (d *Data) AddLink(ctx context.Context, partner store.PartnerID) (store.Session, store.SessionText, error) {
-	link, text := store.NewLink(partner, d.now().UTC())
+	var link store.Session
+	var text store.SessionText
 	err := d.update(ctx, func(c *change) error {
 		if err := d.state.hasPartner(partner); err != nil {
 			return err
 		}
+		link, text = store.NewLink(partner, c.now)
 		return errors.Join(c.addSession(link), c.audit(store.AboutSession(store.LinkMade, link)))
 	})
 	if err != nil {
@@ -27,15 +29,14 @@ func (d *Data) AddLink(ctx context.Context, partner store.PartnerID) (store.Sess
 // BeginSession implements store.Control.
 func (d *Data) BeginSession(ctx context.Context, id store.KeyID) (s store.Session, text store.SessionText, err error) {
 	err = d.update(ctx, func(c *change) error {
-		now := d.now().UTC()
 		key, err := d.state.key(id)
 		if err != nil {
 			return err
 		}
-		if !key.Valid(now) {
+		if !key.Valid(c.now) {
 			return store.NotFound("key")
 		}
-		s, text = store.NewSession(key, now)
+		s, text = store.NewSession(key, c.now)
 		return errors.Join(c.addSession(s), c.audit(store.AboutSession(store.SessionBegun, s)))
 	})
 	if err != nil {
@@ -46,15 +47,16 @@ func (d *Data) BeginSession(ctx context.Context, id store.KeyID) (s store.Sessio
 
 // Link implements store.Control.
 func (d *Data) Link(ctx context.Context, text store.SessionText) (link store.Session, err error) {
-	err = d.view(ctx, func(s *state) error {
-		link, err = s.link(text, d.now())
+	ctx = store.WithPartner(ctx, "console links") // anybody may ask: these calls take turns with partners, as one of them
+	err = d.view(ctx, func(s *State, now time.Time) error {
+		link, err = s.link(text, now)
 		return err
 	})
 	return link, err
 }
 
 // link returns the link with this text. KindNotFound: link.
-func (s *state) link(text store.SessionText, now time.Time) (store.Session, error) {
+func (s *State) link(text store.SessionText, now time.Time) (store.Session, error) {
 	id, err := text.ID()
 	link := s.sessions[id]
 	if err != nil || !text.Opens(link, now) {
@@ -74,13 +76,12 @@ func (d *Data) UseLink(ctx context.Context, used store.SessionText) (s store.Ses
 		return store.Session{}, "", err
 	}
 	err = d.update(ctx, func(c *change) error {
-		now := d.now().UTC()
-		link, err := d.state.link(used, now)
+		link, err := d.state.link(used, c.now)
 		if err != nil {
 			return err
 		}
-		s, text = link.Begin(now)
-		c.deleteSession(link)
+		s, text = link.Begin(c.now)
+		c.delete(Sessions, string(link.ID))
 		return errors.Join(c.addSession(s), c.audit(store.AboutSession(store.SessionBegun, s)))
 	})
 	if err != nil {
@@ -92,14 +93,14 @@ func (d *Data) UseLink(ctx context.Context, used store.SessionText) (s store.Ses
 // EndSession implements store.Control.
 func (d *Data) EndSession(ctx context.Context, id store.SessionID) error {
 	return d.update(ctx, func(c *change) error {
-		s, err := find(d.state, d.state.sessions, id, inSessions, "session")
+		s, err := find(d.state, d.state.sessions, id, Sessions, "session")
 		if err != nil {
 			return err
 		}
 		if s.IsLink {
 			return store.NotFound("session")
 		}
-		c.deleteSession(s)
+		c.delete(Sessions, string(s.ID))
 		return c.audit(store.AboutSession(store.SessionEnded, s))
 	})
 }
@@ -110,15 +111,14 @@ func (d *Data) EndSessions(ctx context.Context, partner store.PartnerID) (n int,
 		if err := d.state.hasPartner(partner); err != nil {
 			return err
 		}
-		now := d.now().UTC()
 		for _, s := range d.state.sessions {
 			if s.Partner != partner {
 				continue
 			}
-			c.deleteSession(s)
-			_, _, valid := d.dir.Session(s.ID, now)
+			c.delete(Sessions, string(s.ID))
+			_, _, valid := d.dir.Session(s.ID, c.now)
 			if s.IsLink {
-				valid = s.Valid(now)
+				valid = s.Valid(c.now)
 			}
 			if !valid { // it has ended already
 				continue
@@ -137,7 +137,7 @@ func (d *Data) EndSessions(ctx context.Context, partner store.PartnerID) (n int,
 }
 
 // hasPartner returns an error unless a session can be this partner's, or an operator's when the id is empty. KindNotFound: partner.
-func (s *state) hasPartner(id store.PartnerID) error {
+func (s *State) hasPartner(id store.PartnerID) error {
 	if id == "" {
 		return nil
 	}
@@ -148,33 +148,30 @@ func (s *state) hasPartner(id store.PartnerID) error {
 // addSession adds a session or a link, and ends the oldest one like it when there are too many.
 func (c *change) addSession(s store.Session) error {
 	if oldest, ends := s.Replaces(maps.Values(c.d.state.sessions)); ends {
-		c.deleteSession(oldest)
+		c.delete(Sessions, string(oldest.ID))
 	}
-	return c.putSession(s)
+	return c.put(Sessions, string(s.ID), s)
 }
 
-func (c *change) putSession(s store.Session) error {
-	return put(c, inSessions, string(s.ID), s, func(state *state) {
-		state.sessions[s.ID] = s
-		if !s.IsLink {
-			c.d.dir.SetSession(s)
+// noteSeen stores when sessions were last used here.
+func (c *change) noteSeen() error {
+	for _, s := range c.d.dir.SeenSessions() {
+		if !c.now.Before(s.ExpiresAt) {
+			continue // it is dropped
 		}
-	})
-}
-
-func (c *change) deleteSession(s store.Session) {
-	c.delete(inSessions, string(s.ID), func(state *state) {
-		delete(state.sessions, s.ID)
-		c.d.dir.RemoveSession(s.ID)
-	})
+		if err := c.put(Sessions, string(s.ID), s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // dropSessions deletes the sessions and links whose time is over. Those of keys and partners that are gone have ended already, and
 // stay until then.
-func (c *change) dropSessions(now time.Time) {
+func (c *change) dropSessions() {
 	for _, s := range c.d.state.sessions {
-		if !now.Before(s.ExpiresAt) {
-			c.deleteSession(s)
+		if !c.now.Before(s.ExpiresAt) {
+			c.delete(Sessions, string(s.ID))
 		}
 	}
 }

@@ -1,42 +1,47 @@
-package control
+package rules
 
 import (
 	"cmp"
 	"context"
 	"encoding/hex"
+	"errors"
 	"iter"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"mtagd/store"
 )
 
 // AddErasure notes an erasure, or returns the one that it repeats (store.Erasure.Admit). With suppress, the person's events are refused
 // from now on.
-func (d *Data) AddErasure(ctx context.Context, e store.Erasure) (store.Erasure, error) {
-	err := d.update(ctx, func(c *change) error {
-		m, err := d.state.merchant(e.Merchant)
+func (d *Data) AddErasure(ctx context.Context, id store.MerchantID, who store.Person, suppress bool) (e store.Erasure, err error) {
+	err = d.update(ctx, func(c *change) error {
+		m, err := d.state.merchant(id)
 		if err != nil {
 			return err
 		}
-		e.Partner, e.At = m.Partner, d.now().UTC()
+		e = store.Erasure{ID: store.NewErasureID(), Merchant: id, Partner: m.Partner, At: c.now, State: store.ErasurePending, Person: who, Suppress: suppress}
 		same, err := e.Admit(d.state.open())
 		if err != nil {
 			return err
 		}
 		if same.ID != "" {
-			suppress := e.Suppress
 			if e = same; e.Suppress || !suppress {
 				return nil
 			}
 			e.Suppress = true
 		}
-		c.suppress(e, e.Person.MUIDs...)
-		c.suppress(e, e.Person.Identifiers...)
-		return cmp.Or(c.putErasure(e), c.audit(store.AboutMerchant(store.PersonErased, m, string(e.ID))))
+		c.suppress(e, who.MUIDs...)
+		c.suppress(e, who.Identifiers...)
+		return errors.Join(c.put(Erasures, string(e.ID), e), c.audit(store.AboutMerchant(store.PersonErased, m, string(e.ID))))
 	})
-	return e, err
+	if err != nil {
+		return store.Erasure{}, err
+	}
+	d.toRemove()
+	return e, nil
 }
 
 // UpdateErasures replaces erasures by change(erasure), all in one transaction. suppressed are further keys of each, if it
@@ -44,12 +49,12 @@ func (d *Data) AddErasure(ctx context.Context, e store.Erasure) (store.Erasure, 
 func (d *Data) UpdateErasures(ctx context.Context, ids []store.ErasureID, update func(e *store.Erasure) (suppressed []store.IdentityKey)) error {
 	return d.update(ctx, func(c *change) error {
 		for _, id := range ids {
-			e, err := find(d.state, d.state.erasures, id, inErasures, "erasure")
+			e, err := find(d.state, d.state.erasures, id, Erasures, "erasure")
 			if err != nil {
 				return err
 			}
 			c.suppress(e, update(&e)...)
-			if err := c.putErasure(e); err != nil {
+			if err := c.put(Erasures, string(id), e); err != nil {
 				return err
 			}
 		}
@@ -86,12 +91,12 @@ func (d *Data) RepeatErasures(ctx context.Context) error {
 }
 
 // byAge compares erasures: the oldest is the first.
-func (s *state) byAge(a, b store.ErasureID) int {
+func (s *State) byAge(a, b store.ErasureID) int {
 	return cmp.Or(s.erasures[a].At.Compare(s.erasures[b].At), cmp.Compare(b, a))
 }
 
 // open are the erasures that are not done.
-func (s *state) open() iter.Seq[store.Erasure] {
+func (s *State) open() iter.Seq[store.Erasure] {
 	return func(yield func(store.Erasure) bool) {
 		for id := range s.unfinished {
 			if !yield(s.erasures[id]) {
@@ -101,59 +106,64 @@ func (s *state) open() iter.Seq[store.Erasure] {
 	}
 }
 
-func (c *change) putErasure(e store.Erasure) error {
-	return put(c, inErasures, string(e.ID), e, func(s *state) { s.setErasure(e) })
-}
-
-func (s *state) setErasure(e store.Erasure) {
-	_, known := s.erasures[e.ID]
-	s.erasures[e.ID] = e
-	if !known {
-		of := s.erasuresOf[e.Merchant]
-		i, _ := slices.BinarySearchFunc(of, e.ID, s.byAge)
-		s.erasuresOf[e.Merchant] = slices.Insert(of, i, e.ID)
-	}
-	if e.State == store.ErasureDone {
-		delete(s.unfinished, e.ID)
-	} else {
-		s.unfinished[e.ID] = true
-	}
-}
-
 // suppress notes that events with these keys are refused, if the erasure suppresses.
 func (c *change) suppress(e store.Erasure, keys ...store.IdentityKey) {
 	if !e.Suppress {
 		return
 	}
 	for _, k := range keys {
-		c.writes = append(c.writes, write{inSuppressed, suppressedKey(e.Merchant, k), []byte(e.ID)})
-		c.publish = append(c.publish, func() {
-			c.d.state.setSuppressed(e.Merchant, k, e.ID)
-			c.d.suppressing.Store(true)
-		})
+		c.write(Suppressed, suppressedKey(e.Merchant, k), []byte(e.ID))
 	}
-}
-
-func (s *state) setSuppressed(m store.MerchantID, k store.IdentityKey, by store.ErasureID) {
-	if s.suppressed[m] == nil {
-		s.suppressed[m] = map[store.IdentityKey]store.ErasureID{}
-	}
-	s.suppressed[m][k] = by
 }
 
 func suppressedKey(m store.MerchantID, k store.IdentityKey) string {
 	return string(m) + "/" + hex.EncodeToString(k[:])
 }
 
-// parseSuppressed reads what suppress has written.
-func (s *state) parseSuppressed(key string, by store.ErasureID) error {
+// suppressedPerson is what the record of a key says.
+type suppressedPerson struct {
+	merchant store.MerchantID
+	key      store.IdentityKey
+	by       store.ErasureID
+}
+
+func decodeSuppressed(key string, value []byte) (any, error) {
 	m, text, _ := strings.Cut(key, "/")
-	var k store.IdentityKey
-	if err := k.UnmarshalText([]byte(text)); err != nil {
-		return err
+	p := suppressedPerson{merchant: store.MerchantID(m), by: store.ErasureID(value)}
+	err := p.key.UnmarshalText([]byte(text))
+	return p, err
+}
+
+func (s *State) loadSuppressed(_ string, v any) {
+	p := v.(suppressedPerson)
+	if s.suppressed[p.merchant] == nil {
+		s.suppressed[p.merchant] = map[store.IdentityKey]store.ErasureID{}
 	}
-	s.setSuppressed(store.MerchantID(m), k, by)
-	return nil
+	s.suppressed[p.merchant][p.key] = p.by
+}
+
+func (s *State) eachSuppressed(use func(key string, value []byte, err error)) {
+	for m, of := range s.suppressed {
+		for k, by := range of {
+			use(suppressedKey(m, k), []byte(by), nil)
+		}
+	}
+}
+
+func (d *Data) setSuppressed(key string, v any) {
+	d.state.loadSuppressed(key, v)
+	d.suppressing.Store(true)
+}
+
+func (d *Data) removeSuppressed(key string) {
+	v, err := decodeSuppressed(key, nil)
+	if err != nil {
+		return // nothing has it
+	}
+	p := v.(suppressedPerson)
+	if delete(d.state.suppressed[p.merchant], p.key); len(d.state.suppressed[p.merchant]) == 0 {
+		delete(d.state.suppressed, p.merchant)
+	}
 }
 
 // Refuses returns store.Suppressed when events of this person are refused, store.Removed when the merchant was deleted, and else 0. It is
@@ -184,8 +194,8 @@ func (d *Data) Refuses(m store.MerchantID, id *store.Identity, muid store.MUID) 
 
 // Erasure implements store.Persons.
 func (d *Data) Erasure(ctx context.Context, id store.ErasureID) (e store.Erasure, err error) {
-	err = d.view(ctx, func(s *state) error {
-		e, err = find(s, s.erasures, id, inErasures, "erasure")
+	err = d.view(ctx, func(s *State, _ time.Time) error {
+		e, err = find(s, s.erasures, id, Erasures, "erasure")
 		return err
 	})
 	return e, err
@@ -193,7 +203,7 @@ func (d *Data) Erasure(ctx context.Context, id store.ErasureID) (e store.Erasure
 
 // Erasures implements store.Persons.
 func (d *Data) Erasures(ctx context.Context, m store.MerchantID, offset, limit int) (page []store.Erasure, total int, err error) {
-	err = d.view(ctx, func(s *state) error {
+	err = d.view(ctx, func(s *State, _ time.Time) error {
 		of := s.erasuresOf[m] // the newest is the last
 		total = len(of)
 		for i := total - 1 - offset; i >= 0 && len(page) < limit; i-- {
@@ -211,4 +221,10 @@ func (d *Data) Unfinished() (all []store.Erasure) {
 	all = slices.Collect(d.state.open())
 	slices.SortFunc(all, func(a, b store.Erasure) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.ID, b.ID)) })
 	return all
+}
+
+// Tasks implements removal.Engine, as do UpdateErasures and SaveRemovals.
+func (d *Data) Tasks(ctx context.Context) ([]store.Erasure, []store.Removal, error) {
+	removals, err := d.Removals(ctx)
+	return d.Unfinished(), removals, err
 }

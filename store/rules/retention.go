@@ -1,7 +1,8 @@
-package control
+package rules
 
 import (
 	"context"
+	"crypto/rand"
 	"slices"
 	"strconv"
 
@@ -19,8 +20,7 @@ func (d *Data) DefaultRetention() store.Retention {
 func (d *Data) SetDefaultRetention(ctx context.Context, r store.Retention) error {
 	return d.update(ctx, func(c *change) error {
 		if r != d.state.retention {
-			c.writes = append(c.writes, write{inMeta, keyRetention, []byte(strconv.Itoa(int(r)))})
-			c.publish = append(c.publish, func() { d.state.retention = r })
+			c.write(Meta, metaRetention, []byte(strconv.Itoa(int(r))))
 		}
 		return nil
 	})
@@ -33,7 +33,7 @@ func (d *Data) RetentionOf(id store.MerchantID) store.Retention {
 	return d.state.retentionOf(id)
 }
 
-func (s *state) retentionOf(id store.MerchantID) store.Retention {
+func (s *State) retentionOf(id store.MerchantID) store.Retention {
 	if r := s.merchants[id].Retention; r != 0 {
 		return r
 	}
@@ -53,8 +53,26 @@ func (d *Data) Expiring() (all []store.MerchantID) {
 	return all
 }
 
-// parseRetention reads a stored default.
-func parseRetention(b []byte) (store.Retention, error) {
-	n, err := strconv.Atoi(string(b))
-	return store.Retention(n), err
+// ID returns the id of the data. Data without one gets it now.
+func (d *Data) ID() (string, error) { return d.newID(false) }
+
+// ReplaceID gives the data another id, because it has become another one: it was restored. It ends all sessions, as
+// some of them may have been ended since the backup.
+func (d *Data) ReplaceID() (id string, err error) { return d.newID(true) }
+
+func (d *Data) newID(replace bool) (id string, err error) {
+	err = d.update(context.Background(), func(c *change) error {
+		if id = d.state.id; id != "" && !replace {
+			return nil
+		}
+		if replace {
+			for s := range d.state.sessions {
+				c.delete(Sessions, string(s))
+			}
+		}
+		id = rand.Text()[:16]
+		c.write(Meta, metaID, []byte(id))
+		return nil
+	})
+	return id, err
 }

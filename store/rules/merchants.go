@@ -1,22 +1,24 @@
-package control
+package rules
 
 import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"mtagd/store"
 )
 
 // AddMerchant implements store.Control.
 func (d *Data) AddMerchant(ctx context.Context, partner store.PartnerID, n store.NewMerchant) (store.Merchant, error) {
-	m := n.Merchant(store.NewMerchantID(), partner, d.now().UTC())
+	var m store.Merchant
 	err := d.update(ctx, func(c *change) error {
+		m = n.Merchant(store.NewMerchantID(), partner, c.now)
 		p, err := d.state.partner(partner)
 		if err != nil {
 			return err
 		}
-		r, before, err := d.state.reply(partner, n.Once, m.CreatedAt)
+		r, before, err := d.state.reply(partner, n.Once, c.now)
 		switch {
 		case err != nil:
 			return err
@@ -35,8 +37,8 @@ func (d *Data) AddMerchant(ctx context.Context, partner store.PartnerID, n store
 			stored.Ordinal = d.state.merchants[list[len(list)-1]].Ordinal + 1
 		}
 		return errors.Join(
-			c.putMerchant(stored),
-			c.putReply(reply{Partner: partner, Merchant: m.ID, Name: m.Name, Domain: m.Domain, Secret: m.IdentityRequiresSecret, CreatedAt: m.CreatedAt}, n.Once, m.CreatedAt),
+			c.put(Merchants, string(m.ID), stored),
+			c.putReply(reply{Partner: partner, Merchant: m.ID, Name: m.Name, Domain: m.Domain, Secret: m.IdentityRequiresSecret, CreatedAt: m.CreatedAt}, n.Once),
 			c.audit(store.AboutMerchant(store.MerchantCreated, m, m.Domain)),
 		)
 	})
@@ -48,7 +50,7 @@ func (d *Data) AddMerchant(ctx context.Context, partner store.PartnerID, n store
 
 // Merchant implements store.Control.
 func (d *Data) Merchant(ctx context.Context, id store.MerchantID) (m store.Merchant, err error) {
-	err = d.view(ctx, func(s *state) error {
+	err = d.view(ctx, func(s *State, _ time.Time) error {
 		m, err = s.merchant(id)
 		return err
 	})
@@ -71,7 +73,7 @@ func (d *Data) UpdateMerchant(ctx context.Context, id store.MerchantID, update f
 		if err != nil || len(changes) == 0 {
 			return err
 		}
-		return errors.Join(c.putMerchant(merchant{m, d.state.merchants[id].Ordinal}), c.audit(changes...))
+		return errors.Join(c.put(Merchants, string(id), merchant{m, d.state.merchants[id].Ordinal}), c.audit(changes...))
 	})
 	if err != nil {
 		return store.Merchant{}, err
@@ -84,7 +86,7 @@ func (d *Data) Merchants(ctx context.Context, q store.MerchantQuery) (page []sto
 	if q.Name != "" || q.Domain != "" {
 		return d.filterMerchants(ctx, q)
 	}
-	err = d.view(ctx, func(s *state) error {
+	err = d.view(ctx, func(s *State, _ time.Time) error {
 		list := s.merchantsOf[q.Partner]
 		total = len(list)
 		from := min(q.Offset, total)
@@ -110,7 +112,7 @@ const filteredAtOnce = 100
 // merchants that others would wait. A merchant that is deleted meanwhile is left out.
 func (d *Data) filterMerchants(ctx context.Context, q store.MerchantQuery) (page []store.Merchant, total int, err error) {
 	var ids []store.MerchantID
-	if err := d.view(ctx, func(s *state) error {
+	if err := d.view(ctx, func(s *State, _ time.Time) error {
 		ids = slices.Clone(s.merchantsOf[q.Partner])
 		return nil
 	}); err != nil {
@@ -120,7 +122,7 @@ func (d *Data) filterMerchants(ctx context.Context, q store.MerchantQuery) (page
 	some := make([]store.Merchant, 0, filteredAtOnce)
 	for part := range slices.Chunk(ids, filteredAtOnce) {
 		some = some[:0]
-		if err := d.view(ctx, func(s *state) error {
+		if err := d.look(ctx, func(s *State) error {
 			for _, id := range part {
 				m, err := s.merchant(id)
 				if store.KindOf(err) == store.KindNotFound {

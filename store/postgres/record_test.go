@@ -1,0 +1,139 @@
+package postgres
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+
+	"mtagd/store"
+	"mtagd/store/postgres/pgtest"
+)
+
+// withoutRecords brings a database back to version 14 of the schema, with its partners, merchants and tags.
+const withoutRecords = `DO $$ DECLARE t text; BEGIN
+	FOREACH t IN ARRAY ARRAY['partner', 'api_key', 'session', 'merchant', 'tag', 'claim', 'reply', 'removal', 'expiry', 'erasure', 'suppressed'] LOOP
+		EXECUTE 'ALTER TABLE ' || t || ' DROP CONSTRAINT unused';
+	END LOOP; END $$;
+	INSERT INTO partner (id, created, record) SELECT id::uuid, now(), body::json FROM record WHERE kind = 'partners';
+	INSERT INTO merchant (id, partner, ordinal, retention, record)
+		SELECT id::uuid, (body::json->>'partnerId')::uuid, (body::json->>'ordinal')::int, 0, body::json FROM record WHERE kind = 'merchants';
+	INSERT INTO tag (id, merchant, partner, type, created, record) SELECT id, (body::json->>'merchantId')::uuid, (body::json->>'partnerId')::uuid,
+		body::json->>'type', now(), body::json FROM record WHERE kind = 'tags';
+	DROP TABLE record; ALTER TABLE change DROP CONSTRAINT of_records; TRUNCATE change; DELETE FROM goose_db_version WHERE version_id >= 15`
+
+// The tables of version 14 become records. A node of that version changes nothing any more.
+func TestMigrationToRecords(t *testing.T) {
+	url := pgtest.EmptyDatabase(t)
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := stdlib.OpenDBFromPool(pool)
+	p, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.UpTo(t.Context(), 14); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	const partner, here, gone = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222", "33333333-3333-4333-8333-333333333333"
+	at := "2026-01-02T03:04:05.678901Z"
+	for _, sql := range []string{
+		`INSERT INTO setting VALUES ('retention', 30)`,
+		`INSERT INTO partner VALUES ('PARTNER', 'AT', 't.acme.com', 'acme.com', '{"partnerId":"PARTNER","name":"Ac\"me","createdAt":"AT","preverifiedDomain":"t.acme.com"}')`,
+		`INSERT INTO api_key VALUES ('keykeykeykey', 'PARTNER', 'AT', '2026-02-03T04:05:06Z', '{"keyId":"keykeykeykey","partnerId":"PARTNER","createdAt":"AT"}')`,
+		`INSERT INTO merchant VALUES ('SHOP', 'PARTNER', 7, 90, '{"merchantId":"SHOP","partnerId":"PARTNER","name":"Shop","createdAt":"AT","retentionDays":90}')`,
+		`INSERT INTO tag VALUES ('ss_a', 'SHOP', 'PARTNER', 'server-side', 'AT', NULL, 'AT', '{"tagId":"ss_a","merchantId":"SHOP","partnerId":"PARTNER","type":"server-side","createdAt":"AT","label":"mtag-aaaa","domain":"shop.com","claimedAt":"AT"}')`,
+		`INSERT INTO claim VALUES ('shop.com', 'ss_a')`,
+		`INSERT INTO reply VALUES ('PARTNER', sha256('once'), now(), '{"at":"2099-01-01T00:00:00Z","merchantId":"SHOP","name":"Shop","createdAt":"AT"}')`,
+		`INSERT INTO removal VALUES ('GONE', 'PARTNER', 'AT')`,
+		`INSERT INTO expiry VALUES ('SHOP', '2026-03-03T00:00:00Z', '{"kind":"retention","merchantId":"SHOP","partnerId":"","at":"2026-03-03T00:00:00Z","state":"removing","attempts":2}')`,
+		`INSERT INTO erasure VALUES ('era_1', 'SHOP', 'AT', true, '{"id":"era_1","merchantId":"SHOP","partnerId":"PARTNER","at":"AT","state":"done","person":{},"events":3,"claimedEvents":0,"links":0}')`,
+		`INSERT INTO suppressed VALUES ('SHOP', decode(repeat('ab', 32), 'hex'))`,
+		`INSERT INTO change (seq, tx, kind, record) VALUES (1, gen_random_uuid(), 'partner', '{}'), (2, gen_random_uuid(), 'tag', '{}')`,
+	} {
+		if _, err := pool.Exec(t.Context(), strings.NewReplacer("PARTNER", partner, "SHOP", here, "GONE", gone, "AT", at).Replace(sql)); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	e := (&shop{t: t, url: url}).second()
+	ctx := t.Context()
+	partners, err := e.Partners(ctx)
+	if err != nil || len(partners) != 1 || partners[0].Name != `Ac"me` || partners[0].TrackingDomain != "t.acme.com" {
+		t.Errorf("the partners are %+v, %v", partners, err)
+	}
+	keys, err := e.Keys(ctx, partner)
+	if err != nil || len(keys) != 1 || !keys[0].LastUsedAt.Equal(time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)) {
+		t.Errorf("the keys are %+v, %v", keys, err)
+	}
+	m, err := e.Merchant(ctx, here)
+	if err != nil || m.Retention != 90 || len(m.Tags) != 1 || m.Tags[0].ClaimLost || m.Tags[0].Label != "mtag-aaaa" {
+		t.Errorf("the merchant is %+v, %v", m, err)
+	}
+	if again, err := e.AddMerchant(ctx, partner, store.NewMerchant{Name: "Shop", Once: "once"}); err != nil || again.ID != here {
+		t.Errorf("the call with the same key gives %+v, %v", again, err)
+	}
+	if claim, err := e.Claim(ctx, "shop.com"); err != nil || claim.Tag != "ss_a" {
+		t.Errorf("the claim is %+v, %v", claim, err)
+	}
+	removals, err := e.Removals(ctx)
+	if err != nil || len(removals) != 2 || removals[0].Merchant != gone || removals[0].State != store.ErasurePending || removals[1].Attempts != 2 {
+		t.Errorf("the removals are %+v, %v", removals, err)
+	}
+	if era, err := e.Erasure(ctx, "era_1"); err != nil || era.Events != 3 || era.Partner != partner {
+		t.Errorf("the erasure is %+v, %v", era, err)
+	}
+	if e.DefaultRetention() != 30 || !slices.Equal(e.Expiring(), []store.MerchantID{here}) {
+		t.Errorf("the default is %v, and %v expire", e.DefaultRetention(), e.Expiring())
+	}
+	f := newFlush(e.node, nil)
+	id, _ := keyOf(store.MerchantID(here))
+	removed, _ := keyOf(store.MerchantID(gone))
+	f.addLink(id, &store.Identity{MUID: "u"})
+	f.addLink(removed, &store.Identity{MUID: "u"})
+	if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return f.ask(ctx, tx.Conn()) }); err != nil {
+		t.Fatal(err)
+	}
+	if !f.refuses[id] || f.removed[id] || !f.removed[removed] {
+		t.Errorf("the flush knows of %v, removed %v", f.refuses, f.removed)
+	}
+
+	// As a node of version 14 changes.
+	for _, sql := range []string{
+		"INSERT INTO partner (id, created, record) VALUES (gen_random_uuid(), now(), '{}')", "UPDATE merchant SET record = '{}'", "UPDATE erasure SET done = true",
+		"INSERT INTO change (seq, tx, kind, record) VALUES (100, gen_random_uuid(), 'partner removed', '{}')",
+	} {
+		if _, err := pool.Exec(ctx, sql); err == nil {
+			t.Errorf("a node of the version before may run %s", sql)
+		} else if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != "23514" {
+			t.Error(err)
+		}
+	}
+	var expire int
+	if err := pool.QueryRow(ctx, "SELECT (SELECT count(*) FROM merchant WHERE retention >= 0) + (SELECT count(*) FROM setting WHERE name = 'retention' AND value > 0)").Scan(&expire); err != nil || expire > 0 {
+		t.Errorf("a node of the version before removes what is past %d retentions, %v", expire, err)
+	}
+	if _, err := e.AddPartner(ctx, "Next"); err != nil {
+		t.Error(err)
+	}
+	if _, err := e.DeletePartner(ctx, partner, true); err != nil {
+		t.Error(err)
+	}
+}

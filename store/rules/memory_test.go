@@ -1,0 +1,343 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/storetest"
+)
+
+// The rules pass the tests of control data over a driver that has nothing but memory.
+func TestConformance(t *testing.T) {
+	storetest.Run(t, func(*testing.T) storetest.Store {
+		m := newMemory()
+		return storetest.Store{
+			Open: func(t *testing.T, now func() time.Time) store.Engine {
+				t.Helper()
+				return m.open(t, now)
+			},
+			Kill: func(*testing.T) {},
+		}
+	}, "Partners", "Merchants", "Search", "Deletion", "Repeats", "Keys", "Sessions", "Tags", "Claims", "Directory", "Audit")
+}
+
+func newMemory() *memory {
+	return &memory{records: map[[2]string][]byte{}, events: map[store.MerchantID]int{}}
+}
+
+// memory implements Driver.
+type memory struct {
+	mu      sync.Mutex
+	records map[[2]string][]byte
+	log     []store.AuditEntry
+	events  map[store.MerchantID]int
+
+	now  func() time.Time
+	data *Data
+
+	// The data of another machine, which applies what is new now and then: the last version of each record.
+	other   *Data
+	news    []Record
+	changes int
+}
+
+func (m *memory) open(t *testing.T, now func() time.Time) store.Engine {
+	t.Helper()
+	m.now, m.news = now, nil
+	for _, d := range []**Data{&m.data, &m.other} {
+		s, err := m.load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		*d = New(m, s, slog.New(slog.DiscardHandler))
+	}
+	return engine{Data: m.data, memory: m}
+}
+
+func (m *memory) load() (*State, error) {
+	s := NewState(nil)
+	for id, value := range m.records {
+		if err := s.Load(Record{Kind: id[0], Key: id[1], Value: value}); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// verify compares the records with each other, and with what is in memory.
+func (m *memory) verify(wrong func(kind, key, problem string)) error {
+	s, err := m.load()
+	if err != nil {
+		return err
+	}
+	New(m, s, slog.New(slog.DiscardHandler))
+	s.Compare(wrong)
+	if err := m.follow(); err != nil {
+		return err
+	}
+	for name, d := range map[string]*Data{"memory": m.data, "memory of another machine": m.other} {
+		if diff := Difference(d, s); diff != "" {
+			wrong(name, "", diff)
+		}
+	}
+	for host := range m.hosts() {
+		a, b := m.data.dir, m.other.dir
+		x, y := byID(a.TagsOn(host)), byID(b.TagsOn(host))
+		if !reflect.DeepEqual(x, y) || a.KnowsHost(host) != b.KnowsHost(host) {
+			wrong("directory of another machine", host, fmt.Sprintf("has %+v, want %+v", y, x))
+		}
+	}
+	return nil
+}
+
+func byID(tags []store.Tag) map[store.TagID]store.Tag {
+	all := map[store.TagID]store.Tag{}
+	for _, t := range tags {
+		all[t.ID] = t
+	}
+	return all
+}
+
+// hosts returns all hosts of tags, and tracking domains.
+func (m *memory) hosts() map[string]bool {
+	all := map[string]bool{"": true}
+	for _, t := range m.data.state.tags {
+		all[m.data.state.complete(t).Host] = true
+	}
+	for host := range m.data.state.tracking {
+		all[host] = true
+	}
+	return all
+}
+
+// follow lets the other machine apply what is new.
+func (m *memory) follow() error {
+	news := m.news
+	m.news = nil
+	return m.other.Apply(news)
+}
+
+// Update implements Driver.
+func (m *memory) Update(ctx context.Context, build func(Turn) (Change, error)) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	turn := Turn{Now: m.now()}
+	if n := len(m.log); n > 0 {
+		turn.LastEntry = m.log[n-1].ID
+	}
+	c, err := build(turn)
+	if err == nil {
+		err = m.makeRoom(c.Entries)
+	}
+	if err != nil {
+		return err
+	}
+	m.log = append(m.log, c.Entries...)
+	for _, r := range c.Records {
+		if id := [2]string{r.Kind, r.Key}; r.Value == nil {
+			delete(m.records, id)
+		} else {
+			m.records[id] = r.Value
+		}
+		m.news = append(slices.DeleteFunc(m.news, func(old Record) bool { return old.Kind == r.Kind && old.Key == r.Key }), r)
+	}
+	if m.changes++; m.changes%5 == 0 {
+		if err := m.follow(); err != nil {
+			return err
+		}
+	}
+	return m.data.Apply(c.Records)
+}
+
+// makeRoom drops entries of the audit log that are too many.
+func (m *memory) makeRoom(added []store.AuditEntry) error {
+	limits := storetest.AuditLimits
+	held := map[store.PartnerID]int{}
+	for _, e := range slices.Concat(m.log, added) {
+		held[e.Holder()]++
+	}
+	var numbers []int
+	for holder, n := range held {
+		if holder != "" {
+			numbers = append(numbers, n)
+		}
+	}
+	quota := limits.Quota(numbers)
+	left := slices.DeleteFunc(slices.Clone(m.log), func(e store.AuditEntry) bool {
+		holder, most, age := e.Holder(), quota, limits.PartnerAge
+		if holder == "" {
+			most, age = limits.Operators, limits.OperatorAge
+		}
+		drop := held[holder] > most && m.now().Sub(e.At) >= age
+		if drop {
+			held[holder]--
+		}
+		return drop
+	})
+	for _, e := range added {
+		if holder := e.Holder(); holder != "" && held[holder] > quota && e.MayBeRefused() {
+			return store.ErrAuditFull
+		}
+	}
+	m.log = left
+	return nil
+}
+
+// Now implements Driver.
+func (m *memory) Now(ctx context.Context) (time.Time, error) { return m.now(), ctx.Err() }
+
+// Audit implements Driver.
+func (m *memory) Audit(ctx context.Context, q store.AuditQuery) (entries []store.AuditEntry, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range slices.Backward(m.log) {
+		if len(entries) < q.Limit && (q.Before == 0 || e.ID < q.Before) && !e.At.Before(q.Since) && (q.Partner == "" || e.Partner == q.Partner) {
+			entries = append(entries, e)
+		}
+	}
+	return entries, ctx.Err()
+}
+
+// feed is store.Feed, whose method would have the name of the field.
+type feed interface{ store.Feed }
+
+// engine is a store.Engine that counts events, and reads none.
+type engine struct {
+	*Data
+	store.Persons
+	feed
+	memory *memory
+}
+
+func (e engine) Record(_ context.Context, marks []store.Mark) error {
+	for i := range marks {
+		marks[i].Outcome = store.Recorded
+		e.memory.events[marks[i].Merchant]++
+	}
+	return nil
+}
+
+func (e engine) Events(_ context.Context, q store.Query) (p store.Page, err error) {
+	if !e.IsRemoved(q.Merchant) {
+		p.Total = e.memory.events[q.Merchant]
+		p.Events = make([]store.Event, p.Total)
+	}
+	return p, nil
+}
+
+func (engine) Resolve(context.Context, store.MerchantID, store.Identity) (store.MUID, error) {
+	return "", nil
+}
+
+func (engine) Summary(context.Context, store.SummaryQuery) (s store.Summary, err error) {
+	return s, nil
+}
+
+func (engine) Usage(_ context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
+	return make([]store.Usage, len(merchants)), nil
+}
+
+func (e engine) Erasure(ctx context.Context, id store.ErasureID) (store.Erasure, error) {
+	return e.Data.Erasure(ctx, id)
+}
+
+func (e engine) Erasures(ctx context.Context, m store.MerchantID, offset, limit int) ([]store.Erasure, int, error) {
+	return e.Data.Erasures(ctx, m, offset, limit)
+}
+
+func (engine) Ready() error      { return nil }
+func (engine) FreeSpace() uint64 { return 1 << 40 }
+func (e engine) Close() error    { return e.Tidy(context.Background()) }
+
+// Verify compares the records with each other, and what was stored with what is in memory.
+func (e engine) Verify(_ context.Context, v store.Verification) (counts store.Verified, err error) {
+	return counts, e.memory.verify(func(kind, key, problem string) {
+		v.Found(store.Finding{Part: store.PartControl, Where: kind + " " + key, Problem: problem})
+	})
+}
+
+// The labels of tags that are out of service with their merchant stay taken.
+func TestALabelOfADamagedMerchantIsTaken(t *testing.T) {
+	m := newMemory()
+	d := m.open(t, time.Now)
+	p, err := d.AddPartner(t.Context(), "Acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shop, err := d.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tag, _, err := d.GenerateTag(t.Context(), shop.ID, store.ServerSide, "shop.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(m.records, [2]string{Merchants, string(shop.ID)})
+	s, err := m.load()
+	if err := errors.Join(err, s.LoadDamaged(Merchants, string(shop.ID))); err != nil {
+		t.Fatal(err)
+	}
+	broken := New(m, s, slog.New(slog.DiscardHandler))
+	if s.labels[tag.Label] != tag.ID || !broken.Directory().IsDamaged(string(tag.ID)) {
+		t.Errorf("the label %s can be drawn again, or its tag is in service", tag.Label)
+	}
+}
+
+// Another machine may learn at once that a partner has moved to another tracking domain, and that another one has the former domain now.
+func TestTrackingDomainsThatChangeHandsTogether(t *testing.T) {
+	m := newMemory()
+	d := m.open(t, time.Now).(engine)
+	ctx := t.Context()
+	enable := func(p store.Partner, domain string) {
+		t.Helper()
+		if _, err := d.EnablePreverified(ctx, p.ID, domain); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var partners []store.Partner
+	for i, name := range []string{"One", "Two"} {
+		p, err := d.AddPartner(ctx, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		enable(p, fmt.Sprintf("t%d.com", i))
+		shop, err := d.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Shop"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := d.GenerateTag(ctx, shop.ID, store.Preverified, ""); err != nil {
+			t.Fatal(err)
+		}
+		partners = append(partners, p)
+	}
+	check := func() {
+		t.Helper()
+		if err := m.verify(func(kind, key, problem string) { t.Errorf("%s %s: %s", kind, key, problem) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check()
+	m.changes = 0
+	enable(partners[0], "t2.com")
+	enable(partners[1], "t0.com")
+	enable(partners[0], "t1.com") // so that the last version of its record comes last
+	check()
+	m.changes = 0
+	enable(partners[1], "t2.com")
+	if _, err := d.DeletePartner(ctx, partners[0].ID, true); err != nil {
+		t.Fatal(err)
+	}
+	enable(partners[1], "t1.com")
+	check()
+}

@@ -1,0 +1,130 @@
+package rules
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"mtagd/store"
+)
+
+// Records returns all records but sessions: where they are written anew, after a repair or a move, everybody signs in again. Uses of
+// keys that are gone are left out.
+func (s *State) Records() (all []Record, err error) {
+	for _, k := range kinds {
+		if k.name == Sessions {
+			continue
+		}
+		k.each(s, func(key string, value []byte, failed error) {
+			if _, known := s.keys[store.KeyID(key)]; k.name == Uses && !known {
+				return
+			}
+			all = append(all, Record{k.name, key, value})
+			if err == nil {
+				err = failed
+			}
+		})
+	}
+	return all, err
+}
+
+// Compare finds records that do not agree with each other, after New. Each is as it was written, so this would be a fault of the program.
+func (s *State) Compare(wrong func(bucket, key, text string)) {
+	for id, k := range s.keys {
+		if _, ok := s.partners[k.Partner]; !ok {
+			wrong(Keys, string(id), fmt.Sprintf("is of partner %s, which does not exist", k.Partner))
+		}
+	}
+	for id, m := range s.merchants {
+		if _, ok := s.partners[m.Partner]; !ok {
+			wrong(Merchants, string(id), fmt.Sprintf("is of partner %s, which does not exist", m.Partner))
+		}
+		if _, removed := s.removals[id]; removed {
+			wrong(Merchants, string(id), "was deleted")
+		}
+	}
+	for id, t := range s.tags {
+		if m, ok := s.merchants[t.Merchant]; !ok || m.Partner != t.Partner {
+			wrong(Tags, string(id), fmt.Sprintf("is of merchant %s of partner %s, which does not exist", t.Merchant, t.Partner))
+		}
+		if t.Verified && t.Type == store.ServerSide && s.domains[t.Domain] != id {
+			wrong(Tags, string(id), fmt.Sprintf("is verified, but has no claim to %s", t.Domain))
+		}
+		if t.Label != "" && s.labels[t.Label] != id {
+			wrong(Tags, string(id), fmt.Sprintf("has the label %s of another tag", t.Label))
+		}
+	}
+	for m, tags := range s.tagsOf {
+		types := map[store.TagType]bool{}
+		for _, id := range tags {
+			if t := s.tags[id].Type; types[t] {
+				wrong(Merchants, string(m), fmt.Sprintf("has two tags of type %s", t))
+			}
+			types[s.tags[id].Type] = true
+		}
+	}
+	for _, domain := range slices.Sorted(maps.Keys(s.domains)) {
+		if t, ok := s.tags[s.domains[domain]]; !ok || t.Type != store.ServerSide || t.Domain != domain {
+			wrong(Domains, domain, fmt.Sprintf("leads to tag %s, which does not exist or does not fit", s.domains[domain]))
+		}
+	}
+	for id, p := range s.partners {
+		if p.TrackingDomain != "" && s.tracking[p.TrackingDomain] != id {
+			wrong(Partners, string(id), fmt.Sprintf("has the tracking domain %s of another partner", p.TrackingDomain))
+		}
+	}
+}
+
+// Mend makes partners and merchants anew that are lost, as what belongs to them is not. They are suspended, because nobody knows
+// whether they were. It drops claims whose tag is lost. A verified tag whose claim is lost gets it again, as only one tag can have
+// been verified for a domain.
+func (s *State) Mend(lost func(bucket, key, text string)) {
+	const (
+		name   = "(recovered)"
+		anew   = "is lost, and is made anew for what belongs to it, without its name and settings. It is suspended: look at it, and resume it"
+		orphan = "is left out: its owner is lost"
+	)
+	drop := func(bucket, key string, fits bool) bool {
+		if !fits {
+			lost(bucket, key, orphan)
+		}
+		return !fits
+	}
+	maps.DeleteFunc(s.tags, func(id store.TagID, t store.Tag) bool {
+		m, ok := s.merchants[t.Merchant]
+		if _, removed := s.removals[t.Merchant]; !ok && !removed {
+			m.Merchant = store.Merchant{ID: t.Merchant, Partner: t.Partner, Name: name, CreatedAt: t.CreatedAt, Suspended: true,
+				Retention: store.Forever, IdentityRequiresSecret: true}
+			s.merchants[m.ID] = m
+			lost(Merchants, string(m.ID), anew)
+		}
+		return drop(Tags, string(id), m.Partner == t.Partner)
+	})
+	owned := func(id store.PartnerID, created time.Time) {
+		if _, ok := s.partners[id]; !ok {
+			s.partners[id] = store.Partner{ID: id, Name: name, CreatedAt: created, Suspended: true}
+			lost(Partners, string(id), anew)
+		}
+	}
+	for _, k := range s.keys {
+		owned(k.Partner, k.CreatedAt)
+	}
+	for _, m := range s.merchants {
+		owned(m.Partner, m.CreatedAt)
+	}
+	maps.DeleteFunc(s.domains, func(domain string, id store.TagID) bool {
+		t, ok := s.tags[id]
+		return drop(Domains, domain, ok && t.Type == store.ServerSide && t.Domain == domain)
+	})
+	for id, t := range s.tags {
+		if t.Type != store.ServerSide || !t.Verified || s.domains[t.Domain] == id {
+			continue
+		}
+		if s.domains[t.Domain] == "" {
+			s.domains[t.Domain] = id
+		} else {
+			s.tags[id] = t.LoseClaim()
+		}
+	}
+}

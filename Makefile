@@ -137,9 +137,9 @@ bench-steps:
 mtagbench:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagbench ./bench/mtagbench
 
-# Takes the picture of the demo shop in the README.
+# Takes the pictures of the console and the demo shop in the README.
 screenshot: chromium
-	$(GO) test -pgo=off -count=1 -run 'TestDemoShop$$' ./cmd/mtagd -screenshot $(CURDIR)/cmd/mtagd/demo/screenshot.png
+	$(GO) test -pgo=off -count=1 -run 'TestDemoShop$$|TestConsoleScreenshot' ./cmd/mtagd -screenshot $(CURDIR)/cmd/mtagd/demo
 
 # Takes the pictures of the console in its guide.
 screenshots: chromium node

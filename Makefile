@@ -69,6 +69,7 @@ format:
 
 vet:
 	$(GO) vet -pgo=off ./...
+	$(GO) vet -C partnerapi/client/go ./...
 
 staticcheck:
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
@@ -85,7 +86,7 @@ tidy:
 GENERATED = $(sort edge/sdk/loader.js $(wildcard edge/sdk/extras/*.js)) partnerapi/client/go/client.gen.go partnerapi/console/dist/index.html
 
 generated: node
-	@before=$$(cksum $(GENERATED)); $(GO) generate ./...; \
+	@before=$$(cksum $(GENERATED)); $(GO) generate ./... && $(GO) generate -C partnerapi/client/go; \
 	test "$$before" = "$$(cksum $(GENERATED))" || { echo "$(GENERATED): one was out of date. They have been rebuilt."; exit 1; }
 
 # Runs each fuzz target in turn, for FUZZTIME.
@@ -136,9 +137,9 @@ bench-steps:
 mtagbench:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagbench ./bench/mtagbench
 
-# Takes the picture of the demo shop in the README.
+# Takes the pictures of the console and the demo shop in the README.
 screenshot: chromium
-	$(GO) test -pgo=off -count=1 -run 'TestDemoShop$$' ./cmd/mtagd -screenshot $(CURDIR)/cmd/mtagd/demo/screenshot.png
+	$(GO) test -pgo=off -count=1 -run 'TestDemoShop$$|TestConsoleScreenshot' ./cmd/mtagd -screenshot $(CURDIR)/cmd/mtagd/demo
 
 # Takes the pictures of the console in its guide.
 screenshots: chromium node
@@ -146,7 +147,7 @@ screenshots: chromium node
 
 # Generates the clients of the partner API again, after a change of partnerapi/openapi/openapi.yaml.
 clients: node
-	$(GO) generate ./partnerapi/client/go
+	$(GO) generate -C partnerapi/client/go
 	cd partnerapi/client/typescript && npm run --silent generate
 
 # Takes a CPU profile of the server under load, with which the compiler optimises mtagd. Take a new one after large changes

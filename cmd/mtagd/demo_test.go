@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -38,11 +39,11 @@ func openBrowser(t *testing.T, flags ...chromedp.ExecAllocatorOption) context.Co
 }
 
 // screenshot is set by make screenshot.
-var screenshot = flag.String("screenshot", "", "write a picture of the demo shop, with its panel full of events, to this file")
+var screenshot = flag.String("screenshot", "", "write pictures of the demo shop, with its panel full of events, and of the console to this folder")
 
 // A visitor of the demo shop sends an event with each step, and sees it in the panel.
 func TestDemoShop(t *testing.T) {
-	url, key := startDev(t, t.TempDir())
+	url, key, _ := startDev(t, t.TempDir())
 	ctx := openBrowser(t)
 	console := chromedp.Console(ctx)
 	do := func(steps ...chromedp.Action[chromedp.Void]) {
@@ -179,7 +180,7 @@ func TestDemoShop(t *testing.T) {
 		do(chromedp.Evaluate[chromedp.Void](`void document.getAnimations().forEach((a) => a.finish())`))
 		picture, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
 		if err == nil {
-			err = os.WriteFile(*screenshot, picture, 0o644)
+			err = os.WriteFile(filepath.Join(*screenshot, "screenshot.png"), picture, 0o644)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -199,10 +200,35 @@ func TestDemoShop(t *testing.T) {
 	}
 }
 
+// TestConsoleScreenshot takes the first picture of the README.
+func TestConsoleScreenshot(t *testing.T) {
+	if *screenshot == "" {
+		t.Skip("make screenshot runs this")
+	}
+	url, key, link := startDev(t, t.TempDir())
+	_, list := get(t, url+"/v1/partners/merchant?name=Kiln", key)
+	merchant := regexp.MustCompile(`"merchantId":"([^"]+)"`).FindStringSubmatch(list)[1]
+	ctx := openBrowser(t)
+	err := chromedp.Do(ctx,
+		chromedp.EmulateViewport(1100, 860), chromedp.Navigate(link), chromedp.Click(chromedp.CSS("form button[type=submit]")),
+		chromedp.WaitVisible(chromedp.CSS(`a[href*="`+merchant+`"]`)), chromedp.Navigate(url+"/console/merchants/"+merchant+"/events"),
+		chromedp.WaitVisible(chromedp.CSS(".chart canvas")), chromedp.Sleep(2*time.Second)) // the chart draws itself again
+	if err != nil {
+		t.Fatal(err)
+	}
+	picture, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+	if err == nil {
+		err = os.WriteFile(filepath.Join(*screenshot, "console.png"), picture, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // On a phone each page fits the screen's width. The panel's handle is in view without scrolling and shows the latest
 // event; the keyboard opens and closes the panel.
 func TestDemoShopOnAPhone(t *testing.T) {
-	url, _ := startDev(t, t.TempDir())
+	url, _, _ := startDev(t, t.TempDir())
 	ctx := openBrowser(t)
 	do := func(steps ...chromedp.Action[chromedp.Void]) {
 		t.Helper()
@@ -271,7 +297,7 @@ func TestDemoShopOnAPhone(t *testing.T) {
 // Each page contains the two script elements of the browser installation contract, in the right order and with the demo
 // merchant's tag. No page contains the API key.
 func TestDemoPages(t *testing.T) {
-	url, key := startDev(t, t.TempDir())
+	url, key, _ := startDev(t, t.TempDir())
 	_, merchants := get(t, url+"/v1/partners/merchant", key)
 	tag := regexp.MustCompile(`"tagId":"(cs_[^"]+)"`).FindStringSubmatch(merchants)
 	if tag == nil {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,8 +18,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// startDev runs "mtagd dev" in dir on a free port, and returns its address and the API key that it prints.
-func startDev(t *testing.T, dir string) (url, key string) {
+// startDev runs "mtagd dev" in dir on a free port, and returns its address, and the API key and the console's link that it prints.
+func startDev(t *testing.T, dir string) (url, key, link string) {
 	t.Helper()
 	cmd := exec.Command("mtagd", "dev", "--http", "127.0.0.1:0")
 	cmd.Dir = dir
@@ -43,11 +44,13 @@ func startDev(t *testing.T, dir string) (url, key string) {
 		switch words := strings.Fields(lines.Text()); {
 		case len(words) == 3 && words[0] == "API":
 			key = words[2]
+		case len(words) == 2 && words[0] == "Console":
+			link = words[1]
 		case len(words) == 3 && words[0] == "Demo":
 			url = strings.TrimSuffix(words[2], "/demo/")
 		case strings.Contains(lines.Text(), "curl"):
 			go io.Copy(io.Discard, stdout)
-			return url, key
+			return url, key, link
 		}
 	}
 	t.Fatal("mtagd dev ended before it printed its address")
@@ -79,7 +82,7 @@ func TestDevKeepsItsKey(t *testing.T) {
 	var first string
 	t.Run("first start", func(t *testing.T) {
 		var url string
-		url, first = startDev(t, dir)
+		url, first, _ = startDev(t, dir)
 		if status, body := get(t, url+"/v1/partners/merchant", first); status != 200 || !strings.Contains(body, "Demo shop") {
 			t.Errorf("%d %s", status, body)
 		}
@@ -92,14 +95,14 @@ func TestDevKeepsItsKey(t *testing.T) {
 		}
 	})
 	t.Run("second start", func(t *testing.T) {
-		url, second := startDev(t, dir)
+		url, second, _ := startDev(t, dir)
 		if second != first {
 			t.Error("the key has changed")
 		}
 		_, body := get(t, url+"/v1/partners/merchant", second)
 		var list struct{ Pagination struct{ TotalItems int } }
-		if err := json.Unmarshal([]byte(body), &list); err != nil || list.Pagination.TotalItems != 1 {
-			t.Errorf("want the one demo merchant: %s", body)
+		if err := json.Unmarshal([]byte(body), &list); err != nil || list.Pagination.TotalItems != 3 {
+			t.Errorf("want the demo shop and two with a made-up history, once each: %s", body)
 		}
 	})
 	t.Run("start after the key was revoked", func(t *testing.T) {
@@ -108,16 +111,78 @@ func TestDevKeepsItsKey(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		url, third := startDev(t, dir)
+		url, third, _ := startDev(t, dir)
 		if status, body := get(t, url+"/v1/partners/config", third); status != 200 || third == first {
 			t.Errorf("%d %s", status, body)
 		}
 	})
 }
 
+// The console has three months of events at once, which say that they are made up, and the link that is printed signs in to it.
+func TestDevHistory(t *testing.T) {
+	url, key, link := startDev(t, t.TempDir())
+	read := func(path string, answer any) {
+		t.Helper()
+		if status, body := get(t, url+"/v1/partners"+path, key); status != 200 {
+			t.Fatalf("%s: %d %s", path, status, body)
+		} else if err := json.Unmarshal([]byte(body), answer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var list struct {
+		Merchants []struct{ Name, MerchantID string }
+	}
+	read("/merchant?name=(made-up+history)", &list)
+	if len(list.Merchants) != 2 {
+		t.Fatalf("the merchants with a history are %v", list.Merchants)
+	}
+	for _, m := range list.Merchants {
+		var counts struct {
+			Total  int
+			Counts []int
+		}
+		read("/events/summary?bucket=day&merchantId="+m.MerchantID, &counts)
+		if days := counts.Counts; len(days) < 91 || slices.Contains(days[:90], 0) || counts.Total < 5000 {
+			t.Errorf("%s has %v", m.Name, counts)
+		}
+		var names struct {
+			Groups []struct {
+				Name  string `json:"event_name"`
+				Total int
+			}
+		}
+		read("/events/summary?by=event_name&merchantId="+m.MerchantID, &names)
+		for i, want := range []string{"PageView", "ViewItem", "AddToCart", "BeginCheckout", "AddPaymentInfo", "Purchase", "Refund"} {
+			if len(names.Groups) != 7 || names.Groups[i].Name != want {
+				t.Fatalf("%s has the names %v", m.Name, names.Groups)
+			}
+		}
+		var events struct {
+			Events []struct {
+				RawData struct{ Demo bool } `json:"raw_data"`
+			}
+		}
+		read("/events?limit=100&merchantId="+m.MerchantID, &events)
+		for _, e := range events.Events {
+			if !e.RawData.Demo {
+				t.Fatalf("an event does not say that it is made up: %+v", e)
+			}
+		}
+	}
+	_, secret, ok := strings.Cut(link, "/console/#link=")
+	resp, err := http.Post(url+"/console/session", "application/json", strings.NewReader(`{"link":"`+secret+`"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if !ok || resp.StatusCode != 200 {
+		t.Errorf("the link %s: %s", link, resp.Status)
+	}
+}
+
 // The address without a path leads to the shop.
 func TestDevRootLeadsToTheShop(t *testing.T) {
-	url, _ := startDev(t, t.TempDir())
+	url, _, _ := startDev(t, t.TempDir())
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	resp, err := client.Get(url + "/")
 	if err != nil {
@@ -153,7 +218,7 @@ func TestReadmeCommands(t *testing.T) {
 		script.WriteString(block[1])
 	}
 	dir := t.TempDir()
-	url, _ := startDev(t, dir)
+	url, _, _ := startDev(t, dir)
 	cmd := exec.Command("sh", "-euc", strings.ReplaceAll(script.String(), "http://127.0.0.1:8080", url))
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()

@@ -136,12 +136,12 @@ func (d *daemon) startBackups(ctx context.Context) error {
 	return nil
 }
 
-// announce prints, in development mode, the addresses and the API key to try.
-func (d *daemon) announce(context.Context) error {
+// announce prints, in development mode, the addresses and what signs in.
+func (d *daemon) announce(ctx context.Context) error {
 	if d.shop == nil {
 		return nil
 	}
-	return d.shop.Announce(d.Dev, d.Data)
+	return d.shop.Announce(ctx, d.Dev, d.Data)
 }
 
 // tellSystemd tells systemd that the service answers, and from then on whether it accepts events. Before anything is

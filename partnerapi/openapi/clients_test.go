@@ -2,133 +2,223 @@ package openapi_test
 
 import (
 	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
-	"github.com/evanw/esbuild/pkg/api"
-	"github.com/oapi-codegen/nullable"
-
-	client "mtagd/partnerapi/client/go"
 	"mtagd/store/testenv"
 )
-
-// TestTheGoClient goes the way from a new merchant to its first event.
-func TestTheGoClient(t *testing.T) {
-	s := newService(t)
-	ctx, key := t.Context(), s.fixture(true).key
-	partner, err := client.New(s.url, key)
-	must(t, err)
-	created, err := partner.CreateMerchantWithResponse(ctx, &client.CreateMerchantParams{IdempotencyKey: new("journey-1")},
-		client.MerchantInput{Name: "Shoe shop"})
-	must(t, err)
-	if created.JSON201 == nil {
-		t.Fatalf("no merchant: %s", created.Body)
-	}
-	merchant := created.JSON201.MerchantID
-	generated, err := partner.GenerateTagWithResponse(ctx, client.TagInput{MerchantID: merchant, Type: client.TagInputTypeClientSide})
-	must(t, err)
-	if generated.JSON200 == nil {
-		t.Fatalf("no tag: %s", generated.Body)
-	}
-
-	host, err := client.New(s.url, "")
-	must(t, err)
-	purchase := client.NewEvent{Muid: new("visitor-1"), Event: new("Purchase"), EventID: new("order-1001"),
-		AdditionalProperties: map[string]any{"value": 89}}
-	var body client.EventOrEvents
-	must(t, body.FromNewEvent(purchase))
-	sent, err := host.SendEventsWithResponse(ctx, generated.JSON200.TagID, nil, body)
-	must(t, err)
-	if sent.JSON201 == nil {
-		t.Fatalf("not recorded: %s", sent.Body)
-	}
-	must(t, body.FromNewEvents(client.NewEvents{purchase, {Event: new("Login")}}))
-	batch, err := host.SendEventsWithResponse(ctx, generated.JSON200.TagID, nil, body)
-	must(t, err)
-	if batch.JSON200 == nil || batch.JSON200.Accepted != 1 || batch.JSON200.Results[1].Status != 400 {
-		t.Fatalf("the batch has other results: %s", batch.Body)
-	}
-
-	listed, err := partner.ListEventsWithResponse(ctx, &client.ListEventsParams{MerchantID: merchant, Events: new("Purchase"), Limit: new(5)})
-	must(t, err)
-	if listed.JSON200 == nil || listed.JSON200.Pagination.Total != 1 || listed.JSON200.Events[0].RawData["value"] != 89.0 {
-		t.Errorf("not listed: %s", listed.Body)
-	}
-	changed, err := partner.ChangeMerchantWithResponse(ctx, merchant, client.MerchantChange{RetentionDays: nullable.NewNullNullable[int]()})
-	must(t, err)
-	if changed.JSON200 == nil || !changed.JSON200.RetentionDays.IsNull() || changed.JSON200.Name != "Shoe shop" {
-		t.Errorf("not changed: %s", changed.Body)
-	}
-	tag, err := partner.ReadTagWithResponse(ctx, generated.JSON200.TagID)
-	must(t, err)
-	if tag.JSON200 == nil || tag.JSON200.Lifecycle != client.Receiving || !tag.JSON200.DNS.IsNull() {
-		t.Errorf("not read: %s", tag.Body)
-	}
-	wrong, err := partner.ListEventsWithResponse(ctx, &client.ListEventsParams{MerchantID: merchant, Limit: new(101)})
-	must(t, err)
-	if wrong.JSONDefault == nil || wrong.JSONDefault.Code != client.ErrorCodeVALIDATIONERROR {
-		t.Errorf("101 is no error: %s", wrong.Body)
-	}
-}
 
 const (
 	goDir         = "../client/go"
 	typescriptDir = "../client/typescript"
 )
 
-// TestTheTypeScriptClient compiles journey.ts, checks its types and runs it.
-func TestTheTypeScriptClient(t *testing.T) {
-	node := needNode(t)
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(typescriptDir, "node_modules/.bin/tsc"), "--project", typescriptDir).CombinedOutput(); err != nil {
+// TestTheClients runs the same requests with both clients, through a network that fails each of them several times: before and
+// after the service has done what was asked. Nothing may be there twice, nothing may be missing, and errors have their fields.
+func TestTheClients(t *testing.T) {
+	t.Run("Go", func(t *testing.T) {
+		testContract(t, func(url, key string) ([]byte, error) {
+			file := filepath.Join(t.TempDir(), "got.json")
+			command := exec.CommandContext(t.Context(), "go", "test", "-C", goDir, "-vet=off", "-count=1", "-run", "TestContract")
+			command.Env = append(os.Environ(), "CONTRACT="+url+" "+key+" "+file)
+			if out, err := command.CombinedOutput(); err != nil {
+				return out, err
+			}
+			return os.ReadFile(file)
+		})
+	})
+	t.Run("TypeScript", func(t *testing.T) {
+		node, dir := needNode(t), t.TempDir()
+		must(t, os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"type":"module"}`), 0o600))
+		out, err := exec.CommandContext(t.Context(), filepath.Join(typescriptDir, "node_modules/.bin/tsc"), "-p", typescriptDir, "--outDir", dir).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		testContract(t, func(url, key string) ([]byte, error) {
+			return exec.CommandContext(t.Context(), node, filepath.Join(dir, "contract.js"), url, key).CombinedOutput()
+		})
+	})
+}
+
+func testContract(t *testing.T, run func(url, key string) ([]byte, error)) {
+	s := newService(t)
+	partner := s.fixture(true)
+	network := &badNetwork{TB: t, service: s.url, attempts: map[string][]time.Time{}, hangs: make(chan struct{})}
+	server := httptest.NewServer(network)
+	defer server.Close()
+	out, err := run(server.URL, partner.key)
+	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	program := filepath.Join(t.TempDir(), "journey.mjs")
-	built := api.Build(api.BuildOptions{EntryPoints: []string{typescriptDir + "/journey.ts"}, Outfile: program, Bundle: true, Write: true,
-		Format: api.FormatESModule, Platform: api.PlatformNode})
-	if len(built.Errors) > 0 {
-		t.Fatal(built.Errors)
+	var got map[string]any
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
-	s := newService(t)
-	out, err := exec.CommandContext(t.Context(), node, program, s.url, s.url, s.fixture(true).key).CombinedOutput()
-	if err != nil || string(out) != "ok\n" {
-		t.Errorf("%v: %s", err, out)
+	var all []any
+	for i := range 251 {
+		all = append(all, float64(i))
 	}
+	want := map[string]any{
+		"accepted": 250., "refused": 400., "listed": all, "followed": all, "forEver": true, "exported": 251., "brokenOff": "no answer",
+		"secret": "no answer", "secrets": 1., "invalid": "400 VALIDATION_ERROR limit true true", "missing": "404 NOT_FOUND  true true",
+		"stranger": "401 AUTHENTICATION_ERROR  true true", "nobody": "400   true true", "cancelled": "no answer",
+	}
+	for name := range want {
+		if !reflect.DeepEqual(got[name], want[name]) {
+			t.Errorf("%s: got %v, want %v", name, got[name], want[name])
+		}
+	}
+	answer := s.get(partner.key, "/v1/partners/merchant?name=Contract")
+	if !strings.Contains(answer, `"totalItems":1`) {
+		t.Errorf("there is not one merchant: %s", answer)
+	}
+	for request, times := range network.attempts {
+		if n := len(times); strings.HasPrefix(request, "PATCH") && (n < 2 || times[n-1].Sub(times[n-2]) < time.Second) {
+			t.Errorf("%s was repeated before Retry-After", request)
+		}
+		if strings.Contains(request, "/secret") && len(times) != 2 {
+			t.Errorf("%s was sent %d times, although it may have been done", request, len(times))
+		}
+	}
+}
+
+func (s *service) get(key, path string) string {
+	request, err := http.NewRequest(http.MethodGet, s.url+path, nil)
+	must(s, err)
+	_, body := s.send(key, request)
+	return body
+}
+
+// badNetwork passes requests on to a service. Each fails four times before.
+type badNetwork struct {
+	testing.TB
+	service  string
+	hangs    chan struct{} // closed once a request hangs
+	mu       sync.Mutex
+	attempts map[string][]time.Time // by request
+}
+
+func (n *badNetwork) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/hangs" {
+		<-n.hangs
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		n.Error(err)
+	}
+	request := strings.Join([]string{r.Method, r.URL.String(), r.Header.Get("Authorization"), r.Header.Get("Idempotency-Key"), string(body)}, " ")
+	n.mu.Lock()
+	n.attempts[request] = append(n.attempts[request], time.Now())
+	attempt := len(n.attempts[request])
+	n.mu.Unlock()
+
+	faults := []string{"lost", "proxy", "cut", "busy"}
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/config") && r.Header.Get("Authorization") != "":
+		close(n.hangs)
+		<-r.Context().Done()
+		return
+	case strings.HasSuffix(r.URL.Path, "/secret"):
+		faults = []string{"busy", "lost"}
+	case r.URL.Query().Get("format") == "csv":
+		faults = []string{"cut"}
+	case r.URL.Query().Get("format") != "":
+		faults[2] = "lost" // who reads a stream sees where it breaks off
+	}
+	fault := ""
+	if attempt <= len(faults) {
+		fault = faults[attempt-1]
+	}
+	switch fault {
+	case "proxy":
+		w.WriteHeader(http.StatusBadGateway)
+		_, _ = io.WriteString(w, "<h1>Bad gateway</h1>")
+		return
+	case "busy":
+		if r.Method == http.MethodPatch {
+			w.Header().Set("Retry-After", "1")
+		}
+		w.WriteHeader(http.StatusTooManyRequests)
+		return
+	}
+	forward, err := http.NewRequestWithContext(r.Context(), r.Method, n.service+r.URL.String(), bytes.NewReader(body))
+	if err != nil {
+		n.Error(err)
+		return
+	}
+	forward.Header = r.Header.Clone()
+	forward.Header.Del("Accept-Encoding")
+	response, err := http.DefaultTransport.RoundTrip(forward)
+	if err != nil {
+		n.Error(err)
+		return
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		n.Error(err)
+	}
+	switch fault {
+	case "lost":
+		panic(http.ErrAbortHandler)
+	case "cut":
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(response.StatusCode)
+		_, _ = w.Write(answer[:len(answer)/2])
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	for name, values := range response.Header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(response.StatusCode)
+	_, _ = w.Write(answer)
 }
 
 // TestTheClientsAreUpToDate generates both clients again.
 func TestTheClientsAreUpToDate(t *testing.T) {
-	document := filepath.Join(t.TempDir(), "openapi.json")
-	generate := func(program string, arguments ...string) {
+	generate := func(kind, committed string) string {
 		t.Helper()
-		if out, err := exec.CommandContext(t.Context(), program, arguments...).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v: %s", program, err, out)
+		file := filepath.Join(t.TempDir(), "generated")
+		if out, err := exec.CommandContext(t.Context(), "go", "run", "-pgo=off", "../client/generate", kind, file).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
 		}
-	}
-	compare := func(generated, committed string) {
-		t.Helper()
-		got, err := os.ReadFile(generated)
-		must(t, err)
-		want, err := os.ReadFile(committed)
-		must(t, err)
-		if !bytes.Equal(got, want) {
-			t.Errorf("%s is out of date: run make clients", committed)
+		if committed != "" {
+			compare(t, file, committed)
 		}
+		return file
 	}
-	generate("go", "run", "-pgo=off", "../client/generate", document)
+	generate("go", goDir+"/client.gen.go")
+	generate("routes", typescriptDir+"/routes.ts")
+	document := generate("json", "")
+	needNode(t)
+	out := filepath.Join(t.TempDir(), "schema.ts")
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(typescriptDir, "node_modules/.bin/openapi-typescript"), document, "-o", out).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	compare(t, out, typescriptDir+"/schema.ts")
+}
 
-	t.Run("Go", func(t *testing.T) {
-		out := filepath.Join(t.TempDir(), "client.gen.go")
-		generate("go", "tool", "-modfile=../../tools/go.mod", "oapi-codegen", "-config", goDir+"/oapi-codegen.yaml", "-o", out, document)
-		compare(out, goDir+"/client.gen.go")
-	})
-	t.Run("TypeScript", func(t *testing.T) {
-		needNode(t)
-		out := filepath.Join(t.TempDir(), "schema.ts")
-		generate(filepath.Join(typescriptDir, "node_modules/.bin/openapi-typescript"), document, "-o", out)
-		compare(out, typescriptDir+"/schema.ts")
-	})
+func compare(t *testing.T, generated, committed string) {
+	t.Helper()
+	got, err := os.ReadFile(generated)
+	must(t, err)
+	want, err := os.ReadFile(committed)
+	must(t, err)
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s is out of date: run make clients", committed)
+	}
 }
 
 // needNode returns the program node. It skips the test without node and the packages of the TypeScript client.

@@ -1,5 +1,6 @@
-// Command generate writes the OpenAPI document for the generators of clients to a file. It is the document of the service, but
-// smaller: all errors of an operation are one, and what a client has no use for is left out.
+// Command generate writes what the clients have from the OpenAPI document of the service: "go" the types and methods of the Go
+// client, "routes" the table of operations of the TypeScript client, and "json" the document from which openapi-typescript makes
+// its types. In all of them, all errors of an operation are one, and what a client has no use for is left out.
 package main
 
 import (
@@ -14,8 +15,8 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		log.Fatal("usage: generate FILE")
+	if len(os.Args) != 3 {
+		log.Fatal("usage: generate go|routes|json FILE")
 	}
 	text, err := openapi.Document("https://api.example.net", "https://tags.example.net")
 	if err != nil {
@@ -26,15 +27,38 @@ func main() {
 		log.Fatal(err)
 	}
 	reduce(document)
-	if text, err = json.Marshal(document); err != nil {
+	switch os.Args[1] {
+	case "go":
+		text, err = goClient(document)
+	case "routes":
+		text = routes(document)
+	default:
+		text, err = json.Marshal(document)
+	}
+	if err != nil {
 		log.Fatal(err)
 	}
-	if err := os.WriteFile(os.Args[1], text, 0o644); err != nil {
+	if err := os.WriteFile(os.Args[2], text, 0o644); err != nil {
 		log.Fatal(err)
 	}
 }
 
 type object = map[string]any
+
+// repeatable are the POSTs that may be sent again although they have no Idempotency-Key: they do nothing, or the same as once.
+// Events have an event_id.
+var repeatable = []string{"generateTag", "verifyTag", "erasePerson", "readPersonalData", "tryEvents", "sendEvents", "resolveMUID"}
+
+// repeat says after what a client may repeat an operation: safe after anything, keyed with its Idempotency-Key, once only after 429.
+func repeat(o operation) string {
+	switch {
+	case len(o.parameters("header", "Idempotency-Key")) > 0:
+		return "keyed"
+	case o.method != "POST" || slices.Contains(repeatable, o.id):
+		return "safe"
+	}
+	return "once"
+}
 
 // omitted are the operations that no client has: other spellings of an operation, and what browsers read.
 var omitted = []string{"generateTagByShortPath", "sendEventsOfHost", "resolveMUIDOfHost", "readScript", "readDocument", "readReference"}

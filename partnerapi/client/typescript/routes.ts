@@ -1,0 +1,32 @@
+// Generated from the OpenAPI document. Do not edit: make clients.
+
+/** The method and the path of each operation, and after what it may be repeated. */
+export const routes = {
+  changeMerchant: ["PATCH", "/v1/partners/merchant/{merchantId}", "safe"],
+  createMerchant: ["POST", "/v1/partners/merchant", "keyed"],
+  createSecret: ["POST", "/v1/partners/merchant/{merchantId}/secret", "once"],
+  deleteMerchant: ["DELETE", "/v1/partners/merchant/{merchantId}", "safe"],
+  deleteSecret: ["DELETE", "/v1/partners/merchant/{merchantId}/secret/{secretId}", "safe"],
+  erasePerson: ["POST", "/v1/partners/erasures", "safe"],
+  exportEvents: ["GET", "/v1/partners/events/export", "safe"],
+  generateTag: ["POST", "/v1/partners/tracktag/generate", "safe"],
+  issueKey: ["POST", "/v1/partners/key", "keyed"],
+  listErasures: ["GET", "/v1/partners/erasures", "safe"],
+  listEvents: ["GET", "/v1/partners/events", "safe"],
+  listKeys: ["GET", "/v1/partners/key", "safe"],
+  listMerchants: ["GET", "/v1/partners/merchant", "safe"],
+  listRefused: ["GET", "/v1/partners/debug/refused", "safe"],
+  readConfig: ["GET", "/v1/partners/config", "safe"],
+  readErasure: ["GET", "/v1/partners/erasures/{erasureId}", "safe"],
+  readFeed: ["GET", "/v1/partners/events/feed", "safe"],
+  readHealth: ["GET", "/health", "safe"],
+  readMerchant: ["GET", "/v1/partners/merchant/{merchantId}", "safe"],
+  readPersonalData: ["POST", "/v1/partners/personal-data", "safe"],
+  readTag: ["GET", "/v1/partners/tracktag/{tagId}", "safe"],
+  resolveMUID: ["POST", "/id/{tagId}", "safe"],
+  revokeKey: ["DELETE", "/v1/partners/key/{keyId}", "safe"],
+  sendEvents: ["POST", "/mark/{tagId}", "safe"],
+  summarizeEvents: ["GET", "/v1/partners/events/summary", "safe"],
+  tryEvents: ["POST", "/v1/partners/debug/mark", "safe"],
+  verifyTag: ["POST", "/v1/partners/tracktag/verify", "safe"],
+} as const;

@@ -149,6 +149,8 @@ export interface Options {
   consent?: boolean | Categories;
   /** Follows the calls of gtag('consent', …) on the page. */
   consentMode?: boolean;
+  /** The visitor's region, as AT or US-CA: with consentMode, the defaults for it count. */
+  region?: string;
   /** Treats a visitor whose browser sends Global Privacy Control as one without consent. */
   gpc?: 'respect';
   /** false: the page sends its page views itself. */

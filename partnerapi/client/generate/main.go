@@ -37,7 +37,7 @@ func main() {
 type object = map[string]any
 
 // omitted are the operations that no client has: other spellings of an operation, and what browsers read.
-var omitted = []string{"generateTagByShortPath", "sendEventsOfHost", "resolveMUIDOfHost", "readScript", "readDocument", "readReference"}
+var omitted = []string{"generateTagByShortPath", "sendEventsOfHost", "resolveMUIDOfHost", "readScript", "readScriptVersion", "readDocument", "readReference"}
 
 func reduce(document object) {
 	paths, components := document["paths"].(object), document["components"].(object)

@@ -1,7 +1,7 @@
 // ga4 sends the pre-defined events that a page makes for GA4: pushes to dataLayer, for GTM, and calls of gtag(), which
 // pushes its arguments there.
 
-import { send, start } from './extra';
+import { send, start, whenPushed } from './extra';
 
 const COMMERCE = ('view_item view_cart add_to_cart remove_from_cart add_to_wishlist begin_checkout add_payment_info ' +
   'add_shipping_info purchase refund').split(' ');
@@ -18,19 +18,15 @@ start('ga4', () => {
   document.addEventListener('readystatechange', follow);
 });
 
-// follow reads what is in dataLayer, and then every push. It works beside GTM, which puts its own push in front of this
-// one, or has done so before.
+// follow reads what is in dataLayer, and then every push.
 function follow() {
   const page = window as any;
   const layer = (page.dataLayer = page.dataLayer || []);
   if (layer == followed || !Array.isArray(layer)) return;
   followed = layer;
-  const push = layer.push;
-  layer.push = function (...entries) {
-    entries.forEach(read);
-    return push.apply(this, entries);
-  };
-  layer.forEach((entry) => seen.has(entry) || read(entry));
+  let pushed = false;
+  whenPushed(layer, (entry) => pushed || !seen.has(entry) ? read(entry) : 0);
+  pushed = true;
 }
 
 // read reads an entry. An error goes to the console: the page's push must not fail.

@@ -12,7 +12,9 @@ func (w *world) initWith(options string) string {
 }
 
 // deny returns a head without consent.
-func (w *world) deny(head string) string { return strings.Replace(head, "consent: true", "consent: false", 1) }
+func (w *world) deny(head string) string {
+	return strings.Replace(head, "consent: true", "consent: false", 1)
+}
 
 // consentOf returns the categories that an event was sent with.
 func consentOf(e event) map[string]any {

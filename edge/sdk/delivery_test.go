@@ -29,7 +29,9 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 			w := newWorld(t)
 			w.gate.setFault(refuse(status, "Retry-After", "3"))
 			tab := w.visit("/")
-			w.wait("the first try", func() bool { return len(w.gate.seen()) > 0 })
+			w.wait("the first answer to be read", func() bool {
+				return tab.get(fmt.Sprintf(`performance.getEntriesByType('resource').some((r) => r.responseStatus === %d)`, status)) == "true"
+			})
 			w.gate.setFault(nil)
 			tab.do(`
 				mtag('event', 'Meanwhile');

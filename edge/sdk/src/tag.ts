@@ -33,7 +33,7 @@ const commands: Record<string, (...args: any[]) => void> = {
     install(host, tagId);
     // Other options, and categories of consent, come with a part.
     if (!kit.init && Object.keys(options).some((name) => name != 'pageviews' && (options as any)[name] + '' != '' + !!(options as any)[name])) {
-      return load(host, ['init', url, options]);
+      return load(host, 'options', ['init', url, options]);
     }
     address = host;
     if (kit.init) kit.init(options);
@@ -49,6 +49,7 @@ const commands: Record<string, (...args: any[]) => void> = {
       fields = name;
       name = (name.event || name.type) as string;
     }
+    if (/^[a-z]\w*$/.test(name) && !kit.names && address) return load(address, 'names', ['event', name, fields, recorded]);
     // The tag host records each event_id once. An event without one would be recorded again by each retry.
     const event = Object.assign(page(), common, fields, { event: name, event_id: ((fields && fields.event_id) || uuid()) + '' });
     whenAllowed(event, (event) => {
@@ -64,7 +65,7 @@ const commands: Record<string, (...args: any[]) => void> = {
 
   consent(...choice) {
     if (!address) early.push(['consent', ...choice]);
-    else if (!kit.init && Object(choice[0]) === choice[0]) load(address, ['consent', ...choice]);
+    else if (!kit.init && Object(choice[0]) === choice[0]) load(address, 'options', ['consent', ...choice]);
     else kit.choose(...choice);
   },
 
@@ -90,11 +91,11 @@ const commands: Record<string, (...args: any[]) => void> = {
   },
 };
 
-// load gets the part options, and then makes the call.
-function load(host: string, call: ArrayLike<unknown>) {
+// load gets a part, and then makes the call.
+function load(host: string, part: string, call: ArrayLike<unknown>) {
   held = [call];
   const script = document.createElement('script');
-  script.src = host + '/script?with=options';
+  script.src = host + '/script?with=' + part;
   script.onerror = wrong as any;
   document.head.append(script);
 }

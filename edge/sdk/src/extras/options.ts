@@ -83,7 +83,7 @@ part('options', (_, kit) => {
       for (const name in given) {
         // Without the visitor's region the strictest default counts.
         const better = options.region ? width >= (narrow[name] || 0) : defaults[name] != Word.DENIED;
-        if (!better) continue;
+        if (name[0] != 'a' || !better) continue;
         defaults[name] = given[name];
         narrow[name] = width;
       }

@@ -89,10 +89,10 @@ func (w *world) servePage(out http.ResponseWriter, r *http.Request) {
 		http.NotFound(out, r)
 		return
 	}
+	out.Header().Set("Content-Type", "text/html; charset=utf-8")
 	for name := range p.header {
 		out.Header().Set(name, p.header.Get(name))
 	}
-	out.Header().Set("Content-Type", "text/html; charset=utf-8")
 	io.WriteString(out, p.html)
 }
 

@@ -9,7 +9,7 @@ import { follow } from './queue';
 import { json } from './storage';
 import { cookie, muid, root, uuid, write } from './visitor';
 import { safely, soon, tell, warn } from './warn';
-import type { CustomFields, Identifiers, Options } from '../mtag';
+import type { Identifiers, Options } from '../npm/mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
   running?: boolean;
@@ -43,13 +43,13 @@ const commands: Record<string, (...args: any[]) => void> = {
   },
 
   // mtag('event', 'Purchase', {...}) or mtag('event', { type: 'Purchase', ... })
-  event(name: string | CustomFields, fields?: any, recorded?: () => void) {
+  event(name: any, fields?: any, recorded?: () => void) {
     if (typeof name == 'object') {
       recorded = fields;
       fields = name;
       name = (name.event || name.type) as string;
     }
-    if (/^[a-z]\w*$/.test(name) && !kit.names && address) return load(address, 'names', ['event', name, fields, recorded]);
+    if (name && /^[a-z]\w*$/.test(name) && !kit.names && address) return load(address, 'names', ['event', name, fields, recorded]);
     // The tag host records each event_id once. An event without one would be recorded again by each retry.
     const event = Object.assign(page(), common, fields, { event: name, event_id: ((fields && fields.event_id) || uuid()) + '' });
     whenAllowed(event, (event) => {

@@ -8,7 +8,7 @@ part('names', (commands, kit) => {
   const { event } = commands;
   commands.event = (name: any, fields: any, recorded: any) => {
     if (typeof name == 'object') [name, fields, recorded] = [name.event || name.type, name, fields];
-    if (/^[a-z]\w*$/.test(name)) {
+    if (name && /^[a-z]\w*$/.test(name)) {
       const known = fields && isKnown(name) ? fieldsOf(name, fields) : {};
       if (known.event_id == undefined) delete known.event_id;
       fields = Object.assign({}, fields, known, { type: undefined });

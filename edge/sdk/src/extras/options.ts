@@ -1,7 +1,7 @@
 // options has what few pages need of consent and of init: categories, Google's Consent Mode, Global Privacy Control,
 // beforeSend and debug. The base script loads it by itself for a page that uses one of them.
 
-import type { Options } from '../../mtag';
+import type { Options } from '../../npm/mtag';
 import { part, whenPushed } from './extra';
 
 const enum By {

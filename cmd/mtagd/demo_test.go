@@ -86,7 +86,7 @@ func TestDemoShop(t *testing.T) {
 	do(chromedp.Click(chromedp.CSS("[data-choose=no]")))
 	waitFor("closed banner", `!`+bannerOpen)
 	follow("[data-ad]", `[data-page=home]`)
-	waitFor("script of the tag", `performance.getEntriesByType('resource').some((r) => r.name.endsWith('/script'))`)
+	waitFor("script of the tag", `performance.getEntriesByType('resource').some((r) => r.name.endsWith('/script?with=attribution'))`)
 	if got := ask(bannerOpen + ` + ' ' + (` + stored + `)`); got != "false " {
 		t.Errorf("after the visitor has declined, the banner and what is stored are %q", got)
 	}
@@ -312,7 +312,7 @@ func TestDemoPages(t *testing.T) {
 			t.Errorf("%s: %d %s", path, status, page)
 		}
 		init := strings.Index(page, `mtag('init', '`+url+`?tagId=`+tag[1]+`', { consent: localStorage`)
-		loader := strings.Index(page, `<script async src="`+url+`/script">`)
+		loader := strings.Index(page, `<script async src="`+url+`/script?with=attribution">`)
 		if init < 0 || loader < init {
 			t.Errorf("%s: init at %d, loader at %d:\n%s", path, init, loader, page)
 		}

@@ -22,6 +22,13 @@ func attributed(e event) string {
 	return strings.Join(all, " ")
 }
 
+// attributed opens a page of the shop with the part attribution.
+func (w *world) attributed(path string) *tab {
+	w.Helper()
+	w.page("/", w.snippetWith("attribution"))
+	return w.visit(path)
+}
+
 // last returns the newest of the merchant's events, of which there are n.
 func (w *world) last(n int) event {
 	w.Helper()
@@ -36,7 +43,7 @@ func (w *world) last(n int) event {
 func TestTheCampaignStaysWithTheVisitor(t *testing.T) {
 	w := newWorld(t)
 	// Chromium sends no Referer when the test navigates.
-	tab := w.visit("/?q=shoes&utm_source=letter&utm_medium=email&utm_campaign=sch%C3%B6ne+Schuhe&utm_term=&gclid=g1")
+	tab := w.attributed("/?q=shoes&utm_source=letter&utm_medium=email&utm_campaign=sch%C3%B6ne+Schuhe&utm_term=&gclid=g1")
 	const letter = "first_gclid=g1 first_utm_campaign=schöne Schuhe first_utm_medium=email first_utm_source=letter"
 	const lastLetter = " utm_campaign=schöne Schuhe utm_medium=email utm_source=letter"
 	if got := attributed(w.last(1)); got != letter+" gclid=g1"+lastLetter {
@@ -59,7 +66,8 @@ func TestTheCampaignStaysWithTheVisitor(t *testing.T) {
 func TestTheReferrerOfTheFirstPage(t *testing.T) {
 	w := newWorld(t)
 	w.page("/search", "", "Referrer-Policy", "unsafe-url")
-	w.page("/next", w.snippet(true))
+	w.page("/next", w.snippetWith("attribution"))
+	w.page("/", w.snippetWith("attribution"))
 	tab := w.tab()
 	from := w.gate.url(otherHost) + "/search"
 	tab.goTo(from)
@@ -79,7 +87,7 @@ func TestTheReferrerOfTheFirstPage(t *testing.T) {
 func TestMetasClickAndBrowser(t *testing.T) {
 	w := newWorld(t)
 	before := time.Now().UnixMilli()
-	tab := w.visit("/?fbclid=IwAR0_x-1")
+	tab := w.attributed("/?fbclid=IwAR0_x-1")
 	e := w.last(1)
 	var at int64
 	var click string
@@ -109,7 +117,7 @@ func TestASessionEndsAfter30MinutesWithoutAnEvent(t *testing.T) {
 		const now = Date.now;
 		let ahead = 0; // minutes
 		Date.now = () => now() + ahead * 60000;
-	</script>`+w.snippet(true))
+	</script>`+w.snippetWith("attribution"))
 	tab := w.visit("/")
 	tab.do(`ahead = 29; mtag('event', 'SameSession')`)
 	tab.do(`ahead = 58; mtag('event', 'SameSession')`)
@@ -136,9 +144,11 @@ func TestASessionEndsAfter30MinutesWithoutAnEvent(t *testing.T) {
 // changed its URL meanwhile. A withdrawal removes it from the device.
 func TestAttributionNeedsConsent(t *testing.T) {
 	w := newWorld(t)
-	w.page("/", noteStorage+w.snippet(false))
-	w.visit("/?utm_source=letter&gclid=g1").wantNoTrace()
-	w.page("/", w.snippet(false))
+	w.page("/", noteStorage+w.deny(w.snippetWith("attribution")))
+	noted := w.visit("/?utm_source=letter&gclid=g1")
+	noted.wantNoTrace()
+	noted.close()
+	w.page("/", w.deny(w.snippetWith("attribution")))
 	tab := w.visit("/?utm_source=letter&gclid=g1")
 	tab.do(`history.replaceState({}, '', '/clean')`)
 	tab.wantNoTrace()
@@ -155,23 +165,57 @@ func TestAttributionNeedsConsent(t *testing.T) {
 	tab.wantNoTrace()
 }
 
-// A link with endless parameters must not make the shop's server refuse the visitor's next requests.
+// A link with endless parameters must not make the shop's server refuse the visitor's next requests. A value that is too
+// long counts as a touch all the same: what it replaces is over.
 func TestTheCookieOfTheVisitIsBounded(t *testing.T) {
 	w := newWorld(t)
-	tab := w.visit("/?utm_source=letter")
+	tab := w.attributed("/?utm_source=letter&utm_medium=email&gclid=g1&msclkid=m1")
 	w.want("PageView")
-	tab.goTo(w.gate.url(shopHost) + "/?utm_source=" + strings.Repeat("x", 3500))
-	w.want("PageView", "PageView")
-	if c := w.cookie("_mtag.visit"); len(c.Value) > 3000 || !strings.Contains(c.Value, "letter") {
+	tab.goTo(w.gate.url(shopHost) + "/?utm_source=partner&gclid=" + strings.Repeat("x", 3500))
+	const first = "first_gclid=g1 first_msclkid=m1 first_utm_medium=email first_utm_source=letter"
+	if got := attributed(w.last(2)); got != first+" msclkid=m1 utm_source=partner" {
+		t.Errorf("a long click id: %s", got)
+	}
+	many := ""
+	for i := range 20 {
+		many += fmt.Sprintf("&utm_x%d=%s", i, strings.Repeat("y", 120))
+	}
+	tab.goTo(w.gate.url(shopHost) + "/?utm_source=last" + many)
+	if got := attributed(w.last(3)); !strings.Contains(got, "utm_source=last") {
+		t.Errorf("many parameters: %s", got)
+	}
+	if c := w.cookie("_mtag.visit"); len(c.Value) > 3000 || !strings.Contains(c.Value, "utm_source=last") {
 		t.Errorf("the cookie has %d bytes", len(c.Value))
+	}
+}
+
+// What is repeated counts once, the first, as in GA4. The site itself is no first touch. The click ids of all platforms
+// are known.
+func TestWhatIsATouch(t *testing.T) {
+	w := newWorld(t)
+	w.page("/cart", "", "Referrer-Policy", "unsafe-url")
+	tab := w.tab()
+	tab.goTo(w.gate.url("blog.shop.localhost") + "/cart")
+	w.page("/", w.snippetWith("attribution"))
+	tab.do(`location.href = '%s/?utm_source=first&utm_source=second&UTM_MEDIUM=x&ScCid=1&li_fat_id=2&epik=3&rdt_cid=4&irclickid=5&gad_source=6&twclid=7&plan=8'`, w.gate.url(shopHost))
+	tab.waitFor("/")
+	raw := w.want("PageView")[0].RawData
+	if raw["first_referrer"] != nil || raw["referrer"] != w.gate.url("blog.shop.localhost")+"/cart" {
+		t.Errorf("first_referrer %v, referrer %v", raw["first_referrer"], raw["referrer"])
+	}
+	for name, want := range map[string]any{"utm_source": "first", "first_utm_source": "first", "ScCid": "1", "li_fat_id": "2", "epik": "3",
+		"rdt_cid": "4", "irclickid": "5", "gad_source": "6", "twclid": "7", "plan": nil, "UTM_MEDIUM": nil} {
+		if raw[name] != want {
+			t.Errorf("%s is %v, want %v", name, raw[name], want)
+		}
 	}
 }
 
 // A page without cookies keeps its own attribution and session.
 func TestAttributionWithoutCookies(t *testing.T) {
 	w := newWorld(t)
-	w.page("/", w.snippet(true), "Content-Security-Policy", "sandbox allow-scripts")
-	tab := w.visit("/?utm_source=letter")
+	w.page("/", w.snippetWith("attribution"), "Content-Security-Policy", "sandbox allow-scripts")
+	tab := w.attributed("/?utm_source=letter")
 	w.want("PageView")
 	tab.do(`Date.now = ((now) => () => now() + 5000)(Date.now); mtag('event', 'Later')`)
 	events := w.want("PageView", "Later")

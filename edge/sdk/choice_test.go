@@ -8,7 +8,12 @@ import (
 
 // initWith returns a head that installs the tag with these options of init.
 func (w *world) initWith(options string) string {
-	return strings.Replace(w.snippet(true), "{ consent: true }", options, 1)
+	return strings.Replace(w.snippetWith("attribution,options"), "{ consent: true }", options, 1)
+}
+
+// deny returns a head without consent.
+func (w *world) deny(head string) string {
+	return strings.Replace(head, "consent: true", "consent: false", 1)
 }
 
 // consentOf returns the categories that an event was sent with.
@@ -199,7 +204,7 @@ func TestBeforeSendSeesWhatHasWaitedForConsent(t *testing.T) {
 func TestResetMakesAnotherVisitor(t *testing.T) {
 	w := newWorld(t)
 	w.gate.setFault(refuse(503))
-	tab := w.visit("/?utm_source=letter&gclid=g1")
+	tab := w.attributed("/?utm_source=letter&gclid=g1")
 	tab.do(`
 		mtag('identify', { email: 'ann@example.com' });
 		mtag('set', { plan: 'gold' });
@@ -244,7 +249,7 @@ func TestResetMakesAnotherVisitor(t *testing.T) {
 // The other tabs of the site do not bring back what a reset has removed, nor take it for a withdrawal.
 func TestAResetReachesAllTabs(t *testing.T) {
 	w := newWorld(t)
-	first, second := w.visit("/?utm_source=letter&gclid=g1"), w.visit("/")
+	first, second := w.attributed("/?utm_source=letter&gclid=g1"), w.visit("/")
 	before := w.want("PageView", "PageView")[0].MUID
 	first.do(`mtag('reset')`)
 	second.do(`Date.now = ((now) => () => now() + 5000)(Date.now); mtag('event', 'Search')`)

@@ -49,7 +49,7 @@ func TestInFirefox(t *testing.T) {
 		TestLocalStorageThatIsDenied,
 		TestLocalStorageThatIsFull,
 		TestOfflineAndBack,
-		TestOneTabSendsAtATime,
+		TestThreeTabsDuringAnOutage,
 		TestRequestsNeedNoPreflight,
 		TestTheMUIDIsACookieOfTheRootDomain,
 		TestTheTagHostRenewsTheCookie,

@@ -1,6 +1,7 @@
 package sdk_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -8,7 +9,8 @@ import (
 
 // ga4Fields are the fields of events that come from GA4's.
 const ga4Fields = "value currency products transaction_id coupon shipping_cost tax shipping_tier payment_event item_id " +
-	"search_term method share_method items ecommerce email user_data"
+	"search_term method share_method item_list_id item_list_name promotion_id promotion_name creative_name creative_slot " +
+	"items ecommerce email user_data plan ok step user_id"
 
 // Each line is a GA4 event, its parameters, and the pre-defined event with its fields.
 const conversions = `
@@ -27,6 +29,11 @@ share {method: 'mail', item_id: 'p1'} Share {"item_id":"p1","share_method":"mail
 login {method: 'Google'} Login {"method":"Google"}
 sign_up {method: 'Google', user_data: {email: 'ann@example.com'}} Signup {"method":"Google"}
 generate_lead {value: 3, currency: 'EUR'} Lead {"currency":"EUR","value":3}
+view_item_list {item_list_id: 'l1', item_list_name: 'Home', items: [{item_id: 'p1'}]} ViewItemList {"item_list_id":"l1","item_list_name":"Home","products":[{"id":"p1"}]}
+select_item {item_list_id: 'l1', items: [{item_id: 'p1'}]} SelectItem {"item_list_id":"l1","products":[{"id":"p1"}]}
+view_promotion {promotion_id: 'a', promotion_name: 'b', creative_name: 'c', creative_slot: 'd'} ViewPromotion {"creative_name":"c","creative_slot":"d","promotion_id":"a","promotion_name":"b"}
+select_promotion {promotion_id: 'a'} SelectPromotion {"promotion_id":"a"}
+quiz_finished {plan: 'gold', step: 3, ok: true, user_data: {email: 'ann@example.com'}, items: [1]} QuizFinished {"ok":true,"plan":"gold","step":3}
 `
 
 // gtagFunction is what pages define for gtag.js.
@@ -103,7 +110,9 @@ func TestWhichEntriesOfDataLayerAreEvents(t *testing.T) {
 			return true;
 		};`
 	const push = `dataLayer.push({ event: 'view_cart', ecommerce: { value: 1 } });`
-	for _, tt := range []struct {
+	w := newWorld(t)
+	tab := w.tab()
+	for i, tt := range []struct {
 		name, before, after string
 		want                string
 	}{
@@ -130,7 +139,7 @@ func TestWhichEntriesOfDataLayerAreEvents(t *testing.T) {
 			gtag('event', 'conversion', { value: 5, send_to: 'AW-123/abc' });
 			gtag('config', 'G-ABC'); gtag('js', new Date()); gtag('event');`, `ViewCart{"value":3} ViewCart{"value":4}`},
 		{"events that are not pre-defined", ``, `
-			for (const event of ['gtm.js', 'page_view', 'view_item_list', 'Purchase', 'constructor', 1, null, {}, ['login']]) dataLayer.push({ event })`, ``},
+			for (const event of ['gtm.js', 'page_view', 'user_engagement', 'Purchase', 'gtm.click', '_x', 1, null, {}, ['login']]) dataLayer.push({ event })`, ``},
 		{"entries of all kinds", `window.dataLayer = [null, undefined, 'login', 7, () => {}, [], Object.create(null)];`, `
 			dataLayer.push(null, undefined, 'login', 7, () => {}, [], Object.freeze({ event: 'login' }));
 			dataLayer.push({ event: 'purchase', items: [{ price: Symbol() }] });
@@ -138,27 +147,26 @@ func TestWhichEntriesOfDataLayerAreEvents(t *testing.T) {
 			if (dataLayer.length != 16) throw 1`, `Login{}`},
 		{"dataLayer is no array", `window.dataLayer = { event: 'login' };`, `mtag('event', 'Lead')`, `Lead{}`},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t)
-			tab := w.visitGA4(tt.before)
-			tab.do("%s", tt.after)
-			tab.do(`mtag('event', 'End')`)
-			wanted := []string{"PageView", "End"}
-			for event := range strings.FieldsSeq(tt.want) {
-				name, _, _ := strings.Cut(event, "{")
-				wanted = append(wanted, name)
-			}
-			var got []string
-			for _, e := range w.want(wanted...) {
-				if e.EventName != "PageView" && e.EventName != "End" {
+		path := fmt.Sprint("/case", i)
+		w.page(path, "<script>"+tt.before+"</script>"+w.snippetWith("ga4"))
+		tab.goTo(w.gate.url(shopHost) + path)
+		tab.do("%s", tt.after)
+		tab.do(`mtag('event', 'End')`)
+		var got []string
+		w.wait("the end of "+tt.name, func() bool {
+			got = nil
+			ended := false
+			for _, e := range w.at(path, false) {
+				if ended = ended || e.EventName == "End"; e.EventName != "End" {
 					got = append(got, e.EventName+e.fields(ga4Fields))
 				}
 			}
-			slices.Sort(got)
-			if got := strings.Join(got, " "); got != tt.want {
-				t.Errorf("got  %s\nwant %s", got, tt.want)
-			}
+			return ended
 		})
+		slices.Sort(got)
+		if got := strings.Join(got, " "); got != tt.want {
+			t.Errorf("%s: got  %s\nwant %s", tt.name, got, tt.want)
+		}
 	}
 }
 
@@ -211,4 +219,65 @@ func TestGA4EventsAreNotSentWithoutConsent(t *testing.T) {
 	}
 	tab.do(`mtag('consent', true)`)
 	w.want("PageView", "Login")
+}
+
+// The tag understands GA4's words in its own calls too.
+func TestGA4sWordsInCallsOfTheTag(t *testing.T) {
+	for _, head := range []string{"with", "without"} {
+		t.Run(head+" the part names in the page", func(t *testing.T) {
+			w := newWorld(t)
+			if head == "with" {
+				w.page("/", w.snippetWith("names"))
+			}
+			tab := w.visit("/")
+			tab.do(`
+				mtag('event', 'purchase', { transaction_id: 1001, shipping: 2, value: '89', items: [{ item_id: 'p1', price: '89' }], plan: 'gold' });
+				mtag('event', { type: 'add_to_cart', items: [{ item_name: 'Shoe' }] });
+				mtag('event', 'quiz_finished', { step: 3 }, () => (window.told = true));
+				mtag('event', 'Search', { search_term: 'x' });
+			`)
+			wanted := map[string]string{
+				"Purchase":     `{"plan":"gold","products":[{"id":"p1","price":89}],"shipping_cost":2,"transaction_id":"1001","value":89}`,
+				"AddToCart":    `{"products":[{"id":"Shoe","name":"Shoe"}]}`,
+				"QuizFinished": `{"step":3}`, "Search": `{"search_term":"x"}`, "PageView": `{}`,
+			}
+			for _, e := range w.want("PageView", "Purchase", "AddToCart", "QuizFinished", "Search") {
+				if got := e.fields(ga4Fields + " shipping type"); got != wanted[e.EventName] {
+					t.Errorf("%s has %s\nwant %s", e.EventName, got, wanted[e.EventName])
+				}
+			}
+			w.wait("the callback", func() bool { return tab.get(`window.told`) == "true" })
+		})
+	}
+}
+
+// The page tells GA4 who its user is: a field of later events, and identifiers.
+func TestTheUserThatThePageTellsGA4(t *testing.T) {
+	w := newWorld(t)
+	tab := w.visitGA4(gtagFunction)
+	tab.do(`
+		gtag('config', 'G-ABC', { user_id: 7 });
+		gtag('event', 'login', {});
+		gtag('set', 'user_data', { email: 'ann@example.com' });
+		dataLayer.push({ user_id: 'u8', user_data: { phone_number: ['+4312345'] } });
+		dataLayer.push({ event: 'search', search_term: 'x' });
+		gtag('set', { user_id: null });
+		gtag('event', 'share', {});
+	`)
+	muid := ""
+	wanted := map[string]any{"Login": "7", "Search": "u8", "Share": nil, "PageView": nil}
+	for _, e := range w.want("PageView", "Login", "Search", "Share") {
+		muid = e.MUID
+		if e.RawData["user_id"] != wanted[e.EventName] || e.RawData["user_data"] != nil {
+			t.Errorf("%s: %v", e.EventName, e.RawData)
+		}
+	}
+	for _, identifier := range []string{`"email":"ann@example.com"`, `"phone":"+4312345"`} {
+		w.wait(identifier, func() bool { return w.backend(`{`+identifier+`,"event":"Refund"}`) == 201 })
+	}
+	for _, e := range w.want("PageView", "Login", "Search", "Share", "Refund", "Refund") {
+		if e.MUID != muid {
+			t.Errorf("%s is of %s, want %s", e.EventName, e.MUID, muid)
+		}
+	}
 }

@@ -3,7 +3,6 @@ package sdk_test
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 )
 
@@ -179,79 +178,13 @@ func TestAPageThatIsHiddenSendsWhatWaits(t *testing.T) {
 	w.gate.setFault(nil)
 	tab.minimize()
 	w.want("PageView", "Waiting")
-	tab.wantNothingStored()
-}
-
-// The visitor leaves the page before the script has loaded. With the element for that, the next page sends the events.
-func TestAPageThatIsLeftBeforeTheScriptHasLoaded(t *testing.T) {
-	for _, tt := range []struct {
-		name, options, calls string
-		want                 []string
-	}{
-		{"with consent", "{ consent: true }", "", []string{"PageView", "Click", "Lead", "PageView"}},
-		{"calls that are no events", "{ consent: true }", "mtag('set', {}); mtag('event'); mtag('event', 'Last', { event_id: 7 })", []string{"PageView", "Click", "Lead", "Last", "PageView"}},
-		{"the visitor is reset", "{ consent: true }", "mtag('reset')", []string{"PageView"}},
-		{"an option that may stop events", "{ consent: true, beforeSend: function () { return false; } }", "", []string{"PageView"}},
-		{"without consent", "{ consent: false }", "", []string{"PageView"}},
-		{"without options", "undefined", "", []string{"PageView"}},
-		{"consent is withdrawn", "{ consent: true }", "mtag('consent', false)", []string{"PageView"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t)
-			first := strings.Replace(w.initCall(true), "{ consent: true }", tt.options, 1)
-			w.page("/first", "<script>"+first+"</script>"+w.leftEarly())
-			w.page("/next", "")
-			tab := w.visit("/first")
-			tab.do(`
-				mtag('event', 'Click', { n: 1 });
-				mtag('event', { type: 'Lead' });
-				mtag('event', 'Login', { email: 'ann@example.com' });
-				mtag('identify', { email: 'ann@example.com' });
-				%s;
-				location.href = '/next';
-			`, tt.calls)
-			tab.waitFor("/next")
-			if kept := tab.get(`JSON.stringify(localStorage)`); strings.Contains(kept, "ann@") || len(tt.want) == 1 && kept != "{}" {
-				t.Errorf("stored: %s", kept)
-			}
-			tab.goTo(w.gate.url(shopHost) + "/")
-			at := map[any]int{}
-			for _, e := range w.want(tt.want...) {
-				at[e.RawData["pageUrl"]]++
-			}
-			if n := at[w.gate.url(shopHost)+"/first"]; n != len(tt.want)-1 {
-				t.Errorf("%d events are of the first page, want %d", n, len(tt.want)-1)
-			}
-			tab.wantNothingStored()
-		})
-	}
-}
-
-// Without that element nothing is stored. Nor is anything when both are there and the script has loaded.
-func TestAPageThatIsLeftWithTheScript(t *testing.T) {
-	w := newWorld(t)
-	w.page("/next", "")
-	w.page("/early", "<script>"+w.initCall(true)+"</script>")
-	w.page("/", w.snippet(true)+w.leftEarly())
-	tab := w.visit("/early")
-	tab.do(`mtag('event', 'Lost'); location.href = '/next'`)
-	tab.waitFor("/next")
-	tab.wantNothingStored()
-	tab.goTo(w.gate.url(shopHost) + "/")
-	w.want("PageView")
-	tab.wantNothingStored()
-	tab.do(`mtag('event', 'Click'); location.href = '/next'`)
-	tab.waitFor("/next")
-	tab.goTo(w.gate.url(shopHost) + "/")
-	tab.wantNothingStored()
-	w.want("PageView", "Click", "PageView")
 }
 
 // A blocker keeps the script away. The calls throw nothing, which every test checks, and store nothing.
 func TestTheScriptIsBlocked(t *testing.T) {
 	w := newWorld(t)
 	w.page("/next", "")
-	w.page("/", "<script>"+w.initCall(true)+"</script><script async src=/blocked></script>"+w.leftEarly()+`<script>onload = () => document.title = 'loaded'</script>`)
+	w.page("/", "<script>"+w.initCall(true)+"</script><script async src=/blocked></script><script>onload = () => document.title = 'loaded'</script>")
 	tab := w.visit("/")
 	w.wait("the page", func() bool { return tab.get(`document.title`) == "loaded" })
 	tab.do(`

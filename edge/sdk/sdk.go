@@ -1,6 +1,6 @@
 // Package sdk is the browser tag: the loader script that a page fetches from its tag host (spec, Browser installation
-// contract). Its source is in src, in TypeScript without dependencies; go generate builds loader.js from it. mtag.d.ts
-// has the types for sites.
+// contract). Its source is in src, in TypeScript without dependencies; go generate builds loader.js from it. npm has
+// the same as the package @mtagd/tag, with the types for sites.
 //
 // The script runs the calls of mtag(), detects page views, and keeps each event until the tag host has answered it. Read
 // its source in this order:
@@ -55,49 +55,91 @@
 //
 // Without consent it stores and sends nothing. The calls of identify wait in memory only.
 //
-// Extras are scripts for automatic events. They are in src/extras and are built into extras. A page that asks for some
-// gets them behind the loader. They only make calls of mtag(), so they need nothing else of the loader.
+// Extras are scripts that pages ask for: automatic events, and parts of the tag that few pages need. They are in
+// src/extras and are built into extras. They stand before the loader in the same file.
 package sdk
 
 import (
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"path"
 	"strings"
 )
 
-// The fields of an entry of the queue get short names; the page never sees them.
-//go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --mangle-props=^(text|told|call|stop|lasts|record)$ --format=iife --target=es2017 --log-level=warning --outfile=loader.js
-//go:generate go tool esbuild src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/outbound.ts src/extras/scroll.ts --bundle --minify --format=iife --target=es2017 --log-level=warning --outdir=extras
+// Names that end with an underscore get short ones; the page never sees them.
+//go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --format=iife --target=es2017 --log-level=warning --outfile=loader.js
+//go:generate go tool esbuild src/extras/attribution.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/names.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --format=iife --target=es2017 --log-level=warning --outdir=extras
 
-//go:embed loader.js
-var loader []byte
+// The npm package @mtagd/tag has the same scripts as modules, which do nothing on a server.
+//go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --format=iife --target=es2017 --log-level=warning "--banner:js=const browser = typeof document != 'undefined'; if (browser) {" "--footer:js=} export const mtag = (...call) => { if (browser) window.mtrem.push(call); };" --outfile=npm/index.js
+//go:generate go tool esbuild src/extras/attribution.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/names.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --format=iife --target=es2017 --log-level=warning "--banner:js=if (typeof document != 'undefined') {" --footer:js=} --outdir=npm/parts
 
-//go:embed extras/*.js
-var extraFiles embed.FS
+//go:embed loader.js extras/*.js
+var files embed.FS
 
-// Loader returns the script in UTF-8. The caller must not change it.
-func Loader() []byte { return loader }
+// kept has a directory for each version that was released before, named after it. It has the files of that version.
+//
+//go:embed all:kept
+var kept embed.FS
 
-// Extra is a script for automatic events.
+// Version is the loader and its extras at a time. Pages can ask for a version by its name, and get the same for ever.
+type Version struct {
+	Name   string  // a hash of the scripts
+	Loader []byte  // in UTF-8
+	Extras []Extra // ordered by name
+}
+
+// Extra is a script for pages that ask for it.
 type Extra struct {
 	Name   string // by which pages ask for it
 	Script []byte // in UTF-8
 }
 
-// Extras returns all extras, ordered by name.
-func Extras() []Extra {
-	files, err := extraFiles.ReadDir("extras")
+// Versions returns the present version, and then those that were released before. The caller must not change the scripts.
+func Versions() []Version {
+	all := []Version{read(files)}
+	released, err := fs.ReadDir(kept, "kept")
 	if err != nil {
-		panic(fmt.Errorf("the binary has no extras: %w", err))
+		panic(fmt.Errorf("the binary has no scripts: %w", err))
 	}
-	extras := make([]Extra, len(files))
-	for i, file := range files {
-		script, err := extraFiles.ReadFile(path.Join("extras", file.Name()))
-		if err != nil {
-			panic(fmt.Errorf("the binary has no %s: %w", file.Name(), err))
+	for _, dir := range released {
+		if !dir.IsDir() {
+			continue
 		}
-		extras[i] = Extra{Name: strings.TrimSuffix(file.Name(), ".js"), Script: script}
+		of, err := fs.Sub(kept, path.Join("kept", dir.Name()))
+		if err != nil {
+			panic(err) // only for an invalid name
+		}
+		if v := read(of); v.Name != all[0].Name {
+			all = append(all, v)
+		}
 	}
-	return extras
+	return all
+}
+
+// read reads a version from its files.
+func read(of fs.FS) Version {
+	var v Version
+	hash := sha256.New()
+	content := func(name string) []byte {
+		script, err := fs.ReadFile(of, name)
+		if err != nil {
+			panic(fmt.Errorf("the binary has no %s: %w", name, err))
+		}
+		fmt.Fprintf(hash, "%s %d\n%s", name, len(script), script)
+		return script
+	}
+	v.Loader = content("loader.js")
+	extras, err := fs.Glob(of, "extras/*.js")
+	if err != nil {
+		panic(err) // only for an invalid pattern
+	}
+	for _, name := range extras {
+		v.Extras = append(v.Extras, Extra{Name: strings.TrimSuffix(path.Base(name), ".js"), Script: content(name)})
+	}
+	v.Name = hex.EncodeToString(hash.Sum(nil)[:8])
+	return v
 }

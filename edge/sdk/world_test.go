@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -90,10 +89,10 @@ func (w *world) servePage(out http.ResponseWriter, r *http.Request) {
 		http.NotFound(out, r)
 		return
 	}
+	out.Header().Set("Content-Type", "text/html; charset=utf-8")
 	for name := range p.header {
 		out.Header().Set(name, p.header.Get(name))
 	}
-	out.Header().Set("Content-Type", "text/html; charset=utf-8")
 	io.WriteString(out, p.html)
 }
 
@@ -114,22 +113,6 @@ func (w *world) snippet(consent bool) string {
 func (w *world) initCall(consent bool) string {
 	first, _, _ := strings.Cut(w.snippet(consent), "</script>")
 	return strings.TrimPrefix(first, "<script>")
-}
-
-// leftEarly returns the optional element that stores the events of a page that is left before the script has loaded.
-func (w *world) leftEarly() string {
-	w.Helper()
-	guide, err := os.ReadFile("README.md")
-	if err != nil {
-		w.Fatal(err)
-	}
-	_, text, _ := strings.Cut(string(guide), "### A page that is left early")
-	_, text, _ = strings.Cut(text, "```html\n")
-	element, _, found := strings.Cut(text, "```")
-	if !found {
-		w.Fatal("the guide does not have the element")
-	}
-	return element
 }
 
 // loader returns the source of the snippet's second element.

@@ -31,7 +31,7 @@ type Config struct {
 type Server struct {
 	cfg       Config
 	directory *store.Directory
-	scripts   *scripts
+	scripts   versions
 	metrics   *metrics
 	limits    *limits // nil: no limits
 	parsing   *turns
@@ -48,7 +48,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg:       cfg,
 		directory: cfg.Engine.Directory(),
-		scripts:   newScripts(),
+		scripts:   newVersions(),
 		metrics:   m,
 		parsing:   newTurns(parsers()),
 		bots:      newBots(),

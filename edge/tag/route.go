@@ -33,7 +33,7 @@ type Route struct {
 	Endpoint Endpoint
 
 	host  string // as store.HostName returns it
-	id    []byte // the tag id in the path, as it was sent; nil without one
+	id    []byte // the tag id in the path, or the script's version, as it was sent; nil without one
 	query []byte // as it was sent
 }
 
@@ -46,8 +46,8 @@ func NewRoute(host string, path, query []byte) Route {
 	switch {
 	case !hasID:
 		r.Endpoint = endpoint
-	case endpoint != endpointMark && endpoint != endpointID:
-		// Only these two have a tag id in their path.
+	case endpoint != endpointMark && endpoint != endpointID && endpoint != endpointScript:
+		// Only these have more in their path: a tag id, or a version.
 	case len(id) > 0 && bytes.IndexByte(id, '/') < 0:
 		r.Endpoint, r.id = endpoint, id
 	}

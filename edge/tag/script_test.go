@@ -12,6 +12,27 @@ import (
 	"mtagd/edge/sdk"
 )
 
+var present = sdk.Versions()[0]
+
+// A version is the same for ever, so caches keep it.
+func TestAVersionOfTheScript(t *testing.T) {
+	w := newWorld(t)
+	now := w.do("GET", clientHost, "/script?with=scroll", "")
+	name := now.Header.Get("Script-Version")
+	r := w.do("GET", clientHost, "/script/"+name+"?with=scroll", "")
+	if r.Status != 200 || r.Body != now.Body || !strings.Contains(r.Header.Get("Cache-Control"), "immutable") || name != present.Name {
+		t.Errorf("version %q: %d %v", name, r.Status, r.Header)
+	}
+	for _, version := range sdk.Versions() {
+		w.do("GET", clientHost, "/script/"+version.Name, "").Want(t, 200, "")
+	}
+	for _, unknown := range []string{"0123456789abcdef", "x", ""} {
+		if r := w.do("GET", clientHost, "/script/"+unknown, ""); r.Status != 404 {
+			t.Errorf("/script/%s: %d, want 404", unknown, r.Status)
+		}
+	}
+}
+
 func TestScriptIsServedInAnEncodingThatTheClientAccepts(t *testing.T) {
 	w := newWorld(t)
 	etags := map[string]string{}
@@ -43,7 +64,7 @@ func TestScriptIsServedInAnEncodingThatTheClientAccepts(t *testing.T) {
 				body, err = io.ReadAll(z)
 			}
 		}
-		if err != nil || !bytes.Equal(body, sdk.Loader()) {
+		if err != nil || !bytes.Equal(body, present.Loader) {
 			t.Errorf("Accept-Encoding %q: not the loader (%v)", tt.accept, err)
 		}
 		etags[r.Header.Get("ETag")] = tt.want
@@ -73,7 +94,7 @@ func TestScriptHeaders(t *testing.T) {
 
 func TestScriptHasTheExtrasThatTheQueryNames(t *testing.T) {
 	w := newWorld(t)
-	all := sdk.Extras()
+	all := present.Extras
 	names := map[string]string{}
 	for _, extra := range all {
 		names[extra.Name] = string(extra.Script)
@@ -99,19 +120,14 @@ func TestScriptHasTheExtrasThatTheQueryNames(t *testing.T) {
 		{"?with=" + strings.Repeat("outbound,", 1000), "?"},
 	} {
 		r := w.do("GET", clientHost, "/script"+tt.query, "")
-		rest, ok := strings.CutPrefix(r.Body, string(sdk.Loader()))
-		for name := range strings.FieldsSeq(tt.want) {
-			want := names[name]
-			if name == "?" {
-				line, _, _ := strings.Cut(rest, "\n")
-				want = warning + strings.TrimPrefix(line, warning) + "\n"
-			}
-			var found bool
-			rest, found = strings.CutPrefix(rest, want)
-			ok = ok && found
+		want := ""
+		extras, warns := strings.CutSuffix(tt.want, "?")
+		for name := range strings.FieldsSeq(extras) {
+			want += names[name]
 		}
-		if r.Status != 200 || !ok || rest != "" {
-			t.Errorf("%s: %d, or not the loader and %q", tt.query, r.Status, tt.want)
+		rest, ok := strings.CutPrefix(r.Body, want+string(present.Loader))
+		if r.Status != 200 || !ok || strings.HasPrefix(rest, warning) != warns || !warns && rest != "" {
+			t.Errorf("%s: %d, or not %q and the loader", tt.query, r.Status, tt.want)
 		}
 	}
 }
@@ -135,7 +151,7 @@ func TestAMadeUpExtraCostsNothing(t *testing.T) {
 	w := newWorld(t)
 	first := w.do("GET", clientHost, "/script?with=made-up-0", "")
 	query := []byte("tagId=x&with=made-up-1,alert(1)")
-	allocs := testing.AllocsPerRun(100, func() { w.server.scripts.find(query) })
+	allocs := testing.AllocsPerRun(100, func() { w.server.scripts[""].find(query) })
 	if allocs > 0 {
 		t.Errorf("%v allocations", allocs)
 	}

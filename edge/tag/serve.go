@@ -53,7 +53,7 @@ func (s *Server) Serve(ctx *fasthttp.RequestCtx, route Route) {
 		}
 	case endpointScript:
 		if allowMethods(ctx, "GET, HEAD, OPTIONS", ctx.IsGet() || ctx.IsHead()) {
-			sendScript(ctx, s.scripts.find(route.query))
+			s.sendScript(ctx, route)
 		}
 	case endpointHealth:
 		if allowMethods(ctx, "GET, HEAD, OPTIONS", ctx.IsGet() || ctx.IsHead()) {

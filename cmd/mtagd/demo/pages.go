@@ -60,11 +60,12 @@ func (s *Shop) Serve(ctx *fasthttp.RequestCtx) {
 // shop's own scripts and the tag's, and nothing else: a tag must work on sites with such a policy.
 func (s *Shop) page(ctx *fasthttp.RequestCtx, name, title, query, main string) {
 	nonce := rand.Text()
-	// The snippet that partners get, with two changes that a site makes: the nonce of its policy, and the visitor's
-	// choice of consent.
+	// The snippet that partners get, with three changes that a site makes: the nonce of its policy, the visitor's choice of
+	// consent, and the part attribution.
 	snippet := strings.NewReplacer(
 		"<script>", `<script nonce="`+nonce+`">`,
 		"consent: false", "consent: localStorage.getItem('consent') === 'yes'",
+		`/script"`, `/script?with=attribution"`,
 	).Replace(partnerapi.Snippet(s.URL, s.tag))
 	all, err := json.Marshal(products) // escapes what would end the script element around it
 	if err != nil {

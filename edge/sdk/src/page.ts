@@ -1,5 +1,7 @@
 // The page: the fields that it adds to events, and page views.
 
+import { soon } from './warn';
+
 const enum After {
   TITLE = 500, // ms after a change of the URL, in which a single-page application sets the new title
   LOAD = 5e3, // ms after the start of the page, when it has loaded
@@ -8,11 +10,18 @@ const enum After {
 let viewedURL = ''; // of the last page view; empty before the first
 let referrer = document.referrer;
 
+// title returns the title of the page. Some pages make it throw.
+function title() {
+  try {
+    return document.title;
+  } catch {}
+}
+
 // page returns the fields of an event that is made now.
 export const page = () => ({
   event_time: new Date().toISOString(),
   pageUrl: location.href,
-  pageTitle: document.title,
+  pageTitle: title(),
   referrer,
 });
 
@@ -38,7 +47,7 @@ const withoutCampaign = (url: string) =>
 export function watchViews(viewed: (fields: object) => void) {
   let pending: object | undefined;
   const finish = () => {
-    if (pending) viewed(Object.assign(pending, { pageTitle: document.title }));
+    if (pending) viewed(Object.assign(pending, { pageTitle: title() }));
     pending = undefined;
   };
   const check = () => {
@@ -48,7 +57,7 @@ export function watchViews(viewed: (fields: object) => void) {
     finish();
     if (from) referrer = from; // document.referrer changes only with a page load
     pending = page();
-    if (from) setTimeout(finish, After.TITLE);
+    if (from) soon(finish, After.TITLE);
     else finish();
   };
   (['pushState', 'replaceState'] as const).forEach((method) => {

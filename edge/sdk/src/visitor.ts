@@ -79,7 +79,7 @@ export function write(name: string, value: string, seconds: number, on = root())
 // root returns the root domain of the page. Browsers refuse cookies on a public suffix, so the root domain is the
 // shortest one on which a probe cookie is kept. A single label is one only when it is the host itself, such as localhost:
 // every other one is a public suffix. The root domain is '' where cookies are denied.
-function root() {
+export function root() {
   const labels = location.hostname.split('.');
   const value = Math.random() + ''; // another tab's probe has another value
   for (let n = labels.length - 1 || 1; domain == undefined && n--; ) {

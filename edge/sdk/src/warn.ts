@@ -1,12 +1,15 @@
 // warn writes what went wrong to the console, for the developers of the site.
 export const warn = (...words: unknown[]) => console.warn('mtag:', ...words);
 
-// trace writes what the tag does to the console, with the option debug.
-export let trace: (...words: unknown[]) => void = () => {};
-export const startTrace = () => (trace = (...words) => console.log('mtag:', ...words));
-
 // tell calls a function of the page, if it is one, soon. Its errors go to the console.
 export const tell = (callback: any, value?: unknown) => Promise.resolve(value).then(callback).catch(warn);
+
+// soon calls after a time, if the page has left setTimeout as it was.
+export function soon(call: () => void, ms: number) {
+  try {
+    setTimeout(call, ms);
+  } catch {}
+}
 
 // safely calls a function. It writes an error to the console, after what the call was about, and never throws it into the
 // page.

@@ -61,7 +61,7 @@ func repeat(o operation) string {
 }
 
 // omitted are the operations that no client has: other spellings of an operation, and what browsers read.
-var omitted = []string{"generateTagByShortPath", "sendEventsOfHost", "resolveMUIDOfHost", "readScript", "readDocument", "readReference"}
+var omitted = []string{"generateTagByShortPath", "sendEventsOfHost", "resolveMUIDOfHost", "readScript", "readScriptVersion", "readDocument", "readReference"}
 
 func reduce(document object) {
 	paths, components := document["paths"].(object), document["components"].(object)

@@ -1,15 +1,43 @@
-// What the extras share. An extra only makes calls, as the page itself does. So the base script decides about consent.
+// What the extras share. Most extras only make calls, as the page itself does: so the base script decides about consent.
+// Some are parts of the tag itself. They stand before the base script in the file, because its first call needs them.
+
+import type { kit } from '../kit';
+
+export type Kit = typeof kit;
+export type Commands = Record<string, (...args: any[]) => void>;
+
+const calls: any = (window.mtrem = window.mtrem || []);
 
 // start runs an extra once per page, also when the page loads the script twice.
 export function start(name: string, run: () => void) {
-  const calls = window.mtrem as any;
   if (calls[name]) return;
   calls[name] = true;
   run();
 }
 
+// part installs a part of the tag, once per page, before any other call.
+export function part(name: string, install: (commands: Commands, kit: Kit) => void) {
+  start(name, () => calls[calls.running ? 'push' : 'unshift'](['part', install]));
+}
+
 // send is mtag('event', …). It also works on pages that have mtrem but no mtag function.
-export const send = (event: string, fields: object) => window.mtrem!.push(['event', event, fields]);
+export const send = (event: string, fields: object) => calls.push(['event', event, fields]);
+
+// whenPushed reads what is in an array, and from now on whatever the page pushes. It works beside Google's tag, which puts its
+// own push in front of this one, or has done so before.
+export function whenPushed(layer: any[], read: (entry: any) => void) {
+  const { push } = layer;
+  // Not an assignment, which a page with a frozen Array.prototype forbids.
+  Object.defineProperty(layer, 'push', {
+    configurable: true,
+    writable: true,
+    value(...entries: unknown[]) {
+      entries.forEach(read);
+      return push.apply(this, entries);
+    },
+  });
+  layer.forEach(read);
+}
 
 // capture listens before the page does, so that the page cannot stop the event. Errors go to the console.
 export function capture<Type extends keyof DocumentEventMap>(

@@ -1,5 +1,5 @@
-// The types of mtag(), the function of the browser tag, and of the pre-defined events. Copy this file into a project
-// that calls mtag(), or list it in the project's tsconfig.json under "files".
+// The types of mtag(), the function of the browser tag, and of the pre-defined events. A project without the npm package
+// copies this file, or lists it in its tsconfig.json under "files".
 
 export interface Product {
   /** Unique product id. */
@@ -41,6 +41,8 @@ export interface Identifiers {
 export interface EventFields {
   email?: string;
   phone?: string;
+  /** The visitor, instead of the one of the tag's cookie. */
+  muid?: string;
   /**
    * Events with the same name and the same event_id are recorded once within 7 days. By default the tag sends a random
    * event_id.
@@ -100,18 +102,13 @@ export interface Application extends EventFields {
   application_id?: string;
 }
 
-/** An event with any other fields. */
-export interface CustomFields extends EventFields {
-  [field: string]: unknown;
-}
-
 /** The pre-defined events by name. */
 export interface Events {
   ViewContent: EventFields;
   ViewItem: ItemView;
   Login: EventFields;
   Signup: EventFields;
-  CompleteRegistration: CustomFields;
+  CompleteRegistration: EventFields;
   StartTrial: Sale;
   AddPaymentInfo: PaymentInfo;
   AddShippingInfo: ShippingInfo;
@@ -132,8 +129,8 @@ export interface Events {
   Schedule: EventFields;
 }
 
-/** The fields of the event with that name: those of a pre-defined event, or any fields. */
-export type Fields<Name extends string> = Name extends keyof Events ? Events[Name] : CustomFields;
+/** The fields of the event with that name: those of a pre-defined event, or those that every event may have. */
+export type Fields<Name extends string> = Name extends keyof Events ? Events[Name] : EventFields;
 
 /** A category of consent, as Google Consent Mode names them. */
 export type Category = 'ad_storage' | 'analytics_storage' | 'ad_user_data' | 'ad_personalization';
@@ -149,6 +146,8 @@ export interface Options {
   consent?: boolean | Categories;
   /** Follows the calls of gtag('consent', …) on the page. */
   consentMode?: boolean;
+  /** The visitor's region, as AT or US-CA: with consentMode, the defaults for it count. */
+  region?: string;
   /** Treats a visitor whose browser sends Global Privacy Control as one without consent. */
   gpc?: 'respect';
   /** false: the page sends its page views itself. */
@@ -159,22 +158,32 @@ export interface Options {
   debug?: boolean;
 }
 
-export interface Mtag {
+/** The commands besides event, with their arguments. */
+export interface Commands {
   /** Installs the tag: the URL of its host with ?tagId=. */
-  (command: 'init', url: string, options: Options & ({ consent: boolean | Categories } | { consentMode: true })): void;
-  /** Sends an event; names are PascalCase. recorded is called when the service has recorded it. */
-  <Name extends string>(command: 'event', event: { type: Name } & Fields<Name>, recorded?: () => void): void;
-  <Name extends string>(command: 'event', name: Name, fields?: Fields<Name>, recorded?: () => void): void;
+  init: [url: string, options: Options & ({ consent: boolean | Categories } | { consentMode: true })];
   /** Links the visitor to identifiers. Backend events with these identifiers then get the same muid. */
-  (command: 'identify', identifiers: Identifiers): void;
+  identify: [identifiers: Identifiers];
   /** Tells the tag that the visitor has given or withdrawn consent: at all, or by category. */
-  (command: 'consent', given: boolean | Categories): void;
+  consent: [given: boolean | Categories];
   /** Adds fields to every later event. */
-  (command: 'set', fields: Record<string, unknown>): void;
+  set: [fields: object];
   /** Makes the next user of the browser another visitor: call it at logout. */
-  (command: 'reset'): void;
+  reset: [];
   /** Calls back with the visitor's muid, once there is consent. */
-  (command: 'muid', callback: (muid: string) => void): void;
+  muid: [callback: (muid: string) => void];
+}
+
+/** Fields of an event: its own as they are declared, and any others. */
+export type Checked<Given, Name extends string> = {
+  [Field in keyof Given]: Field extends keyof Fields<Name> ? Fields<Name>[Field] : unknown;
+};
+
+export interface Mtag {
+  <Command extends keyof Commands>(command: Command, ...rest: Commands[Command]): void;
+  /** Sends an event; names are PascalCase. recorded is called when the service has recorded it. */
+  <Name extends string, Given extends Checked<Given, Name>>(command: 'event', event: { type: Name } & Given, recorded?: () => void): void;
+  <Name extends string, Given extends Checked<Given, Name>>(command: 'event', name: Name, fields?: Given, recorded?: () => void): void;
 }
 
 declare global {

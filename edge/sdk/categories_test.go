@@ -1,0 +1,224 @@
+package sdk_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// The orders in which published consent platforms call Consent Mode when a visitor who has agreed opens a page. In each,
+// analytics_storage is granted in the end, and ad_storage as it says. Each order is another page of one shop.
+var platforms = []struct{ name, ads, calls string }{
+	{"a category at a time, ads first", "granted", `
+		gtag('consent', 'default', { ad_storage: 'denied', analytics_storage: 'denied' });
+		gtag('consent', 'update', { ad_storage: 'granted' });
+		gtag('consent', 'update', { analytics_storage: 'granted' });`},
+	{"Cookiebot's template: a default with wait_for_update, then all categories at once", "denied", `
+		gtag('set', 'ads_data_redaction', true); gtag('set', 'url_passthrough', false); gtag('set', 'developer_id.dMWZhNz', true);
+		gtag('consent', 'default', { ad_personalization: 'denied', ad_storage: 'denied', ad_user_data: 'denied', analytics_storage: 'denied',
+			functionality_storage: 'denied', personalization_storage: 'denied', security_storage: 'granted', wait_for_update: 500 });
+		gtag('consent', 'update', { ad_personalization: 'denied', ad_storage: 'denied', ad_user_data: 'denied', analytics_storage: 'granted',
+			functionality_storage: 'granted', personalization_storage: 'granted', security_storage: 'granted' });`},
+	{"OneTrust's: an update that repeats the defaults, then the choice", "granted", `
+		gtag('consent', 'default', { ad_storage: 'denied', analytics_storage: 'denied', region: ['AT', 'DE'], wait_for_update: 500 });
+		gtag('consent', 'default', { ad_storage: 'granted', analytics_storage: 'granted' });
+		gtag('consent', 'update', { functionality_storage: 'granted', security_storage: 'granted' });
+		gtag('consent', 'update', { ad_storage: 'granted', ad_user_data: 'granted', ad_personalization: 'granted', analytics_storage: 'granted' });`},
+	{"Usercentrics': a service at a time, and again", "granted", `
+		gtag('consent', 'default', { ad_storage: 'denied', ad_user_data: 'denied', ad_personalization: 'denied', analytics_storage: 'denied', wait_for_update: 500 });
+		gtag('consent', 'update', { ad_storage: 'granted', ad_user_data: 'granted', ad_personalization: 'granted' });
+		gtag('consent', 'update', { analytics_storage: 'granted' });
+		gtag('consent', 'update', { ad_user_data: 'granted' });`},
+}
+
+// A visitor who has agreed stays the same with all of them, page after page, and the tabs that are open go on.
+func TestTheOrdersOfConsentPlatforms(t *testing.T) {
+	w := newWorld(t)
+	open, tab := w.visit("/"), w.tab()
+	muid := w.want("PageView")[0].MUID
+	session := ""
+	for i, tt := range platforms {
+		path := fmt.Sprint("/platform", i)
+		w.page(path, gtag+w.initWith(`{ consentMode: true }`)+"<script>"+tt.calls+"</script>")
+		for round := range 2 {
+			tab.goTo(w.gate.url(shopHost) + path)
+			tab.do(`mtag('event', 'Here')`)
+			open.do(`mtag('event', 'There')`)
+			w.wait("the events of "+tt.name, func() bool { return len(w.at(path, true)) == 2*(round+1) })
+			for _, e := range w.at(path, true) {
+				id := fmt.Sprint(e.RawData["session_id"])
+				if session == "" {
+					session = id
+				}
+				if e.MUID != muid || id != session || consentOf(e)["ad_storage"] != tt.ads {
+					t.Errorf("%s, load %d: %s has muid %s (%s), session %s (%s), consent %v", tt.name, round, e.EventName, e.MUID, muid, id, session, consentOf(e))
+				}
+			}
+		}
+	}
+	w.wait("the events of the open tab", func() bool { return len(w.at("/", false)) == 2*len(platforms) })
+}
+
+// A call of one category says nothing about the others, in no order.
+func TestACategoryAloneWithdrawsNothing(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", w.initWith(`{ consent: true }`))
+	tab := w.visit("/")
+	muid := w.want("PageView")[0].MUID
+	tab.do(`mtag('consent', { ad_storage: 'denied' }); mtag('event', 'A')`)
+	tab.do(`mtag('consent', { ad_user_data: 'denied' }); mtag('event', 'B')`)
+	tab.do(`mtag('consent', { ad_storage: 'granted' }); mtag('event', 'C')`)
+	for _, e := range w.want("PageView", "A", "B", "C") {
+		if e.MUID != muid {
+			t.Errorf("%s is of another visitor", e.EventName)
+		}
+	}
+	tab.wantNothingStored()
+	tab.do(`mtag('consent', { analytics_storage: 'denied' })`)
+	tab.wantNoTrace()
+	tab.do(`mtag('consent', { ad_storage: 'granted' }); mtag('event', 'D')`)
+	tab.wantNoTrace()
+}
+
+// Who agrees again in one tab is heard in the others, with the categories.
+func TestOtherTabsHearOfAGrant(t *testing.T) {
+	w := newWorld(t)
+	first, second := w.visit("/"), w.visit("/")
+	w.want("PageView", "PageView")
+	first.wantNothingStored()
+	first.do(`mtag('consent', false)`)
+	second.wantNoTrace()
+	second.do(`mtag('event', 'Waits')`)
+	first.do(`mtag('consent', { analytics_storage: 'granted', ad_storage: 'denied' })`)
+	for _, e := range w.want("PageView", "PageView", "Waits") {
+		if e.EventName == "Waits" && consentOf(e)["ad_storage"] != "denied" {
+			t.Errorf("consent %v", consentOf(e))
+		}
+	}
+	second.wantNothingStored()
+	second.do(`mtag('consent', false)`)
+	first.wantNoTrace()
+}
+
+// Each case is what the page tells of the visitor's region, its defaults, and whether the tag may work at once.
+func TestDefaultsForRegions(t *testing.T) {
+	w := newWorld(t)
+	tab := w.tab()
+	const eu = `gtag('consent', 'default', { analytics_storage: 'denied', region: ['AT', 'DE'] });`
+	const all = `gtag('consent', 'default', { analytics_storage: 'granted' });`
+	for i, tt := range []struct {
+		region, calls string
+		granted       bool
+	}{
+		{`'AT'`, eu + all, false},
+		{`'AT'`, all + eu, false},
+		{`'AT-9'`, eu + all, false},
+		{`'US'`, eu + all, true},
+		{`'ATX'`, eu + all, true},
+		{`undefined`, eu + all, false},
+		{`undefined`, all + eu, false},
+		{`undefined`, all, true},
+		{`'US-CA'`, `gtag('consent', 'default', { analytics_storage: 'granted', region: ['US'] });
+			gtag('consent', 'default', { analytics_storage: 'denied', region: ['US-CA'] });`, false},
+		{`'us-ny'`, `gtag('consent', 'default', { analytics_storage: 'granted', region: ['US'] });
+			gtag('consent', 'default', { analytics_storage: 'denied', region: ['US-CA'] });`, true},
+		{`'AT'`, eu + all + `gtag('consent', 'update', { analytics_storage: 'granted' });`, true},
+		{`'AT'`, `gtag('consent', 'default', { analytics_storage: 'granted', wait_for_update: 60000 });`, false},
+		{`'AT'`, `gtag('consent', 'default', { analytics_storage: 'granted', wait_for_update: 50 });`, true},
+	} {
+		path := fmt.Sprint("/region", i)
+		w.page(path, gtag+"<script>"+tt.calls+"</script>"+w.initWith(`{ consentMode: true, region: `+tt.region+` }`))
+		tab.goTo(w.gate.url(shopHost) + path)
+		got := tab.get(`new Promise((resolve) => { mtag('muid', () => resolve(true)); setTimeout(resolve, 300, false) })`)
+		if got != fmt.Sprint(tt.granted) {
+			t.Errorf("case %d: region %s, %s: granted %s", i, tt.region, tt.calls, got)
+		}
+		if tt.granted {
+			w.wait("the page view", func() bool { return len(w.at(path, true)) == 1 })
+		}
+	}
+	tab.wantNothingStored()
+}
+
+// The base script gets the part that it needs by itself.
+func TestAPartThatThePageHasNotAskedFor(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: { analytics_storage: 'granted', ad_storage: 'denied' }, debug: true }", 1))
+	tab := w.visit("/?gclid=g1&x=1")
+	tab.do(`mtag('event', 'Search')`)
+	for _, e := range w.want("PageView", "Search") {
+		if consentOf(e)["ad_storage"] != "denied" || e.RawData["pageUrl"] != w.gate.url(shopHost)+"/?x=1" {
+			t.Errorf("%s: %v", e.EventName, e.RawData)
+		}
+	}
+}
+
+// Without ad_storage no click id is on the device or on the wire.
+func TestClickIDsNeedAdStorage(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", strings.Replace(w.snippetWith("attribution,options,outbound"), "{ consent: true }", "{ consent: { analytics_storage: 'granted', ad_storage: 'denied' } }", 1))
+	w.page("/ad", "", "Referrer-Policy", "unsafe-url")
+	w.gate.setFault(refuse(503))
+	tab := w.tab()
+	tab.goTo(w.gate.url(otherHost) + "/ad?gclid=SECRET&q=1")
+	tab.do(`location.href = '%s/?fbclid=SECRET&utm_source=letter&gclid=SECRET&gbraid=SECRET&x=1&gad_source=SECRET#top'`, w.gate.url(shopHost))
+	tab.waitFor("/")
+	tab.do(`
+		addEventListener('click', (event) => event.preventDefault());
+		history.pushState({}, '', '/next?wbraid=SECRET&y=1&ttclid=SECRET');
+		mtag('event', 'Own', { gclid: 'SECRET', ScCid: 'SECRET', page: { link: 'https://a.example/?msclkid=SECRET' }, fbc: 'SECRET',
+			nested: '/go?u=https%%3A%%2F%%2Fa.example%%2F%%3Fgclid%%3DSECRET%%26z%%3D1&li_fat_id=SECRET', first_gclid: 'SECRET' });
+		document.body.innerHTML = '<a href="https://www.other.test/?epik=SECRET&v=1&rdt_cid=SECRET&irclickid=SECRET">x</a>';
+		document.querySelector('a').click();
+	`)
+	w.wait("a second try", func() bool { return len(w.gate.seen()) > 1 })
+	device := func() string { return tab.get(`JSON.stringify(localStorage) + document.cookie`) }
+	if got := device(); strings.Contains(got, "SECRET") || !strings.Contains(got, "Own") {
+		t.Errorf("on the device: %s", got)
+	}
+	w.gate.setFault(nil)
+	tab.do(`dispatchEvent(new Event('online'))`)
+	events := map[string]event{}
+	for _, e := range w.want("PageView", "PageView", "Own", "Click") {
+		events[e.EventName+fmt.Sprint(e.RawData["pageUrl"])] = e
+	}
+	tab.wantNothingStored()
+	shop := w.gate.url(shopHost)
+	for _, tt := range []struct{ event, field, want string }{
+		{"PageView" + shop + "/?utm_source=letter&x=1#top", "referrer", w.gate.url(otherHost) + "/ad?q=1"},
+		{"PageView" + shop + "/?utm_source=letter&x=1#top", "utm_source", "letter"},
+		{"PageView" + shop + "/next?y=1", "referrer", shop + "/?utm_source=letter&x=1#top"},
+		{"Own" + shop + "/next?y=1", "nested", "/go?u=https%3A%2F%2Fa.example%2F%26z%3D1"},
+		{"Click" + shop + "/next?y=1", "link_url", "https://www.other.test/?v=1"},
+	} {
+		if got := events[tt.event].RawData[tt.field]; got != tt.want {
+			t.Errorf("%s: %s is %v, want %s", tt.event, tt.field, got, tt.want)
+		}
+	}
+	for _, r := range w.gate.seen() {
+		if strings.Contains(r.body+r.query, "SECRET") {
+			t.Errorf("on the wire: %s", r.body)
+		}
+	}
+
+	// What was stored with ad_storage loses its click ids when that is denied.
+	tab.do(`mtag('consent', { ad_storage: 'granted' })`)
+	w.gate.setFault(refuse(503))
+	tab.do(`mtag('event', 'Later', { gclid: 'SECRET' })`)
+	if got := device(); !strings.Contains(got, "SECRET") {
+		t.Fatalf("with ad_storage there is none: %s", got)
+	}
+	tab.do(`mtag('consent', { ad_storage: 'denied' })`)
+	if got := device(); strings.Contains(got, "SECRET") || !strings.Contains(got, "Later") {
+		t.Errorf("on the device: %s", got)
+	}
+	before := len(w.gate.seen())
+	w.gate.setFault(nil)
+	tab.do(`dispatchEvent(new Event('online'))`)
+	tab.wantNothingStored()
+	for _, r := range w.gate.seen()[before:] {
+		if strings.Contains(r.body, "SECRET") {
+			t.Errorf("on the wire: %s", r.body)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package sdk_test
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// at returns the events of the pages at a path, without page views unless views is set.
+func (w *world) at(path string, views bool) (events []event) {
+	w.Helper()
+	for _, e := range w.events() {
+		page, err := url.Parse(fmt.Sprint(e.RawData["pageUrl"]))
+		if err != nil {
+			w.Fatal(err)
+		}
+		if page.Path == path && (views || e.EventName != "PageView") {
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+// The pages of these tests have broken what the tag needs. One profile visits all.
+func TestPagesThatBreakTheTagsTools(t *testing.T) {
+	const events = 50
+	w := newWorld(t)
+	tab := w.tab()
+	for i, tt := range []struct{ name, before string }{
+		{"fetch throws", `window.fetch = () => { throw new Error('blocked') }`},
+		{"fetch is gone", `delete window.fetch; window.fetch = undefined`},
+		{"fetch answers no Response", `window.fetch = async () => ({ ok: true })`},
+		{"fetch rejects", `window.fetch = () => Promise.reject(new TypeError('blocked'))`},
+		{"there is no AbortController", `window.AbortController = undefined`},
+		{"sendBeacon throws", `navigator.sendBeacon = () => { throw new Error('blocked') }`},
+		{"setTimeout does nothing", `window.setTimeout = () => {}`},
+		{"setTimeout throws", `window.setTimeout = () => { throw new Error('on purpose') }`},
+		{"setTimeout calls at once", `window.setTimeout = (f) => f()`},
+		{"XMLHttpRequest is gone", `window.XMLHttpRequest = undefined`},
+		{"Array.prototype is frozen", `Object.freeze(Array.prototype)`},
+		{"Math.random is constant", `Math.random = () => 0.5`},
+		{"the title throws", `Object.defineProperty(document, 'title', { get() { throw new Error('on purpose') } })`},
+	} {
+		path := fmt.Sprint("/broken", i)
+		w.page(path, "<script>"+tt.before+"</script>"+w.snippet(true))
+		tab.goTo(w.gate.url(shopHost) + path)
+		tab.do(`for (let i = 0; i < %d; i++) mtag('event', 'Broken', { n: i })`, events)
+		recorded := map[any]bool{}
+		w.wait(tt.name, func() bool {
+			for _, e := range w.at(path, false) {
+				recorded[e.RawData["n"]] = true
+			}
+			return len(recorded) == events
+		})
+		if n := len(w.at(path, true)); n != events+1 {
+			t.Errorf("%s: %d events are recorded, want %d and a page view", tt.name, n, events)
+		}
+	}
+	// An outage, and no timer that ends it: the next event does.
+	w.page("/timer", "<script>window.setTimeout = () => {}</script>"+w.snippet(true))
+	w.gate.setFault(refuse(503))
+	before := len(w.gate.seen())
+	tab.goTo(w.gate.url(shopHost) + "/timer")
+	w.wait("a refusal", func() bool { return len(w.gate.seen()) > before && w.gate.seen()[before].status == 503 })
+	w.gate.setFault(nil)
+	w.wait("the page view", func() bool {
+		tab.do(`mtag('event', 'Next')`)
+		views := w.at("/timer", true)
+		return len(views) > 1 && views[0].EventName == "PageView"
+	})
+}
+
+// An unload handler runs after pagehide.
+func TestAnUnloadHandler(t *testing.T) {
+	w := newWorld(t)
+	w.page("/next", "")
+	w.page("/", w.snippet(true)+`<script>addEventListener('unload', () => mtag('event', 'Unloading'))</script>`)
+	tab := w.visit("/")
+	w.want("PageView")
+	tab.wantNothingStored()
+	tab.goTo(w.gate.url(shopHost) + "/next")
+	if tab.get(stored) != "1" && names(w.events()) == "PageView" {
+		t.Errorf("neither stored nor sent; console: %q", tab.lines())
+	}
+	w.want("PageView", "Unloading")
+}
+
+// The device's clock is put right while the tag host is away. An event's age is what has elapsed.
+func TestAClockThatIsPutRightDuringAnOutage(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>
+		window.ahead = -10 * 864e5;
+		Date.now = ((now) => () => now() + ahead)(Date.now);
+	</script>`+w.snippet(true))
+	w.gate.setFault(refuse(503))
+	tab := w.visit("/")
+	tab.do(`for (let i = 0; i < 5; i++) mtag('event', 'Early')`)
+	w.wait("a refusal", func() bool { return len(w.gate.seen()) > 0 && w.gate.seen()[0].status == 503 })
+	tab.do(`ahead = 0`)
+	w.gate.setFault(nil)
+	tab.do(`dispatchEvent(new Event('online'))`)
+	w.want(append(repeat(5, "Early"), "PageView")...)
+	tab.wantNothingStored()
+}
+
+// What identifies a person is in the requests, but never in clear on the device, whatever its field is called.
+func TestEmailsUnderOtherNamesAreNotStored(t *testing.T) {
+	w := newWorld(t)
+	w.gate.setFault(refuse(503))
+	tab := w.visit("/")
+	for _, fields := range []string{
+		`{ user_email: 'ann@example.com' }`, `{ Email: 'ann@example.com' }`, `{ eMail: 'ann@example.com' }`, `{ mailAddress: 'ann' }`,
+		`{ note: 'write to\nann@example.com please' }`, `{ note: '"ann@example.com"' }`, `{ list: ['x', 'ann.b+c@mail.example.com'] }`,
+		`{ link: '/thanks?to=ann%40example.com&x=1' }`, `{ customer: { contact: { phone_number: '+4312345' } } }`, `{ Telephone: 4312345 }`,
+		`{ mobile: '4312345' }`, `{ traits: 'mailto:ann@example.com' }`,
+	} {
+		tab.do(`mtag('event', 'Personal', Object.assign(%s, { value: 89 }))`, fields)
+	}
+	tab.do(`history.pushState({}, '', '/account?email=ann@example.com&tab=2'); mtag('event', 'Last', { value: 89 })`)
+	kept := tab.get(`JSON.stringify(localStorage)`)
+	if strings.Contains(kept, "ann") || strings.Contains(kept, "12345") || strings.Count(kept, "89") < 13 || !strings.Contains(kept, "please") {
+		t.Errorf("stored: %s", kept)
+	}
+	w.gate.setFault(nil)
+	tab.do(`dispatchEvent(new Event('online'))`)
+	tab.wantNothingStored()
+	all := ""
+	for _, e := range w.want(append(repeat(12, "Personal"), "PageView", "PageView", "Last")...) {
+		all += fmt.Sprint(e.RawData)
+	}
+	if strings.Count(all, "ann") < 10 || strings.Count(all, "12345") != 3 {
+		t.Errorf("recorded: %s", all)
+	}
+}

@@ -42,9 +42,6 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := e.follower.leaving.Load().err(); err != nil {
-		return err
-	}
 	caller := ctx
 	ctx, cancel := context.WithTimeout(caller, changeTimeout)
 	defer cancel()
@@ -119,12 +116,8 @@ func (c *change) begin() error {
 	if _, err := c.tx.Exec(c.ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
 		return err
 	}
-	var leaving *string
-	if err := c.tx.QueryRow(c.ctx, "SELECT clock_timestamp(), coalesce(max(seq), 0), "+leavingRow+" FROM change").Scan(&c.now, &c.last, &leaving); err != nil {
+	if err := c.tx.QueryRow(c.ctx, "SELECT clock_timestamp(), coalesce(max(seq), 0) FROM change").Scan(&c.now, &c.last); err != nil {
 		return err
-	}
-	if leaving != nil && *leaving != "" {
-		return errMovedAway
 	}
 	if c.now = c.now.UTC(); c.e.now != nil {
 		c.now = c.e.now().UTC()

@@ -30,7 +30,6 @@ type follower struct {
 	directory *store.Directory
 	asked     atomic.Pointer[time.Time] // when the last question was put that has an answer
 	lost      atomic.Bool               // entries were missed
-	leaving   atomic.Pointer[leaving]   // the data moves to another store, or has moved; nil: it does not
 	waits     atomic.Bool               // the last question was answered, but a commit after it still waits for the standbys
 
 	flushes int64 // the number of the last flush that was seen; only follow uses it
@@ -128,7 +127,6 @@ type update struct {
 	after   int64   // the number of the last entry that the node has applied
 	entries []entry // all after it
 	seen    snapshot
-	leaving *string // leavingRow
 }
 
 // read reads what follows the entry with the number after.
@@ -137,7 +135,7 @@ func (u *update) read(ctx context.Context, tx pgx.Tx, after int64) (err error) {
 	if u.entries, err = readEntries(ctx, tx, after); err != nil {
 		return err
 	}
-	return u.seen.scan(tx.QueryRow(ctx, readSnapshot+", "+leavingRow), &u.leaving)
+	return u.seen.scan(tx.QueryRow(ctx, readSnapshot))
 }
 
 // readEntries reads the entries after a number.
@@ -340,10 +338,6 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 	if err != nil {
 		return 0, notOnStandbys(err)
 	}
-	e.follower.noteLeaving(u.leaving)
-	if to := e.follower.leaving.Load(); to != nil && to.moved {
-		return 0, to.ready() // not errMissed: the move has left out a number on purpose
-	}
 	if err := e.follower.applyUpdate(&u); err != nil {
 		return 0, err
 	}
@@ -382,9 +376,6 @@ func (e *engine) followOnce(ctx context.Context) error {
 
 // Ready implements store.Engine.
 func (e *engine) Ready() error {
-	if err := e.follower.leaving.Load().ready(); err != nil {
-		return err
-	}
 	if e.follower.lost.Load() {
 		return errMissed
 	}

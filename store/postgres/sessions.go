@@ -203,7 +203,7 @@ func (c *change) addSession(s store.Session) error {
 // noteSeen stores when sessions were last used here.
 func (e *engine) noteSeen(ctx context.Context) error {
 	seen := e.Directory().SeenSessions()
-	if len(seen) == 0 || e.follower.leaving.Load().err() != nil { // sessions do not move
+	if len(seen) == 0 {
 		return nil
 	}
 	return e.change(ctx, func(c *change) error {

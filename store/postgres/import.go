@@ -13,99 +13,40 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
-	"mtagd/store/move"
+	"mtagd/store/migrate"
 )
 
-var _ move.Target = (*Database)(nil)
-
-// Begin implements move.Target.
-func (d *Database) Begin(ctx context.Context, source string) (at uint64, err error) {
+// Begin implements migrate.Target.
+func (d *Database) Begin(ctx context.Context) error {
 	d.counted = false
-	err = pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
 			return err
 		}
-		filling, err := currentMove(ctx, tx)
-		switch {
-		case err != nil:
-			return err
-		case filling != nil && filling.source != source:
-			return fmt.Errorf("%s is being filled from another store. To fill it from this one, drop and create the database", d.Name())
-		case filling != nil:
-			at = uint64(filling.at)
-			// Links are copied whole again: some of those that are here may have been removed in the source.
-			if _, err := tx.Exec(ctx, "TRUNCATE link, held_link, linked_muid, dedup"); err != nil {
-				return err
-			}
-			_, err := tx.Exec(ctx, "UPDATE move SET ready = false WHERE direction = 'in'")
+		var unfinished, used bool
+		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM move WHERE direction = 'in'),
+			EXISTS (SELECT FROM partner) OR EXISTS (SELECT FROM audit) OR EXISTS (SELECT FROM usage) OR EXISTS (SELECT FROM tally)`).Scan(&unfinished, &used); err != nil {
 			return err
 		}
-		to, at, moved, err := movedTo(ctx, tx)
-		switch {
-		case err != nil:
-			return err
-		case moved && to.ID == "":
-			return fmt.Errorf("the data of %s has moved to %s, on %s, with an earlier version of mtagd, which has not noted the id of that store. "+
-				"To fill it again, drop and create the database", d.Name(), to.Name, store.FormatTime(at))
-		case moved && to.ID != source:
-			return fmt.Errorf("the data of %s has moved to %s, on %s: only the data of that store replaces what is left here. "+
-				"To fill it from another one all the same, drop and create the database", d.Name(), to.Name, store.FormatTime(at))
-		case moved:
-			return d.reuse(ctx, tx, source)
-		}
-		var used bool
-		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM partner) OR EXISTS (SELECT 1 FROM audit) OR EXISTS (SELECT 1 FROM usage) OR EXISTS (SELECT 1 FROM tally)").Scan(&used); err != nil {
-			return err
-		}
-		if used {
+		if used && !unfinished {
 			return fmt.Errorf("%s is not empty: data can only be moved into a new database", d.Name())
 		}
-		_, err = tx.Exec(ctx, "INSERT INTO move (direction, peer, at, ready) VALUES ('in', $1, 0, false)", source)
-		return err
-	})
-	return at, err
-}
-
-// reuse empties a database whose data has moved out, and begins to fill it again from the store that has the data now.
-func (d *Database) reuse(ctx context.Context, tx pgx.Tx, source string) error {
-	for _, sql := range []string{"DELETE FROM move WHERE direction = 'out'", "ALTER TABLE flush DISABLE TRIGGER moved", "TRUNCATE flush"} {
-		if _, err := tx.Exec(ctx, sql); err != nil {
-			return err
+		for _, table := range filledTables {
+			if _, err := tx.Exec(ctx, "TRUNCATE "+table); err != nil {
+				return err
+			}
 		}
-	}
-	if _, err := tx.Exec(ctx, "INSERT INTO move (direction, peer, at, ready) VALUES ('in', $1, 0, false)", source); err != nil {
-		return err
-	}
-	return d.empty(ctx, tx)
-}
-
-// movedTables are the tables that a move fills before its end. A fold locks the tally first, and so does the move that empties them.
-var movedTables = []string{"tally", "event", "link", "held_link", "linked_muid", "dedup", "counter", "usage", "audit"}
-
-// Clear implements move.Target.
-func (d *Database) Clear(ctx context.Context) error {
-	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
-		d.counted = false
-		if err := d.empty(ctx, tx); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, "UPDATE move SET at = 0, ready = false WHERE direction = 'in'")
+		_, err := tx.Exec(ctx, `INSERT INTO move (direction, peer, at, ready) VALUES ('in', $1, 0, false)
+			ON CONFLICT (direction) DO UPDATE SET peer = excluded.peer, ready = false`, d.run.String())
 		return err
 	})
 }
 
-// empty removes what a move fills before its end.
-func (d *Database) empty(ctx context.Context, tx pgx.Tx) error {
-	for _, table := range movedTables {
-		if _, err := tx.Exec(ctx, "TRUNCATE "+table); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// filledTables are the tables that are filled before the control data. A fold locks the tally first, and so does Begin.
+var filledTables = []string{"tally", "event", "link", "held_link", "linked_muid", "dedup", "counter", "usage", "audit"}
 
-// Add implements move.Target.
-func (d *Database) Add(ctx context.Context, b *move.Batch) error {
+// Add implements migrate.Target.
+func (d *Database) Add(ctx context.Context, b *migrate.Batch) error {
 	tallies := tallies{}
 	for i := range b.Events {
 		e := &b.Events[i]
@@ -128,7 +69,7 @@ func (d *Database) Add(ctx context.Context, b *move.Batch) error {
 				return err
 			}
 		}
-		return d.note(ctx, tx, "UPDATE move SET at = $1 WHERE direction = 'in'", int64(b.UpTo))
+		return d.note(ctx, tx, int64(b.UpTo), false)
 	})
 }
 
@@ -141,9 +82,11 @@ var countMoved = `WITH minute AS MATERIALIZED (
 	FROM minute, (VALUES (0, 1), (1, 60), (2, 1440), (3, 0)) AS l(level, size), LATERAL (VALUES (minute.name), ('')) AS v(name)
 	GROUP BY 2, 3, 4, 5, 6`
 
-// Index implements move.Target. To make the counters of all events at once takes a fraction of adding to them with each portion. Those that
-// an earlier call has made are made again.
+// Index implements migrate.Target. To make the counters of all events at once takes a fraction of adding to them with each portion.
 func (d *Database) Index(ctx context.Context) error {
+	if d.counted {
+		return nil
+	}
 	merchants, err := listMerchants(ctx, d.e.pool, "SELECT merchant FROM usage ORDER BY merchant")
 	if err != nil {
 		return err
@@ -172,23 +115,23 @@ func (d *Database) Index(ctx context.Context) error {
 // errNotBegun is for a database that somebody has changed meanwhile.
 var errNotBegun = errors.New("the database is not being filled any more")
 
-// note changes the row of the move.
-func (d *Database) note(ctx context.Context, tx pgx.Tx, sql string, args ...any) error {
-	done, err := tx.Exec(ctx, sql, args...)
+// note notes how far the import is.
+func (d *Database) note(ctx context.Context, tx pgx.Tx, upTo int64, ready bool) error {
+	done, err := tx.Exec(ctx, "UPDATE move SET at = $1, ready = $2 WHERE direction = 'in' AND peer = $3", upTo, ready, d.run.String())
 	if err == nil && done.RowsAffected() != 1 {
 		err = errNotBegun
 	}
 	return err
 }
 
-// AddKeys implements move.Target.
-func (d *Database) AddKeys(ctx context.Context, keys []move.Key) error {
+// AddKeys implements migrate.Target.
+func (d *Database) AddKeys(ctx context.Context, keys []migrate.Key) error {
 	var ids struct {
 		merchants []uuid.UUID
 		keys      [][]byte
 	}
 	var seen []int64
-	slices.SortFunc(keys, func(a, b move.Key) int {
+	slices.SortFunc(keys, func(a, b migrate.Key) int {
 		return cmp.Or(slices.Compare(a.Merchant[:], b.Merchant[:]), slices.Compare(a.Key, b.Key))
 	})
 	f := newFlush(uuid.Nil, nil)
@@ -216,13 +159,7 @@ func (d *Database) AddKeys(ctx context.Context, keys []move.Key) error {
 	})
 }
 
-// LastAudit implements move.Target.
-func (d *Database) LastAudit(ctx context.Context) (last store.AuditID, err error) {
-	err = d.e.pool.QueryRow(ctx, "SELECT coalesce(max(id), 0) FROM audit").Scan(&last)
-	return last, err
-}
-
-// AddAudit implements move.Target.
+// AddAudit implements migrate.Target.
 func (d *Database) AddAudit(ctx context.Context, entries []store.AuditEntry) error {
 	_, err := d.e.pool.CopyFrom(ctx, pgx.Identifier{"audit"}, []string{"id", "at", "partner", "record"},
 		pgx.CopyFromSlice(len(entries), func(i int) ([]any, error) {
@@ -237,8 +174,8 @@ func (d *Database) AddAudit(ctx context.Context, entries []store.AuditEntry) err
 	return err
 }
 
-// SetControl implements move.Target. It writes as changes do, but for what nodes need to know of a change: there are none.
-func (d *Database) SetControl(ctx context.Context, control *move.Control) error {
+// SetControl implements migrate.Target. It writes as changes do, but for what nodes need to know of a change: there are none.
+func (d *Database) SetControl(ctx context.Context, control *migrate.Control) error {
 	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
 		c := &change{e: d.e, ctx: ctx, tx: tx, id: uuid.New()}
 		for _, table := range []string{"suppressed", "erasure", "removal", "expiry", "reply", "claim", "tag", "merchant", "api_key", "session", "partner", "file"} {
@@ -302,25 +239,20 @@ func (d *Database) SetControl(ctx context.Context, control *move.Control) error 
 	})
 }
 
-// Ready implements move.Target.
-func (d *Database) Ready(ctx context.Context, upTo uint64) (to move.Place, err error) {
+// Ready implements migrate.Successor.
+func (d *Database) Ready(ctx context.Context, upTo uint64) (to migrate.Place, err error) {
 	if to, err = d.Place(ctx); err != nil {
 		return to, err
 	}
 	return to, pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
-		if err := d.note(ctx, tx, "UPDATE move SET ready = true WHERE direction = 'in' AND at = $1", int64(upTo)); err != nil {
-			return err
-		}
-		// Events of merchants that were deleted while nobody copied.
-		if _, err := tx.Exec(ctx, `INSERT INTO removal (merchant, partner, at) SELECT merchant, $1, clock_timestamp() FROM usage
-			WHERE merchant NOT IN (SELECT id FROM merchant) ON CONFLICT DO NOTHING`, uuid.Nil); err != nil {
+		if err := d.note(ctx, tx, int64(upTo), true); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, "SELECT setval('receipt', greatest(last_value, $1)) FROM receipt", int64(upTo)); err != nil {
 			return err
 		}
-		// The last flush, so that feeds end there. An earlier move that was cut off may have left one: feeds would take it that all
-		// flushes since then are there.
+		// The last flush, so that feeds end there. A run that was cut off may have left one: feeds would take it that all flushes since then
+		// are there.
 		if _, err := tx.Exec(ctx, "DELETE FROM flush"); err != nil {
 			return err
 		}
@@ -331,15 +263,16 @@ func (d *Database) Ready(ctx context.Context, upTo uint64) (to move.Place, err e
 	})
 }
 
-// Finish implements move.Target.
+// Finish implements migrate.Successor.
 func (d *Database) Finish(ctx context.Context) error {
 	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
 		done, err := tx.Exec(ctx, "DELETE FROM move WHERE direction = 'in' AND ready")
 		if err != nil || done.RowsAffected() == 1 {
 			return err
 		}
-		filling, err := currentMove(ctx, tx)
-		if filling != nil {
+		var filling bool
+		err = tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM move WHERE direction = 'in')").Scan(&filling)
+		if filling {
 			err = fmt.Errorf("%s does not have everything yet", d.Name())
 		}
 		return err

@@ -1,22 +1,19 @@
 package control
 
 import (
-	"context"
-	"errors"
 	"maps"
-	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
 	"mtagd/store/local/boltfile"
-	"mtagd/store/move"
+	"mtagd/store/migrate"
 )
 
-// Import replaces all control data in one transaction, except the audit log and the directory's id. It reads what it has written again,
-// and checks it.
-func (d *Data) Import(c *move.Control) error {
+// Import fills new control data, which has nothing but the audit log and the directory's id, in one transaction. It reads what it has
+// written again, and checks it.
+func (d *Data) Import(c *migrate.Control) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	writes, err := writesOf(c, d.state.id)
@@ -24,23 +21,7 @@ func (d *Data) Import(c *move.Control) error {
 		return err
 	}
 	next := maps.Clone(d.sums)
-	if err := d.edit(func(tx *bolt.Tx) error {
-		var old []write
-		for _, bucket := range buckets {
-			if bucket == inLog {
-				continue
-			}
-			if err := tx.Bucket([]byte(bucket)).ForEach(func(key, _ []byte) error {
-				if isSummed(bucket, string(key)) {
-					old = append(old, write{bucket, string(key), nil})
-				}
-				return nil
-			}); err != nil {
-				return err
-			}
-		}
-		return storeAll(tx, next, append(old, writes...))
-	}); err != nil {
+	if err := d.edit(func(tx *bolt.Tx) error { return storeAll(tx, next, writes) }); err != nil {
 		return err
 	}
 	if err := d.db.Close(); err != nil {
@@ -50,7 +31,7 @@ func (d *Data) Import(c *move.Control) error {
 }
 
 // writesOf returns the records of control data, for the directory with this id.
-func writesOf(c *move.Control, id string) ([]write, error) {
+func writesOf(c *migrate.Control, id string) ([]write, error) {
 	s := newState()
 	s.retention, s.id = c.Retention, id
 	var used []write
@@ -118,30 +99,7 @@ func (d *Data) AddEntries(entries []store.AuditEntry) error {
 	return nil
 }
 
-// LastEntry returns the number of the last entry of the audit log; 0 when there is none.
-func (d *Data) LastEntry() store.AuditID {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return d.state.lastEntry
-}
-
 // edit makes a change on disk that is no change of a running service: after an error, the file must be opened again.
 func (d *Data) edit(change func(tx *bolt.Tx) error) error {
 	return boltfile.CatchDamage(fileName, func() error { return d.db.Update(change) })
-}
-
-// RemoveUnknown notes that the events of merchants that are unknown are still to be removed, unless that is noted already.
-func (d *Data) RemoveUnknown(ctx context.Context, merchants []store.MerchantID) error {
-	return d.update(ctx, func(c *change) error {
-		var errs []error
-		for _, id := range slices.Sorted(slices.Values(merchants)) {
-			_, known := d.state.merchants[id]
-			_, removed := d.state.removals[id]
-			if known || removed {
-				continue
-			}
-			errs = append(errs, c.putRemoval(store.Removal{Kind: store.OfDeletion, Merchant: id, At: d.now().UTC(), State: store.ErasurePending}))
-		}
-		return errors.Join(errs...)
-	})
 }

@@ -13,20 +13,20 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/boltfile"
-	"mtagd/store/move"
+	"mtagd/store/migrate"
 )
 
 // Export returns all control data but sessions and the audit log. Damaged records, and what belongs to them, are left out.
-func (d *Data) Export() *move.Control {
+func (d *Data) Export() *migrate.Control {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	s := d.state
-	c := &move.Control{Retention: s.retention, Partners: sorted(s.partners), Tags: sorted(s.tags), Removals: sorted(s.removals), Erasures: sorted(s.erasures)}
+	c := &migrate.Control{Retention: s.retention, Partners: sorted(s.partners), Tags: sorted(s.tags), Removals: sorted(s.removals), Erasures: sorted(s.erasures)}
 	for i := range c.Tags {
 		c.Tags[i].Host, c.Tags[i].ClaimLost = "", false
 	}
 	for _, k := range sorted(s.keys) {
-		issued := move.Issued{Key: k}
+		issued := migrate.Issued{Key: k}
 		if at := d.dir.LastUse(k.ID); !at.IsZero() {
 			issued.LastUse = at.UnixMicro()
 		}
@@ -34,20 +34,20 @@ func (d *Data) Export() *move.Control {
 		c.Keys = append(c.Keys, issued)
 	}
 	for _, m := range sorted(s.merchants) {
-		c.Merchants = append(c.Merchants, move.Merchant{Merchant: m.Merchant, Ordinal: m.Ordinal})
+		c.Merchants = append(c.Merchants, migrate.Merchant{Merchant: m.Merchant, Ordinal: m.Ordinal})
 	}
 	for _, domain := range slices.Sorted(maps.Keys(s.domains)) {
-		c.Claims = append(c.Claims, move.Claim{Domain: domain, Tag: s.domains[domain]})
+		c.Claims = append(c.Claims, migrate.Claim{Domain: domain, Tag: s.domains[domain]})
 	}
 	for _, r := range sorted(s.replies) {
-		c.Replies = append(c.Replies, move.Reply(r))
+		c.Replies = append(c.Replies, migrate.Reply(r))
 	}
 	for _, m := range slices.Sorted(maps.Keys(s.suppressed)) {
 		for k, by := range s.suppressed[m] {
-			c.Suppressed = append(c.Suppressed, move.Suppressed{Merchant: m, Key: k, Erasure: by})
+			c.Suppressed = append(c.Suppressed, migrate.Suppressed{Merchant: m, Key: k, Erasure: by})
 		}
 	}
-	slices.SortFunc(c.Suppressed, func(a, b move.Suppressed) int {
+	slices.SortFunc(c.Suppressed, func(a, b migrate.Suppressed) int {
 		return cmp.Or(cmp.Compare(a.Merchant, b.Merchant), slices.Compare(a.Key[:], b.Key[:]))
 	})
 	return c

@@ -1,4 +1,4 @@
-package move
+package migrate
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Data is an engine's data as a move reads it, on both sides.
+// Data is what a store has, as it is read in the source, and again in the target.
 type Data interface {
 	// Events passes the events that were received after one moment and up to another (µs since 1970). A source passes them in the
 	// order of receipt. Events of merchants that were deleted may be left out. An event is valid until use returns.
@@ -20,26 +20,26 @@ type Data interface {
 	Control(ctx context.Context) (*Control, error)
 	// Audit passes the entries of the audit log after one, the oldest first.
 	Audit(ctx context.Context, after store.AuditID, use func(*store.AuditEntry) error) error
+	// Usage returns how many events merchants have, from another place than Events reads.
+	Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error)
 }
 
-// Source is an engine whose data moves.
+// Source is a store that is copied.
 type Source interface {
 	Data
 
-	// ID returns what tells this store from all others.
-	ID(ctx context.Context) (string, error)
-	// Hold keeps the engine from removing events until release is called. held ends with ctx. It also ends when the hold is lost, so
-	// that the engine may remove events again; then context.Cause(held) says so.
-	Hold(ctx context.Context) (held context.Context, release func(), err error)
-	// PassesAllLinks reports whether each call of Keys passes all links, and the event_ids of the last minutes again. Otherwise a call
-	// passes only what was written since the given moment.
-	PassesAllLinks() bool
 	// Last returns when the last event on disk was received (µs since 1970); 0 when there is none.
 	Last(ctx context.Context) (uint64, error)
-	// Usage returns how many events merchants have, from another place than Events reads. It is asked while the source is frozen.
-	Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error)
-	// Freeze makes the engine refuse events and changes of control data with KindUnavailable, and returns when those that it
-	// accepted before are on disk. When the process ends, the engine goes on.
+}
+
+// Live is a source that serves while it is copied.
+type Live interface {
+	Source
+
+	// Hold keeps the store from removing events until release is called.
+	Hold() (release func())
+	// Freeze makes the store refuse events and changes of control data with KindUnavailable, and returns when those that it
+	// accepted before are on disk. When the process ends, the store goes on.
 	Freeze(ctx context.Context) (Frozen, error)
 }
 
@@ -51,10 +51,10 @@ type Frozen interface {
 	Release()
 }
 
-// Place says which store is the target of a move. A source that has moved keeps it.
+// Place says which store has the data of a source that has moved.
 type Place struct {
-	Name string // for people, without secrets. It changes when a store is mounted elsewhere, or reached through another host
-	ID   string // what Source.ID returns when the target moves on later; "" if an earlier version noted the move
+	Name string // for people, without secrets. It changes when a store is reached through another host
+	ID   string // "" if an earlier version noted the move
 }
 
 // Is reports whether p, which a source has kept, is the same store as other.
@@ -65,28 +65,28 @@ func (p Place) Is(other Place) bool {
 	return p.ID == other.ID
 }
 
-// Target is a store that is being filled. Nobody can open it until Finish.
+// Target is a store that is being filled. Nobody else can open it before everything is there and was compared.
 type Target interface {
 	Data
 
-	// Begin prepares the target for the data of a source. It returns how far an earlier move of the same source has got, as
-	// Add has noted it: 0 when the target is new. It fails when the target has other data. What is left of data that has moved
-	// out of the target is replaced if the source has that data now, and is other data if another store has it.
-	Begin(ctx context.Context, source string) (at uint64, err error)
-	// Clear removes everything that was added.
-	Clear(ctx context.Context) error
-	// Add adds events, and notes how far the move is. Both are on disk when it returns, or neither is.
+	// Begin prepares the target. It removes what a run has left that was cut off, and fails when there is other data.
+	Begin(ctx context.Context) error
+	// Add adds events.
 	Add(ctx context.Context, b *Batch) error
-	// Index prepares all events so far for reading. It is called once, before the source is frozen; what Add adds after it is prepared
-	// at once.
-	Index(ctx context.Context) error
 	// AddKeys adds links and remembered event_ids, or replaces them.
 	AddKeys(ctx context.Context, keys []Key) error
-	// LastAudit returns the last entry that AddAudit has added; 0 when there is none. AddAudit adds entries after it.
-	LastAudit(ctx context.Context) (store.AuditID, error)
+	// AddAudit adds entries at the end of the audit log.
 	AddAudit(ctx context.Context, entries []store.AuditEntry) error
 	// SetControl replaces the control data.
 	SetControl(ctx context.Context, c *Control) error
+	// Index makes what was added ready to be read. Only a Successor takes more after it.
+	Index(ctx context.Context) error
+}
+
+// Successor is a target that takes over from a live source.
+type Successor interface {
+	Target
+
 	// Ready notes that everything is there, with the events up to a moment, and returns which store the target is.
 	Ready(ctx context.Context, upTo uint64) (Place, error)
 	// Finish lets the target be opened, once it is ready. It does nothing when the target is open already.
@@ -137,12 +137,12 @@ type Key struct {
 }
 
 // kind tells links with other sources, and former ones, apart.
-func (k *Key) kind() []byte {
+func (k *Key) kind() byte {
 	kind := byte(k.Source) << 1
 	if k.Former {
 		kind |= 1
 	}
-	return []byte{kind}
+	return kind
 }
 
 // Link returns the link that k is.
@@ -212,5 +212,5 @@ type Reply struct {
 type Suppressed struct {
 	Merchant store.MerchantID
 	Key      store.IdentityKey
-	Erasure  store.ErasureID
+	Erasure  store.ErasureID `json:"-"` // only the embedded engine has it
 }

@@ -36,7 +36,6 @@ type directory struct {
 	control *control.Data
 	archive *archive.Archive
 	keys    *journal.Writer
-	upTo    uint64 // the last receipt
 	version uint64 // of the last keys
 }
 
@@ -56,16 +55,15 @@ func (d *directory) Begin(context.Context) (err error) {
 }
 
 // Add implements migrate.Target.
-func (d *directory) Add(_ context.Context, b *migrate.Batch) error {
+func (d *directory) Add(_ context.Context, events []migrate.Event) error {
 	run := &archive.Run{}
 	var body []byte
-	for i := range b.Events {
-		e := &b.Events[i]
+	for i := range events {
+		e := &events[i]
 		body, _ = journal.AppendBody(body[:0], store.TagID(e.Tag), e.Name, e.Bot, e.MUID, e.ByClaim, e.Raw, e.Time)
 		run.Append(e.Merchant, e.At, body)
 	}
-	d.upTo = b.UpTo
-	return d.archive.Add(run, b.UpTo, func() {})
+	return d.archive.Add(run, 0, func() {}) // Index moves the boundary
 }
 
 // AddKeys implements migrate.Target.
@@ -104,8 +102,11 @@ func (d *directory) SetControl(_ context.Context, c *migrate.Control) error {
 }
 
 // Index implements migrate.Target. It opens what was added as a server does, which builds the index.
-func (d *directory) Index(context.Context) error {
-	if err := d.keys.PutForgotten(d.upTo, d.version+1); err != nil {
+func (d *directory) Index(_ context.Context, upTo uint64) error {
+	if err := d.archive.Add(&archive.Run{}, upTo, func() {}); err != nil {
+		return err
+	}
+	if err := d.keys.PutForgotten(upTo, d.version+1); err != nil {
 		return err
 	}
 	if err := d.close(); err != nil {

@@ -24,15 +24,15 @@ func TestEventsAfterAnImport(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := uint64(time.Now().Add(time.Hour).UnixMicro())
-	batch := &migrate.Batch{UpTo: last, Events: []migrate.Event{
+	events := []migrate.Event{
 		{Merchant: key, At: codec.Position{Seq: last - 5, Index: 3}, Time: 1, Tag: "cs_1", Name: "View", MUID: []byte("m"), Raw: []byte("{}")},
 		{Merchant: key, At: codec.Position{Seq: last - 5, Index: 700}, Time: 2, Tag: "cs_1", Name: "View", MUID: []byte("m"), Raw: []byte("{}")},
-	}}
+	}
 	control := &migrate.Control{Retention: store.Forever, Partners: []store.Partner{partner}, Merchants: []migrate.Merchant{merchant}}
 	killed := errors.New("killed")
 	for _, want := range []error{killed, nil} { // the second one begins again
 		err := Import(dir, quiet, func(dst migrate.Target) error {
-			return errors.Join(dst.Begin(t.Context()), dst.Add(t.Context(), batch), dst.SetControl(t.Context(), control), dst.Index(t.Context()), want)
+			return errors.Join(dst.Begin(t.Context()), dst.Add(t.Context(), events), dst.SetControl(t.Context(), control), dst.Index(t.Context(), last), want)
 		})
 		if !errors.Is(err, want) {
 			t.Fatal(err)

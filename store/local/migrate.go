@@ -92,6 +92,7 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrat
 		return store.Unavailable("the service is stopping")
 	}
 	defer e.verifying.RUnlock()
+	e.tail.use()
 	var failed error
 	q := store.FeedQuery{Merchants: e.MerchantIDs(), UpTo: codec.EndOf(upTo).Cursor()}
 	f, err := newFeed(q, e.tail.last.Load(), func(store.MerchantID) int64 { return math.MinInt64 }, func(r *store.Received) bool {
@@ -107,30 +108,11 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrat
 			return err
 		}
 		f.events, f.portion = 0, movePortion
-		if boundary := e.archive.Boundary(); f.nextChunk() <= boundary {
-			err = e.feedArchived(ctx, f, codec.EndOf(boundary))
-		} else {
-			err = e.scanJournal(ctx, f)
-		}
-		if damaged, ok := errors.AsType[journal.DamagedChunks](err); ok {
-			err = e.feedPast(ctx, f, damaged)
-		}
-		if err != nil {
+		if err := e.feedNext(ctx, f); err != nil {
 			return err
 		}
 	}
 	return failed
-}
-
-// scanJournal reads the next chunks of the journal, all of them: what is missed here would be lost.
-func (e *engine) scanJournal(ctx context.Context, f *feed) error {
-	err := e.journal.Scan(ctx, f.nextChunk(), f.end.Seq, func(seq uint64, events []journal.Event) (more bool) {
-		return !e.hasMoved(f.nextChunk()) && f.take(seq, events)
-	})
-	if err == nil && !f.full() && !e.hasMoved(f.nextChunk()) {
-		f.moveTo(f.end)
-	}
-	return err
 }
 
 func movedEvent(r *store.Received) *migrate.Event {

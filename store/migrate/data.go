@@ -10,7 +10,7 @@ import (
 
 // Data is what a store has, as it is read in the source, and again in the target.
 type Data interface {
-	// Events passes the events that were received after one moment and up to another (µs since 1970). A source passes them in the
+	// Events passes the events that were received after one moment and up to another (µs since 1970), those of each merchant in the
 	// order of receipt. Events of merchants that were deleted may be left out. An event is valid until use returns.
 	Events(ctx context.Context, after, upTo uint64, use func(*Event) error) error
 	// Keys passes links and remembered event_ids that were written after a moment, or more of them, in any order, and returns
@@ -71,16 +71,16 @@ type Target interface {
 
 	// Begin prepares the target. It removes what a run has left that was cut off, and fails when there is other data.
 	Begin(ctx context.Context) error
-	// Add adds events.
-	Add(ctx context.Context, b *Batch) error
+	// Add adds events, those of each merchant in the order of receipt.
+	Add(ctx context.Context, events []Event) error
 	// AddKeys adds links and remembered event_ids, or replaces them.
 	AddKeys(ctx context.Context, keys []Key) error
 	// AddAudit adds entries at the end of the audit log.
 	AddAudit(ctx context.Context, entries []store.AuditEntry) error
 	// SetControl replaces the control data.
 	SetControl(ctx context.Context, c *Control) error
-	// Index makes what was added ready to be read. Only a Successor takes more after it.
-	Index(ctx context.Context) error
+	// Index makes what was added ready to be read. That are all events up to a moment. Only a Successor takes more after it.
+	Index(ctx context.Context, upTo uint64) error
 }
 
 // Successor is a target that takes over from a live source.
@@ -106,22 +106,20 @@ type Event struct {
 	Raw      []byte
 }
 
-// Batch is events in the order of receipt.
-type Batch struct {
-	Events []Event
-	UpTo   uint64 // with them, the target has all events up to this receipt
-
-	bytes []byte // of the events
+// batch is events that are written together.
+type batch struct {
+	events []Event
+	bytes  []byte // of the events
 }
 
 // add adds a copy of an event.
-func (b *Batch) add(e *Event) {
+func (b *batch) add(e *Event) {
 	copied := *e
 	start := len(b.bytes)
 	b.bytes = append(append(b.bytes, e.MUID...), e.Raw...)
 	middle, end := start+len(e.MUID), len(b.bytes)
 	copied.MUID, copied.Raw = b.bytes[start:middle:middle], b.bytes[middle:end:end] // stays valid when bytes grows
-	b.Events = append(b.Events, copied)
+	b.events = append(b.events, copied)
 }
 
 // Key is a link, or a remembered event_id.

@@ -46,8 +46,8 @@ func (c *cutTarget) call(method string, do func() error) error {
 	return errors.Join(errCut, do())
 }
 
-func (c *cutTarget) Add(ctx context.Context, b *migrate.Batch) error {
-	return c.call("Add", func() error { return c.Target.Add(ctx, b) })
+func (c *cutTarget) Add(ctx context.Context, events []migrate.Event) error {
+	return c.call("Add", func() error { return c.Target.Add(ctx, events) })
 }
 
 func (c *cutTarget) AddKeys(ctx context.Context, keys []migrate.Key) error {
@@ -62,8 +62,8 @@ func (c *cutTarget) SetControl(ctx context.Context, control *migrate.Control) er
 	return c.call("SetControl", func() error { return c.Target.SetControl(ctx, control) })
 }
 
-func (c *cutTarget) Index(ctx context.Context) error {
-	return c.call("Index", func() error { return c.Target.Index(ctx) })
+func (c *cutTarget) Index(ctx context.Context, upTo uint64) error {
+	return c.call("Index", func() error { return c.Target.Index(ctx, upTo) })
 }
 
 func (c *cutTarget) Ready(ctx context.Context, upTo uint64) (to migrate.Place, err error) {

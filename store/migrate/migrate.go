@@ -6,7 +6,7 @@
 //
 // Import copies a source that nobody changes. Switch copies a source that serves, and lets the target take over:
 //
-//  1. Events are copied in the order of receipt, then links and remembered event_ids, then what came in meanwhile, again and again,
+//  1. Events are copied, then links and remembered event_ids, then what came in meanwhile, again and again,
 //     until that takes no time.
 //  2. The source is frozen: it refuses events and changes. The rest is copied as by Import, and compared. If that takes longer than
 //     freezeFor, the source goes on, and the switch fails.
@@ -41,7 +41,7 @@ type Options struct {
 	Progress func(phase Phase, done uint64)
 
 	// For tests. 0: the default.
-	Portion   int           // events that are written together, about
+	Portion   int           // events that are written together
 	FreezeFor time.Duration // how long the source may be frozen
 }
 
@@ -158,7 +158,7 @@ func (c *copier) catchUp(ctx context.Context) error {
 
 func (c *copier) index(ctx context.Context) error {
 	c.opt.Progress(Indexing, 0)
-	if err := c.dst.Index(ctx); err != nil {
+	if err := c.dst.Index(ctx, c.at); err != nil {
 		return fmt.Errorf("index events: %w", err)
 	}
 	return nil
@@ -199,43 +199,39 @@ func (c *copier) copyEvents(ctx context.Context) error {
 		return err
 	}
 	copied := c.events.n()
-	batches := make(chan *Batch, 1)
+	batches := make(chan []Event, 1)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		defer close(batches)
-		b, text := &Batch{}, []byte(nil)
-		send := func(upTo uint64) error {
-			b.UpTo = upTo
+		b, text := batch{}, []byte(nil)
+		send := func() error {
 			select {
-			case batches <- b:
-				b = &Batch{}
+			case batches <- b.events:
+				b = batch{}
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
 			}
 		}
 		if err := c.src.Events(ctx, c.at, last, func(e *Event) error {
-			// A portion ends between two commits of the source: so its end is one number.
-			if n := len(b.Events); n > 0 && (n >= cmp.Or(c.opt.Portion, batchEvents) || len(b.bytes) >= batchBytes) && b.Events[n-1].At.Seq != e.At.Seq {
-				if err := send(b.Events[n-1].At.Seq); err != nil {
-					return err
-				}
-			}
 			b.add(e)
 			text = e.append(text[:0])
 			c.events.add(e.Merchant, text)
-			return nil
+			if len(b.events) < cmp.Or(c.opt.Portion, batchEvents) && len(b.bytes) < batchBytes {
+				return nil
+			}
+			return send()
 		}); err != nil {
 			return fmt.Errorf("read events: %w", err)
 		}
-		return send(last)
+		return send()
 	})
 	g.Go(func() error {
-		for b := range batches {
-			if err := c.dst.Add(ctx, b); err != nil {
+		for events := range batches {
+			if err := c.dst.Add(ctx, events); err != nil {
 				return fmt.Errorf("write events: %w", err)
 			}
-			copied += uint64(len(b.Events))
+			copied += uint64(len(events))
 			c.opt.Progress(Copying, copied)
 		}
 		return nil

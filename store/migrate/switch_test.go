@@ -49,11 +49,11 @@ type wrongTarget struct {
 	what string
 }
 
-func (w wrongTarget) Add(ctx context.Context, b *migrate.Batch) error {
-	if w.what == "events" && len(b.Events) > 0 {
-		b.Events[0].Bot = !b.Events[0].Bot
+func (w wrongTarget) Add(ctx context.Context, events []migrate.Event) error {
+	if w.what == "events" && len(events) > 0 {
+		events[0].Bot = !events[0].Bot
 	}
-	return w.Successor.Add(ctx, b)
+	return w.Successor.Add(ctx, events)
 }
 
 func (w wrongTarget) AddKeys(ctx context.Context, keys []migrate.Key) error {
@@ -176,7 +176,7 @@ type waitingTarget struct {
 	writes chan struct{}
 }
 
-func (w waitingTarget) Add(ctx context.Context, _ *migrate.Batch) error {
+func (w waitingTarget) Add(ctx context.Context, _ []migrate.Event) error {
 	close(w.writes)
 	<-ctx.Done()
 	return ctx.Err()

@@ -46,17 +46,17 @@ func (d *Database) Begin(ctx context.Context) error {
 var filledTables = []string{"tally", "event", "link", "held_link", "linked_muid", "dedup", "counter", "usage", "audit"}
 
 // Add implements migrate.Target.
-func (d *Database) Add(ctx context.Context, b *migrate.Batch) error {
+func (d *Database) Add(ctx context.Context, events []migrate.Event) error {
 	tallies := tallies{}
-	for i := range b.Events {
-		e := &b.Events[i]
+	for i := range events {
+		e := &events[i]
 		tallies.add(uuid.UUID(e.Merchant), e.Time, e.Tag, e.Name, e.Bot, sizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag), 1)
 	}
 	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
-		if len(b.Events) > 0 {
+		if len(events) > 0 {
 			if _, err := tx.CopyFrom(ctx, pgx.Identifier{"event"}, []string{"merchant", "seq", "idx", "at", "bot", "tag", "name", "muid", "raw", "by_claim"},
-				pgx.CopyFromSlice(len(b.Events), func(i int) ([]any, error) {
-					e := &b.Events[i]
+				pgx.CopyFromSlice(len(events), func(i int) ([]any, error) {
+					e := &events[i]
 					return []any{uuid.UUID(e.Merchant), int64(e.At.Seq), int16(e.At.Index), e.Time, e.Bot, e.Tag, e.Name, e.MUID, e.Raw, e.ByClaim}, nil
 				})); err != nil {
 				return err
@@ -69,7 +69,7 @@ func (d *Database) Add(ctx context.Context, b *migrate.Batch) error {
 				return err
 			}
 		}
-		return d.note(ctx, tx, int64(b.UpTo), false)
+		return d.note(ctx, tx, false)
 	})
 }
 
@@ -83,7 +83,7 @@ var countMoved = `WITH minute AS MATERIALIZED (
 	GROUP BY 2, 3, 4, 5, 6`
 
 // Index implements migrate.Target. To make the counters of all events at once takes a fraction of adding to them with each portion.
-func (d *Database) Index(ctx context.Context) error {
+func (d *Database) Index(ctx context.Context, _ uint64) error {
 	if d.counted {
 		return nil
 	}
@@ -115,9 +115,9 @@ func (d *Database) Index(ctx context.Context) error {
 // errNotBegun is for a database that somebody has changed meanwhile.
 var errNotBegun = errors.New("the database is not being filled any more")
 
-// note notes how far the import is.
-func (d *Database) note(ctx context.Context, tx pgx.Tx, upTo int64, ready bool) error {
-	done, err := tx.Exec(ctx, "UPDATE move SET at = $1, ready = $2 WHERE direction = 'in' AND peer = $3", upTo, ready, d.run.String())
+// note notes whether everything is there. It fails when another import has begun.
+func (d *Database) note(ctx context.Context, tx pgx.Tx, ready bool) error {
+	done, err := tx.Exec(ctx, "UPDATE move SET ready = $1 WHERE direction = 'in' AND peer = $2", ready, d.run.String())
 	if err == nil && done.RowsAffected() != 1 {
 		err = errNotBegun
 	}
@@ -245,7 +245,7 @@ func (d *Database) Ready(ctx context.Context, upTo uint64) (to migrate.Place, er
 		return to, err
 	}
 	return to, pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
-		if err := d.note(ctx, tx, int64(upTo), true); err != nil {
+		if err := d.note(ctx, tx, true); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, "SELECT setval('receipt', greatest(last_value, $1)) FROM receipt", int64(upTo)); err != nil {

@@ -2,396 +2,97 @@ package postgres
 
 import (
 	"context"
-	"encoding/hex"
-	"encoding/json"
+	"embed"
 	"errors"
 	"fmt"
-	"log/slog"
-	"math/rand/v2"
-	"strconv"
+	"io/fs"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"mtagd/store"
-	"mtagd/store/local/codec"
-	"mtagd/store/migrate"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
 )
 
-// Database is a database into which data is copied, or from which, without an engine. It implements migrate.Successor and migrate.Source.
-type Database struct {
-	e       *engine   // only the connections and the log are there
-	run     uuid.UUID // tells this import from others
-	counted bool      // the counters have the events that were added so far
-}
+//go:embed migrations/*.sql
+var migrations embed.FS
 
-var (
-	_ migrate.Successor = (*Database)(nil)
-	_ migrate.Source    = (*Database)(nil)
-)
+// schema is the version of the schema that this program needs: the number of the last migration.
+//
+// A migration only adds to the schema, so that nodes of the version before go on until they are started again. They are not ready as
+// soon as a newer node publishes a change of a kind that they do not know. What cannot be done by adding takes two versions: one that
+// no longer needs the old, and one that removes it.
+const schema = 14
 
-// OpenDatabase connects to a database for a move, and creates its tables if it is new. Engines may have it open.
-func OpenDatabase(ctx context.Context, address string, log *slog.Logger) (*Database, error) {
-	config, err := parseURL(address)
-	if err != nil {
-		return nil, err
-	}
-	if err := adaptToPooler(ctx, address, config); err != nil {
-		return nil, fmt.Errorf("open the database: %w", err)
-	}
-	hosts := newHosts(config)
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, err
-	}
-	d := &Database{e: &engine{pool: pool, hosts: hosts, log: log, reading: newReads(config)}, run: uuid.New()}
-	if err := errors.Join(checkDurability(ctx, pool), prepareSchema(ctx, pool)); err != nil {
-		pool.Close()
-		return nil, fmt.Errorf("open the database: %w", err)
-	}
-	return d, nil
-}
-
-// Close closes the connections.
-func (d *Database) Close() { d.e.pool.Close() }
-
-// Name says for people which database it is.
-func (d *Database) Name() string {
-	c := d.e.pool.Config().ConnConfig
-	return fmt.Sprintf("postgres://%s:%d/%s", c.Host, c.Port, c.Database)
-}
-
-// Place says which database it is, filled or not. It gives the database an id if it has none.
-func (d *Database) Place(ctx context.Context) (migrate.Place, error) {
-	p := migrate.Place{Name: d.Name()}
-	var id int64
-	err := pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "INSERT INTO setting (name, value) VALUES ('id', $1) ON CONFLICT (name) DO NOTHING", rand.Int64()); err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, "SELECT value FROM setting WHERE name = 'id'").Scan(&id)
-	})
-	p.ID = "postgres-" + strconv.FormatInt(id, 36)
-	return p, err
-}
-
-// checkMoved refuses a database that is being filled, or whose data has moved.
-func checkMoved(ctx context.Context, tx querier) error {
-	return query(ctx, tx, func(rows pgx.Rows) error {
-		var to *string
-		var at int64
-		if err := rows.Scan(&to, &at); err != nil {
-			return err
-		}
-		if to == nil {
-			return errors.New(`"mtagd migrate" has not finished filling this database: run it again, and it begins again`)
-		}
-		return fmt.Errorf("its data has moved to %s on %s, and is not kept up to date here. Start with --data there. "+
-			"To go on here all the same, without what was received since then, run DELETE FROM move WHERE direction = 'out' in the database", *to, store.FormatTime(timeAt(at)))
-	}, "SELECT CASE direction WHEN 'out' THEN peer END, at FROM move WHERE direction = 'in' OR ready")
-}
-
-// A Hold is a database that nobody changes, because this process has the locks that all changes need. They are those of one transaction,
-// which marks the database as moved if it is committed. When the process ends, the server ends the transaction.
-type Hold struct{ *hold }
-
-// errHoldLost ends an import from a database when the connection of its hold is lost.
-var errHoldLost = errors.New("the connection to the database that keeps others from changing it was lost: run the same command again")
-
-// heldTables are written without lockControl. The lock of the first one, which each flush needs, lets the transaction enable its trigger.
-var heldTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "setting IN SHARE", "audit IN SHARE"}
-
-// Hold keeps everybody from changing a database, whose nodes must be stopped. to is for people: where the data moves.
-func (d *Database) Hold(ctx context.Context, to string) (Hold, error) {
-	if err := checkMoved(ctx, d.e.pool); err != nil {
-		return Hold{}, err
-	}
-	var serving bool
-	if err := d.e.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM message WHERE at > clock_timestamp() - interval '3 seconds')").Scan(&serving); err != nil {
-		return Hold{}, err
-	}
-	if serving {
-		return Hold{}, errors.New("a node of the database is running. Stop all of them, wait a few seconds, and run the same command again")
-	}
-	h, err := d.e.hold(ctx, errHoldLost, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '10s'"); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1), pg_advisory_xact_lock($2)", lockLife, lockControl); err != nil {
-			return err
-		}
-		for _, table := range heldTables {
-			if _, err := tx.Exec(ctx, "LOCK TABLE "+table+" MODE"); err != nil {
-				return err
-			}
-		}
-		// What a worker of a distributed database has only prepared would be missing in the copy.
-		if err := d.e.finishOnWorkers(ctx); err != nil {
-			return err
-		}
-		return mark(ctx, tx, to)
-	})
-	if err != nil {
-		return Hold{}, fmt.Errorf("keep everybody from changing the database: %w", err)
-	}
-	return Hold{h}, nil
-}
-
-// mark marks the database as moved. A node that runs all the same does nothing any more: the trigger refuses its flushes, and as a number
-// of the table change is missing, it makes no changes and is not ready.
-func mark(ctx context.Context, tx pgx.Tx, to string) error {
-	if _, err := tx.Exec(ctx, `INSERT INTO move (direction, peer, at, ready) VALUES ('out', $1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, true)
-		ON CONFLICT (direction) DO UPDATE SET peer = excluded.peer, at = excluded.at, ready = true`, to); err != nil {
+// prepareSchema brings the schema up to date. In a distributed database it also distributes new tables. It looks for such tables at each
+// start, because a kill may have come between the two steps. Several nodes may call it at once. It refuses a newer schema.
+func prepareSchema(ctx context.Context, pool *pgxpool.Pool) error {
+	if err := updateSchema(ctx, pool); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, "INSERT INTO change (seq, tx, kind, record) SELECT coalesce(max(seq), 0) + 2, $1, $2, '{}' FROM change",
-		uuid.New(), string(partnerSet)); err != nil {
+	var distributed bool
+	if err := inTime(ctx, func(ctx context.Context) (err error) {
+		distributed, err = isDistributed(ctx, pool)
+		return err
+	}); err != nil || !distributed {
 		return err
 	}
-	_, err := tx.Exec(ctx, "ALTER TABLE flush ENABLE TRIGGER moved")
+	_, err := distributeTables(ctx, pool)
 	return err
 }
 
-// Context is that of the work with the database. It ends when the hold is lost.
-func (h Hold) Context() context.Context { return h.held }
-
-// Moved marks the database as moved, and ends the hold.
-func (h Hold) Moved(ctx context.Context) error {
-	if err := h.commit(ctx); err != nil {
-		return fmt.Errorf("it is not known whether the database is marked as moved, so start no node on it: %w", err)
+// updateSchema applies the migrations that are missing.
+func updateSchema(ctx context.Context, pool *pgxpool.Pool) error {
+	version, err := schemaVersion(ctx, pool)
+	if err != nil || version == schema {
+		return err
+	}
+	if version < schema {
+		if err := applyMigrations(ctx, pool); err != nil {
+			return fmt.Errorf("migrate the schema: %w", err)
+		}
+		if version, err = schemaVersion(ctx, pool); err != nil {
+			return err
+		}
+	}
+	if version != schema {
+		return fmt.Errorf("the database has schema version %d, but this version of mtagd needs %d: install the version of mtagd that the other nodes run",
+			version, schema)
 	}
 	return nil
 }
 
-// Release ends the hold. After Moved it does nothing.
-func (h Hold) Release() { h.release() }
-
-// Last implements migrate.Source. The standbys have all events up to there, and so do the workers of a distributed database.
-func (d *Database) Last(ctx context.Context) (uint64, error) {
-	seen, err := d.e.confirmAll(ctx)
-	return uint64(seen.flush), err
+// schemaVersion returns the version of the schema; 0 when there is none yet.
+func schemaVersion(ctx context.Context, pool *pgxpool.Pool) (version int, err error) {
+	err = inTime(ctx, func(ctx context.Context) error {
+		return pool.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&version)
+	})
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == undefinedTable {
+		return 0, nil
+	}
+	return version, err
 }
 
-// Usage implements migrate.Data. It reads what flushes have counted.
-func (d *Database) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
-	return d.e.Usage(ctx, merchants)
-}
+// undefinedTable is the SQLSTATE of a statement that names a table that does not exist.
+const undefinedTable = "42P01"
 
-// Events implements migrate.Data. It reads the merchants' events of one span of time after the other.
-func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*migrate.Event) error) error {
-	const few, many = 5_000, 50_000 // events of a span
-	span := int64(time.Second / time.Microsecond)
-	first, err := forCitus(ctx, d.e.pool, firstEvents, firstEventsWithCitus)
+// applyMigrations applies what is missing. A lock in a table keeps other nodes waiting: a session lock breaks behind a pooler.
+func applyMigrations(ctx context.Context, pool *pgxpool.Pool) (err error) {
+	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return err
 	}
-	for at := int64(after); ; {
-		merchants, next, err := d.merchantsAfter(ctx, first, at, int64(upTo))
-		if err != nil || len(merchants) == 0 {
-			return err
-		}
-		end := min(next+span, int64(upTo))
-		n := 0
-		if err := query(ctx, d.e.pool, func(rows pgx.Rows) error {
-			n++
-			e, err := scanMoved(rows)
-			if err != nil {
-				return err
-			}
-			return use(e)
-		}, `SELECT x.* FROM unnest($1::uuid[]) AS w(merchant) CROSS JOIN LATERAL (SELECT merchant, seq, idx, at, bot, tag, name, muid, raw, by_claim FROM event
-			WHERE event.merchant = w.merchant AND seq > $2 AND seq <= $3) AS x ORDER BY x.seq, x.idx`, merchants, at, end); err != nil {
-			return err
-		}
-		at = end
-		switch {
-		case n < few:
-			span *= 4
-		case n > many:
-			span = max(span/2, 1)
-		}
-	}
-}
-
-// The statements that find the first event of each merchant after the receipt $1 and up to $2. A merchant whose first rows of the tally
-// are not folded yet has no usage.
-const (
-	firstEvents = `SELECT w.merchant, x.seq FROM (SELECT merchant FROM usage UNION SELECT id FROM merchant) AS w` + firstEvent
-
-	// firstEventsWithCitus has only tables that are distributed by merchant, so that Citus accepts it. It reads the dead rows of the tally.
-	firstEventsWithCitus = `SELECT w.merchant, x.seq FROM (SELECT merchant FROM usage UNION SELECT merchant FROM tally) AS w` + firstEvent
-
-	firstEvent = ` CROSS JOIN LATERAL (SELECT seq FROM event WHERE event.merchant = w.merchant AND seq > $1 AND seq <= $2 ORDER BY seq LIMIT 1) AS x`
-)
-
-// merchantsAfter returns the merchants that have events after one receipt and up to another, and the first receipt of these. sql is one of
-// the statements above.
-func (d *Database) merchantsAfter(ctx context.Context, sql string, after, upTo int64) (merchants []uuid.UUID, first int64, err error) {
-	err = query(ctx, d.e.pool, func(rows pgx.Rows) error {
-		var m uuid.UUID
-		var seq int64
-		err := rows.Scan(&m, &seq)
-		if len(merchants) == 0 || seq < first {
-			first = seq
-		}
-		merchants = append(merchants, m)
+	locker, err := lock.NewPostgresTableLocker(lock.WithTableLockTimeout(time.Second, 300))
+	if err != nil {
 		return err
-	}, sql, after, upTo)
-	return merchants, first, err
-}
-
-func scanMoved(rows pgx.Rows) (*migrate.Event, error) {
-	var e migrate.Event
-	var m uuid.UUID
-	var seq int64
-	var idx int16
-	err := rows.Scan(&m, &seq, &idx, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID, &e.Raw, &e.ByClaim)
-	e.Merchant, e.At = codec.MerchantKey(m), positionOf(seq, idx)
-	return &e, err
-}
-
-// Keys implements migrate.Data. It passes all keys: rows do not say when they were written.
-func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) error) (moment uint64, err error) {
-	for former, sql := range map[bool]string{
-		false: "SELECT l.merchant, l.key, l.muid, coalesce(h.source, 0) FROM link l LEFT JOIN held_link h USING (merchant, key, muid)",
-		true:  "SELECT h.merchant, h.key, h.muid, h.source FROM held_link h LEFT JOIN link l USING (merchant, key, muid) WHERE l.key IS NULL",
-	} {
-		if err := query(ctx, d.e.pool, func(rows pgx.Rows) error {
-			var m uuid.UUID
-			k := migrate.Key{Former: former}
-			if err := rows.Scan(&m, &k.Key, &k.MUID, &k.Source); err != nil {
-				return err
-			}
-			k.Merchant = codec.MerchantKey(m)
-			return use(&k)
-		}, sql); err != nil {
-			return 0, err
-		}
 	}
-	return 0, query(ctx, d.e.pool, func(rows pgx.Rows) error {
-		var m uuid.UUID
-		var k migrate.Key
-		if err := rows.Scan(&m, &k.Key, &k.Seen); err != nil {
-			return err
-		}
-		k.Merchant = codec.MerchantKey(m)
-		return use(&k)
-	}, "SELECT merchant, key, seen FROM dedup")
-}
-
-// Control implements migrate.Data.
-func (d *Database) Control(ctx context.Context) (c *migrate.Control, err error) {
-	err = d.e.read(ctx, func(tx pgx.Tx) error {
-		c = &migrate.Control{Retention: store.Forever}
-		r := controlReader{ctx: ctx, tx: tx}
-		r.each("SELECT value FROM setting WHERE name = 'retention'", func(rows pgx.Rows) error { return rows.Scan(&c.Retention) })
-		records(&r, "SELECT record FROM partner ORDER BY id", &c.Partners)
-		records(&r, "SELECT record FROM tag ORDER BY id", &c.Tags)
-		records(&r, "SELECT record FROM erasure ORDER BY id", &c.Erasures)
-		r.each("SELECT record, used FROM api_key ORDER BY id", func(rows pgx.Rows) (err error) {
-			var text []byte
-			var used *time.Time
-			if err := rows.Scan(&text, &used); err != nil {
-				return err
-			}
-			k := migrate.Issued{}
-			if k.Key, err = decode[store.Key](text); used != nil {
-				k.LastUse = used.UnixMicro()
-			}
-			c.Keys = append(c.Keys, k)
-			return err
-		})
-		r.each("SELECT record, ordinal FROM merchant ORDER BY id", func(rows pgx.Rows) (err error) {
-			var text []byte
-			m := migrate.Merchant{}
-			if err := rows.Scan(&text, &m.Ordinal); err != nil {
-				return err
-			}
-			m.Merchant, err = decode[store.Merchant](text)
-			c.Merchants = append(c.Merchants, m)
-			return err
-		})
-		r.each("SELECT domain, tag FROM claim ORDER BY domain", func(rows pgx.Rows) error {
-			var claim migrate.Claim
-			err := rows.Scan(&claim.Domain, &claim.Tag)
-			c.Claims = append(c.Claims, claim)
-			return err
-		})
-		r.each("SELECT partner::text, key, record FROM reply ORDER BY partner, key", func(rows pgx.Rows) error {
-			var of migrate.Reply
-			var key, text []byte
-			if err := rows.Scan(&of.Partner, &key, &text); err != nil {
-				return err
-			}
-			what, err := decode[reply](text)
-			of.Key, of.At, of.Merchant, of.Name, of.Domain, of.Secret, of.CreatedAt, of.IssuedKey = hex.EncodeToString(key),
-				what.At, what.Merchant, what.Name, what.Domain, what.Secret, what.CreatedAt, what.IssuedKey
-			c.Replies = append(c.Replies, of)
-			return err
-		})
-		r.each("SELECT "+columnsOfRemoval+" FROM removal ORDER BY merchant", func(rows pgx.Rows) error {
-			of, err := scanRemoval(rows)
-			c.Removals = append(c.Removals, of)
-			return err
-		})
-		r.each("SELECT merchant::text, key FROM suppressed ORDER BY merchant, key", func(rows pgx.Rows) error {
-			var of migrate.Suppressed
-			var key []byte
-			err := rows.Scan(&of.Merchant, &key)
-			of.Key = store.IdentityKey(key)
-			c.Suppressed = append(c.Suppressed, of)
-			return err
-		})
-		// Certificates, but not what only the nodes of a database need.
-		r.each("SELECT path, content FROM file WHERE split_part(path, '/', 1) NOT IN ('challenges', 'limits', 'scrub') ORDER BY path", func(rows pgx.Rows) error {
-			var f migrate.File
-			err := rows.Scan(&f.Path, &f.Content)
-			c.Files = append(c.Files, f)
-			return err
-		})
-		return r.err
-	})
-	return c, err
-}
-
-// controlReader reads one table after the other, until the first error.
-type controlReader struct {
-	ctx context.Context
-	tx  pgx.Tx
-	err error
-}
-
-func (r *controlReader) each(sql string, use func(rows pgx.Rows) error) {
-	if r.err == nil {
-		r.err = query(r.ctx, r.tx, use, sql)
-	}
-}
-
-func records[T any](r *controlReader, sql string, all *[]T) {
-	r.each(sql, func(rows pgx.Rows) error {
-		var text []byte
-		if err := rows.Scan(&text); err != nil {
-			return err
-		}
-		v, err := decode[T](text)
-		*all = append(*all, v)
+	db := stdlib.OpenDBFromPool(pool)
+	defer func() { err = errors.Join(err, db.Close()) }()
+	p, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithLocker(locker), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
 		return err
-	})
-}
-
-// Audit implements migrate.Data.
-func (d *Database) Audit(ctx context.Context, after store.AuditID, use func(*store.AuditEntry) error) error {
-	return query(ctx, d.e.pool, func(rows pgx.Rows) error {
-		var text []byte
-		if err := rows.Scan(&text); err != nil {
-			return err
-		}
-		var e store.AuditEntry
-		if err := json.Unmarshal(text, &e); err != nil {
-			return err
-		}
-		return use(&e)
-	}, "SELECT record FROM audit WHERE id > $1 ORDER BY id", int64(after))
+	}
+	_, err = p.Up(ctx)
+	return err
 }

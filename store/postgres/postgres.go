@@ -53,7 +53,7 @@
 //	connect.go    connections, and what their errors mean
 //	hosts.go      which server is the primary
 //	confirm.go    whether the standbys have what is visible
-//	schema.go     the schema; migrations/ has it
+//	migrate.go    the schema; migrations/ has it
 //	distribute.go hands the tables over to the extension Citus, if that is wanted
 //
 //	control.go    changes of the control data
@@ -88,7 +88,7 @@
 //	lease.go      leases, which one node has at a time
 //	exchange.go   messages of nodes to each other
 //	hold.go       locks that protect work on other connections
-//	migrate.go    reads all data, for another engine (package migrate); keeps everybody from changing it meanwhile
+//	export.go     reads all data, for another engine (package migrate); keeps everybody from changing it meanwhile
 //	import.go     takes all data of another engine
 package postgres
 

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"mtagd/store"
-	"mtagd/store/migrate"
 	"mtagd/store/postgres/pgtest"
 )
 
@@ -146,13 +145,13 @@ func TestTwoImportsIntoADatabase(t *testing.T) {
 		}
 		imports[i] = db
 	}
-	if err := imports[0].Add(t.Context(), &migrate.Batch{UpTo: 1}); !errors.Is(err, errNotBegun) {
+	if err := imports[0].Add(t.Context(), nil); !errors.Is(err, errNotBegun) {
 		t.Errorf("the first import goes on: %v", err)
 	}
 	if _, err := imports[0].Ready(t.Context(), 1); !errors.Is(err, errNotBegun) {
 		t.Errorf("the first import ends: %v", err)
 	}
-	if err := imports[1].Add(t.Context(), &migrate.Batch{UpTo: 1}); err != nil {
+	if err := imports[1].Add(t.Context(), nil); err != nil {
 		t.Error(err)
 	}
 }

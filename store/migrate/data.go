@@ -106,22 +106,6 @@ type Event struct {
 	Raw      []byte
 }
 
-// batch is events that are written together.
-type batch struct {
-	events []Event
-	bytes  []byte // of the events
-}
-
-// add adds a copy of an event.
-func (b *batch) add(e *Event) {
-	copied := *e
-	start := len(b.bytes)
-	b.bytes = append(append(b.bytes, e.MUID...), e.Raw...)
-	middle, end := start+len(e.MUID), len(b.bytes)
-	copied.MUID, copied.Raw = b.bytes[start:middle:middle], b.bytes[middle:end:end] // stays valid when bytes grows
-	b.events = append(b.events, copied)
-}
-
 // Key is a link, or a remembered event_id.
 type Key struct {
 	Merchant codec.MerchantKey

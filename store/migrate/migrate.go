@@ -21,14 +21,13 @@
 package migrate
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"mtagd/store"
 )
@@ -187,58 +186,42 @@ func (c *copier) copyRest(ctx context.Context) error {
 	return c.compare(ctx, control)
 }
 
+// Events are written together until there are so many, or their bodies have so many bytes.
 const (
-	batchEvents = 20_000
-	batchBytes  = 8 << 20
+	portionEvents = 20_000
+	portionBytes  = 8 << 20
 )
 
-// copyEvents copies the events that the target does not have yet. While the target writes a portion, the next one is read.
+// copyEvents copies the events that the target does not have yet.
 func (c *copier) copyEvents(ctx context.Context) error {
 	last, err := c.src.Last(ctx)
 	if err != nil || last <= c.at {
 		return err
 	}
-	copied := c.events.n()
-	batches := make(chan []Event, 1)
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		defer close(batches)
-		b, text := batch{}, []byte(nil)
-		send := func() error {
-			select {
-			case batches <- b.events:
-				b = batch{}
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+	copied, size := c.events.n(), 0
+	var text []byte
+	write := portions(cmp.Or(c.opt.Portion, portionEvents), func(events []Event) error {
+		if err := c.dst.Add(ctx, events); err != nil {
+			return fmt.Errorf("write events: %w", err)
 		}
-		if err := c.src.Events(ctx, c.at, last, func(e *Event) error {
-			b.add(e)
-			text = e.append(text[:0])
-			c.events.add(e.Merchant, text)
-			if len(b.events) < cmp.Or(c.opt.Portion, batchEvents) && len(b.bytes) < batchBytes {
-				return nil
-			}
-			return send()
-		}); err != nil {
-			return fmt.Errorf("read events: %w", err)
-		}
-		return send()
-	})
-	g.Go(func() error {
-		for events := range batches {
-			if err := c.dst.Add(ctx, events); err != nil {
-				return fmt.Errorf("write events: %w", err)
-			}
-			copied += uint64(len(events))
-			c.opt.Progress(Copying, copied)
-		}
+		copied, size = copied+uint64(len(events)), 0
+		c.opt.Progress(Copying, copied)
 		return nil
 	})
-	err = g.Wait()
+	if err := c.src.Events(ctx, c.at, last, func(e *Event) error {
+		text = e.append(text[:0])
+		c.events.add(e.Merchant, text)
+		own := *e
+		own.MUID, own.Raw = bytes.Clone(e.MUID), bytes.Clone(e.Raw)
+		if size += len(own.Raw); size < portionBytes {
+			return write(&own)
+		}
+		return cmp.Or(write(&own), write(nil))
+	}); err != nil {
+		return fmt.Errorf("copy events: %w", err)
+	}
 	c.at = last
-	return err
+	return write(nil)
 }
 
 // copyKeys copies the links and remembered event_ids that were written since the last call.

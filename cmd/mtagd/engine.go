@@ -109,7 +109,7 @@ func repairData(ctx context.Context, data, to string, log *slog.Logger, lost fun
 	case errors.Is(err, store.ErrInUse) || store.KindOf(err) == store.KindInvalid:
 		return openError(data, err)
 	case err != nil:
-		return fmt.Errorf("repair into %s: %w. The directory cannot be used; the same command begins again", to, err)
+		return fillError(ctx, "repair", to, err)
 	}
 	if err := os.Remove(filepath.Join(to, markerName)); !errors.Is(err, fs.ErrNotExist) { // it was copied
 		return err

@@ -16,7 +16,8 @@ var mayImport = []struct {
 	{"store", ""},
 	{"store/budget store/testenv store/local/crc store/local/durable store/local/space", ""},
 	{"store/group store/person store/removal store/local/codec", "store"},
-	{"store/rules", "store store/move"}, // which knows no engine
+	{"store/rules", "store"},                                 // which knows no engine
+	{"store/migrate", "store store/rules store/local/codec"}, // the words that both engines exchange
 	{"store/local/log", "store/local/crc store/local/space"},
 	{"store/local/backup", "store/local/codec"},
 	{"store/local/badgerdb", "store/local/codec store/local/crc store/local/durable store/local/space"},
@@ -25,10 +26,10 @@ var mayImport = []struct {
 	{"store/local/journal", "store store/group store/person store/local/badgerdb store/local/codec store/local/durable store/local/log store/local/space"},
 	{"store/local/archive", "store store/local/badgerdb store/local/codec"},
 	{"store/local/rank", "store store/local/boltfile store/local/codec store/local/space"},
-	{"store/local/control", "store store/move store/rules store/local/boltfile store/local/codec store/local/durable store/local/space"},
+	{"store/local/control", "store store/rules store/local/boltfile store/local/codec store/local/durable store/local/space"},
 	// The engines know neither each other, nor who uses them.
-	{"store/local", "store store/move store/person store/removal store/rules store/local/"},
-	{"store/postgres", "store store/budget store/group store/move store/person store/removal store/rules store/local/codec"},
+	{"store/local", "store store/migrate store/person store/removal store/rules store/local/"},
+	{"store/postgres", "store store/budget store/group store/migrate store/person store/removal store/rules store/local/codec"},
 	// The protocols see the engine's contract alone, and only the front door sees connections.
 	{"edge", "store store/budget edge/"},
 	{"edge/", "store edge/"},

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -16,22 +17,23 @@ import (
 	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
 	"mtagd/store/local"
-	"mtagd/store/move"
+	"mtagd/store/migrate"
 	"mtagd/store/postgres"
 )
 
 // migrateCommand is "mtagd migrate --to URL" or "mtagd migrate --to DIR".
 type migrateCommand struct {
-	To           string `required:"" placeholder:"URL|DIR" help:"Where the data goes: a database, such as postgres://mtagd@db1,db2/mtagd, or a data directory. It must be new or empty, or have a part of the same data from a migration that was cut off. A password in it is a secret: set it in the environment."`
+	To           string `required:"" placeholder:"URL|DIR" help:"Where the data goes: a database, such as postgres://mtagd@db1,db2/mtagd, or a data directory. It must be new or empty, or what a migration that was cut off has left. A password in it is a secret: set it in the environment."`
 	AcceptDamage bool   `help:"Go on although some data of a data directory is damaged. What cannot be read is left out."`
 }
 
 // Help is shown after the command's one line of help.
 func (*migrateCommand) Help() string {
 	return "With the URL of a database, the data of --data goes there: a running server goes on serving, and at the end goes on with the database. " +
-		"With a directory, the data of the database of --store goes there: the nodes go on serving, and at the end refuse everything, until the service is started with --data. " +
-		"The switch takes seconds, in which the service answers 503; after 30 seconds it is given up. All data is compared on both sides before it. " +
-		"A migration that was cut off is continued by the same command. When it has ended with 0, change --store in the configuration of the service."
+		"The switch takes seconds, in which the service answers 503; after 30 seconds it is given up. When it has ended with 0, change --store in the configuration of the service. " +
+		"With a directory, the data of the database of --store goes there: stop all nodes first, and then start the service with --data. " +
+		"All data is compared on both sides before the end. Until then the source is as before, and the target cannot be opened. " +
+		"A migration that was cut off is begun again by the same command."
 }
 
 // migration is what a running server is asked to do.
@@ -42,12 +44,12 @@ type migration struct {
 
 // migrationMessage is a line of its answer. The last one has Result or Failure.
 type migrationMessage struct {
-	Phase   move.Phase     `json:"phase,omitempty"`
-	Events  uint64         `json:"events,omitempty"`
-	Result  *move.Result   `json:"result,omitempty"`
-	Frozen  time.Duration  `json:"frozen,omitempty"`
-	Finding *store.Finding `json:"finding,omitempty"`
-	Failure string         `json:"failure,omitempty"`
+	Phase   migrate.Phase   `json:"phase,omitempty"`
+	Events  uint64          `json:"events,omitempty"`
+	Result  *migrate.Result `json:"result,omitempty"`
+	Frozen  time.Duration   `json:"frozen,omitempty"`
+	Finding *store.Finding  `json:"finding,omitempty"`
+	Failure string          `json:"failure,omitempty"`
 }
 
 // errDamaged is the error of a migration that was not begun.
@@ -81,14 +83,14 @@ func (c *migrateCommand) Run(p *process) error {
 		return nil
 	}
 	return printJSON(p.stdout, struct {
-		move.Result
+		migrate.Result
 		Refused float64 `json:"secondsRefused"`
 	}{*result, result.Frozen.Seconds()})
 }
 
 // toDatabase moves a data directory into a database, in the running server if there is one. next says what is to be done then. The
 // result is nil when an earlier run has moved the data.
-func (c *migrateCommand) toDatabase(p *process, show *migrationProgress) (result *move.Result, next string, err error) {
+func (c *migrateCommand) toDatabase(p *process, show *migrationProgress) (result *migrate.Result, next string, err error) {
 	if _, err := checkData(p.data, false); err != nil {
 		return nil, "", fmt.Errorf("data directory %s %w", p.data, err)
 	}
@@ -105,35 +107,31 @@ func (c *migrateCommand) toDatabase(p *process, show *migrationProgress) (result
 	return &of, next + " Before the service is started again, set --store (MTAGD_STORE) in its configuration to the address of --to", err
 }
 
-// toDirectory moves a database into a data directory. Nodes may run. The results are those of toDatabase.
-func (c *migrateCommand) toDirectory(p *process, show *migrationProgress) (result *move.Result, next string, err error) {
+// toDirectory moves a database into a data directory. No node may run. The results are those of toDatabase.
+func (c *migrateCommand) toDirectory(p *process, show *migrationProgress) (_ *migrate.Result, next string, err error) {
+	dir, err := filepath.Abs(c.To)
+	if err != nil {
+		return nil, "", fmt.Errorf("--to: %w", err)
+	}
 	from, err := postgres.OpenDatabase(p.ctx, p.store, quietLog(p.stderr))
 	if err != nil {
 		return nil, "", fmt.Errorf("--store: %w", err)
 	}
 	defer from.Close()
-	to, err := local.NewDirectory(c.To, quietLog(p.stderr))
-	if err != nil {
-		return nil, "", fmt.Errorf("--to: %w", err)
-	}
-	defer func() { err = errors.Join(err, to.Close()) }()
-	const start = "Start the service there, with --data %s and without --store (MTAGD_STORE), and stop the nodes of the database: they refuse everything"
-	there, at, moved, err := from.Moved(p.ctx)
+	to := local.NameOf(dir)
+	hold, err := from.Hold(p.ctx, to)
 	if err != nil {
 		return nil, "", fmt.Errorf("--store: %w", err)
 	}
-	if moved {
-		already := fmt.Sprintf("the data of %s moved to %s already, on %s", from.Name(), there.Name, store.FormatTime(at))
-		switch here, err := to.Place(); {
-		case err != nil:
-			return nil, "", fmt.Errorf("%s; cannot tell whether that is --to: %w", already, err)
-		case !there.Is(here):
-			return nil, "", fmt.Errorf("%s, which is not %s", already, here.Name)
-		}
-		return nil, fmt.Sprintf(already+". "+start, c.To), to.Finish(p.ctx)
+	defer hold.Release()
+	var result migrate.Result
+	if err := local.Import(dir, quietLog(p.stderr), func(target migrate.Target) (err error) {
+		result, err = migrate.Import(hold.Context(), from, target, migrationOptions(quietLog(p.stderr), show.show))
+		return err
+	}); err != nil {
+		return nil, "", fillError(p.ctx, "import", dir, err)
 	}
-	of, err := move.Run(p.ctx, from, to, migrationOptions(quietLog(p.stderr), show.show))
-	return &of, fmt.Sprintf("everything is in %s. "+start, to.Name(), c.To), err
+	return &result, fmt.Sprintf("everything is in %s. Start the service there, with --data %s and without --store (MTAGD_STORE)", to, c.To), hold.Moved(p.ctx)
 }
 
 // finish opens the database if a migration was cut off after the directory was marked as moved. next is "" when it was not.
@@ -158,20 +156,20 @@ func (c *migrateCommand) finish(p *process) (next string, err error) {
 }
 
 // migrateClosed migrates a data directory that no server has open.
-func migrateClosed(p *process, asked migration, show *migrationProgress) (result move.Result, err error) {
+func migrateClosed(p *process, asked migration, show *migrationProgress) (result migrate.Result, err error) {
 	engine, err := local.Open(p.data, local.Options{Log: quietLog(p.stderr)})
 	if err != nil {
 		return result, openError(p.data, err)
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	return migrate(p.ctx, engine, asked, quietLog(p.stderr), show.show)
+	return switchTo(p.ctx, engine, asked, quietLog(p.stderr), show.show)
 }
 
-// migrate moves the data of an open engine to a database. It passes on what it does.
-func migrate(ctx context.Context, engine store.Engine, asked migration, log *slog.Logger, show func(migrationMessage)) (move.Result, error) {
+// switchTo moves the data of an open engine to a database. It passes on what it does.
+func switchTo(ctx context.Context, engine store.Engine, asked migration, log *slog.Logger, show func(migrationMessage)) (migrate.Result, error) {
 	to, err := postgres.OpenDatabase(ctx, asked.To, log)
 	if err != nil {
-		return move.Result{}, fmt.Errorf("--to: %w", err)
+		return migrate.Result{}, fmt.Errorf("--to: %w", err)
 	}
 	defer to.Close()
 	damaged := false
@@ -182,20 +180,20 @@ func migrate(ctx context.Context, engine store.Engine, asked migration, log *slo
 		},
 		Read: func(_ store.Part, done, _ uint64) { show(migrationMessage{Phase: verifying, Events: done}) },
 	}); err != nil {
-		return move.Result{}, err
+		return migrate.Result{}, err
 	}
 	if damaged && !asked.AcceptDamage {
-		return move.Result{}, errDamaged
+		return migrate.Result{}, errDamaged
 	}
-	return move.Run(ctx, local.MoveFrom(engine), to, migrationOptions(log, show))
+	return migrate.Switch(ctx, local.MigrateFrom(engine), to, migrationOptions(log, show))
 }
 
-func migrationOptions(log *slog.Logger, show func(migrationMessage)) move.Options {
-	return move.Options{Log: log, Progress: func(phase move.Phase, events uint64) { show(migrationMessage{Phase: phase, Events: events}) }}
+func migrationOptions(log *slog.Logger, show func(migrationMessage)) migrate.Options {
+	return migrate.Options{Log: log, Progress: func(phase migrate.Phase, events uint64) { show(migrationMessage{Phase: phase, Events: events}) }}
 }
 
 // verifying is the phase before those of package move.
-const verifying move.Phase = "verify"
+const verifying migrate.Phase = "verify"
 
 // migrationProgress shows on stderr how far a migration is.
 type migrationProgress struct {
@@ -222,7 +220,7 @@ func (b *progressBar) count(step string, done uint64) {
 }
 
 // migrateServer has the running server migrate its data. The error is one of operator.IsNoServer when there is none.
-func migrateServer(ctx context.Context, data string, asked migration, show *migrationProgress) (result move.Result, err error) {
+func migrateServer(ctx context.Context, data string, asked migration, show *migrationProgress) (result migrate.Result, err error) {
 	body, err := operator.Request(ctx, data, http.MethodPost, migratePath, asked)
 	if err != nil {
 		return result, err

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -73,68 +75,156 @@ func (s *senders) end() int {
 	return int(s.sent.Load())
 }
 
-// A running server moves into a database under load. Every acknowledged event is listed once; the feed goes on where it was; and the
-// same process goes on with the same addresses.
+// fed returns how many events the feed has after a cursor.
+func (b *taggedService) fed(cursor string) (n int) {
+	b.t.Helper()
+	for query, more := "&after="+cursor, true; more; {
+		page := b.api("GET", "/v1/partners/events/feed?limit=1000"+query, "")
+		n += len(page["events"].([]any))
+		query, more = "&after="+page["cursor"].(string), page["hasMore"].(bool)
+	}
+	return n
+}
+
+// expect expects that n events are listed, each of a visitor of its own.
+func (b *taggedService) expect(n int) {
+	b.t.Helper()
+	if listed, total := b.muids(); len(listed) != n || total != n {
+		b.t.Errorf("%d events are listed of %d muids, want %d", total, len(listed), n)
+	}
+}
+
+// A service moves into a database under load. Meanwhile the command, the server and PostgreSQL are killed. Then it is stopped, and moves back.
+// Every acknowledged event is there once; the feed goes on where it was; and after the switch the same process goes on with the same addresses.
 func TestMigrateUnderLoad(t *testing.T) {
 	b := newTaggedService(t)
-	url := pgtest.NewServer(t).URL("postgres")
+	database := pgtest.NewServer(t)
+	url := database.URL("postgres")
 	s := &senders{b: b, pause: 2 * time.Millisecond}
 	s.start(4)
 	s.await(200)
 	cursor := b.api("GET", "/v1/partners/events/feed?limit=100", "")["cursor"].(string)
+	in := func() *exec.Cmd { return exec.Command("mtagd", "migrate", "--data", b.data, "--to", url) }
 
-	out, err := exec.Command("mtagd", "migrate", "--data", b.data, "--to", url).Output()
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v: %s", what, err, b.Log())
+		}
+	}
+	kills := map[string]func(command *exec.Cmd) error{
+		"the command": func(c *exec.Cmd) error { return c.Process.Kill() },
+		"the server":  func(*exec.Cmd) error { return b.kill() },
+		"PostgreSQL":  func(*exec.Cmd) error { return errors.Join(database.Crash(), database.Start()) },
+	}
+	for what, kill := range kills {
+		before := strings.Count(b.Log(), `"phase":"copy"`)
+		c := in()
+		must("start a migration", c.Start())
+		for deadline := time.Now().Add(startTimeout); strings.Count(b.Log(), `"phase":"copy"`) == before && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		}
+		must("kill "+what, kill(c))
+		if err := c.Wait(); err == nil {
+			t.Logf("the migration had ended before %s was killed", what)
+			break
+		}
+		if b.ended {
+			next, err := launchService(b.data, b.zone.address)
+			if err != nil && strings.Contains(err.Error(), "has moved to") {
+				break // it was killed at the very end
+			}
+			must("start again", err)
+			b.service = next
+			s.to.Store(next)
+		}
+		if strings.Contains(b.Log(), "all data has moved") {
+			break
+		}
+		s.await(s.sent.Load() + 50)
+	}
+	out, err := in().Output()
 	if err != nil {
 		failed, _ := errors.AsType[*exec.ExitError](err)
 		t.Fatalf("%v: %s: %s", err, failed.Stderr, b.Log())
 	}
 	var result struct{ Events, Merchants int }
-	if err := json.Unmarshal(out, &result); err != nil || result.Events < 200 || result.Merchants != 1 {
+	if err := json.Unmarshal(out, &result); len(out) > 0 && (err != nil || result.Events < 200 || result.Merchants != 1) {
 		t.Errorf("the command prints %s", out)
+	}
+	if b.ended {
+		next, err := launchService(b.data, b.zone.address, "--store", url)
+		must("start with the database", err)
+		b.service = next
+		s.to.Store(next)
 	}
 	s.await(s.sent.Load() + 200)
 	n := s.end()
 	t.Logf("%s; %d events, %d answers 503", out, n, s.refused.Load())
-
-	listed, total := b.muids()
-	if len(listed) != n || total != n {
-		t.Errorf("%d events are listed of %d muids, want %d", total, len(listed), n)
-	}
-	fed := 100
-	for more := true; more; {
-		page := b.api("GET", "/v1/partners/events/feed?limit=1000&after="+cursor, "")
-		fed += len(page["events"].([]any))
-		cursor, more = page["cursor"].(string), page["hasMore"].(bool)
-	}
-	if fed != n {
+	b.expect(n)
+	if fed := 100 + b.fed(cursor); fed != n {
 		t.Errorf("the feed has %d events, want %d", fed, n)
 	}
 	a, err := b.do(b.client, request{host: tagHost, method: "POST", path: "/mark/" + b.tag, body: `{"muid":"w0-0","event":"Purchase","event_id":"w0-0"}`})
 	if err != nil || a.status != http.StatusCreated {
 		t.Errorf("a repeated event is answered %d %s, %v", a.status, a.body, err)
 	}
-	if _, again := b.muids(); again != n {
-		t.Errorf("after a repeated event %d are listed, want %d", again, n)
-	}
-	if err := b.stop(); err != nil {
-		t.Error(err)
-	}
+	b.expect(n)
+	cursor = b.api("GET", "/v1/partners/events/feed?after=latest", "")["cursor"].(string)
 
+	back := filepath.Join(t.TempDir(), "back")
+	home := exec.Command("mtagd", "migrate", "--store", url, "--to", back)
+	if out, err := home.CombinedOutput(); err == nil || !strings.Contains(string(out), "a node of the database is running") {
+		t.Errorf("a migration back beside a node: %v: %s", err, out)
+	}
+	must("stop", b.stop())
 	if out, err := exec.Command("mtagd", serveArgs(b.data, b.zone.address, nil)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "its data has moved to postgres://") {
 		t.Errorf("serve on the old directory: %v: %s", err, out)
 	}
-	if out, err := exec.Command("mtagd", "migrate", "--data", b.data, "--to", url).CombinedOutput(); err != nil || !strings.Contains(string(out), " moved to ") {
+	if out, err := in().CombinedOutput(); err != nil || !strings.Contains(string(out), " moved to ") {
 		t.Errorf("the same migration again: %v: %s", err, out)
 	}
-	node, err := startService(b.data, b.zone.address, "--store", url)
-	if err != nil {
-		t.Fatal(err)
+
+	for killed := true; ; {
+		c := exec.Command(home.Path, home.Args[1:]...)
+		var said strings.Builder
+		c.Stdout, c.Stderr = &said, &said
+		must("start a migration back", c.Start())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Wait() }()
+		for killed {
+			if _, err := os.Stat(filepath.Join(back, "control.db")); err == nil {
+				must("kill the command", c.Process.Kill())
+				break
+			}
+			if len(ended) > 0 {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		err := <-ended
+		if strings.Contains(said.String(), "a node of the database is running") {
+			continue // for a few seconds, it is not known that it has stopped
+		}
+		if !killed {
+			must("migrate back: "+said.String(), err)
+			break
+		}
+		killed = false
+		if out, err := exec.Command("mtagd", serveArgs(back, b.zone.address, nil)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "has not finished") {
+			t.Errorf("serve on a directory that lacks events: %v: %s", err, out)
+		}
 	}
-	b.service = node
-	if _, again := b.muids(); again != n {
-		t.Errorf("after a restart %d events are listed, want %d", again, n)
+	if out, err := exec.Command("mtagd", serveArgs(t.TempDir(), b.zone.address, []string{"--store", url})...).CombinedOutput(); err == nil || !strings.Contains(string(out), "has moved to the directory "+back) {
+		t.Errorf("a node starts on a database that has moved: %v: %s", err, out)
 	}
-	if err := node.stop(); err != nil {
+	b.service, err = launchService(back, b.zone.address)
+	must("start on the directory", err)
+	b.expect(n)
+	if _, err := b.do(b.client, request{host: tagHost, method: "POST", path: "/mark/" + b.tag, body: `{"muid":"last","event":"Purchase"}`}); err != nil {
 		t.Error(err)
 	}
+	if fed := b.fed(cursor); fed != 1 {
+		t.Errorf("after the migration back the feed has %d new events, want 1", fed)
+	}
+	must("stop", b.stop())
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/store/move"
+	"mtagd/store/migrate"
 )
 
 // migratePath is where the operator socket migrates the data directory.
@@ -39,9 +39,9 @@ func withMigrate(ctx context.Context, engine store.Engine, log *slog.Logger, mov
 		defer cancel()
 		defer context.AfterFunc(r.Context(), cancel)()
 		s := migrationStream{w: w, control: http.NewResponseController(w), log: log}
-		result, err := migrate(ctx, engine, asked, log, s.show)
+		result, err := switchTo(ctx, engine, asked, log, s.show)
 		if err != nil {
-			if _, moved := errors.AsType[*move.Unfinished](err); !moved {
+			if _, moved := errors.AsType[*migrate.Unfinished](err); !moved {
 				err = fmt.Errorf("the service goes on as before: %w", err)
 			}
 			log.Error("the migration has failed", "error", err)
@@ -60,7 +60,7 @@ type migrationStream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	log     *slog.Logger
-	phase   move.Phase
+	phase   migrate.Phase
 	sent    time.Time
 	logged  time.Time
 }

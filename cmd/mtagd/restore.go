@@ -75,7 +75,7 @@ func (c *restoreCommand) Run(p *process) error {
 			}
 		}
 		if err != nil {
-			return restoreError(p.ctx, p.data, err)
+			return fillError(p.ctx, "restore", p.data, err)
 		}
 		err = printJSON(p.stdout, struct {
 			Point  string `json:"point"`
@@ -125,12 +125,13 @@ func (c *restoreCommand) find(points []*backup.Manifest) (wanted []*backup.Manif
 	return wanted, at, err
 }
 
-func restoreError(ctx context.Context, data string, err error) error {
+// fillError is the error of a command that fills a new data directory.
+func fillError(ctx context.Context, command, data string, err error) error {
 	if errors.Is(err, local.ErrNotEmpty) {
 		return err
 	}
 	if ctx.Err() != nil {
 		err = errors.New("it was interrupted")
 	}
-	return fmt.Errorf("restore into %s: %w. The directory cannot be used; the same command begins again", data, err)
+	return fmt.Errorf("%s into %s: %w. The directory cannot be used; the same command begins again", command, data, err)
 }

@@ -38,20 +38,24 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 		return store.FeedEnd{}, err
 	}
 	for f.at.Compare(f.end) < 0 && !f.full() {
-		var err error
-		if boundary := e.archive.Boundary(); f.nextChunk() <= boundary {
-			err = e.feedArchived(ctx, f, codec.EndOf(boundary))
-		} else {
-			err = e.feedJournal(ctx, f)
-		}
-		if damaged, ok := errors.AsType[journal.DamagedChunks](err); ok {
-			err = e.feedPast(ctx, f, damaged)
-		}
-		if err != nil {
+		if err := e.feedNext(ctx, f); err != nil {
 			return store.FeedEnd{}, err
 		}
 	}
 	return store.FeedEnd{Cursor: f.at.Cursor(), More: f.at.Compare(f.end) < 0}, nil
+}
+
+// feedNext reads the next portion of the archive or of the journal.
+func (e *engine) feedNext(ctx context.Context, f *feed) (err error) {
+	if boundary := e.archive.Boundary(); f.nextChunk() <= boundary {
+		err = e.feedArchived(ctx, f, codec.EndOf(boundary))
+	} else {
+		err = e.feedJournal(ctx, f)
+	}
+	if damaged, ok := errors.AsType[journal.DamagedChunks](err); ok {
+		err = e.feedPast(ctx, f, damaged)
+	}
+	return err
 }
 
 // beginReading makes Close wait until verifying.RUnlock is called. It returns false when Close has begun.

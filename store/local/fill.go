@@ -14,11 +14,11 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// unfinishedFile is in a data directory that a restore or a repair fills: it is created first and removed last. As long as it is
+// unfinishedFile is in a data directory that a restore, a repair or an import fills: it is created first and removed last. As long as it is
 // there, the directory cannot be opened. It has the name of the command.
 const unfinishedFile = "unfinished"
 
-// ErrNotEmpty is the error of a restore or a repair into a directory with other files.
+// ErrNotEmpty is the error of a fill of a directory with other files.
 var ErrNotEmpty = errors.New("is not empty: it must be a new directory")
 
 // fill fills a new data directory. When do fails or is killed, the directory cannot be opened; the next fill empties it, and
@@ -81,12 +81,33 @@ func writeMarker(dir, command string) error {
 	return errors.Join(err, f.Sync(), f.Close(), durable.SyncPath(dir))
 }
 
-// CheckFinished returns an error when a restore, a repair or a move into a data directory was cut off.
+// openFilled opens a directory that is being filled as a server does, which builds the index. Nothing is removed before the events were
+// counted.
+func openFilled(dir string, opt Options) (*engine, error) {
+	opt.keepAll, opt.unfinished = true, true
+	e, err := Open(dir, opt)
+	if err != nil {
+		return nil, err
+	}
+	return e.(*engine), nil
+}
+
+// writeCertificate writes a file below the directory of certificates.
+func writeCertificate(dir, path string, content []byte) error {
+	if !filepath.IsLocal(path) {
+		return fmt.Errorf("a certificate has the path %q", path)
+	}
+	file := filepath.Join(dir, certificatesDir, path)
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(file, content, 0o600) // fill syncs it
+}
+
+// CheckFinished returns an error when a restore, a repair or an import into a data directory was cut off.
 func CheckFinished(dir string) error {
 	command, err := os.ReadFile(filepath.Join(dir, unfinishedFile))
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && exists(filepath.Join(dir, movingDir)):
-		command = []byte("mtagd migrate")
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:

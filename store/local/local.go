@@ -7,7 +7,7 @@
 //	DIR/archive.damaged a damaged archive/ that was replaced
 //	DIR/damaged.jsonl   the damaged chunks and blocks that were found
 //	DIR/generation      which files belong together (generation.go)
-//	DIR/unfinished      a restore or a repair is filling the directory
+//	DIR/unfinished      a restore, a repair or an import is filling the directory
 //
 // They share log (a write-ahead log of bytes), badgerdb (Badger behind a log), codec (the byte forms of ids and values), boltfile (bbolt
 // files with a format version), durable (files that a power cut does not leave half written), crc (a wrong bit) and space (of the disk).
@@ -79,10 +79,8 @@
 //	source.go   what a backup reads (the package backup)
 //	fill.go     fills a new data directory, which cannot be opened before it is complete
 //	restore.go  a new data directory from a backup
-//	moveout.go  all data, for another engine (package move)
-//	movein.go   a new data directory from another engine: begins and finishes it
-//	moveadd.go  fills it
-//	moveread.go reads it again, to compare
+//	migrate.go  all data, for another engine (package migrate)
+//	import.go   a new data directory from another engine
 package local
 
 import (

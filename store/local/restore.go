@@ -94,22 +94,7 @@ func (t *target) Entry(e codec.Entry) error {
 
 // Certificate implements backup.Target.
 func (t *target) Certificate(path string, content []byte) error {
-	if !filepath.IsLocal(path) {
-		return fmt.Errorf("the backup has a certificate %q outside of its directory", path)
-	}
-	file := filepath.Join(t.dir, certificatesDir, path)
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
+	return writeCertificate(t.dir, path, content)
 }
 
 // checkRestored opens what was restored as a server does, and counts the events.
@@ -124,13 +109,10 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 	if err := beAnother(ctx, data); err != nil {
 		return 0, err
 	}
-	opt.keepAll = true // the events that the backup has are counted
-	opt.unfinished = true
-	opened, err := Open(dir, opt)
+	e, err := openFilled(dir, opt)
 	if err != nil {
 		return 0, err
 	}
-	e := opened.(*engine)
 	release := e.archiver.hold()
 	events, err = e.archive.Events()
 	if err != nil {

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -131,7 +130,7 @@ func (e driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.
 // tidy stores when keys and sessions were last used here, and deletes what is too old to be needed. It uses the server's clock: what is
 // deleted is older than any difference between clocks.
 func (e *engine) tidy(ctx context.Context) error {
-	if err := e.Tidy(ctx); err != nil && !errors.Is(err, errMoving) && !errors.Is(err, errMovedAway) { // sessions do not move
+	if err := e.Tidy(ctx); err != nil {
 		return err
 	}
 	for _, sql := range []string{

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
-	"mtagd/store/move"
+	"mtagd/store/migrate"
 	"mtagd/store/postgres/pgtest"
 	"mtagd/store/storetest"
 )
@@ -38,7 +38,7 @@ func TestCitus(t *testing.T) {
 	t.Run("distribute while serving", func(t *testing.T) { distributeWhileServing(t, c) })
 	t.Run("kill after a migration", func(t *testing.T) { distributeAtStart(t, c) })
 	t.Run("loss of a worker", func(t *testing.T) { loseWorker(t, c) })
-	t.Run("freeze", func(t *testing.T) { freezeDistributed(t, c) })
+	t.Run("import from it", func(t *testing.T) { importFromDistributed(t, c) })
 	t.Run("conformance", func(t *testing.T) {
 		storetest.Run(t, func(t *testing.T) storetest.Store { return storeIn(c.Database(t)) })
 	})
@@ -309,26 +309,19 @@ func loseWorker(t *testing.T, c *pgtest.Citus) {
 	e.expectConsistent()
 }
 
-// While the nodes of a distributed database are frozen, what a worker has only prepared is committed before the rest is copied.
-func freezeDistributed(t *testing.T, c *pgtest.Citus) {
+// Before a distributed database is copied, what a worker has only prepared is committed.
+func importFromDistributed(t *testing.T, c *pgtest.Citus) {
 	url := c.EmptyDatabase(t)
 	if _, err := Distribute(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
 	s := newShopOn(t, url, Options{})
 	s.record(s.visit(0, 0))
-	db, err := OpenDatabase(t.Context(), url, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
+	db := s.forCopy()
 	prepareLink(t, s, c)
-	f, err := db.Freeze(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := s.holdOf(db)
 	prepared := 0
-	if _, err := db.Keys(t.Context(), 0, func(k *move.Key) error {
+	if _, err := db.Keys(t.Context(), 0, func(k *migrate.Key) error {
 		if string(k.MUID) == "prepared" {
 			prepared++
 		}
@@ -336,24 +329,14 @@ func freezeDistributed(t *testing.T, c *pgtest.Citus) {
 	}); err != nil || prepared != 1 {
 		t.Errorf("%d links are there that a worker had prepared, %v; want 1", prepared, err)
 	}
-	await(t, "a frozen node is ready", func() bool { return s.Ready() != nil })
-	f.Release()
-	await(t, "a node is not ready after a freeze", func() bool { return s.Ready() == nil })
-	s.record(s.visit(0, 1))
-	if f, err = db.Freeze(t.Context()); err == nil {
-		err = f.Commit(t.Context(), theMoon)
-	}
-	if err != nil {
+	if err := h.Moved(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	flushed := newFlush(uuid.New(), nil) // of a node that does not know of the move
+	flushed := newFlush(uuid.New(), nil)
 	mark := s.visit(0, 3)
 	flushed.addMark(&mark)
-	if err := s.write(t.Context(), flushed); !errors.Is(err, errMovedAway) {
+	if err := s.write(t.Context(), flushed); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a flush after the move: %v", err)
-	}
-	if at, err := db.Begin(t.Context(), theMoon.ID); err != nil || at != 0 {
-		t.Errorf("a move into a database whose data has moved: %d, %v", at, err)
 	}
 }
 

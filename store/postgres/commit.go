@@ -2,10 +2,12 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
@@ -21,9 +23,6 @@ const (
 // commit writes a flush, and tells those who wait for its events. KindUnavailable: nothing was recorded. KindUncertain: nobody knows.
 func (e *engine) commit(f *flush) error {
 	began := time.Now()
-	if err := e.follower.leaving.Load().err(); err != nil {
-		return err
-	}
 	if e.follower.age() > refuseAfter {
 		return errNoAnswer // the requests have waited for the flush before, and would wait for the database again
 	}
@@ -57,14 +56,24 @@ func (e *engine) write(ctx context.Context, f *flush) error {
 		return unavailableFlush(err)
 	}
 	if err := f.write(ctx, conn.Conn()); err != nil {
-		if refused := refusedByMove(err); refused != nil && !f.committed {
-			return refused
+		if isRefused(err) && !f.committed {
+			return unavailableFlush(err)
 		}
 		return e.settle(f, err)
 	}
 	e.confirmed.note(f.seen)
 	return nil
 }
+
+// isRefused reports whether a flush was refused before its commit, so that surely nothing is recorded: it has waited for a lock for too
+// long, or the data of the database has moved (trigger moved).
+func isRefused(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pgErr.Code == lockNotAvailable || pgErr.Code == "MT001")
+}
+
+// lockNotAvailable is the SQLSTATE of a statement that has waited for a lock for too long.
+const lockNotAvailable = "55P03"
 
 // ask makes the first round trip of a flush, and returns the connection that has its transaction. When a connection has failed, it
 // tries once more: nothing was changed, and most likely the connection was an old one.

@@ -230,15 +230,12 @@ func (t timed) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 
 var errTooSlow = store.Unavailable("the database took too long to read")
 
-// inTurn waits while too many reads are under way, and then calls read. It refuses when the data has moved away.
+// inTurn waits while too many reads are under way, and then calls read.
 func (e *engine) inTurn(ctx context.Context, holder string, read func() error) error {
 	if e.reading.Reserve(ctx, holder, 1) != nil {
 		return ctx.Err()
 	}
 	defer e.reading.Release(holder, 1)
-	if l := e.follower.leaving.Load(); l != nil && l.moved {
-		return errMovedAway // what was received since then is not here
-	}
 	return read()
 }
 

@@ -91,9 +91,6 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := e.follower.leaving.Load().err(); err != nil {
-		return err
-	}
 	caller := ctx
 	ctx, cancel := context.WithTimeout(caller, changeTimeout)
 	defer cancel()
@@ -164,14 +161,9 @@ func (c *change) begin() error {
 	if _, err := c.tx.Exec(c.ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
 		return err
 	}
-	var leaving *string
 	var seen snapshot
-	if err := seen.scan(c.tx.QueryRow(c.ctx, readSnapshot+", clock_timestamp(), coalesce((SELECT max(id) FROM audit), 0), "+leavingRow),
-		&c.now, &c.lastEntry, &leaving); err != nil {
+	if err := seen.scan(c.tx.QueryRow(c.ctx, readSnapshot+", clock_timestamp(), coalesce((SELECT max(id) FROM audit), 0)"), &c.now, &c.lastEntry); err != nil {
 		return err
-	}
-	if leaving != nil && *leaving != "" {
-		return errMovedAway
 	}
 	if c.last, c.now = seen.change, c.now.UTC(); c.e.now != nil {
 		c.now = c.e.now().UTC()

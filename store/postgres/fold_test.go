@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
-	"mtagd/store/move"
+	"mtagd/store/migrate"
 	"mtagd/store/postgres/pgtest"
 )
 
@@ -298,7 +298,7 @@ func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
 		t.Errorf("%d events are verified, %v", counts.Events, err)
 	}
 	moved := 0
-	if err := (&Database{e: e}).Events(t.Context(), 0, uint64(last), func(*move.Event) error { moved++; return nil }); err != nil || moved != dead+2 {
+	if err := (&Database{e: e}).Events(t.Context(), 0, uint64(last), func(*migrate.Event) error { moved++; return nil }); err != nil || moved != dead+2 {
 		t.Errorf("%d events are moved, %v", moved, err)
 	}
 	if _, err := e.Events(t.Context(), store.Query{Merchant: s.id, Limit: 1}); err != nil {

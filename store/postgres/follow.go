@@ -27,11 +27,10 @@ const keepChanges = "24 hours"
 
 // follower keeps a node's memory of the control data up to date.
 type follower struct {
-	data    *rules.Data
-	asked   atomic.Pointer[time.Time] // when the last question was put that has an answer
-	lost    atomic.Bool               // changes were missed
-	leaving atomic.Pointer[leaving]   // the data moves to another store, or has moved; nil: it does not
-	waits   atomic.Bool               // the last question was answered, but a commit after it still waits for the standbys
+	data  *rules.Data
+	asked atomic.Pointer[time.Time] // when the last question was put that has an answer
+	lost  atomic.Bool               // changes were missed
+	waits atomic.Bool               // the last question was answered, but a commit after it still waits for the standbys
 
 	flushes int64 // the number of the last flush that was seen; only follow uses it
 
@@ -93,12 +92,11 @@ type update struct {
 	changes int64    // how many there are after it
 	records []record // that these have written, in the order of their numbers
 	seen    snapshot
-	leaving *string // leavingRow
 }
 
 // read reads what follows the change with the number after.
 func (u *update) read(ctx context.Context, tx pgx.Tx, after int64) (err error) {
-	if err := u.seen.scan(tx.QueryRow(ctx, readSnapshot+", "+leavingRow), &u.leaving); err != nil {
+	if err := u.seen.scan(tx.QueryRow(ctx, readSnapshot)); err != nil {
 		return err
 	}
 	return u.readChanges(ctx, tx, after)
@@ -208,10 +206,6 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 	if err != nil {
 		return 0, notOnStandbys(err)
 	}
-	e.follower.noteLeaving(u.leaving)
-	if to := e.follower.leaving.Load(); to != nil && to.moved {
-		return 0, to.ready() // not errMissed: the move has left out a number on purpose
-	}
 	if err := e.follower.applyUpdate(&u); err != nil {
 		return 0, err
 	}
@@ -250,9 +244,6 @@ func (e *engine) followOnce(ctx context.Context) error {
 
 // Ready implements store.Engine.
 func (e *engine) Ready() error {
-	if err := e.follower.leaving.Load().ready(); err != nil {
-		return err
-	}
 	if e.follower.lost.Load() {
 		return errMissed
 	}

@@ -18,41 +18,52 @@ const (
 	holdLease = 5 * time.Second // how long the server hears nothing before it ends the transaction
 )
 
-// hold calls take, and keeps the locks that it takes until release is called. held is the context of the work. It ends with ctx, and when
-// the connection is lost, because others may have the locks then: context.Cause(held) is errLost with the reason. That takes up to
-// holdRenew if the connection was closed, and up to holdLease if nothing answers.
-func (e *engine) hold(ctx context.Context, errLost error, take func(tx pgx.Tx) error) (held context.Context, release func(), err error) {
-	tx, err := e.beginHold(ctx, 0, take)
-	if err != nil {
-		return nil, nil, err
-	}
-	held, end := context.WithCancelCause(ctx)
-	stop := keepAlive(func(ctx context.Context) error { return ping(ctx, tx) }, func(err error) {
-		end(fmt.Errorf("%w: %w", errLost, err))
-	})
-	return held, func() {
-		end(nil)
-		stop()
-		rollback(tx)
-	}, nil
+// hold is a transaction with locks, and the context of the work that they protect.
+type hold struct {
+	held context.Context
+	end  context.CancelCauseFunc
+	tx   pgx.Tx
+	stop func()
 }
 
-// beginHold begins a transaction, and calls take to take its locks. take fails if it waits for one of them for longer than wait; 0 is no
-// limit. The caller keeps the transaction alive.
-func (e *engine) beginHold(ctx context.Context, wait time.Duration, take func(tx pgx.Tx) error) (pgx.Tx, error) {
+// hold calls take, and keeps the locks that it takes until release is called. held ends with ctx, and when the connection is lost, because
+// others may have the locks then: context.Cause(held) is errLost with the reason. That takes up to holdRenew if the connection was
+// closed, and up to holdLease if nothing answers.
+func (e *engine) hold(ctx context.Context, errLost error, take func(tx pgx.Tx) error) (*hold, error) {
 	tx, err := e.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return nil, err
 	}
-	if _, err = tx.Exec(ctx, "SELECT set_config('idle_in_transaction_session_timeout', $1, true), set_config('lock_timeout', $2, true)",
-		strconv.FormatInt(holdLease.Milliseconds(), 10), strconv.FormatInt(wait.Milliseconds(), 10)); err == nil {
+	if _, err = tx.Exec(ctx, "SELECT set_config('idle_in_transaction_session_timeout', $1, true)", strconv.FormatInt(holdLease.Milliseconds(), 10)); err == nil {
 		err = take(tx)
 	}
 	if err != nil {
 		rollback(tx)
 		return nil, err
 	}
-	return tx, nil
+	h := &hold{tx: tx}
+	h.held, h.end = context.WithCancelCause(ctx)
+	h.stop = keepAlive(func(ctx context.Context) error { return ping(ctx, tx) }, func(err error) {
+		h.end(fmt.Errorf("%w: %w", errLost, err))
+	})
+	return h, nil
+}
+
+// release ends the transaction. What it has changed is undone, unless it was committed.
+func (h *hold) release() {
+	h.end(nil)
+	h.stop()
+	rollback(h.tx)
+}
+
+// commit commits what take has changed, and so frees the locks.
+func (h *hold) commit(ctx context.Context) error {
+	h.stop()
+	conn := h.tx.Conn().PgConn()
+	if err := h.tx.Commit(ctx); err != nil {
+		return err
+	}
+	return checkReplicated(conn)
 }
 
 func ping(ctx context.Context, tx pgx.Tx) error {

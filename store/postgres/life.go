@@ -90,7 +90,7 @@ var errLifeLost = errors.New("the connection that keeps others from removing eve
 
 // liveOnce does what there is to do. It returns errBusy when another node is at it, or when a move needs all events.
 func (e *engine) liveOnce(ctx context.Context) error {
-	held, release, err := e.hold(ctx, errLifeLost, func(tx pgx.Tx) error {
+	h, err := e.hold(ctx, errLifeLost, func(tx pgx.Tx) error {
 		var mine bool
 		err := tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1)", lockLife).Scan(&mine)
 		if err == nil && !mine {
@@ -101,10 +101,10 @@ func (e *engine) liveOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer release()
-	err = errors.Join(e.life.runner.Run(held), e.expire(held), e.forget(held), e.sweep(held))
-	if err != nil && held.Err() != nil {
-		return context.Cause(held)
+	defer h.release()
+	err = errors.Join(e.life.runner.Run(h.held), e.expire(h.held), e.forget(h.held), e.sweep(h.held))
+	if err != nil && h.held.Err() != nil {
+		return context.Cause(h.held)
 	}
 	return err
 }

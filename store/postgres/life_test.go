@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
 	"mtagd/store/postgres/pgtest"
@@ -250,13 +251,19 @@ func TestRetention(t *testing.T) {
 }
 
 // keepAll keeps the engine from removing events in the background until the end of the test.
-func (s *shop) keepAll() {
+func (s *shop) keepAll() { s.t.Cleanup(s.holdLife().release) }
+
+// holdLife waits for the lock of removals, and keeps it.
+func (s *shop) holdLife() *hold {
 	s.t.Helper()
-	_, release, err := (&Database{e: s.engine}).Hold(s.t.Context())
+	h, err := s.hold(s.t.Context(), errLifeLost, func(tx pgx.Tx) error {
+		_, err := tx.Exec(s.t.Context(), "SELECT pg_advisory_xact_lock($1)", lockLife)
+		return err
+	})
 	if err != nil {
-		s.t.Fatal(err)
+		s.t.Error(err)
 	}
-	s.t.Cleanup(release)
+	return h
 }
 
 func TestTheDefaultRetention(t *testing.T) {
@@ -360,14 +367,10 @@ func TestALostAnswerIsSettled(t *testing.T) {
 }
 
 // A node that is kept from removing events must not believe that it has done what there is to do.
-func TestNothingIsRemovedBesideAMove(t *testing.T) {
-	s := newLeavingShop(t)
+func TestNothingIsRemovedBesideOthers(t *testing.T) {
+	s := newShop(t, Options{})
 	s.record(s.visit(0, 0))
-	_, release, err := s.db.Hold(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
+	s.keepAll()
 	if _, err := s.Erase(t.Context(), s.id, byEmail(0), store.ErasureOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -377,11 +380,11 @@ func TestNothingIsRemovedBesideAMove(t *testing.T) {
 	s.expect(1)
 }
 
-// A node that has lost the lock of removals ends at once what it is at. So no event goes while a move has that lock.
+// A node that has lost the lock of removals ends at once what it is at. So no event goes while another has that lock.
 func TestAnErasureEndsWithItsLock(t *testing.T) {
-	s := newLeavingShop(t)
+	s := newShop(t, Options{})
 	s.record(s.visit(0, 0), s.visit(1, 0))
-	db := s.db.e.pool
+	db := s.forCopy().e.pool
 	reader, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -410,26 +413,19 @@ func TestAnErasureEndsWithItsLock(t *testing.T) {
 	})
 
 	ofRemovals := fmt.Sprintf("FROM pg_locks WHERE locktype = 'advisory' AND objid = %d", lockLife)
-	released := make(chan func(), 1)
-	go func() {
-		_, release, err := s.db.Hold(t.Context())
-		if err != nil {
-			t.Error(err)
-		}
-		released <- release
-	}()
-	await(t, "the move does not wait for the lock", func() bool { return count("(SELECT "+ofRemovals+" AND NOT granted) AS x") == 1 })
+	other := make(chan *hold, 1)
+	go func() { other <- s.holdLife() }()
+	await(t, "the other does not wait for the lock", func() bool { return count("(SELECT "+ofRemovals+" AND NOT granted) AS x") == 1 })
 	if _, err := db.Exec(t.Context(), "SELECT pg_terminate_backend(pid) "+ofRemovals+" AND granted"); err != nil {
 		t.Fatal(err)
 	}
-	release := <-released
-	defer release()
+	h := <-other
 	await(t, "the node goes on without the lock", func() bool { return !removing() })
 	rollback(reader)
 	if n := count("event"); n != 2 {
-		t.Errorf("%d events are left while a move has the lock, want 2", n)
+		t.Errorf("%d events are left while another has the lock, want 2", n)
 	}
-	release()
+	h.release()
 	s.life.nudge()
 	await(t, "the erasure is not done", func() bool {
 		era, err = s.Erasure(t.Context(), era.ID)

@@ -25,9 +25,9 @@ var migrations embed.FS
 // no longer needs the old, and one that removes it.
 const schema = 15
 
-// migrate brings the schema up to date. In a distributed database it also distributes new tables. It looks for such tables at each
+// prepareSchema brings the schema up to date. In a distributed database it also distributes new tables. It looks for such tables at each
 // start, because a kill may have come between the two steps. Several nodes may call it at once. It refuses a newer schema.
-func migrate(ctx context.Context, pool *pgxpool.Pool) error {
+func prepareSchema(ctx context.Context, pool *pgxpool.Pool) error {
 	if err := updateSchema(ctx, pool); err != nil {
 		return err
 	}

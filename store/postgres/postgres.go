@@ -89,9 +89,8 @@
 //	lease.go      leases, which one node has at a time
 //	exchange.go   messages of nodes to each other
 //	hold.go       locks that protect work on other connections
-//	move.go       reads all data, to compare it with that of another engine (package move)
-//	movein.go     takes all data of another engine
-//	moveout.go    freezes all nodes while the data moves to another engine, or for ever when it has
+//	export.go     reads all data, for another engine (package migrate); keeps everybody from changing it meanwhile
+//	import.go     takes all data of another engine
 package postgres
 
 import (
@@ -241,11 +240,11 @@ func (e *engine) prepare(ctx context.Context, opt Options) error {
 	if err := inTime(ctx, func(ctx context.Context) error { return checkDurability(ctx, e.pool) }); err != nil {
 		return err
 	}
-	if err := migrate(ctx, e.pool); err != nil {
+	if err := prepareSchema(ctx, e.pool); err != nil {
 		return err
 	}
 	return inTime(ctx, func(ctx context.Context) error {
-		if err := checkMove(ctx, e.pool); err != nil {
+		if err := checkMoved(ctx, e.pool); err != nil {
 			return err
 		}
 		if err := cmp.Or(e.lookAtSpace(ctx), e.loadDirectory(ctx)); err != nil || opt.Retention == 0 {
@@ -293,9 +292,6 @@ const refuseAfter = 2 * time.Second
 
 // acceptsEvents returns why events are refused before they are queued, or nil.
 func (e *engine) acceptsEvents() error {
-	if err := e.follower.leaving.Load().err(); err != nil {
-		return err
-	}
 	began := e.flushing.Load()
 	if e.follower.age() > refuseAfter || began != nil && time.Since(*began) > refuseAfter {
 		return errNoAnswer

@@ -36,7 +36,7 @@
 //	snapshot.go     the journal as of one commit, for a backup
 //	tap.go          remembers what the last commits have written, for a backup every few seconds
 //	restore.go      writes a journal from a backup
-//	move.go         reads links and remembered event_ids for another engine, or writes those of one; pauses
+//	migrate.go      reads links and remembered event_ids for another engine, or writes those of one; pauses
 //	chunk.go        the byte form of events
 //	keys.go         the keys of entries
 //	clock.go        numbers chunks and commits

@@ -1,4 +1,4 @@
-package move_test
+package migrate_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local"
-	"mtagd/store/move"
+	"mtagd/store/migrate"
 	"mtagd/store/postgres"
 	"mtagd/store/postgres/pgtest"
 )
@@ -257,8 +257,8 @@ func (s *shop) expectDuplicates(e store.Engine, n int) {
 	}
 }
 
-func silent() move.Options {
-	return move.Options{Log: quiet, Progress: func(move.Phase, uint64) {}}
+func silent() migrate.Options {
+	return migrate.Options{Log: quiet, Progress: func(migrate.Phase, uint64) {}}
 }
 
 func target(t *testing.T, url string) *postgres.Database {
@@ -285,25 +285,51 @@ func closeEngine(t *testing.T, e store.Engine) {
 	}
 }
 
-func TestMoveIntoDatabase(t *testing.T) {
-	dir, url := t.TempDir(), pgtest.Database(t)
-	certificate := filepath.Join(dir, "certificates", "certificates", "ca", "shop.example", "shop.example.key")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(certificate), 0o700), os.WriteFile(certificate, []byte("key"), 0o600)); err != nil {
+// noDamage is a verification that must find nothing.
+func noDamage(t *testing.T) store.Verification {
+	return store.Verification{Found: func(f store.Finding) { t.Errorf("verify: %+v", f) }, Read: func(store.Part, uint64, uint64) {}}
+}
+
+// copyBack fills a new directory from a database, as the command does.
+func copyBack(t *testing.T, url, dir string, wrap func(migrate.Target) migrate.Target) (result migrate.Result, err error) {
+	t.Helper()
+	src := target(t, url)
+	held, err := src.Hold(t.Context(), "the directory "+dir)
+	if err != nil {
+		return result, err
+	}
+	defer held.Release()
+	if err := local.Import(dir, quiet, func(dst migrate.Target) (err error) {
+		result, err = migrate.Import(held.Context(), src, wrap(dst), silent())
+		return err
+	}); err != nil {
+		return result, err
+	}
+	return result, held.Moved(t.Context())
+}
+
+func unchanged(dst migrate.Target) migrate.Target { return dst }
+
+// Data goes from a directory to a database, and from there to a new directory. Nothing is lost or changed.
+func TestThereAndBack(t *testing.T) {
+	first, second, url := t.TempDir(), filepath.Join(t.TempDir(), "new"), pgtest.Database(t)
+	certificate := filepath.Join("certificates", "certificates", "ca", "shop.example", "shop.example.key")
+	if err := errors.Join(os.MkdirAll(filepath.Join(first, filepath.Dir(certificate)), 0o700), os.WriteFile(filepath.Join(first, certificate), []byte("key"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	e := openLocal(t, dir)
+	e := openLocal(t, first)
 	s := newShop(t, e)
 	s.send(2000)
 	must(e.Erase(t.Context(), s.merchants[0].ID, s.person(5, false), store.ErasureOptions{Suppress: true}))
 	awaitErasure(t, e, s.merchants[0].ID)
 	must(e.Resolve(t.Context(), s.merchants[2].ID, s.person(55, true))) // a link without an event
 	want := s.answers(e)
-	result, err := move.Run(t.Context(), local.MoveFrom(e), target(t, url), silent())
+	result, err := migrate.Switch(t.Context(), local.MigrateFrom(e), target(t, url), silent())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if result.Links == 0 || result.EventIDs == 0 || result.Audit == 0 || result.Merchants != 6 {
-		t.Errorf("the move says %+v", result)
+		t.Errorf("the switch says %+v", result)
 	}
 	if err := e.Record(t.Context(), []store.Mark{s.mark(0)}); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("an event for the old store: %v, want KindUnavailable", err)
@@ -312,9 +338,10 @@ func TestMoveIntoDatabase(t *testing.T) {
 		t.Errorf("a change of the old store: %v, want KindUnavailable", err)
 	}
 	closeEngine(t, e)
-	if _, err := local.Open(dir, local.Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "has moved to postgres://") {
+	if _, err := local.Open(first, local.Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "has moved to postgres://") {
 		t.Errorf("the old store opens: %v", err)
 	}
+
 	db := openDatabase(t, url)
 	s.expectSame("the database", want, s.answers(db))
 	if files := must(db.(store.Shared).Files(t.Context(), "", true)); len(files) != 1 || files[0].Path != "certificates/ca/shop.example/shop.example.key" || string(files[0].Content) != "key" {
@@ -322,19 +349,58 @@ func TestMoveIntoDatabase(t *testing.T) {
 	}
 	s.expectDuplicates(db, 500)
 	s.Engine = db
-	before := must(db.Latest(t.Context()))
+	s.expectFeedGoesOn()
+	must(db.Verify(t.Context(), noDamage(t)))
+	s.send(800)
+	must(db.Erase(t.Context(), s.merchants[1].ID, s.person(7, false), store.ErasureOptions{Suppress: true}))
+	awaitErasure(t, db, s.merchants[1].ID) // leaves gaps in the positions
+	must(db.Resolve(t.Context(), s.merchants[2].ID, s.person(55, true)))
+	must(db.DeleteMerchant(t.Context(), s.merchants[5].ID)) // its events are still there
+	all, gone := s.merchants, s.merchants[5]
+	s.merchants = all[:5]
+	want = s.answers(db)
+	closeEngine(t, db)
+	if result, err = copyBack(t, url, second, unchanged); err != nil {
+		t.Fatal(err)
+	}
+	if result.Links == 0 || result.EventIDs == 0 || result.Audit == 0 || result.Merchants != 5 {
+		t.Errorf("the import says %+v", result)
+	}
+	if _, err := postgres.Open(t.Context(), url, postgres.Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "has moved to the directory "+second) {
+		t.Errorf("the database opens: %v", err)
+	}
+
+	back := openLocal(t, second)
+	s.expectSame("the new directory", want, s.answers(back))
+	if text, err := os.ReadFile(filepath.Join(second, certificate)); string(text) != "key" {
+		t.Errorf("the certificate's key is %q, %v", text, err)
+	}
+	must(back.Verify(t.Context(), noDamage(t)))
+	mark := s.mark(0)
+	mark.Merchant, mark.Tag = gone.ID, gone.Tags[0].ID
+	if mark := []store.Mark{mark}; back.Record(t.Context(), mark) != nil || mark[0].Outcome != store.Removed {
+		t.Errorf("an event for a merchant that was deleted has outcome %d", mark[0].Outcome)
+	}
+	s.Engine, s.merchants = back, all
+	s.expectDuplicates(back, 500)
+	s.merchants = all[:5]
+	s.expectFeedGoesOn()
+}
+
+// expectFeedGoesOn sends events, which a feed that has read all must see.
+func (s *shop) expectFeedGoesOn() {
+	s.Helper()
+	before := must(s.Latest(s.Context()))
 	s.send(200)
 	var ids []store.MerchantID
 	for _, m := range s.merchants {
 		ids = append(ids, m.ID)
 	}
 	n := 0
-	must(db.Feed(t.Context(), store.FeedQuery{Merchants: ids, After: before}, func(*store.Received) bool { n++; return true }))
+	must(s.Feed(s.Context(), store.FeedQuery{Merchants: ids, After: before}, func(*store.Received) bool { n++; return true }))
 	if n < 100 {
-		t.Errorf("after the move a feed sees %d of about 200 events", n)
+		s.Errorf("after the migration a feed sees %d of about 200 events", n)
 	}
-	v := store.Verification{Found: func(f store.Finding) { t.Errorf("verify: %+v", f) }, Read: func(store.Part, uint64, uint64) {}}
-	must(db.Verify(t.Context(), v))
 }
 
 func awaitErasure(t *testing.T, e store.Engine, m store.MerchantID) {

@@ -16,10 +16,9 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/control"
 	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
-	"mtagd/store/move"
+	"mtagd/store/migrate"
 )
 
 // movedFile is in a data directory whose data has moved to another store. Then the directory cannot be opened.
@@ -27,14 +26,13 @@ const movedFile = "moved.json"
 
 // Moved says where the data of a directory has moved.
 type Moved struct {
-	To     string    `json:"to"`           // for people
-	ID     string    `json:"id,omitempty"` // of that store; "" if an earlier version moved the data
-	Source string    `json:"source"`       // the id of this directory
-	At     time.Time `json:"at"`
+	To string    `json:"to"`           // for people
+	ID string    `json:"id,omitempty"` // of that store; "" if an earlier version moved the data
+	At time.Time `json:"at"`
 }
 
 // Place says which store has the data now.
-func (m Moved) Place() move.Place { return move.Place{Name: m.To, ID: m.ID} }
+func (m Moved) Place() migrate.Place { return migrate.Place{Name: m.To, ID: m.ID} }
 
 // MovedTo returns where the data of a directory has moved; false when it has not.
 func MovedTo(dir string) (m Moved, moved bool, err error) {
@@ -61,31 +59,25 @@ func checkMoved(dir string) error {
 		"To go on here all the same, without what was received since then, remove %s", m.To, store.FormatTime(m.At), filepath.Join(dir, movedFile))
 }
 
-// source implements move.Source.
+// source implements migrate.Live.
 type source struct{ e *engine }
 
-// MoveFrom returns an open engine as the source of a move.
-func MoveFrom(opened store.Engine) move.Source { return source{opened.(*engine)} }
+// MigrateFrom returns an open engine as the source of a migration.
+func MigrateFrom(opened store.Engine) migrate.Live { return source{opened.(*engine)} }
 
 // errMoving is for what is refused while the data moves, or after it has moved.
 var errMoving = store.Unavailable("the data moves to another store")
 
-// ID implements move.Source.
-func (s source) ID(context.Context) (string, error) { return s.e.ID() }
-
-// PassesAllLinks implements move.Source. It is false: links have versions here.
-func (s source) PassesAllLinks() bool { return false }
-
-// Hold implements move.Source.
-func (s source) Hold(ctx context.Context) (held context.Context, release func(), err error) {
+// Hold implements migrate.Live.
+func (s source) Hold() (release func()) {
 	s.e.life.busy.Lock() // waits for the task that runs, if there is one
-	return ctx, s.e.life.busy.Unlock, nil
+	return s.e.life.busy.Unlock
 }
 
-// Last implements move.Source.
+// Last implements migrate.Source.
 func (s source) Last(context.Context) (uint64, error) { return s.e.tail.last.Load(), nil }
 
-// Usage implements move.Source. It counts in the index.
+// Usage implements migrate.Data. It counts in the index.
 func (s source) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
 	return s.e.Usage(ctx, merchants)
 }
@@ -93,13 +85,14 @@ func (s source) Usage(ctx context.Context, merchants []store.MerchantID) ([]stor
 // movePortion is how many archived events are read at once.
 const movePortion = 4 * maxPortion
 
-// Events implements move.Data. It reads as Feed does, but all events of all merchants.
-func (s source) Events(ctx context.Context, after, upTo uint64, use func(*move.Event) error) error {
+// Events implements migrate.Data. It reads as Feed does, but all events of all merchants.
+func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrate.Event) error) error {
 	e := s.e
 	if !e.beginReading() {
 		return store.Unavailable("the service is stopping")
 	}
 	defer e.verifying.RUnlock()
+	e.tail.use()
 	var failed error
 	q := store.FeedQuery{Merchants: e.MerchantIDs(), UpTo: codec.EndOf(upTo).Cursor()}
 	f, err := newFeed(q, e.tail.last.Load(), func(store.MerchantID) int64 { return math.MinInt64 }, func(r *store.Received) bool {
@@ -115,89 +108,57 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*move.E
 			return err
 		}
 		f.events, f.portion = 0, movePortion
-		if boundary := e.archive.Boundary(); f.nextChunk() <= boundary {
-			err = e.feedArchived(ctx, f, codec.EndOf(boundary))
-		} else {
-			err = e.scanJournal(ctx, f)
-		}
-		if damaged, ok := errors.AsType[journal.DamagedChunks](err); ok {
-			err = e.feedPast(ctx, f, damaged)
-		}
-		if err != nil {
+		if err := e.feedNext(ctx, f); err != nil {
 			return err
 		}
 	}
 	return failed
 }
 
-// scanJournal reads the next chunks of the journal, all of them: what is missed here would be lost.
-func (e *engine) scanJournal(ctx context.Context, f *feed) error {
-	err := e.journal.Scan(ctx, f.nextChunk(), f.end.Seq, func(seq uint64, events []journal.Event) (more bool) {
-		return !e.hasMoved(f.nextChunk()) && f.take(seq, events)
-	})
-	if err == nil && !f.full() && !e.hasMoved(f.nextChunk()) {
-		f.moveTo(f.end)
-	}
-	return err
-}
-
-func movedEvent(r *store.Received) *move.Event {
+func movedEvent(r *store.Received) *migrate.Event {
 	m, _ := codec.NewMerchantKey(r.Merchant) // newFeed has checked it
 	at, _ := codec.ParseCursor(r.Cursor)     // which is the position
-	return &move.Event{Merchant: m, At: at, Time: r.Time.UnixMicro(), Tag: string(r.Tag), Name: r.Name, Bot: r.Bot,
+	return &migrate.Event{Merchant: m, At: at, Time: r.Time.UnixMicro(), Tag: string(r.Tag), Name: r.Name, Bot: r.Bot,
 		MUID: []byte(r.MUID), ByClaim: r.ByClaim, Raw: r.Raw}
 }
 
-// Keys implements move.Data.
-func (s source) Keys(ctx context.Context, since uint64, use func(*move.Key) error) (moment uint64, err error) {
-	return s.e.journal.Keys(ctx, since, movedKeys(use))
-}
-
-// movedKeys passes on keys of the journal.
-func movedKeys(use func(*move.Key) error) journal.KeyReader {
-	return journal.KeyReader{
+// Keys implements migrate.Data.
+func (s source) Keys(ctx context.Context, since uint64, use func(*migrate.Key) error) (moment uint64, err error) {
+	return s.e.journal.Keys(ctx, since, journal.KeyReader{
 		Link: func(m codec.MerchantKey, l store.Link, former bool) error {
-			return use(&move.Key{Merchant: m, Key: l.Identifier[:], MUID: []byte(l.MUID), Source: l.Source, Former: former})
+			return use(&migrate.Key{Merchant: m, Key: l.Identifier[:], MUID: []byte(l.MUID), Source: l.Source, Former: former})
 		},
 		EventID: func(m codec.MerchantKey, key []byte, seen int64) error {
-			return use(&move.Key{Merchant: m, Key: key, Seen: seen})
+			return use(&migrate.Key{Merchant: m, Key: key, Seen: seen})
 		},
-	}
+	})
 }
 
-// Control implements move.Data.
-func (s source) Control(context.Context) (c *move.Control, err error) {
-	return exportControl(s.e.Data, s.e.dir)
-}
-
-// exportControl returns the control data in a directory, with the certificates.
-func exportControl(data *control.Data, dir string) (c *move.Control, err error) {
-	c = data.Export()
-	for i := range c.Removals {
-		c.Removals[i].At = c.Removals[i].At.Truncate(time.Microsecond) // what every engine can store
+// Control implements migrate.Data. The certificates are among it.
+func (s source) Control(context.Context) (*migrate.Control, error) {
+	records, err := s.e.Export()
+	if err != nil {
+		return nil, err
 	}
-	err = eachCertificate(dir, func(path string, content []byte) error {
+	c := &migrate.Control{Records: records}
+	err = eachCertificate(s.e.dir, func(path string, content []byte) error {
 		if !strings.HasPrefix(path, "locks/") { // of certmagic, in this process
-			c.Files = append(c.Files, move.File{Path: path, Content: content})
+			c.Files = append(c.Files, migrate.File{Path: path, Content: content})
 		}
 		return nil
 	})
-	slices.SortFunc(c.Files, func(a, b move.File) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortFunc(c.Files, func(a, b migrate.File) int { return cmp.Compare(a.Path, b.Path) })
 	return c, err
 }
 
-// Audit implements move.Data.
+// Audit implements migrate.Data.
 func (s source) Audit(ctx context.Context, after store.AuditID, use func(*store.AuditEntry) error) error {
 	return s.e.Entries(ctx, after, use)
 }
 
-// Freeze implements move.Source.
-func (s source) Freeze(ctx context.Context) (move.Frozen, error) {
+// Freeze implements migrate.Source.
+func (s source) Freeze(ctx context.Context) (migrate.Frozen, error) {
 	e := s.e
-	id, err := e.ID()
-	if err != nil {
-		return nil, err
-	}
 	if err := e.Tidy(ctx); err != nil { // when keys were last used
 		return nil, err
 	}
@@ -206,19 +167,18 @@ func (s source) Freeze(ctx context.Context) (move.Frozen, error) {
 		e.Data.Freeze(nil)
 		return nil, err
 	}
-	return &frozen{e: e, id: id}, nil
+	return &frozen{e: e}, nil
 }
 
-// frozen implements move.Frozen.
+// frozen implements migrate.Frozen.
 type frozen struct {
 	e      *engine
-	id     string
 	marked bool
 }
 
-// Commit implements move.Frozen.
-func (f *frozen) Commit(_ context.Context, to move.Place) error {
-	text, err := json.Marshal(Moved{To: to.Name, ID: to.ID, Source: f.id, At: f.e.opt.Now().UTC()})
+// Commit implements migrate.Frozen.
+func (f *frozen) Commit(_ context.Context, to migrate.Place) error {
+	text, err := json.Marshal(Moved{To: to.Name, ID: to.ID, At: f.e.opt.Now().UTC()})
 	if err != nil {
 		return err
 	}
@@ -237,7 +197,7 @@ func (f *frozen) Commit(_ context.Context, to move.Place) error {
 	return durable.SyncPath(f.e.dir)
 }
 
-// Release implements move.Frozen.
+// Release implements migrate.Frozen.
 func (f *frozen) Release() {
 	if !f.marked {
 		f.e.journal.Resume()

@@ -76,16 +76,6 @@ func (w *Writer) PutEventID(m codec.MerchantKey, key []byte, seen int64, version
 		Version: version, ExpiresAt: uint64(max(time.UnixMicro(seen).Add(dedupeTTL).Unix(), 1))})
 }
 
-// Flush writes what was put. Then Keys passes it.
-func (w *Writer) Flush() error {
-	err := w.batch.Flush()
-	w.batch = w.keys.db.Batch()
-	return err
-}
-
-// Keys is Journal.Keys.
-func (w *Writer) Keys(ctx context.Context, use KeyReader) error { return w.keys.pass(ctx, 0, use) }
-
 // PutForgotten notes that chunks up to a number are elsewhere. New chunks will have greater numbers. The version must be greater than
 // those of all other entries.
 func (w *Writer) PutForgotten(last, version uint64) error {

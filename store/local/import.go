@@ -1,0 +1,148 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/archive"
+	"mtagd/store/local/control"
+	"mtagd/store/local/journal"
+	"mtagd/store/migrate"
+)
+
+// Import fills a new data directory with what do adds to a target. An import that was cut off leaves a directory that cannot be opened;
+// another Import begins again.
+func Import(dir string, log *slog.Logger, do func(migrate.Target) error) error {
+	return fill(dir, "mtagd migrate", func() error {
+		d := &directory{dir: dir, log: log}
+		return errors.Join(do(d), d.close())
+	})
+}
+
+// directory is a data directory that Import fills. It implements migrate.Target: at first its parts are open, and from Index on the engine.
+//
+// All events go into the archive, as events of the journal have no gaps in their positions. The journal only has links and remembered
+// event_ids.
+type directory struct {
+	source // nil before Index
+
+	dir     string
+	log     *slog.Logger
+	control *control.Data
+	archive *archive.Archive
+	keys    *journal.Writer
+	version uint64 // of the last keys
+}
+
+var _ migrate.Target = (*directory)(nil)
+
+// Begin implements migrate.Target.
+func (d *directory) Begin(context.Context) (err error) {
+	if d.control, err = control.Open(d.dir, time.Now, d.log); err != nil {
+		return err
+	}
+	parts := Parts(d.dir)
+	if d.keys, err = journal.Create(parts["journal"], d.log); err != nil {
+		return err
+	}
+	d.archive, err = archive.Open(parts["archive"], d.log)
+	return err
+}
+
+// Add implements migrate.Target.
+func (d *directory) Add(_ context.Context, events []migrate.Event) error {
+	run := &archive.Run{}
+	var body []byte
+	for i := range events {
+		e := &events[i]
+		body, _ = journal.AppendBody(body[:0], store.TagID(e.Tag), e.Name, e.Bot, e.MUID, e.ByClaim, e.Raw, e.Time)
+		run.Append(e.Merchant, e.At, body)
+	}
+	return d.archive.Add(run, 0, func() {}) // Index moves the boundary
+}
+
+// AddKeys implements migrate.Target.
+func (d *directory) AddKeys(_ context.Context, keys []migrate.Key) error {
+	d.version++
+	for _, k := range keys {
+		var err error
+		switch {
+		case !k.IsLink():
+			err = d.keys.PutEventID(k.Merchant, k.Key, k.Seen, d.version)
+		case k.Former:
+			err = d.keys.PutFormer(k.Merchant, k.Link(), d.version)
+		default:
+			err = d.keys.PutLink(k.Merchant, k.Link(), d.version)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddAudit implements migrate.Target.
+func (d *directory) AddAudit(_ context.Context, entries []store.AuditEntry) error {
+	return d.control.AddEntries(entries)
+}
+
+// SetControl implements migrate.Target.
+func (d *directory) SetControl(_ context.Context, c *migrate.Control) error {
+	for _, f := range c.Files {
+		if err := writeCertificate(d.dir, f.Path, f.Content); err != nil {
+			return err
+		}
+	}
+	return d.control.Import(c.Records)
+}
+
+// Index implements migrate.Target. It opens what was added as a server does, which builds the index.
+func (d *directory) Index(_ context.Context, upTo uint64) error {
+	if err := d.archive.Add(&archive.Run{}, upTo, func() {}); err != nil {
+		return err
+	}
+	if err := d.keys.PutForgotten(upTo, d.version+1); err != nil {
+		return err
+	}
+	if err := d.close(); err != nil {
+		return err
+	}
+	e, err := openFilled(d.dir, Options{Log: d.log})
+	if err == nil {
+		d.source.e = e
+	}
+	return err
+}
+
+// close closes what is open.
+func (d *directory) close() error {
+	var errs []error
+	if d.e != nil {
+		errs = append(errs, d.e.Close())
+	}
+	if d.archive != nil {
+		errs = append(errs, d.archive.Close())
+	}
+	if d.keys != nil {
+		errs = append(errs, d.keys.Close())
+	}
+	if d.control != nil {
+		errs = append(errs, d.control.Close())
+	}
+	d.e, d.archive, d.keys, d.control = nil, nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// NameOf says for people which data directory it is.
+func NameOf(dir string) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "an unknown machine"
+	}
+	return fmt.Sprintf("the directory %s on %s", dir, host)
+}

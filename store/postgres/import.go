@@ -1,0 +1,229 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/migrate"
+)
+
+// Begin implements migrate.Target.
+func (d *Database) Begin(ctx context.Context) error {
+	d.counted = false
+	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
+			return err
+		}
+		var unfinished, used bool
+		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM move WHERE direction = 'in'),
+			EXISTS (SELECT FROM record WHERE kind = 'partners' AND body IS NOT NULL) OR EXISTS (SELECT FROM audit) OR EXISTS (SELECT FROM usage) OR EXISTS (SELECT FROM tally)`).Scan(&unfinished, &used); err != nil {
+			return err
+		}
+		if used && !unfinished {
+			return fmt.Errorf("%s is not empty: data can only be moved into a new database", d.Name())
+		}
+		for _, table := range filledTables {
+			if _, err := tx.Exec(ctx, "TRUNCATE "+table); err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO move (direction, peer, at, ready) VALUES ('in', $1, 0, false)
+			ON CONFLICT (direction) DO UPDATE SET peer = excluded.peer, ready = false`, d.run.String())
+		return err
+	})
+}
+
+// filledTables are the tables that are filled before the control data. A fold locks the tally first, and so does Begin.
+var filledTables = []string{"tally", "event", "link", "held_link", "linked_muid", "dedup", "counter", "usage", "audit"}
+
+// Add implements migrate.Target.
+func (d *Database) Add(ctx context.Context, events []migrate.Event) error {
+	tallies := tallies{}
+	for i := range events {
+		e := &events[i]
+		tallies.add(uuid.UUID(e.Merchant), e.Time, e.Tag, e.Name, e.Bot, sizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag), 1)
+	}
+	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		if len(events) > 0 {
+			if _, err := tx.CopyFrom(ctx, pgx.Identifier{"event"}, []string{"merchant", "seq", "idx", "at", "bot", "tag", "name", "muid", "raw", "by_claim"},
+				pgx.CopyFromSlice(len(events), func(i int) ([]any, error) {
+					e := &events[i]
+					return []any{uuid.UUID(e.Merchant), int64(e.At.Seq), int16(e.At.Index), e.Time, e.Bot, e.Tag, e.Name, e.MUID, e.Raw, e.ByClaim}, nil
+				})); err != nil {
+				return err
+			}
+			add := tallies.addTo
+			if !d.counted {
+				add = tallies.addUsageTo
+			}
+			if err := add(ctx, tx, nil); err != nil {
+				return err
+			}
+		}
+		return d.note(ctx, tx, false)
+	})
+}
+
+// countMoved makes the counters of a merchant from its events. Minutes are counted first: there are fewer of them than events.
+var countMoved = `WITH minute AS MATERIALIZED (
+		SELECT name, ` + bucketSQL("at", "60000000") + ` AS bucket, tag, bot, count(*) AS n
+		FROM event WHERE merchant = $1 GROUP BY 1, 2, 3, 4)
+	INSERT INTO counter (merchant, level, name, bucket, tag, bot, n)
+	SELECT $1, l.level, v.name, CASE WHEN l.size = 0 THEN 0 ELSE ` + bucketSQL("bucket", "l.size") + ` END, tag, bot, sum(n)::bigint
+	FROM minute, (VALUES (0, 1), (1, 60), (2, 1440), (3, 0)) AS l(level, size), LATERAL (VALUES (minute.name), ('')) AS v(name)
+	GROUP BY 2, 3, 4, 5, 6`
+
+// Index implements migrate.Target. To make the counters of all events at once takes a fraction of adding to them with each portion.
+func (d *Database) Index(ctx context.Context, _ uint64) error {
+	if d.counted {
+		return nil
+	}
+	merchants, err := listMerchants(ctx, d.e.pool, "SELECT merchant FROM usage ORDER BY merchant")
+	if err != nil {
+		return err
+	}
+	if err := pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "TRUNCATE counter"); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "SELECT set_config('work_mem', '64MB', true), set_config('jit', 'off', true)"); err != nil {
+			return err
+		}
+		for _, m := range merchants {
+			if _, err := tx.Exec(ctx, countMoved, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	d.counted = true
+	_, err = d.e.pool.Exec(ctx, "ANALYZE event, counter") // so that the first pages have good plans
+	return err
+}
+
+// errNotBegun is for a database that somebody has changed meanwhile.
+var errNotBegun = errors.New("the database is not being filled any more")
+
+// note notes whether everything is there. It fails when another import has begun.
+func (d *Database) note(ctx context.Context, tx pgx.Tx, ready bool) error {
+	done, err := tx.Exec(ctx, "UPDATE move SET ready = $1 WHERE direction = 'in' AND peer = $2", ready, d.run.String())
+	if err == nil && done.RowsAffected() != 1 {
+		err = errNotBegun
+	}
+	return err
+}
+
+// AddKeys implements migrate.Target.
+func (d *Database) AddKeys(ctx context.Context, keys []migrate.Key) error {
+	var ids struct {
+		merchants []uuid.UUID
+		keys      [][]byte
+	}
+	var seen []int64
+	slices.SortFunc(keys, func(a, b migrate.Key) int {
+		return cmp.Or(slices.Compare(a.Merchant[:], b.Merchant[:]), slices.Compare(a.Key, b.Key))
+	})
+	f := newFlush(uuid.Nil, nil)
+	for _, k := range keys {
+		if !k.IsLink() {
+			ids.merchants, ids.keys, seen = append(ids.merchants, uuid.UUID(k.Merchant)), append(ids.keys, k.Key), append(seen, k.Seen)
+			continue
+		}
+		at := linkKey{uuid.UUID(k.Merchant), store.IdentityKey(k.Key)}
+		if !k.Former {
+			f.changed[at] = link{muid: store.MUID(k.MUID)}
+		}
+		held := heldKey{at, store.MUID(k.MUID)}
+		f.held[held], f.kept[held] = max(f.held[held], k.Source), true
+	}
+	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		f.queueLinks(b)
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO dedup (merchant, key, seen) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bigint[])
+			ON CONFLICT (merchant, key) DO UPDATE SET seen = excluded.seen`, ids.merchants, ids.keys, seen)
+		return err
+	})
+}
+
+// AddAudit implements migrate.Target.
+func (d *Database) AddAudit(ctx context.Context, entries []store.AuditEntry) error {
+	b := &pgx.Batch{}
+	if err := queueEntries(b, entries); err != nil {
+		return err
+	}
+	return d.e.pool.SendBatch(ctx, b).Close()
+}
+
+// numberOfImport is the number of the change that brings the control data. The nodes begin with the records as they are. A number is missing
+// before it, so that a node which was started on the empty database finds that it must be started again.
+const numberOfImport = 2
+
+// SetControl implements migrate.Target. It writes as changes do, but for what nodes need to know of a change: there are none.
+func (d *Database) SetControl(ctx context.Context, control *migrate.Control) error {
+	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		for _, table := range []string{"record", "file", "change"} {
+			b.Queue("DELETE FROM " + table)
+		}
+		for _, f := range control.Files {
+			b.Queue("INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)", f.Path, f.Content)
+		}
+		b.Queue("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, $3, '{}')", numberOfImport, uuid.New(), changeOfRecords)
+		for some := range slices.Chunk(control.Records, 10_000) {
+			queueRecords(b, numberOfImport, some)
+		}
+		return tx.SendBatch(ctx, b).Close()
+	})
+}
+
+// Ready implements migrate.Successor.
+func (d *Database) Ready(ctx context.Context, upTo uint64) (to migrate.Place, err error) {
+	if to, err = d.Place(ctx); err != nil {
+		return to, err
+	}
+	return to, pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		if err := d.note(ctx, tx, true); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "SELECT setval('receipt', greatest(last_value, $1)) FROM receipt", int64(upTo)); err != nil {
+			return err
+		}
+		// The last flush, so that feeds end there. A run that was cut off may have left one: feeds would take it that all flushes since then
+		// are there.
+		if _, err := tx.Exec(ctx, "DELETE FROM flush"); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO flush (merchant, id, node, seq, merchants) SELECT $1, $2, $1, $3,
+			ARRAY(SELECT merchant FROM usage WHERE EXISTS (SELECT FROM event WHERE event.merchant = usage.merchant AND seq = $3))
+			WHERE $3 > 0`, uuid.Nil, uuid.New(), int64(upTo))
+		return err
+	})
+}
+
+// Finish implements migrate.Successor.
+func (d *Database) Finish(ctx context.Context) error {
+	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+		done, err := tx.Exec(ctx, "DELETE FROM move WHERE direction = 'in' AND ready")
+		if err != nil || done.RowsAffected() == 1 {
+			return err
+		}
+		var filling bool
+		err = tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM move WHERE direction = 'in')").Scan(&filling)
+		if filling {
+			err = fmt.Errorf("%s does not have everything yet", d.Name())
+		}
+		return err
+	})
+}

@@ -54,6 +54,31 @@ func TestDrillEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
 	}
 }
 
+// One wrong bit of the number of the last transaction makes its meta page look like that of the transaction before the other one.
+func TestOneWrongBitOfATransactionNumber(t *testing.T) {
+	dir := t.TempDir()
+	d := openHere(t, dir)
+	filled(t, d, 1)
+	want := everything(t, d)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	sound, err := os.ReadFile(filepath.Join(dir, fileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range []int{0, os.Getpagesize()} {
+		for bit := range 8 {
+			at := page + 16 + 48
+			sound[at] ^= 1 << bit
+			if problem := tryFile(t, sound, want); problem != "" {
+				t.Errorf("page at %d, bit %d: %s", page, bit, problem)
+			}
+			sound[at] ^= 1 << bit
+		}
+	}
+}
+
 // tryFile opens control data with this content, and says what is not as it should be.
 func tryFile(t *testing.T, content []byte, want []any) string {
 	t.Helper()

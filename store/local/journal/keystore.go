@@ -80,7 +80,10 @@ func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage
 	if err != nil {
 		return err
 	}
-	w := &Writer{keys: keys, batch: keys.db.Batch()}
+	w := &Writer{keys: keys}
+	if w.batch, err = keys.db.Batch(); err != nil {
+		return errors.Join(err, keys.db.Close())
+	}
 	err = salvageKeys(ctx, dir, w, func(path string, err error) {
 		logger.Error("a part of the links and event_ids cannot be read", "file", path, "error", err)
 	})
@@ -267,14 +270,9 @@ const keysAtOnce = badgerdb.MaxCommitBytes / (2 * store.MaxMUIDLength)
 // order of the keys, beginning at the key from. use gets values of its own.
 func (k *keyStore) each(prefix, from []byte, since uint64, use func(key, value []byte) error) error {
 	return notNow(k.db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: prefix, SinceTs: since})
-		defer it.Close()
+		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: prefix, Since: since})
 		for it.Seek(from); it.Valid(); it.Next() {
-			value, err := it.Item().ValueCopy(nil)
-			if err != nil {
-				return err
-			}
-			if err := use(it.Item().KeyCopy(nil), value); err != nil {
+			if err := use(bytes.Clone(it.Item().Key()), bytes.Clone(it.Item().Value())); err != nil {
 				return err
 			}
 		}

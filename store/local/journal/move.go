@@ -78,8 +78,11 @@ func (w *Writer) PutEventID(m codec.MerchantKey, key []byte, seen int64, version
 
 // Flush writes what was put. Then Keys passes it.
 func (w *Writer) Flush() error {
-	err := w.batch.Flush()
-	w.batch = w.keys.db.Batch()
+	if err := cmp.Or(w.batch.Flush(), w.keys.db.Flush()); err != nil {
+		return err
+	}
+	var err error
+	w.batch, err = w.keys.db.Batch()
 	return err
 }
 

@@ -16,7 +16,7 @@ import (
 	"mtagd/store/local/space"
 )
 
-// A table of Badger may be found damaged while the engine runs. Until it is replaced, answers that need the damaged part fail with
+// A table of Badger may be found damaged, also when the engine opens. Until it is replaced, answers that need the damaged part fail with
 // KindUnavailable, and all others go on:
 //
 //  1. Read all tables again. If they are sound, the disk had returned an error for a while. If it still does, wait.
@@ -74,8 +74,13 @@ func (e *engine) mendArchive() error {
 	}
 	e.life.nudge()
 	e.opt.Log.Info("archive/ was replaced by what can be read of it")
-	_ = e.shorts.note(codec.MerchantKey{}, errors.New("a part of archive/ may be lost")) // settleShorts finds out, and tries until it has
+	e.noteRebuilt()
 	return nil
+}
+
+// noteRebuilt notes that a part of the archive may be lost. settleShorts finds out, and tries until it has.
+func (e *engine) noteRebuilt() {
+	_ = e.shorts.note(codec.MerchantKey{}, errors.New("a part of archive/ may be lost"))
 }
 
 // replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile, and no erasure runs: it would say that
@@ -90,9 +95,7 @@ func (e *engine) replaceArchive() error {
 	if free, err := space.Free(e.dir); err != nil || free < MinFree+size {
 		return errors.Join(err, errNoSpace)
 	}
-	return e.archive.Mend(e.opened, filepath.Join(e.dir, archivePart), func(path string, err error) {
-		e.opt.Log.Error("a part of archive/ is lost", "file", path, "error", err)
-	}, func() error { return e.RepeatErasures(e.opened) }) // events that were removed may be back
+	return e.archive.Mend(e.opened, filepath.Join(e.dir, archivePart), e.lostPart, e.repeatErasures)
 }
 
 func (e *engine) mendKeys() error {
@@ -105,7 +108,7 @@ func (e *engine) mendKeys() error {
 	}
 	e.life.busy.Lock() // as in replaceArchive
 	defer e.life.busy.Unlock()
-	if err := e.RepeatErasures(e.opened); err != nil { // links that were removed may be back
+	if err := e.repeatErasures(); err != nil {
 		return err
 	}
 	defer e.life.nudge()

@@ -142,7 +142,7 @@ func salvageArchive(ctx context.Context, dir, to string, log *slog.Logger, lost 
 	if err != nil {
 		return nil, err
 	}
-	if err := archive.Salvage(ctx, archiveDir(dir), filepath.Join(to, "archive"), forgotten, log, func(path string, err error) {
+	if err := archive.Salvage(ctx, Parts(dir)["archive"], filepath.Join(to, "archive"), forgotten, log, func(path string, err error) {
 		if name, relErr := filepath.Rel(dir, path); relErr == nil {
 			path = name
 		}
@@ -199,7 +199,7 @@ func copyOthers(dir, to string) error {
 	}
 	for _, f := range files {
 		switch {
-		case slices.Contains([]string{"control.db", "events", "archive", archivePart, archiveNew, "index.db", damageFile, generationFile, unfinishedFile, "lost+found"}, f.Name()), slices.Contains(replaced, f.Name()):
+		case slices.Contains([]string{"control.db", "events", "archive", archivePart, "index.db", damageFile, generationFile, unfinishedFile, "lost+found"}, f.Name()), slices.Contains(replaced, f.Name()):
 		case f.IsDir():
 			if err := os.CopyFS(filepath.Join(to, f.Name()), os.DirFS(filepath.Join(dir, f.Name()))); err != nil {
 				return fmt.Errorf("copy %s: %w", f.Name(), err)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"mtagd/store"
@@ -15,23 +13,8 @@ import (
 	"mtagd/store/local/rank"
 )
 
-// replaced are copies of damaged files: the archive that was salvaged last, and what an earlier version has kept.
-var replaced = []string{damagedArchive, "set-aside"}
-
-// removeReplaced removes the copies of damaged files, because nobody knows whose data they have. It returns their paths.
-func removeReplaced(dir string) (removed []string, err error) {
-	for _, name := range replaced {
-		path := filepath.Join(dir, name)
-		if !exists(path) {
-			continue
-		}
-		if err := os.RemoveAll(path); err != nil {
-			return removed, err
-		}
-		removed = append(removed, path)
-	}
-	return removed, nil
-}
+// replaced are copies of damaged files that earlier versions have kept.
+var replaced = []string{"archive.damaged", "archive.new", "set-aside"}
 
 // isDamage reports whether an error says that events cannot be read.
 func isDamage(err error) bool {

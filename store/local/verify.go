@@ -94,7 +94,7 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 	if w.damage, err = openDamage(dir, Options{}.withDefaults()); err != nil {
 		return w.counts, err
 	}
-	w.archive, err = archive.OpenReadOnly(archiveDir(dir), options.Log)
+	w.archive, err = archive.OpenReadOnly(Parts(dir)["archive"], options.Log)
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // an earlier version had none
 		v.Found(store.Finding{Part: store.PartEvents, Where: "archive", Problem: "cannot be opened: " + err.Error()})
 		w.hidden = true

@@ -111,20 +111,26 @@ func Open(dir string, log *slog.Logger) (*DB, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	d := &DB{dir: dir, log: log}
-	var err error
-	if d.lock, err = os.Open(dir); err != nil {
+	d, err := lock(dir, log)
+	if err != nil {
 		return nil, err
 	}
-	if err = unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		err = fmt.Errorf("another process has %s open: %w", dir, err)
-	} else {
-		err = d.open()
-	}
-	if err != nil {
+	if err := d.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), d.lock.Close())
 	}
 	return d, nil
+}
+
+// lock returns a database that is not open yet.
+func lock(dir string, log *slog.Logger) (*DB, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("another process has %s open: %w", dir, err), f.Close())
+	}
+	return &DB{dir: dir, log: log, lock: f}, nil
 }
 
 func (d *DB) open() error {

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
@@ -233,38 +235,15 @@ func (d *DB) beginPart() error {
 	return d.addPart(list{version: d.last, older: names(d.parts)}, "")
 }
 
-// addPart makes a directory the last part, or an empty one when from is "".
+// addPart makes a new last part of a directory, or an empty one when from is "".
 func (d *DB) addPart(l list, from string) error {
-	n := 0
-	for _, h := range d.parts {
-		number, _ := numberOf(h.name)
-		n = max(n, number)
-	}
-	name := fmt.Sprint("g", n+1)
-	dir := filepath.Join(d.dir, name)
-	err := os.RemoveAll(dir + newSuffix)
-	switch {
-	case err != nil:
-	case from != "":
-		err = os.Rename(from, dir+newSuffix)
-	default:
-		err = os.Mkdir(dir+newSuffix, 0o700)
-	}
-	if err == nil {
-		err = l.write(dir + newSuffix)
-	}
-	if err == nil {
-		err = os.Rename(dir+newSuffix, dir)
-	}
+	name, err := nameDir(d.dir, l, from)
 	if err != nil {
 		return err
 	}
-	err = durable.SyncPath(d.dir)
-	var h *part
-	if err == nil {
-		h, err = d.openPart(name)
-	}
+	h, err := d.openPart(name)
 	if err != nil { // nothing may be written to the part before, if this one keeps its name
+		dir := filepath.Join(d.dir, name)
 		if undo := errors.Join(os.Rename(dir, dir+newSuffix), durable.SyncPath(d.dir)); undo != nil {
 			d.failed = fmt.Errorf("%s cannot be removed: %w", dir, undo)
 		}
@@ -272,6 +251,32 @@ func (d *DB) addPart(l list, from string) error {
 	}
 	d.replace(nil, []*part{h})
 	return nil
+}
+
+// nameDir gives a directory, or an empty one when from is "", the name of a new last part of the database in dir. From then on it counts.
+func nameDir(dir string, l list, from string) (name string, err error) {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	last := 0
+	for _, f := range files {
+		n, _ := numberOf(strings.TrimSuffix(f.Name(), newSuffix))
+		last = max(last, n)
+	}
+	name = fmt.Sprint("g", last+1)
+	to := filepath.Join(dir, name)
+	if from == "" {
+		from = to + newSuffix
+		err = os.Mkdir(from, 0o700)
+	}
+	if err == nil {
+		err = l.write(from)
+	}
+	if err == nil {
+		err = cmp.Or(os.Rename(from, to), durable.SyncPath(dir))
+	}
+	return name, err
 }
 
 // checkInput reads all tables of the old parts.
@@ -424,15 +429,7 @@ func (d *DB) Adopt(dir string) error {
 	defer d.compacting.Unlock()
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	counts, _, err := findParts(dir)
-	if err != nil {
-		return err
-	}
-	if len(counts) != 1 {
-		return fmt.Errorf("%s has %d parts instead of one", dir, len(counts))
-	}
-	from := filepath.Join(dir, counts[0])
-	l, err := readList(from)
+	l, from, err := onlyPart(dir)
 	if err != nil {
 		return err
 	}
@@ -446,4 +443,32 @@ func (d *DB) Adopt(dir string) error {
 	d.dirty = false
 	d.met.first.Store(nil)
 	return nil
+}
+
+// Replace is Adopt for the database in dir that cannot be opened.
+func Replace(dir, by string, log *slog.Logger) (err error) {
+	d, err := lock(dir, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.lock.Close()) }()
+	l, from, err := onlyPart(by)
+	if err == nil {
+		_, err = nameDir(dir, l, from)
+	}
+	return err // the next Open removes the others
+}
+
+// onlyPart returns the directory of the only part of a database, with its list.
+func onlyPart(dir string) (l list, part string, err error) {
+	counts, _, err := findParts(dir)
+	if err == nil && len(counts) != 1 {
+		err = fmt.Errorf("%s has %d parts instead of one", dir, len(counts))
+	}
+	if err != nil {
+		return l, "", err
+	}
+	part = filepath.Join(dir, counts[0])
+	l, err = readList(part)
+	return l, part, err
 }

@@ -41,7 +41,7 @@ func (d *Directory) Index(ctx context.Context) error { return d.index.Wait(ctx, 
 func (d *Directory) catchUp(ctx context.Context, x *rank.Index) error {
 	boundary := d.archive.Boundary()
 	covered := x.Covered()
-	if x.Outdated() || covered > boundary {
+	if covered > boundary {
 		if err := x.Reset(); err != nil {
 			return err
 		}

@@ -85,9 +85,6 @@ func (e *engine) setAsideArchived(ctx context.Context, x *usedIndex, found archi
 	defer e.damage.removing.Unlock()
 	indexed := make([][]rank.Key, len(found)) // the events of each that the index has
 	for i, d := range found {
-		if d.MayHeal() && e.damage.mustWait(d.Last.Seq) {
-			return store.Unavailable("some events cannot be read now")
-		}
 		if slices.ContainsFunc(found[:i], func(before archive.Damage) bool { return before.Merchant == d.Merchant }) {
 			continue // the scan for the first one has found these too
 		}

@@ -59,9 +59,7 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 		if err != nil {
 			break
 		}
-		if err = setAside(); store.KindOf(err) == store.KindUnavailable {
-			err = nil // what may heal is left to the next verification
-		}
+		err = setAside()
 	}
 	return w.counts, err
 }

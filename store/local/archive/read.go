@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"math"
 
 	"mtagd/store/local/badgerdb"
@@ -24,11 +22,6 @@ type Damage struct {
 // Has reports whether an event is affected.
 func (d Damage) Has(at codec.Position) bool {
 	return at.Compare(d.After) > 0 && at.Compare(d.Last) <= 0
-}
-
-// MayHeal reports whether a later read may succeed: the disk has returned an error, and no wrong data.
-func (d Damage) MayHeal() bool {
-	return !errors.Is(d.Err, codec.ErrCorrupt) && !errors.Is(d.Err, io.EOF) && !errors.Is(d.Err, fs.ErrNotExist)
 }
 
 // Damaged is the error of a Read that has met damaged blocks.

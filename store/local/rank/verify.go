@@ -56,7 +56,9 @@ func (x *Index) StoredUpTo() (covered uint64, err error) {
 // error only when ctx ends.
 func (x *Index) Verify(ctx context.Context, c Check) error {
 	v := verifier{x: x, ctx: ctx, Check: c, upTo: x.verifiedUpTo()}
-	boltfile.Check(x.db, func(err error) { c.Wrong(codec.MerchantKey{}, err) })
+	if err := boltfile.Check(x.db); err != nil {
+		c.Wrong(codec.MerchantKey{}, err)
+	}
 	var merchants []codec.MerchantKey
 	if err := boltfile.CatchDamage("index.db", func() (err error) {
 		merchants, err = x.storedMerchants()

@@ -30,7 +30,8 @@ func (v *verifier) differences() (*comparison, error) {
 		if v.control != nil && v.control.IsRemoved(m.ID()) {
 			continue // deleted: its events are being removed
 		}
-		if s.index != s.journal && !s.unsound && !v.unsound && !v.hidden && v.index != nil && v.journal != nil {
+		isSound := !s.unsound && !v.unsound && !v.hidden
+		if s.index != s.journal && (isSound || v.onlyLost) && v.index != nil && v.journal != nil {
 			differ[m] = s
 		}
 	}
@@ -275,7 +276,7 @@ func (c *comparison) report() error {
 				found(d.indexed.finding(where, "is missing"), "are missing")
 			}
 		}
-		if d.unindexed.events > 0 {
+		if d.unindexed.events > 0 && !c.onlyLost {
 			c.disagree = true
 			found(d.unindexed.finding(where, "has events that are not in the index"), "have events that are not in the index")
 		}

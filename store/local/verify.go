@@ -133,6 +133,7 @@ type verifier struct {
 	damaged  journal.DamagedChunks
 	blocks   archive.Damaged
 
+	onlyLost bool                                         // what the index lacks is not reported
 	disagree bool                                         // the index lacks events
 	missing  func(map[codec.MerchantKey][]rank.Key) error // takes events out of the index that nobody else has; nil without an engine
 }

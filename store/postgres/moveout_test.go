@@ -73,6 +73,7 @@ func (s *leavingShop) expectGoesOn() {
 }
 
 func TestFrozenNodesRefuse(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := newLeavingShop(t)
 	f := s.freeze()
 	for _, e := range []*engine{s.engine, s.other} {
@@ -183,6 +184,7 @@ func TestNodesThatKnowNothingAreRefused(t *testing.T) {
 }
 
 func TestTheDeathOfAMoveEndsTheFreeze(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := newLeavingShop(t)
 	f := s.freeze()
 	await(t, "a frozen node is ready", func() bool { return s.Ready() != nil && s.other.Ready() != nil })

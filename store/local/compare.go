@@ -40,7 +40,7 @@ func (v *verifier) differences() (*comparison, error) {
 		c.chunks[d.Seq] = &chunkDifference{seq: d.Seq, damage: &d}
 	}
 	if len(differ) > 0 {
-		release := v.hold()
+		release := v.pauseMoves()
 		defer release()
 		if v.removing != nil {
 			v.removing.Lock()
@@ -52,7 +52,7 @@ func (v *verifier) differences() (*comparison, error) {
 			return nil, err
 		}
 		if v.missing != nil {
-			if err := c.setMissingAside(); err != nil {
+			if err := c.noteMissing(); err != nil {
 				return nil, err
 			}
 		}
@@ -155,8 +155,8 @@ func (c *comparison) locate() error {
 	return nil
 }
 
-// setMissingAside passes on the events that only the index has, and no damage says why. Missing chunks of the journal count as damaged.
-func (c *comparison) setMissingAside() error {
+// noteMissing passes on the events that only the index has, and no damage says why. Missing chunks of the journal count as damaged.
+func (c *comparison) noteMissing() error {
 	keys := map[codec.MerchantKey][]rank.Key{}
 	for e, indexed := range c.events {
 		d := c.chunks[e.key.Seq]
@@ -185,12 +185,12 @@ func bucketOf(e locatedEvent) bucket {
 }
 
 // eachEvent calls use with each event of the merchants that is compared: those of the index, then those of the journal. No
-// events may move to the archive meanwhile. Damage was reported before. If there is more now, nothing may be set aside as missing: it
+// events may move to the archive meanwhile. Damage was reported before. If there is more now, nothing may be noted as missing: it
 // may only be hidden.
 func (c *comparison) eachEvent(compare func(e locatedEvent, indexed bool)) error {
 	var more error
 	use := func(e locatedEvent, indexed bool) {
-		if e.key.Time >= c.indexed[e.m].keptFrom {
+		if e.key.Time >= c.indexed[e.m].retainedFrom {
 			compare(e, indexed)
 		}
 	}

@@ -44,7 +44,7 @@
 //
 // If a record of the log cannot be read, only its own events are lost: they are noted in damaged.jsonl and in the log, and removed
 // from the index. So pages and totals have only events that can be served. A rebuild of the index skips such chunks. The same holds
-// for a damaged block of the archive. If a table of the archive is damaged, the engine makes a new archive of what can be read (mend.go).
+// for a damaged block of the archive. If a table of the archive is damaged, the engine makes a new archive of what can be read (rebuildtables.go).
 //
 // The index counts events independently of the archive. Personal data and erasures compare what they read with it, and so does verify
 // (complete.go). A feed or an export sees that it has all of the archive's blocks of its range (package archive). The first answer that
@@ -58,20 +58,20 @@
 //	listing.go  Events: one page of a merchant's events; Summary; Usage
 //	feed.go     Feed: events in the order of receipt
 //	tail.go     which merchants have events at the end of the journal; who waits for them
-//	heal.go     rebuilds a damaged index
+//	rebuild.go  rebuilds a damaged index
 //	life.go     removes events in the background
 //	erase.go    erases persons, and removes what is left of deleted merchants
 //	person.go   finds what belongs to a person
 //	retention.go  which events are kept
 //	generation.go  notices files that are older than the others
-//	setaside.go takes the events of damaged chunks out of the index
+//	note.go     notes damaged chunks and blocks, and takes their events out of the index
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ
 //	repair.go   salvages what can be read into a new directory
 //	salvage.go  opens the archive, also a damaged one
 //	damage.go   notes damaged chunks
 //	complete.go compares what answers read with what the index counts
-//	mend.go     replaces damaged tables
+//	rebuildtables.go  replaces damaged tables
 //	lost.go     what is known of lost events
 //	source.go   what a backup reads (the package backup)
 //	fill.go     fills a new data directory, which cannot be opened before it is complete
@@ -170,7 +170,7 @@ type engine struct {
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
-	running   sync.WaitGroup // life, mendTables, and noteKeyUse
+	running   sync.WaitGroup // life, replaceDamaged, and noteKeyUse
 	verifying sync.RWMutex   // held for reading by long reads, which Close waits for: verifications, the feed, personal data
 }
 
@@ -196,7 +196,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 		return nil, errors.Join(err, data.Close())
 	}
 	e.running.Go(e.noteKeyUse)
-	e.running.Go(e.mendTables)
+	e.running.Go(e.replaceDamaged)
 	if !opt.keepAll {
 		e.running.Go(e.life.run)
 	}
@@ -276,7 +276,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.archive.Close(), e.journal.Close())
 	}
 	e.index.now = newUsedIndex(x)
-	x.OnDamage(func(err error) { e.healIndex(x, err) })
+	x.OnDamage(func(err error) { e.startRebuild(x, err) })
 	err = errors.Join(durable.SyncPath(dir), e.parts.advance(x.SetOpening)) // the first: names of new files
 	last, lastErr := e.lastChunk()
 	e.tail = newTail(last)

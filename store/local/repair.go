@@ -97,7 +97,7 @@ func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost f
 		return err
 	}
 	v := verifier{Verification: store.Verification{Found: lost, Read: func(store.Part, uint64, uint64) {}}, ctx: ctx, now: time.Now(), onlyLost: true,
-		hold: func() func() { return func() {} }, unchanged: func(codec.MerchantKey) bool { return true }}
+		pauseMoves: func() func() { return func() {} }, unchanged: func(codec.MerchantKey) bool { return true }}
 	defer func() { err = errors.Join(err, v.close()) }()
 	if v.journal, err = journal.OpenReadOnly(filepath.Join(to, "events"), opt); err != nil {
 		return err

@@ -131,7 +131,7 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 		return 0, err
 	}
 	e := opened.(*engine)
-	release := e.archiver.hold()
+	release := e.archiver.pauseMoves()
 	events, err = e.archive.Events()
 	if err != nil {
 		release()

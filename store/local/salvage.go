@@ -14,7 +14,7 @@ import (
 const archivePart = "archive.part"
 
 // openArchive opens the archive. A damaged one is replaced first by what can be read of it, so that damage costs only the events that it hit
-// (mend.go). A kill leaves the one or the other.
+// (rebuildtables.go). A kill leaves the one or the other.
 func (e *engine) openArchive() (a *archive.Archive, rebuilt bool, err error) {
 	if err := os.RemoveAll(filepath.Join(e.dir, archivePart)); err != nil {
 		return nil, false, err

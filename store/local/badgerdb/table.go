@@ -142,38 +142,38 @@ func (t *tableFile) close() {
 	_ = t.file.Close()
 }
 
-type tail struct {
+type footer struct {
 	after []byte // from the index to the end of the file
 	size  int    // of the index
 	sum   uint32 // of the index
 }
 
 // readIndex reads the index, and checks it.
-func (t *tableFile) readIndex() (tail, error) {
+func (t *tableFile) readIndex() (footer, error) {
 	const longest = 6 + 4 // checksum and its length
 	at := min(t.size, longest+4)
 	end := make([]byte, at)
 	if _, err := t.file.ReadAt(end, t.size-at); err != nil {
-		return tail{}, &Damage{t.path, err}
+		return footer{}, &Damage{t.path, err}
 	}
 	rest, sum, ok := cutChecksum(end)
 	if !ok || len(rest) < 4 {
-		return tail{}, damaged(t.path, "footer")
+		return footer{}, damaged(t.path, "footer")
 	}
 	size := int64(binary.BigEndian.Uint32(rest[len(rest)-4:]))
 	all := size + 4 + int64(len(end)-len(rest))
 	if size == 0 || all > t.size {
-		return tail{}, damaged(t.path, "length of the index")
+		return footer{}, damaged(t.path, "length of the index")
 	}
 	b := make([]byte, all)
 	if _, err := t.file.ReadAt(b, t.size-all); err != nil {
-		return tail{}, &Damage{t.path, err}
+		return footer{}, &Damage{t.path, err}
 	}
 	if crc32.Checksum(b[:size], castagnoli) != sum {
-		return tail{}, damaged(t.path, "checksum of the index")
+		return footer{}, damaged(t.path, "checksum of the index")
 	}
 	t.sound.Store(time.Now().UnixNano())
-	return tail{b, int(size), sum}, nil
+	return footer{b, int(size), sum}, nil
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

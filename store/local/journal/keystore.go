@@ -145,7 +145,7 @@ func (k *keyStore) read(key []byte) (value []byte, found bool, err error) {
 	return value, found, notNow(err)
 }
 
-// notNow gives damage of a table the kind of a request that may be repeated: it is mended soon.
+// notNow gives damage of a table the kind of a request that may be repeated: it is rebuilt soon.
 func notNow(err error) error {
 	if damage, ok := errors.AsType[*badgerdb.Damage](err); ok {
 		err = fmt.Errorf("%w: %w", store.Unavailable("links and event_ids cannot be read now"), damage)

@@ -10,7 +10,7 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Rebuild is Mend for an archive that cannot be opened. The new one has at least this boundary.
+// Rebuild is Archive.Rebuild for an archive that cannot be opened. The new one has at least this boundary.
 func Rebuild(ctx context.Context, dir, part string, boundary uint64, log *slog.Logger, wrong func(path string, err error), before func() error) error {
 	return replace(ctx, dir, part, boundary, log, wrong, before, func(part string) error { return badgerdb.Replace(dir, part, log) })
 }
@@ -41,9 +41,9 @@ func (a *Archive) StoppedCleanly() bool { return a.db.StoppedCleanly() }
 // Recheck reads all tables after damage was met, and returns what is wrong with them.
 func (a *Archive) Recheck(ctx context.Context, pace func()) error { return a.db.Recheck(ctx, pace) }
 
-// Mend replaces damaged tables by new ones with what can be read of them (Salvage), beside reads. It needs space for a second archive,
+// Rebuild replaces damaged tables by new ones with what can be read of them (Salvage), beside reads. It needs space for a second archive,
 // which it writes to the directory part. It calls before when that is complete, and fails while the archive is being copied (IsBusy).
-func (a *Archive) Mend(ctx context.Context, part string, wrong func(path string, err error), before func() error) error {
+func (a *Archive) Rebuild(ctx context.Context, part string, wrong func(path string, err error), before func() error) error {
 	a.compacting.Lock()
 	defer a.compacting.Unlock()
 	a.writing.Lock()

@@ -114,7 +114,7 @@ func TestABackupAfterAKillOfTheArchiver(t *testing.T) {
 	if err := e.index.now.Wait(ctx, e.journal.Committed()); err != nil {
 		t.Fatal(err)
 	}
-	release := e.archiver.hold()
+	release := e.archiver.pauseMoves()
 	if err := e.index.now.Merge(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func drop(t *testing.T, e *engine, m store.MerchantID) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release := e.archiver.hold()
+	release := e.archiver.pauseMoves()
 	defer release()
 	if err := e.index.now.Drop(ctx, k); err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ import (
 //  3. The journal forgets the chunks.
 //
 // After a kill between 2 and 3, the next start continues with 3: all events up to the archive's boundary are in the archive. A
-// damaged chunk is set aside, as in a listing.
+// damaged chunk is noted, as in a listing.
 type archiver struct {
 	e       *engine
 	log     *slog.Logger
@@ -128,7 +128,7 @@ func (a *archiver) moveAll(everything bool) error {
 func (a *archiver) move(everything bool, pace func()) (more bool, err error) {
 	a.moving.Lock()
 	defer a.moving.Unlock()
-	if err := a.forget(); err != nil {
+	if err := a.forgetArchived(); err != nil {
 		return false, err
 	}
 	x := a.e.index.use() // a rebuild replaces it only when nothing moves
@@ -159,12 +159,12 @@ func (a *archiver) move(everything bool, pace func()) (more bool, err error) {
 			return false, err
 		}
 		a.waiting.Add(-int64(run.Bytes()))
-		if err := a.forget(); err != nil {
+		if err := a.forgetArchived(); err != nil {
 			return false, err
 		}
 	}
 	if damaged != nil {
-		return true, a.e.setAside(a.stop, x, damaged) // the next run passes over it
+		return true, a.e.noteChunks(a.stop, x, damaged) // the next run passes over it
 	}
 	return full, nil
 }
@@ -176,7 +176,7 @@ func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 		return err
 	}
 	a.moving.Lock()
-	err := a.forget()
+	err := a.forgetArchived()
 	a.moving.Unlock()
 	if err != nil {
 		return err
@@ -191,7 +191,7 @@ func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 			return err
 		}
 		if !more && a.e.archive.Boundary() == before {
-			return nil // what is left are chunks that were set aside
+			return nil // what is left are damaged chunks
 		}
 	}
 	return nil
@@ -225,8 +225,8 @@ func (a *archiver) read(upTo uint64, pace func()) (run *archive.Run, last uint64
 	return run, last, damaged, err
 }
 
-// forget lets the journal forget archived chunks.
-func (a *archiver) forget() error {
+// forgetArchived lets the journal forget archived chunks.
+func (a *archiver) forgetArchived() error {
 	boundary := a.e.archive.Boundary()
 	if boundary <= a.forgotten {
 		return nil
@@ -249,8 +249,8 @@ func (a *archiver) pace() func() {
 	}).pause
 }
 
-// hold keeps events from moving until release is called.
-func (a *archiver) hold() (release func()) {
+// pauseMoves keeps events from moving until release is called.
+func (a *archiver) pauseMoves() (release func()) {
 	a.moving.Lock()
 	return a.moving.Unlock
 }

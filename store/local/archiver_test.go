@@ -139,7 +139,7 @@ func TestAKillWhileEventsAreArchived(t *testing.T) {
 	want := recordMany(t, e, shops, 50)
 	killed := map[string]string{"before the run": copied(t, dir)}
 
-	release := e.archiver.hold()
+	release := e.archiver.pauseMoves()
 	if err := e.index.now.Merge(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +259,7 @@ func TestDrillArchivedEventsGiveSpaceBack(t *testing.T) {
 		}
 	}
 	e := open(t, dir)
-	release := e.archiver.hold()
+	release := e.archiver.pauseMoves()
 	recordNoise(e, 80)
 	before := logs()
 	release()

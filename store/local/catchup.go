@@ -12,7 +12,7 @@ import (
 	"mtagd/store/local/rank"
 )
 
-// catchUp replays the events that the index does not cover. If the index is of an older version, or does not cover the whole
+// catchUp replays the events that the index does not cover. If the index is older than other files, or does not cover the whole
 // archive, it is emptied first, and all events are replayed. A kill loses nothing: the next start continues where the index
 // ends, or begins again.
 func (e *engine) catchUp(x *rank.Index) error {
@@ -40,14 +40,11 @@ func (e *engine) catchUp(x *rank.Index) error {
 			"is older than index.db. Nothing was changed. Copy the whole directory before anything else. Then restore events/ " +
 			"from a newer backup, or, if there is none, let \"mtagd repair\" make a new directory of what there is")
 	}
-	if x.Outdated() {
-		e.opt.Log.Info("index.db is of an older version: it is rebuilt from archive/ and events/")
-	}
 	isOther := !e.parts.hasIndex(x.Opening())
 	if isOther {
 		e.opt.Log.Warn("index.db is older than the other files: it is rebuilt from archive/ and events/")
 	}
-	if x.Outdated() || covered < boundary || isOther {
+	if covered < boundary || isOther {
 		if err := x.Reset(); err != nil {
 			return err
 		}

@@ -30,7 +30,8 @@ func (v *verifier) differences() (*comparison, error) {
 		if v.control != nil && v.control.IsRemoved(m.ID()) {
 			continue // deleted: its events are being removed
 		}
-		if s.index != s.journal && !s.unsound && !v.unsound && !v.hidden && v.index != nil && v.journal != nil {
+		isSound := !s.unsound && !v.unsound && !v.hidden
+		if s.index != s.journal && (isSound || v.onlyLost) && v.index != nil && v.journal != nil {
 			differ[m] = s
 		}
 	}
@@ -39,7 +40,7 @@ func (v *verifier) differences() (*comparison, error) {
 		c.chunks[d.Seq] = &chunkDifference{seq: d.Seq, damage: &d}
 	}
 	if len(differ) > 0 {
-		release := v.hold()
+		release := v.pauseMoves()
 		defer release()
 		if v.removing != nil {
 			v.removing.Lock()
@@ -51,7 +52,7 @@ func (v *verifier) differences() (*comparison, error) {
 			return nil, err
 		}
 		if v.missing != nil {
-			if err := c.setMissingAside(); err != nil {
+			if err := c.noteMissing(); err != nil {
 				return nil, err
 			}
 		}
@@ -154,8 +155,8 @@ func (c *comparison) locate() error {
 	return nil
 }
 
-// setMissingAside passes on the events that only the index has, and no damage says why. Missing chunks of the journal count as damaged.
-func (c *comparison) setMissingAside() error {
+// noteMissing passes on the events that only the index has, and no damage says why. Missing chunks of the journal count as damaged.
+func (c *comparison) noteMissing() error {
 	keys := map[codec.MerchantKey][]rank.Key{}
 	for e, indexed := range c.events {
 		d := c.chunks[e.key.Seq]
@@ -184,12 +185,12 @@ func bucketOf(e locatedEvent) bucket {
 }
 
 // eachEvent calls use with each event of the merchants that is compared: those of the index, then those of the journal. No
-// events may move to the archive meanwhile. Damage was reported before. If there is more now, nothing may be set aside as missing: it
+// events may move to the archive meanwhile. Damage was reported before. If there is more now, nothing may be noted as missing: it
 // may only be hidden.
 func (c *comparison) eachEvent(compare func(e locatedEvent, indexed bool)) error {
 	var more error
 	use := func(e locatedEvent, indexed bool) {
-		if e.key.Time >= c.indexed[e.m].keptFrom {
+		if e.key.Time >= c.indexed[e.m].retainedFrom {
 			compare(e, indexed)
 		}
 	}
@@ -275,7 +276,7 @@ func (c *comparison) report() error {
 				found(d.indexed.finding(where, "is missing"), "are missing")
 			}
 		}
-		if d.unindexed.events > 0 {
+		if d.unindexed.events > 0 && !c.onlyLost {
 			c.disagree = true
 			found(d.unindexed.finding(where, "has events that are not in the index"), "have events that are not in the index")
 		}

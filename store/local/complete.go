@@ -29,7 +29,7 @@ type expected struct {
 }
 
 func (e *engine) expect(ctx context.Context, m codec.MerchantKey) (*expected, error) {
-	x := &expected{e: e, m: m, from: e.keptFrom(m.ID()), removed: e.life.removedOf(m)}
+	x := &expected{e: e, m: m, from: e.retainedFrom(m.ID()), removed: e.life.removedOf(m)}
 	err := e.withIndex(func(u *usedIndex) (err error) {
 		if err := u.wait(ctx, e.journal.Committed()); err != nil {
 			return err
@@ -93,7 +93,7 @@ func (s *shorts) all() (found []error) {
 	return slices.SortedFunc(maps.Values(s.found), func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 }
 
-func (s *shorts) forget() {
+func (s *shorts) clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.found)

@@ -263,7 +263,7 @@ func TestHiddenEventsAreNotMissing(t *testing.T) {
 	x := e.index.use()
 	defer x.users.Done()
 	v := verifier{Verification: store.Verification{Found: func(store.Finding) {}, Read: func(store.Part, uint64, uint64) {}}, ctx: ctx,
-		control: e.Data, journal: e.journal, archive: e.archive, index: x.Index, damage: e.damage, hold: e.archiver.hold,
+		control: e.Data, journal: e.journal, archive: e.archive, index: x.Index, damage: e.damage, pauseMoves: e.archiver.pauseMoves,
 		removing: &e.damage.removing, now: e.opt.Now(),
 		missing: func(keys map[codec.MerchantKey][]rank.Key) error {
 			t.Errorf("%d events are set aside as missing", len(keys[key]))

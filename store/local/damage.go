@@ -51,14 +51,13 @@ type damageLog struct {
 	// that first.
 	removing sync.Mutex
 
-	mu     sync.Mutex
-	notes  map[noteKey]note
-	faults map[uint64]time.Time // when a chunk that may heal was first found
+	mu    sync.Mutex
+	notes map[noteKey]note
 }
 
 // openDamage reads the notes of a data directory. A line that was cut short or damaged is skipped: the chunk is found again.
 func openDamage(dir string, opt Options) (*damageLog, error) {
-	d := &damageLog{path: filepath.Join(dir, damageFile), log: opt.Log, now: opt.Now, notes: map[noteKey]note{}, faults: map[uint64]time.Time{}}
+	d := &damageLog{path: filepath.Join(dir, damageFile), log: opt.Log, now: opt.Now, notes: map[noteKey]note{}}
 	b, err := os.ReadFile(d.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -141,19 +140,4 @@ func (d *damageLog) isNotedBlock(block archive.Damage) bool {
 	n := noteOf(block)
 	_, noted := d.notes[n.key()]
 	return noted
-}
-
-// faultPatience is how long a chunk may give errors of the disk before it counts as damaged.
-const faultPatience = 30 * time.Second
-
-// mustWait reports whether a chunk that may heal was first found less than faultPatience ago.
-func (d *damageLog) mustWait(seq uint64) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	first, found := d.faults[seq]
-	if !found {
-		first = d.now()
-		d.faults[seq] = first
-	}
-	return d.now().Sub(first) < faultPatience
 }

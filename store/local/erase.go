@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -216,9 +218,8 @@ func (l *life) Purge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	removed, err := removeReplaced(l.e.dir)
-	if len(removed) > 0 {
-		l.log.Warn("copies of damaged files were removed, because they may have data that had to be erased", "directories", removed)
+	for _, name := range replaced { // nobody knows whose data they have
+		err = errors.Join(err, os.RemoveAll(filepath.Join(l.e.dir, name)))
 	}
 	return err
 }

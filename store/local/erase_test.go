@@ -362,7 +362,7 @@ func TestPersonalData(t *testing.T) {
 func TestAnErasureGoesOnAfterAKill(t *testing.T) {
 	x := newErasing(t)
 	x.visit(x.shop, 50, 4)
-	release := x.archiver.hold() // it can move nothing, so it removes nothing
+	release := x.archiver.pauseMoves() // it can move nothing, so it removes nothing
 	era := x.erase(byEmail(3), false)
 	killed := copied(t, x.dir)
 	release()
@@ -503,7 +503,7 @@ func TestAPageBesideAnErasure(t *testing.T) {
 	if !isDamage(damage) {
 		t.Fatalf("the read of removed events gives %v", damage)
 	}
-	if err := x.withIndex(func(u *usedIndex) error { return x.setAsideAll(ctx, u, damage) }); err != nil {
+	if err := x.withIndex(func(u *usedIndex) error { return x.noteDamage(ctx, u, damage) }); err != nil {
 		t.Fatal(err)
 	}
 	if len(x.damage.notes) > 0 {

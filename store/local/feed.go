@@ -30,7 +30,7 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 	defer e.verifying.RUnlock()
 	e.tail.use()
 	q.Merchants = e.WithoutRemoved(q.Merchants)
-	f, err := newFeed(q, e.tail.last.Load(), e.keptFrom, use)
+	f, err := newFeed(q, e.tail.last.Load(), e.retainedFrom, use)
 	if err != nil {
 		return store.FeedEnd{}, err
 	}
@@ -93,7 +93,7 @@ func (e *engine) feedArchived(ctx context.Context, f *feed, end codec.Position) 
 }
 
 // nextArchived reads the next portion of the archive, up to end. It leaves out damaged blocks that were noted before. When it finds
-// others, it sets them aside, and fails: nobody may take the answer for complete. The next call goes around them.
+// others, it notes them, and fails: nobody may take the answer for complete. The next call goes around them.
 func (e *engine) nextArchived(ctx context.Context, f *feed, end codec.Position) (archive.Next, error) {
 	next, err := e.archive.Next(ctx, f.merchants, f.at, end, f.portion)
 	if unreadable, ok := errors.AsType[archive.Unread](err); ok {
@@ -106,7 +106,7 @@ func (e *engine) nextArchived(ctx context.Context, f *feed, end codec.Position) 
 	if len(found) == 0 {
 		return next, nil
 	}
-	if err := e.withIndex(func(x *usedIndex) error { return e.setAsideArchived(ctx, x, found) }); err != nil {
+	if err := e.withIndex(func(x *usedIndex) error { return e.noteBlocks(ctx, x, found) }); err != nil {
 		return archive.Next{}, err
 	}
 	return archive.Next{}, unread(ctx, found[0].Merchant, errors.New(found[0].Err.Error()))
@@ -138,19 +138,19 @@ func (e *engine) feedJournal(ctx context.Context, f *feed) error {
 // If the chunk where it continues has moved, chunks may be missing from what it found: moved chunks are deleted from the journal.
 func (e *engine) hasMoved(seq uint64) bool { return seq <= e.archive.Boundary() }
 
-// feedPast moves the feed past a damaged chunk that was noted before. It sets another one aside, and fails: nobody may take the answer
+// feedPast moves the feed past a damaged chunk that was noted before. It notes another one, and fails: nobody may take the answer
 // for complete. If the chunk can be read now, or has moved to the archive, the feed stays where it is.
 func (e *engine) feedPast(ctx context.Context, f *feed, damaged journal.DamagedChunks) error {
 	seq := damaged[0].Seq
 	known := e.damage.isNoted(seq)
-	if err := e.withIndex(func(x *usedIndex) error { return e.setAside(ctx, x, damaged) }); err != nil {
+	if err := e.withIndex(func(x *usedIndex) error { return e.noteChunks(ctx, x, damaged) }); err != nil {
 		return err
 	}
 	if f.events++; e.journal.CheckChunk(seq) == nil || e.hasMoved(seq) {
 		return nil
 	}
 	if !known {
-		return store.Unavailable("events were found damaged, and were set aside")
+		return store.Unavailable("events were found damaged")
 	}
 	f.moveTo(codec.EndOf(seq))
 	return nil
@@ -196,7 +196,7 @@ type wantedEvents struct {
 }
 
 // newFeed returns the feed of a query; last is the last chunk on disk.
-func newFeed(q store.FeedQuery, last uint64, keptFrom func(store.MerchantID) int64, use func(*store.Received) bool) (*feed, error) {
+func newFeed(q store.FeedQuery, last uint64, retainedFrom func(store.MerchantID) int64, use func(*store.Received) bool) (*feed, error) {
 	after, ok := codec.ParseCursor(q.After)
 	if !ok {
 		return nil, store.Invalid("after", "is not a cursor of this service")
@@ -216,7 +216,7 @@ func newFeed(q store.FeedQuery, last uint64, keptFrom func(store.MerchantID) int
 	for _, id := range q.Merchants {
 		if m, err := codec.NewMerchantKey(id); err == nil { // no merchant has an id of another form
 			f.merchants = append(f.merchants, m)
-			f.wanted[m] = wantedEvents{id, keptFrom(id)}
+			f.wanted[m] = wantedEvents{id, retainedFrom(id)}
 		}
 	}
 	return f, nil

@@ -16,7 +16,7 @@ import (
 //  1. Wait until the index has all events that were committed before the call.
 //  2. Let the index count the events and find the positions of the page.
 //  3. Read the events at these positions from the archive and the journal.
-//  4. If the page has events of damaged chunks or blocks, set these aside, and begin again at 2.
+//  4. If the page has events of damaged chunks or blocks, note these, and begin again at 2.
 //
 // When the index is damaged where the query reads it, Events fails with KindUnavailable, and the index is rebuilt.
 func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) {
@@ -48,7 +48,7 @@ func (e *engine) withIndex(read func(x *usedIndex) error) error {
 		return e.withIndex(read)
 	}
 	if errors.Is(err, codec.ErrCorrupt) {
-		e.healIndex(x.Index, err)
+		e.startRebuild(x.Index, err)
 		err = fmt.Errorf("%w: %w", store.Unavailable("the index of the events is being rebuilt"), err)
 	}
 	return err
@@ -59,16 +59,16 @@ func (e *engine) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, 
 	if err := x.wait(ctx, e.journal.Committed()); err != nil {
 		return store.Page{}, err
 	}
-	for range maxSetAside {
+	for range maxNoted {
 		page, err := e.page(ctx, x, m, q)
 		if !isDamage(err) {
 			return page, err
 		}
-		if err := e.setAsideAll(ctx, x, err); err != nil {
+		if err := e.noteDamage(ctx, x, err); err != nil {
 			return store.Page{}, err
 		}
 	}
-	return store.Page{}, store.Unavailable("damaged events are being set aside")
+	return store.Page{}, store.Unavailable("damaged events are being taken out of the index")
 }
 
 // Summary implements store.Events. It needs only the index.
@@ -82,7 +82,7 @@ func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (store.Summa
 		}
 		if !seen[m] {
 			seen[m] = true
-			merchants = append(merchants, rank.Kept{Merchant: m, From: e.keptFrom(id)})
+			merchants = append(merchants, rank.Kept{Merchant: m, From: e.retainedFrom(id)})
 		}
 	}
 	var summary store.Summary
@@ -123,8 +123,8 @@ func (e *engine) Usage(ctx context.Context, merchants []store.MerchantID) ([]sto
 	return usage, nil
 }
 
-// maxSetAside is how often one call of Events sets damaged chunks or blocks aside before it fails.
-const maxSetAside = 3
+// maxNoted is how often one call of Events notes damaged chunks or blocks before it fails.
+const maxNoted = 3
 
 // page reads one page.
 func (e *engine) page(ctx context.Context, x *usedIndex, m codec.MerchantKey, q store.Query) (store.Page, error) {

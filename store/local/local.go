@@ -4,7 +4,6 @@
 //	DIR/events/         journal/  a log of new events; identity links and remembered event_ids
 //	DIR/archive/        archive/  older events, packed by merchant
 //	DIR/index.db        rank/     the index of the events; rebuilt from the other two when it is missing
-//	DIR/archive.damaged a damaged archive/ that was replaced
 //	DIR/damaged.jsonl   the damaged chunks and blocks that were found
 //	DIR/generation      which files belong together (generation.go)
 //	DIR/unfinished      a restore, a repair or an import is filling the directory
@@ -16,9 +15,8 @@
 // DIR/damaged.jsonl has a line for each damaged chunk, an object of JSON (note in damage.go), between two line feeds: the line
 // before may have been cut short. A line that cannot be read is skipped.
 //
-// DIR/index.db.new is an index that is being rebuilt. The next start removes it. DIR/archive.part is an incomplete copy of what can
-// be read of a damaged archive. The next start removes it, and begins again. DIR/archive.new is the complete copy. The next start
-// replaces archive/ by it.
+// DIR/index.db.new is an index that is being rebuilt, and DIR/archive.part a copy of what can be read of a damaged archive. The next start
+// removes them.
 //
 // # Writing
 //
@@ -46,8 +44,7 @@
 //
 // If a record of the log cannot be read, only its own events are lost: they are noted in damaged.jsonl and in the log, and removed
 // from the index. So pages and totals have only events that can be served. A rebuild of the index skips such chunks. The same holds
-// for a damaged block of the archive. If the archive cannot be opened, or a table is damaged while the engine runs, the engine makes
-// a new one of what can be read (mend.go).
+// for a damaged block of the archive. If a table of the archive is damaged, the engine makes a new archive of what can be read (rebuildtables.go).
 //
 // The index counts events independently of the archive. Personal data and erasures compare what they read with it, and so does verify
 // (complete.go). A feed or an export sees that it has all of the archive's blocks of its range (package archive). The first answer that
@@ -61,20 +58,20 @@
 //	listing.go  Events: one page of a merchant's events; Summary; Usage
 //	feed.go     Feed: events in the order of receipt
 //	tail.go     which merchants have events at the end of the journal; who waits for them
-//	heal.go     rebuilds a damaged index
+//	rebuild.go  rebuilds a damaged index
 //	life.go     removes events in the background
 //	erase.go    erases persons, and removes what is left of deleted merchants
 //	person.go   finds what belongs to a person
 //	retention.go  which events are kept
 //	generation.go  notices files that are older than the others
-//	setaside.go takes the events of damaged chunks out of the index
+//	note.go     notes damaged chunks and blocks, and takes their events out of the index
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ
 //	repair.go   salvages what can be read into a new directory
-//	salvage.go  salvages a damaged archive when the engine opens
+//	salvage.go  opens the archive, also a damaged one
 //	damage.go   notes damaged chunks
 //	complete.go compares what answers read with what the index counts
-//	mend.go     replaces damaged tables while the engine runs
+//	rebuildtables.go  replaces damaged tables
 //	lost.go     what is known of lost events
 //	source.go   what a backup reads (the package backup)
 //	fill.go     fills a new data directory, which cannot be opened before it is complete
@@ -171,7 +168,7 @@ type engine struct {
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
-	running   sync.WaitGroup // life, mendTables, and KeepTidy
+	running   sync.WaitGroup // life, replaceDamaged, and KeepTidy
 	verifying sync.RWMutex   // held for reading by long reads, which Close waits for: verifications, the feed, personal data
 }
 
@@ -198,7 +195,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 		return nil, errors.Join(err, data.Close())
 	}
 	e.running.Go(func() { e.KeepTidy(e.opened, e.Tidy) })
-	e.running.Go(e.mendTables)
+	e.running.Go(e.replaceDamaged)
 	if !opt.keepAll {
 		e.running.Go(e.life.run)
 	}
@@ -234,9 +231,6 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 	if opt.audit != (store.AuditLimits{}) {
 		data.AuditLimits = opt.audit
 	}
-	if err := finishSalvage(dir); err != nil {
-		return nil, nil, errors.Join(err, data.Close())
-	}
 	return data, parts, nil
 }
 
@@ -267,11 +261,12 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	parts := Parts(dir)
 	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Refuses: e.Refuses,
-		Rebuilding: func() error { return e.RepeatErasures(e.opened) },
+		Rebuilding: e.repeatErasures,
 		Pace:       func() func() { return e.background.pace(compactWork, compactShare) }}); err != nil {
 		return err
 	}
-	if e.archive, err = e.openArchive(); err != nil {
+	rebuilt := false
+	if e.archive, rebuilt, err = e.openArchive(); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.journal.Close())
 	}
 	e.archiver = newArchiver(e, opt)
@@ -280,7 +275,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.archive.Close(), e.journal.Close())
 	}
 	e.index.now = newUsedIndex(x)
-	x.OnDamage(func(err error) { e.healIndex(x, err) })
+	x.OnDamage(func(err error) { e.startRebuild(x, err) })
 	err = errors.Join(durable.SyncPath(dir), e.parts.advance(x.SetOpening)) // the first: names of new files
 	last, lastErr := e.lastChunk()
 	e.tail = newTail(last)
@@ -296,6 +291,9 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), x.Close(), e.archive.Close(), e.journal.Close())
+	}
+	if rebuilt {
+		e.noteRebuilt()
 	}
 	if e.journal.HasLost() {
 		_ = e.shorts.note(codec.MerchantKey{}, errors.New("a part of the log of events is lost")) // it is not known yet which events

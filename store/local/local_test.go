@@ -71,7 +71,7 @@ func newStore(opt Options) func(t *testing.T) storetest.Store {
 			Kill: func(t *testing.T) {
 				t.Helper()
 				// A copy takes a while: it must not see events while they move to the archive.
-				defer opened.archiver.hold()()
+				defer opened.archiver.pauseMoves()()
 				dir = copied(t, dir)
 			},
 			Break: func(_ *testing.T, merchants ...store.MerchantID) func() {

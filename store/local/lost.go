@@ -2,7 +2,6 @@ package local
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -26,19 +25,6 @@ func (g *eventGroup) add(m codec.MerchantKey, k rank.Key) {
 	g.events++
 	g.merchants[m] = true
 	g.from, g.to = min(g.from, k.Time), max(g.to, k.Time)
-}
-
-// merge adds the events of another group.
-func (g *eventGroup) merge(o *eventGroup) {
-	if o.events == 0 {
-		return
-	}
-	if g.events == 0 {
-		g.merchants, g.from, g.to = map[codec.MerchantKey]bool{}, o.from, o.to
-	}
-	g.events += o.events
-	maps.Copy(g.merchants, o.merchants)
-	g.from, g.to = min(g.from, o.from), max(g.to, o.to)
 }
 
 // ids returns the merchants' ids, sorted.

@@ -84,111 +84,39 @@ func beAnother(ctx context.Context, data *control.Data) error {
 	return errors.Join(err, data.RepeatErasures(ctx), data.Close())
 }
 
-// salvageEvents salvages the journal and the archive. It reports lost chunks with what the old index knows of their events.
+// salvageEvents salvages the journal and the archive, and reports what the old index has of events that are lost.
 func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (err error) {
-	found, err := journal.Salvage(ctx, filepath.Join(dir, "events"), filepath.Join(to, "events"), journal.Options{Log: log, Now: time.Now}, func(path string, err error) {
+	wrong := func(path string, err error) {
 		if name, relErr := filepath.Rel(dir, path); relErr == nil {
 			path = name
 		}
 		lost(store.Finding{Part: store.PartEvents, Where: path, Problem: err.Error()})
-	})
-	if err != nil {
+	}
+	opt := journal.Options{Log: log, Now: time.Now}
+	if err := journal.Salvage(ctx, filepath.Join(dir, "events"), filepath.Join(to, "events"), opt, wrong); err != nil {
 		return err
 	}
-	archived, err := salvageArchive(ctx, dir, to, log, lost)
-	if err != nil {
+	v := verifier{Verification: store.Verification{Found: lost, Read: func(store.Part, uint64, uint64) {}}, ctx: ctx, now: time.Now(), onlyLost: true,
+		pauseMoves: func() func() { return func() {} }, unchanged: func(codec.MerchantKey) bool { return true }}
+	defer func() { err = errors.Join(err, v.close()) }()
+	if v.journal, err = journal.OpenReadOnly(filepath.Join(to, "events"), opt); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, archived.Close()) }()
-	groups := map[uint64]*eventGroup{}
-	x, err := rank.OpenReadOnly(filepath.Join(dir, "index.db"))
-	if err != nil {
-		lost(store.Finding{Part: store.PartIndex, Where: "index.db", Problem: "cannot be opened, so it is not known which events are lost: " + err.Error()})
-	} else {
-		err = addLost(ctx, x, found, archived, groups)
-		if err = errors.Join(err, x.CloseReadOnly()); ctx.Err() != nil {
-			return ctx.Err()
-		} else if err != nil {
-			lost(store.Finding{Part: store.PartIndex, Where: "index.db", Problem: "cannot be read, so more events may be lost: " + err.Error()})
-		}
-	}
-	seqs := make([]uint64, 0, len(groups))
-	for seq := range groups {
-		seqs = append(seqs, seq)
-	}
-	slices.Sort(seqs)
-	var further eventGroup // events of the archive, whose chunks the journal no longer has
-	for _, seq := range seqs {
-		if seq <= archived.Boundary() {
-			further.merge(groups[seq])
-			continue
-		}
-		lost(groups[seq].finding(chunkName(seq), "is lost"))
-	}
-	if further.events > 0 {
-		lost(further.finding("archive", "does not have these events"))
-	}
-	return nil
-}
-
-// salvageArchive salvages the archive, and opens the new one.
-func salvageArchive(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (*archive.Archive, error) {
-	forgotten := uint64(0)
-	j, err := journal.OpenReadOnly(filepath.Join(to, "events"), journal.Options{Log: log, Now: time.Now})
+	forgotten, err := v.journal.Forgotten()
 	if err == nil {
-		forgotten, err = j.Forgotten()
-		err = errors.Join(err, j.CloseReadOnly())
+		err = archive.Salvage(ctx, Parts(dir)["archive"], Parts(to)["archive"], forgotten, log, wrong)
+	}
+	if err == nil {
+		v.archive, err = archive.OpenReadOnly(Parts(to)["archive"], log)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := archive.Salvage(ctx, archiveDir(dir), filepath.Join(to, "archive"), forgotten, log, func(path string, err error) {
-		if name, relErr := filepath.Rel(dir, path); relErr == nil {
-			path = name
-		}
-		lost(store.Finding{Part: store.PartEvents, Where: path, Problem: err.Error()})
-	}); err != nil {
-		return nil, err
+	if v.index, err = rank.OpenReadOnly(filepath.Join(dir, "index.db")); err != nil {
+		lost(store.Finding{Part: store.PartIndex, Where: "index.db", Problem: "cannot be opened, so it is not known which events are lost: " + err.Error()})
+		return nil
 	}
-	return archive.OpenReadOnly(filepath.Join(to, "archive"), log)
-}
-
-// addLost adds to groups the events that the old index has, but neither the new archive nor the new journal.
-func addLost(ctx context.Context, x *rank.Index, found []uint64, archived *archive.Archive, groups map[uint64]*eventGroup) error {
-	merchants, err := x.StoredMerchants()
-	for _, m := range merchants {
-		var old []rank.Key
-		add := func(k rank.Key) {
-			if groups[k.Seq] == nil {
-				groups[k.Seq] = &eventGroup{}
-			}
-			groups[k.Seq].add(m, k)
-		}
-		err = errors.Join(err, x.ScanEvents(ctx, m, func(k rank.Key, _ string) {
-			if k.Seq <= archived.Boundary() {
-				old = append(old, k)
-			} else if _, has := slices.BinarySearch(found, k.Seq); !has {
-				add(k)
-			}
-		}))
-		slices.SortFunc(old, func(a, b rank.Key) int { return a.Compare(b.Position) })
-		err = errors.Join(err, archived.Since(ctx, m, codec.Position{}, func(events []archive.Event) error {
-			for _, e := range events {
-				for len(old) > 0 && old[0].Compare(e.Position) < 0 {
-					add(old[0])
-					old = old[1:]
-				}
-				if len(old) > 0 && old[0].Position == e.Position {
-					old = old[1:]
-				}
-			}
-			return nil
-		}, func(archive.Damage) {}))
-		for _, k := range old {
-			add(k)
-		}
-	}
-	return err
+	return v.verify()
 }
 
 // copyOthers copies what is in a data directory besides the store, such as certificates.
@@ -199,7 +127,7 @@ func copyOthers(dir, to string) error {
 	}
 	for _, f := range files {
 		switch {
-		case slices.Contains([]string{"control.db", "events", "archive", archivePart, archiveNew, "index.db", damageFile, generationFile, unfinishedFile, "lost+found"}, f.Name()), slices.Contains(replaced, f.Name()):
+		case slices.Contains([]string{"control.db", "events", "archive", archivePart, "index.db", damageFile, generationFile, unfinishedFile, "lost+found"}, f.Name()), slices.Contains(replaced, f.Name()):
 		case f.IsDir():
 			if err := os.CopyFS(filepath.Join(to, f.Name()), os.DirFS(filepath.Join(dir, f.Name()))); err != nil {
 				return fmt.Errorf("copy %s: %w", f.Name(), err)

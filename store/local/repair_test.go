@@ -63,7 +63,7 @@ func TestDrillRepair(t *testing.T) {
 			}
 			return errors.Join(errs...)
 		}, 0, ".sst"},
-		"a record of the log is damaged": {func(dir string) error { return damageChunk(dir, `{"n":`) }, 100, "is lost; merchant"},
+		"a record of the log is damaged": {func(dir string) error { return damageChunk(dir, `{"n":`) }, 100, "is missing; merchant"},
 		"a key is damaged": {func(dir string) error {
 			return changeBolt(filepath.Join(dir, "control.db"), func(tx *bolt.Tx) error {
 				keys := tx.Bucket([]byte("keys"))

@@ -113,7 +113,7 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 	if err != nil {
 		return 0, err
 	}
-	release := e.archiver.hold()
+	release := e.archiver.pauseMoves()
 	events, err = e.archive.Events()
 	if err != nil {
 		release()

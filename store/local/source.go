@@ -24,14 +24,14 @@ const certificatesDir = "certificates"
 
 // Source streams a data directory to a backup. It implements backup.Source.
 type Source struct {
-	dir     string
-	opt     Options
-	data    *control.Data
-	journal *journal.Journal
-	archive *archive.Archive
-	hold    func() (release func()) // keeps events from moving to the archive
-	paced   *background             // pauses for the requests of a running server; nil: there are none
-	close   func() error
+	dir        string
+	opt        Options
+	data       *control.Data
+	journal    *journal.Journal
+	archive    *archive.Archive
+	pauseMoves func() (release func()) // keeps events from moving to the archive
+	paced      *background             // pauses for the requests of a running server; nil: there are none
+	close      func() error
 
 	full    chan struct{}   // holds a value while a stream reads the whole journal
 	stop    context.Context // ends when Close begins
@@ -42,7 +42,7 @@ type Source struct {
 // SourceOf returns the source of an engine that runs. Close it before the engine.
 func SourceOf(opened store.Engine, dir string, opt Options) *Source {
 	e := opened.(*engine)
-	return newSource(&Source{dir: dir, opt: opt, data: e.Data, journal: e.journal, archive: e.archive, hold: e.archiver.hold, paced: e.background,
+	return newSource(&Source{dir: dir, opt: opt, data: e.Data, journal: e.journal, archive: e.archive, pauseMoves: e.archiver.pauseMoves, paced: e.background,
 		close: func() error { return nil }})
 }
 
@@ -61,7 +61,7 @@ func OpenSource(dir string, opt Options) (*Source, error) {
 	if err != nil {
 		return nil, errors.Join(err, j.Close(), data.Close())
 	}
-	return newSource(&Source{dir: dir, opt: opt, data: data, journal: j, archive: a, hold: func() func() { return func() {} },
+	return newSource(&Source{dir: dir, opt: opt, data: data, journal: j, archive: a, pauseMoves: func() func() { return func() {} },
 		close: func() error { return errors.Join(a.Close(), j.Close(), data.Close()) }}), nil
 }
 
@@ -123,7 +123,7 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 		return ctx.Err()
 	}
 	s.journal.AwaitPurge() // while it holds up nobody
-	release := sync.OnceFunc(s.hold())
+	release := sync.OnceFunc(s.pauseMoves())
 	defer release()
 	archived, err := s.archive.Snapshot()
 	if err != nil {
@@ -167,7 +167,7 @@ func (s *Source) canContinue(r backup.Request) (bool, error) {
 
 // streamTapped writes the stream of a small backup, if the journal still has the commits in memory, and reports whether it has.
 func (s *Source) streamTapped(ctx context.Context, r backup.Request, w *backup.Writer) (done bool, err error) {
-	release := s.hold()
+	release := s.pauseMoves()
 	version := s.journal.Version()
 	commits, ok := s.journal.Tapped(r.Since, version, r.Needed)
 	archived, err := s.archive.Snapshot()

@@ -68,7 +68,7 @@ func newTail(last uint64) *tail {
 }
 
 // start starts the tail's goroutine.
-func (t *tail) start() { t.run.Go(t.tell) }
+func (t *tail) start() { t.run.Go(t.wakeWatchers) }
 
 // close ends the tail's goroutine. No watcher is woken any more.
 func (t *tail) close() {
@@ -107,8 +107,8 @@ func (t *tail) use() {
 	}
 }
 
-// tell wakes the watchers of merchants that have new events.
-func (t *tail) tell() {
+// wakeWatchers wakes the watchers of merchants that have new events.
+func (t *tail) wakeWatchers() {
 	for {
 		select {
 		case <-t.work:

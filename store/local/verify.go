@@ -24,7 +24,7 @@ import (
 	"mtagd/store/local/rank"
 )
 
-// Verify implements store.Engine. Damaged chunks that it finds are set aside. Close ends it.
+// Verify implements store.Engine. Damaged chunks that it finds are noted. Close ends it.
 func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verified, error) {
 	e.verifying.RLock()
 	defer e.verifying.RUnlock()
@@ -44,24 +44,22 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 		found(f)
 	}
 	w := verifier{Verification: v, ctx: ctx, control: e.Data, journal: e.journal, archive: e.archive, index: x.Index, damage: e.damage,
-		hold: e.archiver.hold, removing: &e.damage.removing, now: e.opt.Now()}
-	w.missing = func(keys map[codec.MerchantKey][]rank.Key) error { return e.setMissingAside(ctx, x, w.upTo, keys) }
+		pauseMoves: e.archiver.pauseMoves, removing: &e.damage.removing, now: e.opt.Now()}
+	w.missing = func(keys map[codec.MerchantKey][]rank.Key) error { return e.noteMissing(ctx, x, w.upTo, keys) }
 	since := e.life.moment()
 	w.unchanged = func(m codec.MerchantKey) bool { return e.life.unchanged(m, since) }
 	err := w.verify()
 	if indexWrong || w.disagree {
-		e.healIndex(x.Index, fmt.Errorf("%w: a verification has found damage", codec.ErrCorrupt))
+		e.startRebuild(x.Index, fmt.Errorf("%w: a verification has found damage", codec.ErrCorrupt))
 	}
-	for _, setAside := range []func() error{
-		func() error { return e.setAside(ctx, x, w.damaged) },
-		func() error { return e.setAsideArchived(ctx, x, w.blocks) },
+	for _, note := range []func() error{
+		func() error { return e.noteChunks(ctx, x, w.damaged) },
+		func() error { return e.noteBlocks(ctx, x, w.blocks) },
 	} {
 		if err != nil {
 			break
 		}
-		if err = setAside(); store.KindOf(err) == store.KindUnavailable {
-			err = nil // what may heal is left to the next verification
-		}
+		err = note()
 	}
 	return w.counts, err
 }
@@ -69,7 +67,7 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 // VerifyClosed verifies the data in dir while no engine has it open, like Engine.Verify. It changes nothing. What cannot be
 // opened is a finding. It fails with store.ErrInUse when another process has the data open.
 func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ store.Verified, err error) {
-	w := verifier{Verification: v, ctx: ctx, hold: func() func() { return func() {} }, now: time.Now(),
+	w := verifier{Verification: v, ctx: ctx, pauseMoves: func() func() { return func() {} }, now: time.Now(),
 		unchanged: func(codec.MerchantKey) bool { return true }}
 	defer func() { err = errors.Join(err, w.close()) }()
 	if w.control, err = control.OpenReadOnly(dir); err != nil {
@@ -94,7 +92,7 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 	if w.damage, err = openDamage(dir, Options{}.withDefaults()); err != nil {
 		return w.counts, err
 	}
-	w.archive, err = archive.OpenReadOnly(archiveDir(dir), options.Log)
+	w.archive, err = archive.OpenReadOnly(Parts(dir)["archive"], options.Log)
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // an earlier version had none
 		v.Found(store.Finding{Part: store.PartEvents, Where: "archive", Problem: "cannot be opened: " + err.Error()})
 		w.hidden = true
@@ -115,16 +113,16 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 // sides. Where the sums differ, it looks for the events (compare.go).
 type verifier struct {
 	store.Verification
-	ctx       context.Context
-	control   *control.Data
-	journal   *journal.Journal
-	archive   *archive.Archive
-	index     *rank.Index
-	damage    *damageLog
-	hold      func() (release func()) // keeps events from moving to the archive
-	now       time.Time
-	unchanged func(codec.MerchantKey) bool // no events of the merchant were removed since the verification began
-	removing  sync.Locker                  // held while events must not be removed; nil without an engine
+	ctx        context.Context
+	control    *control.Data
+	journal    *journal.Journal
+	archive    *archive.Archive
+	index      *rank.Index
+	damage     *damageLog
+	pauseMoves func() (release func()) // keeps events from moving to the archive
+	now        time.Time
+	unchanged  func(codec.MerchantKey) bool // no events of the merchant were removed since the verification began
+	removing   sync.Locker                  // held while events must not be removed; nil without an engine
 
 	counts   store.Verified
 	boundary uint64 // of the archive, when the journal was read
@@ -135,13 +133,14 @@ type verifier struct {
 	damaged  journal.DamagedChunks
 	blocks   archive.Damaged
 
+	onlyLost bool                                         // what the index lacks is not reported
 	disagree bool                                         // the index lacks events
 	missing  func(map[codec.MerchantKey][]rank.Key) error // takes events out of the index that nobody else has; nil without an engine
 }
 
 // merchantSums are the sums of a merchant's events.
 type merchantSums struct {
-	keptFrom       int64           // earlier events are past the retention and being removed: they are not compared
+	retainedFrom   int64           // earlier events are past the retention and being removed: they are not compared
 	series         map[string]bool // those that the index counts
 	index, journal eventSum        // the archive's events are in journal
 	unsound        bool            // damage was found in its index, so that is not compared
@@ -209,7 +208,7 @@ func (v *verifier) verifyIndex() (err error) {
 		Tags: v.verifyTags,
 		Event: func(m codec.MerchantKey, k rank.Key, series string) {
 			v.counts.Entries++
-			if k.Seq <= v.upTo && k.Time >= v.sums(m).keptFrom {
+			if k.Seq <= v.upTo && k.Time >= v.sums(m).retainedFrom {
 				v.sums(m).index.add(hashOf(k, series))
 			}
 		},
@@ -246,9 +245,9 @@ func (v *verifier) verifyTags(m codec.MerchantKey, series []string) {
 func (v *verifier) sums(m codec.MerchantKey) *merchantSums {
 	s := v.indexed[m]
 	if s == nil {
-		s = &merchantSums{series: map[string]bool{}, keptFrom: math.MinInt64}
+		s = &merchantSums{series: map[string]bool{}, retainedFrom: math.MinInt64}
 		if v.control != nil {
-			s.keptFrom = keptFrom(v.control.RetentionOf(m.ID()), v.now)
+			s.retainedFrom = retainedFrom(v.control.RetentionOf(m.ID()), v.now)
 		}
 		v.indexed[m] = s
 	}
@@ -256,7 +255,7 @@ func (v *verifier) sums(m codec.MerchantKey) *merchantSums {
 }
 
 func (v *verifier) verifyJournal() error {
-	release := v.hold()
+	release := v.pauseMoves()
 	defer release()
 	if v.archive != nil {
 		v.boundary = v.archive.Boundary()
@@ -276,7 +275,7 @@ func (v *verifier) verifyJournal() error {
 			if seq <= v.upTo {
 				for i := range events {
 					s := v.sums(events[i].Merchant)
-					if events[i].Time >= s.keptFrom {
+					if events[i].Time >= s.retainedFrom {
 						s.journal.add(s.hash(&events[i]))
 					}
 				}
@@ -303,7 +302,7 @@ func (v *verifier) verifyArchive() (err error) {
 				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 				if err != nil {
 					v.wrongInEvents("archive", err)
-				} else if stored.Seq <= v.upTo && event.Time >= s.keptFrom {
+				} else if stored.Seq <= v.upTo && event.Time >= s.retainedFrom {
 					s.journal.add(s.hash(&event.Event))
 				}
 			}

@@ -17,8 +17,6 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/dgraph-io/badger/v4"
-
 	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
@@ -325,10 +323,9 @@ func keysOfBadger(path string, prefix []byte) (keys [][]byte, err error) {
 		return nil, err
 	}
 	err = db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: prefix})
-		defer it.Close()
+		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: prefix})
 		for it.Rewind(); it.Valid(); it.Next() {
-			keys = append(keys, it.Item().KeyCopy(nil))
+			keys = append(keys, bytes.Clone(it.Item().Key()))
 		}
 		return nil
 	})

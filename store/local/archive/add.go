@@ -6,8 +6,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/dgraph-io/badger/v4"
-
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
@@ -132,8 +130,7 @@ func (b *loadedBlock) usage() (u Usage) {
 // end of the merchant's last block. A block that cannot be read is not replaced, nor are those before it. The same holds for a
 // block without events: a backup must not lose it (restore.go).
 func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (end codec.Position, replaced []loadedBlock, err error) {
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
-	defer it.Close()
+	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	first := true
 	for it.Seek(blockKey{m, codec.Position{Seq: math.MaxUint64, Index: math.MaxUint16}, math.MaxUint32}.append(nil)); atBlock(it); it.Next() {
 		k, err := parseBlockKey(it.Item().Key())
@@ -143,7 +140,7 @@ func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (e
 		if first {
 			end, first = k.last, false
 		}
-		b, err := c.a.load(&c.memory, k, it.Item())
+		b, err := c.a.unpack(&c.memory, k, it.Item().Value())
 		if err != nil {
 			c.a.log.Error("a block of archived events cannot be read", "merchant", m.ID(), "last_event", k.last.EventID(), "error", err)
 			break
@@ -152,7 +149,7 @@ func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (e
 			break
 		}
 		b.content = bytes.Clone(b.content)
-		replaced = append(replaced, loadedBlock{k, b, len(c.memory.stored)})
+		replaced = append(replaced, loadedBlock{k, b, len(it.Item().Value())})
 		size += len(b.content)
 	}
 	return end, replaced, nil

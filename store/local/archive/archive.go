@@ -33,7 +33,7 @@
 //	snapshot.go  the archive as of one commit, for a backup
 //	restore.go   writes an archive from a backup
 //	salvage.go   writes what can be read of damaged files into a new archive
-//	mend.go      replaces damaged tables of an open archive
+//	rebuild.go   replaces damaged tables of an open archive
 //	verify.go    checks all data
 //	block.go     the byte form of blocks
 //	keys.go      the keys in Badger, and the byte form of counts

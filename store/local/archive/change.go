@@ -1,6 +1,8 @@
 package archive
 
 import (
+	"cmp"
+
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
@@ -28,9 +30,9 @@ const (
 	commitEntries = 3000
 )
 
-// begin begins a change. The caller holds writing until the change has ended.
+// begin begins a change. The caller holds writing until the change has ended. The change reads what one that was cut off has committed.
 func (a *Archive) begin() (*change, error) {
-	return &change{a: a, usage: map[codec.MerchantKey]Usage{}, changed: map[codec.MerchantKey]struct{}{}}, a.Failure()
+	return &change{a: a, usage: map[codec.MerchantKey]Usage{}, changed: map[codec.MerchantKey]struct{}{}}, cmp.Or(a.Failure(), a.flush())
 }
 
 // add writes a block. The size of its bodies is bytes.

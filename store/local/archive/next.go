@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/dgraph-io/badger/v4"
-
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
@@ -42,8 +40,7 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 	var damaged Damaged
 	var memory memory
 	err := a.view(func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}})
-		defer it.Close()
+		it := txn.NewIterator(badgerdb.IteratorOptions{})
 		for _, m := range merchants {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -105,14 +102,11 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 }
 
 // loadFrom reads and checks a block, unless all of its events are after a position: then more is false.
-func (a *Archive) loadFrom(m *memory, k blockKey, item *badger.Item, upTo codec.Position) (b block, more bool, err error) {
-	if m.stored, err = item.ValueCopy(m.stored); err != nil {
-		return block{}, false, err
-	}
-	if b, _, err := readHeader(m.stored); err == nil && b.merchant == k.merchant && b.last == k.last && b.first.Compare(upTo) > 0 {
+func (a *Archive) loadFrom(m *memory, k blockKey, item *badgerdb.Item, upTo codec.Position) (b block, more bool, err error) {
+	if b, _, err := readHeader(item.Value()); err == nil && b.merchant == k.merchant && b.last == k.last && b.first.Compare(upTo) > 0 {
 		return b, false, nil
 	}
-	b, err = a.unpack(m, k, m.stored)
+	b, err = a.unpack(m, k, item.Value())
 	return b, true, err
 }
 

@@ -5,11 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"math"
-
-	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
@@ -28,11 +24,6 @@ func (d Damage) Has(at codec.Position) bool {
 	return at.Compare(d.After) > 0 && at.Compare(d.Last) <= 0
 }
 
-// MayHeal reports whether a later read may succeed: the disk has returned an error, and no wrong data.
-func (d Damage) MayHeal() bool {
-	return !errors.Is(d.Err, codec.ErrCorrupt) && !errors.Is(d.Err, io.EOF) && !errors.Is(d.Err, fs.ErrNotExist)
-}
-
 // Damaged is the error of a Read that has met damaged blocks.
 type Damaged []Damage
 
@@ -42,16 +33,8 @@ func (d Damaged) Error() string {
 
 var errMissing = fmt.Errorf("%w: the archive does not have the event", codec.ErrCorrupt)
 
-// memory has buffers that are reused from block to block.
-type memory struct{ stored, content []byte }
-
-// load reads and checks a block. Its content is valid until m is used again.
-func (a *Archive) load(m *memory, k blockKey, item *badger.Item) (b block, err error) {
-	if m.stored, err = item.ValueCopy(m.stored); err != nil {
-		return block{}, err
-	}
-	return a.unpack(m, k, m.stored)
-}
+// memory is reused from block to block.
+type memory struct{ content []byte }
 
 // unpack checks a stored block. Its content is valid until m is used again.
 func (a *Archive) unpack(m *memory, k blockKey, stored []byte) (b block, err error) {
@@ -72,14 +55,15 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 	var damaged Damaged
 	var memory memory
 	err := a.view(func(txn *badgerdb.Txn) error {
-		prefix := appendMerchantKey(nil, prefixBlock, m)
+		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		var from [blockKeyBytes]byte
 		for i := 0; i < len(positions); {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			key, stored, found, err := firstBlock(txn, blockKey{merchant: m, last: positions[i]}.append(from[:0]), prefix)
-			if err != nil {
+			it.Seek(blockKey{merchant: m, last: positions[i]}.append(from[:0]))
+			found := atBlock(it)
+			if err := it.Err(); err != nil {
 				return err
 			}
 			if !found {
@@ -87,11 +71,11 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 				i++
 				continue
 			}
-			k, err := parseBlockKey(key)
+			k, err := parseBlockKey(it.Item().Key())
 			if err != nil {
 				return err
 			}
-			b, err := a.unpack(&memory, k, stored)
+			b, err := a.unpack(&memory, k, it.Item().Value())
 			n := 1
 			for i+n < len(positions) && positions[i+n].Compare(k.last) <= 0 {
 				n++
@@ -127,17 +111,6 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 	return err
 }
 
-// firstBlock returns the first block from a key on. It passes over keys that Purge is about to remove.
-func firstBlock(txn *badgerdb.Txn, from, prefix []byte) (key, stored []byte, found bool, err error) {
-	for {
-		key, stored, found, err = txn.First(from, prefix)
-		if err != nil || !found || len(key) == blockKeyBytes {
-			return key, stored, found, err
-		}
-		from = append(bytes.Clone(key), 0)
-	}
-}
-
 // IsMissing reports whether the damage is an event that no block has.
 func IsMissing(d Damage) bool { return errors.Is(d.Err, errMissing) }
 
@@ -156,8 +129,7 @@ func before(p codec.Position) codec.Position {
 
 // endBefore returns the end of the merchant's last block that ends before a position.
 func endBefore(txn *badgerdb.Txn, m codec.MerchantKey, at codec.Position) (end codec.Position) {
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
-	defer it.Close()
+	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	if it.Seek(blockKey{m, before(at), math.MaxUint32}.append(nil)); atBlock(it) {
 		k, _ := parseBlockKey(it.Item().Key()) // if the key is damaged, only the reported range is wrong
 		end = k.last
@@ -224,17 +196,13 @@ func (a *Archive) nextBlocks(m codec.MerchantKey, after, upTo codec.Position, n 
 	chain := a.newChain(m, after, upTo)
 	var gaps []Damage
 	err = a.view(func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
-		defer it.Close()
+		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); atBlock(it) && len(blocks) < n; it.Next() {
 			k, err := parseBlockKey(it.Item().Key())
 			if err != nil {
 				return err
 			}
-			value, err := it.Item().ValueCopy(nil)
-			if err != nil {
-				return err
-			}
+			value := bytes.Clone(it.Item().Value())
 			blocks = append(blocks, storedBlock{k, value})
 			if b, _, err := readHeader(value); err == nil { // else unpack fails
 				if gap, found := chain.next(b.first, k.last); found {
@@ -276,20 +244,17 @@ func (a *Archive) eachMerchant(use func(m codec.MerchantKey, u Usage)) error {
 }
 
 func eachUsage(txn *badgerdb.Txn, use func(m codec.MerchantKey, u Usage) error) error {
-	it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixMerchant}})
-	defer it.Close()
+	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixMerchant}})
 	for it.Rewind(); it.Valid(); it.Next() {
 		k := it.Item().Key()
 		if len(k) != merchantKeyBytes {
 			return fmt.Errorf("%w: key of a merchant", codec.ErrCorrupt)
 		}
-		if err := it.Item().Value(func(v []byte) error {
-			u, err := parseUsage(k, v)
-			if err == nil {
-				err = use(codec.MerchantKey(k[1:]), u)
-			}
-			return err
-		}); err != nil {
+		u, err := parseUsage(k, it.Item().Value())
+		if err == nil {
+			err = use(codec.MerchantKey(k[1:]), u)
+		}
+		if err != nil {
 			return err
 		}
 	}

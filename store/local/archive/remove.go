@@ -5,8 +5,6 @@ import (
 	"errors"
 	"math"
 
-	"github.com/dgraph-io/badger/v4"
-
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
@@ -62,8 +60,7 @@ func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 			}
 			return err
 		}
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
-		defer it.Close()
+		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		read := 0
 		for it.Seek(blockKey{merchant: m, last: from}.append(nil)); atBlock(it); it.Next() {
 			if err := ctx.Err(); err != nil {
@@ -77,7 +74,7 @@ func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 			if err != nil {
 				return err
 			}
-			b, err := a.load(&c.memory, k, it.Item())
+			b, err := a.unpack(&c.memory, k, it.Item().Value())
 			if err != nil {
 				if err := c.writeEmpty(txn, &empty); err != nil {
 					return err
@@ -89,7 +86,7 @@ func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 			if b.first.Compare(to) > 0 {
 				break
 			}
-			old := loadedBlock{k, b, len(c.memory.stored)}
+			old := loadedBlock{k, b, len(it.Item().Value())}
 			gone, err := c.filter(txn, &old, &empty, func(e Event) bool { return e.Compare(from) < 0 || e.Compare(to) > 0 || keep(e) })
 			if err != nil {
 				return err
@@ -169,8 +166,7 @@ func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (remove
 		return removed, err
 	}
 	err = a.viewNewest(func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
-		defer it.Close()
+		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 		it.Seek(blockKey{m, codec.Position{Seq: math.MaxUint64, Index: math.MaxUint16}, math.MaxUint32}.append(nil))
 		if !atBlock(it) {
 			return nil
@@ -189,8 +185,8 @@ func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (remove
 				return err
 			}
 			var has Usage // nothing when the block cannot be read
-			if b, err := a.load(&c.memory, k, it.Item()); err == nil {
-				has = (&loadedBlock{k, b, len(c.memory.stored)}).usage()
+			if b, err := a.unpack(&c.memory, k, it.Item().Value()); err == nil {
+				has = (&loadedBlock{k, b, len(it.Item().Value())}).usage()
 			}
 			if err := c.remove(txn, k, has); err != nil {
 				return err

@@ -2,6 +2,7 @@ package archive
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"log/slog"
 
@@ -28,7 +29,11 @@ func Create(dir string, log *slog.Logger) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Writer{a: a, batch: a.db.Batch()}, nil
+	w := &Writer{a: a}
+	if w.batch, err = a.db.Batch(); err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	return w, nil
 }
 
 // Put adds the entry of a block. It must be sound (CheckBlock).
@@ -44,7 +49,7 @@ func (w *Writer) Put(e codec.Entry) error {
 
 // Close ends the writing. When it returns nil, the archive is on disk, with this boundary, and can be opened.
 func (w *Writer) Close(boundary uint64) error {
-	err := w.batch.Flush()
+	err := cmp.Or(w.batch.Flush(), w.a.db.Flush())
 	if err == nil {
 		w.a.last = w.a.db.MaxVersion()
 		w.a.versions.set(w.a.db, w.a.last)
@@ -66,8 +71,7 @@ func (w *Writer) finish(boundary uint64) error {
 		return err
 	}
 	if err := w.a.viewNewest(func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}, Reverse: true})
-		defer it.Close()
+		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}, Reverse: true})
 		var covers []cover // of the merchant: the blocks that reach back to where the iterator is
 		var of codec.MerchantKey
 		for it.Seek(append([]byte{prefixBlock}, bytes.Repeat([]byte{0xff}, blockKeyBytes)...)); it.Valid(); it.Next() {
@@ -75,7 +79,7 @@ func (w *Writer) finish(boundary uint64) error {
 			if err != nil {
 				return err
 			}
-			b, err := w.a.load(&c.memory, k, it.Item())
+			b, err := w.a.unpack(&c.memory, k, it.Item().Value())
 			if err != nil {
 				return err
 			}
@@ -97,7 +101,7 @@ func (w *Writer) finish(boundary uint64) error {
 				c.deletes = append(c.deletes, k.append(nil))
 				c.bytes += blockKeyBytes
 			} else if err := c.count(txn, k.merchant, func(u *Usage) {
-				u.add((&loadedBlock{k, b, len(c.memory.stored)}).usage())
+				u.add((&loadedBlock{k, b, len(it.Item().Value())}).usage())
 			}); err != nil {
 				return err
 			}

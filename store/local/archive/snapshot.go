@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/dgraph-io/badger/v4"
-
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
@@ -60,20 +58,14 @@ func (s Snapshot) Size() int64 {
 // damaged, nobody knows what it had: Blocks fails. It also fails when all blocks have fewer events than the merchants' counts say.
 func (s Snapshot) Blocks(ctx context.Context, since uint64, use func(codec.Entry) error, damaged func(error)) error {
 	return s.a.db.View(s.Version, func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}, SinceTs: since})
-		defer it.Close()
-		var e codec.Entry
+		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}, Since: since})
 		events, sound := uint64(0), true
 		for it.Rewind(); atBlock(it); it.Next() {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			item := it.Item()
-			e.Key, e.Version = item.KeyCopy(e.Key), item.Version()
-			var err error
-			if e.Value, err = item.ValueCopy(e.Value); err != nil {
-				return err
-			}
+			e := codec.Entry{Key: item.Key(), Value: item.Value(), Version: item.Version()}
 			n, err := CheckBlock(e)
 			if err != nil {
 				sound = false

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/dgraph-io/badger/v4"
-
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
@@ -62,8 +60,7 @@ func (a *Archive) Verify(ctx context.Context, c Check) (blocks uint64, err error
 // blockMerchants returns all merchants that have blocks, also those without counts.
 func (a *Archive) blockMerchants() (all []codec.MerchantKey, err error) {
 	err = a.view(func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte{prefixBlock}})
-		defer it.Close()
+		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}})
 		for it.Rewind(); atBlock(it); {
 			k, err := parseBlockKey(it.Item().Key())
 			if err != nil {
@@ -84,17 +81,15 @@ func (a *Archive) compare(m codec.MerchantKey) (blocks uint64, err error) {
 		if counted, err = loadUsage(txn, m); err != nil {
 			return err
 		}
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
-		defer it.Close()
+		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		for it.Rewind(); atBlock(it); it.Next() {
 			blocks++
-			if err := it.Item().Value(func(stored []byte) error {
-				b, _, err := readHeader(stored)
-				sum.add(Usage{Events: uint64(b.events), Stored: uint64(len(stored))})
-				return err
-			}); err != nil {
+			stored := it.Item().Value()
+			b, _, err := readHeader(stored)
+			if err != nil {
 				return err
 			}
+			sum.add(Usage{Events: uint64(b.events), Stored: uint64(len(stored))})
 		}
 		return nil
 	}); err != nil {

@@ -14,33 +14,35 @@
 //
 // # Files
 //
-//	DIR/sN/          a sealed part: a directory of Badger to which nothing is added
-//	DIR/gN/          the last part, to which tables are added
-//	DIR/gN/tables    our list of its tables, with counts, and of the sealed parts that count (list.go)
-//	DIR/gN.new/      a last part that Compact or Merge is writing
+//	DIR/sN/          a sealed part: tables that Compact or Merge has written
+//	DIR/gN/          the last part, to which tables are added; or an earlier one that was not merged yet
+//	DIR/gN/tables    our list of its tables, with counts, and of the earlier parts that count (list.go)
+//	DIR/gN.new/      a last part that is not complete
 //
-// When the last part has many tables, Merge writes what is live in it, and in some sealed parts of about its size, into a new sealed part,
-// with Badger's StreamWriter. So each entry is written again only a few times, however large the database becomes. Compact does that with
-// all parts. Both count what they have read and written, rename the new last part, and remove the old parts. Readers that are in those
-// keep them until they end. A kill at any point leaves one complete set of parts, and no file ever comes back.
+// Each start begins another last part with its first commit. When those that are not sealed have many tables, Merge begins another one, and
+// writes what is live in those before, and in some sealed parts of about their size, into a new sealed part, with Badger's StreamWriter. So each entry is written again only a few times, however large the
+// database becomes. Compact does that with all parts. Both count what they have read and written, note in the list that the new part counts
+// instead of the old ones, and remove these. Readers that are in those keep them until they end. A kill at any point leaves one complete set
+// of parts, and no file ever comes back.
 //
 // # Damage
 //
-// Open compares MANIFEST, our list, and the sizes and indexes of the tables. Reads check each block before Badger reads it (txn.go).
-// Check reads everything. All of them return or report Damage, which names the file. Damage of one table costs the reads that need
-// it, and compactions.
+// Open compares MANIFEST, our list, and the sizes and indexes of the tables. Badger only writes: reads are our own, because it takes a block
+// that it cannot read for the end of a table. They check each block. Check reads everything. All of them return or report Damage, which names
+// the file. Damage of one table costs the reads that need it, and compactions.
 //
 // # Memory and space
 //
-// A memtable of the last part takes about 5 MB; there are at most three. Those of sealed parts are small. Badger writes to memory maps, where a full disk ends the process. So
-// Commit, Flush, Compact and Merge first look at the free space (space.go).
+// A memtable takes about 5 MB; there are at most three, of the last part, from the first commit on. Badger writes to memory maps, where a full
+// disk ends the process. So Commit, Flush, Compact and Merge first look at the free space (space.go).
 //
 // Files in reading order:
 //
 //	badgerdb.go  DB: open, commit, flush, close
 //	part.go      a part: opens and closes it, and removes it after its last reader
-//	txn.go       reads of one part, checked
-//	iterator.go  reads of all parts
+//	writer.go    Badger, which writes tables of the last part
+//	txn.go       transactions
+//	iterator.go  reads entries in the order of their keys
 //	runs.go      finds a key in the tables
 //	compact.go   Compact and Merge
 //	table.go     the files of tables, and the blocks in them
@@ -58,6 +60,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,8 +75,6 @@ const (
 	memTable    = 4 << 20
 	oldMemTable = 16 << 20 // of versions that had no list of tables
 	tableBytes  = 2 << 20  // of Compact
-	// Nothing is written to a sealed part, but Badger makes a memtable for each.
-	sealedMemTable = 64 << 10
 
 	// MaxCommitBytes is how many bytes one commit may write.
 	MaxCommitBytes = 500 << 10
@@ -82,20 +83,22 @@ const (
 // filler is a key that sorts behind all others.
 const filler = "\xff\xff\xff\xff\xff\xff\xff\xfffiller"
 
-// DB is a database. Any goroutine may read. One at a time may call Commit; Flush and Compact may run beside it.
+// DB is a database. Any goroutine may read what was flushed. One at a time may call Commit; Flush and Compact may run beside it.
 type DB struct {
 	dir  string
 	log  *slog.Logger
 	lock *os.File
 
-	keep  atomic.Uint64
-	clean bool
-	met   met
+	keep     atomic.Uint64
+	clean    bool
+	readOnly bool
+	met      met
 
 	compacting sync.Mutex // held while Compact runs; locked before writing
 	writing    sync.Mutex // held by whoever writes to the last part, or replaces parts
 	dirty      bool       // something was committed since the last Flush
 	last       uint64     // version of the last commit
+	failed     error      // nothing may be written any more
 
 	mu       sync.Mutex
 	retiring sync.WaitGroup
@@ -108,20 +111,26 @@ func Open(dir string, log *slog.Logger) (*DB, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	d := &DB{dir: dir, log: log}
-	var err error
-	if d.lock, err = os.Open(dir); err != nil {
+	d, err := lock(dir, log)
+	if err != nil {
 		return nil, err
 	}
-	if err = unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		err = fmt.Errorf("another process has %s open: %w", dir, err)
-	} else {
-		err = d.open()
-	}
-	if err != nil {
+	if err := d.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), d.lock.Close())
 	}
 	return d, nil
+}
+
+// lock returns a database that is not open yet.
+func lock(dir string, log *slog.Logger) (*DB, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("another process has %s open: %w", dir, err), f.Close())
+	}
+	return &DB{dir: dir, log: log, lock: f}, nil
 }
 
 func (d *DB) open() error {
@@ -129,55 +138,58 @@ func (d *DB) open() error {
 	if err != nil {
 		return err
 	}
-	for _, dir := range others {
-		if err := removePart(d.dir, dir); err != nil {
+	for _, name := range others {
+		if err := removePart(d.dir, name); err != nil {
 			return err
 		}
 	}
 	if len(counts) == 0 {
-		first := partDir(d.dir, 1)
-		if err := errors.Join(os.Mkdir(first, 0o700), durable.SyncPath(d.dir)); err != nil {
+		counts = []string{"g1"}
+		if err := errors.Join(os.Mkdir(filepath.Join(d.dir, counts[0]), 0o700), durable.SyncPath(d.dir)); err != nil {
 			return err
 		}
-		counts = []int{1}
 	}
-	return d.openParts(counts, d.room(0) != nil)
+	return d.openParts(counts)
 }
 
-// openParts opens the parts with these numbers.
-func (d *DB) openParts(numbers []int, readOnly bool) (err error) {
+// openParts opens the parts with these names.
+func (d *DB) openParts(names []string) (err error) {
 	d.clean = true
 	d.keep.Store(math.MaxUint64)
 	var parts []*part
-	for i, n := range numbers {
-		dir, older := sealedDir(d.dir, n), []int(nil)
-		if i == len(numbers)-1 {
-			dir, older = partDir(d.dir, n), numbers[:i]
-		}
-		h, err := d.openPart(dir, n, older, readOnly)
+	for i, name := range names {
+		h, err := d.openPart(name)
 		if err != nil {
 			for _, h := range parts {
-				err = errors.Join(err, h.close())
+				h.close()
 			}
 			return err
+		}
+		if i == len(names)-1 {
+			h.list.older = names[:i]
 		}
 		d.clean = d.clean && h.clean
 		d.last = max(d.last, h.list.version, h.newestVersion())
 		parts = append(parts, h)
 	}
-	d.replace(nil, parts, false)
-	return nil
+	for _, h := range parts {
+		if err == nil && !d.readOnly && d.room(0) == nil {
+			err = h.list.write(h.dir)
+		}
+	}
+	d.replace(nil, parts)
+	return err
 }
 
 // OpenReadOnly opens an existing database, which no other process has open, to read it. It changes nothing.
 func OpenReadOnly(dir string, log *slog.Logger) (*DB, error) {
-	d := &DB{dir: dir, log: log}
+	d := &DB{dir: dir, log: log, readOnly: true}
 	counts, _, err := findParts(dir)
 	if err == nil && len(counts) == 0 {
 		err = fs.ErrNotExist
 	}
 	if err == nil {
-		err = d.openParts(counts, true)
+		err = d.openParts(counts)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
@@ -218,44 +230,58 @@ func (d *DB) Recheck(ctx context.Context, pace func()) (damage error) {
 	return damage
 }
 
-// Commit writes one transaction. Versions grow from commit to commit. It is on disk after Flush.
+// Commit writes one transaction. Versions grow from commit to commit. It is on disk, and read, after Flush.
 func (d *DB) Commit(version uint64, fill func(txn *Txn) error) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	h, err := d.writable()
+	w, err := d.writable()
 	if err != nil {
 		return err
 	}
 	if version <= d.last {
 		return fmt.Errorf("commit %d after commit %d", version, d.last)
 	}
-	txn := &Txn{Txn: h.db.NewTransactionAt(math.MaxUint64, true)}
+	txn := &Txn{Txn: w.db.NewTransactionAt(math.MaxUint64, true)}
 	defer txn.Discard()
 	if err := fill(txn); err != nil {
 		return err
 	}
 	d.dirty = true
-	if err := h.commit(txn.Txn, version); err != nil {
+	if err := w.commit(txn.Txn, version); err != nil {
 		return err
 	}
 	d.last = version
-	return h.checkNew()
+	return d.current().addNew()
 }
 
-// writable returns the last part to write to it. The caller holds writing.
-func (d *DB) writable() (*part, error) {
-	if err := d.room(0); err != nil {
+// writable returns what writes to the last part. The caller holds writing.
+func (d *DB) writable() (*writer, error) {
+	if err := cmp.Or(d.failed, d.room(0)); err != nil {
 		return nil, err
 	}
-	h := d.current()
-	if was := h; was.readOnly { // since the disk was nearly full
-		var err error
-		if h, err = d.openPart(was.dir, was.number, was.list.older, false); err != nil {
+	if d.current().writer == nil {
+		if err := d.startWriting(); err != nil {
 			return nil, err
 		}
-		d.replace([]*part{was}, []*part{h}, false)
 	}
-	return h, errors.Join(h.log.failure(), allocateLogs(h.dir))
+	h := d.current()
+	return h.writer, errors.Join(h.writer.log.failure(), allocateLogs(h.dir))
+}
+
+// startWriting opens Badger in a last part without tables: it would trust those that are there.
+func (d *DB) startWriting() (err error) {
+	h := d.current()
+	if len(h.list.tables) > 0 {
+		err = d.beginPart()
+		h = d.current()
+	} else {
+		err = errors.Join(h.list.write(h.dir), removeOthers(h.dir, false)) // what a kill has left, and the list, if the disk was full
+	}
+	if err == nil {
+		log := &badgerLog{log: d.log}
+		h.writer, err = openWriter(badgerOptions(h.dir, log), log)
+	}
+	return err
 }
 
 // Flush makes all commits durable.
@@ -269,38 +295,23 @@ func (d *DB) flush() error {
 	if !d.dirty {
 		return nil
 	}
-	h, err := d.writable()
+	w, err := d.writable()
 	if err != nil {
 		return err
 	}
-	version := d.last
-	newest, err := newestLog(h.dir)
+	h := d.current()
+	d.last = max(d.last, w.db.MaxVersion()) // of a batch
+	h.fills++
+	err = w.fill(h.fills, d.last)
+	for err == nil && h.filled < h.fills {
+		if err = errors.Join(w.log.failure(), h.addNew()); err == nil {
+			time.Sleep(time.Millisecond) // Badger has no signal
+		}
+	}
 	if err != nil {
 		return err
 	}
-	content := make([]byte, fillerBytes)
-	for n := newest; n == newest; {
-		for range 4 {
-			txn := h.db.NewTransactionAt(math.MaxUint64, true)
-			err := txn.Set([]byte(filler), content)
-			if err == nil {
-				err = h.commit(txn, version)
-			}
-			if txn.Discard(); err != nil {
-				return err
-			}
-		}
-		if n, err = newestLog(h.dir); err != nil {
-			return err
-		}
-	}
-	for h.newestVersion() < version {
-		if err := errors.Join(h.log.failure(), h.checkNew()); err != nil {
-			return err
-		}
-		time.Sleep(time.Millisecond) // Badger has no signal
-	}
-	h.list.version = version
+	h.list.version = d.last
 	if err := h.list.write(h.dir); err != nil {
 		return err
 	}
@@ -308,15 +319,17 @@ func (d *DB) flush() error {
 	return nil
 }
 
-const fillerBytes = 32 << 10
-
-// Batch returns a batch of writes of any versions, for a new database, with values of at most MaxCommitBytes. It is durable after a Commit and Flush, or after Close. Nothing
-// else may write meanwhile.
-func (d *DB) Batch() *badger.WriteBatch {
+// Batch returns a batch of writes of any versions, for a new database, with values of at most MaxCommitBytes. It is durable after its end
+// and Flush. Nothing else may write meanwhile.
+func (d *DB) Batch() (*badger.WriteBatch, error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
+	w, err := d.writable()
+	if err != nil {
+		return nil, err
+	}
 	d.dirty = true
-	return d.current().db.NewManagedWriteBatch()
+	return w.db.NewManagedWriteBatch(), nil
 }
 
 // Room returns an error when the disk is nearly full. Call it before each MaxCommitBytes of a batch.
@@ -326,7 +339,10 @@ func (d *DB) Room() error { return d.room(0) }
 func (d *DB) MaxVersion() uint64 {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	return max(d.last, d.current().db.MaxVersion())
+	if w := d.current().writer; w != nil {
+		return max(d.last, w.db.MaxVersion())
+	}
+	return d.last
 }
 
 // Keep makes Compact keep what is needed to read as of a version or any later one, in transactions that begin after it. Without a
@@ -390,25 +406,24 @@ func paced(ctx context.Context, pace func()) func() error {
 // Close closes the files. What was committed is on disk. No other method may run.
 func (d *DB) Close() error {
 	d.retiring.Wait()
-	h := d.current()
+	last := d.current()
+	hasRoom := !d.readOnly && d.room(0) == nil
 	var err error
-	for _, sealed := range d.parts[:len(d.parts)-1] {
-		err = errors.Join(err, sealed.closeClean(d.Damage() == nil))
+	if w := last.writer; w != nil {
+		switch err = cmp.Or(d.failed, w.log.failure()); { // Badger would wait for the table that it cannot write
+		case err != nil:
+		case hasRoom:
+			last.list.version = d.last
+			err = last.stopWriting()
+		case d.dirty:
+			err = errNearlyFull
+		} // else what Badger would write are fillers
 	}
-	switch err = errors.Join(err, h.log.failure()); { // Badger would wait for the table that it cannot write
-	case err != nil:
-	case h.readOnly || d.room(0) == nil:
-		err = h.close()
-	case d.dirty:
-		err = errNearlyFull
-	} // else what Badger would write are fillers
-	if err == nil && !h.readOnly { // closing may have made a table
-		var tables map[uint64]*tableFile
-		var l list
-		if tables, l, _, err = checkFiles(h.dir, h.log, true); err == nil {
-			closeTables(tables)
-			l.version, l.closed, l.older = d.last, d.Damage() == nil, h.list.older
-			err = l.write(h.dir)
+	for _, h := range d.parts {
+		h.close()
+		if err == nil && hasRoom {
+			h.list.closed = d.Damage() == nil
+			err = h.list.write(h.dir)
 		}
 	}
 	if d.lock != nil {

@@ -15,8 +15,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/dgraph-io/badger/v4"
-
 	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
 )
@@ -90,14 +88,9 @@ func (m *model) change(bytes int) {
 func everything(d *DB, reverse bool) (found map[string]string, err error) {
 	found = map[string]string{}
 	err = d.View(math.MaxUint64, func(txn *Txn) error {
-		it := txn.NewIterator(badger.IteratorOptions{Reverse: reverse})
-		defer it.Close()
+		it := txn.NewIterator(IteratorOptions{Reverse: reverse})
 		for it.Rewind(); it.Valid(); it.Next() {
-			v, err := it.Item().ValueCopy(nil)
-			if err != nil {
-				return err
-			}
-			found[string(it.Item().KeyCopy(nil))] = string(v)
+			found[string(it.Item().Key())] = string(it.Item().Value())
 		}
 		return nil
 	})
@@ -106,12 +99,33 @@ func everything(d *DB, reverse bool) (found map[string]string, err error) {
 
 func (m *model) check() {
 	m.t.Helper()
+	check(m.t, m.Flush())
+	m.checkFlushed()
+}
+
+func (m *model) checkFlushed() {
+	m.t.Helper()
 	for _, reverse := range []bool{false, true} {
 		if found, err := everything(m.DB, reverse); err != nil || !maps.Equal(found, m.live) {
 			m.t.Fatalf("%d keys instead of %d (reverse %v): %v", len(found), len(m.live), reverse, err)
 		}
 	}
 	check(m.t, m.View(math.MaxUint64, func(txn *Txn) error {
+		keys := slices.Sorted(maps.Keys(m.live))
+		for _, reverse := range []bool{false, true} {
+			it := txn.NewIterator(IteratorOptions{Reverse: reverse})
+			for range 50 {
+				from := fmt.Sprintf("key-%05d", m.r.IntN(20_100))
+				at, has := slices.BinarySearch(keys, from)
+				if reverse && !has {
+					at--
+				}
+				it.Seek([]byte(from))
+				if it.Valid() != (at >= 0 && at < len(keys)) || it.Valid() && (string(it.Item().Key()) != keys[at] || string(it.Item().Value()) != m.live[keys[at]]) {
+					m.t.Fatalf("a wrong entry is found from %s on (reverse %v)", from, reverse)
+				}
+			}
+		}
 		for range 100 {
 			k := fmt.Sprintf("key-%05d", m.r.IntN(20_000))
 			v, found, err := txn.Get([]byte(k))
@@ -286,12 +300,9 @@ func TestCompactBesideCommitsAndReaders(t *testing.T) {
 		t.Helper()
 		found := map[string]string{}
 		check(t, m.View(version, func(txn *Txn) error {
-			it := txn.NewIterator(badger.IteratorOptions{})
-			defer it.Close()
+			it := txn.NewIterator(IteratorOptions{})
 			for it.Rewind(); it.Valid(); it.Next() {
-				v, err := it.Item().ValueCopy(nil)
-				check(t, err)
-				found[string(it.Item().KeyCopy(nil))] = string(v)
+				found[string(it.Item().Key())] = string(it.Item().Value())
 			}
 			return nil
 		}))

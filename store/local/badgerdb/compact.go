@@ -2,12 +2,16 @@ package badgerdb
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dgraph-io/badger/v4"
@@ -23,22 +27,19 @@ import (
 func (d *DB) NeedsMerge() bool {
 	parts := d.acquire()
 	defer d.release(parts)
-	return needsMerge(parts)
+	from := firstUnsealed(parts)
+	tables := 0
+	for _, h := range parts[from:] {
+		tables += len(h.tables.Load().all)
+	}
+	return tables >= 4 && size(parts[from:]) >= size(parts[:from])/3 || tables >= mostNewTables
 }
 
 const mostNewTables = 48
 
-func needsMerge(parts []*part) bool {
-	newest := parts[len(parts)-1]
-	tables, upper, lower := 0, int64(0), int64(0)
-	for _, level := range newest.db.Levels() {
-		if level.Level == 0 {
-			tables, upper = level.NumTables, level.Size
-		} else {
-			lower += level.Size
-		}
-	}
-	return tables >= 4 && upper >= (lower+size(parts[:len(parts)-1]))/3 || tables >= mostNewTables
+// firstUnsealed returns which part is the first one that is not sealed: the last part, or one before it, after a compaction that has failed.
+func firstUnsealed(parts []*part) int {
+	return slices.IndexFunc(parts, func(h *part) bool { return !h.isSealed() })
 }
 
 func size(parts []*part) (bytes int64) {
@@ -48,12 +49,12 @@ func size(parts []*part) (bytes int64) {
 	return bytes
 }
 
-// toMerge returns which parts Merge takes: the last ones, from this one on. It takes all while they are small. Later it takes the last one,
-// and three older ones at a time if they are about as large as what it has already: so there are at most three of each size, each about
+// toMerge returns which parts Merge takes: the last ones, from this one on. It takes all while they are small. Later it takes those that are
+// not sealed, and three older ones at a time if they are about as large as what it has already: so there are at most three of each size, each about
 // four times as large as the one before, and an entry is written again once for each size. Much smaller ones come along.
 func toMerge(parts []*part) (from int) {
-	from = len(parts) - 1
-	total := parts[from].bytes()
+	from = firstUnsealed(parts)
+	total := size(parts[from:])
 	if size(parts[:from]) <= 3*total {
 		return 0
 	}
@@ -71,16 +72,17 @@ func toMerge(parts []*part) (from int) {
 	return from
 }
 
-// Compact writes all that is live into a new part, and what comes meanwhile into another one. It drops older versions and deletions, as Keep
-// says, and what was written to the old parts is gone when it returns nil. Reads and commits go on. It calls pace about every MB.
+// Compact writes all that is live into a new part. It drops older versions and deletions, as Keep says, and what was written to the old parts
+// is gone when it returns nil. Reads and commits go on. It calls pace about every MB.
 //
-//  1. Flush, so that all is in tables. Read these whole, and compare them with the lists.
-//  2. Copy the newest data as of Keep. Compare what was read with the lists.
-//  3. Read back what was written, and compare.
-//  4. While commits wait, write what came since Keep to another new part, compare that, and rename it: from now on both count.
-//  5. When the last reader of the old parts ends, they are removed. CompactAndWait waits for that.
+//  1. Flush, so that all is in tables, and begin a new last part: what comes from now on is there.
+//  2. Read the tables of the old parts whole, and compare them with the lists.
+//  3. Copy the newest data as of Keep, and all that came after it. Compare what was read with the lists.
+//  4. Read back what was written, and compare.
+//  5. Write the list of the last part: from now on, the new part counts instead of the old ones.
+//  6. When the last reader of the old parts ends, they are removed. CompactAndWait waits for that.
 //
-// After damage, Compact returns it, and nothing has changed. After a kill, the next Open removes the new parts, or, after 4, the old ones.
+// After damage, Compact returns it, and the old parts go on. After a kill, the next Open removes the new part, or, after 5, the old ones.
 func (d *DB) Compact(ctx context.Context, pace func()) error {
 	return d.compact(ctx, pace, func([]*part) int { return 0 })
 }
@@ -110,15 +112,14 @@ type compaction struct {
 	ctx  context.Context
 	pace func() error
 
-	parts   []*part // the old ones
-	older   []int   // the numbers of those before them
-	upto    uint64  // the version of what is in their tables
-	keep    uint64  // the sealed new part has the newest data as of this version, and the last one all entries after it
+	parts   []*part  // the old ones
+	older   []string // the names of those before them
+	keep    uint64   // older entries that this version does not need are dropped
+	name    string   // of the new part
 	want    contents
-	number  int // of the new parts
 	log     *badgerLog
 	written contents
-	stuck   bool // the new parts may count, though the old ones are in use
+	stuck   bool // the new part may count, though the old ones are in use
 }
 
 func (c *compaction) run(from func([]*part) int) (err error) {
@@ -130,51 +131,30 @@ func (c *compaction) run(from func([]*part) int) (err error) {
 		return err
 	}
 	c.log = &badgerLog{log: c.d.log}
-	var parts []*part // the new ones
-	defer func() {
-		if err != nil {
-			for _, h := range parts {
-				err = errors.Join(err, h.close())
-			}
-			if !c.stuck {
-				err = errors.Join(err, os.RemoveAll(sealedDir(c.d.dir, c.number)))
-			}
+	dir := filepath.Join(c.d.dir, c.name)
+	var parts []*part // the new one, if it has something
+	if err = c.writePart(dir); err == nil && c.written.entries > 0 {
+		var h *part
+		if h, err = c.d.openPart(c.name); err == nil {
+			parts = append(parts, h)
 		}
-	}()
-	sealed := sealedDir(c.d.dir, c.number)
-	if err := c.writePart(sealed, list{older: c.older}, c.copyBase); err != nil {
-		return err
 	}
-	older := c.older
-	if c.written.entries > 0 {
-		older = append(slices.Clone(older), c.number)
-		h, err := c.d.openPart(sealed, c.number, nil, false)
-		if err != nil {
-			return err
-		}
-		parts = append(parts, h)
-	} else if err := os.RemoveAll(sealed); err != nil {
-		return err
+	if err == nil {
+		err = c.switchOver(parts)
 	}
-
-	c.d.writing.Lock()
-	defer c.d.writing.Unlock()
-	c.pace, c.written = atOnce, contents{}
-	dir := partDir(c.d.dir, c.number)
-	if err := c.writePart(dir+newSuffix, list{version: c.d.last, older: older}, c.copyRest); err != nil {
-		return errors.Join(err, os.RemoveAll(dir+newSuffix))
-	}
-	h, err := c.switchOver(dir, older)
 	if err != nil {
-		return err
+		for _, h := range parts {
+			h.close()
+		}
 	}
-	c.d.dirty = false
-	c.d.replace(c.parts, append(parts, h), true)
-	return nil
+	if err != nil && !c.stuck || len(parts) == 0 {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
 }
 
-// writePart makes a part, with a list that will have its tables.
-func (c *compaction) writePart(dir string, l list, write func(*badger.DB) error) error {
+// writePart writes the new part, with its list.
+func (c *compaction) writePart(dir string) error {
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		return err
 	}
@@ -182,20 +162,18 @@ func (c *compaction) writePart(dir string, l list, write func(*badger.DB) error)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(write(db), db.Close(), c.log.failure())
+	l := list{older: c.older}
+	err = errors.Join(c.copy(db), db.Close(), c.log.failure())
 	if err == nil {
 		l.tables, err = c.readBack(dir)
 	}
 	if err == nil {
-		err = l.write(dir)
-	}
-	if err == nil {
-		err = durable.SyncPath(dir)
+		err = cmp.Or(removeOthers(dir, false), l.write(dir), durable.SyncPath(c.d.dir))
 	}
 	return err
 }
 
-// begin flushes, and notes what is to be read. parts stays nil when there is nothing to do.
+// begin flushes, begins a new last part, and notes what is to be read. parts stays nil when there is nothing to do.
 func (c *compaction) begin(from func([]*part) int) error {
 	d := c.d
 	d.writing.Lock()
@@ -206,29 +184,99 @@ func (c *compaction) begin(from func([]*part) int) error {
 	if err := d.flush(); err != nil {
 		return err
 	}
-	all := d.acquire()
-	n := from(all)
-	for _, h := range all[:n] {
-		c.older = append(c.older, h.number)
+	full := d.parts
+	if d.current().bytes() == 0 {
+		full = full[:len(full)-1]
 	}
+	if size(full) == 0 {
+		return nil
+	}
+	n := from(full)
+	if err := d.room(size(full[n:])); err != nil {
+		return err
+	}
+	if len(full) == len(d.parts) || slices.Contains(names(full), sealedName(d.current())) { // else a compaction that has failed has begun it
+		if err := d.beginPart(); err != nil {
+			return err
+		}
+	}
+	all := d.acquire()
+	c.parts = all[n:len(full)]
 	d.release(all[:n])
-	for _, h := range all[n:] {
+	d.release(all[len(full):])
+	for _, h := range c.parts {
 		for _, t := range h.list.tables {
 			c.want.join(t.contents)
 		}
 	}
-	bytes := size(all[n:])
-	if bytes == 0 {
-		d.release(all[n:])
-		return nil
+	c.older = names(all[:n])
+	c.keep = min(d.keep.Load(), d.last)
+	c.name = sealedName(d.current())
+	return nil
+}
+
+// sealedName returns the name of the sealed part that a compaction makes, after it has begun a last part.
+func sealedName(last *part) string { return "s" + last.name[1:] }
+
+func names(parts []*part) (all []string) {
+	for _, h := range parts {
+		all = append(all, h.name)
 	}
-	if err := d.room(bytes); err != nil {
-		d.release(all[n:])
+	return all
+}
+
+// beginPart makes a new last part. The caller holds writing, and has flushed.
+func (d *DB) beginPart() error {
+	h := d.current()
+	if err := h.stopWriting(); err != nil {
+		d.failed = err
 		return err
 	}
-	c.parts, c.number = all[n:], d.current().number+1
-	c.upto, c.keep = d.last, min(d.keep.Load(), d.last)
+	return d.addPart(list{version: d.last, older: names(d.parts)}, "")
+}
+
+// addPart makes a new last part of a directory, or an empty one when from is "".
+func (d *DB) addPart(l list, from string) error {
+	name, err := nameDir(d.dir, l, from)
+	if err != nil {
+		return err
+	}
+	h, err := d.openPart(name)
+	if err != nil { // nothing may be written to the part before, if this one keeps its name
+		dir := filepath.Join(d.dir, name)
+		if undo := errors.Join(os.Rename(dir, dir+newSuffix), durable.SyncPath(d.dir)); undo != nil {
+			d.failed = fmt.Errorf("%s cannot be removed: %w", dir, undo)
+		}
+		return errors.Join(err, d.failed)
+	}
+	d.replace(nil, []*part{h})
 	return nil
+}
+
+// nameDir gives a directory, or an empty one when from is "", the name of a new last part of the database in dir. From then on it counts.
+func nameDir(dir string, l list, from string) (name string, err error) {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	last := 0
+	for _, f := range files {
+		n, _ := numberOf(strings.TrimSuffix(f.Name(), newSuffix))
+		last = max(last, n)
+	}
+	name = fmt.Sprint("g", last+1)
+	to := filepath.Join(dir, name)
+	if from == "" {
+		from = to + newSuffix
+		err = os.Mkdir(from, 0o700)
+	}
+	if err == nil {
+		err = l.write(from)
+	}
+	if err == nil {
+		err = cmp.Or(os.Rename(from, to), durable.SyncPath(dir))
+	}
+	return name, err
 }
 
 // checkInput reads all tables of the old parts.
@@ -236,9 +284,6 @@ func (c *compaction) checkInput() error {
 	var all contents
 	for _, h := range c.parts {
 		for _, t := range h.tables.Load().all {
-			if t.version > c.upto {
-				continue // it came meanwhile
-			}
 			found, err := t.readAll(c.pace, nil)
 			if err != nil {
 				return c.failed(err)
@@ -264,12 +309,12 @@ func (c *compaction) compare(what string, found contents) error {
 	return c.failed(&Damage{c.d.dir, fmt.Errorf("%w: %s %d entries, but %d are listed, or they are other ones", codec.ErrCorrupt, what, found.entries, c.want.entries)})
 }
 
-// copyBase copies the newest data as of keep.
-func (c *compaction) copyBase(db *badger.DB) error {
+// copy copies what is live to the new part.
+func (c *compaction) copy(db *badger.DB) error {
 	w := db.NewStreamWriter()
 	err := w.Prepare()
 	if err == nil {
-		err = c.d.view(c.parts, c.upto, func(txn *Txn) error { return c.copyNewest(txn, db, w) })
+		err = c.d.view(c.parts, math.MaxUint64, func(txn *Txn) error { return c.copyEntries(txn, db, w) })
 	}
 	if err != nil {
 		w.Cancel()
@@ -278,9 +323,9 @@ func (c *compaction) copyBase(db *badger.DB) error {
 	return errors.Join(w.Flush(), c.log.failure())
 }
 
-func (c *compaction) copyNewest(txn *Txn, db *badger.DB, w *badger.StreamWriter) error {
+func (c *compaction) copyEntries(txn *Txn, db *badger.DB, w *badger.StreamWriter) error {
 	var read contents
-	var last, value []byte
+	var last []byte // the last key of which the newest entry as of keep was read
 	buf := z.NewBuffer(2<<20, "compaction")
 	defer func() { _ = buf.Release() }()
 	bytesWritten := 0
@@ -297,27 +342,24 @@ func (c *compaction) copyNewest(txn *Txn, db *badger.DB, w *badger.StreamWriter)
 		}
 		return err
 	}
-	it := txn.NewIterator(badger.IteratorOptions{AllVersions: true})
-	defer it.Close()
+	it := txn.NewIterator(IteratorOptions{AllVersions: true})
 	for it.Rewind(); it.Valid(); it.Next() {
 		item := it.Item()
-		var err error
-		if value, err = item.ValueCopy(value); err != nil {
-			return err
-		}
-		read.add(item.Key(), item.Version(), value)
-		if item.Version() > c.keep || bytes.Equal(item.Key(), last) {
-			continue
-		}
-		last = item.KeyCopy(last)
-		kv := &pb.KV{Key: last, Value: value, Version: item.Version(), ExpiresAt: item.ExpiresAt()}
-		if item.IsDeletedOrExpired() {
-			if len(c.older) == 0 {
+		read.add(item.Key(), item.Version(), item.Value())
+		if item.Version() <= c.keep {
+			if last != nil && bytes.Equal(item.Key(), last) {
 				continue
 			}
-			kv.Value, kv.ExpiresAt, kv.Meta = nil, 0, []byte{metaDelete} // it hides what older parts have
+			last = append(last[:0], item.Key()...)
+			if !item.IsLive() && len(c.older) == 0 {
+				continue
+			}
 		}
-		c.written.add(last, item.Version(), kv.Value)
+		kv := &pb.KV{Key: item.Key(), Value: item.Value(), Version: item.Version(), ExpiresAt: item.ExpiresAt()}
+		if !item.IsLive() {
+			kv.Value, kv.ExpiresAt, kv.Meta = nil, 0, []byte{metaDelete} // it hides what is older
+		}
+		c.written.add(kv.Key, kv.Version, kv.Value)
 		badger.KVToBuffer(kv, buf)
 		if buf.LenNoPadding() >= 1<<20 {
 			if err := write(); err != nil {
@@ -332,39 +374,6 @@ func (c *compaction) copyNewest(txn *Txn, db *badger.DB, w *badger.StreamWriter)
 		return err
 	}
 	return write()
-}
-
-// copyRest adds what was written after keep. The caller holds writing.
-func (c *compaction) copyRest(db *badger.DB) error {
-	batch, size := db.NewManagedWriteBatch(), 0
-	defer batch.Cancel()
-	if err := c.d.view(c.parts, math.MaxUint64, func(txn *Txn) error {
-		it := txn.NewIterator(badger.IteratorOptions{AllVersions: true, SinceTs: c.keep})
-		defer it.Close()
-		for it.Rewind(); it.Valid(); it.Next() {
-			item := it.Item()
-			e := badger.NewEntry(item.KeyCopy(nil), nil)
-			e.ExpiresAt = item.ExpiresAt()
-			var err error
-			if item.IsDeletedOrExpired() {
-				err = batch.DeleteAt(e.Key, item.Version())
-			} else if e.Value, err = item.ValueCopy(nil); err == nil {
-				err = batch.SetEntryAt(e, item.Version())
-			}
-			c.written.add(e.Key, item.Version(), e.Value)
-			if size += len(e.Key) + len(e.Value); err == nil && size > MaxCommitBytes {
-				size = 0
-				err = errors.Join(c.d.room(0), allocateLogs(partDir(c.d.dir, c.number)+newSuffix), c.ctx.Err())
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	return batch.Flush()
 }
 
 // readBack reads the tables of a new part, and compares them with what was written.
@@ -393,26 +402,24 @@ func (c *compaction) readBack(dir string) (tables map[uint64]listed, err error) 
 	return tables, nil
 }
 
-// switchOver renames the new last part, and opens it: from now on it counts. The caller holds writing.
-func (c *compaction) switchOver(dir string, older []int) (h *part, err error) {
-	if err := os.Rename(dir+newSuffix, dir); err != nil {
-		return nil, err
-	}
-	err = durable.SyncPath(c.d.dir)
-	if err == nil {
-		h, err = c.d.openPart(dir, c.number, older, false)
-	}
-	if err != nil {
-		// The old parts still count, if the new one has its name no longer. Otherwise nothing may be written to the old ones.
-		if undo := errors.Join(os.Rename(dir, dir+newSuffix), durable.SyncPath(c.d.dir)); undo != nil {
-			message := fmt.Sprintf("%s cannot be removed: %v", dir, undo)
-			c.stuck = true
-			c.d.current().log.failed.Store(&message)
-			return nil, errors.Join(err, undo)
+// switchOver makes the new part count instead of the old ones.
+func (c *compaction) switchOver(parts []*part) error {
+	d := c.d
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	h := d.current()
+	was := h.list.older
+	h.list.older = slices.Concat(c.older, names(parts))
+	if err := h.list.write(h.dir); err != nil {
+		h.list.older = was
+		if undo := h.list.write(h.dir); undo != nil { // nobody knows which parts count
+			c.stuck, d.failed = true, fmt.Errorf("%s cannot be written: %w", filepath.Join(h.dir, listName), undo)
+			return errors.Join(err, d.failed)
 		}
-		return nil, errors.Join(err, os.RemoveAll(dir+newSuffix))
+		return err
 	}
-	return h, nil
+	d.replace(c.parts, parts)
+	return nil
 }
 
 // Adopt replaces what the database has by what the database in another directory has, which must be closed and have one part, and loses its
@@ -422,25 +429,46 @@ func (d *DB) Adopt(dir string) error {
 	defer d.compacting.Unlock()
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	counts, _, err := findParts(dir)
+	l, from, err := onlyPart(dir)
 	if err != nil {
 		return err
 	}
-	if len(counts) != 1 {
-		return fmt.Errorf("%s has %d parts instead of one", dir, len(counts))
-	}
-	c := compaction{d: d, number: d.current().number + 1}
-	to := partDir(d.dir, c.number)
-	if err := errors.Join(os.RemoveAll(to+newSuffix), os.Rename(partDir(dir, counts[0]), to+newSuffix)); err != nil {
+	was := d.parts
+	l.version = max(l.version, d.last)
+	if err := d.addPart(l, from); err != nil {
 		return err
 	}
-	h, err := c.switchOver(to, nil)
-	if err != nil {
-		return err
-	}
-	d.replace(d.parts, []*part{h}, true)
-	d.last = max(d.last, h.list.version, h.newestVersion())
+	d.replace(was, nil)
+	d.last = max(d.last, l.version, d.current().newestVersion())
 	d.dirty = false
 	d.met.first.Store(nil)
 	return nil
+}
+
+// Replace is Adopt for the database in dir that cannot be opened.
+func Replace(dir, by string, log *slog.Logger) (err error) {
+	d, err := lock(dir, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.lock.Close()) }()
+	l, from, err := onlyPart(by)
+	if err == nil {
+		_, err = nameDir(dir, l, from)
+	}
+	return err // the next Open removes the others
+}
+
+// onlyPart returns the directory of the only part of a database, with its list.
+func onlyPart(dir string) (l list, part string, err error) {
+	counts, _, err := findParts(dir)
+	if err == nil && len(counts) != 1 {
+		err = fmt.Errorf("%s has %d parts instead of one", dir, len(counts))
+	}
+	if err != nil {
+		return l, "", err
+	}
+	part = filepath.Join(dir, counts[0])
+	l, err = readList(part)
+	return l, part, err
 }

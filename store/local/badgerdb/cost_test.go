@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/dgraph-io/badger/v4"
 )
 
 func written() (n int) {
@@ -150,39 +148,19 @@ func BenchmarkGet(b *testing.B) {
 	}
 	_ = d.View(math.MaxUint64, func(txn *Txn) error {
 		run("checked", func(i int) error { _, _, err := txn.Get(key(i * 7919 % 400000)); return err })
-		run("badger", func(i int) error { _, err := txn.Txn.Get(key(i * 7919 % 400000)); return err })
 		run("checked-seek", func(i int) error {
-			it := txn.NewIterator(badger.IteratorOptions{})
+			it := txn.NewIterator(IteratorOptions{})
 			it.Seek(key(i * 7919 % 400000))
-			it.Close()
-			return nil
-		})
-		run("badger-seek", func(i int) error {
-			it := txn.Txn.NewIterator(badger.IteratorOptions{})
-			it.Seek(key(i * 7919 % 400000))
-			it.Close()
 			return nil
 		})
 		run("checked-scan1000", func(i int) error {
-			it := txn.NewIterator(badger.IteratorOptions{})
+			it := txn.NewIterator(IteratorOptions{})
 			it.Seek(key(i * 7919 % 400000))
 			for range 1000 {
 				if it.Valid() {
 					it.Next()
 				}
 			}
-			it.Close()
-			return nil
-		})
-		run("badger-scan1000", func(i int) error {
-			it := txn.Txn.NewIterator(badger.IteratorOptions{})
-			it.Seek(key(i * 7919 % 400000))
-			for range 1000 {
-				if it.Valid() {
-					it.Next()
-				}
-			}
-			it.Close()
 			return nil
 		})
 		return nil

@@ -61,14 +61,16 @@ func TestAFullDisk(t *testing.T) {
 	if err := m.CompactAndWait(ctx, noPace); !IsNearlyFull(err) {
 		t.Fatal("a compaction on a full disk:", err)
 	}
-	m.check()
+	if _, err := everything(m.DB, false); err != nil {
+		t.Fatal("a read on a full disk:", err)
+	}
 	check(t, os.Remove(filepath.Join(dir, "other")))
 	m.change(1000)
 	check(t, m.Flush())
 	fill(margin - 1<<20)
 	check(t, m.Close())
 	m.DB = open(t, filepath.Join(dir, "db"))
-	m.check()
+	m.checkFlushed()
 	check(t, os.Remove(filepath.Join(dir, "other"))) // the close may have removed files
 	fill(margin - 1<<20)
 	if err := m.Commit(m.version+1, func(*Txn) error { return nil }); !IsNearlyFull(err) {
@@ -131,8 +133,7 @@ func TestDrillDamageCostsOnlyWhatIsThere(t *testing.T) {
 		t.Errorf("the damage that was met is %v and %v", m.Damage(), other.Damage())
 	}
 	check(t, m.View(math.MaxUint64, func(txn *Txn) error { // the last keys
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: []byte("key-19")})
-		defer it.Close()
+		it := txn.NewIterator(IteratorOptions{Prefix: []byte("key-19")})
 		n := 0
 		for it.Rewind(); it.Valid(); it.Next() {
 			n++
@@ -280,8 +281,7 @@ func TestDamageBehindSkippedVersions(t *testing.T) {
 		flip(t, table.path, at)
 		n := 0
 		err := d.View(math.MaxUint64, func(txn *Txn) error {
-			it := txn.NewIterator(badger.IteratorOptions{Reverse: c.reverse})
-			defer it.Close()
+			it := txn.NewIterator(IteratorOptions{Reverse: c.reverse})
 			for it.Rewind(); it.Valid(); it.Next() {
 				n++
 			}

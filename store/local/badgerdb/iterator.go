@@ -3,141 +3,347 @@ package badgerdb
 import (
 	"bytes"
 	"cmp"
+	"container/heap"
+	"math"
 	"slices"
+	"sort"
+	"sync"
 
-	"github.com/dgraph-io/badger/v4"
+	"github.com/dgraph-io/badger/v4/y"
 )
 
-// Iterator reads the entries of all parts in the order of their keys, or in the reverse order, like badger.Iterator. When it meets damage,
-// it ends, and View returns a Damage.
-//
-// The newest entry of a key is in the newest part that has one. So forward, the iterators of the parts return all versions, deletions too,
-// the newest first, and Iterator passes over those behind. In the reverse order Badger returns the oldest first: there the iterators return
-// what is live in their part, and Iterator asks the newer parts whether they have the key.
-type Iterator struct {
-	t       *Txn
-	all     bool // all versions, deletions too
-	reverse bool
-	parts   []*partIterator // the newest first
-	at      int             // the part with the current item; -1: there is none
-	key     []byte          // the current one
-	bad     error           // the damage at which it has ended
+// IteratorOptions say what an iterator reads.
+type IteratorOptions struct {
+	Prefix      []byte // of the keys
+	Reverse     bool
+	AllVersions bool   // also deletions, and what later entries of a key replace; the newest comes first
+	Since       uint64 // only entries of later versions
 }
 
-// NewIterator returns an iterator. It must be closed.
-func (t *Txn) NewIterator(opt badger.IteratorOptions) *Iterator {
-	it := &Iterator{t: t, all: opt.AllVersions, reverse: opt.Reverse, at: -1}
-	opt.AllVersions = !opt.Reverse
-	for _, h := range slices.Backward(t.parts) {
-		it.parts = append(it.parts, t.newPartIterator(h, opt))
+// Item is an entry. It is valid until the iterator moves.
+type Item struct {
+	key []byte
+	entry
+}
+
+// Key returns the key.
+func (i *Item) Key() []byte { return i.key }
+
+// Value returns the value.
+func (i *Item) Value() []byte { return i.value }
+
+// Version returns the version of the commit that has written the entry.
+func (i *Item) Version() uint64 { return i.version }
+
+// ExpiresAt returns when the entry expires, in s since 1970; 0: never.
+func (i *Item) ExpiresAt() uint64 { return i.expiresAt }
+
+// IsLive reports whether the entry is neither a deletion nor expired.
+func (i *Item) IsLive() bool { return i.isLive() }
+
+// Iterator reads the entries of all tables in the order of their keys, or in the reverse order. It reads a block only when that may have the
+// next key. When it meets damage, it ends, and View returns a Damage.
+type Iterator struct {
+	t      *Txn
+	opt    IteratorOptions
+	after  []byte // the first key behind those with the prefix; nil: there is none
+	all    []*cursor
+	unread cursorHeap // the cursors that have more
+
+	key    []byte // the current one
+	items  []Item // the entries of that key, the newest first
+	at     int
+	values []byte // of the items
+	bad    error  // the damage at which it has ended
+}
+
+// NewIterator returns an iterator. Call Rewind or Seek first.
+func (t *Txn) NewIterator(opt IteratorOptions) *Iterator {
+	it := &Iterator{t: t, opt: opt, unread: cursorHeap{reverse: opt.Reverse}}
+	for _, part := range t.tables {
+		for _, r := range slices.Concat(part.first, part.added) {
+			if r = slices.DeleteFunc(slices.Clone(r), func(f *tableFile) bool { return f.version <= opt.Since }); len(r) > 0 {
+				c := cursors.Get().(*cursor)
+				c.run, c.reverse = r, opt.Reverse
+				it.all = append(it.all, c)
+			}
+		}
 	}
+	t.cursors = append(t.cursors, it.all...)
+	it.Within(opt.Prefix)
 	return it
 }
 
-// Close releases the iterator.
-func (it *Iterator) Close() {
-	for _, p := range it.parts {
-		p.Close()
+// Within changes the prefix of the keys. Call Rewind or Seek next.
+func (it *Iterator) Within(prefix []byte) { it.opt.Prefix, it.after = prefix, after(prefix) }
+
+// after returns the first key after those with a prefix; nil when there is none.
+func after(prefix []byte) []byte {
+	for i, c := range slices.Backward(prefix) {
+		if c < 0xff {
+			return append(bytes.Clone(prefix[:i]), c+1)
+		}
 	}
+	return nil
 }
 
 // Rewind goes to the first entry.
 func (it *Iterator) Rewind() { it.Seek(nil) }
 
-// Seek goes to the first entry whose key is not before a key.
+// Seek goes to the first entry whose key is not before a key, in the order of the iterator.
 func (it *Iterator) Seek(key []byte) {
-	for _, p := range it.parts {
-		p.Seek(key)
+	switch {
+	case !it.opt.Reverse && bytes.Compare(key, it.opt.Prefix) < 0:
+		key = it.opt.Prefix
+	case it.opt.Reverse && it.after != nil && (len(key) == 0 || bytes.Compare(key, it.after) > 0):
+		key = it.after
 	}
-	it.settle()
-}
-
-// Within says that only keys with a prefix are needed from the next Seek on, though the iterator may go further: damage behind them
-// does not matter.
-func (it *Iterator) Within(prefix []byte) {
-	for _, p := range it.parts {
-		p.within(prefix)
+	it.bad, it.unread.cursors = nil, it.unread.cursors[:0]
+	for _, c := range it.all {
+		more, err := c.seek(key)
+		if err != nil {
+			it.end(err)
+			return
+		}
+		if more {
+			it.unread.cursors = append(it.unread.cursors, c)
+		}
 	}
+	heap.Init(&it.unread)
+	it.items = it.items[:0]
+	it.Next()
 }
-
-// Err returns the damage at which the iterator has ended, or nil.
-func (it *Iterator) Err() error { return it.bad }
 
 // Next goes to the next entry.
 func (it *Iterator) Next() {
-	it.leave()
-	it.settle()
+	it.at++
+	for it.at >= len(it.items) && it.nextKey() {
+	}
 }
 
 // Valid reports whether there is an entry.
-func (it *Iterator) Valid() bool { return it.at >= 0 }
+func (it *Iterator) Valid() bool { return it.at < len(it.items) }
 
 // ValidForPrefix reports whether there is an entry whose key begins with a prefix.
 func (it *Iterator) ValidForPrefix(prefix []byte) bool {
 	return it.Valid() && bytes.HasPrefix(it.key, prefix)
 }
 
-// Item returns the entry, which is valid until Next.
-func (it *Iterator) Item() *badger.Item { return it.parts[it.at].Item() }
+// Item returns the entry.
+func (it *Iterator) Item() *Item { return &it.items[it.at] }
 
-// leave passes over the current entry, and unless all versions are wanted, over older ones of its key.
-func (it *Iterator) leave() {
-	if it.all {
-		it.parts[it.at].Next()
+// Err returns the damage at which the iterator has ended, or nil.
+func (it *Iterator) Err() error { return it.bad }
+
+// end ends the iterator, with damage or with nil.
+func (it *Iterator) end(damage error) {
+	it.items, it.at, it.unread.cursors = it.items[:0], 0, it.unread.cursors[:0]
+	it.bad = it.t.found(damage)
+}
+
+// nextKey passes over all entries of the next key, and keeps those that are wanted: there may be none. It returns false at the end.
+func (it *Iterator) nextKey() (more bool) {
+	it.items, it.at, it.values = it.items[:0], 0, it.values[:0]
+	known := false
+	for len(it.unread.cursors) > 0 {
+		c := it.unread.cursors[0]
+		key := c.key()
+		if known && !bytes.Equal(key, it.key) {
+			break
+		}
+		if it.isBehind(key) {
+			it.end(nil)
+			return false
+		}
+		more, err := true, error(nil)
+		if !c.loaded {
+			more, err = c.load()
+		} else {
+			it.key, known = append(it.key[:0], key...), true
+			it.take(&c.entries[c.at])
+			more, err = c.next()
+		}
+		switch {
+		case err != nil:
+			it.end(err)
+			return false
+		case more:
+			heap.Fix(&it.unread, 0)
+		default:
+			heap.Pop(&it.unread)
+		}
+	}
+	at := 0
+	for i := range it.items {
+		e := &it.items[i]
+		e.key, e.value = it.key, it.values[at:at+len(e.value)]
+		at += len(e.value)
+	}
+	slices.SortStableFunc(it.items, func(a, b Item) int { return cmp.Compare(b.version, a.version) })
+	if len(it.items) > 0 && !it.opt.AllVersions {
+		if it.items = it.items[:1]; !it.items[0].isLive() {
+			it.items = it.items[:0]
+		}
+	}
+	return known
+}
+
+// take keeps an entry of the current key, if it is wanted.
+func (it *Iterator) take(e *Item) {
+	if e.version > it.t.version || e.version <= it.opt.Since || string(e.key) == filler ||
+		it.after != nil && bytes.Compare(e.key, it.after) >= 0 { // where a reverse iterator begins
 		return
 	}
-	for _, p := range it.parts {
-		for p.Valid() && bytes.Equal(p.Item().Key(), it.key) {
-			p.Next()
-		}
-	}
+	it.items = append(it.items, *e)
+	it.values = append(it.values, e.value...)
 }
 
-// settle finds the part with the next key, and passes over keys whose newest entry is a deletion.
-func (it *Iterator) settle() {
-	for {
-		it.at = -1
-		for i, p := range it.parts {
-			if it.bad = cmp.Or(p.bad, p.lost); it.bad != nil {
-				it.at = -1
-				return
-			}
-			if p.Valid() && (it.at < 0 || it.isBefore(p.Item().Key(), it.parts[it.at].Item().Key())) {
-				it.at = i
-			}
-		}
-		if it.at < 0 {
-			return
-		}
-		it.key = it.Item().KeyCopy(it.key)
-		var live bool
-		if live, it.bad = it.isLive(); it.bad != nil {
-			it.at = -1
-			return
-		}
-		if it.all || live {
-			return
-		}
-		it.leave()
+// isBehind reports whether a key, and all that follow, do not have the prefix.
+func (it *Iterator) isBehind(key []byte) bool {
+	if it.opt.Reverse {
+		return bytes.Compare(key, it.opt.Prefix) < 0
 	}
+	return it.after != nil && bytes.Compare(key, it.after) >= 0
 }
 
-func (it *Iterator) isBefore(a, b []byte) bool {
-	if it.reverse {
-		return bytes.Compare(a, b) > 0
-	}
-	return bytes.Compare(a, b) < 0
+// cursor goes through the entries of a run.
+type cursor struct {
+	run     run
+	reverse bool
+
+	table, block int
+	from         []byte // entries before this key do not count
+	loaded       bool   // else the block is not read yet: its keys are not before bound
+	bound        []byte
+	entries      []Item // of the block
+	at           int
+
+	keys []byte
+	buf  buffer
 }
 
-// isLive reports whether the current entry is the newest one of its key, and no deletion.
-func (it *Iterator) isLive() (bool, error) {
-	if !it.reverse {
-		return !it.Item().IsDeletedOrExpired(), nil
+// cursors are reused for their memory, when their transaction has ended.
+var cursors = sync.Pool{New: func() any { return new(cursor) }}
+
+// key returns the next key, or one that is not behind it.
+func (c *cursor) key() []byte {
+	if c.loaded {
+		return c.entries[c.at].key
 	}
-	for i := range it.at { // newer parts, where the key is not live
-		if _, known, err := it.t.entry(len(it.t.parts)-1-i, it.key); known || err != nil {
-			return false, err
+	return c.bound
+}
+
+// seek goes to a key; backwards, an empty one is the end. It returns false when no entry follows.
+func (c *cursor) seek(key []byte) (more bool, err error) {
+	c.from = append(c.from[:0], key...)
+	if c.reverse {
+		c.table = len(c.run) - 1
+		if len(key) > 0 {
+			c.table = sort.Search(len(c.run), func(i int) bool { return bytes.Compare(c.run[i].smallest, key) > 0 }) - 1
 		}
+		if c.table < 0 {
+			return false, nil
+		}
+		t := c.run[c.table]
+		c.block = t.blocks - 1
+		if err := t.checkIndex(); err != nil || len(key) == 0 {
+			return c.enter(err)
+		}
+		c.block = t.block(y.KeyWithTs(key, 0))
+		return c.enter(nil)
+	}
+	if c.table = sort.Search(len(c.run), func(i int) bool { return bytes.Compare(c.run[i].largest, key) >= 0 }); c.table == len(c.run) {
+		return false, nil
+	}
+	t := c.run[c.table]
+	if err := t.checkIndex(); err != nil {
+		return false, err
+	}
+	c.block = t.block(y.KeyWithTs(key, math.MaxUint64))
+	return c.enter(nil)
+}
+
+// enter makes a block the next one, unless err is an error. Forward it is read when that is needed.
+func (c *cursor) enter(err error) (more bool, _ error) {
+	if c.loaded = false; err != nil {
+		return false, err
+	}
+	if c.reverse {
+		return c.load()
+	}
+	if c.bound = y.ParseKey(c.run[c.table].base(c.block)); bytes.Compare(c.bound, c.from) < 0 {
+		c.bound = c.from
 	}
 	return true, nil
+}
+
+// load reads the block, and goes to the next one when it has no more entries.
+func (c *cursor) load() (more bool, err error) {
+	t := c.run[c.table]
+	b, err := t.readBlock(c.block, &c.buf)
+	if err != nil {
+		return false, err
+	}
+	c.entries, c.keys = c.entries[:0], c.keys[:0]
+	if err := eachInBlock(b, func(key []byte, v y.ValueStruct) {
+		c.keys = append(c.keys, y.ParseKey(key)...)
+		c.entries = append(c.entries, Item{key[:len(key)-8], entry{v.Value, y.ParseTs(key), v.ExpiresAt, v.Meta&metaDelete != 0}})
+	}); err != nil {
+		return false, &Damage{t.path, err}
+	}
+	at := 0
+	for i := range c.entries {
+		e := &c.entries[i]
+		e.key = c.keys[at : at+len(e.key)]
+		at += len(e.key)
+	}
+	switch c.at = 0; {
+	case !c.reverse:
+		c.at = sort.Search(len(c.entries), func(i int) bool { return bytes.Compare(c.entries[i].key, c.from) >= 0 }) - 1
+	case len(c.from) == 0:
+		c.at = len(c.entries)
+	default:
+		c.at = sort.Search(len(c.entries), func(i int) bool { return bytes.Compare(c.entries[i].key, c.from) > 0 })
+	}
+	c.loaded = true
+	return c.next()
+}
+
+// next goes to the next entry.
+func (c *cursor) next() (more bool, err error) {
+	step := 1
+	if c.reverse {
+		step = -1
+	}
+	if c.at += step; c.at >= 0 && c.at < len(c.entries) {
+		return true, nil
+	}
+	if c.block += step; c.block >= 0 && c.block < c.run[c.table].blocks {
+		return c.enter(nil)
+	}
+	if c.table += step; c.table < 0 || c.table == len(c.run) {
+		return false, nil
+	}
+	t := c.run[c.table]
+	if c.block = 0; c.reverse {
+		c.block = t.blocks - 1
+	}
+	return c.enter(t.checkIndex())
+}
+
+// cursorHeap has the cursor with the next key first.
+type cursorHeap struct {
+	cursors []*cursor
+	reverse bool
+}
+
+func (h *cursorHeap) Len() int { return len(h.cursors) }
+func (h *cursorHeap) Less(i, j int) bool {
+	return bytes.Compare(h.cursors[i].key(), h.cursors[j].key()) < 0 != h.reverse
+}
+func (h *cursorHeap) Swap(i, j int) { h.cursors[i], h.cursors[j] = h.cursors[j], h.cursors[i] }
+func (h *cursorHeap) Push(any)      {}
+func (h *cursorHeap) Pop() any {
+	h.cursors = h.cursors[:len(h.cursors)-1]
+	return nil
 }

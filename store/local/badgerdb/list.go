@@ -18,12 +18,13 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// list is what the file "tables" of a part has: the version of the last commit, the older parts, and a line for each table, with its number,
+// list is what the file "tables" of a part has: the version of the last commit, the older parts ("older 3" is s3, "older g4" is g4), and a
+// line for each table, with its number,
 // its size, the number of its entries, and the sum of their hashes, and the checksum of its index. The file is sealed (codec.Seal) with its name as the key. The line
 // "closed" says that the last stop was clean.
 type list struct {
-	version uint64 // tables may not have it any more: versions must not come twice
-	older   []int  // the sealed parts before this one that counted when it was made, the oldest first
+	version uint64   // tables may not have it any more: versions must not come twice
+	older   []string // the parts before this one that count, the oldest first; of a sealed one, those when it was made
 	tables  map[uint64]listed
 	closed  bool
 }
@@ -41,8 +42,8 @@ const (
 
 func (l list) write(dir string) error {
 	b := fmt.Appendf(nil, "version %d\n", l.version)
-	for _, n := range l.older {
-		b = fmt.Appendf(b, "older %d\n", n)
+	for _, name := range l.older {
+		b = fmt.Appendf(b, "older %s\n", strings.TrimPrefix(name, "s"))
 	}
 	for _, id := range slices.Sorted(maps.Keys(l.tables)) {
 		t := l.tables[id]
@@ -77,8 +78,11 @@ func readList(dir string) (l list, err error) {
 		if _, err := fmt.Sscanf(line, "version %d\n", &l.version); err == nil {
 			continue
 		}
-		var older int
-		if _, err := fmt.Sscanf(line, "older %d\n", &older); err == nil {
+		if older, ok := strings.CutPrefix(line, "older "); ok {
+			older = strings.TrimSuffix(older, "\n")
+			if _, err := strconv.Atoi(older); err == nil {
+				older = "s" + older
+			}
 			l.older = append(l.older, older)
 			continue
 		}
@@ -144,7 +148,7 @@ func checkFiles(dir string, log *badgerLog, readOnly bool) (tables map[uint64]*t
 	tables = map[uint64]*tableFile{}
 	defer func() {
 		if err != nil {
-			closeTables(tables)
+			closeTables(slices.Collect(maps.Values(tables)))
 		}
 	}()
 	for _, id := range ids {
@@ -176,7 +180,7 @@ func checkFiles(dir string, log *badgerLog, readOnly bool) (tables map[uint64]*t
 
 func atOnce() error { return nil }
 
-func closeTables(tables map[uint64]*tableFile) {
+func closeTables[S ~[]*tableFile](tables S) {
 	for _, t := range tables {
 		t.close()
 	}
@@ -203,120 +207,102 @@ func removeOthers(dir string, keepLogs bool) error {
 	return nil
 }
 
-// linkTables makes a directory of links to the tables, with a copy of MANIFEST.
-func linkTables(dir string) (to string, err error) {
-	if dir, err = filepath.Abs(dir); err != nil {
-		return "", err
-	}
-	if to, err = os.MkdirTemp("", "mtagd-verify-"); err != nil {
-		return "", err
-	}
-	tables, err := filepath.Glob(filepath.Join(dir, "*.sst"))
-	for _, path := range tables {
-		err = errors.Join(err, os.Symlink(path, filepath.Join(to, filepath.Base(path))))
-	}
-	manifest, readErr := os.ReadFile(filepath.Join(dir, badger.ManifestFilename))
-	return to, errors.Join(err, readErr, os.WriteFile(filepath.Join(to, badger.ManifestFilename), manifest, 0o600))
-}
-
-// A part is a directory of Badger. The last one is gN, or the database's own directory, which has the number 0: earlier versions had only
-// that. The one with the greatest number counts, and the sealed ones, sN, that its list names. Compact and Merge write sN, and then gN.new,
-// which they rename when it is complete.
+// A part is a directory: gN or sN (badgerdb.go), or the database's own one, ".", which was the only one of earlier versions. The last of the
+// gN counts, and the older parts that its list names.
 
 const newSuffix = ".new"
 
-func partDir(dir string, n int) string {
-	if n == 0 {
-		return dir
+// numberOf returns the number of a part; false when the name is not that of a part. That of "." is 0.
+func numberOf(name string) (n int, ok bool) {
+	if name == "." {
+		return 0, true
 	}
-	return filepath.Join(dir, "g"+strconv.Itoa(n))
+	n, err := strconv.Atoi(name[1:])
+	return n, err == nil && n > 0 && (name[0] == 'g' || name[0] == 's')
 }
 
-func sealedDir(dir string, n int) string { return filepath.Join(dir, "s"+strconv.Itoa(n)) }
+func isSealed(name string) bool { return name[0] == 's' }
 
-// findParts returns the numbers of the parts that count, the oldest first, and the directories of all others. When the list of the last
-// part is damaged, that of the sealed part of the same number says which older ones count. With an error, the numbers are those that may
-// count.
-func findParts(dir string) (counts []int, others []string, err error) {
+// findParts returns the names of the parts that count, the oldest first, and of all others. With an error, they are those that may count.
+func findParts(dir string) (counts, others []string, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, nil, err
 	}
-	last, sealed := []int{}, []int{}
+	var last, sealed, all []string
 	for _, f := range files {
 		name := f.Name()
-		n, err := strconv.Atoi(name[1:])
-		switch {
-		case name[0] == 'g' && err == nil && n > 0 && f.IsDir():
-			last = append(last, n)
-		case name[0] == 's' && err == nil && n > 0 && f.IsDir():
-			sealed = append(sealed, n)
+		_, isTable := tableID(name)
+		switch _, isPart := numberOf(name); {
+		case isPart && f.IsDir() && isSealed(name):
+			sealed = append(sealed, name)
+		case isPart && f.IsDir():
+			last = append(last, name)
 		case name[0] == 'g' && strings.HasSuffix(name, newSuffix):
-			others = append(others, filepath.Join(dir, name))
-		}
-		if _, ok := tableID(name); (ok || name == badger.ManifestFilename || name == listName) && !slices.Contains(last, 0) {
-			last = append(last, 0)
+			all = append(all, name)
+		case (isTable || name == badger.ManifestFilename || name == listName) && !slices.Contains(last, "."):
+			last = append(last, ".")
 		}
 	}
-	slices.Sort(last)
-	slices.Sort(sealed)
+	for _, names := range [][]string{last, sealed} {
+		slices.SortFunc(names, func(a, b string) int {
+			x, _ := numberOf(a)
+			y, _ := numberOf(b)
+			return x - y
+		})
+	}
 	if len(last) == 0 {
 		if len(sealed) > 0 {
-			return append(sealed, sealed[len(sealed)-1]+1), nil, damaged(dir, "the last part is missing")
+			return sealed, nil, damaged(dir, "the last part is missing")
 		}
-		return nil, others, nil
+		return nil, all, nil
 	}
-	newest := last[len(last)-1]
-	counts, err = countingParts(dir, newest, sealed)
-	if err != nil {
+	if counts, err = countingParts(dir, last, sealed); err != nil {
 		return counts, nil, err
 	}
-	last = last[:len(last)-1]
-	for _, n := range counts[:max(0, len(counts)-1)] {
-		if !slices.Contains(sealed, n) {
-			return counts, others, damaged(sealedDir(dir, n), "it is missing")
+	all = slices.Concat(all, last, sealed)
+	for _, name := range counts {
+		if !slices.Contains(all, name) {
+			return counts, nil, damaged(filepath.Join(dir, name), "it is missing")
 		}
 	}
-	for _, n := range last {
-		others = append(others, partDir(dir, n))
-	}
-	for _, n := range sealed {
-		if !slices.Contains(counts[:max(0, len(counts)-1)], n) {
-			others = append(others, sealedDir(dir, n))
-		}
-	}
-	return counts, others, nil
+	return counts, slices.DeleteFunc(all, func(name string) bool { return slices.Contains(counts, name) }), nil
 }
 
-// countingParts returns the numbers of the parts that count, as the last one's list says.
-func countingParts(dir string, newest int, sealed []int) (counts []int, err error) {
-	upTo, _ := slices.BinarySearch(sealed, newest+1) // a later one is of a compaction that was cut off
-	all := append(slices.Clone(sealed[:upTo]), newest)
-	path := filepath.Join(partDir(dir, newest), listName)
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && upTo > 0 {
+// countingParts returns the parts that count, as the list of the last one says. When that is damaged, the sealed part of the same number says
+// which older ones count. When there is none, no compaction has ended since the last part was made: the one before it says the rest.
+func countingParts(dir string, last, sealed []string) (counts []string, err error) {
+	newest := last[len(last)-1]
+	number, _ := numberOf(newest)
+	sealed = slices.DeleteFunc(slices.Clone(sealed), func(name string) bool { n, _ := numberOf(name); return n > number })
+	all := slices.Concat(sealed, last)
+	path := filepath.Join(dir, newest, listName)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && len(all) > 1 {
 		return all, damaged(path, "it is missing")
 	}
-	l, err := readList(partDir(dir, newest))
+	l, err := readList(filepath.Join(dir, newest))
 	if err != nil {
 		return all, err
 	}
 	if l.tables != nil {
 		return append(l.older, newest), nil
 	}
-	if !slices.Contains(sealed, newest) {
+	if same := fmt.Sprint("s", number); slices.Contains(sealed, same) {
+		if l, err = readList(filepath.Join(dir, same)); err != nil || l.tables != nil {
+			return append(l.older, same, newest), err
+		}
+	}
+	if len(last) == 1 {
 		return all, nil
 	}
-	l, err = readList(sealedDir(dir, newest))
-	if err != nil || l.tables == nil {
-		return all, err
-	}
-	return append(l.older, newest, newest), nil
+	counts, err = countingParts(dir, last[:len(last)-1], sealed)
+	return append(counts, newest), err
 }
 
 // removePart removes a part of the database in dir.
-func removePart(dir, part string) error {
-	if part != dir {
-		return errors.Join(os.RemoveAll(part), durable.SyncPath(dir))
+func removePart(dir, name string) error {
+	if name != "." {
+		return errors.Join(os.RemoveAll(filepath.Join(dir, name)), durable.SyncPath(dir))
 	}
 	files, err := os.ReadDir(dir)
 	if err != nil {

@@ -17,7 +17,7 @@ type tables struct {
 	all    []*tableFile
 	first  []run      // those that were there when the part was opened
 	added  []run      // those that came since
-	filter *keyFilter // of added
+	filter *keyFilter // of added; nil while there are none
 }
 
 // run is tables that are sorted and have no key in common.
@@ -25,12 +25,13 @@ type run []*tableFile
 
 // openTables returns the tables that a part begins with.
 func openTables(all []*tableFile) *tables {
-	return &tables{all: all, first: inRuns(all), filter: new(keyFilter)}
+	return &tables{all: all, first: inRuns(all)}
 }
 
 // with returns the tables with more of them, whose keys are in the filter already.
-func (t *tables) with(more []*tableFile) *tables {
+func (t *tables) with(more []*tableFile, filter *keyFilter) *tables {
 	next := *t
+	next.filter = filter
 	next.all = slices.Concat(t.all, more)
 	next.added = inRuns(next.all[len(next.all)-len(more)-count(t.added):])
 	return &next
@@ -65,7 +66,7 @@ func (t *tables) eachBlock(key []byte, buf *buffer, use func(block []byte) error
 			return err
 		}
 	}
-	if !t.filter.mayHave(hash) {
+	if len(t.added) == 0 || !t.filter.mayHave(hash) {
 		return nil
 	}
 	for _, r := range t.added {
@@ -161,83 +162,20 @@ func (t *tables) get(key []byte, upTo uint64, buf *buffer) (e entry, known bool,
 	return e, known && err == nil, err
 }
 
-// firstEntry is the first key of some tables from a key on, and its newest entry up to a version.
-type firstEntry struct {
-	upTo  uint64
-	known bool
-	key   []byte
-	entry
-	block, spare buffer // key and entry are in block
-}
-
-// look looks for a key before the present one, or a newer entry of it.
-func (f *firstEntry) look(t *tables, from []byte) error {
-	for _, runs := range [][]run{t.first, t.added} {
-		for _, r := range runs {
-			if err := f.lookInRun(r, from); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (f *firstEntry) lookInRun(r run, from []byte) error {
-	i := sort.Search(len(r), func(i int) bool { return bytes.Compare(r[i].largest, from) >= 0 })
-	for ; i < len(r) && (!f.known || bytes.Compare(r[i].smallest, f.key) <= 0); i++ {
-		t := r[i]
-		if err := t.checkIndex(); err != nil {
-			return err
-		}
-		for b := t.block(y.KeyWithTs(from, math.MaxUint64)); b < t.blocks; b++ {
-			if f.known && bytes.Compare(y.ParseKey(t.base(b)), f.key) > 0 {
-				return nil
-			}
-			block, err := t.readBlock(b, &f.spare)
-			if err != nil {
-				return err
-			}
-			done := false
-			if err := eachInBlock(block, func(k []byte, v y.ValueStruct) {
-				key, version := y.ParseKey(k), y.ParseTs(k)
-				switch {
-				case done || version > f.upTo || bytes.Compare(key, from) < 0:
-				case f.known && (bytes.Compare(key, f.key) > 0 || bytes.Equal(key, f.key) && version <= f.version):
-					done = true // the newest version of a key comes first
-				default:
-					f.known, f.key, done = true, append(f.key[:0], key...), true
-					f.entry = entry{v.Value, version, v.ExpiresAt, v.Meta&metaDelete != 0}
-					f.block, f.spare = f.spare, f.block
-				}
-			}); err != nil {
-				return &Damage{t.path, err}
-			}
-			if done {
-				return nil
-			}
-		}
-	}
-	return nil
-}
-
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// Get returns the newest value of a key, as of the last Flush or later. Unlike Txn.Get, it reads each block once, as it does not ask
-// Badger. It returns a Damage when a block that may have the key cannot be read.
+// Get returns the newest value of a key, as of the last Flush or later. It returns a Damage when a block that may have the key cannot be read.
 func (d *DB) Get(key []byte) (value []byte, found bool, err error) {
 	parts := d.acquire()
 	defer d.release(parts)
 	buf := buffers.Get().(*buffer)
 	defer buffers.Put(buf)
-	for _, h := range slices.Backward(parts) {
-		e, known, err := h.tables.Load().get(key, math.MaxUint64, buf)
-		if err != nil {
-			d.met.note(err)
-			return nil, false, err
-		}
-		if known {
-			return e.value, e.isLive(), nil
-		}
+	var all [16]*tables
+	tables := all[:0]
+	for _, h := range parts {
+		tables = append(tables, h.tables.Load())
 	}
-	return nil, false, nil
+	value, found, err = get(tables, key, math.MaxUint64, buf)
+	d.met.note(err)
+	return value, found, err
 }

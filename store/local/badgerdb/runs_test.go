@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/y"
 
 	"mtagd/store/testenv"
@@ -74,56 +73,8 @@ func TestGetFindsTheNewestEntry(t *testing.T) {
 			checkAll("opened")
 		}
 	}
-	if h := m.current().tables.Load(); len(m.parts) < 2 || len(h.first) < 2 || len(h.added) == 0 {
-		t.Errorf("%d parts; the tables of the last one are in %d and %d runs", len(m.parts), len(h.first), len(h.added))
-	}
-	check(t, m.Close())
-}
-
-// First finds the same entries as an iterator, with several parts and as of an earlier version, too.
-func TestDrillFirstFindsWhatAnIteratorFinds(t *testing.T) {
-	testenv.Drill(t)
-	dir := t.TempDir()
-	m := newModel(t, dir)
-	for i := range 40 {
-		m.change(m.r.IntN(200_000))
-		if i%13 == 12 {
-			check(t, m.mergeNewest())
-		}
-		if i%3 > 0 {
-			continue
-		}
-		check(t, m.Flush())
-		for _, version := range []uint64{m.version, m.version - 1} {
-			m.Keep(version)
-			check(t, m.View(version, func(txn *Txn) error {
-				it := txn.NewIterator(badger.IteratorOptions{})
-				defer it.Close()
-				for range 50 {
-					from := fmt.Appendf(nil, "key-%05d", m.r.IntN(20_100))
-					key, value, found, err := txn.First(from, []byte("key-"))
-					check(t, err)
-					if it.Seek(from); found != it.Valid() {
-						t.Fatalf("from %s: found %v, want %v", from, found, it.Valid())
-					}
-					if !found {
-						continue
-					}
-					want, err := it.Item().ValueCopy(nil)
-					check(t, err)
-					if string(key) != string(it.Item().Key()) || string(value) != string(want) {
-						t.Fatalf("from %s: %s, want %s", from, key, it.Item().Key())
-					}
-				}
-				if _, _, found, err := txn.First([]byte("key-0"), []byte("kex")); found || err != nil {
-					t.Errorf("an entry without the prefix is found: %v", err)
-				}
-				return nil
-			}))
-		}
-	}
-	if len(m.parts) < 3 {
-		t.Errorf("only %d parts", len(m.parts))
+	if h := m.current().tables.Load(); len(m.parts) < 3 || len(h.added) == 0 {
+		t.Errorf("%d parts; the new tables of the last one are in %d runs", len(m.parts), len(h.added))
 	}
 	check(t, m.Close())
 }

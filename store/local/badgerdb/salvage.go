@@ -35,12 +35,8 @@ func EachEntry(ctx context.Context, dir string, fits func(key []byte) bool, use 
 		return err
 	}
 	var paths []string
-	for i, n := range counts {
-		part := sealedDir(dir, n)
-		if i == len(counts)-1 {
-			part = partDir(dir, n)
-		}
-		tables, err := filepath.Glob(filepath.Join(part, "*.sst"))
+	for _, name := range counts {
+		tables, err := filepath.Glob(filepath.Join(dir, name, "*.sst"))
 		if err != nil {
 			return err
 		}

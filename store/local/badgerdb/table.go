@@ -65,7 +65,7 @@ func (c *contents) add(key []byte, version uint64, value []byte) {
 
 func (c *contents) join(o contents) { c.entries, c.sum = c.entries+o.entries, c.sum+o.sum }
 
-// tableFile is an open table, beside Badger's. It checks the blocks that a read needs, before Badger reads them.
+// tableFile is an open table.
 type tableFile struct {
 	id                uint64
 	path              string
@@ -92,7 +92,7 @@ func tableID(name string) (uint64, bool) {
 	return id, is && err == nil
 }
 
-// openTable opens a table. It checks the index, and the last block, which Badger reads when it opens the table.
+// openTable opens a table. It checks the index and the last block.
 func openTable(dir string, id uint64) (t *tableFile, err error) {
 	t = &tableFile{path: tablePath(dir, id), id: id}
 	if t.file, err = os.Open(t.path); err != nil {
@@ -142,38 +142,38 @@ func (t *tableFile) close() {
 	_ = t.file.Close()
 }
 
-type tail struct {
+type footer struct {
 	after []byte // from the index to the end of the file
 	size  int    // of the index
 	sum   uint32 // of the index
 }
 
 // readIndex reads the index, and checks it.
-func (t *tableFile) readIndex() (tail, error) {
+func (t *tableFile) readIndex() (footer, error) {
 	const longest = 6 + 4 // checksum and its length
 	at := min(t.size, longest+4)
 	end := make([]byte, at)
 	if _, err := t.file.ReadAt(end, t.size-at); err != nil {
-		return tail{}, &Damage{t.path, err}
+		return footer{}, &Damage{t.path, err}
 	}
 	rest, sum, ok := cutChecksum(end)
 	if !ok || len(rest) < 4 {
-		return tail{}, damaged(t.path, "footer")
+		return footer{}, damaged(t.path, "footer")
 	}
 	size := int64(binary.BigEndian.Uint32(rest[len(rest)-4:]))
 	all := size + 4 + int64(len(end)-len(rest))
 	if size == 0 || all > t.size {
-		return tail{}, damaged(t.path, "length of the index")
+		return footer{}, damaged(t.path, "length of the index")
 	}
 	b := make([]byte, all)
 	if _, err := t.file.ReadAt(b, t.size-all); err != nil {
-		return tail{}, &Damage{t.path, err}
+		return footer{}, &Damage{t.path, err}
 	}
 	if crc32.Checksum(b[:size], castagnoli) != sum {
-		return tail{}, damaged(t.path, "checksum of the index")
+		return footer{}, damaged(t.path, "checksum of the index")
 	}
 	t.sound.Store(time.Now().UnixNano())
-	return tail{b, int(size), sum}, nil
+	return footer{b, int(size), sum}, nil
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -207,21 +207,13 @@ func (t *tableFile) block(key []byte) int {
 	return max(0, sort.Search(t.blocks, func(i int) bool { return y.CompareKeys(t.base(i), key) > 0 })-1)
 }
 
-// blockBefore is block; -1 when the table begins behind the key.
-func (t *tableFile) blockBefore(key []byte) int {
-	if y.CompareKeys(t.base(0), key) > 0 {
-		return -1
-	}
-	return t.block(key)
-}
-
 // buffer is reused from block to block.
 type buffer struct{ b []byte }
 
 // indexAge is how long an index counts as sound. To check it takes as long as to check a dozen blocks.
 const indexAge = time.Second
 
-// checkIndex checks the index now and then. Badger and the methods of t rely on it.
+// checkIndex checks the index now and then. The methods of t rely on it.
 func (t *tableFile) checkIndex() error {
 	if time.Now().UnixNano()-t.sound.Load() < int64(indexAge) {
 		return nil
@@ -254,8 +246,8 @@ func (t *tableFile) readBlock(block int, buf *buffer) ([]byte, error) {
 }
 
 // readAll reads a whole table, checks every block, and counts the entries. It calls pace between blocks, and use, if there is one, with the
-// keys.
-func (t *tableFile) readAll(pace func() error, use func(key []byte)) (c contents, err error) {
+// keys and values.
+func (t *tableFile) readAll(pace func() error, use func(key []byte, v y.ValueStruct)) (c contents, err error) {
 	if _, err := t.readIndex(); err != nil {
 		return c, err
 	}
@@ -284,7 +276,7 @@ func (t *tableFile) readAll(pace func() error, use func(key []byte)) (c contents
 			n++
 			c.add(y.ParseKey(key), y.ParseTs(key), v.Value)
 			if use != nil {
-				use(y.ParseKey(key))
+				use(y.ParseKey(key), v)
 			}
 		}); err != nil {
 			return c, &Damage{t.path, err}

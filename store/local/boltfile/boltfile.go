@@ -9,8 +9,7 @@
 // Files:
 //
 //	boltfile.go  Open: files with a format version; CatchDamage
-//	branches.go  checks branches and the list of free pages
-//	check.go     opens files to verify them, and checks all pages
+//	check.go     opens files to verify them, and checks pages
 //	checked.go   OpenChecked
 //	scan.go      Scan: reads a file, and checks all of it
 //	meta.go      which transaction a scan reads
@@ -166,13 +165,8 @@ func prepare(db *bolt.DB, format string, buckets [][]byte) error {
 				return err
 			}
 		}
-		return SetFormat(tx, format)
+		return tx.Bucket(BucketMeta).Put(keyFormat, []byte(format))
 	})
-}
-
-// SetFormat changes the format version of a file. The caller changes the layout in the same transaction.
-func SetFormat(tx *bolt.Tx, format string) error {
-	return tx.Bucket(BucketMeta).Put(keyFormat, []byte(format))
 }
 
 // CatchDamage calls do, which reads or writes a bbolt file, and turns its panics into errors that name the file. bbolt

@@ -1,9 +1,10 @@
 package boltfile
 
 import (
-	bolt "go.etcd.io/bbolt"
+	"errors"
+	"os"
 
-	"mtagd/store/local/codec"
+	bolt "go.etcd.io/bbolt"
 )
 
 // OpenReadOnly opens an existing file to verify it. Other processes may open it in the same way, but not to write. It fails
@@ -16,53 +17,46 @@ func OpenReadOnly(path, format string, buckets ...[]byte) (db *bolt.DB, err erro
 	return db, err
 }
 
-// Check passes what is wrong with a file's pages to found. Nothing else is written meanwhile.
-//
-// It first reads everything in this goroutine: bbolt's own check runs in another one, where the memory fault of a reference
-// out of the file would end the process.
-func Check(db *bolt.DB, found func(error)) {
-	file := db.Path()
-	if err := CatchDamage(file, func() error { return db.View(touch) }); err != nil {
-		found(err)
-		return
-	}
-	if err := CatchDamage(file, func() error {
-		tx, err := db.Begin(!db.IsReadOnly()) // the check needs the list of free pages, which a writer changes
+// Check checks all pages of a file (Scan), as of the last transaction. Others go on writing.
+func Check(db *bolt.DB) error { return scan(db, ScanOptions{}) }
+
+// checkBranches checks the pages on which bbolt relies without checking them: a branch that leads back to itself would end the
+// process with a stack overflow, and a page that is in use and listed as free would be overwritten. It reads the branches and
+// the list of free pages, which are about 1 % of a file.
+func checkBranches(db *bolt.DB) error { return scan(db, ScanOptions{BranchesOnly: true}) }
+
+func scan(db *bolt.DB, opt ScanOptions) error {
+	return CatchDamage(db.Path(), func() error {
+		f, err := os.Open(db.Path())
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		s, tx, err := beginScan(db, f, opt)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = tx.Rollback() }() // never fails here
-		for err := range tx.Check() {
-			found(err)
-		}
-		return nil
-	}); err != nil {
-		found(err)
-	}
+		defer s.Close()
+		return s.Check()
+	})
 }
 
-// touch reads the ends of every key and value.
-func touch(tx *bolt.Tx) error {
-	sum := byte(0)
-	ends := func(b []byte) {
-		if len(b) > 0 {
-			sum += b[0] + b[len(b)-1]
+// beginScan begins a scan, and a transaction that keeps what it reads. Two writers in between would replace its meta page, so there are none.
+func beginScan(db *bolt.DB, f *os.File, opt ScanOptions) (s *Scan, tx *bolt.Tx, err error) {
+	if !db.IsReadOnly() {
+		writer, err := db.Begin(true)
+		if err != nil {
+			return nil, nil, err
 		}
+		defer func() { _ = writer.Rollback() }()
 	}
-	var walk func(b *bolt.Bucket) error
-	walk = func(b *bolt.Bucket) error {
-		return b.ForEach(func(k, v []byte) error {
-			ends(k)
-			ends(v)
-			if v != nil {
-				return nil
-			}
-			below := b.Bucket(k)
-			if below == nil {
-				return codec.ErrCorrupt
-			}
-			return walk(below)
-		})
+	if tx, err = db.Begin(false); err != nil {
+		return nil, nil, err
 	}
-	return tx.ForEach(func(_ []byte, b *bolt.Bucket) error { return walk(b) })
+	opt.Txid = uint64(tx.ID())
+	if s, err = OpenScan(f, opt); err != nil {
+		return nil, nil, errors.Join(err, tx.Rollback())
+	}
+	return s, tx, nil
 }

@@ -130,8 +130,8 @@ func (c *linkCache) get(key []byte, read getter) (value []byte, found bool, err 
 	return l.value, l.found, nil
 }
 
-// forget drops a key, which gets another value.
-func (c *linkCache) forget(key []byte) {
+// drop drops a key, which gets another value.
+func (c *linkCache) drop(key []byte) {
 	delete(c.young, string(key))
 	delete(c.old, string(key))
 }

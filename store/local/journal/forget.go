@@ -131,9 +131,9 @@ func (j *Journal) StoppedCleanly() bool { return j.keys.db.StoppedCleanly() }
 // Recheck reads the whole database after damage was met, and returns what is wrong with it.
 func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(ctx, j.pace()) }
 
-// Mend replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails with ErrCopied
+// RebuildKeys replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails with ErrCopied
 // during a backup.
-func (j *Journal) Mend(ctx context.Context, damage error) error {
+func (j *Journal) RebuildKeys(ctx context.Context, damage error) error {
 	j.copying.Lock()
 	defer j.copying.Unlock()
 	j.flushes.Lock()

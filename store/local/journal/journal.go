@@ -173,9 +173,7 @@ func Open(dir string, opt Options) (*Journal, error) {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
 	if _, err := os.Stat(keysDir(dir)); errors.Is(err, fs.ErrNotExist) && j.log.First() > 0 {
-		if _, err := os.Stat(keysDir(dir) + ".part"); errors.Is(err, fs.ErrNotExist) {
-			return nil, errors.Join(fmt.Errorf("open %s: keys/ is missing: the links and event_ids are in it. Nothing was changed", dir), j.log.Close())
-		}
+		return nil, errors.Join(fmt.Errorf("open %s: keys/ is missing: the links and event_ids are in it. Nothing was changed", dir), j.log.Close())
 	}
 	if j.keys, err = openKeys(keysDir(dir), opt.Log, opt.Rebuilding); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), j.log.Close())

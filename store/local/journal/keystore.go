@@ -7,12 +7,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"iter"
 	"log/slog"
 	"math"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/dgraph-io/badger/v4"
@@ -20,7 +18,6 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/durable"
 	"mtagd/store/local/log"
 )
 
@@ -37,24 +34,26 @@ type keyStore struct {
 	flushing entries      // what is being written to the database, or could not be written to it; recent is newer
 }
 
-// openKeys opens or creates the database in dir. A damaged one is rebuilt; before that counts, rebuilding is called, if it is not nil.
+// openKeys opens or creates the database in dir. A damaged one is replaced by one of what can be read; before that counts, rebuilding is
+// called, if it is not nil. A kill before the end leaves the damaged one.
 func openKeys(dir string, logger *slog.Logger, rebuilding func() error) (*keyStore, error) {
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) { // a kill has come at the end of rebuildKeys, or it is a new one
-		if err := os.Rename(dir+".part", dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
+	k, err := tryKeys(dir, logger)
+	if !errors.Is(err, codec.ErrCorrupt) {
+		return k, err
 	}
-	if err := errors.Join(os.RemoveAll(dir+".part"), os.RemoveAll(dir+".damaged")); err != nil {
+	part := dir + ".part"
+	if err := copyKeys(context.Background(), dir, part, logger, err); err != nil {
 		return nil, err
 	}
-	k, err := tryKeys(dir, logger)
-	if errors.Is(err, codec.ErrCorrupt) {
-		if err := rebuildKeys(dir, logger, err, rebuilding); err != nil {
+	if rebuilding != nil {
+		if err := rebuilding(); err != nil {
 			return nil, err
 		}
-		k, err = tryKeys(dir, logger)
 	}
-	return k, err
+	if err := errors.Join(badgerdb.Replace(dir, part, logger), os.RemoveAll(part)); err != nil {
+		return nil, err
+	}
+	return tryKeys(dir, logger)
 }
 
 // tryKeys opens or creates the database in dir.
@@ -80,33 +79,14 @@ func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage
 	if err != nil {
 		return err
 	}
-	w := &Writer{keys: keys, batch: keys.db.Batch()}
+	w := &Writer{keys: keys}
+	if w.batch, err = keys.db.Batch(); err != nil {
+		return errors.Join(err, keys.db.Close())
+	}
 	err = salvageKeys(ctx, dir, w, func(path string, err error) {
 		logger.Error("a part of the links and event_ids cannot be read", "file", path, "error", err)
 	})
 	return errors.Join(err, w.batch.Flush(), keys.db.Close())
-}
-
-// rebuildKeys replaces a damaged database by one of what can be read of it. A kill before the end leaves the damaged one.
-func rebuildKeys(dir string, logger *slog.Logger, damage error, rebuilding func() error) error {
-	part := dir + ".part"
-	if err := copyKeys(context.Background(), dir, part, logger, damage); err != nil {
-		return err
-	}
-	if rebuilding != nil {
-		if err := rebuilding(); err != nil {
-			return err
-		}
-	}
-	old := dir + ".damaged"
-	if err := os.RemoveAll(old); err != nil {
-		return err
-	}
-	// After a kill between the two, there is no database, but a complete one beside it: Open finds that.
-	if err := errors.Join(os.Rename(dir, old), os.Rename(part, dir), durable.SyncPath(filepath.Dir(dir))); err != nil {
-		return err
-	}
-	return os.RemoveAll(old)
 }
 
 func newKeyStore(db *badgerdb.DB) *keyStore {
@@ -165,7 +145,7 @@ func (k *keyStore) read(key []byte) (value []byte, found bool, err error) {
 	return value, found, notNow(err)
 }
 
-// notNow gives damage of a table the kind of a request that may be repeated: it is mended soon.
+// notNow gives damage of a table the kind of a request that may be repeated: it is rebuilt soon.
 func notNow(err error) error {
 	if damage, ok := errors.AsType[*badgerdb.Damage](err); ok {
 		err = fmt.Errorf("%w: %w", store.Unavailable("links and event_ids cannot be read now"), damage)
@@ -267,14 +247,9 @@ const keysAtOnce = badgerdb.MaxCommitBytes / (2 * store.MaxMUIDLength)
 // order of the keys, beginning at the key from. use gets values of its own.
 func (k *keyStore) each(prefix, from []byte, since uint64, use func(key, value []byte) error) error {
 	return notNow(k.db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badger.IteratorOptions{Prefix: prefix, SinceTs: since})
-		defer it.Close()
+		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: prefix, Since: since})
 		for it.Seek(from); it.Valid(); it.Next() {
-			value, err := it.Item().ValueCopy(nil)
-			if err != nil {
-				return err
-			}
-			if err := use(it.Item().KeyCopy(nil), value); err != nil {
+			if err := use(bytes.Clone(it.Item().Key()), bytes.Clone(it.Item().Value())); err != nil {
 				return err
 			}
 		}

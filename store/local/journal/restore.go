@@ -37,7 +37,11 @@ func Create(dir string, logger *slog.Logger) (*Writer, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	return &Writer{log: l, keys: keys, batch: keys.db.Batch()}, nil
+	w := &Writer{log: l, keys: keys}
+	if w.batch, err = keys.db.Batch(); err != nil {
+		return nil, errors.Join(err, keys.db.Close(), l.Close())
+	}
+	return w, nil
 }
 
 // writtenAtOnce is about how many bytes of chunks are in a record.

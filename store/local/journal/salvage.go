@@ -15,11 +15,10 @@ import (
 )
 
 // Salvage writes what can be read of the journal in dir into a new one in the directory to, which must be empty or missing. It reads the
-// files of the database one by one. It changes nothing in dir. Damage is passed to wrong, with the file's path. It returns the numbers of
-// the chunks in the new journal, sorted.
-func Salvage(ctx context.Context, dir, to string, opt Options, wrong func(path string, err error)) (chunks []uint64, err error) {
+// files of the database one by one. It changes nothing in dir. Damage is passed to wrong, with the file's path.
+func Salvage(ctx context.Context, dir, to string, opt Options, wrong func(path string, err error)) error {
 	if _, err := os.Stat(filepath.Join(dir, formerFile)); err == nil {
-		return nil, fmt.Errorf("%s is of an earlier version: repair it with the mtagd of that version", dir)
+		return fmt.Errorf("%s is of an earlier version: repair it with the mtagd of that version", dir)
 	}
 	for _, part := range []string{logDir(dir), keysDir(dir)} {
 		if _, err := os.Stat(part); err != nil {
@@ -28,13 +27,13 @@ func Salvage(ctx context.Context, dir, to string, opt Options, wrong func(path s
 	}
 	w, err := Create(to, opt.Log)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	err = salvageKeys(ctx, keysDir(dir), w, wrong)
 	if err == nil {
-		chunks, err = w.putLog(ctx, logDir(dir), wrong)
+		err = w.putLog(ctx, logDir(dir), wrong)
 	}
-	return chunks, errors.Join(err, w.Close())
+	return errors.Join(err, w.Close())
 }
 
 // salvageKeys writes what can be read of the database in dir.
@@ -46,14 +45,14 @@ func salvageKeys(ctx context.Context, dir string, w *Writer, wrong func(path str
 }
 
 // putLog writes the entries of a log.
-func (w *Writer) putLog(ctx context.Context, dir string, wrong func(path string, err error)) (chunks []uint64, err error) {
+func (w *Writer) putLog(ctx context.Context, dir string, wrong func(path string, err error)) (err error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	l, err := log.OpenReadOnly(dir)
 	if err != nil {
 		wrong(dir, err)
-		return nil, nil
+		return nil
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
 	for from := l.First(); from < l.End(); {
@@ -64,7 +63,6 @@ func (w *Writer) putLog(ctx context.Context, dir string, wrong func(path string,
 						wrong(dir, fmt.Errorf("chunk %d: %w", seq, err))
 						return nil
 					}
-					chunks = append(chunks, seq)
 				}
 				e.Key, e.Value = slices.Clone(e.Key), slices.Clone(e.Value)
 				return errors.Join(ctx.Err(), w.Put(e))
@@ -72,12 +70,12 @@ func (w *Writer) putLog(ctx context.Context, dir string, wrong func(path string,
 		})
 		damage, isDamage := errors.AsType[*log.Damage](err)
 		if !isDamage {
-			return chunks, err
+			return err
 		}
 		wrong(damage.File, err)
 		from = damage.Next
 	}
-	return chunks, nil
+	return nil
 }
 
 // isKey reports whether a key is one of the database.

@@ -2,11 +2,8 @@ package journal
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"time"
-
-	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
@@ -64,31 +61,24 @@ func (s Snapshot) Entries(ctx context.Context, since uint64, use func(codec.Entr
 		return err
 	}
 	return s.j.keys.db.View(s.Version, func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badger.IteratorOptions{AllVersions: true, SinceTs: since}) // all, because others hide deletions
-		defer it.Close()
-		var last, value []byte
+		it := txn.NewIterator(badgerdb.IteratorOptions{AllVersions: true, Since: since}) // all, because others hide deletions
+		var last []byte
 		now := uint64(time.Now().Unix())
 		for it.Rewind(); it.Valid(); it.Next() {
 			item := it.Item()
 			if string(item.Key()) == string(last) {
 				continue // an older entry of the same key
 			}
-			last = item.KeyCopy(last)
-			e := codec.Entry{Key: last, Version: item.Version(), ExpiresAt: item.ExpiresAt()}
-			expired := e.ExpiresAt != 0 && e.ExpiresAt <= now
-			e.Deleted = item.IsDeletedOrExpired() && !expired
-			if expired {
+			last = append(last[:0], item.Key()...)
+			e := codec.Entry{Key: last, Version: item.Version(), ExpiresAt: item.ExpiresAt(), Deleted: !item.IsLive()}
+			if e.ExpiresAt != 0 && e.ExpiresAt <= now {
 				continue
 			}
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			if !e.Deleted {
-				var err error
-				if value, err = item.ValueCopy(value); err != nil {
-					return fmt.Errorf("entry %x: %w", last, err)
-				}
-				e.Value = value
+				e.Value = item.Value()
 			}
 			if err := use(e); err != nil {
 				return err

@@ -189,6 +189,6 @@ func (t *transaction) change(e codec.Entry) {
 	t.append(e)
 	t.changed.set(e.Key, keyed{value: e.Value, expiresAt: e.ExpiresAt, deleted: e.Deleted})
 	if e.Key[0] == prefixLink {
-		t.keys.links.forget(e.Key)
+		t.keys.links.drop(e.Key)
 	}
 }

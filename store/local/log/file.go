@@ -130,7 +130,7 @@ type file struct {
 	*os.File
 	count uint64 // from its name
 	header
-	mended atomic.Bool // a wrong bit was corrected, and not logged yet
+	corrected atomic.Bool // a wrong bit was corrected, and not logged yet
 }
 
 // openFile opens a file whose name has its count and the id of its log.
@@ -221,10 +221,10 @@ func (f *file) record(offset, limit int64, buffer []byte) (h head, record []byte
 	}
 	h, valid := decodeHead(record, f.id, f.position(offset))
 	if !valid {
-		if h, valid = mendHead(record, f.id, f.position(offset)); !valid {
+		if h, valid = correctHead(record, f.id, f.position(offset)); !valid {
 			return head{}, record, errNoHead
 		}
-		f.mended.Store(true)
+		f.corrected.Store(true)
 	}
 	if offset+h.size() > limit {
 		return h, record, errTooLong
@@ -234,10 +234,10 @@ func (f *file) record(offset, limit int64, buffer []byte) (h head, record []byte
 		return h, record, err
 	}
 	if !h.whole(record) {
-		if !h.mend(record) {
+		if !h.correct(record) {
 			return h, record, errChecksum
 		}
-		f.mended.Store(true)
+		f.corrected.Store(true)
 	}
 	return h, record, nil
 }

@@ -42,7 +42,7 @@ func (l *Log) Replay(from Position, visit func(at Position, payload []byte) erro
 	if len(files) == 0 {
 		return nil
 	}
-	defer l.logMended(files)
+	defer l.logCorrected(files)
 	if first := files[0].first; from < first {
 		d := files[0].damage(0, fmt.Errorf("the log begins at %d, not at %d: files are missing", first, from))
 		d.Position, d.Next = from, first
@@ -106,10 +106,10 @@ func (d *Damage) searchFrom() int64 {
 	return d.Offset + block
 }
 
-// logMended logs where a wrong bit was corrected.
-func (l *Log) logMended(files []*file) {
+// logCorrected logs where a wrong bit was corrected.
+func (l *Log) logCorrected(files []*file) {
 	for _, f := range files {
-		if f.mended.Swap(false) {
+		if f.corrected.Swap(false) {
 			l.logger.Warn("log: a wrong bit was corrected in memory: check the disk", "file", f.Name())
 		}
 	}

@@ -2,8 +2,9 @@ package rank
 
 import (
 	"context"
+	"fmt"
 	"math"
-	"sort"
+	"slices"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -32,7 +33,7 @@ func (x *Index) FindChunks(
 			}
 		}
 		for _, m := range merchants {
-			if err := x.scan(ctx, m, func(e *entry) {
+			if err := x.scan(ctx, m, func(e *entry, _ []string) {
 				if wanted[e.Seq] {
 					found[m] = append(found[m], e.Key)
 				}
@@ -59,48 +60,88 @@ func (x *Index) storedMerchants() (all []codec.MerchantKey, err error) {
 // scannedLeaves is how many leaves a transaction of scan reads. A longer one would keep bbolt from reusing pages.
 const scannedLeaves = 64
 
-// scan calls use with all entries of a merchant's stored tree, in their order. An event that is stored or removed meanwhile
-// may be among them or not.
-func (x *Index) scan(ctx context.Context, m codec.MerchantKey, use func(e *entry)) error {
-	s := scanner{after: Key{Time: math.MinInt64}, use: use, leaves: 0}
-	for s.leaves == 0 {
-		s.leaves = scannedLeaves
-		if err := x.viewStored(ctx, m, func(r *reader, t *storedTree) error {
-			s.reader = r
-			return s.scan(&t.root)
+// scan calls use with all entries of a merchant's stored tree, in their order, and with the tree's series. It checks what the nodes say of
+// those below them. An event that is stored or removed meanwhile may be among them or not. No transaction is open while use runs.
+func (x *Index) scan(ctx context.Context, m codec.MerchantKey, use func(e *entry, series []string)) error {
+	s := scanner{m: m, from: Key{Time: math.MinInt64}}
+	for s.leaves <= 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		s.leaves, s.entries = scannedLeaves, s.entries[:0]
+		if err := x.read(func(tx *bolt.Tx) error {
+			t, err := loadTree(tx, m)
+			if err != nil || t.root.isEmpty() {
+				return err
+			}
+			s.nodes, s.arena, s.series = tx.Bucket(bucketNodes), &nodeArena{}, t.series
+			return s.scan(&t.root, nil)
 		}); err != nil {
 			return err
+		}
+		for i := range s.entries {
+			use(&s.entries[i], s.series)
 		}
 	}
 	return nil
 }
 
-// scanner reads the entries of a tree after a key.
+// scanner reads a part of a tree in one transaction.
 type scanner struct {
-	*reader
-	after  Key // of the last entry that was used
-	leaves int // how many more may be read
-	use    func(e *entry)
+	m       codec.MerchantKey
+	nodes   *bolt.Bucket
+	arena   *nodeArena
+	series  []string
+	from    Key // entries before it were read already
+	leaves  int // how many more may be read
+	entries []entry
 }
 
-func (s *scanner) scan(c *child) error {
-	n, err := s.node(c)
+// scan reads the node of c and those below it. No entry below c may be at or after end, unless that is nil.
+func (s *scanner) scan(c *child, end *Key) error {
+	bad := func(problem string) error {
+		return fmt.Errorf("index.db: %w: node %d of merchant %s %s", codec.ErrCorrupt, c.id, s.m.ID(), problem)
+	}
+	n, err := loadNode(s.nodes, s.m, c.id, s.arena)
 	if err != nil {
 		return err
 	}
-	if n.children == nil {
-		for i := range n.entries {
-			if e := &n.entries[i]; e.compare(s.after) > 0 {
-				s.use(e)
-				s.after = e.Key
-			}
-		}
-		s.leaves--
-		return nil
+	if n.isEmpty() {
+		return bad("is empty")
 	}
-	from := max(0, sort.Search(len(n.children), func(i int) bool { return n.children[i].first.compare(s.after) > 0 })-1)
-	for i := from; i < len(n.children) && s.leaves > 0; i++ {
-		if err := s.scan(&n.children[i]); err != nil {
+	if is := newChild(n); !slices.Equal(is.counts, c.counts) || is.bytes != c.bytes || is.first.compare(c.first) < 0 {
+		return bad("has other events than its parent says")
+	}
+	if n.children == nil {
+		s.leaves--
+	}
+	for i, e := range n.entries {
+		switch {
+		case e.series == 0 || int(e.series) >= len(s.series):
+			return bad("has an event of an unknown series")
+		case i > 0 && n.entries[i-1].compare(e.Key) >= 0 || end != nil && e.compare(*end) >= 0:
+			return bad("has events in a wrong order")
+		case e.compare(s.from) >= 0:
+			s.entries = append(s.entries, e)
+			s.from = e.Key
+			s.from.Index++
+		}
+	}
+	for i := range n.children {
+		next := end
+		if i+1 < len(n.children) {
+			next = &n.children[i+1].first
+		}
+		if next != nil && n.children[i].first.compare(*next) >= 0 {
+			return bad("has children in a wrong order")
+		}
+		if next != nil && next.compare(s.from) <= 0 {
+			continue // read already
+		}
+		if s.leaves <= 0 {
+			return nil
+		}
+		if err := s.scan(&n.children[i], next); err != nil {
 			return err
 		}
 	}

@@ -30,8 +30,6 @@ type Index struct {
 	mergeInterval time.Duration
 	mergeEntries  int
 
-	outdated bool // the file has the older format
-
 	// Readers hold mu while they walk trees. Whoever changes recent, or a tree in it, holds mu too. Only the applying
 	// goroutine adds and removes merchants, so it may read the map without mu.
 	mu      sync.RWMutex
@@ -87,10 +85,10 @@ const (
 	maxQueue = 16
 )
 
-// Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. When the
-// index is Outdated, it must call Reset before the replay. Compactions leave reserve bytes of the disk free.
+// Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. Compactions leave reserve bytes
+// of the disk free. A file of an older format is codec.ErrCorrupt, as is a damaged one.
 func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
-	db, outdated, err := openFile(path)
+	db, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +100,6 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 		maxSeries:     maxSeries,
 		mergeInterval: mergeInterval,
 		mergeEntries:  mergeEntries,
-		outdated:      outdated,
 		recent:        map[codec.MerchantKey]*recentEvents{},
 		arenas:        sync.Pool{New: func() any { return &nodeArena{} }},
 		queue:         make(chan committedBatch, maxQueue),
@@ -118,9 +115,7 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	x.progress.advance(x.covered)
-	if !outdated {
-		x.countEvents()
-	}
+	x.countEvents()
 	return x, nil
 }
 
@@ -145,15 +140,12 @@ func (x *Index) countEvents() {
 // Covered returns the number of the last chunk whose events are in the index. Call it before Start.
 func (x *Index) Covered() uint64 { return x.covered }
 
-// Outdated reports whether the file was written by an older version. Then nothing but Covered can be read from it.
-func (x *Index) Outdated() bool { return x.outdated }
-
 // Reset empties an index, in one transaction. All events have to be replayed then: Covered is 0. Call it before Replay.
 func (x *Index) Reset() error {
 	if err := boltfile.CatchDamage("index.db", func() error { return resetFile(x.db) }); err != nil {
 		return err
 	}
-	x.outdated, x.covered = false, 0
+	x.covered = 0
 	x.events.Store(0)
 	return nil
 }

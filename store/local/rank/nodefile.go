@@ -35,25 +35,23 @@ const format = "3"
 // olderFormats are replaced: their events are replayed.
 var olderFormats = []string{"1", "2"}
 
-// openFile opens or creates the file. outdated means that it has an older format: then only loadCovered can read it, and
-// resetFile must be called before anything else. A file whose root records or buckets are not what the last transaction has
-// written is codec.ErrCorrupt.
-func openFile(path string) (db *bolt.DB, outdated bool, err error) {
-	db, err = boltfile.Open(path, format, buckets...)
+// openFile opens or creates the file. One of an older format, or whose root records or buckets are not what the last transaction has written,
+// is codec.ErrCorrupt: its events are replayed.
+func openFile(path string) (*bolt.DB, error) {
+	db, err := boltfile.Open(path, format, buckets...)
 	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok {
 		if slices.Contains(olderFormats, unknown.Found) {
-			db, err = boltfile.Open(path, unknown.Found)
-			return db, true, err
+			return nil, fmt.Errorf("%w: %s is of an older format", codec.ErrCorrupt, path)
 		}
-		return nil, false, checkFormat(path, unknown)
+		return nil, checkFormat(path, unknown)
 	}
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if err := boltfile.CatchDamage("index.db", func() error { return checkRoots(db) }); err != nil {
-		return nil, false, errors.Join(err, db.Close())
+		return nil, errors.Join(err, db.Close())
 	}
-	return db, false, nil
+	return db, nil
 }
 
 // checkFormat tells a newer format from a damaged format version: the seals of this format's meta records name it.
@@ -76,20 +74,18 @@ func checkFormat(path string, unknown codec.UnknownFormat) error {
 	return errors.Join(err, db.Close())
 }
 
-// resetFile replaces a file of an older format by an empty one of this format, in one transaction.
+// resetFile empties a file, in one transaction.
 func resetFile(db *bolt.DB) error {
 	return db.Update(func(tx *bolt.Tx) error {
 		for _, name := range buckets {
-			if tx.Bucket(name) != nil {
-				if err := tx.DeleteBucket(name); err != nil {
-					return err
-				}
+			if err := tx.DeleteBucket(name); err != nil {
+				return err
 			}
 			if _, err := tx.CreateBucket(name); err != nil {
 				return err
 			}
 		}
-		return errors.Join(initialise(tx), boltfile.SetFormat(tx, format))
+		return initialise(tx)
 	})
 }
 
@@ -171,14 +167,6 @@ func metaSeal(key []byte) []byte { return append([]byte(format), key...) }
 // loadCovered reads the number of the last chunk whose events are in the stored trees.
 func loadCovered(tx *bolt.Tx) (uint64, error) {
 	b := loadMeta(tx, keyCovered)
-	if b == nil {
-		b = tx.Bucket(boltfile.BucketMeta).Get(keyCovered)
-		if found := string(tx.Bucket(boltfile.BucketMeta).Get([]byte("format"))); found == format {
-			b = []byte{0} // damaged
-		} else if b == nil {
-			return 0, nil // a file of an older format, without events
-		}
-	}
 	if len(b) != 8 {
 		return 0, fmt.Errorf("index.db: %w: covered", codec.ErrCorrupt)
 	}

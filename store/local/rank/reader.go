@@ -26,9 +26,9 @@ type reader struct {
 	loads  int              // how many nodes and blocks were read
 }
 
-// forgetMemory leaves the reader the stored events alone, and the segments, which never change. It may be used after Index.mu
+// dropMemory leaves the reader the stored events alone, and the segments, which never change. It may be used after Index.mu
 // was unlocked.
-func (r *reader) forgetMemory() {
+func (r *reader) dropMemory() {
 	r.trees = r.trees[:0]
 	for i := range r.stored {
 		r.trees = append(r.trees, &r.stored[i])

@@ -119,7 +119,7 @@ func (s *summary) open(ctx context.Context, x *Index, tx *bolt.Tx, merchants []K
 func (s *summary) count(ctx context.Context, unlock func()) (store.Summary, error) {
 	for _, r := range s.readers {
 		s.recent = append(s.recent, r.countRecent(s.boundsOf(r)))
-		r.forgetMemory()
+		r.dropMemory()
 	}
 	unlock()
 	overflow, err := s.chooseGroups(ctx)

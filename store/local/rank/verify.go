@@ -2,13 +2,11 @@ package rank
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"hash/maphash"
 	"maps"
-	"math"
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
@@ -56,7 +54,9 @@ func (x *Index) StoredUpTo() (covered uint64, err error) {
 // error only when ctx ends.
 func (x *Index) Verify(ctx context.Context, c Check) error {
 	v := verifier{x: x, ctx: ctx, Check: c, upTo: x.verifiedUpTo()}
-	boltfile.Check(x.db, func(err error) { c.Wrong(codec.MerchantKey{}, err) })
+	if err := boltfile.Check(x.db); err != nil {
+		c.Wrong(codec.MerchantKey{}, err)
+	}
 	var merchants []codec.MerchantKey
 	if err := boltfile.CatchDamage("index.db", func() (err error) {
 		merchants, err = x.storedMerchants()
@@ -95,25 +95,7 @@ func (x *Index) verifiedUpTo() uint64 {
 // ScanEvents calls use with the events in a merchant's stored tree, in the order of their keys; series is as it is counted.
 // An event that is stored or removed meanwhile may be among them or not.
 func (x *Index) ScanEvents(ctx context.Context, m codec.MerchantKey, use func(k Key, series string)) error {
-	return boltfile.CatchDamage("index.db", func() error {
-		var series []string
-		var failed error
-		err := x.scan(ctx, m, func(e *entry) {
-			if int(e.series) >= len(series) && failed == nil { // the first entry, or of a series that is new since
-				failed = x.db.View(func(tx *bolt.Tx) error {
-					t, err := loadTree(tx, m)
-					if err == nil {
-						series = t.series
-					}
-					return err
-				})
-			}
-			if int(e.series) < len(series) {
-				use(e.Key, series[e.series])
-			}
-		})
-		return cmp.Or(err, failed)
-	})
+	return x.scan(ctx, m, func(e *entry, series []string) { use(e.Key, series[e.series]) })
 }
 
 // StoredMerchants returns the merchants that have a stored tree.
@@ -147,29 +129,18 @@ func (s overflowSum) with(k Key) overflowSum {
 // merchant verifies a merchant's tree and segments.
 func (v *verifier) merchant(m codec.MerchantKey) error {
 	tree := map[uint32]overflowSum{}
-	sound, err := v.tree(m, tree)
-	if err != nil {
+	if err := v.tree(m, tree); err != nil {
 		return err
 	}
 	same, err := v.segments(m, tree)
-	if err != nil || same || !sound {
+	if err != nil || same {
 		return err
 	}
 	// A removal may be the reason. So compare again while there is none.
 	v.x.removing.Lock()
 	defer v.x.removing.Unlock()
 	clear(tree)
-	series := []string{}
-	if err := v.x.read(func(tx *bolt.Tx) error {
-		t, err := loadTree(tx, m)
-		if err == nil {
-			series = t.series
-		}
-		return err
-	}); err != nil {
-		return err
-	}
-	if err := v.x.scan(v.ctx, m, func(e *entry) { v.count(tree, series, e) }); err != nil {
+	if err := v.x.scan(v.ctx, m, func(e *entry, series []string) { v.count(tree, series, e) }); err != nil {
 		return err
 	}
 	if same, err = v.segments(m, tree); err != nil || same {
@@ -180,7 +151,7 @@ func (v *verifier) merchant(m codec.MerchantKey) error {
 
 // count adds an event of a stored tree to the sum of its series, if that is an overflow series.
 func (v *verifier) count(sums map[uint32]overflowSum, series []string, e *entry) {
-	if int(e.series) >= len(series) || e.Seq > v.upTo {
+	if e.Seq > v.upTo {
 		return
 	}
 	if _, name := codec.SplitSeries(series[e.series]); name == "" {
@@ -188,139 +159,28 @@ func (v *verifier) count(sums map[uint32]overflowSum, series []string, e *entry)
 	}
 }
 
-// tree verifies a merchant's stored tree, in short transactions. Each checks some leaves and the nodes above them against
-// what their parents say of them. It adds the events of overflow series to sums, by series. sound is false when it has
-// reported something.
-func (v *verifier) tree(m codec.MerchantKey, sums map[uint32]overflowSum) (sound bool, err error) {
-	s := treeVerifier{m: m, from: Key{Time: math.MinInt64}}
-	var tags []string
-	for more := true; more; {
-		if err := v.ctx.Err(); err != nil {
-			return false, err
-		}
-		s.leaves, s.entries = scannedLeaves, s.entries[:0]
-		found := len(s.wrong)
-		if err := v.x.read(func(tx *bolt.Tx) error {
-			t, err := loadTree(tx, m)
-			if err != nil {
-				return err
-			}
-			s.nodes, s.arena, s.series = tx.Bucket(bucketNodes), &nodeArena{}, t.series
-			if _, err := loadReplaced(tx, m); err != nil {
-				s.note(err)
-			}
-			if t.root.isEmpty() {
-				return nil
-			}
-			s.check(&t.root, nil)
-			return nil
-		}); err != nil {
-			return false, err
-		}
-		more = s.leaves <= 0
-		for _, err := range s.wrong[found:] {
-			v.Wrong(m, err)
-		}
-		if len(s.wrong) >= maxWrong {
-			return false, fmt.Errorf("index.db: %w: the tree of merchant %s has more damage than is listed", codec.ErrCorrupt, m.ID())
-		}
-		if tags == nil || len(tags) != len(s.series) {
-			tags = s.series
-			v.Tags(m, tags)
-		}
-		for _, e := range s.entries {
-			v.Event(m, e.Key, s.series[e.series])
-			v.count(sums, s.series, &e)
-		}
-		v.done += uint64(len(s.entries))
-		v.Read(min(v.done, v.total), v.total)
+// tree verifies a merchant's stored tree. It adds the events of overflow series to sums, by series.
+func (v *verifier) tree(m codec.MerchantKey, sums map[uint32]overflowSum) error {
+	if err := v.x.read(func(tx *bolt.Tx) error {
+		_, err := loadReplaced(tx, m)
+		return err
+	}); err != nil {
+		return err
 	}
-	return len(s.wrong) == 0, nil
-}
-
-// maxWrong is how much damage is listed for one tree.
-const maxWrong = 100
-
-// treeVerifier verifies a part of a tree in one transaction.
-type treeVerifier struct {
-	m      codec.MerchantKey
-	nodes  *bolt.Bucket
-	arena  *nodeArena
-	series []string
-	from   Key // entries before it were verified already
-	leaves int // how many more may be read
-
-	entries []entry // that were verified
-	wrong   []error
-}
-
-func (s *treeVerifier) note(err error) { s.wrong = append(s.wrong, err) }
-
-// check verifies the node of c and those below it. No entry below c may be at or after end, unless that is nil.
-func (s *treeVerifier) check(c *child, end *Key) {
-	bad := func(format string, args ...any) {
-		s.note(fmt.Errorf("index.db: %w: node %d of merchant %s %s", codec.ErrCorrupt, c.id, s.m.ID(), fmt.Sprintf(format, args...)))
-	}
-	skip := func() { // what is below cannot be read
-		s.leaves--
-		if end != nil {
-			s.from = *end
+	known := 0 // series
+	err := v.x.scan(v.ctx, m, func(e *entry, series []string) {
+		if len(series) != known {
+			known = len(series)
+			v.Tags(m, series)
 		}
-	}
-	n, err := loadNode(s.nodes, s.m, c.id, s.arena)
-	if err != nil {
-		s.note(err)
-		skip()
-		return
-	}
-	if len(n.entries) == 0 && len(n.children) == 0 {
-		bad("is empty")
-		skip()
-		return
-	}
-	if is := newChild(n); !slices.Equal(is.counts, c.counts) || is.bytes != c.bytes || is.first.compare(c.first) < 0 {
-		bad("has other events than its parent says")
-	}
-	if n.children == nil {
-		s.checkLeaf(n, end, bad)
-		return
-	}
-	for i := range n.children {
-		next := end
-		if i+1 < len(n.children) {
-			next = &n.children[i+1].first
+		v.Event(m, e.Key, series[e.series])
+		v.count(sums, series, e)
+		if v.done++; v.done%4096 == 0 {
+			v.Read(min(v.done, v.total), v.total)
 		}
-		if next != nil && n.children[i].first.compare(*next) >= 0 {
-			bad("has children in a wrong order")
-		}
-		if next != nil && next.compare(s.from) <= 0 {
-			continue // verified already
-		}
-		if s.leaves <= 0 {
-			return
-		}
-		s.check(&n.children[i], next)
-	}
-}
-
-func (s *treeVerifier) checkLeaf(n *node, end *Key, bad func(format string, args ...any)) {
-	s.leaves--
-	inOrder := true
-	for i, e := range n.entries {
-		if e.series == 0 || int(e.series) >= len(s.series) {
-			bad("has an event of an unknown series")
-			continue
-		}
-		if inOrder && (i > 0 && n.entries[i-1].compare(e.Key) >= 0 || end != nil && e.compare(*end) >= 0) {
-			inOrder = false
-			bad("has events in a wrong order")
-		}
-		if e.compare(s.from) >= 0 {
-			s.entries = append(s.entries, e)
-			s.from = e.Key
-			s.from.Index++
-		}
-	}
+	})
+	v.Read(min(v.done, v.total), v.total)
+	return err
 }
 
 // segments verifies a merchant's segments. It reports whether they have the events of overflow series that the tree has, or

@@ -3,11 +3,34 @@ package archive
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
+
+// Rebuild is Archive.Rebuild for an archive that cannot be opened. The new one has at least this boundary.
+func Rebuild(ctx context.Context, dir, part string, boundary uint64, log *slog.Logger, wrong func(path string, err error), before func() error) error {
+	return replace(ctx, dir, part, boundary, log, wrong, before, func(part string) error { return badgerdb.Replace(dir, part, log) })
+}
+
+func replace(ctx context.Context, dir, part string, boundary uint64, log *slog.Logger, wrong func(path string, err error), before func() error,
+	adopt func(part string) error) error {
+	if err := os.RemoveAll(part); err != nil {
+		return err
+	}
+	if err := Salvage(ctx, dir, part, boundary, log, wrong); err != nil {
+		return err
+	}
+	if err := before(); err != nil {
+		return err
+	}
+	if err := adopt(part); err != nil {
+		return err
+	}
+	return os.RemoveAll(part)
+}
 
 // Damage returns damage of a table that a read has met, or nil.
 func (a *Archive) Damage() error { return a.db.Damage() }
@@ -18,9 +41,9 @@ func (a *Archive) StoppedCleanly() bool { return a.db.StoppedCleanly() }
 // Recheck reads all tables after damage was met, and returns what is wrong with them.
 func (a *Archive) Recheck(ctx context.Context, pace func()) error { return a.db.Recheck(ctx, pace) }
 
-// Mend replaces damaged tables by new ones with what can be read of them (Salvage), beside reads. It needs space for a second archive,
+// Rebuild replaces damaged tables by new ones with what can be read of them (Salvage), beside reads. It needs space for a second archive,
 // which it writes to the directory part. It calls before when that is complete, and fails while the archive is being copied (IsBusy).
-func (a *Archive) Mend(ctx context.Context, part string, wrong func(path string, err error), before func() error) error {
+func (a *Archive) Rebuild(ctx context.Context, part string, wrong func(path string, err error), before func() error) error {
 	a.compacting.Lock()
 	defer a.compacting.Unlock()
 	a.writing.Lock()
@@ -28,13 +51,10 @@ func (a *Archive) Mend(ctx context.Context, part string, wrong func(path string,
 	if a.snapshots > 0 {
 		return errBusy
 	}
-	if err := errors.Join(a.Failure(), a.flush(), os.RemoveAll(part)); err != nil {
+	if err := errors.Join(a.Failure(), a.flush()); err != nil {
 		return err
 	}
-	if err := Salvage(ctx, a.dir, part, a.Boundary(), a.log, wrong); err != nil {
-		return err
-	}
-	if err := errors.Join(before(), a.db.Adopt(part), os.RemoveAll(part)); err != nil {
+	if err := replace(ctx, a.dir, part, a.Boundary(), a.log, wrong, before, a.db.Adopt); err != nil {
 		return err
 	}
 	a.last = max(a.last, a.db.MaxVersion())

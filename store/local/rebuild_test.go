@@ -17,7 +17,7 @@ func TestAListingThatWaitsForAReplacedIndex(t *testing.T) {
 		if calls++; calls > 1 {
 			return x.wait(ctx, e.journal.Committed())
 		}
-		e.healIndex(x.Index, codec.ErrCorrupt)
+		e.startRebuild(x.Index, codec.ErrCorrupt)
 		return x.wait(ctx, e.journal.Committed()+1) // ends when it is replaced
 	}); err != nil || calls != 2 {
 		t.Errorf("after %d calls: %v", calls, err)
@@ -31,7 +31,7 @@ func TestDamageOfTheReplacedIndexIsNoDamage(t *testing.T) {
 	record(t, e, store.NewMerchantID(), 100)
 	old := e.index.now.Index
 	for range 2 {
-		e.healIndex(old, codec.ErrCorrupt)
+		e.startRebuild(old, codec.ErrCorrupt)
 		e.index.work.Wait() // for the rebuild
 	}
 	if n := rebuilds(e); n != 1 {

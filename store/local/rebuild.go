@@ -123,7 +123,7 @@ func (e *engine) openIndex() (*rank.Index, error) {
 	if !errors.Is(err, codec.ErrCorrupt) {
 		return x, err
 	}
-	e.opt.Log.Error("index.db is damaged. No events are lost: it is rebuilt from events/", "error", err)
+	e.opt.Log.Error("index.db is damaged, or of an older version. No events are lost: it is rebuilt from events/", "error", err)
 	if err := os.Remove(path); err != nil {
 		return nil, err
 	}
@@ -146,8 +146,8 @@ func (e *engine) tryIndex(path string) (*rank.Index, error) {
 	return x, nil
 }
 
-// healIndex starts a rebuild if err says that the index x is damaged, unless x was replaced already.
-func (e *engine) healIndex(x *rank.Index, err error) {
+// startRebuild starts a rebuild if err says that the index x is damaged, unless x was replaced already.
+func (e *engine) startRebuild(x *rank.Index, err error) {
 	if !errors.Is(err, codec.ErrCorrupt) {
 		return
 	}
@@ -199,7 +199,7 @@ const newSuffix = ".new" // of the file of an index that is being rebuilt
 func (e *engine) tryRebuild() (err error) {
 	// An event that moved meanwhile could be missed by the replays of both the archive and the journal. An event that was removed
 	// could stay in the new index.
-	defer e.archiver.hold()()
+	defer e.archiver.pauseMoves()()
 	e.damage.removing.Lock()
 	defer e.damage.removing.Unlock()
 	path := Parts(e.dir)["index"]
@@ -252,7 +252,7 @@ func (e *engine) tryRebuild() (err error) {
 // replaceIndex makes x the index that is used. x has all events that were passed to the old one. The caller holds pushing.
 func (e *engine) replaceIndex(x *rank.Index) {
 	l := &e.index
-	x.OnDamage(func(err error) { e.healIndex(x, err) })
+	x.OnDamage(func(err error) { e.startRebuild(x, err) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.now

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"mtagd/store"
@@ -15,23 +13,8 @@ import (
 	"mtagd/store/local/rank"
 )
 
-// replaced are copies of damaged files: the archive that was salvaged last, and what an earlier version has kept.
-var replaced = []string{damagedArchive, "set-aside"}
-
-// removeReplaced removes the copies of damaged files, because nobody knows whose data they have. It returns their paths.
-func removeReplaced(dir string) (removed []string, err error) {
-	for _, name := range replaced {
-		path := filepath.Join(dir, name)
-		if !exists(path) {
-			continue
-		}
-		if err := os.RemoveAll(path); err != nil {
-			return removed, err
-		}
-		removed = append(removed, path)
-	}
-	return removed, nil
-}
+// replaced are copies of damaged files that earlier versions have kept.
+var replaced = []string{"archive.damaged", "archive.new", "set-aside"}
 
 // isDamage reports whether an error says that events cannot be read.
 func isDamage(err error) bool {
@@ -40,18 +23,18 @@ func isDamage(err error) bool {
 	return chunks || blocks
 }
 
-// setAsideAll sets aside what an error of isDamage names.
-func (e *engine) setAsideAll(ctx context.Context, x *usedIndex, damage error) error {
+// noteDamage notes what an error of isDamage names.
+func (e *engine) noteDamage(ctx context.Context, x *usedIndex, damage error) error {
 	if blocks, ok := errors.AsType[archive.Damaged](damage); ok {
-		return e.setAsideArchived(ctx, x, blocks)
+		return e.noteBlocks(ctx, x, blocks)
 	}
 	chunks, _ := errors.AsType[journal.DamagedChunks](damage)
-	return e.setAside(ctx, x, chunks)
+	return e.noteChunks(ctx, x, chunks)
 }
 
-// setAside takes the events of damaged chunks out of the index, so that pages and totals have only events that can be read.
+// noteChunks notes damaged chunks, and takes their events out of the index, so that pages and totals have only events that can be read.
 // A chunk that can be read now, or has moved to the archive, is skipped.
-func (e *engine) setAside(ctx context.Context, x *usedIndex, found journal.DamagedChunks) error {
+func (e *engine) noteChunks(ctx context.Context, x *usedIndex, found journal.DamagedChunks) error {
 	e.damage.removing.Lock()
 	defer e.damage.removing.Unlock()
 	var damaged journal.DamagedChunks
@@ -96,15 +79,12 @@ func (e *engine) setAside(ctx context.Context, x *usedIndex, found journal.Damag
 	return nil
 }
 
-// setAsideArchived does for blocks of the archive what setAside does for chunks.
-func (e *engine) setAsideArchived(ctx context.Context, x *usedIndex, found archive.Damaged) error {
+// noteBlocks is noteChunks for blocks of the archive.
+func (e *engine) noteBlocks(ctx context.Context, x *usedIndex, found archive.Damaged) error {
 	e.damage.removing.Lock()
 	defer e.damage.removing.Unlock()
 	indexed := make([][]rank.Key, len(found)) // the events of each that the index has
 	for i, d := range found {
-		if d.MayHeal() && e.damage.mustWait(d.Last.Seq) {
-			return store.Unavailable("some events cannot be read now")
-		}
 		if slices.ContainsFunc(found[:i], func(before archive.Damage) bool { return before.Merchant == d.Merchant }) {
 			continue // the scan for the first one has found these too
 		}
@@ -127,7 +107,7 @@ func (e *engine) setAsideArchived(ctx context.Context, x *usedIndex, found archi
 		if len(keys) == 0 && archive.IsMissing(d) {
 			continue // it was removed since the page asked the index
 		}
-		if len(keys) == 0 { // set aside before, or all were removed
+		if len(keys) == 0 { // noted before, or all were removed
 			if err := e.damage.add(noteOf(d)); err != nil {
 				return fmt.Errorf("note a damaged block: %w", err)
 			}
@@ -155,9 +135,9 @@ func (e *engine) setAsideArchived(ctx context.Context, x *usedIndex, found archi
 	return nil
 }
 
-// setMissingAside notes events that only the index has, up to the chunk upTo, and takes them out of it. The caller keeps events from
+// noteMissing notes events that only the index has, up to the chunk upTo, and takes them out of it. The caller keeps events from
 // moving and from being removed.
-func (e *engine) setMissingAside(ctx context.Context, x *usedIndex, upTo uint64, keys map[codec.MerchantKey][]rank.Key) error {
+func (e *engine) noteMissing(ctx context.Context, x *usedIndex, upTo uint64, keys map[codec.MerchantKey][]rank.Key) error {
 	var lost eventGroup
 	for m, keys := range keys {
 		for _, k := range keys {

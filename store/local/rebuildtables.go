@@ -16,7 +16,7 @@ import (
 	"mtagd/store/local/space"
 )
 
-// A table of Badger may be found damaged while the engine runs. Until it is replaced, answers that need the damaged part fail with
+// A table of Badger may be found damaged, also when the engine opens. Until it is replaced, answers that need the damaged part fail with
 // KindUnavailable, and all others go on:
 //
 //  1. Read all tables again. If they are sound, the disk had returned an error for a while. If it still does, wait.
@@ -26,41 +26,41 @@ import (
 // Meanwhile /readyz names the damage (Impaired).
 
 const (
-	mendInterval = 200 * time.Millisecond // between two looks for damage
-	mendRetry    = 5 * time.Second        // after a failure, doubled after each further one
-	mendRarest   = 10 * time.Minute
+	damageInterval = 200 * time.Millisecond // between two looks for damage
+	replaceRetry   = 5 * time.Second        // after a failure, doubled after each further one
+	replaceRarest  = 10 * time.Minute
 )
 
-// mendTables looks for damage that reads have met, until the engine closes.
-func (e *engine) mendTables() {
+// replaceDamaged looks for damage that reads have met, until the engine closes.
+func (e *engine) replaceDamaged() {
 	if !e.archive.StoppedCleanly() || !e.journal.StoppedCleanly() { // damage is found before somebody needs what is there
 		if err := errors.Join(e.archive.Recheck(e.opened, e.background.pace(compactWork, compactShare)), e.journal.Recheck(e.opened)); err != nil && e.opened.Err() == nil {
 			e.opt.Log.Error("the check after the last stop has found damage", "error", err)
 		}
 	}
-	wait, retry := mendInterval, mendRetry
+	wait, retry := damageInterval, replaceRetry
 	for {
 		select {
 		case <-time.After(wait):
 		case <-e.opened.Done():
 			return
 		}
-		if wait == mendInterval {
-			retry = mendRetry
+		if wait == damageInterval {
+			retry = replaceRetry
 		}
-		wait = mendInterval
-		for _, mend := range []func() error{e.mendArchive, e.mendKeys, e.settleShorts} {
-			if err := mend(); err != nil && e.opened.Err() == nil {
-				e.opt.Log.Error("damage cannot be mended now, and what needs it is not answered", "error", err)
+		wait = damageInterval
+		for _, check := range []func() error{e.checkArchive, e.checkKeys, e.settleShorts} {
+			if err := check(); err != nil && e.opened.Err() == nil {
+				e.opt.Log.Error("what is damaged cannot be rebuilt now, and what needs it is not answered", "error", err)
 				if wait = time.Second; !archive.IsBusy(err) && !errors.Is(err, journal.ErrCopied) {
-					wait, retry = retry, min(2*retry, mendRarest)
+					wait, retry = retry, min(2*retry, replaceRarest)
 				}
 			}
 		}
 	}
 }
 
-func (e *engine) mendArchive() error {
+func (e *engine) checkArchive() error {
 	damage := e.archive.Damage()
 	if damage == nil {
 		return nil
@@ -74,8 +74,13 @@ func (e *engine) mendArchive() error {
 	}
 	e.life.nudge()
 	e.opt.Log.Info("archive/ was replaced by what can be read of it")
-	_ = e.shorts.note(codec.MerchantKey{}, errors.New("a part of archive/ may be lost")) // settleShorts finds out, and tries until it has
+	e.noteRebuilt()
 	return nil
+}
+
+// noteRebuilt notes that a part of the archive may be lost. settleShorts finds out, and tries until it has.
+func (e *engine) noteRebuilt() {
+	_ = e.shorts.note(codec.MerchantKey{}, errors.New("a part of archive/ may be lost"))
 }
 
 // replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile, and no erasure runs: it would say that
@@ -83,19 +88,17 @@ func (e *engine) mendArchive() error {
 func (e *engine) replaceArchive() error {
 	e.life.busy.Lock()
 	defer e.life.busy.Unlock()
-	defer e.archiver.hold()()
+	defer e.archiver.pauseMoves()()
 	e.damage.removing.Lock()
 	defer e.damage.removing.Unlock()
 	size, _ := e.archive.Sizes()
 	if free, err := space.Free(e.dir); err != nil || free < MinFree+size {
 		return errors.Join(err, errNoSpace)
 	}
-	return e.archive.Mend(e.opened, filepath.Join(e.dir, archivePart), func(path string, err error) {
-		e.opt.Log.Error("a part of archive/ is lost", "file", path, "error", err)
-	}, func() error { return e.RepeatErasures(e.opened) }) // events that were removed may be back
+	return e.archive.Rebuild(e.opened, filepath.Join(e.dir, archivePart), e.lostPart, e.repeatErasures)
 }
 
-func (e *engine) mendKeys() error {
+func (e *engine) checkKeys() error {
 	if e.journal.Damage() == nil {
 		return nil
 	}
@@ -105,11 +108,11 @@ func (e *engine) mendKeys() error {
 	}
 	e.life.busy.Lock() // as in replaceArchive
 	defer e.life.busy.Unlock()
-	if err := e.RepeatErasures(e.opened); err != nil { // links that were removed may be back
+	if err := e.repeatErasures(); err != nil {
 		return err
 	}
 	defer e.life.nudge()
-	return e.journal.Mend(e.opened, err)
+	return e.journal.RebuildKeys(e.opened, err)
 }
 
 // settleShorts finds out what is missing after a short read.
@@ -122,7 +125,7 @@ func (e *engine) settleShorts() error {
 	if err := e.verifyNow(); err != nil {
 		return err
 	}
-	e.shorts.forget()
+	e.shorts.clear()
 	return nil
 }
 
@@ -140,13 +143,13 @@ func (e *engine) Impaired() error {
 	all := e.shorts.all()
 	for part, damage := range map[string]error{"archive/": e.archive.Damage(), "events/": e.journal.Damage()} {
 		if damage != nil {
-			all = append(all, fmt.Errorf("%s is damaged, and is being mended: %w", part, damage))
+			all = append(all, fmt.Errorf("%s is damaged, and is being rebuilt: %w", part, damage))
 		}
 	}
 	return errors.Join(all...)
 }
 
-// completeMetrics returns the metrics of damage that is being mended, and of short reads.
+// completeMetrics returns the metrics of damage, and of short reads.
 func (e *engine) completeMetrics() []prometheus.Collector {
 	return []prometheus.Collector{e.shorts.count, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "mtagd_impaired",

@@ -22,6 +22,7 @@ import (
 	"mtagd/store/local/control"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
+	"mtagd/store/rules"
 )
 
 // Verify implements store.Engine. Damaged chunks that it finds are set aside. Close ends it.
@@ -248,7 +249,7 @@ func (v *verifier) sums(m codec.MerchantKey) *merchantSums {
 	if s == nil {
 		s = &merchantSums{series: map[string]bool{}, keptFrom: math.MinInt64}
 		if v.control != nil {
-			s.keptFrom = keptFrom(v.control.RetentionOf(m.ID()), v.now)
+			s.keptFrom = rules.KeptFrom(v.control.RetentionOf(m.ID()), v.now)
 		}
 		v.indexed[m] = s
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
@@ -17,6 +16,7 @@ import (
 	"mtagd/store/local/rank"
 	"mtagd/store/person"
 	"mtagd/store/removal"
+	"mtagd/store/rules"
 )
 
 // The steps of an erasure:
@@ -44,58 +44,34 @@ func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Ide
 	return e.AddErasure(ctx, id, who, opt.Suppress)
 }
 
-// removalDelay is how long after a merchant's deletion its events are removed. By then, all requests that began before the
-// deletion have ended.
-const removalDelay = time.Minute
-
 // EraseOf implements removal.Engine: the steps 2 to 4.
 func (l *life) EraseOf(ctx context.Context, id store.MerchantID, erasures []store.Erasure) error {
 	m, err := codec.NewMerchantKey(id)
 	if err != nil {
 		return err
 	}
-	who := make([]store.Person, len(erasures))
-	ids := make([]store.ErasureID, len(erasures))
-	place := map[store.ErasureID]int{}
-	for i, era := range erasures {
-		who[i], ids[i], place[era.ID] = era.Person, era.ID, i
-	}
-	p := person.New(who...)
+	x := rules.NewErasing(erasures)
 	var links []store.Link
-	if err := l.e.eachLinkOf(ctx, m, p, func(l store.Link) error {
+	if err := l.e.eachLinkOf(ctx, m, x.Persons, func(l store.Link) error {
 		links = append(links, l)
 		return nil
 	}); err != nil {
 		return err
 	}
-	numbers, suppressed := p.Links(links)
-	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
-		era.Begun = true
-		return suppressed[place[era.ID]]
-	}); err != nil {
+	x.Found(links)
+	if err := l.UpdateErasures(ctx, x.IDs, x.Begin); err != nil {
 		return err
 	}
 	now := l.e.journal.Barrier() // after that: the same request before it is this erasure
 	if err := cmp.Or(l.broken(id), l.e.archiver.moveTo(ctx, now)); err != nil {
 		return err
 	}
-	upTo := make([]uint64, len(erasures))
-	for i, era := range erasures {
-		if upTo[i] = era.UpTo; upTo[i] == 0 {
-			upTo[i] = max(now, 1)
-		}
-	}
-	found, err := l.find(ctx, m, p, upTo)
+	x.Until(now)
+	found, err := l.find(ctx, m, x)
 	if err != nil {
 		return err
 	}
-	if err := l.e.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
-		if i := place[era.ID]; era.UpTo == 0 {
-			era.UpTo, era.Events, era.Claimed, era.Links = upTo[i], found.count[i], found.claimed[i], numbers[i]
-		}
-		era.State = store.ErasureRemoving
-		return nil
-	}); err != nil {
+	if err := l.UpdateErasures(ctx, x.IDs, x.Remove); err != nil {
 		return err
 	}
 	// That the muids had links stays noted, by a hash: somebody may know them, and say that he has their cookie.
@@ -107,30 +83,15 @@ func (l *life) EraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 
 // foundEvents are the events of several persons.
 type foundEvents struct {
-	count      []int // of each person
-	claimed    []int // of each person: events that stay, because only claimed links lead to them
 	keys       []rank.Key
 	remembered []journal.Remembered
 }
 
-// find finds the events of persons: those of person i up to the chunk upTo[i].
-func (l *life) find(ctx context.Context, m codec.MerchantKey, p *person.Persons, upTo []uint64) (found foundEvents, err error) {
-	found.count, found.claimed = make([]int, len(upTo)), make([]int, len(upTo))
+// find finds the events that erasures remove.
+func (l *life) find(ctx context.Context, m codec.MerchantKey, x *rules.Erasing) (found foundEvents, err error) {
 	var reader person.EventReader
-	err = l.e.eachOf(ctx, m, p, l.pace(), func(e *journal.Event, owners, claimed []int) error {
-		for _, i := range claimed {
-			if e.Seq <= upTo[i] {
-				found.claimed[i]++
-			}
-		}
-		goes := false
-		for _, i := range owners {
-			if e.Seq <= upTo[i] {
-				found.count[i]++
-				goes = true
-			}
-		}
-		if !goes {
+	err = l.e.eachOf(ctx, m, x.Persons, l.pace(), func(e *journal.Event, owners, claimed []int) error {
+		if !x.Take(e.Seq, owners, claimed) {
 			return nil
 		}
 		found.keys = append(found.keys, rank.Key{Time: e.Time, Position: e.Position})

@@ -17,6 +17,7 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
+	"mtagd/store/removal"
 	"mtagd/store/testenv"
 )
 
@@ -398,14 +399,14 @@ func TestErasureOfADeletedMerchant(t *testing.T) {
 	if _, err := x.DeleteMerchant(ctx, x.shop); err != nil {
 		t.Fatal(err)
 	}
-	now = now.Add(removalDelay / 2)
+	now = now.Add(removal.Delay / 2)
 	if err := x.life.runner.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if era, err := x.Erasure(ctx, era.ID); err != nil || era.State == store.ErasureDone {
 		t.Errorf("before the merchant's events are removed the erasure is %+v, %v", era, err)
 	}
-	now = now.Add(removalDelay)
+	now = now.Add(removal.Delay)
 	if err := x.life.runner.Run(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ type life struct {
 
 func newLife(e *engine, log *slog.Logger) *life {
 	l := &life{Data: e.Data.Data, e: e, log: log, wake: make(chan struct{}, 1), changed: map[codec.MerchantKey]uint64{}, removed: map[codec.MerchantKey]uint64{}}
-	l.runner = &removal.Runner{Engine: l, Metrics: removal.NewMetrics(e.opt.Metrics), Delay: removalDelay}
+	l.runner = &removal.Runner{Engine: l, Metrics: removal.NewMetrics(e.opt.Metrics), Delay: removal.Delay}
 	if e.opt.eager {
 		l.runner.Delay = 0
 	}

@@ -124,7 +124,7 @@ type Options struct {
 	archiveRun int  // bytes of events that are archived together, without pauses
 	maxSeries  int  // rank.LimitSeries
 	maxNumbers int  // tail.maxNumbers
-	eager      bool // what is left of deleted merchants is removed without removalDelay
+	eager      bool // what is left of deleted merchants is removed without removal.Delay
 
 	broken func(store.MerchantID) error // why the events of a merchant cannot be removed; "": why the files cannot be purged
 	audit  store.AuditLimits

@@ -13,19 +13,12 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
+	"mtagd/store/rules"
 )
 
-// retainedFrom returns the time (µs since 1970) before which a merchant's events are in no answer; math.MinInt64 when all are kept.
-// Whatever reads events for an answer must leave out earlier ones.
+// retainedFrom is rules.RetainedFrom for a merchant.
 func (e *engine) retainedFrom(id store.MerchantID) int64 {
-	return retainedFrom(e.RetentionOf(id), e.opt.Now())
-}
-
-func retainedFrom(r store.Retention, now time.Time) int64 {
-	if cutoff, ok := r.Cutoff(now); ok {
-		return cutoff.UnixMicro()
-	}
-	return math.MinInt64
+	return rules.RetainedFrom(e.RetentionOf(id), e.opt.Now())
 }
 
 // kept returns a query without the events that are past the retention.
@@ -36,11 +29,9 @@ func (e *engine) kept(q store.Query) store.Query {
 	return q
 }
 
-// Events that are past the retention are removed every expiryInterval. An event must be past it for expiryDelay, because queries
-// that began before may still read it.
+// Events that are past the retention for rules.ExpiryDelay are removed every expiryInterval.
 const (
 	expiryInterval = 20 * time.Minute
-	expiryDelay    = time.Minute
 
 	// maxExpired is how many positions of expired events are held in memory. If a merchant has more, all of its blocks are read
 	// instead.
@@ -81,7 +72,7 @@ func (l *life) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, er
 	if from == math.MinInt64 {
 		return false, nil // it was changed just now
 	}
-	from -= expiryDelay.Microseconds()
+	from -= rules.ExpiryDelay.Microseconds()
 	expired, _, err := l.expired(ctx, m, from, 1)
 	if err != nil || expired == 0 {
 		return false, err

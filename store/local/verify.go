@@ -22,6 +22,7 @@ import (
 	"mtagd/store/local/control"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
+	"mtagd/store/rules"
 )
 
 // Verify implements store.Engine. Damaged chunks that it finds are noted. Close ends it.
@@ -247,7 +248,7 @@ func (v *verifier) sums(m codec.MerchantKey) *merchantSums {
 	if s == nil {
 		s = &merchantSums{series: map[string]bool{}, retainedFrom: math.MinInt64}
 		if v.control != nil {
-			s.retainedFrom = retainedFrom(v.control.RetentionOf(m.ID()), v.now)
+			s.retainedFrom = rules.RetainedFrom(v.control.RetentionOf(m.ID()), v.now)
 		}
 		v.indexed[m] = s
 	}

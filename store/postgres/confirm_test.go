@@ -210,6 +210,9 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 	if err := <-lost; err == nil {
 		t.Error("the change is acknowledged")
 	}
+	if partners, err := s.Partners(t.Context()); err != nil || len(partners) != 1 {
+		t.Errorf("a node answers with %+v, %v", partners, err)
+	}
 	other, err := openURL(s.url, Options{Log: quiet})
 	if err == nil || !strings.Contains(err.Error(), "may not be on the standbys") {
 		t.Errorf("a node starts with the change: %v", err)

@@ -40,8 +40,7 @@ func (d driver) Update(ctx context.Context, build func(rules.Turn) (rules.Change
 	})
 }
 
-// Now implements rules.Driver. When the standbys do not have what is new, or the server does not say, the answer is that of a little
-// earlier: follow logs why.
+// Now implements rules.Driver. While the standbys do not have what is new, the memory is as it was before that.
 func (d driver) Now(ctx context.Context) (now time.Time, err error) {
 	err = d.inTurn(ctx, string(store.PartnerOf(ctx)), func() error {
 		return d.attempt(ctx, func() (err error) {
@@ -63,12 +62,23 @@ func (e *engine) timeOf(ctx context.Context, tx interface {
 	if e.now != nil {
 		now = e.now()
 	}
-	if last > e.follower.position() && e.follower.age() < refuseAfter {
-		ctx, cancel := context.WithTimeout(ctx, followTimeout)
-		defer cancel()
-		_, _ = e.catchUp(ctx, func(pgx.Tx) error { return nil })
-	}
+	e.catchUpTo(ctx, last)
 	return now.UTC(), ctx.Err()
+}
+
+// catchUpTo puts changes up to one into memory, if follow has not yet. It gives up where follow fails too, which logs why.
+func (e *engine) catchUpTo(ctx context.Context, last int64) {
+	if last <= e.follower.position() {
+		return
+	}
+	e.follower.catching.Lock()
+	defer e.follower.catching.Unlock()
+	if last <= e.follower.position() || e.follower.age() > refuseAfter { // others have caught up, or have tried to
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, followTimeout)
+	defer cancel()
+	_, _ = e.catchUp(ctx, func(pgx.Tx) error { return nil })
 }
 
 // change is one change of the control data, in one transaction. All changes of all nodes follow each other.

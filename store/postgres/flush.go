@@ -16,6 +16,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/person"
+	"mtagd/store/rules"
 )
 
 // flush is one group on its way into the database: what it asks for, what the database says, and what follows from that.
@@ -24,15 +25,15 @@ type flush struct {
 	now      *int64 // µs since 1970; nil: the database's clock
 	items    []item
 	fresh    map[dedupKey]freshness
-	refuses  map[uuid.UUID]bool // merchants some of whose events are refused: they were deleted, or a person is suppressed
-	removed  map[uuid.UUID]bool // merchants that were deleted
-	refused  map[linkKey]bool   // persons whose events are refused
-	known    links              // links of the database
-	changed  links              // links that the group makes
-	held     heldLinks          // of held_link: those that the group may make again, and those that it makes
-	kept     map[heldKey]bool   // those of held that the group makes, or gives a greater source
-	linkRows int                // that the group's links take, at most
-	linked   map[muidKey]bool   // muids that an identifier was linked to: those of the database that the group asks for, and the group's
+	refuses  map[uuid.UUID]bool                       // merchants some of whose events are refused: they were deleted, or a person is suppressed
+	removed  map[uuid.UUID]bool                       // merchants that were deleted
+	refused  map[uuid.UUID]map[store.IdentityKey]bool // of these, persons whose events are refused
+	known    links                                    // links of the database
+	changed  links                                    // links that the group makes
+	held     heldLinks                                // of held_link: those that the group may make again, and those that it makes
+	kept     map[heldKey]bool                         // those of held that the group makes, or gives a greater source
+	linkRows int                                      // that the group's links take, at most
+	linked   map[muidKey]bool                         // muids that an identifier was linked to: those of the database that the group asks for, and the group's
 	events   []event
 	tallies  tallies // of the events
 
@@ -123,14 +124,8 @@ func (f *flush) addMark(m *store.Mark) {
 // decide sets the outcome of each mark, in their order (store.Events.Record).
 func (f *flush) decide() {
 	for _, i := range f.items {
-		if f.removed[i.merchant] {
-			if i.mark != nil {
-				i.mark.Outcome = store.Removed
-			}
-			continue
-		}
 		if i.link != nil {
-			if !f.isRefused(i.merchant, i.link, i.link.MUID) {
+			if f.refusal(i.merchant, i.link, i.link.MUID) == 0 {
 				f.link(i.merchant, i.link)
 			}
 			continue
@@ -141,12 +136,7 @@ func (f *flush) decide() {
 			l := f.resolve(i.merchant, who)
 			muid, byClaim = l.muid, l.source != store.BySecret
 		}
-		if f.isRefused(i.merchant, who, muid) {
-			i.mark.Outcome = store.Suppressed
-			continue
-		}
-		if muid == "" {
-			i.mark.Outcome = store.Unresolved
+		if i.mark.Outcome = rules.Outcome(f.refusal(i.merchant, who, muid), muid); i.mark.Outcome != 0 {
 			continue
 		}
 		if i.mark.DedupeID != "" {
@@ -215,15 +205,17 @@ func (f *flush) link(merchant uuid.UUID, who *store.Identity) {
 	}
 }
 
-// isRefused reports whether events of a person are refused.
-func (f *flush) isRefused(merchant uuid.UUID, who *store.Identity, muid store.MUID) bool {
-	if !f.refuses[merchant] {
-		return false
+// refusal returns why events of a person are refused; 0: they are not.
+func (f *flush) refusal(merchant uuid.UUID, who *store.Identity, muid store.MUID) store.Outcome {
+	switch {
+	case !f.refuses[merchant]:
+		return 0
+	case f.removed[merchant]:
+		return store.Removed
+	case rules.IsSuppressed(f.refused[merchant], who, muid):
+		return store.Suppressed
 	}
-	if f.refused[linkKey{merchant, store.MUIDKey(muid)}] {
-		return true
-	}
-	return slices.ContainsFunc(who.Keys(), func(k store.IdentityKey) bool { return f.refused[linkKey{merchant, k}] })
+	return 0
 }
 
 // merchants returns the merchants of the group, sorted.
@@ -368,7 +360,7 @@ func (f *flush) ask(ctx context.Context, conn *pgx.Conn) error {
 }
 
 func (f *flush) scanRefusing(rows pgx.Rows) error {
-	f.refuses, f.removed, f.refused = map[uuid.UUID]bool{}, map[uuid.UUID]bool{}, map[linkKey]bool{}
+	f.refuses, f.removed, f.refused = map[uuid.UUID]bool{}, map[uuid.UUID]bool{}, map[uuid.UUID]map[store.IdentityKey]bool{}
 	for rows.Next() {
 		var merchant uuid.UUID
 		var removed bool
@@ -481,13 +473,15 @@ func (f *flush) askRefused(ctx context.Context, conn *pgx.Conn) error {
 	}
 	wanted := slices.SortedFunc(maps.Keys(persons), compareLinks)
 	return query(ctx, conn, func(rows pgx.Rows) error {
-		var k linkKey
+		var merchant uuid.UUID
 		var key []byte
-		if err := rows.Scan((*[16]byte)(&k.merchant), &key); err != nil {
+		if err := rows.Scan((*[16]byte)(&merchant), &key); err != nil {
 			return err
 		}
-		k.key = store.IdentityKey(key)
-		f.refused[k] = true
+		if f.refused[merchant] == nil {
+			f.refused[merchant] = map[store.IdentityKey]bool{}
+		}
+		f.refused[merchant][store.IdentityKey(key)] = true
 		return nil
 	}, readRefused, merchantsOf(wanted), keysIn(wanted))
 }

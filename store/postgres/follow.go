@@ -34,6 +34,8 @@ type follower struct {
 
 	flushes int64 // the number of the last flush that was seen; only follow uses it
 
+	catching sync.Mutex // held while a reader catches up
+
 	mu      sync.Mutex // held while changes are applied
 	applied int64      // the number of the last one
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -39,13 +38,6 @@ type life struct {
 const (
 	lifeInterval = time.Minute
 	lifeRetry    = 5 * time.Second
-
-	// removalDelay is how long after its deletion the events of a merchant are removed. Until then, events that were on their way
-	// are refused, or still committed; no flush takes that long.
-	removalDelay = time.Minute
-
-	// expiryDelay is how long an event stays after it is past the retention: queries that began before may still read it.
-	expiryDelay = time.Minute
 
 	// keepFlushes is how long flushes are kept, for the feed.
 	keepFlushes = time.Hour
@@ -156,61 +148,30 @@ func (r remover) EraseOf(ctx context.Context, id store.MerchantID, erasures []st
 	if !ok {
 		return store.NotFound("merchant")
 	}
-	people, ids, place := make([]store.Person, len(erasures)), make([]store.ErasureID, len(erasures)), map[store.ErasureID]int{}
-	var everyone store.Person
-	for i, era := range erasures {
-		people[i], ids[i], place[era.ID] = era.Person, era.ID, i
-		everyone.MUIDs = append(everyone.MUIDs, era.Person.MUIDs...)
-		everyone.Identifiers = append(everyone.Identifiers, era.Person.Identifiers...)
-	}
-	if err := r.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey { // the same request is this erasure until here
-		era.Begun = true
-		return nil
-	}); err != nil {
+	x := rules.NewErasing(erasures)
+	if err := r.UpdateErasures(ctx, x.IDs, x.Begin); err != nil { // the same request is this erasure until here
 		return err
 	}
 	var links []store.Link
 	var last int64
 	if err := e.read(ctx, func(tx pgx.Tx) error {
 		links = nil
-		if err := linksOf(ctx, tx, merchant, everyone, func(l store.Link) { links = append(links, l) }); err != nil {
+		if err := linksOf(ctx, tx, merchant, x.Everyone, func(l store.Link) { links = append(links, l) }); err != nil {
 			return err
 		}
 		return tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&last)
 	}); err != nil {
 		return err
 	}
-	who := person.New(people...)
-	numbers, suppressed := who.Links(links)
-	if err := r.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey { // before the links are removed
-		return suppressed[place[era.ID]]
-	}); err != nil {
+	x.Found(links)
+	if err := r.UpdateErasures(ctx, x.IDs, x.Begin); err != nil { // before the links are removed
 		return err
 	}
-	upTo := make([]int64, len(erasures))
-	for i, era := range erasures {
-		if upTo[i] = int64(era.UpTo); upTo[i] == 0 {
-			upTo[i] = max(last, 1)
-		}
-	}
-	counts, claimedOf := make([]int, len(erasures)), make([]int, len(erasures))
 	var events []receipt
 	var remembered [][]byte
 	var reader person.EventReader
-	if err := e.eachOf(ctx, merchant, slices.Max(upTo), who, func(p *personal, owners, claimed []int) error {
-		for _, i := range claimed {
-			if p.receipt.seq <= upTo[i] {
-				claimedOf[i]++
-			}
-		}
-		goes := false
-		for _, i := range owners {
-			if p.receipt.seq <= upTo[i] {
-				counts[i]++
-				goes = true
-			}
-		}
-		if !goes {
+	if err := e.eachOf(ctx, merchant, int64(x.Until(uint64(last))), x.Persons, func(p *personal, owners, claimed []int) error {
+		if !x.Take(uint64(p.receipt.seq), owners, claimed) {
 			return nil
 		}
 		events = append(events, p.receipt)
@@ -222,13 +183,7 @@ func (r remover) EraseOf(ctx context.Context, id store.MerchantID, erasures []st
 	}); err != nil {
 		return err
 	}
-	if err := r.UpdateErasures(ctx, ids, func(era *store.Erasure) []store.IdentityKey {
-		if i := place[era.ID]; era.UpTo == 0 {
-			era.UpTo, era.Events, era.Claimed, era.Links = uint64(upTo[i]), counts[i], claimedOf[i], numbers[i]
-		}
-		era.State = store.ErasureRemoving
-		return nil
-	}); err != nil {
+	if err := r.UpdateErasures(ctx, x.IDs, x.Remove); err != nil {
 		return err
 	}
 	// A link that has led to another muid since then is not concerned.
@@ -270,7 +225,7 @@ func (e *engine) expireOf(ctx context.Context, m uuid.UUID) (some bool, err erro
 				err := rows.Scan(&r.seq, &r.idx)
 				old = append(old, r)
 				return err
-			}, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", m, scopes[0].from-expiryDelay.Microseconds(), portion)
+			}, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", m, scopes[0].from-rules.ExpiryDelay.Microseconds(), portion)
 		}); err != nil {
 			return some, err
 		}

@@ -66,6 +66,31 @@ func TestAChangeIsInTheDirectoryOfAnotherNode(t *testing.T) {
 	})
 }
 
+// A load balancer may send a caller's next request to another node.
+func TestANodeAnswersWithWhatAnotherHasJustChanged(t *testing.T) {
+	s := newShop(t, Options{})
+	other := s.second()
+	s.record(s.visit(0, 0))
+	for range 20 {
+		m, err := s.AddMerchant(t.Context(), s.partner, store.NewMerchant{Name: "Shop"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := other.GenerateTag(t.Context(), m.ID, store.ClientSide, ""); err != nil {
+			t.Fatalf("the other node: %v", err)
+		}
+		if got, err := s.Merchant(t.Context(), m.ID); err != nil || len(got.Tags) != 1 {
+			t.Fatalf("the merchant is %+v, %v", got, err)
+		}
+	}
+	if _, err := s.DeleteMerchant(t.Context(), s.id); err != nil {
+		t.Fatal(err)
+	}
+	if page, err := other.Events(t.Context(), store.Query{Merchant: s.id, Limit: 10}); err != nil || page.Total > 0 {
+		t.Errorf("the other node lists %d events of a deleted merchant, %v", page.Total, err)
+	}
+}
+
 // Latest is the end of what a feed reads, with the merchants that the directory has. So no tag may be missing there.
 func TestTheDirectoryHasTheTagsOfAllEventsUpToLatest(t *testing.T) {
 	s := newShop(t, Options{})

@@ -219,7 +219,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
 	e.Removing = e.life.nudge
-	e.life.runner = removal.Runner{Engine: remover{e.Data, e}, Metrics: removal.NewMetrics(opt.Metrics), Delay: removalDelay}
+	e.life.runner = removal.Runner{Engine: remover{e.Data, e}, Metrics: removal.NewMetrics(opt.Metrics), Delay: removal.Delay}
 	if opt.eager {
 		e.life.runner.Delay = 0
 	}

@@ -10,6 +10,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/rules"
 )
 
 // selection is which events of a merchant a query asks for.
@@ -237,11 +238,7 @@ func (e *engine) scopes(ctx context.Context, tx pgx.Tx, merchants ...uuid.UUID) 
 	}
 	for _, m := range merchants {
 		id := store.MerchantID(m.String())
-		s := scope{from: earliest, removed: e.IsRemoved(id)}
-		if cutoff, ok := e.RetentionOf(id).Cutoff(now); ok {
-			s.from = cutoff.UnixMicro()
-		}
-		scopes = append(scopes, s)
+		scopes = append(scopes, scope{from: max(rules.RetainedFrom(e.RetentionOf(id), now), earliest), removed: e.IsRemoved(id)})
 	}
 	return scopes, now, nil
 }

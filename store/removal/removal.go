@@ -37,6 +37,10 @@ type Engine interface {
 	Reclaim(ctx context.Context) error
 }
 
+// Delay is how long after its deletion the events of a merchant are removed. By then, all requests that began before have ended, and events
+// that were on their way are refused or committed.
+const Delay = time.Minute
+
 // ErrWaits is not noted as a failure: the next call of Run tries it again.
 var ErrWaits = errors.New("the bytes of removed events must stay for now")
 
@@ -44,7 +48,7 @@ var ErrWaits = errors.New("the bytes of removed events must stay for now")
 type Runner struct {
 	Engine  Engine
 	Metrics *Metrics
-	Delay   time.Duration // after its deletion, the events of a merchant stay so long: until all requests have ended that began before
+	Delay   time.Duration // the constant, or less in tests
 }
 
 // Run attempts all erasures and deletions that are due. The erasures of a deleted merchant are done with its deletion.

@@ -177,16 +177,7 @@ func (d *Data) Refuses(m store.MerchantID, id *store.Identity, muid store.MUID) 
 	if _, removed := d.state.removals[m]; removed {
 		return store.Removed
 	}
-	of := d.state.suppressed[m]
-	if len(of) == 0 {
-		return 0
-	}
-	for _, k := range id.Keys() {
-		if _, is := of[k]; is {
-			return store.Suppressed
-		}
-	}
-	if _, is := of[store.MUIDKey(muid)]; is {
+	if IsSuppressed(d.state.suppressed[m], id, muid) {
 		return store.Suppressed
 	}
 	return 0

@@ -7,6 +7,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/rules"
 )
 
 // transaction is one record of the log: a group of marks, or a part of one.
@@ -73,13 +74,11 @@ func (t *transaction) add(m *store.Mark) error {
 		}
 		muid, byClaim = store.MUID(l.muid), l.source != store.BySecret
 	}
+	refused := store.Outcome(0)
 	if t.refuses != nil {
-		if m.Outcome = t.refuses(m.Merchant, &m.Identity, muid); m.Outcome != 0 {
-			return nil
-		}
+		refused = t.refuses(m.Merchant, &m.Identity, muid)
 	}
-	if muid == "" {
-		m.Outcome = store.Unresolved
+	if m.Outcome = rules.Outcome(refused, muid); m.Outcome != 0 {
 		return nil
 	}
 	if m.DedupeID != "" {

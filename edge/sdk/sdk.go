@@ -71,11 +71,11 @@ import (
 
 // Names that end with an underscore get short ones; the page never sees them.
 //go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --format=iife --target=es2017 --log-level=warning --outfile=loader.js
-//go:generate go tool esbuild src/extras/attribution.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/names.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --format=iife --target=es2017 --log-level=warning --outdir=extras
+//go:generate go tool esbuild src/extras/attribution.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/link.ts src/extras/names.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --format=iife --target=es2017 --log-level=warning --outdir=extras
 
 // The npm package @mtagd/tag has the same scripts as modules, which do nothing on a server.
 //go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --format=iife --target=es2017 --log-level=warning "--banner:js=const browser = typeof document != 'undefined'; if (browser) {" "--footer:js=} export const mtag = (...call) => { if (browser) window.mtrem.push(call); };" --outfile=npm/index.js
-//go:generate go tool esbuild src/extras/attribution.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/names.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --format=iife --target=es2017 --log-level=warning "--banner:js=if (typeof document != 'undefined') {" --footer:js=} --outdir=npm/parts
+//go:generate go tool esbuild src/extras/attribution.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/link.ts src/extras/names.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --format=iife --target=es2017 --log-level=warning "--banner:js=if (typeof document != 'undefined') {" --footer:js=} --outdir=npm/parts
 
 //go:embed loader.js extras/*.js
 var files embed.FS

@@ -2,10 +2,10 @@
 // runs the queued calls, and from then on each call as it is made.
 
 import { forgetVisitor, wrong, By } from './choice';
-import { abort, add, deliver, install, whenAllowed } from './delivery';
+import { abort, add, deliver, install, sender, whenAllowed } from './delivery';
 import { kit } from './kit';
 import { page, watchViews } from './page';
-import { follow } from './queue';
+import { allowed, follow } from './queue';
 import { json } from './storage';
 import { cookie, muid, root, uuid, write } from './visitor';
 import { safely, soon, tell, warn } from './warn';
@@ -108,7 +108,7 @@ const run = (call: ArrayLike<any>): unknown =>
   }, call);
 
 function start() {
-  Object.assign(kit, { abort, cookie, json, root, warn, write, wrong });
+  Object.assign(kit, { abort, cookie, json, root, visitor: () => allowed && sender(), warn, write, wrong });
   deliver();
   follow((what) => (what === 0 ? (common = {}) : run(['consent', what, By.TAB])));
   // Not an assignment, which a page with a frozen Array.prototype forbids.

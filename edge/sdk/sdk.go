@@ -6,15 +6,15 @@
 // its source in this order:
 //
 //	tag.ts          the calls of mtag()
-//	choice.ts       consent, and the page's beforeSend
-//	attribution.ts  the campaign and the click that brought the visitor, and the session
+//	choice.ts       consent: yes or no
+//	kit.ts          what parts use and replace
 //	delivery.ts     sends the events of the queue, retries, stops when consent is withdrawn
-//	lock.ts         one tab sends at a time
 //	queue.ts        the events without an answer, in memory and in localStorage
 //	page.ts         the fields of events, and page views
 //	visitor.ts      the muid and its cookie
 //	storage.ts      localStorage and JSON
 //	warn.ts         lines in the console
+//	extras          scripts for pages that ask for them: automatic events, and parts of the tag such as attribution
 //
 // # Requests
 //
@@ -22,8 +22,8 @@
 // POST /id/:tagId. Bodies are sent as text/plain, so that the browser needs no preflight. The query has
 //
 //	t=MS       the browser's clock in ms since 1970, by which the tag host corrects event_time
-//	renew=1    the tag host may set the cookie _muid again. The script asks for it once a day, and only in a request that
-//	           ends with its page: an answer must not bring back a cookie that the visitor has had deleted
+//	renew=1    the tag host may set the cookie _muid again. The script asks for it only in a request that ends with its
+//	           page: an answer must not bring back a cookie that the visitor has had deleted
 //
 // An event leaves the queue on an answer with the header Mtag and a JSON body. Without the header the answer is from
 // something in between, such as a captive portal, and the script tries again, as after 408, 421, 425, 429, 431 and 5xx.
@@ -47,11 +47,9 @@
 //	cookie _muid                   the visitor's muid, on the site's root domain, for 400 days after the last page
 //	cookie _mtag.visit             attribution and session, on the root domain, for 90 days after the last event
 //	localStorage _mtag.<tagId>.…   events that have no answer yet, made together: their JSON texts, one a line. An event
-//	                               with emails or phone numbers is alone, without them, after a space. The key ends
-//	                               with the time in ms, "mark" and a random number. The guide's element for
-//	                               pages that are left early writes such keys too, each with one event without a muid
-//	localStorage _mtag.renewed     when the script last sent renew=1, in ms
-//	localStorage _mtag.            tells other tabs that consent was withdrawn; it is removed at once
+//	                               with emails or phone numbers is there without them, after a space. The key ends
+//	                               with the time in ms, "mark" and a random text
+//	localStorage _mtag.            tells other tabs of a choice or a reset; it is removed at once
 //
 // Without consent it stores and sends nothing. The calls of identify wait in memory only.
 //

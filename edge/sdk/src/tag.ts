@@ -32,7 +32,7 @@ const commands: Record<string, (...args: any[]) => void> = {
     if (!tagId) return wrong(url);
     install(host, tagId);
     // Other options, and categories of consent, come with a part.
-    if (!kit.init && Object.keys(options).some((name) => name != 'pageviews' && (options as any)[name] + '' != '' + !!(options as any)[name])) {
+    if (!kit.init && Object.keys(options).some((name) => name != 'pageviews' && (options as any)[name] && (name != 'consent' || typeof options.consent == 'object'))) {
       return load(host, 'options', ['init', url, options]);
     }
     address = host;

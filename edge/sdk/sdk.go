@@ -22,8 +22,8 @@
 // POST /id/:tagId. Bodies are sent as text/plain, so that the browser needs no preflight. The query has
 //
 //	t=MS       the browser's clock in ms since 1970, by which the tag host corrects event_time
-//	renew=1    the tag host may set the cookie _muid again. The script asks for it only in a request that ends with its
-//	           page: an answer must not bring back a cookie that the visitor has had deleted
+//	renew=1    the tag host may set the cookie _muid again. The script asks for it once a day, and only in a request that
+//	           ends with its page: an answer must not bring back a cookie that the visitor has had deleted
 //
 // An event leaves the queue on an answer with the header Mtag and a JSON body. Without the header the answer is from
 // something in between, such as a captive portal, and the script tries again, as after 408, 421, 425, 429, 431 and 5xx.
@@ -49,6 +49,7 @@
 //	localStorage _mtag.<tagId>.…   events that have no answer yet, made together: their JSON texts, one a line. An event
 //	                               with emails or phone numbers is there without them, after a space. The key ends
 //	                               with the time in ms, "mark" and a random text
+//	localStorage _mtag.renewed     when the script last sent renew=1, in ms
 //	localStorage _mtag.            tells other tabs of a choice or a reset; it is removed at once
 //
 // Without consent it stores and sends nothing. The calls of identify wait in memory only.

@@ -103,13 +103,27 @@ func TestTheTagHostRenewsTheCookie(t *testing.T) {
 		tab.do(`document.cookie = '_muid=%s;path=/;domain=shop.localhost;max-age=600'`, before.Value)
 		return time.Until(time.Unix(int64(w.muidCookie().Expires), 0)) < time.Hour
 	})
-	tab.do(`mtag('event', 'Later')`)
-	w.want("PageView", "Later")
+	tab.do(`mtag('event', 'SameDay')`)
+	w.want("PageView", "SameDay")
 	tab.wantNothingStored()
-	w.wait("a cookie for 400 days", func() bool {
-		after := w.muidCookie()
-		return time.Until(time.Unix(int64(after.Expires), 0)) > 399*24*time.Hour && after.Value == before.Value
-	})
+	if left := time.Until(time.Unix(int64(w.muidCookie().Expires), 0)); left > time.Hour {
+		t.Errorf("the cookie expires in %v: it was renewed twice in a day", left)
+	}
+	tab.do(`localStorage.setItem('_mtag.renewed', Date.now() - 25 * 60 * 60 * 1000)`)
+	tab.goTo(w.gate.url(shopHost) + "/")
+	w.want("PageView", "SameDay", "PageView")
+	tab.wantNothingStored()
+	after := w.muidCookie()
+	if left := time.Until(time.Unix(int64(after.Expires), 0)); after.Value != before.Value || left < 399*24*time.Hour {
+		t.Errorf("the cookie expires in %v, want 400 days: %+v", left, after)
+	}
+	// After a reset the new cookie is a script's, so the tag host sets it at once.
+	requests := len(w.gate.seen())
+	tab.do(`mtag('reset'); mtag('event', 'Next')`)
+	w.want("PageView", "SameDay", "PageView", "Next")
+	if r := w.gate.seen()[requests]; !strings.Contains(r.query, "renew=1") {
+		t.Errorf("after a reset: %s", r.query)
+	}
 }
 
 // Cookies that no visitor can have are replaced. A cookie of the host alone moves to the root domain.

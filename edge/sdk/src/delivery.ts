@@ -95,6 +95,7 @@ function send() {
   const [batch, url, body] = bundle(idle());
   if (!batch[0]) return;
   let xhr: XMLHttpRequest;
+  let sent = false; // by XMLHttpRequest: a beacon has no answer, and says nothing about its events
   const stop = () => xhr.abort(); // calls answered
   const answered = () => {
     if (!batch[0]) return;
@@ -127,7 +128,7 @@ function send() {
     batchLimit *= 2;
     failures *= +!!failed;
     if (failed) {
-      batchLimit = count / 2;
+      if (sent) batchLimit = count / 2;
       notBefore = now() + delay;
       delay += Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** failures++) * (0.5 + Math.random() / 2);
       due = now() + delay;
@@ -148,6 +149,7 @@ function send() {
     xhr.withCredentials = true;
     xhr.timeout = Is.TIMEOUT;
     xhr.send(body); // as text/plain, which needs no preflight
+    sent = true;
   } catch {
     last(url, body);
     answered();

@@ -84,6 +84,10 @@ func TestAnUnloadHandler(t *testing.T) {
 		t.Errorf("neither stored nor sent; console: %q", tab.lines())
 	}
 	w.want("PageView", "Unloading")
+	seen := w.gate.seen()
+	if mode := seen[len(seen)-1].header.Get("Sec-Fetch-Mode"); mode != "no-cors" {
+		t.Errorf("the last request has the mode %s, and a beacon has not", mode)
+	}
 }
 
 // The device's clock is put right while the tag host is away. An event's age is what has elapsed.

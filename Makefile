@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build size needs test quick drills chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node
+.PHONY: run build size needs test quick drills chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node frameworks keep-script
 
 run: build
 	bin/mtagd dev
@@ -177,6 +177,18 @@ node:
 	@command -v npm >/dev/null || $(call install,nodejs npm,Node.js to test the TypeScript client and to build the console)
 	@for folder in partnerapi/client/typescript partnerapi/console/app; do ( cd $$folder && \
 		test node_modules/.package-lock.json -nt package-lock.json || npm ci --silent --no-audit --no-fund ) || $(optional); done
+
+# Builds the projects of the browser tag's guide, for the frameworks that it names, and drives them: a few minutes.
+frameworks: node chromium
+	@mkdir -p bin/frameworks && cp -r edge/sdk/npm/examples/. bin/frameworks
+	@for folder in bin/frameworks/*/; do ( cd $$folder && npm install --silent --no-audit --no-fund --no-package-lock && \
+		rm -rf node_modules/@mtagd && mkdir node_modules/@mtagd && cp -r ../../../edge/sdk/npm node_modules/@mtagd/tag ) || exit 1; done
+	$(TEST) -count=1 -run 'Frameworks' ./edge/sdk -frameworks $(CURDIR)/bin/frameworks
+
+# Keeps the present scripts of the browser tag for ever, under /script/VERSION: for a release.
+keep-script:
+	@version=$$(cat edge/sdk/loader.js edge/sdk/extras/*.js | sha256sum | cut -c 1-16) && mkdir -p edge/sdk/kept/$$version/extras && \
+		cp edge/sdk/loader.js edge/sdk/kept/$$version && cp edge/sdk/extras/*.js edge/sdk/kept/$$version/extras
 
 nginx:
 	@PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null || $(call install,nginx-light,nginx to test the guide for sites)

@@ -151,6 +151,16 @@ func TestAPartThatThePageHasNotAskedFor(t *testing.T) {
 			t.Errorf("%s: %v", e.EventName, e.RawData)
 		}
 	}
+	for i, options := range []string{`{ consentMode: true }`, `{ consent: true, debug: true }`, `{ consent: true, beforeSend(event) { event.edited = true } }`} {
+		path := fmt.Sprint("/options", i)
+		w.page(path, gtag+`<script>gtag('consent', 'default', { analytics_storage: 'granted' })</script>`+
+			strings.Replace(w.snippet(true), "{ consent: true }", options, 1))
+		tab.goTo(w.gate.url(shopHost) + path)
+		w.wait("the page view with "+options, func() bool { return len(w.at(path, true)) == 1 })
+		if raw := w.at(path, true)[0].RawData; strings.Contains(options, "beforeSend") && raw["edited"] != true {
+			t.Errorf("%s: %v", options, raw)
+		}
+	}
 }
 
 // Without ad_storage no click id is on the device or on the wire.

@@ -251,12 +251,13 @@ func TestAResetReachesAllTabs(t *testing.T) {
 	w := newWorld(t)
 	first, second := w.attributed("/?utm_source=letter&gclid=g1"), w.visit("/")
 	before := w.want("PageView", "PageView")[0].MUID
+	second.do(`mtag('set', { plan: 'gold' })`)
 	first.do(`mtag('reset')`)
 	second.do(`Date.now = ((now) => () => now() + 5000)(Date.now); mtag('event', 'Search')`)
 	second.wantNothingStored()
 	for _, e := range w.want("PageView", "PageView", "Search") {
-		if e.EventName == "Search" && (e.MUID == before || e.MUID != w.muidCookie().Value || attributed(e) != "") {
-			t.Errorf("after the reset in another tab: muid %s (before: %s), %s", e.MUID, before, attributed(e))
+		if e.EventName == "Search" && (e.MUID == before || e.MUID != w.muidCookie().Value || attributed(e) != "" || e.RawData["plan"] != nil) {
+			t.Errorf("after the reset in another tab: muid %s (before: %s), %s, plan %v", e.MUID, before, attributed(e), e.RawData["plan"])
 		}
 	}
 }

@@ -53,7 +53,7 @@ const automaticFields = "link_url link_domain link_id link_classes link_text out
 	"form_id form_name form_destination form_submit_text percent_scrolled"
 
 func TestTheSizeOfEachExtra(t *testing.T) {
-	limits := map[string]int{"attribution": 850, "downloads": 700, "forms": 700, "ga4": 1620, "names": 1080, "options": 1120, "outbound": 600, "scroll": 400}
+	limits := map[string]int{"attribution": 850, "downloads": 700, "forms": 700, "ga4": 1620, "link": 1250, "names": 1080, "options": 1120, "outbound": 600, "scroll": 400}
 	for _, extra := range sdk.Versions()[0].Extras {
 		t.Run(extra.Name, func(t *testing.T) {
 			if size := compressedSize(t, extra.Script); size > limits[extra.Name] {
@@ -174,7 +174,7 @@ func TestAnUnknownExtraIsReportedAndTheOthersWork(t *testing.T) {
 		document.querySelector('a').click();
 	`)
 	w.want("PageView", "FileDownload")
-	if !tab.warned("with= names something unknown; it takes attribution, downloads, forms, ") || !tab.warned("?with=outbond,downloads") {
+	if !tab.warned("with= names something unknown; it takes attribution, downloads, forms, ga4, link, ") || !tab.warned("?with=outbond,downloads") {
 		t.Errorf("no warning: %v", tab.lines())
 	}
 }
@@ -268,27 +268,29 @@ func TestAForm(t *testing.T) {
 }
 
 func TestFormsOfAllKinds(t *testing.T) {
-	for _, tt := range []struct{ name, body, script, want string }{
+	w := newWorld(t)
+	tab := w.tab()
+	for i, tt := range []struct{ name, body, script, want string }{
 		{"a submit button that is an input, for another address",
 			`<form action="/a"><input type="submit" value="Buy now" formaction="/b"></form>`,
 			`document.querySelector('input').click()`, `{"form_destination":"%s/b","form_submit_text":"Buy now"}`},
 		{"no address, and submitted by a script", `<form name="f"></form>`,
-			`document.querySelector('form').requestSubmit()`, `{"form_destination":"%s/","form_name":"f"}`},
+			`document.querySelector('form').requestSubmit()`, `{"form_destination":"%s/form1","form_name":"f"}`},
 		{"a page that stops the event", `<form action="/a"><button></button></form>`, `
 			document.querySelector('form').addEventListener('submit', (event) => event.stopImmediatePropagation(), true);
 			document.querySelector('button').click();`, `{"form_destination":"%s/a"}`},
 		{"an address that is not valid", `<form action="http://"><button>Go</button></form>`,
 			`document.querySelector('button').click()`, `{"form_submit_text":"Go"}`},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t)
-			tab := w.visitWith("forms", tt.body)
-			w.want("PageView")
-			tab.do("addEventListener('submit', (event) => event.preventDefault(), true); %s", tt.script)
-			if got, want := w.one("FormSubmit"), strings.ReplaceAll(tt.want, "%s", w.gate.url(shopHost)); got != want {
-				t.Errorf("got  %s\nwant %s", got, want)
-			}
-		})
+		path := fmt.Sprint("/form", i)
+		w.page(path, w.snippetWith("forms")+"</head><body>"+tt.body)
+		tab.goTo(w.gate.url(shopHost) + path)
+		w.wait("the page view", func() bool { return len(w.at(path, true)) == 1 })
+		tab.do("addEventListener('submit', (event) => event.preventDefault(), true); %s", tt.script)
+		w.wait(tt.name, func() bool { return len(w.at(path, false)) == 1 })
+		if got, want := w.at(path, false)[0].fields(automaticFields), strings.ReplaceAll(tt.want, "%s", w.gate.url(shopHost)); got != want {
+			t.Errorf("%s: got  %s\nwant %s", tt.name, got, want)
+		}
 	}
 }
 

@@ -23,7 +23,6 @@ type gate struct {
 	mu       sync.Mutex
 	requests []request
 	open     int // requests for /mark and /id without an answer yet
-	most     int // the highest value that open had
 	fault    fault
 }
 
@@ -106,7 +105,6 @@ func (g *gate) serve(out http.ResponseWriter, r *http.Request, forward http.Hand
 	fault := g.fault
 	if forEvents {
 		g.open++
-		g.most = max(g.most, g.open)
 	}
 	g.mu.Unlock()
 	recorder := &statusRecorder{ResponseWriter: out}
@@ -192,11 +190,4 @@ func (g *gate) nowOpen() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.open
-}
-
-// mostOpen returns the largest number of requests for /mark and /id that were open at the same time.
-func (g *gate) mostOpen() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.most
 }

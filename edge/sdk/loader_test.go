@@ -12,8 +12,8 @@ import (
 
 // The limit is today's size. The goal is 3,300 bytes.
 func TestTheLoaderIsSmall(t *testing.T) {
-	if size := compressedSize(t, sdk.Versions()[0].Loader); size > 4420 {
-		t.Errorf("%d bytes compressed, more than 4420", size)
+	if size := compressedSize(t, sdk.Versions()[0].Loader); size > 4540 {
+		t.Errorf("%d bytes compressed, more than 4540", size)
 	}
 }
 

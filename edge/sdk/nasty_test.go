@@ -84,6 +84,10 @@ func TestAnUnloadHandler(t *testing.T) {
 		t.Errorf("neither stored nor sent; console: %q", tab.lines())
 	}
 	w.want("PageView", "Unloading")
+	seen := w.gate.seen()
+	if mode := seen[len(seen)-1].header.Get("Sec-Fetch-Mode"); mode != "no-cors" {
+		t.Errorf("the last request has the mode %s, and a beacon has not", mode)
+	}
 }
 
 // The device's clock is put right while the tag host is away. An event's age is what has elapsed.
@@ -113,23 +117,23 @@ func TestEmailsUnderOtherNamesAreNotStored(t *testing.T) {
 		`{ user_email: 'ann@example.com' }`, `{ Email: 'ann@example.com' }`, `{ eMail: 'ann@example.com' }`, `{ mailAddress: 'ann' }`,
 		`{ note: 'write to\nann@example.com please' }`, `{ note: '"ann@example.com"' }`, `{ list: ['x', 'ann.b+c@mail.example.com'] }`,
 		`{ link: '/thanks?to=ann%40example.com&x=1' }`, `{ customer: { contact: { phone_number: '+4312345' } } }`, `{ Telephone: 4312345 }`,
-		`{ mobile: '4312345' }`, `{ traits: 'mailto:ann@example.com' }`,
+		`{ mobile: '4312345' }`, `{ phones: ['4312345'], long: 'x'.repeat(60000) }`, `{ traits: 'mailto:ann@example.com' }`,
 	} {
 		tab.do(`mtag('event', 'Personal', Object.assign(%s, { value: 89 }))`, fields)
 	}
 	tab.do(`history.pushState({}, '', '/account?email=ann@example.com&tab=2'); mtag('event', 'Last', { value: 89 })`)
 	kept := tab.get(`JSON.stringify(localStorage)`)
-	if strings.Contains(kept, "ann") || strings.Contains(kept, "12345") || strings.Count(kept, "89") < 13 || !strings.Contains(kept, "please") {
+	if strings.Contains(kept, "ann") || strings.Contains(kept, "12345") || strings.Count(kept, "89") < 14 || !strings.Contains(kept, "please") {
 		t.Errorf("stored: %s", kept)
 	}
 	w.gate.setFault(nil)
 	tab.do(`dispatchEvent(new Event('online'))`)
 	tab.wantNothingStored()
 	all := ""
-	for _, e := range w.want(append(repeat(12, "Personal"), "PageView", "PageView", "Last")...) {
+	for _, e := range w.want(append(repeat(13, "Personal"), "PageView", "PageView", "Last")...) {
 		all += fmt.Sprint(e.RawData)
 	}
-	if strings.Count(all, "ann") < 10 || strings.Count(all, "12345") != 3 {
+	if strings.Count(all, "ann") < 10 || strings.Count(all, "12345") != 4 {
 		t.Errorf("recorded: %s", all)
 	}
 }

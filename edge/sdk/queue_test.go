@@ -111,7 +111,7 @@ func TestAnEventThatIsTooOldIsNotSent(t *testing.T) {
 	</script>`+w.snippet(true))
 	tab := w.visit("/")
 	w.want("PageView", "OldEnough")
-	w.wait("the removal of the others", func() bool { return tab.get(`Object.keys(localStorage).length`) == "2" })
+	w.wait("the removal of the others", func() bool { return tab.get(`Object.keys(localStorage).length`) == "3" })
 	w.wait("a line for each", func() bool { return strings.Count(fmt.Sprint(tab.lines()), "not sent, broken or too old") == 3 })
 }
 

@@ -6,15 +6,15 @@
 // its source in this order:
 //
 //	tag.ts          the calls of mtag()
-//	choice.ts       consent, and the page's beforeSend
-//	attribution.ts  the campaign and the click that brought the visitor, and the session
+//	choice.ts       consent: yes or no
+//	kit.ts          what parts use and replace
 //	delivery.ts     sends the events of the queue, retries, stops when consent is withdrawn
-//	lock.ts         one tab sends at a time
 //	queue.ts        the events without an answer, in memory and in localStorage
 //	page.ts         the fields of events, and page views
 //	visitor.ts      the muid and its cookie
 //	storage.ts      localStorage and JSON
 //	warn.ts         lines in the console
+//	extras          scripts for pages that ask for them: automatic events, and parts of the tag such as attribution
 //
 // # Requests
 //
@@ -47,11 +47,10 @@
 //	cookie _muid                   the visitor's muid, on the site's root domain, for 400 days after the last page
 //	cookie _mtag.visit             attribution and session, on the root domain, for 90 days after the last event
 //	localStorage _mtag.<tagId>.…   events that have no answer yet, made together: their JSON texts, one a line. An event
-//	                               with emails or phone numbers is alone, without them, after a space. The key ends
-//	                               with the time in ms, "mark" and a random number. The guide's element for
-//	                               pages that are left early writes such keys too, each with one event without a muid
+//	                               with emails or phone numbers is there without them, after a space. The key ends
+//	                               with the time in ms, "mark" and a random text
 //	localStorage _mtag.renewed     when the script last sent renew=1, in ms
-//	localStorage _mtag.            tells other tabs that consent was withdrawn; it is removed at once
+//	localStorage _mtag.            tells other tabs of a choice or a reset; it is removed at once
 //
 // Without consent it stores and sends nothing. The calls of identify wait in memory only.
 //
@@ -71,11 +70,11 @@ import (
 
 // Names that end with an underscore get short ones; the page never sees them.
 //go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --format=iife --target=es2017 --log-level=warning --outfile=loader.js
-//go:generate go tool esbuild src/extras/attribution.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/names.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --format=iife --target=es2017 --log-level=warning --outdir=extras
+//go:generate go tool esbuild src/extras/attribution.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/link.ts src/extras/names.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --format=iife --target=es2017 --log-level=warning --outdir=extras
 
 // The npm package @mtagd/tag has the same scripts as modules, which do nothing on a server.
 //go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --format=iife --target=es2017 --log-level=warning "--banner:js=const browser = typeof document != 'undefined'; if (browser) {" "--footer:js=} export const mtag = (...call) => { if (browser) window.mtrem.push(call); };" --outfile=npm/index.js
-//go:generate go tool esbuild src/extras/attribution.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/names.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --format=iife --target=es2017 --log-level=warning "--banner:js=if (typeof document != 'undefined') {" --footer:js=} --outdir=npm/parts
+//go:generate go tool esbuild src/extras/attribution.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/link.ts src/extras/names.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --format=iife --target=es2017 --log-level=warning "--banner:js=if (typeof document != 'undefined') {" --footer:js=} --outdir=npm/parts
 
 //go:embed loader.js extras/*.js
 var files embed.FS

@@ -103,19 +103,35 @@ func TestTheTagHostRenewsTheCookie(t *testing.T) {
 		tab.do(`document.cookie = '_muid=%s;path=/;domain=shop.localhost;max-age=600'`, before.Value)
 		return time.Until(time.Unix(int64(w.muidCookie().Expires), 0)) < time.Hour
 	})
-	tab.do(`mtag('event', 'Later')`)
-	w.want("PageView", "Later")
+	tab.do(`mtag('event', 'SameDay')`)
+	w.want("PageView", "SameDay")
 	tab.wantNothingStored()
-	w.wait("a cookie for 400 days", func() bool {
-		after := w.muidCookie()
-		return time.Until(time.Unix(int64(after.Expires), 0)) > 399*24*time.Hour && after.Value == before.Value
-	})
+	if left := time.Until(time.Unix(int64(w.muidCookie().Expires), 0)); left > time.Hour {
+		t.Errorf("the cookie expires in %v: it was renewed twice in a day", left)
+	}
+	tab.do(`localStorage.setItem('_mtag.renewed', Date.now() - 25 * 60 * 60 * 1000)`)
+	tab.goTo(w.gate.url(shopHost) + "/")
+	w.want("PageView", "SameDay", "PageView")
+	tab.wantNothingStored()
+	after := w.muidCookie()
+	if left := time.Until(time.Unix(int64(after.Expires), 0)); after.Value != before.Value || left < 399*24*time.Hour {
+		t.Errorf("the cookie expires in %v, want 400 days: %+v", left, after)
+	}
+	// After a reset the new cookie is a script's, so the tag host sets it at once.
+	requests := len(w.gate.seen())
+	tab.do(`mtag('reset'); mtag('event', 'Next')`)
+	w.want("PageView", "SameDay", "PageView", "Next")
+	if r := w.gate.seen()[requests]; !strings.Contains(r.query, "renew=1") {
+		t.Errorf("after a reset: %s", r.query)
+	}
 }
 
 // Cookies that no visitor can have are replaced. A cookie of the host alone moves to the root domain.
 func TestCookiesThatThePageHasAlready(t *testing.T) {
 	const domain = ";domain=shop.localhost"
-	for _, tt := range []struct{ name, script, want string }{
+	w := newWorld(t)
+	tab := w.tab()
+	for i, tt := range []struct{ name, script, want string }{
 		{"undefined", `set('undefined', '` + domain + `')`, ""},
 		{"too long", `set('x'.repeat(257), '` + domain + `')`, ""},
 		{"with quotes", `set('"ann"', '` + domain + `')`, ""},
@@ -125,20 +141,19 @@ func TestCookiesThatThePageHasAlready(t *testing.T) {
 		{"of the host alone", `set('ann-smith', '')`, "ann-smith"},
 		{"both", `set('of-the-host', ''); set('of-the-site', '` + domain + `')`, "of-the-site"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t)
-			w.page("/", `<script>const set = (value, more) => (document.cookie = '_muid=' + value + ';path=/' + more); `+
-				tt.script+`</script>`+w.snippet(true))
-			tab := w.visit("/")
-			muid := w.want("PageView")[0].MUID
-			tab.wantNothingStored()
-			c := w.muidCookie()
-			if c.Domain != ".shop.localhost" || c.Value != muid || muid != tt.want && !(tt.want == "" && uuidV4.MatchString(muid)) {
-				t.Errorf("the visitor is %q, cookie %+v; want %q, or a UUID when that is empty", muid, c, tt.want)
-			}
-			tab.do(`mtag('consent', false)`)
-			tab.wantNoTrace()
-		})
+		path := fmt.Sprint("/cookie", i)
+		w.page(path, `<script>const set = (value, more) => (document.cookie = '_muid=' + value + ';path=/' + more); `+
+			tt.script+`</script>`+w.snippet(true))
+		tab.goTo(w.gate.url(shopHost) + path)
+		w.wait(tt.name, func() bool { return len(w.at(path, true)) == 1 })
+		muid := w.at(path, true)[0].MUID
+		tab.wantNothingStored()
+		c := w.muidCookie()
+		if c.Domain != ".shop.localhost" || c.Value != muid || muid != tt.want && !(tt.want == "" && uuidV4.MatchString(muid)) {
+			t.Errorf("%s: the visitor is %q, cookie %+v; want %q, or a UUID when that is empty", tt.name, muid, c, tt.want)
+		}
+		tab.do(`mtag('consent', false)`)
+		tab.wantNoTrace()
 	}
 }
 
@@ -231,30 +246,29 @@ func (t *tab) wantNoTrace() {
 }
 
 func TestWithoutConsentThereIsNoTrace(t *testing.T) {
-	for _, options := range []string{"{ consent: false }", "{}", "undefined", "{ consent: 'false' }"} {
-		t.Run(options, func(t *testing.T) {
-			w := newWorld(t)
-			w.page("/", noteStorage+strings.ReplaceAll(w.snippet(false), "{ consent: false }", options))
-			tab := w.visit("/")
-			tab.do(`
-				mtag('event', 'Purchase', { email: 'ann@example.com' });
-				mtag('identify', { email: 'ann@example.com' });
-				history.pushState({}, '', '/next');
-				for (let i = 0; i < 50; i++) mtag('event', 'Big', { text: 'x'.repeat(60000) });
-			`)
-			tab.wantNoTrace()
-			if kept := tab.get(`kept`); kept != "" {
-				t.Errorf("the page has tried to store %s", kept)
-			}
-			w.wait("a warning about the full queue", func() bool { return tab.warned("too many wait") })
-			tab.goTo("about:blank")
-			tab.goTo(w.gate.url(shopHost) + "/")
-			tab.wantNoTrace()
-			tab.close()
-			if seen := w.gate.seen(); len(seen) > 0 {
-				t.Errorf("requests: %v", seen)
-			}
-		})
+	w := newWorld(t)
+	for i, options := range []string{"{ consent: false }", "{}", "undefined", "{ consent: 'false' }"} {
+		path := fmt.Sprint("/options", i)
+		w.page(path, noteStorage+strings.ReplaceAll(w.snippet(false), "{ consent: false }", options))
+		tab := w.visit(path)
+		tab.do(`
+			mtag('event', 'Purchase', { email: 'ann@example.com' });
+			mtag('identify', { email: 'ann@example.com' });
+			history.pushState({}, '', '/next');
+			for (let i = 0; i < 50; i++) mtag('event', 'Big', { text: 'x'.repeat(60000) });
+		`)
+		tab.wantNoTrace()
+		if kept := tab.get(`kept`); kept != "" {
+			t.Errorf("%s: the page has tried to store %s", options, kept)
+		}
+		w.wait("a warning about the full queue", func() bool { return tab.warned("too many wait") })
+		tab.goTo("about:blank")
+		tab.goTo(w.gate.url(shopHost) + path)
+		tab.wantNoTrace()
+		tab.close()
+	}
+	if seen := w.gate.seen(); len(seen) > 0 {
+		t.Errorf("requests: %v", seen)
 	}
 }
 

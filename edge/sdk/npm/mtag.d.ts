@@ -170,6 +170,8 @@ export interface Commands {
   set: [fields: object];
   /** Makes the next user of the browser another visitor: call it at logout. */
   reset: [];
+  /** Carries the visitor to these root domains of the same merchant. It comes with the part link. */
+  link: [domains: string[]];
   /** Calls back with the visitor's muid, once there is consent. */
   muid: [callback: (muid: string) => void];
 }

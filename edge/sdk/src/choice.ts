@@ -4,7 +4,7 @@
 import { abort, consented, sender, withdraw } from './delivery';
 import { kit } from './kit';
 import { allowed, unhold, waiting } from './queue';
-import { announce } from './storage';
+import { announce, Key, storage } from './storage';
 import { cookie, Cookie, erase, setVisitor } from './visitor';
 import { warn } from './warn';
 
@@ -49,6 +49,7 @@ export function forgetVisitor() {
   abort();
   if (allowed && sender()) {
     setVisitor();
+    delete storage[Key.RENEWED]; // the next request has the new cookie renewed
     announce(0);
     return kit.visit(Visit.RESET);
   }

@@ -4,7 +4,7 @@ import { Visit } from './choice';
 import { kit } from './kit';
 import { device } from './page';
 import { allowed, bytes, drop, forget, isID, isStripped, keep, put, recorded, save, take, waiting, type Entry, type Path } from './queue';
-import { json } from './storage';
+import { json, Key, storage, store } from './storage';
 import { erase, muid, renewable, visitor } from './visitor';
 import { soon, warn } from './warn';
 
@@ -17,6 +17,7 @@ const enum Is {
   FIRST_DELAY = 500, // ms before the first retry; each failure doubles it
   MAX_DELAY = 3e4, // ms
   MAX_RETRY_AFTER = 3e5, // ms, 5 minutes
+  RENEW_AFTER = 864e5, // ms, a day
   MAX_LAST = 4, // requests that a closing page makes; the browser refuses more than 64 KiB in all
   LATE = 99, // ms that a timer comes later than the time for which it is set, because clocks are rounded
 }
@@ -94,6 +95,7 @@ function send() {
   const [batch, url, body] = bundle(idle());
   if (!batch[0]) return;
   let xhr: XMLHttpRequest;
+  let sent = false; // by XMLHttpRequest: a beacon has no answer, and says nothing about its events
   const stop = () => xhr.abort(); // calls answered
   const answered = () => {
     if (!batch[0]) return;
@@ -114,6 +116,7 @@ function send() {
       }
     } catch {}
     drop(done);
+    const count = batch.length;
     const failed = batch[done.length];
     batch.splice(0).forEach((entry) => {
       entry.stop_ = undefined;
@@ -125,7 +128,7 @@ function send() {
     batchLimit *= 2;
     failures *= +!!failed;
     if (failed) {
-      batchLimit /= 4;
+      if (sent) batchLimit = count / 2;
       notBefore = now() + delay;
       delay += Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** failures++) * (0.5 + Math.random() / 2);
       due = now() + delay;
@@ -139,11 +142,14 @@ function send() {
   try {
     xhr = new XMLHttpRequest();
     xhr.onloadend = answered;
-    // The answer may renew the cookie: the request ends with the page, so it comes before consent can be withdrawn.
-    xhr.open('POST', url + (renewable(base) ? '&renew=1' : ''));
+    // The answer may renew the cookie: the request ends with the page, and when consent is withdrawn.
+    const renew = renewable(base) && !(Date.now() - +storage[Key.RENEWED] < Is.RENEW_AFTER);
+    if (renew) store(Key.RENEWED, Date.now() + '');
+    xhr.open('POST', url + (renew ? '&renew=1' : ''));
     xhr.withCredentials = true;
     xhr.timeout = Is.TIMEOUT;
     xhr.send(body); // as text/plain, which needs no preflight
+    sent = true;
   } catch {
     last(url, body);
     answered();

@@ -48,7 +48,7 @@ export const isID = ({ key_ }: Entry) => key_.includes('id-');
 export const isStripped = (text: string) => text[0] == Is.STRIPPED;
 
 // PERSONAL is what is not stored: fields that are named as such, and whatever looks like an address.
-const PERSONAL: Hidden = [/mail|phone|mobile|^tel/i, /[^\s"'<>(),:;=?&/#]+(@|%40)[\w-]+(\.[\w-]+)+/g];
+const PERSONAL: Hidden = [/mail|phone|mobile|^tel/i, /[^\s"'<>(),:;=?&/#]{1,64}(@|%40)[\w-]+(\.[\w-]+)+/g];
 
 // strip returns what is stored of an event. The look at its words is quick: most events have nothing personal.
 function strip(text: string) {

@@ -1,6 +1,7 @@
 // Every key of the tag in localStorage begins with PREFIX.
 export const enum Key {
   PREFIX = '_mtag.',
+  RENEWED = '_mtag.renewed', // when a request last asked the tag host to renew the cookie, in ms
 }
 
 // storage is localStorage, or an object of this page alone where localStorage is denied.
@@ -30,9 +31,9 @@ export type Hidden = [names: RegExp, texts: RegExp];
 // throws what JSON.stringify throws. In a URL, what is left of the query begins with a question mark again.
 export const json = (value: unknown, hidden?: Hidden) =>
   JSON.stringify(value, hidden || ([] as any).toJSON ? function (this: any, name, text) {
+    if (hidden && hidden[0].test(name)) return;
     if (Array.isArray(this[name])) return this[name];
     if (!hidden || name == 'event_id') return text;
-    if (hidden[0].test(name)) return;
     const rest = typeof text == 'string' ? text.replace(hidden[1], '') : text;
     return rest == text ? text : rest.replace(/^(\w+:[^?#&]*)&/, '$1?');
   } : undefined);

@@ -2,10 +2,10 @@
 // runs the queued calls, and from then on each call as it is made.
 
 import { forgetVisitor, wrong, By } from './choice';
-import { abort, add, deliver, install, whenAllowed } from './delivery';
+import { abort, add, deliver, install, sender, whenAllowed } from './delivery';
 import { kit } from './kit';
 import { page, watchViews } from './page';
-import { follow } from './queue';
+import { allowed, follow } from './queue';
 import { json } from './storage';
 import { cookie, muid, root, uuid, write } from './visitor';
 import { safely, soon, tell, warn } from './warn';
@@ -32,7 +32,7 @@ const commands: Record<string, (...args: any[]) => void> = {
     if (!tagId) return wrong(url);
     install(host, tagId);
     // Other options, and categories of consent, come with a part.
-    if (!kit.init && Object.keys(options).some((name) => name != 'pageviews' && (options as any)[name] + '' != '' + !!(options as any)[name])) {
+    if (!kit.init && Object.keys(options).some((name) => name != 'pageviews' && (options as any)[name] && (name != 'consent' || typeof options.consent == 'object'))) {
       return load(host, 'options', ['init', url, options]);
     }
     address = host;
@@ -96,7 +96,7 @@ function load(host: string, part: string, call: ArrayLike<unknown>) {
   held = [call];
   const script = document.createElement('script');
   script.src = host + '/script?with=' + part;
-  script.onerror = wrong as any;
+  script.onerror = () => warn('not loaded:', script.src);
   document.head.append(script);
 }
 
@@ -108,7 +108,7 @@ const run = (call: ArrayLike<any>): unknown =>
   }, call);
 
 function start() {
-  Object.assign(kit, { abort, cookie, json, root, warn, write, wrong });
+  Object.assign(kit, { abort, cookie, json, root, visitor: () => allowed && sender(), warn, write, wrong });
   deliver();
   follow((what) => (what === 0 ? (common = {}) : run(['consent', what, By.TAB])));
   // Not an assignment, which a page with a frozen Array.prototype forbids.

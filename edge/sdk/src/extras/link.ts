@@ -1,24 +1,89 @@
-import { absolute, attribute, capture } from './extra';
+// link carries the visitor to other sites of the same merchant, over clicks and forms, with consent on both sides. The
+// parameter _mtag has the muid, the time, and a checksum of both and of the browser: a link that is passed on to
+// somebody else, or used later, carries nobody.
 
-// watchLinks calls clicked for each click on a link to a web address, with the mouse, its middle button or the keyboard.
-// It does so too when the page prevents the navigation: many pages then open the address themselves.
-export function watchLinks(clicked: (to: URL, link: Element) => void) {
-  const listener = (event: MouseEvent) => {
-    if (event.button > 1) return; // 2 opens the context menu
-    // The path also has the links inside open shadow roots.
-    const link = (event.composedPath() as any[]).find((node) => /^(a|area)$/.test(node.localName) && node.href);
-    // The href of an SVG link is an object.
-    const to = link && absolute(link.href.baseVal || link.href);
-    if (to && /^http/.test(to.protocol)) clicked(to, link);
-  };
-  capture(document, 'click', listener);
-  capture(document, 'auxclick', listener);
+import { absolute, capture, part } from './extra';
+import { watchLinks } from './links';
+
+const enum Max {
+  AGE = 12e4, // ms, two minutes
+  SECONDS = 400 * 24 * 60 * 60, // of the cookie
 }
 
-// linkFields are GA4's fields of a link.
-export const linkFields = (to: URL, link: Element) => ({
-  link_url: to.href,
-  link_domain: to.hostname,
-  link_id: attribute(link, 'id'),
-  link_classes: attribute(link, 'class'),
+const NAME = '_mtag';
+
+// checksum returns 64 bits of a text and of what two sites see of a browser. It is FNV-1a, forwards and backwards.
+function checksum(text: string) {
+  const all = [text, navigator.userAgent, navigator.language, screen.width, screen.height].join();
+  const hash = (codes: string) => {
+    let h = 0x811c9dc5;
+    for (let i = 0; i < codes.length; i++) h = Math.imul(h ^ codes.charCodeAt(i), 0x1000193);
+    return (h >>> 0).toString(36);
+  };
+  return hash(all) + '-' + hash(all.split('').reverse().join(''));
+}
+
+const sign = (muid: string) => {
+  const text = encodeURIComponent(muid) + '~' + Date.now().toString(36);
+  return text + '~' + checksum(text);
+};
+
+// verify returns the muid of a token; '' when it is not valid any more.
+function verify(token: string) {
+  const [muid, time, sum] = token.split('~');
+  const age = Date.now() - parseInt(time, 36);
+  return sum == checksum(muid + '~' + time) && age < Max.AGE && age > -Max.AGE ? decodeURIComponent(muid) : '';
+}
+
+part('link', (commands, kit) => {
+  let domains: string[] = [];
+
+  // Whoever arrives is the visitor of the other site, once there is consent. The parameter leaves the address at once.
+  let arrived = '';
+  const here = new URL(location.href);
+  const token = here.searchParams.get(NAME);
+  if (token) {
+    arrived = verify(token);
+    here.searchParams.delete(NAME);
+    history.replaceState(history.state, '', here.href);
+  }
+  const { decided } = kit;
+  kit.decided = (granted: boolean, ...rest: unknown[]) => {
+    if (granted && arrived) kit.write('_muid', arrived, Max.SECONDS);
+    if (granted) arrived = '';
+    decided(granted, ...rest);
+  };
+
+  // carried returns the address with the visitor, or undefined when it is none of the domains or there is no consent.
+  const carried = (to: URL) => {
+    const within = (host: string) => domains.some((domain) => ('.' + host).endsWith('.' + domain));
+    const muid = within(to.hostname) && !('.' + to.hostname).endsWith('.' + kit.root()) && kit.visitor();
+    if (!muid) return;
+    to.searchParams.set(NAME, sign(muid));
+    return to.href;
+  };
+
+  commands.link = (list: string[]) => {
+    if (!domains[0]) {
+      watchLinks((to, link: any) => {
+        const href = carried(to);
+        if (href) link.setAttribute('href', href);
+      });
+      capture(document, 'submit', (event) => {
+        const form = event.target as HTMLFormElement;
+        const button = (event as any).submitter as Element | null;
+        const from = button && button.hasAttribute('formaction') ? button : form;
+        const name = from == form ? 'action' : 'formaction';
+        const to = absolute(from.getAttribute(name) || location.href);
+        const href = to && carried(to);
+        if (!href) return;
+        if (form.method != 'get') return from.setAttribute(name, href);
+        // The fields of a form replace the query of its address.
+        const old = form.querySelector(`input[name=${NAME}]`);
+        if (old) old.remove();
+        form.append(Object.assign(document.createElement('input'), { type: 'hidden', name: NAME, value: new URL(href).searchParams.get(NAME)! }));
+      });
+    }
+    domains = list;
+  };
 });

@@ -1,7 +1,7 @@
 // outbound sends Click for each click on a link to another site.
 
 import { send, start } from './extra';
-import { linkFields, watchLinks } from './link';
+import { linkFields, watchLinks } from './links';
 
 start('outbound', () => watchLinks((to, link) => {
   const here = site(location.hostname);

@@ -1,0 +1,112 @@
+package sdk_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// The visitor of a shop follows links and sends forms to another site of the merchant, and to others.
+func TestTheVisitorIsCarriedToAnotherSite(t *testing.T) {
+	w := newWorld(t)
+	other := w.gate.url(otherHost)
+	head := w.snippetWith("link") + `<script>mtag('link', ['other.test', 'shop.localhost'])</script>`
+	w.page("/", head)
+	w.page("/later", `<script>Date.now = ((now) => () => now() + 121e3)(Date.now)</script>`+head)
+	w.page("/denied", w.deny(head))
+	w.page("/elsewhere", `<script>Object.defineProperty(Navigator.prototype, 'language', { value: 'tlh' })</script>`+head)
+	tab := w.visit("/")
+	shop := w.want("PageView")[0].MUID
+	tab.wantNothingStored()
+	views := 1
+	last := func() event {
+		views++
+		return w.last(views)
+	}
+	leave := func(html, act string) (e event, at string) {
+		tab.do(`document.body.innerHTML = %q; document.querySelector('%s').click()`, html, act)
+		e = last()
+		tab.waitFor("/")
+		return e, tab.get(`location.href`)
+	}
+
+	e, at := leave(`<a href="`+other+`/?x=1#y">x</a>`, "a")
+	if at != other+"/?x=1#y" {
+		t.Errorf("the other site is at %s", at)
+	}
+	if e.MUID != shop || e.RawData["pageUrl"] != other+"/?x=1#y" || strings.Contains(e.RawData["referrer"].(string), "_mtag") {
+		t.Errorf("a link: %s (%s), %v", e.MUID, shop, e.RawData)
+	}
+	tab.goTo(other + "/")
+	if e := last(); e.MUID != shop {
+		t.Errorf("the next page: %s, want %s", e.MUID, shop)
+	}
+	for _, method := range []string{"get", "post"} {
+		tab.do(`mtag('consent', false)`) // the other site forgets
+		tab.goTo(w.gate.url(shopHost) + "/")
+		if e := last(); e.MUID != shop {
+			t.Fatalf("the shop has another visitor")
+		}
+		e, at := leave(`<form method="`+method+`" action="`+other+`/"><input name="q" value="1"><button>x</button></form>`, "button")
+		if e.MUID != shop || strings.Contains(at, "_mtag") || method == "get" && at != other+"/?q=1" {
+			t.Errorf("a form with %s: %s, want %s; %s", method, e.MUID, shop, at)
+		}
+	}
+
+	// What carries nobody.
+	tab.goTo(w.gate.url(shopHost) + "/")
+	last()
+	tab.do(`
+		addEventListener('click', (event) => event.preventDefault());
+		window.click = (href) => {
+			document.body.innerHTML = '<a>x</a>';
+			document.querySelector('a').href = href;
+			document.querySelector('a').click();
+			return document.querySelector('a').href;
+		};
+	`)
+	token := func(href string) string {
+		address, err := url.Parse(tab.get(`click('` + href + `')`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return address.Query().Get("_mtag")
+	}
+	for _, foreign := range []string{"https://www.stranger.example/", "https://notother.test/", w.gate.url("blog.shop.localhost") + "/"} {
+		if got := token(foreign); got != "" {
+			t.Errorf("%s gets the visitor", foreign)
+		}
+	}
+	good := token(other + "/")
+	if !strings.HasPrefix(good, shop+"~") {
+		t.Fatalf("the token is %q", good)
+	}
+	for path, sent := range map[string]string{
+		"/later":     good,
+		"/elsewhere": good,
+		"/":          strings.Replace(good, shop[:4], "0000", 1),
+	} {
+		tab.goTo(other + "/")
+		last()
+		tab.do(`mtag('consent', false)`)
+		tab.goTo(other + path + "?_mtag=" + url.QueryEscape(sent))
+		if e := last(); e.MUID == shop || strings.HasPrefix(e.MUID, "0000") || strings.Contains(e.RawData["pageUrl"].(string), "_mtag") {
+			t.Errorf("%s: %s, %v", path, e.MUID, e.RawData["pageUrl"])
+		}
+	}
+	tab.do(`mtag('consent', false)`)
+	tab.goTo(other + "/denied?_mtag=" + url.QueryEscape(good))
+	tab.do(`mtag('event', 'Waits')`)
+	if got := tab.get(`document.cookie + location.search`); got != "" {
+		t.Errorf("without consent: %s", got)
+	}
+	tab.goTo(w.gate.url(shopHost) + "/denied")
+	tab.do(`
+		addEventListener('click', (event) => event.preventDefault());
+		document.body.innerHTML = '<a href="%s/">x</a>';
+		document.querySelector('a').click();
+	`, other)
+	if got := tab.get(`document.querySelector('a').search`); got != "" {
+		t.Errorf("without consent the shop sends %s", got)
+	}
+}

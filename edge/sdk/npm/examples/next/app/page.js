@@ -1,0 +1,5 @@
+import { Buy } from './buy.js';
+
+export default function Page() {
+  return <Buy />;
+}

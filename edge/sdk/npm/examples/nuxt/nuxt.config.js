@@ -1,0 +1,1 @@
+export default { telemetry: false, compatibilityDate: '2025-01-01' };

@@ -5,7 +5,9 @@ FUZZTIME ?= 20s
 
 .PHONY: run build release size needs test quick drills chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool shells bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node
 
-run: build
+# A first run does not need the profile, with which the compiler works longer.
+run:
+	CGO_ENABLED=0 $(GO) build -pgo=off -trimpath -ldflags "-s -w" -o bin/mtagd ./cmd/mtagd
 	bin/mtagd dev
 
 # Without the symbol table and the data of debuggers. Traces and pprof do not need them.
@@ -77,6 +79,7 @@ format:
 vet:
 	$(GO) vet -pgo=off ./...
 	$(GO) vet -C partnerapi/client/go ./...
+	$(GO) vet -C tools ./...
 
 staticcheck:
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
@@ -88,6 +91,7 @@ size: build
 
 tidy:
 	$(GO) mod tidy -diff
+	cd partnerapi/client/go && $(GO) mod tidy -diff
 	cd tools && $(GO) mod tidy -diff
 
 GENERATED = $(sort edge/sdk/loader.js $(wildcard edge/sdk/extras/*.js)) partnerapi/client/go/client.gen.go partnerapi/console/dist/index.html

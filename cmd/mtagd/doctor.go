@@ -300,6 +300,9 @@ func (e *examination) checkNames() {
 		slices.Sort(addresses)
 		switch {
 		case err != nil:
+			if failed, ok := errors.AsType[*net.DNSError](err); ok {
+				err = errors.New(failed.Err) // the rest names another resolver than the one that was asked
+			}
 			e.add(page, "%s %s has no address: %v", "add an A record (and AAAA) that leads to this machine; new records may take an hour", h[0], h[1], err)
 		case first == nil:
 			first = addresses

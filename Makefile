@@ -3,20 +3,29 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build size needs test quick drills chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node frameworks keep-script
+.PHONY: run build size needs test quick drills chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node frameworks keep-script release shells
 
-run: build
+# A first run does not need the profile, with which the compiler works longer.
+run:
+	CGO_ENABLED=0 $(GO) build -pgo=off -trimpath -ldflags "-s -w" -o bin/mtagd ./cmd/mtagd
 	bin/mtagd dev
 
 # Without the symbol table and the data of debuggers. Traces and pprof do not need them.
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/mtagd ./cmd/mtagd
 
+# Everything that is published, in bin/release: static binaries, deb and rpm packages and a container image for two architectures, the
+# TypeScript client, a list of modules, and checksums. It needs no Docker, and beyond modules and npm packages no network.
+release: node
+	$(GO) run -C tools ./release
+	cd partnerapi/client/typescript && npm pack --silent --pack-destination $(CURDIR)/bin/release
+	cd bin/release && sha256sum mtagd-client-*.tgz >>SHA256SUMS
+
 # Each of these programs is needed by some tests: browsers for the browser tag and the console, nginx, BIND, PostgreSQL and PgBouncer,
-# promtool for the alert rules, Node.js for the TypeScript client and the console, a C compiler for the race detector. As root on
+# promtool for the alert rules, Node.js for the TypeScript client and the console, shells for completion, a C compiler for the race detector. As root on
 # Debian, needs installs them. Elsewhere make test skips the tests, and names at its end what was missing. With CI=true, which make check
 # sets, nothing may be missing.
-needs: cc chromium firefox bind nginx postgres pgbouncer promtool node
+needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells
 
 # Tests often wait for browsers or servers, so three packages run at a time on a machine with two cores. FIRST has the packages that
 # take longest: if they began last, a core would idle at the end. ALONE has the machine for itself: it kills servers, and checks
@@ -70,6 +79,7 @@ format:
 vet:
 	$(GO) vet -pgo=off ./...
 	$(GO) vet -C partnerapi/client/go ./...
+	$(GO) vet -C tools ./...
 
 staticcheck:
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
@@ -81,6 +91,7 @@ size: build
 
 tidy:
 	$(GO) mod tidy -diff
+	cd partnerapi/client/go && $(GO) mod tidy -diff
 	cd tools && $(GO) mod tidy -diff
 
 GENERATED = $(sort edge/sdk/loader.js $(wildcard edge/sdk/extras/*.js)) partnerapi/client/go/client.gen.go partnerapi/console/dist/index.html
@@ -192,6 +203,9 @@ keep-script:
 
 nginx:
 	@PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null || $(call install,nginx-light,nginx to test the guide for sites)
+
+shells:
+	@command -v zsh >/dev/null && command -v fish >/dev/null && command -v rpm >/dev/null || $(call install,zsh fish rpm groff-base,zsh and fish to test completion and rpm to test packages)
 
 # Debian's package would make a database cluster and run it, unless it is told not to. The tests make their own.
 postgres:

@@ -30,29 +30,34 @@ func (c *healthCommand) Run(p *process) error {
 	if err := checkAdminToken(&c.AdminToken); err != nil {
 		return &usageError{where: p.origin.of("admin-token"), err: err}
 	}
-	ctx, cancel := context.WithTimeout(p.ctx, healthTimeout)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Admin+readyPage, nil)
-	if err != nil {
-		return err
-	}
-	if c.AdminToken != "" {
-		request.Header.Set("Authorization", "Bearer "+c.AdminToken)
-	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // without the proxy of the environment
-	response, err := client.Do(request)
+	status, text, err := askAdmin(p.ctx, c.Admin, c.AdminToken, readyPage)
 	if err != nil {
 		return fmt.Errorf("no answer: %w", err)
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return fmt.Errorf("no answer: %w", err)
-	}
-	text := strings.TrimSpace(string(body))
-	if response.StatusCode != http.StatusOK {
+	if status != http.StatusOK {
 		return fmt.Errorf("not ready: %s", text)
 	}
 	_, err = fmt.Fprintln(p.stdout, text)
 	return err
+}
+
+// askAdmin reads an admin page.
+func askAdmin(ctx context.Context, address, token, path string) (status int, text string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // without the proxy of the environment
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return response.StatusCode, strings.TrimSpace(string(body)), err
 }

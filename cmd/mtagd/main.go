@@ -36,11 +36,17 @@
 //	point.go           a point of a backup as it is printed
 //	progress.go        a progress bar
 //	health.go          mtagd health
+//	init.go            mtagd init
+//	doctor.go          mtagd doctor
+//	alerts.go          the rules of deploy/alerts.yml, for mtagd doctor
 //	config.go          what the service runs with, from either command
 //	checks.go          which values the flags accept
 //	configfile.go      values from --config, and where each value came from
 //	environment.go     MTAGD_ variables: empty, misspelt, and those of linked containers
-//	process.go         what a command may use; the version; errors and exit codes
+//	process.go         what a command may use; errors and exit codes
+//	version.go         mtagd version
+//	completion.go      mtagd completion
+//	manual.go          mtagd man
 //	demo/              the demo shop
 //	operator/          the operator commands, and the socket that carries them
 package main
@@ -48,7 +54,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -92,8 +97,12 @@ type commandLine struct {
 	Export   exportCommand             `cmd:"" help:"Write the events of a merchant to a file. Works with and without a running server."`
 	Place    storeCommands             `cmd:"" name:"store" help:"Spread a PostgreSQL database over several servers."`
 	Health   healthCommand             `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
+	Init     initCommand               `cmd:"" help:"Set up an installation: ask, check, write the configuration, start."`
+	Doctor   doctorCommand             `cmd:"" help:"Say what is wrong with an installation, and what to do. Works with and without a running server."`
 	Help     helpCommand               `cmd:"" help:"Show help for a command."`
-	Version  versionCommand            `cmd:"" help:"Print the version."`
+	Version  versionCommand            `cmd:"" help:"Print the version, and the formats of data that it reads."`
+	Complete completionCommand         `cmd:"" name:"completion" help:"Print the completion of commands and flags for a shell."`
+	Manual   manualCommand             `cmd:"" name:"man" hidden:"" help:"Write man pages of all commands to a directory."`
 
 	file configFile // the values in --config
 }
@@ -156,8 +165,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if command, ok := selected.Interface().(operator.Command); ok {
 		return report(stderr, operate(p, command))
 	}
-	if help, ok := selected.Addr().Interface().(*helpCommand); ok {
-		return report(stderr, help.run(parsed))
+	if onGrammar, ok := selected.Addr().Interface().(interface {
+		run(p *process, parsed *kong.Context) error
+	}); ok {
+		return report(stderr, onGrammar.run(p, parsed))
 	}
 	return report(stderr, selected.Addr().Interface().(interface{ Run(p *process) error }).Run(p))
 }
@@ -233,7 +244,7 @@ type helpCommand struct {
 }
 
 // run shows the same as the command's --help.
-func (c *helpCommand) run(parsed *kong.Context) error {
+func (c *helpCommand) run(_ *process, parsed *kong.Context) error {
 	command, err := kong.Trace(parsed.Kong, c.Command)
 	if err == nil {
 		err = command.Error
@@ -242,12 +253,4 @@ func (c *helpCommand) run(parsed *kong.Context) error {
 		return &usageError{err: err}
 	}
 	return command.PrintUsage(false)
-}
-
-type versionCommand struct{}
-
-// Run prints the version.
-func (versionCommand) Run(p *process) error {
-	_, err := fmt.Fprintln(p.stdout, "mtagd", version())
-	return err
 }

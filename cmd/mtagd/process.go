@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -30,14 +29,6 @@ const (
 	exitFailed = 1
 	exitUsage  = 2
 )
-
-// version returns the version of the program. The go command derives it from the tag or commit that it builds.
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version
-	}
-	return "unknown"
-}
 
 // usageError is an error in the command line or in the configuration.
 type usageError struct {

@@ -86,7 +86,7 @@ func TestUnitsAreValid(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{"verify"}
 	for _, unit := range append([]string{"mtagd.service"}, settings(t, "mtagd.service", "Sockets")...) {
-		installed := strings.ReplaceAll(readDeploy(t, unit), "/usr/local/bin/mtagd", "/bin/true")
+		installed := strings.ReplaceAll(readDeploy(t, unit), "/usr/bin/mtagd", "/bin/true")
 		if err := os.WriteFile(filepath.Join(dir, unit), []byte(installed), 0o600); err != nil {
 			t.Fatal(err)
 		}

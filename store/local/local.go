@@ -101,6 +101,7 @@ import (
 	"mtagd/store/local/control"
 	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
+	"mtagd/store/local/rank"
 )
 
 // MinFree is how many bytes of the disk must be free: events are refused before less is.
@@ -173,6 +174,9 @@ type engine struct {
 }
 
 var _ store.Engine = (*engine)(nil)
+
+// Formats says which layouts of a data directory this program reads.
+const Formats = "control " + control.Format + ", journal 5 to " + journal.Format + ", index 1 to " + rank.Format + ", archive " + archive.Format
 
 // Open opens or creates the engine in dir. It fails with store.ErrInUse when another process has it open.
 func Open(dir string, opt Options) (store.Engine, error) {

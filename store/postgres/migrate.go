@@ -18,12 +18,12 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// schema is the version of the schema that this program needs: the number of the last migration.
+// Schema is the version of the schema that this program needs: the number of the last migration.
 //
 // A migration only adds to the schema, so that nodes of the version before go on until they are started again. They are not ready as
 // soon as a newer node publishes a change of a kind that they do not know. What cannot be done by adding takes two versions: one that
 // no longer needs the old, and one that removes it.
-const schema = 15
+const Schema = 15
 
 // prepareSchema brings the schema up to date. In a distributed database it also distributes new tables. It looks for such tables at each
 // start, because a kill may have come between the two steps. Several nodes may call it at once. It refuses a newer schema.
@@ -45,10 +45,10 @@ func prepareSchema(ctx context.Context, pool *pgxpool.Pool) error {
 // updateSchema applies the migrations that are missing.
 func updateSchema(ctx context.Context, pool *pgxpool.Pool) error {
 	version, err := schemaVersion(ctx, pool)
-	if err != nil || version == schema {
+	if err != nil || version == Schema {
 		return err
 	}
-	if version < schema {
+	if version < Schema {
 		if err := applyMigrations(ctx, pool); err != nil {
 			return fmt.Errorf("migrate the schema: %w", err)
 		}
@@ -56,9 +56,9 @@ func updateSchema(ctx context.Context, pool *pgxpool.Pool) error {
 			return err
 		}
 	}
-	if version != schema {
+	if version != Schema {
 		return fmt.Errorf("the database has schema version %d, but this version of mtagd needs %d: install the version of mtagd that the other nodes run",
-			version, schema)
+			version, Schema)
 	}
 	return nil
 }

@@ -8,7 +8,11 @@ import (
 	"mtagd/store/local/codec"
 )
 
-const format = "1"
+// Format is the version of the archive's layout.
+const (
+	Format = "1"
+	format = Format
+)
 
 // The first byte of every key in Badger.
 const (

@@ -62,6 +62,9 @@ const (
 	formatArchive = 2
 )
 
+// Format is the newest version that this program reads.
+const Format = formatArchive
+
 // maxManifest bounds the memory of an object that only has the name of a manifest. One piece takes about 250 bytes.
 const maxManifest = 64 << 20
 

@@ -102,8 +102,11 @@ import (
 	"mtagd/store/local/log"
 )
 
-// format is the version of the directory's layout.
-const format = "6"
+// Format is the version of the directory's layout. A start upgrades one of version "5".
+const (
+	Format = "6"
+	format = Format
+)
 
 // Options are a journal's inputs besides its directory. Log and Now are required.
 type Options struct {

@@ -29,8 +29,11 @@ var (
 	buckets = [][]byte{bucketNodes, bucketRoots, bucketReplaced, bucketFreed, bucketSegments, bucketBlocks, bucketUnused}
 )
 
-// format is the version of the file's layout.
-const format = "3"
+// Format is the version of the file's layout.
+const (
+	Format = "3"
+	format = Format
+)
 
 // olderFormats are replaced: their events are replayed.
 var olderFormats = []string{"1", "2"}

@@ -1,0 +1,343 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"mtagd/store"
+	"mtagd/store/local/backup"
+	"mtagd/store/local/space"
+)
+
+// doctorCommand is "mtagd doctor". It has the flags of serve, because it examines what serve would do with them.
+type doctorCommand struct {
+	Serve serveCommand `embed:""`
+}
+
+func (*doctorCommand) Help() string {
+	return "Give it the same --config as serve. It changes nothing, and works with and without a running server: it then also looks at what the alerts look at. " +
+		"Each line says what is wrong, the most urgent first; the line after it says what to do. Exit code 1: something is wrong."
+}
+
+// finding is something that is wrong.
+type finding struct {
+	urgency urgency
+	what    string
+	do      string
+}
+
+// urgency has the severities of the alerts.
+type urgency int
+
+const (
+	page   urgency = iota // events are refused, or soon will be
+	ticket                // somebody must look at it on the next working day
+)
+
+func (u urgency) String() string { return [...]string{"page", "ticket"}[u] }
+
+// Run prints what is wrong.
+func (c *doctorCommand) Run(p *process) error {
+	e := &examination{process: p, serve: &c.Serve, findings: []finding{}}
+	if err := c.Serve.check(p.data, p.origin); err != nil {
+		e.add(page, oneLine(err), "correct the configuration: the service does not start with it")
+	} else {
+		e.examine()
+	}
+	slices.SortStableFunc(e.findings, func(a, b finding) int { return cmp.Compare(a.urgency, b.urgency) })
+	for _, f := range e.findings {
+		if _, err := fmt.Fprintf(p.stdout, "%-7s %s\n        %s\n", f.urgency, f.what, f.do); err != nil {
+			return err
+		}
+	}
+	if n := len(e.findings); n > 0 {
+		return fmt.Errorf("%d things are wrong", n)
+	}
+	_, err := fmt.Fprintln(p.stdout, "nothing is wrong")
+	return err
+}
+
+// examination is one of an installation.
+type examination struct {
+	*process
+	serve    *serveCommand
+	findings []finding
+}
+
+func (e *examination) add(u urgency, what, do string, values ...any) {
+	e.findings = append(e.findings, finding{u, fmt.Sprintf(what, values...), do})
+}
+
+// examine makes all checks. The flags were checked.
+func (e *examination) examine() {
+	running := e.checkRunning()
+	e.checkConfigFile()
+	if e.store == "" {
+		e.checkDataDirectory(running)
+		e.checkBackups()
+	}
+	if !running {
+		e.checkPorts()
+		e.checkCertificateFiles()
+	}
+	e.checkMemory()
+	e.checkNames()
+	e.checkCA()
+}
+
+// checkRunning asks the admin pages of the server, and makes the checks of the alerts. It reports whether a server runs.
+func (e *examination) checkRunning() bool {
+	if e.serve.Admin == adminOff {
+		e.add(ticket, "the admin pages are off", "set admin: without it neither alerts nor mtagd doctor see how the service is")
+		return e.locked()
+	}
+	status, text, err := e.admin(readyPage)
+	switch {
+	case err != nil && e.locked():
+		e.add(page, "a server uses the data directory, but its admin pages do not answer: %v", "give mtagd doctor the same --admin as the server, and read its log", err)
+		return true
+	case err != nil:
+		e.add(page, "the service does not run", "start it: systemctl start mtagd-http.socket mtagd-https.socket mtagd-admin.socket mtagd; its log: journalctl -u mtagd")
+		return false
+	case status == http.StatusUnauthorized:
+		e.add(ticket, "the server refuses the admin token", "give mtagd doctor the admin-token that the server was started with")
+		return true
+	case status != http.StatusOK && status != http.StatusServiceUnavailable:
+		e.add(page, "another program answers at %s", "choose another address with admin, in the socket unit too", e.serve.Admin)
+		return e.locked()
+	case status == http.StatusServiceUnavailable:
+		e.add(page, "no events are accepted: %s", runbook("MtagdNotReady"), text)
+	case strings.Contains(text, "\n"):
+		e.add(ticket, "%s", runbook("MtagdNotReady"), text[strings.IndexByte(text, '\n')+1:])
+	}
+	if _, text, err = e.admin("/metrics"); err != nil {
+		e.add(ticket, "there are no metrics: %v", "look at the service's log", err)
+		return true
+	}
+	m := parseMetrics(text)
+	for _, a := range alertChecks {
+		if a.is == nil {
+			continue
+		}
+		if what := a.is(m, float64(time.Now().Unix())); what != "" {
+			e.add(a.urgency, "%s", runbook(a.name), what)
+		}
+	}
+	return true
+}
+
+func runbook(alert string) string {
+	return "the runbook says what to do: deploy/runbook.md#" + strings.ToLower(alert)
+}
+
+// admin reads an admin page.
+func (e *examination) admin(path string) (status int, text string, err error) {
+	return askAdmin(e.ctx, e.serve.Admin, e.serve.AdminToken, path)
+}
+
+// locked reports whether a server has the data directory open.
+func (e *examination) locked() bool {
+	opened, err := openControl(e.data, false, e.stderr)
+	if err != nil {
+		return errors.Is(err, store.ErrInUse)
+	}
+	opened.Close()
+	return false
+}
+
+// checkConfigFile finds a file with a secret that everybody can read.
+func (e *examination) checkConfigFile() {
+	for flag, secret := range map[string]string{"admin-token": e.serve.AdminToken, "acme-eab-hmac-key": e.serve.ACMEEABHMACKey, "store": e.store} {
+		file, _, _ := strings.Cut(e.origin.of(flag), ":")
+		if info, err := os.Stat(file); secret != "" && err == nil && info.Mode()&0o004 != 0 {
+			e.add(ticket, "everybody on this machine can read %s, which has the secret %s", "chown root:mtagd and chmod 0640 the file, and change the secret", file, flag)
+		}
+	}
+}
+
+func (e *examination) checkDataDirectory(running bool) {
+	isNew, err := checkData(e.data, true)
+	if err != nil {
+		e.add(page, "the data directory %s %v", "correct data in the configuration; a lost directory comes back with mtagd restore, a damaged one with mtagd repair", e.data, err)
+		return
+	}
+	if info, err := os.Stat(e.data); err == nil && info.Mode()&0o007 != 0 {
+		e.add(ticket, "everybody on this machine can reach into %s, where personal data is", "chmod 0700 the directory", e.data)
+	}
+	if running || isNew {
+		return // of a running server the metrics were looked at
+	}
+	if opened, err := openControl(e.data, false, e.stderr); err != nil {
+		e.add(page, "%v", "install the version of mtagd that the data is of; if it is damaged, see deploy/runbook.md#mtagddamage", err)
+	} else {
+		opened.Close()
+	}
+	for part, path := range dataParts(e.data, "") {
+		free, err := space.Free(path)
+		if err == nil && free < 10*reserve {
+			e.add(page, "the disk of %s (%s) has %s left", runbook("MtagdDiskLow"), path, part, humanize.IBytes(uint64(free)))
+			break
+		}
+	}
+}
+
+// checkBackups looks for a recent point where the backups go.
+func (e *examination) checkBackups() {
+	c := e.serve.backup
+	if c == nil {
+		e.add(ticket, "there are no backups", "set backup-to: see deploy/backup.md")
+		return
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, healthTimeout)
+	defer cancel()
+	points, err := backup.Points(ctx, c.To)
+	newest := time.Time{}
+	for _, point := range points {
+		if point.Time.After(newest) {
+			newest = point.Time
+		}
+	}
+	switch {
+	case err != nil:
+		e.add(ticket, "the backups in %s cannot be read: %v", "make the destination reachable, with the rights of the service's user", e.serve.BackupTo, err)
+	case len(points) == 0:
+		e.add(ticket, "there is no backup in %s yet", runbook("MtagdBackupOld"), e.serve.BackupTo)
+	case time.Since(newest) > 2*c.Every+10*time.Minute:
+		e.add(ticket, "the newest backup in %s is of %s", runbook("MtagdBackupOld"), e.serve.BackupTo, newest.Format(time.RFC3339))
+	}
+}
+
+// checkPorts finds programs that have the ports. systemd itself may hold them for the service.
+func (e *examination) checkPorts() {
+	if err := exec.CommandContext(e.ctx, "systemctl", "is-active", "--quiet", "mtagd-http.socket").Run(); err == nil {
+		return
+	}
+	ports := map[string]string{"http": e.serve.HTTP}
+	if e.serve.TLS == "acme" {
+		ports["https"] = e.serve.HTTPS
+	}
+	for flag, address := range ports {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			e.add(page, "--%s: %v", "stop the program that has the port (ss -ltnp shows it), or run this command as root", flag, err)
+			continue
+		}
+		l.Close()
+	}
+}
+
+// certificateWarning is that of the alert MtagdCertificateExpires.
+const certificateWarning = 14 * 24 * time.Hour
+
+func (e *examination) checkCertificateFiles() {
+	err := filepath.WalkDir(certificatesDir(e.data), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".crt" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		block, _ := pem.Decode(text)
+		if block == nil {
+			e.add(ticket, "%s is no certificate", "delete it: the service orders another one", path)
+			return nil
+		}
+		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil && time.Until(certificate.NotAfter) < certificateWarning {
+			e.add(ticket, "the certificate of %s ends on %s", "start the service, which renews it; deploy/runbook.md#mtagdcertificateexpires",
+				strings.Join(certificate.DNSNames, ", "), certificate.NotAfter.Format(time.DateOnly))
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		e.add(ticket, "certificates cannot be read: %v", "give the service's user the rights to the data directory", err)
+	}
+}
+
+// leastMemory is what the service needs with a little load, in bytes.
+const leastMemory = 256 << 20
+
+func (e *examination) checkMemory() {
+	text, err := os.ReadFile("/proc/meminfo")
+	var total uint64
+	if err == nil && strings.HasPrefix(string(text), "MemTotal:") {
+		fmt.Sscan(string(text[len("MemTotal:"):]), &total)
+	}
+	if err == nil && total<<10 < leastMemory {
+		e.add(ticket, "this machine has %s of memory", "give it at least 512 MiB: the service may be killed under load", humanize.IBytes(total<<10))
+	}
+}
+
+// checkNames looks up the service's own hosts. All must lead to the same machine, because it gets their certificates.
+func (e *examination) checkNames() {
+	resolver := net.DefaultResolver
+	if len(e.serve.DNSResolver) > 0 {
+		resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, e.serve.DNSResolver[0])
+		}}
+	}
+	var first []string
+	for _, h := range [][2]string{{"base-host", e.serve.BaseHost}, {"client-tag-host", e.serve.ClientTagHost}, {"cname-target", e.serve.CNAMETarget}} {
+		ctx, cancel := context.WithTimeout(e.ctx, healthTimeout)
+		addresses, err := resolver.LookupHost(ctx, h[1])
+		cancel()
+		slices.Sort(addresses)
+		switch {
+		case err != nil:
+			if failed, ok := errors.AsType[*net.DNSError](err); ok {
+				err = errors.New(failed.Err) // the rest names another resolver than the one that was asked
+			}
+			e.add(page, "%s %s has no address: %v", "add an A record (and AAAA) that leads to this machine; new records may take an hour", h[0], h[1], err)
+		case first == nil:
+			first = addresses
+		case !slices.Equal(addresses, first):
+			e.add(ticket, "%s %s leads to %s, but the base host to %s", "let all three names lead to this machine, or to its load balancer",
+				h[0], h[1], strings.Join(addresses, ", "), strings.Join(first, ", "))
+		}
+	}
+}
+
+// maxClockError is how wrong the clock may be: events that are five minutes ahead get the time of receipt.
+const maxClockError = time.Minute
+
+// checkCA asks the CA, whose answer also has the time.
+func (e *examination) checkCA() {
+	if e.serve.TLS != "acme" {
+		return
+	}
+	client := &http.Client{Timeout: healthTimeout, Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: e.serve.roots},
+	}}
+	request, err := http.NewRequestWithContext(e.ctx, http.MethodGet, e.serve.ACMECA, nil)
+	if err != nil {
+		return // the flag was checked
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		e.add(ticket, "the CA does not answer: %v", "let this machine reach it over HTTPS: without it no certificate is issued or renewed", err)
+		return
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		e.add(ticket, "the CA answers %s", "look at acme-ca, and whether the CA has a disturbance", answer.Status)
+	}
+	if at, err := http.ParseTime(answer.Header.Get("Date")); err == nil && time.Since(at).Abs() > maxClockError+healthTimeout {
+		e.add(page, "the clock of this machine is wrong by %s", "synchronise it, as with timedatectl set-ntp true: certificates and times of events depend on it", time.Since(at).Round(time.Second))
+	}
+}

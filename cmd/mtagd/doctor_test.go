@@ -1,0 +1,287 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"go.etcd.io/bbolt"
+)
+
+// installation is one that mtagd doctor examines. A new one is sound, and its server runs.
+type installation struct {
+	*testing.T
+	dir, data, backups string
+	config             map[string]any
+	zone               *zone
+	ready              string // what /readyz says
+	metrics            map[string]float64
+	refuse             int // the status of all admin pages; 0: they answer
+	admin              *httptest.Server
+	ca                 *httptest.Server
+	clock              time.Duration // the CA's clock is this much ahead
+}
+
+func newInstallation(t *testing.T) *installation {
+	t.Helper()
+	z, err := startZone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(z.stop)
+	dir := t.TempDir()
+	i := &installation{T: t, dir: dir, data: filepath.Join(dir, "data"), backups: filepath.Join(dir, "backups"), zone: z, ready: "ready\n"}
+	for _, host := range []string{baseHost, tagHost, cnameTarget} {
+		must(t, i.zone.set(host, "A", "127.0.0.1"))
+	}
+	now := float64(time.Now().Unix())
+	i.metrics = map[string]float64{
+		"mtagd_ready": 1, "mtagd_disk_free_bytes{part=\"journal\"}": 1e12, "mtagd_disk_reserve_bytes": 1e9, "process_start_time_seconds": now - 86400,
+		"mtagd_journal_last_commit_timestamp_seconds": now, "mtagd_backup_interval_seconds": 3600, "mtagd_backup_last_success_timestamp_seconds": now - 60,
+		"mtagd_scrub_last_finished_timestamp_seconds": now - 60, "process_open_fds": 10, "process_max_fds": 1000,
+		"mtagd_http_requests_total{code=\"201\",surface=\"tag\"}": 1000, "mtagd_http_requests_total{code=\"503\",surface=\"tag\"}": 1,
+		"mtagd_journal_commit_duration_seconds_count": 1000, "mtagd_journal_commit_duration_seconds_bucket{le=\"0.25\"}": 1000,
+		"mtagd_certificate_first_expiry_timestamp_seconds": now + 60*86400,
+	}
+	i.admin = httptest.NewServer(http.HandlerFunc(i.serveAdmin))
+	t.Cleanup(i.admin.Close)
+	i.ca = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Date", time.Now().Add(i.clock).UTC().Format(http.TimeFormat))
+	}))
+	t.Cleanup(i.ca.Close)
+	root := filepath.Join(dir, "ca.pem")
+	i.write(root, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.ca.Certificate().Raw})))
+	i.config = map[string]any{
+		"data": i.data, "base-host": baseHost, "client-tag-host": tagHost, "cname-target": cnameTarget, "dns-resolver": []string{z.address},
+		"admin": i.admin.Listener.Addr().String(), "acme-ca": i.ca.URL, "acme-ca-root": root, "backup-to": i.backups,
+		"http": freeAddress(t), "https": freeAddress(t),
+	}
+	if err := os.Mkdir(i.data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	i.run("partner", "add", "--data", i.data, "--name", "Agency")
+	i.run("backup", "create", "--data", i.data, i.backups)
+	return i
+}
+
+func (i *installation) serveAdmin(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case i.refuse != 0:
+		w.WriteHeader(i.refuse)
+	case r.URL.Path == readyPage:
+		if !strings.HasPrefix(i.ready, "ready") {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		io.WriteString(w, i.ready)
+	default:
+		for series, value := range i.metrics {
+			fmt.Fprintf(w, "%s %v\n", series, value)
+		}
+	}
+}
+
+func (i *installation) run(arguments ...string) {
+	i.Helper()
+	if out, err := exec.Command("mtagd", arguments...).CombinedOutput(); err != nil {
+		i.Fatalf("%v: %v: %s", arguments, err, out)
+	}
+}
+
+func (i *installation) write(name, text string) {
+	i.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		i.Fatal(err)
+	}
+}
+
+// examine runs mtagd doctor.
+func (i *installation) examine() (out string, code int) {
+	i.Helper()
+	text, err := yaml.Marshal(i.config)
+	if err != nil {
+		i.Fatal(err)
+	}
+	file := filepath.Join(i.dir, "mtagd.yaml")
+	if _, err := os.Stat(file); err != nil {
+		i.write(file, string(text))
+	}
+	answer, err := exec.Command("mtagd", "doctor", "--config", file).CombinedOutput()
+	exit, failed := errors.AsType[*exec.ExitError](err)
+	if err != nil && !failed {
+		i.Fatal(err)
+	}
+	if failed {
+		code = exit.ExitCode()
+	}
+	return string(answer), code
+}
+
+// stopped has no server.
+func (i *installation) stopped() { i.admin.Close() }
+
+// TestDoctor breaks sound installations, each in one way. Doctor finds what is wrong, and nothing else.
+func TestDoctor(t *testing.T) {
+	old := float64(time.Now().Add(-30 * 24 * time.Hour).Unix())
+	const page, ticket = "page    ", "ticket  "
+	for name, c := range map[string]struct {
+		spoil  func(i *installation)
+		says   string
+		others string // what else it may say; a regular expression
+	}{
+		"nothing is wrong":             {func(*installation) {}, "nothing is wrong", ""},
+		"the service is stopped":       {func(i *installation) { i.stopped() }, page + "the service does not run", ""},
+		"an unknown key":               {func(i *installation) { i.config["base-hots"] = "x" }, `unknown key "base-hots"`, ""},
+		"no host":                      {func(i *installation) { delete(i.config, "base-host") }, page + "--base-host: is required", ""},
+		"a wrong CA's root":            {func(i *installation) { i.write(filepath.Join(i.dir, "ca.pem"), "x") }, "holds no PEM certificate", ""},
+		"no data directory":            {func(i *installation) { must(i, os.RemoveAll(i.data)); i.stopped() }, page + "the data directory " + "", "does not run"},
+		"another program's directory":  {func(i *installation) { must(i, os.Remove(filepath.Join(i.data, "control.db"))) }, "contains other files, but no control.db", ""},
+		"data that everybody can read": {func(i *installation) { must(i, os.Chmod(i.data, 0o755)) }, ticket + "everybody on this machine can reach into", ""},
+		"data of a newer version":      {func(i *installation) { i.stopped(); setFormat(i) }, "install the version of mtagd that the data is of", "does not run|is not known to this version"},
+		"damaged control data":         {func(i *installation) { i.stopped(); i.write(filepath.Join(i.data, "control.db"), "x") }, "data directory", "does not run"},
+		"no backups":                   {func(i *installation) { delete(i.config, "backup-to") }, ticket + "there are no backups", ""},
+		"backups on a missing disk":    {func(i *installation) { must(i, os.RemoveAll(i.backups)) }, ticket + "the backups in ", ""},
+		"no backup yet":                {func(i *installation) { must(i, os.RemoveAll(i.backups)); must(i, os.Mkdir(i.backups, 0o700)) }, ticket + "there is no backup in ", ""},
+		"a port that is taken":         {takePort, page + "--http: listen tcp", "does not run"},
+		"a certificate that ends":      {func(i *installation) { i.stopped(); addCertificate(i) }, ticket + "the certificate of shop.example ends on", "does not run"},
+		"a host without an address":    {func(i *installation) { must(i, i.zone.set(tagHost)) }, page + "client-tag-host " + tagHost + " has no address", ""},
+		"a host that leads elsewhere":  {func(i *installation) { must(i, i.zone.set(cnameTarget, "A", "127.0.0.9")) }, ticket + "cname-target " + cnameTarget + " leads to 127.0.0.9", ""},
+		"no way to the CA":             {func(i *installation) { i.ca.Close() }, ticket + "the CA does not answer", ""},
+		"a wrong clock":                {func(i *installation) { i.clock = time.Hour }, page + "the clock of this machine is wrong by -", ""},
+		"a wrong admin token":          {func(i *installation) { i.refuse = 401 }, ticket + "the server refuses the admin token", ""},
+		"another program's port":       {func(i *installation) { i.refuse = 404 }, page + "another program answers at", ""},
+		"a secret that all can read":   {publish, ticket + "everybody on this machine can read ", ""},
+		"no events accepted":           {func(i *installation) { i.ready = "the disk is full" }, page + "no events are accepted: the disk is full", ""},
+		"some answers fail":            {func(i *installation) { i.ready = "ready\nsome answers fail: x" }, ticket + "some answers fail: x", ""},
+		"commits hang": {func(i *installation) {
+			i.metrics["mtagd_journal_last_commit_timestamp_seconds"], i.metrics["mtagd_journal_queue_bytes"] = old, 1
+		}, page + "events wait", ""},
+		"slow commits": {func(i *installation) { i.metrics["mtagd_journal_commit_duration_seconds_count"] = 2000 }, ticket + "more than one of a hundred commits", ""},
+		"5xx":          {func(i *installation) { i.metrics["mtagd_http_requests_total{code=\"503\",surface=\"tag\"}"] = 500 }, page + "500 of 1500 requests", ""},
+		"panics":       {func(i *installation) { i.metrics["mtagd_panics_total"] = 2 }, ticket + "2 requests have ended in a panic", ""},
+		"little disk":  {func(i *installation) { i.metrics["mtagd_disk_free_bytes{part=\"journal\"}"] = 5e9 }, page + "the disk has 4.7 GiB left", ""},
+		"damage":       {func(i *installation) { i.metrics["mtagd_damaged_chunks"] = 1 }, page + "data is damaged", ""},
+		"an old check": {func(i *installation) {
+			i.setOld("process_start_time_seconds", "mtagd_scrub_last_finished_timestamp_seconds")
+		}, ticket + "not all of the data was checked", ""},
+		"an old backup":       {func(i *installation) { i.setOld("mtagd_backup_last_success_timestamp_seconds") }, ticket + "no backup has succeeded for 720h", ""},
+		"backups fail":        {func(i *installation) { i.metrics["mtagd_backup_failures_total"] = 3 }, ticket + "3 backups have failed", ""},
+		"erasures fail":       {func(i *installation) { i.metrics[`mtagd_removals_failing{kind="erasure"}`] = 1 }, ticket + "events that must go cannot be removed", ""},
+		"a certificate ends":  {func(i *installation) { i.setOld("mtagd_certificate_first_expiry_timestamp_seconds") }, ticket + "a certificate ends in -720h", ""},
+		"an order that waits": {func(i *installation) { i.metrics["mtagd_certificate_orders_oldest_wait_seconds"] = 7200 }, ticket + "an order of a certificate has waited for 2h", ""},
+		"few files left":      {func(i *installation) { i.metrics["process_open_fds"] = 950 }, ticket + "nearly as many connections", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := newInstallation(t)
+			c.spoil(i)
+			out, code := i.examine()
+			if (code == 0) != (name == "nothing is wrong") || !strings.Contains(out, c.says) {
+				t.Errorf("exit code %d, %s\nwant %q", code, out, c.says)
+			}
+			for _, line := range regexp.MustCompile(`(?m)^(page|ticket) .*$`).FindAllString(out, -1) {
+				if !strings.Contains(line, c.says) && (c.others == "" || !regexp.MustCompile(c.others).MatchString(line)) {
+					t.Errorf("it also says %s", line)
+				}
+			}
+		})
+	}
+}
+
+func (i *installation) setOld(series ...string) {
+	for _, s := range series {
+		i.metrics[s] = float64(time.Now().Add(-30 * 24 * time.Hour).Unix())
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// setFormat makes the control data that of a newer version.
+func setFormat(i *installation) {
+	db, err := bbolt.Open(filepath.Join(i.data, "control.db"), 0o600, nil)
+	must(i, err)
+	must(i, db.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte("meta")).Put([]byte("format"), []byte("9")) }))
+	must(i, db.Close())
+}
+
+func takePort(i *installation) {
+	i.stopped()
+	l, err := net.Listen("tcp", i.config["http"].(string))
+	must(i, err)
+	i.Cleanup(func() { l.Close() })
+}
+
+func publish(i *installation) {
+	file := filepath.Join(i.dir, "mtagd.yaml")
+	i.config["admin-token"] = strings.Repeat("x", 40)
+	text, err := yaml.Marshal(i.config)
+	must(i, err)
+	i.write(file, string(text))
+	must(i, os.Chmod(file, 0o644))
+}
+
+func addCertificate(i *installation) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(i, err)
+	pattern := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"shop.example"}, NotAfter: time.Now().Add(24 * time.Hour)}
+	certificate, err := x509.CreateCertificate(rand.Reader, pattern, pattern, key.Public(), key)
+	must(i, err)
+	must(i, os.MkdirAll(certificatesDir(i.data), 0o700))
+	i.write(filepath.Join(certificatesDir(i.data), "shop.crt"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})))
+}
+
+// Doctor knows each alert, and gives it the same urgency.
+func TestDoctorKnowsTheAlerts(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/alerts.yml")
+	must(t, err)
+	var rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr string
+				Labels      struct{ Severity string }
+			}
+		}
+	}
+	must(t, yaml.Unmarshal(text, &rules))
+	want := map[string]string{}
+	for _, rule := range rules.Groups[0].Rules {
+		want[rule.Alert] = rule.Labels.Severity
+	}
+	got := map[string]string{}
+	for _, check := range alertChecks {
+		got[check.name] = check.urgency.String()
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("doctor has %v\nalerts.yml has %v", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
+	}
+	// A rule that names a metric that no check of its name reads would not be shared.
+	source, err := os.ReadFile("alerts.go")
+	must(t, err)
+	for _, metric := range regexp.MustCompile(`"((?:mtagd|process)_[a-z_]+)`).FindAllSubmatch(source, -1) {
+		if !strings.Contains(string(text), strings.TrimSuffix(string(metric[1]), "_count")) {
+			t.Errorf("no alert has %s", metric[1])
+		}
+	}
+}

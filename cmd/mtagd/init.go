@@ -1,0 +1,285 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"mtagd/store/local/space"
+)
+
+// initCommand is "mtagd init". It has the flags of serve: those that are given go into the configuration.
+type initCommand struct {
+	Serve   serveCommand `embed:""`
+	Write   string       `default:"/etc/mtagd.yaml" placeholder:"FILE" help:"The configuration to write. It must not exist yet (default ${default})."`
+	Partner string       `default:"Partner" placeholder:"NAME" help:"Name of the first partner, for whom the link to the console is (default ${default})."`
+	Force   bool         `help:"Write it although a check has found something that stops the service."`
+	Start   bool         `default:"true" negatable:"" help:"Start the service with systemd, where that runs (default)."`
+}
+
+func (*initCommand) Help() string {
+	return "It asks for what is not given by flags: the hosts, the address for the CA, where backups go. It checks DNS, ports, disk, clock and memory, " +
+		"writes the configuration, starts the service, and prints a link to the console. Run it as root."
+}
+
+// question is a key of the configuration, in the order of the file.
+type question struct {
+	flag, ask, reason string
+	value             *string
+	byDefault         func() string
+	optional          bool
+}
+
+func (c *initCommand) questions() []question {
+	of := func(label string) func() string {
+		return func() string {
+			_, domain, ok := strings.Cut(c.Serve.BaseHost, ".")
+			if !ok {
+				return ""
+			}
+			return label + "." + domain
+		}
+	}
+	none := func() string { return "" }
+	return []question{
+		{"base-host", "Host of the partner API and the console, such as api.example.com", "Serves the partner API and the console.", &c.Serve.BaseHost, none, false},
+		{"client-tag-host", "Host that all client-side tags share", "Serves client-side tags. All three names lead to this machine.", &c.Serve.ClientTagHost, of("tags"), false},
+		{"cname-target", "Host that merchants' CNAME records point at", "Merchants' CNAME records point at it.", &c.Serve.CNAMETarget, of("cname"), false},
+		{"acme-email", "Email address for messages from the CA (may be empty)", "The CA writes to it before a certificate expires.", &c.Serve.ACMEEmail, none, true},
+		{"backup-to", "Where backups go: a directory on another disk, or s3://ENDPOINT/BUCKET/PREFIX (may be empty)", "Without backups a lost disk loses everything.", &c.Serve.BackupTo, none, true},
+	}
+}
+
+// Run sets up an installation.
+func (c *initCommand) Run(p *process) error {
+	if p.store != "" {
+		return &usageError{where: p.origin.of("store"), err: errors.New("is not for mtagd init: see deploy/scale.md")}
+	}
+	if _, err := os.Stat(c.Write); !errors.Is(err, fs.ErrNotExist) {
+		return &usageError{where: "--write", err: fmt.Errorf("%s is there already: change it, and run mtagd doctor", c.Write)}
+	}
+	if !p.origin.given("data") {
+		p.data = "/var/lib/mtagd"
+	}
+	if err := c.askAll(p); err != nil {
+		return err
+	}
+	if err := c.Serve.check(p.data, p.origin); err != nil {
+		return err
+	}
+	if err := c.examine(p); err != nil {
+		return err
+	}
+	if err := c.write(p); err != nil {
+		return err
+	}
+	return c.finish(p)
+}
+
+// askAll asks for what the flags do not say. At the end of the input, defaults count.
+func (c *initCommand) askAll(p *process) error {
+	answers := bufio.NewReader(os.Stdin)
+	for _, q := range c.questions() {
+		if *q.value != "" {
+			continue
+		}
+		fmt.Fprint(p.stderr, q.ask)
+		if q.byDefault() != "" {
+			fmt.Fprintf(p.stderr, " [%s]", q.byDefault())
+		}
+		fmt.Fprint(p.stderr, ": ")
+		line, err := answers.ReadString('\n')
+		*q.value = cmp.Or(strings.TrimSpace(line), q.byDefault())
+		if *q.value == "" && err != nil && !q.optional {
+			fmt.Fprintln(p.stderr)
+			return &usageError{where: "--" + q.flag, err: errors.New("is required: a host name")}
+		}
+	}
+	return nil
+}
+
+// leastDisk is how much free space a new installation should have, in bytes: ten times what the service keeps free.
+const leastDisk = 10 * reserve
+
+// examine makes the checks of mtagd doctor that do not need an installation.
+func (c *initCommand) examine(p *process) error {
+	e := &examination{process: p, serve: &c.Serve}
+	e.checkPorts()
+	e.checkNames()
+	e.checkMemory()
+	e.checkCA()
+	if free, err := space.Free(existing(p.data)); err == nil && free < leastDisk {
+		e.add(page, "the disk of %s has %d MB left", "use a larger disk: events are refused below 1 GB", p.data, free/1e6)
+	}
+	slices.SortStableFunc(e.findings, func(a, b finding) int { return cmp.Compare(a.urgency, b.urgency) })
+	for _, f := range e.findings {
+		fmt.Fprintf(p.stderr, "%-7s %s\n        %s\n", f.urgency, f.what, f.do)
+	}
+	if len(e.findings) > 0 && e.findings[0].urgency == page && !c.Force {
+		return errors.New("nothing was written: correct what is above, or use --force")
+	}
+	return nil
+}
+
+// existing returns the nearest directory of a path that exists.
+func existing(path string) string {
+	for {
+		if _, err := os.Stat(path); err == nil || path == filepath.Dir(path) {
+			return path
+		}
+		path = filepath.Dir(path)
+	}
+}
+
+// write writes the configuration. The service's user can read it, and others cannot, because secrets may be added.
+func (c *initCommand) write(p *process) error {
+	var text strings.Builder
+	fmt.Fprintf(&text, "# Written by mtagd init on %s. The keys are the flags of mtagd serve.\n", time.Now().UTC().Format(time.DateOnly))
+	line := func(reason, key string, value any) error {
+		written, err := yaml.Marshal(map[string]any{key: value})
+		if err == nil {
+			fmt.Fprintf(&text, "\n# %s\n%s", reason, written)
+		}
+		return err
+	}
+	if err := line("Everything that the service keeps is here.", "data", p.data); err != nil {
+		return err
+	}
+	for _, q := range c.questions() {
+		if *q.value == "" {
+			continue
+		}
+		if err := line(q.reason, q.flag, *q.value); err != nil {
+			return err
+		}
+	}
+	for _, flag := range []struct {
+		name, reason string
+		value        any
+	}{
+		{"tls", "How hosts get certificates.", c.Serve.TLS}, {"acme-ca", "Who issues certificates.", c.Serve.ACMECA}, {"acme-ca-root", "The CA's own certificate.", c.Serve.ACMECARoot},
+		{"http", "Address of plain HTTP; systemd's socket unit takes precedence.", c.Serve.HTTP}, {"https", "Address of HTTPS; systemd's socket unit takes precedence.", c.Serve.HTTPS},
+		{"admin", "Metrics and health, for this machine only.", c.Serve.Admin}, {"dns-resolver", "Resolvers that verify tags.", c.Serve.DNSResolver},
+		{"dns-port", "Port of zones' name servers.", c.Serve.DNSPort}, {"dns-allow-private", "For test set-ups.", c.Serve.DNSAllowPrivate},
+		{"backup-every", "How often to back up.", c.Serve.BackupEvery}, {"retention-days", "For how long events are kept.", c.Serve.RetentionDays},
+	} {
+		if p.origin.given(flag.name) {
+			if err := line(flag.reason, flag.name, flag.value); err != nil {
+				return err
+			}
+		}
+	}
+	if err := os.WriteFile(c.Write, []byte(text.String()), 0o640); err != nil {
+		return err
+	}
+	fmt.Fprintln(p.stderr, "wrote", c.Write)
+	return c.give(c.Write, 0o640, false)
+}
+
+// give gives a file to the group of the service's user, or all of it to the user. Without that user, or for others than root, it
+// stays as it is.
+func (c *initCommand) give(path string, mode os.FileMode, toUser bool) error {
+	service, err := user.Lookup("mtagd")
+	if err != nil || os.Getuid() != 0 {
+		return nil
+	}
+	group, err := strconv.Atoi(service.Gid)
+	if err != nil {
+		return err
+	}
+	owner := 0
+	if toUser {
+		if owner, err = strconv.Atoi(service.Uid); err != nil {
+			return err
+		}
+	}
+	return errors.Join(os.Chown(path, owner, group), os.Chmod(path, mode))
+}
+
+// finish starts the service where systemd runs, and prints the console's link.
+func (c *initCommand) finish(p *process) error {
+	if err := os.MkdirAll(p.data, 0o700); err != nil {
+		return err
+	}
+	if err := c.give(p.data, 0o700, true); err != nil {
+		return err
+	}
+	if err := c.prepareBackups(); err != nil {
+		return err
+	}
+	// A server that starts later knows the link.
+	var made struct{ PartnerID, URL string }
+	if err := c.asService(p, &made, "partner", "add", "--name", c.Partner); err != nil {
+		return err
+	}
+	if err := c.asService(p, &made, "console", "link", "--partner", made.PartnerID, "--base-host", c.Serve.BaseHost); err != nil {
+		return err
+	}
+	units := []string{"enable", "--now", "mtagd-http.socket", "mtagd-https.socket", "mtagd-admin.socket", "mtagd.service"}
+	if !systemdRuns() || !c.Start {
+		fmt.Fprintf(p.stderr, "Start the service: systemctl %s, or mtagd serve --config %s\n", strings.Join(units, " "), c.Write)
+	} else if out, err := exec.CommandContext(p.ctx, "systemctl", units...).CombinedOutput(); err != nil {
+		return fmt.Errorf("systemctl: %w: %s", err, out)
+	}
+	fmt.Fprintln(p.stderr, "Sign in to the console, once, within 15 minutes:")
+	_, err := fmt.Fprintln(p.stdout, made.URL)
+	return err
+}
+
+// prepareBackups creates the directory for backups, and lets the unit write to it.
+func (c *initCommand) prepareBackups() error {
+	if c.Serve.BackupTo == "" || strings.Contains(c.Serve.BackupTo, "://") {
+		return nil
+	}
+	if err := os.MkdirAll(c.Serve.BackupTo, 0o700); err != nil {
+		return err
+	}
+	if err := c.give(c.Serve.BackupTo, 0o700, true); err != nil || !systemdRuns() || !c.Start {
+		return err
+	}
+	if err := os.MkdirAll(dropIns, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dropIns, "backup.conf"), []byte("[Service]\nReadWritePaths=-"+c.Serve.BackupTo+"\n"), 0o644)
+}
+
+const dropIns = "/etc/systemd/system/mtagd.service.d"
+
+// systemdRuns reports whether this process may start services.
+func systemdRuns() bool {
+	_, err := os.Stat("/run/systemd/system")
+	return err == nil && os.Getuid() == 0
+}
+
+// asService runs an operator command with the rights of the service's user, who must own the data.
+func (c *initCommand) asService(p *process, result any, arguments ...string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	command := append([]string{self, "--data", p.data}, arguments...)
+	if _, err := user.Lookup("mtagd"); err == nil && os.Getuid() == 0 {
+		command = append([]string{"setpriv", "--reuid=mtagd", "--regid=mtagd", "--clear-groups"}, command...)
+	}
+	cmd := exec.CommandContext(p.ctx, command[0], command[1:]...)
+	var failed strings.Builder
+	cmd.Stderr = &failed
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("mtagd %s: %w: %s", strings.Join(arguments, " "), err, failed.String())
+	}
+	return json.Unmarshal(out, result)
+}

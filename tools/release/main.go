@@ -1,0 +1,216 @@
+// Command release makes the files of a release: static binaries, packages, a container image, a list of what is in them, and
+// checksums. The same commit makes the same bytes on any machine: nothing of the machine, the time or the directory is in them.
+//
+//	main.go   the steps
+//	image.go  the container image
+//	sbom.go   the list of modules
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// release is what is made.
+type release struct {
+	out, version, commit, pgo string
+	time                      time.Time // of the commit
+	architectures             []string
+}
+
+func main() {
+	log.SetFlags(0)
+	r := release{}
+	var architectures string
+	flag.StringVar(&r.out, "out", "bin/release", "directory for the files")
+	flag.StringVar(&architectures, "arch", "amd64,arm64", "architectures")
+	flag.StringVar(&r.pgo, "pgo", "auto", "off: build faster, without the profile")
+	root := flag.String("root", "..", "directory of the source")
+	flag.StringVar(&r.version, "version", "", "version; by default that of the first heading of CHANGELOG.md")
+	flag.Parse()
+	if err := os.Chdir(*root); err != nil {
+		log.Fatal("release: ", err)
+	}
+	r.architectures = strings.Split(architectures, ",")
+	if err := r.make(); err != nil {
+		log.Fatal("release: ", err)
+	}
+}
+
+func (r *release) make() error {
+	if err := r.identify(); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(r.out); err != nil {
+		return err
+	}
+	for _, architecture := range r.architectures {
+		if err := r.build(architecture); err != nil {
+			return err
+		}
+	}
+	for _, step := range []func() error{r.document, r.packages, r.image, r.sbom, r.checksums} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(r.dir())
+}
+
+// identify finds the version, and the commit with its time.
+func (r *release) identify() error {
+	changes, err := os.ReadFile("CHANGELOG.md")
+	if err != nil {
+		return err
+	}
+	if heading := regexp.MustCompile(`(?m)^## (\d+\.\d+\.\d+)`).FindSubmatch(changes); r.version == "" && heading != nil {
+		r.version = string(heading[1])
+	}
+	out, err := exec.Command("git", "log", "-1", "--format=%H %ct").Output()
+	if err != nil {
+		return fmt.Errorf("git log: %w", err)
+	}
+	var seconds int64
+	if _, err := fmt.Sscan(string(out), &r.commit, &seconds); err != nil {
+		return err
+	}
+	r.time = time.Unix(seconds, 0).UTC()
+	return nil
+}
+
+// dir has what is only needed meanwhile.
+func (r *release) dir() string { return filepath.Join(r.out, "build") }
+
+func (r *release) binary(architecture string) string {
+	return filepath.Join(r.out, fmt.Sprintf("mtagd-%s-linux-%s", r.version, architecture))
+}
+
+// build makes a static binary. Settings of the machine that would change it are left out.
+func (r *release) build(architecture string) error {
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-pgo="+r.pgo,
+		"-ldflags=-s -w -X main.release="+r.version+" -X main.commit="+r.commit, "-o", r.binary(architecture), "./cmd/mtagd")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+architecture, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off")
+	return run(cmd)
+}
+
+// document has the binary write its man pages and completions.
+func (r *release) document() error {
+	host := r.binary(runtime.GOARCH)
+	if !slices.Contains(r.architectures, runtime.GOARCH) {
+		return fmt.Errorf("the architecture of this machine, %s, is not among those built: nothing can write the man pages", runtime.GOARCH)
+	}
+	pages := filepath.Join(r.dir(), "man")
+	if err := os.MkdirAll(pages, 0o755); err != nil {
+		return err
+	}
+	if err := run(exec.Command(host, "man", pages)); err != nil {
+		return err
+	}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		script, err := exec.Command(host, "completion", shell).Output()
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(r.dir(), shell), script, 0o644); err != nil {
+			return err
+		}
+	}
+	names, err := filepath.Glob(filepath.Join(pages, "*.1"))
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(name+".gz", compress(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compress is gzip without a name and a time.
+func compress(text []byte) []byte {
+	var out bytes.Buffer
+	w, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // the level exists
+	w.Write(text)                                           // a buffer takes everything
+	w.Close()
+	return out.Bytes()
+}
+
+// packages makes deb and rpm packages with nfpm.
+func (r *release) packages() error {
+	pattern, err := os.ReadFile("deploy/nfpm.yaml")
+	if err != nil {
+		return err
+	}
+	for _, architecture := range r.architectures {
+		values := map[string]string{
+			"ARCH": architecture, "VERSION": r.version, "BINARY": r.binary(architecture), "OUT": r.dir(), "MTIME": r.time.Format(time.RFC3339),
+		}
+		config := filepath.Join(r.dir(), architecture+".yaml")
+		text := os.Expand(string(pattern), func(name string) string { return values[name] })
+		if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+			return err
+		}
+		for _, kind := range []string{"deb", "rpm"} {
+			name := filepath.Join(r.out, fmt.Sprintf("mtagd-%s-%s.%s", r.version, architecture, kind))
+			cmd := exec.Command("go", "tool", "-modfile=tools/go.mod", "nfpm", "package", "-f", config, "-p", kind, "-t", name)
+			cmd.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", r.time.Unix()))
+			if err := run(cmd); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checksums writes SHA256SUMS, which sha256sum --check reads.
+func (r *release) checksums() error {
+	files, err := os.ReadDir(r.out)
+	if err != nil {
+		return err
+	}
+	var sums strings.Builder
+	for _, f := range files {
+		if f.IsDir() {
+			continue
+		}
+		opened, err := os.Open(filepath.Join(r.out, f.Name()))
+		if err != nil {
+			return err
+		}
+		sum := sha256.New()
+		_, err = io.Copy(sum, opened)
+		opened.Close()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&sums, "%x  %s\n", sum.Sum(nil), f.Name())
+	}
+	fmt.Print(sums.String())
+	return os.WriteFile(filepath.Join(r.out, "SHA256SUMS"), []byte(sums.String()), 0o644)
+}
+
+// run runs a program; its output is part of the error.
+func run(cmd *exec.Cmd) error {
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, out)
+	}
+	return nil
+}

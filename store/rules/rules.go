@@ -9,10 +9,12 @@
 // A new kind of record needs these steps, and nothing in the engines:
 //
 //  1. Its type, its limits, its checks and its methods in Control: package store.
-//  2. A constant and a line in kinds (records.go), and a map in State (state.go). With an index, also its set and its remove.
-//  3. Its methods here: reads with view, changes with update, put, delete and audit.
-//  4. If it belongs to a merchant or a partner: deleteMerchants or DeletePartner delete it too (delete.go).
-//  5. Its sentences in package storetest.
+//  2. A constant and a line in kinds (records.go), a map in State, and its name in LoadDamaged (state.go). With an index, also its set and
+//     its remove (apply.go).
+//  3. Its methods here: reads with view, changes with update, put, delete and audit. If it belongs to a merchant or a partner,
+//     deleteMerchants or DeletePartner delete it too (delete.go).
+//  4. A list in move.Control, and both ways in export.go: a move takes nothing that is not there.
+//  5. Its sentences in package storetest. Over the driver in memory they run in a second: go test ./store/rules.
 //
 // In this order:
 //
@@ -22,6 +24,8 @@
 //	apply.go      puts changes into memory
 //	partners.go, keys.go, sessions.go, merchants.go, tags.go, claims.go, once.go, delete.go, erasures.go, retention.go   the rules
 //	counts.go     what the limits of a partner need to know of its tags
+//	marks.go      what becomes of a mark, and which events are past the retention
+//	erasing.go    which events and links an erasure takes
 //	salvage.go    compares records, and mends what is left of damaged ones
 //	export.go     control data as a move copies it
 package rules

@@ -301,7 +301,7 @@ func (d *DB) flush() error {
 	}
 	h := d.current()
 	d.last = max(d.last, w.db.MaxVersion()) // of a batch
-	if d.last == 0 { // an empty batch
+	if d.last == 0 {                        // an empty batch
 		d.dirty = false
 		return nil
 	}

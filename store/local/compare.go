@@ -190,7 +190,7 @@ func bucketOf(e locatedEvent) bucket {
 func (c *comparison) eachEvent(compare func(e locatedEvent, indexed bool)) error {
 	var more error
 	use := func(e locatedEvent, indexed bool) {
-		if e.key.Time >= c.indexed[e.m].retainedFrom {
+		if e.key.Time >= c.indexed[e.m].keptFrom {
 			compare(e, indexed)
 		}
 	}

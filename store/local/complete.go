@@ -29,7 +29,7 @@ type expected struct {
 }
 
 func (e *engine) expect(ctx context.Context, m codec.MerchantKey) (*expected, error) {
-	x := &expected{e: e, m: m, from: e.retainedFrom(m.ID()), removed: e.life.removedOf(m)}
+	x := &expected{e: e, m: m, from: e.keptFrom(m.ID()), removed: e.life.removedOf(m)}
 	err := e.withIndex(func(u *usedIndex) (err error) {
 		if err := u.wait(ctx, e.journal.Committed()); err != nil {
 			return err

@@ -30,7 +30,7 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 	defer e.verifying.RUnlock()
 	e.tail.use()
 	q.Merchants = e.WithoutRemoved(q.Merchants)
-	f, err := newFeed(q, e.tail.last.Load(), e.retainedFrom, use)
+	f, err := newFeed(q, e.tail.last.Load(), e.keptFrom, use)
 	if err != nil {
 		return store.FeedEnd{}, err
 	}
@@ -192,7 +192,7 @@ type wantedEvents struct {
 }
 
 // newFeed returns the feed of a query; last is the last chunk on disk.
-func newFeed(q store.FeedQuery, last uint64, retainedFrom func(store.MerchantID) int64, use func(*store.Received) bool) (*feed, error) {
+func newFeed(q store.FeedQuery, last uint64, keptFrom func(store.MerchantID) int64, use func(*store.Received) bool) (*feed, error) {
 	after, ok := codec.ParseCursor(q.After)
 	if !ok {
 		return nil, store.Invalid("after", "is not a cursor of this service")
@@ -212,7 +212,7 @@ func newFeed(q store.FeedQuery, last uint64, retainedFrom func(store.MerchantID)
 	for _, id := range q.Merchants {
 		if m, err := codec.NewMerchantKey(id); err == nil { // no merchant has an id of another form
 			f.merchants = append(f.merchants, m)
-			f.wanted[m] = wantedEvents{id, retainedFrom(id)}
+			f.wanted[m] = wantedEvents{id, keptFrom(id)}
 		}
 	}
 	return f, nil

@@ -82,7 +82,7 @@ func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (store.Summa
 		}
 		if !seen[m] {
 			seen[m] = true
-			merchants = append(merchants, rank.Kept{Merchant: m, From: e.retainedFrom(id)})
+			merchants = append(merchants, rank.Kept{Merchant: m, From: e.keptFrom(id)})
 		}
 	}
 	var summary store.Summary

@@ -159,7 +159,7 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 	if err := e.eachLinkOf(ctx, m, p, func(l store.Link) error { return use(&store.PersonalRecord{Link: l}) }); err != nil {
 		return 0, err
 	}
-	from := e.retainedFrom(id)
+	from := e.keptFrom(id)
 	err = e.eachOf(ctx, m, p, func() {}, func(event *journal.Event, owners, _ []int) error {
 		if event.Time < from {
 			return nil

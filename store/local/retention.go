@@ -15,13 +15,13 @@ import (
 	"mtagd/store/local/rank"
 )
 
-// retainedFrom returns the time (µs since 1970) before which a merchant's events are in no answer; math.MinInt64 when all are kept.
+// keptFrom returns the time (µs since 1970) before which a merchant's events are in no answer; math.MinInt64 when all are kept.
 // Whatever reads events for an answer must leave out earlier ones.
-func (e *engine) retainedFrom(id store.MerchantID) int64 {
-	return retainedFrom(e.RetentionOf(id), e.opt.Now())
+func (e *engine) keptFrom(id store.MerchantID) int64 {
+	return keptFrom(e.RetentionOf(id), e.opt.Now())
 }
 
-func retainedFrom(r store.Retention, now time.Time) int64 {
+func keptFrom(r store.Retention, now time.Time) int64 {
 	if cutoff, ok := r.Cutoff(now); ok {
 		return cutoff.UnixMicro()
 	}
@@ -30,7 +30,7 @@ func retainedFrom(r store.Retention, now time.Time) int64 {
 
 // kept returns a query without the events that are past the retention.
 func (e *engine) kept(q store.Query) store.Query {
-	if from := e.retainedFrom(q.Merchant); from != math.MinInt64 && (q.From == nil || q.From.UnixMicro() < from) {
+	if from := e.keptFrom(q.Merchant); from != math.MinInt64 && (q.From == nil || q.From.UnixMicro() < from) {
 		q.From = new(timeOf(from))
 	}
 	return q
@@ -77,7 +77,7 @@ func (l *life) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, er
 	if err != nil {
 		return false, err
 	}
-	from := l.e.retainedFrom(id)
+	from := l.e.keptFrom(id)
 	if from == math.MinInt64 {
 		return false, nil // it was changed just now
 	}

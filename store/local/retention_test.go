@@ -134,7 +134,7 @@ func TestRetentionRemovesEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := x.life.do(ctx, func(ctx context.Context) error {
-		_, err := x.life.rewriteBefore(ctx, m, codec.Position{}, endOfTime, x.retainedFrom(x.shop.ID))
+		_, err := x.life.rewriteBefore(ctx, m, codec.Position{}, endOfTime, x.keptFrom(x.shop.ID))
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -140,7 +140,7 @@ type verifier struct {
 
 // merchantSums are the sums of a merchant's events.
 type merchantSums struct {
-	retainedFrom   int64           // earlier events are past the retention and being removed: they are not compared
+	keptFrom   int64           // earlier events are past the retention and being removed: they are not compared
 	series         map[string]bool // those that the index counts
 	index, journal eventSum        // the archive's events are in journal
 	unsound        bool            // damage was found in its index, so that is not compared
@@ -208,7 +208,7 @@ func (v *verifier) verifyIndex() (err error) {
 		Tags: v.verifyTags,
 		Event: func(m codec.MerchantKey, k rank.Key, series string) {
 			v.counts.Entries++
-			if k.Seq <= v.upTo && k.Time >= v.sums(m).retainedFrom {
+			if k.Seq <= v.upTo && k.Time >= v.sums(m).keptFrom {
 				v.sums(m).index.add(hashOf(k, series))
 			}
 		},
@@ -245,9 +245,9 @@ func (v *verifier) verifyTags(m codec.MerchantKey, series []string) {
 func (v *verifier) sums(m codec.MerchantKey) *merchantSums {
 	s := v.indexed[m]
 	if s == nil {
-		s = &merchantSums{series: map[string]bool{}, retainedFrom: math.MinInt64}
+		s = &merchantSums{series: map[string]bool{}, keptFrom: math.MinInt64}
 		if v.control != nil {
-			s.retainedFrom = retainedFrom(v.control.RetentionOf(m.ID()), v.now)
+			s.keptFrom = keptFrom(v.control.RetentionOf(m.ID()), v.now)
 		}
 		v.indexed[m] = s
 	}
@@ -275,7 +275,7 @@ func (v *verifier) verifyJournal() error {
 			if seq <= v.upTo {
 				for i := range events {
 					s := v.sums(events[i].Merchant)
-					if events[i].Time >= s.retainedFrom {
+					if events[i].Time >= s.keptFrom {
 						s.journal.add(s.hash(&events[i]))
 					}
 				}
@@ -302,7 +302,7 @@ func (v *verifier) verifyArchive() (err error) {
 				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 				if err != nil {
 					v.wrongInEvents("archive", err)
-				} else if stored.Seq <= v.upTo && event.Time >= s.retainedFrom {
+				} else if stored.Seq <= v.upTo && event.Time >= s.keptFrom {
 					s.journal.add(s.hash(&event.Event))
 				}
 			}

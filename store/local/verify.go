@@ -140,7 +140,7 @@ type verifier struct {
 
 // merchantSums are the sums of a merchant's events.
 type merchantSums struct {
-	keptFrom   int64           // earlier events are past the retention and being removed: they are not compared
+	keptFrom       int64           // earlier events are past the retention and being removed: they are not compared
 	series         map[string]bool // those that the index counts
 	index, journal eventSum        // the archive's events are in journal
 	unsound        bool            // damage was found in its index, so that is not compared

@@ -69,7 +69,6 @@
 package archive
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,6 +94,7 @@ type Archive struct {
 	versions versions      // as of the last flush
 	last     uint64        // the version of the last commit; guarded by writing
 	moved    uint64        // the boundary as of the last commit; guarded by writing
+	isNew    bool          // nothing was committed; guarded by writing
 
 	writing   sync.Mutex // held by whoever changes the archive
 	snapshots int        // that are open; guarded by writing
@@ -174,14 +174,9 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archiv
 	if err == nil && isNew && a.last > 0 {
 		err = fmt.Errorf("%w: the archive has no format version", codec.ErrCorrupt)
 	}
-	if err == nil && isNew {
-		err = cmp.Or(a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyFormat, []byte(format)) }), a.flush())
-	}
-	if err == nil && !hasGaps {
-		gaps := a.Boundary()
-		if !isNew { // an earlier version has left gaps; after a kill, also behind the boundary
-			gaps += uint64(time.Hour.Microseconds())
-		}
+	a.isNew = isNew
+	if err == nil && !isNew && !hasGaps { // an earlier version has left gaps; after a kill, also behind the boundary
+		gaps := a.Boundary() + uint64(time.Hour.Microseconds())
 		if a.gaps.Store(gaps); !readOnly {
 			err = a.allowGaps(gaps)
 		}
@@ -241,9 +236,17 @@ func (a *Archive) flush() error {
 
 // commit writes one transaction. The caller holds writing, or is alone.
 func (a *Archive) commit(fill func(txn *badgerdb.Txn) error) error {
-	err := a.db.Commit(a.last+1, fill)
+	err := a.db.Commit(a.last+1, func(txn *badgerdb.Txn) error {
+		if a.isNew {
+			if err := errors.Join(txn.Set(keyFormat, []byte(format)), txn.Set(keyGaps, encodeNumber(keyGaps, a.gaps.Load()))); err != nil {
+				return err
+			}
+		}
+		return fill(txn)
+	})
 	if err == nil {
 		a.last++
+		a.isNew = false
 	}
 	return err
 }

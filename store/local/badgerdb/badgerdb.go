@@ -301,6 +301,10 @@ func (d *DB) flush() error {
 	}
 	h := d.current()
 	d.last = max(d.last, w.db.MaxVersion()) // of a batch
+	if d.last == 0 {                        // an empty batch
+		d.dirty = false
+		return nil
+	}
 	h.fills++
 	err = w.fill(h.fills, d.last)
 	for err == nil && h.filled < h.fills {

@@ -267,6 +267,7 @@ func TestDrillAKillWhileCompacting(t *testing.T) {
 	}
 	check(t, m.CompactAndWait(ctx, seen))
 	m.check()
+	check(t, m.Merge(ctx, noPace)) // there is nothing to merge
 
 	// After the rename, before the old generation is removed.
 	check(t, m.Close())

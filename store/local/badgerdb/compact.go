@@ -39,7 +39,12 @@ const mostNewTables = 48
 
 // firstUnsealed returns which part is the first one that is not sealed: the last part, or one before it, after a compaction that has failed.
 func firstUnsealed(parts []*part) int {
-	return slices.IndexFunc(parts, func(h *part) bool { return !h.isSealed() })
+	for i, h := range parts {
+		if !h.isSealed() {
+			return i
+		}
+	}
+	return len(parts)
 }
 
 func size(parts []*part) (bytes int64) {
@@ -192,6 +197,9 @@ func (c *compaction) begin(from func([]*part) int) error {
 		return nil
 	}
 	n := from(full)
+	if n == len(full) { // a compaction has come before
+		return nil
+	}
 	if err := d.room(size(full[n:])); err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package journal
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -24,7 +23,8 @@ import (
 // keyStore has the links and the remembered event_ids. Those that were written since the last flush are in memory, and in the log.
 // All others are in a database.
 type keyStore struct {
-	db *badgerdb.DB
+	db    *badgerdb.DB
+	isNew bool // nothing was committed
 
 	links linkCache // the committer's
 
@@ -79,8 +79,8 @@ func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage
 	if err != nil {
 		return err
 	}
-	w := &Writer{keys: keys}
-	if w.batch, err = keys.db.Batch(); err != nil {
+	w, err := newWriter(nil, keys)
+	if err != nil {
 		return errors.Join(err, keys.db.Close())
 	}
 	err = salvageKeys(ctx, dir, w, func(path string, err error) {
@@ -94,19 +94,13 @@ func newKeyStore(db *badgerdb.DB) *keyStore {
 	return &keyStore{db: db, recent: newEntries()}
 }
 
-// checkFormat refuses a database of another format version. It writes the version into a new one.
+// checkFormat refuses a database of another format version. The first commit writes the version into a new one.
 func (k *keyStore) checkFormat() error {
 	found, has, err := k.db.Get([]byte{prefixFormat})
-	switch {
-	case err != nil:
-		return err
-	case !has:
-		return cmp.Or(k.db.Commit(k.db.MaxVersion()+1, func(txn *badgerdb.Txn) error { return txn.Set([]byte{prefixFormat}, []byte(format)) }),
-			k.db.Flush())
-	case string(found) != format:
-		return codec.UnknownFormat{Found: string(found), Known: format}
+	if k.isNew = !has && k.db.MaxVersion() == 0; err == nil && !k.isNew && string(found) != format {
+		err = codec.UnknownFormat{Found: string(found), Known: format}
 	}
-	return nil
+	return err
 }
 
 // get returns the newest value of a key. The value must not be changed.
@@ -208,6 +202,11 @@ func (k *keyStore) flush(version uint64) error {
 	for left := flushing.len(); left > 0; {
 		version++
 		if err := k.db.Commit(version, func(txn *badgerdb.Txn) error {
+			if k.isNew {
+				if err := txn.Set([]byte{prefixFormat}, []byte(format)); err != nil {
+					return err
+				}
+			}
 			for range min(left, keysAtOnce) {
 				left--
 				key, v, _ := next()
@@ -230,6 +229,7 @@ func (k *keyStore) flush(version uint64) error {
 		}); err != nil {
 			return err
 		}
+		k.isNew = false
 	}
 	if err := k.db.Flush(); err != nil {
 		return err

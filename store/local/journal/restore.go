@@ -37,11 +37,20 @@ func Create(dir string, logger *slog.Logger) (*Writer, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	w := &Writer{log: l, keys: keys}
-	if w.batch, err = keys.db.Batch(); err != nil {
+	w, err := newWriter(l, keys)
+	if err != nil {
 		return nil, errors.Join(err, keys.db.Close(), l.Close())
 	}
 	return w, nil
+}
+
+// newWriter returns a writer into a new database of links and event_ids.
+func newWriter(l *log.Log, keys *keyStore) (*Writer, error) {
+	batch, err := keys.db.Batch()
+	if err != nil {
+		return nil, err
+	}
+	return &Writer{log: l, keys: keys, batch: batch}, batch.SetEntryAt(badger.NewEntry([]byte{prefixFormat}, []byte(format)), 1)
 }
 
 // writtenAtOnce is about how many bytes of chunks are in a record.

@@ -38,11 +38,7 @@ func OpenReadOnly(dir string, opt Options) (j *Journal, err error) {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), j.log.Close())
 	}
 	j.keys = newKeyStore(db)
-	found, _, err := db.Get([]byte{prefixFormat})
-	if err == nil && string(found) != format {
-		err = codec.UnknownFormat{Found: string(found), Known: format}
-	}
-	if err == nil {
+	if err = j.keys.checkFormat(); err == nil {
 		err = j.replay()
 	}
 	if err != nil {

@@ -1,0 +1,66 @@
+package rank
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store/local/codec"
+)
+
+// A node whose seal is right, but which does not fit its parent or its order, is found by verify and by each scan.
+func TestANodeThatDoesNotFit(t *testing.T) {
+	for problem, spoil := range map[string]func(n *node){
+		"other events than its parent says": func(n *node) { n.entries = n.entries[1:] },
+		"wrong order":                       func(n *node) { n.entries[1], n.entries[2] = n.entries[2], n.entries[1] },
+	} {
+		var j journal
+		x := j.open(t, t.TempDir())
+		x.Start()
+		m := newMerchant(t)
+		j.push(t, x, m, 3*leafEntries)
+		if err := x.Merge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		verify := func() (wrong []string) {
+			if err := x.Verify(t.Context(), Check{
+				Wrong: func(_ codec.MerchantKey, err error) { wrong = append(wrong, err.Error()) },
+				Event: func(codec.MerchantKey, Key, string) {}, Tags: func(codec.MerchantKey, []string) {}, Read: func(uint64, uint64) {},
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return wrong
+		}
+		if wrong := verify(); wrong != nil {
+			t.Fatal(wrong)
+		}
+		if err := x.db.Update(func(tx *bolt.Tx) error {
+			tree, err := loadTree(tx, m)
+			if err != nil {
+				return err
+			}
+			nodes := tx.Bucket(bucketNodes)
+			root, err := loadNode(nodes, m, tree.root.id, &nodeArena{})
+			if err != nil {
+				return err
+			}
+			leaf, err := loadNode(nodes, m, root.children[1].id, &nodeArena{})
+			if err != nil {
+				return err
+			}
+			spoil(leaf)
+			return storeNode(nodes, m, root.children[1].id, leaf)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if wrong := verify(); !slices.ContainsFunc(wrong, func(s string) bool { return strings.Contains(s, problem) }) {
+			t.Errorf("%s: verify finds %q", problem, wrong)
+		}
+		if err := x.ScanEvents(t.Context(), m, func(Key, string) {}); err == nil {
+			t.Errorf("%s: a scan finds nothing", problem)
+		}
+		closeIndex(t, x)
+	}
+}

@@ -114,7 +114,7 @@ func TestKilledSwitches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d events, frozen for %v", result.Events, result.Frozen)
+	t.Logf("%d events, frozen for %v s", result.Events, result.Refused)
 	s.expectSame("the database", want, s.answers(openDatabase(t, url)))
 }
 

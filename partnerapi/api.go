@@ -11,39 +11,39 @@
 //
 // Read in this order:
 //
-//	api.go        routes, and the steps before a handler
-//	merchants.go  list, read, create and delete merchants
-//	change.go     change a merchant
-//	identity.go   a merchant's secrets: who may link identifiers of its users
-//	keys.go       list, issue and revoke the partner's own API keys
-//	once.go       requests that may be repeated: Idempotency-Key
-//	generate.go   generate a tag
-//	verify.go     verify the DNS of a tag
-//	claim.go      check whether a tag can get its domain
-//	events.go     list events
-//	feed.go       read events in the order of receipt, and wait for new ones
-//	stream.go     the same as server-sent events
-//	watch.go      wait for events; check again who may read
-//	exports.go    all events of a merchant as a file
-//	reference.go  the pages that describe the API
-//	body.go       answers that are made while they are sent
-//	summary.go    count events by time and by name or tag
-//	debug.go      why an event is missing: what was refused, and what an event would get
-//	erasures.go   erase a person, read what is held of one
-//	tag.go        read a tag; the JSON of a tag
-//	features.go   read what is enabled for the partner
-//	owner.go      load a merchant or tag of the partner; refuse changes of a suspended one
-//	limits.go     the rates of requests that a partner and an address may send
-//	auth.go       find the partner of an API key or a session; what is known before the body
-//	cookie/       the sessions of the web console
-//	errors.go     turn errors into answers
-//	config.go     what the API is made of
-//	query.go      parameters of path and query; pages of a list
-//	json.go       request and answer bodies
-//	memory.go     limit the memory of the listings that a partner has under way
-//	slots.go      limit the verifications, streams and exports that a partner has under way
-//	metrics.go    names the endpoints; counts the readers of the feed, and the events that they get
-//	snippet.go    the HTML that installs a tag
+//	api.go           routes, and the steps before a handler
+//	merchants.go     list, read, create and delete merchants
+//	change.go        change a merchant
+//	identity.go      a merchant's secrets: who may link identifiers of its users
+//	keys.go          list, issue and revoke the partner's own API keys
+//	idempotency.go   requests that may be repeated: Idempotency-Key
+//	generate.go      generate a tag
+//	verify.go        verify the DNS of a tag
+//	claim.go         check whether a tag can get its domain
+//	events.go        list events
+//	feed.go          read events in the order of receipt, and wait for new ones
+//	stream.go        the same as server-sent events
+//	watch.go         wait for events; check again who may read
+//	exports.go       all events of a merchant as a file
+//	reference.go     the pages that describe the API
+//	streamedbody.go  answers that are made while they are sent
+//	summary.go       count events by time and by name or tag
+//	refused.go       why an event is missing: what was refused, and what an event would get
+//	erasures.go      erase a person, read what is held of one
+//	tag.go           read a tag; the JSON of a tag
+//	features.go      read what is enabled for the partner
+//	owner.go         load a merchant or tag of the partner; refuse changes of a suspended one
+//	limits.go        the rates of requests that a partner and an address may send
+//	auth.go          find the partner of an API key or a session; what is known before the body
+//	cookie/          the sessions of the web console
+//	errors.go        turn errors into answers
+//	config.go        what the API is made of
+//	query.go         parameters of path and query; pages of a list
+//	json.go          request and answer bodies
+//	answermemory.go  limit the memory of the listings that a partner has under way
+//	concurrency.go   limit the verifications, streams and exports that a partner has under way
+//	metrics.go       names the endpoints; counts the readers of the feed, and the events that they get
+//	snippet.go       the HTML that installs a tag
 package partnerapi
 
 import (

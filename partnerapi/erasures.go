@@ -159,7 +159,7 @@ func (a *api) personalData(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	write := func(ctx context.Context, w io.Writer) error {
 		return a.writePersonalData(ctx, w, from, m.ID, id, in.Claimed)
 	}
-	r.Response.SetBodyStream(a.newBody(r, write, release), -1)
+	r.Response.SetBodyStream(a.newStreamedBody(r, write, release), -1)
 	return nil
 }
 

@@ -48,7 +48,7 @@ func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	write := func(ctx context.Context, w io.Writer) error {
 		return a.writeExport(ctx, w, partner.ID, from, q, format, encoding)
 	}
-	r.Response.SetBodyStream(a.newBody(r, write, a.metrics.exports.Dec, release), -1)
+	r.Response.SetBodyStream(a.newStreamedBody(r, write, a.metrics.exports.Dec, release), -1)
 	return nil
 }
 

@@ -45,7 +45,7 @@ func (a *api) streamFeed(ctx context.Context, r *fasthttp.RequestCtx, f feed) er
 	r.Response.Header.Set(fasthttp.HeaderCacheControl, "no-store")
 	r.Response.Header.Set("X-Accel-Buffering", "no") // nginx then passes events on at once
 	r.SetConnectionClose()                           // nothing can follow
-	r.Response.SetBodyStream(a.newBody(r, s.write, s.watch.stop, a.metrics.streams.Dec, release), -1)
+	r.Response.SetBodyStream(a.newStreamedBody(r, s.write, s.watch.stop, a.metrics.streams.Dec, release), -1)
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 
 	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
@@ -173,7 +174,7 @@ func (c *backupVerifyCommand) Run(p *process) error {
 		err = printReport(p.stdout, report)
 	}
 	if err == nil && len(report.Problems) > 0 {
-		err = fmt.Errorf("%d problems in %s", len(report.Problems), dest)
+		err = fmt.Errorf("%s in %s", english.Plural(len(report.Problems), "problem", ""), dest)
 	}
 	return err
 }
@@ -184,7 +185,8 @@ func printReport(w io.Writer, r backup.Report) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(w, "%d points, %d objects, %s, %d problems\n", r.Points, r.Objects, humanize.IBytes(uint64(r.Bytes)), len(r.Problems))
+	_, err := fmt.Fprintf(w, "%s, %s, %s, %s\n", english.Plural(r.Points, "point", ""), english.Plural(r.Objects, "object", ""),
+		humanize.IBytes(uint64(r.Bytes)), english.Plural(len(r.Problems), "problem", ""))
 	if err == nil && r.Encrypted > 0 {
 		_, err = fmt.Fprintf(w, "%d points are encrypted: only their checksums were compared. --identity looks into them\n", r.Encrypted)
 	}

@@ -166,7 +166,7 @@ func (d *daemon) startPart(part func() error) {
 	go func() { d.failed <- part() }()
 }
 
-func (d *daemon) startSideDoor(door *sideDoor) {
+func (d *daemon) startInternal(door *internalServer) {
 	d.startPart(door.accept)
 	d.onStop(door.close)
 }

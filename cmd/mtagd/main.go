@@ -3,46 +3,46 @@
 //
 // This package connects the parts. Read in this order:
 //
-//	main.go         the command line
-//	serve.go        mtagd serve: its flags
-//	dev.go          mtagd dev: the whole service on one loopback address, with the demo shop
-//	daemon.go       how the service starts, runs and stops
-//	opening.go      the steps of the start that open its parts
-//	accepting.go    the steps that let in operators, admins and requests
-//	sockets.go      the listening sockets that systemd has opened
-//	systemd.go      tells systemd how the service is; the watchdog
-//	copied.go       finds out that the data directory is a copy of a running server's
-//	sidedoor.go     the servers for operator commands and for admin pages
-//	admin.go        the admin pages: /metrics, /healthz, /readyz and pprof
-//	admintoken.go   who may see them
-//	disk.go         metrics: the space of the data directory
-//	throttle.go     a log that does not repeat the same message for ever
-//	runtime.go      timers, threads and the limit of the heap
-//	domains.go      which domains can be claimed; warnings of those that cannot
-//	operate.go      the operator commands: mtagd partner, key, merchant, tag, domain and audit
-//	engine.go       the choice of the storage engine
-//	verify.go       mtagd verify
-//	scrub.go        the same in the background of serve, slowly
-//	repair.go       mtagd repair
-//	backup.go       mtagd backup: makes, lists and checks points
-//	restore.go      mtagd restore
-//	migrate.go      mtagd migrate
-//	migrateserver.go  the side of a server that is migrated
-//	export.go       mtagd export
-//	distribute.go   mtagd store distribute
-//	schedule.go     backups by the clock
-//	rates.go        what was received in the last minutes
-//	stream.go       what a running server streams to mtagd backup
-//	point.go        a point of a backup as it is printed
-//	progress.go     a progress bar
-//	health.go       mtagd health
-//	config.go       what the service runs with, from either command
-//	checks.go       which values the flags accept
-//	configfile.go   values from --config, and where each value came from
-//	environment.go  MTAGD_ variables: empty, misspelt, and those of linked containers
-//	process.go      what a command may use; the version; errors and exit codes
-//	demo/           the demo shop
-//	operator/       the operator commands, and the socket that carries them
+//	main.go            the command line
+//	serve.go           mtagd serve: its flags
+//	dev.go             mtagd dev: the whole service on one loopback address, with the demo shop
+//	daemon.go          how the service starts, runs and stops
+//	start.go           the steps of the start that open its parts
+//	listeners.go       the steps that let in operators, admins and requests
+//	sockets.go         the listening sockets that systemd has opened
+//	systemd.go         tells systemd how the service is; the watchdog
+//	copied.go          finds out that the data directory is a copy of a running server's
+//	internalserver.go  the servers for operator commands and for admin pages
+//	admin.go           the admin pages: /metrics, /healthz, /readyz and pprof
+//	admintoken.go      who may see them
+//	disk.go            metrics: the space of the data directory
+//	throttle.go        a log that does not repeat the same message for ever
+//	runtime.go         timers, threads and the limit of the heap
+//	domains.go         which domains can be claimed; warnings of those that cannot
+//	operate.go         the operator commands: mtagd partner, key, merchant, tag, domain and audit
+//	engine.go          the choice of the storage engine
+//	verify.go          mtagd verify
+//	scrub.go           the same in the background of serve, slowly
+//	repair.go          mtagd repair
+//	backup.go          mtagd backup: makes, lists and checks points
+//	restore.go         mtagd restore
+//	migrate.go         mtagd migrate
+//	migrateserver.go   the side of a server that is migrated
+//	export.go          mtagd export
+//	distribute.go      mtagd store distribute
+//	schedule.go        backups by the clock
+//	rates.go           what was received in the last minutes
+//	stream.go          what a running server streams to mtagd backup
+//	point.go           a point of a backup as it is printed
+//	progress.go        a progress bar
+//	health.go          mtagd health
+//	config.go          what the service runs with, from either command
+//	checks.go          which values the flags accept
+//	configfile.go      values from --config, and where each value came from
+//	environment.go     MTAGD_ variables: empty, misspelt, and those of linked containers
+//	process.go         what a command may use; the version; errors and exit codes
+//	demo/              the demo shop
+//	operator/          the operator commands, and the socket that carries them
 package main
 
 import (

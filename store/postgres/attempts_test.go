@@ -517,6 +517,7 @@ func TestASerializationFailureKeepsTheConnections(t *testing.T) {
 
 // A server may answer no more while a node opens it, as when its machine loses power. Then the node must look for the primary again.
 func TestOpenEndsWhenTheServerAnswersNoMore(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := newShop(t, Options{})
 	tx, err := s.pool.Begin(t.Context())
 	if err != nil {

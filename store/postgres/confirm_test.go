@@ -168,6 +168,7 @@ func TestAnEventThatNoStandbyHas(t *testing.T) {
 // A change that no standby has is visible, because its wait for one was canceled. No node starts with it: if it is lost, its number is
 // that of another change, which the node would take for the one that it has.
 func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
+	t.Parallel() // it mostly waits
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir()), Options{})
 	key, text, err := s.IssueKey(t.Context(), s.partner, store.KeyOptions{})
@@ -261,6 +262,7 @@ func TestWhatACrashMayHaveLostIsNotConfirmed(t *testing.T) {
 
 // The operator may change synchronous_commit while nodes run. What they acknowledge waits for the standbys all the same.
 func TestCommitsWaitWhateverTheSettingIs(t *testing.T) {
+	t.Parallel() // it mostly waits
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: time.Second})
 	for _, level := range []string{"off", "local"} {

@@ -193,6 +193,7 @@ func TestErasure(t *testing.T) {
 
 // The receipt of an erasure whose rows VACUUM cannot remove says so.
 func TestAPurgeThatFailsIsNoted(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := newShopOn(t, pgtest.Database(t)+"&lock_timeout=50", Options{})
 	s.record(s.visit(1, 0))
 	tx, err := s.pool.Begin(t.Context())

@@ -263,6 +263,7 @@ func startWithStandby(t *testing.T) (primary, standby *pgtest.Server) {
 // Without its synchronous standby, the primary commits nothing: no event is acknowledged, not even as a duplicate of one that is
 // visible already. The node is not ready, and says why. When the standby is back, the events can be sent again.
 func TestWithoutTheSynchronousStandbyNothingIsAcknowledged(t *testing.T) {
+	t.Parallel() // it mostly waits
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: 2 * time.Second})
 	s.record(s.visit(0, 0))

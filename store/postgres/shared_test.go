@@ -52,6 +52,7 @@ func TestSharedFilesAndLeasesSurviveAFailOver(t *testing.T) {
 
 // A lease is renewed while it is held. Its holder learns that it was lost, and that of a closed engine has ended.
 func TestALeaseEnds(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := newShop(t, Options{})
 	other := s.second()
 	lost, err := s.Lease(t.Context(), "x")
@@ -95,6 +96,7 @@ func TestALeaseEnds(t *testing.T) {
 
 // A node that stops does not wait for a database that is gone.
 func TestALeaseOfADatabaseThatIsGone(t *testing.T) {
+	t.Parallel() // it mostly waits
 	server := pgtest.NewServer(t)
 	thaw := func() error { return nil }
 	t.Cleanup(func() { // after the node has stopped

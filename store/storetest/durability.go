@@ -226,7 +226,7 @@ var durabilityTests = []test{
 			}
 			b.reopen()
 			for i, o := range oracles {
-				expectRandom(t, b, r, o, tags[i], 20)
+				expectRandom(t, b, r, o, tags[i], 8)
 			}
 		}
 	}},

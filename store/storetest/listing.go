@@ -27,7 +27,7 @@ var listingTests = []test{
 	{"random queries on random events give the page that sorting gives, at once and after reopening", func(t *testing.T, b *bed) {
 		r := newRandom(t)
 		oracles, tags := newShops(b, 2)
-		for range 30 {
+		for range 12 {
 			var marks []store.Mark
 			for range 1 + r.IntN(80) {
 				i := r.IntN(len(oracles))
@@ -39,7 +39,7 @@ var listingTests = []test{
 		}
 		for range 2 {
 			for i, o := range oracles {
-				expectRandom(t, b, r, o, tags[i], 60)
+				expectRandom(t, b, r, o, tags[i], 20)
 				for _, way := range everyOrder {
 					expectAllPages(t, b, o, store.Query{SortBy: way.by, Asc: way.asc, Names: []string{"Purchase", "P"}}, 37)
 					expectAllPages(t, b, o, store.Query{SortBy: way.by, Asc: way.asc}, 100)
@@ -201,7 +201,7 @@ var listingTests = []test{
 			shop(oracles[1], tags[1])
 			flood(oracles[1], tags[1][0])
 			for i, o := range oracles {
-				expectRandom(t, b, r, o, tags[i], 60)
+				expectRandom(t, b, r, o, tags[i], 20)
 				for _, way := range everyOrder {
 					o.expect(t, b, store.Query{SortBy: way.by, Asc: way.asc, Limit: 3000}) // every name's events at once
 				}
@@ -216,7 +216,7 @@ var listingTests = []test{
 			}
 		}
 		for i, o := range oracles {
-			expectRandom(t, b, r, o, tags[i], 60)
+			expectRandom(t, b, r, o, tags[i], 20)
 			expectAllPages(t, b, o, store.Query{SortBy: store.ByName, Asc: i == 0}, 1000)
 		}
 	}},

@@ -28,17 +28,17 @@ var summaryTests = []test{
 	{"random summaries of random events have the counts that counting gives, at once and after reopening", func(t *testing.T, b *bed) {
 		r := newRandom(t)
 		oracles, tags := newShops(b, 3)
-		for range 30 {
+		for range 12 {
 			var marks []store.Mark
 			for range 1 + r.IntN(150) {
 				i := r.IntN(len(oracles))
 				marks = append(marks, oracles[i].mark(pick(r, tags[i]...), randomName(r), randomTime(r)))
 			}
 			b.record(marks)
-			expectRandomSummaries(t, b, r, oracles, tags, 3)
+			expectRandomSummaries(t, b, r, oracles, tags, 2)
 		}
 		for range 2 {
-			expectRandomSummaries(t, b, r, oracles, tags, 60)
+			expectRandomSummaries(t, b, r, oracles, tags, 20)
 			b.reopen()
 		}
 	}},
@@ -56,14 +56,14 @@ var summaryTests = []test{
 				marks = append(marks, o.mark(pick(r, tags[0]...), randomName(r), randomTime(r)))
 			}
 			b.record(marks)
-			expectRandomSummaries(t, b, r, oracles, tags, 20)
+			expectRandomSummaries(t, b, r, oracles, tags, 8)
 			b.reopen()
 		}
 		sum, err := b.Summary(t.Context(), store.SummaryQuery{Merchants: []store.MerchantID{o.merchant}, By: store.GroupByName, Now: start})
 		if err != nil || len(sum.Groups) != store.MaxSummaryGroups || sum.Groups[0].Key != "PageView" || sum.Other.Total == 0 {
 			t.Errorf("the summary is %v, %v; want %d names, PageView first", sum, err, store.MaxSummaryGroups)
 		}
-		expectRandomSummaries(t, b, r, oracles, tags, 40)
+		expectRandomSummaries(t, b, r, oracles, tags, 10)
 	}},
 	{"a summary and a page have the same total while events come in", func(t *testing.T, b *bed) {
 		oracles, tags := newShops(b, 1)

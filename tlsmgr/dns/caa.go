@@ -12,18 +12,18 @@ import (
 // The ACME challenges that the service can answer.
 var challenges = []string{"http-01", "tls-alpn-01"}
 
-// askCAA looks for CAA records that forbid the CA to issue a certificate for the host. Its sighting has no code if none
+// askCAA looks for CAA records that forbid the CA to issue a certificate for the host. Its observation has no code if none
 // do, or if the records cannot be read.
 //
 // On the way up from the host, the first name with CAA records decides (RFC 8659, section 3). A host with a CNAME record
 // has the CAA records of its target. Next comes the merchant's domain: records that were added there long ago, for the
 // shop's own certificate, are the most common obstacle.
-func (l *lookup) askCAA(ctx context.Context, ca *ca) sighting {
+func (l *lookup) askCAA(ctx context.Context, ca *ca) observation {
 	ctx, cancel := l.afterResolvers(ctx)
 	defer cancel()
 	identities := ca.identities(ctx)
 	if len(identities) == 0 {
-		return sighting{}
+		return observation{}
 	}
 
 	var hosts []string
@@ -36,14 +36,14 @@ func (l *lookup) askCAA(ctx context.Context, ca *ca) sighting {
 
 	for i, name := range hosts {
 		if errors.Is(errs[i], errServfail) || errors.Is(errs[i], errBogus) {
-			return sighting{
+			return observation{
 				code: "ok_caa_servfail",
 				fact: "the lookup of CAA records at " + bare(name) + " fails (SERVFAIL), so no CA may issue a certificate for " + bare(l.host),
 				fix:  "have the name servers of " + bare(name) + " answer questions of type CAA",
 			}
 		}
 		if errs[i] != nil {
-			return sighting{}
+			return observation{}
 		}
 		var records []*miekg.CAA
 		for _, rr := range answers[i].Answer {
@@ -54,17 +54,17 @@ func (l *lookup) askCAA(ctx context.Context, ca *ca) sighting {
 		switch {
 		case len(records) == 0:
 		case mayIssue(records, identities):
-			return sighting{}
+			return observation{}
 		default:
 			at := bare(miekg.CanonicalName(records[0].Hdr.Name))
-			return sighting{
+			return observation{
 				code: "ok_caa_forbids",
 				fact: "the CAA records at " + at + " forbid " + identities[0] + " to issue the certificate for " + bare(l.host),
 				fix:  `add the record: ` + at + ` CAA 0 issue "` + identities[0] + `"`,
 			}
 		}
 	}
-	return sighting{}
+	return observation{}
 }
 
 // mayIssue reports whether a set of CAA records allows the CA to issue a certificate for a name without a wildcard, by

@@ -25,22 +25,22 @@ type chain struct {
 	ask func(ctx context.Context, name string) []view
 	// targetAddresses returns the addresses of the target.
 	targetAddresses func() (map[netip.Addr]bool, error)
-	discreet        bool // see discreet.go
+	hidesPrivate    bool // see private.go
 
 	chained map[string]string // CNAME records of later names, from a resolver's earlier answers
 	asked   int               // number of names asked about
 }
 
-// sight follows the chain from its host to the end.
-func (c *chain) sight(ctx context.Context) sighting { return c.follow(ctx, []string{c.host}) }
+// observe follows the chain from its host to the end.
+func (c *chain) observe(ctx context.Context) observation { return c.follow(ctx, []string{c.host}) }
 
 // follow follows the chain from the last name of a path, which begins with the host.
-func (c *chain) follow(ctx context.Context, path []string) sighting {
+func (c *chain) follow(ctx context.Context, path []string) observation {
 	last := len(path) - 1
 	name := path[last]
 	switch {
 	case name == c.target:
-		return sighting{verdict: store.DNSCorrect, code: "ok", fact: c.points(path[:1], c.target)}
+		return observation{verdict: store.DNSCorrect, code: "ok", fact: c.points(path[:1], c.target)}
 	case slices.Contains(path[:last], name):
 		return c.wrong("loop", bare(c.host)+" leads into a loop of CNAME records ("+arrows(path)+")", "")
 	case last == maxHops || c.asked > 2*maxHops:
@@ -54,9 +54,9 @@ func (c *chain) follow(ctx context.Context, path []string) sighting {
 	return c.combine(ctx, path, c.ask(ctx, name))
 }
 
-// combine makes one sighting of the views of a zone's name servers, or of a resolver's single view. If some servers
+// combine makes one observation of the views of a zone's name servers, or of a resolver's single view. If some servers
 // answer and others fail, the answers count: a resolver would ask the next server too.
-func (c *chain) combine(ctx context.Context, path []string, views []view) sighting {
+func (c *chain) combine(ctx context.Context, path []string, views []view) observation {
 	var opinions [][]view // views that agree
 	for _, v := range views {
 		i := slices.IndexFunc(opinions, func(o []view) bool { return v.agrees(o[0]) })
@@ -66,7 +66,7 @@ func (c *chain) combine(ctx context.Context, path []string, views []view) sighti
 			opinions[i] = append(opinions[i], v)
 		}
 	}
-	first := map[store.DNSVerdict]sighting{}
+	first := map[store.DNSVerdict]observation{}
 	var facts, failures []string
 	disagree := false
 	for _, o := range opinions {
@@ -86,7 +86,7 @@ func (c *chain) combine(ctx context.Context, path []string, views []view) sighti
 	pending, somePending := first[store.DNSPending]
 	switch {
 	case someCorrect && disagree:
-		return sighting{verdict: store.DNSPending, code: "servers_disagree", fact: strings.Join(facts, ", but "),
+		return observation{verdict: store.DNSPending, code: "servers_disagree", fact: strings.Join(facts, ", but "),
 			fix: "make all name servers give the same record, then try again", namesWho: true}
 	case someCorrect:
 		if failures != nil {
@@ -102,15 +102,15 @@ func (c *chain) combine(ctx context.Context, path []string, views []view) sighti
 }
 
 // judge returns the verdict on a host whose path ends at a name of which all servers asked have the same view.
-func (c *chain) judge(ctx context.Context, path []string, views []view) sighting {
+func (c *chain) judge(ctx context.Context, path []string, views []view) observation {
 	s := c.judgeOpenly(ctx, path, views)
-	if c.discreet {
+	if c.hidesPrivate {
 		return c.hide(path, views[0], s)
 	}
 	return s
 }
 
-func (c *chain) judgeOpenly(ctx context.Context, path []string, views []view) sighting {
+func (c *chain) judgeOpenly(ctx context.Context, path []string, views []view) observation {
 	seen := views[0]
 	switch {
 	case len(path) > 1 && (seen.noAlias && seen.err != nil || errors.Is(seen.err, errRefused)):
@@ -142,8 +142,8 @@ func (c *chain) judgeOpenly(ctx context.Context, path []string, views []view) si
 	return c.missing(ctx, seen)
 }
 
-// failed is the sighting when some servers failed, all in the same way, to answer about the last name of a path.
-func (c *chain) failed(path []string, views []view) sighting {
+// failed is the observation when some servers failed, all in the same way, to answer about the last name of a path.
+func (c *chain) failed(path []string, views []view) observation {
 	by := views[0].by
 	s := failureOf(by, views[0].err).about(path[len(path)-1], serverNames(views), by.zone)
 	if s.verdict != store.DNSUnreachable && len(path) > 1 {
@@ -152,18 +152,18 @@ func (c *chain) failed(path []string, views []view) sighting {
 	return s
 }
 
-// judgeAddresses is the sighting when a path ends at addresses. They are correct if all of them are the target's: some
+// judgeAddresses is the observation when a path ends at addresses. They are correct if all of them are the target's: some
 // DNS providers flatten a CNAME record, which means that they answer with its target's current addresses.
-func (c *chain) judgeAddresses(path []string, addresses map[netip.Addr]bool) sighting {
+func (c *chain) judgeAddresses(path []string, addresses map[netip.Addr]bool) observation {
 	ours, err := c.targetAddresses()
 	switch {
 	case err == nil && isSubset(addresses, ours):
-		return sighting{verdict: store.DNSCorrect, code: "flattened",
+		return observation{verdict: store.DNSCorrect, code: "flattened",
 			fact: fmt.Sprintf("%s has the addresses of %s", bare(c.host), bare(c.target))}
 	case len(path) > 1: // the CNAME record is wrong, whatever the target's addresses are
 		return c.elsewhere(path, "")
 	case err != nil:
-		return sighting{verdict: store.DNSPending, code: "target_unknown", namesWho: true,
+		return observation{verdict: store.DNSPending, code: "target_unknown", namesWho: true,
 			fact: fmt.Sprintf("%s has addresses, but those of %s are not known at the moment, so they cannot be compared", bare(c.host), bare(c.target)),
 			fix:  fmt.Sprintf("point it to %s by a CNAME record, or try again in a few minutes", bare(c.target))}
 	}
@@ -176,8 +176,8 @@ func (c *chain) judgeAddresses(path []string, addresses map[netip.Addr]bool) sig
 		fmt.Sprintf("replace its A and AAAA records by a CNAME record that points to %s", bare(c.target)))
 }
 
-// missing is the sighting when the host has no record. It looks for the two most common mistakes.
-func (c *chain) missing(ctx context.Context, seen view) sighting {
+// missing is the observation when the host has no record. It looks for the two most common mistakes.
+func (c *chain) missing(ctx context.Context, seen view) observation {
 	root := miekg.Fqdn(store.RootDomain(bare(c.host)))
 	if seen.authority != "" && seen.authority != root && miekg.IsSubDomain(seen.authority, root) {
 		return c.wrong("no_domain", fmt.Sprintf("the domain %s does not exist in DNS", bare(root)),
@@ -199,8 +199,8 @@ func (c *chain) missing(ctx context.Context, seen view) sighting {
 	return c.wrong("no_record", bare(c.host)+" has no record", "add a CNAME record that points to "+bare(c.target))
 }
 
-// elsewhere is the sighting when a path ends at a name that is not the target.
-func (c *chain) elsewhere(path []string, remark string) sighting {
+// elsewhere is the observation when a path ends at a name that is not the target.
+func (c *chain) elsewhere(path []string, remark string) observation {
 	end := path[len(path)-1]
 	switch {
 	case strings.HasPrefix(path[1], c.target): // the provider appended the domain: more follows the target's final dot
@@ -218,11 +218,11 @@ func (c *chain) points(path []string, to string) string {
 	return bare(path[0]) + " points to " + bare(to)
 }
 
-// wrong is the sighting of a mistake that the merchant has to correct. The default fix is to point the host to the
+// wrong is the observation of a mistake that the merchant has to correct. The default fix is to point the host to the
 // target.
-func (c *chain) wrong(code, fact, fix string) sighting {
+func (c *chain) wrong(code, fact, fix string) observation {
 	if fix == "" {
 		fix = "point it to " + bare(c.target)
 	}
-	return sighting{verdict: store.DNSWrong, code: code, fact: fact, fix: fix}
+	return observation{verdict: store.DNSWrong, code: code, fact: fact, fix: fix}
 }

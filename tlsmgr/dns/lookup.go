@@ -20,7 +20,7 @@ type lookupConfig struct {
 	resolvers    []nameServer
 	port         int  // of zones' own name servers
 	allowPrivate bool // ask zones' own name servers at private addresses too
-	discreet     bool // findings do not describe what may be in the operator's network
+	hidesPrivate bool // findings do not describe what may be in the operator's network
 	graceTimeout time.Duration
 	log          *slog.Logger
 }

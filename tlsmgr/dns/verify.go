@@ -66,7 +66,7 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		lookupConfig: lookupConfig{
 			port:         cmp.Or(cfg.Port, 53),
 			allowPrivate: cfg.AllowPrivate,
-			discreet:     !cfg.AllowPrivate,
+			hidesPrivate: !cfg.AllowPrivate,
 			graceTimeout: graceTimeout,
 			log:          cfg.Log,
 		},
@@ -147,7 +147,7 @@ func (v *Verifier) verify(ctx context.Context, host string) store.DNSFinding {
 
 	var own side
 	var resolvers []side
-	var caa sighting
+	var caa observation
 	parts := []func(){
 		func() { resolvers = sides.askResolvers(ctx); setAnswered() },
 		func() { own = sides.askOwn(ctx) },
@@ -175,14 +175,14 @@ func (v verification) askResolvers(ctx context.Context) []side {
 	seen := make([]side, len(v.resolvers))
 	v.each(len(seen), func(i int) {
 		r := v.resolvers[i]
-		seen[i] = side{r.name, sighting{verdict: store.DNSPending, code: "bad_answer"}} // remains if the next line panics
-		seen[i].sighting = v.follow(ctx, func(ctx context.Context, name string) []view { return []view{r.view(ctx, name)} })
+		seen[i] = side{r.name, observation{verdict: store.DNSPending, code: "bad_answer"}} // remains if the next line panics
+		seen[i].observation = v.follow(ctx, func(ctx context.Context, name string) []view { return []view{r.view(ctx, name)} })
 	})
 	return seen
 }
 
 // askOwn follows the chain from the host, and asks each zone's own name servers on the way. When those of the host's
-// zone cannot be asked, the sighting has no verdict, and says why if the merchant can do something about it. When those
+// zone cannot be asked, the observation has no verdict, and says why if the merchant can do something about it. When those
 // of a later zone cannot be asked, askOwn asks the resolvers about that zone.
 func (v verification) askOwn(ctx context.Context) side {
 	var hostZone zoneServers
@@ -199,12 +199,12 @@ func (v verification) askOwn(ctx context.Context) side {
 	case "":
 		seen = hostZone.obstacle()
 	case store.DNSUnreachable: // no resolver could be reached, when they were asked about a later zone
-		seen = sighting{}
+		seen = observation{}
 	}
 	return side{hostZone.who(), seen}
 }
 
-func (v verification) follow(ctx context.Context, ask func(context.Context, string) []view) sighting {
-	c := chain{host: v.host, target: v.target, ask: ask, targetAddresses: v.targetAddresses, chained: map[string]string{}, discreet: v.discreet}
-	return c.sight(ctx)
+func (v verification) follow(ctx context.Context, ask func(context.Context, string) []view) observation {
+	c := chain{host: v.host, target: v.target, ask: ask, targetAddresses: v.targetAddresses, chained: map[string]string{}, hidesPrivate: v.hidesPrivate}
+	return c.observe(ctx)
 }

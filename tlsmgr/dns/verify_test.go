@@ -34,7 +34,7 @@ func newVerifier(t *testing.T, resolvers ...string) *Verifier {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.discreet = false               // so that findings show what the resolvers say
+	v.hidesPrivate = false           // so that findings show what the resolvers say
 	v.graceTimeout = 5 * time.Second // the usual second is too short on a busy machine
 	for i := range v.resolvers {
 		v.resolvers[i].timeout = time.Second

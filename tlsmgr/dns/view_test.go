@@ -48,7 +48,7 @@ func FuzzAnswer(f *testing.F) {
 			ask:             func(context.Context, string) []view { return []view{seen} },
 			targetAddresses: func() (map[netip.Addr]bool, error) { return map[netip.Addr]bool{}, nil },
 		}
-		c.sight(cancelled(t))
+		c.observe(cancelled(t))
 		for _, alias := range seen.aliases {
 			above(alias)
 		}

@@ -9,7 +9,7 @@ import (
 // side is a resolver or the zones' own name servers, with what it sees at the host.
 type side struct {
 	who string // its name in findings
-	sighting
+	observation
 }
 
 // weigh makes one finding of what all sides see. own is the side of the zones' own name servers; it has no verdict when
@@ -19,7 +19,7 @@ type side struct {
 //  2. When some sides reach the target and others do not, the record is being added or removed: pending.
 //  3. When no side reaches the target, a wrong answer counts more than no answer, and the zones' own name servers count
 //     more than a resolver.
-func weigh(own side, resolvers []side, caa sighting) store.DNSFinding {
+func weigh(own side, resolvers []side, caa observation) store.DNSFinding {
 	resolvers = slices.DeleteFunc(resolvers, func(s side) bool { return s.verdict == store.DNSUnreachable })
 	if len(resolvers) == 0 {
 		return finding(store.DNSUnreachable, "unreachable", "no DNS resolver can be reached", "try again later")
@@ -38,10 +38,10 @@ func weigh(own side, resolvers []side, caa sighting) store.DNSFinding {
 
 	switch {
 	case allCorrect && own.verdict == store.DNSCorrect:
-		return correctFinding(own.sighting, caa)
+		return correctFinding(own.observation, caa)
 	case allCorrect && own.verdict == "":
 		correct.exception = own.fact
-		return correctFinding(correct.sighting, caa)
+		return correctFinding(correct.observation, caa)
 
 	// Some sides reach the target, or may reach it.
 	case someBogus && !someWrong && own.verdict != store.DNSWrong:
@@ -81,7 +81,7 @@ const waitForTTL = "resolvers keep old answers until their TTL runs out, so try 
 
 // correctFinding is the finding for a host that reaches the target. Its detail adds the exception and what is wrong with
 // CAA records.
-func correctFinding(s, caa sighting) store.DNSFinding {
+func correctFinding(s, caa observation) store.DNSFinding {
 	f := finding(store.DNSCorrect, s.code, s.fact, s.exception)
 	if caa.code != "" {
 		f.Code = caa.code

@@ -156,11 +156,11 @@ func (l *lookup) newZone(ctx context.Context, name string, servers []string, glu
 	return z
 }
 
-// obstacle says why none of the zone's name servers could be asked, in a sighting without a verdict. Its code is empty
+// obstacle says why none of the zone's name servers could be asked, in a observation without a verdict. Its code is empty
 // if the merchant can do nothing about it. The two reasons have one sentence: whether a name has a private address or
 // none must not be told of names in the operator's network.
-func (z zoneServers) obstacle() sighting {
-	s := sighting{namesWho: true}
+func (z zoneServers) obstacle() observation {
+	s := observation{namesWho: true}
 	if len(z.servers) == 0 && (z.private != nil || z.addressless != nil) {
 		s.code = "no_server_address"
 		s.fact = "the name servers of " + zoneName(z.name) + " (" + list(slices.Sorted(slices.Values(slices.Concat(z.private, z.addressless)))) +

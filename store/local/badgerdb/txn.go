@@ -178,7 +178,7 @@ type partIterator struct {
 	reverse       bool
 	prefix, after []byte
 	spans         []span
-	limit         []byte // up to this key, exclusive, the blocks of all tables are sound; nil: up to the end
+	limit         []byte // the nearest one of the spans; nil: all blocks are sound up to the end
 	next          error  // of a block that the next step may need
 	bad           error
 	lost          error // of an index: nothing can be read
@@ -187,7 +187,9 @@ type partIterator struct {
 // span is a table with the range of blocks that were checked since the last seek.
 type span struct {
 	f      *tableFile
-	lo, hi int // both included
+	lo, hi int    // both included
+	limit  []byte // up to this key, exclusive, its blocks are sound; nil: unknown
+	whole  bool   // all blocks from the place of the seek on are sound
 }
 
 // Seek is badger.Iterator.Seek.
@@ -209,6 +211,7 @@ func (it *partIterator) Seek(key []byte) {
 		if len(from) > 0 || !it.reverse {
 			b = s.f.block(y.KeyWithTs(from, math.MaxUint64))
 		}
+		s.limit, s.whole = nil, false
 		if s.lo, s.hi = b, b-1; it.reverse {
 			s.lo, s.hi = b+1, b
 		}
@@ -246,45 +249,55 @@ func (it *partIterator) move(step func()) {
 	key := it.Iterator.Item().Key()
 	if !it.reverse && it.after != nil && bytes.Compare(key, it.after) >= 0 {
 		it.checkEnd()
-	} else if it.limit == nil || it.reverse == (bytes.Compare(key, it.limit) < 0) {
+	} else if it.limit != nil && it.reverse == (bytes.Compare(key, it.limit) < 0) {
 		it.check(key)
 	}
 }
 
-// check checks the blocks up to a key, and the one behind it.
+// check checks the blocks up to a key, and the one behind it. It passes over the tables whose blocks were checked up to there: a merge
+// steps through dozens of tables, and an entry of an archive is a block of its own.
 func (it *partIterator) check(key []byte) {
 	it.limit = nil
 	for i := range it.spans {
 		s := &it.spans[i]
-		if it.reverse {
-			b := s.f.blocks - 1
-			if len(key) > 0 {
-				b = s.f.block(y.KeyWithTs(key, math.MaxUint64))
-			}
-			if it.cover(s, b, s.hi, nil); it.bad != nil {
+		if s.limit == nil || it.reverse == (bytes.Compare(key, s.limit) < 0) {
+			if it.checkSpan(s, key); it.bad != nil {
 				return
 			}
-			it.cover(s, max(0, b-1), max(s.hi, min(b+1, s.f.blocks-1)), &it.next)
-			if s.lo > 0 {
-				it.narrow(s.f.base(min(s.lo+1, s.f.blocks-1)))
-			}
-			continue
 		}
-		b := s.f.blockBefore(y.KeyWithTs(key, 0))
-		if it.cover(s, s.lo, b, nil); it.bad != nil {
-			return
-		}
-		it.cover(s, s.lo, min(b+1, s.f.blocks-1), &it.next)
-		if s.hi < s.f.blocks-1 {
-			it.narrow(s.f.base(max(0, s.hi)))
+		if !s.whole && (it.limit == nil || it.reverse == (bytes.Compare(s.limit, it.limit) > 0)) {
+			it.limit = s.limit
 		}
 	}
 }
 
-// narrow sets the limit to a key of a table if that is nearer.
-func (it *partIterator) narrow(base []byte) {
-	if key := y.ParseKey(base); it.limit == nil || it.reverse == (bytes.Compare(key, it.limit) > 0) {
-		it.limit = key
+func (it *partIterator) checkSpan(s *span, key []byte) {
+	switch {
+	case s.whole:
+	case it.reverse:
+		b := s.f.blocks - 1
+		if len(key) > 0 {
+			b = s.f.block(y.KeyWithTs(key, math.MaxUint64))
+		}
+		if it.cover(s, b, s.hi, nil); it.bad != nil {
+			return
+		}
+		it.cover(s, max(0, b-1), max(s.hi, min(b+1, s.f.blocks-1)), &it.next)
+		if s.whole = s.lo <= 0; !s.whole {
+			s.limit = y.ParseKey(s.f.base(min(s.lo+1, s.f.blocks-1)))
+		}
+	default:
+		b := s.hi // blocks follow each other, so this is quicker than a search
+		for b+1 < s.f.blocks && bytes.Compare(y.ParseKey(s.f.base(b+1)), key) <= 0 {
+			b++
+		}
+		if it.cover(s, s.lo, b, nil); it.bad != nil {
+			return
+		}
+		it.cover(s, s.lo, min(b+1, s.f.blocks-1), &it.next)
+		if s.whole = s.hi >= s.f.blocks-1; !s.whole {
+			s.limit = y.ParseKey(s.f.base(max(0, s.hi)))
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ func (d *daemon) acceptOperators(ctx context.Context) error {
 		handler = withBackup(d.source, handler)
 		handler = d.acceptMigration(handler)
 	}
-	d.startSideDoor(newSideDoor(socket, withExport(d.engine, handler), d.Log))
+	d.startInternal(newInternalServer(socket, withExport(d.engine, handler), d.Log))
 	return nil
 }
 
@@ -88,7 +88,7 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 		impaired = e.Impaired
 	}
 	pages := guardAdmin(adminPages(d.metrics, ready, impaired), ready, d.Admin.Token, d.refusals)
-	d.startSideDoor(newSideDoor(netutil.LimitListener(listener, maxAdminConnections), pages, d.Log))
+	d.startInternal(newInternalServer(netutil.LimitListener(listener, maxAdminConnections), pages, d.Log))
 	d.Log.Info("admin listening", "address", listener.Addr().String())
 	return nil
 }

@@ -25,7 +25,7 @@ func whatPartnersSee(t *testing.T, zone string, reply func(question, answer *mie
 	}
 	s.address = dnstest.Run(t, miekg.HandlerFunc(s.serveDNS)).Address
 	v := newVerifier(t, s.address)
-	v.discreet = true
+	v.hidesPrivate = true
 	var log bytes.Buffer
 	v.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	return v.Verify(t.Context(), testHost), log.String()
@@ -123,7 +123,7 @@ func TestAFindingDoesNotTellWhetherANameBehindTheHostExists(t *testing.T) {
 	w := readWorld(t, "target_misspelt.txtar")
 	w.start(t)
 	v := w.verifier(t)
-	v.discreet = true
+	v.hidesPrivate = true
 	var log bytes.Buffer
 	v.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	found := v.Verify(t.Context(), testHost)

@@ -23,9 +23,9 @@ const writePatience = 10 * time.Second
 // client that reads slowly does not hold up the stop of the service.
 const endPatience = time.Second
 
-// body is the body of an answer that is made while it is sent. fasthttp has it written by the goroutine of the connection,
+// streamedBody is the body of an answer that is made while it is sent. fasthttp has it written by the goroutine of the connection,
 // when the handler has returned.
-type body struct {
+type streamedBody struct {
 	ctx     context.Context // ends when nobody reads the answer any more, or when the service stops
 	conn    net.Conn
 	log     func(err error)
@@ -34,17 +34,17 @@ type body struct {
 	closed  sync.Once
 }
 
-var _ fasthttp.BodyWriterTo = (*body)(nil)
+var _ fasthttp.BodyWriterTo = (*streamedBody)(nil)
 
-// newBody returns the body of an answer. write writes the body; its context is that of Config.Waiting. When write fails, the
+// newStreamedBody returns the body of an answer. write writes the body; its context is that of Config.Waiting. When write fails, the
 // connection is closed without the end of the body, so that the client does not take it for complete. The body calls the
 // functions of onClose when it is finished, also when it was never written.
-func (a *api) newBody(
+func (a *api) newStreamedBody(
 	r *fasthttp.RequestCtx, write func(ctx context.Context, w io.Writer) error, onClose ...func(),
-) *body {
+) *streamedBody {
 	ctx, cancel := a.Waiting(r)
 	path, id, partner := string(r.Path()), requestid.Of(r), PartnerOf(r)
-	return &body{
+	return &streamedBody{
 		ctx:  store.WithPartner(ctx, store.PartnerID(partner)),
 		conn: r.Conn(),
 		log: func(err error) {
@@ -57,13 +57,13 @@ func (a *api) newBody(
 }
 
 // SupportsBodyWriteTo implements fasthttp.BodyWriterTo.
-func (*body) SupportsBodyWriteTo() bool { return true }
+func (*streamedBody) SupportsBodyWriteTo() bool { return true }
 
 // Read implements io.Reader. fasthttp calls WriteTo instead.
-func (*body) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+func (*streamedBody) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 // WriteTo implements io.WriterTo. Each write to w is one chunk of the answer, which is sent at once.
-func (b *body) WriteTo(w io.Writer) (n int64, err error) {
+func (b *streamedBody) WriteTo(w io.Writer) (n int64, err error) {
 	out := &bodyWriter{to: w, conn: b.conn}
 	stop := context.AfterFunc(b.ctx, func() {
 		time.Sleep(endPatience)
@@ -85,7 +85,7 @@ func (b *body) WriteTo(w io.Writer) (n int64, err error) {
 }
 
 // Close implements io.Closer.
-func (b *body) Close() error {
+func (b *streamedBody) Close() error {
 	b.closed.Do(func() {
 		for _, call := range b.onClose {
 			call()

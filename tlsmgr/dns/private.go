@@ -19,8 +19,8 @@ import (
 //
 // The log has what is left out, at debug level.
 
-// hide returns the sighting s without what must not be described. The path is the one that led to a view.
-func (c *chain) hide(path []string, seen view, s sighting) sighting {
+// hide returns the observation s without what must not be described. The path is the one that led to a view.
+func (c *chain) hide(path []string, seen view, s observation) observation {
 	if s.verdict == store.DNSCorrect || s.verdict == store.DNSUnreachable {
 		return s
 	}
@@ -31,7 +31,7 @@ func (c *chain) hide(path []string, seen view, s sighting) sighting {
 	case slices.ContainsFunc(slices.Concat(path, seen.aliases), isInternal):
 		return c.wrong("wrong_target", bare(c.host)+" does not lead to "+bare(c.target), "").instead(s)
 	case seen.by.recursive() && len(path) > 1 && s.verdict == store.DNSPending:
-		return sighting{verdict: store.DNSPending, code: "timeout", namesWho: s.namesWho,
+		return observation{verdict: store.DNSPending, code: "timeout", namesWho: s.namesWho,
 			fact: c.points(path, path[1]) + ", but where that leads is not known at the moment", fix: "try again in a few minutes"}.instead(s)
 	case seen.by.recursive() && len(path) > 1:
 		return c.elsewhere(path, "").instead(s)
@@ -44,8 +44,8 @@ func (c *chain) hide(path []string, seen view, s sighting) sighting {
 	return s
 }
 
-// instead notes the sighting that s stands for, for the log.
-func (s sighting) instead(of sighting) sighting {
+// instead notes the observation that s stands for, for the log.
+func (s observation) instead(of observation) observation {
 	if s.hidden = of.hidden; s.hidden == "" {
 		s.hidden = of.code + ": " + of.fact
 	}

@@ -11,9 +11,9 @@ import (
 	"mtagd/store"
 )
 
-// sighting is what one side sees at the host. A side is a resolver, or the zones' own name servers together. Joined as
+// observation is what one side sees at the host. A side is a resolver, or the zones' own name servers together. Joined as
 // "fact; fix", its texts are the sentence for the merchant. Either may be empty.
-type sighting struct {
+type observation struct {
 	verdict   store.DNSVerdict // empty: no server of this side could be asked
 	code      string
 	fact      string // what the side sees
@@ -24,7 +24,7 @@ type sighting struct {
 }
 
 // saidBy is the fact, with the side that sees it before it.
-func (s sighting) saidBy(who string) string {
+func (s observation) saidBy(who string) string {
 	if s.namesWho {
 		return s.fact
 	}
@@ -75,10 +75,10 @@ func failureOf(s nameServer, err error) failure {
 	return table[slices.IndexFunc(table, func(f failure) bool { return f.err == nil || errors.Is(err, f.err) })]
 }
 
-// about fills in the texts of a failure and makes a sighting of it.
-func (f failure) about(name, who, zone string) sighting {
+// about fills in the texts of a failure and makes a observation of it.
+func (f failure) about(name, who, zone string) observation {
 	words := strings.NewReplacer("{name}", bare(name), "{who}", who, "{zone}", zoneName(zone))
-	s := sighting{verdict: store.DNSPending, code: f.code, fact: words.Replace(f.fact), fix: words.Replace(f.fix), namesWho: true}
+	s := observation{verdict: store.DNSPending, code: f.code, fact: words.Replace(f.fact), fix: words.Replace(f.fix), namesWho: true}
 	if f.code == "unreachable" {
 		s.verdict = store.DNSUnreachable
 	}

@@ -1,6 +1,8 @@
 package boltfile
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -44,11 +46,23 @@ func (s *Scan) findMeta() error {
 		s.meta.size = all
 		return err
 	}
-	if other := 1 - newest; !valid[other] && s.opt.Txid == 0 && metas[other].txid != s.meta.txid-1 {
+	if other := 1 - newest; !valid[other] && s.opt.Txid == 0 && (metas[other].txid != s.meta.txid-1 || s.isOf(other*size, s.meta.txid+1)) {
 		s.meta.size = uint64(len(s.data) / s.meta.pageSize)
 		return &PageError{Page: uint64(other), Problem: "is a damaged meta page: the last change may be missing"}
 	}
 	return nil
+}
+
+// isOf reports whether the meta page at an offset would be sound with this transaction: one wrong bit can make the last transaction look
+// like the one before the other page's.
+func (s *Scan) isOf(offset int, txid uint64) bool {
+	if offset+headerSize+metaSize > len(s.data) {
+		return false
+	}
+	b := bytes.Clone(s.data[offset : offset+headerSize+metaSize])
+	binary.LittleEndian.PutUint64(b[headerSize+48:], txid)
+	_, ok := parseMeta(b)
+	return ok
 }
 
 // metaAt reads the meta page at an offset.

@@ -54,6 +54,38 @@ func TestDrillEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
 	}
 }
 
+// One wrong bit of the number of the last transaction makes its meta page look like that of the transaction before the other one.
+func TestOneWrongBitOfATransactionNumber(t *testing.T) {
+	for more := range 2 { // so that either value of the second bit is the older number
+		dir := t.TempDir()
+		d := openHere(t, dir)
+		filled(t, d, 1)
+		for range 2 * more {
+			if _, err := d.AddPartner(t.Context(), "More"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := everything(t, d)
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		sound, err := os.ReadFile(filepath.Join(dir, fileName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, page := range []int{0, os.Getpagesize()} {
+			at := page + 16 + 48
+			for bit := range 3 {
+				sound[at] ^= 1 << bit
+				if problem := tryFile(t, sound, want); problem != "" {
+					t.Errorf("page at %d, bit %d: %s", page, bit, problem)
+				}
+				sound[at] ^= 1 << bit
+			}
+		}
+	}
+}
+
 // tryFile opens control data with this content, and says what is not as it should be.
 func tryFile(t *testing.T, content []byte, want []any) string {
 	t.Helper()

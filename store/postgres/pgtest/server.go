@@ -238,7 +238,8 @@ func (s *Server) Standby(name string, synchronous bool) (*Server, error) {
 
 // Promote makes a standby a primary.
 func (s *Server) Promote() error {
-	return s.exec("SELECT pg_promote(true, 60)")
+	// Not by a statement: a standby cancels those that are in the way of what it replays.
+	return s.run("pg_ctl", "promote", "-w", "-t", "60", "-D", s.data())
 }
 
 // URL returns the address of a database of the server.

@@ -144,7 +144,7 @@ func TestKilledImports(t *testing.T) {
 	s.expectSame("the directory", want, s.answers(openLocal(t, dir)))
 }
 
-// frozenSource is killed when it has been marked as moved.
+// killedSource is killed when it has been marked as moved.
 type killedSource struct{ migrate.Live }
 
 func (s killedSource) Freeze(ctx context.Context) (migrate.Frozen, error) {

@@ -5,14 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/http"
 	"path/filepath"
 	"strings"
-	"time"
-
-	"github.com/dustin/go-humanize"
 
 	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
@@ -37,18 +32,13 @@ func (*migrateCommand) Help() string {
 }
 
 // migration is what a running server is asked to do.
-type migration struct {
-	To           string
-	AcceptDamage bool
-}
+type migration struct{ To string }
 
 // migrationMessage is a line of its answer. The last one has Result or Failure.
 type migrationMessage struct {
 	Phase   migrate.Phase   `json:"phase,omitempty"`
-	Events  uint64          `json:"events,omitempty"`
+	Done    uint64          `json:"done,omitempty"`
 	Result  *migrate.Result `json:"result,omitempty"`
-	Frozen  time.Duration   `json:"frozen,omitempty"`
-	Finding *store.Finding  `json:"finding,omitempty"`
 	Failure string          `json:"failure,omitempty"`
 }
 
@@ -68,13 +58,13 @@ func (c *migrateCommand) Run(p *process) error {
 	case !toDatabase && c.AcceptDamage:
 		return &usageError{where: p.origin.of("accept-damage"), err: errNotWithStore}
 	}
-	show := &migrationProgress{w: p.stderr, bar: newProgressBar(p.stderr, "migrate")}
+	bar := newProgressBar(p.stderr, "migrate")
 	run := c.toDirectory
 	if toDatabase {
 		run = c.toDatabase
 	}
-	result, next, err := run(p, show)
-	show.bar.end()
+	result, next, err := run(p, bar)
+	bar.end()
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
@@ -82,33 +72,49 @@ func (c *migrateCommand) Run(p *process) error {
 	if result == nil {
 		return nil
 	}
-	return printJSON(p.stdout, struct {
-		migrate.Result
-		Refused float64 `json:"secondsRefused"`
-	}{*result, result.Frozen.Seconds()})
+	return printJSON(p.stdout, result)
 }
 
 // toDatabase moves a data directory into a database, in the running server if there is one. next says what is to be done then. The
 // result is nil when an earlier run has moved the data.
-func (c *migrateCommand) toDatabase(p *process, show *migrationProgress) (result *migrate.Result, next string, err error) {
+func (c *migrateCommand) toDatabase(p *process, bar *progressBar) (result *migrate.Result, next string, err error) {
 	if _, err := checkData(p.data, false); err != nil {
 		return nil, "", fmt.Errorf("data directory %s %w", p.data, err)
 	}
 	if next, err := c.finish(p); next != "" || err != nil {
 		return nil, next, err
 	}
-	asked := migration{c.To, c.AcceptDamage}
-	of, err := migrateServer(p.ctx, p.data, asked, show)
+	if err := c.verify(p, bar); err != nil {
+		return nil, "", err
+	}
+	of, err := migrateServer(p.ctx, p.data, migration{c.To}, bar)
 	next = "everything is in the database, and the server goes on with it."
 	if operator.IsNoServer(err) {
-		of, err = migrateClosed(p, asked, show)
+		of, err = migrateClosed(p, c.To, bar)
 		next = "everything is in the database."
 	}
 	return &of, next + " Before the service is started again, set --store (MTAGD_STORE) in its configuration to the address of --to", err
 }
 
+// verify fails when some data is damaged, unless that is accepted.
+func (c *migrateCommand) verify(p *process, bar *progressBar) error {
+	damaged := false
+	_, err := verifyData(p, store.Verification{
+		Found: func(f store.Finding) {
+			damaged = true
+			bar.end()
+			fmt.Fprintf(p.stderr, "mtagd: %s: %s %s%s\n", f.Part, f.Where, f.Problem, eventsText(f))
+		},
+		Read: func(_ store.Part, done, total uint64) { bar.show("verify", done, total) },
+	})
+	if err == nil && damaged && !c.AcceptDamage {
+		err = errDamaged
+	}
+	return err
+}
+
 // toDirectory moves a database into a data directory. No node may run. The results are those of toDatabase.
-func (c *migrateCommand) toDirectory(p *process, show *migrationProgress) (_ *migrate.Result, next string, err error) {
+func (c *migrateCommand) toDirectory(p *process, bar *progressBar) (_ *migrate.Result, next string, err error) {
 	dir, err := filepath.Abs(c.To)
 	if err != nil {
 		return nil, "", fmt.Errorf("--to: %w", err)
@@ -126,7 +132,7 @@ func (c *migrateCommand) toDirectory(p *process, show *migrationProgress) (_ *mi
 	defer hold.Release()
 	var result migrate.Result
 	if err := local.Import(dir, quietLog(p.stderr), func(target migrate.Target) (err error) {
-		result, err = migrate.Import(hold.Context(), from, target, migrationOptions(quietLog(p.stderr), show.show))
+		result, err = migrate.Import(hold.Context(), from, target, migrate.Options{Log: quietLog(p.stderr), Progress: bar.count})
 		return err
 	}); err != nil {
 		return nil, "", fillError(p.ctx, "import", dir, err)
@@ -156,71 +162,30 @@ func (c *migrateCommand) finish(p *process) (next string, err error) {
 }
 
 // migrateClosed migrates a data directory that no server has open.
-func migrateClosed(p *process, asked migration, show *migrationProgress) (result migrate.Result, err error) {
+func migrateClosed(p *process, to string, bar *progressBar) (result migrate.Result, err error) {
 	engine, err := local.Open(p.data, local.Options{Log: quietLog(p.stderr)})
 	if err != nil {
 		return result, openError(p.data, err)
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	return switchTo(p.ctx, engine, asked, quietLog(p.stderr), show.show)
+	return switchTo(p.ctx, engine, to, migrate.Options{Log: quietLog(p.stderr), Progress: bar.count})
 }
 
-// switchTo moves the data of an open engine to a database. It passes on what it does.
-func switchTo(ctx context.Context, engine store.Engine, asked migration, log *slog.Logger, show func(migrationMessage)) (migrate.Result, error) {
-	to, err := postgres.OpenDatabase(ctx, asked.To, log)
+// switchTo moves the data of an open engine to a database.
+func switchTo(ctx context.Context, engine store.Engine, address string, opt migrate.Options) (migrate.Result, error) {
+	to, err := postgres.OpenDatabase(ctx, address, opt.Log)
 	if err != nil {
 		return migrate.Result{}, fmt.Errorf("--to: %w", err)
 	}
 	defer to.Close()
-	damaged := false
-	if _, err := engine.Verify(ctx, store.Verification{
-		Found: func(f store.Finding) {
-			damaged = true
-			show(migrationMessage{Finding: &f})
-		},
-		Read: func(_ store.Part, done, _ uint64) { show(migrationMessage{Phase: verifying, Events: done}) },
-	}); err != nil {
-		return migrate.Result{}, err
-	}
-	if damaged && !asked.AcceptDamage {
-		return migrate.Result{}, errDamaged
-	}
-	return migrate.Switch(ctx, local.MigrateFrom(engine), to, migrationOptions(log, show))
+	return migrate.Switch(ctx, local.MigrateFrom(engine), to, opt)
 }
 
-func migrationOptions(log *slog.Logger, show func(migrationMessage)) migrate.Options {
-	return migrate.Options{Log: log, Progress: func(phase migrate.Phase, events uint64) { show(migrationMessage{Phase: phase, Events: events}) }}
-}
-
-// verifying is the phase before those of package move.
-const verifying migrate.Phase = "verify"
-
-// migrationProgress shows on stderr how far a migration is.
-type migrationProgress struct {
-	w   io.Writer
-	bar *progressBar
-}
-
-func (s *migrationProgress) show(m migrationMessage) {
-	if f := m.Finding; f != nil {
-		s.bar.end()
-		fmt.Fprintf(s.w, "mtagd: %s: %s %s%s\n", f.Part, f.Where, f.Problem, eventsText(*f))
-		return
-	}
-	s.bar.count(string(m.Phase), m.Events)
-}
-
-// count shows how many things are done, of an unknown number.
-func (b *progressBar) count(step string, done uint64) {
-	if b.w == nil || time.Since(b.shown) < 100*time.Millisecond {
-		return
-	}
-	b.shown = time.Now()
-	fmt.Fprintf(b.w, "\r\x1b[K%s %-8s %s", b.title, step, humanize.Comma(int64(done)))
-}
+// count shows how many things are done in a phase.
+func (b *progressBar) count(phase migrate.Phase, done uint64) { b.show(string(phase), done, 0) }
 
 // migrateServer has the running server migrate its data. The error is one of operator.IsNoServer when there is none.
-func migrateServer(ctx context.Context, data string, asked migration, show *migrationProgress) (result migrate.Result, err error) {
+func migrateServer(ctx context.Context, data string, asked migration, bar *progressBar) (result migrate.Result, err error) {
 	body, err := operator.Request(ctx, data, http.MethodPost, migratePath, asked)
 	if err != nil {
 		return result, err
@@ -235,10 +200,9 @@ func migrateServer(ctx context.Context, data string, asked migration, show *migr
 		case m.Failure != "":
 			return result, errors.New(m.Failure)
 		case m.Result != nil:
-			m.Result.Frozen = m.Frozen
 			return *m.Result, nil
 		default:
-			show.show(m)
+			bar.count(m.Phase, m.Done)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func withMigrate(ctx context.Context, engine store.Engine, log *slog.Logger, mov
 		defer cancel()
 		defer context.AfterFunc(r.Context(), cancel)()
 		s := migrationStream{w: w, control: http.NewResponseController(w), log: log}
-		result, err := switchTo(ctx, engine, asked, log, s.show)
+		result, err := switchTo(ctx, engine, asked.To, migrate.Options{Log: log, Progress: s.show})
 		if err != nil {
 			if _, moved := errors.AsType[*migrate.Unfinished](err); !moved {
 				err = fmt.Errorf("the service goes on as before: %w", err)
@@ -48,8 +48,8 @@ func withMigrate(ctx context.Context, engine store.Engine, log *slog.Logger, mov
 			s.send(migrationMessage{Failure: oneLine(err)})
 			return
 		}
-		log.Info("all data has moved to the database: this process ends the service on the directory, and goes on with the database", "events", result.Events, "refused_for", result.Frozen)
-		s.send(migrationMessage{Result: &result, Frozen: result.Frozen})
+		log.Info("all data has moved to the database: this process ends the service on the directory, and goes on with the database", "events", result.Events, "seconds_refused", result.Refused)
+		s.send(migrationMessage{Result: &result})
 		moved(asked.To) // while busy: no second migration begins
 	})
 	return mux, func() { busy <- struct{}{} } // for good
@@ -71,16 +71,15 @@ const (
 	migrationLogInterval  = 30 * time.Second
 )
 
-func (s *migrationStream) show(m migrationMessage) {
-	if f := m.Finding; f != nil {
-		s.log.Error("damage was found", "part", f.Part, "where", f.Where, "problem", f.Problem, "events", f.Events)
-	} else if s.phase != m.Phase || time.Since(s.logged) >= migrationLogInterval {
-		s.log.Info("migration", "phase", m.Phase, "done", m.Events)
-		s.phase, s.logged = m.Phase, time.Now()
-	} else if time.Since(s.sent) < migrationSendInterval {
+func (s *migrationStream) show(phase migrate.Phase, done uint64) {
+	switch {
+	case s.phase != phase || time.Since(s.logged) >= migrationLogInterval:
+		s.log.Info("migration", "phase", phase, "done", done)
+		s.phase, s.logged = phase, time.Now()
+	case time.Since(s.sent) < migrationSendInterval:
 		return
 	}
-	s.send(m)
+	s.send(migrationMessage{Phase: phase, Done: done})
 }
 
 // send sends a message. It fails when the command has ended; the migration ends then too.

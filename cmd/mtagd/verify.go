@@ -35,14 +35,7 @@ func (c *verifyCommand) Run(p *process) error {
 		Found: func(f store.Finding) { findings = append(findings, f) },
 		Read:  func(part store.Part, done, total uint64) { bar.show(string(part), done, total) },
 	}
-	counts, err := operator.Client{Data: p.data}.Verify(p.ctx, v)
-	if errors.Is(err, operator.ErrNoServer) {
-		if p.store != "" {
-			counts, err = verifyDatabase(p.ctx, p.store, quietLog(p.stderr), v)
-		} else {
-			counts, err = verifyClosed(p.ctx, p.data, v)
-		}
-	}
+	counts, err := verifyData(p, v)
 	bar.end()
 	if err != nil {
 		return err
@@ -54,6 +47,18 @@ func (c *verifyCommand) Run(p *process) error {
 		return fmt.Errorf("damage was found: findings: %d", len(findings))
 	}
 	return nil
+}
+
+// verifyData verifies the data, in the running server if there is one.
+func verifyData(p *process, v store.Verification) (store.Verified, error) {
+	counts, err := operator.Client{Data: p.data}.Verify(p.ctx, v)
+	switch {
+	case !errors.Is(err, operator.ErrNoServer):
+		return counts, err
+	case p.store != "":
+		return verifyDatabase(p.ctx, p.store, quietLog(p.stderr), v)
+	}
+	return verifyClosed(p.ctx, p.data, v)
 }
 
 func (c *verifyCommand) print(w io.Writer, findings []store.Finding, counts store.Verified) error {
@@ -123,15 +128,20 @@ func newProgressBar(w io.Writer, title string) *progressBar {
 	return b
 }
 
+// show shows how many things are done. A total of 0 is unknown.
 func (b *progressBar) show(step string, done, total uint64) {
 	if b.w == nil || time.Since(b.shown) < 100*time.Millisecond {
 		return
 	}
 	b.shown = time.Now()
+	if total == 0 {
+		fmt.Fprintf(b.w, "\r\x1b[K%s %-8s %s", b.title, step, humanize.Comma(int64(done)))
+		return
+	}
 	const width = 40
-	filled := int(width * min(done, total) / max(total, 1))
+	filled := int(width * min(done, total) / total)
 	bar := slices.Concat(slices.Repeat([]byte("#"), filled), slices.Repeat([]byte("."), width-filled))
-	fmt.Fprintf(b.w, "\r%s %-8s [%s] %3d %%", b.title, step, bar, 100*min(done, total)/max(total, 1))
+	fmt.Fprintf(b.w, "\r%s %-8s [%s] %3d %%", b.title, step, bar, 100*min(done, total)/total)
 }
 
 // end removes the bar.

@@ -29,7 +29,7 @@ func Import(dir string, log *slog.Logger, do func(migrate.Target) error) error {
 // All events go into the archive, as events of the journal have no gaps in their positions. The journal only has links and remembered
 // event_ids.
 type directory struct {
-	source // nil before Index
+	source // without an engine before Index
 
 	dir     string
 	log     *slog.Logger

@@ -114,7 +114,7 @@ func TestKilledSwitches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d events, frozen for %v", result.Events, result.Frozen)
+	t.Logf("%d events, frozen for %v s", result.Events, result.Refused)
 	s.expectSame("the database", want, s.answers(openDatabase(t, url)))
 }
 
@@ -144,7 +144,7 @@ func TestKilledImports(t *testing.T) {
 	s.expectSame("the directory", want, s.answers(openLocal(t, dir)))
 }
 
-// frozenSource is killed when it has been marked as moved.
+// killedSource is killed when it has been marked as moved.
 type killedSource struct{ migrate.Live }
 
 func (s killedSource) Freeze(ctx context.Context) (migrate.Frozen, error) {

@@ -58,14 +58,14 @@ const (
 
 // Result is what was copied.
 type Result struct {
-	Events    uint64        `json:"events"`
-	Links     uint64        `json:"links"`
-	EventIDs  uint64        `json:"eventIds"` // that are remembered
-	Partners  int           `json:"partners"`
-	Merchants int           `json:"merchants"`
-	Tags      int           `json:"tags"`
-	Audit     uint64        `json:"auditEntries"`
-	Frozen    time.Duration `json:"-"` // how long the source refused events
+	Events    uint64  `json:"events"`
+	Links     uint64  `json:"links"`
+	EventIDs  uint64  `json:"eventIds"` // that are remembered
+	Partners  int     `json:"partners"`
+	Merchants int     `json:"merchants"`
+	Tags      int     `json:"tags"`
+	Audit     uint64  `json:"auditEntries"`
+	Refused   float64 `json:"secondsRefused"` // how long the source refused events
 }
 
 // Import fills a target from a source that nobody changes, and compares them.
@@ -89,8 +89,7 @@ func Switch(ctx context.Context, src Live, dst Successor, opt Options) (Result, 
 	if err := c.copyAhead(ctx); err != nil {
 		return Result{}, err
 	}
-	frozen, err := c.switchOver(ctx, src, dst)
-	c.result.Frozen = frozen
+	err := c.switchOver(ctx, src, dst)
 	return c.result, err
 }
 
@@ -287,45 +286,46 @@ func because(ctx context.Context, err error) error {
 // finishFor is how long the target may not be reached at the very end, or not answer.
 const finishFor = 30 * time.Second
 
-// switchOver freezes the source, copies and compares the rest, and marks both. It returns for how long the source was frozen.
-func (c *copier) switchOver(ctx context.Context, src Live, dst Successor) (frozenFor time.Duration, err error) {
+// switchOver freezes the source, copies and compares the rest, and marks both.
+func (c *copier) switchOver(ctx context.Context, src Live, dst Successor) error {
 	c.opt.Progress(Switching, 0)
 	began := time.Now()
 	bounded, cancelBound := context.WithTimeoutCause(ctx, cmp.Or(c.opt.FreezeFor, freezeFor), errFrozenTooLong)
 	defer cancelBound()
 	frozen, err := src.Freeze(bounded)
 	if err != nil {
-		return 0, fmt.Errorf("freeze the source: %w", because(bounded, err))
+		return fmt.Errorf("freeze the source: %w", because(bounded, err))
 	}
 	defer frozen.Release()
 	// A target that hangs may not notice that the context ends.
 	stop := context.AfterFunc(bounded, frozen.Release)
 	defer stop()
 	if err := c.copyRest(bounded); err != nil {
-		return 0, because(bounded, err)
+		return because(bounded, err)
 	}
 	target, err := dst.Ready(bounded, c.at)
 	if err != nil {
-		return 0, because(bounded, err)
+		return because(bounded, err)
 	}
 	if !stop() {
-		return 0, context.Cause(bounded)
+		return context.Cause(bounded)
 	}
 	// From here on, the source may be marked: the end of ctx must not come in between.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishFor)
 	defer cancel()
 	if err := frozen.Commit(ctx, target); err != nil {
-		return 0, fmt.Errorf("mark the source as moved: %w", err)
+		return fmt.Errorf("mark the source as moved: %w", err)
 	}
 	for {
 		err := dst.Finish(ctx)
 		if err == nil {
-			return time.Since(began), nil
+			c.result.Refused = time.Since(began).Seconds()
+			return nil
 		}
 		c.opt.Log.Error("everything is copied, but the target cannot be opened: it is tried again", "error", err)
 		select {
 		case <-ctx.Done():
-			return 0, &Unfinished{err}
+			return &Unfinished{err}
 		case <-time.After(time.Second):
 		}
 	}

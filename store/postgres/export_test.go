@@ -87,6 +87,7 @@ func TestANodeBesideAnImport(t *testing.T) {
 
 // A flush waits for an import so shortly that its senders know that nothing is recorded.
 func TestAFlushDoesNotOutwaitAnImport(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := newShop(t, Options{})
 	s.holdOf(s.forCopy())
 	if err := s.Record(t.Context(), []store.Mark{s.visit(1, 1)}); store.KindOf(err) != store.KindUnavailable {

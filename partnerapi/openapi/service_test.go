@@ -15,6 +15,7 @@ import (
 
 	"mtagd/edge"
 	"mtagd/edge/refused"
+	"mtagd/edge/sdk"
 	"mtagd/partnerapi"
 	"mtagd/partnerapi/openapi/openapitest"
 	"mtagd/store"
@@ -140,6 +141,7 @@ func (s *service) fixture(bare bool) fixture {
 		"k3v5ho2qzj7a", string(other.ID),
 		"p4d7m2xq6ria", string(secret.ID),
 		"era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE", string(erasure.ID),
+		"5b1e8a52c3d9f04e", sdk.Versions()[0].Name,
 		"example.com", domain,
 	)}
 }

@@ -90,9 +90,10 @@ export function drain() {
 // send makes one request of the first events. When it fails, it sets when to retry. Where the timer never fires, the next
 // event is a retry.
 function send() {
-  const from = idle()[0] && sender();
+  const list = idle();
+  const from = list[0] && sender();
   if (!from) return;
-  const [batch, url, body] = bundle(idle());
+  const [batch, url, body] = bundle(list);
   if (!batch[0]) return;
   let xhr: XMLHttpRequest;
   let sent = false; // by XMLHttpRequest: a beacon has no answer, and says nothing about its events

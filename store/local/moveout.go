@@ -166,13 +166,16 @@ func movedKeys(use func(*move.Key) error) journal.KeyReader {
 }
 
 // Control implements move.Data.
-func (s source) Control(context.Context) (c *move.Control, err error) {
-	return exportControl(s.e.Data, s.e.dir)
+func (s source) Control(ctx context.Context) (c *move.Control, err error) {
+	return exportControl(ctx, s.e.Data, s.e.dir)
 }
 
 // exportControl returns the control data in a directory, with the certificates.
-func exportControl(data *control.Data, dir string) (c *move.Control, err error) {
+func exportControl(ctx context.Context, data *control.Data, dir string) (c *move.Control, err error) {
 	c = data.Export()
+	if c.Documents, err = data.ExportDocuments(ctx); err != nil {
+		return nil, err
+	}
 	for i := range c.Removals {
 		c.Removals[i].At = c.Removals[i].At.Truncate(time.Microsecond) // what every engine can store
 	}

@@ -53,8 +53,8 @@ func (d *Directory) Keys(ctx context.Context, _ uint64, use func(*move.Key) erro
 }
 
 // Control implements move.Data.
-func (d *Directory) Control(context.Context) (*move.Control, error) {
-	return exportControl(d.control, d.at)
+func (d *Directory) Control(ctx context.Context) (*move.Control, error) {
+	return exportControl(ctx, d.control, d.at)
 }
 
 // Audit implements move.Data.

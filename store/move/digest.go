@@ -284,6 +284,7 @@ func (c *Control) compare(copied *Control) error {
 		{"removals", c.Removals, copied.Removals},
 		{"erasures", c.Erasures, copied.Erasures},
 		{"certificates", c.Files, copied.Files},
+		{"documents", c.Documents, copied.Documents},
 	} {
 		source, err := json.Marshal(part.source)
 		if err != nil {

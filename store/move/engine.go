@@ -166,6 +166,7 @@ type Control struct {
 	Erasures   []store.Erasure
 	Suppressed []Suppressed
 	Files      []File
+	Documents  []store.Document // those that are kept
 }
 
 // File is a certificate, its key, or what else the CA needs (package certs). Path has the form a/b/c.

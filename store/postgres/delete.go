@@ -80,6 +80,9 @@ func (c *change) deleteMerchants(merchants ...store.Merchant) error {
 	c.exec("DELETE FROM tag WHERE merchant = ANY($1)", ids)
 	c.exec("INSERT INTO removal (merchant, partner, at) SELECT id, partner, $2 FROM merchant WHERE id = ANY($1)", ids, c.now)
 	c.exec("DELETE FROM merchant WHERE id = ANY($1)", ids)
+	// Those that nodes follow are emptied, so that they notice; deleteOld deletes them.
+	c.exec("UPDATE document SET content = NULL, changed = nextval('document_changed') WHERE merchant = ANY($1) AND kind = $2", ids, string(store.Destinations))
+	c.exec("DELETE FROM document WHERE merchant = ANY($1) AND kind <> $2", ids, string(store.Destinations))
 	c.publish(merchantsRemoved, removed)
 	return c.failed
 }

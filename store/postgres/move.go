@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -282,6 +283,14 @@ func (d *Database) Control(ctx context.Context) (c *move.Control, err error) {
 			c.Files = append(c.Files, f)
 			return err
 		})
+		r.each(selectDocuments, func(rows pgx.Rows) error {
+			doc, err := scanDocument(rows)
+			if doc.Kind.IsKept() {
+				c.Documents = append(c.Documents, doc)
+			}
+			return err
+		})
+		slices.SortFunc(c.Documents, store.CompareDocuments)
 		return r.err
 	})
 	return c, err

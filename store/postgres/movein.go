@@ -241,7 +241,7 @@ func (d *Database) AddAudit(ctx context.Context, entries []store.AuditEntry) err
 func (d *Database) SetControl(ctx context.Context, control *move.Control) error {
 	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
 		c := &change{e: d.e, ctx: ctx, tx: tx, id: uuid.New()}
-		for _, table := range []string{"suppressed", "erasure", "removal", "expiry", "reply", "claim", "tag", "merchant", "api_key", "session", "partner", "file"} {
+		for _, table := range []string{"suppressed", "erasure", "removal", "expiry", "reply", "claim", "tag", "merchant", "api_key", "session", "partner", "file", "document"} {
 			c.exec("DELETE FROM " + table)
 		}
 		c.exec("INSERT INTO setting (name, value) VALUES ('retention', $1) ON CONFLICT (name) DO UPDATE SET value = excluded.value", int64(control.Retention))
@@ -293,6 +293,9 @@ func (d *Database) SetControl(ctx context.Context, control *move.Control) error 
 		}
 		for _, f := range control.Files {
 			c.exec("INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)", f.Path, f.Content)
+		}
+		for _, doc := range control.Documents {
+			c.putDocument(doc, 1)
 		}
 		// The nodes begin with the tables as they are. An entry is missing here, so that a node which was started on the empty
 		// database finds that it must be started again.

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"time"
 
+	"github.com/google/uuid"
+
 	"mtagd/store"
 )
 
@@ -60,6 +62,11 @@ func (e *engine) deleteOld(ctx context.Context) error {
 		return err
 	}
 	if _, err := e.pool.Exec(ctx, "DELETE FROM session WHERE at < now() - $1 * interval '1 second'", int64(store.SessionLife/time.Second)); err != nil {
+		return err
+	}
+	// Documents that were deleted, which all nodes know by now, and those that a node has written while their merchant was deleted.
+	if _, err := e.pool.Exec(ctx, `DELETE FROM document WHERE content IS NULL AND at < now() - interval '1 day'
+		OR merchant <> $1 AND merchant NOT IN (SELECT id FROM merchant) AND changed = 0`, uuid.Nil); err != nil {
 		return err
 	}
 	// Messages and leases of nodes that have died.

@@ -1,5 +1,5 @@
 // Package control stores the control data of the embedded engine in one bbolt file: partners, keys, merchants, tags, and
-// who has which domain. It implements store.Control. All of it except the audit log is also in memory, where requests are
+// who has which domain. It implements store.Control. All of it except documents and the audit log is also in memory, where requests are
 // answered from. Each change is one synced transaction. It is checked against what is in memory: what must be unique is a
 // domain, a label, one tag of a type for each merchant.
 //
@@ -15,6 +15,7 @@
 //	retention.go  how long events are kept
 //	once.go       calls that may be repeated: idempotency keys
 //	audit.go      who changed what
+//	documents.go  records of other parts of the service
 //	control.go    Data: changes
 //	open.go       opens control.db: checks and loads all of it
 //	state.go      what is in memory
@@ -46,6 +47,7 @@
 //	erasures    erasure id → Erasure
 //	sessions    session id → Session; the file of an earlier version gets this bucket, and expiries, when it is opened
 //	suppressed  merchant id, "/", store.IdentityKey in hexadecimal → erasure id: events of this person are refused
+//	documents   kind, "/", merchant id, "/", id → a document; added to a file like sessions
 //	log         AuditID, time in nanoseconds since 1970 (8 bytes each, big endian) → AuditEntry
 //
 // Each value ends with a seal: the XXH64 (8 bytes, big endian) of bucket, key and value, each after its length (4 bytes, big

@@ -82,6 +82,7 @@ func (c *change) deleteMerchants(partner store.PartnerID, merchants []store.Merc
 		}
 		c.writes = append(c.writes, write{inMerchants, string(m.ID), nil})
 		if err := errors.Join(
+			c.deleteDocuments(m.ID),
 			c.putRemoval(store.Removal{Kind: store.OfDeletion, Merchant: m.ID, Partner: partner, At: now, State: store.ErasurePending}),
 			c.audit(store.AboutMerchant(store.MerchantDeleted, m, "")),
 		); err != nil {

@@ -89,6 +89,9 @@ func writesOf(c *move.Control, id string) ([]write, error) {
 	for _, of := range c.Suppressed {
 		s.setSuppressed(of.Merchant, of.Key, of.Erasure)
 	}
+	for _, doc := range c.Documents {
+		s.documents[documentKey(doc.Kind, doc.Merchant, doc.ID)] = doc.Content
+	}
 	writes, err := s.writes()
 	return append(writes, used...), err
 }

@@ -159,6 +159,7 @@ func (d *Data) load(r *reading) {
 	d.dir, d.state = store.NewDirectory(), r.state
 	d.sums, d.stored, d.counts = r.wanted, r.uses, map[store.PartnerID]*counts{}
 	d.state.derive()
+	d.state.documents = nil // they are read when they are needed
 	d.suppressing.Store(len(d.state.suppressed)+len(d.state.removals) > 0)
 	for _, p := range d.state.partners {
 		d.dir.SetPartner(p)

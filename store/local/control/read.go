@@ -328,6 +328,11 @@ func (r *reading) decode(bucket, key string, value []byte) (err error) {
 		return decodeInto(s.erasures, key, value, func(e store.Erasure) store.ErasureID { return e.ID })
 	case inSuppressed:
 		return s.parseSuppressed(key, store.ErasureID(value))
+	case inDocuments:
+		if parseDocument(key).Kind.IsKept() {
+			s.documents[key] = slices.Clone(value)
+		}
+		return nil
 	case inSessions:
 		return decodeInto(s.sessions, key, value, func(o store.Session) store.SessionID { return o.ID })
 	case inUses:

@@ -27,11 +27,12 @@ const (
 	inExpiries   = "expiries"
 	inErasures   = "erasures"
 	inSuppressed = "suppressed"
+	inDocuments  = "documents"
 	inLog        = "log"
 )
 
 var buckets = []string{inMeta, inPartners, inKeys, inUses, inMerchants, inTags, inDomains, inReplies, inRemovals,
-	inExpiries, inErasures, inSuppressed, inSessions, inLog}
+	inExpiries, inErasures, inSuppressed, inSessions, inDocuments, inLog}
 
 // The keys of the bucket meta.
 const (

@@ -100,6 +100,9 @@ func (s *state) writes() (all []write, err error) {
 			all = append(all, write{inSuppressed, suppressedKey(m, k), []byte(by)})
 		}
 	}
+	for key, content := range s.documents {
+		all = append(all, write{inDocuments, key, content})
+	}
 	if s.retention != 0 {
 		all = append(all, write{inMeta, keyRetention, []byte(strconv.Itoa(int(s.retention)))})
 	}

@@ -24,6 +24,7 @@ type state struct {
 	erasures   map[store.ErasureID]store.Erasure
 	suppressed map[store.MerchantID]map[store.IdentityKey]store.ErasureID
 	sessions   map[store.SessionID]store.Session // links too
+	documents  map[string][]byte                 // those that are kept, while the file is read or if it is not opened to change
 
 	lastEntry store.AuditID                // of the audit log
 	held      map[store.PartnerID]*holding // the entries of partners and, under "", of operators; damaged ones are nobody's
@@ -65,6 +66,7 @@ func newState() *state {
 		erasures:   map[store.ErasureID]store.Erasure{},
 		suppressed: map[store.MerchantID]map[store.IdentityKey]store.ErasureID{},
 		sessions:   map[store.SessionID]store.Session{},
+		documents:  map[string][]byte{},
 		erasuresOf: map[store.MerchantID][]store.ErasureID{},
 		unfinished: map[store.ErasureID]bool{},
 

@@ -14,19 +14,16 @@ import (
 
 // Status is how far a destination is.
 type Status struct {
-	Word         string     `json:"state"`        // active, failing, paused or broken
-	WaitingSince *time.Time `json:"waitingSince"` // null: everything is delivered, as far as is known
-	Retries      int        `json:"retries"`      // events that are tried again
-	Replays      int        `json:"replays"`      // ranges that are still sent again
-	DeadLetters  int        `json:"deadLetters"`
-	Delivered    uint64     `json:"delivered"`
-	Filtered     uint64     `json:"filtered"`
-	NoConsent    uint64     `json:"noConsent"`
-	Dead         uint64     `json:"dead"`
-	Erased       uint64     `json:"erased"`
-	LastError    *string    `json:"lastError"`
-	LastSuccess  *time.Time `json:"lastSuccess"`
-	NextTry      *time.Time `json:"nextTry"`
+	Word    string // active, failing, paused or broken
+	Retries int    // events that are tried again
+	Replays int    // ranges that are still sent again
+
+	DeadLetters int
+	counts
+	LastError   *string
+	LastSuccess *time.Time
+
+	FailingSince, NextTry *time.Time // nil: it does not fail
 }
 
 // Status returns the status of a destination, as of a second ago at most.
@@ -43,8 +40,7 @@ func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
 		}
 	}
 	out := Status{
-		Word: "active", Retries: len(st.Retry), Replays: len(st.Replays), DeadLetters: st.Letters, Delivered: st.Counts.Delivered, Filtered: st.Counts.Filtered,
-		NoConsent: st.Counts.NoConsent, Dead: st.Counts.Dead, Erased: st.Counts.Erased, LastSuccess: unlessZero(st.LastSuccess),
+		Word: "active", Retries: len(st.Retry), Replays: len(st.Replays), DeadLetters: st.Letters, counts: st.Counts, LastSuccess: unlessZero(st.LastSuccess),
 	}
 	if st.LastError != "" {
 		out.LastError = &st.LastError
@@ -60,7 +56,7 @@ func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
 			out.LastError = &d.PausedReason
 		}
 	case st.Failures > 0:
-		out.Word, out.WaitingSince, out.NextTry = "failing", unlessZero(st.FailingSince), unlessZero(st.NextTry)
+		out.Word, out.FailingSince, out.NextTry = "failing", unlessZero(st.FailingSince), unlessZero(st.NextTry)
 	}
 	return out, nil
 }
@@ -208,4 +204,13 @@ func (s *Service) hider(d Destination) func(string) string {
 		}
 	}
 	return strings.NewReplacer(pairs...).Replace
+}
+
+// MaxAgeHours returns how old events may be that a destination takes, or for how long they are tried; 0 when its settings cannot be used.
+func (s *Service) MaxAgeHours(d Destination) int {
+	rt, err := s.open(d)
+	if err != nil {
+		return 0
+	}
+	return int(rt.target.Limits().MaxAge.Hours())
 }

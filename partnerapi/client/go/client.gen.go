@@ -93,6 +93,51 @@ func (e DNSFindingVerdict) Valid() bool {
 	}
 }
 
+// Defines values for DeliveryListDeliveriesState.
+const (
+	DeliveryListDeliveriesStateDead      DeliveryListDeliveriesState = "dead"
+	DeliveryListDeliveriesStateDelivered DeliveryListDeliveriesState = "delivered"
+	DeliveryListDeliveriesStateFailed    DeliveryListDeliveriesState = "failed"
+)
+
+// Valid indicates whether the value is a known member of the DeliveryListDeliveriesState enum.
+func (e DeliveryListDeliveriesState) Valid() bool {
+	switch e {
+	case DeliveryListDeliveriesStateDead:
+		return true
+	case DeliveryListDeliveriesStateDelivered:
+		return true
+	case DeliveryListDeliveriesStateFailed:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for DestinationStatusState.
+const (
+	DestinationStatusStateActive  DestinationStatusState = "active"
+	DestinationStatusStateBroken  DestinationStatusState = "broken"
+	DestinationStatusStateFailing DestinationStatusState = "failing"
+	DestinationStatusStatePaused  DestinationStatusState = "paused"
+)
+
+// Valid indicates whether the value is a known member of the DestinationStatusState enum.
+func (e DestinationStatusState) Valid() bool {
+	switch e {
+	case DestinationStatusStateActive:
+		return true
+	case DestinationStatusStateBroken:
+		return true
+	case DestinationStatusStateFailing:
+		return true
+	case DestinationStatusStatePaused:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ErasureState.
 const (
 	ErasureStateDone     ErasureState = "done"
@@ -612,6 +657,27 @@ func (e SummarizeEventsParamsBy) Valid() bool {
 	}
 }
 
+// Defines values for ListDeliveriesParamsState.
+const (
+	ListDeliveriesParamsStateDead      ListDeliveriesParamsState = "dead"
+	ListDeliveriesParamsStateDelivered ListDeliveriesParamsState = "delivered"
+	ListDeliveriesParamsStateFailed    ListDeliveriesParamsState = "failed"
+)
+
+// Valid indicates whether the value is a known member of the ListDeliveriesParamsState enum.
+func (e ListDeliveriesParamsState) Valid() bool {
+	switch e {
+	case ListDeliveriesParamsStateDead:
+		return true
+	case ListDeliveriesParamsStateDelivered:
+		return true
+	case ListDeliveriesParamsStateFailed:
+		return true
+	default:
+		return false
+	}
+}
+
 // Accepted The event is recorded.
 type Accepted struct {
 	// Message For people.
@@ -735,6 +801,15 @@ type DNSRecord struct {
 	Value string `json:"value"`
 }
 
+// DeletedDestination A destination that was deleted.
+type DeletedDestination struct {
+	// Deleted Always `true`.
+	Deleted bool `json:"deleted"`
+
+	// DestinationID Its id.
+	DestinationID string `json:"destinationId"`
+}
+
 // DeletedMerchant A merchant that was deleted.
 type DeletedMerchant struct {
 	// Deleted Always `true`.
@@ -742,6 +817,168 @@ type DeletedMerchant struct {
 
 	// MerchantID The id of the merchant.
 	MerchantID string `json:"merchantId"`
+}
+
+// DeliveryList Deliveries of a destination.
+type DeliveryList struct {
+	// Deliveries The newest first.
+	Deliveries []struct {
+		// Answer The first KiB of the answer.
+		Answer string `json:"answer"`
+
+		// At When it was.
+		At time.Time `json:"at"`
+
+		// DeliveryID Its id.
+		DeliveryID string `json:"deliveryId"`
+
+		// DurationMs How long it took.
+		DurationMs int `json:"durationMs"`
+
+		// EventIds The first of their ids.
+		EventIds []string `json:"eventIds"`
+
+		// Events How many events it had.
+		Events int `json:"events"`
+
+		// Reason Why it was not taken.
+		Reason nullable.Nullable[string] `json:"reason"`
+
+		// State `failed` is tried again; `dead` is not, until a replay.
+		State DeliveryListDeliveriesState `json:"state"`
+
+		// Status The status of the answer; null without one.
+		Status nullable.Nullable[int] `json:"status"`
+	} `json:"deliveries"`
+}
+
+// DeliveryListDeliveriesState `failed` is tried again; `dead` is not, until a replay.
+type DeliveryListDeliveriesState string
+
+// Destination Where events of a merchant are delivered to.
+type Destination struct {
+	// Consent Categories that must be granted.
+	Consent []string `json:"consent"`
+
+	// CreatedAt When it was created.
+	CreatedAt time.Time `json:"createdAt"`
+
+	// DestinationID Its id.
+	DestinationID string `json:"destinationId"`
+
+	// Events The names of the events that are sent; null: all.
+	Events nullable.Nullable[[]string] `json:"events"`
+
+	// Filter An expression that must be true; empty for none.
+	Filter string `json:"filter"`
+
+	// Mapping What is sent from which field.
+	Mapping map[string]interface{} `json:"mapping"`
+
+	// MaxAgeHours How old events may be that an ad platform takes; for how long a webhook is tried again.
+	MaxAgeHours int `json:"maxAgeHours"`
+
+	// MerchantID Whose it is.
+	MerchantID string `json:"merchantId"`
+
+	// Name Its name.
+	Name string `json:"name"`
+
+	// Paused Nothing is sent now.
+	Paused bool `json:"paused"`
+
+	// SecretNames The secrets that are set.
+	SecretNames []string `json:"secretNames"`
+
+	// Secrets The secrets that were made by this request.
+	Secrets *map[string]string `json:"secrets,omitempty"`
+
+	// Settings What its type needs.
+	Settings map[string]interface{} `json:"settings"`
+
+	// Status How far it is, as of a second ago at most.
+	Status struct {
+		// Dead Events that were refused, or not taken in time.
+		Dead int `json:"dead"`
+
+		// DeadLetters Dead letters, each of one event or several. With 1,000 of them the destination pauses.
+		DeadLetters int `json:"deadLetters"`
+
+		// Delivered Events that were taken.
+		Delivered int `json:"delivered"`
+
+		// Erased Events that were erased while they waited.
+		Erased int `json:"erased"`
+
+		// FailingSince Since when nothing was taken.
+		FailingSince nullable.Nullable[time.Time] `json:"failingSince"`
+
+		// Filtered Events that the filter has left out, or that the platform does not know.
+		Filtered int `json:"filtered"`
+
+		// LastError Why it fails, or was paused by the service.
+		LastError nullable.Nullable[string] `json:"lastError"`
+
+		// LastSuccess When something was taken.
+		LastSuccess nullable.Nullable[time.Time] `json:"lastSuccess"`
+
+		// NextTry When it is tried again.
+		NextTry nullable.Nullable[time.Time] `json:"nextTry"`
+
+		// NoConsent Events without the consent that is needed.
+		NoConsent int `json:"noConsent"`
+
+		// Replays Ranges that are still to be sent again.
+		Replays int `json:"replays"`
+
+		// Retries Events that are tried again while others are sent.
+		Retries int `json:"retries"`
+
+		// State `failing`: nothing was taken at the last attempt, and it is tried again. `broken`: the settings or secrets cannot be used.
+		State DestinationStatusState `json:"state"`
+	} `json:"status"`
+
+	// Type Its type.
+	Type string `json:"type"`
+}
+
+// DestinationStatusState `failing`: nothing was taken at the last attempt, and it is tried again. `broken`: the settings or secrets cannot be used.
+type DestinationStatusState string
+
+// DestinationInput A destination as it is created or changed.
+type DestinationInput struct {
+	// Consent Categories of Consent Mode that the event must have granted in its field `consent`. Ad platforms always need `ad_storage` and `ad_user_data`.
+	Consent *[]string `json:"consent,omitempty"`
+
+	// Events The names of the events that are sent. Empty or absent: all.
+	Events *[]string `json:"events,omitempty"`
+
+	// Filter Only events for which this expression is true are sent, such as `value > 10 && currency in ["EUR", "USD"]`. It is a part of the Common Expression Language on the fields of the event: `! && || == != < <= > >= in +`, `has()`, `size()`, `contains()`, `startsWith()`, `endsWith()`, `lowerAscii()`. At most 2,000 bytes.
+	Filter *string `json:"filter,omitempty"`
+
+	// Mapping What is sent from which field of the event: `{"order.id": "order_id", "shop": {"from": "store", "default": "main"}}`. At most 100 fields. For webhooks it makes up all of `data`, besides `id`; for ad platforms it adds to what is sent of each event.
+	Mapping *map[string]interface{} `json:"mapping,omitempty"`
+
+	// Name 1 to 256 characters. Without it, it is the type.
+	Name *string `json:"name,omitempty"`
+
+	// Paused While it is true nothing is sent, and nothing is lost.
+	Paused *bool `json:"paused,omitempty"`
+
+	// Secrets Never shown again. Of `webhook`: `signing`, which begins with `whsec_` and is made if you do not send it, or send null; and `authorization`, which is sent as the header of that name.
+	Secrets *map[string]*string `json:"secrets,omitempty"`
+
+	// Settings Of `webhook`: `url` (required), `batchSize` (1 to 1,000 events in a request; 1 by default) and `headers`. Requests are signed by the Standard Webhooks scheme. Any 2xx means that the events are taken, 410 pauses the destination, anything else is tried again for 72 hours.
+	Settings *map[string]interface{} `json:"settings,omitempty"`
+
+	// Type `webhook`, or an ad platform: see `settings`. It is required to create, and cannot be changed.
+	Type *string `json:"type,omitempty"`
+}
+
+// DestinationList The destinations of a merchant.
+type DestinationList struct {
+	// Destinations The oldest first.
+	Destinations []Destination `json:"destinations"`
 }
 
 // Erasure The receipt of an erasure. It does not name the person.
@@ -1306,6 +1543,21 @@ type RefusedList struct {
 	Since time.Time `json:"since"`
 }
 
+// ReplayInput What to send again.
+type ReplayInput struct {
+	// DeadLetters All dead letters, which are no longer listed then.
+	DeadLetters *bool `json:"deadLetters,omitempty"`
+
+	// DeliveryID The events of this delivery.
+	DeliveryID *string `json:"deliveryId,omitempty"`
+
+	// From Events of this `event_time` or later: a date, or a time as in RFC 3339.
+	From *string `json:"from,omitempty"`
+
+	// To And not after this one; a date means its end.
+	To *string `json:"to,omitempty"`
+}
+
 // Resolved The user.
 type Resolved struct {
 	// Muid Null for an unknown user.
@@ -1506,6 +1758,42 @@ type TagOfMerchant struct {
 
 // TagOfMerchantStatus `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
 type TagOfMerchantStatus string
+
+// TestInput Whether to send.
+type TestInput struct {
+	// Send `false`: only show what would be sent.
+	Send *bool `json:"send,omitempty"`
+}
+
+// TestResult Requests.
+type TestResult struct {
+	// Events The newest event first.
+	Events []struct {
+		// Answer The first KiB of the answer.
+		Answer *string `json:"answer,omitempty"`
+
+		// Body The body of the request.
+		Body interface{} `json:"body,omitempty"`
+
+		// Event Its name.
+		Event string `json:"event"`
+
+		// EventID The id of the event.
+		EventID *string `json:"eventId,omitempty"`
+
+		// Headers The headers of the request.
+		Headers *map[string]string `json:"headers,omitempty"`
+
+		// Result `send`, `delivered`, or why not.
+		Result string `json:"result"`
+
+		// Status The status of the answer.
+		Status *int `json:"status,omitempty"`
+
+		// URL Where it is sent.
+		URL *string `json:"url,omitempty"`
+	} `json:"events"`
+}
 
 // Trial What a tag host would answer, and what is wrong with the events.
 type Trial struct {
@@ -1833,6 +2121,21 @@ type CreateMerchantParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ListDeliveriesParams defines parameters for ListDeliveries.
+type ListDeliveriesParams struct {
+	// State Only those of this state.
+	State *ListDeliveriesParamsState `form:"state,omitempty" json:"state,omitempty"`
+
+	// EventID Only those with this event.
+	EventID *string `form:"eventId,omitempty" json:"eventId,omitempty"`
+
+	// Limit How many at most.
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ListDeliveriesParamsState defines parameters for ListDeliveries.
+type ListDeliveriesParamsState string
+
 // ResolveMUIDJSONRequestBody defines body for ResolveMUID for application/json ContentType.
 type ResolveMUIDJSONRequestBody = Identifiers
 
@@ -1853,6 +2156,18 @@ type CreateMerchantJSONRequestBody = MerchantInput
 
 // ChangeMerchantJSONRequestBody defines body for ChangeMerchant for application/json ContentType.
 type ChangeMerchantJSONRequestBody = MerchantChange
+
+// CreateDestinationJSONRequestBody defines body for CreateDestination for application/json ContentType.
+type CreateDestinationJSONRequestBody = DestinationInput
+
+// ChangeDestinationJSONRequestBody defines body for ChangeDestination for application/json ContentType.
+type ChangeDestinationJSONRequestBody = DestinationInput
+
+// ReplayEventsJSONRequestBody defines body for ReplayEvents for application/json ContentType.
+type ReplayEventsJSONRequestBody = ReplayInput
+
+// TestDestinationJSONRequestBody defines body for TestDestination for application/json ContentType.
+type TestDestinationJSONRequestBody = TestInput
 
 // ReadPersonalDataJSONRequestBody defines body for ReadPersonalData for application/json ContentType.
 type ReadPersonalDataJSONRequestBody = Person
@@ -2625,6 +2940,111 @@ type ClientInterface interface {
 	// Corresponds with PATCH /v1/partners/merchant/{merchantId} (the `ChangeMerchant` operationId).
 	ChangeMerchant(ctx context.Context, merchantID MerchantInPath, body ChangeMerchantJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListDestinations List destinations
+	//
+	// The oldest comes first.
+	//
+	// Corresponds with GET /v1/partners/merchant/{merchantId}/destinations (the `ListDestinations` operationId).
+	ListDestinations(ctx context.Context, merchantID MerchantInPath, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateDestinationWithBody Create a destination
+	//
+	// It gets the events that come in from now on; replay those before. A merchant has at most 50 destinations. An unknown field is an error.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations (the `CreateDestination` operationId).
+	CreateDestinationWithBody(ctx context.Context, merchantID MerchantInPath, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateDestination Create a destination
+	//
+	// It gets the events that come in from now on; replay those before. A merchant has at most 50 destinations. An unknown field is an error.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations (the `CreateDestination` operationId).
+	CreateDestination(ctx context.Context, merchantID MerchantInPath, body CreateDestinationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteDestination Delete a destination
+	//
+	// With its secrets and the list of its deliveries.
+	//
+	// Corresponds with DELETE /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `DeleteDestination` operationId).
+	DeleteDestination(ctx context.Context, merchantID MerchantInPath, destinationID string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReadDestination Read a destination
+	//
+	// Corresponds with GET /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `ReadDestination` operationId).
+	ReadDestination(ctx context.Context, merchantID MerchantInPath, destinationID string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ChangeDestinationWithBody Change a destination
+	//
+	// Only the fields that you send change. A new value of a secret that signs is valid at once, and the one before signs too for 24 hours. An unknown field is an error.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `ChangeDestination` operationId).
+	ChangeDestinationWithBody(ctx context.Context, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ChangeDestination Change a destination
+	//
+	// Only the fields that you send change. A new value of a secret that signs is valid at once, and the one before signs too for 24 hours. An unknown field is an error.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PATCH /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `ChangeDestination` operationId).
+	ChangeDestination(ctx context.Context, merchantID MerchantInPath, destinationID string, body ChangeDestinationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DiscardDeadLetters Discard the dead letters
+	//
+	// They are not listed any more, and cannot be replayed as dead letters.
+	//
+	// Corresponds with DELETE /v1/partners/merchant/{merchantId}/destinations/{destinationId}/deliveries (the `DiscardDeadLetters` operationId).
+	DiscardDeadLetters(ctx context.Context, merchantID MerchantInPath, destinationID string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListDeliveries List deliveries
+	//
+	// The last attempts, about 100, and all dead letters, the newest first.
+	//
+	// Corresponds with GET /v1/partners/merchant/{merchantId}/destinations/{destinationId}/deliveries (the `ListDeliveries` operationId).
+	ListDeliveries(ctx context.Context, merchantID MerchantInPath, destinationID string, params *ListDeliveriesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReplayEventsWithBody Send events again
+	//
+	// Send one of `from` (with `to` or not), `deadLetters` and `deliveryId`. Events have the same ids again, so the receiver can drop repeats. An ad platform takes no event older than `maxAgeHours` of the destination.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/replay (the `ReplayEvents` operationId).
+	ReplayEventsWithBody(ctx context.Context, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReplayEvents Send events again
+	//
+	// Send one of `from` (with `to` or not), `deadLetters` and `deliveryId`. Events have the same ids again, so the receiver can drop repeats. An ad platform takes no event older than `maxAgeHours` of the destination.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/replay (the `ReplayEvents` operationId).
+	ReplayEvents(ctx context.Context, merchantID MerchantInPath, destinationID string, body ReplayEventsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// TestDestinationWithBody Test a destination
+	//
+	// Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events. Secrets are shown as `***`.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/test (the `TestDestination` operationId).
+	TestDestinationWithBody(ctx context.Context, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// TestDestination Test a destination
+	//
+	// Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events. Secrets are shown as `***`.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/test (the `TestDestination` operationId).
+	TestDestination(ctx context.Context, merchantID MerchantInPath, destinationID string, body TestDestinationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// CreateSecret Create a secret
 	//
 	// With a secret the merchant's backend may use identifiers of persons on the tag host. A merchant has at most two secrets, so that its backend can change to a new one without a gap. A third is refused with 403. Tag hosts check a secret even without `identityRequiresSecret`, so you can try it first. When the answer got lost, read the merchant and delete the secret that you do not know.
@@ -3219,6 +3639,241 @@ func (c *Client) ChangeMerchantWithBody(ctx context.Context, merchantID Merchant
 // Corresponds with PATCH /v1/partners/merchant/{merchantId} (the `ChangeMerchant` operationId).
 func (c *Client) ChangeMerchant(ctx context.Context, merchantID MerchantInPath, body ChangeMerchantJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewChangeMerchantRequest(c.Server, merchantID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListDestinations List destinations
+//
+// The oldest comes first.
+//
+// Corresponds with GET /v1/partners/merchant/{merchantId}/destinations (the `ListDestinations` operationId).
+func (c *Client) ListDestinations(ctx context.Context, merchantID MerchantInPath, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListDestinationsRequest(c.Server, merchantID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateDestinationWithBody Create a destination
+//
+// It gets the events that come in from now on; replay those before. A merchant has at most 50 destinations. An unknown field is an error.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations (the `CreateDestination` operationId).
+func (c *Client) CreateDestinationWithBody(ctx context.Context, merchantID MerchantInPath, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateDestinationRequestWithBody(c.Server, merchantID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateDestination Create a destination
+//
+// It gets the events that come in from now on; replay those before. A merchant has at most 50 destinations. An unknown field is an error.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations (the `CreateDestination` operationId).
+func (c *Client) CreateDestination(ctx context.Context, merchantID MerchantInPath, body CreateDestinationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateDestinationRequest(c.Server, merchantID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteDestination Delete a destination
+//
+// With its secrets and the list of its deliveries.
+//
+// Corresponds with DELETE /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `DeleteDestination` operationId).
+func (c *Client) DeleteDestination(ctx context.Context, merchantID MerchantInPath, destinationID string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteDestinationRequest(c.Server, merchantID, destinationID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReadDestination Read a destination
+//
+// Corresponds with GET /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `ReadDestination` operationId).
+func (c *Client) ReadDestination(ctx context.Context, merchantID MerchantInPath, destinationID string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReadDestinationRequest(c.Server, merchantID, destinationID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ChangeDestinationWithBody Change a destination
+//
+// Only the fields that you send change. A new value of a secret that signs is valid at once, and the one before signs too for 24 hours. An unknown field is an error.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `ChangeDestination` operationId).
+func (c *Client) ChangeDestinationWithBody(ctx context.Context, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewChangeDestinationRequestWithBody(c.Server, merchantID, destinationID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ChangeDestination Change a destination
+//
+// Only the fields that you send change. A new value of a secret that signs is valid at once, and the one before signs too for 24 hours. An unknown field is an error.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PATCH /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `ChangeDestination` operationId).
+func (c *Client) ChangeDestination(ctx context.Context, merchantID MerchantInPath, destinationID string, body ChangeDestinationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewChangeDestinationRequest(c.Server, merchantID, destinationID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DiscardDeadLetters Discard the dead letters
+//
+// They are not listed any more, and cannot be replayed as dead letters.
+//
+// Corresponds with DELETE /v1/partners/merchant/{merchantId}/destinations/{destinationId}/deliveries (the `DiscardDeadLetters` operationId).
+func (c *Client) DiscardDeadLetters(ctx context.Context, merchantID MerchantInPath, destinationID string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDiscardDeadLettersRequest(c.Server, merchantID, destinationID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListDeliveries List deliveries
+//
+// The last attempts, about 100, and all dead letters, the newest first.
+//
+// Corresponds with GET /v1/partners/merchant/{merchantId}/destinations/{destinationId}/deliveries (the `ListDeliveries` operationId).
+func (c *Client) ListDeliveries(ctx context.Context, merchantID MerchantInPath, destinationID string, params *ListDeliveriesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListDeliveriesRequest(c.Server, merchantID, destinationID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReplayEventsWithBody Send events again
+//
+// Send one of `from` (with `to` or not), `deadLetters` and `deliveryId`. Events have the same ids again, so the receiver can drop repeats. An ad platform takes no event older than `maxAgeHours` of the destination.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/replay (the `ReplayEvents` operationId).
+func (c *Client) ReplayEventsWithBody(ctx context.Context, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReplayEventsRequestWithBody(c.Server, merchantID, destinationID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReplayEvents Send events again
+//
+// Send one of `from` (with `to` or not), `deadLetters` and `deliveryId`. Events have the same ids again, so the receiver can drop repeats. An ad platform takes no event older than `maxAgeHours` of the destination.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/replay (the `ReplayEvents` operationId).
+func (c *Client) ReplayEvents(ctx context.Context, merchantID MerchantInPath, destinationID string, body ReplayEventsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReplayEventsRequest(c.Server, merchantID, destinationID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// TestDestinationWithBody Test a destination
+//
+// Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events. Secrets are shown as `***`.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/test (the `TestDestination` operationId).
+func (c *Client) TestDestinationWithBody(ctx context.Context, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewTestDestinationRequestWithBody(c.Server, merchantID, destinationID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// TestDestination Test a destination
+//
+// Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events. Secrets are shown as `***`.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/test (the `TestDestination` operationId).
+func (c *Client) TestDestination(ctx context.Context, merchantID MerchantInPath, destinationID string, body TestDestinationJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewTestDestinationRequest(c.Server, merchantID, destinationID, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4851,6 +5506,464 @@ func NewChangeMerchantRequestWithBody(server string, merchantID MerchantInPath, 
 	return req, nil
 }
 
+// NewListDestinationsRequest constructs an http.Request for the ListDestinations method
+func NewListDestinationsRequest(server string, merchantID MerchantInPath) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "merchantId", merchantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/merchant/%s/destinations", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateDestinationRequest calls the generic CreateDestination builder with application/json body
+func NewCreateDestinationRequest(server string, merchantID MerchantInPath, body CreateDestinationJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateDestinationRequestWithBody(server, merchantID, "application/json", bodyReader)
+}
+
+// NewCreateDestinationRequestWithBody constructs an http.Request for the CreateDestination method, with any body, and a specified content type
+func NewCreateDestinationRequestWithBody(server string, merchantID MerchantInPath, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "merchantId", merchantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/merchant/%s/destinations", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteDestinationRequest constructs an http.Request for the DeleteDestination method
+func NewDeleteDestinationRequest(server string, merchantID MerchantInPath, destinationID string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "merchantId", merchantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "destinationId", destinationID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/merchant/%s/destinations/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewReadDestinationRequest constructs an http.Request for the ReadDestination method
+func NewReadDestinationRequest(server string, merchantID MerchantInPath, destinationID string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "merchantId", merchantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "destinationId", destinationID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/merchant/%s/destinations/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewChangeDestinationRequest calls the generic ChangeDestination builder with application/json body
+func NewChangeDestinationRequest(server string, merchantID MerchantInPath, destinationID string, body ChangeDestinationJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewChangeDestinationRequestWithBody(server, merchantID, destinationID, "application/json", bodyReader)
+}
+
+// NewChangeDestinationRequestWithBody constructs an http.Request for the ChangeDestination method, with any body, and a specified content type
+func NewChangeDestinationRequestWithBody(server string, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "merchantId", merchantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "destinationId", destinationID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/merchant/%s/destinations/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDiscardDeadLettersRequest constructs an http.Request for the DiscardDeadLetters method
+func NewDiscardDeadLettersRequest(server string, merchantID MerchantInPath, destinationID string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "merchantId", merchantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "destinationId", destinationID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/merchant/%s/destinations/%s/deliveries", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListDeliveriesRequest constructs an http.Request for the ListDeliveries method
+func NewListDeliveriesRequest(server string, merchantID MerchantInPath, destinationID string, params *ListDeliveriesParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "merchantId", merchantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "destinationId", destinationID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/merchant/%s/destinations/%s/deliveries", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.State != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", *params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.EventID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "eventId", *params.EventID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewReplayEventsRequest calls the generic ReplayEvents builder with application/json body
+func NewReplayEventsRequest(server string, merchantID MerchantInPath, destinationID string, body ReplayEventsJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewReplayEventsRequestWithBody(server, merchantID, destinationID, "application/json", bodyReader)
+}
+
+// NewReplayEventsRequestWithBody constructs an http.Request for the ReplayEvents method, with any body, and a specified content type
+func NewReplayEventsRequestWithBody(server string, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "merchantId", merchantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "destinationId", destinationID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/merchant/%s/destinations/%s/replay", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewTestDestinationRequest calls the generic TestDestination builder with application/json body
+func NewTestDestinationRequest(server string, merchantID MerchantInPath, destinationID string, body TestDestinationJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewTestDestinationRequestWithBody(server, merchantID, destinationID, "application/json", bodyReader)
+}
+
+// NewTestDestinationRequestWithBody constructs an http.Request for the TestDestination method, with any body, and a specified content type
+func NewTestDestinationRequestWithBody(server string, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "merchantId", merchantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "destinationId", destinationID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/partners/merchant/%s/destinations/%s/test", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewCreateSecretRequest constructs an http.Request for the CreateSecret method
 func NewCreateSecretRequest(server string, merchantID MerchantInPath) (*http.Request, error) {
 	var err error
@@ -5399,6 +6512,121 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with PATCH /v1/partners/merchant/{merchantId} (the `ChangeMerchant` operationId).
 	ChangeMerchantWithResponse(ctx context.Context, merchantID MerchantInPath, body ChangeMerchantJSONRequestBody, reqEditors ...RequestEditorFn) (*ChangeMerchantResponse, error)
+
+	// ListDestinationsWithResponse List destinations
+	//
+	// The oldest comes first.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/partners/merchant/{merchantId}/destinations (the `ListDestinations` operationId).
+	ListDestinationsWithResponse(ctx context.Context, merchantID MerchantInPath, reqEditors ...RequestEditorFn) (*ListDestinationsResponse, error)
+
+	// CreateDestinationWithBodyWithResponse Create a destination
+	//
+	// It gets the events that come in from now on; replay those before. A merchant has at most 50 destinations. An unknown field is an error.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations (the `CreateDestination` operationId).
+	CreateDestinationWithBodyWithResponse(ctx context.Context, merchantID MerchantInPath, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateDestinationResponse, error)
+
+	// CreateDestinationWithResponse Create a destination
+	//
+	// It gets the events that come in from now on; replay those before. A merchant has at most 50 destinations. An unknown field is an error.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations (the `CreateDestination` operationId).
+	CreateDestinationWithResponse(ctx context.Context, merchantID MerchantInPath, body CreateDestinationJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateDestinationResponse, error)
+
+	// DeleteDestinationWithResponse Delete a destination
+	//
+	// With its secrets and the list of its deliveries.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `DeleteDestination` operationId).
+	DeleteDestinationWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, reqEditors ...RequestEditorFn) (*DeleteDestinationResponse, error)
+
+	// ReadDestinationWithResponse Read a destination
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `ReadDestination` operationId).
+	ReadDestinationWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, reqEditors ...RequestEditorFn) (*ReadDestinationResponse, error)
+
+	// ChangeDestinationWithBodyWithResponse Change a destination
+	//
+	// Only the fields that you send change. A new value of a secret that signs is valid at once, and the one before signs too for 24 hours. An unknown field is an error.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `ChangeDestination` operationId).
+	ChangeDestinationWithBodyWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ChangeDestinationResponse, error)
+
+	// ChangeDestinationWithResponse Change a destination
+	//
+	// Only the fields that you send change. A new value of a secret that signs is valid at once, and the one before signs too for 24 hours. An unknown field is an error.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `ChangeDestination` operationId).
+	ChangeDestinationWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, body ChangeDestinationJSONRequestBody, reqEditors ...RequestEditorFn) (*ChangeDestinationResponse, error)
+
+	// DiscardDeadLettersWithResponse Discard the dead letters
+	//
+	// They are not listed any more, and cannot be replayed as dead letters.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/partners/merchant/{merchantId}/destinations/{destinationId}/deliveries (the `DiscardDeadLetters` operationId).
+	DiscardDeadLettersWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, reqEditors ...RequestEditorFn) (*DiscardDeadLettersResponse, error)
+
+	// ListDeliveriesWithResponse List deliveries
+	//
+	// The last attempts, about 100, and all dead letters, the newest first.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/partners/merchant/{merchantId}/destinations/{destinationId}/deliveries (the `ListDeliveries` operationId).
+	ListDeliveriesWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, params *ListDeliveriesParams, reqEditors ...RequestEditorFn) (*ListDeliveriesResponse, error)
+
+	// ReplayEventsWithBodyWithResponse Send events again
+	//
+	// Send one of `from` (with `to` or not), `deadLetters` and `deliveryId`. Events have the same ids again, so the receiver can drop repeats. An ad platform takes no event older than `maxAgeHours` of the destination.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/replay (the `ReplayEvents` operationId).
+	ReplayEventsWithBodyWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReplayEventsResponse, error)
+
+	// ReplayEventsWithResponse Send events again
+	//
+	// Send one of `from` (with `to` or not), `deadLetters` and `deliveryId`. Events have the same ids again, so the receiver can drop repeats. An ad platform takes no event older than `maxAgeHours` of the destination.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/replay (the `ReplayEvents` operationId).
+	ReplayEventsWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, body ReplayEventsJSONRequestBody, reqEditors ...RequestEditorFn) (*ReplayEventsResponse, error)
+
+	// TestDestinationWithBodyWithResponse Test a destination
+	//
+	// Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events. Secrets are shown as `***`.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/test (the `TestDestination` operationId).
+	TestDestinationWithBodyWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*TestDestinationResponse, error)
+
+	// TestDestinationWithResponse Test a destination
+	//
+	// Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events. Secrets are shown as `***`.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/test (the `TestDestination` operationId).
+	TestDestinationWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, body TestDestinationJSONRequestBody, reqEditors ...RequestEditorFn) (*TestDestinationResponse, error)
 
 	// CreateSecretWithResponse Create a secret
 	//
@@ -6504,6 +7732,438 @@ func (r ChangeMerchantResponse) ContentType() string {
 	return ""
 }
 
+type ListDestinationsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DestinationList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListDestinationsResponse) GetJSON200() *DestinationList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListDestinationsResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListDestinationsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListDestinationsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListDestinationsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListDestinationsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CreateDestinationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Destination
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateDestinationResponse) GetJSON201() *Destination {
+	return r.JSON201
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r CreateDestinationResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateDestinationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateDestinationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateDestinationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateDestinationResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteDestinationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DeletedDestination
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r DeleteDestinationResponse) GetJSON200() *DeletedDestination {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r DeleteDestinationResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteDestinationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteDestinationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteDestinationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteDestinationResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ReadDestinationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Destination
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ReadDestinationResponse) GetJSON200() *Destination {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ReadDestinationResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ReadDestinationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ReadDestinationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReadDestinationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ReadDestinationResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ChangeDestinationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Destination
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ChangeDestinationResponse) GetJSON200() *Destination {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ChangeDestinationResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ChangeDestinationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ChangeDestinationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ChangeDestinationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ChangeDestinationResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DiscardDeadLettersResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Destination
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r DiscardDeadLettersResponse) GetJSON202() *Destination {
+	return r.JSON202
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r DiscardDeadLettersResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DiscardDeadLettersResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DiscardDeadLettersResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DiscardDeadLettersResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DiscardDeadLettersResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListDeliveriesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DeliveryList
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListDeliveriesResponse) GetJSON200() *DeliveryList {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ListDeliveriesResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListDeliveriesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListDeliveriesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListDeliveriesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListDeliveriesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ReplayEventsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Destination
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r ReplayEventsResponse) GetJSON202() *Destination {
+	return r.JSON202
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r ReplayEventsResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ReplayEventsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ReplayEventsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReplayEventsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ReplayEventsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type TestDestinationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *TestResult
+	// JSONDefault the response for an HTTP default `application/json` response
+	JSONDefault *Error
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r TestDestinationResponse) GetJSON200() *TestResult {
+	return r.JSON200
+}
+
+// GetJSONDefault returns the response for an HTTP default `application/json` response
+func (r TestDestinationResponse) GetJSONDefault() *Error {
+	return r.JSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r TestDestinationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r TestDestinationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r TestDestinationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r TestDestinationResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type CreateSecretResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -7234,6 +8894,199 @@ func (c *ClientWithResponses) ChangeMerchantWithResponse(ctx context.Context, me
 		return nil, err
 	}
 	return ParseChangeMerchantResponse(rsp)
+}
+
+// ListDestinationsWithResponse List destinations
+//
+// The oldest comes first.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/partners/merchant/{merchantId}/destinations (the `ListDestinations` operationId).
+func (c *ClientWithResponses) ListDestinationsWithResponse(ctx context.Context, merchantID MerchantInPath, reqEditors ...RequestEditorFn) (*ListDestinationsResponse, error) {
+	rsp, err := c.ListDestinations(ctx, merchantID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListDestinationsResponse(rsp)
+}
+
+// CreateDestinationWithBodyWithResponse Create a destination
+//
+// It gets the events that come in from now on; replay those before. A merchant has at most 50 destinations. An unknown field is an error.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations (the `CreateDestination` operationId).
+func (c *ClientWithResponses) CreateDestinationWithBodyWithResponse(ctx context.Context, merchantID MerchantInPath, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateDestinationResponse, error) {
+	rsp, err := c.CreateDestinationWithBody(ctx, merchantID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateDestinationResponse(rsp)
+}
+
+// CreateDestinationWithResponse Create a destination
+//
+// It gets the events that come in from now on; replay those before. A merchant has at most 50 destinations. An unknown field is an error.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations (the `CreateDestination` operationId).
+func (c *ClientWithResponses) CreateDestinationWithResponse(ctx context.Context, merchantID MerchantInPath, body CreateDestinationJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateDestinationResponse, error) {
+	rsp, err := c.CreateDestination(ctx, merchantID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateDestinationResponse(rsp)
+}
+
+// DeleteDestinationWithResponse Delete a destination
+//
+// With its secrets and the list of its deliveries.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `DeleteDestination` operationId).
+func (c *ClientWithResponses) DeleteDestinationWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, reqEditors ...RequestEditorFn) (*DeleteDestinationResponse, error) {
+	rsp, err := c.DeleteDestination(ctx, merchantID, destinationID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteDestinationResponse(rsp)
+}
+
+// ReadDestinationWithResponse Read a destination
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `ReadDestination` operationId).
+func (c *ClientWithResponses) ReadDestinationWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, reqEditors ...RequestEditorFn) (*ReadDestinationResponse, error) {
+	rsp, err := c.ReadDestination(ctx, merchantID, destinationID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReadDestinationResponse(rsp)
+}
+
+// ChangeDestinationWithBodyWithResponse Change a destination
+//
+// Only the fields that you send change. A new value of a secret that signs is valid at once, and the one before signs too for 24 hours. An unknown field is an error.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `ChangeDestination` operationId).
+func (c *ClientWithResponses) ChangeDestinationWithBodyWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ChangeDestinationResponse, error) {
+	rsp, err := c.ChangeDestinationWithBody(ctx, merchantID, destinationID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseChangeDestinationResponse(rsp)
+}
+
+// ChangeDestinationWithResponse Change a destination
+//
+// Only the fields that you send change. A new value of a secret that signs is valid at once, and the one before signs too for 24 hours. An unknown field is an error.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/partners/merchant/{merchantId}/destinations/{destinationId} (the `ChangeDestination` operationId).
+func (c *ClientWithResponses) ChangeDestinationWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, body ChangeDestinationJSONRequestBody, reqEditors ...RequestEditorFn) (*ChangeDestinationResponse, error) {
+	rsp, err := c.ChangeDestination(ctx, merchantID, destinationID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseChangeDestinationResponse(rsp)
+}
+
+// DiscardDeadLettersWithResponse Discard the dead letters
+//
+// They are not listed any more, and cannot be replayed as dead letters.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/partners/merchant/{merchantId}/destinations/{destinationId}/deliveries (the `DiscardDeadLetters` operationId).
+func (c *ClientWithResponses) DiscardDeadLettersWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, reqEditors ...RequestEditorFn) (*DiscardDeadLettersResponse, error) {
+	rsp, err := c.DiscardDeadLetters(ctx, merchantID, destinationID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDiscardDeadLettersResponse(rsp)
+}
+
+// ListDeliveriesWithResponse List deliveries
+//
+// The last attempts, about 100, and all dead letters, the newest first.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/partners/merchant/{merchantId}/destinations/{destinationId}/deliveries (the `ListDeliveries` operationId).
+func (c *ClientWithResponses) ListDeliveriesWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, params *ListDeliveriesParams, reqEditors ...RequestEditorFn) (*ListDeliveriesResponse, error) {
+	rsp, err := c.ListDeliveries(ctx, merchantID, destinationID, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListDeliveriesResponse(rsp)
+}
+
+// ReplayEventsWithBodyWithResponse Send events again
+//
+// Send one of `from` (with `to` or not), `deadLetters` and `deliveryId`. Events have the same ids again, so the receiver can drop repeats. An ad platform takes no event older than `maxAgeHours` of the destination.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/replay (the `ReplayEvents` operationId).
+func (c *ClientWithResponses) ReplayEventsWithBodyWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReplayEventsResponse, error) {
+	rsp, err := c.ReplayEventsWithBody(ctx, merchantID, destinationID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReplayEventsResponse(rsp)
+}
+
+// ReplayEventsWithResponse Send events again
+//
+// Send one of `from` (with `to` or not), `deadLetters` and `deliveryId`. Events have the same ids again, so the receiver can drop repeats. An ad platform takes no event older than `maxAgeHours` of the destination.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/replay (the `ReplayEvents` operationId).
+func (c *ClientWithResponses) ReplayEventsWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, body ReplayEventsJSONRequestBody, reqEditors ...RequestEditorFn) (*ReplayEventsResponse, error) {
+	rsp, err := c.ReplayEvents(ctx, merchantID, destinationID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReplayEventsResponse(rsp)
+}
+
+// TestDestinationWithBodyWithResponse Test a destination
+//
+// Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events. Secrets are shown as `***`.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/test (the `TestDestination` operationId).
+func (c *ClientWithResponses) TestDestinationWithBodyWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*TestDestinationResponse, error) {
+	rsp, err := c.TestDestinationWithBody(ctx, merchantID, destinationID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseTestDestinationResponse(rsp)
+}
+
+// TestDestinationWithResponse Test a destination
+//
+// Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events. Secrets are shown as `***`.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/partners/merchant/{merchantId}/destinations/{destinationId}/test (the `TestDestination` operationId).
+func (c *ClientWithResponses) TestDestinationWithResponse(ctx context.Context, merchantID MerchantInPath, destinationID string, body TestDestinationJSONRequestBody, reqEditors ...RequestEditorFn) (*TestDestinationResponse, error) {
+	rsp, err := c.TestDestination(ctx, merchantID, destinationID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseTestDestinationResponse(rsp)
 }
 
 // CreateSecretWithResponse Create a secret
@@ -8070,6 +9923,303 @@ func ParseChangeMerchantResponse(rsp *http.Response) (*ChangeMerchantResponse, e
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest Merchant
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListDestinationsResponse parses an HTTP response from a ListDestinationsWithResponse call
+func ParseListDestinationsResponse(rsp *http.Response) (*ListDestinationsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListDestinationsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DestinationList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseCreateDestinationResponse parses an HTTP response from a CreateDestinationWithResponse call
+func ParseCreateDestinationResponse(rsp *http.Response) (*CreateDestinationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateDestinationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Destination
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteDestinationResponse parses an HTTP response from a DeleteDestinationWithResponse call
+func ParseDeleteDestinationResponse(rsp *http.Response) (*DeleteDestinationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteDestinationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DeletedDestination
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseReadDestinationResponse parses an HTTP response from a ReadDestinationWithResponse call
+func ParseReadDestinationResponse(rsp *http.Response) (*ReadDestinationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReadDestinationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Destination
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseChangeDestinationResponse parses an HTTP response from a ChangeDestinationWithResponse call
+func ParseChangeDestinationResponse(rsp *http.Response) (*ChangeDestinationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ChangeDestinationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Destination
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDiscardDeadLettersResponse parses an HTTP response from a DiscardDeadLettersWithResponse call
+func ParseDiscardDeadLettersResponse(rsp *http.Response) (*DiscardDeadLettersResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DiscardDeadLettersResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Destination
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListDeliveriesResponse parses an HTTP response from a ListDeliveriesWithResponse call
+func ParseListDeliveriesResponse(rsp *http.Response) (*ListDeliveriesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListDeliveriesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DeliveryList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseReplayEventsResponse parses an HTTP response from a ReplayEventsWithResponse call
+func ParseReplayEventsResponse(rsp *http.Response) (*ReplayEventsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReplayEventsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Destination
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseTestDestinationResponse parses an HTTP response from a TestDestinationWithResponse call
+func ParseTestDestinationResponse(rsp *http.Response) (*TestDestinationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &TestDestinationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest TestResult
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -26,14 +26,15 @@ import (
 // Kind is the kind "webhook".
 var Kind = kind.Kind{
 	Name:    "webhook",
-	Secrets: []kind.Secret{{Name: signing, Required: true, New: NewSecret, Check: checkSecret}},
+	Secrets: []kind.Secret{{Name: signing, Required: true, New: NewSecret, Check: checkSecret}, {Name: authorization, Check: checkAuthorization}},
 	Open:    open,
 }
 
 const (
-	signing = "signing"
-	prefix  = "whsec_"
-	maxAge  = 72 * time.Hour
+	signing       = "signing"
+	authorization = "authorization" // sent as the header of this name
+	prefix        = "whsec_"
+	maxAge        = 72 * time.Hour
 )
 
 // NewSecret returns a random secret.
@@ -56,19 +57,27 @@ func checkSecret(secret string) error {
 	return err
 }
 
+func checkAuthorization(s string) error {
+	if !isHeader("x", s) {
+		return errors.New("must be printable ASCII, at most 1,000 characters")
+	}
+	return nil
+}
+
 type target struct {
 	URL       string            `json:"url"`
 	Headers   map[string]string `json:"headers"`
 	BatchSize int               `json:"batchSize"`
 
-	mapping kind.Mapping
-	keys    [][]byte
+	mapping       kind.Mapping
+	keys          [][]byte
+	authorization string
 }
 
 const maxBatch, maxHeaders = 1000, 20
 
 func open(o kind.Options) (kind.Target, error) {
-	t := &target{BatchSize: 1, mapping: o.Mapping}
+	t := &target{BatchSize: 1, mapping: o.Mapping, authorization: o.Secret(authorization)}
 	if err := o.Decode(t); err != nil {
 		return nil, err
 	}
@@ -105,7 +114,8 @@ func isHeader(name, value string) bool {
 	case name == "" || len(name) > 100 || len(value) > 1000:
 		return false
 	case strings.HasPrefix(lower, "webhook-"), lower == "host", lower == "content-length", lower == "content-type", lower == "transfer-encoding",
-		lower == "connection", lower == "upgrade", lower == "te", lower == "trailer", lower == "expect":
+		lower == "connection", lower == "upgrade", lower == "te", lower == "trailer", lower == "expect",
+		lower == "authorization", lower == "proxy-authorization", lower == "cookie":
 		return false
 	}
 	for i := range len(name) {
@@ -199,6 +209,7 @@ func (t *target) header(id string, body []byte, now time.Time) http.Header {
 	for name, value := range t.Headers {
 		h.Set(name, value)
 	}
+	kind.SetHeader(h, "Authorization", t.authorization)
 	h.Set("Content-Type", "application/json")
 	h.Set("webhook-id", id)
 	h.Set("webhook-timestamp", timestamp)

@@ -47,7 +47,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"mtagd/partnerapi/delivery/ga4"
 	"mtagd/partnerapi/delivery/kind"
+	"mtagd/partnerapi/delivery/meta"
+	"mtagd/partnerapi/delivery/tiktok"
 	"mtagd/partnerapi/delivery/webhook"
 	"mtagd/store"
 )
@@ -112,7 +115,7 @@ func Open(cfg Config) *Service {
 }
 
 // Kinds are the kinds of destinations.
-func Kinds() []kind.Kind { return []kind.Kind{webhook.Kind} }
+func Kinds() []kind.Kind { return []kind.Kind{webhook.Kind, meta.Kind, ga4.Kind, tiktok.Kind} }
 
 // Close stops: requests under way are cut off, and their events are sent again after the next start.
 func (s *Service) Close() error {

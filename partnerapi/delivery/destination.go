@@ -85,7 +85,7 @@ type route struct {
 
 // wants reports whether a destination may want an event, by what is known without reading its fields.
 func (r *route) wants(e *store.Received) bool {
-	return (r.Events == nil || slices.Contains(r.Events, e.Name)) && !(e.Bot && r.kind.AdPlatform)
+	return (r.Events == nil || slices.Contains(r.Events, e.Name)) && !(e.Bot && len(r.kind.Consent) > 0)
 }
 
 // open checks a destination, and makes it ready to be used.
@@ -94,10 +94,7 @@ func (s *Service) open(d Destination) (*route, error) {
 	if !ok {
 		return nil, store.Invalid("type", "must be one of %s", strings.Join(slices.Sorted(maps.Keys(s.kinds)), ", "))
 	}
-	r := &route{Destination: d, kind: k, consent: d.Consent}
-	if k.AdPlatform {
-		r.consent = append(slices.Clone(kind.AdConsent), d.Consent...)
-	}
+	r := &route{Destination: d, kind: k, consent: append(slices.Clone(k.Consent), d.Consent...)}
 	if d.Filter != "" {
 		f, err := filter.Compile(d.Filter)
 		if err != nil {

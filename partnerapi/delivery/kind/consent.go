@@ -1,6 +1,6 @@
 package kind
 
-// Consent categories that ad platforms need.
+// AdConsent is what ad platforms need.
 var AdConsent = []string{"ad_storage", "ad_user_data"}
 
 // HasConsent reports whether an event says that its visitor has agreed to all of some categories: its field consent is true, or an

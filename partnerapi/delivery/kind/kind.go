@@ -18,9 +18,9 @@ import (
 
 // Kind is a kind of destination.
 type Kind struct {
-	Name       string
-	AdPlatform bool // gets only events with consent to ad_storage and ad_user_data
-	Secrets    []Secret
+	Name    string
+	Consent []string // what a visitor must have agreed to; with any, events of bots are not sent either
+	Secrets []Secret
 
 	// Open checks the settings and the secrets. Its errors are of store.KindInvalid, and name the field.
 	Open func(o Options) (Target, error)

@@ -84,8 +84,8 @@ func newClient(allow []netip.Prefix, roots *tls.Config) *client {
 			Transport: &http.Transport{
 				Proxy:       nil, // a proxy would look up the name, and reach any address
 				DialContext: dialer.DialContext, TLSClientConfig: roots, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
-				MaxIdleConns: 512, MaxIdleConnsPerHost: 32, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: requestTimeout,
-				MaxResponseHeaderBytes: 32 << 10, ReadBufferSize: 4 << 10, WriteBufferSize: 4 << 10, DisableCompression: true,
+				MaxIdleConns: 512, MaxIdleConnsPerHost: 256, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: requestTimeout,
+				MaxResponseHeaderBytes: 32 << 10, ReadBufferSize: 2 << 10, WriteBufferSize: 2 << 10, DisableCompression: true,
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
@@ -94,7 +94,7 @@ func newClient(allow []netip.Prefix, roots *tls.Config) *client {
 }
 
 // fastRequests is how many requests may have begun within fastFor. Requests that take longer do not keep others waiting.
-const fastRequests, fastFor = 256, time.Second
+const fastRequests, fastFor = 256, 200 * time.Millisecond
 
 // sent is what became of a request.
 type sent struct {

@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -222,7 +223,17 @@ func (r *runner) run() {
 		if work == nil {
 			return
 		}
+		// Thousands may have something to do at once. Those that wait here have small stacks.
+		select {
+		case sh.working <- struct{}{}:
+		case <-sh.ctx.Done():
+			continue
+		}
+		release := sync.OnceFunc(func() { <-sh.working })
+		soon := time.AfterFunc(time.Second, release) // who waits for an answer keeps nobody else waiting
 		work()
+		soon.Stop()
+		release()
 	}
 }
 

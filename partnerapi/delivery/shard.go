@@ -20,6 +20,7 @@ type shard struct {
 	flushing sync.Mutex
 	runners  sync.WaitGroup
 	reads    chan struct{} // slots of runners that read the feed
+	working  chan struct{} // slots of runners that work
 	probes   chan struct{} // slots of destinations that fail
 	wake     chan struct{} // the set of attached destinations has changed, or one wants to be attached
 
@@ -35,6 +36,7 @@ type shard struct {
 
 const (
 	concurrentReads  = 8
+	concurrentWork   = 512
 	concurrentProbes = 512
 	maxWaiting       = 16 << 20 // bytes; destinations that would exceed it are detached
 )
@@ -50,7 +52,7 @@ func decodeDestination(doc store.Document) (d Destination, err error) {
 func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 	sh := &shard{
 		s: s, ctx: ctx, name: fmt.Sprintf("%d/%d", i, s.count()), of: map[store.MerchantID][]*runner{}, dirty: map[*runner]bool{},
-		reads: make(chan struct{}, concurrentReads), probes: make(chan struct{}, concurrentProbes), wake: make(chan struct{}, 1),
+		reads: make(chan struct{}, concurrentReads), working: make(chan struct{}, concurrentWork), probes: make(chan struct{}, concurrentProbes), wake: make(chan struct{}, 1),
 		erasing: map[store.MerchantID]erasing{},
 	}
 	docs, err := s.Engine.Documents(ctx, store.Destinations, "")

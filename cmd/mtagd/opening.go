@@ -165,8 +165,13 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 	return nil
 }
 
-// startDelivery begins to deliver events. It makes the file of keys if there is none.
+// startDelivery begins to deliver events. It makes the file of keys if there is none. All nodes of a database need the same one, so there
+// it must be named.
 func (d *daemon) startDelivery(context.Context) error {
+	if d.Store != "" && d.SecretKeys == "" {
+		d.Log.Info("events are not delivered to destinations: set --secret-key-file, to the same file on all nodes")
+		return nil
+	}
 	keys, err := delivery.OpenKeyring(cmp.Or(d.SecretKeys, filepath.Join(d.Data, "secret.key")))
 	if err != nil {
 		return fmt.Errorf("--secret-key-file: %w", err)

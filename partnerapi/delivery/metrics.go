@@ -31,6 +31,11 @@ func newMetrics(register prometheus.Registerer, s *Service) *metrics {
 	if register == nil {
 		return m
 	}
+	for name := range s.kinds { // a counter that is not there yet has no first increase
+		for _, outcome := range outcomes {
+			m.events.WithLabelValues(name, outcome)
+		}
+	}
 	register.MustRegister(m.events, m.requests, m.lag, m.took, m.paused)
 	for _, of := range []struct {
 		name, help string

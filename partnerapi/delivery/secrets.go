@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,10 +39,16 @@ type sealed struct {
 // OpenKeyring reads the key file, and makes it if it is not there.
 func OpenKeyring(path string) (*Keyring, error) {
 	k := &Keyring{path: path}
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return k, k.Rotate()
 	}
+	keys, err := readKeys(path)
+	k.keys = keys
+	return k, err
+}
+
+func readKeys(path string) (keys []key, err error) {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -60,12 +67,12 @@ func OpenKeyring(path string) (*Keyring, error) {
 		if err != nil {
 			return nil, err
 		}
-		k.keys = append(k.keys, added)
+		keys = append(keys, added)
 	}
-	if len(k.keys) == 0 {
+	if len(keys) == 0 {
 		return nil, fmt.Errorf("%s has no key", path)
 	}
-	return k, nil
+	return keys, nil
 }
 
 func newKey(id string, raw []byte) (key, error) {
@@ -132,18 +139,38 @@ func (k *Keyring) seal(place, secret string) sealed {
 var errNoKey = errors.New("a secret cannot be read: the key file does not have its key. Set the secrets again, or put the right key file back")
 
 func (k *Keyring) open(place string, s sealed) (string, error) {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	for _, of := range k.keys {
-		if n := of.aead.NonceSize(); of.id == s.Key && len(s.Box) >= n {
-			text, err := of.aead.Open(nil, s.Box[:n], s.Box[n:], []byte(place))
-			if err != nil {
-				return "", errNoKey
-			}
-			return string(text), nil
+	of, ok := k.find(s.Key)
+	if !ok { // another node has rotated the keys
+		keys, err := readKeys(k.path)
+		if err != nil {
+			return "", errNoKey
+		}
+		k.mu.Lock()
+		k.keys = keys
+		k.mu.Unlock()
+		if of, ok = k.find(s.Key); !ok {
+			return "", errNoKey
 		}
 	}
-	return "", errNoKey
+	n := of.aead.NonceSize()
+	if len(s.Box) < n {
+		return "", errNoKey
+	}
+	text, err := of.aead.Open(nil, s.Box[:n], s.Box[n:], []byte(place))
+	if err != nil {
+		return "", errNoKey
+	}
+	return string(text), nil
+}
+
+func (k *Keyring) find(id string) (key, bool) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	i := slices.IndexFunc(k.keys, func(of key) bool { return of.id == id })
+	if i < 0 {
+		return key{}, false
+	}
+	return k.keys[i], true
 }
 
 // isCurrent reports whether a secret is encrypted by the first key.

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +34,7 @@ type bed struct {
 	tag    store.TagID
 	allow  []netip.Prefix
 	n      int
+	dead   *atomic.Bool
 }
 
 func newBed(t testing.TB) *bed {
@@ -74,8 +76,9 @@ func (b *bed) open() {
 }
 
 func (b *bed) start() {
+	b.dead = new(atomic.Bool)
 	b.s = Open(Config{
-		Engine: b.engine, Keys: b.keys, Allow: b.allow, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Now: time.Now,
+		Engine: mortal{b.engine, b.dead}, Keys: b.keys, Allow: b.allow, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Now: time.Now,
 		Backoff: func(int) time.Duration { return 20 * time.Millisecond },
 	})
 }
@@ -329,21 +332,23 @@ func TestADestinationThatIsDownLosesNothing(t *testing.T) {
 // kill ends the service without its last states, as a kill would.
 func (b *bed) kill() {
 	b.t.Helper()
-	b.s.mu.Lock()
-	for _, sh := range b.s.shards {
-		sh.flushing.Lock() // no more states are written
-		sh.s = &Service{Config: Config{Engine: noDocuments{b.engine}, Log: b.s.Log, Now: time.Now}, client: b.s.client, metrics: b.s.metrics, memory: b.s.memory}
-		sh.flushing.Unlock()
-	}
-	b.s.mu.Unlock()
+	b.dead.Store(true)
 	b.close()
 	b.open()
 }
 
-// noDocuments is an engine that writes no documents.
-type noDocuments struct{ store.Engine }
+// mortal is an engine that writes no documents once it is dead.
+type mortal struct {
+	store.Engine
+	dead *atomic.Bool
+}
 
-func (noDocuments) PutDocuments(context.Context, []store.Document) error { return nil }
+func (m mortal) PutDocuments(ctx context.Context, docs []store.Document) error {
+	if m.dead.Load() {
+		return nil
+	}
+	return m.Engine.PutDocuments(ctx, docs)
+}
 
 func TestAKillWhileEventsAreSentLosesNothing(t *testing.T) {
 	b, s := newBed(t), newSink(t)

@@ -242,7 +242,7 @@ func (r *runner) next() func() {
 	sh, now := r.sh, r.sh.s.Now()
 	r.stopTimer()
 	switch {
-	case sh.ctx.Err() != nil:
+	case sh.ctx.Err() != nil, r.joining: // join goes on with it
 		return nil
 	case !r.isOn():
 		r.rest()
@@ -357,7 +357,7 @@ func (r *runner) readNext(replay bool) {
 	if r.turn = len(r.st.Replays) > 0; r.turn {
 		return
 	}
-	if r.isOn() {
+	if r.isOn() && !r.joining {
 		r.joining = true
 		sh.joining = append(sh.joining, r)
 		sh.nudge()

@@ -96,7 +96,7 @@ func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 		r := sh.add(d, st)
 		r.attached = has && st.Attached && hasHead && len(st.Replays) == 0 && r.route != nil && !d.Paused
 		if !r.attached && st.Attached && hasHead {
-			r.st.Cursor = sh.head // as long as it was attached
+			r.st.Cursor, r.read = sh.head, sh.head // it had everything up to there
 		}
 	}
 	return sh, nil
@@ -230,6 +230,12 @@ func (sh *shard) attachedMerchants() []store.MerchantID {
 // destination reads on. Only the caller moves the head.
 func (sh *shard) join(r *runner) {
 	sh.mu.Lock()
+	if r.running { // it is just about to rest
+		sh.joining = append(sh.joining, r)
+		sh.mu.Unlock()
+		sh.nudge()
+		return
+	}
 	from, rt := r.read, r.route
 	if first := !sh.hasAttached(); first {
 		sh.head = from // nobody else is there
@@ -254,6 +260,7 @@ func (sh *shard) join(r *runner) {
 			sh.mu.Lock()
 			sh.joining = append(sh.joining, r) // it is ahead: the shard must read first
 			sh.mu.Unlock()
+			sh.nudge()
 			return
 		}
 		reached = err == nil && !end.More && !full

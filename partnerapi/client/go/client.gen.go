@@ -947,7 +947,7 @@ type DestinationStatusState string
 
 // DestinationInput A destination as it is created or changed.
 type DestinationInput struct {
-	// Consent Categories of Consent Mode that the event must have granted in its field `consent`. Ad platforms always need `ad_storage` and `ad_user_data`.
+	// Consent Categories of Consent Mode that the event must have granted in its field `consent`. `meta` and `tiktok` always need `ad_storage` and `ad_user_data`, `ga4` needs `analytics_storage`. `consent: true` in an event grants all.
 	Consent *[]string `json:"consent,omitempty"`
 
 	// Events The names of the events that are sent. Empty or absent: all.
@@ -965,10 +965,14 @@ type DestinationInput struct {
 	// Paused While it is true nothing is sent, and nothing is lost.
 	Paused *bool `json:"paused,omitempty"`
 
-	// Secrets Never shown again. Of `webhook`: `signing`, which begins with `whsec_` and is made if you do not send it, or send null; and `authorization`, which is sent as the header of that name.
+	// Secrets Never shown again. Of `webhook`: `signing`, which begins with `whsec_` and is made if you do not send it, or send null; and `authorization`, which is sent as the header of that name. Of `meta` and `tiktok`: `accessToken`. Of `ga4`: `apiSecret`.
 	Secrets *map[string]*string `json:"secrets,omitempty"`
 
 	// Settings Of `webhook`: `url` (required), `batchSize` (1 to 1,000 events in a request; 1 by default) and `headers`. Requests are signed by the Standard Webhooks scheme. Any 2xx means that the events are taken, 410 pauses the destination, anything else is tried again for 72 hours.
+	//
+	// Of `meta`, the Conversions API: `pixelId` (required), `apiVersion`, `testEventCode`. Of `ga4`, the Measurement Protocol: `measurementId` (required), `debug`. Of `tiktok`, the Events API: `pixelCode` (required), `testEventCode`. All three: `eventNames`, which gives an event another name there (`{"Booking": "Schedule"}`; an empty name leaves it out), and `endpoint`, another address than the platform's, for tests.
+	//
+	// The service stores no visitor's address and no user agent. Meta needs the user agent of a website's visitor: let the page send it, as by `mtag('set', {user_agent: navigator.userAgent})`. `client_ip_address` is passed on in the same way.
 	Settings *map[string]interface{} `json:"settings,omitempty"`
 
 	// Type `webhook`, or an ad platform: see `settings`. It is required to create, and cannot be changed.

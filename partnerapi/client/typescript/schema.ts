@@ -911,7 +911,7 @@ export interface components {
         };
         /** @description A destination as it is created or changed. */
         DestinationInput: {
-            /** @description Categories of Consent Mode that the event must have granted in its field `consent`. Ad platforms always need `ad_storage` and `ad_user_data`. */
+            /** @description Categories of Consent Mode that the event must have granted in its field `consent`. `meta` and `tiktok` always need `ad_storage` and `ad_user_data`, `ga4` needs `analytics_storage`. `consent: true` in an event grants all. */
             consent?: string[];
             /** @description The names of the events that are sent. Empty or absent: all. */
             events?: string[];
@@ -925,11 +925,17 @@ export interface components {
             name?: string;
             /** @description While it is true nothing is sent, and nothing is lost. */
             paused?: boolean;
-            /** @description Never shown again. Of `webhook`: `signing`, which begins with `whsec_` and is made if you do not send it, or send null; and `authorization`, which is sent as the header of that name. */
+            /** @description Never shown again. Of `webhook`: `signing`, which begins with `whsec_` and is made if you do not send it, or send null; and `authorization`, which is sent as the header of that name. Of `meta` and `tiktok`: `accessToken`. Of `ga4`: `apiSecret`. */
             secrets?: {
                 [key: string]: string | null;
             };
-            /** @description Of `webhook`: `url` (required), `batchSize` (1 to 1,000 events in a request; 1 by default) and `headers`. Requests are signed by the Standard Webhooks scheme. Any 2xx means that the events are taken, 410 pauses the destination, anything else is tried again for 72 hours. */
+            /**
+             * @description Of `webhook`: `url` (required), `batchSize` (1 to 1,000 events in a request; 1 by default) and `headers`. Requests are signed by the Standard Webhooks scheme. Any 2xx means that the events are taken, 410 pauses the destination, anything else is tried again for 72 hours.
+             *
+             *     Of `meta`, the Conversions API: `pixelId` (required), `apiVersion`, `testEventCode`. Of `ga4`, the Measurement Protocol: `measurementId` (required), `debug`. Of `tiktok`, the Events API: `pixelCode` (required), `testEventCode`. All three: `eventNames`, which gives an event another name there (`{"Booking": "Schedule"}`; an empty name leaves it out), and `endpoint`, another address than the platform's, for tests.
+             *
+             *     The service stores no visitor's address and no user agent. Meta needs the user agent of a website's visitor: let the page send it, as by `mtag('set', {user_agent: navigator.userAgent})`. `client_ip_address` is passed on in the same way.
+             */
             settings?: {
                 [key: string]: unknown;
             };

@@ -504,3 +504,22 @@ func TestADeletedDestinationIsGone(t *testing.T) {
 		t.Errorf("%d events", n)
 	}
 }
+
+func TestFailuresInBetweenChangeNoOrder(t *testing.T) {
+	for _, batch := range []int{1, 7} {
+		b, s := newBed(t), newSink(t)
+		var n atomic.Int64
+		s.answerWith(func(*http.Request, []byte) int {
+			if n.Add(1)%3 == 0 {
+				return 503
+			}
+			return 200
+		})
+		d := b.create(s.URL, func(c *Change) { c.Settings = json.RawMessage(fmt.Sprintf(`{"url":%q,"batchSize":%d}`, s.URL, batch)) })
+		for i := range 150 {
+			b.send(fmt.Sprint("m", i%5), "Purchase", "")
+		}
+		b.until("all delivered", func() bool { return len(distinct(s.all())) == 150 && b.status(d).Delivered >= 150 })
+		b.expectOrder(s.all(), 150)
+	}
+}

@@ -50,7 +50,7 @@ type serveCommand struct {
 
 	StoreSize string `name:"store-size" placeholder:"SIZE" help:"With --store: how much of the database events and links may take, such as 500GB, indexes included: an event counts for its bytes and 1 KiB, a linked identifier for up to 768 bytes. Merchants, partners and addresses have shares of what is left (bytes stored in a day), and without space left they get 503. The disk must have that much: its free space is not known here. Default: 100GiB, or twice what is stored at the start if that is more."`
 
-	SecretKeyFile string   `placeholder:"FILE" help:"File with the keys that encrypt the secrets of destinations; the same on all nodes of a database, and not in backups (default: secret.key in the data directory, made at the first start; with --store, no events are delivered without this flag)."`
+	SecretKeyFile string   `placeholder:"FILE" help:"File with the keys that encrypt the credentials of destinations; the same on all nodes of a database, and in no backup (default: one in the data directory, made at the first start; with --store, no events are delivered without this flag)."`
 	DeliveryAllow []string `placeholder:"CIDR" help:"Network that deliveries may reach besides public addresses, and then also without TLS. Repeatable."`
 
 	RetentionDays int `name:"retention-days" default:"0" placeholder:"N" help:"Days that events are kept, by event_time, unless their merchant has another number; 0 for ever (default ${default})."`

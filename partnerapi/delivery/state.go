@@ -136,9 +136,7 @@ func (sh *shard) flush(ctx context.Context) error {
 			}
 			add(kind, r.merchant, r.id+"/"+d.ID, d)
 		}
-		for _, id := range r.dropped {
-			docs = append(docs, id)
-		}
+		docs = append(docs, r.dropped...)
 		r.deliveries, r.dropped = nil, nil
 		add(store.DeliveryStates, r.merchant, r.id, r.current())
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -166,13 +167,14 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 }
 
 // startDelivery begins to deliver events. It makes the file of keys if there is none. All nodes of a database need the same one, so there
-// it must be named.
+// it must be named, unless the data has moved from this data directory.
 func (d *daemon) startDelivery(context.Context) error {
-	if d.Store != "" && d.SecretKeys == "" {
+	file := cmp.Or(d.SecretKeys, filepath.Join(d.Data, "secret.key"))
+	if _, err := os.Stat(file); err != nil && d.Store != "" && d.SecretKeys == "" {
 		d.Log.Info("events are not delivered to destinations: set --secret-key-file, to the same file on all nodes")
 		return nil
 	}
-	keys, err := delivery.OpenKeyring(cmp.Or(d.SecretKeys, filepath.Join(d.Data, "secret.key")))
+	keys, err := delivery.OpenKeyring(file)
 	if err != nil {
 		return fmt.Errorf("--secret-key-file: %w", err)
 	}

@@ -30,6 +30,7 @@
 //	summary.go       count events by time and by name or tag
 //	refused.go       why an event is missing: what was refused, and what an event would get
 //	erasures.go      erase a person, read what is held of one
+//	destinations.go  where events are delivered to: package delivery
 //	tag.go           read a tag; the JSON of a tag
 //	features.go      read what is enabled for the partner
 //	owner.go         load a merchant or tag of the partner; refuse changes of a suspended one
@@ -101,7 +102,7 @@ func (a *api) routes() fasthttp.RequestHandler {
 func (a *api) resources() map[string]resource {
 	page := []string{"page", "limit"}
 	generate := resource{"POST": {"generate_tag", a.generateTag, nil, false}}
-	return map[string]resource{
+	all := map[string]resource{
 		"/v1/partners/merchant":                                {"GET": {"list_merchants", a.listMerchants, append(slices.Clone(page), merchantFilters...), false}, "POST": {"create_merchant", a.createMerchant, nil, false}},
 		"/v1/partners/merchant/{merchantId}":                   {"GET": {"read_merchant", a.getMerchant, nil, false}, "PATCH": {"change_merchant", a.changeMerchant, nil, false}, "DELETE": {"delete_merchant", a.deleteMerchant, nil, false}},
 		"/v1/partners/merchant/{merchantId}/secret":            {"POST": {"create_secret", a.createSecret, nil, false}},
@@ -123,6 +124,8 @@ func (a *api) resources() map[string]resource {
 		"/v1/partners/debug/mark":                              {"POST": {tryOperation, a.tryEvents, tryParameters, false}},
 		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil, false}},
 	}
+	maps.Copy(all, a.deliveryResources())
+	return all
 }
 
 // serve returns the handler of one path. It makes the checks that all operations have in common, and then calls the

@@ -19,6 +19,7 @@ import (
 	"github.com/valyala/fasthttp/fasthttputil"
 
 	"mtagd/edge/limit"
+	"mtagd/partnerapi/delivery"
 	"mtagd/partnerapi/openapi/openapitest"
 	"mtagd/store"
 	"mtagd/store/local"
@@ -47,6 +48,7 @@ type service struct {
 	context      func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 	log          bytes.Buffer
 	limits       bool
+	delivery     *delivery.Service
 	undocumented bool // the answers need not be in openapi.yaml
 }
 
@@ -77,6 +79,7 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 	}
 	s.api = newAPI(Config{
 		Engine:        engine,
+		Delivery:      s.delivery,
 		DNS:           dns,
 		Certificates:  s.certificates,
 		BaseURL:       "https://api.example.net",

@@ -13,6 +13,7 @@ import (
 	"mtagd/edge/limit"
 	"mtagd/edge/refused"
 	"mtagd/partnerapi/cookie"
+	"mtagd/partnerapi/delivery"
 	"mtagd/store"
 	"mtagd/store/budget"
 )
@@ -20,6 +21,7 @@ import (
 // Config is what the API is made of. Every field is required, except where it says otherwise.
 type Config struct {
 	Engine        store.Engine
+	Delivery      *delivery.Service // nil: events are not delivered
 	DNS           Verifier
 	Certificates  Certificates             // nil: a proxy in front of the service ends TLS
 	BaseURL       string                   // address of the API: "https://<base host>" except in development

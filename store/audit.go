@@ -146,6 +146,10 @@ const (
 	MerchantSecrets   AuditAction = "merchant.secrets"  // a secret was created or deleted; Detail has the ids of all
 	MerchantChanged   AuditAction = "merchant.changed"
 
+	DestinationCreated AuditAction = "destination.created" // Detail is its id and its type
+	DestinationChanged AuditAction = "destination.changed" // Detail is its id, and the names of the fields
+	DestinationDeleted AuditAction = "destination.deleted"
+
 	PersonErased AuditAction = "person.erased" // Detail is the id of the erasure
 
 	TagGenerated    AuditAction = "tag.generated"

@@ -18,6 +18,7 @@ type Engine interface {
 	Events
 	Feed
 	Persons
+	Documents
 
 	// Directory returns the in-memory view of the control data. A change is in it before the method that made the change
 	// returns. Where several machines share a store, the changes of the others are in it within MaxDirectoryAge.

@@ -31,6 +31,8 @@ type config struct {
 	Proxies            []netip.Prefix  // their connections begin with a PROXY protocol header
 	Backup             *backupConfig   // nil: no backups by the clock
 	Retention          store.Retention // of events, by default; 0: as before
+	SecretKeys         string          // file of keys; empty: in Data
+	Reachable          []netip.Prefix  // that deliveries may reach besides public addresses
 	Admin              adminConfig
 	Log                *slog.Logger
 

@@ -15,6 +15,7 @@ import (
 	"mtagd/edge"
 	"mtagd/edge/limit"
 	"mtagd/edge/refused"
+	"mtagd/partnerapi/delivery"
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/tlsmgr"
@@ -52,16 +53,17 @@ type daemon struct {
 	inherited map[string]net.Listener // the sockets that were opened before the start, by name
 	listeners map[string]net.Listener // those that are used
 
-	engine store.Engine            // events and control data
-	nodes  *limit.Exchange         // limits over several nodes; nil: there is one
-	http   net.Listener            // for plain HTTP
-	https  net.Listener            // nil without TLS
-	tlsmgr *tlsmgr.Manager         // checks the DNS of tag hosts, and gets their certificates
-	api    fasthttp.RequestHandler // the partner API, and what is in front of it
-	shop   *demo.Shop              // nil in production
-	server *edge.Server            // the public front door
-	source *local.Source           // what backups read; nil with a database
-	marked bool                    // the data directory has the marker of a running server
+	engine   store.Engine            // events and control data
+	nodes    *limit.Exchange         // limits over several nodes; nil: there is one
+	http     net.Listener            // for plain HTTP
+	https    net.Listener            // nil without TLS
+	tlsmgr   *tlsmgr.Manager         // checks the DNS of tag hosts, and gets their certificates
+	delivery *delivery.Service       // sends events on
+	api      fasthttp.RequestHandler // the partner API, and what is in front of it
+	shop     *demo.Shop              // nil in production
+	server   *edge.Server            // the public front door
+	source   *local.Source           // what backups read; nil with a database
+	marked   bool                    // the data directory has the marker of a running server
 
 	stops    []func() error // undo the steps done so far
 	failed   chan error     // gets the error of a part that has ended by itself
@@ -93,6 +95,7 @@ func (d *daemon) serveUntil(ctx context.Context) (err error) {
 		d.watchDomains,    // warnings of domains that could not be claimed today
 		d.takePorts,       // of plain HTTP and HTTPS
 		d.openTLSManager,  // DNS checks and certificates
+		d.startDelivery,   // of events to where merchants want them
 		d.openAPI,         // the partner API, the web console and the demo shop
 		d.openEdge,        // the public server
 		d.openSource,      // for backups

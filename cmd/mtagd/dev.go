@@ -37,6 +37,7 @@ func (c *devCommand) Run(p *process) error {
 		Limits:             true,
 		AddressEvents:      limit.DefaultAddressEvents,
 		AddressConnections: edge.DefaultConnectionsPerAddress,
+		Reachable:          []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
 		Admin:              adminConfig{Address: adminOff},
 		Log:                slog.New(throttle(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))),
 		Dev:                p.stdout,

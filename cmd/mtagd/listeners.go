@@ -32,7 +32,7 @@ func (d *daemon) acceptOperators(ctx context.Context) error {
 		handler = withBackup(d.source, handler)
 		handler = d.acceptMigration(handler)
 	}
-	d.startInternal(newInternalServer(socket, withExport(d.engine, handler), d.Log))
+	d.startInternal(newInternalServer(socket, withRotation(d.delivery, withExport(d.engine, handler)), d.Log))
 	return nil
 }
 

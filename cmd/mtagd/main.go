@@ -87,6 +87,7 @@ type commandLine struct {
 	Console  operator.ConsoleCommands  `cmd:"" help:"Make links that sign in to the web console, and end its sessions. Works with and without a running server."`
 	Merchant operator.MerchantCommands `cmd:"" help:"Show, suspend and limit merchants. Works with and without a running server."`
 	Tag      operator.TagCommands      `cmd:"" help:"Show and suspend tags. Works with and without a running server."`
+	Secret   secretCommands            `cmd:"" help:"Rotate the key that encrypts the credentials of destinations, in a running server."`
 	Domain   operator.DomainCommands   `cmd:"" help:"List and release the domains of merchants. Works with and without a running server."`
 	Audit    operator.AuditCommand     `cmd:"" help:"Show who changed what. Works with and without a running server."`
 	Verify   verifyCommand             `cmd:"" help:"Check all data for damage. Works with and without a running server."`

@@ -50,6 +50,9 @@ type serveCommand struct {
 
 	StoreSize string `name:"store-size" placeholder:"SIZE" help:"With --store: how much of the database events and links may take, such as 500GB, indexes included: an event counts for its bytes and 1 KiB, a linked identifier for up to 768 bytes. Merchants, partners and addresses have shares of what is left (bytes stored in a day), and without space left they get 503. The disk must have that much: its free space is not known here. Default: 100GiB, or twice what is stored at the start if that is more."`
 
+	SecretKeyFile string   `placeholder:"FILE" help:"File with the keys that encrypt the credentials of destinations; the same on all nodes of a database, and in no backup (default: one in the data directory, made at the first start; with --store, no events are delivered without this flag)."`
+	DeliveryAllow []string `placeholder:"CIDR" help:"Network that deliveries may reach besides public addresses, and then also without TLS. Repeatable."`
+
 	RetentionDays int `name:"retention-days" default:"0" placeholder:"N" help:"Days that events are kept, by event_time, unless their merchant has another number; 0 for ever (default ${default})."`
 
 	Admin      string `default:"${admin}" placeholder:"ADDR" help:"Address for /metrics, /healthz, /readyz and /debug/pprof, or off. Without --admin-token it is a loopback address. If only the default is taken, the server starts without them (default ${default})."`
@@ -60,6 +63,7 @@ type serveCommand struct {
 	// check parses these from the flags.
 	roots     *x509.CertPool
 	proxies   []netip.Prefix
+	reachable []netip.Prefix
 	level     slog.Level
 	backup    *backupConfig
 	storeSize int64
@@ -102,6 +106,7 @@ func (c *serveCommand) check(data string, from origin) error {
 		{"backup-keep", readDuration(c.BackupKeep, time.Hour, &backups.Keep)},
 		{"backup-recipient", backup.CheckRecipients(c.BackupRecipient)},
 		{"store-size", readSize(c.StoreSize, &c.storeSize)},
+		{"delivery-allow", readNetworks(c.DeliveryAllow, &c.reachable)},
 		{"retention-days", checkRetention(c.RetentionDays)},
 		{"admin-token", checkAdminToken(&c.AdminToken)},
 		{"admin", checkAdmin(c.Admin, c.AdminToken)},
@@ -161,6 +166,8 @@ func (c *serveCommand) Run(p *process) error {
 		DNSPrivate:         c.DNSAllowPrivate,
 		Backup:             c.backup,
 		Retention:          retention(c.RetentionDays),
+		SecretKeys:         c.SecretKeyFile,
+		Reachable:          c.reachable,
 		Admin:              adminConfig{Address: c.Admin, Optional: !p.origin.given("admin"), Token: c.AdminToken},
 		Log:                c.logger(p.stderr),
 	})

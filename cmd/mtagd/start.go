@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"mtagd/edge/refused"
 	"mtagd/partnerapi"
 	"mtagd/partnerapi/console"
+	"mtagd/partnerapi/delivery"
 	"mtagd/store"
 	"mtagd/tlsmgr"
 	"mtagd/tlsmgr/certs"
@@ -163,10 +166,30 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 	return nil
 }
 
+// startDelivery begins to deliver events. It makes the file of keys if there is none. All nodes of a database need the same one, so there
+// it must be named, unless the data has moved from this data directory.
+func (d *daemon) startDelivery(context.Context) error {
+	file := cmp.Or(d.SecretKeys, filepath.Join(d.Data, "secret.key"))
+	if _, err := os.Stat(file); err != nil && d.Store != "" && d.SecretKeys == "" {
+		d.Log.Info("events are not delivered to destinations: set --secret-key-file, to the same file on all nodes")
+		return nil
+	}
+	keys, err := delivery.OpenKeyring(file)
+	if err != nil {
+		return fmt.Errorf("--secret-key-file: %w", err)
+	}
+	d.delivery = delivery.Open(delivery.Config{
+		Engine: d.engine, Shared: sharedOf(d.engine), Keys: keys, Allow: d.Reachable, Log: d.Log, Now: time.Now, Metrics: d.metrics,
+	})
+	d.onStop(d.delivery.Close)
+	return nil
+}
+
 // openAPI makes the partner API. The web console is in front of it, and in development mode the demo shop.
 func (d *daemon) openAPI(ctx context.Context) (err error) {
 	c := partnerapi.Config{
 		Engine:        d.engine,
+		Delivery:      d.delivery,
 		DNS:           d.tlsmgr,
 		BaseURL:       d.tagURL(d.BaseHost),
 		ClientTagHost: d.ClientTagHost,

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"mtagd/edge/refused"
 	"mtagd/edge/sdk"
 	"mtagd/partnerapi"
+	"mtagd/partnerapi/delivery"
 	"mtagd/partnerapi/openapi/openapitest"
 	"mtagd/store"
 	"mtagd/store/local"
@@ -30,6 +32,7 @@ type service struct {
 	document *openapitest.Document
 	refused  *refused.Memory
 	fixtures int
+	delivery *delivery.Service
 }
 
 // clock is the time in the service. The examples of the document fit it.
@@ -44,6 +47,9 @@ func newService(t testing.TB) *service {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	s := &service{TB: t, engine: engine, url: "http://" + listener.Addr().String(), document: document, refused: refused.New(clock)}
+	keys, err := delivery.OpenKeyring(filepath.Join(t.TempDir(), "secret.key"))
+	must(t, err)
+	s.delivery = delivery.Open(delivery.Config{Engine: engine, Keys: keys, Log: slog.New(slog.DiscardHandler), Now: clock})
 	const host = "127.0.0.1"
 	server, err := edge.New(edge.Config{
 		Engine:        engine,
@@ -54,6 +60,7 @@ func newService(t testing.TB) *service {
 		Refused:       s.refused,
 		PartnerAPI: partnerapi.New(partnerapi.Config{
 			Engine:        engine,
+			Delivery:      s.delivery,
 			DNS:           correctDNS{},
 			BaseURL:       s.url,
 			ClientTagHost: host,
@@ -78,7 +85,7 @@ func newService(t testing.TB) *service {
 		http.DefaultClient.CloseIdleConnections()
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		for _, err := range []error{server.Shutdown(ctx), <-served, engine.Close()} {
+		for _, err := range []error{server.Shutdown(ctx), <-served, s.delivery.Close(), engine.Close()} {
 			if err != nil {
 				t.Error(err)
 			}
@@ -133,6 +140,8 @@ func (s *service) fixture(bare bool) fixture {
 	}
 	erasure, err := s.engine.Erase(ctx, merchant.ID, store.Identity{MUID: "another visitor"}, store.ErasureOptions{})
 	must(s, err)
+	destination, _, err := s.delivery.Create(ctx, merchant, delivery.Change{Type: new("webhook"), Settings: []byte(`{"url":"https://` + domain + `/events"}`), Paused: new(true)})
+	must(s, err)
 	return fixture{string(key), string(client.ID), strings.NewReplacer(
 		"0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11", string(merchant.ID),
 		"cs_Qd5xYw1Bqm3Zk0aJrVt0", string(client.ID),
@@ -142,6 +151,7 @@ func (s *service) fixture(bare bool) fixture {
 		"p4d7m2xq6ria", string(secret.ID),
 		"era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE", string(erasure.ID),
 		"5b1e8a52c3d9f04e", sdk.Versions()[0].Name,
+		"dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F", destination.ID,
 		"example.com", domain,
 	)}
 }

@@ -98,7 +98,7 @@ func (d *directory) SetControl(_ context.Context, c *migrate.Control) error {
 			return err
 		}
 	}
-	return d.control.Import(c.Records)
+	return d.control.Import(c.Records, c.Documents)
 }
 
 // Index implements migrate.Target. It opens what was added as a server does, which builds the index.

@@ -135,12 +135,15 @@ func (s source) Keys(ctx context.Context, since uint64, use func(*migrate.Key) e
 }
 
 // Control implements migrate.Data. The certificates are among it.
-func (s source) Control(context.Context) (*migrate.Control, error) {
+func (s source) Control(ctx context.Context) (*migrate.Control, error) {
 	records, err := s.e.Export()
 	if err != nil {
 		return nil, err
 	}
 	c := &migrate.Control{Records: records}
+	if c.Documents, err = s.e.ExportDocuments(ctx); err != nil {
+		return nil, err
+	}
 	err = eachCertificate(s.e.dir, func(path string, content []byte) error {
 		if !strings.HasPrefix(path, "locks/") { // of certmagic, in this process
 			c.Files = append(c.Files, migrate.File{Path: path, Content: content})

@@ -235,5 +235,10 @@ func (c *Control) compare(copied *Control) error {
 	if !slices.EqualFunc(c.Files, copied.Files, same) {
 		return fmt.Errorf("%w: certificates", errDiffers)
 	}
+	if !slices.EqualFunc(c.Documents, copied.Documents, func(a, b store.Document) bool {
+		return store.CompareDocuments(a, b) == 0 && bytes.Equal(a.Content, b.Content)
+	}) {
+		return fmt.Errorf("%w: documents", errDiffers)
+	}
 	return nil
 }

@@ -137,8 +137,9 @@ func (k *Key) IsLink() bool { return len(k.Key) == len(store.IdentityKey{}) }
 
 // Control is all control data but sessions and the audit log.
 type Control struct {
-	Records []rules.Record // in the order of their kinds and keys
-	Files   []File         // in the order of their paths
+	Records   []rules.Record   // in the order of their kinds and keys
+	Files     []File           // in the order of their paths
+	Documents []store.Document // those that are kept (store.DocumentKind.IsKept), in the order of store.CompareDocuments
 }
 
 // count returns how many records there are of a kind.

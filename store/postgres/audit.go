@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -130,7 +131,7 @@ func (e driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.
 // tidy stores when keys and sessions were last used here, and deletes what is too old to be needed. It uses the server's clock: what is
 // deleted is older than any difference between clocks.
 func (e *engine) tidy(ctx context.Context) error {
-	if err := e.Tidy(ctx); err != nil {
+	if err := cmp.Or(e.Tidy(ctx), e.deleteDocuments(ctx)); err != nil {
 		return err
 	}
 	for _, sql := range []string{

@@ -260,6 +260,17 @@ func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 		if c.Records, err = rules.New(nil, loaded, d.e.log).Export(); err != nil {
 			return err
 		}
+		for _, kind := range store.DocumentKinds {
+			if !kind.IsKept() {
+				continue
+			}
+			of, err := documentsIn(ctx, tx, " AND kind = $1", string(kind))
+			if err != nil {
+				return err
+			}
+			c.Documents = append(c.Documents, of...)
+		}
+		slices.SortFunc(c.Documents, store.CompareDocuments)
 		// Certificates, but not what only the nodes of a database need.
 		return query(ctx, tx, func(rows pgx.Rows) error {
 			var f migrate.File

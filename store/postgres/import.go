@@ -174,11 +174,15 @@ const numberOfImport = 2
 func (d *Database) SetControl(ctx context.Context, control *migrate.Control) error {
 	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		for _, table := range []string{"record", "file", "change"} {
+		for _, table := range []string{"record", "document", "file", "change"} {
 			b.Queue("DELETE FROM " + table)
 		}
 		for _, f := range control.Files {
 			b.Queue("INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)", f.Path, f.Content)
+		}
+		for _, doc := range control.Documents {
+			owner, _ := ownerOf(doc.Merchant)
+			b.Queue("INSERT INTO document (kind, merchant, id, content) VALUES ($1, $2, $3, $4)", string(doc.Kind), owner, doc.ID, doc.Content)
 		}
 		b.Queue("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, $3, '{}')", numberOfImport, uuid.New(), changeOfRecords)
 		for some := range slices.Chunk(control.Records, 10_000) {

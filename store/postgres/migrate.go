@@ -23,7 +23,7 @@ var migrations embed.FS
 // A migration only adds to the schema, so that nodes of the version before go on until they are started again. They are not ready as
 // soon as a newer node publishes a change of a kind that they do not know. What cannot be done by adding takes two versions: one that
 // no longer needs the old, and one that removes it.
-const Schema = 15
+const Schema = 16
 
 // prepareSchema brings the schema up to date. In a distributed database it also distributes new tables. It looks for such tables at each
 // start, because a kill may have come between the two steps. Several nodes may call it at once. It refuses a newer schema.

@@ -77,6 +77,7 @@ func (d *Data) toRemove() {
 
 // deleteMerchants deletes merchants of one partner with their tags and claims, and notes that their events are to be removed.
 func (c *change) deleteMerchants(partner store.PartnerID, merchants []store.Merchant) error {
+	c.deleteDestinations(merchants)
 	for _, m := range merchants {
 		for _, t := range m.Tags {
 			if t.Type == store.ServerSide && !t.ClaimLost {

@@ -23,7 +23,7 @@ func Difference(d *Data, loaded *State) string {
 	for name, of := range map[string]func(*State) any{
 		"partners": func(s *State) any { return s.partners }, "keys": func(s *State) any { return s.keys }, "merchants": func(s *State) any { return s.merchants },
 		"tags": func(s *State) any { return s.tags }, "domains": func(s *State) any { return s.domains }, "replies": func(s *State) any { return s.replies },
-		"sessions": func(s *State) any { return s.sessions }, "uses": func(s *State) any { return s.uses }, "keysOf": func(s *State) any { return s.keysOf },
+		"sessions": func(s *State) any { return s.sessions }, "uses": func(s *State) any { return s.uses }, "destinations": func(s *State) any { return s.destinations }, "keysOf": func(s *State) any { return s.keysOf },
 		"merchantsOf": func(s *State) any { return s.merchantsOf }, "tagsOf": func(s *State) any { return s.tagsOf }, "labels": func(s *State) any { return s.labels },
 		"tracking": func(s *State) any { return s.tracking }, "repliesOf": func(s *State) any { return s.repliesOf }, "counts": func(s *State) any { return s.counts },
 	} {

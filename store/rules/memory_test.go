@@ -26,7 +26,7 @@ func TestConformance(t *testing.T) {
 			},
 			Kill: func(*testing.T) {},
 		}
-	}, "Partners", "Merchants", "Search", "Deletion", "Repeats", "Keys", "Sessions", "Tags", "Claims", "Directory", "Audit")
+	}, "Partners", "Merchants", "Search", "Deletion", "Repeats", "Keys", "Sessions", "Tags", "Claims", "Directory", "Audit", "Documents")
 }
 
 func newMemory() *memory {
@@ -39,6 +39,7 @@ type memory struct {
 	records map[[2]string][]byte
 	log     []store.AuditEntry
 	events  map[store.MerchantID]int
+	docs    []store.Document
 
 	now  func() time.Time
 	data *Data
@@ -340,4 +341,34 @@ func TestTrackingDomainsThatChangeHandsTogether(t *testing.T) {
 	}
 	enable(partners[1], "t1.com")
 	check()
+}
+
+// Documents of the other kinds are the engine's own.
+func (e engine) Documents(_ context.Context, kind store.DocumentKind, m store.MerchantID) (docs []store.Document, err error) {
+	for _, doc := range e.memory.docs {
+		if doc.Kind == kind && (m == "" || doc.Merchant == m) && (doc.Merchant == "" || e.HasMerchant(doc.Merchant)) {
+			docs = append(docs, doc)
+		}
+	}
+	return docs, nil
+}
+
+func (e engine) Document(ctx context.Context, kind store.DocumentKind, m store.MerchantID, id string) (store.Document, error) {
+	docs, err := e.Documents(ctx, kind, m)
+	for _, doc := range docs {
+		if doc.ID == id && doc.Merchant == m {
+			return doc, err
+		}
+	}
+	return store.Document{}, store.NotFound("document")
+}
+
+func (e engine) PutDocuments(_ context.Context, docs []store.Document) error {
+	for _, doc := range docs {
+		e.memory.docs = slices.DeleteFunc(e.memory.docs, func(old store.Document) bool { return store.CompareDocuments(old, doc) == 0 })
+		if doc.Content != nil && (doc.Merchant == "" || e.HasMerchant(doc.Merchant)) {
+			e.memory.docs = append(e.memory.docs, doc)
+		}
+	}
+	return nil
 }

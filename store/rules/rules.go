@@ -79,11 +79,14 @@ type Data struct {
 	mu      sync.RWMutex // held while state changes, which takes microseconds
 	state   *State
 	removed []store.Merchant // guarded by mu: by the Apply that is under way
+
+	destinationChanges  int64            // guarded by mu
+	changedDestinations map[string]int64 // key → the number of its last change; guarded by mu
 }
 
 // New returns the data that was loaded, and puts it into a new directory.
 func New(driver Driver, loaded *State, log *slog.Logger) *Data {
-	d := &Data{driver: driver, log: log, dir: store.NewDirectory(), state: loaded}
+	d := &Data{driver: driver, log: log, dir: store.NewDirectory(), state: loaded, destinationChanges: 1, changedDestinations: map[string]int64{}}
 	loaded.derive()
 	d.suppressing.Store(len(loaded.suppressed)+len(loaded.removals) > 0)
 	d.fillDirectory()

@@ -12,20 +12,21 @@ import (
 // State is all control data but the audit log, in memory. Requests are answered from it, so that no answer depends on what the
 // disk gives back later.
 type State struct {
-	id         string          // of the data directory; may be empty
-	retention  store.Retention // of merchants without one of their own
-	partners   map[store.PartnerID]store.Partner
-	keys       map[store.KeyID]store.Key
-	merchants  map[store.MerchantID]merchant      // without their tags
-	tags       map[store.TagID]store.Tag          // without Host and ClaimLost
-	domains    map[string]store.TagID             // root domain → the server-side tag that has the claim to it
-	replies    map[string]reply                   // by replyKey
-	removals   map[store.MerchantID]store.Removal // of deleted merchants
-	expiries   map[store.MerchantID]store.Removal // of events past the retention
-	erasures   map[store.ErasureID]store.Erasure
-	suppressed map[store.MerchantID]map[store.IdentityKey]store.ErasureID
-	sessions   map[store.SessionID]store.Session // links too
-	uses       map[store.KeyID]time.Time         // of keys, as stored
+	id           string          // of the data directory; may be empty
+	retention    store.Retention // of merchants without one of their own
+	partners     map[store.PartnerID]store.Partner
+	keys         map[store.KeyID]store.Key
+	merchants    map[store.MerchantID]merchant      // without their tags
+	tags         map[store.TagID]store.Tag          // without Host and ClaimLost
+	domains      map[string]store.TagID             // root domain → the server-side tag that has the claim to it
+	replies      map[string]reply                   // by replyKey
+	removals     map[store.MerchantID]store.Removal // of deleted merchants
+	expiries     map[store.MerchantID]store.Removal // of events past the retention
+	erasures     map[store.ErasureID]store.Erasure
+	suppressed   map[store.MerchantID]map[store.IdentityKey]store.ErasureID
+	sessions     map[store.SessionID]store.Session // links too
+	uses         map[store.KeyID]time.Time         // of keys, as stored
+	destinations map[string][]byte                 // merchant id, "/", id → content
 
 	// What follows from these.
 	keysOf      map[store.PartnerID][]store.KeyID      // in no order
@@ -55,22 +56,23 @@ type merchant struct {
 // NewState returns an empty state, for a driver to load. failure returns the error of a request that needs a damaged record.
 func NewState(failure func(kind, key string) error) *State {
 	return &State{
-		failure:    failure,
-		retention:  store.Forever,
-		partners:   map[store.PartnerID]store.Partner{},
-		keys:       map[store.KeyID]store.Key{},
-		merchants:  map[store.MerchantID]merchant{},
-		tags:       map[store.TagID]store.Tag{},
-		domains:    map[string]store.TagID{},
-		replies:    map[string]reply{},
-		removals:   map[store.MerchantID]store.Removal{},
-		expiries:   map[store.MerchantID]store.Removal{},
-		erasures:   map[store.ErasureID]store.Erasure{},
-		suppressed: map[store.MerchantID]map[store.IdentityKey]store.ErasureID{},
-		sessions:   map[store.SessionID]store.Session{},
-		uses:       map[store.KeyID]time.Time{},
-		erasuresOf: map[store.MerchantID][]store.ErasureID{},
-		unfinished: map[store.ErasureID]bool{},
+		failure:      failure,
+		retention:    store.Forever,
+		partners:     map[store.PartnerID]store.Partner{},
+		keys:         map[store.KeyID]store.Key{},
+		merchants:    map[store.MerchantID]merchant{},
+		tags:         map[store.TagID]store.Tag{},
+		domains:      map[string]store.TagID{},
+		replies:      map[string]reply{},
+		removals:     map[store.MerchantID]store.Removal{},
+		expiries:     map[store.MerchantID]store.Removal{},
+		erasures:     map[store.ErasureID]store.Erasure{},
+		suppressed:   map[store.MerchantID]map[store.IdentityKey]store.ErasureID{},
+		sessions:     map[store.SessionID]store.Session{},
+		uses:         map[store.KeyID]time.Time{},
+		destinations: map[string][]byte{},
+		erasuresOf:   map[store.MerchantID][]store.ErasureID{},
+		unfinished:   map[store.ErasureID]bool{},
 
 		keysOf:      map[store.PartnerID][]store.KeyID{},
 		merchantsOf: map[store.PartnerID][]store.MerchantID{},

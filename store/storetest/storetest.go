@@ -17,6 +17,7 @@
 //	tags.go        generate, update, and the move to another tracking domain
 //	claims.go      who has a root domain, and the limits on claims and labels
 //	audit.go       the audit log of the changes
+//	documents.go   what parts of the service keep in the engine
 //	marks.go       Record: outcomes, remembered event_ids, what is kept of a mark
 //	identities.go  who an event belongs to
 //	persons.go     erasure, personal data, retention
@@ -54,6 +55,7 @@ var suite = []part{
 	{"Claims", claimTests},
 	{"Directory", directoryTests},
 	{"Audit", auditTests},
+	{"Documents", documentTests},
 	{"Marks", markTests},
 	{"Identities", identityTests},
 	{"Persons", personTests},

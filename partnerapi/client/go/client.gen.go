@@ -110,12 +110,156 @@ type DNSRecord struct {
 	Value string `json:"value"`
 }
 
+// DeletedDestination: A destination that was deleted.
+type DeletedDestination struct {
+	// Always `true`.
+	Deleted bool `json:"deleted"`
+	// Its id.
+	DestinationID string `json:"destinationId"`
+}
+
 // DeletedMerchant: A merchant that was deleted.
 type DeletedMerchant struct {
 	// Always `true`.
 	Deleted bool `json:"deleted"`
 	// The id of the merchant.
 	MerchantID string `json:"merchantId"`
+}
+
+// DeliveryList: Deliveries of a destination.
+type DeliveryList struct {
+	// The newest first.
+	Deliveries []DeliveryListDeliveries `json:"deliveries"`
+}
+
+// DeliveryListDeliveries:
+type DeliveryListDeliveries struct {
+	// The first KiB of the answer.
+	Answer string `json:"answer"`
+	// When it was.
+	At time.Time `json:"at"`
+	// Its id.
+	DeliveryID string `json:"deliveryId"`
+	// How long it took.
+	DurationMs int64 `json:"durationMs"`
+	// The first of their ids.
+	EventIds []string `json:"eventIds"`
+	// How many events it had.
+	Events int64 `json:"events"`
+	// Why it was not taken.
+	Reason *string `json:"reason"`
+	// `failed` is tried again; `dead` is not, until a replay.
+	State string `json:"state"`
+	// The status of the answer; null without one.
+	Status *int64 `json:"status"`
+}
+
+// Destination: Where events of a merchant are delivered to.
+type Destination struct {
+	// Categories that must be granted.
+	Consent []string `json:"consent"`
+	// When it was created.
+	CreatedAt time.Time `json:"createdAt"`
+	// Its id.
+	DestinationID string `json:"destinationId"`
+	// The names of the events that are sent; null: all.
+	Events []string `json:"events"`
+	// An expression that must be true; empty for none.
+	Filter string `json:"filter"`
+	// What is sent from which field.
+	Mapping map[string]any `json:"mapping"`
+	// How old events may be that an ad platform takes; for how long a webhook is tried again.
+	MaxAgeHours int64 `json:"maxAgeHours"`
+	// Whose it is.
+	MerchantID string `json:"merchantId"`
+	// Its name.
+	Name string `json:"name"`
+	// Nothing is sent now.
+	Paused bool `json:"paused"`
+	// The secrets that are set.
+	SecretNames []string `json:"secretNames"`
+	// The secrets that were made by this request.
+	Secrets map[string]string `json:"secrets,omitzero"`
+	// What its type needs.
+	Settings map[string]any `json:"settings"`
+	// How far it is, as of a second ago at most.
+	Status DestinationStatus `json:"status"`
+	// Its type.
+	Type string `json:"type"`
+}
+
+// DestinationStatus: How far it is, as of a second ago at most.
+type DestinationStatus struct {
+	// Events that were refused, or not taken in time.
+	Dead int64 `json:"dead"`
+	// Dead letters, each of one event or several. With 1,000 of them the destination pauses.
+	DeadLetters int64 `json:"deadLetters"`
+	// Events that were taken.
+	Delivered int64 `json:"delivered"`
+	// Events that were erased while they waited.
+	Erased int64 `json:"erased"`
+	// Since when nothing was taken.
+	FailingSince *time.Time `json:"failingSince"`
+	// Events that the filter has left out, or that the platform does not know.
+	Filtered int64 `json:"filtered"`
+	// Why it fails, or was paused by the service.
+	LastError *string `json:"lastError"`
+	// When something was taken.
+	LastSuccess *time.Time `json:"lastSuccess"`
+	// When it is tried again.
+	NextTry *time.Time `json:"nextTry"`
+	// Events without the consent that is needed.
+	NoConsent int64 `json:"noConsent"`
+	// Ranges that are still to be sent again.
+	Replays int64 `json:"replays"`
+	// Events that are tried again while others are sent.
+	Retries int64 `json:"retries"`
+	// `failing`: nothing was taken at the last attempt, and it is tried again. `broken`: the settings or secrets cannot be used.
+	State string `json:"state"`
+}
+
+// DestinationInput: A destination as it is created or changed.
+type DestinationInput struct {
+	// Categories of Consent Mode that the event must have granted in its field `consent`. `meta` and `tiktok` always need
+	// `ad_storage` and `ad_user_data`, `ga4` needs `analytics_storage`. `consent: true` in an event grants all.
+	Consent []string `json:"consent,omitzero"`
+	// The names of the events that are sent. Empty or absent: all.
+	Events []string `json:"events,omitzero"`
+	// Only events for which this expression is true are sent, such as `value > 10 && currency in ["EUR", "USD"]`. It is a part of
+	// the Common Expression Language on the fields of the event: `! && || == != < <= > >= in +`, `has()`, `size()`, `contains()`,
+	// `startsWith()`, `endsWith()`, `lowerAscii()`. At most 2,000 bytes.
+	Filter string `json:"filter,omitzero"`
+	// What is sent from which field of the event: `{"order.id": "order_id", "shop": {"from": "store", "default": "main"}}`. At
+	// most 100 fields. For webhooks it makes up all of `data`, besides `id`; for ad platforms it adds to what is sent of each
+	// event.
+	Mapping map[string]any `json:"mapping,omitzero"`
+	// 1 to 256 characters. Without it, it is the type.
+	Name string `json:"name,omitzero"`
+	// While it is true nothing is sent, and nothing is lost.
+	Paused *bool `json:"paused,omitzero"`
+	// Never shown again. Of `webhook`: `signing`, which begins with `whsec_` and is made if you do not send it, or send null; and
+	// `authorization`, which is sent as the header of that name. Of `meta` and `tiktok`: `accessToken`. Of `ga4`: `apiSecret`.
+	Secrets map[string]string `json:"secrets,omitzero"`
+	// Of `webhook`: `url` (required), `batchSize` (1 to 1,000 events in a request; 1 by default) and `headers`. Requests are
+	// signed by the Standard Webhooks scheme. Any 2xx means that the events are taken, 410 pauses the destination, anything else
+	// is tried again for 72 hours.
+	//
+	// Of `meta`, the Conversions API: `pixelId` (required), `apiVersion`, `testEventCode`. Of `ga4`, the Measurement Protocol:
+	// `measurementId` (required), `debug`. Of `tiktok`, the Events API: `pixelCode` (required), `testEventCode`. All three:
+	// `eventNames`, which gives an event another name there (`{"Booking": "Schedule"}`; an empty name leaves it out), and
+	// `endpoint`, another address than the platform's, for tests.
+	//
+	// The service stores no visitor's address and no user agent. Meta needs the user agent of a website's visitor: let the page
+	// send it, as by `mtag('set', {user_agent: navigator.userAgent})`. `client_ip_address` is passed on in the same way.
+	Settings map[string]any `json:"settings,omitzero"`
+	// `webhook`, or an ad platform: see `settings`. It is required to create, and cannot be changed.
+	Type string `json:"type,omitzero"`
+}
+
+// DestinationList: The destinations of a merchant.
+type DestinationList struct {
+	// The oldest first.
+	Destinations []Destination `json:"destinations"`
 }
 
 // Erasure: The receipt of an erasure. It does not name the person.
@@ -560,6 +704,18 @@ type RefusedList struct {
 	Since time.Time `json:"since"`
 }
 
+// ReplayInput: What to send again.
+type ReplayInput struct {
+	// All dead letters, which are no longer listed then.
+	DeadLetters *bool `json:"deadLetters,omitzero"`
+	// The events of this delivery.
+	DeliveryID string `json:"deliveryId,omitzero"`
+	// Events of this `event_time` or later: a date, or a time as in RFC 3339.
+	From string `json:"from,omitzero"`
+	// And not after this one; a date means its end.
+	To string `json:"to,omitzero"`
+}
+
 // Resolved: The user.
 type Resolved struct {
 	// Null for an unknown user.
@@ -694,6 +850,38 @@ type TagOfMerchant struct {
 	TagID string `json:"tagId"`
 }
 
+// TestInput: Whether to send.
+type TestInput struct {
+	// `false`: only show what would be sent.
+	Send *bool `json:"send,omitzero"`
+}
+
+// TestResult: Requests.
+type TestResult struct {
+	// The newest event first.
+	Events []TestResultEvents `json:"events"`
+}
+
+// TestResultEvents:
+type TestResultEvents struct {
+	// The first KiB of the answer.
+	Answer string `json:"answer,omitzero"`
+	// The body of the request.
+	Body any `json:"body,omitzero"`
+	// Its name.
+	Event string `json:"event"`
+	// The id of the event.
+	EventID string `json:"eventId,omitzero"`
+	// The headers of the request.
+	Headers map[string]string `json:"headers,omitzero"`
+	// `send`, `delivered`, or why not.
+	Result string `json:"result"`
+	// The status of the answer.
+	Status *int64 `json:"status,omitzero"`
+	// Where it is sent.
+	URL string `json:"url,omitzero"`
+}
+
 // Trial: What a tag host would answer, and what is wrong with the events.
 type Trial struct {
 	// The body that the tag host would answer with.
@@ -721,11 +909,27 @@ type Verified struct {
 	Verified bool `json:"verified"`
 }
 
+// ChangeDestination: Change a destination.
+//
+// Only the fields that you send change. A new value of a secret that signs is valid at once, and the one before signs too for
+// 24 hours. An unknown field is an error.
+func (c *Client) ChangeDestination(ctx context.Context, merchantID string, destinationID string, body DestinationInput) (*Destination, error) {
+	return call[Destination](ctx, c, request{method: "PATCH", path: "/v1/partners/merchant/" + url.PathEscape(merchantID) + "/destinations/" + url.PathEscape(destinationID), repeat: safe, body: body})
+}
+
 // ChangeMerchant: Change a merchant.
 //
 // A field that is absent stays as it is. An unknown field is an error.
 func (c *Client) ChangeMerchant(ctx context.Context, merchantID string, body MerchantChange) (*Merchant, error) {
 	return call[Merchant](ctx, c, request{method: "PATCH", path: "/v1/partners/merchant/" + url.PathEscape(merchantID), repeat: safe, body: body})
+}
+
+// CreateDestination: Create a destination.
+//
+// It gets the events that come in from now on; replay those before. A merchant has at most 50 destinations. An unknown field
+// is an error.
+func (c *Client) CreateDestination(ctx context.Context, merchantID string, body DestinationInput) (*Destination, error) {
+	return call[Destination](ctx, c, request{method: "POST", path: "/v1/partners/merchant/" + url.PathEscape(merchantID) + "/destinations", repeat: once, body: body})
 }
 
 // CreateMerchant: Create a merchant.
@@ -745,6 +949,13 @@ func (c *Client) CreateSecret(ctx context.Context, merchantID string) (*NewSecre
 	return call[NewSecret](ctx, c, request{method: "POST", path: "/v1/partners/merchant/" + url.PathEscape(merchantID) + "/secret", repeat: once})
 }
 
+// DeleteDestination: Delete a destination.
+//
+// With its secrets and the list of its deliveries.
+func (c *Client) DeleteDestination(ctx context.Context, merchantID string, destinationID string) (*DeletedDestination, error) {
+	return call[DeletedDestination](ctx, c, request{method: "DELETE", path: "/v1/partners/merchant/" + url.PathEscape(merchantID) + "/destinations/" + url.PathEscape(destinationID), repeat: safe})
+}
+
 // DeleteMerchant: Delete a merchant.
 //
 // This cannot be undone. From the next request on, the tags of the merchant are unknown, its domain and the names of its
@@ -760,6 +971,13 @@ func (c *Client) DeleteMerchant(ctx context.Context, merchantID string) (*Delete
 // identifiers.
 func (c *Client) DeleteSecret(ctx context.Context, merchantID string, secretID string) (*Merchant, error) {
 	return call[Merchant](ctx, c, request{method: "DELETE", path: "/v1/partners/merchant/" + url.PathEscape(merchantID) + "/secret/" + url.PathEscape(secretID), repeat: safe})
+}
+
+// DiscardDeadLetters: Discard the dead letters.
+//
+// They are not listed any more, and cannot be replayed as dead letters.
+func (c *Client) DiscardDeadLetters(ctx context.Context, merchantID string, destinationID string) (*Destination, error) {
+	return call[Destination](ctx, c, request{method: "DELETE", path: "/v1/partners/merchant/" + url.PathEscape(merchantID) + "/destinations/" + url.PathEscape(destinationID) + "/deliveries", repeat: safe})
 }
 
 // ErasePerson: Erase a person.
@@ -822,6 +1040,30 @@ func (c *Client) GenerateTag(ctx context.Context, body TagInput) (*Tag, error) {
 // You have at most 100 valid keys. An unknown field is an error.
 func (c *Client) IssueKey(ctx context.Context, body KeyInput) (*IssuedKey, error) {
 	return call[IssuedKey](ctx, c, request{method: "POST", path: "/v1/partners/key", repeat: keyed, body: body})
+}
+
+// ListDeliveriesQuery: The parameters of ListDeliveries.
+type ListDeliveriesQuery struct {
+	// Only those with this event.
+	EventID string `json:"eventId,omitzero"`
+	// How many at most.
+	Limit *int64 `json:"limit,omitzero"`
+	// Only those of this state.
+	State string `json:"state,omitzero"`
+}
+
+// ListDeliveries: List deliveries.
+//
+// The last attempts, about 100, and all dead letters, the newest first.
+func (c *Client) ListDeliveries(ctx context.Context, merchantID string, destinationID string, query ListDeliveriesQuery) (*DeliveryList, error) {
+	return call[DeliveryList](ctx, c, request{method: "GET", path: "/v1/partners/merchant/" + url.PathEscape(merchantID) + "/destinations/" + url.PathEscape(destinationID) + "/deliveries", repeat: safe, query: query})
+}
+
+// ListDestinations: List destinations.
+//
+// The oldest comes first.
+func (c *Client) ListDestinations(ctx context.Context, merchantID string) (*DestinationList, error) {
+	return call[DestinationList](ctx, c, request{method: "GET", path: "/v1/partners/merchant/" + url.PathEscape(merchantID) + "/destinations", repeat: safe})
 }
 
 // ListErasuresQuery: The parameters of ListErasures.
@@ -988,6 +1230,11 @@ func (c *Client) ReadConfig(ctx context.Context) (*Config, error) {
 	return call[Config](ctx, c, request{method: "GET", path: "/v1/partners/config", repeat: safe})
 }
 
+// ReadDestination: Read a destination.
+func (c *Client) ReadDestination(ctx context.Context, merchantID string, destinationID string) (*Destination, error) {
+	return call[Destination](ctx, c, request{method: "GET", path: "/v1/partners/merchant/" + url.PathEscape(merchantID) + "/destinations/" + url.PathEscape(destinationID), repeat: safe})
+}
+
 // ReadErasure: Read the receipt of an erasure.
 func (c *Client) ReadErasure(ctx context.Context, erasureID string) (*Erasure, error) {
 	return call[Erasure](ctx, c, request{method: "GET", path: "/v1/partners/erasures/" + url.PathEscape(erasureID), repeat: safe})
@@ -1056,6 +1303,14 @@ func (c *Client) ReadPersonalData(ctx context.Context, body Person) (io.ReadClos
 // Everything about a tag. `dns.detail` is a sentence that you can pass on to the merchant.
 func (c *Client) ReadTag(ctx context.Context, tagID string) (*TagDetails, error) {
 	return call[TagDetails](ctx, c, request{method: "GET", path: "/v1/partners/tracktag/" + url.PathEscape(tagID), repeat: safe})
+}
+
+// ReplayEvents: Send events again.
+//
+// Send one of `from` (with `to` or not), `deadLetters` and `deliveryId`. Events have the same ids again, so the receiver can
+// drop repeats. An ad platform takes no event older than `maxAgeHours` of the destination.
+func (c *Client) ReplayEvents(ctx context.Context, merchantID string, destinationID string, body ReplayInput) (*Destination, error) {
+	return call[Destination](ctx, c, request{method: "POST", path: "/v1/partners/merchant/" + url.PathEscape(merchantID) + "/destinations/" + url.PathEscape(destinationID) + "/replay", repeat: once, body: body})
 }
 
 // ResolveMUIDQuery: The parameters of ResolveMUID.
@@ -1129,6 +1384,15 @@ type SummarizeEventsQuery struct {
 // ask for the names that you need with `events`. The answer is 404 if none of the merchants has a tag yet, too.
 func (c *Client) SummarizeEvents(ctx context.Context, query SummarizeEventsQuery) (*Summary, error) {
 	return call[Summary](ctx, c, request{method: "GET", path: "/v1/partners/events/summary", repeat: safe, query: query})
+}
+
+// TestDestination: Test a destination.
+//
+// Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request
+// and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events. Secrets are shown as
+// `***`.
+func (c *Client) TestDestination(ctx context.Context, merchantID string, destinationID string, body TestInput) (*TestResult, error) {
+	return call[TestResult](ctx, c, request{method: "POST", path: "/v1/partners/merchant/" + url.PathEscape(merchantID) + "/destinations/" + url.PathEscape(destinationID) + "/test", repeat: once, body: body})
 }
 
 // TryEventsQuery: The parameters of TryEvents.

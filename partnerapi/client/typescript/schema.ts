@@ -374,6 +374,169 @@ export interface paths {
         patch: operations["changeMerchant"];
         trace?: never;
     };
+    "/v1/partners/merchant/{merchantId}/destinations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+            };
+            cookie?: never;
+        };
+        /**
+         * List destinations
+         * @description The oldest comes first.
+         */
+        get: operations["listDestinations"];
+        put?: never;
+        /**
+         * Create a destination
+         * @description It gets the events that come in from now on; replay those before. A merchant has at most 50 destinations. An unknown field is an error.
+         */
+        post: operations["createDestination"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/merchant/{merchantId}/destinations/{destinationId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        /** Read a destination */
+        get: operations["readDestination"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete a destination
+         * @description With its secrets and the list of its deliveries.
+         */
+        delete: operations["deleteDestination"];
+        options?: never;
+        head?: never;
+        /**
+         * Change a destination
+         * @description Only the fields that you send change. A new value of a secret that signs is valid at once, and the one before signs too for 24 hours. An unknown field is an error.
+         */
+        patch: operations["changeDestination"];
+        trace?: never;
+    };
+    "/v1/partners/merchant/{merchantId}/destinations/{destinationId}/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * List deliveries
+         * @description The last attempts, about 100, and all dead letters, the newest first.
+         */
+        get: operations["listDeliveries"];
+        put?: never;
+        post?: never;
+        /**
+         * Discard the dead letters
+         * @description They are not listed any more, and cannot be replayed as dead letters.
+         */
+        delete: operations["discardDeadLetters"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/merchant/{merchantId}/destinations/{destinationId}/replay": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send events again
+         * @description Send one of `from` (with `to` or not), `deadLetters` and `deliveryId`. Events have the same ids again, so the receiver can drop repeats. An ad platform takes no event older than `maxAgeHours` of the destination.
+         */
+        post: operations["replayEvents"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/merchant/{merchantId}/destinations/{destinationId}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Test a destination
+         * @description Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events. Secrets are shown as `***`.
+         */
+        post: operations["testDestination"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/partners/merchant/{merchantId}/secret": {
         parameters: {
             query?: never;
@@ -621,12 +784,168 @@ export interface components {
             /** @description What the record points to. */
             value: string;
         };
+        /** @description A destination that was deleted. */
+        DeletedDestination: {
+            /** @description Always `true`. */
+            deleted: boolean;
+            /** @description Its id. */
+            destinationId: string;
+        };
         /** @description A merchant that was deleted. */
         DeletedMerchant: {
             /** @description Always `true`. */
             deleted: boolean;
             /** @description The id of the merchant. */
             merchantId: string;
+        };
+        /** @description Deliveries of a destination. */
+        DeliveryList: {
+            /** @description The newest first. */
+            deliveries: {
+                /** @description The first KiB of the answer. */
+                answer: string;
+                /**
+                 * Format: date-time
+                 * @description When it was.
+                 */
+                at: string;
+                /** @description Its id. */
+                deliveryId: string;
+                /** @description How long it took. */
+                durationMs: number;
+                /** @description The first of their ids. */
+                eventIds: string[];
+                /** @description How many events it had. */
+                events: number;
+                /** @description Why it was not taken. */
+                reason: string | null;
+                /**
+                 * @description `failed` is tried again; `dead` is not, until a replay.
+                 * @enum {string}
+                 */
+                state: "delivered" | "failed" | "dead";
+                /** @description The status of the answer; null without one. */
+                status: number | null;
+            }[];
+        };
+        /** @description Where events of a merchant are delivered to. */
+        Destination: {
+            /** @description Categories that must be granted. */
+            consent: string[];
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
+            createdAt: string;
+            /** @description Its id. */
+            destinationId: string;
+            /** @description The names of the events that are sent; null: all. */
+            events: string[] | null;
+            /** @description An expression that must be true; empty for none. */
+            filter: string;
+            /** @description What is sent from which field. */
+            mapping: {
+                [key: string]: unknown;
+            };
+            /** @description How old events may be that an ad platform takes; for how long a webhook is tried again. */
+            maxAgeHours: number;
+            /** @description Whose it is. */
+            merchantId: string;
+            /** @description Its name. */
+            name: string;
+            /** @description Nothing is sent now. */
+            paused: boolean;
+            /** @description The secrets that are set. */
+            secretNames: string[];
+            /** @description The secrets that were made by this request. */
+            secrets?: {
+                [key: string]: string;
+            };
+            /** @description What its type needs. */
+            settings: {
+                [key: string]: unknown;
+            };
+            /** @description How far it is, as of a second ago at most. */
+            status: {
+                /** @description Events that were refused, or not taken in time. */
+                dead: number;
+                /** @description Dead letters, each of one event or several. With 1,000 of them the destination pauses. */
+                deadLetters: number;
+                /** @description Events that were taken. */
+                delivered: number;
+                /** @description Events that were erased while they waited. */
+                erased: number;
+                /**
+                 * Format: date-time
+                 * @description Since when nothing was taken.
+                 */
+                failingSince: string | null;
+                /** @description Events that the filter has left out, or that the platform does not know. */
+                filtered: number;
+                /** @description Why it fails, or was paused by the service. */
+                lastError: string | null;
+                /**
+                 * Format: date-time
+                 * @description When something was taken.
+                 */
+                lastSuccess: string | null;
+                /**
+                 * Format: date-time
+                 * @description When it is tried again.
+                 */
+                nextTry: string | null;
+                /** @description Events without the consent that is needed. */
+                noConsent: number;
+                /** @description Ranges that are still to be sent again. */
+                replays: number;
+                /** @description Events that are tried again while others are sent. */
+                retries: number;
+                /**
+                 * @description `failing`: nothing was taken at the last attempt, and it is tried again. `broken`: the settings or secrets cannot be used.
+                 * @enum {string}
+                 */
+                state: "active" | "failing" | "paused" | "broken";
+            };
+            /** @description Its type. */
+            type: string;
+        };
+        /** @description A destination as it is created or changed. */
+        DestinationInput: {
+            /** @description Categories of Consent Mode that the event must have granted in its field `consent`. `meta` and `tiktok` always need `ad_storage` and `ad_user_data`, `ga4` needs `analytics_storage`. `consent: true` in an event grants all. */
+            consent?: string[];
+            /** @description The names of the events that are sent. Empty or absent: all. */
+            events?: string[];
+            /** @description Only events for which this expression is true are sent, such as `value > 10 && currency in ["EUR", "USD"]`. It is a part of the Common Expression Language on the fields of the event: `! && || == != < <= > >= in +`, `has()`, `size()`, `contains()`, `startsWith()`, `endsWith()`, `lowerAscii()`. At most 2,000 bytes. */
+            filter?: string;
+            /** @description What is sent from which field of the event: `{"order.id": "order_id", "shop": {"from": "store", "default": "main"}}`. At most 100 fields. For webhooks it makes up all of `data`, besides `id`; for ad platforms it adds to what is sent of each event. */
+            mapping?: {
+                [key: string]: unknown;
+            };
+            /** @description 1 to 256 characters. Without it, it is the type. */
+            name?: string;
+            /** @description While it is true nothing is sent, and nothing is lost. */
+            paused?: boolean;
+            /** @description Never shown again. Of `webhook`: `signing`, which begins with `whsec_` and is made if you do not send it, or send null; and `authorization`, which is sent as the header of that name. Of `meta` and `tiktok`: `accessToken`. Of `ga4`: `apiSecret`. */
+            secrets?: {
+                [key: string]: string | null;
+            };
+            /**
+             * @description Of `webhook`: `url` (required), `batchSize` (1 to 1,000 events in a request; 1 by default) and `headers`. Requests are signed by the Standard Webhooks scheme. Any 2xx means that the events are taken, 410 pauses the destination, anything else is tried again for 72 hours.
+             *
+             *     Of `meta`, the Conversions API: `pixelId` (required), `apiVersion`, `testEventCode`. Of `ga4`, the Measurement Protocol: `measurementId` (required), `debug`. Of `tiktok`, the Events API: `pixelCode` (required), `testEventCode`. All three: `eventNames`, which gives an event another name there (`{"Booking": "Schedule"}`; an empty name leaves it out), and `endpoint`, another address than the platform's, for tests.
+             *
+             *     The service stores no visitor's address and no user agent. Meta needs the user agent of a website's visitor: let the page send it, as by `mtag('set', {user_agent: navigator.userAgent})`. `client_ip_address` is passed on in the same way.
+             */
+            settings?: {
+                [key: string]: unknown;
+            };
+            /** @description `webhook`, or an ad platform: see `settings`. It is required to create, and cannot be changed. */
+            type?: string;
+        };
+        /** @description The destinations of a merchant. */
+        DestinationList: {
+            /** @description The oldest first. */
+            destinations: components["schemas"]["Destination"][];
         };
         /** @description The receipt of an erasure. It does not name the person. */
         Erasure: {
@@ -1119,6 +1438,20 @@ export interface components {
              */
             since: string;
         };
+        /** @description What to send again. */
+        ReplayInput: {
+            /**
+             * @description All dead letters, which are no longer listed then.
+             * @default false
+             */
+            deadLetters: boolean;
+            /** @description The events of this delivery. */
+            deliveryId?: string;
+            /** @description Events of this `event_time` or later: a date, or a time as in RFC 3339. */
+            from?: string;
+            /** @description And not after this one; a date means its end. */
+            to?: string;
+        };
         /** @description The user. */
         Resolved: {
             /** @description Null for an unknown user. */
@@ -1282,6 +1615,38 @@ export interface components {
             subdomain: string;
             /** @description The id of the tag. */
             tagId: string;
+        };
+        /** @description Whether to send. */
+        TestInput: {
+            /**
+             * @description `false`: only show what would be sent.
+             * @default true
+             */
+            send: boolean;
+        };
+        /** @description Requests. */
+        TestResult: {
+            /** @description The newest event first. */
+            events: {
+                /** @description The first KiB of the answer. */
+                answer?: string;
+                /** @description The body of the request. */
+                body?: unknown;
+                /** @description Its name. */
+                event: string;
+                /** @description The id of the event. */
+                eventId?: string;
+                /** @description The headers of the request. */
+                headers?: {
+                    [key: string]: string;
+                };
+                /** @description `send`, `delivered`, or why not. */
+                result: string;
+                /** @description The status of the answer. */
+                status?: number;
+                /** @description Where it is sent. */
+                url?: string;
+            }[];
         };
         /** @description What a tag host would answer, and what is wrong with the events. */
         Trial: {
@@ -2693,6 +3058,687 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["Merchant"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listDestinations: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The destinations of the merchant */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "destinations": [
+                     *         {
+                     *           "consent": [],
+                     *           "createdAt": "2026-11-20T08:30:00Z",
+                     *           "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *           "events": [
+                     *             "Purchase"
+                     *           ],
+                     *           "filter": "value > 0",
+                     *           "mapping": {},
+                     *           "maxAgeHours": 72,
+                     *           "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *           "name": "Orders",
+                     *           "paused": false,
+                     *           "secretNames": [
+                     *             "signing"
+                     *           ],
+                     *           "settings": {
+                     *             "url": "https://shop.example.com/events"
+                     *           },
+                     *           "status": {
+                     *             "dead": 0,
+                     *             "deadLetters": 0,
+                     *             "delivered": 1,
+                     *             "erased": 0,
+                     *             "failingSince": null,
+                     *             "filtered": 0,
+                     *             "lastError": null,
+                     *             "lastSuccess": "2026-11-20T08:30:00Z",
+                     *             "nextTry": null,
+                     *             "noConsent": 0,
+                     *             "replays": 0,
+                     *             "retries": 0,
+                     *             "state": "active"
+                     *           },
+                     *           "type": "webhook"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["DestinationList"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    createDestination: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "events": [
+                 *         "Purchase"
+                 *       ],
+                 *       "filter": "value > 0",
+                 *       "name": "Orders",
+                 *       "settings": {
+                 *         "url": "https://shop.example.com/events"
+                 *       },
+                 *       "type": "webhook"
+                 *     }
+                 */
+                "application/json": components["schemas"]["DestinationInput"];
+            };
+        };
+        responses: {
+            /** @description The destination. This is the only answer that has the secrets which were made for it */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "consent": [],
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *       "events": [
+                     *         "Purchase"
+                     *       ],
+                     *       "filter": "value > 0",
+                     *       "mapping": {},
+                     *       "maxAgeHours": 72,
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "name": "Orders",
+                     *       "paused": false,
+                     *       "secretNames": [
+                     *         "signing"
+                     *       ],
+                     *       "secrets": {
+                     *         "signing": "whsec_c2VjcmV0…"
+                     *       },
+                     *       "settings": {
+                     *         "url": "https://shop.example.com/events"
+                     *       },
+                     *       "status": {
+                     *         "dead": 0,
+                     *         "deadLetters": 0,
+                     *         "delivered": 0,
+                     *         "erased": 0,
+                     *         "failingSince": null,
+                     *         "filtered": 0,
+                     *         "lastError": null,
+                     *         "lastSuccess": null,
+                     *         "nextTry": null,
+                     *         "noConsent": 0,
+                     *         "replays": 0,
+                     *         "retries": 0,
+                     *         "state": "active"
+                     *       },
+                     *       "type": "webhook"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Destination"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    readDestination: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The destination */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "consent": [],
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *       "events": [
+                     *         "Purchase"
+                     *       ],
+                     *       "filter": "value > 0",
+                     *       "mapping": {},
+                     *       "maxAgeHours": 72,
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "name": "Orders",
+                     *       "paused": false,
+                     *       "secretNames": [
+                     *         "signing"
+                     *       ],
+                     *       "settings": {
+                     *         "url": "https://shop.example.com/events"
+                     *       },
+                     *       "status": {
+                     *         "dead": 0,
+                     *         "deadLetters": 0,
+                     *         "delivered": 1,
+                     *         "erased": 0,
+                     *         "failingSince": null,
+                     *         "filtered": 0,
+                     *         "lastError": null,
+                     *         "lastSuccess": "2026-11-20T08:30:00Z",
+                     *         "nextTry": null,
+                     *         "noConsent": 0,
+                     *         "replays": 0,
+                     *         "retries": 0,
+                     *         "state": "active"
+                     *       },
+                     *       "type": "webhook"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Destination"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    deleteDestination: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It was deleted */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "deleted": true,
+                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["DeletedDestination"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    changeDestination: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "paused": false
+                 *     }
+                 */
+                "application/json": components["schemas"]["DestinationInput"];
+            };
+        };
+        responses: {
+            /** @description The destination */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "consent": [],
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *       "events": [
+                     *         "Purchase"
+                     *       ],
+                     *       "filter": "value > 0",
+                     *       "mapping": {},
+                     *       "maxAgeHours": 72,
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "name": "Orders",
+                     *       "paused": false,
+                     *       "secretNames": [
+                     *         "signing"
+                     *       ],
+                     *       "settings": {
+                     *         "url": "https://shop.example.com/events"
+                     *       },
+                     *       "status": {
+                     *         "dead": 0,
+                     *         "deadLetters": 0,
+                     *         "delivered": 1,
+                     *         "erased": 0,
+                     *         "failingSince": null,
+                     *         "filtered": 0,
+                     *         "lastError": null,
+                     *         "lastSuccess": "2026-11-20T08:30:00Z",
+                     *         "nextTry": null,
+                     *         "noConsent": 0,
+                     *         "replays": 0,
+                     *         "retries": 0,
+                     *         "state": "active"
+                     *       },
+                     *       "type": "webhook"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Destination"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listDeliveries: {
+        parameters: {
+            query?: {
+                /**
+                 * @description Only those of this state.
+                 * @example dead
+                 */
+                state?: "delivered" | "failed" | "dead";
+                /**
+                 * @description Only those with this event.
+                 * @example evt_0000000002hp2002
+                 */
+                eventId?: string;
+                /**
+                 * @description How many at most.
+                 * @example 50
+                 */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The deliveries */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "deliveries": [
+                     *         {
+                     *           "answer": "ok",
+                     *           "at": "2026-11-20T08:30:00Z",
+                     *           "deliveryId": "0000000000000001",
+                     *           "durationMs": 21,
+                     *           "eventIds": [
+                     *             "evt_0000000002hp2002"
+                     *           ],
+                     *           "events": 1,
+                     *           "reason": null,
+                     *           "state": "delivered",
+                     *           "status": 200
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["DeliveryList"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    discardDeadLetters: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description They go within seconds */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "consent": [],
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *       "events": [
+                     *         "Purchase"
+                     *       ],
+                     *       "filter": "value > 0",
+                     *       "mapping": {},
+                     *       "maxAgeHours": 72,
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "name": "Orders",
+                     *       "paused": false,
+                     *       "secretNames": [
+                     *         "signing"
+                     *       ],
+                     *       "settings": {
+                     *         "url": "https://shop.example.com/events"
+                     *       },
+                     *       "status": {
+                     *         "dead": 0,
+                     *         "deadLetters": 0,
+                     *         "delivered": 1,
+                     *         "erased": 0,
+                     *         "failingSince": null,
+                     *         "filtered": 0,
+                     *         "lastError": null,
+                     *         "lastSuccess": "2026-11-20T08:30:00Z",
+                     *         "nextTry": null,
+                     *         "noConsent": 0,
+                     *         "replays": 0,
+                     *         "retries": 0,
+                     *         "state": "active"
+                     *       },
+                     *       "type": "webhook"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Destination"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    replayEvents: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "deadLetters": true
+                 *     }
+                 */
+                "application/json": components["schemas"]["ReplayInput"];
+            };
+        };
+        responses: {
+            /** @description It begins. `status.replays` is 0 when it has ended */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "consent": [],
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *       "events": [
+                     *         "Purchase"
+                     *       ],
+                     *       "filter": "value > 0",
+                     *       "mapping": {},
+                     *       "maxAgeHours": 72,
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "name": "Orders",
+                     *       "paused": false,
+                     *       "secretNames": [
+                     *         "signing"
+                     *       ],
+                     *       "settings": {
+                     *         "url": "https://shop.example.com/events"
+                     *       },
+                     *       "status": {
+                     *         "dead": 0,
+                     *         "deadLetters": 0,
+                     *         "delivered": 1,
+                     *         "erased": 0,
+                     *         "failingSince": null,
+                     *         "filtered": 0,
+                     *         "lastError": null,
+                     *         "lastSuccess": "2026-11-20T08:30:00Z",
+                     *         "nextTry": null,
+                     *         "noConsent": 0,
+                     *         "replays": 0,
+                     *         "retries": 0,
+                     *         "state": "active"
+                     *       },
+                     *       "type": "webhook"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Destination"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    testDestination: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "send": false
+                 *     }
+                 */
+                "application/json": components["schemas"]["TestInput"];
+            };
+        };
+        responses: {
+            /** @description What would be sent, or what was */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "events": [
+                     *         {
+                     *           "event": "Purchase",
+                     *           "eventId": "evt_0000000002hp2002",
+                     *           "result": "not sent: the filter leaves it out"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["TestResult"];
                 };
             };
             /** @description What went wrong */

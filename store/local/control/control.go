@@ -144,6 +144,9 @@ func (d driver) Update(ctx context.Context, build func(rules.Turn) (rules.Change
 	if err != nil {
 		return err
 	}
+	if len(c.Records) > 0 && c.Records[0].Kind == inDocuments {
+		return nil // they are not in memory
+	}
 	return d.Apply(c.Records)
 }
 
@@ -169,7 +172,11 @@ func (d *Data) store(c rules.Change) error {
 			if dropped, err = d.dropOldest(tx, next, c.Entries); err != nil {
 				return err
 			}
-			if err := storeAll(tx, next, writes); err != nil {
+			gone, err := documentsOf(tx, c)
+			if err != nil {
+				return err
+			}
+			if err := storeAll(tx, next, append(writes, gone...)); err != nil {
 				return err
 			}
 			if d.Changing != nil {

@@ -10,13 +10,16 @@ import (
 	"mtagd/store/rules"
 )
 
-// Import fills new control data, which has nothing but the audit log and the directory's id, with records, in one transaction. It reads
+// Import fills new control data, which has nothing but the audit log and the directory's id, with records and documents, in one transaction. It reads
 // what it has written again, and checks it.
-func (d *Data) Import(records []rules.Record) error {
+func (d *Data) Import(records []rules.Record, docs []store.Document) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	next := maps.Clone(d.sums)
-	if err := d.edit(func(tx *bolt.Tx) error { return storeAll(tx, next, writesIn(records)) }); err != nil {
+	next, writes := maps.Clone(d.sums), writesIn(records)
+	for _, doc := range docs {
+		writes = append(writes, write{inDocuments, documentKey(doc.Kind, doc.Merchant, doc.ID), doc.Content})
+	}
+	if err := d.edit(func(tx *bolt.Tx) error { return storeAll(tx, next, writes) }); err != nil {
 		return err
 	}
 	if err := d.db.Close(); err != nil {

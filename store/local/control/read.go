@@ -272,6 +272,9 @@ func (r *reading) damaged(bucket, key, why string) {
 	if bucket == inLog {
 		r.noteEntry(key, nil)
 	}
+	if bucket == inDocuments {
+		return // it is missing
+	}
 	if err := r.state.LoadDamaged(bucket, key); err != nil {
 		r.report(problem{bucket: bucket, key: key, text: err.Error()})
 	}
@@ -285,6 +288,8 @@ func (r *reading) decode(bucket, key string, value []byte) (err error) {
 		return err
 	case bucket == inLog:
 		r.noteEntry(key, value)
+		return nil
+	case bucket == inDocuments:
 		return nil
 	case !slices.Contains(buckets, bucket):
 		return fmt.Errorf("%w: an unknown bucket", codec.ErrCorrupt)

@@ -24,7 +24,7 @@ var buckets = func() []string {
 			all = append(all, kind)
 		}
 	}
-	return all
+	return append(all, inDocuments)
 }()
 
 const inMeta = rules.Meta

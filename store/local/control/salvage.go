@@ -38,6 +38,9 @@ func (d *Data) Salvage(to string, lost func(where, problem string)) error {
 	}
 	first, last := store.AuditID(0), store.AuditID(0)
 	for _, w := range r.raw {
+		if w.bucket == inDocuments && parseDocument(w.key).Kind.IsKept() {
+			records = append(records, w)
+		}
 		if w.bucket != inLog || len(w.key) != auditKeySize {
 			continue
 		}

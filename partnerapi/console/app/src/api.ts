@@ -23,6 +23,11 @@ export type RefusedList = Schemas["RefusedList"];
 export type RefusedEvent = Schemas["Refused"];
 export type Trial = Schemas["Trial"];
 export type Finding = Schemas["EventFinding"];
+export type Destination = Schemas["Destination"];
+export type DestinationList = Schemas["DestinationList"];
+export type DeliveryList = Schemas["DeliveryList"];
+export type Delivery = DeliveryList["deliveries"][number];
+export type TestResult = Schemas["TestResult"];
 export type NewSecret = Schemas["NewSecret"];
 
 // Failure is a request that failed. Its message is a sentence for people.

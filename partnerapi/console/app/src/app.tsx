@@ -3,6 +3,7 @@
 import { useEffect, useErrorBoundary, useRef, useState } from "preact/hooks";
 import { slow } from "./api.ts";
 import { Audit } from "./audit.tsx";
+import { Destinations } from "./delivery.tsx";
 import { Events } from "./events.tsx";
 import { Live } from "./live.tsx";
 import { MerchantFrame } from "./merchant.tsx";
@@ -185,6 +186,7 @@ const parts: Record<string, typeof Tags> = {
   events: Events,
   live: Live,
   refused: Refused,
+  delivery: Destinations,
   privacy: Privacy,
   settings: MerchantSettings,
 };

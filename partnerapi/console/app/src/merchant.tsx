@@ -18,6 +18,7 @@ const parts = [
   ["events", "Events"],
   ["live", "Live"],
   ["refused", "Refused"],
+  ["delivery", "Delivery"],
   ["privacy", "Privacy"],
   ["settings", "Settings"],
 ] as const;

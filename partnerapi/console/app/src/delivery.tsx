@@ -1,0 +1,156 @@
+// Where the events of a merchant are sent on to, how far each destination is, and why an event has not arrived.
+
+import { useState } from "preact/hooks";
+import { call, url, type Delivery, type DeliveryList, type Destination, type DestinationList, type TestResult } from "./api.ts";
+import { count, number } from "./format.ts";
+import type { Part } from "./merchant.tsx";
+import { useEvery, useResource } from "./resource.ts";
+import { mayChange } from "./session.ts";
+import { Button, Copy, Empty, Field, Heading, Loaded, Pill, Problem, say, Time, useTask, type Tone } from "./ui.tsx";
+
+const tones: Record<Destination["status"]["state"], Tone> = { active: "good", failing: "bad", paused: "plain", broken: "bad" };
+const words: Record<Destination["status"]["state"], string> = { active: "Active", failing: "Failing", paused: "Paused", broken: "Cannot be used" };
+const pathOf = (d: Destination, more = "") => `/merchant/${d.merchantId}/destinations/${d.destinationId}${more}`;
+
+export function Destinations({ merchant }: Part) {
+  const path = `/merchant/${merchant.merchantId}/destinations`;
+  const list = useResource(url(path), (key, signal) => call<DestinationList>("GET", key, { signal }));
+  useEvery(5000, true, list.reload);
+  return (
+    <>
+      <Heading level={2} title={`Delivery of ${merchant.name}`}>Delivery</Heading>
+      <p class="dim">Events are sent on to these destinations, at least once, in the order of each visitor. A destination that is down is tried again.</p>
+      <Loaded of={list}>
+        {({ destinations }) =>
+          destinations.length === 0 ? (
+            <Empty title="There are no destinations yet." />
+          ) : (
+            <div class="rows">
+              {destinations.map((d) => (
+                <One key={d.destinationId} of={d} reload={list.reload} />
+              ))}
+            </div>
+          )
+        }
+      </Loaded>
+      {mayChange.value && <Create path={path} reload={list.reload} />}
+    </>
+  );
+}
+
+function One({ of, reload }: { of: Destination; reload: () => Promise<void> }) {
+  const s = of.status;
+  const task = useTask();
+  const [tested, setTested] = useState<TestResult>();
+  const run = (what: string, f: () => Promise<unknown>) => async () => {
+    const done = await task.run(async () => {
+      await f();
+      await reload();
+    });
+    if (done) say(what);
+  };
+  const test = (send: boolean) => run(send ? "Sent" : "Shown", async () => setTested(await call<TestResult>("POST", url(pathOf(of, "/test")), { body: { send } })));
+  const skipped = [
+    s.noConsent > 0 && `${number(s.noConsent)} without consent`,
+    s.filtered > 0 && `${number(s.filtered)} filtered`,
+    s.erased > 0 && `${number(s.erased)} erased`,
+  ].filter(Boolean);
+  return (
+    <details class="row event">
+      <summary>
+        <Pill tone={tones[s.state]}>{words[s.state]}</Pill>
+        <strong>{of.name}</strong>
+        <span class="muid">{of.type}, {count(s.delivered, "event")} delivered</span>
+        <span class="when dim">{s.lastSuccess ? <Time at={s.lastSuccess} distance /> : "Nothing was sent yet"}</span>
+      </summary>
+      <div class="json">
+        {s.lastError && <p class="note bad">{s.lastError}{s.nextTry && <>. Next try <Time at={s.nextTry} /></>}</p>}
+        <p class="facts dim">
+          <span>Id <code>{of.destinationId}</code> <Copy text={of.destinationId} what="destination id" /></span>
+          <span>Events {of.events ? of.events.join(", ") : "all"}</span>
+          {of.filter && <span>Filter <code>{of.filter}</code></span>}
+          {skipped.length > 0 && <span>Not sent: {skipped.join(", ")}</span>}
+          {s.retries > 0 && <span>{count(s.retries, "event")} tried again</span>}
+          {s.deadLetters > 0 && <span>{count(s.deadLetters, "dead letter")}</span>}
+        </p>
+        {mayChange.value && (
+          <p class="facts">
+            <Button busy={task.busy} onClick={run("Saved", () => call("PATCH", url(pathOf(of)), { body: { paused: !of.paused } }))}>{of.paused ? "Resume" : "Pause"}</Button>
+            <Button busy={task.busy} onClick={test(false)}>Show what would be sent</Button>
+            <Button busy={task.busy} onClick={test(true)}>Send a test</Button>
+            {s.deadLetters > 0 && <Button busy={task.busy} onClick={run("Sent again", () => call("POST", url(pathOf(of, "/replay")), { body: { deadLetters: true } }))}>Replay dead letters</Button>}
+          </p>
+        )}
+        {task.error && <Problem message={task.error} />}
+        {tested && <pre class="code">{JSON.stringify(tested.events, null, 2)}</pre>}
+        <Attempts of={of} />
+      </div>
+    </details>
+  );
+}
+
+const attemptTones: Record<Delivery["state"], Tone> = { delivered: "good", failed: "warn", dead: "bad" };
+
+// Attempts are the last deliveries of a destination; with the id of an event, those of that event.
+function Attempts({ of }: { of: Destination }) {
+  const [event, setEvent] = useState("");
+  const list = useResource(url(pathOf(of, "/deliveries"), { eventId: event.trim(), limit: 50 }), (key, signal) => call<DeliveryList>("GET", key, { signal }));
+  return (
+    <>
+      <Field label="Id of an event" hint="Empty: the last deliveries, and all dead letters.">
+        {(ids) => <input {...ids} value={event} autocomplete="off" spellcheck={false} placeholder="evt_…" onInput={(e) => setEvent(e.currentTarget.value)} />}
+      </Field>
+      <Loaded of={list}>
+        {({ deliveries }) =>
+          deliveries.length === 0 ? (
+            <p class="dim">Nothing is listed.</p>
+          ) : (
+            <div class="rows">
+              {deliveries.map((d) => (
+                <details key={d.deliveryId} class="row event">
+                  <summary>
+                    <Pill tone={attemptTones[d.state]}>{d.status === null ? d.state : String(d.status)}</Pill>
+                    <span class="muid">{d.reason ?? count(d.events, "event")}</span>
+                    <span class="when dim"><Time at={d.at} distance /></span>
+                  </summary>
+                  <div class="json">
+                    <p class="facts dim"><span>{number(d.durationMs)} ms</span><span>{count(d.events, "event")}: <code>{d.eventIds.join(", ")}</code></span></p>
+                    {d.answer && <pre class="code">{d.answer}</pre>}
+                  </div>
+                </details>
+              ))}
+            </div>
+          )
+        }
+      </Loaded>
+    </>
+  );
+}
+
+function Create({ path, reload }: { path: string; reload: () => Promise<void> }) {
+  const [address, setAddress] = useState("");
+  const [secret, setSecret] = useState("");
+  const task = useTask();
+  return (
+    <form
+      class="card"
+      onSubmit={async (event) => {
+        event.preventDefault();
+        await task.run(async () => {
+          const made = await call<Destination>("POST", url(path), { body: { type: "webhook", settings: { url: address.trim() } } });
+          setSecret(made.secrets?.signing ?? "");
+          setAddress("");
+          await reload();
+        });
+      }}
+    >
+      <h3>New webhook</h3>
+      <Field label="Address" hint="Each event is sent there, signed. Ad platforms, filters and mappings are set by the API.">
+        {(ids) => <input {...ids} type="url" value={address} required autocomplete="off" placeholder="https://example.com/events" onInput={(e) => setAddress(e.currentTarget.value)} />}
+      </Field>
+      {task.error && <Problem message={task.error} />}
+      {secret && <p class="note">The secret that signs, which is shown only now: <code>{secret}</code> <Copy text={secret} what="secret" /></p>}
+      <Button type="submit" busy={task.busy}>Create</Button>
+    </form>
+  );
+}

@@ -1,0 +1,175 @@
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"time"
+
+	"mtagd/partnerapi/delivery/kind"
+)
+
+// Bounds of one request.
+const (
+	dialTimeout    = 5 * time.Second
+	requestTimeout = 15 * time.Second // all of it
+	maxAnswer      = 256 << 10        // what a kind reads of the body
+	keptAnswer     = 1 << 10          // what a merchant is shown
+)
+
+// guard decides which addresses a request may reach.
+type guard struct{ allow []netip.Prefix }
+
+var errAddress = errors.New("the address is not public, and the operator has not allowed it")
+
+// Networks that are no places in the internet besides those that package netip knows (IANA's special-purpose registries): shared
+// addresses, protocol assignments, documentation, benchmarks, reserved ones, and those that wrap an IPv4 address, which would be looked
+// through by a translator.
+var special = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24",
+	"203.0.113.0/24", "240.0.0.0/4", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16",
+	"3fff::/20", "5f00::/16", "fec0::/10")
+
+func prefixes(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+func (g guard) allows(addr netip.Addr) bool {
+	addr = addr.Unmap().WithZone("")
+	for _, p := range g.allow {
+		if p.Contains(addr) {
+			return true
+		}
+	}
+	if !addr.IsGlobalUnicast() || addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() {
+		return false
+	}
+	for _, p := range special {
+		if p.Contains(addr) {
+			return false
+		}
+	}
+	return true
+}
+
+// control is called with the address that a connection is about to be made to, after DNS, each time.
+func (g guard) control(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil || !g.allows(at.Addr()) {
+		return errAddress
+	}
+	return nil
+}
+
+// client sends requests.
+type client struct {
+	http *http.Client
+	fast chan struct{} // slots of requests that have just begun
+}
+
+func newClient(allow []netip.Prefix, roots *tls.Config) *client {
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second, Control: guard{allow}.control}
+	return &client{
+		http: &http.Client{
+			Transport: &http.Transport{
+				Proxy:       nil, // a proxy would look up the name, and reach any address
+				DialContext: dialer.DialContext, TLSClientConfig: roots, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
+				MaxIdleConns: 512, MaxIdleConnsPerHost: 256, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: requestTimeout,
+				MaxResponseHeaderBytes: 32 << 10, ReadBufferSize: 2 << 10, WriteBufferSize: 2 << 10, DisableCompression: true,
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		fast: make(chan struct{}, fastRequests),
+	}
+}
+
+// fastRequests is how many requests may have begun within fastFor. Requests that take longer do not keep others waiting.
+const fastRequests, fastFor = 256, 200 * time.Millisecond
+
+// sent is what became of a request.
+type sent struct {
+	answer kind.Answer
+	took   time.Duration
+	err    error // no answer
+}
+
+// retryAfter is what the answer asks for; 0: nothing.
+func (s sent) retryAfter(now time.Time) time.Duration {
+	text := s.answer.Header.Get("Retry-After")
+	if seconds, err := strconv.Atoi(text); err == nil && seconds > 0 {
+		return min(time.Duration(seconds)*time.Second, maxBackoff)
+	}
+	if at, err := http.ParseTime(text); err == nil && at.After(now) {
+		return min(at.Sub(now), maxBackoff)
+	}
+	return 0
+}
+
+func (c *client) send(ctx context.Context, r kind.Request) (s sent) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	select {
+	case c.fast <- struct{}{}:
+	case <-ctx.Done():
+		return sent{err: ctx.Err()}
+	}
+	release := time.AfterFunc(fastFor, func() { <-c.fast })
+	began := time.Now()
+	defer func() {
+		s.took = time.Since(began)
+		if release.Stop() {
+			<-c.fast
+		}
+	}()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, bytes.NewReader(r.Body))
+	if err != nil {
+		return sent{err: errors.New("the address cannot be used")}
+	}
+	request.Header = r.Header.Clone()
+	request.Header.Set("User-Agent", "mtagd")
+	response, err := c.http.Do(request)
+	if err != nil {
+		return sent{err: plain(err)}
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil && response.StatusCode/100 == 2 {
+		err = nil // it was taken; the rest of the answer does not count
+	}
+	return sent{answer: kind.Answer{Status: response.StatusCode, Header: response.Header, Body: body}, err: plain(err)}
+}
+
+// plain returns an error without the address, whose query may have a secret.
+func plain(err error) error {
+	var timeout net.Error
+	dns, isDNS := errors.AsType[*net.DNSError](err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errAddress):
+		return errAddress
+	case errors.Is(err, context.Canceled):
+		return context.Canceled
+	case isDNS:
+		return fmt.Errorf("DNS: %s %s", dns.Name, dns.Err)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return errors.New("no answer in time")
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return fmt.Errorf("%s: %w", op.Op, op.Err)
+	}
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
+		err = inner
+	}
+	return err
+}

@@ -1,0 +1,231 @@
+// Package delivery sends events on to where merchants want them: to webhooks, to ad platforms. A destination is a reader of the feed: a
+// cursor, and a bounded set of events that are tried again. There is no queue beside the feed, so a destination that is down costs
+// nothing, and what is erased or past its retention is not sent.
+//
+// # How it works
+//
+// Destinations are divided among shards by their merchant. With a database, each shard has a lease, so one node runs it. A shard reads
+// the feed once for all its destinations that have taken everything so far: these are attached. A destination that does not keep up, or
+// that fails, is detached: it reads on its own from its own cursor, and gives its memory back. When it has caught up it is attached again.
+//
+// Each destination that has something to do runs by itself (runner): it reads events, leaves out what it does not want or may not have
+// (filter, consent), asks its kind for requests, sends them, and notes what became of them.
+//
+//   - At least once: the cursor moves when events are taken, and states are written once a second. An event has the same id each time.
+//
+//   - In order for each visitor: events of one muid are in the same lane, and a lane stops at the first failure. An event that fails
+//     while others are taken waits in the set of retries, with all later ones of its muid. When nothing is taken, or the set is full, the
+//     destination waits as a whole: its cursor stays.
+//
+//   - It is tried again with growing, jittered pauses, or when Retry-After says, as long as the kind says that it makes sense. Then the event
+//     is a dead letter, with the last answer. The letters are ranges of the feed: a replay reads them again.
+//
+//     delivery.go     Service: shards and leases
+//     destination.go  create and change destinations
+//     secrets.go      encrypts secrets
+//     shard.go        reads the feed for all
+//     runner.go       one destination
+//     send.go         one round of a destination: what is left out, what is sent, what became of it
+//     state.go        what is stored of a destination
+//     client.go       HTTP: which addresses may be reached, and bounds
+//     view.go         what merchants see: status, deliveries, preview
+//     metrics.go      what operators see
+//     kind/           what a kind of destination is; webhook/, meta/, ga4/ … are the kinds
+//     filter/         the expressions of filters
+package delivery
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/partnerapi/delivery/ga4"
+	"mtagd/partnerapi/delivery/kind"
+	"mtagd/partnerapi/delivery/meta"
+	"mtagd/partnerapi/delivery/tiktok"
+	"mtagd/partnerapi/delivery/webhook"
+	"mtagd/store"
+)
+
+// Config is what the service is made of.
+type Config struct {
+	Engine  store.Engine
+	Shared  store.Shared // nil: there is one node
+	Keys    *Keyring
+	Allow   []netip.Prefix // networks that requests may reach besides public addresses
+	Log     *slog.Logger
+	Now     func() time.Time
+	Metrics prometheus.Registerer // nil: they are not exported
+
+	// For tests.
+	Kinds   []kind.Kind                      // besides the usual ones
+	Roots   *tls.Config                      // nil: the system's
+	Backoff func(failures int) time.Duration // nil: backoff
+}
+
+// Service delivers events.
+type Service struct {
+	Config
+	kinds   map[string]kind.Kind
+	client  *client
+	metrics *metrics
+	memory  *memory
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu     sync.Mutex
+	shards map[int]*shard // that run here
+}
+
+// Times of the service.
+const (
+	flushInterval  = time.Second
+	followInterval = time.Second     // for changes that other nodes have made
+	leaseInterval  = 5 * time.Second // between attempts to get the lease of a shard
+	sharedShards   = 8               // with a database
+)
+
+// Open starts to deliver.
+func Open(cfg Config) *Service {
+	s := &Service{Config: cfg, kinds: map[string]kind.Kind{}, client: newClient(cfg.Allow, cfg.Roots), memory: newMemory(), shards: map[int]*shard{}}
+	for _, k := range append(Kinds(), cfg.Kinds...) {
+		s.kinds[k.Name] = k
+	}
+	if s.Backoff == nil {
+		s.Backoff = backoff
+	}
+	s.metrics = newMetrics(cfg.Metrics, s)
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	for i := range s.count() {
+		s.running.Go(func() { s.runShard(ctx, i) })
+	}
+	if s.Shared != nil {
+		s.running.Go(func() { s.follow(ctx) })
+	}
+	return s
+}
+
+// Kinds are the kinds of destinations.
+func Kinds() []kind.Kind { return []kind.Kind{webhook.Kind, meta.Kind, ga4.Kind, tiktok.Kind} }
+
+// Close stops: requests under way are cut off, and their events are sent again after the next start.
+func (s *Service) Close() error {
+	s.stop()
+	s.running.Wait()
+	s.client.http.CloseIdleConnections()
+	return nil
+}
+
+func (s *Service) count() int {
+	if s.Shared == nil {
+		return 1
+	}
+	return sharedShards
+}
+
+// shardOf returns the shard of a merchant.
+func (s *Service) shardOf(m store.MerchantID) int {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(m)) // never fails
+	return int(h.Sum32() % uint32(s.count()))
+}
+
+// runShard runs a shard as long as its lease is held, again and again.
+func (s *Service) runShard(ctx context.Context, i int) {
+	for ctx.Err() == nil {
+		held, release, err := s.lease(ctx, i)
+		if err == nil && held != nil {
+			err = s.runHeld(held, i)
+			err = errors.Join(err, release())
+		}
+		if err != nil && ctx.Err() == nil {
+			s.Log.Error("delivery of events stands still, and is tried again", "shard", i, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(leaseInterval):
+		}
+	}
+}
+
+// lease returns a context that ends when the shard is not this node's any more; nil when another node has it.
+func (s *Service) lease(ctx context.Context, i int) (held context.Context, release func() error, err error) {
+	if s.Shared == nil {
+		return ctx, func() error { return nil }, nil
+	}
+	lease, err := s.Shared.Lease(ctx, fmt.Sprintf("delivery/%d", i))
+	if err != nil || lease == nil {
+		return nil, nil, err
+	}
+	held, cancel := context.WithCancel(lease.Held())
+	stop := context.AfterFunc(ctx, cancel)
+	return held, func() error {
+		stop()
+		cancel()
+		err := lease.Release(context.WithoutCancel(ctx))
+		if errors.Is(err, store.ErrLeaseLost) {
+			return nil
+		}
+		return err
+	}, nil
+}
+
+func (s *Service) runHeld(held context.Context, i int) error {
+	sh, err := s.openShard(held, i)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.shards[i] = sh
+	s.mu.Unlock()
+	sh.run()
+	s.mu.Lock()
+	delete(s.shards, i)
+	s.mu.Unlock()
+	return nil
+}
+
+// changed tells the shard of a destination that it has changed on this node; the zero Destination was deleted.
+func (s *Service) changed(m store.MerchantID, id string, d Destination) {
+	s.mu.Lock()
+	sh := s.shards[s.shardOf(m)]
+	s.mu.Unlock()
+	if sh != nil {
+		sh.set(m, id, d)
+	}
+}
+
+// follow tells the shards what other nodes have changed.
+func (s *Service) follow(ctx context.Context) {
+	var since int64
+	for {
+		docs, upTo, err := s.Shared.ChangedDestinations(ctx, since)
+		if err == nil {
+			for _, doc := range docs {
+				d, err := decodeDestination(doc)
+				if err != nil {
+					s.Log.Error("a destination cannot be read", "merchant", doc.Merchant, "destination", doc.ID, "error", err)
+					continue
+				}
+				s.changed(doc.Merchant, doc.ID, d)
+			}
+			since = upTo
+		} else if ctx.Err() == nil {
+			s.Log.Debug("changes of destinations cannot be read", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(followInterval):
+		}
+	}
+}

@@ -1,0 +1,525 @@
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local"
+)
+
+// bed is a service over a real engine.
+type bed struct {
+	t      testing.TB
+	dir    string
+	engine store.Engine
+	s      *Service
+	keys   *Keyring
+	log    bytes.Buffer
+	m      store.Merchant
+	tag    store.TagID
+	allow  []netip.Prefix
+	n      int
+	dead   *atomic.Bool
+}
+
+func newBed(t testing.TB) *bed {
+	b := &bed{t: t, dir: t.TempDir(), allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+	var err error
+	if b.keys, err = OpenKeyring(filepath.Join(t.TempDir(), "secret.key")); err != nil {
+		t.Fatal(err)
+	}
+	b.open()
+	t.Cleanup(b.close)
+	p, err := b.engine.AddPartner(t.Context(), "Acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.m, b.tag = b.shop(p.ID)
+	return b
+}
+
+func (b *bed) shop(p store.PartnerID) (store.Merchant, store.TagID) {
+	b.t.Helper()
+	m, err := b.engine.AddMerchant(b.t.Context(), p, store.NewMerchant{Name: "Shop"})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	tag, _, err := b.engine.GenerateTag(b.t.Context(), m.ID, store.ClientSide, "")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return m, tag.ID
+}
+
+func (b *bed) open() {
+	b.t.Helper()
+	var err error
+	if b.engine, err = local.Open(b.dir, local.Options{Log: slog.New(slog.DiscardHandler)}); err != nil {
+		b.t.Fatal(err)
+	}
+	b.start()
+}
+
+func (b *bed) start() {
+	b.dead = new(atomic.Bool)
+	b.s = Open(Config{
+		Engine: mortal{b.engine, b.dead}, Keys: b.keys, Allow: b.allow, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Now: time.Now,
+		Backoff: func(int) time.Duration { return 20 * time.Millisecond },
+	})
+}
+
+func (b *bed) close() {
+	if b.s == nil {
+		return
+	}
+	if err := b.s.Close(); err != nil {
+		b.t.Error(err)
+	}
+	if err := b.engine.Close(); err != nil {
+		b.t.Error(err)
+	}
+	b.s = nil
+}
+
+func (b *bed) send(muid, name, fields string) store.EventID {
+	return b.sendTo(b.m.ID, b.tag, muid, name, fields)
+}
+
+func (b *bed) sendTo(m store.MerchantID, tag store.TagID, muid, name, fields string) store.EventID {
+	b.t.Helper()
+	b.n++
+	raw := fmt.Sprintf(`{"event":%q,"muid":%q,"n":%d%s}`, name, muid, b.n, fields)
+	marks := []store.Mark{{Merchant: m, Tag: tag, Identity: store.Identity{MUID: store.MUID(muid)}, Name: name, Time: time.Now(), Raw: []byte(raw)}}
+	if err := b.engine.Record(b.t.Context(), marks); err != nil {
+		b.t.Fatal(err)
+	}
+	return ""
+}
+
+func (b *bed) create(url string, change func(c *Change)) Destination {
+	b.t.Helper()
+	d, _ := b.createWith(url, change)
+	return d
+}
+
+func (b *bed) createWith(url string, change func(c *Change)) (Destination, map[string]string) {
+	b.t.Helper()
+	c := Change{Type: new("webhook"), Settings: json.RawMessage(fmt.Sprintf(`{"url":%q}`, url))}
+	if change != nil {
+		change(&c)
+	}
+	d, made, err := b.s.Create(b.t.Context(), b.m, c)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return d, made
+}
+
+func (b *bed) status(d Destination) Status {
+	b.t.Helper()
+	d, err := b.s.Get(b.t.Context(), d.Merchant, d.ID)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	st, err := b.s.Status(b.t.Context(), d)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return st
+}
+
+// until waits for a condition.
+func (b *bed) until(what string, is func() bool) {
+	b.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("it did not come to this: %s\n%s", what, b.log.String())
+		}
+	}
+}
+
+// sink is a receiver that can fail, and remembers what it has taken.
+type sink struct {
+	*httptest.Server
+	mu     sync.Mutex
+	answer func(r *http.Request, body []byte) int // nil: 200
+	taken  []got                                  // answered with 2xx, in order
+	asked  int
+}
+
+type got struct {
+	ID     string
+	Number int
+	MUID   string
+	header http.Header
+	body   []byte
+}
+
+func newSink(t testing.TB) *sink {
+	s := &sink{}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		s.mu.Lock()
+		s.asked++
+		answer := s.answer
+		s.mu.Unlock()
+		status := 200
+		if answer != nil {
+			status = answer(r, body)
+		}
+		if status/100 == 2 {
+			s.take(t, r.Header, body)
+		}
+		w.WriteHeader(status)
+		fmt.Fprintf(w, "answer %d", status)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *sink) take(t testing.TB, header http.Header, body []byte) {
+	type event struct {
+		ID   string `json:"id"`
+		MUID string `json:"muid"`
+		Raw  struct {
+			N int `json:"n"`
+		} `json:"raw_data"`
+	}
+	var m struct {
+		Type string `json:"type"`
+		Data struct {
+			event
+			Events []event `json:"events"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal(body, &m); err != nil {
+		t.Errorf("a body that cannot be read: %v", err)
+	}
+	events := m.Data.Events
+	if m.Type == "event.recorded" {
+		events = []event{m.Data.event}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range events {
+		s.taken = append(s.taken, got{e.ID, e.Raw.N, e.MUID, header, body})
+	}
+}
+
+func (s *sink) answerWith(answer func(r *http.Request, body []byte) int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answer = answer
+}
+
+func (s *sink) all() []got {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.taken)
+}
+
+// distinct returns the numbers of the events, each once, in the order of the first time.
+func distinct(all []got) (numbers []int) {
+	seen := map[int]bool{}
+	for _, g := range all {
+		if !seen[g.Number] {
+			seen[g.Number] = true
+			numbers = append(numbers, g.Number)
+		}
+	}
+	return numbers
+}
+
+// expectOrder expects all events up to n, those of each visitor in order, and each with one id.
+func (b *bed) expectOrder(all []got, n int) {
+	b.t.Helper()
+	if got := len(distinct(all)); got != n {
+		b.t.Errorf("%d of %d events have arrived", got, n)
+	}
+	last, ids, seen := map[string]int{}, map[int]string{}, map[int]bool{}
+	for _, g := range all {
+		if id, known := ids[g.Number]; known && id != g.ID {
+			b.t.Errorf("event %d has the ids %s and %s", g.Number, id, g.ID)
+		}
+		ids[g.Number] = g.ID
+		if !seen[g.Number] && g.Number < last[g.MUID] {
+			b.t.Errorf("event %d of %s came after %d", g.Number, g.MUID, last[g.MUID])
+		}
+		seen[g.Number] = true
+		last[g.MUID] = max(last[g.MUID], g.Number)
+	}
+}
+
+func TestEventsArriveOnceAndInOrder(t *testing.T) {
+	for _, batch := range []int{1, 10} {
+		b, s := newBed(t), newSink(t)
+		b.send("before", "Purchase", "")
+		d := b.create(s.URL, func(c *Change) { c.Settings = json.RawMessage(fmt.Sprintf(`{"url":%q,"batchSize":%d}`, s.URL, batch)) })
+		b.n = 0
+		for i := range 200 {
+			b.send(fmt.Sprint("m", i%7), "Purchase", "")
+		}
+		b.until("all delivered", func() bool { return b.status(d).Delivered == 200 })
+		b.expectOrder(s.all(), 200)
+		if n := len(s.all()); n != 200 {
+			t.Errorf("%d events were sent, want 200", n)
+		}
+	}
+}
+
+func TestOneVisitorThatFailsHoldsUpNoOther(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	var fails sync.Map
+	fails.Store("m3", true)
+	s.answerWith(func(_ *http.Request, body []byte) int {
+		if _, is := fails.Load("m3"); is && bytes.Contains(body, []byte(`"muid":"m3"`)) {
+			return 500
+		}
+		return 200
+	})
+	d := b.create(s.URL, nil)
+	for i := range 100 {
+		b.send(fmt.Sprint("m", i%5), "Purchase", "")
+	}
+	b.until("all others delivered", func() bool { return b.status(d).Delivered == 80 })
+	if st := b.status(d); st.Word != "active" || st.Retries != 20 {
+		t.Errorf("status %+v, want 20 retries", st)
+	}
+	fails.Delete("m3")
+	b.until("all delivered", func() bool { return b.status(d).Delivered == 100 })
+	b.expectOrder(s.all(), 100)
+}
+
+func TestADestinationThatIsDownLosesNothing(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	s.answerWith(func(*http.Request, []byte) int { return 503 })
+	other := newSink(t)
+	d, o := b.create(s.URL, nil), b.create(other.URL, nil)
+	for i := range 50 {
+		b.send(fmt.Sprint("m", i%5), "Purchase", "")
+	}
+	b.until("the other has all", func() bool { return b.status(o).Delivered == 50 })
+	b.until("it fails", func() bool { return b.status(d).Word == "failing" })
+	if st := b.status(d); st.LastError == nil || !strings.Contains(*st.LastError, "503") || st.Retries != 0 {
+		t.Errorf("%+v", st)
+	}
+	// A kill: the states of the last second are lost.
+	b.kill()
+	for i := range 50 {
+		b.send(fmt.Sprint("m", i%5), "Purchase", "")
+	}
+	s.answerWith(nil)
+	b.until("all delivered", func() bool { return b.status(d).Delivered == 100 && b.status(o).Delivered == 100 })
+	b.expectOrder(s.all(), 100)
+	b.expectOrder(other.all(), 100)
+}
+
+// kill ends the service without its last states, as a kill would.
+func (b *bed) kill() {
+	b.t.Helper()
+	b.dead.Store(true)
+	b.close()
+	b.open()
+}
+
+// mortal is an engine that writes no documents once it is dead.
+type mortal struct {
+	store.Engine
+	dead *atomic.Bool
+}
+
+func (m mortal) PutDocuments(ctx context.Context, docs []store.Document) error {
+	if m.dead.Load() {
+		return nil
+	}
+	return m.Engine.PutDocuments(ctx, docs)
+}
+
+func TestAKillWhileEventsAreSentLosesNothing(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	s.answerWith(func(*http.Request, []byte) int { time.Sleep(time.Millisecond); return 200 })
+	d := b.create(s.URL, nil)
+	for round := range 4 {
+		for i := range 200 {
+			b.send(fmt.Sprint("m", i%9), "Purchase", "")
+		}
+		b.until("some delivered", func() bool { return len(s.all()) > 200*round+50 })
+		b.kill()
+	}
+	b.until("all delivered", func() bool { return len(distinct(s.all())) == 800 })
+	b.expectOrder(s.all(), 800)
+	_ = d
+}
+
+func TestAFilterConsentAndNames(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	d := b.create(s.URL, func(c *Change) {
+		c.Events, c.Filter, c.Consent = &[]string{"Purchase"}, new(`value > 10`), &[]string{"ad_storage"}
+	})
+	yes := `,"consent":{"ad_storage":"granted"}`
+	b.send("m", "PageView", `,"value":11`+yes)
+	b.send("m", "Purchase", `,"value":9`+yes)
+	b.send("m", "Purchase", `,"value":11`)
+	b.send("m", "Purchase", `,"value":11,"consent":{"ad_storage":"denied"}`)
+	b.send("m", "Purchase", `,"value":11`+yes)
+	b.until("one delivered", func() bool { return b.status(d).Delivered == 1 })
+	if st := b.status(d); st.Filtered != 1 || st.NoConsent != 2 {
+		t.Errorf("%+v", st)
+	}
+	if all := s.all(); len(all) != 1 || all[0].Number != 5 {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestGonePauses(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	s.answerWith(func(*http.Request, []byte) int { return 410 })
+	d := b.create(s.URL, nil)
+	b.send("m", "Purchase", "")
+	b.until("it is paused", func() bool { return b.status(d).Word == "paused" })
+	if st := b.status(d); st.LastError == nil || !strings.Contains(*st.LastError, "410") {
+		t.Errorf("%+v", st)
+	}
+	b.send("m", "Purchase", "")
+	s.answerWith(nil)
+	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: new(false)}); err != nil {
+		t.Fatal(err)
+	}
+	b.until("all delivered", func() bool { return b.status(d).Delivered == 2 })
+	b.expectOrder(s.all(), 2)
+}
+
+func TestAPausedDestinationWaits(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	d := b.create(s.URL, nil)
+	b.send("m", "Purchase", "")
+	b.until("the first is delivered", func() bool { return b.status(d).Delivered == 1 })
+	pause := func(is bool) {
+		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: &is}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pause(true)
+	for range 10 {
+		b.send("m", "Purchase", "")
+	}
+	b.close()
+	b.open()
+	if n := len(s.all()); n != 1 {
+		t.Errorf("%d events while it was paused", n)
+	}
+	pause(false)
+	b.until("all delivered", func() bool { return b.status(d).Delivered == 11 })
+	b.expectOrder(s.all(), 11)
+}
+
+func TestReplay(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	for range 20 {
+		b.send("m", "Purchase", "")
+	}
+	d := b.create(s.URL, nil)
+	b.send("m", "Purchase", "")
+	b.until("the last is delivered", func() bool { return b.status(d).Delivered == 1 })
+	from := time.Now().Add(-time.Hour)
+	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{From: &from}); err != nil {
+		t.Fatal(err)
+	}
+	b.until("all delivered", func() bool { st := b.status(d); return st.Delivered == 22 && st.Replays == 0 })
+	if n := len(distinct(s.all())); n != 21 {
+		t.Errorf("%d different events, want 21", n)
+	}
+	b.send("m", "Purchase", "")
+	b.until("it goes on", func() bool { return b.status(d).Delivered == 23 })
+	all, err := b.s.Deliveries(t.Context(), d, Delivered, "")
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	again := all[0]
+	if again.Status != 200 || again.Answer != "answer 200" || len(again.EventIDs) != 1 {
+		t.Errorf("%+v", again)
+	}
+	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{Delivery: again.ID}); err != nil {
+		t.Fatal(err)
+	}
+	b.until("one is sent again", func() bool { return b.status(d).Delivered == 24 })
+	if last := s.all()[23]; last.Number != 22 {
+		t.Errorf("event %d was sent again", last.Number)
+	}
+}
+
+func TestErasedEventsAreNotSent(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	s.answerWith(func(*http.Request, []byte) int { return 500 })
+	d := b.create(s.URL, nil)
+	b.send("erased", "Purchase", "")
+	b.send("kept", "Purchase", "")
+	b.until("it fails", func() bool { return b.status(d).Word == "failing" })
+	if _, err := b.engine.Erase(t.Context(), b.m.ID, store.Identity{MUID: "erased"}, store.ErasureOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.answerWith(nil)
+	b.until("one is delivered", func() bool { return b.status(d).Delivered == 1 })
+	if all := s.all(); len(all) != 1 || all[0].MUID != "kept" {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestADeletedDestinationIsGone(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	d := b.create(s.URL, nil)
+	b.send("m", "Purchase", "")
+	b.until("delivered", func() bool { return b.status(d).Delivered == 1 })
+	if err := b.s.Delete(t.Context(), b.m, d.ID); err != nil {
+		t.Fatal(err)
+	}
+	b.until("nothing is left", func() bool {
+		for _, kind := range store.DocumentKinds {
+			if docs, err := b.engine.Documents(t.Context(), kind, b.m.ID); err != nil || len(docs) > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	b.send("m", "Purchase", "")
+	if err := b.s.Delete(t.Context(), b.m, d.ID); store.KindOf(err) != store.KindNotFound {
+		t.Errorf("deleted twice: %v", err)
+	}
+	if n := len(s.all()); n != 1 {
+		t.Errorf("%d events", n)
+	}
+}
+
+func TestFailuresInBetweenChangeNoOrder(t *testing.T) {
+	for _, batch := range []int{1, 7} {
+		b, s := newBed(t), newSink(t)
+		var n atomic.Int64
+		s.answerWith(func(*http.Request, []byte) int {
+			if n.Add(1)%3 == 0 {
+				return 503
+			}
+			return 200
+		})
+		d := b.create(s.URL, func(c *Change) { c.Settings = json.RawMessage(fmt.Sprintf(`{"url":%q,"batchSize":%d}`, s.URL, batch)) })
+		for i := range 150 {
+			b.send(fmt.Sprint("m", i%5), "Purchase", "")
+		}
+		b.until("all delivered", func() bool { return len(distinct(s.all())) == 150 && b.status(d).Delivered >= 150 })
+		b.expectOrder(s.all(), 150)
+	}
+}

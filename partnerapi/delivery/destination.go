@@ -1,0 +1,445 @@
+package delivery
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"mtagd/partnerapi/delivery/filter"
+	"mtagd/partnerapi/delivery/kind"
+	"mtagd/store"
+)
+
+// Limits of destinations.
+const (
+	MaxDestinations = 50 // of a merchant
+	maxNames        = 100
+	secretOverlap   = 24 * time.Hour // a replaced secret signs too
+	maxSecret       = 4000           // bytes
+)
+
+// Destination is where events of a merchant go, as it is stored.
+type Destination struct {
+	ID           string              `json:"id"`
+	Merchant     store.MerchantID    `json:"merchantId"`
+	Partner      store.PartnerID     `json:"partnerId"`
+	Type         string              `json:"type"`
+	Name         string              `json:"name"`
+	Settings     json.RawMessage     `json:"settings,omitempty"`
+	Secrets      map[string][]sealed `json:"secrets,omitempty"` // by name, the newest first
+	Events       []string            `json:"events,omitempty"`  // nil: all
+	Filter       string              `json:"filter,omitempty"`
+	Mapping      kind.Mapping        `json:"mapping,omitempty"`
+	Consent      []string            `json:"consent,omitempty"` // categories that must be granted
+	Paused       bool                `json:"paused,omitempty"`
+	PausedReason string              `json:"pausedReason,omitempty"` // when the service has paused it
+	CreatedAt    time.Time           `json:"createdAt"`
+	Start        store.Cursor        `json:"start"` // events before it are not delivered
+	Replays      []Replay            `json:"replays,omitempty"`
+}
+
+// Replay asks for events to be sent again.
+type Replay struct {
+	ID          uint64       `json:"id"` // increases
+	At          time.Time    `json:"at"`
+	From        *time.Time   `json:"from,omitempty"` // of event_time
+	To          *time.Time   `json:"to,omitempty"`
+	UpTo        store.Cursor `json:"upTo,omitempty"` // events that came in later are delivered anyway
+	DeadLetters bool         `json:"deadLetters,omitempty"`
+	Discard     bool         `json:"discard,omitempty"`  // of the dead letters
+	Delivery    string       `json:"delivery,omitempty"` // the events of one delivery
+}
+
+// maxReplays is how many replays are remembered.
+const maxReplays = 10
+
+// Change is what a merchant sets. A nil field stays as it is.
+type Change struct {
+	Type     *string
+	Name     *string
+	Settings json.RawMessage
+	Secrets  map[string]string // empty: make a new one
+	Events   *[]string
+	Filter   *string
+	Mapping  *kind.Mapping
+	Consent  *[]string
+	Paused   *bool
+}
+
+// route is a destination, ready to be used.
+type route struct {
+	Destination
+	kind    kind.Kind
+	target  kind.Target
+	filter  *filter.Filter
+	consent []string
+	until   time.Time // when a secret ends to be valid: then the route must be opened again; zero: never
+}
+
+// wants reports whether a destination may want an event, by what is known without reading its fields.
+func (r *route) wants(e *store.Received) bool {
+	return (r.Events == nil || slices.Contains(r.Events, e.Name)) && !(e.Bot && len(r.kind.Consent) > 0)
+}
+
+// open checks a destination, and makes it ready to be used.
+func (s *Service) open(d Destination) (*route, error) {
+	k, ok := s.kinds[d.Type]
+	if !ok {
+		return nil, store.Invalid("type", "must be one of %s", strings.Join(slices.Sorted(maps.Keys(s.kinds)), ", "))
+	}
+	r := &route{Destination: d, kind: k, consent: append(slices.Clone(k.Consent), d.Consent...)}
+	if d.Filter != "" {
+		f, err := filter.Compile(d.Filter)
+		if err != nil {
+			return nil, store.Invalid("filter", "is wrong: %v", err)
+		}
+		r.filter = f
+	}
+	if err := d.Mapping.Check(); err != nil {
+		return nil, err
+	}
+	secrets := map[string][]string{}
+	now := s.Now()
+	for name, all := range d.Secrets {
+		for _, of := range all {
+			if !of.Until.IsZero() && !of.Until.After(now) {
+				continue
+			}
+			text, err := s.Keys.open(d.place(name), of)
+			if err != nil {
+				return nil, err
+			}
+			secrets[name] = append(secrets[name], text)
+			if !of.Until.IsZero() && (r.until.IsZero() || of.Until.Before(r.until)) {
+				r.until = of.Until
+			}
+		}
+	}
+	for _, secret := range k.Secrets {
+		if secret.Required && len(secrets[secret.Name]) == 0 {
+			return nil, store.Invalid("secrets."+secret.Name, "is required")
+		}
+	}
+	var err error
+	r.target, err = k.Open(kind.Options{ID: d.ID, Settings: d.Settings, Mapping: d.Mapping, Secrets: secrets, AllowHTTP: len(s.Allow) > 0})
+	return r, err
+}
+
+// place binds a sealed secret to its destination and its name.
+func (d *Destination) place(name string) string { return string(d.Merchant) + "/" + d.ID + "/" + name }
+
+// deliveryID returns the id of an event at a destination.
+func (d *Destination) deliveryID(id store.EventID) string {
+	sum := sha256.Sum256([]byte(d.ID + "/" + string(id)))
+	return "msg_" + base64.RawURLEncoding.EncodeToString(sum[:18])
+}
+
+// apply changes a destination. made are the secrets that it has made. fields are the names of what has changed.
+func (s *Service) apply(d *Destination, c Change) (made map[string]string, fields []string, err error) {
+	set := func(name string, given bool, do func() error) {
+		if given && err == nil {
+			fields = append(fields, name)
+			err = do()
+		}
+	}
+	set("type", c.Type != nil, func() error {
+		if d.Type != "" && d.Type != *c.Type {
+			return store.Invalid("type", "cannot be changed")
+		}
+		d.Type = *c.Type
+		return nil
+	})
+	set("name", c.Name != nil, func() (err error) {
+		d.Name, err = store.CheckName("name", *c.Name)
+		return err
+	})
+	set("settings", c.Settings != nil, func() error { d.Settings = c.Settings; return nil })
+	set("events", c.Events != nil, func() error {
+		d.Events = nil
+		for _, name := range *c.Events {
+			if !store.IsEventName(name) {
+				return store.Invalid("events", "must be names of events, such as Purchase")
+			}
+		}
+		if len(*c.Events) > maxNames {
+			return store.Invalid("events", "must be at most %d", maxNames)
+		}
+		if len(*c.Events) > 0 {
+			d.Events = *c.Events
+		}
+		return nil
+	})
+	set("filter", c.Filter != nil, func() error { d.Filter = strings.TrimSpace(*c.Filter); return nil })
+	set("mapping", c.Mapping != nil, func() error { d.Mapping = *c.Mapping; return nil })
+	set("consent", c.Consent != nil, func() error {
+		for _, category := range *c.Consent {
+			if !isCategory(category) {
+				return store.Invalid("consent", "must be categories of Consent Mode, such as analytics_storage")
+			}
+		}
+		if len(*c.Consent) > 10 {
+			return store.Invalid("consent", "must be at most 10")
+		}
+		d.Consent = *c.Consent
+		return nil
+	})
+	set("paused", c.Paused != nil, func() error {
+		d.Paused, d.PausedReason = *c.Paused, ""
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	k, ok := s.kinds[d.Type]
+	if !ok {
+		_, err := s.open(*d)
+		return nil, nil, err
+	}
+	if made, err = s.applySecrets(d, k, c.Secrets); err != nil {
+		return nil, nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Secrets)) {
+		fields = append(fields, "secrets."+name)
+	}
+	_, err = s.open(*d)
+	return made, fields, err
+}
+
+func isCategory(s string) bool {
+	return s != "" && len(s) <= 40 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz_") == ""
+}
+
+func (s *Service) applySecrets(d *Destination, k kind.Kind, given map[string]string) (made map[string]string, err error) {
+	d.Secrets = maps.Clone(d.Secrets)
+	if d.Secrets == nil {
+		d.Secrets = map[string][]sealed{}
+	}
+	for name := range given {
+		if !slices.ContainsFunc(k.Secrets, func(s kind.Secret) bool { return s.Name == name }) {
+			return nil, store.Invalid("secrets."+name, "is not a secret of this type of destination")
+		}
+	}
+	for _, of := range k.Secrets {
+		text, isGiven := given[of.Name]
+		if !isGiven && (len(d.Secrets[of.Name]) > 0 || of.New == nil) {
+			continue
+		}
+		if text == "" {
+			if of.New == nil {
+				return nil, store.Invalid("secrets."+of.Name, "must not be empty")
+			}
+			if made == nil {
+				made = map[string]string{}
+			}
+			text = of.New()
+			made[of.Name] = text
+		}
+		if len(text) > maxSecret {
+			return nil, store.Invalid("secrets."+of.Name, "must have at most %d bytes", maxSecret)
+		}
+		if of.Check != nil {
+			if err := of.Check(text); err != nil {
+				return nil, store.Invalid("secrets."+of.Name, "%v", err)
+			}
+		}
+		all := []sealed{s.Keys.seal(d.place(of.Name), text)}
+		if old := d.Secrets[of.Name]; len(old) > 0 && of.New != nil { // where the receiver checks it
+			before := old[0]
+			before.Until = s.Now().UTC().Add(secretOverlap)
+			all = append(all, before)
+		}
+		d.Secrets[of.Name] = all
+	}
+	return made, nil
+}
+
+// Create creates a destination. made are the secrets that were made for it: nobody can read them again. KindLimited: the merchant has
+// MaxDestinations.
+func (s *Service) Create(ctx context.Context, m store.Merchant, c Change) (d Destination, made map[string]string, err error) {
+	if c.Type == nil {
+		return d, nil, store.Invalid("type", "is required")
+	}
+	if c.Name == nil {
+		c.Name = c.Type
+	}
+	existing, err := s.List(ctx, m.ID)
+	if err != nil {
+		return d, nil, err
+	}
+	if len(existing) >= MaxDestinations {
+		return d, nil, store.Limited("destination", "cannot be created: the merchant has %d, which is the limit. Delete one first", MaxDestinations)
+	}
+	start, err := s.Engine.Latest(ctx)
+	if err != nil {
+		return d, nil, err
+	}
+	d = Destination{ID: "dst_" + rand.Text(), Merchant: m.ID, Partner: m.Partner, CreatedAt: s.Now().UTC(), Start: start}
+	if made, _, err = s.apply(&d, c); err != nil {
+		return d, nil, err
+	}
+	err = s.update(ctx, m, d.ID, func(old *Destination) (string, error) {
+		*old = d
+		return "", nil
+	})
+	return d, made, err
+}
+
+// update changes a stored destination in one transaction. The change returns what the audit log says of it. KindNotFound: destination,
+// unless it is new.
+func (s *Service) update(ctx context.Context, m store.Merchant, id string, change func(d *Destination) (detail string, err error)) error {
+	var d Destination
+	err := s.Engine.UpdateDestination(ctx, m.ID, id, func(content []byte) ([]byte, store.AuditEntry, error) {
+		d = Destination{}
+		if content != nil {
+			if err := json.Unmarshal(content, &d); err != nil {
+				return nil, store.AuditEntry{}, err
+			}
+		}
+		detail, err := change(&d)
+		if err != nil {
+			return nil, store.AuditEntry{}, err
+		}
+		action := store.DestinationChanged
+		switch {
+		case d.ID == "":
+			return nil, store.AboutMerchant(store.DestinationDeleted, m, id+" "+detail), nil
+		case content == nil:
+			action = store.DestinationCreated
+			detail = d.Type
+		}
+		text, err := json.Marshal(d)
+		return text, store.AboutMerchant(action, m, id+" "+detail), err
+	})
+	if err == nil {
+		s.changed(m.ID, id, d)
+	}
+	return err
+}
+
+var errNoDestination = store.NotFound("destination")
+
+// existing is a change of a destination that must exist.
+func existing(change func(d *Destination) (string, error)) func(d *Destination) (string, error) {
+	return func(d *Destination) (string, error) {
+		if d.ID == "" {
+			return "", errNoDestination
+		}
+		return change(d)
+	}
+}
+
+// Update changes a destination. made is as for Create. KindNotFound: destination.
+func (s *Service) Update(ctx context.Context, m store.Merchant, id string, c Change) (d Destination, made map[string]string, err error) {
+	err = s.update(ctx, m, id, existing(func(old *Destination) (string, error) {
+		var fields []string
+		var err error
+		made, fields, err = s.apply(old, c)
+		d = *old
+		return strings.Join(fields, ", "), err
+	}))
+	return d, made, err
+}
+
+// Delete deletes a destination, and what is known of its deliveries. KindNotFound: destination.
+func (s *Service) Delete(ctx context.Context, m store.Merchant, id string) error {
+	return s.update(ctx, m, id, existing(func(d *Destination) (string, error) {
+		kept := d.Type
+		*d = Destination{}
+		return kept, nil
+	}))
+}
+
+// Replay asks for events to be sent again. Nothing is lost by it: destinations get the same ids again. KindNotFound: destination.
+func (s *Service) Replay(ctx context.Context, m store.Merchant, id string, r Replay) (d Destination, err error) {
+	if r.UpTo, err = s.Engine.Latest(ctx); err != nil {
+		return d, err
+	}
+	err = s.update(ctx, m, id, existing(func(old *Destination) (string, error) {
+		r.ID, r.At = 1, s.Now().UTC()
+		if n := len(old.Replays); n > 0 {
+			r.ID = old.Replays[n-1].ID + 1
+		}
+		old.Replays = append(slices.Clone(old.Replays), r)
+		if n := len(old.Replays); n > maxReplays {
+			old.Replays = old.Replays[n-maxReplays:]
+		}
+		d = *old
+		return fmt.Sprintf("replay %d", r.ID), nil
+	}))
+	return d, err
+}
+
+// Get returns a destination. KindNotFound: destination.
+func (s *Service) Get(ctx context.Context, m store.MerchantID, id string) (d Destination, err error) {
+	doc, err := s.Engine.Destination(ctx, m, id)
+	if store.KindOf(err) == store.KindNotFound {
+		err = errNoDestination
+	}
+	if err != nil {
+		return d, err
+	}
+	return d, json.Unmarshal(doc.Content, &d)
+}
+
+// List returns the destinations of a merchant, the oldest first.
+func (s *Service) List(ctx context.Context, m store.MerchantID) (all []Destination, err error) {
+	docs, err := s.Engine.Destinations(ctx, m)
+	for _, doc := range docs {
+		var d Destination
+		if err := json.Unmarshal(doc.Content, &d); err != nil {
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	slices.SortFunc(all, func(a, b Destination) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	return all, err
+}
+
+// RotateKey makes a new key of the installation, and encrypts all secrets by it. It returns how many destinations these are.
+func (s *Service) RotateKey(ctx context.Context) (n int, err error) {
+	if err := s.Keys.Rotate(); err != nil {
+		return 0, err
+	}
+	docs, err := s.Engine.Destinations(ctx, "")
+	if err != nil {
+		return 0, err
+	}
+	for _, doc := range docs {
+		m, err := s.Engine.Merchant(ctx, doc.Merchant)
+		if store.KindOf(err) == store.KindNotFound {
+			continue
+		} else if err != nil {
+			return n, err
+		}
+		if err := s.update(ctx, m, doc.ID, existing(func(d *Destination) (string, error) { return "key", s.reseal(d) })); err != nil {
+			return n, fmt.Errorf("destination %s: %w", doc.ID, err)
+		}
+		n++
+	}
+	return n, nil
+}
+
+func (s *Service) reseal(d *Destination) error {
+	for name, all := range d.Secrets {
+		for i, of := range all {
+			if s.Keys.isCurrent(of) {
+				continue
+			}
+			text, err := s.Keys.open(d.place(name), of)
+			if err != nil {
+				return err
+			}
+			until := of.Until
+			all[i] = s.Keys.seal(d.place(name), text)
+			all[i].Until = until
+		}
+	}
+	return nil
+}

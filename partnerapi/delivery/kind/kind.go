@@ -1,0 +1,190 @@
+// Package kind says what a kind of destination is: how it turns events into requests, and reads the answers. A kind knows nothing of
+// retries, cursors or connections, and gets its secrets in clear. Each kind is a package of its own.
+//
+//	kind.go     Kind, Target, Event
+//	mapping.go  fields that a merchant maps
+//	person.go   normalises and hashes what identifies a person
+//	consent.go  what the visitor has agreed to
+package kind
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"mtagd/store"
+)
+
+// Kind is a kind of destination.
+type Kind struct {
+	Name    string
+	Consent []string // what a visitor must have agreed to; with any, events of bots are not sent either
+	Secrets []Secret
+
+	// Open checks the settings and the secrets. Its errors are of store.KindInvalid, and name the field.
+	Open func(o Options) (Target, error)
+}
+
+// Secret is a secret that a kind needs.
+type Secret struct {
+	Name     string
+	Required bool
+	New      func() string             // makes one when the merchant gives none; nil: the merchant must
+	Check    func(secret string) error // nil: any text
+}
+
+// Options are what a target is made of.
+type Options struct {
+	ID        string // of the destination
+	Settings  json.RawMessage
+	Mapping   Mapping
+	Secrets   map[string][]string // the valid ones by name, the newest first
+	AllowHTTP bool                // addresses without TLS may be used
+}
+
+// Decode reads the settings into a struct, and refuses unknown names.
+func (o Options) Decode(into any) error {
+	if len(o.Settings) == 0 {
+		o.Settings = []byte("{}")
+	}
+	d := json.NewDecoder(bytes.NewReader(o.Settings))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return store.Invalid("settings", "must have only the fields of this type of destination, of the right types")
+	}
+	return nil
+}
+
+// Secret returns the newest secret with a name; "" when there is none.
+func (o Options) Secret(name string) string {
+	if of := o.Secrets[name]; len(of) > 0 {
+		return of[0]
+	}
+	return ""
+}
+
+// Target makes the requests of one destination. Its methods may be called from many goroutines.
+type Target interface {
+	Limits() Limits
+	// Requests returns the requests for some events, in the order in which they are sent, and the events that the destination cannot take
+	// (Refusal). Each event is in one request, or refused.
+	Requests(events []*Event, now time.Time) ([]Request, []Refusal)
+	// Read says what the answer to a request means.
+	Read(r Request, a Answer) Verdict
+}
+
+// Limits say how a destination takes events.
+type Limits struct {
+	Events int // in one request, at most
+	Lanes  int // requests at the same time, of different visitors
+	// MaxAge is how old an event may be. By event_time, older ones are never sent. Otherwise it is how long an event is tried.
+	MaxAge      time.Duration
+	ByEventTime bool
+}
+
+// Event is an event that is delivered.
+type Event struct {
+	store.Received
+	Delivery string         // the id of the event at this destination; it never changes
+	Fields   map[string]any // of Raw; numbers are json.Number
+}
+
+// Parse reads the fields of an event. An event is always a JSON object.
+func (e *Event) Parse() error {
+	d := json.NewDecoder(bytes.NewReader(e.Raw))
+	d.UseNumber()
+	return d.Decode(&e.Fields)
+}
+
+// Text returns the first of some fields that is a text or a number and not empty, as a text.
+func (e *Event) Text(names ...string) string {
+	for _, name := range names {
+		switch v := At(e.Fields, name).(type) {
+		case string:
+			if v != "" {
+				return v
+			}
+		case json.Number:
+			return v.String()
+		}
+	}
+	return ""
+}
+
+// Number returns a field that is a number, or a text that is one; false when it is neither.
+func (e *Event) Number(names ...string) (json.Number, bool) {
+	text := json.Number(e.Text(names...))
+	if _, err := text.Float64(); err != nil || !json.Valid([]byte(text)) {
+		return "", false
+	}
+	return text, true
+}
+
+// EventID is what tells the same event of a browser's pixel and of the server: the sender's event_id, or that of the service.
+func (e *Event) EventID() string {
+	if id := e.Text("event_id"); id != "" {
+		return id
+	}
+	return string(e.ID)
+}
+
+// Request is an HTTP request with the method POST.
+type Request struct {
+	URL    string
+	Header http.Header
+	Body   []byte
+	Events []int // which of the events it has
+}
+
+// Refusal is an event that is not sent.
+type Refusal struct {
+	Event  int
+	Reason string
+	// Skipped events are not for this destination, which is no fault: the platform has no such event. Others are dead letters.
+	Skipped bool
+}
+
+// Answer is the answer to a request. Body is bounded.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// Outcome is what an answer means for the events of a request.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Done    Outcome = iota // the events are delivered, except those in Verdict.Refused
+	Again                  // try again later
+	Refused                // the same request would be refused again
+	Gone                   // the destination wants no more events
+)
+
+// Verdict is what an answer means.
+type Verdict struct {
+	Outcome Outcome
+	Refused map[int]string // with Done: events that are refused all the same, by their place in Request.Events, and why
+	Again   map[int]bool   // with Done: events that must be sent again
+	Reason  string
+}
+
+// Standard reads an answer by its status as platforms do: what may pass with time or with other credentials is tried again.
+func Standard(a Answer) Verdict {
+	switch {
+	case a.Status/100 == 2:
+		return Verdict{Outcome: Done}
+	case a.Status == http.StatusBadRequest, a.Status == http.StatusRequestEntityTooLarge, a.Status == http.StatusUnprocessableEntity:
+		return Verdict{Outcome: Refused}
+	}
+	return Verdict{Outcome: Again}
+}
+
+// SetHeader sets a header unless the value is empty.
+func SetHeader(h http.Header, name, value string) {
+	if value != "" {
+		h.Set(name, value)
+	}
+}

@@ -1,0 +1,101 @@
+package kind
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+
+	"mtagd/store"
+)
+
+// Mapping says which fields of what is sent come from which fields of the event. Both are paths such as "user.name".
+type Mapping map[string]Source
+
+// Source is where a field comes from: a text is the path of a field of the event.
+type Source struct {
+	From    string `json:"from,omitempty"`
+	Default any    `json:"default,omitempty"` // when the event does not have it
+}
+
+// UnmarshalJSON also reads a text.
+func (s *Source) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '"' {
+		return json.Unmarshal(b, &s.From)
+	}
+	type plain Source
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	return d.Decode((*plain)(s))
+}
+
+// MaxMapped is how many fields a mapping may have.
+const MaxMapped = 100
+
+// Check returns an error unless all paths can be used.
+func (m Mapping) Check() error {
+	if len(m) > MaxMapped {
+		return store.Invalid("mapping", "must have at most %d fields", MaxMapped)
+	}
+	for to, source := range m {
+		if !isPath(to) || source.From != "" && !isPath(source.From) || source.From == "" && source.Default == nil {
+			return store.Invalid("mapping", "must have, for each path such as user.name, the path of a field of the event, or an object with from, default or both")
+		}
+	}
+	return nil
+}
+
+func isPath(path string) bool {
+	parts := strings.Split(path, ".")
+	for _, part := range parts {
+		if part == "" {
+			return false
+		}
+	}
+	return len(path) <= 256 && len(parts) <= 8
+}
+
+// Apply sets the fields of what is sent.
+func (m Mapping) Apply(event, to map[string]any) {
+	for path, source := range m {
+		v := At(event, source.From)
+		if v == nil {
+			v = source.Default
+		}
+		if v != nil {
+			Set(to, path, v)
+		}
+	}
+}
+
+// At returns what is at a path; nil when there is nothing.
+func At(of map[string]any, path string) any {
+	for {
+		name, rest, deeper := strings.Cut(path, ".")
+		v := of[name]
+		if !deeper {
+			return v
+		}
+		inner, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		of, path = inner, rest
+	}
+}
+
+// Set puts a value at a path. It replaces what is in its way.
+func Set(in map[string]any, path string, v any) {
+	for {
+		name, rest, deeper := strings.Cut(path, ".")
+		if !deeper {
+			in[name] = v
+			return
+		}
+		inner, ok := in[name].(map[string]any)
+		if !ok {
+			inner = map[string]any{}
+			in[name] = inner
+		}
+		in, path = inner, rest
+	}
+}

@@ -1,0 +1,62 @@
+package kind
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"unicode"
+)
+
+// Hash returns the SHA-256 of a text in hexadecimal; "" of an empty text, and a text that is such a hash already as it is.
+func Hash(s string) string {
+	if s == "" || isHash(s) {
+		return strings.ToLower(s)
+	}
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+func isHash(s string) bool {
+	_, err := hex.DecodeString(s)
+	return len(s) == 2*sha256.Size && err == nil
+}
+
+// Email returns an address in lower case, without surrounding space.
+func Email(s string) string { return strings.ToLower(strings.TrimSpace(s)) }
+
+// Digits returns the digits of a phone number with its country code, without leading zeros; "" when there are too few.
+func Digits(s string) string {
+	if s = strings.TrimSpace(s); isHash(s) {
+		return s
+	}
+	digits := strings.TrimLeft(strings.Map(func(r rune) rune {
+		if r < '0' || r > '9' {
+			return -1
+		}
+		return r
+	}, s), "0")
+	if len(digits) < 7 {
+		return ""
+	}
+	return digits
+}
+
+// Letters returns a name in lower case, without space and punctuation.
+func Letters(s string) string {
+	if isHash(s) {
+		return s
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsSpace(r) || unicode.IsPunct(r) {
+			return -1
+		}
+		return unicode.ToLower(r)
+	}, s)
+}
+
+// Put sets a field unless the value is empty.
+func Put(in map[string]any, name, value string) {
+	if value != "" {
+		in[name] = value
+	}
+}

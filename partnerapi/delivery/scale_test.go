@@ -1,0 +1,108 @@
+package delivery
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+var many = flag.Int("destinations", 500, "destinations of TestManyDestinations; a fifth of them never answers")
+
+// TestManyDestinations has a fifth of all destinations hang. The others must get their events soon, and memory must be bounded. The
+// figures for many destinations: go test -run ManyDestinations -destinations 10000 -v
+func TestManyDestinations(t *testing.T) {
+	b := newBed(t)
+	hole, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hole.Close()
+	var mu sync.Mutex
+	sentAt, lags := map[string]time.Time{}, []time.Duration(nil)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var m struct {
+			Data struct {
+				MUID string `json:"muid"`
+			} `json:"data"`
+		}
+		_ = json.NewDecoder(r.Body).Decode(&m)
+		mu.Lock()
+		defer mu.Unlock()
+		lags = append(lags, time.Since(sentAt[m.Data.MUID]))
+	}))
+	defer s.Close()
+	type shop struct {
+		m   store.MerchantID
+		tag store.TagID
+	}
+	var shops []shop
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapInuse + m.StackInuse
+	}
+	for i := range *many / 10 { // ten destinations each
+		m, tag := b.shop(b.m.Partner)
+		shops = append(shops, shop{m.ID, tag})
+		_ = i
+	}
+	before := heap()
+	for i := range *many {
+		url := s.URL
+		if i%5 == 0 {
+			url = "http://" + hole.Addr().String()
+		}
+		b.m = mustMerchant(t, b.engine, shops[i%len(shops)].m)
+		b.create(url, nil)
+	}
+	idle := heap()
+	rounds := 5
+	for round := range rounds {
+		var marks []store.Mark
+		for i, of := range shops {
+			muid := fmt.Sprint(round, "-", i)
+			marks = append(marks, store.Mark{Merchant: of.m, Tag: of.tag, Identity: store.Identity{MUID: store.MUID(muid)}, Name: "Purchase", Time: time.Now(),
+				Raw: fmt.Appendf(nil, `{"event":"Purchase","muid":%q}`, muid)})
+			mu.Lock()
+			sentAt[muid] = time.Now()
+			mu.Unlock()
+		}
+		if err := b.engine.Record(t.Context(), marks); err != nil {
+			t.Fatal(err)
+		}
+		b.until("all that answer have it", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(lags) >= (round+1)*len(shops)*8
+		})
+		if round == 0 { // those that hang are found out
+			mu.Lock()
+			slices.Sort(lags)
+			t.Logf("while all of them begin to hang: lag p50 %v, p99 %v; %.1f MiB", lags[len(lags)/2], lags[len(lags)*99/100], float64(int64(heap())-int64(before))/(1<<20))
+			clear(lags)
+			mu.Unlock()
+		}
+	}
+	busy := heap()
+	mu.Lock()
+	defer mu.Unlock()
+	lags = lags[len(shops)*8:]
+	slices.Sort(lags)
+	mib := func(n uint64) float64 { return float64(int64(n)-int64(before)) / (1 << 20) }
+	t.Logf("%d destinations: %.1f MiB at rest, %.1f MiB with a fifth hanging; lag p50 %v, p99 %v, max %v", *many, mib(idle), mib(busy),
+		lags[len(lags)/2], lags[len(lags)*99/100], lags[len(lags)-1])
+	if most := 32 + float64(*many)*64/10_000; mib(busy) > most { // the first for the engine, and the receiver of the test
+		t.Errorf("%.1f MiB are more than %.1f", mib(busy), most)
+	}
+}

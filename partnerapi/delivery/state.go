@@ -1,0 +1,169 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"mtagd/store"
+)
+
+// state is how far a destination is, as it is stored. Everything before Cursor is delivered, refused or left out, but for what is in
+// Retry and Replays. So any state that was ever stored loses nothing: at most, events are sent again.
+type state struct {
+	Cursor   store.Cursor `json:"cursor"`
+	Attached bool         `json:"attached,omitempty"` // it is where the shard is (headState), if that is later
+	Retry    []retry      `json:"retry,omitempty"`
+	Replays  []replaying  `json:"replays,omitempty"`
+	Replayed uint64       `json:"replayed,omitempty"` // the last Replay that was begun
+
+	FailingSince time.Time `json:"failingSince,omitzero"` // nothing was taken since then
+	Failures     int       `json:"failures,omitempty"`    // in a row
+	NextTry      time.Time `json:"nextTry,omitzero"`
+	LastError    string    `json:"lastError,omitempty"`
+	LastSuccess  time.Time `json:"lastSuccess,omitzero"`
+
+	Counts   counts `json:"counts"`
+	Sequence uint64 `json:"sequence"` // of deliveries and dead letters
+	Letters  int    `json:"letters"`  // stored dead letters
+}
+
+// counts are events.
+type counts struct {
+	Delivered uint64 `json:"delivered"`
+	Filtered  uint64 `json:"filtered"`  // by the filter, or because the platform has no such event
+	NoConsent uint64 `json:"noConsent"` // consent that the destination needs was not granted
+	Dead      uint64 `json:"dead"`
+	Erased    uint64 `json:"erased"` // while they waited
+}
+
+// retry is an event that is tried again. It is read from the feed again: so an event that was erased meanwhile is gone.
+type retry struct {
+	After  store.Cursor `json:"after"` // the place before the event
+	At     store.Cursor `json:"at"`    // the place after it
+	Who    uint32       `json:"who"`   // hash of its muid: events of one visitor stay in order
+	Tries  int          `json:"tries"`
+	Next   time.Time    `json:"next"`
+	First  time.Time    `json:"first"`
+	Reason string       `json:"reason,omitempty"`
+}
+
+// replaying is a range of the feed that is sent again.
+type replaying struct {
+	After store.Cursor `json:"after"`
+	UpTo  store.Cursor `json:"upTo"`
+	From  *time.Time   `json:"from,omitempty"`
+	To    *time.Time   `json:"to,omitempty"`
+}
+
+// Bounds of what a destination keeps.
+const (
+	maxRetries    = 1000
+	maxLetters    = 1000 // then the destination pauses, with the reason: nothing is dropped
+	maxDeliveries = 100
+	maxBackoff    = time.Hour
+)
+
+// backoff returns how long to wait after so many failures in a row.
+func backoff(failures int) time.Duration {
+	d := min(2*time.Second<<min(failures-1, 12), maxBackoff)
+	return time.Duration(float64(d) * (0.5 + rand.Float64()))
+}
+
+// Delivery is an attempt to deliver events, or a dead letter.
+type Delivery struct {
+	ID       string          `json:"id"`
+	At       time.Time       `json:"at"`
+	State    DeliveryState   `json:"state"`
+	Events   int             `json:"events"`
+	EventIDs []store.EventID `json:"eventIds"` // the first of them
+	Status   int             `json:"status,omitempty"`
+	Took     time.Duration   `json:"took,omitempty"`
+	Answer   string          `json:"answer,omitempty"` // its first KiB
+	Reason   string          `json:"reason,omitempty"`
+
+	After store.Cursor `json:"after"` // the events are after this place, and up to the other one
+	UpTo  store.Cursor `json:"upTo"`
+}
+
+// DeliveryState is what became of an attempt.
+type DeliveryState string
+
+// The states.
+const (
+	Delivered DeliveryState = "delivered"
+	Failed    DeliveryState = "failed" // it is tried again
+	Dead      DeliveryState = "dead"   // a dead letter: it is not tried again
+)
+
+const maxEventIDs = 20
+
+// headState is how far a shard is, as it is stored.
+type headState struct {
+	Cursor store.Cursor `json:"cursor"`
+}
+
+func deliveryDocumentID(destination string, sequence uint64) string {
+	return fmt.Sprintf("%s/%016x", destination, sequence)
+}
+
+// flush writes the states that have changed, and then how far the shard is. A kill in between loses nothing: what is attached is then
+// where the shard was before.
+func (sh *shard) flush(ctx context.Context) error {
+	sh.flushing.Lock()
+	defer sh.flushing.Unlock()
+	sh.mu.Lock()
+	head := headState{sh.head}
+	var docs []store.Document
+	var err error
+	add := func(kind store.DocumentKind, m store.MerchantID, id string, content any) {
+		text, mErr := json.Marshal(content)
+		if mErr != nil && err == nil {
+			err = mErr
+		}
+		docs = append(docs, store.Document{Kind: kind, Merchant: m, ID: id, Content: text})
+	}
+	var flushed []*runner
+	for r := range sh.dirty {
+		delete(sh.dirty, r)
+		flushed = append(flushed, r)
+		for _, d := range r.deliveries {
+			kind := store.Deliveries
+			if d.State == Dead {
+				kind = store.DeadLetters
+			}
+			add(kind, r.merchant, r.id+"/"+d.ID, d)
+		}
+		docs = append(docs, r.dropped...)
+		r.deliveries, r.dropped = nil, nil
+		add(store.DeliveryStates, r.merchant, r.id, r.current())
+	}
+	moved := head != sh.flushed
+	sh.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	for len(docs) > 0 && err == nil {
+		n := min(len(docs), 500)
+		err = sh.s.Engine.PutDocuments(ctx, docs[:n])
+		docs = docs[n:]
+	}
+	if moved && err == nil {
+		var text []byte
+		if text, err = json.Marshal(head); err == nil {
+			err = sh.s.Engine.PutDocuments(ctx, []store.Document{{Kind: store.DeliveryStates, ID: sh.name, Content: text}})
+		}
+	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if err == nil {
+		sh.flushed = head
+		return nil
+	}
+	for _, r := range flushed {
+		sh.dirty[r] = true // without the list of deliveries, which only informs
+	}
+	return err
+}

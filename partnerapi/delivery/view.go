@@ -1,0 +1,216 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"mtagd/partnerapi/delivery/kind"
+	"mtagd/store"
+)
+
+// Status is how far a destination is.
+type Status struct {
+	Word    string // active, failing, paused or broken
+	Retries int    // events that are tried again
+	Replays int    // ranges that are still sent again
+
+	DeadLetters int
+	counts
+	LastError   *string
+	LastSuccess *time.Time
+
+	FailingSince, NextTry *time.Time // nil: it does not fail
+}
+
+// Status returns the status of a destination, as of a second ago at most.
+func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
+	st := state{}
+	doc, err := s.Engine.Document(ctx, store.DeliveryStates, d.Merchant, d.ID)
+	switch {
+	case store.KindOf(err) == store.KindNotFound: // it is a second old
+	case err != nil:
+		return Status{}, err
+	default:
+		if err := json.Unmarshal(doc.Content, &st); err != nil {
+			return Status{}, err
+		}
+	}
+	out := Status{
+		Word: "active", Retries: len(st.Retry), Replays: len(st.Replays), DeadLetters: st.Letters, counts: st.Counts, LastSuccess: unlessZero(st.LastSuccess),
+	}
+	if st.LastError != "" {
+		out.LastError = &st.LastError
+	}
+	if _, err := s.open(d); err != nil {
+		out.Word, out.LastError = "broken", new(err.Error())
+		return out, nil
+	}
+	switch {
+	case d.Paused:
+		out.Word = "paused"
+		if d.PausedReason != "" {
+			out.LastError = &d.PausedReason
+		}
+	case st.Failures > 0:
+		out.Word, out.FailingSince, out.NextTry = "failing", unlessZero(st.FailingSince), unlessZero(st.NextTry)
+	}
+	return out, nil
+}
+
+func unlessZero(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// deliveries returns the deliveries of a destination, the newest first.
+func (s *Service) deliveries(ctx context.Context, of store.DocumentKind, m store.MerchantID, id string) (all []Delivery, err error) {
+	docs, err := s.Engine.Documents(ctx, of, m)
+	if err != nil {
+		return nil, err
+	}
+	for _, doc := range docs {
+		if !strings.HasPrefix(doc.ID, id+"/") {
+			continue
+		}
+		var d Delivery
+		if err := json.Unmarshal(doc.Content, &d); err != nil {
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	slices.SortFunc(all, func(a, b Delivery) int { return strings.Compare(b.ID, a.ID) })
+	return all, nil
+}
+
+// Deliveries returns the last deliveries of a destination and its dead letters, the newest first. state selects those of one state;
+// event those of one event.
+func (s *Service) Deliveries(ctx context.Context, d Destination, state DeliveryState, event store.EventID) (all []Delivery, err error) {
+	for _, of := range []store.DocumentKind{store.Deliveries, store.DeadLetters} {
+		list, err := s.deliveries(ctx, of, d.Merchant, d.ID)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, list...)
+	}
+	all = slices.DeleteFunc(all, func(x Delivery) bool {
+		return state != "" && x.State != state || event != "" && !slices.Contains(x.EventIDs, event)
+	})
+	slices.SortFunc(all, func(a, b Delivery) int { return strings.Compare(b.ID, a.ID) })
+	return all, nil
+}
+
+// Preview is what would be sent for one event.
+type Preview struct {
+	EventID store.EventID     `json:"eventId,omitempty"`
+	Event   string            `json:"event"`
+	Result  string            `json:"result"` // send, or why not
+	URL     string            `json:"url,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
+	Body    json.RawMessage   `json:"body,omitempty"`
+
+	Status int    `json:"status,omitempty"` // of the test
+	Answer string `json:"answer,omitempty"`
+}
+
+// Preview returns what would be sent for the last events of a merchant, or for an example when there are none. With send it also sends
+// the first of these that would be sent.
+func (s *Service) Preview(ctx context.Context, d Destination, send bool) (all []Preview, err error) {
+	rt, err := s.open(d)
+	if err != nil {
+		return nil, err
+	}
+	page, err := s.Engine.Events(ctx, store.Query{Merchant: d.Merchant, Names: d.Events, SortBy: store.ByTime, Limit: 10})
+	if err != nil {
+		return nil, err
+	}
+	now := s.Now()
+	events := page.Events
+	if len(events) == 0 {
+		events = []store.Event{{ID: "00000000000000000000", MUID: "test", Name: "Purchase", Time: now.UTC(), Raw: exampleEvent}}
+	}
+	for _, e := range events {
+		p, r, err := s.preview(rt, e, now)
+		if err != nil {
+			return nil, err
+		}
+		if send && r != nil {
+			sent := s.client.send(ctx, *r)
+			p.Status, p.Answer = sent.answer.Status, answerText(sent.answer.Body)
+			if p.Result = reasonOf(sent); sent.err == nil && rt.target.Read(*r, sent.answer).Outcome == kind.Done {
+				p.Result = "delivered"
+			}
+			return []Preview{p}, nil
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+var exampleEvent = []byte(`{"event":"Purchase","event_id":"test","muid":"test","email":"test@example.com","value":89.5,"currency":"EUR","order_id":"test",` +
+	`"pageUrl":"https://shop.example/thanks","client_user_agent":"Mozilla/5.0","consent":{"analytics_storage":"granted","ad_storage":"granted","ad_user_data":"granted"}}`)
+
+// preview returns what would be sent for an event; no request when nothing would.
+func (s *Service) preview(rt *route, stored store.Event, now time.Time) (Preview, *kind.Request, error) {
+	e := &kind.Event{Received: store.Received{Event: stored, Merchant: rt.Merchant, ReceivedAt: now.UTC()}, Delivery: rt.deliveryID(stored.ID)}
+	p := Preview{EventID: stored.ID, Event: stored.Name, Result: "send"}
+	if err := e.Parse(); err != nil {
+		return p, nil, err
+	}
+	limits := rt.target.Limits()
+	switch {
+	case !rt.wants(&e.Received):
+		p.Result = "not sent: the destination does not want events of this name or of bots"
+	case !kind.HasConsent(e.Fields, rt.consent):
+		p.Result = "not sent: it needs consent to " + strings.Join(rt.consent, ", ")
+	case !rt.filter.Matches(e.Fields):
+		p.Result = "not sent: the filter leaves it out"
+	case limits.ByEventTime && now.Sub(e.Time) > limits.MaxAge:
+		p.Result = fmt.Sprintf("not sent: it is older than the %d hours that the platform takes", int(limits.MaxAge.Hours()))
+	}
+	if p.Result != "send" {
+		return p, nil, nil
+	}
+	requests, refusals := rt.target.Requests([]*kind.Event{e}, now)
+	if len(refusals) > 0 || len(requests) == 0 {
+		p.Result = "not sent"
+		if len(refusals) > 0 {
+			p.Result += ": " + refusals[0].Reason
+		}
+		return p, nil, nil
+	}
+	r := requests[0]
+	hide := s.hider(rt.Destination)
+	p.URL, p.Body, p.Headers = hide(r.URL), json.RawMessage(hide(string(r.Body))), map[string]string{}
+	for name, values := range r.Header {
+		p.Headers[strings.ToLower(name)] = hide(strings.Join(values, ", "))
+	}
+	return p, &r, nil
+}
+
+// hider returns a function that replaces the secrets of a destination in a text.
+func (s *Service) hider(d Destination) func(string) string {
+	var pairs []string
+	for name, all := range d.Secrets {
+		for _, of := range all {
+			if text, err := s.Keys.open(d.place(name), of); err == nil && text != "" {
+				pairs = append(pairs, text, "***")
+			}
+		}
+	}
+	return strings.NewReplacer(pairs...).Replace
+}
+
+// MaxAgeHours returns how old events may be that a destination takes, or for how long they are tried; 0 when its settings cannot be used.
+func (s *Service) MaxAgeHours(d Destination) int {
+	rt, err := s.open(d)
+	if err != nil {
+		return 0
+	}
+	return int(rt.target.Limits().MaxAge.Hours())
+}

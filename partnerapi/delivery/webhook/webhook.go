@@ -1,0 +1,231 @@
+// Package webhook sends events to an address of the merchant, signed by the Standard Webhooks scheme
+// (https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md, read 2026-11): the headers webhook-id,
+// webhook-timestamp and webhook-signature, the last one with a signature "v1,…" for each valid secret.
+//
+// The body is {"type":"event.recorded","timestamp":…,"data":{…}}. With a batch larger than 1 the type is "event.batch", and data has the
+// list "events". Each event has "id", by which the receiver drops repeats; without a batch, webhook-id is the same.
+package webhook
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"mtagd/partnerapi/delivery/kind"
+	"mtagd/store"
+)
+
+// Kind is the kind "webhook".
+var Kind = kind.Kind{
+	Name:    "webhook",
+	Secrets: []kind.Secret{{Name: signing, Required: true, New: NewSecret, Check: checkSecret}, {Name: authorization, Check: checkAuthorization}},
+	Open:    open,
+}
+
+const (
+	signing       = "signing"
+	authorization = "authorization" // sent as the header of this name
+	prefix        = "whsec_"
+	maxAge        = 72 * time.Hour
+)
+
+// NewSecret returns a random secret.
+func NewSecret() string {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return prefix + base64.StdEncoding.EncodeToString(b[:])
+}
+
+func keyOf(secret string) ([]byte, error) {
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, prefix))
+	if err != nil || !strings.HasPrefix(secret, prefix) || len(key) < 24 || len(key) > 64 {
+		return nil, errors.New("must be whsec_ and 24 to 64 random bytes in base64")
+	}
+	return key, nil
+}
+
+func checkSecret(secret string) error {
+	_, err := keyOf(secret)
+	return err
+}
+
+func checkAuthorization(s string) error {
+	if !isHeader("x", s) {
+		return errors.New("must be printable ASCII, at most 1,000 characters")
+	}
+	return nil
+}
+
+type target struct {
+	URL       string            `json:"url"`
+	Headers   map[string]string `json:"headers"`
+	BatchSize int               `json:"batchSize"`
+
+	mapping       kind.Mapping
+	keys          [][]byte
+	authorization string
+}
+
+const maxBatch, maxHeaders = 1000, 20
+
+func open(o kind.Options) (kind.Target, error) {
+	t := &target{BatchSize: 1, mapping: o.Mapping, authorization: o.Secret(authorization)}
+	if err := o.Decode(t); err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(t.URL)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || len(t.URL) > 2000:
+		return nil, store.Invalid("settings.url", "must be an address such as https://example.com/events")
+	case u.Scheme == "http" && !o.AllowHTTP:
+		return nil, store.Invalid("settings.url", "must begin with https://")
+	case u.User != nil || u.Fragment != "":
+		return nil, store.Invalid("settings.url", "must have no user, password or fragment: signatures say who sends")
+	case t.BatchSize < 1 || t.BatchSize > maxBatch:
+		return nil, store.Invalid("settings.batchSize", "must be from 1 to %d", maxBatch)
+	case len(t.Headers) > maxHeaders:
+		return nil, store.Invalid("settings.headers", "must be at most %d", maxHeaders)
+	}
+	for name, value := range t.Headers {
+		if !isHeader(name, value) {
+			return nil, store.Invalid("settings.headers", "must be names and texts, without those that HTTP and the signature need")
+		}
+	}
+	for _, secret := range o.Secrets[signing] {
+		key, err := keyOf(secret)
+		if err != nil {
+			return nil, store.Invalid("secrets."+signing, "%v", err)
+		}
+		t.keys = append(t.keys, key)
+	}
+	return t, nil
+}
+
+func isHeader(name, value string) bool {
+	switch lower := strings.ToLower(name); {
+	case name == "" || len(name) > 100 || len(value) > 1000:
+		return false
+	case strings.HasPrefix(lower, "webhook-"), lower == "host", lower == "content-length", lower == "content-type", lower == "transfer-encoding",
+		lower == "connection", lower == "upgrade", lower == "te", lower == "trailer", lower == "expect",
+		lower == "authorization", lower == "proxy-authorization", lower == "cookie":
+		return false
+	}
+	for i := range len(name) {
+		if c := name[i]; c != '-' && c != '_' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') {
+			return false
+		}
+	}
+	for i := range len(value) {
+		if value[i] < ' ' || value[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// Limits implements kind.Target.
+func (t *target) Limits() kind.Limits {
+	if t.BatchSize > 1 {
+		return kind.Limits{Events: t.BatchSize, Lanes: 1, MaxAge: maxAge}
+	}
+	return kind.Limits{Events: 1, Lanes: 16, MaxAge: maxAge}
+}
+
+type message struct {
+	Type      string `json:"type"`
+	Timestamp string `json:"timestamp"`
+	Data      any    `json:"data"`
+}
+
+// record is an event as the feed returns it, with its id at this destination.
+type record struct {
+	ID         string           `json:"id"`
+	EventID    store.EventID    `json:"eventId"`
+	MerchantID store.MerchantID `json:"merchantId"`
+	TagID      store.TagID      `json:"tagId"`
+	ReceivedAt string           `json:"receivedAt"`
+	MUID       store.MUID       `json:"muid"`
+	IsBot      bool             `json:"isBot"`
+	Name       string           `json:"event_name"`
+	Time       string           `json:"event_time"`
+	Raw        json.RawMessage  `json:"raw_data"`
+}
+
+func (t *target) data(e *kind.Event) any {
+	if len(t.mapping) > 0 {
+		mapped := map[string]any{}
+		t.mapping.Apply(e.Fields, mapped)
+		mapped["id"] = e.Delivery
+		return mapped
+	}
+	raw := json.RawMessage(e.Raw)
+	if !json.Valid(raw) {
+		raw, _ = json.Marshal(e.Fields) // they were read from JSON
+	}
+	return record{e.Delivery, e.ID, e.Merchant, e.Tag, store.FormatTime(e.ReceivedAt), e.MUID, e.Bot, e.Name, store.FormatTime(e.Time), raw}
+}
+
+// Requests implements kind.Target.
+func (t *target) Requests(events []*kind.Event, now time.Time) ([]kind.Request, []kind.Refusal) {
+	var requests []kind.Request
+	for from := 0; from < len(events); from += t.BatchSize {
+		part := events[from:min(from+t.BatchSize, len(events))]
+		m := message{"event.recorded", store.FormatTime(part[0].ReceivedAt), nil}
+		id, places := part[0].Delivery, make([]int, len(part))
+		all := make([]any, len(part))
+		sum := sha256.New()
+		for i, e := range part {
+			all[i], places[i] = t.data(e), from+i
+			_, _ = sum.Write([]byte(e.Delivery)) // never fails
+		}
+		if m.Data = all[0]; t.BatchSize > 1 {
+			m.Type, m.Data = "event.batch", map[string]any{"events": all}
+			id = "batch_" + base64.RawURLEncoding.EncodeToString(sum.Sum(nil)[:18])
+		}
+		body, _ := json.Marshal(m) // everything was read from JSON
+		r := kind.Request{URL: t.URL, Header: t.header(id, body, now), Body: body, Events: places}
+		requests = append(requests, r)
+	}
+	return requests, nil
+}
+
+func (t *target) header(id string, body []byte, now time.Time) http.Header {
+	timestamp := strconv.FormatInt(now.Unix(), 10)
+	var signatures []string
+	for _, key := range t.keys {
+		mac := hmac.New(sha256.New, key)
+		_, _ = mac.Write([]byte(id + "." + timestamp + "." + string(body))) // never fails
+		signatures = append(signatures, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+	}
+	h := http.Header{}
+	for name, value := range t.Headers {
+		h.Set(name, value)
+	}
+	kind.SetHeader(h, "Authorization", t.authorization)
+	h.Set("Content-Type", "application/json")
+	h.Set("webhook-id", id)
+	h.Set("webhook-timestamp", timestamp)
+	h.Set("webhook-signature", strings.Join(signatures, " "))
+	return h
+}
+
+// Read implements kind.Target. Whatever is not 2xx or 410 is tried again, as the scheme has it. Only a batch that is refused as it is may
+// have one event that is the reason.
+func (t *target) Read(r kind.Request, a kind.Answer) kind.Verdict {
+	v := kind.Standard(a)
+	switch {
+	case a.Status == http.StatusGone:
+		return kind.Verdict{Outcome: kind.Gone, Reason: "410 Gone"}
+	case v.Outcome == kind.Refused && len(r.Events) == 1:
+		v.Outcome = kind.Again
+	}
+	return v
+}

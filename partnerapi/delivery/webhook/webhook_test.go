@@ -1,0 +1,91 @@
+package webhook
+
+import (
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"mtagd/partnerapi/delivery/kind"
+	"mtagd/store"
+)
+
+func event(t *testing.T, raw string) *kind.Event {
+	t.Helper()
+	e := &kind.Event{Delivery: "msg_1", Received: store.Received{Event: store.Event{ID: "evt_1", Name: "Purchase", MUID: "m", Raw: []byte(raw)}}}
+	if err := e.Parse(); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestSignaturesAreThoseOfTheScheme(t *testing.T) {
+	before, now := NewSecret(), NewSecret()
+	target, err := open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {now, before}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests, refused := target.Requests([]*kind.Event{event(t, `{"event":"Purchase","note":"größer <3"}`)}, time.Now())
+	if len(requests) != 1 || len(refused) != 0 {
+		t.Fatalf("%v, %v", requests, refused)
+	}
+	r := requests[0]
+	if id := r.Header.Get("webhook-id"); id != "msg_1" {
+		t.Errorf("webhook-id is %q", id)
+	}
+	for name, secret := range map[string]string{"the new secret": now, "the one before": before, "another one": NewSecret()} {
+		wh, err := standardwebhooks.NewWebhook(secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := wh.Verify(r.Body, r.Header); (err == nil) != (name != "another one") {
+			t.Errorf("with %s: %v", name, err)
+		}
+		if err := wh.Verify(append(slices.Clone(r.Body), ' '), r.Header); err == nil {
+			t.Errorf("with %s: a changed body is taken", name)
+		}
+	}
+}
+
+func TestBatches(t *testing.T) {
+	target, err := open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x","batchSize":2}`), Secrets: map[string][]string{signing: {NewSecret()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := event(t, `{"event":"Purchase"}`)
+	requests, _ := target.Requests([]*kind.Event{e, e, e}, time.Now())
+	if len(requests) != 2 || !slices.Equal(requests[0].Events, []int{0, 1}) || !slices.Equal(requests[1].Events, []int{2}) {
+		t.Fatalf("%+v", requests)
+	}
+	again, _ := target.Requests([]*kind.Event{e, e, e}, time.Now())
+	if id := requests[0].Header.Get("webhook-id"); id != again[0].Header.Get("webhook-id") || id == requests[1].Header.Get("webhook-id") {
+		t.Error("the id of a batch does not follow from its events")
+	}
+}
+
+func TestMapping(t *testing.T) {
+	target, err := open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {NewSecret()}},
+		Mapping: kind.Mapping{"order.total": {From: "value"}, "order.shop": {From: "shop", Default: "main"}, "no": {From: "none"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests, _ := target.Requests([]*kind.Event{event(t, `{"event":"Purchase","value":12345678901234567890}`)}, time.Now())
+	const want = `{"type":"event.recorded","timestamp":"0001-01-01T00:00:00Z","data":{"id":"msg_1","order":{"shop":"main","total":12345678901234567890}}}`
+	if got := string(requests[0].Body); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	for status, want := range map[int]kind.Outcome{200: kind.Done, 204: kind.Done, 302: kind.Again, 400: kind.Again, 401: kind.Again, 404: kind.Again,
+		410: kind.Gone, 429: kind.Again, 500: kind.Again} {
+		if got := (&target{}).Read(kind.Request{Events: []int{0}}, kind.Answer{Status: status, Header: http.Header{}}); got.Outcome != want {
+			t.Errorf("%d is %v, want %v", status, got.Outcome, want)
+		}
+	}
+	if got := (&target{}).Read(kind.Request{Events: []int{0, 1}}, kind.Answer{Status: 400}); got.Outcome != kind.Refused {
+		t.Errorf("a batch with 400 is %v", got.Outcome)
+	}
+}

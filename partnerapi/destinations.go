@@ -1,0 +1,380 @@
+package partnerapi
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-json/jsontext"
+	"github.com/valyala/fasthttp"
+
+	"mtagd/partnerapi/delivery"
+	"mtagd/partnerapi/delivery/kind"
+	"mtagd/store"
+)
+
+// deliveryResources are the operations on destinations; none without a delivery service.
+func (a *api) deliveryResources() map[string]resource {
+	if a.Delivery == nil {
+		return nil
+	}
+	const list = "/v1/partners/merchant/{merchantId}/destinations"
+	return map[string]resource{
+		list: {"GET": {"list_destinations", a.listDestinations, nil, false}, "POST": {"create_destination", a.createDestination, nil, false}},
+		list + "/{destinationId}": {"GET": {"read_destination", a.readDestination, nil, false}, "PATCH": {"change_destination", a.changeDestination, nil, false},
+			"DELETE": {"delete_destination", a.deleteDestination, nil, false}},
+		list + "/{destinationId}/test":   {"POST": {"test_destination", a.testDestination, nil, false}},
+		list + "/{destinationId}/replay": {"POST": {"replay_events", a.replayEvents, nil, false}},
+		list + "/{destinationId}/deliveries": {"GET": {"list_deliveries", a.listDeliveries, []string{"state", "eventId", "limit"}, false},
+			"DELETE": {"discard_dead_letters", a.discardDeadLetters, nil, false}},
+	}
+}
+
+// destinationChange is the body of createDestination and changeDestination.
+type destinationChange struct {
+	Type     *string           `json:"type"`
+	Name     *string           `json:"name"`
+	Settings jsontext.Value    `json:"settings"`
+	Secrets  map[string]string `json:"secrets"` // null: make one
+	Events   *[]string         `json:"events"`
+	Filter   *string           `json:"filter"`
+	Mapping  jsontext.Value    `json:"mapping"`
+	Consent  *[]string         `json:"consent"`
+	Paused   *bool             `json:"paused"`
+}
+
+func readDestinationChange(r *fasthttp.RequestCtx) (c delivery.Change, err error) {
+	var in destinationChange
+	if err := decodeChange(r, &in); err != nil {
+		return c, err
+	}
+	c = delivery.Change{Type: in.Type, Name: in.Name, Secrets: in.Secrets, Events: in.Events, Filter: in.Filter, Consent: in.Consent, Paused: in.Paused}
+	if in.Settings != nil && !isNull(in.Settings) {
+		c.Settings = json.RawMessage(in.Settings)
+	}
+	if in.Mapping != nil && !isNull(in.Mapping) {
+		var m kind.Mapping
+		if err := json.Unmarshal(in.Mapping, &m); err != nil {
+			return c, store.Invalid("mapping", "must be an object whose values are paths, or objects with from, default or both")
+		}
+		c.Mapping = &m
+	}
+	return c, nil
+}
+
+// destinationJSON is the JSON of a destination. It has no secrets but those that were just made.
+type destinationJSON struct {
+	DestinationID string            `json:"destinationId"`
+	MerchantID    store.MerchantID  `json:"merchantId"`
+	Type          string            `json:"type"`
+	Name          string            `json:"name"`
+	Settings      jsontext.Value    `json:"settings"`
+	SecretNames   []string          `json:"secretNames"`
+	Secrets       map[string]string `json:"secrets,omitempty"`
+	Events        []string          `json:"events"` // null: all
+	Filter        string            `json:"filter"`
+	Mapping       jsontext.Value    `json:"mapping"`
+	Consent       []string          `json:"consent"`
+	Paused        bool              `json:"paused"`
+	CreatedAt     string            `json:"createdAt"`
+	MaxAgeHours   int               `json:"maxAgeHours"`
+	Status        statusJSON        `json:"status"`
+}
+
+type statusJSON struct {
+	State        string  `json:"state"`
+	Delivered    uint64  `json:"delivered"`
+	Filtered     uint64  `json:"filtered"`
+	NoConsent    uint64  `json:"noConsent"`
+	Dead         uint64  `json:"dead"`
+	Erased       uint64  `json:"erased"`
+	Retries      int     `json:"retries"`
+	Replays      int     `json:"replays"`
+	DeadLetters  int     `json:"deadLetters"`
+	FailingSince *string `json:"failingSince"`
+	NextTry      *string `json:"nextTry"`
+	LastSuccess  *string `json:"lastSuccess"`
+	LastError    *string `json:"lastError"`
+}
+
+func (a *api) showDestination(ctx context.Context, d delivery.Destination, made map[string]string) (destinationJSON, error) {
+	st, err := a.Delivery.Status(ctx, d)
+	if err != nil {
+		return destinationJSON{}, err
+	}
+	at := func(t *time.Time) *string {
+		if t == nil {
+			return nil
+		}
+		return optional(*t)
+	}
+	mapping, err := json.Marshal(d.Mapping)
+	if err != nil {
+		return destinationJSON{}, err
+	}
+	if d.Mapping == nil {
+		mapping = []byte("{}")
+	}
+	settings := jsontext.Value("{}")
+	if len(d.Settings) > 0 {
+		settings = jsontext.Value(d.Settings)
+	}
+	consent := d.Consent
+	if consent == nil {
+		consent = []string{}
+	}
+	return destinationJSON{
+		DestinationID: d.ID, MerchantID: d.Merchant, Type: d.Type, Name: d.Name, Settings: settings, SecretNames: slices.AppendSeq([]string{}, sortedKeys(d.Secrets)),
+		Secrets: made, Events: d.Events, Filter: d.Filter, Mapping: mapping, Consent: consent, Paused: d.Paused, CreatedAt: store.FormatTime(d.CreatedAt),
+		MaxAgeHours: a.Delivery.MaxAgeHours(d),
+		Status: statusJSON{
+			State: st.Word, Delivered: st.Delivered, Filtered: st.Filtered, NoConsent: st.NoConsent, Dead: st.Dead, Erased: st.Erased,
+			Retries: st.Retries, Replays: st.Replays, DeadLetters: st.DeadLetters,
+			FailingSince: at(st.FailingSince), NextTry: at(st.NextTry), LastSuccess: at(st.LastSuccess), LastError: st.LastError,
+		},
+	}, nil
+}
+
+func sortedKeys[V any](m map[string]V) func(func(string) bool) {
+	return slices.Values(slices.Sorted(maps.Keys(m)))
+}
+
+// destination returns the destination in the path, and its merchant.
+func (a *api) destination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) (m store.Merchant, d delivery.Destination, err error) {
+	if m, err = a.merchantInPath(ctx, r, partner); err != nil {
+		return m, d, err
+	}
+	id := pathParam(r, "destinationId")
+	if strings.Trim(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
+		return m, d, errNoDestination
+	}
+	d, err = a.Delivery.Get(ctx, m.ID, id)
+	return m, d, err
+}
+
+var errNoDestination = notFound("no such destination")
+
+// listDestinations answers with the destinations of a merchant, oldest first.
+func (a *api) listDestinations(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	m, err := a.merchantInPath(ctx, r, partner)
+	if err != nil {
+		return err
+	}
+	all, err := a.Delivery.List(ctx, m.ID)
+	if err != nil {
+		return err
+	}
+	list := struct {
+		Destinations []destinationJSON `json:"destinations"`
+	}{[]destinationJSON{}}
+	for _, d := range all {
+		shown, err := a.showDestination(ctx, d, nil)
+		if err != nil {
+			return err
+		}
+		list.Destinations = append(list.Destinations, shown)
+	}
+	return reply(r, fasthttp.StatusOK, list)
+}
+
+// createDestination creates a destination. Secrets that are made for it are only in this answer.
+func (a *api) createDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	m, err := a.merchantInPath(ctx, r, partner)
+	if store.KindOf(err) == store.KindInvalid {
+		return err
+	}
+	c, badBody := readDestinationChange(r)
+	if badBody != nil {
+		return badBody
+	}
+	if err != nil {
+		return err
+	}
+	d, made, err := a.Delivery.Create(ctx, m, c)
+	return a.replyDestination(ctx, r, fasthttp.StatusCreated, d, made, err)
+}
+
+func (a *api) replyDestination(ctx context.Context, r *fasthttp.RequestCtx, status int, d delivery.Destination, made map[string]string, err error) error {
+	if err != nil {
+		return err
+	}
+	shown, err := a.showDestination(ctx, d, made)
+	if err != nil {
+		return err
+	}
+	return reply(r, status, shown)
+}
+
+func (a *api) readDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	_, d, err := a.destination(ctx, r, partner)
+	return a.replyDestination(ctx, r, fasthttp.StatusOK, d, nil, err)
+}
+
+// changeDestination changes the fields that the request has.
+func (a *api) changeDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	m, d, err := a.destination(ctx, r, partner)
+	if store.KindOf(err) == store.KindInvalid {
+		return err
+	}
+	c, badBody := readDestinationChange(r)
+	if badBody != nil {
+		return badBody
+	}
+	if err != nil {
+		return err
+	}
+	d, made, err := a.Delivery.Update(ctx, m, d.ID, c)
+	return a.replyDestination(ctx, r, fasthttp.StatusOK, d, made, err)
+}
+
+func (a *api) deleteDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	m, d, err := a.destination(ctx, r, partner)
+	if err == nil {
+		err = a.Delivery.Delete(ctx, m, d.ID)
+	}
+	if err != nil {
+		return err
+	}
+	return reply(r, fasthttp.StatusOK, struct {
+		DestinationID string `json:"destinationId"`
+		Deleted       bool   `json:"deleted"`
+	}{d.ID, true})
+}
+
+// testDestination sends the newest event that the destination would get, or an example, or shows what would be sent.
+func (a *api) testDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	in := struct {
+		Send *bool `json:"send"`
+	}{}
+	_, d, err := a.destination(ctx, r, partner)
+	if store.KindOf(err) == store.KindInvalid {
+		return err
+	}
+	if len(r.PostBody()) > 0 {
+		if badBody := decodeChange(r, &in); badBody != nil {
+			return badBody
+		}
+	}
+	if err != nil {
+		return err
+	}
+	release, err := a.trials.acquire(ctx, partner.ID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	all, err := a.Delivery.Preview(ctx, d, in.Send == nil || *in.Send)
+	if err != nil {
+		return err
+	}
+	return reply(r, fasthttp.StatusOK, struct {
+		Events []delivery.Preview `json:"events"`
+	}{all})
+}
+
+// replayEvents has events sent again: those of a range of time, of a delivery, or the dead letters.
+func (a *api) replayEvents(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	var in struct {
+		From        string `json:"from"`
+		To          string `json:"to"`
+		DeadLetters bool   `json:"deadLetters"`
+		DeliveryID  string `json:"deliveryId"`
+	}
+	m, d, err := a.destination(ctx, r, partner)
+	if store.KindOf(err) == store.KindInvalid {
+		return err
+	}
+	if badBody := decodeChange(r, &in); badBody != nil {
+		return badBody
+	}
+	replay := delivery.Replay{DeadLetters: in.DeadLetters, Delivery: in.DeliveryID}
+	named := 0
+	for _, is := range []bool{in.From != "" || in.To != "", in.DeadLetters, in.DeliveryID != ""} {
+		if is {
+			named++
+		}
+	}
+	if named > 1 || in.From == "" && in.To != "" {
+		return store.Invalid("replay", "must have only one of from (with to or not), deadLetters and deliveryId")
+	}
+	if in.From != "" {
+		args := new(fasthttp.Args)
+		args.Set("from", in.From)
+		if in.To != "" {
+			args.Set("to", in.To)
+		}
+		p := params{args: args}
+		if replay.From, replay.To = p.timeRange("from", "to"); p.err != nil {
+			return p.err
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if named > 0 {
+		d, err = a.Delivery.Replay(ctx, m, d.ID, replay)
+	}
+	return a.replyDestination(ctx, r, fasthttp.StatusAccepted, d, nil, err)
+}
+
+// deliveryJSON is the JSON of an attempt to deliver events, or of a dead letter.
+type deliveryJSON struct {
+	DeliveryID string          `json:"deliveryId"`
+	At         string          `json:"at"`
+	State      string          `json:"state"`
+	Events     int             `json:"events"`
+	EventIDs   []store.EventID `json:"eventIds"`
+	Status     *int            `json:"status"`
+	Millis     int64           `json:"durationMs"`
+	Answer     string          `json:"answer"`
+	Reason     *string         `json:"reason"`
+}
+
+const maxDeliveriesListed = 1000
+
+// listDeliveries answers with the last deliveries of a destination and its dead letters, newest first.
+func (a *api) listDeliveries(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	p := params{args: r.QueryArgs()}
+	state := p.optional("state", string(delivery.Delivered), string(delivery.Failed), string(delivery.Dead))
+	event := p.id("eventId")
+	limit := p.number("limit", 100)
+	if limit > maxDeliveriesListed {
+		p.reject("limit", "must be at most %d", maxDeliveriesListed)
+	}
+	if p.err != nil {
+		return p.err
+	}
+	_, d, err := a.destination(ctx, r, partner)
+	if err != nil {
+		return err
+	}
+	all, err := a.Delivery.Deliveries(ctx, d, delivery.DeliveryState(state), store.EventID(event))
+	if err != nil {
+		return err
+	}
+	list := struct {
+		Deliveries []deliveryJSON `json:"deliveries"`
+	}{[]deliveryJSON{}}
+	for _, of := range all[:min(limit, len(all))] {
+		shown := deliveryJSON{DeliveryID: of.ID, At: store.FormatTime(of.At), State: string(of.State), Events: of.Events, EventIDs: of.EventIDs,
+			Millis: of.Took.Milliseconds(), Answer: of.Answer, Reason: unlessEmpty(of.Reason)}
+		if of.Status != 0 {
+			shown.Status = &of.Status
+		}
+		list.Deliveries = append(list.Deliveries, shown)
+	}
+	return reply(r, fasthttp.StatusOK, list)
+}
+
+// discardDeadLetters drops the dead letters of a destination.
+func (a *api) discardDeadLetters(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	m, d, err := a.destination(ctx, r, partner)
+	if err != nil {
+		return err
+	}
+	d, err = a.Delivery.Replay(ctx, m, d.ID, delivery.Replay{Discard: true})
+	return a.replyDestination(ctx, r, fasthttp.StatusAccepted, d, nil, err)
+}

@@ -1,0 +1,83 @@
+package partnerapi
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mtagd/partnerapi/delivery"
+)
+
+// deliver adds a delivery service to the API.
+func (s *service) deliver() {
+	s.t.Helper()
+	keys, err := delivery.OpenKeyring(filepath.Join(s.t.TempDir(), "secret.key"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	d := delivery.Open(delivery.Config{Engine: s.engine, Keys: keys, Log: s.api.Log, Now: s.api.Now})
+	s.t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			s.t.Error(err)
+		}
+	})
+	s.delivery = d
+	s.serve(s.engine, &s.dns)
+}
+
+func TestDestinations(t *testing.T) {
+	s := newService(t)
+	s.deliver()
+	p, other := s.partner("Acme"), s.partner("Other")
+	list := fmt.Sprintf("%s/%s/destinations", merchants, p.merchant("Shop"))
+	created := p.post(list, `{"type":"webhook","settings":{"url":"https://shop.example/x"},"paused":true,"secrets":{"authorization":"Bearer very secret"}}`)
+	created.is(201)
+	id := created.str("destinationId")
+	secret := created.str("secrets.signing")
+	if !strings.HasPrefix(secret, "whsec_") {
+		t.Errorf("the secret is %q", secret)
+	}
+	one := list + "/" + id
+	for name, a := range map[string]answer{
+		"read": p.get(one), "list": p.get(list), "change": p.request("PATCH", one, `{"name":"Orders"}`, "Authorization", "Bearer "+p.key),
+		"test": p.post(one+"/test", `{"send":false}`),
+	} {
+		a.in(t).is(200)
+		if strings.Contains(a.body, secret) || strings.Contains(a.body, "very secret") {
+			t.Errorf("%s shows a secret: %s", name, a.body)
+		}
+	}
+	if strings.Contains(s.log.String(), secret[6:]) {
+		t.Error("the log has the secret")
+	}
+	for _, path := range []string{one, list, one + "/deliveries"} {
+		other.get(path).is(404)
+	}
+	other.post(one+"/test", "{}").is(404)
+	for body, field := range map[string]string{
+		`{"settings":{"url":"https://x.example"}}`: "type",
+		`{"type":"fax"}`:     "type",
+		`{"type":"webhook"}`: "settings.url",
+		`{"type":"webhook","settings":{"url":"http://x.example"}}`:                                 "settings.url",
+		`{"type":"webhook","settings":{"url":"https://u:p@x.example"}}`:                            "settings.url",
+		`{"type":"webhook","settings":{"url":"ftp://x.example"}}`:                                  "settings.url",
+		`{"type":"webhook","settings":{"uri":"https://x.example"}}`:                                "settings",
+		`{"type":"webhook","settings":{"url":"https://x.example","batchSize":1001}}`:               "settings.batchSize",
+		`{"type":"webhook","settings":{"url":"https://x.example","headers":{"Host":"a"}}}`:         "settings.headers",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"filter":"a =="}`:                "filter",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"events":["add to cart"]}`:       "events",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"mapping":{"a..b":"c"}}`:         "mapping",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"mapping":{"a":{}}}`:             "mapping",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"secrets":{"signing":"short"}}`:  "secrets.signing",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"secrets":{"password":"short"}}`: "secrets.password",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"consent":["Ads"]}`:              "consent",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"pause":true}`:                   "pause",
+	} {
+		if a := p.post(list, body).in(t); a.status != 400 || !strings.Contains(a.body, "parameters: "+field+" ") {
+			t.Errorf("%s: %d %s", body, a.status, a.body)
+		}
+	}
+	p.request("DELETE", one, "", "Authorization", "Bearer "+p.key).is(200)
+	p.get(one).is(404)
+}

@@ -1,0 +1,59 @@
+package store
+
+import (
+	"cmp"
+	"context"
+)
+
+// DocumentKind says whose documents these are.
+type DocumentKind string
+
+// The kinds of documents. Package delivery describes their content.
+const (
+	Destinations   DocumentKind = "destination" // where events of a merchant are delivered to: control data
+	DeliveryStates DocumentKind = "state"       // how far a destination is
+	DeadLetters    DocumentKind = "letters"     // what a destination did not take
+	Deliveries     DocumentKind = "delivery"    // attempts: lost with a repair, or when the data moves to another engine
+)
+
+// DocumentKinds are all kinds but Destinations.
+var DocumentKinds = []DocumentKind{DeliveryStates, DeadLetters, Deliveries}
+
+// IsKept reports whether documents of this kind are moved to another engine, and salvaged by a repair.
+func (k DocumentKind) IsKept() bool { return k != Deliveries }
+
+// Document is a small record of a part of the service. The engine does not look into its content.
+type Document struct {
+	Kind     DocumentKind `json:"kind"`
+	Merchant MerchantID   `json:"merchantId"` // empty: the service's own
+	ID       string       `json:"id"`         // printable ASCII
+	Content  []byte       `json:"content"`    // nil: there is no such document
+}
+
+// DocumentUpdate replaces the content of a document, nil when there is none, by another one, nil to delete it. The entry goes to the
+// audit log. An engine may call it more than once. After an error nothing is changed.
+type DocumentUpdate func(content []byte) (replaced []byte, about AuditEntry, err error)
+
+// Documents is the part of an engine that keeps destinations, and documents of the other kinds. Those of a merchant go when it is deleted.
+type Documents interface {
+	// Destination returns a destination of a merchant. KindNotFound: document.
+	Destination(ctx context.Context, m MerchantID, id string) (Document, error)
+	// Destinations returns the destinations of a merchant in the order of their ids, or, with an empty merchant, those of all.
+	Destinations(ctx context.Context, m MerchantID) ([]Document, error)
+	// UpdateDestination changes a destination as a change of control data. KindNotFound: merchant.
+	UpdateDestination(ctx context.Context, m MerchantID, id string, update DocumentUpdate) error
+
+	// Document returns a document. KindNotFound: document.
+	Document(ctx context.Context, kind DocumentKind, m MerchantID, id string) (Document, error)
+	// Documents returns the documents of a merchant in the order of their ids, or, with an empty merchant, those of all merchants and the
+	// service's own. Damaged ones are left out.
+	Documents(ctx context.Context, kind DocumentKind, m MerchantID) ([]Document, error)
+	// PutDocuments replaces documents, and deletes those without content, all in one transaction and without an entry in the audit log.
+	// It leaves out documents of merchants that do not exist.
+	PutDocuments(ctx context.Context, documents []Document) error
+}
+
+// CompareDocuments orders documents by kind, merchant and id.
+func CompareDocuments(a, b Document) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Merchant, b.Merchant), cmp.Compare(a.ID, b.ID))
+}

@@ -1,0 +1,137 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store"
+	"mtagd/store/local/boltfile"
+	"mtagd/store/rules"
+)
+
+// inDocuments is the bucket of documents: kind, "/", merchant id, "/", id → content. Only destinations are records of package rules.
+const inDocuments = "documents"
+
+func documentKey(kind store.DocumentKind, m store.MerchantID, id string) string {
+	return string(kind) + "/" + string(m) + "/" + id
+}
+
+// parseDocument returns the document of a key, without its content.
+func parseDocument(key string) store.Document {
+	kind, rest, _ := strings.Cut(key, "/")
+	merchant, id, _ := strings.Cut(rest, "/")
+	return store.Document{Kind: store.DocumentKind(kind), Merchant: store.MerchantID(merchant), ID: id}
+}
+
+// Document implements store.Documents.
+func (d *Data) Document(ctx context.Context, kind store.DocumentKind, m store.MerchantID, id string) (doc store.Document, err error) {
+	key := documentKey(kind, m, id)
+	err = d.viewDocuments(ctx, func(b *bolt.Bucket) error {
+		doc, err = readDocument(key, b.Get([]byte(key)))
+		return err
+	})
+	return doc, err
+}
+
+// readDocument reads a record of the bucket; nil: there is none.
+func readDocument(key string, sealed []byte) (store.Document, error) {
+	doc := parseDocument(key)
+	if sealed == nil {
+		return doc, store.NotFound("document")
+	}
+	content, _, ok := unseal(inDocuments, key, sealed)
+	if !ok {
+		return doc, damaged(inDocuments, key)
+	}
+	doc.Content = bytes.Clone(content)
+	return doc, nil
+}
+
+// Documents implements store.Documents.
+func (d *Data) Documents(ctx context.Context, kind store.DocumentKind, m store.MerchantID) (docs []store.Document, err error) {
+	prefix := string(kind) + "/"
+	if m != "" {
+		prefix = documentKey(kind, m, "")
+	}
+	err = d.viewDocuments(ctx, func(b *bolt.Bucket) error {
+		docs = nil
+		return eachWith(b, prefix, func(key, value []byte) error {
+			if doc, err := readDocument(string(key), value); err == nil { // a damaged one was logged at the start
+				docs = append(docs, doc)
+			}
+			return ctx.Err()
+		})
+	})
+	return docs, err
+}
+
+// eachWith calls use with the records whose key has a prefix.
+func eachWith(b *bolt.Bucket, prefix string, use func(key, value []byte) error) error {
+	c := b.Cursor()
+	for key, value := c.Seek([]byte(prefix)); key != nil && bytes.HasPrefix(key, []byte(prefix)); key, value = c.Next() {
+		if err := use(key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Data) viewDocuments(ctx context.Context, read func(b *bolt.Bucket) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return boltfile.CatchDamage(fileName, func() error {
+		return d.db.View(func(tx *bolt.Tx) error { return read(tx.Bucket([]byte(inDocuments))) })
+	})
+}
+
+// PutDocuments implements store.Documents.
+func (d *Data) PutDocuments(ctx context.Context, docs []store.Document) error {
+	return driver{d}.Update(ctx, func(rules.Turn) (c rules.Change, err error) {
+		for _, doc := range docs {
+			if doc.Merchant == "" || d.HasMerchant(doc.Merchant) {
+				c.Records = append(c.Records, rules.Record{Kind: inDocuments, Key: documentKey(doc.Kind, doc.Merchant, doc.ID), Value: doc.Content})
+			}
+		}
+		return c, nil
+	})
+}
+
+// documentsOf returns the writes that delete the documents of the merchants that a change deletes.
+func documentsOf(tx *bolt.Tx, c rules.Change) (gone []write, err error) {
+	for _, r := range c.Records {
+		if r.Kind != rules.Merchants || r.Value != nil {
+			continue
+		}
+		for _, kind := range store.DocumentKinds {
+			prefix := documentKey(kind, store.MerchantID(r.Key), "")
+			if err := eachWith(tx.Bucket([]byte(inDocuments)), prefix, func(key, _ []byte) error {
+				gone = append(gone, write{inDocuments, string(key), nil})
+				return nil
+			}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return gone, nil
+}
+
+// ExportDocuments returns the documents that are kept (store.DocumentKind.IsKept), in the order of store.CompareDocuments.
+func (d *Data) ExportDocuments(ctx context.Context) (docs []store.Document, err error) {
+	for _, kind := range store.DocumentKinds {
+		if !kind.IsKept() {
+			continue
+		}
+		of, err := d.Documents(ctx, kind, "")
+		if err != nil {
+			return nil, err
+		}
+		docs = append(docs, of...)
+	}
+	slices.SortFunc(docs, store.CompareDocuments)
+	return docs, nil
+}

@@ -1,0 +1,133 @@
+package rules
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"mtagd/store"
+)
+
+// destinationKey is the key of a destination's record.
+func destinationKey(m store.MerchantID, id string) string { return string(m) + "/" + id }
+
+func decodeDestination(key string, value []byte) ([]byte, error) {
+	if !strings.Contains(key, "/") {
+		return nil, errors.New("has no merchant in its key")
+	}
+	return bytes.Clone(value), nil
+}
+
+func destination(key string, content []byte) store.Document {
+	m, id, _ := strings.Cut(key, "/")
+	return store.Document{Kind: store.Destinations, Merchant: store.MerchantID(m), ID: id, Content: content}
+}
+
+func (d *Data) setDestination(key string, content []byte) {
+	d.state.destinations[key] = content
+	d.noteDestination(key)
+}
+
+func (d *Data) removeDestination(key string) {
+	delete(d.state.destinations, key)
+	d.noteDestination(key)
+}
+
+// noteDestination numbers the changes of destinations, for ChangedDestinations.
+func (d *Data) noteDestination(key string) {
+	d.destinationChanges++
+	d.changedDestinations[key] = d.destinationChanges
+}
+
+// Destination is store.Documents.Document for a destination.
+func (d *Data) Destination(ctx context.Context, m store.MerchantID, id string) (doc store.Document, err error) {
+	err = d.view(ctx, func(s *State, _ time.Time) error {
+		key := destinationKey(m, id)
+		content, found := s.destinations[key]
+		if !found {
+			return store.NotFound("document")
+		}
+		doc = destination(key, content)
+		return nil
+	})
+	return doc, err
+}
+
+// Destinations is store.Documents.Documents for destinations.
+func (d *Data) Destinations(ctx context.Context, m store.MerchantID) (docs []store.Document, err error) {
+	err = d.view(ctx, func(s *State, _ time.Time) error {
+		for key, content := range s.destinations {
+			if doc := destination(key, content); m == "" || doc.Merchant == m {
+				docs = append(docs, doc)
+			}
+		}
+		return nil
+	})
+	slices.SortFunc(docs, store.CompareDocuments)
+	return docs, err
+}
+
+// UpdateDestination implements store.Documents.
+func (d *Data) UpdateDestination(ctx context.Context, m store.MerchantID, id string, update store.DocumentUpdate) error {
+	return d.update(ctx, func(c *change) error {
+		if _, known := d.state.merchants[m]; !known {
+			return store.NotFound("merchant")
+		}
+		key := destinationKey(m, id)
+		old := d.state.destinations[key]
+		content, about, err := update(bytes.Clone(old))
+		if err != nil || bytes.Equal(content, old) {
+			return err
+		}
+		c.write(Destinations, key, content)
+		return c.audit(about)
+	})
+}
+
+// ChangedDestinations implements store.Shared. It numbers changes as this machine has heard of them.
+func (d *Data) ChangedDestinations(ctx context.Context, since int64) (changed []store.Document, upTo int64, err error) {
+	err = d.look(ctx, func(s *State) error {
+		upTo = d.destinationChanges
+		if since == 0 {
+			for key, content := range s.destinations {
+				changed = append(changed, destination(key, content))
+			}
+			return nil
+		}
+		for key, at := range d.changedDestinations {
+			if at > since {
+				changed = append(changed, destination(key, s.destinations[key])) // nil: it was deleted
+			}
+		}
+		return nil
+	})
+	return changed, upTo, err
+}
+
+// deleteDestinations deletes the destinations of merchants that are deleted.
+func (c *change) deleteDestinations(of []store.Merchant) {
+	if len(c.d.state.destinations) == 0 {
+		return
+	}
+	gone := make(map[store.MerchantID]bool, len(of))
+	for _, m := range of {
+		gone[m.ID] = true
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.d.state.destinations)) {
+		if gone[destination(key, nil).Merchant] {
+			c.delete(Destinations, key)
+		}
+	}
+}
+
+// HasMerchant reports whether there is a merchant.
+func (d *Data) HasMerchant(id store.MerchantID) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	_, found := d.state.merchants[id]
+	return found
+}

@@ -1,0 +1,116 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"testing"
+
+	"mtagd/store"
+)
+
+// contents returns the documents as id → content.
+func (b *bed) contents(kind store.DocumentKind, m store.MerchantID) map[string]string {
+	b.t.Helper()
+	read := b.Documents
+	if kind == store.Destinations {
+		read = func(ctx context.Context, _ store.DocumentKind, m store.MerchantID) ([]store.Document, error) {
+			return b.Destinations(ctx, m)
+		}
+	}
+	docs, err := read(b.t.Context(), kind, m)
+	if err != nil {
+		b.t.Fatalf("documents: %v", err)
+	}
+	all := map[string]string{}
+	for _, doc := range docs {
+		if doc.Kind != kind || m != "" && doc.Merchant != m {
+			b.t.Errorf("asked for %s of %s: %+v", kind, m, doc)
+		}
+		all[doc.ID] = string(doc.Content)
+	}
+	return all
+}
+
+func expectDocuments(t *testing.T, what string, got, want map[string]string) {
+	t.Helper()
+	if !maps.Equal(got, want) {
+		t.Errorf("documents %s are %v, want %v", what, got, want)
+	}
+}
+
+func (b *bed) updateDocument(m store.Merchant, id, content string) error {
+	return b.UpdateDestination(b.t.Context(), m.ID, id, func([]byte) ([]byte, store.AuditEntry, error) {
+		if content == "" {
+			return nil, store.AboutMerchant(store.DestinationDeleted, m, id), nil
+		}
+		return []byte(content), store.AboutMerchant(store.DestinationChanged, m, id), nil
+	})
+}
+
+var documentTests = []test{
+	{"documents are kept, and go with their merchant; each change of one is in the audit log", func(t *testing.T, b *bed) {
+		p := b.partner("Acme")
+		m, other := b.merchant(p, "Shop"), b.merchant(p, "Other")
+		n := len(b.auditLog())
+		for _, of := range []store.Merchant{m, other} {
+			for _, id := range []string{"a", "b"} {
+				if err := b.updateDocument(of, id, "1"+id); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		put := []store.Document{
+			{Kind: store.DeliveryStates, Merchant: m.ID, ID: "a", Content: []byte("s")},
+			{Kind: store.DeliveryStates, Merchant: other.ID, ID: "a", Content: []byte("o")},
+			{Kind: store.DeliveryStates, ID: "own", Content: []byte("x")},
+			{Kind: store.DeliveryStates, Merchant: "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11", ID: "lost", Content: []byte("x")},
+			{Kind: store.Deliveries, Merchant: m.ID, ID: "gone"},
+		}
+		if err := b.PutDocuments(t.Context(), put); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.updateDocument(m, "a", "2a"); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.updateDocument(m, "b", ""); err != nil {
+			t.Fatal(err)
+		}
+		refused := errors.New("refused")
+		if err := b.UpdateDestination(t.Context(), m.ID, "a", func(old []byte) ([]byte, store.AuditEntry, error) {
+			if string(old) != "2a" {
+				t.Errorf("the content is %q", old)
+			}
+			return nil, store.AuditEntry{}, refused
+		}); !errors.Is(err, refused) {
+			t.Errorf("got %v", err)
+		}
+		if err := b.updateDocument(store.Merchant{ID: "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11"}, "a", "x"); store.KindOf(err) != store.KindNotFound {
+			t.Errorf("of an unknown merchant: %v", err)
+		}
+		if got := len(b.auditLog()) - n; got != 6 {
+			t.Errorf("%d entries in the audit log, want 6", got)
+		}
+		for range 2 {
+			expectDocuments(t, "of m", b.contents(store.Destinations, m.ID), map[string]string{"a": "2a"})
+			expectDocuments(t, "of other", b.contents(store.Destinations, other.ID), map[string]string{"a": "1a", "b": "1b"})
+			if all, err := b.Documents(t.Context(), store.DeliveryStates, ""); err != nil || len(all) != 3 {
+				t.Errorf("all states: %+v, %v", all, err)
+			}
+			doc, err := b.Document(t.Context(), store.DeliveryStates, "", "own")
+			if err != nil || string(doc.Content) != "x" {
+				t.Errorf("the service's own: %+v, %v", doc, err)
+			}
+			if _, err := b.Document(t.Context(), store.Deliveries, m.ID, "gone"); store.KindOf(err) != store.KindNotFound {
+				t.Errorf("one without content: %v", err)
+			}
+			b.reopen()
+		}
+		if _, err := b.DeleteMerchant(t.Context(), other.ID); err != nil {
+			t.Fatal(err)
+		}
+		expectDocuments(t, "of the deleted merchant", b.contents(store.Destinations, other.ID), map[string]string{})
+		expectDocuments(t, "states of the deleted merchant", b.contents(store.DeliveryStates, other.ID), map[string]string{})
+		expectDocuments(t, "of m", b.contents(store.Destinations, m.ID), map[string]string{"a": "2a"})
+	}},
+}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"mtagd/store"
 )
 
 func TestTheGuardKnowsAddressesThatAreNotPublic(t *testing.T) {

@@ -69,6 +69,19 @@ var alertChecks = []struct {
 		oldest := m.most("mtagd_erasure_oldest_timestamp_seconds")
 		return when(m.most("mtagd_removals_failing") > 0 || oldest > 0 && now-oldest > 3600, "events that must go cannot be removed")
 	}},
+	{"MtagdDestinationsFail", ticket, func(m metrics, _ float64) string {
+		n := m.sum("mtagd_delivery_failing") + m.sum("mtagd_delivery_broken")
+		return when(n > 0, "%.0f destinations of events take nothing", n)
+	}},
+	{"MtagdDeadLetters", ticket, func(m metrics, _ float64) string {
+		n := 0.0
+		for series, value := range m {
+			if strings.HasPrefix(series, "mtagd_delivery_events_total{") && strings.Contains(series, `outcome="dead"`) {
+				n += value
+			}
+		}
+		return when(n > 0, "destinations have refused %.0f events", n)
+	}},
 	{"MtagdFlood", ticket, nil},
 	{"MtagdCertificateExpires", ticket, func(m metrics, now float64) string {
 		at, ok := m.least("mtagd_certificate_first_expiry_timestamp_seconds")

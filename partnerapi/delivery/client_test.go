@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-
 )
 
 func TestTheGuardKnowsAddressesThatAreNotPublic(t *testing.T) {

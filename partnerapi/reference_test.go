@@ -33,7 +33,9 @@ func TestTheDocumentHasTheRoutes(t *testing.T) {
 		}
 		documented[o.Method+" "+o.Path] = query
 	}
-	api := newService(t).api
+	s := newService(t)
+	s.deliver()
+	api := s.api
 	resources := api.resources()
 	for path := range api.references() {
 		resources[path] = resource{"GET": {}}

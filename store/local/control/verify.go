@@ -37,7 +37,7 @@ func (d *Data) Verify(ctx context.Context, wrong func(where, problem string)) (r
 }
 
 // readAgain reads the file as of the last change.
-func (d *Data) readAgain(keep bool) (_ *reading, err error) {
+func (d *Data) readAgain(keep bool) (*reading, error) {
 	if d.db == nil {
 		return read(d.file, 0, keep)
 	}
@@ -45,14 +45,14 @@ func (d *Data) readAgain(keep bool) (_ *reading, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, snapshot.Close()) }()
 	f, err := os.Open(d.path)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, snapshot.Close())
 	}
 	defer f.Close()
 	r, err := read(f, uint64(snapshot.tx.ID()), keep)
-	if err == nil && len(r.wrong) == 0 {
+	// Closed before another one begins: a change that makes the file grow waits for it, and the other one for the change.
+	if err = errors.Join(err, snapshot.Close()); err == nil && len(r.wrong) == 0 {
 		return r, nil
 	}
 	if err == nil {

@@ -36,6 +36,16 @@ const (
 	BySecret LinkSource = 2 // a request with the merchant's secret
 )
 
+// Bounds of what is kept of the links of an identifier.
+const (
+	// MaxCookieLinks is how many links ByCookie an identifier may have, former ones included. All of them are kept. A stranger can make such
+	// links, with a new cookie for each. So there is a limit, and later ones count as claimed.
+	MaxCookieLinks = 250
+
+	// MaxFormerLinks is how many former links ByAnyone of an identifier are kept. Of more, the first ones are.
+	MaxFormerLinks = 100
+)
+
 // IsTrusted reports whether links of this source say whose events a muid has.
 func (s LinkSource) IsTrusted() bool { return s > ByAnyone }
 

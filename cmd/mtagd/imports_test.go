@@ -15,21 +15,21 @@ var mayImport = []struct {
 }{
 	{"store", ""},
 	{"store/budget store/testenv store/local/crc store/local/durable store/local/space", ""},
-	{"store/group store/person store/removal store/local/codec", "store"},
-	{"store/rules", "store store/person"},                    // which knows no engine
+	{"store/groupcommit store/removal store/local/codec", "store"},
+	{"store/rules", "store"},                                 // which knows no engine
 	{"store/migrate", "store store/rules store/local/codec"}, // the words that both engines exchange
 	{"store/local/log", "store/local/crc store/local/space"},
 	{"store/local/backup", "store/local/codec"},
 	{"store/local/badgerdb", "store/local/codec store/local/crc store/local/durable store/local/space"},
 	{"store/local/boltfile", "store store/local/codec store/local/crc"},
 	// The rooms of the embedded engine do not know each other.
-	{"store/local/journal", "store store/group store/person store/rules store/local/badgerdb store/local/codec store/local/durable store/local/log store/local/space"},
+	{"store/local/journal", "store store/groupcommit store/rules store/local/badgerdb store/local/codec store/local/durable store/local/log store/local/space"},
 	{"store/local/archive", "store store/local/badgerdb store/local/codec"},
 	{"store/local/rank", "store store/local/boltfile store/local/codec store/local/space"},
 	{"store/local/control", "store store/rules store/local/boltfile store/local/codec store/local/durable store/local/space"},
 	// The engines know neither each other, nor who uses them.
-	{"store/local", "store store/migrate store/person store/removal store/rules store/local/"},
-	{"store/postgres", "store store/budget store/group store/migrate store/person store/removal store/rules store/local/codec"},
+	{"store/local", "store store/migrate store/removal store/rules store/local/"},
+	{"store/postgres", "store store/budget store/groupcommit store/migrate store/removal store/rules store/local/codec"},
 	// The protocols see the engine's contract alone, and only the front door sees connections.
 	{"edge", "store store/budget edge/"},
 	{"edge/", "store edge/"},

@@ -14,7 +14,6 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
-	"mtagd/store/person"
 	"mtagd/store/removal"
 	"mtagd/store/rules"
 )
@@ -89,7 +88,7 @@ type foundEvents struct {
 
 // find finds the events that erasures remove.
 func (l *life) find(ctx context.Context, m codec.MerchantKey, x *rules.Erasing) (found foundEvents, err error) {
-	var reader person.EventReader
+	var reader rules.EventReader
 	err = l.e.eachOf(ctx, m, x.Persons, l.pace(), func(e *journal.Event, owners, claimed []int) error {
 		if !x.Take(e.Seq, owners, claimed) {
 			return nil

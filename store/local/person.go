@@ -9,12 +9,12 @@ import (
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
-	"mtagd/store/person"
+	"mtagd/store/rules"
 )
 
 // resolvePerson returns the hashes of a person who is named by one muid or one identifier.
 func (e *engine) resolvePerson(ctx context.Context, m codec.MerchantKey, id store.Identity, withClaimed bool) (p store.Person, err error) {
-	if err := person.Check(&id); err != nil {
+	if err := rules.CheckPerson(&id); err != nil {
 		return p, err
 	}
 	var links []store.Link
@@ -23,16 +23,16 @@ func (e *engine) resolvePerson(ctx context.Context, m codec.MerchantKey, id stor
 			return p, err
 		}
 	}
-	return person.Of(&id, links, withClaimed), nil
+	return rules.PersonOf(&id, links, withClaimed), nil
 }
 
 // foundAtOnce is how many events eachOf finds in the journal before it passes them on.
 const foundAtOnce = 256
 
 // eachOf calls use with those events of a merchant that belong to persons, in the order of receipt, until use returns an error, and
-// with those that claimed links lead to (person.Matcher). It reads all events that were committed before the call, and fails at the end
+// with those that claimed links lead to (rules.Matcher). It reads all events that were committed before the call, and fails at the end
 // when some of them were not found. pace is called now and then. No transaction is open while use runs, which may take long.
-func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Persons, pace func(),
+func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Persons, pace func(),
 	use func(event *journal.Event, owners, claimed []int) error) error {
 	all, err := e.expect(ctx, m)
 	if err != nil {
@@ -47,7 +47,7 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Pe
 		}
 		return nil
 	}
-	concerns := func(matcher *person.Matcher, event *journal.Event) bool {
+	concerns := func(matcher *rules.Matcher, event *journal.Event) bool {
 		owners, claimed := matcher.Of(event.MUID, event.Raw, event.ByClaim)
 		return len(owners)+len(claimed) > 0
 	}
@@ -120,7 +120,7 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *person.Pe
 const linksAtOnce = 4096
 
 // eachLinkOf calls use with the links of persons. No transaction is open while use runs.
-func (e *engine) eachLinkOf(ctx context.Context, m codec.MerchantKey, p *person.Persons, use func(store.Link) error) error {
+func (e *engine) eachLinkOf(ctx context.Context, m codec.MerchantKey, p *rules.Persons, use func(store.Link) error) error {
 	var next []byte
 	for {
 		links, from, err := e.journal.Links(ctx, m, next, linksAtOnce, func(l store.Link) bool { return len(p.OfLink(l)) > 0 })
@@ -155,7 +155,7 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(e.opened, cancel)()
-	p := person.New(who)
+	p := rules.NewPersons(who)
 	if err := e.eachLinkOf(ctx, m, p, func(l store.Link) error { return use(&store.PersonalRecord{Link: l}) }); err != nil {
 		return 0, err
 	}

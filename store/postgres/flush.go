@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"mtagd/store"
-	"mtagd/store/person"
 	"mtagd/store/rules"
 )
 
@@ -188,12 +187,12 @@ func (f *flush) link(merchant uuid.UUID, who *store.Identity) {
 		now := f.linkOf(at)
 		held := heldKey{at, who.MUID}
 		before, isHeld := f.held[held]
-		source := max(person.SourceOf(who.Source, isLinked, now.held[store.ByCookie]), before)
+		source := max(rules.SourceOfLink(who.Source, isLinked, now.held[store.ByCookie]), before)
 		if now.muid == who.MUID && now.source >= source {
 			continue
 		}
 		next := link{who.MUID, source, now.held}
-		if isHeld && before < source || !isHeld && person.KeepsFormer(source, now.held[store.ByAnyone]) {
+		if isHeld && before < source || !isHeld && rules.KeepsFormerLink(source, now.held[store.ByAnyone]) {
 			if isHeld {
 				next.held[before]--
 			}

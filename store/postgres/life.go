@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
-	"mtagd/store/person"
 	"mtagd/store/removal"
 	"mtagd/store/rules"
 )
@@ -169,7 +168,7 @@ func (r remover) EraseOf(ctx context.Context, id store.MerchantID, erasures []st
 	}
 	var events []receipt
 	var remembered [][]byte
-	var reader person.EventReader
+	var reader rules.EventReader
 	if err := e.eachOf(ctx, merchant, int64(x.Until(uint64(last))), x.Persons, func(p *personal, owners, claimed []int) error {
 		if !x.Take(uint64(p.receipt.seq), owners, claimed) {
 			return nil

@@ -7,12 +7,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
-	"mtagd/store/person"
+	"mtagd/store/rules"
 )
 
 // Erase implements store.Persons. It notes the erasure; life.go does it.
 func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Identity, opt store.ErasureOptions) (era store.Erasure, err error) {
-	if err := person.Check(&named); err != nil {
+	if err := rules.CheckPerson(&named); err != nil {
 		return era, err
 	}
 	key, ok := keyOf(id)
@@ -43,7 +43,7 @@ func personOf(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, named *store.I
 	if err := linksOf(ctx, tx, merchant, store.Person{Identifiers: named.Keys()}, func(l store.Link) { links = append(links, l) }); err != nil {
 		return store.Person{}, err
 	}
-	return person.Of(named, links, withClaimed), nil
+	return rules.PersonOf(named, links, withClaimed), nil
 }
 
 // PersonalData implements store.Persons.
@@ -52,7 +52,7 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 	if !ok {
 		return 0, store.NotFound("merchant")
 	}
-	if err := person.Check(&named); err != nil {
+	if err := rules.CheckPerson(&named); err != nil {
 		return 0, err
 	}
 	var who store.Person
@@ -81,7 +81,7 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 			return 0, err
 		}
 	}
-	err = e.eachOf(ctx, key, last, person.New(who), func(p *personal, owners, _ []int) error {
+	err = e.eachOf(ctx, key, last, rules.NewPersons(who), func(p *personal, owners, _ []int) error {
 		if p.at < of.from {
 			return nil
 		}
@@ -134,8 +134,8 @@ type receipt struct {
 const personalPortion = 1000
 
 // eachOf calls use with those events of a merchant up to a flush that belong to persons, in the order of receipt, until use returns
-// an error, and with those that claimed links lead to (person.Matcher).
-func (e *engine) eachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who *person.Persons, use func(p *personal, owners, claimed []int) error) error {
+// an error, and with those that claimed links lead to (rules.Matcher).
+func (e *engine) eachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who *rules.Persons, use func(p *personal, owners, claimed []int) error) error {
 	matcher := who.Matcher()
 	after := receipt{}
 	for {

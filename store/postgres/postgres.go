@@ -10,7 +10,7 @@
 //
 // # Recording
 //
-// Requests wait in a queue (package group), of which one goroutine makes groups. A group is one transaction of two round trips:
+// Requests wait in a queue (package groupcommit), of which one goroutine makes groups. A group is one transaction of two round trips:
 //
 //  1. The event_ids of the group are remembered, and those that already were are found. The links that the group needs are read.
 //     Now the outcome of each mark is known.
@@ -109,7 +109,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/budget"
-	"mtagd/store/group"
+	"mtagd/store/groupcommit"
 	"mtagd/store/removal"
 	"mtagd/store/rules"
 )
@@ -170,8 +170,8 @@ type engine struct {
 
 	follower  follower
 	confirmed confirmed
-	queue     *group.Queue
-	metrics   *group.Metrics
+	queue     *groupcommit.Queue
+	metrics   *groupcommit.Metrics
 	flushing  atomic.Pointer[time.Time] // when the flush began that is being committed; nil: none is
 
 	flushTimeout time.Duration
@@ -223,7 +223,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if opt.eager {
 		e.life.runner.Delay = 0
 	}
-	e.queue, e.metrics = group.New(func(int) error { return e.acceptsEvents() }, func(int) {}), group.NewMetrics()
+	e.queue, e.metrics = groupcommit.New(func(int) error { return e.acceptsEvents() }, func(int) {}), groupcommit.NewMetrics()
 	if opt.Metrics != nil {
 		opt.Metrics.MustRegister(e.metrics.Collectors(e.queue)...)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
-	"mtagd/store/group"
+	"mtagd/store/groupcommit"
 )
 
 // Record implements store.Events.
@@ -140,7 +140,7 @@ func keysIn(keys []linkKey) [][]byte {
 
 // commitGroups writes group after group, until the queue is closed and empty.
 func (e *engine) commitGroups() {
-	timer := time.AfterFunc(group.MaxGatherTime, e.queue.Recheck)
+	timer := time.AfterFunc(groupcommit.MaxGatherTime, e.queue.Recheck)
 	defer timer.Stop()
 	for e.queue.Next(timer) {
 		f := newFlush(e.node, e.now)

@@ -4,15 +4,14 @@ import (
 	"slices"
 
 	"mtagd/store"
-	"mtagd/store/person"
 )
 
 // Erasing is how the erasures of one merchant are done together: what of its events and links is whose, and what of that is noted. An engine
 // notes first Begin, then the links, then what it has found, and removes it only then. After a kill it begins anew, and finds what is left.
 type Erasing struct {
 	IDs      []store.ErasureID
-	Persons  *person.Persons // of the erasures, in their order
-	Everyone store.Person    // the muids and identifiers of all of them
+	Persons  *Persons     // of the erasures, in their order
+	Everyone store.Person // the muids and identifiers of all of them
 
 	place          map[store.ErasureID]int
 	upTo           []uint64
@@ -32,7 +31,7 @@ func NewErasing(erasures []store.Erasure) *Erasing {
 		e.Everyone.MUIDs = append(e.Everyone.MUIDs, era.Person.MUIDs...)
 		e.Everyone.Identifiers = append(e.Everyone.Identifiers, era.Person.Identifiers...)
 	}
-	e.Persons = person.New(people...)
+	e.Persons = NewPersons(people...)
 	return e
 }
 
@@ -56,7 +55,7 @@ func (e *Erasing) Until(last uint64) uint64 {
 	return slices.Max(e.upTo)
 }
 
-// Take counts an event of persons (person.Matcher), and reports whether it is removed.
+// Take counts an event of persons (Matcher), and reports whether it is removed.
 func (e *Erasing) Take(received uint64, owners, claimed []int) (goes bool) {
 	for _, i := range claimed {
 		if received <= e.upTo[i] {

@@ -26,6 +26,9 @@
 //	counts.go     what the limits of a partner need to know of its tags
 //	marks.go      what becomes of a mark, and which events are past the retention
 //	erasing.go    which events and links an erasure takes
+//	persons.go    what belongs to a person: links, and events by their muid or by the identifiers in their bodies
+//	links.go      where a link comes from, and which former ones are kept
+//	documents.go  destinations of events
 //	salvage.go    compares records, and mends what is left of damaged ones
 //	export.go     control data as a move copies it
 package rules

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/store/person"
 )
 
 var personTests = []test{
@@ -135,13 +134,13 @@ var personTests = []test{
 			marks = append(marks, markOf(m, tag, said([]store.LinkSource{store.ByCookie, store.BySecret}[i%5/4], store.MUID(fmt.Sprintf("ann-%d", i)), email("ann@example.com"))),
 				mark(m, tag, store.MUID(fmt.Sprintf("ann-%d", i))))
 		}
-		for i := range 2 * person.MaxFormerLinks { // cannot push them out
+		for i := range 2 * store.MaxFormerLinks { // cannot push them out
 			marks = append(marks, markOf(m, tag, said(store.ByAnyone, store.MUID(fmt.Sprintf("eve-%d", i)), email("ann@example.com"))))
 		}
 		b.record(marks)
 		for range 2 {
 			events, links, claimed := b.personalData(m, who("", email("ann@example.com")), false)
-			if events != 2*muids || claimed < person.MaxFormerLinks || claimed > person.MaxFormerLinks+2 || links > muids+person.MaxFormerLinks+2 {
+			if events != 2*muids || claimed < store.MaxFormerLinks || claimed > store.MaxFormerLinks+2 || links > muids+store.MaxFormerLinks+2 {
 				t.Errorf("%d events, %d claimed, %d links", events, claimed, links)
 			}
 			b.reopen()
@@ -177,18 +176,18 @@ var personTests = []test{
 	{"an identifier has a limited number of links by cookies: later ones are claimed", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		var marks []store.Mark
-		for i := range person.MaxCookieLinks {
+		for i := range store.MaxCookieLinks {
 			marks = append(marks, markOf(m, tag, said(store.ByCookie, store.MUID(fmt.Sprintf("eve-%d", i)), email("ann@example.com"))))
 		}
 		b.record(marks)
 		b.record([]store.Mark{markOf(m, tag, said(store.ByCookie, "late", email("ann@example.com")))})
 		for range 2 {
-			b.expectClaimed(m, who("", email("ann@example.com")), person.MaxCookieLinks, 1)
+			b.expectClaimed(m, who("", email("ann@example.com")), store.MaxCookieLinks, 1)
 			b.reopen()
 		}
 		b.expectResolved(m, who("ann", email("ann@example.com")), "ann")
 		b.record([]store.Mark{mark(m, tag, "ann")})
-		b.expectClaimed(m, who("", email("ann@example.com")), person.MaxCookieLinks+1, 1)
+		b.expectClaimed(m, who("", email("ann@example.com")), store.MaxCookieLinks+1, 1)
 	}},
 	{"a link that comes back is what it was, also for the marks beside it", func(t *testing.T, b *bed) {
 		m, tag := b.shop()

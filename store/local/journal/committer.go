@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/store/group"
+	"mtagd/store/groupcommit"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/log"
 )
@@ -24,14 +24,14 @@ type HandOver func(events []codec.Event, last uint64, release func())
 type committer struct {
 	j         *Journal
 	clock     *clock
-	queue     *group.Queue
+	queue     *groupcommit.Queue
 	committed atomic.Uint64         // number of the last chunk on disk
 	version   atomic.Uint64         // of the last commit on disk
 	failed    atomic.Pointer[error] // the last commit has failed
 	tap       atomic.Pointer[tap]   // nil: nobody wants to know what is committed
 	handOver  HandOver
 	arenas    arenas
-	metrics   *group.Metrics
+	metrics   *groupcommit.Metrics
 	oldDedupe bool          // see transaction
 	indexed   atomic.Bool   // see transaction
 	done      chan struct{} // closed when the goroutine has ended
@@ -41,7 +41,7 @@ type committer struct {
 
 func (c *committer) run() {
 	defer close(c.done)
-	timer := time.AfterFunc(group.MaxGatherTime, c.queue.Recheck)
+	timer := time.AfterFunc(groupcommit.MaxGatherTime, c.queue.Recheck)
 	defer timer.Stop()
 	for c.queue.Next(timer) {
 		err := c.writeGroup()

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"mtagd/store"
-	"mtagd/store/group"
+	"mtagd/store/groupcommit"
 )
 
 // withFreeSpace makes the journal believe that this much is free.
@@ -86,7 +86,7 @@ func TestReadyDoesNotWaitForTheFreeSpace(t *testing.T) {
 		measuring <- true
 		return <-free, nil
 	}}
-	q := group.New(w.admit, w.finish)
+	q := groupcommit.New(w.admit, w.finish)
 	j := &Journal{disk: w, committer: &committer{queue: q}}
 	joined := make(chan error, 1)
 	go func() { joined <- q.Record(t.Context(), uuid.UUID{1}, make([]store.Mark, 1)) }()
@@ -121,7 +121,7 @@ func TestReadyDoesNotWaitForTheFreeSpace(t *testing.T) {
 func TestARefusedRequestIsNotCounted(t *testing.T) {
 	w := &diskWatch{log: quiet, freeSpace: func() (int64, error) { return math.MaxInt64, nil }}
 	w.measure()
-	q := group.New(w.admit, w.finish)
+	q := groupcommit.New(w.admit, w.finish)
 	q.Close()
 	if err := q.Record(t.Context(), uuid.UUID{1}, make([]store.Mark, 1)); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a closed queue gives %v, want KindUnavailable", err)

@@ -4,9 +4,9 @@
 //
 // # How an event is recorded
 //
-//  1. Record puts its marks into the queue. (package group)
+//  1. Record puts its marks into the queue. (package groupcommit)
 //  2. The committer, one goroutine, begins a group when enough marks wait or have waited long enough. The merchants that
-//     wait take turns in the group, so that the batches of one do not delay the others. (committer.go, package group)
+//     wait take turns in the group, so that the batches of one do not delay the others. (committer.go, package groupcommit)
 //  3. It resolves, deduplicates and links the group's marks one by one, and appends their events to chunks. All that goes
 //     into one record of the log, or several for a large group. (transaction.go, chunk.go)
 //  4. The log syncs. Then the committer passes the events to the callback. Record returns when all of its marks are on
@@ -95,7 +95,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
-	"mtagd/store/group"
+	"mtagd/store/groupcommit"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
@@ -291,7 +291,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		return err
 	}
 	j.disk = watchDisk(j.dir, j.logger)
-	q := group.New(func(size int) error {
+	q := groupcommit.New(func(size int) error {
 		if err := ready(); err != nil {
 			return err
 		}
@@ -302,7 +302,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	}, j.disk.finish)
 	j.committer = &committer{
 		j: j, clock: &clock{now: j.now, last: j.last}, queue: q, handOver: handOver, arenas: make(arenas, keptArenas),
-		metrics: group.NewMetrics(), done: make(chan struct{}),
+		metrics: groupcommit.NewMetrics(), done: make(chan struct{}),
 	}
 	j.committer.committed.Store(last)
 	j.committer.version.Store(j.last)

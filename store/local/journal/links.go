@@ -9,7 +9,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
-	"mtagd/store/person"
+	"mtagd/store/rules"
 )
 
 // link is where an identifier leads: the value of a key 'L'. The zero value is that of an identifier that was never linked.
@@ -120,7 +120,7 @@ func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 			}
 			looked = true
 		}
-		source := person.SourceOf(id.Source, isLinked || !t.indexed, now.cookies())
+		source := rules.SourceOfLink(id.Source, isLinked || !t.indexed, now.cookies())
 		next := now
 		if !same {
 			if next, err = t.replace(m, k, now, []byte(id.MUID)); err != nil {
@@ -155,7 +155,7 @@ func (t *transaction) replace(m codec.MerchantKey, k store.IdentityKey, now link
 		}
 		t.delete(key)
 	}
-	if now.muid == nil || !person.KeepsFormer(now.source, int(next.former[store.ByAnyone])) {
+	if now.muid == nil || !rules.KeepsFormerLink(now.source, int(next.former[store.ByAnyone])) {
 		return next, nil
 	}
 	if now.source != store.BySecret {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/store/group"
+	"mtagd/store/groupcommit"
 	"mtagd/store/local/codec"
 )
 
@@ -68,7 +68,7 @@ func TestBatchesDoNotDelayAnotherMerchantsEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, e := range j.handed {
-		if e.Merchant == key && i > group.MaxMarks/2 {
+		if e.Merchant == key && i > groupcommit.MaxMarks/2 {
 			t.Errorf("the event comes after %d events of the other merchant", i)
 		}
 	}
@@ -85,8 +85,8 @@ func TestARefusedRequestHasNothingOnDisk(t *testing.T) {
 		events int
 	}{
 		{store.KindUnavailable, 0},
-		{store.KindInternal, group.MaxMarks},
-		{store.KindInternal, 2 * group.MaxMarks},
+		{store.KindInternal, groupcommit.MaxMarks},
+		{store.KindInternal, 2 * groupcommit.MaxMarks},
 	} {
 		opened, err := Open(t.TempDir(), Options{Log: quiet, Now: time.Now})
 		if err != nil {
@@ -94,7 +94,7 @@ func TestARefusedRequestHasNothingOnDisk(t *testing.T) {
 		}
 		handed := 0
 		refuse := func() {
-			if handed == refused*group.MaxMarks {
+			if handed == refused*groupcommit.MaxMarks {
 				if err := opened.log.Close(); err != nil {
 					t.Error(err)
 				}
@@ -109,7 +109,7 @@ func TestARefusedRequestHasNothingOnDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		refuse()
-		marks := make([]store.Mark, 3*group.MaxMarks)
+		marks := make([]store.Mark, 3*groupcommit.MaxMarks)
 		m := store.NewMerchantID()
 		for i := range marks {
 			marks[i] = newMark(m, "Purchase", i, []byte("{}"))

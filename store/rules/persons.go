@@ -1,5 +1,4 @@
-// Package person finds what belongs to a person: links, and events by their muid or by the identifiers in their bodies.
-package person
+package rules
 
 import (
 	"bytes"
@@ -12,8 +11,8 @@ import (
 	"mtagd/store"
 )
 
-// Check returns an error unless a person is named by one muid or one identifier. KindInvalid: person, muid.
-func Check(id *store.Identity) error {
+// CheckPerson returns an error unless a person is named by one muid or one identifier. KindInvalid: person, muid.
+func CheckPerson(id *store.Identity) error {
 	if (id.MUID != "") == (len(id.Keys()) > 0) || len(id.Keys()) > 1 {
 		return store.Invalid("person", "must be named by one of muid, email, phone, deviceId")
 	}
@@ -30,8 +29,8 @@ type Persons struct {
 	withClaimed        []bool                      // of each person: what is claimed belongs to it
 }
 
-// New returns these persons, numbered from 0.
-func New(all ...store.Person) *Persons {
+// NewPersons returns these persons, numbered from 0.
+func NewPersons(all ...store.Person) *Persons {
 	p := &Persons{muids: map[store.IdentityKey][]int{}, identifiers: map[store.IdentityKey][]int{}, claimed: map[store.IdentityKey][]int{}}
 	for n, person := range all {
 		for _, k := range person.MUIDs {
@@ -104,7 +103,7 @@ type Matcher struct {
 // Matcher returns a new one.
 func (p *Persons) Matcher() *Matcher { return &Matcher{Persons: p} }
 
-// Of returns the numbers of the persons to whom an event with this muid and this body belongs, and of those to whom it would belong if
+// PersonOf returns the numbers of the persons to whom an event with this muid and this body belongs, and of those to whom it would belong if
 // claimed links counted. byClaim: the sender gave only identifiers, of which a claimed link led to the muid.
 func (p *Matcher) Of(muid, raw []byte, byClaim bool) (owners, claimed []int) {
 	if !bytes.Equal(muid, p.muid) {

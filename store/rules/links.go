@@ -1,4 +1,4 @@
-package person
+package rules
 
 import (
 	"slices"
@@ -11,32 +11,23 @@ import (
 // of the tag host cannot be trusted either once somebody may know its muid: anyone can write a header. What nobody can know is the muid of
 // a visitor to whom no identifier was linked yet.
 
-const (
-	// MaxCookieLinks is how many links ByCookie an identifier may have, former ones included. All of them are kept. A stranger can make such
-	// links, with a new cookie for each. So there is a limit, and later ones count as claimed.
-	MaxCookieLinks = 250
-
-	// MaxFormerLinks is how many former links ByAnyone of an identifier are kept. Of more, the first ones are.
-	MaxFormerLinks = 100
-)
-
-// SourceOf returns the source of a new link. isLinked says whether an identifier was linked to its muid before, and cookies how many links
+// SourceOfLink returns the source of a new link. isLinked says whether an identifier was linked to its muid before, and cookies how many links
 // ByCookie the identifier has, former ones included.
-func SourceOf(said store.LinkSource, isLinked bool, cookies int) store.LinkSource {
-	if said == store.ByCookie && (isLinked || cookies >= MaxCookieLinks) {
+func SourceOfLink(said store.LinkSource, isLinked bool, cookies int) store.LinkSource {
+	if said == store.ByCookie && (isLinked || cookies >= store.MaxCookieLinks) {
 		return store.ByAnyone
 	}
 	return said
 }
 
-// KeepsFormer reports whether a link that was replaced is kept, when n former links ByAnyone of its identifier are. A trusted one always is,
+// KeepsFormerLink reports whether a link that was replaced is kept, when n former links ByAnyone of its identifier are. A trusted one always is,
 // whatever strangers have made before.
-func KeepsFormer(source store.LinkSource, n int) bool {
-	return source.IsTrusted() || n < MaxFormerLinks
+func KeepsFormerLink(source store.LinkSource, n int) bool {
+	return source.IsTrusted() || n < store.MaxFormerLinks
 }
 
-// Of returns the hashes of a person. links are those of the identifier, former ones included; there are none if a muid names the person.
-func Of(named *store.Identity, links []store.Link, withClaimed bool) store.Person {
+// PersonOf returns the hashes of a person. links are those of the identifier, former ones included; there are none if a muid names the person.
+func PersonOf(named *store.Identity, links []store.Link, withClaimed bool) store.Person {
 	p := store.Person{Identifiers: slices.Clone(named.Keys()), WithClaimed: withClaimed}
 	if named.MUID != "" {
 		p.MUIDs = append(p.MUIDs, store.MUIDKey(named.MUID))

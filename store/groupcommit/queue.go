@@ -1,4 +1,4 @@
-// Package group makes groups of what many callers want to have on disk, so that they share a commit. Each engine has one queue,
+// Package groupcommit makes groups of what many callers want to have on disk, so that they share a commit. Each engine has one queue,
 // and one goroutine that writes a group after the other:
 //
 //	for q.Next(timer) {
@@ -10,7 +10,7 @@
 //	turns.go    composes groups: merchants take turns
 //	fifo.go     a queue without a bound
 //	metrics.go  counts and measures commits
-package group
+package groupcommit
 
 import (
 	"context"

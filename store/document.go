@@ -22,6 +22,9 @@ var DocumentKinds = []DocumentKind{DeliveryStates, DeadLetters, Deliveries}
 // IsKept reports whether documents of this kind are moved to another engine, and salvaged by a repair.
 func (k DocumentKind) IsKept() bool { return k != Deliveries }
 
+// MaxDestinations bounds the destinations of a merchant.
+const MaxDestinations = 50
+
 // Document is a small record of a part of the service. The engine does not look into its content.
 type Document struct {
 	Kind     DocumentKind `json:"kind"`
@@ -40,8 +43,12 @@ type Documents interface {
 	Destination(ctx context.Context, m MerchantID, id string) (Document, error)
 	// Destinations returns the destinations of a merchant in the order of their ids, or, with an empty merchant, those of all.
 	Destinations(ctx context.Context, m MerchantID) ([]Document, error)
-	// UpdateDestination changes a destination as a change of control data. KindNotFound: merchant.
+	// UpdateDestination changes a destination as a change of control data. KindNotFound: merchant. KindLimited: the merchant has
+	// MaxDestinations.
 	UpdateDestination(ctx context.Context, m MerchantID, id string, update DocumentUpdate) error
+	// ChangedDestinations returns the destinations that were changed since the last call, on any node, as they are now: without content if
+	// they were deleted. since is 1 at first, for what has changed since the engine was opened, then what the call before has returned.
+	ChangedDestinations(ctx context.Context, since int64) (changed []Document, upTo int64, err error)
 
 	// Document returns a document. KindNotFound: document.
 	Document(ctx context.Context, kind DocumentKind, m MerchantID, id string) (Document, error)

@@ -24,10 +24,6 @@ type Shared interface {
 	// nodes have sent something in the last minute. A message may get lost; it lives for seconds. The call is not repeated. Callers take turns.
 	Exchange(ctx context.Context, mine []byte) (messages [][]byte, others int, err error)
 
-	// ChangedDestinations returns the destinations that were changed since the last call, on any node, as they are now: without content if
-	// they were deleted. since is 0 at first, then what the call before has returned.
-	ChangedDestinations(ctx context.Context, since int64) (changed []Document, upTo int64, err error)
-
 	// Lease returns a lease on a name, or nil while another has it. It lasts until Release: it is renewed in the background. If
 	// its node dies, it ends within half a minute.
 	Lease(ctx context.Context, name string) (Lease, error)

@@ -83,6 +83,9 @@ type Service struct {
 
 	mu     sync.Mutex
 	shards map[int]*shard // that run here
+
+	telling sync.Mutex // held while shards are told what has changed, one change after the other
+	told    int64      // guarded by telling: see store.Documents, ChangedDestinations
 }
 
 // Times of the service.
@@ -95,7 +98,7 @@ const (
 
 // Open starts to deliver.
 func Open(cfg Config) *Service {
-	s := &Service{Config: cfg, kinds: map[string]kind.Kind{}, client: newClient(cfg.Allow, cfg.Roots), memory: newMemory(), shards: map[int]*shard{}}
+	s := &Service{Config: cfg, kinds: map[string]kind.Kind{}, client: newClient(cfg.Allow, cfg.Roots), memory: newMemory(), shards: map[int]*shard{}, told: 1}
 	for _, k := range append(Kinds(), cfg.Kinds...) {
 		s.kinds[k.Name] = k
 	}
@@ -108,9 +111,7 @@ func Open(cfg Config) *Service {
 	for i := range s.count() {
 		s.running.Go(func() { s.runShard(ctx, i) })
 	}
-	if s.Shared != nil {
-		s.running.Go(func() { s.follow(ctx) })
-	}
+	s.running.Go(func() { s.follow(ctx) })
 	return s
 }
 
@@ -157,6 +158,9 @@ func (s *Service) runShard(ctx context.Context, i int) {
 	}
 }
 
+// errStopping is why a shard ends while its lease is held.
+var errStopping = errors.New("the service stops")
+
 // lease returns a context that ends when the shard is not this node's any more; nil when another node has it.
 func (s *Service) lease(ctx context.Context, i int) (held context.Context, release func() error, err error) {
 	if s.Shared == nil {
@@ -166,11 +170,11 @@ func (s *Service) lease(ctx context.Context, i int) (held context.Context, relea
 	if err != nil || lease == nil {
 		return nil, nil, err
 	}
-	held, cancel := context.WithCancel(lease.Held())
-	stop := context.AfterFunc(ctx, cancel)
+	held, cancel := context.WithCancelCause(lease.Held())
+	stop := context.AfterFunc(ctx, func() { cancel(errStopping) })
 	return held, func() error {
 		stop()
-		cancel()
+		cancel(errStopping)
 		err := lease.Release(context.WithoutCancel(ctx))
 		if errors.Is(err, store.ErrLeaseLost) {
 			return nil
@@ -180,6 +184,9 @@ func (s *Service) lease(ctx context.Context, i int) (held context.Context, relea
 }
 
 func (s *Service) runHeld(held context.Context, i int) error {
+	s.telling.Lock()
+	before := s.told
+	s.telling.Unlock()
 	sh, err := s.openShard(held, i)
 	if err != nil {
 		return err
@@ -187,6 +194,9 @@ func (s *Service) runHeld(held context.Context, i int) error {
 	s.mu.Lock()
 	s.shards[i] = sh
 	s.mu.Unlock()
+	s.telling.Lock()
+	s.told = min(s.told, before) // what has changed meanwhile is told again
+	s.telling.Unlock()
 	sh.run()
 	s.mu.Lock()
 	delete(s.shards, i)
@@ -194,34 +204,34 @@ func (s *Service) runHeld(held context.Context, i int) error {
 	return nil
 }
 
-// changed tells the shard of a destination that it has changed on this node; the zero Destination was deleted.
-func (s *Service) changed(m store.MerchantID, id string, d Destination) {
-	s.mu.Lock()
-	sh := s.shards[s.shardOf(m)]
-	s.mu.Unlock()
-	if sh != nil {
-		sh.set(m, id, d)
+// tell tells the shards what has changed since the last call, here and on other nodes.
+func (s *Service) tell(ctx context.Context) {
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	docs, upTo, err := s.Engine.ChangedDestinations(ctx, s.told)
+	if err != nil {
+		return // ctx has ended
 	}
+	for _, doc := range docs {
+		d, err := decodeDestination(doc)
+		if err != nil {
+			s.Log.Error("a destination cannot be read", "merchant", doc.Merchant, "destination", doc.ID, "error", err)
+			continue
+		}
+		s.mu.Lock()
+		sh := s.shards[s.shardOf(doc.Merchant)]
+		s.mu.Unlock()
+		if sh != nil {
+			sh.set(doc.Merchant, doc.ID, d)
+		}
+	}
+	s.told = upTo
 }
 
-// follow tells the shards what other nodes have changed.
+// follow tells the shards what other nodes have changed, and which destinations have gone with their merchants.
 func (s *Service) follow(ctx context.Context) {
-	var since int64
 	for {
-		docs, upTo, err := s.Shared.ChangedDestinations(ctx, since)
-		if err == nil {
-			for _, doc := range docs {
-				d, err := decodeDestination(doc)
-				if err != nil {
-					s.Log.Error("a destination cannot be read", "merchant", doc.Merchant, "destination", doc.ID, "error", err)
-					continue
-				}
-				s.changed(doc.Merchant, doc.ID, d)
-			}
-			since = upTo
-		} else if ctx.Err() == nil {
-			s.Log.Debug("changes of destinations cannot be read", "error", err)
-		}
+		s.tell(ctx)
 		select {
 		case <-ctx.Done():
 			return

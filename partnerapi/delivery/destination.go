@@ -19,10 +19,9 @@ import (
 
 // Limits of destinations.
 const (
-	MaxDestinations = 50 // of a merchant
-	maxNames        = 100
-	secretOverlap   = 24 * time.Hour // a replaced secret signs too
-	maxSecret       = 4000           // bytes
+	maxNames      = 100
+	secretOverlap = 24 * time.Hour // a replaced secret signs too
+	maxSecret     = 4000           // bytes
 )
 
 // Destination is where events of a merchant go, as it is stored.
@@ -261,20 +260,13 @@ func (s *Service) applySecrets(d *Destination, k kind.Kind, given map[string]str
 }
 
 // Create creates a destination. made are the secrets that were made for it: nobody can read them again. KindLimited: the merchant has
-// MaxDestinations.
+// store.MaxDestinations.
 func (s *Service) Create(ctx context.Context, m store.Merchant, c Change) (d Destination, made map[string]string, err error) {
 	if c.Type == nil {
 		return d, nil, store.Invalid("type", "is required")
 	}
 	if c.Name == nil {
 		c.Name = c.Type
-	}
-	existing, err := s.List(ctx, m.ID)
-	if err != nil {
-		return d, nil, err
-	}
-	if len(existing) >= MaxDestinations {
-		return d, nil, store.Limited("destination", "cannot be created: the merchant has %d, which is the limit. Delete one first", MaxDestinations)
 	}
 	start, err := s.Engine.Latest(ctx)
 	if err != nil {
@@ -318,7 +310,7 @@ func (s *Service) update(ctx context.Context, m store.Merchant, id string, chang
 		return text, store.AboutMerchant(action, m, id+" "+detail), err
 	})
 	if err == nil {
-		s.changed(m.ID, id, d)
+		s.tell(context.WithoutCancel(ctx))
 	}
 	return err
 }

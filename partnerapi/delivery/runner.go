@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"context"
 	"hash/fnv"
 	"slices"
 	"strings"
@@ -161,16 +160,20 @@ func (r *runner) remove() {
 	delete(r.sh.dirty, r)
 	// What is known of its deliveries goes too.
 	sh := r.sh
-	sh.runners.Go(func() { sh.s.forget(sh.ctx, r.merchant, r.id) })
+	sh.runners.Go(func() { sh.forget(r.merchant, r.id) })
 }
 
-// forget deletes what is stored of a destination that was deleted.
-func (s *Service) forget(ctx context.Context, m store.MerchantID, id string) {
+// forget deletes what is stored of a destination that was deleted. The state goes too, so openShard finds what a kill has left.
+func (sh *shard) forget(m store.MerchantID, id string) {
+	s, ctx := sh.s, sh.ctx
+	sh.flushing.Lock() // a flush may be about to write it
+	defer sh.flushing.Unlock()
 	gone := []store.Document{{Kind: store.DeliveryStates, Merchant: m, ID: id}}
 	for _, kind := range []store.DocumentKind{store.Deliveries, store.DeadLetters} {
 		docs, err := s.Engine.Documents(ctx, kind, m)
 		if err != nil {
-			s.Log.Warn("deliveries of a destination that was deleted stay", "error", err)
+			s.Log.Warn("deliveries of a destination that was deleted stay until the next start", "error", err)
+			return
 		}
 		for _, doc := range docs {
 			if strings.HasPrefix(doc.ID, id+"/") {

@@ -511,16 +511,32 @@ type erasing struct {
 
 // erasingOf returns whose events must not be sent any more.
 func (sh *shard) erasingOf(m store.MerchantID) (erasing, error) {
-	const fresh, page = 200 * time.Millisecond, 100
+	const fresh = 200 * time.Millisecond
 	sh.mu.Lock()
 	known := sh.erasing[m]
 	sh.mu.Unlock()
 	if time.Since(known.at) < fresh {
 		return known, nil
 	}
-	known = erasing{at: time.Now()}
+	known, err := sh.s.erasingOf(sh.ctx, m)
+	if err != nil {
+		return erasing{}, err
+	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if known.persons == nil {
+		delete(sh.erasing, m) // most merchants: asked again, from memory
+	} else {
+		sh.erasing[m] = known
+	}
+	return known, nil
+}
+
+func (s *Service) erasingOf(ctx context.Context, m store.MerchantID) (erasing, error) {
+	const page = 100
+	known := erasing{at: time.Now()}
 	for offset := 0; ; offset += page {
-		list, total, err := sh.s.Engine.Erasures(sh.ctx, m, offset, page)
+		list, total, err := s.Engine.Erasures(ctx, m, offset, page)
 		if err != nil {
 			return erasing{}, err
 		}
@@ -542,13 +558,6 @@ func (sh *shard) erasingOf(m store.MerchantID) (erasing, error) {
 		if !open || offset+page >= total { // older ones are done
 			break
 		}
-	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if known.persons == nil {
-		delete(sh.erasing, m) // most merchants: asked again, from memory
-	} else {
-		sh.erasing[m] = known
 	}
 	return known, nil
 }

@@ -3,8 +3,10 @@ package delivery
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -90,6 +92,7 @@ func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 			return nil, fmt.Errorf("destination %s: %w", doc.ID, err)
 		}
 		st, has := known[string(doc.Merchant)+"/"+doc.ID]
+		delete(known, string(doc.Merchant)+"/"+doc.ID)
 		if !has {
 			st.Cursor = d.Start
 		}
@@ -97,6 +100,11 @@ func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 		r.attached = has && st.Attached && hasHead && len(st.Replays) == 0 && r.route != nil && !d.Paused
 		if !r.attached && st.Attached && hasHead {
 			r.st.Cursor, r.read = sh.head, sh.head // it had everything up to there
+		}
+	}
+	for key := range known {
+		if m, id, _ := strings.Cut(key, "/"); m != "" && s.shardOf(store.MerchantID(m)) == i {
+			sh.runners.Go(func() { sh.forget(store.MerchantID(m), id) })
 		}
 	}
 	return sh, nil
@@ -124,10 +132,12 @@ func (sh *shard) run() {
 	running.Go(sh.flushAll)
 	running.Wait()
 	sh.runners.Wait()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(sh.ctx), 5*time.Second)
-	defer cancel()
-	if err := sh.flush(ctx); err != nil {
-		sh.s.Log.Warn("the last deliveries could not be noted: their events are sent again", "error", err)
+	if sh.s.Shared == nil || errors.Is(context.Cause(sh.ctx), errStopping) { // else another node may have written newer states
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(sh.ctx), 5*time.Second)
+		defer cancel()
+		if err := sh.flush(ctx); err != nil {
+			sh.s.Log.Warn("the last deliveries could not be noted: their events are sent again", "error", err)
+		}
 	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

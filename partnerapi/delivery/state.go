@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -116,39 +117,43 @@ func (sh *shard) flush(ctx context.Context) error {
 	defer sh.flushing.Unlock()
 	sh.mu.Lock()
 	head := headState{sh.head}
-	var docs []store.Document
+	var parts [][]store.Document // a part is written as a whole: what a replay deletes goes with the state that has its ranges
 	var err error
 	add := func(kind store.DocumentKind, m store.MerchantID, id string, content any) {
 		text, mErr := json.Marshal(content)
-		if mErr != nil && err == nil {
-			err = mErr
-		}
-		docs = append(docs, store.Document{Kind: kind, Merchant: m, ID: id, Content: text})
+		err = errors.Join(err, mErr)
+		parts[len(parts)-1] = append(parts[len(parts)-1], store.Document{Kind: kind, Merchant: m, ID: id, Content: text})
 	}
-	var flushed []*runner
+	type unwritten struct {
+		letters []Delivery
+		dropped []store.Document
+	}
+	flushed := map[*runner]unwritten{}
 	for r := range sh.dirty {
 		delete(sh.dirty, r)
-		flushed = append(flushed, r)
+		if len(parts) == 0 || len(parts[len(parts)-1]) >= 500 {
+			parts = append(parts, nil)
+		}
+		var of unwritten
 		for _, d := range r.deliveries {
 			kind := store.Deliveries
 			if d.State == Dead {
-				kind = store.DeadLetters
+				kind, of.letters = store.DeadLetters, append(of.letters, d)
 			}
 			add(kind, r.merchant, r.id+"/"+d.ID, d)
 		}
-		docs = append(docs, r.dropped...)
+		of.dropped = r.dropped
+		parts[len(parts)-1] = append(parts[len(parts)-1], r.dropped...)
 		r.deliveries, r.dropped = nil, nil
 		add(store.DeliveryStates, r.merchant, r.id, r.current())
+		flushed[r] = of
 	}
 	moved := head != sh.flushed
 	sh.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	for len(docs) > 0 && err == nil {
-		n := min(len(docs), 500)
-		err = sh.s.Engine.PutDocuments(ctx, docs[:n])
-		docs = docs[n:]
+	for _, docs := range parts {
+		if err == nil {
+			err = sh.s.Engine.PutDocuments(ctx, docs)
+		}
 	}
 	if moved && err == nil {
 		var text []byte
@@ -162,8 +167,9 @@ func (sh *shard) flush(ctx context.Context) error {
 		sh.flushed = head
 		return nil
 	}
-	for _, r := range flushed {
-		sh.dirty[r] = true // without the list of deliveries, which only informs
+	for r, of := range flushed { // without the other deliveries, which only inform
+		r.deliveries, r.dropped = append(of.letters, r.deliveries...), append(of.dropped, r.dropped...)
+		r.markDirty()
 	}
 	return err
 }

@@ -129,13 +129,17 @@ func (s *Service) Preview(ctx context.Context, d Destination, send bool) (all []
 	if err != nil {
 		return nil, err
 	}
+	gone, err := s.erasingOf(ctx, d.Merchant)
+	if err != nil {
+		return nil, err
+	}
 	now := s.Now()
 	events := page.Events
 	if len(events) == 0 {
 		events = []store.Event{{ID: "00000000000000000000", MUID: "test", Name: "Purchase", Time: now.UTC(), Raw: exampleEvent}}
 	}
 	for _, e := range events {
-		p, r, err := s.preview(rt, e, now)
+		p, r, err := s.preview(rt, e, gone, now)
 		if err != nil {
 			return nil, err
 		}
@@ -156,7 +160,7 @@ var exampleEvent = []byte(`{"event":"Purchase","event_id":"test","muid":"test","
 	`"pageUrl":"https://shop.example/thanks","client_user_agent":"Mozilla/5.0","consent":{"analytics_storage":"granted","ad_storage":"granted","ad_user_data":"granted"}}`)
 
 // preview returns what would be sent for an event; no request when nothing would.
-func (s *Service) preview(rt *route, stored store.Event, now time.Time) (Preview, *kind.Request, error) {
+func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.Time) (Preview, *kind.Request, error) {
 	e := &kind.Event{Received: store.Received{Event: stored, Merchant: rt.Merchant, ReceivedAt: now.UTC()}, Delivery: rt.deliveryID(stored.ID)}
 	p := Preview{EventID: stored.ID, Event: stored.Name, Result: "send"}
 	if err := e.Parse(); err != nil {
@@ -164,6 +168,8 @@ func (s *Service) preview(rt *route, stored store.Event, now time.Time) (Preview
 	}
 	limits := rt.target.Limits()
 	switch {
+	case gone.has(e):
+		p.Result = "not sent: it is being erased"
 	case !rt.wants(&e.Received):
 		p.Result = "not sent: the destination does not want events of this name or of bots"
 	case !kind.HasConsent(e.Fields, rt.consent):

@@ -42,8 +42,13 @@ func fill(dir, command string, do func() error) error {
 
 func beginFill(dir, command string) error {
 	if !exists(dir) { // a kill must not leave an empty one, which would be a new store
-		made := filepath.Clean(dir) + ".new"
-		if err := errors.Join(os.RemoveAll(made), os.MkdirAll(made, 0o700)); err != nil {
+		parent, name := filepath.Split(filepath.Clean(dir))
+		parent = cmp.Or(parent, ".")
+		if err := os.MkdirAll(parent, 0o700); err != nil {
+			return err
+		}
+		made, err := os.MkdirTemp(parent, name+".new-*") // nobody else's, whatever is there
+		if err != nil {
 			return err
 		}
 		if err := cmp.Or(writeMarker(made, command), os.Rename(made, dir)); err != nil {

@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"context"
+	"slices"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -150,6 +151,17 @@ func (c *Control) count(kind string) (n int) {
 		}
 	}
 	return n
+}
+
+// dropOrphans leaves out documents whose merchant was deleted: a database deletes them later.
+func (c *Control) dropOrphans() {
+	known := map[store.MerchantID]bool{"": true}
+	for _, r := range c.Records {
+		if r.Kind == rules.Merchants {
+			known[store.MerchantID(r.Key)] = true
+		}
+	}
+	c.Documents = slices.DeleteFunc(c.Documents, func(doc store.Document) bool { return !known[doc.Merchant] })
 }
 
 // File is a certificate, its key, or what else the CA needs (package certs). Path has the form a/b/c.

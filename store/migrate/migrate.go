@@ -171,6 +171,7 @@ func (c *copier) copyRest(ctx context.Context) error {
 	}
 	control, err := c.src.Control(ctx)
 	if err == nil {
+		control.dropOrphans()
 		err = c.dst.SetControl(ctx, control)
 	}
 	if err != nil {

@@ -77,9 +77,14 @@ func (e *engine) PutDocuments(ctx context.Context, docs []store.Document) error 
 	var kinds, ids, goneKinds, goneIDs []string
 	var owners, goneOwners []uuid.UUID
 	var contents [][]byte
-	for _, doc := range docs {
+	last := map[[3]string]int{} // of a document that is there twice
+	for i, doc := range docs {
+		last[[3]string{string(doc.Kind), string(doc.Merchant), doc.ID}] = i
+	}
+	for i, doc := range docs {
 		owner, ok := ownerOf(doc.Merchant)
 		switch {
+		case last[[3]string{string(doc.Kind), string(doc.Merchant), doc.ID}] != i:
 		case !ok:
 		case doc.Content == nil:
 			goneKinds, goneOwners, goneIDs = append(goneKinds, string(doc.Kind)), append(goneOwners, owner), append(goneIDs, doc.ID)

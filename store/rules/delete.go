@@ -17,7 +17,7 @@ func (d *Data) DeleteMerchant(ctx context.Context, id store.MerchantID) (m store
 		if m, err = d.state.merchant(id); err != nil {
 			return err
 		}
-		if err := d.state.allReadable(Tags, Domains); err != nil {
+		if err := d.state.allReadable(Tags, Domains, Destinations); err != nil {
 			return err
 		}
 		return c.deleteMerchants(m.Partner, []store.Merchant{m})
@@ -35,7 +35,7 @@ func (d *Data) DeletePartner(ctx context.Context, id store.PartnerID, withMercha
 		if p, err = d.state.partner(id); err != nil {
 			return err
 		}
-		if err := d.state.allReadable(Merchants, Tags, Domains, Keys, Uses, Replies); err != nil {
+		if err := d.state.allReadable(Merchants, Tags, Domains, Keys, Uses, Replies, Destinations); err != nil {
 			return err
 		}
 		var merchants []store.Merchant

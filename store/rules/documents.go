@@ -47,9 +47,9 @@ func (d *Data) noteDestination(key string) {
 func (d *Data) Destination(ctx context.Context, m store.MerchantID, id string) (doc store.Document, err error) {
 	err = d.view(ctx, func(s *State, _ time.Time) error {
 		key := destinationKey(m, id)
-		content, found := s.destinations[key]
-		if !found {
-			return store.NotFound("document")
+		content, err := find(s, s.destinations, key, Destinations, "document")
+		if err != nil {
+			return err
 		}
 		doc = destination(key, content)
 		return nil
@@ -74,30 +74,30 @@ func (d *Data) Destinations(ctx context.Context, m store.MerchantID) (docs []sto
 // UpdateDestination implements store.Documents.
 func (d *Data) UpdateDestination(ctx context.Context, m store.MerchantID, id string, update store.DocumentUpdate) error {
 	return d.update(ctx, func(c *change) error {
-		if _, known := d.state.merchants[m]; !known {
-			return store.NotFound("merchant")
+		if _, err := d.state.merchant(m); err != nil {
+			return err
 		}
 		key := destinationKey(m, id)
-		old := d.state.destinations[key]
+		old, err := find(d.state, d.state.destinations, key, Destinations, "document")
+		if err != nil && store.KindOf(err) != store.KindNotFound {
+			return err
+		}
 		content, about, err := update(bytes.Clone(old))
 		if err != nil || bytes.Equal(content, old) {
 			return err
+		}
+		if old == nil && d.state.destinationsOf(m) >= store.MaxDestinations {
+			return store.Limited("destination", "cannot be created: the merchant has %d, which is the limit. Delete one first", store.MaxDestinations)
 		}
 		c.write(Destinations, key, content)
 		return c.audit(about)
 	})
 }
 
-// ChangedDestinations implements store.Shared. It numbers changes as this machine has heard of them.
+// ChangedDestinations implements store.Documents. It numbers changes as this machine has heard of them.
 func (d *Data) ChangedDestinations(ctx context.Context, since int64) (changed []store.Document, upTo int64, err error) {
 	err = d.look(ctx, func(s *State) error {
 		upTo = d.destinationChanges
-		if since == 0 {
-			for key, content := range s.destinations {
-				changed = append(changed, destination(key, content))
-			}
-			return nil
-		}
 		for key, at := range d.changedDestinations {
 			if at > since {
 				changed = append(changed, destination(key, s.destinations[key])) // nil: it was deleted
@@ -106,6 +106,15 @@ func (d *Data) ChangedDestinations(ctx context.Context, since int64) (changed []
 		return nil
 	})
 	return changed, upTo, err
+}
+
+func (s *State) destinationsOf(m store.MerchantID) (n int) {
+	for key := range s.destinations {
+		if destination(key, nil).Merchant == m {
+			n++
+		}
+	}
+	return n
 }
 
 // deleteDestinations deletes the destinations of merchants that are deleted.

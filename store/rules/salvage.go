@@ -113,6 +113,10 @@ func (s *State) Mend(lost func(bucket, key, text string)) {
 	for _, m := range s.merchants {
 		owned(m.Partner, m.CreatedAt)
 	}
+	maps.DeleteFunc(s.destinations, func(key string, _ []byte) bool {
+		_, ok := s.merchants[destination(key, nil).Merchant]
+		return drop(Destinations, key, ok)
+	})
 	maps.DeleteFunc(s.domains, func(domain string, id store.TagID) bool {
 		t, ok := s.tags[id]
 		return drop(Domains, domain, ok && t.Type == store.ServerSide && t.Domain == domain)

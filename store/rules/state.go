@@ -106,7 +106,7 @@ func (s *State) Load(r Record) error {
 func (s *State) LoadDamaged(kind, key string) error {
 	s.damagedIn[kind] = key
 	switch kind {
-	case Partners, Keys, Merchants, Tags, Domains, Replies, Erasures:
+	case Partners, Keys, Merchants, Tags, Domains, Replies, Erasures, Destinations:
 		s.damaged[key] = true
 		if kind == Tags {
 			s.damagedTags[store.TagID(key)] = true
@@ -138,6 +138,9 @@ func (s *State) derive() {
 			s.damagedTags[id] = true
 		}
 		return dropped
+	})
+	maps.DeleteFunc(s.destinations, func(key string, _ []byte) bool {
+		return s.drop(key, isDamaged(string(destination(key, nil).Merchant)))
 	})
 	for id, k := range s.keys {
 		s.keysOf[k.Partner] = append(s.keysOf[k.Partner], id)

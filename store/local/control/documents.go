@@ -92,12 +92,18 @@ func (d *Data) viewDocuments(ctx context.Context, read func(b *bolt.Bucket) erro
 // PutDocuments implements store.Documents.
 func (d *Data) PutDocuments(ctx context.Context, docs []store.Document) error {
 	return driver{d}.Update(ctx, func(rules.Turn) (c rules.Change, err error) {
-		for _, doc := range docs {
-			if doc.Merchant == "" || d.HasMerchant(doc.Merchant) {
-				c.Records = append(c.Records, rules.Record{Kind: inDocuments, Key: documentKey(doc.Kind, doc.Merchant, doc.ID), Value: doc.Content})
+		err = d.viewDocuments(ctx, func(b *bolt.Bucket) error {
+			for _, doc := range docs {
+				key := documentKey(doc.Kind, doc.Merchant, doc.ID)
+				_, readErr := readDocument(key, b.Get([]byte(key)))
+				damaged := readErr != nil && store.KindOf(readErr) != store.KindNotFound // it cannot be replaced: the others are
+				if !damaged && (doc.Merchant == "" || d.HasMerchant(doc.Merchant)) {
+					c.Records = append(c.Records, rules.Record{Kind: inDocuments, Key: key, Value: doc.Content})
+				}
 			}
-		}
-		return c, nil
+			return nil
+		})
+		return c, err
 	})
 }
 

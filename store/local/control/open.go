@@ -60,7 +60,7 @@ func (d *Data) open() error {
 		return err
 	}
 	if found != nil && found.format == format2 {
-		err = addBuckets(db)
+		err = addBuckets(db, found.wanted)
 	} else {
 		found = newReading()
 		found.wanted = sums{}
@@ -137,7 +137,7 @@ func createBuckets(tx *bolt.Tx) error {
 }
 
 // addBuckets makes the buckets that the file of an earlier version does not have.
-func addBuckets(db *bolt.DB) error {
+func addBuckets(db *bolt.DB, of sums) error {
 	complete := true
 	err := db.View(func(tx *bolt.Tx) error {
 		for _, name := range buckets {
@@ -148,7 +148,12 @@ func addBuckets(db *bolt.DB) error {
 	if err != nil || complete {
 		return err
 	}
-	return db.Update(createBuckets)
+	return db.Update(func(tx *bolt.Tx) error {
+		if err := createBuckets(tx); err != nil || of == nil {
+			return err
+		}
+		return storeAll(tx, of, nil) // the sums say that this is the last transaction
+	})
 }
 
 // load takes over what was read.

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 
 	"mtagd/store"
+	"mtagd/store/rules"
 )
 
 // Salvage writes the records that can be read, and that fit together, into a new control.db in the directory to. It passes what
@@ -26,6 +27,12 @@ func (d *Data) Salvage(to string, lost func(where, problem string)) error {
 		return err
 	}
 	records := writesIn(kept)
+	owners := map[store.MerchantID]bool{"": true}
+	for _, r := range kept {
+		if r.Kind == rules.Merchants {
+			owners[store.MerchantID(r.Key)] = true
+		}
+	}
 	damaged := map[store.AuditID]write{}
 	for _, p := range r.wrong {
 		if p.bucket != inLog || len(p.key) != auditKeySize {
@@ -38,7 +45,7 @@ func (d *Data) Salvage(to string, lost func(where, problem string)) error {
 	}
 	first, last := store.AuditID(0), store.AuditID(0)
 	for _, w := range r.raw {
-		if w.bucket == inDocuments && parseDocument(w.key).Kind.IsKept() {
+		if doc := parseDocument(w.key); w.bucket == inDocuments && doc.Kind.IsKept() && owners[doc.Merchant] {
 			records = append(records, w)
 		}
 		if w.bucket != inLog || len(w.key) != auditKeySize {

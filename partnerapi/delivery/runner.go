@@ -43,10 +43,11 @@ type item struct {
 	event store.Received
 	after store.Cursor // the place before it
 	who   uint32
+	read  time.Time // what was erased later may be in it
 }
 
 func newItem(e *store.Received, after store.Cursor) *item {
-	one := &item{event: *e, after: after}
+	one := &item{event: *e, after: after, read: time.Now()}
 	one.event.Raw = slices.Clone(e.Raw)
 	one.event.MUID = store.MUID(strings.Clone(string(e.MUID)))
 	h := fnv.New32a()
@@ -409,13 +410,16 @@ func (r *runner) retry(due []retry) {
 	var items []*item
 	gone := map[store.Cursor]bool{}
 	for _, e := range due {
-		found := false
-		_, err := sh.s.Engine.Feed(sh.ctx, store.FeedQuery{Merchants: []store.MerchantID{r.merchant}, After: e.After, UpTo: e.At}, func(got *store.Received) bool {
-			if found = got.Cursor == e.At; found {
-				items = append(items, newItem(got, e.After))
-			}
-			return !found
-		})
+		found, err := false, error(nil)
+		q := store.FeedQuery{Merchants: []store.MerchantID{r.merchant}, After: e.After, UpTo: e.At}
+		for end := (store.FeedEnd{More: true}); err == nil && !found && end.More; q.After = end.Cursor { // many events of others may be before it
+			end, err = sh.s.Engine.Feed(sh.ctx, q, func(got *store.Received) bool {
+				if found = got.Cursor == e.At; found {
+					items = append(items, newItem(got, e.After))
+				}
+				return !found
+			})
+		}
 		if err != nil {
 			sh.mu.Lock()
 			r.st.NextTry = sh.s.Now().Add(time.Second)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -71,7 +72,7 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 		switch err := e.Parse(); {
 		case err != nil:
 			d.fates[i], d.reasons[i] = dead, "the event cannot be read"
-		case gone.has(e):
+		case gone.has(e, one.read):
 			d.fates[i] = erased
 		case !kind.HasConsent(e.Fields, rt.consent):
 			d.fates[i] = noConsent
@@ -101,7 +102,7 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 		if len(lane) == 0 {
 			continue
 		}
-		l := &sender{r: r, rt: rt, d: d, events: events, mu: &mu}
+		l := &sender{r: r, rt: rt, d: d, events: events, mu: &mu, gone: gone, checked: time.Now()}
 		run := func() {
 			for len(lane) > 0 && !l.stopped {
 				n := min(len(lane), limits.Events)
@@ -134,6 +135,27 @@ type sender struct {
 	events  []*kind.Event
 	mu      *sync.Mutex // guards d, but for fates and reasons of this lane
 	stopped bool        // a request has failed: what comes later must not overtake it
+	gone    erasing     // as of checked
+	checked time.Time
+}
+
+// notErased leaves out the events that were erased since the round began, which may take long.
+func (l *sender) notErased(places []int) []int {
+	if time.Since(l.checked) > time.Second {
+		gone, err := l.r.sh.erasingOf(l.r.merchant)
+		if err != nil {
+			l.stopped = true
+			return nil
+		}
+		l.gone, l.checked = gone, time.Now()
+	}
+	return slices.DeleteFunc(slices.Clone(places), func(at int) bool {
+		is := l.gone.has(l.events[at], l.d.items[at].read)
+		if is {
+			l.d.fates[at] = erased
+		}
+		return is
+	})
 }
 
 // send sends events, by their places in the round.
@@ -160,6 +182,10 @@ func (l *sender) send(places []int) {
 		of := make([]int, len(request.Events))
 		for i, at := range request.Events {
 			of[i] = places[at]
+		}
+		if left := l.notErased(of); len(left) < len(of) {
+			l.send(left)
+			continue
 		}
 		l.request(request, of)
 	}
@@ -503,10 +529,13 @@ func (r *runner) finishRetries(rt *route, d *round, now time.Time) {
 	r.finish(rt, d, len(d.fates), now)
 }
 
+// longestRound is for how long an event may be in memory.
+const longestRound = 24 * time.Hour
+
 // erasing is whose events of a merchant are being erased: they may still be in the feed.
 type erasing struct {
 	at      time.Time
-	persons map[store.IdentityKey]bool
+	persons map[store.IdentityKey]time.Time // until when: an event that was read later is another one; zero: it is not done
 }
 
 // erasingOf returns whose events must not be sent any more.
@@ -542,16 +571,21 @@ func (s *Service) erasingOf(ctx context.Context, m store.MerchantID) (erasing, e
 		}
 		open := false
 		for _, e := range list {
-			if e.State == store.ErasureDone || e.State == store.ErasurePurging {
+			until := e.FinishedAt
+			if e.State != store.ErasureDone {
+				until = time.Time{} // it may be done again
+			} else if time.Since(until) > longestRound {
 				continue
 			}
 			open = true
 			if known.persons == nil {
-				known.persons = map[store.IdentityKey]bool{}
+				known.persons = map[store.IdentityKey]time.Time{}
 			}
 			for _, keys := range [][]store.IdentityKey{e.Person.MUIDs, e.Person.Identifiers} {
 				for _, k := range keys {
-					known.persons[k] = true
+					if was, has := known.persons[k]; !has || !was.IsZero() && (until.IsZero() || until.After(was)) {
+						known.persons[k] = until
+					}
 				}
 			}
 		}
@@ -562,12 +596,16 @@ func (s *Service) erasingOf(ctx context.Context, m store.MerchantID) (erasing, e
 	return known, nil
 }
 
-// has reports whether an event is of a person who is being erased.
-func (g erasing) has(e *kind.Event) bool {
+// has reports whether an event that was read at a time is of a person who is being erased, or was erased since.
+func (g erasing) has(e *kind.Event, read time.Time) bool {
 	if len(g.persons) == 0 {
 		return false
 	}
-	if g.persons[store.MUIDKey(e.MUID)] {
+	is := func(k store.IdentityKey) bool {
+		until, has := g.persons[k]
+		return has && (until.IsZero() || until.After(read))
+	}
+	if is(store.MUIDKey(e.MUID)) {
 		return true
 	}
 	var id store.Identity
@@ -577,7 +615,7 @@ func (g erasing) has(e *kind.Event) bool {
 		}
 	}
 	for _, k := range id.Keys() {
-		if g.persons[k] {
+		if is(k) {
 			return true
 		}
 	}

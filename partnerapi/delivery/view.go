@@ -168,7 +168,7 @@ func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.
 	}
 	limits := rt.target.Limits()
 	switch {
-	case gone.has(e):
+	case gone.has(e, now):
 		p.Result = "not sent: it is being erased"
 	case !rt.wants(&e.Received):
 		p.Result = "not sent: the destination does not want events of this name or of bots"

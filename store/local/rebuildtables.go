@@ -108,11 +108,8 @@ func (e *engine) checkKeys() error {
 	}
 	e.life.busy.Lock() // as in replaceArchive
 	defer e.life.busy.Unlock()
-	if err := e.repeatErasures(); err != nil {
-		return err
-	}
 	defer e.life.nudge()
-	return e.journal.RebuildKeys(e.opened, err)
+	return e.journal.RebuildKeys(e.opened, err, e.repeatErasures)
 }
 
 // settleShorts finds out what is missing after a short read.

@@ -385,7 +385,7 @@ func TestDistributeNeedsCitus(t *testing.T) {
 // Each table with a merchant is either distributed by it, or one of those of which a merchant has few rows.
 func TestPlacements(t *testing.T) {
 	e := newShop(t, Options{})
-	few := []string{"tag", "removal", "expiry", "erasure", "suppressed"}
+	few := []string{"tag", "removal", "expiry", "erasure", "suppressed", "document"}
 	if err := query(t.Context(), e.pool, func(rows pgx.Rows) error {
 		var table string
 		err := rows.Scan(&table)

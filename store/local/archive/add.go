@@ -152,7 +152,7 @@ func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (e
 		replaced = append(replaced, loadedBlock{k, b, len(it.Item().Value())})
 		size += len(b.content)
 	}
-	return end, replaced, nil
+	return end, replaced, it.Err()
 }
 
 // blockWriter cuts the events of a merchant into blocks.

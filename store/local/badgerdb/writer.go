@@ -90,16 +90,20 @@ const fillerBytes = 32 << 10
 
 // fill fills the memtable up with entries that have a number, so that Badger begins to write it to a table. That is complete, as are those
 // before it, when there is a table with the number.
-func (w *writer) fill(number, version uint64) error {
+func (w *writer) fill(number, version uint64) (err error) {
 	content := binary.BigEndian.AppendUint64(make([]byte, 0, fillerBytes), number)[:fillerBytes]
-	newest, err := newestLog(w.dir)
-	for n := newest; err == nil && n == newest; {
+	newest, first := "", true
+	for n := ""; err == nil && n == newest; {
 		for range 4 {
 			txn := w.db.NewTransactionAt(math.MaxUint64, true)
 			if err = txn.Set([]byte(filler), content); err == nil {
 				err = w.commit(txn, version)
 			}
-			if txn.Discard(); err != nil {
+			if txn.Discard(); err == nil && first { // before it, Badger may have begun another memtable
+				newest, err = newestLog(w.dir)
+				first = false
+			}
+			if err != nil {
 				return err
 			}
 		}

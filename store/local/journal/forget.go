@@ -132,8 +132,8 @@ func (j *Journal) StoppedCleanly() bool { return j.keys.db.StoppedCleanly() }
 func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(ctx, j.pace()) }
 
 // RebuildKeys replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails with ErrCopied
-// during a backup.
-func (j *Journal) RebuildKeys(ctx context.Context, damage error) error {
+// during a backup. It calls before when the new one is complete.
+func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() error) error {
 	j.copying.Lock()
 	defer j.copying.Unlock()
 	j.flushes.Lock()
@@ -145,6 +145,9 @@ func (j *Journal) RebuildKeys(ctx context.Context, damage error) error {
 	dir := keysDir(j.dir)
 	part := dir + ".part"
 	if err := copyKeys(ctx, dir, part, j.logger, damage); err != nil {
+		return err
+	}
+	if err := before(); err != nil {
 		return err
 	}
 	return errors.Join(j.keys.db.Adopt(part), os.RemoveAll(part))

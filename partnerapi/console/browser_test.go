@@ -185,11 +185,18 @@ func (b *tab) click(name string) {
 	b.Helper()
 	find := named + "(" + strconv.Quote(name) + ")"
 	b.wait(strconv.Quote(name)+" to click on", find)
-	at := b.ask(`((e) => {
-		e.scrollIntoView({ block: 'center', behavior: 'instant' });
-		const { left, top, width, height } = e.getBoundingClientRect();
-		return (left + Math.min(width / 2, 40)) + ' ' + (top + height / 2);
-	})(` + find + `)`)
+	place := func() string {
+		return b.ask(`((e) => {
+			e?.scrollIntoView({ block: 'center', behavior: 'instant' });
+			const { left, top, width, height } = e?.getBoundingClientRect() ?? {};
+			return (left + Math.min(width / 2, 40)) + ' ' + (top + height / 2);
+		})(` + find + `)`)
+	}
+	at := ""
+	for next := place(); next != at; next = place() { // what still loads may move it
+		at = next
+		time.Sleep(100 * time.Millisecond)
+	}
 	var x, y float64
 	if _, err := fmt.Sscan(at, &x, &y); err != nil {
 		b.Fatal(err)

@@ -523,3 +523,155 @@ func TestFailuresInBetweenChangeNoOrder(t *testing.T) {
 		b.expectOrder(s.all(), 150)
 	}
 }
+
+// A retry is found again behind more events of other merchants than one read of the feed goes through.
+func TestARetryBehindManyOthers(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	other, tag := b.shop(b.m.Partner)
+	d := b.create(s.URL, nil)
+	b.send("x", "Purchase", "")
+	b.until("the first", func() bool { return b.status(d).Delivered == 1 })
+	pause := func(is bool) {
+		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: &is}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pause(true)
+	for i := range 32 {
+		marks := make([]store.Mark, 1000)
+		for j := range marks {
+			marks[j] = store.Mark{Merchant: other.ID, Tag: tag, Identity: store.Identity{MUID: store.MUID(fmt.Sprint(i, "-", j))}, Name: "PageView",
+				Time: time.Now(), Raw: []byte(`{"event":"PageView"}`)}
+		}
+		if err := b.engine.Record(t.Context(), marks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.answerWith(func(_ *http.Request, body []byte) int {
+		if bytes.Contains(body, []byte(`"A"`)) {
+			return 500
+		}
+		return 200
+	})
+	b.send("A", "Purchase", "")
+	b.send("B", "Purchase", "")
+	pause(false)
+	b.until("B is delivered, A waits", func() bool { st := b.status(d); return st.Delivered == 2 && st.Retries == 1 })
+	b.close()
+	s.answerWith(nil)
+	b.open()
+	b.until("no retries", func() bool { return b.status(d).Retries == 0 })
+	if st := b.status(d); st.Delivered != 3 || len(s.all()) != 3 {
+		t.Errorf("%d events were delivered, %d count as erased", len(s.all()), st.Erased)
+	}
+}
+
+// What was read before its erasure was done is not sent afterwards.
+func TestAnErasureWhileARoundRuns(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	d := b.create(s.URL, nil)
+	b.send("x", "Purchase", "")
+	b.until("the first", func() bool { return b.status(d).Delivered == 1 })
+	block, asked := make(chan struct{}), make(chan struct{}, 10)
+	s.answerWith(func(*http.Request, []byte) int {
+		asked <- struct{}{}
+		<-block
+		return 200
+	})
+	b.send("x", "Purchase", "")
+	<-asked
+	b.send("A", "Purchase", "")
+	b.until("it waits", func() bool {
+		b.s.mu.Lock()
+		sh := b.s.shards[0]
+		b.s.mu.Unlock()
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		return len(sh.of[b.m.ID][0].pending) == 1
+	})
+	e, err := b.engine.Erase(t.Context(), b.m.ID, store.Identity{MUID: "A"}, store.ErasureOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.until("it is erased", func() bool {
+		list, _, err := b.engine.Erasures(t.Context(), b.m.ID, 0, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(list, func(o store.Erasure) bool { return o.ID == e.ID && o.State == store.ErasureDone })
+	})
+	close(block)
+	b.until("all", func() bool { st := b.status(d); return st.Delivered+st.Erased == 3 })
+	for _, got := range s.all() {
+		if got.MUID == "A" {
+			t.Error("an erased event was sent")
+		}
+	}
+}
+
+// failing is an engine that writes no documents while fail is set.
+type failing struct {
+	mortal
+	fail *atomic.Bool
+}
+
+func (f failing) PutDocuments(ctx context.Context, docs []store.Document) error {
+	if f.fail.Load() {
+		return store.Unavailable("the disk is full")
+	}
+	return f.mortal.PutDocuments(ctx, docs)
+}
+
+// Dead letters are written again when they could not be written.
+func TestDeadLettersOfAFailedFlush(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	if err := b.s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fail := new(atomic.Bool)
+	cfg := b.s.Config
+	cfg.Engine, cfg.Metrics = failing{mortal{b.engine, b.dead}, fail}, nil
+	b.s = Open(cfg)
+	d := b.create(s.URL, nil)
+	b.send("x", "Purchase", "")
+	b.until("the first", func() bool { return b.status(d).Delivered == 1 })
+	fail.Store(true)
+	b.s.mu.Lock()
+	sh := b.s.shards[0]
+	b.s.mu.Unlock()
+	sh.mu.Lock()
+	r := sh.of[b.m.ID][0]
+	r.st.Letters++
+	r.noteDelivery(Delivery{At: time.Now(), State: Dead, Events: 1})
+	r.markDirty()
+	sh.mu.Unlock()
+	if err := sh.flush(t.Context()); err == nil {
+		t.Fatal("no error")
+	}
+	fail.Store(false)
+	if err := sh.flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := b.s.Deliveries(t.Context(), d, Dead, ""); err != nil || len(all) != 1 {
+		t.Errorf("%d dead letters are stored, %v; want 1", len(all), err)
+	}
+}
+
+// A merchant that is deleted takes its destinations along, at once.
+func TestADeletedMerchantIsForgotten(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	b.create(s.URL, nil)
+	b.s.mu.Lock()
+	sh := b.s.shards[0]
+	b.s.mu.Unlock()
+	runners := func() int {
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		return len(sh.of[b.m.ID])
+	}
+	b.until("it runs", func() bool { return runners() == 1 })
+	if _, err := b.engine.DeleteMerchant(t.Context(), b.m.ID); err != nil {
+		t.Fatal(err)
+	}
+	b.until("it is gone", func() bool { return runners() == 0 })
+}

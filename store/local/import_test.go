@@ -3,6 +3,7 @@ package local
 import (
 	"encoding/json"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -76,5 +77,20 @@ func TestEventsAfterAnImport(t *testing.T) {
 	after := store.FeedQuery{Merchants: []store.MerchantID{merchant.ID}, After: codec.EndOf(last).Cursor()}
 	if _, err := e.Feed(t.Context(), after, func(*store.Received) bool { n++; return true }); err != nil || n != 1 {
 		t.Errorf("after the last imported event a feed has %d events, %v; want 1", n, err)
+	}
+}
+
+// A directory is filled beside its place. Nothing that is there already belongs to the command.
+func TestFillingADirectoryTouchesNoOther(t *testing.T) {
+	root := t.TempDir()
+	other := filepath.Join(root, "data.new", "control.db")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(other), 0o700), os.WriteFile(other, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := fill(filepath.Join(root, "data"), "mtagd restore", func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Error(err)
 	}
 }

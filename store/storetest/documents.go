@@ -106,6 +106,18 @@ var documentTests = []test{
 			}
 			b.reopen()
 		}
+		again := store.Document{Kind: store.Deliveries, Merchant: m.ID, ID: "twice", Content: []byte("1")}
+		last, gone := again, again
+		last.Content, gone.Content = []byte("2"), nil
+		for _, of := range []struct {
+			docs []store.Document
+			want map[string]string
+		}{{[]store.Document{again, last}, map[string]string{"twice": "2"}}, {[]store.Document{again, gone}, map[string]string{}}} { // the last one of a document counts
+			if err := b.PutDocuments(t.Context(), of.docs); err != nil {
+				t.Fatal(err)
+			}
+			expectDocuments(t, "put twice", b.contents(store.Deliveries, m.ID), of.want)
+		}
 		if _, err := b.DeleteMerchant(t.Context(), other.ID); err != nil {
 			t.Fatal(err)
 		}

@@ -516,3 +516,53 @@ func TestRewritePassesDamagedBlocks(t *testing.T) {
 	}
 	closeArchive(t, a)
 }
+
+// Damage is not taken for the end of a merchant's blocks: those before it stay when more are added and a rebuild follows.
+func TestDamageIsNoEndOfAMerchant(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "archive")
+	a, m := openArchive(t, dir), merchant(5)
+	r := rand.New(rand.NewPCG(1, 2))
+	add := func(from, n int) error {
+		var run Run
+		for i := range n {
+			b := make([]byte, 1000)
+			for j := range b {
+				b[j] = byte(r.Uint32())
+			}
+			run.Append(m, codec.Position{Seq: uint64(from + i)}, b)
+		}
+		return a.Add(&run, uint64(from+n-1), func() {})
+	}
+	if err := add(1000, 3000); err != nil {
+		t.Fatal(err)
+	}
+	closeArchive(t, a)
+	tables, err := filepath.Glob(filepath.Join(dir, "g*", "*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatal(tables, err)
+	}
+	b, err := os.ReadFile(tables[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.Index(b, appendMerchantKey(nil, prefixMerchant, m)) - 9000 // in one of the blocks before
+	b[at], b[at+1] = ^b[at], ^b[at+1]
+	if err := os.WriteFile(tables[0], b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a = openArchive(t, dir)
+	defer closeArchive(t, a)
+	if err := add(10_000, 1500); err == nil {
+		t.Fatal("events are added behind damage")
+	}
+	if err := a.Rebuild(ctx, filepath.Join(filepath.Dir(dir), "part"), func(string, error) {}, func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	left := 0
+	if err := a.Since(ctx, m, codec.Position{}, func(e []Event) error { left += len(e); return nil }, func(Damage) {}); err != nil {
+		t.Fatal(err)
+	}
+	if left < 2900 {
+		t.Errorf("%d of 3000 events are left", left)
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
@@ -379,6 +380,31 @@ func TestCompactLeavesNoBytes(t *testing.T) {
 	check(t, d.Close())
 	if find() > 0 {
 		t.Error("a file has bytes of what was deleted, after the stop")
+	}
+}
+
+// A flush ends whatever room the memtable has left. Badger begins another one when a commit has filled it up.
+func TestAFlushAtTheEndOfAMemtable(t *testing.T) {
+	d := open(t, t.TempDir())
+	r := rand.New(rand.NewPCG(1, 2))
+	value := make([]byte, 100<<10)
+	for i := range value {
+		value[i] = byte(r.Uint32())
+	}
+	version := uint64(0)
+	for commits := 1; commits < 46; commits++ {
+		for i := range commits {
+			version++
+			check(t, d.Commit(version, func(txn *Txn) error { return txn.Set(fmt.Appendf(nil, "k%d", i), value) }))
+		}
+		flushed := make(chan error, 1)
+		go func() { flushed <- d.Flush() }()
+		select {
+		case err := <-flushed:
+			check(t, err)
+		case <-time.After(time.Minute):
+			t.Fatalf("a flush after %d commits does not end", commits)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package control
 import (
 	"log/slog"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -77,4 +78,116 @@ func TestDocumentsMoveAndAreSalvaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("salvaged", open(salvaged))
+}
+
+// withDestination makes control data of a merchant with a destination, its state and a dead letter, and closes it.
+func withDestination(t *testing.T) (dir string, m store.Merchant) {
+	t.Helper()
+	dir = t.TempDir()
+	d := openHere(t, dir)
+	p, err := d.AddPartner(t.Context(), "Acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err = d.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.UpdateDestination(t.Context(), m.ID, "a", func([]byte) ([]byte, store.AuditEntry, error) {
+		return []byte(`{"url":"https://shop.example/events"}`), store.AboutMerchant(store.DestinationChanged, m, "a"), nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.PutDocuments(t.Context(), []store.Document{
+		{Kind: store.DeliveryStates, Merchant: m.ID, ID: "a", Content: []byte(`{"cursor":"cur_0"}`)},
+		{Kind: store.DeadLetters, Merchant: m.ID, ID: "a/1", Content: []byte(`{"events":1}`)},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir, m
+}
+
+// A damaged destination is not taken for a missing one, and its merchant is not deleted without it.
+func TestADamagedDestination(t *testing.T) {
+	dir, m := withDestination(t)
+	damageRecord(t, dir, "destinations", string(m.ID)+"/a")
+	d := open(t, dir)
+	if _, err := d.Destination(t.Context(), m.ID, "a"); err == nil || store.KindOf(err) == store.KindNotFound {
+		t.Errorf("it is read: %v", err)
+	}
+	if _, err := d.DeleteMerchant(t.Context(), m.ID); err == nil {
+		t.Error("its merchant is deleted, and it stays")
+	}
+}
+
+// One damaged document does not keep those of others from being written.
+func TestADamagedDocument(t *testing.T) {
+	dir, m := withDestination(t)
+	damageRecord(t, dir, inDocuments, documentKey(store.DeliveryStates, m.ID, "a"))
+	d := open(t, dir)
+	if err := d.PutDocuments(t.Context(), []store.Document{
+		{Kind: store.DeliveryStates, ID: "own", Content: []byte("1")}, {Kind: store.DeliveryStates, Merchant: m.ID, ID: "a", Content: []byte("2")},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if doc, err := d.Document(t.Context(), store.DeliveryStates, "", "own"); err != nil || string(doc.Content) != "1" {
+		t.Errorf("another one is %+v, %v", doc, err)
+	}
+}
+
+// What belongs to a merchant whose record is damaged is out of service with it, and goes with it in a repair.
+func TestDestinationsOfADamagedMerchant(t *testing.T) {
+	dir, m := withDestination(t)
+	damageRecord(t, dir, "merchants", string(m.ID))
+	d := open(t, dir)
+	if all, err := d.Destinations(t.Context(), ""); err != nil || len(all) > 0 {
+		t.Errorf("in service: %+v, %v", all, err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	damaged, err := OpenReadOnly(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := t.TempDir()
+	if err := damaged.Salvage(to, func(string, string) {}); err != nil {
+		t.Fatal(err)
+	}
+	if err := damaged.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d = open(t, to)
+	all, err := d.Destinations(t.Context(), "")
+	docs, docsErr := d.ExportDocuments(t.Context())
+	if err != nil || docsErr != nil || len(all)+len(docs) > 0 {
+		t.Errorf("after a repair: %+v, %+v, %v, %v", all, docs, err, docsErr)
+	}
+}
+
+// The file of a version that has only added buckets at its last start gets further ones, and opens again.
+func TestBucketsAreAddedTwice(t *testing.T) {
+	all := buckets
+	defer func() { buckets = all }()
+	without := func(names ...string) []string {
+		return slices.DeleteFunc(slices.Clone(all), func(b string) bool { return slices.Contains(names, b) })
+	}
+	dir := t.TempDir()
+	for i, of := range [][]string{without("destinations", inDocuments, "expiries"), without("destinations", inDocuments), all, all} {
+		buckets = of
+		d, err := Open(dir, time.Now, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatalf("start %d: %v", i, err)
+		}
+		if i == 0 {
+			if _, err := d.AddPartner(t.Context(), "Acme"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -205,7 +206,7 @@ func (s *Service) hider(d Destination) func(string) string {
 	for name, all := range d.Secrets {
 		for _, of := range all {
 			if text, err := s.Keys.open(d.place(name), of); err == nil && text != "" {
-				pairs = append(pairs, text, "***")
+				pairs = append(pairs, text, "***", url.QueryEscape(text), "***") // GA4 has it in the address
 			}
 		}
 	}

@@ -101,7 +101,7 @@ type Hold struct{ *hold }
 var errHoldLost = errors.New("the connection to the database that keeps others from changing it was lost: run the same command again")
 
 // heldTables are written without lockControl. The lock of the first one, which each flush needs, lets the transaction enable its trigger.
-var heldTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "setting IN SHARE", "audit IN SHARE"}
+var heldTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "setting IN SHARE", "audit IN SHARE", "document IN SHARE"}
 
 // Hold keeps everybody from changing a database, whose nodes must be stopped. to is for people: where the data moves.
 func (d *Database) Hold(ctx context.Context, to string) (Hold, error) {

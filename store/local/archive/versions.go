@@ -82,8 +82,7 @@ func (a *Archive) view(read func(txn *badgerdb.Txn) error) error {
 	return a.db.View(version, read)
 }
 
-// viewNewest reads the newest data, also what the caller has committed since. The caller holds writing, or can use commits of which
-// only a part is visible.
+// viewNewest reads the newest data that was flushed. The caller holds writing, or can use commits of which only a part is visible.
 func (a *Archive) viewNewest(read func(txn *badgerdb.Txn) error) error {
 	return a.db.View(newest, read)
 }

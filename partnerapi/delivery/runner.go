@@ -492,30 +492,39 @@ func (r *runner) beginReplay(replay Replay) {
 	switch {
 	case replay.DeadLetters || replay.Discard || replay.Delivery != "":
 		sh := r.sh
-		sh.runners.Go(func() { sh.replayDeliveries(r, replay) })
+		sh.runners.Go(func() {
+			for !sh.replayDeliveries(r, replay) {
+				select {
+				case <-sh.ctx.Done():
+					return
+				case <-time.After(time.Second):
+				}
+			}
+		})
 	default:
 		r.st.Replays = append(slices.Clone(r.st.Replays), replaying{UpTo: replay.UpTo, From: replay.From, To: replay.To})
 		r.st.Replayed = replay.ID
 	}
 }
 
-// replayDeliveries replays the events of dead letters or of one delivery, or discards the dead letters.
-func (sh *shard) replayDeliveries(r *runner, replay Replay) {
+// replayDeliveries begins to replay the events of dead letters or of one delivery, or discards the dead letters. It returns false when it
+// must be tried again.
+func (sh *shard) replayDeliveries(r *runner, replay Replay) (begun bool) {
 	kinds := []store.DocumentKind{store.DeadLetters}
 	if replay.Delivery != "" {
 		kinds = append(kinds, store.Deliveries)
 	}
 	if err := sh.flush(sh.ctx); err != nil { // those that are not written yet
-		sh.s.Log.Warn("a replay was not begun", "destination", r.id, "error", err)
-		return
+		sh.s.Log.Warn("a replay cannot begin yet", "destination", r.id, "error", err)
+		return false
 	}
 	var ranges []replaying
 	var gone []store.Document
 	for _, kind := range kinds {
 		docs, err := sh.s.deliveries(sh.ctx, kind, r.merchant, r.id)
 		if err != nil {
-			sh.s.Log.Warn("a replay was not begun", "destination", r.id, "error", err)
-			return
+			sh.s.Log.Warn("a replay cannot begin yet", "destination", r.id, "error", err)
+			return false
 		}
 		for _, d := range docs {
 			if replay.Delivery != "" && d.ID != replay.Delivery {
@@ -537,6 +546,7 @@ func (sh *shard) replayDeliveries(r *runner, replay Replay) {
 	r.st.Letters = max(0, r.st.Letters-len(gone))
 	r.markDirty()
 	r.kick()
+	return true
 }
 
 // expiring reports whether the oldest events of a destination that fails may be too old to be tried.

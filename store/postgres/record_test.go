@@ -74,8 +74,16 @@ func TestMigrationToRecords(t *testing.T) {
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
-	e := (&shop{t: t, url: url}).second()
 	ctx := t.Context()
+	kept, err := pool.Begin(ctx) // keeps the node from removing what it finds
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rollback(kept)
+	if _, err := kept.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockLife); err != nil {
+		t.Fatal(err)
+	}
+	e := (&shop{t: t, url: url}).second()
 	partners, err := e.Partners(ctx)
 	if err != nil || len(partners) != 1 || partners[0].Name != `Ac"me` || partners[0].TrackingDomain != "t.acme.com" {
 		t.Errorf("the partners are %+v, %v", partners, err)

@@ -56,9 +56,9 @@ func TestOverview(t *testing.T) {
 	var start time.Time
 	certificates := fakeCertificates{}
 	s := newService(t, func(cfg *Config) { cfg.Certificates, start = certificates, cfg.Now() })
-	s.now = start.Add(-time.Second)
+	s.setNow(start.Add(-time.Second))
 	p, _, _ := s.partner("Agency")
-	s.now = start
+	s.setNow(start)
 	other, _, _ := s.partner("Other")
 	m, err := s.engine.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
 	if err != nil {
@@ -71,14 +71,14 @@ func TestOverview(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", Detail: "It is right.", CheckedAt: s.now}
+	found := store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", Detail: "It is right.", CheckedAt: s.time()}
 	if tag, err = s.engine.UpdateTag(t.Context(), tag.ID, func(t store.Tag) store.Tag { return t.AfterVerify(found) }); err != nil {
 		t.Fatal(err)
 	}
 	certificates["api.example.net"] = store.Certificate{Status: store.CertificateValid, NotAfter: start.Add(60 * 24 * time.Hour)}
 	certificates["tags.example.net"] = store.Certificate{Status: store.CertificateValid, NotAfter: start.Add(24 * time.Hour)}
 	certificates[tag.Host] = store.Certificate{Status: store.CertificateFailed, Detail: "no CAA"}
-	event := store.Mark{Merchant: m.ID, Tag: tag.ID, Identity: store.Identity{MUID: "user-1"}, Name: "PageView", Time: s.now, Raw: []byte(`{"a":1}`)}
+	event := store.Mark{Merchant: m.ID, Tag: tag.ID, Identity: store.Identity{MUID: "user-1"}, Name: "PageView", Time: s.time(), Raw: []byte(`{"a":1}`)}
 	if err := s.engine.Record(t.Context(), []store.Mark{event}); err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestOverview(t *testing.T) {
 	if !view.Partners.Items[0].Suspended || *view.Partners.Items[0].Events != 1 {
 		t.Errorf("partner: %+v", view.Partners.Items[0])
 	}
-	s.now = s.now.Add(time.Minute)
+	s.setNow(s.time().Add(time.Minute))
 	s.get(cookie, overviewPath, &view)
 	if got := view.Partners; *got.Items[0].Events != 2 || got.CountedAt != "2026-11-20T08:31:00Z" {
 		t.Errorf("after a minute: %+v", got)

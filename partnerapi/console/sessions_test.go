@@ -76,9 +76,9 @@ func TestAPartnerSeesAndEndsItsSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	mine := s.signIn(text).is(200).cookie()
-	s.now = s.now.Add(time.Minute)
+	s.setNow(s.time().Add(time.Minute))
 	ofLink := s.useLink(s.link(p.ID)).is(200).cookie()
-	s.now = s.now.Add(time.Minute)
+	s.setNow(s.time().Add(time.Minute))
 	reader := s.readOnly(p.ID, store.KeyOptions{Name: "Ann"})
 
 	list := s.sessions(mine)
@@ -155,7 +155,7 @@ func TestAListOfManySessions(t *testing.T) {
 			}
 		}
 	}
-	s.now = s.now.Add(time.Minute)
+	s.setNow(s.time().Add(time.Minute))
 	list := s.sessions(s.signIn(text).is(200).cookie())
 	if len(list.Sessions) != maxSessions || list.Total != maxSessions+store.MaxSessions+1 || !list.Sessions[0].Current {
 		t.Errorf("%d of %d, %+v", len(list.Sessions), list.Total, list.Sessions[0])

@@ -25,7 +25,9 @@
 //     secrets.go      encrypts secrets
 //     shard.go        reads the feed for all
 //     runner.go       one destination
-//     send.go         one round of a destination: what is left out, what is sent, what became of it
+//     send.go         one round of a destination: what is left out, what is sent
+//     outcome.go      what became of it: retries, dead letters, pauses
+//     erasing.go      whose events must not be sent any more
 //     state.go        what is stored of a destination
 //     client.go       HTTP: which addresses may be reached, and bounds
 //     view.go         what merchants see: status, deliveries, preview

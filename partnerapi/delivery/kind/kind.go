@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"time"
 
 	"mtagd/store"
@@ -95,6 +96,15 @@ func (e *Event) Parse() error {
 	d := json.NewDecoder(bytes.NewReader(e.Raw))
 	d.UseNumber()
 	return d.Decode(&e.Fields)
+}
+
+// ClickID returns the id of a click on an ad: the field with this name, or else the parameter of the page's address.
+func (e *Event) ClickID(name string) string {
+	id := e.Text(name)
+	if page, err := url.Parse(e.Text("pageUrl")); id == "" && err == nil {
+		id = page.Query().Get(name)
+	}
+	return id
 }
 
 // Text returns the first of some fields that is a text or a number and not empty, as a text.

@@ -11,8 +11,8 @@ package meta
 import (
 	"encoding/json"
 	"net/http"
-	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -162,19 +162,11 @@ func clickID(e *kind.Event) string {
 	if fbc := e.Text("fbc", "_fbc"); fbc != "" {
 		return fbc
 	}
-	id := e.Text("fbclid")
-	if u, err := url.Parse(e.Text("pageUrl")); id == "" && err == nil {
-		id = u.Query().Get("fbclid")
-	}
+	id := e.ClickID("fbclid")
 	if id == "" {
 		return ""
 	}
-	return "fb.1." + json.Number(timeMillis(e.Time)).String() + "." + id
-}
-
-func timeMillis(t time.Time) string {
-	text, _ := json.Marshal(t.UnixMilli()) // a number
-	return string(text)
+	return "fb.1." + strconv.FormatInt(e.Time.UnixMilli(), 10) + "." + id
 }
 
 // Read implements kind.Target. Meta answers many errors with 400, also those that pass: of the token, of rates.

@@ -7,7 +7,6 @@ package tiktok
 import (
 	"encoding/json"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strings"
 	"time"
@@ -94,7 +93,7 @@ func event(name string, e *kind.Event) map[string]any {
 		user["phone"] = kind.Hash(phone)
 	}
 	kind.Put(user, "external_id", kind.Hash(string(e.MUID)))
-	kind.Put(user, "ttclid", clickID(e))
+	kind.Put(user, "ttclid", e.ClickID("ttclid"))
 	kind.Put(user, "ttp", e.Text("ttp", "_ttp"))
 	kind.Put(user, "ip", e.Text("client_ip_address"))
 	kind.Put(user, "user_agent", e.UserAgent())
@@ -128,17 +127,6 @@ func event(name string, e *kind.Event) map[string]any {
 		one["properties"] = properties
 	}
 	return one
-}
-
-func clickID(e *kind.Event) string {
-	if id := e.Text("ttclid"); id != "" {
-		return id
-	}
-	u, err := url.Parse(e.Text("pageUrl"))
-	if err != nil {
-		return ""
-	}
-	return u.Query().Get("ttclid")
 }
 
 // Read implements kind.Target.

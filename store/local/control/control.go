@@ -127,8 +127,13 @@ func (d driver) Now(ctx context.Context) (time.Time, error) {
 	return d.now(), nil
 }
 
-// Update implements rules.Driver. KindUnavailable: the disk is full.
+// Update implements rules.Driver.
 func (d driver) Update(ctx context.Context, build func(rules.Turn) (rules.Change, error)) error {
+	return d.change(ctx, build, d.Apply)
+}
+
+// change makes a change, and passes its records to apply, before the next one. KindUnavailable: the disk is full.
+func (d *Data) change(ctx context.Context, build func(rules.Turn) (rules.Change, error), apply func([]rules.Record) error) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	if err := cmp.Or(ctx.Err(), d.frozen); err != nil {
@@ -144,10 +149,7 @@ func (d driver) Update(ctx context.Context, build func(rules.Turn) (rules.Change
 	if err != nil {
 		return err
 	}
-	if len(c.Records) > 0 && c.Records[0].Kind == inDocuments {
-		return nil // they are not in memory
-	}
-	return d.Apply(c.Records)
+	return apply(c.Records)
 }
 
 // store makes a change on disk. Nothing is written any more

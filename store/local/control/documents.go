@@ -91,7 +91,7 @@ func (d *Data) viewDocuments(ctx context.Context, read func(b *bolt.Bucket) erro
 
 // PutDocuments implements store.Documents.
 func (d *Data) PutDocuments(ctx context.Context, docs []store.Document) error {
-	return driver{d}.Update(ctx, func(rules.Turn) (c rules.Change, err error) {
+	return d.change(ctx, func(rules.Turn) (c rules.Change, err error) {
 		err = d.viewDocuments(ctx, func(b *bolt.Bucket) error {
 			for _, doc := range docs {
 				key := documentKey(doc.Kind, doc.Merchant, doc.ID)
@@ -104,7 +104,7 @@ func (d *Data) PutDocuments(ctx context.Context, docs []store.Document) error {
 			return nil
 		})
 		return c, err
-	})
+	}, func([]rules.Record) error { return nil }) // they are not in memory
 }
 
 // documentsOf returns the writes that delete the documents of the merchants that a change deletes.

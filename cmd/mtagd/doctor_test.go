@@ -27,7 +27,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// installation is one that mtagd doctor examines. A new one is sound, and its server runs.
+// installation is a directory with a running server, for mtagd doctor to examine. A new one has no faults.
 type installation struct {
 	*testing.T
 	dir, data, backups string

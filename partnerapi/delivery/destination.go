@@ -168,7 +168,7 @@ func (s *Service) apply(d *Destination, c Change) (made map[string]string, field
 			}
 		}
 		if len(*c.Events) > maxNames {
-			return store.Invalid("events", "must be at most %d", maxNames)
+			return store.Invalid("events", "must be at most %d names", maxNames)
 		}
 		if len(*c.Events) > 0 {
 			d.Events = *c.Events

@@ -97,7 +97,7 @@ const fileName = "control.db"
 // other than "2" takes it for "2". "5" differs in three bits, so it is refused, even with one wrong bit.
 const format2 = "2"
 
-// Format is format2 for mtagd version.
+// Format is the version of the layout, which "mtagd version" prints.
 const Format = format2
 
 // Close closes the file.

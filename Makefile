@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build size needs test quick drills chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node frameworks keep-script release shells
+.PHONY: run build size needs test again quick drills chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node frameworks keep-script release shells
 
 # A first run does not need the profile, with which the compiler works longer.
 run:
@@ -60,6 +60,11 @@ test: needs
 	test -n "$(RACE)" || echo "no C compiler: the race detector was off" >>$$out/skipped; \
 	if test -e $$out/skipped; then echo "Tests that were skipped, and why:"; sort $$out/skipped | uniq -c; fi; \
 	! test -e $$out/failed
+
+# The tests of PACKAGES once more, with and without the race detector, one package at a time. CI runs it for what failed.
+again:
+	$(TEST) $(RACE) -count=1 -p 1 $(PACKAGES)
+	$(TEST) -count=1 -p 1 -run $(DRILLS) $(PACKAGES)
 
 # The drills of make test, at DRILLS times as many random places. A drill that fails prints its seed, which DRILL_SEED repeats.
 drills: export DRILLS ?= 20

@@ -661,10 +661,13 @@ func TestDeadLettersOfAFailedFlush(t *testing.T) {
 func TestADeletedMerchantIsForgotten(t *testing.T) {
 	b, s := newBed(t), newSink(t)
 	b.create(s.URL, nil)
-	b.s.mu.Lock()
-	sh := b.s.shards[0]
-	b.s.mu.Unlock()
 	runners := func() int {
+		b.s.mu.Lock()
+		sh := b.s.shards[0]
+		b.s.mu.Unlock()
+		if sh == nil { // The node does not hold the shard's lease yet.
+			return 0
+		}
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
 		return len(sh.of[b.m.ID])

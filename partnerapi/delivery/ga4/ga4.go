@@ -17,127 +17,54 @@ import (
 	"regexp"
 	"strings"
 	"time"
-	"unicode"
 
 	"mtagd/partnerapi/delivery/kind"
-	"mtagd/store"
 )
 
 // Kind is the kind "ga4".
-var Kind = kind.Kind{
-	Name:    "ga4",
-	Consent: []string{"analytics_storage"},
-	Secrets: []kind.Secret{{Name: apiSecret, Required: true}},
-	Open:    open,
-}
-
-const apiSecret = "apiSecret"
-
-type target struct {
-	MeasurementID string            `json:"measurementId"`
-	Debug         bool              `json:"debug"`
-	EventNames    map[string]string `json:"eventNames"`
-	Endpoint      string            `json:"endpoint"`
-
-	mapping kind.Mapping
-	secret  string
-}
+var Kind = kind.Platform{
+	Name:     "ga4",
+	Endpoint: "https://www.google-analytics.com",
+	Consent:  []string{"analytics_storage"},
+	Secret:   kind.Secret{Name: "apiSecret"},
+	Settings: []kind.Setting{
+		{Name: "measurementId", Type: kind.Text, Required: true, Pattern: regexp.MustCompile(`^G-[A-Z0-9]{4,20}$`), Hint: "the id of a web stream, such as G-ABCD1234"},
+		{Name: "debug", Type: kind.Flag, Hint: "true to see the events in DebugView"},
+	},
+	Limits: kind.Limits{Events: 500, Lanes: 4, MaxAge: 72*time.Hour - 10*time.Minute, ByEventTime: true},
+	Names:  map[string]string{"Signup": "sign_up", "Lead": "generate_lead"},
+	Custom: kind.Snake,
+	Event:  event, MapInto: "params",
+	Group: func(e *kind.Event) string { return clientOf(e) + "/" + consentOf(e) }, GroupSize: 25,
+	Request: request,
+}.Kind()
 
 var (
-	measurement = regexp.MustCompile(`^G-[A-Z0-9]{4,20}$`)
-	eventName   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]{0,39}$`)
-	cookie      = regexp.MustCompile(`^GA1\.[0-9]\.([0-9]+\.[0-9]+)$`)
-	clientID    = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
-	session     = regexp.MustCompile(`^[0-9]{1,20}$`)
+	eventName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]{0,39}$`)
+	cookie    = regexp.MustCompile(`^GA1\.[0-9]\.([0-9]+\.[0-9]+)$`)
+	clientID  = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
+	session   = regexp.MustCompile(`^[0-9]{1,20}$`)
 )
-
-func open(o kind.Options) (kind.Target, error) {
-	t := &target{Endpoint: "https://www.google-analytics.com", mapping: o.Mapping, secret: o.Secret(apiSecret)}
-	if err := o.Decode(t); err != nil {
-		return nil, err
-	}
-	if !measurement.MatchString(t.MeasurementID) {
-		return nil, store.Invalid("settings.measurementId", "must be the id of a web stream, such as G-ABCD1234")
-	}
-	return t, kind.CheckEndpoint(&t.Endpoint, o.AllowHTTP)
-}
-
-const maxEvents = 25
-
-// Limits implements kind.Target.
-func (t *target) Limits() kind.Limits {
-	return kind.Limits{Events: 500, Lanes: 4, MaxAge: 72*time.Hour - 10*time.Minute, ByEventTime: true}
-}
-
-var names = map[string]string{"Signup": "sign_up", "Lead": "generate_lead"}
 
 // reserved are names that Google refuses in this protocol.
 var reserved = regexp.MustCompile(`^(ad_(activeview|click|exposure|query|reward)|adunit_exposure|app_(background|clear_data|exception|remove|store_.*|update|upgrade)|` +
 	`dynamic_link_.*|error|first_open|first_visit|in_app_purchase|notification_.*|os_update|screen_view|session_start|user_engagement|(_|firebase_|ga_|google_|gtag\.).*)$`)
 
-// snake returns AddToCart as add_to_cart.
-func snake(name string) string {
-	var b strings.Builder
-	for i, c := range name {
-		if unicode.IsUpper(c) && i > 0 {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToLower(c))
+func event(a *kind.Account, name string, e *kind.Event) (map[string]any, *kind.Refusal) {
+	if !eventName.MatchString(name) || reserved.MatchString(name) {
+		return nil, kind.Skip(fmt.Sprintf("Google Analytics takes no event with the name %q", name))
 	}
-	return b.String()
+	return map[string]any{"name": name, "params": params(a, e), "timestamp_micros": e.Time.UnixMicro()}, nil
 }
 
-// request is a request as it is built up.
-type request struct {
-	client, consent string
-	events          []any
-	places          []int
-	user            map[string]any
-}
-
-// Requests implements kind.Target.
-func (t *target) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
-	var all []*request
-	open := map[string]*request{}
-	var refused []kind.Refusal
-	for i, e := range events {
-		name, mapped := t.EventNames[e.Name]
-		if !mapped {
-			if name, mapped = names[e.Name]; !mapped {
-				name = snake(e.Name)
-			}
-		}
-		if name == "" || !eventName.MatchString(name) || reserved.MatchString(name) {
-			refused = append(refused, kind.Refusal{Event: i, Reason: fmt.Sprintf("Google Analytics takes no event with the name %q", name), Skipped: true})
-			continue
-		}
-		consent := consentOf(e)
-		key := clientOf(e) + "/" + consent
-		r := open[key]
-		if r == nil || len(r.events) == maxEvents {
-			r = &request{client: clientOf(e), consent: consent}
-			open[key] = r
-			all = append(all, r)
-		}
-		params := t.params(e)
-		t.mapping.Apply(e.Fields, params)
-		r.events = append(r.events, map[string]any{"name": name, "params": params, "timestamp_micros": e.Time.UnixMicro()})
-		r.places = append(r.places, i)
-		if user := userData(e, consent); user != nil {
-			r.user = user
+func request(a *kind.Account, events []*kind.Event, list []any, _ time.Time) (string, http.Header, map[string]any) {
+	body := map[string]any{"client_id": clientOf(events[0]), "consent": json.RawMessage(consentOf(events[0])), "events": list}
+	for _, e := range events {
+		if user := userData(e); user != nil {
+			body["user_data"] = user
 		}
 	}
-	requests := make([]kind.Request, len(all))
-	for i, r := range all {
-		body := map[string]any{"client_id": r.client, "consent": json.RawMessage(r.consent), "events": r.events}
-		if r.user != nil {
-			body["user_data"] = r.user
-		}
-		text, _ := json.Marshal(body) // all of it was read from JSON
-		address := t.Endpoint + "/mp/collect?" + url.Values{"measurement_id": {t.MeasurementID}, "api_secret": {t.secret}}.Encode()
-		requests[i] = kind.Request{URL: address, Header: http.Header{"Content-Type": {"application/json"}}, Body: text, Events: r.places}
-	}
-	return requests, refused
+	return "/mp/collect?" + url.Values{"measurement_id": {a.Text("measurementId")}, "api_secret": {a.Secret}}.Encode(), nil, body
 }
 
 func consentOf(e *kind.Event) string {
@@ -163,16 +90,16 @@ func clientOf(e *kind.Event) string {
 }
 
 // userData returns hashed identifiers, where the visitor agrees to their use for ads.
-func userData(e *kind.Event, consent string) map[string]any {
-	if !strings.Contains(consent, `"ad_user_data":"GRANTED"`) {
+func userData(e *kind.Event) map[string]any {
+	if !kind.HasConsent(e.Fields, kind.AdConsent) {
 		return nil
 	}
 	user := map[string]any{}
 	if email := kind.Email(e.Text("email")); email != "" {
 		user["sha256_email_address"] = []string{kind.Hash(email)}
 	}
-	if phone := kind.Digits(e.Text("phone")); phone != "" {
-		user["sha256_phone_number"] = []string{kind.Hash("+" + phone)}
+	if phone := kind.E164(e.Text("phone")); phone != "" {
+		user["sha256_phone_number"] = []string{kind.Hash(phone)}
 	}
 	if len(user) == 0 {
 		return nil
@@ -180,12 +107,12 @@ func userData(e *kind.Event, consent string) map[string]any {
 	return user
 }
 
-func (t *target) params(e *kind.Event) map[string]any {
+func params(a *kind.Account, e *kind.Event) map[string]any {
 	p := map[string]any{"engagement_time_msec": 1}
 	if id := e.Text("ga_session_id", "session_id"); session.MatchString(id) {
 		p["session_id"] = id
 	}
-	if t.Debug {
+	if a.Flag("debug") {
 		p["debug_mode"] = 1
 	}
 	number := func(to string, from ...string) {
@@ -216,14 +143,15 @@ func (t *target) params(e *kind.Event) map[string]any {
 		item := map[string]any{}
 		kind.Put(item, "item_id", first(of.ID, 100))
 		kind.Put(item, "item_name", first(of.Name, 100))
+		if len(item) == 0 {
+			continue
+		}
 		kind.Put(item, "item_category", first(of.Category, 100))
 		kind.Put(item, "coupon", first(of.Coupon, 100))
 		kind.PutNumber(item, "quantity", of.Quantity)
 		kind.PutNumber(item, "price", of.Price)
 		kind.PutNumber(item, "discount", of.Discount)
-		if of.ID != "" || of.Name != "" {
-			items = append(items, item)
-		}
+		items = append(items, item)
 	}
 	if len(items) > 0 {
 		p["items"] = items[:min(len(items), 200)]
@@ -240,6 +168,3 @@ func first(s string, n int) string {
 	}
 	return s
 }
-
-// Read implements kind.Target.
-func (t *target) Read(_ kind.Request, a kind.Answer) kind.Verdict { return kind.Standard(a) }

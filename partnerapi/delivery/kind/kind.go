@@ -2,8 +2,11 @@
 // retries, cursors or connections, and gets its secrets in clear. Each kind is a package of its own.
 //
 //	kind.go     Kind, Target, Event
+//	platform.go ad platforms: a table of names, and what is special
+//	settings.go settings of a kind
 //	mapping.go  fields that a merchant maps
 //	person.go   normalises and hashes what identifies a person
+//	shop.go     what was bought, and where
 //	consent.go  what the visitor has agreed to
 package kind
 
@@ -22,6 +25,8 @@ type Kind struct {
 	Name    string
 	Consent []string // what a visitor must have agreed to; with any, events of bots are not sent either
 	Secrets []Secret
+	// Settings are the settings that a form asks for; a webhook has more.
+	Settings []Setting
 
 	// Open checks the settings and the secrets. Its errors are of store.KindInvalid, and name the field.
 	Open func(o Options) (Target, error)

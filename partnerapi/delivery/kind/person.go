@@ -54,9 +54,39 @@ func Letters(s string) string {
 	}, s)
 }
 
-// Put sets a field unless the value is empty.
+// E164 returns a phone number as + and digits, or its hash as it is; "" when it is none.
+func E164(s string) string {
+	digits := Digits(s)
+	if digits == "" || isHash(digits) {
+		return digits
+	}
+	return "+" + digits
+}
+
+// HashedPerson returns what identifies the visitor as lists of hashes, under the names that Meta, Pinterest and Snap have for it.
+func (e *Event) HashedPerson() map[string]any {
+	user := map[string]any{}
+	country := strings.ToLower(e.Text("country"))
+	if len(country) != 2 {
+		country = ""
+	}
+	for name, value := range map[string]string{
+		"em": Email(e.Text("email")), "ph": Digits(e.Text("phone")), "country": country,
+		"fn": Letters(e.Text("first_name", "firstName")), "ln": Letters(e.Text("last_name", "lastName")),
+		"ct": Letters(e.Text("city")), "st": Letters(e.Text("state", "region")), "zp": Letters(e.Text("zip", "postal_code", "postcode")),
+	} {
+		if value != "" {
+			user[name] = []string{Hash(value)}
+		}
+	}
+	Put(user, "client_ip_address", e.Text("client_ip_address"))
+	Put(user, "client_user_agent", e.UserAgent())
+	return user
+}
+
+// Put sets a field unless the name or the value is empty.
 func Put(in map[string]any, name, value string) {
-	if value != "" {
+	if name != "" && value != "" {
 		in[name] = value
 	}
 }

@@ -3,9 +3,8 @@ package kind
 import (
 	"encoding/json"
 	"net/url"
+	"slices"
 	"strings"
-
-	"mtagd/store"
 )
 
 // Product is a product of an event, from its field products or items.
@@ -35,11 +34,59 @@ func (e *Event) Products() (all []Product) {
 	return all
 }
 
-// PutNumber sets a field unless the number is empty.
+// PutNumber sets a field unless the name or the number is empty.
 func PutNumber(in map[string]any, name string, n json.Number) {
-	if n != "" {
+	if name != "" && n != "" {
 		in[name] = n
 	}
+}
+
+// ShopNames are the names that a platform has for what was bought, or what it was worth; an empty name: it has none.
+type ShopNames struct {
+	Value, Currency, Order, Search   string
+	IDs, Items                       string   // of all products
+	ID, Name, Category, Count, Price string   // of each
+	Texts                            []string // numbers that are sent as texts
+}
+
+// Shop returns what was bought, or what it was worth.
+func (e *Event) Shop(n ShopNames) map[string]any {
+	in := map[string]any{}
+	number := func(in map[string]any, name string, value json.Number) {
+		if slices.Contains(n.Texts, name) {
+			Put(in, name, value.String())
+		} else {
+			PutNumber(in, name, value)
+		}
+	}
+	value, _ := e.Number("value")
+	number(in, n.Value, value)
+	Put(in, n.Currency, strings.ToUpper(e.Text("currency")))
+	Put(in, n.Order, e.OrderID())
+	Put(in, n.Search, e.Text("search_term"))
+	var items []any
+	var ids []string
+	for _, p := range e.Products() {
+		item := map[string]any{}
+		Put(item, n.ID, p.ID)
+		Put(item, n.Name, p.Name)
+		Put(item, n.Category, p.Category)
+		if len(item) == 0 {
+			continue
+		}
+		number(item, n.Count, p.Quantity)
+		number(item, n.Price, p.Price)
+		if items = append(items, item); p.ID != "" {
+			ids = append(ids, p.ID)
+		}
+	}
+	if len(items) > 0 && n.Items != "" {
+		in[n.Items] = items
+	}
+	if len(ids) > 0 && n.IDs != "" {
+		in[n.IDs] = ids
+	}
+	return in
 }
 
 // OrderID returns the number of an order.
@@ -61,25 +108,3 @@ func (e *Event) PageURL() string {
 
 // IsFromServer reports whether a backend has sent the event about something that did not happen on a page.
 func (e *Event) IsFromServer() bool { return e.PageURL() == "" }
-
-// Map returns the name of an event at a platform: that of the settings, of the platform's table, or its own. An empty name in the
-// settings leaves the event out.
-func Map(name string, settings, table map[string]string) string {
-	if mapped, ok := settings[name]; ok {
-		return mapped
-	}
-	if mapped, ok := table[name]; ok {
-		return mapped
-	}
-	return name
-}
-
-// CheckEndpoint checks the address of a platform, which is another one only in tests, and with gateways of a merchant.
-func CheckEndpoint(address *string, allowHTTP bool) error {
-	u, err := url.Parse(*address)
-	if err != nil || u.Host == "" || u.Scheme != "https" && !(allowHTTP && u.Scheme == "http") || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return store.Invalid("settings.endpoint", "must be an address such as https://example.com")
-	}
-	*address = strings.TrimRight(*address, "/")
-	return nil
-}

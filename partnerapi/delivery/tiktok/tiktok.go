@@ -8,91 +8,37 @@ import (
 	"encoding/json"
 	"net/http"
 	"regexp"
-	"strings"
 	"time"
 
 	"mtagd/partnerapi/delivery/kind"
-	"mtagd/store"
 )
 
 // Kind is the kind "tiktok".
-var Kind = kind.Kind{
-	Name:    "tiktok",
-	Consent: kind.AdConsent,
-	Secrets: []kind.Secret{{Name: accessToken, Required: true}},
-	Open:    open,
-}
+var Kind = kind.Platform{
+	Name:     "tiktok",
+	Endpoint: "https://business-api.tiktok.com",
+	Settings: []kind.Setting{
+		{Name: "pixelCode", Type: kind.Text, Required: true, Pattern: regexp.MustCompile(`^[A-Z0-9]{10,40}$`), Hint: "the code of a pixel, such as COQDA8RC77U2TMR44LI0"},
+		{Name: "testEventCode", Type: kind.Text, Hint: "the code of the page Test events"},
+	},
+	Limits: kind.Limits{Events: 1000, Lanes: 1, MaxAge: 7*24*time.Hour - 10*time.Minute, ByEventTime: true},
+	Names: map[string]string{
+		"ViewItem": "ViewContent", "Signup": "CompleteRegistration", "SignUp": "CompleteRegistration", "BeginCheckout": "InitiateCheckout", "PageView": "Pageview",
+	},
+	Custom: func(name string) string { return name },
+	Event:  event,
+	Request: func(a *kind.Account, _ []*kind.Event, list []any, _ time.Time) (string, http.Header, map[string]any) {
+		body := map[string]any{"event_source": "web", "event_source_id": a.Text("pixelCode"), "data": list}
+		kind.Put(body, "test_event_code", a.Text("testEventCode"))
+		return "/open_api/v1.3/event/track/", http.Header{"Access-Token": {a.Secret}}, body
+	},
+	Read: read,
+}.Kind()
 
-const accessToken = "accessToken"
-
-type target struct {
-	PixelCode     string            `json:"pixelCode"`
-	TestEventCode string            `json:"testEventCode"`
-	EventNames    map[string]string `json:"eventNames"`
-	Endpoint      string            `json:"endpoint"`
-
-	mapping kind.Mapping
-	token   string
-}
-
-var pixel = regexp.MustCompile(`^[A-Z0-9]{10,40}$`)
-
-func open(o kind.Options) (kind.Target, error) {
-	t := &target{Endpoint: "https://business-api.tiktok.com", mapping: o.Mapping, token: o.Secret(accessToken)}
-	if err := o.Decode(t); err != nil {
-		return nil, err
-	}
-	if !pixel.MatchString(t.PixelCode) {
-		return nil, store.Invalid("settings.pixelCode", "must be the code of a pixel, such as COQDA8RC77U2TMR44LI0")
-	}
-	return t, kind.CheckEndpoint(&t.Endpoint, o.AllowHTTP)
-}
-
-// Limits implements kind.Target.
-func (t *target) Limits() kind.Limits {
-	return kind.Limits{Events: 1000, Lanes: 1, MaxAge: 7*24*time.Hour - 10*time.Minute, ByEventTime: true}
-}
-
-// names has the events that have another name at TikTok; the others are custom events.
-var names = map[string]string{
-	"ViewItem": "ViewContent", "Signup": "CompleteRegistration", "SignUp": "CompleteRegistration", "BeginCheckout": "InitiateCheckout", "PageView": "Pageview",
-}
-
-// Requests implements kind.Target.
-func (t *target) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
-	var data []any
-	var places []int
-	var refused []kind.Refusal
-	for i, e := range events {
-		name := kind.Map(e.Name, t.EventNames, names)
-		if name == "" {
-			refused = append(refused, kind.Refusal{Event: i, Reason: "the settings leave this event out", Skipped: true})
-			continue
-		}
-		one := event(name, e)
-		t.mapping.Apply(e.Fields, one)
-		data, places = append(data, one), append(places, i)
-	}
-	if len(data) == 0 {
-		return nil, refused
-	}
-	body := map[string]any{"event_source": "web", "event_source_id": t.PixelCode, "data": data}
-	kind.Put(body, "test_event_code", t.TestEventCode)
-	text, _ := json.Marshal(body) // all of it was read from JSON
-	header := http.Header{"Content-Type": {"application/json"}, "Access-Token": {t.token}}
-	return []kind.Request{{URL: t.Endpoint + "/open_api/v1.3/event/track/", Header: header, Body: text, Events: places}}, refused
-}
-
-func event(name string, e *kind.Event) map[string]any {
-	user := map[string]any{}
+func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.Refusal) {
+	user := map[string]any{"external_id": kind.Hash(string(e.MUID))}
 	kind.Put(user, "email", kind.Hash(kind.Email(e.Text("email"))))
-	if phone := kind.Digits(e.Text("phone")); phone != "" {
-		if len(phone) != 64 {
-			phone = "+" + phone
-		}
-		user["phone"] = kind.Hash(phone)
-	}
-	kind.Put(user, "external_id", kind.Hash(string(e.MUID)))
+	kind.Put(user, "phone", kind.Hash(kind.E164(e.Text("phone"))))
 	kind.Put(user, "ttclid", e.ClickID("ttclid"))
 	kind.Put(user, "ttp", e.Text("ttp", "_ttp"))
 	kind.Put(user, "ip", e.Text("client_ip_address"))
@@ -103,34 +49,20 @@ func event(name string, e *kind.Event) map[string]any {
 		kind.Put(page, "referrer", e.Text("referrer"))
 		one["page"] = page
 	}
-	properties := map[string]any{}
-	if value, ok := e.Number("value"); ok {
-		properties["value"] = value
-	}
-	kind.Put(properties, "currency", strings.ToUpper(e.Text("currency")))
-	kind.Put(properties, "order_id", e.OrderID())
-	kind.Put(properties, "query", e.Text("search_term"))
-	var contents []any
-	for _, p := range e.Products() {
-		content := map[string]any{}
-		kind.Put(content, "content_id", p.ID)
-		kind.Put(content, "content_name", p.Name)
-		kind.Put(content, "content_category", p.Category)
-		kind.PutNumber(content, "quantity", p.Quantity)
-		kind.PutNumber(content, "price", p.Price)
-		contents = append(contents, content)
-	}
-	if len(contents) > 0 {
-		properties["contents"], properties["content_type"] = contents, "product"
+	properties := e.Shop(kind.ShopNames{
+		Value: "value", Currency: "currency", Order: "order_id", Search: "query",
+		Items: "contents", ID: "content_id", Name: "content_name", Category: "content_category", Count: "quantity", Price: "price",
+	})
+	if properties["contents"] != nil {
+		properties["content_type"] = "product"
 	}
 	if len(properties) > 0 {
 		one["properties"] = properties
 	}
-	return one
+	return one, nil
 }
 
-// Read implements kind.Target.
-func (t *target) Read(_ kind.Request, a kind.Answer) kind.Verdict {
+func read(_ kind.Request, a kind.Answer) kind.Verdict {
 	v := kind.Standard(a)
 	var body struct {
 		Code    *int   `json:"code"`

@@ -1,0 +1,86 @@
+package kind
+
+import (
+	"encoding/json"
+	"maps"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"mtagd/store"
+)
+
+// Setting is a setting of a kind.
+type Setting struct {
+	Name     string
+	Type     SettingType
+	Hint     string // what it must be, in words that follow "must be"
+	Required bool
+	Default  string
+	Pattern  *regexp.Regexp // of a text, and of each value of a table; nil: any
+}
+
+// SettingType is what the value of a setting is in JSON.
+type SettingType string
+
+// The types of settings.
+const (
+	Text  SettingType = "text"
+	Flag  SettingType = "flag"  // true or false
+	Table SettingType = "table" // an object of texts
+)
+
+// values are the settings of a destination, by name.
+type values struct {
+	texts  map[string]string
+	flags  map[string]bool
+	tables map[string]map[string]string
+}
+
+// read reads settings, and checks them.
+func (o Options) read(settings []Setting) (values, error) {
+	v := values{map[string]string{}, map[string]bool{}, map[string]map[string]string{}}
+	given := map[string]json.RawMessage{}
+	if len(o.Settings) > 0 {
+		if err := json.Unmarshal(o.Settings, &given); err != nil {
+			return v, store.Invalid("settings", "must be an object")
+		}
+	}
+	for _, s := range settings {
+		raw, isGiven := given[s.Name]
+		delete(given, s.Name)
+		var text string
+		var flag bool
+		var table map[string]string
+		into := map[SettingType]any{Text: &text, Flag: &flag, Table: &table}[s.Type]
+		if isGiven && json.Unmarshal(raw, into) != nil {
+			return v, store.Invalid("settings."+s.Name, "must be %s", s.Hint)
+		}
+		if s.Required && text == "" && len(table) == 0 {
+			return v, store.Invalid("settings."+s.Name, "is required: %s", s.Hint)
+		}
+		for _, one := range slices.AppendSeq([]string{text}, maps.Values(table)) {
+			if one != "" && s.Pattern != nil && !s.Pattern.MatchString(one) {
+				return v, store.Invalid("settings."+s.Name, "must be %s", s.Hint)
+			}
+		}
+		if text == "" {
+			text = s.Default
+		}
+		v.texts[s.Name], v.flags[s.Name], v.tables[s.Name] = text, flag, table
+	}
+	for name := range given {
+		return v, store.Invalid("settings."+name, "is not a setting of this type of destination")
+	}
+	return v, nil
+}
+
+// checkEndpoint checks the address of a platform, which is another one only in tests, and with gateways of a merchant.
+func checkEndpoint(address string, allowHTTP bool) (string, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || u.Scheme != "https" && !(allowHTTP && u.Scheme == "http") || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return "", store.Invalid("settings.endpoint", "must be an address such as https://example.com")
+	}
+	return strings.TrimRight(address, "/"), nil
+}

@@ -37,7 +37,8 @@ var mayImport = []struct {
 	{"partnerapi partnerapi/", "store store/budget partnerapi partnerapi/ edge/"},
 	// A kind of destination knows what a kind is, and no more.
 	{"partnerapi/delivery/kind partnerapi/delivery/filter", "store"},
-	{"partnerapi/delivery/webhook partnerapi/delivery/meta partnerapi/delivery/ga4 partnerapi/delivery/tiktok", "store partnerapi/delivery/kind"},
+	{"partnerapi/delivery/webhook partnerapi/delivery/meta partnerapi/delivery/ga4 partnerapi/delivery/tiktok " +
+		"partnerapi/delivery/googleads partnerapi/delivery/microsoft partnerapi/delivery/pinterest partnerapi/delivery/snap partnerapi/delivery/linkedin", "store partnerapi/delivery/kind"},
 	{"tlsmgr tlsmgr/", "store tlsmgr/"},
 }
 

@@ -50,8 +50,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/partnerapi/delivery/ga4"
+	"mtagd/partnerapi/delivery/googleads"
 	"mtagd/partnerapi/delivery/kind"
+	"mtagd/partnerapi/delivery/linkedin"
 	"mtagd/partnerapi/delivery/meta"
+	"mtagd/partnerapi/delivery/microsoft"
+	"mtagd/partnerapi/delivery/pinterest"
+	"mtagd/partnerapi/delivery/snap"
 	"mtagd/partnerapi/delivery/tiktok"
 	"mtagd/partnerapi/delivery/webhook"
 	"mtagd/store"
@@ -118,7 +123,9 @@ func Open(cfg Config) *Service {
 }
 
 // Kinds are the kinds of destinations.
-func Kinds() []kind.Kind { return []kind.Kind{webhook.Kind, meta.Kind, ga4.Kind, tiktok.Kind} }
+func Kinds() []kind.Kind {
+	return []kind.Kind{webhook.Kind, meta.Kind, ga4.Kind, tiktok.Kind, googleads.Kind, microsoft.Kind, pinterest.Kind, snap.Kind, linkedin.Kind}
+}
 
 // Close stops: requests under way are cut off, and their events are sent again after the next start.
 func (s *Service) Close() error {

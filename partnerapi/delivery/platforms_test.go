@@ -22,7 +22,6 @@ type platform struct {
 	*httptest.Server
 	mu    sync.Mutex
 	taken []string
-	asked int
 	body  string // the last one that was taken
 }
 
@@ -37,9 +36,8 @@ func newPlatform(t *testing.T, check func(r *http.Request, body map[string]any) 
 		if err != nil {
 			t.Error(err)
 		}
-		status, answer, taken := check(r, body)
 		p.mu.Lock()
-		p.asked++
+		status, answer, taken := check(r, body)
 		if p.taken = append(p.taken, taken...); len(taken) > 0 {
 			p.body = string(text)
 		}
@@ -250,5 +248,274 @@ func TestTikTokGetsWhatItTakes(t *testing.T) {
 	slices.Sort(names)
 	if want := []string{"CompleteRegistration/2", "Lead/3"}; !slices.Equal(names, want) {
 		t.Errorf("TikTok has %v, want %v", names, want)
+	}
+}
+
+// fields returns what is wrong with an object of a request: a field that the platform does not know, or one that should be a hash.
+func fields(of any, known, hashed string) string {
+	object, _ := of.(map[string]any)
+	for name, v := range object {
+		if !slices.Contains(strings.Fields(known+" "+hashed), name) {
+			return "unknown field " + name
+		}
+		if list, ok := v.([]any); ok && len(list) > 0 {
+			v = list[0]
+		}
+		if text, _ := v.(string); slices.Contains(strings.Fields(hashed), name) && !isHash.MatchString(text) {
+			return name + " must be a valid SHA256 string"
+		}
+	}
+	return ""
+}
+
+// wrong returns what is wrong with an event that has the fields known, the time at and a currency: the first complaint that is not empty.
+func wrong(at time.Time, days int, currency any, complaints ...string) string {
+	if age := time.Since(at); age > time.Duration(days)*24*time.Hour || age < -time.Minute {
+		complaints = append(complaints, "the time is out of range")
+	}
+	if text, ok := currency.(string); currency != nil && (!ok || len(text) != 3) {
+		complaints = append(complaints, "invalid currency")
+	}
+	for _, complaint := range complaints {
+		if complaint != "" {
+			return complaint
+		}
+	}
+	return ""
+}
+
+func seconds(v any) time.Time {
+	n, _ := v.(float64)
+	return time.Unix(int64(n), 0)
+}
+
+func object(v any, name string) map[string]any {
+	of, _ := v.(map[string]any)
+	of, _ = of[name].(map[string]any)
+	return of
+}
+
+// each calls check for each event of a request; it returns the complaints, and the names of the others.
+func each(list any, check func(e map[string]any) (name, complaint string)) (complaints, names []string) {
+	for _, one := range list.([]any) {
+		name, complaint := check(one.(map[string]any))
+		if complaints = append(complaints, complaint); complaint == "" {
+			names = append(names, name)
+		}
+	}
+	return complaints, names
+}
+
+func bad(complaints []string) (i int, is bool) {
+	i = slices.IndexFunc(complaints, func(s string) bool { return s != "" })
+	return i, i >= 0
+}
+
+const common = "event_name event_id event_time event_source_url action_source user_data custom_data"
+
+// fakeGoogle refuses a whole request for one event that is wrong, and names the field.
+func fakeGoogle(r *http.Request, body map[string]any) (int, string, []string) {
+	if token := r.Header.Get("Authorization"); r.URL.Path != "/v1/events:ingest" || strings.Count(token, ".") != 2 {
+		return 401, `{"error":{"code":401,"message":"Request had invalid authentication credentials."}}`, nil
+	}
+	actions := map[any]bool{}
+	for _, d := range body["destinations"].([]any) {
+		actions[d.(map[string]any)["reference"]] = object(d, "operatingAccount")["accountId"] == "1234567890"
+	}
+	complaints, names := each(body["events"], func(e map[string]any) (string, string) {
+		at, _ := time.Parse(time.RFC3339, e["eventTimestamp"].(string))
+		action := e["destinationReferences"].([]any)[0]
+		complaint := fields(e, "destinationReferences eventTimestamp transactionId eventSource consent currency conversionValue adIdentifiers userData", "")
+		if !actions[action] || e["adIdentifiers"] == nil && e["userData"] == nil {
+			complaint = "no destination, or nobody"
+		}
+		if list, _ := object(e, "userData")["userIdentifiers"].([]any); len(list) > 0 && complaint == "" {
+			complaint = fields(list[0], "", "emailAddress phoneNumber")
+		}
+		return fmt.Sprint(action, "/", e["transactionId"]), wrong(at, 90, e["currency"], complaint)
+	})
+	if i, is := bad(complaints); is {
+		return 400, fmt.Sprintf(`{"error":{"code":400,"message":"There was a problem with the request.","status":"INVALID_ARGUMENT","details":[{"@type":`+
+			`"type.googleapis.com/google.rpc.BadRequest","fieldViolations":[{"field":"events.events[%d].currency","description":%q}]}]}}`, i, complaints[i]), nil
+	}
+	return 200, `{"requestId":"1"}`, names
+}
+
+// fakeMicrosoft skips events that are wrong, and names them by their place.
+func fakeMicrosoft(r *http.Request, body map[string]any) (int, string, []string) {
+	if r.URL.Path != "/v1/123456/events" || r.Header.Get("Authorization") != "Bearer right" {
+		return 401, `{"error":{"code":"Unauthorized","message":"You are not authorized to access this resource."}}`, nil
+	}
+	complaints, names := each(body["data"], func(e map[string]any) (string, string) {
+		user, custom := object(e, "userData"), object(e, "customData")
+		complaint := fields(e, "eventType eventName eventId eventTime eventSourceUrl referrerUrl pageTitle adStorageConsent userData customData", "")
+		if e["eventType"] == "pageLoad" && (e["eventSourceUrl"] == nil || custom != nil) || user["anonymousId"] == nil {
+			complaint = "'eventSourceUrl' must not be empty."
+		}
+		return fmt.Sprint(e["eventType"], "/", e["eventName"], "/", e["eventId"]),
+			wrong(seconds(e["eventTime"]), 7, custom["currency"], complaint, fields(user, "anonymousId msclkid clientUserAgent clientIpAddress", "em ph"))
+	})
+	var details []string
+	for i, complaint := range complaints {
+		if complaint != "" {
+			details = append(details, fmt.Sprintf(`{"index":%d,"propertyName":"data[%d]","errorMessage":%q}`, i, i, complaint))
+		}
+	}
+	return 200, fmt.Sprintf(`{"eventsReceived":%d,"error":{"code":"ValidationError","details":[%s]}}`, len(names), strings.Join(details, ",")), names
+}
+
+// fakePinterest says of each event whether it was processed.
+func fakePinterest(r *http.Request, body map[string]any) (int, string, []string) {
+	if r.URL.Path != "/v5/ad_accounts/549755885175/events" || r.Header.Get("Authorization") != "Bearer right" {
+		return 401, `{"code":2,"message":"Authentication failed."}`, nil
+	}
+	complaints, names := each(body["data"], func(e map[string]any) (string, string) {
+		user := object(e, "user_data")
+		complaint := fields(e, common+" language", "")
+		if user["em"] == nil && (user["client_ip_address"] == nil || user["client_user_agent"] == nil) || e["event_id"] == nil {
+			complaint = "user_data is missing"
+		}
+		return fmt.Sprint(e["event_name"], "/", e["event_id"]), wrong(seconds(e["event_time"]), 7, object(e, "custom_data")["currency"], complaint,
+			fields(user, "click_id client_ip_address client_user_agent", "em ph fn ln ct st zp country external_id"))
+	})
+	var events []string
+	for _, complaint := range complaints {
+		if complaint == "" {
+			events = append(events, `{"status":"processed","error_message":null,"warning_message":""}`)
+		} else {
+			events = append(events, fmt.Sprintf(`{"status":"failed","error_message":%q}`, complaint))
+		}
+	}
+	result := fmt.Sprintf(`{"num_events_received":%d,"num_events_processed":%d,"events":[%s]}`, len(events), len(names), strings.Join(events, ","))
+	if _, is := bad(complaints); is {
+		return 422, fmt.Sprintf(`{"code":1,"message":"Not all events were successfully processed.","details":%s}`, result), names
+	}
+	return 200, result, names
+}
+
+// fakeSnap refuses a whole request for one event that is wrong.
+func fakeSnap(r *http.Request, body map[string]any) (int, string, []string) {
+	if r.URL.Path != "/v3/0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11/events" || r.URL.Query().Get("access_token") != "right" {
+		return 401, `{"status":"INVALID","reason":"The access token is invalid."}`, nil
+	}
+	complaints, names := each(body["data"], func(e map[string]any) (string, string) {
+		user := object(e, "user_data")
+		complaint := fields(e, common, "")
+		if user["em"] == nil && user["ph"] == nil && (user["client_ip_address"] == nil || user["client_user_agent"] == nil) {
+			complaint = "no identifier"
+		}
+		return fmt.Sprint(e["event_name"], "/", e["event_id"]), wrong(seconds(e["event_time"]), 37, object(e, "custom_data")["currency"], complaint,
+			fields(user, "sc_click_id sc_cookie1 client_ip_address client_user_agent", "em ph fn ln ct st zp country"))
+	})
+	if i, is := bad(complaints); is {
+		return 400, fmt.Sprintf(`{"status":"INVALID","event":%d,"errors":{"codes":["E1"],"error_msgs":[%q]}}`, i, complaints[i]), nil
+	}
+	return 200, `{"status":"VALID","reason":"All events were processed successfully."}`, names
+}
+
+// fakeLinkedIn has a status for each event. It cannot take a booking at the first attempt.
+func fakeLinkedIn() func(r *http.Request, body map[string]any) (int, string, []string) {
+	busy := map[any]bool{}
+	return func(r *http.Request, body map[string]any) (int, string, []string) {
+		if r.URL.Path != "/rest/conversionEvents" || r.Header.Get("Authorization") != "Bearer right" || r.Header.Get("X-RestLi-Method") != "BATCH_CREATE" ||
+			r.Header.Get("X-Restli-Protocol-Version") != "2.0.0" || r.Header.Get("LinkedIn-Version") != "202605" {
+			return 401, `{"status":401,"code":"EMPTY_ACCESS_TOKEN","message":"Empty oauth2 access token"}`, nil
+		}
+		var statuses []string
+		_, names := each(body["elements"], func(e map[string]any) (string, string) {
+			ms, _ := e["conversionHappenedAt"].(float64)
+			complaint := fields(e, "conversion conversionHappenedAt conversionValue eventId user", "")
+			if ids, _ := object(e, "user")["userIds"].([]any); len(ids) == 0 {
+				complaint = "user.userIds is required"
+			}
+			complaint = wrong(time.UnixMilli(int64(ms)), 90, object(e, "conversionValue")["currencyCode"], complaint)
+			status := 201
+			if complaint != "" {
+				status = 422
+			} else if id := e["eventId"]; id == "b1" && !busy[id] {
+				busy[id], status, complaint = true, 503, "busy"
+			}
+			statuses = append(statuses, fmt.Sprintf(`{"status":%d,"error":{"message":%q}}`, status, complaint))
+			return fmt.Sprint(e["conversion"], "/", e["eventId"]), complaint
+		})
+		return 200, `{"elements":[` + strings.Join(statuses, ",") + `]}`, names
+	}
+}
+
+// TestEachPlatformGetsWhatItTakes sends the same events to five platforms: a purchase, one that is wrong, one without consent, old ones,
+// an event of the merchant's own, a page view of somebody unknown, and an event that platforms do not have.
+func TestEachPlatformGetsWhatItTakes(t *testing.T) {
+	b := newBed(t)
+	type expected struct {
+		kind, settings            string
+		fake                      func(r *http.Request, body map[string]any) (int, string, []string)
+		delivered, filtered, dead uint64
+		names                     string
+	}
+	var all []expected
+	for _, e := range []expected{
+		{"googleads", "", fakeGoogle, 3, 2, 2, "111/o1 111/old8 222/b1"},
+		{"microsoft", `{"tagId":"123456","eventNames":{"Booking":"book"}}`, fakeMicrosoft, 4, 0, 3,
+			"custom/book/b1 custom/logout/out custom/purchase/p1 pageLoad/<nil>/anon"},
+		{"pinterest", `{"adAccountId":"549755885175","eventNames":{"Booking":"custom"}}`, fakePinterest, 2, 2, 3, "checkout/p1 custom/b1"},
+		{"snap", `{"pixelId":"0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11","eventNames":{"Booking":"CUSTOM_EVENT_1"}}`, fakeSnap, 3, 2, 2, "CUSTOM_EVENT_1/b1 PURCHASE/old8 PURCHASE/p1"},
+		{"linkedin", "", fakeLinkedIn(), 3, 2, 2,
+			"urn:lla:llaPartnerConversion:104012/old8 urn:lla:llaPartnerConversion:104012/p1 urn:lla:llaPartnerConversion:104013/b1"},
+	} {
+		if e.settings == "" {
+			e.settings = accounts[e.kind].settings
+		}
+		all = append(all, e)
+	}
+	fakes, destinations := map[string]*platform{}, map[string]Destination{}
+	for _, e := range all {
+		fakes[e.kind] = newPlatform(t, e.fake)
+		secret := accounts[e.kind].secret
+		settings := fmt.Sprintf(`%s,"endpoint":%q}`, strings.TrimSuffix(e.settings, "}"), fakes[e.kind].URL)
+		destinations[e.kind] = b.createPlatform(e.kind, settings, map[string]string{secret: secretOf(secret)})
+	}
+	const person = `,"email":"person@example.com"`
+	b.send("m1", "Purchase", agreed+`,"event_id":"p1","value":89.5,"currency":"eur","order_id":"o1","email":" Person@Example.com ","phone":"+49 151 1234567"`)
+	b.send("m2", "PageView", agreed+`,"event_id":"anon","pageUrl":"https://shop.example/"`)
+	b.send("m3", "Purchase", person+`,"event_id":"unasked","value":1,"currency":"EUR"`)
+	b.send("m4", "Purchase", agreed+person+`,"event_id":"euros","value":1,"currency":"euros"`)
+	b.send("m5", "Booking", agreed+person+`,"event_id":"b1"`)
+	b.send("m6", "Logout", agreed+person+`,"event_id":"out"`)
+	for _, days := range []int{8, 100} {
+		marks := []store.Mark{{Merchant: b.m.ID, Tag: b.tag, Identity: store.Identity{MUID: "m7"}, Name: "Purchase", Time: time.Now().AddDate(0, 0, -days),
+			Raw: fmt.Appendf(nil, `{"event":"Purchase","event_id":"old%d"%s%s}`, days, agreed, person)}}
+		if err := b.engine.Record(t.Context(), marks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, e := range all {
+		t.Run(e.kind, func(t *testing.T) {
+			var st Status
+			defer func() {
+				if t.Failed() {
+					letters, err := b.s.Deliveries(t.Context(), destinations[e.kind], "", "")
+					t.Logf("%+v\n%+v\n%v", st, letters, err)
+				}
+			}()
+			for deadline := time.Now().Add(20 * time.Second); st.Delivered+st.Filtered+st.Dead+st.NoConsent < 8; time.Sleep(5 * time.Millisecond) {
+				if st = b.status(destinations[e.kind]); time.Now().After(deadline) {
+					t.Fatal("it did not come to an end")
+				}
+			}
+			if st.Delivered != e.delivered || st.Filtered != e.filtered || st.Dead != e.dead || st.NoConsent != 1 {
+				t.Errorf("want %+v", e)
+			}
+			p := fakes[e.kind]
+			names := p.names()
+			slices.Sort(names)
+			if strings.Join(names, " ") != e.names {
+				t.Errorf("it has %v", names)
+			}
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if strings.Contains(strings.ToLower(p.body), "person@") || strings.Contains(p.body, "1511234567") {
+				t.Errorf("the body has a person in clear: %s", p.body)
+			}
+		})
 	}
 }

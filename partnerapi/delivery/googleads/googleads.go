@@ -1,0 +1,226 @@
+// Package googleads sends events to Google Ads by the Data Manager API, POST /v1/events:ingest (developers.google.com/data-manager/api:
+// reference/rest/v1/events/ingest and devguides/events/send-events, read 2026-11; fields of google.golang.org/api/datamanager/v1,
+// revision 20261106; identifiers as util/src/formatter.ts of github.com/googleads/data-manager-node has them).
+//
+//   - What an event means is a conversion action of the account, by its number: events without one are left out, and so are those that
+//     have neither a click id (gclid, gbraid, wbraid) nor an email, a phone number or an address.
+//   - The secret is the key of a service account, as JSON, that is a user of the Google Ads account. A request is signed by it with a
+//     token that the service makes itself, as Google's own libraries do (google.aip.dev/auth/4111).
+//   - Google refuses a whole request for one event that is wrong. What it finds out later is in the account's diagnostics.
+//   - An event counts once with that of the browser's tag if transactionId is the same: the number of the order, else event_id.
+package googleads
+
+import (
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"mtagd/partnerapi/delivery/kind"
+)
+
+// Kind is the kind "googleads".
+var Kind = kind.Platform{
+	Name:     "googleads",
+	Endpoint: "https://datamanager.googleapis.com",
+	Secret: kind.Secret{Name: "serviceAccountKey", Check: func(secret string) error {
+		_, err := token(secret, time.Now())
+		return err
+	}},
+	Settings: []kind.Setting{
+		{Name: "customerId", Type: kind.Text, Required: true, Pattern: customer, Hint: "the ten digits of a Google Ads account"},
+		{Name: "loginCustomerId", Type: kind.Text, Pattern: customer, Hint: "the ten digits of the manager account that the key is a user of"},
+		{Name: "validateOnly", Type: kind.Flag, Hint: "true to have the events checked only"},
+	},
+	Limits:      kind.Limits{Events: 2000, Lanes: 1, MaxAge: 90*24*time.Hour - 10*time.Minute, ByEventTime: true}, // of a click
+	Conversions: "a conversion action",
+	Event:       event,
+	Request:     request,
+	Read:        read,
+}.Kind()
+
+var customer = regexp.MustCompile(`^[0-9]{10}$`)
+
+func request(a *kind.Account, _ []*kind.Event, list []any, now time.Time) (string, http.Header, map[string]any) {
+	account := func(id string) map[string]any { return map[string]any{"accountType": "GOOGLE_ADS", "accountId": id} }
+	var actions []string
+	for _, one := range list {
+		actions = append(actions, one.(map[string]any)["destinationReferences"].([]string)...)
+	}
+	slices.Sort(actions)
+	var destinations []any
+	for _, action := range slices.Compact(actions) {
+		d := map[string]any{"reference": action, "productDestinationId": action, "operatingAccount": account(a.Text("customerId"))}
+		if login := a.Text("loginCustomerId"); login != "" {
+			d["loginAccount"] = account(login)
+		}
+		destinations = append(destinations, d)
+	}
+	body := map[string]any{"destinations": destinations, "events": list, "encoding": "HEX"}
+	if a.Flag("validateOnly") {
+		body["validateOnly"] = true
+	}
+	bearer, _ := token(a.Secret, now) // it was checked
+	return "/v1/events:ingest", http.Header{"Authorization": {"Bearer " + bearer}}, body
+}
+
+func event(_ *kind.Account, action string, e *kind.Event) (map[string]any, *kind.Refusal) {
+	click := map[string]any{} // one at most
+	for _, name := range []string{"gclid", "gbraid", "wbraid"} {
+		if id := e.ClickID(name); id != "" && len(click) == 0 {
+			click[name] = id
+		}
+	}
+	person := identifiers(e)
+	if len(click) == 0 && len(person) == 0 {
+		return nil, kind.Skip("Google Ads needs a click id, an email, a phone number or an address")
+	}
+	one := map[string]any{
+		"destinationReferences": []string{action}, "eventTimestamp": e.Time.UTC().Format(time.RFC3339Nano), "transactionId": e.EventID(), "eventSource": "WEB",
+		"consent": map[string]any{"adUserData": "CONSENT_GRANTED", "adPersonalization": personalization(e)},
+	}
+	if e.IsFromServer() {
+		one["eventSource"] = "OTHER"
+	}
+	kind.Put(one, "transactionId", e.OrderID())
+	kind.Put(one, "currency", strings.ToUpper(e.Text("currency")))
+	value, _ := e.Number("value")
+	kind.PutNumber(one, "conversionValue", value)
+	if len(click) > 0 {
+		one["adIdentifiers"] = click
+	}
+	if len(person) > 0 {
+		one["userData"] = map[string]any{"userIdentifiers": person}
+	}
+	device := map[string]any{}
+	kind.Put(device, "ipAddress", e.Text("client_ip_address"))
+	kind.Put(device, "userAgent", e.UserAgent())
+	if len(device) > 0 {
+		one["eventDeviceInfo"] = device
+	}
+	if items := items(e); len(items) > 0 && click["gbraid"] == nil && click["wbraid"] == nil { // which do not go together
+		one["cartData"] = map[string]any{"items": items}
+	}
+	return one, nil
+}
+
+func personalization(e *kind.Event) string {
+	if kind.HasConsent(e.Fields, []string{"ad_personalization"}) {
+		return "CONSENT_GRANTED"
+	}
+	return "CONSENT_DENIED"
+}
+
+// items returns the products; a quantity is a whole number, as a text.
+func items(e *kind.Event) (all []any) {
+	for _, p := range e.Products() {
+		if p.ID == "" {
+			continue
+		}
+		item := map[string]any{"merchantProductId": p.ID}
+		if n, err := strconv.ParseInt(p.Quantity.String(), 10, 64); err == nil {
+			item["quantity"] = strconv.FormatInt(n, 10)
+		}
+		kind.PutNumber(item, "unitPrice", p.Price)
+		all = append(all, item)
+	}
+	return all
+}
+
+// identifiers returns what identifies the visitor. Names are hashed, country and postal code are not.
+func identifiers(e *kind.Event) (all []any) {
+	if address := email(e.Text("email")); address != "" {
+		all = append(all, map[string]any{"emailAddress": kind.Hash(address)})
+	}
+	if phone := kind.E164(e.Text("phone")); phone != "" {
+		all = append(all, map[string]any{"phoneNumber": kind.Hash(phone)})
+	}
+	name := func(names ...string) string { return kind.Hash(strings.ToLower(strings.TrimSpace(e.Text(names...)))) }
+	given, family := name("first_name", "firstName"), name("last_name", "lastName")
+	country, code := strings.ToUpper(e.Text("country")), strings.TrimSpace(e.Text("zip", "postal_code", "postcode"))
+	if given != "" && family != "" && len(country) == 2 && code != "" {
+		all = append(all, map[string]any{"address": map[string]any{"givenName": given, "familyName": family, "regionCode": country, "postalCode": code}})
+	}
+	return all
+}
+
+// email returns an address as Google hashes it: those of Gmail without dots and an alias.
+func email(s string) string {
+	s = kind.Email(s)
+	user, domain, _ := strings.Cut(s, "@")
+	if domain != "gmail.com" && domain != "googlemail.com" {
+		return s
+	}
+	user, _, _ = strings.Cut(user, "+")
+	return strings.ReplaceAll(user, ".", "") + "@" + domain
+}
+
+// token returns a token of an hour that is signed by the key of a service account.
+func token(key string, now time.Time) (string, error) {
+	var account struct {
+		Email string `json:"client_email"`
+		Key   string `json:"private_key"`
+		KeyID string `json:"private_key_id"`
+	}
+	if err := json.Unmarshal([]byte(key), &account); err != nil || account.Email == "" {
+		return "", errKey
+	}
+	block, _ := pem.Decode([]byte(account.Key))
+	if block == nil {
+		return "", errKey
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	private, ok := parsed.(*rsa.PrivateKey)
+	if err != nil || !ok {
+		return "", errKey
+	}
+	part := func(v map[string]any) string {
+		text, _ := json.Marshal(v) // texts and numbers
+		return base64.RawURLEncoding.EncodeToString(text)
+	}
+	signed := part(map[string]any{"alg": "RS256", "typ": "JWT", "kid": account.KeyID}) + "." + part(map[string]any{
+		"iss": account.Email, "sub": account.Email, "scope": "https://www.googleapis.com/auth/datamanager",
+		"iat": now.Unix() - 10, "exp": now.Unix() + 3590,
+	})
+	sum := sha256.Sum256([]byte(signed))
+	signature, err := rsa.SignPKCS1v15(rand.Reader, private, crypto.SHA256, sum[:])
+	return signed + "." + base64.RawURLEncoding.EncodeToString(signature), err
+}
+
+var errKey = errors.New("must be the key of a service account, as the JSON that Google Cloud makes")
+
+func read(_ kind.Request, a kind.Answer) kind.Verdict {
+	v := kind.Standard(a)
+	var body struct {
+		Error struct {
+			Message string `json:"message"`
+			Details []struct {
+				Violations []struct {
+					Field       string `json:"field"`
+					Description string `json:"description"`
+				} `json:"fieldViolations"`
+			} `json:"details"`
+		} `json:"error"`
+	}
+	if v.Outcome == kind.Done || json.Unmarshal(a.Body, &body) != nil {
+		return v
+	}
+	v.Reason = body.Error.Message
+	for _, d := range body.Error.Details {
+		for _, violation := range d.Violations {
+			v.Reason += "; " + violation.Field + " " + violation.Description
+		}
+	}
+	return v
+}

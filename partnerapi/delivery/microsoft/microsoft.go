@@ -1,0 +1,119 @@
+// Package microsoft sends events to the Conversions API of Microsoft Advertising, POST /v1/{tag}/events at capi.uet.microsoft.com
+// (learn.microsoft.com/en-us/advertising/guides/uet-conversion-api-integration; github.com/MicrosoftDocs/Advertising at commit 015a2a2,
+// read 2026-11).
+//
+//   - A page view is of the type pageLoad and needs the page; all else is custom, and is matched to a conversion goal by its name.
+//   - The visitor's id is a hash of the muid unless the event has anonymousId, the vid of Microsoft's ID sync pixel.
+//   - Events that are wrong are skipped (continueOnValidationError), and the answer names them by their place.
+//   - Microsoft counts an event of the UET tag and of the server once if eventId is the same. It names no age from which on it takes an
+//     event no more: it gets those of 7 days.
+package microsoft
+
+import (
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	"mtagd/partnerapi/delivery/kind"
+)
+
+// Kind is the kind "microsoft".
+var Kind = kind.Platform{
+	Name:     "microsoft",
+	Endpoint: "https://capi.uet.microsoft.com",
+	Settings: []kind.Setting{
+		{Name: "tagId", Type: kind.Text, Required: true, Pattern: regexp.MustCompile(`^[0-9]{4,20}$`), Hint: "the number of a UET tag"},
+	},
+	Limits:  kind.Limits{Events: 1000, Lanes: 1, MaxAge: 7*24*time.Hour - 10*time.Minute, ByEventTime: true},
+	Names:   map[string]string{"PageView": pageLoad},
+	Custom:  kind.Snake,
+	Event:   event,
+	Request: request,
+	Read:    read,
+}.Kind()
+
+const pageLoad = "pageLoad"
+
+// pageTypes are the kinds of pages for dynamic remarketing.
+var pageTypes = map[string]string{"ViewItem": "product", "ViewCart": "cart", "AddToCart": "cart", "Purchase": "purchase", "Search": "searchresults"}
+
+func request(a *kind.Account, _ []*kind.Event, list []any, _ time.Time) (string, http.Header, map[string]any) {
+	return "/v1/" + a.Text("tagId") + "/events", a.Bearer(), map[string]any{"data": list, "continueOnValidationError": true}
+}
+
+func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.Refusal) {
+	user := map[string]any{"anonymousId": kind.Hash(string(e.MUID))[:32]}
+	kind.Put(user, "anonymousId", e.Text("anonymousId"))
+	kind.Put(user, "em", kind.Hash(email(e.Text("email"))))
+	kind.Put(user, "ph", kind.Hash(kind.E164(e.Text("phone"))))
+	kind.Put(user, "msclkid", e.ClickID("msclkid"))
+	kind.Put(user, "clientIpAddress", e.Text("client_ip_address"))
+	kind.Put(user, "clientUserAgent", e.UserAgent())
+	one := map[string]any{"eventType": "custom", "eventName": name, "eventId": e.EventID(), "eventTime": e.Time.Unix(), "adStorageConsent": "G", "userData": user}
+	if name == pageLoad {
+		if one["eventType"] = pageLoad; e.PageURL() == "" {
+			return nil, kind.Skip("Microsoft needs the address of the page of a page view")
+		}
+		delete(one, "eventName")
+	}
+	kind.Put(one, "eventSourceUrl", e.PageURL())
+	kind.Put(one, "referrerUrl", e.Text("referrer"))
+	kind.Put(one, "pageTitle", e.Text("pageTitle"))
+	custom := e.Shop(kind.ShopNames{
+		Value: "value", Currency: "currency", Order: "transactionId", Search: "searchTerm", IDs: "itemIds", Items: "items",
+		ID: "id", Name: "name", Count: "quantity", Price: "price",
+	})
+	if custom["value"] != nil && custom["items"] != nil {
+		custom["ecommTotalValue"] = custom["value"]
+	}
+	kind.Put(custom, "pageType", pageTypes[e.Name])
+	if len(custom) > 0 && name != pageLoad { // a page view cannot have any
+		one["customData"] = custom
+	}
+	return one, nil
+}
+
+// email returns an address as Microsoft hashes it: without dots and an alias in the user's part.
+func email(s string) string {
+	s = kind.Email(s)
+	user, domain, ok := strings.Cut(s, "@")
+	if !ok {
+		return s
+	}
+	user, _, _ = strings.Cut(user, "+")
+	return strings.ReplaceAll(user, ".", "") + "@" + domain
+}
+
+func read(r kind.Request, a kind.Answer) kind.Verdict {
+	v := kind.Standard(a)
+	var body struct {
+		Error struct {
+			Message string `json:"message"`
+			Details []struct {
+				Index     int    `json:"index"`
+				Message   string `json:"errorMessage"`
+				IsWarning bool   `json:"isWarning"`
+			} `json:"details"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(a.Body, &body) != nil {
+		return v
+	}
+	var all []string
+	refused := map[int]string{}
+	for _, d := range body.Error.Details {
+		if d.IsWarning || d.Index < 0 || d.Index >= len(r.Events) {
+			continue
+		}
+		all = append(all, d.Message)
+		refused[d.Index] = strings.TrimSpace(refused[d.Index] + " " + d.Message)
+	}
+	if v.Outcome == kind.Done {
+		v.Refused = refused
+		return v
+	}
+	v.Reason = strings.TrimSpace(body.Error.Message + " " + strings.Join(all, " "))
+	return v
+}

@@ -1,0 +1,114 @@
+// Package pinterest sends events to the Conversions API of Pinterest, POST /v5/ad_accounts/{id}/events, as its OpenAPI description has it
+// (github.com/pinterest/api-description, v5/openapi.json 5.23.0 of 2025-12-11; the names of events from developers.pinterest.com/docs/
+// api-features/conversion-overview, read 2026-11).
+//
+//   - A person is known by email, or by address and user agent together: events without either are left out.
+//   - The answer says of each event whether it was processed, also with status 422.
+//   - Pinterest counts an event of its tag and of the server once if event_id is the same. It names no age from which on it takes an
+//     event no more: it gets those of 7 days.
+package pinterest
+
+import (
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	"mtagd/partnerapi/delivery/kind"
+)
+
+// Kind is the kind "pinterest".
+var Kind = kind.Platform{
+	Name:     "pinterest",
+	Endpoint: "https://api.pinterest.com",
+	Settings: []kind.Setting{
+		{Name: "adAccountId", Type: kind.Text, Required: true, Pattern: regexp.MustCompile(`^[0-9]{5,20}$`), Hint: "the number of an ad account"},
+		{Name: "test", Type: kind.Flag, Hint: "true to have the events checked only"},
+	},
+	Limits: kind.Limits{Events: 1000, Lanes: 1, MaxAge: 7*24*time.Hour - 10*time.Minute, ByEventTime: true},
+	Names: map[string]string{
+		"PageView": "page_visit", "ViewContent": "view_content", "ViewItem": "page_visit", "Signup": "signup", "SignUp": "signup",
+		"CompleteRegistration": "signup", "StartTrial": "start_trial", "AddPaymentInfo": "add_payment_info", "AddToCart": "add_to_cart",
+		"AddToWishlist": "add_to_wishlist", "BeginCheckout": "initiate_checkout", "Purchase": "checkout", "Search": "search",
+		"Subscribe": "subscribe", "Lead": "lead", "SubmitApplication": "submit_application", "Contact": "contact", "Schedule": "schedule",
+	},
+	Event: event,
+	Request: func(a *kind.Account, _ []*kind.Event, list []any, _ time.Time) (string, http.Header, map[string]any) {
+		address := "/v5/ad_accounts/" + a.Text("adAccountId") + "/events"
+		if a.Flag("test") {
+			address += "?test=true"
+		}
+		return address, a.Bearer(), map[string]any{"data": list}
+	},
+	Read: read,
+}.Kind()
+
+var notDigit = regexp.MustCompile(`[^0-9]`)
+
+func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.Refusal) {
+	user := e.HashedPerson()
+	if user["em"] == nil && (user["client_ip_address"] == nil || user["client_user_agent"] == nil) {
+		return nil, kind.Skip("Pinterest needs an email, or the visitor's address and user agent")
+	}
+	user["external_id"] = []string{kind.Hash(string(e.MUID))}
+	if zip := e.Text("zip", "postal_code", "postcode"); zip != "" && len(zip) < 64 { // of digits only
+		delete(user, "zp")
+		if zip = notDigit.ReplaceAllString(zip, ""); zip != "" {
+			user["zp"] = []string{kind.Hash(zip)}
+		}
+	}
+	click := e.Text("_epik")
+	if click == "" {
+		click = e.ClickID("epik")
+	}
+	kind.Put(user, "click_id", click)
+	one := map[string]any{"event_name": name, "event_time": e.Time.Unix(), "event_id": e.EventID(), "user_data": user, "action_source": "web"}
+	if e.IsFromServer() {
+		one["action_source"] = "offline"
+	}
+	kind.Put(one, "event_source_url", e.PageURL())
+	if language, _, _ := strings.Cut(e.Text("language"), "-"); len(language) == 2 {
+		one["language"] = strings.ToLower(language)
+	}
+	if custom := e.Shop(kind.ShopNames{
+		Value: "value", Currency: "currency", Order: "order_id", Search: "search_string", IDs: "content_ids", Items: "contents",
+		ID: "id", Name: "item_name", Category: "item_category", Count: "quantity", Price: "item_price", Texts: []string{"value", "item_price"},
+	}); len(custom) > 0 {
+		one["custom_data"] = custom
+	}
+	return one, nil
+}
+
+type result struct {
+	Events []struct {
+		Status  string `json:"status"`
+		Message string `json:"error_message"`
+	} `json:"events"`
+}
+
+func read(r kind.Request, a kind.Answer) kind.Verdict {
+	v := kind.Standard(a)
+	var body struct {
+		result
+		Message string `json:"message"`
+		Details result `json:"details"` // with status 422
+	}
+	if json.Unmarshal(a.Body, &body) != nil {
+		return v
+	}
+	if v.Reason = body.Message; v.Outcome == kind.Again {
+		return v
+	}
+	events := append(body.Events, body.Details.Events...)
+	if len(events) != len(r.Events) {
+		return v
+	}
+	v.Outcome, v.Refused = kind.Done, map[int]string{}
+	for i, e := range events {
+		if e.Status == "failed" {
+			v.Refused[i] = e.Message
+		}
+	}
+	return v
+}

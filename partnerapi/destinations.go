@@ -23,7 +23,8 @@ func (a *api) deliveryResources() map[string]resource {
 	}
 	const list = "/v1/partners/merchant/{merchantId}/destinations"
 	return map[string]resource{
-		list: {"GET": {"list_destinations", a.listDestinations, nil, false}, "POST": {"create_destination", a.createDestination, nil, false}},
+		"/v1/partners/destination-types": {"GET": {"list_destination_types", listDestinationTypes, nil, false}},
+		list:                             {"GET": {"list_destinations", a.listDestinations, nil, false}, "POST": {"create_destination", a.createDestination, nil, false}},
 		list + "/{destinationId}": {"GET": {"read_destination", a.readDestination, nil, false}, "PATCH": {"change_destination", a.changeDestination, nil, false},
 			"DELETE": {"delete_destination", a.deleteDestination, nil, false}},
 		list + "/{destinationId}/test":   {"POST": {"test_destination", a.testDestination, nil, false}},
@@ -31,6 +32,41 @@ func (a *api) deliveryResources() map[string]resource {
 		list + "/{destinationId}/deliveries": {"GET": {"list_deliveries", a.listDeliveries, []string{"state", "eventId", "limit"}, false},
 			"DELETE": {"discard_dead_letters", a.discardDeadLetters, nil, false}},
 	}
+}
+
+// listDestinationTypes answers with the types of destinations, and what each of them needs.
+func listDestinationTypes(_ context.Context, r *fasthttp.RequestCtx, _ store.Partner) error {
+	type secret struct {
+		Name     string `json:"name"`
+		Required bool   `json:"required"`
+	}
+	type setting struct {
+		Name     string           `json:"name"`
+		Type     kind.SettingType `json:"type"`
+		Required bool             `json:"required"`
+		Default  string           `json:"default"`
+		Hint     string           `json:"hint"`
+	}
+	type one struct {
+		Type     string    `json:"type"`
+		Consent  []string  `json:"consent"`
+		Secrets  []secret  `json:"secrets"`
+		Settings []setting `json:"settings"`
+	}
+	var list struct {
+		Types []one `json:"types"`
+	}
+	for _, k := range delivery.Kinds() {
+		of := one{k.Name, append([]string{}, k.Consent...), []secret{}, []setting{}}
+		for _, s := range k.Secrets {
+			of.Secrets = append(of.Secrets, secret{s.Name, s.Required && s.New == nil})
+		}
+		for _, s := range k.Settings {
+			of.Settings = append(of.Settings, setting{s.Name, s.Type, s.Required, s.Default, s.Hint})
+		}
+		list.Types = append(list.Types, of)
+	}
+	return reply(r, fasthttp.StatusOK, list)
 }
 
 // destinationChange is the body of createDestination and changeDestination.

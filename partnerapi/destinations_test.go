@@ -59,20 +59,27 @@ func TestDestinations(t *testing.T) {
 		`{"settings":{"url":"https://x.example"}}`: "type",
 		`{"type":"fax"}`:     "type",
 		`{"type":"webhook"}`: "settings.url",
-		`{"type":"webhook","settings":{"url":"http://x.example"}}`:                                 "settings.url",
-		`{"type":"webhook","settings":{"url":"https://u:p@x.example"}}`:                            "settings.url",
-		`{"type":"webhook","settings":{"url":"ftp://x.example"}}`:                                  "settings.url",
-		`{"type":"webhook","settings":{"uri":"https://x.example"}}`:                                "settings",
-		`{"type":"webhook","settings":{"url":"https://x.example","batchSize":1001}}`:               "settings.batchSize",
-		`{"type":"webhook","settings":{"url":"https://x.example","headers":{"Host":"a"}}}`:         "settings.headers",
-		`{"type":"webhook","settings":{"url":"https://x.example"},"filter":"a =="}`:                "filter",
-		`{"type":"webhook","settings":{"url":"https://x.example"},"events":["add to cart"]}`:       "events",
-		`{"type":"webhook","settings":{"url":"https://x.example"},"mapping":{"a..b":"c"}}`:         "mapping",
-		`{"type":"webhook","settings":{"url":"https://x.example"},"mapping":{"a":{}}}`:             "mapping",
-		`{"type":"webhook","settings":{"url":"https://x.example"},"secrets":{"signing":"short"}}`:  "secrets.signing",
-		`{"type":"webhook","settings":{"url":"https://x.example"},"secrets":{"password":"short"}}`: "secrets.password",
-		`{"type":"webhook","settings":{"url":"https://x.example"},"consent":["Ads"]}`:              "consent",
-		`{"type":"webhook","settings":{"url":"https://x.example"},"pause":true}`:                   "pause",
+		`{"type":"webhook","settings":{"url":"http://x.example"}}`:                                                                    "settings.url",
+		`{"type":"webhook","settings":{"url":"https://u:p@x.example"}}`:                                                               "settings.url",
+		`{"type":"webhook","settings":{"url":"ftp://x.example"}}`:                                                                     "settings.url",
+		`{"type":"webhook","settings":{"uri":"https://x.example"}}`:                                                                   "settings",
+		`{"type":"webhook","settings":{"url":"https://x.example","batchSize":1001}}`:                                                  "settings.batchSize",
+		`{"type":"webhook","settings":{"url":"https://x.example","headers":{"Host":"a"}}}`:                                            "settings.headers",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"filter":"a =="}`:                                                   "filter",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"events":["add to cart"]}`:                                          "events",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"mapping":{"a..b":"c"}}`:                                            "mapping",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"mapping":{"a":{}}}`:                                                "mapping",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"secrets":{"signing":"short"}}`:                                     "secrets.signing",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"secrets":{"password":"short"}}`:                                    "secrets.password",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"consent":["Ads"]}`:                                                 "consent",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"pause":true}`:                                                      "pause",
+		`{"type":"meta","settings":{"pixelId":"123456"}}`:                                                                             "secrets.accessToken",
+		`{"type":"meta","settings":{"pixelId":123456},"secrets":{"accessToken":"x"}}`:                                                 "settings.pixelId",
+		`{"type":"linkedin","secrets":{"accessToken":"x"}}`:                                                                           "settings.conversions",
+		`{"type":"linkedin","settings":{"conversions":{"Lead":"a"}},"secrets":{"accessToken":"x"}}`:                                   "settings.conversions",
+		`{"type":"microsoft","settings":{"tagId":"123456","tag":"1"},"secrets":{"accessToken":"x"}}`:                                  "settings.tag",
+		`{"type":"googleads","settings":{"customerId":"1234567890","conversions":{"Lead":"1"}},"secrets":{"serviceAccountKey":"{}"}}`: "secrets.serviceAccountKey",
+		`{"type":"microsoft","settings":{"tagId":"123456","endpoint":"http://x.example"},"secrets":{"accessToken":"x"}}`:              "settings.endpoint",
 	} {
 		if a := p.post(list, body).in(t); a.status != 400 || !strings.Contains(a.body, "parameters: "+field+" ") {
 			t.Errorf("%s: %d %s", body, a.status, a.body)
@@ -80,4 +87,10 @@ func TestDestinations(t *testing.T) {
 	}
 	p.request("DELETE", one, "", "Authorization", "Bearer "+p.key).is(200)
 	p.get(one).is(404)
+	p.get("/v1/partners/destination-types").is(200).has("types.0.type", "webhook").has("types.0.secrets.0.required", false).
+		has("types.1.settings.0.name", "pixelId").has("types.1.settings.0.required", true)
+	made := p.post(list, `{"type":"meta","settings":{"pixelId":"123456"},"secrets":{"accessToken":"very secret"}}`).is(201)
+	if a := p.post(list+"/"+made.str("destinationId")+"/test", `{"send":false}`).is(200); !strings.Contains(a.body, `"authorization":"***"`) || strings.Contains(a.body, "very secret") {
+		t.Error(a.body)
+	}
 }

@@ -197,6 +197,9 @@ func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.
 	for name, values := range r.Header {
 		p.Headers[strings.ToLower(name)] = hide(strings.Join(values, ", "))
 	}
+	if r.Header.Get("Authorization") != "" { // it may have a token that was made by a secret
+		p.Headers["authorization"] = "***"
+	}
 	return p, &r, nil
 }
 

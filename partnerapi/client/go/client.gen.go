@@ -220,8 +220,8 @@ type DestinationStatus struct {
 
 // DestinationInput: A destination as it is created or changed.
 type DestinationInput struct {
-	// Categories of Consent Mode that the event must have granted in its field `consent`. `meta` and `tiktok` always need
-	// `ad_storage` and `ad_user_data`, `ga4` needs `analytics_storage`. `consent: true` in an event grants all.
+	// Categories of Consent Mode that the event must have granted in its field `consent`. Ad platforms always need `ad_storage`
+	// and `ad_user_data`, `ga4` needs `analytics_storage`. `consent: true` in an event grants all.
 	Consent []string `json:"consent,omitzero"`
 	// The names of the events that are sent. Empty or absent: all.
 	Events []string `json:"events,omitzero"`
@@ -238,16 +238,32 @@ type DestinationInput struct {
 	// While it is true nothing is sent, and nothing is lost.
 	Paused *bool `json:"paused,omitzero"`
 	// Never shown again. Of `webhook`: `signing`, which begins with `whsec_` and is made if you do not send it, or send null; and
-	// `authorization`, which is sent as the header of that name. Of `meta` and `tiktok`: `accessToken`. Of `ga4`: `apiSecret`.
+	// `authorization`, which is sent as the header of that name. Those of ad platforms: see `settings`. `serviceAccountKey` is
+	// the JSON that Google Cloud makes; the service account must be a user of the Google Ads account.
 	Secrets map[string]string `json:"secrets,omitzero"`
 	// Of `webhook`: `url` (required), `batchSize` (1 to 1,000 events in a request; 1 by default) and `headers`. Requests are
 	// signed by the Standard Webhooks scheme. Any 2xx means that the events are taken, 410 pauses the destination, anything else
 	// is tried again for 72 hours.
 	//
-	// Of `meta`, the Conversions API: `pixelId` (required), `apiVersion`, `testEventCode`. Of `ga4`, the Measurement Protocol:
-	// `measurementId` (required), `debug`. Of `tiktok`, the Events API: `pixelCode` (required), `testEventCode`. All three:
-	// `eventNames`, which gives an event another name there (`{"Booking": "Schedule"}`; an empty name leaves it out), and
-	// `endpoint`, another address than the platform's, for tests.
+	// Of the ad platforms:
+	//
+	// | Type | Sends to | Settings besides `eventNames` and `endpoint` | Secret |
+	// |---|---|---|---|
+	// | `meta` | Conversions API | `pixelId`, `apiVersion`, `testEventCode` | `accessToken` |
+	// | `ga4` | Google Analytics, Measurement Protocol | `measurementId`, `debug` | `apiSecret` |
+	// | `tiktok` | Events API | `pixelCode`, `testEventCode` | `accessToken` |
+	// | `googleads` | Google Ads, Data Manager API | `customerId`, `conversions`, `loginCustomerId`, `validateOnly` |
+	// `serviceAccountKey` |
+	// | `microsoft` | Microsoft Advertising, Conversions API | `tagId` | `accessToken` |
+	// | `pinterest` | Conversions API | `adAccountId`, `test` | `accessToken` |
+	// | `snap` | Conversions API | `pixelId`, `test` | `accessToken` |
+	// | `linkedin` | Conversions API | `conversions`, `apiVersion` | `accessToken` |
+	//
+	// `eventNames` gives an event another name there (`{"Booking": "Schedule"}`; an empty name leaves it out). `googleads` and
+	// `linkedin` have `conversions` instead: the number of the conversion action or conversion rule by the name of the event.
+	// They, `pinterest` and `snap` leave out other events, and those without anything by which they know a visitor: see a
+	// destination's preview. `endpoint` is another address than the platform's, for tests. `GET /v1/partners/destination-types`
+	// has all of it.
 	//
 	// The service stores no visitor's address and no user agent. Meta needs the user agent of a website's visitor: let the page
 	// send it, as by `mtag('set', {user_agent: navigator.userAgent})`. `client_ip_address` is passed on in the same way.
@@ -260,6 +276,46 @@ type DestinationInput struct {
 type DestinationList struct {
 	// The oldest first.
 	Destinations []Destination `json:"destinations"`
+}
+
+// DestinationTypes: The types of destinations.
+type DestinationTypes struct {
+	// Each type.
+	Types []DestinationTypesTypes `json:"types"`
+}
+
+// DestinationTypesTypes:
+type DestinationTypesTypes struct {
+	// What an event's visitor must have agreed to.
+	Consent []string `json:"consent"`
+	// Its secrets.
+	Secrets []DestinationTypesTypesSecrets `json:"secrets"`
+	// Its settings.
+	Settings []DestinationTypesTypesSettings `json:"settings"`
+	// Its name.
+	Type string `json:"type"`
+}
+
+// DestinationTypesTypesSecrets:
+type DestinationTypesTypesSecrets struct {
+	// The name in `secrets`.
+	Name string `json:"name"`
+	// You must send it.
+	Required bool `json:"required"`
+}
+
+// DestinationTypesTypesSettings:
+type DestinationTypesTypesSettings struct {
+	// What a text is without it.
+	Default string `json:"default"`
+	// What it must be.
+	Hint string `json:"hint"`
+	// The name in `settings`.
+	Name string `json:"name"`
+	// You must send it.
+	Required bool `json:"required"`
+	// A string, a boolean, or an object of strings.
+	Type string `json:"type"`
 }
 
 // Erasure: The receipt of an erasure. It does not name the person.
@@ -1057,6 +1113,13 @@ type ListDeliveriesQuery struct {
 // The last attempts, about 100, and all dead letters, the newest first.
 func (c *Client) ListDeliveries(ctx context.Context, merchantID string, destinationID string, query ListDeliveriesQuery) (*DeliveryList, error) {
 	return call[DeliveryList](ctx, c, request{method: "GET", path: "/v1/partners/merchant/" + url.PathEscape(merchantID) + "/destinations/" + url.PathEscape(destinationID) + "/deliveries", repeat: safe, query: query})
+}
+
+// ListDestinationTypes: List the types of destinations.
+//
+// What a destination of each type needs.
+func (c *Client) ListDestinationTypes(ctx context.Context) (*DestinationTypes, error) {
+	return call[DestinationTypes](ctx, c, request{method: "GET", path: "/v1/partners/destination-types", repeat: safe})
 }
 
 // ListDestinations: List destinations.

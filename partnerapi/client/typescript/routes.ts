@@ -16,6 +16,7 @@ export const routes = {
   generateTag: ["POST", "/v1/partners/tracktag/generate", "safe"],
   issueKey: ["POST", "/v1/partners/key", "keyed"],
   listDeliveries: ["GET", "/v1/partners/merchant/{merchantId}/destinations/{destinationId}/deliveries", "safe"],
+  listDestinationTypes: ["GET", "/v1/partners/destination-types", "safe"],
   listDestinations: ["GET", "/v1/partners/merchant/{merchantId}/destinations", "safe"],
   listErasures: ["GET", "/v1/partners/erasures", "safe"],
   listEvents: ["GET", "/v1/partners/events", "safe"],

@@ -144,6 +144,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/partners/destination-types": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the types of destinations
+         * @description What a destination of each type needs.
+         */
+        get: operations["listDestinationTypes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/partners/erasures": {
         parameters: {
             query?: never;
@@ -911,7 +931,7 @@ export interface components {
         };
         /** @description A destination as it is created or changed. */
         DestinationInput: {
-            /** @description Categories of Consent Mode that the event must have granted in its field `consent`. `meta` and `tiktok` always need `ad_storage` and `ad_user_data`, `ga4` needs `analytics_storage`. `consent: true` in an event grants all. */
+            /** @description Categories of Consent Mode that the event must have granted in its field `consent`. Ad platforms always need `ad_storage` and `ad_user_data`, `ga4` needs `analytics_storage`. `consent: true` in an event grants all. */
             consent?: string[];
             /** @description The names of the events that are sent. Empty or absent: all. */
             events?: string[];
@@ -925,14 +945,27 @@ export interface components {
             name?: string;
             /** @description While it is true nothing is sent, and nothing is lost. */
             paused?: boolean;
-            /** @description Never shown again. Of `webhook`: `signing`, which begins with `whsec_` and is made if you do not send it, or send null; and `authorization`, which is sent as the header of that name. Of `meta` and `tiktok`: `accessToken`. Of `ga4`: `apiSecret`. */
+            /** @description Never shown again. Of `webhook`: `signing`, which begins with `whsec_` and is made if you do not send it, or send null; and `authorization`, which is sent as the header of that name. Those of ad platforms: see `settings`. `serviceAccountKey` is the JSON that Google Cloud makes; the service account must be a user of the Google Ads account. */
             secrets?: {
                 [key: string]: string | null;
             };
             /**
              * @description Of `webhook`: `url` (required), `batchSize` (1 to 1,000 events in a request; 1 by default) and `headers`. Requests are signed by the Standard Webhooks scheme. Any 2xx means that the events are taken, 410 pauses the destination, anything else is tried again for 72 hours.
              *
-             *     Of `meta`, the Conversions API: `pixelId` (required), `apiVersion`, `testEventCode`. Of `ga4`, the Measurement Protocol: `measurementId` (required), `debug`. Of `tiktok`, the Events API: `pixelCode` (required), `testEventCode`. All three: `eventNames`, which gives an event another name there (`{"Booking": "Schedule"}`; an empty name leaves it out), and `endpoint`, another address than the platform's, for tests.
+             *     Of the ad platforms:
+             *
+             *     | Type | Sends to | Settings besides `eventNames` and `endpoint` | Secret |
+             *     |---|---|---|---|
+             *     | `meta` | Conversions API | `pixelId`, `apiVersion`, `testEventCode` | `accessToken` |
+             *     | `ga4` | Google Analytics, Measurement Protocol | `measurementId`, `debug` | `apiSecret` |
+             *     | `tiktok` | Events API | `pixelCode`, `testEventCode` | `accessToken` |
+             *     | `googleads` | Google Ads, Data Manager API | `customerId`, `conversions`, `loginCustomerId`, `validateOnly` | `serviceAccountKey` |
+             *     | `microsoft` | Microsoft Advertising, Conversions API | `tagId` | `accessToken` |
+             *     | `pinterest` | Conversions API | `adAccountId`, `test` | `accessToken` |
+             *     | `snap` | Conversions API | `pixelId`, `test` | `accessToken` |
+             *     | `linkedin` | Conversions API | `conversions`, `apiVersion` | `accessToken` |
+             *
+             *     `eventNames` gives an event another name there (`{"Booking": "Schedule"}`; an empty name leaves it out). `googleads` and `linkedin` have `conversions` instead: the number of the conversion action or conversion rule by the name of the event. They, `pinterest` and `snap` leave out other events, and those without anything by which they know a visitor: see a destination's preview. `endpoint` is another address than the platform's, for tests. `GET /v1/partners/destination-types` has all of it.
              *
              *     The service stores no visitor's address and no user agent. Meta needs the user agent of a website's visitor: let the page send it, as by `mtag('set', {user_agent: navigator.userAgent})`. `client_ip_address` is passed on in the same way.
              */
@@ -946,6 +979,39 @@ export interface components {
         DestinationList: {
             /** @description The oldest first. */
             destinations: components["schemas"]["Destination"][];
+        };
+        /** @description The types of destinations. */
+        DestinationTypes: {
+            /** @description Each type. */
+            types: {
+                /** @description What an event's visitor must have agreed to. */
+                consent: string[];
+                /** @description Its secrets. */
+                secrets: {
+                    /** @description The name in `secrets`. */
+                    name: string;
+                    /** @description You must send it. */
+                    required: boolean;
+                }[];
+                /** @description Its settings. */
+                settings: {
+                    /** @description What a text is without it. */
+                    default: string;
+                    /** @description What it must be. */
+                    hint: string;
+                    /** @description The name in `settings`. */
+                    name: string;
+                    /** @description You must send it. */
+                    required: boolean;
+                    /**
+                     * @description A string, a boolean, or an object of strings.
+                     * @enum {string}
+                     */
+                    type: "text" | "flag" | "table";
+                }[];
+                /** @description Its name. */
+                type: string;
+            }[];
         };
         /** @description The receipt of an erasure. It does not name the person. */
         Erasure: {
@@ -2119,6 +2185,63 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["RefusedList"];
+                };
+            };
+            /** @description What went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    listDestinationTypes: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The types */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "types": [
+                     *         {
+                     *           "consent": [
+                     *             "ad_storage",
+                     *             "ad_user_data"
+                     *           ],
+                     *           "secrets": [
+                     *             {
+                     *               "name": "accessToken",
+                     *               "required": true
+                     *             }
+                     *           ],
+                     *           "settings": [
+                     *             {
+                     *               "default": "",
+                     *               "hint": "the number of a dataset (pixel)",
+                     *               "name": "pixelId",
+                     *               "required": true,
+                     *               "type": "text"
+                     *             }
+                     *           ],
+                     *           "type": "meta"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["DestinationTypes"];
                 };
             };
             /** @description What went wrong */

@@ -27,7 +27,11 @@ import (
 var Kind = kind.Kind{
 	Name:    "webhook",
 	Secrets: []kind.Secret{{Name: signing, Required: true, New: NewSecret, Check: checkSecret}, {Name: authorization, Check: checkAuthorization}},
-	Open:    open,
+	Settings: []kind.Setting{
+		{Name: "url", Type: kind.Text, Required: true, Hint: "an address such as https://example.com/events"},
+		{Name: "headers", Type: kind.Table, Hint: "headers to send, by their names"},
+	},
+	Open: open,
 }
 
 const (

@@ -25,6 +25,7 @@ export type Trial = Schemas["Trial"];
 export type Finding = Schemas["EventFinding"];
 export type Destination = Schemas["Destination"];
 export type DestinationList = Schemas["DestinationList"];
+export type DestinationTypes = Schemas["DestinationTypes"];
 export type DeliveryList = Schemas["DeliveryList"];
 export type Delivery = DeliveryList["deliveries"][number];
 export type TestResult = Schemas["TestResult"];

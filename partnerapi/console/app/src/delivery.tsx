@@ -1,7 +1,7 @@
 // Where the events of a merchant are sent on to, how far each destination is, and why an event has not arrived.
 
 import { useState } from "preact/hooks";
-import { call, url, type Delivery, type DeliveryList, type Destination, type DestinationList, type TestResult } from "./api.ts";
+import { call, url, type Delivery, type DeliveryList, type Destination, type DestinationList, type DestinationTypes, type TestResult } from "./api.ts";
 import { count, number } from "./format.ts";
 import type { Part } from "./merchant.tsx";
 import { useEvery, useResource } from "./resource.ts";
@@ -127,29 +127,73 @@ function Attempts({ of }: { of: Destination }) {
   );
 }
 
+type Type = DestinationTypes["types"][number];
+
+// valueOf is a setting in JSON, from what was typed: a table has lines such as Booking=Schedule.
+function valueOf(type: Type["settings"][number]["type"], text: string) {
+  if (type === "flag") return true;
+  if (type === "text") return text.trim();
+  const lines = text.split("\n").filter((line) => line.trim());
+  return Object.fromEntries(lines.map((line) => line.split(/=(.*)/s, 2).map((part) => part.trim())));
+}
+
 function Create({ path, reload }: { path: string; reload: () => Promise<void> }) {
-  const [address, setAddress] = useState("");
-  const [secret, setSecret] = useState("");
+  const types = useResource(url("/destination-types"), (key, signal) => call<DestinationTypes>("GET", key, { signal }));
+  const [name, setName] = useState("webhook");
+  return (
+    <Loaded of={types}>
+      {({ types: all }) => (
+        <div class="card">
+          <h3>New destination</h3>
+          <Field label="Type" hint="Filters, mappings and consent are set by the API.">
+            {(ids) => (
+              <select {...ids} value={name} onChange={(e) => setName(e.currentTarget.value)}>
+                {all.map(({ type }) => <option key={type} value={type}>{type}</option>)}
+              </select>
+            )}
+          </Field>
+          {all.filter(({ type }) => type === name).map((type) => <Settings key={type.type} of={type} path={path} reload={reload} />)}
+        </div>
+      )}
+    </Loaded>
+  );
+}
+
+function Settings({ of, path, reload }: { of: Type; path: string; reload: () => Promise<void> }) {
+  const [given, setGiven] = useState<Record<string, string>>({});
+  const [made, setMade] = useState("");
   const task = useTask();
+  const field = (name: string, text: string) => setGiven((before) => ({ ...before, [name]: text }));
   return (
     <form
-      class="card"
       onSubmit={async (event) => {
         event.preventDefault();
         await task.run(async () => {
-          const made = await call<Destination>("POST", url(path), { body: { type: "webhook", settings: { url: address.trim() } } });
-          setSecret(made.secrets?.signing ?? "");
-          setAddress("");
+          const settings = Object.fromEntries(of.settings.filter(({ name }) => given[name]?.trim()).map(({ name, type }) => [name, valueOf(type, given[name] ?? "")]));
+          const secrets = Object.fromEntries(of.secrets.filter(({ name }) => given["secret " + name]).map(({ name }) => [name, given["secret " + name]]));
+          const created = await call<Destination>("POST", url(path), { body: { type: of.type, settings, secrets } });
+          setMade(created.secrets?.signing ?? "");
+          setGiven({});
           await reload();
         });
       }}
     >
-      <h3>New webhook</h3>
-      <Field label="Address" hint="Each event is sent there, signed. Ad platforms, filters and mappings are set by the API.">
-        {(ids) => <input {...ids} type="url" value={address} required autocomplete="off" placeholder="https://example.com/events" onInput={(e) => setAddress(e.currentTarget.value)} />}
-      </Field>
+      {of.settings.map(({ name, type, required, hint, ...setting }) => (
+        <Field key={name} label={name} hint={hint + (type === "table" ? "; each in a line, such as Booking=Schedule" : "")}>
+          {(ids) => {
+            if (type === "flag") return <input {...ids} type="checkbox" checked={!!given[name]} onInput={(e) => field(name, e.currentTarget.checked ? "true" : "")} />;
+            const rest = { ...ids, required, value: given[name] ?? "", onInput: (e: { currentTarget: { value: string } }) => field(name, e.currentTarget.value) };
+            return type === "table" ? <textarea {...rest} rows={2} /> : <input {...rest} autocomplete="off" spellcheck={false} placeholder={setting.default} />;
+          }}
+        </Field>
+      ))}
+      {of.secrets.map(({ name, required }) => (
+        <Field key={name} label={name} hint="A secret: it is never shown again.">
+          {(ids) => <input {...ids} type="password" value={given["secret " + name] ?? ""} required={required} autocomplete="off" onInput={(e) => field("secret " + name, e.currentTarget.value)} />}
+        </Field>
+      ))}
       {task.error && <Problem message={task.error} />}
-      {secret && <p class="note">The secret that signs, which is shown only now: <code>{secret}</code> <Copy text={secret} what="secret" /></p>}
+      {made && <p class="note">The secret that signs, which is shown only now: <code>{made}</code> <Copy text={made} what="secret" /></p>}
       <Button type="submit" busy={task.busy}>Create</Button>
     </form>
   );

@@ -25,6 +25,7 @@ func TestInABrowser(t *testing.T) {
 		{"the chart, the list and the export of events", events},
 		{"live events", live},
 		{"what was refused", refused},
+		{"a destination is created, and shows what it would send", destinations},
 		{"a person is erased", erasure},
 		{"API keys, until the session's own is revoked", keys},
 		{"a link signs in once", links},
@@ -41,6 +42,31 @@ func TestInABrowser(t *testing.T) {
 			journey.run(newTab(t, browser), (&service{t, s.process}).newPartner("Partner of "+journey.name))
 		})
 	}
+}
+
+// The form asks for what the type of the destination needs, and says what is wrong.
+func destinations(b *tab, p *partner) {
+	m, _ := p.newTag("Shoe shop", "shoes.test")
+	b.open("/merchants/" + m + "/delivery")
+	b.signIn(p.key)
+	b.see("There are no destinations yet.")
+	b.choose("Type", "googleads")
+	b.fill("customerId", "123")
+	b.fill("conversions", "Purchase=7")
+	b.fill("serviceAccountKey", "none")
+	b.click("Create")
+	b.see("must be the key of a service account")
+	b.choose("Type", "pinterest")
+	b.fill("adAccountId", "549755885175")
+	b.fill("eventNames", "Booking = custom")
+	b.click("test")
+	b.fill("accessToken", "very secret")
+	b.click("Create")
+	b.see("pinterest, 0 events delivered")
+	b.click("Active pinterest pinterest, 0 events delivered Nothing was sent yet")
+	b.click("Show what would be sent")
+	b.see("https://api.pinterest.com/v5/ad_accounts/549755885175/events?test=true")
+	b.gone("very secret")
 }
 
 // A partner creates a merchant, gets its DNS record right at the third try, and installs the tag. The console shows each step.

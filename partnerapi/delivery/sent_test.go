@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -59,10 +60,10 @@ func secretOf(name string) string {
 	return "right"
 }
 
-func openPlatform(t *testing.T, k kind.Kind, settings string) kind.Target {
+func openPlatform(t *testing.T, k kind.Kind, mapping kind.Mapping) kind.Target {
 	t.Helper()
 	name := k.Secrets[0].Name
-	target, err := k.Open(kind.Options{Settings: json.RawMessage(settings), Secrets: map[string][]string{name: {secretOf(name)}}})
+	target, err := k.Open(kind.Options{Settings: json.RawMessage(accounts[k.Name].settings), Mapping: mapping, Secrets: map[string][]string{name: {secretOf(name)}}})
 	if err != nil {
 		t.Fatal(k.Name, err)
 	}
@@ -87,8 +88,8 @@ const order = `{"event_id":"p1","value":89.5,"currency":"eur","order_id":"o1","e
 	`"consent":{"analytics_storage":"granted","ad_storage":"granted","ad_user_data":"granted"}}`
 
 // TestWhatPlatformsAreSent compares the requests for one order with testdata/sent.json. The one of googleads was written by the serialiser
-// of google.golang.org/api/datamanager/v1 (v0.312.0), those of pinterest and snap were checked by the OpenAPI descriptions that their
-// packages name. The hashes of microsoft are those of its guide.
+// of google.golang.org/api/datamanager/v1 (v0.312.0). That of meta was compared with the serialiser of facebook-nodejs-business-sdk
+// (24.0.1), that of pinterest with its OpenAPI description. The hashes of microsoft are those of its guide.
 func TestWhatPlatformsAreSent(t *testing.T) {
 	text, err := os.ReadFile("testdata/sent.json")
 	if err != nil {
@@ -104,11 +105,10 @@ func TestWhatPlatformsAreSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, k := range Kinds() {
-		account, ok := accounts[k.Name]
-		if !ok {
+		if _, ok := accounts[k.Name]; !ok {
 			continue
 		}
-		requests, refusals := openPlatform(t, k, account.settings).Requests([]*kind.Event{newEvent(t, "Purchase", order)}, time.Now())
+		requests, refusals := openPlatform(t, k, nil).Requests([]*kind.Event{newEvent(t, "Purchase", order)}, time.Now())
 		if len(requests) != 1 || len(refusals) > 0 {
 			t.Fatalf("%s: %+v", k.Name, refusals)
 		}
@@ -131,6 +131,31 @@ func TestWhatPlatformsAreSent(t *testing.T) {
 	}
 }
 
+// TestAMappingCanReplaceEverything maps onto each field that an event has.
+func TestAMappingCanReplaceEverything(t *testing.T) {
+	for _, k := range Kinds() {
+		if _, ok := accounts[k.Name]; !ok {
+			continue
+		}
+		mapping := kind.Mapping{"deep.er": {From: "email"}}
+		for range 2 {
+			requests, refusals := openPlatform(t, k, mapping).Requests([]*kind.Event{newEvent(t, "Purchase", order)}, time.Now())
+			if len(requests) != 1 || len(refusals) > 0 || !strings.Contains(string(requests[0].Body), `"deep":{"er":" Jo.hn+shop@Contoso.com "}`) {
+				t.Errorf("%s: %+v", k.Name, refusals)
+			}
+			var body struct{ Data, Events, Elements []map[string]any }
+			if err := json.Unmarshal(requests[0].Body, &body); err != nil {
+				t.Fatal(err)
+			}
+			for name := range slices.Concat(body.Data, body.Events, body.Elements)[0] {
+				if name != "deep" {
+					mapping[name] = kind.Source{Default: "x"}
+				}
+			}
+		}
+	}
+}
+
 // TestPlatformsNamePredefinedEvents shows the name of each pre-defined event at each platform, as testdata/names.json has it; a missing one
 // is left out.
 func TestPlatformsNamePredefinedEvents(t *testing.T) {
@@ -149,7 +174,7 @@ func TestPlatformsNamePredefinedEvents(t *testing.T) {
 		if !ok || strings.Contains(account.settings, "conversions") {
 			continue
 		}
-		target := openPlatform(t, k, account.settings)
+		target := openPlatform(t, k, nil)
 		got[k.Name] = map[string]string{}
 		for _, name := range events {
 			requests, refusals := target.Requests([]*kind.Event{newEvent(t, name, order)}, time.Now())
@@ -183,7 +208,7 @@ func TestGoogleTokenIsValid(t *testing.T) {
 			continue
 		}
 		now := time.Now()
-		requests, _ := openPlatform(t, k, accounts[k.Name].settings).Requests([]*kind.Event{newEvent(t, "Purchase", order)}, now)
+		requests, _ := openPlatform(t, k, nil).Requests([]*kind.Event{newEvent(t, "Purchase", order)}, now)
 		token, err := jwt.ParseSigned(strings.TrimPrefix(requests[0].Header.Get("Authorization"), "Bearer "), []jose.SignatureAlgorithm{jose.RS256})
 		if err != nil {
 			t.Fatal(err)

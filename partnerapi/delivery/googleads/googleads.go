@@ -52,11 +52,11 @@ var Kind = kind.Platform{
 
 var customer = regexp.MustCompile(`^[0-9]{10}$`)
 
-func request(a *kind.Account, _ []*kind.Event, list []any, now time.Time) (string, http.Header, map[string]any) {
+func request(a *kind.Account, events []*kind.Event, list []any, now time.Time) (string, http.Header, map[string]any) {
 	account := func(id string) map[string]any { return map[string]any{"accountType": "GOOGLE_ADS", "accountId": id} }
 	var actions []string
-	for _, one := range list {
-		actions = append(actions, one.(map[string]any)["destinationReferences"].([]string)...)
+	for _, e := range events {
+		actions = append(actions, a.Name(e.Name))
 	}
 	slices.Sort(actions)
 	var destinations []any

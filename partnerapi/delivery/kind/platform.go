@@ -100,8 +100,8 @@ func (p *Platform) open(o Options) (Target, error) {
 // Limits implements Target.
 func (a *Account) Limits() Limits { return a.platform.Limits }
 
-// name returns the name of an event at the platform; empty: it is left out.
-func (a *Account) name(of string) string {
+// Name returns the name of an event at the platform; empty: it is left out.
+func (a *Account) Name(of string) string {
 	p := a.platform
 	if p.Conversions != "" {
 		return a.tables[conversions][of]
@@ -128,7 +128,7 @@ func (a *Account) Requests(events []*Event, now time.Time) (requests []Request, 
 	open := map[string]*part{}
 	for i, e := range events {
 		one, refusal := map[string]any(nil), Skip("the platform has no such event, and the settings name none")
-		if name := a.name(e.Name); name != "" {
+		if name := a.Name(e.Name); name != "" {
 			one, refusal = p.Event(a, name, e)
 		}
 		if refusal != nil {

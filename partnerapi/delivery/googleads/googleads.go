@@ -6,6 +6,7 @@
 //     have neither a click id (gclid, gbraid, wbraid) nor an email, a phone number or an address.
 //   - The secret is the key of a service account, as JSON, that is a user of the Google Ads account. A request is signed by it with a
 //     token that the service makes itself, as Google's own libraries do (google.aip.dev/auth/4111).
+//   - Events are of the web, those of a backend too: most are orders of the shop. A mapping can set eventSource.
 //   - Google refuses a whole request for one event that is wrong. What it finds out later is in the account's diagnostics.
 //   - An event counts once with that of the browser's tag if transactionId is the same: the number of the order, else event_id.
 package googleads
@@ -89,9 +90,6 @@ func event(_ *kind.Account, action string, e *kind.Event) (map[string]any, *kind
 	one := map[string]any{
 		"destinationReferences": []string{action}, "eventTimestamp": e.Time.UTC().Format(time.RFC3339Nano), "transactionId": e.EventID(), "eventSource": "WEB",
 		"consent": map[string]any{"adUserData": "CONSENT_GRANTED", "adPersonalization": personalization(e)},
-	}
-	if e.IsFromServer() {
-		one["eventSource"] = "OTHER"
 	}
 	kind.Put(one, "transactionId", e.OrderID())
 	kind.Put(one, "currency", strings.ToUpper(e.Text("currency")))

@@ -4,8 +4,9 @@
 //
 //   - A person is known by email, or by address and user agent together: events without either are left out.
 //   - The answer says of each event whether it was processed, also with status 422.
-//   - Pinterest counts an event of its tag and of the server once if event_id is the same. It names no age from which on it takes an
-//     event no more: it gets those of 7 days.
+//   - Pinterest counts an event of its tag and of the server once if event_id is the same, but no offline ones: so those of a backend are
+//     of the web too. A mapping can set action_source.
+//   - It names no age from which on it takes an event no more: it gets those of 7 days.
 package pinterest
 
 import (
@@ -64,9 +65,6 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 	}
 	kind.Put(user, "click_id", click)
 	one := map[string]any{"event_name": name, "event_time": e.Time.Unix(), "event_id": e.EventID(), "user_data": user, "action_source": "web"}
-	if e.IsFromServer() {
-		one["action_source"] = "offline"
-	}
 	kind.Put(one, "event_source_url", e.PageURL())
 	if language, _, _ := strings.Cut(e.Text("language"), "-"); len(language) == 2 {
 		one["language"] = strings.ToLower(language)

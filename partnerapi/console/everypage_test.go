@@ -59,6 +59,8 @@ func sample(p *partner) []page {
 	dns := m.MerchantID
 	p.api("POST", "/tracktag/generate", map[string]string{"merchantId": dns, "type": "server-side", "domain": "kaffee.test"}, nil)
 	p.api("POST", "/merchant", map[string]string{"name": "Velvet Records", "domain": "velvet.test"}, &m)
+	p.api("POST", "/merchant/"+full+"/destinations", map[string]any{"type": "meta", "paused": true, "settings": map[string]string{"pixelId": "123456"},
+		"secrets": map[string]string{"accessToken": "secret"}}, nil)
 	p.api("POST", "/erasures", map[string]string{"merchantId": quiet, "muid": "ann"}, nil)
 	p.api("POST", "/key", map[string]string{"name": "Warehouse import", "scope": "read"}, nil)
 	return []page{
@@ -69,6 +71,7 @@ func sample(p *partner) []page {
 		{name: "events", path: "/merchants/" + full + "/events", text: "As a table"},
 		{name: "live", path: "/merchants/" + full + "/live", text: "Connected"},
 		{name: "refused", path: "/merchants/" + full + "/refused", text: "add_to_cart"},
+		{name: "delivery", path: "/merchants/" + full + "/delivery", text: "New destination"},
 		{name: "privacy", path: "/merchants/" + quiet + "/privacy", text: "era_"},
 		{name: "merchant-settings", path: "/merchants/" + full + "/settings", text: "Who may use identifiers"},
 		{name: "settings", path: "/settings", text: "of 50,000"},
@@ -163,6 +166,13 @@ func everyPage(b *tab, p *partner) {
 			b.click("Try")
 			b.see("It would be recorded.")
 			opened("tried event")
+		case "delivery":
+			b.open(page.path)
+			b.see(page.text)
+			b.choose("Type", "googleads")
+			b.see("serviceAccountKey")
+			b.do(chromedp.Click(chromedp.CSS("details.event > summary")))
+			opened("open destination")
 		case "privacy":
 			b.open(page.path)
 			b.wait("receipt", "document.querySelector('.receipt a')")

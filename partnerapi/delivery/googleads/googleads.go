@@ -5,7 +5,8 @@
 //   - What an event means is a conversion action of the account, by its number: events without one are left out, and so are those that
 //     have neither a click id (gclid, gbraid, wbraid) nor an email, a phone number or an address.
 //   - The secret is the key of a service account, as JSON, that is a user of the Google Ads account. A request is signed by it with a
-//     token that the service makes itself, as Google's own libraries do (google.aip.dev/auth/4111).
+//     token that the service makes itself, as Google's own library does (npm @google-ads/datamanager 0.3.0,
+//     useJWTAccessWithScope).
 //   - Events are of the web, those of a backend too: most are orders of the shop. A mapping can set eventSource.
 //   - Google refuses a whole request for one event that is wrong. What it finds out later is in the account's diagnostics.
 //   - An event counts once with that of the browser's tag if transactionId is the same: the number of the order, else event_id.
@@ -44,7 +45,7 @@ var Kind = kind.Platform{
 		{Name: "loginCustomerId", Type: kind.Text, Pattern: customer, Hint: "the ten digits of the manager account that the key is a user of"},
 		{Name: "validateOnly", Type: kind.Flag, Hint: "true to have the events checked only"},
 	},
-	Limits:      kind.Limits{Events: 2000, Lanes: 1, MaxAge: 90*24*time.Hour - 10*time.Minute, ByEventTime: true}, // of a click
+	Limits:      kind.Limits{Events: 2000, Lanes: 1, MaxAge: 90*24*time.Hour - 10*time.Minute, ByEventTime: true}, // as a click counts, at most
 	Conversions: "a conversion action",
 	Event:       event,
 	Request:     request,

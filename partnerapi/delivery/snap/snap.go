@@ -1,6 +1,6 @@
 // Package snap sends events to the Conversions API v3 of Snap, POST /v3/{pixel}/events (developers.snap.com/api/marketing-api/
 // Conversions-API: UsingTheAPI and the overview, read 2026-11; fields and answers from api/openapi.yaml of github.com/Snapchat/
-// business-sdk-v3-java 1.1.5).
+// business-sdk-v3-java at commit 186f8ca; the names of events from github.com/api-evangelist/snapchat, which is not Snap's own).
 //
 //   - A person is known by email or phone, or by address and user agent together: events without any are left out.
 //   - Snap takes events of 37 days, and refuses a whole request for one event that is wrong.

@@ -204,9 +204,6 @@ func appendPersonal(b []byte, p *store.PersonalRecord) []byte {
 		b = append(b, `{"type":"link","identifierSha256":"`+hex.EncodeToString(p.Identifier[:])+`","muid":`...)
 		return append(appendString(b, string(p.MUID)), "}\n"...)
 	}
-	b = append(appendString(append(b, `{"type":"event","id":`...), string(p.Event.ID)), `,"tagId":`...)
-	b = append(appendString(b, string(p.Tag)), `,"muid":`...)
-	b = append(appendString(b, string(p.Event.MUID)), `,"event_name":`...)
-	b = append(appendString(b, p.Event.Name), `,"event_time":"`+store.FormatTime(p.Event.Time)+`","raw_data":`...)
+	b = export.AppendMembers(append(b, `{"type":"event",`...), &store.Received{Event: *p.Event, Tag: p.Tag}, export.Personal)
 	return append(export.AppendRaw(b, p.Event.Raw), "}\n"...)
 }

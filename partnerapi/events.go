@@ -3,11 +3,11 @@ package partnerapi
 import (
 	"context"
 	"slices"
-	"strconv"
 
 	"github.com/goccy/go-json/v2"
 	"github.com/valyala/fasthttp"
 
+	"mtagd/partnerapi/export"
 	"mtagd/store"
 )
 
@@ -83,17 +83,8 @@ func replyEvents(r *fasthttp.RequestCtx, page store.Page, w window) error {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body = append(body, `{"id":`...)
-		body = appendString(body, string(e.ID))
-		body = append(body, `,"muid":`...)
-		body = appendString(body, string(e.MUID))
-		body = append(body, `,"event_name":`...)
-		body = appendString(body, e.Name)
-		body = append(body, `,"event_time":"`+store.FormatTime(e.Time)+`","isBot":`...)
-		body = strconv.AppendBool(body, e.Bot)
-		body = append(body, `,"raw_data":`...)
-		body = append(body, e.Raw...)
-		body = append(body, '}')
+		body = export.AppendMembers(append(body, '{'), &store.Received{Event: e}, export.Listing)
+		body = append(append(body, e.Raw...), '}')
 	}
 	pages, err := json.Marshal(struct {
 		pagination

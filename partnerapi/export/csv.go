@@ -10,15 +10,12 @@ import (
 	"mtagd/store"
 )
 
-// columns are the names of the columns, in their order.
-var columns = []string{"id", "merchantId", "tagId", "muid", "event_name", "event_time", "receivedAt", "isBot", "raw_data"}
-
 // csvWriter writes CSV (RFC 4180, with a line feed at the end of a line): a line with the names of the columns, and a line
 // for each event.
 type csvWriter struct {
 	w     *csv.Writer
 	begun bool
-	cells [9]string
+	cells []string
 	raw   []byte
 }
 
@@ -29,12 +26,25 @@ func (c *csvWriter) Write(e *store.Received) error {
 	if err := c.begin(); err != nil {
 		return err
 	}
-	c.raw = bytes.ReplaceAll(AppendRaw(c.raw[:0], e.Raw), []byte{';'}, semicolon)
-	c.cells = [...]string{
-		string(e.ID), string(e.Merchant), string(e.Tag), disarm(string(e.MUID)), e.Name,
-		store.FormatTime(e.Time), store.FormatTime(e.ReceivedAt), strconv.FormatBool(e.Bot), string(c.raw),
+	c.cells = c.cells[:0]
+	for i := range Fields {
+		c.cells = append(c.cells, c.cell(&Fields[i], e))
 	}
-	return c.w.Write(c.cells[:])
+	return c.w.Write(c.cells)
+}
+
+func (c *csvWriter) cell(f *Field, e *store.Received) string {
+	switch f.Type {
+	case Text:
+		return disarm(f.text(e))
+	case Time:
+		return store.FormatTime(f.time(e))
+	case Flag:
+		return strconv.FormatBool(f.flag(e))
+	default:
+		c.raw = bytes.ReplaceAll(AppendRaw(c.raw[:0], e.Raw), []byte{';'}, semicolon)
+		return string(c.raw)
+	}
 }
 
 // begin writes the names of the columns, once.
@@ -43,7 +53,11 @@ func (c *csvWriter) begin() error {
 		return nil
 	}
 	c.begun = true
-	return c.w.Write(columns)
+	names := make([]string, len(Fields))
+	for i, f := range Fields {
+		names[i] = f.Name
+	}
+	return c.w.Write(names)
 }
 
 // Close implements Writer.
@@ -55,19 +69,19 @@ func (c *csvWriter) Close() error {
 	return c.w.Error()
 }
 
-// disarm puts an apostrophe before each part of a muid that a spreadsheet would run as a formula. A spreadsheet may split cells at
+// disarm puts an apostrophe before each part of a text that a spreadsheet would run as a formula. A spreadsheet may split cells at
 // semicolons, commas, tabs or line breaks, whatever the quotes, so a part may begin behind each of these. Any stranger can send
-// such a muid. Of the other cells, raw_data is a JSON object without semicolons, and the rest comes from the service or is checked.
+// such a muid. The other texts come from the service or are checked, and raw_data is a JSON object without semicolons.
 //
-// Whoever removes the first apostrophe of each part that isFormula, with that apostrophe, has the muid again.
-func disarm(muid string) string {
+// Whoever removes the first apostrophe of each part that isFormula, with that apostrophe, has the text again.
+func disarm(text string) string {
 	var b []byte
-	for i, part := 0, true; i < len(muid); i++ {
-		if part && isFormula(muid[i:]) {
+	for i, part := 0, true; i < len(text); i++ {
+		if part && isFormula(text[i:]) {
 			b = append(b, '\'')
 		}
-		b = append(b, muid[i])
-		part = strings.IndexByte(separators, muid[i]) >= 0
+		b = append(b, text[i])
+		part = strings.IndexByte(separators, text[i]) >= 0
 	}
 	return string(b)
 }

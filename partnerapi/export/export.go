@@ -3,15 +3,14 @@
 //
 //	export.go   Copy: from the feed to a Writer
 //	format.go   the formats
+//	fields.go   the fields of an event
 //	json.go     NDJSON; an event as one line of JSON, as the feed has it too
 //	csv.go      CSV
 //	parquet.go  Parquet
 //	thrift.go   the encoding of its metadata
 //	encoding.go compresses what a Writer writes
 //
-// All formats have the same columns, named as in the listing:
-//
-//	id, merchantId, tagId, muid, event_name, event_time, receivedAt, isBot, raw_data
+// All formats have the same columns: Fields.
 package export
 
 import (

@@ -3,7 +3,6 @@ package export
 import (
 	"bytes"
 	"io"
-	"strconv"
 
 	"github.com/goccy/go-json/jsontext"
 
@@ -13,16 +12,7 @@ import (
 // AppendJSON appends an event as a JSON object on one line. The body is as it was sent, except that line breaks between
 // its values are spaces.
 func AppendJSON(b []byte, e *store.Received) []byte {
-	b = append(append(b, `{"id":"`...), e.ID...)
-	b = append(append(b, `","merchantId":"`...), e.Merchant...)
-	b = appendString(append(b, `","tagId":`...), string(e.Tag))
-	b = appendString(append(b, `,"muid":`...), string(e.MUID))
-	b = appendString(append(b, `,"event_name":`...), e.Name)
-	b = store.AppendTime(append(b, `,"event_time":"`...), e.Time)
-	b = store.AppendTime(append(b, `","receivedAt":"`...), e.ReceivedAt)
-	b = strconv.AppendBool(append(b, `","isBot":`...), e.Bot)
-	b = AppendRaw(append(b, `,"raw_data":`...), e.Raw)
-	return append(b, '}')
+	return append(AppendRaw(AppendMembers(append(b, '{'), e, Feed), e.Raw), '}')
 }
 
 // AppendRaw appends the body of an event as one line. Whoever may send events decides where a body has line breaks, and could

@@ -32,6 +32,8 @@ const (
 	byteArrayType = 6
 )
 
+var parquetTypes = [...]int64{Text: byteArrayType, Time: int64Type, Flag: booleanType, JSON: byteArrayType}
+
 // parquetWriter writes Parquet. Times are in microseconds, which the other formats do not show.
 type parquetWriter struct {
 	w             io.Writer
@@ -59,15 +61,8 @@ type parquetColumn struct {
 func newParquetWriter(w io.Writer) *parquetWriter {
 	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(pageBytes))
 	p := &parquetWriter{w: w, zstd: encoder, err: err}
-	for _, name := range columns {
-		kind := int64(byteArrayType)
-		switch name {
-		case "event_time", "receivedAt":
-			kind = int64Type
-		case "isBot":
-			kind = booleanType
-		}
-		p.columns = append(p.columns, parquetColumn{name: name, kind: kind})
+	for _, f := range Fields {
+		p.columns = append(p.columns, parquetColumn{name: f.Name, kind: parquetTypes[f.Type]})
 	}
 	p.write([]byte(parquetMagic))
 	return p
@@ -75,19 +70,20 @@ func newParquetWriter(w io.Writer) *parquetWriter {
 
 // Write implements Writer.
 func (p *parquetWriter) Write(e *store.Received) error {
-	c := p.columns
-	addText(&c[0], e.ID)
-	addText(&c[1], e.Merchant)
-	addText(&c[2], e.Tag)
-	addText(&c[3], e.MUID)
-	addText(&c[4], e.Name)
-	c[5].addTime(e.Time.UnixMicro(), p.events == 0)
-	c[6].addTime(e.ReceivedAt.UnixMicro(), p.events == 0)
-	c[7].addBool(e.Bot)
-	addText(&c[8], e.Raw)
-	for i := range c {
-		if c[i].values++; len(c[i].page) >= pageBytes {
-			c[i].endPage(p.zstd)
+	for i := range p.columns {
+		c, f := &p.columns[i], &Fields[i]
+		switch f.Type {
+		case Text:
+			addText(c, f.text(e))
+		case Time:
+			c.addTime(f.time(e).UnixMicro(), p.events == 0)
+		case Flag:
+			c.addBool(f.flag(e))
+		case JSON:
+			addText(c, e.Raw)
+		}
+		if c.values++; len(c.page) >= pageBytes {
+			c.endPage(p.zstd)
 		}
 	}
 	p.events++

@@ -21,6 +21,8 @@ import (
 	"mtagd/store"
 )
 
+var columns = []string{"id", "merchantId", "tagId", "muid", "event_name", "event_time", "receivedAt", "isBot", "raw_data"}
+
 // wanted returns the columns that a file must have for an event, as text. With exact times are as Parquet has them.
 func wanted(e *store.Received) []string {
 	raw := strings.NewReplacer("\r", " ", "\n", " ", "\t", " ").Replace(string(e.Raw))

@@ -3,11 +3,13 @@ package openapi_test
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/goccy/go-json/jsontext"
 
+	"mtagd/partnerapi/export"
 	"mtagd/partnerapi/openapi"
 	"mtagd/partnerapi/openapi/openapitest"
 )
@@ -104,5 +106,31 @@ func TestThePageEscapesTexts(t *testing.T) {
 	page, _, err := openapi.Page(text)
 	if err != nil || bytes.Contains(page, []byte("<i>")) || !bytes.Contains(page, []byte("<code>https://x&#34;&lt;i&gt;</code>")) {
 		t.Errorf("the address is not shown as text: %v", err)
+	}
+}
+
+// TestEventsHaveTheFieldsOfTheService compares the schemas of events with the table that listings and files are made by.
+func TestEventsHaveTheFieldsOfTheService(t *testing.T) {
+	document, err := openapitest.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := map[export.Type]string{export.Text: "string", export.Time: "date-time", export.Flag: "boolean", export.JSON: "object"}
+	for name, view := range map[string]export.View{"Event": export.Listing, "ReceivedEvent": export.Feed} {
+		schema := document.Components.Schemas[name].Value
+		got, want := map[string]string{}, map[string]string{}
+		for field, property := range schema.Properties {
+			if got[field] = property.Value.Type.Slice()[0]; property.Value.Format == "date-time" {
+				got[field] = "date-time"
+			}
+		}
+		for _, f := range export.Fields {
+			if f.In(view) {
+				want[f.Name] = types[f.Type]
+			}
+		}
+		if !maps.Equal(got, want) || len(schema.Required) != len(want) {
+			t.Errorf("%s has %v, want %v; required are %v", name, got, want, schema.Required)
+		}
 	}
 }

@@ -76,20 +76,27 @@ func (c *csvWriter) Close() error {
 // Whoever removes the first apostrophe of each part that isFormula, with that apostrophe, has the text again.
 func disarm(text string) string {
 	var b []byte
+	from := 0 // what is before it is in b
 	for i, part := 0, true; i < len(text); i++ {
 		if part && isFormula(text[i:]) {
-			b = append(b, '\'')
+			b = append(append(b, text[from:i]...), '\'')
+			from = i
 		}
-		b = append(b, text[i])
 		part = strings.IndexByte(separators, text[i]) >= 0
 	}
-	return string(b)
+	if b == nil { // nearly always
+		return text
+	}
+	return string(append(b, text[from:]...))
 }
 
 const separators = ";,\t\r\n"
 
 // isFormula reports whether a spreadsheet might run a cell. It passes over quotes and blanks at its start.
 func isFormula(cell string) bool {
+	if c := cell[0]; '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' { // nearly always
+		return false
+	}
 	cell = strings.TrimLeft(cell, "'\" \u00a0\u3000\x00")
 	return cell != "" && strings.IndexAny(cell, "=+-@＝＋－＠\t\r\n") == 0
 }

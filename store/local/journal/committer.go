@@ -32,8 +32,6 @@ type committer struct {
 	handOver  HandOver
 	arenas    arenas
 	metrics   *groupcommit.Metrics
-	oldDedupe bool          // see transaction
-	indexed   atomic.Bool   // see transaction
 	done      chan struct{} // closed when the goroutine has ended
 
 	writing sync.Mutex // held while a record is written
@@ -115,8 +113,6 @@ func (c *committer) begin() *transaction {
 		arena:     a,
 		record:    a.record,
 		now:       c.clock.now(),
-		oldDedupe: c.oldDedupe,
-		indexed:   c.indexed.Load(),
 		refuses:   c.j.refuses,
 		changed:   a.changed,
 		expiresAt: uint64(time.Now().Add(dedupeTTL).Unix()),

@@ -18,8 +18,6 @@ type transaction struct {
 	now       time.Time
 	expiresAt uint64 // when the database drops an event_id of now, in s since 1970
 	version   uint64
-	oldDedupe bool // earlier versions may have remembered event_ids (prefixOldDedupe)
-	indexed   bool // all links are in the index of muids (prefixLinked)
 
 	refuses func(store.MerchantID, *store.Identity, store.MUID) store.Outcome
 
@@ -82,7 +80,8 @@ func (t *transaction) add(m *store.Mark) error {
 		return nil
 	}
 	if m.DedupeID != "" {
-		remembered, err := t.remembersEventID(key, m)
+		t.scratch = appendDedupeKey(t.scratch[:0], key, m.Name, m.DedupeID)
+		remembered, err := t.remembers(t.scratch)
 		if err != nil {
 			return err
 		}
@@ -110,17 +109,6 @@ func (t *transaction) add(m *store.Mark) error {
 // Badger drops a remembered event_id after dedupeTTL. The engine's clock decides when the event_id stops counting.
 // Badger uses the system's clock. Its TTL is longer, so that the two clocks need not agree.
 const dedupeTTL = store.DedupeWindow + 24*time.Hour
-
-// remembersEventID reports whether a mark's name and event_id were remembered within store.DedupeWindow.
-func (t *transaction) remembersEventID(m codec.MerchantKey, mark *store.Mark) (bool, error) {
-	t.scratch = appendDedupeKey(t.scratch[:0], m, mark.Name, mark.DedupeID)
-	remembered, err := t.remembers(t.scratch)
-	if !remembered && err == nil && t.oldDedupe {
-		var buf [64]byte
-		remembered, err = t.remembers(appendOldDedupeKey(buf[:0], m, mark.DedupeID))
-	}
-	return remembered, err
-}
 
 // remembers reports whether an event_id's key was written within store.DedupeWindow.
 func (t *transaction) remembers(key []byte) (bool, error) {

@@ -32,8 +32,8 @@
 // A listing waits until the index has every event that was committed before the call. Then it asks the index for the
 // positions of the page's events, and the archive and the journal for the events at these positions.
 //
-// The feed reads blocks of the archive and then the journal's chunks in their order, without the index. For the newest chunks, the
-// engine knows in memory which merchants have events in them: a reader who follows the feed of a small merchant reads no others.
+// The feed reads blocks of the archive and then the journal's chunks in their order, without the index. The journal knows in memory which
+// merchants have events in the chunks since the start: a reader who follows the feed of a small merchant reads few others.
 //
 // # On a full disk
 //
@@ -57,7 +57,7 @@
 //	archiver.go moves events from the journal to the archive, and reads them from both
 //	listing.go  Events: one page of a merchant's events; Summary; Usage
 //	feed.go     Feed: events in the order of receipt
-//	tail.go     which merchants have events at the end of the journal; who waits for them
+//	watch.go    who waits for events
 //	rebuild.go  rebuilds a damaged index
 //	life.go     removes events in the background
 //	erase.go    erases persons, and removes what is left of deleted merchants
@@ -124,7 +124,6 @@ type Options struct {
 	// For tests. 0 and false: the default.
 	archiveRun int  // bytes of events that are archived together, without pauses
 	maxSeries  int  // rank.LimitSeries
-	maxNumbers int  // tail.maxNumbers
 	eager      bool // what is left of deleted merchants is removed without removal.Delay
 
 	broken func(store.MerchantID) error // why the events of a merchant cannot be removed; "": why the files cannot be purged
@@ -163,7 +162,7 @@ type engine struct {
 	damage     *damageLog
 	archiver   *archiver
 	background *background
-	tail       *tail
+	watchers   *watchers
 	life       *life
 	shorts     *shorts
 
@@ -282,14 +281,11 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	x.OnDamage(func(err error) { e.startRebuild(x, err) })
 	err = errors.Join(durable.SyncPath(dir), e.parts.advance(x.SetOpening)) // the first: names of new files
 	last, lastErr := e.lastChunk()
-	e.tail = newTail(last)
-	if opt.maxNumbers > 0 {
-		e.tail.maxNumbers = opt.maxNumbers
-	}
+	e.watchers = newWatchers(last)
 	if err = errors.Join(err, lastErr); err == nil {
 		err = e.journal.Start(e.acceptsEvents, func(events []codec.Event, last uint64, release func()) {
 			e.archiver.note(events)
-			e.tail.add(events, last) // before the index: when it is busy, push waits
+			e.watchers.note(events, last) // before the index: when it is busy, push waits
 			e.index.push(events, last, release)
 		})
 	}
@@ -304,7 +300,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	e.index.pushed = last
 	x.Start()
-	e.tail.start()
+	e.watchers.start()
 	e.archiver.start()
 	if opt.Metrics != nil {
 		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.archive.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.background.metrics(), e.completeMetrics())...)
@@ -379,7 +375,7 @@ func (e *engine) Close() error {
 func (e *engine) closeParts() error {
 	// First, so that the index gets the last commits before it closes.
 	e.journal.Drain()
-	e.tail.close()
+	e.watchers.close()
 	e.index.work.Wait()
 	e.archiver.wait()
 	return errors.Join(e.index.now.Close(), e.archive.Close(), e.journal.Close(), e.Data.Close())

@@ -75,7 +75,7 @@ func (s source) Hold() (release func()) {
 }
 
 // Last implements migrate.Source.
-func (s source) Last(context.Context) (uint64, error) { return s.e.tail.last.Load(), nil }
+func (s source) Last(context.Context) (uint64, error) { return s.e.watchers.last.Load(), nil }
 
 // Usage implements migrate.Data. It counts in the index.
 func (s source) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
@@ -92,10 +92,9 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrat
 		return store.Unavailable("the service is stopping")
 	}
 	defer e.verifying.RUnlock()
-	e.tail.use()
 	var failed error
 	q := store.FeedQuery{Merchants: e.MerchantIDs(), UpTo: codec.EndOf(upTo).Cursor()}
-	f, err := newFeed(q, e.tail.last.Load(), func(store.MerchantID) int64 { return math.MinInt64 }, func(r *store.Received) bool {
+	f, err := newFeed(q, e.watchers.last.Load(), func(store.MerchantID) int64 { return math.MinInt64 }, func(r *store.Received) bool {
 		failed = use(movedEvent(r))
 		return failed == nil
 	})

@@ -75,7 +75,7 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Per
 			break
 		}
 		var found []journal.Event
-		err := e.journal.Scan(ctx, after.Seq+1, upTo, func(seq uint64, events []journal.Event) bool {
+		err := e.journal.Scan(ctx, after.Seq+1, upTo, journal.NewMerchantSet(m), func(seq uint64, events []journal.Event) bool {
 			if e.hasMoved(after.Seq + 1) {
 				return false
 			}

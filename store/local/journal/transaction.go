@@ -3,6 +3,7 @@ package journal
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"mtagd/store"
@@ -32,8 +33,9 @@ type transaction struct {
 	// The open chunk, which takes the next events. There is none while chunkEvents is 0; then seq is the number of the
 	// last closed one.
 	seq         uint64
-	chunkStart  int // where it begins in arena.chunks
-	chunkEvents int // how many events it has
+	chunkStart  int      // where it begins in arena.chunks
+	chunkEvents int      // how many events it has
+	merchants   []uint32 // hashOf their merchants
 }
 
 // maxTransaction is how many bytes a transaction may have before the next mark.
@@ -126,6 +128,10 @@ func (t *transaction) remembers(key []byte) (bool, error) {
 func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid store.MUID, byClaim bool) {
 	if t.chunkEvents == 0 {
 		t.chunkStart, t.seq = len(t.arena.chunks), t.clock.next()
+		t.merchants = t.merchants[:0]
+	}
+	if n := len(t.merchants); n == 0 || t.merchants[n-1] != hashOf(m) { // neighbours are often of one merchant
+		t.merchants = append(t.merchants, hashOf(m))
 	}
 	var series []byte
 	start := len(t.arena.chunks)
@@ -152,7 +158,8 @@ func (t *transaction) closeChunk() {
 	t.arena.packed = packChunk(t.arena.packed[:0], t.arena.chunks[t.chunkStart:])
 	t.scratch = appendChunkKey(t.scratch[:0], t.seq)
 	to := t.append(codec.Entry{Key: t.scratch, Value: t.arena.packed, Version: t.version})
-	t.written = append(t.written, stored{seq: t.seq, version: t.version, from: to - len(t.arena.packed), to: to})
+	t.written = append(t.written, stored{seq: t.seq, version: t.version, from: to - len(t.arena.packed), to: to,
+		merchants: slices.Clone(t.merchants)})
 	t.chunkStart = len(t.arena.chunks)
 }
 

@@ -185,18 +185,9 @@ func (f *frozen) Commit(_ context.Context, to migrate.Place) error {
 		return err
 	}
 	path := filepath.Join(f.e.dir, movedFile)
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		return err
-	}
-	if err := durable.SyncPath(path + ".new"); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	// When the next step fails, the marker may be there after a power cut, or not. So the engine stays frozen.
-	f.marked = true
-	return durable.SyncPath(f.e.dir)
+	err = durable.ReplaceFile(path, text)
+	f.marked = exists(path) // after an error it may be there after a power cut, or not: then the engine stays frozen
+	return err
 }
 
 // Release implements migrate.Frozen.

@@ -59,7 +59,9 @@ func beginFill(dir, command string) error {
 	if err != nil {
 		return err
 	}
-	found = slices.DeleteFunc(found, func(entry fs.DirEntry) bool { return entry.Name() == "lost+found" || entry.Name() == unfinishedFile+".new" })
+	found = slices.DeleteFunc(found, func(entry fs.DirEntry) bool {
+		return entry.Name() == "lost+found" || entry.Name() == unfinishedFile+".new"
+	})
 	marker := filepath.Join(dir, unfinishedFile)
 	if again := exists(marker); len(found) > 0 && !again {
 		return fmt.Errorf("%s %w", dir, ErrNotEmpty)

@@ -112,7 +112,7 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 		r.Since, r.Archive, r.ControlVersion = 0, 0, 0
 	}
 	if r.Small && r.Since > 0 {
-		if done, err := s.streamTapped(ctx, r, w); done || err != nil {
+		if done, err := s.streamRecent(ctx, r, w); done || err != nil {
 			return err
 		}
 	}
@@ -165,15 +165,14 @@ func (s *Source) canContinue(r backup.Request) (bool, error) {
 	return s.journal.HasChunk(r.LastChunk), nil
 }
 
-// streamTapped writes the stream of a small backup, if the journal still has the commits in memory, and reports whether it has.
-func (s *Source) streamTapped(ctx context.Context, r backup.Request, w *backup.Writer) (done bool, err error) {
+// streamRecent writes the stream of a small backup, if the log still has all commits, and reports whether it has.
+func (s *Source) streamRecent(ctx context.Context, r backup.Request, w *backup.Writer) (done bool, err error) {
 	release := s.pauseMoves()
-	version := s.journal.Version()
-	commits, ok := s.journal.Tapped(r.Since, version, r.Needed)
+	version, entries := s.journal.Recent(r.Since, r.Needed)
 	archived, err := s.archive.Snapshot()
 	release()
 	defer archived.Close()
-	if !ok || err != nil {
+	if entries == nil || err != nil {
 		return false, err
 	}
 	// Control data that is newer than the events does no harm: an event without its tag would.
@@ -183,18 +182,8 @@ func (s *Source) streamTapped(ctx context.Context, r backup.Request, w *backup.W
 	if err := s.streamArchive(ctx, r, archived, w); err != nil {
 		return true, err
 	}
-	for _, entries := range commits {
-		d := codec.Decoder{B: entries}
-		for len(d.B) > 0 {
-			e := d.Entry()
-			err := d.Err("entry of a commit")
-			if err == nil {
-				err = s.entry(w, e)
-			}
-			if err != nil {
-				return true, err
-			}
-		}
+	if err := entries(func(e codec.Entry) error { return s.entry(w, e) }); err != nil {
+		return true, err
 	}
 	return true, w.End()
 }

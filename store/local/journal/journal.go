@@ -33,8 +33,7 @@
 //	read.go         reads events by position, and chunks in the order of receipt
 //	forget.go       drops chunks, flushes links and event_ids, and removes files of the log (tidy)
 //	remove.go       removes links and remembered event_ids, and their bytes
-//	snapshot.go     the journal as of one commit, for a backup
-//	tap.go          remembers what the last commits have written, for a backup every few seconds
+//	snapshot.go     the journal as of one commit, and what the last commits have written, for a backup
 //	restore.go      writes a journal from a backup
 //	migrate.go      reads links and remembered event_ids for another engine, or writes those of one; pauses
 //	chunk.go        the byte form of events
@@ -144,6 +143,8 @@ type Journal struct {
 	compacting atomic.Bool // the database is being compacted
 	copying    sync.Mutex  // held while files of the log are removed
 	copies     int         // snapshots that are open; guarded by copying
+	recent     sync.Mutex
+	moments    []moment // since which Recent may be asked; guarded by recent
 
 	// Nil until Start.
 	disk      *diskWatch

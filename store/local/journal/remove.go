@@ -110,5 +110,6 @@ func (j *Journal) Purge(ctx context.Context, forget func(seq uint64) error) erro
 	if err := j.keys.db.CompactAndWait(ctx, func() {}); err != nil {
 		return err
 	}
+	j.forgetRecent()
 	return j.log.Trim(j.needed())
 }

@@ -75,7 +75,7 @@ func TestARestoreRepeatsErasures(t *testing.T) {
 	x.visit(x.shop, 20, 3)
 	archiveAll(t, x.engine)
 	done := x.await(x.erase(byMUID(3), true).ID)
-	x.life.busy.Lock() // the next erasure does not begin
+	x.remover.busy.Lock() // the next erasure does not begin
 	asked := x.erase(byMUID(4), true)
 	d := destination(t, filepath.Join(t.TempDir(), "backup"))
 	src := SourceOf(x.engine, x.dir, Options{Log: quiet})
@@ -83,7 +83,7 @@ func TestARestoreRepeatsErasures(t *testing.T) {
 	if err := errors.Join(err, src.Close()); err != nil {
 		t.Fatal(err)
 	}
-	x.life.busy.Unlock()
+	x.remover.busy.Unlock()
 	closeEngine(t, x.engine)
 	x.engine = restored(t, d, result.Point)
 	for _, id := range []store.ErasureID{done.ID, asked.ID} {

@@ -77,7 +77,7 @@ func TestVerifyBesideEverything(t *testing.T) {
 		}
 		return err
 	})
-	beside("expire", 20*time.Millisecond, func(int) error { return x.life.do(working, x.life.expire) })
+	beside("expire", 20*time.Millisecond, func(int) error { return x.remover.do(working, x.remover.expire) })
 	beside("delete", 500*time.Millisecond, func(n int) error {
 		m := x.newShop()
 		x.visit(m, 20, 2)
@@ -217,7 +217,7 @@ func TestACutOffErasureIsNoDamage(t *testing.T) {
 	x := newErasing(t)
 	x.visit(x.shop, 20, 3)
 	archiveAll(t, x.engine)
-	x.life.busy.Lock() // the erasure does not go on by itself
+	x.remover.busy.Lock() // the erasure does not go on by itself
 	era := x.erase(byMUID(3), false)
 	if err := x.UpdateErasures(ctx, []store.ErasureID{era.ID}, func(era *store.Erasure) []store.IdentityKey {
 		era.State, era.UpTo = store.ErasureRemoving, x.journal.Committed()
@@ -239,7 +239,7 @@ func TestACutOffErasureIsNoDamage(t *testing.T) {
 	if found := withoutTags(closedFindings(t, copied(t, x.dir))); len(found) > 0 {
 		t.Errorf("after a kill: %v", found)
 	}
-	x.life.busy.Unlock()
+	x.remover.busy.Unlock()
 	closeEngine(t, x.engine)
 }
 

@@ -59,7 +59,7 @@
 //	feed.go     Feed: events in the order of receipt
 //	watch.go    who waits for events
 //	rebuild.go  rebuilds a damaged index
-//	life.go     removes events in the background
+//	remover.go  removes events in the background
 //	erase.go    erases persons, and removes what is left of deleted merchants
 //	person.go   finds what belongs to a person
 //	retention.go  which events are kept
@@ -163,12 +163,12 @@ type engine struct {
 	archiver   *archiver
 	background *background
 	watchers   *watchers
-	life       *life
+	remover    *remover
 	shorts     *shorts
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
-	running   sync.WaitGroup // life, replaceDamaged, and KeepTidy
+	running   sync.WaitGroup // remover, replaceDamaged, and KeepTidy
 	verifying sync.RWMutex   // held for reading by long reads, which Close waits for: verifications, the feed, personal data
 }
 
@@ -187,8 +187,8 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	e := &engine{Data: data, dir: dir, opt: opt, parts: parts, shorts: newShorts()}
 	e.opened, e.close = context.WithCancel(context.Background())
 	e.background = newBackground(e.opened, opt.archiveRun > 0)
-	e.life = newLife(e, opt.Log)
-	data.Removing = e.life.nudge
+	e.remover = newRemover(e, opt.Log)
+	data.Removing = e.remover.nudge
 	if opt.Retention != 0 {
 		if err := data.SetDefaultRetention(e.opened, opt.Retention); err != nil {
 			return nil, errors.Join(err, data.Close())
@@ -200,7 +200,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	e.running.Go(func() { e.KeepTidy(e.opened, e.Tidy) })
 	e.running.Go(e.replaceDamaged)
 	if !opt.keepAll {
-		e.running.Go(e.life.run)
+		e.running.Go(e.remover.run)
 	}
 	return e, nil
 }

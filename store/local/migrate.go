@@ -70,8 +70,8 @@ var errMoving = store.Unavailable("the data moves to another store")
 
 // Hold implements migrate.Live.
 func (s source) Hold() (release func()) {
-	s.e.life.busy.Lock() // waits for the task that runs, if there is one
-	return s.e.life.busy.Unlock
+	s.e.remover.busy.Lock() // waits for the task that runs, if there is one
+	return s.e.remover.busy.Unlock
 }
 
 // Last implements migrate.Source.

@@ -68,7 +68,7 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Per
 				return ofEvents("archive/", err)
 			}
 			return one(&event)
-		}, e.life.damaged, pace); err != nil {
+		}, e.remover.damaged, pace); err != nil {
 			return unread(ctx, m, err)
 		}
 		if after = codec.EndOf(max(boundary, after.Seq)); after.Seq >= upTo {

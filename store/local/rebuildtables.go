@@ -66,13 +66,13 @@ func (e *engine) checkArchive() error {
 		return nil
 	}
 	e.opt.Log.Error("archive/ is damaged: answers that need the damaged part get an error, all others go on", "error", damage)
-	if err := e.archive.Recheck(e.opened, e.life.pace()); err == nil || !errors.Is(err, codec.ErrCorrupt) {
+	if err := e.archive.Recheck(e.opened, e.remover.pace()); err == nil || !errors.Is(err, codec.ErrCorrupt) {
 		return err
 	}
 	if err := e.replaceArchive(); err != nil {
 		return err
 	}
-	e.life.nudge()
+	e.remover.nudge()
 	e.opt.Log.Info("archive/ was replaced by what can be read of it")
 	e.noteRebuilt()
 	return nil
@@ -86,8 +86,8 @@ func (e *engine) noteRebuilt() {
 // replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile, and no erasure runs: it would say that
 // it is done, though what it had removed is back.
 func (e *engine) replaceArchive() error {
-	e.life.busy.Lock()
-	defer e.life.busy.Unlock()
+	e.remover.busy.Lock()
+	defer e.remover.busy.Unlock()
 	defer e.archiver.pauseMoves()()
 	e.damage.removing.Lock()
 	defer e.damage.removing.Unlock()
@@ -106,9 +106,9 @@ func (e *engine) checkKeys() error {
 	if err == nil || !errors.Is(err, codec.ErrCorrupt) {
 		return err
 	}
-	e.life.busy.Lock() // as in replaceArchive
-	defer e.life.busy.Unlock()
-	defer e.life.nudge()
+	e.remover.busy.Lock() // as in replaceArchive
+	defer e.remover.busy.Unlock()
+	defer e.remover.nudge()
 	return e.journal.RebuildKeys(e.opened, err, e.repeatErasures)
 }
 
@@ -128,7 +128,7 @@ func (e *engine) settleShorts() error {
 
 // verifyNow verifies all data in the background of a running server, as the scrub does.
 func (e *engine) verifyNow() error {
-	pace := e.life.pace()
+	pace := e.remover.pace()
 	_, err := e.Verify(e.opened, store.Verification{Found: func(f store.Finding) {
 		e.opt.Log.Error("damage was found in the data", "part", f.Part, "where", f.Where, "problem", f.Problem, "events", f.Events, "merchants", f.Merchants)
 	}, Read: func(store.Part, uint64, uint64) { pace() }})

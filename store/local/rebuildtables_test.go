@@ -232,7 +232,7 @@ func TestARepairOfTheArchiveRepeatsRemovals(t *testing.T) {
 	archiveAll(t, x.engine)
 	var err error
 	begun, replaced := false, make(chan struct{})
-	x.life.busy.Lock()
+	x.remover.busy.Lock()
 	x.opt.broken = func(m store.MerchantID) error {
 		if m != "" || begun {
 			return nil
@@ -253,7 +253,7 @@ func TestARepairOfTheArchiveRepeatsRemovals(t *testing.T) {
 	if _, err := x.DeleteMerchant(ctx, gone); err != nil {
 		t.Fatal(err)
 	}
-	x.life.busy.Unlock()
+	x.remover.busy.Unlock()
 	<-replaced
 	if err != nil {
 		t.Fatal(err)

@@ -91,7 +91,7 @@ func TestVerifyBesideEverything(t *testing.T) {
 	})
 	beside("feed", 20*time.Millisecond, func(n int) error { _, err := feedOf(x.engine, shops[n%3]); return err })
 	d := destination(t, filepath.Join(t.TempDir(), "backup"))
-	src := SourceOf(x.engine, dir, Options{Log: quiet})
+	src := SourceOf(x.engine)
 	b := backup.New(d, src)
 	beside("back up", 50*time.Millisecond, func(n int) error {
 		_, err := b.Run(working, backup.Options{Log: quiet, Now: time.Now, Small: n%5 > 0})
@@ -170,7 +170,7 @@ func TestAVanishedBlockIsNoShorterAnswer(t *testing.T) {
 				return errors.Join(err, found)
 			},
 			"backup": func(e *engine) error {
-				src := SourceOf(e, e.dir, Options{Log: quiet})
+				src := SourceOf(e)
 				_, err := backup.New(destination(t, filepath.Join(t.TempDir(), "backup")), src).Run(ctx, backup.Options{Log: quiet, Now: time.Now})
 				return errors.Join(err, src.Close())
 			},

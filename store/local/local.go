@@ -165,6 +165,7 @@ type engine struct {
 	watchers   *watchers
 	remover    *remover
 	shorts     *shorts
+	diskFails  time.Time // since when the disk has returned errors, beside damage (mayRebuild)
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc

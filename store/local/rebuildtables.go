@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
@@ -19,7 +20,8 @@ import (
 // A table of Badger may be found damaged, also when the engine opens. Until it is replaced, answers that need the damaged part fail with
 // KindUnavailable, and all others go on:
 //
-//  1. Read all tables again. If they are sound, the disk had returned an error for a while. If it still does, wait.
+//  1. Read all tables again. If they are sound, the disk had returned an error for a while. If it still does, wait: what it does not read
+//     would be lost.
 //  2. Copy what can be read, also blocks with one wrong bit, and use the copy from then on.
 //  3. Verify everything. Events that the index has and that are lost are noted (damaged.jsonl), and the index is rebuilt without them.
 //
@@ -29,6 +31,7 @@ const (
 	damageInterval = 200 * time.Millisecond // between two looks for damage
 	replaceRetry   = 5 * time.Second        // after a failure, doubled after each further one
 	replaceRarest  = 10 * time.Minute
+	diskFailsLong  = 10 * time.Minute // while the disk also returns errors, damage is rebuilt only after that
 )
 
 // replaceDamaged looks for damage that reads have met, until the engine closes.
@@ -66,7 +69,7 @@ func (e *engine) checkArchive() error {
 		return nil
 	}
 	e.opt.Log.Error("archive/ is damaged: answers that need the damaged part get an error, all others go on", "error", damage)
-	if err := e.archive.Recheck(e.opened, e.remover.pace()); err == nil || !errors.Is(err, codec.ErrCorrupt) {
+	if err := e.archive.Recheck(e.opened, e.remover.pace()); !e.mayRebuild(err) {
 		return err
 	}
 	if err := e.replaceArchive(); err != nil {
@@ -76,6 +79,18 @@ func (e *engine) checkArchive() error {
 	e.opt.Log.Info("archive/ was replaced by what can be read of it")
 	e.noteRebuilt()
 	return nil
+}
+
+// mayRebuild reports whether tables with this damage are rebuilt now. Only replaceDamaged calls it.
+func (e *engine) mayRebuild(damage error) bool {
+	if !errors.Is(damage, unix.EIO) {
+		e.diskFails = time.Time{}
+		return errors.Is(damage, codec.ErrCorrupt)
+	}
+	if e.diskFails.IsZero() {
+		e.diskFails = time.Now()
+	}
+	return errors.Is(damage, codec.ErrCorrupt) && time.Since(e.diskFails) >= diskFailsLong
 }
 
 // noteRebuilt notes that a part of the archive may be lost. settleShorts finds out, and tries until it has.
@@ -103,7 +118,7 @@ func (e *engine) checkKeys() error {
 		return nil
 	}
 	err := e.journal.Recheck(e.opened)
-	if err == nil || !errors.Is(err, codec.ErrCorrupt) {
+	if !e.mayRebuild(err) {
 		return err
 	}
 	e.remover.busy.Lock() // as in replaceArchive

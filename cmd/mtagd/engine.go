@@ -55,9 +55,7 @@ func checkStore(s string) error {
 var errNotWithStore = errors.New("is not for a database of --store: back it up, restore and repair it with the tools of PostgreSQL")
 
 // sourceOf returns what backups of the engine read.
-func sourceOf(engine store.Engine, data string, log *slog.Logger) *local.Source {
-	return local.SourceOf(engine, data, local.Options{Log: log, Now: time.Now})
-}
+func sourceOf(engine store.Engine) *local.Source { return local.SourceOf(engine) }
 
 // sharedOf returns what an engine shares with other nodes; nil when there are no other nodes.
 func sharedOf(engine store.Engine) store.Shared {

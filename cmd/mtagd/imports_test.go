@@ -18,8 +18,8 @@ var mayImport = []struct {
 	{"store/groupcommit store/removal store/local/codec", "store"},
 	{"store/rules", "store"},                                 // which knows no engine
 	{"store/migrate", "store store/rules store/local/codec"}, // the words that both engines exchange
-	{"store/local/log", "store/local/crc store/local/space"},
-	{"store/local/backup", "store/local/codec"},
+	{"store/local/log", "store/local/crc store/local/durable store/local/space"},
+	{"store/local/backup", "store/local/codec store/local/durable"},
 	{"store/local/badgerdb", "store/local/codec store/local/crc store/local/durable store/local/space"},
 	{"store/local/boltfile", "store store/local/codec store/local/crc"},
 	// The rooms of the embedded engine do not know each other.

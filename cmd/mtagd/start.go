@@ -325,7 +325,7 @@ func (d *daemon) openSource(context.Context) error {
 	if d.Store != "" {
 		return nil
 	}
-	d.source = sourceOf(d.engine, d.Data, d.Log)
+	d.source = sourceOf(d.engine)
 	d.onStop(d.source.Close)
 	return nil
 }

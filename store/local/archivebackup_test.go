@@ -24,7 +24,7 @@ func TestDrillEveryPointOfAnArchiveRestores(t *testing.T) {
 			e := open(t, dir)
 			defer func() { closeEngine(t, e) }()
 			d := destination(t, filepath.Join(t.TempDir(), "backup"))
-			src := SourceOf(e, dir, Options{Log: quiet})
+			src := SourceOf(e)
 			b := backup.New(d, src)
 			var points []*backup.Manifest
 			var want []map[store.MerchantID][2]store.Page
@@ -75,15 +75,15 @@ func TestARestoreRepeatsErasures(t *testing.T) {
 	x.visit(x.shop, 20, 3)
 	archiveAll(t, x.engine)
 	done := x.await(x.erase(byMUID(3), true).ID)
-	x.life.busy.Lock() // the next erasure does not begin
+	x.remover.busy.Lock() // the next erasure does not begin
 	asked := x.erase(byMUID(4), true)
 	d := destination(t, filepath.Join(t.TempDir(), "backup"))
-	src := SourceOf(x.engine, x.dir, Options{Log: quiet})
+	src := SourceOf(x.engine)
 	result, err := backup.New(d, src).Run(ctx, backup.Options{Log: quiet, Now: time.Now})
 	if err := errors.Join(err, src.Close()); err != nil {
 		t.Fatal(err)
 	}
-	x.life.busy.Unlock()
+	x.remover.busy.Unlock()
 	closeEngine(t, x.engine)
 	x.engine = restored(t, d, result.Point)
 	for _, id := range []store.ErasureID{done.ID, asked.ID} {

@@ -186,7 +186,7 @@ func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 			return err
 		}
 		before := a.e.archive.Boundary()
-		more, err := a.move(true, a.e.life.pace())
+		more, err := a.move(true, a.e.remover.pace())
 		if err != nil {
 			return err
 		}

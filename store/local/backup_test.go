@@ -38,7 +38,7 @@ func backUp(t *testing.T, e *engine, dir string, d backup.Destination, change fu
 }
 
 func tryBackup(e *engine, dir string, d backup.Destination, change func(*backup.Options)) (backup.Result, error) {
-	src := SourceOf(e, dir, Options{Log: quiet})
+	src := SourceOf(e)
 	opt := backup.Options{Log: quiet, Now: time.Now}
 	if change != nil {
 		change(&opt)
@@ -130,7 +130,7 @@ func TestDrillEveryPointRestores(t *testing.T) {
 			defer func() { closeEngine(t, e) }()
 			d := destination(t, filepath.Join(t.TempDir(), "backup"))
 			m := store.NewMerchantID()
-			src := SourceOf(e, dir, Options{Log: quiet})
+			src := SourceOf(e)
 			b := backup.New(d, src)
 			var points []*backup.Manifest
 			var want []contents

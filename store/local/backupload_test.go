@@ -25,7 +25,7 @@ func TestAPointUnderLoad(t *testing.T) {
 	d := destination(t, filepath.Join(t.TempDir(), "backup"))
 	m := store.NewMerchantID()
 	var acknowledged atomic.Int64
-	src := SourceOf(e, dir, Options{Log: quiet})
+	src := SourceOf(e)
 	b := backup.New(d, src)
 	for i := range 6 {
 		const workers, calls = 4, 500 // as many as a point can be restored from in seconds
@@ -115,7 +115,7 @@ func TestDrillAPointHasExactlyWhatWasAcknowledged(t *testing.T) {
 			}
 			return n
 		}
-		src := SourceOf(e, dir, Options{Log: quiet})
+		src := SourceOf(e)
 		b := backup.New(d, src)
 		for i := range 4 {
 			least := calls(&done)

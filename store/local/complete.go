@@ -29,7 +29,7 @@ type expected struct {
 }
 
 func (e *engine) expect(ctx context.Context, m codec.MerchantKey) (*expected, error) {
-	x := &expected{e: e, m: m, from: e.retainedFrom(m.ID()), removed: e.life.removedOf(m)}
+	x := &expected{e: e, m: m, from: e.retainedFrom(m.ID()), removed: e.remover.removedOf(m)}
 	err := e.withIndex(func(u *usedIndex) (err error) {
 		if err := u.wait(ctx, e.journal.Committed()); err != nil {
 			return err
@@ -43,7 +43,7 @@ func (e *engine) expect(ctx context.Context, m codec.MerchantKey) (*expected, er
 // check returns an error when the answer has read too few events. Then all data is verified, which notes what is lost.
 func (x *expected) check() error {
 	missing := func() uint64 {
-		if has := x.read + x.e.life.removedOf(x.m) - x.removed; has < x.events {
+		if has := x.read + x.e.remover.removedOf(x.m) - x.removed; has < x.events {
 			return x.events - has
 		}
 		return 0

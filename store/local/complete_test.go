@@ -77,7 +77,7 @@ func TestVerifyBesideEverything(t *testing.T) {
 		}
 		return err
 	})
-	beside("expire", 20*time.Millisecond, func(int) error { return x.life.do(working, x.life.expire) })
+	beside("expire", 20*time.Millisecond, func(int) error { return x.remover.do(working, x.remover.expire) })
 	beside("delete", 500*time.Millisecond, func(n int) error {
 		m := x.newShop()
 		x.visit(m, 20, 2)
@@ -91,7 +91,7 @@ func TestVerifyBesideEverything(t *testing.T) {
 	})
 	beside("feed", 20*time.Millisecond, func(n int) error { _, err := feedOf(x.engine, shops[n%3]); return err })
 	d := destination(t, filepath.Join(t.TempDir(), "backup"))
-	src := SourceOf(x.engine, dir, Options{Log: quiet})
+	src := SourceOf(x.engine)
 	b := backup.New(d, src)
 	beside("back up", 50*time.Millisecond, func(n int) error {
 		_, err := b.Run(working, backup.Options{Log: quiet, Now: time.Now, Small: n%5 > 0})
@@ -170,7 +170,7 @@ func TestAVanishedBlockIsNoShorterAnswer(t *testing.T) {
 				return errors.Join(err, found)
 			},
 			"backup": func(e *engine) error {
-				src := SourceOf(e, e.dir, Options{Log: quiet})
+				src := SourceOf(e)
 				_, err := backup.New(destination(t, filepath.Join(t.TempDir(), "backup")), src).Run(ctx, backup.Options{Log: quiet, Now: time.Now})
 				return errors.Join(err, src.Close())
 			},
@@ -217,7 +217,7 @@ func TestACutOffErasureIsNoDamage(t *testing.T) {
 	x := newErasing(t)
 	x.visit(x.shop, 20, 3)
 	archiveAll(t, x.engine)
-	x.life.busy.Lock() // the erasure does not go on by itself
+	x.remover.busy.Lock() // the erasure does not go on by itself
 	era := x.erase(byMUID(3), false)
 	if err := x.UpdateErasures(ctx, []store.ErasureID{era.ID}, func(era *store.Erasure) []store.IdentityKey {
 		era.State, era.UpTo = store.ErasureRemoving, x.journal.Committed()
@@ -239,7 +239,7 @@ func TestACutOffErasureIsNoDamage(t *testing.T) {
 	if found := withoutTags(closedFindings(t, copied(t, x.dir))); len(found) > 0 {
 		t.Errorf("after a kill: %v", found)
 	}
-	x.life.busy.Unlock()
+	x.remover.busy.Unlock()
 	closeEngine(t, x.engine)
 }
 

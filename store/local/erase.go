@@ -44,40 +44,40 @@ func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Ide
 }
 
 // EraseOf implements removal.Engine: the steps 2 to 4.
-func (l *life) EraseOf(ctx context.Context, id store.MerchantID, erasures []store.Erasure) error {
+func (r *remover) EraseOf(ctx context.Context, id store.MerchantID, erasures []store.Erasure) error {
 	m, err := codec.NewMerchantKey(id)
 	if err != nil {
 		return err
 	}
 	x := rules.NewErasing(erasures)
 	var links []store.Link
-	if err := l.e.eachLinkOf(ctx, m, x.Persons, func(l store.Link) error {
+	if err := r.e.eachLinkOf(ctx, m, x.Persons, func(l store.Link) error {
 		links = append(links, l)
 		return nil
 	}); err != nil {
 		return err
 	}
 	x.Found(links)
-	if err := l.UpdateErasures(ctx, x.IDs, x.Begin); err != nil {
+	if err := r.UpdateErasures(ctx, x.IDs, x.Begin); err != nil {
 		return err
 	}
-	now := l.e.journal.Barrier() // after that: the same request before it is this erasure
-	if err := cmp.Or(l.broken(id), l.e.archiver.moveTo(ctx, now)); err != nil {
+	now := r.e.journal.Barrier() // after that: the same request before it is this erasure
+	if err := cmp.Or(r.broken(id), r.e.archiver.moveTo(ctx, now)); err != nil {
 		return err
 	}
 	x.Until(now)
-	found, err := l.find(ctx, m, x)
+	found, err := r.find(ctx, m, x)
 	if err != nil {
 		return err
 	}
-	if err := l.UpdateErasures(ctx, x.IDs, x.Remove); err != nil {
+	if err := r.UpdateErasures(ctx, x.IDs, x.Remove); err != nil {
 		return err
 	}
 	// That the muids had links stays noted, by a hash: somebody may know them, and say that he has their cookie.
-	if err := l.e.journal.Remove(m, links, found.remembered); err != nil {
+	if err := r.e.journal.Remove(m, links, found.remembered); err != nil {
 		return err
 	}
-	return l.removeEvents(ctx, m, found.keys)
+	return r.removeEvents(ctx, m, found.keys)
 }
 
 // foundEvents are the events of several persons.
@@ -87,9 +87,9 @@ type foundEvents struct {
 }
 
 // find finds the events that erasures remove.
-func (l *life) find(ctx context.Context, m codec.MerchantKey, x *rules.Erasing) (found foundEvents, err error) {
+func (r *remover) find(ctx context.Context, m codec.MerchantKey, x *rules.Erasing) (found foundEvents, err error) {
 	var reader rules.EventReader
-	err = l.e.eachOf(ctx, m, x.Persons, l.pace(), func(e *journal.Event, owners, claimed []int) error {
+	err = r.e.eachOf(ctx, m, x.Persons, r.pace(), func(e *journal.Event, owners, claimed []int) error {
 		if !x.Take(e.Seq, owners, claimed) {
 			return nil
 		}
@@ -104,18 +104,18 @@ func (l *life) find(ctx context.Context, m codec.MerchantKey, x *rules.Erasing) 
 }
 
 // pace returns the pauses of an erasure.
-func (l *life) pace() func() { return l.e.background.pace(eraseWork, eraseShare) }
+func (r *remover) pace() func() { return r.e.background.pace(eraseWork, eraseShare) }
 
 // removeEvents removes archived events of a merchant from the index, and then from the archive. keys are in the order of
 // positions.
-func (l *life) removeEvents(ctx context.Context, m codec.MerchantKey, keys []rank.Key) error {
+func (r *remover) removeEvents(ctx context.Context, m codec.MerchantKey, keys []rank.Key) error {
 	if len(keys) == 0 {
 		return nil
 	}
 	var indexed rank.Removed
-	done := l.change(m)
+	done := r.change(m)
 	defer func() { done(indexed.Events) }()
-	if err := l.e.withIndex(func(x *usedIndex) (err error) {
+	if err := r.e.withIndex(func(x *usedIndex) (err error) {
 		indexed, err = x.Remove(ctx, m, keys)
 		return err
 	}); err != nil {
@@ -128,49 +128,49 @@ func (l *life) removeEvents(ctx context.Context, m codec.MerchantKey, keys []ran
 	slices.SortFunc(positions, codec.Position.Compare)
 	removed := 0
 	for near := range neighbours(positions) {
-		some, err := l.e.archive.Rewrite(ctx, m, near[0], near[len(near)-1], func(e archive.Event) bool {
+		some, err := r.e.archive.Rewrite(ctx, m, near[0], near[len(near)-1], func(e archive.Event) bool {
 			_, goes := slices.BinarySearchFunc(near, e.Position, codec.Position.Compare)
 			return !goes
-		}, l.damaged, l.pace())
+		}, r.damaged, r.pace())
 		if err != nil {
 			return err
 		}
 		removed += int(some.Events)
 	}
 	if removed < len(keys) {
-		return l.e.shorts.note(m, fmt.Errorf("%d of %d events of merchant %s could not be removed", len(keys)-removed, len(keys), m.ID()))
+		return r.e.shorts.note(m, fmt.Errorf("%d of %d events of merchant %s could not be removed", len(keys)-removed, len(keys), m.ID()))
 	}
 	return nil
 }
 
 // Drop implements removal.Engine. The tags of a deleted merchant are unknown, so nothing new comes in.
-func (l *life) Drop(ctx context.Context, id store.MerchantID) error {
+func (r *remover) Drop(ctx context.Context, id store.MerchantID) error {
 	m, err := codec.NewMerchantKey(id)
 	if err != nil {
 		return err
 	}
-	if err := cmp.Or(l.broken(id), l.e.archiver.moveTo(ctx, l.e.journal.Barrier())); err != nil {
+	if err := cmp.Or(r.broken(id), r.e.archiver.moveTo(ctx, r.e.journal.Barrier())); err != nil {
 		return err
 	}
-	if err := l.e.journal.RemoveMerchant(ctx, m, l.pace()); err != nil {
+	if err := r.e.journal.RemoveMerchant(ctx, m, r.pace()); err != nil {
 		return err
 	}
-	defer l.change(m)(0)
-	if err := l.e.withIndex(func(x *usedIndex) error { return x.Drop(ctx, m) }); err != nil {
+	defer r.change(m)(0)
+	if err := r.e.withIndex(func(x *usedIndex) error { return x.Drop(ctx, m) }); err != nil {
 		return err
 	}
-	_, err = l.e.archive.DropMerchant(ctx, m)
+	_, err = r.e.archive.DropMerchant(ctx, m)
 	return err
 }
 
 // Purge implements removal.Engine: step 5.
-func (l *life) Purge(ctx context.Context) error {
-	if err := l.broken(""); err != nil {
+func (r *remover) Purge(ctx context.Context) error {
+	if err := r.broken(""); err != nil {
 		return err
 	}
-	err := l.e.journal.Purge(ctx, func(seq uint64) error { return l.e.archiver.moveTo(ctx, seq) })
+	err := r.e.journal.Purge(ctx, func(seq uint64) error { return r.e.archiver.moveTo(ctx, seq) })
 	if err == nil {
-		err = l.e.archive.Purge(ctx, l.pace())
+		err = r.e.archive.Purge(ctx, r.pace())
 	}
 	if errors.Is(err, journal.ErrCopied) || archive.IsBusy(err) {
 		return fmt.Errorf("%w: %w", removal.ErrWaits, journal.ErrCopied)
@@ -179,7 +179,7 @@ func (l *life) Purge(ctx context.Context) error {
 		return err
 	}
 	for _, name := range replaced { // nobody knows whose data they have
-		err = errors.Join(err, os.RemoveAll(filepath.Join(l.e.dir, name)))
+		err = errors.Join(err, os.RemoveAll(filepath.Join(r.e.dir, name)))
 	}
 	return err
 }

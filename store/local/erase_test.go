@@ -309,7 +309,7 @@ func TestDeletedMerchantIsRemoved(t *testing.T) {
 	if _, err := x.DeleteMerchant(ctx, x.shop); err != nil {
 		t.Fatal(err)
 	}
-	x.life.nudge()
+	x.remover.nudge()
 	late := []store.Mark{newVisit(x.shop, 1, 51)}
 	if err := x.Record(ctx, late); err != nil || late[0].Outcome != store.Removed {
 		t.Errorf("an event that was on its way: outcome %d, %v", late[0].Outcome, err)
@@ -394,23 +394,23 @@ func TestErasureOfADeletedMerchant(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.engine = opened.(*engine)
-	x.life.busy.Lock()
+	x.remover.busy.Lock()
 	era := x.erase(byMUID(3), false)
 	if _, err := x.DeleteMerchant(ctx, x.shop); err != nil {
 		t.Fatal(err)
 	}
 	now = now.Add(removal.Delay / 2)
-	if err := x.life.runner.Run(ctx); err != nil {
+	if err := x.remover.runner.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if era, err := x.Erasure(ctx, era.ID); err != nil || era.State == store.ErasureDone {
 		t.Errorf("before the merchant's events are removed the erasure is %+v, %v", era, err)
 	}
 	now = now.Add(removal.Delay)
-	if err := x.life.runner.Run(ctx); err != nil {
+	if err := x.remover.runner.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
-	x.life.busy.Unlock()
+	x.remover.busy.Unlock()
 	x.await(era.ID)
 	if found := filesWith(t, x.dir, string(muidOf(3)), emailOf(3)); found != nil {
 		t.Errorf("done, and still in %v", found)

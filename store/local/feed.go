@@ -15,22 +15,20 @@ import (
 // Bounds of one call of Feed. It ends after about 30,000 events, which takes about 30 ms.
 const (
 	feedEvents = 30_000
-	feedStep   = 64 // chunks of the journal to read before the tail is asked again
 
 	// Archived events are read in portions. The first one of a call is small, as the caller may want only a few events.
 	firstPortion, maxPortion = 512, 8192
 )
 
 // Feed implements store.Feed. It reads the archive, and then the journal, until the end of the query. Of the journal it reads only
-// the chunks that have events of the merchants, where the tail knows these.
+// the chunks that have events of the merchants, where these are known.
 func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (store.FeedEnd, error) {
 	if !e.beginReading() {
 		return store.FeedEnd{}, store.Unavailable("the service is stopping")
 	}
 	defer e.verifying.RUnlock()
-	e.tail.use()
 	q.Merchants = e.WithoutRemoved(q.Merchants)
-	f, err := newFeed(q, e.tail.last.Load(), e.retainedFrom, use)
+	f, err := newFeed(q, e.watchers.last.Load(), e.retainedFrom, use)
 	if err != nil {
 		return store.FeedEnd{}, err
 	}
@@ -114,22 +112,14 @@ func (e *engine) nextArchived(ctx context.Context, f *feed, end codec.Position) 
 
 // feedJournal reads the next chunks of the journal.
 func (e *engine) feedJournal(ctx context.Context, f *feed) error {
-	next := e.tail.next(f.merchants, f.nextChunk(), f.end.Seq, feedStep)
-	take := func(seq uint64, events []journal.Event) (more bool) {
+	err := e.journal.Scan(ctx, f.nextChunk(), f.end.Seq, f.chunks, func(seq uint64, events []journal.Event) (more bool) {
 		return !e.hasMoved(f.nextChunk()) && f.take(seq, events)
-	}
-	var err error
-	switch {
-	case next.scan:
-		err = e.journal.Scan(ctx, f.nextChunk(), next.upTo, take)
-	case len(next.seqs) > 0:
-		err = e.journal.Chunks(ctx, next.seqs, take)
-	}
+	})
 	if f.stopped || e.hasMoved(f.nextChunk()) {
 		return nil
 	}
 	if err == nil && !f.full() {
-		f.moveTo(codec.EndOf(next.upTo))
+		f.moveTo(f.end)
 	}
 	return err
 }
@@ -158,7 +148,7 @@ func (e *engine) feedPast(ctx context.Context, f *feed, damaged journal.DamagedC
 
 // Latest implements store.Feed.
 func (e *engine) Latest(context.Context) (store.Cursor, error) {
-	return codec.EndOf(e.tail.last.Load()).Cursor(), nil
+	return codec.EndOf(e.watchers.last.Load()).Cursor(), nil
 }
 
 // Watch implements store.Feed.
@@ -169,7 +159,7 @@ func (e *engine) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop
 			keys = append(keys, m)
 		}
 	}
-	return e.tail.watch(keys)
+	return e.watchers.watch(keys)
 }
 
 // feed is one call of Feed.
@@ -178,6 +168,7 @@ type feed struct {
 	use       func(*store.Received) bool
 	merchants []codec.MerchantKey
 	wanted    map[codec.MerchantKey]wantedEvents
+	chunks    journal.MerchantSet // of the merchants
 
 	at      codec.Position // everything up to here was read
 	end     codec.Position // the end of the query
@@ -219,6 +210,7 @@ func newFeed(q store.FeedQuery, last uint64, retainedFrom func(store.MerchantID)
 			f.wanted[m] = wantedEvents{id, retainedFrom(id)}
 		}
 	}
+	f.chunks = journal.NewMerchantSet(f.merchants...)
 	return f, nil
 }
 

@@ -59,7 +59,9 @@ func beginFill(dir, command string) error {
 	if err != nil {
 		return err
 	}
-	found = slices.DeleteFunc(found, func(entry fs.DirEntry) bool { return entry.Name() == "lost+found" })
+	found = slices.DeleteFunc(found, func(entry fs.DirEntry) bool {
+		return entry.Name() == "lost+found" || entry.Name() == unfinishedFile+".new"
+	})
 	marker := filepath.Join(dir, unfinishedFile)
 	if again := exists(marker); len(found) > 0 && !again {
 		return fmt.Errorf("%s %w", dir, ErrNotEmpty)
@@ -78,12 +80,7 @@ func beginFill(dir, command string) error {
 }
 
 func writeMarker(dir, command string) error {
-	f, err := os.Create(filepath.Join(dir, unfinishedFile))
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(command)
-	return errors.Join(err, f.Sync(), f.Close(), durable.SyncPath(dir))
+	return durable.ReplaceFile(filepath.Join(dir, unfinishedFile), []byte(command))
 }
 
 // openFilled opens a directory that is being filled as a server does, which builds the index. Nothing is removed before the events were
@@ -117,8 +114,6 @@ func CheckFinished(dir string) error {
 		return nil
 	case err != nil:
 		return err
-	case len(command) == 0: // it was killed while it wrote this
-		command = []byte("mtagd restore or mtagd repair")
 	}
 	return fmt.Errorf("%q into this directory has not finished: run it again, or it lacks events", command)
 }

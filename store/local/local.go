@@ -32,8 +32,8 @@
 // A listing waits until the index has every event that was committed before the call. Then it asks the index for the
 // positions of the page's events, and the archive and the journal for the events at these positions.
 //
-// The feed reads blocks of the archive and then the journal's chunks in their order, without the index. For the newest chunks, the
-// engine knows in memory which merchants have events in them: a reader who follows the feed of a small merchant reads no others.
+// The feed reads blocks of the archive and then the journal's chunks in their order, without the index. The journal knows in memory which
+// merchants have events in the chunks since the start: a reader who follows the feed of a small merchant reads few others.
 //
 // # On a full disk
 //
@@ -57,9 +57,9 @@
 //	archiver.go moves events from the journal to the archive, and reads them from both
 //	listing.go  Events: one page of a merchant's events; Summary; Usage
 //	feed.go     Feed: events in the order of receipt
-//	tail.go     which merchants have events at the end of the journal; who waits for them
+//	watch.go    who waits for events
 //	rebuild.go  rebuilds a damaged index
-//	life.go     removes events in the background
+//	remover.go  removes events in the background
 //	erase.go    erases persons, and removes what is left of deleted merchants
 //	person.go   finds what belongs to a person
 //	retention.go  which events are kept
@@ -124,7 +124,6 @@ type Options struct {
 	// For tests. 0 and false: the default.
 	archiveRun int  // bytes of events that are archived together, without pauses
 	maxSeries  int  // rank.LimitSeries
-	maxNumbers int  // tail.maxNumbers
 	eager      bool // what is left of deleted merchants is removed without removal.Delay
 
 	broken func(store.MerchantID) error // why the events of a merchant cannot be removed; "": why the files cannot be purged
@@ -163,20 +162,21 @@ type engine struct {
 	damage     *damageLog
 	archiver   *archiver
 	background *background
-	tail       *tail
-	life       *life
+	watchers   *watchers
+	remover    *remover
 	shorts     *shorts
+	diskFails  time.Time // since when the disk has returned errors, beside damage (mayRebuild)
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
-	running   sync.WaitGroup // life, replaceDamaged, and KeepTidy
+	running   sync.WaitGroup // remover, replaceDamaged, and KeepTidy
 	verifying sync.RWMutex   // held for reading by long reads, which Close waits for: verifications, the feed, personal data
 }
 
 var _ store.Engine = (*engine)(nil)
 
 // Formats says which layouts of a data directory this program reads.
-const Formats = "control " + control.Format + ", journal 5 to " + journal.Format + ", index 1 to " + rank.Format + ", archive " + archive.Format
+const Formats = "control " + control.Format + ", journal 3, 4 and " + journal.Format + ", index 1 to " + rank.Format + ", archive " + archive.Format
 
 // Open opens or creates the engine in dir. It fails with store.ErrInUse when another process has it open.
 func Open(dir string, opt Options) (store.Engine, error) {
@@ -188,8 +188,8 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	e := &engine{Data: data, dir: dir, opt: opt, parts: parts, shorts: newShorts()}
 	e.opened, e.close = context.WithCancel(context.Background())
 	e.background = newBackground(e.opened, opt.archiveRun > 0)
-	e.life = newLife(e, opt.Log)
-	data.Removing = e.life.nudge
+	e.remover = newRemover(e, opt.Log)
+	data.Removing = e.remover.nudge
 	if opt.Retention != 0 {
 		if err := data.SetDefaultRetention(e.opened, opt.Retention); err != nil {
 			return nil, errors.Join(err, data.Close())
@@ -201,7 +201,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	e.running.Go(func() { e.KeepTidy(e.opened, e.Tidy) })
 	e.running.Go(e.replaceDamaged)
 	if !opt.keepAll {
-		e.running.Go(e.life.run)
+		e.running.Go(e.remover.run)
 	}
 	return e, nil
 }
@@ -282,14 +282,11 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	x.OnDamage(func(err error) { e.startRebuild(x, err) })
 	err = errors.Join(durable.SyncPath(dir), e.parts.advance(x.SetOpening)) // the first: names of new files
 	last, lastErr := e.lastChunk()
-	e.tail = newTail(last)
-	if opt.maxNumbers > 0 {
-		e.tail.maxNumbers = opt.maxNumbers
-	}
+	e.watchers = newWatchers(last)
 	if err = errors.Join(err, lastErr); err == nil {
 		err = e.journal.Start(e.acceptsEvents, func(events []codec.Event, last uint64, release func()) {
 			e.archiver.note(events)
-			e.tail.add(events, last) // before the index: when it is busy, push waits
+			e.watchers.note(events, last) // before the index: when it is busy, push waits
 			e.index.push(events, last, release)
 		})
 	}
@@ -304,7 +301,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	e.index.pushed = last
 	x.Start()
-	e.tail.start()
+	e.watchers.start()
 	e.archiver.start()
 	if opt.Metrics != nil {
 		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.archive.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.background.metrics(), e.completeMetrics())...)
@@ -379,7 +376,7 @@ func (e *engine) Close() error {
 func (e *engine) closeParts() error {
 	// First, so that the index gets the last commits before it closes.
 	e.journal.Drain()
-	e.tail.close()
+	e.watchers.close()
 	e.index.work.Wait()
 	e.archiver.wait()
 	return errors.Join(e.index.now.Close(), e.archive.Close(), e.journal.Close(), e.Data.Close())

@@ -37,12 +37,6 @@ func TestDrillListingWhereFewSeriesAreCounted(t *testing.T) {
 	storetest.Run(t, newStore(Options{maxSeries: 3}), "Listing")
 }
 
-// The tail then forgets most chunks at once, so that reading goes back and forth between it and the journal.
-func TestFeedWhereTheTailForgets(t *testing.T) {
-	testenv.NotShort(t, "time")
-	storetest.Run(t, newStore(Options{maxNumbers: 3}), "Feed")
-}
-
 // newStore returns stores in empty directories. Kill copies the files as they are; the next Open opens the copy.
 func newStore(opt Options) func(t *testing.T) storetest.Store {
 	return func(t *testing.T) storetest.Store {

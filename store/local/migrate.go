@@ -70,12 +70,12 @@ var errMoving = store.Unavailable("the data moves to another store")
 
 // Hold implements migrate.Live.
 func (s source) Hold() (release func()) {
-	s.e.life.busy.Lock() // waits for the task that runs, if there is one
-	return s.e.life.busy.Unlock
+	s.e.remover.busy.Lock() // waits for the task that runs, if there is one
+	return s.e.remover.busy.Unlock
 }
 
 // Last implements migrate.Source.
-func (s source) Last(context.Context) (uint64, error) { return s.e.tail.last.Load(), nil }
+func (s source) Last(context.Context) (uint64, error) { return s.e.watchers.last.Load(), nil }
 
 // Usage implements migrate.Data. It counts in the index.
 func (s source) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
@@ -92,10 +92,9 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrat
 		return store.Unavailable("the service is stopping")
 	}
 	defer e.verifying.RUnlock()
-	e.tail.use()
 	var failed error
 	q := store.FeedQuery{Merchants: e.MerchantIDs(), UpTo: codec.EndOf(upTo).Cursor()}
-	f, err := newFeed(q, e.tail.last.Load(), func(store.MerchantID) int64 { return math.MinInt64 }, func(r *store.Received) bool {
+	f, err := newFeed(q, e.watchers.last.Load(), func(store.MerchantID) int64 { return math.MinInt64 }, func(r *store.Received) bool {
 		failed = use(movedEvent(r))
 		return failed == nil
 	})
@@ -186,18 +185,9 @@ func (f *frozen) Commit(_ context.Context, to migrate.Place) error {
 		return err
 	}
 	path := filepath.Join(f.e.dir, movedFile)
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		return err
-	}
-	if err := durable.SyncPath(path + ".new"); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	// When the next step fails, the marker may be there after a power cut, or not. So the engine stays frozen.
-	f.marked = true
-	return durable.SyncPath(f.e.dir)
+	err = durable.ReplaceFile(path, text)
+	f.marked = exists(path) // after an error it may be there after a power cut, or not: then the engine stays frozen
+	return err
 }
 
 // Release implements migrate.Frozen.

@@ -68,14 +68,14 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Per
 				return ofEvents("archive/", err)
 			}
 			return one(&event)
-		}, e.life.damaged, pace); err != nil {
+		}, e.remover.damaged, pace); err != nil {
 			return unread(ctx, m, err)
 		}
 		if after = codec.EndOf(max(boundary, after.Seq)); after.Seq >= upTo {
 			break
 		}
 		var found []journal.Event
-		err := e.journal.Scan(ctx, after.Seq+1, upTo, func(seq uint64, events []journal.Event) bool {
+		err := e.journal.Scan(ctx, after.Seq+1, upTo, journal.NewMerchantSet(m), func(seq uint64, events []journal.Event) bool {
 			if e.hasMoved(after.Seq + 1) {
 				return false
 			}

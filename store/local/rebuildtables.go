@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
@@ -19,7 +20,8 @@ import (
 // A table of Badger may be found damaged, also when the engine opens. Until it is replaced, answers that need the damaged part fail with
 // KindUnavailable, and all others go on:
 //
-//  1. Read all tables again. If they are sound, the disk had returned an error for a while. If it still does, wait.
+//  1. Read all tables again. If they are sound, the disk had returned an error for a while. If it still does, wait: what it does not read
+//     would be lost.
 //  2. Copy what can be read, also blocks with one wrong bit, and use the copy from then on.
 //  3. Verify everything. Events that the index has and that are lost are noted (damaged.jsonl), and the index is rebuilt without them.
 //
@@ -29,6 +31,7 @@ const (
 	damageInterval = 200 * time.Millisecond // between two looks for damage
 	replaceRetry   = 5 * time.Second        // after a failure, doubled after each further one
 	replaceRarest  = 10 * time.Minute
+	diskFailsLong  = 10 * time.Minute // while the disk also returns errors, damage is rebuilt only after that
 )
 
 // replaceDamaged looks for damage that reads have met, until the engine closes.
@@ -66,16 +69,28 @@ func (e *engine) checkArchive() error {
 		return nil
 	}
 	e.opt.Log.Error("archive/ is damaged: answers that need the damaged part get an error, all others go on", "error", damage)
-	if err := e.archive.Recheck(e.opened, e.life.pace()); err == nil || !errors.Is(err, codec.ErrCorrupt) {
+	if err := e.archive.Recheck(e.opened, e.remover.pace()); !e.mayRebuild(err) {
 		return err
 	}
 	if err := e.replaceArchive(); err != nil {
 		return err
 	}
-	e.life.nudge()
+	e.remover.nudge()
 	e.opt.Log.Info("archive/ was replaced by what can be read of it")
 	e.noteRebuilt()
 	return nil
+}
+
+// mayRebuild reports whether tables with this damage are rebuilt now. Only replaceDamaged calls it.
+func (e *engine) mayRebuild(damage error) bool {
+	if !errors.Is(damage, unix.EIO) {
+		e.diskFails = time.Time{}
+		return errors.Is(damage, codec.ErrCorrupt)
+	}
+	if e.diskFails.IsZero() {
+		e.diskFails = time.Now()
+	}
+	return errors.Is(damage, codec.ErrCorrupt) && time.Since(e.diskFails) >= diskFailsLong
 }
 
 // noteRebuilt notes that a part of the archive may be lost. settleShorts finds out, and tries until it has.
@@ -86,8 +101,8 @@ func (e *engine) noteRebuilt() {
 // replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile, and no erasure runs: it would say that
 // it is done, though what it had removed is back.
 func (e *engine) replaceArchive() error {
-	e.life.busy.Lock()
-	defer e.life.busy.Unlock()
+	e.remover.busy.Lock()
+	defer e.remover.busy.Unlock()
 	defer e.archiver.pauseMoves()()
 	e.damage.removing.Lock()
 	defer e.damage.removing.Unlock()
@@ -103,12 +118,12 @@ func (e *engine) checkKeys() error {
 		return nil
 	}
 	err := e.journal.Recheck(e.opened)
-	if err == nil || !errors.Is(err, codec.ErrCorrupt) {
+	if !e.mayRebuild(err) {
 		return err
 	}
-	e.life.busy.Lock() // as in replaceArchive
-	defer e.life.busy.Unlock()
-	defer e.life.nudge()
+	e.remover.busy.Lock() // as in replaceArchive
+	defer e.remover.busy.Unlock()
+	defer e.remover.nudge()
 	return e.journal.RebuildKeys(e.opened, err, e.repeatErasures)
 }
 
@@ -128,7 +143,7 @@ func (e *engine) settleShorts() error {
 
 // verifyNow verifies all data in the background of a running server, as the scrub does.
 func (e *engine) verifyNow() error {
-	pace := e.life.pace()
+	pace := e.remover.pace()
 	_, err := e.Verify(e.opened, store.Verification{Found: func(f store.Finding) {
 		e.opt.Log.Error("damage was found in the data", "part", f.Part, "where", f.Where, "problem", f.Problem, "events", f.Events, "merchants", f.Merchants)
 	}, Read: func(store.Part, uint64, uint64) { pace() }})

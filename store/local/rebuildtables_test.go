@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -232,7 +233,7 @@ func TestARepairOfTheArchiveRepeatsRemovals(t *testing.T) {
 	archiveAll(t, x.engine)
 	var err error
 	begun, replaced := false, make(chan struct{})
-	x.life.busy.Lock()
+	x.remover.busy.Lock()
 	x.opt.broken = func(m store.MerchantID) error {
 		if m != "" || begun {
 			return nil
@@ -253,7 +254,7 @@ func TestARepairOfTheArchiveRepeatsRemovals(t *testing.T) {
 	if _, err := x.DeleteMerchant(ctx, gone); err != nil {
 		t.Fatal(err)
 	}
-	x.life.busy.Unlock()
+	x.remover.busy.Unlock()
 	<-replaced
 	if err != nil {
 		t.Fatal(err)
@@ -263,5 +264,31 @@ func TestARepairOfTheArchiveRepeatsRemovals(t *testing.T) {
 	}
 	if all, err := x.Removals(ctx); err != nil || len(all) != 1 || all[0].State != store.ErasureRemoving {
 		t.Errorf("deletions: %+v, %v", all, err)
+	}
+}
+
+// Damage is rebuilt at once, but not while the disk returns errors, unless that lasts: what it does not read would be lost.
+func TestAnErrorOfTheDiskPutsOffARebuild(t *testing.T) {
+	e := &engine{}
+	disk, both := error(syscall.EIO), errors.Join(syscall.EIO, codec.ErrCorrupt)
+	for _, c := range []struct {
+		since time.Duration // the disk fails
+		err   error
+		may   bool
+	}{
+		{0, nil, false},
+		{0, codec.ErrCorrupt, true},
+		{0, disk, false},
+		{0, both, false},
+		{2 * diskFailsLong, disk, false},
+		{2 * diskFailsLong, both, true},
+		{2 * diskFailsLong, codec.ErrCorrupt, true},
+	} {
+		if e.diskFails = (time.Time{}); c.since > 0 {
+			e.diskFails = time.Now().Add(-c.since)
+		}
+		if may := e.mayRebuild(c.err); may != c.may || errors.Is(c.err, syscall.EIO) == e.diskFails.IsZero() {
+			t.Errorf("since %v, %v: %v, since %v", c.since, c.err, may, e.diskFails)
+		}
 	}
 }

@@ -42,52 +42,52 @@ const (
 )
 
 // expire removes the events of all merchants that are past the retention.
-func (l *life) expire(ctx context.Context) error { return l.runner.Expire(ctx, l.e.Expiring()) }
+func (r *remover) expire(ctx context.Context) error { return r.runner.Expire(ctx, r.e.Expiring()) }
 
 // retryExpiry attempts again what expire could not remove.
-func (l *life) retryExpiry(ctx context.Context) error {
-	removals, err := l.e.Removals(ctx)
+func (r *remover) retryExpiry(ctx context.Context) error {
+	removals, err := r.e.Removals(ctx)
 	failed := map[store.MerchantID]bool{}
-	for _, r := range removals {
-		if r.Kind == store.OfRetention {
-			failed[r.Merchant] = true
+	for _, x := range removals {
+		if x.Kind == store.OfRetention {
+			failed[x.Merchant] = true
 		}
 	}
 	if err != nil || len(failed) == 0 {
 		return err
 	}
-	return l.runner.Expire(ctx, slices.DeleteFunc(l.e.Expiring(), func(id store.MerchantID) bool { return !failed[id] }))
+	return r.runner.Expire(ctx, slices.DeleteFunc(r.e.Expiring(), func(id store.MerchantID) bool { return !failed[id] }))
 }
 
 // Reclaim implements removal.Engine.
-func (l *life) Reclaim(context.Context) error { return l.e.archiver.reclaim() }
+func (r *remover) Reclaim(context.Context) error { return r.e.archiver.reclaim() }
 
 // ExpireOf implements removal.Engine.
-func (l *life) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, err error) {
+func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, err error) {
 	m, err := codec.NewMerchantKey(id)
 	if err != nil {
 		return false, err
 	}
-	from := l.e.retainedFrom(id)
+	from := r.e.retainedFrom(id)
 	if from == math.MinInt64 {
 		return false, nil // it was changed just now
 	}
 	from -= rules.ExpiryDelay.Microseconds()
-	expired, _, err := l.expired(ctx, m, from, 1)
+	expired, _, err := r.expired(ctx, m, from, 1)
 	if err != nil || expired == 0 {
 		return false, err
 	}
-	if err := cmp.Or(l.broken(id), l.e.archiver.moveTo(ctx, l.e.journal.Committed())); err != nil {
+	if err := cmp.Or(r.broken(id), r.e.archiver.moveTo(ctx, r.e.journal.Committed())); err != nil {
 		return false, err
 	}
-	left, err := l.expireKnown(ctx, m, from)
+	left, err := r.expireKnown(ctx, m, from)
 	if err != nil || !left {
 		return true, err
 	}
-	if err := l.e.archiver.moveTo(ctx, l.e.journal.Committed()); err != nil {
+	if err := r.e.archiver.moveTo(ctx, r.e.journal.Committed()); err != nil {
 		return true, err
 	}
-	_, err = l.rewriteBefore(ctx, m, codec.Position{}, endOfTime, from)
+	_, err = r.rewriteBefore(ctx, m, codec.Position{}, endOfTime, from)
 	return true, err
 }
 
@@ -95,19 +95,19 @@ func (l *life) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, er
 // from the index. After a kill in between, the index has events that the archive does not have. They are past the retention, so no
 // answer has them, and the next call removes them. left reports whether the archive may have more expired events: backdated ones
 // that came in meanwhile.
-func (l *life) expireKnown(ctx context.Context, m codec.MerchantKey, from int64) (left bool, err error) {
-	total, positions, err := l.expired(ctx, m, from, maxExpired)
+func (r *remover) expireKnown(ctx context.Context, m codec.MerchantKey, from int64) (left bool, err error) {
+	total, positions, err := r.expired(ctx, m, from, maxExpired)
 	if err != nil {
 		return false, err
 	}
 	removed := uint64(0)
 	if total > maxExpired {
-		removed, err = l.rewriteBefore(ctx, m, codec.Position{}, endOfTime, from)
+		removed, err = r.rewriteBefore(ctx, m, codec.Position{}, endOfTime, from)
 	} else {
 		slices.SortFunc(positions, codec.Position.Compare)
 		for near := range neighbours(positions) {
 			var n uint64
-			if n, err = l.rewriteBefore(ctx, m, near[0], near[len(near)-1], from); err != nil {
+			if n, err = r.rewriteBefore(ctx, m, near[0], near[len(near)-1], from); err != nil {
 				break
 			}
 			removed += n
@@ -116,8 +116,8 @@ func (l *life) expireKnown(ctx context.Context, m codec.MerchantKey, from int64)
 	if err != nil {
 		return false, err
 	}
-	defer l.change(m)(0) // they are counted already
-	err = l.e.withIndex(func(x *usedIndex) error {
+	defer r.change(m)(0) // they are counted already
+	err = r.e.withIndex(func(x *usedIndex) error {
 		indexed, err := x.RemoveBefore(ctx, m, from)
 		left = indexed.Events > removed
 		return err
@@ -127,25 +127,25 @@ func (l *life) expireKnown(ctx context.Context, m codec.MerchantKey, from int64)
 
 // rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions. It takes long. So
 // it makes many small changes, and runs new erasures in between. The caller holds busy.
-func (l *life) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, last codec.Position, from int64) (events uint64, err error) {
-	pace := l.e.background.pace(expireWork, expireShare)
+func (r *remover) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, last codec.Position, from int64) (events uint64, err error) {
+	pace := r.e.background.pace(expireWork, expireShare)
 	for more := true; more && err == nil; {
-		done := l.change(m)
+		done := r.change(m)
 		var removed archive.Removed
-		removed, first, more, err = l.e.archive.RewriteSome(ctx, m, first, last, func(stored archive.Event) bool {
+		removed, first, more, err = r.e.archive.RewriteSome(ctx, m, first, last, func(stored archive.Event) bool {
 			event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 			return err != nil || event.Time >= from
-		}, l.damaged)
+		}, r.damaged)
 		done(removed.Events)
 		events += removed.Events
 		if err == nil {
-			if err := l.runner.Run(ctx); err != nil && ctx.Err() == nil {
-				l.log.Error("an erasure cannot be finished now, and is tried again", "error", err)
+			if err := r.runner.Run(ctx); err != nil && ctx.Err() == nil {
+				r.log.Error("an erasure cannot be finished now, and is tried again", "error", err)
 			}
 		}
-		l.busy.Unlock() // whatever waits for this goes first: a repair
+		r.busy.Unlock() // whatever waits for this goes first: a repair
 		pace()
-		l.busy.Lock()
+		r.busy.Lock()
 	}
 	return events, err
 }
@@ -167,9 +167,9 @@ func neighbours(positions []codec.Position) iter.Seq[[]codec.Position] {
 }
 
 // expired returns how many events of a merchant are before a time, and the positions of up to n of them.
-func (l *life) expired(ctx context.Context, m codec.MerchantKey, before int64, n int) (total uint64, positions []codec.Position, err error) {
-	err = l.e.withIndex(func(x *usedIndex) (err error) {
-		if err := x.wait(ctx, l.e.journal.Committed()); err != nil {
+func (r *remover) expired(ctx context.Context, m codec.MerchantKey, before int64, n int) (total uint64, positions []codec.Position, err error) {
+	err = r.e.withIndex(func(x *usedIndex) (err error) {
+		if err := x.wait(ctx, r.e.journal.Committed()); err != nil {
 			return err
 		}
 		total, positions, err = x.Page(ctx, m, rank.NewSelection(store.Query{To: new(timeOf(before - 1)), SortBy: store.ByTime, Asc: true, Limit: n}))

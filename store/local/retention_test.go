@@ -80,7 +80,7 @@ func (x *expiring) expect(want int) {
 
 func (x *expiring) expire() {
 	x.t.Helper()
-	if err := x.life.do(ctx, x.life.expire); err != nil {
+	if err := x.remover.do(ctx, x.remover.expire); err != nil {
 		x.t.Fatal(err)
 	}
 	findNothing(x.t, x.engine)
@@ -133,8 +133,8 @@ func TestRetentionRemovesEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := x.life.do(ctx, func(ctx context.Context) error {
-		_, err := x.life.rewriteBefore(ctx, m, codec.Position{}, endOfTime, x.retainedFrom(x.shop.ID))
+	if err := x.remover.do(ctx, func(ctx context.Context) error {
+		_, err := x.remover.rewriteBefore(ctx, m, codec.Position{}, endOfTime, x.retainedFrom(x.shop.ID))
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,6 @@ import (
 	"mtagd/store/local/archive"
 	"mtagd/store/local/backup"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/control"
 	"mtagd/store/local/journal"
 )
 
@@ -24,14 +23,8 @@ const certificatesDir = "certificates"
 
 // Source streams a data directory to a backup. It implements backup.Source.
 type Source struct {
-	dir        string
-	opt        Options
-	data       *control.Data
-	journal    *journal.Journal
-	archive    *archive.Archive
-	pauseMoves func() (release func()) // keeps events from moving to the archive
-	paced      *background             // pauses for the requests of a running server; nil: there are none
-	close      func() error
+	e           *engine
+	closeEngine func() error // nil: it is not the source's
 
 	full    chan struct{}   // holds a value while a stream reads the whole journal
 	stop    context.Context // ends when Close begins
@@ -40,47 +33,36 @@ type Source struct {
 }
 
 // SourceOf returns the source of an engine that runs. Close it before the engine.
-func SourceOf(opened store.Engine, dir string, opt Options) *Source {
-	e := opened.(*engine)
-	return newSource(&Source{dir: dir, opt: opt, data: e.Data, journal: e.journal, archive: e.archive, pauseMoves: e.archiver.pauseMoves, paced: e.background,
-		close: func() error { return nil }})
+func SourceOf(opened store.Engine) *Source {
+	s := &Source{e: opened.(*engine), full: make(chan struct{}, 1)}
+	s.stop, s.cancel = context.WithCancel(context.Background())
+	return s
 }
 
 // OpenSource opens the data directory as a source, when no server runs. It fails with store.ErrInUse when one does.
 func OpenSource(dir string, opt Options) (*Source, error) {
-	opt = opt.withDefaults()
-	data, err := OpenControl(dir, opt)
+	opt.keepAll = true
+	e, err := Open(dir, opt)
 	if err != nil {
 		return nil, err
 	}
-	j, err := journal.Open(filepath.Join(dir, "events"), journal.Options{Log: opt.Log, Now: opt.Now})
-	if err != nil {
-		return nil, errors.Join(err, data.Close())
-	}
-	a, err := archive.Open(filepath.Join(dir, "archive"), opt.Log)
-	if err != nil {
-		return nil, errors.Join(err, j.Close(), data.Close())
-	}
-	return newSource(&Source{dir: dir, opt: opt, data: data, journal: j, archive: a, pauseMoves: func() func() { return func() {} },
-		close: func() error { return errors.Join(a.Close(), j.Close(), data.Close()) }}), nil
-}
-
-func newSource(s *Source) *Source {
-	s.opt = s.opt.withDefaults()
-	s.full = make(chan struct{}, 1)
-	s.stop, s.cancel = context.WithCancel(context.Background())
-	return s
+	s := SourceOf(e)
+	s.closeEngine = e.Close
+	return s, nil
 }
 
 // Close cuts off the streams, and closes what OpenSource has opened.
 func (s *Source) Close() error {
 	s.cancel()
 	s.streams.Wait()
-	return s.close()
+	if s.closeEngine == nil {
+		return nil
+	}
+	return s.closeEngine()
 }
 
 // ID implements backup.Source.
-func (s *Source) ID(context.Context) (string, error) { return s.data.ID() }
+func (s *Source) ID(context.Context) (string, error) { return s.e.ID() }
 
 // Stream implements backup.Source.
 func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) (err error) {
@@ -92,10 +74,7 @@ func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) (er
 	if err := s.stop.Err(); err != nil {
 		return errors.New("the server is stopping")
 	}
-	if s.paced != nil {
-		to = &pacedWriter{s.paced.pacer(ctx, backupWork, func() int { return backupShare }), to}
-	}
-	w := backup.NewWriter(to)
+	w := backup.NewWriter(&pacedWriter{s.e.background.pacer(ctx, backupWork, func() int { return backupShare }), to})
 	if err := s.stream(ctx, r, w); err != nil {
 		return errors.Join(err, w.Fail(err))
 	}
@@ -112,7 +91,7 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 		r.Since, r.Archive, r.ControlVersion = 0, 0, 0
 	}
 	if r.Small && r.Since > 0 {
-		if done, err := s.streamTapped(ctx, r, w); done || err != nil {
+		if done, err := s.streamRecent(ctx, r, w); done || err != nil {
 			return err
 		}
 	}
@@ -122,10 +101,10 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	s.journal.AwaitPurge() // while it holds up nobody
-	release := sync.OnceFunc(s.pauseMoves())
+	s.e.journal.AwaitPurge() // while it holds up nobody
+	release := sync.OnceFunc(s.e.archiver.pauseMoves())
 	defer release()
-	archived, err := s.archive.Snapshot()
+	archived, err := s.e.archive.Snapshot()
 	if err != nil {
 		return err
 	}
@@ -133,7 +112,7 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	var events journal.Snapshot
 	defer func() { events.Close() }()
 	if err := s.begin(r, w, archived, func() (uint64, error) {
-		events, err = s.journal.Snapshot()
+		events, err = s.e.journal.Snapshot()
 		release()
 		return events.Version, err
 	}); err != nil {
@@ -151,29 +130,28 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 // canContinue reports whether the journal and the archive still have what the last backup has, and whether that backup can be
 // continued.
 func (s *Source) canContinue(r backup.Request) (bool, error) {
-	archived, err := s.archive.Snapshot()
+	archived, err := s.e.archive.Snapshot()
 	if err != nil {
 		return false, err
 	}
 	defer archived.Close()
-	if r.Since > s.journal.Version() || r.Archive > archived.Version || r.Archive > 0 && r.Archive <= archived.Purged {
+	if r.Since > s.e.journal.Version() || r.Archive > archived.Version || r.Archive > 0 && r.Archive <= archived.Purged {
 		return false, nil
 	}
 	if r.LastChunk <= archived.Boundary {
 		return true, nil
 	}
-	return s.journal.HasChunk(r.LastChunk), nil
+	return s.e.journal.HasChunk(r.LastChunk), nil
 }
 
-// streamTapped writes the stream of a small backup, if the journal still has the commits in memory, and reports whether it has.
-func (s *Source) streamTapped(ctx context.Context, r backup.Request, w *backup.Writer) (done bool, err error) {
-	release := s.pauseMoves()
-	version := s.journal.Version()
-	commits, ok := s.journal.Tapped(r.Since, version, r.Needed)
-	archived, err := s.archive.Snapshot()
+// streamRecent writes the stream of a small backup, if the log still has all commits, and reports whether it has.
+func (s *Source) streamRecent(ctx context.Context, r backup.Request, w *backup.Writer) (done bool, err error) {
+	release := s.e.archiver.pauseMoves()
+	version, entries := s.e.journal.Recent(r.Since, r.Needed)
+	archived, err := s.e.archive.Snapshot()
 	release()
 	defer archived.Close()
-	if !ok || err != nil {
+	if entries == nil || err != nil {
 		return false, err
 	}
 	// Control data that is newer than the events does no harm: an event without its tag would.
@@ -183,18 +161,8 @@ func (s *Source) streamTapped(ctx context.Context, r backup.Request, w *backup.W
 	if err := s.streamArchive(ctx, r, archived, w); err != nil {
 		return true, err
 	}
-	for _, entries := range commits {
-		d := codec.Decoder{B: entries}
-		for len(d.B) > 0 {
-			e := d.Entry()
-			err := d.Err("entry of a commit")
-			if err == nil {
-				err = s.entry(w, e)
-			}
-			if err != nil {
-				return true, err
-			}
-		}
+	if err := entries(func(e codec.Entry) error { return s.entry(w, e) }); err != nil {
+		return true, err
 	}
 	return true, w.End()
 }
@@ -204,8 +172,8 @@ func (s *Source) streamTapped(ctx context.Context, r backup.Request, w *backup.W
 func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snapshot, moment func() (uint64, error)) (err error) {
 	h := backup.Header{Since: r.Since, Archive: archived.Version}
 	var failed error
-	data, err := s.data.Snapshot(func() {
-		h.Time = s.opt.Now()
+	data, err := s.e.Data.Snapshot(func() {
+		h.Time = s.e.opt.Now()
 		h.Version, failed = moment()
 	})
 	if err != nil {
@@ -216,12 +184,12 @@ func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snap
 		return failed
 	}
 	h.ControlVersion = data.Version
-	if h.LastChunk, err = s.journal.LastChunkAt(h.Version); err != nil {
+	if h.LastChunk, err = s.e.journal.LastChunkAt(h.Version); err != nil {
 		return err
 	}
 	h.LastChunk = max(h.LastChunk, archived.Boundary)
 	if r.Since == 0 {
-		h.Size = s.journal.Size() + archived.Size() + data.Size()
+		h.Size = s.e.journal.Size() + archived.Size() + data.Size()
 	}
 	if err := w.Header(h); err != nil {
 		return err
@@ -239,7 +207,7 @@ func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snap
 
 // streamCertificates writes all files below the directory of certificates.
 func (s *Source) streamCertificates(w *backup.Writer) error {
-	return eachCertificate(s.dir, w.Certificate)
+	return eachCertificate(s.e.dir, w.Certificate)
 }
 
 // eachCertificate passes all files below the directory of certificates of a data directory.
@@ -270,7 +238,7 @@ func eachCertificate(dir string, use func(path string, content []byte) error) er
 // streamEvents writes what is new in the journal.
 func (s *Source) streamEvents(ctx context.Context, r backup.Request, events journal.Snapshot, w *backup.Writer) error {
 	return events.Entries(ctx, r.Since, func(e codec.Entry) error { return s.entry(w, e) }, func(seq uint64, err error) {
-		s.opt.Log.Error("backup: a damaged chunk is left out", "chunk", seq, "error", err)
+		s.e.opt.Log.Error("backup: a damaged chunk is left out", "chunk", seq, "error", err)
 		w.Damaged(seq)
 	})
 }
@@ -301,7 +269,7 @@ func (s *Source) streamArchive(ctx context.Context, r backup.Request, archived a
 		e.Key = key
 		return s.entry(w, e)
 	}, func(err error) {
-		s.opt.Log.Error("backup: damaged events of the archive are left out", "error", err)
+		s.e.opt.Log.Error("backup: damaged events of the archive are left out", "error", err)
 		w.Damaged(0)
 	}); err != nil {
 		return err

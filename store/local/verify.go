@@ -47,8 +47,8 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 	w := verifier{Verification: v, ctx: ctx, control: e.Data, journal: e.journal, archive: e.archive, index: x.Index, damage: e.damage,
 		pauseMoves: e.archiver.pauseMoves, removing: &e.damage.removing, now: e.opt.Now()}
 	w.missing = func(keys map[codec.MerchantKey][]rank.Key) error { return e.noteMissing(ctx, x, w.upTo, keys) }
-	since := e.life.moment()
-	w.unchanged = func(m codec.MerchantKey) bool { return e.life.unchanged(m, since) }
+	since := e.remover.moment()
+	w.unchanged = func(m codec.MerchantKey) bool { return e.remover.unchanged(m, since) }
 	err := w.verify()
 	if indexWrong || w.disagree {
 		e.startRebuild(x.Index, fmt.Errorf("%w: a verification has found damage", codec.ErrCorrupt))

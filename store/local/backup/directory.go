@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mtagd/store/local/durable"
 )
 
 // directory is a Destination in a file system.
@@ -25,9 +27,6 @@ func (d directory) String() string { return d.path }
 
 func (d directory) file(name string) string { return filepath.Join(d.path, filepath.FromSlash(name)) }
 
-// temporary is the end of the name of a file that is being written.
-const temporary = ".tmp"
-
 // Put implements Destination.
 func (d directory) Put(ctx context.Context, name string, content []byte) error {
 	if err := ctx.Err(); err != nil {
@@ -37,13 +36,7 @@ func (d directory) Put(ctx context.Context, name string, content []byte) error {
 	if err := d.makeDir(path.Dir(name)); err != nil {
 		return err
 	}
-	if err := writeSynced(to+temporary, content); err != nil {
-		return errors.Join(err, os.Remove(to+temporary))
-	}
-	if err := os.Rename(to+temporary, to); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(to))
+	return durable.ReplaceFile(to, content)
 }
 
 // makeDir creates a directory below the destination, and syncs the ones above it when they have changed.
@@ -61,7 +54,7 @@ func (d directory) makeDir(name string) error {
 		below := filepath.Join(at, part)
 		err := os.Mkdir(below, 0o700)
 		if err == nil {
-			err = syncDir(at)
+			err = durable.SyncPath(at)
 		} else if errors.Is(err, fs.ErrExist) {
 			err = nil
 		}
@@ -71,26 +64,6 @@ func (d directory) makeDir(name string) error {
 		at = below
 	}
 	return nil
-}
-
-func writeSynced(name string, content []byte) error {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
-}
-
-func syncDir(name string) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // Get implements Destination.

@@ -218,16 +218,17 @@ func (d *DB) Damage() error {
 	return nil
 }
 
-// Recheck reads all tables after damage was met, and returns the first damage. When they are sound, the disk had returned an error for a
+// Recheck reads all tables after damage was met, and returns all damage. When they are sound, the disk had returned an error for a
 // while: then Damage returns nil again.
-func (d *DB) Recheck(ctx context.Context, pace func()) (damage error) {
-	if err := d.Check(ctx, pace, func(found *Damage) { damage = cmp.Or(damage, error(found)) }); err != nil {
+func (d *DB) Recheck(ctx context.Context, pace func()) error {
+	var found []error
+	if err := d.Check(ctx, pace, func(damage *Damage) { found = append(found, damage) }); err != nil {
 		return err
 	}
-	if damage == nil {
+	if found == nil {
 		d.met.first.Store(nil)
 	}
-	return damage
+	return errors.Join(found...)
 }
 
 // Commit writes one transaction. Versions grow from commit to commit. It is on disk, and read, after Flush.

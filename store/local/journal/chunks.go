@@ -2,6 +2,7 @@ package journal
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
 	"sync"
 
@@ -26,6 +27,26 @@ type stored struct {
 	at           log.Position // of the record
 	from, to     int          // where the packed chunk is in the record
 	packed       []byte       // nil: it is only in the log
+	merchants    []uint32     // hashOf the merchants with events in it; nil: not known, since it was read at the start
+}
+
+// MerchantSet is merchants whose chunks are read; nil: all. It may have others too, but few.
+type MerchantSet map[uint32]struct{}
+
+// NewMerchantSet returns a set of merchants.
+func NewMerchantSet(merchants ...codec.MerchantKey) MerchantSet {
+	set := make(MerchantSet, len(merchants))
+	for _, m := range merchants {
+		set[hashOf(m)] = struct{}{}
+	}
+	return set
+}
+
+func hashOf(m codec.MerchantKey) uint32 { return binary.BigEndian.Uint32(m[len(m)-4:]) } // it is random
+
+// mayHave reports whether a chunk may have events of a merchant.
+func (s *stored) mayHave(of MerchantSet) bool {
+	return of == nil || s.merchants == nil || slices.ContainsFunc(s.merchants, func(hash uint32) bool { _, has := of[hash]; return has })
 }
 
 // maxHeld is how many bytes of chunks are in memory, as they are stored. So much waits for the archive only when that cannot keep up.

@@ -28,12 +28,9 @@ type committer struct {
 	committed atomic.Uint64         // number of the last chunk on disk
 	version   atomic.Uint64         // of the last commit on disk
 	failed    atomic.Pointer[error] // the last commit has failed
-	tap       atomic.Pointer[tap]   // nil: nobody wants to know what is committed
 	handOver  HandOver
 	arenas    arenas
 	metrics   *groupcommit.Metrics
-	oldDedupe bool          // see transaction
-	indexed   atomic.Bool   // see transaction
 	done      chan struct{} // closed when the goroutine has ended
 
 	writing sync.Mutex // held while a record is written
@@ -115,8 +112,6 @@ func (c *committer) begin() *transaction {
 		arena:     a,
 		record:    a.record,
 		now:       c.clock.now(),
-		oldDedupe: c.oldDedupe,
-		indexed:   c.indexed.Load(),
 		refuses:   c.j.refuses,
 		changed:   a.changed,
 		expiresAt: uint64(time.Now().Add(dedupeTTL).Unix()),
@@ -153,9 +148,6 @@ func (c *committer) commit(t *transaction) error {
 	}
 	c.j.chunks.add(t.written)
 	c.j.keys.add(t.changed)
-	if tap := c.tap.Load(); tap != nil { // before the version is published: what has the version can rely on the tap
-		tap.add(c.version.Load(), t.version, record)
-	}
 	c.version.Store(t.version)
 	if len(t.arena.events) == 0 {
 		release()

@@ -34,7 +34,7 @@ type keyed struct {
 func newEntries() entries { return entries{map[eventIDKey]int64{}, map[string]keyed{}} }
 
 func isEventID(key []byte) bool {
-	return len(key) == len(eventIDKey{}) && (key[0] == prefixDedupe || key[0] == prefixOldDedupe)
+	return len(key) == len(eventIDKey{}) && key[0] == prefixDedupe
 }
 
 // set notes an entry. Of an event_id it keeps the time of receipt: the entry expires dedupeTTL after it was written to the database.

@@ -72,11 +72,11 @@ func (j *Journal) holdCommits() (release func()) {
 	return j.committer.writing.Unlock
 }
 
-// needed returns the position of the first record that is needed: to read a chunk, or to find links and event_ids that are not in the
-// database.
+// needed returns the position of the first record that is needed: to read a chunk, to find links and event_ids that are not in the
+// database, or for Recent.
 func (j *Journal) needed() log.Position {
 	flushed := log.Position(j.flushed.Load())
-	return min(flushed, j.chunks.first(flushed))
+	return min(flushed, j.chunks.first(flushed), j.keptForRecent(flushed))
 }
 
 // A flush begins when so many entries are in memory, or when the records since the last one have so many bytes.

@@ -33,8 +33,7 @@
 //	read.go         reads events by position, and chunks in the order of receipt
 //	forget.go       drops chunks, flushes links and event_ids, and removes files of the log (tidy)
 //	remove.go       removes links and remembered event_ids, and their bytes
-//	snapshot.go     the journal as of one commit, for a backup
-//	tap.go          remembers what the last commits have written, for a backup every few seconds
+//	snapshot.go     the journal as of one commit, and what the last commits have written, for a backup
 //	restore.go      writes a journal from a backup
 //	migrate.go      reads links and remembered event_ids for another engine, or writes those of one; pauses
 //	chunk.go        the byte form of events
@@ -62,20 +61,17 @@
 //	                                    only there
 //	'A' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
 //	'L' merchant, identifier (32)       identity link: a byte 255, its source, how many former links of each source there are, and
-//	                                    the muid; or the muid alone. The identifier is the SHA-256 of a byte for its kind
+//	                                    the muid. The identifier is the SHA-256 of a byte for its kind
 //	                                    (store.IdentifierKind) and its normalised value
 //	'H' merchant, identifier (32), muid (16)
 //	                                    former link of an identifier: its source and the muid. The 16 bytes are the first ones of
 //	                                    store.MUIDKey
 //	'U' merchant, muid (16)             1: an identifier was linked to this muid
-//	'V'                                 1: all muids with links have an 'U'
 //	'E' merchant, name and event_id (16)
 //	                                    remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian). The
 //	                                    16 bytes are the first ones of the SHA-256 of the event's name, a zero byte, and
 //	                                    the event_id. The database drops the key 8 days after receipt
-//	'Z' …                               filler, which Purge writes and deletes
-//	'D' merchant, event_id (16)         the same from earlier versions, which hashed the event_id alone: it counts for
-//	                                    events of any name. It is no longer written, and read only when Start finds one
+//	'D', 'V', 'Z'                       of earlier versions; they mean nothing now
 package journal
 
 import (
@@ -102,7 +98,7 @@ import (
 	"mtagd/store/local/log"
 )
 
-// Format is the version of the directory's layout. A start upgrades one of version "5".
+// Format is the version of the directory's layout. A start upgrades one of the versions "3" and "4" (upgrade.go).
 const (
 	Format = "6"
 	format = Format
@@ -147,13 +143,15 @@ type Journal struct {
 	compacting atomic.Bool // the database is being compacted
 	copying    sync.Mutex  // held while files of the log are removed
 	copies     int         // snapshots that are open; guarded by copying
+	recent     sync.Mutex
+	moments    []moment // since which Recent may be asked; guarded by recent
 
 	// Nil until Start.
 	disk      *diskWatch
 	committer *committer
 	stopping  context.Context // ends when Close begins
 	stop      context.CancelFunc
-	running   sync.WaitGroup // tidy, and indexLinks
+	running   sync.WaitGroup // tidy
 }
 
 func logDir(dir string) string  { return filepath.Join(dir, "log") }
@@ -307,35 +305,10 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	j.committer.committed.Store(last)
 	j.committer.version.Store(j.last)
 	j.stopping, j.stop = context.WithCancel(context.Background())
-	if err := j.prepare(); err != nil {
-		j.stop()
-		j.running.Wait()
-		j.disk.close()
-		j.committer = nil
-		return err
-	}
 	go j.committer.run()
 	j.running.Go(j.tidy)
 	return nil
 }
-
-// prepare finds out what earlier versions have left.
-func (j *Journal) prepare() error {
-	_, indexed, err := j.keys.get([]byte{prefixIndexed})
-	if err != nil {
-		return err
-	}
-	j.committer.indexed.Store(indexed)
-	if err := j.keys.each([]byte{prefixOldDedupe}, nil, 0, func(_, _ []byte) error { return errFound }); errors.Is(err, errFound) {
-		j.committer.oldDedupe = true
-	} else if err != nil {
-		return err
-	}
-	return j.indexLinks()
-}
-
-// errFound ends an iteration.
-var errFound = errors.New("found")
 
 // LastChunk returns the number of the last chunk on disk; 0 when there was none. Unlike Committed, it can be called before Start.
 func (j *Journal) LastChunk() (seq uint64, err error) { return j.LastChunkAt(math.MaxUint64) }

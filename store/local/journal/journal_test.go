@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -166,5 +167,47 @@ func TestReadStopsBetweenChunksWhenTheContextEnds(t *testing.T) {
 	})
 	if !errors.Is(err, context.Canceled) || read != 1 {
 		t.Errorf("read %d events, %v; want one and the context's error", read, err)
+	}
+}
+
+// Who reads the events of some merchants reads no chunk that has none of theirs, except those from before the last start.
+func TestScanReadsTheChunksOfAMerchant(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir)
+	big, small := store.NewMerchantID(), store.NewMerchantID()
+	for i := range 20 {
+		record(t, j, big, 3)
+		if i == 5 || i == 15 {
+			record(t, j, small, 1)
+		}
+	}
+	key, err := codec.NewMerchantKey(small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scan := func() (chunks, events int) {
+		if err := j.Scan(ctx, 0, math.MaxUint64, NewMerchantSet(key), func(_ uint64, all []Event) bool {
+			chunks++
+			for _, e := range all {
+				if e.Merchant == key {
+					events++
+				}
+			}
+			return true
+		}); err != nil {
+			t.Error(err)
+		}
+		return chunks, events
+	}
+	if chunks, events := scan(); chunks != 2 || events != 2 {
+		t.Errorf("%d events are found in %d chunks, want 2 in 2", events, chunks)
+	}
+	closeJournal(t, j)
+	j = open(t, dir)
+	defer closeJournal(t, j)
+	record(t, j, small, 1)
+	record(t, j, big, 1)
+	if chunks, events := scan(); chunks != 23 || events != 3 {
+		t.Errorf("after a start %d events are found in %d chunks, want 3 in 23", events, chunks)
 	}
 }

@@ -13,7 +13,6 @@ import (
 // prefix of their own, so that a compaction of new keys need not rewrite the tables of old chunks.
 const (
 	prefixChunk     = 'A'
-	prefixOldDedupe = 'D' // read, but no longer written
 	prefixDedupe    = 'E'
 	prefixFormat    = 'F'
 	prefixForgotten = 'B'
@@ -21,8 +20,6 @@ const (
 	prefixLink      = 'L'
 	prefixFormer    = 'H'
 	prefixLinked    = 'U'
-	prefixIndexed   = 'V'
-	prefixFiller    = 'Z' // Purge
 )
 
 func appendChunkKey(b []byte, seq uint64) []byte {
@@ -58,15 +55,9 @@ func appendLinkedKey(b []byte, m codec.MerchantKey, muid store.IdentityKey) []by
 // appendDedupeKey appends the key of an event's name and event_id. A name has no zero byte (store.IsEventName).
 func appendDedupeKey(b []byte, m codec.MerchantKey, name, eventID string) []byte {
 	var buf [store.MaxEventNameLength + 1 + store.MaxDedupeIDLength]byte
-	return appendHashKey(b, prefixDedupe, m, append(append(append(buf[:0], name...), 0), eventID...))
+	sum := sha256.Sum256(append(append(append(buf[:0], name...), 0), eventID...))
+	return append(append(append(b, prefixDedupe), m[:]...), sum[:16]...)
 }
 
-// appendOldDedupeKey appends the key by which earlier versions remembered an event_id, under any name.
-func appendOldDedupeKey(b []byte, m codec.MerchantKey, eventID string) []byte {
-	return appendHashKey(b, prefixOldDedupe, m, []byte(eventID))
-}
-
-func appendHashKey(b []byte, prefix byte, m codec.MerchantKey, hashed []byte) []byte {
-	sum := sha256.Sum256(hashed)
-	return append(append(append(b, prefix), m[:]...), sum[:16]...)
-}
+// isFormerKey reports whether a key is of an earlier version, and means nothing now.
+func isFormerKey(key []byte) bool { return key[0] == 'D' || key[0] == 'V' || key[0] == 'Z' }

@@ -278,7 +278,7 @@ func isStored(key, value []byte) (isLinkOrFormer, isEventID, ok bool) {
 		return false, false, string(value) == format
 	case (key[0] == prefixForgotten || key[0] == prefixFlushed) && len(key) == 1:
 		return false, false, len(value) == 8
-	case key[0] == prefixFiller, key[0] == prefixIndexed && bytes.Equal(value, []byte{1}):
+	case isFormerKey(key):
 		return false, false, true
 	case key[0] == prefixLink && len(key) == 1+merchant+32:
 		return true, false, isLink(value)
@@ -286,7 +286,7 @@ func isStored(key, value []byte) (isLinkOrFormer, isEventID, ok bool) {
 		return true, false, isFormer(value)
 	case key[0] == prefixLinked && len(key) == 1+merchant+muidHashBytes:
 		return false, false, len(value) == 1
-	case (key[0] == prefixDedupe || key[0] == prefixOldDedupe) && len(key) == 1+merchant+16:
+	case key[0] == prefixDedupe && len(key) == 1+merchant+16:
 		return false, true, len(value) == 8
 	}
 	return false, false, false

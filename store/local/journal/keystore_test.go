@@ -15,7 +15,7 @@ import (
 func TestRebuiltLinksAreAnnouncedBeforeTheyCount(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
-	if err := j.Record(ctx, []store.Mark{{Merchant: store.NewMerchantID(), Name: "View", Identity: store.Identity{MUID: "m"}, Raw: []byte("{}")}}); err != nil {
+	if err := j.Record(ctx, []store.Mark{{Merchant: store.NewMerchantID(), Name: "View", DedupeID: "1", Identity: store.Identity{MUID: "m"}, Raw: []byte("{}")}}); err != nil {
 		t.Fatal(err)
 	}
 	closeJournal(t, j)

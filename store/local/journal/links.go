@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +27,7 @@ func (l link) cookies() int {
 	return n
 }
 
-// linkMark begins a link. It is in no UTF-8. Earlier versions wrote only the muid; such a link is claimed.
+// linkMark begins a link. It is in no UTF-8. Earlier versions wrote only the muid (Writer.Put); such a link is claimed.
 const linkMark = 0xff
 
 func (l link) append(b []byte) []byte {
@@ -120,7 +119,7 @@ func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 			}
 			looked = true
 		}
-		source := rules.SourceOfLink(id.Source, isLinked || !t.indexed, now.cookies())
+		source := rules.SourceOfLink(id.Source, isLinked, now.cookies())
 		next := now
 		if !same {
 			if next, err = t.replace(m, k, now, []byte(id.MUID)); err != nil {
@@ -257,58 +256,3 @@ func (t *transaction) removeLink(m codec.MerchantKey, l store.Link) error {
 	t.delete(appendFormerKey(nil, m, l.Identifier, []byte(l.MUID)))
 	return nil
 }
-
-// indexLinks puts all links of an earlier version into the index of muids. Until it is complete, no link of ByCookie is trusted. It goes on
-// from the beginning after a kill.
-func (j *Journal) indexLinks() error {
-	c := j.committer
-	if c.indexed.Load() {
-		return nil
-	}
-	mark := func() error {
-		return c.edit(func(t *transaction) error { t.set([]byte{prefixIndexed}, []byte{1}, 0); return nil })
-	}
-	hasLinks := errors.New("there are links")
-	err := j.keys.each([]byte{prefixLink}, nil, 0, func(_, _ []byte) error { return hasLinks })
-	if err == nil {
-		c.indexed.Store(true)
-		return mark()
-	}
-	if !errors.Is(err, hasLinks) {
-		return err
-	}
-	j.running.Go(func() {
-		var muids [][]byte
-		write := func() error {
-			err := changeEach(j, muids, func(t *transaction, key []byte) error { t.set(key, []byte{1}, 0); return nil })
-			muids = nil
-			return err
-		}
-		var err error
-		for _, prefix := range []byte{prefixLink, prefixFormer} {
-			err = errors.Join(err, j.keys.each([]byte{prefix}, nil, 0, func(key, value []byte) error {
-				_, l, err := parseAnyLink(key, value)
-				if err != nil {
-					return err
-				}
-				if j.stopping.Err() != nil {
-					return j.stopping.Err()
-				}
-				muids = append(muids, appendLinkedKey(nil, codec.MerchantKey(key[1:]), store.MUIDKey(l.muid)))
-				if len(muids) < indexedAtOnce {
-					return nil
-				}
-				return write()
-			}))
-		}
-		if err = cmp.Or(err, write(), mark()); err == nil {
-			c.indexed.Store(true)
-		} else if j.stopping.Err() == nil {
-			j.logger.Error("links of an earlier version are not indexed: until the next start, links by the cookie of the tag host count as claimed", "error", err)
-		}
-	})
-	return nil
-}
-
-// indexedAtOnce is how many links are put into the index of muids in one commit, at most.
-const indexedAtOnce = 10_000

@@ -103,26 +103,14 @@ func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 // wants no more chunks.
 type Use func(seq uint64, events []Event) (more bool)
 
-// Scan calls use with each chunk from the chunk from up to the chunk upTo, both inclusive. When ctx ends, it stops before
-// the next chunk and returns ctx's error. At a chunk that is damaged it stops and returns a DamagedChunks. Chunks that Forget
-// deletes meanwhile may be left out, or returned as damaged.
-func (j *Journal) Scan(ctx context.Context, from, upTo uint64, use Use) error {
+// Scan calls use with each chunk from the chunk from up to the chunk upTo, both inclusive, that may have events of some merchants. When
+// ctx ends, it stops before the next chunk and returns ctx's error. At a chunk that is damaged it stops and returns a DamagedChunks. Chunks
+// that Forget deletes meanwhile may be left out, or returned as damaged.
+func (j *Journal) Scan(ctx context.Context, from, upTo uint64, of MerchantSet, use Use) error {
 	r := reader{chunks: &j.chunks}
 	for _, s := range j.chunks.between(max(from, 1)-1, upTo) {
-		if more, err := r.pass(ctx, s, use); err != nil || !more {
-			return err
-		}
-	}
-	return nil
-}
-
-// Chunks is Scan for the chunks with these numbers, of which there is one at least, and which must increase.
-func (j *Journal) Chunks(ctx context.Context, seqs []uint64, use Use) error {
-	r := reader{chunks: &j.chunks}
-	for _, seq := range seqs {
-		s, found := j.chunks.find(seq)
-		if !found {
-			return DamagedChunks{{seq, errNoChunk}}
+		if !s.mayHave(of) {
+			continue
 		}
 		if more, err := r.pass(ctx, s, use); err != nil || !more {
 			return err

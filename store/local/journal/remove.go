@@ -26,9 +26,6 @@ func (j *Journal) Remove(m codec.MerchantKey, links []store.Link, remembered []R
 	var keys [][]byte
 	for _, r := range remembered {
 		keys = append(keys, appendDedupeKey(nil, m, r.Name, r.EventID))
-		if j.committer.oldDedupe {
-			keys = append(keys, appendOldDedupeKey(nil, m, r.EventID))
-		}
 	}
 	return errors.Join(
 		changeEach(j, links, func(t *transaction, l store.Link) error { return t.removeLink(m, l) }),
@@ -40,7 +37,7 @@ func (j *Journal) RemoveMerchant(ctx context.Context, m codec.MerchantKey, pace 
 	if err := j.flush(); err != nil {
 		return err
 	}
-	for _, prefix := range []byte{prefixLink, prefixFormer, prefixLinked, prefixDedupe, prefixOldDedupe} {
+	for _, prefix := range []byte{prefixLink, prefixFormer, prefixLinked, prefixDedupe} {
 		var keys [][]byte
 		if err := j.keys.each(append([]byte{prefix}, m[:]...), nil, 0, func(key, _ []byte) error {
 			if keys = append(keys, key); len(keys) < 10_000 {
@@ -113,5 +110,6 @@ func (j *Journal) Purge(ctx context.Context, forget func(seq uint64) error) erro
 	if err := j.keys.db.CompactAndWait(ctx, func() {}); err != nil {
 		return err
 	}
+	j.forgetRecent()
 	return j.log.Trim(j.needed())
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 
+	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/log"
@@ -57,14 +58,17 @@ func newWriter(l *log.Log, keys *keyStore) (*Writer, error) {
 const writtenAtOnce = 1 << 20
 
 // Put writes an entry. Of the entries with the same key, the one with the greatest version counts. Chunks must come in the order of
-// receipt; one that was put before is left out, and so is the deletion of a chunk: the archive has its events. The entry's slices must not
-// change afterwards.
+// receipt; one that was put before is left out, and so is the deletion of a chunk: the archive has its events. Links of earlier versions
+// get the form of this one. The entry's slices must not change afterwards.
 func (w *Writer) Put(e codec.Entry) error {
 	if IsChunk(e) {
 		return w.putChunk(e)
 	}
 	if len(e.Key) == 1 && (e.Key[0] == prefixFormat || e.Key[0] == prefixFlushed) {
 		return nil // this journal has its own
+	}
+	if isFormerKey(e.Key) {
+		return nil
 	}
 	// Badger writes to memory maps: on a full disk that would end the process.
 	if w.bytes += len(e.Key) + len(e.Value); w.bytes > badgerdb.MaxCommitBytes {
@@ -75,6 +79,13 @@ func (w *Writer) Put(e codec.Entry) error {
 	}
 	if e.Deleted {
 		return w.batch.DeleteAt(e.Key, e.Version)
+	}
+	if e.Key[0] == prefixLink && len(e.Value) > 0 && e.Value[0] != linkMark {
+		linked := appendLinkedKey(nil, codec.MerchantKey(e.Key[1:]), store.MUIDKey(e.Value))
+		if err := w.batch.SetEntryAt(badger.NewEntry(linked, []byte{1}), e.Version); err != nil {
+			return err
+		}
+		e.Value = link{muid: e.Value}.append(nil)
 	}
 	entry := badger.NewEntry(e.Key, e.Value)
 	entry.ExpiresAt = e.ExpiresAt

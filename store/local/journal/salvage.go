@@ -80,6 +80,6 @@ func (w *Writer) putLog(ctx context.Context, dir string, wrong func(path string,
 
 // isKey reports whether a key is one of the database.
 func isKey(key []byte) bool {
-	n := map[byte]int{prefixLink: 49, prefixFormer: formerKeyBytes, prefixLinked: 33, prefixIndexed: 1, prefixDedupe: 33, prefixOldDedupe: 33, prefixForgotten: 1}
+	n := map[byte]int{prefixLink: 49, prefixFormer: formerKeyBytes, prefixLinked: 33, prefixDedupe: 33, prefixForgotten: 1}
 	return len(key) > 0 && n[key[0]] == len(key)
 }

@@ -2,11 +2,14 @@ package journal
 
 import (
 	"context"
+	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/log"
 )
 
 // Snapshot is the journal as of one commit. The journal keeps what the snapshot needs until Close. Only one may be open.
@@ -154,16 +157,81 @@ func (j *Journal) Size() int64 {
 	return int64(j.log.End()-j.log.First()) + j.keys.db.TableBytes()
 }
 
-// Tapped returns what the commits after since, up to and including version, have written, one value for each commit:
-// entries as codec.AppendEntry appends them. It reports false when it does not have all of them. The values must not be
-// changed. From the first call on, the journal remembers up to 64 MiB of what it commits. What was written up to the commit
-// unneeded is forgotten.
-func (j *Journal) Tapped(since, version, unneeded uint64) (commits [][]byte, ok bool) {
-	if j.committer == nil {
-		return nil, false
+// moment is where the log ended after a commit.
+type moment struct {
+	version uint64
+	end     log.Position
+}
+
+// maxRecent bounds the bytes of the log that stay for Recent.
+const maxRecent = 32 << 20
+
+// Recent is for a backup every few seconds: links and event_ids are spread over all tables. It returns what passes all entries that the commits
+// after since have written, up to and including version, from the log; nil when the log may not have all of them. A key that was set
+// twice has two entries; the later one counts. From the first call on, the log keeps what was written after the commit unneeded, unless
+// that is much, until Purge.
+func (j *Journal) Recent(since, unneeded uint64) (version uint64, entries func(use func(codec.Entry) error) error) {
+	release := j.holdCommits()
+	now := moment{j.Version(), j.log.End()}
+	release()
+	j.recent.Lock()
+	defer j.recent.Unlock()
+	before := func(version uint64) (n int) { // how many moments are not after a commit
+		for n < len(j.moments) && j.moments[n].version <= version {
+			n++
+		}
+		return n
 	}
-	if j.committer.tap.CompareAndSwap(nil, &tap{}) {
-		return nil, false
+	from := now.end
+	i := before(since) - 1
+	if i >= 0 {
+		from = j.moments[i].end
 	}
-	return j.committer.tap.Load().take(since, version, unneeded)
+	j.moments = slices.Delete(append(j.moments, now), 0, max(0, before(min(since, unneeded))-1))
+	if i < 0 && since < now.version {
+		return now.version, nil
+	}
+	return now.version, func(use func(codec.Entry) error) error {
+		if from == now.end {
+			return nil
+		}
+		err := j.log.Replay(from, func(at log.Position, record []byte) error {
+			if at >= now.end {
+				return errPassed
+			}
+			return eachEntry(record, func(e codec.Entry, _ int) error {
+				if e.Version <= since {
+					return nil
+				}
+				return use(e)
+			})
+		})
+		if errors.Is(err, errPassed) {
+			err = nil
+		}
+		return err
+	}
+}
+
+var errPassed = errors.New("all is passed")
+
+// keptForRecent returns the position of the first record that Recent may need; end when there is none.
+func (j *Journal) keptForRecent(end log.Position) log.Position {
+	j.recent.Lock()
+	defer j.recent.Unlock()
+	if len(j.moments) == 0 {
+		return end
+	}
+	if j.log.End()-j.moments[0].end > maxRecent {
+		j.moments = nil
+		return end
+	}
+	return min(end, j.moments[0].end)
+}
+
+// forgetRecent makes the log keep nothing for Recent.
+func (j *Journal) forgetRecent() {
+	j.recent.Lock()
+	defer j.recent.Unlock()
+	j.moments = nil
 }

@@ -36,10 +36,10 @@ func entriesOf(t *testing.T, s Snapshot, since uint64) map[string]codec.Entry {
 	return found
 }
 
-// What the tap remembers is what a search finds, for any two commits. It forgets what is no longer needed.
-func TestTheTapHasWhatASearchFinds(t *testing.T) {
+// What Recent passes is what a search finds, for any two commits, also after flushes. The log keeps what is needed, and no more.
+func TestRecentHasWhatASearchFinds(t *testing.T) {
 	j := opened(t, t.TempDir())
-	if _, ok := j.Tapped(0, 0, 0); ok {
+	if _, entries := j.Recent(0, 0); entries != nil && j.Version() > 0 {
 		t.Error("the first call has something")
 	}
 	m := store.NewMerchantID()
@@ -52,52 +52,70 @@ func TestTheTapHasWhatASearchFinds(t *testing.T) {
 		}
 		return j.Version()
 	}
+	shorten := func() {
+		t.Helper()
+		last, err := j.LastChunk()
+		if err := errors.Join(err, j.log.Roll(), j.Forget(last), j.flush(), j.trim()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	recent := func(since, unneeded uint64) (map[string]uint64, bool) {
+		_, entries := j.Recent(since, unneeded)
+		if entries == nil {
+			return nil, false
+		}
+		found := map[string]uint64{}
+		if err := entries(func(e codec.Entry) error { found[string(e.Key)] = e.Version; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return found, true
+	}
 	commits := []uint64{write(0)}
 	for i := range 9 {
 		commits = append(commits, write(i+1))
-	}
-	tapped := func(since, unneeded uint64) (map[string]uint64, bool) {
-		values, ok := j.Tapped(since, j.Version(), unneeded)
-		found := map[string]uint64{}
-		for _, b := range values {
-			for d := (codec.Decoder{B: b}); len(d.B) > 0; {
-				e := d.Entry()
-				if err := d.Err("entry"); err != nil {
-					t.Fatal(err)
-				}
-				found[string(e.Key)] = e.Version
-			}
+		if i == 4 {
+			recent(commits[4], 0) // a backup in between
 		}
-		return found, ok
 	}
 	s, err := j.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	want, ok := tapped(commits[0], 0) // of each key, the last one
+	want, ok := recent(commits[0], 0) // of each key, the last one
 	if !ok || len(want) < 20 {
-		t.Fatalf("the tap has %d keys", len(want))
+		t.Fatalf("there are %d keys", len(want))
 	}
 	for _, since := range commits {
-		got, ok := tapped(since, 0)
+		got, ok := recent(since, 0)
 		found := entriesOf(t, s, since)
 		for key := range got {
 			if _, has := found[key]; !has {
-				t.Errorf("since %d, the tap has %q, and a search has not", since, key)
+				t.Errorf("since %d, there is %q, and a search has it not", since, key)
 			}
 		}
 		for key, version := range want {
 			if version > since && got[key] != version {
-				t.Errorf("since %d, the tap has version %d of %q, %v; want %d", since, got[key], key, ok, version)
+				t.Errorf("since %d, there is version %d of %q, %v; want %d", since, got[key], key, ok, version)
 			}
 		}
 	}
-	if _, ok := tapped(commits[6], commits[5]); !ok {
-		t.Error("the tap forgot what is needed")
+	s.Close()
+	shorten()
+	if got, ok := recent(commits[6], commits[5]); !ok || len(got) < 3 {
+		t.Errorf("what is needed is gone: %d keys", len(got))
 	}
-	if _, ok := tapped(commits[4], 0); ok {
-		t.Error("the tap has what it was told to forget")
+	first := j.log.First()
+	recent(j.Version(), j.Version())
+	shorten()
+	if j.log.First() <= first {
+		t.Error("the log keeps what is not needed")
+	}
+	if _, ok := recent(commits[4], 0); ok {
+		t.Error("there is what is not needed any more")
+	}
+	end := j.log.End()
+	if err := j.Purge(ctx, func(seq uint64) error { return j.Forget(seq) }); err != nil || j.log.First() < end {
+		t.Errorf("after a purge the log has records from before: %v", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package journal
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"mtagd/store"
@@ -18,8 +19,6 @@ type transaction struct {
 	now       time.Time
 	expiresAt uint64 // when the database drops an event_id of now, in s since 1970
 	version   uint64
-	oldDedupe bool // earlier versions may have remembered event_ids (prefixOldDedupe)
-	indexed   bool // all links are in the index of muids (prefixLinked)
 
 	refuses func(store.MerchantID, *store.Identity, store.MUID) store.Outcome
 
@@ -34,8 +33,9 @@ type transaction struct {
 	// The open chunk, which takes the next events. There is none while chunkEvents is 0; then seq is the number of the
 	// last closed one.
 	seq         uint64
-	chunkStart  int // where it begins in arena.chunks
-	chunkEvents int // how many events it has
+	chunkStart  int      // where it begins in arena.chunks
+	chunkEvents int      // how many events it has
+	merchants   []uint32 // hashOf their merchants
 }
 
 // maxTransaction is how many bytes a transaction may have before the next mark.
@@ -82,7 +82,8 @@ func (t *transaction) add(m *store.Mark) error {
 		return nil
 	}
 	if m.DedupeID != "" {
-		remembered, err := t.remembersEventID(key, m)
+		t.scratch = appendDedupeKey(t.scratch[:0], key, m.Name, m.DedupeID)
+		remembered, err := t.remembers(t.scratch)
 		if err != nil {
 			return err
 		}
@@ -111,17 +112,6 @@ func (t *transaction) add(m *store.Mark) error {
 // Badger uses the system's clock. Its TTL is longer, so that the two clocks need not agree.
 const dedupeTTL = store.DedupeWindow + 24*time.Hour
 
-// remembersEventID reports whether a mark's name and event_id were remembered within store.DedupeWindow.
-func (t *transaction) remembersEventID(m codec.MerchantKey, mark *store.Mark) (bool, error) {
-	t.scratch = appendDedupeKey(t.scratch[:0], m, mark.Name, mark.DedupeID)
-	remembered, err := t.remembers(t.scratch)
-	if !remembered && err == nil && t.oldDedupe {
-		var buf [64]byte
-		remembered, err = t.remembers(appendOldDedupeKey(buf[:0], m, mark.DedupeID))
-	}
-	return remembered, err
-}
-
 // remembers reports whether an event_id's key was written within store.DedupeWindow.
 func (t *transaction) remembers(key []byte) (bool, error) {
 	b, found, err := t.get(key)
@@ -138,6 +128,10 @@ func (t *transaction) remembers(key []byte) (bool, error) {
 func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid store.MUID, byClaim bool) {
 	if t.chunkEvents == 0 {
 		t.chunkStart, t.seq = len(t.arena.chunks), t.clock.next()
+		t.merchants = t.merchants[:0]
+	}
+	if n := len(t.merchants); n == 0 || t.merchants[n-1] != hashOf(m) { // neighbours are often of one merchant
+		t.merchants = append(t.merchants, hashOf(m))
 	}
 	var series []byte
 	start := len(t.arena.chunks)
@@ -164,7 +158,8 @@ func (t *transaction) closeChunk() {
 	t.arena.packed = packChunk(t.arena.packed[:0], t.arena.chunks[t.chunkStart:])
 	t.scratch = appendChunkKey(t.scratch[:0], t.seq)
 	to := t.append(codec.Entry{Key: t.scratch, Value: t.arena.packed, Version: t.version})
-	t.written = append(t.written, stored{seq: t.seq, version: t.version, from: to - len(t.arena.packed), to: to})
+	t.written = append(t.written, stored{seq: t.seq, version: t.version, from: to - len(t.arena.packed), to: to,
+		merchants: slices.Clone(t.merchants)})
 	t.chunkStart = len(t.arena.chunks)
 }
 

@@ -21,7 +21,7 @@ import (
 	"mtagd/store/local/space"
 )
 
-// Up to format "5", a journal was a Badger database, with chunks as well. Its files were in the journal's directory itself.
+// In the formats "3" and "4", a journal was a Badger database, with chunks as well. Its files were in the journal's directory itself.
 const (
 	formerFile   = "MANIFEST"  // a journal of that kind has it
 	upgradeDir   = "upgrading" // the journal of this format, until it is complete
@@ -112,7 +112,7 @@ func rewriteEntries(db *badger.DB, w *Writer) error {
 		return err
 	}
 	if err := item.Value(func(b []byte) error {
-		if !slices.Contains([]string{"3", "4", "5"}, string(b)) {
+		if !slices.Contains([]string{"3", "4"}, string(b)) {
 			return codec.UnknownFormat{Found: string(b), Known: format}
 		}
 		return nil
@@ -124,7 +124,7 @@ func rewriteEntries(db *badger.DB, w *Writer) error {
 	for it.Rewind(); it.Valid(); it.Next() {
 		item := it.Item()
 		e := codec.Entry{Key: item.KeyCopy(nil), Version: item.Version(), ExpiresAt: item.ExpiresAt()}
-		if e.Key[0] == prefixFiller || e.ExpiresAt != 0 && e.ExpiresAt <= uint64(time.Now().Unix()) {
+		if isFormerKey(e.Key) || e.ExpiresAt != 0 && e.ExpiresAt <= uint64(time.Now().Unix()) {
 			continue
 		}
 		if e.Value, err = item.ValueCopy(nil); err != nil {
@@ -143,7 +143,7 @@ func rewriteEntries(db *badger.DB, w *Writer) error {
 	return nil
 }
 
-// formerOptions are those of format "5", as far as its files depend on them.
+// formerOptions are those of that version, as far as its files depend on them.
 func formerOptions(dir string) badger.Options {
 	return badger.DefaultOptions(dir).WithMetricsEnabled(false).WithValueThreshold(300).WithVerifyValueChecksum(true).
 		WithChecksumVerificationMode(options.OnTableAndBlockRead).WithMemTableSize(32 << 20).WithNumCompactors(0).

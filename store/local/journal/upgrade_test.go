@@ -12,7 +12,7 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// formerJournal writes a journal of format 5, and returns its merchant and how many events it has.
+// formerJournal writes a journal of format 4, and returns its merchant and how many events it has.
 func formerJournal(t *testing.T, dir string) (m store.MerchantID, events int) {
 	t.Helper()
 	db, err := badger.OpenManaged(formerOptions(dir).WithLogger(nil))
@@ -37,8 +37,8 @@ func formerJournal(t *testing.T, dir string) (m store.MerchantID, events int) {
 			t.Fatal(err)
 		}
 	}
-	set(1, []byte{prefixFormat}, []byte("5"))
-	set(2, appendLinkKey(nil, key, ann.Keys()[0]), link{muid: []byte("u-ann"), source: store.BySecret}.append(nil))
+	set(1, []byte{prefixFormat}, []byte("4"))
+	set(2, appendLinkKey(nil, key, ann.Keys()[0]), []byte("u-ann"))
 	for seq := uint64(10); seq < 400; seq += 2 {
 		mark := newMark(m, "Purchase", int(seq), []byte(`{"from":"before"}`))
 		chunk, _ := appendEvent(nil, key, &mark, "u-ann", false)
@@ -97,6 +97,10 @@ func TestAJournalOfTheVersionBefore(t *testing.T) {
 				ann.Add(store.Email, "ann@example.com")
 				if muid, err := j.Resolve(ctx, m, ann); muid != "u-ann" || err != nil {
 					t.Errorf("the link leads to %q, %v", muid, err)
+				}
+				key, _ := codec.NewMerchantKey(m)
+				if _, found, err := j.keys.get(appendLinkedKey(nil, key, store.MUIDKey("u-ann"))); !found || err != nil {
+					t.Errorf("it is not known that the muid was linked: %v", err)
 				}
 				record(t, j, m, 1)
 				events++

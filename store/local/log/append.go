@@ -7,6 +7,8 @@ import (
 	"math"
 	"os"
 	"slices"
+
+	"mtagd/store/local/durable"
 )
 
 // Errors of Append, beside those for wrong arguments. errors.Is also finds what the system said.
@@ -20,23 +22,18 @@ var (
 	ErrClosed = errors.New("log: closed")
 )
 
-// Append writes one record, the parts of the payload one after the other, and returns its position once it is on disk. The
-// payload has 1 to MaxRecord bytes. Append does not keep the parts.
-func (l *Log) Append(payload ...[]byte) (Position, error) {
+// Append writes one record, and returns its position once it is on disk. The payload has 1 to MaxRecord bytes. Append does not keep it.
+func (l *Log) Append(payload []byte) (Position, error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	if l.closed || l.readOnly {
 		return 0, ErrClosed
 	}
-	length := 0
-	for _, part := range payload {
-		length += len(part)
-	}
-	if length < 1 || length > MaxRecord {
-		return 0, fmt.Errorf("log: a payload of %d bytes; 1 to %d are possible", length, MaxRecord)
+	if len(payload) < 1 || len(payload) > MaxRecord {
+		return 0, fmt.Errorf("log: a payload of %d bytes; 1 to %d are possible", len(payload), MaxRecord)
 	}
 	at := l.End()
-	head := l.encode(at, length, payload)
+	head := l.encode(at, payload)
 	if err := l.write(l.buffer[block:]); err != nil {
 		return 0, err
 	}
@@ -46,13 +43,9 @@ func (l *Log) Append(payload ...[]byte) (Position, error) {
 }
 
 // encode makes the record, behind the block for a header in the buffer.
-func (l *Log) encode(at Position, length int, payload [][]byte) head {
-	h := head{length: uint32(length), position: at, number: l.chain.number, chain: l.chain.sum}
-	b := append(slices.Grow(l.buffer[:0], block+int(h.size())), zeros[:block+headSize]...)
-	for _, part := range payload {
-		b = append(b, part...)
-	}
-	h.payload = crc32.Checksum(b[block+headSize:], castagnoli)
+func (l *Log) encode(at Position, payload []byte) head {
+	h := head{length: uint32(len(payload)), position: at, number: l.chain.number, chain: l.chain.sum, payload: crc32.Checksum(payload, castagnoli)}
+	b := append(append(slices.Grow(l.buffer[:0], block+int(h.size())), zeros[:block+headSize]...), payload...)
 	h.sum = h.encode(b[block:], l.id)
 	b = append(b, endMark)
 	end := len(b)
@@ -70,18 +63,11 @@ func (l *Log) write(record []byte) error {
 		return l.writeToNew(last)
 	}
 	if err := last.write(record, l.offset); err != nil {
-		l.fail()
+		l.failed = true
 		return fmt.Errorf("%w: %w", ErrUncertain, err)
 	}
-	l.setOffset(l.offset + int64(len(record)))
+	l.offset += int64(len(record))
 	return nil
-}
-
-// setOffset notes where the next record goes in the last file.
-func (l *Log) setOffset(offset int64) {
-	files := *l.files.Load()
-	l.offset = offset
-	l.room.Store(files[len(files)-1].size - offset)
 }
 
 // writeToNew writes and syncs what is in the buffer to a new file, with its header.
@@ -93,7 +79,7 @@ func (l *Log) writeToNew(last *file) error {
 	f.header = header{chain: l.chain.sum, id: l.id, first: l.End(), number: l.chain.number, size: f.size}
 	f.header.encode(l.buffer)
 	if err := f.write(l.buffer, 0); err != nil {
-		l.fail()
+		l.failed = true
 		l.discard(f)
 		return fmt.Errorf("%w: %w", ErrUncertain, err)
 	}
@@ -111,15 +97,9 @@ func (l *Log) writeToNew(last *file) error {
 		_ = os.Truncate(last.Name(), l.offset) // this only frees room: what is behind does not count
 		l.failed = false
 	}
-	l.setOffset(int64(len(l.buffer)))
+	l.offset = int64(len(l.buffer))
 	_ = l.removeLeftover() // tried again by Trim
 	return nil
-}
-
-// fail gives up the last file for writing.
-func (l *Log) fail() {
-	l.failed = true
-	l.room.Store(0)
 }
 
 // discard notes files that are to be removed.
@@ -145,12 +125,8 @@ func (l *Log) removeLeftover() error {
 			l.discard(f)
 		}
 	}
-	return errors.Join(append(errs, syncDir(l.dir))...)
+	return errors.Join(append(errs, durable.SyncPath(l.dir))...)
 }
-
-// Room returns how many bytes of records fit into the files that are allocated. A record takes its payload and 41 bytes,
-// rounded up to 4 KiB. While the disk is full, allocating is tried again ten times a second.
-func (l *Log) Room() int64 { return l.room.Load() + l.spares.room.Load() }
 
 // Roll begins a new file, unless the last one has no records. Then Trim can remove all records that were there before the call.
 func (l *Log) Roll() error { return l.beginAt(math.MaxUint64) }

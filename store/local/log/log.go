@@ -84,6 +84,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"mtagd/store/local/durable"
 	"mtagd/store/local/space"
 )
 
@@ -111,7 +112,6 @@ type Log struct {
 
 	files atomic.Pointer[[]*file] // in the order of their positions; the last one is written to. Replaced, not changed
 	end   atomic.Uint64           // the position of the next record
-	room  atomic.Int64            // left in the last file
 
 	listing  sync.Mutex // protects leftover, and the replacing of files
 	leftover []*file    // to be removed
@@ -240,10 +240,10 @@ func (l *Log) start(files, unused []*file, size int64) error {
 	files = append(files, f)
 	l.files.Store(&files)
 	l.chain = t.after
-	l.setOffset(block + int64(len(t.last)))
+	l.offset = block + int64(len(t.last))
 	l.end.Store(uint64(f.position(l.offset)))
 	l.spares.start()
-	return syncDir(l.dir)
+	return durable.SyncPath(l.dir)
 }
 
 // startFull opens a log on a disk that has no room for a file. Records can be read. Append writes to a new file, once there is room.
@@ -287,13 +287,4 @@ func (l *Log) Close() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// syncDir makes the names of files durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -5,10 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mtagd/store/local/durable"
 )
 
 // Allocated blocks that were never written are marked so in the metadata of a file system. The first write to them clears
@@ -27,12 +28,11 @@ type spares struct {
 	size int64
 
 	mu      sync.Mutex
-	changed sync.Cond // spare or err
-	count   uint64    // of the newest file
-	spare   *file     // allocated, and its name is durable; nil: in the making
-	filled  bool      // spare has all its zeros: nothing is written to it until it is taken
-	err     error     // of the last attempt
-	room    atomic.Int64
+	changed sync.Cond     // spare or err
+	count   uint64        // of the newest file
+	spare   *file         // allocated, and its name is durable; nil: in the making
+	filled  bool          // spare has all its zeros: nothing is written to it until it is taken
+	err     error         // of the last attempt
 	taken   chan struct{} // has a place: to make the next one
 	stop    chan struct{}
 	stopped sync.WaitGroup
@@ -53,7 +53,7 @@ func (s *spares) create(size int64, filled bool) (*file, error) {
 	for offset := int64(0); filled && offset < f.size && err == nil; offset += int64(len(zeros)) {
 		err = f.fillAt(offset)
 	}
-	if err = errors.Join(err, f.Sync(), syncDir(s.dir)); err != nil {
+	if err = errors.Join(err, f.Sync(), durable.SyncPath(s.dir)); err != nil {
 		return nil, errors.Join(err, f.remove())
 	}
 	return f, nil
@@ -102,11 +102,6 @@ func (s *spares) run() {
 // set notes the result of an attempt to make a file. The lock is held.
 func (s *spares) set(f *file, err error) {
 	s.spare, s.err, s.filled = f, err, false
-	room := int64(0)
-	if f != nil {
-		room = f.size - block
-	}
-	s.room.Store(room)
 	s.changed.Broadcast()
 }
 
@@ -162,7 +157,6 @@ func (s *spares) take(size int64) (*file, error) {
 		f.size = size
 	}
 	s.spare = nil
-	s.room.Store(0)
 	s.taken <- struct{}{}
 	return f, nil
 }

@@ -148,13 +148,13 @@ var lifeOps = map[string]func(c *lifeChild, command *lifeCommand, a *lifeAnswer)
 		return err
 	},
 	"expire": func(c *lifeChild, _ *lifeCommand, _ *lifeAnswer) error {
-		go func() { _ = c.life.do(c.opened, c.life.expire) }() // a kill may cut it off
+		go func() { _ = c.remover.do(c.opened, c.remover.expire) }() // a kill may cut it off
 		return nil
 	},
 	"settle": func(c *lifeChild, _ *lifeCommand, _ *lifeAnswer) error {
 		for {
 			if left, err := c.Removals(ctx); err != nil || len(left)+len(c.Unfinished()) == 0 {
-				return cmp.Or(err, c.life.do(ctx, c.life.expire))
+				return cmp.Or(err, c.remover.do(ctx, c.remover.expire))
 			}
 			time.Sleep(time.Millisecond)
 		}

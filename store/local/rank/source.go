@@ -2,7 +2,6 @@ package rank
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"sort"
 
@@ -125,80 +124,6 @@ func (s *segmentReader) appendRanks(out []named, from, to int) ([]named, error) 
 		block = block[from%namesPerBlock : min(len(block), from%namesPerBlock+to-from)]
 		out = append(out, block...)
 		from += len(block)
-	}
-	return out, nil
-}
-
-// treeSource is the events of counted series within a time range, section by section.
-type treeSource struct {
-	r        *reader
-	sections []treeSection // sorted by name
-	ends     []int         // of each section: how many events it has together with all sections before it
-}
-
-// treeSection is the selected events of some series. They all have the same name, or the sources are in the order of keys.
-type treeSection struct {
-	name    string
-	members []bool // see reader
-	earlier uint64 // how many events of members are before the time range
-	n       int    // how many are in it
-}
-
-func newTreeSource(r *reader, sections ...treeSection) *treeSource {
-	s := &treeSource{r: r, sections: sections}
-	end := 0
-	for _, section := range sections {
-		end += section.n
-		s.ends = append(s.ends, end)
-	}
-	return s
-}
-
-func (s *treeSource) size() int {
-	if len(s.ends) == 0 {
-		return 0
-	}
-	return s.ends[len(s.ends)-1]
-}
-
-func (s *treeSource) below(e *named) (int, error) {
-	i := 0
-	if s.sections[0].name != "" {
-		i = sort.Search(len(s.sections), func(i int) bool { return s.sections[i].name >= e.name })
-		if i == len(s.sections) {
-			return s.size(), nil
-		}
-	}
-	section := &s.sections[i]
-	start := s.ends[i] - section.n
-	if section.name != "" && section.name != e.name || e.Time == math.MinInt64 {
-		return start, nil
-	}
-	before, err := s.r.before(e.Key)
-	if err != nil {
-		return 0, err
-	}
-	n := sum(before, section.members)
-	return start + min(int(max(n, section.earlier)-section.earlier), section.n), nil
-}
-
-func (s *treeSource) collect(out []named, from, n int) ([]named, error) {
-	for i := range s.sections {
-		section := &s.sections[i]
-		start := s.ends[i] - section.n
-		if s.ends[i] <= from || n == 0 {
-			continue
-		}
-		first := uint64(from-start) + section.earlier
-		take := min(n, s.ends[i]-from)
-		found, err := s.r.appendRun(nil, section.members, first, first+uint64(take))
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range found {
-			out = append(out, named{section.name, e})
-		}
-		from, n = from+take, n-take
 	}
 	return out, nil
 }

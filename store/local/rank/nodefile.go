@@ -408,10 +408,14 @@ func (c counts) encode(b []byte) []byte {
 
 // decodeCounts decodes counts, and appends them to c.
 func decodeCounts(d *codec.Decoder, c counts) counts {
-	var prev uint32
+	var series, n uint64
 	for range d.Count() {
-		prev += uint32(d.Uvarint())
-		c = append(c, seriesCount{prev, d.Uvarint()})
+		if b := d.B; len(b) >= 2 && b[0]|b[1] < 0x80 { // the common case, and most of the time of a query
+			series, n, d.B = series+uint64(b[0]), uint64(b[1]), b[2:]
+		} else {
+			series, n = series+d.Uvarint(), d.Uvarint()
+		}
+		c = append(c, seriesCount{uint32(series), n})
 	}
 	return c
 }

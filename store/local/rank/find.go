@@ -69,7 +69,7 @@ func (x *Index) scan(ctx context.Context, m codec.MerchantKey, use func(e *entry
 			return err
 		}
 		s.leaves, s.entries = scannedLeaves, s.entries[:0]
-		if err := x.read(func(tx *bolt.Tx) error {
+		if err := view(x.db, func(tx *bolt.Tx) error {
 			t, err := loadTree(tx, m)
 			if err != nil || t.root.isEmpty() {
 				return err

@@ -108,7 +108,7 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 		mergeTime:     newMergeDuration(),
 	}
 	x.compactor = newCompactor(db, reserve, log)
-	if err := x.read(func(tx *bolt.Tx) (err error) {
+	if err := view(x.db, func(tx *bolt.Tx) (err error) {
 		x.covered, err = loadCovered(tx)
 		return err
 	}); err != nil {
@@ -122,7 +122,7 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 // countEvents counts the stored events for the metrics. Damage does not keep the index from opening: it is logged, and the
 // merchant's requests fail.
 func (x *Index) countEvents() {
-	if err := x.read(func(tx *bolt.Tx) error {
+	if err := view(x.db, func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
 			t, err := loadTree(tx, codec.MerchantKey(k))
 			if err != nil {
@@ -337,7 +337,7 @@ func (x *Index) newRecents(events []codec.Event) (map[codec.MerchantKey]*recentE
 	if added == nil {
 		return nil, nil
 	}
-	err := x.read(func(tx *bolt.Tx) error {
+	err := view(x.db, func(tx *bolt.Tx) error {
 		for m := range added {
 			t, err := x.load(tx, m)
 			if err != nil {
@@ -350,9 +350,9 @@ func (x *Index) newRecents(events []codec.Event) (map[codec.MerchantKey]*recentE
 	return added, err
 }
 
-// read runs a read-only transaction. Damage of the file becomes an error.
-func (x *Index) read(do func(tx *bolt.Tx) error) error {
-	return boltfile.CatchDamage("index.db", func() error { return x.db.View(do) })
+// view runs a read-only transaction. Damage of the file becomes an error.
+func view(db *bolt.DB, do func(tx *bolt.Tx) error) error {
+	return boltfile.CatchDamage("index.db", func() error { return db.View(do) })
 }
 
 // freeze returns the active trees for the next merge; new events go into new active trees. It drops merchants without new
@@ -381,8 +381,7 @@ func (x *Index) merge(f frozenEvents) error {
 	x.storing.Lock()
 	defer x.storing.Unlock()
 	began := time.Now()
-	w := newMerger(x.db, x.commit)
-	if err := boltfile.CatchDamage("index.db", func() error { return w.mergeAll(f) }); err != nil {
+	if err := newMerger(x.db, x.commit).mergeAll(f); err != nil {
 		return err
 	}
 	observeSince(x.mergeTime, began)

@@ -9,6 +9,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 )
 
@@ -82,28 +83,37 @@ func (w *merger) next() error {
 	return w.begin()
 }
 
-// mergeAll writes frozen events into the stored trees.
-func (w *merger) mergeAll(f frozenEvents) error {
-	if err := w.begin(); err != nil {
-		return err
-	}
-	defer func() { _ = w.tx.Rollback() }() // fails only when the transaction has ended already
-	if err := w.sweepAll(); err != nil {
-		return err
-	}
-	if err := w.sweepSegments(byMerge); err != nil {
-		return err
-	}
-	for m, tree := range f.trees {
-		if err := w.mergeTree(m, tree, f.covered); err != nil {
+// run begins a transaction, calls do, and commits. Damage of the file becomes an error.
+func (w *merger) run(do func() error) error {
+	return boltfile.CatchDamage("index.db", func() error {
+		if err := w.begin(); err != nil {
 			return err
 		}
-	}
-	// covered is written last: when it is on disk, so are all trees.
-	if err := storeCovered(w.tx, f.covered); err != nil {
-		return err
-	}
-	return w.commit(w.tx)
+		defer func() { _ = w.tx.Rollback() }() // fails only when the transaction has ended already
+		if err := do(); err != nil {
+			return err
+		}
+		return w.commit(w.tx)
+	})
+}
+
+// mergeAll writes frozen events into the stored trees.
+func (w *merger) mergeAll(f frozenEvents) error {
+	return w.run(func() error {
+		if err := w.sweepAll(); err != nil {
+			return err
+		}
+		if err := w.sweepSegments(byMerge); err != nil {
+			return err
+		}
+		for m, tree := range f.trees {
+			if err := w.mergeTree(m, tree, f.covered); err != nil {
+				return err
+			}
+		}
+		// covered is written last: when it is on disk, so are all trees.
+		return storeCovered(w.tx, f.covered)
+	})
 }
 
 // mergeTree writes a merchant's frozen events into its stored tree.
@@ -315,9 +325,12 @@ func (w *merger) storeNodes(t *storedTree, m codec.MerchantKey, c *child) error 
 
 // addSegments writes new stored segments with the events of those in memory. They are unused until useSegments.
 func (w *merger) addSegments(m codec.MerchantKey, memory []*segment) (added []*segment, err error) {
-	for i, group := range storedGroups(memory) {
+	byTag := map[uint32][]*segment{}
+	for _, s := range memory {
+		byTag[s.tag] = append(byTag[s.tag], s)
+	}
+	for _, group := range byTag {
 		s := mergedSegment(group)
-		s.all = i == 0
 		if s.id, err = w.newSegment(m, byMerge); err != nil {
 			return nil, err
 		}

@@ -95,7 +95,7 @@ func (s *sizes) Collect(to chan<- prometheus.Metric) {
 func (s *sizes) measure() error {
 	var total uint64
 	var all []merchantSize
-	if err := s.x.read(func(tx *bolt.Tx) error {
+	if err := view(s.x.db, func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, v []byte) error {
 			if bytes, err := decodeSize(codec.Unseal(k, v)); err == nil && len(k) == 16 {
 				total += bytes

@@ -309,10 +309,7 @@ func (s sources) bounds(name string) (start, end int, err error) {
 	return start, end, err
 }
 
-// segments returns readers of the segments that the selection needs: those of its overflow series, or those for all.
+// segments returns readers of the segments that the selection needs.
 func (q *pageQuery) segments() (found []*segmentReader, err error) {
-	if q.Tag != "" || q.Bot != nil {
-		return q.openSegments(func(s *segment) bool { return slices.Contains(q.overflow, s.tag) })
-	}
-	return q.openSegments(func(s *segment) bool { return s.all })
+	return q.openSegments(func(s *segment) bool { return slices.Contains(q.overflow, s.tag) })
 }

@@ -23,13 +23,11 @@ import (
 // the logarithm of the number of its events, whatever their names are. For a time range with few events, reading and
 // sorting their ranks is faster than the wavelet matrix, which reads a block of each level for each event.
 //
-// Queries for the events of one tag, of bots or of others read segments that have only events of one overflow series. So
-// where the events of a segment are of several overflow series, there are also segments with the events of each of these.
+// All events of a segment are of one overflow series: a query reads those of the tags that it selects.
 type segment struct {
 	id  uint64 // of a stored segment
 	n   int    // number of events
-	tag uint32 // the overflow series of its events; 0 when they are of several tags
-	all bool   // queries without a tag read it; else these events are in another segment with those of other tags
+	tag uint32 // the overflow series of its events
 
 	removed int   // how many of its events are removed: all those before start
 	start   int64 // µs since 1970

@@ -307,7 +307,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	e.tail.start()
 	e.archiver.start()
 	if opt.Metrics != nil {
-		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.archive.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.background.metrics(), e.completeMetrics())...)
+		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.background.metrics(), e.completeMetrics())...)
 	}
 	return nil
 }

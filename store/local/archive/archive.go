@@ -24,10 +24,8 @@
 //	versions.go  reads as of one commit, beside commits and compactions
 //	add.go       stores a run of events
 //	change.go    deletes and writes blocks, with the counts of their merchants
-//	read.go      reads events by position, of a merchant since a position
-//	chain.go     finds gaps between blocks
+//	read.go      reads a merchant's events: by position, all, or those that a filter wants
 //	next.go      reads events of several merchants in the order of receipt
-//	select.go    reads a merchant's events with several processors
 //	remove.go    removes events of a merchant
 //	purge.go     removes the bytes of deleted blocks
 //	snapshot.go  the archive as of one commit, for a backup
@@ -37,7 +35,6 @@
 //	verify.go    checks all data
 //	block.go     the byte form of blocks
 //	keys.go      the keys in Badger, and the byte form of counts
-//	metrics.go   counts blocks, events and bytes
 //
 // # What is in Badger
 //
@@ -102,7 +99,7 @@ type Archive struct {
 	compacting sync.Mutex            // held by whoever drops keys or compacts tables; locked before writing
 	failed     atomic.Pointer[error] // the error of a write: nobody knows what is on the disk, so nothing more is written
 
-	metrics *metrics
+	stored atomic.Int64 // bytes of all blocks, as the counts of the merchants say
 }
 
 // newest is greater than the version of any commit.
@@ -145,7 +142,7 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archiv
 	if err != nil {
 		return nil, err
 	}
-	a := &Archive{dir: dir, db: db, log: log, coder: coder, metrics: newMetrics()}
+	a := &Archive{dir: dir, db: db, log: log, coder: coder}
 	a.last = db.MaxVersion()
 	a.versions.start(db, a.last)
 	isNew, hasGaps := false, false
@@ -182,7 +179,7 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archiv
 		}
 	}
 	if err == nil {
-		err = a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.metrics.add(u) })
+		err = a.countStored()
 	}
 	return a, err
 }
@@ -216,6 +213,18 @@ func getNumber(txn *badgerdb.Txn, key []byte) (n uint64, err error) {
 		return err
 	})
 	return n, err
+}
+
+// countStored counts the bytes of all blocks.
+func (a *Archive) countStored() error {
+	a.stored.Store(0)
+	return a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.stored.Add(int64(u.Stored)) })
+}
+
+// Sizes returns the bytes of the tables, and about how many of these are dead. What is only in memtables is not counted.
+func (a *Archive) Sizes() (all, dead int64) {
+	all = a.db.TableBytes()
+	return all, max(0, all-a.stored.Load())
 }
 
 // Dir returns the archive's directory.

@@ -168,7 +168,7 @@ func TestDrillSmallMerchantsGetFewBlocks(t *testing.T) {
 		t.Errorf("%d blocks of %d merchants, where %d would do: %v", blocks, len(m), full, err)
 	}
 	m.check(t, a)
-	if written := a.metrics.stored.Load(); written > int64(added) {
+	if written := a.stored.Load(); written > int64(added) {
 		t.Errorf("%d bytes were written for %d bytes of events", written, added)
 	}
 }

@@ -16,7 +16,7 @@ type change struct {
 	bytes    int                            // of all that
 	usage    map[codec.MerchantKey]Usage    // of the merchants that change: reads may not see what was committed since
 	changed  map[codec.MerchantKey]struct{} // since the last commit
-	delta    Usage                          // of all merchants; it wraps around below 0
+	stored   uint64                         // by how much the blocks of all merchants grow; it wraps around below 0
 	boundary uint64                         // 0: stays as it is
 
 	memory memory
@@ -59,9 +59,9 @@ func (c *change) count(txn *badgerdb.Txn, m codec.MerchantKey, change func(u *Us
 			return err
 		}
 	}
-	c.delta.subtract(u)
+	c.stored -= u.Stored
 	change(&u)
-	c.delta.add(u)
+	c.stored += u.Stored
 	c.usage[m] = u
 	c.changed[m] = struct{}{}
 	return nil
@@ -109,9 +109,8 @@ func (c *change) commit() error {
 	if c.boundary > 0 {
 		c.a.moved = c.boundary
 	}
-	c.a.metrics.written.Add(float64(c.bytes))
-	c.a.metrics.add(c.delta)
-	c.sets, c.deletes, c.bytes, c.delta, c.boundary = nil, nil, 0, Usage{}, 0
+	c.a.stored.Add(int64(c.stored))
+	c.sets, c.deletes, c.bytes, c.stored, c.boundary = nil, nil, 0, 0, 0
 	clear(c.changed)
 	return nil
 }

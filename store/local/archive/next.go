@@ -45,24 +45,9 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			prefix := appendMerchantKey(nil, prefixBlock, m)
-			from, ended := after, true
-			chain := a.newChain(m, after, upTo)
-			it.Within(prefix)
-			for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); it.ValidForPrefix(prefix); it.Next() {
-				if len(it.Item().Key()) != blockKeyBytes {
-					continue // what Purge is about to remove
-				}
-				k, err := parseBlockKey(it.Item().Key())
-				if err != nil {
-					return err
-				}
-				b, more, err := a.loadFrom(&memory, k, it.Item(), f.upTo)
-				if err == nil {
-					if gap, found := chain.next(b.first, k.last); found {
-						damaged = append(damaged, gap)
-					}
-				}
+			from := after
+			if err := a.eachBlock(txn, it, m, after, upTo, (*[]Damage)(&damaged), func(k blockKey, item *badgerdb.Item) bool {
+				b, more, err := a.loadFrom(&memory, k, item, f.upTo)
 				if err == nil && more {
 					err = b.each(func(e Event) bool {
 						if e.Compare(after) > 0 {
@@ -72,25 +57,12 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 					})
 				}
 				if err != nil {
-					damaged = append(damaged, Damage{m, from, k.last, err})
-				} else if !more {
-					ended = false
-					break
+					damaged, more = append(damaged, Damage{m, from, k.last, err}), true
 				}
 				from = k.last
-			}
-			if err := it.Err(); err != nil {
+				return more
+			}); err != nil {
 				return Unread{m, err}
-			}
-			if !ended {
-				continue
-			}
-			gap, found, err := chain.atEnd(txn)
-			if err != nil {
-				return Unread{m, err}
-			}
-			if found {
-				damaged = append(damaged, gap)
 			}
 		}
 		return nil

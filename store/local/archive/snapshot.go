@@ -50,7 +50,7 @@ func (s Snapshot) Size() int64 {
 	if s.a == nil {
 		return 0
 	}
-	return s.a.metrics.stored.Load()
+	return s.a.stored.Load()
 }
 
 // Blocks calls use with the blocks that were written after the commit since. An entry is valid until use returns. Deletions

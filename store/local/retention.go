@@ -131,13 +131,13 @@ func (l *life) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, la
 	pace := l.e.background.pace(expireWork, expireShare)
 	for more := true; more && err == nil; {
 		done := l.change(m)
-		var removed archive.Removed
+		var removed uint64
 		removed, first, more, err = l.e.archive.RewriteSome(ctx, m, first, last, func(stored archive.Event) bool {
 			event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 			return err != nil || event.Time >= from
 		}, l.damaged)
-		done(removed.Events)
-		events += removed.Events
+		done(removed)
+		events += removed
 		if err == nil {
 			if err := l.runner.Run(ctx); err != nil && ctx.Err() == nil {
 				l.log.Error("an erasure cannot be finished now, and is tried again", "error", err)

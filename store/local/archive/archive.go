@@ -46,8 +46,8 @@
 //	'S'                                   boundary (8 bytes): all events of the journal's chunks up to it are here
 //	'P'                                   version (8 bytes) of the last commit before the last purge, if there was one
 //	'G'                                   number of a chunk (8 bytes): blocks that begin up to it may be behind a gap
-//	'M' merchant                          number of events, bytes of the bodies, bytes of the blocks (uvarints), end of the last
-//	                                      block (position)
+//	'M' merchant                          number of events, 0 (earlier versions: bytes of the bodies), bytes of the blocks (uvarints),
+//	                                      end of the last block (position)
 //	'B' merchant, last position, revision (4 bytes)
 //	                                      block. The revision is greater than that of an earlier block with this position
 //	'B' merchant, last position, revision, 0 (1 byte)

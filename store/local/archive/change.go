@@ -35,13 +35,13 @@ func (a *Archive) begin() (*change, error) {
 	return &change{a: a, usage: map[codec.MerchantKey]Usage{}, changed: map[codec.MerchantKey]struct{}{}}, cmp.Or(a.Failure(), a.flush())
 }
 
-// add writes a block. The size of its bodies is bytes.
-func (c *change) add(txn *badgerdb.Txn, b *block, revision uint32, bytes uint64) error {
+// add writes a block.
+func (c *change) add(txn *badgerdb.Txn, b *block, revision uint32) error {
 	key := blockKey{b.merchant, b.last, revision}.append(nil)
 	stored := c.a.coder.append(nil, b)
 	c.sets = append(c.sets, entry{key, stored})
 	c.bytes += len(key) + len(stored)
-	return c.count(txn, b.merchant, func(u *Usage) { u.add(Usage{uint64(b.events), bytes, uint64(len(stored)), b.last}) })
+	return c.count(txn, b.merchant, func(u *Usage) { u.add(Usage{uint64(b.events), uint64(len(stored)), b.last}) })
 }
 
 // remove deletes a block.

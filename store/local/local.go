@@ -176,7 +176,7 @@ type engine struct {
 var _ store.Engine = (*engine)(nil)
 
 // Formats says which layouts of a data directory this program reads.
-const Formats = "control " + control.Format + ", journal 5 to " + journal.Format + ", index 1 to " + rank.Format + ", archive " + archive.Format
+const Formats = "control " + control.Format + ", journal 5 to " + journal.Format + ", index " + rank.Format + ", archive " + archive.Format
 
 // Open opens or creates the engine in dir. It fails with store.ErrInUse when another process has it open.
 func Open(dir string, opt Options) (store.Engine, error) {

@@ -35,17 +35,11 @@ const (
 	format = Format
 )
 
-// olderFormats are replaced: their events are replayed.
-var olderFormats = []string{"1", "2"}
-
-// openFile opens or creates the file. One of an older format, or whose root records or buckets are not what the last transaction has written,
-// is codec.ErrCorrupt: its events are replayed.
+// openFile opens or creates the file. One whose root records or buckets are not what the last transaction has written is
+// codec.ErrCorrupt: its events are replayed.
 func openFile(path string) (*bolt.DB, error) {
 	db, err := boltfile.Open(path, format, buckets...)
 	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok {
-		if slices.Contains(olderFormats, unknown.Found) {
-			return nil, fmt.Errorf("%w: %s is of an older format", codec.ErrCorrupt, path)
-		}
 		return nil, checkFormat(path, unknown)
 	}
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"mtagd/store"
-	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 )
 
@@ -17,16 +16,14 @@ import (
 func (x *Index) Page(
 	ctx context.Context, m codec.MerchantKey, s *Selection,
 ) (total uint64, page []codec.Position, err error) {
-	err = boltfile.CatchDamage("index.db", func() error {
-		return x.view(ctx, m, func(r *reader) error {
-			var events []named
-			total, events, err = r.page(s)
-			page = make([]codec.Position, len(events))
-			for i, e := range events {
-				page[i] = e.Position
-			}
-			return err
-		})
+	err = x.view(ctx, m, func(r *reader) error {
+		var events []named
+		total, events, err = r.page(s)
+		page = make([]codec.Position, len(events))
+		for i, e := range events {
+			page[i] = e.Position
+		}
+		return err
 	})
 	return total, page, err
 }
@@ -116,20 +113,32 @@ func (q *pageQuery) pageOfSections(further map[string]sources) (total uint64, pa
 	for name := range q.sections {
 		sections[name] = sources{q.appendTreeSources(sections[name].all, name), byKey}
 	}
-	sizes := make(map[string]uint64, len(sections))
-	for name, s := range sections {
-		sizes[name] = uint64(s.size())
+	names := slices.Sorted(maps.Keys(sections))
+	if !q.Asc {
+		slices.Reverse(names)
 	}
-	total, runs := q.runs(sizes)
-	for _, run := range runs {
-		found, err := sections[run.section].collect(int(run.from), int(run.to))
+	skip, left := q.Offset, q.Limit
+	for _, name := range names {
+		n := sections[name].size()
+		total += uint64(n)
+		if skip >= n || left == 0 {
+			skip -= min(skip, n)
+			continue
+		}
+		take := min(left, n-skip)
+		from := skip
+		if q.listsNewestFirst() {
+			from = n - skip - take
+		}
+		found, err := sections[name].collect(from, from+take)
 		if err != nil {
 			return 0, nil, err
 		}
-		if q.Selection.newestFirst() {
+		if q.listsNewestFirst() {
 			slices.Reverse(found)
 		}
 		page = append(page, found...)
+		skip, left = 0, left-take
 	}
 	return total, page, nil
 }

@@ -131,30 +131,33 @@ func (s *segmentReader) event(rank int) (named, error) {
 	return decodeName(b, i)
 }
 
+// blockOf returns the number of the block that has the place of an item: the first one whose next one is behind that place.
+func (s *segmentReader) blockOf(kind uint8, perBlock int, isBehind func(b []byte) (bool, error)) (at int, err error) {
+	at = sort.Search((s.n-1)/perBlock, func(i int) bool {
+		if err != nil {
+			return true
+		}
+		var b []byte
+		behind := true
+		if b, err = s.blocks.block(kind, i+1); err == nil {
+			behind, err = isBehind(b)
+		}
+		return behind
+	})
+	return at, err
+}
+
 // rank counts the events that are less than k.
 func (s *segmentReader) rank(k *named) (int, error) {
 	if s.n == 0 {
 		return 0, nil
 	}
-	var failed error
-	at := sort.Search((s.n-1)/namesPerBlock, func(i int) bool { // the first block such that the next one begins at or after k
-		b, err := s.blocks.block(kindNames, i+1)
-		if err != nil {
-			failed = err
-			return true
-		}
-		first, err := decodeFirstName(b)
-		if err != nil {
-			failed = err
-			return true
-		}
-		if string(first.name) != k.name {
-			return string(first.name) > k.name
-		}
-		return first.Key.compare(k.Key) >= 0
+	at, err := s.blockOf(kindNames, namesPerBlock, func(b []byte) (bool, error) {
+		first, err := decodeName(b, 0)
+		return first.compare(k) >= 0, err
 	})
-	if failed != nil {
-		return 0, failed
+	if err != nil {
+		return 0, err
 	}
 	block, err := s.names(at)
 	if err != nil {
@@ -186,18 +189,12 @@ func (s *segmentReader) before(time int64) (int, error) {
 	if time == math.MaxInt64 {
 		return s.n, nil
 	}
-	var failed error
-	at := sort.Search((s.n-1)/timesPerBlock, func(i int) bool {
-		b, err := s.blocks.block(kindTimes, i+1)
-		if err != nil {
-			failed = err
-			return true
-		}
+	at, err := s.blockOf(kindTimes, timesPerBlock, func(b []byte) (bool, error) {
 		d := codec.Decoder{B: b}
-		return d.Varint() >= time
+		return d.Varint() >= time, d.Err("times")
 	})
-	if failed != nil {
-		return 0, failed
+	if err != nil {
+		return 0, err
 	}
 	var buf [timesPerBlock]int64
 	times, err := s.times(buf[:0], at)
@@ -285,18 +282,4 @@ func decodeName(b []byte, i int) (e named, err error) {
 	}
 	e.name = string(name)
 	return e, d.Err("names")
-}
-
-// firstName is the first event of a block of names.
-type firstName struct {
-	name []byte // aliases the block
-	Key
-}
-
-func decodeFirstName(b []byte) (firstName, error) {
-	d := codec.Decoder{B: b}
-	d.Uvarint()
-	f := firstName{name: d.Prefixed()}
-	f.Key = decodeKey(&d, &Key{})
-	return f, d.Err("names")
 }

@@ -53,15 +53,13 @@ func (x *Index) StoredUpTo() (covered uint64, err error) {
 // and merged meanwhile; the stored trees that it sees have at least the events up to StoredUpTo before the call. It returns an
 // error only when ctx ends.
 func (x *Index) Verify(ctx context.Context, c Check) error {
-	v := verifier{x: x, ctx: ctx, Check: c, upTo: x.verifiedUpTo()}
+	v := verifier{x: x, ctx: ctx, Check: c}
+	v.upTo, _ = x.StoredUpTo() // the error is that of the file's pages or of its meta bucket, which are checked now
 	if err := boltfile.Check(x.db); err != nil {
 		c.Wrong(codec.MerchantKey{}, err)
 	}
-	var merchants []codec.MerchantKey
-	if err := boltfile.CatchDamage("index.db", func() (err error) {
-		merchants, err = x.storedMerchants()
-		return err
-	}); err != nil {
+	merchants, err := x.StoredMerchants()
+	if err != nil {
 		c.Wrong(codec.MerchantKey{}, err)
 	}
 	for _, m := range merchants {
@@ -86,25 +84,10 @@ func (x *Index) Verify(ctx context.Context, c Check) error {
 	return ctx.Err()
 }
 
-// verifiedUpTo returns StoredUpTo, or 0 when it cannot be read, which Verify reports.
-func (x *Index) verifiedUpTo() uint64 {
-	covered, _ := x.StoredUpTo() // the error is that of the file's pages or of its meta bucket
-	return covered
-}
-
 // ScanEvents calls use with the events in a merchant's stored tree, in the order of their keys; series is as it is counted.
 // An event that is stored or removed meanwhile may be among them or not.
 func (x *Index) ScanEvents(ctx context.Context, m codec.MerchantKey, use func(k Key, series string)) error {
 	return x.scan(ctx, m, func(e *entry, series []string) { use(e.Key, series[e.series]) })
-}
-
-// StoredMerchants returns the merchants that have a stored tree.
-func (x *Index) StoredMerchants() (all []codec.MerchantKey, err error) {
-	err = boltfile.CatchDamage("index.db", func() (err error) {
-		all, err = x.storedMerchants()
-		return err
-	})
-	return all, err
 }
 
 // verifier verifies one merchant after the other.

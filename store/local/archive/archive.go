@@ -18,24 +18,6 @@
 // positions, even if no event is left. So where two blocks overlap, the one with the greater version is right. For this reason
 // a backup needs no deletions, and salvaged blocks can be put together again (restore.go).
 //
-// Files in reading order:
-//
-//	archive.go   Archive: open, close
-//	versions.go  reads as of one commit, beside commits and compactions
-//	add.go       stores a run of events
-//	change.go    deletes and writes blocks, with the counts of their merchants
-//	read.go      reads a merchant's events: by position, all, or those that a filter wants
-//	next.go      reads events of several merchants in the order of receipt
-//	remove.go    removes events of a merchant
-//	purge.go     removes the bytes of deleted blocks
-//	snapshot.go  the archive as of one commit, for a backup
-//	restore.go   writes an archive from a backup
-//	salvage.go   writes what can be read of damaged files into a new archive
-//	rebuild.go   replaces damaged tables of an open archive
-//	verify.go    checks all data
-//	block.go     the byte form of blocks
-//	keys.go      the keys in Badger, and the byte form of counts
-//
 // # What is in Badger
 //
 // The directory archive/ is of format "1". All integers are big endian, except for uvarints. A merchant is the 16 bytes of its

@@ -17,36 +17,6 @@
 // Events can be removed. A removal changes the stored tree as a merge does, and writes segments again without the removed
 // events. Where all events before a time are removed, it only notes that time in the segments.
 //
-//	index.go           Index: open, replay, push, apply, close
-//	schedule.go        the applying goroutine; which merge comes when
-//	recent.go          a merchant's events in memory
-//	progress.go        lets readers wait until events are applied
-//	remove.go          removes events: by key, before a time, all of a merchant's
-//	removesegments.go  removes events from segments
-//	prune.go           removes entries from a tree
-//	find.go            finds the events of chunks by scanning
-//	compact.go         compacts stored segments in the background
-//	merge.go           writes events into the stored trees and segments, in one or more transactions
-//	query.go           pages of a selection
-//	summary.go         counts events by time and by name or tag
-//	overflow.go        counts events of overflow series by name and time
-//	counts.go          counts the events of a tree by time
-//	selection.go       a query in the terms of the index
-//	source.go          finds ranks in several sources: trees and segments
-//	runs.go            collects runs of ranks, from one tree or several
-//	reader.go          one merchant's trees as of one moment; counts events before a key
-//	segments.go        which segments to merge; segments in memory
-//	segmentmerge.go    builds and merges segments
-//	segment.go         a segment: names, times, ranks, wavelet matrix
-//	wavelet.go         counts ranks within a range of time
-//	tree.go            the counted tree in memory
-//	dictionary.go      numbers a merchant's series
-//	nodefile.go        reads and writes trees in index.db
-//	segmentfile.go     reads and writes segments in index.db
-//	nodearena.go       the memory of decoded nodes
-//	metrics.go         counts events and their bytes, measures merges and compactions
-//	verify.go          checks all that is stored
-//
 // # What is in index.db
 //
 // A bbolt file of format "3". Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
@@ -59,7 +29,7 @@
 //	          (8 bytes each, big endian)
 //	nodes     merchant, node id (8 bytes, big endian) → node of the merchant's stored tree
 //	roots     merchant → root record of that tree
-//	replaced  merchant → number, ids (uvarints): the nodes that the last merge replaced and has not deleted yet
+//	replaced  merchant → number, ids (uvarints): nodes that a merge of an earlier version replaced, and has not deleted before a kill
 //	freed     merchant, node id (8 bytes, big endian) → height (1 byte; 0: a leaf): a node that a removal took out of the tree
 //	          with all below it, and that has not been deleted yet
 //	segments  merchant → segments record; only of merchants that have had events of overflow series

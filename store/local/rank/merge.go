@@ -16,9 +16,8 @@ import (
 // A merge writes the frozen events of all merchants into the stored trees. It is crash safe without a log:
 //
 //   - A stored node never changes. A merge writes the changed node under a new id.
-//   - One transaction writes the new root record of a merchant, and the list of nodes that the new tree has replaced. Only
-//     after that are these nodes deleted. So readers, and the next start after a crash, see either the old tree or the
-//     new one.
+//   - One transaction writes the new root record of a merchant, and deletes the nodes that the new tree has replaced. So
+//     readers, and the next start after a crash, see either the old tree or the new one.
 //   - A merge that exceeds txBudget takes several transactions. When it is cut off, the next merge deletes what it left
 //     behind.
 
@@ -100,9 +99,6 @@ func (w *merger) run(do func() error) error {
 // mergeAll writes frozen events into the stored trees.
 func (w *merger) mergeAll(f frozenEvents) error {
 	return w.run(func() error {
-		if err := w.sweepAll(); err != nil {
-			return err
-		}
 		if err := w.sweepSegments(byMerge); err != nil {
 			return err
 		}
@@ -156,8 +152,11 @@ func (w *merger) editTree(m codec.MerchantKey) (*treeEdit, error) {
 		return nil, err
 	}
 	// A change that was cut off has left nodes that are in no tree.
-	err = w.deleteFrom(func() *bolt.Bucket { return w.nodes }, nodeKey(m, t.nextID), m[:], leafEntries)
-	return &treeEdit{merger: w, storedTree: t, m: m}, err
+	if err := w.deleteFrom(func() *bolt.Bucket { return w.nodes }, nodeKey(m, t.nextID), m[:], leafEntries); err != nil {
+		return nil, err
+	}
+	replaced, err := loadReplaced(w.tx, m)
+	return &treeEdit{merger: w, storedTree: t, m: m, replaced: replaced}, err
 }
 
 // load loads a node, to change it. The node gets memory of its own, as it is kept until it is stored.
@@ -195,7 +194,7 @@ func (t *treeEdit) spend(entries int) error {
 }
 
 // store writes the changed nodes and the root record, and deletes the replaced nodes. segments changes the record of the
-// merchant's segments, in the same transaction as the root record.
+// merchant's segments. All that is one transaction, even if it exceeds the budget: a deletion takes little memory.
 func (t *treeEdit) store(segments func() error) error {
 	if err := t.storeNodes(t.storedTree, t.m, &t.root); err != nil {
 		return err
@@ -207,13 +206,15 @@ func (t *treeEdit) store(segments func() error) error {
 		return err
 	}
 	slices.Sort(t.replaced) // so that nodes of one page are deleted one after the other
-	if err := storeReplaced(t.tx, t.m, t.replaced); err != nil {
+	for _, id := range t.replaced {
+		if err := t.nodes.Delete(nodeKey(t.m, id)); err != nil {
+			return err
+		}
+	}
+	if err := t.tx.Bucket(bucketReplaced).Delete(t.m[:]); err != nil {
 		return err
 	}
-	if err := t.merger.spend(len(t.series) + len(t.replaced)); err != nil { // the root record and the list take memory too
-		return err
-	}
-	return t.sweep(t.m)
+	return t.merger.spend(len(t.series) + leafEntries*len(t.replaced)) // the root record takes memory too
 }
 
 // spend uses some of the transaction's budget. When none is left, it commits and begins another transaction.
@@ -222,38 +223,6 @@ func (w *merger) spend(entries int) error {
 		return nil
 	}
 	return w.next()
-}
-
-// sweepAll deletes the replaced nodes of all merchants. There are some when the previous merge was cut off.
-func (w *merger) sweepAll() error {
-	var last []byte
-	for {
-		k, _ := w.tx.Bucket(bucketReplaced).Cursor().First()
-		if k == nil {
-			return nil
-		}
-		if bytes.Equal(k, last) {
-			return errStays
-		}
-		last = bytes.Clone(k)
-		if err := w.sweep(codec.MerchantKey(k)); err != nil {
-			return err
-		}
-	}
-}
-
-// sweep deletes the replaced nodes of a merchant.
-func (w *merger) sweep(m codec.MerchantKey) error {
-	replaced, err := loadReplaced(w.tx, m)
-	if err != nil || len(replaced) == 0 {
-		return err
-	}
-	for _, id := range replaced {
-		if err := w.deleteKey(w.nodes, nodeKey(m, id), leafEntries); err != nil {
-			return err
-		}
-	}
-	return storeReplaced(w.tx, m, nil)
 }
 
 // deleteSubtree deletes a node that is in no tree, and all below it. The node is deleted last, so that after a kill the

@@ -247,7 +247,7 @@ func storeNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, n *node) erro
 	return nodes.Put(key, codec.Seal(key, n.encode(nil)))
 }
 
-// loadReplaced reads the ids of a merchant's replaced nodes.
+// loadReplaced reads the list of replaced nodes that an earlier version has not deleted before a kill.
 func loadReplaced(tx *bolt.Tx, m codec.MerchantKey) (ids []uint64, err error) {
 	b := tx.Bucket(bucketReplaced).Get(m[:])
 	if b == nil {
@@ -262,17 +262,6 @@ func loadReplaced(tx *bolt.Tx, m codec.MerchantKey) (ids []uint64, err error) {
 		return nil, fmt.Errorf("index.db: merchant %x: %w", m, err)
 	}
 	return ids, nil
-}
-
-func storeReplaced(tx *bolt.Tx, m codec.MerchantKey, ids []uint64) error {
-	if len(ids) == 0 {
-		return tx.Bucket(bucketReplaced).Delete(m[:])
-	}
-	b := binary.AppendUvarint(nil, uint64(len(ids)))
-	for _, id := range ids {
-		b = binary.AppendUvarint(b, id)
-	}
-	return tx.Bucket(bucketReplaced).Put(m[:], codec.Seal(m[:], b))
 }
 
 // freedSubtree is a subtree that is no longer in its merchant's tree, and has not been deleted yet.

@@ -205,9 +205,6 @@ func (x *Index) edit(
 		if w.tx.Bucket(bucketRoots).Get(m[:]) == nil {
 			return errNoChange
 		}
-		if err := w.sweep(m); err != nil { // of a change that was cut off
-			return err
-		}
 		t, err := w.editTree(m)
 		if err != nil {
 			return err

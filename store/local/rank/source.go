@@ -159,8 +159,7 @@ const fewEvents = 32
 // collect returns the events with from ≤ rank < to, where ranks are among the events of all sources:
 //
 //  1. Narrow down where the run begins in each source, until there are only few candidates.
-//  2. From there on, take events from each source, in proportion to its size, until none that was not taken can be in the
-//     run.
+//  2. From there on, take as many events from each source as the run may have of them.
 //  3. Sort them, and cut off those before and after the run.
 func (s sources) collect(from, to int) ([]named, error) {
 	if from >= to {
@@ -184,54 +183,18 @@ func (s sources) collect(from, to int) ([]named, error) {
 	return found[skip:], nil
 }
 
-// take returns the first n events, in their order, of those that follow these places in the sources. It changes the places.
-func (s sources) take(places []int, n int) ([]named, error) {
-	left := 0
+// take returns the first n events, in their order, of those that follow these places in the sources.
+func (s sources) take(places []int, n int) (found []named, err error) {
 	for i, one := range s.all {
-		left += one.size() - places[i]
-	}
-	if left < n {
-		return nil, fmt.Errorf("%w: counts of segments", codec.ErrCorrupt)
-	}
-	var found []named
-	last := make([]*named, len(s.all)) // of each source: the last event that was taken from it, if there are more
-	for i, one := range s.all {
-		share := n*(one.size()-places[i])/left + 4
-		var err error
-		if found, last[i], err = s.takeFrom(found, i, places, share); err != nil {
+		if found, err = one.collect(found, places[i], min(n, one.size()-places[i])); err != nil {
 			return nil, err
 		}
 	}
-	for {
-		slices.SortFunc(found, s.compare)
-		// What is not taken from a source follows the last event that was. If that is in the run, take more.
-		more := false
-		for i := range s.all {
-			if last[i] != nil && (len(found) < n || s.compare(*last[i], found[n-1]) < 0) {
-				more = true
-				var err error
-				if found, last[i], err = s.takeFrom(found, i, places, max(16, n/8)); err != nil {
-					return nil, err
-				}
-			}
-		}
-		if !more {
-			return found[:n], nil
-		}
+	if len(found) < n {
+		return nil, fmt.Errorf("%w: counts of segments", codec.ErrCorrupt)
 	}
-}
-
-// takeFrom appends the next n events of a source, and moves its place. last is the last of them; nil when there are no more.
-func (s sources) takeFrom(found []named, i int, places []int, n int) (_ []named, last *named, err error) {
-	n = min(n, s.all[i].size()-places[i])
-	if found, err = s.all[i].collect(found, places[i], n); err != nil {
-		return nil, nil, err
-	}
-	places[i] += n
-	if places[i] < s.all[i].size() {
-		last = new(found[len(found)-1])
-	}
-	return found, last, nil
+	slices.SortFunc(found, s.compare)
+	return found[:n], nil
 }
 
 // narrow returns a place in each source such that all events before these places are among the first rank of all, and

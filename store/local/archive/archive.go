@@ -129,25 +129,20 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archiv
 	a.versions.start(db, a.last)
 	isNew, hasGaps := false, false
 	err = a.view(func(txn *badgerdb.Txn) error {
-		found, err := get(txn, keyFormat, func(v []byte) error {
-			if string(v) != format {
-				return codec.UnknownFormat{Found: string(v), Known: format}
-			}
-			return nil
-		})
-		if isNew = !found; err != nil {
+		found, known, err := txn.Get(keyFormat)
+		if isNew = !known; err == nil && known && string(found) != format {
+			err = codec.UnknownFormat{Found: string(found), Known: format}
+		}
+		if err != nil {
 			return err
 		}
-		boundary, err := getNumber(txn, keyBoundary)
-		a.boundary.Store(boundary)
-		a.moved = boundary
-		if err == nil {
-			hasGaps, err = get(txn, keyGaps, func(v []byte) (err error) {
-				gaps, err := parseNumber(keyGaps, v)
-				a.gaps.Store(gaps)
-				return err
-			})
+		if a.moved, _, err = getNumber(txn, keyBoundary); err != nil {
+			return err
 		}
+		a.boundary.Store(a.moved)
+		var gaps uint64
+		gaps, hasGaps, err = getNumber(txn, keyGaps)
+		a.gaps.Store(gaps)
 		return err
 	})
 	if err == nil && isNew && a.last > 0 {
@@ -179,22 +174,13 @@ func (a *Archive) allowGaps(upTo uint64) error {
 	return err
 }
 
-// get calls use with the value of a key, and reports whether it has one.
-func get(txn *badgerdb.Txn, key []byte, use func(v []byte) error) (found bool, err error) {
-	value, found, err := txn.Get(key)
-	if err != nil || !found {
-		return false, err
-	}
-	return true, use(value)
-}
-
 // getNumber returns the number of a key; 0 when there is none.
-func getNumber(txn *badgerdb.Txn, key []byte) (n uint64, err error) {
-	_, err = get(txn, key, func(v []byte) (err error) {
+func getNumber(txn *badgerdb.Txn, key []byte) (n uint64, found bool, err error) {
+	v, found, err := txn.Get(key)
+	if err == nil && found {
 		n, err = parseNumber(key, v)
-		return err
-	})
-	return n, err
+	}
+	return n, found, err
 }
 
 // countStored counts the bytes of all blocks.

@@ -125,9 +125,9 @@ func setUsage(txn *badgerdb.Txn, m codec.MerchantKey, u Usage) error {
 
 func loadUsage(txn *badgerdb.Txn, m codec.MerchantKey) (u Usage, err error) {
 	key := appendMerchantKey(nil, prefixMerchant, m)
-	_, err = get(txn, key, func(v []byte) (err error) {
+	v, found, err := txn.Get(key)
+	if err == nil && found {
 		u, err = parseUsage(key, v)
-		return err
-	})
+	}
 	return u, err
 }

@@ -47,8 +47,12 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 			}
 			from := after
 			if err := a.eachBlock(txn, it, m, after, upTo, (*[]Damage)(&damaged), func(k blockKey, item *badgerdb.Item) bool {
-				b, more, err := a.loadFrom(&memory, k, item, f.upTo)
-				if err == nil && more {
+				if b, _, err := readHeader(item.Value()); err == nil && b.merchant == m && b.last == k.last && b.first.Compare(f.upTo) > 0 {
+					return false
+				}
+				more := true
+				b, err := a.unpack(&memory, k, item.Value())
+				if err == nil {
 					err = b.each(func(e Event) bool {
 						if e.Compare(after) > 0 {
 							more = f.add(m, e)
@@ -71,15 +75,6 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 	// The next call meets the damage after the last returned event again.
 	damaged = slices.DeleteFunc(damaged, func(d Damage) bool { return d.After.Compare(f.upTo) >= 0 })
 	return Next{f.events, f.upTo, damaged}, err
-}
-
-// loadFrom reads and checks a block, unless all of its events are after a position: then more is false.
-func (a *Archive) loadFrom(m *memory, k blockKey, item *badgerdb.Item, upTo codec.Position) (b block, more bool, err error) {
-	if b, _, err := readHeader(item.Value()); err == nil && b.merchant == k.merchant && b.last == k.last && b.first.Compare(upTo) > 0 {
-		return b, false, nil
-	}
-	b, err = a.unpack(m, k, item.Value())
-	return b, true, err
 }
 
 // first collects the first n events of several merchants, whose events come one merchant after the other.

@@ -50,7 +50,8 @@ func newCompactor(db *bolt.DB, reserve int64, log *slog.Logger) *compactor {
 		},
 		commit: (*bolt.Tx).Commit, budget: compactionBudget,
 		wake: make(chan struct{}, 1), cancel: func() {}, done: make(chan struct{}), failed: map[codec.MerchantKey]bool{},
-		compactions: newCompactionDuration(),
+		compactions: newDuration("mtagd_index_compaction_duration_seconds",
+			"Time that a compaction takes to merge what index.db keeps for a merchant with many event names."),
 	}
 }
 
@@ -174,7 +175,7 @@ func (c *compactor) compact(ctx context.Context, m codec.MerchantKey) (more bool
 	if err := c.update(ctx, func(w *merger) error { return w.useCompacted(m, from, merged) }); err != nil {
 		return false, err
 	}
-	observeSince(c.compactions, began)
+	c.compactions.Observe(time.Since(began).Seconds())
 	return true, c.sweepLocked(ctx)
 }
 

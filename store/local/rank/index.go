@@ -104,7 +104,8 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 		queue:         make(chan committedBatch, maxQueue),
 		merges:        make(chan chan error),
 		done:          make(chan struct{}),
-		mergeTime:     newMergeDuration(),
+		mergeTime: newDuration("mtagd_index_merge_duration_seconds",
+			"Time that a merge takes to write the events in memory into index.db, every few seconds."),
 	}
 	x.compactor = newCompactor(db, reserve, log)
 	if err := view(x.db, func(tx *bolt.Tx) (err error) {
@@ -394,7 +395,7 @@ func (x *Index) merge(f frozenEvents) error {
 	if err := newMerger(x.db, x.commit).mergeAll(f); err != nil {
 		return err
 	}
-	observeSince(x.mergeTime, began)
+	x.mergeTime.Observe(time.Since(began).Seconds())
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for m := range f.trees {
@@ -407,7 +408,9 @@ func (x *Index) merge(f frozenEvents) error {
 
 // Metrics returns the index's metrics.
 func (x *Index) Metrics() []prometheus.Collector {
-	return []prometheus.Collector{x.mergeTime, x.compactor.compactions, newEventCount(x.events.Load), &sizes{x: x}}
+	return []prometheus.Collector{x.mergeTime, x.compactor.compactions, prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: "mtagd_index_events", Help: "Events of all merchants in the index."},
+		func() float64 { return float64(x.events.Load()) }), &sizes{x: x}}
 }
 
 // Usage returns the number of a merchant's events, and the sum of their sizes (codec.Event).

@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"math"
@@ -227,7 +228,7 @@ func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, 
 			segments += len(o.segments)
 		}
 		for _, o := range overflow {
-			if names, err = o.appendFrequent(names, candidatesOf(segments)); err != nil {
+			if names, err = o.appendFrequent(names, max(minCandidates, maxCandidates/max(1, segments))); err != nil {
 				return nil, err
 			}
 		}
@@ -249,7 +250,9 @@ func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, 
 	if s.query.By == store.Ungrouped {
 		return overflow, nil
 	}
-	keys := slices.SortedFunc(maps.Keys(totals), func(a, b string) int { return byTotal(totals[a], totals[b], a, b) })
+	keys := slices.SortedFunc(maps.Keys(totals), func(a, b string) int {
+		return cmp.Or(cmp.Compare(totals[b], totals[a]), strings.Compare(a, b))
+	})
 	for i, key := range keys[:min(len(keys), store.MaxSummaryGroups)] {
 		s.groups[key] = i
 	}
@@ -312,12 +315,12 @@ func (s *summary) addOverflow(o *overflowNames) error {
 			}
 			group = rest
 		}
-		before, err := o.before(name, o.bounds)
+		counts, err := o.count(name, o.bounds)
 		if err != nil {
 			return err
 		}
-		for i := range before[1:] {
-			n, bucket := before[i+1]-before[i], s.counts[i*s.columns():]
+		for i, n := range counts {
+			bucket := s.counts[i*s.columns():]
 			bucket[group] += n
 			if s.names == nil {
 				bucket[rest] -= n
@@ -352,15 +355,4 @@ func (s *summary) result() store.Summary {
 		sum.Other = store.Counts{}
 	}
 	return sum
-}
-
-// byTotal compares groups: the largest first, equal ones by key.
-func byTotal(a, b uint64, keyA, keyB string) int {
-	switch {
-	case a > b:
-		return -1
-	case a < b:
-		return 1
-	}
-	return strings.Compare(keyA, keyB)
 }

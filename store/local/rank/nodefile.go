@@ -51,7 +51,7 @@ func openFile(path string) (*bolt.DB, error) {
 	return db, nil
 }
 
-// checkFormat tells a newer format from a damaged format version: the seals of this format's meta records name it.
+// checkFormat distinguishes a newer format from a damaged format version: the seals of this format's meta records name it.
 func checkFormat(path string, unknown codec.UnknownFormat) error {
 	db, err := boltfile.OpenReadOnly(path, unknown.Found)
 	if err != nil {

@@ -14,7 +14,7 @@ type rewrittenSegment struct{ old, new *segment }
 // rewrite writes each of a merchant's segments again that has some of these events. The caller holds compactor.writing.
 func (c *compactor) rewrite(ctx context.Context, m codec.MerchantKey, without map[Key]bool) (all []rewrittenSegment, err error) {
 	var stored *storedSegments
-	if err := c.db.View(func(tx *bolt.Tx) (err error) {
+	if err := view(c.db, func(tx *bolt.Tx) (err error) {
 		stored, err = loadSegments(tx, m)
 		return err
 	}); err != nil {

@@ -153,8 +153,13 @@ func (s *segmentReader) rank(k *named) (int, error) {
 		return 0, nil
 	}
 	at, err := s.blockOf(kindNames, namesPerBlock, func(b []byte) (bool, error) {
-		first, err := decodeName(b, 0)
-		return first.compare(k) >= 0, err
+		d := codec.Decoder{B: b}
+		d.Uvarint()
+		name, key := d.Prefixed(), decodeKey(&d, &Key{})
+		if string(name) != k.name {
+			return string(name) > k.name, d.Err("names")
+		}
+		return key.compare(k.Key) >= 0, d.Err("names")
 	})
 	if err != nil {
 		return 0, err

@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -159,8 +160,7 @@ const fewEvents = 32
 // collect returns the events with from ≤ rank < to, where ranks are among the events of all sources:
 //
 //  1. Narrow down where the run begins in each source, until there are only few candidates.
-//  2. From there on, take as many events from each source as the run may have of them.
-//  3. Sort them, and cut off those before and after the run.
+//  2. From there on, merge the sources.
 func (s sources) collect(from, to int) ([]named, error) {
 	if from >= to {
 		return nil, nil
@@ -183,18 +183,31 @@ func (s sources) collect(from, to int) ([]named, error) {
 	return found[skip:], nil
 }
 
+// errTaken ends a merge that has as many events as it needs.
+var errTaken = errors.New("taken")
+
 // take returns the first n events, in their order, of those that follow these places in the sources.
 func (s sources) take(places []int, n int) (found []named, err error) {
+	var from []*mergeSource[named]
 	for i, one := range s.all {
-		if found, err = one.collect(found, places[i], min(n, one.size()-places[i])); err != nil {
-			return nil, err
+		from = append(from, &mergeSource[named]{n: one.size() - places[i], read: func(at int) ([]named, int, error) {
+			some, err := one.collect(nil, places[i]+at, max(8, n/8))
+			return some, 0, err
+		}})
+	}
+	compare := func(a, b *named) int { return s.compare(*a, *b) }
+	err = mergeSorted(from, compare, func(_ int, e *named) error {
+		if found = append(found, *e); len(found) == n {
+			return errTaken
 		}
+		return nil
+	})
+	if err == nil {
+		err = fmt.Errorf("%w: counts of segments", codec.ErrCorrupt)
+	} else if err == errTaken {
+		err = nil
 	}
-	if len(found) < n {
-		return nil, fmt.Errorf("%w: counts of segments", codec.ErrCorrupt)
-	}
-	slices.SortFunc(found, s.compare)
-	return found[:n], nil
+	return found, err
 }
 
 // narrow returns a place in each source such that all events before these places are among the first rank of all, and

@@ -85,13 +85,12 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 			read := 0
 			if err == nil {
 				err = b.each(func(e Event) bool {
-					for read < n && positions[i+read].Compare(e.Position) < 0 {
-						damaged = append(damaged, missing(m, positions[i+read]))
-						read++
-					}
-					if read < n && positions[i+read] == e.Position {
-						use(i+read, e)
-						read++
+					for ; read < n && positions[i+read].Compare(e.Position) <= 0; read++ {
+						if positions[i+read] == e.Position {
+							use(i+read, e)
+						} else {
+							damaged = append(damaged, missing(m, positions[i+read]))
+						}
 					}
 					return read < n
 				})

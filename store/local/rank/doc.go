@@ -56,9 +56,9 @@
 //	         events (uvarint)
 //	key:     time (varint), seq (varint), index (uvarint, not a difference)
 //
-// A segments record: next id, number of segments, and for each its id, number of events, overflow series (0 when its
-// events are of several tags), 1 if queries without a tag read it, else 0, how many of its events are removed (all uvarints),
-// and the time before which these are (varint).
+// A segments record: next id, number of segments, and for each its id, number of events, overflow series, 1, how many of its
+// events are removed (all uvarints), and the time before which these are (varint). A segment of an earlier version whose overflow
+// series is 0 has events of several tags, which are in other segments too. It is not read.
 //
 // The blocks of a segment, by kind, each numbered from 0:
 //

@@ -186,22 +186,23 @@ func (x *Index) Push(events []codec.Event, last uint64, release func()) {
 
 // Close applies and merges what was pushed, and closes the file. Push must not be called any more.
 func (x *Index) Close() error {
+	x.stop()
+	return errors.Join(x.Failure(), x.db.Close())
+}
+
+// stop ends the goroutines.
+func (x *Index) stop() {
 	if x.started {
 		close(x.queue)
 		<-x.done
 		x.compactor.stop()
 	}
-	return errors.Join(x.Failure(), x.db.Close())
 }
 
 // Discard closes an index that is not needed any more, without writing what was applied.
 func (x *Index) Discard() error {
 	x.progress.note(0, errClosed)
-	if x.started {
-		close(x.queue)
-		<-x.done
-		x.compactor.stop()
-	}
+	x.stop()
 	return x.db.Close()
 }
 
@@ -371,14 +372,14 @@ func view(db *bolt.DB, do func(tx *bolt.Tx) error) error {
 func (x *Index) freeze() frozenEvents {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	f := frozenEvents{trees: make(map[codec.MerchantKey]frozenTree, len(x.recent)), covered: x.covered}
+	f := frozenEvents{trees: make(map[codec.MerchantKey]*recentEvents, len(x.recent)), covered: x.covered}
 	for m, r := range x.recent {
 		if r.active.root.isEmpty() {
 			delete(x.recent, m)
 			continue
 		}
 		r.frozen, r.active = r.active, eventsInMemory{}
-		f.trees[m] = frozenTree{r.frozen, r.series}
+		f.trees[m] = r
 	}
 	x.entries = 0
 	return f
@@ -398,8 +399,7 @@ func (x *Index) merge(f frozenEvents) error {
 	x.mergeTime.Observe(time.Since(began).Seconds())
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for m := range f.trees {
-		r := x.recent[m]
+	for _, r := range f.trees {
 		r.covered, r.frozen = f.covered, eventsInMemory{}
 	}
 	x.compactor.notify()

@@ -31,16 +31,10 @@ const (
 	blockEntries = 3 * leafEntries // what a block of a segment takes of the budget: it is three times as large as a leaf
 )
 
-// frozenEvents is what one merge writes.
+// frozenEvents is what one merge writes: the frozen events of these merchants.
 type frozenEvents struct {
-	trees   map[codec.MerchantKey]frozenTree
+	trees   map[codec.MerchantKey]*recentEvents
 	covered uint64 // the events of chunks up to this seq are in the stored trees or in these
-}
-
-// frozenTree is the frozen events of one merchant.
-type frozenTree struct {
-	eventsInMemory
-	series *dictionary
 }
 
 // merger writes the transactions of a merge, one after the other.
@@ -113,7 +107,7 @@ func (w *merger) mergeAll(f frozenEvents) error {
 }
 
 // mergeTree writes a merchant's frozen events into its stored tree.
-func (w *merger) mergeTree(m codec.MerchantKey, events frozenTree, covered uint64) error {
+func (w *merger) mergeTree(m codec.MerchantKey, events *recentEvents, covered uint64) error {
 	t, err := w.editTree(m)
 	if err != nil {
 		return err
@@ -121,11 +115,11 @@ func (w *merger) mergeTree(m codec.MerchantKey, events frozenTree, covered uint6
 	if t.covered >= covered {
 		return nil // an earlier attempt of this merge has written this tree
 	}
-	added, err := w.addSegments(m, events.segments)
+	added, err := w.addSegments(m, events.frozen.segments)
 	if err != nil {
 		return err
 	}
-	for _, leaf := range events.root.leaves() {
+	for _, leaf := range events.frozen.root.leaves() {
 		if err := t.root.insertLeafAtRoot(leaf, t.load); err != nil {
 			return err
 		}
@@ -152,7 +146,7 @@ func (w *merger) editTree(m codec.MerchantKey) (*treeEdit, error) {
 		return nil, err
 	}
 	// A change that was cut off has left nodes that are in no tree.
-	if err := w.deleteFrom(func() *bolt.Bucket { return w.nodes }, nodeKey(m, t.nextID), m[:], leafEntries); err != nil {
+	if err := w.deleteFrom(bucketNodes, nodeKey(m, t.nextID), m[:], leafEntries); err != nil {
 		return nil, err
 	}
 	replaced, err := loadReplaced(w.tx, m)
@@ -187,7 +181,7 @@ func (t *treeEdit) spend(entries int) error {
 	if t.left -= entries; t.left > 0 {
 		return nil
 	}
-	if err := t.storeNodes(t.storedTree, t.m, &t.root); err != nil {
+	if err := t.storeNodes(&t.root); err != nil {
 		return err
 	}
 	return t.next()
@@ -196,7 +190,7 @@ func (t *treeEdit) spend(entries int) error {
 // store writes the changed nodes and the root record, and deletes the replaced nodes. segments changes the record of the
 // merchant's segments. All that is one transaction, even if it exceeds the budget: a deletion takes little memory.
 func (t *treeEdit) store(segments func() error) error {
-	if err := t.storeNodes(t.storedTree, t.m, &t.root); err != nil {
+	if err := t.storeNodes(&t.root); err != nil {
 		return err
 	}
 	if err := storeTree(t.tx, t.m, t.storedTree); err != nil {
@@ -247,10 +241,10 @@ func (w *merger) deleteSubtree(m codec.MerchantKey, id uint64, height uint8) err
 }
 
 // deleteFrom deletes the keys of a bucket with this prefix, from a key on. Each costs as much as so many entries.
-func (w *merger) deleteFrom(bucket func() *bolt.Bucket, from, prefix []byte, cost int) error {
+func (w *merger) deleteFrom(bucket, from, prefix []byte, cost int) error {
 	var last []byte
 	for {
-		k, _ := bucket().Cursor().Seek(from) // a new cursor each time, as a deletion moves existing ones
+		k, _ := w.tx.Bucket(bucket).Cursor().Seek(from) // a new cursor each time, as a deletion moves existing ones
 		if !bytes.HasPrefix(k, prefix) {
 			return nil
 		}
@@ -258,7 +252,7 @@ func (w *merger) deleteFrom(bucket func() *bolt.Bucket, from, prefix []byte, cos
 			return errStays
 		}
 		last = append(last[:0], k...)
-		if err := w.deleteKey(bucket(), k, cost); err != nil {
+		if err := w.deleteKey(w.tx.Bucket(bucket), k, cost); err != nil {
 			return err
 		}
 	}
@@ -276,12 +270,12 @@ func (w *merger) deleteKey(bucket *bolt.Bucket, key []byte, cost int) error {
 }
 
 // storeNodes writes the nodes at and below c that are in memory, and releases them.
-func (w *merger) storeNodes(t *storedTree, m codec.MerchantKey, c *child) error {
+func (t *treeEdit) storeNodes(c *child) error {
 	if c.node == nil {
 		return nil
 	}
 	for i := range c.node.children {
-		if err := w.storeNodes(t, m, &c.node.children[i]); err != nil {
+		if err := t.storeNodes(&c.node.children[i]); err != nil {
 			return err
 		}
 	}
@@ -289,7 +283,7 @@ func (w *merger) storeNodes(t *storedTree, m codec.MerchantKey, c *child) error 
 	t.nextID++
 	n := c.node
 	c.node = nil
-	return storeNode(w.nodes, m, c.id, n)
+	return storeNode(t.nodes, t.m, c.id, n)
 }
 
 // addSegments writes new stored segments with the events of those in memory. They are unused until useSegments.
@@ -353,7 +347,7 @@ func (w *merger) useSegments(m codec.MerchantKey, added []*segment) error {
 // sweepSegments deletes the unused segments that a merge, or a compaction, has marked.
 func (w *merger) sweepSegments(by byte) error {
 	for _, segment := range unusedSegments(w.tx, by) {
-		if err := w.deleteFrom(func() *bolt.Bucket { return w.blocks }, segment, segment, blockEntries); err != nil {
+		if err := w.deleteFrom(bucketBlocks, segment, segment, blockEntries); err != nil {
 			return err
 		}
 		if err := w.tx.Bucket(bucketUnused).Delete(segment); err != nil {

@@ -71,17 +71,13 @@ func (o *overflowNames) appendFrequent(names []string, limit int) ([]string, err
 	lo, hi := o.bounds[0], o.bounds[len(o.bounds)-1]
 	quantiles := min(limit, maxQuantiles)
 	for _, segment := range o.segments {
-		from, err := segment.before(segment.from(Key{Time: lo}).Time)
-		if err != nil {
-			return nil, err
-		}
-		to, err := segment.before(hi)
+		from, to, err := segment.window(lo, hi)
 		if err != nil {
 			return nil, err
 		}
 		var ranks []uint32
 		if to-from <= limit {
-			if ranks, err = segment.ranks(from, max(from, to)); err != nil {
+			if ranks, err = segment.ranks(from, to); err != nil {
 				return nil, err
 			}
 			slices.Sort(ranks)

@@ -232,15 +232,10 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 		all += int(q.selected[id])
 	}
 	for _, segment := range segments {
-		from, err := segment.before(segment.from(q.lo).Time)
+		from, to, err := segment.window(q.lo.Time, q.hi.Time)
 		if err != nil {
 			return 0, nil, err
 		}
-		to, err := segment.before(q.hi.Time)
-		if err != nil {
-			return 0, nil, err
-		}
-		to = max(from, to) // where all events of the range are removed, from is behind it
 		if to-from > smallWindow {
 			s.all = append(s.all, &windowSource{segment, from, to})
 			continue

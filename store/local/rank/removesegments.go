@@ -44,11 +44,7 @@ func (s *segmentReader) mayHave(events map[Key]bool) (bool, error) {
 		return true, nil
 	}
 	for k := range events {
-		from, err := s.before(k.Time)
-		if err != nil {
-			return false, err
-		}
-		to, err := s.before(k.Time + 1)
+		from, to, err := s.window(k.Time, k.Time+1)
 		if err != nil {
 			return false, err
 		}

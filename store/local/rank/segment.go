@@ -209,6 +209,15 @@ func (s *segmentReader) before(time int64) (int, error) {
 	return at*timesPerBlock + sort.Search(len(times), func(i int) bool { return times[i] >= time }), nil
 }
 
+// window returns where the events of a time range begin and end in the order of time, without removed events.
+func (s *segmentReader) window(lo, hi int64) (from, to int, err error) {
+	if from, err = s.before(s.from(Key{Time: lo}).Time); err != nil {
+		return 0, 0, err
+	}
+	to, err = s.before(hi)
+	return from, max(from, to), err // where all events of the range are removed, from is behind it
+}
+
 // times appends the times of a block.
 func (s *segmentReader) times(times []int64, at int) ([]int64, error) {
 	b, err := s.blocks.block(kindTimes, at)

@@ -108,7 +108,7 @@ func TestDrillTreeHoldsWhatWasInserted(t *testing.T) {
 				if rng.IntN(2000) == 0 || i == n-1 {
 					before := entriesOf(&recentRoot)
 					merges++
-					if err := w.mergeTree(m, frozenTree{eventsInMemory{root: recentRoot}, series}, merges); err != nil {
+					if err := w.mergeTree(m, &recentEvents{frozen: eventsInMemory{root: recentRoot}, series: series}, merges); err != nil {
 						t.Fatal(err)
 					}
 					if !slices.Equal(entriesOf(&recentRoot), before) {

@@ -20,7 +20,7 @@
 // # What is in index.db
 //
 // A bbolt file of format "3". Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
-// them away, and requests would wait for that. An index of format "1" or "2" is rebuilt. Buckets:
+// them away, and requests would wait for that. Buckets:
 //
 //	meta      "format" → version
 //	          "opening" → the number of SetOpening (8 bytes, big endian)

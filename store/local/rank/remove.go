@@ -55,11 +55,11 @@ func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (re
 	if err != nil || len(found) == 0 {
 		return Removed{}, err
 	}
-	var rewritten []rewrittenSegment
+	var useRewritten []func(w *merger) error
 	if len(overflow) > 0 {
 		x.compactor.writing.Lock()
 		defer x.compactor.writing.Unlock()
-		if rewritten, err = x.compactor.rewrite(ctx, m, overflow); err != nil {
+		if useRewritten, err = x.compactor.rewrite(ctx, m, overflow); err != nil {
 			return Removed{}, err
 		}
 	}
@@ -76,7 +76,14 @@ func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (re
 				return nil, err
 			}
 		}
-		return func() error { return t.useRewritten(m, rewritten) }, nil
+		return func() error {
+			for _, use := range useRewritten {
+				if err := use(t.merger); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, nil
 	})
 	if err != nil {
 		return Removed{}, err

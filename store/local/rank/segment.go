@@ -110,8 +110,15 @@ func (s *segmentReader) names(at int) ([]named, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.decodedAt = -1
-	if s.decoded, err = decodeNames(s.decoded[:0], b, min(namesPerBlock, s.n-at*namesPerBlock)); err != nil {
+	s.decoded, s.decodedAt = s.decoded[:0], -1
+	last := ""
+	if err := eachName(b, s.inBlock(at), func(name []byte, e entry) bool {
+		if string(name) != last { // else the same name again, which needs no memory of its own
+			last = string(name)
+		}
+		s.decoded = append(s.decoded, named{last, e})
+		return true
+	}); err != nil {
 		return nil, err
 	}
 	s.decodedAt = at
@@ -128,8 +135,18 @@ func (s *segmentReader) event(rank int) (named, error) {
 	if err != nil {
 		return named{}, err
 	}
-	return decodeName(b, i)
+	var found named
+	err = eachName(b, i+1, func(name []byte, e entry) bool {
+		if i--; i < 0 {
+			found = named{string(name), e}
+		}
+		return true
+	})
+	return found, err
 }
+
+// inBlock returns how many names a block has.
+func (s *segmentReader) inBlock(at int) int { return min(namesPerBlock, s.n-at*namesPerBlock) }
 
 // blockOf returns the number of the block that has the place of an item: the first one whose next one is behind that place.
 func (s *segmentReader) blockOf(kind uint8, perBlock int, isBehind func(b []byte) (bool, error)) (at int, err error) {
@@ -201,12 +218,18 @@ func (s *segmentReader) before(time int64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	var buf [timesPerBlock]int64
-	times, err := s.times(buf[:0], at)
+	b, err := s.blocks.block(kindTimes, at)
 	if err != nil {
 		return 0, err
 	}
-	return at*timesPerBlock + sort.Search(len(times), func(i int) bool { return times[i] >= time }), nil
+	d, t, n := codec.Decoder{B: b}, int64(0), at*timesPerBlock
+	for range min(timesPerBlock, s.n-n) {
+		if t += d.Varint(); t >= time {
+			break
+		}
+		n++
+	}
+	return n, d.Err("times")
 }
 
 // window returns where the events of a time range begin and end in the order of time, without removed events.
@@ -260,10 +283,10 @@ func (s *segmentReader) ranks(from, to int) ([]uint32, error) {
 
 var errRanks = fmt.Errorf("%w: ranks", codec.ErrCorrupt)
 
-// decodeNames decodes a block of n names.
-func decodeNames(out []named, b []byte, n int) ([]named, error) {
+// eachName calls use with the first n events of a block of names, until use returns false. name is valid until use returns.
+func eachName(b []byte, n int, use func(name []byte, e entry) (more bool)) error {
 	d := codec.Decoder{B: b}
-	var name string
+	name := make([]byte, 0, store.MaxEventNameLength)
 	var prev Key
 	for range n {
 		shared, rest := d.Uvarint(), d.Prefixed()
@@ -271,29 +294,11 @@ func decodeNames(out []named, b []byte, n int) ([]named, error) {
 			d.Fail()
 			break
 		}
-		if int(shared) < len(name) || len(rest) > 0 { // else the same name again, which then needs no memory of its own
-			name = name[:shared] + string(rest)
-		}
-		out = append(out, named{name, entry{Key: decodeKey(&d, &prev), series: uint32(d.Uvarint())}})
-	}
-	return out, d.Err("names")
-}
-
-// decodeName decodes the event i of a block of names.
-func decodeName(b []byte, i int) (e named, err error) {
-	d := codec.Decoder{B: b}
-	var buf [store.MaxEventNameLength]byte
-	name := buf[:0]
-	for range i + 1 {
-		shared, rest := d.Uvarint(), d.Prefixed()
-		if shared > uint64(len(name)) {
-			d.Fail()
+		name = append(name[:shared], rest...)
+		e := entry{Key: decodeKey(&d, &prev), series: uint32(d.Uvarint())}
+		if d.Err("names") != nil || !use(name, e) {
 			break
 		}
-		name = append(name[:shared], rest...)
-		decodeKey(&d, &e.Key)
-		e.series = uint32(d.Uvarint())
 	}
-	e.name = string(name)
-	return e, d.Err("names")
+	return d.Err("names")
 }

@@ -155,7 +155,7 @@ func (s sources) below(e *named) (n int, err error) {
 }
 
 // fewEvents is how many candidates for the first event of a run collect leaves, before it collects all of them.
-const fewEvents = 32
+const fewEvents = 64
 
 // collect returns the events with from ≤ rank < to, where ranks are among the events of all sources:
 //

@@ -159,7 +159,7 @@ func drop(t *testing.T, e *engine, m store.MerchantID) {
 	if err := e.index.now.Drop(ctx, k); err != nil {
 		t.Fatal(err)
 	}
-	if removed, err := e.archive.DropMerchant(ctx, k); err != nil || removed.Events == 0 {
-		t.Fatalf("%d events were removed, %v", removed.Events, err)
+	if removed, err := e.archive.DropMerchant(ctx, k); err != nil || removed == 0 {
+		t.Fatalf("%d events were removed, %v", removed, err)
 	}
 }

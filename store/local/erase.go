@@ -135,7 +135,7 @@ func (r *remover) removeEvents(ctx context.Context, m codec.MerchantKey, keys []
 		if err != nil {
 			return err
 		}
-		removed += int(some.Events)
+		removed += int(some)
 	}
 	if removed < len(keys) {
 		return r.e.shorts.note(m, fmt.Errorf("%d of %d events of merchant %s could not be removed", len(keys)-removed, len(keys), m.ID()))

@@ -176,7 +176,7 @@ type engine struct {
 var _ store.Engine = (*engine)(nil)
 
 // Formats says which layouts of a data directory this program reads.
-const Formats = "control " + control.Format + ", journal 3, 4 and " + journal.Format + ", index 1 to " + rank.Format + ", archive " + archive.Format
+const Formats = "control " + control.Format + ", journal 3, 4 and " + journal.Format + ", index " + rank.Format + ", archive " + archive.Format
 
 // Open opens or creates the engine in dir. It fails with store.ErrInUse when another process has it open.
 func Open(dir string, opt Options) (store.Engine, error) {
@@ -304,7 +304,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	e.watchers.start()
 	e.archiver.start()
 	if opt.Metrics != nil {
-		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.archive.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.background.metrics(), e.completeMetrics())...)
+		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.background.metrics(), e.completeMetrics())...)
 	}
 	return nil
 }

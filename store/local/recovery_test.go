@@ -1,8 +1,6 @@
 package local
 
 import (
-	"encoding/binary"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,8 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
 )
@@ -76,49 +72,6 @@ func TestTheIndexMustFitTheEvents(t *testing.T) {
 	}
 	if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "index") {
 		t.Errorf("with events older than the index, Open gives %v; want an error that names the index", err)
-	}
-}
-
-// An index of format 1 is rebuilt from the events.
-func TestAnIndexOfTheOlderFormatIsRebuilt(t *testing.T) {
-	dir := t.TempDir()
-	e := open(t, dir)
-	m := store.NewMerchantID()
-	record(t, e, m, 3000)
-	want := everything(t, e, m)
-	closeEngine(t, e)
-	covered := func(dir string) (format string, seq uint64) {
-		t.Helper()
-		if err := changeBolt(filepath.Join(dir, "index.db"), func(tx *bolt.Tx) error {
-			meta := tx.Bucket([]byte("meta"))
-			format, seq = string(meta.Get([]byte("format"))), binary.BigEndian.Uint64(meta.Get([]byte("covered")))
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-		return format, seq
-	}
-	_, last := covered(dir)
-	if err := changeBolt(filepath.Join(dir, "index.db"), func(tx *bolt.Tx) error {
-		for _, name := range []string{"segments", "blocks", "unused"} { // which format 1 does not have
-			if err := tx.DeleteBucket([]byte(name)); err != nil {
-				return err
-			}
-		}
-		nodes := tx.Bucket([]byte("nodes"))
-		k, _ := nodes.Cursor().First()
-		return errors.Join(nodes.Put(k, []byte("of the older format")), tx.Bucket([]byte("meta")).Put([]byte("format"), []byte("1")))
-	}); err != nil {
-		t.Fatal(err)
-	}
-
-	e = open(t, dir)
-	if got := everything(t, e, m); !reflect.DeepEqual(got, want) {
-		t.Errorf("%d events after the index was rebuilt, want %d", got[0].Total, want[0].Total)
-	}
-	closeEngine(t, e)
-	if format, seq := covered(dir); format != "3" || seq != last {
-		t.Errorf("the rebuilt index has format %s and covers %d, want 3 and %d", format, seq, last)
 	}
 }
 

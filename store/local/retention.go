@@ -131,13 +131,13 @@ func (r *remover) rewriteBefore(ctx context.Context, m codec.MerchantKey, first,
 	pace := r.e.background.pace(expireWork, expireShare)
 	for more := true; more && err == nil; {
 		done := r.change(m)
-		var removed archive.Removed
+		var removed uint64
 		removed, first, more, err = r.e.archive.RewriteSome(ctx, m, first, last, func(stored archive.Event) bool {
 			event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 			return err != nil || event.Time >= from
 		}, r.damaged)
-		done(removed.Events)
-		events += removed.Events
+		done(removed)
+		events += removed
 		if err == nil {
 			if err := r.runner.Run(ctx); err != nil && ctx.Err() == nil {
 				r.log.Error("an erasure cannot be finished now, and is tried again", "error", err)

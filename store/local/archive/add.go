@@ -3,7 +3,6 @@ package archive
 import (
 	"bytes"
 	"cmp"
-	"math"
 	"slices"
 
 	"mtagd/store/local/badgerdb"
@@ -120,10 +119,8 @@ type loadedBlock struct {
 	stored int // bytes of its stored form
 }
 
-func (b *loadedBlock) usage() (u Usage) {
-	u = Usage{Events: uint64(b.events), Stored: uint64(b.stored), Last: b.blockKey.last}
-	_ = b.each(func(e Event) bool { u.Bytes += uint64(len(e.Body)); return true }) // it was checked before
-	return u
+func (b *loadedBlock) usage() Usage {
+	return Usage{uint64(b.events), uint64(b.stored), b.blockKey.last}
 }
 
 // lastBlocks returns the last blocks of a merchant that are replaced when events of this size are added, the last one first, and the
@@ -132,7 +129,7 @@ func (b *loadedBlock) usage() (u Usage) {
 func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (end codec.Position, replaced []loadedBlock, err error) {
 	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	first := true
-	for it.Seek(blockKey{m, codec.Position{Seq: math.MaxUint64, Index: math.MaxUint16}, math.MaxUint32}.append(nil)); atBlock(it); it.Next() {
+	for it.Seek(endOfMerchant(m)); atBlock(it); it.Next() {
 		k, err := parseBlockKey(it.Item().Key())
 		if err != nil {
 			return end, nil, err
@@ -160,14 +157,12 @@ type blockWriter struct {
 	c         *change
 	txn       *badgerdb.Txn
 	b         block
-	bytes     uint64 // of the bodies
 	mayCommit bool
 	pace      func()
 }
 
 func (w *blockWriter) add(at codec.Position, body []byte) error {
 	w.b.add(at, body)
-	w.bytes += uint64(len(body))
 	if len(w.b.content) < blockBytes {
 		return nil
 	}
@@ -191,9 +186,8 @@ func (w *blockWriter) flush() error {
 	if w.b.events == 0 {
 		return nil
 	}
-	err := w.c.add(w.txn, &w.b, 0, w.bytes)
+	err := w.c.add(w.txn, &w.b, 0)
 	w.b = block{merchant: w.b.merchant, first: next(w.b.last), content: w.b.content[:0]}
-	w.bytes = 0
 	w.pace()
 	return err
 }

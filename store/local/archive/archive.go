@@ -18,27 +18,6 @@
 // positions, even if no event is left. So where two blocks overlap, the one with the greater version is right. For this reason
 // a backup needs no deletions, and salvaged blocks can be put together again (restore.go).
 //
-// Files in reading order:
-//
-//	archive.go   Archive: open, close
-//	versions.go  reads as of one commit, beside commits and compactions
-//	add.go       stores a run of events
-//	change.go    deletes and writes blocks, with the counts of their merchants
-//	read.go      reads events by position, of a merchant since a position
-//	chain.go     finds gaps between blocks
-//	next.go      reads events of several merchants in the order of receipt
-//	select.go    reads a merchant's events with several processors
-//	remove.go    removes events of a merchant
-//	purge.go     removes the bytes of deleted blocks
-//	snapshot.go  the archive as of one commit, for a backup
-//	restore.go   writes an archive from a backup
-//	salvage.go   writes what can be read of damaged files into a new archive
-//	rebuild.go   replaces damaged tables of an open archive
-//	verify.go    checks all data
-//	block.go     the byte form of blocks
-//	keys.go      the keys in Badger, and the byte form of counts
-//	metrics.go   counts blocks, events and bytes
-//
 // # What is in Badger
 //
 // The directory archive/ is of format "1". All integers are big endian, except for uvarints. A merchant is the 16 bytes of its
@@ -49,8 +28,8 @@
 //	'S'                                   boundary (8 bytes): all events of the journal's chunks up to it are here
 //	'P'                                   version (8 bytes) of the last commit before the last purge, if there was one
 //	'G'                                   number of a chunk (8 bytes): blocks that begin up to it may be behind a gap
-//	'M' merchant                          number of events, bytes of the bodies, bytes of the blocks (uvarints), end of the last
-//	                                      block (position)
+//	'M' merchant                          number of events, 0 (earlier versions: bytes of the bodies), bytes of the blocks (uvarints),
+//	                                      end of the last block (position)
 //	'B' merchant, last position, revision (4 bytes)
 //	                                      block. The revision is greater than that of an earlier block with this position
 //	'B' merchant, last position, revision, 0 (1 byte)
@@ -102,7 +81,7 @@ type Archive struct {
 	compacting sync.Mutex            // held by whoever drops keys or compacts tables; locked before writing
 	failed     atomic.Pointer[error] // the error of a write: nobody knows what is on the disk, so nothing more is written
 
-	metrics *metrics
+	stored atomic.Int64 // bytes of all blocks, as the counts of the merchants say
 }
 
 // newest is greater than the version of any commit.
@@ -145,30 +124,25 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archiv
 	if err != nil {
 		return nil, err
 	}
-	a := &Archive{dir: dir, db: db, log: log, coder: coder, metrics: newMetrics()}
+	a := &Archive{dir: dir, db: db, log: log, coder: coder}
 	a.last = db.MaxVersion()
 	a.versions.start(db, a.last)
 	isNew, hasGaps := false, false
 	err = a.view(func(txn *badgerdb.Txn) error {
-		found, err := get(txn, keyFormat, func(v []byte) error {
-			if string(v) != format {
-				return codec.UnknownFormat{Found: string(v), Known: format}
-			}
-			return nil
-		})
-		if isNew = !found; err != nil {
+		found, known, err := txn.Get(keyFormat)
+		if isNew = !known; err == nil && known && string(found) != format {
+			err = codec.UnknownFormat{Found: string(found), Known: format}
+		}
+		if err != nil {
 			return err
 		}
-		boundary, err := getNumber(txn, keyBoundary)
-		a.boundary.Store(boundary)
-		a.moved = boundary
-		if err == nil {
-			hasGaps, err = get(txn, keyGaps, func(v []byte) (err error) {
-				gaps, err := parseNumber(keyGaps, v)
-				a.gaps.Store(gaps)
-				return err
-			})
+		if a.moved, _, err = getNumber(txn, keyBoundary); err != nil {
+			return err
 		}
+		a.boundary.Store(a.moved)
+		var gaps uint64
+		gaps, hasGaps, err = getNumber(txn, keyGaps)
+		a.gaps.Store(gaps)
 		return err
 	})
 	if err == nil && isNew && a.last > 0 {
@@ -182,7 +156,7 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archiv
 		}
 	}
 	if err == nil {
-		err = a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.metrics.add(u) })
+		err = a.countStored()
 	}
 	return a, err
 }
@@ -200,22 +174,25 @@ func (a *Archive) allowGaps(upTo uint64) error {
 	return err
 }
 
-// get calls use with the value of a key, and reports whether it has one.
-func get(txn *badgerdb.Txn, key []byte, use func(v []byte) error) (found bool, err error) {
-	value, found, err := txn.Get(key)
-	if err != nil || !found {
-		return false, err
+// getNumber returns the number of a key; 0 when there is none.
+func getNumber(txn *badgerdb.Txn, key []byte) (n uint64, found bool, err error) {
+	v, found, err := txn.Get(key)
+	if err == nil && found {
+		n, err = parseNumber(key, v)
 	}
-	return true, use(value)
+	return n, found, err
 }
 
-// getNumber returns the number of a key; 0 when there is none.
-func getNumber(txn *badgerdb.Txn, key []byte) (n uint64, err error) {
-	_, err = get(txn, key, func(v []byte) (err error) {
-		n, err = parseNumber(key, v)
-		return err
-	})
-	return n, err
+// countStored counts the bytes of all blocks.
+func (a *Archive) countStored() error {
+	a.stored.Store(0)
+	return a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.stored.Add(int64(u.Stored)) })
+}
+
+// Sizes returns the bytes of the tables, and about how many of these are dead. What is only in memtables is not counted.
+func (a *Archive) Sizes() (all, dead int64) {
+	all = a.db.TableBytes()
+	return all, max(0, all-a.stored.Load())
 }
 
 // Dir returns the archive's directory.

@@ -16,7 +16,7 @@ type change struct {
 	bytes    int                            // of all that
 	usage    map[codec.MerchantKey]Usage    // of the merchants that change: reads may not see what was committed since
 	changed  map[codec.MerchantKey]struct{} // since the last commit
-	delta    Usage                          // of all merchants; it wraps around below 0
+	stored   uint64                         // by how much the blocks of all merchants grow; it wraps around below 0
 	boundary uint64                         // 0: stays as it is
 
 	memory memory
@@ -35,13 +35,13 @@ func (a *Archive) begin() (*change, error) {
 	return &change{a: a, usage: map[codec.MerchantKey]Usage{}, changed: map[codec.MerchantKey]struct{}{}}, cmp.Or(a.Failure(), a.flush())
 }
 
-// add writes a block. The size of its bodies is bytes.
-func (c *change) add(txn *badgerdb.Txn, b *block, revision uint32, bytes uint64) error {
+// add writes a block.
+func (c *change) add(txn *badgerdb.Txn, b *block, revision uint32) error {
 	key := blockKey{b.merchant, b.last, revision}.append(nil)
 	stored := c.a.coder.append(nil, b)
 	c.sets = append(c.sets, entry{key, stored})
 	c.bytes += len(key) + len(stored)
-	return c.count(txn, b.merchant, func(u *Usage) { u.add(Usage{uint64(b.events), bytes, uint64(len(stored)), b.last}) })
+	return c.count(txn, b.merchant, func(u *Usage) { u.add(Usage{uint64(b.events), uint64(len(stored)), b.last}) })
 }
 
 // remove deletes a block.
@@ -59,9 +59,9 @@ func (c *change) count(txn *badgerdb.Txn, m codec.MerchantKey, change func(u *Us
 			return err
 		}
 	}
-	c.delta.subtract(u)
+	c.stored -= u.Stored
 	change(&u)
-	c.delta.add(u)
+	c.stored += u.Stored
 	c.usage[m] = u
 	c.changed[m] = struct{}{}
 	return nil
@@ -109,9 +109,8 @@ func (c *change) commit() error {
 	if c.boundary > 0 {
 		c.a.moved = c.boundary
 	}
-	c.a.metrics.written.Add(float64(c.bytes))
-	c.a.metrics.add(c.delta)
-	c.sets, c.deletes, c.bytes, c.delta, c.boundary = nil, nil, 0, Usage{}, 0
+	c.a.stored.Add(int64(c.stored))
+	c.sets, c.deletes, c.bytes, c.stored, c.boundary = nil, nil, 0, 0, 0
 	clear(c.changed)
 	return nil
 }
@@ -126,9 +125,9 @@ func setUsage(txn *badgerdb.Txn, m codec.MerchantKey, u Usage) error {
 
 func loadUsage(txn *badgerdb.Txn, m codec.MerchantKey) (u Usage, err error) {
 	key := appendMerchantKey(nil, prefixMerchant, m)
-	_, err = get(txn, key, func(v []byte) (err error) {
+	v, found, err := txn.Get(key)
+	if err == nil && found {
 		u, err = parseUsage(key, v)
-		return err
-	})
+	}
 	return u, err
 }

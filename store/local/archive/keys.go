@@ -3,6 +3,7 @@ package archive
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
@@ -53,6 +54,11 @@ func (k blockKey) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, k.revision)
 }
 
+// endOfMerchant is where a reverse iterator over a merchant's blocks begins.
+func endOfMerchant(m codec.MerchantKey) []byte {
+	return blockKey{m, newestPosition, math.MaxUint32}.append(nil)
+}
+
 func parseBlockKey(b []byte) (k blockKey, err error) {
 	if len(b) != blockKeyBytes || b[0] != prefixBlock {
 		return k, fmt.Errorf("%w: key %x of a block", codec.ErrCorrupt, b)
@@ -81,31 +87,32 @@ func isKey(key []byte) bool {
 // Usage is what the archive has of a merchant.
 type Usage struct {
 	Events uint64
-	Bytes  uint64         // of the bodies
-	Stored uint64         // of the blocks
+	Stored uint64         // bytes of the blocks
 	Last   codec.Position // the end of the last block; zero: unknown, or there was none
 }
 
 func (u *Usage) add(o Usage) {
-	u.Events, u.Bytes, u.Stored = u.Events+o.Events, u.Bytes+o.Bytes, u.Stored+o.Stored
+	u.Events, u.Stored = u.Events+o.Events, u.Stored+o.Stored
 	if o.Last.Compare(u.Last) > 0 {
 		u.Last = o.Last
 	}
 }
 
 func (u *Usage) subtract(o Usage) {
-	u.Events, u.Bytes, u.Stored = u.Events-o.Events, u.Bytes-o.Bytes, u.Stored-o.Stored
+	u.Events, u.Stored = u.Events-o.Events, u.Stored-o.Stored
 }
 
 func (u Usage) encode(key []byte) []byte {
 	b := binary.AppendUvarint(nil, u.Events)
-	b = binary.AppendUvarint(b, u.Bytes)
+	b = binary.AppendUvarint(b, 0)
 	return codec.Seal(key, appendPosition(binary.AppendUvarint(b, u.Stored), u.Last))
 }
 
 func parseUsage(key, v []byte) (u Usage, err error) {
 	d := codec.Decoder{B: codec.Unseal(key, v)}
-	u = Usage{Events: d.Uvarint(), Bytes: d.Uvarint(), Stored: d.Uvarint()}
+	u.Events = d.Uvarint()
+	d.Uvarint()
+	u.Stored = d.Uvarint()
 	if len(d.B) > 0 { // an earlier version did not write it
 		u.Last = readPosition(&d)
 	}

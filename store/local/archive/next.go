@@ -45,25 +45,14 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			prefix := appendMerchantKey(nil, prefixBlock, m)
-			from, ended := after, true
-			chain := a.newChain(m, after, upTo)
-			it.Within(prefix)
-			for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); it.ValidForPrefix(prefix); it.Next() {
-				if len(it.Item().Key()) != blockKeyBytes {
-					continue // what Purge is about to remove
+			from := after
+			if err := a.eachBlock(txn, it, m, after, upTo, (*[]Damage)(&damaged), func(k blockKey, item *badgerdb.Item) bool {
+				if b, _, err := readHeader(item.Value()); err == nil && b.merchant == m && b.last == k.last && b.first.Compare(f.upTo) > 0 {
+					return false
 				}
-				k, err := parseBlockKey(it.Item().Key())
-				if err != nil {
-					return err
-				}
-				b, more, err := a.loadFrom(&memory, k, it.Item(), f.upTo)
+				more := true
+				b, err := a.unpack(&memory, k, item.Value())
 				if err == nil {
-					if gap, found := chain.next(b.first, k.last); found {
-						damaged = append(damaged, gap)
-					}
-				}
-				if err == nil && more {
 					err = b.each(func(e Event) bool {
 						if e.Compare(after) > 0 {
 							more = f.add(m, e)
@@ -72,25 +61,12 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 					})
 				}
 				if err != nil {
-					damaged = append(damaged, Damage{m, from, k.last, err})
-				} else if !more {
-					ended = false
-					break
+					damaged, more = append(damaged, Damage{m, from, k.last, err}), true
 				}
 				from = k.last
-			}
-			if err := it.Err(); err != nil {
+				return more
+			}); err != nil {
 				return Unread{m, err}
-			}
-			if !ended {
-				continue
-			}
-			gap, found, err := chain.atEnd(txn)
-			if err != nil {
-				return Unread{m, err}
-			}
-			if found {
-				damaged = append(damaged, gap)
 			}
 		}
 		return nil
@@ -99,15 +75,6 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 	// The next call meets the damage after the last returned event again.
 	damaged = slices.DeleteFunc(damaged, func(d Damage) bool { return d.After.Compare(f.upTo) >= 0 })
 	return Next{f.events, f.upTo, damaged}, err
-}
-
-// loadFrom reads and checks a block, unless all of its events are after a position: then more is false.
-func (a *Archive) loadFrom(m *memory, k blockKey, item *badgerdb.Item, upTo codec.Position) (b block, more bool, err error) {
-	if b, _, err := readHeader(item.Value()); err == nil && b.merchant == k.merchant && b.last == k.last && b.first.Compare(upTo) > 0 {
-		return b, false, nil
-	}
-	b, err = a.unpack(m, k, item.Value())
-	return b, true, err
 }
 
 // first collects the first n events of several merchants, whose events come one merchant after the other.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
+	"sync"
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
@@ -83,13 +85,12 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 			read := 0
 			if err == nil {
 				err = b.each(func(e Event) bool {
-					for read < n && positions[i+read].Compare(e.Position) < 0 {
-						damaged = append(damaged, missing(m, positions[i+read]))
-						read++
-					}
-					if read < n && positions[i+read] == e.Position {
-						use(i+read, e)
-						read++
+					for ; read < n && positions[i+read].Compare(e.Position) <= 0; read++ {
+						if positions[i+read] == e.Position {
+							use(i+read, e)
+						} else {
+							damaged = append(damaged, missing(m, positions[i+read]))
+						}
 					}
 					return read < n
 				})
@@ -137,48 +138,104 @@ func endBefore(txn *badgerdb.Txn, m codec.MerchantKey, at codec.Position) (end c
 	return end
 }
 
-// sinceBlocks is how many blocks Since reads in one transaction. Badger keeps the files that an open transaction may read.
-const sinceBlocks = 32
+// newestPosition is greater than that of any event.
+var newestPosition = codec.EndOf(math.MaxUint64)
 
-// Since calls use with the merchant's events after a position, up to the boundary, in the order of positions, one block at a time,
-// until use returns an error. The events are valid until use returns. No transaction is open while use runs. Since passes blocks
-// that cannot be read to damaged, and continues. It reads at least all events up to the boundary at the time of the call.
+// Since calls use with the merchant's events after a position, up to the boundary at the time of the call, in the order of positions,
+// some at a time, until use returns an error. The events are valid until use returns. Since passes blocks that cannot be read to
+// damaged, and continues.
 func (a *Archive) Since(ctx context.Context, m codec.MerchantKey, after codec.Position, use func([]Event) error, damaged func(Damage)) error {
-	var memory memory
-	var events []Event
-	for {
+	const blocks = 16 // few, so that use can pause often
+	all := []selector{{wants: func(Event) bool { return true }}}
+	return a.each(ctx, m, after, codec.EndOf(a.Boundary()), blocks, all, use, damaged)
+}
+
+// Select reads all of the merchant's events after a position, up to and including another one. It calls use with those that a
+// filter wants, in the order of positions, until use returns an error. Several filters run at the same time, each in a
+// goroutine of its own. An event is valid until the filter or use returns. Select passes blocks that cannot be read to
+// damaged, and continues. It calls pace now and then.
+func (a *Archive) Select(ctx context.Context, m codec.MerchantKey, after, upTo codec.Position, newFilter func() func(Event) (wanted bool),
+	use func(Event) error, damaged func(Damage), pace func()) error {
+	const blocks = 256
+	selectors := make([]selector, runtime.GOMAXPROCS(0))
+	for i := range selectors {
+		selectors[i].wants = newFilter()
+	}
+	return a.each(ctx, m, after, upTo, blocks, selectors, func(events []Event) error {
+		for _, e := range events {
+			if err := use(e); err != nil {
+				return err
+			}
+		}
+		pace()
+		return nil
+	}, damaged)
+}
+
+// each reads so many blocks at a time. The selectors divide them among themselves. No transaction is open while use runs: Badger
+// keeps the files that an open transaction may read.
+func (a *Archive) each(ctx context.Context, m codec.MerchantKey, after, upTo codec.Position, n int, selectors []selector,
+	use func([]Event) error, damaged func(Damage)) error {
+	for after.Compare(upTo) < 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		boundary := a.Boundary()
-		blocks, err := a.nextBlocks(m, after, newestPosition, sinceBlocks, damaged)
+		blocks, err := a.nextBlocks(m, after, upTo, n, damaged)
 		if err != nil || len(blocks) == 0 {
 			return err
 		}
-		for _, stored := range blocks {
-			k := stored.blockKey
-			b, err := a.unpack(&memory, k, stored.value)
-			events = events[:0]
-			if err == nil {
-				err = b.each(func(e Event) bool {
-					if e.Compare(after) > 0 && e.Seq <= boundary {
-						events = append(events, e)
-					}
-					return true
-				})
+		var run sync.WaitGroup
+		for i := range selectors {
+			s, from, to := &selectors[i], len(blocks)*i/len(selectors), len(blocks)*(i+1)/len(selectors)
+			start := after
+			if from > 0 {
+				start = blocks[from-1].last
 			}
-			if err != nil {
-				damaged(Damage{m, after, k.last, err})
-			} else if len(events) > 0 {
-				if err := use(events); err != nil {
-					return err
-				}
-			}
-			if k.last.Seq > boundary {
-				return nil // what follows is in the journal
-			}
-			after = k.last
+			run.Go(func() { s.run(a, m, blocks[from:to], start, upTo) })
 		}
+		run.Wait()
+		for _, s := range selectors {
+			if err := use(s.found); err != nil {
+				return err
+			}
+			for _, d := range s.damaged {
+				damaged(d)
+			}
+		}
+		after = blocks[len(blocks)-1].last
+	}
+	return nil
+}
+
+// selector selects events of some blocks.
+type selector struct {
+	wants   func(Event) bool
+	memory  memory
+	found   []Event
+	damaged []Damage
+}
+
+func (s *selector) run(a *Archive, m codec.MerchantKey, blocks []storedBlock, after, upTo codec.Position) {
+	s.found, s.damaged = s.found[:0], nil
+	for _, stored := range blocks {
+		b, err := a.unpack(&s.memory, stored.blockKey, stored.value)
+		kept := len(s.found)
+		if err == nil {
+			err = b.each(func(e Event) bool {
+				if e.Compare(after) > 0 && e.Compare(upTo) <= 0 && s.wants(e) {
+					s.found = append(s.found, e)
+				}
+				return e.Compare(upTo) < 0
+			})
+		}
+		if len(s.found) > kept {
+			s.memory.content = nil // the events refer to it
+		}
+		if err != nil {
+			s.found = s.found[:kept]
+			s.damaged = append(s.damaged, Damage{m, after, stored.last, err})
+		}
+		after = stored.last
 	}
 }
 
@@ -187,42 +244,61 @@ type storedBlock struct {
 	value []byte
 }
 
-// newestPosition is greater than that of any event.
-var newestPosition = codec.EndOf(math.MaxUint64)
-
 // nextBlocks returns the first blocks of a merchant that end after a position, up to n. It passes gaps between them, before the
 // position upTo, to damaged.
 func (a *Archive) nextBlocks(m codec.MerchantKey, after, upTo codec.Position, n int, damaged func(Damage)) (blocks []storedBlock, err error) {
-	chain := a.newChain(m, after, upTo)
 	var gaps []Damage
 	err = a.view(func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
-		for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); atBlock(it) && len(blocks) < n; it.Next() {
-			k, err := parseBlockKey(it.Item().Key())
-			if err != nil {
-				return err
-			}
-			value := bytes.Clone(it.Item().Value())
-			blocks = append(blocks, storedBlock{k, value})
-			if b, _, err := readHeader(value); err == nil { // else unpack fails
-				if gap, found := chain.next(b.first, k.last); found {
-					gaps = append(gaps, gap)
-				}
-			}
-		}
-		if len(blocks) == n {
-			return nil
-		}
-		gap, found, err := chain.atEnd(txn)
-		if found {
-			gaps = append(gaps, gap)
-		}
-		return err
+		return a.eachBlock(txn, txn.NewIterator(badgerdb.IteratorOptions{}), m, after, upTo, &gaps, func(k blockKey, item *badgerdb.Item) bool {
+			blocks = append(blocks, storedBlock{k, bytes.Clone(item.Value())})
+			return len(blocks) < n
+		})
 	})
 	for _, gap := range gaps {
 		damaged(gap)
 	}
 	return blocks, err
+}
+
+var errGap = fmt.Errorf("%w: a block is missing", codec.ErrCorrupt)
+
+// eachBlock calls use with the blocks of a merchant that end after a position, until use returns false. It appends the gaps between
+// them that begin before the position upTo.
+//
+// The blocks of a merchant follow each other without a gap: each begins where the one before ends, and the last one ends where the
+// merchant's counts say. A removal keeps that. So a reader sees that it has read all of them, whatever Badger returns.
+func (a *Archive) eachBlock(txn *badgerdb.Txn, it *badgerdb.Iterator, m codec.MerchantKey, after, upTo codec.Position, gaps *[]Damage,
+	use func(k blockKey, item *badgerdb.Item) (more bool)) error {
+	if last := codec.EndOf(a.Boundary()); upTo.Compare(last) > 0 {
+		upTo = last
+	}
+	pass := func(first, last codec.Position) {
+		if first.Seq > a.gaps.Load() && next(after).Compare(first) < 0 && after.Compare(upTo) < 0 {
+			*gaps = append(*gaps, Damage{m, after, before(first), errGap})
+		}
+		after = last
+	}
+	it.Within(appendMerchantKey(nil, prefixBlock, m))
+	for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); atBlock(it); it.Next() {
+		k, err := parseBlockKey(it.Item().Key())
+		if err != nil {
+			return err
+		}
+		if b, _, err := readHeader(it.Item().Value()); err == nil { // else unpack fails
+			pass(b.first, k.last)
+		}
+		if !use(k, it.Item()) {
+			return nil
+		}
+	}
+	if err := it.Err(); err != nil {
+		return err
+	}
+	u, err := loadUsage(txn, m)
+	if err == nil && u.Last.Compare(after) > 0 {
+		pass(next(u.Last), u.Last)
+	}
+	return err
 }
 
 // next returns the smallest position that is greater.

@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"mtagd/store/local/badgerdb"
-	"mtagd/store/local/codec"
 )
 
 // Rebuild is Archive.Rebuild for an archive that cannot be opened. The new one has at least this boundary.
@@ -64,7 +63,5 @@ func (a *Archive) Rebuild(ctx context.Context, part string, wrong func(path stri
 	if err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyPurged, encodeNumber(keyPurged, a.last)) }); err != nil {
 		return a.fail(err)
 	}
-	a.metrics.events.Store(0)
-	a.metrics.stored.Store(0)
-	return errors.Join(a.flush(), a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.metrics.add(u) }))
+	return errors.Join(a.flush(), a.countStored())
 }

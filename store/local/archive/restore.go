@@ -79,7 +79,7 @@ func (w *Writer) finish(boundary uint64) error {
 			if err != nil {
 				return err
 			}
-			b, err := w.a.unpack(&c.memory, k, it.Item().Value())
+			b, _, err := readHeader(it.Item().Value())
 			if err != nil {
 				return err
 			}

@@ -25,7 +25,7 @@ func (a *Archive) Snapshot() (s Snapshot, err error) {
 	}
 	s = Snapshot{Boundary: a.Boundary(), Version: a.versions.acquire(), a: a}
 	if err := a.viewNewest(func(txn *badgerdb.Txn) error {
-		s.Purged, err = getNumber(txn, keyPurged)
+		s.Purged, _, err = getNumber(txn, keyPurged)
 		return err
 	}); err != nil {
 		a.versions.release(a.db, s.Version)
@@ -50,7 +50,7 @@ func (s Snapshot) Size() int64 {
 	if s.a == nil {
 		return 0
 	}
-	return s.a.metrics.stored.Load()
+	return s.a.stored.Load()
 }
 
 // Blocks calls use with the blocks that were written after the commit since. An entry is valid until use returns. Deletions

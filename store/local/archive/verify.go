@@ -67,7 +67,7 @@ func (a *Archive) blockMerchants() (all []codec.MerchantKey, err error) {
 				return err
 			}
 			all = append(all, k.merchant)
-			it.Seek(append(appendMerchantKey(nil, prefixBlock, k.merchant), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff))
+			it.Seek(append(endOfMerchant(k.merchant), 0xff))
 		}
 		return nil
 	})

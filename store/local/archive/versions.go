@@ -24,7 +24,7 @@ func (v *versions) start(db *badgerdb.DB, last uint64) {
 	db.Keep(last)
 }
 
-// keep tells Badger the oldest version that is read. The caller holds mu, or is alone.
+// keep sets Badger to keep the oldest version that is read. The caller holds mu, or is alone.
 func (v *versions) keep(db *badgerdb.DB) {
 	if oldest := v.oldest(); oldest != v.kept {
 		v.kept = oldest

@@ -23,8 +23,8 @@ func AppendEntry(b []byte, e Entry) []byte {
 	return append(b, 0)
 }
 
-// EntryTail returns how many bytes the byte form of an entry has behind its value.
-func EntryTail(e Entry) int {
+// EntryTrailerSize returns how many bytes the byte form of an entry has behind its value.
+func EntryTrailerSize(e Entry) int {
 	var b [2 * binary.MaxVarintLen64]byte
 	n := binary.PutUvarint(b[:], e.Version)
 	return n + binary.PutUvarint(b[n:], e.ExpiresAt) + 1

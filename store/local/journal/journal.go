@@ -274,7 +274,7 @@ func eachEntry(record []byte, use func(e codec.Entry, to int) error) error {
 		if err := d.Err("record of the log"); err != nil {
 			return err
 		}
-		if err := use(e, len(record)-len(d.B)-codec.EntryTail(e)); err != nil {
+		if err := use(e, len(record)-len(d.B)-codec.EntryTrailerSize(e)); err != nil {
 			return err
 		}
 	}

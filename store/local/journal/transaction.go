@@ -166,7 +166,7 @@ func (t *transaction) closeChunk() {
 // append appends an entry to the record, and returns where its value ends there.
 func (t *transaction) append(e codec.Entry) (end int) {
 	t.record = codec.AppendEntry(t.record, e)
-	return len(t.record) - codec.EntryTail(e)
+	return len(t.record) - codec.EntryTrailerSize(e)
 }
 
 // set gives a key a value, which must not change afterwards unless it is that of an event_id.

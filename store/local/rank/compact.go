@@ -14,7 +14,6 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
-	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/space"
 )
@@ -51,7 +50,8 @@ func newCompactor(db *bolt.DB, reserve int64, log *slog.Logger) *compactor {
 		},
 		commit: (*bolt.Tx).Commit, budget: compactionBudget,
 		wake: make(chan struct{}, 1), cancel: func() {}, done: make(chan struct{}), failed: map[codec.MerchantKey]bool{},
-		compactions: newCompactionDuration(),
+		compactions: newDuration("mtagd_index_compaction_duration_seconds",
+			"Time that a compaction takes to merge what index.db keeps for a merchant with many event names."),
 	}
 }
 
@@ -89,79 +89,63 @@ func (c *compactor) notify() {
 // compactAll compacts the segments of all merchants until none is due. After an error it leaves the merchant as it is:
 // queries are then slower, but right. It tries again after the next merge, unless the merchant's segments are damaged.
 func (c *compactor) compactAll(ctx context.Context) {
-	err := errors.Join(c.sweepUnused(ctx), c.sweepFreed(ctx))
-	merchants, err2 := c.merchants()
-	if err = errors.Join(err, err2); err != nil && ctx.Err() == nil {
-		c.log.Error("the index cannot be compacted", "error", err)
-		c.damaged(err)
-	}
+	var merchants []codec.MerchantKey
+	err := view(c.db, func(tx *bolt.Tx) error {
+		return tx.Bucket(bucketSegments).ForEach(func(k, _ []byte) error {
+			merchants = append(merchants, codec.MerchantKey(k))
+			return nil
+		})
+	})
+	c.report(ctx, "the index cannot be compacted", errors.Join(c.sweep(ctx), err))
 	for _, m := range merchants {
 		for more := true; more && !c.failed[m] && ctx.Err() == nil; {
-			err := boltfile.CatchDamage("index.db", func() (err error) {
-				c.writing.Lock()
-				defer c.writing.Unlock()
-				more, err = c.compact(ctx, m)
-				return err
-			})
-			if err != nil && ctx.Err() == nil {
-				c.log.Error("the segments of a merchant in the index cannot be compacted", "error", err)
+			if more, err = c.compact(ctx, m); err != nil {
+				c.report(ctx, "the segments of a merchant in the index cannot be compacted", err)
 				c.failed[m] = errors.Is(err, codec.ErrCorrupt)
-				c.damaged(err)
-				break
 			}
 		}
 	}
 }
 
-// damaged reports an error that is damage of the file.
-func (c *compactor) damaged(err error) {
+// report logs an error, unless stop is the reason for it, and reports damage of the file.
+func (c *compactor) report(ctx context.Context, what string, err error) {
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	c.log.Error(what, "error", err)
 	if errors.Is(err, codec.ErrCorrupt) && c.onDamage != nil {
 		c.onDamage(err)
 	}
 }
 
-// sweepUnused is sweep while nobody writes segments.
-func (c *compactor) sweepUnused(ctx context.Context) error {
+// sweep is sweepLocked while nobody else writes segments.
+func (c *compactor) sweep(ctx context.Context) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	return c.sweep(ctx)
+	return c.sweepLocked(ctx)
 }
 
-// sweep deletes the segments that compactions and removals have replaced, and what is left of those that were cut off.
-func (c *compactor) sweep(ctx context.Context) error {
-	return boltfile.CatchDamage("index.db", func() error {
-		var unused [][]byte
-		if err := c.db.View(func(tx *bolt.Tx) error {
-			unused = unusedSegments(tx, byCompaction)
-			return nil
-		}); err != nil || unused == nil {
-			return err
-		}
-		return c.update(ctx, func(w *merger) error { return w.sweepSegments(byCompaction) })
-	})
-}
-
-// sweepFreed deletes the subtrees that removals have freed.
-func (c *compactor) sweepFreed(ctx context.Context) error {
-	return boltfile.CatchDamage("index.db", func() error {
-		var freed []freedSubtree
-		if err := c.db.View(func(tx *bolt.Tx) (err error) {
-			freed, err = loadFreed(tx)
-			return err
-		}); err != nil || freed == nil {
-			return err
-		}
-		return c.update(ctx, func(w *merger) error {
-			for _, f := range freed {
-				if err := w.deleteSubtree(f.m, f.id, f.height); err != nil {
-					return err
-				}
-				if err := w.tx.Bucket(bucketFreed).Delete(nodeKey(f.m, f.id)); err != nil {
-					return err
-				}
+// sweepLocked deletes what compactions and removals have taken out of use, and what is left of those that were cut off.
+func (c *compactor) sweepLocked(ctx context.Context) error {
+	var segments [][]byte
+	var subtrees []freedSubtree
+	if err := view(c.db, func(tx *bolt.Tx) (err error) {
+		segments = unusedSegments(tx, byCompaction)
+		subtrees, err = loadFreed(tx)
+		return err
+	}); err != nil || len(segments)+len(subtrees) == 0 {
+		return err
+	}
+	return c.update(ctx, func(w *merger) error {
+		for _, f := range subtrees {
+			if err := w.deleteSubtree(f.m, f.id, f.height); err != nil {
+				return err
 			}
-			return nil
-		})
+			if err := w.tx.Bucket(bucketFreed).Delete(nodeKey(f.m, f.id)); err != nil {
+				return err
+			}
+		}
+		return w.sweepSegments(byCompaction)
 	})
 }
 
@@ -169,27 +153,7 @@ func (c *compactor) sweepFreed(ctx context.Context) error {
 func (c *compactor) update(ctx context.Context, do func(w *merger) error) error {
 	w := newMerger(c.db, c.commit)
 	w.ctx, w.budget = ctx, c.budget
-	if err := w.begin(); err != nil {
-		return err
-	}
-	defer func() { _ = w.tx.Rollback() }() // fails only when the transaction has ended already
-	if err := do(w); err != nil {
-		return err
-	}
-	return w.commit(w.tx)
-}
-
-// merchants returns the merchants that have stored segments.
-func (c *compactor) merchants() (all []codec.MerchantKey, err error) {
-	err = boltfile.CatchDamage("index.db", func() error {
-		return c.db.View(func(tx *bolt.Tx) error {
-			return tx.Bucket(bucketSegments).ForEach(func(k, _ []byte) error {
-				all = append(all, codec.MerchantKey(k))
-				return nil
-			})
-		})
-	})
-	return all, err
+	return w.run(func() error { return do(w) })
 }
 
 // compact merges segments of a merchant once. It returns false when no compaction is due.
@@ -197,6 +161,8 @@ func (c *compactor) merchants() (all []codec.MerchantKey, err error) {
 // Segments never change, so it reads them and builds the new one outside of write transactions: merges wait only while
 // blocks are written.
 func (c *compactor) compact(ctx context.Context, m codec.MerchantKey) (more bool, err error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
 	from, err := c.due(m)
 	if err != nil || from == nil {
 		return false, err
@@ -209,8 +175,8 @@ func (c *compactor) compact(ctx context.Context, m codec.MerchantKey) (more bool
 	if err := c.update(ctx, func(w *merger) error { return w.useCompacted(m, from, merged) }); err != nil {
 		return false, err
 	}
-	observeSince(c.compactions, began)
-	return true, c.sweep(ctx)
+	c.compactions.Observe(time.Since(began).Seconds())
+	return true, c.sweepLocked(ctx)
 }
 
 // write merges stored segments into a new one, which is unused until useCompacted. It leaves out the removed events, and
@@ -245,7 +211,7 @@ func (c *compactor) due(m codec.MerchantKey) (from []*segment, err error) {
 		return nil, err
 	}
 	limit := int(min(maxStoredSegment, available/maxEventSize))
-	err = c.db.View(func(tx *bolt.Tx) error {
+	err = view(c.db, func(tx *bolt.Tx) error {
 		r, err := loadSegments(tx, m)
 		if err == nil {
 			from = compactionDue(r.segments, limit)
@@ -267,12 +233,11 @@ func (w *merger) useCompacted(m codec.MerchantKey, from []*segment, merged *segm
 			return nil
 		}
 	}
-	var unused []*segment
-	r.segments, unused = replaceSegments(r.segments, from, merged)
+	r.segments = replaceSegments(r.segments, from, merged)
 	if merged.n == 0 { // all its events are removed
 		r.segments = r.segments[:len(r.segments)-1]
 	}
-	for _, s := range unused {
+	for _, s := range from {
 		if err := markUnused(w.tx, m, s.id, byCompaction); err != nil {
 			return err
 		}
@@ -293,7 +258,7 @@ func (c *compactedBlocks) block(kind uint8, i int) (b []byte, err error) {
 	if err := c.ctx.Err(); err != nil {
 		return nil, err
 	}
-	err = c.db.View(func(tx *bolt.Tx) error {
+	err = view(c.db, func(tx *bolt.Tx) error {
 		stored, err := loadBlock(tx.Bucket(bucketBlocks).Cursor(), c.m, c.id, kind, i)
 		b = bytes.Clone(stored)
 		return err

@@ -17,40 +17,10 @@
 // Events can be removed. A removal changes the stored tree as a merge does, and writes segments again without the removed
 // events. Where all events before a time are removed, it only notes that time in the segments.
 //
-//	index.go           Index: open, replay, push, apply, close
-//	schedule.go        the applying goroutine; which merge comes when
-//	recent.go          a merchant's events in memory
-//	progress.go        lets readers wait until events are applied
-//	remove.go          removes events: by key, before a time, all of a merchant's
-//	removesegments.go  removes events from segments
-//	prune.go           removes entries from a tree
-//	find.go            finds the events of chunks by scanning
-//	compact.go         compacts stored segments in the background
-//	merge.go           writes events into the stored trees and segments, in one or more transactions
-//	query.go           pages of a selection
-//	summary.go         counts events by time and by name or tag
-//	overflow.go        counts events of overflow series by name and time
-//	counts.go          counts the events of a tree by time
-//	selection.go       a query in the terms of the index
-//	source.go          finds ranks in several sources: trees and segments
-//	runs.go            collects runs of ranks, from one tree or several
-//	reader.go          one merchant's trees as of one moment; counts events before a key
-//	segments.go        which segments to merge; segments in memory
-//	segmentmerge.go    builds and merges segments
-//	segment.go         a segment: names, times, ranks, wavelet matrix
-//	wavelet.go         counts ranks within a range of time
-//	tree.go            the counted tree in memory
-//	dictionary.go      numbers a merchant's series
-//	nodefile.go        reads and writes trees in index.db
-//	segmentfile.go     reads and writes segments in index.db
-//	nodearena.go       the memory of decoded nodes
-//	metrics.go         counts events and their bytes, measures merges and compactions
-//	verify.go          checks all that is stored
-//
 // # What is in index.db
 //
 // A bbolt file of format "3". Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
-// them away, and requests would wait for that. An index of format "1" or "2" is rebuilt. Buckets:
+// them away, and requests would wait for that. Buckets:
 //
 //	meta      "format" → version
 //	          "opening" → the number of SetOpening (8 bytes, big endian)
@@ -59,7 +29,7 @@
 //	          (8 bytes each, big endian)
 //	nodes     merchant, node id (8 bytes, big endian) → node of the merchant's stored tree
 //	roots     merchant → root record of that tree
-//	replaced  merchant → number, ids (uvarints): the nodes that the last merge replaced and has not deleted yet
+//	replaced  merchant → number, ids (uvarints): nodes that a merge of an earlier version replaced, and has not deleted before a kill
 //	freed     merchant, node id (8 bytes, big endian) → height (1 byte; 0: a leaf): a node that a removal took out of the tree
 //	          with all below it, and that has not been deleted yet
 //	segments  merchant → segments record; only of merchants that have had events of overflow series
@@ -69,7 +39,7 @@
 //
 // A merchant is the 16 bytes of its UUID. bbolt has no checksums. So each node, record, list of ids and block is sealed: it
 // ends with the CRC-32C of its key and itself (4 bytes, big endian). In the bucket meta, all but "format" are sealed too, and
-// the key of their seals begins with the format: a damaged version is told from a newer one by that. Damage that hides a
+// the key of their seals begins with the format: a damaged version is distinguished from a newer one by that. Damage that hides a
 // root record, or brings back an earlier one, is found by "roots" when the file is opened.
 //
 // A root record: next id, covered, root id, bytes of the root (uvarints), first key, counts of the root, number of series
@@ -86,9 +56,9 @@
 //	         events (uvarint)
 //	key:     time (varint), seq (varint), index (uvarint, not a difference)
 //
-// A segments record: next id, number of segments, and for each its id, number of events, overflow series (0 when its
-// events are of several tags), 1 if queries without a tag read it, else 0, how many of its events are removed (all uvarints),
-// and the time before which these are (varint).
+// A segments record: next id, number of segments, and for each its id, number of events, overflow series, 1, how many of its
+// events are removed (all uvarints), and the time before which these are (varint). A segment of an earlier version whose overflow
+// series is 0 has events of several tags, which are in other segments too. It is not read.
 //
 // The blocks of a segment, by kind, each numbered from 0:
 //

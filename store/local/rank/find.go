@@ -8,7 +8,6 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 )
 
@@ -26,29 +25,27 @@ func (x *Index) FindChunks(
 	for _, c := range chunks {
 		wanted[c] = true
 	}
-	err := boltfile.CatchDamage("index.db", func() (err error) {
-		if merchants == nil {
-			if merchants, err = x.storedMerchants(); err != nil {
-				return err
-			}
+	if merchants == nil {
+		var err error
+		if merchants, err = x.StoredMerchants(); err != nil {
+			return nil, err
 		}
-		for _, m := range merchants {
-			if err := x.scan(ctx, m, func(e *entry, _ []string) {
-				if wanted[e.Seq] {
-					found[m] = append(found[m], e.Key)
-				}
-			}); err != nil {
-				return err
+	}
+	for _, m := range merchants {
+		if err := x.scan(ctx, m, func(e *entry, _ []string) {
+			if wanted[e.Seq] {
+				found[m] = append(found[m], e.Key)
 			}
+		}); err != nil {
+			return nil, err
 		}
-		return nil
-	})
-	return found, err
+	}
+	return found, nil
 }
 
-// storedMerchants returns the merchants that have a stored tree.
-func (x *Index) storedMerchants() (all []codec.MerchantKey, err error) {
-	err = x.db.View(func(tx *bolt.Tx) error {
+// StoredMerchants returns the merchants that have a stored tree.
+func (x *Index) StoredMerchants() (all []codec.MerchantKey, err error) {
+	err = view(x.db, func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
 			all = append(all, codec.MerchantKey(k))
 			return nil
@@ -69,7 +66,7 @@ func (x *Index) scan(ctx context.Context, m codec.MerchantKey, use func(e *entry
 			return err
 		}
 		s.leaves, s.entries = scannedLeaves, s.entries[:0]
-		if err := x.read(func(tx *bolt.Tx) error {
+		if err := view(x.db, func(tx *bolt.Tx) error {
 			t, err := loadTree(tx, m)
 			if err != nil || t.root.isEmpty() {
 				return err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -86,7 +85,7 @@ const (
 )
 
 // Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. Compactions leave reserve bytes
-// of the disk free. A file of an older format is codec.ErrCorrupt, as is a damaged one.
+// of the disk free. A damaged file is codec.ErrCorrupt.
 func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 	db, err := openFile(path)
 	if err != nil {
@@ -105,16 +104,17 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 		queue:         make(chan committedBatch, maxQueue),
 		merges:        make(chan chan error),
 		done:          make(chan struct{}),
-		mergeTime:     newMergeDuration(),
+		mergeTime: newDuration("mtagd_index_merge_duration_seconds",
+			"Time that a merge takes to write the events in memory into index.db, every few seconds."),
 	}
 	x.compactor = newCompactor(db, reserve, log)
-	if err := x.read(func(tx *bolt.Tx) (err error) {
+	if err := view(x.db, func(tx *bolt.Tx) (err error) {
 		x.covered, err = loadCovered(tx)
 		return err
 	}); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	x.progress.advance(x.covered)
+	x.progress.note(x.covered, nil)
 	x.countEvents()
 	return x, nil
 }
@@ -122,7 +122,7 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 // countEvents counts the stored events for the metrics. Damage does not keep the index from opening: it is logged, and the
 // merchant's requests fail.
 func (x *Index) countEvents() {
-	if err := x.read(func(tx *bolt.Tx) error {
+	if err := view(x.db, func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
 			t, err := loadTree(tx, codec.MerchantKey(k))
 			if err != nil {
@@ -161,7 +161,7 @@ func (x *Index) Replay(events []codec.Event, last uint64) error {
 	if err := x.apply(events, last); err != nil {
 		return err
 	}
-	x.progress.advance(last)
+	x.progress.note(last, nil)
 	if x.entries/x.mergeEntries == before/x.mergeEntries {
 		return nil // also on a full disk, a merge is tried only after so many more entries
 	}
@@ -186,22 +186,23 @@ func (x *Index) Push(events []codec.Event, last uint64, release func()) {
 
 // Close applies and merges what was pushed, and closes the file. Push must not be called any more.
 func (x *Index) Close() error {
+	x.stop()
+	return errors.Join(x.Failure(), x.db.Close())
+}
+
+// stop ends the goroutines.
+func (x *Index) stop() {
 	if x.started {
 		close(x.queue)
 		<-x.done
 		x.compactor.stop()
 	}
-	return errors.Join(x.Failure(), x.db.Close())
 }
 
 // Discard closes an index that is not needed any more, without writing what was applied.
 func (x *Index) Discard() error {
-	x.progress.fail(errClosed)
-	if x.started {
-		close(x.queue)
-		<-x.done
-		x.compactor.stop()
-	}
+	x.progress.note(0, errClosed)
+	x.stop()
 	return x.db.Close()
 }
 
@@ -212,7 +213,10 @@ func (x *Index) OnDamage(call func(error)) {
 }
 
 // Failure returns the error that has stopped the index from applying events, or nil.
-func (x *Index) Failure() error { return x.progress.failure() }
+func (x *Index) Failure() error {
+	_, err := x.progress.reached(0)
+	return err
+}
 
 // Wait returns nil when the events of all chunks up to seq are in the trees. It returns an error when ctx ends, and once
 // the index has failed, whatever seq is.
@@ -229,7 +233,7 @@ func (x *Index) applyBatch(b committedBatch) {
 		x.fail(err)
 		return
 	}
-	x.progress.advance(b.last)
+	x.progress.note(b.last, nil)
 }
 
 // fail stops the index from applying events, unless err is nil.
@@ -238,7 +242,7 @@ func (x *Index) fail(err error) {
 		return
 	}
 	x.log.Error("no events can be accepted: the index failed", "error", err)
-	x.progress.fail(fmt.Errorf("event index: %w", err))
+	x.progress.note(0, fmt.Errorf("event index: %w", err))
 	if errors.Is(err, codec.ErrCorrupt) && x.onDamage != nil {
 		x.onDamage(err)
 	}
@@ -272,7 +276,7 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 		if e.Seq <= r.covered {
 			continue // this is a replay, and the stored tree has the event already
 		}
-		if err := r.add(e, x.numbers[i]); err != nil {
+		if err := r.active.root.insertAtRoot(entry{Key{e.Time, e.Position}, x.numbers[i], e.Size}, nil); err != nil {
 			return err
 		}
 		x.entries++
@@ -286,7 +290,14 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 // prepare notes the series numbers of the events, and returns the new segments of each merchant that has events of overflow
 // series among them. It does not hold mu while it builds segments, as that takes time.
 func (x *Index) prepare(events []codec.Event, added map[codec.MerchantKey]*recentEvents) (map[*recentEvents][]*segment, error) {
-	return segmentsWith(x.number(events, added))
+	segments := map[*recentEvents][]*segment{}
+	for r, overflow := range x.number(events, added) {
+		var err error
+		if segments[r], err = addToMemory(r.active.segments, overflow); err != nil {
+			return nil, err
+		}
+	}
+	return segments, nil
 }
 
 // number notes the series numbers of the events in x.numbers, and returns those of overflow series.
@@ -313,7 +324,8 @@ func (x *Index) number(events []codec.Event, added map[codec.MerchantKey]*recent
 			if overflow == nil {
 				overflow = map[*recentEvents][]named{}
 			}
-			overflow[r] = append(overflow[r], newNamed(e, number))
+			_, name := codec.SplitSeries(e.Series)
+			overflow[r] = append(overflow[r], named{string(name), entry{Key{e.Time, e.Position}, number, 0}})
 			x.entries += overflowEntries - 1
 		}
 	}
@@ -337,7 +349,7 @@ func (x *Index) newRecents(events []codec.Event) (map[codec.MerchantKey]*recentE
 	if added == nil {
 		return nil, nil
 	}
-	err := x.read(func(tx *bolt.Tx) error {
+	err := view(x.db, func(tx *bolt.Tx) error {
 		for m := range added {
 			t, err := x.load(tx, m)
 			if err != nil {
@@ -350,9 +362,9 @@ func (x *Index) newRecents(events []codec.Event) (map[codec.MerchantKey]*recentE
 	return added, err
 }
 
-// read runs a read-only transaction. Damage of the file becomes an error.
-func (x *Index) read(do func(tx *bolt.Tx) error) error {
-	return boltfile.CatchDamage("index.db", func() error { return x.db.View(do) })
+// view runs a read-only transaction. Damage of the file becomes an error.
+func view(db *bolt.DB, do func(tx *bolt.Tx) error) error {
+	return boltfile.CatchDamage("index.db", func() error { return db.View(do) })
 }
 
 // freeze returns the active trees for the next merge; new events go into new active trees. It drops merchants without new
@@ -360,14 +372,14 @@ func (x *Index) read(do func(tx *bolt.Tx) error) error {
 func (x *Index) freeze() frozenEvents {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	f := frozenEvents{trees: make(map[codec.MerchantKey]frozenTree, len(x.recent)), covered: x.covered}
+	f := frozenEvents{trees: make(map[codec.MerchantKey]*recentEvents, len(x.recent)), covered: x.covered}
 	for m, r := range x.recent {
 		if r.active.root.isEmpty() {
 			delete(x.recent, m)
 			continue
 		}
 		r.frozen, r.active = r.active, eventsInMemory{}
-		f.trees[m] = frozenTree{r.frozen, r.series}
+		f.trees[m] = r
 	}
 	x.entries = 0
 	return f
@@ -381,15 +393,13 @@ func (x *Index) merge(f frozenEvents) error {
 	x.storing.Lock()
 	defer x.storing.Unlock()
 	began := time.Now()
-	w := newMerger(x.db, x.commit)
-	if err := boltfile.CatchDamage("index.db", func() error { return w.mergeAll(f) }); err != nil {
+	if err := newMerger(x.db, x.commit).mergeAll(f); err != nil {
 		return err
 	}
-	observeSince(x.mergeTime, began)
+	x.mergeTime.Observe(time.Since(began).Seconds())
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for m := range f.trees {
-		r := x.recent[m]
+	for _, r := range f.trees {
 		r.covered, r.frozen = f.covered, eventsInMemory{}
 	}
 	x.compactor.notify()
@@ -398,19 +408,19 @@ func (x *Index) merge(f frozenEvents) error {
 
 // Metrics returns the index's metrics.
 func (x *Index) Metrics() []prometheus.Collector {
-	return []prometheus.Collector{x.mergeTime, x.compactor.compactions, newEventCount(x.events.Load), &sizes{x: x}}
+	return []prometheus.Collector{x.mergeTime, x.compactor.compactions, prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: "mtagd_index_events", Help: "Events of all merchants in the index."},
+		func() float64 { return float64(x.events.Load()) }), &sizes{x: x}}
 }
 
 // Usage returns the number of a merchant's events, and the sum of their sizes (codec.Event).
 func (x *Index) Usage(ctx context.Context, m codec.MerchantKey) (events, bytes uint64, err error) {
-	err = boltfile.CatchDamage("index.db", func() error {
-		return x.view(ctx, m, func(r *reader) error {
-			for _, root := range r.trees {
-				events += root.counts.of(nil)
-				bytes += root.bytes
-			}
-			return nil
-		})
+	err = x.view(ctx, m, func(r *reader) error {
+		for _, root := range r.trees {
+			events += root.counts.of(nil)
+			bytes += root.bytes
+		}
+		return nil
 	})
 	return events, bytes, err
 }
@@ -418,40 +428,27 @@ func (x *Index) Usage(ctx context.Context, m codec.MerchantKey) (events, bytes u
 // CountFrom returns how many events of a merchant the trees have from a time on (µs since 1970), and the last chunk whose events they
 // have, as of one moment.
 func (x *Index) CountFrom(ctx context.Context, m codec.MerchantKey, from int64) (events, upTo uint64, err error) {
-	err = boltfile.CatchDamage("index.db", func() error {
-		return x.viewAll(ctx, m, func(r *reader) error {
-			upTo = x.covered
-			earlier, err := r.before(Key{Time: from})
-			for _, root := range r.trees {
-				events += root.counts.of(nil)
-			}
-			events -= sum(earlier, nil)
-			return err
-		})
+	err = x.view(ctx, m, func(r *reader) error {
+		upTo = x.covered
+		earlier, err := r.before(Key{Time: from})
+		for _, root := range r.trees {
+			events += root.counts.of(nil)
+		}
+		events -= sum(earlier, nil)
+		return err
 	})
 	return events, upTo, err
 }
 
-// view calls read with the merchant's trees, as of one moment. It does not call read when the merchant has no events. The
-// nodes that read loads are valid until read returns. Until then no events are applied.
+// view calls read with the merchant's trees, as of one moment. The nodes that read loads are valid until read returns. Until then
+// no events are applied.
 func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *reader) error) error {
-	return x.viewAll(ctx, m, func(r *reader) error {
-		if len(r.trees) == 0 {
-			return nil
-		}
-		return read(r)
-	})
-}
-
-// viewAll is view that calls read in any case.
-func (x *Index) viewAll(ctx context.Context, m codec.MerchantKey, read func(r *reader) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a file that was cut short fails this request only
-	return x.db.View(func(tx *bolt.Tx) error {
+	return view(x.db, func(tx *bolt.Tx) error {
 		arena := x.arenas.Get().(*nodeArena)
 		defer arena.release(&x.arenas)
 		r, err := x.newReader(ctx, tx, m, arena)

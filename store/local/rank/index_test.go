@@ -209,10 +209,10 @@ func TestWaitersAreWokenByEveryChange(t *testing.T) {
 		}
 	}
 	first, _ := waits(true)
-	p.advance(6)
+	p.note(6, nil)
 	woken(first)
 	second, _ := waits(true)
-	p.advance(7)
+	p.note(7, nil)
 	woken(second)
 	if _, err := waits(false); err != nil {
 		t.Errorf("after the chunk was applied, waiting gives %v", err)
@@ -221,7 +221,7 @@ func TestWaitersAreWokenByEveryChange(t *testing.T) {
 	p = progress{}
 	third, _ := waits(true)
 	damaged := errors.New("damaged")
-	p.fail(damaged)
+	p.note(0, damaged)
 	woken(third)
 	if err := p.wait(t.Context(), 7); err != damaged {
 		t.Errorf("after a failure, waiting gives %v, want %v", err, damaged)

@@ -9,15 +9,15 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 )
 
 // A merge writes the frozen events of all merchants into the stored trees. It is crash safe without a log:
 //
 //   - A stored node never changes. A merge writes the changed node under a new id.
-//   - One transaction writes the new root record of a merchant, and the list of nodes that the new tree has replaced. Only
-//     after that are these nodes deleted. So readers, and the next start after a crash, see either the old tree or the
-//     new one.
+//   - One transaction writes the new root record of a merchant, and deletes the nodes that the new tree has replaced. So
+//     readers, and the next start after a crash, see either the old tree or the new one.
 //   - A merge that exceeds txBudget takes several transactions. When it is cut off, the next merge deletes what it left
 //     behind.
 
@@ -31,16 +31,10 @@ const (
 	blockEntries = 3 * leafEntries // what a block of a segment takes of the budget: it is three times as large as a leaf
 )
 
-// frozenEvents is what one merge writes.
+// frozenEvents is what one merge writes: the frozen events of these merchants.
 type frozenEvents struct {
-	trees   map[codec.MerchantKey]frozenTree
+	trees   map[codec.MerchantKey]*recentEvents
 	covered uint64 // the events of chunks up to this seq are in the stored trees or in these
-}
-
-// frozenTree is the frozen events of one merchant.
-type frozenTree struct {
-	eventsInMemory
-	series *dictionary
 }
 
 // merger writes the transactions of a merge, one after the other.
@@ -82,32 +76,38 @@ func (w *merger) next() error {
 	return w.begin()
 }
 
-// mergeAll writes frozen events into the stored trees.
-func (w *merger) mergeAll(f frozenEvents) error {
-	if err := w.begin(); err != nil {
-		return err
-	}
-	defer func() { _ = w.tx.Rollback() }() // fails only when the transaction has ended already
-	if err := w.sweepAll(); err != nil {
-		return err
-	}
-	if err := w.sweepSegments(byMerge); err != nil {
-		return err
-	}
-	for m, tree := range f.trees {
-		if err := w.mergeTree(m, tree, f.covered); err != nil {
+// run begins a transaction, calls do, and commits. Damage of the file becomes an error.
+func (w *merger) run(do func() error) error {
+	return boltfile.CatchDamage("index.db", func() error {
+		if err := w.begin(); err != nil {
 			return err
 		}
-	}
-	// covered is written last: when it is on disk, so are all trees.
-	if err := storeCovered(w.tx, f.covered); err != nil {
-		return err
-	}
-	return w.commit(w.tx)
+		defer func() { _ = w.tx.Rollback() }() // fails only when the transaction has ended already
+		if err := do(); err != nil {
+			return err
+		}
+		return w.commit(w.tx)
+	})
+}
+
+// mergeAll writes frozen events into the stored trees.
+func (w *merger) mergeAll(f frozenEvents) error {
+	return w.run(func() error {
+		if err := w.sweepSegments(byMerge); err != nil {
+			return err
+		}
+		for m, tree := range f.trees {
+			if err := w.mergeTree(m, tree, f.covered); err != nil {
+				return err
+			}
+		}
+		// covered is written last: when it is on disk, so are all trees.
+		return storeCovered(w.tx, f.covered)
+	})
 }
 
 // mergeTree writes a merchant's frozen events into its stored tree.
-func (w *merger) mergeTree(m codec.MerchantKey, events frozenTree, covered uint64) error {
+func (w *merger) mergeTree(m codec.MerchantKey, events *recentEvents, covered uint64) error {
 	t, err := w.editTree(m)
 	if err != nil {
 		return err
@@ -115,11 +115,11 @@ func (w *merger) mergeTree(m codec.MerchantKey, events frozenTree, covered uint6
 	if t.covered >= covered {
 		return nil // an earlier attempt of this merge has written this tree
 	}
-	added, err := w.addSegments(m, events.segments)
+	added, err := w.addSegments(m, events.frozen.segments)
 	if err != nil {
 		return err
 	}
-	for _, leaf := range events.root.leaves() {
+	for _, leaf := range events.frozen.root.leaves() {
 		if err := t.root.insertLeafAtRoot(leaf, t.load); err != nil {
 			return err
 		}
@@ -146,8 +146,11 @@ func (w *merger) editTree(m codec.MerchantKey) (*treeEdit, error) {
 		return nil, err
 	}
 	// A change that was cut off has left nodes that are in no tree.
-	err = w.deleteFrom(func() *bolt.Bucket { return w.nodes }, nodeKey(m, t.nextID), m[:], leafEntries)
-	return &treeEdit{merger: w, storedTree: t, m: m}, err
+	if err := w.deleteFrom(bucketNodes, nodeKey(m, t.nextID), m[:], leafEntries); err != nil {
+		return nil, err
+	}
+	replaced, err := loadReplaced(w.tx, m)
+	return &treeEdit{merger: w, storedTree: t, m: m, replaced: replaced}, err
 }
 
 // load loads a node, to change it. The node gets memory of its own, as it is kept until it is stored.
@@ -178,16 +181,16 @@ func (t *treeEdit) spend(entries int) error {
 	if t.left -= entries; t.left > 0 {
 		return nil
 	}
-	if err := t.storeNodes(t.storedTree, t.m, &t.root); err != nil {
+	if err := t.storeNodes(&t.root); err != nil {
 		return err
 	}
 	return t.next()
 }
 
 // store writes the changed nodes and the root record, and deletes the replaced nodes. segments changes the record of the
-// merchant's segments, in the same transaction as the root record.
+// merchant's segments. All that is one transaction, even if it exceeds the budget: a deletion takes little memory.
 func (t *treeEdit) store(segments func() error) error {
-	if err := t.storeNodes(t.storedTree, t.m, &t.root); err != nil {
+	if err := t.storeNodes(&t.root); err != nil {
 		return err
 	}
 	if err := storeTree(t.tx, t.m, t.storedTree); err != nil {
@@ -197,13 +200,15 @@ func (t *treeEdit) store(segments func() error) error {
 		return err
 	}
 	slices.Sort(t.replaced) // so that nodes of one page are deleted one after the other
-	if err := storeReplaced(t.tx, t.m, t.replaced); err != nil {
+	for _, id := range t.replaced {
+		if err := t.nodes.Delete(nodeKey(t.m, id)); err != nil {
+			return err
+		}
+	}
+	if err := t.tx.Bucket(bucketReplaced).Delete(t.m[:]); err != nil {
 		return err
 	}
-	if err := t.merger.spend(len(t.series) + len(t.replaced)); err != nil { // the root record and the list take memory too
-		return err
-	}
-	return t.sweep(t.m)
+	return t.merger.spend(len(t.series) + leafEntries*len(t.replaced)) // the root record takes memory too
 }
 
 // spend uses some of the transaction's budget. When none is left, it commits and begins another transaction.
@@ -212,38 +217,6 @@ func (w *merger) spend(entries int) error {
 		return nil
 	}
 	return w.next()
-}
-
-// sweepAll deletes the replaced nodes of all merchants. There are some when the previous merge was cut off.
-func (w *merger) sweepAll() error {
-	var last []byte
-	for {
-		k, _ := w.tx.Bucket(bucketReplaced).Cursor().First()
-		if k == nil {
-			return nil
-		}
-		if bytes.Equal(k, last) {
-			return errStays
-		}
-		last = bytes.Clone(k)
-		if err := w.sweep(codec.MerchantKey(k)); err != nil {
-			return err
-		}
-	}
-}
-
-// sweep deletes the replaced nodes of a merchant.
-func (w *merger) sweep(m codec.MerchantKey) error {
-	replaced, err := loadReplaced(w.tx, m)
-	if err != nil || len(replaced) == 0 {
-		return err
-	}
-	for _, id := range replaced {
-		if err := w.deleteKey(w.nodes, nodeKey(m, id), leafEntries); err != nil {
-			return err
-		}
-	}
-	return storeReplaced(w.tx, m, nil)
 }
 
 // deleteSubtree deletes a node that is in no tree, and all below it. The node is deleted last, so that after a kill the
@@ -268,10 +241,10 @@ func (w *merger) deleteSubtree(m codec.MerchantKey, id uint64, height uint8) err
 }
 
 // deleteFrom deletes the keys of a bucket with this prefix, from a key on. Each costs as much as so many entries.
-func (w *merger) deleteFrom(bucket func() *bolt.Bucket, from, prefix []byte, cost int) error {
+func (w *merger) deleteFrom(bucket, from, prefix []byte, cost int) error {
 	var last []byte
 	for {
-		k, _ := bucket().Cursor().Seek(from) // a new cursor each time, as a deletion moves existing ones
+		k, _ := w.tx.Bucket(bucket).Cursor().Seek(from) // a new cursor each time, as a deletion moves existing ones
 		if !bytes.HasPrefix(k, prefix) {
 			return nil
 		}
@@ -279,7 +252,7 @@ func (w *merger) deleteFrom(bucket func() *bolt.Bucket, from, prefix []byte, cos
 			return errStays
 		}
 		last = append(last[:0], k...)
-		if err := w.deleteKey(bucket(), k, cost); err != nil {
+		if err := w.deleteKey(w.tx.Bucket(bucket), k, cost); err != nil {
 			return err
 		}
 	}
@@ -297,12 +270,12 @@ func (w *merger) deleteKey(bucket *bolt.Bucket, key []byte, cost int) error {
 }
 
 // storeNodes writes the nodes at and below c that are in memory, and releases them.
-func (w *merger) storeNodes(t *storedTree, m codec.MerchantKey, c *child) error {
+func (t *treeEdit) storeNodes(c *child) error {
 	if c.node == nil {
 		return nil
 	}
 	for i := range c.node.children {
-		if err := w.storeNodes(t, m, &c.node.children[i]); err != nil {
+		if err := t.storeNodes(&c.node.children[i]); err != nil {
 			return err
 		}
 	}
@@ -310,14 +283,17 @@ func (w *merger) storeNodes(t *storedTree, m codec.MerchantKey, c *child) error 
 	t.nextID++
 	n := c.node
 	c.node = nil
-	return storeNode(w.nodes, m, c.id, n)
+	return storeNode(t.nodes, t.m, c.id, n)
 }
 
 // addSegments writes new stored segments with the events of those in memory. They are unused until useSegments.
 func (w *merger) addSegments(m codec.MerchantKey, memory []*segment) (added []*segment, err error) {
-	for i, group := range storedGroups(memory) {
+	byTag := map[uint32][]*segment{}
+	for _, s := range memory {
+		byTag[s.tag] = append(byTag[s.tag], s)
+	}
+	for _, group := range byTag {
 		s := mergedSegment(group)
-		s.all = i == 0
 		if s.id, err = w.newSegment(m, byMerge); err != nil {
 			return nil, err
 		}
@@ -371,7 +347,7 @@ func (w *merger) useSegments(m codec.MerchantKey, added []*segment) error {
 // sweepSegments deletes the unused segments that a merge, or a compaction, has marked.
 func (w *merger) sweepSegments(by byte) error {
 	for _, segment := range unusedSegments(w.tx, by) {
-		if err := w.deleteFrom(func() *bolt.Bucket { return w.blocks }, segment, segment, blockEntries); err != nil {
+		if err := w.deleteFrom(bucketBlocks, segment, segment, blockEntries); err != nil {
 			return err
 		}
 		if err := w.tx.Bucket(bucketUnused).Delete(segment); err != nil {

@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"math/rand/v2"
@@ -502,4 +503,39 @@ func checkNothingLeftBehind(t *testing.T, x *Index) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// What an earlier version has noted as replaced, and not deleted before a kill, is deleted by the next change of the tree.
+func TestNodesThatAnEarlierVersionReplacedAreDeleted(t *testing.T) {
+	var j journal
+	x, m := j.open(t, t.TempDir()), newMerchant(t)
+	defer closeIndex(t, x)
+	merge := func() {
+		t.Helper()
+		if err := x.Replay(j.commit(m, 100, func(i int) int64 { return int64(i) }), uint64(len(j.commits))); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.merge(x.freeze()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	merge()
+	if err := x.db.Update(func(tx *bolt.Tx) error {
+		tree, err := loadTree(tx, m)
+		if err != nil {
+			return err
+		}
+		root, err := loadNode(tx.Bucket(bucketNodes), m, tree.root.id, &nodeArena{})
+		if err != nil {
+			return err
+		}
+		left := tree.nextID
+		tree.nextID++
+		list := codec.Seal(m[:], binary.AppendUvarint([]byte{1}, left))
+		return errors.Join(storeNode(tx.Bucket(bucketNodes), m, left, root), storeTree(tx, m, tree), tx.Bucket(bucketReplaced).Put(m[:], list))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	merge()
+	checkNothingLeftBehind(t, x)
 }

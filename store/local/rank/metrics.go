@@ -20,26 +20,6 @@ func newDuration(name, help string) prometheus.Histogram {
 	})
 }
 
-func newMergeDuration() prometheus.Histogram {
-	return newDuration("mtagd_index_merge_duration_seconds",
-		"Time that a merge takes to write the events in memory into index.db, every few seconds.")
-}
-
-func newCompactionDuration() prometheus.Histogram {
-	return newDuration("mtagd_index_compaction_duration_seconds",
-		"Time that a compaction takes to merge what index.db keeps for a merchant with many event names.")
-}
-
-// observeSince adds the time since then to a histogram.
-func observeSince(h prometheus.Histogram, then time.Time) { h.Observe(time.Since(then).Seconds()) }
-
-func newEventCount(events func() uint64) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "mtagd_index_events",
-		Help: "Events of all merchants in the index.",
-	}, func() float64 { return float64(events()) })
-}
-
 // sizes are the metrics of the sizes of stored events: of all merchants, and of the largest ones. A service may have 50,000
 // merchants, so not each has a metric: what fills a disk is among the largest.
 type sizes struct {
@@ -95,7 +75,7 @@ func (s *sizes) Collect(to chan<- prometheus.Metric) {
 func (s *sizes) measure() error {
 	var total uint64
 	var all []merchantSize
-	if err := s.x.read(func(tx *bolt.Tx) error {
+	if err := view(s.x.db, func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, v []byte) error {
 			if bytes, err := decodeSize(codec.Unseal(k, v)); err == nil && len(k) == 16 {
 				total += bytes

@@ -26,6 +26,16 @@ func (a *nodeArena) reset() {
 	a.entries, a.children, a.counts = a.entries[:0], a.children[:0], a.counts[:0]
 }
 
+// size returns the number of items of each kind.
+func (a *nodeArena) size() [3]int { return [3]int{len(a.entries), len(a.children), len(a.counts)} }
+
+// truncate gives back the memory of the nodes that were decoded since the arena had this size.
+func (a *nodeArena) truncate(size [3]int) {
+	a.entries = a.entries[:min(size[0], len(a.entries))] // less after reserve
+	a.children = a.children[:min(size[1], len(a.children))]
+	a.counts = a.counts[:min(size[2], len(a.counts))]
+}
+
 // reserve makes room for n more items in s. Slices of the old items stay valid.
 func reserve[S ~[]T, T any](s *S, n int) {
 	if cap(*s)-len(*s) < n {

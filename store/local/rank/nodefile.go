@@ -35,17 +35,11 @@ const (
 	format = Format
 )
 
-// olderFormats are replaced: their events are replayed.
-var olderFormats = []string{"1", "2"}
-
-// openFile opens or creates the file. One of an older format, or whose root records or buckets are not what the last transaction has written,
-// is codec.ErrCorrupt: its events are replayed.
+// openFile opens or creates the file. One whose root records or buckets are not what the last transaction has written is
+// codec.ErrCorrupt: its events are replayed.
 func openFile(path string) (*bolt.DB, error) {
 	db, err := boltfile.Open(path, format, buckets...)
 	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok {
-		if slices.Contains(olderFormats, unknown.Found) {
-			return nil, fmt.Errorf("%w: %s is of an older format", codec.ErrCorrupt, path)
-		}
 		return nil, checkFormat(path, unknown)
 	}
 	if err != nil {
@@ -57,7 +51,7 @@ func openFile(path string) (*bolt.DB, error) {
 	return db, nil
 }
 
-// checkFormat tells a newer format from a damaged format version: the seals of this format's meta records name it.
+// checkFormat distinguishes a newer format from a damaged format version: the seals of this format's meta records name it.
 func checkFormat(path string, unknown codec.UnknownFormat) error {
 	db, err := boltfile.OpenReadOnly(path, unknown.Found)
 	if err != nil {
@@ -185,7 +179,7 @@ func (x *Index) SetOpening(number uint64) error {
 
 // Opening returns the number that SetOpening has stored; 0 when there is none.
 func (x *Index) Opening() (number uint64) {
-	if err := x.read(func(tx *bolt.Tx) error {
+	if err := view(x.db, func(tx *bolt.Tx) error {
 		if b := loadMeta(tx, keyOpening); len(b) == 8 {
 			number = binary.BigEndian.Uint64(b)
 		}
@@ -253,7 +247,7 @@ func storeNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, n *node) erro
 	return nodes.Put(key, codec.Seal(key, n.encode(nil)))
 }
 
-// loadReplaced reads the ids of a merchant's replaced nodes.
+// loadReplaced reads the list of replaced nodes that an earlier version has not deleted before a kill.
 func loadReplaced(tx *bolt.Tx, m codec.MerchantKey) (ids []uint64, err error) {
 	b := tx.Bucket(bucketReplaced).Get(m[:])
 	if b == nil {
@@ -268,17 +262,6 @@ func loadReplaced(tx *bolt.Tx, m codec.MerchantKey) (ids []uint64, err error) {
 		return nil, fmt.Errorf("index.db: merchant %x: %w", m, err)
 	}
 	return ids, nil
-}
-
-func storeReplaced(tx *bolt.Tx, m codec.MerchantKey, ids []uint64) error {
-	if len(ids) == 0 {
-		return tx.Bucket(bucketReplaced).Delete(m[:])
-	}
-	b := binary.AppendUvarint(nil, uint64(len(ids)))
-	for _, id := range ids {
-		b = binary.AppendUvarint(b, id)
-	}
-	return tx.Bucket(bucketReplaced).Put(m[:], codec.Seal(m[:], b))
 }
 
 // freedSubtree is a subtree that is no longer in its merchant's tree, and has not been deleted yet.
@@ -408,10 +391,14 @@ func (c counts) encode(b []byte) []byte {
 
 // decodeCounts decodes counts, and appends them to c.
 func decodeCounts(d *codec.Decoder, c counts) counts {
-	var prev uint32
+	var series, n uint64
 	for range d.Count() {
-		prev += uint32(d.Uvarint())
-		c = append(c, seriesCount{prev, d.Uvarint()})
+		if b := d.B; len(b) >= 2 && b[0]|b[1] < 0x80 { // the common case, and most of the time of a query
+			series, n, d.B = series+uint64(b[0]), uint64(b[1]), b[2:]
+		} else {
+			series, n = series+d.Uvarint(), d.Uvarint()
+		}
+		c = append(c, seriesCount{uint32(series), n})
 	}
 	return c
 }

@@ -3,6 +3,7 @@ package rank
 import (
 	"maps"
 	"slices"
+	"sort"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -62,9 +63,6 @@ const (
 	maxQuantiles  = 50
 )
 
-// candidatesOf returns how many candidates each of so many segments may have.
-func candidatesOf(segments int) int { return max(minCandidates, maxCandidates/max(1, segments)) }
-
 // appendFrequent appends names that may have many events within the buckets, about limit for each segment. Where a segment
 // has fewer events within the range, these are the names of all of them. Else they are those of its events at so many
 // quantiles, in the order of names: names that have at least that share of its events are always among them. So a flood of
@@ -73,17 +71,13 @@ func (o *overflowNames) appendFrequent(names []string, limit int) ([]string, err
 	lo, hi := o.bounds[0], o.bounds[len(o.bounds)-1]
 	quantiles := min(limit, maxQuantiles)
 	for _, segment := range o.segments {
-		from, err := segment.before(segment.from(Key{Time: lo}).Time)
-		if err != nil {
-			return nil, err
-		}
-		to, err := segment.before(hi)
+		from, to, err := segment.window(lo, hi)
 		if err != nil {
 			return nil, err
 		}
 		var ranks []uint32
 		if to-from <= limit {
-			if ranks, err = segment.ranks(from, max(from, to)); err != nil {
+			if ranks, err = segment.ranks(from, to); err != nil {
 				return nil, err
 			}
 			slices.Sort(ranks)
@@ -111,12 +105,12 @@ func (o *overflowNames) addTotals(totals map[string]uint64, s *summary) error {
 		if o.counted[name] {
 			continue
 		}
-		before, err := o.before(name, []int64{o.bounds[0], o.bounds[len(o.bounds)-1]})
+		n, err := o.count(name, []int64{o.bounds[0], o.bounds[len(o.bounds)-1]})
 		if err != nil {
 			return err
 		}
-		if n := before[1]; n > 0 {
-			totals[s.key(o.tag, name)] += n
+		if n[0] > 0 {
+			totals[s.key(o.tag, name)] += n[0]
 			kept = append(kept, name)
 		}
 	}
@@ -124,54 +118,32 @@ func (o *overflowNames) addTotals(totals map[string]uint64, s *summary) error {
 	return nil
 }
 
-// before counts the events of a name before each bound, from the first bound on.
-func (o *overflowNames) before(name string, bounds []int64) ([]uint64, error) {
-	n := make([]uint64, len(bounds))
+// count counts the events of a name between each two bounds.
+func (o *overflowNames) count(name string, bounds []int64) ([]uint64, error) {
+	n := make([]uint64, len(bounds)-1)
 	for _, segment := range o.segments {
-		if err := segment.addBefore(n, name, bounds); err != nil {
+		if err := segment.addCounts(n, name, bounds); err != nil {
 			return nil, err
 		}
 	}
 	return n, nil
 }
 
-// addBefore adds to n how many events of a name are before each bound, from the first bound on.
-func (s *segmentReader) addBefore(n []uint64, name string, bounds []int64) error {
-	rankOf := func(from int, time int64) (int, error) {
-		to, err := s.rankFrom(from, &named{name, entry{Key: s.from(Key{Time: time})}})
-		return max(from, to), err
-	}
-	first, err := s.rank(&named{name, entry{Key: s.from(Key{Time: bounds[0]})}})
-	if err != nil {
-		return err
-	}
-	last, err := rankOf(first, bounds[len(bounds)-1])
-	if err != nil {
-		return err
-	}
-	// halve counts for the bounds between two that have these ranks. Most names have few events, and so few different ranks.
-	var halve func(lo, hi, from, to int) error
-	halve = func(lo, hi, from, to int) error {
-		if hi-lo < 2 {
-			return nil
+// addCounts adds to n how many events of a name are between each two bounds. It goes from one bucket that has some to the next.
+func (s *segmentReader) addCounts(n []uint64, name string, bounds []int64) error {
+	at, err := s.rank(&named{name, entry{Key: s.from(Key{Time: bounds[0]})}})
+	for err == nil && at < s.n {
+		var e named
+		if e, err = s.event(at); err != nil {
+			break
 		}
-		if from == to {
-			for i := lo + 1; i < hi; i++ {
-				n[i] += uint64(from - first)
-			}
-			return nil
+		bucket := sort.Search(len(bounds), func(i int) bool { return bounds[i] > e.Time }) - 1
+		if e.name != name || bucket == len(n) {
+			break
 		}
-		mid := lo + (hi-lo)/2
-		at, err := rankOf(from, bounds[mid])
-		if err != nil {
-			return err
-		}
-		n[mid] += uint64(at - first)
-		if err := halve(lo, mid, from, at); err != nil {
-			return err
-		}
-		return halve(mid, hi, at, to)
+		from := at
+		at, err = s.rankFrom(from, &named{name, entry{Key: Key{Time: bounds[bucket+1]}}})
+		n[bucket] += uint64(at - from)
 	}
-	n[len(bounds)-1] += uint64(last - first)
-	return halve(0, len(bounds)-1, first, last)
+	return err
 }

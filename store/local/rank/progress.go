@@ -42,33 +42,16 @@ func (p *progress) reached(seq uint64) (changed chan struct{}, err error) {
 	return p.changed, nil
 }
 
-// advance records that the chunks up to seq are applied.
-func (p *progress) advance(seq uint64) {
+// note notes that the chunks up to seq are applied, or why no more are. Of the errors, only the first one counts.
+func (p *progress) note(seq uint64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.applied = max(p.applied, seq)
-	p.wake()
-}
-
-// fail records why applying failed. Only the first call counts.
-func (p *progress) fail(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.err == nil {
 		p.err = err
 	}
-	p.wake()
-}
-
-func (p *progress) wake() {
 	if p.changed != nil {
 		close(p.changed)
 		p.changed = nil
 	}
-}
-
-func (p *progress) failure() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.err
 }

@@ -64,15 +64,9 @@ func (c *child) removeKeys(keys []Key, load loader) (removed removedEntries, err
 	return removed, c.subtract(removed)
 }
 
-// treeCutter loads the nodes that removeBefore changes, and gets the subtrees that it takes out of the tree.
-type treeCutter interface {
-	load(id uint64) (*node, error)
-	free(id uint64, height uint8) error
-}
-
 // removeBefore removes the entries before k from below c. The height of a leaf is 0. Nothing may be left below c then. All
 // nodes must be stored.
-func (c *child) removeBefore(k Key, height uint8, t treeCutter) (removed removedEntries, err error) {
+func (c *child) removeBefore(k Key, height uint8, t *treeEdit) (removed removedEntries, err error) {
 	if c.node, err = t.load(c.id); err != nil {
 		return removedEntries{}, err
 	}

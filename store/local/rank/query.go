@@ -2,12 +2,12 @@ package rank
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"math"
 	"slices"
-	"strings"
 
 	"mtagd/store"
-	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 )
 
@@ -16,16 +16,14 @@ import (
 func (x *Index) Page(
 	ctx context.Context, m codec.MerchantKey, s *Selection,
 ) (total uint64, page []codec.Position, err error) {
-	err = boltfile.CatchDamage("index.db", func() error {
-		return x.view(ctx, m, func(r *reader) error {
-			var events []named
-			total, events, err = r.page(s)
-			page = make([]codec.Position, len(events))
-			for i, e := range events {
-				page[i] = e.Position
-			}
-			return err
-		})
+	err = x.view(ctx, m, func(r *reader) error {
+		var events []named
+		total, events, err = r.page(s)
+		page = make([]codec.Position, len(events))
+		for i, e := range events {
+			page[i] = e.Position
+		}
+		return err
 	})
 	return total, page, err
 }
@@ -37,15 +35,18 @@ func (x *Index) Page(
 //   - With a names filter, each segment's events of a name are a source.
 //   - Without, when all names are sorted, each segment is a source.
 func (r *reader) page(s *Selection) (total uint64, page []named, err error) {
-	low, err := r.before(s.lo)
-	if err != nil {
-		return 0, nil, err
+	q := pageQuery{reader: r, Selection: s, selected: make([]uint64, len(r.series))}
+	for _, root := range r.trees {
+		low, n := make([]uint64, len(r.series)), make([]uint64, len(r.series))
+		if err := errors.Join(r.addBefore(low, root, s.lo), r.addBefore(n, root, s.hi)); err != nil {
+			return 0, nil, err
+		}
+		for id := range n {
+			n[id] -= low[id]
+			q.selected[id] += n[id]
+		}
+		q.earlier, q.within = append(q.earlier, low), append(q.within, n)
 	}
-	high, err := r.before(s.hi)
-	if err != nil {
-		return 0, nil, err
-	}
-	q := pageQuery{reader: r, Selection: s, low: low, high: high}
 	q.findSections()
 	switch {
 	case len(q.overflow) > 0 && s.names != nil:
@@ -61,60 +62,83 @@ func (r *reader) page(s *Selection) (total uint64, page []named, err error) {
 type pageQuery struct {
 	*reader
 	*Selection
-	low, high []uint64 // how many events are before the time range, and before its end, by series
+	earlier, within [][]uint64 // how many events of each tree are before the time range, and within it, by series
+	selected        []uint64   // how many of all trees are within it, by series
 
-	sections []treeSection // of the counted series with events in the time range, in any order
-	overflow []uint32      // overflow series with events in the time range of which the counted trees do not know enough
+	sections map[string][]bool // of the counted series with events in the time range: the members of each section (see reader)
+	overflow []uint32          // overflow series with events in the time range of which the counted trees do not know enough
 }
 
 // findSections finds the sections of the selection in the counted trees.
 func (q *pageQuery) findSections() {
-	known := map[string]int{}
+	q.sections = map[string][]bool{}
 	for id, series := range q.series {
-		if q.high[id] == q.low[id] {
-			continue
-		}
 		section, ok := q.section(series)
-		if !ok {
+		if !ok || q.selected[id] == 0 {
 			continue
 		}
 		if _, name := codec.SplitSeries(series); name == "" && (q.names != nil || q.SortBy == store.ByName) {
 			q.overflow = append(q.overflow, uint32(id))
 			continue
 		}
-		i, ok := known[section]
-		if !ok {
-			i = len(q.sections)
-			known[section] = i
-			q.sections = append(q.sections, treeSection{name: section, members: make([]bool, len(q.series))})
+		if q.sections[section] == nil {
+			q.sections[section] = make([]bool, len(q.series))
 		}
-		t := &q.sections[i]
-		t.members[id] = true
-		t.earlier += q.low[id]
-		t.n += int(q.high[id] - q.low[id])
+		q.sections[section][id] = true
 	}
+}
+
+// appendTreeSources appends a source for each tree that has events of these sections, which are sorted.
+func (q *pageQuery) appendTreeSources(all []source, sections ...string) []source {
+	for i, root := range q.trees {
+		s := &treeSource{reader: q.reader, root: root}
+		end := 0
+		for _, name := range sections {
+			members := q.sections[name]
+			if n := int(sum(q.within[i], members)); n > 0 {
+				s.sections = append(s.sections, treeSection{name, members, sum(q.earlier[i], members), end, end + n})
+				end += n
+			}
+		}
+		if end > 0 {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // pageOfSections finds a page section by section. further has more sources of sections besides the counted trees.
 func (q *pageQuery) pageOfSections(further map[string]sources) (total uint64, page []named, err error) {
 	sections := further
-	for _, t := range q.sections {
-		sections[t.name] = sources{append(sections[t.name].all, newTreeSource(q.reader, t)), byKey}
+	for name := range q.sections {
+		sections[name] = sources{q.appendTreeSources(sections[name].all, name), byKey}
 	}
-	sizes := make(map[string]uint64, len(sections))
-	for name, s := range sections {
-		sizes[name] = uint64(s.size())
+	names := slices.Sorted(maps.Keys(sections))
+	if !q.Asc {
+		slices.Reverse(names)
 	}
-	total, runs := q.runs(sizes)
-	for _, run := range runs {
-		found, err := sections[run.section].collect(int(run.from), int(run.to))
+	skip, left := q.Offset, q.Limit
+	for _, name := range names {
+		n := sections[name].size()
+		total += uint64(n)
+		if skip >= n || left == 0 {
+			skip -= min(skip, n)
+			continue
+		}
+		take := min(left, n-skip)
+		from := skip
+		if q.listsNewestFirst() {
+			from = n - skip - take
+		}
+		found, err := sections[name].collect(from, from+take)
 		if err != nil {
 			return 0, nil, err
 		}
-		if q.Selection.newestFirst() {
+		if q.listsNewestFirst() {
 			slices.Reverse(found)
 		}
 		page = append(page, found...)
+		skip, left = 0, left-take
 	}
 	return total, page, nil
 }
@@ -201,27 +225,17 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	slices.SortFunc(q.sections, func(a, b treeSection) int { return strings.Compare(a.name, b.name) })
-	tree := newTreeSource(q.reader, q.sections...)
 	few := &sliceSource{compare: byName}
-	s := sources{[]source{few}, byName}
-	if tree.size() > 0 {
-		s.all = append(s.all, tree)
-	}
-	all := tree.size()
+	s := sources{q.appendTreeSources([]source{few}, slices.Sorted(maps.Keys(q.sections))...), byName}
+	all := s.size()
 	for _, id := range q.overflow {
-		all += int(q.high[id] - q.low[id])
+		all += int(q.selected[id])
 	}
 	for _, segment := range segments {
-		from, err := segment.before(segment.from(q.lo).Time)
+		from, to, err := segment.window(q.lo.Time, q.hi.Time)
 		if err != nil {
 			return 0, nil, err
 		}
-		to, err := segment.before(q.hi.Time)
-		if err != nil {
-			return 0, nil, err
-		}
-		to = max(from, to) // where all events of the range are removed, from is behind it
 		if to-from > smallWindow {
 			s.all = append(s.all, &windowSource{segment, from, to})
 			continue
@@ -299,10 +313,7 @@ func (s sources) bounds(name string) (start, end int, err error) {
 	return start, end, err
 }
 
-// segments returns readers of the segments that the selection needs: those of its overflow series, or those for all.
+// segments returns readers of the segments that the selection needs.
 func (q *pageQuery) segments() (found []*segmentReader, err error) {
-	if q.Tag != "" || q.Bot != nil {
-		return q.openSegments(func(s *segment) bool { return slices.Contains(q.overflow, s.tag) })
-	}
-	return q.openSegments(func(s *segment) bool { return s.all })
+	return q.openSegments(func(s *segment) bool { return slices.Contains(q.overflow, s.tag) })
 }

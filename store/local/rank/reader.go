@@ -2,6 +2,7 @@ package rank
 
 import (
 	"context"
+	"slices"
 	"sort"
 
 	bolt "go.etcd.io/bbolt"
@@ -24,6 +25,13 @@ type reader struct {
 	arena  *nodeArena       // their memory
 	blocks *bolt.Cursor     // the stored blocks of segments
 	loads  int              // how many nodes and blocks were read
+}
+
+// inMemory returns a reader of the trees in memory alone.
+func (r *reader) inMemory() *reader {
+	only := *r
+	only.trees = slices.DeleteFunc(slices.Clone(r.trees), func(root *child) bool { return root.node == nil })
+	return &only
 }
 
 // dropMemory leaves the reader the stored events alone, and the segments, which never change. It may be used after Index.mu

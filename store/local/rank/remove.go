@@ -2,12 +2,12 @@ package rank
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
 
-	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 )
 
@@ -51,34 +51,39 @@ func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (re
 	if err := x.mergeFirst(ctx, m, func(_ *child, covered uint64) bool { return covered < last }); err != nil {
 		return Removed{}, err
 	}
-	err = boltfile.CatchDamage("index.db", func() error {
-		found, overflow, err := x.find(ctx, m, keys)
-		if err != nil || len(found) == 0 {
-			return err
+	found, overflow, err := x.find(ctx, m, keys)
+	if err != nil || len(found) == 0 {
+		return Removed{}, err
+	}
+	var useRewritten []func(w *merger) error
+	if len(overflow) > 0 {
+		x.compactor.writing.Lock()
+		defer x.compactor.writing.Unlock()
+		if useRewritten, err = x.compactor.rewrite(ctx, m, overflow); err != nil {
+			return Removed{}, err
 		}
-		var rewritten []rewrittenSegment
-		if len(overflow) > 0 {
-			x.compactor.writing.Lock()
-			defer x.compactor.writing.Unlock()
-			if rewritten, err = x.compactor.rewrite(ctx, m, overflow); err != nil {
-				return err
+	}
+	err = x.edit(ctx, m, func(t *treeEdit) (segments func() error, err error) {
+		for batch := range slices.Chunk(found, removalBatch) {
+			r, err := t.root.removeKeys(batch, t.load)
+			if err != nil {
+				return nil, err
+			}
+			t.root.cutTop()
+			removed.Events += r.counts.of(nil)
+			removed.Bytes += r.bytes
+			if err := t.spend(len(batch)); err != nil {
+				return nil, err
 			}
 		}
-		return x.edit(ctx, m, func(t *treeEdit) (segments func() error, err error) {
-			for batch := range slices.Chunk(found, removalBatch) {
-				r, err := t.root.removeKeys(batch, t.load)
-				if err != nil {
-					return nil, err
-				}
-				t.root.cutTop()
-				removed.Events += r.counts.of(nil)
-				removed.Bytes += r.bytes
-				if err := t.spend(len(batch)); err != nil {
-					return nil, err
+		return func() error {
+			for _, use := range useRewritten {
+				if err := use(t.merger); err != nil {
+					return err
 				}
 			}
-			return func() error { return t.useRewritten(m, rewritten) }, nil
-		})
+			return nil
+		}, nil
 	})
 	if err != nil {
 		return Removed{}, err
@@ -92,60 +97,47 @@ const removalBatch = 1000
 // RemoveBefore removes a merchant's events before a time (µs since 1970): those that were applied before the call, and
 // perhaps some that are applied meanwhile. It costs a few nodes, however many events there are; the compactor then deletes
 // the nodes below these, and writes segments again that have lost most of their events. Call it between Start and Close.
-func (x *Index) RemoveBefore(ctx context.Context, m codec.MerchantKey, time int64) (removed Removed, err error) {
-	x.removing.Lock()
-	defer x.removing.Unlock()
-	if err := x.mergeFirst(ctx, m, func(root *child, _ uint64) bool { return root.first.Time < time }); err != nil {
-		return Removed{}, err
-	}
-	err = boltfile.CatchDamage("index.db", func() error {
-		return x.edit(ctx, m, func(t *treeEdit) (segments func() error, err error) {
-			if t.root.isEmpty() {
-				return nil, nil
-			}
-			height, err := t.height()
-			if err != nil {
-				return nil, err
-			}
-			r, err := t.root.removeBefore(Key{Time: time}, height, t)
-			if err != nil || len(r.counts) == 0 {
-				return nil, err
-			}
-			removed = Removed{r.counts.of(nil), r.bytes}
-			t.root.cutTop()
-			return func() error { return t.cutSegments(ctx, m, time) }, nil
-		})
-	})
-	if err != nil {
-		return Removed{}, err
-	}
-	return removed, nil
+func (x *Index) RemoveBefore(ctx context.Context, m codec.MerchantKey, time int64) (Removed, error) {
+	return x.removeBefore(ctx, m, time, false)
 }
 
 // Drop removes all events of a merchant that were applied before the call, and the names of their series. It costs a few
 // nodes; the compactor deletes the rest. A root record without events and names stays, so that a replay does not bring the
 // events back. Call it between Start and Close.
 func (x *Index) Drop(ctx context.Context, m codec.MerchantKey) error {
+	_, err := x.removeBefore(ctx, m, math.MaxInt64, true)
+	return err
+}
+
+func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int64, names bool) (removed Removed, err error) {
 	x.removing.Lock()
 	defer x.removing.Unlock()
-	if err := x.mergeFirst(ctx, m, func(*child, uint64) bool { return true }); err != nil {
-		return err
+	if err := x.mergeFirst(ctx, m, func(root *child, _ uint64) bool { return root.first.Time < time }); err != nil {
+		return Removed{}, err
 	}
-	return boltfile.CatchDamage("index.db", func() error {
-		return x.edit(ctx, m, func(t *treeEdit) (segments func() error, err error) {
-			if !t.root.isEmpty() {
-				height, err := t.height()
-				if err == nil {
-					err = t.free(t.root.id, height)
-				}
-				if err != nil {
-					return nil, err
-				}
+	if err = x.edit(ctx, m, func(t *treeEdit) (segments func() error, err error) {
+		var r removedEntries
+		if !t.root.isEmpty() {
+			height, err := t.height()
+			if err != nil {
+				return nil, err
 			}
-			t.root, t.series = child{}, []string{""} // a tree in memory has its own list of series, which the next merge stores
-			return func() error { return t.cutSegments(ctx, m, math.MaxInt64) }, nil
-		})
-	})
+			if r, err = t.root.removeBefore(Key{Time: time}, height, t); err != nil {
+				return nil, err
+			}
+			t.root.cutTop()
+		}
+		removed = Removed{r.counts.of(nil), r.bytes}
+		if names {
+			t.series = []string{""} // a tree in memory has its own list of series, which the next merge stores
+		} else if removed.Events == 0 {
+			return nil, nil
+		}
+		return func() error { return t.cutSegments(ctx, m, time) }, nil
+	}); err != nil {
+		return Removed{}, err
+	}
+	return removed, nil
 }
 
 // mergeFirst has all applied events merged, if it finds events of the merchant in memory that concern the removal: in a tree
@@ -179,7 +171,12 @@ func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (foun
 	overflow = map[Key]bool{}
 	// Transactions are short, and each reads into memory of its own.
 	for batch := range slices.Chunk(keys, removalBatch) {
-		if err := x.viewStored(ctx, m, func(r *reader, t *storedTree) error {
+		if err := view(x.db, func(tx *bolt.Tx) error {
+			t, err := loadTree(tx, m)
+			if err != nil || t.root.isEmpty() {
+				return err
+			}
+			r := &reader{ctx: ctx, m: m, nodes: tx.Bucket(bucketNodes), loaded: map[uint64]*node{}, arena: &nodeArena{}}
 			for _, k := range batch {
 				e, err := r.entry(&t.root, k)
 				if err != nil {
@@ -201,17 +198,6 @@ func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (foun
 	return found, overflow, nil
 }
 
-// viewStored calls read with a merchant's stored tree, if it has events. Events are applied and merged meanwhile.
-func (x *Index) viewStored(ctx context.Context, m codec.MerchantKey, read func(r *reader, t *storedTree) error) error {
-	return x.db.View(func(tx *bolt.Tx) error {
-		t, err := loadTree(tx, m)
-		if err != nil || t.root.isEmpty() {
-			return err
-		}
-		return read(&reader{ctx: ctx, m: m, nodes: tx.Bucket(bucketNodes), loaded: map[uint64]*node{}, arena: &nodeArena{}}, t)
-	})
-}
-
 // edit changes a merchant's stored tree, if it has one. change returns how to change the record of the merchant's segments
 // in the same transaction, or nil when there is nothing to change.
 func (x *Index) edit(
@@ -221,33 +207,35 @@ func (x *Index) edit(
 	defer x.storing.Unlock()
 	w := newMerger(x.db, x.commit)
 	w.ctx = ctx
-	if err := w.begin(); err != nil {
-		return err
-	}
-	defer func() { _ = w.tx.Rollback() }() // fails only when the transaction has ended already
-	if w.tx.Bucket(bucketRoots).Get(m[:]) == nil {
+	removed := uint64(0)
+	err := w.run(func() error {
+		if w.tx.Bucket(bucketRoots).Get(m[:]) == nil {
+			return errNoChange
+		}
+		t, err := w.editTree(m)
+		if err != nil {
+			return err
+		}
+		before := t.root.counts.of(nil)
+		segments, err := change(t)
+		if err != nil {
+			return err
+		}
+		if segments == nil {
+			return errNoChange
+		}
+		removed = before - t.root.counts.of(nil)
+		return t.store(segments)
+	})
+	if err == errNoChange {
 		return nil
 	}
-	if err := w.sweep(m); err != nil { // of a change that was cut off
-		return err
+	if err == nil {
+		x.events.Add(-removed)
+		x.compactor.notify()
 	}
-	t, err := w.editTree(m)
-	if err != nil {
-		return err
-	}
-	before := t.root.counts.of(nil)
-	segments, err := change(t)
-	if err != nil || segments == nil {
-		return err
-	}
-	after := t.root.counts.of(nil)
-	if err := t.store(segments); err != nil {
-		return err
-	}
-	if err := w.commit(w.tx); err != nil {
-		return err
-	}
-	x.events.Add(after - before) // after is less; the difference wraps around
-	x.compactor.notify()
-	return nil
+	return err
 }
+
+// errNoChange ends a transaction that has changed nothing without a commit.
+var errNoChange = errors.New("nothing to change")

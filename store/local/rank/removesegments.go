@@ -8,13 +8,11 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// rewrittenSegment is a segment that was written again without some events.
-type rewrittenSegment struct{ old, new *segment }
-
-// rewrite writes each of a merchant's segments again that has some of these events. The caller holds compactor.writing.
-func (c *compactor) rewrite(ctx context.Context, m codec.MerchantKey, without map[Key]bool) (all []rewrittenSegment, err error) {
+// rewrite writes each of a merchant's segments again that has some of these events, without them. It returns what puts the new ones
+// in the place of the old ones. The caller holds compactor.writing.
+func (c *compactor) rewrite(ctx context.Context, m codec.MerchantKey, without map[Key]bool) (use []func(w *merger) error, err error) {
 	var stored *storedSegments
-	if err := c.db.View(func(tx *bolt.Tx) (err error) {
+	if err := view(c.db, func(tx *bolt.Tx) (err error) {
 		stored, err = loadSegments(tx, m)
 		return err
 	}); err != nil {
@@ -32,9 +30,9 @@ func (c *compactor) rewrite(ctx context.Context, m codec.MerchantKey, without ma
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, rewrittenSegment{s, rewritten})
+		use = append(use, func(w *merger) error { return w.useCompacted(m, []*segment{s}, rewritten) })
 	}
-	return all, nil
+	return use, nil
 }
 
 // mayHave reports whether the segment has some of these events. It may be wrong when it returns true: looking for many events
@@ -44,11 +42,7 @@ func (s *segmentReader) mayHave(events map[Key]bool) (bool, error) {
 		return true, nil
 	}
 	for k := range events {
-		from, err := s.before(k.Time)
-		if err != nil {
-			return false, err
-		}
-		to, err := s.before(k.Time + 1)
+		from, to, err := s.window(k.Time, k.Time+1)
 		if err != nil {
 			return false, err
 		}
@@ -67,16 +61,6 @@ func (s *segmentReader) mayHave(events map[Key]bool) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// useRewritten puts rewritten segments in the place of the old ones.
-func (w *merger) useRewritten(m codec.MerchantKey, rewritten []rewrittenSegment) error {
-	for _, r := range rewritten {
-		if err := w.useCompacted(m, []*segment{r.old}, r.new); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // cutSegments notes in a merchant's segments that all events before a time are removed.

@@ -23,13 +23,11 @@ import (
 // the logarithm of the number of its events, whatever their names are. For a time range with few events, reading and
 // sorting their ranks is faster than the wavelet matrix, which reads a block of each level for each event.
 //
-// Queries for the events of one tag, of bots or of others read segments that have only events of one overflow series. So
-// where the events of a segment are of several overflow series, there are also segments with the events of each of these.
+// All events of a segment are of one overflow series: a query reads those of the tags that it selects.
 type segment struct {
 	id  uint64 // of a stored segment
 	n   int    // number of events
-	tag uint32 // the overflow series of its events; 0 when they are of several tags
-	all bool   // queries without a tag read it; else these events are in another segment with those of other tags
+	tag uint32 // the overflow series of its events
 
 	removed int   // how many of its events are removed: all those before start
 	start   int64 // µs since 1970
@@ -112,8 +110,15 @@ func (s *segmentReader) names(at int) ([]named, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.decodedAt = -1
-	if s.decoded, err = decodeNames(s.decoded[:0], b, min(namesPerBlock, s.n-at*namesPerBlock)); err != nil {
+	s.decoded, s.decodedAt = s.decoded[:0], -1
+	last := ""
+	if err := eachName(b, s.inBlock(at), func(name []byte, e entry) bool {
+		if string(name) != last { // else the same name again, which needs no memory of its own
+			last = string(name)
+		}
+		s.decoded = append(s.decoded, named{last, e})
+		return true
+	}); err != nil {
 		return nil, err
 	}
 	s.decodedAt = at
@@ -130,7 +135,33 @@ func (s *segmentReader) event(rank int) (named, error) {
 	if err != nil {
 		return named{}, err
 	}
-	return decodeName(b, i)
+	var found named
+	err = eachName(b, i+1, func(name []byte, e entry) bool {
+		if i--; i < 0 {
+			found = named{string(name), e}
+		}
+		return true
+	})
+	return found, err
+}
+
+// inBlock returns how many names a block has.
+func (s *segmentReader) inBlock(at int) int { return min(namesPerBlock, s.n-at*namesPerBlock) }
+
+// blockOf returns the number of the block that has the place of an item: the first one whose next one is behind that place.
+func (s *segmentReader) blockOf(kind uint8, perBlock int, isBehind func(b []byte) (bool, error)) (at int, err error) {
+	at = sort.Search((s.n-1)/perBlock, func(i int) bool {
+		if err != nil {
+			return true
+		}
+		var b []byte
+		behind := true
+		if b, err = s.blocks.block(kind, i+1); err == nil {
+			behind, err = isBehind(b)
+		}
+		return behind
+	})
+	return at, err
 }
 
 // rank counts the events that are less than k.
@@ -138,25 +169,17 @@ func (s *segmentReader) rank(k *named) (int, error) {
 	if s.n == 0 {
 		return 0, nil
 	}
-	var failed error
-	at := sort.Search((s.n-1)/namesPerBlock, func(i int) bool { // the first block such that the next one begins at or after k
-		b, err := s.blocks.block(kindNames, i+1)
-		if err != nil {
-			failed = err
-			return true
+	at, err := s.blockOf(kindNames, namesPerBlock, func(b []byte) (bool, error) {
+		d := codec.Decoder{B: b}
+		d.Uvarint()
+		name, key := d.Prefixed(), decodeKey(&d, &Key{})
+		if string(name) != k.name {
+			return string(name) > k.name, d.Err("names")
 		}
-		first, err := decodeFirstName(b)
-		if err != nil {
-			failed = err
-			return true
-		}
-		if string(first.name) != k.name {
-			return string(first.name) > k.name
-		}
-		return first.Key.compare(k.Key) >= 0
+		return key.compare(k.Key) >= 0, d.Err("names")
 	})
-	if failed != nil {
-		return 0, failed
+	if err != nil {
+		return 0, err
 	}
 	block, err := s.names(at)
 	if err != nil {
@@ -188,25 +211,34 @@ func (s *segmentReader) before(time int64) (int, error) {
 	if time == math.MaxInt64 {
 		return s.n, nil
 	}
-	var failed error
-	at := sort.Search((s.n-1)/timesPerBlock, func(i int) bool {
-		b, err := s.blocks.block(kindTimes, i+1)
-		if err != nil {
-			failed = err
-			return true
-		}
+	at, err := s.blockOf(kindTimes, timesPerBlock, func(b []byte) (bool, error) {
 		d := codec.Decoder{B: b}
-		return d.Varint() >= time
+		return d.Varint() >= time, d.Err("times")
 	})
-	if failed != nil {
-		return 0, failed
-	}
-	var buf [timesPerBlock]int64
-	times, err := s.times(buf[:0], at)
 	if err != nil {
 		return 0, err
 	}
-	return at*timesPerBlock + sort.Search(len(times), func(i int) bool { return times[i] >= time }), nil
+	b, err := s.blocks.block(kindTimes, at)
+	if err != nil {
+		return 0, err
+	}
+	d, t, n := codec.Decoder{B: b}, int64(0), at*timesPerBlock
+	for range min(timesPerBlock, s.n-n) {
+		if t += d.Varint(); t >= time {
+			break
+		}
+		n++
+	}
+	return n, d.Err("times")
+}
+
+// window returns where the events of a time range begin and end in the order of time, without removed events.
+func (s *segmentReader) window(lo, hi int64) (from, to int, err error) {
+	if from, err = s.before(s.from(Key{Time: lo}).Time); err != nil {
+		return 0, 0, err
+	}
+	to, err = s.before(hi)
+	return from, max(from, to), err // where all events of the range are removed, from is behind it
 }
 
 // times appends the times of a block.
@@ -251,10 +283,10 @@ func (s *segmentReader) ranks(from, to int) ([]uint32, error) {
 
 var errRanks = fmt.Errorf("%w: ranks", codec.ErrCorrupt)
 
-// decodeNames decodes a block of n names.
-func decodeNames(out []named, b []byte, n int) ([]named, error) {
+// eachName calls use with the first n events of a block of names, until use returns false. name is valid until use returns.
+func eachName(b []byte, n int, use func(name []byte, e entry) (more bool)) error {
 	d := codec.Decoder{B: b}
-	var name string
+	name := make([]byte, 0, store.MaxEventNameLength)
 	var prev Key
 	for range n {
 		shared, rest := d.Uvarint(), d.Prefixed()
@@ -262,43 +294,11 @@ func decodeNames(out []named, b []byte, n int) ([]named, error) {
 			d.Fail()
 			break
 		}
-		if int(shared) < len(name) || len(rest) > 0 { // else the same name again, which then needs no memory of its own
-			name = name[:shared] + string(rest)
-		}
-		out = append(out, named{name, entry{Key: decodeKey(&d, &prev), series: uint32(d.Uvarint())}})
-	}
-	return out, d.Err("names")
-}
-
-// decodeName decodes the event i of a block of names.
-func decodeName(b []byte, i int) (e named, err error) {
-	d := codec.Decoder{B: b}
-	var buf [store.MaxEventNameLength]byte
-	name := buf[:0]
-	for range i + 1 {
-		shared, rest := d.Uvarint(), d.Prefixed()
-		if shared > uint64(len(name)) {
-			d.Fail()
+		name = append(name[:shared], rest...)
+		e := entry{Key: decodeKey(&d, &prev), series: uint32(d.Uvarint())}
+		if d.Err("names") != nil || !use(name, e) {
 			break
 		}
-		name = append(name[:shared], rest...)
-		decodeKey(&d, &e.Key)
-		e.series = uint32(d.Uvarint())
 	}
-	e.name = string(name)
-	return e, d.Err("names")
-}
-
-// firstName is the first event of a block of names.
-type firstName struct {
-	name []byte // aliases the block
-	Key
-}
-
-func decodeFirstName(b []byte) (firstName, error) {
-	d := codec.Decoder{B: b}
-	d.Uvarint()
-	f := firstName{name: d.Prefixed()}
-	f.Key = decodeKey(&d, &Key{})
-	return f, d.Err("names")
+	return d.Err("names")
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	bolt "go.etcd.io/bbolt"
+
 	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
 )
@@ -150,11 +152,11 @@ func TestCompactionKeepsSegmentsFew(t *testing.T) {
 		for range 2000 {
 			n := portion()
 			events, written = events+n, written+n
-			segments = append(segments, &segment{n: n, tag: 1, all: true})
+			segments = append(segments, &segment{n: n, tag: 1})
 			for from := compactionDue(segments, maxStoredSegment); from != nil; from = compactionDue(segments, maxStoredSegment) {
 				merged := mergedSegment(from)
 				written += merged.n
-				segments, _ = replaceSegments(segments, from, merged)
+				segments = replaceSegments(segments, from, merged)
 			}
 			if len(segments) > 15 {
 				t.Fatalf("%s portions: %d segments have %d events", name, len(segments), events)
@@ -164,4 +166,66 @@ func TestCompactionKeepsSegmentsFew(t *testing.T) {
 			t.Errorf("%s portions: each event is written %d times", name, written/events)
 		}
 	}
+}
+
+// An earlier version wrote the events of several tags once more to segments of their own. They disturb nothing, and go.
+func TestSegmentsOfSeveralTagsAreDeleted(t *testing.T) {
+	j := journal{names: 200, maxSeries: 3}
+	x, m := j.open(t, t.TempDir()), newMerchant(t)
+	defer closeIndex(t, x)
+	if err := x.Replay(j.commit(m, 1000, func(i int) int64 { return int64(i) }), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.merge(x.freeze()); err != nil {
+		t.Fatal(err)
+	}
+	want := list(t, x, m)
+	w := newMerger(x.db, x.commit)
+	if err := w.run(func() error {
+		id, err := w.newSegment(m, byCompaction)
+		if err != nil {
+			return err
+		}
+		stored, err := loadSegments(w.tx, m)
+		if err != nil {
+			return err
+		}
+		var parts []*segmentReader
+		for _, s := range stored.segments {
+			parts = append(parts, newSegmentReader(s, &queriedBlocks{&reader{ctx: t.Context(), m: m, blocks: w.blocks.Cursor()}, s.id, map[uint32][]byte{}}))
+		}
+		if len(parts) < 2 {
+			t.Errorf("there are %d segments, want those of two tags", len(parts))
+		}
+		n, err := mergeSegments(parts, w.putBlock(m, id))
+		if err != nil {
+			return err
+		}
+		return w.useSegments(m, []*segment{{id: id, n: n, tag: mixedTags}})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	expect := func(when string, segments int) {
+		t.Helper()
+		if got := list(t, x, m); !slices.Equal(got, want) {
+			t.Errorf("%s: %d events, want %d", when, len(got), len(want))
+		}
+		var stored *storedSegments
+		if err := view(x.db, func(tx *bolt.Tx) (err error) {
+			stored, err = loadSegments(tx, m)
+			return err
+		}); err != nil || len(stored.segments) != segments {
+			t.Errorf("%s: %d segments, %v; want %d", when, len(stored.segments), err, segments)
+		}
+		if err := x.Verify(t.Context(), Check{
+			Wrong: func(_ codec.MerchantKey, err error) { t.Errorf("%s: %v", when, err) },
+			Event: func(codec.MerchantKey, Key, string) {}, Tags: func(codec.MerchantKey, []string) {}, Read: func(uint64, uint64) {},
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	expect("before the compaction", 3)
+	x.compactor.compactAll(t.Context())
+	expect("after the compaction", 2)
+	checkNothingLeftBehind(t, x)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -16,6 +17,10 @@ type storedSegments struct {
 	segments []*segment
 }
 
+// mixedTags is the tag of a segment of an earlier version that has the events of other segments, of several tags, once more. It
+// counts as one whose events are removed: no query reads it, and a compaction deletes it.
+const mixedTags = 0
+
 func loadSegments(tx *bolt.Tx, m codec.MerchantKey) (*storedSegments, error) {
 	b := tx.Bucket(bucketSegments).Get(m[:])
 	if b == nil {
@@ -24,10 +29,13 @@ func loadSegments(tx *bolt.Tx, m codec.MerchantKey) (*storedSegments, error) {
 	d := codec.Decoder{B: codec.Unseal(m[:], b)}
 	r := &storedSegments{nextID: d.Uvarint()}
 	for range d.Count() {
-		r.segments = append(r.segments, &segment{
-			id: d.Uvarint(), n: int(d.Uvarint()), tag: uint32(d.Uvarint()), all: d.Uvarint() == 1,
-			removed: int(d.Uvarint()), start: d.Varint(),
-		})
+		s := &segment{id: d.Uvarint(), n: int(d.Uvarint()), tag: uint32(d.Uvarint())}
+		d.Uvarint()
+		s.removed, s.start = int(d.Uvarint()), d.Varint()
+		if s.tag == mixedTags {
+			s.removed, s.start = s.n, math.MaxInt64
+		}
+		r.segments = append(r.segments, s)
 	}
 	if err := d.Err("segments"); err != nil {
 		return nil, fmt.Errorf("index.db: merchant %x: %w", m, err)
@@ -42,11 +50,7 @@ func storeSegments(tx *bolt.Tx, m codec.MerchantKey, r *storedSegments) error {
 		b = binary.AppendUvarint(b, s.id)
 		b = binary.AppendUvarint(b, uint64(s.n))
 		b = binary.AppendUvarint(b, uint64(s.tag))
-		all := uint64(0)
-		if s.all {
-			all = 1
-		}
-		b = binary.AppendUvarint(b, all)
+		b = binary.AppendUvarint(b, 1)
 		b = binary.AppendUvarint(b, uint64(s.removed))
 		b = binary.AppendVarint(b, s.start)
 	}

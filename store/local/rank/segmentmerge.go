@@ -2,10 +2,10 @@ package rank
 
 import (
 	"cmp"
-	"container/heap"
 	"encoding/binary"
 	"math"
 	"slices"
+	"sort"
 
 	"mtagd/store/local/codec"
 )
@@ -17,7 +17,7 @@ type putBlock func(kind uint8, i int, b []byte) error
 // buildSegment writes a segment of these events. It sorts them.
 func buildSegment(events []named, put putBlock) error {
 	slices.SortFunc(events, func(a, b named) int { return a.compare(&b) })
-	names := nameWriter{put: put}
+	names := newNameWriter(put)
 	for i := range events {
 		if err := names.add(&events[i]); err != nil {
 			return err
@@ -31,7 +31,7 @@ func buildSegment(events []named, put putBlock) error {
 		ranks[i] = uint32(i)
 	}
 	slices.SortFunc(ranks, func(a, b uint32) int { return events[a].Key.compare(events[b].Key) })
-	times := timeWriter{put: put}
+	times := newTimeWriter(put)
 	for _, rank := range ranks {
 		if err := times.add(events[rank].Time); err != nil {
 			return err
@@ -83,17 +83,16 @@ const removedRank = math.MaxUint32
 
 // mergeNames writes the names of all segments. It appends the new rank of each event to ranks, in the order of the old.
 func mergeNames(from []*segmentReader, ranks [][]uint32, put putBlock) error {
-	var h mergeHeap[named]
+	var sources []*mergeSource[named]
 	for i, s := range from {
-		h.sources = append(h.sources, mergeSource[named]{number: i, n: s.n, read: func(at int) ([]named, int, error) {
+		sources = append(sources, &mergeSource[named]{number: i, n: s.n, read: func(at int) ([]named, int, error) {
 			block, err := s.names(at / namesPerBlock)
 			return block, at % namesPerBlock, err
 		}})
 	}
-	h.compare = func(a, b *named) int { return a.compare(b) }
-	w := nameWriter{put: put}
+	w := newNameWriter(put)
 	rank := uint32(0)
-	if err := h.merge(func(source int, e *named) error {
+	if err := mergeSorted(sources, (*named).compare, func(source int, e *named) error {
 		if from[source].isRemoved(e) {
 			ranks[source] = append(ranks[source], removedRank)
 			return nil
@@ -111,18 +110,18 @@ func mergeNames(from []*segmentReader, ranks [][]uint32, put putBlock) error {
 // equal times does not matter.
 func mergeTimes(from []*segmentReader, ranks [][]uint32, n int, put putBlock) ([]uint32, error) {
 	merged := make([]uint32, 0, n)
-	var h mergeHeap[int64]
+	var sources []*mergeSource[int64]
 	for i, s := range from {
 		var block []int64
-		h.sources = append(h.sources, mergeSource[int64]{number: i, n: s.n, read: func(at int) (_ []int64, _ int, err error) {
+		sources = append(sources, &mergeSource[int64]{number: i, n: s.n, read: func(at int) (_ []int64, _ int, err error) {
 			block, err = s.times(block[:0], at/timesPerBlock)
 			return block, at % timesPerBlock, err
 		}})
 	}
-	h.compare = func(a, b *int64) int { return cmp.Compare(*a, *b) }
-	w := timeWriter{put: put}
+	w := newTimeWriter(put)
 	next := make([]int, len(from))
-	if err := h.merge(func(source int, t *int64) error {
+	compare := func(a, b *int64) int { return cmp.Compare(*a, *b) }
+	if err := mergeSorted(sources, compare, func(source int, t *int64) error {
 		rank := ranks[source][next[source]]
 		next[source]++
 		if rank == removedRank {
@@ -136,15 +135,9 @@ func mergeTimes(from []*segmentReader, ranks [][]uint32, n int, put putBlock) ([
 	return merged, w.flush()
 }
 
-// mergeHeap merges sorted sources. The source with the least item comes first.
-type mergeHeap[T any] struct {
-	sources []mergeSource[T]
-	compare func(a, b *T) int
-}
-
 // mergeSource is n sorted items, which are read block by block.
 type mergeSource[T any] struct {
-	number int // for merge's use
+	number int // for the caller's use
 	n      int
 	read   func(at int) (block []T, first int, err error) // the block with the item at, and the place of that item in it
 
@@ -165,63 +158,84 @@ func (s *mergeSource[T]) fill() (ok bool, err error) {
 	return true, nil
 }
 
-// merge calls use with all items in their order.
-func (h *mergeHeap[T]) merge(use func(source int, item *T) error) error {
-	filled := h.sources[:0]
-	for _, s := range h.sources {
+// mergeSorted calls use with all items of the sources in their order.
+func mergeSorted[T any](sources []*mergeSource[T], compare func(a, b *T) int, use func(source int, item *T) error) error {
+	var order []*mergeSource[T] // by their next items
+	insert := func(s *mergeSource[T]) error {
 		ok, err := s.fill()
-		if err != nil {
+		if err != nil || !ok {
 			return err
 		}
-		if ok {
-			filled = append(filled, s)
+		i := sort.Search(len(order), func(i int) bool { return compare(&order[i].block[0], &s.block[0]) > 0 })
+		order = slices.Insert(order, i, s)
+		return nil
+	}
+	for _, s := range sources {
+		if err := insert(s); err != nil {
+			return err
 		}
 	}
-	h.sources = filled
-	heap.Init(h)
-	for len(h.sources) > 0 {
-		s := &h.sources[0]
+	for len(order) > 0 {
+		s := order[0]
 		if err := use(s.number, &s.block[0]); err != nil {
 			return err
 		}
 		s.at, s.block = s.at+1, s.block[1:]
-		switch ok, err := s.fill(); {
-		case err != nil:
+		if len(s.block) > 0 && (len(order) == 1 || compare(&s.block[0], &order[1].block[0]) <= 0) {
+			continue // the common case
+		}
+		order = slices.Delete(order, 0, 1)
+		if err := insert(s); err != nil {
 			return err
-		case ok:
-			heap.Fix(h, 0)
-		default:
-			heap.Pop(h)
 		}
 	}
 	return nil
 }
 
-func (h *mergeHeap[T]) Len() int { return len(h.sources) }
-func (h *mergeHeap[T]) Less(i, j int) bool {
-	return h.compare(&h.sources[i].block[0], &h.sources[j].block[0]) < 0
+// blockWriter collects the items of a block, and writes it when it is full.
+type blockWriter struct {
+	put      putBlock
+	kind     uint8
+	perBlock int
+	written  int
+	b        []byte
+	n        int // of the open block
 }
-func (h *mergeHeap[T]) Swap(i, j int) { h.sources[i], h.sources[j] = h.sources[j], h.sources[i] }
-func (h *mergeHeap[T]) Push(any)      {}
-func (h *mergeHeap[T]) Pop() any {
-	h.sources = h.sources[:len(h.sources)-1]
-	return nil
+
+// next makes room for an item. It reports whether that is the first of a block.
+func (w *blockWriter) next() (first bool, err error) {
+	if w.n == w.perBlock {
+		err = w.flush()
+	}
+	w.n++
+	return w.n == 1, err
+}
+
+// flush writes the open block.
+func (w *blockWriter) flush() error {
+	if w.n == 0 {
+		return nil
+	}
+	err := w.put(w.kind, w.written, w.b)
+	w.b, w.n = w.b[:0], 0
+	w.written++
+	return err
 }
 
 // nameWriter writes the names of a segment.
 type nameWriter struct {
-	put     putBlock
-	written int
-	b       []byte
-	n       int   // of the open block
-	last    named // of the open block
+	blockWriter
+	last named // of the open block
+}
+
+func newNameWriter(put putBlock) *nameWriter {
+	return &nameWriter{blockWriter: blockWriter{put: put, kind: kindNames, perBlock: namesPerBlock}}
 }
 
 func (w *nameWriter) add(e *named) error {
-	if w.n == namesPerBlock {
-		if err := w.flush(); err != nil {
-			return err
-		}
+	first, err := w.next()
+	if first {
+		w.last = named{}
 	}
 	shared := 0
 	for shared < min(len(e.name), len(w.last.name)) && e.name[shared] == w.last.name[shared] {
@@ -232,50 +246,26 @@ func (w *nameWriter) add(e *named) error {
 	w.b = appendKey(w.b, &w.last.Key, e.Key)
 	w.b = binary.AppendUvarint(w.b, uint64(e.series))
 	w.last.name = e.name
-	w.n++
-	return nil
-}
-
-// flush writes the open block.
-func (w *nameWriter) flush() error {
-	if w.n == 0 {
-		return nil
-	}
-	err := w.put(kindNames, w.written, w.b)
-	w.b, w.n, w.last = w.b[:0], 0, named{}
-	w.written++
 	return err
 }
 
 // timeWriter writes the times of a segment.
 type timeWriter struct {
-	put     putBlock
-	written int
-	b       []byte
-	n       int   // of the open block
-	last    int64 // of the open block
+	blockWriter
+	last int64 // of the open block
+}
+
+func newTimeWriter(put putBlock) *timeWriter {
+	return &timeWriter{blockWriter: blockWriter{put: put, kind: kindTimes, perBlock: timesPerBlock}}
 }
 
 func (w *timeWriter) add(t int64) error {
-	if w.n == timesPerBlock {
-		if err := w.flush(); err != nil {
-			return err
-		}
+	first, err := w.next()
+	if first {
+		w.last = 0
 	}
 	w.b = binary.AppendVarint(w.b, t-w.last)
 	w.last = t
-	w.n++
-	return nil
-}
-
-// flush writes the open block.
-func (w *timeWriter) flush() error {
-	if w.n == 0 {
-		return nil
-	}
-	err := w.put(kindTimes, w.written, w.b)
-	w.b, w.n, w.last = w.b[:0], 0, 0
-	w.written++
 	return err
 }
 

@@ -16,23 +16,18 @@ const (
 	maxStoredSegment = 1 << 22
 )
 
-// compactionDue returns the segments that should be merged next; none when there are few enough. Queries without a tag
-// read one group of segments, and queries with a tag another. In each group, a segment is to be more than twice as large as
-// all smaller ones together. So the number of segments grows with the logarithm of the number of events, and each event is
-// written again about as often. A segment most of whose events are removed is written again by itself.
+// compactionDue returns the segments that should be merged next; none when there are few enough. Of those of a tag, each is to be
+// more than twice as large as all smaller ones together. So the number of segments grows with the logarithm of the number of
+// events, and each event is written again about as often. A segment most of whose events are removed is written again by itself.
 func compactionDue(segments []*segment, limit int) []*segment {
-	groups := map[uint32][]*segment{}
+	byTag := map[uint32][]*segment{}
 	for _, s := range segments {
 		if s.n-s.removed < s.n/2 && s.n-s.removed <= limit {
 			return []*segment{s}
 		}
-		group := uint32(0)
-		if !s.all {
-			group = s.tag
-		}
-		groups[group] = append(groups[group], s)
+		byTag[s.tag] = append(byTag[s.tag], s)
 	}
-	for _, group := range groups {
+	for _, group := range byTag {
 		slices.SortFunc(group, func(a, b *segment) int { return cmp.Compare(a.n, b.n) })
 		n, smaller := 0, 0 // n: how many to merge
 		for i, s := range group {
@@ -53,57 +48,34 @@ func compactionDue(segments []*segment, limit int) []*segment {
 
 // mergedSegment returns the segment that is the result of merging these.
 func mergedSegment(from []*segment) *segment {
-	merged := &segment{tag: from[0].tag, all: from[0].all}
+	merged := &segment{tag: from[0].tag}
 	for _, s := range from {
 		merged.n += s.n - s.removed
-		if s.tag != merged.tag {
-			merged.tag = 0
-		}
 	}
 	return merged
 }
 
-// replaceSegments returns the segments after some have been merged, and those of them that are not used any more.
-func replaceSegments(segments, from []*segment, merged *segment) (kept, unused []*segment) {
-	for _, s := range segments {
-		replaced := slices.ContainsFunc(from, func(f *segment) bool { return f == s || s.id != 0 && f.id == s.id })
-		switch {
-		case !replaced:
-			kept = append(kept, s)
-		case s.tag != merged.tag: // queries with its tag still need it
-			only := *s
-			only.all = false
-			kept = append(kept, &only)
-		default:
-			unused = append(unused, s)
-		}
-	}
-	return append(kept, merged), unused
+// replaceSegments returns the segments with a merged one in the place of those it was merged from.
+func replaceSegments(segments, from []*segment, merged *segment) []*segment {
+	return append(slices.DeleteFunc(slices.Clone(segments), func(s *segment) bool {
+		return slices.ContainsFunc(from, func(f *segment) bool { return f == s || s.id != 0 && f.id == s.id })
+	}), merged)
 }
 
 // addToMemory adds events of overflow series to a merchant's segments in memory. It returns the new segments, and does not
 // change the old ones, as they may be read meanwhile.
 func addToMemory(segments []*segment, events []named) (_ []*segment, err error) {
 	segments = slices.Clone(segments)
-	add := func(tag uint32, all bool, events []named) error {
-		var b memoryBlocks
-		err := buildSegment(events, b.put)
-		segments = append(segments, &segment{n: len(events), tag: tag, all: all, blocks: b})
-		return err
-	}
 	byTag := map[uint32][]named{}
 	for _, e := range events {
 		byTag[e.series] = append(byTag[e.series], e)
 	}
 	for tag, events := range byTag {
-		if err := add(tag, len(byTag) == 1, events); err != nil {
+		var b memoryBlocks
+		if err := buildSegment(events, b.put); err != nil {
 			return nil, err
 		}
-	}
-	if len(byTag) > 1 {
-		if err := add(0, true, events); err != nil {
-			return nil, err
-		}
+		segments = append(segments, &segment{n: len(events), tag: tag, blocks: b})
 	}
 	for {
 		from := compactionDue(segments, maxMemorySegment)
@@ -116,7 +88,7 @@ func addToMemory(segments []*segment, events []named) (_ []*segment, err error) 
 			return nil, err
 		}
 		merged.blocks = b
-		segments, _ = replaceSegments(segments, from, merged)
+		segments = replaceSegments(segments, from, merged)
 	}
 }
 
@@ -125,27 +97,4 @@ func memoryReaders(segments []*segment) (readers []*segmentReader) {
 		readers = append(readers, newSegmentReader(s, s.blocks))
 	}
 	return readers
-}
-
-// storedGroups splits segments in memory into groups. Each is to become one stored segment.
-func storedGroups(segments []*segment) (groups [][]*segment) {
-	var all []*segment
-	byTag := map[uint32][]*segment{}
-	for _, s := range segments {
-		if s.all {
-			all = append(all, s)
-		}
-		if s.tag != 0 {
-			byTag[s.tag] = append(byTag[s.tag], s)
-		}
-	}
-	if all != nil {
-		groups = append(groups, all)
-	}
-	if len(byTag) > 1 {
-		for _, group := range byTag {
-			groups = append(groups, group)
-		}
-	}
-	return groups
 }

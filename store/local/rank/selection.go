@@ -2,7 +2,6 @@ package rank
 
 import (
 	"math"
-	"slices"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -51,44 +50,5 @@ func (s *Selection) section(series string) (section string, ok bool) {
 	return "", true
 }
 
-// newestFirst reports whether the events of a section are listed newest first.
-func (s *Selection) newestFirst() bool { return s.SortBy == store.ByName || !s.Asc }
-
-// run is the selected events of a section with from ≤ rank < to. Ranks count from 0, in the order of time.
-type run struct {
-	section  string
-	from, to uint64
-}
-
-// runs returns the runs of the page, in the order of the listing, and the number of all selected events. sizes has the
-// number of selected events of each section.
-func (s *Selection) runs(sizes map[string]uint64) (total uint64, page []run) {
-	sections := make([]string, 0, len(sizes))
-	for section, n := range sizes {
-		sections = append(sections, section)
-		total += n
-	}
-	slices.Sort(sections)
-	if !s.Asc {
-		slices.Reverse(sections)
-	}
-	skip, left := uint64(s.Offset), uint64(s.Limit)
-	for _, section := range sections {
-		n := sizes[section]
-		if skip >= n {
-			skip -= n
-			continue
-		}
-		if left == 0 {
-			break
-		}
-		take := min(left, n-skip)
-		from := skip
-		if s.newestFirst() {
-			from = n - skip - take
-		}
-		page = append(page, run{section, from, from + take})
-		skip, left = 0, left-take
-	}
-	return total, page
-}
+// listsNewestFirst reports whether the events of a section are listed newest first.
+func (s *Selection) listsNewestFirst() bool { return s.SortBy == store.ByName || !s.Asc }

@@ -1,8 +1,8 @@
 package rank
 
 import (
+	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sort"
 
@@ -129,80 +129,6 @@ func (s *segmentReader) appendRanks(out []named, from, to int) ([]named, error) 
 	return out, nil
 }
 
-// treeSource is the events of counted series within a time range, section by section.
-type treeSource struct {
-	r        *reader
-	sections []treeSection // sorted by name
-	ends     []int         // of each section: how many events it has together with all sections before it
-}
-
-// treeSection is the selected events of some series. They all have the same name, or the sources are in the order of keys.
-type treeSection struct {
-	name    string
-	members []bool // see reader
-	earlier uint64 // how many events of members are before the time range
-	n       int    // how many are in it
-}
-
-func newTreeSource(r *reader, sections ...treeSection) *treeSource {
-	s := &treeSource{r: r, sections: sections}
-	end := 0
-	for _, section := range sections {
-		end += section.n
-		s.ends = append(s.ends, end)
-	}
-	return s
-}
-
-func (s *treeSource) size() int {
-	if len(s.ends) == 0 {
-		return 0
-	}
-	return s.ends[len(s.ends)-1]
-}
-
-func (s *treeSource) below(e *named) (int, error) {
-	i := 0
-	if s.sections[0].name != "" {
-		i = sort.Search(len(s.sections), func(i int) bool { return s.sections[i].name >= e.name })
-		if i == len(s.sections) {
-			return s.size(), nil
-		}
-	}
-	section := &s.sections[i]
-	start := s.ends[i] - section.n
-	if section.name != "" && section.name != e.name || e.Time == math.MinInt64 {
-		return start, nil
-	}
-	before, err := s.r.before(e.Key)
-	if err != nil {
-		return 0, err
-	}
-	n := sum(before, section.members)
-	return start + min(int(max(n, section.earlier)-section.earlier), section.n), nil
-}
-
-func (s *treeSource) collect(out []named, from, n int) ([]named, error) {
-	for i := range s.sections {
-		section := &s.sections[i]
-		start := s.ends[i] - section.n
-		if s.ends[i] <= from || n == 0 {
-			continue
-		}
-		first := uint64(from-start) + section.earlier
-		take := min(n, s.ends[i]-from)
-		found, err := s.r.appendRun(nil, section.members, first, first+uint64(take))
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range found {
-			out = append(out, named{section.name, e})
-		}
-		from, n = from+take, n-take
-	}
-	return out, nil
-}
-
 // sources are several sources in one order. They have no event in common.
 type sources struct {
 	all     []source
@@ -229,14 +155,12 @@ func (s sources) below(e *named) (n int, err error) {
 }
 
 // fewEvents is how many candidates for the first event of a run collect leaves, before it collects all of them.
-const fewEvents = 32
+const fewEvents = 64
 
 // collect returns the events with from ≤ rank < to, where ranks are among the events of all sources:
 //
 //  1. Narrow down where the run begins in each source, until there are only few candidates.
-//  2. From there on, take events from each source, in proportion to its size, until none that was not taken can be in the
-//     run.
-//  3. Sort them, and cut off those before and after the run.
+//  2. From there on, merge the sources.
 func (s sources) collect(from, to int) ([]named, error) {
 	if from >= to {
 		return nil, nil
@@ -259,54 +183,31 @@ func (s sources) collect(from, to int) ([]named, error) {
 	return found[skip:], nil
 }
 
-// take returns the first n events, in their order, of those that follow these places in the sources. It changes the places.
-func (s sources) take(places []int, n int) ([]named, error) {
-	left := 0
-	for i, one := range s.all {
-		left += one.size() - places[i]
-	}
-	if left < n {
-		return nil, fmt.Errorf("%w: counts of segments", codec.ErrCorrupt)
-	}
-	var found []named
-	last := make([]*named, len(s.all)) // of each source: the last event that was taken from it, if there are more
-	for i, one := range s.all {
-		share := n*(one.size()-places[i])/left + 4
-		var err error
-		if found, last[i], err = s.takeFrom(found, i, places, share); err != nil {
-			return nil, err
-		}
-	}
-	for {
-		slices.SortFunc(found, s.compare)
-		// What is not taken from a source follows the last event that was. If that is in the run, take more.
-		more := false
-		for i := range s.all {
-			if last[i] != nil && (len(found) < n || s.compare(*last[i], found[n-1]) < 0) {
-				more = true
-				var err error
-				if found, last[i], err = s.takeFrom(found, i, places, max(16, n/8)); err != nil {
-					return nil, err
-				}
-			}
-		}
-		if !more {
-			return found[:n], nil
-		}
-	}
-}
+// errTaken ends a merge that has as many events as it needs.
+var errTaken = errors.New("taken")
 
-// takeFrom appends the next n events of a source, and moves its place. last is the last of them; nil when there are no more.
-func (s sources) takeFrom(found []named, i int, places []int, n int) (_ []named, last *named, err error) {
-	n = min(n, s.all[i].size()-places[i])
-	if found, err = s.all[i].collect(found, places[i], n); err != nil {
-		return nil, nil, err
+// take returns the first n events, in their order, of those that follow these places in the sources.
+func (s sources) take(places []int, n int) (found []named, err error) {
+	var from []*mergeSource[named]
+	for i, one := range s.all {
+		from = append(from, &mergeSource[named]{n: one.size() - places[i], read: func(at int) ([]named, int, error) {
+			some, err := one.collect(nil, places[i]+at, max(8, n/8))
+			return some, 0, err
+		}})
 	}
-	places[i] += n
-	if places[i] < s.all[i].size() {
-		last = new(found[len(found)-1])
+	compare := func(a, b *named) int { return s.compare(*a, *b) }
+	err = mergeSorted(from, compare, func(_ int, e *named) error {
+		if found = append(found, *e); len(found) == n {
+			return errTaken
+		}
+		return nil
+	})
+	if err == nil {
+		err = fmt.Errorf("%w: counts of segments", codec.ErrCorrupt)
+	} else if err == errTaken {
+		err = nil
 	}
-	return found, last, nil
+	return found, err
 }
 
 // narrow returns a place in each source such that all events before these places are among the first rank of all, and

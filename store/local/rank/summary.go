@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"math"
@@ -74,7 +75,7 @@ type summary struct {
 	starts []time.Time
 	bounds []int64        // of the buckets (µs since 1970), within the range of the query; tests set others
 	groups map[string]int // the number of each group, from 0
-	counts []uint64       // by bound and column: how many events of a column are before a bound
+	counts []uint64       // by bucket and column: how many events of a column are in a bucket
 }
 
 // keptReader reads the events of a merchant from a time on.
@@ -118,7 +119,11 @@ func (s *summary) open(ctx context.Context, x *Index, tx *bolt.Tx, merchants []K
 // count makes the summary. It calls unlock when all events in memory are counted.
 func (s *summary) count(ctx context.Context, unlock func()) (store.Summary, error) {
 	for _, r := range s.readers {
-		s.recent = append(s.recent, r.countRecent(s.boundsOf(r)))
+		var recent []bucketEvents
+		if err := r.inMemory().countBuckets(s.boundsOf(r), func(e bucketEvents) { recent = append(recent, e) }); err != nil {
+			return store.Summary{}, err
+		}
+		s.recent = append(s.recent, recent)
 		r.dropMemory()
 	}
 	unlock()
@@ -126,15 +131,13 @@ func (s *summary) count(ctx context.Context, unlock func()) (store.Summary, erro
 	if err != nil {
 		return store.Summary{}, err
 	}
-	s.counts = make([]uint64, len(s.bounds)*s.columns())
+	s.counts = make([]uint64, (len(s.bounds)-1)*s.columns())
 	for i, r := range s.readers {
-		s.counter(r).addRecent(s.recent[i])
-	}
-	for i := s.columns(); i < len(s.counts); i++ {
-		s.counts[i] += s.counts[i-s.columns()]
-	}
-	for _, r := range s.readers {
-		if err := s.counter(r).addStored(r.reader); err != nil {
+		add := s.adder(r)
+		for _, e := range s.recent[i] {
+			add(e)
+		}
+		if err := r.countBuckets(s.boundsOf(r), add); err != nil {
 			return store.Summary{}, err
 		}
 	}
@@ -225,7 +228,7 @@ func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, 
 			segments += len(o.segments)
 		}
 		for _, o := range overflow {
-			if names, err = o.appendFrequent(names, candidatesOf(segments)); err != nil {
+			if names, err = o.appendFrequent(names, max(minCandidates, maxCandidates/max(1, segments))); err != nil {
 				return nil, err
 			}
 		}
@@ -247,7 +250,9 @@ func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, 
 	if s.query.By == store.Ungrouped {
 		return overflow, nil
 	}
-	keys := slices.SortedFunc(maps.Keys(totals), func(a, b string) int { return byTotal(totals[a], totals[b], a, b) })
+	keys := slices.SortedFunc(maps.Keys(totals), func(a, b string) int {
+		return cmp.Or(cmp.Compare(totals[b], totals[a]), strings.Compare(a, b))
+	})
 	for i, key := range keys[:min(len(keys), store.MaxSummaryGroups)] {
 		s.groups[key] = i
 	}
@@ -274,25 +279,28 @@ func (s *summary) key(tag, name string) string {
 	return ""
 }
 
-// counter returns a counter of a merchant's trees, which counts into s.counts.
-func (s *summary) counter(r keptReader) *bucketCounter {
-	rest, none := len(s.groups), len(s.groups)+1
-	c := &bucketCounter{bounds: s.boundsOf(r), counts: s.counts, width: s.columns(), column: make([]uint32, len(r.series))}
+// adder returns what adds events of a merchant's counted series to s.counts.
+func (s *summary) adder(r keptReader) func(bucketEvents) {
+	rest := len(s.groups)
+	columns := make([]int, len(r.series)) // by series; -1: not counted
 	for id, series := range r.series {
-		column := none
+		columns[id] = -1
 		if _, name := codec.SplitSeries(series); name != "" || s.names == nil {
 			if _, ok := s.section(series); ok && id > 0 {
-				column = rest
+				columns[id] = rest
 			}
 		}
 		if key, ok := s.group(series); ok && id > 0 {
 			if group, ok := s.groups[key]; ok {
-				column = group
+				columns[id] = group
 			}
 		}
-		c.column[id] = uint32(column)
 	}
-	return c
+	return func(e bucketEvents) {
+		if column := columns[e.series]; column >= 0 && 0 < e.bound && e.bound < len(s.bounds) {
+			s.counts[(e.bound-1)*s.columns()+column] += e.n
+		}
+	}
 }
 
 // addOverflow adds the counts of names of an overflow series. Without a names filter they are counted already, in the last
@@ -307,15 +315,15 @@ func (s *summary) addOverflow(o *overflowNames) error {
 			}
 			group = rest
 		}
-		before, err := o.before(name, o.bounds)
+		counts, err := o.count(name, o.bounds)
 		if err != nil {
 			return err
 		}
-		for i, n := range before {
-			at := s.counts[i*s.columns():][:s.columns()]
-			at[group] += n
+		for i, n := range counts {
+			bucket := s.counts[i*s.columns():]
+			bucket[group] += n
 			if s.names == nil {
-				at[rest] -= n
+				bucket[rest] -= n
 			}
 		}
 	}
@@ -328,7 +336,7 @@ func (s *summary) result() store.Summary {
 	column := func(at int) (c store.Counts) {
 		c.ByBuckets = make([]int, len(s.bounds)-1)
 		for i := range c.ByBuckets {
-			n := int(s.counts[(i+1)*s.columns()+at] - s.counts[i*s.columns()+at])
+			n := int(s.counts[i*s.columns()+at])
 			c.ByBuckets[i] = n
 			c.Total += n
 			sum.All.ByBuckets[i] += n
@@ -347,15 +355,4 @@ func (s *summary) result() store.Summary {
 		sum.Other = store.Counts{}
 	}
 	return sum
-}
-
-// byTotal compares groups: the largest first, equal ones by key.
-func byTotal(a, b uint64, keyA, keyB string) int {
-	switch {
-	case a > b:
-		return -1
-	case a < b:
-		return 1
-	}
-	return strings.Compare(keyA, keyB)
 }

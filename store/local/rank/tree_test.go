@@ -108,7 +108,7 @@ func TestDrillTreeHoldsWhatWasInserted(t *testing.T) {
 				if rng.IntN(2000) == 0 || i == n-1 {
 					before := entriesOf(&recentRoot)
 					merges++
-					if err := w.mergeTree(m, frozenTree{eventsInMemory{root: recentRoot}, series}, merges); err != nil {
+					if err := w.mergeTree(m, &recentEvents{frozen: eventsInMemory{root: recentRoot}, series: series}, merges); err != nil {
 						t.Fatal(err)
 					}
 					if !slices.Equal(entriesOf(&recentRoot), before) {
@@ -196,11 +196,17 @@ func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []entry) {
 	}
 	from := rng.IntN(len(matching) + 1)
 	to := min(len(matching), from+rng.IntN(300))
-	got, err := r.appendRun(nil, members, uint64(from), uint64(to))
+	all := sources{compare: byKey}
+	for _, root := range r.trees {
+		if n := int(root.counts.of(members)); n > 0 {
+			all.all = append(all.all, &treeSource{r, root, []treeSection{{members: members, end: n}}})
+		}
+	}
+	got, err := all.collect(from, to)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(got, matching[from:to]) {
+	if !slices.EqualFunc(got, matching[from:to], func(a named, b entry) bool { return a.entry == b }) {
 		t.Fatalf("the run %d ≤ rank < %d of %d events is wrong", from, to, len(matching))
 	}
 }

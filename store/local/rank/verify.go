@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
-	"maps"
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
@@ -42,7 +40,7 @@ func (x *Index) CloseReadOnly() error { return x.db.Close() }
 
 // StoredUpTo returns the number of a chunk: the stored trees have the events of all chunks up to it.
 func (x *Index) StoredUpTo() (covered uint64, err error) {
-	err = x.read(func(tx *bolt.Tx) (err error) {
+	err = view(x.db, func(tx *bolt.Tx) (err error) {
 		covered, err = loadCovered(tx)
 		return err
 	})
@@ -53,19 +51,16 @@ func (x *Index) StoredUpTo() (covered uint64, err error) {
 // and merged meanwhile; the stored trees that it sees have at least the events up to StoredUpTo before the call. It returns an
 // error only when ctx ends.
 func (x *Index) Verify(ctx context.Context, c Check) error {
-	v := verifier{x: x, ctx: ctx, Check: c, upTo: x.verifiedUpTo()}
+	v := verifier{x: x, ctx: ctx, Check: c}
 	if err := boltfile.Check(x.db); err != nil {
 		c.Wrong(codec.MerchantKey{}, err)
 	}
-	var merchants []codec.MerchantKey
-	if err := boltfile.CatchDamage("index.db", func() (err error) {
-		merchants, err = x.storedMerchants()
-		return err
-	}); err != nil {
+	merchants, err := x.StoredMerchants()
+	if err != nil {
 		c.Wrong(codec.MerchantKey{}, err)
 	}
 	for _, m := range merchants {
-		if err := x.read(func(tx *bolt.Tx) error {
+		if err := view(x.db, func(tx *bolt.Tx) error {
 			t, err := loadTree(tx, m)
 			if err == nil {
 				v.total += t.root.counts.of(nil)
@@ -86,87 +81,51 @@ func (x *Index) Verify(ctx context.Context, c Check) error {
 	return ctx.Err()
 }
 
-// verifiedUpTo returns StoredUpTo, or 0 when it cannot be read, which Verify reports.
-func (x *Index) verifiedUpTo() uint64 {
-	covered, _ := x.StoredUpTo() // the error is that of the file's pages or of its meta bucket
-	return covered
-}
-
 // ScanEvents calls use with the events in a merchant's stored tree, in the order of their keys; series is as it is counted.
 // An event that is stored or removed meanwhile may be among them or not.
 func (x *Index) ScanEvents(ctx context.Context, m codec.MerchantKey, use func(k Key, series string)) error {
 	return x.scan(ctx, m, func(e *entry, series []string) { use(e.Key, series[e.series]) })
 }
 
-// StoredMerchants returns the merchants that have a stored tree.
-func (x *Index) StoredMerchants() (all []codec.MerchantKey, err error) {
-	err = boltfile.CatchDamage("index.db", func() (err error) {
-		all, err = x.storedMerchants()
-		return err
-	})
-	return all, err
-}
-
 // verifier verifies one merchant after the other.
 type verifier struct {
 	Check
-	x    *Index
-	ctx  context.Context
-	upTo uint64 // only events of chunks up to this seq are compared: a merge may add later ones at any time
+	x   *Index
+	ctx context.Context
 
 	done, total uint64 // entries
 }
 
-var overflowSeed = maphash.MakeSeed()
-
-// overflowSum is what all segments with some events, and the tree with the same events, have in common.
-type overflowSum struct{ n, hash uint64 }
-
-func (s overflowSum) with(k Key) overflowSum {
-	return overflowSum{s.n + 1, s.hash + maphash.Comparable(overflowSeed, k)}
-}
-
 // merchant verifies a merchant's tree and segments.
 func (v *verifier) merchant(m codec.MerchantKey) error {
-	tree := map[uint32]overflowSum{}
-	if err := v.tree(m, tree); err != nil {
+	if err := v.tree(m); err != nil {
 		return err
 	}
-	same, err := v.segments(m, tree)
-	if err != nil || same {
+	segments, err := v.segments(m)
+	if err != nil {
 		return err
 	}
-	// A removal may be the reason. So compare again while there is none.
-	v.x.removing.Lock()
-	defer v.x.removing.Unlock()
-	clear(tree)
-	if err := v.x.scan(v.ctx, m, func(e *entry, series []string) { v.count(tree, series, e) }); err != nil {
-		return err
+	for _, s := range segments {
+		wrong := boltfile.CatchDamage("index.db", func() error { return v.segment(m, s) })
+		if err := v.ctx.Err(); err != nil {
+			return err
+		}
+		if wrong == nil {
+			continue
+		}
+		now, err := v.segments(m)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(now, func(n *segment) bool { return n.id == s.id }) { // else a compaction has deleted it meanwhile
+			v.Wrong(m, fmt.Errorf("segment %d of merchant %s: %w", s.id, m.ID(), wrong))
+		}
 	}
-	if same, err = v.segments(m, tree); err != nil || same {
-		return err
-	}
-	return fmt.Errorf("index.db: %w: the segments of merchant %s have other events than its tree", codec.ErrCorrupt, m.ID())
+	return nil
 }
 
-// count adds an event of a stored tree to the sum of its series, if that is an overflow series.
-func (v *verifier) count(sums map[uint32]overflowSum, series []string, e *entry) {
-	if e.Seq > v.upTo {
-		return
-	}
-	if _, name := codec.SplitSeries(series[e.series]); name == "" {
-		sums[e.series] = sums[e.series].with(e.Key)
-	}
-}
-
-// tree verifies a merchant's stored tree. It adds the events of overflow series to sums, by series.
-func (v *verifier) tree(m codec.MerchantKey, sums map[uint32]overflowSum) error {
-	if err := v.x.read(func(tx *bolt.Tx) error {
-		_, err := loadReplaced(tx, m)
-		return err
-	}); err != nil {
-		return err
-	}
+// tree verifies a merchant's stored tree.
+func (v *verifier) tree(m codec.MerchantKey) error {
 	known := 0 // series
 	err := v.x.scan(v.ctx, m, func(e *entry, series []string) {
 		if len(series) != known {
@@ -174,7 +133,6 @@ func (v *verifier) tree(m codec.MerchantKey, sums map[uint32]overflowSum) error 
 			v.Tags(m, series)
 		}
 		v.Event(m, e.Key, series[e.series])
-		v.count(sums, series, e)
 		if v.done++; v.done%4096 == 0 {
 			v.Read(min(v.done, v.total), v.total)
 		}
@@ -183,80 +141,47 @@ func (v *verifier) tree(m codec.MerchantKey, sums map[uint32]overflowSum) error 
 	return err
 }
 
-// segments verifies a merchant's segments. It reports whether they have the events of overflow series that the tree has, or
-// have damage that it has reported.
-func (v *verifier) segments(m codec.MerchantKey, tree map[uint32]overflowSum) (same bool, err error) {
-	for range maxRetries {
-		stored, err := v.loadSegments(m)
+// segments returns a merchant's segments. They must have as many events of each overflow series as its tree has: whatever changes
+// one of them changes the other in the same transaction.
+func (v *verifier) segments(m codec.MerchantKey) (all []*segment, err error) {
+	err = view(v.x.db, func(tx *bolt.Tx) error {
+		t, err := loadTree(tx, m)
 		if err != nil {
-			return false, err
+			return err
 		}
-		byTag, all, wrong := v.readSegments(m, stored.segments)
-		if err := v.ctx.Err(); err != nil {
-			return false, err
-		}
-		now, err := v.loadSegments(m)
+		stored, err := loadSegments(tx, m)
 		if err != nil {
-			return false, err
+			return err
 		}
-		if slices.ContainsFunc(stored.segments, func(s *segment) bool {
-			return !slices.ContainsFunc(now.segments, func(n *segment) bool { return n.id == s.id && n.removed == s.removed })
-		}) {
-			continue // a compaction has deleted a segment meanwhile
+		all = stored.segments
+		n := map[uint32]uint64{}
+		for _, s := range all {
+			n[s.tag] += uint64(s.n - s.removed)
 		}
-		for _, err := range wrong {
-			v.Wrong(m, err)
+		for _, c := range t.root.counts {
+			if int(c.series) >= len(t.series) {
+				return fmt.Errorf("index.db: %w: an unknown series in the root record of merchant %s", codec.ErrCorrupt, m.ID())
+			}
+			if _, name := codec.SplitSeries(t.series[c.series]); name == "" {
+				n[c.series] -= c.n
+			}
 		}
-		total := overflowSum{}
-		for _, sum := range tree {
-			total = overflowSum{total.n + sum.n, total.hash + sum.hash}
+		for _, difference := range n {
+			if difference != 0 {
+				return fmt.Errorf("index.db: %w: the segments of merchant %s have other events than its tree", codec.ErrCorrupt, m.ID())
+			}
 		}
-		return len(wrong) > 0 || all == total && maps.Equal(byTag, tree), nil
-	}
-	return true, nil // the next verification compares them
-}
-
-// maxRetries is how often segments are read again after a compaction.
-const maxRetries = 5
-
-// readSegments verifies each segment by itself. It returns the sums of the segments that queries read: with a tag, by the
-// tag's overflow series, and without one.
-func (v *verifier) readSegments(m codec.MerchantKey, segments []*segment) (byTag map[uint32]overflowSum, all overflowSum, wrong []error) {
-	byTag = map[uint32]overflowSum{}
-	for _, s := range segments {
-		if err := boltfile.CatchDamage("index.db", func() error {
-			return v.segment(m, s, func(e *named) {
-				if e.Seq > v.upTo {
-					return
-				}
-				if s.all {
-					all = all.with(e.Key)
-				}
-				if s.tag != 0 {
-					byTag[s.tag] = byTag[s.tag].with(e.Key)
-				}
-			})
-		}); err != nil {
-			wrong = append(wrong, fmt.Errorf("segment %d of merchant %s: %w", s.id, m.ID(), err))
-		}
-	}
-	return byTag, all, wrong
-}
-
-func (v *verifier) loadSegments(m codec.MerchantKey) (r *storedSegments, err error) {
-	err = v.x.read(func(tx *bolt.Tx) (err error) {
-		r, err = loadSegments(tx, m)
-		return err
+		return nil
 	})
-	return r, err
+	return all, err
 }
 
-// segment verifies a segment, and calls use with its events that are not removed. All its blocks follow from its names: it is
-// written again, and each block compared.
-func (v *verifier) segment(m codec.MerchantKey, s *segment, use func(e *named)) error {
+// segment verifies a segment. All its blocks follow from its names: it is written again, and each block compared.
+func (v *verifier) segment(m codec.MerchantKey, s *segment) error {
 	stored := &compactedBlocks{v.ctx, v.x.db, m, s.id}
 	names := newSegmentReader(s, stored)
 	var prev named
+	removed := 0
 	for at := range (s.n + namesPerBlock - 1) / namesPerBlock {
 		block, err := names.names(at)
 		if err != nil {
@@ -264,15 +189,18 @@ func (v *verifier) segment(m codec.MerchantKey, s *segment, use func(e *named)) 
 		}
 		for i := range block {
 			e := &block[i]
-			if (at > 0 || i > 0) && prev.compare(e) >= 0 || s.tag != 0 && e.series != s.tag {
+			if (at > 0 || i > 0) && prev.compare(e) >= 0 || s.tag != mixedTags && e.series != s.tag {
 				return fmt.Errorf("index.db: %w: names in a wrong order, or of another tag", codec.ErrCorrupt)
 			}
 			prev = *e
-			if !names.isRemoved(e) {
-				use(e)
+			if names.isRemoved(e) {
+				removed++
 			}
 		}
 		v.Read(min(v.done, v.total), v.total)
+	}
+	if removed != s.removed {
+		return fmt.Errorf("index.db: %w: %d events are removed, not %d", codec.ErrCorrupt, removed, s.removed)
 	}
 	whole := *s
 	whole.removed = 0 // the blocks still have the removed events

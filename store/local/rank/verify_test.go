@@ -64,3 +64,43 @@ func TestANodeThatDoesNotFit(t *testing.T) {
 		closeIndex(t, x)
 	}
 }
+
+// Segments that do not have the events of their tree are found by verify.
+func TestSegmentsThatDoNotFit(t *testing.T) {
+	for problem, spoil := range map[string]func(r *storedSegments){
+		"":                  func(*storedSegments) {},
+		"other events than": func(r *storedSegments) { r.segments = r.segments[1:] },
+		"names":             func(r *storedSegments) { r.segments[0].n++; r.segments[0].removed++ },
+		"corrupt value":     func(r *storedSegments) { r.segments[0].id = r.nextID },
+	} {
+		j := journal{names: 100, maxSeries: 3}
+		x, m := j.open(t, t.TempDir()), newMerchant(t)
+		if err := x.Replay(j.commit(m, 500, func(i int) int64 { return int64(i) }), 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.merge(x.freeze()); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.db.Update(func(tx *bolt.Tx) error {
+			r, err := loadSegments(tx, m)
+			if err != nil {
+				return err
+			}
+			spoil(r)
+			return storeSegments(tx, m, r)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		var wrong []string
+		if err := x.Verify(t.Context(), Check{
+			Wrong: func(_ codec.MerchantKey, err error) { wrong = append(wrong, err.Error()) },
+			Event: func(codec.MerchantKey, Key, string) {}, Tags: func(codec.MerchantKey, []string) {}, Read: func(uint64, uint64) {},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if problem == "" && wrong != nil || problem != "" && !slices.ContainsFunc(wrong, func(s string) bool { return strings.Contains(s, problem) }) {
+			t.Errorf("%q: verify finds %q", problem, wrong)
+		}
+		closeIndex(t, x)
+	}
+}

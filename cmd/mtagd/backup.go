@@ -50,10 +50,10 @@ func (c *backupCommand) Run(p *process) error {
 	if err != nil {
 		return err
 	}
-	bar := newBar(p.stderr)
+	bar := newProgressBar(p.stderr, "backup")
 	result, err := backup.New(dest, src).Run(p.ctx, backup.Options{
 		Full: c.Full, Certificates: c.Certificates, Recipients: c.Recipient,
-		Progress: bar.show, Log: slog.New(slog.NewTextHandler(p.stderr, nil)), Now: time.Now,
+		Progress: bar.bytes, Log: slog.New(slog.NewTextHandler(p.stderr, nil)), Now: time.Now,
 	})
 	bar.end()
 	if err := errors.Join(err, src.Close()); err != nil {
@@ -162,8 +162,8 @@ func (c *backupVerifyCommand) Run(p *process) error {
 	if err != nil {
 		return &usageError{where: p.origin.of("identity"), err: err}
 	}
-	bar := newBar(p.stderr)
-	report, err := backup.Verify(p.ctx, dest, identities, local.CheckEntry, bar.show)
+	bar := newProgressBar(p.stderr, "backup")
+	report, err := backup.Verify(p.ctx, dest, identities, local.CheckEntry, bar.bytes)
 	bar.end()
 	if err != nil {
 		return err

@@ -80,30 +80,26 @@ type commandLine struct {
 	Store  string `placeholder:"URL" help:"PostgreSQL database for partners, merchants and events, such as postgres://mtagd@db1,db2/mtagd, instead of the data directory. A password in it is a secret: set it in the environment or in the config file."`
 	Config string `placeholder:"FILE" help:"YAML file with values for flags. The command line and the environment take precedence."`
 
-	Dev      devCommand                `cmd:"" help:"Run the whole service on loopback, with a demo partner and a demo shop."`
-	Serve    serveCommand              `cmd:"" help:"Run the service: the partner API and the tag hosts."`
-	Partner  operator.PartnerCommands  `cmd:"" help:"Manage partners. Works with and without a running server."`
-	Key      operator.KeyCommands      `cmd:"" help:"Manage API keys. Works with and without a running server."`
-	Console  operator.ConsoleCommands  `cmd:"" help:"Make links that sign in to the web console, and end its sessions. Works with and without a running server."`
-	Merchant operator.MerchantCommands `cmd:"" help:"Show, suspend and limit merchants. Works with and without a running server."`
-	Tag      operator.TagCommands      `cmd:"" help:"Show and suspend tags. Works with and without a running server."`
-	Secret   secretCommands            `cmd:"" help:"Rotate the key that encrypts the credentials of destinations, in a running server."`
-	Domain   operator.DomainCommands   `cmd:"" help:"List and release the domains of merchants. Works with and without a running server."`
-	Audit    operator.AuditCommand     `cmd:"" help:"Show who changed what. Works with and without a running server."`
-	Verify   verifyCommand             `cmd:"" help:"Check all data for damage. Works with and without a running server."`
-	Repair   repairCommand             `cmd:"" help:"Make a new data directory of what can be read of a damaged one. No server may run."`
-	Backup   backupCommands            `cmd:"" help:"Back up the data directory. Works with and without a running server."`
-	Restore  restoreCommand            `cmd:"" help:"Restore a backup into a new data directory."`
-	Migrate  migrateCommand            `cmd:"" help:"Move all data into a PostgreSQL database, or out of one into a data directory, while the service runs."`
-	Export   exportCommand             `cmd:"" help:"Write the events of a merchant to a file. Works with and without a running server."`
-	Place    storeCommands             `cmd:"" name:"store" help:"Spread a PostgreSQL database over several servers."`
-	Health   healthCommand             `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
-	Init     initCommand               `cmd:"" help:"Set up an installation: ask, check, write the configuration, start."`
-	Doctor   doctorCommand             `cmd:"" help:"Say what is wrong with an installation, and what to do. Works with and without a running server."`
-	Help     helpCommand               `cmd:"" help:"Show help for a command."`
-	Version  versionCommand            `cmd:"" help:"Print the version, and the formats of data that it reads."`
-	Complete completionCommand         `cmd:"" name:"completion" help:"Print the completion of commands and flags for a shell."`
-	Manual   manualCommand             `cmd:"" name:"man" hidden:"" help:"Write man pages of all commands to a directory."`
+	Dev   devCommand   `cmd:"" help:"Run the whole service on loopback, with a demo partner and a demo shop."`
+	Serve serveCommand `cmd:"" help:"Run the service: the partner API and the tag hosts."`
+
+	Operator operator.Commands `embed:""`
+
+	Secret   secretCommands    `cmd:"" help:"Rotate the key that encrypts the credentials of destinations, in a running server."`
+	Verify   verifyCommand     `cmd:"" help:"Check all data for damage. Works with and without a running server."`
+	Repair   repairCommand     `cmd:"" help:"Make a new data directory of what can be read of a damaged one. No server may run."`
+	Backup   backupCommands    `cmd:"" help:"Back up the data directory. Works with and without a running server."`
+	Restore  restoreCommand    `cmd:"" help:"Restore a backup into a new data directory."`
+	Migrate  migrateCommand    `cmd:"" help:"Move all data into a PostgreSQL database, or out of one into a data directory, while the service runs."`
+	Export   exportCommand     `cmd:"" help:"Write the events of a merchant to a file. Works with and without a running server."`
+	Place    storeCommands     `cmd:"" name:"store" help:"Spread a PostgreSQL database over several servers."`
+	Health   healthCommand     `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
+	Init     initCommand       `cmd:"" help:"Set up an installation: ask, check, write the configuration, start."`
+	Doctor   doctorCommand     `cmd:"" help:"Say what is wrong with an installation, and what to do. Works with and without a running server."`
+	Help     helpCommand       `cmd:"" help:"Show help for a command."`
+	Version  versionCommand    `cmd:"" help:"Print the version, and the formats of data that it reads."`
+	Complete completionCommand `cmd:"" name:"completion" help:"Print the completion of commands and flags for a shell."`
+	Manual   manualCommand     `cmd:"" name:"man" hidden:"" help:"Write man pages of all commands to a directory."`
 
 	file configFile // the values in --config
 }

@@ -60,10 +60,10 @@ func (c *restoreCommand) Run(p *process) error {
 	}
 	for len(wanted) > 0 {
 		m := wanted[0]
-		bar := newBar(p.stderr)
+		bar := newProgressBar(p.stderr, "restore")
 		var count backup.Count
 		events, err := local.Restore(p.ctx, p.data, local.Options{Log: quietLog(p.stderr)}, func(to backup.Target) (_ backup.Count, err error) {
-			count, err = backup.Restore(p.ctx, src, points, m, identities, local.CheckEntry, to, bar.show)
+			count, err = backup.Restore(p.ctx, src, points, m, identities, local.CheckEntry, to, bar.bytes)
 			return count, err
 		})
 		bar.end()

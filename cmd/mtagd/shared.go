@@ -19,7 +19,7 @@ const seedFile = "limits/seed"
 // shareLimits makes limits hold over all nodes of a database.
 func (d *daemon) shareLimits(ctx context.Context) error {
 	shared := sharedOf(d.engine)
-	if shared == nil || !d.Limits {
+	if shared == nil || !d.hasLimits() {
 		return nil
 	}
 	seed, err := sharedSeed(ctx, shared)

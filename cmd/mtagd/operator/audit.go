@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -28,8 +27,6 @@ type AuditCommand struct {
 // maxAuditLimit bounds the memory of an answer.
 const maxAuditLimit = 100_000
 
-func (AuditCommand) path() string { return "/audit" }
-
 // Validate checks the limit.
 func (c AuditCommand) Validate() error {
 	if c.Limit < 1 || c.Limit > maxAuditLimit {
@@ -38,7 +35,7 @@ func (c AuditCommand) Validate() error {
 	return nil
 }
 
-func (c AuditCommand) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+func (c AuditCommand) apply(ctx context.Context, control store.Control) (any, error) {
 	entries, err := control.Audit(ctx, store.AuditQuery{Partner: c.Partner, Since: c.Since.Time, Before: c.Before, Limit: c.Limit})
 	slices.Reverse(entries)
 	return entries, err

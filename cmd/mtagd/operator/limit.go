@@ -1,10 +1,13 @@
 package operator
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 	"github.com/dustin/go-humanize"
@@ -97,4 +100,27 @@ func ParseSize(text string) (bytes int64, err error) {
 		return 0, fmt.Errorf("must be a size such as 64MiB or 1.5GiB, not %q", text)
 	}
 	return int64(n), nil
+}
+
+// reason is why an operator makes a change, in one line.
+type reason string
+
+const maxReason = 500 // characters
+
+// in returns a context whose changes are made for this reason.
+func (r reason) in(ctx context.Context) context.Context { return store.WithReason(ctx, string(r)) }
+
+// Decode reads the flag's value.
+func (r *reason) Decode(ctx *kong.DecodeContext) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("text", &text); err != nil {
+		return err
+	}
+	text = strings.TrimSpace(text)
+	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
+	if utf8.RuneCountInString(text) > maxReason || strings.ContainsFunc(text, unprintable) {
+		return fmt.Errorf("must be one line of at most %d printable characters", maxReason)
+	}
+	*r = reason(text)
+	return nil
 }

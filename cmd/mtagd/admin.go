@@ -83,9 +83,9 @@ const (
 )
 
 // adminPages are the admin pages. guardAdmin decides who may see them. impaired says what is wrong with the data while events are accepted.
-func adminPages(metrics *prometheus.Registry, ready, impaired func() error) http.Handler {
+func adminPages(metrics prometheus.Gatherer, ready, impaired func() error) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{Registry: metrics}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET "+healthPage, writeHealth)
 	mux.HandleFunc("GET "+readyPage, func(w http.ResponseWriter, _ *http.Request) {
 		if err := ready(); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -82,11 +83,8 @@ const (
 
 // openSource returns the running server as the source, or the data directory itself if no server runs.
 func openSource(p *process) (source, error) {
-	if p.store != "" {
-		return nil, &usageError{where: p.origin.of("store"), err: errNotWithStore}
-	}
-	if _, err := checkData(p.data, false); err != nil {
-		return nil, fmt.Errorf("data directory %s %w", p.data, err)
+	if err := cmp.Or(p.withoutStore(), existingData(p.data)); err != nil {
+		return nil, err
 	}
 	for deadline := time.Now().Add(sourceBusy); ; {
 		conn, err := operator.Dial(p.ctx, p.data)

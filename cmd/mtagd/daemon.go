@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -172,6 +173,18 @@ func (d *daemon) startPart(part func() error) {
 func (d *daemon) startInternal(door *internalServer) {
 	d.startPart(door.accept)
 	d.onStop(door.close)
+}
+
+// inBackground runs something until the step is undone.
+func (d *daemon) inBackground(run func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { run(ctx) })
+	d.onStop(func() error {
+		cancel()
+		running.Wait()
+		return nil
+	})
 }
 
 // onStop adds a function that undoes what the current step has done.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -34,7 +33,5 @@ func (*distributeCommand) Run(p *process) error {
 	if err != nil {
 		return fmt.Errorf("--store: %w", err)
 	}
-	out := json.NewEncoder(p.stdout)
-	out.SetIndent("", "  ")
-	return out.Encode(done)
+	return printJSON(p.stdout, done)
 }

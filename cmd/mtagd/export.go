@@ -121,8 +121,8 @@ func openForExport(p *process) (store.Engine, error) {
 	if p.store != "" {
 		return openDatabase(p.ctx, p.store, postgres.Options{Log: quietLog(p.stderr)})
 	}
-	if _, err := checkData(p.data, false); err != nil {
-		return nil, fmt.Errorf("data directory %s %w", p.data, err)
+	if err := existingData(p.data); err != nil {
+		return nil, err
 	}
 	return openEngine(p.ctx, p.data, "", 0, 0, quietLog(p.stderr), nil)
 }

@@ -8,9 +8,9 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"sync"
 	"syscall"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/netutil"
 
 	"mtagd/cmd/mtagd/operator"
@@ -88,27 +88,20 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 	if e, ok := d.engine.(interface{ Impaired() error }); ok { // a database has its own ways
 		impaired = e.Impaired
 	}
-	pages := guardAdmin(adminPages(d.metrics, ready, impaired), ready, d.AdminToken, d.refusals)
+	pages := guardAdmin(adminPages(prometheus.Gatherers{d.metrics, d.rates.counters}, ready, impaired), ready, d.AdminToken, d.refusals)
 	d.startInternal(newInternalServer(netutil.LimitListener(listener, maxAdminConnections), pages, d.Log))
 	d.Log.Info("admin listening", "address", listener.Addr().String())
 	return nil
 }
 
 // scrub verifies all data in the background. Of the nodes of a database, one does.
-func (d *daemon) scrub(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+func (d *daemon) scrub(context.Context) error {
 	s := newScrubber(d.engine.Verify, d.metrics, d.Log)
-	var scrubbing sync.WaitGroup
 	if shared := sharedOf(d.engine); shared != nil {
-		scrubbing.Go(func() { s.runShared(ctx, shared) })
+		d.inBackground(func(ctx context.Context) { s.runShared(ctx, shared) })
 	} else {
-		scrubbing.Go(func() { s.run(ctx) })
+		d.inBackground(s.run)
 	}
-	d.onStop(func() error {
-		cancel()
-		scrubbing.Wait()
-		return nil
-	})
 	return nil
 }
 

@@ -68,8 +68,8 @@ func (c *migrateCommand) Run(p *process) error {
 // toDatabase moves a data directory into a database, in the running server if there is one. next says what is to be done then. The
 // result is nil when an earlier run has moved the data.
 func (c *migrateCommand) toDatabase(p *process, bar *progressBar) (result *migrate.Result, next string, err error) {
-	if _, err := checkData(p.data, false); err != nil {
-		return nil, "", fmt.Errorf("data directory %s %w", p.data, err)
+	if err := existingData(p.data); err != nil {
+		return nil, "", err
 	}
 	if next, err := c.finish(p); next != "" || err != nil {
 		return nil, next, err

@@ -23,8 +23,8 @@ func (*repairCommand) Help() string {
 
 // Run repairs, and verifies the result.
 func (c *repairCommand) Run(p *process) error {
-	if p.store != "" {
-		return &usageError{where: p.origin.of("store"), err: errNotWithStore}
+	if err := p.withoutStore(); err != nil {
+		return err
 	}
 	if _, err := os.Stat(p.data); err != nil {
 		return fmt.Errorf("data directory %s cannot be read: %w", p.data, err)

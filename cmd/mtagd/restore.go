@@ -32,8 +32,8 @@ func (*restoreCommand) Help() string {
 
 // Run restores a point.
 func (c *restoreCommand) Run(p *process) error {
-	if p.store != "" {
-		return &usageError{where: p.origin.of("store"), err: errNotWithStore}
+	if err := p.withoutStore(); err != nil {
+		return err
 	}
 	if !p.origin.given("data") {
 		return &usageError{where: "--data", err: errors.New("must name the new directory")}

@@ -7,10 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/cmd/mtagd/demo"
 	"mtagd/edge"
@@ -35,7 +32,7 @@ func (d *daemon) inheritSockets(context.Context) (err error) {
 
 // countRefusals begins to count what is refused, and to remember refused events.
 func (d *daemon) countRefusals(context.Context) (err error) {
-	if d.refusals, err = limit.NewRefusals(d.Log, d.counters()); err != nil {
+	if d.refusals, err = limit.NewRefusals(d.Log, d.rates.counters); err != nil {
 		return err
 	}
 	d.refused = refused.New(time.Now)
@@ -45,9 +42,6 @@ func (d *daemon) countRefusals(context.Context) (err error) {
 	})
 	return nil
 }
-
-// counters registers metrics whose rates people see too.
-func (d *daemon) counters() prometheus.Registerer { return registries{d.metrics, d.rates.counters} }
 
 // openData opens the storage engine. From then on no other process can open the data directory, unless a database is used.
 func (d *daemon) openData(ctx context.Context) (err error) {
@@ -86,18 +80,11 @@ func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 
 // watchDomains checks in the background whether all domains can be claimed. The check reads every claim, and the service
 // must not wait for that.
-func (d *daemon) watchDomains(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	var check sync.WaitGroup
-	check.Go(func() {
+func (d *daemon) watchDomains(context.Context) error {
+	d.inBackground(func(ctx context.Context) {
 		if err := checkDomains(ctx, d.engine, d.claimable(), d.Log); err != nil && ctx.Err() == nil {
 			d.Log.Error("domains were not checked", "error", err)
 		}
-	})
-	d.onStop(func() error {
-		cancel()
-		check.Wait()
-		return nil
 	})
 	return nil
 }
@@ -248,14 +235,7 @@ func (d *daemon) openConsole() error {
 		return err
 	}
 	d.api = opened.Serve
-	ctx, cancel := context.WithCancel(context.Background())
-	var sampling sync.WaitGroup
-	sampling.Go(func() { d.rates.run(ctx) })
-	d.onStop(func() error {
-		cancel()
-		sampling.Wait()
-		return nil
-	})
+	d.inBackground(d.rates.run)
 	return nil
 }
 
@@ -294,7 +274,7 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		PartnerEndpoint: partnerapi.EndpointOf,
 		PartnerTooLarge: partnerapi.TooLarge,
 		Log:             d.Log,
-		Metrics:         d.counters(),
+		Metrics:         d.rates.counters,
 		Now:             time.Now,
 		Refusals:        d.refusals,
 		Refused:         d.refused,

@@ -116,7 +116,7 @@ func TestInstallGuide(t *testing.T) {
 		}
 	}
 	config := read("mtagd.yaml")
-	if lines, reasons := strings.Count(config, "\n"), strings.Count(config, "\n# "); reasons < 6 || !strings.Contains(config, "\n\n# Serves the partner API and the console.\nbase-host: api.example.com\n") {
+	if lines, reasons := strings.Count(config, "\n"), strings.Count(config, "\n# "); reasons < 6 || !strings.Contains(config, "\n\n# Host of the partner API.\nbase-host: api.example.com\n") {
 		t.Errorf("the configuration has %d lines and %d reasons:\n%s", lines, reasons, config)
 	}
 	client := &http.Client{Transport: &http.Transport{

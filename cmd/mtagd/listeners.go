@@ -26,7 +26,11 @@ func (d *daemon) acceptOperators(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("operator socket: %w", err)
 	}
-	mux := operator.Handler(operator.Running{Control: d.tlsmgr.Control(d.engine), BaseURL: d.tagURL(d.BaseHost), Claimable: d.claimable()})
+	running := operator.Running{Control: d.engine, BaseURL: d.tagURL(d.BaseHost), Claimable: d.claimable()}
+	if d.hasTLS() {
+		running.Order = d.tlsmgr.Certificates().Order
+	}
+	mux := operator.Handler(running)
 	handleVerify(mux, d.engine.Verify)
 	handleExport(mux, d.engine)
 	handleRotation(mux, d.delivery)

@@ -3,52 +3,23 @@
 //
 // This package connects the parts. Read in this order:
 //
-//	main.go            the command line
-//	serve.go           mtagd serve: its flags
-//	dev.go             mtagd dev: the whole service on one loopback address, with the demo shop
-//	daemon.go          how the service starts, runs and stops
-//	start.go           the steps of the start that open its parts
-//	listeners.go       the steps that let in operators, admins and requests
-//	sockets.go         the listening sockets that systemd has opened
-//	systemd.go         tells systemd how the service is; the watchdog
-//	copied.go          finds out that the data directory is a copy of a running server's
-//	internalserver.go  the servers for operator commands and for admin pages
-//	admin.go           the admin pages: /metrics, /healthz, /readyz and pprof
-//	admintoken.go      who may see them
-//	disk.go            metrics: the space of the data directory
-//	throttle.go        a log that does not repeat the same message for ever
-//	runtime.go         timers, threads and the limit of the heap
-//	domains.go         which domains can be claimed; warnings of those that cannot
-//	operate.go         the operator commands: mtagd partner, key, merchant, tag, domain and audit
-//	engine.go          the choice of the storage engine
-//	verify.go          mtagd verify
-//	scrub.go           the same in the background of serve, slowly
-//	repair.go          mtagd repair
-//	backup.go          mtagd backup: makes, lists and checks points
-//	restore.go         mtagd restore
-//	migrate.go         mtagd migrate
-//	migrateserver.go   the side of a server that is migrated
-//	export.go          mtagd export
-//	distribute.go      mtagd store distribute
-//	schedule.go        backups by the clock
-//	rates.go           what was received in the last minutes
-//	stream.go          what a running server streams to mtagd backup
-//	point.go           a point of a backup as it is printed
-//	progress.go        a progress bar
-//	health.go          mtagd health
-//	init.go            mtagd init
-//	doctor.go          mtagd doctor
-//	alerts.go          the rules of deploy/alerts.yml, for mtagd doctor
-//	config.go          what the service runs with, from either command
-//	checks.go          which values the flags accept
-//	configfile.go      values from --config, and where each value came from
-//	environment.go     MTAGD_ variables: empty, misspelt, and those of linked containers
-//	process.go         what a command may use; errors and exit codes
-//	version.go         mtagd version
-//	completion.go      mtagd completion
-//	manual.go          mtagd man
-//	demo/              the demo shop
-//	operator/          the operator commands, and the socket that carries them
+//	main.go, process.go                                  the command line: one command, its errors and exit codes
+//	config.go, configfile.go, environment.go, checks.go  where values come from, and which are accepted
+//	serve.go, dev.go                                     the commands that run the service
+//	daemon.go, start.go, listeners.go                    how it starts, runs and stops
+//	engine.go                                            the choice of the storage engine
+//	sockets.go, systemd.go, copied.go, runtime.go        what it has to do with the system
+//	admin.go, admintoken.go, internalserver.go           the admin pages: /metrics, /healthz, /readyz and pprof, and who may see them
+//	disk.go, rates.go, throttle.go                       what one sees of the service: metrics, and a log that does not repeat itself for ever
+//	schedule.go, scrub.go, domains.go, shared.go         what runs beside the requests: backups, verification, and limits over nodes
+//	backup.go, stream.go, point.go, restore.go           mtagd backup and restore
+//	verify.go, repair.go                                 mtagd verify and repair
+//	migrate.go, migrateserver.go, distribute.go          mtagd migrate and store distribute
+//	export.go, secret.go, progress.go                    mtagd export and secret; how far a command is
+//	init.go, doctor.go, alerts.go, health.go             mtagd init, doctor and health
+//	version.go, completion.go, manual.go                 mtagd version, completion and man
+//	operate.go, operator/                                mtagd partner, key, console, merchant, tag, domain and audit, and the socket that carries them
+//	demo/                                                the demo shop
 package main
 
 import (

@@ -79,9 +79,11 @@ type Running struct {
 	store.Control
 	BaseURL   string          // of the console
 	Claimable store.Claimable // the domains; without a server nobody knows its own hosts, and serve warns of such a domain when it starts
+
+	Order func(host string) // starts an order of a certificate; nil without TLS
 }
 
-// EnablePreverified implements store.Control: a tracking domain must be claimable.
+// EnablePreverified implements store.Control. A tracking domain must be claimable, and gets its certificate at once.
 func (r Running) EnablePreverified(ctx context.Context, id store.PartnerID, domain string) (store.Partner, error) {
 	host, err := store.CheckHostName("domain", domain)
 	if err == nil {
@@ -90,7 +92,11 @@ func (r Running) EnablePreverified(ctx context.Context, id store.PartnerID, doma
 	if err != nil {
 		return store.Partner{}, err
 	}
-	return r.Control.EnablePreverified(ctx, id, host)
+	p, err := r.Control.EnablePreverified(ctx, id, host)
+	if err == nil && r.Order != nil {
+		r.Order(p.TrackingDomain)
+	}
+	return p, err
 }
 
 // Handler runs the commands that arrive on a listener of Listen.

@@ -70,6 +70,7 @@ type commandLine struct {
 	Help     helpCommand       `cmd:"" help:"Show help for a command."`
 	Version  versionCommand    `cmd:"" help:"Print the version, and the formats of data that it reads."`
 	Complete completionCommand `cmd:"" name:"completion" help:"Print the completion of commands and flags for a shell."`
+	Suggest  suggestCommand    `cmd:"" hidden:"" help:"Print what may follow some words of a command line, for the completion of a shell."`
 	Manual   manualCommand     `cmd:"" name:"man" hidden:"" help:"Write man pages of all commands to a directory."`
 
 	file configFile // the values in --config

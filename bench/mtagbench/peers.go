@@ -21,7 +21,6 @@ type bareCommand struct {
 	File string `arg:"" optional:"" help:"Answer when the body is in this new file and the file is synced, by groups."`
 }
 
-// Run serves until a signal ends it.
 func (c *bareCommand) Run(p *program) error {
 	if c.File == "" {
 		return serve(p, bench.NewBareServer())
@@ -44,7 +43,6 @@ type queueCommand struct {
 	Connections int32  `arg:"" help:"Database connections."`
 }
 
-// Run serves until a signal ends it.
 func (c *queueCommand) Run(p *program) error {
 	config, err := pgxpool.ParseConfig(c.Store)
 	if err != nil {

@@ -29,7 +29,6 @@ type postgresCommand struct {
 	Strict      bool          `help:"Fail if a target is missed."`
 }
 
-// Validate is called by kong.
 func (c *postgresCommand) Validate() error {
 	if c.Rounds < 1 || c.Round < time.Second || c.Connections < nodeCount || c.Events < 0 || c.Queries < 1 {
 		return errors.New("--rounds and --queries must be at least 1, --round at least 1s, --connections at least 2")

@@ -56,7 +56,6 @@ type benchmark struct {
 	batchMaximum float64           // mtagd's events/s in batches
 }
 
-// Validate is called by kong.
 func (c *runCommand) Validate() error {
 	if c.Events < 1 || c.Merchants < 1 || c.Queries < 1 || c.Rounds < 1 || c.Round < time.Second || c.Steady < time.Second {
 		return errors.New("--events, --merchants, --queries and --rounds must be at least 1, --round and --steady at least 1s")

@@ -18,7 +18,6 @@ type devCommand struct {
 // devCNAMETarget is a name that no DNS record can point at: in development mode, no tag host can be verified.
 const devCNAMETarget = "cname.mtagd.localhost"
 
-// Run serves until a signal stops it.
 func (c *devCommand) Run(p *process) error {
 	if p.store != "" {
 		return &usageError{where: p.origin.of("store"), err: errors.New("is not for mtagd dev")}

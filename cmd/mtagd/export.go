@@ -29,7 +29,6 @@ type exportCommand struct {
 	To       moment           `placeholder:"TIME" help:"Only events up to this event_time. A date means the end of that day."`
 }
 
-// Help is shown after the command's one line of help.
 func (*exportCommand) Help() string {
 	return "It writes the events in the order in which they were received. A running server exports beside its work."
 }

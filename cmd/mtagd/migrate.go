@@ -20,7 +20,6 @@ type migrateCommand struct {
 	AcceptDamage bool   `help:"Go on although some data of a data directory is damaged. What cannot be read is left out."`
 }
 
-// Help is shown after the command's one line of help.
 func (*migrateCommand) Help() string {
 	return "With the URL of a database, the data of --data goes there: a running server goes on serving, and at the end goes on with the database. " +
 		"The switch takes seconds, in which the service answers 503; after 30 seconds it is given up. When it has ended with 0, change --store in the configuration of the service. " +

@@ -15,7 +15,6 @@ type repairCommand struct {
 	To string `required:"" placeholder:"NEWDIR" help:"The new data directory. It must be empty, or not exist."`
 }
 
-// Help is shown after the command's one line of help.
 func (*repairCommand) Help() string {
 	return "It reads the files of --data one by one, also those that were set aside, and never changes them. It prints what is lost. " +
 		"The exit code is 0 when the new directory is sound, also when something is lost."

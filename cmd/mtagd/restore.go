@@ -22,7 +22,6 @@ type restoreCommand struct {
 	Identity string `placeholder:"FILE" help:"File with the age identity for an encrypted backup."`
 }
 
-// Help is shown after the command's one line of help.
 func (*restoreCommand) Help() string {
 	return "--data names the new directory, which must not exist or be empty. It can be used when the command has ended with 0: " +
 		"then every checksum was compared, every event was decoded, and the number of events is that of the backup. " +

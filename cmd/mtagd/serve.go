@@ -69,7 +69,6 @@ type serveCommand struct {
 	storeSize int64
 }
 
-// Help is shown after the command's one line of help.
 func (*serveCommand) Help() string {
 	return "SIGTERM, SIGINT and SIGHUP stop the service: it finishes the requests in progress, for up to 15 seconds, and exits with 0. " +
 		"A second SIGTERM or SIGINT ends it immediately."
@@ -124,7 +123,6 @@ func (c *serveCommand) check(data string, from origin) error {
 	return errors.Join(errs...)
 }
 
-// Run serves until a signal stops it.
 func (c *serveCommand) Run(p *process) error {
 	if err := c.check(p.data, p.origin); err != nil {
 		return err

@@ -18,7 +18,6 @@ type verifyCommand struct {
 	JSON bool `name:"json" help:"Print one JSON object instead of a report for people."`
 }
 
-// Help is shown after the command's one line of help.
 func (*verifyCommand) Help() string {
 	return "It reads all data, checks every checksum, and compares the index with the events and the tags. It changes nothing; " +
 		"a running server sets damaged events aside that it finds. The exit code is 0 when everything is sound, and 1 when damage was found."

@@ -88,7 +88,6 @@ func detailText(e store.AuditEntry) string {
 // moment is a time on the command line.
 type moment struct{ time.Time }
 
-// Decode reads the flag's value.
 func (m *moment) Decode(ctx *kong.DecodeContext) (err error) {
 	var text string
 	if err := ctx.Scan.PopValueInto("time", &text); err != nil {

@@ -65,7 +65,6 @@ func (s *setting) decode(ctx *kong.DecodeContext, parse func(text string) (store
 // count is a limit that is a number.
 type count struct{ setting }
 
-// Decode reads the flag's value.
 func (c *count) Decode(ctx *kong.DecodeContext) error { return c.decode(ctx, parseCount) }
 
 func parseCount(text string) (store.Limit, error) {
@@ -79,7 +78,6 @@ func parseCount(text string) (store.Limit, error) {
 // size is a limit in bytes.
 type size struct{ setting }
 
-// Decode reads the flag's value.
 func (s *size) Decode(ctx *kong.DecodeContext) error { return s.decode(ctx, parseSize) }
 
 func parseSize(text string) (store.Limit, error) {
@@ -110,7 +108,6 @@ const maxReason = 500 // characters
 // in returns a context whose changes are made for this reason.
 func (r reason) in(ctx context.Context) context.Context { return store.WithReason(ctx, string(r)) }
 
-// Decode reads the flag's value.
 func (r *reason) Decode(ctx *kong.DecodeContext) error {
 	var text string
 	if err := ctx.Scan.PopValueInto("text", &text); err != nil {

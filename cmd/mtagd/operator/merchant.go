@@ -149,7 +149,6 @@ type merchantLimit struct {
 	BytesPerDay     size             `placeholder:"SIZE" help:"Bytes stored in a day, such as 10GiB: those of the events, and 128 for each. One client address may store half of them."`
 }
 
-// Help is shown after the command's one line of help.
 func (merchantLimit) Help() string { return limitHelp }
 
 func (c merchantLimit) apply(ctx context.Context, control store.Control) (any, error) {

@@ -126,7 +126,6 @@ type partnerLimit struct {
 	UnverifiedClaims  count           `placeholder:"N" help:"Domains of tags that are not verified yet, so that nobody can block many domains of others."`
 }
 
-// Help is shown after the command's one line of help.
 func (partnerLimit) Help() string { return limitHelp }
 
 func (c partnerLimit) apply(ctx context.Context, control store.Control) (any, error) {

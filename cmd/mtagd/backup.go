@@ -15,7 +15,6 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"mtagd/cmd/mtagd/operator"
-	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/local/backup"
 )
@@ -75,38 +74,26 @@ type source interface {
 	io.Closer
 }
 
-// How long openSource tries again while the data directory is in use but no server answers: one is starting or stopping.
-const (
-	sourceBusy  = 10 * time.Second
-	sourceRetry = 50 * time.Millisecond
-)
-
 // openSource returns the running server as the source, or the data directory itself if no server runs.
 func openSource(p *process) (source, error) {
 	if err := cmp.Or(p.withoutStore(), existingData(p.data)); err != nil {
 		return nil, err
 	}
-	for deadline := time.Now().Add(sourceBusy); ; {
+	var src source
+	err := operator.WhileInUse(p.ctx, func() error {
 		conn, err := operator.Dial(p.ctx, p.data)
 		if err == nil {
-			return serverSource{p.data}, conn.Close()
+			src = serverSource{p.data}
+			return conn.Close()
 		}
-		if !operator.IsNoServer(err) {
-			return nil, err
+		if operator.IsNoServer(err) {
+			if src, err = local.OpenSource(p.data, local.Options{Log: quietLog(p.stderr)}); err != nil {
+				err = openError(p.data, err)
+			}
 		}
-		src, err := local.OpenSource(p.data, local.Options{Log: quietLog(p.stderr)})
-		if err == nil {
-			return src, nil
-		}
-		if !errors.Is(err, store.ErrInUse) || time.Now().After(deadline) {
-			return nil, openError(p.data, err)
-		}
-		select {
-		case <-p.ctx.Done():
-			return nil, p.ctx.Err()
-		case <-time.After(sourceRetry):
-		}
-	}
+		return err
+	})
+	return src, err
 }
 
 // backupListCommand is "mtagd backup list DEST".

@@ -41,23 +41,29 @@ const (
 )
 
 // Run runs a command and returns its result as JSON. It tries the socket first. If no server listens there, it opens the
-// data itself. If the data is in use, a server is just starting or stopping, or another command runs: then Run tries
-// both again, for up to busyTimeout.
-func (c Client) Run(ctx context.Context, command Command) ([]byte, error) {
+// data itself. If the data is in use, Run tries both again.
+func (c Client) Run(ctx context.Context, command Command) (result []byte, err error) {
+	err = WhileInUse(ctx, func() error {
+		if result, err = c.send(ctx, command); IsNoServer(err) {
+			result, err = c.runHere(ctx, command)
+		}
+		return err
+	})
+	return result, err
+}
+
+// WhileInUse calls try again while the data is in use, for up to ten seconds: a server is starting or stopping, or another command runs.
+func WhileInUse(ctx context.Context, try func() error) error {
 	deadline, cancel := context.WithTimeout(ctx, busyTimeout)
 	defer cancel()
 	for {
-		result, err := c.send(ctx, command)
-		if !IsNoServer(err) {
-			return result, err
-		}
-		result, err = c.runHere(ctx, command)
+		err := try()
 		if !errors.Is(err, store.ErrInUse) {
-			return result, err
+			return err
 		}
 		select {
 		case <-deadline.Done():
-			return nil, err
+			return err
 		case <-time.After(busyRetry):
 		}
 	}

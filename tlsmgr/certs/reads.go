@@ -19,7 +19,8 @@ type reads[T any] struct {
 	last  time.Time          // when it began
 }
 
-// readTimeout bounds a read.
+// readTimeout bounds a read. One that fails is repeated until then: the store fails at once while its node is not ready, and a CA counts
+// a challenge without an answer.
 const readTimeout = 5 * time.Second
 
 // get returns the result of a read that begins from now on, or the error of ctx when it ends before.
@@ -32,7 +33,12 @@ func (r *reads[T]) get(ctx context.Context) (result T, err error) {
 		r.last = time.Now()
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		defer cancel()
-		return r.read(ctx)
+		for {
+			result, err := r.read(ctx)
+			if err == nil || pause(ctx, r.every) != nil {
+				return result, err
+			}
+		}
 	})
 	select {
 	case got := <-done:

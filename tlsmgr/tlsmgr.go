@@ -98,25 +98,3 @@ func (m *Manager) Verify(ctx context.Context, host string) store.DNSFinding {
 
 // Certificates returns nil without TLS.
 func (m *Manager) Certificates() *certs.Certificates { return m.certificates }
-
-// Control wraps an engine's control data for operators: with TLS, it orders the certificate of a tracking domain as
-// soon as an operator has set the domain.
-func (m *Manager) Control(control store.Control) store.Control {
-	if m.certificates == nil {
-		return control
-	}
-	return orderingControl{control, m.certificates}
-}
-
-type orderingControl struct {
-	store.Control
-	certificates *certs.Certificates
-}
-
-func (c orderingControl) EnablePreverified(ctx context.Context, id store.PartnerID, domain string) (store.Partner, error) {
-	p, err := c.Control.EnablePreverified(ctx, id, domain)
-	if err == nil {
-		c.certificates.Order(p.TrackingDomain)
-	}
-	return p, err
-}

@@ -16,13 +16,13 @@ const fillDays = 400
 
 // fillData makes the events on which all later parts run.
 func fillData(b *benchmark) error {
-	b.progress("filling: %s events, %s, and %d other merchants", report.Grouped(b.Events), b.Order, b.Merchants)
+	b.progress("filling: %s events, and %d other merchants", report.Grouped(b.Events), b.Merchants)
 	before, err := b.mtagd.DiskWrites()
 	if err != nil {
 		return err
 	}
 	var r *load.Result
-	if b.data, r, err = dataset.Fill(b.ctx, b.mtagd.API, b.Events, fillDays, b.Merchants, b.Order); err != nil {
+	if b.data, r, err = dataset.Fill(b.ctx, b.mtagd.API, b.Events, fillDays, b.Merchants); err != nil {
 		return err
 	}
 	if b.loaded, err = b.mtagd.API.AddMerchant("load"); err != nil {
@@ -33,8 +33,8 @@ func fillData(b *benchmark) error {
 		return err
 	}
 	all := float64(r.Events + dataset.SmallEvents + (b.Merchants-1)*dataset.OtherEvents) // the small merchant is one of b.Merchants
-	b.table.Section("Data", fmt.Sprintf("Sent in batches of %s over %d connections, %s; %d names, spread over %d days.",
-		report.Grouped(dataset.Batch), dataset.Connections, b.Order, len(bench.Names), fillDays))
+	b.table.Section("Data", fmt.Sprintf("Sent in batches of %s over %d connections, ordered; %d names, spread over %d days.",
+		report.Grouped(dataset.Batch), dataset.Connections, len(bench.Names), fillDays))
 	b.table.Figure(report.Grouped(r.Events)+" events of one merchant", report.PerSecond(r.Rate()))
 	b.table.Figure("write amplification: bytes written to disk per byte of request bodies", report.Times(float64(after-before)/(all*bench.EventSize)))
 	if err := b.mtagd.Stop(); err != nil {
@@ -45,7 +45,7 @@ func fillData(b *benchmark) error {
 		return err
 	}
 	b.table.Figure(fmt.Sprintf("disk per event of %d bytes, after a stop", bench.EventSize), report.Bytes(float64(used)/all))
-	return b.mtagd.Start(b.ctx)
+	return b.mtagd.Start()
 }
 
 // measureStarts reports the start after fillData's stop, then kills the server under load and starts it again.
@@ -57,11 +57,11 @@ func measureStarts(b *benchmark) error {
 	process := b.mtagd.Process
 	time.AfterFunc(b.Round, func() { killed <- process.Kill() })
 	// The phase is a little longer than the time to the kill, so that the kill comes under full load.
-	_, err := load.Run(b.ctx, load.ClosedLoop(b.mtagd.MarkTarget(&b.loaded), manyConnections, 1, b.Round+100*time.Millisecond))
+	_, err := load.Run(b.ctx, load.ClosedLoop(b.target(), load.Plain, manyConnections, 1, b.Round+100*time.Millisecond))
 	if err := errors.Join(err, <-killed); err != nil {
 		return err
 	}
-	if err := b.mtagd.Start(b.ctx); err != nil {
+	if err := b.mtagd.Start(); err != nil {
 		return err
 	}
 	b.table.AtMost("after a kill under full load", b.mtagd.StartupTime.Seconds(), 2, report.Seconds)

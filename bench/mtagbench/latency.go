@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
 	"time"
@@ -16,8 +15,7 @@ import (
 func holdHalfOfMaximum(b *benchmark) error {
 	rate := b.maximum / 2
 	b.progress("half of the maximum, %s, for %v", report.PerSecond(rate), b.Steady)
-	target := b.mtagd.MarkTarget(&b.loaded)
-	r, err := b.acceptedTurn(b.mtagd.Process, load.OpenLoop(target, manyConnections, 1, b.Steady, rate))
+	r, _, err := b.acceptedTurn(b.mtagd.Process, load.OpenLoop(b.target(), manyConnections, 1, b.Steady, rate))
 	if err != nil {
 		return err
 	}
@@ -47,8 +45,8 @@ func measureLatencyCurve(b *benchmark) error {
 		name, label, colour string
 		target              load.Target
 	}{
-		{"bare", "bare fasthttp", "#6b7280", b.bareTarget},
-		{"mtagd", "mtagd", "#1565c0", b.mtagd.MarkTarget(&b.loaded)},
+		{"bare", "bare fasthttp", "#6b7280", b.bare},
+		{"mtagd", "mtagd", "#1565c0", b.target()},
 	}
 	picture := report.Chart{
 		Title:    "Latency against offered load",
@@ -81,16 +79,12 @@ func measureLatencyCurve(b *benchmark) error {
 	if err := picture.Write(&text); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(b.Out, 0o777); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(b.Out, pictureFile), text.Bytes(), 0o666)
+	return writeFile(filepath.Join(b.Out, pictureFile), text.Bytes())
 }
 
 // measureOverload offers twice the maximum rate: single events from more connections than reached the maximum, then from
 // thousands, then batches.
 func measureOverload(b *benchmark) error {
-	target := b.mtagd.MarkTarget(&b.loaded)
 	b.table.Section("Overload", "Twice the maximum rates above, offered at fixed times. The time to a refusal counts from sending the request.")
 	for _, o := range []struct {
 		what        string
@@ -104,7 +98,7 @@ func measureOverload(b *benchmark) error {
 	} {
 		what := fmt.Sprintf("%s, %s connections", o.what, report.Grouped(o.connections))
 		b.progress("overload: %s", what)
-		r, err := b.turn(b.mtagd.Process, load.OpenLoop(target, o.connections, o.batch, 2*b.Round, 2*o.maximum))
+		r, _, err := b.turn(b.mtagd.Process, load.OpenLoop(b.target(), o.connections, o.batch, 2*b.Round, 2*o.maximum))
 		if err != nil {
 			return err
 		}

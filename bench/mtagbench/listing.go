@@ -1,12 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,7 +15,6 @@ import (
 	"mtagd/bench/mtagbench/dataset"
 	"mtagd/bench/mtagbench/load"
 	"mtagd/bench/mtagbench/report"
-	"mtagd/bench/mtagbench/server"
 )
 
 // measureListing times and checks every kind of query.
@@ -26,7 +25,7 @@ func measureListing(b *benchmark) error {
 		return err
 	}
 	addListings(&b.table, all, b.data, embeddedListing)
-	return nil
+	return addSummaries(&b.table, b.program, b.mtagd.API, b.data, b.Queries)
 }
 
 // listingTargets are what queries of an engine may take.
@@ -61,13 +60,9 @@ func addSummaries(table *report.Table, p *program, api *dataset.Client, m *datas
 	if err != nil {
 		return err
 	}
-	feed, err := dataset.ReadFeed(p.ctx, api, m, n)
-	if err != nil {
-		return err
-	}
 	table.Section(fmt.Sprintf("Summaries and the feed, %s events", report.Grouped(m.Large.Events)),
 		fmt.Sprintf("Beside each, the same on %s events. Every number was checked. A page of the feed has 100 events.", report.Grouped(m.Small.Events)))
-	for _, l := range append(all, feed) {
+	for _, l := range all {
 		for _, p := range []float64{50, 99} {
 			table.Figure(fmt.Sprintf("%s, p%.0f", l.Kind, p), fmt.Sprintf("%s, %s", report.Milliseconds(l.Large.At(p).Seconds()), report.Milliseconds(l.Small.At(p).Seconds())))
 		}
@@ -81,12 +76,8 @@ const listingsPerSecond = 20
 // listings at the same time.
 func measureListingUnderIngest(b *benchmark) error {
 	target := b.mtagd.MarkTarget(&b.data.Large)
-	keyFile, manifestFile := filepath.Join(b.dir, "key"), filepath.Join(b.dir, "manifest.json")
-	if err := errors.Join(os.WriteFile(keyFile, []byte(b.mtagd.Key), 0o600), b.data.Write(manifestFile)); err != nil {
-		return err
-	}
 	took := load.NewHistogram()
-	var kept []float64 // the rate with listings, as a share of the rate without
+	kept := rounds{}
 	for round := range b.Rounds {
 		b.progress("listing under full ingest, round %d of %d", round+1, b.Rounds)
 		var rates [2]float64
@@ -94,9 +85,9 @@ func measureListingUnderIngest(b *benchmark) error {
 			var listed error
 			var beside sync.WaitGroup
 			if listing {
-				beside.Go(func() { listed = listInOtherProcess(b, 2*b.Round, keyFile, manifestFile, took) })
+				beside.Go(func() { listed = listInOtherProcess(b, 2*b.Round, took) })
 			}
-			r, err := load.Run(b.ctx, load.ClosedLoop(target, manyConnections, 1, 2*b.Round))
+			r, err := load.Run(b.ctx, load.ClosedLoop(target, load.Plain, manyConnections, 1, 2*b.Round))
 			beside.Wait()
 			if err := errors.Join(err, listed); err != nil {
 				return err
@@ -106,27 +97,32 @@ func measureListingUnderIngest(b *benchmark) error {
 			}
 			rates[i] = r.Rate()
 		}
-		kept = append(kept, rates[1]/rates[0])
+		kept.add("rate", rates[1]/rates[0])
 	}
 	b.table.Section("Listing under full ingest",
 		fmt.Sprintf("%d listings/s of all kinds, at fixed times, while %d connections send events to the same merchant as fast as answers come; %d listings in all.",
 			listingsPerSecond, manyConnections, took.Count()))
 	b.addPercentile("listing p50", took, 50)
 	b.table.AtMost("listing p99", took.At(99).Seconds(), 0.025, report.Milliseconds)
-	b.table.AtMost("ingest rate lost to the listings", 1-median(kept), 0.10, report.Percent)
+	b.table.AtMost("ingest rate lost to the listings", 1-kept.median("rate"), 0.10, report.Percent)
 	return nil
 }
 
-// listInOtherProcess lists while a load of the given length runs, and records how long each listing took. In this
-// process, an answer would wait for the goroutine that drives the load, and its latency would include that wait.
-func listInOtherProcess(b *benchmark, duration time.Duration, keyFile, manifestFile string, took *load.Histogram) error {
-	duration -= 200 * time.Millisecond // it starts a little after the load, and must end before it
+// listInOtherProcess lists while a load of the given length runs, and records how long each listing took (see listCommand).
+func listInOtherProcess(b *benchmark, duration time.Duration, took *load.Histogram) error {
+	job, err := json.Marshal(listing{
+		Address: b.mtagd.API.Target.Address.String(), Host: b.mtagd.API.Target.Host, Key: b.mtagd.API.Key, Data: b.data.Large, Rate: listingsPerSecond,
+		Duration: duration - 200*time.Millisecond, // it starts a little after the load, and must end before it
+	})
+	if err != nil {
+		return err
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	list := exec.CommandContext(b.ctx, self, "list", "--url", "http://"+b.mtagd.API.Target.Address.String(), "--base-host", server.BaseHost,
-		"--key-file", keyFile, "--manifest", manifestFile, "--rate", strconv.Itoa(listingsPerSecond), "--duration", duration.String())
+	list := exec.CommandContext(b.ctx, self, "list")
+	list.Stdin = bytes.NewReader(job)
 	list.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	list.Stderr = b.stderr
 	printed, err := list.Output()

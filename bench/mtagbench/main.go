@@ -3,19 +3,15 @@
 //
 // Read in this order:
 //
-//	main.go       the command line
-//	run.go        run: the whole measurement, one part after the other
-//	data.go       parts: filling, starting
-//	rate.go       parts: the maximum rate, against a synced file
-//	latency.go    parts: latency at a fixed load, and overload
-//	fairness.go   fairness: a merchant beside another one with heavy load
-//	postgres.go   postgres: two nodes on a primary and a synchronous standby, beside a queue table; postgresround.go has one round
-//	queue.go      queue: the small server of the queue table
-//	profile.go    profile: the CPU profile for the compiler
-//	byhand.go     load, fill, list, bare: single steps by hand
-//	listing.go    parts: listing, alone and under ingest
-//	benchmark.go  the state of a run
-//	program.go    what every command gets: a context and outputs
+//	main.go      the command line, and what every command gets
+//	run.go       run: the whole measurement, one part after the other
+//	data.go      parts: filling, starting
+//	rate.go      parts: the maximum rate against a synced file, and a merchant beside another one
+//	latency.go   parts: latency at a fixed load, and overload
+//	listing.go   parts: listing, alone and under ingest
+//	postgres.go  postgres: two nodes on a primary and a synchronous standby, beside a queue table
+//	profile.go   profile: the CPU profile for the compiler
+//	peers.go     the hidden commands: what runs in processes of their own
 //
 // These packages do not depend on the parts of a run:
 //
@@ -26,25 +22,33 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
+
+	"mtagd/bench/mtagbench/report"
+	"mtagd/bench/mtagbench/server"
 )
 
 type commandLine struct {
 	Run      runCommand      `cmd:"" help:"Measure mtagd beside the bare server. Writes a table and a picture."`
-	Load     loadCommand     `cmd:"" help:"Send events to one URL. Prints rate and latency."`
-	Fill     fillCommand     `cmd:"" help:"Make merchants and events for list, through a running server."`
-	List     listCommand     `cmd:"" help:"Time random listing queries, and check them against what fill made."`
-	Bare     bareCommand     `cmd:"" help:"Serve the bare server, which answers a constant 201."`
-	Fairness fairnessCommand `cmd:"" help:"Measure how much a merchant with heavy load slows down another one."`
 	Postgres postgresCommand `cmd:"" help:"Measure two nodes on PostgreSQL beside a queue table. Writes a table."`
-	Queue    queueCommand    `cmd:"" help:"Serve the queue table: each request is a row."`
 	Profile  profileCommand  `cmd:"" help:"Take the CPU profile with which mtagd is compiled."`
+	Bare     bareCommand     `cmd:"" hidden:"" help:"Serve the bare server, which answers a constant 201."`
+	Queue    queueCommand    `cmd:"" hidden:"" help:"Serve the queue table: each request is a row."`
+	List     listCommand     `cmd:"" hidden:"" help:"List as standard input says."`
 }
 
 func main() {
@@ -56,4 +60,74 @@ func main() {
 		err = errors.New("interrupted")
 	}
 	parsed.FatalIfErrorf(err)
+}
+
+// program is what a command may use of its process.
+type program struct {
+	ctx    context.Context // ends with SIGINT or SIGTERM
+	stdout io.Writer       // results
+	stderr io.Writer       // progress
+}
+
+func (p *program) progress(format string, args ...any) {
+	fmt.Fprintf(p.stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
+}
+
+// measure calls f with a directory below temp (empty: the system's), and with a group for servers. Both are gone afterwards.
+func (p *program) measure(temp string, f func(dir string, servers *server.Group) error) error {
+	dir, err := os.MkdirTemp(temp, "mtagbench")
+	if err != nil {
+		return err
+	}
+	servers := server.NewGroup(p.ctx)
+	err = f(dir, servers)
+	servers.Stop()
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
+// write writes a table to a file and to standard output, below a line that says on what it was measured.
+func (p *program) write(table *report.Table, file, where string, strict bool) error {
+	var text bytes.Buffer
+	fmt.Fprintf(&text, "Measured %s on %d cores, %s, %s/%s%s\n",
+		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, where)
+	if err := table.Write(&text); err != nil {
+		return err
+	}
+	if _, err := p.stdout.Write(text.Bytes()); err != nil {
+		return err
+	}
+	if err := writeFile(file, text.Bytes()); err != nil {
+		return err
+	}
+	if strict && table.Missed > 0 {
+		return fmt.Errorf("%d targets were missed", table.Missed)
+	}
+	return nil
+}
+
+// writeFile writes a file, and makes its directory.
+func writeFile(name string, text []byte) error {
+	if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
+		return err
+	}
+	return os.WriteFile(name, text, 0o666)
+}
+
+func loadAverage() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.Fields(string(text))[0]
+}
+
+// rounds has what each round has measured, by the name of the figure.
+type rounds map[string][]float64
+
+func (r rounds) add(figure string, value float64) { r[figure] = append(r[figure], value) }
+
+func (r rounds) median(figure string) float64 {
+	sorted := slices.Sorted(slices.Values(r[figure]))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"mtagd/bench"
@@ -21,78 +18,30 @@ import (
 
 // postgresCommand measures two nodes on PostgreSQL, with a primary and one synchronous standby, all on this machine.
 type postgresCommand struct {
-	Server           string        `default:"bin/mtagd" placeholder:"FILE" help:"The mtagd to measure (default ${default})."`
-	Out              string        `default:"bench/results" placeholder:"DIR" help:"Directory for postgres.md (default ${default})."`
-	Temp             string        `placeholder:"DIR" help:"Directory for temporary data; its disk is measured too (default the system's)."`
-	Rounds           int           `default:"5" help:"Rounds; the table has their medians (default ${default})."`
-	Round            time.Duration `default:"4s" help:"Length of each part of a round (default ${default})."`
-	Connections      int           `default:"512" help:"Connections of single events, to both nodes together (default ${default})."`
-	QueueConnections int           `default:"64" help:"Database connections of the peer (default ${default})."`
-	Events           int           `placeholder:"N" help:"List a merchant of N events, too (default none)."`
-	Queries          int           `default:"100" help:"Listing queries of each kind (default ${default})."`
-	Only             []string      `placeholder:"PART" help:"Measure only these parts: single, many, identified, batches, queue (default all)."`
-	Profile          string        `placeholder:"DIR" help:"Directory for a CPU profile of the first node in each part, of the first round (default none)."`
-	Strict           bool          `help:"Fail if a target is missed."`
+	Server      string        `default:"bin/mtagd" placeholder:"FILE" help:"The mtagd to measure (default ${default})."`
+	Out         string        `default:"bench/results" placeholder:"DIR" help:"Directory for postgres.md (default ${default})."`
+	Temp        string        `placeholder:"DIR" help:"Directory for temporary data; its disk is measured too (default the system's)."`
+	Rounds      int           `default:"5" help:"Rounds; the table has their medians (default ${default})."`
+	Round       time.Duration `default:"4s" help:"Length of each part of a round (default ${default})."`
+	Connections int           `default:"512" help:"Connections of single events, to both nodes together (default ${default})."`
+	Events      int           `placeholder:"N" help:"List a merchant of N events, too (default none)."`
+	Queries     int           `default:"100" help:"Listing queries of each kind (default ${default})."`
+	Strict      bool          `help:"Fail if a target is missed."`
 }
 
-// Validate is called by kong.
 func (c *postgresCommand) Validate() error {
-	if c.Rounds < 1 || c.Round < time.Second || c.Connections < nodeCount || c.QueueConnections < nodeCount || c.Events < 0 || c.Queries < 1 {
-		return errors.New("--rounds and --queries must be at least 1, --round at least 1s, --connections and --queue-connections at least 2")
+	if c.Rounds < 1 || c.Round < time.Second || c.Connections < nodeCount || c.Events < 0 || c.Queries < 1 {
+		return errors.New("--rounds and --queries must be at least 1, --round at least 1s, --connections at least 2")
 	}
 	return nil
 }
 
 const (
-	nodeCount     = 2
-	manyMerchants = 100
-	foldPoll      = time.Second / 4
+	nodeCount        = 2
+	manyMerchants    = 100
+	queueConnections = 64 // database connections of the queue table's servers together
+	foldPoll         = time.Second / 4
 )
-
-// Run measures and writes the table.
-func (c *postgresCommand) Run(p *program) (err error) {
-	dir, err := os.MkdirTemp(c.Temp, "mtagbench")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	ctx, cancel := context.WithCancel(p.ctx)
-	b := &postgresBenchmark{postgresCommand: c, program: &program{ctx: ctx, stdout: p.stdout, stderr: p.stderr}}
-	b.progress("starting a primary, a standby and %d nodes", nodeCount)
-	if b.db, err = server.StartPostgres(c.Temp); err != nil {
-		cancel()
-		return err
-	}
-	defer func() { err = errors.Join(err, b.db.Close()) }()
-	defer func() {
-		cancel()
-		for _, s := range slices.Concat(b.processes(), b.queues) {
-			s.Wait()
-		}
-	}()
-	if b.nodes, err = server.StartNodes(ctx, c.Server, b.db.URL(), dir, nodeCount); err != nil {
-		return err
-	}
-	if b.queues, b.queueTargets, err = server.StartQueues(ctx, b.db, nodeCount, c.QueueConnections/nodeCount); err != nil {
-		return err
-	}
-	for i := range 1 + manyMerchants {
-		d, err := b.nodes[0].API.AddMerchant(fmt.Sprintf("load %d", i))
-		if err != nil {
-			return err
-		}
-		b.merchants = append(b.merchants, d)
-	}
-	if err := b.measureIngest(); err != nil {
-		return err
-	}
-	if c.Events > 0 {
-		if err := b.measureListing(); err != nil {
-			return err
-		}
-	}
-	return b.write()
-}
 
 // postgresBenchmark is the state of a run.
 type postgresBenchmark struct {
@@ -102,91 +51,102 @@ type postgresBenchmark struct {
 
 	db           *server.Postgres
 	nodes        []*server.Mtagd
-	queues       []*server.Process
+	queues       []*server.Process // the peer
 	queueTargets []load.Target
 	merchants    []dataset.Dataset // the first one has all events of the parts with one merchant
 }
 
-func (b *postgresBenchmark) processes() (all []*server.Process) {
-	for _, n := range b.nodes {
-		all = append(all, n.Process)
-	}
-	return all
+// Run measures and writes the table.
+func (c *postgresCommand) Run(p *program) error {
+	return p.measure(c.Temp, func(dir string, servers *server.Group) (err error) {
+		b := &postgresBenchmark{postgresCommand: c, program: p}
+		b.progress("starting a primary, a standby and %d nodes", nodeCount)
+		if b.db, err = server.StartPostgres(c.Temp); err != nil {
+			return err
+		}
+		defer func() { servers.Stop(); err = errors.Join(err, b.db.Close()) }()
+		if b.nodes, err = servers.StartNodes(c.Server, b.db.URL(), dir, nodeCount); err != nil {
+			return err
+		}
+		if b.queues, b.queueTargets, err = servers.StartQueues(b.db, nodeCount, queueConnections/nodeCount); err != nil {
+			return err
+		}
+		for i := range 1 + manyMerchants {
+			d, err := b.nodes[0].API.AddMerchant(fmt.Sprintf("load %d", i))
+			if err != nil {
+				return err
+			}
+			b.merchants = append(b.merchants, d)
+		}
+		if err := b.measureIngest(); err != nil {
+			return err
+		}
+		if c.Events > 0 {
+			if err := b.measureListing(); err != nil {
+				return err
+			}
+		}
+		return b.write(&b.table, filepath.Join(c.Out, "postgres.md"),
+			fmt.Sprintf(": primary, standby, two nodes and the load generator on one machine. Events of %d bytes. Load average at the end: %s.",
+				bench.EventSize, loadAverage()), c.Strict)
+	})
 }
 
 // postgresPart is a part of each round.
 type postgresPart struct {
-	name, title string
+	title       string
 	connections int
 	batch       int
 	kind        load.Kind
-	merchants   int // 0: the peer
+	merchants   []dataset.Dataset // none: the peer
 	target      float64
-}
-
-func (b *postgresBenchmark) parts() []postgresPart {
-	all := []postgresPart{
-		{name: "single", title: "single events of one merchant", connections: b.Connections, batch: 1, merchants: 1, target: 15_000},
-		{name: "many", title: fmt.Sprintf("single events of %d merchants", manyMerchants), connections: b.Connections, batch: 1, merchants: manyMerchants},
-		{name: "identified", title: "single events with email and event_id", connections: b.Connections, batch: 1, kind: load.Identified, merchants: 1},
-		{name: "batches", title: fmt.Sprintf("batches of %d", batchEvents), connections: batchConnections, batch: batchEvents, merchants: 1, target: 40_000},
-		{name: "queue", title: "queue table, one row per commit", connections: b.Connections, batch: 1},
-	}
-	return slices.DeleteFunc(all, func(p postgresPart) bool { return len(b.Only) > 0 && !slices.Contains(b.Only, p.name) })
+	measured    rounds
 }
 
 // measureIngest measures all parts in turns.
 func (b *postgresBenchmark) measureIngest() error {
-	rounds := map[string][]round{}
+	queue := &postgresPart{title: "queue table, one row per commit", connections: b.Connections, batch: 1}
+	one, many := b.merchants[:1], b.merchants[1:]
+	parts := []*postgresPart{
+		{title: "single events of one merchant", connections: b.Connections, batch: 1, merchants: one, target: 15_000},
+		{title: fmt.Sprintf("single events of %d merchants", manyMerchants), connections: b.Connections, batch: 1, merchants: many},
+		{title: "single events with email and event_id", connections: b.Connections, batch: 1, kind: load.Identified, merchants: one},
+		{title: fmt.Sprintf("batches of %d", batchEvents), connections: batchConnections, batch: batchEvents, merchants: one, target: 40_000},
+		queue,
+	}
 	for n := range b.Rounds {
-		for _, p := range b.parts() {
-			stop, err := b.profile(p, n)
-			if err != nil {
-				return err
+		for _, p := range parts {
+			if err := b.measureRound(p); err != nil {
+				return fmt.Errorf("%s: %w", p.title, err)
 			}
-			r, err := b.measure(p)
-			if err := errors.Join(err, stop()); err != nil {
-				return err
-			}
-			b.progress("round %d of %d, %s: %s, p50 %s, p99 %s; µs %s; WAL %.0f bytes; disk %.0f bytes; load average %s", n+1, b.Rounds, p.title,
-				report.PerSecond(r.rate), report.Milliseconds(r.p50), report.Milliseconds(r.p99), formatCosts(r.costs), r.wal, r.disk, loadAverage())
-			rounds[p.name] = append(rounds[p.name], r)
+			b.progress("round %d of %d, %s: %s; load average %s", n+1, b.Rounds, p.title, report.PerSecond(p.measured["rate"][n]), loadAverage())
 		}
 	}
-	of := func(p postgresPart, value func(round) float64) float64 {
-		var all []float64
-		for _, r := range rounds[p.name] {
-			all = append(all, value(r))
-		}
-		return median(all)
-	}
-	for _, p := range b.parts() {
+	for _, p := range parts {
 		where := fmt.Sprintf("%d connections to two nodes", p.connections)
-		if p.merchants == 0 {
-			where = fmt.Sprintf("%d connections to two small servers, with %d database connections together", p.connections, b.QueueConnections)
+		if p == queue {
+			where = fmt.Sprintf("%d connections to two small servers, with %d database connections together", p.connections, queueConnections)
 		}
+		r := p.measured
 		b.table.Section(strings.ToUpper(p.title[:1])+p.title[1:], fmt.Sprintf("%s. Medians of %d rounds of %v.", where, b.Rounds, b.Round))
-		rate := of(p, func(r round) float64 { return r.rate })
 		if p.target > 0 {
-			b.table.AtLeast("events", rate, p.target, report.PerSecond)
+			b.table.AtLeast("events", r.median("rate"), p.target, report.PerSecond)
 		} else {
-			b.table.Figure("events", report.PerSecond(rate))
+			b.table.Figure("events", report.PerSecond(r.median("rate")))
 		}
-		b.table.Figure("acknowledgement, p50", report.Milliseconds(of(p, func(r round) float64 { return r.p50 })))
-		b.table.Figure("acknowledgement, p99", report.Milliseconds(of(p, func(r round) float64 { return r.p99 })))
-		all := of(p, func(r round) float64 { return sum(r.costs[:len(r.costs)-1]) })
-		b.table.Figure("processor time per event, all but the load generator", report.Microseconds(all))
-		for i, side := range postgresSides {
-			b.table.Figure("… "+side, report.Microseconds(of(p, func(r round) float64 { return r.costs[i] })))
+		b.table.Figure("acknowledgement, p50", report.Milliseconds(r.median("p50")))
+		b.table.Figure("acknowledgement, p99", report.Milliseconds(r.median("p99")))
+		b.table.Figure("processor time per event, all but the load generator", report.Microseconds(r.median("servers")))
+		for _, side := range postgresSides {
+			b.table.Figure("… "+side, report.Microseconds(r.median(side)))
 		}
-		b.table.Figure("write-ahead log per event, which each standby gets, too", report.Bytes(of(p, func(r round) float64 { return r.wal })))
-		b.table.Figure("tables and indexes per event", report.Bytes(of(p, func(r round) float64 { return r.disk })))
-		if len(rounds["queue"]) > 0 && p.merchants > 0 {
-			var ratios []float64
-			for i, r := range rounds[p.name] {
-				ratios = append(ratios, r.rate/rounds["queue"][i].rate)
+		b.table.Figure("write-ahead log per event, which each standby gets, too", report.Bytes(r.median("WAL")))
+		b.table.Figure("tables and indexes per event", report.Bytes(r.median("disk")))
+		if p != queue {
+			for i, rate := range r["rate"] {
+				r.add("ratio", rate/queue.measured["rate"][i])
 			}
-			b.table.Figure("rate compared with the queue table in the same round", report.Times(median(ratios)))
+			b.table.Figure("rate compared with the queue table in the same round", report.Times(r.median("ratio")))
 		}
 	}
 	b.table.Section("Memory", "Anonymous memory at its highest; PostgreSQL has 2 GB of shared buffers beside it, in each server.")
@@ -196,20 +156,125 @@ func (b *postgresBenchmark) measureIngest() error {
 	return nil
 }
 
+// The parts of the machine whose processor time is measured.
+var postgresSides = []string{"primary", "standby", "node 1", "node 2", "load"}
+
+// usage is what the machine and the database have used up so far.
+type usage struct {
+	processor [5]float64 // of each of postgresSides, in seconds
+	wal, disk float64    // write-ahead log that was written, and size of tables and indexes, in bytes
+}
+
+func (b *postgresBenchmark) usage(servers [nodeCount]*server.Process) (u usage, err error) {
+	for i, time := range []func() (time.Duration, error){
+		func() (time.Duration, error) { return server.CPUTime(b.db.Primary) },
+		func() (time.Duration, error) { return server.CPUTime(b.db.Standby) },
+		servers[0].CPUTime, servers[1].CPUTime, ownCPUTime,
+	} {
+		used, err := time()
+		if err != nil {
+			return u, err
+		}
+		u.processor[i] = used.Seconds()
+	}
+	err = b.db.QueryRow(b.ctx, `SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8,
+		sum(pg_relation_size(c.oid) + coalesce(pg_relation_size(nullif(c.reltoastrelid, 0)), 0))::float8
+		FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'i')`).Scan(&u.wal, &u.disk)
+	return u, err
+}
+
+func ownCPUTime() (time.Duration, error) {
+	var u syscall.Rusage
+	err := syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), err
+}
+
+// measureRound runs one part on both nodes at once.
+func (b *postgresBenchmark) measureRound(p *postgresPart) error {
+	servers := [nodeCount]*server.Process{b.nodes[0].Process, b.nodes[1].Process}
+	if p.merchants == nil {
+		copy(servers[:], b.queues)
+	}
+	before, err := b.usage(servers)
+	if err != nil {
+		return err
+	}
+	var results [nodeCount]*load.Result
+	var errs [nodeCount]error
+	var running sync.WaitGroup
+	for i := range nodeCount {
+		running.Go(func() {
+			t, next := b.source(p, i)
+			results[i], errs[i] = load.Run(b.ctx, load.Phase{Target: t, Connections: p.connections / nodeCount, Duration: b.Round, Next: next})
+			if errs[i] == nil {
+				errs[i] = results[i].AllAccepted()
+			}
+		})
+	}
+	running.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		return err
+	}
+	after, err := b.usage(servers)
+	if err != nil {
+		return err
+	}
+	latency, events, rate := load.NewHistogram(), 0.0, 0.0
+	for _, r := range results {
+		latency.Add(r.Latency)
+		events += float64(r.Events)
+		rate += r.Rate()
+	}
+	if p.measured == nil {
+		p.measured = rounds{}
+	}
+	p.measured.add("rate", rate)
+	p.measured.add("p50", latency.At(50).Seconds())
+	p.measured.add("p99", latency.At(99).Seconds())
+	all := 0.0
+	for i, side := range postgresSides {
+		cost := (after.processor[i] - before.processor[i]) / events
+		p.measured.add(side, cost)
+		if side != "load" {
+			all += cost
+		}
+	}
+	p.measured.add("servers", all)
+	p.measured.add("WAL", (after.wal-before.wal)/events)
+	p.measured.add("disk", (after.disk-before.disk)/events)
+	return nil
+}
+
+// source makes the requests of one node's connections. Merchants take turns.
+func (b *postgresBenchmark) source(p *postgresPart, node int) (load.Target, func([]byte) ([]byte, int)) {
+	if p.merchants == nil {
+		return b.queueTargets[node], load.Marks(b.queueTargets[node], p.kind, p.batch)
+	}
+	var next []func([]byte) ([]byte, int)
+	for i := range p.merchants {
+		next = append(next, load.Marks(b.nodes[node].MarkTarget(&p.merchants[i]), p.kind, p.batch))
+	}
+	n := 0
+	return b.nodes[node].API.Target, func(buf []byte) ([]byte, int) {
+		n++
+		return next[n%len(next)](buf)
+	}
+}
+
 // measureListing fills a merchant through both nodes' engines, and times queries.
 func (b *postgresBenchmark) measureListing() error {
 	b.progress("filling: %s events", report.Grouped(b.Events))
-	m, r, err := dataset.Fill(b.ctx, b.nodes[0].API, b.Events, fillDays, 10, dataset.Ordered)
+	m, r, err := dataset.Fill(b.ctx, b.nodes[0].API, b.Events, fillDays, 10)
 	if err != nil {
 		return err
 	}
 	b.progress("filled: %s; counting and vacuum", report.PerSecond(r.Rate()))
 	for left := int64(1); left > 0; time.Sleep(foldPoll) { // until all events are in the counters
-		if err := b.db.Query(b.ctx, "SELECT count(*) FROM tally").Scan(&left); err != nil {
+		if err := b.db.QueryRow(b.ctx, "SELECT count(*) FROM tally").Scan(&left); err != nil {
 			return err
 		}
 	}
-	if err := b.db.Exec(b.ctx, "mtagd", "VACUUM ANALYZE"); err != nil {
+	if _, err := b.db.Exec(b.ctx, "VACUUM ANALYZE"); err != nil {
 		return err
 	}
 	b.progress("listing")
@@ -219,27 +284,4 @@ func (b *postgresBenchmark) measureListing() error {
 	}
 	addListings(&b.table, all, m, postgresListing)
 	return addSummaries(&b.table, b.program, b.nodes[1].API, m, b.Queries)
-}
-
-// write writes the table.
-func (b *postgresBenchmark) write() error {
-	var text bytes.Buffer
-	fmt.Fprintf(&text, "Measured %s on %d cores, %s, %s/%s: primary, standby, two nodes and the load generator on one machine. Events of %d bytes. Load average at the end: %s.\n",
-		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, bench.EventSize, loadAverage())
-	if err := b.table.Write(&text); err != nil {
-		return err
-	}
-	if _, err := b.stdout.Write(text.Bytes()); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(b.Out, 0o777); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(b.Out, "postgres.md"), text.Bytes(), 0o666); err != nil {
-		return err
-	}
-	if b.Strict && b.table.Missed > 0 {
-		return fmt.Errorf("%d targets were missed", b.table.Missed)
-	}
-	return nil
 }

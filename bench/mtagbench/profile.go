@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,54 +23,51 @@ type profileCommand struct {
 const profileSeconds = 8
 
 // Run starts a server, makes it do everything that must be fast, and writes its CPU profile.
-func (c *profileCommand) Run(p *program) (err error) {
-	dir, err := os.MkdirTemp("", "mtagbench")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	ctx, cancel := context.WithCancel(p.ctx)
-	defer cancel()
-	mtagd, err := server.StartMtagd(ctx, c.Server, filepath.Join(dir, "data"))
-	if err != nil {
-		return err
-	}
-	defer func() {
-		cancel()
-		mtagd.Wait()
-	}()
-	p.progress("filling")
-	data, _, err := dataset.Fill(ctx, mtagd.API, 300_000, fillDays, 10, dataset.Ordered)
-	if err != nil {
-		return err
-	}
-	taken, err := takeProfile(ctx, p, mtagd, data)
-	if err != nil {
-		return err
-	}
-	if err := mtagd.Stop(); err != nil {
-		return err
-	}
-	return writeProfile(c.File, taken)
+func (c *profileCommand) Run(p *program) error {
+	return p.measure("", func(dir string, servers *server.Group) error {
+		mtagd, err := servers.StartMtagd(c.Server, filepath.Join(dir, "data"))
+		if err != nil {
+			return err
+		}
+		p.progress("filling")
+		data, _, err := dataset.Fill(p.ctx, mtagd.API, 300_000, fillDays, 10)
+		if err != nil {
+			return err
+		}
+		taken, err := takeProfile(p, mtagd, data)
+		if err != nil {
+			return err
+		}
+		if err := mtagd.Stop(); err != nil {
+			return err
+		}
+		return writeProfile(c.File, taken)
+	})
 }
 
 // takeProfile profiles the server while it takes events in each phase, and then lists them.
-func takeProfile(ctx context.Context, p *program, mtagd *server.Mtagd, data *dataset.Manifest) ([]byte, error) {
+func takeProfile(p *program, mtagd *server.Mtagd, data *dataset.Manifest) ([]byte, error) {
 	loaded, err := mtagd.API.AddMerchant("load")
 	if err != nil {
 		return nil, err
 	}
-	phases := profiledPhases(mtagd.MarkTarget(&loaded))
+	t, long := mtagd.MarkTarget(&loaded), profileSeconds*time.Second
+	phases := []load.Phase{
+		load.ClosedLoop(t, load.Plain, manyConnections, 1, long),
+		load.ClosedLoop(t, load.Plain, fewConnections, 1, long),
+		load.ClosedLoop(t, load.Identified, manyConnections, 1, long),
+		load.ClosedLoop(t, load.Plain, batchConnections, batchEvents, long),
+	}
 	var taken []byte
 	profiled := make(chan error, 1)
 	go func() {
 		var err error
-		taken, err = mtagd.AdminPage(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%d", profileSeconds*(len(phases)+1)))
+		taken, err = mtagd.AdminPage(fmt.Sprintf("/debug/pprof/profile?seconds=%d", profileSeconds*(len(phases)+1)))
 		profiled <- err
 	}()
 	for i, phase := range phases {
 		p.progress("load %d of %d", i+1, len(phases))
-		r, err := load.Run(ctx, phase)
+		r, err := load.Run(p.ctx, phase)
 		if err == nil {
 			err = r.AllAccepted()
 		}
@@ -81,20 +76,11 @@ func takeProfile(ctx context.Context, p *program, mtagd *server.Mtagd, data *dat
 		}
 	}
 	p.progress("listing")
-	if _, err := dataset.ListEachKind(ctx, mtagd.API, data, 200); err != nil {
+	if _, err := dataset.ListEachKind(p.ctx, mtagd.API, data, 200); err != nil {
 		return nil, err
 	}
 	err = <-profiled
 	return taken, err
-}
-
-func profiledPhases(t load.Target) []load.Phase {
-	return []load.Phase{
-		load.ClosedLoop(t, manyConnections, 1, profileSeconds*time.Second),
-		load.ClosedLoop(t, fewConnections, 1, profileSeconds*time.Second),
-		load.IdentifiedClosedLoop(t, manyConnections, profileSeconds*time.Second),
-		load.ClosedLoop(t, batchConnections, batchEvents, profileSeconds*time.Second),
-	}
 }
 
 // writeProfile writes a profile without the path and build id of the profiled program.

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"mtagd/bench/mtagbench/load"
@@ -13,63 +16,60 @@ import (
 func compareWithFile(b *benchmark) error {
 	b.table.Section("Single events against a synced file",
 		fmt.Sprintf("As fast as answers come, 201 after the synced commit. The file is fasthttp that syncs the bodies to a file, by groups. Medians of %d rounds of %v, file and mtagd in turns.", b.Rounds, b.Round))
-	target := b.mtagd.MarkTarget(&b.loaded)
 	for _, c := range []struct {
 		events      string
-		loop        func(load.Target, int, time.Duration) load.Phase
+		kind        load.Kind
 		connections int
 		target      float64
 	}{
-		{"as browsers send", load.BrowserClosedLoop, manyConnections, 0.75},
-		{"as browsers send", load.BrowserClosedLoop, fewConnections, 0.70},
-		{"plain", plainClosedLoop, manyConnections, 0.95},
-		{"plain", plainClosedLoop, fewConnections, 0.90},
+		{"as browsers send", load.Browser, manyConnections, 0.75},
+		{"as browsers send", load.Browser, fewConnections, 0.70},
+		{"plain", load.Plain, manyConnections, 0.95},
+		{"plain", load.Plain, fewConnections, 0.90},
 	} {
-		var rates, fileRates, rateRatios, costs, costRatios, p99s, fileP99s []float64
+		r := rounds{}
 		for round := range b.Rounds {
 			b.progress("events %s, %d connections, round %d of %d: file, then mtagd", c.events, c.connections, round+1, b.Rounds)
-			file, err := b.acceptedTurn(b.synced, c.loop(b.syncedTarget, c.connections, b.Round))
+			file, fileCPU, err := b.acceptedTurn(b.synced, load.ClosedLoop(b.syncedTarget, c.kind, c.connections, 1, b.Round))
 			if err != nil {
 				return err
 			}
-			mtagd, err := b.acceptedTurn(b.mtagd.Process, c.loop(target, c.connections, b.Round))
+			mtagd, cpu, err := b.acceptedTurn(b.mtagd.Process, load.ClosedLoop(b.target(), c.kind, c.connections, 1, b.Round))
 			if err != nil {
 				return err
 			}
-			rates, fileRates = append(rates, mtagd.Rate()), append(fileRates, file.Rate())
-			rateRatios = append(rateRatios, mtagd.Rate()/file.Rate())
-			costs = append(costs, mtagd.cpu.Seconds())
-			costRatios = append(costRatios, mtagd.cpu.Seconds()/file.cpu.Seconds())
-			p99s, fileP99s = append(p99s, mtagd.Latency.At(99).Seconds()), append(fileP99s, file.Latency.At(99).Seconds())
+			r.add("rate", mtagd.Rate())
+			r.add("file's rate", file.Rate())
+			r.add("ratio of rates", mtagd.Rate()/file.Rate())
+			r.add("CPU", cpu)
+			r.add("ratio of CPU", cpu/fileCPU)
+			r.add("p99", mtagd.Latency.At(99).Seconds())
+			r.add("file's p99", file.Latency.At(99).Seconds())
 		}
 		at := fmt.Sprintf("%s, %d connections: ", c.events, c.connections)
-		b.table.Figure(at+"file", report.PerSecond(median(fileRates)))
-		b.table.Figure(at+"mtagd", report.PerSecond(median(rates)))
-		b.table.AtLeast(at+"ratio of rates", median(rateRatios), c.target, report.Ratio)
-		b.table.Figure(at+"server CPU per event, mtagd", report.Microseconds(median(costs)))
-		if c.events == "plain" {
-			b.table.AtMost(at+"ratio of CPU", median(costRatios), 1.05, report.Ratio)
+		b.table.Figure(at+"file", report.PerSecond(r.median("file's rate")))
+		b.table.Figure(at+"mtagd", report.PerSecond(r.median("rate")))
+		b.table.AtLeast(at+"ratio of rates", r.median("ratio of rates"), c.target, report.Ratio)
+		b.table.Figure(at+"server CPU per event, mtagd", report.Microseconds(r.median("CPU")))
+		if c.kind == load.Plain {
+			b.table.AtMost(at+"ratio of CPU", r.median("ratio of CPU"), 1.05, report.Ratio)
 		} else {
-			b.table.Figure(at+"ratio of CPU", report.Ratio(median(costRatios)))
+			b.table.Figure(at+"ratio of CPU", report.Ratio(r.median("ratio of CPU")))
 		}
-		b.table.AtMost(at+"p99, target the file's", median(p99s), median(fileP99s), report.Milliseconds)
-		if c.events == "plain" && c.connections == manyConnections {
-			b.maximum = median(rates)
+		b.table.AtMost(at+"p99, target the file's", r.median("p99"), r.median("file's p99"), report.Milliseconds)
+		if c.kind == load.Plain && c.connections == manyConnections {
+			b.maximum = r.median("rate")
 		}
 	}
-	return measureWriteAmplification(b, target)
+	return measureWriteAmplification(b)
 }
 
-func plainClosedLoop(t load.Target, connections int, d time.Duration) load.Phase {
-	return load.ClosedLoop(t, connections, 1, d)
-}
-
-func measureWriteAmplification(b *benchmark, target load.Target) error {
+func measureWriteAmplification(b *benchmark) error {
 	before, err := b.mtagd.DiskWrites()
 	if err != nil {
 		return err
 	}
-	r, err := b.turn(b.mtagd.Process, load.ClosedLoop(target, manyConnections, 1, max(b.Round, 2*time.Second)))
+	r, _, err := b.turn(b.mtagd.Process, load.ClosedLoop(b.target(), load.Plain, manyConnections, 1, max(b.Round, 2*time.Second)))
 	if err != nil {
 		return err
 	}
@@ -84,18 +84,79 @@ func measureWriteAmplification(b *benchmark, target load.Target) error {
 // measureBatches finds the maximum rate of events in batches.
 func measureBatches(b *benchmark) error {
 	b.progress("batches of %d", batchEvents)
-	target := b.mtagd.MarkTarget(&b.loaded)
-	var rates, costs []float64
+	r := rounds{}
 	for range b.Rounds {
-		r, err := b.acceptedTurn(b.mtagd.Process, load.ClosedLoop(target, batchConnections, batchEvents, b.Round))
+		result, cpu, err := b.acceptedTurn(b.mtagd.Process, load.ClosedLoop(b.target(), load.Plain, batchConnections, batchEvents, b.Round))
 		if err != nil {
 			return err
 		}
-		rates, costs = append(rates, r.Rate()), append(costs, r.cpu.Seconds())
+		r.add("rate", result.Rate())
+		r.add("CPU", cpu)
 	}
-	b.batchMaximum = median(rates)
+	b.batchMaximum = r.median("rate")
 	b.table.Section(fmt.Sprintf("Batches of %d events", batchEvents), fmt.Sprintf("%d connections, medians of %d rounds.", batchConnections, b.Rounds))
 	b.table.AtLeast("durable events", b.batchMaximum, 200_000, report.PerSecond)
-	b.table.Figure("server CPU per event", report.Microseconds(median(costs)))
+	b.table.Figure("server CPU per event", report.Microseconds(r.median("CPU")))
 	return nil
+}
+
+// The heavy merchant of measureFairness sends batches. It begins before its neighbour, and stops after it.
+const (
+	heavyBatch       = 1000
+	heavyConnections = 8
+	heavyWarmUp      = 300 * time.Millisecond
+)
+
+// measureFairness measures how much slower the single events of a merchant become while another one sends as much as it can.
+func measureFairness(b *benchmark) error {
+	shop, err := b.mtagd.API.AddMerchant("neighbour")
+	if err != nil {
+		return err
+	}
+	target := b.mtagd.MarkTarget(&shop)
+	b.table.Section("A merchant beside another one",
+		fmt.Sprintf("Single events of a merchant, alone and while another one sends batches of %s on %d connections. Medians of %d rounds.",
+			report.Grouped(heavyBatch), heavyConnections, b.Rounds))
+	for _, connections := range []int{1, 4, 16} {
+		r := rounds{}
+		for round := range b.Rounds {
+			b.progress("beside another merchant, %d connections, round %d of %d", connections, round+1, b.Rounds)
+			neighbour := load.ClosedLoop(target, load.Plain, connections, 1, b.Round)
+			alone, err := load.Run(b.ctx, neighbour)
+			if err != nil {
+				return err
+			}
+			beside, err := runBeside(b.ctx, load.ClosedLoop(b.target(), load.Plain, heavyConnections, heavyBatch, b.Round+2*heavyWarmUp), neighbour)
+			if err != nil {
+				return err
+			}
+			for _, p := range []float64{50, 99} {
+				r.add(fmt.Sprint("alone ", p), alone.Latency.At(p).Seconds())
+				r.add(fmt.Sprint("beside ", p), beside.Latency.At(p).Seconds())
+				r.add(fmt.Sprint("ratio ", p), beside.Latency.At(p).Seconds()/alone.Latency.At(p).Seconds())
+			}
+			r.add("refused", float64(beside.Refused+beside.Failed))
+		}
+		for _, p := range []float64{50, 99} {
+			b.table.AtMost(fmt.Sprintf("%d connections, p%.0f %s against %s", connections, p,
+				report.Milliseconds(r.median(fmt.Sprint("beside ", p))), report.Milliseconds(r.median(fmt.Sprint("alone ", p)))),
+				r.median(fmt.Sprint("ratio ", p)), 5, report.Times)
+		}
+		b.table.Judge(fmt.Sprintf("%d connections, refused or failed", connections), report.Grouped(int(r.median("refused"))), "0", r.median("refused") == 0)
+	}
+	return nil
+}
+
+// runBeside runs a phase while a longer one runs.
+func runBeside(ctx context.Context, long, short load.Phase) (r *load.Result, err error) {
+	var failed error
+	var running sync.WaitGroup
+	running.Go(func() { _, failed = load.Run(ctx, long) })
+	select {
+	case <-ctx.Done():
+	case <-time.After(heavyWarmUp):
+	}
+	r, err = load.Run(ctx, short)
+	running.Wait()
+	return r, errors.Join(err, failed)
 }

@@ -1,25 +1,61 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"time"
 
+	"mtagd/bench/mtagbench/dataset"
 	"mtagd/bench/mtagbench/load"
 	"mtagd/bench/mtagbench/report"
 	"mtagd/bench/mtagbench/server"
 )
 
 // runCommand runs all parts, one after the other.
-type runCommand struct{ runFlags }
+type runCommand struct {
+	Server    string        `default:"bin/mtagd" placeholder:"FILE" help:"The mtagd to measure (default ${default})."`
+	Out       string        `default:"bench/results" placeholder:"DIR" help:"Directory for table.md and latency.svg (default ${default})."`
+	Temp      string        `placeholder:"DIR" help:"Directory for temporary data; its disk is measured too (default the system's)."`
+	Events    int           `default:"1000000" help:"Events to list; the targets are for 10000000 (default ${default})."`
+	Merchants int           `default:"100" help:"Merchants beside the one that is listed (default ${default})."`
+	Queries   int           `default:"300" help:"Listing queries of each kind (default ${default})."`
+	Rounds    int           `default:"3" help:"Rounds of each comparison (default ${default})."`
+	Round     time.Duration `default:"3s" help:"Length of a round (default ${default})."`
+	Steady    time.Duration `default:"20s" help:"How long to hold half of the maximum rate; the target is for 10m (default ${default})."`
+	Strict    bool          `help:"Fail if a target is missed."`
+}
 
-// Validate is called by kong.
+// Connections of each kind of phase.
+const (
+	manyConnections     = 256
+	fewConnections      = 64
+	batchConnections    = 16
+	overloadConnections = 1024
+	floodConnections    = 8192
+	batchOverload       = 512
+)
+
+// batchEvents is the number of events in a batch.
+const batchEvents = 100
+
+// benchmark is the state of a run. Each part adds to it what later parts need.
+type benchmark struct {
+	*runCommand
+	*program
+	table report.Table
+
+	mtagd        *server.Mtagd
+	bare         load.Target
+	synced       *server.Process // bare with a file that is synced
+	syncedTarget load.Target
+	data         *dataset.Manifest // the events that are listed
+	loaded       dataset.Dataset   // another merchant, which gets the load
+	maximum      float64           // mtagd's events/s, single events on many connections
+	batchMaximum float64           // mtagd's events/s in batches
+}
+
 func (c *runCommand) Validate() error {
 	if c.Events < 1 || c.Merchants < 1 || c.Queries < 1 || c.Rounds < 1 || c.Round < time.Second || c.Steady < time.Second {
 		return errors.New("--events, --merchants, --queries and --rounds must be at least 1, --round and --steady at least 1s")
@@ -27,90 +63,70 @@ func (c *runCommand) Validate() error {
 	return nil
 }
 
+// memoryTarget is in bytes, for every part.
+const memoryTarget = 512 << 20
+
 // Run measures and writes the results.
-func (c *runCommand) Run(p *program) (err error) {
-	dir, err := os.MkdirTemp(c.Temp, "mtagbench")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	ctx, cancel := context.WithCancel(p.ctx)
-	b := &benchmark{runFlags: &c.runFlags, program: &program{ctx: ctx, stdout: p.stdout, stderr: p.stderr}, dir: dir}
-	defer func() {
-		cancel()
-		waitForServers(b)
-	}()
-	if err := describeMachine(b); err != nil {
-		return err
-	}
-	if b.bare, b.bareTarget, err = server.StartBare(ctx); err != nil {
-		return err
-	}
-	if b.synced, b.syncedTarget, err = server.StartSynced(ctx, filepath.Join(dir, "synced")); err != nil {
-		return err
-	}
-	if b.mtagd, err = server.StartMtagd(ctx, c.Server, filepath.Join(dir, "data")); err != nil {
-		return err
-	}
-	var peaks []peak
-	for _, part := range []struct {
-		name    string // in the table of memory
-		measure func(*benchmark) error
-	}{
-		{"filling", fillData},
-		{"restarted after a kill", measureStarts},
-		{"listing", measureListing},
-		{"single events", compareWithFile},
-		{"batches", measureBatches},
-		{"half of the maximum", holdHalfOfMaximum},
-		{"offered loads", measureLatencyCurve},
-		{"listing under ingest", measureListingUnderIngest},
-		{"overload", measureOverload},
-	} {
-		if err := part.measure(b); err != nil {
+func (c *runCommand) Run(p *program) error {
+	return p.measure(c.Temp, func(dir string, servers *server.Group) (err error) {
+		b := &benchmark{runCommand: c, program: p}
+		if err := describeMachine(b); err != nil {
 			return err
 		}
-		peaks = append(peaks, peak{part.name, b.mtagd.TakePeakMemory()})
-	}
-	addMemory(b, peaks)
-	if err := b.mtagd.Stop(); err != nil {
-		return err
-	}
-	if err := writeTable(b); err != nil {
-		return err
-	}
-	if c.Strict && b.table.Missed > 0 {
-		return fmt.Errorf("%d targets were missed", b.table.Missed)
-	}
-	return nil
-}
-
-// waitForServers waits until the servers have ended. Cancelling their context stops them.
-func waitForServers(b *benchmark) {
-	if b.bare != nil {
-		b.bare.Wait()
-	}
-	if b.synced != nil {
-		b.synced.Wait()
-	}
-	if b.mtagd != nil {
-		b.mtagd.Wait()
-	}
+		if _, b.bare, err = servers.StartBare(); err != nil {
+			return err
+		}
+		if b.synced, b.syncedTarget, err = servers.StartBare(filepath.Join(dir, "synced")); err != nil {
+			return err
+		}
+		if b.mtagd, err = servers.StartMtagd(c.Server, filepath.Join(dir, "data")); err != nil {
+			return err
+		}
+		parts := []struct {
+			name    string // in the table of memory
+			measure func(*benchmark) error
+			memory  int64 // the peak, in bytes
+		}{
+			{name: "filling", measure: fillData},
+			{name: "restarted after a kill", measure: measureStarts},
+			{name: "listing", measure: measureListing},
+			{name: "single events", measure: compareWithFile},
+			{name: "batches", measure: measureBatches},
+			{name: "half of the maximum", measure: holdHalfOfMaximum},
+			{name: "offered loads", measure: measureLatencyCurve},
+			{name: "listing under ingest", measure: measureListingUnderIngest},
+			{name: "beside another merchant", measure: measureFairness},
+			{name: "overload", measure: measureOverload},
+		}
+		for i, part := range parts {
+			if err := part.measure(b); err != nil {
+				return err
+			}
+			parts[i].memory = b.mtagd.TakePeakMemory()
+		}
+		b.table.Section("Memory", "mtagd's peak RssAnon in each part of the run, sampled ten times a second.")
+		for _, part := range parts {
+			b.table.AtMost(part.name, float64(part.memory), memoryTarget, report.Mebibytes)
+		}
+		if err := b.mtagd.Stop(); err != nil {
+			return err
+		}
+		return b.write(&b.table, filepath.Join(c.Out, "table.md"),
+			fmt.Sprintf(", client and servers on one machine.\n\n![Latency against offered load](%s)", pictureFile), c.Strict)
+	})
 }
 
 // describeMachine measures how busy the machine and its disk are. Each commit of events waits for two synced writes.
 func describeMachine(b *benchmark) error {
 	const writes, size = 200, 64 << 10
-	average, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return err
-	}
 	file, err := os.CreateTemp(b.Temp, "mtagbench")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
+	b.table.Section("Machine", "Before the run: how busy the machine and its disk are.")
+	b.table.Figure("load average of the last minute, other work included", loadAverage())
 	took := load.NewHistogram()
 	for range writes {
 		began := time.Now()
@@ -122,38 +138,40 @@ func describeMachine(b *benchmark) error {
 		}
 		took.Record(time.Since(began))
 	}
-	b.table.Section("Machine", "Before the run: how busy the machine and its disk are.")
-	b.table.Figure("load average of the last minute, other work included", strings.Fields(string(average))[0])
 	b.addPercentile(fmt.Sprintf("a synced write of %d KiB, p50", size>>10), took, 50)
 	b.addPercentile(fmt.Sprintf("a synced write of %d KiB, p99", size>>10), took, 99)
 	return nil
 }
 
-// peak is the most anonymous memory in a part of a run.
-type peak struct {
-	part  string
-	bytes int64
+// turn runs a phase on a server, and returns the server's processor time per accepted event, in seconds, too.
+func (b *benchmark) turn(s *server.Process, p load.Phase) (r *load.Result, cpu float64, err error) {
+	before, err := s.CPUTime()
+	if err != nil {
+		return nil, 0, err
+	}
+	if r, err = load.Run(b.ctx, p); err != nil {
+		return nil, 0, err
+	}
+	after, err := s.CPUTime()
+	if err == nil && r.Events == 0 {
+		err = errors.Join(s.Failure("accepted no event"), r.AllAccepted())
+	}
+	return r, (after - before).Seconds() / float64(r.Events), err
 }
 
-const memoryTarget = 512 << 20 // bytes, in every part
-
-func addMemory(b *benchmark, peaks []peak) {
-	b.table.Section("Memory", "mtagd's peak RssAnon in each part of the run, sampled ten times a second.")
-	for _, p := range peaks {
-		b.table.AtMost(p.part, float64(p.bytes), memoryTarget, report.Mebibytes)
+// acceptedTurn is a turn that fails unless every event was accepted.
+func (b *benchmark) acceptedTurn(s *server.Process, p load.Phase) (*load.Result, float64, error) {
+	r, cpu, err := b.turn(s, p)
+	if err == nil {
+		err = r.AllAccepted()
 	}
+	return r, cpu, err
 }
 
-// writeTable writes the table to its file and to standard output.
-func writeTable(b *benchmark) error {
-	var text bytes.Buffer
-	fmt.Fprintf(&text, "Measured %s on %d cores, %s, %s/%s, client and servers on one machine.\n\n![Latency against offered load](%s)\n",
-		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, pictureFile)
-	if err := b.table.Write(&text); err != nil {
-		return err
-	}
-	if _, err := b.stdout.Write(text.Bytes()); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(b.Out, "table.md"), text.Bytes(), 0o666)
+// target is where the load goes: after a restart to another address.
+func (b *benchmark) target() load.Target { return b.mtagd.MarkTarget(&b.loaded) }
+
+// addPercentile adds a percentile to the table.
+func (b *benchmark) addPercentile(what string, h *load.Histogram, percentile float64) {
+	b.table.Figure(what, report.Milliseconds(h.At(percentile).Seconds()))
 }

@@ -56,13 +56,6 @@ func exportLabels(metrics *prometheus.Registry, directory *store.Directory) {
 	}, func() float64 { return float64(directory.Labels()) }))
 }
 
-// adminConfig is where the admin pages are served, and to whom.
-type adminConfig struct {
-	Address  string // listening address, or adminOff
-	Optional bool   // run without admin pages if the address is taken
-	Token    string // needed for the pages; empty: they are for this machine only
-}
-
 // defaultAdmin is the address without --admin. It is optional; an address that --admin names is not. It is not Prometheus'
 // own port, 9090: Prometheus usually runs on the same machine.
 const defaultAdmin = "127.0.0.1:8095"
@@ -70,15 +63,14 @@ const defaultAdmin = "127.0.0.1:8095"
 // adminOff is the address that switches the admin pages off.
 const adminOff = "off"
 
-// listen opens a listener at the address. It returns nil if the admin pages are off, or if the address is optional and
-// taken.
-func (a adminConfig) listen(log *slog.Logger) (net.Listener, error) {
-	if a.Address == adminOff {
+// listenAdmin opens a listener for the admin pages. It returns nil if they are off, or if the address is optional and taken.
+func listenAdmin(address string, optional bool, log *slog.Logger) (net.Listener, error) {
+	if address == adminOff {
 		return nil, nil
 	}
-	l, err := net.Listen("tcp", a.Address)
-	if a.Optional && errors.Is(err, syscall.EADDRINUSE) {
-		log.Warn("no admin pages: another program has their default address; choose another one with --admin", "address", a.Address)
+	l, err := net.Listen("tcp", address)
+	if optional && errors.Is(err, syscall.EADDRINUSE) {
+		log.Warn("no admin pages: another program has their default address; choose another one with --admin", "address", address)
 		return nil, nil
 	}
 	return l, err
@@ -91,9 +83,9 @@ const (
 )
 
 // adminPages are the admin pages. guardAdmin decides who may see them. impaired says what is wrong with the data while events are accepted.
-func adminPages(metrics *prometheus.Registry, ready, impaired func() error) http.Handler {
+func adminPages(metrics prometheus.Gatherer, ready, impaired func() error) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{Registry: metrics}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET "+healthPage, writeHealth)
 	mux.HandleFunc("GET "+readyPage, func(w http.ResponseWriter, _ *http.Request) {
 		if err := ready(); err != nil {

@@ -29,12 +29,10 @@ func TestAdminAddressTaken(t *testing.T) {
 	}
 	defer taken.Close()
 	quiet := slog.New(slog.DiscardHandler)
-	admin := adminConfig{Address: taken.Addr().String(), Optional: true}
-	if l, err := admin.listen(quiet); l != nil || err != nil {
+	if l, err := listenAdmin(taken.Addr().String(), true, quiet); l != nil || err != nil {
 		t.Errorf("with the default address taken: %v, %v", l, err)
 	}
-	admin.Optional = false
-	if l, err := admin.listen(quiet); l != nil || err == nil {
+	if l, err := listenAdmin(taken.Addr().String(), false, quiet); l != nil || err == nil {
 		t.Errorf("with the address of --admin taken: %v, %v", l, err)
 	}
 }

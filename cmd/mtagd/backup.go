@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"mtagd/cmd/mtagd/operator"
-	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/local/backup"
 )
@@ -50,10 +50,10 @@ func (c *backupCommand) Run(p *process) error {
 	if err != nil {
 		return err
 	}
-	bar := newBar(p.stderr)
+	bar := newProgressBar(p.stderr, "backup")
 	result, err := backup.New(dest, src).Run(p.ctx, backup.Options{
 		Full: c.Full, Certificates: c.Certificates, Recipients: c.Recipient,
-		Progress: bar.show, Log: slog.New(slog.NewTextHandler(p.stderr, nil)), Now: time.Now,
+		Progress: bar.bytes, Log: slog.New(slog.NewTextHandler(p.stderr, nil)), Now: time.Now,
 	})
 	bar.end()
 	if err := errors.Join(err, src.Close()); err != nil {
@@ -74,41 +74,26 @@ type source interface {
 	io.Closer
 }
 
-// How long openSource tries again while the data directory is in use but no server answers: one is starting or stopping.
-const (
-	sourceBusy  = 10 * time.Second
-	sourceRetry = 50 * time.Millisecond
-)
-
 // openSource returns the running server as the source, or the data directory itself if no server runs.
 func openSource(p *process) (source, error) {
-	if p.store != "" {
-		return nil, &usageError{where: p.origin.of("store"), err: errNotWithStore}
+	if err := cmp.Or(p.withoutStore(), existingData(p.data)); err != nil {
+		return nil, err
 	}
-	if _, err := checkData(p.data, false); err != nil {
-		return nil, fmt.Errorf("data directory %s %w", p.data, err)
-	}
-	for deadline := time.Now().Add(sourceBusy); ; {
+	var src source
+	err := operator.WhileInUse(p.ctx, func() error {
 		conn, err := operator.Dial(p.ctx, p.data)
 		if err == nil {
-			return serverSource{p.data}, conn.Close()
+			src = serverSource{p.data}
+			return conn.Close()
 		}
-		if !operator.IsNoServer(err) {
-			return nil, err
+		if operator.IsNoServer(err) {
+			if src, err = local.OpenSource(p.data, local.Options{Log: quietLog(p.stderr)}); err != nil {
+				err = openError(p.data, err)
+			}
 		}
-		src, err := local.OpenSource(p.data, local.Options{Log: quietLog(p.stderr)})
-		if err == nil {
-			return src, nil
-		}
-		if !errors.Is(err, store.ErrInUse) || time.Now().After(deadline) {
-			return nil, openError(p.data, err)
-		}
-		select {
-		case <-p.ctx.Done():
-			return nil, p.ctx.Err()
-		case <-time.After(sourceRetry):
-		}
-	}
+		return err
+	})
+	return src, err
 }
 
 // backupListCommand is "mtagd backup list DEST".
@@ -162,8 +147,8 @@ func (c *backupVerifyCommand) Run(p *process) error {
 	if err != nil {
 		return &usageError{where: p.origin.of("identity"), err: err}
 	}
-	bar := newBar(p.stderr)
-	report, err := backup.Verify(p.ctx, dest, identities, local.CheckEntry, bar.show)
+	bar := newProgressBar(p.stderr, "backup")
+	report, err := backup.Verify(p.ctx, dest, identities, local.CheckEntry, bar.bytes)
 	bar.end()
 	if err != nil {
 		return err

@@ -82,19 +82,18 @@ func readConfigFile(name string, flags map[string]*kong.Flag) (configFile, error
 
 // configText converts a value of the file to the form that the flag has on the command line.
 func configText(node ast.Node, flag *kong.Flag) (string, error) {
-	if list, ok := node.(*ast.SequenceNode); ok && flag.IsSlice() {
+	kind := flag.Target.Kind()
+	switch node := node.(type) {
+	case *ast.SequenceNode:
 		var parts []string
-		for _, item := range list.Values {
-			text, ok := item.(*ast.StringNode)
-			if !ok {
-				return "", errors.New("must be a list of strings")
+		for _, item := range node.Values {
+			if text, ok := item.(*ast.StringNode); ok {
+				parts = append(parts, text.Value)
 			}
-			parts = append(parts, text.Value)
 		}
-		return strings.Join(parts, ","), nil
-	}
-
-	switch kind := flag.Target.Kind(); node := node.(type) {
+		if flag.IsSlice() && len(parts) == len(node.Values) {
+			return strings.Join(parts, ","), nil
+		}
 	case *ast.StringNode:
 		if kind != reflect.Bool && kind != reflect.Int {
 			return node.Value, nil
@@ -112,13 +111,12 @@ func configText(node ast.Node, flag *kong.Flag) (string, error) {
 			return fmt.Sprint(node.Value), nil
 		}
 	}
-
-	switch {
-	case flag.IsSlice():
+	switch kind {
+	case reflect.Slice:
 		return "", errors.New("must be a list of strings")
-	case flag.Target.Kind() == reflect.Bool:
+	case reflect.Bool:
 		return "", errors.New("must be true or false")
-	case flag.Target.Kind() == reflect.Int:
+	case reflect.Int:
 		return "", errors.New("must be a whole number")
 	default:
 		return "", errors.New("must be a string")

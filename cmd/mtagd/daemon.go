@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -149,8 +150,8 @@ func (d *daemon) wait(ctx context.Context) error {
 // goOn prepares to go on with a database. The sockets stay open: connections wait in them until the service accepts them again.
 func (d *daemon) goOn(database string) error {
 	next := d.config
-	next.Store, next.Backup, next.Sockets = database, nil, map[string]net.Listener{}
-	if d.Backup != nil {
+	next.Store, next.backup, next.Sockets = database, nil, map[string]net.Listener{}
+	if d.backup != nil {
 		d.Log.Warn("the backups of --backup-every have ended: back up the database with PostgreSQL's tools")
 	}
 	for name, listener := range d.listeners {
@@ -172,6 +173,18 @@ func (d *daemon) startPart(part func() error) {
 func (d *daemon) startInternal(door *internalServer) {
 	d.startPart(door.accept)
 	d.onStop(door.close)
+}
+
+// inBackground runs something until the step is undone.
+func (d *daemon) inBackground(run func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { run(ctx) })
+	d.onStop(func() error {
+		cancel()
+		running.Wait()
+		return nil
+	})
 }
 
 // onStop adds a function that undoes what the current step has done.

@@ -21,8 +21,9 @@ func TestDaemonRechecksDNSWithoutTLS(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	d := newDaemon(config{
-		Data: t.TempDir(), HTTP: "127.0.0.1:0", Admin: adminConfig{Address: adminOff}, Log: slog.New(slog.DiscardHandler),
-		BaseHost: baseHost, ClientTagHost: tagHost, CNAMETarget: cnameTarget, Resolvers: []string{"127.0.0.1:1"},
+		Data: t.TempDir(), Log: slog.New(slog.DiscardHandler), serveCommand: serveCommand{
+			HTTP: "127.0.0.1:0", Admin: adminOff, BaseHost: baseHost, ClientTagHost: tagHost, CNAMETarget: cnameTarget, DNSResolver: []string{"127.0.0.1:1"},
+		},
 	})
 	go func() { ended <- d.serveUntil(ctx) }()
 	for deadline := time.Now().Add(startTimeout); !runs(".(*Recheck).run("); time.Sleep(5 * time.Millisecond) {
@@ -74,7 +75,7 @@ func TestTheStopOfAStartThatWaits(t *testing.T) {
 	text, logged := io.Pipe()
 	ctx, stop := context.WithCancel(t.Context())
 	d := newDaemon(config{
-		Data: t.TempDir(), HTTP: "127.0.0.1:0", Admin: adminConfig{Address: adminOff}, Log: slog.New(slog.NewTextHandler(logged, nil)),
+		Data: t.TempDir(), serveCommand: serveCommand{HTTP: "127.0.0.1:0", Admin: adminOff}, Log: slog.New(slog.NewTextHandler(logged, nil)),
 		Store: "postgres://mtagd@127.0.0.1:1/mtagd",
 	})
 	ended := make(chan error, 1)

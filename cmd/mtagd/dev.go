@@ -18,7 +18,6 @@ type devCommand struct {
 // devCNAMETarget is a name that no DNS record can point at: in development mode, no tag host can be verified.
 const devCNAMETarget = "cname.mtagd.localhost"
 
-// Run serves until a signal stops it.
 func (c *devCommand) Run(p *process) error {
 	if p.store != "" {
 		return &usageError{where: p.origin.of("store"), err: errors.New("is not for mtagd dev")}
@@ -28,19 +27,15 @@ func (c *devCommand) Run(p *process) error {
 	}
 	host := devHost(c.HTTP)
 	return serve(p.ctx, config{
-		Data:               p.data,
-		HTTP:               c.HTTP,
-		BaseHost:           host,
-		ClientTagHost:      host,
-		CNAMETarget:        devCNAMETarget,
-		Aliases:            []string{"localhost", "127.0.0.1", "::1"}, // names that a developer may type into a browser
-		Limits:             true,
-		AddressEvents:      limit.DefaultAddressEvents,
-		AddressConnections: edge.DefaultConnectionsPerAddress,
-		Reachable:          []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
-		Admin:              adminConfig{Address: adminOff},
-		Log:                slog.New(throttle(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))),
-		Dev:                p.stdout,
+		serveCommand: serveCommand{
+			HTTP: c.HTTP, TLS: "off", BaseHost: host, ClientTagHost: host, CNAMETarget: devCNAMETarget, Admin: adminOff,
+			Limits: "on", AddressEvents: limit.DefaultAddressEvents, AddressConnections: edge.DefaultConnectionsPerAddress,
+			reachable: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
+		},
+		Data:    p.data,
+		Aliases: []string{"localhost", "127.0.0.1", "::1"}, // names that a developer may type into a browser
+		Log:     slog.New(throttle(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))),
+		Dev:     p.stdout,
 	})
 }
 

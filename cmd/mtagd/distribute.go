@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -16,7 +15,6 @@ type storeCommands struct {
 // distributeCommand is "mtagd store distribute".
 type distributeCommand struct{}
 
-// Help is shown after the command's one line of help.
 func (*distributeCommand) Help() string {
 	return "The database needs the extension citus, on the coordinator and on at least one worker. Tables move one after the other. " +
 		"What writes to a table waits while it moves, and answers 503 if that takes more than a few seconds. After an interruption, " +
@@ -34,7 +32,5 @@ func (*distributeCommand) Run(p *process) error {
 	if err != nil {
 		return fmt.Errorf("--store: %w", err)
 	}
-	out := json.NewEncoder(p.stdout)
-	out.SetIndent("", "  ")
-	return out.Encode(done)
+	return printJSON(p.stdout, done)
 }

@@ -90,8 +90,8 @@ func verifyDatabase(ctx context.Context, database string, log *slog.Logger, v st
 
 // verifyClosed verifies a data directory that no server has open.
 func verifyClosed(ctx context.Context, data string, v store.Verification) (store.Verified, error) {
-	if _, err := checkData(data, false); err != nil {
-		return store.Verified{}, fmt.Errorf("data directory %s %w", data, err)
+	if err := existingData(data); err != nil {
+		return store.Verified{}, err
 	}
 	counts, err := local.VerifyClosed(ctx, data, v)
 	if err != nil {
@@ -139,6 +139,14 @@ func openError(data string, err error) error {
 		return fmt.Errorf("%s: %w", data, err) // its text says that this is a data directory
 	}
 	return fmt.Errorf("data directory %s: %w", data, err)
+}
+
+// existingData returns an error if a directory has no store.
+func existingData(data string) error {
+	if _, err := checkData(data, false); err != nil {
+		return fmt.Errorf("data directory %s %w", data, err)
+	}
+	return nil
 }
 
 // checkData reports whether opening the data directory creates a store, or why the directory must not be opened.

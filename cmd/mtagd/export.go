@@ -3,14 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"mtagd/cmd/mtagd/operator"
@@ -30,7 +29,6 @@ type exportCommand struct {
 	To       moment           `placeholder:"TIME" help:"Only events up to this event_time. A date means the end of that day."`
 }
 
-// Help is shown after the command's one line of help.
 func (*exportCommand) Help() string {
 	return "It writes the events in the order in which they were received. A running server exports beside its work."
 }
@@ -81,34 +79,38 @@ func (c *exportCommand) Run(p *process) error {
 	if err != nil {
 		return err
 	}
-	bar := newProgressBar(p.stderr, "export")
-	copied := uint64(0)
-	take := func(events, total uint64, data []byte) error {
-		copied = events
-		bar.show("events", events, total)
-		_, err := out.Write(data)
-		return err
-	}
-	err = exportFromServer(p.ctx, p.data, r, take)
+	counted := &countingWriter{Writer: out, bar: newProgressBar(p.stderr, "export")}
+	events, err := exportFromServer(p.ctx, p.data, r, counted)
 	if operator.IsNoServer(err) {
-		err = exportClosed(p, r, take)
+		events, err = exportClosed(p, r, counted)
 	}
-	bar.end()
+	counted.bar.end()
 	if err = errors.Join(err, out.finish(err == nil)); err != nil {
 		return fmt.Errorf("export: %w", err)
 	}
-	fmt.Fprintf(p.stderr, "mtagd: exported %d events\n", copied)
+	fmt.Fprintf(p.stderr, "mtagd: exported %d events\n", events)
 	return nil
 }
 
-// take gets the next piece of an export: how many events of how many are exported, and the bytes of the file.
-type take func(events, total uint64, data []byte) error
+// countingWriter shows how much was written.
+type countingWriter struct {
+	io.Writer
+	bar   *progressBar
+	bytes int64
+}
+
+func (w *countingWriter) Write(b []byte) (int, error) {
+	n, err := w.Writer.Write(b)
+	w.bytes += int64(n)
+	w.bar.bytes(w.bytes, 0)
+	return n, err
+}
 
 // exportClosed exports from a data directory that no server has open, or from a database.
-func exportClosed(p *process, r exportRequest, to take) (err error) {
+func exportClosed(p *process, r exportRequest, to io.Writer) (events uint64, err error) {
 	engine, err := openForExport(p)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
 	return exportEvents(p.ctx, engine, r, to, func(time.Duration) {})
@@ -118,116 +120,81 @@ func openForExport(p *process) (store.Engine, error) {
 	if p.store != "" {
 		return openDatabase(p.ctx, p.store, postgres.Options{Log: quietLog(p.stderr)})
 	}
-	if _, err := checkData(p.data, false); err != nil {
-		return nil, fmt.Errorf("data directory %s %w", p.data, err)
+	if err := existingData(p.data); err != nil {
+		return nil, err
 	}
 	return openEngine(p.ctx, p.data, "", 0, 0, quietLog(p.stderr), nil)
 }
 
-// exportEvents exports from an engine. It calls rest after each piece with the time that the piece took.
-func exportEvents(ctx context.Context, engine store.Engine, r exportRequest, to take, rest func(time.Duration)) error {
-	q := r.Query
-	for _, id := range q.Merchants {
+// exportEvents exports from an engine, and returns how many events it has. It calls rest after each piece with the time that the
+// piece took.
+func exportEvents(ctx context.Context, engine store.Engine, r exportRequest, to io.Writer, rest func(time.Duration)) (events uint64, err error) {
+	for _, id := range r.Query.Merchants {
 		if _, err := engine.Merchant(ctx, id); err != nil {
-			return err
-		}
-		page, err := engine.Events(ctx, store.Query{Merchant: id, Tag: q.Tag, Names: q.Names, From: q.From, To: q.To, SortBy: store.ByTime, Limit: 1})
-		if err != nil {
-			return err
-		}
-		total := uint64(page.Total)
-		var piece bytes.Buffer
-		c, err := export.NewCopy(ctx, engine, q, export.NewWriter(r.Format, &piece))
-		if err != nil {
-			return err
-		}
-		for more := true; more; {
-			begun := time.Now()
-			if more, err = c.Next(ctx); err != nil {
-				return err
-			}
-			rest(time.Since(begun))
-			if err := to(c.Events, total, piece.Bytes()); err != nil {
-				return err
-			}
-			piece.Reset()
+			return 0, err
 		}
 	}
-	return nil
+	var piece bytes.Buffer // a reader that is slow must not hold up the engine
+	c, err := export.NewCopy(ctx, engine, r.Query, export.NewWriter(r.Format, &piece))
+	if err != nil {
+		return 0, err
+	}
+	for more := true; more; {
+		begun := time.Now()
+		if more, err = c.Next(ctx); err != nil {
+			return 0, err
+		}
+		rest(time.Since(begun))
+		if _, err := piece.WriteTo(to); err != nil {
+			return 0, err
+		}
+	}
+	return c.Events, nil
 }
 
-// exportPath is where the operator socket exports. The answer is a sequence of pieces: how many events of how many are
-// exported (8 bytes each, big endian), the length of what follows (4 bytes), and so many bytes of the file. A length of
-// endOfExport ends it; failedExport is followed by the text of an error, up to the end of the answer.
+// exportPath is where the operator socket exports. The answer is the file. Its trailer has eventsTrailer at the end of a whole file, and
+// failureTrailer otherwise.
 const (
-	exportPath   = "/export"
-	endOfExport  = 1<<32 - 1
-	failedExport = 1<<32 - 2
+	exportPath     = "/export"
+	eventsTrailer  = "Mtagd-Events"
+	failureTrailer = "Mtagd-Failure"
 )
 
-// withExport adds exports to the handler of the operator socket.
-func withExport(engine store.Engine, operators http.Handler) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("/", operators)
+// handleExport adds exports to the handler of the operator socket.
+func handleExport(mux *http.ServeMux, engine store.Engine) {
 	mux.HandleFunc("POST "+exportPath, func(w http.ResponseWriter, r *http.Request) {
 		var request exportRequest
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&request); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
+		if !operator.Decode(w, r, &request) {
 			return
 		}
 		out := deadlineWriter{w, http.NewResponseController(w)}
-		piece := func(events, total uint64, length uint32, data []byte) error {
-			var head [20]byte
-			binary.BigEndian.PutUint64(head[:], events)
-			binary.BigEndian.PutUint64(head[8:], total)
-			binary.BigEndian.PutUint32(head[16:], length)
-			_, err := out.Write(append(head[:], data...))
-			return err
-		}
-		err := exportEvents(r.Context(), engine, request, func(events, total uint64, data []byte) error {
-			return piece(events, total, uint32(len(data)), data)
-		}, time.Sleep) // half of a processor's time is for requests
-		// Nobody reads what follows when the client has gone.
+		_ = out.control.Flush()                                                    // an empty answer would have no trailer; an error of the connection shows when it is written to
+		events, err := exportEvents(r.Context(), engine, request, out, time.Sleep) // half of a processor's time is for requests
 		if err != nil {
-			_ = piece(0, 0, failedExport, []byte(err.Error()))
+			w.Header().Set(http.TrailerPrefix+failureTrailer, oneLine(err))
 			return
 		}
-		_ = piece(0, 0, endOfExport, nil)
+		w.Header().Set(http.TrailerPrefix+eventsTrailer, strconv.FormatUint(events, 10))
 	})
-	return mux
 }
 
 // exportFromServer exports from the running server. operator.IsNoServer reports whether there is none.
-func exportFromServer(ctx context.Context, data string, r exportRequest, to take) error {
-	body, err := operator.Request(ctx, data, http.MethodPost, exportPath, r)
+func exportFromServer(ctx context.Context, data string, r exportRequest, to io.Writer) (events uint64, err error) {
+	answer, err := operator.Request(ctx, data, http.MethodPost, exportPath, r)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	defer body.Close()
-	for {
-		var head [20]byte
-		if _, err := io.ReadFull(body, head[:]); err != nil {
-			return fmt.Errorf("the server has stopped before the end: %w", err)
-		}
-		length := binary.BigEndian.Uint32(head[16:])
-		switch length {
-		case endOfExport:
-			return nil
-		case failedExport:
-			text, err := io.ReadAll(io.LimitReader(body, 1<<10))
-			return errors.Join(errors.New(string(text)), err)
-		}
-		piece, err := io.ReadAll(io.LimitReader(body, int64(length)))
-		if err == nil && len(piece) < int(length) {
-			err = io.ErrUnexpectedEOF
-		}
-		if err != nil {
-			return fmt.Errorf("the server has stopped before the end: %w", err)
-		}
-		if err := to(binary.BigEndian.Uint64(head[:]), binary.BigEndian.Uint64(head[8:]), piece); err != nil {
-			return err
-		}
+	defer answer.Body.Close()
+	if _, err := io.Copy(to, answer.Body); err != nil {
+		return 0, err
 	}
+	if failure := answer.Trailer.Get(failureTrailer); failure != "" {
+		return 0, errors.New(failure)
+	}
+	if events, err = strconv.ParseUint(answer.Trailer.Get(eventsTrailer), 10, 64); err != nil {
+		err = errors.New("the server has stopped before the end")
+	}
+	return events, err
 }
 
 // exportFile is where an export goes. A file gets its name when it is complete.

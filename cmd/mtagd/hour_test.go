@@ -116,7 +116,7 @@ func TestInstallGuide(t *testing.T) {
 		}
 	}
 	config := read("mtagd.yaml")
-	if lines, reasons := strings.Count(config, "\n"), strings.Count(config, "\n# "); reasons < 6 || !strings.Contains(config, "\n\n# Serves the partner API and the console.\nbase-host: api.example.com\n") {
+	if lines, reasons := strings.Count(config, "\n"), strings.Count(config, "\n# "); reasons < 6 || !strings.Contains(config, "\n\n# Host of the partner API.\nbase-host: api.example.com\n") {
 		t.Errorf("the configuration has %d lines and %d reasons:\n%s", lines, reasons, config)
 	}
 	client := &http.Client{Transport: &http.Transport{
@@ -137,7 +137,7 @@ func TestInitRefuses(t *testing.T) {
 	file := filepath.Join(i.dir, "new.yaml")
 	init := func(input string, more ...string) (string, error) {
 		cmd := exec.Command("mtagd", append([]string{"init", "--write", file, "--data", filepath.Join(i.dir, "new"), "--no-start", "--tls", "off",
-			"--http", "127.0.0.1:0", "--dns-resolver", i.zone.address}, more...)...)
+			"--http", "127.0.0.1:0", "--hsts", "--handshakes-per-ip", "7", "--dns-resolver", i.zone.address}, more...)...)
 		cmd.Stdin = strings.NewReader(input)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
@@ -157,7 +157,8 @@ func TestInitRefuses(t *testing.T) {
 	if err != nil || !strings.Contains(out, "https://"+baseHost+"/console/#link=mtl_") || !strings.Contains(out, "systemctl enable --now") {
 		t.Fatalf("%v, %s", err, out)
 	}
-	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "client-tag-host: "+tagHost+"\n") || strings.Contains(string(text), "backup-to") {
+	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "client-tag-host: "+tagHost+"\n") ||
+		!strings.Contains(string(text), "hsts: true\n") || !strings.Contains(string(text), "handshakes-per-ip: 7\n") || strings.Contains(string(text), "backup-to") {
 		t.Errorf("%v: %s", err, text)
 	}
 	if out, err := init(baseHost + "\n\n\n\n\n"); err == nil || !strings.Contains(out, "is there already") {

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
 
 	"mtagd/store/local/space"
@@ -35,36 +36,26 @@ func (*initCommand) Help() string {
 		"writes the configuration, starts the service, and prints a link to the console. Run it as root."
 }
 
-// question is a key of the configuration, in the order of the file.
+// question asks for the value of a flag that was not given.
 type question struct {
-	flag, ask, reason string
-	value             *string
-	byDefault         func() string
-	optional          bool
+	flag, ask string
+	value     *string
+	label     string // of the default, a name beside the base host; empty: none
+	optional  bool
 }
 
 func (c *initCommand) questions() []question {
-	of := func(label string) func() string {
-		return func() string {
-			_, domain, ok := strings.Cut(c.Serve.BaseHost, ".")
-			if !ok {
-				return ""
-			}
-			return label + "." + domain
-		}
-	}
-	none := func() string { return "" }
 	return []question{
-		{"base-host", "Host of the partner API and the console, such as api.example.com", "Serves the partner API and the console.", &c.Serve.BaseHost, none, false},
-		{"client-tag-host", "Host that all client-side tags share", "Serves client-side tags. All three names lead to this machine.", &c.Serve.ClientTagHost, of("tags"), false},
-		{"cname-target", "Host that merchants' CNAME records point at", "Merchants' CNAME records point at it.", &c.Serve.CNAMETarget, of("cname"), false},
-		{"acme-email", "Email address for messages from the CA (may be empty)", "The CA writes to it before a certificate expires.", &c.Serve.ACMEEmail, none, true},
-		{"backup-to", "Where backups go: a directory on another disk, or s3://ENDPOINT/BUCKET/PREFIX (may be empty)", "Without backups a lost disk loses everything.", &c.Serve.BackupTo, none, true},
+		{"base-host", "Host of the partner API and the console, such as api.example.com", &c.Serve.BaseHost, "", false},
+		{"client-tag-host", "Host that all client-side tags share", &c.Serve.ClientTagHost, "tags", false},
+		{"cname-target", "Host that merchants' CNAME records point at", &c.Serve.CNAMETarget, "cname", false},
+		{"acme-email", "Email address for messages from the CA (may be empty)", &c.Serve.ACMEEmail, "", true},
+		{"backup-to", "Where backups go: a directory on another disk, or s3://ENDPOINT/BUCKET/PREFIX (may be empty)", &c.Serve.BackupTo, "", true},
 	}
 }
 
-// Run sets up an installation.
-func (c *initCommand) Run(p *process) error {
+// run sets up an installation.
+func (c *initCommand) run(p *process, parsed *kong.Context) error {
 	if p.store != "" {
 		return &usageError{where: p.origin.of("store"), err: errors.New("is not for mtagd init: see deploy/scale.md")}
 	}
@@ -83,7 +74,7 @@ func (c *initCommand) Run(p *process) error {
 	if err := c.examine(p); err != nil {
 		return err
 	}
-	if err := c.write(p); err != nil {
+	if err := c.write(p, parsed.Selected().Flags); err != nil {
 		return err
 	}
 	return c.finish(p)
@@ -97,12 +88,14 @@ func (c *initCommand) askAll(p *process) error {
 			continue
 		}
 		fmt.Fprint(p.stderr, q.ask)
-		if q.byDefault() != "" {
-			fmt.Fprintf(p.stderr, " [%s]", q.byDefault())
+		byDefault := ""
+		if _, domain, ok := strings.Cut(c.Serve.BaseHost, "."); ok && q.label != "" {
+			byDefault = q.label + "." + domain
+			fmt.Fprintf(p.stderr, " [%s]", byDefault)
 		}
 		fmt.Fprint(p.stderr, ": ")
 		line, err := answers.ReadString('\n')
-		*q.value = cmp.Or(strings.TrimSpace(line), q.byDefault())
+		*q.value = cmp.Or(strings.TrimSpace(line), byDefault)
 		if *q.value == "" && err != nil && !q.optional {
 			fmt.Fprintln(p.stderr)
 			return &usageError{where: "--" + q.flag, err: errors.New("is required: a host name")}
@@ -144,42 +137,28 @@ func existing(path string) string {
 	}
 }
 
-// write writes the configuration. The service's user can read it, and others cannot, because secrets may be added.
-func (c *initCommand) write(p *process) error {
+// write writes what was asked and the flags that were given, each with the first sentence of its help. The service's user can read the
+// configuration, and others cannot, because it may have secrets.
+func (c *initCommand) write(p *process, flags []*kong.Flag) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "# Written by mtagd init on %s. The keys are the flags of mtagd serve.\n", time.Now().UTC().Format(time.DateOnly))
 	line := func(reason, key string, value any) error {
 		written, err := yaml.Marshal(map[string]any{key: value})
 		if err == nil {
-			fmt.Fprintf(&text, "\n# %s\n%s", reason, written)
+			fmt.Fprintf(&text, "\n# %s.\n%s", reason, written)
 		}
 		return err
 	}
-	if err := line("Everything that the service keeps is here.", "data", p.data); err != nil {
+	if err := line("Everything that the service keeps is here", "data", p.data); err != nil {
 		return err
 	}
-	for _, q := range c.questions() {
-		if *q.value == "" {
+	for _, flag := range flags {
+		asked := slices.ContainsFunc(c.questions(), func(q question) bool { return q.flag == flag.Name && *q.value != "" })
+		if own := []string{"write", "partner", "force", "start"}; !asked && !p.origin.given(flag.Name) || slices.Contains(own, flag.Name) {
 			continue
 		}
-		if err := line(q.reason, q.flag, *q.value); err != nil {
+		if err := line(firstSentence(flag.Help), flag.Name, flag.Target.Interface()); err != nil {
 			return err
-		}
-	}
-	for _, flag := range []struct {
-		name, reason string
-		value        any
-	}{
-		{"tls", "How hosts get certificates.", c.Serve.TLS}, {"acme-ca", "Who issues certificates.", c.Serve.ACMECA}, {"acme-ca-root", "The CA's own certificate.", c.Serve.ACMECARoot},
-		{"http", "Address of plain HTTP; systemd's socket unit takes precedence.", c.Serve.HTTP}, {"https", "Address of HTTPS; systemd's socket unit takes precedence.", c.Serve.HTTPS},
-		{"admin", "Metrics and health, for this machine only.", c.Serve.Admin}, {"dns-resolver", "Resolvers that verify tags.", c.Serve.DNSResolver},
-		{"dns-port", "Port of zones' name servers.", c.Serve.DNSPort}, {"dns-allow-private", "For test set-ups.", c.Serve.DNSAllowPrivate},
-		{"backup-every", "How often to back up.", c.Serve.BackupEvery}, {"retention-days", "For how long events are kept.", c.Serve.RetentionDays},
-	} {
-		if p.origin.given(flag.name) {
-			if err := line(flag.reason, flag.name, flag.value); err != nil {
-				return err
-			}
 		}
 	}
 	if err := os.WriteFile(c.Write, []byte(text.String()), 0o640); err != nil {

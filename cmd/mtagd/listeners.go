@@ -8,9 +8,9 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"sync"
 	"syscall"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/netutil"
 
 	"mtagd/cmd/mtagd/operator"
@@ -26,13 +26,19 @@ func (d *daemon) acceptOperators(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("operator socket: %w", err)
 	}
-	operators := operator.Handler(operator.WithBaseURL(operator.CheckDomains(d.tlsmgr.Control(d.engine), d.claimable()), d.tagURL(d.BaseHost)), d.Log)
-	handler := operator.WithVerify(operators, d.engine.Verify)
-	if d.source != nil {
-		handler = withBackup(d.source, handler)
-		handler = d.acceptMigration(handler)
+	running := operator.Running{Control: d.engine, BaseURL: d.tagURL(d.BaseHost), Claimable: d.claimable()}
+	if d.hasTLS() {
+		running.Order = d.tlsmgr.Certificates().Order
 	}
-	d.startInternal(newInternalServer(socket, withRotation(d.delivery, withExport(d.engine, handler)), d.Log))
+	mux := operator.Handler(running)
+	handleVerify(mux, d.engine.Verify)
+	handleExport(mux, d.engine)
+	handleRotation(mux, d.delivery)
+	if d.source != nil {
+		handleBackup(mux, d.source)
+		d.acceptMigration(mux)
+	}
+	d.startInternal(newInternalServer(socket, mux, d.Log))
 	return nil
 }
 
@@ -51,15 +57,14 @@ func (d *daemon) listenForOperators(ctx context.Context) (net.Listener, error) {
 }
 
 // acceptMigration lets a command move all data to a database. Its run ends before the engine closes.
-func (d *daemon) acceptMigration(operators http.Handler) http.Handler {
+func (d *daemon) acceptMigration(mux *http.ServeMux) {
 	ctx, cancel := context.WithCancel(context.Background())
-	handler, wait := withMigrate(ctx, d.engine, d.Log, func(to string) { d.migrated <- to }, operators)
+	wait := handleMigration(ctx, mux, d.engine, d.Log, func(to string) { d.migrated <- to })
 	d.onStop(func() error {
 		cancel()
 		wait()
 		return nil
 	})
-	return handler
 }
 
 // acceptAdmins serves the admin pages, unless they are off. After the signal to stop, /readyz answers that the service
@@ -68,7 +73,7 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 	listener := d.inherited[socketAdmin]
 	if listener == nil {
 		var err error
-		if listener, err = d.Admin.listen(d.Log); err != nil {
+		if listener, err = listenAdmin(d.Admin, d.AdminOptional, d.Log); err != nil {
 			return fmt.Errorf("--admin: %w", err)
 		}
 	}
@@ -87,27 +92,20 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 	if e, ok := d.engine.(interface{ Impaired() error }); ok { // a database has its own ways
 		impaired = e.Impaired
 	}
-	pages := guardAdmin(adminPages(d.metrics, ready, impaired), ready, d.Admin.Token, d.refusals)
+	pages := guardAdmin(adminPages(prometheus.Gatherers{d.metrics, d.rates.counters}, ready, impaired), ready, d.AdminToken, d.refusals)
 	d.startInternal(newInternalServer(netutil.LimitListener(listener, maxAdminConnections), pages, d.Log))
 	d.Log.Info("admin listening", "address", listener.Addr().String())
 	return nil
 }
 
 // scrub verifies all data in the background. Of the nodes of a database, one does.
-func (d *daemon) scrub(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+func (d *daemon) scrub(context.Context) error {
 	s := newScrubber(d.engine.Verify, d.metrics, d.Log)
-	var scrubbing sync.WaitGroup
 	if shared := sharedOf(d.engine); shared != nil {
-		scrubbing.Go(func() { s.runShared(ctx, shared) })
+		d.inBackground(func(ctx context.Context) { s.runShared(ctx, shared) })
 	} else {
-		scrubbing.Go(func() { s.run(ctx) })
+		d.inBackground(s.run)
 	}
-	d.onStop(func() error {
-		cancel()
-		scrubbing.Wait()
-		return nil
-	})
 	return nil
 }
 
@@ -116,7 +114,7 @@ func (d *daemon) acceptRequests(ctx context.Context) error {
 	limitMemory(ctx, d.server.Connections)
 	d.onStop(d.finishRequests)
 	addresses := []any{"http", d.http.Addr().String()}
-	if d.TLS == nil {
+	if !d.hasTLS() {
 		d.startPart(func() error { return d.server.Serve(d.http) })
 	} else {
 		d.startPart(func() error { return d.server.ServePlain(d.http) })
@@ -130,8 +128,8 @@ func (d *daemon) acceptRequests(ctx context.Context) error {
 
 // startBackups backs up by the clock, if a destination was given.
 func (d *daemon) startBackups(ctx context.Context) error {
-	if d.Backup != nil {
-		d.onStop(newSchedule(*d.Backup, d.source, d.backups, d.metrics, d.Log).runInBackground(ctx))
+	if d.backup != nil {
+		d.onStop(newSchedule(*d.backup, d.source, d.backups, d.metrics, d.Log).runInBackground(ctx))
 	}
 	return nil
 }

@@ -3,52 +3,23 @@
 //
 // This package connects the parts. Read in this order:
 //
-//	main.go            the command line
-//	serve.go           mtagd serve: its flags
-//	dev.go             mtagd dev: the whole service on one loopback address, with the demo shop
-//	daemon.go          how the service starts, runs and stops
-//	start.go           the steps of the start that open its parts
-//	listeners.go       the steps that let in operators, admins and requests
-//	sockets.go         the listening sockets that systemd has opened
-//	systemd.go         tells systemd how the service is; the watchdog
-//	copied.go          finds out that the data directory is a copy of a running server's
-//	internalserver.go  the servers for operator commands and for admin pages
-//	admin.go           the admin pages: /metrics, /healthz, /readyz and pprof
-//	admintoken.go      who may see them
-//	disk.go            metrics: the space of the data directory
-//	throttle.go        a log that does not repeat the same message for ever
-//	runtime.go         timers, threads and the limit of the heap
-//	domains.go         which domains can be claimed; warnings of those that cannot
-//	operate.go         the operator commands: mtagd partner, key, merchant, tag, domain and audit
-//	engine.go          the choice of the storage engine
-//	verify.go          mtagd verify
-//	scrub.go           the same in the background of serve, slowly
-//	repair.go          mtagd repair
-//	backup.go          mtagd backup: makes, lists and checks points
-//	restore.go         mtagd restore
-//	migrate.go         mtagd migrate
-//	migrateserver.go   the side of a server that is migrated
-//	export.go          mtagd export
-//	distribute.go      mtagd store distribute
-//	schedule.go        backups by the clock
-//	rates.go           what was received in the last minutes
-//	stream.go          what a running server streams to mtagd backup
-//	point.go           a point of a backup as it is printed
-//	progress.go        a progress bar
-//	health.go          mtagd health
-//	init.go            mtagd init
-//	doctor.go          mtagd doctor
-//	alerts.go          the rules of deploy/alerts.yml, for mtagd doctor
-//	config.go          what the service runs with, from either command
-//	checks.go          which values the flags accept
-//	configfile.go      values from --config, and where each value came from
-//	environment.go     MTAGD_ variables: empty, misspelt, and those of linked containers
-//	process.go         what a command may use; errors and exit codes
-//	version.go         mtagd version
-//	completion.go      mtagd completion
-//	manual.go          mtagd man
-//	demo/              the demo shop
-//	operator/          the operator commands, and the socket that carries them
+//	main.go, process.go                                  the command line: one command, its errors and exit codes
+//	config.go, configfile.go, environment.go, checks.go  where values come from, and which are accepted
+//	serve.go, dev.go                                     the commands that run the service
+//	daemon.go, start.go, listeners.go                    how it starts, runs and stops
+//	engine.go                                            the choice of the storage engine
+//	sockets.go, systemd.go, copied.go, runtime.go        what it has to do with the system
+//	admin.go, admintoken.go, internalserver.go           the admin pages: /metrics, /healthz, /readyz and pprof, and who may see them
+//	disk.go, rates.go, throttle.go                       what one sees of the service: metrics, and a log that does not repeat itself for ever
+//	schedule.go, scrub.go, domains.go, shared.go         what runs beside the requests: backups, verification, and limits over nodes
+//	backup.go, stream.go, point.go, restore.go           mtagd backup and restore
+//	verify.go, repair.go                                 mtagd verify and repair
+//	migrate.go, migrateserver.go, distribute.go          mtagd migrate and store distribute
+//	export.go, secret.go, progress.go                    mtagd export and secret; how far a command is
+//	init.go, doctor.go, alerts.go, health.go             mtagd init, doctor and health
+//	version.go, completion.go, manual.go                 mtagd version, completion and man
+//	operate.go, operator/                                mtagd partner, key, console, merchant, tag, domain and audit, and the socket that carries them
+//	demo/                                                the demo shop
 package main
 
 import (
@@ -80,30 +51,27 @@ type commandLine struct {
 	Store  string `placeholder:"URL" help:"PostgreSQL database for partners, merchants and events, such as postgres://mtagd@db1,db2/mtagd, instead of the data directory. A password in it is a secret: set it in the environment or in the config file."`
 	Config string `placeholder:"FILE" help:"YAML file with values for flags. The command line and the environment take precedence."`
 
-	Dev      devCommand                `cmd:"" help:"Run the whole service on loopback, with a demo partner and a demo shop."`
-	Serve    serveCommand              `cmd:"" help:"Run the service: the partner API and the tag hosts."`
-	Partner  operator.PartnerCommands  `cmd:"" help:"Manage partners. Works with and without a running server."`
-	Key      operator.KeyCommands      `cmd:"" help:"Manage API keys. Works with and without a running server."`
-	Console  operator.ConsoleCommands  `cmd:"" help:"Make links that sign in to the web console, and end its sessions. Works with and without a running server."`
-	Merchant operator.MerchantCommands `cmd:"" help:"Show, suspend and limit merchants. Works with and without a running server."`
-	Tag      operator.TagCommands      `cmd:"" help:"Show and suspend tags. Works with and without a running server."`
-	Secret   secretCommands            `cmd:"" help:"Rotate the key that encrypts the credentials of destinations, in a running server."`
-	Domain   operator.DomainCommands   `cmd:"" help:"List and release the domains of merchants. Works with and without a running server."`
-	Audit    operator.AuditCommand     `cmd:"" help:"Show who changed what. Works with and without a running server."`
-	Verify   verifyCommand             `cmd:"" help:"Check all data for damage. Works with and without a running server."`
-	Repair   repairCommand             `cmd:"" help:"Make a new data directory of what can be read of a damaged one. No server may run."`
-	Backup   backupCommands            `cmd:"" help:"Back up the data directory. Works with and without a running server."`
-	Restore  restoreCommand            `cmd:"" help:"Restore a backup into a new data directory."`
-	Migrate  migrateCommand            `cmd:"" help:"Move all data into a PostgreSQL database, or out of one into a data directory, while the service runs."`
-	Export   exportCommand             `cmd:"" help:"Write the events of a merchant to a file. Works with and without a running server."`
-	Place    storeCommands             `cmd:"" name:"store" help:"Spread a PostgreSQL database over several servers."`
-	Health   healthCommand             `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
-	Init     initCommand               `cmd:"" help:"Set up an installation: ask, check, write the configuration, start."`
-	Doctor   doctorCommand             `cmd:"" help:"Say what is wrong with an installation, and what to do. Works with and without a running server."`
-	Help     helpCommand               `cmd:"" help:"Show help for a command."`
-	Version  versionCommand            `cmd:"" help:"Print the version, and the formats of data that it reads."`
-	Complete completionCommand         `cmd:"" name:"completion" help:"Print the completion of commands and flags for a shell."`
-	Manual   manualCommand             `cmd:"" name:"man" hidden:"" help:"Write man pages of all commands to a directory."`
+	Dev   devCommand   `cmd:"" help:"Run the whole service on loopback, with a demo partner and a demo shop."`
+	Serve serveCommand `cmd:"" help:"Run the service: the partner API and the tag hosts."`
+
+	Operator operator.Commands `embed:""`
+
+	Secret   secretCommands    `cmd:"" help:"Rotate the key that encrypts the credentials of destinations, in a running server."`
+	Verify   verifyCommand     `cmd:"" help:"Check all data for damage. Works with and without a running server."`
+	Repair   repairCommand     `cmd:"" help:"Make a new data directory of what can be read of a damaged one. No server may run."`
+	Backup   backupCommands    `cmd:"" help:"Back up the data directory. Works with and without a running server."`
+	Restore  restoreCommand    `cmd:"" help:"Restore a backup into a new data directory."`
+	Migrate  migrateCommand    `cmd:"" help:"Move all data into a PostgreSQL database, or out of one into a data directory, while the service runs."`
+	Export   exportCommand     `cmd:"" help:"Write the events of a merchant to a file. Works with and without a running server."`
+	Place    storeCommands     `cmd:"" name:"store" help:"Spread a PostgreSQL database over several servers."`
+	Health   healthCommand     `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
+	Init     initCommand       `cmd:"" help:"Set up an installation: ask, check, write the configuration, start."`
+	Doctor   doctorCommand     `cmd:"" help:"Say what is wrong with an installation, and what to do. Works with and without a running server."`
+	Help     helpCommand       `cmd:"" help:"Show help for a command."`
+	Version  versionCommand    `cmd:"" help:"Print the version, and the formats of data that it reads."`
+	Complete completionCommand `cmd:"" name:"completion" help:"Print the completion of commands and flags for a shell."`
+	Suggest  suggestCommand    `cmd:"" hidden:"" help:"Print what may follow some words of a command line, for the completion of a shell."`
+	Manual   manualCommand     `cmd:"" name:"man" hidden:"" help:"Write man pages of all commands to a directory."`
 
 	file configFile // the values in --config
 }

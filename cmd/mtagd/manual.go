@@ -25,6 +25,16 @@ func (c *manualCommand) run(_ *process, parsed *kong.Context) error {
 	return failed
 }
 
+// walk visits a command and those below it, with the words that lead to each.
+func walk(node *kong.Node, path string, visit func(node *kong.Node, path string)) {
+	visit(node, path)
+	for _, child := range node.Children {
+		if !child.Hidden {
+			walk(child, strings.TrimSpace(path+" "+child.Name), visit)
+		}
+	}
+}
+
 // manPage returns the page of a command, in the man macros.
 func manPage(name, path string, node *kong.Node) string {
 	var page strings.Builder

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"path/filepath"
 	"strings"
 
@@ -22,7 +20,6 @@ type migrateCommand struct {
 	AcceptDamage bool   `help:"Go on although some data of a data directory is damaged. What cannot be read is left out."`
 }
 
-// Help is shown after the command's one line of help.
 func (*migrateCommand) Help() string {
 	return "With the URL of a database, the data of --data goes there: a running server goes on serving, and at the end goes on with the database. " +
 		"The switch takes seconds, in which the service answers 503; after 30 seconds it is given up. When it has ended with 0, change --store in the configuration of the service. " +
@@ -33,14 +30,6 @@ func (*migrateCommand) Help() string {
 
 // migration is what a running server is asked to do.
 type migration struct{ To string }
-
-// migrationMessage is a line of its answer. The last one has Result or Failure.
-type migrationMessage struct {
-	Phase   migrate.Phase   `json:"phase,omitempty"`
-	Done    uint64          `json:"done,omitempty"`
-	Result  *migrate.Result `json:"result,omitempty"`
-	Failure string          `json:"failure,omitempty"`
-}
 
 // errDamaged is the error of a migration that was not begun.
 var errDamaged = errors.New("some data is damaged, and nothing was copied. Restore it from a backup, or leave it out with --accept-damage")
@@ -78,8 +67,8 @@ func (c *migrateCommand) Run(p *process) error {
 // toDatabase moves a data directory into a database, in the running server if there is one. next says what is to be done then. The
 // result is nil when an earlier run has moved the data.
 func (c *migrateCommand) toDatabase(p *process, bar *progressBar) (result *migrate.Result, next string, err error) {
-	if _, err := checkData(p.data, false); err != nil {
-		return nil, "", fmt.Errorf("data directory %s %w", p.data, err)
+	if err := existingData(p.data); err != nil {
+		return nil, "", err
 	}
 	if next, err := c.finish(p); next != "" || err != nil {
 		return nil, next, err
@@ -87,7 +76,8 @@ func (c *migrateCommand) toDatabase(p *process, bar *progressBar) (result *migra
 	if err := c.verify(p, bar); err != nil {
 		return nil, "", err
 	}
-	of, err := migrateServer(p.ctx, p.data, migration{c.To}, bar)
+	var of migrate.Result
+	err = operator.Ask(p.ctx, p.data, migratePath, migration{c.To}, func(m operator.Message) { bar.count(migrate.Phase(m.Step), m.Done) }, &of)
 	next = "everything is in the database, and the server goes on with it."
 	if operator.IsNoServer(err) {
 		of, err = migrateClosed(p, c.To, bar)
@@ -183,26 +173,3 @@ func switchTo(ctx context.Context, engine store.Engine, address string, opt migr
 
 // count shows how many things are done in a phase.
 func (b *progressBar) count(phase migrate.Phase, done uint64) { b.show(string(phase), done, 0) }
-
-// migrateServer has the running server migrate its data. The error is one of operator.IsNoServer when there is none.
-func migrateServer(ctx context.Context, data string, asked migration, bar *progressBar) (result migrate.Result, err error) {
-	body, err := operator.Request(ctx, data, http.MethodPost, migratePath, asked)
-	if err != nil {
-		return result, err
-	}
-	defer body.Close()
-	for messages := json.NewDecoder(body); ; {
-		var m migrationMessage
-		if err := messages.Decode(&m); err != nil {
-			return result, fmt.Errorf("the server has stopped before the end: run the same command again: %w", err)
-		}
-		switch {
-		case m.Failure != "":
-			return result, errors.New(m.Failure)
-		case m.Result != nil:
-			return *m.Result, nil
-		default:
-			bar.count(m.Phase, m.Done)
-		}
-	}
-}

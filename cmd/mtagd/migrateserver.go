@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
 
+	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
 	"mtagd/store/migrate"
 )
@@ -16,16 +16,17 @@ import (
 // migratePath is where the operator socket migrates the data directory.
 const migratePath = "/migrate"
 
-// withMigrate adds migrations of a running server to the handler of the operator socket. It calls moved at the end of one that has
+// migrationLogInterval is how often a migration logs how far a phase is.
+const migrationLogInterval = 30 * time.Second
+
+// handleMigration adds migrations of a running server to the handler of the operator socket. It calls moved at the end of one that has
 // succeeded, after it has answered. A migration ends with the command that has asked for it, or with ctx; wait waits for that.
-func withMigrate(ctx context.Context, engine store.Engine, log *slog.Logger, moved func(to string), operators http.Handler) (handler http.Handler, wait func()) {
+func handleMigration(ctx context.Context, mux *http.ServeMux, engine store.Engine, log *slog.Logger, moved func(to string)) (wait func()) {
+	stopping := ctx
 	busy := make(chan struct{}, 1)
-	mux := http.NewServeMux()
-	mux.Handle("/", operators)
 	mux.HandleFunc("POST "+migratePath, func(w http.ResponseWriter, r *http.Request) {
 		var asked migration
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&asked); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
+		if !operator.Decode(w, r, &asked) {
 			return
 		}
 		select {
@@ -35,57 +36,34 @@ func withMigrate(ctx context.Context, engine store.Engine, log *slog.Logger, mov
 			http.Error(w, "a migration is under way already", http.StatusConflict)
 			return
 		}
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(r.Context(), cancel)()
-		s := migrationStream{w: w, control: http.NewResponseController(w), log: log}
-		result, err := switchTo(ctx, engine, asked.To, migrate.Options{Log: log, Progress: s.show})
-		if err != nil {
-			if _, moved := errors.AsType[*migrate.Unfinished](err); !moved {
-				err = fmt.Errorf("the service goes on as before: %w", err)
+		succeeded := false
+		operator.Answer(w, r, func(ctx context.Context, say func(operator.Message)) (any, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(stopping, cancel)()
+			var last migrate.Phase
+			var logged time.Time
+			result, err := switchTo(ctx, engine, asked.To, migrate.Options{Log: log, Progress: func(phase migrate.Phase, done uint64) {
+				if phase != last || time.Since(logged) >= migrationLogInterval {
+					log.Info("migration", "phase", phase, "done", done)
+					last, logged = phase, time.Now()
+				}
+				say(operator.Message{Step: string(phase), Done: done})
+			}})
+			if err != nil {
+				if _, moved := errors.AsType[*migrate.Unfinished](err); !moved {
+					err = fmt.Errorf("the service goes on as before: %w", err)
+				}
+				log.Error("the migration has failed", "error", err)
+				return nil, &store.Error{Kind: store.KindInternal, Message: oneLine(err)} // with all of its text
 			}
-			log.Error("the migration has failed", "error", err)
-			s.send(migrationMessage{Failure: oneLine(err)})
-			return
+			log.Info("all data has moved to the database: this process ends the service on the directory, and goes on with the database", "events", result.Events, "seconds_refused", result.Refused)
+			succeeded = true
+			return result, nil
+		})
+		if succeeded {
+			moved(asked.To) // while busy: no second migration begins
 		}
-		log.Info("all data has moved to the database: this process ends the service on the directory, and goes on with the database", "events", result.Events, "seconds_refused", result.Refused)
-		s.send(migrationMessage{Result: &result})
-		moved(asked.To) // while busy: no second migration begins
 	})
-	return mux, func() { busy <- struct{}{} } // for good
-}
-
-// migrationStream sends the messages of a migration to the command, and logs its phases.
-type migrationStream struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-	log     *slog.Logger
-	phase   migrate.Phase
-	sent    time.Time
-	logged  time.Time
-}
-
-// How often a migration says how far it is.
-const (
-	migrationSendInterval = 200 * time.Millisecond
-	migrationLogInterval  = 30 * time.Second
-)
-
-func (s *migrationStream) show(phase migrate.Phase, done uint64) {
-	switch {
-	case s.phase != phase || time.Since(s.logged) >= migrationLogInterval:
-		s.log.Info("migration", "phase", phase, "done", done)
-		s.phase, s.logged = phase, time.Now()
-	case time.Since(s.sent) < migrationSendInterval:
-		return
-	}
-	s.send(migrationMessage{Phase: phase, Done: done})
-}
-
-// send sends a message. It fails when the command has ended; the migration ends then too.
-func (s *migrationStream) send(m migrationMessage) {
-	s.sent = time.Now()
-	_ = s.control.SetWriteDeadline(s.sent.Add(streamTimeout))
-	_ = json.NewEncoder(s.w).Encode(m)
-	_ = s.control.Flush()
+	return func() { busy <- struct{}{} } // for good
 }

@@ -23,6 +23,14 @@ type process struct {
 	origin origin          // where the flags' values came from
 }
 
+// withoutStore returns an error with --store, for commands on the files of the embedded engine.
+func (p *process) withoutStore() error {
+	if p.store == "" {
+		return nil
+	}
+	return &usageError{where: p.origin.of("store"), err: errNotWithStore}
+}
+
 // Exit codes.
 const (
 	exitDone   = 0

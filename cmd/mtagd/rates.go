@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -11,8 +10,8 @@ import (
 	"mtagd/partnerapi/console"
 )
 
-// rates remembers the counters of the last minutes, for people who look without a Prometheus. It reads a small registry of its
-// own: to gather all metrics costs much more.
+// rates remembers the counters of the last minutes, for people who look without a Prometheus. They have a registry of their own: to
+// gather all metrics costs much more.
 type rates struct {
 	counters *prometheus.Registry // of the front door, and what is refused
 
@@ -96,32 +95,4 @@ func (r *rates) since(now time.Time) console.Rates {
 		shown.Refused[cause] = n - first.refused[cause]
 	}
 	return shown
-}
-
-// registries registers a collector in several registries.
-type registries []prometheus.Registerer
-
-// Register implements prometheus.Registerer.
-func (all registries) Register(c prometheus.Collector) error {
-	var errs []error
-	for _, r := range all {
-		errs = append(errs, r.Register(c))
-	}
-	return errors.Join(errs...)
-}
-
-// MustRegister implements prometheus.Registerer.
-func (all registries) MustRegister(collectors ...prometheus.Collector) {
-	for _, r := range all {
-		r.MustRegister(collectors...)
-	}
-}
-
-// Unregister implements prometheus.Registerer.
-func (all registries) Unregister(c prometheus.Collector) bool {
-	known := false
-	for _, r := range all {
-		known = r.Unregister(c) || known
-	}
-	return known
 }

@@ -15,7 +15,6 @@ type repairCommand struct {
 	To string `required:"" placeholder:"NEWDIR" help:"The new data directory. It must be empty, or not exist."`
 }
 
-// Help is shown after the command's one line of help.
 func (*repairCommand) Help() string {
 	return "It reads the files of --data one by one, also those that were set aside, and never changes them. It prints what is lost. " +
 		"The exit code is 0 when the new directory is sound, also when something is lost."
@@ -23,8 +22,8 @@ func (*repairCommand) Help() string {
 
 // Run repairs, and verifies the result.
 func (c *repairCommand) Run(p *process) error {
-	if p.store != "" {
-		return &usageError{where: p.origin.of("store"), err: errNotWithStore}
+	if err := p.withoutStore(); err != nil {
+		return err
 	}
 	if _, err := os.Stat(p.data); err != nil {
 		return fmt.Errorf("data directory %s cannot be read: %w", p.data, err)

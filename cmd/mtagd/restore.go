@@ -22,7 +22,6 @@ type restoreCommand struct {
 	Identity string `placeholder:"FILE" help:"File with the age identity for an encrypted backup."`
 }
 
-// Help is shown after the command's one line of help.
 func (*restoreCommand) Help() string {
 	return "--data names the new directory, which must not exist or be empty. It can be used when the command has ended with 0: " +
 		"then every checksum was compared, every event was decoded, and the number of events is that of the backup. " +
@@ -32,8 +31,8 @@ func (*restoreCommand) Help() string {
 
 // Run restores a point.
 func (c *restoreCommand) Run(p *process) error {
-	if p.store != "" {
-		return &usageError{where: p.origin.of("store"), err: errNotWithStore}
+	if err := p.withoutStore(); err != nil {
+		return err
 	}
 	if !p.origin.given("data") {
 		return &usageError{where: "--data", err: errors.New("must name the new directory")}
@@ -60,10 +59,10 @@ func (c *restoreCommand) Run(p *process) error {
 	}
 	for len(wanted) > 0 {
 		m := wanted[0]
-		bar := newBar(p.stderr)
+		bar := newProgressBar(p.stderr, "restore")
 		var count backup.Count
 		events, err := local.Restore(p.ctx, p.data, local.Options{Log: quietLog(p.stderr)}, func(to backup.Target) (_ backup.Count, err error) {
-			count, err = backup.Restore(p.ctx, src, points, m, identities, local.CheckEntry, to, bar.show)
+			count, err = backup.Restore(p.ctx, src, points, m, identities, local.CheckEntry, to, bar.bytes)
 			return count, err
 		})
 		bar.end()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"mtagd/partnerapi/console"
 	"mtagd/store/local/backup"
@@ -39,15 +40,12 @@ type schedule struct {
 
 // newSchedule makes a schedule and registers its metrics.
 func newSchedule(cfg backupConfig, src backup.Source, state *backupState, metrics *prometheus.Registry, log *slog.Logger) *schedule {
+	registered := promauto.With(metrics)
 	gauge := func(name, help string) prometheus.Gauge {
-		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
-		metrics.MustRegister(g)
-		return g
+		return registered.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	counter := func(name, help string) prometheus.Counter {
-		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-		metrics.MustRegister(c)
-		return c
+		return registered.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	gauge("mtagd_backup_interval_seconds", "How often a backup is made (--backup-every).").Set(cfg.Every.Seconds())
 	return &schedule{

@@ -23,21 +23,19 @@ const rotatePath = "/secret/rotate"
 
 // Run asks the running server to rotate the key.
 func (secretRotate) Run(p *process) error {
-	body, err := operator.Request(p.ctx, p.data, http.MethodPost, rotatePath, nil)
+	answer, err := operator.Request(p.ctx, p.data, http.MethodPost, rotatePath, nil)
 	if operator.IsNoServer(err) {
 		return errors.New("no server runs on this data directory: start it, and run the command again")
 	}
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(p.stdout, body)
-	return errors.Join(err, body.Close())
+	_, err = io.Copy(p.stdout, answer.Body)
+	return errors.Join(err, answer.Body.Close())
 }
 
-// withRotation adds the rotation of the key to the handler of the operator socket.
-func withRotation(d *delivery.Service, h http.Handler) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("/", h)
+// handleRotation adds the rotation of the key to the handler of the operator socket.
+func handleRotation(mux *http.ServeMux, d *delivery.Service) {
 	mux.HandleFunc("POST "+rotatePath, func(w http.ResponseWriter, r *http.Request) {
 		if d == nil {
 			http.Error(w, "events are not delivered: set --secret-key-file", http.StatusConflict)
@@ -51,5 +49,4 @@ func withRotation(d *delivery.Service, h http.Handler) http.Handler {
 		}
 		_, _ = fmt.Fprintf(w, "{\"destinations\": %d}\n", n) // it fails if the command has gone
 	})
-	return mux
 }

@@ -69,7 +69,6 @@ type serveCommand struct {
 	storeSize int64
 }
 
-// Help is shown after the command's one line of help.
 func (*serveCommand) Help() string {
 	return "SIGTERM, SIGINT and SIGHUP stop the service: it finishes the requests in progress, for up to 15 seconds, and exits with 0. " +
 		"A second SIGTERM or SIGINT ends it immediately."
@@ -124,7 +123,6 @@ func (c *serveCommand) check(data string, from origin) error {
 	return errors.Join(errs...)
 }
 
-// Run serves until a signal stops it.
 func (c *serveCommand) Run(p *process) error {
 	if err := c.check(p.data, p.origin); err != nil {
 		return err
@@ -135,43 +133,14 @@ func (c *serveCommand) Run(p *process) error {
 	if p.store == "" && c.storeSize > 0 {
 		return &usageError{where: p.origin.of("store-size"), err: errors.New("goes together with --store: the embedded engine looks at its disk")}
 	}
-	var secure *tlsConfig
-	if c.TLS == "acme" {
-		secure = &tlsConfig{
-			HTTPS:           c.HTTPS,
-			HandshakesPerIP: c.HandshakesPerIP,
-			HSTS:            c.HSTS,
-			CA:              c.ACMECA,
-			Roots:           c.roots,
-			Email:           c.ACMEEmail,
-			EABKeyID:        c.ACMEEABKeyID,
-			EABHMACKey:      c.ACMEEABHMACKey,
-		}
-	}
 	return serve(p.ctx, config{
-		Data:               p.data,
-		Store:              p.store,
-		StoreSize:          c.storeSize,
-		HTTP:               c.HTTP,
-		TLS:                secure,
-		Limits:             c.Limits == "on",
-		AddressEvents:      c.AddressEvents,
-		AddressConnections: c.AddressConnections,
-		Proxies:            c.proxies,
-		BaseHost:           c.BaseHost,
-		ClientTagHost:      c.ClientTagHost,
-		CNAMETarget:        c.CNAMETarget,
-		Resolvers:          c.DNSResolver,
-		DNSPort:            c.DNSPort,
-		DNSPrivate:         c.DNSAllowPrivate,
-		Backup:             c.backup,
-		Retention:          retention(c.RetentionDays),
-		SecretKeys:         c.SecretKeyFile,
-		Reachable:          c.reachable,
-		Admin:              adminConfig{Address: c.Admin, Optional: !p.origin.given("admin"), Token: c.AdminToken},
-		Log:                c.logger(p.stderr),
+		serveCommand: *c, Data: p.data, Store: p.store, AdminOptional: !p.origin.given("admin"), Log: c.logger(p.stderr),
 	})
 }
+
+func (c *serveCommand) hasTLS() bool { return c.TLS == "acme" }
+
+func (c *serveCommand) hasLimits() bool { return c.Limits == "on" }
 
 // logger makes the log that the checked flags describe.
 func (c *serveCommand) logger(w io.Writer) *slog.Logger {

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"mtagd/edge/limit"
@@ -19,7 +18,7 @@ const seedFile = "limits/seed"
 // shareLimits makes limits hold over all nodes of a database.
 func (d *daemon) shareLimits(ctx context.Context) error {
 	shared := sharedOf(d.engine)
-	if shared == nil || !d.Limits {
+	if shared == nil || !d.hasLimits() {
 		return nil
 	}
 	seed, err := sharedSeed(ctx, shared)
@@ -27,14 +26,7 @@ func (d *daemon) shareLimits(ctx context.Context) error {
 		return fmt.Errorf("limits over all nodes: %w", err)
 	}
 	d.nodes = limit.NewExchange(seed, time.Now)
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { d.nodes.Run(ctx, shared.Exchange, d.Log) })
-	d.onStop(func() error {
-		cancel()
-		running.Wait()
-		return nil
-	})
+	d.inBackground(func(ctx context.Context) { d.nodes.Run(ctx, shared.Exchange, d.Log) })
 	return nil
 }
 

@@ -42,9 +42,9 @@ func inherit(cfg config, name string, file *os.File) (net.Listener, error) {
 	switch {
 	case name != socketHTTP && name != socketHTTPS && name != socketAdmin:
 		return nil, errors.New("the name is unknown: set FileDescriptorName= to http, https or admin")
-	case name == socketHTTPS && cfg.TLS == nil:
+	case name == socketHTTPS && !cfg.hasTLS():
 		return nil, errors.New("HTTPS is off (--tls off): disable the socket unit")
-	case name == socketAdmin && cfg.Admin.Address == adminOff:
+	case name == socketAdmin && cfg.Admin == adminOff:
 		return nil, errors.New("the admin pages are off (--admin off): disable the socket unit")
 	}
 	listener, err := net.FileListener(file)
@@ -56,7 +56,7 @@ func inherit(cfg config, name string, file *os.File) (net.Listener, error) {
 	if !ok {
 		return nil, errors.New("not a TCP socket")
 	}
-	if at, err := netip.ParseAddrPort(tcp.Addr().String()); name == socketAdmin && cfg.Admin.Token == "" && (err != nil || !at.Addr().Unmap().IsLoopback()) {
+	if at, err := netip.ParseAddrPort(tcp.Addr().String()); name == socketAdmin && cfg.AdminToken == "" && (err != nil || !at.Addr().Unmap().IsLoopback()) {
 		return nil, fmt.Errorf("without --admin-token, the admin pages are served at loopback addresses only, not at %s", tcp.Addr())
 	}
 	return listener, nil

@@ -7,10 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/cmd/mtagd/demo"
 	"mtagd/edge"
@@ -35,7 +32,7 @@ func (d *daemon) inheritSockets(context.Context) (err error) {
 
 // countRefusals begins to count what is refused, and to remember refused events.
 func (d *daemon) countRefusals(context.Context) (err error) {
-	if d.refusals, err = limit.NewRefusals(d.Log, d.counters()); err != nil {
+	if d.refusals, err = limit.NewRefusals(d.Log, d.rates.counters); err != nil {
 		return err
 	}
 	d.refused = refused.New(time.Now)
@@ -45,9 +42,6 @@ func (d *daemon) countRefusals(context.Context) (err error) {
 	})
 	return nil
 }
-
-// counters registers metrics whose rates people see too.
-func (d *daemon) counters() prometheus.Registerer { return registries{d.metrics, d.rates.counters} }
 
 // openData opens the storage engine. From then on no other process can open the data directory, unless a database is used.
 func (d *daemon) openData(ctx context.Context) (err error) {
@@ -68,7 +62,7 @@ func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 	const pause, logEach = time.Second, 10 * time.Second
 	var logged time.Time
 	for {
-		engine, err := openEngine(ctx, d.Data, d.Store, d.Retention, d.StoreSize, d.Log, d.metrics)
+		engine, err := openEngine(ctx, d.Data, d.Store, retention(d.RetentionDays), d.storeSize, d.Log, d.metrics)
 		if err == nil || d.Store == "" || store.KindOf(err) != store.KindUnavailable {
 			return engine, err
 		}
@@ -86,18 +80,11 @@ func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 
 // watchDomains checks in the background whether all domains can be claimed. The check reads every claim, and the service
 // must not wait for that.
-func (d *daemon) watchDomains(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	var check sync.WaitGroup
-	check.Go(func() {
+func (d *daemon) watchDomains(context.Context) error {
+	d.inBackground(func(ctx context.Context) {
 		if err := checkDomains(ctx, d.engine, d.claimable(), d.Log); err != nil && ctx.Err() == nil {
 			d.Log.Error("domains were not checked", "error", err)
 		}
-	})
-	d.onStop(func() error {
-		cancel()
-		check.Wait()
-		return nil
 	})
 	return nil
 }
@@ -105,10 +92,10 @@ func (d *daemon) watchDomains(ctx context.Context) error {
 // takePorts opens the listeners long before the server uses them: the system may choose the port of --http, and the tag
 // URLs of development mode contain it. Connections that arrive in the meantime wait.
 func (d *daemon) takePorts(context.Context) (err error) {
-	if d.http, err = d.listen(socketHTTP, d.HTTP); err != nil || d.TLS == nil {
+	if d.http, err = d.listen(socketHTTP, d.HTTP); err != nil || !d.hasTLS() {
 		return err
 	}
-	d.https, err = d.listen(socketHTTPS, d.TLS.HTTPS)
+	d.https, err = d.listen(socketHTTPS, d.HTTPS)
 	return err
 }
 
@@ -137,22 +124,22 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 		OwnHosts: []string{d.BaseHost, d.ClientTagHost},
 		DNS: dns.Config{
 			CNAMETarget:  d.CNAMETarget,
-			Resolvers:    d.Resolvers,
+			Resolvers:    d.DNSResolver,
 			Port:         d.DNSPort,
-			AllowPrivate: d.DNSPrivate,
+			AllowPrivate: d.DNSAllowPrivate,
 			Now:          time.Now,
 		},
 		Log: d.Log,
 	}
-	if d.TLS != nil {
+	if d.hasTLS() {
 		c.Certificates = &certs.Config{
 			Dir:        certificatesDir(d.Data),
 			Shared:     sharedOf(d.engine),
-			CA:         d.TLS.CA,
-			Roots:      d.TLS.Roots,
-			Email:      d.TLS.Email,
-			EABKeyID:   d.TLS.EABKeyID,
-			EABHMACKey: d.TLS.EABHMACKey,
+			CA:         d.ACMECA,
+			Roots:      d.roots,
+			Email:      d.ACMEEmail,
+			EABKeyID:   d.ACMEEABKeyID,
+			EABHMACKey: d.ACMEEABHMACKey,
 			Metrics:    d.metrics,
 		}
 	}
@@ -169,8 +156,8 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 // startDelivery begins to deliver events. It makes the file of keys if there is none. All nodes of a database need the same one, so there
 // it must be named, unless the data has moved from this data directory.
 func (d *daemon) startDelivery(context.Context) error {
-	file := cmp.Or(d.SecretKeys, filepath.Join(d.Data, "secret.key"))
-	if _, err := os.Stat(file); err != nil && d.Store != "" && d.SecretKeys == "" {
+	file := cmp.Or(d.SecretKeyFile, filepath.Join(d.Data, "secret.key"))
+	if _, err := os.Stat(file); err != nil && d.Store != "" && d.SecretKeyFile == "" {
 		d.Log.Info("events are not delivered to destinations: set --secret-key-file, to the same file on all nodes")
 		return nil
 	}
@@ -179,7 +166,7 @@ func (d *daemon) startDelivery(context.Context) error {
 		return fmt.Errorf("--secret-key-file: %w", err)
 	}
 	d.delivery = delivery.Open(delivery.Config{
-		Engine: d.engine, Shared: sharedOf(d.engine), Keys: keys, Allow: d.Reachable, Log: d.Log, Now: time.Now, Metrics: d.metrics,
+		Engine: d.engine, Shared: sharedOf(d.engine), Keys: keys, Allow: d.reachable, Log: d.Log, Now: time.Now, Metrics: d.metrics,
 	})
 	d.onStop(d.delivery.Close)
 	return nil
@@ -200,14 +187,14 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		Now:           time.Now,
 		Refusals:      d.refusals,
 		Refused:       d.refused,
-		Limits:        d.Limits,
+		Limits:        d.hasLimits(),
 		Nodes:         d.nodes,
 		Metrics:       d.metrics,
 		Context:       edge.ClientContext,
 		Waiting:       edge.WaitContext,
 		WhenAnswered:  edge.WhenAnswered,
 	}
-	if d.TLS != nil {
+	if d.hasTLS() {
 		c.Certificates = d.tlsmgr.Certificates()
 	}
 	d.api = partnerapi.New(c)
@@ -238,9 +225,9 @@ func (d *daemon) openConsole() error {
 		Log:      d.Log,
 		Now:      time.Now,
 		Refusals: d.refusals,
-		Limits:   d.Limits,
+		Limits:   d.hasLimits(),
 	}
-	if d.TLS != nil {
+	if d.hasTLS() {
 		c.Certificates = d.tlsmgr.Certificates()
 	}
 	opened, err := console.New(c)
@@ -248,14 +235,7 @@ func (d *daemon) openConsole() error {
 		return err
 	}
 	d.api = opened.Serve
-	ctx, cancel := context.WithCancel(context.Background())
-	var sampling sync.WaitGroup
-	sampling.Go(func() { d.rates.run(ctx) })
-	d.onStop(func() error {
-		cancel()
-		sampling.Wait()
-		return nil
-	})
+	d.inBackground(d.rates.run)
 	return nil
 }
 
@@ -265,8 +245,8 @@ func (d *daemon) system() console.System {
 		Version: version(), Started: d.started, NotReady: d.engine.Ready(),
 		Disks: d.disks.view(), Reserve: reserve, Rates: d.rates.since(time.Now()),
 	}
-	if d.Backup != nil {
-		s.Backup = d.backups.view(d.Backup.Every)
+	if d.backup != nil {
+		s.Backup = d.backups.view(d.backup.Every)
 	}
 	return s
 }
@@ -294,26 +274,26 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		PartnerEndpoint: partnerapi.EndpointOf,
 		PartnerTooLarge: partnerapi.TooLarge,
 		Log:             d.Log,
-		Metrics:         d.counters(),
+		Metrics:         d.rates.counters,
 		Now:             time.Now,
 		Refusals:        d.refusals,
 		Refused:         d.refused,
-		Limits:          d.Limits,
+		Limits:          d.hasLimits(),
 		Nodes:           d.nodes,
 		AddressEvents:   d.AddressEvents,
-		TrustedProxies:  d.Proxies,
+		TrustedProxies:  d.proxies,
 	}
-	if d.Limits {
+	if d.hasLimits() {
 		c.ConnectionsPerAddress = d.AddressConnections
 	}
 	if d.Dev == nil { // the demo shop has bodies without a key
 		c.PartnerNeedsBody = partnerapi.NeedsBody(d.engine.Directory(), d.tagURL(d.BaseHost), time.Now)
 	}
-	if d.TLS != nil {
+	if d.hasTLS() {
 		c.TLS = d.tlsmgr.Certificates().TLSConfig()
 		c.Challenge = d.tlsmgr.Certificates().HTTPChallenge
-		c.HSTS = d.TLS.HSTS
-		c.HandshakesPerIP = d.TLS.HandshakesPerIP
+		c.HSTS = d.HSTS
+		c.HandshakesPerIP = d.HandshakesPerIP
 	}
 	d.server, err = edge.New(c)
 	return err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -16,13 +15,8 @@ import (
 // backupPath is where the operator socket streams the data directory.
 const backupPath = "/backup"
 
-// streamTimeout is how long the server waits for a backup command that does not read.
-const streamTimeout = 5 * time.Minute
-
-// withBackup adds the stream of the data directory to the handler of the operator socket.
-func withBackup(src *local.Source, operators http.Handler) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("/", operators)
+// handleBackup adds the stream of the data directory to the handler of the operator socket.
+func handleBackup(mux *http.ServeMux, src *local.Source) {
 	mux.HandleFunc("GET "+backupPath, func(w http.ResponseWriter, r *http.Request) {
 		id, err := src.ID(r.Context())
 		if err != nil {
@@ -33,15 +27,13 @@ func withBackup(src *local.Source, operators http.Handler) http.Handler {
 	})
 	mux.HandleFunc("POST "+backupPath, func(w http.ResponseWriter, r *http.Request) {
 		var request backup.Request
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&request); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
+		if !operator.Decode(w, r, &request) {
 			return
 		}
 		request.Small = false // what the last commits have written belongs to the schedule
 		// An error is in the stream. It cannot be written when the client has gone.
 		_ = src.Stream(r.Context(), request, deadlineWriter{w, http.NewResponseController(w)})
 	})
-	return mux
 }
 
 // deadlineWriter gives up on a client that does not read.
@@ -51,7 +43,7 @@ type deadlineWriter struct {
 }
 
 func (w deadlineWriter) Write(b []byte) (int, error) {
-	if err := w.control.SetWriteDeadline(time.Now().Add(streamTimeout)); err != nil {
+	if err := w.control.SetWriteDeadline(time.Now().Add(operator.StreamTimeout)); err != nil {
 		return 0, err
 	}
 	return w.ResponseWriter.Write(b)
@@ -64,20 +56,20 @@ func (s serverSource) Close() error { return nil }
 
 // ID implements backup.Source.
 func (s serverSource) ID(ctx context.Context) (id string, err error) {
-	body, err := operator.Request(ctx, s.data, http.MethodGet, backupPath, nil)
+	answer, err := operator.Request(ctx, s.data, http.MethodGet, backupPath, nil)
 	if err != nil {
 		return "", err
 	}
-	text, err := io.ReadAll(io.LimitReader(body, 1<<10))
-	return string(text), errors.Join(err, body.Close())
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
+	return string(text), errors.Join(err, answer.Body.Close())
 }
 
 // Stream implements backup.Source.
 func (s serverSource) Stream(ctx context.Context, r backup.Request, w io.Writer) error {
-	body, err := operator.Request(ctx, s.data, http.MethodPost, backupPath, r)
+	answer, err := operator.Request(ctx, s.data, http.MethodPost, backupPath, r)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(w, body)
-	return errors.Join(err, body.Close())
+	_, err = io.Copy(w, answer.Body)
+	return errors.Join(err, answer.Body.Close())
 }

@@ -1,16 +1,13 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
+	"context"
 	"fmt"
 	"io"
-	"os"
+	"net/http"
 	"slices"
-	"time"
 
 	"github.com/dustin/go-humanize"
-	"golang.org/x/sys/unix"
 
 	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
@@ -21,7 +18,6 @@ type verifyCommand struct {
 	JSON bool `name:"json" help:"Print one JSON object instead of a report for people."`
 }
 
-// Help is shown after the command's one line of help.
 func (*verifyCommand) Help() string {
 	return "It reads all data, checks every checksum, and compares the index with the events and the tags. It changes nothing; " +
 		"a running server sets damaged events aside that it finds. The exit code is 0 when everything is sound, and 1 when damage was found."
@@ -51,9 +47,16 @@ func (c *verifyCommand) Run(p *process) error {
 
 // verifyData verifies the data, in the running server if there is one.
 func verifyData(p *process, v store.Verification) (store.Verified, error) {
-	counts, err := operator.Client{Data: p.data}.Verify(p.ctx, v)
+	var counts store.Verified
+	err := operator.Ask(p.ctx, p.data, verifyPath, nil, func(m operator.Message) {
+		if m.Finding != nil {
+			v.Found(*m.Finding)
+		} else {
+			v.Read(store.Part(m.Step), m.Done, m.Total)
+		}
+	}, &counts)
 	switch {
-	case !errors.Is(err, operator.ErrNoServer):
+	case !operator.IsNoServer(err):
 		return counts, err
 	case p.store != "":
 		return verifyDatabase(p.ctx, p.store, quietLog(p.stderr), v)
@@ -61,11 +64,25 @@ func verifyData(p *process, v store.Verification) (store.Verified, error) {
 	return verifyClosed(p.ctx, p.data, v)
 }
 
+const verifyPath = "/verify"
+
+// handleVerify adds the verification of a running server's data to the handler of the operator socket.
+func handleVerify(mux *http.ServeMux, verify store.Verify) {
+	mux.HandleFunc("POST "+verifyPath, func(w http.ResponseWriter, r *http.Request) {
+		operator.Answer(w, r, func(ctx context.Context, say func(operator.Message)) (any, error) {
+			return verify(ctx, store.Verification{
+				Found: func(f store.Finding) { say(operator.Message{Finding: &f}) },
+				Read: func(part store.Part, done, total uint64) {
+					say(operator.Message{Step: string(part), Done: done, Total: total})
+				},
+			})
+		})
+	})
+}
+
 func (c *verifyCommand) print(w io.Writer, findings []store.Finding, counts store.Verified) error {
 	if c.JSON {
-		out := json.NewEncoder(w)
-		out.SetIndent("", "  ")
-		return out.Encode(struct {
+		return printJSON(w, struct {
 			Sound    bool            `json:"sound"`
 			Findings []store.Finding `json:"findings"`
 			Verified store.Verified  `json:"verified"`
@@ -109,44 +126,4 @@ func eventsText(f store.Finding) string {
 		}
 	}
 	return text
-}
-
-// progressBar shows on a terminal how far a command is. Elsewhere it shows nothing.
-type progressBar struct {
-	w     io.Writer // nil: not a terminal
-	title string
-	shown time.Time
-}
-
-func newProgressBar(w io.Writer, title string) *progressBar {
-	b := &progressBar{title: title}
-	if f, ok := w.(*os.File); ok {
-		if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err == nil {
-			b.w = w
-		}
-	}
-	return b
-}
-
-// show shows how many things are done. A total of 0 is unknown.
-func (b *progressBar) show(step string, done, total uint64) {
-	if b.w == nil || time.Since(b.shown) < 100*time.Millisecond {
-		return
-	}
-	b.shown = time.Now()
-	if total == 0 {
-		fmt.Fprintf(b.w, "\r\x1b[K%s %-8s %s", b.title, step, humanize.Comma(int64(done)))
-		return
-	}
-	const width = 40
-	filled := int(width * min(done, total) / total)
-	bar := slices.Concat(slices.Repeat([]byte("#"), filled), slices.Repeat([]byte("."), width-filled))
-	fmt.Fprintf(b.w, "\r%s %-8s [%s] %3d %%", b.title, step, bar, 100*min(done, total)/total)
-}
-
-// end removes the bar.
-func (b *progressBar) end() {
-	if b.w != nil && !b.shown.IsZero() {
-		fmt.Fprint(b.w, "\r\x1b[K")
-	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 )
 
 // reads shares one read among all who ask at about the same time. Each gets the result of a read that began after it asked. So it
@@ -12,51 +14,36 @@ type reads[T any] struct {
 	every time.Duration // between the beginnings of two reads
 	read  func(ctx context.Context) (T, error)
 
-	mu   sync.Mutex
-	next *read[T]      // has not begun; nil: nobody waits for one
-	last chan struct{} // is closed when the next read may begin; nil: it may
+	asked singleflight.Group // for the read that has not begun
+	one   sync.Mutex         // held by a read
+	last  time.Time          // when it began
 }
 
-type read[T any] struct {
-	done   chan struct{}
-	result T
-	err    error
-}
-
-// readTimeout bounds a read.
+// readTimeout bounds a read. One that fails is repeated until then: the store fails at once while its node is not ready, and a CA counts
+// a challenge without an answer.
 const readTimeout = 5 * time.Second
 
 // get returns the result of a read that begins from now on, or the error of ctx when it ends before.
 func (r *reads[T]) get(ctx context.Context) (result T, err error) {
-	r.mu.Lock()
-	mine := r.next
-	if mine == nil {
-		mine = &read[T]{done: make(chan struct{})}
-		before, after := r.last, make(chan struct{})
-		r.next, r.last = mine, after
-		go r.run(mine, before, after)
-	}
-	r.mu.Unlock()
+	done := r.asked.DoChan("", func() (any, error) {
+		r.one.Lock()
+		defer r.one.Unlock()
+		time.Sleep(time.Until(r.last.Add(r.every)))
+		r.asked.Forget("") // whoever asks from now on needs another read
+		r.last = time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+		defer cancel()
+		for {
+			result, err := r.read(ctx)
+			if err == nil || pause(ctx, r.every) != nil {
+				return result, err
+			}
+		}
+	})
 	select {
-	case <-mine.done:
-		return mine.result, mine.err
+	case got := <-done:
+		return got.Val.(T), got.Err
 	case <-ctx.Done():
 		return result, ctx.Err()
 	}
-}
-
-// run waits for its turn, and reads.
-func (r *reads[T]) run(mine *read[T], before, after chan struct{}) {
-	if before != nil {
-		<-before
-	}
-	r.mu.Lock()
-	r.next = nil // whoever asks from now on needs another read
-	r.mu.Unlock()
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
-	defer cancel()
-	mine.result, mine.err = r.read(ctx)
-	close(mine.done)
-	time.AfterFunc(r.every-time.Since(began), func() { close(after) })
 }

@@ -39,7 +39,17 @@ func TestReadsAreShared(t *testing.T) {
 	if last > 150 {
 		t.Errorf("%d reads for 300 questions", last)
 	}
-	r.read = func(context.Context) (int, error) { return 0, fmt.Errorf("away") }
+	tries := 0
+	r.read = func(context.Context) (int, error) {
+		if tries++; tries < 3 {
+			return 0, fmt.Errorf("away")
+		}
+		return tries, nil
+	}
+	if n, err := r.get(t.Context()); n != 3 || err != nil {
+		t.Errorf("after two failures: %d, %v", n, err)
+	}
+	r.read = func(ctx context.Context) (int, error) { return 0, fmt.Errorf("away") }
 	if _, err := r.get(t.Context()); err == nil {
 		t.Error("a failure is hidden")
 	}

@@ -18,10 +18,10 @@ var challenges = []string{"http-01", "tls-alpn-01"}
 // On the way up from the host, the first name with CAA records decides (RFC 8659, section 3). A host with a CNAME record
 // has the CAA records of its target. Next comes the merchant's domain: records that were added there long ago, for the
 // shop's own certificate, are the most common obstacle.
-func (l *lookup) askCAA(ctx context.Context, ca *ca) observation {
+func (l *lookup) askCAA(ctx context.Context) observation {
 	ctx, cancel := l.afterResolvers(ctx)
 	defer cancel()
-	identities := ca.identities(ctx)
+	identities := l.ca.identities(ctx)
 	if len(identities) == 0 {
 		return observation{}
 	}

@@ -2,7 +2,6 @@ package dns
 
 import (
 	"context"
-	"log/slog"
 	"net/netip"
 	"runtime/debug"
 	"sync"
@@ -15,22 +14,12 @@ import (
 // resolver that works answers them in that time.
 const graceTimeout = time.Second
 
-// lookupConfig says which servers verifications may ask, and how.
-type lookupConfig struct {
-	resolvers    []nameServer
-	port         int  // of zones' own name servers
-	allowPrivate bool // ask zones' own name servers at private addresses too
-	hidesPrivate bool // findings do not describe what may be in the operator's network
-	graceTimeout time.Duration
-	log          *slog.Logger
-}
-
-// lookup is one verification in progress: what its parts need to ask further questions.
+// lookup is one verification in progress.
 type lookup struct {
-	*lookupConfig
-	host string
-	// answered is cancelled when every resolver has answered about the host or failed.
-	answered context.Context
+	*Verifier
+	host            string
+	answered        context.Context // is cancelled when every resolver has answered about the host or failed
+	targetAddresses func() (map[netip.Addr]bool, error)
 }
 
 // anyResolver asks all resolvers at the same time. It returns the first answer that has records; if none has, any

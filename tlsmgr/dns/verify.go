@@ -39,12 +39,16 @@ const verifyTimeout = 8 * time.Second
 // Verifier checks whether tag hosts reach the CNAME target (spec, Verify server-side tag DNS). Its methods are
 // safe for concurrent use.
 type Verifier struct {
-	lookupConfig
-	target string // canonical: lower case, with the final dot
-	ca     *ca
-	now    func() time.Time
-
-	timeout time.Duration // of a verification
+	target       string // canonical: lower case, with the final dot
+	resolvers    []nameServer
+	port         int  // of zones' own name servers
+	allowPrivate bool // ask zones' own name servers at private addresses too
+	hidesPrivate bool // findings do not describe what may be in the operator's network
+	ca           *ca
+	log          *slog.Logger
+	now          func() time.Time
+	timeout      time.Duration // of a verification
+	graceTimeout time.Duration
 
 	running singleflight.Group // verifications in progress, by host
 }
@@ -63,16 +67,14 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		}
 	}
 	v := &Verifier{
-		lookupConfig: lookupConfig{
-			port:         cmp.Or(cfg.Port, 53),
-			allowPrivate: cfg.AllowPrivate,
-			hidesPrivate: !cfg.AllowPrivate,
-			graceTimeout: graceTimeout,
-			log:          cfg.Log,
-		},
-		target:  miekg.CanonicalName(target),
-		now:     cfg.Now,
-		timeout: verifyTimeout,
+		target:       miekg.CanonicalName(target),
+		port:         cmp.Or(cfg.Port, 53),
+		allowPrivate: cfg.AllowPrivate,
+		hidesPrivate: !cfg.AllowPrivate,
+		log:          cfg.Log,
+		now:          cfg.Now,
+		timeout:      verifyTimeout,
+		graceTimeout: graceTimeout,
 	}
 	for _, address := range addresses {
 		host, _, err := net.SplitHostPort(address)
@@ -141,17 +143,16 @@ func (v *Verifier) Verify(ctx context.Context, host string) store.DNSFinding {
 func (v *Verifier) verify(ctx context.Context, host string) store.DNSFinding {
 	answered, setAnswered := context.WithCancel(ctx)
 	defer setAnswered()
-	l := &lookup{lookupConfig: &v.lookupConfig, host: host, answered: answered}
-	sides := verification{lookup: l, target: v.target,
-		targetAddresses: sync.OnceValues(func() (map[netip.Addr]bool, error) { return l.allAddresses(ctx, v.target) })}
+	l := &lookup{Verifier: v, host: host, answered: answered}
+	l.targetAddresses = sync.OnceValues(func() (map[netip.Addr]bool, error) { return l.allAddresses(ctx, v.target) })
 
 	var own side
 	var resolvers []side
 	var caa observation
 	parts := []func(){
-		func() { resolvers = sides.askResolvers(ctx); setAnswered() },
-		func() { own = sides.askOwn(ctx) },
-		func() { caa = l.askCAA(ctx, v.ca) },
+		func() { resolvers = l.askResolvers(ctx); setAnswered() },
+		func() { own = l.askOwn(ctx) },
+		func() { caa = l.askCAA(ctx) },
 	}
 	l.each(len(parts), func(i int) { parts[i]() })
 
@@ -163,20 +164,13 @@ func (v *Verifier) verify(ctx context.Context, host string) store.DNSFinding {
 	return f
 }
 
-// verification is one call of verify.
-type verification struct {
-	*lookup
-	target          string
-	targetAddresses func() (map[netip.Addr]bool, error)
-}
-
 // askResolvers follows the chain from the host once for each resolver.
-func (v verification) askResolvers(ctx context.Context) []side {
-	seen := make([]side, len(v.resolvers))
-	v.each(len(seen), func(i int) {
-		r := v.resolvers[i]
+func (l *lookup) askResolvers(ctx context.Context) []side {
+	seen := make([]side, len(l.resolvers))
+	l.each(len(seen), func(i int) {
+		r := l.resolvers[i]
 		seen[i] = side{r.name, observation{verdict: store.DNSPending, code: "bad_answer"}} // remains if the next line panics
-		seen[i].observation = v.follow(ctx, func(ctx context.Context, name string) []view { return []view{r.view(ctx, name)} })
+		seen[i].observation = l.follow(ctx, func(ctx context.Context, name string) []view { return []view{r.view(ctx, name)} })
 	})
 	return seen
 }
@@ -184,14 +178,14 @@ func (v verification) askResolvers(ctx context.Context) []side {
 // askOwn follows the chain from the host, and asks each zone's own name servers on the way. When those of the host's
 // zone cannot be asked, the observation has no verdict, and says why if the merchant can do something about it. When those
 // of a later zone cannot be asked, askOwn asks the resolvers about that zone.
-func (v verification) askOwn(ctx context.Context) side {
+func (l *lookup) askOwn(ctx context.Context) side {
 	var hostZone zoneServers
-	seen := v.follow(ctx, func(ctx context.Context, name string) []view {
-		z, views := v.askZone(ctx, name)
-		if name == v.host {
+	seen := l.follow(ctx, func(ctx context.Context, name string) []view {
+		z, views := l.askZone(ctx, name)
+		if name == l.host {
 			hostZone = z
 		} else if len(views) == 0 {
-			views = v.views(ctx, name)
+			views = l.views(ctx, name)
 		}
 		return views
 	})
@@ -204,7 +198,7 @@ func (v verification) askOwn(ctx context.Context) side {
 	return side{hostZone.who(), seen}
 }
 
-func (v verification) follow(ctx context.Context, ask func(context.Context, string) []view) observation {
-	c := chain{host: v.host, target: v.target, ask: ask, targetAddresses: v.targetAddresses, chained: map[string]string{}, hidesPrivate: v.hidesPrivate}
+func (l *lookup) follow(ctx context.Context, ask func(context.Context, string) []view) observation {
+	c := chain{host: l.host, target: l.target, ask: ask, targetAddresses: l.targetAddresses, chained: map[string]string{}, hidesPrivate: l.hidesPrivate}
 	return c.observe(ctx)
 }

@@ -1,7 +1,6 @@
 package dataset
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -16,17 +15,15 @@ import (
 // Client calls the partner API, one request at a time.
 type Client struct {
 	Target  load.Target
+	Key     string
 	tagHost string
-	key     string
 	http    *fasthttp.HostClient
 }
 
-// NewClient makes a client. tagHost is the host of client-side tags; empty: the target's host.
-func NewClient(t load.Target, key, tagHost string) *Client {
-	return &Client{
-		Target: t, key: key, tagHost: cmp.Or(tagHost, t.Host),
-		http: &fasthttp.HostClient{Addr: t.Address.String(), MaxConns: 4},
-	}
+// NewClient makes a client of the server at an address. host is that of the partner API, tagHost that of client-side tags.
+func NewClient(address, host, key, tagHost string) (*Client, error) {
+	t, err := load.NewTarget(address, host, "")
+	return &Client{Target: t, Key: key, tagHost: tagHost, http: &fasthttp.HostClient{Addr: address, MaxConns: 4}}, err
 }
 
 // AddMerchant creates a merchant with a client-side tag, and with a preverified tag if the partner has preverified
@@ -86,7 +83,7 @@ func (c *Client) ask(method, path string, body []byte) ([]byte, error) {
 	request.UseHostHeader = true
 	request.Header.SetHost(c.Target.Host)
 	request.Header.SetMethod(method)
-	request.Header.Set("Authorization", "Bearer "+c.key)
+	request.Header.Set("Authorization", "Bearer "+c.Key)
 	if body != nil {
 		request.Header.SetContentType("application/json")
 		request.SetBody(body)

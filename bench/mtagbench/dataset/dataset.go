@@ -1,9 +1,6 @@
 package dataset
 
 import (
-	"encoding/json"
-	"fmt"
-	"os"
 	"time"
 
 	"mtagd/bench"
@@ -12,46 +9,23 @@ import (
 // Dataset is one merchant's events. Event i occurred at Start + i × Step and belongs to tag i mod len(Tags); its name
 // follows from i, too. So the right answer to any query can be computed.
 type Dataset struct {
-	Merchant string        `json:"merchantId"`
-	Tags     []Tag         `json:"tags"`
-	Events   int           `json:"events"`
-	Start    time.Time     `json:"start"`
-	Step     time.Duration `json:"step"`
+	Merchant string
+	Tags     []Tag
+	Events   int
+	Start    time.Time
+	Step     time.Duration
 }
 
 // Tag is a tag of a dataset's merchant.
 type Tag struct {
-	ID   string `json:"tagId"` // escaped for a path
-	Host string `json:"host"`
+	ID   string // escaped for a path
+	Host string
 }
 
 // Manifest is what Fill made.
 type Manifest struct {
-	Large  Dataset `json:"large"`
-	Small  Dataset `json:"small"`
-	Others int     `json:"otherMerchants"` // all but the large one; the small one is among them
-}
-
-// Write writes the manifest to a file.
-func (m *Manifest) Write(file string) error {
-	text, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, append(text, '\n'), 0o666)
-}
-
-// ReadManifest reads a file that Write wrote.
-func ReadManifest(file string) (*Manifest, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	m := new(Manifest)
-	if err := json.Unmarshal(text, m); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return m, nil
+	Large, Small Dataset
+	Others       int // merchants beside the large one; the small one is among them
 }
 
 // setEvents spreads events over a span. It rounds their number down to a multiple of the cycle, so that each tag has

@@ -47,47 +47,38 @@ func TestDatasetCount(t *testing.T) {
 	}
 }
 
-// A filler sends every event once, to its tag, in either order.
+// A filler sends every event once, to its tag, and each tag's in their order.
 func TestFillerSendsEachEventOnce(t *testing.T) {
-	for _, o := range []Order{Ordered, Shuffled} {
-		d := testDataset(2, 5000)
-		f := newFiller(d, load.Target{}, o)
-		seen := map[string]int{} // tag by time
-		inOrder, last := true, [2]string{}
-		for {
-			request, events := f.next(nil)
-			if events == 0 {
-				break
-			}
-			head, body, _ := bytes.Cut(request, []byte("\r\n\r\n"))
-			tag := 0
-			if bytes.Contains(head, []byte("POST /mark/tag1 HTTP/1.1\r\nHost: host1\r\n")) {
-				tag = 1
-			}
-			var batch []struct {
-				Event string
-				Time  string `json:"event_time"`
-			}
-			if err := json.Unmarshal(body, &batch); err != nil || len(batch) != events {
-				t.Fatalf("%d of %d events: %v", len(batch), events, err)
-			}
-			for _, e := range batch {
-				if _, twice := seen[e.Time]; twice {
-					t.Fatalf("%s: the event of %s is sent twice", o, e.Time)
-				}
-				seen[e.Time] = tag
-				inOrder = inOrder && last[tag] < e.Time
-				last[tag] = e.Time
-			}
+	d := testDataset(2, 5000)
+	f := newFiller(d, load.Target{})
+	seen, last := map[string]int{}, [2]string{} // tag by time; the last time of each tag
+	for request, events := f.next(nil); events > 0; request, events = f.next(nil) {
+		head, body, _ := bytes.Cut(request, []byte("\r\n\r\n"))
+		tag := 0
+		if bytes.Contains(head, []byte("POST /mark/tag1 HTTP/1.1\r\nHost: host1\r\n")) {
+			tag = 1
 		}
-		if len(seen) != d.Events || inOrder != (o == Ordered) {
-			t.Errorf("%s: %d events, in order %v", o, len(seen), inOrder)
+		var batch []struct {
+			Event string
+			Time  string `json:"event_time"`
 		}
-		for i := range d.Events {
-			at := d.at(i).Format("2006-01-02T15:04:05.000000Z")
-			if tag, sent := seen[at]; !sent || tag != i%2 {
-				t.Fatalf("%s: event %d was sent %v, to tag %d", o, i, sent, tag)
+		if err := json.Unmarshal(body, &batch); err != nil || len(batch) != events {
+			t.Fatalf("%d of %d events: %v", len(batch), events, err)
+		}
+		for _, e := range batch {
+			if _, twice := seen[e.Time]; twice || last[tag] >= e.Time {
+				t.Fatalf("the event of %s is sent twice, or after that of %s", e.Time, last[tag])
 			}
+			seen[e.Time], last[tag] = tag, e.Time
+		}
+	}
+	if len(seen) != d.Events {
+		t.Errorf("%d events", len(seen))
+	}
+	for i := range d.Events {
+		at := d.at(i).Format("2006-01-02T15:04:05.000000Z")
+		if tag, sent := seen[at]; !sent || tag != i%2 {
+			t.Fatalf("event %d was sent %v, to tag %d", i, sent, tag)
 		}
 	}
 }

@@ -19,19 +19,10 @@ const (
 	fillTimeout = 30 * time.Minute // for one merchant
 )
 
-// Order is the order in which a dataset's events arrive, by event_time.
-type Order string
-
-// The orders of arrival.
-const (
-	Ordered  Order = "ordered"
-	Shuffled Order = "shuffled"
-)
-
 // Fill creates the small merchant, others-1 more, and then the large one, and sends their events. The large one has the
 // given number of events. All are spread over the last days. The result is that of the phase that sent the large
 // merchant's events.
-func Fill(ctx context.Context, api *Client, events, days, others int, order Order) (*Manifest, *load.Result, error) {
+func Fill(ctx context.Context, api *Client, events, days, others int) (*Manifest, *load.Result, error) {
 	start := time.Now().UTC().Truncate(time.Second).AddDate(0, 0, -days)
 	span := time.Duration(days)*24*time.Hour - time.Hour // the last event is an hour ago
 	one := func(name string, events int) (Dataset, *load.Result, error) {
@@ -41,7 +32,7 @@ func Fill(ctx context.Context, api *Client, events, days, others int, order Orde
 		}
 		d.setEvents(events, start, span)
 		r, err := load.Run(ctx, load.Phase{
-			Target: api.Target, Connections: Connections, Duration: fillTimeout, Next: newFiller(&d, api.Target, order).next, Resend: true,
+			Target: api.Target, Connections: Connections, Duration: fillTimeout, Next: newFiller(&d, api.Target).next, Resend: true,
 		})
 		if err == nil {
 			err = r.AllAccepted()
@@ -73,32 +64,18 @@ func Fill(ctx context.Context, api *Client, events, days, others int, order Orde
 type filler struct {
 	*Dataset
 	targets []load.Target // of each tag
-	stride  int           // from one event of a tag to the next: 1 if ordered, else coprime to the number of the tag's events
 	batch   int           // number of batches so far
 	body    []byte
 }
 
-func newFiller(d *Dataset, address load.Target, order Order) *filler {
-	f := &filler{Dataset: d, stride: 1}
+func newFiller(d *Dataset, address load.Target) *filler {
+	f := &filler{Dataset: d}
 	for _, tag := range d.Tags {
 		t := address
 		t.Host, t.Path = tag.Host, "/mark/"+tag.ID
 		f.targets = append(f.targets, t)
 	}
-	if order == Shuffled {
-		// Near the golden ratio, so that events that arrive one after the other are far apart in time.
-		perTag := d.Events / len(d.Tags)
-		for f.stride = max(perTag*618/1000, 1); gcd(f.stride, perTag) != 1; f.stride++ {
-		}
-	}
 	return f
-}
-
-func gcd(a, b int) int {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }
 
 // next is a Phase's Next. Each batch goes to one tag, and the tags take turns.
@@ -114,7 +91,7 @@ func (f *filler) next(b []byte) (request []byte, events int) {
 	f.body = f.body[:0]
 	for k := first; k < first+events; k++ {
 		f.body = append(f.body, "[,"[min(k-first, 1)])
-		i := k*f.stride%perTag*tags + tag
+		i := k*tags + tag
 		f.body = bench.AppendEvent(f.body, uint64(i), f.name(i), f.at(i), false)
 	}
 	f.body = append(f.body, ']')

@@ -27,8 +27,7 @@ type Listing struct {
 }
 
 // ListEachKind times n queries of each kind on both datasets in turns, and checks every answer.
-func ListEachKind(ctx context.Context, api *Client, m *Manifest, n int) ([]Listing, error) {
-	var all []Listing
+func ListEachKind(ctx context.Context, api *Client, m *Manifest, n int) (all []Listing, err error) {
 	for number, k := range kinds {
 		l, err := timeBoth(ctx, api, m, k.name, n, func(d *Dataset, i int) (string, func([]byte) error) {
 			q := k.draw(d, rand.New(rand.NewPCG(uint64(number), uint64(i))))
@@ -40,6 +39,21 @@ func ListEachKind(ctx context.Context, api *Client, m *Manifest, n int) ([]Listi
 		all = append(all, l)
 	}
 	return all, nil
+}
+
+// SummarizeEachKind does the same with summaries, and with pages of the feed.
+func SummarizeEachKind(ctx context.Context, api *Client, m *Manifest, n int) (all []Listing, err error) {
+	for number, k := range summaryKinds {
+		l, err := timeBoth(ctx, api, m, k.name, n, func(d *Dataset, i int) (string, func([]byte) error) {
+			return k.draw(d, rand.New(rand.NewPCG(uint64(100+number), uint64(i))))
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, l)
+	}
+	feed, err := readFeed(ctx, api, m, n)
+	return append(all, feed), err
 }
 
 // timeBoth times n requests on both datasets in turns, and checks every answer. draw makes the i-th request on a dataset.

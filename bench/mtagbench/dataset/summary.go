@@ -98,26 +98,11 @@ func (k summaryKind) check(d *Dataset, lo, hi int, body []byte) error {
 	return nil
 }
 
-// SummarizeEachKind times n summaries of each kind on both datasets in turns, and checks every answer.
-func SummarizeEachKind(ctx context.Context, api *Client, m *Manifest, n int) ([]Listing, error) {
-	var all []Listing
-	for number, k := range summaryKinds {
-		l, err := timeBoth(ctx, api, m, k.name, n, func(d *Dataset, i int) (string, func([]byte) error) {
-			return k.draw(d, rand.New(rand.NewPCG(uint64(100+number), uint64(i))))
-		})
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, l)
-	}
-	return all, nil
-}
-
 // feedEvents is how many events a page of the feed has.
 const feedEvents = 100
 
-// ReadFeed times n pages of the feeds of both datasets, from the beginning on, and checks that each has new events.
-func ReadFeed(ctx context.Context, api *Client, m *Manifest, n int) (Listing, error) {
+// readFeed times n pages of the feeds of both datasets, from the beginning on, and checks that each has new events.
+func readFeed(ctx context.Context, api *Client, m *Manifest, n int) (Listing, error) {
 	cursors := map[*Dataset]string{}
 	return timeBoth(ctx, api, m, "page of the feed", min(n, m.Small.Events/feedEvents), func(d *Dataset, _ int) (string, func([]byte) error) {
 		v := url.Values{"merchantId": {d.Merchant}, "limit": {strconv.Itoa(feedEvents)}}

@@ -5,7 +5,7 @@
 //	generator.go  runs a phase: all connections from one goroutine, by epoll
 //	phase.go      a phase of load, and its result
 //	events.go     the requests of POST /mark
-//	conn.go       a connection that never blocks, plain or TLS
+//	conn.go       a connection that never blocks
 //	target.go     the server's address
 //	reply.go      reads an answer
 //	histogram.go  latencies and their percentiles
@@ -172,7 +172,7 @@ func (g *generator) sendDue(now time.Duration) {
 		g.issued++
 		g.Requests++
 		g.open++
-		c.out, c.events, c.busy = request, events, true
+		c.out, c.unsent, c.events, c.busy = request, request, events, true
 		c.intended, c.sent = intended, now
 		if err := c.send(); err != nil {
 			g.drop(c, err)
@@ -215,7 +215,7 @@ func (g *generator) handle(c *conn, events uint32) {
 		return // closed after epoll reported it
 	}
 	if events&unix.EPOLLOUT != 0 {
-		if err := c.sendRest(); err != nil {
+		if err := c.send(); err != nil {
 			g.drop(c, err)
 			return
 		}
@@ -226,25 +226,18 @@ func (g *generator) handle(c *conn, events uint32) {
 	if events&^unix.EPOLLOUT == 0 {
 		return
 	}
-	// crypto/tls may have buffered records already. Epoll does not report those, so read until nothing is left.
-	for {
-		n, err := c.read(g.buffer)
-		if errors.Is(err, unix.EAGAIN) {
-			return
-		}
-		if err != nil {
-			g.drop(c, err)
-			return
-		}
-		if !g.receive(c, g.buffer[:n]) || c.tls == nil {
-			return
-		}
+	n, err := c.read(g.buffer)
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+	case err != nil:
+		g.drop(c, err)
+	default:
+		g.receive(c, g.buffer[:n])
 	}
 }
 
-// receive adds bytes to a connection's answer, and counts the answer once it is complete. It returns false when it
-// dropped the connection.
-func (g *generator) receive(c *conn, b []byte) bool {
+// receive adds bytes to a connection's answer, and counts the answer once it is complete.
+func (g *generator) receive(c *conn, b []byte) {
 	if len(c.pending) > 0 {
 		c.pending = append(c.pending, b...)
 		b = c.pending
@@ -256,13 +249,13 @@ func (g *generator) receive(c *conn, b []byte) bool {
 		if len(c.pending) == 0 {
 			c.pending = append(c.pending, b...)
 		}
-		return true
+		return
 	case !c.busy, size < len(b):
 		err = errors.New("an answer without a request")
 	}
 	if err != nil {
 		g.drop(c, err)
-		return false
+		return
 	}
 	now := time.Since(g.began)
 	g.Took = now
@@ -272,10 +265,9 @@ func (g *generator) receive(c *conn, b []byte) bool {
 	g.count(c, &r, now)
 	if r.closes {
 		g.drop(c, errors.New("the server closed a connection"))
-		return false
+		return
 	}
 	g.idle = append(g.idle, c)
-	return true
 }
 
 // count records the answer to a connection's request.

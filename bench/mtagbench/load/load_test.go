@@ -2,12 +2,10 @@ package load
 
 import (
 	"bytes"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,17 +16,12 @@ import (
 	"mtagd/bench"
 )
 
-// serveBare serves on loopback until the test ends, over TLS unless config is nil. A nil handler is the bare server's.
-func serveBare(t *testing.T, config *tls.Config, handler fasthttp.RequestHandler) Target {
+// serveBare serves on loopback until the test ends. A nil handler is the bare server's.
+func serveBare(t *testing.T, handler fasthttp.RequestHandler) Target {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
-	}
-	url := "http://" + listener.Addr().String() + "/mark/x"
-	if config != nil {
-		listener = tls.NewListener(listener, config)
-		url = strings.Replace(url, "http", "https", 1)
 	}
 	server := bench.NewBareServer()
 	if handler != nil {
@@ -41,19 +34,11 @@ func serveBare(t *testing.T, config *tls.Config, handler fasthttp.RequestHandler
 			t.Error(err)
 		}
 	})
-	where, err := ParseTarget(url, "")
+	where, err := NewTarget(listener.Addr().String(), "tags.test", "/mark/x")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return where
-}
-
-// testTLS is a configuration with a certificate.
-func testTLS(t *testing.T) *tls.Config {
-	t.Helper()
-	server := httptest.NewTLSServer(nil)
-	server.Close()
-	return &tls.Config{Certificates: server.TLS.Certificates}
 }
 
 func mustRun(t *testing.T, p Phase) *Result {
@@ -68,7 +53,7 @@ func mustRun(t *testing.T, p Phase) *Result {
 // Content-Length is the length of the body, for single events and for batches.
 func TestRequestLength(t *testing.T) {
 	for _, batch := range []int{1, 2, 1000} {
-		request, events := Marks(Target{Path: "/mark/x", Host: "h"}, batch, false)(nil)
+		request, events := Marks(Target{Path: "/mark/x", Host: "h"}, Plain, batch)(nil)
 		head, body, _ := bytes.Cut(request, []byte("\r\n\r\n"))
 		if events != batch || !strings.Contains(string(head), fmt.Sprintf("Content-Length: %d", len(body))) || !json.Valid(body) {
 			t.Errorf("a batch of %d: %d events in %d bytes after %s", batch, events, len(body), head)
@@ -80,7 +65,7 @@ func TestRequestLength(t *testing.T) {
 func TestStallIsSeenFromIntendedTime(t *testing.T) {
 	const stall = 300 * time.Millisecond
 	var asked atomic.Int64
-	where := serveBare(t, nil, func(ctx *fasthttp.RequestCtx) {
+	where := serveBare(t, func(ctx *fasthttp.RequestCtx) {
 		if asked.Add(1) == 10 {
 			time.Sleep(stall)
 		}
@@ -108,7 +93,7 @@ func TestStallIsSeenFromIntendedTime(t *testing.T) {
 
 // Requests that were due but never found a free connection count with the time that they waited.
 func TestUnsentRequestsCount(t *testing.T) {
-	where := serveBare(t, nil, func(ctx *fasthttp.RequestCtx) {
+	where := serveBare(t, func(ctx *fasthttp.RequestCtx) {
 		time.Sleep(500 * time.Millisecond)
 		ctx.SetStatusCode(fasthttp.StatusCreated)
 	})
@@ -123,20 +108,15 @@ func TestUnsentRequestsCount(t *testing.T) {
 
 // A closed loop sends on all connections until its time is over.
 func TestClosedLoop(t *testing.T) {
-	for name, config := range map[string]*tls.Config{"plain": nil, "TLS": testTLS(t)} {
-		t.Run(name, func(t *testing.T) {
-			where := serveBare(t, config, nil)
-			r := mustRun(t, ClosedLoop(where, 8, 1, 100*time.Millisecond))
-			if err := r.AllAccepted(); err != nil {
-				t.Fatal(err)
-			}
-			if r.Events < 8 || r.Events != r.Requests || int64(r.Events) != r.Latency.Count() {
-				t.Errorf("%d requests, %d accepted, %d latencies", r.Requests, r.Events, r.Latency.Count())
-			}
-			if want := int64(r.Events * bench.EventSize); r.BodyBytes != want {
-				t.Errorf("%d bytes of bodies, want %d", r.BodyBytes, want)
-			}
-		})
+	r := mustRun(t, ClosedLoop(serveBare(t, nil), Plain, 8, 1, 100*time.Millisecond))
+	if err := r.AllAccepted(); err != nil {
+		t.Fatal(err)
+	}
+	if r.Events < 8 || r.Events != r.Requests || int64(r.Events) != r.Latency.Count() {
+		t.Errorf("%d requests, %d accepted, %d latencies", r.Requests, r.Events, r.Latency.Count())
+	}
+	if want := int64(r.Events * bench.EventSize); r.BodyBytes != want {
+		t.Errorf("%d bytes of bodies, want %d", r.BodyBytes, want)
 	}
 }
 
@@ -146,8 +126,8 @@ func TestBatchesCountEvents(t *testing.T) {
 		answer  string
 		healthy bool
 	}{{`{"accepted":7,"results":[]}`, true}, {`{"accepted":6,"results":[]}`, false}} {
-		where := serveBare(t, nil, func(ctx *fasthttp.RequestCtx) { ctx.SetBodyString(c.answer) })
-		p := ClosedLoop(where, 1, 7, time.Minute)
+		where := serveBare(t, func(ctx *fasthttp.RequestCtx) { ctx.SetBodyString(c.answer) })
+		p := ClosedLoop(where, Plain, 1, 7, time.Minute)
 		p.Next = atMostRequests(3, p.Next)
 		r := mustRun(t, p)
 		if healthy := r.AllAccepted() == nil; healthy != c.healthy || r.Requests != 3 {
@@ -162,7 +142,7 @@ func TestBatchesCountEvents(t *testing.T) {
 // Refusals with and without Retry-After, and failures, are counted apart.
 func TestRefusals(t *testing.T) {
 	var asked atomic.Int64
-	where := serveBare(t, nil, func(ctx *fasthttp.RequestCtx) {
+	where := serveBare(t, func(ctx *fasthttp.RequestCtx) {
 		switch asked.Add(1) % 3 {
 		case 0:
 			ctx.Response.Header.Set("Retry-After", "1")
@@ -173,7 +153,7 @@ func TestRefusals(t *testing.T) {
 			ctx.SetStatusCode(fasthttp.StatusInternalServerError)
 		}
 	})
-	p := ClosedLoop(where, 1, 1, time.Minute)
+	p := ClosedLoop(where, Plain, 1, 1, time.Minute)
 	p.Next = atMostRequests(9, p.Next)
 	r := mustRun(t, p)
 	if r.Refused != 6 || r.NoRetryAfter != 3 || r.Failed != 3 || r.Events != 0 || r.RefusalTime.Count() != 6 {
@@ -185,13 +165,13 @@ func TestRefusals(t *testing.T) {
 // With Resend, a refused request is sent again until it is accepted.
 func TestResend(t *testing.T) {
 	var asked atomic.Int64
-	where := serveBare(t, nil, func(ctx *fasthttp.RequestCtx) {
+	where := serveBare(t, func(ctx *fasthttp.RequestCtx) {
 		ctx.SetStatusCode(fasthttp.StatusCreated)
 		if n := asked.Add(1); n == 1 || n == 3 {
 			ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
 		}
 	})
-	p := ClosedLoop(where, 1, 1, time.Minute)
+	p := ClosedLoop(where, Plain, 1, 1, time.Minute)
 	p.Next, p.Resend = atMostRequests(3, p.Next), true
 	r := mustRun(t, p)
 	if err := r.AllAccepted(); err != nil || r.Events != 3 || r.Requests != 5 {
@@ -202,13 +182,13 @@ func TestResend(t *testing.T) {
 // A broken connection is a failure. The other connections go on.
 func TestBrokenConnection(t *testing.T) {
 	var asked atomic.Int64
-	where := serveBare(t, nil, func(ctx *fasthttp.RequestCtx) {
+	where := serveBare(t, func(ctx *fasthttp.RequestCtx) {
 		ctx.SetStatusCode(fasthttp.StatusCreated)
 		if asked.Add(1) == 1 {
 			ctx.SetConnectionClose()
 		}
 	})
-	p := ClosedLoop(where, 2, 1, time.Minute)
+	p := ClosedLoop(where, Plain, 2, 1, time.Minute)
 	p.Next = atMostRequests(20, p.Next)
 	r := mustRun(t, p)
 	if r.Events != 20 || r.Failed != 1 {
@@ -218,21 +198,17 @@ func TestBrokenConnection(t *testing.T) {
 
 // A request larger than the socket's buffer arrives whole.
 func TestLargeRequest(t *testing.T) {
-	for name, config := range map[string]*tls.Config{"plain": nil, "TLS": testTLS(t)} {
-		t.Run(name, func(t *testing.T) {
-			where := serveBare(t, config, func(ctx *fasthttp.RequestCtx) {
-				if len(ctx.PostBody()) == 3<<20 {
-					ctx.SetStatusCode(fasthttp.StatusCreated)
-				}
-			})
-			head := "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3145728\r\n\r\n"
-			r := mustRun(t, Phase{Target: where, Connections: 2, Duration: time.Minute, Next: atMostRequests(4, func(b []byte) ([]byte, int) {
-				return append(append(b, head...), make([]byte, 3<<20)...), 1
-			})})
-			if r.Events != 4 {
-				t.Errorf("%d accepted, want 4; %v", r.Events, r.FirstFailure)
-			}
-		})
+	where := serveBare(t, func(ctx *fasthttp.RequestCtx) {
+		if len(ctx.PostBody()) == 3<<20 {
+			ctx.SetStatusCode(fasthttp.StatusCreated)
+		}
+	})
+	head := "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3145728\r\n\r\n"
+	r := mustRun(t, Phase{Target: where, Connections: 2, Duration: time.Minute, Next: atMostRequests(4, func(b []byte) ([]byte, int) {
+		return append(append(b, head...), make([]byte, 3<<20)...), 1
+	})})
+	if r.Events != 4 {
+		t.Errorf("%d accepted, want 4; %v", r.Events, r.FirstFailure)
 	}
 }
 
@@ -249,16 +225,13 @@ func atMostRequests(n int, next func([]byte) ([]byte, int)) func([]byte) ([]byte
 
 // A target must be a loopback address.
 func TestTargetIsLoopback(t *testing.T) {
-	for _, url := range []string{
-		"http://192.0.2.1:80/", "http://[2001:db8::1]:80/", "http://example.com:80/", "http://localhost:80/", "http://127.0.0.1/", "ftp://127.0.0.1:80/", "127.0.0.1:80",
-	} {
-		if got, err := ParseTarget(url, ""); err == nil {
-			t.Errorf("%s is accepted as %v", url, got)
+	for _, address := range []string{"192.0.2.1:80", "[2001:db8::1]:80", "example.com:80", "localhost:80", "127.0.0.1"} {
+		if got, err := NewTarget(address, "h", "/"); err == nil {
+			t.Errorf("%s is accepted as %v", address, got)
 		}
 	}
-	got, err := ParseTarget("https://[::1]:8443/mark/x?y=z", "tags.test")
-	if err != nil || !got.TLS || got.Host != "tags.test" || got.Path != "/mark/x?y=z" {
-		t.Errorf("got %+v, %v", got, err)
+	if _, err := NewTarget("[::1]:8443", "h", "/"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -23,23 +23,13 @@ type Phase struct {
 }
 
 // ClosedLoop is a phase that sends events as fast as answers come, batch events in each request.
-func ClosedLoop(t Target, connections, batch int, duration time.Duration) Phase {
-	return Phase{Target: t, Connections: connections, Duration: duration, Next: Marks(t, batch, false)}
+func ClosedLoop(t Target, kind Kind, connections, batch int, duration time.Duration) Phase {
+	return Phase{Target: t, Connections: connections, Duration: duration, Next: Marks(t, kind, batch)}
 }
 
-// IdentifiedClosedLoop is a ClosedLoop of single events with an email and an event_id.
-func IdentifiedClosedLoop(t Target, connections int, duration time.Duration) Phase {
-	return Phase{Target: t, Connections: connections, Duration: duration, Next: Marks(t, 1, true)}
-}
-
-// BrowserClosedLoop is a ClosedLoop of single events as the browser tag sends them.
-func BrowserClosedLoop(t Target, connections int, duration time.Duration) Phase {
-	return Phase{Target: t, Connections: connections, Duration: duration, Next: Requests{Batch: 1, Kind: Browser}.To(t)}
-}
-
-// OpenLoop is a phase that offers a fixed number of events per second, batch events in each request.
+// OpenLoop is a phase that offers a fixed number of plain events per second, batch events in each request.
 func OpenLoop(t Target, connections, batch int, duration time.Duration, eventsPerSecond float64) Phase {
-	p := ClosedLoop(t, connections, batch, duration)
+	p := ClosedLoop(t, Plain, connections, batch, duration)
 	p.Rate = eventsPerSecond / float64(batch)
 	return p
 }

@@ -65,23 +65,16 @@ func header(line []byte, name string) (value []byte, ok bool) {
 	return bytes.TrimSpace(line[len(name)+1:]), true
 }
 
-// accepted is the number of events that the server accepted: 1 with 201; with 200, the N of a batch's {"accepted":N,…,
-// or 1 in the answer of /id.
+// accepted is the number of events that the server accepted: 1 with 201; with 200, the N of a batch's {"accepted":N,….
 func (r *reply) accepted() int {
-	switch r.status {
-	case 201:
+	if r.status == 201 {
 		return 1
-	case 200:
-		rest, ok := bytes.CutPrefix(r.body, []byte(`{"accepted":`))
-		if !ok {
-			return 1
-		}
-		digits, _, _ := bytes.Cut(rest, []byte(","))
-		n, err := strconv.Atoi(string(digits))
-		if err != nil {
-			return 0
-		}
-		return n
 	}
-	return 0
+	rest, ok := bytes.CutPrefix(r.body, []byte(`{"accepted":`))
+	digits, _, _ := bytes.Cut(rest, []byte(","))
+	n, err := strconv.Atoi(string(digits))
+	if r.status != 200 || !ok || err != nil {
+		return 0
+	}
+	return n
 }

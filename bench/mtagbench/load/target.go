@@ -3,36 +3,20 @@ package load
 import (
 	"fmt"
 	"net/netip"
-	"net/url"
 )
 
 // Target is where load goes: the server's address, and the host and path that requests name.
 type Target struct {
 	Address netip.AddrPort
-	TLS     bool
-	Host    string // Host header and SNI
+	Host    string
 	Path    string
 }
 
-// ParseTarget reads a URL. Its address must be a loopback address, so that this program cannot load somebody else's
-// server. A host that is not empty replaces the URL's own in requests.
-func ParseTarget(text, host string) (Target, error) {
-	u, err := url.Parse(text)
-	if err != nil {
-		return Target{}, err
+// NewTarget reads the address of a server, which must be a loopback address: this program cannot load somebody else's server.
+func NewTarget(address, host, path string) (t Target, err error) {
+	t = Target{Host: host, Path: path}
+	if t.Address, err = netip.ParseAddrPort(address); err == nil && !t.Address.Addr().IsLoopback() {
+		err = fmt.Errorf("%s is not a loopback address", address)
 	}
-	if u.Scheme != "http" && u.Scheme != "https" {
-		return Target{}, fmt.Errorf("%s: must begin with http:// or https://", text)
-	}
-	t := Target{TLS: u.Scheme == "https", Host: host, Path: u.RequestURI()}
-	if t.Address, err = netip.ParseAddrPort(u.Host); err != nil {
-		return Target{}, fmt.Errorf("%s: must name a loopback address and a port, such as 127.0.0.1:8080", text)
-	}
-	if !t.Address.Addr().IsLoopback() {
-		return Target{}, fmt.Errorf("%s: is not a loopback address", text)
-	}
-	if t.Host == "" {
-		t.Host = u.Host
-	}
-	return t, nil
+	return t, err
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strings"
 )
 
@@ -32,8 +31,8 @@ type Point struct{ X, Y float64 }
 const (
 	chartWidth, chartHeight = 920, 540
 	plotLeft, plotTop       = 76, 72
-	plotRight, plotBottom   = chartWidth - 150, chartHeight - 62
-	labelHeight             = 15
+	plotRight, plotBottom   = chartWidth - 190, chartHeight - 62
+	labelHeight             = 18
 )
 
 // Write writes the chart as SVG. Its background is white, so that it can be read on light and dark pages.
@@ -121,10 +120,12 @@ func (d *drawing) lines(lines []Line) {
 	}
 }
 
-// labels writes each line's label beside its end.
+// labels writes a legend to the right of the plot.
 func (d *drawing) labels(lines []Line) {
-	for i, at := range placeLabels(lines, d.y) {
-		d.text("start", plotRight+10, at+4, fmt.Sprintf(` fill="%s"`, lines[i].Colour), lines[i].Label)
+	for i, l := range lines {
+		y := float64(plotTop + (i+1)*labelHeight)
+		fmt.Fprintf(d, `<path d="M%d %.1fh26" stroke="%s" stroke-width="2" stroke-dasharray="%s"/>`+"\n", plotRight+8, y-4, l.Colour, cmp.Or(l.Dash, "none"))
+		d.text("start", plotRight+40, y, fmt.Sprintf(` fill="%s"`, l.Colour), l.Label)
 	}
 }
 
@@ -138,28 +139,6 @@ func (d *drawing) text(anchor string, x, y float64, attributes, s string) {
 // rule draws a thin straight line.
 func (d *drawing) rule(x1, y1, x2, y2 float64, colour string) {
 	fmt.Fprintf(d, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s"/>`+"\n", x1, y1, x2, y2, colour)
-}
-
-// placeLabels returns the height of each line's label: beside the line's last point, or below another label that it
-// would cover.
-func placeLabels(lines []Line, y func(float64) float64) []float64 {
-	places := make([]float64, len(lines))
-	byPlace := make([]int, len(lines))
-	for i, l := range lines {
-		places[i] = y(l.Points[len(l.Points)-1].Y)
-		byPlace[i] = i
-	}
-	slices.SortStableFunc(byPlace, func(a, b int) int { return cmp.Compare(places[a], places[b]) })
-	for i := 1; i < len(byPlace); i++ {
-		places[byPlace[i]] = max(places[byPlace[i]], places[byPlace[i-1]]+labelHeight)
-	}
-	// Labels that ended up below the plot move up, and push others up.
-	limit := float64(plotBottom)
-	for _, i := range slices.Backward(byPlace) {
-		places[i] = min(places[i], limit)
-		limit = places[i] - labelHeight
-	}
-	return places
 }
 
 // tick writes the value of a decade.

@@ -1,38 +1,32 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"os"
 
 	"mtagd/bench/mtagbench/load"
 )
 
-// StartBare starts the bare server.
-func StartBare(ctx context.Context) (*Process, load.Target, error) { return startOwn(ctx, "bare") }
-
-// StartSynced starts the bare server that syncs each body to a new file.
-func StartSynced(ctx context.Context, file string) (*Process, load.Target, error) {
-	return startOwn(ctx, "bare", "--file", file)
+// StartBare starts the bare server. With the name of a new file, it syncs each body to it.
+func (g *Group) StartBare(file ...string) (*Process, load.Target, error) {
+	return g.startOwn("bare", file...)
 }
 
-// startOwn starts a server that is a command of this program, and prints its address.
-func startOwn(ctx context.Context, command ...string) (*Process, load.Target, error) {
+// startOwn starts a server that is a hidden command of this program, and prints its address.
+func (g *Group) startOwn(command string, args ...string) (p *Process, t load.Target, err error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, load.Target{}, err
+		return nil, t, err
 	}
-	p, err := startProcess(ctx, self, command...)
-	if err != nil {
-		return nil, load.Target{}, err
+	if p, err = g.start(self, append([]string{command}, args...)...); err != nil {
+		return nil, t, err
 	}
-	var t load.Target
-	address, err := p.findInOutput(ctx, func(line string) string { return line })
+	address, err := p.findInOutput(func(line string) string { return line })
 	if err == nil {
-		t, err = load.ParseTarget("http://"+address+"/mark/bare", "")
+		t, err = load.NewTarget(address, address, "/mark/bare")
 	}
 	if err != nil {
-		return nil, load.Target{}, errors.Join(err, p.Kill())
+		return nil, t, errors.Join(err, p.Kill())
 	}
 	return p, t, nil
 }

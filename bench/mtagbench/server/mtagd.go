@@ -10,7 +10,6 @@
 package server
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,11 +28,9 @@ import (
 	"mtagd/bench/mtagbench/load"
 )
 
-// BaseHost is the host of the partner API. Nothing resolves this and the other hosts: every connection goes to the
-// server's address.
-const BaseHost = "api.mtagd.test"
-
+// Nothing resolves these hosts: every connection goes to the server's address.
 const (
+	baseHost     = "api.mtagd.test"
 	tagHost      = "tags.mtagd.test"
 	cnameTarget  = "cname.mtagd.test"
 	trackingHost = "t.partner-domain.com"
@@ -44,8 +41,9 @@ type Mtagd struct {
 	*Process // the current one; nil before the first start
 
 	API          *dataset.Client
-	Key          string        // of the partner API
 	StartupTime  time.Duration // from the last start to /readyz
+	group        *Group
+	key          string // of the partner API
 	program      string
 	data         string   // its directory
 	storage      []string // flags that name where its data is
@@ -54,29 +52,29 @@ type Mtagd struct {
 }
 
 // StartMtagd makes a partner with preverified access in an empty data directory, which it creates if necessary, and starts the server on it.
-func StartMtagd(ctx context.Context, program, data string) (*Mtagd, error) {
-	m := &Mtagd{program: program, data: data, storage: []string{"--data", data}}
-	if err := m.addPartner(ctx); err != nil {
+func (g *Group) StartMtagd(program, data string) (*Mtagd, error) {
+	m := &Mtagd{group: g, program: program, data: data, storage: []string{"--data", data}}
+	if err := m.addPartner(); err != nil {
 		return nil, err
 	}
-	return m, m.Start(ctx)
+	return m, m.Start()
 }
 
 // StartNodes makes such a partner in an empty database, and starts nodes on it. They have directories of their own below dir.
-func StartNodes(ctx context.Context, program, database, dir string, n int) (nodes []*Mtagd, err error) {
+func (g *Group) StartNodes(program, database, dir string, n int) (nodes []*Mtagd, err error) {
 	for i := range n {
 		data := filepath.Join(dir, "node"+strconv.Itoa(i+1))
-		m := &Mtagd{program: program, data: data, storage: []string{"--data", data, "--store", database}}
+		m := &Mtagd{group: g, program: program, data: data, storage: []string{"--data", data, "--store", database}}
 		if i > 0 {
-			m.Key = nodes[0].Key
+			m.key = nodes[0].key
 			err = os.MkdirAll(data, 0o700)
 		} else {
-			err = m.addPartner(ctx)
+			err = m.addPartner()
 		}
 		if err != nil {
 			return nodes, err
 		}
-		if err := m.Start(ctx); err != nil {
+		if err := m.Start(); err != nil {
 			return nodes, err
 		}
 		nodes = append(nodes, m)
@@ -85,28 +83,28 @@ func StartNodes(ctx context.Context, program, database, dir string, n int) (node
 }
 
 // addPartner makes a partner with preverified access and a key.
-func (m *Mtagd) addPartner(ctx context.Context) error {
+func (m *Mtagd) addPartner() error {
 	if err := os.MkdirAll(m.data, 0o700); err != nil {
 		return err
 	}
 	var partner struct{ PartnerID string }
-	if err := m.operate(ctx, &partner, "partner", "add", "--name", "Benchmark"); err != nil {
+	if err := m.operate(&partner, "partner", "add", "--name", "Benchmark"); err != nil {
 		return err
 	}
-	if err := m.operate(ctx, nil, "partner", "preverify", partner.PartnerID, "--domain", trackingHost); err != nil {
+	if err := m.operate(nil, "partner", "preverify", partner.PartnerID, "--domain", trackingHost); err != nil {
 		return err
 	}
 	var key struct{ APIKey string }
-	if err := m.operate(ctx, &key, "key", "issue", "--partner", partner.PartnerID); err != nil {
+	if err := m.operate(&key, "key", "issue", "--partner", partner.PartnerID); err != nil {
 		return err
 	}
-	m.Key = key.APIKey
+	m.key = key.APIKey
 	return nil
 }
 
 // operate runs an operator command, and decodes what it prints unless out is nil.
-func (m *Mtagd) operate(ctx context.Context, out any, args ...string) error {
-	command := exec.CommandContext(ctx, m.program, append(args, m.storage...)...)
+func (m *Mtagd) operate(out any, args ...string) error {
+	command := exec.CommandContext(m.group.ctx, m.program, append(args, m.storage...)...)
 	command.Stderr = os.Stderr
 	text, err := command.Output()
 	if err != nil {
@@ -119,43 +117,39 @@ func (m *Mtagd) operate(ctx context.Context, out any, args ...string) error {
 }
 
 // Start starts the server and returns once it is ready. If it fails, the process has ended.
-func (m *Mtagd) Start(ctx context.Context) error {
+func (m *Mtagd) Start() error {
 	if m.Process != nil {
 		m.earlierPeak = max(m.earlierPeak, m.Process.takePeakMemory())
 	}
 	began := time.Now()
-	process, err := startProcess(ctx, m.program, append([]string{"serve", "--tls", "off", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0",
-		"--base-host", BaseHost, "--client-tag-host", tagHost, "--cname-target", cnameTarget, "--log-format", "json",
+	process, err := m.group.start(m.program, append([]string{"serve", "--tls", "off", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+		"--base-host", baseHost, "--client-tag-host", tagHost, "--cname-target", cnameTarget, "--log-format", "json",
 		"--limits", "off"}, m.storage...)...) // the load generator is one address
 	if err != nil {
 		return err
 	}
 	m.Process = process
-	address, err := m.waitUntilReady(ctx)
+	address, err := m.waitUntilReady()
 	if err != nil {
 		return errors.Join(err, process.Kill())
 	}
 	m.StartupTime = time.Since(began)
-	t, err := load.ParseTarget("http://"+address, BaseHost)
-	if err != nil {
-		return errors.Join(err, process.Kill())
-	}
-	m.API = dataset.NewClient(t, m.Key, tagHost)
-	return nil
+	m.API, err = dataset.NewClient(address, baseHost, m.key, tagHost)
+	return err
 }
 
 const readyTimeout = time.Minute
 
 // waitUntilReady returns the address of the tag server and the partner API.
-func (m *Mtagd) waitUntilReady(ctx context.Context) (address string, err error) {
-	if m.adminAddress, err = m.findInOutput(ctx, loggedValue("admin listening", "address")); err != nil {
+func (m *Mtagd) waitUntilReady() (address string, err error) {
+	if m.adminAddress, err = m.findInOutput(loggedValue("admin listening", "address")); err != nil {
 		return "", err
 	}
-	if address, err = m.findInOutput(ctx, loggedValue("listening", "http")); err != nil {
+	if address, err = m.findInOutput(loggedValue("listening", "http")); err != nil {
 		return "", err
 	}
 	for began := time.Now(); ; time.Sleep(time.Millisecond) {
-		if _, err = m.AdminPage(ctx, "/readyz"); err == nil {
+		if _, err = m.AdminPage("/readyz"); err == nil {
 			return address, nil
 		}
 		if time.Since(began) > readyTimeout {
@@ -177,8 +171,8 @@ func loggedValue(message, key string) func(line string) string {
 }
 
 // AdminPage fetches a page of the admin address.
-func (m *Mtagd) AdminPage(ctx context.Context, path string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.adminAddress+path, nil)
+func (m *Mtagd) AdminPage(path string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(m.group.ctx, http.MethodGet, "http://"+m.adminAddress+path, nil)
 	if err != nil {
 		return nil, err
 	}

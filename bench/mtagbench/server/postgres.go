@@ -16,6 +16,7 @@ import (
 
 // Postgres is a primary and one synchronous standby, on 127.0.0.1. A commit returns when both have it on disk.
 type Postgres struct {
+	*pgx.Conn        // to the database
 	Primary, Standby *pgtest.Server
 }
 
@@ -61,7 +62,16 @@ func StartPostgres(temp string) (p *Postgres, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	return p, p.Exec(ctx, "postgres", "CREATE DATABASE "+benchDatabase)
+	first, err := pgx.Connect(ctx, p.Primary.URL("postgres"))
+	if err != nil {
+		return nil, err
+	}
+	_, err = first.Exec(ctx, "CREATE DATABASE "+benchDatabase)
+	if err = errors.Join(err, first.Close(ctx)); err != nil {
+		return nil, err
+	}
+	p.Conn, err = pgx.Connect(ctx, p.URL())
+	return p, err
 }
 
 // URL is the address of the database.
@@ -69,6 +79,9 @@ func (p *Postgres) URL() string { return p.Primary.URL(benchDatabase) }
 
 // Close ends the servers and removes their files.
 func (p *Postgres) Close() (err error) {
+	if p.Conn != nil {
+		err = p.Conn.Close(context.Background())
+	}
 	for _, s := range []*pgtest.Server{p.Standby, p.Primary} {
 		if s != nil {
 			err = errors.Join(err, s.Close())
@@ -76,39 +89,6 @@ func (p *Postgres) Close() (err error) {
 	}
 	return err
 }
-
-// Exec runs a statement.
-func (p *Postgres) Exec(ctx context.Context, database, sql string, args ...any) error {
-	conn, err := pgx.Connect(ctx, p.Primary.URL(database))
-	if err != nil {
-		return err
-	}
-	_, err = conn.Exec(ctx, sql, args...)
-	return errors.Join(err, conn.Close(ctx))
-}
-
-// Query runs a query that returns one row.
-func (p *Postgres) Query(ctx context.Context, sql string, args ...any) pgx.Row {
-	conn, err := pgx.Connect(ctx, p.URL())
-	if err != nil {
-		return failedRow{err}
-	}
-	return lastRow{conn.QueryRow(ctx, sql, args...), conn}
-}
-
-// lastRow closes its connection.
-type lastRow struct {
-	pgx.Row
-	conn *pgx.Conn
-}
-
-func (r lastRow) Scan(dest ...any) error {
-	return errors.Join(r.Row.Scan(dest...), r.conn.Close(context.Background()))
-}
-
-type failedRow struct{ err error }
-
-func (r failedRow) Scan(...any) error { return r.err }
 
 // CPUTime is the processor time that a server's processes have used, those that have ended included.
 func CPUTime(s *pgtest.Server) (time.Duration, error) {

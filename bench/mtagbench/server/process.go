@@ -17,9 +17,29 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// Process is a server that this program started. It ends when its context ends, and when this program ends, even if this
-// program is killed.
+// Group has the processes of a measurement.
+type Group struct {
+	ctx     context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+// NewGroup returns a group whose processes are stopped when ctx ends, or by Stop.
+func NewGroup(ctx context.Context) *Group {
+	g := &Group{}
+	g.ctx, g.cancel = context.WithCancel(ctx)
+	return g
+}
+
+// Stop asks all processes to end, and waits until they have.
+func (g *Group) Stop() {
+	g.cancel()
+	g.running.Wait()
+}
+
+// Process is a server of a group. It ends when this program ends, even if this program is killed.
 type Process struct {
+	group  *Group
 	cmd    *exec.Cmd
 	proc   procfs.Proc
 	lines  chan string   // its output; lines that nobody reads are dropped once the channel is full
@@ -33,9 +53,9 @@ type Process struct {
 
 const stopTimeout = 30 * time.Second
 
-// startProcess runs a program in its own process group. So Ctrl-C does not reach it directly: the context stops it.
-func startProcess(ctx context.Context, program string, args ...string) (*Process, error) {
-	p := &Process{cmd: exec.CommandContext(ctx, program, args...), lines: make(chan string, 64), exited: make(chan struct{})}
+// start runs a program in its own process group of the system. So Ctrl-C does not reach it directly: the context stops it.
+func (g *Group) start(program string, args ...string) (*Process, error) {
+	p := &Process{group: g, cmd: exec.CommandContext(g.ctx, program, args...), lines: make(chan string, 64), exited: make(chan struct{})}
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	p.cmd.WaitDelay = stopTimeout
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -50,11 +70,11 @@ func startProcess(ctx context.Context, program string, args ...string) (*Process
 	}
 	go p.readOutput(output)
 	go p.watchMemory()
-	go func() {
+	g.running.Go(func() {
 		p.err = p.cmd.Wait()
 		_ = input.Close() // ends readOutput
 		close(p.exited)
-	}()
+	})
 	return p, nil
 }
 
@@ -73,7 +93,7 @@ func (p *Process) readOutput(output io.Reader) {
 }
 
 // findInOutput passes lines of output to find, and returns the first value that is not empty.
-func (p *Process) findInOutput(ctx context.Context, find func(line string) string) (string, error) {
+func (p *Process) findInOutput(find func(line string) string) (string, error) {
 	timeout := time.After(time.Minute)
 	for {
 		select {
@@ -87,8 +107,8 @@ func (p *Process) findInOutput(ctx context.Context, find func(line string) strin
 			}
 		case <-timeout:
 			return "", p.Failure("was not ready in a minute")
-		case <-ctx.Done():
-			return "", ctx.Err()
+		case <-p.group.ctx.Done():
+			return "", p.group.ctx.Err()
 		}
 	}
 }
@@ -126,9 +146,6 @@ func (p *Process) Kill() error {
 	return err
 }
 
-// Wait waits until the process has ended.
-func (p *Process) Wait() { <-p.exited }
-
 // CPUTime is the processor time that the process has used, in user and kernel mode.
 func (p *Process) CPUTime() (time.Duration, error) {
 	stat, err := p.proc.Stat()
@@ -141,13 +158,7 @@ func (p *Process) DiskWrites() (int64, error) {
 	return int64(counters.WriteBytes), err
 }
 
-// memory is the resident memory that no file backs, in bytes.
-func (p *Process) memory() (int64, error) {
-	status, err := p.proc.NewStatus()
-	return int64(status.RssAnon), err
-}
-
-// watchMemory keeps the peak of memory up to date until the process ends.
+// watchMemory keeps the peak of the resident memory that no file backs up to date until the process ends.
 func (p *Process) watchMemory() {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
@@ -156,9 +167,9 @@ func (p *Process) watchMemory() {
 		case <-p.exited:
 			return
 		case <-ticker.C:
-			if now, err := p.memory(); err == nil { // an error: the process has just ended
+			if now, err := p.proc.NewStatus(); err == nil { // an error: the process has just ended
 				p.mu.Lock()
-				p.peak = max(p.peak, now)
+				p.peak = max(p.peak, int64(now.RssAnon))
 				p.mu.Unlock()
 			}
 		}

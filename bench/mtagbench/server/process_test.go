@@ -1,34 +1,31 @@
 package server
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // If a server ends too early, the error has its last lines. A server that is ready can be measured and stopped.
 func TestProcess(t *testing.T) {
-	p, err := startProcess(t.Context(), "sh", "-c", "echo no disk; exit 3")
+	g := NewGroup(t.Context())
+	p, err := g.start("sh", "-c", "echo no disk; exit 3")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = p.findInOutput(t.Context(), func(string) string { return "" })
+	_, err = p.findInOutput(func(string) string { return "" })
 	if err == nil || !strings.Contains(err.Error(), "no disk") {
 		t.Errorf("got %v", err)
 	}
 
-	ctx, cancel := context.WithCancel(t.Context())
-	p, err = startProcess(ctx, "sh", "-c", "echo ready >&2; exec sleep 60")
+	p, err = g.start("sh", "-c", "echo ready >&2; exec sleep 60")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if line, err := p.findInOutput(ctx, func(line string) string { return line }); err != nil || line != "ready" {
+	if line, err := p.findInOutput(func(line string) string { return line }); err != nil || line != "ready" {
 		t.Fatalf("got %q, %v", line, err)
-	}
-	if memory, err := p.memory(); err != nil || memory == 0 {
-		t.Errorf("%d bytes, %v", memory, err)
 	}
 	if _, err := p.CPUTime(); err != nil {
 		t.Error(err)
@@ -36,8 +33,10 @@ func TestProcess(t *testing.T) {
 	if _, err := p.DiskWrites(); err != nil {
 		t.Error(err)
 	}
-	cancel()
-	p.Wait()
+	for p.takePeakMemory() == 0 { // until it was measured
+		time.Sleep(time.Millisecond)
+	}
+	g.Stop()
 }
 
 // A hole in a file takes no disk.

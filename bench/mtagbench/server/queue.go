@@ -25,20 +25,18 @@ func NewQueueServer(pool *pgxpool.Pool) *fasthttp.Server {
 				return
 			}
 			ctx.SetStatusCode(fasthttp.StatusCreated)
-			ctx.SetContentType("application/json")
-			ctx.SetBodyString(`{"message":"Event accepted"}`)
 		},
 		NoDefaultServerHeader: true,
 	}
 }
 
 // StartQueues creates the table, and starts n servers with so many connections each.
-func StartQueues(ctx context.Context, p *Postgres, n, connections int) (servers []*Process, targets []load.Target, err error) {
-	if err := p.Exec(ctx, benchDatabase, createQueue); err != nil {
+func (g *Group) StartQueues(p *Postgres, n, connections int) (servers []*Process, targets []load.Target, err error) {
+	if _, err := p.Exec(g.ctx, createQueue); err != nil {
 		return nil, nil, err
 	}
 	for range n {
-		process, target, err := startOwn(ctx, "queue", "--store", p.URL(), "--connections", strconv.Itoa(connections))
+		process, target, err := g.startOwn("queue", p.URL(), strconv.Itoa(connections))
 		if err != nil {
 			return servers, nil, err
 		}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -28,8 +27,6 @@ type AuditCommand struct {
 // maxAuditLimit bounds the memory of an answer.
 const maxAuditLimit = 100_000
 
-func (AuditCommand) path() string { return "/audit" }
-
 // Validate checks the limit.
 func (c AuditCommand) Validate() error {
 	if c.Limit < 1 || c.Limit > maxAuditLimit {
@@ -38,7 +35,7 @@ func (c AuditCommand) Validate() error {
 	return nil
 }
 
-func (c AuditCommand) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+func (c AuditCommand) apply(ctx context.Context, control store.Control) (any, error) {
 	entries, err := control.Audit(ctx, store.AuditQuery{Partner: c.Partner, Since: c.Since.Time, Before: c.Before, Limit: c.Limit})
 	slices.Reverse(entries)
 	return entries, err
@@ -91,7 +88,6 @@ func detailText(e store.AuditEntry) string {
 // moment is a time on the command line.
 type moment struct{ time.Time }
 
-// Decode reads the flag's value.
 func (m *moment) Decode(ctx *kong.DecodeContext) (err error) {
 	var text string
 	if err := ctx.Scan.PopValueInto("time", &text); err != nil {

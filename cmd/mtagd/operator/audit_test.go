@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http"
 	"os"
 	"os/user"
@@ -57,7 +56,7 @@ func TestTheAuditLogNamesTheUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: Handler(control, slog.New(slog.DiscardHandler))}
+	server := &http.Server{Handler: Handler(control)}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(socket) }()
 	if _, err := client.Run(t.Context(), partnerAdd{Name: "Through the socket"}); err != nil {

@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"net"
 	"net/http"
+	"reflect"
 	"strings"
 	"syscall"
 	"time"
@@ -41,23 +41,29 @@ const (
 )
 
 // Run runs a command and returns its result as JSON. It tries the socket first. If no server listens there, it opens the
-// data itself. If the data is in use, a server is just starting or stopping, or another command runs: then Run tries
-// both again, for up to busyTimeout.
-func (c Client) Run(ctx context.Context, command Command) ([]byte, error) {
+// data itself. If the data is in use, Run tries both again.
+func (c Client) Run(ctx context.Context, command Command) (result []byte, err error) {
+	err = WhileInUse(ctx, func() error {
+		if result, err = c.send(ctx, command); IsNoServer(err) {
+			result, err = c.runHere(ctx, command)
+		}
+		return err
+	})
+	return result, err
+}
+
+// WhileInUse calls try again while the data is in use, for up to ten seconds: a server is starting or stopping, or another command runs.
+func WhileInUse(ctx context.Context, try func() error) error {
 	deadline, cancel := context.WithTimeout(ctx, busyTimeout)
 	defer cancel()
 	for {
-		result, err := c.send(ctx, command)
-		if !IsNoServer(err) {
-			return result, err
-		}
-		result, err = c.runHere(ctx, command)
+		err := try()
 		if !errors.Is(err, store.ErrInUse) {
-			return result, err
+			return err
 		}
 		select {
 		case <-deadline.Done():
-			return nil, err
+			return err
 		case <-time.After(busyRetry):
 		}
 	}
@@ -65,19 +71,11 @@ func (c Client) Run(ctx context.Context, command Command) ([]byte, error) {
 
 // send runs a command in the running server.
 func (c Client) send(ctx context.Context, command Command) ([]byte, error) {
-	message, err := json.Marshal(command)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	response, err := do(ctx, c.Data, http.MethodPost, pathOf(reflect.TypeOf(command)), command)
 	if err != nil {
 		return nil, err
-	}
-	client := HTTPClient(c.Data)
-	client.Timeout = answerTimeout
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://mtagd"+command.path(), bytes.NewReader(message))
-	if err != nil {
-		return nil, err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("operator socket: %w", err)
 	}
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
@@ -98,17 +96,8 @@ func (c Client) send(ctx context.Context, command Command) ([]byte, error) {
 	}
 }
 
-// HTTPClient returns a client for the operator socket of a data directory, whatever host a request names. It has no timeout, and makes
-// a connection for each request.
-func HTTPClient(data string) *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return Dial(ctx, data)
-	}}}
-}
-
-// Request sends a request to the operator socket of a data directory, with a message in JSON, and returns the body of the answer, which
-// the caller closes. IsNoServer reports whether the error is that there is no server.
-func Request(ctx context.Context, data, method, path string, message any) (body io.ReadCloser, err error) {
+// do sends a request to the operator socket of a data directory, with a message in JSON, on a connection of its own.
+func do(ctx context.Context, data, method, path string, message any) (*http.Response, error) {
 	text, err := json.Marshal(message)
 	if err != nil {
 		return nil, err
@@ -117,15 +106,28 @@ func Request(ctx context.Context, data, method, path string, message any) (body 
 	if err != nil {
 		return nil, err
 	}
-	response, err := HTTPClient(data).Do(request)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return Dial(ctx, data)
+	}}}
+	response, err := client.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("operator socket: %w", err)
+	}
+	return response, nil
+}
+
+// Request sends a request to the operator socket of a data directory, with a message in JSON. The caller closes the answer's body.
+// IsNoServer reports whether the error is that there is no server.
+func Request(ctx context.Context, data, method, path string, message any) (*http.Response, error) {
+	response, err := do(ctx, data, method, path, message)
+	if err != nil {
+		return nil, err
 	}
 	if response.StatusCode != http.StatusOK {
 		why, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // beside the status it only explains
 		return nil, errors.Join(fmt.Errorf("the running server answered %s %s", response.Status, strings.TrimSpace(string(why))), response.Body.Close())
 	}
-	return response.Body, nil
+	return response, nil
 }
 
 // Dial connects to the operator socket of the server that runs on a data directory. IsNoServer says whether none does.
@@ -144,14 +146,14 @@ func IsNoServer(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// runHere runs a command in this process. It logs nothing: there is no server's log.
+// runHere runs a command in this process.
 func (c Client) runHere(ctx context.Context, command Command) (_ []byte, err error) {
 	control, err := c.Open(ctx, creates(command))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, control.Close()) }()
-	result, err := command.apply(byOperator(ctx, ownName()), control, slog.New(slog.DiscardHandler))
+	result, err := command.apply(byOperator(ctx, ownName()), control)
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http"
 	"testing"
 
@@ -72,7 +71,7 @@ func TestClientReturnsErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: Handler(control, slog.New(slog.DiscardHandler))}
+	server := &http.Server{Handler: Handler(control)}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(socket) }()
 	if _, err := client.Run(t.Context(), keyList{Partner: "nobody"}); store.KindOf(err) != store.KindNotFound {

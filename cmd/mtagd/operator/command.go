@@ -2,7 +2,7 @@
 //
 // A command is a value: its fields are flags on the command line, and its JSON is the message that carries it to
 // a running server over a unix socket. The server, or the command's own process when no server runs, applies
-// the value to the control data. Every change is in the audit log. Read in this order:
+// the value to the control data. Every change is in the audit log, which the server's log has a copy of. Read in this order:
 //
 //	client.go    runs a command: in the server if there is one, else on the opened control data
 //	server.go    the server's end of the socket
@@ -13,10 +13,9 @@
 //	audit.go     the audit log
 //	key.go       the key commands
 //	console.go   links to the web console
-//	limit.go     the flags that set limits
-//	suspend.go   what the suspend and resume commands have in common
+//	limit.go     the flags that set limits, and the reason for a change
 //	command.go   what every command has
-//	verify.go    the verification of a running server's data
+//	stream.go    the answer to a command that takes long
 //	user.go      the system user who runs a command
 //	socket.go    the socket's place in the data directory, and the protocol's statuses
 package operator
@@ -24,20 +23,32 @@ package operator
 import (
 	"context"
 	"io"
-	"log/slog"
+	"reflect"
 	"time"
 
 	"mtagd/store"
 )
 
+// Commands are all commands.
+type Commands struct {
+	Partner  PartnerCommands  `cmd:"" help:"Manage partners. Works with and without a running server."`
+	Key      KeyCommands      `cmd:"" help:"Manage API keys. Works with and without a running server."`
+	Console  ConsoleCommands  `cmd:"" help:"Make links that sign in to the web console, and end its sessions. Works with and without a running server."`
+	Merchant MerchantCommands `cmd:"" help:"Show, suspend and limit merchants. Works with and without a running server."`
+	Tag      TagCommands      `cmd:"" help:"Show and suspend tags. Works with and without a running server."`
+	Domain   DomainCommands   `cmd:"" help:"List and release the domains of merchants. Works with and without a running server."`
+	Audit    AuditCommand     `cmd:"" help:"Show who changed what. Works with and without a running server."`
+}
+
 // Command is an operator command. If the values of its flags need a check, it has a method Validate, which the
 // parser of the command line calls.
 type Command interface {
-	// path names the command on the operator socket.
-	path() string
-	// apply runs the command and returns its result, which is printed as JSON. It logs each change that it makes.
-	apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error)
+	// apply runs the command and returns its result, which is printed as JSON.
+	apply(ctx context.Context, control store.Control) (any, error)
 }
+
+// pathOf is the path of a command on the operator socket.
+func pathOf(command reflect.Type) string { return "/" + command.Name() }
 
 // Printer is a command that prints its result in another form than JSON.
 type Printer interface {

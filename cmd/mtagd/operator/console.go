@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"log/slog"
 
 	"mtagd/store"
 )
@@ -13,31 +12,19 @@ type ConsoleCommands struct {
 	End  consoleEnd  `cmd:"" help:"End all sessions of a partner or of operators, and their links: the next request is refused."`
 }
 
-// WithBaseURL wraps the control data for the operator commands of a running server, which knows its address.
-func WithBaseURL(control store.Control, url string) store.Control {
-	return addressedControl{control, url}
-}
-
-type addressedControl struct {
-	store.Control
-	baseURL string
-}
-
 type consoleLink struct {
 	Partner  store.PartnerID `required:"" xor:"who" placeholder:"PARTNER_ID" help:"Sign in as this partner, with all its rights."`
 	Operator bool            `required:"" xor:"who" help:"Sign in as an operator, to look at the whole service."`
 	BaseHost string          `placeholder:"HOST" help:"Base host of the service, for the link. Only needed while no server runs."`
 }
 
-func (consoleLink) path() string { return "/console/link" }
-
-func (c consoleLink) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+func (c consoleLink) apply(ctx context.Context, control store.Control) (any, error) {
 	if err := checkWho(c.Partner, c.Operator); err != nil {
 		return nil, err
 	}
 	base := ""
-	if addressed, ok := control.(addressedControl); ok {
-		base = addressed.baseURL
+	if running, ok := control.(Running); ok {
+		base = running.BaseURL
 	} else if c.BaseHost == "" {
 		return nil, store.Invalid("--base-host", "is required, because no server runs that knows it")
 	} else {
@@ -51,7 +38,6 @@ func (c consoleLink) apply(ctx context.Context, control store.Control, log *slog
 	if err != nil {
 		return nil, err
 	}
-	log.Info("console link made", "partner", link.Partner, "link_id", link.ID)
 	return struct {
 		URL       string    `json:"url"`
 		ExpiresAt timestamp `json:"expiresAt"`
@@ -63,16 +49,11 @@ type consoleEnd struct {
 	Operator bool            `required:"" xor:"who" help:"End those of operators."`
 }
 
-func (consoleEnd) path() string { return "/console/end" }
-
-func (c consoleEnd) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+func (c consoleEnd) apply(ctx context.Context, control store.Control) (any, error) {
 	if err := checkWho(c.Partner, c.Operator); err != nil {
 		return nil, err
 	}
 	n, err := control.EndSessions(ctx, c.Partner)
-	if err == nil {
-		log.Info("console sessions ended", "partner", c.Partner, "number", n)
-	}
 	return struct {
 		Ended int `json:"ended"`
 	}{n}, err

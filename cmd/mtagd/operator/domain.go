@@ -3,33 +3,10 @@ package operator
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"slices"
 
 	"mtagd/store"
 )
-
-// CheckDomains wraps the control data for the operator commands of a running server: a tracking domain must be claimable.
-// Without a server nobody knows the service's own hosts; serve warns of such a domain when it starts.
-func CheckDomains(control store.Control, claimable store.Claimable) store.Control {
-	return checkingControl{control, claimable}
-}
-
-type checkingControl struct {
-	store.Control
-	claimable store.Claimable
-}
-
-func (c checkingControl) EnablePreverified(ctx context.Context, id store.PartnerID, domain string) (store.Partner, error) {
-	host, err := store.CheckHostName("domain", domain)
-	if err == nil {
-		err = c.claimable.Check("domain", host)
-	}
-	if err != nil {
-		return store.Partner{}, err
-	}
-	return c.Control.EnablePreverified(ctx, id, host)
-}
 
 // DomainCommands are the subcommands of "mtagd domain".
 type DomainCommands struct {
@@ -41,9 +18,7 @@ type domainList struct {
 	Partner store.PartnerID `placeholder:"PARTNER_ID" help:"Only the domains of this partner (default: of all partners)."`
 }
 
-func (domainList) path() string { return "/domain/list" }
-
-func (c domainList) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+func (c domainList) apply(ctx context.Context, control store.Control) (any, error) {
 	partners, err := control.Partners(ctx)
 	if err != nil {
 		return nil, err
@@ -75,22 +50,17 @@ type domainRelease struct {
 	Domain string `arg:"" help:"Root domain, as printed by list."`
 }
 
-func (domainRelease) path() string { return "/domain/release" }
-
 func (c domainRelease) Validate() error {
 	_, err := store.CheckRootDomain("<domain>", c.Domain)
 	return err
 }
 
-func (c domainRelease) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+func (c domainRelease) apply(ctx context.Context, control store.Control) (any, error) {
 	domain, err := store.CheckRootDomain("domain", c.Domain)
 	if err != nil {
 		return nil, err
 	}
 	claim, err := control.ReleaseDomain(ctx, domain)
-	if err == nil {
-		log.Info("domain released", "domain", claim.Domain, "partner", claim.Partner, "merchant", claim.Merchant, "tag", claim.Tag)
-	}
 	return viewClaim(claim), err
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"math"
 	"strconv"
 	"strings"
@@ -30,9 +29,7 @@ type keyIssue struct {
 	ExpiresIn lifetime        `placeholder:"DURATION" help:"How long the key is valid, such as 30d or 720h (default: it never expires)."`
 }
 
-func (keyIssue) path() string { return "/key/issue" }
-
-func (c keyIssue) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+func (c keyIssue) apply(ctx context.Context, control store.Control) (any, error) {
 	opt := store.KeyOptions{Personal: c.Personal, ExpiresIn: time.Duration(c.ExpiresIn)}
 	var err error
 	if opt.Scope, err = store.ParseScope("--scope", cmp.Or(c.Scope, "full")); err != nil {
@@ -47,9 +44,6 @@ func (c keyIssue) apply(ctx context.Context, control store.Control, log *slog.Lo
 		}
 	}
 	k, text, err := control.IssueKey(ctx, c.Partner, opt)
-	if err == nil {
-		log.Info("API key issued", "partner", k.Partner, "key_id", k.ID)
-	}
 	return struct {
 		KeyID     store.KeyID  `json:"keyId"`
 		APIKey    store.APIKey `json:"apiKey"`
@@ -61,9 +55,7 @@ type keyList struct {
 	Partner store.PartnerID `required:"" placeholder:"PARTNER_ID" help:"Id of the partner."`
 }
 
-func (keyList) path() string { return "/key/list" }
-
-func (c keyList) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+func (c keyList) apply(ctx context.Context, control store.Control) (any, error) {
 	keys, err := control.Keys(ctx, c.Partner)
 	views := make([]keyView, len(keys))
 	for i, k := range keys {
@@ -76,13 +68,8 @@ type keyRevoke struct {
 	Key store.KeyID `arg:"" name:"key-id" help:"Id of the key, as printed by issue and list."`
 }
 
-func (keyRevoke) path() string { return "/key/revoke" }
-
-func (c keyRevoke) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+func (c keyRevoke) apply(ctx context.Context, control store.Control) (any, error) {
 	k, err := control.RevokeKey(ctx, c.Key, true)
-	if err == nil {
-		log.Info("API key revoked", "partner", k.Partner, "key_id", k.ID)
-	}
 	return viewKey(k), err
 }
 

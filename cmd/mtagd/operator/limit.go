@@ -1,10 +1,13 @@
 package operator
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 	"github.com/dustin/go-humanize"
@@ -62,7 +65,6 @@ func (s *setting) decode(ctx *kong.DecodeContext, parse func(text string) (store
 // count is a limit that is a number.
 type count struct{ setting }
 
-// Decode reads the flag's value.
 func (c *count) Decode(ctx *kong.DecodeContext) error { return c.decode(ctx, parseCount) }
 
 func parseCount(text string) (store.Limit, error) {
@@ -76,7 +78,6 @@ func parseCount(text string) (store.Limit, error) {
 // size is a limit in bytes.
 type size struct{ setting }
 
-// Decode reads the flag's value.
 func (s *size) Decode(ctx *kong.DecodeContext) error { return s.decode(ctx, parseSize) }
 
 func parseSize(text string) (store.Limit, error) {
@@ -97,4 +98,26 @@ func ParseSize(text string) (bytes int64, err error) {
 		return 0, fmt.Errorf("must be a size such as 64MiB or 1.5GiB, not %q", text)
 	}
 	return int64(n), nil
+}
+
+// reason is why an operator makes a change, in one line.
+type reason string
+
+const maxReason = 500 // characters
+
+// in returns a context whose changes are made for this reason.
+func (r reason) in(ctx context.Context) context.Context { return store.WithReason(ctx, string(r)) }
+
+func (r *reason) Decode(ctx *kong.DecodeContext) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("text", &text); err != nil {
+		return err
+	}
+	text = strings.TrimSpace(text)
+	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
+	if utf8.RuneCountInString(text) > maxReason || strings.ContainsFunc(text, unprintable) {
+		return fmt.Errorf("must be one line of at most %d printable characters", maxReason)
+	}
+	*r = reason(text)
+	return nil
 }

@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"log/slog"
 	"strconv"
 
 	"mtagd/store"
@@ -26,9 +25,7 @@ type merchantList struct {
 	Partner store.PartnerID `required:"" placeholder:"PARTNER_ID" help:"Id of the partner."`
 }
 
-func (merchantList) path() string { return "/merchant/list" }
-
-func (c merchantList) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+func (c merchantList) apply(ctx context.Context, control store.Control) (any, error) {
 	p, err := findPartner(ctx, control, c.Partner)
 	if err != nil {
 		return nil, err
@@ -52,9 +49,7 @@ type merchantShow struct {
 	Merchant store.MerchantID `arg:"" name:"merchant-id" help:"Id of the merchant."`
 }
 
-func (merchantShow) path() string { return "/merchant/show" }
-
-func (c merchantShow) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+func (c merchantShow) apply(ctx context.Context, control store.Control) (any, error) {
 	m, err := control.Merchant(ctx, store.FoldMerchantID(string(c.Merchant)))
 	if err != nil {
 		return nil, err
@@ -67,33 +62,26 @@ type merchantSuspend struct {
 	Reason   reason           `placeholder:"TEXT" help:"Why, for the audit log."`
 }
 
-func (merchantSuspend) path() string { return "/merchant/suspend" }
-
-func (c merchantSuspend) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
-	return setMerchantSuspended(c.Reason.in(ctx), control, log, c.Merchant, true)
+func (c merchantSuspend) apply(ctx context.Context, control store.Control) (any, error) {
+	return updateMerchant(c.Reason.in(ctx), control, c.Merchant, func(m *store.Merchant) { m.Suspended = true })
 }
 
 type merchantResume struct {
 	Merchant store.MerchantID `arg:"" name:"merchant-id" help:"Id of the merchant."`
 }
 
-func (merchantResume) path() string { return "/merchant/resume" }
-
-func (c merchantResume) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
-	return setMerchantSuspended(ctx, control, log, c.Merchant, false)
+func (c merchantResume) apply(ctx context.Context, control store.Control) (any, error) {
+	return updateMerchant(ctx, control, c.Merchant, func(m *store.Merchant) { m.Suspended = false })
 }
 
-func setMerchantSuspended(
-	ctx context.Context, control store.Control, log *slog.Logger, id store.MerchantID, suspended bool,
-) (any, error) {
+func updateMerchant(ctx context.Context, control store.Control, id store.MerchantID, change func(*store.Merchant)) (any, error) {
 	m, err := control.UpdateMerchant(ctx, store.FoldMerchantID(string(id)), func(m store.Merchant) store.Merchant {
-		m.Suspended = suspended
+		change(&m)
 		return m
 	})
 	if err != nil {
 		return nil, err
 	}
-	log.Info("merchant "+suspendedOrResumed(suspended), "partner", m.Partner, "merchant", m.ID)
 	return showMerchant(ctx, control, m)
 }
 
@@ -102,30 +90,18 @@ type merchantRename struct {
 	Name     string           `required:"" placeholder:"TEXT" help:"The new name."`
 }
 
-func (merchantRename) path() string { return "/merchant/rename" }
-
-func (c merchantRename) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+func (c merchantRename) apply(ctx context.Context, control store.Control) (any, error) {
 	name, err := store.CheckName("--name", c.Name)
 	if err != nil {
 		return nil, err
 	}
-	m, err := control.UpdateMerchant(ctx, store.FoldMerchantID(string(c.Merchant)), func(m store.Merchant) store.Merchant {
-		m.Name = name
-		return m
-	})
-	if err != nil {
-		return nil, err
-	}
-	log.Info("merchant renamed", "partner", m.Partner, "merchant", m.ID)
-	return showMerchant(ctx, control, m)
+	return updateMerchant(ctx, control, c.Merchant, func(m *store.Merchant) { m.Name = name })
 }
 
 type merchantRetain struct {
 	Merchant store.MerchantID `arg:"" name:"merchant-id" help:"Id of the merchant."`
 	Days     string           `required:"" placeholder:"N" help:"Days, \"forever\" or \"default\" (the service's default)."`
 }
-
-func (merchantRetain) path() string { return "/merchant/retain" }
 
 func (c merchantRetain) retention() (store.Retention, error) {
 	switch c.Days {
@@ -146,20 +122,12 @@ func (c merchantRetain) Validate() error {
 	return err
 }
 
-func (c merchantRetain) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+func (c merchantRetain) apply(ctx context.Context, control store.Control) (any, error) {
 	days, err := c.retention()
 	if err != nil {
 		return nil, err
 	}
-	m, err := control.UpdateMerchant(ctx, store.FoldMerchantID(string(c.Merchant)), func(m store.Merchant) store.Merchant {
-		m.Retention = days
-		return m
-	})
-	if err != nil {
-		return nil, err
-	}
-	log.Info("retention of a merchant set", "partner", m.Partner, "merchant", m.ID, "days", days)
-	return showMerchant(ctx, control, m)
+	return updateMerchant(ctx, control, c.Merchant, func(m *store.Merchant) { m.Retention = days })
 }
 
 type merchantDelete struct {
@@ -167,14 +135,11 @@ type merchantDelete struct {
 	Reason   reason           `placeholder:"TEXT" help:"Why, for the audit log."`
 }
 
-func (merchantDelete) path() string { return "/merchant/delete" }
-
-func (c merchantDelete) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+func (c merchantDelete) apply(ctx context.Context, control store.Control) (any, error) {
 	m, err := control.DeleteMerchant(c.Reason.in(ctx), store.FoldMerchantID(string(c.Merchant)))
 	if err != nil {
 		return nil, err
 	}
-	log.Info("merchant deleted", "partner", m.Partner, "merchant", m.ID)
 	return showMerchant(ctx, control, m)
 }
 
@@ -184,12 +149,9 @@ type merchantLimit struct {
 	BytesPerDay     size             `placeholder:"SIZE" help:"Bytes stored in a day, such as 10GiB: those of the events, and 128 for each. One client address may store half of them."`
 }
 
-// Help is shown after the command's one line of help.
 func (merchantLimit) Help() string { return limitHelp }
 
-func (merchantLimit) path() string { return "/merchant/limit" }
-
-func (c merchantLimit) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+func (c merchantLimit) apply(ctx context.Context, control store.Control) (any, error) {
 	id := store.FoldMerchantID(string(c.Merchant))
 	m, err := control.Merchant(ctx, id)
 	if err == nil && c != (merchantLimit{Merchant: c.Merchant}) {
@@ -198,9 +160,6 @@ func (c merchantLimit) apply(ctx context.Context, control store.Control, log *sl
 			c.BytesPerDay.set(&m.Limits.BytesPerDay)
 			return m
 		})
-		if err == nil {
-			log.Info("limits of a merchant set", "partner", m.Partner, "merchant", m.ID)
-		}
 	}
 	return struct {
 		Merchant store.MerchantID     `json:"merchantId"`
@@ -213,9 +172,7 @@ func (c merchantLimit) apply(ctx context.Context, control store.Control, log *sl
 
 type merchantRemovals struct{}
 
-func (merchantRemovals) path() string { return "/merchant/removals" }
-
-func (merchantRemovals) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+func (merchantRemovals) apply(ctx context.Context, control store.Control) (any, error) {
 	removals, err := control.Removals(ctx)
 	return append([]store.Removal{}, removals...), err // never null
 }

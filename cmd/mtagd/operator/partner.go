@@ -3,7 +3,6 @@ package operator
 import (
 	"context"
 	"errors"
-	"log/slog"
 
 	"mtagd/store"
 )
@@ -24,26 +23,19 @@ type partnerAdd struct {
 	Name string `required:"" placeholder:"NAME" help:"Name of the partner, 1 to 256 characters."`
 }
 
-func (partnerAdd) path() string { return "/partner/add" }
-
 func (c partnerAdd) Validate() error {
 	_, err := store.CheckName("--name", c.Name)
 	return err
 }
 
-func (c partnerAdd) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+func (c partnerAdd) apply(ctx context.Context, control store.Control) (any, error) {
 	p, err := control.AddPartner(ctx, c.Name)
-	if err == nil {
-		log.Info("partner added", "partner", p.ID)
-	}
 	return viewPartner(p), err
 }
 
 type partnerList struct{}
 
-func (partnerList) path() string { return "/partner/list" }
-
-func (partnerList) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+func (partnerList) apply(ctx context.Context, control store.Control) (any, error) {
 	partners, err := control.Partners(ctx)
 	views := make([]partnerView, len(partners))
 	for i, p := range partners {
@@ -57,8 +49,6 @@ type partnerPreverify struct {
 	Domain  string          `required:"" placeholder:"HOST" help:"Tracking domain of the partner: a full host name with a CNAME record to the CNAME target."`
 }
 
-func (partnerPreverify) path() string { return "/partner/preverify" }
-
 func (c partnerPreverify) Validate() error {
 	_, err := store.CheckHostName("--domain", c.Domain)
 	if c.Partner == "" {
@@ -67,11 +57,8 @@ func (c partnerPreverify) Validate() error {
 	return err
 }
 
-func (c partnerPreverify) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+func (c partnerPreverify) apply(ctx context.Context, control store.Control) (any, error) {
 	p, err := control.EnablePreverified(ctx, c.Partner, c.Domain)
-	if err == nil {
-		log.Info("preverified tags enabled", "partner", p.ID, "domain", p.TrackingDomain)
-	}
 	return viewPartner(p), err
 }
 
@@ -80,32 +67,23 @@ type partnerSuspend struct {
 	Reason  reason          `placeholder:"TEXT" help:"Why, for the audit log."`
 }
 
-func (partnerSuspend) path() string { return "/partner/suspend" }
-
-func (c partnerSuspend) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
-	return setPartnerSuspended(c.Reason.in(ctx), control, log, c.Partner, true)
+func (c partnerSuspend) apply(ctx context.Context, control store.Control) (any, error) {
+	return updatePartner(c.Reason.in(ctx), control, c.Partner, func(p *store.Partner) { p.Suspended = true })
 }
 
 type partnerResume struct {
 	Partner store.PartnerID `arg:"" name:"partner-id" help:"Id of the partner."`
 }
 
-func (partnerResume) path() string { return "/partner/resume" }
-
-func (c partnerResume) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
-	return setPartnerSuspended(ctx, control, log, c.Partner, false)
+func (c partnerResume) apply(ctx context.Context, control store.Control) (any, error) {
+	return updatePartner(ctx, control, c.Partner, func(p *store.Partner) { p.Suspended = false })
 }
 
-func setPartnerSuspended(
-	ctx context.Context, control store.Control, log *slog.Logger, id store.PartnerID, suspended bool,
-) (any, error) {
+func updatePartner(ctx context.Context, control store.Control, id store.PartnerID, change func(*store.Partner)) (any, error) {
 	p, err := control.UpdatePartner(ctx, id, func(p store.Partner) store.Partner {
-		p.Suspended = suspended
+		change(&p)
 		return p
 	})
-	if err == nil {
-		log.Info("partner "+suspendedOrResumed(suspended), "partner", p.ID)
-	}
 	return viewPartner(p), err
 }
 
@@ -114,21 +92,12 @@ type partnerRename struct {
 	Name    string          `required:"" placeholder:"NAME" help:"The new name, 1 to 256 characters."`
 }
 
-func (partnerRename) path() string { return "/partner/rename" }
-
-func (c partnerRename) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+func (c partnerRename) apply(ctx context.Context, control store.Control) (any, error) {
 	name, err := store.CheckName("--name", c.Name)
 	if err != nil {
 		return nil, err
 	}
-	p, err := control.UpdatePartner(ctx, c.Partner, func(p store.Partner) store.Partner {
-		p.Name = name
-		return p
-	})
-	if err == nil {
-		log.Info("partner renamed", "partner", p.ID)
-	}
-	return viewPartner(p), err
+	return updatePartner(ctx, control, c.Partner, func(p *store.Partner) { p.Name = name })
 }
 
 type partnerDelete struct {
@@ -137,15 +106,10 @@ type partnerDelete struct {
 	Reason        reason          `placeholder:"TEXT" help:"Why, for the audit log."`
 }
 
-func (partnerDelete) path() string { return "/partner/delete" }
-
-func (c partnerDelete) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+func (c partnerDelete) apply(ctx context.Context, control store.Control) (any, error) {
 	p, err := control.DeletePartner(c.Reason.in(ctx), c.Partner, c.WithMerchants)
 	if store.KindOf(err) == store.KindConflict {
 		return nil, store.Conflict("", "the partner has merchants: add --with-merchants to delete them too, with their events")
-	}
-	if err == nil {
-		log.Info("partner deleted", "partner", p.ID)
 	}
 	return viewPartner(p), err
 }
@@ -162,12 +126,9 @@ type partnerLimit struct {
 	UnverifiedClaims  count           `placeholder:"N" help:"Domains of tags that are not verified yet, so that nobody can block many domains of others."`
 }
 
-// Help is shown after the command's one line of help.
 func (partnerLimit) Help() string { return limitHelp }
 
-func (partnerLimit) path() string { return "/partner/limit" }
-
-func (c partnerLimit) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
+func (c partnerLimit) apply(ctx context.Context, control store.Control) (any, error) {
 	p, err := findPartner(ctx, control, c.Partner)
 	if err == nil && c != (partnerLimit{Partner: c.Partner}) {
 		p, err = control.UpdatePartner(ctx, c.Partner, func(p store.Partner) store.Partner {
@@ -181,9 +142,6 @@ func (c partnerLimit) apply(ctx context.Context, control store.Control, log *slo
 			c.UnverifiedClaims.set(&p.Limits.UnverifiedClaims)
 			return p
 		})
-		if err == nil {
-			log.Info("limits of a partner set", "partner", p.ID)
-		}
 	}
 	return struct {
 		Partner store.PartnerID      `json:"partnerId"`

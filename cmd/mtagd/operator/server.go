@@ -1,13 +1,14 @@
 package operator
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"reflect"
 
 	"mtagd/store"
 )
@@ -73,55 +74,54 @@ func (l listener) Close() error {
 	return l.Listener.Close()
 }
 
+// Running is the control data of a running server, which knows more than the data.
+type Running struct {
+	store.Control
+	BaseURL   string          // of the console
+	Claimable store.Claimable // the domains; without a server nobody knows its own hosts, and serve warns of such a domain when it starts
+
+	Order func(host string) // starts an order of a certificate; nil without TLS
+}
+
+// EnablePreverified implements store.Control. A tracking domain must be claimable, and gets its certificate at once.
+func (r Running) EnablePreverified(ctx context.Context, id store.PartnerID, domain string) (store.Partner, error) {
+	host, err := store.CheckHostName("domain", domain)
+	if err == nil {
+		err = r.Claimable.Check("domain", host)
+	}
+	if err != nil {
+		return store.Partner{}, err
+	}
+	p, err := r.Control.EnablePreverified(ctx, id, host)
+	if err == nil && r.Order != nil {
+		r.Order(p.TrackingDomain)
+	}
+	return p, err
+}
+
 // Handler runs the commands that arrive on a listener of Listen.
-func Handler(control store.Control, log *slog.Logger) http.Handler {
+func Handler(control store.Control) *http.ServeMux {
 	mux := http.NewServeMux()
-	handle[partnerAdd](mux, control, log)
-	handle[partnerList](mux, control, log)
-	handle[partnerPreverify](mux, control, log)
-	handle[partnerSuspend](mux, control, log)
-	handle[partnerResume](mux, control, log)
-	handle[partnerRename](mux, control, log)
-	handle[partnerDelete](mux, control, log)
-	handle[partnerLimit](mux, control, log)
-	handle[keyIssue](mux, control, log)
-	handle[keyList](mux, control, log)
-	handle[keyRevoke](mux, control, log)
-	handle[consoleLink](mux, control, log)
-	handle[consoleEnd](mux, control, log)
-	handle[merchantList](mux, control, log)
-	handle[merchantShow](mux, control, log)
-	handle[merchantSuspend](mux, control, log)
-	handle[merchantResume](mux, control, log)
-	handle[merchantRename](mux, control, log)
-	handle[merchantRetain](mux, control, log)
-	handle[merchantDelete](mux, control, log)
-	handle[merchantRemovals](mux, control, log)
-	handle[merchantLimit](mux, control, log)
-	handle[tagShow](mux, control, log)
-	handle[tagSuspend](mux, control, log)
-	handle[tagResume](mux, control, log)
-	handle[AuditCommand](mux, control, log)
-	handle[domainList](mux, control, log)
-	handle[domainRelease](mux, control, log)
+	handleAll(mux, reflect.TypeFor[Commands](), control)
 	return mux
 }
 
-// maxMessage bounds a message, in bytes.
-const maxMessage = 64 << 10
-
-// handle adds one command to the mux.
-func handle[C Command](mux *http.ServeMux, control store.Control, log *slog.Logger) {
-	var zero C
-	mux.HandleFunc("POST "+zero.path(), func(w http.ResponseWriter, r *http.Request) {
-		var command C
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxMessage)).Decode(&command); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
+// handleAll adds a command to the mux, or all commands of a group.
+func handleAll(mux *http.ServeMux, t reflect.Type, control store.Control) {
+	if !t.Implements(reflect.TypeFor[Command]()) {
+		for i := range t.NumField() {
+			handleAll(mux, t.Field(i).Type, control)
+		}
+		return
+	}
+	mux.HandleFunc("POST "+pathOf(t), func(w http.ResponseWriter, r *http.Request) {
+		command := reflect.New(t)
+		if !Decode(w, r, command.Interface()) {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
 		status := statusDone
-		result, err := command.apply(byOperator(r.Context(), r.RemoteAddr), control, log)
+		result, err := command.Elem().Interface().(Command).apply(byOperator(r.Context(), r.RemoteAddr), control)
 		if err != nil {
 			status, result = statusFailed, wireError(err)
 		}
@@ -129,6 +129,18 @@ func handle[C Command](mux *http.ServeMux, control store.Control, log *slog.Logg
 		// This fails if the client has disconnected. Then no one reads the result.
 		_ = json.NewEncoder(w).Encode(result)
 	})
+}
+
+// maxMessage bounds a message, in bytes.
+const maxMessage = 64 << 10
+
+// Decode reads the message of a request. When it cannot, it has answered, and returns false.
+func Decode(w http.ResponseWriter, r *http.Request, message any) bool {
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxMessage)).Decode(message)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	}
+	return err == nil
 }
 
 // wireError makes the error that is sent over the socket. It has the kind and the text of err, even internal details:

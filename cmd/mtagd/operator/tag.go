@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"log/slog"
 
 	"mtagd/store"
 )
@@ -18,9 +17,7 @@ type tagShow struct {
 	Tag store.TagID `arg:"" name:"tag-id" help:"Id of the tag, as in a snippet or a log."`
 }
 
-func (tagShow) path() string { return "/tag/show" }
-
-func (c tagShow) apply(ctx context.Context, control store.Control, _ *slog.Logger) (any, error) {
+func (c tagShow) apply(ctx context.Context, control store.Control) (any, error) {
 	t, err := control.Tag(ctx, c.Tag)
 	if err != nil {
 		return nil, err
@@ -33,25 +30,19 @@ type tagSuspend struct {
 	Reason reason      `placeholder:"TEXT" help:"Why, for the audit log."`
 }
 
-func (tagSuspend) path() string { return "/tag/suspend" }
-
-func (c tagSuspend) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
-	return setTagSuspended(c.Reason.in(ctx), control, log, c.Tag, true)
+func (c tagSuspend) apply(ctx context.Context, control store.Control) (any, error) {
+	return suspendTag(c.Reason.in(ctx), control, c.Tag, true)
 }
 
 type tagResume struct {
 	Tag store.TagID `arg:"" name:"tag-id" help:"Id of the tag."`
 }
 
-func (tagResume) path() string { return "/tag/resume" }
-
-func (c tagResume) apply(ctx context.Context, control store.Control, log *slog.Logger) (any, error) {
-	return setTagSuspended(ctx, control, log, c.Tag, false)
+func (c tagResume) apply(ctx context.Context, control store.Control) (any, error) {
+	return suspendTag(ctx, control, c.Tag, false)
 }
 
-func setTagSuspended(
-	ctx context.Context, control store.Control, log *slog.Logger, id store.TagID, suspended bool,
-) (any, error) {
+func suspendTag(ctx context.Context, control store.Control, id store.TagID, suspended bool) (any, error) {
 	t, err := control.UpdateTag(ctx, id, func(t store.Tag) store.Tag {
 		t.Suspended = suspended
 		return t
@@ -59,7 +50,6 @@ func setTagSuspended(
 	if err != nil {
 		return nil, err
 	}
-	log.Info("tag "+suspendedOrResumed(suspended), "partner", t.Partner, "merchant", t.Merchant, "tag", t.ID)
 	return showTag(ctx, control, t)
 }
 

@@ -29,7 +29,7 @@ func BenchmarkLog(b *testing.B) {
 			}
 			defer l.Close()
 			perGroup(b, len(whole), func() error {
-				at, err := l.Append(group...)
+				at, err := l.Append(whole)
 				if err == nil && at-l.First() > 4*log.DefaultFileSize { // as after checkpoints
 					err = l.Trim(at)
 				}

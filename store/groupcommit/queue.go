@@ -37,7 +37,6 @@ type Queue struct {
 	firstArrival  time.Time // of the waiting requests that arrived since the current group began, or a little earlier
 	closed        bool
 	paused        error // why nothing is accepted now; nil: requests are accepted
-	failed        error // a commit failed: nothing more is accepted, as nobody knows what is on disk
 }
 
 // isSmall reports whether a request is so small that sharing a sync pays. A group does not wait for larger ones: they may

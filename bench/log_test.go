@@ -15,12 +15,10 @@ import (
 // of zeros. Each operation is one write and one sync.
 func BenchmarkLog(b *testing.B) {
 	for _, events := range []int{1, 64, 256} {
-		group := make([][]byte, events)
 		whole := []byte(nil)
-		for i := range group {
-			group[i] = AppendBrowserEvent(nil, uint64(i), Names[i%len(Names)], time.Time{})
-			group[i] = append(group[i], make([]byte, 800-BrowserEventSize)...)
-			whole = append(whole, group[i]...)
+		for i := range events {
+			whole = AppendBrowserEvent(whole, uint64(i), Names[i%len(Names)], time.Time{})
+			whole = append(whole, make([]byte, 800-BrowserEventSize)...)
 		}
 		b.Run(fmt.Sprintf("group=%d/to=log", events), func(b *testing.B) {
 			l, err := log.Open(b.TempDir(), log.Options{})

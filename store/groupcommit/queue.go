@@ -14,8 +14,6 @@ package groupcommit
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -39,15 +37,11 @@ type Queue struct {
 	firstArrival  time.Time // of the waiting requests that arrived since the current group began, or a little earlier
 	closed        bool
 	paused        error // why nothing is accepted now; nil: requests are accepted
-	failed        error // a commit failed: nothing more is accepted, as nobody knows what is on disk
 }
 
 // isSmall reports whether a request is so small that sharing a sync pays. A group does not wait for larger ones: they may
 // be long in coming.
 func (r *request) isSmall() bool { return r.length() < takeMarks }
-
-// ErrCommit is the error of a failed commit, which may or may not be on disk.
-var ErrCommit = errors.New("commit failed")
 
 const (
 	markOverhead = 200 // bytes of keys and lengths for each mark
@@ -140,11 +134,8 @@ func (q *Queue) add(r *request) error {
 
 // state returns nil while requests are accepted, else the reason why not. The queue's lock is held.
 func (q *Queue) state() error {
-	switch {
-	case q.closed:
+	if q.closed {
 		return store.Unavailable("shutting down")
-	case q.failed != nil:
-		return fmt.Errorf("%w: %w", store.Unavailable("a write failed"), q.failed)
 	}
 	return q.paused
 }
@@ -202,9 +193,6 @@ func (q *Queue) Take() []Part {
 // requests.
 func (q *Queue) Finish(err error) (size int) {
 	q.mu.Lock()
-	if errors.Is(err, ErrCommit) {
-		q.failed = err
-	}
 	group := q.turns.finish(err)
 	for _, p := range group {
 		if !p.last {
@@ -238,20 +226,6 @@ func (q *Queue) Pause(refuse error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.paused = refuse
-}
-
-// Fail makes the queue refuse new requests, after a failed commit.
-func (q *Queue) Fail(err error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.failed = err
-}
-
-// Failure returns the error of a failed commit, or nil.
-func (q *Queue) Failure() error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.failed
 }
 
 // Length returns how many requests wait, and the size of those that wait or are being written.

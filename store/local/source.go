@@ -161,7 +161,12 @@ func (s *Source) streamRecent(ctx context.Context, r backup.Request, w *backup.W
 	if err := s.streamArchive(ctx, r, archived, w); err != nil {
 		return true, err
 	}
-	if err := entries(func(e codec.Entry) error { return s.entry(w, e) }); err != nil {
+	if err := entries(func(e codec.Entry) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return s.entry(w, e)
+	}); err != nil {
 		return true, err
 	}
 	return true, w.End()
@@ -302,9 +307,6 @@ type pacedWriter struct {
 
 func (p *pacedWriter) Write(b []byte) (int, error) {
 	p.pause()
-	if err := p.ctx.Err(); err != nil {
-		return 0, err
-	}
 	defer p.resume()
 	return p.w.Write(b)
 }

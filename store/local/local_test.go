@@ -38,8 +38,8 @@ func TestDrillListingWhereFewSeriesAreCounted(t *testing.T) {
 }
 
 // The tail then forgets most chunks at once, so that reading goes back and forth between it and the journal.
-func TestFeedWhereTheTailForgets(t *testing.T) {
-	testenv.NotShort(t, "time")
+func TestDrillFeedWhereTheTailForgets(t *testing.T) {
+	testenv.Drill(t)
 	storetest.Run(t, newStore(Options{maxNumbers: 3}), "Feed")
 }
 

@@ -3,6 +3,7 @@ package dns
 import (
 	"bufio"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -180,17 +181,20 @@ func (b *bind) verifier(t *testing.T) *Verifier {
 	return v
 }
 
-// freePorts returns two unused ports.
+// freePorts returns two unused ports. The kernel gives others ports from 32768 on, so none of them takes these meanwhile.
 func freePorts(t *testing.T) (int, int) {
 	t.Helper()
-	var ports [2]int
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	var ports []int
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
 		defer l.Close()
-		ports[i] = l.Addr().(*net.TCPAddr).Port
+		if ports = append(ports, l.Addr().(*net.TCPAddr).Port); len(ports) == 2 {
+			return ports[0], ports[1]
+		}
 	}
-	return ports[0], ports[1]
+	t.Fatal("no port is free")
+	return 0, 0
 }

@@ -28,16 +28,15 @@ release: node
 needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells
 
 # Tests often wait for browsers or servers, so five packages run at a time on a machine with two cores. FIRST has the packages that
-# take longest: if they began last, a core would idle at the end. ALONE has the machine for itself: it kills servers, and checks
-# promises that services must keep within seconds.
+# take longest: if they began last, a core would idle at the end.
 #
 # The race detector makes a test five to ten times as expensive, so it is on only where goroutines meet. It is off
 #   in PLAIN, whose packages test another process, or send one request after the other;
 #   for DRILLS of the packages DRILLED, which damage, kill and compare. Under the race detector they are skipped (testenv.Drill);
-#   for COMMANDS of ALONE: one command or request after the other, to the real program. The others, such as those under load, have it.
-FIRST = ./store/postgres ./store/local
+#   for COMMANDS: one command or request after the other, to the real program. Its other tests, such as those under load, have it.
+PROGRAM = ./cmd/mtagd
+FIRST = $(PROGRAM) ./store/postgres ./store/local
 PLAIN = mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi
-ALONE = mtagd/cmd/mtagd
 DRILLS = ^TestDrill|Allocates$$|^TestConformance$$/^(Listing|Summary)$$
 DRILLED = $(sort $(dir $(shell grep -rlE 'testenv\.(Drill|Race)|storetest\.Run' --include='*_test.go' --exclude-dir=node_modules .)))
 COMMANDS = ^Test(Scripts|Release|AFullDisk|Doctor|Dev.*|Demo.*|InstallGuide|InitRefuses|ReadmeCommands|Completion|ManPages|Browser.*|ConsoleOverTLS)$$
@@ -57,10 +56,9 @@ TEST = GORACE=atexit_sleep_ms=50 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) 
 test: needs
 	@out=$$(mktemp -d) && trap 'rm -r $$out' EXIT && export SKIPPED=$$out/skipped && { \
 	{ $(TEST) -p 1 $(PLAIN) || touch $$out/failed; } & \
-	{ $(TEST) -p 1 -run '$(DRILLS)|$(COMMANDS)' $(ALONE) $(DRILLED) || touch $$out/failed; } & \
-	$(TEST) $(RACE) -p 3 $(FIRST) $(filter-out $(ALONE) $(PLAIN),$(shell $(GO) list ./...)) || touch $$out/failed; \
-	wait; \
-	$(TEST) $(RACE) -skip '$(COMMANDS)' $(ALONE) || touch $$out/failed; } | tee $$out/log; \
+	{ $(TEST) -p 1 -run '$(DRILLS)|$(COMMANDS)' $(PROGRAM) $(DRILLED) || touch $$out/failed; } & \
+	$(TEST) $(RACE) -p 3 -skip '$(COMMANDS)' $(FIRST) $(filter-out $(PLAIN),$(shell $(GO) list ./...)) || touch $$out/failed; \
+	wait; } | tee $$out/log; \
 	echo "What took longest, in seconds:"; awk '($$1 == "ok" || $$1 == "FAIL") && $$3 ~ /s$$/ { print $$3, $$2 }' $$out/log | sort -rn | head -n 10; \
 	test -n "$(RACE)" || echo "no C compiler: the race detector was off" >>$$out/skipped; \
 	if test -e $$out/skipped; then echo "Tests that were skipped, and why:"; sort $$out/skipped | uniq -c; fi; \

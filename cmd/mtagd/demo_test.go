@@ -33,7 +33,7 @@ func openBrowser(t *testing.T, flags ...chromedp.ExecAllocatorOption) context.Co
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // only what hangs should reach it
 	t.Cleanup(cancel)
 	return ctx
 }

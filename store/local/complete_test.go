@@ -20,7 +20,7 @@ import (
 	"mtagd/store/testenv"
 )
 
-var besides = flag.Int("besides", 4, "how many verifications TestVerifyBesideEverything makes")
+var besides = flag.Int("besides", 2, "how many verifications TestVerifyBesideEverything makes")
 
 // Verify and the answers over many events give no false alarm while events are recorded, archived, erased, expired and deleted, while
 // tables are merged and removed, and while backups read everything.

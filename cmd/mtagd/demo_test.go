@@ -48,8 +48,14 @@ func TestDemoShop(t *testing.T) {
 	console := chromedp.Console(ctx)
 	do := func(steps ...chromedp.Action[chromedp.Void]) {
 		t.Helper()
-		if err := chromedp.Do(ctx, steps...); err != nil {
-			t.Fatal(err)
+		for _, step := range steps {
+			err := chromedp.Do(ctx, step)
+			for err != nil && strings.Contains(err.Error(), "Could not find node") { // the page has drawn it again meanwhile
+				err = chromedp.Do(ctx, step)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	follow := func(link, to string) {

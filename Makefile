@@ -27,15 +27,19 @@ release: node
 # sets, nothing may be missing.
 needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells
 
-# Tests often wait for browsers or servers, so three packages run at a time on a machine with two cores. FIRST has the packages that
-# take longest: if they began last, a core would idle at the end. ALONE has the machine for itself: it kills servers, and checks
-# promises that services must keep within seconds. The tests in DRILLED that have these names are left out under the race detector
-# (testenv.Drill, testenv.Race), and run without it. So do those of BROWSERS, which test another process.
-FIRST = ./store/local ./store/postgres
-BROWSERS = mtagd/edge/sdk mtagd/partnerapi/console
-ALONE = mtagd/cmd/mtagd
-DRILLS = '^TestDrill|Allocates$$'
-DRILLED = $(sort $(dir $(shell grep -rlE 'testenv\.(Drill|Race)' --include='*_test.go' --exclude-dir=node_modules .)))
+# Tests often wait for browsers or servers, so five packages run at a time on a machine with two cores. FIRST has the packages that
+# take longest: if they began last, a core would idle at the end.
+#
+# The race detector makes a test five to ten times as expensive, so it is on only where goroutines meet. It is off
+#   in PLAIN, whose packages test another process, or send one request after the other;
+#   for DRILLS of the packages DRILLED, which damage, kill and compare. Under the race detector they are skipped (testenv.Drill);
+#   for COMMANDS: one command or request after the other, to the real program. Its other tests, such as those under load, have it.
+PROGRAM = ./cmd/mtagd
+FIRST = $(PROGRAM) ./store/postgres ./store/local
+PLAIN = mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi
+DRILLS = ^TestDrill|Allocates$$|^TestConformance$$/^(Listing|Summary)$$
+DRILLED = $(sort $(dir $(shell grep -rlE 'testenv\.(Drill|Race)|storetest\.Run' --include='*_test.go' --exclude-dir=node_modules .)))
+COMMANDS = ^Test(Scripts|Release|AFullDisk|Doctor|Dev.*|Demo.*|InstallGuide|InitRefuses|ReadmeCommands|Completion|ManPages|Browser.*|ConsoleOverTLS)$$
 RACE = $(shell command -v $$($(GO) env CC) >/dev/null && echo -race)
 
 # On a disk, tests would mostly wait for syncs. So their directories are in /dev/shm, if that has 4 GB left and may run programs.
@@ -51,11 +55,10 @@ TEST = GORACE=atexit_sleep_ms=50 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) 
 # Every test. The file in the variable SKIPPED gets what was missing (package testenv).
 test: needs
 	@out=$$(mktemp -d) && trap 'rm -r $$out' EXIT && export SKIPPED=$$out/skipped && { \
-	$(TEST) $(RACE) -p 3 $(FIRST) $(filter-out $(ALONE) $(BROWSERS),$(shell $(GO) list ./...)) || touch $$out/failed; \
-	{ $(TEST) -p 2 $(BROWSERS) || touch $$out/failed; } & \
-	$(TEST) -p 2 -run $(DRILLS) $(DRILLED) || touch $$out/failed; \
-	wait; \
-	$(TEST) $(RACE) $(ALONE) || touch $$out/failed; } | tee $$out/log; \
+	{ $(TEST) -p 1 $(PLAIN) || touch $$out/failed; } & \
+	{ $(TEST) -p 1 -run '$(DRILLS)|$(COMMANDS)' $(PROGRAM) $(DRILLED) || touch $$out/failed; } & \
+	$(TEST) $(RACE) -p 3 -skip '$(COMMANDS)' $(FIRST) $(filter-out $(PLAIN),$(shell $(GO) list ./...)) || touch $$out/failed; \
+	wait; } | tee $$out/log; \
 	echo "What took longest, in seconds:"; awk '($$1 == "ok" || $$1 == "FAIL") && $$3 ~ /s$$/ { print $$3, $$2 }' $$out/log | sort -rn | head -n 10; \
 	test -n "$(RACE)" || echo "no C compiler: the race detector was off" >>$$out/skipped; \
 	if test -e $$out/skipped; then echo "Tests that were skipped, and why:"; sort $$out/skipped | uniq -c; fi; \
@@ -64,7 +67,7 @@ test: needs
 # The tests of PACKAGES once more, with and without the race detector, one package at a time. CI runs it for what failed.
 again:
 	$(TEST) $(RACE) -count=1 -p 1 $(PACKAGES)
-	$(TEST) -count=1 -p 1 -run $(DRILLS) $(PACKAGES)
+	$(TEST) -count=1 -p 1 -run '$(DRILLS)|$(COMMANDS)' $(PACKAGES)
 
 # The drills of make test, at DRILLS times as many random places. A drill that fails prints its seed, which DRILL_SEED repeats.
 drills: export DRILLS ?= 20
@@ -179,8 +182,10 @@ vuln:
 cc:
 	@command -v $$($(GO) env CC) >/dev/null || $(call install,gcc libc6-dev,a C compiler for the race detector)
 
+# Without windows, Chromium takes a fifth of the processor time. Only the whole browser has a back/forward cache.
 chromium:
-	@command -v chromium >/dev/null || $(call install,chromium,Chromium to test the browser tag)
+	@command -v chromium >/dev/null && command -v chromium-headless-shell >/dev/null || \
+		$(call install,chromium chromium-headless-shell,Chromium to test the browser tag)
 
 firefox:
 	@command -v firefox-esr >/dev/null || $(call install,firefox-esr,Firefox to test the browser tag)

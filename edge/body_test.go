@@ -354,7 +354,7 @@ func chunks(body string) string {
 // waitForBodies waits until all bodies together have that many bytes reserved.
 func (w *world) waitForBodies(bytes int64) {
 	w.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		reserved := w.server.bodies.budget.Reserved()
 		if reserved == bytes {
 			return

@@ -76,7 +76,7 @@ func waitForClient(began chan<- struct{}, ended chan<- error) func(*Config) {
 			close(began)
 			select {
 			case <-ctx.Done():
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 			}
 			ended <- ctx.Err()
 		}

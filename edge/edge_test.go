@@ -115,7 +115,7 @@ func newTunedWorld(t *testing.T, tune func(*Server), configure ...func(*Config))
 
 func (w *world) shutdown() {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := w.server.Shutdown(ctx); err != nil {
 		w.Errorf("Shutdown: %v", err)

@@ -158,7 +158,7 @@ func TestManyRefusedEvents(t *testing.T) {
 	for i := range 200 {
 		object += fmt.Sprintf(`,"a_field_with_a_name_that_is_long_%d":"x"`, i)
 	}
-	for i := range 2000 {
+	for i := range refused.MaxEntries + 100 {
 		p.refuse(merchant, tag, func(e *refused.Event) { e.Code, e.Object = fmt.Sprint("code", i), []byte(object+"}") })
 		s.now = s.now.Add(time.Second)
 	}

@@ -172,7 +172,7 @@ func TestConnectionsWithoutTheAdminTokenEndSoon(t *testing.T) {
 			if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: mtagd\r\nContent-Length: 1\r\n\r\n", path); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {

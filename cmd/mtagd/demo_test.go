@@ -23,7 +23,7 @@ import (
 func openBrowser(t *testing.T, flags ...chromedp.ExecAllocatorOption) context.Context {
 	t.Helper()
 	allocator, stop := chromedp.NewExecAllocator(t.Context(), append(flags,
-		chromedp.ExecPath(testenv.Program(t, "chromium")), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.NoFirstRun,
+		chromedp.ExecPath(testenv.Program(t, testenv.Chromium...)), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.NoFirstRun,
 		chromedp.Flag("headless", "new"), chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true), chromedp.WindowSize(1440, 900))...)
@@ -33,7 +33,7 @@ func openBrowser(t *testing.T, flags ...chromedp.ExecAllocatorOption) context.Co
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // only what hangs should reach it
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -48,8 +48,14 @@ func TestDemoShop(t *testing.T) {
 	console := chromedp.Console(ctx)
 	do := func(steps ...chromedp.Action[chromedp.Void]) {
 		t.Helper()
-		if err := chromedp.Do(ctx, steps...); err != nil {
-			t.Fatal(err)
+		for _, step := range steps {
+			err := chromedp.Do(ctx, step)
+			for err != nil && strings.Contains(err.Error(), "Could not find node") { // the page has drawn it again meanwhile
+				err = chromedp.Do(ctx, step)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	follow := func(link, to string) {

@@ -43,12 +43,23 @@ type installation struct {
 
 func newInstallation(t *testing.T) *installation {
 	t.Helper()
+	i := installationIn(t, t.TempDir())
+	if err := os.Mkdir(i.data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	i.run("partner", "add", "--data", i.data, "--name", "Agency")
+	i.run("backup", "create", "--data", i.data, i.backups)
+	return i
+}
+
+// installationIn has the data and the backups that are in a directory.
+func installationIn(t *testing.T, dir string) *installation {
+	t.Helper()
 	z, err := startZone()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(z.stop)
-	dir := t.TempDir()
 	i := &installation{T: t, dir: dir, data: filepath.Join(dir, "data"), backups: filepath.Join(dir, "backups"), zone: z, ready: "ready\n"}
 	for _, host := range []string{baseHost, tagHost, cnameTarget} {
 		must(t, i.zone.set(host, "A", "127.0.0.1"))
@@ -75,11 +86,6 @@ func newInstallation(t *testing.T) *installation {
 		"admin": i.admin.Listener.Addr().String(), "acme-ca": i.ca.URL, "acme-ca-root": root, "backup-to": i.backups,
 		"http": freeAddress(t), "https": freeAddress(t),
 	}
-	if err := os.Mkdir(i.data, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	i.run("partner", "add", "--data", i.data, "--name", "Agency")
-	i.run("backup", "create", "--data", i.data, i.backups)
 	return i
 }
 
@@ -142,6 +148,7 @@ func (i *installation) stopped() { i.admin.Close() }
 func TestDoctor(t *testing.T) {
 	old := float64(time.Now().Add(-30 * 24 * time.Hour).Unix())
 	const page, ticket = "page    ", "ticket  "
+	sound := newInstallation(t)
 	for name, c := range map[string]struct {
 		spoil  func(i *installation)
 		says   string
@@ -190,7 +197,11 @@ func TestDoctor(t *testing.T) {
 		"few files left":      {func(i *installation) { i.metrics["process_open_fds"] = 950 }, ticket + "nearly as many connections", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			i := newInstallation(t)
+			dir := filepath.Join(t.TempDir(), "copy")
+			if out, err := exec.Command("cp", "-a", sound.dir, dir).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			i := installationIn(t, dir)
 			c.spoil(i)
 			out, code := i.examine()
 			if (code == 0) != (name == "nothing is wrong") || !strings.Contains(out, c.says) {

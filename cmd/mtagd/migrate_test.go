@@ -107,8 +107,11 @@ func TestMigrateUnderLoad(t *testing.T) {
 	cursor := b.api("GET", "/v1/partners/events/feed?limit=100", "")["cursor"].(string)
 	in := func() *exec.Cmd { return exec.Command("mtagd", "migrate", "--data", b.data, "--to", url) }
 
-	limited, cancel := context.WithTimeout(t.Context(), 3*startTimeout) // for starts that must fail
-	defer cancel()
+	limited := func() context.Context { // for a start that must fail
+		ctx, cancel := context.WithTimeout(t.Context(), 3*startTimeout)
+		t.Cleanup(cancel)
+		return ctx
+	}
 	must := func(what string, err error) {
 		t.Helper()
 		if err != nil {
@@ -180,7 +183,7 @@ func TestMigrateUnderLoad(t *testing.T) {
 		t.Errorf("a migration back beside a node: %v: %s", err, out)
 	}
 	must("stop", b.stop())
-	if out, err := exec.CommandContext(limited, "mtagd", serveArgs(b.data, b.zone.address, nil)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "its data has moved to postgres://") {
+	if out, err := exec.CommandContext(limited(), "mtagd", serveArgs(b.data, b.zone.address, nil)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "its data has moved to postgres://") {
 		t.Errorf("serve on the old directory: %v: %s", err, out)
 	}
 	if out, err := in().CombinedOutput(); err != nil || !strings.Contains(string(out), " moved to ") {
@@ -213,11 +216,11 @@ func TestMigrateUnderLoad(t *testing.T) {
 			break
 		}
 		killed = false
-		if out, err := exec.CommandContext(limited, "mtagd", serveArgs(back, b.zone.address, nil)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "has not finished") {
+		if out, err := exec.CommandContext(limited(), "mtagd", serveArgs(back, b.zone.address, nil)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "has not finished") {
 			t.Errorf("serve on a directory that lacks events: %v: %s", err, out)
 		}
 	}
-	if out, err := exec.CommandContext(limited, "mtagd", serveArgs(t.TempDir(), b.zone.address, []string{"--store", url})...).CombinedOutput(); err == nil || !strings.Contains(string(out), "has moved to the directory "+back) {
+	if out, err := exec.CommandContext(limited(), "mtagd", serveArgs(t.TempDir(), b.zone.address, []string{"--store", url})...).CombinedOutput(); err == nil || !strings.Contains(string(out), "has moved to the directory "+back) {
 		t.Errorf("a node starts on a database that has moved: %v: %s", err, out)
 	}
 	b.service, err = launchService(back, b.zone.address)

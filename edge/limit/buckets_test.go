@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"mtagd/store/testenv"
 )
 
 var start = time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)
@@ -153,7 +155,8 @@ func TestKindsAndNamesHaveTheirOwnBuckets(t *testing.T) {
 }
 
 // A million addresses do not free one that has used up its bucket, and take no more memory than one.
-func TestAMillionAddresses(t *testing.T) {
+func TestDrillAMillionAddresses(t *testing.T) {
+	testenv.Drill(t)
 	if size := unsafe.Sizeof(Buckets{}); size > 4<<20 {
 		t.Errorf("the table has %d bytes, want at most 4 MiB", size)
 	}

@@ -45,7 +45,7 @@ func TestConsentByCategory(t *testing.T) {
 	}
 	tab.wantNothingStored()
 	tab.do(`mtag('consent', { ad_storage: 'denied' })`)
-	if value := w.cookie("_mtag.visit").Value; strings.Contains(value, "g1") {
+	if value := tab.get(`document.cookie`); strings.Contains(value, "g1") {
 		t.Errorf("a click id is stored without ad_storage: %s", value)
 	}
 	tab.do(`mtag('consent', { analytics_storage: 'denied' })`)

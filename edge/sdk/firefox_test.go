@@ -64,10 +64,17 @@ func TestInFirefox(t *testing.T) {
 	}
 }
 
-// browserOf returns the browser that a test runs in.
+// browserOf returns the browser that a test runs in. Chromium without windows has no back/forward cache.
 func browserOf(t testing.TB) browser {
-	if strings.HasPrefix(t.Name(), "TestInFirefox/") {
+	switch name := t.Name(); {
+	case strings.HasPrefix(name, "TestInFirefox/"):
 		return inFirefox
+	case strings.Contains(name, "BackForwardCache"):
+		whole, err := inWhole()
+		if err != nil {
+			testenv.Missing(t, err.Error())
+		}
+		return whole
 	}
 	return inChromium
 }

@@ -161,7 +161,7 @@ func TestWhichEntriesOfDataLayerAreEvents(t *testing.T) {
 					got = append(got, e.EventName+e.fields(ga4Fields))
 				}
 			}
-			return ended
+			return ended && len(got) >= strings.Count(tt.want, "{") // the last event may be recorded first
 		})
 		slices.Sort(got)
 		if got := strings.Join(got, " "); got != tt.want {

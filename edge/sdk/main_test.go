@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,7 +33,8 @@ const waitLimit = 3 * time.Minute
 var (
 	mtagd      string // the program's path
 	inChromium browser
-	inFirefox  browser // runs while TestInFirefox does
+	inWhole    func() (browser, error) // starts the whole Chromium
+	inFirefox  browser                 // runs while TestInFirefox does
 	shared     *service
 )
 
@@ -52,15 +54,28 @@ func runTests(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	mtagd = filepath.Join(dir, "mtagd")
-	if out, err := exec.Command("go", "build", "-pgo=off", "-o", mtagd, "mtagd/cmd/mtagd").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-pgo=off", "-ldflags=-s -w", "-o", mtagd, "mtagd/cmd/mtagd").CombinedOutput(); err != nil {
 		return fail(fmt.Errorf("%w: %s", err, out))
 	}
-	if path, err := testenv.Find("chromium"); err == nil {
+	if path, err := testenv.Find(testenv.Chromium...); err == nil {
 		if inChromium, err = startChromium(path, filepath.Join(dir, "profile")); err != nil {
 			return fail(err)
 		}
 		defer inChromium.stop()
 	}
+	stopWhole := func() {}
+	defer func() { stopWhole() }()
+	inWhole = sync.OnceValues(func() (browser, error) {
+		path, err := testenv.Find("chromium")
+		if err != nil {
+			return nil, err
+		}
+		b, err := startChromium(path, filepath.Join(dir, "whole"))
+		if err == nil {
+			stopWhole = b.stop
+		}
+		return b, err
+	})
 	if shared, err = startService(filepath.Join(dir, "data")); err != nil {
 		return fail(err)
 	}

@@ -155,7 +155,7 @@ func (s *scenario) wantRecorded(must, may []string) {
 		}
 		return names
 	}
-	for end := time.Now().Add(20 * time.Second); len(missing()) > 0 && time.Now().Before(end); {
+	for end := time.Now().Add(waitLimit); len(missing()) > 0 && time.Now().Before(end); {
 		time.Sleep(100 * time.Millisecond)
 	}
 	if lost := missing(); len(lost) > 0 {

@@ -46,7 +46,7 @@ func newWorld(t testing.TB, on ...*service) *world {
 	}
 	testenv.NotShort(t, "a browser")
 	if browserOf(t) == nil {
-		testenv.Program(t, "chromium")
+		testenv.Program(t, testenv.Chromium...)
 	}
 	s := shared
 	if len(on) > 0 {

@@ -27,7 +27,7 @@ func startBrowser(t testing.TB, s *service) context.Context {
 	t.Helper()
 	rules := "MAP *.test " + s.proxy.Listener.Addr().String() + ", MAP * ~NOTFOUND"
 	allocator, stop := chromedp.NewExecAllocator(context.Background(),
-		chromedp.ExecPath(testenv.Program(t, "chromium")), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.NoFirstRun,
+		chromedp.ExecPath(testenv.Program(t, testenv.Chromium...)), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.NoFirstRun,
 		chromedp.Flag("headless", "new"), chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("lang", "en-US"),

@@ -60,7 +60,7 @@ func newService(t testing.TB) *service {
 	t.Helper()
 	s := &service{t, &process{program: filepath.Join(t.TempDir(), "mtagd"), data: t.TempDir(), zone: &zone{records: map[string]string{}},
 		shops: map[string]string{}, held: map[string]chan struct{}{}, other: map[string]func(map[string]any){}}}
-	if out, err := exec.Command("go", "build", "-pgo=off", "-o", s.program, "mtagd/cmd/mtagd").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-pgo=off", "-ldflags=-s -w", "-o", s.program, "mtagd/cmd/mtagd").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	s.start(dnstest.Run(t, s.zone).Address)

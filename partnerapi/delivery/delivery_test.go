@@ -146,7 +146,7 @@ func (b *bed) status(d Destination) Status {
 // until waits for a condition.
 func (b *bed) until(what string, is func() bool) {
 	b.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			b.t.Fatalf("it did not come to this: %s\n%s", what, b.log.String())
 		}

@@ -13,7 +13,7 @@ import (
 func TestThePageInABrowser(t *testing.T) {
 	s := newService(t)
 	allocator, stop := chromedp.NewExecAllocator(t.Context(),
-		chromedp.ExecPath(testenv.Program(t, "chromium")), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.NoFirstRun,
+		chromedp.ExecPath(testenv.Program(t, testenv.Chromium...)), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.NoFirstRun,
 		chromedp.Flag("headless", "new"), chromedp.Flag("disable-gpu", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true))

@@ -83,7 +83,7 @@ func newService(t testing.TB) *service {
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		for _, err := range []error{server.Shutdown(ctx), <-served, s.delivery.Close(), engine.Close()} {
 			if err != nil {

@@ -43,7 +43,8 @@ func damageTable(dir string) error {
 }
 
 // Damage of a table of the archive is found by verify. The next start makes an archive of what can be read.
-func TestDamageOfATableOfTheArchive(t *testing.T) {
+func TestDrillDamageOfATableOfTheArchive(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	recorded := archivedDirectory(t, dir)
 	if found := withoutTags(closedFindings(t, dir)); len(found) > 0 {

@@ -131,7 +131,8 @@ func TestABacklogIsArchived(t *testing.T) {
 }
 
 // A kill at any step of the archiver loses no event, and none is there twice.
-func TestAKillWhileEventsAreArchived(t *testing.T) {
+func TestDrillAKillWhileEventsAreArchived(t *testing.T) {
+	testenv.Drill(t)
 	dir, shops := t.TempDir(), newShops(3)
 	e := open(t, dir)
 	recordMany(t, e, shops, 50)

@@ -164,7 +164,8 @@ func TestDrillEveryPointRestores(t *testing.T) {
 
 // Encrypted points need the identity. Without it, verify compares checksums; a flipped bit is found either way, and is not
 // restored.
-func TestEncryptionAndDamage(t *testing.T) {
+func TestDrillEncryptionAndDamage(t *testing.T) {
+	testenv.Drill(t)
 	identity, err := age.GenerateX25519Identity()
 	if err != nil {
 		t.Fatal(err)

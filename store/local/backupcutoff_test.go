@@ -14,6 +14,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/backup"
+	"mtagd/store/testenv"
 )
 
 // failing is a destination that fails from its operation number left on. Each failure may have been a kill: nothing that
@@ -63,7 +64,8 @@ func (f *failing) Delete(ctx context.Context, name string) error {
 
 // A backup that fails at any step leaves no false point: every point that is there restores, the next backup succeeds, and
 // one of the next day leaves no garbage.
-func TestABackupThatIsCutOff(t *testing.T) {
+func TestDrillABackupThatIsCutOff(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	e := open(t, dir)
 	defer func() { closeEngine(t, e) }()

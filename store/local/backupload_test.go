@@ -27,8 +27,8 @@ func TestAPointUnderLoad(t *testing.T) {
 	var acknowledged atomic.Int64
 	src := SourceOf(e)
 	b := backup.New(d, src)
-	for i := range 6 {
-		const workers, calls = 4, 500 // as many as a point can be restored from in seconds
+	for i := range 4 {
+		const workers, calls = 4, 200 // as many as a point can be restored from in seconds
 		least := acknowledged.Load()
 		stop := make(chan struct{})
 		var load sync.WaitGroup
@@ -52,7 +52,7 @@ func TestAPointUnderLoad(t *testing.T) {
 				}
 			})
 		}
-		result, err := b.Run(ctx, backup.Options{Log: quiet, Now: time.Now, Small: i > 2})
+		result, err := b.Run(ctx, backup.Options{Log: quiet, Now: time.Now, Small: i > 1})
 		most := acknowledged.Load() + workers*10
 		close(stop)
 		load.Wait()

@@ -17,9 +17,10 @@ import (
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/rank"
+	"mtagd/store/testenv"
 )
 
-var besides = flag.Int("besides", 4, "how many verifications TestVerifyBesideEverything makes")
+var besides = flag.Int("besides", 2, "how many verifications TestVerifyBesideEverything makes")
 
 // Verify and the answers over many events give no false alarm while events are recorded, archived, erased, expired and deleted, while
 // tables are merged and removed, and while backups read everything.
@@ -126,7 +127,8 @@ func isBusyNow(err error) bool {
 
 // A block of the archive that vanishes without a trace is an error in each answer that needs it, and never a shorter answer. Then it is
 // noted, and everything is answered without it.
-func TestAVanishedBlockIsNoShorterAnswer(t *testing.T) {
+func TestDrillAVanishedBlockIsNoShorterAnswer(t *testing.T) {
+	testenv.Drill(t)
 	x := newErasing(t)
 	live, e, shops := x.dir, x.engine, []store.MerchantID{x.shop, x.newShop()}
 	for _, m := range shops {

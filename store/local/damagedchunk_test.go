@@ -218,7 +218,7 @@ func TestDrillTheLastChunkMayBeDamaged(t *testing.T) {
 	}
 	e = open(t, dir)
 	defer closeEngine(t, e)
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 1}); err != nil || page.Total != 300 {
 		t.Errorf("total %d, %v, want 300", page.Total, err)

@@ -223,7 +223,7 @@ func TestDrillAFailedWriteLosesNothing(t *testing.T) {
 			t.Errorf("%s of %s: after a failed write the engine is ready", rule.Op, rule.Files)
 		}
 		if rule.Files != "*" { // without a restart
-			deadline := time.Now().Add(30 * time.Second)
+			deadline := time.Now().Add(time.Minute)
 			for !a.record(c) && time.Now().Before(deadline) {
 			}
 			if got := c.ask("ready"); got != "ok" {

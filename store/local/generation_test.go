@@ -8,11 +8,13 @@ import (
 	"testing"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // Each file or directory of a data directory that is older than the others is noticed. An index is rebuilt; with anything else, the
 // directory is refused, and nothing is changed.
-func TestAFileThatIsOlderThanTheOthersIsNoticed(t *testing.T) {
+func TestDrillAFileThatIsOlderThanTheOthersIsNoticed(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	m := soundDirectory(t, dir)[0]
 	older := copied(t, dir)
@@ -101,7 +103,8 @@ func TestAnOlderControlFileIsNoticedAfterEachChange(t *testing.T) {
 }
 
 // A kill between any two writes raises no alarm, and what it leaves does not let older files pass later.
-func TestAKillBetweenTheWritesRaisesNoAlarm(t *testing.T) {
+func TestDrillAKillBetweenTheWritesRaisesNoAlarm(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	e := open(t, dir)
 	killed := map[string]string{}

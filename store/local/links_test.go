@@ -12,11 +12,13 @@ import (
 	"testing"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // No link and no event_id vanishes without a word: whatever happens to the tables, and although they are compacted afterwards, each is
 // found, or gives an error, or the log names the table in which it was lost.
-func TestNoLinkVanishesWithoutAWord(t *testing.T) {
+func TestDrillNoLinkVanishesWithoutAWord(t *testing.T) {
+	testenv.Drill(t)
 	x := newErasing(t)
 	const links = 4000
 	for visitor := range links / 500 {

@@ -14,6 +14,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/testenv"
 )
 
 // damageBlockWith changes two bits of the table that has this text, beside it. Badger has the file open.
@@ -164,7 +165,8 @@ func TestAWrongBitInTheArchiveCostsNothing(t *testing.T) {
 }
 
 // Damage of the links and event_ids needs no restart either. While it is mended, requests that need the damaged part may come again.
-func TestDamageOfLinksNeedsNoRestart(t *testing.T) {
+func TestDrillDamageOfLinksNeedsNoRestart(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	e := open(t, dir)
 	defer closeEngine(t, e)

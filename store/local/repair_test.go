@@ -115,7 +115,8 @@ func TestDrillRepair(t *testing.T) {
 
 // A repair that is killed at any moment leaves a directory that cannot be opened and says what to do, or one that is complete. The
 // next repair begins again.
-func TestARepairThatIsKilled(t *testing.T) {
+func TestDrillARepairThatIsKilled(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	merchants := soundDirectory(t, dir)
 	to, ended := filepath.Join(t.TempDir(), "new"), make(chan error)

@@ -405,7 +405,7 @@ func (s *shop) expectFeedGoesOn() {
 
 func awaitErasure(t *testing.T, e store.Engine, m store.MerchantID) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		all, _, err := e.Erasures(t.Context(), m, 0, 10)
 		if err != nil {
 			t.Fatal(err)

@@ -23,7 +23,7 @@
 //	persons.go     erasure, personal data, retention
 //	listing.go     Events against the oracle
 //	feed.go        Feed against the oracles; Watch
-//	summary.go     Summary against the oracle
+//	summary.go     Summary against the oracle, and beside ingest
 //	random.go      random events and queries
 //	oracle.go      a sorted slice of all events, to compute what each page must be
 //	steps.go       the steps that prepare a test
@@ -35,6 +35,8 @@ package storetest
 import (
 	"slices"
 	"testing"
+
+	"mtagd/store/testenv"
 )
 
 // part is some tests of the suite, with a name.
@@ -42,6 +44,10 @@ type part struct {
 	name  string
 	tests []test
 }
+
+// computed are parts that mostly compute what the answers to one caller must be. The race detector would make that ten times slower
+// and find nothing: make test runs them without it.
+var computed = []string{"Listing", "Summary"}
 
 var suite = []part{
 	{"Partners", partnerTests},
@@ -62,6 +68,7 @@ var suite = []part{
 	{"Listing", listingTests},
 	{"Feed", feedTests},
 	{"Summary", summaryTests},
+	{"Totals", totalTests},
 	{"Contexts", contextTests},
 	{"Durability", durabilityTests},
 }
@@ -74,6 +81,9 @@ func Run(t *testing.T, newStore func(t *testing.T) Store, parts ...string) {
 			continue
 		}
 		t.Run(part.name, func(t *testing.T) {
+			if testenv.Race && slices.Contains(computed, part.name) {
+				t.Skip("it runs without the race detector")
+			}
 			t.Parallel()
 			part.run(t, newStore)
 		})

@@ -3,6 +3,7 @@ package dns
 import (
 	"bufio"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -89,7 +90,7 @@ controls { };
 // questions about a signed zone get SERVFAIL, and Verify would then ask the zone above.
 func (b *bind) warm(t *testing.T) {
 	t.Helper()
-	giveUp := time.Now().Add(30 * time.Second)
+	giveUp := time.Now().Add(time.Minute)
 	for _, kind := range []uint16{miekg.TypeA, miekg.TypeAAAA} {
 		question := new(miekg.Msg).SetQuestion("ns.shop.com.", kind)
 		for {
@@ -168,7 +169,7 @@ func (b *bind) run(t *testing.T, name, config string) {
 	case <-running:
 	case <-ended:
 		t.Fatalf("named ended: %s", log.String())
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("named does not start")
 	}
 }
@@ -180,17 +181,20 @@ func (b *bind) verifier(t *testing.T) *Verifier {
 	return v
 }
 
-// freePorts returns two unused ports.
+// freePorts returns two unused ports. The kernel gives others ports from 32768 on, so none of them takes these meanwhile.
 func freePorts(t *testing.T) (int, int) {
 	t.Helper()
-	var ports [2]int
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	var ports []int
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
 		defer l.Close()
-		ports[i] = l.Addr().(*net.TCPAddr).Port
+		if ports = append(ports, l.Addr().(*net.TCPAddr).Port); len(ports) == 2 {
+			return ports[0], ports[1]
+		}
 	}
-	return ports[0], ports[1]
+	t.Fatal("no port is free")
+	return 0, 0
 }

@@ -223,7 +223,8 @@ func TestARunThatWasCutOffIsAddedAgain(t *testing.T) {
 }
 
 // A removal removes exactly the events for which keep returns false. After a purge, no file has their blocks. A copy has the same events.
-func TestRemovedEventsAreGone(t *testing.T) {
+func TestDrillRemovedEventsAreGone(t *testing.T) {
+	testenv.Drill(t)
 	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(9, 10)), model{}
 	a := openArchive(t, dir)
 	seq := uint64(1_700_000_000_000_000)

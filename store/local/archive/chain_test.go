@@ -7,10 +7,12 @@ import (
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
+	"mtagd/store/testenv"
 )
 
 // A block that is missing is found, unless an earlier version may have left the gap.
-func TestAGap(t *testing.T) {
+func TestDrillAGap(t *testing.T) {
+	testenv.Drill(t)
 	for _, earlier := range []bool{false, true} {
 		dir, m := t.TempDir(), merchant(1)
 		a := openArchive(t, dir)

@@ -223,7 +223,8 @@ func copied(t testing.TB, dir string) string {
 }
 
 // After a kill, what was flushed is there, and of the rest each commit as a whole or not at all, in their order.
-func TestAKillKeepsWhatWasFlushed(t *testing.T) {
+func TestDrillAKillKeepsWhatWasFlushed(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	m := newModel(t, dir)
 	defer func() { check(t, m.Close()) }()
@@ -384,7 +385,8 @@ func TestCompactLeavesNoBytes(t *testing.T) {
 }
 
 // A flush ends whatever room the memtable has left. Badger begins another one when a commit has filled it up.
-func TestAFlushAtTheEndOfAMemtable(t *testing.T) {
+func TestDrillAFlushAtTheEndOfAMemtable(t *testing.T) {
+	testenv.Drill(t)
 	d := open(t, t.TempDir())
 	r := rand.New(rand.NewPCG(1, 2))
 	value := make([]byte, 100<<10)

@@ -20,7 +20,8 @@ import (
 
 // When the disk is nearly full, a write fails with IsNearlyFull, and nothing is half done. The database can be read, also after a
 // restart, and written again when there is space.
-func TestAFullDisk(t *testing.T) {
+func TestDrillAFullDisk(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=160m"); err != nil {
 		testenv.Skip(t, "a small file system cannot be mounted: "+err.Error())

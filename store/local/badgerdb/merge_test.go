@@ -268,7 +268,8 @@ func TestADamagedListBesideOtherParts(t *testing.T) {
 
 // When a list cannot be written, that of the new last part, that of the sealed one, or that which makes it count, the old parts go on, and a
 // kill finds them.
-func TestASwitchThatFails(t *testing.T) {
+func TestDrillASwitchThatFails(t *testing.T) {
+	testenv.Drill(t)
 	for skip, all := range [][]int{{1}, {1}, {1, 2, 0}} {
 		for _, times := range all { // 0: always
 			disk := faultfs.New(t)
@@ -305,7 +306,8 @@ func TestASwitchThatFails(t *testing.T) {
 }
 
 // Reads of many parts are those of a model, as of an earlier version, too.
-func TestReadsOfManyParts(t *testing.T) {
+func TestDrillReadsOfManyParts(t *testing.T) {
+	testenv.Drill(t)
 	for seed := range uint64(2) {
 		dir := t.TempDir()
 		m := newModel(t, dir)

@@ -15,11 +15,13 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/rules"
+	"mtagd/store/testenv"
 )
 
 // A record with more than one wrong bit is out of service with what belongs to it. Everything else goes on. "mtagd repair" makes it
 // anew when something belongs to it.
-func TestADamagedRecordCostsWhatBelongsToIt(t *testing.T) {
+func TestDrillADamagedRecordCostsWhatBelongsToIt(t *testing.T) {
+	testenv.Drill(t)
 	dir := t.TempDir()
 	d := openHere(t, dir)
 	filled(t, d, 3)
@@ -209,7 +211,8 @@ func TestAFileWithMissingRecordsIsRefused(t *testing.T) {
 
 // Zeros over a page lose at most the records that were on it. Where they lose none, as on a meta page or a branch, the start rebuilds
 // the file. Else the start refuses, and a repair has all others.
-func TestZerosOverAPageLoseWhatWasOnIt(t *testing.T) {
+func TestDrillZerosOverAPageLoseWhatWasOnIt(t *testing.T) {
+	testenv.Drill(t)
 	for _, partners := range []int{1, 4} { // 1: small buckets are inside of the root page
 		dir := t.TempDir()
 		d := openHere(t, dir)

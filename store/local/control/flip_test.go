@@ -55,7 +55,8 @@ func TestDrillEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
 }
 
 // One wrong bit of the number of the last transaction makes its meta page look like that of the transaction before the other one.
-func TestOneWrongBitOfATransactionNumber(t *testing.T) {
+func TestDrillOneWrongBitOfATransactionNumber(t *testing.T) {
+	testenv.Drill(t)
 	for more := range 2 { // so that either value of the second bit is the older number
 		dir := t.TempDir()
 		d := openHere(t, dir)

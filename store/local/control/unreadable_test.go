@@ -9,11 +9,13 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/rules"
+	"mtagd/store/testenv"
 )
 
 // Each change that a damaged record could forbid fails: no second tag is made, no label, claim or tracking domain is given
 // twice, and nothing is removed in part.
-func TestAChangeThatADamagedRecordCouldForbidFails(t *testing.T) {
+func TestDrillAChangeThatADamagedRecordCouldForbidFails(t *testing.T) {
+	testenv.Drill(t)
 	generate := func(k store.TagType, domain string) func(*Data, store.Merchant) error {
 		return func(d *Data, m store.Merchant) error {
 			_, _, err := d.GenerateTag(t.Context(), m.ID, k, domain)

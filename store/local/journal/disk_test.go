@@ -102,7 +102,7 @@ func TestReadyDoesNotWaitForTheFreeSpace(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("Ready waits for the disk")
 	}
 	free <- minFreeAgain

@@ -33,7 +33,7 @@ func TestBatchesDoNotDelayAnotherMerchantsEvent(t *testing.T) {
 	defer closeJournal(t, j)
 	waiting := func(n int) {
 		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			requests, _ := j.committer.queue.Length()
 			if requests == n {
 				return

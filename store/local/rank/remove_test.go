@@ -94,7 +94,8 @@ func (r *removals) reopen(t *testing.T) {
 
 // Whatever is removed, pages, totals and usage are those of the events that are left, with merges, compactions, kills and
 // restarts in between.
-func TestRemovedEventsAreGone(t *testing.T) {
+func TestDrillRemovedEventsAreGone(t *testing.T) {
+	testenv.Drill(t)
 	for name, madeUp := range map[string]int{"one name": 0, "counted names": 20, "made-up names": 400} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

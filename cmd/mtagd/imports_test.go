@@ -35,6 +35,7 @@ var mayImport = []struct {
 	{"edge/", "store edge/"},
 	{"edge/tag", "store edge/asset edge/check edge/clientaddr edge/limit edge/refused edge/requestid edge/sdk"},
 	{"partnerapi partnerapi/", "store store/budget partnerapi partnerapi/ edge/"},
+	{"partnerapi/delivery", "store store/rules partnerapi/delivery/"}, // the rules say whose an event is
 	// A kind of destination knows what a kind is, and no more.
 	{"partnerapi/delivery/kind partnerapi/delivery/filter", "store"},
 	{"partnerapi/delivery/webhook partnerapi/delivery/meta partnerapi/delivery/ga4 partnerapi/delivery/tiktok", "store partnerapi/delivery/kind"},

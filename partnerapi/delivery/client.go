@@ -72,10 +72,7 @@ func (g guard) control(_, address string, _ syscall.RawConn) error {
 }
 
 // client sends requests.
-type client struct {
-	http *http.Client
-	fast chan struct{} // slots of requests that have just begun
-}
+type client struct{ http *http.Client }
 
 func newClient(allow []netip.Prefix, roots *tls.Config) *client {
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second, Control: guard{allow}.control}
@@ -89,12 +86,8 @@ func newClient(allow []netip.Prefix, roots *tls.Config) *client {
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		fast: make(chan struct{}, fastRequests),
 	}
 }
-
-// fastRequests is how many requests may have begun within fastFor. Requests that take longer do not keep others waiting.
-const fastRequests, fastFor = 256, 200 * time.Millisecond
 
 // sent is what became of a request.
 type sent struct {
@@ -118,19 +111,8 @@ func (s sent) retryAfter(now time.Time) time.Duration {
 func (c *client) send(ctx context.Context, r kind.Request) (s sent) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	select {
-	case c.fast <- struct{}{}:
-	case <-ctx.Done():
-		return sent{err: ctx.Err()}
-	}
-	release := time.AfterFunc(fastFor, func() { <-c.fast })
 	began := time.Now()
-	defer func() {
-		s.took = time.Since(began)
-		if release.Stop() {
-			<-c.fast
-		}
-	}()
+	defer func() { s.took = time.Since(began) }()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, bytes.NewReader(r.Body))
 	if err != nil {
 		return sent{err: errors.New("the address cannot be used")}

@@ -48,6 +48,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 
 	"mtagd/partnerapi/delivery/ga4"
 	"mtagd/partnerapi/delivery/kind"
@@ -79,7 +80,7 @@ type Service struct {
 	kinds   map[string]kind.Kind
 	client  *client
 	metrics *metrics
-	memory  *memory
+	memory  *semaphore.Weighted // for the events that destinations read by themselves
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
@@ -98,9 +99,11 @@ const (
 	sharedShards   = 8               // with a database
 )
 
+const maxMemory = 12 << 20 // bytes of events that destinations read by themselves
+
 // Open starts to deliver.
 func Open(cfg Config) *Service {
-	s := &Service{Config: cfg, kinds: map[string]kind.Kind{}, client: newClient(cfg.Allow, cfg.Roots), memory: newMemory(), shards: map[int]*shard{}, told: 1}
+	s := &Service{Config: cfg, kinds: map[string]kind.Kind{}, client: newClient(cfg.Allow, cfg.Roots), memory: semaphore.NewWeighted(maxMemory), shards: map[int]*shard{}, told: 1}
 	for _, k := range append(Kinds(), cfg.Kinds...) {
 		s.kinds[k.Name] = k
 	}

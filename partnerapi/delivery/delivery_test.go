@@ -587,7 +587,7 @@ func TestAnErasureWhileARoundRuns(t *testing.T) {
 		b.s.mu.Unlock()
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
-		return len(sh.of[b.m.ID][0].pending) == 1
+		return len(sh.of[b.m.ID].runners[0].pending) == 1
 	})
 	e, err := b.engine.Erase(t.Context(), b.m.ID, store.Identity{MUID: "A"}, store.ErasureOptions{})
 	if err != nil {
@@ -640,7 +640,7 @@ func TestDeadLettersOfAFailedFlush(t *testing.T) {
 	sh := b.s.shards[0]
 	b.s.mu.Unlock()
 	sh.mu.Lock()
-	r := sh.of[b.m.ID][0]
+	r := sh.of[b.m.ID].runners[0]
 	r.st.Letters++
 	r.noteDelivery(Delivery{At: time.Now(), State: Dead, Events: 1})
 	r.markDirty()
@@ -670,7 +670,10 @@ func TestADeletedMerchantIsForgotten(t *testing.T) {
 		}
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
-		return len(sh.of[b.m.ID])
+		if of := sh.of[b.m.ID]; of != nil {
+			return len(of.runners)
+		}
+		return 0
 	}
 	b.until("it runs", func() bool { return runners() == 1 })
 	if _, err := b.engine.DeleteMerchant(t.Context(), b.m.ID); err != nil {

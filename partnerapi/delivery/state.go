@@ -53,6 +53,7 @@ type retry struct {
 
 // replaying is a range of the feed that is sent again.
 type replaying struct {
+	Of    uint64       `json:"of,omitempty"` // Replay.ID
 	After store.Cursor `json:"after"`
 	UpTo  store.Cursor `json:"upTo"`
 	From  *time.Time   `json:"from,omitempty"`
@@ -64,7 +65,9 @@ const (
 	maxRetries    = 1000
 	maxLetters    = 1000 // then the destination pauses, with the reason: nothing is dropped
 	maxDeliveries = 100
-	maxBackoff    = time.Hour
+
+	keptDeliveries = 20 // of a round
+	maxBackoff     = time.Hour
 )
 
 // backoff returns how long to wait after so many failures in a row.

@@ -29,16 +29,9 @@ type Status struct {
 
 // Status returns the status of a destination, as of a second ago at most.
 func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
-	st := state{}
-	doc, err := s.Engine.Document(ctx, store.DeliveryStates, d.Merchant, d.ID)
-	switch {
-	case store.KindOf(err) == store.KindNotFound: // it is a second old
-	case err != nil:
+	st, err := s.stateOf(ctx, d.Merchant, d.ID)
+	if err != nil {
 		return Status{}, err
-	default:
-		if err := json.Unmarshal(doc.Content, &st); err != nil {
-			return Status{}, err
-		}
 	}
 	out := Status{
 		Word: "active", Retries: len(st.Retry), Replays: len(st.Replays), DeadLetters: st.Letters, counts: st.Counts, LastSuccess: unlessZero(st.LastSuccess),
@@ -60,6 +53,18 @@ func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
 		out.Word, out.FailingSince, out.NextTry = "failing", unlessZero(st.FailingSince), unlessZero(st.NextTry)
 	}
 	return out, nil
+}
+
+// stateOf returns the state of a destination, as of a second ago at most.
+func (s *Service) stateOf(ctx context.Context, m store.MerchantID, id string) (st state, err error) {
+	doc, err := s.Engine.Document(ctx, store.DeliveryStates, m, id)
+	switch {
+	case store.KindOf(err) == store.KindNotFound: // it is not a second old
+		return st, nil
+	case err != nil:
+		return st, err
+	}
+	return st, json.Unmarshal(doc.Content, &st)
 }
 
 func unlessZero(t time.Time) *time.Time {
@@ -169,7 +174,7 @@ func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.
 	}
 	limits := rt.target.Limits()
 	switch {
-	case gone.has(e, now):
+	case gone.has(e):
 		p.Result = "not sent: it is being erased"
 	case !rt.wants(&e.Received):
 		p.Result = "not sent: the destination does not want events of this name or of bots"

@@ -82,6 +82,8 @@ type Limits struct {
 	// MaxAge is how old an event may be. By event_time, older ones are never sent. Otherwise it is how long an event is tried.
 	MaxAge      time.Duration
 	ByEventTime bool
+	Wait        time.Duration // how long to wait for so many events
+	Raw         bool          // requests are made of Event.Raw: Event.Fields are nil
 }
 
 // Event is an event that is delivered.

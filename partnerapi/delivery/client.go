@@ -81,7 +81,7 @@ func newClient(allow []netip.Prefix, roots *tls.Config) *client {
 			Transport: &http.Transport{
 				Proxy:       nil, // a proxy would look up the name, and reach any address
 				DialContext: dialer.DialContext, TLSClientConfig: roots, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
-				MaxIdleConns: 512, MaxIdleConnsPerHost: 256, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: requestTimeout,
+				MaxIdleConns: 256, MaxIdleConnsPerHost: 128, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: requestTimeout,
 				MaxResponseHeaderBytes: 32 << 10, ReadBufferSize: 2 << 10, WriteBufferSize: 2 << 10, DisableCompression: true,
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -108,8 +108,8 @@ func (s sent) retryAfter(now time.Time) time.Duration {
 	return 0
 }
 
-func (c *client) send(ctx context.Context, r kind.Request) (s sent) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+func (c *client) send(ctx context.Context, r kind.Request, timeout time.Duration) (s sent) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	began := time.Now()
 	defer func() { s.took = time.Since(began) }()

@@ -149,7 +149,9 @@ func (r *runner) letter(l Delivery) {
 func (r *runner) noteDelivery(d Delivery) {
 	r.st.Sequence++
 	d.ID = fmt.Sprintf("%016x", r.st.Sequence)
-	r.deliveries = append(r.deliveries, d)
+	if r.sh.unwritten++; d.State == Dead || r.sh.unwritten <= maxUnwritten { // the others only inform
+		r.deliveries = append(r.deliveries, d)
+	}
 	if r.st.Sequence > maxDeliveries {
 		r.dropped = append(r.dropped, store.Document{Kind: store.Deliveries, Merchant: r.merchant, ID: deliveryDocumentID(r.id, r.st.Sequence-maxDeliveries)})
 	}

@@ -4,6 +4,8 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,11 +13,12 @@ import (
 )
 
 // Destinations that have something to do wait for a place: that bounds goroutines, connections and memory. Those that fail have places of
-// their own. When the others all have to wait, because too many begin to hang, the requests that take longest are cut off.
+// their own. When the others have to wait, because too many begin to hang, the oldest requests are cut off.
 const (
-	healthyPlaces = 768 // of all shards
+	healthyPlaces = 384 // of all shards
 	failingPlaces = 256
-	patience      = 500 * time.Millisecond // a request is not cut off before
+	patience      = 500 * time.Millisecond // a request is not cut off before, nor before it takes four times as long as others
+	firstProbe    = 2 * time.Second        // how long a destination that fails may take to answer; twice as long each time
 )
 
 // places are what destinations wait for. The shard's mu guards them.
@@ -42,7 +45,8 @@ func (r *runner) kick() {
 	if p.free > 0 {
 		p.free--
 		r.sh.runners.Go(func() { r.sh.work(p) })
-	} else if len(p.waiting) == 1 {
+	} else if !r.sh.short {
+		r.sh.short = true
 		r.sh.hurry()
 	}
 }
@@ -97,38 +101,43 @@ type call struct {
 
 var errCut = errors.New("no answer in time, and others were waiting")
 
-// request sends a request. It may be cut off.
-func (sh *shard) request(r kind.Request, mayCut bool) sent {
+// request sends a request to a destination that has failed so many times in a row. When it has not, the request may be cut off.
+func (sh *shard) request(r kind.Request, failures int) sent {
+	if failures > 0 {
+		return sh.s.client.send(sh.ctx, r, min(firstProbe<<min(failures-1, 10), requestTimeout))
+	}
 	ctx, cancel := context.WithCancel(sh.ctx)
 	defer cancel()
 	c := &call{time.Now(), cancel}
-	if mayCut {
-		sh.mu.Lock()
-		sh.calls[c] = true
-		sh.mu.Unlock()
-	}
-	s := sh.s.client.send(ctx, r)
 	sh.mu.Lock()
-	delete(sh.calls, c)
+	sh.calls[c] = true
 	sh.mu.Unlock()
-	if errors.Is(s.err, context.Canceled) {
+	s := sh.s.client.send(ctx, r, requestTimeout)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	delete(sh.calls, c)
+	switch {
+	case errors.Is(s.err, context.Canceled):
 		s.err = errCut
+	case s.err == nil:
+		sh.usual += (s.took - sh.usual) / 32
 	}
 	return s
 }
 
-// cutOff cuts requests off if destinations wait for places. The caller holds mu.
+// cutOff cuts requests off if destinations wait for places: the oldest ones, and not many at once. The caller holds mu.
 func (sh *shard) cutOff() (short bool) {
 	n := len(sh.healthy.waiting)
 	if n == 0 || sh.healthy.free > 0 {
 		return false
 	}
-	for c := range sh.calls {
-		if n > 0 && time.Since(c.began) > patience {
-			c.cut()
-			delete(sh.calls, c)
-			n--
+	oldest := slices.SortedFunc(maps.Keys(sh.calls), func(a, b *call) int { return a.began.Compare(b.began) })
+	for _, c := range oldest[:min(n, (len(oldest)+3)/4)] {
+		if time.Since(c.began) < max(patience, 4*sh.usual) {
+			break
 		}
+		c.cut()
+		delete(sh.calls, c)
 	}
 	return true
 }
@@ -170,7 +179,7 @@ func (sh *shard) keepTime() {
 			heap.Pop(&sh.times)
 			r.kick()
 		}
-		if sh.cutOff() {
+		if sh.short = sh.cutOff(); sh.short {
 			wait = min(wait, patience/10)
 		}
 		sh.mu.Unlock()

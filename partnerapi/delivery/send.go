@@ -52,7 +52,7 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 		return d
 	}
 	sh.mu.Lock()
-	l := &sender{r: r, rt: rt, d: d, limits: rt.target.Limits(), isRetry: isRetry, failing: r.st.Failures > 0, since: r.st.FailingSince, gone: gone, checked: time.Now()}
+	l := &sender{r: r, rt: rt, d: d, limits: rt.target.Limits(), isRetry: isRetry, failures: r.st.Failures, since: r.st.FailingSince, gone: gone, checked: time.Now()}
 	blocked := map[uint32]bool{}
 	if !isRetry {
 		blocked = r.blocked()
@@ -94,14 +94,14 @@ func (l *sender) final() (n int) {
 
 // sender sends the events of a round.
 type sender struct {
-	r       *runner
-	rt      *route
-	limits  kind.Limits
-	isRetry bool
-	failing bool      // it has taken nothing
-	since   time.Time // since then
-	gone    erasing   // as of checked
-	checked time.Time
+	r        *runner
+	rt       *route
+	limits   kind.Limits
+	isRetry  bool
+	failures int       // in a row
+	since    time.Time // of the first of these
+	gone     erasing   // as of checked
+	checked  time.Time
 
 	mu sync.Mutex // guards d and gone, but for the fates and reasons of a lane
 	d  *round
@@ -239,7 +239,7 @@ func (l *lane) send(pieces []piece) {
 // request sends one request, with these events.
 func (l *lane) request(request kind.Request, of []piece) {
 	sh := l.r.sh
-	sent := sh.request(request, !l.failing)
+	sent := sh.request(request, l.failures)
 	if sh.ctx.Err() != nil {
 		l.stopped = true
 		return

@@ -26,18 +26,21 @@ type shard struct {
 	wake     chan struct{} // the set of merchants has changed, or a destination waits to be attached
 	alarm    chan struct{} // keepTime must look
 
-	mu      sync.Mutex
-	of      map[store.MerchantID]*group
-	changed bool         // merchants have come or gone
-	head    store.Cursor // attached destinations have everything up to here, or have it pending
-	flushed headState
-	dirty   map[*runner]bool
-	early   []*runner // wait to be attached
-	erasing map[store.MerchantID]erasing
-	waiting int // bytes of the events that attached destinations have
+	mu        sync.Mutex
+	of        map[store.MerchantID]*group
+	changed   bool         // merchants have come or gone
+	head      store.Cursor // attached destinations have everything up to here, or have it pending
+	flushed   headState
+	dirty     map[*runner]bool
+	early     []*runner // wait to be attached
+	erasing   map[store.MerchantID]erasing
+	waiting   int // bytes of the events that attached destinations have
+	unwritten int // deliveries
 
 	healthy, failing places
+	short            bool // keepTime looks often, because destinations wait for places
 	calls            map[*call]bool
+	usual            time.Duration // that a request takes
 	times            times
 	routes           int // that are open
 }

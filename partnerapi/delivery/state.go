@@ -66,7 +66,8 @@ const (
 	maxLetters    = 1000 // then the destination pauses, with the reason: nothing is dropped
 	maxDeliveries = 100
 
-	keptDeliveries = 20 // of a round
+	keptDeliveries = 20   // of a round
+	maxUnwritten   = 4096 // of all destinations of a shard, but for dead letters
 	maxBackoff     = time.Hour
 )
 
@@ -132,6 +133,7 @@ func (sh *shard) flush(ctx context.Context) error {
 		dropped []store.Document
 	}
 	flushed := map[*runner]unwritten{}
+	sh.unwritten = 0
 	for r := range sh.dirty {
 		delete(sh.dirty, r)
 		if len(parts) == 0 || len(parts[len(parts)-1]) >= 500 {

@@ -150,7 +150,7 @@ func (s *Service) Preview(ctx context.Context, d Destination, send bool) (all []
 			return nil, err
 		}
 		if send && r != nil {
-			sent := s.client.send(ctx, *r)
+			sent := s.client.send(ctx, *r, requestTimeout)
 			p.Status, p.Answer = sent.answer.Status, answerText(sent.answer.Body)
 			if p.Result = reasonOf(sent); sent.err == nil && rt.target.Read(*r, sent.answer).Outcome == kind.Done {
 				p.Result = "delivered"

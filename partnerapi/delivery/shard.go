@@ -54,7 +54,7 @@ type group struct {
 const (
 	concurrentReads = 8
 	maxWaiting      = 12 << 20 // bytes of all shards; destinations that would exceed it are detached
-	maxRoutes       = 2000     // that are kept open
+	maxRoutes       = 1000     // that are kept open
 )
 
 func decodeDestination(doc store.Document) (d Destination, err error) {

@@ -67,7 +67,7 @@ const (
 	maxDeliveries = 100
 
 	keptDeliveries = 20   // of a round
-	maxUnwritten   = 4096 // of all destinations of a shard, but for dead letters
+	maxUnwritten   = 2048 // of all destinations of a shard, but for dead letters
 	maxBackoff     = time.Hour
 )
 

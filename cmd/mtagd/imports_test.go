@@ -39,6 +39,7 @@ var mayImport = []struct {
 	// A kind of destination knows what a kind is, and no more.
 	{"partnerapi/delivery/kind partnerapi/delivery/filter", "store"},
 	{"partnerapi/delivery/webhook partnerapi/delivery/meta partnerapi/delivery/ga4 partnerapi/delivery/tiktok", "store partnerapi/delivery/kind"},
+	{"partnerapi/delivery/sinks", "store partnerapi/export partnerapi/delivery/kind"},
 	{"tlsmgr tlsmgr/", "store tlsmgr/"},
 }
 

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -72,11 +73,15 @@ func (g guard) control(_, address string, _ syscall.RawConn) error {
 }
 
 // client sends requests.
-type client struct{ http *http.Client }
+type client struct {
+	dial kind.Dial
+	http *http.Client
+}
 
 func newClient(allow []netip.Prefix, roots *tls.Config) *client {
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second, Control: guard{allow}.control}
 	return &client{
+		dial: dialer.DialContext,
 		http: &http.Client{
 			Transport: &http.Transport{
 				Proxy:       nil, // a proxy would look up the name, and reach any address
@@ -113,7 +118,11 @@ func (c *client) send(ctx context.Context, r kind.Request, timeout time.Duration
 	defer cancel()
 	began := time.Now()
 	defer func() { s.took = time.Since(began) }()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, bytes.NewReader(r.Body))
+	if r.Do != nil {
+		answer, err := r.Do(ctx, c.dial)
+		return sent{answer: answer, err: plain(err)}
+	}
+	request, err := http.NewRequestWithContext(ctx, cmp.Or(r.Method, http.MethodPost), r.URL, bytes.NewReader(r.Body))
 	if err != nil {
 		return sent{err: errors.New("the address cannot be used")}
 	}

@@ -5,11 +5,12 @@
 // # How it works
 //
 // Destinations are divided among shards by their merchant. With a database, each shard has a lease, so one node runs it. A shard reads
-// the feed once for all its destinations that have taken everything so far: these are attached. A destination that does not keep up, or
-// that fails, is detached: it reads on its own from its own cursor, and gives its memory back. When it has caught up it is attached again.
+// the feed once for all its destinations that are attached: it hands them what they may want. A destination that fails, or does not keep up, is
+// detached: it gives its events back, and reads them again by itself later. What it has missed, replays and retries are read and sent in portions, of
+// which nothing is kept. Once it has missed nothing any more it is attached.
 //
-// Each destination that has something to do runs by itself (runner): it reads events, leaves out what it does not want or may not have
-// (filter, consent), asks its kind for requests, sends them, and notes what became of them.
+// A destination that has something to do waits for one of a bounded number of places (places.go). With a place it takes events, leaves out what it does not
+// want or may not have (filter, consent), asks its kind for requests, sends them, and notes what became of them.
 //
 //   - At least once: the cursor moves when events are taken, and states are written once a second. An event has the same id each time.
 //
@@ -24,7 +25,10 @@
 //     destination.go  create and change destinations
 //     secrets.go      encrypts secrets
 //     shard.go        reads the feed for all
+//     places.go       how many work at once, and when
 //     runner.go       one destination
+//     retry.go        events that are tried again
+//     replay.go       events that are sent again
 //     send.go         one round of a destination: what is left out, what is sent
 //     outcome.go      what became of it: retries, dead letters, pauses
 //     erasing.go      whose events must not be sent any more
@@ -32,7 +36,7 @@
 //     client.go       HTTP: which addresses may be reached, and bounds
 //     view.go         what merchants see: status, deliveries, preview
 //     metrics.go      what operators see
-//     kind/           what a kind of destination is; webhook/, meta/, ga4/ … are the kinds
+//     kind/           what a kind of destination is; webhook/, sinks/, meta/, ga4/ … are the kinds
 //     filter/         the expressions of filters
 package delivery
 
@@ -53,6 +57,7 @@ import (
 	"mtagd/partnerapi/delivery/ga4"
 	"mtagd/partnerapi/delivery/kind"
 	"mtagd/partnerapi/delivery/meta"
+	"mtagd/partnerapi/delivery/sinks"
 	"mtagd/partnerapi/delivery/tiktok"
 	"mtagd/partnerapi/delivery/webhook"
 	"mtagd/store"
@@ -121,7 +126,9 @@ func Open(cfg Config) *Service {
 }
 
 // Kinds are the kinds of destinations.
-func Kinds() []kind.Kind { return []kind.Kind{webhook.Kind, meta.Kind, ga4.Kind, tiktok.Kind} }
+func Kinds() []kind.Kind {
+	return append(sinks.Kinds(), webhook.Kind, meta.Kind, ga4.Kind, tiktok.Kind)
+}
 
 // Close stops: requests under way are cut off, and their events are sent again after the next start.
 func (s *Service) Close() error {

@@ -70,10 +70,10 @@ func sizeOf(items []*item) (n int64) {
 
 // Bounds of one destination.
 const (
-	maxPending = 4096      // events
-	maxRound   = 2048      // events that are sent at once
-	roundBytes = 512 << 10 // of these, about
-	probeBytes = 64 << 10  // of those that show whether a destination that fails takes something again
+	maxPending = 4096     // events
+	maxRound   = 2048     // events that are sent at once
+	roundBytes = 1 << 20  // of these, about
+	probeBytes = 64 << 10 // of those that show whether a destination that fails takes something again
 )
 
 // isOn reports whether the destination delivers. The caller holds mu, as for all that follows.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"mtagd/partnerapi/delivery/kind"
 	"mtagd/store"
@@ -198,11 +199,23 @@ func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.
 	}
 	r := requests[0]
 	hide := s.hider(rt.Destination)
-	p.URL, p.Body, p.Headers = hide(r.URL), json.RawMessage(hide(string(r.Body))), map[string]string{}
+	p.URL, p.Body, p.Headers = hide(r.URL), shown(hide(string(r.Body))), map[string]string{}
 	for name, values := range r.Header {
 		p.Headers[strings.ToLower(name)] = hide(strings.Join(values, ", "))
 	}
 	return p, &r, nil
+}
+
+// shown returns a body as it is if it is JSON, else as a text, or its size.
+func shown(body string) json.RawMessage {
+	if json.Valid([]byte(body)) {
+		return json.RawMessage(body)
+	}
+	if !utf8.ValidString(body) {
+		body = fmt.Sprintf("%d bytes", len(body))
+	}
+	text, _ := json.Marshal(body) // a text
+	return text
 }
 
 // hider returns a function that replaces the secrets of a destination in a text.

@@ -52,7 +52,7 @@ func TestPostgreSQLHasEachEventOnce(t *testing.T) {
 	t.Cleanup(func() { _ = c.Close(t.Context()) })
 	config := c.Config()
 	b, d := sinkBed(t, "postgresql", "password", map[string]any{
-		"host": "127.0.0.1", "port": config.Port, "database": config.Database, "user": config.User, "table": "shop_events", "tls": false,
+		"host": fmt.Sprint("127.0.0.1:", config.Port), "database": config.Database, "user": config.User, "table": "shop_events", "withoutTLS": true,
 	})
 	for range 3 {
 		b.send("m", "Purchase", `,"value":89.5`)

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,39 +19,42 @@ import (
 
 // postgres is a table in PostgreSQL. It is made if it is not there.
 type postgres struct {
-	Host     string `json:"host"`
-	Port     uint16 `json:"port"`
-	Database string `json:"database"`
-	User     string `json:"user"`
-	Table    string `json:"table"`
-	TLS      bool   `json:"tls"`
+	Host       string `json:"host"`
+	Database   string `json:"database"`
+	User       string `json:"user"`
+	Table      string `json:"table"`
+	WithoutTLS bool   `json:"withoutTLS"` // in tests, and in the operator's networks
 
 	config *pgx.ConnConfig
 }
 
 func openPostgres(o kind.Options) (kind.Target, error) {
-	t := &postgres{Port: 5432, Table: "events", TLS: true}
+	t := &postgres{Table: "events"}
 	if err := o.Decode(t); err != nil {
 		return nil, err
 	}
+	host, port, err := net.SplitHostPort(t.Host)
+	if err != nil {
+		host, port = t.Host, "5432"
+	}
 	switch {
-	case t.Host == "" || strings.ContainsAny(t.Host, "/,@ "):
+	case host == "" || strings.ContainsAny(t.Host, "/,@ "):
 		return nil, store.Invalid("settings.host", "must be the name or the address of a server")
 	case t.User == "":
 		return nil, store.Invalid("settings.user", "is required")
 	case t.Database == "":
 		return nil, store.Invalid("settings.database", "is required")
-	case !t.TLS && !o.AllowHTTP:
-		return nil, store.Invalid("settings.tls", "must be true")
+	case t.WithoutTLS && !o.AllowHTTP:
+		return nil, store.Invalid("settings.withoutTLS", "must be false")
 	}
-	address := url.URL{Scheme: "postgres", User: url.UserPassword(t.User, o.Secret("password")), Host: net.JoinHostPort(t.Host, strconv.Itoa(int(t.Port))),
+	address := url.URL{Scheme: "postgres", User: url.UserPassword(t.User, o.Secret("password")), Host: net.JoinHostPort(host, port),
 		Path: "/" + t.Database, RawQuery: "sslmode=disable&application_name=mtagd"} // TLS is set below: the files and variables of the machine do not count
 	config, err := pgx.ParseConfig(address.String())
 	if err != nil {
 		return nil, store.Invalid("settings", "cannot be used to connect")
 	}
-	if t.TLS {
-		config.TLSConfig = &tls.Config{ServerName: t.Host}
+	if !t.WithoutTLS {
+		config.TLSConfig = &tls.Config{ServerName: host}
 	}
 	config.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // dialling does
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec                                                       // there may be a pooler

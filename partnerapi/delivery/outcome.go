@@ -8,9 +8,8 @@ import (
 	"mtagd/store"
 )
 
-// note notes what became of a portion. It returns the place up to which everything is final, or tried again by itself. down: nothing more is
-// sent for now. The caller holds mu.
-func (r *runner) note(rt *route, d *round, p *portion) (at store.Cursor, down bool) {
+// note notes what became of a portion. The caller holds mu.
+func (r *runner) note(rt *route, d *round, p *portion) {
 	now := r.sh.s.Now()
 	r.markDirty()
 	first, waits := len(d.fates), 0
@@ -20,15 +19,16 @@ func (r *runner) note(rt *route, d *round, p *portion) (at store.Cursor, down bo
 			waits++
 		}
 	}
-	cut := r.sh.ctx.Err() != nil
-	if cut || d.gone || d.reason != "" && !d.responded || len(r.st.Retry)+waits > maxRetries {
+	stops := r.sh.ctx.Err() != nil
+	if stops || d.gone || d.reason != "" && !d.responded || len(r.st.Retry)+waits > maxRetries {
 		// As a whole it waits at the first event that is left.
 		r.finish(rt, d, first, now)
 		r.keep(d)
-		if !cut {
+		if !stops {
 			r.fail(d, now)
 		}
-		return p.done(first), true
+		p.at, p.down = p.done(first), true
+		return
 	}
 	r.succeed(d, now)
 	r.finish(rt, d, len(d.fates), now)
@@ -44,7 +44,7 @@ func (r *runner) note(rt *route, d *round, p *portion) (at store.Cursor, down bo
 		r.st.Retry = append(r.st.Retry, e)
 	}
 	r.keep(d)
-	return p.end, false
+	p.at = p.end
 }
 
 // succeed notes that a destination has answered.

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"slices"
-	"strings"
 
 	"mtagd/store"
 )
@@ -70,16 +69,13 @@ func (sh *shard) forget(m store.MerchantID, id string) {
 	defer sh.flushing.Unlock()
 	gone := []store.Document{{Kind: store.DeliveryStates, Merchant: m, ID: id}}
 	for _, kind := range []store.DocumentKind{store.Deliveries, store.DeadLetters} {
-		docs, err := s.Engine.Documents(ctx, kind, m)
+		all, err := s.deliveries(ctx, kind, m, id)
 		if err != nil {
 			s.Log.Warn("deliveries of a destination that was deleted stay until the next start", "error", err)
 			return
 		}
-		for _, doc := range docs {
-			if strings.HasPrefix(doc.ID, id+"/") {
-				doc.Content = nil
-				gone = append(gone, doc)
-			}
+		for _, d := range all {
+			gone = append(gone, store.Document{Kind: kind, Merchant: m, ID: id + "/" + d.ID})
 		}
 	}
 	if err := s.Engine.PutDocuments(ctx, gone); err != nil {

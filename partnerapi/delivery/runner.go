@@ -260,6 +260,9 @@ type portion struct {
 	items []*item
 	end   store.Cursor // the place after them
 	more  bool         // that may follow
+
+	at   store.Cursor // after it was sent: up to here everything is final, or tried again by itself
+	down bool         // nothing was taken: nothing more is sent for now
 }
 
 // done returns the place up to which everything is final, when the first n events are.
@@ -285,9 +288,9 @@ func (r *runner) sendPending(rt *route) {
 	r.sh.mu.Lock()
 	r.flying = false
 	r.sh.waiting -= size
-	if at, down := r.note(rt, d, p); down {
+	if r.note(rt, d, p); p.down {
 		r.detach()
-		r.read = at
+		r.read = p.at
 	}
 }
 
@@ -345,15 +348,8 @@ func (r *runner) sendReplay(rt *route) {
 	r.markDirty()
 }
 
-// sentPortion is what became of a portion.
-type sentPortion struct {
-	portion
-	at   store.Cursor // up to here everything is final, or tried again
-	down bool         // nothing was taken
-}
-
 // readAndSend reads events and sends them. It gives back mu meanwhile.
-func (r *runner) readAndSend(rt *route, q store.FeedQuery) (p sentPortion, err error) {
+func (r *runner) readAndSend(rt *route, q store.FeedQuery) (p portion, err error) {
 	limit, size := maxRound, roundBytes
 	if limits := rt.target.Limits(); r.st.Failures > 0 && !r.expiring(rt) { // one request shows whether it takes something again
 		limit, size = max(1, limits.Events/max(1, limits.Lanes)), probeBytes
@@ -362,7 +358,7 @@ func (r *runner) readAndSend(rt *route, q store.FeedQuery) (p sentPortion, err e
 	r.sh.mu.Unlock()
 	var d *round
 	if err = memory.Acquire(r.sh.ctx, held); err == nil {
-		if p.portion, err = r.readPortion(q, wants, limit, size); err == nil {
+		if p, err = r.readPortion(q, wants, limit, size); err == nil {
 			used := min(held, sizeOf(p.items))
 			memory.Release(held - used)
 			held = used
@@ -372,7 +368,7 @@ func (r *runner) readAndSend(rt *route, q store.FeedQuery) (p sentPortion, err e
 	}
 	r.sh.mu.Lock()
 	if err == nil {
-		p.at, p.down = r.note(rt, d, &p.portion)
+		r.note(rt, d, &p)
 	}
 	return p, err
 }

@@ -60,10 +60,8 @@ func (sh *shard) work(p *places) {
 		p.waiting = p.waiting[1:]
 		r.queued, r.running = false, true
 		do := r.next()
-		if do != nil {
-			if rt := r.openRoute(); rt != nil {
-				do(rt)
-			}
+		if do != nil && r.isReady() {
+			do(r.route)
 		}
 		if r.running = false; do != nil {
 			r.kick()

@@ -114,11 +114,12 @@ func (r *runner) setRoute(rt *route) {
 	}
 }
 
-// openRoute returns how the destination is used. It gives back mu meanwhile. When it fails, the destination is tried again later, or has a problem.
-func (r *runner) openRoute() *route {
+// isReady reports whether the destination can be used at once. Otherwise it is opened, and mu is given back meanwhile; or it is tried again
+// later, or has a problem.
+func (r *runner) isReady() bool {
 	sh := r.sh
 	if r.route != nil && (r.route.until.IsZero() || !sh.s.Now().After(r.route.until)) {
-		return r.route
+		return true
 	}
 	sh.mu.Unlock()
 	d, err := sh.s.Get(sh.ctx, r.merchant, r.id)
@@ -128,7 +129,7 @@ func (r *runner) openRoute() *route {
 	} else {
 		r.unread(err)
 	}
-	return r.route
+	return false
 }
 
 // unread notes that the store cannot be read.

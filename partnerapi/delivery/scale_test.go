@@ -140,3 +140,22 @@ func TestHangingRequestsAreCutOff(t *testing.T) {
 		t.Errorf("%d and %d places are free, want 2 and %d", sh.healthy.free, sh.failing.free, failingPlaces)
 	}
 }
+
+// With many destinations, one at rest has no open route. It is opened for each event.
+func TestARouteIsOpenedWhenItIsNeeded(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	sh := b.shard()
+	sh.mu.Lock()
+	sh.routes += maxRoutes
+	sh.mu.Unlock()
+	d := b.create(s.URL, nil)
+	for n := range 3 {
+		b.send("m", "Purchase", "")
+		b.until("it is delivered", func() bool { return len(s.all()) == n+1 })
+		b.until("it rests", func() bool {
+			sh.mu.Lock()
+			defer sh.mu.Unlock()
+			return sh.of[d.Merchant].runners[0].route == nil && sh.routes == maxRoutes
+		})
+	}
+}

@@ -4,13 +4,15 @@
 //
 // # How it works
 //
-// Destinations are divided among shards by their merchant. With a database, each shard has a lease, so one node runs it. A shard reads
-// the feed once for all its destinations that are attached: it hands them what they may want. A destination that fails, or does not keep up, is
-// detached: it gives its events back, and reads them again by itself later. What it has missed, replays and retries are read and sent in portions, of
-// which nothing is kept. Once it has missed nothing any more it is attached.
+// Destinations are divided among shards by their merchant. With a database, each shard has a lease, so one node runs it.
+// A shard reads the feed once for all its destinations that are attached, and hands them what they may want. A destination
+// that fails, or does not keep up, is detached: it gives these events back, and reads them again by itself. What it has
+// missed, replays and retries are read and sent in portions, of which nothing is kept. Once it has missed nothing any
+// more, it is attached.
 //
-// A destination that has something to do waits for one of a bounded number of places (places.go). With a place it takes events, leaves out what it does not
-// want or may not have (filter, consent), asks its kind for requests, sends them, and notes what became of them.
+// A destination that has something to do waits for one of a bounded number of places (places.go). There it takes events,
+// leaves out what it does not want or may not have (filter, consent), asks its kind for requests, sends them, and notes
+// what became of them. At rest it is a struct: no goroutine, no timer, no read.
 //
 //   - At least once: the cursor moves when events are taken, and states are written once a second. An event has the same id each time.
 //

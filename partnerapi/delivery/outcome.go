@@ -122,13 +122,10 @@ func (r *runner) finish(rt *route, d *round, n int, now time.Time) {
 
 // letterOf makes a dead letter of events that are next to each other.
 func (r *runner) letterOf(d *round, from, to int, now time.Time) {
-	first, last := d.items[from], d.items[to-1]
-	l := Delivery{At: now.UTC(), Events: to - from, Reason: d.reasons[from], After: first.after, UpTo: last.event.Cursor}
-	for _, one := range d.items[from:min(to, from+maxEventIDs)] {
-		l.EventIDs = append(l.EventIDs, one.event.ID)
-	}
+	l := describe(d.items[from:to], now)
+	l.Reason = d.reasons[from]
 	for _, attempt := range d.deliveries { // the last answer about it
-		if attempt.State == Failed && len(attempt.EventIDs) == 1 && attempt.EventIDs[0] == first.event.ID {
+		if attempt.State == Failed && len(attempt.EventIDs) == 1 && attempt.EventIDs[0] == l.EventIDs[0] {
 			l.Status, l.Answer = attempt.Status, attempt.Answer
 		}
 	}

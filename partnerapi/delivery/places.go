@@ -17,7 +17,7 @@ import (
 const (
 	healthyPlaces = 384 // of all shards
 	failingPlaces = 256
-	patience      = 500 * time.Millisecond // a request is not cut off before, nor before it takes four times as long as others
+	patience      = 500 * time.Millisecond // before, and before it takes four times as long as others, no request is cut off
 	firstProbe    = 2 * time.Second        // how long a destination that fails may take to answer; twice as long each time
 )
 
@@ -45,9 +45,16 @@ func (r *runner) kick() {
 	if p.free > 0 {
 		p.free--
 		r.sh.runners.Go(func() { r.sh.work(p) })
-	} else if !r.sh.short {
-		r.sh.short = true
-		r.sh.hurry()
+	} else {
+		r.sh.lack()
+	}
+}
+
+// lack notes that destinations wait for places or for memory. The caller holds mu.
+func (sh *shard) lack() {
+	if !sh.short {
+		sh.short = true
+		sh.hurry()
 	}
 }
 
@@ -123,10 +130,13 @@ func (sh *shard) request(r kind.Request, failures int) sent {
 	return s
 }
 
-// cutOff cuts requests off if destinations wait for places: the oldest ones, and not many at once. The caller holds mu.
+// cutOff cuts requests off if destinations wait for places or for memory: the oldest ones, and not many at once. The caller holds mu.
 func (sh *shard) cutOff() (short bool) {
-	n := len(sh.healthy.waiting)
-	if n == 0 || sh.healthy.free > 0 {
+	n := sh.hungry
+	if sh.healthy.free == 0 {
+		n += len(sh.healthy.waiting)
+	}
+	if n == 0 {
 		return false
 	}
 	oldest := slices.SortedFunc(maps.Keys(sh.calls), func(a, b *call) int { return a.began.Compare(b.began) })

@@ -356,9 +356,20 @@ func (r *runner) readAndSend(rt *route, q store.FeedQuery) (p portion, err error
 		limit, size = max(1, limits.Events/max(1, limits.Lanes)), probeBytes
 	}
 	wants, memory, held := r.selection.wants, r.sh.s.memory, int64(size)
+	has := memory.TryAcquire(held)
+	if !has {
+		r.sh.hungry++
+		r.sh.lack()
+	}
 	r.sh.mu.Unlock()
 	var d *round
-	if err = memory.Acquire(r.sh.ctx, held); err == nil {
+	if !has {
+		err = memory.Acquire(r.sh.ctx, held)
+		r.sh.mu.Lock()
+		r.sh.hungry--
+		r.sh.mu.Unlock()
+	}
+	if err == nil {
 		if p, err = r.readPortion(q, wants, limit, size); err == nil {
 			used := min(held, sizeOf(p.items))
 			memory.Release(held - used)

@@ -150,33 +150,39 @@ func (l *lane) run(places []int) {
 
 // judge returns an event if it is to be sent, and else notes its fate.
 func (l *sender) judge(i int) *kind.Event {
-	one := l.d.items[i]
+	one, now := l.d.items[i], l.r.sh.s.Now()
 	e := &kind.Event{Received: one.event, Delivery: l.rt.deliveryID(one.event.ID)}
-	now := l.r.sh.s.Now()
+	fate, reason := l.rt.judge(e, l.isErased(e), now)
 	tried := now.Sub(later(e.ReceivedAt, l.since))
-	fate, reason := unsent, ""
-	var err error
-	if !l.limits.Raw || len(l.rt.consent) > 0 || l.rt.filter != nil {
-		err = e.Parse()
-	}
-	switch {
-	case err != nil:
-		fate, reason = dead, "the event cannot be read"
-	case l.isErased(e):
-		fate = erased
-	case !kind.HasConsent(e.Fields, l.rt.consent):
-		fate = noConsent
-	case !l.rt.filter.Matches(e.Fields):
-		fate = filtered
-	case l.limits.ByEventTime && now.Sub(e.Time) > l.limits.MaxAge:
-		fate, reason = expired, fmt.Sprintf("it is older than the %d hours that the platform takes", int(l.limits.MaxAge.Hours()))
-	case !l.limits.ByEventTime && !l.isRetry && !l.since.IsZero() && tried > l.limits.MaxAge:
+	if fate == unsent && !l.limits.ByEventTime && !l.isRetry && !l.since.IsZero() && tried > l.limits.MaxAge {
 		fate, reason = expired, fmt.Sprintf("it was not taken for %d hours", int(l.limits.MaxAge.Hours()))
-	default:
+	}
+	if fate == unsent {
 		return e
 	}
 	l.d.fates[i], l.d.reasons[i] = fate, reason
 	return nil
+}
+
+// judge reads the fields of an event if they are needed. It returns why the event is not sent; unsent: it is.
+func (rt *route) judge(e *kind.Event, isErased bool, now time.Time) (f fate, why string) {
+	limits := rt.target.Limits()
+	if !limits.Raw || len(rt.consent) > 0 || rt.filter != nil {
+		if e.Parse() != nil {
+			return dead, "the event cannot be read"
+		}
+	}
+	switch {
+	case isErased:
+		return erased, "it is being erased"
+	case !kind.HasConsent(e.Fields, rt.consent):
+		return noConsent, "it needs consent to " + strings.Join(rt.consent, ", ")
+	case !rt.filter.Matches(e.Fields):
+		return filtered, "the filter leaves it out"
+	case limits.ByEventTime && now.Sub(e.Time) > limits.MaxAge:
+		return expired, fmt.Sprintf("it is older than the %d hours that the platform takes", int(limits.MaxAge.Hours()))
+	}
+	return unsent, ""
 }
 
 func later(a, b time.Time) time.Time {
@@ -295,15 +301,22 @@ func (l *lane) request(request kind.Request, of []piece) {
 }
 
 func (l *lane) describe(state DeliveryState, sent sent, reason string, of []piece) Delivery {
-	first, last := l.d.items[of[0].place], l.d.items[of[len(of)-1].place]
-	d := Delivery{
-		At: l.r.sh.s.Now().UTC(), State: state, Events: len(of), Status: sent.answer.Status, Took: sent.took,
-		Answer: answerText(sent.answer.Body), After: first.after, UpTo: last.event.Cursor,
+	items := make([]*item, len(of))
+	for i, one := range of {
+		items[i] = l.d.items[one.place]
 	}
+	d := describe(items, l.r.sh.s.Now())
+	d.State, d.Status, d.Took, d.Answer = state, sent.answer.Status, sent.took, answerText(sent.answer.Body)
 	if state != Delivered {
 		d.Reason = reason
 	}
-	for _, one := range of[:min(len(of), maxEventIDs)] {
+	return d
+}
+
+// describe returns what a delivery says of its events.
+func describe(items []*item, now time.Time) Delivery {
+	d := Delivery{At: now.UTC(), Events: len(items), After: items[0].after, UpTo: items[len(items)-1].event.Cursor}
+	for _, one := range items[:min(len(items), maxEventIDs)] {
 		d.EventIDs = append(d.EventIDs, one.event.ID)
 	}
 	return d

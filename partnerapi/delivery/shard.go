@@ -38,7 +38,8 @@ type shard struct {
 	unwritten int // deliveries
 
 	healthy, failing places
-	short            bool // keepTime looks often, because destinations wait for places
+	hungry           int  // destinations that wait for memory
+	short            bool // keepTime looks often, because destinations wait for places or for memory
 	calls            map[*call]bool
 	usual            time.Duration // that a request takes
 	times            times

@@ -170,23 +170,12 @@ var exampleEvent = []byte(`{"event":"Purchase","event_id":"test","muid":"test","
 func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.Time) (Preview, *kind.Request, error) {
 	e := &kind.Event{Received: store.Received{Event: stored, Merchant: rt.Merchant, ReceivedAt: now.UTC()}, Delivery: rt.deliveryID(stored.ID)}
 	p := Preview{EventID: stored.ID, Event: stored.Name, Result: "send"}
-	if err := e.Parse(); err != nil {
-		return p, nil, err
+	fate, why := rt.judge(e, gone.has(e), now)
+	if !rt.wants(&e.Received) {
+		fate, why = filtered, "the destination does not want events of this name or of bots"
 	}
-	limits := rt.target.Limits()
-	switch {
-	case gone.has(e):
-		p.Result = "not sent: it is being erased"
-	case !rt.wants(&e.Received):
-		p.Result = "not sent: the destination does not want events of this name or of bots"
-	case !kind.HasConsent(e.Fields, rt.consent):
-		p.Result = "not sent: it needs consent to " + strings.Join(rt.consent, ", ")
-	case !rt.filter.Matches(e.Fields):
-		p.Result = "not sent: the filter leaves it out"
-	case limits.ByEventTime && now.Sub(e.Time) > limits.MaxAge:
-		p.Result = fmt.Sprintf("not sent: it is older than the %d hours that the platform takes", int(limits.MaxAge.Hours()))
-	}
-	if p.Result != "send" {
+	if fate != unsent {
+		p.Result = "not sent: " + why
 		return p, nil, nil
 	}
 	requests, refusals := rt.target.Requests([]*kind.Event{e}, now)

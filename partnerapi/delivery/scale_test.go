@@ -159,3 +159,27 @@ func TestARouteIsOpenedWhenItIsNeeded(t *testing.T) {
 		})
 	}
 }
+
+// A destination that waits for memory makes requests give way that hang.
+func TestHangingRequestsGiveBackMemory(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	hole, release := newSink(t), make(chan struct{})
+	open := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(open)
+	hole.answerWith(func(*http.Request, []byte) int { <-release; return 200 })
+	hanging := b.create(hole.URL, nil)
+	b.send("m", "Purchase", "")
+	b.until("it hangs", func() bool { hole.mu.Lock(); defer hole.mu.Unlock(); return hole.asked == 1 })
+	var taken int64
+	for ; b.s.memory.TryAcquire(1 << 10); taken += 1 << 10 {
+	}
+	d := b.create(s.URL, nil)
+	b.until("it is cut off", func() bool {
+		st := b.status(hanging)
+		return st.LastError != nil && *st.LastError == errCut.Error()
+	})
+	b.s.memory.Release(taken)
+	open()
+	b.send("m", "Purchase", "")
+	b.until("both have all", func() bool { return b.status(d).Delivered == 1 && b.status(hanging).Delivered == 2 })
+}

@@ -134,11 +134,11 @@ func TestHangingRequestsAreCutOff(t *testing.T) {
 	for _, d := range hanging {
 		b.until("it is delivered", func() bool { return b.status(d).Delivered == 1 })
 	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if sh.healthy.free != 2 || sh.failing.free != failingPlaces {
-		t.Errorf("%d and %d places are free, want 2 and %d", sh.healthy.free, sh.failing.free, failingPlaces)
-	}
+	b.until("all places are free", func() bool {
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		return sh.healthy.free == 2 && sh.failing.free == failingPlaces
+	})
 }
 
 // With many destinations, one at rest has no open route. It is opened for each event.

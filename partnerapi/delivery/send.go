@@ -45,7 +45,7 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 	d := &round{items: items, fates: make([]fate, len(items)), reasons: make([]string, len(items))}
 	gone, err := sh.erasingOf(r.merchant)
 	if err != nil {
-		d.reason = "events that are being erased are not known now"
+		d.reason = notKnown
 		for i := range d.fates {
 			d.fates[i] = again
 		}
@@ -192,18 +192,28 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// isErased reports whether an event was erased. A round may take long, so this is asked again now and then.
+// isErased reports whether an event was erased, as of checked.
 func (l *sender) isErased(e *kind.Event) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gone.has(e)
+}
+
+const notKnown = "events that are being erased are not known now"
+
+// refresh asks again now and then what was erased: a round may take long. It reports whether that is known.
+func (l *sender) refresh() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if time.Since(l.checked) > time.Second {
 		gone, err := l.r.sh.erasingOf(l.r.merchant)
 		if err != nil {
+			l.d.reason = notKnown
 			return false
 		}
 		l.gone, l.checked = gone, time.Now()
 	}
-	return l.gone.has(e)
+	return true
 }
 
 // send sends events.
@@ -223,7 +233,8 @@ func (l *lane) send(pieces []piece) {
 		}
 	}
 	for _, request := range requests {
-		if l.stopped || l.r.sh.ctx.Err() != nil {
+		if l.stopped || l.r.sh.ctx.Err() != nil || !l.refresh() {
+			l.stopped = true
 			return
 		}
 		of, left := make([]piece, len(request.Events)), []piece(nil)

@@ -720,6 +720,39 @@ func TestLaterEventsOfAnErasedPerson(t *testing.T) {
 	}
 }
 
+// forgetful is an engine that does not know its erasures while fail is set.
+type forgetful struct {
+	mortal
+	fail *atomic.Bool
+}
+
+func (f forgetful) Erasures(ctx context.Context, m store.MerchantID, offset, limit int) ([]store.Erasure, int, error) {
+	if f.fail.Load() {
+		return nil, 0, store.Unavailable("the disk is full")
+	}
+	return f.mortal.Erasures(ctx, m, offset, limit)
+}
+
+func TestNothingIsSentWhileErasuresAreNotKnown(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	if err := b.s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fail := new(atomic.Bool)
+	cfg := b.s.Config
+	cfg.Engine, cfg.Metrics = forgetful{mortal{b.engine, b.dead}, fail}, nil
+	b.s = Open(cfg)
+	d := b.create(s.URL, nil)
+	fail.Store(true)
+	b.send("x", "Purchase", "")
+	b.until("it waits", func() bool { st := b.status(d); return st.LastError != nil && *st.LastError == notKnown })
+	if n := len(s.all()); n > 0 {
+		t.Errorf("%d events were sent", n)
+	}
+	fail.Store(false)
+	b.until("it is delivered", func() bool { return b.status(d).Delivered == 1 })
+}
+
 // Cursors of another store end: a retry becomes a dead letter, a replay ends, and a destination pauses.
 func TestCursorsOfAnotherStore(t *testing.T) {
 	b, s := newBed(t), newSink(t)

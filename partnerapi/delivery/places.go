@@ -41,7 +41,11 @@ func (r *runner) kick() {
 	}
 	p := r.places()
 	r.queued = true
-	p.waiting = append(p.waiting, r)
+	if r.st.Failures == 1 { // it may have been cut off by mistake: it goes before those that have hung for long
+		p.waiting = slices.Insert(p.waiting, 0, r)
+	} else {
+		p.waiting = append(p.waiting, r)
+	}
 	if p.free > 0 {
 		p.free--
 		r.sh.runners.Go(func() { r.sh.work(p) })

@@ -151,7 +151,7 @@ bench-postgres-full: build mtagbench postgres
 # Measures single steps, each in one process. benchstat compares the output of two runs. ManyHosts, Compress and
 # MadeUpNames are left out: they take minutes, and only help to choose between designs.
 bench-steps:
-	$(GO) test -run '^$$' -bench 'Mark|Directory|Record|Resolve|List' -count $(or $(COUNT),6) ./bench
+	$(GO) test -run '^$$' -bench 'Mark|Directory|Record|Resolve|List|Deliver' -count $(or $(COUNT),6) ./bench
 
 mtagbench:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagbench ./bench/mtagbench

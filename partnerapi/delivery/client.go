@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -73,28 +74,25 @@ func (g guard) control(_, address string, _ syscall.RawConn) error {
 
 // client sends requests.
 type client struct {
+	dial kind.Dial
 	http *http.Client
-	fast chan struct{} // slots of requests that have just begun
 }
 
 func newClient(allow []netip.Prefix, roots *tls.Config) *client {
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second, Control: guard{allow}.control}
 	return &client{
+		dial: dialer.DialContext,
 		http: &http.Client{
 			Transport: &http.Transport{
 				Proxy:       nil, // a proxy would look up the name, and reach any address
 				DialContext: dialer.DialContext, TLSClientConfig: roots, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
-				MaxIdleConns: 512, MaxIdleConnsPerHost: 256, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: requestTimeout,
+				MaxIdleConns: 256, MaxIdleConnsPerHost: 128, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: requestTimeout,
 				MaxResponseHeaderBytes: 32 << 10, ReadBufferSize: 2 << 10, WriteBufferSize: 2 << 10, DisableCompression: true,
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		fast: make(chan struct{}, fastRequests),
 	}
 }
-
-// fastRequests is how many requests may have begun within fastFor. Requests that take longer do not keep others waiting.
-const fastRequests, fastFor = 256, 200 * time.Millisecond
 
 // sent is what became of a request.
 type sent struct {
@@ -115,23 +113,16 @@ func (s sent) retryAfter(now time.Time) time.Duration {
 	return 0
 }
 
-func (c *client) send(ctx context.Context, r kind.Request) (s sent) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+func (c *client) send(ctx context.Context, r kind.Request, timeout time.Duration) (s sent) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	select {
-	case c.fast <- struct{}{}:
-	case <-ctx.Done():
-		return sent{err: ctx.Err()}
-	}
-	release := time.AfterFunc(fastFor, func() { <-c.fast })
 	began := time.Now()
-	defer func() {
-		s.took = time.Since(began)
-		if release.Stop() {
-			<-c.fast
-		}
-	}()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, bytes.NewReader(r.Body))
+	defer func() { s.took = time.Since(began) }()
+	if r.Do != nil {
+		answer, err := r.Do(ctx, c.dial)
+		return sent{answer: answer, err: plain(err)}
+	}
+	request, err := http.NewRequestWithContext(ctx, cmp.Or(r.Method, http.MethodPost), r.URL, bytes.NewReader(r.Body))
 	if err != nil {
 		return sent{err: errors.New("the address cannot be used")}
 	}

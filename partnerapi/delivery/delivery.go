@@ -4,12 +4,15 @@
 //
 // # How it works
 //
-// Destinations are divided among shards by their merchant. With a database, each shard has a lease, so one node runs it. A shard reads
-// the feed once for all its destinations that have taken everything so far: these are attached. A destination that does not keep up, or
-// that fails, is detached: it reads on its own from its own cursor, and gives its memory back. When it has caught up it is attached again.
+// Destinations are divided among shards by their merchant. With a database, each shard has a lease, so one node runs it.
+// A shard reads the feed once for all its destinations that are attached, and hands them what they may want. A destination
+// that fails, or does not keep up, is detached: it gives these events back, and reads them again by itself. What it has
+// missed, replays and retries are read and sent in portions, of which nothing is kept. Once it has missed nothing any
+// more, it is attached.
 //
-// Each destination that has something to do runs by itself (runner): it reads events, leaves out what it does not want or may not have
-// (filter, consent), asks its kind for requests, sends them, and notes what became of them.
+// A destination that has something to do waits for one of a bounded number of places (places.go). There it takes events,
+// leaves out what it does not want or may not have (filter, consent), asks its kind for requests, sends them, and notes
+// what became of them. At rest it is a struct: no goroutine, no timer, no read.
 //
 //   - At least once: the cursor moves when events are taken, and states are written once a second. An event has the same id each time.
 //
@@ -24,7 +27,10 @@
 //     destination.go  create and change destinations
 //     secrets.go      encrypts secrets
 //     shard.go        reads the feed for all
+//     places.go       how many work at once, and when
 //     runner.go       one destination
+//     retry.go        events that are tried again
+//     replay.go       events that are sent again
 //     send.go         one round of a destination: what is left out, what is sent
 //     outcome.go      what became of it: retries, dead letters, pauses
 //     erasing.go      whose events must not be sent any more
@@ -32,7 +38,7 @@
 //     client.go       HTTP: which addresses may be reached, and bounds
 //     view.go         what merchants see: status, deliveries, preview
 //     metrics.go      what operators see
-//     kind/           what a kind of destination is; webhook/, meta/, ga4/ … are the kinds
+//     kind/           what a kind of destination is; webhook/, sinks/, meta/, ga4/ … are the kinds
 //     filter/         the expressions of filters
 package delivery
 
@@ -48,6 +54,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 
 	"mtagd/partnerapi/delivery/ga4"
 	"mtagd/partnerapi/delivery/googleads"
@@ -56,6 +63,7 @@ import (
 	"mtagd/partnerapi/delivery/meta"
 	"mtagd/partnerapi/delivery/microsoft"
 	"mtagd/partnerapi/delivery/pinterest"
+	"mtagd/partnerapi/delivery/sinks"
 	"mtagd/partnerapi/delivery/snap"
 	"mtagd/partnerapi/delivery/tiktok"
 	"mtagd/partnerapi/delivery/webhook"
@@ -84,7 +92,7 @@ type Service struct {
 	kinds   map[string]kind.Kind
 	client  *client
 	metrics *metrics
-	memory  *memory
+	memory  *semaphore.Weighted // for the events that destinations read by themselves
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
@@ -103,9 +111,11 @@ const (
 	sharedShards   = 8               // with a database
 )
 
+const maxMemory = 12 << 20 // bytes of events that destinations read by themselves
+
 // Open starts to deliver.
 func Open(cfg Config) *Service {
-	s := &Service{Config: cfg, kinds: map[string]kind.Kind{}, client: newClient(cfg.Allow, cfg.Roots), memory: newMemory(), shards: map[int]*shard{}, told: 1}
+	s := &Service{Config: cfg, kinds: map[string]kind.Kind{}, client: newClient(cfg.Allow, cfg.Roots), memory: semaphore.NewWeighted(maxMemory), shards: map[int]*shard{}, told: 1}
 	for _, k := range append(Kinds(), cfg.Kinds...) {
 		s.kinds[k.Name] = k
 	}
@@ -124,7 +134,8 @@ func Open(cfg Config) *Service {
 
 // Kinds are the kinds of destinations.
 func Kinds() []kind.Kind {
-	return []kind.Kind{webhook.Kind, meta.Kind, ga4.Kind, tiktok.Kind, googleads.Kind, microsoft.Kind, pinterest.Kind, snap.Kind, linkedin.Kind}
+	return append([]kind.Kind{webhook.Kind, meta.Kind, googleads.Kind, ga4.Kind, tiktok.Kind, microsoft.Kind, pinterest.Kind, snap.Kind, linkedin.Kind},
+		sinks.Kinds()...)
 }
 
 // Close stops: requests under way are cut off, and their events are sent again after the next start.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"mtagd/partnerapi/delivery/kind"
 	"mtagd/store"
 	"mtagd/store/local"
 )
@@ -66,12 +68,16 @@ func (b *bed) shop(p store.PartnerID) (store.Merchant, store.TagID) {
 	return m, tag.ID
 }
 
-func (b *bed) open() {
+func (b *bed) open() { b.reopen(func(store.Engine) {}) }
+
+// reopen opens the engine, lets change change it, and starts to deliver.
+func (b *bed) reopen(change func(e store.Engine)) {
 	b.t.Helper()
 	var err error
 	if b.engine, err = local.Open(b.dir, local.Options{Log: slog.New(slog.DiscardHandler)}); err != nil {
 		b.t.Fatal(err)
 	}
+	change(b.engine)
 	b.start()
 }
 
@@ -81,6 +87,18 @@ func (b *bed) start() {
 		Engine: mortal{b.engine, b.dead}, Keys: b.keys, Allow: b.allow, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Now: time.Now,
 		Backoff: func(int) time.Duration { return 20 * time.Millisecond },
 	})
+}
+
+// shard waits for the only shard.
+func (b *bed) shard() (sh *shard) {
+	b.t.Helper()
+	b.until("the shard runs", func() bool {
+		b.s.mu.Lock()
+		defer b.s.mu.Unlock()
+		sh = b.s.shards[0]
+		return sh != nil
+	})
+	return sh
 }
 
 func (b *bed) close() {
@@ -582,12 +600,10 @@ func TestAnErasureWhileARoundRuns(t *testing.T) {
 	<-asked
 	b.send("A", "Purchase", "")
 	b.until("it waits", func() bool {
-		b.s.mu.Lock()
-		sh := b.s.shards[0]
-		b.s.mu.Unlock()
+		sh := b.shard()
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
-		return len(sh.of[b.m.ID][0].pending) == 1
+		return len(sh.of[b.m.ID].runners[0].pending) == 1
 	})
 	e, err := b.engine.Erase(t.Context(), b.m.ID, store.Identity{MUID: "A"}, store.ErasureOptions{})
 	if err != nil {
@@ -636,11 +652,9 @@ func TestDeadLettersOfAFailedFlush(t *testing.T) {
 	b.send("x", "Purchase", "")
 	b.until("the first", func() bool { return b.status(d).Delivered == 1 })
 	fail.Store(true)
-	b.s.mu.Lock()
-	sh := b.s.shards[0]
-	b.s.mu.Unlock()
+	sh := b.shard()
 	sh.mu.Lock()
-	r := sh.of[b.m.ID][0]
+	r := sh.of[b.m.ID].runners[0]
 	r.st.Letters++
 	r.noteDelivery(Delivery{At: time.Now(), State: Dead, Events: 1})
 	r.markDirty()
@@ -662,19 +676,140 @@ func TestADeletedMerchantIsForgotten(t *testing.T) {
 	b, s := newBed(t), newSink(t)
 	b.create(s.URL, nil)
 	runners := func() int {
-		b.s.mu.Lock()
-		sh := b.s.shards[0]
-		b.s.mu.Unlock()
-		if sh == nil { // The node does not hold the shard's lease yet.
-			return 0
-		}
+		sh := b.shard()
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
-		return len(sh.of[b.m.ID])
+		if of := sh.of[b.m.ID]; of != nil {
+			return len(of.runners)
+		}
+		return 0
 	}
 	b.until("it runs", func() bool { return runners() == 1 })
 	if _, err := b.engine.DeleteMerchant(t.Context(), b.m.ID); err != nil {
 		t.Fatal(err)
 	}
 	b.until("it is gone", func() bool { return runners() == 0 })
+}
+
+// What comes in after an erasure was asked for is another event of the person, and is sent.
+func TestLaterEventsOfAnErasedPerson(t *testing.T) {
+	b := newBed(t)
+	var person store.Identity
+	person.Add(store.Email, "a@example.com")
+	if _, err := b.engine.Erase(t.Context(), b.m.ID, person, store.ErasureOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	list, _, err := b.engine.Erasures(t.Context(), b.m.ID, 0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, err := b.s.erasingOf(t.Context(), b.m.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := kind.Event{Received: store.Received{Event: store.Event{MUID: "x", Raw: []byte(`{"email":" A@example.com"}`)}, ReceivedAt: list[0].At}}
+	if !gone.has(&e) {
+		t.Error("an event from before is sent")
+	}
+	if e.ReceivedAt = list[0].At.Add(time.Microsecond); gone.has(&e) {
+		t.Error("a later event counts as erased")
+	}
+	e.ReceivedAt, e.Raw = list[0].At, []byte(`{"email":"b@example.com"}`)
+	if gone.has(&e) {
+		t.Error("an event of another person counts as erased")
+	}
+}
+
+// forgetful is an engine that does not know its erasures while fail is set.
+type forgetful struct {
+	mortal
+	fail *atomic.Bool
+}
+
+func (f forgetful) Erasures(ctx context.Context, m store.MerchantID, offset, limit int) ([]store.Erasure, int, error) {
+	if f.fail.Load() {
+		return nil, 0, store.Unavailable("the disk is full")
+	}
+	return f.mortal.Erasures(ctx, m, offset, limit)
+}
+
+func TestNothingIsSentWhileErasuresAreNotKnown(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	if err := b.s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fail := new(atomic.Bool)
+	cfg := b.s.Config
+	cfg.Engine, cfg.Metrics = forgetful{mortal{b.engine, b.dead}, fail}, nil
+	b.s = Open(cfg)
+	d := b.create(s.URL, nil)
+	fail.Store(true)
+	b.send("x", "Purchase", "")
+	b.until("it waits", func() bool { st := b.status(d); return st.LastError != nil && *st.LastError == notKnown })
+	if n := len(s.all()); n > 0 {
+		t.Errorf("%d events were sent", n)
+	}
+	fail.Store(false)
+	b.until("it is delivered", func() bool { return b.status(d).Delivered == 1 })
+}
+
+// Cursors of another store end: a retry becomes a dead letter, a replay ends, and a destination pauses.
+func TestCursorsOfAnotherStore(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	lost, d := b.create(s.URL, nil), b.create(s.URL, nil)
+	b.send("x", "Purchase", "")
+	b.until("the first", func() bool { return b.status(d).Delivered+b.status(lost).Delivered == 2 })
+	b.close()
+	b.reopen(func(e store.Engine) {
+		put := func(id string, change func(st *state)) {
+			doc, err := e.Document(t.Context(), store.DeliveryStates, b.m.ID, id)
+			var st state
+			if err == nil {
+				err = json.Unmarshal(doc.Content, &st)
+			}
+			change(&st)
+			text, mErr := json.Marshal(st)
+			doc.Content = text
+			if err := errors.Join(err, mErr, e.PutDocuments(t.Context(), []store.Document{doc})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(d.ID, func(st *state) {
+			st.Retry = []retry{{After: "another", At: "place", Who: 1, Tries: 1}}
+			st.Replays = []replaying{{Of: 1, After: "another"}}
+		})
+		put(lost.ID, func(st *state) { st.Cursor, st.Attached = "another", false })
+	})
+	b.until("one letter", func() bool {
+		st := b.status(d)
+		return st.DeadLetters == 1 && st.Retries == 0 && st.Replays == 0 && st.Dead == 1
+	})
+	b.until("a pause", func() bool { return b.status(lost).Word == "paused" })
+	b.send("x", "Purchase", "")
+	b.until("it goes on", func() bool { return b.status(d).Delivered == 2 })
+}
+
+func TestReplaysAreBounded(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	s.answerWith(func(*http.Request, []byte) int { return 503 })
+	d := b.create(s.URL, nil)
+	b.send("x", "Purchase", "")
+	b.until("it fails", func() bool { return b.status(d).Word == "failing" })
+	from := time.Now().Add(-time.Hour)
+	for range maxReplays {
+		if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{From: &from}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // begun or not
+		if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{From: &from}); store.KindOf(err) != store.KindBusy {
+			t.Errorf("one more: %v, want KindBusy", err)
+		}
+		b.until("all have begun", func() bool { return b.status(d).Replays == maxReplays })
+	}
+	s.answerWith(nil)
+	b.until("all are done", func() bool { return b.status(d).Replays == 0 })
+	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{From: &from}); err != nil {
+		t.Error(err)
+	}
 }

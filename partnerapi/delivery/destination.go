@@ -56,7 +56,7 @@ type Replay struct {
 	Delivery    string       `json:"delivery,omitempty"` // the events of one delivery
 }
 
-// maxReplays is how many replays are remembered.
+// maxReplays is how many replays are remembered, and may be under way.
 const maxReplays = 10
 
 // Change is what a merchant sets. A nil field stays as it is.
@@ -75,6 +75,7 @@ type Change struct {
 // route is a destination, ready to be used.
 type route struct {
 	Destination
+	selection
 	kind    kind.Kind
 	target  kind.Target
 	filter  *filter.Filter
@@ -82,9 +83,16 @@ type route struct {
 	until   time.Time // when a secret ends to be valid: then the route must be opened again; zero: never
 }
 
-// wants reports whether a destination may want an event, by what is known without reading its fields.
-func (r *route) wants(e *store.Received) bool {
-	return (r.Events == nil || slices.Contains(r.Events, e.Name)) && !(e.Bot && len(r.kind.Consent) > 0)
+// selection is what a destination takes, by what is known without reading the fields of an event.
+type selection struct {
+	names  []string // nil: all
+	noBots bool
+	batch  int           // events of a request
+	wait   time.Duration // for a request to become full
+}
+
+func (s selection) wants(e *store.Received) bool {
+	return (s.names == nil || slices.Contains(s.names, e.Name)) && !(e.Bot && s.noBots)
 }
 
 // open checks a destination, and makes it ready to be used.
@@ -127,8 +135,12 @@ func (s *Service) open(d Destination) (*route, error) {
 		}
 	}
 	var err error
-	r.target, err = k.Open(kind.Options{ID: d.ID, Settings: d.Settings, Mapping: d.Mapping, Secrets: secrets, AllowHTTP: len(s.Allow) > 0})
-	return r, err
+	if r.target, err = k.Open(kind.Options{ID: d.ID, Settings: d.Settings, Mapping: d.Mapping, Secrets: secrets, AllowHTTP: len(s.Allow) > 0}); err != nil {
+		return nil, err
+	}
+	limits := r.target.Limits()
+	r.selection = selection{names: d.Events, noBots: len(k.Consent) > 0, batch: limits.Events, wait: limits.Wait}
+	return r, nil
 }
 
 // place binds a sealed secret to its destination and its name.
@@ -348,20 +360,32 @@ func (s *Service) Delete(ctx context.Context, m store.Merchant, id string) error
 	}))
 }
 
-// Replay asks for events to be sent again. Nothing is lost by it: destinations get the same ids again. KindNotFound: destination.
+// Replay asks for events to be sent again. Nothing is lost by it: destinations get the same ids again. KindNotFound: destination. KindBusy:
+// maxReplays are not done yet.
 func (s *Service) Replay(ctx context.Context, m store.Merchant, id string, r Replay) (d Destination, err error) {
 	if r.UpTo, err = s.Engine.Latest(ctx); err != nil {
 		return d, err
 	}
+	st, err := s.stateOf(ctx, m.ID, id)
+	if err != nil {
+		return d, err
+	}
 	err = s.update(ctx, m, id, existing(func(old *Destination) (string, error) {
+		open := map[uint64]bool{}
+		for _, of := range st.Replays {
+			open[of.Of] = true
+		}
 		r.ID, r.At = 1, s.Now().UTC()
-		if n := len(old.Replays); n > 0 {
-			r.ID = old.Replays[n-1].ID + 1
+		for _, of := range old.Replays {
+			if r.ID = of.ID + 1; of.ID > st.Replayed {
+				open[of.ID] = true
+			}
+		}
+		if len(open) >= maxReplays {
+			return "", store.Busy("too many replays of the destination are not done yet")
 		}
 		old.Replays = append(slices.Clone(old.Replays), r)
-		if n := len(old.Replays); n > maxReplays {
-			old.Replays = old.Replays[n-maxReplays:]
-		}
+		old.Replays = old.Replays[max(0, len(old.Replays)-maxReplays):]
 		d = *old
 		return fmt.Sprintf("replay %d", r.ID), nil
 	}))

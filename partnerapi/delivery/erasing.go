@@ -6,15 +6,17 @@ import (
 
 	"mtagd/partnerapi/delivery/kind"
 	"mtagd/store"
+	"mtagd/store/rules"
 )
 
 // longestRound is for how long an event may be in memory.
 const longestRound = 24 * time.Hour
 
-// erasing is whose events of a merchant are being erased: they may still be in the feed.
+// erasing is whose events of a merchant are being erased, or were erased since they were read.
 type erasing struct {
-	at      time.Time
-	persons map[store.IdentityKey]time.Time // until when: an event that was read later is another one; zero: it is not done
+	asked   time.Time
+	persons *rules.Persons // nil: nobody's
+	at      []time.Time    // of each person: of the request. Later events are not concerned
 }
 
 // erasingOf returns whose events must not be sent any more.
@@ -23,7 +25,7 @@ func (sh *shard) erasingOf(m store.MerchantID) (erasing, error) {
 	sh.mu.Lock()
 	known := sh.erasing[m]
 	sh.mu.Unlock()
-	if time.Since(known.at) < fresh {
+	if time.Since(known.asked) < fresh {
 		return known, nil
 	}
 	known, err := sh.s.erasingOf(sh.ctx, m)
@@ -42,59 +44,37 @@ func (sh *shard) erasingOf(m store.MerchantID) (erasing, error) {
 
 func (s *Service) erasingOf(ctx context.Context, m store.MerchantID) (erasing, error) {
 	const page = 100
-	known := erasing{at: time.Now()}
+	known := erasing{asked: time.Now()}
+	var persons []store.Person
 	for offset := 0; ; offset += page {
 		list, total, err := s.Engine.Erasures(ctx, m, offset, page)
 		if err != nil {
 			return erasing{}, err
 		}
-		open := false
+		before := len(persons)
 		for _, e := range list {
-			until := e.FinishedAt
-			if e.State != store.ErasureDone {
-				until = time.Time{} // it may be done again
-			} else if time.Since(until) > longestRound {
-				continue
-			}
-			open = true
-			if known.persons == nil {
-				known.persons = map[store.IdentityKey]time.Time{}
-			}
-			for _, keys := range [][]store.IdentityKey{e.Person.MUIDs, e.Person.Identifiers} {
-				for _, k := range keys {
-					if was, has := known.persons[k]; !has || !was.IsZero() && (until.IsZero() || until.After(was)) {
-						known.persons[k] = until
-					}
-				}
+			if e.State != store.ErasureDone || time.Since(e.FinishedAt) < longestRound {
+				persons, known.at = append(persons, e.Person), append(known.at, e.At)
 			}
 		}
-		if !open || offset+page >= total { // older ones are done
+		if len(persons) == before || offset+page >= total { // older ones are done
 			break
 		}
+	}
+	if len(persons) > 0 {
+		known.persons = rules.NewPersons(persons...)
 	}
 	return known, nil
 }
 
-// has reports whether an event that was read at a time is of a person who is being erased, or was erased since.
-func (g erasing) has(e *kind.Event, read time.Time) bool {
-	if len(g.persons) == 0 {
+// has reports whether an event is erased with one of the persons.
+func (g erasing) has(e *kind.Event) bool {
+	if g.persons == nil {
 		return false
 	}
-	is := func(k store.IdentityKey) bool {
-		until, has := g.persons[k]
-		return has && (until.IsZero() || until.After(read))
-	}
-	if is(store.MUIDKey(e.MUID)) {
-		return true
-	}
-	var id store.Identity
-	for name, of := range map[string]store.IdentifierKind{"email": store.Email, "phone": store.Phone, "deviceId": store.DeviceID} {
-		if text, ok := e.Fields[name].(string); ok {
-			id.Add(of, text)
-		}
-	}
-	for _, k := range id.Keys() {
-		if is(k) {
+	owners, _ := g.persons.Matcher().Of([]byte(e.MUID), e.Raw, e.ByClaim)
+	for _, n := range owners {
+		if !e.ReceivedAt.After(g.at[n]) {
 			return true
 		}
 	}

@@ -43,7 +43,7 @@ func newMetrics(register prometheus.Registerer, s *Service) *metrics {
 	}{
 		{"mtagd_delivery_destinations", "Destinations whose events this node delivers.", func(*runner) bool { return true }},
 		{"mtagd_delivery_failing", "Destinations that have taken nothing since their last failure.", func(r *runner) bool { return r.isOn() && r.st.Failures > 0 }},
-		{"mtagd_delivery_broken", "Destinations whose settings or secrets cannot be used.", func(r *runner) bool { return r.route == nil }},
+		{"mtagd_delivery_broken", "Destinations whose settings or secrets cannot be used.", func(r *runner) bool { return r.problem != "" }},
 		{"mtagd_delivery_dead_letters", "Destinations that have dead letters.", func(r *runner) bool { return r.st.Letters > 0 }},
 	} {
 		register.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: of.name, Help: of.help}, func() float64 { return s.countRunners(of.counts) }))
@@ -58,7 +58,7 @@ func (s *Service) countRunners(is func(r *runner) bool) (n float64) {
 	for _, sh := range s.shards {
 		sh.mu.Lock()
 		for _, of := range sh.of {
-			for _, r := range of {
+			for _, r := range of.runners {
 				if is(r) {
 					n++
 				}

@@ -75,7 +75,7 @@ func TestTwoNodesDeliverEachEventInOrder(t *testing.T) {
 		}
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
-		return !sh.of[destinations[0].Merchant][0].isOn()
+		return !sh.of[destinations[0].Merchant].runners[0].isOn()
 	}
 	first.until("the other node knows", held)
 	send(first, 40)

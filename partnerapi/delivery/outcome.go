@@ -8,93 +8,49 @@ import (
 	"mtagd/store"
 )
 
-// note notes what became of the events in flight. The caller holds mu.
-func (r *runner) note(rt *route, d *round) {
-	sh, now := r.sh, r.sh.s.Now()
-	replayed := r.replayed
-	r.flight = nil
+// note notes what became of a portion. The caller holds mu.
+func (r *runner) note(rt *route, d *round, p *portion) {
+	now := r.sh.s.Now()
 	r.markDirty()
-	failed, waits := -1, 0
-	blocked := r.blocked()
+	first, waits := len(d.fates), 0
 	for i, f := range d.fates {
-		if f == again {
-			blocked[d.items[i].who] = true
-		}
-		if !f.isFinal() && failed < 0 && (f == again || !blocked[d.items[i].who]) {
-			failed = i
-		}
-		if f == again || f == unsent && blocked[d.items[i].who] {
+		if !f.isFinal() {
+			first = min(first, i)
 			waits++
 		}
 	}
-	cut := sh.ctx.Err() != nil || r.route == nil
-	anyAgain := d.reason != ""
-	down := anyAgain && !d.responded || d.gone || len(r.st.Retry)+waits > maxRetries
-	if down || cut {
+	stops := r.sh.ctx.Err() != nil
+	if stops || d.gone || d.reason != "" && !d.responded || len(r.st.Retry)+waits > maxRetries {
 		// As a whole it waits at the first event that is left.
-		first := 0
-		for first < len(d.fates) && d.fates[first].isFinal() {
-			first++
-		}
 		r.finish(rt, d, first, now)
-		r.putBack(d.items, first)
-		if !cut {
+		r.keep(d)
+		if !stops {
 			r.fail(d, now)
 		}
-		r.keep(d)
+		p.at, p.down = p.done(first), true
 		return
 	}
-	if d.responded {
-		r.st.FailingSince, r.st.Failures, r.st.LastError, r.st.LastSuccess = time.Time{}, 0, "", now.UTC()
-	}
+	r.succeed(d, now)
 	r.finish(rt, d, len(d.fates), now)
-	var back []*item
 	for i, one := range d.items {
-		switch f := d.fates[i]; {
-		case f == again:
-			r.st.Retry = append(r.st.Retry, retry{After: one.after, At: one.event.Cursor, Who: one.who, Tries: 1, First: now.UTC(), Reason: d.reasons[i],
-				Next: now.Add(max(sh.s.Backoff(1), d.retryAfter)).UTC()})
-		case f == unsent && blocked[one.who]:
-			r.st.Retry = append(r.st.Retry, retry{After: one.after, At: one.event.Cursor, Who: one.who, First: now.UTC(), Next: now.UTC()})
-		case f == unsent:
-			back = append(back, one)
+		e := retry{After: one.after, At: one.event.Cursor, Who: one.who, First: now.UTC(), Next: now.UTC()}
+		switch d.fates[i] {
+		case again:
+			e.Tries, e.Reason, e.Next = 1, d.reasons[i], now.Add(max(r.sh.s.Backoff(1), d.retryAfter)).UTC()
+		case unsent: // its visitor waits
+		default:
+			continue
 		}
-	}
-	if r.attached {
-		for _, one := range back {
-			sh.waiting += one.size()
-		}
-	}
-	r.pending = append(back, r.pending...)
-	if replayed && len(r.pending) == 0 {
-		r.replayed = false
-		if len(r.st.Replays) > 0 && len(d.items) > 0 {
-			r.st.Replays[0].After = d.items[len(d.items)-1].event.Cursor
-		}
+		r.st.Retry = append(r.st.Retry, e)
 	}
 	r.keep(d)
+	p.at = p.end
 }
 
-// putBack makes the destination read again from an event of a round on.
-func (r *runner) putBack(items []*item, first int) {
-	if r.replayed {
-		if len(r.st.Replays) > 0 && first > 0 {
-			r.st.Replays[0].After = items[first-1].event.Cursor
-		}
-		r.pending, r.replayed = nil, false
-		return
-	}
-	at := r.sh.head
-	if !r.attached {
-		at = r.read
-	}
-	r.dropPending(at)
-	if first < len(items) {
-		r.read = items[first].after
-	}
-	if r.attached {
-		r.attached = false
-		r.sh.nudge()
+// succeed notes that a destination has answered.
+func (r *runner) succeed(d *round, now time.Time) {
+	if d.responded {
+		r.st.FailingSince, r.st.Failures, r.st.LastError, r.st.LastSuccess = time.Time{}, 0, "", now.UTC()
 	}
 }
 
@@ -152,30 +108,33 @@ func (r *runner) finish(rt *route, d *round, n int, now time.Time) {
 		case erased:
 			c.Erased++
 		case dead:
-			r.letter(d, i, i+1, now)
+			r.letterOf(d, i, i+1, now)
 		case expired:
 			from := i
 			for i+1 < n && d.fates[i+1] == expired && d.reasons[i+1] == d.reasons[i] {
 				i++
 				r.sh.s.metrics.event(rt.Type, expired)
 			}
-			r.letter(d, from, i+1, now)
+			r.letterOf(d, from, i+1, now)
 		}
 	}
 }
 
-// letter makes a dead letter of events that are next to each other.
-func (r *runner) letter(d *round, from, to int, now time.Time) {
-	first, last := d.items[from], d.items[to-1]
-	l := Delivery{At: now.UTC(), State: Dead, Events: to - from, Reason: d.reasons[from], After: first.after, UpTo: last.event.Cursor}
-	for _, one := range d.items[from:min(to, from+maxEventIDs)] {
-		l.EventIDs = append(l.EventIDs, one.event.ID)
-	}
+// letterOf makes a dead letter of events that are next to each other.
+func (r *runner) letterOf(d *round, from, to int, now time.Time) {
+	l := describe(d.items[from:to], now)
+	l.Reason = d.reasons[from]
 	for _, attempt := range d.deliveries { // the last answer about it
-		if attempt.State == Failed && len(attempt.EventIDs) == 1 && attempt.EventIDs[0] == first.event.ID {
+		if attempt.State == Failed && len(attempt.EventIDs) == 1 && attempt.EventIDs[0] == l.EventIDs[0] {
 			l.Status, l.Answer = attempt.Status, attempt.Answer
 		}
 	}
+	r.letter(l)
+}
+
+// letter notes a dead letter.
+func (r *runner) letter(l Delivery) {
+	l.State = Dead
 	r.st.Counts.Dead += uint64(l.Events)
 	r.st.Letters++
 	r.noteDelivery(l)
@@ -187,7 +146,9 @@ func (r *runner) letter(d *round, from, to int, now time.Time) {
 func (r *runner) noteDelivery(d Delivery) {
 	r.st.Sequence++
 	d.ID = fmt.Sprintf("%016x", r.st.Sequence)
-	r.deliveries = append(r.deliveries, d)
+	if r.sh.unwritten++; d.State == Dead || r.sh.unwritten <= maxUnwritten { // the others only inform
+		r.deliveries = append(r.deliveries, d)
+	}
 	if r.st.Sequence > maxDeliveries {
 		r.dropped = append(r.dropped, store.Document{Kind: store.Deliveries, Merchant: r.merchant, ID: deliveryDocumentID(r.id, r.st.Sequence-maxDeliveries)})
 	}
@@ -195,64 +156,7 @@ func (r *runner) noteDelivery(d Delivery) {
 
 // keep notes the last deliveries of a round.
 func (r *runner) keep(d *round) {
-	const most = 20
-	for _, attempt := range d.deliveries[max(0, len(d.deliveries)-most):] {
+	for _, attempt := range d.deliveries {
 		r.noteDelivery(attempt)
 	}
-}
-
-// noteRetries notes what became of retries. The caller holds mu.
-func (r *runner) noteRetries(rt *route, d *round) {
-	now := r.sh.s.Now()
-	r.markDirty()
-	if r.sh.ctx.Err() != nil {
-		return
-	}
-	if d.responded {
-		r.st.FailingSince, r.st.Failures, r.st.LastError, r.st.LastSuccess = time.Time{}, 0, "", now.UTC()
-	}
-	limits := rt.target.Limits()
-	for i, one := range d.items {
-		for j := range r.st.Retry {
-			e := &r.st.Retry[j]
-			if e.At != one.event.Cursor {
-				continue
-			}
-			switch {
-			case d.fates[i] == again && !limits.ByEventTime && now.Sub(e.First) > limits.MaxAge:
-				d.fates[i] = dead
-			case d.fates[i] == again:
-				e.Tries++
-				e.Reason = d.reasons[i]
-				e.Next = now.Add(max(r.sh.s.Backoff(e.Tries), d.retryAfter)).UTC()
-			case d.fates[i] == unsent:
-				e.Next = now.Add(time.Second).UTC()
-			}
-			break
-		}
-		if d.fates[i].isFinal() {
-			r.dropRetry(one.event.Cursor)
-			for j := range r.st.Retry { // the next one of the visitor may go now
-				if r.st.Retry[j].Who == one.who {
-					r.st.Retry[j].Next = now.UTC()
-					break
-				}
-			}
-		}
-	}
-	r.finishRetries(rt, d, now)
-	if d.gone {
-		r.fail(d, now)
-	}
-	r.keep(d)
-}
-
-// finishRetries counts what is final.
-func (r *runner) finishRetries(rt *route, d *round, now time.Time) {
-	for i := range d.fates {
-		if d.fates[i] == expired {
-			d.fates[i] = dead // they are not next to each other
-		}
-	}
-	r.finish(rt, d, len(d.fates), now)
 }

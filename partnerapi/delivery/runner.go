@@ -4,35 +4,38 @@ import (
 	"hash/fnv"
 	"slices"
 	"strings"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 
 	"mtagd/store"
 )
 
-// runner is one destination. It has a goroutine only while it has something to do. Everything is guarded by the shard's mu.
+// runner is one destination. At rest it is this struct alone: it has no goroutine, no timer, and reads nothing. The shard's mu guards it.
+//
+// An attached destination is handed each event that the shard reads. Another one has missed some: it reads these by itself, in portions.
 type runner struct {
 	sh       *shard
 	merchant store.MerchantID
 	id       string
-	route    *route // nil: it cannot be used, because of problem
-	off      bool   // paused
-	removed  bool
-	problem  string
+	selection
+	problem string // why it cannot be used
+	off     bool   // paused
+	removed bool
+	route   *route // nil: opened when it is needed
 
 	st       state
 	attached bool
-	joining  bool         // waits to be attached
-	read     store.Cursor // if it is detached: everything up to here was read
-	pending  []*item      // read, and not taken up yet
-	flight   []*item      // under way
-	replayed bool         // pending and flight belong to the first of st.Replays
+	read     store.Cursor // what it reads by itself it has read up to here
+	joined   store.Cursor // if it is attached: what came in after this place, it is handed. What is between read and joined, it still reads
+	pending  []*item      // what it was handed, and has not sent
+	flying   bool         // events are being sent that it was handed, or has missed
+	flight   store.Cursor // the place before them
+	early    bool         // it has missed nothing, and waits for the shard to attach it
 	turn     bool         // of the replays
 	begun    uint64       // the last Replay that was begun, noted in st or not
-	running  bool
-	timer    *time.Timer
+
+	queued, running bool
+	due             time.Time // see schedule
+	place           int       // in the schedule, from 1 on; 0: it is not there
 
 	deliveries []Delivery       // not written yet
 	dropped    []store.Document // to be deleted
@@ -43,11 +46,11 @@ type item struct {
 	event store.Received
 	after store.Cursor // the place before it
 	who   uint32
-	read  time.Time // what was erased later may be in it
+	since time.Time // it waits
 }
 
-func newItem(e *store.Received, after store.Cursor) *item {
-	one := &item{event: *e, after: after, read: time.Now()}
+func newItem(e *store.Received, after store.Cursor, now time.Time) *item {
+	one := &item{event: *e, after: after, since: now}
 	one.event.Raw = slices.Clone(e.Raw)
 	one.event.MUID = store.MUID(strings.Clone(string(e.MUID)))
 	h := fnv.New32a()
@@ -58,36 +61,37 @@ func newItem(e *store.Received, after store.Cursor) *item {
 
 func (i *item) size() int { return len(i.event.Raw) + 512 }
 
+func sizeOf(items []*item) (n int64) {
+	for _, one := range items {
+		n += int64(one.size())
+	}
+	return n
+}
+
 // Bounds of one destination.
 const (
-	maxPending = 4096    // events
-	maxRound   = 2048    // events of one round
-	roundBytes = 1 << 20 // of one round, about
-	readEvents = 1024
+	maxPending = 4096     // events
+	maxRound   = 2048     // events that are sent at once
+	roundBytes = 1 << 20  // of these, about
+	probeBytes = 64 << 10 // of those that show whether a destination that fails takes something again
 )
 
-// memory bounds the events that are under way.
-type memory struct{ *semaphore.Weighted }
-
-const maxMemory = 32 << 20
-
-func newMemory() *memory { return &memory{semaphore.NewWeighted(maxMemory)} }
-
 // isOn reports whether the destination delivers. The caller holds mu, as for all that follows.
-func (r *runner) isOn() bool { return r.route != nil && !r.off && !r.removed }
+func (r *runner) isOn() bool { return r.problem == "" && !r.off && !r.removed }
 
 // configure takes over settings.
 func (r *runner) configure(d Destination) {
 	rt, err := r.sh.s.open(d)
-	r.route, r.problem, r.off = rt, "", d.Paused
+	r.setRoute(rt)
+	r.problem, r.off = "", d.Paused
 	if err != nil {
-		r.route, r.problem = nil, err.Error()
+		r.setRoute(nil)
+		r.problem = err.Error()
 		r.st.LastError = r.problem
+	} else {
+		r.selection = rt.selection
 	}
-	if r.read == "" && !r.attached {
-		r.read = r.st.Cursor
-	}
-	if !r.isOn() && r.attached {
+	if !r.isOn() {
 		r.detach()
 	}
 	for _, replay := range d.Replays {
@@ -100,458 +104,312 @@ func (r *runner) configure(d Destination) {
 	r.markDirty()
 }
 
+// setRoute keeps a route for the next time; nil: none.
+func (r *runner) setRoute(rt *route) {
+	if r.route != nil {
+		r.sh.routes--
+	}
+	if r.route = rt; rt != nil {
+		r.sh.routes++
+	}
+}
+
+// isReady reports whether the destination can be used at once. Otherwise it is opened, and mu is given back meanwhile; or it is tried again
+// later, or has a problem.
+func (r *runner) isReady() bool {
+	sh := r.sh
+	if r.route != nil && (r.route.until.IsZero() || !sh.s.Now().After(r.route.until)) {
+		return true
+	}
+	sh.mu.Unlock()
+	d, err := sh.s.Get(sh.ctx, r.merchant, r.id)
+	sh.mu.Lock()
+	if err == nil {
+		r.configure(d)
+	} else {
+		r.unread(err)
+	}
+	return false
+}
+
+// unread notes that the store cannot be read.
+func (r *runner) unread(err error) {
+	if r.sh.ctx.Err() == nil {
+		r.sh.s.Log.Warn("events cannot be read for their delivery; it is tried again", "merchant", r.merchant, "destination", r.id, "error", err)
+		r.st.NextTry = r.sh.s.Now().Add(time.Second)
+	}
+}
+
 func (r *runner) markDirty() {
 	if !r.removed {
 		r.sh.dirty[r] = true
 	}
 }
 
+// hasMissed reports whether there may be events that it reads by itself.
+func (r *runner) hasMissed() bool { return !r.attached || r.read != r.joined }
+
+// position returns the place up to which everything is done, but for retries and replays.
+func (r *runner) position() store.Cursor {
+	switch {
+	case r.flying:
+		return r.flight
+	case r.hasMissed():
+		return r.read
+	case len(r.pending) > 0:
+		return r.pending[0].after
+	}
+	return r.sh.head
+}
+
 // current returns the state to store.
 func (r *runner) current() state {
 	st := r.st
-	switch {
-	case len(r.flight) > 0 && !r.replayed:
-		st.Cursor, st.Attached = r.flight[0].after, false
-	case len(r.pending) > 0 && !r.replayed:
-		st.Cursor, st.Attached = r.pending[0].after, false
-	case r.attached:
-		st.Cursor, st.Attached = r.sh.head, true
-	default:
-		st.Cursor, st.Attached = r.read, false
-	}
+	st.Cursor, st.Attached = r.position(), !r.flying && !r.hasMissed() && len(r.pending) == 0
 	st.Retry, st.Replays = slices.Clone(st.Retry), slices.Clone(st.Replays)
 	return st
 }
 
-// add adds an event to an attached destination.
-func (r *runner) add(one *item) {
+// hand hands an event to an attached destination.
+func (r *runner) hand(one *item) {
 	r.pending = append(r.pending, one)
 	r.sh.waiting += one.size()
 	r.markDirty()
-}
-
-// detach lets an attached destination go on by itself from the first event that it has not taken up.
-func (r *runner) detach() {
-	r.dropPending(r.sh.head)
-	r.attached = false
-	r.markDirty()
-	r.sh.nudge()
 	r.kick()
 }
 
-// dropPending gives memory back: the events are read again, from the first one on, or from a place when there is none.
-func (r *runner) dropPending(otherwise store.Cursor) {
-	if r.read = otherwise; len(r.pending) > 0 {
-		r.read = r.pending[0].after
+// attach lets the shard hand over what comes in from now on. What came in since the destination has read last, it reads by itself.
+func (r *runner) attach() {
+	if r.attached || !r.isOn() {
+		return
 	}
-	if r.attached {
-		for _, one := range r.pending {
-			r.sh.waiting -= one.size()
+	r.attached, r.joined = true, r.sh.head
+	r.markDirty()
+}
+
+// detach gives back the events that the destination was handed and has not sent: it reads them again.
+func (r *runner) detach() {
+	if !r.attached {
+		return
+	}
+	if !r.hasMissed() {
+		if r.read = r.sh.head; len(r.pending) > 0 {
+			r.read = r.pending[0].after
 		}
 	}
-	r.pending = nil
+	r.sh.waiting -= int(sizeOf(r.pending))
+	r.pending, r.attached = nil, false
+	r.markDirty()
 }
 
 func (r *runner) remove() {
 	r.removed = true
-	if r.attached {
-		r.detach()
-	}
-	r.stopTimer()
+	r.detach()
+	r.setRoute(nil)
 	delete(r.sh.dirty, r)
 	// What is known of its deliveries goes too.
 	sh := r.sh
 	sh.runners.Go(func() { sh.forget(r.merchant, r.id) })
 }
 
-// forget deletes what is stored of a destination that was deleted. The state goes too, so openShard finds what a kill has left.
-func (sh *shard) forget(m store.MerchantID, id string) {
-	s, ctx := sh.s, sh.ctx
-	sh.flushing.Lock() // a flush may be about to write it
-	defer sh.flushing.Unlock()
-	gone := []store.Document{{Kind: store.DeliveryStates, Merchant: m, ID: id}}
-	for _, kind := range []store.DocumentKind{store.Deliveries, store.DeadLetters} {
-		docs, err := s.Engine.Documents(ctx, kind, m)
-		if err != nil {
-			s.Log.Warn("deliveries of a destination that was deleted stay until the next start", "error", err)
-			return
-		}
-		for _, doc := range docs {
-			if strings.HasPrefix(doc.ID, id+"/") {
-				doc.Content = nil
-				gone = append(gone, doc)
-			}
-		}
-	}
-	if err := s.Engine.PutDocuments(ctx, gone); err != nil {
-		s.Log.Warn("deliveries of a destination that was deleted stay", "error", err)
-	}
-}
-
-func (r *runner) stopTimer() {
-	if r.timer != nil {
-		r.timer.Stop()
-		r.timer = nil
-	}
-}
-
-// kickAt lets the destination run at a time.
-func (r *runner) kickAt(at time.Time) {
-	r.stopTimer()
-	r.timer = time.AfterFunc(max(at.Sub(r.sh.s.Now()), time.Millisecond), func() {
-		r.sh.mu.Lock()
-		defer r.sh.mu.Unlock()
-		r.kick()
-	})
-}
-
-// kick lets the destination run, unless it does.
-func (r *runner) kick() {
-	if r.running || r.joining || !r.isOn() || r.sh.ctx.Err() != nil {
-		return
-	}
-	r.running = true
-	r.sh.runners.Go(r.run)
-}
-
-// run works until there is nothing to do.
-func (r *runner) run() {
-	sh := r.sh
-	for {
-		sh.mu.Lock()
-		work := r.next()
-		if work == nil {
-			r.running = false
-		}
-		sh.mu.Unlock()
-		if work == nil {
-			return
-		}
-		// Thousands may have something to do at once. Those that wait here have small stacks.
-		select {
-		case sh.working <- struct{}{}:
-		case <-sh.ctx.Done():
-			continue
-		}
-		release := sync.OnceFunc(func() { <-sh.working })
-		soon := time.AfterFunc(time.Second, release) // who waits for an answer keeps nobody else waiting
-		work()
-		soon.Stop()
-		release()
-	}
-}
-
 // next returns what to do now; nil: nothing.
-func (r *runner) next() func() {
-	sh, now := r.sh, r.sh.s.Now()
-	r.stopTimer()
+func (r *runner) next() func(rt *route) {
+	now := r.sh.s.Now()
 	switch {
-	case sh.ctx.Err() != nil, r.joining: // join goes on with it
+	case r.sh.ctx.Err() != nil:
 		return nil
 	case !r.isOn():
-		r.rest()
-		return nil
-	case !r.route.until.IsZero() && now.After(r.route.until):
-		r.configure(r.route.Destination)
-		return r.next()
-	case now.Before(r.st.NextTry):
-		r.rest()
-		r.kickAt(r.st.NextTry)
-		return nil
-	}
-	if due := r.dueRetries(now); len(due) > 0 && len(r.flight) == 0 {
-		return func() { r.retry(due) }
-	}
-	switch {
-	case len(r.pending) > 0:
-		return r.sendPending
-	case len(r.st.Replays) > 0 && (r.attached || r.turn):
-		if r.attached {
-			r.detach()
-		}
-		r.turn = false
-		return func() { r.readNext(true) }
-	case r.attached:
-		if at, waits := r.nextRetry(); waits {
-			r.kickAt(at)
-		}
-		return nil
-	}
-	return func() { r.readNext(false) }
-}
-
-// rest gives back the memory of a destination that waits.
-func (r *runner) rest() {
-	switch {
-	case r.replayed:
-		r.pending, r.replayed = nil, false
-	case r.attached:
 		r.detach()
-	default:
-		r.dropPending(r.read)
+		return nil
+	case now.Before(r.st.NextTry):
+		r.detach()
+		r.sh.schedule(r, r.st.NextTry)
+		return nil
 	}
+	retries, nextRetry := r.dueRetries(now)
+	switch {
+	case len(retries) > 0:
+		return func(rt *route) { r.retry(rt, retries) }
+	case len(r.st.Replays) > 0 && (r.turn || r.early):
+		return r.sendReplay
+	case r.hasMissed() && !r.early:
+		return r.sendMissed
+	case len(r.pending) > 0 && !r.sendAt().After(now):
+		return r.sendPending
+	case len(r.st.Replays) > 0:
+		return r.sendReplay
+	}
+	if len(r.pending) > 0 {
+		r.sh.schedule(r, r.sendAt())
+	}
+	if !nextRetry.IsZero() {
+		r.sh.schedule(r, nextRetry)
+	}
+	return nil
 }
 
-// readNext reads the next events of a detached destination: those that it has missed, or the next ones of a replay. When none are missing,
-// it goes on with a replay, or waits to be attached.
-func (r *runner) readNext(replay bool) {
-	sh := r.sh
-	select {
-	case sh.reads <- struct{}{}:
-	case <-sh.ctx.Done():
-		return
+// sendAt returns when the pending events are sent: some destinations take few large requests.
+func (r *runner) sendAt() time.Time {
+	if len(r.pending) >= r.batch {
+		return time.Time{}
 	}
-	sh.mu.Lock()
-	rt, failing := r.route, r.st.Failures > 0
-	q := store.FeedQuery{Merchants: []store.MerchantID{r.merchant}, After: r.read}
-	if replay {
-		job := r.st.Replays[0]
-		q.After, q.UpTo, q.From, q.To = job.After, job.UpTo, job.From, job.To
-	}
-	sh.mu.Unlock()
-	limit := readEvents
-	if failing && rt != nil {
-		limit = max(1, rt.target.Limits().Events/rt.target.Limits().Lanes) // one request shows whether it goes on
-		if r.expiring() {
-			limit = readEvents
-		}
-	}
-	var items []*item
-	prev, size := q.After, 0
-	end, err := sh.s.Engine.Feed(sh.ctx, q, func(e *store.Received) bool {
-		if rt != nil && rt.wants(e) {
-			one := newItem(e, prev)
-			items = append(items, one)
-			size += one.size()
-		}
-		prev = e.Cursor
-		return len(items) < limit && size < roundBytes
-	})
-	<-sh.reads
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if err != nil {
-		if sh.ctx.Err() == nil {
-			sh.s.Log.Warn("events cannot be read for their delivery; it is tried again", "merchant", r.merchant, "error", err)
-			r.st.NextTry = sh.s.Now().Add(time.Second)
-			if store.KindOf(err) == store.KindInvalid { // a cursor of another engine: a replay that makes no sense
-				r.endReplay(replay)
-			}
-		}
-		return
-	}
-	r.markDirty()
-	if replay {
-		job := &r.st.Replays[0]
-		switch {
-		case len(items) > 0:
-			r.pending, r.replayed = items, true
-		case end.More:
-			job.After = end.Cursor
-		default:
-			r.endReplay(true)
-		}
-		return
-	}
-	r.read = end.Cursor
-	r.pending = items
-	if len(items) > 0 || end.More {
-		return
-	}
-	if r.turn = len(r.st.Replays) > 0; r.turn {
-		return
-	}
-	if r.isOn() && !r.joining {
-		r.joining = true
-		sh.joining = append(sh.joining, r)
-		sh.nudge()
-	}
+	return r.pending[0].since.Add(r.wait)
 }
 
-func (r *runner) endReplay(is bool) {
-	if is && len(r.st.Replays) > 0 {
-		r.st.Replays = slices.Delete(slices.Clone(r.st.Replays), 0, 1)
-	}
+// portion is events that are sent at once, in the order of the feed.
+type portion struct {
+	items []*item
+	end   store.Cursor // the place after them
+	more  bool         // that may follow
+
+	at   store.Cursor // after it was sent: up to here everything is final, or tried again by itself
+	down bool         // nothing was taken: nothing more is sent for now
 }
 
-// dueRetries returns the retries to be made now, in the order of the feed: only the first one of each visitor.
-func (r *runner) dueRetries(now time.Time) (due []retry) {
-	seen := map[uint32]bool{}
-	for _, e := range r.st.Retry {
-		if seen[e.Who] {
-			continue
-		}
-		seen[e.Who] = true
-		if !e.Next.After(now) {
-			due = append(due, e)
-		}
-		if len(due) == 64 || len(due) == 1 && r.st.Failures > 0 {
-			break
-		}
+// done returns the place up to which everything is final, when the first n events are.
+func (p *portion) done(n int) store.Cursor {
+	if n < len(p.items) {
+		return p.items[n].after
 	}
-	return due
+	return p.end
 }
 
-// nextRetry returns when the next retry is due.
-func (r *runner) nextRetry() (at time.Time, waits bool) {
-	seen := map[uint32]bool{}
-	for _, e := range r.st.Retry {
-		if !seen[e.Who] && (!waits || e.Next.Before(at)) {
-			at, waits = e.Next, true
-		}
-		seen[e.Who] = true
-	}
-	return at, waits
-}
-
-// retry reads events again that have failed, and sends them.
-func (r *runner) retry(due []retry) {
-	sh := r.sh
-	var items []*item
-	gone := map[store.Cursor]bool{}
-	for _, e := range due {
-		found, err := false, error(nil)
-		q := store.FeedQuery{Merchants: []store.MerchantID{r.merchant}, After: e.After, UpTo: e.At}
-		for end := (store.FeedEnd{More: true}); err == nil && !found && end.More; q.After = end.Cursor { // many events of others may be before it
-			end, err = sh.s.Engine.Feed(sh.ctx, q, func(got *store.Received) bool {
-				if found = got.Cursor == e.At; found {
-					items = append(items, newItem(got, e.After))
-				}
-				return !found
-			})
-		}
-		if err != nil {
-			sh.mu.Lock()
-			r.st.NextTry = sh.s.Now().Add(time.Second)
-			sh.mu.Unlock()
-			return
-		}
-		gone[e.At] = !found
-	}
-	sh.mu.Lock()
-	for at, is := range gone {
-		if is { // it was erased, or is past its retention
-			r.st.Counts.Erased++
-			r.dropRetry(at)
-		}
-	}
-	rt := r.route
-	r.markDirty()
-	sh.mu.Unlock()
-	if rt == nil || len(items) == 0 {
-		return
-	}
-	done := r.send(rt, items, true)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	r.noteRetries(rt, done)
-}
-
-func (r *runner) dropRetry(at store.Cursor) {
-	r.st.Retry = slices.DeleteFunc(r.st.Retry, func(e retry) bool { return e.At == at })
-}
-
-// blocked returns the visitors of whom an event is tried again: their later events wait.
-func (r *runner) blocked() map[uint32]bool {
-	all := make(map[uint32]bool, len(r.st.Retry))
-	for _, e := range r.st.Retry {
-		all[e.Who] = true
-	}
-	return all
-}
-
-// sendPending sends the next events.
-func (r *runner) sendPending() {
-	sh := r.sh
-	sh.mu.Lock()
+// sendPending sends the next events that the destination was handed.
+func (r *runner) sendPending(rt *route) {
 	n, size := 0, 0
 	for n < len(r.pending) && n < maxRound && size < roundBytes {
 		size += r.pending[n].size()
 		n++
 	}
-	r.flight = r.pending[:n:n]
+	p := &portion{items: r.pending[:n:n], end: r.pending[n-1].event.Cursor}
 	r.pending = r.pending[n:]
-	rt, wasAttached := r.route, r.attached
-	if wasAttached {
-		sh.waiting -= size
+	r.flying, r.flight, r.turn = true, p.items[0].after, true
+	r.sh.mu.Unlock()
+	d := r.send(rt, p.items, false)
+	r.sh.mu.Lock()
+	r.flying = false
+	r.sh.waiting -= size
+	if r.note(rt, d, p); p.down {
+		r.detach()
+		r.read = p.at
 	}
-	sh.mu.Unlock()
-	weight := int64(min(size, maxMemory))
-	if sh.s.memory.Acquire(sh.ctx, weight) != nil {
-		return // flight stays: it is what current stores
-	}
-	done := r.send(rt, r.flight, false)
-	sh.s.memory.Release(weight)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	r.note(rt, done)
 }
 
-// beginReplay notes what a replay sends again.
-func (r *runner) beginReplay(replay Replay) {
+// sendMissed reads the next events that the destination has missed, and sends them. Once there are no more, it is attached.
+func (r *runner) sendMissed(rt *route) {
+	q := store.FeedQuery{After: r.read, UpTo: r.sh.head}
+	if r.attached {
+		q.UpTo = r.joined
+	}
+	r.flying, r.flight, r.turn = true, r.read, r.attached
+	p, err := r.readAndSend(rt, q)
+	r.flying = false
 	switch {
-	case replay.DeadLetters || replay.Discard || replay.Delivery != "":
-		sh := r.sh
-		sh.runners.Go(func() {
-			for !sh.replayDeliveries(r, replay) {
-				select {
-				case <-sh.ctx.Done():
-					return
-				case <-time.After(time.Second):
-				}
-			}
-		})
+	case err != nil && store.KindOf(err) == store.KindInvalid:
+		r.detach()
+		r.read = r.sh.head
+		r.pause("its place in the feed is not of this store: send what it has missed by a replay")
+	case err != nil:
+		r.unread(err)
+	case p.down:
+		r.detach()
+		r.read = p.at
+	case p.more:
+		r.read = p.at
+	case r.attached:
+		r.read = r.joined
 	default:
-		r.st.Replays = append(slices.Clone(r.st.Replays), replaying{UpTo: replay.UpTo, From: replay.From, To: replay.To})
-		r.st.Replayed = replay.ID
+		if r.read = p.at; p.end == q.UpTo && r.sh.of[r.merchant] != nil && r.sh.of[r.merchant].listed {
+			r.attach()
+		} else { // the shard must come here first, or learn of the merchant
+			r.early = true
+			r.sh.early = append(r.sh.early, r)
+			r.sh.nudge()
+		}
 	}
+	r.markDirty()
 }
 
-// replayDeliveries begins to replay the events of dead letters or of one delivery, or discards the dead letters. It returns false when it
-// must be tried again.
-func (sh *shard) replayDeliveries(r *runner, replay Replay) (begun bool) {
-	kinds := []store.DocumentKind{store.DeadLetters}
-	if replay.Delivery != "" {
-		kinds = append(kinds, store.Deliveries)
+// sendReplay sends the next events of the first replay.
+func (r *runner) sendReplay(rt *route) {
+	job := r.st.Replays[0]
+	r.turn = false
+	p, err := r.readAndSend(rt, store.FeedQuery{After: job.After, UpTo: job.UpTo, From: job.From, To: job.To})
+	if err != nil && store.KindOf(err) != store.KindInvalid { // with a cursor of another store, the replay makes no sense
+		r.unread(err)
+		return
 	}
-	if err := sh.flush(sh.ctx); err != nil { // those that are not written yet
-		sh.s.Log.Warn("a replay cannot begin yet", "destination", r.id, "error", err)
-		return false
+	r.st.Replays[0].After = p.at
+	if err != nil || !p.more && !p.down {
+		r.st.Replays = slices.Delete(slices.Clone(r.st.Replays), 0, 1)
 	}
-	var ranges []replaying
-	var gone []store.Document
-	for _, kind := range kinds {
-		docs, err := sh.s.deliveries(sh.ctx, kind, r.merchant, r.id)
-		if err != nil {
-			sh.s.Log.Warn("a replay cannot begin yet", "destination", r.id, "error", err)
-			return false
-		}
-		for _, d := range docs {
-			if replay.Delivery != "" && d.ID != replay.Delivery {
-				continue
-			}
-			if !replay.Discard {
-				ranges = append(ranges, replaying{After: d.After, UpTo: d.UpTo})
-			}
-			if d.State == Dead {
-				gone = append(gone, store.Document{Kind: kind, Merchant: r.merchant, ID: r.id + "/" + d.ID})
-			}
-		}
+	if p.down {
+		r.detach()
 	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	r.st.Replays = append(slices.Clone(r.st.Replays), ranges...)
-	r.st.Replayed = max(r.st.Replayed, replay.ID)
-	r.dropped = append(r.dropped, gone...)
-	r.st.Letters = max(0, r.st.Letters-len(gone))
 	r.markDirty()
-	r.kick()
-	return true
+}
+
+// readAndSend reads events and sends them. It gives back mu meanwhile.
+func (r *runner) readAndSend(rt *route, q store.FeedQuery) (p portion, err error) {
+	limit, size := maxRound, roundBytes
+	if limits := rt.target.Limits(); r.st.Failures > 0 && !r.expiring(rt) { // one request shows whether it takes something again
+		limit, size = max(1, limits.Events/max(1, limits.Lanes)), probeBytes
+	}
+	wants, memory, held := r.selection.wants, r.sh.s.memory, int64(size)
+	has := memory.TryAcquire(held)
+	if !has {
+		r.sh.hungry++
+		r.sh.lack()
+	}
+	r.sh.mu.Unlock()
+	var d *round
+	if !has {
+		err = memory.Acquire(r.sh.ctx, held)
+		r.sh.mu.Lock()
+		r.sh.hungry--
+		r.sh.mu.Unlock()
+	}
+	if err == nil {
+		if p, err = r.readPortion(q, wants, limit, size); err == nil {
+			used := min(held, sizeOf(p.items))
+			memory.Release(held - used)
+			held = used
+			d = r.send(rt, p.items, false)
+		}
+		memory.Release(held)
+	}
+	r.sh.mu.Lock()
+	if err == nil {
+		r.note(rt, d, &p)
+	}
+	return p, err
+}
+
+// readPortion reads at most so many events, of about so many bytes. The caller does not hold mu.
+func (r *runner) readPortion(q store.FeedQuery, wants func(*store.Received) bool, limit, bytes int) (p portion, err error) {
+	sh := r.sh
+	select {
+	case sh.reads <- struct{}{}:
+		defer func() { <-sh.reads }()
+	case <-sh.ctx.Done():
+		return p, sh.ctx.Err()
+	}
+	q.Merchants = []store.MerchantID{r.merchant}
+	prev, now := q.After, sh.s.Now()
+	end, err := sh.s.Engine.Feed(sh.ctx, q, func(e *store.Received) bool {
+		if wants(e) {
+			one := newItem(e, prev, now)
+			p.items = append(p.items, one)
+			bytes -= one.size()
+		}
+		prev = e.Cursor
+		return len(p.items) < limit && bytes > 0
+	})
+	p.end, p.more = end.Cursor, end.More
+	return p, err
 }
 
 // expiring reports whether the oldest events of a destination that fails may be too old to be tried.
-func (r *runner) expiring() bool {
-	r.sh.mu.Lock()
-	defer r.sh.mu.Unlock()
-	return r.route != nil && !r.st.FailingSince.IsZero() && r.sh.s.Now().Sub(r.st.FailingSince) > r.route.target.Limits().MaxAge
+func (r *runner) expiring(rt *route) bool {
+	return !r.st.FailingSince.IsZero() && r.sh.s.Now().Sub(r.st.FailingSince) > rt.target.Limits().MaxAge
 }

@@ -1,8 +1,6 @@
 package delivery
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -41,82 +39,150 @@ type round struct {
 	reason     string // of the last failure
 }
 
-// send sends events. It changes nothing of the runner.
+// send sends events, each visitor's in order. It changes nothing of the runner. The caller does not hold mu.
 func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 	sh := r.sh
 	d := &round{items: items, fates: make([]fate, len(items)), reasons: make([]string, len(items))}
-	sh.mu.Lock()
-	blocked, failingSince := map[uint32]bool(nil), r.st.FailingSince
-	if !isRetry {
-		blocked = r.blocked()
-	}
-	failing := r.st.Failures > 0
-	sh.mu.Unlock()
-	limits, now := rt.target.Limits(), sh.s.Now()
 	gone, err := sh.erasingOf(r.merchant)
 	if err != nil {
-		d.reason = "events that are being erased are not known now"
+		d.reason = notKnown
 		for i := range d.fates {
 			d.fates[i] = again
 		}
 		return d
 	}
-	events := make([]*kind.Event, len(items))
-	lanes := make([][]int, max(1, limits.Lanes))
-	for i, one := range items {
-		e := &kind.Event{Received: one.event, Delivery: rt.deliveryID(one.event.ID)}
-		events[i] = e
-		age := now.Sub(e.Time)
-		tried := now.Sub(later(e.ReceivedAt, failingSince))
-		switch err := e.Parse(); {
-		case err != nil:
-			d.fates[i], d.reasons[i] = dead, "the event cannot be read"
-		case gone.has(e, one.read):
-			d.fates[i] = erased
-		case !kind.HasConsent(e.Fields, rt.consent):
-			d.fates[i] = noConsent
-		case !rt.filter.Matches(e.Fields):
-			d.fates[i] = filtered
-		case limits.ByEventTime && age > limits.MaxAge:
-			d.fates[i], d.reasons[i] = expired, fmt.Sprintf("it is older than the %d hours that the platform takes", int(limits.MaxAge.Hours()))
-		case !limits.ByEventTime && !isRetry && !failingSince.IsZero() && tried > limits.MaxAge:
-			d.fates[i], d.reasons[i] = expired, fmt.Sprintf("it was not taken for %d hours", int(limits.MaxAge.Hours()))
-		case blocked[one.who]:
-		default:
-			lane := int(one.who) % len(lanes)
-			lanes[lane] = append(lanes[lane], i)
-		}
+	sh.mu.Lock()
+	l := &sender{r: r, rt: rt, d: d, limits: rt.target.Limits(), isRetry: isRetry, failures: r.st.Failures, since: r.st.FailingSince, gone: gone, checked: time.Now()}
+	blocked := map[uint32]bool{}
+	if !isRetry {
+		blocked = r.blocked()
 	}
-	if failing {
-		select {
-		case sh.probes <- struct{}{}:
-			defer func() { <-sh.probes }()
-		case <-sh.ctx.Done():
-			return d
-		}
-	}
-	var mu sync.Mutex
-	var sending sync.WaitGroup
-	for _, lane := range lanes {
-		if len(lane) == 0 {
-			continue
-		}
-		l := &sender{r: r, rt: rt, d: d, events: events, mu: &mu, gone: gone, checked: time.Now()}
-		run := func() {
-			for len(lane) > 0 && !l.stopped {
-				n := min(len(lane), limits.Events)
-				l.send(lane[:n])
-				lane = lane[n:]
+	sh.mu.Unlock()
+	lanes := make([][]int, max(1, l.limits.Lanes))
+	for left, before := true, -1; left && before != l.final(); { // when a request fails, the other visitors of its lane go on
+		left, before = false, l.final()
+		clear(lanes)
+		for i, one := range items {
+			switch {
+			case d.fates[i].isFinal():
+			case blocked[one.who]:
+				l.judge(i)
+			default:
+				left = true
+				lane := int(one.who) % len(lanes)
+				lanes[lane] = append(lanes[lane], i)
 			}
 		}
-		if len(lanes) == 1 {
-			run()
-		} else {
-			sending.Go(run)
+		l.sendLanes(lanes)
+		for i, f := range d.fates {
+			blocked[items[i].who] = blocked[items[i].who] || f == again
+		}
+		left = left && d.responded && sh.ctx.Err() == nil
+	}
+	return d
+}
+
+// final returns how many events are final, or tried again later.
+func (l *sender) final() (n int) {
+	for _, f := range l.d.fates {
+		if f != unsent {
+			n++
 		}
 	}
+	return n
+}
+
+// sender sends the events of a round.
+type sender struct {
+	r        *runner
+	rt       *route
+	limits   kind.Limits
+	isRetry  bool
+	failures int       // in a row
+	since    time.Time // of the first of these
+	gone     erasing   // as of checked
+	checked  time.Time
+
+	mu sync.Mutex // guards d and gone, but for the fates and reasons of a lane
+	d  *round
+}
+
+// sendLanes sends the events of several lanes at the same time, as far as there are places.
+func (l *sender) sendLanes(lanes [][]int) {
+	var sending sync.WaitGroup
+	for i, places := range lanes {
+		if len(places) == 0 {
+			continue
+		}
+		one := &lane{sender: l}
+		if i < len(lanes)-1 && l.r.sh.alongside(&sending, func() { one.run(places) }) {
+			continue
+		}
+		one.run(places)
+	}
 	sending.Wait()
-	return d
+}
+
+// lane is events of which a request must be taken before the next one is sent.
+type lane struct {
+	*sender
+	stopped bool // a request has failed: what comes later must not overtake it
+}
+
+// piece is an event, ready to be sent.
+type piece struct {
+	place int // in the round
+	event *kind.Event
+}
+
+func (l *lane) run(places []int) {
+	for len(places) > 0 && !l.stopped {
+		var part []piece
+		for len(places) > 0 && len(part) < l.limits.Events {
+			if e := l.judge(places[0]); e != nil {
+				part = append(part, piece{places[0], e})
+			}
+			places = places[1:]
+		}
+		l.send(part)
+	}
+}
+
+// judge returns an event if it is to be sent, and else notes its fate.
+func (l *sender) judge(i int) *kind.Event {
+	one, now := l.d.items[i], l.r.sh.s.Now()
+	e := &kind.Event{Received: one.event, Delivery: l.rt.deliveryID(one.event.ID)}
+	fate, reason := l.rt.judge(e, l.isErased(e), now)
+	tried := now.Sub(later(e.ReceivedAt, l.since))
+	if fate == unsent && !l.limits.ByEventTime && !l.isRetry && !l.since.IsZero() && tried > l.limits.MaxAge {
+		fate, reason = expired, fmt.Sprintf("it was not taken for %d hours", int(l.limits.MaxAge.Hours()))
+	}
+	if fate == unsent {
+		return e
+	}
+	l.d.fates[i], l.d.reasons[i] = fate, reason
+	return nil
+}
+
+// judge reads the fields of an event if they are needed. It returns why the event is not sent; unsent: it is.
+func (rt *route) judge(e *kind.Event, isErased bool, now time.Time) (f fate, why string) {
+	limits := rt.target.Limits()
+	if !limits.Raw || len(rt.consent) > 0 || rt.filter != nil {
+		if e.Parse() != nil {
+			return dead, "the event cannot be read"
+		}
+	}
+	switch {
+	case isErased:
+		return erased, "it is being erased"
+	case !kind.HasConsent(e.Fields, rt.consent):
+		return noConsent, "it needs consent to " + strings.Join(rt.consent, ", ")
+	case !rt.filter.Matches(e.Fields):
+		return filtered, "the filter leaves it out"
+	case limits.ByEventTime && now.Sub(e.Time) > limits.MaxAge:
+		return expired, fmt.Sprintf("it is older than the %d hours that the platform takes", int(limits.MaxAge.Hours()))
+	}
+	return unsent, ""
 }
 
 func later(a, b time.Time) time.Time {
@@ -126,63 +192,60 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// sender sends the events of one lane, one request after the other.
-type sender struct {
-	r       *runner
-	rt      *route
-	d       *round
-	events  []*kind.Event
-	mu      *sync.Mutex // guards d, but for fates and reasons of this lane
-	stopped bool        // a request has failed: what comes later must not overtake it
-	gone    erasing     // as of checked
-	checked time.Time
+// isErased reports whether an event was erased, as of checked.
+func (l *sender) isErased(e *kind.Event) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gone.has(e)
 }
 
-// notErased leaves out the events that were erased since the round began, which may take long.
-func (l *sender) notErased(places []int) []int {
+const notKnown = "events that are being erased are not known now"
+
+// refresh asks again now and then what was erased: a round may take long. It reports whether that is known.
+func (l *sender) refresh() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if time.Since(l.checked) > time.Second {
 		gone, err := l.r.sh.erasingOf(l.r.merchant)
 		if err != nil {
-			l.stopped = true
-			return nil
+			l.d.reason = notKnown
+			return false
 		}
 		l.gone, l.checked = gone, time.Now()
 	}
-	return slices.DeleteFunc(slices.Clone(places), func(at int) bool {
-		is := l.gone.has(l.events[at], l.d.items[at].read)
-		if is {
-			l.d.fates[at] = erased
-		}
-		return is
-	})
+	return true
 }
 
-// send sends events, by their places in the round.
-func (l *sender) send(places []int) {
-	if l.stopped || len(places) == 0 {
+// send sends events.
+func (l *lane) send(pieces []piece) {
+	if l.stopped || len(pieces) == 0 {
 		return
 	}
-	part := make([]*kind.Event, len(places))
-	for i, at := range places {
-		part[i] = l.events[at]
+	part := make([]*kind.Event, len(pieces))
+	for i, one := range pieces {
+		part[i] = one.event
 	}
-	s := l.r.sh.s
-	requests, refusals := l.rt.target.Requests(part, s.Now())
+	requests, refusals := l.rt.target.Requests(part, l.r.sh.s.Now())
 	for _, refusal := range refusals {
-		at := places[refusal.Event]
+		at := pieces[refusal.Event].place
 		if l.d.fates[at], l.d.reasons[at] = dead, refusal.Reason; refusal.Skipped {
 			l.d.fates[at] = filtered
 		}
 	}
 	for _, request := range requests {
-		if l.stopped || l.r.sh.ctx.Err() != nil {
+		if l.stopped || l.r.sh.ctx.Err() != nil || !l.refresh() {
+			l.stopped = true
 			return
 		}
-		of := make([]int, len(request.Events))
+		of, left := make([]piece, len(request.Events)), []piece(nil)
 		for i, at := range request.Events {
-			of[i] = places[at]
+			if of[i] = pieces[at]; l.isErased(of[i].event) { // since it was judged
+				l.d.fates[of[i].place] = erased
+			} else {
+				left = append(left, of[i])
+			}
 		}
-		if left := l.notErased(of); len(left) < len(of) {
+		if len(left) < len(of) {
 			l.send(left)
 			continue
 		}
@@ -190,11 +253,11 @@ func (l *sender) send(places []int) {
 	}
 }
 
-// request sends one request, with the events at these places of the round.
-func (l *sender) request(request kind.Request, of []int) {
-	s := l.r.sh.s
-	sent := s.client.send(l.r.sh.ctx, request)
-	if errors.Is(sent.err, context.Canceled) {
+// request sends one request, with these events.
+func (l *lane) request(request kind.Request, of []piece) {
+	sh := l.r.sh
+	sent := sh.request(request, l.failures)
+	if sh.ctx.Err() != nil {
 		l.stopped = true
 		return
 	}
@@ -212,54 +275,60 @@ func (l *sender) request(request kind.Request, of []int) {
 		l.d.reason = v.Reason
 	}
 	l.d.responded = l.d.responded || v.Outcome == kind.Done || v.Outcome == kind.Refused
-	l.d.retryAfter = max(l.d.retryAfter, sent.retryAfter(s.Now()))
+	l.d.retryAfter = max(l.d.retryAfter, sent.retryAfter(sh.s.Now()))
 	l.d.gone = l.d.gone || v.Outcome == kind.Gone
 	l.d.deliveries = append(l.d.deliveries, l.describe(state, sent, v.Reason, of))
-	if n := len(l.d.deliveries); n > maxDeliveries {
-		l.d.deliveries = l.d.deliveries[n-maxDeliveries:]
+	if n := len(l.d.deliveries); n > keptDeliveries {
+		l.d.deliveries = slices.Delete(l.d.deliveries, 0, n-keptDeliveries)
 	}
 	l.mu.Unlock()
-	s.metrics.request(l.rt.Type, state, sent.took)
-	switch v.Outcome {
-	case kind.Done:
-		for i, at := range of {
+	sh.s.metrics.request(l.rt.Type, state, sent.took)
+	set := func(at int, f fate, reason string) { l.d.fates[of[at].place], l.d.reasons[of[at].place] = f, reason }
+	switch {
+	case v.Outcome == kind.Refused && len(of) > 1: // perhaps one event is the reason
+		l.send(of[:len(of)/2])
+		l.send(of[len(of)/2:])
+	case v.Outcome == kind.Refused:
+		set(0, dead, v.Reason)
+	case v.Outcome != kind.Done:
+		for i := range of {
+			set(i, again, v.Reason)
+		}
+		l.stopped = true
+	default:
+		for i := range of {
 			reason, refused := v.Refused[i]
 			switch {
 			case refused:
-				l.d.fates[at], l.d.reasons[at] = dead, reason
+				set(i, dead, reason)
 			case v.Again[i]:
-				l.d.fates[at], l.d.reasons[at] = again, v.Reason
+				set(i, again, v.Reason)
 				l.stopped = true
 			default:
-				l.d.fates[at] = delivered
+				set(i, delivered, "")
 			}
 		}
-	case kind.Refused:
-		if len(of) > 1 { // perhaps one event is the reason
-			l.send(of[:len(of)/2])
-			l.send(of[len(of)/2:])
-			return
-		}
-		l.d.fates[of[0]], l.d.reasons[of[0]] = dead, v.Reason
-	default:
-		for _, at := range of {
-			l.d.fates[at], l.d.reasons[at] = again, v.Reason
-		}
-		l.stopped = true
 	}
 }
 
-func (l *sender) describe(state DeliveryState, sent sent, reason string, of []int) Delivery {
-	first, last := l.d.items[of[0]], l.d.items[of[len(of)-1]]
-	d := Delivery{
-		At: l.r.sh.s.Now().UTC(), State: state, Events: len(of), Status: sent.answer.Status, Took: sent.took,
-		Answer: answerText(sent.answer.Body), After: first.after, UpTo: last.event.Cursor,
+func (l *lane) describe(state DeliveryState, sent sent, reason string, of []piece) Delivery {
+	items := make([]*item, len(of))
+	for i, one := range of {
+		items[i] = l.d.items[one.place]
 	}
+	d := describe(items, l.r.sh.s.Now())
+	d.State, d.Status, d.Took, d.Answer = state, sent.answer.Status, sent.took, answerText(sent.answer.Body)
 	if state != Delivered {
 		d.Reason = reason
 	}
-	for _, at := range of[:min(len(of), maxEventIDs)] {
-		d.EventIDs = append(d.EventIDs, l.d.items[at].event.ID)
+	return d
+}
+
+// describe returns what a delivery says of its events.
+func describe(items []*item, now time.Time) Delivery {
+	d := Delivery{At: now.UTC(), Events: len(items), After: items[0].after, UpTo: items[len(items)-1].event.Cursor}
+	for _, one := range items[:min(len(items), maxEventIDs)] {
+		d.EventIDs = append(d.EventIDs, one.event.ID)
 	}
 	return d
 }

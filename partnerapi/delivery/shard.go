@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -13,7 +14,7 @@ import (
 	"mtagd/store"
 )
 
-// shard is the destinations of some merchants, and a reader of the feed for those of them that are attached.
+// shard is the destinations of some merchants. It reads the feed once for all of them that are attached.
 type shard struct {
 	s    *Service
 	ctx  context.Context
@@ -21,26 +22,40 @@ type shard struct {
 
 	flushing sync.Mutex
 	runners  sync.WaitGroup
-	reads    chan struct{} // slots of runners that read the feed
-	working  chan struct{} // slots of runners that work
-	probes   chan struct{} // slots of destinations that fail
-	wake     chan struct{} // the set of attached destinations has changed, or one wants to be attached
+	reads    chan struct{} // slots of destinations that read the feed
+	wake     chan struct{} // the set of merchants has changed, or a destination waits to be attached
+	alarm    chan struct{} // keepTime must look
 
-	mu      sync.Mutex
-	of      map[store.MerchantID][]*runner
-	head    store.Cursor // attached destinations have everything up to here, or have it pending
-	flushed headState
-	dirty   map[*runner]bool
-	joining []*runner // have caught up, perhaps
-	erasing map[store.MerchantID]erasing
-	waiting int // bytes of pending events of attached destinations
+	mu        sync.Mutex
+	of        map[store.MerchantID]*group
+	changed   bool         // merchants have come or gone
+	head      store.Cursor // attached destinations have everything up to here, or have it pending
+	flushed   headState
+	dirty     map[*runner]bool
+	early     []*runner // wait to be attached
+	erasing   map[store.MerchantID]erasing
+	waiting   int // bytes of the events that attached destinations have
+	unwritten int // deliveries
+
+	healthy, failing places
+	hungry           int  // destinations that wait for memory
+	short            bool // keepTime looks often, because destinations wait for places or for memory
+	calls            map[*call]bool
+	usual            time.Duration // that a request takes
+	times            times
+	routes           int // that are open
+}
+
+// group is the destinations of a merchant.
+type group struct {
+	runners []*runner
+	listed  bool // the shard reads the merchant's events
 }
 
 const (
-	concurrentReads  = 8
-	concurrentWork   = 512
-	concurrentProbes = 512
-	maxWaiting       = 16 << 20 // bytes; destinations that would exceed it are detached
+	concurrentReads = 8
+	maxWaiting      = 12 << 20 // bytes of all shards; destinations that would exceed it are detached
+	maxRoutes       = 1000     // that are kept open
 )
 
 func decodeDestination(doc store.Document) (d Destination, err error) {
@@ -53,9 +68,10 @@ func decodeDestination(doc store.Document) (d Destination, err error) {
 // openShard loads the destinations of a shard.
 func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 	sh := &shard{
-		s: s, ctx: ctx, name: fmt.Sprintf("%d/%d", i, s.count()), of: map[store.MerchantID][]*runner{}, dirty: map[*runner]bool{},
-		reads: make(chan struct{}, concurrentReads), working: make(chan struct{}, concurrentWork), probes: make(chan struct{}, concurrentProbes), wake: make(chan struct{}, 1),
-		erasing: map[store.MerchantID]erasing{},
+		s: s, ctx: ctx, name: fmt.Sprintf("%d/%d", i, s.count()), of: map[store.MerchantID]*group{}, dirty: map[*runner]bool{},
+		reads: make(chan struct{}, concurrentReads), wake: make(chan struct{}, 1), alarm: make(chan struct{}, 1),
+		erasing: map[store.MerchantID]erasing{}, calls: map[*call]bool{}, changed: true,
+		healthy: places{free: healthyPlaces / s.count()}, failing: places{free: failingPlaces / s.count()},
 	}
 	docs, err := s.Engine.Destinations(ctx, "")
 	if err != nil {
@@ -97,9 +113,8 @@ func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 			st.Cursor = d.Start
 		}
 		r := sh.add(d, st)
-		r.attached = has && st.Attached && hasHead && len(st.Replays) == 0 && r.route != nil && !d.Paused
-		if !r.attached && st.Attached && hasHead {
-			r.st.Cursor, r.read = sh.head, sh.head // it had everything up to there
+		if r.read = st.Cursor; st.Attached && hasHead {
+			r.read, r.joined, r.attached = sh.head, sh.head, r.isOn() // it had everything up to there
 		}
 	}
 	for key := range known {
@@ -112,9 +127,16 @@ func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 
 // add adds a destination. The caller holds mu, or nobody else has the shard yet.
 func (sh *shard) add(d Destination, st state) *runner {
-	r := &runner{sh: sh, merchant: d.Merchant, id: d.ID, st: st}
+	r := &runner{sh: sh, merchant: d.Merchant, id: d.ID, st: st, read: st.Cursor}
 	r.configure(d)
-	sh.of[d.Merchant] = append(sh.of[d.Merchant], r)
+	if sh.routes > maxRoutes {
+		r.setRoute(nil)
+	}
+	if sh.of[d.Merchant] == nil {
+		sh.of[d.Merchant], sh.changed = &group{}, true
+	}
+	of := sh.of[d.Merchant]
+	of.runners = append(of.runners, r)
 	return r
 }
 
@@ -122,13 +144,14 @@ func (sh *shard) add(d Destination, st state) *runner {
 func (sh *shard) run() {
 	sh.mu.Lock()
 	for _, of := range sh.of {
-		for _, r := range of {
+		for _, r := range of.runners {
 			r.kick()
 		}
 	}
 	sh.mu.Unlock()
 	var running sync.WaitGroup
 	running.Go(sh.readHead)
+	running.Go(sh.keepTime)
 	running.Go(sh.flushAll)
 	running.Wait()
 	sh.runners.Wait()
@@ -137,13 +160,6 @@ func (sh *shard) run() {
 		defer cancel()
 		if err := sh.flush(ctx); err != nil {
 			sh.s.Log.Warn("the last deliveries could not be noted: their events are sent again", "error", err)
-		}
-	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	for _, of := range sh.of {
-		for _, r := range of {
-			r.stopTimer()
 		}
 	}
 }
@@ -180,20 +196,22 @@ func (sh *shard) nudge() {
 
 // readHead reads the feed for the attached destinations.
 func (sh *shard) readHead() {
-	var watched []store.MerchantID
+	merchants := []store.MerchantID{}
 	news, stop := sh.s.Engine.Watch(nil)
 	defer func() { stop() }()
 	recheck := time.NewTicker(time.Second)
 	defer recheck.Stop()
 	for sh.ctx.Err() == nil {
-		merchants := sh.attachedMerchants()
-		if !slices.Equal(merchants, watched) {
+		var changed bool
+		var err error
+		if merchants, changed, err = sh.merchants(merchants); changed {
 			stop()
 			news, stop = sh.s.Engine.Watch(merchants)
-			watched = merchants
 		}
-		began := time.Now()
-		more, err := sh.readOnce(merchants)
+		began, more := time.Now(), false
+		if err == nil {
+			more, err = sh.readOnce(merchants)
+		}
 		if err != nil && sh.ctx.Err() == nil {
 			sh.s.Log.Warn("events cannot be read for their delivery; it is tried again", "error", err)
 			sh.sleep(time.Second)
@@ -203,7 +221,7 @@ func (sh *shard) readHead() {
 			continue
 		}
 		// With many merchants a read costs more: then there are fewer of them.
-		if !sh.sleep(min(max(2*time.Millisecond, 4*time.Since(began)), 100*time.Millisecond)) {
+		if !sh.sleep(min(max(2*time.Millisecond, 15*time.Since(began)), 200*time.Millisecond)) {
 			return
 		}
 		select {
@@ -215,114 +233,58 @@ func (sh *shard) readHead() {
 	}
 }
 
-// attachedMerchants attaches the destinations that have caught up, and returns the merchants of all that are attached.
-func (sh *shard) attachedMerchants() []store.MerchantID {
-	sh.mu.Lock()
-	joining := sh.joining
-	sh.joining = nil
-	sh.mu.Unlock()
-	for _, r := range joining {
-		sh.join(r)
-	}
+// merchants returns the merchants that have destinations. From the next read on, their destinations can be attached.
+func (sh *shard) merchants(before []store.MerchantID) (all []store.MerchantID, changed bool, err error) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	var merchants []store.MerchantID
-	for m, of := range sh.of {
-		if slices.ContainsFunc(of, func(r *runner) bool { return r.attached }) {
-			merchants = append(merchants, m)
-		}
+	if !sh.changed {
+		return before, false, nil
 	}
-	slices.Sort(merchants)
-	return merchants
-}
-
-// join attaches a destination that has read everything up to r.read, if the shard is there or not further than a few events. Otherwise the
-// destination reads on. Only the caller moves the head.
-func (sh *shard) join(r *runner) {
-	sh.mu.Lock()
-	if r.running { // it is just about to rest
-		sh.joining = append(sh.joining, r)
+	if len(before) == 0 && !slices.ContainsFunc(slices.Collect(maps.Values(sh.of)), hasAttached) {
+		// Nobody needs what came in before.
 		sh.mu.Unlock()
-		sh.nudge()
-		return
-	}
-	from, rt := r.read, r.route
-	if first := !sh.hasAttached(); first {
-		sh.head = from // nobody else is there
-	}
-	head := sh.head
-	sh.mu.Unlock()
-	var items []*item
-	reached := from == head
-	if !reached && rt != nil {
-		prev, full := from, false
-		end, err := sh.s.Engine.Feed(sh.ctx, store.FeedQuery{Merchants: []store.MerchantID{r.merchant}, After: from, UpTo: head}, func(e *store.Received) bool {
-			if full = len(items) >= maxPending/4; full {
-				return false
-			}
-			if rt.wants(e) {
-				items = append(items, newItem(e, prev))
-			}
-			prev = e.Cursor
-			return true
-		})
-		if err == nil && !end.More && !full && end.Cursor != head {
-			sh.mu.Lock()
-			sh.joining = append(sh.joining, r) // it is ahead: the shard must read first
-			sh.mu.Unlock()
-			sh.nudge()
-			return
+		head, err := sh.s.Engine.Latest(sh.ctx)
+		sh.mu.Lock()
+		if err != nil {
+			return before, false, err
 		}
-		reached = err == nil && !end.More && !full
+		sh.head = head
 	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	r.joining = false
-	if reached && r.route == rt && r.isOn() && len(r.st.Replays) == 0 {
-		r.attached = true
-		for _, one := range items {
-			r.add(one)
-		}
-		r.markDirty()
+	for m, of := range sh.of {
+		of.listed = true
+		all = append(all, m)
 	}
-	r.kick()
+	sh.changed = false
+	return all, true, nil
 }
 
-// hasAttached reports whether any destination is attached. The caller holds mu.
-func (sh *shard) hasAttached() bool {
-	for _, of := range sh.of {
-		if slices.ContainsFunc(of, func(r *runner) bool { return r.attached }) {
-			return true
-		}
-	}
-	return false
+func hasAttached(of *group) bool {
+	return slices.ContainsFunc(of.runners, func(r *runner) bool { return r.attached })
 }
 
-// readOnce reads what is new for the attached destinations.
+// readOnce reads what is new for the attached destinations. Only its caller moves the head.
 func (sh *shard) readOnce(merchants []store.MerchantID) (more bool, err error) {
 	if len(merchants) == 0 {
-		return false, nil // who is attached next brings its place along
+		return false, nil
 	}
-	sh.mu.Lock()
-	after := sh.head // only this goroutine changes it
-	sh.mu.Unlock()
-	end, err := sh.s.Engine.Feed(sh.ctx, store.FeedQuery{Merchants: merchants, After: after}, func(e *store.Received) bool {
+	now := sh.s.Now()
+	end, err := sh.s.Engine.Feed(sh.ctx, store.FeedQuery{Merchants: merchants, After: sh.head}, func(e *store.Received) bool {
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
 		var one *item
-		for _, r := range sh.of[e.Merchant] {
-			if !r.attached || !r.route.wants(e) {
-				continue
+		if of := sh.of[e.Merchant]; of != nil && of.listed {
+			for _, r := range of.runners {
+				switch {
+				case !r.attached || !r.wants(e):
+				case len(r.pending) >= maxPending || sh.waiting > maxWaiting/sh.s.count():
+					r.detach()
+				case one == nil:
+					one = newItem(e, sh.head, now)
+					fallthrough
+				default:
+					r.hand(one)
+				}
 			}
-			if len(r.pending) >= maxPending || sh.waiting > maxWaiting {
-				r.detach()
-				continue
-			}
-			if one == nil {
-				one = newItem(e, sh.head)
-			}
-			r.add(one)
-			r.kick()
 		}
 		sh.head = e.Cursor
 		return true
@@ -333,6 +295,11 @@ func (sh *shard) readOnce(merchants []store.MerchantID) (more bool, err error) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.head = end.Cursor
+	for _, r := range sh.early {
+		r.early = false
+		r.kick()
+	}
+	sh.early = nil
 	return end.More, nil
 }
 
@@ -340,22 +307,24 @@ func (sh *shard) readOnce(merchants []store.MerchantID) (more bool, err error) {
 func (sh *shard) set(m store.MerchantID, id string, d Destination) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	i := slices.IndexFunc(sh.of[m], func(r *runner) bool { return r.id == id })
+	i, of := -1, sh.of[m]
+	if of != nil {
+		i = slices.IndexFunc(of.runners, func(r *runner) bool { return r.id == id })
+	}
 	switch {
 	case i < 0 && d.ID == "":
 	case i < 0:
-		r := sh.add(d, state{Cursor: d.Start})
-		r.markDirty()
-		r.kick()
+		sh.add(d, state{Cursor: d.Start}).kick()
 	case d.ID == "":
-		r := sh.of[m][i]
-		if sh.of[m] = slices.Delete(sh.of[m], i, i+1); len(sh.of[m]) == 0 {
+		r := of.runners[i]
+		if of.runners = slices.Delete(of.runners, i, i+1); len(of.runners) == 0 {
 			delete(sh.of, m)
+			sh.changed = true
 		}
 		r.remove()
 	default:
-		sh.of[m][i].configure(d)
-		sh.of[m][i].kick()
+		of.runners[i].configure(d)
+		of.runners[i].kick()
 	}
 	sh.nudge()
 }

@@ -53,6 +53,7 @@ type retry struct {
 
 // replaying is a range of the feed that is sent again.
 type replaying struct {
+	Of    uint64       `json:"of,omitempty"` // Replay.ID
 	After store.Cursor `json:"after"`
 	UpTo  store.Cursor `json:"upTo"`
 	From  *time.Time   `json:"from,omitempty"`
@@ -64,7 +65,10 @@ const (
 	maxRetries    = 1000
 	maxLetters    = 1000 // then the destination pauses, with the reason: nothing is dropped
 	maxDeliveries = 100
-	maxBackoff    = time.Hour
+
+	keptDeliveries = 20   // of a round
+	maxUnwritten   = 2048 // of all destinations of a shard, but for dead letters
+	maxBackoff     = time.Hour
 )
 
 // backoff returns how long to wait after so many failures in a row.
@@ -129,6 +133,7 @@ func (sh *shard) flush(ctx context.Context) error {
 		dropped []store.Document
 	}
 	flushed := map[*runner]unwritten{}
+	sh.unwritten = 0
 	for r := range sh.dirty {
 		delete(sh.dirty, r)
 		if len(parts) == 0 || len(parts[len(parts)-1]) >= 500 {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"mtagd/partnerapi/delivery/kind"
 	"mtagd/store"
@@ -29,16 +30,9 @@ type Status struct {
 
 // Status returns the status of a destination, as of a second ago at most.
 func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
-	st := state{}
-	doc, err := s.Engine.Document(ctx, store.DeliveryStates, d.Merchant, d.ID)
-	switch {
-	case store.KindOf(err) == store.KindNotFound: // it is a second old
-	case err != nil:
+	st, err := s.stateOf(ctx, d.Merchant, d.ID)
+	if err != nil {
 		return Status{}, err
-	default:
-		if err := json.Unmarshal(doc.Content, &st); err != nil {
-			return Status{}, err
-		}
 	}
 	out := Status{
 		Word: "active", Retries: len(st.Retry), Replays: len(st.Replays), DeadLetters: st.Letters, counts: st.Counts, LastSuccess: unlessZero(st.LastSuccess),
@@ -60,6 +54,18 @@ func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
 		out.Word, out.FailingSince, out.NextTry = "failing", unlessZero(st.FailingSince), unlessZero(st.NextTry)
 	}
 	return out, nil
+}
+
+// stateOf returns the state of a destination, as of a second ago at most.
+func (s *Service) stateOf(ctx context.Context, m store.MerchantID, id string) (st state, err error) {
+	doc, err := s.Engine.Document(ctx, store.DeliveryStates, m, id)
+	switch {
+	case store.KindOf(err) == store.KindNotFound: // it is not a second old
+		return st, nil
+	case err != nil:
+		return st, err
+	}
+	return st, json.Unmarshal(doc.Content, &st)
 }
 
 func unlessZero(t time.Time) *time.Time {
@@ -145,7 +151,7 @@ func (s *Service) Preview(ctx context.Context, d Destination, send bool) (all []
 			return nil, err
 		}
 		if send && r != nil {
-			sent := s.client.send(ctx, *r)
+			sent := s.client.send(ctx, *r, requestTimeout)
 			p.Status, p.Answer = sent.answer.Status, answerText(sent.answer.Body)
 			if p.Result = reasonOf(sent); sent.err == nil && rt.target.Read(*r, sent.answer).Outcome == kind.Done {
 				p.Result = "delivered"
@@ -164,23 +170,12 @@ var exampleEvent = []byte(`{"event":"Purchase","event_id":"test","muid":"test","
 func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.Time) (Preview, *kind.Request, error) {
 	e := &kind.Event{Received: store.Received{Event: stored, Merchant: rt.Merchant, ReceivedAt: now.UTC()}, Delivery: rt.deliveryID(stored.ID)}
 	p := Preview{EventID: stored.ID, Event: stored.Name, Result: "send"}
-	if err := e.Parse(); err != nil {
-		return p, nil, err
+	fate, why := rt.judge(e, gone.has(e), now)
+	if !rt.wants(&e.Received) {
+		fate, why = filtered, "the destination does not want events of this name or of bots"
 	}
-	limits := rt.target.Limits()
-	switch {
-	case gone.has(e, now):
-		p.Result = "not sent: it is being erased"
-	case !rt.wants(&e.Received):
-		p.Result = "not sent: the destination does not want events of this name or of bots"
-	case !kind.HasConsent(e.Fields, rt.consent):
-		p.Result = "not sent: it needs consent to " + strings.Join(rt.consent, ", ")
-	case !rt.filter.Matches(e.Fields):
-		p.Result = "not sent: the filter leaves it out"
-	case limits.ByEventTime && now.Sub(e.Time) > limits.MaxAge:
-		p.Result = fmt.Sprintf("not sent: it is older than the %d hours that the platform takes", int(limits.MaxAge.Hours()))
-	}
-	if p.Result != "send" {
+	if fate != unsent {
+		p.Result = "not sent: " + why
 		return p, nil, nil
 	}
 	requests, refusals := rt.target.Requests([]*kind.Event{e}, now)
@@ -193,7 +188,7 @@ func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.
 	}
 	r := requests[0]
 	hide := s.hider(rt.Destination)
-	p.URL, p.Body, p.Headers = hide(r.URL), json.RawMessage(hide(string(r.Body))), map[string]string{}
+	p.URL, p.Body, p.Headers = hide(r.URL), shown(hide(string(r.Body))), map[string]string{}
 	for name, values := range r.Header {
 		p.Headers[strings.ToLower(name)] = hide(strings.Join(values, ", "))
 	}
@@ -201,6 +196,18 @@ func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.
 		p.Headers["authorization"] = "***"
 	}
 	return p, &r, nil
+}
+
+// shown returns a body as it is if it is JSON, else as a text, or its size.
+func shown(body string) json.RawMessage {
+	if json.Valid([]byte(body)) {
+		return json.RawMessage(body)
+	}
+	if !utf8.ValidString(body) {
+		body = fmt.Sprintf("%d bytes", len(body))
+	}
+	text, _ := json.Marshal(body) // a text
+	return text
 }
 
 // hider returns a function that replaces the secrets of a destination in a text.

@@ -12,7 +12,9 @@ package kind
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/url"
 	"time"
@@ -87,6 +89,8 @@ type Limits struct {
 	// MaxAge is how old an event may be. By event_time, older ones are never sent. Otherwise it is how long an event is tried.
 	MaxAge      time.Duration
 	ByEventTime bool
+	Wait        time.Duration // how long to wait for so many events
+	Raw         bool          // requests are made of Event.Raw: Event.Fields are nil
 }
 
 // Event is an event that is delivered.
@@ -144,13 +148,20 @@ func (e *Event) EventID() string {
 	return string(e.ID)
 }
 
-// Request is an HTTP request with the method POST.
+// Request is an HTTP request.
 type Request struct {
+	Method string // empty: POST
 	URL    string
 	Header http.Header
 	Body   []byte
 	Events []int // which of the events it has
+
+	// Do sends what is no HTTP request. The rest only shows what that is.
+	Do func(ctx context.Context, dial Dial) (Answer, error)
 }
+
+// Dial connects to a server that may be reached.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 // Refusal is an event that is not sent.
 type Refusal struct {

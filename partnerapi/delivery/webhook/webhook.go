@@ -137,44 +137,44 @@ func isHeader(name, value string) bool {
 
 // Limits implements kind.Target.
 func (t *target) Limits() kind.Limits {
-	if t.BatchSize > 1 {
-		return kind.Limits{Events: t.BatchSize, Lanes: 1, MaxAge: maxAge}
+	l := kind.Limits{Events: t.BatchSize, Lanes: 1, MaxAge: maxAge, Raw: len(t.mapping) == 0}
+	if t.BatchSize == 1 {
+		l.Lanes = 16
 	}
-	return kind.Limits{Events: 1, Lanes: 16, MaxAge: maxAge}
+	return l
 }
 
-type message struct {
-	Type      string `json:"type"`
-	Timestamp string `json:"timestamp"`
-	Data      any    `json:"data"`
-}
-
-// record is an event as the feed returns it, with its id at this destination.
-type record struct {
-	ID         string           `json:"id"`
-	EventID    store.EventID    `json:"eventId"`
-	MerchantID store.MerchantID `json:"merchantId"`
-	TagID      store.TagID      `json:"tagId"`
-	ReceivedAt string           `json:"receivedAt"`
-	MUID       store.MUID       `json:"muid"`
-	IsBot      bool             `json:"isBot"`
-	Name       string           `json:"event_name"`
-	Time       string           `json:"event_time"`
-	Raw        json.RawMessage  `json:"raw_data"`
-}
-
-func (t *target) data(e *kind.Event) any {
+// appendEvent appends an event as the feed returns it, with its id at this destination; or only what is mapped.
+func (t *target) appendEvent(b []byte, e *kind.Event) []byte {
 	if len(t.mapping) > 0 {
 		mapped := map[string]any{}
 		t.mapping.Apply(e.Fields, mapped)
 		mapped["id"] = e.Delivery
-		return mapped
+		return appendJSON(b, mapped)
 	}
-	raw := json.RawMessage(e.Raw)
-	if !json.Valid(raw) {
-		raw, _ = json.Marshal(e.Fields) // they were read from JSON
+	b = append(append(b, `{"id":"`...), e.Delivery...)
+	b = append(append(b, `","eventId":"`...), e.ID...)
+	b = append(append(b, `","merchantId":"`...), e.Merchant...)
+	b = append(append(b, `","tagId":"`...), e.Tag...)
+	b = store.AppendTime(append(b, `","receivedAt":"`...), e.ReceivedAt)
+	b = appendJSON(append(b, `","muid":`...), e.MUID)
+	b = strconv.AppendBool(append(b, `,"isBot":`...), e.Bot)
+	b = append(append(b, `,"event_name":"`...), e.Name...)
+	b = store.AppendTime(append(b, `","event_time":"`...), e.Time)
+	b = append(b, `","raw_data":`...)
+	if json.Valid(e.Raw) {
+		b = append(b, e.Raw...)
+	} else if e.Parse() == nil { // it has what strict parsers refuse
+		b = appendJSON(b, e.Fields)
+	} else {
+		b = append(b, "null"...)
 	}
-	return record{e.Delivery, e.ID, e.Merchant, e.Tag, store.FormatTime(e.ReceivedAt), e.MUID, e.Bot, e.Name, store.FormatTime(e.Time), raw}
+	return append(b, '}')
+}
+
+func appendJSON(b []byte, v any) []byte {
+	text, _ := json.Marshal(v) // everything was read from JSON
+	return append(b, text...)
 }
 
 // Requests implements kind.Target.
@@ -182,21 +182,30 @@ func (t *target) Requests(events []*kind.Event, now time.Time) ([]kind.Request, 
 	var requests []kind.Request
 	for from := 0; from < len(events); from += t.BatchSize {
 		part := events[from:min(from+t.BatchSize, len(events))]
-		m := message{"event.recorded", store.FormatTime(part[0].ReceivedAt), nil}
 		id, places := part[0].Delivery, make([]int, len(part))
-		all := make([]any, len(part))
-		sum := sha256.New()
+		kindOfBody, open, end := "event.recorded", "", ""
+		if t.BatchSize > 1 {
+			kindOfBody, open, end = "event.batch", `{"events":[`, "]}"
+		}
+		size, sum := 0, sha256.New()
 		for i, e := range part {
-			all[i], places[i] = t.data(e), from+i
+			size += len(e.Raw) + 500
+			places[i] = from + i
 			_, _ = sum.Write([]byte(e.Delivery)) // never fails
 		}
-		if m.Data = all[0]; t.BatchSize > 1 {
-			m.Type, m.Data = "event.batch", map[string]any{"events": all}
+		if t.BatchSize > 1 {
 			id = "batch_" + base64.RawURLEncoding.EncodeToString(sum.Sum(nil)[:18])
 		}
-		body, _ := json.Marshal(m) // everything was read from JSON
-		r := kind.Request{URL: t.URL, Header: t.header(id, body, now), Body: body, Events: places}
-		requests = append(requests, r)
+		body := append(make([]byte, 0, size), `{"type":"`+kindOfBody+`","timestamp":"`...)
+		body = append(store.AppendTime(body, part[0].ReceivedAt), `","data":`+open...)
+		for i, e := range part {
+			if i > 0 {
+				body = append(body, ',')
+			}
+			body = t.appendEvent(body, e)
+		}
+		body = append(body, end+"}"...)
+		requests = append(requests, kind.Request{URL: t.URL, Header: t.header(id, body, now), Body: body, Events: places})
 	}
 	return requests, nil
 }
@@ -206,7 +215,8 @@ func (t *target) header(id string, body []byte, now time.Time) http.Header {
 	var signatures []string
 	for _, key := range t.keys {
 		mac := hmac.New(sha256.New, key)
-		_, _ = mac.Write([]byte(id + "." + timestamp + "." + string(body))) // never fails
+		_, _ = mac.Write([]byte(id + "." + timestamp + ".")) // never fails
+		_, _ = mac.Write(body)
 		signatures = append(signatures, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
 	}
 	h := http.Header{}

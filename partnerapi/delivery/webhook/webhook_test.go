@@ -89,3 +89,19 @@ func TestAnswers(t *testing.T) {
 		t.Errorf("a batch with 400 is %v", got.Outcome)
 	}
 }
+
+func TestTheBodyOfAnEvent(t *testing.T) {
+	target, err := open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {NewSecret()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for raw, want := range map[string]string{`{"a": "<3"}`: `{"a": "<3"}`, "{\"a\":\"\xff\"} x": `{"a":"` + "\ufffd" + `"}`, `{`: `null`} {
+		e := kind.Event{Delivery: "msg_1", Received: store.Received{Merchant: "m", Tag: "cs_1", Event: store.Event{ID: "evt_1", Name: "Purchase", MUID: "a\"\n", Bot: true, Raw: []byte(raw)}}}
+		requests, _ := target.Requests([]*kind.Event{&e}, time.Now())
+		want := `{"type":"event.recorded","timestamp":"0001-01-01T00:00:00Z","data":{"id":"msg_1","eventId":"evt_1","merchantId":"m","tagId":"cs_1",` +
+			`"receivedAt":"0001-01-01T00:00:00Z","muid":"a\"\n","isBot":true,"event_name":"Purchase","event_time":"0001-01-01T00:00:00Z","raw_data":` + want + `}}`
+		if got := string(requests[0].Body); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}

@@ -1,0 +1,228 @@
+package delivery
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"mtagd/partnerapi/delivery/kind"
+)
+
+// Destinations that have something to do wait for a place: that bounds goroutines, connections and memory. Those that fail have places of
+// their own. When the others have to wait, because too many begin to hang, the oldest requests are cut off.
+const (
+	healthyPlaces = 384 // of all shards
+	failingPlaces = 256
+	patience      = 500 * time.Millisecond // before, and before it takes four times as long as others, no request is cut off
+	firstProbe    = 2 * time.Second        // how long a destination that fails may take to answer; twice as long each time
+)
+
+// places are what destinations wait for. The shard's mu guards them.
+type places struct {
+	free    int
+	waiting []*runner
+}
+
+func (r *runner) places() *places {
+	if r.st.Failures > 0 {
+		return &r.sh.failing
+	}
+	return &r.sh.healthy
+}
+
+// kick lets a destination work when there is a place, in case that it has something to do. The caller holds mu.
+func (r *runner) kick() {
+	if r.queued || r.running || !r.isOn() || r.sh.ctx.Err() != nil {
+		return
+	}
+	p := r.places()
+	r.queued = true
+	if r.st.Failures == 1 { // it may have been cut off by mistake: it goes before those that have hung for long
+		p.waiting = slices.Insert(p.waiting, 0, r)
+	} else {
+		p.waiting = append(p.waiting, r)
+	}
+	if p.free > 0 {
+		p.free--
+		r.sh.runners.Go(func() { r.sh.work(p) })
+	} else {
+		r.sh.lack()
+	}
+}
+
+// lack notes that destinations wait for places or for memory. The caller holds mu.
+func (sh *shard) lack() {
+	if !sh.short {
+		sh.short = true
+		sh.hurry()
+	}
+}
+
+// work lets those who wait work, one after the other, and frees the place then.
+func (sh *shard) work(p *places) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	for len(p.waiting) > 0 {
+		r := p.waiting[0]
+		p.waiting = p.waiting[1:]
+		r.queued, r.running = false, true
+		do := r.next()
+		if do != nil && r.isReady() {
+			do(r.route)
+		}
+		if r.running = false; do != nil {
+			r.kick()
+		}
+		if !r.queued && sh.routes > maxRoutes {
+			r.setRoute(nil)
+		}
+	}
+	p.waiting = nil
+	p.free++
+}
+
+// alongside runs part of a destination's work beside the rest if there is a place.
+func (sh *shard) alongside(group *sync.WaitGroup, part func()) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.healthy.free == 0 {
+		return false
+	}
+	sh.healthy.free--
+	group.Add(1)
+	sh.runners.Go(func() {
+		part()
+		group.Done()
+		sh.work(&sh.healthy)
+	})
+	return true
+}
+
+// call is a request under way.
+type call struct {
+	began time.Time
+	cut   context.CancelFunc
+}
+
+var errCut = errors.New("no answer in time, and others were waiting")
+
+// request sends a request to a destination that has failed so many times in a row. When it has not, the request may be cut off.
+func (sh *shard) request(r kind.Request, failures int) sent {
+	if failures > 0 {
+		return sh.s.client.send(sh.ctx, r, min(firstProbe<<min(failures-1, 10), requestTimeout))
+	}
+	ctx, cancel := context.WithCancel(sh.ctx)
+	defer cancel()
+	c := &call{time.Now(), cancel}
+	sh.mu.Lock()
+	sh.calls[c] = true
+	sh.mu.Unlock()
+	s := sh.s.client.send(ctx, r, requestTimeout)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	delete(sh.calls, c)
+	switch {
+	case errors.Is(s.err, context.Canceled):
+		s.err = errCut
+	case s.err == nil:
+		sh.usual += (s.took - sh.usual) / 32
+	}
+	return s
+}
+
+// cutOff cuts requests off if destinations wait for places or for memory: the oldest ones, and not many at once. The caller holds mu.
+func (sh *shard) cutOff() (short bool) {
+	n := sh.hungry
+	if sh.healthy.free == 0 {
+		n += len(sh.healthy.waiting)
+	}
+	if n == 0 {
+		return false
+	}
+	oldest := slices.SortedFunc(maps.Keys(sh.calls), func(a, b *call) int { return a.began.Compare(b.began) })
+	for _, c := range oldest[:min(n, (len(oldest)+3)/4)] {
+		if time.Since(c.began) < max(patience, 4*sh.usual) {
+			break
+		}
+		c.cut()
+		delete(sh.calls, c)
+	}
+	return true
+}
+
+// schedule lets a destination work at a time, or before. The caller holds mu.
+func (sh *shard) schedule(r *runner, at time.Time) {
+	switch {
+	case r.place == 0:
+		r.due = at
+		heap.Push(&sh.times, r)
+	case at.Before(r.due):
+		r.due = at
+		heap.Fix(&sh.times, r.place-1)
+	}
+	if sh.times[0] == r {
+		sh.hurry()
+	}
+}
+
+// hurry makes keepTime look.
+func (sh *shard) hurry() {
+	select {
+	case sh.alarm <- struct{}{}:
+	default:
+	}
+}
+
+// keepTime lets destinations work when their time has come.
+func (sh *shard) keepTime() {
+	for sh.ctx.Err() == nil {
+		wait := time.Hour
+		sh.mu.Lock()
+		for now := sh.s.Now(); len(sh.times) > 0; {
+			r := sh.times[0]
+			if r.due.After(now) {
+				wait = r.due.Sub(now)
+				break
+			}
+			heap.Pop(&sh.times)
+			r.kick()
+		}
+		if sh.short = sh.cutOff(); sh.short {
+			wait = min(wait, patience/10)
+		}
+		sh.mu.Unlock()
+		select {
+		case <-sh.ctx.Done():
+		case <-sh.alarm:
+		case <-time.After(wait):
+		}
+	}
+}
+
+// times is a heap of destinations by the time when they are due.
+type times []*runner
+
+func (t times) Len() int           { return len(t) }
+func (t times) Less(i, j int) bool { return t[i].due.Before(t[j].due) }
+func (t times) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].place, t[j].place = i+1, j+1
+}
+
+func (t *times) Push(x any) {
+	r := x.(*runner)
+	*t = append(*t, r)
+	r.place = len(*t)
+}
+
+func (t *times) Pop() any {
+	last := len(*t) - 1
+	r := (*t)[last]
+	*t = (*t)[:last]
+	r.place = 0
+	return r
+}

@@ -1,0 +1,135 @@
+package sinks
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"mtagd/partnerapi/delivery/kind"
+	"mtagd/store"
+)
+
+// postgres is a table in PostgreSQL. It is made if it is not there.
+type postgres struct {
+	Host       string `json:"host"`
+	Database   string `json:"database"`
+	User       string `json:"user"`
+	Table      string `json:"table"`
+	WithoutTLS bool   `json:"withoutTLS"` // in tests, and in the operator's networks
+
+	config *pgx.ConnConfig
+}
+
+func openPostgres(o kind.Options) (kind.Target, error) {
+	t := &postgres{Table: "events"}
+	if err := o.Decode(t); err != nil {
+		return nil, err
+	}
+	host, port, err := net.SplitHostPort(t.Host)
+	if err != nil {
+		host, port = t.Host, "5432"
+	}
+	switch {
+	case host == "" || strings.ContainsAny(t.Host, "/,@ "):
+		return nil, store.Invalid("settings.host", "must be the name or the address of a server")
+	case t.User == "":
+		return nil, store.Invalid("settings.user", "is required")
+	case t.Database == "":
+		return nil, store.Invalid("settings.database", "is required")
+	case t.WithoutTLS && !o.AllowHTTP:
+		return nil, store.Invalid("settings.withoutTLS", "must be false")
+	}
+	address := url.URL{Scheme: "postgres", User: url.UserPassword(t.User, o.Secret("password")), Host: net.JoinHostPort(host, port),
+		Path: "/" + t.Database, RawQuery: "sslmode=disable&application_name=mtagd"} // TLS is set below: the files and variables of the machine do not count
+	config, err := pgx.ParseConfig(address.String())
+	if err != nil {
+		return nil, store.Invalid("settings", "cannot be used to connect")
+	}
+	if !t.WithoutTLS {
+		config.TLSConfig = &tls.Config{ServerName: host}
+	}
+	config.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // dialling does
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec                                                       // there may be a pooler
+	t.config = config
+	return t, checkTable(t.Table)
+}
+
+// Limits implements kind.Target.
+func (t *postgres) Limits() kind.Limits { return limits(time.Second) }
+
+// Requests implements kind.Target.
+func (t *postgres) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
+	return []kind.Request{{
+		URL: "postgres://" + t.config.Host + "/" + t.config.Database, Body: lines(events), Events: all(len(events)),
+		Do: func(ctx context.Context, dial kind.Dial) (kind.Answer, error) { return t.insert(ctx, dial, events) },
+	}}, nil
+}
+
+// insert inserts the events that are not there, in one transaction. An event that PostgreSQL refuses, such as one with \u0000, is a bad request.
+func (t *postgres) insert(ctx context.Context, dial kind.Dial, events []*kind.Event) (kind.Answer, error) {
+	config := t.config.Copy()
+	config.DialFunc = pgconn.DialFunc(dial)
+	c, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return answerOf(err)
+	}
+	defer c.Close(ctx)
+	table := pgx.Identifier(strings.Split(t.Table, ".")).Sanitize()
+	texts := make([][]string, 6)
+	times, bots := make([][]time.Time, 2), make([]bool, 0, len(events))
+	for _, e := range events {
+		for i, text := range []string{string(e.ID), string(e.Merchant), string(e.Tag), string(e.MUID), e.Name, string(e.Raw)} {
+			texts[i] = append(texts[i], text)
+		}
+		times[0], times[1], bots = append(times[0], e.Time), append(times[1], e.ReceivedAt), append(bots, e.Bot)
+	}
+	insert := func() error {
+		_, err := c.Exec(ctx, `INSERT INTO `+table+` (id, merchant_id, tag_id, muid, event_name, event_time, received_at, is_bot, raw_data)
+			SELECT id, merchant_id, tag_id, muid, event_name, event_time, received_at, is_bot, raw_data::jsonb
+			FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bool[], $9::text[])
+				AS e (id, merchant_id, tag_id, muid, event_name, event_time, received_at, is_bot, raw_data)
+			ON CONFLICT (id) DO NOTHING`, texts[0], texts[1], texts[2], texts[3], texts[4], times[0], times[1], bots, texts[5])
+		return err
+	}
+	const undefinedTable = "42P01"
+	err = insert()
+	if refused, is := errors.AsType[*pgconn.PgError](err); is && refused.Code == undefinedTable {
+		if _, err = c.Exec(ctx, `CREATE TABLE IF NOT EXISTS `+table+` (id text PRIMARY KEY, merchant_id text NOT NULL, tag_id text NOT NULL,
+			muid text NOT NULL, event_name text NOT NULL, event_time timestamptz NOT NULL, received_at timestamptz NOT NULL, is_bot boolean NOT NULL,
+			raw_data jsonb NOT NULL)`); err == nil {
+			err = insert()
+		}
+	}
+	return answerOf(err)
+}
+
+// answerOf returns an answer of PostgreSQL as one of HTTP.
+func answerOf(err error) (kind.Answer, error) {
+	refused, is := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case err == nil:
+		return kind.Answer{Status: http.StatusOK}, nil
+	case !is:
+		return kind.Answer{}, err
+	}
+	status := http.StatusServiceUnavailable
+	if class := refused.Code[:min(2, len(refused.Code))]; class == "22" || class == "23" { // the data
+		status = http.StatusBadRequest
+	}
+	return kind.Answer{Status: status, Body: []byte(refused.Code + " " + refused.Message)}, nil
+}
+
+// Read implements kind.Target.
+func (t *postgres) Read(_ kind.Request, a kind.Answer) kind.Verdict {
+	v := kind.Standard(a)
+	v.Reason = string(a.Body)
+	return v
+}

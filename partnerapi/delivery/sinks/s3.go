@@ -1,0 +1,109 @@
+package sinks
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7/pkg/signer"
+
+	"mtagd/partnerapi/delivery/kind"
+	"mtagd/partnerapi/export"
+	"mtagd/store"
+)
+
+// s3 is files of Parquet in an S3-compatible store, with a partition for each hour of receipt (UTC):
+// PREFIX/date=2026-11-26/hour=03/FIRST-EVENT.parquet.
+type s3 struct {
+	Endpoint    string `json:"endpoint"`
+	Bucket      string `json:"bucket"`
+	Prefix      string `json:"prefix"`
+	Region      string `json:"region"`
+	AccessKeyID string `json:"accessKeyId"`
+
+	secret string
+}
+
+func openS3(o kind.Options) (kind.Target, error) {
+	t := &s3{Region: "us-east-1", secret: o.Secret("secretAccessKey")}
+	if err := o.Decode(t); err != nil {
+		return nil, err
+	}
+	if err := checkURL("endpoint", t.Endpoint, o); err != nil {
+		return nil, err
+	}
+	for name, text := range map[string]string{"bucket": t.Bucket, "prefix": t.Prefix, "region": t.Region, "accessKeyId": t.AccessKeyID} {
+		if text == "" && name != "prefix" || len(text) > 200 || !isPath(text) {
+			return nil, store.Invalid("settings."+name, "must have letters, digits, and the characters . _ = / - alone")
+		}
+	}
+	t.Endpoint, t.Prefix = strings.TrimRight(t.Endpoint, "/"), strings.Trim(t.Prefix, "/")
+	return t, nil
+}
+
+func isPath(s string) bool {
+	return !strings.Contains(s, "..") && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._=/-", r)
+	})
+}
+
+// Limits implements kind.Target.
+func (t *s3) Limits() kind.Limits { return limits(time.Minute) }
+
+// Requests implements kind.Target.
+func (t *s3) Requests(events []*kind.Event, _ time.Time) (requests []kind.Request, refused []kind.Refusal) {
+	hour := func(i int) string { return events[i].ReceivedAt.UTC().Format("date=2006-01-02/hour=15") }
+	for from, to := 0, 0; from < len(events); from = to {
+		for to = from + 1; to < len(events) && hour(to) == hour(from); to++ {
+		}
+		body, err := parquet(events[from:to])
+		if err != nil { // only if zstd cannot be used
+			for i := from; i < to; i++ {
+				refused = append(refused, kind.Refusal{Event: i, Reason: err.Error()})
+			}
+			continue
+		}
+		places := all(to)[from:]
+		key := strings.TrimPrefix(t.Prefix+"/"+hour(from)+"/"+strings.TrimPrefix(events[from].Delivery, "msg_")+".parquet", "/")
+		requests = append(requests, t.put(key, body, places))
+	}
+	return requests, refused
+}
+
+func parquet(events []*kind.Event) ([]byte, error) {
+	var file bytes.Buffer
+	w := export.NewWriter(export.Parquet, &file)
+	for _, e := range events {
+		if err := w.Write(&e.Received); err != nil {
+			return nil, err
+		}
+	}
+	err := w.Close()
+	return file.Bytes(), err
+}
+
+// put returns a signed request.
+func (t *s3) put(key string, body []byte, places []int) kind.Request {
+	address := t.Endpoint + "/" + t.Bucket + "/" + key
+	r, err := http.NewRequest(http.MethodPut, address, bytes.NewReader(body))
+	if err != nil {
+		return kind.Request{URL: address, Events: places} // the address was checked
+	}
+	sum := sha256.Sum256(body)
+	r.Header.Set("X-Amz-Content-Sha256", hex.EncodeToString(sum[:]))
+	r.Header.Set("Content-Type", export.Parquet.ContentType())
+	r = signer.SignV4(*r, t.AccessKeyID, t.secret, "", t.Region)
+	return kind.Request{Method: http.MethodPut, URL: address, Header: r.Header, Body: body, Events: places}
+}
+
+// Read implements kind.Target. A file is never the fault of one event.
+func (t *s3) Read(_ kind.Request, a kind.Answer) kind.Verdict {
+	v := kind.Standard(a)
+	if v.Outcome != kind.Done {
+		v.Outcome, v.Reason = kind.Again, strings.TrimSpace(string(a.Body[:min(len(a.Body), 200)]))
+	}
+	return v
+}

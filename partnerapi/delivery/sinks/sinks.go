@@ -1,0 +1,97 @@
+// Package sinks sends events to stores of the partner's own: PostgreSQL, ClickHouse, and files in an S3-compatible store. They get each event
+// as an export has it, in the columns that package export names.
+//
+//   - PostgreSQL has each event exactly once: its id is the table's key, and a request is one transaction.
+//   - ClickHouse drops a request that comes again as it was, by its token. After a kill, events may come again in other requests.
+//   - A file that is written again replaces itself. After a kill, events may come again in files that begin elsewhere.
+//
+// So readers of the last two drop repeats by the column id.
+package sinks
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/url"
+	"regexp"
+	"time"
+
+	"mtagd/partnerapi/delivery/kind"
+	"mtagd/partnerapi/export"
+	"mtagd/store"
+)
+
+// Kinds are the kinds of sinks.
+func Kinds() []kind.Kind {
+	text := func(name, hint string) kind.Setting {
+		return kind.Setting{Name: name, Type: kind.Text, Hint: hint, Required: true}
+	}
+	preset := func(name, value, hint string) kind.Setting {
+		return kind.Setting{Name: name, Type: kind.Text, Hint: hint, Default: value}
+	}
+	password := []kind.Secret{{Name: "password", Required: true}}
+	return []kind.Kind{
+		{Name: "postgresql", Secrets: password, Open: openPostgres, Settings: []kind.Setting{
+			text("host", "the name or the address of a server"), text("database", "the name of a database"), text("user", "a user of the database"),
+			preset("table", "events", "a name such as events or public.events"),
+		}},
+		{Name: "clickhouse", Secrets: password, Open: openClickHouse, Settings: []kind.Setting{
+			text("url", "an address such as https://example.com"), preset("database", "default", "the name of a database"),
+			preset("table", "events", "a name such as events"), preset("user", "default", "a user"),
+		}},
+		{Name: "s3", Secrets: []kind.Secret{{Name: "secretAccessKey", Required: true}}, Open: openS3, Settings: []kind.Setting{
+			text("endpoint", "an address such as https://s3.example.com"), text("bucket", "the name of a bucket"), text("accessKeyId", "the id of an access key"),
+			preset("region", "us-east-1", "a region"), preset("prefix", "", "what the names of files begin with"),
+		}},
+	}
+}
+
+// Sinks take few large requests.
+func limits(wait time.Duration) kind.Limits {
+	return kind.Limits{Events: 1000, Lanes: 1, MaxAge: 30 * 24 * time.Hour, Wait: wait, Raw: true}
+}
+
+// lines returns events as NDJSON.
+func lines(events []*kind.Event) (b []byte) {
+	for _, e := range events {
+		b = append(export.AppendJSON(b, &e.Received), '\n')
+	}
+	return b
+}
+
+// all returns the places of n events.
+func all(n int) []int {
+	places := make([]int, n)
+	for i := range places {
+		places[i] = i
+	}
+	return places
+}
+
+// token follows from the events of a request.
+func token(events []*kind.Event) string {
+	sum := sha256.New()
+	for _, e := range events {
+		_, _ = sum.Write([]byte(e.Delivery)) // never fails
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:16])
+}
+
+var isName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`).MatchString
+
+var isTable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$`).MatchString
+
+func checkTable(table string) error {
+	if !isTable(table) {
+		return store.Invalid("settings.table", "must be a name such as events or public.events")
+	}
+	return nil
+}
+
+// checkURL checks the address of a server.
+func checkURL(name, address string, o kind.Options) error {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || u.Scheme != "https" && !(o.AllowHTTP && u.Scheme == "http") || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return store.Invalid("settings."+name, "must be an address such as https://example.com")
+	}
+	return nil
+}

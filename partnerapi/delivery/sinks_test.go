@@ -1,0 +1,213 @@
+package delivery
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/jackc/pgx/v5"
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"mtagd/store"
+	"mtagd/store/postgres/pgtest"
+)
+
+// sinkBed is a bed with a destination that is a sink of the partner's own.
+func sinkBed(t *testing.T, kind, secret string, settings map[string]any) (*bed, Destination) {
+	b := newBed(t)
+	text, err := json.Marshal(settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, b.create("", func(c *Change) {
+		c.Type, c.Settings, c.Secrets = &kind, text, map[string]string{secret: "secret"}
+	})
+}
+
+func TestPostgreSQLHasEachEventOnce(t *testing.T) {
+	pgtest.Need(t)
+	server, err := pgtest.Start(pgtest.Options{TCP: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(t.Context()) })
+	config := c.Config()
+	b, d := sinkBed(t, "postgresql", "password", map[string]any{
+		"host": fmt.Sprint("127.0.0.1:", config.Port), "database": config.Database, "user": config.User, "table": "shop_events", "withoutTLS": true,
+	})
+	for range 3 {
+		b.send("m", "Purchase", `,"value":89.5`)
+	}
+	b.send("m\x00", "Purchase", `,"text":"\u0000"`) // which PostgreSQL does not take
+	b.send("m", "Purchase", "")
+	b.until("all but one", func() bool { st := b.status(d); return st.Delivered == 4 && st.Dead == 1 })
+	from := time.Now().Add(-time.Hour)
+	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{From: &from}); err != nil {
+		t.Fatal(err)
+	}
+	b.until("all again", func() bool { st := b.status(d); return st.Delivered == 8 && st.Dead == 2 })
+	var rows, sum int
+	var value float64
+	if err := c.QueryRow(t.Context(), `SELECT count(*), sum((raw_data->>'n')::int), sum((raw_data->>'value')::float) FROM shop_events
+		WHERE muid = 'm' AND merchant_id = $1 AND event_time <= received_at + interval '1 minute'`, string(b.m.ID)).Scan(&rows, &sum, &value); err != nil {
+		t.Fatal(err)
+	}
+	if rows != 4 || sum != 1+2+3+5 || value != 3*89.5 {
+		t.Errorf("%d rows, numbers %d, values %v", rows, sum, value)
+	}
+}
+
+// fakeClickHouse takes inserts of the table events, and drops those whose token it knows.
+type fakeClickHouse struct {
+	mu      sync.Mutex
+	rows    []int
+	tokens  map[string]bool
+	fail    bool // after a request was taken
+	refused string
+}
+
+func (f *fakeClickHouse) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q := r.URL.Query()
+	if r.Header.Get("X-ClickHouse-User") != "default" || r.Header.Get("X-ClickHouse-Key") != "secret" {
+		http.Error(w, "Code: 516. DB::Exception: default: Authentication failed", http.StatusForbidden)
+		return
+	}
+	if q.Get("query") != "INSERT INTO events FORMAT JSONEachRow" || q.Get("database") != "shop" {
+		http.Error(w, "Code: 60. DB::Exception: Unknown table", http.StatusNotFound)
+		return
+	}
+	var rows []int
+	for d := json.NewDecoder(r.Body); ; {
+		var row struct {
+			ID string          `json:"id"`
+			Of struct{ N int } `json:"raw_data"`
+		}
+		if err := d.Decode(&row); err == io.EOF {
+			break
+		} else if err != nil || row.ID == "" {
+			http.Error(w, "Code: 27. DB::Exception: Cannot parse input", http.StatusBadRequest)
+			return
+		}
+		if fmt.Sprint(row.Of.N) == f.refused {
+			http.Error(w, "Code: 27. DB::Exception: Cannot parse input", http.StatusBadRequest)
+			return
+		}
+		rows = append(rows, row.Of.N)
+	}
+	if token := q.Get("insert_deduplication_token"); token == "" || !f.tokens[token] {
+		f.tokens[token] = true
+		f.rows = append(f.rows, rows...)
+	}
+	if f.fail {
+		f.fail = false
+		http.Error(w, "Code: 159. DB::Exception: Timeout exceeded", http.StatusInternalServerError)
+	}
+}
+
+func TestClickHouseDropsRepeats(t *testing.T) {
+	f := &fakeClickHouse{tokens: map[string]bool{}, fail: true, refused: "3"}
+	s := httptest.NewServer(f)
+	t.Cleanup(s.Close)
+	b, d := sinkBed(t, "clickhouse", "password", map[string]any{"url": s.URL, "database": "shop"})
+	b.send("m", "Purchase", "")
+	b.until("the first, whose answer was an error", func() bool { return b.status(d).Delivered == 1 })
+	for range 4 {
+		b.send("m", "Purchase", "")
+	}
+	b.until("all but one", func() bool { st := b.status(d); return st.Delivered == 4 && st.Dead == 1 })
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !slices.Equal(f.rows, []int{1, 2, 4, 5}) {
+		t.Errorf("rows %v", f.rows)
+	}
+}
+
+func TestS3HasFilesOfParquet(t *testing.T) {
+	backend := s3mem.New()
+	if err := backend.CreateBucket("shop"); err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(gofakes3.New(backend).Server())
+	t.Cleanup(s.Close)
+	b, d := sinkBed(t, "s3", "secretAccessKey", map[string]any{"endpoint": s.URL, "bucket": "shop", "prefix": "events/", "accessKeyId": "id"})
+	marks := make([]store.Mark, 1000) // as many as go at once
+	for i := range marks {
+		marks[i] = store.Mark{Merchant: b.m.ID, Tag: b.tag, Identity: store.Identity{MUID: "m"}, Name: "Purchase", Time: time.Now(), Raw: []byte(`{"event":"Purchase"}`)}
+	}
+	if err := b.engine.Record(t.Context(), marks); err != nil {
+		t.Fatal(err)
+	}
+	b.until("all", func() bool { return b.status(d).Delivered == 1000 })
+	list, err := backend.ListBucket("shop", &gofakes3.Prefix{HasPrefix: true, Prefix: "events/date="}, gofakes3.ListBucketPage{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := int64(0)
+	for _, of := range list.Contents {
+		if hour := time.Now().UTC().Format("events/date=2006-01-02/hour="); !strings.HasPrefix(of.Key, hour[:15]) || !strings.HasSuffix(of.Key, ".parquet") {
+			t.Errorf("a file %s", of.Key)
+		}
+		object, err := backend.GetObject("shop", of.Key, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(object.Contents)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := file.NewParquetReader(bytes.NewReader(content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows += p.NumRows()
+	}
+	if rows != 1000 {
+		t.Errorf("%d rows in %d files", rows, len(list.Contents))
+	}
+}
+
+func TestSettingsOfSinks(t *testing.T) {
+	b := newBed(t)
+	for settings, field := range map[string]string{
+		`postgresql {"host":"/var/run","user":"u","database":"d"}`:                   "settings.host",
+		`postgresql {"host":"h","user":"u","database":"d","table":"a;b"}`:            "settings.table",
+		`postgresql {"host":"h","user":"u","database":"d","x":1}`:                    "settings",
+		`clickhouse {"url":"file:///etc"}`:                                           "settings.url",
+		`clickhouse {"url":"https://h","table":"a b"}`:                               "settings.table",
+		`clickhouse {"url":"https://h","user":"a\nb"}`:                               "settings.user",
+		`s3 {"endpoint":"https://h?x","bucket":"b","accessKeyId":"a"}`:               "settings.endpoint",
+		`s3 {"endpoint":"https://h","bucket":"b","accessKeyId":"a","prefix":"../x"}`: "settings.prefix",
+		`s3 {"endpoint":"https://h","bucket":"b?c","accessKeyId":"a"}`:               "settings.bucket",
+	} {
+		name, text, _ := strings.Cut(settings, " ")
+		secret := map[string]string{"s3": "secretAccessKey"}[name]
+		if secret == "" {
+			secret = "password"
+		}
+		_, _, err := b.s.Create(t.Context(), b.m, Change{Type: &name, Settings: json.RawMessage(text), Secrets: map[string]string{secret: "x"}})
+		if err == nil || !strings.Contains(fmt.Sprint(err), field) {
+			t.Errorf("%s gives %v, want an error of %s", settings, err, field)
+		}
+	}
+}

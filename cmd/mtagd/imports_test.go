@@ -29,7 +29,9 @@ var mayImport = []struct {
 	{"store/local/control", "store store/rules store/local/boltfile store/local/codec store/local/durable store/local/space"},
 	// The engines know neither each other, nor who uses them.
 	{"store/local", "store store/migrate store/removal store/rules store/local/"},
-	{"store/postgres", "store store/budget store/groupcommit store/migrate store/removal store/rules store/local/codec"},
+	// Nor do the rooms of the engine on PostgreSQL.
+	{"store/postgres/conn", "store store/budget"},
+	{"store/postgres", "store store/postgres/ store/budget store/groupcommit store/migrate store/removal store/rules store/local/codec"},
 	// The protocols see the engine's contract alone, and only the front door sees connections.
 	{"edge", "store store/budget edge/"},
 	{"edge/", "store edge/"},

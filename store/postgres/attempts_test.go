@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/pgtest"
 	"slices"
 	"strings"
 	"sync"
@@ -14,9 +17,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
 )
 
 // watcher sees what an engine does with its connections.
@@ -60,7 +60,7 @@ func (w *watcher) TraceRelease(_ *pgxpool.Pool, data pgxpool.TraceReleaseData) {
 // openWatched opens another engine on the database of a shop.
 func (s *shop) openWatched(w *watcher) *engine {
 	s.t.Helper()
-	config, err := parseURL(s.url)
+	config, err := conn.Configure(s.t.Context(), s.url)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -68,23 +68,29 @@ func (s *shop) openWatched(w *watcher) *engine {
 	return s.opened(open(s.t.Context(), config, Options{Log: quiet}))
 }
 
+// cancelWait makes it look as if an operator had canceled the wait of a transaction's commit for the standbys.
+func cancelWait(tx pgx.Tx) {
+	c := tx.Conn()
+	c.Config().OnNotice(c.PgConn(), &pgconn.Notice{Routine: "SyncRepWaitForLSN"})
+}
+
 // Whether a commit has got to the standbys is known of its connection. It is asked before others may use that.
 func TestAConnectionIsCheckedBeforeItIsReleased(t *testing.T) {
 	s := newShop(t, Options{})
 	var unchecked atomic.Int64
 	e := s.openWatched(&watcher{released: func(c *pgx.Conn) {
-		if !c.IsClosed() && c.PgConn().CustomData()[notReplicated] != nil {
+		if !c.IsClosed() && len(c.PgConn().CustomData()) > 0 {
 			unchecked.Add(1)
 		}
 	}})
-	if err := e.transact(t.Context(), func(tx pgx.Tx) error {
-		tx.Conn().PgConn().CustomData()[notReplicated] = true
+	if err := e.db.Transact(t.Context(), func(tx pgx.Tx) error {
+		cancelWait(tx)
 		return nil
-	}); err != errNotReplicated {
+	}); err != conn.ErrNotReplicated {
 		t.Errorf("a transaction whose wait was canceled: %v", err)
 	}
 	if err := e.change(t.Context(), func(c *change) error {
-		c.tx.Conn().PgConn().CustomData()[notReplicated] = true
+		cancelWait(c.tx)
 		return nil
 	}); store.KindOf(err) != store.KindUncertain {
 		t.Errorf("a change whose wait was canceled: %v, want KindUncertain", err)
@@ -98,28 +104,28 @@ func TestAConnectionIsCheckedBeforeItIsReleased(t *testing.T) {
 func TestWhatIsGoneIsNotConfirmed(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.visit(0, 0))
-	var last snapshot
-	if err := last.scan(s.pool.QueryRow(t.Context(), readSnapshot)); err != nil {
+	var last conn.Snapshot
+	if err := last.Scan(s.db.Pool.QueryRow(t.Context(), conn.ReadSnapshot)); err != nil {
 		t.Fatal(err)
 	}
-	if !s.confirmed.covers(last) {
+	if !s.db.IsConfirmed(last) {
 		t.Error("the flush was acknowledged, but is not confirmed")
 	}
 	for _, c := range []struct {
-		seen      snapshot
+		seen      conn.Snapshot
 		confirmed bool
 	}{
 		{last, true},
-		{snapshot{last.server, last.flush + 1, 0}, false},
-		{snapshot{last.server, 0, last.change + 1}, false},
-		{snapshot{last.server - 1, last.flush, 0}, false},
+		{conn.Snapshot{Server: last.Server, Flush: last.Flush + 1}, false},
+		{conn.Snapshot{Server: last.Server, Change: last.Change + 1}, false},
+		{conn.Snapshot{Server: last.Server - 1, Flush: last.Flush}, false},
 	} {
-		err := s.confirm(t.Context(), c.seen)
+		err := s.db.Confirm(t.Context(), c.seen)
 		if confirmed := err == nil; confirmed != c.confirmed || !confirmed && store.KindOf(err) != store.KindUnavailable {
 			t.Errorf("%+v after %+v: %v", c.seen, last, err)
 		}
 	}
-	f := &feed{end: positionOf(last.flush, 0), server: last.server - 1}
+	f := &feed{end: positionOf(last.Flush, 0), server: last.Server - 1}
 	if _, err := s.readPortions(t.Context(), f); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a feed reads from another server: %v, want KindUnavailable", err)
 	}
@@ -151,7 +157,7 @@ func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
 		if left.Load() == 0 || left.Add(-1) > 0 {
 			return
 		}
-		if _, err := s.pool.Exec(context.Background(), "SELECT pg_terminate_backend($1, 5000)", c.PgConn().PID()); err != nil {
+		if _, err := s.db.Pool.Exec(context.Background(), "SELECT pg_terminate_backend($1, 5000)", c.PgConn().PID()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -178,7 +184,7 @@ func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
 		}
 	}
 	waits.Store(1)
-	if err := e.awaitCommits(t.Context()); err != nil || waits.Load() > 0 {
+	if err := e.db.AwaitCommits(t.Context()); err != nil || waits.Load() > 0 {
 		t.Errorf("a connection that ends while it waits: %v", err)
 	}
 }
@@ -261,7 +267,7 @@ func TestAServerWithoutRoomIsUnavailable(t *testing.T) {
 	if err := s.change(t.Context(), func(*change) error { return full }); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a change gets %v, want KindUnavailable", err)
 	}
-	if err := s.read(t.Context(), func(pgx.Tx) error { return full }); store.KindOf(err) != store.KindUnavailable {
+	if err := s.db.Read(t.Context(), func(pgx.Tx) error { return full }); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a read gets %v, want KindUnavailable", err)
 	}
 }
@@ -278,7 +284,7 @@ func TestSlowReadsLeaveConnections(t *testing.T) {
 		for range conns {
 			reading.Go(func() {
 				ctx := store.WithPartner(context.Background(), store.PartnerID(rune('a'+partner)))
-				if err := s.read(ctx, func(pgx.Tx) error {
+				if err := s.db.Read(ctx, func(pgx.Tx) error {
 					under[partner].Add(1)
 					<-stop
 					return nil
@@ -318,12 +324,12 @@ func TestSlowReadsLeaveConnections(t *testing.T) {
 func TestAReadOfAPartnerHasATimeout(t *testing.T) {
 	s := newShop(t, Options{})
 	var limit string
-	if err := s.read(store.WithPartner(t.Context(), s.partner), func(tx pgx.Tx) error {
+	if err := s.db.Read(store.WithPartner(t.Context(), s.partner), func(tx pgx.Tx) error {
 		return tx.QueryRow(t.Context(), "SHOW statement_timeout").Scan(&limit)
 	}); err != nil || limit != "20s" {
 		t.Errorf("a statement may take %s, %v", limit, err)
 	}
-	if err := s.read(store.WithPartner(t.Context(), s.partner), func(tx pgx.Tx) error {
+	if err := s.db.Read(store.WithPartner(t.Context(), s.partner), func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), "SET LOCAL statement_timeout = 1; SELECT pg_sleep(60)")
 		return err
 	}); store.KindOf(err) != store.KindUnavailable {
@@ -335,8 +341,8 @@ func TestAReadOfAPartnerHasATimeout(t *testing.T) {
 func TestTheStatementsOfAReadHaveOneTimeout(t *testing.T) {
 	s := newShop(t, Options{queryTimeout: time.Nanosecond})
 	read := func(ctx context.Context) error {
-		return s.read(ctx, func(tx pgx.Tx) error {
-			return query(ctx, tx, func(pgx.Rows) error { return nil }, "SELECT 1")
+		return s.db.Read(ctx, func(tx pgx.Tx) error {
+			return conn.Query(ctx, tx, func(pgx.Rows) error { return nil }, "SELECT 1")
 		})
 	}
 	if err := read(store.WithPartner(t.Context(), s.partner)); store.KindOf(err) != store.KindUnavailable {
@@ -354,7 +360,7 @@ func TestThePersonOfALargeMerchantIsFound(t *testing.T) {
 	var began any       // what the transaction that reads links began with
 	e := s.openWatched(&watcher{query: func(c *pgx.Conn, sql string) {
 		switch {
-		case strings.HasPrefix(sql, beginSnapshot):
+		case strings.HasPrefix(sql, conn.BeginSnapshot):
 			begins.Store(c, sql)
 		case strings.Contains(sql, "FROM link"):
 			began, _ = begins.Load(c)
@@ -363,7 +369,7 @@ func TestThePersonOfALargeMerchantIsFound(t *testing.T) {
 	if _, err := e.PersonalData(store.WithPartner(t.Context(), s.partner), s.id, store.Identity{MUID: "m"}, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	if began != beginRead {
+	if began != conn.BeginRead {
 		t.Errorf("the links are read after %q", began)
 	}
 }
@@ -390,8 +396,10 @@ func TestLookUpsWaitForNoOtherReads(t *testing.T) {
 		}
 		await(t, "no read has begun", func() bool { return under.Load() > 0 })
 	}
-	slow(s.read)
-	slow(func(ctx context.Context, read func(pgx.Tx) error) error { return s.readFor(ctx, string(other), read) })
+	slow(s.db.Read)
+	slow(func(ctx context.Context, read func(pgx.Tx) error) error {
+		return s.db.ReadFor(ctx, string(other), read)
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var who store.Identity
@@ -416,9 +424,9 @@ func TestChangesThatWaitLeaveConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, wrong := store.NewLink(s.partner, time.Now())
-	tx, err := s.pool.Begin(t.Context())
+	tx, err := s.db.Pool.Begin(t.Context())
 	if err == nil {
-		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", lockControl)
+		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", conn.LockControl)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -455,13 +463,13 @@ func TestChangesThatWaitLeaveConnections(t *testing.T) {
 // The operator may have another default isolation level. With it, flushes that write the same rows would fail.
 func TestTransactionsThatWriteHaveTheirOwnIsolation(t *testing.T) {
 	s := newShopOn(t, pgtest.Database(t)+"&default_transaction_isolation=serializable", Options{})
-	isolation := func(conn *pgx.Conn) (level string) {
-		if err := conn.QueryRow(t.Context(), "SHOW transaction_isolation").Scan(&level); err != nil {
+	isolation := func(session *pgx.Conn) (level string) {
+		if err := session.QueryRow(t.Context(), "SHOW transaction_isolation").Scan(&level); err != nil {
 			t.Error(err)
 		}
 		return level
 	}
-	if err := s.transact(t.Context(), func(tx pgx.Tx) error {
+	if err := s.db.Transact(t.Context(), func(tx pgx.Tx) error {
 		if level := isolation(tx.Conn()); level != "read committed" {
 			t.Errorf("a change is %s", level)
 		}
@@ -469,14 +477,14 @@ func TestTransactionsThatWriteHaveTheirOwnIsolation(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	f, mark := newFlush(s.node, nil), s.visit(0, 0)
+	f, mark := newFlush(s.db.Node, nil), s.visit(0, 0)
 	f.addMark(&mark)
-	conn, err := s.ask(t.Context(), f)
+	session, err := s.ask(t.Context(), f)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Release()
-	if level := isolation(conn.Conn()); level != "read committed" {
+	defer session.Release()
+	if level := isolation(session.Conn()); level != "read committed" {
 		t.Errorf("a flush is %s", level)
 	}
 }
@@ -491,17 +499,17 @@ func TestASerializationFailureKeepsTheConnections(t *testing.T) {
 	}{{"40001", true}, {"08006", false}} {
 		var held []*pgxpool.Conn
 		for range conns {
-			conn, err := s.pool.Acquire(t.Context())
+			session, err := s.db.Pool.Acquire(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			held = append(held, conn)
+			held = append(held, session)
 		}
-		for _, conn := range held {
-			conn.Release()
+		for _, session := range held {
+			session.Release()
 		}
 		calls := 0
-		if err := s.attempt(t.Context(), func() error {
+		if err := s.db.Attempt(t.Context(), func() error {
 			if calls++; calls == 1 {
 				return &pgconn.PgError{Severity: "ERROR", Code: c.code}
 			}
@@ -509,7 +517,7 @@ func TestASerializationFailureKeepsTheConnections(t *testing.T) {
 		}); err != nil || calls != 2 {
 			t.Errorf("a read that fails once with %s: %d calls, %v", c.code, calls, err)
 		}
-		if n := s.pool.Stat().TotalConns(); (n >= conns) != c.kept {
+		if n := s.db.Pool.Stat().TotalConns(); (n >= conns) != c.kept {
 			t.Errorf("after %s there are %d connections of %d", c.code, n, conns)
 		}
 	}
@@ -519,15 +527,15 @@ func TestASerializationFailureKeepsTheConnections(t *testing.T) {
 func TestOpenEndsWhenTheServerAnswersNoMore(t *testing.T) {
 	t.Parallel() // it mostly waits
 	s := newShop(t, Options{})
-	tx, err := s.pool.Begin(t.Context())
+	tx, err := s.db.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rollback(tx)
+	defer conn.Rollback(tx)
 	if _, err := tx.Exec(t.Context(), "LOCK TABLE goose_db_version"); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*answerTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*conn.AnswerTimeout)
 	defer cancel()
 	e, err := Open(ctx, s.url, Options{Log: quiet})
 	if err == nil {

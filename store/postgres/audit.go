@@ -4,19 +4,19 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
 )
 
 // queueEntries adds entries to the audit log.
 func queueEntries(b *pgx.Batch, entries []store.AuditEntry) error {
 	for _, e := range entries {
 		var partner *uuid.UUID
-		if key, ok := keyOf(e.Partner); ok {
+		if key, ok := conn.KeyOf(e.Partner); ok {
 			partner = &key
 		}
 		text, err := json.Marshal(e)
@@ -38,20 +38,20 @@ func (e *engine) dropAudit(ctx context.Context) error {
 	// There may be far fewer than the difference of their numbers, but never more. That is found at once, and says enough while the log
 	// has not been full.
 	var last, span int
-	if err := e.pool.QueryRow(ctx, "SELECT coalesce(max(id), 0), coalesce(max(id) - min(id), 0) FROM audit").Scan(&last, &span); err != nil ||
+	if err := e.db.Pool.QueryRow(ctx, "SELECT coalesce(max(id), 0), coalesce(max(id) - min(id), 0) FROM audit").Scan(&last, &span); err != nil ||
 		e.auditFull.Load() == nil && (span < min(limits.Partners, limits.Operators) || last-e.auditDropped < limits.Partners/100) {
 		return err
 	}
 	var before, young time.Time
 	var partners []uuid.UUID
 	var held []int
-	if err := e.read(ctx, func(tx pgx.Tx) error {
+	if err := e.db.Read(ctx, func(tx pgx.Tx) error {
 		now, err := e.timeOf(ctx, tx)
 		if err != nil {
 			return err
 		}
 		before, young, partners, held = now.Add(-limits.OperatorAge), now.Add(-limits.PartnerAge), nil, nil
-		return query(ctx, tx, func(rows pgx.Rows) error {
+		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var partner uuid.UUID
 			var n int
 			err := rows.Scan((*[16]byte)(&partner), &n)
@@ -67,7 +67,7 @@ func (e *engine) dropAudit(ctx context.Context) error {
 		if n <= quota {
 			continue
 		}
-		dropped, err := e.pool.Exec(ctx, "DELETE FROM audit WHERE partner = $1 AND at <= $3 AND NOT "+byOperator+
+		dropped, err := e.db.Pool.Exec(ctx, "DELETE FROM audit WHERE partner = $1 AND at <= $3 AND NOT "+byOperator+
 			" AND id <= (SELECT id FROM audit WHERE partner = $1 AND NOT "+byOperator+" ORDER BY id DESC OFFSET $2 LIMIT 1)", partners[i], quota, young)
 		if err != nil {
 			return err
@@ -83,7 +83,7 @@ func (e *engine) dropAudit(ctx context.Context) error {
 	if full != nil {
 		e.auditFull.Store(&full)
 	}
-	_, err := e.pool.Exec(ctx, "DELETE FROM audit WHERE "+byOperator+" AND at < $1 AND id <= (SELECT id FROM audit WHERE "+byOperator+
+	_, err := e.db.Pool.Exec(ctx, "DELETE FROM audit WHERE "+byOperator+" AND at < $1 AND id <= (SELECT id FROM audit WHERE "+byOperator+
 		" ORDER BY id DESC OFFSET $2 LIMIT 1)", before, limits.Operators)
 	if err == nil {
 		e.auditDropped = last
@@ -96,7 +96,7 @@ func (e driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.
 	if err := ctx.Err(); err != nil || q.Limit <= 0 {
 		return nil, err
 	}
-	key, ok := keyOf(q.Partner)
+	key, ok := conn.KeyOf(q.Partner)
 	if q.Partner != "" && !ok {
 		return nil, nil
 	}
@@ -112,9 +112,9 @@ func (e driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.
 		sql += " AND partner = $4"
 		args = append(args, key)
 	}
-	err = e.read(ctx, func(tx pgx.Tx) error {
+	err = e.db.Read(ctx, func(tx pgx.Tx) error {
 		entries = nil
-		return query(ctx, tx, func(rows pgx.Rows) error {
+		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var text []byte
 			if err := rows.Scan(&text); err != nil {
 				return err
@@ -142,7 +142,7 @@ func (e *engine) tidy(ctx context.Context) error {
 		"DELETE FROM message WHERE at < now() - interval '1 minute'",
 		"DELETE FROM lease WHERE expires < now() - interval '1 day'",
 	} {
-		if _, err := e.pool.Exec(ctx, sql); err != nil {
+		if _, err := e.db.Pool.Exec(ctx, sql); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"mtagd/store"
+	"mtagd/store/migrate"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/pgtest"
+	"mtagd/store/storetest"
 	"slices"
 	"strings"
 	"sync"
@@ -12,11 +17,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
-	"mtagd/store/migrate"
-	"mtagd/store/postgres/pgtest"
-	"mtagd/store/storetest"
 )
 
 // These tests need the extension Citus, and are skipped where PostgreSQL has none.
@@ -47,12 +47,12 @@ func TestCitus(t *testing.T) {
 // A kill may come after a migration has added a table, and before the table is distributed. The next node that starts distributes it.
 func distributeAtStart(t *testing.T, c *pgtest.Citus) {
 	s := newShopOn(t, c.Database(t), Options{})
-	if _, err := s.pool.Exec(t.Context(), "SELECT undistribute_table('tally')"); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "SELECT undistribute_table('tally')"); err != nil {
 		t.Fatal(err)
 	}
 	s.second()
 	var there bool
-	if err := s.pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = 'tally'::regclass)").Scan(&there); err != nil || !there {
+	if err := s.db.Pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = 'tally'::regclass)").Scan(&there); err != nil || !there {
 		t.Errorf("the table is not distributed, %v", err)
 	}
 	s.record(s.mark("PageView", "anna"))
@@ -64,7 +64,7 @@ func distributeAtStart(t *testing.T, c *pgtest.Citus) {
 func askWorkersSettings(t *testing.T, c *pgtest.Citus) {
 	s := newShopOn(t, c.Database(t), Options{})
 	for _, w := range c.Workers {
-		worker, err := pgx.Connect(t.Context(), w.URL(s.pool.Config().ConnConfig.Database))
+		worker, err := pgx.Connect(t.Context(), w.URL(s.db.Pool.Config().ConnConfig.Database))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,12 +79,12 @@ func askWorkersSettings(t *testing.T, c *pgtest.Citus) {
 func commitInTwoPhases(t *testing.T, c *pgtest.Citus) {
 	s := newShopOn(t, c.Database(t), Options{})
 	var before []string // Citus removes old transactions once a minute
-	if err := s.pool.QueryRow(t.Context(), "SELECT coalesce(array_agg(gid), '{}') FROM pg_dist_transaction").Scan(&before); err != nil {
+	if err := s.db.Pool.QueryRow(t.Context(), "SELECT coalesce(array_agg(gid), '{}') FROM pg_dist_transaction").Scan(&before); err != nil {
 		t.Fatal(err)
 	}
 	s.record(s.mark("PageView", "anna"))
 	var n int
-	if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_dist_transaction WHERE gid <> ALL($1)", before).Scan(&n); err != nil {
+	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_dist_transaction WHERE gid <> ALL($1)", before).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	if n == 0 {
@@ -124,7 +124,7 @@ func askOneShard(t *testing.T, c *pgtest.Citus) {
 		}
 		asked++
 		var plan []string
-		if err := query(t.Context(), e.pool, func(rows pgx.Rows) error {
+		if err := conn.Query(t.Context(), e.db.Pool, func(rows pgx.Rows) error {
 			var line string
 			err := rows.Scan(&line)
 			plan = append(plan, strings.TrimSpace(line))
@@ -195,7 +195,7 @@ func distributeWhileServing(t *testing.T, c *pgtest.Citus) {
 		s.record(s.mark("Before", "anna"))
 	}
 	// As after a kill: one table is distributed, and its old rows are still there.
-	if _, err := e.pool.Exec(t.Context(), "SELECT create_distributed_table('event', 'merchant', colocate_with => 'none')"); err != nil {
+	if _, err := e.db.Pool.Exec(t.Context(), "SELECT create_distributed_table('event', 'merchant', colocate_with => 'none')"); err != nil {
 		t.Fatal(err)
 	}
 	stop := make(chan struct{})
@@ -235,7 +235,7 @@ func distributeWhileServing(t *testing.T, c *pgtest.Citus) {
 			t.Errorf("the table %s has moved again", table.Name)
 		}
 		var left int
-		if err := e.pool.QueryRow(t.Context(), "SELECT pg_relation_size($1::text::regclass)", table.Name).Scan(&left); err != nil || left != 0 && table.Placement != OnCoordinator {
+		if err := e.db.Pool.QueryRow(t.Context(), "SELECT pg_relation_size($1::text::regclass)", table.Name).Scan(&left); err != nil || left != 0 && table.Placement != OnCoordinator {
 			t.Errorf("%d bytes of the table %s are left: %v", left, table.Name, err)
 		}
 	}
@@ -347,7 +347,7 @@ func prepareLink(t *testing.T, s *shop, c *pgtest.Citus) {
 	var shard int64
 	var group int
 	var host string
-	if err := s.pool.QueryRow(t.Context(), `SELECT shardid, groupid, nodename FROM pg_dist_shard_placement JOIN pg_dist_node USING (nodename, nodeport)
+	if err := s.db.Pool.QueryRow(t.Context(), `SELECT shardid, groupid, nodename FROM pg_dist_shard_placement JOIN pg_dist_node USING (nodename, nodeport)
 		WHERE shardid = get_shard_id_for_distribution_column('link', $1::uuid)`, s.key()).Scan(&shard, &group, &host); err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +355,7 @@ func prepareLink(t *testing.T, s *shop, c *pgtest.Citus) {
 		if w.Dir() != host {
 			continue
 		}
-		worker, err := pgx.Connect(t.Context(), w.URL(s.pool.Config().ConnConfig.Database))
+		worker, err := pgx.Connect(t.Context(), w.URL(s.db.Pool.Config().ConnConfig.Database))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -370,7 +370,7 @@ func prepareLink(t *testing.T, s *shop, c *pgtest.Citus) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.pool.Exec(t.Context(), "INSERT INTO pg_dist_transaction (groupid, gid) VALUES ($1, $2)", group, name); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "INSERT INTO pg_dist_transaction (groupid, gid) VALUES ($1, $2)", group, name); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -386,7 +386,7 @@ func TestDistributeNeedsCitus(t *testing.T) {
 func TestPlacements(t *testing.T) {
 	e := newShop(t, Options{})
 	few := []string{"tag", "removal", "expiry", "erasure", "suppressed", "document"}
-	if err := query(t.Context(), e.pool, func(rows pgx.Rows) error {
+	if err := conn.Query(t.Context(), e.db.Pool, func(rows pgx.Rows) error {
 		var table string
 		err := rows.Scan(&table)
 		if _, ok := placements[table]; !ok && !slices.Contains(few, table) {

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"mtagd/store"
 )
 
 // The times of a flush. A commit may wait for a synchronous standby that is not there: when it takes too long, the answer is lost.
@@ -23,8 +23,8 @@ const (
 // commit writes a flush, and tells those who wait for its events. KindUnavailable: nothing was recorded. KindUncertain: nobody knows.
 func (e *engine) commit(f *flush) error {
 	began := time.Now()
-	if e.follower.age() > refuseAfter {
-		return errNoAnswer // the requests have waited for the flush before, and would wait for the database again
+	if e.db.Age() > conn.RefuseAfter {
+		return conn.ErrNoAnswer // the requests have waited for the flush before, and would wait for the database again
 	}
 	e.flushing.Store(&began)
 	defer e.flushing.Store(nil)
@@ -45,23 +45,23 @@ func (e *engine) commit(f *flush) error {
 
 // write makes the two round trips of a flush.
 func (e *engine) write(ctx context.Context, f *flush) error {
-	conn, err := e.ask(ctx, f)
+	session, err := e.ask(ctx, f)
 	if err != nil {
 		return unavailableFlush(err)
 	}
-	defer conn.Release() // which closes a connection with an open transaction
+	defer session.Release() // which closes a connection with an open transaction
 	f.decide()
 	if f.isEmpty() {
-		_, err := conn.Exec(ctx, "ROLLBACK")
+		_, err := session.Exec(ctx, "ROLLBACK")
 		return unavailableFlush(err)
 	}
-	if err := f.write(ctx, conn.Conn()); err != nil {
+	if err := f.write(ctx, session.Conn()); err != nil {
 		if isRefused(err) && !f.committed {
 			return unavailableFlush(err)
 		}
 		return e.settle(f, err)
 	}
-	e.confirmed.note(f.seen)
+	e.db.NoteConfirmed(f.seen)
 	return nil
 }
 
@@ -77,19 +77,19 @@ const lockNotAvailable = "55P03"
 
 // ask makes the first round trip of a flush, and returns the connection that has its transaction. When a connection has failed, it
 // tries once more: nothing was changed, and most likely the connection was an old one.
-func (e *engine) ask(ctx context.Context, f *flush) (conn *pgxpool.Conn, err error) {
+func (e *engine) ask(ctx context.Context, f *flush) (session *pgxpool.Conn, err error) {
 	for range 2 {
-		if conn, err = e.pool.Acquire(ctx); err != nil {
+		if session, err = e.db.Pool.Acquire(ctx); err != nil {
 			return nil, err
 		}
-		if err = f.ask(ctx, conn.Conn()); err == nil {
-			return conn, nil
+		if err = f.ask(ctx, session.Conn()); err == nil {
+			return session, nil
 		}
-		conn.Release()
-		if !isConnectionFailure(err) || ctx.Err() != nil {
+		session.Release()
+		if !conn.IsConnectionFailure(err) || ctx.Err() != nil {
 			break
 		}
-		e.reconnect(err)
+		e.db.Reconnect(err)
 	}
 	return nil, err
 }
@@ -111,8 +111,8 @@ func (e *engine) settle(f *flush, failed error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), min(settleTimeout, 2*e.flushTimeout))
 	defer cancel()
 	var seq int64
-	err := e.retry(ctx, func() error {
-		return e.transact(ctx, func(tx pgx.Tx) error {
+	err := e.db.Retry(ctx, func() error {
+		return e.db.Transact(ctx, func(tx pgx.Tx) error {
 			merchant := f.merchants()[0]
 			if _, err := tx.Exec(ctx, `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, 0, '{}')
 				ON CONFLICT (merchant, id) DO UPDATE SET node = excluded.node`, merchant, f.id, f.node); err != nil {
@@ -122,32 +122,15 @@ func (e *engine) settle(f *flush, failed error) error {
 		})
 	})
 	if err == nil && seq != 0 {
-		err = e.finishOnWorkers(ctx)
+		err = e.db.FinishOnWorkers(ctx)
 	}
 	switch {
 	case err != nil:
-		e.log.Error("the answer to a commit was lost: nobody knows whether its events are recorded", "events", len(f.events), "error", failed)
+		e.db.Log.Error("the answer to a commit was lost: nobody knows whether its events are recorded", "events", len(f.events), "error", failed)
 		return fmt.Errorf("%w: %w: %w", store.Uncertain("it is not known whether the events are recorded"), failed, err)
 	case seq == 0:
 		return unavailableFlush(failed)
 	}
-	e.log.Warn("the answer to a commit was lost: the events are recorded", "error", failed)
+	e.db.Log.Warn("the answer to a commit was lost: the events are recorded", "error", failed)
 	return nil
-}
-
-// finishOnWorkers commits what the coordinator of a distributed database has committed, but a worker has only prepared: it failed
-// in between, or the coordinator did. Citus does the same in the background, once a minute.
-func (e *engine) finishOnWorkers(ctx context.Context) error {
-	distributed, err := isDistributed(ctx, e.pool)
-	if err != nil || !distributed {
-		return err
-	}
-	return e.retry(ctx, func() error {
-		return e.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
-			if _, err := conn.Exec(ctx, "SELECT recover_prepared_transactions()"); err != nil {
-				return err
-			}
-			return checkReplicated(conn.Conn().PgConn())
-		})
-	})
 }

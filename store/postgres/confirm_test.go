@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/pgtest"
+	"mtagd/store/rules"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,10 +18,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
-	"mtagd/store/rules"
 )
 
 // When an operator cancels a commit's wait for the standbys, the event is visible. But it is not acknowledged, and no feed has it, before
@@ -30,7 +30,7 @@ func TestACanceledWaitForTheStandbysAcknowledgesNothing(t *testing.T) {
 	}
 	recorded := make(chan error, 1)
 	go func() { recorded <- s.Record(context.Background(), []store.Mark{s.visit(0, 0)}) }()
-	operator, err := s.pool.Acquire(t.Context())
+	operator, err := s.db.Pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestACanceledWaitForTheStandbysAcknowledgesNothing(t *testing.T) {
 	}
 	select {
 	case err := <-recorded:
-		if err == nil || errors.Is(err, errNoAnswer) {
+		if err == nil || errors.Is(err, conn.ErrNoAnswer) {
 			t.Errorf("the event is acknowledged, or said not to be there: %v", err)
 		}
 		recorded <- nil
@@ -183,7 +183,7 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 	defer cancel()
 	lost := make(chan error, 1)
 	go func() {
-		lost <- s.transact(ctx, func(tx pgx.Tx) error {
+		lost <- s.db.Transact(ctx, func(tx pgx.Tx) error {
 			c := &change{e: s.engine, ctx: ctx, tx: tx, id: uuid.New()}
 			if err := c.begin(); err != nil {
 				return err
@@ -239,8 +239,8 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 func TestWhatACrashMayHaveLostIsNotConfirmed(t *testing.T) {
 	server := pgtest.NewServer(t)
 	s := newShopOn(t, server.URL("postgres"), Options{})
-	var before snapshot
-	if err := before.scan(s.pool.QueryRow(t.Context(), readSnapshot)); err != nil {
+	var before conn.Snapshot
+	if err := before.Scan(s.db.Pool.QueryRow(t.Context(), conn.ReadSnapshot)); err != nil {
 		t.Fatal(err)
 	}
 	var killed [2]*pgx.Conn
@@ -259,7 +259,7 @@ func TestWhatACrashMayHaveLostIsNotConfirmed(t *testing.T) {
 	await(t, "the server has not noticed", func() bool { return witness.Ping(t.Context()) != nil })
 	await(t, "what was visible before the crash is confirmed", func() bool {
 		// Until the server has ended this connection too, it confirms.
-		return errors.Is(s.confirmNow(t.Context(), before), errReplaced)
+		return errors.Is(s.db.ConfirmNow(t.Context(), before), conn.ErrReplaced)
 	})
 	await(t, "the node does not go on", func() bool { return s.Record(t.Context(), []store.Mark{s.visit(0, 0)}) == nil })
 }
@@ -270,12 +270,12 @@ func TestCommitsWaitWhateverTheSettingIs(t *testing.T) {
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: time.Second})
 	for _, level := range []string{"off", "local"} {
-		if _, err := s.pool.Exec(t.Context(), "ALTER DATABASE postgres SET synchronous_commit = "+level); err != nil {
+		if _, err := s.db.Pool.Exec(t.Context(), "ALTER DATABASE postgres SET synchronous_commit = "+level); err != nil {
 			t.Fatal(err)
 		}
-		s.pool.Reset()
+		s.db.Pool.Reset()
 		var now string
-		if err := s.pool.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&now); err != nil || now != level {
+		if err := s.db.Pool.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&now); err != nil || now != level {
 			t.Fatalf("synchronous_commit is %q, %v", now, err)
 		}
 		await(t, "the node is not ready", func() bool { return s.Ready() == nil })
@@ -287,15 +287,15 @@ func TestCommitsWaitWhateverTheSettingIs(t *testing.T) {
 			t.Errorf("%s: an event is acknowledged that no standby has", level)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		if _, err := s.confirmAll(ctx); err == nil {
+		if _, err := s.db.ConfirmAll(ctx); err == nil {
 			t.Errorf("%s: a commit is confirmed that no standby has", level)
 		}
 		cancel()
 		ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
-		if err := s.transact(ctx, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, "DELETE FROM message"); return err }); err != nil {
+		if err := s.db.Transact(ctx, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, "DELETE FROM message"); return err }); err != nil {
 			t.Fatalf("%s: a transaction without rows: %v", level, err)
 		}
-		if err := s.transact(ctx, func(tx pgx.Tx) error {
+		if err := s.db.Transact(ctx, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "INSERT INTO setting (name, value) VALUES ($1, 1)", level)
 			return err
 		}); err == nil {
@@ -313,7 +313,7 @@ func TestLatestMakesNoCommitOfItsOwn(t *testing.T) {
 	s := newShop(t, Options{})
 	var commits atomic.Int64
 	e := s.openWatched(&watcher{query: func(_ *pgx.Conn, sql string) {
-		if sql == commitNothing {
+		if sql == conn.CommitNothing {
 			commits.Add(1)
 		}
 	}})
@@ -321,7 +321,7 @@ func TestLatestMakesNoCommitOfItsOwn(t *testing.T) {
 	if _, err := e.Latest(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	e.close() // so that the node does not follow, which makes commits
+	go e.db.Stop() // so that the node does not follow, which makes commits
 	await(t, "the node follows", func() bool {
 		before := commits.Load()
 		time.Sleep(2 * followInterval)
@@ -366,29 +366,29 @@ func TestACallerWhoGoesAwayLeavesTheConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	s := db.e
-	if _, err := s.confirmAll(t.Context()); err != nil {
+	s := db.db
+	if _, err := s.ConfirmAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	before := idle(t, s.pool)
+	before := idle(t, s.Pool)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	new := snapshot{change: 1}
+	new := conn.Snapshot{Change: 1}
 	for name, confirm := range map[string]func() error{
-		"while it waits for others":   func() error { return s.confirm(gone, new) },
-		"while it waits for a commit": func() error { return s.confirmNow(gone, new) },
+		"while it waits for others":   func() error { return s.Confirm(gone, new) },
+		"while it waits for a commit": func() error { return s.ConfirmNow(gone, new) },
 	} {
 		if err := confirm(); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if after := idle(t, s.pool); len(before) == 0 || !slices.Equal(slices.Sorted(slices.Values(after)), slices.Sorted(slices.Values(before))) {
+		if after := idle(t, s.Pool); len(before) == 0 || !slices.Equal(slices.Sorted(slices.Values(after)), slices.Sorted(slices.Values(before))) {
 			t.Errorf("%s: the connections were %d, and are %d", name, before, after)
 		}
 	}
-	if err := s.confirmNow(t.Context(), new); !errors.Is(err, errReplaced) {
+	if err := s.ConfirmNow(t.Context(), new); !errors.Is(err, conn.ErrReplaced) {
 		t.Errorf("what another server had: %v", err)
 	}
-	if after := idle(t, s.pool); slices.ContainsFunc(after, func(pid uint32) bool { return slices.Contains(before, pid) }) {
+	if after := idle(t, s.Pool); slices.ContainsFunc(after, func(pid uint32) bool { return slices.Contains(before, pid) }) {
 		t.Error("connections to a server that was replaced are used again")
 	}
 }

@@ -3,14 +3,14 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/rules"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"mtagd/store"
-	"mtagd/store/rules"
 )
 
 // The times of a change of control data. Together they are less than what callers wait for an answer.
@@ -42,9 +42,9 @@ func (d driver) Update(ctx context.Context, build func(rules.Turn) (rules.Change
 
 // Now implements rules.Driver. While the standbys do not have what is new, the memory is as it was before that.
 func (d driver) Now(ctx context.Context) (now time.Time, err error) {
-	err = d.inTurn(ctx, string(store.PartnerOf(ctx)), func() error {
-		return d.attempt(ctx, func() (err error) {
-			now, err = d.timeOf(ctx, d.pool)
+	err = d.db.InTurn(ctx, string(store.PartnerOf(ctx)), func() error {
+		return d.db.Attempt(ctx, func() (err error) {
+			now, err = d.timeOf(ctx, d.db.Pool)
 			return err
 		})
 	})
@@ -59,8 +59,8 @@ func (e *engine) timeOf(ctx context.Context, tx interface {
 	if err := tx.QueryRow(ctx, "SELECT clock_timestamp(), coalesce(max(seq), 0) FROM change").Scan(&now, &last); err != nil {
 		return now, err
 	}
-	if e.now != nil {
-		now = e.now()
+	if e.db.Now != nil {
+		now = e.db.Now()
 	}
 	e.catchUpTo(ctx, last)
 	return now.UTC(), ctx.Err()
@@ -73,7 +73,7 @@ func (e *engine) catchUpTo(ctx context.Context, last int64) {
 	}
 	e.follower.catching.Lock()
 	defer e.follower.catching.Unlock()
-	if last <= e.follower.position() || e.follower.age() > refuseAfter { // others have caught up, or have tried to
+	if last <= e.follower.position() || e.db.Age() > conn.RefuseAfter { // others have caught up, or have tried to
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
@@ -109,37 +109,37 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 	case e.changing <- struct{}{}:
 		defer func() { <-e.changing }()
 	case <-ctx.Done():
-		return endedOr(caller, errManyChanges)
+		return conn.EndedOr(caller, errManyChanges)
 	}
 	// A caller that goes away while the commit is under way must not hide what has become of it.
 	working, cancelWork := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancelWork()
-	conn, tx, err := e.beginChange(ctx)
-	if isConnectionFailure(err) && ctx.Err() == nil {
-		e.reconnect(err)
-		conn, tx, err = e.beginChange(ctx)
+	session, tx, err := e.beginChange(ctx)
+	if conn.IsConnectionFailure(err) && ctx.Err() == nil {
+		e.db.Reconnect(err)
+		session, tx, err = e.beginChange(ctx)
 	}
 	if err != nil {
-		return endedOr(caller, unavailable(err))
+		return conn.EndedOr(caller, conn.Unavailable(err))
 	}
-	defer conn.Release() // which closes a connection with an open transaction
+	defer session.Release() // which closes a connection with an open transaction
 	c := &change{e: e, ctx: ctx, tx: tx, id: uuid.New()}
 	if err = c.begin(); err == nil {
 		err = build(c)
 	}
 	if err != nil {
 		_ = tx.Rollback(working) // it ends with its connection otherwise
-		return endedOr(caller, unavailable(err))
+		return conn.EndedOr(caller, conn.Unavailable(err))
 	}
 	if err = tx.Commit(working); err == nil {
-		err = checkReplicated(conn.Conn().PgConn())
+		err = conn.CheckReplicated(session.Conn().PgConn())
 	}
-	conn.Release() // what comes now may need another one
-	if err != nil && isConnectionFailure(err) {
+	session.Release() // what comes now may need another one
+	if err != nil && conn.IsConnectionFailure(err) {
 		err = e.settleChange(c, err)
 	}
 	if err != nil || !c.written {
-		return unavailable(err)
+		return conn.Unavailable(err)
 	}
 	return e.follower.apply(c.last+1, c.records)
 }
@@ -147,43 +147,35 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 var errManyChanges = store.Unavailable("too many changes wait for their turn")
 
 // beginChange begins the transaction of a change, on a connection that the caller releases.
-func (e *engine) beginChange(ctx context.Context) (conn *pgxpool.Conn, tx pgx.Tx, err error) {
-	if conn, err = e.pool.Acquire(ctx); err != nil {
+func (e *engine) beginChange(ctx context.Context) (session *pgxpool.Conn, tx pgx.Tx, err error) {
+	if session, err = e.db.Pool.Acquire(ctx); err != nil {
 		return nil, nil, err
 	}
-	if tx, err = conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin}); err != nil {
-		conn.Release()
+	if tx, err = session.BeginTx(ctx, pgx.TxOptions{BeginQuery: conn.Begin}); err != nil {
+		session.Release()
 		return nil, nil, err
 	}
-	return conn, tx, nil
-}
-
-// endedOr returns the error of a context that has ended, else err.
-func endedOr(ctx context.Context, err error) error {
-	if ended := ctx.Err(); ended != nil {
-		return ended
-	}
-	return err
+	return session, tx, nil
 }
 
 // begin waits for the turn of the change, and puts what other nodes have changed meanwhile into memory, once it is on the standbys.
 func (c *change) begin() error {
-	if _, err := c.tx.Exec(c.ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
+	if _, err := c.tx.Exec(c.ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockControl); err != nil {
 		return err
 	}
-	var seen snapshot
-	if err := seen.scan(c.tx.QueryRow(c.ctx, readSnapshot+", clock_timestamp(), coalesce((SELECT max(id) FROM audit), 0)"), &c.now, &c.lastEntry); err != nil {
+	var seen conn.Snapshot
+	if err := seen.Scan(c.tx.QueryRow(c.ctx, conn.ReadSnapshot+", clock_timestamp(), coalesce((SELECT max(id) FROM audit), 0)"), &c.now, &c.lastEntry); err != nil {
 		return err
 	}
-	if c.last, c.now = seen.change, c.now.UTC(); c.e.now != nil {
-		c.now = c.e.now().UTC()
+	if c.last, c.now = seen.Change, c.now.UTC(); c.e.db.Now != nil {
+		c.now = c.e.db.Now().UTC()
 	}
 	u := update{seen: seen}
 	if err := u.readChanges(c.ctx, c.tx, c.e.follower.position()); err != nil {
 		return err
 	}
 	if len(u.records) > 0 {
-		if err := c.e.confirmNow(c.ctx, seen); err != nil {
+		if err := c.e.db.ConfirmNow(c.ctx, seen); err != nil {
 			return notOnStandbys(err)
 		}
 	}
@@ -236,9 +228,9 @@ func (e *engine) settleChange(c *change, lost error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleChangeTimeout)
 	defer cancel()
 	committed := false
-	err := e.retry(ctx, func() error {
-		return e.transact(ctx, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
+	err := e.db.Retry(ctx, func() error {
+		return e.db.Transact(ctx, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockControl); err != nil {
 				return err
 			}
 			// It writes, so that its commit waits for the standbys, to which the change may not have got.
@@ -251,26 +243,7 @@ func (e *engine) settleChange(c *change, lost error) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w: %w", uncertain, lost, err)
 	case !committed:
-		return unavailable(lost)
+		return conn.Unavailable(lost)
 	}
 	return nil
-}
-
-// retryPause is how long to wait before a server is asked again that could not be reached.
-const retryPause = 100 * time.Millisecond
-
-// retry calls what until it does not fail for its connection, or ctx ends.
-func (e *engine) retry(ctx context.Context, what func() error) error {
-	for {
-		err := what()
-		if !isConnectionFailure(err) {
-			return err
-		}
-		e.reconnect(err)
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(retryPause):
-		}
-	}
 }

@@ -10,15 +10,15 @@ import (
 
 // The server and this program put a time into the same bucket, also before 1970 and on the edge of a bucket.
 func TestBucketsInSQL(t *testing.T) {
-	conn, err := pgx.Connect(t.Context(), pgtest.Database(t))
+	session, err := pgx.Connect(t.Context(), pgtest.Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close(t.Context()) }()
+	defer func() { _ = session.Close(t.Context()) }()
 	for level, size := range bucketSize {
 		for _, at := range []int64{-2*size - 1, -2 * size, -size - 1, -size, -size + 1, -1, 0, 1, size - 1, size, size + 1} {
 			var got int64
-			if err := conn.QueryRow(t.Context(), "SELECT "+bucketSQL("$1::bigint", "$2::bigint"), at, size).Scan(&got); err != nil {
+			if err := session.QueryRow(t.Context(), "SELECT "+bucketSQL("$1::bigint", "$2::bigint"), at, size).Scan(&got); err != nil {
 				t.Fatal(err)
 			}
 			if want := bucketOf(level, at); got != want {

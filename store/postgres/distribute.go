@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"mtagd/store/postgres/conn"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -54,18 +55,16 @@ type Distribution struct {
 // table after the other, each in a transaction of its own. After a kill, another call goes on. While a table moves, what writes to
 // it waits. At the end it turns off jit on the workers.
 func Distribute(ctx context.Context, address string) (d Distribution, err error) {
-	config, err := parseURL(address)
+	config, err := conn.Configure(ctx, address)
 	if err != nil {
 		return d, err
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, config)
+	db, err := conn.Open(ctx, config, conn.Options{})
 	if err != nil {
 		return d, err
 	}
-	defer pool.Close()
-	if err := checkDurability(ctx, pool); err != nil {
-		return d, err
-	}
+	defer db.Close()
+	pool := db.Pool
 	if d.Workers, err = countWorkers(ctx, pool); err != nil {
 		return d, err
 	}
@@ -97,7 +96,7 @@ func turnOffJIT(ctx context.Context, pool *pgxpool.Pool) error {
 
 // countWorkers returns how many workers may have shards. It refuses a database that cannot be distributed.
 func countWorkers(ctx context.Context, pool *pgxpool.Pool) (workers int, err error) {
-	installed, err := hasCitus(ctx, pool)
+	installed, err := conn.HasCitus(ctx, pool)
 	if err != nil {
 		return 0, err
 	}
@@ -123,37 +122,10 @@ func countWorkers(ctx context.Context, pool *pgxpool.Pool) (workers int, err err
 	return workers, nil
 }
 
-// citusInstalled is an SQL expression: whether the database has the extension. The tables may be undistributed all the same.
-const citusInstalled = "to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL"
-
-// isDistributed reports whether the tables were handed over to Citus, or some of them.
-func isDistributed(ctx context.Context, pool *pgxpool.Pool) (distributed bool, err error) {
-	if installed, err := hasCitus(ctx, pool); err != nil || !installed {
-		return false, err
-	}
-	err = pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass('event'))").Scan(&distributed)
-	return distributed, err
-}
-
-// hasCitus reports what citusInstalled says.
-func hasCitus(ctx context.Context, pool *pgxpool.Pool) (installed bool, err error) {
-	err = pool.QueryRow(ctx, "SELECT "+citusInstalled).Scan(&installed)
-	return installed, err
-}
-
-// forCitus returns the one of two statements that is for this database: without the extension, or with it.
-func forCitus(ctx context.Context, pool *pgxpool.Pool, without, with string) (sql string, err error) {
-	citus, err := hasCitus(ctx, pool)
-	if citus {
-		return with, err
-	}
-	return without, err
-}
-
 // distributeTables moves the tables that are not yet where they should be.
 func distributeTables(ctx context.Context, pool *pgxpool.Pool) (tables []Table, err error) {
 	// A table comes after those that it refers to, and event before those that are beside it. The tables of goose say what the coordinator has.
-	if err := query(ctx, pool, func(rows pgx.Rows) error {
+	if err := conn.Query(ctx, pool, func(rows pgx.Rows) error {
 		t := Table{Placement: OnEachNode}
 		err := rows.Scan(&t.Name)
 		if p, ok := placements[t.Name]; ok {
@@ -184,7 +156,7 @@ func moveTable(ctx context.Context, pool *pgxpool.Pool, t *Table) error {
 	}
 	if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		// Another call may be at it.
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockDistribute); err != nil {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockDistribute); err != nil {
 			return err
 		}
 		// A table that refers to a reference table was registered with Citus together with it, but has not moved: its partmethod is n, and

@@ -2,12 +2,12 @@ package postgres
 
 import (
 	"context"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
 )
 
 // ownerOf returns the merchant of a document as the database has it; false when no merchant can have the id.
@@ -15,7 +15,7 @@ func ownerOf(m store.MerchantID) (uuid.UUID, bool) {
 	if m == "" {
 		return uuid.Nil, true
 	}
-	return keyOf(m)
+	return conn.KeyOf(m)
 }
 
 // Document implements store.Documents.
@@ -44,7 +44,7 @@ func (e *engine) documents(ctx context.Context, m store.MerchantID, where, kind 
 	if !ok {
 		return nil, ctx.Err()
 	}
-	err = e.read(ctx, func(tx pgx.Tx) (err error) {
+	err = e.db.Read(ctx, func(tx pgx.Tx) (err error) {
 		docs, err = documentsIn(ctx, tx, where, append([]any{kind, owner}, args...)...)
 		return err
 	})
@@ -53,7 +53,7 @@ func (e *engine) documents(ctx context.Context, m store.MerchantID, where, kind 
 }
 
 func documentsIn(ctx context.Context, tx pgx.Tx, where string, args ...any) (docs []store.Document, err error) {
-	err = query(ctx, tx, func(rows pgx.Rows) error {
+	err = conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var doc store.Document
 		var m uuid.UUID
 		err := rows.Scan(&doc.Kind, &m, &doc.ID, &doc.Content)
@@ -68,7 +68,7 @@ func documentsIn(ctx context.Context, tx pgx.Tx, where string, args ...any) (doc
 
 // deleteDocuments deletes documents whose merchant is deleted.
 func (e *engine) deleteDocuments(ctx context.Context) error {
-	_, err := e.pool.Exec(ctx, "DELETE FROM document WHERE merchant <> $1 AND merchant NOT IN (SELECT m.id FROM "+merchants+" m)", uuid.Nil)
+	_, err := e.db.Pool.Exec(ctx, "DELETE FROM document WHERE merchant <> $1 AND merchant NOT IN (SELECT m.id FROM "+conn.Merchants+" m)", uuid.Nil)
 	return err
 }
 
@@ -92,8 +92,8 @@ func (e *engine) PutDocuments(ctx context.Context, docs []store.Document) error 
 			kinds, owners, ids, contents = append(kinds, string(doc.Kind)), append(owners, owner), append(ids, doc.ID), append(contents, doc.Content)
 		}
 	}
-	return e.share(ctx, sharedTimeout, func(ctx context.Context) error {
-		return e.transact(ctx, func(tx pgx.Tx) error {
+	return e.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
+		return e.db.Transact(ctx, func(tx pgx.Tx) error {
 			if len(goneIDs) > 0 {
 				if _, err := tx.Exec(ctx, `DELETE FROM document USING unnest($1::text[], $2::uuid[], $3::text[]) AS gone(kind, merchant, id)
 					WHERE document.kind = gone.kind AND document.merchant = gone.merchant AND document.id = gone.id`, goneKinds, goneOwners, goneIDs); err != nil {
@@ -105,7 +105,7 @@ func (e *engine) PutDocuments(ctx context.Context, docs []store.Document) error 
 			}
 			_, err := tx.Exec(ctx, `INSERT INTO document (kind, merchant, id, content) SELECT kind, merchant, id, content
 				FROM unnest($1::text[], $2::uuid[], $3::text[], $4::bytea[]) AS new(kind, merchant, id, content)
-				WHERE merchant = $5 OR merchant IN (SELECT m.id FROM `+merchants+` m)
+				WHERE merchant = $5 OR merchant IN (SELECT m.id FROM `+conn.Merchants+` m)
 				ON CONFLICT (kind, merchant, id) DO UPDATE SET content = excluded.content, at = excluded.at`, kinds, owners, ids, contents, uuid.Nil)
 			return err
 		})

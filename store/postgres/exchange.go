@@ -2,12 +2,12 @@ package postgres
 
 import (
 	"context"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
 )
 
 // exchange is what a node knows of the messages of all nodes.
@@ -53,14 +53,14 @@ func (e *engine) Exchange(ctx context.Context, mine []byte) (messages [][]byte, 
 		seq  int64
 	}
 	var read []message
-	err = pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: beginExchange}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "INSERT INTO message (node, seq, at, content) VALUES ($1, $2, clock_timestamp(), coalesce($3::bytea, ''))", e.node, x.sent, mine); err != nil {
+	err = pgx.BeginTxFunc(ctx, e.db.Pool, pgx.TxOptions{BeginQuery: beginExchange}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "INSERT INTO message (node, seq, at, content) VALUES ($1, $2, clock_timestamp(), coalesce($3::bytea, ''))", e.db.Node, x.sent, mine); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, "DELETE FROM message WHERE node = $1 AND seq <= $2", e.node, x.sent-keepMessages); err != nil {
+		if _, err := tx.Exec(ctx, "DELETE FROM message WHERE node = $1 AND seq <= $2", e.db.Node, x.sent-keepMessages); err != nil {
 			return err
 		}
-		return query(ctx, tx, func(rows pgx.Rows) error {
+		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var m message
 			var content []byte
 			err := rows.Scan(&m.node, &m.seq, &content)
@@ -68,10 +68,10 @@ func (e *engine) Exchange(ctx context.Context, mine []byte) (messages [][]byte, 
 			return err
 		}, `SELECT m.node, m.seq, m.content FROM message m LEFT JOIN unnest($2::uuid[], $3::bigint[]) AS h(node, seq) ON h.node = m.node
 			WHERE m.node <> $1 AND m.seq > coalesce(h.seq, 0) AND m.at > clock_timestamp() - interval '10 seconds' ORDER BY m.node, m.seq`,
-			e.node, nodes, seqs)
+			e.db.Node, nodes, seqs)
 	})
 	if err != nil {
-		return nil, 0, unavailable(err)
+		return nil, 0, conn.Unavailable(err)
 	}
 	if x.heard == nil {
 		x.heard = map[uuid.UUID]heard{}

@@ -7,22 +7,21 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"mtagd/store"
+	"mtagd/store/local/codec"
+	"mtagd/store/migrate"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/rules"
 	"slices"
 	"strconv"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"mtagd/store"
-	"mtagd/store/local/codec"
-	"mtagd/store/migrate"
-	"mtagd/store/rules"
 )
 
 // Database is a database into which data is copied, or from which, without an engine. It implements migrate.Successor and migrate.Source.
 type Database struct {
-	e       *engine   // only the connections and the log are there
+	db      *conn.DB
 	run     uuid.UUID // tells this import from others
 	counted bool      // the counters have the events that were added so far
 }
@@ -34,32 +33,29 @@ var (
 
 // OpenDatabase connects to a database for a move, and creates its tables if it is new. Engines may have it open.
 func OpenDatabase(ctx context.Context, address string, log *slog.Logger) (*Database, error) {
-	config, err := parseURL(address)
+	config, err := conn.Configure(ctx, address)
 	if err != nil {
-		return nil, err
-	}
-	if err := adaptToPooler(ctx, address, config); err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	hosts := newHosts(config)
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, err
+	db, err := conn.Open(ctx, config, conn.Options{Log: log})
+	if err == nil {
+		err = prepareSchema(ctx, db.Pool)
 	}
-	d := &Database{e: &engine{pool: pool, hosts: hosts, log: log, reading: newReads(config)}, run: uuid.New()}
-	if err := errors.Join(checkDurability(ctx, pool), prepareSchema(ctx, pool)); err != nil {
-		pool.Close()
+	if err != nil {
+		if db != nil {
+			db.Close()
+		}
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	return d, nil
+	return &Database{db: db, run: uuid.New()}, nil
 }
 
 // Close closes the connections.
-func (d *Database) Close() { d.e.pool.Close() }
+func (d *Database) Close() { d.db.Close() }
 
 // Name says for people which database it is.
 func (d *Database) Name() string {
-	c := d.e.pool.Config().ConnConfig
+	c := d.db.Pool.Config().ConnConfig
 	return fmt.Sprintf("postgres://%s:%d/%s", c.Host, c.Port, c.Database)
 }
 
@@ -67,7 +63,7 @@ func (d *Database) Name() string {
 func (d *Database) Place(ctx context.Context) (migrate.Place, error) {
 	p := migrate.Place{Name: d.Name()}
 	var id int64
-	err := pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "INSERT INTO setting (name, value) VALUES ('id', $1) ON CONFLICT (name) DO NOTHING", rand.Int64()); err != nil {
 			return err
 		}
@@ -78,8 +74,8 @@ func (d *Database) Place(ctx context.Context) (migrate.Place, error) {
 }
 
 // checkMoved refuses a database that is being filled, or whose data has moved.
-func checkMoved(ctx context.Context, tx querier) error {
-	return query(ctx, tx, func(rows pgx.Rows) error {
+func checkMoved(ctx context.Context, tx conn.Querier) error {
+	return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var to *string
 		var at int64
 		if err := rows.Scan(&to, &at); err != nil {
@@ -95,7 +91,7 @@ func checkMoved(ctx context.Context, tx querier) error {
 
 // A Hold is a database that nobody changes, because this process has the locks that all changes need. They are those of one transaction,
 // which marks the database as moved if it is committed. When the process ends, the server ends the transaction.
-type Hold struct{ *hold }
+type Hold struct{ guard *conn.Guard }
 
 // errHoldLost ends an import from a database when the connection of its hold is lost.
 var errHoldLost = errors.New("the connection to the database that keeps others from changing it was lost: run the same command again")
@@ -105,21 +101,21 @@ var heldTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "sett
 
 // Hold keeps everybody from changing a database, whose nodes must be stopped. to is for people: where the data moves.
 func (d *Database) Hold(ctx context.Context, to string) (Hold, error) {
-	if err := checkMoved(ctx, d.e.pool); err != nil {
+	if err := checkMoved(ctx, d.db.Pool); err != nil {
 		return Hold{}, err
 	}
 	var serving bool
-	if err := d.e.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM message WHERE at > clock_timestamp() - interval '3 seconds')").Scan(&serving); err != nil {
+	if err := d.db.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM message WHERE at > clock_timestamp() - interval '3 seconds')").Scan(&serving); err != nil {
 		return Hold{}, err
 	}
 	if serving {
 		return Hold{}, errors.New("a node of the database is running. Stop all of them, wait a few seconds, and run the same command again")
 	}
-	h, err := d.e.hold(ctx, errHoldLost, func(tx pgx.Tx) error {
+	h, err := d.db.Guard(ctx, errHoldLost, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '10s'"); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1), pg_advisory_xact_lock($2)", lockLife, lockControl); err != nil {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1), pg_advisory_xact_lock($2)", conn.LockRemoval, conn.LockControl); err != nil {
 			return err
 		}
 		for _, table := range heldTables {
@@ -128,7 +124,7 @@ func (d *Database) Hold(ctx context.Context, to string) (Hold, error) {
 			}
 		}
 		// What a worker of a distributed database has only prepared would be missing in the copy.
-		if err := d.e.finishOnWorkers(ctx); err != nil {
+		if err := d.db.FinishOnWorkers(ctx); err != nil {
 			return err
 		}
 		return mark(ctx, tx, to)
@@ -155,28 +151,28 @@ func mark(ctx context.Context, tx pgx.Tx, to string) error {
 }
 
 // Context is that of the work with the database. It ends when the hold is lost.
-func (h Hold) Context() context.Context { return h.held }
+func (h Hold) Context() context.Context { return h.guard.Held }
 
 // Moved marks the database as moved, and ends the hold.
 func (h Hold) Moved(ctx context.Context) error {
-	if err := h.commit(ctx); err != nil {
+	if err := h.guard.Commit(ctx); err != nil {
 		return fmt.Errorf("it is not known whether the database is marked as moved, so start no node on it: %w", err)
 	}
 	return nil
 }
 
 // Release ends the hold. After Moved it does nothing.
-func (h Hold) Release() { h.release() }
+func (h Hold) Release() { h.guard.Release() }
 
 // Last implements migrate.Source. The standbys have all events up to there, and so do the workers of a distributed database.
 func (d *Database) Last(ctx context.Context) (uint64, error) {
-	seen, err := d.e.confirmAll(ctx)
-	return uint64(seen.flush), err
+	seen, err := d.db.ConfirmAll(ctx)
+	return uint64(seen.Flush), err
 }
 
 // Usage implements migrate.Data. It reads what flushes have counted.
 func (d *Database) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
-	return d.e.Usage(ctx, merchants)
+	return (&engine{db: d.db}).Usage(ctx, merchants)
 }
 
 // eventsOf are the events of a merchant that were received after $2 and up to $3.
@@ -184,12 +180,12 @@ const eventsOf = "SELECT seq, idx, at, bot, tag, name, muid, raw, by_claim FROM 
 
 // Events implements migrate.Data.
 func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*migrate.Event) error) error {
-	return pgx.BeginTxFunc(ctx, d.e.pool, pgx.TxOptions{BeginQuery: beginSnapshot}, func(tx pgx.Tx) error {
-		counted, err := listMerchants(ctx, tx, "SELECT merchant FROM usage")
+	return pgx.BeginTxFunc(ctx, d.db.Pool, pgx.TxOptions{BeginQuery: conn.BeginSnapshot}, func(tx pgx.Tx) error {
+		counted, err := conn.Column[uuid.UUID](ctx, tx, "SELECT merchant FROM usage")
 		if err != nil {
 			return err
 		}
-		merchants, err := listMerchants(ctx, tx, "SELECT id FROM "+merchants+" m") // nothing may be counted yet
+		merchants, err := conn.Column[uuid.UUID](ctx, tx, "SELECT id FROM "+conn.Merchants+" m") // nothing may be counted yet
 		if err != nil {
 			return err
 		}
@@ -226,7 +222,7 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 		false: "SELECT l.merchant, l.key, l.muid, coalesce(h.source, 0) FROM link l LEFT JOIN held_link h USING (merchant, key, muid)",
 		true:  "SELECT h.merchant, h.key, h.muid, h.source FROM held_link h LEFT JOIN link l USING (merchant, key, muid) WHERE l.key IS NULL",
 	} {
-		if err := query(ctx, d.e.pool, func(rows pgx.Rows) error {
+		if err := conn.Query(ctx, d.db.Pool, func(rows pgx.Rows) error {
 			var m uuid.UUID
 			k := migrate.Key{Former: former}
 			if err := rows.Scan(&m, &k.Key, &k.MUID, &k.Source); err != nil {
@@ -238,7 +234,7 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 			return 0, err
 		}
 	}
-	return 0, query(ctx, d.e.pool, func(rows pgx.Rows) error {
+	return 0, conn.Query(ctx, d.db.Pool, func(rows pgx.Rows) error {
 		var m uuid.UUID
 		var k migrate.Key
 		if err := rows.Scan(&m, &k.Key, &k.Seen); err != nil {
@@ -252,12 +248,12 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 // Control implements migrate.Data.
 func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 	c := &migrate.Control{}
-	return c, d.e.read(ctx, func(tx pgx.Tx) error {
+	return c, d.db.Read(ctx, func(tx pgx.Tx) error {
 		loaded, err := loadState(ctx, tx)
 		if err != nil {
 			return err
 		}
-		if c.Records, err = rules.New(nil, loaded, d.e.log).Export(); err != nil {
+		if c.Records, err = rules.New(nil, loaded, d.db.Log).Export(); err != nil {
 			return err
 		}
 		for _, kind := range store.DocumentKinds {
@@ -272,7 +268,7 @@ func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 		}
 		slices.SortFunc(c.Documents, store.CompareDocuments)
 		// Certificates, but not what only the nodes of a database need.
-		return query(ctx, tx, func(rows pgx.Rows) error {
+		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var f migrate.File
 			err := rows.Scan(&f.Path, &f.Content)
 			c.Files = append(c.Files, f)
@@ -283,7 +279,7 @@ func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 
 // Audit implements migrate.Data.
 func (d *Database) Audit(ctx context.Context, after store.AuditID, use func(*store.AuditEntry) error) error {
-	return query(ctx, d.e.pool, func(rows pgx.Rows) error {
+	return conn.Query(ctx, d.db.Pool, func(rows pgx.Rows) error {
 		var text []byte
 		if err := rows.Scan(&text); err != nil {
 			return err

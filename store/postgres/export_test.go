@@ -35,7 +35,7 @@ func (s *shop) holdOf(db *Database) Hold {
 // counts returns how many events and partners the database has.
 func (s *shop) counts(db *Database) (events, partners int) {
 	s.t.Helper()
-	if err := db.e.pool.QueryRow(s.t.Context(), "SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM record WHERE kind = 'partners' AND body IS NOT NULL)").Scan(&events, &partners); err != nil {
+	if err := db.db.Pool.QueryRow(s.t.Context(), "SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM record WHERE kind = 'partners' AND body IS NOT NULL)").Scan(&events, &partners); err != nil {
 		s.t.Fatal(err)
 	}
 	return events, partners
@@ -54,7 +54,7 @@ func TestANodeBesideAnImport(t *testing.T) {
 		go func() { filed <- s.PutFile(context.Background(), "certificates/x", []byte("x")) }()
 		await(t, "nothing waits for the import", func() bool {
 			var waiting int
-			err := db.e.pool.QueryRow(t.Context(), "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted").Scan(&waiting)
+			err := db.db.Pool.QueryRow(t.Context(), "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted").Scan(&waiting)
 			return err == nil && waiting == 3
 		})
 	}
@@ -122,7 +122,7 @@ func TestAMovedDatabase(t *testing.T) {
 		t.Errorf("a database that has moved is filled again: %v", err)
 	}
 	// Its operator may go on with it all the same.
-	if _, err := db.e.pool.Exec(t.Context(), "DELETE FROM move WHERE direction = 'out'"); err != nil {
+	if _, err := db.db.Pool.Exec(t.Context(), "DELETE FROM move WHERE direction = 'out'"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.second().Record(t.Context(), []store.Mark{s.visit(2, 1)}); err != nil {

@@ -4,12 +4,12 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"mtagd/store"
+	"mtagd/store/local/codec"
+	"mtagd/store/postgres/conn"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
-	"mtagd/store/local/codec"
 )
 
 const (
@@ -32,7 +32,7 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 	}
 	citus, err := e.beginFeed(ctx, f)
 	if err == nil && citus && len(f.empty) > 0 {
-		err = e.awaitCommits(ctx)
+		err = e.db.AwaitCommits(ctx)
 	}
 	if err != nil {
 		return end, err
@@ -59,31 +59,20 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 	return store.FeedEnd{Cursor: f.at.Cursor(), More: f.at.Compare(f.end) < 0}, nil
 }
 
-// awaitCommits waits until the workers of a distributed database have committed the flushes that are visible. They commit after the
-// coordinator, while the flush still holds lockReceipt.
-func (e *engine) awaitCommits(ctx context.Context) error {
-	return e.inTurn(ctx, string(store.PartnerOf(ctx)), func() error {
-		return e.attempt(ctx, func() error {
-			_, err := e.pool.Exec(ctx, "SELECT pg_advisory_xact_lock_shared($1)", lockReceipt)
-			return err
-		})
-	})
-}
-
 // Latest implements store.Feed.
 func (e *engine) Latest(ctx context.Context) (store.Cursor, error) {
 	var u update
 	after := e.follower.position()
-	if err := e.read(ctx, func(tx pgx.Tx) error { return u.read(ctx, tx, after) }); err != nil {
+	if err := e.db.Read(ctx, func(tx pgx.Tx) error { return u.read(ctx, tx, after) }); err != nil {
 		return "", err
 	}
-	if err := e.confirm(ctx, u.seen); err != nil {
+	if err := e.db.Confirm(ctx, u.seen); err != nil {
 		return "", err
 	}
 	if err := e.follower.applyUpdate(&u); err != nil {
 		return "", err
 	}
-	return codec.EndOf(uint64(u.seen.flush)).Cursor(), nil
+	return codec.EndOf(uint64(u.seen.Flush)).Cursor(), nil
 }
 
 func maxPosition(a, b codec.Position) codec.Position {
@@ -131,18 +120,18 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 	var merchants []uuid.UUID
 	ids := map[uuid.UUID]store.MerchantID{}
 	for _, id := range f.Merchants {
-		if key, ok := keyOf(id); ok && ids[key] == "" {
+		if key, ok := conn.KeyOf(id); ok && ids[key] == "" {
 			merchants, ids[key] = append(merchants, key), id
 		}
 	}
-	var seen snapshot
-	if err := e.read(ctx, func(tx pgx.Tx) error {
+	var seen conn.Snapshot
+	if err := e.db.Read(ctx, func(tx pgx.Tx) error {
 		var oldest int64
-		if err := tx.QueryRow(ctx, "SELECT "+thisServer+", coalesce(max(seq), 0), coalesce(min(seq), 0), "+citusInstalled+" FROM flush WHERE seq > 0").
-			Scan(&seen.server, &seen.flush, &oldest, &citus); err != nil {
+		if err := tx.QueryRow(ctx, "SELECT "+conn.ThisServer+", coalesce(max(seq), 0), coalesce(min(seq), 0), "+conn.CitusInstalled+" FROM flush WHERE seq > 0").
+			Scan(&seen.Server, &seen.Flush, &oldest, &citus); err != nil {
 			return err
 		}
-		if f.end = codec.EndOf(uint64(seen.flush)); f.UpTo != "" && upTo.Compare(f.end) < 0 {
+		if f.end = codec.EndOf(uint64(seen.Flush)); f.UpTo != "" && upTo.Compare(f.end) < 0 {
 			f.end = upTo
 		}
 		f.empty = nil
@@ -171,13 +160,13 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 		return false, err
 	}
 	// What the reader of a feed has got must never be lost, and nothing may come before it later.
-	f.server = seen.server
-	return citus, e.confirm(ctx, seen)
+	f.server = seen.Server
+	return citus, e.db.Confirm(ctx, seen)
 }
 
 // lately returns which merchants have events in flushes from a number on.
 func lately(ctx context.Context, tx pgx.Tx, from int64, of map[uuid.UUID]store.MerchantID) (found []uuid.UUID, err error) {
-	err = query(ctx, tx, func(rows pgx.Rows) error {
+	err = conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var m uuid.UUID
 		if err := rows.Scan(&m); err != nil {
 			return err
@@ -211,11 +200,11 @@ func (e *engine) readPortions(ctx context.Context, f *feed) (n int, err error) {
 	}
 	got := make([][]received, len(streams))
 	full := false // not all rows were read
-	err = e.read(ctx, func(tx pgx.Tx) error {
+	err = e.db.Read(ctx, func(tx pgx.Tx) error {
 		clear(got)
 		size := 0
 		b := &pgx.Batch{} // a batch remembers the statements of its connection: each attempt needs its own
-		b.Queue("SELECT " + thisServer)
+		b.Queue("SELECT " + conn.ThisServer)
 		for _, s := range streams {
 			b.Queue(selectFeed, s.merchant, max(lo, s.from), hi, sel.tag, names, sel.bot, int64(s.at.Seq), int32(s.at.Index),
 				int64(f.end.Seq), int32(f.end.Index), s.portion)
@@ -226,7 +215,7 @@ func (e *engine) readPortions(ctx context.Context, f *feed) (n int, err error) {
 			return errors.Join(err, results.Close())
 		}
 		if server != f.server {
-			return errors.Join(errReplaced, results.Close())
+			return errors.Join(conn.ErrReplaced, results.Close())
 		}
 		for i := range streams {
 			rows, err := results.Query()

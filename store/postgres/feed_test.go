@@ -59,7 +59,7 @@ func TestTheFeedOfManyMerchants(t *testing.T) {
 		if when == "with flushes" {
 			forget = "DELETE FROM flush WHERE seq IN (SELECT seq FROM flush ORDER BY seq LIMIT 20)"
 		}
-		if _, err := s.pool.Exec(context.Background(), forget); err != nil {
+		if _, err := s.db.Pool.Exec(context.Background(), forget); err != nil {
 			t.Fatal(err)
 		}
 	}

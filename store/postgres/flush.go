@@ -6,6 +6,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"maps"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/rules"
 	"slices"
 	"strconv"
 	"time"
@@ -13,9 +16,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"mtagd/store"
-	"mtagd/store/rules"
 )
 
 // flush is one group on its way into the database: what it asks for, what the database says, and what follows from that.
@@ -36,8 +36,8 @@ type flush struct {
 	events   []event
 	tallies  tallies // of the events
 
-	committed bool     // COMMIT has succeeded
-	seen      snapshot // of the second commit: the flush and all before it
+	committed bool          // COMMIT has succeeded
+	seen      conn.Snapshot // of the second commit: the flush and all before it
 }
 
 // item is a mark, or the link of a call of Resolve.
@@ -111,7 +111,7 @@ func (f *flush) addLink(merchant uuid.UUID, id *store.Identity) {
 }
 
 func (f *flush) addMark(m *store.Mark) {
-	merchant, _ := keyOf(m.Merchant) // Record has checked it
+	merchant, _ := conn.KeyOf(m.Merchant) // Record has checked it
 	i := item{merchant: merchant, mark: m}
 	if m.DedupeID != "" {
 		i.dedup = newDedupKey(merchant, m.Name, m.DedupeID)
@@ -293,13 +293,13 @@ const (
 	// later commit says nothing about the standbys of the workers.
 	setFlush = `SELECT set_config('jit', 'off', true), set_config('citus.multi_shard_modify_mode', 'sequential', true),
 		set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '2s', true),
-		set_config('synchronous_commit', CASE WHEN ` + citusInstalled + ` THEN ` + durably + ` ELSE 'off' END, true)`
+		set_config('synchronous_commit', CASE WHEN ` + conn.CitusInstalled + ` THEN ` + conn.Durably + ` ELSE 'off' END, true)`
 
 	takeReceiptLock = `SELECT pg_advisory_xact_lock($1)`
 )
 
 // ask is the first round trip.
-func (f *flush) ask(ctx context.Context, conn *pgx.Conn) error {
+func (f *flush) ask(ctx context.Context, session *pgx.Conn) error {
 	for k := range f.fresh {
 		f.fresh[k] = remembered // this may be the second attempt
 	}
@@ -352,10 +352,10 @@ func (f *flush) ask(ctx context.Context, conn *pgx.Conn) error {
 			return rows.Err()
 		})
 	}
-	if err := conn.SendBatch(ctx, b).Close(); err != nil || len(f.refuses) == 0 {
+	if err := session.SendBatch(ctx, b).Close(); err != nil || len(f.refuses) == 0 {
 		return err
 	}
-	return f.askRefused(ctx, conn)
+	return f.askRefused(ctx, session)
 }
 
 func (f *flush) scanRefusing(rows pgx.Rows) error {
@@ -453,7 +453,7 @@ func (h heldLinks) scan(rows pgx.Rows) error {
 }
 
 // askRefused finds out whose events are refused, of those in the group.
-func (f *flush) askRefused(ctx context.Context, conn *pgx.Conn) error {
+func (f *flush) askRefused(ctx context.Context, session *pgx.Conn) error {
 	persons := map[linkKey]bool{}
 	for _, i := range f.items {
 		if !f.refuses[i.merchant] || f.removed[i.merchant] {
@@ -471,7 +471,7 @@ func (f *flush) askRefused(ctx context.Context, conn *pgx.Conn) error {
 		}
 	}
 	wanted := slices.SortedFunc(maps.Keys(persons), compareLinks)
-	return query(ctx, conn, func(rows pgx.Rows) error {
+	return conn.Query(ctx, session, func(rows pgx.Rows) error {
 		var merchant uuid.UUID
 		var key []byte
 		if err := rows.Scan((*[16]byte)(&merchant), &key); err != nil {
@@ -487,7 +487,7 @@ func (f *flush) askRefused(ctx context.Context, conn *pgx.Conn) error {
 
 // write is the second round trip, with both commits. When it returns nil, the second one is on the standbys, and so is everything before
 // it. When COMMIT fails, the server skips what follows.
-func (f *flush) write(ctx context.Context, conn *pgx.Conn) error {
+func (f *flush) write(ctx context.Context, session *pgx.Conn) error {
 	b := &pgx.Batch{}
 	unused := map[uuid.UUID][][]byte{}
 	for k, state := range f.fresh {
@@ -502,7 +502,7 @@ func (f *flush) write(ctx context.Context, conn *pgx.Conn) error {
 		f.queueLinks(b)
 	}
 	// Without events there is nothing to number. The flush is written all the same: it says that the rest is committed.
-	b.Queue(takeReceiptLock, lockReceipt)
+	b.Queue(takeReceiptLock, conn.LockReceipt)
 	b.Queue(nextReceipt, f.now)
 	if len(f.events) > 0 {
 		f.queueEvents(b)
@@ -513,11 +513,11 @@ func (f *flush) write(ctx context.Context, conn *pgx.Conn) error {
 		f.committed = true
 		return nil
 	})
-	b.Queue(commitNothing).QueryRow(func(row pgx.Row) error { return f.seen.scan(row, nil, nil) })
-	if err := conn.SendBatch(ctx, b).Close(); err != nil {
+	b.Queue(conn.CommitNothing).QueryRow(func(row pgx.Row) error { return f.seen.Scan(row, nil, nil) })
+	if err := session.SendBatch(ctx, b).Close(); err != nil {
 		return err
 	}
-	return checkReplicated(conn.PgConn())
+	return conn.CheckReplicated(session.PgConn())
 }
 
 // queueLinks writes the links, and what stays of them when others replace them.

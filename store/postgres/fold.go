@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"mtagd/store/postgres/conn"
 	"slices"
 	"time"
 
@@ -13,9 +14,9 @@ import (
 
 // foldAlways folds what this node adds to the tally, until Close.
 func (e *engine) foldAlways() {
-	e.repeat(foldInterval, func(ctx context.Context) error { return e.fold(ctx, e.folding.takeDue()) }, func(err error) {
+	e.db.Repeat(foldInterval, func(ctx context.Context) error { return e.fold(ctx, e.folding.takeDue()) }, func(err error) {
 		if err != nil {
-			e.log.Error("counters cannot be brought up to date now; the node tries again, and listings get slower meanwhile", "error", err)
+			e.db.Log.Error("counters cannot be brought up to date now; the node tries again, and listings get slower meanwhile", "error", err)
 		}
 	})
 }
@@ -32,7 +33,7 @@ func (e *engine) fold(ctx context.Context, merchants []uuid.UUID) error {
 	}
 	var citus bool
 	var upTo int64
-	if err := e.pool.QueryRow(ctx, "SELECT "+citusInstalled+", last_value FROM receipt").Scan(&citus, &upTo); err != nil {
+	if err := e.db.Pool.QueryRow(ctx, "SELECT "+conn.CitusInstalled+", last_value FROM receipt").Scan(&citus, &upTo); err != nil {
 		return err
 	}
 	together := foldMerchants
@@ -89,7 +90,7 @@ const (
 // beginFold begins a transaction whose commit waits neither for the disk nor for standbys. If it is lost, the rows are in the tally again.
 // Sequential scans are off: the server would keep one that it has planned while the tally was empty, and compare every row of the table
 // with every ctid of the array.
-const beginFold = begin + "; SET LOCAL synchronous_commit = off; SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
+const beginFold = conn.Begin + "; SET LOCAL synchronous_commit = off; SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
 
 // foldWait is how long a fold waits for those of other nodes, and for removals.
 const foldWait = time.Minute
@@ -103,9 +104,9 @@ const foldWait = time.Minute
 func (e *engine) foldSome(ctx context.Context, merchants []uuid.UUID, upTo int64, share int, citus bool) (moved map[uuid.UUID]int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, foldWait+foldTimeout)
 	defer cancel()
-	err = pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{BeginQuery: beginFold}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, e.db.Pool, pgx.TxOptions{BeginQuery: beginFold}, func(tx pgx.Tx) error {
 		// One fold runs at a time: two would wait for each other's rows.
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockFold); err != nil {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRollup); err != nil {
 			return err
 		}
 		ctx, cancel := context.WithTimeout(ctx, foldTimeout)
@@ -116,7 +117,7 @@ func (e *engine) foldSome(ctx context.Context, merchants []uuid.UUID, upTo int64
 		if citus {
 			sql, of = takeRowsOfOne, merchants[0]
 		}
-		if err := query(ctx, tx, func(row pgx.Rows) error {
+		if err := conn.Query(ctx, tx, func(row pgx.Rows) error {
 			var k tallyKey
 			var seq int64
 			var a amount
@@ -144,13 +145,10 @@ func (e *engine) foldSome(ctx context.Context, merchants []uuid.UUID, upTo int64
 	return moved, err
 }
 
-// merchants are those that exist, as a table.
-const merchants = `(SELECT id::uuid AS id FROM record WHERE kind = 'merchants' AND body IS NOT NULL)`
-
 // The statements that find the merchants that have rows in the tally up to the flush $1.
 const (
 	// listLeft begins after usage.folded, as takeRows does. What a deleted merchant has is removed, not folded.
-	listLeft = `SELECT m.id FROM ` + merchants + ` m LEFT JOIN usage u ON u.merchant = m.id CROSS JOIN LATERAL (SELECT FROM tally
+	listLeft = `SELECT m.id FROM ` + conn.Merchants + ` m LEFT JOIN usage u ON u.merchant = m.id CROSS JOIN LATERAL (SELECT FROM tally
 		WHERE merchant = m.id AND seq > coalesce(u.folded, 0) AND seq <= $1 LIMIT 1) AS t`
 
 	// listLeftWithCitus asks all shards once. They have dead rows of earlier folds in any case.
@@ -161,7 +159,7 @@ const (
 // flush. The number of a flush is a time. If that is ahead of the clock, its rows wait longer.
 func (e *engine) sweep(ctx context.Context) error {
 	const age = 6 * foldAfter
-	now, err := e.clock(ctx)
+	now, err := e.db.Clock(ctx)
 	if err != nil {
 		return err
 	}
@@ -174,12 +172,12 @@ func (e *engine) sweep(ctx context.Context) error {
 
 // leftBehind returns the merchants that have rows in the tally up to a flush.
 func (e *engine) leftBehind(ctx context.Context, upTo int64) (merchants []uuid.UUID, err error) {
-	sql, err := forCitus(ctx, e.pool, listLeft, listLeftWithCitus)
+	sql, err := conn.ForCitus(ctx, e.db.Pool, listLeft, listLeftWithCitus)
 	if err != nil {
 		return nil, err
 	}
-	err = e.read(ctx, func(tx pgx.Tx) error {
-		merchants, err = listMerchants(ctx, tx, sql, upTo)
+	err = e.db.Read(ctx, func(tx pgx.Tx) error {
+		merchants, err = conn.Column[uuid.UUID](ctx, tx, sql, upTo)
 		return err
 	})
 	return merchants, err

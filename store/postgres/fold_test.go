@@ -5,6 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"mtagd/store"
+	"mtagd/store/migrate"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/pgtest"
 	"regexp"
 	"strings"
 	"sync"
@@ -15,16 +19,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"mtagd/store"
-	"mtagd/store/migrate"
-	"mtagd/store/postgres/pgtest"
 )
 
 // key returns the shop's merchant as the database has it.
 func (s *shop) key() uuid.UUID {
-	key, _ := keyOf(s.id)
+	key, _ := conn.KeyOf(s.id)
 	return key
 }
 
@@ -85,7 +84,7 @@ func TestCountsAreExactWhileTheTallyIsFolded(t *testing.T) {
 	}
 	again(func(int) error { // removes the oldest events
 		var old []receipt
-		if err := query(context.Background(), s.pool, func(rows pgx.Rows) error {
+		if err := conn.Query(context.Background(), s.db.Pool, func(rows pgx.Rows) error {
 			var r receipt
 			err := rows.Scan(&r.seq, &r.idx)
 			old = append(old, r)
@@ -143,7 +142,7 @@ func TestRemovedEventsLeaveNoCounters(t *testing.T) {
 	s.folded(s.key())
 	s.record(s.mark("Late", "anna"), s.mark("Other", "bert"))
 	var all []receipt
-	if err := query(t.Context(), s.pool, func(rows pgx.Rows) error {
+	if err := conn.Query(t.Context(), s.db.Pool, func(rows pgx.Rows) error {
 		var r receipt
 		err := rows.Scan(&r.seq, &r.idx)
 		all = append(all, r)
@@ -191,7 +190,7 @@ func TestAFoldNotesHowFarItIs(t *testing.T) {
 	s.forgetTally()
 	s.record(s.mark("PageView", "anna"), s.mark("Purchase", "anna"))
 	folded := func() (seq, last int64) {
-		if err := s.pool.QueryRow(t.Context(), "SELECT coalesce((SELECT folded FROM usage WHERE merchant = $1), 0), (SELECT max(seq) FROM flush)", s.key()).Scan(&seq, &last); err != nil {
+		if err := s.db.Pool.QueryRow(t.Context(), "SELECT coalesce((SELECT folded FROM usage WHERE merchant = $1), 0), (SELECT max(seq) FROM flush)", s.key()).Scan(&seq, &last); err != nil {
 			t.Fatal(err)
 		}
 		return seq, last
@@ -244,7 +243,7 @@ func (p *plan) pagesOf(table string) (n int) {
 // While a backup's snapshot is open, no statement reads the rows that were folded since. Merchants that have no usage yet are not missed.
 func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
 	s := newShop(t, Options{})
-	backup, err := s.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	backup, err := s.db.Pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,18 +267,18 @@ func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
 		t.Fatalf("the new merchant has %d rows of usage", n)
 	}
 
-	config, err := parseURL(s.url)
+	config, err := conn.Configure(t.Context(), s.url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	reads := &statements{all: map[string][]any{}}
 	config.ConnConfig.Tracer = reads
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	db, err := conn.Open(t.Context(), config, conn.Options{Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pool.Close()
-	e := &engine{pool: pool, hosts: newHosts(config), reading: newReads(config), verifyPiece: verifyPiece, log: quiet} // does nothing by itself
+	defer db.Close()
+	e := &engine{db: db, verifyPiece: verifyPiece} // does nothing by itself
 	if err := e.loadDirectory(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +297,7 @@ func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
 		t.Errorf("%d events are verified, %v", counts.Events, err)
 	}
 	moved := 0
-	if err := (&Database{e: e}).Events(t.Context(), 0, uint64(last), func(*migrate.Event) error { moved++; return nil }); err != nil || moved != dead+2 {
+	if err := (&Database{db: e.db}).Events(t.Context(), 0, uint64(last), func(*migrate.Event) error { moved++; return nil }); err != nil || moved != dead+2 {
 		t.Errorf("%d events are moved, %v", moved, err)
 	}
 	if _, err := e.Events(t.Context(), store.Query{Merchant: s.id, Limit: 1}); err != nil {
@@ -307,7 +306,7 @@ func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
 
 	const few = 20 // more than a search in the index takes, and less than the pages that have dead rows
 	explained := 0
-	if err := pgx.BeginTxFunc(t.Context(), e.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) error {
+	if err := pgx.BeginTxFunc(t.Context(), e.db.Pool, pgx.TxOptions{BeginQuery: conn.BeginRead}, func(tx pgx.Tx) error {
 		for sql, args := range reads.copy() {
 			if !readsTally.MatchString(sql) {
 				continue
@@ -333,18 +332,18 @@ func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
 // The server keeps the plan of a fold. A plan that was made while the tally was empty must still be good when the tally is large.
 func TestAFoldDoesNotScanTheWholeTally(t *testing.T) {
 	s := newShop(t, Options{})
-	conn, err := pgx.Connect(t.Context(), s.url)
+	session, err := pgx.Connect(t.Context(), s.url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := conn.Close(context.Background()); err != nil {
+		if err := session.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 	}()
 	for sql, of := range map[string]any{takeRows: []uuid.UUID{s.key()}, takeRowsOfOne: s.key()} {
-		if err := pgx.BeginTxFunc(t.Context(), conn, pgx.TxOptions{BeginQuery: beginFold}, func(tx pgx.Tx) error {
-			return query(t.Context(), tx, func(rows pgx.Rows) error {
+		if err := pgx.BeginTxFunc(t.Context(), session, pgx.TxOptions{BeginQuery: beginFold}, func(tx pgx.Tx) error {
+			return conn.Query(t.Context(), tx, func(rows pgx.Rows) error {
 				var line string
 				err := rows.Scan(&line)
 				if strings.Contains(line, "Seq Scan") {
@@ -365,11 +364,11 @@ func TestMigrationToTallies(t *testing.T) {
 	s.record(s.mark("PageView", "anna"), s.mark("Purchase", "anna"))
 	s.folded(s.key())
 	for _, sql := range []string{withoutRecords, "DROP TABLE tally", "ALTER TABLE usage DROP COLUMN folded", "DROP INDEX erasure_open", "DROP TABLE held_link, linked_muid", "ALTER TABLE event DROP COLUMN by_claim", "ALTER TABLE removal DROP COLUMN record", "DROP TABLE expiry", "DELETE FROM goose_db_version WHERE version_id >= 10"} {
-		if _, err := s.pool.Exec(t.Context(), sql); err != nil {
+		if _, err := s.db.Pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+	if err := pgx.BeginFunc(t.Context(), s.db.Pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(t.Context(), "LOCK TABLE usage IN ACCESS SHARE MODE"); err != nil {
 			return err
 		}
@@ -384,7 +383,7 @@ func TestMigrationToTallies(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if version, err := schemaVersion(t.Context(), s.pool); err != nil || version >= 10 {
+	if version, err := schemaVersion(t.Context(), s.db.Pool); err != nil || version >= 10 {
 		t.Fatalf("the schema has version %d, %v", version, err)
 	}
 	newer := &shop{engine: s.second(), t: t, url: s.url, partner: s.partner, id: s.id, tag: s.tag}

@@ -3,14 +3,14 @@ package postgres
 import (
 	"context"
 	"errors"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
 )
 
 // minutes returns n tallies of a merchant, each of another minute.
@@ -122,7 +122,7 @@ func TestAMerchantWithTooManyRowsIsRefused(t *testing.T) {
 // holdFolds keeps all nodes from folding until release is called or the test ends.
 func (s *shop) holdFolds() (release func()) {
 	s.t.Helper()
-	tx, err := s.pool.Begin(s.t.Context())
+	tx, err := s.db.Pool.Begin(s.t.Context())
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func (s *shop) holdFolds() (release func()) {
 		}
 	})
 	s.t.Cleanup(release)
-	if _, err := tx.Exec(s.t.Context(), "SELECT pg_advisory_xact_lock($1)", lockFold); err != nil {
+	if _, err := tx.Exec(s.t.Context(), "SELECT pg_advisory_xact_lock($1)", conn.LockRollup); err != nil {
 		s.t.Fatal(err)
 	}
 	return release
@@ -159,7 +159,7 @@ func TestABusyMerchantDoesNotStopFolds(t *testing.T) {
 	}
 	s.folded(both...)
 	var before, after int
-	if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FILTER (WHERE seq <= $2), count(*) FILTER (WHERE seq > $2) FROM tally WHERE merchant = $1", s.key(), last).Scan(&before, &after); err != nil {
+	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FILTER (WHERE seq <= $2), count(*) FILTER (WHERE seq > $2) FROM tally WHERE merchant = $1", s.key(), last).Scan(&before, &after); err != nil {
 		t.Fatal(err)
 	}
 	if before != 0 || after != foldRows+1000 {
@@ -171,11 +171,11 @@ func TestABusyMerchantDoesNotStopFolds(t *testing.T) {
 func (s *shop) onRows(when, do string) (drop func()) {
 	s.t.Helper()
 	sql := "CREATE FUNCTION on_rows() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN " + do + " END $$; CREATE TRIGGER on_rows " + when + " FOR EACH ROW EXECUTE FUNCTION on_rows()"
-	if _, err := s.pool.Exec(s.t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+	if _, err := s.db.Pool.Exec(s.t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 		s.t.Fatal(err)
 	}
 	drop = sync.OnceFunc(func() {
-		if _, err := s.pool.Exec(context.Background(), "DROP FUNCTION on_rows() CASCADE"); err != nil {
+		if _, err := s.db.Pool.Exec(context.Background(), "DROP FUNCTION on_rows() CASCADE"); err != nil {
 			s.t.Error(err)
 		}
 	})
@@ -185,7 +185,7 @@ func (s *shop) onRows(when, do string) (drop func()) {
 
 func lastReceipt(s *shop) (seq int64) {
 	s.t.Helper()
-	if err := s.pool.QueryRow(s.t.Context(), "SELECT last_value FROM receipt").Scan(&seq); err != nil {
+	if err := s.db.Pool.QueryRow(s.t.Context(), "SELECT last_value FROM receipt").Scan(&seq); err != nil {
 		s.t.Fatal(err)
 	}
 	return seq

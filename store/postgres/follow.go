@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/rules"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
-	"mtagd/store/rules"
 )
 
 // followInterval is how often a node asks what other nodes have changed. NOTIFY would tell it sooner, but takes a lock of the
@@ -28,9 +28,8 @@ const keepChanges = "24 hours"
 // follower keeps a node's memory of the control data up to date.
 type follower struct {
 	data  *rules.Data
-	asked atomic.Pointer[time.Time] // when the last question was put that has an answer
-	lost  atomic.Bool               // changes were missed
-	waits atomic.Bool               // the last question was answered, but a commit after it still waits for the standbys
+	lost  atomic.Bool // changes were missed
+	waits atomic.Bool // the last question was answered, but a commit after it still waits for the standbys
 
 	flushes int64 // the number of the last flush that was seen; only follow uses it
 
@@ -56,16 +55,13 @@ func (f *follower) position() int64 {
 	return f.applied
 }
 
-// age is store.Directory.Age.
-func (f *follower) age() time.Duration { return time.Since(*f.asked.Load()) }
-
 // applyUpdate applies what was read. The caller has made sure that it is on the standbys.
 func (f *follower) applyUpdate(u *update) error {
-	if u.changes != max(u.seen.change-u.after, 0) {
+	if u.changes != max(u.seen.Change-u.after, 0) {
 		f.lost.Store(true)
 		return errMissed
 	}
-	return f.apply(u.seen.change, u.records)
+	return f.apply(u.seen.Change, u.records)
 }
 
 // apply applies what changes up to one have written, and passes over what was applied before.
@@ -93,12 +89,12 @@ type update struct {
 	after   int64    // the number of the last change that the node has applied
 	changes int64    // how many there are after it
 	records []record // that these have written, in the order of their numbers
-	seen    snapshot
+	seen    conn.Snapshot
 }
 
 // read reads what follows the change with the number after.
 func (u *update) read(ctx context.Context, tx pgx.Tx, after int64) (err error) {
-	if err := u.seen.scan(tx.QueryRow(ctx, readSnapshot)); err != nil {
+	if err := u.seen.Scan(tx.QueryRow(ctx, conn.ReadSnapshot)); err != nil {
 		return err
 	}
 	return u.readChanges(ctx, tx, after)
@@ -106,19 +102,19 @@ func (u *update) read(ctx context.Context, tx pgx.Tx, after int64) (err error) {
 
 // readChanges reads what the changes have written, from the one after a number up to the one that was seen.
 func (u *update) readChanges(ctx context.Context, tx pgx.Tx, after int64) (err error) {
-	if u.after = after; u.seen.change <= after {
+	if u.after = after; u.seen.Change <= after {
 		return nil
 	}
-	if err := tx.QueryRow(ctx, "SELECT count(*) FROM change WHERE seq > $1 AND seq <= $2", after, u.seen.change).Scan(&u.changes); err != nil {
+	if err := tx.QueryRow(ctx, "SELECT count(*) FROM change WHERE seq > $1 AND seq <= $2", after, u.seen.Change).Scan(&u.changes); err != nil {
 		return err
 	}
-	u.records, err = readRecords(ctx, tx, "version > $1 AND version <= $2 ORDER BY version", after, u.seen.change)
+	u.records, err = readRecords(ctx, tx, "version > $1 AND version <= $2 ORDER BY version", after, u.seen.Change)
 	return err
 }
 
 // readRecords returns the records that a condition selects. Value is nil for a deleted one.
-func readRecords(ctx context.Context, tx querier, condition string, args ...any) (records []record, err error) {
-	err = query(ctx, tx, func(rows pgx.Rows) error {
+func readRecords(ctx context.Context, tx conn.Querier, condition string, args ...any) (records []record, err error) {
+	err = conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var r record
 		err := rows.Scan(&r.Kind, &r.Key, &r.Value, &r.version)
 		records = append(records, r)
@@ -128,7 +124,7 @@ func readRecords(ctx context.Context, tx querier, condition string, args ...any)
 }
 
 // loadState reads all records.
-func loadState(ctx context.Context, tx querier) (*rules.State, error) {
+func loadState(ctx context.Context, tx conn.Querier) (*rules.State, error) {
 	records, err := readRecords(ctx, tx, "body IS NOT NULL")
 	if err != nil {
 		return nil, err
@@ -147,10 +143,10 @@ func loadState(ctx context.Context, tx querier) (*rules.State, error) {
 func (e *engine) loadDirectory(ctx context.Context) error {
 	var asked time.Time
 	var loaded *rules.State
-	var seen snapshot
-	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+	var seen conn.Snapshot
+	if err := e.db.Read(ctx, func(tx pgx.Tx) (err error) {
 		asked = time.Now()
-		if err := seen.scan(tx.QueryRow(ctx, readSnapshot)); err != nil {
+		if err := seen.Scan(tx.QueryRow(ctx, conn.ReadSnapshot)); err != nil {
 			return err
 		}
 		loaded, err = loadState(ctx, tx)
@@ -160,13 +156,13 @@ func (e *engine) loadDirectory(ctx context.Context) error {
 	}
 	bounded, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
-	if err := e.confirmNow(bounded, seen); err != nil {
+	if err := e.db.ConfirmNow(bounded, seen); err != nil {
 		return notOnStandbys(err)
 	}
-	e.Data = rules.New(driver{e}, loaded, e.log)
-	e.Directory().SetAge(e.follower.age)
-	e.follower.data, e.follower.applied, e.follower.flushes = e.Data, seen.change, seen.flush
-	e.follower.asked.Store(&asked)
+	e.Data = rules.New(driver{e}, loaded, e.db.Log)
+	e.Directory().SetAge(e.db.Age)
+	e.follower.data, e.follower.applied, e.follower.flushes = e.Data, seen.Change, seen.Flush
+	e.db.AnsweredTo(asked)
 	return nil
 }
 
@@ -177,12 +173,12 @@ func notOnStandbys(err error) error {
 
 // follow follows the changes of other nodes until Close.
 func (e *engine) follow() {
-	e.repeat(followInterval, e.followOnce, func(err error) {
+	e.db.Repeat(followInterval, e.followOnce, func(err error) {
 		if err != nil {
-			e.log.Error("what other nodes have changed cannot be read: this node is not ready until it can", "error", err)
+			e.db.Log.Error("what other nodes have changed cannot be read: this node is not ready until it can", "error", err)
 			return
 		}
-		e.log.Info("what other nodes have changed can be read again")
+		e.db.Log.Info("what other nodes have changed can be read again")
 	})
 }
 
@@ -193,7 +189,7 @@ func (e *engine) follow() {
 func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush int64, err error) {
 	var u update
 	asked, after := time.Now(), e.follower.position()
-	if err := e.readNow(ctx, func(tx pgx.Tx) error {
+	if err := e.db.ReadNow(ctx, func(tx pgx.Tx) error {
 		if err := u.read(ctx, tx, after); err != nil {
 			return err
 		}
@@ -203,16 +199,16 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 		return 0, err
 	}
 	e.follower.waits.Store(true)
-	err = e.confirmNow(ctx, u.seen)
-	e.follower.waits.Store(err != nil && !errors.Is(err, errReplaced))
+	err = e.db.ConfirmNow(ctx, u.seen)
+	e.follower.waits.Store(err != nil && !errors.Is(err, conn.ErrReplaced))
 	if err != nil {
 		return 0, notOnStandbys(err)
 	}
 	if err := e.follower.applyUpdate(&u); err != nil {
 		return 0, err
 	}
-	e.follower.asked.Store(&asked)
-	return u.seen.flush, nil
+	e.db.AnsweredTo(asked)
+	return u.seen.Flush, nil
 }
 
 // followOnce catches up, and tells those who wait for events what other nodes have recorded. When that takes too long, it closes
@@ -222,19 +218,18 @@ func (e *engine) followOnce(ctx context.Context) error {
 	defer cancel()
 	defer func() {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			e.hosts.drop()
-			e.pool.Reset()
+			e.db.DropAll()
 		}
 	}()
 	var news []uuid.UUID
 	flushes, err := e.catchUp(ctx, func(tx pgx.Tx) error {
 		news = nil
-		return query(ctx, tx, func(rows pgx.Rows) error {
+		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var merchant uuid.UUID
 			err := rows.Scan(&merchant)
 			news = append(news, merchant)
 			return err
-		}, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq > $1 AND node <> $2", e.follower.flushes, e.node)
+		}, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq > $1 AND node <> $2", e.follower.flushes, e.db.Node)
 	})
 	if err != nil {
 		return err
@@ -249,7 +244,7 @@ func (e *engine) Ready() error {
 	if e.follower.lost.Load() {
 		return errMissed
 	}
-	if age := e.follower.age(); age > store.MaxDirectoryAge {
+	if age := e.db.Age(); age > store.MaxDirectoryAge {
 		if e.follower.waits.Load() {
 			return fmt.Errorf("the database answers, but its commits have waited for the standbys for %v", age.Round(time.Millisecond))
 		}

@@ -5,20 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"mtagd/store"
+	"mtagd/store/migrate"
+	"mtagd/store/postgres/conn"
 	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
-	"mtagd/store/migrate"
 )
 
 // Begin implements migrate.Target.
 func (d *Database) Begin(ctx context.Context) error {
 	d.counted = false
-	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
+	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockControl); err != nil {
 			return err
 		}
 		var unfinished, used bool
@@ -50,7 +50,7 @@ func (d *Database) Add(ctx context.Context, events []migrate.Event) error {
 		e := &events[i]
 		tallies.add(uuid.UUID(e.Merchant), e.Time, e.Tag, e.Name, e.Bot, sizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag), 1)
 	}
-	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		if len(events) > 0 {
 			if _, err := tx.CopyFrom(ctx, pgx.Identifier{"event"}, []string{"merchant", "seq", "idx", "at", "bot", "tag", "name", "muid", "raw", "by_claim"},
 				pgx.CopyFromSlice(len(events), func(i int) ([]any, error) {
@@ -85,11 +85,11 @@ func (d *Database) Index(ctx context.Context, _ uint64) error {
 	if d.counted {
 		return nil
 	}
-	merchants, err := listMerchants(ctx, d.e.pool, "SELECT merchant FROM usage ORDER BY merchant")
+	merchants, err := conn.Column[uuid.UUID](ctx, d.db.Pool, "SELECT merchant FROM usage ORDER BY merchant")
 	if err != nil {
 		return err
 	}
-	if err := pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+	if err := pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "TRUNCATE counter"); err != nil {
 			return err
 		}
@@ -106,7 +106,7 @@ func (d *Database) Index(ctx context.Context, _ uint64) error {
 		return err
 	}
 	d.counted = true
-	_, err = d.e.pool.Exec(ctx, "ANALYZE event, counter") // so that the first pages have good plans
+	_, err = d.db.Pool.Exec(ctx, "ANALYZE event, counter") // so that the first pages have good plans
 	return err
 }
 
@@ -145,7 +145,7 @@ func (d *Database) AddKeys(ctx context.Context, keys []migrate.Key) error {
 		held := heldKey{at, store.MUID(k.MUID)}
 		f.held[held], f.kept[held] = max(f.held[held], k.Source), true
 	}
-	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		f.queueLinks(b)
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
@@ -163,7 +163,7 @@ func (d *Database) AddAudit(ctx context.Context, entries []store.AuditEntry) err
 	if err := queueEntries(b, entries); err != nil {
 		return err
 	}
-	return d.e.pool.SendBatch(ctx, b).Close()
+	return d.db.Pool.SendBatch(ctx, b).Close()
 }
 
 // numberOfImport is the number of the change that brings the control data. The nodes begin with the records as they are. A number is missing
@@ -172,7 +172,7 @@ const numberOfImport = 2
 
 // SetControl implements migrate.Target. It writes as changes do, but for what nodes need to know of a change: there are none.
 func (d *Database) SetControl(ctx context.Context, control *migrate.Control) error {
-	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		for _, table := range []string{"record", "document", "file", "change"} {
 			b.Queue("DELETE FROM " + table)
@@ -197,7 +197,7 @@ func (d *Database) Ready(ctx context.Context, upTo uint64) (to migrate.Place, er
 	if to, err = d.Place(ctx); err != nil {
 		return to, err
 	}
-	return to, pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+	return to, pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		if err := d.note(ctx, tx, true); err != nil {
 			return err
 		}
@@ -218,7 +218,7 @@ func (d *Database) Ready(ctx context.Context, upTo uint64) (to migrate.Place, er
 
 // Finish implements migrate.Successor.
 func (d *Database) Finish(ctx context.Context) error {
-	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		done, err := tx.Exec(ctx, "DELETE FROM move WHERE direction = 'in' AND ready")
 		if err != nil || done.RowsAffected() == 1 {
 			return err

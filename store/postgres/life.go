@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/removal"
+	"mtagd/store/rules"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
-	"mtagd/store/removal"
-	"mtagd/store/rules"
 )
 
 // life removes events in the background: those of persons and of deleted merchants, those that are past the retention, and what
@@ -42,8 +42,6 @@ const (
 	keepFlushes = time.Hour
 )
 
-const lockLife = 0x6d746703
-
 var errBusy = errors.New("another node, or a move, keeps this one from removing events")
 
 // nudge makes the node look for something to do.
@@ -55,20 +53,20 @@ func (l *life) nudge() {
 }
 
 // live runs until Close.
-func (e *engine) live() {
-	for e.opened.Err() == nil {
+func (e *engine) live(ctx context.Context) {
+	for ctx.Err() == nil {
 		wait := lifeInterval
-		switch err := e.liveOnce(e.opened); {
-		case err == nil || e.opened.Err() != nil:
+		switch err := e.liveOnce(ctx); {
+		case err == nil || ctx.Err() != nil:
 		case errors.Is(err, errBusy):
 			wait = lifeRetry // the other node may have begun before an erasure that this one was asked for
 		default:
-			e.log.Error("the node cannot now remove events that must go, or count what a stopped node has left; it tries again", "error", err)
+			e.db.Log.Error("the node cannot now remove events that must go, or count what a stopped node has left; it tries again", "error", err)
 			wait = lifeRetry
 		}
 		timer := time.NewTimer(wait)
 		select {
-		case <-e.opened.Done():
+		case <-ctx.Done():
 		case <-e.life.wake:
 		case <-timer.C:
 		}
@@ -81,9 +79,9 @@ var errLifeLost = errors.New("the connection that keeps others from removing eve
 
 // liveOnce does what there is to do. It returns errBusy when another node is at it, or when a move needs all events.
 func (e *engine) liveOnce(ctx context.Context) error {
-	h, err := e.hold(ctx, errLifeLost, func(tx pgx.Tx) error {
+	h, err := e.db.Guard(ctx, errLifeLost, func(tx pgx.Tx) error {
 		var mine bool
-		err := tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1)", lockLife).Scan(&mine)
+		err := tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1)", conn.LockRemoval).Scan(&mine)
 		if err == nil && !mine {
 			err = errBusy
 		}
@@ -92,10 +90,10 @@ func (e *engine) liveOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer h.release()
-	err = errors.Join(e.life.runner.Run(h.held), e.expire(h.held), e.forget(h.held), e.sweep(h.held))
-	if err != nil && h.held.Err() != nil {
-		return context.Cause(h.held)
+	defer h.Release()
+	err = errors.Join(e.life.runner.Run(h.Held), e.expire(h.Held), e.forget(h.Held), e.sweep(h.Held))
+	if err != nil && h.Held.Err() != nil {
+		return context.Cause(h.Held)
 	}
 	return err
 }
@@ -107,12 +105,12 @@ type remover struct {
 }
 
 // Time implements removal.Engine.
-func (r remover) Time(ctx context.Context) (time.Time, error) { return r.e.clock(ctx) }
+func (r remover) Time(ctx context.Context) (time.Time, error) { return r.e.db.Clock(ctx) }
 
 // Purge implements removal.Engine: step 5.
 func (r remover) Purge(ctx context.Context) error {
 	for _, table := range []string{"event", "link", "held_link", "linked_muid", "dedup"} {
-		if _, err := r.e.pool.Exec(ctx, "VACUUM (INDEX_CLEANUP on, TRUNCATE false) "+table); err != nil {
+		if _, err := r.e.db.Pool.Exec(ctx, "VACUUM (INDEX_CLEANUP on, TRUNCATE false) "+table); err != nil {
 			return fmt.Errorf("VACUUM of %s: %w", table, err)
 		}
 	}
@@ -121,7 +119,7 @@ func (r remover) Purge(ctx context.Context) error {
 
 // Drop implements removal.Engine.
 func (r remover) Drop(ctx context.Context, id store.MerchantID) error {
-	merchant, ok := keyOf(id)
+	merchant, ok := conn.KeyOf(id)
 	if !ok {
 		return store.NotFound("merchant")
 	}
@@ -130,7 +128,7 @@ func (r remover) Drop(ctx context.Context, id store.MerchantID) error {
 
 // ExpireOf implements removal.Engine.
 func (r remover) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, err error) {
-	merchant, ok := keyOf(id)
+	merchant, ok := conn.KeyOf(id)
 	if !ok {
 		return false, store.NotFound("merchant")
 	}
@@ -143,7 +141,7 @@ func (remover) Reclaim(context.Context) error { return nil }
 // EraseOf implements removal.Engine: the steps 2 to 4.
 func (r remover) EraseOf(ctx context.Context, id store.MerchantID, erasures []store.Erasure) error {
 	e := r.e
-	merchant, ok := keyOf(id)
+	merchant, ok := conn.KeyOf(id)
 	if !ok {
 		return store.NotFound("merchant")
 	}
@@ -153,7 +151,7 @@ func (r remover) EraseOf(ctx context.Context, id store.MerchantID, erasures []st
 	}
 	var links []store.Link
 	var last int64
-	if err := e.read(ctx, func(tx pgx.Tx) error {
+	if err := e.db.Read(ctx, func(tx pgx.Tx) error {
 		links = nil
 		if err := linksOf(ctx, tx, merchant, x.Everyone, func(l store.Link) { links = append(links, l) }); err != nil {
 			return err
@@ -191,13 +189,13 @@ func (r remover) EraseOf(ctx context.Context, id store.MerchantID, erasures []st
 		keys[i], muids[i] = links[i].Identifier[:], []byte(links[i].MUID)
 	}
 	for _, table := range []string{"link", "held_link"} {
-		if _, err := e.pool.Exec(ctx, "DELETE FROM "+table+" WHERE merchant = $1 AND (key, muid) IN (SELECT * FROM unnest($2::bytea[], $3::bytea[]))",
+		if _, err := e.db.Pool.Exec(ctx, "DELETE FROM "+table+" WHERE merchant = $1 AND (key, muid) IN (SELECT * FROM unnest($2::bytea[], $3::bytea[]))",
 			merchant, keys, muids); err != nil {
 			return err
 		}
 	}
 	// linked_muid stays: somebody may know the muids, and say that he has their cookie.
-	if _, err := e.pool.Exec(ctx, "DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)", merchant, remembered); err != nil {
+	if _, err := e.db.Pool.Exec(ctx, "DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)", merchant, remembered); err != nil {
 		return err
 	}
 	return e.removeEvents(ctx, merchant, events)
@@ -213,13 +211,13 @@ func (e *engine) expireOf(ctx context.Context, m uuid.UUID) (some bool, err erro
 	const portion = 5000
 	for {
 		var old []receipt
-		if err := e.read(ctx, func(tx pgx.Tx) error {
+		if err := e.db.Read(ctx, func(tx pgx.Tx) error {
 			scopes, _, err := e.scopes(ctx, tx, m)
 			if err != nil {
 				return err
 			}
 			old = nil
-			return query(ctx, tx, func(rows pgx.Rows) error {
+			return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 				var r receipt
 				err := rows.Scan(&r.seq, &r.idx)
 				old = append(old, r)
@@ -239,7 +237,7 @@ func (e *engine) expireOf(ctx context.Context, m uuid.UUID) (some bool, err erro
 func (e *engine) forget(ctx context.Context) error {
 	const portion = 10_000
 	var now time.Time
-	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+	if err := e.db.Read(ctx, func(tx pgx.Tx) (err error) {
 		now, err = e.timeOf(ctx, tx)
 		return err
 	}); err != nil {
@@ -255,7 +253,7 @@ func (e *engine) forget(ctx context.Context) error {
 		}
 	}
 	for {
-		done, err := e.pool.Exec(ctx, `DELETE FROM flush WHERE (merchant, id) IN (SELECT merchant, id FROM flush WHERE seq BETWEEN 1 AND $1
+		done, err := e.db.Pool.Exec(ctx, `DELETE FROM flush WHERE (merchant, id) IN (SELECT merchant, id FROM flush WHERE seq BETWEEN 1 AND $1
 			AND seq < (SELECT max(seq) FROM flush) LIMIT $2 FOR UPDATE SKIP LOCKED)`, now.Add(-keepFlushes).UnixMicro(), portion)
 		if err != nil || done.RowsAffected() < portion {
 			return err
@@ -267,10 +265,10 @@ func (e *engine) forget(ctx context.Context) error {
 // removes them merchant by merchant: so each deletion is about one shard.
 func (e *engine) forgetIDs(ctx context.Context, before int64, portion int) (n int, err error) {
 	old := map[uuid.UUID][][]byte{}
-	if err := e.read(ctx, func(tx pgx.Tx) error {
+	if err := e.db.Read(ctx, func(tx pgx.Tx) error {
 		clear(old)
 		n = 0
-		return query(ctx, tx, func(rows pgx.Rows) error {
+		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var merchant uuid.UUID
 			var key []byte
 			err := rows.Scan(&merchant, &key)
@@ -283,7 +281,7 @@ func (e *engine) forgetIDs(ctx context.Context, before int64, portion int) (n in
 	}
 	removed := int64(0)
 	for merchant, keys := range old {
-		done, err := e.pool.Exec(ctx, `DELETE FROM dedup WHERE merchant = $1 AND key IN
+		done, err := e.db.Pool.Exec(ctx, `DELETE FROM dedup WHERE merchant = $1 AND key IN
 			(SELECT key FROM dedup WHERE merchant = $1 AND key = ANY($2) AND seen < $3 FOR UPDATE SKIP LOCKED)`, merchant, keys, before)
 		if err != nil {
 			return 0, err

@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/pgtest"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
 )
 
 // shop is an engine with one merchant, whose visitors have a muid and an email.
@@ -109,7 +109,7 @@ func (s *shop) expectConsistent() {
 // rows returns how many rows of a merchant a table has.
 func (s *shop) rows(table string, id store.MerchantID) (n int) {
 	s.t.Helper()
-	if err := s.pool.QueryRow(s.t.Context(), "SELECT count(*) FROM "+table+" WHERE merchant = $1", string(id)).Scan(&n); err != nil {
+	if err := s.db.Pool.QueryRow(s.t.Context(), "SELECT count(*) FROM "+table+" WHERE merchant = $1", string(id)).Scan(&n); err != nil {
 		s.t.Fatal(err)
 	}
 	return n
@@ -196,11 +196,11 @@ func TestAPurgeThatFailsIsNoted(t *testing.T) {
 	t.Parallel() // it mostly waits
 	s := newShopOn(t, pgtest.Database(t)+"&lock_timeout=50", Options{})
 	s.record(s.visit(1, 0))
-	tx, err := s.pool.Begin(t.Context())
+	tx, err := s.db.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rollback(tx)
+	defer conn.Rollback(tx)
 	if _, err := tx.Exec(t.Context(), "LOCK TABLE dedup IN SHARE UPDATE EXCLUSIVE MODE"); err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestAPurgeThatFailsIsNoted(t *testing.T) {
 	if era.State != store.ErasurePurging || era.LastError == "" {
 		t.Errorf("the receipt is %+v", era)
 	}
-	rollback(tx)
+	conn.Rollback(tx)
 	await(t, "the erasure is not done", func() bool {
 		s.life.nudge()
 		return look().State == store.ErasureDone
@@ -251,13 +251,13 @@ func TestRetention(t *testing.T) {
 }
 
 // keepAll keeps the engine from removing events in the background until the end of the test.
-func (s *shop) keepAll() { s.t.Cleanup(s.holdLife().release) }
+func (s *shop) keepAll() { s.t.Cleanup(s.holdLife().Release) }
 
 // holdLife waits for the lock of removals, and keeps it.
-func (s *shop) holdLife() *hold {
+func (s *shop) holdLife() *conn.Guard {
 	s.t.Helper()
-	h, err := s.hold(s.t.Context(), errLifeLost, func(tx pgx.Tx) error {
-		_, err := tx.Exec(s.t.Context(), "SELECT pg_advisory_xact_lock($1)", lockLife)
+	h, err := s.db.Guard(s.t.Context(), errLifeLost, func(tx pgx.Tx) error {
+		_, err := tx.Exec(s.t.Context(), "SELECT pg_advisory_xact_lock($1)", conn.LockRemoval)
 		return err
 	})
 	if err != nil {
@@ -318,7 +318,7 @@ func TestWhatIsTooOldIsForgotten(t *testing.T) {
 		t.Errorf("%d event_ids are remembered, want 1", n)
 	}
 	var flushes int
-	if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM flush").Scan(&flushes); err != nil || flushes != 1 {
+	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM flush").Scan(&flushes); err != nil || flushes != 1 {
 		t.Errorf("%d flushes, %v; want 1", flushes, err)
 	}
 	s.expect(2)
@@ -327,7 +327,7 @@ func TestWhatIsTooOldIsForgotten(t *testing.T) {
 // A commit whose answer was lost is known by its flush: it is there, or it can never be.
 func TestALostAnswerIsSettled(t *testing.T) {
 	s := newShop(t, Options{})
-	merchant, _ := keyOf(s.id)
+	merchant, _ := conn.KeyOf(s.id)
 	flushOf := func(i int) *flush {
 		m := s.visit(0, i)
 		f := newFlush(uuid.New(), nil)
@@ -345,19 +345,19 @@ func TestALostAnswerIsSettled(t *testing.T) {
 	}
 
 	never := flushOf(1)
-	conn, err := s.pool.Acquire(t.Context())
+	session, err := s.db.Pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Release()
-	if err := never.ask(t.Context(), conn.Conn()); err != nil {
+	defer session.Release()
+	if err := never.ask(t.Context(), session.Conn()); err != nil {
 		t.Fatal(err)
 	}
 	never.decide()
 	if err := s.settle(never, lost); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a flush that was not committed: %v, want KindUnavailable", err)
 	}
-	if err := never.write(t.Context(), conn.Conn()); err == nil {
+	if err := never.write(t.Context(), session.Conn()); err == nil {
 		t.Error("a flush is committed after it was found not to be")
 	}
 	s.expect(1)
@@ -384,12 +384,12 @@ func TestNothingIsRemovedBesideOthers(t *testing.T) {
 func TestAnErasureEndsWithItsLock(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.visit(0, 0), s.visit(1, 0))
-	db := s.forCopy().e.pool
+	db := s.forCopy().db.Pool
 	reader, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rollback(reader)
+	defer conn.Rollback(reader)
 	if _, err := reader.Exec(t.Context(), "SELECT FROM event FOR UPDATE"); err != nil { // removals wait
 		t.Fatal(err)
 	}
@@ -412,8 +412,8 @@ func TestAnErasureEndsWithItsLock(t *testing.T) {
 		return removing()
 	})
 
-	ofRemovals := fmt.Sprintf("FROM pg_locks WHERE locktype = 'advisory' AND objid = %d", lockLife)
-	other := make(chan *hold, 1)
+	ofRemovals := fmt.Sprintf("FROM pg_locks WHERE locktype = 'advisory' AND objid = %d", conn.LockRemoval)
+	other := make(chan *conn.Guard, 1)
 	go func() { other <- s.holdLife() }()
 	await(t, "the other does not wait for the lock", func() bool { return count("(SELECT "+ofRemovals+" AND NOT granted) AS x") == 1 })
 	if _, err := db.Exec(t.Context(), "SELECT pg_terminate_backend(pid) "+ofRemovals+" AND granted"); err != nil {
@@ -421,11 +421,11 @@ func TestAnErasureEndsWithItsLock(t *testing.T) {
 	}
 	h := <-other
 	await(t, "the node goes on without the lock", func() bool { return !removing() })
-	rollback(reader)
+	conn.Rollback(reader)
 	if n := count("event"); n != 2 {
 		t.Errorf("%d events are left while another has the lock, want 2", n)
 	}
-	h.release()
+	h.Release()
 	s.life.nudge()
 	await(t, "the erasure is not done", func() bool {
 		era, err = s.Erasure(t.Context(), era.ID)

@@ -2,11 +2,11 @@ package postgres
 
 import (
 	"context"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
 )
 
 // Events implements store.Events. All of it is as of one moment:
@@ -17,7 +17,7 @@ import (
 //     the level below, again and again, down to minutes. So is a node whose events are filtered: the page's events may be rare.
 //  3. The events of these nodes are read.
 func (e *engine) Events(ctx context.Context, q store.Query) (page store.Page, err error) {
-	merchant, ok := keyOf(q.Merchant)
+	merchant, ok := conn.KeyOf(q.Merchant)
 	if !ok {
 		return page, store.NotFound("merchant")
 	}
@@ -25,7 +25,7 @@ func (e *engine) Events(ctx context.Context, q store.Query) (page store.Page, er
 	if !ok {
 		return page, ctx.Err()
 	}
-	err = e.read(ctx, func(tx pgx.Tx) error {
+	err = e.db.Read(ctx, func(tx pgx.Tx) error {
 		page, err = e.list(ctx, tx, s, q)
 		return err
 	})
@@ -215,7 +215,7 @@ func (l *listing) read(ctx context.Context, picks []pick) (events []store.Event,
 	if named {
 		args = append(args, l.names)
 	}
-	err = query(ctx, l.tx, func(rows pgx.Rows) error {
+	err = conn.Query(ctx, l.tx, func(rows pgx.Rows) error {
 		var i int
 		var seq, at int64
 		var idx int16
@@ -241,17 +241,17 @@ const readUsage = `WITH w AS (SELECT m.id AS merchant, coalesce(u.events, 0) AS 
 
 // Usage implements store.Events.
 func (e *engine) Usage(ctx context.Context, merchants []store.MerchantID) (usage []store.Usage, err error) {
-	err = e.read(ctx, func(tx pgx.Tx) error {
+	err = e.db.Read(ctx, func(tx pgx.Tx) error {
 		usage = make([]store.Usage, len(merchants))
 		keys := make([]string, 0, len(merchants))
 		of := map[string][]int{}
 		for i, id := range merchants {
-			if _, ok := keyOf(id); !ok {
+			if _, ok := conn.KeyOf(id); !ok {
 				return store.NotFound("merchant")
 			}
 			keys, of[string(id)] = append(keys, string(id)), append(of[string(id)], i)
 		}
-		return query(ctx, tx, func(rows pgx.Rows) error {
+		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var id string
 			var u store.Usage
 			if err := rows.Scan(&id, &u.Events, &u.Bytes); err != nil {

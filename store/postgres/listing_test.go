@@ -40,7 +40,7 @@ func TestAPageReadsFewRows(t *testing.T) {
 		s.record(marks...)
 	}
 	s.folded(s.key())
-	if _, err := s.pool.Exec(t.Context(), "VACUUM ANALYZE event, counter"); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "VACUUM ANALYZE event, counter"); err != nil {
 		t.Fatal(err)
 	}
 	from, to := end.Add(-(days-2)*24*time.Hour-90*time.Minute), end.Add(-25*time.Hour-30*time.Minute)
@@ -81,7 +81,7 @@ func (s *shop) pageAndRows(q store.Query) (page store.Page, rows int) {
 	const rowsRead = "SELECT sum(idx_tup_fetch + seq_tup_read)::bigint FROM pg_stat_xact_user_tables WHERE relname IN ('event', 'counter')"
 	sel, _ := newSelection(s.key(), q.Tag, q.Names, q.Bot)
 	var before, after int
-	if err := s.engine.read(s.t.Context(), func(tx pgx.Tx) (err error) {
+	if err := s.engine.db.Read(s.t.Context(), func(tx pgx.Tx) (err error) {
 		if err := tx.QueryRow(s.t.Context(), rowsRead).Scan(&before); err != nil {
 			return err
 		}
@@ -175,7 +175,7 @@ func TestAPageKeepsFewNames(t *testing.T) {
 		for _, offset := range []int{names/2 - 500, names/2 + 500} {
 			q := store.Query{Merchant: s.id, SortBy: store.ByName, Asc: asc, From: &from, To: &to, Offset: offset, Limit: limit}
 			sel, _ := newSelection(s.key(), "", nil, nil)
-			if err := s.engine.read(t.Context(), func(tx pgx.Tx) (err error) {
+			if err := s.engine.db.Read(t.Context(), func(tx pgx.Tx) (err error) {
 				page, err := s.list(t.Context(), tx, sel, q)
 				if err != nil {
 					return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"mtagd/store/postgres/conn"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -32,8 +33,8 @@ func prepareSchema(ctx context.Context, pool *pgxpool.Pool) error {
 		return err
 	}
 	var distributed bool
-	if err := inTime(ctx, func(ctx context.Context) (err error) {
-		distributed, err = isDistributed(ctx, pool)
+	if err := conn.InTime(ctx, func(ctx context.Context) (err error) {
+		distributed, err = conn.IsDistributed(ctx, pool)
 		return err
 	}); err != nil || !distributed {
 		return err
@@ -65,7 +66,7 @@ func updateSchema(ctx context.Context, pool *pgxpool.Pool) error {
 
 // schemaVersion returns the version of the schema; 0 when there is none yet.
 func schemaVersion(ctx context.Context, pool *pgxpool.Pool) (version int, err error) {
-	err = inTime(ctx, func(ctx context.Context) error {
+	err = conn.InTime(ctx, func(ctx context.Context) error {
 		return pool.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&version)
 	})
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == undefinedTable {

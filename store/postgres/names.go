@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"mtagd/store/postgres/conn"
 	"slices"
 	"strconv"
 
@@ -137,7 +138,7 @@ const afterAllNames = "~"
 
 // readNames returns a node with all events of each name that a condition selects. The condition has one parameter, $5.
 func (l *listing) readNames(ctx context.Context, condition string, parameter any) (nodes []node, err error) {
-	err = query(ctx, l.tx, func(rows pgx.Rows) error {
+	err = conn.Query(ctx, l.tx, func(rows pgx.Rows) error {
 		n := node{span: bucket(byLife, 0)}
 		err := rows.Scan(&n.name, &n.n)
 		nodes = append(nodes, n)

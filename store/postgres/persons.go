@@ -2,12 +2,12 @@ package postgres
 
 import (
 	"context"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/rules"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
-	"mtagd/store/rules"
 )
 
 // Erase implements store.Persons. It notes the erasure; life.go does it.
@@ -15,26 +15,18 @@ func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Ide
 	if err := rules.CheckPerson(&named); err != nil {
 		return era, err
 	}
-	key, ok := keyOf(id)
+	key, ok := conn.KeyOf(id)
 	if !ok {
 		return era, store.NotFound("merchant")
 	}
 	var who store.Person
-	if err := e.readLong(ctx, func(tx pgx.Tx) (err error) {
+	if err := e.db.ReadLong(ctx, func(tx pgx.Tx) (err error) {
 		who, err = personOf(ctx, tx, key, &named, opt.Claimed)
 		return err
 	}); err != nil {
 		return era, err
 	}
 	return e.AddErasure(ctx, id, who, opt.Suppress)
-}
-
-func hashesIn(keys []store.IdentityKey) [][]byte {
-	all := make([][]byte, len(keys))
-	for i := range keys {
-		all[i] = keys[i][:]
-	}
-	return all
 }
 
 // personOf returns the hashes of a person who is named by one muid or one identifier.
@@ -48,7 +40,7 @@ func personOf(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, named *store.I
 
 // PersonalData implements store.Persons.
 func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named store.Identity, withClaimed bool, use func(*store.PersonalRecord) error) (claimed int, err error) {
-	key, ok := keyOf(id)
+	key, ok := conn.KeyOf(id)
 	if !ok {
 		return 0, store.NotFound("merchant")
 	}
@@ -59,7 +51,7 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 	var of scope
 	var last int64
 	var held []store.PersonalRecord
-	if err := e.readLong(ctx, func(tx pgx.Tx) (err error) { // linksOf may read all links
+	if err := e.db.ReadLong(ctx, func(tx pgx.Tx) (err error) { // linksOf may read all links
 		scopes, _, err := e.scopes(ctx, tx, key)
 		if err != nil {
 			return err
@@ -97,13 +89,13 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 // linksOf passes the links of a person, former ones included: those to its muids, and those of its identifiers. No index has the hashes of
 // muids: so it reads all links of the merchant, a million in two or three seconds. All events of the merchant are read after that,
 // which takes longer, and with an index each new link would cost two more entries.
-func linksOf(ctx context.Context, tx querier, merchant uuid.UUID, who store.Person, use func(store.Link)) error {
+func linksOf(ctx context.Context, tx conn.Querier, merchant uuid.UUID, who store.Person, use func(store.Link)) error {
 	where, args := ` WHERE merchant = $1 AND key = ANY($2::bytea[])`, []any{merchant, hashesIn(who.Identifiers)}
 	if len(who.MUIDs) > 0 {
 		where = ` WHERE merchant = $1 AND (key = ANY($2::bytea[]) OR sha256('\xff'::bytea || muid) = ANY($3::bytea[]))`
 		args = append(args, hashesIn(who.MUIDs))
 	}
-	return query(ctx, tx, func(rows pgx.Rows) error {
+	return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var key, muid []byte
 		var l store.Link
 		if err := rows.Scan(&key, &muid, &l.Source); err != nil {
@@ -141,9 +133,9 @@ func (e *engine) eachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who
 	for {
 		var found []personal
 		n := 0
-		err := e.read(ctx, func(tx pgx.Tx) error {
+		err := e.db.Read(ctx, func(tx pgx.Tx) error {
 			found, n = nil, 0
-			return query(ctx, tx, func(rows pgx.Rows) error {
+			return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 				var p personal
 				var muid []byte
 				if err := rows.Scan(&p.receipt.seq, &p.receipt.idx, &p.at, &p.Bot, &p.Name, &muid, &p.Raw, &p.ByClaim, &p.tag); err != nil {

@@ -24,7 +24,7 @@
 //
 // So a flush is visible before the standbys have it. It is lost if the server loses its power, or a standby becomes the primary,
 // before that. Its senders were not told that it is recorded, but listings, totals and exports may have shown its events. Only what is
-// on the standbys (confirm.go) is acknowledged, reported as a duplicate, passed to a feed or a watch, or returned as a muid by Resolve.
+// on the standbys (conn/confirm.go) is acknowledged, reported as a duplicate, passed to a feed or a watch, or returned as a muid by Resolve.
 //
 // Locks are taken in one order: event_ids, links, lockReceipt. All other rows of a flush are only inserted.
 //
@@ -51,9 +51,7 @@
 // What nodes must agree on is decided by the database's clock. A node's own clock only measures how long something takes.
 //
 //	postgres.go   opens and closes the engine
-//	connect.go    connections, and what their errors mean
-//	hosts.go      which server is the primary
-//	confirm.go    whether the standbys have what is visible
+//	conn/         connections, transactions, and whether the standbys have what is visible
 //	migrate.go    the schema; migrations/ has it
 //	distribute.go hands the tables over to the extension Citus, if that is wanted
 //
@@ -64,7 +62,6 @@
 //	record.go     Record, Resolve
 //	flush.go      one group on its way into the database
 //	commit.go     commits it, or finds out what became of it
-//	encode.go     encodes the parameters of a group
 //	tally.go      counts of events that are not in the counters yet
 //	folding.go    which merchants' rows to fold, and whose events to refuse because too many rows wait
 //	fold.go       moves the tally into the counters
@@ -88,7 +85,6 @@
 //	files.go      store.Shared: files that all nodes share, such as certificates
 //	lease.go      leases, which one node has at a time
 //	exchange.go   messages of nodes to each other
-//	hold.go       locks that protect work on other connections
 //	export.go     reads all data, for another engine (package migrate); keeps everybody from changing it meanwhile
 //	import.go     takes all data of another engine
 package postgres
@@ -99,19 +95,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
+	"mtagd/store"
+	"mtagd/store/groupcommit"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/removal"
+	"mtagd/store/rules"
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-
-	"mtagd/store"
-	"mtagd/store/budget"
-	"mtagd/store/groupcommit"
-	"mtagd/store/removal"
-	"mtagd/store/rules"
 )
 
 // Options are an engine's inputs besides its database.
@@ -141,41 +134,30 @@ type Options struct {
 // Open opens the engine in a database, and creates its tables there if it is new. The address is a postgres:// URL, or keywords
 // and values, as PostgreSQL's own tools take it. With several servers in it, the one that accepts writes is used.
 func Open(ctx context.Context, address string, opt Options) (store.Engine, error) {
-	config, err := parseURL(address)
-	if err != nil {
-		return nil, err
+	config, err := conn.Configure(ctx, address)
+	if err == nil {
+		var e *engine
+		if e, err = open(ctx, config, opt); err == nil {
+			return e, nil
+		}
 	}
-	if err := inTime(ctx, func(ctx context.Context) error { return adaptToPooler(ctx, address, config) }); err != nil {
-		return nil, fmt.Errorf("open the database: %w", unavailable(err))
-	}
-	e, err := open(ctx, config, opt)
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	return e, nil
+	return nil, conn.Unavailable(fmt.Errorf("open the database: %w", err))
 }
 
 // engine implements store.Engine.
 type engine struct {
 	*rules.Data
 
-	pool    *pgxpool.Pool
-	hosts   *hosts
-	reading *budget.Budget[string] // of the reads that are under way
-	log     *slog.Logger
-	now     func() time.Time // nil: the database's clock
-	node    uuid.UUID        // of this engine
+	db *conn.DB
 
 	changing chan struct{} // has a value while a change of control data is under way
 
-	follower  follower
-	confirmed confirmed
-	queue     *groupcommit.Queue
-	metrics   *groupcommit.Metrics
-	flushing  atomic.Pointer[time.Time] // when the flush began that is being committed; nil: none is
+	follower follower
+	queue    *groupcommit.Queue
+	metrics  *groupcommit.Metrics
+	flushing atomic.Pointer[time.Time] // when the flush began that is being committed; nil: none is
 
 	flushTimeout time.Duration
-	queryTimeout time.Duration
 	verifyPiece  int64
 	auditLimits  store.AuditLimits
 	auditDropped int                                      // the last entry when there were last too many; only tidy uses it
@@ -185,38 +167,20 @@ type engine struct {
 	space        space
 	life         life
 	exchange     exchange
-
-	opened  context.Context // ends when Close begins
-	close   context.CancelFunc
-	running sync.WaitGroup
 }
-
-// Locks of transactions, by number.
-const (
-	lockControl = 0x6d746701
-	lockReceipt = 0x6d746702
-
-	lockDistribute = 0x6d746704
-	lockFold       = 0x6d746705
-)
 
 var _ store.Engine = (*engine)(nil)
 
 // open is Open with a configuration of the connections.
 func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, error) {
-	if opt.Log == nil {
-		opt.Log = slog.Default()
-	}
-	hosts := newHosts(config)
-	pool, err := pgxpool.NewWithConfig(ctx, config)
+	db, err := conn.Open(ctx, config, conn.Options{Log: opt.Log, Now: opt.Now, QueryTimeout: opt.queryTimeout})
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{pool: pool, hosts: hosts, reading: newReads(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1)}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), queryTimeout: cmp.Or(opt.queryTimeout, queryTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), space: space{size: opt.Size}, auditLimits: cmp.Or(opt.audit, store.DefaultAuditLimits)}
-	e.opened, e.close = context.WithCancel(context.Background())
+	e := &engine{db: db, changing: make(chan struct{}, 1), life: life{wake: make(chan struct{}, 1)}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), space: space{size: opt.Size}, auditLimits: cmp.Or(opt.audit, store.DefaultAuditLimits)}
 	if err := e.prepare(ctx, opt); err != nil {
-		pool.Close()
-		return nil, fmt.Errorf("open the database: %w", err)
+		db.Close()
+		return nil, err
 	}
 	e.Removing = e.life.nudge
 	e.life.runner = removal.Runner{Engine: remover{e.Data, e}, Metrics: removal.NewMetrics(opt.Metrics), Delay: removal.Delay}
@@ -227,24 +191,21 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if opt.Metrics != nil {
 		opt.Metrics.MustRegister(e.metrics.Collectors(e.queue)...)
 	}
-	e.running.Go(e.follow)
-	e.running.Go(e.commitGroups)
-	e.running.Go(func() { e.KeepTidy(e.opened, e.tidy) })
-	e.running.Go(e.foldAlways)
-	e.running.Go(e.watchSpace)
-	e.running.Go(e.live)
+	e.follow()
+	db.Go(func(context.Context) { e.commitGroups() })
+	db.Go(func(ctx context.Context) { e.KeepTidy(ctx, e.tidy) })
+	e.foldAlways()
+	e.watchSpace()
+	db.Go(e.live)
 	return e, nil
 }
 
 func (e *engine) prepare(ctx context.Context, opt Options) error {
-	if err := inTime(ctx, func(ctx context.Context) error { return checkDurability(ctx, e.pool) }); err != nil {
+	if err := prepareSchema(ctx, e.db.Pool); err != nil {
 		return err
 	}
-	if err := prepareSchema(ctx, e.pool); err != nil {
-		return err
-	}
-	return inTime(ctx, func(ctx context.Context) error {
-		if err := checkMoved(ctx, e.pool); err != nil {
+	return conn.InTime(ctx, func(ctx context.Context) error {
+		if err := checkMoved(ctx, e.db.Pool); err != nil {
 			return err
 		}
 		if err := cmp.Or(e.lookAtSpace(ctx), e.loadDirectory(ctx)); err != nil || opt.Retention == 0 {
@@ -254,47 +215,11 @@ func (e *engine) prepare(ctx context.Context, opt Options) error {
 	})
 }
 
-// answerTimeout is how long a step of Open may take. It is much longer than a healthy database needs.
-const answerTimeout = 15 * time.Second
-
-// inTime makes a step of Open. If the server answers no more, as when its machine has lost power, the step fails: the next call of Open
-// looks for the primary again.
-func inTime(ctx context.Context, step func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	return step(ctx)
-}
-
-// repeat calls do at intervals until Close. It tells changed the first of several errors, and nil when do succeeds after that.
-func (e *engine) repeat(interval time.Duration, do func(context.Context) error, changed func(err error)) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	failing := false
-	for {
-		select {
-		case <-e.opened.Done():
-			return
-		case <-tick.C:
-		}
-		err := do(e.opened)
-		if e.opened.Err() != nil {
-			return
-		}
-		if (err != nil) != failing {
-			changed(err)
-		}
-		failing = err != nil
-	}
-}
-
-// refuseAfter is how long the database may not answer before events are refused at once.
-const refuseAfter = 2 * time.Second
-
 // acceptsEvents returns why events are refused before they are queued, or nil.
 func (e *engine) acceptsEvents() error {
 	began := e.flushing.Load()
-	if e.follower.age() > refuseAfter || began != nil && time.Since(*began) > refuseAfter {
-		return errNoAnswer
+	if e.db.Age() > conn.RefuseAfter || began != nil && time.Since(*began) > conn.RefuseAfter {
+		return conn.ErrNoAnswer
 	}
 	if e.space.free() == 0 {
 		return errFull
@@ -302,23 +227,20 @@ func (e *engine) acceptsEvents() error {
 	return nil
 }
 
-var errNoAnswer = store.Unavailable("the database does not answer")
-
 // Close implements store.Engine.
 func (e *engine) Close() error {
 	e.queue.Close()
-	e.close()
-	e.running.Wait()
-	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+	e.db.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), conn.ConnectTimeout)
 	defer cancel()
 	err := e.tidy(ctx)
 	if errors.Is(err, store.ErrNeedsRestart) {
 		err = nil // it was told before
 	}
-	if isConnectionFailure(err) {
+	if conn.IsConnectionFailure(err) {
 		err = nil      // uses of keys in the last minute are lost, as KeyUseDelay allows
-		e.hosts.drop() // so that the pool does not wait for the server, connection by connection
+		e.db.DropAll() // so that the pool does not wait for the server, connection by connection
 	}
-	e.pool.Close()
+	e.db.Close()
 	return err
 }

@@ -2,13 +2,13 @@ package postgres
 
 import (
 	"context"
+	"mtagd/store"
+	"mtagd/store/groupcommit"
+	"mtagd/store/postgres/conn"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
-	"mtagd/store/groupcommit"
 )
 
 // Record implements store.Events.
@@ -23,7 +23,7 @@ func (e *engine) Record(ctx context.Context, marks []store.Mark) error {
 		if i > 0 && marks[i].Merchant == marks[i-1].Merchant {
 			continue
 		}
-		m, ok := keyOf(marks[i].Merchant)
+		m, ok := conn.KeyOf(marks[i].Merchant)
 		if !ok {
 			return store.NotFound("merchant")
 		}
@@ -31,7 +31,7 @@ func (e *engine) Record(ctx context.Context, marks []store.Mark) error {
 			return err
 		}
 	}
-	merchant, _ := keyOf(marks[0].Merchant)
+	merchant, _ := conn.KeyOf(marks[0].Merchant)
 	return e.queue.Record(ctx, merchant, marks)
 }
 
@@ -40,22 +40,22 @@ func (e *engine) Resolve(ctx context.Context, id store.MerchantID, who store.Ide
 	if err := checkMUID(who.MUID); err != nil {
 		return "", err
 	}
-	merchant, ok := keyOf(id)
+	merchant, ok := conn.KeyOf(id)
 	if !ok {
 		return "", store.NotFound("merchant")
 	}
 	switch {
 	case who.MUID == "":
-		var seen snapshot
-		if err := e.readFor(ctx, string(id), func(tx pgx.Tx) (err error) {
+		var seen conn.Snapshot
+		if err := e.db.ReadFor(ctx, string(id), func(tx pgx.Tx) (err error) {
 			if muid, err = resolve(ctx, tx, merchant, &who); err != nil || muid == "" {
 				return err
 			}
-			return seen.scan(tx.QueryRow(ctx, readSnapshot))
+			return seen.Scan(tx.QueryRow(ctx, conn.ReadSnapshot))
 		}); err != nil || muid == "" {
 			return "", err
 		}
-		return muid, e.confirm(ctx, seen) // the caller will use it, so it must not be lost
+		return muid, e.db.Confirm(ctx, seen) // the caller will use it, so it must not be lost
 	case len(who.Keys()) == 0:
 		return who.MUID, ctx.Err()
 	}
@@ -75,7 +75,7 @@ func checkMUID(muid store.MUID) error {
 // resolve returns the muid of the first identifier that is linked to one, or "".
 func resolve(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, who *store.Identity) (store.MUID, error) {
 	found := links{}
-	if err := query(ctx, tx, found.scan, readLinks, merchant, hashesIn(who.Keys())); err != nil {
+	if err := conn.Query(ctx, tx, found.scan, readLinks, merchant, hashesIn(who.Keys())); err != nil {
 		return "", err
 	}
 	for _, k := range who.Keys() {
@@ -143,7 +143,7 @@ func (e *engine) commitGroups() {
 	timer := time.AfterFunc(groupcommit.MaxGatherTime, e.queue.Recheck)
 	defer timer.Stop()
 	for e.queue.Next(timer) {
-		f := newFlush(e.node, e.now)
+		f := newFlush(e.db.Node, e.db.Now)
 		for parts := e.queue.Take(); len(parts) > 0; parts = e.queue.Take() {
 			for _, p := range parts {
 				if p.Link != nil {
@@ -158,4 +158,12 @@ func (e *engine) commitGroups() {
 		err := e.commit(f)
 		e.queue.Finish(err)
 	}
+}
+
+func hashesIn(keys []store.IdentityKey) [][]byte {
+	all := make([][]byte, len(keys))
+	for i := range keys {
+		all[i] = keys[i][:]
+	}
+	return all
 }

@@ -3,6 +3,9 @@ package postgres
 import (
 	"errors"
 	"io/fs"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/pgtest"
 	"slices"
 	"strings"
 	"testing"
@@ -13,9 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
-
-	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
 )
 
 // withoutRecords brings a database back to version 14 of the schema, with its partners, merchants and tags.
@@ -79,8 +79,8 @@ func TestMigrationToRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rollback(kept)
-	if _, err := kept.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockLife); err != nil {
+	defer conn.Rollback(kept)
+	if _, err := kept.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRemoval); err != nil {
 		t.Fatal(err)
 	}
 	e := (&shop{t: t, url: url}).second()
@@ -112,9 +112,9 @@ func TestMigrationToRecords(t *testing.T) {
 	if e.DefaultRetention() != 30 || !slices.Equal(e.Expiring(), []store.MerchantID{here}) {
 		t.Errorf("the default is %v, and %v expire", e.DefaultRetention(), e.Expiring())
 	}
-	f := newFlush(e.node, nil)
-	id, _ := keyOf(store.MerchantID(here))
-	removed, _ := keyOf(store.MerchantID(gone))
+	f := newFlush(e.db.Node, nil)
+	id, _ := conn.KeyOf(store.MerchantID(here))
+	removed, _ := conn.KeyOf(store.MerchantID(gone))
 	f.addLink(id, &store.Identity{MUID: "u"})
 	f.addLink(removed, &store.Identity{MUID: "u"})
 	if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return f.ask(ctx, tx.Conn()) }); err != nil {

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"mtagd/store/postgres/conn"
 	"slices"
 
 	"github.com/google/uuid"
@@ -41,12 +42,12 @@ func (e *engine) removeSome(ctx context.Context, merchant uuid.UUID, events []re
 	for i, r := range events {
 		seqs[i], idxs[i] = r.seq, r.idx
 	}
-	return e.transact(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockFold); err != nil {
+	return e.db.Transact(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRollup); err != nil {
 			return err
 		}
 		removed := tallies{}
-		if err := query(ctx, tx, func(rows pgx.Rows) error {
+		if err := conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var at int64
 			var bot bool
 			var tag, name string
@@ -84,8 +85,8 @@ var deleteOfMerchant = []string{
 // empties the tally first, so that no fold adds to the counters afterwards.
 func (e *engine) dropMerchant(ctx context.Context, merchant uuid.UUID) error {
 	const portion = 5000
-	if err := e.transact(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockFold); err != nil {
+	if err := e.db.Transact(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRollup); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, "DELETE FROM tally WHERE merchant = $1", merchant)
@@ -95,7 +96,7 @@ func (e *engine) dropMerchant(ctx context.Context, merchant uuid.UUID) error {
 	}
 	for _, sql := range deleteOfMerchant {
 		for {
-			done, err := e.pool.Exec(ctx, sql, merchant, portion)
+			done, err := e.db.Pool.Exec(ctx, sql, merchant, portion)
 			if err != nil {
 				return err
 			}

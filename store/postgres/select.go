@@ -2,15 +2,12 @@ package postgres
 
 import (
 	"context"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
-	"mtagd/store/local/codec"
-	"mtagd/store/rules"
 )
 
 // selection is which events of a merchant a query asks for.
@@ -27,7 +24,7 @@ type selection struct {
 func newSelection(merchant uuid.UUID, tag store.TagID, names []string, bot *bool) (s selection, ok bool) {
 	s = selection{merchant: merchant, bot: bot, allNames: names == nil}
 	if tag != "" {
-		if !isStorable(tag) {
+		if !conn.IsStorable(tag) {
 			return s, false
 		}
 		s.tag = new(string(tag))
@@ -177,7 +174,7 @@ func (s *selection) raw(ctx context.Context, tx pgx.Tx, nodes []node, use func(c
 }
 
 func (s *selection) scan(ctx context.Context, tx pgx.Tx, use func(c counted), sql string, args ...any) error {
-	return query(ctx, tx, func(rows pgx.Rows) error {
+	return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var c counted
 		err := rows.Scan(&c.node, &c.bucket, &c.n)
 		if err == nil {
@@ -223,30 +220,3 @@ func (s *selection) expand(ctx context.Context, tx pgx.Tx, nodes []node) (childr
 	}
 	return children, nil
 }
-
-// scope is which events of a merchant are in answers.
-type scope struct {
-	from    int64 // event_time (µs since 1970): older ones are past the retention
-	removed bool  // the merchant was deleted
-}
-
-// scopes returns the scopes of merchants, in their order, and the time now.
-func (e *engine) scopes(ctx context.Context, tx pgx.Tx, merchants ...uuid.UUID) (scopes []scope, now time.Time, err error) {
-	now, err = e.timeOf(ctx, tx)
-	if err != nil {
-		return nil, now, err
-	}
-	for _, m := range merchants {
-		id := store.MerchantID(m.String())
-		scopes = append(scopes, scope{from: max(rules.RetainedFrom(e.RetentionOf(id), now), earliest), removed: e.IsRemoved(id)})
-	}
-	return scopes, now, nil
-}
-
-// positionOf returns the place of an event in the order of receipt. Ids and cursors are those of the embedded engine, so that they
-// stay good when a service moves from one engine to the other.
-func positionOf(seq int64, idx int16) codec.Position {
-	return codec.Position{Seq: uint64(seq), Index: uint16(idx)}
-}
-
-func timeAt(micros int64) time.Time { return time.UnixMicro(micros).UTC() }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/pgtest"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
 )
 
 // What nodes share outlives the primary, and calls that are made meanwhile succeed as soon as there is another one.
@@ -59,7 +59,7 @@ func TestALeaseEnds(t *testing.T) {
 	if err != nil || lost == nil {
 		t.Fatal(lost, err)
 	}
-	if _, err := s.pool.Exec(t.Context(), "UPDATE lease SET expires = clock_timestamp() - interval '1 s'"); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE lease SET expires = clock_timestamp() - interval '1 s'"); err != nil {
 		t.Fatal(err)
 	}
 	if err := lost.Renew(t.Context()); err != nil { // nobody else has taken it
@@ -68,7 +68,7 @@ func TestALeaseEnds(t *testing.T) {
 	if taken, err := other.Lease(t.Context(), "x"); taken != nil || err != nil {
 		t.Fatalf("another node has got a lease that was renewed, %v", err)
 	}
-	if _, err := s.pool.Exec(t.Context(), "UPDATE lease SET expires = clock_timestamp() - interval '1 s'"); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE lease SET expires = clock_timestamp() - interval '1 s'"); err != nil {
 		t.Fatal(err)
 	}
 	taken, err := other.Lease(t.Context(), "x")
@@ -112,7 +112,7 @@ func TestALeaseOfADatabaseThatIsGone(t *testing.T) {
 	if thaw, err = server.Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), sharedTimeout-time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), conn.FailOverTimeout-time.Second)
 	defer cancel()
 	if err := held.Release(ctx); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a release without a database: %v, want KindUnavailable", err)
@@ -122,7 +122,7 @@ func TestALeaseOfADatabaseThatIsGone(t *testing.T) {
 // The life of a lease counts from before the request: when the answer comes too late, another node may have it.
 func TestALeaseThatCameTooLateIsNotHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &engine{log: quiet}
+		e := &engine{db: &conn.DB{Log: quiet}}
 		l := &lease{e: e, name: "x"}
 		l.held, l.giveUp = context.WithCancel(t.Context())
 		began := time.Now()
@@ -156,7 +156,7 @@ func TestAFileOfOtherContentStays(t *testing.T) {
 	if err := s.RemoveFile(t.Context(), "a/x", []byte("mine")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.pool.Exec(t.Context(), "UPDATE file SET modified = modified - interval '49 hours'"); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE file SET modified = modified - interval '49 hours'"); err != nil {
 		t.Fatal(err)
 	}
 	if files := left(); len(files) != 1 || files[0].Age < 49*time.Hour || files[0].Age > 50*time.Hour {
@@ -198,17 +198,17 @@ func TestNodesExchangeMessages(t *testing.T) {
 		expect(b, fmt.Sprint(i), 1)
 	}
 	var n int
-	if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 3+keepMessages {
+	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 3+keepMessages {
 		t.Errorf("%d messages are left, %v", n, err)
 	}
-	if _, err := s.pool.Exec(t.Context(), "UPDATE message SET at = at - interval '1 hour'"); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE message SET at = at - interval '1 hour'"); err != nil {
 		t.Fatal(err)
 	}
 	expect(a, "", 1) // they are too old
 	if err := a.tidy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 1 {
+	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 1 {
 		t.Errorf("%d messages are left, %v; want the new one", n, err)
 	}
 }

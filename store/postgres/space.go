@@ -63,10 +63,10 @@ func (e *engine) lookAtSpace(ctx context.Context) error {
 	defer s.looking.Unlock()
 	recorded := s.recorded.Load()
 	var stored, links int64
-	if err := e.pool.QueryRow(ctx, "SELECT coalesce(sum(bytes + events * $1), 0)::bigint FROM usage", eventCost).Scan(&stored); err != nil {
+	if err := e.db.Pool.QueryRow(ctx, "SELECT coalesce(sum(bytes + events * $1), 0)::bigint FROM usage", eventCost).Scan(&stored); err != nil {
 		return err
 	}
-	if err := e.pool.QueryRow(ctx, countLinks).Scan(&links); err != nil {
+	if err := e.db.Pool.QueryRow(ctx, countLinks).Scan(&links); err != nil {
 		return err
 	}
 	stored += links * linkCost
@@ -82,16 +82,16 @@ func (e *engine) lookAtSpace(ctx context.Context) error {
 		if full {
 			message = "events are refused: they and links take as much of the database as they may. Let it take more with --store-size, or keep events for less time"
 		}
-		e.log.Warn(message, "accepting_events", !full, "stored_bytes", stored, "store_size", s.size)
+		e.db.Log.Warn(message, "accepting_events", !full, "stored_bytes", stored, "store_size", s.size)
 	}
 	return nil
 }
 
 // watchSpace looks until Close.
 func (e *engine) watchSpace() {
-	e.repeat(spaceInterval, e.lookAtSpace, func(err error) {
+	e.db.Repeat(spaceInterval, e.lookAtSpace, func(err error) {
 		if err != nil {
-			e.log.Error("how much events take cannot be read: limits on stored bytes go by what was known", "error", err)
+			e.db.Log.Error("how much events take cannot be read: limits on stored bytes go by what was known", "error", err)
 		}
 	})
 }

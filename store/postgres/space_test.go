@@ -83,7 +83,7 @@ func TestLinksTakeNoMoreThanTheSize(t *testing.T) {
 	if made < 10 || made > size/linkCost/2 || s.FreeSpace() != 0 {
 		t.Errorf("%d links were made, and %d bytes are free", made, s.FreeSpace())
 	}
-	if _, err := s.pool.Exec(t.Context(), "ANALYZE link, held_link, linked_muid"); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "ANALYZE link, held_link, linked_muid"); err != nil {
 		t.Fatal(err)
 	}
 	b := s.opened(openURL(s.url, Options{Log: quiet, Size: size}))

@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
 )
 
 // Summary implements store.Events. Each bucket of the summary is split into spans; spans of the same level that follow each other
@@ -18,7 +18,7 @@ import (
 func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (summary store.Summary, err error) {
 	var merchants []uuid.UUID
 	for _, id := range q.Merchants {
-		key, ok := keyOf(id)
+		key, ok := conn.KeyOf(id)
 		if !ok {
 			return summary, store.NotFound("merchant")
 		}
@@ -26,7 +26,7 @@ func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (summary sto
 			merchants = append(merchants, key)
 		}
 	}
-	err = e.read(ctx, func(tx pgx.Tx) error {
+	err = e.db.Read(ctx, func(tx pgx.Tx) error {
 		summary = store.Summary{}
 		scopes, _, err := e.scopes(ctx, tx, merchants...)
 		if err != nil {
@@ -233,7 +233,7 @@ func (s *summing) tag() string { return string(s.q.Tag) }
 
 // tags returns the tags that events of the selection name.
 func (s *selection) tags(ctx context.Context, tx pgx.Tx) (tags []string, err error) {
-	err = query(ctx, tx, func(rows pgx.Rows) error {
+	err = conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var tag string
 		err := rows.Scan(&tag)
 		tags = append(tags, tag)
@@ -261,7 +261,7 @@ func (s *summing) names(ctx context.Context) ([]string, error) {
 		if !of.allNames {
 			return of.names, nil
 		}
-		if err := query(ctx, s.tx, func(rows pgx.Rows) error {
+		if err := conn.Query(ctx, s.tx, func(rows pgx.Rows) error {
 			var name string
 			var n int
 			err := rows.Scan(&name, &n)

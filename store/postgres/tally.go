@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"math"
+	"mtagd/store/postgres/conn"
 	"slices"
 
 	"github.com/google/uuid"
@@ -115,7 +116,7 @@ const (
 )
 
 func readOpen(ctx context.Context, tx pgx.Tx, merchant uuid.UUID) (all openTally, err error) {
-	err = query(ctx, tx, func(rows pgx.Rows) error {
+	err = conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var t tallied
 		err := rows.Scan(&t.minute, &t.name, &t.tag, &t.bot, &t.n)
 		all = append(all, t)

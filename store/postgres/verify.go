@@ -4,12 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/rules"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
-	"mtagd/store/rules"
 )
 
 // Verify implements store.Engine. It decodes all control data. It counts all events again, one merchant after the other, and compares
@@ -26,14 +26,14 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (counts store
 	}
 	var owners []owner
 	total := uint64(0)
-	if err := e.read(ctx, func(tx pgx.Tx) error {
+	if err := e.db.Read(ctx, func(tx pgx.Tx) error {
 		owners, total = nil, 0
-		return query(ctx, tx, func(rows pgx.Rows) error {
+		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var o owner
 			err := rows.Scan(&o.merchant, &o.events)
 			owners, total = append(owners, o), total+o.events
 			return err
-		}, "SELECT merchant, greatest(max(events), 0) FROM (SELECT merchant, events FROM usage UNION ALL SELECT m.id, 0 FROM "+merchants+" m) AS x GROUP BY merchant ORDER BY merchant")
+		}, "SELECT merchant, greatest(max(events), 0) FROM (SELECT merchant, events FROM usage UNION ALL SELECT m.id, 0 FROM "+conn.Merchants+" m) AS x GROUP BY merchant ORDER BY merchant")
 	}); err != nil {
 		return counts, err
 	}
@@ -55,7 +55,7 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (counts store
 // verifyControl decodes all records and the audit log, and returns how many there are.
 func (e *engine) verifyControl(ctx context.Context, v store.Verification) (records uint64, err error) {
 	var all []record
-	if err := e.read(ctx, func(tx pgx.Tx) (err error) {
+	if err := e.db.Read(ctx, func(tx pgx.Tx) (err error) {
 		all, err = readRecords(ctx, tx, "body IS NOT NULL")
 		return err
 	}); err != nil {
@@ -72,9 +72,9 @@ func (e *engine) verifyControl(ctx context.Context, v store.Verification) (recor
 	v.Read(store.PartControl, 1, 2)
 	var found map[int64]error
 	entries := uint64(0)
-	if err := e.read(ctx, func(tx pgx.Tx) error {
+	if err := e.db.Read(ctx, func(tx pgx.Tx) error {
 		found, entries = map[int64]error{}, 0
-		return query(ctx, tx, func(rows pgx.Rows) error {
+		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var id int64
 			var text []byte
 			if err := rows.Scan(&id, &text); err != nil {

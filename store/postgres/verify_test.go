@@ -6,6 +6,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/pgtest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,9 +16,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
 )
 
 func TestVerifyFindsWhatDiffers(t *testing.T) {
@@ -34,7 +34,7 @@ func TestVerifyFindsWhatDiffers(t *testing.T) {
 			s := newShop(t, Options{})
 			s.record(s.visit(0, 0))
 			s.folded(s.key())
-			if _, err := s.pool.Exec(t.Context(), c.damage); err != nil {
+			if _, err := s.db.Pool.Exec(t.Context(), c.damage); err != nil {
 				t.Fatal(err)
 			}
 			found := map[store.Part]int{}
@@ -94,7 +94,7 @@ func TestVerifyInPieces(t *testing.T) {
 			s.folded(s.key())
 		case 5:
 			var r receipt
-			if err := s.pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.seq, &r.idx); err != nil {
+			if err := s.db.Pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.seq, &r.idx); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.removeEvents(t.Context(), s.key(), []receipt{r}); err != nil {
@@ -104,7 +104,7 @@ func TestVerifyInPieces(t *testing.T) {
 	}); len(found) > 0 {
 		t.Errorf("found %+v in what changes", found)
 	}
-	if _, err := s.pool.Exec(t.Context(), "UPDATE counter SET n = n + 2 WHERE level = 0 AND name = '' AND bucket = $1", bucketOf(byMinute, at(7, 2).Time.UnixMicro())); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE counter SET n = n + 2 WHERE level = 0 AND name = '' AND bucket = $1", bucketOf(byMinute, at(7, 2).Time.UnixMicro())); err != nil {
 		t.Fatal(err)
 	}
 	found := verify(func() {})
@@ -148,14 +148,14 @@ func TestVerifyReadsAllPages(t *testing.T) {
 	s.folded(s.key())
 	exec := func(sql string) {
 		t.Helper()
-		if _, err := s.pool.Exec(t.Context(), sql); err != nil {
+		if _, err := s.db.Pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
 	}
 	await(t, "an index cannot be read alone", func() (can bool) {
 		exec("VACUUM link")
 		exec("VACUUM dedup")
-		if err := s.pool.QueryRow(t.Context(), "SELECT bool_and(relallvisible = relpages) FROM pg_class WHERE oid IN ('link'::regclass, 'dedup'::regclass)").Scan(&can); err != nil {
+		if err := s.db.Pool.QueryRow(t.Context(), "SELECT bool_and(relallvisible = relpages) FROM pg_class WHERE oid IN ('link'::regclass, 'dedup'::regclass)").Scan(&can); err != nil {
 			t.Fatal(err)
 		}
 		return can
@@ -165,7 +165,7 @@ func TestVerifyReadsAllPages(t *testing.T) {
 	files := map[string]string{}
 	for name, relation := range map[string]string{"bodies": "(SELECT reltoastrelid FROM pg_class WHERE oid = 'event'::regclass)", "links": "'link'", "event_ids": "'dedup'"} {
 		var path string
-		if err := s.pool.QueryRow(t.Context(), "SELECT pg_relation_filepath("+relation+")").Scan(&path); err != nil {
+		if err := s.db.Pool.QueryRow(t.Context(), "SELECT pg_relation_filepath("+relation+")").Scan(&path); err != nil {
 			t.Fatal(err)
 		}
 		files[name] = filepath.Join(server.DataDir(), path)
@@ -212,7 +212,7 @@ func TestVerifyPassesOverDeletedMerchants(t *testing.T) {
 	other := s.visit(0, 0)
 	other.Merchant = m.ID
 	s.record(s.visit(0, 0), other)
-	otherKey, _ := keyOf(m.ID)
+	otherKey, _ := conn.KeyOf(m.ID)
 	s.folded(s.key(), otherKey)
 	verify := func(read func()) {
 		t.Helper()

@@ -3,11 +3,11 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"mtagd/store"
 )
 
 // The events of a merchant are verified in pieces: a transaction that lasts for minutes would keep the server from removing dead rows.
@@ -137,7 +137,7 @@ func (e *engine) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verifi
 
 // readUnlessRemoved is read, but calls nothing when the merchant was deleted.
 func (e *engine) readUnlessRemoved(ctx context.Context, m uuid.UUID, read func(tx pgx.Tx) error) (removed bool, err error) {
-	err = e.read(ctx, func(tx pgx.Tx) error {
+	err = e.db.Read(ctx, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM record WHERE kind = 'removals' AND id = $1 AND body IS NOT NULL)", m.String()).Scan(&removed); err != nil || removed {
 			return err
 		}
@@ -150,7 +150,7 @@ func (e *engine) readUnlessRemoved(ctx context.Context, m uuid.UUID, read func(t
 func pieces(ctx context.Context, tx pgx.Tx, m uuid.UUID, events int64) (bounds []int64, err error) {
 	bounds = []int64{earliest}
 	size := int64(0)
-	if err := query(ctx, tx, func(rows pgx.Rows) error {
+	if err := conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var hour, n int64
 		err := rows.Scan(&hour, &n)
 		if size > 0 && size+n > events {
@@ -202,7 +202,7 @@ func (c *merchantCheck) totals(ctx context.Context, tx pgx.Tx) (found []store.Fi
 	if different > 0 {
 		found = append(found, c.finding(store.PartIndex, "has %d counters of days and of all time that differ from those of the hours", different))
 	}
-	return found, query(ctx, tx, func(rows pgx.Rows) error {
+	return found, conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var tag string
 		var n int64
 		err := rows.Scan(&tag, &n)

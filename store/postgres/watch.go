@@ -1,11 +1,11 @@
 package postgres
 
 import (
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 	"sync"
 
 	"github.com/google/uuid"
-
-	"mtagd/store"
 )
 
 // watches has those who wait for events.
@@ -25,7 +25,7 @@ func (e *engine) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop
 	}
 	var keys []uuid.UUID
 	for _, id := range merchants {
-		key, ok := keyOf(id)
+		key, ok := conn.KeyOf(id)
 		if !ok {
 			continue
 		}

@@ -1,4 +1,4 @@
-package postgres
+package conn
 
 import (
 	"context"
@@ -70,7 +70,7 @@ func (h *hosts) follow(c *pgx.ConnConfig) {
 		return nil
 	}
 	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+		ctx, cancel := context.WithTimeout(ctx, ConnectTimeout)
 		defer cancel()
 		conn, err := dial(ctx, network, address)
 		if err != nil {

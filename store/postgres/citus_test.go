@@ -4,11 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mtagd/store"
-	"mtagd/store/migrate"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/postgres/pgtest"
-	"mtagd/store/storetest"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +12,13 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/migrate"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/pgtest"
+	"mtagd/store/postgres/schema"
+	"mtagd/store/storetest"
 )
 
 // These tests need the extension Citus, and are skipped where PostgreSQL has none.
@@ -25,7 +27,7 @@ import (
 func newCluster(t *testing.T) *pgtest.Citus {
 	t.Helper()
 	return pgtest.NewCitus(t, func(url string) error {
-		_, err := Distribute(context.Background(), url)
+		_, err := schema.Distribute(context.Background(), url)
 		return err
 	})
 }
@@ -215,18 +217,18 @@ func distributeWhileServing(t *testing.T, c *pgtest.Citus) {
 			}
 		})
 	}
-	first, err := Distribute(t.Context(), url)
+	first, err := schema.Distribute(t.Context(), url)
 	close(stop)
 	serving.Wait()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, table := range first.Tables {
-		if want := table.Placement != OnCoordinator && table.Name != "event"; table.Moved != want {
+		if want := table.Placement != schema.OnCoordinator && table.Name != "event"; table.Moved != want {
 			t.Errorf("%+v: want moved %v", table, want)
 		}
 	}
-	again, err := Distribute(t.Context(), url)
+	again, err := schema.Distribute(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +237,7 @@ func distributeWhileServing(t *testing.T, c *pgtest.Citus) {
 			t.Errorf("the table %s has moved again", table.Name)
 		}
 		var left int
-		if err := e.db.Pool.QueryRow(t.Context(), "SELECT pg_relation_size($1::text::regclass)", table.Name).Scan(&left); err != nil || left != 0 && table.Placement != OnCoordinator {
+		if err := e.db.Pool.QueryRow(t.Context(), "SELECT pg_relation_size($1::text::regclass)", table.Name).Scan(&left); err != nil || left != 0 && table.Placement != schema.OnCoordinator {
 			t.Errorf("%d bytes of the table %s are left: %v", left, table.Name, err)
 		}
 	}
@@ -312,7 +314,7 @@ func loseWorker(t *testing.T, c *pgtest.Citus) {
 // Before a distributed database is copied, what a worker has only prepared is committed.
 func importFromDistributed(t *testing.T, c *pgtest.Citus) {
 	url := c.EmptyDatabase(t)
-	if _, err := Distribute(t.Context(), url); err != nil {
+	if _, err := schema.Distribute(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
 	s := newShopOn(t, url, Options{})
@@ -376,7 +378,7 @@ func prepareLink(t *testing.T, s *shop, c *pgtest.Citus) {
 }
 
 func TestDistributeNeedsCitus(t *testing.T) {
-	_, err := Distribute(t.Context(), pgtest.Database(t))
+	_, err := schema.Distribute(t.Context(), pgtest.Database(t))
 	if err == nil || !strings.Contains(err.Error(), "CREATE EXTENSION citus") {
 		t.Errorf("got %v", err)
 	}
@@ -389,7 +391,7 @@ func TestPlacements(t *testing.T) {
 	if err := conn.Query(t.Context(), e.db.Pool, func(rows pgx.Rows) error {
 		var table string
 		err := rows.Scan(&table)
-		if _, ok := placements[table]; !ok && !slices.Contains(few, table) {
+		if _, ok := schema.Placements[table]; !ok && !slices.Contains(few, table) {
 			t.Errorf("where is the table %s in a distributed database?", table)
 		}
 		return err

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
+
+	"mtagd/store/postgres/conn"
 )
 
 // The levels of counters, and how long a bucket of each is (µs). The highest level has one bucket.
@@ -63,7 +65,7 @@ func (c counts) add(t tallyKey, n int64) {
 // compareCounters is the order in which flushes of older nodes, folds and removals lock counters. It must be total: two transactions that
 // lock the same counters in different orders would deadlock.
 func compareCounters(a, b counterKey) int {
-	return cmp.Or(compareUUIDs(a.merchant, b.merchant), cmp.Compare(a.level, b.level), cmp.Compare(a.name, b.name),
+	return cmp.Or(conn.CompareUUIDs(a.merchant, b.merchant), cmp.Compare(a.level, b.level), cmp.Compare(a.name, b.name),
 		cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.tag, b.tag), compareBools(a.bot, b.bot))
 }
 

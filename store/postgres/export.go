@@ -7,16 +7,18 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"mtagd/store"
-	"mtagd/store/local/codec"
-	"mtagd/store/migrate"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/rules"
 	"slices"
 	"strconv"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+	"mtagd/store/migrate"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/schema"
+	"mtagd/store/rules"
 )
 
 // Database is a database into which data is copied, or from which, without an engine. It implements migrate.Successor and migrate.Source.
@@ -39,7 +41,7 @@ func OpenDatabase(ctx context.Context, address string, log *slog.Logger) (*Datab
 	}
 	db, err := conn.Open(ctx, config, conn.Options{Log: log})
 	if err == nil {
-		err = prepareSchema(ctx, db.Pool)
+		err = schema.Prepare(ctx, db.Pool)
 	}
 	if err != nil {
 		if db != nil {
@@ -189,7 +191,7 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mig
 		if err != nil {
 			return err
 		}
-		for some := range slices.Chunk(slices.Compact(slices.SortedFunc(slices.Values(append(merchants, counted...)), compareUUIDs)), 100) {
+		for some := range slices.Chunk(slices.Compact(slices.SortedFunc(slices.Values(append(merchants, counted...)), conn.CompareUUIDs)), 100) {
 			b := &pgx.Batch{}
 			for _, m := range some {
 				b.Queue(eventsOf, m, int64(after), int64(upTo)).Query(func(rows pgx.Rows) error {

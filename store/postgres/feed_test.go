@@ -64,32 +64,3 @@ func TestTheFeedOfManyMerchants(t *testing.T) {
 		}
 	}
 }
-
-func TestCoverIsTheWholeRange(t *testing.T) {
-	check := func(lo, hi int64) {
-		t.Helper()
-		spans := cover(lo, hi)
-		at := max(lo, earliest)
-		for _, s := range spans {
-			if s.lo != at || s.hi <= s.lo {
-				t.Fatalf("cover(%d, %d) is %v", lo, hi, spans)
-			}
-			if at = s.hi; s.level >= byMinute && s.level < byLife && (s.lo%bucketSize[s.level] != 0 || s.hi%bucketSize[s.level] != 0) {
-				t.Fatalf("cover(%d, %d) has %v, which is not at the bounds of buckets", lo, hi, s)
-			}
-		}
-		if want := min(hi, latest); want > max(lo, earliest) && at != want || len(spans) > 2*(byLife+1)-1 {
-			t.Fatalf("cover(%d, %d) is %v", lo, hi, spans)
-		}
-	}
-	for range 20_000 {
-		lo := rand.Int64N(latest-earliest) + earliest
-		hi := lo + rand.Int64N(1<<rand.IntN(56))
-		check(lo, hi)
-		unit := bucketSize[rand.IntN(len(bucketSize))]
-		check(lo/unit*unit, hi/unit*unit)
-	}
-	check(earliest-1, latest+1)
-	check(5, 5)
-	check(latest, latest+5)
-}

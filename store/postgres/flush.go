@@ -6,9 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"maps"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/rules"
 	"slices"
 	"strconv"
 	"time"
@@ -16,6 +13,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/rules"
 )
 
 // flush is one group on its way into the database: what it asks for, what the database says, and what follows from that.
@@ -223,17 +224,15 @@ func (f *flush) merchants() []uuid.UUID {
 	for _, i := range f.items {
 		all[i.merchant] = true
 	}
-	return slices.SortedFunc(maps.Keys(all), compareUUIDs)
+	return slices.SortedFunc(maps.Keys(all), conn.CompareUUIDs)
 }
 
-func compareUUIDs(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }
-
 func compareLinks(a, b linkKey) int {
-	return cmp.Or(compareUUIDs(a.merchant, b.merchant), bytes.Compare(a.key[:], b.key[:]))
+	return cmp.Or(conn.CompareUUIDs(a.merchant, b.merchant), bytes.Compare(a.key[:], b.key[:]))
 }
 
 func compareDedups(a, b dedupKey) int {
-	return cmp.Or(compareUUIDs(a.merchant, b.merchant), bytes.Compare(a.key[:], b.key[:]))
+	return cmp.Or(conn.CompareUUIDs(a.merchant, b.merchant), bytes.Compare(a.key[:], b.key[:]))
 }
 
 // nowOf is the time in µs since 1970 in a statement: that of a parameter if it has one, else the database's clock.
@@ -547,7 +546,7 @@ func (f *flush) queueLinks(b *pgx.Batch) {
 	}
 	f.linkRows = len(at) + len(kept) + len(linked)
 	queueLinkedMUIDs(b, slices.SortedFunc(maps.Keys(linked), func(a, b muidKey) int {
-		return cmp.Or(compareUUIDs(a.merchant, b.merchant), bytes.Compare(a.hash[:], b.hash[:]))
+		return cmp.Or(conn.CompareUUIDs(a.merchant, b.merchant), bytes.Compare(a.hash[:], b.hash[:]))
 	}))
 }
 
@@ -565,7 +564,7 @@ func (f *flush) withEvents() []uuid.UUID {
 	for i := range f.events {
 		all[f.events[i].merchant] = true
 	}
-	sorted := slices.SortedFunc(maps.Keys(all), compareUUIDs)
+	sorted := slices.SortedFunc(maps.Keys(all), conn.CompareUUIDs)
 	if sorted == nil {
 		sorted = []uuid.UUID{}
 	}
@@ -586,12 +585,6 @@ func (f *flush) queueEvents(b *pgx.Batch) {
 	}
 	b.Queue(writeEvents, merchants, at, bots, tags, names, muids, raws, byClaim)
 	b.Queue(writeTally, f.tallies.columns()...)
-}
-
-// sizeOf is what an event counts for in store.Usage.
-func sizeOf(raw, muid int, name, tag string) uint64 {
-	const timeSize = 8
-	return uint64(raw + muid + len(name) + len(tag) + timeSize)
 }
 
 func splitDedups(keys []dedupKey) (merchants []uuid.UUID, hashes [][]byte) {

@@ -5,10 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"mtagd/store"
-	"mtagd/store/migrate"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/postgres/pgtest"
 	"regexp"
 	"strings"
 	"sync"
@@ -19,6 +15,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"mtagd/store"
+	"mtagd/store/migrate"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/pgtest"
+	"mtagd/store/postgres/schema"
 )
 
 // key returns the shop's merchant as the database has it.
@@ -383,7 +385,7 @@ func TestMigrationToTallies(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if version, err := schemaVersion(t.Context(), s.db.Pool); err != nil || version >= 10 {
+	if version, err := schema.VersionOf(t.Context(), s.db.Pool); err != nil || version >= 10 {
 		t.Fatalf("the schema has version %d, %v", version, err)
 	}
 	newer := &shop{engine: s.second(), t: t, url: s.url, partner: s.partner, id: s.id, tag: s.tag}

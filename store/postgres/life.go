@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/removal"
-	"mtagd/store/rules"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/removal"
+	"mtagd/store/rules"
 )
 
 // life removes events in the background: those of persons and of deleted merchants, those that are past the retention, and what
@@ -292,4 +293,23 @@ func (e *engine) forgetIDs(ctx context.Context, before int64, portion int) (n in
 		return 0, nil // flushes have locked the rest
 	}
 	return n, nil
+}
+
+// Erase implements store.Persons. It notes the erasure; life.go does it.
+func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Identity, opt store.ErasureOptions) (era store.Erasure, err error) {
+	if err := rules.CheckPerson(&named); err != nil {
+		return era, err
+	}
+	key, ok := conn.KeyOf(id)
+	if !ok {
+		return era, store.NotFound("merchant")
+	}
+	var who store.Person
+	if err := e.db.ReadLong(ctx, func(tx pgx.Tx) (err error) {
+		who, err = personOf(ctx, tx, key, &named, opt.Claimed)
+		return err
+	}); err != nil {
+		return era, err
+	}
+	return e.AddErasure(ctx, id, who, opt.Suppress)
 }

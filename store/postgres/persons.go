@@ -2,32 +2,14 @@ package postgres
 
 import (
 	"context"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/rules"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-)
 
-// Erase implements store.Persons. It notes the erasure; life.go does it.
-func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Identity, opt store.ErasureOptions) (era store.Erasure, err error) {
-	if err := rules.CheckPerson(&named); err != nil {
-		return era, err
-	}
-	key, ok := conn.KeyOf(id)
-	if !ok {
-		return era, store.NotFound("merchant")
-	}
-	var who store.Person
-	if err := e.db.ReadLong(ctx, func(tx pgx.Tx) (err error) {
-		who, err = personOf(ctx, tx, key, &named, opt.Claimed)
-		return err
-	}); err != nil {
-		return era, err
-	}
-	return e.AddErasure(ctx, id, who, opt.Suppress)
-}
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/rules"
+)
 
 // personOf returns the hashes of a person who is named by one muid or one identifier.
 func personOf(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, named *store.Identity, withClaimed bool) (store.Person, error) {
@@ -90,10 +72,10 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 // muids: so it reads all links of the merchant, a million in two or three seconds. All events of the merchant are read after that,
 // which takes longer, and with an index each new link would cost two more entries.
 func linksOf(ctx context.Context, tx conn.Querier, merchant uuid.UUID, who store.Person, use func(store.Link)) error {
-	where, args := ` WHERE merchant = $1 AND key = ANY($2::bytea[])`, []any{merchant, hashesIn(who.Identifiers)}
+	where, args := ` WHERE merchant = $1 AND key = ANY($2::bytea[])`, []any{merchant, conn.Hashes(who.Identifiers)}
 	if len(who.MUIDs) > 0 {
 		where = ` WHERE merchant = $1 AND (key = ANY($2::bytea[]) OR sha256('\xff'::bytea || muid) = ANY($3::bytea[]))`
-		args = append(args, hashesIn(who.MUIDs))
+		args = append(args, conn.Hashes(who.MUIDs))
 	}
 	return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var key, muid []byte

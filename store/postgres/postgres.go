@@ -37,7 +37,7 @@
 //
 // # Distributed by merchant
 //
-// The extension Citus may spread the tables of events over several servers, the workers (distribute.go). All rows of a merchant are
+// The extension Citus may spread the tables of events over several servers, the workers (schema/distribute.go). All rows of a merchant are
 // on one. A statement about them is about one merchant, which it compares with its first parameter: so Citus asks one server. Only
 // what a group writes has the rows of all its merchants in one statement.
 //
@@ -52,8 +52,7 @@
 //
 //	postgres.go   opens and closes the engine
 //	conn/         connections, transactions, and whether the standbys have what is visible
-//	migrate.go    the schema; migrations/ has it
-//	distribute.go hands the tables over to the extension Citus, if that is wanted
+//	schema/       the tables, and how Citus distributes them
 //
 //	control.go    changes of the control data: the driver of package rules
 //	audit.go      the audit log, and what is deleted when it is old
@@ -95,16 +94,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"mtagd/store"
-	"mtagd/store/groupcommit"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/removal"
-	"mtagd/store/rules"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/store"
+	"mtagd/store/groupcommit"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/schema"
+	"mtagd/store/removal"
+	"mtagd/store/rules"
 )
 
 // Options are an engine's inputs besides its database.
@@ -201,7 +202,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 }
 
 func (e *engine) prepare(ctx context.Context, opt Options) error {
-	if err := prepareSchema(ctx, e.db.Pool); err != nil {
+	if err := schema.Prepare(ctx, e.db.Pool); err != nil {
 		return err
 	}
 	return conn.InTime(ctx, func(ctx context.Context) error {

@@ -2,13 +2,14 @@ package postgres
 
 import (
 	"context"
-	"mtagd/store"
-	"mtagd/store/groupcommit"
-	"mtagd/store/postgres/conn"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/groupcommit"
+	"mtagd/store/postgres/conn"
 )
 
 // Record implements store.Events.
@@ -75,7 +76,7 @@ func checkMUID(muid store.MUID) error {
 // resolve returns the muid of the first identifier that is linked to one, or "".
 func resolve(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, who *store.Identity) (store.MUID, error) {
 	found := links{}
-	if err := conn.Query(ctx, tx, found.scan, readLinks, merchant, hashesIn(who.Keys())); err != nil {
+	if err := conn.Query(ctx, tx, found.scan, readLinks, merchant, conn.Hashes(who.Keys())); err != nil {
 		return "", err
 	}
 	for _, k := range who.Keys() {
@@ -158,12 +159,4 @@ func (e *engine) commitGroups() {
 		err := e.commit(f)
 		e.queue.Finish(err)
 	}
-}
-
-func hashesIn(keys []store.IdentityKey) [][]byte {
-	all := make([][]byte, len(keys))
-	for i := range keys {
-		all[i] = keys[i][:]
-	}
-	return all
 }

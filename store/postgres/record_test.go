@@ -3,9 +3,6 @@ package postgres
 import (
 	"errors"
 	"io/fs"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/postgres/pgtest"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +13,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/pgtest"
+	"mtagd/store/postgres/schema"
 )
 
 // withoutRecords brings a database back to version 14 of the schema, with its partners, merchants and tags.
@@ -39,7 +41,7 @@ func TestMigrationToRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	files, err := fs.Sub(migrations, "migrations")
+	files, err := fs.Sub(schema.Migrations, "migrations")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,11 +2,12 @@ package postgres
 
 import (
 	"context"
-	"mtagd/store/postgres/conn"
 	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store/postgres/conn"
 )
 
 // removePortion is how many events one transaction removes: folds wait for it.
@@ -29,13 +30,8 @@ func (e *engine) removeEvents(ctx context.Context, merchant uuid.UUID, events []
 	return nil
 }
 
-const (
-	deleteEvents = `DELETE FROM event WHERE merchant = $1 AND (seq, idx) IN (SELECT * FROM unnest($2::bigint[], $3::smallint[]))
+const deleteEvents = `DELETE FROM event WHERE merchant = $1 AND (seq, idx) IN (SELECT * FROM unnest($2::bigint[], $3::smallint[]))
 		RETURNING at, bot, tag, name, length(muid), length(raw)`
-
-	deleteEmptyCounters = `DELETE FROM counter WHERE merchant = $1 AND n = 0 AND (level, name, bucket, tag, bot) IN
-		(SELECT * FROM unnest($2::smallint[], $3::text[], $4::bigint[], $5::text[], $6::boolean[]))`
-)
 
 func (e *engine) removeSome(ctx context.Context, merchant uuid.UUID, events []receipt) error {
 	seqs, idxs := make([]int64, len(events)), make([]int16, len(events))
@@ -60,13 +56,7 @@ func (e *engine) removeSome(ctx context.Context, merchant uuid.UUID, events []re
 		}, deleteEvents, merchant, seqs, idxs); err != nil || len(removed) == 0 {
 			return err
 		}
-		if err := removed.addTo(ctx, tx, nil); err != nil {
-			return err
-		}
-		columns := removed.counts().columns()
-		columns[0] = merchant
-		_, err := tx.Exec(ctx, deleteEmptyCounters, columns[:len(columns)-1]...)
-		return err
+		return removed.subtract(ctx, tx, merchant)
 	})
 }
 

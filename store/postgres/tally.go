@@ -5,11 +5,12 @@ import (
 	"context"
 	"maps"
 	"math"
-	"mtagd/store/postgres/conn"
 	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store/postgres/conn"
 )
 
 // tallyKey says which events a row of the table tally counts. Each flush has rows of its own.
@@ -46,7 +47,7 @@ const writeTally = `INSERT INTO tally (merchant, seq, minute, name, tag, bot, n,
 // columns returns the parameters of writeTally.
 func (t tallies) columns() []any {
 	keys := slices.SortedFunc(maps.Keys(t), func(a, b tallyKey) int {
-		return cmp.Or(compareUUIDs(a.merchant, b.merchant), cmp.Compare(a.minute, b.minute))
+		return cmp.Or(conn.CompareUUIDs(a.merchant, b.merchant), cmp.Compare(a.minute, b.minute))
 	})
 	n := len(keys)
 	merchants, minutes, names, tags := make([]uuid.UUID, n), make([]int64, n), make([]string, n), make([]string, n)
@@ -74,6 +75,17 @@ func (t tallies) addTo(ctx context.Context, tx pgx.Tx, folded map[uuid.UUID]int6
 	return t.addUsageTo(ctx, tx, folded)
 }
 
+// subtract is addTo for the events of one merchant that are removed. The tally must have none of them. Counters that become 0 go.
+func (t tallies) subtract(ctx context.Context, tx pgx.Tx, merchant uuid.UUID) error {
+	if err := t.addTo(ctx, tx, nil); err != nil {
+		return err
+	}
+	columns := t.counts().columns()
+	columns[0] = merchant
+	_, err := tx.Exec(ctx, deleteEmptyCounters, columns[:len(columns)-1]...)
+	return err
+}
+
 // addUsageTo adds tallies to usage alone.
 func (t tallies) addUsageTo(ctx context.Context, tx pgx.Tx, folded map[uuid.UUID]int64) error {
 	used := map[uuid.UUID]amount{}
@@ -81,7 +93,7 @@ func (t tallies) addUsageTo(ctx context.Context, tx pgx.Tx, folded map[uuid.UUID
 		u := used[k.merchant]
 		used[k.merchant] = amount{u.n + a.n, u.bytes + a.bytes}
 	}
-	merchants := slices.SortedFunc(maps.Keys(used), compareUUIDs)
+	merchants := slices.SortedFunc(maps.Keys(used), conn.CompareUUIDs)
 	events, sizes, upTo := make([]int64, len(merchants)), make([]int64, len(merchants)), make([]int64, len(merchants))
 	for i, m := range merchants {
 		events[i], sizes[i], upTo[i] = used[m].n, used[m].bytes, folded[m]
@@ -91,6 +103,9 @@ func (t tallies) addUsageTo(ctx context.Context, tx pgx.Tx, folded map[uuid.UUID
 }
 
 const (
+	deleteEmptyCounters = `DELETE FROM counter WHERE merchant = $1 AND n = 0 AND (level, name, bucket, tag, bot) IN
+		(SELECT * FROM unnest($2::smallint[], $3::text[], $4::bigint[], $5::text[], $6::boolean[]))`
+
 	addCounters = `INSERT INTO counter (merchant, level, name, bucket, tag, bot, n)
 		SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::bigint[], $5::text[], $6::boolean[], $7::bigint[])
 		ON CONFLICT (merchant, level, name, bucket, tag, bot) DO UPDATE SET n = counter.n + excluded.n`
@@ -140,4 +155,10 @@ func (o openTally) of(name string) openTally {
 		end++
 	}
 	return o[first:end]
+}
+
+// sizeOf is what an event counts for in store.Usage.
+func sizeOf(raw, muid int, name, tag string) uint64 {
+	const timeSize = 8
+	return uint64(raw + muid + len(name) + len(tag) + timeSize)
 }

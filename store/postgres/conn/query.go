@@ -1,12 +1,15 @@
 package conn
 
 import (
+	"bytes"
 	"context"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
 )
 
 // Locks of transactions, by number.
@@ -77,3 +80,11 @@ func IsStorable[T ~string](text T) bool {
 
 // Merchants are those that exist, as a table.
 const Merchants = `(SELECT id::uuid AS id FROM record WHERE kind = 'merchants' AND body IS NOT NULL)`
+
+// CompareUUIDs is the order in which the server has merchants.
+func CompareUUIDs(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }
+
+// Hashes returns keys as a parameter of a statement.
+func Hashes(keys []store.IdentityKey) [][]byte {
+	return Map(keys, func(k *store.IdentityKey) []byte { return k[:] })
+}

@@ -1,4 +1,5 @@
-package postgres
+// Package schema has the tables of the database, as migrations, and hands them over to the extension Citus if that is wanted.
+package schema
 
 import (
 	"context"
@@ -6,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"mtagd/store/postgres/conn"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -14,21 +14,23 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
+
+	"mtagd/store/postgres/conn"
 )
 
 //go:embed migrations/*.sql
-var migrations embed.FS
+var Migrations embed.FS
 
-// Schema is the version of the schema that this program needs: the number of the last migration.
+// Version is the version of the schema that this program needs: the number of the last migration.
 //
 // A migration only adds to the schema, so that nodes of the version before go on until they are started again. They are not ready as
 // soon as a newer node publishes a change of a kind that they do not know. What cannot be done by adding takes two versions: one that
 // no longer needs the old, and one that removes it.
-const Schema = 16
+const Version = 16
 
-// prepareSchema brings the schema up to date. In a distributed database it also distributes new tables. It looks for such tables at each
+// Prepare brings the schema up to date. In a distributed database it also distributes new tables. It looks for such tables at each
 // start, because a kill may have come between the two steps. Several nodes may call it at once. It refuses a newer schema.
-func prepareSchema(ctx context.Context, pool *pgxpool.Pool) error {
+func Prepare(ctx context.Context, pool *pgxpool.Pool) error {
 	if err := updateSchema(ctx, pool); err != nil {
 		return err
 	}
@@ -45,27 +47,27 @@ func prepareSchema(ctx context.Context, pool *pgxpool.Pool) error {
 
 // updateSchema applies the migrations that are missing.
 func updateSchema(ctx context.Context, pool *pgxpool.Pool) error {
-	version, err := schemaVersion(ctx, pool)
-	if err != nil || version == Schema {
+	version, err := VersionOf(ctx, pool)
+	if err != nil || version == Version {
 		return err
 	}
-	if version < Schema {
+	if version < Version {
 		if err := applyMigrations(ctx, pool); err != nil {
 			return fmt.Errorf("migrate the schema: %w", err)
 		}
-		if version, err = schemaVersion(ctx, pool); err != nil {
+		if version, err = VersionOf(ctx, pool); err != nil {
 			return err
 		}
 	}
-	if version != Schema {
+	if version != Version {
 		return fmt.Errorf("the database has schema version %d, but this version of mtagd needs %d: install the version of mtagd that the other nodes run",
-			version, Schema)
+			version, Version)
 	}
 	return nil
 }
 
-// schemaVersion returns the version of the schema; 0 when there is none yet.
-func schemaVersion(ctx context.Context, pool *pgxpool.Pool) (version int, err error) {
+// VersionOf returns the version of the schema; 0 when there is none yet.
+func VersionOf(ctx context.Context, pool *pgxpool.Pool) (version int, err error) {
 	err = conn.InTime(ctx, func(ctx context.Context) error {
 		return pool.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&version)
 	})
@@ -80,7 +82,7 @@ const undefinedTable = "42P01"
 
 // applyMigrations applies what is missing. A lock in a table keeps other nodes waiting: a session lock breaks behind a pooler.
 func applyMigrations(ctx context.Context, pool *pgxpool.Pool) (err error) {
-	files, err := fs.Sub(migrations, "migrations")
+	files, err := fs.Sub(Migrations, "migrations")
 	if err != nil {
 		return err
 	}

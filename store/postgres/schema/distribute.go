@@ -1,13 +1,14 @@
-package postgres
+package schema
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"mtagd/store/postgres/conn"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store/postgres/conn"
 )
 
 // Placement says where the rows of a table are, in a database that Citus distributes.
@@ -19,9 +20,9 @@ const (
 	OnCoordinator Placement = "on coordinator" // not distributed
 )
 
-// placements has the tables that are not reference tables. Tables that have few rows for each merchant, such as suppressed, are
+// Placements has the tables that are not reference tables. Tables that have few rows for each merchant, such as suppressed, are
 // reference tables, so that one statement can ask about all merchants of a group.
-var placements = map[string]Placement{
+var Placements = map[string]Placement{
 	"event":   ByMerchant,
 	"dedup":   ByMerchant,
 	"link":    ByMerchant,
@@ -128,7 +129,7 @@ func distributeTables(ctx context.Context, pool *pgxpool.Pool) (tables []Table, 
 	if err := conn.Query(ctx, pool, func(rows pgx.Rows) error {
 		t := Table{Placement: OnEachNode}
 		err := rows.Scan(&t.Name)
-		if p, ok := placements[t.Name]; ok {
+		if p, ok := Placements[t.Name]; ok {
 			t.Placement = p
 		}
 		tables = append(tables, t)

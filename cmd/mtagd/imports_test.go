@@ -32,6 +32,7 @@ var mayImport = []struct {
 	// Nor do the rooms of the engine on PostgreSQL.
 	{"store/postgres/conn", "store store/budget"},
 	{"store/postgres/schema", "store/postgres/conn"},
+	{"store/postgres/count", "store store/postgres/conn"},
 	{"store/postgres", "store store/postgres/ store/budget store/groupcommit store/migrate store/removal store/rules store/local/codec"},
 	// The protocols see the engine's contract alone, and only the front door sees connections.
 	{"edge", "store store/budget edge/"},

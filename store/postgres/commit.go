@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 )
 
 // The times of a flush. A commit may wait for a synchronous standby that is not there: when it takes too long, the answer is lost.
@@ -37,7 +38,7 @@ func (e *engine) commit(f *flush) error {
 	e.metrics.Committed(began, len(f.events)+len(f.changed) > 0)
 	if len(f.events) > 0 {
 		e.watches.tell(f.withEvents())
-		e.folding.note(f.tallies)
+		e.counts.Note(f.tallies)
 	}
 	e.space.note(f.tallies, f.linkRows)
 	return nil

@@ -1,6 +1,10 @@
 package postgres
 
-import "time"
+import (
+	"time"
+
+	"mtagd/store/postgres/count"
+)
 
 // All events are from earliest on, and before latest (µs since 1970): event_time has a year from 0 to 9999.
 const (
@@ -9,7 +13,7 @@ const (
 )
 
 // rawLevel is the level of spans whose events are counted one by one.
-const rawLevel = byMinute - 1
+const rawLevel = count.ByMinute - 1
 
 // span is a range of time (µs since 1970), from lo to before hi. At a level of the counters it begins and ends with a bucket.
 type span struct {
@@ -19,10 +23,10 @@ type span struct {
 
 // buckets returns the numbers of the span's first bucket, and of the one after its last.
 func (s span) buckets() (first, end int64) {
-	if s.level == byLife {
+	if s.level == count.ByLife {
 		return 0, 1
 	}
-	return bucketOf(s.level, s.lo), bucketOf(s.level, s.hi)
+	return count.BucketOf(s.level, s.lo), count.BucketOf(s.level, s.hi)
 }
 
 // isBucket reports whether a span has one bucket of its level.
@@ -33,19 +37,19 @@ func (s span) isBucket() bool {
 
 // bucket returns the span of one bucket.
 func bucket(level int, n int64) span {
-	if level == byLife {
-		return span{byLife, earliest, latest}
+	if level == count.ByLife {
+		return span{count.ByLife, earliest, latest}
 	}
-	return span{level, n * bucketSize[level], (n + 1) * bucketSize[level]}
+	return span{level, n * count.BucketSize[level], (n + 1) * count.BucketSize[level]}
 }
 
 // cover splits a range into spans, in the order of time: as few as possible, of the highest levels that fit.
 func cover(lo, hi int64) []span {
 	lo, hi = max(lo, earliest), min(hi, latest)
 	if lo == earliest && hi == latest {
-		return []span{{byLife, lo, hi}}
+		return []span{{count.ByLife, lo, hi}}
 	}
-	return coverFrom(byDay, lo, hi)
+	return coverFrom(count.ByDay, lo, hi)
 }
 
 // coverFrom is cover without the levels above level.
@@ -56,8 +60,8 @@ func coverFrom(level int, lo, hi int64) []span {
 	case level == rawLevel:
 		return []span{{rawLevel, lo, hi}}
 	}
-	size := bucketSize[level]
-	first, last := bucketOf(level, lo+size-1)*size, bucketOf(level, hi)*size
+	size := count.BucketSize[level]
+	first, last := count.BucketOf(level, lo+size-1)*size, count.BucketOf(level, hi)*size
 	if first >= last {
 		return coverFrom(level-1, lo, hi)
 	}

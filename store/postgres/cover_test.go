@@ -3,6 +3,8 @@ package postgres
 import (
 	"math/rand/v2"
 	"testing"
+
+	"mtagd/store/postgres/count"
 )
 
 func TestCoverIsTheWholeRange(t *testing.T) {
@@ -14,11 +16,11 @@ func TestCoverIsTheWholeRange(t *testing.T) {
 			if s.lo != at || s.hi <= s.lo {
 				t.Fatalf("cover(%d, %d) is %v", lo, hi, spans)
 			}
-			if at = s.hi; s.level >= byMinute && s.level < byLife && (s.lo%bucketSize[s.level] != 0 || s.hi%bucketSize[s.level] != 0) {
+			if at = s.hi; s.level >= count.ByMinute && s.level < count.ByLife && (s.lo%count.BucketSize[s.level] != 0 || s.hi%count.BucketSize[s.level] != 0) {
 				t.Fatalf("cover(%d, %d) has %v, which is not at the bounds of buckets", lo, hi, s)
 			}
 		}
-		if want := min(hi, latest); want > max(lo, earliest) && at != want || len(spans) > 2*(byLife+1)-1 {
+		if want := min(hi, latest); want > max(lo, earliest) && at != want || len(spans) > 2*(count.ByLife+1)-1 {
 			t.Fatalf("cover(%d, %d) is %v", lo, hi, spans)
 		}
 	}
@@ -26,7 +28,7 @@ func TestCoverIsTheWholeRange(t *testing.T) {
 		lo := rand.Int64N(latest-earliest) + earliest
 		hi := lo + rand.Int64N(1<<rand.IntN(56))
 		check(lo, hi)
-		unit := bucketSize[rand.IntN(len(bucketSize))]
+		unit := count.BucketSize[rand.IntN(len(count.BucketSize))]
 		check(lo/unit*unit, hi/unit*unit)
 	}
 	check(earliest-1, latest+1)

@@ -32,8 +32,8 @@ func (s *shop) holdOf(db *Database) Hold {
 	return h
 }
 
-// counts returns how many events and partners the database has.
-func (s *shop) counts(db *Database) (events, partners int) {
+// countsIn returns how many events and partners the database has.
+func (s *shop) countsIn(db *Database) (events, partners int) {
 	s.t.Helper()
 	if err := db.db.Pool.QueryRow(s.t.Context(), "SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM record WHERE kind = 'partners' AND body IS NOT NULL)").Scan(&events, &partners); err != nil {
 		s.t.Fatal(err)
@@ -63,7 +63,7 @@ func TestANodeBesideAnImport(t *testing.T) {
 	if err := errors.Join(<-flushed, <-changed, <-filed); err != nil {
 		t.Errorf("after an import that has failed: %v", err)
 	}
-	if events, partners := s.counts(db); events != 1 || partners != 2 {
+	if events, partners := s.countsIn(db); events != 1 || partners != 2 {
 		t.Errorf("after an import that has failed there are %d events and %d partners", events, partners)
 	}
 	h = s.holdOf(db)
@@ -79,7 +79,7 @@ func TestANodeBesideAnImport(t *testing.T) {
 		t.Error("a change of a database that has moved is made")
 	}
 	<-filed
-	if events, partners := s.counts(db); events != 1 || partners != 2 {
+	if events, partners := s.countsIn(db); events != 1 || partners != 2 {
 		t.Errorf("after the import there are %d events and %d partners", events, partners)
 	}
 	await(t, "the node is ready", func() bool { return s.Ready() != nil })

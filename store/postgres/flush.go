@@ -16,6 +16,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
 	"mtagd/store/rules"
 )
 
@@ -35,7 +36,7 @@ type flush struct {
 	linkRows int                                      // that the group's links take, at most
 	linked   map[muidKey]bool                         // muids that an identifier was linked to: those of the database that the group asks for, and the group's
 	events   []event
-	tallies  tallies // of the events
+	tallies  count.Deltas // of the events
 
 	committed bool          // COMMIT has succeeded
 	seen      conn.Snapshot // of the second commit: the flush and all before it
@@ -575,16 +576,16 @@ func (f *flush) queueEvents(b *pgx.Batch) {
 	n := len(f.events)
 	merchants, at, bots := make([]uuid.UUID, n), make([]int64, n), make([]bool, n)
 	tags, names, muids, raws, byClaim := make([]string, n), make([]string, n), make([][]byte, n), make([][]byte, n), make([]bool, n)
-	f.tallies = tallies{}
+	f.tallies = count.Deltas{}
 	for i, e := range f.events {
 		m := e.mark
 		merchants[i], at[i], bots[i] = e.merchant, m.Time.UnixMicro(), m.Bot
 		tags[i], names[i], muids[i], raws[i] = string(m.Tag), m.Name, []byte(e.muid), m.Raw
 		byClaim[i] = e.byClaim
-		f.tallies.add(e.merchant, at[i], tags[i], names[i], m.Bot, sizeOf(len(m.Raw), len(e.muid), m.Name, string(m.Tag)), 1)
+		f.tallies.Add(e.merchant, at[i], tags[i], names[i], m.Bot, count.SizeOf(len(m.Raw), len(e.muid), m.Name, string(m.Tag)), 1)
 	}
 	b.Queue(writeEvents, merchants, at, bots, tags, names, muids, raws, byClaim)
-	b.Queue(writeTally, f.tallies.columns()...)
+	b.Queue(count.WriteDeltas, f.tallies.Columns()...)
 }
 
 func splitDedups(keys []dedupKey) (merchants []uuid.UUID, hashes [][]byte) {

@@ -19,6 +19,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/migrate"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
 	"mtagd/store/postgres/pgtest"
 	"mtagd/store/postgres/schema"
 )
@@ -32,16 +33,9 @@ func (s *shop) key() uuid.UUID {
 // folded folds everything that the tally has of merchants.
 func (s *shop) folded(merchants ...uuid.UUID) {
 	s.t.Helper()
-	if err := s.fold(s.t.Context(), merchants); err != nil {
+	if err := s.counts.RollUp(s.t.Context(), merchants); err != nil {
 		s.t.Fatal(err)
 	}
-}
-
-// forgetTally makes the node forget what it has to fold.
-func (s *shop) forgetTally() {
-	s.folding.mu.Lock()
-	defer s.folding.mu.Unlock()
-	clear(s.folding.merchants)
 }
 
 // Two nodes record and fold, in portions that split flushes, while events are removed. All counts are exact meanwhile: totals, summaries,
@@ -80,7 +74,7 @@ func TestCountsAreExactWhileTheTallyIsFolded(t *testing.T) {
 			return e.Record(context.Background(), marks)
 		})
 		again(func(i int) error {
-			_, err := e.foldSome(context.Background(), []uuid.UUID{s.key()}, math.MaxInt64, []int{3, 20, 1000}[(i+n)%3], false)
+			_, err := e.counts.RollUpSome(context.Background(), []uuid.UUID{s.key()}, math.MaxInt64, []int{3, 20, 1000}[(i+n)%3], false)
 			return err
 		})
 	}
@@ -171,12 +165,11 @@ func TestAnotherNodeFoldsTheTally(t *testing.T) {
 	now := atomic.Int64{}
 	now.Store(time.Now().UnixMicro())
 	clock := func() time.Time { return timeAt(now.Load()) }
-	s := newShop(t, Options{Now: clock})
+	s := newShop(t, Options{Now: clock, keepDeltas: true}) // as after a kill
 	s.record(s.mark("PageView", "anna"))
-	s.forgetTally() // as after a kill
 	other := s.opened(openURL(s.url, Options{Log: quiet, Now: clock}))
 	now.Add(time.Hour.Microseconds())
-	if err := other.sweep(t.Context()); err != nil {
+	if err := other.counts.RollUpLeft(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := s.rows("tally", s.id); n != 0 {
@@ -187,9 +180,8 @@ func TestAnotherNodeFoldsTheTally(t *testing.T) {
 
 // Dead rows stay in the tally while a backup reads the database. Readers begin after usage.folded, and so skip them.
 func TestAFoldNotesHowFarItIs(t *testing.T) {
-	s := newShop(t, Options{})
+	s := newShop(t, Options{keepDeltas: true})
 	s.record(s.mark("PageView", "anna"))
-	s.forgetTally()
 	s.record(s.mark("PageView", "anna"), s.mark("Purchase", "anna"))
 	folded := func() (seq, last int64) {
 		if err := s.db.Pool.QueryRow(t.Context(), "SELECT coalesce((SELECT folded FROM usage WHERE merchant = $1), 0), (SELECT max(seq) FROM flush)", s.key()).Scan(&seq, &last); err != nil {
@@ -199,7 +191,7 @@ func TestAFoldNotesHowFarItIs(t *testing.T) {
 	}
 	portion := func(share int, citus bool) {
 		t.Helper()
-		if moved, err := s.foldSome(t.Context(), []uuid.UUID{s.key()}, math.MaxInt64, share, citus); err != nil || len(moved) == 0 {
+		if moved, err := s.counts.RollUpSome(t.Context(), []uuid.UUID{s.key()}, math.MaxInt64, share, citus); err != nil || len(moved) == 0 {
 			t.Fatal(moved, err)
 		}
 	}
@@ -289,7 +281,7 @@ func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
 		t.Errorf("usage %+v, %v", usage, err)
 	}
 	last := lastReceipt(s)
-	if left, err := e.leftBehind(t.Context(), last); err != nil || len(left) != 2 {
+	if left, err := e.counts.LeftBehind(t.Context(), last); err != nil || len(left) != 2 {
 		t.Errorf("rows of the merchants %v are left, %v", left, err)
 	}
 	if counts, err := e.Verify(t.Context(), store.Verification{
@@ -343,8 +335,8 @@ func TestAFoldDoesNotScanTheWholeTally(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for sql, of := range map[string]any{takeRows: []uuid.UUID{s.key()}, takeRowsOfOne: s.key()} {
-		if err := pgx.BeginTxFunc(t.Context(), session, pgx.TxOptions{BeginQuery: beginFold}, func(tx pgx.Tx) error {
+	for sql, of := range map[string]any{count.TakeRows: []uuid.UUID{s.key()}, count.TakeRowsOfOne: s.key()} {
+		if err := pgx.BeginTxFunc(t.Context(), session, pgx.TxOptions{BeginQuery: count.BeginRollUp}, func(tx pgx.Tx) error {
 			return conn.Query(t.Context(), tx, func(rows pgx.Rows) error {
 				var line string
 				err := rows.Scan(&line)

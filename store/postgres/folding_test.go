@@ -12,6 +12,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
 )
 
 // spread returns 1,000 marks, each of another minute.
@@ -30,21 +31,25 @@ func TestAMerchantWithTooManyRowsIsRefused(t *testing.T) {
 	s := newShop(t, Options{})
 	other := s.another()
 	release := s.holdFolds()
-	s.folding.note(minutes(s.key(), maxUnfolded-1500))
+	many := count.Deltas{}
+	for i := range count.MaxBacklog - 1500 {
+		many.Add(s.key(), int64(i)*time.Minute.Microseconds(), "", "PageView", false, 1, 1)
+	}
+	s.counts.Note(many)
 	s.record(s.spread()...)
 	s.record(s.spread()...)
-	if err := s.Record(t.Context(), s.spread()); !errors.Is(err, errManyUnfolded) || store.KindOf(err) != store.KindUnavailable {
+	if err := s.Record(t.Context(), s.spread()); !errors.Is(err, count.ErrBacklog) || store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("too many rows: %v", err)
 	}
 	if n := s.rows("tally", s.id); n != 2000 {
 		t.Errorf("the tally has %d rows", n)
 	}
 	other.record(other.mark("PageView", "bert"))
-	if err := s.Record(t.Context(), []store.Mark{other.mark("PageView", "bert"), s.mark("PageView", "anna")}); !errors.Is(err, errManyUnfolded) {
+	if err := s.Record(t.Context(), []store.Mark{other.mark("PageView", "bert"), s.mark("PageView", "anna")}); !errors.Is(err, count.ErrBacklog) {
 		t.Errorf("a call that has events of this merchant too: %v", err)
 	}
 	release()
-	await(t, "events of the merchant are still refused", func() bool { return s.folding.accepts(s.key()) == nil })
+	await(t, "events of the merchant are still refused", func() bool { return s.counts.Accepts(s.key()) == nil })
 	s.record(s.mark("PageView", "anna"))
 	s.folded(s.key(), other.key())
 	if n := s.rows("tally", s.id) + other.rows("tally", other.id); n != 0 {
@@ -75,20 +80,19 @@ func (s *shop) holdFolds() (release func()) {
 
 // While a merchant's rows are moved, as many are added. The fold ends all the same, and other merchants get their share of it.
 func TestABusyMerchantDoesNotStopFolds(t *testing.T) {
-	s := newShop(t, Options{})
+	s := newShop(t, Options{keepDeltas: true})
 	other := s.another()
 	release := s.holdFolds()
-	for range foldRows/1000 + 1 {
+	for range count.RowsAtOnce/1000 + 1 {
 		s.record(s.spread()...)
 	}
 	other.record(other.mark("PageView", "bert"))
 	s.onRows("AFTER DELETE ON tally", `INSERT INTO tally
 		VALUES (OLD.merchant, nextval('receipt'), OLD.minute, OLD.name, OLD.tag, OLD.bot, OLD.n, OLD.bytes); RETURN NULL;`)
-	s.forgetTally()
 	release()
 	last := lastReceipt(s)
 	both := []uuid.UUID{s.key(), other.key()}
-	moved, err := s.foldSome(t.Context(), both, last, 4, false)
+	moved, err := s.counts.RollUpSome(t.Context(), both, last, 4, false)
 	if err != nil || moved[s.key()] != 4 || moved[other.key()] != 1 {
 		t.Errorf("moved %v, %v", moved, err)
 	}
@@ -97,7 +101,7 @@ func TestABusyMerchantDoesNotStopFolds(t *testing.T) {
 	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FILTER (WHERE seq <= $2), count(*) FILTER (WHERE seq > $2) FROM tally WHERE merchant = $1", s.key(), last).Scan(&before, &after); err != nil {
 		t.Fatal(err)
 	}
-	if before != 0 || after != foldRows+1000 {
+	if before != 0 || after != count.RowsAtOnce+1000 {
 		t.Errorf("the tally has %d rows of those that there were, and %d that were added", before, after)
 	}
 }
@@ -128,15 +132,14 @@ func lastReceipt(s *shop) (seq int64) {
 
 // When the rows of one merchant cannot be moved, those of the others are moved all the same.
 func TestAFoldGoesOnWithoutAMerchant(t *testing.T) {
-	s := newShop(t, Options{})
+	s := newShop(t, Options{keepDeltas: true})
 	var merchants []uuid.UUID
 	for _, m := range []*shop{s.another(), s, s.another()} {
 		m.record(m.mark("PageView", "anna"))
 		merchants = append(merchants, m.key())
 	}
-	s.forgetTally()
 	drop := s.onRows("BEFORE INSERT ON counter", "IF NEW.merchant = '"+string(s.id)+"' THEN RAISE EXCEPTION 'no'; END IF; RETURN NEW;")
-	if err := s.fold(t.Context(), merchants); err == nil {
+	if err := s.counts.RollUp(t.Context(), merchants); err == nil {
 		t.Error("fold returns no error")
 	}
 	for i, m := range merchants {

@@ -5,13 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mtagd/store"
-	"mtagd/store/migrate"
-	"mtagd/store/postgres/conn"
 	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/migrate"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
 )
 
 // Begin implements migrate.Target.
@@ -45,10 +47,10 @@ var filledTables = []string{"tally", "event", "link", "held_link", "linked_muid"
 
 // Add implements migrate.Target.
 func (d *Database) Add(ctx context.Context, events []migrate.Event) error {
-	tallies := tallies{}
+	tallies := count.Deltas{}
 	for i := range events {
 		e := &events[i]
-		tallies.add(uuid.UUID(e.Merchant), e.Time, e.Tag, e.Name, e.Bot, sizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag), 1)
+		tallies.Add(uuid.UUID(e.Merchant), e.Time, e.Tag, e.Name, e.Bot, count.SizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag), 1)
 	}
 	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		if len(events) > 0 {
@@ -59,9 +61,9 @@ func (d *Database) Add(ctx context.Context, events []migrate.Event) error {
 				})); err != nil {
 				return err
 			}
-			add := tallies.addTo
+			add := tallies.AddTo
 			if !d.counted {
-				add = tallies.addUsageTo
+				add = tallies.AddUsageTo
 			}
 			if err := add(ctx, tx, nil); err != nil {
 				return err
@@ -73,10 +75,10 @@ func (d *Database) Add(ctx context.Context, events []migrate.Event) error {
 
 // countMoved makes the counters of a merchant from its events. Minutes are counted first: there are fewer of them than events.
 var countMoved = `WITH minute AS MATERIALIZED (
-		SELECT name, ` + bucketSQL("at", "60000000") + ` AS bucket, tag, bot, count(*) AS n
+		SELECT name, ` + count.BucketSQL("at", "60000000") + ` AS bucket, tag, bot, count(*) AS n
 		FROM event WHERE merchant = $1 GROUP BY 1, 2, 3, 4)
 	INSERT INTO counter (merchant, level, name, bucket, tag, bot, n)
-	SELECT $1, l.level, v.name, CASE WHEN l.size = 0 THEN 0 ELSE ` + bucketSQL("bucket", "l.size") + ` END, tag, bot, sum(n)::bigint
+	SELECT $1, l.level, v.name, CASE WHEN l.size = 0 THEN 0 ELSE ` + count.BucketSQL("bucket", "l.size") + ` END, tag, bot, sum(n)::bigint
 	FROM minute, (VALUES (0, 1), (1, 60), (2, 1440), (3, 0)) AS l(level, size), LATERAL (VALUES (minute.name), ('')) AS v(name)
 	GROUP BY 2, 3, 4, 5, 6`
 

@@ -92,7 +92,7 @@ func (e *engine) liveOnce(ctx context.Context) error {
 		return err
 	}
 	defer h.Release()
-	err = errors.Join(e.life.runner.Run(h.Held), e.expire(h.Held), e.forget(h.Held), e.sweep(h.Held))
+	err = errors.Join(e.life.runner.Run(h.Held), e.expire(h.Held), e.forget(h.Held), e.counts.RollUpLeft(h.Held))
 	if err != nil && h.Held.Err() != nil {
 		return context.Cause(h.Held)
 	}

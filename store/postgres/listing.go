@@ -2,11 +2,13 @@ package postgres
 
 import (
 	"context"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
 )
 
 // Events implements store.Events. All of it is as of one moment:
@@ -40,7 +42,7 @@ func (e *engine) list(ctx context.Context, tx pgx.Tx, s selection, q store.Query
 	}
 	lo, hi := rangeOf(q.From, q.To)
 	lo = max(lo, scopes[0].from)
-	if s.open, err = readOpen(ctx, tx, s.merchant); err != nil {
+	if s.open, err = count.ReadPending(ctx, tx, s.merchant); err != nil {
 		return page, err
 	}
 	byName := q.SortBy != store.ByTime
@@ -92,7 +94,7 @@ func (l *listing) spans(ctx context.Context, lo, hi int64) (nodes []node, lifeti
 	if !l.asc {
 		slices.Reverse(nodes)
 	}
-	all := append(nodes, node{span: bucket(byLife, 0)})
+	all := append(nodes, node{span: bucket(count.ByLife, 0)})
 	err = l.count(ctx, l.tx, all)
 	return all[:len(nodes)], all[len(nodes)].n, err
 }
@@ -130,7 +132,7 @@ const (
 // isDeep reports whether a node is replaced by its buckets, or by those of the level below.
 func (l *listing) isDeep(p pick) bool {
 	switch names := len(l.namesOf(p.node)); {
-	case p.level == rawLevel, p.level == byMinute && p.isBucket():
+	case p.level == rawLevel, p.level == count.ByMinute && p.isBucket():
 		return false
 	case l.allNames && p.name == "":
 		return l.isFiltered() || p.skip > maxSkipped

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
+	"mtagd/store/postgres/count"
 )
 
 // A page reads its own events, and the counters of some days, of one day and of one hour. It does not read the hours of many days, the
@@ -187,7 +188,7 @@ func TestAPageKeepsFewNames(t *testing.T) {
 				if page.Total != names || len(page.Events) != limit || page.Events[0].Name != first {
 					return fmt.Errorf("%d events of %d from %v, want %d of %d from %s", len(page.Events), page.Total, page.Events[:1], limit, names, first)
 				}
-				if sel.open, err = readOpen(t.Context(), tx, s.key()); err != nil {
+				if sel.open, err = count.ReadPending(t.Context(), tx, s.key()); err != nil {
 					return err
 				}
 				l := listing{selection: sel, tx: tx, nameDesc: !asc}
@@ -214,7 +215,7 @@ func TestSpansOfOneName(t *testing.T) {
 	whole := func(lo, hi int64, inMinutes int) (nodes []node) {
 		for _, s := range slices.Backward(cover(lo, hi)) {
 			n := node{span: s, n: 100 * fewMinutes}
-			if s.level == byMinute {
+			if s.level == count.ByMinute {
 				n.n = inMinutes
 			}
 			nodes = append(nodes, n)
@@ -237,11 +238,11 @@ func TestSpansOfOneName(t *testing.T) {
 		of        listing
 		want      []int
 	}{
-		{"few events", at, at + 5*hour + 1, fewMinutes, listing{}, []int{rawLevel, byHour, rawLevel}},
+		{"few events", at, at + 5*hour + 1, fewMinutes, listing{}, []int{rawLevel, count.ByHour, rawLevel}},
 		{"few events, within an hour", at, at + hour/3, fewMinutes, listing{}, []int{rawLevel}},
-		{"many events", at, at + 5*hour + 1, fewMinutes + 1, listing{}, []int{rawLevel, byMinute, byHour, byMinute, rawLevel}},
+		{"many events", at, at + 5*hour + 1, fewMinutes + 1, listing{}, []int{rawLevel, count.ByMinute, count.ByHour, count.ByMinute, rawLevel}},
 		{"a filter, which leaves out events that would be read", at, at + 5*hour + 1, 0, listing{selection: selection{bot: new(true)}},
-			[]int{rawLevel, byMinute, byHour, byMinute, rawLevel}},
+			[]int{rawLevel, count.ByMinute, count.ByHour, count.ByMinute, rawLevel}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spans := tt.of.spansOfName(whole(tt.lo, tt.hi, tt.inMinutes))

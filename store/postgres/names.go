@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"mtagd/store/postgres/conn"
 	"slices"
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
 )
 
 // named returns the nodes of a range of these names, which are sorted, in the order of the query.
@@ -139,11 +141,11 @@ const afterAllNames = "~"
 // readNames returns a node with all events of each name that a condition selects. The condition has one parameter, $5.
 func (l *listing) readNames(ctx context.Context, condition string, parameter any) (nodes []node, err error) {
 	err = conn.Query(ctx, l.tx, func(rows pgx.Rows) error {
-		n := node{span: bucket(byLife, 0)}
+		n := node{span: bucket(count.ByLife, 0)}
 		err := rows.Scan(&n.name, &n.n)
 		nodes = append(nodes, n)
 		return err
-	}, `SELECT name, sum(n)::bigint FROM counter WHERE `+filter+` AND level = $4 `+condition, l.merchant, l.tag, l.bot, byLife, parameter)
+	}, `SELECT name, sum(n)::bigint FROM counter WHERE `+filter+` AND level = $4 `+condition, l.merchant, l.tag, l.bot, count.ByLife, parameter)
 	return nodes, err
 }
 
@@ -154,15 +156,15 @@ func (l *listing) addOpen(nodes []node, desc bool, wanted func(name string) bool
 		at[n.name] = i
 	}
 	for _, t := range l.open {
-		if !l.has(t) || !wanted(t.name) {
+		if !l.has(t) || !wanted(t.Name) {
 			continue
 		}
-		i, known := at[t.name]
+		i, known := at[t.Name]
 		if !known {
-			i, at[t.name] = len(nodes), len(nodes)
-			nodes = append(nodes, node{span: bucket(byLife, 0), name: t.name})
+			i, at[t.Name] = len(nodes), len(nodes)
+			nodes = append(nodes, node{span: bucket(count.ByLife, 0), name: t.Name})
 		}
-		nodes[i].n += t.n
+		nodes[i].n += t.N
 	}
 	slices.SortFunc(nodes, func(a, b node) int {
 		if desc {
@@ -186,7 +188,7 @@ const fewMinutes = 1000
 func (l *listing) spansOfName(whole []node) (spans []span) {
 	for _, n := range whole {
 		s, last := n.span, len(spans)-1
-		if s.level == byMinute && n.n <= fewMinutes && !l.isFiltered() {
+		if s.level == count.ByMinute && n.n <= fewMinutes && !l.isFiltered() {
 			s.level = rawLevel
 		}
 		if last >= 0 && s.level == rawLevel && spans[last].level == rawLevel {
@@ -200,7 +202,7 @@ func (l *listing) spansOfName(whole []node) (spans []span) {
 
 // inRange splits nodes with all events of each name into nodes of the spans of a range, the newest first, and counts their events.
 func (l *listing) inRange(ctx context.Context, spans []span, names []node) (nodes []node, err error) {
-	if len(spans) == 0 || len(spans) == 1 && spans[0].level == byLife {
+	if len(spans) == 0 || len(spans) == 1 && spans[0].level == count.ByLife {
 		return names[:len(names)*len(spans)], nil
 	}
 	for _, n := range names {

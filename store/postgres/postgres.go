@@ -28,9 +28,8 @@
 //
 // Locks are taken in one order: event_ids, links, lockReceipt. All other rows of a flush are only inserted.
 //
-// Counters have the number of events of each minute, hour and day, each name and tag. A flush does not update them. It inserts its
-// counts into the table tally. Every few seconds, each node folds the rows that its flushes have inserted: it moves them into the
-// counters (fold.go). Rows that are not folded yet are the open tally. Whoever counts events adds it to the counters.
+// A flush does not update counters: it inserts its deltas, which are moved into the counters later (package count). Whoever counts events
+// adds the deltas that are pending.
 //
 // When the answer of COMMIT is lost, the node inserts a flush of the same id that has no number. If one with this id is there, the
 // first one was committed. If not, it never can be. That insert waits for the standbys.
@@ -61,11 +60,8 @@
 //	record.go     Record, Resolve
 //	flush.go      one group on its way into the database
 //	commit.go     commits it, or finds out what became of it
-//	tally.go      counts of events that are not in the counters yet
-//	folding.go    which merchants' rows to fold, and whose events to refuse because too many rows wait
-//	fold.go       moves the tally into the counters
 //	space.go      how much events may still take
-//	counter.go    how many events there are in each minute, hour and day
+//	count/        how many events there are in each minute, hour and day
 //
 //	cover.go      splits a range of time into spans that counters know
 //	select.go     counts the events of spans
@@ -103,6 +99,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/groupcommit"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/removal"
 	"mtagd/store/rules"
@@ -125,7 +122,8 @@ type Options struct {
 	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
 
 	// For tests. false and 0: the default.
-	eager        bool // life.eager
+	eager        bool // what is left of deleted merchants is removed without removal.Delay
+	keepDeltas   bool // the node rolls up nothing by itself
 	flushTimeout time.Duration
 	queryTimeout time.Duration
 	verifyPiece  int64
@@ -164,7 +162,7 @@ type engine struct {
 	auditDropped int                                      // the last entry when there were last too many; only tidy uses it
 	auditFull    atomic.Pointer[map[store.PartnerID]bool] // whose changes are refused; nil: nobody's
 	watches      watches
-	folding      folding
+	counts       *count.Counters
 	space        space
 	life         life
 	exchange     exchange
@@ -178,7 +176,7 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{db: db, changing: make(chan struct{}, 1), life: life{wake: make(chan struct{}, 1)}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), space: space{size: opt.Size}, auditLimits: cmp.Or(opt.audit, store.DefaultAuditLimits)}
+	e := &engine{db: db, counts: count.New(db), changing: make(chan struct{}, 1), life: life{wake: make(chan struct{}, 1)}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), space: space{size: opt.Size}, auditLimits: cmp.Or(opt.audit, store.DefaultAuditLimits)}
 	if err := e.prepare(ctx, opt); err != nil {
 		db.Close()
 		return nil, err
@@ -195,7 +193,9 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	e.follow()
 	db.Go(func(context.Context) { e.commitGroups() })
 	db.Go(func(ctx context.Context) { e.KeepTidy(ctx, e.tidy) })
-	e.foldAlways()
+	if !opt.keepDeltas {
+		e.counts.Run()
+	}
 	e.watchSpace()
 	db.Go(e.live)
 	return e, nil

@@ -28,7 +28,7 @@ func (e *engine) Record(ctx context.Context, marks []store.Mark) error {
 		if !ok {
 			return store.NotFound("merchant")
 		}
-		if err := e.folding.accepts(m); err != nil {
+		if err := e.counts.Accepts(m); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
 )
 
 // removePortion is how many events one transaction removes: folds wait for it.
@@ -19,7 +20,7 @@ func (e *engine) removeEvents(ctx context.Context, merchant uuid.UUID, events []
 	if len(events) == 0 {
 		return nil
 	}
-	if err := e.fold(ctx, []uuid.UUID{merchant}); err != nil {
+	if err := e.counts.RollUp(ctx, []uuid.UUID{merchant}); err != nil {
 		return err
 	}
 	for some := range slices.Chunk(events, removePortion) {
@@ -42,7 +43,7 @@ func (e *engine) removeSome(ctx context.Context, merchant uuid.UUID, events []re
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRollup); err != nil {
 			return err
 		}
-		removed := tallies{}
+		removed := count.Deltas{}
 		if err := conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var at int64
 			var bot bool
@@ -51,12 +52,12 @@ func (e *engine) removeSome(ctx context.Context, merchant uuid.UUID, events []re
 			if err := rows.Scan(&at, &bot, &tag, &name, &muid, &raw); err != nil {
 				return err
 			}
-			removed.add(merchant, at, tag, name, bot, sizeOf(raw, muid, name, tag), -1)
+			removed.Add(merchant, at, tag, name, bot, count.SizeOf(raw, muid, name, tag), -1)
 			return nil
 		}, deleteEvents, merchant, seqs, idxs); err != nil || len(removed) == 0 {
 			return err
 		}
-		return removed.subtract(ctx, tx, merchant)
+		return removed.Subtract(ctx, tx, merchant)
 	})
 }
 

@@ -2,12 +2,14 @@ package postgres
 
 import (
 	"context"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
 	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
 )
 
 // selection is which events of a merchant a query asks for.
@@ -16,8 +18,8 @@ type selection struct {
 	tag      *string // nil: all
 	names    []string
 	allNames bool
-	bot      *bool     // nil: all
-	open     openTally // set before anything is counted
+	bot      *bool         // nil: all
+	open     count.Pending // set before anything is counted
 }
 
 // newSelection returns the selection of a query's filters; false when they can select nothing.
@@ -135,10 +137,10 @@ func (s *selection) openIn(nodes []node, use func(c counted)) {
 			continue
 		}
 		for _, name := range s.namesOf(n) {
-			for _, t := range s.open.of(name) {
-				at := t.minute * bucketSize[byMinute]
+			for _, t := range s.open.Of(name) {
+				at := t.Minute * count.BucketSize[count.ByMinute]
 				if at >= n.lo && at < n.hi && s.has(t) {
-					use(counted{i, bucketOf(n.level, at), t.n})
+					use(counted{i, count.BucketOf(n.level, at), t.N})
 				}
 			}
 		}
@@ -146,8 +148,8 @@ func (s *selection) openIn(nodes []node, use func(c counted)) {
 }
 
 // has reports whether the filters select a row of the tally. It does not look at the name.
-func (s *selection) has(t tallied) bool {
-	return (s.tag == nil || t.tag == *s.tag) && (s.bot == nil || t.bot == *s.bot)
+func (s *selection) has(t count.PendingCount) bool {
+	return (s.tag == nil || t.Tag == *s.tag) && (s.bot == nil || t.Bot == *s.bot)
 }
 
 // raw counts the events of nodes whose level is rawLevel.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/postgres/count"
 )
 
 // DefaultSize is how many bytes events and links may take when Options.Size is 0. Twice what they take when the engine opens may be more: so a
@@ -37,10 +38,10 @@ type space struct {
 }
 
 // note counts what was recorded: events, and rows of links.
-func (s *space) note(t tallies, links int) {
+func (s *space) note(t count.Deltas, links int) {
 	bytes := int64(links) * linkCost
 	for _, a := range t {
-		bytes += a.bytes + a.n*eventCost
+		bytes += a.Bytes + a.N*eventCost
 	}
 	s.recorded.Add(bytes)
 }

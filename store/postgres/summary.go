@@ -4,13 +4,15 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
 )
 
 // Summary implements store.Events. Each bucket of the summary is split into spans; spans of the same level that follow each other
@@ -98,7 +100,7 @@ func (s *summing) summarize(ctx context.Context) (sum store.Summary, err error) 
 		if !ok {
 			break
 		}
-		if of.open, err = readOpen(ctx, s.tx, merchant); err != nil {
+		if of.open, err = count.ReadPending(ctx, s.tx, merchant); err != nil {
 			return sum, err
 		}
 		nodes := s.nodes(from)
@@ -154,7 +156,7 @@ func (s *summing) nodes(from int64) (nodes []node) {
 	first := 0
 	if s.q.From == nil {
 		first = 1
-		add(false, bucket(byLife, 0))
+		add(false, bucket(count.ByLife, 0))
 		add(true, cover(earliest, from)...)
 		add(true, cover(max(hi, from), latest)...)
 	}
@@ -175,7 +177,7 @@ func (s *summing) nodes(from int64) (nodes []node) {
 func (s *summing) count(to *store.Counts, n node, c counted) {
 	rest := 0 // what it adds to the first bucket
 	switch {
-	case n.level == byLife:
+	case n.level == count.ByLife:
 		to.Total += c.n
 		rest = c.n
 	case n.outside:
@@ -238,10 +240,10 @@ func (s *selection) tags(ctx context.Context, tx pgx.Tx) (tags []string, err err
 		err := rows.Scan(&tag)
 		tags = append(tags, tag)
 		return err
-	}, `SELECT DISTINCT tag FROM counter WHERE merchant = $1 AND level = $2 AND name = ''`, s.merchant, byLife)
+	}, `SELECT DISTINCT tag FROM counter WHERE merchant = $1 AND level = $2 AND name = ''`, s.merchant, count.ByLife)
 	for _, t := range s.open {
-		if !slices.Contains(tags, t.tag) {
-			tags = append(tags, t.tag)
+		if !slices.Contains(tags, t.Tag) {
+			tags = append(tags, t.Tag)
 		}
 	}
 	return tags, err
@@ -268,8 +270,8 @@ func (s *summing) names(ctx context.Context) ([]string, error) {
 			totals[name] += n
 			return err
 		}, `SELECT name, sum(n)::bigint FROM (SELECT name, n FROM counter WHERE `+filter+` AND level = $4 AND name <> ''
-				UNION ALL SELECT name, n FROM tally WHERE `+filter+` AND `+isOpen+`) AS x
-			GROUP BY name ORDER BY sum(n) DESC, name LIMIT $5`, merchant, of.tag, of.bot, byLife, maxNamesRead); err != nil {
+				UNION ALL SELECT name, n FROM tally WHERE `+filter+` AND `+count.IsPending+`) AS x
+			GROUP BY name ORDER BY sum(n) DESC, name LIMIT $5`, merchant, of.tag, of.bot, count.ByLife, maxNamesRead); err != nil {
 			return nil, err
 		}
 	}

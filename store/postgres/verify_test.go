@@ -6,9 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/postgres/pgtest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +13,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
+	"mtagd/store/postgres/pgtest"
 )
 
 func TestVerifyFindsWhatDiffers(t *testing.T) {
@@ -104,7 +106,7 @@ func TestVerifyInPieces(t *testing.T) {
 	}); len(found) > 0 {
 		t.Errorf("found %+v in what changes", found)
 	}
-	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE counter SET n = n + 2 WHERE level = 0 AND name = '' AND bucket = $1", bucketOf(byMinute, at(7, 2).Time.UnixMicro())); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE counter SET n = n + 2 WHERE level = 0 AND name = '' AND bucket = $1", count.BucketOf(count.ByMinute, at(7, 2).Time.UnixMicro())); err != nil {
 		t.Fatal(err)
 	}
 	found := verify(func() {})

@@ -3,11 +3,13 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
 )
 
 // The events of a merchant are verified in pieces: a transaction that lasts for minutes would keep the server from removing dead rows.
@@ -31,7 +33,7 @@ var (
 	recount = `WITH RECURSIVE named AS (` + countedNames + `), counted AS (SELECT ` + eachLevel + `, count(*) AS n FROM event AS e, ` + levels + `
 			WHERE merchant = $1 AND at >= $2 AND at < $3 GROUP BY 1, 2, 3, 4, 5, 6),
 		tallied AS (SELECT minute * 60000000 AS at, name, tag, bot, n FROM tally
-			WHERE ` + isOpen + ` AND minute >= $2::bigint / 60000000 AND minute < $3::bigint / 60000000),
+			WHERE ` + count.IsPending + ` AND minute >= $2::bigint / 60000000 AND minute < $3::bigint / 60000000),
 		stored AS (SELECT level, size, name, bucket, tag, bot, sum(n) AS n FROM (
 			SELECT level, size, name, c.* FROM named JOIN ` + sizes + ` USING (level) CROSS JOIN LATERAL (SELECT bucket, tag, bot, n FROM counter
 				WHERE merchant = $1 AND level = named.level AND name = named.name AND bucket >= $2::bigint / size AND bucket < $3::bigint / size OFFSET 0) AS c
@@ -49,7 +51,7 @@ var (
 
 	sizes     = `(VALUES (0, 60000000), (1, 3600000000)) AS l(level, size)`
 	levels    = sizes + `, LATERAL (VALUES (e.name), ('')) AS n(name)`
-	eachLevel = `l.level, l.size, n.name, ` + bucketSQL("e.at", "l.size") + ` AS bucket, e.tag, e.bot`
+	eachLevel = `l.level, l.size, n.name, ` + count.BucketSQL("e.at", "l.size") + ` AS bucket, e.tag, e.bot`
 
 	// A large body is in pages of its own, and its length is known without them. || makes the server read it.
 	sumSizes = `coalesce(sum(length(raw || ''::bytea) + length(muid) + length(name) + length(tag) + 8)`
@@ -60,13 +62,13 @@ var (
 		(SELECT count(abs(n)) FROM counter WHERE merchant = $1)`
 
 	// compareLevels returns how many counters of days and of all time are not the sums of their hours.
-	compareLevels = `WITH summed AS (SELECT l.level, c.name, CASE WHEN l.level = 3 THEN 0 ELSE ` + bucketSQL("c.bucket", "24") + ` END AS bucket,
+	compareLevels = `WITH summed AS (SELECT l.level, c.name, CASE WHEN l.level = 3 THEN 0 ELSE ` + count.BucketSQL("c.bucket", "24") + ` END AS bucket,
 			c.tag, c.bot, sum(c.n) AS n FROM counter AS c, (VALUES (2), (3)) AS l(level) WHERE c.merchant = $1 AND c.level = 1 GROUP BY 1, 2, 3, 4, 5),
 		stored AS (SELECT level, name, bucket, tag, bot, n FROM counter WHERE merchant = $1 AND level IN (2, 3))
 		SELECT count(*) FROM summed c FULL JOIN stored s USING (level, name, bucket, tag, bot) WHERE coalesce(c.n, 0) <> coalesce(s.n, 0)`
 
 	unknownTags = `SELECT c.tag, sum(c.n)::bigint FROM (SELECT merchant, tag, n FROM counter WHERE merchant = $1 AND level = 3 AND name = ''
-			UNION ALL SELECT merchant, tag, n FROM tally WHERE ` + isOpen + `) AS c
+			UNION ALL SELECT merchant, tag, n FROM tally WHERE ` + count.IsPending + `) AS c
 		WHERE NOT EXISTS (SELECT FROM record t WHERE t.kind = 'tags' AND t.id = c.tag AND t.body::json->>'merchantId' = c.merchant::text) GROUP BY c.tag HAVING sum(c.n) > 0`
 )
 
@@ -154,7 +156,7 @@ func pieces(ctx context.Context, tx pgx.Tx, m uuid.UUID, events int64) (bounds [
 		var hour, n int64
 		err := rows.Scan(&hour, &n)
 		if size > 0 && size+n > events {
-			bounds, size = append(bounds, hour*bucketSize[byHour]), 0
+			bounds, size = append(bounds, hour*count.BucketSize[count.ByHour]), 0
 		}
 		size += n
 		return err
@@ -184,7 +186,7 @@ func (c *merchantCheck) recount(ctx context.Context, tx pgx.Tx, from, to int64) 
 func (c *merchantCheck) totals(ctx context.Context, tx pgx.Tx) (found []store.Finding, err error) {
 	var usedN, usedBytes, openN, openBytes, life, newN, newBytes, different int64
 	if err := tx.QueryRow(ctx, `SELECT coalesce((SELECT events FROM usage WHERE merchant = $1), 0), coalesce((SELECT bytes FROM usage WHERE merchant = $1), 0),
-			coalesce((SELECT sum(n) FROM tally WHERE `+isOpen+`), 0)::bigint, coalesce((SELECT sum(bytes) FROM tally WHERE `+isOpen+`), 0)::bigint,
+			coalesce((SELECT sum(n) FROM tally WHERE `+count.IsPending+`), 0)::bigint, coalesce((SELECT sum(bytes) FROM tally WHERE `+count.IsPending+`), 0)::bigint,
 			coalesce((SELECT sum(n) FROM counter WHERE merchant = $1 AND level = 3 AND name = ''), 0)::bigint,
 			count(*), `+sumSizes+`, 0)::bigint FROM event WHERE merchant = $1 AND seq > $2`, c.merchant, c.last).
 		Scan(&usedN, &usedBytes, &openN, &openBytes, &life, &newN, &newBytes); err != nil {

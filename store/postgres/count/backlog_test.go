@@ -1,4 +1,4 @@
-package postgres
+package count
 
 import (
 	"testing"
@@ -7,26 +7,26 @@ import (
 	"github.com/google/uuid"
 )
 
-// minutes returns n tallies of a merchant, each of another minute.
-func minutes(merchant uuid.UUID, n int) tallies {
-	t := tallies{}
+// minutes returns n deltas of a merchant, each of another minute.
+func minutes(merchant uuid.UUID, n int) Deltas {
+	t := Deltas{}
 	for i := range n {
-		t[tallyKey{merchant: merchant, minute: int64(i)}] = amount{1, 1}
+		t[DeltaKey{merchant: merchant, Minute: int64(i)}] = Amount{1, 1}
 	}
 	return t
 }
 
-// A node folds the tally of a merchant that has many rows, and that of any other merchant after a while.
+// A node rolls up the deltas of a merchant that has many, and those of any other merchant after a while.
 func TestFoldingIsDue(t *testing.T) {
-	var f folding
+	var f backlog
 	busy, idle := uuid.New(), uuid.New()
-	f.note(minutes(idle, 1))
-	f.note(minutes(busy, manyRows-1))
-	f.note(minutes(busy, 1))
+	f.Note(minutes(idle, 1))
+	f.Note(minutes(busy, manyRows-1))
+	f.Note(minutes(busy, 1))
 	if due := f.takeDue(); len(due) != 1 || due[0] != busy {
 		t.Errorf("due are %v", due)
 	}
-	f.note(minutes(busy, 1)) // during the fold
+	f.Note(minutes(busy, 1)) // during the rollup
 	f.moved(busy, manyRows-10, false)
 	f.moved(busy, 500, true) // rows of other nodes are among them
 	if left := f.merchants[busy]; left.rows != 1 || left.due != 0 {
@@ -36,11 +36,11 @@ func TestFoldingIsDue(t *testing.T) {
 		t.Errorf("due again are %v", due)
 	}
 	for m, u := range f.merchants {
-		u.since = time.Now().Add(-foldAfter)
+		u.since = time.Now().Add(-rollUpAfter)
 		f.merchants[m] = u
 	}
-	f.note(minutes(idle, 1)) // does not postpone the fold
-	for range 2 {            // the first fold fails
+	f.Note(minutes(idle, 1)) // does not postpone the rollup
+	for range 2 {            // the first rollup fails
 		if due := f.takeDue(); len(due) != 2 {
 			t.Errorf("due later are %v", due)
 		}
@@ -52,11 +52,11 @@ func TestFoldingIsDue(t *testing.T) {
 	}
 }
 
-// After a failure, a fold moves fewer rows in one transaction.
+// After a failure, a rollup moves fewer rows in one transaction.
 func TestPortionsOfAFold(t *testing.T) {
-	var f folding
+	var f backlog
 	f.adapt(true)
-	if n := f.rowsAtOnce(); n != foldRows/2 {
+	if n := f.rowsAtOnce(); n != RowsAtOnce/2 {
 		t.Errorf("%d rows after a failure", n)
 	}
 	for range 20 {
@@ -68,12 +68,12 @@ func TestPortionsOfAFold(t *testing.T) {
 	for range 20 {
 		f.adapt(false)
 	}
-	if n := f.rowsAtOnce(); n != foldRows {
+	if n := f.rowsAtOnce(); n != RowsAtOnce {
 		t.Errorf("%d rows after many successes", n)
 	}
 }
 
-// Flushes of older nodes, folds and removals lock counters in one order.
+// Flushes of older nodes, rolls up and removals lock counters in one order.
 func TestCountersAreSorted(t *testing.T) {
 	k := counterKey{name: "PageView", tag: "cs_1"}
 	bot := k

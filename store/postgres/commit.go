@@ -38,9 +38,9 @@ func (e *engine) commit(f *flush) error {
 	e.metrics.Committed(began, len(f.events)+len(f.changed) > 0)
 	if len(f.events) > 0 {
 		e.watches.tell(f.withEvents())
-		e.counts.Note(f.tallies)
+		e.counts.Note(f.deltas)
 	}
-	e.space.note(f.tallies, f.linkRows)
+	e.space.note(f.deltas, f.linkRows)
 	return nil
 }
 

@@ -6,12 +6,6 @@ import (
 	"mtagd/store/postgres/count"
 )
 
-// All events are from earliest on, and before latest (µs since 1970): event_time has a year from 0 to 9999.
-const (
-	earliest = -62_167_219_200_000_000
-	latest   = 253_402_300_800_000_000
-)
-
 // rawLevel is the level of spans whose events are counted one by one.
 const rawLevel = count.ByMinute - 1
 

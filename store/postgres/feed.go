@@ -4,12 +4,13 @@ import (
 	"container/heap"
 	"context"
 	"errors"
-	"mtagd/store"
-	"mtagd/store/local/codec"
-	"mtagd/store/postgres/conn"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+	"mtagd/store/postgres/conn"
 )
 
 const (
@@ -61,18 +62,8 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 
 // Latest implements store.Feed.
 func (e *engine) Latest(ctx context.Context) (store.Cursor, error) {
-	var u update
-	after := e.follower.position()
-	if err := e.db.Read(ctx, func(tx pgx.Tx) error { return u.read(ctx, tx, after) }); err != nil {
-		return "", err
-	}
-	if err := e.db.Confirm(ctx, u.seen); err != nil {
-		return "", err
-	}
-	if err := e.follower.applyUpdate(&u); err != nil {
-		return "", err
-	}
-	return codec.EndOf(uint64(u.seen.Flush)).Cursor(), nil
+	last, err := e.lastFlush(ctx)
+	return codec.EndOf(uint64(last)).Cursor(), err
 }
 
 func maxPosition(a, b codec.Position) codec.Position {
@@ -145,7 +136,7 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 				return err
 			}
 		}
-		scopes, _, err := e.scopes(ctx, tx, of...)
+		scopes, err := e.scopes(ctx, tx, of...)
 		if err != nil {
 			return err
 		}

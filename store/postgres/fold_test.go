@@ -272,7 +272,7 @@ func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	e := &engine{db: db, verifyPiece: verifyPiece} // does nothing by itself
+	e := &engine{db: db, counts: count.New(db), verifyPiece: verifyPiece} // does nothing by itself
 	if err := e.loadDirectory(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -4,15 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/rules"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/rules"
 )
 
 // followInterval is how often a node asks what other nodes have changed. NOTIFY would tell it sooner, but takes a lock of the
@@ -209,6 +210,19 @@ func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush
 	}
 	e.db.AnsweredTo(asked)
 	return u.seen.Flush, nil
+}
+
+// lastFlush returns the number of the last flush that the standbys have. From then on the directory has the tags of all events up to it.
+func (e *engine) lastFlush(ctx context.Context) (int64, error) {
+	var u update
+	after := e.follower.position()
+	if err := e.db.Read(ctx, func(tx pgx.Tx) error { return u.read(ctx, tx, after) }); err != nil {
+		return 0, err
+	}
+	if err := e.db.Confirm(ctx, u.seen); err != nil {
+		return 0, err
+	}
+	return u.seen.Flush, e.follower.applyUpdate(&u)
 }
 
 // followOnce catches up, and tells those who wait for events what other nodes have recorded. When that takes too long, it closes

@@ -134,7 +134,7 @@ func (d *Database) AddKeys(ctx context.Context, keys []migrate.Key) error {
 	slices.SortFunc(keys, func(a, b migrate.Key) int {
 		return cmp.Or(slices.Compare(a.Merchant[:], b.Merchant[:]), slices.Compare(a.Key, b.Key))
 	})
-	f := newFlush(uuid.Nil, nil)
+	links := newLinkRows()
 	for _, k := range keys {
 		if !k.IsLink() {
 			ids.merchants, ids.keys, seen = append(ids.merchants, uuid.UUID(k.Merchant)), append(ids.keys, k.Key), append(seen, k.Seen)
@@ -142,14 +142,14 @@ func (d *Database) AddKeys(ctx context.Context, keys []migrate.Key) error {
 		}
 		at := linkKey{uuid.UUID(k.Merchant), store.IdentityKey(k.Key)}
 		if !k.Former {
-			f.changed[at] = link{muid: store.MUID(k.MUID)}
+			links.current[at] = store.MUID(k.MUID)
 		}
 		held := heldKey{at, store.MUID(k.MUID)}
-		f.held[held], f.kept[held] = max(f.held[held], k.Source), true
+		links.held[held] = max(links.held[held], k.Source)
 	}
 	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		f.queueLinks(b)
+		links.queue(b)
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}

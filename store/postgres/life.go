@@ -213,7 +213,7 @@ func (e *engine) expireOf(ctx context.Context, m uuid.UUID) (some bool, err erro
 	for {
 		var old []receipt
 		if err := e.db.Read(ctx, func(tx pgx.Tx) error {
-			scopes, _, err := e.scopes(ctx, tx, m)
+			scopes, err := e.scopes(ctx, tx, m)
 			if err != nil {
 				return err
 			}

@@ -36,7 +36,7 @@ func (e *engine) Events(ctx context.Context, q store.Query) (page store.Page, er
 
 // list is Events in one transaction.
 func (e *engine) list(ctx context.Context, tx pgx.Tx, s selection, q store.Query) (page store.Page, err error) {
-	scopes, _, err := e.scopes(ctx, tx, s.merchant)
+	scopes, err := e.scopes(ctx, tx, s.merchant)
 	if err != nil || scopes[0].removed {
 		return page, err
 	}

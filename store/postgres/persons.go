@@ -34,7 +34,7 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 	var last int64
 	var held []store.PersonalRecord
 	if err := e.db.ReadLong(ctx, func(tx pgx.Tx) (err error) { // linksOf may read all links
-		scopes, _, err := e.scopes(ctx, tx, key)
+		scopes, err := e.scopes(ctx, tx, key)
 		if err != nil {
 			return err
 		}

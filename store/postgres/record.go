@@ -87,58 +87,6 @@ func resolve(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, who *store.Iden
 	return "", nil
 }
 
-// linkKey is an identifier of a merchant's user.
-type linkKey struct {
-	merchant uuid.UUID
-	key      store.IdentityKey
-}
-
-// link is where an identifier leads. The zero value is that of an identifier that was never linked.
-type link struct {
-	muid   store.MUID
-	source store.LinkSource
-	held   [store.BySecret + 1]int // links of the identifier in held_link, of each source; those BySecret are not counted before
-}
-
-// links are those of identifiers.
-type links map[linkKey]link
-
-// readLinks looks up links of one merchant.
-const readLinks = `SELECT l.merchant, l.key, l.muid, coalesce(h.source, 0),
-	(SELECT count(*) FROM held_link c WHERE c.merchant = $1 AND c.key = l.key AND c.source = 0),
-	(SELECT count(*) FROM held_link c WHERE c.merchant = $1 AND c.key = l.key AND c.source = 1)
-	FROM link l LEFT JOIN held_link h ON h.merchant = $1 AND h.key = l.key AND h.muid = l.muid WHERE l.merchant = $1 AND l.key = ANY($2)`
-
-// scan adds the link of a row.
-func (l links) scan(rows pgx.Rows) error {
-	var k linkKey
-	var key, muid []byte
-	var found link
-	if err := rows.Scan((*[16]byte)(&k.merchant), &key, &muid, &found.source, &found.held[store.ByAnyone], &found.held[store.ByCookie]); err != nil {
-		return err
-	}
-	k.key = store.IdentityKey(key)
-	found.muid = store.MUID(muid)
-	l[k] = found
-	return nil
-}
-
-func merchantsOf(keys []linkKey) []uuid.UUID {
-	all := make([]uuid.UUID, len(keys))
-	for i, k := range keys {
-		all[i] = k.merchant
-	}
-	return all
-}
-
-func keysIn(keys []linkKey) [][]byte {
-	all := make([][]byte, len(keys))
-	for i := range keys {
-		all[i] = keys[i].key[:]
-	}
-	return all
-}
-
 // commitGroups writes group after group, until the queue is closed and empty.
 func (e *engine) commitGroups() {
 	timer := time.AfterFunc(groupcommit.MaxGatherTime, e.queue.Recheck)

@@ -30,7 +30,7 @@ func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (summary sto
 	}
 	err = e.db.Read(ctx, func(tx pgx.Tx) error {
 		summary = store.Summary{}
-		scopes, _, err := e.scopes(ctx, tx, merchants...)
+		scopes, err := e.scopes(ctx, tx, merchants...)
 		if err != nil {
 			return err
 		}

@@ -33,12 +33,19 @@ func Query(ctx context.Context, tx Querier, use func(rows pgx.Rows) error, sql s
 		return err
 	}
 	defer rows.Close()
-	for rows.Next() {
-		if err := use(rows); err != nil {
-			return err
+	return Each(use)(rows)
+}
+
+// Each passes each row of a statement in a batch to use.
+func Each(use func(row pgx.Rows) error) func(rows pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		for rows.Next() {
+			if err := use(rows); err != nil {
+				return err
+			}
 		}
+		return rows.Err()
 	}
-	return rows.Err()
 }
 
 // Collect returns the rows of a statement. columns returns where those of a row go.

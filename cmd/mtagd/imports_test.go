@@ -33,6 +33,8 @@ var mayImport = []struct {
 	{"store/postgres/conn", "store store/budget"},
 	{"store/postgres/schema", "store/postgres/conn"},
 	{"store/postgres/count", "store store/postgres/conn"},
+	{"store/postgres/control", "store store/rules store/postgres/conn"},
+	{"store/postgres/nodes", "store store/postgres/conn"},
 	{"store/postgres", "store store/postgres/ store/budget store/groupcommit store/migrate store/removal store/rules store/local/codec"},
 	// The protocols see the engine's contract alone, and only the front door sees connections.
 	{"edge", "store store/budget edge/"},

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/postgres/pgtest"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +14,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
+	"mtagd/store/postgres/pgtest"
+	"mtagd/store/rules"
 )
 
 // watcher sees what an engine does with its connections.
@@ -78,20 +81,25 @@ func cancelWait(tx pgx.Tx) {
 func TestAConnectionIsCheckedBeforeItIsReleased(t *testing.T) {
 	s := newShop(t, Options{})
 	var unchecked atomic.Int64
-	e := s.openWatched(&watcher{released: func(c *pgx.Conn) {
+	watched := &watcher{released: func(c *pgx.Conn) {
 		if !c.IsClosed() && len(c.PgConn().CustomData()) > 0 {
 			unchecked.Add(1)
 		}
-	}})
+	}}
+	e := s.openWatched(watched)
 	if err := e.db.Transact(t.Context(), func(tx pgx.Tx) error {
 		cancelWait(tx)
 		return nil
 	}); err != conn.ErrNotReplicated {
 		t.Errorf("a transaction whose wait was canceled: %v", err)
 	}
-	if err := e.change(t.Context(), func(c *change) error {
-		cancelWait(c.tx)
-		return nil
+	watched.query = func(c *pgx.Conn, sql string) {
+		if strings.HasPrefix(sql, "SELECT pg_advisory_xact_lock(") { // a change begins
+			c.Config().OnNotice(c.PgConn(), &pgconn.Notice{Routine: "SyncRepWaitForLSN"})
+		}
+	}
+	if err := (control.Driver{Control: e.Control}).Update(t.Context(), func(rules.Turn) (rules.Change, error) {
+		return rules.Change{}, nil
 	}); store.KindOf(err) != store.KindUncertain {
 		t.Errorf("a change whose wait was canceled: %v, want KindUncertain", err)
 	}
@@ -264,7 +272,7 @@ func TestAFollowerSurvivesTheEndOfAllConnections(t *testing.T) {
 func TestAServerWithoutRoomIsUnavailable(t *testing.T) {
 	s := newShop(t, Options{})
 	full := &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "53100", Message: "No space left on device"}
-	if err := s.change(t.Context(), func(*change) error { return full }); store.KindOf(err) != store.KindUnavailable {
+	if err := (control.Driver{Control: s.Control}).Update(t.Context(), func(rules.Turn) (rules.Change, error) { return rules.Change{}, full }); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a change gets %v, want KindUnavailable", err)
 	}
 	if err := s.db.Read(t.Context(), func(pgx.Tx) error { return full }); store.KindOf(err) != store.KindUnavailable {
@@ -300,9 +308,9 @@ func TestSlowReadsLeaveConnections(t *testing.T) {
 	await(t, "another partner reads nothing", func() bool { return under[1].Load() == 1 })
 	slow(2)
 	await(t, "a third partner reads nothing", func() bool { return under[2].Load() == 1 })
-	following, cancelFollowing := context.WithTimeout(t.Context(), followTimeout)
+	following, cancelFollowing := context.WithTimeout(t.Context(), control.FollowTimeout)
 	defer cancelFollowing()
-	if _, err := s.catchUp(following, func(pgx.Tx) error { return nil }); err != nil {
+	if _, err := s.CatchUp(following, func(pgx.Tx) error { return nil }); err != nil {
 		close(stop)
 		t.Fatalf("the node cannot follow: %v", err)
 	}
@@ -440,13 +448,19 @@ func TestChangesThatWaitLeaveConnections(t *testing.T) {
 			}
 		})
 	}
-	await(t, "no change waits", func() bool { return len(s.changing) > 0 })
+	await(t, "no change waits", func() bool {
+		var waits bool
+		if err := tx.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)").Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	})
 	if _, _, err := s.UseLink(t.Context(), wrong); store.KindOf(err) != store.KindNotFound {
 		t.Errorf("a wrong link gets %v", err)
 	}
-	following, cancelFollowing := context.WithTimeout(t.Context(), followTimeout)
+	following, cancelFollowing := context.WithTimeout(t.Context(), control.FollowTimeout)
 	defer cancelFollowing()
-	if _, err := s.catchUp(following, func(pgx.Tx) error { return nil }); err != nil {
+	if _, err := s.CatchUp(following, func(pgx.Tx) error { return nil }); err != nil {
 		t.Errorf("the node cannot follow: %v", err)
 	}
 	s.record(s.visit(0, 0))

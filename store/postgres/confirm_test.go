@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/postgres/pgtest"
-	"mtagd/store/rules"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -15,9 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
+	"mtagd/store/postgres/pgtest"
+	"mtagd/store/rules"
 )
 
 // When an operator cancels a commit's wait for the standbys, the event is visible. But it is not acknowledged, and no feed has it, before
@@ -183,14 +184,8 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 	defer cancel()
 	lost := make(chan error, 1)
 	go func() {
-		lost <- s.db.Transact(ctx, func(tx pgx.Tx) error {
-			c := &change{e: s.engine, ctx: ctx, tx: tx, id: uuid.New()}
-			if err := c.begin(); err != nil {
-				return err
-			}
-			id := uuid.NewString()
-			return c.write(rules.Change{Records: []rules.Record{{Kind: rules.Partners, Key: id, Value: fmt.Appendf(nil, `{"partnerId":%q}`, id)}}})
-		})
+		_, err := s.AddPartner(ctx, "Agency")
+		lost <- err
 	}()
 	operator, err := pgx.Connect(t.Context(), primary.URL("postgres"))
 	if err != nil {
@@ -324,7 +319,7 @@ func TestLatestMakesNoCommitOfItsOwn(t *testing.T) {
 	go e.db.Stop() // so that the node does not follow, which makes commits
 	await(t, "the node follows", func() bool {
 		before := commits.Load()
-		time.Sleep(2 * followInterval)
+		time.Sleep(2 * control.FollowInterval)
 		return commits.Load() == before
 	})
 	before := commits.Load()
@@ -337,7 +332,7 @@ func TestLatestMakesNoCommitOfItsOwn(t *testing.T) {
 		t.Errorf("%d commits", n)
 	}
 	s.record(s.visit(0, 1))
-	if err := s.change(t.Context(), func(c *change) error { return nil }); err != nil {
+	if err := (control.Driver{Control: s.Control}).Update(t.Context(), func(rules.Turn) (rules.Change, error) { return rules.Change{}, nil }); err != nil {
 		t.Fatal(err)
 	}
 	for range 10 {

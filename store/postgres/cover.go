@@ -3,6 +3,7 @@ package postgres
 import (
 	"time"
 
+	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
 )
 
@@ -32,15 +33,15 @@ func (s span) isBucket() bool {
 // bucket returns the span of one bucket.
 func bucket(level int, n int64) span {
 	if level == count.ByLife {
-		return span{count.ByLife, earliest, latest}
+		return span{count.ByLife, control.Earliest, control.Latest}
 	}
 	return span{level, n * count.BucketSize[level], (n + 1) * count.BucketSize[level]}
 }
 
 // cover splits a range into spans, in the order of time: as few as possible, of the highest levels that fit.
 func cover(lo, hi int64) []span {
-	lo, hi = max(lo, earliest), min(hi, latest)
-	if lo == earliest && hi == latest {
+	lo, hi = max(lo, control.Earliest), min(hi, control.Latest)
+	if lo == control.Earliest && hi == control.Latest {
 		return []span{{count.ByLife, lo, hi}}
 	}
 	return coverFrom(count.ByDay, lo, hi)
@@ -65,7 +66,7 @@ func coverFrom(level int, lo, hi int64) []span {
 
 // rangeOf returns the range of an inclusive range of times; nil is no bound.
 func rangeOf(from, to *time.Time) (lo, hi int64) {
-	lo, hi = earliest, latest
+	lo, hi = control.Earliest, control.Latest
 	if from != nil {
 		if lo = from.UnixMicro(); from.Nanosecond()%1000 != 0 {
 			lo++

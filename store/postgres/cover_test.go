@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
 )
 
@@ -11,7 +12,7 @@ func TestCoverIsTheWholeRange(t *testing.T) {
 	check := func(lo, hi int64) {
 		t.Helper()
 		spans := cover(lo, hi)
-		at := max(lo, earliest)
+		at := max(lo, control.Earliest)
 		for _, s := range spans {
 			if s.lo != at || s.hi <= s.lo {
 				t.Fatalf("cover(%d, %d) is %v", lo, hi, spans)
@@ -20,18 +21,18 @@ func TestCoverIsTheWholeRange(t *testing.T) {
 				t.Fatalf("cover(%d, %d) has %v, which is not at the bounds of buckets", lo, hi, s)
 			}
 		}
-		if want := min(hi, latest); want > max(lo, earliest) && at != want || len(spans) > 2*(count.ByLife+1)-1 {
+		if want := min(hi, control.Latest); want > max(lo, control.Earliest) && at != want || len(spans) > 2*(count.ByLife+1)-1 {
 			t.Fatalf("cover(%d, %d) is %v", lo, hi, spans)
 		}
 	}
 	for range 20_000 {
-		lo := rand.Int64N(latest-earliest) + earliest
+		lo := rand.Int64N(control.Latest-control.Earliest) + control.Earliest
 		hi := lo + rand.Int64N(1<<rand.IntN(56))
 		check(lo, hi)
 		unit := count.BucketSize[rand.IntN(len(count.BucketSize))]
 		check(lo/unit*unit, hi/unit*unit)
 	}
-	check(earliest-1, latest+1)
+	check(control.Earliest-1, control.Latest+1)
 	check(5, 5)
-	check(latest, latest+5)
+	check(control.Latest, control.Latest+5)
 }

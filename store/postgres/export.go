@@ -17,6 +17,7 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/migrate"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/rules"
 )
@@ -145,7 +146,7 @@ func mark(ctx context.Context, tx pgx.Tx, to string) error {
 		return err
 	}
 	if _, err := tx.Exec(ctx, "INSERT INTO change (seq, tx, kind, record) SELECT coalesce(max(seq), 0) + 2, $1, $2, '{}' FROM change",
-		uuid.New(), changeOfRecords); err != nil {
+		uuid.New(), control.ChangeOfRecords); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, "ALTER TABLE flush ENABLE TRIGGER moved")
@@ -251,7 +252,7 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 	c := &migrate.Control{}
 	return c, d.db.Read(ctx, func(tx pgx.Tx) error {
-		loaded, err := loadState(ctx, tx)
+		loaded, err := control.LoadState(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -262,7 +263,7 @@ func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 			if !kind.IsKept() {
 				continue
 			}
-			of, err := documentsIn(ctx, tx, " AND kind = $1", string(kind))
+			of, err := control.DocumentsIn(ctx, tx, " AND kind = $1", string(kind))
 			if err != nil {
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
 )
 
 const (
@@ -62,7 +63,7 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 
 // Latest implements store.Feed.
 func (e *engine) Latest(ctx context.Context) (store.Cursor, error) {
-	last, err := e.lastFlush(ctx)
+	last, err := e.LastFlush(ctx)
 	return codec.EndOf(uint64(last)).Cursor(), err
 }
 
@@ -136,13 +137,13 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 				return err
 			}
 		}
-		scopes, err := e.scopes(ctx, tx, of...)
+		scopes, err := e.Scopes(ctx, tx, of...)
 		if err != nil {
 			return err
 		}
 		for i, s := range scopes {
-			if !s.removed {
-				f.empty = append(f.empty, &stream{merchant: of[i], id: ids[of[i]], from: s.from, at: f.at,
+			if !s.Removed {
+				f.empty = append(f.empty, &stream{merchant: of[i], id: ids[of[i]], from: s.From, at: f.at,
 					portion: max(firstPortion/len(of), 8)})
 			}
 		}
@@ -183,7 +184,7 @@ func (e *engine) readPortions(ctx context.Context, f *feed) (n int, err error) {
 	sel, ok := newSelection(uuid.Nil, f.Tag, f.Names, f.Bot)
 	lo, hi := rangeOf(f.From, f.To)
 	if !ok {
-		lo, hi = latest, latest // nothing is selected
+		lo, hi = control.Latest, control.Latest // nothing is selected
 	}
 	var names []string
 	if !sel.allNames {

@@ -19,6 +19,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/migrate"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
 	"mtagd/store/postgres/pgtest"
 	"mtagd/store/postgres/schema"
@@ -273,7 +274,7 @@ func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
 	}
 	defer db.Close()
 	e := &engine{db: db, counts: count.New(db), verifyPiece: verifyPiece} // does nothing by itself
-	if err := e.loadDirectory(t.Context()); err != nil {
+	if e.Control, err = control.Load(t.Context(), db, store.DefaultAuditLimits); err != nil {
 		t.Fatal(err)
 	}
 	usage, err := e.Usage(t.Context(), []store.MerchantID{s.id, fresh.id})

@@ -13,6 +13,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/migrate"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
 )
 
@@ -162,7 +163,7 @@ func (d *Database) AddKeys(ctx context.Context, keys []migrate.Key) error {
 // AddAudit implements migrate.Target.
 func (d *Database) AddAudit(ctx context.Context, entries []store.AuditEntry) error {
 	b := &pgx.Batch{}
-	if err := queueEntries(b, entries); err != nil {
+	if err := control.QueueEntries(b, entries); err != nil {
 		return err
 	}
 	return d.db.Pool.SendBatch(ctx, b).Close()
@@ -173,22 +174,22 @@ func (d *Database) AddAudit(ctx context.Context, entries []store.AuditEntry) err
 const numberOfImport = 2
 
 // SetControl implements migrate.Target. It writes as changes do, but for what nodes need to know of a change: there are none.
-func (d *Database) SetControl(ctx context.Context, control *migrate.Control) error {
+func (d *Database) SetControl(ctx context.Context, all *migrate.Control) error {
 	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		for _, table := range []string{"record", "document", "file", "change"} {
 			b.Queue("DELETE FROM " + table)
 		}
-		for _, f := range control.Files {
+		for _, f := range all.Files {
 			b.Queue("INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)", f.Path, f.Content)
 		}
-		for _, doc := range control.Documents {
-			owner, _ := ownerOf(doc.Merchant)
+		for _, doc := range all.Documents {
+			owner, _ := control.OwnerOf(doc.Merchant)
 			b.Queue("INSERT INTO document (kind, merchant, id, content) VALUES ($1, $2, $3, $4)", string(doc.Kind), owner, doc.ID, doc.Content)
 		}
-		b.Queue("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, $3, '{}')", numberOfImport, uuid.New(), changeOfRecords)
-		for some := range slices.Chunk(control.Records, 10_000) {
-			queueRecords(b, numberOfImport, some)
+		b.Queue("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, $3, '{}')", numberOfImport, uuid.New(), control.ChangeOfRecords)
+		for some := range slices.Chunk(all.Records, 10_000) {
+			control.QueueRecords(b, numberOfImport, some)
 		}
 		return tx.SendBatch(ctx, b).Close()
 	})

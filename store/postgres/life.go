@@ -213,7 +213,7 @@ func (e *engine) expireOf(ctx context.Context, m uuid.UUID) (some bool, err erro
 	for {
 		var old []receipt
 		if err := e.db.Read(ctx, func(tx pgx.Tx) error {
-			scopes, err := e.scopes(ctx, tx, m)
+			scopes, err := e.Scopes(ctx, tx, m)
 			if err != nil {
 				return err
 			}
@@ -223,7 +223,7 @@ func (e *engine) expireOf(ctx context.Context, m uuid.UUID) (some bool, err erro
 				err := rows.Scan(&r.seq, &r.idx)
 				old = append(old, r)
 				return err
-			}, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", m, scopes[0].from-rules.ExpiryDelay.Microseconds(), portion)
+			}, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", m, scopes[0].From-rules.ExpiryDelay.Microseconds(), portion)
 		}); err != nil {
 			return some, err
 		}
@@ -239,7 +239,7 @@ func (e *engine) forget(ctx context.Context) error {
 	const portion = 10_000
 	var now time.Time
 	if err := e.db.Read(ctx, func(tx pgx.Tx) (err error) {
-		now, err = e.timeOf(ctx, tx)
+		now, err = e.Time(ctx, tx)
 		return err
 	}); err != nil {
 		return err

@@ -36,12 +36,12 @@ func (e *engine) Events(ctx context.Context, q store.Query) (page store.Page, er
 
 // list is Events in one transaction.
 func (e *engine) list(ctx context.Context, tx pgx.Tx, s selection, q store.Query) (page store.Page, err error) {
-	scopes, err := e.scopes(ctx, tx, s.merchant)
-	if err != nil || scopes[0].removed {
+	scopes, err := e.Scopes(ctx, tx, s.merchant)
+	if err != nil || scopes[0].Removed {
 		return page, err
 	}
 	lo, hi := rangeOf(q.From, q.To)
-	lo = max(lo, scopes[0].from)
+	lo = max(lo, scopes[0].From)
 	if s.open, err = count.ReadPending(ctx, tx, s.merchant); err != nil {
 		return page, err
 	}

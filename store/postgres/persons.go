@@ -8,6 +8,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
 	"mtagd/store/rules"
 )
 
@@ -30,11 +31,11 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 		return 0, err
 	}
 	var who store.Person
-	var of scope
+	var of control.Scope
 	var last int64
 	var held []store.PersonalRecord
 	if err := e.db.ReadLong(ctx, func(tx pgx.Tx) (err error) { // linksOf may read all links
-		scopes, err := e.scopes(ctx, tx, key)
+		scopes, err := e.Scopes(ctx, tx, key)
 		if err != nil {
 			return err
 		}
@@ -47,7 +48,7 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 		}
 		held = nil
 		return linksOf(ctx, tx, key, who, func(l store.Link) { held = append(held, store.PersonalRecord{Link: l}) })
-	}); err != nil || of.removed {
+	}); err != nil || of.Removed {
 		return 0, err
 	}
 	for i := range held {
@@ -56,7 +57,7 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 		}
 	}
 	err = e.eachOf(ctx, key, last, rules.NewPersons(who), func(p *personal, owners, _ []int) error {
-		if p.at < of.from {
+		if p.at < of.From {
 			return nil
 		}
 		if len(owners) == 0 {

@@ -5,7 +5,7 @@
 //
 // Package rules has the rules, and all records in memory. They are stored in the table record. A change takes the lock lockControl for its
 // transaction, so that changes are made one after the other, on whatever node. It gets a row in the table change, numbered in the order of the
-// commits, and its records get that number. Each node reads what is new several times a second (follow.go), before a change, and before it
+// commits, and its records get that number. Each node reads what is new several times a second (control/follow.go), before a change, and before it
 // answers from the control data. It is not ready when it could not for store.MaxDirectoryAge.
 //
 // # Recording
@@ -53,9 +53,8 @@
 //	conn/         connections, transactions, and whether the standbys have what is visible
 //	schema/       the tables, and how Citus distributes them
 //
-//	control.go    changes of the control data: the driver of package rules
-//	audit.go      the audit log, and what is deleted when it is old
-//	follow.go     loads all control data, and follows the changes of all nodes
+//	control/      control data: the driver of package rules
+//	nodes/        what nodes share besides: files, leases, messages
 //
 //	record.go     Record, Resolve
 //	flush.go      one group on its way into the database
@@ -77,9 +76,6 @@
 //	verify.go     checks all data
 //	verifyevents.go   checks the events of a merchant, in pieces
 //
-//	files.go      store.Shared: files that all nodes share, such as certificates
-//	lease.go      leases, which one node has at a time
-//	exchange.go   messages of nodes to each other
 //	export.go     reads all data, for another engine (package migrate); keeps everybody from changing it meanwhile
 //	import.go     takes all data of another engine
 package postgres
@@ -99,10 +95,11 @@ import (
 	"mtagd/store"
 	"mtagd/store/groupcommit"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
+	"mtagd/store/postgres/nodes"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/removal"
-	"mtagd/store/rules"
 )
 
 // Options are an engine's inputs besides its database.
@@ -145,27 +142,20 @@ func Open(ctx context.Context, address string, opt Options) (store.Engine, error
 
 // engine implements store.Engine.
 type engine struct {
-	*rules.Data
+	*control.Control
+	*nodes.Nodes
 
-	db *conn.DB
-
-	changing chan struct{} // has a value while a change of control data is under way
-
-	follower follower
+	db       *conn.DB
 	queue    *groupcommit.Queue
 	metrics  *groupcommit.Metrics
 	flushing atomic.Pointer[time.Time] // when the flush began that is being committed; nil: none is
 
 	flushTimeout time.Duration
 	verifyPiece  int64
-	auditLimits  store.AuditLimits
-	auditDropped int                                      // the last entry when there were last too many; only tidy uses it
-	auditFull    atomic.Pointer[map[store.PartnerID]bool] // whose changes are refused; nil: nobody's
 	watches      watches
 	counts       *count.Counters
 	space        space
 	life         life
-	exchange     exchange
 }
 
 var _ store.Engine = (*engine)(nil)
@@ -176,11 +166,13 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{db: db, counts: count.New(db), changing: make(chan struct{}, 1), life: life{wake: make(chan struct{}, 1)}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), space: space{size: opt.Size}, auditLimits: cmp.Or(opt.audit, store.DefaultAuditLimits)}
+	e := &engine{db: db, counts: count.New(db), life: life{wake: make(chan struct{}, 1)}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), space: space{size: opt.Size}}
 	if err := e.prepare(ctx, opt); err != nil {
 		db.Close()
 		return nil, err
 	}
+	e.Nodes = nodes.New(db, e.Ready)
+	e.News = e.watches.tell
 	e.Removing = e.life.nudge
 	e.life.runner = removal.Runner{Engine: remover{e.Data, e}, Metrics: removal.NewMetrics(opt.Metrics), Delay: removal.Delay}
 	if opt.eager {
@@ -190,9 +182,9 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if opt.Metrics != nil {
 		opt.Metrics.MustRegister(e.metrics.Collectors(e.queue)...)
 	}
-	e.follow()
+	e.Follow()
 	db.Go(func(context.Context) { e.commitGroups() })
-	db.Go(func(ctx context.Context) { e.KeepTidy(ctx, e.tidy) })
+	db.Go(func(ctx context.Context) { e.KeepTidy(ctx, e.Tidy) })
 	if !opt.keepDeltas {
 		e.counts.Run()
 	}
@@ -209,7 +201,11 @@ func (e *engine) prepare(ctx context.Context, opt Options) error {
 		if err := checkMoved(ctx, e.db.Pool); err != nil {
 			return err
 		}
-		if err := cmp.Or(e.lookAtSpace(ctx), e.loadDirectory(ctx)); err != nil || opt.Retention == 0 {
+		if err := e.lookAtSpace(ctx); err != nil {
+			return err
+		}
+		var err error
+		if e.Control, err = control.Load(ctx, e.db, cmp.Or(opt.audit, store.DefaultAuditLimits)); err != nil || opt.Retention == 0 {
 			return err
 		}
 		return e.SetDefaultRetention(ctx, opt.Retention)
@@ -234,7 +230,7 @@ func (e *engine) Close() error {
 	e.db.Stop()
 	ctx, cancel := context.WithTimeout(context.Background(), conn.ConnectTimeout)
 	defer cancel()
-	err := e.tidy(ctx)
+	err := e.Tidy(ctx)
 	if errors.Is(err, store.ErrNeedsRestart) {
 		err = nil // it was told before
 	}

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"testing"
+	"time"
+
 	"mtagd/store"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/pgtest"
-	"slices"
-	"testing"
-	"testing/synctest"
-	"time"
 )
 
 // What nodes share outlives the primary, and calls that are made meanwhile succeed as soon as there is another one.
@@ -77,7 +77,7 @@ func TestALeaseEnds(t *testing.T) {
 	}
 	select {
 	case <-lost.Held().Done(): // at the next renewal
-	case <-time.After(4 * leaseRenew):
+	case <-time.After(20 * time.Second):
 		t.Error("the holder does not notice that its lease was lost")
 	}
 	if err := lost.Release(t.Context()); !errors.Is(err, store.ErrLeaseLost) {
@@ -117,21 +117,6 @@ func TestALeaseOfADatabaseThatIsGone(t *testing.T) {
 	if err := held.Release(ctx); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a release without a database: %v, want KindUnavailable", err)
 	}
-}
-
-// The life of a lease counts from before the request: when the answer comes too late, another node may have it.
-func TestALeaseThatCameTooLateIsNotHeld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := &engine{db: &conn.DB{Log: quiet}}
-		l := &lease{e: e, name: "x"}
-		l.held, l.giveUp = context.WithCancel(t.Context())
-		began := time.Now()
-		time.Sleep(leaseGiven - time.Second)
-		l.keep(began)
-		if held := time.Since(began); held != leaseGiven || l.held.Err() == nil {
-			t.Errorf("the lease is held for %v, want %v", held, leaseGiven)
-		}
-	})
 }
 
 // A file that another node has replaced stays.
@@ -194,18 +179,18 @@ func TestNodesExchangeMessages(t *testing.T) {
 	expect(b, "", 1)
 	expect(a, "a3", 1, "b1", "")
 	expect(b, "", 1, "a3")
-	for i := range 2 * keepMessages {
+	for i := range 2 * 10 {
 		expect(b, fmt.Sprint(i), 1)
 	}
 	var n int
-	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 3+keepMessages {
+	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 3+10 {
 		t.Errorf("%d messages are left, %v", n, err)
 	}
 	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE message SET at = at - interval '1 hour'"); err != nil {
 		t.Fatal(err)
 	}
 	expect(a, "", 1) // they are too old
-	if err := a.tidy(t.Context()); err != nil {
+	if err := a.Tidy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 1 {

@@ -12,6 +12,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
 )
 
@@ -30,14 +31,14 @@ func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (summary sto
 	}
 	err = e.db.Read(ctx, func(tx pgx.Tx) error {
 		summary = store.Summary{}
-		scopes, err := e.scopes(ctx, tx, merchants...)
+		scopes, err := e.Scopes(ctx, tx, merchants...)
 		if err != nil {
 			return err
 		}
 		kept := map[uuid.UUID]int64{}
 		for i, s := range scopes {
-			if !s.removed {
-				kept[merchants[i]] = s.from
+			if !s.Removed {
+				kept[merchants[i]] = s.From
 			}
 		}
 		first, last, err := boundsOf(ctx, tx, kept)
@@ -157,8 +158,8 @@ func (s *summing) nodes(from int64) (nodes []node) {
 	if s.q.From == nil {
 		first = 1
 		add(false, bucket(count.ByLife, 0))
-		add(true, cover(earliest, from)...)
-		add(true, cover(max(hi, from), latest)...)
+		add(true, cover(control.Earliest, from)...)
+		add(true, cover(max(hi, from), control.Latest)...)
 	}
 	if s.q.To == nil {
 		hi = s.end

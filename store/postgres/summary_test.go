@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
 )
 
@@ -20,7 +21,7 @@ func TestASummaryReadsNoCountersOfItsFirstBucket(t *testing.T) {
 		}
 		first := append(starts, end)[1].UnixMicro()
 		s := &summing{q: q, starts: starts, end: end.UnixMicro()}
-		for _, n := range s.nodes(earliest) {
+		for _, n := range s.nodes(control.Earliest) {
 			if n.level != count.ByLife && n.lo < first {
 				t.Errorf("by %q, counters from %v to %v are read, and the first bucket ends at %v", bucket, timeAt(n.lo), timeAt(n.hi), timeAt(first))
 			}

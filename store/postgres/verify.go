@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/rules"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
+	"mtagd/store/rules"
 )
 
 // Verify implements store.Engine. It decodes all control data. It counts all events again, one merchant after the other, and compares
@@ -54,9 +56,9 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (counts store
 
 // verifyControl decodes all records and the audit log, and returns how many there are.
 func (e *engine) verifyControl(ctx context.Context, v store.Verification) (records uint64, err error) {
-	var all []record
+	var all []control.Record
 	if err := e.db.Read(ctx, func(tx pgx.Tx) (err error) {
-		all, err = readRecords(ctx, tx, "body IS NOT NULL")
+		all, err = control.ReadRecords(ctx, tx, "body IS NOT NULL")
 		return err
 	}); err != nil {
 		return 0, err

@@ -9,6 +9,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
 )
 
@@ -150,7 +151,7 @@ func (e *engine) readUnlessRemoved(ctx context.Context, m uuid.UUID, read func(t
 
 // pieces splits all time into ranges with about this many events of a merchant. It returns their bounds, which are full hours.
 func pieces(ctx context.Context, tx pgx.Tx, m uuid.UUID, events int64) (bounds []int64, err error) {
-	bounds = []int64{earliest}
+	bounds = []int64{control.Earliest}
 	size := int64(0)
 	if err := conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var hour, n int64
@@ -163,7 +164,7 @@ func pieces(ctx context.Context, tx pgx.Tx, m uuid.UUID, events int64) (bounds [
 	}, "SELECT bucket, sum(n)::bigint FROM counter WHERE merchant = $1 AND level = 1 AND name = '' GROUP BY bucket ORDER BY bucket", m); err != nil {
 		return nil, err
 	}
-	return append(bounds, latest), nil
+	return append(bounds, control.Latest), nil
 }
 
 func (c *merchantCheck) finding(part store.Part, problem string, args ...any) store.Finding {

@@ -1,15 +1,16 @@
-package postgres
+package nodes
 
 import (
 	"context"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 )
 
-var _ store.Shared = (*engine)(nil)
+var _ store.Shared = (*Nodes)(nil)
 
 const (
 	// readFilesTimeout is short: certmagic locks its certificates against handshakes while it looks whether another node has
@@ -21,17 +22,17 @@ const (
 const below = `($1 = '' OR path = $1 OR path > $1 || '/' AND path < $1 || '0')`
 
 // Files implements store.Shared. While the node is not ready, it fails at once.
-func (e *engine) Files(ctx context.Context, path string, content bool) (files []store.File, err error) {
-	if e.Ready() != nil {
+func (n *Nodes) Files(ctx context.Context, path string, content bool) (files []store.File, err error) {
+	if n.ready() != nil {
 		return nil, store.Unavailable("the database does not answer")
 	}
 	columns := "NULL::bytea"
 	if content {
 		columns = "content"
 	}
-	err = e.db.RetryFor(ctx, readFilesTimeout, func(ctx context.Context) error {
+	err = n.db.RetryFor(ctx, readFilesTimeout, func(ctx context.Context) error {
 		files = nil
-		return conn.Query(ctx, e.db.Pool, func(rows pgx.Rows) error {
+		return conn.Query(ctx, n.db.Pool, func(rows pgx.Rows) error {
 			var f store.File
 			err := rows.Scan(&f.Path, &f.Modified, &f.Age, &f.Size, &f.Content)
 			files = append(files, f)
@@ -42,26 +43,26 @@ func (e *engine) Files(ctx context.Context, path string, content bool) (files []
 }
 
 // PutFile implements store.Shared.
-func (e *engine) PutFile(ctx context.Context, path string, content []byte) error {
-	return e.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
-		_, err := e.db.Pool.Exec(ctx, `INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)
+func (n *Nodes) PutFile(ctx context.Context, path string, content []byte) error {
+	return n.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
+		_, err := n.db.Pool.Exec(ctx, `INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)
 			ON CONFLICT (path) DO UPDATE SET modified = excluded.modified, content = excluded.content`, path, content)
 		return err
 	})
 }
 
 // RemoveFiles implements store.Shared.
-func (e *engine) RemoveFiles(ctx context.Context, path string) error {
-	return e.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
-		_, err := e.db.Pool.Exec(ctx, "DELETE FROM file WHERE "+below, path)
+func (n *Nodes) RemoveFiles(ctx context.Context, path string) error {
+	return n.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
+		_, err := n.db.Pool.Exec(ctx, "DELETE FROM file WHERE "+below, path)
 		return err
 	})
 }
 
 // RemoveFile implements store.Shared.
-func (e *engine) RemoveFile(ctx context.Context, path string, content []byte) error {
-	return e.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
-		_, err := e.db.Pool.Exec(ctx, "DELETE FROM file WHERE path = $1 AND content = $2", path, content)
+func (n *Nodes) RemoveFile(ctx context.Context, path string, content []byte) error {
+	return n.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
+		_, err := n.db.Pool.Exec(ctx, "DELETE FROM file WHERE path = $1 AND content = $2", path, content)
 		return err
 	})
 }

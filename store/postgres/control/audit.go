@@ -1,19 +1,20 @@
-package postgres
+package control
 
 import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 )
 
-// queueEntries adds entries to the audit log.
-func queueEntries(b *pgx.Batch, entries []store.AuditEntry) error {
+// QueueEntries adds entries to the audit log.
+func QueueEntries(b *pgx.Batch, entries []store.AuditEntry) error {
 	for _, e := range entries {
 		var partner *uuid.UUID
 		if key, ok := conn.KeyOf(e.Partner); ok {
@@ -33,20 +34,20 @@ const byOperator = `(partner IS NULL OR record->'actor'->>'kind' = '` + string(s
 
 // dropAudit drops the entries that are too many. Nodes may do it at the same time. Counting them takes a second or two of a full log, so
 // it waits until a hundredth of the log is new. Then it also finds out whose changes are refused.
-func (e *engine) dropAudit(ctx context.Context) error {
-	limits := e.auditLimits
+func (c *Control) dropAudit(ctx context.Context) error {
+	limits := c.auditLimits
 	// There may be far fewer than the difference of their numbers, but never more. That is found at once, and says enough while the log
 	// has not been full.
 	var last, span int
-	if err := e.db.Pool.QueryRow(ctx, "SELECT coalesce(max(id), 0), coalesce(max(id) - min(id), 0) FROM audit").Scan(&last, &span); err != nil ||
-		e.auditFull.Load() == nil && (span < min(limits.Partners, limits.Operators) || last-e.auditDropped < limits.Partners/100) {
+	if err := c.db.Pool.QueryRow(ctx, "SELECT coalesce(max(id), 0), coalesce(max(id) - min(id), 0) FROM audit").Scan(&last, &span); err != nil ||
+		c.auditFull.Load() == nil && (span < min(limits.Partners, limits.Operators) || last-c.auditDropped < limits.Partners/100) {
 		return err
 	}
 	var before, young time.Time
 	var partners []uuid.UUID
 	var held []int
-	if err := e.db.Read(ctx, func(tx pgx.Tx) error {
-		now, err := e.timeOf(ctx, tx)
+	if err := c.db.Read(ctx, func(tx pgx.Tx) error {
+		now, err := c.Time(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -67,7 +68,7 @@ func (e *engine) dropAudit(ctx context.Context) error {
 		if n <= quota {
 			continue
 		}
-		dropped, err := e.db.Pool.Exec(ctx, "DELETE FROM audit WHERE partner = $1 AND at <= $3 AND NOT "+byOperator+
+		dropped, err := c.db.Pool.Exec(ctx, "DELETE FROM audit WHERE partner = $1 AND at <= $3 AND NOT "+byOperator+
 			" AND id <= (SELECT id FROM audit WHERE partner = $1 AND NOT "+byOperator+" ORDER BY id DESC OFFSET $2 LIMIT 1)", partners[i], quota, young)
 		if err != nil {
 			return err
@@ -79,20 +80,20 @@ func (e *engine) dropAudit(ctx context.Context) error {
 			full[store.PartnerID(partners[i].String())] = true
 		}
 	}
-	e.auditFull.Store(nil)
+	c.auditFull.Store(nil)
 	if full != nil {
-		e.auditFull.Store(&full)
+		c.auditFull.Store(&full)
 	}
-	_, err := e.db.Pool.Exec(ctx, "DELETE FROM audit WHERE "+byOperator+" AND at < $1 AND id <= (SELECT id FROM audit WHERE "+byOperator+
+	_, err := c.db.Pool.Exec(ctx, "DELETE FROM audit WHERE "+byOperator+" AND at < $1 AND id <= (SELECT id FROM audit WHERE "+byOperator+
 		" ORDER BY id DESC OFFSET $2 LIMIT 1)", before, limits.Operators)
 	if err == nil {
-		e.auditDropped = last
+		c.auditDropped = last
 	}
 	return err
 }
 
 // Audit implements rules.Driver.
-func (e driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.AuditEntry, err error) {
+func (e Driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.AuditEntry, err error) {
 	if err := ctx.Err(); err != nil || q.Limit <= 0 {
 		return nil, err
 	}
@@ -128,10 +129,10 @@ func (e driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.
 	return entries, err
 }
 
-// tidy stores when keys and sessions were last used here, and deletes what is too old to be needed. It uses the server's clock: what is
+// Tidy stores when keys and sessions were last used here, and deletes what is too old to be needed. It uses the server's clock: what is
 // deleted is older than any difference between clocks.
-func (e *engine) tidy(ctx context.Context) error {
-	if err := cmp.Or(e.Tidy(ctx), e.deleteDocuments(ctx)); err != nil {
+func (c *Control) Tidy(ctx context.Context) error {
+	if err := cmp.Or(c.Data.Tidy(ctx), c.deleteDocuments(ctx)); err != nil {
 		return err
 	}
 	for _, sql := range []string{
@@ -142,9 +143,9 @@ func (e *engine) tidy(ctx context.Context) error {
 		"DELETE FROM message WHERE at < now() - interval '1 minute'",
 		"DELETE FROM lease WHERE expires < now() - interval '1 day'",
 	} {
-		if _, err := e.db.Pool.Exec(ctx, sql); err != nil {
+		if _, err := c.db.Pool.Exec(ctx, sql); err != nil {
 			return err
 		}
 	}
-	return e.dropAudit(ctx)
+	return c.dropAudit(ctx)
 }

@@ -1,16 +1,26 @@
-package postgres
+// Package control has the control data: it is the driver of package rules. It stores records, the audit log and documents, and follows the
+// changes of all nodes.
+//
+//	control.go    changes of the control data
+//	follow.go     loads all control data, and follows the changes of all nodes
+//	audit.go      the audit log, and what is deleted when it is old
+//	documents.go  documents, which no node follows
+//	scope.go      which events of a merchant are in answers
+package control
 
 import (
 	"context"
 	"fmt"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/rules"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/rules"
 )
 
 // The times of a change of control data. Together they are less than what callers wait for an answer.
@@ -19,11 +29,33 @@ const (
 	settleChangeTimeout = 10 * time.Second // to find out what became of a change whose answer was lost
 )
 
-// driver implements rules.Driver.
-type driver struct{ *engine }
+// Control is the control data of a database, in memory.
+type Control struct {
+	*rules.Data
+
+	// News is called with the merchants of which other nodes have recorded events.
+	News func(merchants []uuid.UUID)
+
+	db       *conn.DB
+	changing chan struct{} // has a value while a change is under way
+	follower follower
+
+	auditLimits  store.AuditLimits
+	auditDropped int                                      // the last entry when there were last too many; only Tidy uses it
+	auditFull    atomic.Pointer[map[store.PartnerID]bool] // whose changes are refused; nil: nobody's
+}
+
+// Load loads the control data of a database. Follow keeps it up to date.
+func Load(ctx context.Context, db *conn.DB, limits store.AuditLimits) (*Control, error) {
+	c := &Control{db: db, changing: make(chan struct{}, 1), auditLimits: limits, News: func([]uuid.UUID) {}}
+	return c, c.load(ctx)
+}
+
+// Driver implements rules.Driver.
+type Driver struct{ *Control }
 
 // Update implements rules.Driver.
-func (d driver) Update(ctx context.Context, build func(rules.Turn) (rules.Change, error)) error {
+func (d Driver) Update(ctx context.Context, build func(rules.Turn) (rules.Change, error)) error {
 	return d.change(ctx, func(c *change) error {
 		made, err := build(rules.Turn{Now: c.now, LastEntry: c.lastEntry})
 		if err != nil {
@@ -41,49 +73,49 @@ func (d driver) Update(ctx context.Context, build func(rules.Turn) (rules.Change
 }
 
 // Now implements rules.Driver. While the standbys do not have what is new, the memory is as it was before that.
-func (d driver) Now(ctx context.Context) (now time.Time, err error) {
+func (d Driver) Now(ctx context.Context) (now time.Time, err error) {
 	err = d.db.InTurn(ctx, string(store.PartnerOf(ctx)), func() error {
 		return d.db.Attempt(ctx, func() (err error) {
-			now, err = d.timeOf(ctx, d.db.Pool)
+			now, err = d.Time(ctx, d.db.Pool)
 			return err
 		})
 	})
 	return now, err
 }
 
-// timeOf returns the time that an engine decides by: the database's, or that of a test. Then the memory has all changes.
-func (e *engine) timeOf(ctx context.Context, tx interface {
+// Time returns the time that an engine decides by: the database's, or that of a test. Then the memory has all changes.
+func (c *Control) Time(ctx context.Context, tx interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }) (now time.Time, err error) {
 	var last int64
 	if err := tx.QueryRow(ctx, "SELECT clock_timestamp(), coalesce(max(seq), 0) FROM change").Scan(&now, &last); err != nil {
 		return now, err
 	}
-	if e.db.Now != nil {
-		now = e.db.Now()
+	if c.db.Now != nil {
+		now = c.db.Now()
 	}
-	e.catchUpTo(ctx, last)
+	c.catchUpTo(ctx, last)
 	return now.UTC(), ctx.Err()
 }
 
 // catchUpTo puts changes up to one into memory, if follow has not yet. It gives up where follow fails too, which logs why.
-func (e *engine) catchUpTo(ctx context.Context, last int64) {
-	if last <= e.follower.position() {
+func (c *Control) catchUpTo(ctx context.Context, last int64) {
+	if last <= c.follower.position() {
 		return
 	}
-	e.follower.catching.Lock()
-	defer e.follower.catching.Unlock()
-	if last <= e.follower.position() || e.db.Age() > conn.RefuseAfter { // others have caught up, or have tried to
+	c.follower.catching.Lock()
+	defer c.follower.catching.Unlock()
+	if last <= c.follower.position() || c.db.Age() > conn.RefuseAfter { // others have caught up, or have tried to
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, followTimeout)
+	ctx, cancel := context.WithTimeout(ctx, FollowTimeout)
 	defer cancel()
-	_, _ = e.catchUp(ctx, func(pgx.Tx) error { return nil })
+	_, _ = c.CatchUp(ctx, func(pgx.Tx) error { return nil })
 }
 
 // change is one change of the control data, in one transaction. All changes of all nodes follow each other.
 type change struct {
-	e   *engine
+	of  *Control
 	ctx context.Context
 	tx  pgx.Tx
 	id  uuid.UUID // of the transaction
@@ -91,13 +123,13 @@ type change struct {
 
 	last      int64         // the number of the last change before this one
 	lastEntry store.AuditID // of the audit log
-	records   []record      // that it writes, all with its number
+	records   []Record      // that it writes, all with its number
 	written   bool
 }
 
 // change makes a change. build reads what it needs to know, and writes; after an error nothing is changed. When change returns
 // nil, the memory of this node has the change.
-func (e *engine) change(ctx context.Context, build func(c *change) error) error {
+func (c *Control) change(ctx context.Context, build func(c *change) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -106,26 +138,26 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 	defer cancel()
 	// All changes of all nodes wait for each other. They do it here, without a connection: flushes and the follower need these.
 	select {
-	case e.changing <- struct{}{}:
-		defer func() { <-e.changing }()
+	case c.changing <- struct{}{}:
+		defer func() { <-c.changing }()
 	case <-ctx.Done():
 		return conn.EndedOr(caller, errManyChanges)
 	}
 	// A caller that goes away while the commit is under way must not hide what has become of it.
 	working, cancelWork := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancelWork()
-	session, tx, err := e.beginChange(ctx)
+	session, tx, err := c.beginChange(ctx)
 	if conn.IsConnectionFailure(err) && ctx.Err() == nil {
-		e.db.Reconnect(err)
-		session, tx, err = e.beginChange(ctx)
+		c.db.Reconnect(err)
+		session, tx, err = c.beginChange(ctx)
 	}
 	if err != nil {
 		return conn.EndedOr(caller, conn.Unavailable(err))
 	}
 	defer session.Release() // which closes a connection with an open transaction
-	c := &change{e: e, ctx: ctx, tx: tx, id: uuid.New()}
-	if err = c.begin(); err == nil {
-		err = build(c)
+	made := &change{of: c, ctx: ctx, tx: tx, id: uuid.New()}
+	if err = made.begin(); err == nil {
+		err = build(made)
 	}
 	if err != nil {
 		_ = tx.Rollback(working) // it ends with its connection otherwise
@@ -136,19 +168,19 @@ func (e *engine) change(ctx context.Context, build func(c *change) error) error 
 	}
 	session.Release() // what comes now may need another one
 	if err != nil && conn.IsConnectionFailure(err) {
-		err = e.settleChange(c, err)
+		err = made.settle(err)
 	}
-	if err != nil || !c.written {
+	if err != nil || !made.written {
 		return conn.Unavailable(err)
 	}
-	return e.follower.apply(c.last+1, c.records)
+	return c.follower.apply(made.last+1, made.records)
 }
 
 var errManyChanges = store.Unavailable("too many changes wait for their turn")
 
 // beginChange begins the transaction of a change, on a connection that the caller releases.
-func (e *engine) beginChange(ctx context.Context) (session *pgxpool.Conn, tx pgx.Tx, err error) {
-	if session, err = e.db.Pool.Acquire(ctx); err != nil {
+func (c *Control) beginChange(ctx context.Context) (session *pgxpool.Conn, tx pgx.Tx, err error) {
+	if session, err = c.db.Pool.Acquire(ctx); err != nil {
 		return nil, nil, err
 	}
 	if tx, err = session.BeginTx(ctx, pgx.TxOptions{BeginQuery: conn.Begin}); err != nil {
@@ -167,19 +199,19 @@ func (c *change) begin() error {
 	if err := seen.Scan(c.tx.QueryRow(c.ctx, conn.ReadSnapshot+", clock_timestamp(), coalesce((SELECT max(id) FROM audit), 0)"), &c.now, &c.lastEntry); err != nil {
 		return err
 	}
-	if c.last, c.now = seen.Change, c.now.UTC(); c.e.db.Now != nil {
-		c.now = c.e.db.Now().UTC()
+	if c.last, c.now = seen.Change, c.now.UTC(); c.of.db.Now != nil {
+		c.now = c.of.db.Now().UTC()
 	}
 	u := update{seen: seen}
-	if err := u.readChanges(c.ctx, c.tx, c.e.follower.position()); err != nil {
+	if err := u.readChanges(c.ctx, c.tx, c.of.follower.position()); err != nil {
 		return err
 	}
 	if len(u.records) > 0 {
-		if err := c.e.db.ConfirmNow(c.ctx, seen); err != nil {
+		if err := c.of.db.ConfirmNow(c.ctx, seen); err != nil {
 			return notOnStandbys(err)
 		}
 	}
-	return c.e.follower.applyUpdate(&u)
+	return c.of.follower.applyUpdate(&u)
 }
 
 // write writes what a change makes, in one trip.
@@ -188,26 +220,26 @@ func (c *change) write(made rules.Change) error {
 		return nil
 	}
 	b := &pgx.Batch{}
-	b.Queue("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, '"+changeOfRecords+"', '{}')", c.last+1, c.id)
-	queueRecords(b, c.last+1, made.Records)
-	if err := queueEntries(b, made.Entries); err != nil {
+	b.Queue("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, '"+ChangeOfRecords+"', '{}')", c.last+1, c.id)
+	QueueRecords(b, c.last+1, made.Records)
+	if err := QueueEntries(b, made.Entries); err != nil {
 		return err
 	}
 	if err := c.tx.SendBatch(c.ctx, b).Close(); err != nil {
 		return err
 	}
 	for _, r := range made.Records {
-		c.records = append(c.records, record{r, c.last + 1})
+		c.records = append(c.records, Record{r, c.last + 1})
 	}
 	c.written = true
 	return nil
 }
 
-// changeOfRecords is the kind of a row of the table change. Nodes of the version before do not know it: they are not ready any more.
-const changeOfRecords = "records"
+// ChangeOfRecords is the kind of a row of the table change. Nodes of the version before do not know it: they are not ready any more.
+const ChangeOfRecords = "records"
 
-// queueRecords writes records with the number of their change.
-func queueRecords(b *pgx.Batch, version int64, records []rules.Record) {
+// QueueRecords writes records with the number of their change.
+func QueueRecords(b *pgx.Batch, version int64, records []rules.Record) {
 	kinds, ids, bodies := make([]string, len(records)), make([]string, len(records)), make([]*string, len(records))
 	for i, r := range records {
 		if kinds[i], ids[i] = r.Kind, r.Key; r.Value != nil {
@@ -218,9 +250,8 @@ func queueRecords(b *pgx.Batch, version int64, records []rules.Record) {
 		ON CONFLICT (kind, id) DO UPDATE SET version = excluded.version, body = excluded.body`, version, kinds, ids, bodies)
 }
 
-// settleChange finds out whether a change was committed whose answer is lost. As it waits for its turn, the transaction has
-// ended then.
-func (e *engine) settleChange(c *change, lost error) error {
+// settle finds out whether a change was committed whose answer is lost. As it waits for its turn, the transaction has ended then.
+func (c *change) settle(lost error) error {
 	uncertain := store.Uncertain("it is not known whether the change was made")
 	if !c.written {
 		return fmt.Errorf("%w: %w", uncertain, lost) // it has left no trace that could be looked for
@@ -228,8 +259,8 @@ func (e *engine) settleChange(c *change, lost error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleChangeTimeout)
 	defer cancel()
 	committed := false
-	err := e.db.Retry(ctx, func() error {
-		return e.db.Transact(ctx, func(tx pgx.Tx) error {
+	err := c.of.db.Retry(ctx, func() error {
+		return c.of.db.Transact(ctx, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockControl); err != nil {
 				return err
 			}

@@ -1,17 +1,18 @@
-package postgres
+package control
 
 import (
 	"context"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
 	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 )
 
-// ownerOf returns the merchant of a document as the database has it; false when no merchant can have the id.
-func ownerOf(m store.MerchantID) (uuid.UUID, bool) {
+// OwnerOf returns the merchant of a document as the database has it; false when no merchant can have the id.
+func OwnerOf(m store.MerchantID) (uuid.UUID, bool) {
 	if m == "" {
 		return uuid.Nil, true
 	}
@@ -19,8 +20,8 @@ func ownerOf(m store.MerchantID) (uuid.UUID, bool) {
 }
 
 // Document implements store.Documents.
-func (e *engine) Document(ctx context.Context, kind store.DocumentKind, m store.MerchantID, id string) (store.Document, error) {
-	docs, err := e.documents(ctx, m, " AND kind = $1 AND merchant = $2 AND id = $3", string(kind), id)
+func (c *Control) Document(ctx context.Context, kind store.DocumentKind, m store.MerchantID, id string) (store.Document, error) {
+	docs, err := c.documents(ctx, m, " AND kind = $1 AND merchant = $2 AND id = $3", string(kind), id)
 	if err == nil && len(docs) == 0 {
 		err = store.NotFound("document")
 	}
@@ -31,28 +32,28 @@ func (e *engine) Document(ctx context.Context, kind store.DocumentKind, m store.
 }
 
 // Documents implements store.Documents.
-func (e *engine) Documents(ctx context.Context, kind store.DocumentKind, m store.MerchantID) ([]store.Document, error) {
+func (c *Control) Documents(ctx context.Context, kind store.DocumentKind, m store.MerchantID) ([]store.Document, error) {
 	if m == "" {
-		return e.documents(ctx, m, " AND kind = $1 AND $2::uuid IS NOT NULL ORDER BY merchant, id", string(kind))
+		return c.documents(ctx, m, " AND kind = $1 AND $2::uuid IS NOT NULL ORDER BY merchant, id", string(kind))
 	}
-	return e.documents(ctx, m, ` AND kind = $1 AND merchant = $2 ORDER BY id COLLATE "C"`, string(kind))
+	return c.documents(ctx, m, ` AND kind = $1 AND merchant = $2 ORDER BY id COLLATE "C"`, string(kind))
 }
 
 // documents returns what a condition with the kind as $1 and the merchant as $2 selects.
-func (e *engine) documents(ctx context.Context, m store.MerchantID, where, kind string, args ...any) (docs []store.Document, err error) {
-	owner, ok := ownerOf(m)
+func (c *Control) documents(ctx context.Context, m store.MerchantID, where, kind string, args ...any) (docs []store.Document, err error) {
+	owner, ok := OwnerOf(m)
 	if !ok {
 		return nil, ctx.Err()
 	}
-	err = e.db.Read(ctx, func(tx pgx.Tx) (err error) {
-		docs, err = documentsIn(ctx, tx, where, append([]any{kind, owner}, args...)...)
+	err = c.db.Read(ctx, func(tx pgx.Tx) (err error) {
+		docs, err = DocumentsIn(ctx, tx, where, append([]any{kind, owner}, args...)...)
 		return err
 	})
-	gone := func(doc store.Document) bool { return doc.Merchant != "" && !e.HasMerchant(doc.Merchant) }
+	gone := func(doc store.Document) bool { return doc.Merchant != "" && !c.HasMerchant(doc.Merchant) }
 	return slices.DeleteFunc(docs, gone), err
 }
 
-func documentsIn(ctx context.Context, tx pgx.Tx, where string, args ...any) (docs []store.Document, err error) {
+func DocumentsIn(ctx context.Context, tx pgx.Tx, where string, args ...any) (docs []store.Document, err error) {
 	err = conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var doc store.Document
 		var m uuid.UUID
@@ -67,13 +68,13 @@ func documentsIn(ctx context.Context, tx pgx.Tx, where string, args ...any) (doc
 }
 
 // deleteDocuments deletes documents whose merchant is deleted.
-func (e *engine) deleteDocuments(ctx context.Context) error {
-	_, err := e.db.Pool.Exec(ctx, "DELETE FROM document WHERE merchant <> $1 AND merchant NOT IN (SELECT m.id FROM "+conn.Merchants+" m)", uuid.Nil)
+func (c *Control) deleteDocuments(ctx context.Context) error {
+	_, err := c.db.Pool.Exec(ctx, "DELETE FROM document WHERE merchant <> $1 AND merchant NOT IN (SELECT m.id FROM "+conn.Merchants+" m)", uuid.Nil)
 	return err
 }
 
 // PutDocuments implements store.Documents.
-func (e *engine) PutDocuments(ctx context.Context, docs []store.Document) error {
+func (c *Control) PutDocuments(ctx context.Context, docs []store.Document) error {
 	var kinds, ids, goneKinds, goneIDs []string
 	var owners, goneOwners []uuid.UUID
 	var contents [][]byte
@@ -82,7 +83,7 @@ func (e *engine) PutDocuments(ctx context.Context, docs []store.Document) error 
 		last[[3]string{string(doc.Kind), string(doc.Merchant), doc.ID}] = i
 	}
 	for i, doc := range docs {
-		owner, ok := ownerOf(doc.Merchant)
+		owner, ok := OwnerOf(doc.Merchant)
 		switch {
 		case last[[3]string{string(doc.Kind), string(doc.Merchant), doc.ID}] != i:
 		case !ok:
@@ -92,8 +93,8 @@ func (e *engine) PutDocuments(ctx context.Context, docs []store.Document) error 
 			kinds, owners, ids, contents = append(kinds, string(doc.Kind)), append(owners, owner), append(ids, doc.ID), append(contents, doc.Content)
 		}
 	}
-	return e.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
-		return e.db.Transact(ctx, func(tx pgx.Tx) error {
+	return c.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
+		return c.db.Transact(ctx, func(tx pgx.Tx) error {
 			if len(goneIDs) > 0 {
 				if _, err := tx.Exec(ctx, `DELETE FROM document USING unnest($1::text[], $2::uuid[], $3::text[]) AS gone(kind, merchant, id)
 					WHERE document.kind = gone.kind AND document.merchant = gone.merchant AND document.id = gone.id`, goneKinds, goneOwners, goneIDs); err != nil {

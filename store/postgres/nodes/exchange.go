@@ -1,14 +1,26 @@
-package postgres
+// Package nodes has what nodes share besides the service's data: files such as certificates, leases, and messages to each other.
+package nodes
 
 import (
 	"context"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 )
+
+// Nodes implements store.Shared.
+type Nodes struct {
+	db       *conn.DB
+	ready    func() error // why the database does not answer
+	exchange exchange
+}
+
+// New returns what the nodes of a database share.
+func New(db *conn.DB, ready func() error) *Nodes { return &Nodes{db: db, ready: ready} }
 
 // exchange is what a node knows of the messages of all nodes.
 type exchange struct {
@@ -31,13 +43,13 @@ const (
 const beginExchange = "BEGIN; SET LOCAL synchronous_commit = off"
 
 // Exchange implements store.Shared.
-func (e *engine) Exchange(ctx context.Context, mine []byte) (messages [][]byte, others int, err error) {
-	if e.Ready() != nil {
+func (n *Nodes) Exchange(ctx context.Context, mine []byte) (messages [][]byte, others int, err error) {
+	if n.ready() != nil {
 		return nil, 0, store.Unavailable("the database does not answer")
 	}
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
-	x := &e.exchange
+	x := &n.exchange
 	var nodes []uuid.UUID
 	var seqs []int64
 	for node, last := range x.heard {
@@ -53,11 +65,11 @@ func (e *engine) Exchange(ctx context.Context, mine []byte) (messages [][]byte, 
 		seq  int64
 	}
 	var read []message
-	err = pgx.BeginTxFunc(ctx, e.db.Pool, pgx.TxOptions{BeginQuery: beginExchange}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "INSERT INTO message (node, seq, at, content) VALUES ($1, $2, clock_timestamp(), coalesce($3::bytea, ''))", e.db.Node, x.sent, mine); err != nil {
+	err = pgx.BeginTxFunc(ctx, n.db.Pool, pgx.TxOptions{BeginQuery: beginExchange}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "INSERT INTO message (node, seq, at, content) VALUES ($1, $2, clock_timestamp(), coalesce($3::bytea, ''))", n.db.Node, x.sent, mine); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, "DELETE FROM message WHERE node = $1 AND seq <= $2", e.db.Node, x.sent-keepMessages); err != nil {
+		if _, err := tx.Exec(ctx, "DELETE FROM message WHERE node = $1 AND seq <= $2", n.db.Node, x.sent-keepMessages); err != nil {
 			return err
 		}
 		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
@@ -68,7 +80,7 @@ func (e *engine) Exchange(ctx context.Context, mine []byte) (messages [][]byte, 
 			return err
 		}, `SELECT m.node, m.seq, m.content FROM message m LEFT JOIN unnest($2::uuid[], $3::bigint[]) AS h(node, seq) ON h.node = m.node
 			WHERE m.node <> $1 AND m.seq > coalesce(h.seq, 0) AND m.at > clock_timestamp() - interval '10 seconds' ORDER BY m.node, m.seq`,
-			e.db.Node, nodes, seqs)
+			n.db.Node, nodes, seqs)
 	})
 	if err != nil {
 		return nil, 0, conn.Unavailable(err)

@@ -1,4 +1,4 @@
-package postgres
+package control
 
 import (
 	"context"
@@ -16,12 +16,12 @@ import (
 	"mtagd/store/rules"
 )
 
-// followInterval is how often a node asks what other nodes have changed. NOTIFY would tell it sooner, but takes a lock of the
+// FollowInterval is how often a node asks what other nodes have changed. NOTIFY would tell it sooner, but takes a lock of the
 // whole server at each commit, and does not get through poolers.
-const followInterval = 200 * time.Millisecond
+const FollowInterval = 200 * time.Millisecond
 
-// followTimeout is for one such question, and for a commit.
-const followTimeout = 2 * time.Second
+// FollowTimeout is for one such question, and for a commit.
+const FollowTimeout = 2 * time.Second
 
 // keepChanges is how long entries of the table change are kept. A node that was stopped for longer must be started again.
 const keepChanges = "24 hours"
@@ -43,8 +43,8 @@ type follower struct {
 // errMissed is for a node that was stopped for so long that entries were deleted before it had read them.
 var errMissed = fmt.Errorf("%w: changes of the control data were missed", store.ErrNeedsRestart)
 
-// record is a record of the control data, with the number of the change that has written it last.
-type record struct {
+// Record is a record of the control data, with the number of the change that has written it last.
+type Record struct {
 	rules.Record
 	version int64
 }
@@ -66,7 +66,7 @@ func (f *follower) applyUpdate(u *update) error {
 }
 
 // apply applies what changes up to one have written, and passes over what was applied before.
-func (f *follower) apply(upTo int64, records []record) error {
+func (f *follower) apply(upTo int64, records []Record) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if upTo <= f.applied {
@@ -89,7 +89,7 @@ func (f *follower) apply(upTo int64, records []record) error {
 type update struct {
 	after   int64    // the number of the last change that the node has applied
 	changes int64    // how many there are after it
-	records []record // that these have written, in the order of their numbers
+	records []Record // that these have written, in the order of their numbers
 	seen    conn.Snapshot
 }
 
@@ -109,14 +109,14 @@ func (u *update) readChanges(ctx context.Context, tx pgx.Tx, after int64) (err e
 	if err := tx.QueryRow(ctx, "SELECT count(*) FROM change WHERE seq > $1 AND seq <= $2", after, u.seen.Change).Scan(&u.changes); err != nil {
 		return err
 	}
-	u.records, err = readRecords(ctx, tx, "version > $1 AND version <= $2 ORDER BY version", after, u.seen.Change)
+	u.records, err = ReadRecords(ctx, tx, "version > $1 AND version <= $2 ORDER BY version", after, u.seen.Change)
 	return err
 }
 
-// readRecords returns the records that a condition selects. Value is nil for a deleted one.
-func readRecords(ctx context.Context, tx conn.Querier, condition string, args ...any) (records []record, err error) {
+// ReadRecords returns the records that a condition selects. Value is nil for a deleted one.
+func ReadRecords(ctx context.Context, tx conn.Querier, condition string, args ...any) (records []Record, err error) {
 	err = conn.Query(ctx, tx, func(rows pgx.Rows) error {
-		var r record
+		var r Record
 		err := rows.Scan(&r.Kind, &r.Key, &r.Value, &r.version)
 		records = append(records, r)
 		return err
@@ -124,9 +124,9 @@ func readRecords(ctx context.Context, tx conn.Querier, condition string, args ..
 	return records, err
 }
 
-// loadState reads all records.
-func loadState(ctx context.Context, tx conn.Querier) (*rules.State, error) {
-	records, err := readRecords(ctx, tx, "body IS NOT NULL")
+// LoadState reads all records.
+func LoadState(ctx context.Context, tx conn.Querier) (*rules.State, error) {
+	records, err := ReadRecords(ctx, tx, "body IS NOT NULL")
 	if err != nil {
 		return nil, err
 	}
@@ -139,31 +139,31 @@ func loadState(ctx context.Context, tx conn.Querier) (*rules.State, error) {
 	return s, nil
 }
 
-// loadDirectory loads all control data into memory, as of one moment, and waits until the standbys have that. Otherwise a
+// load loads all control data into memory, as of one moment, and waits until the standbys have that. Otherwise a
 // fail-over could lose a change that was read, and give its number to another one, such as a revoked key. This node would never apply that.
-func (e *engine) loadDirectory(ctx context.Context) error {
+func (c *Control) load(ctx context.Context) error {
 	var asked time.Time
 	var loaded *rules.State
 	var seen conn.Snapshot
-	if err := e.db.Read(ctx, func(tx pgx.Tx) (err error) {
+	if err := c.db.Read(ctx, func(tx pgx.Tx) (err error) {
 		asked = time.Now()
 		if err := seen.Scan(tx.QueryRow(ctx, conn.ReadSnapshot)); err != nil {
 			return err
 		}
-		loaded, err = loadState(ctx, tx)
+		loaded, err = LoadState(ctx, tx)
 		return err
 	}); err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeout(ctx, followTimeout)
+	bounded, cancel := context.WithTimeout(ctx, FollowTimeout)
 	defer cancel()
-	if err := e.db.ConfirmNow(bounded, seen); err != nil {
+	if err := c.db.ConfirmNow(bounded, seen); err != nil {
 		return notOnStandbys(err)
 	}
-	e.Data = rules.New(driver{e}, loaded, e.db.Log)
-	e.Directory().SetAge(e.db.Age)
-	e.follower.data, e.follower.applied, e.follower.flushes = e.Data, seen.Change, seen.Flush
-	e.db.AnsweredTo(asked)
+	c.Data = rules.New(Driver{c}, loaded, c.db.Log)
+	c.Directory().SetAge(c.db.Age)
+	c.follower.data, c.follower.applied, c.follower.flushes = c.Data, seen.Change, seen.Flush
+	c.db.AnsweredTo(asked)
 	return nil
 }
 
@@ -172,94 +172,94 @@ func notOnStandbys(err error) error {
 	return fmt.Errorf("the database answers, but what it has may not be on the standbys: %w", err)
 }
 
-// follow follows the changes of other nodes until Close.
-func (e *engine) follow() {
-	e.db.Repeat(followInterval, e.followOnce, func(err error) {
+// Follow follows the changes of other nodes until Close.
+func (c *Control) Follow() {
+	c.db.Repeat(FollowInterval, c.followOnce, func(err error) {
 		if err != nil {
-			e.db.Log.Error("what other nodes have changed cannot be read: this node is not ready until it can", "error", err)
+			c.db.Log.Error("what other nodes have changed cannot be read: this node is not ready until it can", "error", err)
 			return
 		}
-		e.db.Log.Info("what other nodes have changed can be read again")
+		c.db.Log.Info("what other nodes have changed can be read again")
 	})
 }
 
-// catchUp applies what other nodes have changed, and returns the number of the last flush. From then on the directory has the tags of all
+// CatchUp applies what other nodes have changed, and returns the number of the last flush. From then on the directory has the tags of all
 // events up to it. more reads more as of the same moment.
 //
 // It makes a commit each time, even when there is nothing new. That shows whether commits reach the standbys.
-func (e *engine) catchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush int64, err error) {
+func (c *Control) CatchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush int64, err error) {
 	var u update
-	asked, after := time.Now(), e.follower.position()
-	if err := e.db.ReadNow(ctx, func(tx pgx.Tx) error {
+	asked, after := time.Now(), c.follower.position()
+	if err := c.db.ReadNow(ctx, func(tx pgx.Tx) error {
 		if err := u.read(ctx, tx, after); err != nil {
 			return err
 		}
 		return more(tx)
 	}); err != nil {
-		e.follower.waits.Store(false)
+		c.follower.waits.Store(false)
 		return 0, err
 	}
-	e.follower.waits.Store(true)
-	err = e.db.ConfirmNow(ctx, u.seen)
-	e.follower.waits.Store(err != nil && !errors.Is(err, conn.ErrReplaced))
+	c.follower.waits.Store(true)
+	err = c.db.ConfirmNow(ctx, u.seen)
+	c.follower.waits.Store(err != nil && !errors.Is(err, conn.ErrReplaced))
 	if err != nil {
 		return 0, notOnStandbys(err)
 	}
-	if err := e.follower.applyUpdate(&u); err != nil {
+	if err := c.follower.applyUpdate(&u); err != nil {
 		return 0, err
 	}
-	e.db.AnsweredTo(asked)
+	c.db.AnsweredTo(asked)
 	return u.seen.Flush, nil
 }
 
-// lastFlush returns the number of the last flush that the standbys have. From then on the directory has the tags of all events up to it.
-func (e *engine) lastFlush(ctx context.Context) (int64, error) {
+// LastFlush returns the number of the last flush that the standbys have. From then on the directory has the tags of all events up to it.
+func (c *Control) LastFlush(ctx context.Context) (int64, error) {
 	var u update
-	after := e.follower.position()
-	if err := e.db.Read(ctx, func(tx pgx.Tx) error { return u.read(ctx, tx, after) }); err != nil {
+	after := c.follower.position()
+	if err := c.db.Read(ctx, func(tx pgx.Tx) error { return u.read(ctx, tx, after) }); err != nil {
 		return 0, err
 	}
-	if err := e.db.Confirm(ctx, u.seen); err != nil {
+	if err := c.db.Confirm(ctx, u.seen); err != nil {
 		return 0, err
 	}
-	return u.seen.Flush, e.follower.applyUpdate(&u)
+	return u.seen.Flush, c.follower.applyUpdate(&u)
 }
 
 // followOnce catches up, and tells those who wait for events what other nodes have recorded. When that takes too long, it closes
 // all connections: otherwise, everything that waits for a server that is stopped or cut off would wait until it is back.
-func (e *engine) followOnce(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, followTimeout)
+func (c *Control) followOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, FollowTimeout)
 	defer cancel()
 	defer func() {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			e.db.DropAll()
+			c.db.DropAll()
 		}
 	}()
 	var news []uuid.UUID
-	flushes, err := e.catchUp(ctx, func(tx pgx.Tx) error {
+	flushes, err := c.CatchUp(ctx, func(tx pgx.Tx) error {
 		news = nil
 		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var merchant uuid.UUID
 			err := rows.Scan(&merchant)
 			news = append(news, merchant)
 			return err
-		}, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq > $1 AND node <> $2", e.follower.flushes, e.db.Node)
+		}, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq > $1 AND node <> $2", c.follower.flushes, c.db.Node)
 	})
 	if err != nil {
 		return err
 	}
-	e.follower.flushes = flushes
-	e.watches.tell(news)
+	c.follower.flushes = flushes
+	c.News(news)
 	return nil
 }
 
 // Ready implements store.Engine.
-func (e *engine) Ready() error {
-	if e.follower.lost.Load() {
+func (c *Control) Ready() error {
+	if c.follower.lost.Load() {
 		return errMissed
 	}
-	if age := e.db.Age(); age > store.MaxDirectoryAge {
-		if e.follower.waits.Load() {
+	if age := c.db.Age(); age > store.MaxDirectoryAge {
+		if c.follower.waits.Load() {
 			return fmt.Errorf("the database answers, but its commits have waited for the standbys for %v", age.Round(time.Millisecond))
 		}
 		return fmt.Errorf("the database has not answered for %v", age.Round(time.Millisecond))

@@ -1,13 +1,14 @@
-package postgres
+package nodes
 
 import (
 	"context"
 	"errors"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
 	"time"
 
 	"github.com/google/uuid"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 )
 
 // A lease ends leaseFor after it was renewed last, by the database's clock. Its holder gives it up a little earlier, by its own.
@@ -23,7 +24,7 @@ const (
 
 // lease implements store.Lease.
 type lease struct {
-	e      *engine
+	of     *Nodes
 	name   string
 	id     uuid.UUID
 	held   context.Context
@@ -31,20 +32,20 @@ type lease struct {
 }
 
 // Lease implements store.Shared.
-func (e *engine) Lease(ctx context.Context, name string) (store.Lease, error) {
-	l := &lease{e: e, name: name, id: uuid.New()}
+func (n *Nodes) Lease(ctx context.Context, name string) (store.Lease, error) {
+	l := &lease{of: n, name: name, id: uuid.New()}
 	began, taken := time.Now(), false
-	err := e.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
+	err := n.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
 		// An attempt that takes longer is made again: little would be left of the lease.
 		ctx, cancel := context.WithTimeout(ctx, leaseRenew)
 		defer cancel()
 		began = time.Now()
-		now, err := e.db.Clock(ctx)
+		now, err := n.db.Clock(ctx)
 		if err != nil {
 			return err
 		}
 		// The time is a parameter, so that it is the same on all servers that have the table.
-		done, err := e.db.Pool.Exec(ctx, `INSERT INTO lease (name, holder, expires) VALUES ($1, $2, $3)
+		done, err := n.db.Pool.Exec(ctx, `INSERT INTO lease (name, holder, expires) VALUES ($1, $2, $3)
 			ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires
 			WHERE lease.holder = excluded.holder OR lease.expires < $4`, name, l.id, now.Add(leaseFor), now)
 		taken = err == nil && done.RowsAffected() > 0
@@ -53,8 +54,8 @@ func (e *engine) Lease(ctx context.Context, name string) (store.Lease, error) {
 	if err != nil || !taken {
 		return nil, err
 	}
-	l.held, l.giveUp = context.WithCancel(e.db.Opened)
-	e.db.Go(func(context.Context) { l.keep(began) })
+	l.held, l.giveUp = context.WithCancel(n.db.Opened)
+	n.db.Go(func(context.Context) { l.keep(began) })
 	return l, nil
 }
 
@@ -68,7 +69,7 @@ func (l *lease) keep(renewed time.Time) {
 		case <-l.held.Done():
 			return
 		case <-time.After(time.Until(renewed.Add(leaseGiven))):
-			l.e.db.Log.Warn("a lease was lost", "name", l.name, "error", context.DeadlineExceeded)
+			l.of.db.Log.Warn("a lease was lost", "name", l.name, "error", context.DeadlineExceeded)
 			return
 		case <-tick.C:
 		}
@@ -80,7 +81,7 @@ func (l *lease) keep(renewed time.Time) {
 		case err == nil:
 			renewed = began
 		case errors.Is(err, store.ErrLeaseLost) || time.Since(renewed) >= leaseGiven:
-			l.e.db.Log.Warn("a lease was lost", "name", l.name, "error", err)
+			l.of.db.Log.Warn("a lease was lost", "name", l.name, "error", err)
 			return
 		}
 	}
@@ -91,12 +92,12 @@ func (l *lease) Held() context.Context { return l.held }
 
 // Renew implements store.Lease. It also renews a lease that has run out, if nobody else has taken it.
 func (l *lease) Renew(ctx context.Context) error {
-	return l.e.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
-		now, err := l.e.db.Clock(ctx)
+	return l.of.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
+		now, err := l.of.db.Clock(ctx)
 		if err != nil {
 			return err
 		}
-		done, err := l.e.db.Pool.Exec(ctx, "UPDATE lease SET expires = $3 WHERE name = $1 AND holder = $2", l.name, l.id, now.Add(leaseFor))
+		done, err := l.of.db.Pool.Exec(ctx, "UPDATE lease SET expires = $3 WHERE name = $1 AND holder = $2", l.name, l.id, now.Add(leaseFor))
 		if err == nil && done.RowsAffected() == 0 {
 			l.giveUp()
 			return store.ErrLeaseLost
@@ -109,8 +110,8 @@ func (l *lease) Renew(ctx context.Context) error {
 func (l *lease) Release(ctx context.Context) error {
 	l.giveUp()
 	again := false // an earlier try may have released it
-	return l.e.db.RetryFor(ctx, leaseRelease, func(ctx context.Context) error {
-		done, err := l.e.db.Pool.Exec(ctx, "DELETE FROM lease WHERE name = $1 AND holder = $2", l.name, l.id)
+	return l.of.db.RetryFor(ctx, leaseRelease, func(ctx context.Context) error {
+		done, err := l.of.db.Pool.Exec(ctx, "DELETE FROM lease WHERE name = $1 AND holder = $2", l.name, l.id)
 		if err == nil && done.RowsAffected() == 0 && !again {
 			return store.ErrLeaseLost
 		}

@@ -334,10 +334,7 @@ func importFromDistributed(t *testing.T, c *pgtest.Citus) {
 	if err := h.Moved(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	flushed := newFlush(uuid.New(), nil)
-	mark := s.visit(0, 3)
-	flushed.addMark(&mark)
-	if err := s.write(t.Context(), flushed); store.KindOf(err) != store.KindUnavailable {
+	if err := s.Record(t.Context(), []store.Mark{s.visit(0, 3)}); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a flush after the move: %v", err)
 	}
 }

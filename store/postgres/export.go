@@ -18,6 +18,7 @@ import (
 	"mtagd/store/migrate"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
+	"mtagd/store/postgres/read"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/rules"
 )
@@ -88,7 +89,7 @@ func checkMoved(ctx context.Context, tx conn.Querier) error {
 			return errors.New(`"mtagd migrate" has not finished filling this database: run it again, and it begins again`)
 		}
 		return fmt.Errorf("its data has moved to %s on %s, and is not kept up to date here. Start with --data there. "+
-			"To go on here all the same, without what was received since then, run DELETE FROM move WHERE direction = 'out' in the database", *to, store.FormatTime(timeAt(at)))
+			"To go on here all the same, without what was received since then, run DELETE FROM move WHERE direction = 'out' in the database", *to, store.FormatTime(read.TimeAt(at)))
 	}, "SELECT CASE direction WHEN 'out' THEN peer END, at FROM move WHERE direction = 'in' OR ready")
 }
 
@@ -175,7 +176,7 @@ func (d *Database) Last(ctx context.Context) (uint64, error) {
 
 // Usage implements migrate.Data. It reads what flushes have counted.
 func (d *Database) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
-	return (&engine{db: d.db}).Usage(ctx, merchants)
+	return read.New(d.db, nil, 0).Usage(ctx, merchants)
 }
 
 // eventsOf are the events of a merchant that were received after $2 and up to $3.
@@ -203,7 +204,7 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mig
 						if err := rows.Scan(&seq, &idx, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID, &e.Raw, &e.ByClaim); err != nil {
 							return err
 						}
-						e.At = positionOf(seq, idx)
+						e.At = read.PositionOf(seq, idx)
 						if err := use(&e); err != nil {
 							return err
 						}

@@ -22,7 +22,9 @@ import (
 	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
 	"mtagd/store/postgres/pgtest"
+	"mtagd/store/postgres/read"
 	"mtagd/store/postgres/schema"
+	"mtagd/store/postgres/write"
 )
 
 // key returns the shop's merchant as the database has it.
@@ -80,10 +82,10 @@ func TestCountsAreExactWhileTheTallyIsFolded(t *testing.T) {
 		})
 	}
 	again(func(int) error { // removes the oldest events
-		var old []receipt
+		var old []read.Receipt
 		if err := conn.Query(context.Background(), s.db.Pool, func(rows pgx.Rows) error {
-			var r receipt
-			err := rows.Scan(&r.seq, &r.idx)
+			var r read.Receipt
+			err := rows.Scan(&r.Seq, &r.Idx)
 			old = append(old, r)
 			return err
 		}, "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY at LIMIT 4", s.key()); err != nil {
@@ -138,10 +140,10 @@ func TestRemovedEventsLeaveNoCounters(t *testing.T) {
 	s.record(s.mark("Early", "anna"))
 	s.folded(s.key())
 	s.record(s.mark("Late", "anna"), s.mark("Other", "bert"))
-	var all []receipt
+	var all []read.Receipt
 	if err := conn.Query(t.Context(), s.db.Pool, func(rows pgx.Rows) error {
-		var r receipt
-		err := rows.Scan(&r.seq, &r.idx)
+		var r read.Receipt
+		err := rows.Scan(&r.Seq, &r.Idx)
 		all = append(all, r)
 		return err
 	}, "SELECT seq, idx FROM event WHERE merchant = $1 AND muid = 'anna'", s.key()); err != nil || len(all) != 2 {
@@ -165,7 +167,7 @@ func TestRemovedEventsLeaveNoCounters(t *testing.T) {
 func TestAnotherNodeFoldsTheTally(t *testing.T) {
 	now := atomic.Int64{}
 	now.Store(time.Now().UnixMicro())
-	clock := func() time.Time { return timeAt(now.Load()) }
+	clock := func() time.Time { return read.TimeAt(now.Load()) }
 	s := newShop(t, Options{Now: clock, keepDeltas: true}) // as after a kill
 	s.record(s.mark("PageView", "anna"))
 	other := s.opened(openURL(s.url, Options{Log: quiet, Now: clock}))
@@ -273,10 +275,11 @@ func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	e := &engine{db: db, counts: count.New(db), verifyPiece: verifyPiece} // does nothing by itself
+	e := &engine{db: db, counts: count.New(db)} // does nothing by itself
 	if e.Control, err = control.Load(t.Context(), db, store.DefaultAuditLimits); err != nil {
 		t.Fatal(err)
 	}
+	e.Reader = read.New(db, e.Control, 0)
 	usage, err := e.Usage(t.Context(), []store.MerchantID{s.id, fresh.id})
 	if err != nil || usage[0].Events != dead+1 || usage[1].Events != 1 {
 		t.Errorf("usage %+v, %v", usage, err)
@@ -371,7 +374,7 @@ func TestMigrationToTallies(t *testing.T) {
 		if err == nil {
 			return errors.Join(errors.New("a node changes usage while a backup reads it"), e.Close())
 		}
-		if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != lockNotAvailable {
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != write.LockNotAvailable {
 			return err
 		}
 		return nil

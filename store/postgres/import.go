@@ -15,6 +15,7 @@ import (
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
+	"mtagd/store/postgres/write"
 )
 
 // Begin implements migrate.Target.
@@ -135,22 +136,17 @@ func (d *Database) AddKeys(ctx context.Context, keys []migrate.Key) error {
 	slices.SortFunc(keys, func(a, b migrate.Key) int {
 		return cmp.Or(slices.Compare(a.Merchant[:], b.Merchant[:]), slices.Compare(a.Key, b.Key))
 	})
-	links := newLinkRows()
+	links := write.NewLinks()
 	for _, k := range keys {
 		if !k.IsLink() {
 			ids.merchants, ids.keys, seen = append(ids.merchants, uuid.UUID(k.Merchant)), append(ids.keys, k.Key), append(seen, k.Seen)
 			continue
 		}
-		at := linkKey{uuid.UUID(k.Merchant), store.IdentityKey(k.Key)}
-		if !k.Former {
-			links.current[at] = store.MUID(k.MUID)
-		}
-		held := heldKey{at, store.MUID(k.MUID)}
-		links.held[held] = max(links.held[held], k.Source)
+		links.Add(uuid.UUID(k.Merchant), store.IdentityKey(k.Key), store.MUID(k.MUID), k.Source, k.Former)
 	}
 	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		links.queue(b)
+		links.Queue(b)
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}

@@ -11,6 +11,8 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/read"
+	"mtagd/store/postgres/write"
 	"mtagd/store/removal"
 	"mtagd/store/rules"
 )
@@ -154,7 +156,7 @@ func (r remover) EraseOf(ctx context.Context, id store.MerchantID, erasures []st
 	var last int64
 	if err := e.db.Read(ctx, func(tx pgx.Tx) error {
 		links = nil
-		if err := linksOf(ctx, tx, merchant, x.Everyone, func(l store.Link) { links = append(links, l) }); err != nil {
+		if err := read.LinksOf(ctx, tx, merchant, x.Everyone, func(l store.Link) { links = append(links, l) }); err != nil {
 			return err
 		}
 		return tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&last)
@@ -165,17 +167,17 @@ func (r remover) EraseOf(ctx context.Context, id store.MerchantID, erasures []st
 	if err := r.UpdateErasures(ctx, x.IDs, x.Begin); err != nil { // before the links are removed
 		return err
 	}
-	var events []receipt
+	var events []read.Receipt
 	var remembered [][]byte
 	var reader rules.EventReader
-	if err := e.eachOf(ctx, merchant, int64(x.Until(uint64(last))), x.Persons, func(p *personal, owners, claimed []int) error {
-		if !x.Take(uint64(p.receipt.seq), owners, claimed) {
+	if err := e.EachOf(ctx, merchant, int64(x.Until(uint64(last))), x.Persons, func(p *read.Personal, owners, claimed []int) error {
+		if !x.Take(uint64(p.Receipt.Seq), owners, claimed) {
 			return nil
 		}
-		events = append(events, p.receipt)
+		events = append(events, p.Receipt)
 		if id, ok := reader.EventID(p.Raw); ok {
-			k := newDedupKey(merchant, p.Name, id)
-			remembered = append(remembered, k.key[:])
+			key := write.RememberedKey(p.Name, id)
+			remembered = append(remembered, key[:])
 		}
 		return nil
 	}); err != nil {
@@ -211,7 +213,7 @@ func (e *engine) expire(ctx context.Context) error {
 func (e *engine) expireOf(ctx context.Context, m uuid.UUID) (some bool, err error) {
 	const portion = 5000
 	for {
-		var old []receipt
+		var old []read.Receipt
 		if err := e.db.Read(ctx, func(tx pgx.Tx) error {
 			scopes, err := e.Scopes(ctx, tx, m)
 			if err != nil {
@@ -219,8 +221,8 @@ func (e *engine) expireOf(ctx context.Context, m uuid.UUID) (some bool, err erro
 			}
 			old = nil
 			return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-				var r receipt
-				err := rows.Scan(&r.seq, &r.idx)
+				var r read.Receipt
+				err := rows.Scan(&r.Seq, &r.Idx)
 				old = append(old, r)
 				return err
 			}, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", m, scopes[0].From-rules.ExpiryDelay.Microseconds(), portion)
@@ -306,7 +308,7 @@ func (e *engine) Erase(ctx context.Context, id store.MerchantID, named store.Ide
 	}
 	var who store.Person
 	if err := e.db.ReadLong(ctx, func(tx pgx.Tx) (err error) {
-		who, err = personOf(ctx, tx, key, &named, opt.Claimed)
+		who, err = read.PersonOf(ctx, tx, key, &named, opt.Claimed)
 		return err
 	}); err != nil {
 		return era, err

@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
-	"mtagd/store/postgres/pgtest"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/pgtest"
 )
 
 // shop is an engine with one merchant, whose visitors have a muid and an email.
@@ -322,48 +322,6 @@ func TestWhatIsTooOldIsForgotten(t *testing.T) {
 		t.Errorf("%d flushes, %v; want 1", flushes, err)
 	}
 	s.expect(2)
-}
-
-// A commit whose answer was lost is known by its flush: it is there, or it can never be.
-func TestALostAnswerIsSettled(t *testing.T) {
-	s := newShop(t, Options{})
-	merchant, _ := conn.KeyOf(s.id)
-	flushOf := func(i int) *flush {
-		m := s.visit(0, i)
-		f := newFlush(uuid.New(), nil)
-		f.addMark(&m)
-		return f
-	}
-	lost := context.DeadlineExceeded
-
-	committed := flushOf(0)
-	if err := s.write(t.Context(), committed); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.settle(committed, lost); err != nil {
-		t.Errorf("a flush that was committed: %v", err)
-	}
-
-	never := flushOf(1)
-	session, err := s.db.Pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer session.Release()
-	if err := never.ask(t.Context(), session.Conn()); err != nil {
-		t.Fatal(err)
-	}
-	never.decide()
-	if err := s.settle(never, lost); store.KindOf(err) != store.KindUnavailable {
-		t.Errorf("a flush that was not committed: %v, want KindUnavailable", err)
-	}
-	if err := never.write(t.Context(), session.Conn()); err == nil {
-		t.Error("a flush is committed after it was found not to be")
-	}
-	s.expect(1)
-	if n := s.rows("flush", store.MerchantID(merchant.String())); n != 2 {
-		t.Errorf("%d flushes, want 2", n)
-	}
 }
 
 // A node that is kept from removing events must not believe that it has done what there is to do.

@@ -56,26 +56,13 @@
 //	control/      control data: the driver of package rules
 //	nodes/        what nodes share besides: files, leases, messages
 //
-//	record.go     Record, Resolve
-//	flush.go      one group on its way into the database
-//	commit.go     commits it, or finds out what became of it
-//	space.go      how much events may still take
+//	write/        records events and links
 //	count/        how many events there are in each minute, hour and day
 //
-//	cover.go      splits a range of time into spans that counters know
-//	select.go     counts the events of spans
-//	listing.go    Events: one page of a merchant's events; Usage
-//	names.go      pages by name
-//	summary.go    Summary
-//	feed.go       Feed: events in the order of receipt
-//	watch.go      who waits for events
+//	read/         pages, summaries, feeds, persons, and the check of all data
 //
-//	persons.go    Erase, PersonalData
 //	life.go       removes events in the background
 //	remove.go     removes events
-//	verify.go     checks all data
-//	verifyevents.go   checks the events of a merchant, in pieces
-//
 //	export.go     reads all data, for another engine (package migrate); keeps everybody from changing it meanwhile
 //	import.go     takes all data of another engine
 package postgres
@@ -86,19 +73,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
-	"mtagd/store/groupcommit"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
 	"mtagd/store/postgres/nodes"
+	"mtagd/store/postgres/read"
 	"mtagd/store/postgres/schema"
+	"mtagd/store/postgres/write"
 	"mtagd/store/removal"
 )
 
@@ -113,7 +100,7 @@ type Options struct {
 	// opened with another value, at first for ever.
 	Retention store.Retention
 
-	// Size is how many bytes of the database events may take, about. 0: see DefaultSize.
+	// Size is how many bytes of the database events may take, about. 0: see write.DefaultSize.
 	Size int64
 
 	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
@@ -144,18 +131,12 @@ func Open(ctx context.Context, address string, opt Options) (store.Engine, error
 type engine struct {
 	*control.Control
 	*nodes.Nodes
+	*read.Reader
+	*write.Writer
 
-	db       *conn.DB
-	queue    *groupcommit.Queue
-	metrics  *groupcommit.Metrics
-	flushing atomic.Pointer[time.Time] // when the flush began that is being committed; nil: none is
-
-	flushTimeout time.Duration
-	verifyPiece  int64
-	watches      watches
-	counts       *count.Counters
-	space        space
-	life         life
+	db     *conn.DB
+	counts *count.Counters
+	life   life
 }
 
 var _ store.Engine = (*engine)(nil)
@@ -166,29 +147,23 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{db: db, counts: count.New(db), life: life{wake: make(chan struct{}, 1)}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), space: space{size: opt.Size}}
+	e := &engine{db: db, counts: count.New(db), life: life{wake: make(chan struct{}, 1)}}
 	if err := e.prepare(ctx, opt); err != nil {
 		db.Close()
 		return nil, err
 	}
-	e.Nodes = nodes.New(db, e.Ready)
-	e.News = e.watches.tell
+	e.News = e.Tell
 	e.Removing = e.life.nudge
 	e.life.runner = removal.Runner{Engine: remover{e.Data, e}, Metrics: removal.NewMetrics(opt.Metrics), Delay: removal.Delay}
 	if opt.eager {
 		e.life.runner.Delay = 0
 	}
-	e.queue, e.metrics = groupcommit.New(func(int) error { return e.acceptsEvents() }, func(int) {}), groupcommit.NewMetrics()
-	if opt.Metrics != nil {
-		opt.Metrics.MustRegister(e.metrics.Collectors(e.queue)...)
-	}
 	e.Follow()
-	db.Go(func(context.Context) { e.commitGroups() })
+	e.Writer.Run()
 	db.Go(func(ctx context.Context) { e.KeepTidy(ctx, e.Tidy) })
 	if !opt.keepDeltas {
 		e.counts.Run()
 	}
-	e.watchSpace()
 	db.Go(e.live)
 	return e, nil
 }
@@ -201,32 +176,21 @@ func (e *engine) prepare(ctx context.Context, opt Options) error {
 		if err := checkMoved(ctx, e.db.Pool); err != nil {
 			return err
 		}
-		if err := e.lookAtSpace(ctx); err != nil {
+		var err error
+		if e.Control, err = control.Load(ctx, e.db, cmp.Or(opt.audit, store.DefaultAuditLimits)); err != nil {
 			return err
 		}
-		var err error
-		if e.Control, err = control.Load(ctx, e.db, cmp.Or(opt.audit, store.DefaultAuditLimits)); err != nil || opt.Retention == 0 {
+		e.Nodes, e.Reader = nodes.New(e.db, e.Ready), read.New(e.db, e.Control, opt.verifyPiece)
+		if e.Writer, err = write.New(ctx, e.db, e.counts, write.Options{Size: opt.Size, FlushTimeout: opt.flushTimeout, Recorded: e.Tell, Metrics: opt.Metrics}); err != nil || opt.Retention == 0 {
 			return err
 		}
 		return e.SetDefaultRetention(ctx, opt.Retention)
 	})
 }
 
-// acceptsEvents returns why events are refused before they are queued, or nil.
-func (e *engine) acceptsEvents() error {
-	began := e.flushing.Load()
-	if e.db.Age() > conn.RefuseAfter || began != nil && time.Since(*began) > conn.RefuseAfter {
-		return conn.ErrNoAnswer
-	}
-	if e.space.free() == 0 {
-		return errFull
-	}
-	return nil
-}
-
 // Close implements store.Engine.
 func (e *engine) Close() error {
-	e.queue.Close()
+	e.Finish()
 	e.db.Stop()
 	ctx, cancel := context.WithTimeout(context.Background(), conn.ConnectTimeout)
 	defer cancel()

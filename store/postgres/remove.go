@@ -9,6 +9,7 @@ import (
 
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/count"
+	"mtagd/store/postgres/read"
 )
 
 // removePortion is how many events one transaction removes: folds wait for it.
@@ -16,7 +17,7 @@ const removePortion = 2000
 
 // removeEvents removes events of a merchant that the caller has read, and subtracts them from the counters. Events that are gone already
 // are passed over. The tally is folded first, so that the counters have all of these events and no counter becomes negative.
-func (e *engine) removeEvents(ctx context.Context, merchant uuid.UUID, events []receipt) error {
+func (e *engine) removeEvents(ctx context.Context, merchant uuid.UUID, events []read.Receipt) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -34,10 +35,10 @@ func (e *engine) removeEvents(ctx context.Context, merchant uuid.UUID, events []
 const deleteEvents = `DELETE FROM event WHERE merchant = $1 AND (seq, idx) IN (SELECT * FROM unnest($2::bigint[], $3::smallint[]))
 		RETURNING at, bot, tag, name, length(muid), length(raw)`
 
-func (e *engine) removeSome(ctx context.Context, merchant uuid.UUID, events []receipt) error {
+func (e *engine) removeSome(ctx context.Context, merchant uuid.UUID, events []read.Receipt) error {
 	seqs, idxs := make([]int64, len(events)), make([]int16, len(events))
 	for i, r := range events {
-		seqs[i], idxs[i] = r.seq, r.idx
+		seqs[i], idxs[i] = r.Seq, r.Idx
 	}
 	return e.db.Transact(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRollup); err != nil {

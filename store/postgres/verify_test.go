@@ -18,6 +18,7 @@ import (
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/count"
 	"mtagd/store/postgres/pgtest"
+	"mtagd/store/postgres/read"
 )
 
 func TestVerifyFindsWhatDiffers(t *testing.T) {
@@ -95,11 +96,11 @@ func TestVerifyInPieces(t *testing.T) {
 		case 4:
 			s.folded(s.key())
 		case 5:
-			var r receipt
-			if err := s.db.Pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.seq, &r.idx); err != nil {
+			var r read.Receipt
+			if err := s.db.Pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.Seq, &r.Idx); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.removeEvents(t.Context(), s.key(), []receipt{r}); err != nil {
+			if err := s.removeEvents(t.Context(), s.key(), []read.Receipt{r}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -1,4 +1,4 @@
-package postgres
+package write
 
 import (
 	"bytes"
@@ -53,9 +53,14 @@ type dedupKey struct {
 }
 
 func newDedupKey(merchant uuid.UUID, name, id string) dedupKey {
+	return dedupKey{merchant, RememberedKey(name, id)}
+}
+
+// RememberedKey is the key that an event_id is remembered under, beside the merchant.
+func RememberedKey(name, id string) [16]byte {
 	var buf [store.MaxEventNameLength + 1 + store.MaxDedupeIDLength]byte
 	sum := sha256.Sum256(append(append(append(buf[:0], name...), 0), id...))
-	return dedupKey{merchant, [16]byte(sum[:16])}
+	return [16]byte(sum[:16])
 }
 
 // freshness says whether the database has an event_id.

@@ -1,4 +1,4 @@
-package postgres
+package write
 
 import (
 	"context"
@@ -18,11 +18,11 @@ const (
 	// eventCost is about what an event takes besides its bytes in usage: its rows and indexes, an event_id. Plain events take less.
 	eventCost = 1 << 10
 
-	// linkCost is about what a row of link, held_link or linked_muid takes, with its indexes.
-	linkCost = 256
+	// LinkCost is about what a row of link, held_link or linked_muid takes, with its indexes.
+	LinkCost = 256
 
 	spaceInterval = 5 * time.Second
-	spaceLooks    = 4 // in that time, what was recorded gets from the tally into usage
+	SpaceLooks    = 4 // in that time, what was recorded gets from the tally into usage
 )
 
 // space knows how much events and links may still take. What nodes have recorded is in usage only after a while. Of its own events, a node knows
@@ -33,13 +33,13 @@ type space struct {
 
 	looking sync.Mutex // guards what follows
 	size    int64
-	looked  [spaceLooks]int64 // recorded at the last looks, the oldest first
+	looked  [SpaceLooks]int64 // recorded at the last looks, the oldest first
 	full    bool
 }
 
 // note counts what was recorded: events, and rows of links.
 func (s *space) note(t count.Deltas, links int) {
-	bytes := int64(links) * linkCost
+	bytes := int64(links) * LinkCost
 	for _, a := range t {
 		bytes += a.Bytes + a.N*eventCost
 	}
@@ -55,44 +55,44 @@ const countLinks = `SELECT coalesce(sum(greatest(reltuples, pg_stat_get_live_tup
 func (s *space) free() int64 { return max(0, s.limit.Load()-s.recorded.Load()) }
 
 // FreeSpace implements store.Engine.
-func (e *engine) FreeSpace() uint64 { return uint64(e.space.free()) }
+func (w *Writer) FreeSpace() uint64 { return uint64(w.space.free()) }
 
-// lookAtSpace reads how much events take, and logs when they begin to be refused, or no longer are.
-func (e *engine) lookAtSpace(ctx context.Context) error {
-	s := &e.space
+// LookAtSpace reads how much events take, and logs when they begin to be refused, or no longer are.
+func (w *Writer) LookAtSpace(ctx context.Context) error {
+	s := &w.space
 	s.looking.Lock()
 	defer s.looking.Unlock()
 	recorded := s.recorded.Load()
 	var stored, links int64
-	if err := e.db.Pool.QueryRow(ctx, "SELECT coalesce(sum(bytes + events * $1), 0)::bigint FROM usage", eventCost).Scan(&stored); err != nil {
+	if err := w.db.Pool.QueryRow(ctx, "SELECT coalesce(sum(bytes + events * $1), 0)::bigint FROM usage", eventCost).Scan(&stored); err != nil {
 		return err
 	}
-	if err := e.db.Pool.QueryRow(ctx, countLinks).Scan(&links); err != nil {
+	if err := w.db.Pool.QueryRow(ctx, countLinks).Scan(&links); err != nil {
 		return err
 	}
-	stored += links * linkCost
+	stored += links * LinkCost
 	if s.size == 0 {
 		s.size = max(DefaultSize, 2*stored)
 	}
 	s.limit.Store(s.size - stored + s.looked[0])
 	copy(s.looked[:], s.looked[1:])
-	s.looked[spaceLooks-1] = recorded
+	s.looked[SpaceLooks-1] = recorded
 	if full := s.free() == 0; full != s.full {
 		s.full = full
 		message := "events are accepted: there is space again"
 		if full {
 			message = "events are refused: they and links take as much of the database as they may. Let it take more with --store-size, or keep events for less time"
 		}
-		e.db.Log.Warn(message, "accepting_events", !full, "stored_bytes", stored, "store_size", s.size)
+		w.db.Log.Warn(message, "accepting_events", !full, "stored_bytes", stored, "store_size", s.size)
 	}
 	return nil
 }
 
 // watchSpace looks until Close.
-func (e *engine) watchSpace() {
-	e.db.Repeat(spaceInterval, e.lookAtSpace, func(err error) {
+func (w *Writer) watchSpace() {
+	w.db.Repeat(spaceInterval, w.LookAtSpace, func(err error) {
 		if err != nil {
-			e.db.Log.Error("how much events take cannot be read: limits on stored bytes go by what was known", "error", err)
+			w.db.Log.Error("how much events take cannot be read: limits on stored bytes go by what was known", "error", err)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package postgres
+package write
 
 import (
 	"context"
@@ -22,31 +22,31 @@ const (
 )
 
 // commit writes a flush, and tells those who wait for its events. KindUnavailable: nothing was recorded. KindUncertain: nobody knows.
-func (e *engine) commit(f *flush) error {
+func (w *Writer) commit(f *flush) error {
 	began := time.Now()
-	if e.db.Age() > conn.RefuseAfter {
+	if w.db.Age() > conn.RefuseAfter {
 		return conn.ErrNoAnswer // the requests have waited for the flush before, and would wait for the database again
 	}
-	e.flushing.Store(&began)
-	defer e.flushing.Store(nil)
-	ctx, cancel := context.WithTimeout(context.Background(), e.flushTimeout)
+	w.flushing.Store(&began)
+	defer w.flushing.Store(nil)
+	ctx, cancel := context.WithTimeout(context.Background(), w.opt.FlushTimeout)
 	defer cancel()
-	e.metrics.Grouped(len(f.items))
-	if err := e.write(ctx, f); err != nil {
+	w.metrics.Grouped(len(f.items))
+	if err := w.write(ctx, f); err != nil {
 		return err
 	}
-	e.metrics.Committed(began, len(f.events)+len(f.changed) > 0)
+	w.metrics.Committed(began, len(f.events)+len(f.changed) > 0)
 	if len(f.events) > 0 {
-		e.watches.tell(f.withEvents())
-		e.counts.Note(f.deltas)
+		w.opt.Recorded(f.withEvents())
+		w.counts.Note(f.deltas)
 	}
-	e.space.note(f.deltas, f.linkRows)
+	w.space.note(f.deltas, f.linkRows)
 	return nil
 }
 
 // write makes the two round trips of a flush.
-func (e *engine) write(ctx context.Context, f *flush) error {
-	session, err := e.ask(ctx, f)
+func (w *Writer) write(ctx context.Context, f *flush) error {
+	session, err := w.ask(ctx, f)
 	if err != nil {
 		return unavailableFlush(err)
 	}
@@ -60,9 +60,9 @@ func (e *engine) write(ctx context.Context, f *flush) error {
 		if isRefused(err) && !f.committed {
 			return unavailableFlush(err)
 		}
-		return e.settle(f, err)
+		return w.settle(f, err)
 	}
-	e.db.NoteConfirmed(f.seen)
+	w.db.NoteConfirmed(f.seen)
 	return nil
 }
 
@@ -70,17 +70,17 @@ func (e *engine) write(ctx context.Context, f *flush) error {
 // long, or the data of the database has moved (trigger moved).
 func isRefused(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (pgErr.Code == lockNotAvailable || pgErr.Code == "MT001")
+	return ok && (pgErr.Code == LockNotAvailable || pgErr.Code == "MT001")
 }
 
-// lockNotAvailable is the SQLSTATE of a statement that has waited for a lock for too long.
-const lockNotAvailable = "55P03"
+// LockNotAvailable is the SQLSTATE of a statement that has waited for a lock for too long.
+const LockNotAvailable = "55P03"
 
 // ask makes the first round trip of a flush, and returns the connection that has its transaction. When a connection has failed, it
 // tries once more: nothing was changed, and most likely the connection was an old one.
-func (e *engine) ask(ctx context.Context, f *flush) (session *pgxpool.Conn, err error) {
+func (w *Writer) ask(ctx context.Context, f *flush) (session *pgxpool.Conn, err error) {
 	for range 2 {
-		if session, err = e.db.Pool.Acquire(ctx); err != nil {
+		if session, err = w.db.Pool.Acquire(ctx); err != nil {
 			return nil, err
 		}
 		if err = f.ask(ctx, session.Conn()); err == nil {
@@ -90,7 +90,7 @@ func (e *engine) ask(ctx context.Context, f *flush) (session *pgxpool.Conn, err 
 		if !conn.IsConnectionFailure(err) || ctx.Err() != nil {
 			break
 		}
-		e.db.Reconnect(err)
+		w.db.Reconnect(err)
 	}
 	return nil, err
 }
@@ -108,12 +108,12 @@ func unavailableFlush(err error) error {
 // was not committed and never will be; if not, the first one was committed. It writes in both cases, so that its own commit waits for the
 // standbys: the first one may not have reached them. In a distributed database, the workers commit after the coordinator: settle waits
 // until they have.
-func (e *engine) settle(f *flush, failed error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), min(settleTimeout, 2*e.flushTimeout))
+func (w *Writer) settle(f *flush, failed error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), min(settleTimeout, 2*w.opt.FlushTimeout))
 	defer cancel()
 	var seq int64
-	err := e.db.Retry(ctx, func() error {
-		return e.db.Transact(ctx, func(tx pgx.Tx) error {
+	err := w.db.Retry(ctx, func() error {
+		return w.db.Transact(ctx, func(tx pgx.Tx) error {
 			merchant := f.merchants()[0]
 			if _, err := tx.Exec(ctx, `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, 0, '{}')
 				ON CONFLICT (merchant, id) DO UPDATE SET node = excluded.node`, merchant, f.id, f.node); err != nil {
@@ -123,15 +123,27 @@ func (e *engine) settle(f *flush, failed error) error {
 		})
 	})
 	if err == nil && seq != 0 {
-		err = e.db.FinishOnWorkers(ctx)
+		err = w.db.FinishOnWorkers(ctx)
 	}
 	switch {
 	case err != nil:
-		e.db.Log.Error("the answer to a commit was lost: nobody knows whether its events are recorded", "events", len(f.events), "error", failed)
+		w.db.Log.Error("the answer to a commit was lost: nobody knows whether its events are recorded", "events", len(f.events), "error", failed)
 		return fmt.Errorf("%w: %w: %w", store.Uncertain("it is not known whether the events are recorded"), failed, err)
 	case seq == 0:
 		return unavailableFlush(failed)
 	}
-	e.db.Log.Warn("the answer to a commit was lost: the events are recorded", "error", failed)
+	w.db.Log.Warn("the answer to a commit was lost: the events are recorded", "error", failed)
+	return nil
+}
+
+// acceptsEvents returns why events are refused before they are queued, or nil.
+func (w *Writer) acceptsEvents() error {
+	began := w.flushing.Load()
+	if w.db.Age() > conn.RefuseAfter || began != nil && time.Since(*began) > conn.RefuseAfter {
+		return conn.ErrNoAnswer
+	}
+	if w.space.free() == 0 {
+		return errFull
+	}
 	return nil
 }

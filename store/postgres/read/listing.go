@@ -1,4 +1,4 @@
-package postgres
+package read
 
 import (
 	"context"
@@ -18,7 +18,16 @@ import (
 //  2. The nodes that the page is in are known now. Where the page begins deep in a node, the node is replaced by the buckets of
 //     the level below, again and again, down to minutes. So is a node whose events are filtered: the page's events may be rare.
 //  3. The events of these nodes are read.
-func (e *engine) Events(ctx context.Context, q store.Query) (page store.Page, err error) {
+func (r *Reader) Events(ctx context.Context, q store.Query) (page store.Page, err error) {
+	err = r.db.Read(ctx, func(tx pgx.Tx) error {
+		page, err = r.List(ctx, tx, q)
+		return err
+	})
+	return page, err
+}
+
+// List is Events in a transaction.
+func (r *Reader) List(ctx context.Context, tx pgx.Tx, q store.Query) (page store.Page, err error) {
 	merchant, ok := conn.KeyOf(q.Merchant)
 	if !ok {
 		return page, store.NotFound("merchant")
@@ -27,16 +36,7 @@ func (e *engine) Events(ctx context.Context, q store.Query) (page store.Page, er
 	if !ok {
 		return page, ctx.Err()
 	}
-	err = e.db.Read(ctx, func(tx pgx.Tx) error {
-		page, err = e.list(ctx, tx, s, q)
-		return err
-	})
-	return page, err
-}
-
-// list is Events in one transaction.
-func (e *engine) list(ctx context.Context, tx pgx.Tx, s selection, q store.Query) (page store.Page, err error) {
-	scopes, err := e.Scopes(ctx, tx, s.merchant)
+	scopes, err := r.control.Scopes(ctx, tx, s.merchant)
 	if err != nil || scopes[0].Removed {
 		return page, err
 	}
@@ -226,7 +226,7 @@ func (l *listing) read(ctx context.Context, picks []pick) (events []store.Event,
 		if err := rows.Scan(&i, &seq, &idx, &at, &e.Name, &e.Bot, &muid, &e.Raw); err != nil {
 			return err
 		}
-		e.ID, e.MUID, e.Time = positionOf(seq, idx).EventID(), store.MUID(muid), timeAt(at)
+		e.ID, e.MUID, e.Time = PositionOf(seq, idx).EventID(), store.MUID(muid), TimeAt(at)
 		events = append(events, e)
 		return nil
 	}, l.statement(named), args...)
@@ -242,8 +242,8 @@ const readUsage = `WITH w AS (SELECT m.id AS merchant, coalesce(u.events, 0) AS 
 		WHERE tally.merchant = w.merchant AND seq > w.folded GROUP BY tally.merchant) AS t`
 
 // Usage implements store.Events.
-func (e *engine) Usage(ctx context.Context, merchants []store.MerchantID) (usage []store.Usage, err error) {
-	err = e.db.Read(ctx, func(tx pgx.Tx) error {
+func (r *Reader) Usage(ctx context.Context, merchants []store.MerchantID) (usage []store.Usage, err error) {
+	err = r.db.Read(ctx, func(tx pgx.Tx) error {
 		usage = make([]store.Usage, len(merchants))
 		keys := make([]string, 0, len(merchants))
 		of := map[string][]int{}

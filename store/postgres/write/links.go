@@ -1,4 +1,4 @@
-package postgres
+package write
 
 import (
 	"bytes"
@@ -110,17 +110,27 @@ const (
 	writeLinkedMUIDs = `INSERT INTO linked_muid (merchant, hash) SELECT * FROM unnest($1::uuid[], $2::bytea[]) ON CONFLICT DO NOTHING`
 )
 
-// linkRows are links to write.
-type linkRows struct {
+// Links are links to write.
+type Links struct {
 	current map[linkKey]store.MUID // where identifiers lead now
 	held    heldLinks              // all that identifiers have had
 }
 
-func newLinkRows() linkRows { return linkRows{map[linkKey]store.MUID{}, heldLinks{}} }
+func NewLinks() Links { return Links{map[linkKey]store.MUID{}, heldLinks{}} }
 
-// queue writes the links, in the order of their keys, so that two flushes never wait for each other. It returns how many rows they take
+// Add adds a link. A former one is not where the identifier leads now.
+func (l Links) Add(merchant uuid.UUID, key store.IdentityKey, muid store.MUID, source store.LinkSource, former bool) {
+	at := linkKey{merchant, key}
+	if !former {
+		l.current[at] = muid
+	}
+	held := heldKey{at, muid}
+	l.held[held] = max(l.held[held], source)
+}
+
+// Queue writes the links, in the order of their keys, so that two flushes never wait for each other. It returns how many rows they take
 // at most.
-func (l linkRows) queue(b *pgx.Batch) (rows int) {
+func (l Links) Queue(b *pgx.Batch) (rows int) {
 	at := slices.SortedFunc(maps.Keys(l.current), compareLinks)
 	held := slices.SortedFunc(maps.Keys(l.held), func(a, b heldKey) int {
 		return cmp.Or(compareLinks(a.linkKey, b.linkKey), cmp.Compare(a.muid, b.muid))

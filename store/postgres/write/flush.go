@@ -1,4 +1,4 @@
-package postgres
+package write
 
 import (
 	"context"
@@ -207,14 +207,14 @@ func (f *flush) write(ctx context.Context, session *pgx.Conn) error {
 		b.Queue(forgetIDs, merchant, keys)
 	}
 	if len(f.changed) > 0 {
-		rows := newLinkRows()
+		rows := NewLinks()
 		for at, l := range f.changed {
 			rows.current[at] = l.muid
 		}
 		for k := range f.kept {
 			rows.held[k] = f.held[k]
 		}
-		f.linkRows = rows.queue(b)
+		f.linkRows = rows.Queue(b)
 	}
 	// Without events there is nothing to number. The flush is written all the same: it says that the rest is committed.
 	b.Queue(takeReceiptLock, conn.LockReceipt)

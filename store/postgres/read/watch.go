@@ -1,11 +1,12 @@
-package postgres
+package read
 
 import (
-	"mtagd/store"
-	"mtagd/store/postgres/conn"
 	"sync"
 
 	"github.com/google/uuid"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
 )
 
 // watches has those who wait for events.
@@ -15,9 +16,9 @@ type watches struct {
 }
 
 // Watch implements store.Feed. Events of this node are told at once, those of others within followInterval.
-func (e *engine) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop func()) {
+func (r *Reader) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop func()) {
 	told := make(chan struct{}, 1)
-	w := &e.watches
+	w := &r.watches
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.all == nil {
@@ -46,8 +47,9 @@ func (e *engine) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop
 	}
 }
 
-// tell tells those who wait for events of these merchants.
-func (w *watches) tell(merchants []uuid.UUID) {
+// Tell tells those who wait for events of these merchants.
+func (r *Reader) Tell(merchants []uuid.UUID) {
+	w := &r.watches
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, m := range merchants {

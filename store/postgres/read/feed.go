@@ -1,4 +1,4 @@
-package postgres
+package read
 
 import (
 	"container/heap"
@@ -21,27 +21,27 @@ const (
 	maxPortion   = 4096    // of one merchant
 
 	// With more merchants than this, Feed asks first which of them have events in the last flushes.
-	manyMerchants = 16
+	ManyMerchants = 16
 )
 
 // Feed implements store.Feed. It reads the events of each merchant in portions, and merges them. As flushes are numbered in the
 // order of their commits, all events up to the last flush that is visible are.
-func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (end store.FeedEnd, err error) {
+func (r *Reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (end store.FeedEnd, err error) {
 	f := &feed{FeedQuery: q}
 	var ok bool
 	if f.at, ok = codec.ParseCursor(q.After); !ok {
 		return end, store.Invalid("after", "is not a cursor of this service")
 	}
-	citus, err := e.beginFeed(ctx, f)
+	citus, err := r.beginFeed(ctx, f)
 	if err == nil && citus && len(f.empty) > 0 {
-		err = e.db.AwaitCommits(ctx)
+		err = r.db.AwaitCommits(ctx)
 	}
 	if err != nil {
 		return end, err
 	}
 	for read := 0; read < feedEvents; {
 		if len(f.empty) > 0 {
-			n, err := e.readPortions(ctx, f)
+			n, err := r.readPortions(ctx, f)
 			if err != nil {
 				return end, err
 			}
@@ -62,8 +62,8 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 }
 
 // Latest implements store.Feed.
-func (e *engine) Latest(ctx context.Context) (store.Cursor, error) {
-	last, err := e.LastFlush(ctx)
+func (r *Reader) Latest(ctx context.Context) (store.Cursor, error) {
+	last, err := r.control.LastFlush(ctx)
 	return codec.EndOf(uint64(last)).Cursor(), err
 }
 
@@ -104,7 +104,7 @@ type received struct {
 
 // beginFeed finds the end of the feed, and the merchants that may have events. citus says whether the database has the extension.
 // Without it, there are no workers to wait for.
-func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error) {
+func (r *Reader) beginFeed(ctx context.Context, f *feed) (citus bool, err error) {
 	upTo, ok := codec.ParseCursor(f.UpTo)
 	if !ok {
 		return false, store.Invalid("upTo", "is not a cursor of this service")
@@ -117,7 +117,7 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 		}
 	}
 	var seen conn.Snapshot
-	if err := e.db.Read(ctx, func(tx pgx.Tx) error {
+	if err := r.db.Read(ctx, func(tx pgx.Tx) error {
 		var oldest int64
 		if err := tx.QueryRow(ctx, "SELECT "+conn.ThisServer+", coalesce(max(seq), 0), coalesce(min(seq), 0), "+conn.CitusInstalled+" FROM flush WHERE seq > 0").
 			Scan(&seen.Server, &seen.Flush, &oldest, &citus); err != nil {
@@ -131,13 +131,13 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 			return nil
 		}
 		of := merchants
-		if len(of) > manyMerchants && int64(f.at.Seq) >= oldest {
+		if len(of) > ManyMerchants && int64(f.at.Seq) >= oldest {
 			var err error
 			if of, err = lately(ctx, tx, int64(f.at.Seq), ids); err != nil {
 				return err
 			}
 		}
-		scopes, err := e.Scopes(ctx, tx, of...)
+		scopes, err := r.control.Scopes(ctx, tx, of...)
 		if err != nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func (e *engine) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 	}
 	// What the reader of a feed has got must never be lost, and nothing may come before it later.
 	f.server = seen.Server
-	return citus, e.db.Confirm(ctx, seen)
+	return citus, r.db.Confirm(ctx, seen)
 }
 
 // lately returns which merchants have events in flushes from a number on.
@@ -179,7 +179,7 @@ const selectFeed = `SELECT seq, idx, at, bot, tag, name, muid, selected, CASE WH
 		ORDER BY seq, idx LIMIT $11) AS x ORDER BY seq, idx`
 
 // readPortions reads the next events of the streams that have none, and returns how many it has read.
-func (e *engine) readPortions(ctx context.Context, f *feed) (n int, err error) {
+func (r *Reader) readPortions(ctx context.Context, f *feed) (n int, err error) {
 	streams := f.empty
 	sel, ok := newSelection(uuid.Nil, f.Tag, f.Names, f.Bot)
 	lo, hi := rangeOf(f.From, f.To)
@@ -192,7 +192,7 @@ func (e *engine) readPortions(ctx context.Context, f *feed) (n int, err error) {
 	}
 	got := make([][]received, len(streams))
 	full := false // not all rows were read
-	err = e.db.Read(ctx, func(tx pgx.Tx) error {
+	err = r.db.Read(ctx, func(tx pgx.Tx) error {
 		clear(got)
 		size := 0
 		b := &pgx.Batch{} // a batch remembers the statements of its connection: each attempt needs its own
@@ -257,8 +257,8 @@ func scanReceived(rows pgx.Rows) (r received, err error) {
 	if err := rows.Scan(&seq, &idx, &at, &r.Bot, &r.Tag, &r.Name, &muid, &r.selected, &r.Raw); err != nil {
 		return r, err
 	}
-	r.position = positionOf(seq, idx)
-	r.ID, r.MUID, r.Time, r.ReceivedAt, r.Cursor = r.position.EventID(), store.MUID(muid), timeAt(at), timeAt(seq), r.position.Cursor()
+	r.position = PositionOf(seq, idx)
+	r.ID, r.MUID, r.Time, r.ReceivedAt, r.Cursor = r.position.EventID(), store.MUID(muid), TimeAt(at), TimeAt(seq), r.position.Cursor()
 	return r, nil
 }
 

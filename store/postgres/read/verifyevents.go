@@ -1,4 +1,4 @@
-package postgres
+package read
 
 import (
 	"context"
@@ -82,10 +82,10 @@ type merchantCheck struct {
 
 // verifyMerchant compares a merchant's events with its counters, its usage and its tags. It calls read after each piece. It stops when the
 // merchant is deleted meanwhile: then events are removed in portions, and counters only at the end.
-func (e *engine) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verification, counts *store.Verified, read func()) error {
+func (r *Reader) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verification, counts *store.Verified, read func()) error {
 	c := merchantCheck{merchant: m}
 	var bounds []int64
-	if removed, err := e.readUnlessRemoved(ctx, m, func(tx pgx.Tx) (err error) {
+	if removed, err := r.readUnlessRemoved(ctx, m, func(tx pgx.Tx) (err error) {
 		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM event WHERE merchant = $1", m).Scan(&c.last); err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func (e *engine) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verifi
 		if err := tx.QueryRow(ctx, countNames, m).Scan(&names); err != nil {
 			return err
 		}
-		bounds, err = pieces(ctx, tx, m, max(e.verifyPiece, eventsPerName*names))
+		bounds, err = pieces(ctx, tx, m, max(r.verifyPiece, eventsPerName*names))
 		return err
 	}); err != nil || removed {
 		return err
@@ -101,7 +101,7 @@ func (e *engine) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verifi
 	for i, from := range bounds[:len(bounds)-1] {
 		var found *store.Finding
 		var all, n, size int64
-		if removed, err := e.readUnlessRemoved(ctx, m, func(tx pgx.Tx) (err error) {
+		if removed, err := r.readUnlessRemoved(ctx, m, func(tx pgx.Tx) (err error) {
 			if err := tx.QueryRow(ctx, "SELECT count(*), count(*) FILTER (WHERE seq <= $4), "+sumSizes+" FILTER (WHERE seq <= $4), 0)::bigint FROM event WHERE merchant = $1 AND at >= $2 AND at < $3",
 				m, from, bounds[i+1], c.last).Scan(&all, &n, &size); err != nil {
 				return err
@@ -120,7 +120,7 @@ func (e *engine) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verifi
 	}
 	var found []store.Finding
 	var links, marks, counters int64
-	if removed, err := e.readUnlessRemoved(ctx, m, func(tx pgx.Tx) (err error) {
+	if removed, err := r.readUnlessRemoved(ctx, m, func(tx pgx.Tx) (err error) {
 		if err := tx.QueryRow(ctx, countRest, m).Scan(&links, &marks, &counters); err != nil {
 			return err
 		}
@@ -139,8 +139,8 @@ func (e *engine) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verifi
 }
 
 // readUnlessRemoved is read, but calls nothing when the merchant was deleted.
-func (e *engine) readUnlessRemoved(ctx context.Context, m uuid.UUID, read func(tx pgx.Tx) error) (removed bool, err error) {
-	err = e.db.Read(ctx, func(tx pgx.Tx) error {
+func (r *Reader) readUnlessRemoved(ctx context.Context, m uuid.UUID, read func(tx pgx.Tx) error) (removed bool, err error) {
+	err = r.db.Read(ctx, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM record WHERE kind = 'removals' AND id = $1 AND body IS NOT NULL)", m.String()).Scan(&removed); err != nil || removed {
 			return err
 		}
@@ -178,8 +178,8 @@ func (c *merchantCheck) recount(ctx context.Context, tx pgx.Tx, from, to int64) 
 	if err := tx.QueryRow(ctx, recount, c.merchant, from, to).Scan(&different, &wrong, &first, &end); err != nil || different == 0 {
 		return nil, err
 	}
-	f := c.finding(store.PartIndex, "has %d counters from %s to %s that differ from its events", different, store.FormatTime(timeAt(first)), store.FormatTime(timeAt(end)))
-	f.Events, f.From, f.To = uint64(wrong), timeAt(first), timeAt(end)
+	f := c.finding(store.PartIndex, "has %d counters from %s to %s that differ from its events", different, store.FormatTime(TimeAt(first)), store.FormatTime(TimeAt(end)))
+	f.Events, f.From, f.To = uint64(wrong), TimeAt(first), TimeAt(end)
 	return &f, nil
 }
 

@@ -1,4 +1,4 @@
-package postgres
+package read
 
 import (
 	"cmp"
@@ -18,7 +18,7 @@ import (
 
 // Summary implements store.Events. Each bucket of the summary is split into spans; spans of the same level that follow each other
 // are read together (nodes).
-func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (summary store.Summary, err error) {
+func (r *Reader) Summary(ctx context.Context, q store.SummaryQuery) (summary store.Summary, err error) {
 	var merchants []uuid.UUID
 	for _, id := range q.Merchants {
 		key, ok := conn.KeyOf(id)
@@ -29,9 +29,9 @@ func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (summary sto
 			merchants = append(merchants, key)
 		}
 	}
-	err = e.db.Read(ctx, func(tx pgx.Tx) error {
+	err = r.db.Read(ctx, func(tx pgx.Tx) error {
 		summary = store.Summary{}
-		scopes, err := e.Scopes(ctx, tx, merchants...)
+		scopes, err := r.control.Scopes(ctx, tx, merchants...)
 		if err != nil {
 			return err
 		}
@@ -65,11 +65,11 @@ func boundsOf(ctx context.Context, tx pgx.Tx, kept map[uuid.UUID]int64) (first, 
 			if err := row.Scan(&lo, &hi); err != nil || lo == nil {
 				return err
 			}
-			if first == nil || timeAt(*lo).Before(*first) {
-				first = new(timeAt(*lo))
+			if first == nil || TimeAt(*lo).Before(*first) {
+				first = new(TimeAt(*lo))
 			}
-			if last == nil || timeAt(*hi).After(*last) {
-				last = new(timeAt(*hi))
+			if last == nil || TimeAt(*hi).After(*last) {
+				last = new(TimeAt(*hi))
 			}
 			return nil
 		})

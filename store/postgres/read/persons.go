@@ -1,4 +1,4 @@
-package postgres
+package read
 
 import (
 	"context"
@@ -12,17 +12,17 @@ import (
 	"mtagd/store/rules"
 )
 
-// personOf returns the hashes of a person who is named by one muid or one identifier.
-func personOf(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, named *store.Identity, withClaimed bool) (store.Person, error) {
+// PersonOf returns the hashes of a person who is named by one muid or one identifier.
+func PersonOf(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, named *store.Identity, withClaimed bool) (store.Person, error) {
 	var links []store.Link
-	if err := linksOf(ctx, tx, merchant, store.Person{Identifiers: named.Keys()}, func(l store.Link) { links = append(links, l) }); err != nil {
+	if err := LinksOf(ctx, tx, merchant, store.Person{Identifiers: named.Keys()}, func(l store.Link) { links = append(links, l) }); err != nil {
 		return store.Person{}, err
 	}
 	return rules.PersonOf(named, links, withClaimed), nil
 }
 
 // PersonalData implements store.Persons.
-func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named store.Identity, withClaimed bool, use func(*store.PersonalRecord) error) (claimed int, err error) {
+func (r *Reader) PersonalData(ctx context.Context, id store.MerchantID, named store.Identity, withClaimed bool, use func(*store.PersonalRecord) error) (claimed int, err error) {
 	key, ok := conn.KeyOf(id)
 	if !ok {
 		return 0, store.NotFound("merchant")
@@ -34,20 +34,20 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 	var of control.Scope
 	var last int64
 	var held []store.PersonalRecord
-	if err := e.db.ReadLong(ctx, func(tx pgx.Tx) (err error) { // linksOf may read all links
-		scopes, err := e.Scopes(ctx, tx, key)
+	if err := r.db.ReadLong(ctx, func(tx pgx.Tx) (err error) { // linksOf may read all links
+		scopes, err := r.control.Scopes(ctx, tx, key)
 		if err != nil {
 			return err
 		}
 		of = scopes[0]
-		if who, err = personOf(ctx, tx, key, &named, withClaimed); err != nil {
+		if who, err = PersonOf(ctx, tx, key, &named, withClaimed); err != nil {
 			return err
 		}
 		if err := tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&last); err != nil {
 			return err
 		}
 		held = nil
-		return linksOf(ctx, tx, key, who, func(l store.Link) { held = append(held, store.PersonalRecord{Link: l}) })
+		return LinksOf(ctx, tx, key, who, func(l store.Link) { held = append(held, store.PersonalRecord{Link: l}) })
 	}); err != nil || of.Removed {
 		return 0, err
 	}
@@ -56,23 +56,23 @@ func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named st
 			return 0, err
 		}
 	}
-	err = e.eachOf(ctx, key, last, rules.NewPersons(who), func(p *personal, owners, _ []int) error {
-		if p.at < of.From {
+	err = r.EachOf(ctx, key, last, rules.NewPersons(who), func(p *Personal, owners, _ []int) error {
+		if p.At < of.From {
 			return nil
 		}
 		if len(owners) == 0 {
 			claimed++
 			return nil
 		}
-		return use(&store.PersonalRecord{Event: &p.Event, Tag: store.TagID(p.tag)})
+		return use(&store.PersonalRecord{Event: &p.Event, Tag: store.TagID(p.Tag)})
 	})
 	return claimed, err
 }
 
-// linksOf passes the links of a person, former ones included: those to its muids, and those of its identifiers. No index has the hashes of
+// LinksOf passes the links of a person, former ones included: those to its muids, and those of its identifiers. No index has the hashes of
 // muids: so it reads all links of the merchant, a million in two or three seconds. All events of the merchant are read after that,
 // which takes longer, and with an index each new link would cost two more entries.
-func linksOf(ctx context.Context, tx conn.Querier, merchant uuid.UUID, who store.Person, use func(store.Link)) error {
+func LinksOf(ctx context.Context, tx conn.Querier, merchant uuid.UUID, who store.Person, use func(store.Link)) error {
 	where, args := ` WHERE merchant = $1 AND key = ANY($2::bytea[])`, []any{merchant, conn.Hashes(who.Identifiers)}
 	if len(who.MUIDs) > 0 {
 		where = ` WHERE merchant = $1 AND (key = ANY($2::bytea[]) OR sha256('\xff'::bytea || muid) = ANY($3::bytea[]))`
@@ -91,45 +91,45 @@ func linksOf(ctx context.Context, tx conn.Querier, merchant uuid.UUID, who store
 		GROUP BY key, muid ORDER BY key, muid`, args...)
 }
 
-// personal is an event of a person.
-type personal struct {
+// Personal is an event of a person.
+type Personal struct {
 	store.Event
-	tag     string
-	at      int64
-	receipt receipt
+	Tag     string
+	At      int64
+	Receipt Receipt
 }
 
-// receipt is the key of an event, beside its merchant.
-type receipt struct {
-	seq int64
-	idx int16
+// Receipt is the key of an event, beside its merchant.
+type Receipt struct {
+	Seq int64
+	Idx int16
 }
 
 // personalPortion is how many events are read at once to find those of persons.
 const personalPortion = 1000
 
-// eachOf calls use with those events of a merchant up to a flush that belong to persons, in the order of receipt, until use returns
+// EachOf calls use with those events of a merchant up to a flush that belong to persons, in the order of receipt, until use returns
 // an error, and with those that claimed links lead to (rules.Matcher).
-func (e *engine) eachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who *rules.Persons, use func(p *personal, owners, claimed []int) error) error {
+func (r *Reader) EachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who *rules.Persons, use func(p *Personal, owners, claimed []int) error) error {
 	matcher := who.Matcher()
-	after := receipt{}
+	after := Receipt{}
 	for {
-		var found []personal
+		var found []Personal
 		n := 0
-		err := e.db.Read(ctx, func(tx pgx.Tx) error {
+		err := r.db.Read(ctx, func(tx pgx.Tx) error {
 			found, n = nil, 0
 			return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-				var p personal
+				var p Personal
 				var muid []byte
-				if err := rows.Scan(&p.receipt.seq, &p.receipt.idx, &p.at, &p.Bot, &p.Name, &muid, &p.Raw, &p.ByClaim, &p.tag); err != nil {
+				if err := rows.Scan(&p.Receipt.Seq, &p.Receipt.Idx, &p.At, &p.Bot, &p.Name, &muid, &p.Raw, &p.ByClaim, &p.Tag); err != nil {
 					return err
 				}
-				p.ID, p.MUID, p.Time = positionOf(p.receipt.seq, p.receipt.idx).EventID(), store.MUID(muid), timeAt(p.at)
+				p.ID, p.MUID, p.Time = PositionOf(p.Receipt.Seq, p.Receipt.Idx).EventID(), store.MUID(muid), TimeAt(p.At)
 				found = append(found, p)
 				n++
 				return nil
 			}, `SELECT seq, idx, at, bot, name, muid, raw, by_claim, tag FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
-				ORDER BY seq, idx LIMIT $5`, merchant, after.seq, int32(after.idx), upTo, personalPortion)
+				ORDER BY seq, idx LIMIT $5`, merchant, after.Seq, int32(after.Idx), upTo, personalPortion)
 		})
 		if err != nil {
 			return err
@@ -140,7 +140,7 @@ func (e *engine) eachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who
 					return err
 				}
 			}
-			after = found[i].receipt
+			after = found[i].Receipt
 		}
 		if n < personalPortion {
 			return ctx.Err()

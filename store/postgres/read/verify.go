@@ -1,4 +1,4 @@
-package postgres
+package read
 
 import (
 	"context"
@@ -18,8 +18,8 @@ import (
 // them with the counters (verifyevents.go). It reads every row of events, with large bodies, of counters, links and remembered event_ids.
 // So the server finds pages that cannot be read, and wrong checksums if it was made with them. Verify does not read every entry of the
 // indexes: PostgreSQL's pg_amcheck does that.
-func (e *engine) Verify(ctx context.Context, v store.Verification) (counts store.Verified, err error) {
-	if counts.Records, err = e.verifyControl(ctx, v); err != nil {
+func (r *Reader) Verify(ctx context.Context, v store.Verification) (counts store.Verified, err error) {
+	if counts.Records, err = r.verifyControl(ctx, v); err != nil {
 		return counts, err
 	}
 	type owner struct {
@@ -28,7 +28,7 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (counts store
 	}
 	var owners []owner
 	total := uint64(0)
-	if err := e.db.Read(ctx, func(tx pgx.Tx) error {
+	if err := r.db.Read(ctx, func(tx pgx.Tx) error {
 		owners, total = nil, 0
 		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var o owner
@@ -42,7 +42,7 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (counts store
 	done := uint64(0)
 	for _, o := range owners {
 		before := counts.Events
-		if err := e.verifyMerchant(ctx, o.merchant, v, &counts, func() {
+		if err := r.verifyMerchant(ctx, o.merchant, v, &counts, func() {
 			now := done + min(counts.Events-before, o.events)
 			v.Read(store.PartEvents, now, total)
 		}); err != nil {
@@ -55,9 +55,9 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (counts store
 }
 
 // verifyControl decodes all records and the audit log, and returns how many there are.
-func (e *engine) verifyControl(ctx context.Context, v store.Verification) (records uint64, err error) {
+func (r *Reader) verifyControl(ctx context.Context, v store.Verification) (records uint64, err error) {
 	var all []control.Record
-	if err := e.db.Read(ctx, func(tx pgx.Tx) (err error) {
+	if err := r.db.Read(ctx, func(tx pgx.Tx) (err error) {
 		all, err = control.ReadRecords(ctx, tx, "body IS NOT NULL")
 		return err
 	}); err != nil {
@@ -74,7 +74,7 @@ func (e *engine) verifyControl(ctx context.Context, v store.Verification) (recor
 	v.Read(store.PartControl, 1, 2)
 	var found map[int64]error
 	entries := uint64(0)
-	if err := e.db.Read(ctx, func(tx pgx.Tx) error {
+	if err := r.db.Read(ctx, func(tx pgx.Tx) error {
 		found, entries = map[int64]error{}, 0
 		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var id int64

@@ -1,4 +1,4 @@
-package postgres
+package read
 
 import (
 	"testing"
@@ -23,7 +23,7 @@ func TestASummaryReadsNoCountersOfItsFirstBucket(t *testing.T) {
 		s := &summing{q: q, starts: starts, end: end.UnixMicro()}
 		for _, n := range s.nodes(control.Earliest) {
 			if n.level != count.ByLife && n.lo < first {
-				t.Errorf("by %q, counters from %v to %v are read, and the first bucket ends at %v", bucket, timeAt(n.lo), timeAt(n.hi), timeAt(first))
+				t.Errorf("by %q, counters from %v to %v are read, and the first bucket ends at %v", bucket, TimeAt(n.lo), TimeAt(n.hi), TimeAt(first))
 			}
 		}
 	}

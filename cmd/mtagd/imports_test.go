@@ -37,6 +37,7 @@ var mayImport = []struct {
 	{"store/postgres/nodes", "store store/postgres/conn"},
 	{"store/postgres/write", "store store/groupcommit store/rules store/postgres/conn store/postgres/count"},
 	{"store/postgres/read", "store store/rules store/local/codec store/postgres/conn store/postgres/control store/postgres/count"},
+	{"store/postgres/remove", "store store/removal store/rules store/postgres/conn store/postgres/control store/postgres/count store/postgres/read store/postgres/write"},
 	{"store/postgres", "store store/postgres/ store/budget store/groupcommit store/migrate store/removal store/rules store/local/codec"},
 	// The protocols see the engine's contract alone, and only the front door sees connections.
 	{"edge", "store store/budget edge/"},

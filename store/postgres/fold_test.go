@@ -92,7 +92,7 @@ func TestCountsAreExactWhileTheTallyIsFolded(t *testing.T) {
 			return err
 		}
 		recorded.Add(-int64(len(old)))
-		return s.removeEvents(context.Background(), s.key(), old)
+		return s.RemoveEvents(context.Background(), s.key(), old)
 	})
 	look := func() {
 		from := time.Now().Add(-20 * time.Hour)
@@ -149,7 +149,7 @@ func TestRemovedEventsLeaveNoCounters(t *testing.T) {
 	}, "SELECT seq, idx FROM event WHERE merchant = $1 AND muid = 'anna'", s.key()); err != nil || len(all) != 2 {
 		t.Fatal(all, err)
 	}
-	if err := s.removeEvents(t.Context(), s.key(), append(all, all...)); err != nil { // each is subtracted once
+	if err := s.RemoveEvents(t.Context(), s.key(), append(all, all...)); err != nil { // each is subtracted once
 		t.Fatal(err)
 	}
 	s.expect(1)

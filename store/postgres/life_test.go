@@ -13,6 +13,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/pgtest"
+	"mtagd/store/postgres/remove"
 )
 
 // shop is an engine with one merchant, whose visitors have a muid and an email.
@@ -220,7 +221,7 @@ func TestAPurgeThatFailsIsNoted(t *testing.T) {
 	}
 	conn.Rollback(tx)
 	await(t, "the erasure is not done", func() bool {
-		s.life.nudge()
+		s.Wake()
 		return look().State == store.ErasureDone
 	})
 	if era.LastError != "" || era.Events != 1 {
@@ -241,7 +242,7 @@ func TestRetention(t *testing.T) {
 	if _, err := s.Feed(t.Context(), store.FeedQuery{Merchants: []store.MerchantID{s.id}}, func(*store.Received) bool { fed++; return true }); err != nil || fed != 48 {
 		t.Errorf("the feed has %d events, %v; want 48", fed, err)
 	}
-	if err := s.expire(t.Context()); err != nil {
+	if err := s.Expire(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := s.rows("event", s.id); n != 48 {
@@ -256,7 +257,7 @@ func (s *shop) keepAll() { s.t.Cleanup(s.holdLife().Release) }
 // holdLife waits for the lock of removals, and keeps it.
 func (s *shop) holdLife() *conn.Guard {
 	s.t.Helper()
-	h, err := s.db.Guard(s.t.Context(), errLifeLost, func(tx pgx.Tx) error {
+	h, err := s.db.Guard(s.t.Context(), remove.ErrLost, func(tx pgx.Tx) error {
 		_, err := tx.Exec(s.t.Context(), "SELECT pg_advisory_xact_lock($1)", conn.LockRemoval)
 		return err
 	})
@@ -311,7 +312,7 @@ func TestWhatIsTooOldIsForgotten(t *testing.T) {
 	s.record(s.visit(0, 0))
 	ahead.Store(int64(store.DedupeWindow + 2*time.Hour))
 	s.record(s.visit(0, 1))
-	if err := s.forget(context.Background()); err != nil {
+	if err := s.Forget(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if n := s.rows("dedup", s.id); n != 1 {
@@ -332,7 +333,7 @@ func TestNothingIsRemovedBesideOthers(t *testing.T) {
 	if _, err := s.Erase(t.Context(), s.id, byEmail(0), store.ErasureOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.liveOnce(t.Context()); !errors.Is(err, errBusy) {
+	if err := s.RunOnce(t.Context()); !errors.Is(err, remove.ErrBusy) {
 		t.Errorf("%v, want errBusy", err)
 	}
 	s.expect(1)
@@ -366,7 +367,7 @@ func TestAnErasureEndsWithItsLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "nothing is removed", func() bool {
-		s.life.nudge() // the other node may have been at it before
+		s.Wake() // the other node may have been at it before
 		return removing()
 	})
 
@@ -384,7 +385,7 @@ func TestAnErasureEndsWithItsLock(t *testing.T) {
 		t.Errorf("%d events are left while another has the lock, want 2", n)
 	}
 	h.Release()
-	s.life.nudge()
+	s.Wake()
 	await(t, "the erasure is not done", func() bool {
 		era, err = s.Erasure(t.Context(), era.ID)
 		return err == nil && era.State == store.ErasureDone

@@ -61,8 +61,8 @@
 //
 //	read/         pages, summaries, feeds, persons, and the check of all data
 //
-//	life.go       removes events in the background
-//	remove.go     removes events
+//	remove/       removes events in the background
+//
 //	export.go     reads all data, for another engine (package migrate); keeps everybody from changing it meanwhile
 //	import.go     takes all data of another engine
 package postgres
@@ -84,6 +84,7 @@ import (
 	"mtagd/store/postgres/count"
 	"mtagd/store/postgres/nodes"
 	"mtagd/store/postgres/read"
+	"mtagd/store/postgres/remove"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/postgres/write"
 	"mtagd/store/removal"
@@ -133,10 +134,10 @@ type engine struct {
 	*nodes.Nodes
 	*read.Reader
 	*write.Writer
+	*remove.Remover
 
 	db     *conn.DB
 	counts *count.Counters
-	life   life
 }
 
 var _ store.Engine = (*engine)(nil)
@@ -147,24 +148,19 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{db: db, counts: count.New(db), life: life{wake: make(chan struct{}, 1)}}
+	e := &engine{db: db, counts: count.New(db)}
 	if err := e.prepare(ctx, opt); err != nil {
 		db.Close()
 		return nil, err
 	}
 	e.News = e.Tell
-	e.Removing = e.life.nudge
-	e.life.runner = removal.Runner{Engine: remover{e.Data, e}, Metrics: removal.NewMetrics(opt.Metrics), Delay: removal.Delay}
-	if opt.eager {
-		e.life.runner.Delay = 0
-	}
 	e.Follow()
 	e.Writer.Run()
 	db.Go(func(ctx context.Context) { e.KeepTidy(ctx, e.Tidy) })
 	if !opt.keepDeltas {
 		e.counts.Run()
 	}
-	db.Go(e.live)
+	db.Go(e.Remover.Run)
 	return e, nil
 }
 
@@ -180,7 +176,12 @@ func (e *engine) prepare(ctx context.Context, opt Options) error {
 		if e.Control, err = control.Load(ctx, e.db, cmp.Or(opt.audit, store.DefaultAuditLimits)); err != nil {
 			return err
 		}
+		delay := removal.Delay
+		if opt.eager {
+			delay = 0
+		}
 		e.Nodes, e.Reader = nodes.New(e.db, e.Ready), read.New(e.db, e.Control, opt.verifyPiece)
+		e.Remover = remove.New(e.db, e.Control, e.counts, e.Reader, delay, opt.Metrics)
 		if e.Writer, err = write.New(ctx, e.db, e.counts, write.Options{Size: opt.Size, FlushTimeout: opt.flushTimeout, Recorded: e.Tell, Metrics: opt.Metrics}); err != nil || opt.Retention == 0 {
 			return err
 		}

@@ -100,7 +100,7 @@ func TestVerifyInPieces(t *testing.T) {
 			if err := s.db.Pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.Seq, &r.Idx); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.removeEvents(t.Context(), s.key(), []read.Receipt{r}); err != nil {
+			if err := s.RemoveEvents(t.Context(), s.key(), []read.Receipt{r}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -1,4 +1,4 @@
-package postgres
+package remove
 
 import (
 	"context"
@@ -15,17 +15,17 @@ import (
 // removePortion is how many events one transaction removes: folds wait for it.
 const removePortion = 2000
 
-// removeEvents removes events of a merchant that the caller has read, and subtracts them from the counters. Events that are gone already
+// RemoveEvents removes events of a merchant that the caller has read, and subtracts them from the counters. Events that are gone already
 // are passed over. The tally is folded first, so that the counters have all of these events and no counter becomes negative.
-func (e *engine) removeEvents(ctx context.Context, merchant uuid.UUID, events []read.Receipt) error {
+func (r *Remover) RemoveEvents(ctx context.Context, merchant uuid.UUID, events []read.Receipt) error {
 	if len(events) == 0 {
 		return nil
 	}
-	if err := e.counts.RollUp(ctx, []uuid.UUID{merchant}); err != nil {
+	if err := r.counts.RollUp(ctx, []uuid.UUID{merchant}); err != nil {
 		return err
 	}
 	for some := range slices.Chunk(events, removePortion) {
-		if err := e.removeSome(ctx, merchant, some); err != nil {
+		if err := r.removeSome(ctx, merchant, some); err != nil {
 			return err
 		}
 	}
@@ -35,12 +35,12 @@ func (e *engine) removeEvents(ctx context.Context, merchant uuid.UUID, events []
 const deleteEvents = `DELETE FROM event WHERE merchant = $1 AND (seq, idx) IN (SELECT * FROM unnest($2::bigint[], $3::smallint[]))
 		RETURNING at, bot, tag, name, length(muid), length(raw)`
 
-func (e *engine) removeSome(ctx context.Context, merchant uuid.UUID, events []read.Receipt) error {
+func (r *Remover) removeSome(ctx context.Context, merchant uuid.UUID, events []read.Receipt) error {
 	seqs, idxs := make([]int64, len(events)), make([]int16, len(events))
 	for i, r := range events {
 		seqs[i], idxs[i] = r.Seq, r.Idx
 	}
-	return e.db.Transact(ctx, func(tx pgx.Tx) error {
+	return r.db.Transact(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRollup); err != nil {
 			return err
 		}
@@ -75,9 +75,9 @@ var deleteOfMerchant = []string{
 
 // dropMerchant removes everything of a deleted merchant. No flush writes to it any more, so it needs no lock against flushes. It
 // empties the tally first, so that no fold adds to the counters afterwards.
-func (e *engine) dropMerchant(ctx context.Context, merchant uuid.UUID) error {
+func (r *Remover) dropMerchant(ctx context.Context, merchant uuid.UUID) error {
 	const portion = 5000
-	if err := e.db.Transact(ctx, func(tx pgx.Tx) error {
+	if err := r.db.Transact(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRollup); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (e *engine) dropMerchant(ctx context.Context, merchant uuid.UUID) error {
 	}
 	for _, sql := range deleteOfMerchant {
 		for {
-			done, err := e.db.Pool.Exec(ctx, sql, merchant, portion)
+			done, err := r.db.Pool.Exec(ctx, sql, merchant, portion)
 			if err != nil {
 				return err
 			}

@@ -58,7 +58,7 @@ func distributeAtStart(t *testing.T, c *pgtest.Citus) {
 		t.Errorf("the table is not distributed, %v", err)
 	}
 	s.record(s.mark("PageView", "anna"))
-	s.folded(s.key())
+	s.rollUp(s.key())
 	s.expect(1)
 }
 
@@ -321,7 +321,7 @@ func importFromDistributed(t *testing.T, c *pgtest.Citus) {
 	s.record(s.visit(0, 0))
 	db := s.forCopy()
 	prepareLink(t, s, c)
-	h := s.holdOf(db)
+	h := s.lockOf(db)
 	prepared := 0
 	if _, err := db.Keys(t.Context(), 0, func(k *migrate.Key) error {
 		if string(k.MUID) == "prepared" {

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -93,36 +92,36 @@ func checkMoved(ctx context.Context, tx conn.Querier) error {
 	}, "SELECT CASE direction WHEN 'out' THEN peer END, at FROM move WHERE direction = 'in' OR ready")
 }
 
-// A Hold is a database that nobody changes, because this process has the locks that all changes need. They are those of one transaction,
+// Locked is a database that nobody changes, because this process has the locks that all changes need. They are those of one transaction,
 // which marks the database as moved if it is committed. When the process ends, the server ends the transaction.
-type Hold struct{ guard *conn.Guard }
+type Locked struct{ guard *conn.Guard }
 
-// errHoldLost ends an import from a database when the connection of its hold is lost.
-var errHoldLost = errors.New("the connection to the database that keeps others from changing it was lost: run the same command again")
+// errLockLost ends an import from a database when the connection with the locks is lost.
+var errLockLost = errors.New("the connection to the database that keeps others from changing it was lost: run the same command again")
 
-// heldTables are written without lockControl. The lock of the first one, which each flush needs, lets the transaction enable its trigger.
-var heldTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "setting IN SHARE", "audit IN SHARE", "document IN SHARE"}
+// lockedTables are written without conn.LockControl. The lock of the first one, which each flush needs, lets the transaction enable its trigger.
+var lockedTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "setting IN SHARE", "audit IN SHARE", "document IN SHARE"}
 
-// Hold keeps everybody from changing a database, whose nodes must be stopped. to is for people: where the data moves.
-func (d *Database) Hold(ctx context.Context, to string) (Hold, error) {
+// Lock keeps everybody from changing a database, whose nodes must be stopped. to is for people: where the data moves.
+func (d *Database) Lock(ctx context.Context, to string) (Locked, error) {
 	if err := checkMoved(ctx, d.db.Pool); err != nil {
-		return Hold{}, err
+		return Locked{}, err
 	}
 	var serving bool
 	if err := d.db.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM message WHERE at > clock_timestamp() - interval '3 seconds')").Scan(&serving); err != nil {
-		return Hold{}, err
+		return Locked{}, err
 	}
 	if serving {
-		return Hold{}, errors.New("a node of the database is running. Stop all of them, wait a few seconds, and run the same command again")
+		return Locked{}, errors.New("a node of the database is running. Stop all of them, wait a few seconds, and run the same command again")
 	}
-	h, err := d.db.Guard(ctx, errHoldLost, func(tx pgx.Tx) error {
+	h, err := d.db.Guard(ctx, errLockLost, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '10s'"); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1), pg_advisory_xact_lock($2)", conn.LockRemoval, conn.LockControl); err != nil {
 			return err
 		}
-		for _, table := range heldTables {
+		for _, table := range lockedTables {
 			if _, err := tx.Exec(ctx, "LOCK TABLE "+table+" MODE"); err != nil {
 				return err
 			}
@@ -134,9 +133,9 @@ func (d *Database) Hold(ctx context.Context, to string) (Hold, error) {
 		return mark(ctx, tx, to)
 	})
 	if err != nil {
-		return Hold{}, fmt.Errorf("keep everybody from changing the database: %w", err)
+		return Locked{}, fmt.Errorf("keep everybody from changing the database: %w", err)
 	}
-	return Hold{h}, nil
+	return Locked{h}, nil
 }
 
 // mark marks the database as moved. A node that runs all the same does nothing any more: the trigger refuses its flushes, and as a number
@@ -154,19 +153,19 @@ func mark(ctx context.Context, tx pgx.Tx, to string) error {
 	return err
 }
 
-// Context is that of the work with the database. It ends when the hold is lost.
-func (h Hold) Context() context.Context { return h.guard.Held }
+// Context is that of the work with the database. It ends when they are lost.
+func (l Locked) Context() context.Context { return l.guard.Held }
 
-// Moved marks the database as moved, and ends the hold.
-func (h Hold) Moved(ctx context.Context) error {
-	if err := h.guard.Commit(ctx); err != nil {
+// Moved marks the database as moved, and frees it.
+func (l Locked) Moved(ctx context.Context) error {
+	if err := l.guard.Commit(ctx); err != nil {
 		return fmt.Errorf("it is not known whether the database is marked as moved, so start no node on it: %w", err)
 	}
 	return nil
 }
 
-// Release ends the hold. After Moved it does nothing.
-func (h Hold) Release() { h.guard.Release() }
+// Release frees it. After Moved it does nothing.
+func (l Locked) Release() { l.guard.Release() }
 
 // Last implements migrate.Source. The standbys have all events up to there, and so do the workers of a distributed database.
 func (d *Database) Last(ctx context.Context) (uint64, error) {
@@ -272,24 +271,16 @@ func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 		}
 		slices.SortFunc(c.Documents, store.CompareDocuments)
 		// Certificates, but not what only the nodes of a database need.
-		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-			var f migrate.File
-			err := rows.Scan(&f.Path, &f.Content)
-			c.Files = append(c.Files, f)
-			return err
-		}, "SELECT path, content FROM file WHERE split_part(path, '/', 1) NOT IN ('challenges', 'limits', 'scrub') ORDER BY path")
+		c.Files, err = conn.Collect(ctx, tx, func(f *migrate.File) []any { return []any{&f.Path, &f.Content} }, "SELECT path, content FROM file WHERE split_part(path, '/', 1) NOT IN ('challenges', 'limits', 'scrub') ORDER BY path")
+		return err
 	})
 }
 
 // Audit implements migrate.Data.
 func (d *Database) Audit(ctx context.Context, after store.AuditID, use func(*store.AuditEntry) error) error {
 	return conn.Query(ctx, d.db.Pool, func(rows pgx.Rows) error {
-		var text []byte
-		if err := rows.Scan(&text); err != nil {
-			return err
-		}
 		var e store.AuditEntry
-		if err := json.Unmarshal(text, &e); err != nil {
+		if err := rows.Scan(&e); err != nil {
 			return err
 		}
 		return use(&e)

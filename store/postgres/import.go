@@ -44,15 +44,15 @@ func (d *Database) Begin(ctx context.Context) error {
 	})
 }
 
-// filledTables are the tables that are filled before the control data. A fold locks the tally first, and so does Begin.
+// filledTables are the tables that are filled before the control data. A rollup locks the tally first, and so does Begin.
 var filledTables = []string{"tally", "event", "link", "held_link", "linked_muid", "dedup", "counter", "usage", "audit"}
 
 // Add implements migrate.Target.
 func (d *Database) Add(ctx context.Context, events []migrate.Event) error {
-	tallies := count.Deltas{}
+	deltas := count.Deltas{}
 	for i := range events {
 		e := &events[i]
-		tallies.Add(uuid.UUID(e.Merchant), e.Time, e.Tag, e.Name, e.Bot, count.SizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag), 1)
+		deltas.Add(uuid.UUID(e.Merchant), e.Time, e.Tag, e.Name, e.Bot, count.SizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag), 1)
 	}
 	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		if len(events) > 0 {
@@ -63,9 +63,9 @@ func (d *Database) Add(ctx context.Context, events []migrate.Event) error {
 				})); err != nil {
 				return err
 			}
-			add := tallies.AddTo
+			add := deltas.AddTo
 			if !d.counted {
-				add = tallies.AddUsageTo
+				add = deltas.AddUsageTo
 			}
 			if err := add(ctx, tx, nil); err != nil {
 				return err

@@ -38,7 +38,7 @@ func TestAPageReadsFewRows(t *testing.T) {
 		}
 		s.record(marks...)
 	}
-	s.folded(s.key())
+	s.rollUp(s.key())
 	if _, err := s.db.Pool.Exec(t.Context(), "VACUUM ANALYZE event, counter"); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestAPageByNameInARangeReadsFewNames(t *testing.T) {
 	for n := range names {
 		record(fmt.Sprintf("Even%02d", n), end)
 	}
-	s.folded(s.key())
+	s.rollUp(s.key())
 	q := store.Query{Merchant: s.id, SortBy: store.ByName, From: &from, To: &to, Limit: 10}
 	// rowsOf returns how many rows are read for a page that begins within the n-th name.
 	rowsOf := func(n int, asc bool) int {

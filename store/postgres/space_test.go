@@ -32,7 +32,7 @@ func TestEventsTakeNoMoreThanTheSize(t *testing.T) {
 	}
 	look := func() {
 		t.Helper()
-		s.folded(s.key())
+		s.rollUp(s.key())
 		for _, e := range []*engine{s.engine, b} {
 			for range write.SpaceLooks + 1 {
 				if err := e.LookAtSpace(t.Context()); err != nil {

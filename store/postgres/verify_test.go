@@ -36,7 +36,7 @@ func TestVerifyFindsWhatDiffers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newShop(t, Options{})
 			s.record(s.visit(0, 0))
-			s.folded(s.key())
+			s.rollUp(s.key())
 			if _, err := s.db.Pool.Exec(t.Context(), c.damage); err != nil {
 				t.Fatal(err)
 			}
@@ -51,7 +51,7 @@ func TestVerifyFindsWhatDiffers(t *testing.T) {
 	}
 }
 
-// The events of a large merchant are counted in pieces. Meanwhile events are recorded, folded and removed. A finding has the range of time.
+// The events of a large merchant are counted in pieces. Meanwhile events are recorded, rolled up and removed. A finding has the range of time.
 func TestVerifyInPieces(t *testing.T) {
 	s := newShop(t, Options{verifyPiece: 5})
 	hour := time.Now().Truncate(time.Hour).Add(-72 * time.Hour)
@@ -63,7 +63,7 @@ func TestVerifyInPieces(t *testing.T) {
 	for h := range 20 {
 		s.record(at(h, 1), at(h, 2), at(h, 3))
 	}
-	s.folded(s.key())
+	s.rollUp(s.key())
 	reads, n := 0, uint64(0)
 	verify := func(read func()) (found []store.Finding) {
 		t.Helper()
@@ -94,7 +94,7 @@ func TestVerifyInPieces(t *testing.T) {
 		case 2:
 			s.record(at(1, 4), at(4, 4), at(19, 4)) // the last ones are counted in later pieces: from the tally, and from the counters
 		case 4:
-			s.folded(s.key())
+			s.rollUp(s.key())
 		case 5:
 			var r read.Receipt
 			if err := s.db.Pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.Seq, &r.Idx); err != nil {
@@ -126,7 +126,7 @@ func TestVerifyOfManyNames(t *testing.T) {
 		marks = append(marks, m)
 	}
 	s.record(marks...)
-	s.folded(s.key())
+	s.rollUp(s.key())
 	reads := 0
 	if counts, err := s.Verify(t.Context(), store.Verification{
 		Found: func(f store.Finding) { t.Errorf("found %+v", f) },
@@ -148,7 +148,7 @@ func TestVerifyReadsAllPages(t *testing.T) {
 	large.Raw = make([]byte, 32<<10)
 	_, _ = rand.Read(large.Raw) // never fails, and cannot be compressed
 	s.record(large)
-	s.folded(s.key())
+	s.rollUp(s.key())
 	exec := func(sql string) {
 		t.Helper()
 		if _, err := s.db.Pool.Exec(t.Context(), sql); err != nil {
@@ -216,7 +216,7 @@ func TestVerifyPassesOverDeletedMerchants(t *testing.T) {
 	other.Merchant = m.ID
 	s.record(s.visit(0, 0), other)
 	otherKey, _ := conn.KeyOf(m.ID)
-	s.folded(s.key(), otherKey)
+	s.rollUp(s.key(), otherKey)
 	verify := func(read func()) {
 		t.Helper()
 		if _, err := s.Verify(t.Context(), store.Verification{

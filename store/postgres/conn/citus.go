@@ -2,9 +2,10 @@ package conn
 
 import (
 	"context"
-	"mtagd/store"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store"
 )
 
 // CitusInstalled is an SQL expression: whether the database has the extension. The tables may be undistributed all the same.
@@ -19,7 +20,7 @@ func IsDistributed(ctx context.Context, pool *pgxpool.Pool) (distributed bool, e
 	return distributed, err
 }
 
-// HasCitus reports what citusInstalled says.
+// HasCitus reports what CitusInstalled says.
 func HasCitus(ctx context.Context, pool *pgxpool.Pool) (installed bool, err error) {
 	err = pool.QueryRow(ctx, "SELECT "+CitusInstalled).Scan(&installed)
 	return installed, err
@@ -52,7 +53,7 @@ func (d *DB) FinishOnWorkers(ctx context.Context) error {
 }
 
 // AwaitCommits waits until the workers of a distributed database have committed the flushes that are visible. They commit after the
-// coordinator, while the flush still holds lockReceipt.
+// coordinator, while the flush still holds LockReceipt.
 func (d *DB) AwaitCommits(ctx context.Context) error {
 	return d.InTurn(ctx, string(store.PartnerOf(ctx)), func() error {
 		return d.Attempt(ctx, func() error {

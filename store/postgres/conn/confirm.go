@@ -27,7 +27,7 @@ type confirmed struct {
 
 // Snapshot says what a read saw: the last flush and the last change, and on which server.
 type Snapshot struct {
-	Server int64 // thisServer
+	Server int64 // ThisServer
 	Flush  int64
 	Change int64 // 0: the read depends on no change
 }
@@ -37,7 +37,7 @@ func (s Snapshot) covers(other Snapshot) bool {
 	return s.Server == other.Server && s.Flush >= other.Flush && s.Change >= other.Change
 }
 
-// Scan reads a row that begins with readSnapshot.
+// Scan reads a row that begins with ReadSnapshot.
 func (s *Snapshot) Scan(row pgx.Row, more ...any) error {
 	return row.Scan(append([]any{&s.Server, &s.Flush, &s.Change}, more...)...)
 }

@@ -64,6 +64,15 @@ func Column[T any](ctx context.Context, tx Querier, sql string, args ...any) ([]
 	return Collect(ctx, tx, func(v *T) []any { return []any{v} }, sql, args...)
 }
 
+// Select is Collect in a transaction that reads.
+func Select[T any](ctx context.Context, d *DB, columns func(*T) []any, sql string, args ...any) (all []T, err error) {
+	err = d.Read(ctx, func(tx pgx.Tx) (err error) {
+		all, err = Collect(ctx, tx, columns, sql, args...)
+		return err
+	})
+	return all, err
+}
+
 // Map returns what of returns for each element, as a parameter of a statement.
 func Map[T, V any](all []T, of func(*T) V) []V {
 	values := make([]V, len(all))

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mtagd/store"
-	"mtagd/store/budget"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store"
+	"mtagd/store/budget"
 )
 
 // Begin begins a transaction that writes. The server ends it when the node goes away or stops in the middle of it, so that its locks
@@ -30,7 +31,7 @@ func (d *DB) Transact(ctx context.Context, write func(tx pgx.Tx) error) error {
 	return CheckReplicated(conn.Conn().PgConn())
 }
 
-// beginRead begins a transaction that reads. Compiling its statements (jit) would take longer than running them. Sequential scans are
+// BeginRead begins a transaction that reads. Compiling its statements (jit) would take longer than running them. Sequential scans are
 // off: the planner chooses one while a table is small, and keeps that plan until the server analyzes the table, perhaps millions of
 // rows later. With Citus, both hold on the coordinator only: turnOffJIT is for the workers.
 //

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -93,7 +94,7 @@ func (c *Control) dropAudit(ctx context.Context) error {
 }
 
 // Audit implements rules.Driver.
-func (e Driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.AuditEntry, err error) {
+func (d Driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.AuditEntry, err error) {
 	if err := ctx.Err(); err != nil || q.Limit <= 0 {
 		return nil, err
 	}
@@ -101,32 +102,16 @@ func (e Driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.
 	if q.Partner != "" && !ok {
 		return nil, nil
 	}
-	sql, args := "SELECT record FROM audit WHERE at >= $1", []any{q.Since, q.Limit}
+	before := int64(math.MaxInt64)
 	if q.Before != 0 {
-		sql += " AND id < $3"
-		args = append(args, int64(q.Before))
-	} else {
-		sql += " AND $3::int8 IS NULL"
-		args = append(args, nil)
+		before = int64(q.Before)
 	}
+	sql, args := "SELECT record FROM audit WHERE at >= $1 AND id < $3", []any{q.Since, q.Limit, before}
 	if q.Partner != "" {
 		sql += " AND partner = $4"
 		args = append(args, key)
 	}
-	err = e.db.Read(ctx, func(tx pgx.Tx) error {
-		entries = nil
-		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-			var text []byte
-			if err := rows.Scan(&text); err != nil {
-				return err
-			}
-			var entry store.AuditEntry
-			err := json.Unmarshal(text, &entry)
-			entries = append(entries, entry)
-			return err
-		}, sql+" ORDER BY id DESC LIMIT $2", args...)
-	})
-	return entries, err
+	return conn.Select(ctx, d.db, func(e *store.AuditEntry) []any { return []any{e} }, sql+" ORDER BY id DESC LIMIT $2", args...)
 }
 
 // Tidy stores when keys and sessions were last used here, and deletes what is too old to be needed. It uses the server's clock: what is

@@ -54,17 +54,8 @@ func (c *Control) documents(ctx context.Context, m store.MerchantID, where, kind
 }
 
 func DocumentsIn(ctx context.Context, tx pgx.Tx, where string, args ...any) (docs []store.Document, err error) {
-	err = conn.Query(ctx, tx, func(rows pgx.Rows) error {
-		var doc store.Document
-		var m uuid.UUID
-		err := rows.Scan(&doc.Kind, &m, &doc.ID, &doc.Content)
-		if m != uuid.Nil {
-			doc.Merchant = store.MerchantID(m.String())
-		}
-		docs = append(docs, doc)
-		return err
-	}, "SELECT kind, merchant, id, content FROM document WHERE true"+where, args...)
-	return docs, err
+	return conn.Collect(ctx, tx, func(d *store.Document) []any { return []any{&d.Kind, &d.Merchant, &d.ID, &d.Content} },
+		"SELECT kind, coalesce(nullif(merchant, '00000000-0000-0000-0000-000000000000')::text, ''), id, content FROM document WHERE true"+where, args...)
 }
 
 // deleteDocuments deletes documents whose merchant is deleted.
@@ -75,40 +66,26 @@ func (c *Control) deleteDocuments(ctx context.Context) error {
 
 // PutDocuments implements store.Documents.
 func (c *Control) PutDocuments(ctx context.Context, docs []store.Document) error {
-	var kinds, ids, goneKinds, goneIDs []string
-	var owners, goneOwners []uuid.UUID
-	var contents [][]byte
-	last := map[[3]string]int{} // of a document that is there twice
-	for i, doc := range docs {
-		last[[3]string{string(doc.Kind), string(doc.Merchant), doc.ID}] = i
-	}
-	for i, doc := range docs {
-		owner, ok := OwnerOf(doc.Merchant)
-		switch {
-		case last[[3]string{string(doc.Kind), string(doc.Merchant), doc.ID}] != i:
-		case !ok:
-		case doc.Content == nil:
-			goneKinds, goneOwners, goneIDs = append(goneKinds, string(doc.Kind)), append(goneOwners, owner), append(goneIDs, doc.ID)
-		default:
-			kinds, owners, ids, contents = append(kinds, string(doc.Kind)), append(owners, owner), append(ids, doc.ID), append(contents, doc.Content)
-		}
-	}
 	return c.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
 		return c.db.Transact(ctx, func(tx pgx.Tx) error {
-			if len(goneIDs) > 0 {
-				if _, err := tx.Exec(ctx, `DELETE FROM document USING unnest($1::text[], $2::uuid[], $3::text[]) AS gone(kind, merchant, id)
-					WHERE document.kind = gone.kind AND document.merchant = gone.merchant AND document.id = gone.id`, goneKinds, goneOwners, goneIDs); err != nil {
-					return err
+			b := &pgx.Batch{}
+			for _, doc := range docs {
+				owner, ok := OwnerOf(doc.Merchant)
+				switch {
+				case !ok:
+				case doc.Content == nil:
+					b.Queue("DELETE FROM document WHERE kind = $1 AND merchant = $2 AND id = $3", string(doc.Kind), owner, doc.ID)
+				default:
+					b.Queue(`INSERT INTO document (kind, merchant, id, content) SELECT $1::text, $2::uuid, $3::text, $4::bytea
+						WHERE $2 = $5 OR EXISTS (SELECT FROM record WHERE kind = 'merchants' AND id = $2::text AND body IS NOT NULL)
+						ON CONFLICT (kind, merchant, id) DO UPDATE SET content = excluded.content, at = excluded.at`,
+						string(doc.Kind), owner, doc.ID, doc.Content, uuid.Nil)
 				}
 			}
-			if len(ids) == 0 {
+			if b.Len() == 0 {
 				return nil
 			}
-			_, err := tx.Exec(ctx, `INSERT INTO document (kind, merchant, id, content) SELECT kind, merchant, id, content
-				FROM unnest($1::text[], $2::uuid[], $3::text[], $4::bytea[]) AS new(kind, merchant, id, content)
-				WHERE merchant = $5 OR merchant IN (SELECT m.id FROM `+conn.Merchants+` m)
-				ON CONFLICT (kind, merchant, id) DO UPDATE SET content = excluded.content, at = excluded.at`, kinds, owners, ids, contents, uuid.Nil)
-			return err
+			return tx.SendBatch(ctx, b).Close()
 		})
 	})
 }

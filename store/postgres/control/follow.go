@@ -114,14 +114,9 @@ func (u *update) readChanges(ctx context.Context, tx pgx.Tx, after int64) (err e
 }
 
 // ReadRecords returns the records that a condition selects. Value is nil for a deleted one.
-func ReadRecords(ctx context.Context, tx conn.Querier, condition string, args ...any) (records []Record, err error) {
-	err = conn.Query(ctx, tx, func(rows pgx.Rows) error {
-		var r Record
-		err := rows.Scan(&r.Kind, &r.Key, &r.Value, &r.version)
-		records = append(records, r)
-		return err
-	}, "SELECT kind, id, body, version FROM record WHERE "+condition, args...)
-	return records, err
+func ReadRecords(ctx context.Context, tx conn.Querier, condition string, args ...any) ([]Record, error) {
+	return conn.Collect(ctx, tx, func(r *Record) []any { return []any{&r.Kind, &r.Key, &r.Value, &r.version} },
+		"SELECT kind, id, body, version FROM record WHERE "+condition, args...)
 }
 
 // LoadState reads all records.
@@ -236,14 +231,9 @@ func (c *Control) followOnce(ctx context.Context) error {
 		}
 	}()
 	var news []uuid.UUID
-	flushes, err := c.CatchUp(ctx, func(tx pgx.Tx) error {
-		news = nil
-		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-			var merchant uuid.UUID
-			err := rows.Scan(&merchant)
-			news = append(news, merchant)
-			return err
-		}, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq > $1 AND node <> $2", c.follower.flushes, c.db.Node)
+	flushes, err := c.CatchUp(ctx, func(tx pgx.Tx) (err error) {
+		news, err = conn.Column[uuid.UUID](ctx, tx, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq > $1 AND node <> $2", c.follower.flushes, c.db.Node)
+		return err
 	})
 	if err != nil {
 		return err

@@ -53,7 +53,7 @@ func BucketOf(level int, at int64) int64 {
 	return n
 }
 
-// BucketSQL is bucketOf in SQL, for buckets of a size that is in the unit of at.
+// BucketSQL is BucketOf in SQL, for buckets of a size that is in the unit of at.
 func BucketSQL(at, size string) string {
 	return "(" + at + " / " + size + " - (" + at + " % " + size + " < 0)::int)"
 }

@@ -22,7 +22,7 @@ type DeltaKey struct {
 	Bot      bool
 }
 
-// Amount is a number of events, and their size in bytes (sizeOf).
+// Amount is a number of events, and their size in bytes (SizeOf).
 type Amount struct{ N, Bytes int64 }
 
 // Deltas are what events add to the counters that were recorded, or take from them that were removed: then the amounts are negative.
@@ -40,7 +40,7 @@ const WriteDeltas = `INSERT INTO tally (merchant, seq, minute, name, tag, bot, n
 	FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::boolean[], $6::bigint[], $7::bigint[])
 	AS w(merchant, minute, name, tag, bot, n, bytes)`
 
-// Columns returns the parameters of writeTally.
+// Columns returns the parameters of WriteDeltas.
 func (t Deltas) Columns() []any {
 	keys := slices.SortedFunc(maps.Keys(t), func(a, b DeltaKey) int {
 		return cmp.Or(conn.CompareUUIDs(a.merchant, b.merchant), cmp.Compare(a.Minute, b.Minute))
@@ -126,13 +126,9 @@ const (
 	readPending = `SELECT minute, name, tag, bot, sum(n)::bigint FROM tally WHERE ` + IsPending + ` GROUP BY minute, name, tag, bot`
 )
 
-func ReadPending(ctx context.Context, tx pgx.Tx, merchant uuid.UUID) (all Pending, err error) {
-	err = conn.Query(ctx, tx, func(rows pgx.Rows) error {
-		var t PendingCount
-		err := rows.Scan(&t.Minute, &t.Name, &t.Tag, &t.Bot, &t.N)
-		all = append(all, t)
-		return err
-	}, readPending, merchant)
+// ReadPending returns the pending deltas of a merchant.
+func ReadPending(ctx context.Context, tx pgx.Tx, merchant uuid.UUID) (Pending, error) {
+	all, err := conn.Collect(ctx, tx, func(p *PendingCount) []any { return []any{&p.Minute, &p.Name, &p.Tag, &p.Bot, &p.N} }, readPending, merchant)
 	slices.SortFunc(all, func(a, b PendingCount) int { return cmp.Compare(a.Name, b.Name) })
 	return all, err
 }

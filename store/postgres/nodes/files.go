@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"mtagd/store"
 	"mtagd/store/postgres/conn"
 )
@@ -30,14 +28,9 @@ func (n *Nodes) Files(ctx context.Context, path string, content bool) (files []s
 	if content {
 		columns = "content"
 	}
-	err = n.db.RetryFor(ctx, readFilesTimeout, func(ctx context.Context) error {
-		files = nil
-		return conn.Query(ctx, n.db.Pool, func(rows pgx.Rows) error {
-			var f store.File
-			err := rows.Scan(&f.Path, &f.Modified, &f.Age, &f.Size, &f.Content)
-			files = append(files, f)
-			return err
-		}, "SELECT path, modified, clock_timestamp() - modified, length(content), "+columns+" FROM file WHERE "+below+" ORDER BY path", path)
+	err = n.db.RetryFor(ctx, readFilesTimeout, func(ctx context.Context) (err error) {
+		files, err = conn.Collect(ctx, n.db.Pool, func(f *store.File) []any { return []any{&f.Path, &f.Modified, &f.Age, &f.Size, &f.Content} }, "SELECT path, modified, clock_timestamp() - modified, length(content), "+columns+" FROM file WHERE "+below+" ORDER BY path", path)
+		return err
 	})
 	return files, err
 }

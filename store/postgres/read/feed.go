@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -79,7 +80,7 @@ type feed struct {
 	store.FeedQuery
 	at     codec.Position // everything up to here was read
 	end    codec.Position // of the call
-	server int64          // thisServer of the first read. What another server answers is not confirmed
+	server int64          // ThisServer of the first read. What another server answers is not confirmed
 	empty  []*stream      // whose next events must be read before the feed goes on
 	ready  streams
 }
@@ -157,18 +158,9 @@ func (r *Reader) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 }
 
 // lately returns which merchants have events in flushes from a number on.
-func lately(ctx context.Context, tx pgx.Tx, from int64, of map[uuid.UUID]store.MerchantID) (found []uuid.UUID, err error) {
-	err = conn.Query(ctx, tx, func(rows pgx.Rows) error {
-		var m uuid.UUID
-		if err := rows.Scan(&m); err != nil {
-			return err
-		}
-		if of[m] != "" {
-			found = append(found, m)
-		}
-		return nil
-	}, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq >= $1", from)
-	return found, err
+func lately(ctx context.Context, tx pgx.Tx, from int64, of map[uuid.UUID]store.MerchantID) ([]uuid.UUID, error) {
+	all, err := conn.Column[uuid.UUID](ctx, tx, "SELECT DISTINCT unnest(merchants) FROM flush WHERE seq >= $1", from)
+	return slices.DeleteFunc(all, func(m uuid.UUID) bool { return of[m] == "" }), err
 }
 
 // selectFeed reads the next events of a merchant. It leaves out the bodies of events that the query does not select.

@@ -233,8 +233,8 @@ func (l *listing) read(ctx context.Context, picks []pick) (events []store.Event,
 	return events, err
 }
 
-// readUsage reads what usage has of merchants and, in rows of their own, what the open tally has. It begins after usage.folded, as
-// takeRows does. Without GROUP BY, the planner could read the whole tally to join it, and Citus would refuse the statement.
+// readUsage reads what usage has of merchants and, in rows of their own, what the pending deltas has. It begins after usage.folded, as
+// count.TakeRows does. Without GROUP BY, the planner could read the whole tally to join it, and Citus would refuse the statement.
 const readUsage = `WITH w AS (SELECT m.id AS merchant, coalesce(u.events, 0) AS events, coalesce(u.bytes, 0) AS bytes, coalesce(u.folded, 0) AS folded
 		FROM (SELECT id::uuid AS id FROM record WHERE kind = 'merchants' AND id = ANY($1) AND body IS NOT NULL) m LEFT JOIN usage u ON u.merchant = m.id)
 	SELECT merchant::text, events, bytes FROM w

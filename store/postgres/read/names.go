@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/jackc/pgx/v5"
-
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/count"
 )
@@ -116,7 +114,7 @@ func (r *nameReader) next(ctx context.Context, enough float64) (some []node, err
 	return some, nil
 }
 
-// fill reads more names from the counters, and adds those of the open tally in the same range of names.
+// fill reads more names from the counters, and adds those of the pending deltas in the same range of names.
 func (r *nameReader) fill(ctx context.Context) error {
 	order := "AND name > $5 GROUP BY name ORDER BY name"
 	if r.desc {
@@ -139,17 +137,14 @@ func (r *nameReader) fill(ctx context.Context) error {
 const afterAllNames = "~"
 
 // readNames returns a node with all events of each name that a condition selects. The condition has one parameter, $5.
-func (l *listing) readNames(ctx context.Context, condition string, parameter any) (nodes []node, err error) {
-	err = conn.Query(ctx, l.tx, func(rows pgx.Rows) error {
-		n := node{span: bucket(count.ByLife, 0)}
-		err := rows.Scan(&n.name, &n.n)
-		nodes = append(nodes, n)
-		return err
+func (l *listing) readNames(ctx context.Context, condition string, parameter any) ([]node, error) {
+	return conn.Collect(ctx, l.tx, func(n *node) []any {
+		n.span = bucket(count.ByLife, 0)
+		return []any{&n.name, &n.n}
 	}, `SELECT name, sum(n)::bigint FROM counter WHERE `+filter+` AND level = $4 `+condition, l.merchant, l.tag, l.bot, count.ByLife, parameter)
-	return nodes, err
 }
 
-// addOpen adds the wanted names of the open tally to nodes with all events of each name, and sorts the nodes.
+// addOpen adds the wanted names of the pending deltas to nodes with all events of each name, and sorts the nodes.
 func (l *listing) addOpen(nodes []node, desc bool, wanted func(name string) bool) []node {
 	at := map[string]int{}
 	for i, n := range nodes {

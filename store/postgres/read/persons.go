@@ -34,7 +34,7 @@ func (r *Reader) PersonalData(ctx context.Context, id store.MerchantID, named st
 	var of control.Scope
 	var last int64
 	var held []store.PersonalRecord
-	if err := r.db.ReadLong(ctx, func(tx pgx.Tx) (err error) { // linksOf may read all links
+	if err := r.db.ReadLong(ctx, func(tx pgx.Tx) (err error) { // LinksOf may read all links
 		scopes, err := r.control.Scopes(ctx, tx, key)
 		if err != nil {
 			return err
@@ -97,6 +97,7 @@ type Personal struct {
 	Tag     string
 	At      int64
 	Receipt Receipt
+	muid    []byte
 }
 
 // Receipt is the key of an event, beside its merchant.
@@ -114,35 +115,26 @@ func (r *Reader) EachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who
 	matcher := who.Matcher()
 	after := Receipt{}
 	for {
-		var found []Personal
-		n := 0
-		err := r.db.Read(ctx, func(tx pgx.Tx) error {
-			found, n = nil, 0
-			return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-				var p Personal
-				var muid []byte
-				if err := rows.Scan(&p.Receipt.Seq, &p.Receipt.Idx, &p.At, &p.Bot, &p.Name, &muid, &p.Raw, &p.ByClaim, &p.Tag); err != nil {
-					return err
-				}
-				p.ID, p.MUID, p.Time = PositionOf(p.Receipt.Seq, p.Receipt.Idx).EventID(), store.MUID(muid), TimeAt(p.At)
-				found = append(found, p)
-				n++
-				return nil
-			}, `SELECT seq, idx, at, bot, name, muid, raw, by_claim, tag FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
-				ORDER BY seq, idx LIMIT $5`, merchant, after.Seq, int32(after.Idx), upTo, personalPortion)
-		})
+		found, err := conn.Select(ctx, r.db, func(p *Personal) []any {
+			return []any{&p.Receipt.Seq, &p.Receipt.Idx, &p.At, &p.Bot, &p.Name, &p.muid, &p.Raw, &p.ByClaim, &p.Tag}
+		}, `SELECT seq, idx, at, bot, name, muid, raw, by_claim, tag FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
+			ORDER BY seq, idx LIMIT $5`, merchant, after.Seq, int32(after.Idx), upTo, personalPortion)
 		if err != nil {
 			return err
 		}
 		for i := range found {
-			if owners, claimed := matcher.Of([]byte(found[i].MUID), found[i].Raw, found[i].ByClaim); len(owners)+len(claimed) > 0 {
-				if err := use(&found[i], owners, claimed); err != nil {
-					return err
-				}
+			p := &found[i]
+			after = p.Receipt
+			owners, claimed := matcher.Of(p.muid, p.Raw, p.ByClaim)
+			if len(owners)+len(claimed) == 0 {
+				continue
 			}
-			after = found[i].Receipt
+			p.ID, p.MUID, p.Time = PositionOf(after.Seq, after.Idx).EventID(), store.MUID(p.muid), TimeAt(p.At)
+			if err := use(p, owners, claimed); err != nil {
+				return err
+			}
 		}
-		if n < personalPortion {
+		if len(found) < personalPortion {
 			return ctx.Err()
 		}
 	}

@@ -104,7 +104,7 @@ type counted struct {
 	n      int
 }
 
-// counters runs countCounters or listCounters for nodes, and passes what the open tally has of them too.
+// counters runs countCounters or listCounters for nodes, and passes what the pending deltas has of them too.
 func (s *selection) counters(ctx context.Context, tx pgx.Tx, sql string, nodes []node, use func(c counted)) error {
 	var at []int32
 	var levels []int16
@@ -127,7 +127,7 @@ func (s *selection) counters(ctx context.Context, tx pgx.Tx, sql string, nodes [
 	return s.scan(ctx, tx, use, sql, s.merchant, s.tag, s.bot, at, levels, names, first, until)
 }
 
-// openIn passes what the open tally has of nodes, except those at rawLevel, whose events are counted one by one.
+// openIn passes what the pending deltas has of nodes, except those at rawLevel, whose events are counted one by one.
 func (s *selection) openIn(nodes []node, use func(c counted)) {
 	if len(s.open) == 0 {
 		return

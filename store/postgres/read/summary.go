@@ -235,13 +235,8 @@ func (s *summing) add(ctx context.Context, of selection, nodes []node, byTag boo
 func (s *summing) tag() string { return string(s.q.Tag) }
 
 // tags returns the tags that events of the selection name.
-func (s *selection) tags(ctx context.Context, tx pgx.Tx) (tags []string, err error) {
-	err = conn.Query(ctx, tx, func(rows pgx.Rows) error {
-		var tag string
-		err := rows.Scan(&tag)
-		tags = append(tags, tag)
-		return err
-	}, `SELECT DISTINCT tag FROM counter WHERE merchant = $1 AND level = $2 AND name = ''`, s.merchant, count.ByLife)
+func (s *selection) tags(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	tags, err := conn.Column[string](ctx, tx, `SELECT DISTINCT tag FROM counter WHERE merchant = $1 AND level = $2 AND name = ''`, s.merchant, count.ByLife)
 	for _, t := range s.open {
 		if !slices.Contains(tags, t.Tag) {
 			tags = append(tags, t.Tag)

@@ -26,20 +26,15 @@ func (r *Reader) Verify(ctx context.Context, v store.Verification) (counts store
 		merchant uuid.UUID
 		events   uint64
 	}
-	var owners []owner
-	total := uint64(0)
-	if err := r.db.Read(ctx, func(tx pgx.Tx) error {
-		owners, total = nil, 0
-		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-			var o owner
-			err := rows.Scan(&o.merchant, &o.events)
-			owners, total = append(owners, o), total+o.events
-			return err
-		}, "SELECT merchant, greatest(max(events), 0) FROM (SELECT merchant, events FROM usage UNION ALL SELECT m.id, 0 FROM "+conn.Merchants+" m) AS x GROUP BY merchant ORDER BY merchant")
-	}); err != nil {
+	owners, err := conn.Select(ctx, r.db, func(o *owner) []any { return []any{&o.merchant, &o.events} },
+		"SELECT merchant, greatest(max(events), 0) FROM (SELECT merchant, events FROM usage UNION ALL SELECT m.id, 0 FROM "+conn.Merchants+" m) AS x GROUP BY merchant ORDER BY merchant")
+	if err != nil {
 		return counts, err
 	}
-	done := uint64(0)
+	done, total := uint64(0), uint64(0)
+	for _, o := range owners {
+		total += o.events
+	}
 	for _, o := range owners {
 		before := counts.Events
 		if err := r.verifyMerchant(ctx, o.merchant, v, &counts, func() {
@@ -74,7 +69,7 @@ func (r *Reader) verifyControl(ctx context.Context, v store.Verification) (recor
 	v.Read(store.PartControl, 1, 2)
 	var found map[int64]error
 	entries := uint64(0)
-	if err := r.db.Read(ctx, func(tx pgx.Tx) error {
+	if err := r.db.Read(ctx, func(tx pgx.Tx) error { // it holds no entry in memory: there may be millions
 		found, entries = map[int64]error{}, 0
 		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var id int64

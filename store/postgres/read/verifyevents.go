@@ -16,8 +16,8 @@ import (
 // The events of a merchant are verified in pieces: a transaction that lasts for minutes would keep the server from removing dead rows.
 // Each piece is some hours of event_time, read in a transaction of its own. Only what was read as of one moment is compared:
 //
-//   - for each piece, its events with the counters of its minutes and hours and the open tally;
-//   - at the end, the counters of days and of all time with those of hours, and usage with the counters. A fold changes all of them
+//   - for each piece, its events with the counters of its minutes and hours and the pending deltas;
+//   - at the end, the counters of days and of all time with those of hours, and usage with the counters. A rollup changes all of them
 //     at once;
 //   - at the end, the size of the events that were there at the beginning with usage, less what has come since. This is left out if events
 //     were removed meanwhile.

@@ -15,7 +15,7 @@ type watches struct {
 	all map[uuid.UUID]map[chan struct{}]bool // by merchant
 }
 
-// Watch implements store.Feed. Events of this node are told at once, those of others within followInterval.
+// Watch implements store.Feed. Events of this node are told at once, those of others within control.FollowInterval.
 func (r *Reader) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop func()) {
 	told := make(chan struct{}, 1)
 	w := &r.watches

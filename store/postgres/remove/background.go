@@ -163,13 +163,8 @@ func (t tasks) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, er
 			if err != nil {
 				return err
 			}
-			old = nil
-			return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-				var at read.Receipt
-				err := rows.Scan(&at.Seq, &at.Idx)
-				old = append(old, at)
-				return err
-			}, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", merchant, scopes[0].From-rules.ExpiryDelay.Microseconds(), portion)
+			old, err = conn.Collect(ctx, tx, func(at *read.Receipt) []any { return []any{&at.Seq, &at.Idx} }, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", merchant, scopes[0].From-rules.ExpiryDelay.Microseconds(), portion)
+			return err
 		}); err != nil {
 			return some, err
 		}

@@ -12,11 +12,11 @@ import (
 	"mtagd/store/postgres/read"
 )
 
-// removePortion is how many events one transaction removes: folds wait for it.
+// removePortion is how many events one transaction removes: rollups wait for it.
 const removePortion = 2000
 
 // RemoveEvents removes events of a merchant that the caller has read, and subtracts them from the counters. Events that are gone already
-// are passed over. The tally is folded first, so that the counters have all of these events and no counter becomes negative.
+// are passed over. Their deltas are rolled up first, so that the counters have all of these events and no counter becomes negative.
 func (r *Remover) RemoveEvents(ctx context.Context, merchant uuid.UUID, events []read.Receipt) error {
 	if len(events) == 0 {
 		return nil
@@ -74,7 +74,7 @@ var deleteOfMerchant = []string{
 }
 
 // dropMerchant removes everything of a deleted merchant. No flush writes to it any more, so it needs no lock against flushes. It
-// empties the tally first, so that no fold adds to the counters afterwards.
+// deletes the deltas first, so that no rollup adds to the counters afterwards.
 func (r *Remover) dropMerchant(ctx context.Context, merchant uuid.UUID) error {
 	const portion = 5000
 	if err := r.db.Transact(ctx, func(tx pgx.Tx) error {

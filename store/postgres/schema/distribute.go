@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,7 +82,7 @@ func Distribute(ctx context.Context, address string) (d Distribution, err error)
 	return d, nil
 }
 
-// turnOffJIT does on the workers what beginRead does on the coordinator: a SET LOCAL does not reach them. The setting belongs to the role
+// turnOffJIT does on the workers what BeginRead does on the coordinator: a SET LOCAL does not reach them. The setting belongs to the role
 // in this database. Citus passes it on to all workers, and to those that are added later. Connections that are open already keep theirs.
 // Sequential scans need no setting there: a worker keeps no plans, so it plans each statement for the size that the table has now.
 //
@@ -126,26 +127,21 @@ func countWorkers(ctx context.Context, pool *pgxpool.Pool) (workers int, err err
 // distributeTables moves the tables that are not yet where they should be.
 func distributeTables(ctx context.Context, pool *pgxpool.Pool) (tables []Table, err error) {
 	// A table comes after those that it refers to, and event before those that are beside it. The tables of goose say what the coordinator has.
-	if err := conn.Query(ctx, pool, func(rows pgx.Rows) error {
-		t := Table{Placement: OnEachNode}
-		err := rows.Scan(&t.Name)
-		if p, ok := Placements[t.Name]; ok {
-			t.Placement = p
-		}
-		tables = append(tables, t)
-		return err
-	}, `WITH RECURSIVE ours AS (SELECT oid, relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
+	names, err := conn.Column[string](ctx, pool, `WITH RECURSIVE ours AS (SELECT oid, relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
 			AND relpersistence = 'p' AND relname NOT LIKE 'goose%'),
 		deep (oid, relname, depth) AS (SELECT oid, relname, 0 FROM ours
 			UNION ALL SELECT c.conrelid, o.relname, d.depth + 1 FROM deep d JOIN pg_constraint c ON c.confrelid = d.oid AND c.contype = 'f'
 				AND c.conrelid <> c.confrelid JOIN ours o ON o.oid = c.conrelid)
-		SELECT relname::text FROM deep GROUP BY relname ORDER BY max(depth), relname <> 'event', relname`); err != nil {
+		SELECT relname::text FROM deep GROUP BY relname ORDER BY max(depth), relname <> 'event', relname`)
+	if err != nil {
 		return nil, err
 	}
-	for i := range tables {
-		if err := moveTable(ctx, pool, &tables[i]); err != nil {
-			return tables, fmt.Errorf("distribute the table %s: %w", tables[i].Name, err)
+	for _, name := range names {
+		t := Table{Name: name, Placement: cmp.Or(Placements[name], OnEachNode)}
+		if err := moveTable(ctx, pool, &t); err != nil {
+			return tables, fmt.Errorf("distribute the table %s: %w", name, err)
 		}
+		tables = append(tables, t)
 	}
 	return tables, nil
 }

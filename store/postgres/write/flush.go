@@ -54,7 +54,7 @@ const (
 	// before flushTimeout, even two of them in a row. Then it is certain that nothing is committed.
 	// Citus writes to one shard after the other, in one order: so two flushes never wait for each other.
 	//
-	// COMMIT does not wait for the standbys: commitNothing does. With Citus, COMMIT waits too, because the coordinator's
+	// COMMIT does not wait for the standbys: conn.CommitNothing does. With Citus, COMMIT waits too, because the coordinator's
 	// later commit says nothing about the standbys of the workers.
 	setFlush = `SELECT set_config('jit', 'off', true), set_config('citus.multi_shard_modify_mode', 'sequential', true),
 		set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '2s', true),

@@ -22,7 +22,7 @@ const (
 	LinkCost = 256
 
 	spaceInterval = 5 * time.Second
-	SpaceLooks    = 4 // in that time, what was recorded gets from the tally into usage
+	SpaceLooks    = 4 // in that time, what was recorded gets into usage
 )
 
 // space knows how much events and links may still take. What nodes have recorded is in usage only after a while. Of its own events, a node knows

@@ -252,10 +252,10 @@ func TestRetention(t *testing.T) {
 }
 
 // keepAll keeps the engine from removing events in the background until the end of the test.
-func (s *shop) keepAll() { s.t.Cleanup(s.holdLife().Release) }
+func (s *shop) keepAll() { s.t.Cleanup(s.holdRemovals().Release) }
 
-// holdLife waits for the lock of removals, and keeps it.
-func (s *shop) holdLife() *conn.Guard {
+// holdRemovals waits for the lock of removals, and keeps it.
+func (s *shop) holdRemovals() *conn.Guard {
 	s.t.Helper()
 	h, err := s.db.Guard(s.t.Context(), remove.ErrLost, func(tx pgx.Tx) error {
 		_, err := tx.Exec(s.t.Context(), "SELECT pg_advisory_xact_lock($1)", conn.LockRemoval)
@@ -373,7 +373,7 @@ func TestAnErasureEndsWithItsLock(t *testing.T) {
 
 	ofRemovals := fmt.Sprintf("FROM pg_locks WHERE locktype = 'advisory' AND objid = %d", conn.LockRemoval)
 	other := make(chan *conn.Guard, 1)
-	go func() { other <- s.holdLife() }()
+	go func() { other <- s.holdRemovals() }()
 	await(t, "the other does not wait for the lock", func() bool { return count("(SELECT "+ofRemovals+" AND NOT granted) AS x") == 1 })
 	if _, err := db.Exec(t.Context(), "SELECT pg_terminate_backend(pid) "+ofRemovals+" AND granted"); err != nil {
 		t.Fatal(err)

@@ -25,12 +25,12 @@ func (s *shop) spread() []store.Mark {
 	return marks
 }
 
-// A merchant sends the events of a year, each in a minute of its own, faster than they are folded. Only events of this merchant are
+// A merchant sends the events of a year, each in a minute of its own, faster than they are rolled up. Only events of this merchant are
 // refused, until the node has caught up.
 func TestAMerchantWithTooManyRowsIsRefused(t *testing.T) {
 	s := newShop(t, Options{})
 	other := s.another()
-	release := s.holdFolds()
+	release := s.holdRollups()
 	many := count.Deltas{}
 	for i := range count.MaxBacklog - 1500 {
 		many.Add(s.key(), int64(i)*time.Minute.Microseconds(), "", "PageView", false, 1, 1)
@@ -51,7 +51,7 @@ func TestAMerchantWithTooManyRowsIsRefused(t *testing.T) {
 	release()
 	await(t, "events of the merchant are still refused", func() bool { return s.counts.Accepts(s.key()) == nil })
 	s.record(s.mark("PageView", "anna"))
-	s.folded(s.key(), other.key())
+	s.rollUp(s.key(), other.key())
 	if n := s.rows("tally", s.id) + other.rows("tally", other.id); n != 0 {
 		t.Errorf("%d rows of the tally are left", n)
 	}
@@ -59,8 +59,8 @@ func TestAMerchantWithTooManyRowsIsRefused(t *testing.T) {
 	s.expectConsistent()
 }
 
-// holdFolds keeps all nodes from folding until release is called or the test ends.
-func (s *shop) holdFolds() (release func()) {
+// holdRollups keeps all nodes from rolling up until release is called or the test ends.
+func (s *shop) holdRollups() (release func()) {
 	s.t.Helper()
 	tx, err := s.db.Pool.Begin(s.t.Context())
 	if err != nil {
@@ -78,11 +78,11 @@ func (s *shop) holdFolds() (release func()) {
 	return release
 }
 
-// While a merchant's rows are moved, as many are added. The fold ends all the same, and other merchants get their share of it.
-func TestABusyMerchantDoesNotStopFolds(t *testing.T) {
+// While a merchant's rows are moved, as many are added. The rollup ends all the same, and other merchants get their share of it.
+func TestABusyMerchantDoesNotStopRollups(t *testing.T) {
 	s := newShop(t, Options{keepDeltas: true})
 	other := s.another()
-	release := s.holdFolds()
+	release := s.holdRollups()
 	for range count.RowsAtOnce/1000 + 1 {
 		s.record(s.spread()...)
 	}
@@ -96,7 +96,7 @@ func TestABusyMerchantDoesNotStopFolds(t *testing.T) {
 	if err != nil || moved[s.key()] != 4 || moved[other.key()] != 1 {
 		t.Errorf("moved %v, %v", moved, err)
 	}
-	s.folded(both...)
+	s.rollUp(both...)
 	var before, after int
 	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FILTER (WHERE seq <= $2), count(*) FILTER (WHERE seq > $2) FROM tally WHERE merchant = $1", s.key(), last).Scan(&before, &after); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func lastReceipt(s *shop) (seq int64) {
 }
 
 // When the rows of one merchant cannot be moved, those of the others are moved all the same.
-func TestAFoldGoesOnWithoutAMerchant(t *testing.T) {
+func TestARollupGoesOnWithoutAMerchant(t *testing.T) {
 	s := newShop(t, Options{keepDeltas: true})
 	var merchants []uuid.UUID
 	for _, m := range []*shop{s.another(), s, s.another()} {
@@ -148,6 +148,6 @@ func TestAFoldGoesOnWithoutAMerchant(t *testing.T) {
 		}
 	}
 	drop()
-	s.folded(merchants...)
+	s.rollUp(merchants...)
 	s.expect(1)
 }

@@ -33,8 +33,8 @@ func (s *shop) key() uuid.UUID {
 	return key
 }
 
-// folded folds everything that the tally has of merchants.
-func (s *shop) folded(merchants ...uuid.UUID) {
+// rolled up folds everything that the tally has of merchants.
+func (s *shop) rollUp(merchants ...uuid.UUID) {
 	s.t.Helper()
 	if err := s.counts.RollUp(s.t.Context(), merchants); err != nil {
 		s.t.Fatal(err)
@@ -43,7 +43,7 @@ func (s *shop) folded(merchants ...uuid.UUID) {
 
 // Two nodes record and fold, in portions that split flushes, while events are removed. All counts are exact meanwhile: totals, summaries,
 // usage and every counter.
-func TestCountsAreExactWhileTheTallyIsFolded(t *testing.T) {
+func TestCountsAreExactDuringRollups(t *testing.T) {
 	s := newShop(t, Options{})
 	nodes := []*engine{s.engine, s.second()}
 	stop := make(chan struct{})
@@ -124,7 +124,7 @@ func TestCountsAreExactWhileTheTallyIsFolded(t *testing.T) {
 	close(stop)
 	busy.Wait()
 	look()
-	s.folded(s.key())
+	s.rollUp(s.key())
 	look()
 	if n := s.rows("tally", s.id); n != 0 {
 		t.Errorf("%d rows of the tally are left", n)
@@ -134,11 +134,11 @@ func TestCountsAreExactWhileTheTallyIsFolded(t *testing.T) {
 	}
 }
 
-// Removed events leave no counters behind, whether they had been folded or not.
+// Removed events leave no counters behind, whether they had been rolled up or not.
 func TestRemovedEventsLeaveNoCounters(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.mark("Early", "anna"))
-	s.folded(s.key())
+	s.rollUp(s.key())
 	s.record(s.mark("Late", "anna"), s.mark("Other", "bert"))
 	var all []read.Receipt
 	if err := conn.Query(t.Context(), s.db.Pool, func(rows pgx.Rows) error {
@@ -156,15 +156,15 @@ func TestRemovedEventsLeaveNoCounters(t *testing.T) {
 	if usage, err := s.Usage(t.Context(), []store.MerchantID{s.id}); err != nil || usage[0].Events != 1 {
 		t.Errorf("usage %+v, %v", usage, err)
 	}
-	s.folded(s.key())
+	s.rollUp(s.key())
 	s.expect(1)
 	if n := s.rows("counter", s.id); n != 8 {
 		t.Errorf("%d counters are left, want 8: 4 levels, by name and of all names", n)
 	}
 }
 
-// The tally of a node that has died is folded by another one.
-func TestAnotherNodeFoldsTheTally(t *testing.T) {
+// The tally of a node that has died is rolled up by another one.
+func TestAnotherNodeRollsUpDeltas(t *testing.T) {
 	now := atomic.Int64{}
 	now.Store(time.Now().UnixMicro())
 	clock := func() time.Time { return read.TimeAt(now.Load()) }
@@ -182,7 +182,7 @@ func TestAnotherNodeFoldsTheTally(t *testing.T) {
 }
 
 // Dead rows stay in the tally while a backup reads the database. Readers begin after usage.folded, and so skip them.
-func TestAFoldNotesHowFarItIs(t *testing.T) {
+func TestARollupNotesHowFarItIs(t *testing.T) {
 	s := newShop(t, Options{keepDeltas: true})
 	s.record(s.mark("PageView", "anna"))
 	s.record(s.mark("PageView", "anna"), s.mark("Purchase", "anna"))
@@ -237,8 +237,8 @@ func (p *plan) pagesOf(table string) (n int) {
 	return n
 }
 
-// While a backup's snapshot is open, no statement reads the rows that were folded since. Merchants that have no usage yet are not missed.
-func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
+// While a backup's snapshot is open, no statement reads the rows that were rolled up since. Merchants that have no usage yet are not missed.
+func TestDeadDeltasAreNotRead(t *testing.T) {
 	s := newShop(t, Options{})
 	backup, err := s.db.Pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
@@ -255,9 +255,9 @@ func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
 	const dead = 5000
 	for range dead / 1000 {
 		s.record(s.spread()...)
-		s.folded(s.key())
+		s.rollUp(s.key())
 	}
-	s.holdFolds()
+	s.holdRollups()
 	fresh := s.another()
 	s.record(s.mark("PageView", "anna"), fresh.mark("PageView", "bert"))
 	if n := s.rows("usage", fresh.id); n != 0 {
@@ -328,7 +328,7 @@ func TestDeadRowsOfTheTallyAreNotRead(t *testing.T) {
 }
 
 // The server keeps the plan of a fold. A plan that was made while the tally was empty must still be good when the tally is large.
-func TestAFoldDoesNotScanTheWholeTally(t *testing.T) {
+func TestARollupDoesNotScanAllDeltas(t *testing.T) {
 	s := newShop(t, Options{})
 	session, err := pgx.Connect(t.Context(), s.url)
 	if err != nil {
@@ -357,10 +357,10 @@ func TestAFoldDoesNotScanTheWholeTally(t *testing.T) {
 
 // A database of the previous schema has only counters. While a backup reads usage, a node gives up migrating it, because flushes would
 // wait behind the migration.
-func TestMigrationToTallies(t *testing.T) {
+func TestMigrationToDeltas(t *testing.T) {
 	s := newShopOn(t, pgtest.NewServer(t).URL("postgres"), Options{})
 	s.record(s.mark("PageView", "anna"), s.mark("Purchase", "anna"))
-	s.folded(s.key())
+	s.rollUp(s.key())
 	for _, sql := range []string{withoutRecords, "DROP TABLE tally", "ALTER TABLE usage DROP COLUMN folded", "DROP INDEX erasure_open", "DROP TABLE held_link, linked_muid", "ALTER TABLE event DROP COLUMN by_claim", "ALTER TABLE removal DROP COLUMN record", "DROP TABLE expiry", "DELETE FROM goose_db_version WHERE version_id >= 10"} {
 		if _, err := s.db.Pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -388,7 +388,7 @@ func TestMigrationToTallies(t *testing.T) {
 	newer.expect(2)
 	newer.record(newer.mark("PageView", "anna"))
 	newer.expect(3)
-	newer.folded(s.key())
+	newer.rollUp(s.key())
 	newer.expect(3)
 	newer.expectConsistent()
 }

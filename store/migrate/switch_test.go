@@ -13,7 +13,6 @@ import (
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/migrate"
-	"mtagd/store/postgres"
 	"mtagd/store/postgres/pgtest"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/rules"

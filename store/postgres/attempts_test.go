@@ -68,7 +68,7 @@ func (s *shop) openWatched(w *watcher) *engine {
 		s.t.Fatal(err)
 	}
 	config.ConnConfig.Tracer = w
-	return s.opened(open(s.t.Context(), config, Options{Log: quiet}))
+	return s.opened(openWith(s.t.Context(), config, Options{Log: quiet}))
 }
 
 // cancelWait makes it look as if an operator had canceled the wait of a transaction's commit for the standbys.

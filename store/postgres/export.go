@@ -76,8 +76,8 @@ func (d *Database) Place(ctx context.Context) (migrate.Place, error) {
 	return p, err
 }
 
-// checkMoved refuses a database that is being filled, or whose data has moved.
-func checkMoved(ctx context.Context, tx conn.Querier) error {
+// refuseMoved refuses a database that is being filled, or whose data has moved.
+func refuseMoved(ctx context.Context, tx conn.Querier) error {
 	return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var to *string
 		var at int64
@@ -104,7 +104,7 @@ var lockedTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "se
 
 // Lock keeps everybody from changing a database, whose nodes must be stopped. to is for people: where the data moves.
 func (d *Database) Lock(ctx context.Context, to string) (Locked, error) {
-	if err := checkMoved(ctx, d.db.Pool); err != nil {
+	if err := refuseMoved(ctx, d.db.Pool); err != nil {
 		return Locked{}, err
 	}
 	var serving bool
@@ -271,7 +271,7 @@ func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 		}
 		slices.SortFunc(c.Documents, store.CompareDocuments)
 		// Certificates, but not what only the nodes of a database need.
-		c.Files, err = conn.Collect(ctx, tx, func(f *migrate.File) []any { return []any{&f.Path, &f.Content} }, "SELECT path, content FROM file WHERE split_part(path, '/', 1) NOT IN ('challenges', 'limits', 'scrub') ORDER BY path")
+		c.Files, err = conn.CollectRows(ctx, tx, func(f *migrate.File) []any { return []any{&f.Path, &f.Content} }, "SELECT path, content FROM file WHERE split_part(path, '/', 1) NOT IN ('challenges', 'limits', 'scrub') ORDER BY path")
 		return err
 	})
 }

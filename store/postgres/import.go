@@ -71,7 +71,7 @@ func (d *Database) Add(ctx context.Context, events []migrate.Event) error {
 				return err
 			}
 		}
-		return d.note(ctx, tx, false)
+		return d.noteReady(ctx, tx, false)
 	})
 }
 
@@ -117,8 +117,8 @@ func (d *Database) Index(ctx context.Context, _ uint64) error {
 // errNotBegun is for a database that somebody has changed meanwhile.
 var errNotBegun = errors.New("the database is not being filled any more")
 
-// note notes whether everything is there. It fails when another import has begun.
-func (d *Database) note(ctx context.Context, tx pgx.Tx, ready bool) error {
+// noteReady notes whether everything is there. It fails when another import has begun.
+func (d *Database) noteReady(ctx context.Context, tx pgx.Tx, ready bool) error {
 	done, err := tx.Exec(ctx, "UPDATE move SET ready = $1 WHERE direction = 'in' AND peer = $2", ready, d.run.String())
 	if err == nil && done.RowsAffected() != 1 {
 		err = errNotBegun
@@ -197,7 +197,7 @@ func (d *Database) Ready(ctx context.Context, upTo uint64) (to migrate.Place, er
 		return to, err
 	}
 	return to, pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
-		if err := d.note(ctx, tx, true); err != nil {
+		if err := d.noteReady(ctx, tx, true); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, "SELECT setval('receipt', greatest(last_value, $1)) FROM receipt", int64(upTo)); err != nil {

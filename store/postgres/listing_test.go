@@ -83,7 +83,7 @@ func (s *shop) pageAndRows(q store.Query) (page store.Page, rows int) {
 		if err := tx.QueryRow(s.t.Context(), rowsRead).Scan(&before); err != nil {
 			return err
 		}
-		if page, err = s.List(s.t.Context(), tx, q); err != nil {
+		if page, err = s.ListIn(s.t.Context(), tx, q); err != nil {
 			return err
 		}
 		return tx.QueryRow(s.t.Context(), rowsRead).Scan(&after)

@@ -121,7 +121,7 @@ func Open(ctx context.Context, address string, opt Options) (store.Engine, error
 	config, err := conn.Configure(ctx, address)
 	if err == nil {
 		var e *engine
-		if e, err = open(ctx, config, opt); err == nil {
+		if e, err = openWith(ctx, config, opt); err == nil {
 			return e, nil
 		}
 	}
@@ -142,14 +142,14 @@ type engine struct {
 
 var _ store.Engine = (*engine)(nil)
 
-// open is Open with a configuration of the connections.
-func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, error) {
+// openWith is Open with a configuration of the connections.
+func openWith(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, error) {
 	db, err := conn.Open(ctx, config, conn.Options{Log: opt.Log, Now: opt.Now, QueryTimeout: opt.queryTimeout})
 	if err != nil {
 		return nil, err
 	}
 	e := &engine{db: db, counts: count.New(db)}
-	if err := e.prepare(ctx, opt); err != nil {
+	if err := e.openRooms(ctx, opt); err != nil {
 		db.Close()
 		return nil, err
 	}
@@ -164,12 +164,12 @@ func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, er
 	return e, nil
 }
 
-func (e *engine) prepare(ctx context.Context, opt Options) error {
+func (e *engine) openRooms(ctx context.Context, opt Options) error {
 	if err := schema.Prepare(ctx, e.db.Pool); err != nil {
 		return err
 	}
 	return conn.InTime(ctx, func(ctx context.Context) error {
-		if err := checkMoved(ctx, e.db.Pool); err != nil {
+		if err := refuseMoved(ctx, e.db.Pool); err != nil {
 			return err
 		}
 		var err error

@@ -35,5 +35,5 @@ func openURL(url string, opt Options) (*engine, error) {
 		return nil, err
 	}
 	config.ConnConfig.Tracer = sent
-	return open(context.Background(), config, opt)
+	return openWith(context.Background(), config, opt)
 }

@@ -312,7 +312,7 @@ func TestWhatIsTooOldIsForgotten(t *testing.T) {
 	s.record(s.visit(0, 0))
 	ahead.Store(int64(store.DedupeWindow + 2*time.Hour))
 	s.record(s.visit(0, 1))
-	if err := s.Forget(context.Background()); err != nil {
+	if err := s.ForgetOld(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if n := s.rows("dedup", s.id); n != 1 {

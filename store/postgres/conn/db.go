@@ -120,7 +120,7 @@ func (d *DB) Repeat(interval time.Duration, do func(context.Context) error, chan
 
 // DropAll closes all connections, so that what waits for a server that does not answer fails at once.
 func (d *DB) DropAll() {
-	d.hosts.drop()
+	d.hosts.closeAll()
 	d.Pool.Reset()
 }
 

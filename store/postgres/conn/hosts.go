@@ -46,7 +46,7 @@ func newHosts(config *pgxpool.Config) *hosts {
 		if !several {
 			return nil
 		}
-		primary, err := h.find(ctx)
+		primary, err := h.findPrimary(ctx)
 		if err == nil {
 			c.Host, c.Port, c.TLSConfig, c.Fallbacks = primary.Host, primary.Port, primary.TLSConfig, primary.Fallbacks
 		}
@@ -108,8 +108,8 @@ func (h *hosts) servers() (servers []*pgx.ConnConfig) {
 	return servers
 }
 
-// forget makes the next connection look for the primary.
-func (h *hosts) forget() {
+// forgetPrimary makes the next connection look for the primary.
+func (h *hosts) forgetPrimary() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.primary = nil
@@ -117,8 +117,8 @@ func (h *hosts) forget() {
 
 var errNoPrimary = errors.New("no server of the address is a primary that answers")
 
-// find returns the configuration of the primary.
-func (h *hosts) find(ctx context.Context) (*pgx.ConnConfig, error) {
+// findPrimary returns the configuration of the primary.
+func (h *hosts) findPrimary(ctx context.Context) (*pgx.ConnConfig, error) {
 	h.mu.Lock()
 	if h.primary != nil {
 		defer h.mu.Unlock()
@@ -128,7 +128,7 @@ func (h *hosts) find(ctx context.Context) (*pgx.ConnConfig, error) {
 	if s == nil {
 		s = &search{ended: make(chan struct{})}
 		h.search = s
-		go h.run(s)
+		go h.searchPrimary(s)
 	}
 	h.mu.Unlock()
 	select {
@@ -139,16 +139,16 @@ func (h *hosts) find(ctx context.Context) (*pgx.ConnConfig, error) {
 	}
 }
 
-func (h *hosts) run(s *search) {
-	s.primary, s.err = h.ask()
+func (h *hosts) searchPrimary(s *search) {
+	s.primary, s.err = h.askAll()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.primary, h.search = s.primary, nil
 	close(s.ended)
 }
 
-// ask asks all servers at once. Of several that accept writes, it takes the one that was promoted last.
-func (h *hosts) ask() (*pgx.ConnConfig, error) {
+// askAll asks all servers at once. Of several that accept writes, it takes the one that was promoted last.
+func (h *hosts) askAll() (*pgx.ConnConfig, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
 	servers := h.servers()
@@ -230,9 +230,9 @@ func (t *trackedConn) SetDeadline(at time.Time) error {
 	return t.Conn.SetDeadline(at)
 }
 
-// drop closes all connections, so that what waits for a server that does not answer fails at once, and the next connection looks
+// closeAll closes all connections, so that what waits for a server that does not answer fails at once, and the next connection looks
 // for the primary.
-func (h *hosts) drop() {
+func (h *hosts) closeAll() {
 	h.mu.Lock()
 	h.primary = nil
 	all := h.conns

@@ -48,8 +48,8 @@ func Each(use func(row pgx.Rows) error) func(rows pgx.Rows) error {
 	}
 }
 
-// Collect returns the rows of a statement. columns returns where those of a row go.
-func Collect[T any](ctx context.Context, tx Querier, columns func(*T) []any, sql string, args ...any) (all []T, err error) {
+// CollectRows returns the rows of a statement. columns returns where those of a row go.
+func CollectRows[T any](ctx context.Context, tx Querier, columns func(*T) []any, sql string, args ...any) (all []T, err error) {
 	err = Query(ctx, tx, func(rows pgx.Rows) error {
 		var one T
 		err := rows.Scan(columns(&one)...)
@@ -61,13 +61,13 @@ func Collect[T any](ctx context.Context, tx Querier, columns func(*T) []any, sql
 
 // Column returns the rows of a statement with one column.
 func Column[T any](ctx context.Context, tx Querier, sql string, args ...any) ([]T, error) {
-	return Collect(ctx, tx, func(v *T) []any { return []any{v} }, sql, args...)
+	return CollectRows(ctx, tx, func(v *T) []any { return []any{v} }, sql, args...)
 }
 
-// Select is Collect in a transaction that reads.
-func Select[T any](ctx context.Context, d *DB, columns func(*T) []any, sql string, args ...any) (all []T, err error) {
+// SelectRows is Collect in a transaction that reads.
+func SelectRows[T any](ctx context.Context, d *DB, columns func(*T) []any, sql string, args ...any) (all []T, err error) {
 	err = d.Read(ctx, func(tx pgx.Tx) (err error) {
-		all, err = Collect(ctx, tx, columns, sql, args...)
+		all, err = CollectRows(ctx, tx, columns, sql, args...)
 		return err
 	})
 	return all, err

@@ -150,7 +150,7 @@ func (d *DB) Reconnect(failed error) {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](failed); ok && pgErr.Code == serializationFailure && !isConnect {
 		return
 	}
-	d.hosts.forget()
+	d.hosts.forgetPrimary()
 	d.Pool.Reset()
 }
 

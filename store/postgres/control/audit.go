@@ -111,7 +111,7 @@ func (d Driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.
 		sql += " AND partner = $4"
 		args = append(args, key)
 	}
-	return conn.Select(ctx, d.db, func(e *store.AuditEntry) []any { return []any{e} }, sql+" ORDER BY id DESC LIMIT $2", args...)
+	return conn.SelectRows(ctx, d.db, func(e *store.AuditEntry) []any { return []any{e} }, sql+" ORDER BY id DESC LIMIT $2", args...)
 }
 
 // Tidy stores when keys and sessions were last used here, and deletes what is too old to be needed. It uses the server's clock: what is

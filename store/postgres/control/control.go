@@ -48,7 +48,7 @@ type Control struct {
 // Load loads the control data of a database. Follow keeps it up to date.
 func Load(ctx context.Context, db *conn.DB, limits store.AuditLimits) (*Control, error) {
 	c := &Control{db: db, changing: make(chan struct{}, 1), auditLimits: limits, News: func([]uuid.UUID) {}}
-	return c, c.load(ctx)
+	return c, c.loadAll(ctx)
 }
 
 // Driver implements rules.Driver.
@@ -56,7 +56,7 @@ type Driver struct{ *Control }
 
 // Update implements rules.Driver.
 func (d Driver) Update(ctx context.Context, build func(rules.Turn) (rules.Change, error)) error {
-	return d.change(ctx, func(c *change) error {
+	return d.makeChange(ctx, func(c *change) error {
 		made, err := build(rules.Turn{Now: c.now, LastEntry: c.lastEntry})
 		if err != nil {
 			return err
@@ -68,7 +68,7 @@ func (d Driver) Update(ctx context.Context, build func(rules.Turn) (rules.Change
 				}
 			}
 		}
-		return c.write(made)
+		return c.writeRecords(made)
 	})
 }
 
@@ -100,12 +100,12 @@ func (c *Control) Time(ctx context.Context, tx interface {
 
 // catchUpTo puts changes up to one into memory, if follow has not yet. It gives up where follow fails too, which logs why.
 func (c *Control) catchUpTo(ctx context.Context, last int64) {
-	if last <= c.follower.position() {
+	if last <= c.follower.lastApplied() {
 		return
 	}
 	c.follower.catching.Lock()
 	defer c.follower.catching.Unlock()
-	if last <= c.follower.position() || c.db.Age() > conn.RefuseAfter { // others have caught up, or have tried to
+	if last <= c.follower.lastApplied() || c.db.Age() > conn.RefuseAfter { // others have caught up, or have tried to
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, FollowTimeout)
@@ -127,9 +127,9 @@ type change struct {
 	written   bool
 }
 
-// change makes a change. build reads what it needs to know, and writes; after an error nothing is changed. When change returns
+// makeChange makes a change. build reads what it needs to know, and writes; after an error nothing is changed. When change returns
 // nil, the memory of this node has the change.
-func (c *Control) change(ctx context.Context, build func(c *change) error) error {
+func (c *Control) makeChange(ctx context.Context, build func(c *change) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (c *Control) change(ctx context.Context, build func(c *change) error) error
 	}
 	defer session.Release() // which closes a connection with an open transaction
 	made := &change{of: c, ctx: ctx, tx: tx, id: uuid.New()}
-	if err = made.begin(); err == nil {
+	if err = made.takeTurn(); err == nil {
 		err = build(made)
 	}
 	if err != nil {
@@ -173,7 +173,7 @@ func (c *Control) change(ctx context.Context, build func(c *change) error) error
 	if err != nil || !made.written {
 		return conn.Unavailable(err)
 	}
-	return c.follower.apply(made.last+1, made.records)
+	return c.follower.applyRecords(made.last+1, made.records)
 }
 
 var errManyChanges = store.Unavailable("too many changes wait for their turn")
@@ -190,8 +190,8 @@ func (c *Control) beginChange(ctx context.Context) (session *pgxpool.Conn, tx pg
 	return session, tx, nil
 }
 
-// begin waits for the turn of the change, and puts what other nodes have changed meanwhile into memory, once it is on the standbys.
-func (c *change) begin() error {
+// takeTurn waits for the turn of the change, and puts what other nodes have changed meanwhile into memory, once it is on the standbys.
+func (c *change) takeTurn() error {
 	if _, err := c.tx.Exec(c.ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockControl); err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (c *change) begin() error {
 		c.now = c.of.db.Now().UTC()
 	}
 	u := update{seen: seen}
-	if err := u.readChanges(c.ctx, c.tx, c.of.follower.position()); err != nil {
+	if err := u.readChanges(c.ctx, c.tx, c.of.follower.lastApplied()); err != nil {
 		return err
 	}
 	if len(u.records) > 0 {
@@ -214,8 +214,8 @@ func (c *change) begin() error {
 	return c.of.follower.applyUpdate(&u)
 }
 
-// write writes what a change makes, in one trip.
-func (c *change) write(made rules.Change) error {
+// writeRecords writes what a change makes, in one trip.
+func (c *change) writeRecords(made rules.Change) error {
 	if len(made.Records)+len(made.Entries) == 0 {
 		return nil
 	}

@@ -54,7 +54,7 @@ func (c *Control) documents(ctx context.Context, m store.MerchantID, where, kind
 }
 
 func DocumentsIn(ctx context.Context, tx pgx.Tx, where string, args ...any) (docs []store.Document, err error) {
-	return conn.Collect(ctx, tx, func(d *store.Document) []any { return []any{&d.Kind, &d.Merchant, &d.ID, &d.Content} },
+	return conn.CollectRows(ctx, tx, func(d *store.Document) []any { return []any{&d.Kind, &d.Merchant, &d.ID, &d.Content} },
 		"SELECT kind, coalesce(nullif(merchant, '00000000-0000-0000-0000-000000000000')::text, ''), id, content FROM document WHERE true"+where, args...)
 }
 

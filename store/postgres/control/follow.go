@@ -49,8 +49,8 @@ type Record struct {
 	version int64
 }
 
-// position returns the number of the last entry that was applied.
-func (f *follower) position() int64 {
+// lastApplied returns the number of the last entry that was applied.
+func (f *follower) lastApplied() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.applied
@@ -62,11 +62,11 @@ func (f *follower) applyUpdate(u *update) error {
 		f.lost.Store(true)
 		return errMissed
 	}
-	return f.apply(u.seen.Change, u.records)
+	return f.applyRecords(u.seen.Change, u.records)
 }
 
-// apply applies what changes up to one have written, and passes over what was applied before.
-func (f *follower) apply(upTo int64, records []Record) error {
+// applyRecords applies what changes up to one have written, and passes over what was applied before.
+func (f *follower) applyRecords(upTo int64, records []Record) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if upTo <= f.applied {
@@ -93,8 +93,8 @@ type update struct {
 	seen    conn.Snapshot
 }
 
-// read reads what follows the change with the number after.
-func (u *update) read(ctx context.Context, tx pgx.Tx, after int64) (err error) {
+// readAfter reads what follows the change with the number after.
+func (u *update) readAfter(ctx context.Context, tx pgx.Tx, after int64) (err error) {
 	if err := u.seen.Scan(tx.QueryRow(ctx, conn.ReadSnapshot)); err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (u *update) readChanges(ctx context.Context, tx pgx.Tx, after int64) (err e
 
 // ReadRecords returns the records that a condition selects. Value is nil for a deleted one.
 func ReadRecords(ctx context.Context, tx conn.Querier, condition string, args ...any) ([]Record, error) {
-	return conn.Collect(ctx, tx, func(r *Record) []any { return []any{&r.Kind, &r.Key, &r.Value, &r.version} },
+	return conn.CollectRows(ctx, tx, func(r *Record) []any { return []any{&r.Kind, &r.Key, &r.Value, &r.version} },
 		"SELECT kind, id, body, version FROM record WHERE "+condition, args...)
 }
 
@@ -134,9 +134,9 @@ func LoadState(ctx context.Context, tx conn.Querier) (*rules.State, error) {
 	return s, nil
 }
 
-// load loads all control data into memory, as of one moment, and waits until the standbys have that. Otherwise a
+// loadAll loads all control data into memory, as of one moment, and waits until the standbys have that. Otherwise a
 // fail-over could lose a change that was read, and give its number to another one, such as a revoked key. This node would never apply that.
-func (c *Control) load(ctx context.Context) error {
+func (c *Control) loadAll(ctx context.Context) error {
 	var asked time.Time
 	var loaded *rules.State
 	var seen conn.Snapshot
@@ -184,9 +184,9 @@ func (c *Control) Follow() {
 // It makes a commit each time, even when there is nothing new. That shows whether commits reach the standbys.
 func (c *Control) CatchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush int64, err error) {
 	var u update
-	asked, after := time.Now(), c.follower.position()
+	asked, after := time.Now(), c.follower.lastApplied()
 	if err := c.db.ReadNow(ctx, func(tx pgx.Tx) error {
-		if err := u.read(ctx, tx, after); err != nil {
+		if err := u.readAfter(ctx, tx, after); err != nil {
 			return err
 		}
 		return more(tx)
@@ -210,8 +210,8 @@ func (c *Control) CatchUp(ctx context.Context, more func(tx pgx.Tx) error) (flus
 // LastFlush returns the number of the last flush that the standbys have. From then on the directory has the tags of all events up to it.
 func (c *Control) LastFlush(ctx context.Context) (int64, error) {
 	var u update
-	after := c.follower.position()
-	if err := c.db.Read(ctx, func(tx pgx.Tx) error { return u.read(ctx, tx, after) }); err != nil {
+	after := c.follower.lastApplied()
+	if err := c.db.Read(ctx, func(tx pgx.Tx) error { return u.readAfter(ctx, tx, after) }); err != nil {
 		return 0, err
 	}
 	if err := c.db.Confirm(ctx, u.seen); err != nil {

@@ -71,8 +71,8 @@ type counterKey struct {
 // additions are additions to counters.
 type additions map[counterKey]int64
 
-// add counts n events in all counters that they belong to.
-func (c additions) add(t DeltaKey, n int64) {
+// addDelta counts n events in all counters that they belong to.
+func (c additions) addDelta(t DeltaKey, n int64) {
 	at := t.Minute * BucketSize[ByMinute]
 	for level := range ByLife + 1 {
 		k := counterKey{t.merchant, int16(level), "", BucketOf(level, at), t.Tag, t.Bot}
@@ -100,8 +100,8 @@ func compareBools(a, b bool) int {
 	return 1
 }
 
-// columns returns the parameters of addCounters.
-func (c additions) columns() []any {
+// parameters returns the parameters of addCounters.
+func (c additions) parameters() []any {
 	keys := slices.SortedFunc(maps.Keys(c), compareCounters)
 	n := len(keys)
 	merchants, levels, names, buckets := make([]uuid.UUID, n), make([]int16, n), make([]string, n), make([]int64, n)

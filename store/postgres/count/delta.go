@@ -58,14 +58,14 @@ func (t Deltas) Columns() []any {
 func (t Deltas) counts() additions {
 	c := additions{}
 	for k, a := range t {
-		c.add(k, a.N)
+		c.addDelta(k, a.N)
 	}
 	return c
 }
 
 // AddTo adds tallies to the counters and to usage. folded has the new usage.folded of merchants; it stays as it is for the others.
 func (t Deltas) AddTo(ctx context.Context, tx pgx.Tx, folded map[uuid.UUID]int64) error {
-	if _, err := tx.Exec(ctx, addCounters, t.counts().columns()...); err != nil {
+	if _, err := tx.Exec(ctx, addCounters, t.counts().parameters()...); err != nil {
 		return err
 	}
 	return t.AddUsageTo(ctx, tx, folded)
@@ -76,7 +76,7 @@ func (t Deltas) Subtract(ctx context.Context, tx pgx.Tx, merchant uuid.UUID) err
 	if err := t.AddTo(ctx, tx, nil); err != nil {
 		return err
 	}
-	columns := t.counts().columns()
+	columns := t.counts().parameters()
 	columns[0] = merchant
 	_, err := tx.Exec(ctx, deleteEmptyCounters, columns[:len(columns)-1]...)
 	return err
@@ -128,7 +128,7 @@ const (
 
 // ReadPending returns the pending deltas of a merchant.
 func ReadPending(ctx context.Context, tx pgx.Tx, merchant uuid.UUID) (Pending, error) {
-	all, err := conn.Collect(ctx, tx, func(p *PendingCount) []any { return []any{&p.Minute, &p.Name, &p.Tag, &p.Bot, &p.N} }, readPending, merchant)
+	all, err := conn.CollectRows(ctx, tx, func(p *PendingCount) []any { return []any{&p.Minute, &p.Name, &p.Tag, &p.Bot, &p.N} }, readPending, merchant)
 	slices.SortFunc(all, func(a, b PendingCount) int { return cmp.Compare(a.Name, b.Name) })
 	return all, err
 }

@@ -55,12 +55,12 @@ func (n *Nodes) Lease(ctx context.Context, name string) (store.Lease, error) {
 		return nil, err
 	}
 	l.held, l.giveUp = context.WithCancel(n.db.Opened)
-	n.db.Go(func(context.Context) { l.keep(began) })
+	n.db.Go(func(context.Context) { l.keepRenewed(began) })
 	return l, nil
 }
 
-// keep renews the lease until it is released or lost. renewed is when the request for it began: its life counts from there.
-func (l *lease) keep(renewed time.Time) {
+// keepRenewed renews the lease until it is released or lost. renewed is when the request for it began: its life counts from there.
+func (l *lease) keepRenewed(renewed time.Time) {
 	defer l.giveUp()
 	tick := time.NewTicker(leaseRenew)
 	defer tick.Stop()

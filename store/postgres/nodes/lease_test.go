@@ -17,7 +17,7 @@ func TestALeaseThatCameTooLateIsNotHeld(t *testing.T) {
 		l.held, l.giveUp = context.WithCancel(t.Context())
 		began := time.Now()
 		time.Sleep(leaseGiven - time.Second)
-		l.keep(began)
+		l.keepRenewed(began)
 		if held := time.Since(began); held != leaseGiven || l.held.Err() == nil {
 			t.Errorf("the lease is held for %v, want %v", held, leaseGiven)
 		}

@@ -20,14 +20,14 @@ import (
 //  3. The events of these nodes are read.
 func (r *Reader) Events(ctx context.Context, q store.Query) (page store.Page, err error) {
 	err = r.db.Read(ctx, func(tx pgx.Tx) error {
-		page, err = r.List(ctx, tx, q)
+		page, err = r.ListIn(ctx, tx, q)
 		return err
 	})
 	return page, err
 }
 
-// List is Events in a transaction.
-func (r *Reader) List(ctx context.Context, tx pgx.Tx, q store.Query) (page store.Page, err error) {
+// ListIn is Events in a transaction.
+func (r *Reader) ListIn(ctx context.Context, tx pgx.Tx, q store.Query) (page store.Page, err error) {
 	merchant, ok := conn.KeyOf(q.Merchant)
 	if !ok {
 		return page, store.NotFound("merchant")
@@ -51,7 +51,7 @@ func (r *Reader) List(ctx context.Context, tx pgx.Tx, q store.Query) (page store
 	var nodes []node
 	var lifetime int
 	if byName && !l.allNames {
-		nodes, err = l.named(ctx, lo, hi, l.names)
+		nodes, err = l.nodesOfNames(ctx, lo, hi, l.names)
 	} else {
 		nodes, lifetime, err = l.spans(ctx, lo, hi)
 	}
@@ -66,7 +66,7 @@ func (r *Reader) List(ctx context.Context, tx pgx.Tx, q store.Query) (page store
 			return page, err
 		}
 	}
-	page.Events, err = l.page(ctx, nodes, offset, q.Limit)
+	page.Events, err = l.eventsFrom(ctx, nodes, offset, q.Limit)
 	return page, err
 }
 
@@ -95,7 +95,7 @@ func (l *listing) spans(ctx context.Context, lo, hi int64) (nodes []node, lifeti
 		slices.Reverse(nodes)
 	}
 	all := append(nodes, node{span: bucket(count.ByLife, 0)})
-	err = l.count(ctx, l.tx, all)
+	err = l.countAll(ctx, l.tx, all)
 	return all[:len(nodes)], all[len(nodes)].n, err
 }
 
@@ -105,8 +105,8 @@ type pick struct {
 	skip, take int
 }
 
-// cut returns what a page has of nodes. There are more than offset events.
-func cut(nodes []node, offset, limit int) (picks []pick) {
+// picksOf returns what a page has of nodes. There are more than offset events.
+func picksOf(nodes []node, offset, limit int) (picks []pick) {
 	for _, n := range nodes {
 		if offset >= n.n {
 			offset -= n.n
@@ -141,9 +141,9 @@ func (l *listing) isDeep(p pick) bool {
 	}
 }
 
-// page returns the events of a page, of which there is at least one.
-func (l *listing) page(ctx context.Context, nodes []node, offset, limit int) ([]store.Event, error) {
-	picks := cut(nodes, offset, limit)
+// eventsFrom returns the events of a page, of which there is at least one.
+func (l *listing) eventsFrom(ctx context.Context, nodes []node, offset, limit int) ([]store.Event, error) {
+	picks := picksOf(nodes, offset, limit)
 	for {
 		var deep []node
 		for _, p := range picks {
@@ -152,7 +152,7 @@ func (l *listing) page(ctx context.Context, nodes []node, offset, limit int) ([]
 			}
 		}
 		if len(deep) == 0 {
-			return l.read(ctx, picks)
+			return l.readPicks(ctx, picks)
 		}
 		children, err := l.expand(ctx, l.tx, deep)
 		if err != nil {
@@ -170,7 +170,7 @@ func (l *listing) page(ctx context.Context, nodes []node, offset, limit int) ([]
 			nodes = append(nodes, children[0]...)
 			children = children[1:]
 		}
-		picks = cut(nodes, picks[0].skip, limit)
+		picks = picksOf(nodes, picks[0].skip, limit)
 	}
 }
 
@@ -202,8 +202,8 @@ func (l *listing) statement(named bool) string {
 		event + ` OFFSET 0) AS e) AS x ORDER BY r.i, ` + order
 }
 
-// read reads the events of picks.
-func (l *listing) read(ctx context.Context, picks []pick) (events []store.Event, err error) {
+// readPicks reads the events of picks.
+func (l *listing) readPicks(ctx context.Context, picks []pick) (events []store.Event, err error) {
 	var at []int32
 	var names []string
 	var lo, hi, skip, take []int64

@@ -11,8 +11,8 @@ import (
 	"mtagd/store/postgres/count"
 )
 
-// named returns the nodes of a range of these names, which are sorted, in the order of the query.
-func (l *listing) named(ctx context.Context, lo, hi int64, names []string) ([]node, error) {
+// nodesOfNames returns the nodes of a range of these names, which are sorted, in the order of the query.
+func (l *listing) nodesOfNames(ctx context.Context, lo, hi int64, names []string) ([]node, error) {
 	all, err := l.readNames(ctx, "AND name = ANY($5) GROUP BY name", names)
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (l *listing) nearbyNames(ctx context.Context, whole []node, lifetime, offse
 	names := newNameReader(l, l.nameDesc != fromEnd)
 	read, kept := 0, 0
 	for read < end {
-		some, err := names.next(ctx, float64(end-read)/float64(total)*float64(lifetime))
+		some, err := names.nextNames(ctx, float64(end-read)/float64(total)*float64(lifetime))
 		if err != nil {
 			return nil, 0, err
 		}
@@ -92,13 +92,13 @@ func newNameReader(l *listing, desc bool) *nameReader {
 	return r
 }
 
-// next returns nodes of the next names, with the number of all events of each. It fails when no name is left.
+// nextNames returns nodes of the next names, with the number of all events of each. It fails when no name is left.
 //
 // It stops when the names have enough events: each name too many costs the caller as much as a statement, because a name has hundreds of
 // counters in a range. But enough is only a guess. So the number of names has a lower and an upper bound, which double with each call.
-func (r *nameReader) next(ctx context.Context, enough float64) (some []node, err error) {
+func (r *nameReader) nextNames(ctx context.Context, enough float64) (some []node, err error) {
 	if len(r.unused) == 0 && !r.ended {
-		if err := r.fill(ctx); err != nil {
+		if err := r.readMore(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -114,8 +114,8 @@ func (r *nameReader) next(ctx context.Context, enough float64) (some []node, err
 	return some, nil
 }
 
-// fill reads more names from the counters, and adds those of the pending deltas in the same range of names.
-func (r *nameReader) fill(ctx context.Context) error {
+// readMore reads more names from the counters, and adds those of the pending deltas in the same range of names.
+func (r *nameReader) readMore(ctx context.Context) error {
 	order := "AND name > $5 GROUP BY name ORDER BY name"
 	if r.desc {
 		order = "AND name < $5 AND name <> '' GROUP BY name ORDER BY name DESC"
@@ -138,7 +138,7 @@ const afterAllNames = "~"
 
 // readNames returns a node with all events of each name that a condition selects. The condition has one parameter, $5.
 func (l *listing) readNames(ctx context.Context, condition string, parameter any) ([]node, error) {
-	return conn.Collect(ctx, l.tx, func(n *node) []any {
+	return conn.CollectRows(ctx, l.tx, func(n *node) []any {
 		n.span = bucket(count.ByLife, 0)
 		return []any{&n.name, &n.n}
 	}, `SELECT name, sum(n)::bigint FROM counter WHERE `+filter+` AND level = $4 `+condition, l.merchant, l.tag, l.bot, count.ByLife, parameter)
@@ -151,7 +151,7 @@ func (l *listing) addOpen(nodes []node, desc bool, wanted func(name string) bool
 		at[n.name] = i
 	}
 	for _, t := range l.open {
-		if !l.has(t) || !wanted(t.Name) {
+		if !l.selectsDelta(t) || !wanted(t.Name) {
 			continue
 		}
 		i, known := at[t.Name]
@@ -209,5 +209,5 @@ func (l *listing) inRange(ctx context.Context, spans []span, names []node) (node
 			nodes = append(nodes, node{span: s, name: n.name})
 		}
 	}
-	return nodes, l.count(ctx, l.tx, nodes)
+	return nodes, l.countAll(ctx, l.tx, nodes)
 }

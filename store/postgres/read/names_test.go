@@ -94,7 +94,7 @@ func TestAPageKeepsFewNames(t *testing.T) {
 			q := store.Query{Merchant: store.MerchantID(merchant.String()), SortBy: store.ByName, Asc: asc, From: &from, To: &to, Offset: offset, Limit: limit}
 			sel, _ := newSelection(merchant, "", nil, nil)
 			if err := db.Read(t.Context(), func(tx pgx.Tx) (err error) {
-				page, err := r.List(t.Context(), tx, q)
+				page, err := r.ListIn(t.Context(), tx, q)
 				if err != nil {
 					return err
 				}

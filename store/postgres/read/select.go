@@ -124,7 +124,7 @@ func (s *selection) counters(ctx context.Context, tx pgx.Tx, sql string, nodes [
 		return nil
 	}
 	s.openIn(nodes, use)
-	return s.scan(ctx, tx, use, sql, s.merchant, s.tag, s.bot, at, levels, names, first, until)
+	return s.scanCounts(ctx, tx, use, sql, s.merchant, s.tag, s.bot, at, levels, names, first, until)
 }
 
 // openIn passes what the pending deltas has of nodes, except those at rawLevel, whose events are counted one by one.
@@ -139,7 +139,7 @@ func (s *selection) openIn(nodes []node, use func(c counted)) {
 		for _, name := range s.namesOf(n) {
 			for _, t := range s.open.Of(name) {
 				at := t.Minute * count.BucketSize[count.ByMinute]
-				if at >= n.lo && at < n.hi && s.has(t) {
+				if at >= n.lo && at < n.hi && s.selectsDelta(t) {
 					use(counted{i, count.BucketOf(n.level, at), t.N})
 				}
 			}
@@ -147,8 +147,8 @@ func (s *selection) openIn(nodes []node, use func(c counted)) {
 	}
 }
 
-// has reports whether the filters select a row of the tally. It does not look at the name.
-func (s *selection) has(t count.PendingCount) bool {
+// selectsDelta reports whether the filters select a row of the tally. It does not look at the name.
+func (s *selection) selectsDelta(t count.PendingCount) bool {
 	return (s.tag == nil || t.Tag == *s.tag) && (s.bot == nil || t.Bot == *s.bot)
 }
 
@@ -172,10 +172,10 @@ func (s *selection) raw(ctx context.Context, tx pgx.Tx, nodes []node, use func(c
 	if len(at) == 0 {
 		return nil
 	}
-	return s.scan(ctx, tx, use, countEvents+of+`) AS x`, s.merchant, s.tag, s.bot, at, names, lo, hi)
+	return s.scanCounts(ctx, tx, use, countEvents+of+`) AS x`, s.merchant, s.tag, s.bot, at, names, lo, hi)
 }
 
-func (s *selection) scan(ctx context.Context, tx pgx.Tx, use func(c counted), sql string, args ...any) error {
+func (s *selection) scanCounts(ctx context.Context, tx pgx.Tx, use func(c counted), sql string, args ...any) error {
 	return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var c counted
 		err := rows.Scan(&c.node, &c.bucket, &c.n)
@@ -186,8 +186,8 @@ func (s *selection) scan(ctx context.Context, tx pgx.Tx, use func(c counted), sq
 	}, sql, args...)
 }
 
-// count sets how many events each node has.
-func (s *selection) count(ctx context.Context, tx pgx.Tx, nodes []node) error {
+// countAll sets how many events each node has.
+func (s *selection) countAll(ctx context.Context, tx pgx.Tx, nodes []node) error {
 	add := func(c counted) { nodes[c.node].n += c.n }
 	if err := s.counters(ctx, tx, countCounters, nodes, add); err != nil {
 		return err

@@ -41,7 +41,7 @@ func (r *Reader) Summary(ctx context.Context, q store.SummaryQuery) (summary sto
 				kept[merchants[i]] = s.From
 			}
 		}
-		first, last, err := boundsOf(ctx, tx, kept)
+		first, last, err := timesOf(ctx, tx, kept)
 		if err != nil {
 			return err
 		}
@@ -50,14 +50,14 @@ func (r *Reader) Summary(ctx context.Context, q store.SummaryQuery) (summary sto
 			return err
 		}
 		s := &summing{tx: tx, q: &q, kept: kept, starts: starts, end: end.UnixMicro()}
-		summary, err = s.summarize(ctx)
+		summary, err = s.sumUp(ctx)
 		return err
 	})
 	return summary, err
 }
 
-// boundsOf returns the times of the first and the last event of merchants; nil when there are none.
-func boundsOf(ctx context.Context, tx pgx.Tx, kept map[uuid.UUID]int64) (first, last *time.Time, err error) {
+// timesOf returns the times of the first and the last event of merchants; nil when there are none.
+func timesOf(ctx context.Context, tx pgx.Tx, kept map[uuid.UUID]int64) (first, last *time.Time, err error) {
 	b := &pgx.Batch{}
 	for m, from := range kept {
 		b.Queue("SELECT min(at), max(at) FROM event WHERE merchant = $1 AND at >= $2", m, from).QueryRow(func(row pgx.Row) error {
@@ -87,11 +87,11 @@ type summing struct {
 	end    int64 // of the last bucket
 }
 
-func (s *summing) summarize(ctx context.Context) (sum store.Summary, err error) {
+func (s *summing) sumUp(ctx context.Context) (sum store.Summary, err error) {
 	sum.Starts, sum.All.ByBuckets = s.starts, make([]int, len(s.starts))
 	var names []string // the groups, by name
 	if s.q.By == store.GroupByName {
-		if names, err = s.names(ctx); err != nil {
+		if names, err = s.groupNames(ctx); err != nil {
 			return sum, err
 		}
 	}
@@ -107,12 +107,12 @@ func (s *summing) summarize(ctx context.Context) (sum store.Summary, err error) 
 		nodes := s.nodes(from)
 		switch s.q.By {
 		case store.GroupByTag:
-			err = s.add(ctx, of, nodes, true, func(c counted, tag string) {
-				s.count(&sum.All, nodes[c.node], c)
-				s.count(groupOf(groups, tag, len(s.starts)), nodes[c.node], c)
+			err = s.countNodes(ctx, of, nodes, true, func(c counted, tag string) {
+				s.addToBucket(&sum.All, nodes[c.node], c)
+				s.addToBucket(groupOf(groups, tag, len(s.starts)), nodes[c.node], c)
 			})
 		default:
-			err = s.add(ctx, of, nodes, false, func(c counted, _ string) { s.count(&sum.All, nodes[c.node], c) })
+			err = s.countNodes(ctx, of, nodes, false, func(c counted, _ string) { s.addToBucket(&sum.All, nodes[c.node], c) })
 		}
 		if err != nil {
 			return sum, err
@@ -127,8 +127,8 @@ func (s *summing) summarize(ctx context.Context) (sum store.Summary, err error) 
 				named = append(named, n)
 			}
 		}
-		if err := s.add(ctx, of, named, false, func(c counted, _ string) {
-			s.count(groupOf(groups, named[c.node].name, len(s.starts)), named[c.node], c)
+		if err := s.countNodes(ctx, of, named, false, func(c counted, _ string) {
+			s.addToBucket(groupOf(groups, named[c.node].name, len(s.starts)), named[c.node], c)
 		}); err != nil {
 			return sum, err
 		}
@@ -174,8 +174,8 @@ func (s *summing) nodes(from int64) (nodes []node) {
 	return nodes
 }
 
-// count adds a number to the bucket of the summary in which it is.
-func (s *summing) count(to *store.Counts, n node, c counted) {
+// addToBucket adds a number to the bucket of the summary in which it is.
+func (s *summing) addToBucket(to *store.Counts, n node, c counted) {
 	rest := 0 // what it adds to the first bucket
 	switch {
 	case n.level == count.ByLife:
@@ -203,8 +203,8 @@ func (s *summing) count(to *store.Counts, n node, c counted) {
 	to.ByBuckets[0] += rest
 }
 
-// add passes how many events there are in each bucket of nodes, and of each tag if that is wanted.
-func (s *summing) add(ctx context.Context, of selection, nodes []node, byTag bool, use func(c counted, tag string)) error {
+// countNodes passes how many events there are in each bucket of nodes, and of each tag if that is wanted.
+func (s *summing) countNodes(ctx context.Context, of selection, nodes []node, byTag bool, use func(c counted, tag string)) error {
 	if !byTag {
 		plain := func(c counted) { use(c, "") }
 		if err := of.counters(ctx, s.tx, listCounters, nodes, plain); err != nil {
@@ -248,8 +248,8 @@ func (s *selection) tags(ctx context.Context, tx pgx.Tx) ([]string, error) {
 // maxNamesRead bounds how many names of a merchant are compared to find the largest ones.
 const maxNamesRead = 1000
 
-// names returns the names that become groups: those of the query, or else the largest ones, over all time.
-func (s *summing) names(ctx context.Context) ([]string, error) {
+// groupNames returns the names that become groups: those of the query, or else the largest ones, over all time.
+func (s *summing) groupNames(ctx context.Context) ([]string, error) {
 	totals := map[string]int{}
 	for merchant := range s.kept {
 		of, ok := newSelection(merchant, s.q.Tag, s.q.Names, s.q.Bot)

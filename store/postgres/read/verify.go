@@ -26,7 +26,7 @@ func (r *Reader) Verify(ctx context.Context, v store.Verification) (counts store
 		merchant uuid.UUID
 		events   uint64
 	}
-	owners, err := conn.Select(ctx, r.db, func(o *owner) []any { return []any{&o.merchant, &o.events} },
+	owners, err := conn.SelectRows(ctx, r.db, func(o *owner) []any { return []any{&o.merchant, &o.events} },
 		"SELECT merchant, greatest(max(events), 0) FROM (SELECT merchant, events FROM usage UNION ALL SELECT m.id, 0 FROM "+conn.Merchants+" m) AS x GROUP BY merchant ORDER BY merchant")
 	if err != nil {
 		return counts, err

@@ -93,7 +93,7 @@ func (r *Reader) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verifi
 		if err := tx.QueryRow(ctx, countNames, m).Scan(&names); err != nil {
 			return err
 		}
-		bounds, err = pieces(ctx, tx, m, max(r.verifyPiece, eventsPerName*names))
+		bounds, err = pieceBounds(ctx, tx, m, max(r.verifyPiece, eventsPerName*names))
 		return err
 	}); err != nil || removed {
 		return err
@@ -106,7 +106,7 @@ func (r *Reader) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verifi
 				m, from, bounds[i+1], c.last).Scan(&all, &n, &size); err != nil {
 				return err
 			}
-			found, err = c.recount(ctx, tx, from, bounds[i+1])
+			found, err = c.recountPiece(ctx, tx, from, bounds[i+1])
 			return err
 		}); err != nil || removed {
 			return err
@@ -149,8 +149,8 @@ func (r *Reader) readUnlessRemoved(ctx context.Context, m uuid.UUID, read func(t
 	return removed, err
 }
 
-// pieces splits all time into ranges with about this many events of a merchant. It returns their bounds, which are full hours.
-func pieces(ctx context.Context, tx pgx.Tx, m uuid.UUID, events int64) (bounds []int64, err error) {
+// pieceBounds splits all time into ranges with about this many events of a merchant. It returns their bounds, which are full hours.
+func pieceBounds(ctx context.Context, tx pgx.Tx, m uuid.UUID, events int64) (bounds []int64, err error) {
 	bounds = []int64{control.Earliest}
 	size := int64(0)
 	if err := conn.Query(ctx, tx, func(rows pgx.Rows) error {
@@ -167,18 +167,18 @@ func pieces(ctx context.Context, tx pgx.Tx, m uuid.UUID, events int64) (bounds [
 	return append(bounds, control.Latest), nil
 }
 
-func (c *merchantCheck) finding(part store.Part, problem string, args ...any) store.Finding {
+func (c *merchantCheck) newFinding(part store.Part, problem string, args ...any) store.Finding {
 	return store.Finding{Part: part, Where: "merchant " + c.merchant.String(), Problem: fmt.Sprintf(problem, args...),
 		Merchants: []store.MerchantID{store.MerchantID(c.merchant.String())}}
 }
 
-// recount compares the events of a piece with its counters. It returns nil when they are equal.
-func (c *merchantCheck) recount(ctx context.Context, tx pgx.Tx, from, to int64) (*store.Finding, error) {
+// recountPiece compares the events of a piece with its counters. It returns nil when they are equal.
+func (c *merchantCheck) recountPiece(ctx context.Context, tx pgx.Tx, from, to int64) (*store.Finding, error) {
 	var different, wrong, first, end int64
 	if err := tx.QueryRow(ctx, recount, c.merchant, from, to).Scan(&different, &wrong, &first, &end); err != nil || different == 0 {
 		return nil, err
 	}
-	f := c.finding(store.PartIndex, "has %d counters from %s to %s that differ from its events", different, store.FormatTime(TimeAt(first)), store.FormatTime(TimeAt(end)))
+	f := c.newFinding(store.PartIndex, "has %d counters from %s to %s that differ from its events", different, store.FormatTime(TimeAt(first)), store.FormatTime(TimeAt(end)))
 	f.Events, f.From, f.To = uint64(wrong), TimeAt(first), TimeAt(end)
 	return &f, nil
 }
@@ -194,22 +194,22 @@ func (c *merchantCheck) totals(ctx context.Context, tx pgx.Tx) (found []store.Fi
 		return nil, err
 	}
 	if usedN != life {
-		found = append(found, c.finding(store.PartIndex, "has %d events in its counters, but %d in its usage", life, usedN))
+		found = append(found, c.newFinding(store.PartIndex, "has %d events in its counters, but %d in its usage", life, usedN))
 	}
 	if removedNone := usedN+openN-newN == c.n; removedNone && usedBytes+openBytes != c.bytes+newBytes {
-		found = append(found, c.finding(store.PartIndex, "has events of %d bytes, but %d bytes in its usage", c.bytes+newBytes, usedBytes+openBytes))
+		found = append(found, c.newFinding(store.PartIndex, "has events of %d bytes, but %d bytes in its usage", c.bytes+newBytes, usedBytes+openBytes))
 	}
 	if err := tx.QueryRow(ctx, compareLevels, c.merchant).Scan(&different); err != nil {
 		return nil, err
 	}
 	if different > 0 {
-		found = append(found, c.finding(store.PartIndex, "has %d counters of days and of all time that differ from those of the hours", different))
+		found = append(found, c.newFinding(store.PartIndex, "has %d counters of days and of all time that differ from those of the hours", different))
 	}
 	return found, conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var tag string
 		var n int64
 		err := rows.Scan(&tag, &n)
-		f := c.finding(store.PartTags, "has events of the tag %s, which it does not have", tag)
+		f := c.newFinding(store.PartTags, "has events of the tag %s, which it does not have", tag)
 		f.Events = uint64(n)
 		found = append(found, f)
 		return err

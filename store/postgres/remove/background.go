@@ -114,7 +114,7 @@ func (r *Remover) RunOnce(ctx context.Context) error {
 		return err
 	}
 	defer guard.Release()
-	err = errors.Join(r.runner.Run(guard.Held), r.Expire(guard.Held), r.Forget(guard.Held), r.counts.RollUpLeft(guard.Held))
+	err = errors.Join(r.runner.Run(guard.Held), r.Expire(guard.Held), r.ForgetOld(guard.Held), r.counts.RollUpLeft(guard.Held))
 	if err != nil && guard.Held.Err() != nil {
 		return context.Cause(guard.Held)
 	}
@@ -163,7 +163,7 @@ func (t tasks) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, er
 			if err != nil {
 				return err
 			}
-			old, err = conn.Collect(ctx, tx, func(at *read.Receipt) []any { return []any{&at.Seq, &at.Idx} }, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", merchant, scopes[0].From-rules.ExpiryDelay.Microseconds(), portion)
+			old, err = conn.CollectRows(ctx, tx, func(at *read.Receipt) []any { return []any{&at.Seq, &at.Idx} }, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", merchant, scopes[0].From-rules.ExpiryDelay.Microseconds(), portion)
 			return err
 		}); err != nil {
 			return some, err
@@ -246,8 +246,8 @@ func (r *Remover) Expire(ctx context.Context) error {
 	return r.runner.Expire(ctx, r.control.Expiring())
 }
 
-// Forget removes event_ids that count no more, and old flushes. It never waits for the rows of a flush that is under way.
-func (r *Remover) Forget(ctx context.Context) error {
+// ForgetOld removes event_ids that count no more, and old flushes. It never waits for the rows of a flush that is under way.
+func (r *Remover) ForgetOld(ctx context.Context) error {
 	const portion = 10_000
 	var now time.Time
 	if err := r.db.Read(ctx, func(tx pgx.Tx) (err error) {

@@ -21,8 +21,8 @@ const (
 	settleTimeout = 10 * time.Second // to find out what became of a flush whose answer was lost
 )
 
-// commit writes a flush, and tells those who wait for its events. KindUnavailable: nothing was recorded. KindUncertain: nobody knows.
-func (w *Writer) commit(f *flush) error {
+// commitFlush writes a flush, and tells those who wait for its events. KindUnavailable: nothing was recorded. KindUncertain: nobody knows.
+func (w *Writer) commitFlush(f *flush) error {
 	began := time.Now()
 	if w.db.Age() > conn.RefuseAfter {
 		return conn.ErrNoAnswer // the requests have waited for the flush before, and would wait for the database again
@@ -32,7 +32,7 @@ func (w *Writer) commit(f *flush) error {
 	ctx, cancel := context.WithTimeout(context.Background(), w.opt.FlushTimeout)
 	defer cancel()
 	w.metrics.Grouped(len(f.items))
-	if err := w.write(ctx, f); err != nil {
+	if err := w.writeFlush(ctx, f); err != nil {
 		return err
 	}
 	w.metrics.Committed(began, len(f.events)+len(f.changed) > 0)
@@ -40,23 +40,23 @@ func (w *Writer) commit(f *flush) error {
 		w.opt.Recorded(f.withEvents())
 		w.counts.Note(f.deltas)
 	}
-	w.space.note(f.deltas, f.linkRows)
+	w.space.noteRecorded(f.deltas, f.linkRows)
 	return nil
 }
 
-// write makes the two round trips of a flush.
-func (w *Writer) write(ctx context.Context, f *flush) error {
-	session, err := w.ask(ctx, f)
+// writeFlush makes the two round trips of a flush.
+func (w *Writer) writeFlush(ctx context.Context, f *flush) error {
+	session, err := w.askDatabase(ctx, f)
 	if err != nil {
 		return unavailableFlush(err)
 	}
 	defer session.Release() // which closes a connection with an open transaction
 	f.decide()
-	if f.isEmpty() {
+	if f.needsNoCommit() {
 		_, err := session.Exec(ctx, "ROLLBACK")
 		return unavailableFlush(err)
 	}
-	if err := f.write(ctx, session.Conn()); err != nil {
+	if err := f.sendWrites(ctx, session.Conn()); err != nil {
 		if isRefused(err) && !f.committed {
 			return unavailableFlush(err)
 		}
@@ -76,14 +76,14 @@ func isRefused(err error) bool {
 // LockNotAvailable is the SQLSTATE of a statement that has waited for a lock for too long.
 const LockNotAvailable = "55P03"
 
-// ask makes the first round trip of a flush, and returns the connection that has its transaction. When a connection has failed, it
+// askDatabase makes the first round trip of a flush, and returns the connection that has its transaction. When a connection has failed, it
 // tries once more: nothing was changed, and most likely the connection was an old one.
-func (w *Writer) ask(ctx context.Context, f *flush) (session *pgxpool.Conn, err error) {
+func (w *Writer) askDatabase(ctx context.Context, f *flush) (session *pgxpool.Conn, err error) {
 	for range 2 {
 		if session, err = w.db.Pool.Acquire(ctx); err != nil {
 			return nil, err
 		}
-		if err = f.ask(ctx, session.Conn()); err == nil {
+		if err = f.sendQuestions(ctx, session.Conn()); err == nil {
 			return session, nil
 		}
 		session.Release()
@@ -114,7 +114,7 @@ func (w *Writer) settle(f *flush, failed error) error {
 	var seq int64
 	err := w.db.Retry(ctx, func() error {
 		return w.db.Transact(ctx, func(tx pgx.Tx) error {
-			merchant := f.merchants()[0]
+			merchant := f.allMerchants()[0]
 			if _, err := tx.Exec(ctx, `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, 0, '{}')
 				ON CONFLICT (merchant, id) DO UPDATE SET node = excluded.node`, merchant, f.id, f.node); err != nil {
 				return err
@@ -136,13 +136,13 @@ func (w *Writer) settle(f *flush, failed error) error {
 	return nil
 }
 
-// acceptsEvents returns why events are refused before they are queued, or nil.
-func (w *Writer) acceptsEvents() error {
+// whyRefused returns why events are refused before they are queued, or nil.
+func (w *Writer) whyRefused() error {
 	began := w.flushing.Load()
 	if w.db.Age() > conn.RefuseAfter || began != nil && time.Since(*began) > conn.RefuseAfter {
 		return conn.ErrNoAnswer
 	}
-	if w.space.free() == 0 {
+	if w.space.bytesLeft() == 0 {
 		return errFull
 	}
 	return nil

@@ -108,14 +108,14 @@ func (f *flush) decide() {
 	for _, i := range f.items {
 		if i.link != nil {
 			if f.refusal(i.merchant, i.link, i.link.MUID) == 0 {
-				f.link(i.merchant, i.link)
+				f.linkTo(i.merchant, i.link)
 			}
 			continue
 		}
 		who := &i.mark.Identity
 		muid, byClaim := who.MUID, false
 		if muid == "" {
-			l := f.resolve(i.merchant, who)
+			l := f.linkOfFirst(i.merchant, who)
 			muid, byClaim = l.muid, l.source != store.BySecret
 		}
 		if i.mark.Outcome = rules.Outcome(f.refusal(i.merchant, who, muid), muid); i.mark.Outcome != 0 {
@@ -129,23 +129,23 @@ func (f *flush) decide() {
 			f.fresh[i.dedup] = used
 		}
 		if who.MUID != "" {
-			f.link(i.merchant, who)
+			f.linkTo(i.merchant, who)
 		}
 		i.mark.Outcome = store.Recorded
 		f.events = append(f.events, event{i.merchant, i.mark, muid, byClaim})
 	}
 }
 
-// isEmpty reports whether nothing need be committed. A duplicate must be: the event that it repeats is visible, but it may not have
+// needsNoCommit reports whether nothing need be committed. A duplicate must be: the event that it repeats is visible, but it may not have
 // got to the standbys. The commit of this flush waits for both. The same goes for a link that is there.
-func (f *flush) isEmpty() bool {
+func (f *flush) needsNoCommit() bool {
 	return len(f.events)+len(f.changed) == 0 && !slices.ContainsFunc(f.items, func(i item) bool {
 		return i.link != nil || i.mark.Outcome == store.Duplicate
 	})
 }
 
-// resolve returns the link of the first identifier that has one, by the group or before it.
-func (f *flush) resolve(merchant uuid.UUID, who *store.Identity) link {
+// linkOfFirst returns the link of the first identifier that has one, by the group or before it.
+func (f *flush) linkOfFirst(merchant uuid.UUID, who *store.Identity) link {
 	for _, k := range who.Keys() {
 		if l := f.linkOf(linkKey{merchant, k}); l.muid != "" {
 			return l
@@ -161,8 +161,8 @@ func (f *flush) linkOf(at linkKey) link {
 	return f.known[at]
 }
 
-// link links the identifiers to the muid (store.Events, Record). Links that are there are not written.
-func (f *flush) link(merchant uuid.UUID, who *store.Identity) {
+// linkTo links the identifiers to the muid (store.Events, Record). Links that are there are not written.
+func (f *flush) linkTo(merchant uuid.UUID, who *store.Identity) {
 	muid := newMUIDKey(merchant, who.MUID)
 	isLinked := f.linked[muid]
 	for _, k := range who.Keys() {
@@ -200,8 +200,8 @@ func (f *flush) refusal(merchant uuid.UUID, who *store.Identity, muid store.MUID
 	return 0
 }
 
-// merchants returns the merchants of the group, sorted.
-func (f *flush) merchants() []uuid.UUID {
+// allMerchants returns the merchants of the group, sorted.
+func (f *flush) allMerchants() []uuid.UUID {
 	all := map[uuid.UUID]bool{}
 	for _, i := range f.items {
 		all[i.merchant] = true

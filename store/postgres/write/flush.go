@@ -63,8 +63,8 @@ const (
 	takeReceiptLock = `SELECT pg_advisory_xact_lock($1)`
 )
 
-// ask is the first round trip.
-func (f *flush) ask(ctx context.Context, session *pgx.Conn) error {
+// sendQuestions is the first round trip.
+func (f *flush) sendQuestions(ctx context.Context, session *pgx.Conn) error {
 	for k := range f.fresh {
 		f.fresh[k] = remembered // this may be the second attempt
 	}
@@ -75,7 +75,7 @@ func (f *flush) ask(ctx context.Context, session *pgx.Conn) error {
 	b := &pgx.Batch{}
 	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	b.Queue(setFlush)
-	b.Queue(readRefusing, f.merchants()).Query(conn.Each(func(row pgx.Rows) error {
+	b.Queue(readRefusing, f.allMerchants()).Query(conn.Each(func(row pgx.Rows) error {
 		var merchant uuid.UUID
 		var removed bool
 		err := row.Scan(&merchant, &removed)
@@ -97,9 +97,9 @@ func (f *flush) ask(ctx context.Context, session *pgx.Conn) error {
 		}))
 	}
 	for merchant, w := range f.wanted() {
-		b.Queue(readLinks, merchant, w.keys).Query(conn.Each(f.known.scan))
+		b.Queue(readLinks, merchant, w.keys).Query(conn.Each(f.known.scanLink))
 		if len(w.heldKeys) > 0 {
-			b.Queue(readHeldLinks, merchant, w.heldKeys, w.heldMUIDs).Query(conn.Each(f.held.scan))
+			b.Queue(readHeldLinks, merchant, w.heldKeys, w.heldMUIDs).Query(conn.Each(f.held.scanSource))
 		}
 		if len(w.muids) > 0 {
 			b.Queue(readLinkedMUIDs, merchant, w.muids).Query(conn.Each(func(row pgx.Rows) error {
@@ -193,9 +193,9 @@ func (f *flush) askRefused(ctx context.Context, session *pgx.Conn) error {
 	}, readRefused, merchantsOf(all), keysIn(all))
 }
 
-// write is the second round trip, with both commits. When it returns nil, the second one is on the standbys, and so is everything before
+// sendWrites is the second round trip, with both commits. When it returns nil, the second one is on the standbys, and so is everything before
 // it. When COMMIT fails, the server skips what follows.
-func (f *flush) write(ctx context.Context, session *pgx.Conn) error {
+func (f *flush) sendWrites(ctx context.Context, session *pgx.Conn) error {
 	b := &pgx.Batch{}
 	unused := map[uuid.UUID][][]byte{}
 	for k, state := range f.fresh {
@@ -223,7 +223,7 @@ func (f *flush) write(ctx context.Context, session *pgx.Conn) error {
 		f.queueEvents(b)
 	}
 	merchants := f.withEvents()
-	b.Queue(writeFlush, f.merchants()[0], f.id, f.node, merchants)
+	b.Queue(writeFlush, f.allMerchants()[0], f.id, f.node, merchants)
 	b.Queue("COMMIT").Exec(func(pgconn.CommandTag) error {
 		f.committed = true
 		return nil

@@ -35,8 +35,8 @@ const readLinks = `SELECT l.merchant, l.key, l.muid, coalesce(h.source, 0),
 	(SELECT count(*) FROM held_link c WHERE c.merchant = $1 AND c.key = l.key AND c.source = 1)
 	FROM link l LEFT JOIN held_link h ON h.merchant = $1 AND h.key = l.key AND h.muid = l.muid WHERE l.merchant = $1 AND l.key = ANY($2)`
 
-// scan adds the link of a row.
-func (l links) scan(rows pgx.Rows) error {
+// scanLink adds the link of a row.
+func (l links) scanLink(rows pgx.Rows) error {
 	var k linkKey
 	var key, muid []byte
 	var found link
@@ -81,8 +81,8 @@ type heldKey struct {
 // heldLinks are rows of held_link.
 type heldLinks map[heldKey]store.LinkSource
 
-// scan adds the source of a row.
-func (h heldLinks) scan(row pgx.Rows) error {
+// scanSource adds the source of a row.
+func (h heldLinks) scanSource(row pgx.Rows) error {
 	var k heldKey
 	var key, muid []byte
 	var source store.LinkSource

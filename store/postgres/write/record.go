@@ -22,6 +22,7 @@ import (
 	"mtagd/store/groupcommit"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/count"
+	"mtagd/store/rules"
 )
 
 // Options are the inputs of a Writer besides its database.
@@ -47,7 +48,7 @@ type Writer struct {
 func New(ctx context.Context, db *conn.DB, counts *count.Counters, opt Options) (*Writer, error) {
 	opt.FlushTimeout = cmp.Or(opt.FlushTimeout, flushTimeout)
 	w := &Writer{db: db, counts: counts, opt: opt, metrics: groupcommit.NewMetrics(), space: space{size: opt.Size}}
-	w.queue = groupcommit.New(func(int) error { return w.acceptsEvents() }, func(int) {})
+	w.queue = groupcommit.New(func(int) error { return w.whyRefused() }, func(int) {})
 	return w, w.LookAtSpace(ctx)
 }
 
@@ -69,7 +70,7 @@ func (w *Writer) Record(ctx context.Context, marks []store.Mark) error {
 		return ctx.Err()
 	}
 	for i := range marks {
-		if err := checkMUID(marks[i].Identity.MUID); err != nil {
+		if err := rules.CheckMUID(marks[i].Identity.MUID); err != nil {
 			return err
 		}
 		if i > 0 && marks[i].Merchant == marks[i-1].Merchant {
@@ -89,7 +90,7 @@ func (w *Writer) Record(ctx context.Context, marks []store.Mark) error {
 
 // Resolve implements store.Events.
 func (w *Writer) Resolve(ctx context.Context, id store.MerchantID, who store.Identity) (muid store.MUID, err error) {
-	if err := checkMUID(who.MUID); err != nil {
+	if err := rules.CheckMUID(who.MUID); err != nil {
 		return "", err
 	}
 	merchant, ok := conn.KeyOf(id)
@@ -100,7 +101,7 @@ func (w *Writer) Resolve(ctx context.Context, id store.MerchantID, who store.Ide
 	case who.MUID == "":
 		var seen conn.Snapshot
 		if err := w.db.ReadFor(ctx, string(id), func(tx pgx.Tx) (err error) {
-			if muid, err = resolve(ctx, tx, merchant, &who); err != nil || muid == "" {
+			if muid, err = linkedMUID(ctx, tx, merchant, &who); err != nil || muid == "" {
 				return err
 			}
 			return seen.Scan(tx.QueryRow(ctx, conn.ReadSnapshot))
@@ -117,17 +118,10 @@ func (w *Writer) Resolve(ctx context.Context, id store.MerchantID, who store.Ide
 	return who.MUID, nil
 }
 
-func checkMUID(muid store.MUID) error {
-	if len(muid) > store.MaxMUIDLength {
-		return store.Invalid("muid", "must have at most %d bytes", store.MaxMUIDLength)
-	}
-	return nil
-}
-
-// resolve returns the muid of the first identifier that is linked to one, or "".
-func resolve(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, who *store.Identity) (store.MUID, error) {
+// linkedMUID returns the muid of the first identifier that is linked to one, or "".
+func linkedMUID(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, who *store.Identity) (store.MUID, error) {
 	found := links{}
-	if err := conn.Query(ctx, tx, found.scan, readLinks, merchant, conn.Hashes(who.Keys())); err != nil {
+	if err := conn.Query(ctx, tx, found.scanLink, readLinks, merchant, conn.Hashes(who.Keys())); err != nil {
 		return "", err
 	}
 	for _, k := range who.Keys() {
@@ -155,7 +149,7 @@ func (w *Writer) commitGroups() {
 				}
 			}
 		}
-		err := w.commit(f)
+		err := w.commitFlush(f)
 		w.queue.Finish(err)
 	}
 }

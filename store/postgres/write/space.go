@@ -37,8 +37,8 @@ type space struct {
 	full    bool
 }
 
-// note counts what was recorded: events, and rows of links.
-func (s *space) note(t count.Deltas, links int) {
+// noteRecorded counts what was recorded: events, and rows of links.
+func (s *space) noteRecorded(t count.Deltas, links int) {
 	bytes := int64(links) * LinkCost
 	for _, a := range t {
 		bytes += a.Bytes + a.N*eventCost
@@ -52,10 +52,10 @@ func (s *space) note(t count.Deltas, links int) {
 const countLinks = `SELECT coalesce(sum(greatest(reltuples, pg_stat_get_live_tuples(oid), 0)), 0)::bigint FROM pg_class
 	WHERE oid = ANY('{link,held_link,linked_muid}'::regclass[])`
 
-func (s *space) free() int64 { return max(0, s.limit.Load()-s.recorded.Load()) }
+func (s *space) bytesLeft() int64 { return max(0, s.limit.Load()-s.recorded.Load()) }
 
 // FreeSpace implements store.Engine.
-func (w *Writer) FreeSpace() uint64 { return uint64(w.space.free()) }
+func (w *Writer) FreeSpace() uint64 { return uint64(w.space.bytesLeft()) }
 
 // LookAtSpace reads how much events take, and logs when they begin to be refused, or no longer are.
 func (w *Writer) LookAtSpace(ctx context.Context) error {
@@ -77,7 +77,7 @@ func (w *Writer) LookAtSpace(ctx context.Context) error {
 	s.limit.Store(s.size - stored + s.looked[0])
 	copy(s.looked[:], s.looked[1:])
 	s.looked[SpaceLooks-1] = recorded
-	if full := s.free() == 0; full != s.full {
+	if full := s.bytesLeft() == 0; full != s.full {
 		s.full = full
 		message := "events are accepted: there is space again"
 		if full {

@@ -61,7 +61,7 @@ func visit(merchant uuid.UUID) *flush {
 // The operator may have another default isolation level. With it, flushes that write the same rows would fail.
 func TestAFlushHasItsOwnIsolation(t *testing.T) {
 	w := newWriter(t, "&default_transaction_isolation=serializable")
-	session, err := w.ask(t.Context(), visit(uuid.New()))
+	session, err := w.askDatabase(t.Context(), visit(uuid.New()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestALostAnswerIsSettled(t *testing.T) {
 	lost := context.DeadlineExceeded
 
 	committed := visit(merchant)
-	if err := w.write(t.Context(), committed); err != nil {
+	if err := w.writeFlush(t.Context(), committed); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.settle(committed, lost); err != nil {
@@ -91,14 +91,14 @@ func TestALostAnswerIsSettled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer session.Release()
-	if err := never.ask(t.Context(), session.Conn()); err != nil {
+	if err := never.sendQuestions(t.Context(), session.Conn()); err != nil {
 		t.Fatal(err)
 	}
 	never.decide()
 	if err := w.settle(never, lost); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a flush that was not committed: %v, want KindUnavailable", err)
 	}
-	if err := never.write(t.Context(), session.Conn()); err == nil {
+	if err := never.sendWrites(t.Context(), session.Conn()); err == nil {
 		t.Error("a flush is committed after it was found not to be")
 	}
 	var events, flushes int

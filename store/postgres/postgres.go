@@ -101,7 +101,7 @@ type Options struct {
 	// opened with another value, at first for ever.
 	Retention store.Retention
 
-	// Size is how many bytes of the database events may take, about. 0: see write.DefaultSize.
+	// Size is how many bytes of the database events may take, about. 0: 100 GB, or twice what they take.
 	Size int64
 
 	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported

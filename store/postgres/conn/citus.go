@@ -26,15 +26,6 @@ func HasCitus(ctx context.Context, pool *pgxpool.Pool) (installed bool, err erro
 	return installed, err
 }
 
-// ForCitus returns the one of two statements that is for this database: without the extension, or with it.
-func ForCitus(ctx context.Context, pool *pgxpool.Pool, without, with string) (sql string, err error) {
-	citus, err := HasCitus(ctx, pool)
-	if citus {
-		return with, err
-	}
-	return without, err
-}
-
 // FinishOnWorkers commits what the coordinator of a distributed database has committed, but a worker has only prepared: it failed
 // in between, or the coordinator did. Citus does the same in the background, once a minute.
 func (d *DB) FinishOnWorkers(ctx context.Context) error {

@@ -240,14 +240,15 @@ const ChangeOfRecords = "records"
 
 // QueueRecords writes records with the number of their change.
 func QueueRecords(b *pgx.Batch, version int64, records []rules.Record) {
-	kinds, ids, bodies := make([]string, len(records)), make([]string, len(records)), make([]*string, len(records))
-	for i, r := range records {
-		if kinds[i], ids[i] = r.Kind, r.Key; r.Value != nil {
-			bodies[i] = new(string(r.Value))
-		}
-	}
 	b.Queue(`INSERT INTO record (kind, id, version, body) SELECT w.kind, w.id, $1::bigint, w.body FROM unnest($2::text[], $3::text[], $4::text[]) AS w(kind, id, body)
-		ON CONFLICT (kind, id) DO UPDATE SET version = excluded.version, body = excluded.body`, version, kinds, ids, bodies)
+		ON CONFLICT (kind, id) DO UPDATE SET version = excluded.version, body = excluded.body`, version,
+		conn.Map(records, func(r *rules.Record) string { return r.Kind }), conn.Map(records, func(r *rules.Record) string { return r.Key }),
+		conn.Map(records, func(r *rules.Record) *string {
+			if r.Value == nil {
+				return nil
+			}
+			return new(string(r.Value))
+		}))
 }
 
 // settle finds out whether a change was committed whose answer is lost. As it waits for its turn, the transaction has ended then.

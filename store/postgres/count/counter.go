@@ -103,11 +103,13 @@ func compareBools(a, b bool) int {
 // parameters returns the parameters of addCounters.
 func (c additions) parameters() []any {
 	keys := slices.SortedFunc(maps.Keys(c), compareCounters)
-	n := len(keys)
-	merchants, levels, names, buckets := make([]uuid.UUID, n), make([]int16, n), make([]string, n), make([]int64, n)
-	tags, bots, ns := make([]string, n), make([]bool, n), make([]int64, n)
-	for i, k := range keys {
-		merchants[i], levels[i], names[i], buckets[i], tags[i], bots[i], ns[i] = k.merchant, k.level, k.name, k.bucket, k.tag, k.bot, c[k]
+	return []any{
+		conn.Map(keys, func(k *counterKey) uuid.UUID { return k.merchant }),
+		conn.Map(keys, func(k *counterKey) int16 { return k.level }),
+		conn.Map(keys, func(k *counterKey) string { return k.name }),
+		conn.Map(keys, func(k *counterKey) int64 { return k.bucket }),
+		conn.Map(keys, func(k *counterKey) string { return k.tag }),
+		conn.Map(keys, func(k *counterKey) bool { return k.bot }),
+		conn.Map(keys, func(k *counterKey) int64 { return c[*k] }),
 	}
-	return []any{merchants, levels, names, buckets, tags, bots, ns}
 }

@@ -45,13 +45,15 @@ func (t Deltas) Columns() []any {
 	keys := slices.SortedFunc(maps.Keys(t), func(a, b DeltaKey) int {
 		return cmp.Or(conn.CompareUUIDs(a.merchant, b.merchant), cmp.Compare(a.Minute, b.Minute))
 	})
-	n := len(keys)
-	merchants, minutes, names, tags := make([]uuid.UUID, n), make([]int64, n), make([]string, n), make([]string, n)
-	bots, ns, sizes := make([]bool, n), make([]int64, n), make([]int64, n)
-	for i, k := range keys {
-		merchants[i], minutes[i], names[i], tags[i], bots[i], ns[i], sizes[i] = k.merchant, k.Minute, k.Name, k.Tag, k.Bot, t[k].N, t[k].Bytes
+	return []any{
+		conn.Map(keys, func(k *DeltaKey) uuid.UUID { return k.merchant }),
+		conn.Map(keys, func(k *DeltaKey) int64 { return k.Minute }),
+		conn.Map(keys, func(k *DeltaKey) string { return k.Name }),
+		conn.Map(keys, func(k *DeltaKey) string { return k.Tag }),
+		conn.Map(keys, func(k *DeltaKey) bool { return k.Bot }),
+		conn.Map(keys, func(k *DeltaKey) int64 { return t[*k].N }),
+		conn.Map(keys, func(k *DeltaKey) int64 { return t[*k].Bytes }),
 	}
-	return []any{merchants, minutes, names, tags, bots, ns, sizes}
 }
 
 // counts returns what deltas add to each counter.
@@ -90,11 +92,8 @@ func (t Deltas) AddUsageTo(ctx context.Context, tx pgx.Tx, folded map[uuid.UUID]
 		used[k.merchant] = Amount{u.N + a.N, u.Bytes + a.Bytes}
 	}
 	merchants := slices.SortedFunc(maps.Keys(used), conn.CompareUUIDs)
-	events, sizes, upTo := make([]int64, len(merchants)), make([]int64, len(merchants)), make([]int64, len(merchants))
-	for i, m := range merchants {
-		events[i], sizes[i], upTo[i] = used[m].N, used[m].Bytes, folded[m]
-	}
-	_, err := tx.Exec(ctx, addUsage, merchants, events, sizes, upTo)
+	_, err := tx.Exec(ctx, addUsage, merchants, conn.Map(merchants, func(m *uuid.UUID) int64 { return used[*m].N }),
+		conn.Map(merchants, func(m *uuid.UUID) int64 { return used[*m].Bytes }), conn.Map(merchants, func(m *uuid.UUID) int64 { return folded[*m] }))
 	return err
 }
 

@@ -172,14 +172,12 @@ func (c *Counters) RollUpLeft(ctx context.Context) error {
 }
 
 // LeftBehind returns the merchants that have rows in the tally up to a flush.
-func (c *Counters) LeftBehind(ctx context.Context, upTo int64) (merchants []uuid.UUID, err error) {
-	sql, err := conn.ForCitus(ctx, c.db.Pool, listLeft, listLeftWithCitus)
-	if err != nil {
+func (c *Counters) LeftBehind(ctx context.Context, upTo int64) ([]uuid.UUID, error) {
+	sql := listLeft
+	if citus, err := conn.HasCitus(ctx, c.db.Pool); err != nil {
 		return nil, err
+	} else if citus {
+		sql = listLeftWithCitus
 	}
-	err = c.db.Read(ctx, func(tx pgx.Tx) error {
-		merchants, err = conn.Column[uuid.UUID](ctx, tx, sql, upTo)
-		return err
-	})
-	return merchants, err
+	return conn.SelectRows(ctx, c.db, func(m *uuid.UUID) []any { return []any{m} }, sql, upTo)
 }

@@ -27,7 +27,7 @@ import (
 
 // Options are the inputs of a Writer besides its database.
 type Options struct {
-	Size         int64                       // how many bytes events may take, about; 0: see DefaultSize
+	Size         int64                       // how many bytes events may take, about; 0: see defaultSize
 	FlushTimeout time.Duration               // for tests; 0: the default
 	Recorded     func(merchants []uuid.UUID) // is called with the merchants of each flush that have events in it
 	Metrics      prometheus.Registerer       // nil: metrics are not exported

@@ -10,9 +10,9 @@ import (
 	"mtagd/store/postgres/count"
 )
 
-// DefaultSize is how many bytes events and links may take when Options.Size is 0. Twice what they take when the engine opens may be more: so a
+// defaultSize is how many bytes events and links may take when Options.Size is 0. Twice what they take when the engine opens may be more: so a
 // new version of the program does not stop a service that has more already.
-const DefaultSize = 100 << 30
+const defaultSize = 100 << 30
 
 const (
 	// eventCost is about what an event takes besides its bytes in usage: its rows and indexes, an event_id. Plain events take less.
@@ -72,7 +72,7 @@ func (w *Writer) LookAtSpace(ctx context.Context) error {
 	}
 	stored += links * LinkCost
 	if s.size == 0 {
-		s.size = max(DefaultSize, 2*stored)
+		s.size = max(defaultSize, 2*stored)
 	}
 	s.limit.Store(s.size - stored + s.looked[0])
 	copy(s.looked[:], s.looked[1:])

@@ -153,6 +153,12 @@ func openWith(ctx context.Context, config *pgxpool.Config, opt Options) (*engine
 		db.Close()
 		return nil, err
 	}
+	delay := removal.Delay
+	if opt.eager {
+		delay = 0
+	}
+	// Metrics are registered last: Open may be called again with the same registry after it has failed.
+	e.Remover = remove.New(db, e.Control, e.counts, e.Reader, delay, opt.Metrics)
 	e.News = e.Tell
 	e.Follow()
 	e.Writer.Run()
@@ -164,6 +170,7 @@ func openWith(ctx context.Context, config *pgxpool.Config, opt Options) (*engine
 	return e, nil
 }
 
+// openRooms opens the parts of the engine that need the database.
 func (e *engine) openRooms(ctx context.Context, opt Options) error {
 	if err := schema.Prepare(ctx, e.db.Pool); err != nil {
 		return err
@@ -176,12 +183,7 @@ func (e *engine) openRooms(ctx context.Context, opt Options) error {
 		if e.Control, err = control.Load(ctx, e.db, cmp.Or(opt.audit, store.DefaultAuditLimits)); err != nil {
 			return err
 		}
-		delay := removal.Delay
-		if opt.eager {
-			delay = 0
-		}
 		e.Nodes, e.Reader = nodes.New(e.db, e.Ready), read.New(e.db, e.Control, opt.verifyPiece)
-		e.Remover = remove.New(e.db, e.Control, e.counts, e.Reader, delay, opt.Metrics)
 		if e.Writer, err = write.New(ctx, e.db, e.counts, write.Options{Size: opt.Size, FlushTimeout: opt.flushTimeout, Recorded: e.Tell, Metrics: opt.Metrics}); err != nil || opt.Retention == 0 {
 			return err
 		}

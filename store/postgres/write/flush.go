@@ -104,9 +104,11 @@ func (f *flush) sendQuestions(ctx context.Context, session *pgx.Conn) error {
 		if len(w.muids) > 0 {
 			b.Queue(readLinkedMUIDs, merchant, w.muids).Query(conn.Each(func(row pgx.Rows) error {
 				var hash []byte
-				err := row.Scan(&hash)
+				if err := row.Scan(&hash); err != nil {
+					return err
+				}
 				f.linked[muidKey{merchant, [16]byte(hash)}] = true
-				return err
+				return nil
 			}))
 		}
 	}

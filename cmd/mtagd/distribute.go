@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"mtagd/store/postgres"
+	"mtagd/store/postgres/schema"
 )
 
 // storeCommands are "mtagd store …".
@@ -28,7 +28,7 @@ func (*distributeCommand) Run(p *process) error {
 	if p.store == "" {
 		return &usageError{where: "--store", err: errors.New("must name the database that is to be distributed")}
 	}
-	done, err := postgres.Distribute(p.ctx, p.store)
+	done, err := schema.Distribute(p.ctx, p.store)
 	if err != nil {
 		return fmt.Errorf("--store: %w", err)
 	}

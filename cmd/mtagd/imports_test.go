@@ -29,7 +29,16 @@ var mayImport = []struct {
 	{"store/local/control", "store store/rules store/local/boltfile store/local/codec store/local/durable store/local/space"},
 	// The engines know neither each other, nor who uses them.
 	{"store/local", "store store/migrate store/removal store/rules store/local/"},
-	{"store/postgres", "store store/budget store/groupcommit store/migrate store/removal store/rules store/local/codec"},
+	// Nor do the rooms of the engine on PostgreSQL.
+	{"store/postgres/conn", "store store/budget"},
+	{"store/postgres/schema", "store/postgres/conn"},
+	{"store/postgres/count", "store store/postgres/conn"},
+	{"store/postgres/control", "store store/rules store/postgres/conn"},
+	{"store/postgres/nodes", "store store/postgres/conn"},
+	{"store/postgres/write", "store store/groupcommit store/rules store/postgres/conn store/postgres/count"},
+	{"store/postgres/read", "store store/rules store/local/codec store/postgres/conn store/postgres/control store/postgres/count"},
+	{"store/postgres/remove", "store store/removal store/rules store/postgres/conn store/postgres/control store/postgres/count store/postgres/read store/postgres/write"},
+	{"store/postgres", "store store/postgres/ store/budget store/groupcommit store/migrate store/removal store/rules store/local/codec"},
 	// The protocols see the engine's contract alone, and only the front door sees connections.
 	{"edge", "store store/budget edge/"},
 	{"edge/", "store edge/"},

@@ -115,19 +115,19 @@ func (c *migrateCommand) toDirectory(p *process, bar *progressBar) (_ *migrate.R
 	}
 	defer from.Close()
 	to := local.NameOf(dir)
-	hold, err := from.Hold(p.ctx, to)
+	locked, err := from.Lock(p.ctx, to)
 	if err != nil {
 		return nil, "", fmt.Errorf("--store: %w", err)
 	}
-	defer hold.Release()
+	defer locked.Release()
 	var result migrate.Result
 	if err := local.Import(dir, quietLog(p.stderr), func(target migrate.Target) (err error) {
-		result, err = migrate.Import(hold.Context(), from, target, migrate.Options{Log: quietLog(p.stderr), Progress: bar.count})
+		result, err = migrate.Import(locked.Context(), from, target, migrate.Options{Log: quietLog(p.stderr), Progress: bar.count})
 		return err
 	}); err != nil {
 		return nil, "", fillError(p.ctx, "import", dir, err)
 	}
-	return &result, fmt.Sprintf("everything is in %s. Start the service there, with --data %s and without --store (MTAGD_STORE)", to, c.To), hold.Moved(p.ctx)
+	return &result, fmt.Sprintf("everything is in %s. Start the service there, with --data %s and without --store (MTAGD_STORE)", to, c.To), locked.Moved(p.ctx)
 }
 
 // finish opens the database if a migration was cut off after the directory was marked as moved. next is "" when it was not.

@@ -8,7 +8,7 @@ import (
 
 	"mtagd/store/local"
 	"mtagd/store/local/backup"
-	"mtagd/store/postgres"
+	"mtagd/store/postgres/schema"
 )
 
 // release and commit are set by make release, whose builds do not depend on the state of a repository.
@@ -42,6 +42,6 @@ type versionCommand struct{}
 // Run prints the version, and the formats of data that it reads.
 func (versionCommand) Run(p *process) error {
 	_, err := fmt.Fprintf(p.stdout, "mtagd %s\ncommit %s\n%s %s/%s\ndata directory: %s\nbackups: format %d and older\nPostgreSQL: schema %d and older\n",
-		version(), revision(), runtime.Version(), runtime.GOOS, runtime.GOARCH, local.Formats, backup.Format, postgres.Schema)
+		version(), revision(), runtime.Version(), runtime.GOOS, runtime.GOARCH, local.Formats, backup.Format, schema.Version)
 	return err
 }

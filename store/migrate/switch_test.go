@@ -13,8 +13,8 @@ import (
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/migrate"
-	"mtagd/store/postgres"
 	"mtagd/store/postgres/pgtest"
+	"mtagd/store/postgres/schema"
 	"mtagd/store/rules"
 )
 
@@ -185,7 +185,7 @@ func (w waitingTarget) Add(ctx context.Context, _ []migrate.Event) error {
 }
 
 // When the hold of a database is lost, others may change it. The import ends at once, and not when it compares events hours later.
-func TestAnImportEndsWhenItsHoldIsLost(t *testing.T) {
+func TestAnImportEndsWhenItsLocksAreLost(t *testing.T) {
 	url, dir := pgtest.Database(t), filepath.Join(t.TempDir(), "new")
 	e := openDatabase(t, url)
 	newShop(t, e).send(100)
@@ -205,7 +205,7 @@ func TestAnImportEndsWhenItsHoldIsLost(t *testing.T) {
 
 func TestMigrateWithADistributedDatabase(t *testing.T) {
 	url := pgtest.NewCitus(t, nil).EmptyDatabase(t)
-	if _, err := postgres.Distribute(t.Context(), url); err != nil {
+	if _, err := schema.Distribute(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
 	e := openLocal(t, t.TempDir())

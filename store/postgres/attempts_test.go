@@ -16,7 +16,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/pgtest"
+	"mtagd/store/rules"
 )
 
 // watcher sees what an engine does with its connections.
@@ -60,32 +63,43 @@ func (w *watcher) TraceRelease(_ *pgxpool.Pool, data pgxpool.TraceReleaseData) {
 // openWatched opens another engine on the database of a shop.
 func (s *shop) openWatched(w *watcher) *engine {
 	s.t.Helper()
-	config, err := parseURL(s.url)
+	config, err := conn.Configure(s.t.Context(), s.url)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	config.ConnConfig.Tracer = w
-	return s.opened(open(s.t.Context(), config, Options{Log: quiet}))
+	return s.opened(openWith(s.t.Context(), config, Options{Log: quiet}))
+}
+
+// cancelWait makes it look as if an operator had canceled the wait of a transaction's commit for the standbys.
+func cancelWait(tx pgx.Tx) {
+	c := tx.Conn()
+	c.Config().OnNotice(c.PgConn(), &pgconn.Notice{Routine: "SyncRepWaitForLSN"})
 }
 
 // Whether a commit has got to the standbys is known of its connection. It is asked before others may use that.
 func TestAConnectionIsCheckedBeforeItIsReleased(t *testing.T) {
 	s := newShop(t, Options{})
 	var unchecked atomic.Int64
-	e := s.openWatched(&watcher{released: func(c *pgx.Conn) {
-		if !c.IsClosed() && c.PgConn().CustomData()[notReplicated] != nil {
+	watched := &watcher{released: func(c *pgx.Conn) {
+		if !c.IsClosed() && len(c.PgConn().CustomData()) > 0 {
 			unchecked.Add(1)
 		}
-	}})
-	if err := e.transact(t.Context(), func(tx pgx.Tx) error {
-		tx.Conn().PgConn().CustomData()[notReplicated] = true
+	}}
+	e := s.openWatched(watched)
+	if err := e.db.Transact(t.Context(), func(tx pgx.Tx) error {
+		cancelWait(tx)
 		return nil
-	}); err != errNotReplicated {
+	}); err != conn.ErrNotReplicated {
 		t.Errorf("a transaction whose wait was canceled: %v", err)
 	}
-	if err := e.change(t.Context(), func(c *change) error {
-		c.tx.Conn().PgConn().CustomData()[notReplicated] = true
-		return nil
+	watched.query = func(c *pgx.Conn, sql string) {
+		if strings.HasPrefix(sql, "SELECT pg_advisory_xact_lock(") { // a change begins
+			c.Config().OnNotice(c.PgConn(), &pgconn.Notice{Routine: "SyncRepWaitForLSN"})
+		}
+	}
+	if err := (control.Driver{Control: e.Control}).Update(t.Context(), func(rules.Turn) (rules.Change, error) {
+		return rules.Change{}, nil
 	}); store.KindOf(err) != store.KindUncertain {
 		t.Errorf("a change whose wait was canceled: %v, want KindUncertain", err)
 	}
@@ -98,30 +112,26 @@ func TestAConnectionIsCheckedBeforeItIsReleased(t *testing.T) {
 func TestWhatIsGoneIsNotConfirmed(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.visit(0, 0))
-	var last snapshot
-	if err := last.scan(s.pool.QueryRow(t.Context(), readSnapshot)); err != nil {
+	var last conn.Snapshot
+	if err := last.Scan(s.db.Pool.QueryRow(t.Context(), conn.ReadSnapshot)); err != nil {
 		t.Fatal(err)
 	}
-	if !s.confirmed.covers(last) {
+	if !s.db.IsConfirmed(last) {
 		t.Error("the flush was acknowledged, but is not confirmed")
 	}
 	for _, c := range []struct {
-		seen      snapshot
+		seen      conn.Snapshot
 		confirmed bool
 	}{
 		{last, true},
-		{snapshot{last.server, last.flush + 1, 0}, false},
-		{snapshot{last.server, 0, last.change + 1}, false},
-		{snapshot{last.server - 1, last.flush, 0}, false},
+		{conn.Snapshot{Server: last.Server, Flush: last.Flush + 1}, false},
+		{conn.Snapshot{Server: last.Server, Change: last.Change + 1}, false},
+		{conn.Snapshot{Server: last.Server - 1, Flush: last.Flush}, false},
 	} {
-		err := s.confirm(t.Context(), c.seen)
+		err := s.db.Confirm(t.Context(), c.seen)
 		if confirmed := err == nil; confirmed != c.confirmed || !confirmed && store.KindOf(err) != store.KindUnavailable {
 			t.Errorf("%+v after %+v: %v", c.seen, last, err)
 		}
-	}
-	f := &feed{end: positionOf(last.flush, 0), server: last.server - 1}
-	if _, err := s.readPortions(t.Context(), f); store.KindOf(err) != store.KindUnavailable {
-		t.Errorf("a feed reads from another server: %v, want KindUnavailable", err)
 	}
 }
 
@@ -151,7 +161,7 @@ func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
 		if left.Load() == 0 || left.Add(-1) > 0 {
 			return
 		}
-		if _, err := s.pool.Exec(context.Background(), "SELECT pg_terminate_backend($1, 5000)", c.PgConn().PID()); err != nil {
+		if _, err := s.db.Pool.Exec(context.Background(), "SELECT pg_terminate_backend($1, 5000)", c.PgConn().PID()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -178,7 +188,7 @@ func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
 		}
 	}
 	waits.Store(1)
-	if err := e.awaitCommits(t.Context()); err != nil || waits.Load() > 0 {
+	if err := e.db.AwaitCommits(t.Context()); err != nil || waits.Load() > 0 {
 		t.Errorf("a connection that ends while it waits: %v", err)
 	}
 }
@@ -258,10 +268,10 @@ func TestAFollowerSurvivesTheEndOfAllConnections(t *testing.T) {
 func TestAServerWithoutRoomIsUnavailable(t *testing.T) {
 	s := newShop(t, Options{})
 	full := &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "53100", Message: "No space left on device"}
-	if err := s.change(t.Context(), func(*change) error { return full }); store.KindOf(err) != store.KindUnavailable {
+	if err := (control.Driver{Control: s.Control}).Update(t.Context(), func(rules.Turn) (rules.Change, error) { return rules.Change{}, full }); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a change gets %v, want KindUnavailable", err)
 	}
-	if err := s.read(t.Context(), func(pgx.Tx) error { return full }); store.KindOf(err) != store.KindUnavailable {
+	if err := s.db.Read(t.Context(), func(pgx.Tx) error { return full }); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a read gets %v, want KindUnavailable", err)
 	}
 }
@@ -278,7 +288,7 @@ func TestSlowReadsLeaveConnections(t *testing.T) {
 		for range conns {
 			reading.Go(func() {
 				ctx := store.WithPartner(context.Background(), store.PartnerID(rune('a'+partner)))
-				if err := s.read(ctx, func(pgx.Tx) error {
+				if err := s.db.Read(ctx, func(pgx.Tx) error {
 					under[partner].Add(1)
 					<-stop
 					return nil
@@ -294,9 +304,9 @@ func TestSlowReadsLeaveConnections(t *testing.T) {
 	await(t, "another partner reads nothing", func() bool { return under[1].Load() == 1 })
 	slow(2)
 	await(t, "a third partner reads nothing", func() bool { return under[2].Load() == 1 })
-	following, cancelFollowing := context.WithTimeout(t.Context(), followTimeout)
+	following, cancelFollowing := context.WithTimeout(t.Context(), control.FollowTimeout)
 	defer cancelFollowing()
-	if _, err := s.catchUp(following, func(pgx.Tx) error { return nil }); err != nil {
+	if _, err := s.CatchUp(following, func(pgx.Tx) error { return nil }); err != nil {
 		close(stop)
 		t.Fatalf("the node cannot follow: %v", err)
 	}
@@ -318,12 +328,12 @@ func TestSlowReadsLeaveConnections(t *testing.T) {
 func TestAReadOfAPartnerHasATimeout(t *testing.T) {
 	s := newShop(t, Options{})
 	var limit string
-	if err := s.read(store.WithPartner(t.Context(), s.partner), func(tx pgx.Tx) error {
+	if err := s.db.Read(store.WithPartner(t.Context(), s.partner), func(tx pgx.Tx) error {
 		return tx.QueryRow(t.Context(), "SHOW statement_timeout").Scan(&limit)
 	}); err != nil || limit != "20s" {
 		t.Errorf("a statement may take %s, %v", limit, err)
 	}
-	if err := s.read(store.WithPartner(t.Context(), s.partner), func(tx pgx.Tx) error {
+	if err := s.db.Read(store.WithPartner(t.Context(), s.partner), func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), "SET LOCAL statement_timeout = 1; SELECT pg_sleep(60)")
 		return err
 	}); store.KindOf(err) != store.KindUnavailable {
@@ -335,8 +345,8 @@ func TestAReadOfAPartnerHasATimeout(t *testing.T) {
 func TestTheStatementsOfAReadHaveOneTimeout(t *testing.T) {
 	s := newShop(t, Options{queryTimeout: time.Nanosecond})
 	read := func(ctx context.Context) error {
-		return s.read(ctx, func(tx pgx.Tx) error {
-			return query(ctx, tx, func(pgx.Rows) error { return nil }, "SELECT 1")
+		return s.db.Read(ctx, func(tx pgx.Tx) error {
+			return conn.Query(ctx, tx, func(pgx.Rows) error { return nil }, "SELECT 1")
 		})
 	}
 	if err := read(store.WithPartner(t.Context(), s.partner)); store.KindOf(err) != store.KindUnavailable {
@@ -354,7 +364,7 @@ func TestThePersonOfALargeMerchantIsFound(t *testing.T) {
 	var began any       // what the transaction that reads links began with
 	e := s.openWatched(&watcher{query: func(c *pgx.Conn, sql string) {
 		switch {
-		case strings.HasPrefix(sql, beginSnapshot):
+		case strings.HasPrefix(sql, conn.BeginSnapshot):
 			begins.Store(c, sql)
 		case strings.Contains(sql, "FROM link"):
 			began, _ = begins.Load(c)
@@ -363,7 +373,7 @@ func TestThePersonOfALargeMerchantIsFound(t *testing.T) {
 	if _, err := e.PersonalData(store.WithPartner(t.Context(), s.partner), s.id, store.Identity{MUID: "m"}, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	if began != beginRead {
+	if began != conn.BeginRead {
 		t.Errorf("the links are read after %q", began)
 	}
 }
@@ -390,8 +400,10 @@ func TestLookUpsWaitForNoOtherReads(t *testing.T) {
 		}
 		await(t, "no read has begun", func() bool { return under.Load() > 0 })
 	}
-	slow(s.read)
-	slow(func(ctx context.Context, read func(pgx.Tx) error) error { return s.readFor(ctx, string(other), read) })
+	slow(s.db.Read)
+	slow(func(ctx context.Context, read func(pgx.Tx) error) error {
+		return s.db.ReadFor(ctx, string(other), read)
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var who store.Identity
@@ -416,9 +428,9 @@ func TestChangesThatWaitLeaveConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, wrong := store.NewLink(s.partner, time.Now())
-	tx, err := s.pool.Begin(t.Context())
+	tx, err := s.db.Pool.Begin(t.Context())
 	if err == nil {
-		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", lockControl)
+		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", conn.LockControl)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -432,13 +444,19 @@ func TestChangesThatWaitLeaveConnections(t *testing.T) {
 			}
 		})
 	}
-	await(t, "no change waits", func() bool { return len(s.changing) > 0 })
+	await(t, "no change waits", func() bool {
+		var waits bool
+		if err := tx.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)").Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	})
 	if _, _, err := s.UseLink(t.Context(), wrong); store.KindOf(err) != store.KindNotFound {
 		t.Errorf("a wrong link gets %v", err)
 	}
-	following, cancelFollowing := context.WithTimeout(t.Context(), followTimeout)
+	following, cancelFollowing := context.WithTimeout(t.Context(), control.FollowTimeout)
 	defer cancelFollowing()
-	if _, err := s.catchUp(following, func(pgx.Tx) error { return nil }); err != nil {
+	if _, err := s.CatchUp(following, func(pgx.Tx) error { return nil }); err != nil {
 		t.Errorf("the node cannot follow: %v", err)
 	}
 	s.record(s.visit(0, 0))
@@ -452,32 +470,22 @@ func TestChangesThatWaitLeaveConnections(t *testing.T) {
 	}
 }
 
-// The operator may have another default isolation level. With it, flushes that write the same rows would fail.
+// The operator may have another default isolation level. With it, changes would fail that others are made beside.
 func TestTransactionsThatWriteHaveTheirOwnIsolation(t *testing.T) {
 	s := newShopOn(t, pgtest.Database(t)+"&default_transaction_isolation=serializable", Options{})
-	isolation := func(conn *pgx.Conn) (level string) {
-		if err := conn.QueryRow(t.Context(), "SHOW transaction_isolation").Scan(&level); err != nil {
+	isolation := func(session *pgx.Conn) (level string) {
+		if err := session.QueryRow(t.Context(), "SHOW transaction_isolation").Scan(&level); err != nil {
 			t.Error(err)
 		}
 		return level
 	}
-	if err := s.transact(t.Context(), func(tx pgx.Tx) error {
+	if err := s.db.Transact(t.Context(), func(tx pgx.Tx) error {
 		if level := isolation(tx.Conn()); level != "read committed" {
 			t.Errorf("a change is %s", level)
 		}
 		return nil
 	}); err != nil {
 		t.Fatal(err)
-	}
-	f, mark := newFlush(s.node, nil), s.visit(0, 0)
-	f.addMark(&mark)
-	conn, err := s.ask(t.Context(), f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Release()
-	if level := isolation(conn.Conn()); level != "read committed" {
-		t.Errorf("a flush is %s", level)
 	}
 }
 
@@ -491,17 +499,17 @@ func TestASerializationFailureKeepsTheConnections(t *testing.T) {
 	}{{"40001", true}, {"08006", false}} {
 		var held []*pgxpool.Conn
 		for range conns {
-			conn, err := s.pool.Acquire(t.Context())
+			session, err := s.db.Pool.Acquire(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			held = append(held, conn)
+			held = append(held, session)
 		}
-		for _, conn := range held {
-			conn.Release()
+		for _, session := range held {
+			session.Release()
 		}
 		calls := 0
-		if err := s.attempt(t.Context(), func() error {
+		if err := s.db.Attempt(t.Context(), func() error {
 			if calls++; calls == 1 {
 				return &pgconn.PgError{Severity: "ERROR", Code: c.code}
 			}
@@ -509,7 +517,7 @@ func TestASerializationFailureKeepsTheConnections(t *testing.T) {
 		}); err != nil || calls != 2 {
 			t.Errorf("a read that fails once with %s: %d calls, %v", c.code, calls, err)
 		}
-		if n := s.pool.Stat().TotalConns(); (n >= conns) != c.kept {
+		if n := s.db.Pool.Stat().TotalConns(); (n >= conns) != c.kept {
 			t.Errorf("after %s there are %d connections of %d", c.code, n, conns)
 		}
 	}
@@ -519,15 +527,15 @@ func TestASerializationFailureKeepsTheConnections(t *testing.T) {
 func TestOpenEndsWhenTheServerAnswersNoMore(t *testing.T) {
 	t.Parallel() // it mostly waits
 	s := newShop(t, Options{})
-	tx, err := s.pool.Begin(t.Context())
+	tx, err := s.db.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rollback(tx)
+	defer conn.Rollback(tx)
 	if _, err := tx.Exec(t.Context(), "LOCK TABLE goose_db_version"); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*answerTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*conn.AnswerTimeout)
 	defer cancel()
 	e, err := Open(ctx, s.url, Options{Log: quiet})
 	if err == nil {

@@ -65,7 +65,7 @@ func TestChangesAreRefusedBeforeYoungEntriesAreDropped(t *testing.T) {
 	}
 	expect := func(entries int) {
 		t.Helper()
-		if err := e.dropAudit(t.Context()); err != nil {
+		if err := e.Tidy(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if all, err := e.Audit(t.Context(), store.AuditQuery{Limit: 100}); err != nil || len(all) != entries {

@@ -15,7 +15,9 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/migrate"
+	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/pgtest"
+	"mtagd/store/postgres/schema"
 	"mtagd/store/storetest"
 )
 
@@ -25,7 +27,7 @@ import (
 func newCluster(t *testing.T) *pgtest.Citus {
 	t.Helper()
 	return pgtest.NewCitus(t, func(url string) error {
-		_, err := Distribute(context.Background(), url)
+		_, err := schema.Distribute(context.Background(), url)
 		return err
 	})
 }
@@ -47,16 +49,16 @@ func TestCitus(t *testing.T) {
 // A kill may come after a migration has added a table, and before the table is distributed. The next node that starts distributes it.
 func distributeAtStart(t *testing.T, c *pgtest.Citus) {
 	s := newShopOn(t, c.Database(t), Options{})
-	if _, err := s.pool.Exec(t.Context(), "SELECT undistribute_table('tally')"); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "SELECT undistribute_table('tally')"); err != nil {
 		t.Fatal(err)
 	}
 	s.second()
 	var there bool
-	if err := s.pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = 'tally'::regclass)").Scan(&there); err != nil || !there {
+	if err := s.db.Pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = 'tally'::regclass)").Scan(&there); err != nil || !there {
 		t.Errorf("the table is not distributed, %v", err)
 	}
 	s.record(s.mark("PageView", "anna"))
-	s.folded(s.key())
+	s.rollUp(s.key())
 	s.expect(1)
 }
 
@@ -64,7 +66,7 @@ func distributeAtStart(t *testing.T, c *pgtest.Citus) {
 func askWorkersSettings(t *testing.T, c *pgtest.Citus) {
 	s := newShopOn(t, c.Database(t), Options{})
 	for _, w := range c.Workers {
-		worker, err := pgx.Connect(t.Context(), w.URL(s.pool.Config().ConnConfig.Database))
+		worker, err := pgx.Connect(t.Context(), w.URL(s.db.Pool.Config().ConnConfig.Database))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,12 +81,12 @@ func askWorkersSettings(t *testing.T, c *pgtest.Citus) {
 func commitInTwoPhases(t *testing.T, c *pgtest.Citus) {
 	s := newShopOn(t, c.Database(t), Options{})
 	var before []string // Citus removes old transactions once a minute
-	if err := s.pool.QueryRow(t.Context(), "SELECT coalesce(array_agg(gid), '{}') FROM pg_dist_transaction").Scan(&before); err != nil {
+	if err := s.db.Pool.QueryRow(t.Context(), "SELECT coalesce(array_agg(gid), '{}') FROM pg_dist_transaction").Scan(&before); err != nil {
 		t.Fatal(err)
 	}
 	s.record(s.mark("PageView", "anna"))
 	var n int
-	if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_dist_transaction WHERE gid <> ALL($1)", before).Scan(&n); err != nil {
+	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_dist_transaction WHERE gid <> ALL($1)", before).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	if n == 0 {
@@ -124,7 +126,7 @@ func askOneShard(t *testing.T, c *pgtest.Citus) {
 		}
 		asked++
 		var plan []string
-		if err := query(t.Context(), e.pool, func(rows pgx.Rows) error {
+		if err := conn.Query(t.Context(), e.db.Pool, func(rows pgx.Rows) error {
 			var line string
 			err := rows.Scan(&line)
 			plan = append(plan, strings.TrimSpace(line))
@@ -195,7 +197,7 @@ func distributeWhileServing(t *testing.T, c *pgtest.Citus) {
 		s.record(s.mark("Before", "anna"))
 	}
 	// As after a kill: one table is distributed, and its old rows are still there.
-	if _, err := e.pool.Exec(t.Context(), "SELECT create_distributed_table('event', 'merchant', colocate_with => 'none')"); err != nil {
+	if _, err := e.db.Pool.Exec(t.Context(), "SELECT create_distributed_table('event', 'merchant', colocate_with => 'none')"); err != nil {
 		t.Fatal(err)
 	}
 	stop := make(chan struct{})
@@ -215,18 +217,18 @@ func distributeWhileServing(t *testing.T, c *pgtest.Citus) {
 			}
 		})
 	}
-	first, err := Distribute(t.Context(), url)
+	first, err := schema.Distribute(t.Context(), url)
 	close(stop)
 	serving.Wait()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, table := range first.Tables {
-		if want := table.Placement != OnCoordinator && table.Name != "event"; table.Moved != want {
+		if want := table.Placement != schema.OnCoordinator && table.Name != "event"; table.Moved != want {
 			t.Errorf("%+v: want moved %v", table, want)
 		}
 	}
-	again, err := Distribute(t.Context(), url)
+	again, err := schema.Distribute(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +237,7 @@ func distributeWhileServing(t *testing.T, c *pgtest.Citus) {
 			t.Errorf("the table %s has moved again", table.Name)
 		}
 		var left int
-		if err := e.pool.QueryRow(t.Context(), "SELECT pg_relation_size($1::text::regclass)", table.Name).Scan(&left); err != nil || left != 0 && table.Placement != OnCoordinator {
+		if err := e.db.Pool.QueryRow(t.Context(), "SELECT pg_relation_size($1::text::regclass)", table.Name).Scan(&left); err != nil || left != 0 && table.Placement != schema.OnCoordinator {
 			t.Errorf("%d bytes of the table %s are left: %v", left, table.Name, err)
 		}
 	}
@@ -312,14 +314,14 @@ func loseWorker(t *testing.T, c *pgtest.Citus) {
 // Before a distributed database is copied, what a worker has only prepared is committed.
 func importFromDistributed(t *testing.T, c *pgtest.Citus) {
 	url := c.EmptyDatabase(t)
-	if _, err := Distribute(t.Context(), url); err != nil {
+	if _, err := schema.Distribute(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
 	s := newShopOn(t, url, Options{})
 	s.record(s.visit(0, 0))
 	db := s.forCopy()
 	prepareLink(t, s, c)
-	h := s.holdOf(db)
+	h := s.lockOf(db)
 	prepared := 0
 	if _, err := db.Keys(t.Context(), 0, func(k *migrate.Key) error {
 		if string(k.MUID) == "prepared" {
@@ -332,10 +334,7 @@ func importFromDistributed(t *testing.T, c *pgtest.Citus) {
 	if err := h.Moved(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	flushed := newFlush(uuid.New(), nil)
-	mark := s.visit(0, 3)
-	flushed.addMark(&mark)
-	if err := s.write(t.Context(), flushed); store.KindOf(err) != store.KindUnavailable {
+	if err := s.Record(t.Context(), []store.Mark{s.visit(0, 3)}); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a flush after the move: %v", err)
 	}
 }
@@ -347,7 +346,7 @@ func prepareLink(t *testing.T, s *shop, c *pgtest.Citus) {
 	var shard int64
 	var group int
 	var host string
-	if err := s.pool.QueryRow(t.Context(), `SELECT shardid, groupid, nodename FROM pg_dist_shard_placement JOIN pg_dist_node USING (nodename, nodeport)
+	if err := s.db.Pool.QueryRow(t.Context(), `SELECT shardid, groupid, nodename FROM pg_dist_shard_placement JOIN pg_dist_node USING (nodename, nodeport)
 		WHERE shardid = get_shard_id_for_distribution_column('link', $1::uuid)`, s.key()).Scan(&shard, &group, &host); err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +354,7 @@ func prepareLink(t *testing.T, s *shop, c *pgtest.Citus) {
 		if w.Dir() != host {
 			continue
 		}
-		worker, err := pgx.Connect(t.Context(), w.URL(s.pool.Config().ConnConfig.Database))
+		worker, err := pgx.Connect(t.Context(), w.URL(s.db.Pool.Config().ConnConfig.Database))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -370,13 +369,13 @@ func prepareLink(t *testing.T, s *shop, c *pgtest.Citus) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.pool.Exec(t.Context(), "INSERT INTO pg_dist_transaction (groupid, gid) VALUES ($1, $2)", group, name); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "INSERT INTO pg_dist_transaction (groupid, gid) VALUES ($1, $2)", group, name); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestDistributeNeedsCitus(t *testing.T) {
-	_, err := Distribute(t.Context(), pgtest.Database(t))
+	_, err := schema.Distribute(t.Context(), pgtest.Database(t))
 	if err == nil || !strings.Contains(err.Error(), "CREATE EXTENSION citus") {
 		t.Errorf("got %v", err)
 	}
@@ -386,10 +385,10 @@ func TestDistributeNeedsCitus(t *testing.T) {
 func TestPlacements(t *testing.T) {
 	e := newShop(t, Options{})
 	few := []string{"tag", "removal", "expiry", "erasure", "suppressed", "document"}
-	if err := query(t.Context(), e.pool, func(rows pgx.Rows) error {
+	if err := conn.Query(t.Context(), e.db.Pool, func(rows pgx.Rows) error {
 		var table string
 		err := rows.Scan(&table)
-		if _, ok := placements[table]; !ok && !slices.Contains(few, table) {
+		if _, ok := schema.Placements[table]; !ok && !slices.Contains(few, table) {
 			t.Errorf("where is the table %s in a distributed database?", table)
 		}
 		return err

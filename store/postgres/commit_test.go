@@ -17,7 +17,7 @@ import (
 func TestACommitThatTheServerRefuses(t *testing.T) {
 	s := newShopOn(t, pgtest.EmptyDatabase(t), Options{})
 	for _, code := range []string{"40001", "55P03", "53100"} { // serialization, a lock, a full disk
-		if _, err := s.pool.Exec(t.Context(), `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+		if _, err := s.db.Pool.Exec(t.Context(), `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
 			$$ BEGIN RAISE 'refused' USING ERRCODE = '`+code+`'; END $$;
 			CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON flush DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.seq > 0) EXECUTE FUNCTION refuse()`); err != nil {
 			t.Fatal(err)
@@ -27,7 +27,7 @@ func TestACommitThatTheServerRefuses(t *testing.T) {
 		if err := s.Record(t.Context(), []store.Mark{again}); store.KindOf(err) != store.KindUnavailable {
 			t.Errorf("a commit refused with %s: %v, want KindUnavailable", code, err)
 		}
-		if _, err := s.pool.Exec(t.Context(), "DROP FUNCTION refuse CASCADE"); err != nil {
+		if _, err := s.db.Pool.Exec(t.Context(), "DROP FUNCTION refuse CASCADE"); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.record(again); got[0] != store.Recorded {

@@ -11,11 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/pgtest"
 	"mtagd/store/rules"
 )
@@ -30,7 +31,7 @@ func TestACanceledWaitForTheStandbysAcknowledgesNothing(t *testing.T) {
 	}
 	recorded := make(chan error, 1)
 	go func() { recorded <- s.Record(context.Background(), []store.Mark{s.visit(0, 0)}) }()
-	operator, err := s.pool.Acquire(t.Context())
+	operator, err := s.db.Pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,7 @@ func TestACanceledWaitForTheStandbysAcknowledgesNothing(t *testing.T) {
 	}
 	select {
 	case err := <-recorded:
-		if err == nil || errors.Is(err, errNoAnswer) {
+		if err == nil || errors.Is(err, conn.ErrNoAnswer) {
 			t.Errorf("the event is acknowledged, or said not to be there: %v", err)
 		}
 		recorded <- nil
@@ -183,14 +184,8 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 	defer cancel()
 	lost := make(chan error, 1)
 	go func() {
-		lost <- s.transact(ctx, func(tx pgx.Tx) error {
-			c := &change{e: s.engine, ctx: ctx, tx: tx, id: uuid.New()}
-			if err := c.begin(); err != nil {
-				return err
-			}
-			id := uuid.NewString()
-			return c.write(rules.Change{Records: []rules.Record{{Kind: rules.Partners, Key: id, Value: fmt.Appendf(nil, `{"partnerId":%q}`, id)}}})
-		})
+		_, err := s.AddPartner(ctx, "Agency")
+		lost <- err
 	}()
 	operator, err := pgx.Connect(t.Context(), primary.URL("postgres"))
 	if err != nil {
@@ -239,8 +234,8 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 func TestWhatACrashMayHaveLostIsNotConfirmed(t *testing.T) {
 	server := pgtest.NewServer(t)
 	s := newShopOn(t, server.URL("postgres"), Options{})
-	var before snapshot
-	if err := before.scan(s.pool.QueryRow(t.Context(), readSnapshot)); err != nil {
+	var before conn.Snapshot
+	if err := before.Scan(s.db.Pool.QueryRow(t.Context(), conn.ReadSnapshot)); err != nil {
 		t.Fatal(err)
 	}
 	var killed [2]*pgx.Conn
@@ -259,7 +254,7 @@ func TestWhatACrashMayHaveLostIsNotConfirmed(t *testing.T) {
 	await(t, "the server has not noticed", func() bool { return witness.Ping(t.Context()) != nil })
 	await(t, "what was visible before the crash is confirmed", func() bool {
 		// Until the server has ended this connection too, it confirms.
-		return errors.Is(s.confirmNow(t.Context(), before), errReplaced)
+		return errors.Is(s.db.ConfirmNow(t.Context(), before), conn.ErrReplaced)
 	})
 	await(t, "the node does not go on", func() bool { return s.Record(t.Context(), []store.Mark{s.visit(0, 0)}) == nil })
 }
@@ -270,12 +265,12 @@ func TestCommitsWaitWhateverTheSettingIs(t *testing.T) {
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: time.Second})
 	for _, level := range []string{"off", "local"} {
-		if _, err := s.pool.Exec(t.Context(), "ALTER DATABASE postgres SET synchronous_commit = "+level); err != nil {
+		if _, err := s.db.Pool.Exec(t.Context(), "ALTER DATABASE postgres SET synchronous_commit = "+level); err != nil {
 			t.Fatal(err)
 		}
-		s.pool.Reset()
+		s.db.Pool.Reset()
 		var now string
-		if err := s.pool.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&now); err != nil || now != level {
+		if err := s.db.Pool.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&now); err != nil || now != level {
 			t.Fatalf("synchronous_commit is %q, %v", now, err)
 		}
 		await(t, "the node is not ready", func() bool { return s.Ready() == nil })
@@ -287,15 +282,15 @@ func TestCommitsWaitWhateverTheSettingIs(t *testing.T) {
 			t.Errorf("%s: an event is acknowledged that no standby has", level)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		if _, err := s.confirmAll(ctx); err == nil {
+		if _, err := s.db.ConfirmAll(ctx); err == nil {
 			t.Errorf("%s: a commit is confirmed that no standby has", level)
 		}
 		cancel()
 		ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
-		if err := s.transact(ctx, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, "DELETE FROM message"); return err }); err != nil {
+		if err := s.db.Transact(ctx, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, "DELETE FROM message"); return err }); err != nil {
 			t.Fatalf("%s: a transaction without rows: %v", level, err)
 		}
-		if err := s.transact(ctx, func(tx pgx.Tx) error {
+		if err := s.db.Transact(ctx, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "INSERT INTO setting (name, value) VALUES ($1, 1)", level)
 			return err
 		}); err == nil {
@@ -313,7 +308,7 @@ func TestLatestMakesNoCommitOfItsOwn(t *testing.T) {
 	s := newShop(t, Options{})
 	var commits atomic.Int64
 	e := s.openWatched(&watcher{query: func(_ *pgx.Conn, sql string) {
-		if sql == commitNothing {
+		if sql == conn.CommitNothing {
 			commits.Add(1)
 		}
 	}})
@@ -321,10 +316,10 @@ func TestLatestMakesNoCommitOfItsOwn(t *testing.T) {
 	if _, err := e.Latest(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	e.close() // so that the node does not follow, which makes commits
+	go e.db.Stop() // so that the node does not follow, which makes commits
 	await(t, "the node follows", func() bool {
 		before := commits.Load()
-		time.Sleep(2 * followInterval)
+		time.Sleep(2 * control.FollowInterval)
 		return commits.Load() == before
 	})
 	before := commits.Load()
@@ -337,7 +332,7 @@ func TestLatestMakesNoCommitOfItsOwn(t *testing.T) {
 		t.Errorf("%d commits", n)
 	}
 	s.record(s.visit(0, 1))
-	if err := s.change(t.Context(), func(c *change) error { return nil }); err != nil {
+	if err := (control.Driver{Control: s.Control}).Update(t.Context(), func(rules.Turn) (rules.Change, error) { return rules.Change{}, nil }); err != nil {
 		t.Fatal(err)
 	}
 	for range 10 {
@@ -366,29 +361,29 @@ func TestACallerWhoGoesAwayLeavesTheConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	s := db.e
-	if _, err := s.confirmAll(t.Context()); err != nil {
+	s := db.db
+	if _, err := s.ConfirmAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	before := idle(t, s.pool)
+	before := idle(t, s.Pool)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	new := snapshot{change: 1}
+	new := conn.Snapshot{Change: 1}
 	for name, confirm := range map[string]func() error{
-		"while it waits for others":   func() error { return s.confirm(gone, new) },
-		"while it waits for a commit": func() error { return s.confirmNow(gone, new) },
+		"while it waits for others":   func() error { return s.Confirm(gone, new) },
+		"while it waits for a commit": func() error { return s.ConfirmNow(gone, new) },
 	} {
 		if err := confirm(); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if after := idle(t, s.pool); len(before) == 0 || !slices.Equal(slices.Sorted(slices.Values(after)), slices.Sorted(slices.Values(before))) {
+		if after := idle(t, s.Pool); len(before) == 0 || !slices.Equal(slices.Sorted(slices.Values(after)), slices.Sorted(slices.Values(before))) {
 			t.Errorf("%s: the connections were %d, and are %d", name, before, after)
 		}
 	}
-	if err := s.confirmNow(t.Context(), new); !errors.Is(err, errReplaced) {
+	if err := s.ConfirmNow(t.Context(), new); !errors.Is(err, conn.ErrReplaced) {
 		t.Errorf("what another server had: %v", err)
 	}
-	if after := idle(t, s.pool); slices.ContainsFunc(after, func(pid uint32) bool { return slices.Contains(before, pid) }) {
+	if after := idle(t, s.Pool); slices.ContainsFunc(after, func(pid uint32) bool { return slices.Contains(before, pid) }) {
 		t.Error("connections to a server that was replaced are used again")
 	}
 }

@@ -5,23 +5,22 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
+	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/pgtest"
 )
 
 // Arrays come back as they were sent, whatever their length.
 func TestArraysAreEncoded(t *testing.T) {
-	config, err := parseURL(pgtest.EmptyDatabase(t))
+	config, err := conn.Configure(t.Context(), pgtest.Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := pgx.ConnectConfig(t.Context(), config.ConnConfig)
+	db, err := conn.Open(t.Context(), config, conn.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close(t.Context()) })
-	encodeFast(conn.TypeMap())
+	defer db.Close()
 	for _, n := range []int{0, 1, 3} {
 		uuids, bytes := make([]uuid.UUID, n), make([][]byte, n)
 		for i := range n {
@@ -30,7 +29,7 @@ func TestArraysAreEncoded(t *testing.T) {
 		var gotUUIDs []uuid.UUID
 		var gotBytes [][]byte
 		var one uuid.UUID
-		if err := conn.QueryRow(t.Context(), "SELECT $1::uuid[], $2::bytea[], $3::uuid", uuids, bytes, uuid.Max).Scan(&gotUUIDs, &gotBytes, &one); err != nil {
+		if err := db.Pool.QueryRow(t.Context(), "SELECT $1::uuid[], $2::bytea[], $3::uuid", uuids, bytes, uuid.Max).Scan(&gotUUIDs, &gotBytes, &one); err != nil {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(gotUUIDs, uuids) || !reflect.DeepEqual(gotBytes, bytes) || one != uuid.Max {
@@ -38,7 +37,7 @@ func TestArraysAreEncoded(t *testing.T) {
 		}
 	}
 	var none *int
-	if err := conn.QueryRow(t.Context(), "SELECT array_length($1::uuid[], 1)", []uuid.UUID(nil)).Scan(&none); err != nil || none != nil {
+	if err := db.Pool.QueryRow(t.Context(), "SELECT array_length($1::uuid[], 1)", []uuid.UUID(nil)).Scan(&none); err != nil || none != nil {
 		t.Errorf("a nil slice has length %v, %v", none, err)
 	}
 }

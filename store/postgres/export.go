@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,17 +11,20 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/migrate"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
+	"mtagd/store/postgres/read"
+	"mtagd/store/postgres/schema"
 	"mtagd/store/rules"
 )
 
 // Database is a database into which data is copied, or from which, without an engine. It implements migrate.Successor and migrate.Source.
 type Database struct {
-	e       *engine   // only the connections and the log are there
+	db      *conn.DB
 	run     uuid.UUID // tells this import from others
 	counted bool      // the counters have the events that were added so far
 }
@@ -34,32 +36,29 @@ var (
 
 // OpenDatabase connects to a database for a move, and creates its tables if it is new. Engines may have it open.
 func OpenDatabase(ctx context.Context, address string, log *slog.Logger) (*Database, error) {
-	config, err := parseURL(address)
+	config, err := conn.Configure(ctx, address)
 	if err != nil {
-		return nil, err
-	}
-	if err := adaptToPooler(ctx, address, config); err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	hosts := newHosts(config)
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, err
+	db, err := conn.Open(ctx, config, conn.Options{Log: log})
+	if err == nil {
+		err = schema.Prepare(ctx, db.Pool)
 	}
-	d := &Database{e: &engine{pool: pool, hosts: hosts, log: log, reading: newReads(config)}, run: uuid.New()}
-	if err := errors.Join(checkDurability(ctx, pool), prepareSchema(ctx, pool)); err != nil {
-		pool.Close()
+	if err != nil {
+		if db != nil {
+			db.Close()
+		}
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
-	return d, nil
+	return &Database{db: db, run: uuid.New()}, nil
 }
 
 // Close closes the connections.
-func (d *Database) Close() { d.e.pool.Close() }
+func (d *Database) Close() { d.db.Close() }
 
 // Name says for people which database it is.
 func (d *Database) Name() string {
-	c := d.e.pool.Config().ConnConfig
+	c := d.db.Pool.Config().ConnConfig
 	return fmt.Sprintf("postgres://%s:%d/%s", c.Host, c.Port, c.Database)
 }
 
@@ -67,7 +66,7 @@ func (d *Database) Name() string {
 func (d *Database) Place(ctx context.Context) (migrate.Place, error) {
 	p := migrate.Place{Name: d.Name()}
 	var id int64
-	err := pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "INSERT INTO setting (name, value) VALUES ('id', $1) ON CONFLICT (name) DO NOTHING", rand.Int64()); err != nil {
 			return err
 		}
@@ -77,9 +76,9 @@ func (d *Database) Place(ctx context.Context) (migrate.Place, error) {
 	return p, err
 }
 
-// checkMoved refuses a database that is being filled, or whose data has moved.
-func checkMoved(ctx context.Context, tx querier) error {
-	return query(ctx, tx, func(rows pgx.Rows) error {
+// refuseMoved refuses a database that is being filled, or whose data has moved.
+func refuseMoved(ctx context.Context, tx conn.Querier) error {
+	return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var to *string
 		var at int64
 		if err := rows.Scan(&to, &at); err != nil {
@@ -89,54 +88,54 @@ func checkMoved(ctx context.Context, tx querier) error {
 			return errors.New(`"mtagd migrate" has not finished filling this database: run it again, and it begins again`)
 		}
 		return fmt.Errorf("its data has moved to %s on %s, and is not kept up to date here. Start with --data there. "+
-			"To go on here all the same, without what was received since then, run DELETE FROM move WHERE direction = 'out' in the database", *to, store.FormatTime(timeAt(at)))
+			"To go on here all the same, without what was received since then, run DELETE FROM move WHERE direction = 'out' in the database", *to, store.FormatTime(read.TimeAt(at)))
 	}, "SELECT CASE direction WHEN 'out' THEN peer END, at FROM move WHERE direction = 'in' OR ready")
 }
 
-// A Hold is a database that nobody changes, because this process has the locks that all changes need. They are those of one transaction,
+// Locked is a database that nobody changes, because this process has the locks that all changes need. They are those of one transaction,
 // which marks the database as moved if it is committed. When the process ends, the server ends the transaction.
-type Hold struct{ *hold }
+type Locked struct{ guard *conn.Guard }
 
-// errHoldLost ends an import from a database when the connection of its hold is lost.
-var errHoldLost = errors.New("the connection to the database that keeps others from changing it was lost: run the same command again")
+// errLockLost ends an import from a database when the connection with the locks is lost.
+var errLockLost = errors.New("the connection to the database that keeps others from changing it was lost: run the same command again")
 
-// heldTables are written without lockControl. The lock of the first one, which each flush needs, lets the transaction enable its trigger.
-var heldTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "setting IN SHARE", "audit IN SHARE", "document IN SHARE"}
+// lockedTables are written without conn.LockControl. The lock of the first one, which each flush needs, lets the transaction enable its trigger.
+var lockedTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "setting IN SHARE", "audit IN SHARE", "document IN SHARE"}
 
-// Hold keeps everybody from changing a database, whose nodes must be stopped. to is for people: where the data moves.
-func (d *Database) Hold(ctx context.Context, to string) (Hold, error) {
-	if err := checkMoved(ctx, d.e.pool); err != nil {
-		return Hold{}, err
+// Lock keeps everybody from changing a database, whose nodes must be stopped. to is for people: where the data moves.
+func (d *Database) Lock(ctx context.Context, to string) (Locked, error) {
+	if err := refuseMoved(ctx, d.db.Pool); err != nil {
+		return Locked{}, err
 	}
 	var serving bool
-	if err := d.e.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM message WHERE at > clock_timestamp() - interval '3 seconds')").Scan(&serving); err != nil {
-		return Hold{}, err
+	if err := d.db.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM message WHERE at > clock_timestamp() - interval '3 seconds')").Scan(&serving); err != nil {
+		return Locked{}, err
 	}
 	if serving {
-		return Hold{}, errors.New("a node of the database is running. Stop all of them, wait a few seconds, and run the same command again")
+		return Locked{}, errors.New("a node of the database is running. Stop all of them, wait a few seconds, and run the same command again")
 	}
-	h, err := d.e.hold(ctx, errHoldLost, func(tx pgx.Tx) error {
+	h, err := d.db.Guard(ctx, errLockLost, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '10s'"); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1), pg_advisory_xact_lock($2)", lockLife, lockControl); err != nil {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1), pg_advisory_xact_lock($2)", conn.LockRemoval, conn.LockControl); err != nil {
 			return err
 		}
-		for _, table := range heldTables {
+		for _, table := range lockedTables {
 			if _, err := tx.Exec(ctx, "LOCK TABLE "+table+" MODE"); err != nil {
 				return err
 			}
 		}
 		// What a worker of a distributed database has only prepared would be missing in the copy.
-		if err := d.e.finishOnWorkers(ctx); err != nil {
+		if err := d.db.FinishOnWorkers(ctx); err != nil {
 			return err
 		}
 		return mark(ctx, tx, to)
 	})
 	if err != nil {
-		return Hold{}, fmt.Errorf("keep everybody from changing the database: %w", err)
+		return Locked{}, fmt.Errorf("keep everybody from changing the database: %w", err)
 	}
-	return Hold{h}, nil
+	return Locked{h}, nil
 }
 
 // mark marks the database as moved. A node that runs all the same does nothing any more: the trigger refuses its flushes, and as a number
@@ -147,36 +146,36 @@ func mark(ctx context.Context, tx pgx.Tx, to string) error {
 		return err
 	}
 	if _, err := tx.Exec(ctx, "INSERT INTO change (seq, tx, kind, record) SELECT coalesce(max(seq), 0) + 2, $1, $2, '{}' FROM change",
-		uuid.New(), changeOfRecords); err != nil {
+		uuid.New(), control.ChangeOfRecords); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, "ALTER TABLE flush ENABLE TRIGGER moved")
 	return err
 }
 
-// Context is that of the work with the database. It ends when the hold is lost.
-func (h Hold) Context() context.Context { return h.held }
+// Context is that of the work with the database. It ends when they are lost.
+func (l Locked) Context() context.Context { return l.guard.Held }
 
-// Moved marks the database as moved, and ends the hold.
-func (h Hold) Moved(ctx context.Context) error {
-	if err := h.commit(ctx); err != nil {
+// Moved marks the database as moved, and frees it.
+func (l Locked) Moved(ctx context.Context) error {
+	if err := l.guard.Commit(ctx); err != nil {
 		return fmt.Errorf("it is not known whether the database is marked as moved, so start no node on it: %w", err)
 	}
 	return nil
 }
 
-// Release ends the hold. After Moved it does nothing.
-func (h Hold) Release() { h.release() }
+// Release frees it. After Moved it does nothing.
+func (l Locked) Release() { l.guard.Release() }
 
 // Last implements migrate.Source. The standbys have all events up to there, and so do the workers of a distributed database.
 func (d *Database) Last(ctx context.Context) (uint64, error) {
-	seen, err := d.e.confirmAll(ctx)
-	return uint64(seen.flush), err
+	seen, err := d.db.ConfirmAll(ctx)
+	return uint64(seen.Flush), err
 }
 
 // Usage implements migrate.Data. It reads what flushes have counted.
 func (d *Database) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
-	return d.e.Usage(ctx, merchants)
+	return read.New(d.db, nil, 0).Usage(ctx, merchants)
 }
 
 // eventsOf are the events of a merchant that were received after $2 and up to $3.
@@ -184,16 +183,16 @@ const eventsOf = "SELECT seq, idx, at, bot, tag, name, muid, raw, by_claim FROM 
 
 // Events implements migrate.Data.
 func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*migrate.Event) error) error {
-	return pgx.BeginTxFunc(ctx, d.e.pool, pgx.TxOptions{BeginQuery: beginSnapshot}, func(tx pgx.Tx) error {
-		counted, err := listMerchants(ctx, tx, "SELECT merchant FROM usage")
+	return pgx.BeginTxFunc(ctx, d.db.Pool, pgx.TxOptions{BeginQuery: conn.BeginSnapshot}, func(tx pgx.Tx) error {
+		counted, err := conn.Column[uuid.UUID](ctx, tx, "SELECT merchant FROM usage")
 		if err != nil {
 			return err
 		}
-		merchants, err := listMerchants(ctx, tx, "SELECT id FROM "+merchants+" m") // nothing may be counted yet
+		merchants, err := conn.Column[uuid.UUID](ctx, tx, "SELECT id FROM "+conn.Merchants+" m") // nothing may be counted yet
 		if err != nil {
 			return err
 		}
-		for some := range slices.Chunk(slices.Compact(slices.SortedFunc(slices.Values(append(merchants, counted...)), compareUUIDs)), 100) {
+		for some := range slices.Chunk(slices.Compact(slices.SortedFunc(slices.Values(append(merchants, counted...)), conn.CompareUUIDs)), 100) {
 			b := &pgx.Batch{}
 			for _, m := range some {
 				b.Queue(eventsOf, m, int64(after), int64(upTo)).Query(func(rows pgx.Rows) error {
@@ -204,7 +203,7 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mig
 						if err := rows.Scan(&seq, &idx, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID, &e.Raw, &e.ByClaim); err != nil {
 							return err
 						}
-						e.At = positionOf(seq, idx)
+						e.At = read.PositionOf(seq, idx)
 						if err := use(&e); err != nil {
 							return err
 						}
@@ -226,7 +225,7 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 		false: "SELECT l.merchant, l.key, l.muid, coalesce(h.source, 0) FROM link l LEFT JOIN held_link h USING (merchant, key, muid)",
 		true:  "SELECT h.merchant, h.key, h.muid, h.source FROM held_link h LEFT JOIN link l USING (merchant, key, muid) WHERE l.key IS NULL",
 	} {
-		if err := query(ctx, d.e.pool, func(rows pgx.Rows) error {
+		if err := conn.Query(ctx, d.db.Pool, func(rows pgx.Rows) error {
 			var m uuid.UUID
 			k := migrate.Key{Former: former}
 			if err := rows.Scan(&m, &k.Key, &k.MUID, &k.Source); err != nil {
@@ -238,7 +237,7 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 			return 0, err
 		}
 	}
-	return 0, query(ctx, d.e.pool, func(rows pgx.Rows) error {
+	return 0, conn.Query(ctx, d.db.Pool, func(rows pgx.Rows) error {
 		var m uuid.UUID
 		var k migrate.Key
 		if err := rows.Scan(&m, &k.Key, &k.Seen); err != nil {
@@ -252,19 +251,19 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 // Control implements migrate.Data.
 func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 	c := &migrate.Control{}
-	return c, d.e.read(ctx, func(tx pgx.Tx) error {
-		loaded, err := loadState(ctx, tx)
+	return c, d.db.Read(ctx, func(tx pgx.Tx) error {
+		loaded, err := control.LoadState(ctx, tx)
 		if err != nil {
 			return err
 		}
-		if c.Records, err = rules.New(nil, loaded, d.e.log).Export(); err != nil {
+		if c.Records, err = rules.New(nil, loaded, d.db.Log).Export(); err != nil {
 			return err
 		}
 		for _, kind := range store.DocumentKinds {
 			if !kind.IsKept() {
 				continue
 			}
-			of, err := documentsIn(ctx, tx, " AND kind = $1", string(kind))
+			of, err := control.DocumentsIn(ctx, tx, " AND kind = $1", string(kind))
 			if err != nil {
 				return err
 			}
@@ -272,24 +271,16 @@ func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 		}
 		slices.SortFunc(c.Documents, store.CompareDocuments)
 		// Certificates, but not what only the nodes of a database need.
-		return query(ctx, tx, func(rows pgx.Rows) error {
-			var f migrate.File
-			err := rows.Scan(&f.Path, &f.Content)
-			c.Files = append(c.Files, f)
-			return err
-		}, "SELECT path, content FROM file WHERE split_part(path, '/', 1) NOT IN ('challenges', 'limits', 'scrub') ORDER BY path")
+		c.Files, err = conn.CollectRows(ctx, tx, func(f *migrate.File) []any { return []any{&f.Path, &f.Content} }, "SELECT path, content FROM file WHERE split_part(path, '/', 1) NOT IN ('challenges', 'limits', 'scrub') ORDER BY path")
+		return err
 	})
 }
 
 // Audit implements migrate.Data.
 func (d *Database) Audit(ctx context.Context, after store.AuditID, use func(*store.AuditEntry) error) error {
-	return query(ctx, d.e.pool, func(rows pgx.Rows) error {
-		var text []byte
-		if err := rows.Scan(&text); err != nil {
-			return err
-		}
+	return conn.Query(ctx, d.db.Pool, func(rows pgx.Rows) error {
 		var e store.AuditEntry
-		if err := json.Unmarshal(text, &e); err != nil {
+		if err := rows.Scan(&e); err != nil {
 			return err
 		}
 		return use(&e)

@@ -21,10 +21,10 @@ func (s *shop) forCopy() *Database {
 	return db
 }
 
-// holdOf keeps everybody from changing the shop's database.
-func (s *shop) holdOf(db *Database) Hold {
+// lockOf keeps everybody from changing the shop's database.
+func (s *shop) lockOf(db *Database) Locked {
 	s.t.Helper()
-	h, err := db.Hold(s.t.Context(), "the moon")
+	h, err := db.Lock(s.t.Context(), "the moon")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -32,10 +32,10 @@ func (s *shop) holdOf(db *Database) Hold {
 	return h
 }
 
-// counts returns how many events and partners the database has.
-func (s *shop) counts(db *Database) (events, partners int) {
+// countsIn returns how many events and partners the database has.
+func (s *shop) countsIn(db *Database) (events, partners int) {
 	s.t.Helper()
-	if err := db.e.pool.QueryRow(s.t.Context(), "SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM record WHERE kind = 'partners' AND body IS NOT NULL)").Scan(&events, &partners); err != nil {
+	if err := db.db.Pool.QueryRow(s.t.Context(), "SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM record WHERE kind = 'partners' AND body IS NOT NULL)").Scan(&events, &partners); err != nil {
 		s.t.Fatal(err)
 	}
 	return events, partners
@@ -46,7 +46,7 @@ func (s *shop) counts(db *Database) (events, partners int) {
 func TestANodeBesideAnImport(t *testing.T) {
 	s := newShop(t, Options{})
 	db := s.forCopy()
-	h := s.holdOf(db)
+	h := s.lockOf(db)
 	flushed, changed, filed := make(chan error, 1), make(chan error, 1), make(chan error, 1)
 	begin := func() {
 		go func() { flushed <- s.Record(context.Background(), []store.Mark{s.visit(1, 1)}) }()
@@ -54,7 +54,7 @@ func TestANodeBesideAnImport(t *testing.T) {
 		go func() { filed <- s.PutFile(context.Background(), "certificates/x", []byte("x")) }()
 		await(t, "nothing waits for the import", func() bool {
 			var waiting int
-			err := db.e.pool.QueryRow(t.Context(), "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted").Scan(&waiting)
+			err := db.db.Pool.QueryRow(t.Context(), "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted").Scan(&waiting)
 			return err == nil && waiting == 3
 		})
 	}
@@ -63,10 +63,10 @@ func TestANodeBesideAnImport(t *testing.T) {
 	if err := errors.Join(<-flushed, <-changed, <-filed); err != nil {
 		t.Errorf("after an import that has failed: %v", err)
 	}
-	if events, partners := s.counts(db); events != 1 || partners != 2 {
+	if events, partners := s.countsIn(db); events != 1 || partners != 2 {
 		t.Errorf("after an import that has failed there are %d events and %d partners", events, partners)
 	}
-	h = s.holdOf(db)
+	h = s.lockOf(db)
 	begin()
 	if err := h.Moved(t.Context()); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestANodeBesideAnImport(t *testing.T) {
 		t.Error("a change of a database that has moved is made")
 	}
 	<-filed
-	if events, partners := s.counts(db); events != 1 || partners != 2 {
+	if events, partners := s.countsIn(db); events != 1 || partners != 2 {
 		t.Errorf("after the import there are %d events and %d partners", events, partners)
 	}
 	await(t, "the node is ready", func() bool { return s.Ready() != nil })
@@ -89,7 +89,7 @@ func TestANodeBesideAnImport(t *testing.T) {
 func TestAFlushDoesNotOutwaitAnImport(t *testing.T) {
 	t.Parallel() // it mostly waits
 	s := newShop(t, Options{})
-	s.holdOf(s.forCopy())
+	s.lockOf(s.forCopy())
 	if err := s.Record(t.Context(), []store.Mark{s.visit(1, 1)}); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a flush in a long import: %v, want KindUnavailable", err)
 	}
@@ -100,7 +100,7 @@ func TestARunningNodeIsNoticed(t *testing.T) {
 	if _, _, err := s.Exchange(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.forCopy().Hold(t.Context(), "the moon"); err == nil || !strings.Contains(err.Error(), "a node of the database is running") {
+	if _, err := s.forCopy().Lock(t.Context(), "the moon"); err == nil || !strings.Contains(err.Error(), "a node of the database is running") {
 		t.Errorf("an import beside a node: %v", err)
 	}
 }
@@ -109,26 +109,26 @@ func TestAMovedDatabase(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.visit(1, 1))
 	db := s.forCopy()
-	if err := s.holdOf(db).Moved(t.Context()); err != nil {
+	if err := s.lockOf(db).Moved(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if e, err := openURL(s.url, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "has moved to the moon") {
 		t.Errorf("a database that has moved opens: %v", errors.Join(err, e.Close()))
 	}
-	if _, err := db.Hold(t.Context(), "mars"); err == nil || !strings.Contains(err.Error(), "has moved to the moon") {
+	if _, err := db.Lock(t.Context(), "mars"); err == nil || !strings.Contains(err.Error(), "has moved to the moon") {
 		t.Errorf("another import of a database that has moved: %v", err)
 	}
 	if err := db.Begin(t.Context()); err == nil || !strings.Contains(err.Error(), "is not empty") {
 		t.Errorf("a database that has moved is filled again: %v", err)
 	}
 	// Its operator may go on with it all the same.
-	if _, err := db.e.pool.Exec(t.Context(), "DELETE FROM move WHERE direction = 'out'"); err != nil {
+	if _, err := db.db.Pool.Exec(t.Context(), "DELETE FROM move WHERE direction = 'out'"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.second().Record(t.Context(), []store.Mark{s.visit(2, 1)}); err != nil {
 		t.Errorf("an event for a database that is used again: %v", err)
 	}
-	s.holdOf(db).Release()
+	s.lockOf(db).Release()
 }
 
 // A second import into a database ends the first one, which is not mixed into it.

@@ -12,13 +12,17 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/migrate"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
+	"mtagd/store/postgres/count"
+	"mtagd/store/postgres/write"
 )
 
 // Begin implements migrate.Target.
 func (d *Database) Begin(ctx context.Context) error {
 	d.counted = false
-	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockControl); err != nil {
+	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockControl); err != nil {
 			return err
 		}
 		var unfinished, used bool
@@ -40,17 +44,17 @@ func (d *Database) Begin(ctx context.Context) error {
 	})
 }
 
-// filledTables are the tables that are filled before the control data. A fold locks the tally first, and so does Begin.
+// filledTables are the tables that are filled before the control data. A rollup locks the tally first, and so does Begin.
 var filledTables = []string{"tally", "event", "link", "held_link", "linked_muid", "dedup", "counter", "usage", "audit"}
 
 // Add implements migrate.Target.
 func (d *Database) Add(ctx context.Context, events []migrate.Event) error {
-	tallies := tallies{}
+	deltas := count.Deltas{}
 	for i := range events {
 		e := &events[i]
-		tallies.add(uuid.UUID(e.Merchant), e.Time, e.Tag, e.Name, e.Bot, sizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag), 1)
+		deltas.Add(uuid.UUID(e.Merchant), e.Time, e.Tag, e.Name, e.Bot, count.SizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag), 1)
 	}
-	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		if len(events) > 0 {
 			if _, err := tx.CopyFrom(ctx, pgx.Identifier{"event"}, []string{"merchant", "seq", "idx", "at", "bot", "tag", "name", "muid", "raw", "by_claim"},
 				pgx.CopyFromSlice(len(events), func(i int) ([]any, error) {
@@ -59,24 +63,24 @@ func (d *Database) Add(ctx context.Context, events []migrate.Event) error {
 				})); err != nil {
 				return err
 			}
-			add := tallies.addTo
+			add := deltas.AddTo
 			if !d.counted {
-				add = tallies.addUsageTo
+				add = deltas.AddUsageTo
 			}
 			if err := add(ctx, tx, nil); err != nil {
 				return err
 			}
 		}
-		return d.note(ctx, tx, false)
+		return d.noteReady(ctx, tx, false)
 	})
 }
 
 // countMoved makes the counters of a merchant from its events. Minutes are counted first: there are fewer of them than events.
 var countMoved = `WITH minute AS MATERIALIZED (
-		SELECT name, ` + bucketSQL("at", "60000000") + ` AS bucket, tag, bot, count(*) AS n
+		SELECT name, ` + count.BucketSQL("at", "60000000") + ` AS bucket, tag, bot, count(*) AS n
 		FROM event WHERE merchant = $1 GROUP BY 1, 2, 3, 4)
 	INSERT INTO counter (merchant, level, name, bucket, tag, bot, n)
-	SELECT $1, l.level, v.name, CASE WHEN l.size = 0 THEN 0 ELSE ` + bucketSQL("bucket", "l.size") + ` END, tag, bot, sum(n)::bigint
+	SELECT $1, l.level, v.name, CASE WHEN l.size = 0 THEN 0 ELSE ` + count.BucketSQL("bucket", "l.size") + ` END, tag, bot, sum(n)::bigint
 	FROM minute, (VALUES (0, 1), (1, 60), (2, 1440), (3, 0)) AS l(level, size), LATERAL (VALUES (minute.name), ('')) AS v(name)
 	GROUP BY 2, 3, 4, 5, 6`
 
@@ -85,11 +89,11 @@ func (d *Database) Index(ctx context.Context, _ uint64) error {
 	if d.counted {
 		return nil
 	}
-	merchants, err := listMerchants(ctx, d.e.pool, "SELECT merchant FROM usage ORDER BY merchant")
+	merchants, err := conn.Column[uuid.UUID](ctx, d.db.Pool, "SELECT merchant FROM usage ORDER BY merchant")
 	if err != nil {
 		return err
 	}
-	if err := pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+	if err := pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "TRUNCATE counter"); err != nil {
 			return err
 		}
@@ -106,15 +110,15 @@ func (d *Database) Index(ctx context.Context, _ uint64) error {
 		return err
 	}
 	d.counted = true
-	_, err = d.e.pool.Exec(ctx, "ANALYZE event, counter") // so that the first pages have good plans
+	_, err = d.db.Pool.Exec(ctx, "ANALYZE event, counter") // so that the first pages have good plans
 	return err
 }
 
 // errNotBegun is for a database that somebody has changed meanwhile.
 var errNotBegun = errors.New("the database is not being filled any more")
 
-// note notes whether everything is there. It fails when another import has begun.
-func (d *Database) note(ctx context.Context, tx pgx.Tx, ready bool) error {
+// noteReady notes whether everything is there. It fails when another import has begun.
+func (d *Database) noteReady(ctx context.Context, tx pgx.Tx, ready bool) error {
 	done, err := tx.Exec(ctx, "UPDATE move SET ready = $1 WHERE direction = 'in' AND peer = $2", ready, d.run.String())
 	if err == nil && done.RowsAffected() != 1 {
 		err = errNotBegun
@@ -132,22 +136,17 @@ func (d *Database) AddKeys(ctx context.Context, keys []migrate.Key) error {
 	slices.SortFunc(keys, func(a, b migrate.Key) int {
 		return cmp.Or(slices.Compare(a.Merchant[:], b.Merchant[:]), slices.Compare(a.Key, b.Key))
 	})
-	f := newFlush(uuid.Nil, nil)
+	links := write.NewLinks()
 	for _, k := range keys {
 		if !k.IsLink() {
 			ids.merchants, ids.keys, seen = append(ids.merchants, uuid.UUID(k.Merchant)), append(ids.keys, k.Key), append(seen, k.Seen)
 			continue
 		}
-		at := linkKey{uuid.UUID(k.Merchant), store.IdentityKey(k.Key)}
-		if !k.Former {
-			f.changed[at] = link{muid: store.MUID(k.MUID)}
-		}
-		held := heldKey{at, store.MUID(k.MUID)}
-		f.held[held], f.kept[held] = max(f.held[held], k.Source), true
+		links.Add(uuid.UUID(k.Merchant), store.IdentityKey(k.Key), store.MUID(k.MUID), k.Source, k.Former)
 	}
-	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		f.queueLinks(b)
+		links.Queue(b)
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}
@@ -160,10 +159,10 @@ func (d *Database) AddKeys(ctx context.Context, keys []migrate.Key) error {
 // AddAudit implements migrate.Target.
 func (d *Database) AddAudit(ctx context.Context, entries []store.AuditEntry) error {
 	b := &pgx.Batch{}
-	if err := queueEntries(b, entries); err != nil {
+	if err := control.QueueEntries(b, entries); err != nil {
 		return err
 	}
-	return d.e.pool.SendBatch(ctx, b).Close()
+	return d.db.Pool.SendBatch(ctx, b).Close()
 }
 
 // numberOfImport is the number of the change that brings the control data. The nodes begin with the records as they are. A number is missing
@@ -171,22 +170,22 @@ func (d *Database) AddAudit(ctx context.Context, entries []store.AuditEntry) err
 const numberOfImport = 2
 
 // SetControl implements migrate.Target. It writes as changes do, but for what nodes need to know of a change: there are none.
-func (d *Database) SetControl(ctx context.Context, control *migrate.Control) error {
-	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+func (d *Database) SetControl(ctx context.Context, all *migrate.Control) error {
+	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		for _, table := range []string{"record", "document", "file", "change"} {
 			b.Queue("DELETE FROM " + table)
 		}
-		for _, f := range control.Files {
+		for _, f := range all.Files {
 			b.Queue("INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)", f.Path, f.Content)
 		}
-		for _, doc := range control.Documents {
-			owner, _ := ownerOf(doc.Merchant)
+		for _, doc := range all.Documents {
+			owner, _ := control.OwnerOf(doc.Merchant)
 			b.Queue("INSERT INTO document (kind, merchant, id, content) VALUES ($1, $2, $3, $4)", string(doc.Kind), owner, doc.ID, doc.Content)
 		}
-		b.Queue("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, $3, '{}')", numberOfImport, uuid.New(), changeOfRecords)
-		for some := range slices.Chunk(control.Records, 10_000) {
-			queueRecords(b, numberOfImport, some)
+		b.Queue("INSERT INTO change (seq, tx, kind, record) VALUES ($1, $2, $3, '{}')", numberOfImport, uuid.New(), control.ChangeOfRecords)
+		for some := range slices.Chunk(all.Records, 10_000) {
+			control.QueueRecords(b, numberOfImport, some)
 		}
 		return tx.SendBatch(ctx, b).Close()
 	})
@@ -197,8 +196,8 @@ func (d *Database) Ready(ctx context.Context, upTo uint64) (to migrate.Place, er
 	if to, err = d.Place(ctx); err != nil {
 		return to, err
 	}
-	return to, pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
-		if err := d.note(ctx, tx, true); err != nil {
+	return to, pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
+		if err := d.noteReady(ctx, tx, true); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, "SELECT setval('receipt', greatest(last_value, $1)) FROM receipt", int64(upTo)); err != nil {
@@ -218,7 +217,7 @@ func (d *Database) Ready(ctx context.Context, upTo uint64) (to migrate.Place, er
 
 // Finish implements migrate.Successor.
 func (d *Database) Finish(ctx context.Context) error {
-	return pgx.BeginFunc(ctx, d.e.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		done, err := tx.Exec(ctx, "DELETE FROM move WHERE direction = 'in' AND ready")
 		if err != nil || done.RowsAffected() == 1 {
 			return err

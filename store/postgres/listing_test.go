@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -39,8 +38,8 @@ func TestAPageReadsFewRows(t *testing.T) {
 		}
 		s.record(marks...)
 	}
-	s.folded(s.key())
-	if _, err := s.pool.Exec(t.Context(), "VACUUM ANALYZE event, counter"); err != nil {
+	s.rollUp(s.key())
+	if _, err := s.db.Pool.Exec(t.Context(), "VACUUM ANALYZE event, counter"); err != nil {
 		t.Fatal(err)
 	}
 	from, to := end.Add(-(days-2)*24*time.Hour-90*time.Minute), end.Add(-25*time.Hour-30*time.Minute)
@@ -79,13 +78,12 @@ func TestAPageReadsFewRows(t *testing.T) {
 func (s *shop) pageAndRows(q store.Query) (page store.Page, rows int) {
 	s.t.Helper()
 	const rowsRead = "SELECT sum(idx_tup_fetch + seq_tup_read)::bigint FROM pg_stat_xact_user_tables WHERE relname IN ('event', 'counter')"
-	sel, _ := newSelection(s.key(), q.Tag, q.Names, q.Bot)
 	var before, after int
-	if err := s.engine.read(s.t.Context(), func(tx pgx.Tx) (err error) {
+	if err := s.engine.db.Read(s.t.Context(), func(tx pgx.Tx) (err error) {
 		if err := tx.QueryRow(s.t.Context(), rowsRead).Scan(&before); err != nil {
 			return err
 		}
-		if page, err = s.list(s.t.Context(), tx, sel, q); err != nil {
+		if page, err = s.ListIn(s.t.Context(), tx, q); err != nil {
 			return err
 		}
 		return tx.QueryRow(s.t.Context(), rowsRead).Scan(&after)
@@ -114,7 +112,7 @@ func TestAPageByNameInARangeReadsFewNames(t *testing.T) {
 	for n := range names {
 		record(fmt.Sprintf("Even%02d", n), end)
 	}
-	s.folded(s.key())
+	s.rollUp(s.key())
 	q := store.Query{Merchant: s.id, SortBy: store.ByName, From: &from, To: &to, Limit: 10}
 	// rowsOf returns how many rows are read for a page that begins within the n-th name.
 	rowsOf := func(n int, asc bool) int {
@@ -149,105 +147,5 @@ func TestAPageByNameInARangeReadsFewNames(t *testing.T) {
 	}
 	for n := range names {
 		rowsOf(n, n%2 == 0)
-	}
-}
-
-// A page by name that is far from both ends does not keep the names before it.
-func TestAPageKeepsFewNames(t *testing.T) {
-	s := newShop(t, Options{})
-	const names, limit = 6 * namesAtOnce, 20
-	var marks []store.Mark
-	at := time.Now().Add(-time.Hour)
-	for n := range names {
-		m := s.mark(fmt.Sprintf("Name%05d", n), "anna")
-		m.Time = at
-		marks = append(marks, m)
-	}
-	for some := range slices.Chunk(marks[:names/2], store.MaxBatchEvents) {
-		s.record(some...)
-	}
-	s.folded(s.key())
-	for some := range slices.Chunk(marks[names/2:], store.MaxBatchEvents) { // these may be in the open tally
-		s.record(some...)
-	}
-	from, to := at.Add(-time.Minute), at.Add(time.Minute)
-	for _, asc := range []bool{true, false} {
-		for _, offset := range []int{names/2 - 500, names/2 + 500} {
-			q := store.Query{Merchant: s.id, SortBy: store.ByName, Asc: asc, From: &from, To: &to, Offset: offset, Limit: limit}
-			sel, _ := newSelection(s.key(), "", nil, nil)
-			if err := s.engine.read(t.Context(), func(tx pgx.Tx) (err error) {
-				page, err := s.list(t.Context(), tx, sel, q)
-				if err != nil {
-					return err
-				}
-				first := fmt.Sprintf("Name%05d", offset)
-				if !asc {
-					first = fmt.Sprintf("Name%05d", names-1-offset)
-				}
-				if page.Total != names || len(page.Events) != limit || page.Events[0].Name != first {
-					return fmt.Errorf("%d events of %d from %v, want %d of %d from %s", len(page.Events), page.Total, page.Events[:1], limit, names, first)
-				}
-				if sel.open, err = readOpen(t.Context(), tx, s.key()); err != nil {
-					return err
-				}
-				l := listing{selection: sel, tx: tx, nameDesc: !asc}
-				whole, lifetime, err := l.spans(t.Context(), from.UnixMicro(), to.UnixMicro()+1)
-				if err != nil {
-					return err
-				}
-				nodes, _, err := l.nearbyNames(t.Context(), whole, lifetime, offset, limit)
-				if most := 2 * namesAtOnce; len(nodes) > most {
-					t.Errorf("%+v: %d nodes were kept, want at most %d", q, len(nodes), most)
-				}
-				return err
-			}); err != nil {
-				t.Fatalf("%+v: %v", q, err)
-			}
-		}
-	}
-}
-
-// The events of one name at an end of a range are counted one by one, if those of all names are few.
-func TestSpansOfOneName(t *testing.T) {
-	at := time.Date(2026, 11, 20, 10, 20, 30, 0, time.UTC).UnixMicro()
-	const hour = int64(time.Hour / time.Microsecond)
-	whole := func(lo, hi int64, inMinutes int) (nodes []node) {
-		for _, s := range slices.Backward(cover(lo, hi)) {
-			n := node{span: s, n: 100 * fewMinutes}
-			if s.level == byMinute {
-				n.n = inMinutes
-			}
-			nodes = append(nodes, n)
-		}
-		return nodes
-	}
-	levels := func(spans []span) (levels []int) {
-		for i, s := range spans {
-			if i > 0 && spans[i-1].lo != s.hi {
-				t.Errorf("%+v: there is a gap", spans)
-			}
-			levels = append(levels, s.level)
-		}
-		return levels
-	}
-	for _, tt := range []struct {
-		name      string
-		lo, hi    int64
-		inMinutes int
-		of        listing
-		want      []int
-	}{
-		{"few events", at, at + 5*hour + 1, fewMinutes, listing{}, []int{rawLevel, byHour, rawLevel}},
-		{"few events, within an hour", at, at + hour/3, fewMinutes, listing{}, []int{rawLevel}},
-		{"many events", at, at + 5*hour + 1, fewMinutes + 1, listing{}, []int{rawLevel, byMinute, byHour, byMinute, rawLevel}},
-		{"a filter, which leaves out events that would be read", at, at + 5*hour + 1, 0, listing{selection: selection{bot: new(true)}},
-			[]int{rawLevel, byMinute, byHour, byMinute, rawLevel}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			spans := tt.of.spansOfName(whole(tt.lo, tt.hi, tt.inMinutes))
-			if got := levels(spans); !slices.Equal(got, tt.want) || spans[0].hi != tt.hi || spans[len(spans)-1].lo != tt.lo {
-				t.Errorf("%+v, want the levels %v", spans, tt.want)
-			}
-		})
 	}
 }

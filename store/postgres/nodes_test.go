@@ -219,7 +219,7 @@ func TestANodeThatMissedChangesIsNotReady(t *testing.T) {
 	if err := other.Ready(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.pool.Exec(t.Context(), "UPDATE change SET seq = seq + 1000"); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE change SET seq = seq + 1000"); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the node is ready", func() bool { return errors.Is(other.Ready(), store.ErrNeedsRestart) })
@@ -261,11 +261,11 @@ func TestWhatADatabaseMustBe(t *testing.T) {
 	refused("synchronous_commit is off", url+"&synchronous_commit=off")
 	s := &shop{t: t, url: url}
 	e := s.second()
-	if _, err := e.pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, true)"); err != nil {
+	if _, err := e.db.Pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, true)"); err != nil {
 		t.Fatal(err)
 	}
 	refused("schema version 99", url)
-	if _, err := e.pool.Exec(t.Context(), "DELETE FROM goose_db_version WHERE version_id = 99"); err != nil {
+	if _, err := e.db.Pool.Exec(t.Context(), "DELETE FROM goose_db_version WHERE version_id = 99"); err != nil {
 		t.Fatal(err)
 	}
 }

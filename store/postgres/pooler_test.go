@@ -5,8 +5,11 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/pgtest"
 	"mtagd/store/storetest"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Behind a pooler, each transaction may run on another connection to the server, and few connections serve all clients.
@@ -42,12 +45,12 @@ func TestPoolersAreRecognized(t *testing.T) {
 	url := pgtest.Database(t)
 	through := pgtest.Pooler(t, "transaction")
 	for address, want := range map[string]bool{url: false, through(url): true} {
-		config, err := parseURL(address)
+		config, err := conn.Configure(t.Context(), address)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if pooled, err := isPooler(t.Context(), config); pooled != want || err != nil {
-			t.Errorf("%s: %v, %v", address, pooled, err)
+		if pooled := config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheDescribe; pooled != want {
+			t.Errorf("%s: %v", address, pooled)
 		}
 	}
 }

@@ -3,9 +3,9 @@
 //
 // # Control data
 //
-// Package rules has the rules, and all records in memory. They are stored in the table record. A change takes the lock lockControl for its
+// Package rules has the rules, and all records in memory. They are stored in the table record. A change takes the lock conn.LockControl for its
 // transaction, so that changes are made one after the other, on whatever node. It gets a row in the table change, numbered in the order of the
-// commits, and its records get that number. Each node reads what is new several times a second (follow.go), before a change, and before it
+// commits, and its records get that number. Each node reads what is new several times a second (control/follow.go), before a change, and before it
 // answers from the control data. It is not ready when it could not for store.MaxDirectoryAge.
 //
 // # Recording
@@ -14,7 +14,7 @@
 //
 //  1. The event_ids of the group are remembered, and those that already were are found. The links that the group needs are read.
 //     Now the outcome of each mark is known.
-//  2. Links are written. The lock lockReceipt is taken, and the flush gets its number. Events, the tally and the flush are written.
+//  2. Links are written. The lock conn.LockReceipt is taken, and the flush gets its number. Events, deltas and the flush are written.
 //     COMMIT waits neither for the disk nor for the standbys. Then a second commit, of a message that nobody reads, waits for both. It
 //     follows the first one in the write-ahead log: when the standbys have it, they have the flush. Only then are the marks answered.
 //
@@ -24,26 +24,25 @@
 //
 // So a flush is visible before the standbys have it. It is lost if the server loses its power, or a standby becomes the primary,
 // before that. Its senders were not told that it is recorded, but listings, totals and exports may have shown its events. Only what is
-// on the standbys (confirm.go) is acknowledged, reported as a duplicate, passed to a feed or a watch, or returned as a muid by Resolve.
+// on the standbys (conn/confirm.go) is acknowledged, reported as a duplicate, passed to a feed or a watch, or returned as a muid by Resolve.
 //
-// Locks are taken in one order: event_ids, links, lockReceipt. All other rows of a flush are only inserted.
+// Locks are taken in one order: event_ids, links, conn.LockReceipt. All other rows of a flush are only inserted.
 //
-// Counters have the number of events of each minute, hour and day, each name and tag. A flush does not update them. It inserts its
-// counts into the table tally. Every few seconds, each node folds the rows that its flushes have inserted: it moves them into the
-// counters (fold.go). Rows that are not folded yet are the open tally. Whoever counts events adds it to the counters.
+// A flush does not update counters: it inserts its deltas, which are moved into the counters later (package count). Whoever counts events
+// adds the deltas that are pending.
 //
 // When the answer of COMMIT is lost, the node inserts a flush of the same id that has no number. If one with this id is there, the
 // first one was committed. If not, it never can be. That insert waits for the standbys.
 //
 // # Distributed by merchant
 //
-// The extension Citus may spread the tables of events over several servers, the workers (distribute.go). All rows of a merchant are
+// The extension Citus may spread the tables of events over several servers, the workers (schema/distribute.go). All rows of a merchant are
 // on one. A statement about them is about one merchant, which it compares with its first parameter: so Citus asks one server. Only
 // what a group writes has the rows of all its merchants in one statement.
 //
 // A flush then commits in two phases: all workers prepare, the coordinator commits, with the row of the flush, and the workers
 // commit before COMMIT returns and the lock is free. Here COMMIT waits for the disks and the standbys. Whoever reads a flush's number must
-// wait for the lock before its events (awaitCommits). If a worker fails in the second phase, COMMIT succeeds with a warning: then the
+// wait for the lock before its events (conn.DB.AwaitCommits). If a worker fails in the second phase, COMMIT succeeds with a warning: then the
 // events are acknowledged when that worker has committed too (settle).
 //
 // # Time
@@ -51,44 +50,19 @@
 // What nodes must agree on is decided by the database's clock. A node's own clock only measures how long something takes.
 //
 //	postgres.go   opens and closes the engine
-//	connect.go    connections, and what their errors mean
-//	hosts.go      which server is the primary
-//	confirm.go    whether the standbys have what is visible
-//	migrate.go    the schema; migrations/ has it
-//	distribute.go hands the tables over to the extension Citus, if that is wanted
+//	conn/         connections, transactions, and whether the standbys have what is visible
+//	schema/       the tables, and how Citus distributes them
 //
-//	control.go    changes of the control data: the driver of package rules
-//	audit.go      the audit log, and what is deleted when it is old
-//	follow.go     loads all control data, and follows the changes of all nodes
+//	control/      control data: the driver of package rules
+//	nodes/        what nodes share besides: files, leases, messages
 //
-//	record.go     Record, Resolve
-//	flush.go      one group on its way into the database
-//	commit.go     commits it, or finds out what became of it
-//	encode.go     encodes the parameters of a group
-//	tally.go      counts of events that are not in the counters yet
-//	folding.go    which merchants' rows to fold, and whose events to refuse because too many rows wait
-//	fold.go       moves the tally into the counters
-//	space.go      how much events may still take
-//	counter.go    how many events there are in each minute, hour and day
+//	write/        records events and links
+//	count/        how many events there are in each minute, hour and day
 //
-//	cover.go      splits a range of time into spans that counters know
-//	select.go     counts the events of spans
-//	listing.go    Events: one page of a merchant's events; Usage
-//	names.go      pages by name
-//	summary.go    Summary
-//	feed.go       Feed: events in the order of receipt
-//	watch.go      who waits for events
+//	read/         pages, summaries, feeds, persons, and the check of all data
 //
-//	persons.go    Erase, PersonalData
-//	life.go       removes events in the background
-//	remove.go     removes events
-//	verify.go     checks all data
-//	verifyevents.go   checks the events of a merchant, in pieces
+//	remove/       removes events in the background
 //
-//	files.go      store.Shared: files that all nodes share, such as certificates
-//	lease.go      leases, which one node has at a time
-//	exchange.go   messages of nodes to each other
-//	hold.go       locks that protect work on other connections
 //	export.go     reads all data, for another engine (package migrate); keeps everybody from changing it meanwhile
 //	import.go     takes all data of another engine
 package postgres
@@ -99,19 +73,21 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
-	"mtagd/store/budget"
-	"mtagd/store/groupcommit"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
+	"mtagd/store/postgres/count"
+	"mtagd/store/postgres/nodes"
+	"mtagd/store/postgres/read"
+	"mtagd/store/postgres/remove"
+	"mtagd/store/postgres/schema"
+	"mtagd/store/postgres/write"
 	"mtagd/store/removal"
-	"mtagd/store/rules"
 )
 
 // Options are an engine's inputs besides its database.
@@ -125,13 +101,14 @@ type Options struct {
 	// opened with another value, at first for ever.
 	Retention store.Retention
 
-	// Size is how many bytes of the database events may take, about. 0: see DefaultSize.
+	// Size is how many bytes of the database events may take, about. 0: 100 GB, or twice what they take.
 	Size int64
 
 	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
 
 	// For tests. false and 0: the default.
-	eager        bool // life.eager
+	eager        bool // what is left of deleted merchants is removed without removal.Delay
+	keepDeltas   bool // the node rolls up nothing by itself
 	flushTimeout time.Duration
 	queryTimeout time.Duration
 	verifyPiece  int64
@@ -141,184 +118,93 @@ type Options struct {
 // Open opens the engine in a database, and creates its tables there if it is new. The address is a postgres:// URL, or keywords
 // and values, as PostgreSQL's own tools take it. With several servers in it, the one that accepts writes is used.
 func Open(ctx context.Context, address string, opt Options) (store.Engine, error) {
-	config, err := parseURL(address)
-	if err != nil {
-		return nil, err
+	config, err := conn.Configure(ctx, address)
+	if err == nil {
+		var e *engine
+		if e, err = openWith(ctx, config, opt); err == nil {
+			return e, nil
+		}
 	}
-	if err := inTime(ctx, func(ctx context.Context) error { return adaptToPooler(ctx, address, config) }); err != nil {
-		return nil, fmt.Errorf("open the database: %w", unavailable(err))
-	}
-	e, err := open(ctx, config, opt)
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	return e, nil
+	return nil, conn.Unavailable(fmt.Errorf("open the database: %w", err))
 }
 
 // engine implements store.Engine.
 type engine struct {
-	*rules.Data
+	*control.Control
+	*nodes.Nodes
+	*read.Reader
+	*write.Writer
+	*remove.Remover
 
-	pool    *pgxpool.Pool
-	hosts   *hosts
-	reading *budget.Budget[string] // of the reads that are under way
-	log     *slog.Logger
-	now     func() time.Time // nil: the database's clock
-	node    uuid.UUID        // of this engine
-
-	changing chan struct{} // has a value while a change of control data is under way
-
-	follower  follower
-	confirmed confirmed
-	queue     *groupcommit.Queue
-	metrics   *groupcommit.Metrics
-	flushing  atomic.Pointer[time.Time] // when the flush began that is being committed; nil: none is
-
-	flushTimeout time.Duration
-	queryTimeout time.Duration
-	verifyPiece  int64
-	auditLimits  store.AuditLimits
-	auditDropped int                                      // the last entry when there were last too many; only tidy uses it
-	auditFull    atomic.Pointer[map[store.PartnerID]bool] // whose changes are refused; nil: nobody's
-	watches      watches
-	folding      folding
-	space        space
-	life         life
-	exchange     exchange
-
-	opened  context.Context // ends when Close begins
-	close   context.CancelFunc
-	running sync.WaitGroup
+	db     *conn.DB
+	counts *count.Counters
 }
-
-// Locks of transactions, by number.
-const (
-	lockControl = 0x6d746701
-	lockReceipt = 0x6d746702
-
-	lockDistribute = 0x6d746704
-	lockFold       = 0x6d746705
-)
 
 var _ store.Engine = (*engine)(nil)
 
-// open is Open with a configuration of the connections.
-func open(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, error) {
-	if opt.Log == nil {
-		opt.Log = slog.Default()
-	}
-	hosts := newHosts(config)
-	pool, err := pgxpool.NewWithConfig(ctx, config)
+// openWith is Open with a configuration of the connections.
+func openWith(ctx context.Context, config *pgxpool.Config, opt Options) (*engine, error) {
+	db, err := conn.Open(ctx, config, conn.Options{Log: opt.Log, Now: opt.Now, QueryTimeout: opt.queryTimeout})
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{pool: pool, hosts: hosts, reading: newReads(config), changing: make(chan struct{}, 1), log: opt.Log, now: opt.Now, node: uuid.New(), life: life{wake: make(chan struct{}, 1)}, flushTimeout: cmp.Or(opt.flushTimeout, flushTimeout), queryTimeout: cmp.Or(opt.queryTimeout, queryTimeout), verifyPiece: cmp.Or(opt.verifyPiece, verifyPiece), space: space{size: opt.Size}, auditLimits: cmp.Or(opt.audit, store.DefaultAuditLimits)}
-	e.opened, e.close = context.WithCancel(context.Background())
-	if err := e.prepare(ctx, opt); err != nil {
-		pool.Close()
-		return nil, fmt.Errorf("open the database: %w", err)
+	e := &engine{db: db, counts: count.New(db)}
+	if err := e.openRooms(ctx, opt); err != nil {
+		db.Close()
+		return nil, err
 	}
-	e.Removing = e.life.nudge
-	e.life.runner = removal.Runner{Engine: remover{e.Data, e}, Metrics: removal.NewMetrics(opt.Metrics), Delay: removal.Delay}
+	delay := removal.Delay
 	if opt.eager {
-		e.life.runner.Delay = 0
+		delay = 0
 	}
-	e.queue, e.metrics = groupcommit.New(func(int) error { return e.acceptsEvents() }, func(int) {}), groupcommit.NewMetrics()
-	if opt.Metrics != nil {
-		opt.Metrics.MustRegister(e.metrics.Collectors(e.queue)...)
+	// Metrics are registered last: Open may be called again with the same registry after it has failed.
+	e.Remover = remove.New(db, e.Control, e.counts, e.Reader, delay, opt.Metrics)
+	e.News = e.Tell
+	e.Follow()
+	e.Writer.Run()
+	db.Go(func(ctx context.Context) { e.KeepTidy(ctx, e.Tidy) })
+	if !opt.keepDeltas {
+		e.counts.Run()
 	}
-	e.running.Go(e.follow)
-	e.running.Go(e.commitGroups)
-	e.running.Go(func() { e.KeepTidy(e.opened, e.tidy) })
-	e.running.Go(e.foldAlways)
-	e.running.Go(e.watchSpace)
-	e.running.Go(e.live)
+	db.Go(e.Remover.Run)
 	return e, nil
 }
 
-func (e *engine) prepare(ctx context.Context, opt Options) error {
-	if err := inTime(ctx, func(ctx context.Context) error { return checkDurability(ctx, e.pool) }); err != nil {
+// openRooms opens the parts of the engine that need the database.
+func (e *engine) openRooms(ctx context.Context, opt Options) error {
+	if err := schema.Prepare(ctx, e.db.Pool); err != nil {
 		return err
 	}
-	if err := prepareSchema(ctx, e.pool); err != nil {
-		return err
-	}
-	return inTime(ctx, func(ctx context.Context) error {
-		if err := checkMoved(ctx, e.pool); err != nil {
+	return conn.InTime(ctx, func(ctx context.Context) error {
+		if err := refuseMoved(ctx, e.db.Pool); err != nil {
 			return err
 		}
-		if err := cmp.Or(e.lookAtSpace(ctx), e.loadDirectory(ctx)); err != nil || opt.Retention == 0 {
+		var err error
+		if e.Control, err = control.Load(ctx, e.db, cmp.Or(opt.audit, store.DefaultAuditLimits)); err != nil {
+			return err
+		}
+		e.Nodes, e.Reader = nodes.New(e.db, e.Ready), read.New(e.db, e.Control, opt.verifyPiece)
+		if e.Writer, err = write.New(ctx, e.db, e.counts, write.Options{Size: opt.Size, FlushTimeout: opt.flushTimeout, Recorded: e.Tell, Metrics: opt.Metrics}); err != nil || opt.Retention == 0 {
 			return err
 		}
 		return e.SetDefaultRetention(ctx, opt.Retention)
 	})
 }
 
-// answerTimeout is how long a step of Open may take. It is much longer than a healthy database needs.
-const answerTimeout = 15 * time.Second
-
-// inTime makes a step of Open. If the server answers no more, as when its machine has lost power, the step fails: the next call of Open
-// looks for the primary again.
-func inTime(ctx context.Context, step func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	return step(ctx)
-}
-
-// repeat calls do at intervals until Close. It tells changed the first of several errors, and nil when do succeeds after that.
-func (e *engine) repeat(interval time.Duration, do func(context.Context) error, changed func(err error)) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	failing := false
-	for {
-		select {
-		case <-e.opened.Done():
-			return
-		case <-tick.C:
-		}
-		err := do(e.opened)
-		if e.opened.Err() != nil {
-			return
-		}
-		if (err != nil) != failing {
-			changed(err)
-		}
-		failing = err != nil
-	}
-}
-
-// refuseAfter is how long the database may not answer before events are refused at once.
-const refuseAfter = 2 * time.Second
-
-// acceptsEvents returns why events are refused before they are queued, or nil.
-func (e *engine) acceptsEvents() error {
-	began := e.flushing.Load()
-	if e.follower.age() > refuseAfter || began != nil && time.Since(*began) > refuseAfter {
-		return errNoAnswer
-	}
-	if e.space.free() == 0 {
-		return errFull
-	}
-	return nil
-}
-
-var errNoAnswer = store.Unavailable("the database does not answer")
-
 // Close implements store.Engine.
 func (e *engine) Close() error {
-	e.queue.Close()
-	e.close()
-	e.running.Wait()
-	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+	e.Finish()
+	e.db.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), conn.ConnectTimeout)
 	defer cancel()
-	err := e.tidy(ctx)
+	err := e.Tidy(ctx)
 	if errors.Is(err, store.ErrNeedsRestart) {
 		err = nil // it was told before
 	}
-	if isConnectionFailure(err) {
+	if conn.IsConnectionFailure(err) {
 		err = nil      // uses of keys in the last minute are lost, as KeyUseDelay allows
-		e.hosts.drop() // so that the pool does not wait for the server, connection by connection
+		e.db.DropAll() // so that the pool does not wait for the server, connection by connection
 	}
-	e.pool.Close()
+	e.db.Close()
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"testing"
 
+	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/pgtest"
 )
 
@@ -29,13 +30,10 @@ func TestMain(m *testing.M) {
 }
 
 func openURL(url string, opt Options) (*engine, error) {
-	config, err := parseURL(url)
+	config, err := conn.Configure(context.Background(), url)
 	if err != nil {
 		return nil, err
 	}
-	if err := adaptToPooler(context.Background(), url, config); err != nil {
-		return nil, err
-	}
 	config.ConnConfig.Tracer = sent
-	return open(context.Background(), config, opt)
+	return openWith(context.Background(), config, opt)
 }

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"encoding/hex"
 	"errors"
 	"io/fs"
 	"slices"
@@ -8,14 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
 	"mtagd/store"
+	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/pgtest"
+	"mtagd/store/postgres/schema"
 )
 
 // withoutRecords brings a database back to version 14 of the schema, with its partners, merchants and tags.
@@ -39,7 +41,7 @@ func TestMigrationToRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	files, err := fs.Sub(migrations, "migrations")
+	files, err := fs.Sub(schema.Migrations, "migrations")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,6 +58,9 @@ func TestMigrationToRecords(t *testing.T) {
 	}
 	const partner, here, gone = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222", "33333333-3333-4333-8333-333333333333"
 	at := "2026-01-02T03:04:05.678901Z"
+	var erased store.Identity
+	erased.Add(store.Email, "erased@example.com")
+	key := erased.Keys()[0]
 	for _, sql := range []string{
 		`INSERT INTO setting VALUES ('retention', 30)`,
 		`INSERT INTO partner VALUES ('PARTNER', 'AT', 't.acme.com', 'acme.com', '{"partnerId":"PARTNER","name":"Ac\"me","createdAt":"AT","preverifiedDomain":"t.acme.com"}')`,
@@ -67,10 +72,10 @@ func TestMigrationToRecords(t *testing.T) {
 		`INSERT INTO removal VALUES ('GONE', 'PARTNER', 'AT')`,
 		`INSERT INTO expiry VALUES ('SHOP', '2026-03-03T00:00:00Z', '{"kind":"retention","merchantId":"SHOP","partnerId":"","at":"2026-03-03T00:00:00Z","state":"removing","attempts":2}')`,
 		`INSERT INTO erasure VALUES ('era_1', 'SHOP', 'AT', true, '{"id":"era_1","merchantId":"SHOP","partnerId":"PARTNER","at":"AT","state":"done","person":{},"events":3,"claimedEvents":0,"links":0}')`,
-		`INSERT INTO suppressed VALUES ('SHOP', decode(repeat('ab', 32), 'hex'))`,
+		`INSERT INTO suppressed VALUES ('SHOP', decode('KEY', 'hex'))`,
 		`INSERT INTO change (seq, tx, kind, record) VALUES (1, gen_random_uuid(), 'partner', '{}'), (2, gen_random_uuid(), 'tag', '{}')`,
 	} {
-		if _, err := pool.Exec(t.Context(), strings.NewReplacer("PARTNER", partner, "SHOP", here, "GONE", gone, "AT", at).Replace(sql)); err != nil {
+		if _, err := pool.Exec(t.Context(), strings.NewReplacer("KEY", hex.EncodeToString(key[:]), "PARTNER", partner, "SHOP", here, "GONE", gone, "AT", at).Replace(sql)); err != nil {
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
@@ -79,8 +84,8 @@ func TestMigrationToRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rollback(kept)
-	if _, err := kept.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockLife); err != nil {
+	defer conn.Rollback(kept)
+	if _, err := kept.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRemoval); err != nil {
 		t.Fatal(err)
 	}
 	e := (&shop{t: t, url: url}).second()
@@ -112,16 +117,9 @@ func TestMigrationToRecords(t *testing.T) {
 	if e.DefaultRetention() != 30 || !slices.Equal(e.Expiring(), []store.MerchantID{here}) {
 		t.Errorf("the default is %v, and %v expire", e.DefaultRetention(), e.Expiring())
 	}
-	f := newFlush(e.node, nil)
-	id, _ := keyOf(store.MerchantID(here))
-	removed, _ := keyOf(store.MerchantID(gone))
-	f.addLink(id, &store.Identity{MUID: "u"})
-	f.addLink(removed, &store.Identity{MUID: "u"})
-	if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return f.ask(ctx, tx.Conn()) }); err != nil {
-		t.Fatal(err)
-	}
-	if !f.refuses[id] || f.removed[id] || !f.removed[removed] {
-		t.Errorf("the flush knows of %v, removed %v", f.refuses, f.removed)
+	visits := []store.Mark{{Merchant: here, Name: "PageView", Identity: erased}, {Merchant: gone, Name: "PageView", Identity: store.Identity{MUID: "u"}}}
+	if err := e.Record(ctx, visits); err != nil || visits[0].Outcome != store.Suppressed || visits[1].Outcome != store.Removed {
+		t.Errorf("%+v, %v", visits, err)
 	}
 
 	// As a node of version 14 changes.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/postgres/write"
 )
 
 // Two nodes fill the space that events may take. Each knows its own events at once, and those of the other one a little later. Then
@@ -31,10 +32,10 @@ func TestEventsTakeNoMoreThanTheSize(t *testing.T) {
 	}
 	look := func() {
 		t.Helper()
-		s.folded(s.key())
+		s.rollUp(s.key())
 		for _, e := range []*engine{s.engine, b} {
-			for range spaceLooks + 1 {
-				if err := e.lookAtSpace(t.Context()); err != nil {
+			for range write.SpaceLooks + 1 {
+				if err := e.LookAtSpace(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -69,7 +70,7 @@ func TestLinksTakeNoMoreThanTheSize(t *testing.T) {
 	const size = 64 << 10
 	s := newShop(t, Options{Size: size})
 	made := 0
-	for ; made < size/linkCost; made++ {
+	for ; made < size/write.LinkCost; made++ {
 		var who store.Identity
 		who.Add(store.Email, fmt.Sprint(made))
 		who.MUID = store.MUID(fmt.Sprint("m", made))
@@ -80,10 +81,10 @@ func TestLinksTakeNoMoreThanTheSize(t *testing.T) {
 			break
 		}
 	}
-	if made < 10 || made > size/linkCost/2 || s.FreeSpace() != 0 {
+	if made < 10 || made > size/write.LinkCost/2 || s.FreeSpace() != 0 {
 		t.Errorf("%d links were made, and %d bytes are free", made, s.FreeSpace())
 	}
-	if _, err := s.pool.Exec(t.Context(), "ANALYZE link, held_link, linked_muid"); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "ANALYZE link, held_link, linked_muid"); err != nil {
 		t.Fatal(err)
 	}
 	b := s.opened(openURL(s.url, Options{Log: quiet, Size: size}))

@@ -15,7 +15,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
 	"mtagd/store/postgres/pgtest"
+	"mtagd/store/postgres/read"
 )
 
 func TestVerifyFindsWhatDiffers(t *testing.T) {
@@ -33,8 +36,8 @@ func TestVerifyFindsWhatDiffers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newShop(t, Options{})
 			s.record(s.visit(0, 0))
-			s.folded(s.key())
-			if _, err := s.pool.Exec(t.Context(), c.damage); err != nil {
+			s.rollUp(s.key())
+			if _, err := s.db.Pool.Exec(t.Context(), c.damage); err != nil {
 				t.Fatal(err)
 			}
 			found := map[store.Part]int{}
@@ -48,7 +51,7 @@ func TestVerifyFindsWhatDiffers(t *testing.T) {
 	}
 }
 
-// The events of a large merchant are counted in pieces. Meanwhile events are recorded, folded and removed. A finding has the range of time.
+// The events of a large merchant are counted in pieces. Meanwhile events are recorded, rolled up and removed. A finding has the range of time.
 func TestVerifyInPieces(t *testing.T) {
 	s := newShop(t, Options{verifyPiece: 5})
 	hour := time.Now().Truncate(time.Hour).Add(-72 * time.Hour)
@@ -60,7 +63,7 @@ func TestVerifyInPieces(t *testing.T) {
 	for h := range 20 {
 		s.record(at(h, 1), at(h, 2), at(h, 3))
 	}
-	s.folded(s.key())
+	s.rollUp(s.key())
 	reads, n := 0, uint64(0)
 	verify := func(read func()) (found []store.Finding) {
 		t.Helper()
@@ -91,20 +94,20 @@ func TestVerifyInPieces(t *testing.T) {
 		case 2:
 			s.record(at(1, 4), at(4, 4), at(19, 4)) // the last ones are counted in later pieces: from the tally, and from the counters
 		case 4:
-			s.folded(s.key())
+			s.rollUp(s.key())
 		case 5:
-			var r receipt
-			if err := s.pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.seq, &r.idx); err != nil {
+			var r read.Receipt
+			if err := s.db.Pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.Seq, &r.Idx); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.removeEvents(t.Context(), s.key(), []receipt{r}); err != nil {
+			if err := s.RemoveEvents(t.Context(), s.key(), []read.Receipt{r}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}); len(found) > 0 {
 		t.Errorf("found %+v in what changes", found)
 	}
-	if _, err := s.pool.Exec(t.Context(), "UPDATE counter SET n = n + 2 WHERE level = 0 AND name = '' AND bucket = $1", bucketOf(byMinute, at(7, 2).Time.UnixMicro())); err != nil {
+	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE counter SET n = n + 2 WHERE level = 0 AND name = '' AND bucket = $1", count.BucketOf(count.ByMinute, at(7, 2).Time.UnixMicro())); err != nil {
 		t.Fatal(err)
 	}
 	found := verify(func() {})
@@ -123,7 +126,7 @@ func TestVerifyOfManyNames(t *testing.T) {
 		marks = append(marks, m)
 	}
 	s.record(marks...)
-	s.folded(s.key())
+	s.rollUp(s.key())
 	reads := 0
 	if counts, err := s.Verify(t.Context(), store.Verification{
 		Found: func(f store.Finding) { t.Errorf("found %+v", f) },
@@ -145,17 +148,17 @@ func TestVerifyReadsAllPages(t *testing.T) {
 	large.Raw = make([]byte, 32<<10)
 	_, _ = rand.Read(large.Raw) // never fails, and cannot be compressed
 	s.record(large)
-	s.folded(s.key())
+	s.rollUp(s.key())
 	exec := func(sql string) {
 		t.Helper()
-		if _, err := s.pool.Exec(t.Context(), sql); err != nil {
+		if _, err := s.db.Pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
 	}
 	await(t, "an index cannot be read alone", func() (can bool) {
 		exec("VACUUM link")
 		exec("VACUUM dedup")
-		if err := s.pool.QueryRow(t.Context(), "SELECT bool_and(relallvisible = relpages) FROM pg_class WHERE oid IN ('link'::regclass, 'dedup'::regclass)").Scan(&can); err != nil {
+		if err := s.db.Pool.QueryRow(t.Context(), "SELECT bool_and(relallvisible = relpages) FROM pg_class WHERE oid IN ('link'::regclass, 'dedup'::regclass)").Scan(&can); err != nil {
 			t.Fatal(err)
 		}
 		return can
@@ -165,7 +168,7 @@ func TestVerifyReadsAllPages(t *testing.T) {
 	files := map[string]string{}
 	for name, relation := range map[string]string{"bodies": "(SELECT reltoastrelid FROM pg_class WHERE oid = 'event'::regclass)", "links": "'link'", "event_ids": "'dedup'"} {
 		var path string
-		if err := s.pool.QueryRow(t.Context(), "SELECT pg_relation_filepath("+relation+")").Scan(&path); err != nil {
+		if err := s.db.Pool.QueryRow(t.Context(), "SELECT pg_relation_filepath("+relation+")").Scan(&path); err != nil {
 			t.Fatal(err)
 		}
 		files[name] = filepath.Join(server.DataDir(), path)
@@ -212,8 +215,8 @@ func TestVerifyPassesOverDeletedMerchants(t *testing.T) {
 	other := s.visit(0, 0)
 	other.Merchant = m.ID
 	s.record(s.visit(0, 0), other)
-	otherKey, _ := keyOf(m.ID)
-	s.folded(s.key(), otherKey)
+	otherKey, _ := conn.KeyOf(m.ID)
+	s.rollUp(s.key(), otherKey)
 	verify := func(read func()) {
 		t.Helper()
 		if _, err := s.Verify(t.Context(), store.Verification{

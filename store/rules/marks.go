@@ -41,3 +41,11 @@ func RetainedFrom(r store.Retention, now time.Time) int64 {
 	}
 	return math.MinInt64
 }
+
+// CheckMUID refuses a muid that is too long. KindInvalid: muid.
+func CheckMUID(muid store.MUID) error {
+	if len(muid) > store.MaxMUIDLength {
+		return store.Invalid("muid", "must have at most %d bytes", store.MaxMUIDLength)
+	}
+	return nil
+}

@@ -96,6 +96,7 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
 	"mtagd/store/local/log"
+	"mtagd/store/rules"
 )
 
 // Format is the version of the directory's layout. A start upgrades one of the versions "3" and "4" (upgrade.go).
@@ -334,7 +335,7 @@ func (j *Journal) Record(ctx context.Context, marks []store.Mark) error {
 		if m, err = codec.NewMerchantKey(marks[i].Merchant); err != nil {
 			return err
 		}
-		if err := checkMUID(marks[i].Identity.MUID); err != nil {
+		if err := rules.CheckMUID(marks[i].Identity.MUID); err != nil {
 			return err
 		}
 	}
@@ -347,7 +348,7 @@ func (j *Journal) Resolve(ctx context.Context, merchant store.MerchantID, id sto
 	if err != nil {
 		return "", err
 	}
-	if err := checkMUID(id.MUID); err != nil {
+	if err := rules.CheckMUID(id.MUID); err != nil {
 		return "", err
 	}
 	if err := ctx.Err(); err != nil {
@@ -364,13 +365,6 @@ func (j *Journal) Resolve(ctx context.Context, merchant store.MerchantID, id sto
 	}
 	found, err := resolve(j.keys.get, m, &id)
 	return store.MUID(found.muid), err
-}
-
-func checkMUID(id store.MUID) error {
-	if len(id) > store.MaxMUIDLength {
-		return store.Invalid("muid", "must have at most %d bytes", store.MaxMUIDLength)
-	}
-	return nil
 }
 
 // Committed returns the number of the last chunk that was committed; 0 when there was none. Forget may have deleted it.

@@ -1,0 +1,143 @@
+// Package conn has the connections to the database: which server is the primary, whether the standbys have what is visible, transactions
+// that are repeated when their connection fails, and what the errors of the server mean. It knows nothing of what is stored.
+//
+//	connect.go   the configuration of the connections
+//	hosts.go     which server is the primary
+//	db.go        opens the database, and runs work in the background
+//	transact.go  transactions
+//	guard.go     locks that protect work on other connections
+//	confirm.go   whether the standbys have what is visible
+//	query.go     rows and parameters of statements
+//	encode.go    encodes parameters fast
+//	citus.go     databases that the extension Citus distributes
+//	errors.go    what the server's errors mean
+package conn
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"mtagd/store/budget"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Options are the inputs of a DB besides its configuration.
+type Options struct {
+	Log          *slog.Logger     // nil: slog.Default
+	Now          func() time.Time // the clock, for tests; nil: the database's
+	QueryTimeout time.Duration    // for tests; 0: the default
+}
+
+// DB is a database with its connections, and what is known of it.
+type DB struct {
+	Pool *pgxpool.Pool
+	Log  *slog.Logger
+	Now  func() time.Time // nil: the database's clock
+	Node uuid.UUID        // tells those who have the database open from each other
+
+	hosts        *hosts
+	reading      *budget.Budget[string] // of the reads that are under way
+	queryTimeout time.Duration
+	confirmed    confirmed
+	answered     atomic.Pointer[time.Time] // when the last question was put that has an answer
+
+	Opened  context.Context // ends when Stop begins
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// Open connects to a database. It refuses one whose commits do not wait until they are durable.
+func Open(ctx context.Context, config *pgxpool.Config, opt Options) (*DB, error) {
+	hosts := newHosts(config)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	if err := InTime(ctx, func(ctx context.Context) error { return checkDurability(ctx, pool) }); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	d := &DB{Pool: pool, Log: opt.Log, Now: opt.Now, Node: uuid.New(), hosts: hosts, reading: newReads(config),
+		queryTimeout: cmp.Or(opt.QueryTimeout, queryTimeout)}
+	if d.Log == nil {
+		d.Log = slog.Default()
+	}
+	d.Opened, d.stop = context.WithCancel(context.Background())
+	return d, nil
+}
+
+// Go calls do in the background, with a context that ends when Stop begins.
+func (d *DB) Go(do func(ctx context.Context)) { d.running.Go(func() { do(d.Opened) }) }
+
+// Stop ends what runs in the background, and waits for it.
+func (d *DB) Stop() {
+	d.stop()
+	d.running.Wait()
+}
+
+// Close closes the connections. What runs in the background must have been stopped.
+func (d *DB) Close() { d.Pool.Close() }
+
+// AnswerTimeout is how long a step of Open may take. It is much longer than a healthy database needs.
+const AnswerTimeout = 15 * time.Second
+
+// InTime makes a step of Open. If the server answers no more, as when its machine has lost power, the step fails: the next call of Open
+// looks for the primary again.
+func InTime(ctx context.Context, step func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, AnswerTimeout)
+	defer cancel()
+	return step(ctx)
+}
+
+// Repeat calls do at intervals, in the background. It tells changed the first of several errors, and nil when do succeeds after that.
+func (d *DB) Repeat(interval time.Duration, do func(context.Context) error, changed func(err error)) {
+	d.Go(func(ctx context.Context) {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		failing := false
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			err := do(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			if (err != nil) != failing {
+				changed(err)
+			}
+			failing = err != nil
+		}
+	})
+}
+
+// DropAll closes all connections, so that what waits for a server that does not answer fails at once.
+func (d *DB) DropAll() {
+	d.hosts.closeAll()
+	d.Pool.Reset()
+}
+
+// Age returns how long ago the last question was put that the database has answered.
+func (d *DB) Age() time.Duration { return time.Since(*d.answered.Load()) }
+
+// AnsweredTo notes that the database has answered a question that was put at a time, and that the standbys have what it said.
+func (d *DB) AnsweredTo(asked time.Time) { d.answered.Store(&asked) }
+
+// RefuseAfter is how long the database may not answer before events are refused at once.
+const RefuseAfter = 2 * time.Second
+
+// Clock returns the database's time.
+func (d *DB) Clock(ctx context.Context) (now time.Time, err error) {
+	if d.Now != nil {
+		return d.Now(), nil
+	}
+	err = d.Pool.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
+	return now, err
+}

@@ -1,0 +1,102 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	guardRenew = time.Second     // how often the server hears of the holder
+	guardLease = 5 * time.Second // how long the server hears nothing before it ends the transaction
+)
+
+// Guard is a transaction that only has locks, while the work that they protect is done on other connections. The server hears of its
+// holder all the time. When it does not, it ends the transaction, so that others get the locks, even if the holder is gone or stopped.
+type Guard struct {
+	Held context.Context // of the work
+	end  context.CancelCauseFunc
+	tx   pgx.Tx
+	done chan struct{} // closed to stop renewing
+	stop func()        // closes done
+	work sync.WaitGroup
+}
+
+// Guard calls take, and keeps the locks that it takes until Release is called. Held ends with ctx, and when the connection is lost, because
+// others may have the locks then: context.Cause(Held) is errLost with the reason. That takes up to guardRenew if the connection was
+// closed, and up to guardLease if nothing answers.
+func (d *DB) Guard(ctx context.Context, errLost error, take func(tx pgx.Tx) error) (*Guard, error) {
+	tx, err := d.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return nil, err
+	}
+	if _, err = tx.Exec(ctx, "SELECT set_config('idle_in_transaction_session_timeout', $1, true)", strconv.FormatInt(guardLease.Milliseconds(), 10)); err == nil {
+		err = take(tx)
+	}
+	if err != nil {
+		Rollback(tx)
+		return nil, err
+	}
+	g := &Guard{tx: tx, done: make(chan struct{})}
+	g.stop = sync.OnceFunc(func() { close(g.done) })
+	g.Held, g.end = context.WithCancelCause(ctx)
+	g.work.Go(func() {
+		if err := g.renew(); err != nil {
+			g.end(fmt.Errorf("%w: %w", errLost, err))
+		}
+	})
+	return g, nil
+}
+
+// renew lets the server hear of the holder until Release or Commit. It returns why that has failed.
+func (g *Guard) renew() error {
+	tick := time.NewTicker(guardRenew)
+	defer tick.Stop()
+	for {
+		select {
+		case <-g.done:
+			return nil
+		case <-tick.C:
+		}
+		// If Release interrupted it, the connection would end. So it has a time of its own: the holder gives up when the server does.
+		ctx, cancel := context.WithTimeout(context.Background(), guardLease-guardRenew)
+		_, err := g.tx.Exec(ctx, "SELECT 1")
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// Release ends the transaction. What it has changed is undone, unless it was committed.
+func (g *Guard) Release() {
+	g.end(nil)
+	g.stop()
+	g.work.Wait()
+	Rollback(g.tx)
+}
+
+// Commit commits what take has changed, and so frees the locks.
+func (g *Guard) Commit(ctx context.Context) error {
+	g.stop()
+	g.work.Wait()
+	conn := g.tx.Conn().PgConn()
+	if err := g.tx.Commit(ctx); err != nil {
+		return err
+	}
+	return CheckReplicated(conn)
+}
+
+// Rollback ends a transaction, or its connection. It does nothing when the transaction has ended.
+func Rollback(tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.Background(), ConnectTimeout)
+	defer cancel()
+	if err := tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) && !tx.Conn().IsClosed() {
+		_ = tx.Conn().Close(ctx)
+	}
+}

@@ -1,0 +1,106 @@
+package conn
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+)
+
+// Locks of transactions, by number.
+const (
+	LockControl    = 0x6d746701
+	LockReceipt    = 0x6d746702
+	LockRemoval    = 0x6d746703
+	LockDistribute = 0x6d746704
+	LockRollup     = 0x6d746705
+)
+
+// Querier is a transaction, or the pool when one statement is enough.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Query calls use with each row of a statement.
+func Query(ctx context.Context, tx Querier, use func(rows pgx.Rows) error, sql string, args ...any) error {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	return Each(use)(rows)
+}
+
+// Each passes each row of a statement in a batch to use.
+func Each(use func(row pgx.Rows) error) func(rows pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		for rows.Next() {
+			if err := use(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	}
+}
+
+// CollectRows returns the rows of a statement. columns returns where those of a row go.
+func CollectRows[T any](ctx context.Context, tx Querier, columns func(*T) []any, sql string, args ...any) (all []T, err error) {
+	err = Query(ctx, tx, func(rows pgx.Rows) error {
+		var one T
+		err := rows.Scan(columns(&one)...)
+		all = append(all, one)
+		return err
+	}, sql, args...)
+	return all, err
+}
+
+// Column returns the rows of a statement with one column.
+func Column[T any](ctx context.Context, tx Querier, sql string, args ...any) ([]T, error) {
+	return CollectRows(ctx, tx, func(v *T) []any { return []any{v} }, sql, args...)
+}
+
+// SelectRows is Collect in a transaction that reads.
+func SelectRows[T any](ctx context.Context, d *DB, columns func(*T) []any, sql string, args ...any) (all []T, err error) {
+	err = d.Read(ctx, func(tx pgx.Tx) (err error) {
+		all, err = CollectRows(ctx, tx, columns, sql, args...)
+		return err
+	})
+	return all, err
+}
+
+// Map returns what of returns for each element, as a parameter of a statement.
+func Map[T, V any](all []T, of func(*T) V) []V {
+	values := make([]V, len(all))
+	for i := range all {
+		values[i] = of(&all[i])
+	}
+	return values
+}
+
+// KeyOf returns a partner's or merchant's id as the database has it; false when it is not in the form that ids have, so that
+// nothing has it.
+func KeyOf[ID ~string](id ID) (uuid.UUID, bool) {
+	key, err := uuid.Parse(string(id))
+	return key, err == nil && key.String() == string(id)
+}
+
+// IsStorable reports whether a text can be stored: a text that cannot is the id or name of nothing.
+func IsStorable[T ~string](text T) bool {
+	return utf8.ValidString(string(text)) && !strings.ContainsRune(string(text), 0)
+}
+
+// Merchants are those that exist, as a table.
+const Merchants = `(SELECT id::uuid AS id FROM record WHERE kind = 'merchants' AND body IS NOT NULL)`
+
+// CompareUUIDs is the order in which the server has merchants.
+func CompareUUIDs(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }
+
+// Hashes returns keys as a parameter of a statement.
+func Hashes(keys []store.IdentityKey) [][]byte {
+	return Map(keys, func(k *store.IdentityKey) []byte { return k[:] })
+}

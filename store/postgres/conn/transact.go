@@ -1,0 +1,184 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store"
+	"mtagd/store/budget"
+)
+
+// Begin begins a transaction that writes. The server ends it when the node goes away or stops in the middle of it, so that its locks
+// are free again.
+const Begin = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '5s'; SELECT " + waitForStandbys
+
+// Transact makes a transaction that writes. When it returns nil, the standbys have it.
+func (d *DB) Transact(ctx context.Context, write func(tx pgx.Tx) error) error {
+	conn, err := d.Pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release() // after the check: others have the connection then
+	if err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{BeginQuery: Begin}, write); err != nil {
+		return err
+	}
+	return CheckReplicated(conn.Conn().PgConn())
+}
+
+// BeginRead begins a transaction that reads. Compiling its statements (jit) would take longer than running them. Sequential scans are
+// off: the planner chooses one while a table is small, and keeps that plan until the server analyzes the table, perhaps millions of
+// rows later. With Citus, both hold on the coordinator only: turnOffJIT is for the workers.
+//
+// No statement may run for ever. Background work reads more at once than a query of a partner may.
+const (
+	BeginSnapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off; SET LOCAL enable_seqscan = off; "
+	BeginRead     = BeginSnapshot + "SET LOCAL statement_timeout = '10min'"
+	beginQuery    = BeginSnapshot + "SET LOCAL statement_timeout = '20s'"
+)
+
+// reserved is how many connections reads leave to events, to changes and to the follower. Slow reads must not keep these waiting:
+// the node would take it that the database does not answer.
+const reserved = 4
+
+// newReads returns the budget of reads. Its holders take turns, and one may have at most half of them under way: each partner; each
+// merchant, for the look-ups of its tag hosts; and the service itself (""), for what it reads in the background.
+func newReads(config *pgxpool.Config) *budget.Budget[string] {
+	total := max(int64(config.MaxConns)-reserved, 1)
+	return budget.New(total, func(string) int64 { return max(total/2, 1) }).Fair()
+}
+
+// Read reads in one transaction, as of one moment. read may be called again after a failure of the connection. When too many reads
+// are under way, it waits.
+func (d *DB) Read(ctx context.Context, read func(tx pgx.Tx) error) error {
+	if partner := store.PartnerOf(ctx); partner != "" {
+		return d.ReadFor(ctx, string(partner), read)
+	}
+	return d.ReadLong(ctx, read)
+}
+
+// ReadLong is read with the timeout of background work, for whoever asks.
+func (d *DB) ReadLong(ctx context.Context, read func(tx pgx.Tx) error) error {
+	return d.InTurn(ctx, string(store.PartnerOf(ctx)), func() error { return d.ReadNow(ctx, read) })
+}
+
+// ReadFor is read for a holder of the budget other than the service itself: it must end soon.
+func (d *DB) ReadFor(ctx context.Context, holder string, read func(tx pgx.Tx) error) error {
+	return d.InTurn(ctx, holder, func() error {
+		until := time.Now().Add(d.queryTimeout)
+		return d.readWithin(ctx, beginQuery, func(tx pgx.Tx) error { return read(timed{tx, until}) })
+	})
+}
+
+// queryTimeout is how long the statements of a request may take together.
+const queryTimeout = 20 * time.Second
+
+// timed is a transaction that begins no query after a time. The timeout of statements ends the last one.
+type timed struct {
+	pgx.Tx
+	until time.Time
+}
+
+// Query overrides pgx.Tx.
+func (t timed) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if time.Now().After(t.until) {
+		return nil, errTooSlow
+	}
+	return t.Tx.Query(ctx, sql, args...)
+}
+
+var errTooSlow = store.Unavailable("the database took too long to read")
+
+// InTurn waits while too many reads are under way, and then calls read.
+func (d *DB) InTurn(ctx context.Context, holder string, read func() error) error {
+	if d.reading.Reserve(ctx, holder, 1) != nil {
+		return ctx.Err()
+	}
+	defer d.reading.Release(holder, 1)
+	return read()
+}
+
+// ReadNow is read for the follower, which waits for no other reads.
+func (d *DB) ReadNow(ctx context.Context, read func(tx pgx.Tx) error) error {
+	return d.readWithin(ctx, BeginRead, read)
+}
+
+func (d *DB) readWithin(ctx context.Context, begin string, read func(tx pgx.Tx) error) error {
+	return d.Attempt(ctx, func() error {
+		err := pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{BeginQuery: begin}, read)
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == queryCanceled {
+			err = fmt.Errorf("%w: %w", errTooSlow, err)
+		}
+		return err
+	})
+}
+
+// readAttempts is how often a read is tried when its connection fails: after a fail-over, all connections of the pool do.
+const readAttempts = 3
+
+// Attempt calls read again when its connection fails.
+func (d *DB) Attempt(ctx context.Context, read func() error) (err error) {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	for range readAttempts {
+		err = read()
+		if ended := ctx.Err(); ended != nil {
+			return ended
+		}
+		if errors.Is(err, ErrReplaced) {
+			d.Reconnect(err)
+		}
+		if err == nil || !IsConnectionFailure(err) || store.KindOf(err) != store.KindInternal {
+			return Unavailable(err)
+		}
+		d.Reconnect(err)
+	}
+	return Unavailable(err)
+}
+
+// Reconnect closes the idle connections after one has failed: most likely they have failed too, and the primary may be another server.
+// After a serialization failure it does nothing, as the connection is good, unless that has kept it from being made: then the server is
+// a standby, or was one.
+func (d *DB) Reconnect(failed error) {
+	_, isConnect := errors.AsType[*pgconn.ConnectError](failed)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](failed); ok && pgErr.Code == serializationFailure && !isConnect {
+		return
+	}
+	d.hosts.forgetPrimary()
+	d.Pool.Reset()
+}
+
+// retryPause is how long to wait before a server is asked again that could not be reached.
+const retryPause = 100 * time.Millisecond
+
+// Retry calls what until it does not fail for its connection, or ctx ends.
+func (d *DB) Retry(ctx context.Context, what func() error) error {
+	for {
+		err := what()
+		if !IsConnectionFailure(err) {
+			return err
+		}
+		d.Reconnect(err)
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(retryPause):
+		}
+	}
+}
+
+// FailOverTimeout bounds calls that are repeated until the standby is the primary, which takes seconds.
+const FailOverTimeout = 30 * time.Second
+
+// RetryFor makes a call, and repeats it while its connection fails.
+func (d *DB) RetryFor(ctx context.Context, timeout time.Duration, call func(ctx context.Context) error) error {
+	working, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return EndedOr(ctx, Unavailable(d.Retry(working, func() error { return call(working) })))
+}

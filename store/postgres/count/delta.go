@@ -1,0 +1,155 @@
+package count
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store/postgres/conn"
+)
+
+// DeltaKey says which events a row of the table tally counts. Each flush has rows of its own.
+type DeltaKey struct {
+	merchant uuid.UUID
+	Minute   int64
+	Name     string
+	Tag      string
+	Bot      bool
+}
+
+// Amount is a number of events, and their size in bytes (SizeOf).
+type Amount struct{ N, Bytes int64 }
+
+// Deltas are what events add to the counters that were recorded, or take from them that were removed: then the amounts are negative.
+type Deltas map[DeltaKey]Amount
+
+// Add counts an event: 1 when it was recorded, -1 when it was removed.
+func (t Deltas) Add(merchant uuid.UUID, at int64, tag, name string, bot bool, size uint64, n int64) {
+	k := DeltaKey{merchant, BucketOf(ByMinute, at), name, tag, bot}
+	a := t[k]
+	t[k] = Amount{a.N + n, a.Bytes + n*int64(min(size, math.MaxInt64))}
+}
+
+const WriteDeltas = `INSERT INTO tally (merchant, seq, minute, name, tag, bot, n, bytes)
+	SELECT w.merchant, currval('receipt'), w.minute, w.name, w.tag, w.bot, w.n, w.bytes
+	FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::boolean[], $6::bigint[], $7::bigint[])
+	AS w(merchant, minute, name, tag, bot, n, bytes)`
+
+// Columns returns the parameters of WriteDeltas.
+func (t Deltas) Columns() []any {
+	keys := slices.SortedFunc(maps.Keys(t), func(a, b DeltaKey) int {
+		return cmp.Or(conn.CompareUUIDs(a.merchant, b.merchant), cmp.Compare(a.Minute, b.Minute))
+	})
+	return []any{
+		conn.Map(keys, func(k *DeltaKey) uuid.UUID { return k.merchant }),
+		conn.Map(keys, func(k *DeltaKey) int64 { return k.Minute }),
+		conn.Map(keys, func(k *DeltaKey) string { return k.Name }),
+		conn.Map(keys, func(k *DeltaKey) string { return k.Tag }),
+		conn.Map(keys, func(k *DeltaKey) bool { return k.Bot }),
+		conn.Map(keys, func(k *DeltaKey) int64 { return t[*k].N }),
+		conn.Map(keys, func(k *DeltaKey) int64 { return t[*k].Bytes }),
+	}
+}
+
+// counts returns what deltas add to each counter.
+func (t Deltas) counts() additions {
+	c := additions{}
+	for k, a := range t {
+		c.addDelta(k, a.N)
+	}
+	return c
+}
+
+// AddTo adds tallies to the counters and to usage. folded has the new usage.folded of merchants; it stays as it is for the others.
+func (t Deltas) AddTo(ctx context.Context, tx pgx.Tx, folded map[uuid.UUID]int64) error {
+	if _, err := tx.Exec(ctx, addCounters, t.counts().parameters()...); err != nil {
+		return err
+	}
+	return t.AddUsageTo(ctx, tx, folded)
+}
+
+// Subtract is AddTo for the events of one merchant that are removed. All of their deltas must be rolled up. Counters that become 0 go.
+func (t Deltas) Subtract(ctx context.Context, tx pgx.Tx, merchant uuid.UUID) error {
+	if err := t.AddTo(ctx, tx, nil); err != nil {
+		return err
+	}
+	columns := t.counts().parameters()
+	columns[0] = merchant
+	_, err := tx.Exec(ctx, deleteEmptyCounters, columns[:len(columns)-1]...)
+	return err
+}
+
+// AddUsageTo adds deltas to usage alone.
+func (t Deltas) AddUsageTo(ctx context.Context, tx pgx.Tx, folded map[uuid.UUID]int64) error {
+	used := map[uuid.UUID]Amount{}
+	for k, a := range t {
+		u := used[k.merchant]
+		used[k.merchant] = Amount{u.N + a.N, u.Bytes + a.Bytes}
+	}
+	merchants := slices.SortedFunc(maps.Keys(used), conn.CompareUUIDs)
+	_, err := tx.Exec(ctx, addUsage, merchants, conn.Map(merchants, func(m *uuid.UUID) int64 { return used[*m].N }),
+		conn.Map(merchants, func(m *uuid.UUID) int64 { return used[*m].Bytes }), conn.Map(merchants, func(m *uuid.UUID) int64 { return folded[*m] }))
+	return err
+}
+
+const (
+	deleteEmptyCounters = `DELETE FROM counter WHERE merchant = $1 AND n = 0 AND (level, name, bucket, tag, bot) IN
+		(SELECT * FROM unnest($2::smallint[], $3::text[], $4::bigint[], $5::text[], $6::boolean[]))`
+
+	addCounters = `INSERT INTO counter (merchant, level, name, bucket, tag, bot, n)
+		SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::bigint[], $5::text[], $6::boolean[], $7::bigint[])
+		ON CONFLICT (merchant, level, name, bucket, tag, bot) DO UPDATE SET n = counter.n + excluded.n`
+
+	addUsage = `INSERT INTO usage (merchant, events, bytes, folded) SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[])
+		ON CONFLICT (merchant) DO UPDATE SET events = usage.events + excluded.events, bytes = usage.bytes + excluded.bytes,
+		folded = greatest(usage.folded, excluded.folded)`
+)
+
+// Pending is the pending deltas of one merchant: the rows of the table tally that are not in the counters yet. It is sorted by name.
+type Pending []PendingCount
+
+type PendingCount struct {
+	DeltaKey // without the merchant
+	N        int
+}
+
+const (
+	// IsPending selects the rows of the merchant $1 that were not rolled up yet.
+	IsPending = `merchant = $1 AND seq > coalesce((SELECT folded FROM usage WHERE merchant = $1), 0)`
+
+	readPending = `SELECT minute, name, tag, bot, sum(n)::bigint FROM tally WHERE ` + IsPending + ` GROUP BY minute, name, tag, bot`
+)
+
+// ReadPending returns the pending deltas of a merchant.
+func ReadPending(ctx context.Context, tx pgx.Tx, merchant uuid.UUID) (Pending, error) {
+	all, err := conn.CollectRows(ctx, tx, func(p *PendingCount) []any { return []any{&p.Minute, &p.Name, &p.Tag, &p.Bot, &p.N} }, readPending, merchant)
+	slices.SortFunc(all, func(a, b PendingCount) int { return cmp.Compare(a.Name, b.Name) })
+	return all, err
+}
+
+// Of returns the deltas of one name; of all names when it is empty.
+func (o Pending) Of(name string) Pending {
+	if name == "" {
+		return o
+	}
+	first, found := slices.BinarySearchFunc(o, name, func(t PendingCount, name string) int { return cmp.Compare(t.Name, name) })
+	if !found {
+		return nil
+	}
+	end := first
+	for end < len(o) && o[end].Name == name {
+		end++
+	}
+	return o[first:end]
+}
+
+// SizeOf is what an event counts for in store.Usage.
+func SizeOf(raw, muid int, name, tag string) uint64 {
+	const timeSize = 8
+	return uint64(raw + muid + len(name) + len(tag) + timeSize)
+}

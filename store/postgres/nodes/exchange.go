@@ -1,0 +1,95 @@
+// Package nodes has what nodes share besides the service's data: files such as certificates, leases, and messages to each other.
+package nodes
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+)
+
+// Nodes implements store.Shared.
+type Nodes struct {
+	db       *conn.DB
+	ready    func() error // why the database does not answer
+	exchange exchange
+}
+
+// New returns what the nodes of a database share.
+func New(db *conn.DB, ready func() error) *Nodes { return &Nodes{db: db, ready: ready} }
+
+// exchange is what a node knows of the messages of all nodes.
+type exchange struct {
+	sent  int64               // number of its own last one
+	heard map[uuid.UUID]heard // the last one of each other node
+}
+
+type heard struct {
+	seq int64
+	at  time.Time // when it was read
+}
+
+const (
+	exchangeTimeout = 2 * time.Second
+	keepMessages    = 10 // of each node
+	forgetNode      = time.Minute
+)
+
+// beginExchange begins a transaction whose commit waits for no disk and no standby.
+const beginExchange = "BEGIN; SET LOCAL synchronous_commit = off"
+
+// Exchange implements store.Shared.
+func (n *Nodes) Exchange(ctx context.Context, mine []byte) (messages [][]byte, others int, err error) {
+	if n.ready() != nil {
+		return nil, 0, store.Unavailable("the database does not answer")
+	}
+	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	defer cancel()
+	x := &n.exchange
+	var nodes []uuid.UUID
+	var seqs []int64
+	for node, last := range x.heard {
+		if time.Since(last.at) > forgetNode { // its messages are deleted by now
+			delete(x.heard, node)
+			continue
+		}
+		nodes, seqs = append(nodes, node), append(seqs, last.seq)
+	}
+	x.sent++
+	type message struct {
+		node uuid.UUID
+		seq  int64
+	}
+	var read []message
+	err = pgx.BeginTxFunc(ctx, n.db.Pool, pgx.TxOptions{BeginQuery: beginExchange}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "INSERT INTO message (node, seq, at, content) VALUES ($1, $2, clock_timestamp(), coalesce($3::bytea, ''))", n.db.Node, x.sent, mine); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "DELETE FROM message WHERE node = $1 AND seq <= $2", n.db.Node, x.sent-keepMessages); err != nil {
+			return err
+		}
+		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
+			var m message
+			var content []byte
+			err := rows.Scan(&m.node, &m.seq, &content)
+			read, messages = append(read, m), append(messages, content)
+			return err
+		}, `SELECT m.node, m.seq, m.content FROM message m LEFT JOIN unnest($2::uuid[], $3::bigint[]) AS h(node, seq) ON h.node = m.node
+			WHERE m.node <> $1 AND m.seq > coalesce(h.seq, 0) AND m.at > clock_timestamp() - interval '10 seconds' ORDER BY m.node, m.seq`,
+			n.db.Node, nodes, seqs)
+	})
+	if err != nil {
+		return nil, 0, conn.Unavailable(err)
+	}
+	if x.heard == nil {
+		x.heard = map[uuid.UUID]heard{}
+	}
+	for _, m := range read {
+		x.heard[m.node] = heard{m.seq, time.Now()}
+	}
+	return messages, len(x.heard), nil
+}

@@ -1,0 +1,61 @@
+package nodes
+
+import (
+	"context"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+)
+
+var _ store.Shared = (*Nodes)(nil)
+
+const (
+	// readFilesTimeout is short: certmagic locks its certificates against handshakes while it looks whether another node has
+	// renewed one.
+	readFilesTimeout = 2 * time.Second
+)
+
+// below selects the file $1, and the files below it. The byte after / is 0.
+const below = `($1 = '' OR path = $1 OR path > $1 || '/' AND path < $1 || '0')`
+
+// Files implements store.Shared. While the node is not ready, it fails at once.
+func (n *Nodes) Files(ctx context.Context, path string, content bool) (files []store.File, err error) {
+	if n.ready() != nil {
+		return nil, store.Unavailable("the database does not answer")
+	}
+	columns := "NULL::bytea"
+	if content {
+		columns = "content"
+	}
+	err = n.db.RetryFor(ctx, readFilesTimeout, func(ctx context.Context) (err error) {
+		files, err = conn.CollectRows(ctx, n.db.Pool, func(f *store.File) []any { return []any{&f.Path, &f.Modified, &f.Age, &f.Size, &f.Content} }, "SELECT path, modified, clock_timestamp() - modified, length(content), "+columns+" FROM file WHERE "+below+" ORDER BY path", path)
+		return err
+	})
+	return files, err
+}
+
+// PutFile implements store.Shared.
+func (n *Nodes) PutFile(ctx context.Context, path string, content []byte) error {
+	return n.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
+		_, err := n.db.Pool.Exec(ctx, `INSERT INTO file (path, modified, content) VALUES ($1, clock_timestamp(), $2)
+			ON CONFLICT (path) DO UPDATE SET modified = excluded.modified, content = excluded.content`, path, content)
+		return err
+	})
+}
+
+// RemoveFiles implements store.Shared.
+func (n *Nodes) RemoveFiles(ctx context.Context, path string) error {
+	return n.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
+		_, err := n.db.Pool.Exec(ctx, "DELETE FROM file WHERE "+below, path)
+		return err
+	})
+}
+
+// RemoveFile implements store.Shared.
+func (n *Nodes) RemoveFile(ctx context.Context, path string, content []byte) error {
+	return n.db.RetryFor(ctx, conn.FailOverTimeout, func(ctx context.Context) error {
+		_, err := n.db.Pool.Exec(ctx, "DELETE FROM file WHERE path = $1 AND content = $2", path, content)
+		return err
+	})
+}

@@ -1,0 +1,43 @@
+// Package read answers from the events: pages, summaries, feeds, what there is of a person. It also checks all data.
+//
+//	cover.go    splits a range of time into spans that counters know
+//	select.go   counts the events of spans
+//	listing.go  Events: one page of a merchant's events; Usage
+//	names.go    pages by name
+//	summary.go  Summary
+//	feed.go     Feed: events in the order of receipt
+//	watch.go    who waits for events
+//	persons.go  PersonalData
+//	verify.go   Verify
+//	verifyevents.go  checks the events of a merchant, in pieces
+package read
+
+import (
+	"cmp"
+	"time"
+
+	"mtagd/store/local/codec"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
+)
+
+// Reader reads the events of a database.
+type Reader struct {
+	db          *conn.DB
+	control     *control.Control
+	watches     watches
+	verifyPiece int64
+}
+
+// New returns a reader of a database. verifyPiece is for tests: about how many events Verify reads at once; 0: the default.
+func New(db *conn.DB, c *control.Control, verifyAtOnce int64) *Reader {
+	return &Reader{db: db, control: c, verifyPiece: cmp.Or(verifyAtOnce, verifyPiece)}
+}
+
+// PositionOf returns the place of an event in the order of receipt. Ids and cursors are those of the embedded engine, so that they
+// stay good when a service moves from one engine to the other.
+func PositionOf(seq int64, idx int16) codec.Position {
+	return codec.Position{Seq: uint64(seq), Index: uint16(idx)}
+}
+
+func TimeAt(micros int64) time.Time { return time.UnixMicro(micros).UTC() }

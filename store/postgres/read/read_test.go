@@ -1,0 +1,63 @@
+package read
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"testing"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
+	"mtagd/store/postgres/pgtest"
+	"mtagd/store/postgres/schema"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(pgtest.Main(m, func(url string) error {
+		db, err := open(url)
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		return schema.Prepare(context.Background(), db.Pool)
+	}))
+}
+
+func open(url string) (*conn.DB, error) {
+	config, err := conn.Configure(context.Background(), url)
+	if err != nil {
+		return nil, err
+	}
+	return conn.Open(context.Background(), config, conn.Options{Log: slog.New(slog.DiscardHandler)})
+}
+
+func openDB(t *testing.T) *conn.DB {
+	t.Helper()
+	db, err := open(pgtest.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+func readerOf(t *testing.T, db *conn.DB) *Reader {
+	t.Helper()
+	c, err := control.Load(t.Context(), db, store.DefaultAuditLimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(db, c, 0)
+}
+
+// A feed does not go on with what another server has than the one that it has begun with.
+func TestAFeedReadsFromOneServer(t *testing.T) {
+	r := readerOf(t, openDB(t))
+	f := &feed{end: codec.EndOf(1), server: 1}
+	if _, err := r.readPortions(t.Context(), f); !errors.Is(err, conn.ErrReplaced) {
+		t.Errorf("%v, want ErrReplaced", err)
+	}
+}

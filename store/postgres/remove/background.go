@@ -1,0 +1,327 @@
+// Package remove removes events: those of persons and of deleted merchants, and those that are past the retention.
+//
+//	background.go  what there is to remove, and who does it
+//	remove.go      removes events and what belongs to them
+package remove
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/control"
+	"mtagd/store/postgres/count"
+	"mtagd/store/postgres/read"
+	"mtagd/store/postgres/write"
+	"mtagd/store/removal"
+	"mtagd/store/rules"
+)
+
+// Remover removes events in the background: those of persons and of deleted merchants, those that are past the retention, and what
+// needs not be remembered any more. One node does it at a time. What there is to do is in the database: so the death of a node
+// loses nothing, and another one goes on. It also rolls up the deltas that dead nodes have left.
+//
+// An erasure:
+//
+//  1. Erase notes it, with hashes only.
+//  2. The links of the person are found. With suppress, their identifiers are refused from now on.
+//  3. All events of the merchant are read, up to the last flush, to find the person's. How many there are is noted.
+//  4. The links, the remembered event_ids of the events, and the events are removed.
+//  5. VACUUM removes their rows from the tables. Only then the erasure is done. The space of the rows is used again, but not
+//     overwritten at once; and the server's write-ahead log, its archive and its backups have the rows until the operator deletes
+//     them. So "done" promises less here than with the embedded engine.
+//
+// After a kill, all steps are done again. Step 3 finds what is left, and does not change the number that was noted.
+type Remover struct {
+	db      *conn.DB
+	control *control.Control
+	counts  *count.Counters
+	reader  *read.Reader
+	runner  removal.Runner
+	wake    chan struct{} // holds a value when there is something to do
+}
+
+// New returns a remover of the events of a database. delay is removal.Delay, but in tests.
+func New(db *conn.DB, c *control.Control, counts *count.Counters, reader *read.Reader, delay time.Duration, metrics prometheus.Registerer) *Remover {
+	r := &Remover{db: db, control: c, counts: counts, reader: reader, wake: make(chan struct{}, 1)}
+	r.runner = removal.Runner{Engine: tasks{c.Data, r}, Metrics: removal.NewMetrics(metrics), Delay: delay}
+	c.Removing = r.Wake
+	return r
+}
+
+const (
+	interval   = time.Minute
+	retryAfter = 5 * time.Second
+
+	// keepFlushes is how long flushes are kept, for the feed.
+	keepFlushes = time.Hour
+)
+
+// ErrBusy is for a node that removes nothing now.
+var ErrBusy = errors.New("another node, or a move, keeps this one from removing events")
+
+// Wake makes the node look for something to do.
+func (r *Remover) Wake() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // it was told already
+	}
+}
+
+// Run removes what must go until ctx ends.
+func (r *Remover) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		wait := interval
+		switch err := r.RunOnce(ctx); {
+		case err == nil || ctx.Err() != nil:
+		case errors.Is(err, ErrBusy):
+			wait = retryAfter // the other node may have begun before an erasure that this one was asked for
+		default:
+			r.db.Log.Error("the node cannot now remove events that must go, or count what a stopped node has left; it tries again", "error", err)
+			wait = retryAfter
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-r.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// ErrLost ends the removals of this node when its lock is lost: another node may have begun them.
+var ErrLost = errors.New("the connection that keeps others from removing events was lost")
+
+// RunOnce does what there is to do. It returns ErrBusy when another node is at it, or when a move needs all events.
+func (r *Remover) RunOnce(ctx context.Context) error {
+	guard, err := r.db.Guard(ctx, ErrLost, func(tx pgx.Tx) error {
+		var mine bool
+		err := tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1)", conn.LockRemoval).Scan(&mine)
+		if err == nil && !mine {
+			err = ErrBusy
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer guard.Release()
+	err = errors.Join(r.runner.Run(guard.Held), r.Expire(guard.Held), r.ForgetOld(guard.Held), r.counts.RollUpLeft(guard.Held))
+	if err != nil && guard.Held.Err() != nil {
+		return context.Cause(guard.Held)
+	}
+	return err
+}
+
+// tasks implements removal.Engine.
+type tasks struct {
+	*rules.Data
+	r *Remover
+}
+
+// Time implements removal.Engine.
+func (t tasks) Time(ctx context.Context) (time.Time, error) { return t.r.db.Clock(ctx) }
+
+// Purge implements removal.Engine: step 5.
+func (t tasks) Purge(ctx context.Context) error {
+	for _, table := range []string{"event", "link", "held_link", "linked_muid", "dedup"} {
+		if _, err := t.r.db.Pool.Exec(ctx, "VACUUM (INDEX_CLEANUP on, TRUNCATE false) "+table); err != nil {
+			return fmt.Errorf("VACUUM of %s: %w", table, err)
+		}
+	}
+	return nil
+}
+
+// Drop implements removal.Engine.
+func (t tasks) Drop(ctx context.Context, id store.MerchantID) error {
+	merchant, ok := conn.KeyOf(id)
+	if !ok {
+		return store.NotFound("merchant")
+	}
+	return t.r.dropMerchant(ctx, merchant)
+}
+
+// ExpireOf implements removal.Engine.
+func (t tasks) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, err error) {
+	merchant, ok := conn.KeyOf(id)
+	if !ok {
+		return false, store.NotFound("merchant")
+	}
+	const portion = 5000
+	for {
+		var old []read.Receipt
+		if err := t.r.db.Read(ctx, func(tx pgx.Tx) error {
+			scopes, err := t.r.control.Scopes(ctx, tx, merchant)
+			if err != nil {
+				return err
+			}
+			old, err = conn.CollectRows(ctx, tx, func(at *read.Receipt) []any { return []any{&at.Seq, &at.Idx} }, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", merchant, scopes[0].From-rules.ExpiryDelay.Microseconds(), portion)
+			return err
+		}); err != nil {
+			return some, err
+		}
+		some = some || len(old) > 0
+		if err := t.r.RemoveEvents(ctx, merchant, old); err != nil || len(old) < portion {
+			return some, err
+		}
+	}
+}
+
+// Reclaim implements removal.Engine: autovacuum does it.
+func (tasks) Reclaim(context.Context) error { return nil }
+
+// EraseOf implements removal.Engine: the steps 2 to 4.
+func (t tasks) EraseOf(ctx context.Context, id store.MerchantID, erasures []store.Erasure) error {
+	r := t.r
+	merchant, ok := conn.KeyOf(id)
+	if !ok {
+		return store.NotFound("merchant")
+	}
+	x := rules.NewErasing(erasures)
+	if err := t.UpdateErasures(ctx, x.IDs, x.Begin); err != nil { // the same request is this erasure until here
+		return err
+	}
+	var links []store.Link
+	var last int64
+	if err := r.db.Read(ctx, func(tx pgx.Tx) error {
+		links = nil
+		if err := read.LinksOf(ctx, tx, merchant, x.Everyone, func(l store.Link) { links = append(links, l) }); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&last)
+	}); err != nil {
+		return err
+	}
+	x.Found(links)
+	if err := t.UpdateErasures(ctx, x.IDs, x.Begin); err != nil { // before the links are removed
+		return err
+	}
+	var events []read.Receipt
+	var remembered [][]byte
+	var reader rules.EventReader
+	if err := r.reader.EachOf(ctx, merchant, int64(x.Until(uint64(last))), x.Persons, func(p *read.Personal, owners, claimed []int) error {
+		if !x.Take(uint64(p.Receipt.Seq), owners, claimed) {
+			return nil
+		}
+		events = append(events, p.Receipt)
+		if id, ok := reader.EventID(p.Raw); ok {
+			key := write.RememberedKey(p.Name, id)
+			remembered = append(remembered, key[:])
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := t.UpdateErasures(ctx, x.IDs, x.Remove); err != nil {
+		return err
+	}
+	// A link that has led to another muid since then is not concerned.
+	keys, muids := make([][]byte, len(links)), make([][]byte, len(links))
+	for i := range links {
+		keys[i], muids[i] = links[i].Identifier[:], []byte(links[i].MUID)
+	}
+	for _, table := range []string{"link", "held_link"} {
+		if _, err := r.db.Pool.Exec(ctx, "DELETE FROM "+table+" WHERE merchant = $1 AND (key, muid) IN (SELECT * FROM unnest($2::bytea[], $3::bytea[]))",
+			merchant, keys, muids); err != nil {
+			return err
+		}
+	}
+	// linked_muid stays: somebody may know the muids, and say that he has their cookie.
+	if _, err := r.db.Pool.Exec(ctx, "DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)", merchant, remembered); err != nil {
+		return err
+	}
+	return r.RemoveEvents(ctx, merchant, events)
+}
+
+// Expire removes the events of all merchants that are past the retention.
+func (r *Remover) Expire(ctx context.Context) error {
+	return r.runner.Expire(ctx, r.control.Expiring())
+}
+
+// ForgetOld removes event_ids that count no more, and old flushes. It never waits for the rows of a flush that is under way.
+func (r *Remover) ForgetOld(ctx context.Context) error {
+	const portion = 10_000
+	var now time.Time
+	if err := r.db.Read(ctx, func(tx pgx.Tx) (err error) {
+		now, err = r.control.Time(ctx, tx)
+		return err
+	}); err != nil {
+		return err
+	}
+	for {
+		n, err := r.forgetIDs(ctx, now.Add(-store.DedupeWindow-time.Hour).UnixMicro(), portion)
+		if err != nil {
+			return err
+		}
+		if n < portion {
+			break
+		}
+	}
+	for {
+		done, err := r.db.Pool.Exec(ctx, `DELETE FROM flush WHERE (merchant, id) IN (SELECT merchant, id FROM flush WHERE seq BETWEEN 1 AND $1
+			AND seq < (SELECT max(seq) FROM flush) LIMIT $2 FOR UPDATE SKIP LOCKED)`, now.Add(-keepFlushes).UnixMicro(), portion)
+		if err != nil || done.RowsAffected() < portion {
+			return err
+		}
+	}
+}
+
+// forgetIDs removes some event_ids that count no more, and returns how many it has found. It finds those of all merchants, and
+// removes them merchant by merchant: so each deletion is about one shard.
+func (r *Remover) forgetIDs(ctx context.Context, before int64, portion int) (n int, err error) {
+	old := map[uuid.UUID][][]byte{}
+	if err := r.db.Read(ctx, func(tx pgx.Tx) error {
+		clear(old)
+		n = 0
+		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
+			var merchant uuid.UUID
+			var key []byte
+			err := rows.Scan(&merchant, &key)
+			old[merchant] = append(old[merchant], key)
+			n++
+			return err
+		}, "SELECT merchant, key FROM dedup WHERE seen < $1 LIMIT $2", before, portion)
+	}); err != nil {
+		return 0, err
+	}
+	removed := int64(0)
+	for merchant, keys := range old {
+		done, err := r.db.Pool.Exec(ctx, `DELETE FROM dedup WHERE merchant = $1 AND key IN
+			(SELECT key FROM dedup WHERE merchant = $1 AND key = ANY($2) AND seen < $3 FOR UPDATE SKIP LOCKED)`, merchant, keys, before)
+		if err != nil {
+			return 0, err
+		}
+		removed += done.RowsAffected()
+	}
+	if removed == 0 {
+		return 0, nil // flushes have locked the rest
+	}
+	return n, nil
+}
+
+// Erase implements store.Persons. It notes the erasure, which is done in the background.
+func (r *Remover) Erase(ctx context.Context, id store.MerchantID, named store.Identity, opt store.ErasureOptions) (era store.Erasure, err error) {
+	if err := rules.CheckPerson(&named); err != nil {
+		return era, err
+	}
+	key, ok := conn.KeyOf(id)
+	if !ok {
+		return era, store.NotFound("merchant")
+	}
+	var who store.Person
+	if err := r.db.ReadLong(ctx, func(tx pgx.Tx) (err error) {
+		who, err = read.PersonOf(ctx, tx, key, &named, opt.Claimed)
+		return err
+	}); err != nil {
+		return era, err
+	}
+	return r.control.AddErasure(ctx, id, who, opt.Suppress)
+}

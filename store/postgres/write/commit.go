@@ -1,0 +1,149 @@
+package write
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+)
+
+// The times of a flush. A commit may wait for a synchronous standby that is not there: when it takes too long, the answer is lost.
+// Together they are less than what senders wait for an answer.
+const (
+	flushTimeout  = 5 * time.Second  // for a flush to be committed
+	settleTimeout = 10 * time.Second // to find out what became of a flush whose answer was lost
+)
+
+// commitFlush writes a flush, and tells those who wait for its events. KindUnavailable: nothing was recorded. KindUncertain: nobody knows.
+func (w *Writer) commitFlush(f *flush) error {
+	began := time.Now()
+	if w.db.Age() > conn.RefuseAfter {
+		return conn.ErrNoAnswer // the requests have waited for the flush before, and would wait for the database again
+	}
+	w.flushing.Store(&began)
+	defer w.flushing.Store(nil)
+	ctx, cancel := context.WithTimeout(context.Background(), w.opt.FlushTimeout)
+	defer cancel()
+	w.metrics.Grouped(len(f.items))
+	if err := w.writeFlush(ctx, f); err != nil {
+		return err
+	}
+	w.metrics.Committed(began, len(f.events)+len(f.changed) > 0)
+	if len(f.events) > 0 {
+		w.opt.Recorded(f.withEvents())
+		w.counts.Note(f.deltas)
+	}
+	w.space.noteRecorded(f.deltas, f.linkRows)
+	return nil
+}
+
+// writeFlush makes the two round trips of a flush.
+func (w *Writer) writeFlush(ctx context.Context, f *flush) error {
+	session, err := w.askDatabase(ctx, f)
+	if err != nil {
+		return unavailableFlush(err)
+	}
+	defer session.Release() // which closes a connection with an open transaction
+	f.decide()
+	if f.needsNoCommit() {
+		_, err := session.Exec(ctx, "ROLLBACK")
+		return unavailableFlush(err)
+	}
+	if err := f.sendWrites(ctx, session.Conn()); err != nil {
+		if isRefused(err) && !f.committed {
+			return unavailableFlush(err)
+		}
+		return w.settle(f, err)
+	}
+	w.db.NoteConfirmed(f.seen)
+	return nil
+}
+
+// isRefused reports whether a flush was refused before its commit, so that surely nothing is recorded: it has waited for a lock for too
+// long, or the data of the database has moved (trigger moved).
+func isRefused(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pgErr.Code == LockNotAvailable || pgErr.Code == "MT001")
+}
+
+// LockNotAvailable is the SQLSTATE of a statement that has waited for a lock for too long.
+const LockNotAvailable = "55P03"
+
+// askDatabase makes the first round trip of a flush, and returns the connection that has its transaction. When a connection has failed, it
+// tries once more: nothing was changed, and most likely the connection was an old one.
+func (w *Writer) askDatabase(ctx context.Context, f *flush) (session *pgxpool.Conn, err error) {
+	for range 2 {
+		if session, err = w.db.Pool.Acquire(ctx); err != nil {
+			return nil, err
+		}
+		if err = f.sendQuestions(ctx, session.Conn()); err == nil {
+			return session, nil
+		}
+		session.Release()
+		if !conn.IsConnectionFailure(err) || ctx.Err() != nil {
+			break
+		}
+		w.db.Reconnect(err)
+	}
+	return nil, err
+}
+
+// unavailableFlush is for errors before anything was committed. All of them are KindUnavailable: the marks themselves were checked,
+// so whatever fails, the senders may try again.
+func unavailableFlush(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", store.Unavailable("the database does not take events now"), err)
+}
+
+// settle finds out what became of a flush whose commit has failed. It inserts a flush of the same id: if it can, the first one
+// was not committed and never will be; if not, the first one was committed. It writes in both cases, so that its own commit waits for the
+// standbys: the first one may not have reached them. In a distributed database, the workers commit after the coordinator: settle waits
+// until they have.
+func (w *Writer) settle(f *flush, failed error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), min(settleTimeout, 2*w.opt.FlushTimeout))
+	defer cancel()
+	var seq int64
+	err := w.db.Retry(ctx, func() error {
+		return w.db.Transact(ctx, func(tx pgx.Tx) error {
+			merchant := f.allMerchants()[0]
+			if _, err := tx.Exec(ctx, `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, 0, '{}')
+				ON CONFLICT (merchant, id) DO UPDATE SET node = excluded.node`, merchant, f.id, f.node); err != nil {
+				return err
+			}
+			return tx.QueryRow(ctx, "SELECT seq FROM flush WHERE merchant = $1 AND id = $2", merchant, f.id).Scan(&seq)
+		})
+	})
+	if err == nil && seq != 0 {
+		err = w.db.FinishOnWorkers(ctx)
+	}
+	switch {
+	case err != nil:
+		w.db.Log.Error("the answer to a commit was lost: nobody knows whether its events are recorded", "events", len(f.events), "error", failed)
+		return fmt.Errorf("%w: %w: %w", store.Uncertain("it is not known whether the events are recorded"), failed, err)
+	case seq == 0:
+		return unavailableFlush(failed)
+	}
+	w.db.Log.Warn("the answer to a commit was lost: the events are recorded", "error", failed)
+	return nil
+}
+
+// whyRefused returns why events are refused before they are queued, or nil.
+func (w *Writer) whyRefused() error {
+	began := w.flushing.Load()
+	if w.db.Age() > conn.RefuseAfter || began != nil && time.Since(*began) > conn.RefuseAfter {
+		return conn.ErrNoAnswer
+	}
+	if w.space.bytesLeft() == 0 {
+		return errFull
+	}
+	return nil
+}

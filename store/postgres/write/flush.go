@@ -1,0 +1,269 @@
+package write
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
+)
+
+// nowOf is the time in µs since 1970 in a statement: that of a parameter if it has one, else the database's clock.
+func nowOf(parameter string) string {
+	return "coalesce(" + parameter + "::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
+}
+
+var (
+	// Locks are taken in the order of the keys, so that two flushes never wait for each other.
+	rememberIDs = `INSERT INTO dedup (merchant, key, seen) SELECT w.merchant, w.key, n.now
+		FROM unnest($1::uuid[], $2::bytea[]) AS w(merchant, key), (SELECT ` + nowOf("$3") + ` AS now) AS n ORDER BY 1, 2
+		ON CONFLICT (merchant, key) DO UPDATE SET seen = excluded.seen WHERE dedup.seen <= excluded.seen - ` +
+		strconv.FormatInt(store.DedupeWindow.Microseconds(), 10) + ` RETURNING merchant, key`
+
+	nextReceipt = `SELECT setval('receipt', greatest(last_value + 1, ` + nowOf("$1") + `)) FROM receipt`
+)
+
+const (
+	// Few merchants have such rows, so most flushes ask no further.
+	readRefusing = `SELECT w.merchant, ` + isRemoved + ` FROM unnest($1::uuid[]) AS w(merchant)
+		WHERE ` + isRemoved + ` OR EXISTS (SELECT FROM record s WHERE s.kind = 'suppressed' AND s.id > w.merchant::text || '/' AND s.id < w.merchant::text || '0'
+			AND s.body IS NOT NULL)`
+
+	isRemoved = `EXISTS (SELECT FROM record r WHERE r.kind = 'removals' AND r.id = w.merchant::text AND r.body IS NOT NULL)`
+
+	readRefused = `SELECT w.merchant, w.key FROM unnest($1::uuid[], $2::bytea[]) AS w(merchant, key)
+		WHERE EXISTS (SELECT FROM record s WHERE s.kind = 'suppressed' AND s.id = w.merchant::text || '/' || encode(w.key, 'hex') AND s.body IS NOT NULL)`
+
+	forgetIDs = `DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)`
+
+	writeEvents = `INSERT INTO event (merchant, seq, idx, at, bot, tag, name, muid, raw, by_claim)
+		SELECT w.merchant, currval('receipt'), w.idx - 1, w.at, w.bot, w.tag, w.name, w.muid, w.raw, w.by_claim
+		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[], $8::boolean[]) WITH ORDINALITY
+		AS w(merchant, at, bot, tag, name, muid, raw, by_claim, idx)`
+
+	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4)`
+
+	// When the node stops in the middle of a flush, the server ends it, so that its locks are free again. A wait for a lock ends long
+	// before flushTimeout, even two of them in a row. Then it is certain that nothing is committed.
+	// Citus writes to one shard after the other, in one order: so two flushes never wait for each other.
+	//
+	// COMMIT does not wait for the standbys: conn.CommitNothing does. With Citus, COMMIT waits too, because the coordinator's
+	// later commit says nothing about the standbys of the workers.
+	setFlush = `SELECT set_config('jit', 'off', true), set_config('citus.multi_shard_modify_mode', 'sequential', true),
+		set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '2s', true),
+		set_config('synchronous_commit', CASE WHEN ` + conn.CitusInstalled + ` THEN ` + conn.Durably + ` ELSE 'off' END, true)`
+
+	takeReceiptLock = `SELECT pg_advisory_xact_lock($1)`
+)
+
+// sendQuestions is the first round trip.
+func (f *flush) sendQuestions(ctx context.Context, session *pgx.Conn) error {
+	for k := range f.fresh {
+		f.fresh[k] = remembered // this may be the second attempt
+	}
+	clear(f.known)
+	clear(f.held)
+	clear(f.linked)
+	f.refuses, f.removed, f.refused = map[uuid.UUID]bool{}, map[uuid.UUID]bool{}, map[uuid.UUID]map[store.IdentityKey]bool{}
+	b := &pgx.Batch{}
+	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	b.Queue(setFlush)
+	b.Queue(readRefusing, f.allMerchants()).Query(conn.Each(func(row pgx.Rows) error {
+		var merchant uuid.UUID
+		var removed bool
+		err := row.Scan(&merchant, &removed)
+		f.refuses[merchant], f.removed[merchant] = true, removed
+		return err
+	}))
+	if len(f.fresh) > 0 {
+		keys := slices.SortedFunc(maps.Keys(f.fresh), compareDedups)
+		merchants, hashes := conn.Map(keys, func(k *dedupKey) uuid.UUID { return k.merchant }), conn.Map(keys, func(k *dedupKey) []byte { return k.key[:] })
+		b.Queue(rememberIDs, merchants, hashes, f.now).Query(conn.Each(func(row pgx.Rows) error {
+			var k dedupKey
+			var key []byte
+			if err := row.Scan(&k.merchant, &key); err != nil {
+				return err
+			}
+			k.key = [16]byte(key)
+			f.fresh[k] = claimed
+			return nil
+		}))
+	}
+	for merchant, w := range f.wanted() {
+		b.Queue(readLinks, merchant, w.keys).Query(conn.Each(f.known.scanLink))
+		if len(w.heldKeys) > 0 {
+			b.Queue(readHeldLinks, merchant, w.heldKeys, w.heldMUIDs).Query(conn.Each(f.held.scanSource))
+		}
+		if len(w.muids) > 0 {
+			b.Queue(readLinkedMUIDs, merchant, w.muids).Query(conn.Each(func(row pgx.Rows) error {
+				var hash []byte
+				if err := row.Scan(&hash); err != nil {
+					return err
+				}
+				f.linked[muidKey{merchant, [16]byte(hash)}] = true
+				return nil
+			}))
+		}
+	}
+	if err := session.SendBatch(ctx, b).Close(); err != nil || len(f.refuses) == 0 {
+		return err
+	}
+	return f.askRefused(ctx, session)
+}
+
+// wanted is what a group has to know of a merchant's links.
+type wanted struct {
+	keys                [][]byte // its identifiers
+	heldKeys, heldMUIDs [][]byte // the links that it may make: where one was made before, it comes back with its source
+	muids               [][]byte // those that a cookie links to identifiers: whether there was a link before
+}
+
+// wanted returns what the group has to know of links, by merchant.
+func (f *flush) wanted() map[uuid.UUID]*wanted {
+	all := map[uuid.UUID]*wanted{}
+	keys, held, muids := map[linkKey]bool{}, map[heldKey]bool{}, map[muidKey]bool{}
+	for _, i := range f.items {
+		who := i.identity()
+		of := who.Keys()
+		if len(of) == 0 {
+			continue
+		}
+		w := all[i.merchant]
+		if w == nil {
+			w = &wanted{}
+			all[i.merchant] = w
+		}
+		for _, k := range of {
+			at := linkKey{i.merchant, k}
+			if !keys[at] {
+				keys[at] = true
+				w.keys = append(w.keys, k[:])
+			}
+			if h := (heldKey{at, who.MUID}); who.MUID != "" && !held[h] {
+				held[h] = true
+				w.heldKeys, w.heldMUIDs = append(w.heldKeys, k[:]), append(w.heldMUIDs, []byte(who.MUID))
+			}
+		}
+		if who.Source != store.ByCookie || who.MUID == "" {
+			continue
+		}
+		if k := newMUIDKey(i.merchant, who.MUID); !muids[k] {
+			muids[k] = true
+			w.muids = append(w.muids, k.hash[:])
+		}
+	}
+	return all
+}
+
+// askRefused finds out whose events are refused, of those in the group.
+func (f *flush) askRefused(ctx context.Context, session *pgx.Conn) error {
+	persons := map[linkKey]bool{}
+	for _, i := range f.items {
+		if !f.refuses[i.merchant] || f.removed[i.merchant] {
+			continue
+		}
+		who := i.identity()
+		for _, k := range who.Keys() {
+			persons[linkKey{i.merchant, k}] = true
+			if l := f.known[linkKey{i.merchant, k}]; l.muid != "" {
+				persons[linkKey{i.merchant, store.MUIDKey(l.muid)}] = true
+			}
+		}
+		if who.MUID != "" {
+			persons[linkKey{i.merchant, store.MUIDKey(who.MUID)}] = true
+		}
+	}
+	all := slices.SortedFunc(maps.Keys(persons), compareLinks)
+	return conn.Query(ctx, session, func(row pgx.Rows) error {
+		var merchant uuid.UUID
+		var key []byte
+		if err := row.Scan(&merchant, &key); err != nil {
+			return err
+		}
+		if f.refused[merchant] == nil {
+			f.refused[merchant] = map[store.IdentityKey]bool{}
+		}
+		f.refused[merchant][store.IdentityKey(key)] = true
+		return nil
+	}, readRefused, merchantsOf(all), keysIn(all))
+}
+
+// sendWrites is the second round trip, with both commits. When it returns nil, the second one is on the standbys, and so is everything before
+// it. When COMMIT fails, the server skips what follows.
+func (f *flush) sendWrites(ctx context.Context, session *pgx.Conn) error {
+	b := &pgx.Batch{}
+	unused := map[uuid.UUID][][]byte{}
+	for k, state := range f.fresh {
+		if state == claimed {
+			unused[k.merchant] = append(unused[k.merchant], k.key[:])
+		}
+	}
+	for merchant, keys := range unused { // in any order: this transaction has locked the rows
+		b.Queue(forgetIDs, merchant, keys)
+	}
+	if len(f.changed) > 0 {
+		rows := NewLinks()
+		for at, l := range f.changed {
+			rows.current[at] = l.muid
+		}
+		for k := range f.kept {
+			rows.held[k] = f.held[k]
+		}
+		f.linkRows = rows.Queue(b)
+	}
+	// Without events there is nothing to number. The flush is written all the same: it says that the rest is committed.
+	b.Queue(takeReceiptLock, conn.LockReceipt)
+	b.Queue(nextReceipt, f.now)
+	if len(f.events) > 0 {
+		f.queueEvents(b)
+	}
+	merchants := f.withEvents()
+	b.Queue(writeFlush, f.allMerchants()[0], f.id, f.node, merchants)
+	b.Queue("COMMIT").Exec(func(pgconn.CommandTag) error {
+		f.committed = true
+		return nil
+	})
+	b.Queue(conn.CommitNothing).QueryRow(func(row pgx.Row) error { return f.seen.Scan(row, nil, nil) })
+	if err := session.SendBatch(ctx, b).Close(); err != nil {
+		return err
+	}
+	return conn.CheckReplicated(session.PgConn())
+}
+
+// withEvents returns the merchants that have events in the flush, sorted.
+func (f *flush) withEvents() []uuid.UUID {
+	all := map[uuid.UUID]bool{}
+	for i := range f.events {
+		all[f.events[i].merchant] = true
+	}
+	sorted := slices.SortedFunc(maps.Keys(all), conn.CompareUUIDs)
+	if sorted == nil {
+		sorted = []uuid.UUID{}
+	}
+	return sorted
+}
+
+func (f *flush) queueEvents(b *pgx.Batch) {
+	f.deltas = count.Deltas{}
+	for i := range f.events {
+		e := &f.events[i]
+		m := e.mark
+		f.deltas.Add(e.merchant, m.Time.UnixMicro(), string(m.Tag), m.Name, m.Bot, count.SizeOf(len(m.Raw), len(e.muid), m.Name, string(m.Tag)), 1)
+	}
+	b.Queue(writeEvents, conn.Map(f.events, func(e *event) uuid.UUID { return e.merchant }),
+		conn.Map(f.events, func(e *event) int64 { return e.mark.Time.UnixMicro() }),
+		conn.Map(f.events, func(e *event) bool { return e.mark.Bot }),
+		conn.Map(f.events, func(e *event) string { return string(e.mark.Tag) }),
+		conn.Map(f.events, func(e *event) string { return e.mark.Name }),
+		conn.Map(f.events, func(e *event) []byte { return []byte(e.muid) }),
+		conn.Map(f.events, func(e *event) []byte { return e.mark.Raw }),
+		conn.Map(f.events, func(e *event) bool { return e.byClaim }))
+	b.Queue(count.WriteDeltas, f.deltas.Columns()...)
+}

@@ -1,0 +1,108 @@
+package write
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"mtagd/store"
+	"mtagd/store/postgres/conn"
+	"mtagd/store/postgres/count"
+	"mtagd/store/postgres/pgtest"
+	"mtagd/store/postgres/schema"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(pgtest.Main(m, func(url string) error {
+		db, err := open(url)
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		return schema.Prepare(context.Background(), db.Pool)
+	}))
+}
+
+func open(url string) (*conn.DB, error) {
+	config, err := conn.Configure(context.Background(), url)
+	if err != nil {
+		return nil, err
+	}
+	return conn.Open(context.Background(), config, conn.Options{Log: slog.New(slog.DiscardHandler)})
+}
+
+// newWriter returns a writer to a new database, whose queue nobody empties.
+func newWriter(t *testing.T, options string) *Writer {
+	t.Helper()
+	db, err := open(pgtest.Database(t) + options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	w, err := New(t.Context(), db, count.New(db), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// visit returns a flush with one event.
+func visit(merchant uuid.UUID) *flush {
+	f := newFlush(uuid.New(), nil)
+	f.addMark(&store.Mark{Merchant: store.MerchantID(merchant.String()), Tag: "tag", Name: "PageView", Time: time.Now(), Raw: []byte("{}"),
+		Identity: store.Identity{MUID: "anna"}})
+	return f
+}
+
+// The operator may have another default isolation level. With it, flushes that write the same rows would fail.
+func TestAFlushHasItsOwnIsolation(t *testing.T) {
+	w := newWriter(t, "&default_transaction_isolation=serializable")
+	session, err := w.askDatabase(t.Context(), visit(uuid.New()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Release()
+	var level string
+	if err := session.QueryRow(t.Context(), "SHOW transaction_isolation").Scan(&level); err != nil || level != "read committed" {
+		t.Errorf("a flush is %s, %v", level, err)
+	}
+}
+
+// When the answer to a COMMIT is lost, the database says whether the flush was committed. If not, it never is.
+func TestALostAnswerIsSettled(t *testing.T) {
+	w, merchant := newWriter(t, ""), uuid.New()
+	lost := context.DeadlineExceeded
+
+	committed := visit(merchant)
+	if err := w.writeFlush(t.Context(), committed); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.settle(committed, lost); err != nil {
+		t.Errorf("a flush that was committed: %v", err)
+	}
+
+	never := visit(merchant)
+	session, err := w.db.Pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Release()
+	if err := never.sendQuestions(t.Context(), session.Conn()); err != nil {
+		t.Fatal(err)
+	}
+	never.decide()
+	if err := w.settle(never, lost); store.KindOf(err) != store.KindUnavailable {
+		t.Errorf("a flush that was not committed: %v, want KindUnavailable", err)
+	}
+	if err := never.sendWrites(t.Context(), session.Conn()); err == nil {
+		t.Error("a flush is committed after it was found not to be")
+	}
+	var events, flushes int
+	if err := w.db.Pool.QueryRow(t.Context(), "SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM flush)").Scan(&events, &flushes); err != nil || events != 1 || flushes != 2 {
+		t.Errorf("%d events and %d flushes, %v, want 1 and 2", events, flushes, err)
+	}
+}

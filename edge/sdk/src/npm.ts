@@ -1,0 +1,3 @@
+import './extras/backlog';
+import './extras/views';
+import './tag';

@@ -163,6 +163,29 @@ func TestAPartThatThePageHasNotAskedFor(t *testing.T) {
 	}
 }
 
+// The part does not come at first. Calls wait for it, in order.
+func TestAPartThatComesLate(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>
+		window.setTimeout = ((set) => (f, ms) => set(f, ms == 5000 ? 1 : ms))(setTimeout);
+		window.failed = 0;
+		document.head.append = function (script) {
+			if (failed++ < 2) setTimeout(script.onerror);
+			else Element.prototype.append.call(this, script);
+		};
+	</script>`+strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: true, beforeSend(event) { event.edited = true } }", 1))
+	tab := w.visit("/")
+	tab.do(`mtag('event', 'Search'); mtag('event', 'purchase', { value: 1 })`)
+	for _, e := range w.want("PageView", "Search", "Purchase") {
+		if e.RawData["edited"] != true {
+			t.Errorf("%s has not waited: %v", e.EventName, e.RawData)
+		}
+	}
+	if got := tab.get(`failed > 2`); got != "true" {
+		t.Error("no part was late, so this has tested nothing")
+	}
+}
+
 // Without ad_storage no click id is on the device or on the wire.
 func TestClickIDsNeedAdStorage(t *testing.T) {
 	w := newWorld(t)

@@ -260,7 +260,7 @@ func TestWithoutConsentThereIsNoTrace(t *testing.T) {
 		if kept := tab.get(`kept`); kept != "" {
 			t.Errorf("%s: the page has tried to store %s", options, kept)
 		}
-		w.wait("a warning about the full queue", func() bool { return tab.warned("too much") })
+		w.wait("a warning about the full queue", func() bool { return tab.warned("not sent: Big") })
 		tab.goTo("about:blank")
 		tab.goTo(w.gate.url(shopHost) + path)
 		tab.wantNoTrace()

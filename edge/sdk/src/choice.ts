@@ -1,12 +1,12 @@
 // Choice: what the visitor has agreed to. Without consent, calls wait in the queue. The base script knows yes and no; the
 // part options replaces choose for categories.
 
-import { retryNow, sender, withdraw } from './delivery';
+import { withdraw } from './delivery';
 import { kit } from './kit';
 import { need } from './parts';
 import { save, unhold } from './queue';
 import { announce } from './storage';
-import { cookie, Cookie } from './visitor';
+import { cookie, Cookie, sender } from './visitor';
 import { safely, warn } from './warn';
 
 // Who has made a choice, unless the page has called consent.
@@ -46,5 +46,5 @@ kit.decided_ = (granted: boolean, by: By | undefined, announced: unknown) => {
     unhold(entry);
     safely(() => entry.call_!(JSON.parse(entry.text_)));
   });
-  retryNow();
+  kit.retryNow_();
 };

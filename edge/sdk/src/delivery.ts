@@ -3,10 +3,10 @@
 import { Visit } from './choice';
 import { kit } from './kit';
 import { device } from './page';
-import { put, save, unhold, unstore, type Entry } from './queue';
+import { put, save, unhold, type Entry } from './queue';
 import { base, prefix, tag } from './parts';
 import { Key, storage } from './storage';
-import { erase, muid, visitor } from './visitor';
+import { erase, muid, sender } from './visitor';
 import { soon, warn } from './warn';
 
 const enum Is {
@@ -28,9 +28,6 @@ let single: unknown; // after a failure: one event that always fails must not bl
 
 const now = () => performance.now();
 
-// sender returns the muid of the visitor, nothing without consent. It may be withdrawn on another host of the site.
-export const sender = () => kit.allowed_ && (visitor() || withdraw());
-
 // whenAllowed calls with the value: now, or with a copy when there is consent. The call may write cookies.
 export function whenAllowed<T>(value: T, call: (value: T) => void) {
   if (sender()) call(value);
@@ -38,15 +35,15 @@ export function whenAllowed<T>(value: T, call: (value: T) => void) {
 }
 
 // abort ends all requests, but not the last ones of a closing page.
-export const abort = () => kit.waiting_.forEach(({ request_ }) => request_ && request_.abort());
+kit.abort_ = () => kit.waiting_.forEach(({ request_ }) => request_ && request_.abort());
 
 // withdraw aborts all requests, and removes what the tag has stored. The events wait in memory. When consent was withdrawn
 // elsewhere, in another tab, the cookies may already be a new visitor's: then they stay.
 export function withdraw(elsewhere?: boolean): void {
   kit.allowed_ = false;
-  unstore();
+  kit.unstore_();
   if (!elsewhere) Object.keys(storage).forEach((name) => name.startsWith(Key.PREFIX) && delete storage[name]);
-  abort();
+  kit.abort_();
   kit.visit_(Visit.FORGET);
   erase(elsewhere ? muid : undefined);
 }
@@ -164,11 +161,11 @@ export function flush() {
 
 // retryNow retries before it is due, unless the tag host has set the time with Retry-After. It sends what other tabs of
 // the host have left, too.
-export function retryNow() {
+kit.retryNow_ = () => {
   due = notBefore;
   if (kit.allowed_) {
     const left = Object.keys(storage).filter((name) => name.startsWith(prefix) && !kit.records_[name]);
     if (left[0]) kit.take_(left);
   }
   drain();
-}
+};

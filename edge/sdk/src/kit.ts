@@ -13,6 +13,7 @@ export const kit: Record<string, any> & {
   consent_?: Record<string, string>; // the categories as the page has stated them; undefined before that
   replacer_?: (this: any, name: string, value: any) => any; // of JSON.stringify, for all that is stored and sent
   waiting_: Set<Entry>;
+  chars_: number; // of all texts in waiting
   records_: Record<string, number>; // how many events of a record wait
   recorded_(entry: Entry): void;
   changes_: object[]; // the page after each change of the URL
@@ -21,4 +22,4 @@ export const kit: Record<string, any> & {
   strip_(text: string): string | void; // returns what may be stored of an event
   visit_(how?: number): object | void; // returns fields for an event: of attribution
   edit_(event: any): any; // returns the event as it is sent; false, null or undefined for none
-} = { referrer_: document.referrer, waiting_: new Set(), records_: {}, changes_: [], viewed_() {}, take_: backlog, strip_: backlog, recorded_: ({ told_ }) => tell(told_), visit_() {}, edit_: (event) => event };
+} = { referrer_: document.referrer, waiting_: new Set(), chars_: 0, records_: {}, changes_: [], viewed_() {}, take_: backlog, strip_: backlog, recorded_: ({ told_ }) => tell(told_), visit_() {}, edit_: (event) => event };

@@ -5,13 +5,13 @@ import { kit } from './kit';
 import { load } from './parts';
 
 // page returns the fields of an event that is made now.
-export function page() {
+kit.page_ = () => {
   let pageTitle;
   try {
     pageTitle = document.title;
   } catch {} // some pages make it throw
   return { event_time: new Date().toISOString(), pageUrl: location.href, pageTitle, referrer: kit.referrer_ };
-}
+};
 
 // device returns the other fields that events have with consent.
 export const device = () => ({
@@ -29,10 +29,10 @@ export function watchViews() {
   const { navigation, Temporal } = window as any;
   if (navigation && Temporal) whenAllowed('', () => (kit.timezone_ = Temporal.Now.timeZoneId()));
   else kit.changed_();
-  kit.changes_.push(page());
+  kit.changes_.push(kit.page_());
   kit.viewed_();
   if (navigation) navigation.addEventListener('currententrychange', () => {
-    if (!kit.changes_[99]) kit.changes_.push(page());
+    if (!kit.changes_[99]) kit.changes_.push(kit.page_());
     kit.changed_();
   });
 }

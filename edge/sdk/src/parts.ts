@@ -2,9 +2,11 @@
 
 import { kit } from './kit';
 import { Key } from './storage';
-import { safely } from './warn';
+import { safely, soon } from './warn';
 
 type Call = () => void;
+
+const RETRY = 5e3; // ms after which a part that did not come is asked for again, when a call waits for it
 
 const asked: Record<string, unknown> = {}; // parts
 export let base = ''; // the address of the tag host; empty before init
@@ -31,11 +33,15 @@ export function start(address: string, id: string, first: Call, last: Call) {
   release();
 }
 
-// load gets a part. Calls go on meanwhile.
+// load gets a part, which may not come while the tag host is away. Calls go on meanwhile.
 export function load(part: string) {
   if (asked[part]) return;
   const script = (asked[part] = document.createElement('script'));
   script.src = base + '/script?with=' + part;
+  script.onerror = () => {
+    asked[part] = 0;
+    soon(release, RETRY);
+  };
   document.head.append(script);
 }
 

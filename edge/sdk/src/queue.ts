@@ -28,21 +28,15 @@ export interface Entry {
 }
 
 let saving: unknown; // drain will run when the running calls are done
-let chars = 0; // of all texts in waiting
 
 // put adds an event, or a call that waits for consent. It copies the fields, so later changes of them do not matter. It
 // throws when JSON.stringify throws or returns undefined.
 export function put(path: string, fields: any, then?: () => void, call?: (value: any) => void) {
   const text = json(fields);
-  if (text.length > Max.EVENT || chars + text.length > Max.CHARS) return warn('not sent, too much:', fields.event);
-  kept({ path_: path, text_: text, record_: '', told_: then, call_: call });
+  if (text.length > Max.EVENT || kit.chars_ + text.length > Max.CHARS) return warn('not sent:', fields.event);
+  kit.chars_ += text.length;
+  kit.waiting_.add({ path_: path, text_: text, record_: '', told_: then, call_: call });
   saving = saving || tell(drain);
-}
-
-// kept adds an event in memory only.
-export function kept(entry: Entry) {
-  chars += entry.text_.length;
-  kit.waiting_.add(entry);
 }
 
 // save stores the events that are in no record yet. It runs before the page can be left: at the latest with pagehide. An
@@ -65,11 +59,11 @@ export function save() {
 
 // unhold removes an event from memory only.
 export function unhold(entry: Entry) {
-  if (kit.waiting_.delete(entry)) chars -= entry.text_.length;
+  if (kit.waiting_.delete(entry)) kit.chars_ -= entry.text_.length;
 }
 
 // unstore removes the records of this page. What waits is stored anew by save.
-export const unstore = () => kit.waiting_.forEach((entry) => {
+kit.unstore_ = () => kit.waiting_.forEach((entry) => {
   delete storage[entry.record_];
   entry.record_ = '';
 });

@@ -1,14 +1,14 @@
 // The browser tag: runs the calls of mtag(). The init snippet queues calls in window.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
-import { By, Visit } from './choice';
-import { abort, add, flush, retryNow, sender, whenAllowed } from './delivery';
 import { kit } from './kit';
-import { page, watchViews } from './page';
+import { add, flush, whenAllowed } from './delivery';
+import { By, Visit } from './choice';
+import { watchViews } from './page';
 import { base, hold, need, release, start } from './parts';
-import { kept, unhold, unstore } from './queue';
+import { unhold } from './queue';
 import { announce, Key } from './storage';
-import { cookie, erase, muid, root, setVisitor, uuid, write } from './visitor';
+import { cookie, erase, muid, sender, setVisitor, uuid, write } from './visitor';
 import { safely, soon, tell, warn } from './warn';
 import type { Identifiers, Options } from '../npm/mtag';
 
@@ -21,8 +21,6 @@ const calls: Calls = (window.mtrem = window.mtrem || []);
 let common = {}; // fields of every event, from mtag('set')
 
 const commands: Record<string, (...args: any[]) => void> = {
-  __proto__: null as any,
-
   init(url: string, options = {} as Options) {
     if (base) return warn('second tag:', url);
     // A relative URL, or one without https://, would lead to the page's own host.
@@ -39,11 +37,11 @@ const commands: Record<string, (...args: any[]) => void> = {
     if (typeof name == 'object') {
       recorded = fields;
       fields = name;
-      name = name.event || name.type;
+      name = name.type;
     }
     if (name > 'Z' && !kit.names) return need('names', () => commands.event(name, fields, recorded)); // of GA4
     // The tag host records each event_id once. An event without one would be recorded again by each retry.
-    const event = { ...page(), ...common, ...fields, event: name, event_id: ((fields && fields.event_id) || uuid()) + '' };
+    const event = { ...kit.page_(), ...common, ...fields, event: name, event_id: ((fields && fields.event_id) || uuid()) + '' };
     whenAllowed(event, (event) => {
       const edited = kit.edit_({ ...kit.visit_(), consent: kit.consent_, ...event });
       if (edited) add('mark', edited, recorded);
@@ -65,7 +63,7 @@ const commands: Record<string, (...args: any[]) => void> = {
   reset(by) {
     common = {};
     if (by) return; // another tab has
-    abort();
+    kit.abort_();
     if (sender()) {
       setVisitor();
       announce('reset', By.TAB);
@@ -101,18 +99,19 @@ const run = (call: ArrayLike<any>) => safely(() => {
 });
 
 function begin() {
-  Object.assign(kit, { abort_: abort, page_: page, cookie_: cookie, root_: root, write_: write, retryNow_: retryNow, hold_: kept, unstore_: unstore });
+  kit.cookie_ = cookie;
+  kit.write_ = write;
   addEventListener('pagehide', () => {
     kit.left_ = true;
-    abort();
+    kit.abort_();
     flush();
   });
   addEventListener('pageshow', ({ persisted }) => {
     kit.left_ = false;
     if (persisted) kit.viewed_();
   });
-  addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : retryNow()));
-  addEventListener('online', retryNow);
+  addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));
+  addEventListener('online', kit.retryNow_);
   addEventListener('storage', ({ key, newValue }) => {
     if (key == Key.PREFIX && newValue) run(JSON.parse(newValue)); // another tab has announced it
   });

@@ -1,5 +1,6 @@
 // The visitor: the muid and its cookie. The tag's cookies are on the root domain, so all hosts of a site share them.
 
+import { withdraw } from './delivery';
 import { kit } from './kit';
 
 export const enum Cookie {
@@ -23,10 +24,11 @@ export let muid = ''; // of the last look
 let kept = ''; // what could be set of the cookie
 let domain: string | undefined; // the root domain; undefined before the first look
 
-// visitor returns the muid of the cookie, or a new one. Once per page it writes the cookie, to set or renew it. Where cookies
-// are denied, each page load gets a new muid. It returns '' when another page of the site has deleted the cookie: then
-// consent was withdrawn there.
-export function visitor() {
+// sender returns the muid of the visitor, nothing without consent: that of the cookie, or a new one. Once per page it writes the
+// cookie, to set or renew it. Where cookies are denied, each page load gets a new muid. When another page of the site has deleted
+// the cookie, consent was withdrawn there.
+export function sender() {
+  if (!kit.allowed_) return;
   if (!muid) {
     const found = read();
     // A cookie of this host alone would hide the visitor's own on other hosts.
@@ -35,7 +37,7 @@ export function visitor() {
     kept = cookie(Cookie.MUID);
   }
   if (kept) muid = read() || cookie(Cookie.MUID) && muid; // another tab may have written its own
-  return muid;
+  return muid || withdraw();
 }
 
 // setVisitor writes the cookie: with that muid, or with a new one.
@@ -66,7 +68,7 @@ export const cookie = (name: string) => values(name)[0] || '';
 const values = (name: string) =>
   ('; ' + jar.cookie).split(`; ${name}=`).slice(1).map((rest) => rest.split(';')[0]);
 
-export function write(name: string, value: string, seconds: number, on = root()) {
+export function write(name: string, value: string, seconds: number, on = kit.root_()) {
   jar.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax` + (on && ';domain=' + on) +
     (location.protocol == 'https:' ? ';secure' : '');
 }
@@ -74,16 +76,16 @@ export function write(name: string, value: string, seconds: number, on = root())
 // root returns the root domain of the page. Browsers refuse cookies on a public suffix, so the root domain is the
 // shortest one on which a probe cookie is kept. A single label is one only when it is the host itself, such as localhost:
 // every other one is a public suffix. The root domain is '' where cookies are denied.
-export function root() {
+kit.root_ = () => {
   const labels = location.hostname.split('.');
-  const value = Math.random() + ''; // another tab's probe has another value
+  const value = uuid(); // another tab's probe has another value
   for (let n = labels.length - 1 || 1; domain == undefined && n--; ) {
     const candidate = labels.slice(n).join('.');
     write(Cookie.PROBE, value, 9, candidate);
     if (values(Cookie.PROBE).includes(value)) write(Cookie.PROBE, '', 0, (domain = candidate));
   }
   return domain || '';
-}
+};
 
 // uuid makes a random UUID. Without TLS there is no crypto.randomUUID, but the address of a Blob ends with one.
 export const uuid = () => crypto.randomUUID ? crypto.randomUUID() : URL.createObjectURL(new Blob()).slice(-36);

@@ -48,7 +48,10 @@ part('backlog', (_, kit) => {
         }
       }
       kit.records_[record] = lines.length;
-      lines.forEach((line) => kit.hold_({ path_: 'mark', text_: line, record_: record }));
+      lines.forEach((line) => {
+        kit.chars_ += line.length;
+        kit.waiting_.add({ path_: 'mark', text_: line, record_: record });
+      });
       if (!lines[0]) delete localStorage[record];
       else if (kit.replacer_) localStorage[record] = lines.join('\n'); // it only becomes shorter
     });

@@ -54,7 +54,7 @@ part('options', (_, kit) => {
     if (granted) kit.visit_();
   };
 
-  // hide sets what no event may have. What waits loses it too, but its length stays, because the queue counts it.
+  // hide sets what no event may have. What waits loses it too.
   function hide(hidden?: Hidden) {
     kit.hidden_ = hidden;
     kit.replacer_ = hidden || ([] as any).toJSON ? hider(hidden) : undefined;
@@ -62,7 +62,9 @@ part('options', (_, kit) => {
     kit.unstore_();
     kit.waiting_.forEach((entry) => {
       const stripped = entry.text_[0] == ' ' ? ' ' : '';
-      entry.text_ = (stripped + JSON.stringify(JSON.parse(entry.text_), kit.replacer_)).padEnd(entry.text_.length);
+      kit.chars_ -= entry.text_.length;
+      entry.text_ = stripped + JSON.stringify(JSON.parse(entry.text_), kit.replacer_);
+      kit.chars_ += entry.text_.length;
     });
   }
 

@@ -108,7 +108,7 @@ func TestOneTagPerPage(t *testing.T) {
 		document.head.append(again);
 	`, w.gate.url(tagHost), other, w.loader())
 	w.want("PageView", "AfterTheSecondLoader")
-	if !tab.warned("second tag: " + w.gate.url(tagHost) + "?tagId=" + other) {
+	if !tab.warned("second init: " + w.gate.url(tagHost) + "?tagId=" + other) {
 		t.Errorf("no warning: %v", tab.lines())
 	}
 	for _, r := range w.gate.seen() {
@@ -141,7 +141,7 @@ func TestTheSnippetInstalledTwice(t *testing.T) {
 					t.Errorf("the second snippet has sent %v", r)
 				}
 			}
-			want := "second tag: " + w.gate.url(tagHost) + "?tagId=" + unused
+			want := "second init: " + w.gate.url(tagHost) + "?tagId=" + unused
 			if n := strings.Count(fmt.Sprint(tab.lines()), "mtag:"); n != 1 || !tab.warned(want) {
 				t.Errorf("console: %q, want one line: %s", tab.lines(), want)
 			}
@@ -255,7 +255,7 @@ func TestAnInitURLThatIsWrongIsReported(t *testing.T) {
 		"https://?tagId=x", w.gate.url(tagHost), w.gate.url(tagHost) + "?tagId=", "undefined",
 	} {
 		tab.do(`mtrem.push(['init', %q, { consent: true }], ['event', 'Early'])`, url)
-		w.wait("a warning", func() bool { return tab.warned("wrong URL: " + url) })
+		w.wait("a warning", func() bool { return tab.warned("wrong init: " + url) })
 	}
 	tab.do(`mtrem.push(['event', 'Last'])`)
 	tab.wantNoTrace()

@@ -22,7 +22,7 @@ func (w *world) views() string {
 
 func TestAChangeOfTheAddressIsAPageView(t *testing.T) {
 	for _, tt := range []struct{ name, before string }{
-		{"the part comes when it is needed", ""},
+		{"a browser of today", ""},
 		{"an older browser", `<script>for (const name of ['navigation', 'Temporal']) Object.defineProperty(window, name, { value: undefined })</script>`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -33,11 +33,11 @@ func TestAChangeOfTheAddressIsAPageView(t *testing.T) {
 	}
 }
 
-// wantChangesOfTheAddress changes the address, and checks the page views. In an older browser the first waits for the part.
+// wantChangesOfTheAddress changes the address, and checks the page views.
 func (w *world) wantChangesOfTheAddress(tab *tab) {
 	w.Helper()
 	w.want("PageView")
-	w.wait("the part", func() bool { return tab.get(`!!window.navigation || !!mtrem.views`) == "true" })
+	w.wait("the part", func() bool { return tab.get(`!!window.navigation || !!mtrem.older`) == "true" })
 	tab.do(`
 		history.pushState({}, '', '/shoes');
 		history.pushState({}, '', '/shoes');
@@ -74,7 +74,6 @@ func TestTheTitleOfAPageViewIsThatOfTheNewPage(t *testing.T) {
 func TestAPageThatIsLeftBeforeItsTitleIsKnown(t *testing.T) {
 	w := newWorld(t)
 	w.page("/next", w.snippet(true))
-	w.page("/", w.snippetWith("views"))
 	tab := w.visit("/")
 	w.want("PageView")
 	tab.do(`history.pushState({}, '', '/shoes'); location.href = '/next'`)
@@ -91,7 +90,7 @@ func TestAPageThatIsHiddenOrClosedBeforeItsTitleIsKnown(t *testing.T) {
 	}{{"hidden", (*tab).minimize}, {"closed", (*tab).close}} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)
-			w.page("/", noTimer+w.snippetWith("views"))
+			w.page("/", noTimer+w.snippet(true))
 			tab := w.visit("/")
 			w.want("PageView")
 			tab.wantNothingStored()

@@ -2,7 +2,7 @@
 
 import { Visit } from './choice';
 import { kit } from './kit';
-import { device } from './page';
+import { settle } from './page';
 import { put, save, unhold, type Entry } from './queue';
 import { base, prefix, tag } from './parts';
 import { Key, storage } from './storage';
@@ -52,7 +52,13 @@ export function withdraw(elsewhere?: boolean): void {
 // visitor's.
 export function add(path: string, fields: any, then?: () => void) {
   const own = fields.muid;
-  put(path, { ...device(), ...fields, muid: typeof own == 'string' && own.trim() ? own : muid }, then);
+  put(path, {
+    language: navigator.language,
+    screen: screen.width + 'x' + screen.height,
+    timezone: kit.timezone_,
+    ...fields,
+    muid: typeof own == 'string' && own.trim() ? own : muid,
+  }, then);
 }
 
 // drain stores and sends what waits, but sends nothing before a retry is due. Tabs send by themselves: what two of them
@@ -86,18 +92,17 @@ const render = (batch: Entry[]) => {
 const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter(({ request_ }) => leaving || !request_) : [];
 
 // send makes one request of the first events. When it fails, it sets when to retry. Where the timer never fires, the next
-// event is a retry.
+// event is a retry. Where a page has broken XMLHttpRequest, events go out when the page closes.
 function send() {
   const batch = next(idle(), Is.MAX_BODY);
   if (!batch[0]) return;
   const from = muid;
-  let xhr: XMLHttpRequest;
   const answered = () => {
     let delay = 0;
     let answer: any;
     let failed: unknown;
     try {
-      delay = Math.min(+xhr.getResponseHeader('retry-after')! * 1e3 || 0, Is.MAX_RETRY_AFTER);
+      delay = Math.min((xhr.getResponseHeader('retry-after') as any) * 1e3 || 0, Is.MAX_RETRY_AFTER);
       // Without this header the answer is not from the tag host but from a captive portal, such as a hotel's, or a proxy.
       if (xhr.getResponseHeader('mtag')) answer = JSON.parse(xhr.responseText);
     } catch {}
@@ -118,7 +123,7 @@ function send() {
     });
     open--;
     if (!kit.allowed_) return soon(() => erase(from), Is.LATE); // the answer may have renewed the cookie at the last moment
-    single = failed && xhr; // a beacon has no answer, and says nothing about its events
+    single = failed;
     if (failed) {
       notBefore = now() + delay;
       delay += Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** failures++) * (0.5 + Math.random() / 2);
@@ -127,21 +132,16 @@ function send() {
     } else failures = 0;
     drain();
   };
+  const xhr = new XMLHttpRequest();
   open++;
-  try {
-    xhr = new XMLHttpRequest();
-    xhr.onloadend = answered; // abort calls it too
-    batch.forEach((entry) => (entry.request_ = xhr));
-    // The answer may renew the cookie: the request ends with the page, and when consent is withdrawn.
-    xhr.open('POST', address(batch) + kit.renew_);
-    kit.renew_ = '';
-    xhr.withCredentials = true;
-    xhr.timeout = Is.TIMEOUT;
-    xhr.send(render(batch));
-  } catch {
-    last(batch);
-    answered();
-  }
+  xhr.onloadend = answered; // abort calls it too
+  batch.forEach((entry) => (entry.request_ = xhr));
+  // The answer may renew the cookie: the request ends with the page, and when consent is withdrawn.
+  xhr.open('POST', address(batch) + kit.renew_);
+  kit.renew_ = '';
+  xhr.withCredentials = true;
+  xhr.timeout = Is.TIMEOUT;
+  xhr.send(render(batch));
 }
 
 // last makes a request that outlives the page. Nobody hears the answer: what was recorded is sent again later, and not
@@ -154,6 +154,7 @@ function last(batch: Entry[]) {
 
 // flush sends events in requests that outlive the page, before it closes. The next page may send them once more.
 export function flush() {
+  settle();
   save();
   const list = idle(true);
   while (list[0] && last(next(list, Is.MAX_LAST_BODY)));

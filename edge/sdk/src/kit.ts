@@ -16,10 +16,9 @@ export const kit: Record<string, any> & {
   chars_: number; // of all texts in waiting
   records_: Record<string, number>; // how many events of a record wait
   recorded_(entry: Entry): void;
-  changes_: object[]; // the page after each change of the URL
   viewed_(view?: object): void; // sends a page view
   take_(records: string[]): void; // takes the events that other pages have left
   strip_(text: string): string | void; // returns what may be stored of an event
   visit_(how?: number): object | void; // returns fields for an event: of attribution
   edit_(event: any): any; // returns the event as it is sent; false, null or undefined for none
-} = { referrer_: document.referrer, waiting_: new Set(), chars_: 0, records_: {}, changes_: [], viewed_() {}, take_: backlog, strip_: backlog, recorded_: ({ told_ }) => tell(told_), visit_() {}, edit_: (event) => event };
+} = { referrer_: document.referrer, waiting_: new Set(), chars_: 0, records_: {}, viewed_() {}, take_: backlog, strip_: backlog, recorded_: ({ told_ }) => tell(told_), visit_() {}, edit_: (event) => event };

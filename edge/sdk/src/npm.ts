@@ -1,3 +1,3 @@
 import './extras/backlog';
-import './extras/views';
+import './extras/older';
 import './tag';

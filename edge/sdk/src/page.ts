@@ -3,36 +3,47 @@
 import { whenAllowed } from './delivery';
 import { kit } from './kit';
 import { load } from './parts';
+import { soon } from './warn';
 
-// page returns the fields of an event that is made now.
-kit.page_ = () => {
-  let pageTitle;
-  try {
-    pageTitle = document.title;
-  } catch {} // some pages make it throw
-  return { event_time: new Date().toISOString(), pageUrl: location.href, pageTitle, referrer: kit.referrer_ };
-};
+const enum After {
+  TITLE = 500, // ms after a change of the URL, in which a single-page application sets the new title
+}
 
-// device returns the other fields that events have with consent.
-export const device = () => ({
-  language: navigator.language,
-  screen: screen.width + 'x' + screen.height,
-  timezone: kit.timezone_,
+let viewed = location.href; // the URL of the last page view
+let pending: any; // the page view that waits for its title
+
+// page returns the fields of an event that is made now, without the title, which may come later.
+kit.page_ = () => ({
+  event_time: new Date().toISOString(),
+  pageUrl: location.href,
+  referrer: kit.referrer_,
 });
 
-// changed has the part views loaded, which replaces it.
-kit.changed_ = () => whenAllowed('', () => load('views'));
+// withoutCampaign removes what a campaign has added to a URL. The result is only for comparisons.
+const withoutCampaign = (url: string) => url.replace(/[?&](utm_[^&#]*)?/g, '');
 
-// watchViews makes the first page view, and notes the page after each change of the URL. Browsers without the Navigation API or
-// Temporal need the part at once.
+// settle sends the page view that waits for its title.
+export function settle() {
+  if (pending) kit.viewed_(pending);
+  pending = 0;
+}
+
+// changed makes a page view when the URL has changed. The title comes later.
+kit.changed_ = () => {
+  const from = viewed;
+  viewed = location.href;
+  if (withoutCampaign(from) == withoutCampaign(viewed)) return;
+  settle();
+  kit.referrer_ = from; // document.referrer changes only with a page load
+  pending = kit.page_();
+  soon(settle, After.TITLE);
+};
+
+// watchViews makes the first page view, and one after each change of the URL. Browsers without the Navigation API or Temporal
+// need a part.
 export function watchViews() {
   const { navigation, Temporal } = window as any;
-  if (navigation && Temporal) whenAllowed('', () => (kit.timezone_ = Temporal.Now.timeZoneId()));
-  else kit.changed_();
-  kit.changes_.push(kit.page_());
+  whenAllowed('', () => (navigation && Temporal ? (kit.timezone_ = Temporal.Now.timeZoneId()) : load('older')));
   kit.viewed_();
-  if (navigation) navigation.addEventListener('currententrychange', () => {
-    if (!kit.changes_[99]) kit.changes_.push(kit.page_());
-    kit.changed_();
-  });
+  if (navigation) navigation.addEventListener('currententrychange', kit.changed_);
 }

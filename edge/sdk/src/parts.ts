@@ -2,11 +2,9 @@
 
 import { kit } from './kit';
 import { Key } from './storage';
-import { safely, soon } from './warn';
+import { safely } from './warn';
 
 type Call = () => void;
-
-const RETRY = 5e3; // ms after which a part that did not come is asked for again, when a call waits for it
 
 const asked: Record<string, unknown> = {}; // parts
 export let base = ''; // the address of the tag host; empty before init
@@ -38,10 +36,7 @@ export function load(part: string) {
   if (asked[part]) return;
   const script = (asked[part] = document.createElement('script'));
   script.src = base + '/script?with=' + part;
-  script.onerror = () => {
-    asked[part] = 0;
-    soon(release, RETRY);
-  };
+  script.onerror = () => (asked[part] = 0); // it is asked for again when it is needed again
   document.head.append(script);
 }
 

@@ -1,15 +1,15 @@
 // The browser tag: runs the calls of mtag(). The init snippet queues calls in window.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
-import { kit } from './kit';
-import { add, flush, whenAllowed } from './delivery';
-import { By, Visit } from './choice';
-import { watchViews } from './page';
-import { base, hold, need, release, start } from './parts';
-import { unhold } from './queue';
 import { announce, Key } from './storage';
-import { cookie, erase, muid, sender, setVisitor, uuid, write } from './visitor';
 import { safely, soon, tell, warn } from './warn';
+import { unhold } from './queue';
+import { add, flush, whenAllowed } from './delivery';
+import { cookie, erase, muid, sender, setVisitor, uuid, write } from './visitor';
+import { kit } from './kit';
+import { base, hold, need, release, start } from './parts';
+import { watchViews } from './page';
+import { By, Visit } from './choice';
 import type { Identifiers, Options } from '../npm/mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
@@ -22,10 +22,10 @@ let common = {}; // fields of every event, from mtag('set')
 
 const commands: Record<string, (...args: any[]) => void> = {
   init(url: string, options = {} as Options) {
-    if (base) return warn('second tag:', url);
+    if (base) return warn('second init:', url);
     // A relative URL, or one without https://, would lead to the page's own host.
     const [, host, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?(?:.*&)?tagId=([^&#]+)/.exec(url) || [];
-    if (!tagId) return warn('wrong URL:', url);
+    if (!tagId) return warn('wrong init:', url);
     const { consent, pageviews, ...more } = options;
     const choose = () => kit.init_(options);
     kit.viewed_ = (view) => pageviews !== false && run(['event', 'PageView', view]);
@@ -41,7 +41,7 @@ const commands: Record<string, (...args: any[]) => void> = {
     }
     if (name > 'Z' && !kit.names) return need('names', () => commands.event(name, fields, recorded)); // of GA4
     // The tag host records each event_id once. An event without one would be recorded again by each retry.
-    const event = { ...kit.page_(), ...common, ...fields, event: name, event_id: ((fields && fields.event_id) || uuid()) + '' };
+    const event = { pageTitle: document.title, ...kit.page_(), ...common, ...fields, event: name, event_id: ((fields && fields.event_id) || uuid()) + '' };
     whenAllowed(event, (event) => {
       const edited = kit.edit_({ ...kit.visit_(), consent: kit.consent_, ...event });
       if (edited) add('mark', edited, recorded);

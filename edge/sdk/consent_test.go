@@ -211,6 +211,7 @@ func TestAnEventWithAnEmailWhosePageIsGone(t *testing.T) {
 		before := len(w.gate.seen())
 		tab.do(`mtag('event', 'Login', { email: 'ann@example.com' })`)
 		w.wait("a refusal", func() bool { return len(w.gate.seen()) > before && w.gate.seen()[before].status > 0 })
+		w.wait("the stored copy", func() bool { return strings.Contains(tab.get(`JSON.stringify(localStorage)`), "Login") })
 		tab.goTo(w.gate.url(shopHost) + "/plain")
 		w.gate.setFault(withEmail) // what the page sent while it was left may come late
 		next := w.visit(last)

@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build size needs test again quick drills chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps mtagbench screenshot screenshots profile clients node frameworks keep-script release shells
+.PHONY: run build size needs test again quick drills chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps bench-tag mtagbench screenshot screenshots profile clients node frameworks keep-script release shells
 
 # A first run does not need the profile, with which the compiler works longer.
 run:
@@ -152,6 +152,10 @@ bench-postgres-full: build mtagbench postgres
 # MadeUpNames are left out: they take minutes, and only help to choose between designs.
 bench-steps:
 	$(GO) test -run '^$$' -bench 'Mark|Directory|Record|Resolve|List|Deliver' -count $(or $(COUNT),6) ./bench
+
+# Compares the browser tag with others, which it installs from npm into a temporary directory: about ten minutes.
+bench-tag: chromium
+	$(GO) run -pgo=off ./bench/tags $(BENCHFLAGS)
 
 mtagbench:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagbench ./bench/mtagbench

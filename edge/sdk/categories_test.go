@@ -163,6 +163,28 @@ func TestAPartThatThePageHasNotAskedFor(t *testing.T) {
 	}
 }
 
+// A part that did not come is asked for again when it is needed again.
+func TestAPartThatComesLate(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>
+		window.asked = 0;
+		document.head.append = function (script) {
+			if (asked++) Element.prototype.append.call(this, script);
+			else script.onerror();
+		};
+	</script>`+w.snippet(true))
+	w.gate.setFault(refuse(503))
+	tab := w.visit("/")
+	tab.do(`mtag('event', 'Login', { email: 'ann@example.com' })`)
+	w.wait("the stored copy", func() bool { return strings.Contains(tab.get(`JSON.stringify(localStorage)`), "Login") })
+	if tab.get(`asked`) == "1" {
+		t.Error("the part came at once, so this has tested nothing")
+	}
+	if kept := tab.get(`JSON.stringify(localStorage)`); strings.Contains(kept, "ann") {
+		t.Errorf("stored: %s", kept)
+	}
+}
+
 // Without ad_storage no click id is on the device or on the wire.
 func TestClickIDsNeedAdStorage(t *testing.T) {
 	w := newWorld(t)
@@ -222,6 +244,8 @@ func TestClickIDsNeedAdStorage(t *testing.T) {
 	if got := device(); strings.Contains(got, "SECRET") || !strings.Contains(got, "Later") {
 		t.Errorf("on the device: %s", got)
 	}
+	// What the tab has sent before may still be on its way through the browser. It is there before this answer is.
+	tab.get(`fetch('` + w.loader() + `', { mode: 'no-cors', cache: 'no-store' }).then(() => '')`)
 	before := len(w.gate.seen())
 	w.gate.setFault(nil)
 	tab.do(`dispatchEvent(new Event('online'))`)

@@ -309,7 +309,7 @@ func TestDebugPrintsTheWayOfAnEvent(t *testing.T) {
 	tab := w.visit("/")
 	w.want("PageView")
 	tab.wantNothingStored()
-	for _, word := range []string{"queued", "sent", "recorded"} {
+	for _, word := range []string{"queued", "recorded"} {
 		w.wait(word, func() bool {
 			for _, line := range tab.lines() {
 				if strings.HasPrefix(line, "log: mtag: "+word) {

@@ -21,8 +21,23 @@ func (w *world) views() string {
 }
 
 func TestAChangeOfTheAddressIsAPageView(t *testing.T) {
-	w := newWorld(t)
-	tab := w.visit("/")
+	for _, tt := range []struct{ name, before string }{
+		{"a browser of today", ""},
+		{"an older browser", `<script>for (const name of ['navigation', 'Temporal']) Object.defineProperty(window, name, { value: undefined })</script>`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/", tt.before+w.snippet(true))
+			w.wantChangesOfTheAddress(w.visit("/"))
+		})
+	}
+}
+
+// wantChangesOfTheAddress changes the address, and checks the page views.
+func (w *world) wantChangesOfTheAddress(tab *tab) {
+	w.Helper()
+	w.want("PageView")
+	w.wait("the part", func() bool { return tab.get(`!!window.navigation || !!mtrem.older`) == "true" })
 	tab.do(`
 		history.pushState({}, '', '/shoes');
 		history.pushState({}, '', '/shoes');
@@ -38,7 +53,7 @@ func TestAChangeOfTheAddressIsAPageView(t *testing.T) {
 	want := fmt.Sprintf("%[1]s/ from \n%[1]s/shoes from %[1]s/\n%[1]s/shoes?size=42 from %[1]s/shoes\n"+
 		"%[1]s/cart from %[1]s/shoes?size=42\n%[1]s/cart#total from %[1]s/cart\n%[1]s/shoes?size=42 from %[1]s/cart#total\n", at)
 	if got := w.views(); got != want {
-		t.Errorf("got:\n%swant:\n%s", got, want)
+		w.Errorf("got:\n%swant:\n%s", got, want)
 	}
 }
 

@@ -8,6 +8,7 @@
 //	tag.ts          the calls of mtag()
 //	choice.ts       consent: yes or no
 //	kit.ts          what parts use and replace
+//	parts.ts        loads parts; calls that wait for one
 //	delivery.ts     sends the events of the queue, retries, stops when consent is withdrawn
 //	queue.ts        the events without an answer, in memory and in localStorage
 //	page.ts         the fields of events, and page views
@@ -22,7 +23,7 @@
 // POST /id/:tagId. Bodies are sent as text/plain, so that the browser needs no preflight. The query has
 //
 //	t=MS       the browser's clock in ms since 1970, by which the tag host corrects event_time
-//	renew=1    the tag host may set the cookie _muid again. The script asks for it once a day, and only in a request that
+//	renew=1    the tag host may set the cookie _muid again. The script asks for it once a page, and only in a request that
 //	           ends with its page: an answer must not bring back a cookie that the visitor has had deleted
 //
 // An event leaves the queue on an answer with the header Mtag and a JSON body. Without the header the answer is from
@@ -49,8 +50,7 @@
 //	localStorage _mtag.<tagId>.…   events that have no answer yet, made together: their JSON texts, one a line. An event
 //	                               with emails or phone numbers is there without them, after a space. The key ends
 //	                               with the time in ms, "mark" and a random text
-//	localStorage _mtag.renewed     when the script last sent renew=1, in ms
-//	localStorage _mtag.            tells other tabs of a choice or a reset; it is removed at once
+//	localStorage _mtag.            has other tabs make a call, consent or reset; it is removed at once
 //
 // Without consent it stores and sends nothing. The calls of identify wait in memory only.
 //
@@ -68,13 +68,15 @@ import (
 	"strings"
 )
 
-// Names that end with an underscore get short ones; the page never sees them.
-//go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --format=iife --target=es2017 --log-level=warning --outfile=loader.js
-//go:generate go tool esbuild src/extras/attribution.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/link.ts src/extras/names.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --format=iife --target=es2017 --log-level=warning --outdir=extras
+// Names that end with an underscore get short ones; the page never sees them. A second pass finds shorter ones for variables.
+//go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --mangle-cache=src/names.json --format=iife --target=es2019 --log-level=warning --outfile=loader.js
+//go:generate go tool esbuild loader.js --minify --target=es2019 --log-level=warning --allow-overwrite --outfile=loader.js
+//go:generate go tool esbuild src/extras/attribution.ts src/extras/backlog.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/link.ts src/extras/names.ts src/extras/older.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --mangle-cache=src/names.json --format=iife --target=es2019 --log-level=warning --outdir=extras
 
-// The npm package @mtagd/tag has the same scripts as modules, which do nothing on a server.
-//go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --format=iife --target=es2017 --log-level=warning "--banner:js=const browser = typeof document != 'undefined'; if (browser) {" "--footer:js=} export const mtag = (...call) => { if (browser) window.mtrem.push(call); };" --outfile=npm/index.js
-//go:generate go tool esbuild src/extras/attribution.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/link.ts src/extras/names.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --format=iife --target=es2017 --log-level=warning "--banner:js=if (typeof document != 'undefined') {" --footer:js=} --outdir=npm/parts
+// The npm package @mtagd/tag has the same scripts as modules, which do nothing on a server. It has what the base script would load
+// by itself.
+//go:generate go tool esbuild src/npm.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --mangle-cache=src/names.json --format=iife --target=es2019 --log-level=warning "--banner:js=const browser = typeof document != 'undefined'; if (browser) {" "--footer:js=} export const mtag = (...call) => { if (browser) window.mtrem.push(call); };" --outfile=npm/index.js
+//go:generate go tool esbuild src/extras/attribution.ts src/extras/backlog.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/link.ts src/extras/names.ts src/extras/older.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --mangle-cache=src/names.json --format=iife --target=es2019 --log-level=warning "--banner:js=if (typeof document != 'undefined') {" --footer:js=} --outdir=npm/parts
 
 //go:embed loader.js extras/*.js
 var files embed.FS

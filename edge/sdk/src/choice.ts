@@ -1,12 +1,13 @@
 // Choice: what the visitor has agreed to. Without consent, calls wait in the queue. The base script knows yes and no; the
 // part options replaces choose for categories.
 
-import { abort, consented, sender, withdraw } from './delivery';
+import { withdraw } from './delivery';
 import { kit } from './kit';
-import { allowed, unhold, waiting } from './queue';
-import { announce, Key, storage } from './storage';
-import { cookie, Cookie, erase, setVisitor } from './visitor';
-import { warn } from './warn';
+import { need } from './parts';
+import { save, unhold } from './queue';
+import { announce } from './storage';
+import { cookie, Cookie, sender } from './visitor';
+import { safely, warn } from './warn';
 
 // Who has made a choice, unless the page has called consent.
 export const enum By {
@@ -19,41 +20,31 @@ export const enum Visit {
   RESET, // forgets everything
 }
 
-// wrong tells the developer how to write init, instead of what was given.
-export const wrong = (given: unknown) => warn("write mtag('init', 'https://HOST?tagId=ID', { consent: true or false }), not", given);
+kit.init_ = (options: any) => kit.choose_(options.consent, By.DEFAULT);
 
 // choose sets the consent of the visitor.
-kit.choose = (given: any, by?: By) => {
+kit.choose_ = (given: any, by?: By) => {
+  if (Object(given) === given) return need('options', () => kit.choose_(given, by));
   const yes = given === true;
-  if (!yes && given !== false) wrong(given);
+  if (given !== !!given) warn('wrong consent:', given);
   const word = yes ? 'granted' : 'denied';
-  kit.consent = { analytics_storage: word, ad_storage: word };
-  kit.decided(yes, by, yes);
+  kit.consent_ = { analytics_storage: word, ad_storage: word };
+  kit.decided_(yes, by, yes);
 };
 
 // decided begins to store and send, or withdraws consent. What is announced goes to the other tabs: a page that has nothing
 // to withdraw must not store anything.
-kit.decided = (granted: boolean, by: By | undefined, announced: unknown) => {
-  if (!by && (granted || allowed || cookie(Cookie.MUID))) announce(announced);
+kit.decided_ = (granted: boolean, by: By | undefined, announced: unknown) => {
+  if (!by && (granted || kit.allowed_ || cookie(Cookie.MUID))) announce('consent', announced, By.TAB);
   if (!granted) return by == By.DEFAULT || withdraw(by == By.TAB);
   sender(); // a missing cookie is a withdrawal: the visitor becomes a new one before anything is written
-  kit.visit(Visit.FORGET);
-  kit.visit(); // the cookie may have click ids that are not allowed any more
-  consented();
+  // What has waited for consent is stored, and calls are made.
+  kit.allowed_ = true;
+  save();
+  [...kit.waiting_].forEach((entry) => {
+    if (!entry.call_) return;
+    unhold(entry);
+    safely(() => entry.call_!(JSON.parse(entry.text_)));
+  });
+  kit.retryNow_();
 };
-
-// forgetVisitor makes the visitor another one, for mtag('reset'). Events that wait keep the muid of now. The cookies are
-// replaced, because other tabs take a missing one for a withdrawal. Without consent, what waits has no muid yet: it is
-// dropped, or it would become the next visitor's.
-export function forgetVisitor() {
-  abort();
-  if (allowed && sender()) {
-    setVisitor();
-    delete storage[Key.RENEWED]; // the next request has the new cookie renewed
-    announce(0);
-    return kit.visit(Visit.RESET);
-  }
-  if (waiting.size) warn('reset: not sent, waited for consent:', waiting.size);
-  waiting.forEach(unhold);
-  erase();
-}

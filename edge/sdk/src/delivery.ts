@@ -2,227 +2,171 @@
 
 import { Visit } from './choice';
 import { kit } from './kit';
-import { device } from './page';
-import { allowed, bytes, drop, forget, isID, isStripped, keep, put, recorded, save, take, waiting, type Entry, type Path } from './queue';
-import { json, Key, storage, store } from './storage';
-import { erase, muid, renewable, visitor } from './visitor';
+import { settle } from './page';
+import { put, save, unhold, type Entry } from './queue';
+import { base, prefix, tag } from './parts';
+import { Key, storage } from './storage';
+import { erase, muid, sender } from './visitor';
 import { soon, warn } from './warn';
 
 const enum Is {
-  MAX_BODY = 6e4, // bytes; browsers allow 64 KiB for requests that outlive the page
-  MIN_AGE = 6e4, // ms, a minute, of a stripped copy: its page has closed, or fails to send it
-  MAX_AGE = 6 * 864e5, // ms, 6 days; the tag host remembers an event_id for 7 days
+  MAX_BODY = 6e4, // characters
+  MAX_LAST_BODY = 2e4, // characters, of up to 3 bytes; browsers allow 64 KiB for requests that outlive the page
   TIMEOUT = 3e4, // ms for one request
   MAX_OPEN = 2, // requests at a time: one without an answer must not hold up the others
   FIRST_DELAY = 500, // ms before the first retry; each failure doubles it
   MAX_DELAY = 3e4, // ms
   MAX_RETRY_AFTER = 3e5, // ms, 5 minutes
-  RENEW_AFTER = 864e5, // ms, a day
-  MAX_LAST = 4, // requests that a closing page makes; the browser refuses more than 64 KiB in all
   LATE = 99, // ms that a timer comes later than the time for which it is set, because clocks are rounded
 }
-
-let base = ''; // the address of the tag host
-let tag = ''; // the tag id
 
 let open = 0; // requests that are under way
 let due = 0; // when the next request may be made, in ms of performance.now()
 let notBefore = 0; // when Retry-After ends, likewise
 let failures = 0; // consecutive
-let batchLimit = 1000; // events in the next request; halved by a failure, doubled by a success. MAX_BODY bounds it too
-let left = false; // after pagehide
+let single: unknown; // after a failure: one event that always fails must not block the others
 
 const now = () => performance.now();
 
-// idle returns the events that may be sent now: those that are in no request. A closing page also sends the others, and
-// the new stripped copies, because the visitor may not open another page.
-const idle = (leaving?: boolean) => allowed ? [...waiting.values()].filter(({ text_, born_, stop_, lasts_ }) =>
-  leaving ? !lasts_ : !stop_ && (!isStripped(text_) || born_ < now() - Is.MIN_AGE)) : [];
-
-// install sets the address of the tag host and the tag.
-export function install(address: string, id: string) {
-  base = address;
-  tag = id;
-}
-
-// sender returns the muid of the visitor. It returns '' when consent was withdrawn on another host of the site.
-export function sender() {
-  const muid = visitor(base);
-  if (!muid) withdraw();
-  return muid;
-}
-
 // whenAllowed calls with the value: now, or with a copy when there is consent. The call may write cookies.
 export function whenAllowed<T>(value: T, call: (value: T) => void) {
-  if (allowed && sender()) call(value);
-  else put('', value, 0, (value) => whenAllowed(value, call)); // consent may be withdrawn again before that
-}
-
-// consented begins to store and send the events.
-export function consented() {
-  keep(tag);
-  retryNow();
+  if (sender()) call(value);
+  else put('', value, undefined, (value) => whenAllowed(value, call)); // consent may be withdrawn again before that
 }
 
 // abort ends all requests, but not the last ones of a closing page.
-export const abort = () => waiting.forEach(({ stop_ }) => stop_ && stop_());
+kit.abort_ = () => kit.waiting_.forEach(({ request_ }) => request_ && request_.abort());
 
 // withdraw aborts all requests, and removes what the tag has stored. The events wait in memory. When consent was withdrawn
 // elsewhere, in another tab, the cookies may already be a new visitor's: then they stay.
-export function withdraw(elsewhere?: boolean) {
-  forget(elsewhere);
-  abort();
-  kit.visit(Visit.FORGET);
+export function withdraw(elsewhere?: boolean): void {
+  kit.allowed_ = false;
+  kit.unstore_();
+  if (!elsewhere) Object.keys(storage).forEach((name) => name.startsWith(Key.PREFIX) && delete storage[name]);
+  kit.abort_();
+  kit.visit_(Visit.FORGET);
   erase(elsewhere ? muid : undefined);
 }
 
-// add queues an event of the visitor. It is called by whenAllowed.
-export const add = (path: Path, fields: object, then?: unknown) => put(path, Object.assign({ muid }, fields), then);
+// add queues an event of the visitor. It is called by whenAllowed. A muid that the tag host would not accept gives way to the
+// visitor's.
+export function add(path: string, fields: any, then?: () => void) {
+  const own = fields.muid;
+  put(path, {
+    language: navigator.language,
+    screen: screen.width + 'x' + screen.height,
+    timezone: kit.timezone_,
+    ...fields,
+    muid: typeof own == 'string' && own.trim() ? own : muid,
+  }, then);
+}
 
 // drain stores and sends what waits, but sends nothing before a retry is due. Tabs send by themselves: what two of them
 // send is recorded once. After pagehide, an event is of an unload handler.
 export function drain() {
   save();
-  if (left) flush();
+  if (kit.left_) flush();
   else if (open < Is.MAX_OPEN && now() >= due) send();
 }
 
+// take returns the events for one request, of those that are in none. A closing page also takes the others. A request to /id
+// has one event.
+function next(list: Entry[], max: number) {
+  const batch: Entry[] = [];
+  while (list[0] && (!batch[0] || !single && batch[0].path_ + list[0].path_ == 'markmark' && max > list[0].text_.length)) {
+    max -= list[0].text_.length;
+    batch.push(list.shift()!);
+  }
+  return batch;
+}
+
+// address returns where events are sent. The tag host corrects a wrong clock by t.
+const address = ([{ path_ }]: Entry[]) => `${base}/${path_}/${tag}?t=${Date.now()}`;
+
+// render returns the body of a request. It is text/plain, which needs no preflight.
+const render = (batch: Entry[]) => {
+  const texts = batch.map(({ text_ }) => text_);
+  return texts[1] ? `[${texts}]` : texts[0];
+};
+
+const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter(({ request_ }) => leaving || !request_) : [];
+
 // send makes one request of the first events. When it fails, it sets when to retry. Where the timer never fires, the next
-// event is a retry.
+// event is a retry. Where a page has broken XMLHttpRequest, events go out when the page closes.
 function send() {
-  const list = idle();
-  const from = list[0] && sender();
-  if (!from) return;
-  const [batch, url, body] = bundle(list);
+  const batch = next(idle(), Is.MAX_BODY);
   if (!batch[0]) return;
-  let xhr: XMLHttpRequest;
-  let sent = false; // by XMLHttpRequest: a beacon has no answer, and says nothing about its events
-  const stop = () => xhr.abort(); // calls answered
+  const from = muid;
   const answered = () => {
-    if (!batch[0]) return;
-    let done: Entry[] = [];
     let delay = 0;
+    let answer: any;
+    let failed: unknown;
     try {
-      delay = Math.min(+xhr.getResponseHeader('retry-after')! * 1e3 || 0, Is.MAX_RETRY_AFTER);
+      delay = Math.min((xhr.getResponseHeader('retry-after') as any) * 1e3 || 0, Is.MAX_RETRY_AFTER);
       // Without this header the answer is not from the tag host but from a captive portal, such as a hotel's, or a proxy.
-      if (xhr.getResponseHeader('mtag')) {
-        const answer = JSON.parse(xhr.responseText);
-        done = batch.filter((entry, i) => {
-          const { status = xhr.status, message } = answer.results ? answer.results[i] : answer;
-          if (/^5|408|4[23]1|42[59]/.test(status)) return;
-          if (status >= 400) warn(message, entry.text_);
-          else recorded(entry);
-          return true;
-        });
-      }
+      if (xhr.getResponseHeader('mtag')) answer = JSON.parse(xhr.responseText);
     } catch {}
-    drop(done);
-    const count = batch.length;
-    const failed = batch[done.length];
-    batch.splice(0).forEach((entry) => {
-      entry.stop_ = undefined;
-      // An event that always fails moves to the end: it must not block the others.
-      if (failed && waiting.delete(entry.key_)) waiting.set(entry.key_, entry);
+    batch.forEach((entry, i) => {
+      entry.request_ = undefined;
+      const result = answer && answer.results ? answer.results[i] : answer;
+      const status = result && (result.status || xhr.status);
+      if (!status || /^5|4(08|2[159]|31)/.test(status)) {
+        failed = 1;
+        if (kit.waiting_.delete(entry)) kit.waiting_.add(entry); // at the end
+        return;
+      }
+      unhold(entry);
+      // Other tabs hear of that by the storage event.
+      --kit.records_[entry.record_] || delete storage[entry.record_];
+      if (status < 400) kit.recorded_(entry);
+      else warn(result.message, entry.text_);
     });
     open--;
-    if (!allowed) return soon(() => erase(from), Is.LATE); // the answer may have renewed the cookie at the last moment
-    batchLimit *= 2;
-    failures *= +!!failed;
+    if (!kit.allowed_) return soon(() => erase(from), Is.LATE); // the answer may have renewed the cookie at the last moment
+    single = failed;
     if (failed) {
-      if (sent) batchLimit = count / 2;
       notBefore = now() + delay;
       delay += Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** failures++) * (0.5 + Math.random() / 2);
       due = now() + delay;
       soon(drain, delay + Is.LATE);
-    }
+    } else failures = 0;
     drain();
   };
+  const xhr = new XMLHttpRequest();
   open++;
-  batch.forEach((entry) => (entry.stop_ = stop));
-  kit.trace('sent', body);
-  try {
-    xhr = new XMLHttpRequest();
-    xhr.onloadend = answered;
-    // The answer may renew the cookie: the request ends with the page, and when consent is withdrawn.
-    const renew = renewable(base) && !(Date.now() - +storage[Key.RENEWED] < Is.RENEW_AFTER);
-    if (renew) store(Key.RENEWED, Date.now() + '');
-    xhr.open('POST', url + (renew ? '&renew=1' : ''));
-    xhr.withCredentials = true;
-    xhr.timeout = Is.TIMEOUT;
-    xhr.send(body); // as text/plain, which needs no preflight
-    sent = true;
-  } catch {
-    last(url, body);
-    answered();
-  }
+  xhr.onloadend = answered; // abort calls it too
+  batch.forEach((entry) => (entry.request_ = xhr));
+  // The answer may renew the cookie: the request ends with the page, and when consent is withdrawn.
+  xhr.open('POST', address(batch) + kit.renew_);
+  kit.renew_ = '';
+  xhr.withCredentials = true;
+  xhr.timeout = Is.TIMEOUT;
+  xhr.send(render(batch));
 }
 
 // last makes a request that outlives the page. Nobody hears the answer: what was recorded is sent again later, and not
-// recorded twice.
-function last(url: string, body: string) {
+// recorded twice. It returns false when the browser has taken 64 KiB of them.
+function last(batch: Entry[]) {
   try {
-    navigator.sendBeacon(url, body) || fetch(url, { method: 'POST', body, keepalive: true, credentials: 'include' }).catch(() => {});
+    return navigator.sendBeacon(address(batch), render(batch));
   } catch {}
 }
 
-// bundle takes from a list the events for one request. It returns them, the address and the body. A request to /id has one
-// event. bundle drops events that are broken, and those older than MAX_AGE, because the tag host might record them a second
-// time.
-function bundle(list: Entry[]): [Entry[], string, string] {
-  const common = Object.assign({ muid }, device());
-  const batch: Entry[] = [];
-  const texts: string[] = [];
-  let size = 0;
-  for (let entry; (entry = list[0]); list.shift()) {
-    let text = '';
-    try {
-      const fields = JSON.parse(entry.text_);
-      // A muid that the tag host would not accept gives way to the visitor's.
-      if (typeof fields.muid != 'string' || !fields.muid.trim()) delete fields.muid;
-      text = json(Object.assign({}, common, fields), kit.hidden);
-    } catch {}
-    if (!text || entry.born_ < now() - Is.MAX_AGE) {
-      drop([entry]);
-      warn('not sent, broken or too old:', entry.key_);
-      continue;
-    }
-    size += bytes(text) + 1; // a comma
-    if (texts[0] && (isID(entry) || isID(batch[0]) || size > Is.MAX_BODY || texts.length >= batchLimit)) break;
-    texts.push(text);
-    batch.push(entry);
-  }
-  // The tag host corrects a wrong clock by t.
-  return [batch, `${base}/${batch[0] && isID(batch[0]) ? 'id' : 'mark'}/${tag}?t=${Date.now()}`, texts[1] ? `[${texts}]` : texts[0]];
-}
-
 // flush sends events in requests that outlive the page, before it closes. The next page may send them once more.
-function flush() {
+export function flush() {
+  settle();
   save();
   const list = idle(true);
-  list.forEach((entry) => (entry.lasts_ = true));
-  for (let n = Is.MAX_LAST; n-- && list[0] && sender(); ) {
-    const [batch, url, body] = bundle(list);
-    if (batch[0]) last(url, body);
-  }
+  while (list[0] && last(next(list, Is.MAX_LAST_BODY)));
 }
 
 // retryNow retries before it is due, unless the tag host has set the time with Retry-After. It sends what other tabs of
 // the host have left, too.
-function retryNow() {
+kit.retryNow_ = () => {
   due = notBefore;
-  waiting.forEach((entry) => (entry.lasts_ = false));
-  if (allowed) take();
+  if (kit.allowed_) {
+    const left = Object.keys(storage).filter((name) => name.startsWith(prefix) && !kit.records_[name]);
+    if (left[0]) kit.take_(left);
+  }
   drain();
-}
-
-// deliver sends events when the page may close, and retries when that may succeed.
-export function deliver() {
-  addEventListener('pagehide', () => {
-    left = true;
-    abort();
-    flush();
-  });
-  addEventListener('pageshow', () => (left = false));
-  document.addEventListener('visibilitychange', () => (document.visibilityState == 'hidden' ? flush() : retryNow()));
-  addEventListener('online', retryNow);
-}
+};

@@ -1,78 +1,49 @@
 // The page: the fields that it adds to events, and page views.
 
+import { whenAllowed } from './delivery';
+import { kit } from './kit';
+import { load } from './parts';
 import { soon } from './warn';
 
 const enum After {
   TITLE = 500, // ms after a change of the URL, in which a single-page application sets the new title
-  LOAD = 5e3, // ms after the start of the page, when it has loaded
 }
 
-let viewedURL = ''; // of the last page view; empty before the first
-let referrer = document.referrer;
+let viewed = location.href; // the URL of the last page view
+let pending: any; // the page view that waits for its title
 
-// title returns the title of the page. Some pages make it throw.
-function title() {
-  try {
-    return document.title;
-  } catch {}
-}
-
-// page returns the fields of an event that is made now.
-export const page = () => ({
+// page returns the fields of an event that is made now, without the title, which may come later.
+kit.page_ = () => ({
   event_time: new Date().toISOString(),
   pageUrl: location.href,
-  pageTitle: title(),
-  referrer,
+  referrer: kit.referrer_,
 });
 
-// device returns the fields that are the same for all events of a request. It is called only with consent.
-export function device() {
-  // The first use of Intl blocks a slow phone for up to 50 ms. Browsers without Temporal use it when the page has loaded;
-  // events before that have no timezone.
-  const { Temporal } = window as any;
-  return {
-    language: navigator.language,
-    screen: screen.width + 'x' + screen.height,
-    timezone: Temporal ? Temporal.Now.timeZoneId() :
-      performance.now() > After.LOAD ? Intl.DateTimeFormat().resolvedOptions().timeZone : undefined,
-  };
+// withoutCampaign removes what a campaign has added to a URL. The result is only for comparisons.
+const withoutCampaign = (url: string) => url.replace(/[?&](utm_[^&#]*)?/g, '');
+
+// settle sends the page view that waits for its title.
+export function settle() {
+  if (pending) kit.viewed_(pending);
+  pending = 0;
 }
 
-// withoutCampaign removes what a campaign has added to a URL. The result is only for comparisons.
-const withoutCampaign = (url: string) =>
-  url.replace(/[?&]utm_\w+=[^&#]*/g, '').replace('?', '&');
+// changed makes a page view when the URL has changed. The title comes later.
+kit.changed_ = () => {
+  const from = viewed;
+  viewed = location.href;
+  if (withoutCampaign(from) == withoutCampaign(viewed)) return;
+  settle();
+  kit.referrer_ = from; // document.referrer changes only with a page load
+  pending = kit.page_();
+  soon(settle, After.TITLE);
+};
 
-// watchViews calls viewed now, after each change of the URL, and when the page returns from the back/forward cache. After
-// a change it waits for the new title, and passes the fields of the view.
-export function watchViews(viewed: (fields: object) => void) {
-  let pending: object | undefined;
-  const finish = () => {
-    if (pending) viewed(Object.assign(pending, { pageTitle: title() }));
-    pending = undefined;
-  };
-  const check = () => {
-    const from = viewedURL;
-    viewedURL = location.href;
-    if (withoutCampaign(from) == withoutCampaign(viewedURL)) return;
-    finish();
-    if (from) referrer = from; // document.referrer changes only with a page load
-    pending = page();
-    if (from) soon(finish, After.TITLE);
-    else finish();
-  };
-  (['pushState', 'replaceState'] as const).forEach((method) => {
-    const original = history[method];
-    history[method] = function (...state) {
-      original.apply(this, state);
-      check();
-    };
-  });
-  addEventListener('popstate', check); // a change of the hash sends popstate too
-  const { navigation } = window as any;
-  if (navigation) navigation.addEventListener('currententrychange', check);
-  // Before delivery sends what waits. A phone may end a hidden page without pagehide.
-  addEventListener('pagehide', finish, true);
-  addEventListener('visibilitychange', finish, true);
-  addEventListener('pageshow', (event) => event.persisted && viewed(page()));
-  check();
+// watchViews makes the first page view, and one after each change of the URL. Browsers without the Navigation API or Temporal
+// need a part.
+export function watchViews() {
+  const { navigation, Temporal } = window as any;
+  whenAllowed('', () => (navigation && Temporal ? (kit.timezone_ = Temporal.Now.timeZoneId()) : load('older')));
+  kit.viewed_();
+  if (navigation) navigation.addEventListener('currententrychange', kit.changed_);
 }

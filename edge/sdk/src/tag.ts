@@ -1,14 +1,15 @@
 // The browser tag: runs the calls of mtag(). The init snippet queues calls in window.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
-import { forgetVisitor, wrong, By } from './choice';
-import { abort, add, deliver, install, sender, whenAllowed } from './delivery';
-import { kit } from './kit';
-import { page, watchViews } from './page';
-import { allowed, follow } from './queue';
-import { json } from './storage';
-import { cookie, muid, root, uuid, write } from './visitor';
+import { announce, Key } from './storage';
 import { safely, soon, tell, warn } from './warn';
+import { unhold } from './queue';
+import { add, flush, whenAllowed } from './delivery';
+import { cookie, erase, muid, sender, setVisitor, uuid, write } from './visitor';
+import { kit } from './kit';
+import { base, hold, need, release, start } from './parts';
+import { watchViews } from './page';
+import { By, Visit } from './choice';
 import type { Identifiers, Options } from '../npm/mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
@@ -17,29 +18,18 @@ interface Calls extends Array<ArrayLike<unknown>> {
 
 const calls: Calls = (window.mtrem = window.mtrem || []);
 
-let address = ''; // of the tag host; empty before init
 let common = {}; // fields of every event, from mtag('set')
-const early: ArrayLike<unknown>[] = []; // calls of consent before init
-let held: ArrayLike<unknown>[] | 0 = 0; // calls that wait until a part has loaded
 
 const commands: Record<string, (...args: any[]) => void> = {
-  __proto__: null as any,
-
   init(url: string, options = {} as Options) {
-    if (address) return warn('only one tag per page, not used:', url);
+    if (base) return warn('second init:', url);
     // A relative URL, or one without https://, would lead to the page's own host.
     const [, host, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?(?:.*&)?tagId=([^&#]+)/.exec(url) || [];
-    if (!tagId) return wrong(url);
-    install(host, tagId);
-    // Other options, and categories of consent, come with a part.
-    if (!kit.init && Object.keys(options).some((name) => name != 'pageviews' && (options as any)[name] && (name != 'consent' || typeof options.consent == 'object'))) {
-      return load(host, 'options', ['init', url, options]);
-    }
-    address = host;
-    if (kit.init) kit.init(options);
-    else kit.choose(options.consent, By.DEFAULT);
-    early.forEach(run);
-    watchViews((view) => options.pageviews !== false && run(['event', 'PageView', view]));
+    if (!tagId) return warn('wrong init:', url);
+    const { consent, pageviews, ...more } = options;
+    const choose = () => kit.init_(options);
+    kit.viewed_ = (view) => pageviews !== false && run(['event', 'PageView', view]);
+    start(host, tagId, () => (Object.keys(more)[0] || ([] as any).toJSON ? need('options', choose) : choose()), watchViews);
   },
 
   // mtag('event', 'Purchase', {...}) or mtag('event', { type: 'Purchase', ... })
@@ -47,13 +37,13 @@ const commands: Record<string, (...args: any[]) => void> = {
     if (typeof name == 'object') {
       recorded = fields;
       fields = name;
-      name = (name.event || name.type) as string;
+      name = name.type;
     }
-    if (name && /^[a-z]\w*$/.test(name) && !kit.names && address) return load(address, 'names', ['event', name, fields, recorded]);
+    if (name > 'Z' && !kit.names) return need('names', () => commands.event(name, fields, recorded)); // of GA4
     // The tag host records each event_id once. An event without one would be recorded again by each retry.
-    const event = Object.assign(page(), common, fields, { event: name, event_id: ((fields && fields.event_id) || uuid()) + '' });
+    const event = { pageTitle: document.title, ...kit.page_(), ...common, ...fields, event: name, event_id: ((fields && fields.event_id) || uuid()) + '' };
     whenAllowed(event, (event) => {
-      const edited = kit.edit(Object.assign({}, kit.visit(), { consent: kit.consent }, event));
+      const edited = kit.edit_({ ...kit.visit_(), consent: kit.consent_, ...event });
       if (edited) add('mark', edited, recorded);
     });
   },
@@ -63,15 +53,26 @@ const commands: Record<string, (...args: any[]) => void> = {
     whenAllowed(identifiers, (identifiers) => add('id', identifiers));
   },
 
-  consent(...choice) {
-    if (!address) early.push(['consent', ...choice]);
-    else if (!kit.init && Object(choice[0]) === choice[0]) load(address, 'options', ['consent', ...choice]);
-    else kit.choose(...choice);
+  consent(choice, by) {
+    kit.choose_(choice, by);
   },
 
-  reset() {
+  // Makes the visitor another one. Events that wait keep the muid of now. The cookies are replaced, because other tabs take
+  // a missing one for a withdrawal. Without consent, what waits has no muid yet: it is dropped, or it would become the next
+  // visitor's.
+  reset(by) {
     common = {};
-    forgetVisitor();
+    if (by) return; // another tab has
+    kit.abort_();
+    if (sender()) {
+      setVisitor();
+      announce('reset', By.TAB);
+      kit.visit_(Visit.RESET);
+    } else {
+      if (kit.waiting_.size) warn('not sent:', kit.waiting_.size);
+      kit.waiting_.forEach(unhold);
+      erase();
+    }
   },
 
   muid(callback: (muid: string) => void) {
@@ -79,48 +80,51 @@ const commands: Record<string, (...args: any[]) => void> = {
   },
 
   set(fields: object) {
-    Object.assign(common, fields);
+    common = { ...common, ...fields };
   },
 
   // Installs a part.
-  part(install: (commands: object, its: object) => void) {
+  part(name: string, install: (commands: object, its: object) => void) {
+    kit[name] = 1;
     install(commands, kit);
-    const waited = held || [];
-    held = 0;
-    waited.forEach(run);
+    release();
   },
 };
 
-// load gets a part, and then makes the call.
-function load(host: string, part: string, call: ArrayLike<unknown>) {
-  held = [call];
-  const script = document.createElement('script');
-  script.src = host + '/script?with=' + part;
-  script.onerror = () => warn('not loaded:', script.src);
-  document.head.append(script);
-}
+// run makes one call.
+const run = (call: ArrayLike<any>) => safely(() => {
+  const [name, ...rest] = call as any;
+  if (!commands[name]) return warn('no command', name);
+  hold(() => commands[name](...rest), /init|part/.test(name));
+});
 
-// run makes one call. It writes an error of the call to the console, and never throws it into the page.
-const run = (call: ArrayLike<any>): unknown =>
-  held && call[0] != 'part' ? held.push(call) : safely(([name, ...rest]: any) => {
-    if (!commands[name]) return warn('no command', name);
-    commands[name](...rest);
-  }, call);
-
-function start() {
-  Object.assign(kit, { abort, cookie, json, root, visitor: () => allowed && sender(), warn, write, wrong });
-  deliver();
-  follow((what) => (what === 0 ? (common = {}) : run(['consent', what, By.TAB])));
+function begin() {
+  kit.cookie_ = cookie;
+  kit.write_ = write;
+  addEventListener('pagehide', () => {
+    kit.left_ = true;
+    kit.abort_();
+    flush();
+  });
+  addEventListener('pageshow', ({ persisted }) => {
+    kit.left_ = false;
+    if (persisted) kit.viewed_();
+  });
+  addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));
+  addEventListener('online', kit.retryNow_);
+  addEventListener('storage', ({ key, newValue }) => {
+    if (key == Key.PREFIX && newValue) run(JSON.parse(newValue)); // another tab has announced it
+  });
   // Not an assignment, which a page with a frozen Array.prototype forbids.
   Object.defineProperty(calls, 'push', { value: (...later: any[]) => later.forEach(run) });
   calls.splice(0).forEach(run);
-  soon(() => address || wrong(calls), 5e3);
+  soon(() => base || warn('no init'), 5e3);
 }
 
 // A prerendered page may never be shown, so its calls wait until it is. When a page has two loaders, only the first
 // starts.
 if (!calls.running) {
   calls.running = true;
-  if ((document as any).prerendering) document.addEventListener('prerenderingchange', start);
-  else start();
+  if ((document as any).prerendering) document.addEventListener('prerenderingchange', begin);
+  else begin();
 }

@@ -4,19 +4,14 @@ export const warn = (...words: unknown[]) => console.warn('mtag:', ...words);
 // tell calls a function of the page, if it is one, soon. Its errors go to the console.
 export const tell = (callback: any, value?: unknown) => Promise.resolve(value).then(callback).catch(warn);
 
-// soon calls after a time, if the page has left setTimeout as it was.
-export function soon(call: () => void, ms: number) {
+// safely calls a function. It writes an error to the console, and never throws it into the page.
+export function safely(call: () => void) {
   try {
-    setTimeout(call, ms);
-  } catch {}
-}
-
-// safely calls a function. It writes an error to the console, after what the call was about, and never throws it into the
-// page.
-export function safely<T>(call: (value: T) => void, value: T) {
-  try {
-    call(value);
+    call();
   } catch (error) {
-    warn(value, error);
+    warn(error);
   }
 }
+
+// soon calls after a time, if the page has left setTimeout as it was.
+export const soon = (call: () => void, ms: number) => safely(() => setTimeout(call, ms));

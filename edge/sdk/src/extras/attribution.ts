@@ -43,13 +43,13 @@ part('attribution', (_, kit) => {
     const { referrer } = document;
     try {
       // The site itself has sent nobody.
-      if (!('.' + new URL(referrer).hostname).endsWith('.' + kit.root())) all.first_referrer = referrer.slice(0, Max.VALUE);
+      if (!('.' + new URL(referrer).hostname).endsWith('.' + kit.root_())) all.first_referrer = referrer.slice(0, Max.VALUE);
     } catch {} // no referrer
     for (const name in touched) all['first_' + name] = touched[name];
     return all;
   };
 
-  kit.visit = (how?: number) => {
+  kit.visit_ = (how?: number) => {
     if (how == Visit.FORGET) {
       due = 0;
       text = '';
@@ -58,7 +58,7 @@ part('attribution', (_, kit) => {
     const now = Date.now();
     if (how == Visit.RESET) landing = '';
     if (!how && now < due) return fields;
-    const known = how ? '' : kit.cookie(COOKIE) || text;
+    const known = how ? '' : kit.cookie_(COOKIE) || text;
     const touched = parse(landing);
     const names = Object.keys(touched).filter((name) => TOUCH.test(name) || delete touched[name] && 0);
     names.forEach((name) => touched[name].length > Max.VALUE && delete touched[name]);
@@ -68,19 +68,19 @@ part('attribution', (_, kit) => {
     Object.assign(fields, touched);
     if (!(now - fields.t < Max.IDLE)) fields.session_id = now;
     fields.t = now;
-    if (!kit.hidden) {
+    if (!kit.hidden_) {
       // Meta's pixel has its own _fbc of the same click. The texts begin with the time: the newest counts.
-      fields.fbc = [kit.cookie('_fbc'), fields.fbc || '', fields.fbclid ? `fb.1.${now}.${fields.fbclid}` : ''].sort()[2] || undefined;
-      fields.fbp = kit.cookie('_fbp') || undefined;
+      fields.fbc = [kit.cookie_('_fbc'), fields.fbc || '', fields.fbclid ? `fb.1.${now}.${fields.fbclid}` : ''].sort()[2] || undefined;
+      fields.fbp = kit.cookie_('_fbp') || undefined;
       fields.fbclid = undefined;
     }
-    fields = JSON.parse(kit.json(fields, kit.hidden)); // only texts, without what needs ad_storage
-    landing = kit.hidden ? landing.replace(/utm_/g, '') : '';
+    fields = JSON.parse(JSON.stringify(fields, kit.replacer_)); // only texts, without what needs ad_storage
+    landing = kit.hidden_ ? landing.replace(/utm_/g, '') : '';
     const render = () => (text = '' + new URLSearchParams(fields));
     if (render().length > Max.CHARS) {
       for (const name in fields) if (name.startsWith('first_')) delete fields[name];
     }
-    if (render().length <= Max.CHARS) kit.write(COOKIE, text, Max.SECONDS);
+    if (render().length <= Max.CHARS) kit.write_(COOKIE, text, Max.SECONDS);
     fields = parse(text);
     delete fields.t;
     due = now + Max.REFRESH;

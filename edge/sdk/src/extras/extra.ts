@@ -17,7 +17,7 @@ export function start(name: string, run: () => void) {
 
 // part installs a part of the tag, once per page, before any other call.
 export function part(name: string, install: (commands: Commands, kit: Kit) => void) {
-  start(name, () => calls[calls.running ? 'push' : 'unshift'](['part', install]));
+  start(name, () => calls[calls.running ? 'push' : 'unshift'](['part', name, install]));
 }
 
 // send is mtag('event', …). It also works on pages that have mtrem but no mtag function.

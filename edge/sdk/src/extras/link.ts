@@ -47,17 +47,17 @@ part('link', (commands, kit) => {
     here.searchParams.delete(NAME);
     history.replaceState(history.state, '', here.href);
   }
-  const { decided } = kit;
-  kit.decided = (granted: boolean, ...rest: unknown[]) => {
-    if (granted && arrived) kit.write('_muid', arrived, Max.SECONDS);
+  const { decided_ } = kit;
+  kit.decided_ = (granted: boolean, ...rest: unknown[]) => {
+    if (granted && arrived) kit.write_('_muid', arrived, Max.SECONDS);
     if (granted) arrived = '';
-    decided(granted, ...rest);
+    decided_(granted, ...rest);
   };
 
   // carried returns the address with the visitor, or undefined when it is none of the domains or there is no consent.
   const carried = (to: URL) => {
     const within = (host: string) => domains.some((domain) => ('.' + host).endsWith('.' + domain));
-    const muid = within(to.hostname) && !('.' + to.hostname).endsWith('.' + kit.root()) && kit.visitor();
+    const muid = within(to.hostname) && !('.' + to.hostname).endsWith('.' + kit.root_()) && kit.allowed_ && kit.cookie_('_muid');
     if (!muid) return;
     to.searchParams.set(NAME, sign(muid));
     return to.href;

@@ -4,7 +4,6 @@ import { part } from './extra';
 import { eventName, fieldsOf, isKnown } from './gtag';
 
 part('names', (commands, kit) => {
-  kit.names = true;
   const { event } = commands;
   commands.event = (name: any, fields: any, recorded: any) => {
     if (typeof name == 'object') [name, fields, recorded] = [name.event || name.type, name, fields];
@@ -13,7 +12,7 @@ part('names', (commands, kit) => {
       if (known.event_id == undefined) delete known.event_id;
       fields = Object.assign({}, fields, known, { type: undefined });
       if (isKnown(name)) for (const theirs of ['items', 'shipping', 'payment_type']) delete fields[theirs];
-      kit.trace('GA4 calls it', name + ', sent as', eventName(name));
+      if (kit.trace_) kit.trace_('GA4 calls it', name + ', sent as', eventName(name));
       name = eventName(name);
     }
     event(name, fields, recorded);

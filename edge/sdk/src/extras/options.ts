@@ -2,11 +2,17 @@
 // beforeSend and debug. The base script loads it by itself for a page that uses one of them.
 
 import type { Options } from '../../npm/mtag';
+import './backlog';
 import { part, whenPushed } from './extra';
+import { hider, type Hidden } from './hide';
 
 const enum By {
   DEFAULT = 1,
   TAB,
+}
+
+const enum Visit {
+  FORGET = 1,
 }
 
 const enum Word {
@@ -19,7 +25,7 @@ type Categories = Record<string, string>;
 
 // What needs ad_storage: fields and parameters that identify a click on an ad, also inside another URL.
 const CLICK = '(\\w*cl(ic)?k?id|[gw]braid|gad_\\w+|gclsrc|_gl|li_fat_id|epik|rdt_cid|sccid)';
-const CLICKS: [RegExp, RegExp] = [
+const CLICKS: Hidden = [
   RegExp(`^((first_)?${CLICK}|fb[cp])$`, 'i'),
   RegExp(`[?&#]${CLICK}=[^&#]*|%(3F|26)${CLICK}%3D((?!%26)[^&#])*`, 'gi'),
 ];
@@ -30,36 +36,63 @@ part('options', (_, kit) => {
 
   // choose sets the consent: true or false for all, or an object of categories. A default changes no category that was stated
   // before, and withdraws nothing. Neither does a call that does not name analytics_storage.
-  kit.choose = (given: any, by?: By) => {
+  kit.choose_ = (given: any, by?: By) => {
     if (Object(given) !== given) {
-      if (typeof given != 'boolean') kit.wrong(given);
+      if (typeof given != 'boolean') console.warn('mtag: wrong consent:', given);
       const word = given === true ? Word.GRANTED : Word.DENIED;
       given = { analytics_storage: word, ad_storage: word };
     }
     // The names begin with an a: analytics_storage, ad_storage, ad_user_data, ad_personalization.
     categories = Object.assign({}, categories);
     for (const name in given) if (name[0] == 'a' && !(by == By.DEFAULT && categories[name])) categories[name] = given[name];
-    kit.consent = categories;
-    kit.hidden = categories.ad_storage == Word.GRANTED ? undefined : CLICKS;
+    kit.consent_ = categories;
+    hide(categories.ad_storage == Word.GRANTED ? undefined : CLICKS);
     const granted = categories.analytics_storage == Word.GRANTED && !(options.gpc && (navigator as any).globalPrivacyControl);
-    if (granted && kit.hidden) kit.abort(); // a request may have what is hidden now
-    if (granted || given.analytics_storage) kit.decided(granted, by, granted && categories);
+    if (granted) kit.visit_(Visit.FORGET); // the cookie may have click ids that are not allowed any more
+    if (granted && kit.hidden_) kit.abort_(); // so may a request
+    if (granted || given.analytics_storage) kit.decided_(granted, by, granted && categories);
+    if (granted) kit.visit_();
   };
+
+  // hide sets what no event may have. What waits loses it too.
+  function hide(hidden?: Hidden) {
+    kit.hidden_ = hidden;
+    kit.replacer_ = hidden || ([] as any).toJSON ? hider(hidden) : undefined;
+    if (!hidden) return;
+    kit.unstore_();
+    kit.waiting_.forEach((entry) => {
+      const stripped = entry.text_[0] == ' ' ? ' ' : '';
+      kit.chars_ -= entry.text_.length;
+      entry.text_ = stripped + JSON.stringify(JSON.parse(entry.text_), kit.replacer_);
+      kit.chars_ += entry.text_.length;
+    });
+  }
 
   // beforeSend may edit the event, but not the page's own products.
-  kit.edit = (event: any) => {
-    if (!options.beforeSend) return event;
-    event = JSON.parse(kit.json(event, kit.hidden));
-    const edited: any = options.beforeSend(event);
-    if (edited && edited.then) return kit.warn('not sent, beforeSend is async:', event.event);
-    return edited === false || typeof edited == 'object' ? edited : event;
+  kit.edit_ = (event: any) => {
+    if (options.beforeSend) {
+      event = JSON.parse(JSON.stringify(event, kit.replacer_));
+      const edited: any = options.beforeSend(event);
+      if (edited && edited.then) return console.warn('mtag: not sent, beforeSend is async:', event.event);
+      if (edited === false || typeof edited == 'object') event = edited;
+    }
+    if (event && kit.trace_) kit.trace_('queued', event);
+    return event;
   };
 
-  kit.init = (given: Options) => {
+  kit.init_ = (given: Options) => {
     options = given;
-    if (given.debug) kit.trace = (...words: unknown[]) => console.log('mtag:', ...words);
+    hide();
+    if (given.debug) {
+      const { recorded_ } = kit;
+      kit.trace_ = (...words: unknown[]) => console.log('mtag:', ...words);
+      kit.recorded_ = (entry) => {
+        kit.trace_('recorded', entry.text_);
+        recorded_(entry);
+      };
+    }
     if (given.consentMode) follow();
-    else kit.choose(given.consent, By.DEFAULT);
+    else kit.choose_(given.consent, By.DEFAULT);
   };
 
   // follow takes over the calls of gtag('consent', …), those before and those to come. A default with wait_for_update
@@ -70,13 +103,13 @@ part('options', (_, kit) => {
     const narrow: Record<string, number> = {}; // how narrow the region is that a default is for
     let wait = 0; // ms
     let late: any; // the timer
-    const apply = () => kit.choose(defaults, By.DEFAULT);
+    const apply = () => kit.choose_(defaults, By.DEFAULT);
     const see = (entry: any) => {
       if (!entry || entry[0] != 'consent' || !entry[2]) return;
       const [, how, given] = entry;
       if (how != Word.DEFAULT) {
         categories = Object.assign({}, defaults, categories); // what has been waited for has come
-        return kit.choose(given);
+        return kit.choose_(given);
       }
       const width = fits(given.region);
       if (width < 0) return;
@@ -90,7 +123,7 @@ part('options', (_, kit) => {
       wait = Math.max(wait, +given.wait_for_update || 0);
       clearTimeout(late);
       if (wait) late = setTimeout(apply, wait);
-      else Promise.resolve().then(apply).catch(kit.warn);
+      else Promise.resolve().then(apply).catch(console.warn);
     };
     whenPushed((page.dataLayer = page.dataLayer || []), see);
   }

@@ -1,0 +1,6 @@
+if (typeof document != 'undefined') {
+(()=>{var p=window.mtrem=window.mtrem||[];function h(e,t){p[e]||(p[e]=!0,t())}function g(e,t){h(e,()=>p[p.running?"push":"unshift"](["part",e,t]))}var d=e=>function(t,o){if(e&&e[0].test(t))return;if(Array.isArray(this[t]))return this[t];if(!e||t=="event_id")return o;let i=typeof o=="string"?o.replace(e[1],""):o;return i==o?o:i.replace(/^(\w+:[^?#&]*)&/,"$1?")};var E=[/mail|phone|mobile|^tel/i,/[^\s"'<>(),:;=?&/#]{1,64}(@|%40)[\w-]+(\.[\w-]+)+/g];g("backlog",(e,t)=>{let o=d(E),i=[];t.B=n=>{let c=JSON.stringify(JSON.parse(n),o);return c==n?n:" "+c},t.c=n=>f(n.sort());function f(n,c){i=n.filter(s=>{let[,m]=/\.(\d+)mark/.exec(s)||[],l=Math.max(0,Date.now()-+m),u=localStorage[s];if(u==null)return;if(!c&&l<6e4&&u.split(`
+`).some(r=>r[0]==" "))return!0;let a=[];for(let r of u.split(`
+`))try{let y=JSON.parse(r);if(!(l<5184e5))throw r;a.push(t.I?r.slice(0,+(r[0]==" "))+JSON.stringify(y,t.I):r)}catch{console.warn("mtag: not sent, broken or too old:",s)}t.n[s]=a.length,a.forEach(r=>{t.t+=r.length,t.d.add({e:"mark",o:r,l:s})}),a[0]?t.I&&(localStorage[s]=a.join(`
+`)):delete localStorage[s]}),i[0]&&setTimeout(t.H,6e4)}for(let n of["pagehide","visibilitychange"])addEventListener(n,()=>(document.hidden||n=="pagehide")&&t.v&&f(i,!0),!0);t.H()});})();
+}

@@ -1,0 +1,3 @@
+import './extras/backlog';
+import './extras/older';
+import './tag';

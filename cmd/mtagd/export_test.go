@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"mtagd/cmd/mtagd/operator"
@@ -16,21 +17,21 @@ func TestAnExportThatIsCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cut := func(http.ResponseWriter) {}
+	var how atomic.Pointer[func(http.ResponseWriter)]
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, "{}\n")
 		http.NewResponseController(w).Flush()
-		cut(w)
+		(*how.Load())(w)
 	})}
 	go server.Serve(socket)
 	defer server.Close()
-	for what, how := range map[string]func(http.ResponseWriter){
+	for what, cut := range map[string]func(http.ResponseWriter){
 		"aborted":           func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
 		"without a trailer": func(http.ResponseWriter) {},
 		"failed":            func(w http.ResponseWriter) { w.Header().Set(http.TrailerPrefix+failureTrailer, "damage") },
 		"whole":             func(w http.ResponseWriter) { w.Header().Set(http.TrailerPrefix+eventsTrailer, "1") },
 	} {
-		cut = how
+		how.Store(&cut)
 		var got strings.Builder
 		n, err := exportFromServer(t.Context(), data, exportRequest{}, &got)
 		if (err == nil) != (what == "whole") || err == nil && n != 1 || got.String() != "{}\n" {

@@ -186,7 +186,8 @@ func (f *frozen) Commit(_ context.Context, to migrate.Place) error {
 	}
 	path := filepath.Join(f.e.dir, movedFile)
 	err = durable.ReplaceFile(path, text)
-	f.marked = exists(path) // after an error it may be there after a power cut, or not: then the engine stays frozen
+	info, failed := os.Stat(path)
+	f.marked = failed == nil && info.Mode().IsRegular() // after an error, too: a power cut may leave it or not, so the engine stays frozen
 	return err
 }
 

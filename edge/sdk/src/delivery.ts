@@ -70,10 +70,10 @@ export function drain() {
 }
 
 // take returns the events for one request, of those that are in none. A closing page also takes the others. A request to /id
-// has one event.
-function next(list: Entry[], max: number) {
+// has one event, and so has one of which the caller says that.
+function next(list: Entry[], max: number, alone?: unknown) {
   const batch: Entry[] = [];
-  while (list[0] && (!batch[0] || !single && batch[0].path_ + list[0].path_ == 'markmark' && max > list[0].text_.length)) {
+  while (list[0] && (!batch[0] || !alone && batch[0].path_ + list[0].path_ == 'markmark' && max > list[0].text_.length)) {
     max -= list[0].text_.length;
     batch.push(list.shift()!);
   }
@@ -94,7 +94,7 @@ const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter(({ reque
 // send makes one request of the first events. When it fails, it sets when to retry. Where the timer never fires, the next
 // event is a retry. Where a page has broken XMLHttpRequest, events go out when the page closes.
 function send() {
-  const batch = next(idle(), Is.MAX_BODY);
+  const batch = next(idle(), Is.MAX_BODY, single);
   if (!batch[0]) return;
   const from = muid;
   const answered = () => {

@@ -166,10 +166,22 @@ type moment struct {
 // maxRecent bounds the bytes of the log that stay for Recent.
 const maxRecent = 32 << 20
 
+// KeepLog keeps all records of the log until release is called. It waits for a purge.
+func (j *Journal) KeepLog() (release func()) {
+	j.copying.Lock()
+	defer j.copying.Unlock()
+	j.copies++
+	return func() {
+		j.copying.Lock()
+		defer j.copying.Unlock()
+		j.copies--
+	}
+}
+
 // Recent is for a backup every few seconds: links and event_ids are spread over all tables. It returns what passes all entries that the commits
 // after since have written, up to and including version, from the log; nil when the log may not have all of them. A key that was set
 // twice has two entries; the later one counts. From the first call on, the log keeps what was written after the commit unneeded, unless
-// that is much, until Purge.
+// that is much, until Purge. The caller has called KeepLog.
 func (j *Journal) Recent(since, unneeded uint64) (version uint64, entries func(use func(codec.Entry) error) error) {
 	release := j.holdCommits()
 	now := moment{j.Version(), j.log.End()}

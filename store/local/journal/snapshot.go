@@ -219,7 +219,10 @@ func (j *Journal) Recent(since, unneeded uint64) (version uint64, entries func(u
 			})
 		})
 		if errors.Is(err, errPassed) {
-			err = nil
+			return nil
+		}
+		if errors.Is(err, log.ErrDamaged) {
+			j.forgetRecent() // so that the next backup does not need these records
 		}
 		return err
 	}
@@ -231,11 +234,9 @@ var errPassed = errors.New("all is passed")
 func (j *Journal) keptForRecent(end log.Position) log.Position {
 	j.recent.Lock()
 	defer j.recent.Unlock()
+	last := j.log.End()
+	j.moments = slices.DeleteFunc(j.moments, func(m moment) bool { return last-m.end > maxRecent })
 	if len(j.moments) == 0 {
-		return end
-	}
-	if j.log.End()-j.moments[0].end > maxRecent {
-		j.moments = nil
 		return end
 	}
 	return min(end, j.moments[0].end)

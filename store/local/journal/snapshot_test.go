@@ -187,9 +187,7 @@ func TestTheLogKeepsWhatIsNewest(t *testing.T) {
 	grow()
 	second, _ := j.Recent(first, 0)
 	grow()
-	if err := j.trim(); err != nil {
-		t.Fatal(err)
-	}
+	j.keptForRecent(j.log.End()) // as trim does now and then
 	if _, entries := j.Recent(second, 0); entries == nil {
 		t.Error("what is new since the last backup is not kept")
 	}

@@ -3,6 +3,7 @@ package local
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -14,6 +15,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/backup"
+	"mtagd/store/removal"
 	"mtagd/store/testenv"
 )
 
@@ -322,5 +324,43 @@ func TestASourceWithoutAServer(t *testing.T) {
 	}
 	if got := contentsOf(t, restored(t, d, result.Point), m); !reflect.DeepEqual(got, want) {
 		t.Errorf("%d events were restored", got.Pages[0].Total)
+	}
+}
+
+// writerFunc is an io.Writer.
+type writerFunc func(b []byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// A backup every few seconds reads the log, so a purge waits for it.
+func TestAPurgeWaitsForASmallBackup(t *testing.T) {
+	e := open(t, t.TempDir())
+	defer closeEngine(t, e)
+	src := SourceOf(e)
+	m := store.NewMerchantID()
+	stream := func(to io.Writer) error {
+		return src.Stream(ctx, backup.Request{Since: e.journal.Version(), LastChunk: e.journal.Committed(), Small: true}, to)
+	}
+	if err := errors.Join(e.Record(ctx, []store.Mark{newMark(m, "Purchase", 1, []byte(`{}`))}), stream(io.Discard)); err != nil {
+		t.Fatal(err)
+	}
+	r := backup.Request{Since: e.journal.Version(), LastChunk: e.journal.Committed(), Small: true}
+	if err := e.Record(ctx, []store.Mark{newMark(m, "Purchase", 2, []byte(`{"this":"is new"}`))}); err != nil {
+		t.Fatal(err)
+	}
+	purged := false
+	if err := src.Stream(ctx, r, writerFunc(func(b []byte) (int, error) {
+		if !purged {
+			purged = true
+			if err := e.remover.Purge(ctx); !errors.Is(err, removal.ErrWaits) {
+				t.Errorf("a purge during the backup: %v", err)
+			}
+		}
+		return len(b), nil
+	})); err != nil || !purged {
+		t.Errorf("the backup: %v", err)
+	}
+	if err := errors.Join(src.Close(), e.remover.Purge(ctx)); err != nil {
+		t.Errorf("after the backup: %v", err)
 	}
 }

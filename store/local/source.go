@@ -146,6 +146,7 @@ func (s *Source) canContinue(r backup.Request) (bool, error) {
 
 // streamRecent writes the stream of a small backup, if the log still has all commits, and reports whether it has.
 func (s *Source) streamRecent(ctx context.Context, r backup.Request, w *backup.Writer) (done bool, err error) {
+	defer s.e.journal.KeepLog()()
 	release := s.e.archiver.pauseMoves()
 	version, entries := s.e.journal.Recent(r.Since, r.Needed)
 	archived, err := s.e.archive.Snapshot()

@@ -143,7 +143,7 @@ type Journal struct {
 	flushes    sync.Mutex  // held during a flush
 	compacting atomic.Bool // the database is being compacted
 	copying    sync.Mutex  // held while files of the log are removed
-	copies     int         // snapshots that are open; guarded by copying
+	copies     int         // who reads what must not be removed: snapshots that are open, and KeepLog; guarded by copying
 	recent     sync.Mutex
 	moments    []moment // since which Recent may be asked; guarded by recent
 

@@ -166,10 +166,22 @@ type moment struct {
 // maxRecent bounds the bytes of the log that stay for Recent.
 const maxRecent = 32 << 20
 
+// KeepLog keeps all records of the log until release is called. It waits for a purge.
+func (j *Journal) KeepLog() (release func()) {
+	j.copying.Lock()
+	defer j.copying.Unlock()
+	j.copies++
+	return func() {
+		j.copying.Lock()
+		defer j.copying.Unlock()
+		j.copies--
+	}
+}
+
 // Recent is for a backup every few seconds: links and event_ids are spread over all tables. It returns what passes all entries that the commits
 // after since have written, up to and including version, from the log; nil when the log may not have all of them. A key that was set
 // twice has two entries; the later one counts. From the first call on, the log keeps what was written after the commit unneeded, unless
-// that is much, until Purge.
+// that is much, until Purge. The caller has called KeepLog.
 func (j *Journal) Recent(since, unneeded uint64) (version uint64, entries func(use func(codec.Entry) error) error) {
 	release := j.holdCommits()
 	now := moment{j.Version(), j.log.End()}
@@ -207,7 +219,10 @@ func (j *Journal) Recent(since, unneeded uint64) (version uint64, entries func(u
 			})
 		})
 		if errors.Is(err, errPassed) {
-			err = nil
+			return nil
+		}
+		if errors.Is(err, log.ErrDamaged) {
+			j.forgetRecent() // so that the next backup does not need these records
 		}
 		return err
 	}
@@ -219,11 +234,9 @@ var errPassed = errors.New("all is passed")
 func (j *Journal) keptForRecent(end log.Position) log.Position {
 	j.recent.Lock()
 	defer j.recent.Unlock()
+	last := j.log.End()
+	j.moments = slices.DeleteFunc(j.moments, func(m moment) bool { return last-m.end > maxRecent })
 	if len(j.moments) == 0 {
-		return end
-	}
-	if j.log.End()-j.moments[0].end > maxRecent {
-		j.moments = nil
 		return end
 	}
 	return min(end, j.moments[0].end)

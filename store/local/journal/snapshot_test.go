@@ -1,13 +1,18 @@
 package journal
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/log"
 )
 
 // opened opens the journal in dir until the test ends.
@@ -116,6 +121,78 @@ func TestRecentHasWhatASearchFinds(t *testing.T) {
 	end := j.log.End()
 	if err := j.Purge(ctx, func(seq uint64) error { return j.Forget(seq) }); err != nil || j.log.First() < end {
 		t.Errorf("after a purge the log has records from before: %v", err)
+	}
+}
+
+// A damaged record of the log fails one backup. The next one finds what is new in the database.
+func TestRecentLeavesOutADamagedLog(t *testing.T) {
+	dir := t.TempDir()
+	j := opened(t, dir)
+	m := store.NewMerchantID()
+	record(t, j, m, 1)
+	since, _ := j.Recent(0, 0)
+	if err := j.Record(ctx, []store.Mark{newMark(m, "Purchase", 1, []byte(`{"this":"is the damaged record"}`))}); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(logDir(dir), "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := 0
+	for _, name := range files {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := bytes.Index(content, []byte("the damaged record")); at >= 0 {
+			damaged++
+			f, err := os.OpenFile(name, os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = f.WriteAt([]byte("another"), int64(at))
+			if err := errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	_, entries := j.Recent(since, since)
+	if damaged != 1 || entries == nil {
+		t.Fatalf("%d files were damaged; the log has all: %v", damaged, entries != nil)
+	}
+	if err := entries(func(codec.Entry) error { return nil }); !errors.Is(err, log.ErrDamaged) {
+		t.Errorf("the damage is not found: %v", err)
+	}
+	if _, entries := j.Recent(since, since); entries != nil {
+		t.Error("the damaged record is read again")
+	}
+}
+
+// When the log has grown by much since the last larger backup, the next one every few seconds is found in it all the same.
+func TestTheLogKeepsWhatIsNewest(t *testing.T) {
+	j := opened(t, t.TempDir())
+	m := store.NewMerchantID()
+	body, rng := make([]byte, 1<<20), rand.NewChaCha8([32]byte{})
+	grow := func() {
+		t.Helper()
+		for end := j.log.End() + maxRecent/2; j.log.End() <= end; {
+			_, _ = rng.Read(body) // never fails
+			if err := j.Record(ctx, []store.Mark{newMark(m, "Purchase", 1, body)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	record(t, j, m, 1)
+	first, _ := j.Recent(0, 0)
+	grow()
+	second, _ := j.Recent(first, 0)
+	grow()
+	j.keptForRecent(j.log.End()) // as trim does now and then
+	if _, entries := j.Recent(second, 0); entries == nil {
+		t.Error("what is new since the last backup is not kept")
+	}
+	if _, entries := j.Recent(first, 0); entries != nil {
+		t.Error("more than maxRecent is kept")
 	}
 }
 

@@ -30,8 +30,8 @@
 //	nodes     merchant, node id (8 bytes, big endian) → node of the merchant's stored tree
 //	roots     merchant → root record of that tree
 //	replaced  merchant → number, ids (uvarints): nodes that a merge of an earlier version replaced, and has not deleted before a kill
-//	freed     merchant, node id (8 bytes, big endian) → height (1 byte; 0: a leaf): a node that a removal took out of the tree
-//	          with all below it, and that has not been deleted yet
+//	freed     merchant, node id (8 bytes, big endian) → height (1 byte): a node that a removal took out of the tree with all
+//	          below it, or that was replaced (0: only this node), and that has not been deleted yet
 //	segments  merchant → segments record; only of merchants that have had events of overflow series
 //	blocks    merchant, segment id (8 bytes, big endian), kind (1 byte), number (4 bytes, big endian) → block
 //	unused    merchant, segment id (8 bytes, big endian) → 'm' or 'c': a merge ('m'), or a compaction or removal ('c'), is

@@ -16,8 +16,8 @@ import (
 // A merge writes the frozen events of all merchants into the stored trees. It is crash safe without a log:
 //
 //   - A stored node never changes. A merge writes the changed node under a new id.
-//   - One transaction writes the new root record of a merchant, and deletes the nodes that the new tree has replaced. So
-//     readers, and the next start after a crash, see either the old tree or the new one.
+//   - One transaction writes the new root record of a merchant, and deletes or frees the nodes that the new tree has
+//     replaced. So readers, and the next start after a crash, see either the old tree or the new one.
 //   - A merge that exceeds txBudget takes several transactions. When it is cut off, the next merge deletes what it left
 //     behind.
 
@@ -29,6 +29,10 @@ const (
 	compactionBudget = 125_000
 
 	blockEntries = 3 * leafEntries // what a block of a segment takes of the budget: it is three times as large as a leaf
+
+	// deletedAtOnce is how many nodes the transaction that has replaced them deletes. Each may be on a page of its own, which is kept in
+	// memory and written again. The compactor deletes the others: backdated events may replace all leaves of a large tree.
+	deletedAtOnce = txBudget / leafEntries
 )
 
 // frozenEvents is what one merge writes: the frozen events of these merchants.
@@ -160,7 +164,7 @@ func (t *treeEdit) load(id uint64) (*node, error) {
 	return loadNode(t.nodes, t.m, id, &nodeArena{})
 }
 
-// free hands a stored subtree that is no longer in the tree to the compactor, which deletes it.
+// free hands a stored subtree that is no longer in the tree to the compactor, which deletes it. With height 0 it is one node.
 func (t *treeEdit) free(id uint64, height uint8) error {
 	return storeFreed(t.tx, freedSubtree{t.m, id, height})
 }
@@ -187,8 +191,8 @@ func (t *treeEdit) spend(entries int) error {
 	return t.next()
 }
 
-// store writes the changed nodes and the root record, and deletes the replaced nodes. segments changes the record of the
-// merchant's segments. All that is one transaction, even if it exceeds the budget: a deletion takes little memory.
+// store writes the changed nodes and the root record, and deletes the replaced nodes, or frees them when they are many. segments changes
+// the record of the merchant's segments. All that is one transaction.
 func (t *treeEdit) store(segments func() error) error {
 	if err := t.storeNodes(&t.root); err != nil {
 		return err
@@ -200,15 +204,21 @@ func (t *treeEdit) store(segments func() error) error {
 		return err
 	}
 	slices.Sort(t.replaced) // so that nodes of one page are deleted one after the other
-	for _, id := range t.replaced {
+	now := min(len(t.replaced), deletedAtOnce)
+	for _, id := range t.replaced[:now] {
 		if err := t.nodes.Delete(nodeKey(t.m, id)); err != nil {
+			return err
+		}
+	}
+	for _, id := range t.replaced[now:] {
+		if err := t.free(id, 0); err != nil {
 			return err
 		}
 	}
 	if err := t.tx.Bucket(bucketReplaced).Delete(t.m[:]); err != nil {
 		return err
 	}
-	return t.merger.spend(len(t.series) + leafEntries*len(t.replaced)) // the root record takes memory too
+	return t.merger.spend(len(t.series) + leafEntries*now) // the root record takes memory too
 }
 
 // spend uses some of the transaction's budget. When none is left, it commits and begins another transaction.

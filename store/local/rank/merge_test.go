@@ -539,3 +539,42 @@ func TestNodesThatAnEarlierVersionReplacedAreDeleted(t *testing.T) {
 	merge()
 	checkNothingLeftBehind(t, x)
 }
+
+// A merge that replaces many nodes deletes only some in its transaction, which would keep a page of each in memory. The compactor
+// deletes the rest.
+func TestAMergeLeavesManyReplacedNodesToTheCompactor(t *testing.T) {
+	var j journal
+	x, m := j.open(t, t.TempDir()), newMerchant(t)
+	defer closeIndex(t, x)
+	const leaves = deletedAtOnce + 200
+	merge := func(n int, timeOf func(i int) int64) {
+		t.Helper()
+		if err := x.Replay(j.commit(m, n, timeOf), uint64(len(j.commits))); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.merge(x.freeze()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range int64(5) { // an index of an event has 16 bits
+		merge(leaves*leafEntries/5, func(at int) int64 { return int64(at)*5 + i })
+	}
+	if err := x.compactor.sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	merge(2*leaves, func(i int) int64 { return int64(i) * leafEntries / 2 })
+	var freed []freedSubtree
+	if err := view(x.db, func(tx *bolt.Tx) (err error) {
+		freed, err = loadFreed(tx)
+		return err
+	}); err != nil || len(freed) < 100 {
+		t.Errorf("%d nodes are left to the compactor, %v", len(freed), err)
+	}
+	if err := x.compactor.sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	checkNothingLeftBehind(t, x)
+	if n, _, err := x.Usage(t.Context(), m); n != leaves*leafEntries/5*5+2*leaves || err != nil {
+		t.Errorf("%d events, %v", n, err)
+	}
+}

@@ -268,7 +268,7 @@ func loadReplaced(tx *bolt.Tx, m codec.MerchantKey) (ids []uint64, err error) {
 type freedSubtree struct {
 	m      codec.MerchantKey
 	id     uint64 // of its topmost node
-	height uint8  // 0: the node is a leaf
+	height uint8  // 0: only this node
 }
 
 func storeFreed(tx *bolt.Tx, f freedSubtree) error {

@@ -27,7 +27,7 @@ func (sh *shard) replayDeliveries(r *runner, replay Replay) (begun bool) {
 	if replay.Delivery != "" {
 		kinds = append(kinds, store.Deliveries)
 	}
-	failed := sh.flush(sh.ctx) // those that are not written yet
+	failed := sh.flush(sh.ctx) // the replay must find the deliveries that are not written yet
 	var ranges []replaying
 	var gone []store.Document
 	for _, kind := range kinds {

@@ -13,8 +13,8 @@ import (
 	"mtagd/store/rules"
 )
 
-// remover removes events in the background, one task after the other (package removal): those of persons and of deleted merchants
-// (erase.go), and those that are past the retention (retention.go). What a task has to do is in control.db, or follows from it. So a kill
+// remover removes events in the background, one task after the other (package removal): those of persons and of deleted
+// merchants (erase.go), and those that are past the retention (retention.go). The tasks follow from control.db. So a kill
 // loses nothing: the next start continues.
 type remover struct {
 	*rules.Data // the tasks

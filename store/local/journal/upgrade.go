@@ -143,7 +143,7 @@ func rewriteEntries(db *badger.DB, w *Writer) error {
 	return nil
 }
 
-// formerOptions are those of that version, as far as its files depend on them.
+// formerOptions are the options of that version on which the format of its files depends.
 func formerOptions(dir string) badger.Options {
 	return badger.DefaultOptions(dir).WithMetricsEnabled(false).WithValueThreshold(300).WithVerifyValueChecksum(true).
 		WithChecksumVerificationMode(options.OnTableAndBlockRead).WithMemTableSize(32 << 20).WithNumCompactors(0).

@@ -107,7 +107,7 @@ func (c *compactor) compactAll(ctx context.Context) {
 	}
 }
 
-// report logs an error, unless stop is the reason for it, and reports damage of the file.
+// report logs an error, unless stop caused it, and reports damage of the file.
 func (c *compactor) report(ctx context.Context, what string, err error) {
 	if err == nil || ctx.Err() != nil {
 		return
@@ -118,14 +118,14 @@ func (c *compactor) report(ctx context.Context, what string, err error) {
 	}
 }
 
-// sweep is sweepLocked while nobody else writes segments.
+// sweep calls sweepLocked with the lock for writing segments.
 func (c *compactor) sweep(ctx context.Context) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	return c.sweepLocked(ctx)
 }
 
-// sweepLocked deletes what compactions and removals have taken out of use, and what is left of those that were cut off.
+// sweepLocked deletes segments that compactions and removals have replaced, and the remains of interrupted ones.
 func (c *compactor) sweepLocked(ctx context.Context) error {
 	var segments [][]byte
 	var subtrees []freedSubtree

@@ -29,7 +29,7 @@
 //	          (8 bytes each, big endian)
 //	nodes     merchant, node id (8 bytes, big endian) → node of the merchant's stored tree
 //	roots     merchant → root record of that tree
-//	replaced  merchant → number, ids (uvarints): nodes that a merge of an earlier version replaced, and has not deleted before a kill
+//	replaced  merchant → number, ids (uvarints): nodes that an earlier version replaced, but did not delete because it was killed
 //	freed     merchant, node id (8 bytes, big endian) → height (1 byte; 0: a leaf): a node that a removal took out of the tree
 //	          with all below it, and that has not been deleted yet
 //	segments  merchant → segments record; only of merchants that have had events of overflow series
@@ -57,8 +57,8 @@
 //	key:     time (varint), seq (varint), index (uvarint, not a difference)
 //
 // A segments record: next id, number of segments, and for each its id, number of events, overflow series, 1, how many of its
-// events are removed (all uvarints), and the time before which these are (varint). A segment of an earlier version whose overflow
-// series is 0 has events of several tags, which are in other segments too. It is not read.
+// events are removed (all uvarints), and the time before which these are (varint). A segment of an earlier version whose
+// overflow series is 0 has events of several tags, which are in other segments too. Queries do not read it.
 //
 // The blocks of a segment, by kind, each numbered from 0:
 //

@@ -28,8 +28,8 @@
 //
 // Locks are taken in one order: event_ids, links, conn.LockReceipt. All other rows of a flush are only inserted.
 //
-// A flush does not update counters: it inserts its deltas, which are moved into the counters later (package count). Whoever counts events
-// adds the deltas that are pending.
+// A flush does not update counters: it inserts its deltas, which are moved into the counters later (package count). Readers
+// add the pending deltas to the counters.
 //
 // When the answer of COMMIT is lost, the node inserts a flush of the same id that has no number. If one with this id is there, the
 // first one was committed. If not, it never can be. That insert waits for the standbys.
@@ -54,7 +54,7 @@
 //	schema/       the tables, and how Citus distributes them
 //
 //	control/      control data: the driver of package rules
-//	nodes/        what nodes share besides: files, leases, messages
+//	nodes/        what else nodes share: files, leases, messages
 //
 //	write/        records events and links
 //	count/        how many events there are in each minute, hour and day
@@ -101,14 +101,14 @@ type Options struct {
 	// opened with another value, at first for ever.
 	Retention store.Retention
 
-	// Size is how many bytes of the database events may take, about. 0: 100 GB, or twice what they take.
+	// Size is about how many bytes events may take in the database. 0: 100 GB, or twice their present size if that is more.
 	Size int64
 
 	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
 
 	// For tests. false and 0: the default.
-	eager        bool // what is left of deleted merchants is removed without removal.Delay
-	keepDeltas   bool // the node rolls up nothing by itself
+	eager        bool // deleted merchants are removed without removal.Delay
+	keepDeltas   bool // the node does not roll up deltas by itself
 	flushTimeout time.Duration
 	queryTimeout time.Duration
 	verifyPiece  int64
@@ -203,7 +203,7 @@ func (e *engine) Close() error {
 	}
 	if conn.IsConnectionFailure(err) {
 		err = nil      // uses of keys in the last minute are lost, as KeyUseDelay allows
-		e.db.DropAll() // so that the pool does not wait for the server, connection by connection
+		e.db.DropAll() // otherwise the pool would wait for the server, connection by connection
 	}
 	e.db.Close()
 	return err

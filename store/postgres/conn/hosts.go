@@ -108,7 +108,7 @@ func (h *hosts) servers() (servers []*pgx.ConnConfig) {
 	return servers
 }
 
-// forgetPrimary makes the next connection look for the primary.
+// forgetPrimary makes the next connection search for the primary.
 func (h *hosts) forgetPrimary() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -230,8 +230,8 @@ func (t *trackedConn) SetDeadline(at time.Time) error {
 	return t.Conn.SetDeadline(at)
 }
 
-// closeAll closes all connections, so that what waits for a server that does not answer fails at once, and the next connection looks
-// for the primary.
+// closeAll closes all connections, so that calls that wait for a dead server fail immediately, and the next connection
+// searches for the primary.
 func (h *hosts) closeAll() {
 	h.mu.Lock()
 	h.primary = nil

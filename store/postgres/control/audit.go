@@ -114,8 +114,8 @@ func (d Driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.
 	return conn.SelectRows(ctx, d.db, func(e *store.AuditEntry) []any { return []any{e} }, sql+" ORDER BY id DESC LIMIT $2", args...)
 }
 
-// Tidy stores when keys and sessions were last used here, and deletes what is too old to be needed. It uses the server's clock: what is
-// deleted is older than any difference between clocks.
+// Tidy stores when keys and sessions were last used on this node, and deletes rows that are too old. It uses the server's
+// clock: the ages exceed any difference between clocks.
 func (c *Control) Tidy(ctx context.Context) error {
 	if err := cmp.Or(c.Data.Tidy(ctx), c.deleteDocuments(ctx)); err != nil {
 		return err

@@ -59,7 +59,8 @@ func (n *Nodes) Lease(ctx context.Context, name string) (store.Lease, error) {
 	return l, nil
 }
 
-// keepRenewed renews the lease until it is released or lost. renewed is when the request for it began: its life counts from there.
+// keepRenewed renews the lease until it is released or lost. renewed is when the last successful request for it began, from
+// which its duration counts.
 func (l *lease) keepRenewed(renewed time.Time) {
 	defer l.giveUp()
 	tick := time.NewTicker(leaseRenew)

@@ -80,7 +80,7 @@ type feed struct {
 	store.FeedQuery
 	at     codec.Position // everything up to here was read
 	end    codec.Position // of the call
-	server int64          // ThisServer of the first read. What another server answers is not confirmed
+	server int64          // ThisServer of the first read: answers of another server are not confirmed
 	empty  []*stream      // whose next events must be read before the feed goes on
 	ready  streams
 }

@@ -105,7 +105,7 @@ type pick struct {
 	skip, take int
 }
 
-// picksOf returns what a page has of nodes. There are more than offset events.
+// picksOf returns the picks from nodes for a page. The nodes must have more than offset events.
 func picksOf(nodes []node, offset, limit int) (picks []pick) {
 	for _, n := range nodes {
 		if offset >= n.n {
@@ -233,8 +233,9 @@ func (l *listing) readPicks(ctx context.Context, picks []pick) (events []store.E
 	return events, err
 }
 
-// readUsage reads what usage has of merchants and, in rows of their own, what the pending deltas has. It begins after usage.folded, as
-// count.TakeRows does. Without GROUP BY, the planner could read the whole tally to join it, and Citus would refuse the statement.
+// readUsage reads merchants' usage and, in separate rows, their pending deltas. It starts after usage.folded, as
+// count.TakeRows does. Without GROUP BY, the planner could read the whole tally to join it, and Citus would reject the
+// statement.
 const readUsage = `WITH w AS (SELECT m.id AS merchant, coalesce(u.events, 0) AS events, coalesce(u.bytes, 0) AS bytes, coalesce(u.folded, 0) AS folded
 		FROM (SELECT id::uuid AS id FROM record WHERE kind = 'merchants' AND id = ANY($1) AND body IS NOT NULL) m LEFT JOIN usage u ON u.merchant = m.id)
 	SELECT merchant::text, events, bytes FROM w

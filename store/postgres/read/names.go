@@ -11,7 +11,7 @@ import (
 	"mtagd/store/postgres/count"
 )
 
-// nodesOfNames returns the nodes of a range of these names, which are sorted, in the order of the query.
+// nodesOfNames returns the nodes of a range of the names, in the order of the query. The names are sorted.
 func (l *listing) nodesOfNames(ctx context.Context, lo, hi int64, names []string) ([]node, error) {
 	all, err := l.readNames(ctx, "AND name = ANY($5) GROUP BY name", names)
 	if err != nil {
@@ -94,8 +94,9 @@ func newNameReader(l *listing, desc bool) *nameReader {
 
 // nextNames returns nodes of the next names, with the number of all events of each. It fails when no name is left.
 //
-// It stops when the names have enough events: each name too many costs the caller as much as a statement, because a name has hundreds of
-// counters in a range. But enough is only a guess. So the number of names has a lower and an upper bound, which double with each call.
+// It stops when the names have enough events: each superfluous name costs the caller as much as a statement, because a name
+// has hundreds of counters in a range. As enough is only an estimate, the number of names also has a lower and an upper
+// bound, which double with each call.
 func (r *nameReader) nextNames(ctx context.Context, enough float64) (some []node, err error) {
 	if len(r.unused) == 0 && !r.ended {
 		if err := r.readMore(ctx); err != nil {
@@ -114,7 +115,7 @@ func (r *nameReader) nextNames(ctx context.Context, enough float64) (some []node
 	return some, nil
 }
 
-// readMore reads more names from the counters, and adds those of the pending deltas in the same range of names.
+// readMore reads more names from the counters, and from the pending deltas in the same range of names.
 func (r *nameReader) readMore(ctx context.Context) error {
 	order := "AND name > $5 GROUP BY name ORDER BY name"
 	if r.desc {

@@ -69,7 +69,7 @@ func (r *Reader) verifyControl(ctx context.Context, v store.Verification) (recor
 	v.Read(store.PartControl, 1, 2)
 	var found map[int64]error
 	entries := uint64(0)
-	if err := r.db.Read(ctx, func(tx pgx.Tx) error { // it holds no entry in memory: there may be millions
+	if err := r.db.Read(ctx, func(tx pgx.Tx) error { // row by row: there may be millions of entries
 		found, entries = map[int64]error{}, 0
 		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var id int64

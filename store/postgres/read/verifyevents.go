@@ -19,8 +19,8 @@ import (
 //   - for each piece, its events with the counters of its minutes and hours and the pending deltas;
 //   - at the end, the counters of days and of all time with those of hours, and usage with the counters. A rollup changes all of them
 //     at once;
-//   - at the end, the size of the events that were there at the beginning with usage, less what has come since. This is left out if events
-//     were removed meanwhile.
+//   - at the end, the size of the events that existed at the beginning with usage, less the events since then. This is
+//     skipped if events were removed meanwhile.
 
 // verifyPiece is about how many events a piece has. An hour with more is one piece.
 const verifyPiece = 200_000

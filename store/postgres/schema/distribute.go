@@ -82,11 +82,13 @@ func Distribute(ctx context.Context, address string) (d Distribution, err error)
 	return d, nil
 }
 
-// turnOffJIT does on the workers what BeginRead does on the coordinator: a SET LOCAL does not reach them. The setting belongs to the role
-// in this database. Citus passes it on to all workers, and to those that are added later. Connections that are open already keep theirs.
-// Sequential scans need no setting there: a worker keeps no plans, so it plans each statement for the size that the table has now.
+// turnOffJIT does on the workers what BeginRead does on the coordinator: a SET LOCAL does not reach them. The setting
+// belongs to the role in this database. Citus passes it on to all workers, and to those that are added later. Open
+// connections keep their setting. Sequential scans need no setting there: a worker keeps no plans, so it plans each
+// statement for the size that the table has now.
 //
-// The setting of citus.propagate_set_commands would do the same, but then each worker warns twice of each transaction.
+// The setting of citus.propagate_set_commands would do the same, but each worker would log two warnings for each
+// transaction.
 func turnOffJIT(ctx context.Context, pool *pgxpool.Pool) error {
 	var sql string
 	if err := pool.QueryRow(ctx, "SELECT format('ALTER ROLE CURRENT_USER IN DATABASE %I SET jit = off', current_database())").Scan(&sql); err != nil {

@@ -21,11 +21,12 @@ const (
 	settleTimeout = 10 * time.Second // to find out what became of a flush whose answer was lost
 )
 
-// commitFlush writes a flush, and tells those who wait for its events. KindUnavailable: nothing was recorded. KindUncertain: nobody knows.
+// commitFlush writes and commits a flush, and wakes the watchers of its events. KindUnavailable: nothing was recorded.
+// KindUncertain: the events may be recorded or not.
 func (w *Writer) commitFlush(f *flush) error {
 	began := time.Now()
 	if w.db.Age() > conn.RefuseAfter {
-		return conn.ErrNoAnswer // the requests have waited for the flush before, and would wait for the database again
+		return conn.ErrNoAnswer // the requests have already waited for the flush before, and would wait as long again
 	}
 	w.flushing.Store(&began)
 	defer w.flushing.Store(nil)
@@ -50,7 +51,7 @@ func (w *Writer) writeFlush(ctx context.Context, f *flush) error {
 	if err != nil {
 		return unavailableFlush(err)
 	}
-	defer session.Release() // which closes a connection with an open transaction
+	defer session.Release() // closes the connection if the transaction is still open
 	f.decide()
 	if f.needsNoCommit() {
 		_, err := session.Exec(ctx, "ROLLBACK")
@@ -73,11 +74,11 @@ func isRefused(err error) bool {
 	return ok && (pgErr.Code == LockNotAvailable || pgErr.Code == "MT001")
 }
 
-// LockNotAvailable is the SQLSTATE of a statement that has waited for a lock for too long.
+// LockNotAvailable is the SQLSTATE of a statement that waited too long for a lock.
 const LockNotAvailable = "55P03"
 
-// askDatabase makes the first round trip of a flush, and returns the connection that has its transaction. When a connection has failed, it
-// tries once more: nothing was changed, and most likely the connection was an old one.
+// askDatabase makes the first round trip of a flush, and returns the connection with its transaction. If the connection
+// fails, it tries once more: nothing was changed, and most likely the connection was stale.
 func (w *Writer) askDatabase(ctx context.Context, f *flush) (session *pgxpool.Conn, err error) {
 	for range 2 {
 		if session, err = w.db.Pool.Acquire(ctx); err != nil {

@@ -192,7 +192,7 @@ func exportFromServer(ctx context.Context, data string, r exportRequest, to io.W
 		return 0, errors.New(failure)
 	}
 	if events, err = strconv.ParseUint(answer.Trailer.Get(eventsTrailer), 10, 64); err != nil {
-		err = errors.New("the server has stopped before the end")
+		err = errors.New("the server stopped before the export was complete")
 	}
 	return events, err
 }

@@ -382,7 +382,7 @@ func (s *Service) Replay(ctx context.Context, m store.Merchant, id string, r Rep
 			}
 		}
 		if len(open) >= maxReplays {
-			return "", store.Busy("too many replays of the destination are not done yet")
+			return "", store.Busy("too many replays of the destination are unfinished")
 		}
 		old.Replays = append(slices.Clone(old.Replays), r)
 		old.Replays = old.Replays[max(0, len(old.Replays)-maxReplays):]

@@ -109,7 +109,7 @@ type call struct {
 	cut   context.CancelFunc
 }
 
-var errCut = errors.New("no answer in time, and others were waiting")
+var errCut = errors.New("no answer in time, while other destinations waited")
 
 // request sends a request. failures is how often the destination has failed in a row. Only with 0 may the request be cut
 // off: a failing destination has a short time limit instead.

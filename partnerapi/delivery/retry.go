@@ -64,7 +64,7 @@ func (r *runner) retry(rt *route, due []retry) {
 		r.dropRetry(e.At)
 	}
 	for _, e := range foreign {
-		r.letter(Delivery{At: sh.s.Now().UTC(), Events: 1, Reason: "its place in the feed is not of this store", After: e.After, UpTo: e.At})
+		r.letter(Delivery{At: sh.s.Now().UTC(), Events: 1, Reason: "the event's cursor is from another store", After: e.After, UpTo: e.At})
 		r.dropRetry(e.At)
 	}
 	if failed != nil {

@@ -136,7 +136,7 @@ func (r *runner) isReady() bool {
 // unread notes that the store cannot be read.
 func (r *runner) unread(err error) {
 	if r.sh.ctx.Err() == nil {
-		r.sh.s.Log.Warn("events cannot be read for their delivery; it is tried again", "merchant", r.merchant, "destination", r.id, "error", err)
+		r.sh.s.Log.Warn("events for delivery cannot be read; the read is tried again", "merchant", r.merchant, "destination", r.id, "error", err)
 		r.st.NextTry = r.sh.s.Now().Add(time.Second)
 	}
 }
@@ -309,7 +309,7 @@ func (r *runner) sendMissed(rt *route) {
 	case err != nil && store.KindOf(err) == store.KindInvalid:
 		r.detach()
 		r.read = r.sh.head
-		r.pause("its place in the feed is not of this store: send what it has missed by a replay")
+		r.pause("the destination's cursor is from another store: send the missed events with a replay")
 	case err != nil:
 		r.unread(err)
 	case p.down:

@@ -155,7 +155,7 @@ func (l *sender) judge(i int) *kind.Event {
 	fate, reason := l.rt.judge(e, l.isErased(e), now)
 	tried := now.Sub(later(e.ReceivedAt, l.since))
 	if fate == unsent && !l.limits.ByEventTime && !l.isRetry && !l.since.IsZero() && tried > l.limits.MaxAge {
-		fate, reason = expired, fmt.Sprintf("it was not taken for %d hours", int(l.limits.MaxAge.Hours()))
+		fate, reason = expired, fmt.Sprintf("the destination did not take it for %d hours", int(l.limits.MaxAge.Hours()))
 	}
 	if fate == unsent {
 		return e
@@ -180,7 +180,7 @@ func (rt *route) judge(e *kind.Event, isErased bool, now time.Time) (f fate, why
 	case !rt.filter.Matches(e.Fields):
 		return filtered, "the filter leaves it out"
 	case limits.ByEventTime && now.Sub(e.Time) > limits.MaxAge:
-		return expired, fmt.Sprintf("it is older than the %d hours that the platform takes", int(limits.MaxAge.Hours()))
+		return expired, fmt.Sprintf("it is older than %d hours, the limit of the platform", int(limits.MaxAge.Hours()))
 	}
 	return unsent, ""
 }

@@ -213,7 +213,7 @@ func (sh *shard) readHead() {
 			more, err = sh.readOnce(merchants)
 		}
 		if err != nil && sh.ctx.Err() == nil {
-			sh.s.Log.Warn("events cannot be read for their delivery; it is tried again", "error", err)
+			sh.s.Log.Warn("events for delivery cannot be read; the read is tried again", "error", err)
 			sh.sleep(time.Second)
 			continue
 		}

@@ -65,7 +65,7 @@ func Ask(ctx context.Context, data, path string, request any, hear func(Message)
 	for messages := json.NewDecoder(answer.Body); ; {
 		var m Message
 		if err := messages.Decode(&m); err != nil {
-			return fmt.Errorf("the server has stopped before the end: %w", err)
+			return fmt.Errorf("the server stopped before the command was complete: %w", err)
 		}
 		switch {
 		case m.Failure != nil:

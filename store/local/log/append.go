@@ -30,7 +30,7 @@ func (l *Log) Append(payload []byte) (Position, error) {
 		return 0, ErrClosed
 	}
 	if len(payload) < 1 || len(payload) > MaxRecord {
-		return 0, fmt.Errorf("log: a payload of %d bytes; 1 to %d are possible", len(payload), MaxRecord)
+		return 0, fmt.Errorf("log: payload of %d bytes, must have 1 to %d", len(payload), MaxRecord)
 	}
 	at := l.End()
 	head := l.encode(at, payload)

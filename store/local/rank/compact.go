@@ -51,7 +51,7 @@ func newCompactor(db *bolt.DB, reserve int64, log *slog.Logger) *compactor {
 		commit: (*bolt.Tx).Commit, budget: compactionBudget,
 		wake: make(chan struct{}, 1), cancel: func() {}, done: make(chan struct{}), failed: map[codec.MerchantKey]bool{},
 		compactions: newDuration("mtagd_index_compaction_duration_seconds",
-			"Time that a compaction takes to merge what index.db keeps for a merchant with many event names."),
+			"Time that a compaction takes to merge the segments in index.db of a merchant with many event names."),
 	}
 }
 

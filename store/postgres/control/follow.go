@@ -172,10 +172,10 @@ func notOnStandbys(err error) error {
 func (c *Control) Follow() {
 	c.db.Repeat(FollowInterval, c.followOnce, func(err error) {
 		if err != nil {
-			c.db.Log.Error("what other nodes have changed cannot be read: this node is not ready until it can", "error", err)
+			c.db.Log.Error("changes of other nodes cannot be read: this node is not ready until they can be read", "error", err)
 			return
 		}
-		c.db.Log.Info("what other nodes have changed can be read again")
+		c.db.Log.Info("changes of other nodes can be read again")
 	})
 }
 

@@ -43,7 +43,7 @@ const (
 	rollUpTimeout = 30 * time.Second
 )
 
-var ErrBacklog = store.Unavailable("events of this merchant arrive faster than they can be counted: those with a minute or a name of their own take longest")
+var ErrBacklog = store.Unavailable("events of this merchant arrive faster than they can be counted: events spread over many minutes or names take longest")
 
 // Accepts returns an error of KindUnavailable if too many rows of a merchant wait.
 func (f *backlog) Accepts(m uuid.UUID) error {

@@ -84,7 +84,7 @@ func (r *Remover) Run(ctx context.Context) {
 		case errors.Is(err, ErrBusy):
 			wait = retryAfter // the other node may have begun before this node's erasure was requested
 		default:
-			r.db.Log.Error("the node cannot now remove events that must go, or count what a stopped node has left; it tries again", "error", err)
+			r.db.Log.Error("background removal, or the rollup of a stopped node's deltas, failed; the node tries again", "error", err)
 			wait = retryAfter
 		}
 		timer := time.NewTimer(wait)

@@ -128,7 +128,7 @@ func (w *Writer) settle(f *flush, failed error) error {
 	}
 	switch {
 	case err != nil:
-		w.db.Log.Error("the answer to a commit was lost: nobody knows whether its events are recorded", "events", len(f.events), "error", failed)
+		w.db.Log.Error("the answer to a commit was lost: its events may be recorded or not", "events", len(f.events), "error", failed)
 		return fmt.Errorf("%w: %w: %w", store.Uncertain("it is not known whether the events are recorded"), failed, err)
 	case seq == 0:
 		return unavailableFlush(failed)

@@ -92,7 +92,7 @@ func (w *Writer) LookAtSpace(ctx context.Context) error {
 func (w *Writer) watchSpace() {
 	w.db.Repeat(spaceInterval, w.LookAtSpace, func(err error) {
 		if err != nil {
-			w.db.Log.Error("how much events take cannot be read: limits on stored bytes go by what was known", "error", err)
+			w.db.Log.Error("the size of the stored events cannot be read: limits use the last known size", "error", err)
 		}
 	})
 }

@@ -9,7 +9,8 @@ import (
 	"mtagd/store"
 )
 
-// runner is one destination. At rest it is this struct alone: it has no goroutine, no timer, and reads nothing. The shard's mu guards it.
+// runner is one destination. At rest it is this struct alone: it has no goroutine, no timer, and reads nothing. The shard's
+// mu guards it.
 //
 // The shard hands each event that it reads to the attached destinations. A detached destination has missed events, and reads
 // them by itself, in portions.

@@ -69,9 +69,10 @@ func (c *csvWriter) Close() error {
 	return c.w.Error()
 }
 
-// disarm puts an apostrophe before each part of a text that a spreadsheet would run as a formula. A spreadsheet may split cells at
-// semicolons, commas, tabs or line breaks, whatever the quotes, so a part may begin behind each of these. Any stranger can send
-// such a muid. The other texts come from the service or are checked, and raw_data is a JSON object without semicolons.
+// disarm puts an apostrophe before each part of a text that a spreadsheet would run as a formula. A spreadsheet may split
+// cells at semicolons, commas, tabs or line breaks, whatever the quotes, so a part may begin behind each of these. Any
+// stranger can send such a muid. The other texts come from the service or are checked, and raw_data is a JSON object without
+// semicolons.
 //
 // To restore the text, remove the first apostrophe of each part for which isFormula is true.
 func disarm(text string) string {

@@ -101,8 +101,9 @@ func (r *remover) nudge() {
 	}
 }
 
-// change is called before events of a merchant are removed, and done afterwards, with their number. In between, the index and the archive differ. So a
-// comparison of the two waits, and skips merchants from which events were removed since it began (unchanged).
+// change is called before events of a merchant are removed, and done afterwards, with their number. In between, the index
+// and the archive differ. So a comparison of the two waits, and skips merchants from which events were removed since it
+// began (unchanged).
 func (r *remover) change(m codec.MerchantKey) (done func(events uint64)) {
 	r.e.damage.removing.Lock()
 	return func(events uint64) {

@@ -3,10 +3,11 @@
 //
 // # Control data
 //
-// Package rules has the rules, and all records in memory. They are stored in the table record. A change takes the lock conn.LockControl for its
-// transaction, so that changes are made one after the other, on whatever node. It gets a row in the table change, numbered in the order of the
-// commits, and its records get that number. Each node reads what is new several times a second (control/follow.go), before a change, and before it
-// answers from the control data. It is not ready when it could not for store.MaxDirectoryAge.
+// Package rules has the rules, and all records in memory. They are stored in the table record. A change takes the lock
+// conn.LockControl for its transaction, so that changes are made one after the other, on whatever node. It gets a row in the
+// table change, numbered in the order of the commits, and its records get that number. Each node reads what is new several
+// times a second (control/follow.go), before a change, and before it answers from the control data. It is not ready when it
+// could not for store.MaxDirectoryAge.
 //
 // # Recording
 //
@@ -14,17 +15,19 @@
 //
 //  1. The event_ids of the group are remembered, and those that already were are found. The links that the group needs are read.
 //     Now the outcome of each mark is known.
-//  2. Links are written. The lock conn.LockReceipt is taken, and the flush gets its number. Events, deltas and the flush are written.
-//     COMMIT waits neither for the disk nor for the standbys. Then a second commit, of a message that nobody reads, waits for both. It
-//     follows the first one in the write-ahead log: when the standbys have it, they have the flush. Only then are the marks answered.
+//  2. Links are written. The lock conn.LockReceipt is taken, and the flush gets its number. Events, deltas and the flush are
+//     written. COMMIT waits neither for the disk nor for the standbys. Then a second commit, of a message that nobody reads,
+//     waits for both. It follows the first one in the write-ahead log: when the standbys have it, they have the flush. Only
+//     then are the marks answered.
 //
 // The lock is held until the first commit is visible. So flushes are numbered in the order of their commits, and whoever sees a flush
 // sees all before it: no feed passes an event that may still be committed. The second commit waits without the lock, so the next flush
 // of any node is written meanwhile.
 //
-// So a flush is visible before the standbys have it. It is lost if the server loses its power, or a standby becomes the primary,
-// before that. Its senders were not told that it is recorded, but listings, totals and exports may have shown its events. Only what is
-// on the standbys (conn/confirm.go) is acknowledged, reported as a duplicate, passed to a feed or a watch, or returned as a muid by Resolve.
+// So a flush is visible before the standbys have it. It is lost if the server loses its power, or a standby becomes the
+// primary, before that. Its senders were not told that it is recorded, but listings, totals and exports may have shown its
+// events. Only what is on the standbys (conn/confirm.go) is acknowledged, reported as a duplicate, passed to a feed or a
+// watch, or returned as a muid by Resolve.
 //
 // Locks are taken in one order: event_ids, links, conn.LockReceipt. All other rows of a flush are only inserted.
 //
@@ -36,14 +39,14 @@
 //
 // # Distributed by merchant
 //
-// The extension Citus may spread the tables of events over several servers, the workers (schema/distribute.go). All rows of a merchant are
-// on one. A statement about them is about one merchant, which it compares with its first parameter: so Citus asks one server. Only
-// what a group writes has the rows of all its merchants in one statement.
+// The extension Citus may spread the tables of events over several servers, the workers (schema/distribute.go). All rows of
+// a merchant are on one. A statement about them is about one merchant, which it compares with its first parameter: so Citus
+// asks one server. Only what a group writes has the rows of all its merchants in one statement.
 //
-// A flush then commits in two phases: all workers prepare, the coordinator commits, with the row of the flush, and the workers
-// commit before COMMIT returns and the lock is free. Here COMMIT waits for the disks and the standbys. Whoever reads a flush's number must
-// wait for the lock before its events (conn.DB.AwaitCommits). If a worker fails in the second phase, COMMIT succeeds with a warning: then the
-// events are acknowledged when that worker has committed too (settle).
+// A flush then commits in two phases: all workers prepare, the coordinator commits, with the row of the flush, and the
+// workers commit before COMMIT returns and the lock is free. Here COMMIT waits for the disks and the standbys. Whoever reads
+// a flush's number must wait for the lock before its events (conn.DB.AwaitCommits). If a worker fails in the second phase,
+// COMMIT succeeds with a warning: then the events are acknowledged when that worker has committed too (settle).
 //
 // # Time
 //

@@ -1,6 +1,6 @@
-// Package microsoft sends events to the Conversions API of Microsoft Advertising, POST /v1/{tag}/events at capi.uet.microsoft.com
-// (learn.microsoft.com/en-us/advertising/guides/uet-conversion-api-integration; github.com/MicrosoftDocs/Advertising at commit 015a2a2,
-// read 2026-11).
+// Package microsoft sends events to the Conversions API of Microsoft Advertising, POST /v1/{tag}/events at
+// capi.uet.microsoft.com (learn.microsoft.com/en-us/advertising/guides/uet-conversion-api-integration;
+// github.com/MicrosoftDocs/Advertising at commit 015a2a2, read 2026-11).
 //
 //   - A page view has the type pageLoad and needs the URL of the page. All other events have the type custom; Microsoft
 //     matches them to conversion goals by name.

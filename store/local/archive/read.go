@@ -262,11 +262,12 @@ func (a *Archive) nextBlocks(m codec.MerchantKey, after, upTo codec.Position, n 
 
 var errGap = fmt.Errorf("%w: a block is missing", codec.ErrCorrupt)
 
-// eachBlock calls use with the blocks of a merchant that end after a position, until use returns false. It appends the gaps between
-// them that begin before the position upTo.
+// eachBlock calls use with the blocks of a merchant that end after a position, until use returns false. It appends the gaps
+// between them that begin before the position upTo.
 //
-// The blocks of a merchant follow each other without a gap: each begins where the one before ends, and the last one ends where the
-// merchant's counts say. A removal keeps that. So a reader sees that it has read all of them, whatever Badger returns.
+// The blocks of a merchant follow each other without a gap: each begins where the one before ends, and the last one ends
+// where the merchant's counts say. A removal keeps that. So a reader sees that it has read all of them, whatever Badger
+// returns.
 func (a *Archive) eachBlock(txn *badgerdb.Txn, it *badgerdb.Iterator, m codec.MerchantKey, after, upTo codec.Position, gaps *[]Damage,
 	use func(k blockKey, item *badgerdb.Item) (more bool)) error {
 	if last := codec.EndOf(a.Boundary()); upTo.Compare(last) > 0 {

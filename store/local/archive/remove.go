@@ -15,8 +15,9 @@ import (
 // removedBlocks is how many blocks RewriteSome reads. Nobody else writes meanwhile.
 const removedBlocks = 100
 
-// Rewrite removes the events of a merchant from the position from to the position to, both included, for which keep returns false.
-// It returns how many these are. It passes blocks that cannot be read to damaged; they stay as they are. It calls pace now and then.
+// Rewrite removes the events of a merchant from the position from to the position to, both included, for which keep returns
+// false. It returns how many these are. It passes blocks that cannot be read to damaged; they stay as they are. It calls
+// pace now and then.
 func (a *Archive) Rewrite(ctx context.Context, m codec.MerchantKey, from, to codec.Position, keep func(Event) bool,
 	damaged func(Damage), pace func()) (removed uint64, err error) {
 	for more := true; more && err == nil; {

@@ -21,7 +21,8 @@ import (
 	"mtagd/store/local/space"
 )
 
-// In the formats "3" and "4", a journal was a Badger database, with chunks as well. Its files were in the journal's directory itself.
+// In the formats "3" and "4", a journal was a Badger database, with chunks as well. Its files were in the journal's
+// directory itself.
 const (
 	formerFile   = "MANIFEST"  // a journal of that kind has it
 	upgradeDir   = "upgrading" // the journal of this format, until it is complete

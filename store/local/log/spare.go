@@ -31,7 +31,7 @@ type spares struct {
 	changed sync.Cond     // signals a change of spare or err
 	count   uint64        // of the newest file
 	spare   *file         // allocated, with a durable name; nil: being made
-	filled  bool          // spare has all its zeros: no goroutine writes to it any more
+	filled  bool          // spare has all its zeros, and nobody writes to it until it is taken
 	err     error         // of the last attempt to make one
 	taken   chan struct{} // asks for the next file
 	stop    chan struct{}

@@ -38,9 +38,9 @@
 //	          writing the segment, or it is not used any more and has not been deleted yet
 //
 // A merchant is the 16 bytes of its UUID. bbolt has no checksums. So each node, record, list of ids and block is sealed: it
-// ends with the CRC-32C of its key and itself (4 bytes, big endian). In the bucket meta, all but "format" are sealed too, and
-// the key of their seals begins with the format: a damaged version is distinguished from a newer one by that. Damage that hides a
-// root record, or brings back an earlier one, is found by "roots" when the file is opened.
+// ends with the CRC-32C of its key and itself (4 bytes, big endian). In the bucket meta, all but "format" are sealed too,
+// and the key of their seals begins with the format: a damaged version is distinguished from a newer one by that. Damage
+// that hides a root record, or brings back an earlier one, is found by "roots" when the file is opened.
 //
 // A root record: next id, covered, root id, bytes of the root (uvarints), first key, counts of the root, number of series
 // (uvarint), series (each length-prefixed). The root id is 0 when the tree has no events. Series are numbered from 1, in this

@@ -43,8 +43,8 @@ func (d *DB) FinishOnWorkers(ctx context.Context) error {
 	})
 }
 
-// AwaitCommits waits until the workers of a distributed database have committed the flushes that are visible. They commit after the
-// coordinator, while the flush still holds LockReceipt.
+// AwaitCommits waits until the workers of a distributed database have committed the flushes that are visible. They commit
+// after the coordinator, while the flush still holds LockReceipt.
 func (d *DB) AwaitCommits(ctx context.Context) error {
 	return d.InTurn(ctx, string(store.PartnerOf(ctx)), func() error {
 		return d.Attempt(ctx, func() error {

@@ -14,12 +14,13 @@ import (
 	"mtagd/store"
 )
 
-// confirmed knows what is on the standbys for certain. A flush is visible before it is there. So is any other commit whose wait for the
-// standbys was canceled. If the server crashes or is replaced, such a commit is lost. And a server that was replaced may still answer,
-// because it does not know.
+// confirmed knows what is on the standbys for certain. A flush is visible before it is there. So is any other commit whose
+// wait for the standbys was canceled. If the server crashes or is replaced, such a commit is lost. And a server that was
+// replaced may still answer, because it does not know.
 //
-// So before a node relies on something that could be gone at the next read, it makes a commit of its own and waits until that is
-// on the standbys. Everything that was visible on the same server before precedes that commit in the write-ahead log, so it is there too.
+// So before a node relies on something that could be gone at the next read, it makes a commit of its own and waits until
+// that is on the standbys. Everything that was visible on the same server before precedes that commit in the write-ahead
+// log, so it is there too.
 type confirmed struct {
 	mu   sync.Mutex // held while the server is asked
 	last atomic.Pointer[Snapshot]
@@ -143,7 +144,8 @@ const notReplicated = "mtagd: not replicated"
 // whereWorkersFail are the files of Citus whose warnings say that a worker has not answered.
 var whereWorkersFail = []string{"remote_transaction.c", "remote_commands.c", "transaction_recovery.c"}
 
-// noteIncompleteCommit notes that the connection's last commit may not be on the standbys or workers. The server only warns of it.
+// noteIncompleteCommit notes that the connection's last commit may not be on the standbys or workers. The server only warns
+// of it.
 func noteIncompleteCommit(conn *pgconn.PgConn, n *pgconn.Notice) {
 	if n.Routine == "SyncRepWaitForLSN" || n.SeverityUnlocalized == "WARNING" && slices.Contains(whereWorkersFail, path.Base(n.File)) {
 		conn.CustomData()[notReplicated] = true

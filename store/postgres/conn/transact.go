@@ -14,8 +14,8 @@ import (
 	"mtagd/store/budget"
 )
 
-// Begin begins a transaction that writes. The server ends it when the node goes away or stops in the middle of it, so that its locks
-// are free again.
+// Begin begins a transaction that writes. The server ends it when the node goes away or stops in the middle of it, so that
+// its locks are free again.
 const Begin = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '5s'; SELECT " + waitForStandbys
 
 // Transact runs a transaction that writes. When it returns nil, the standbys have the transaction.
@@ -31,9 +31,9 @@ func (d *DB) Transact(ctx context.Context, write func(tx pgx.Tx) error) error {
 	return CheckReplicated(conn.Conn().PgConn())
 }
 
-// BeginRead begins a transaction that reads. Compiling its statements (jit) would take longer than running them. Sequential scans are
-// off: the planner chooses one while a table is small, and keeps that plan until the server analyzes the table, perhaps millions of
-// rows later. With Citus, both hold on the coordinator only: turnOffJIT is for the workers.
+// BeginRead begins a transaction that reads. Compiling its statements (jit) would take longer than running them. Sequential
+// scans are off: the planner chooses one while a table is small, and keeps that plan until the server analyzes the table,
+// perhaps millions of rows later. With Citus, both hold on the coordinator only: turnOffJIT is for the workers.
 //
 // No statement may run for ever. Background work reads more at once than a query of a partner may.
 const (
@@ -46,8 +46,9 @@ const (
 // the node would take it that the database does not answer.
 const reserved = 4
 
-// newReads returns the budget of reads. Its holders take turns, and one may have at most half of them under way: each partner; each
-// merchant, for the look-ups of its tag hosts; and the service itself (""), for what it reads in the background.
+// newReads returns the budget of reads. Its holders take turns, and one may have at most half of them under way: each
+// partner; each merchant, for the look-ups of its tag hosts; and the service itself (""), for what it reads in the
+// background.
 func newReads(config *pgxpool.Config) *budget.Budget[string] {
 	total := max(int64(config.MaxConns)-reserved, 1)
 	return budget.New(total, func(string) int64 { return max(total/2, 1) }).Fair()

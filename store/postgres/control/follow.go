@@ -208,7 +208,8 @@ func (c *Control) CatchUp(ctx context.Context, more func(tx pgx.Tx) error) (flus
 	return u.seen.Flush, nil
 }
 
-// LastFlush returns the number of the last flush that the standbys have. From then on the directory has the tags of all events up to it.
+// LastFlush returns the number of the last flush that the standbys have. From then on the directory has the tags of all
+// events up to it.
 func (c *Control) LastFlush(ctx context.Context) (int64, error) {
 	var u update
 	after := c.follower.lastApplied()
@@ -221,8 +222,9 @@ func (c *Control) LastFlush(ctx context.Context) (int64, error) {
 	return u.seen.Flush, c.follower.applyUpdate(&u)
 }
 
-// followOnce catches up, and tells those who wait for events what other nodes have recorded. When that takes too long, it closes
-// all connections: otherwise, everything that waits for a server that is stopped or cut off would wait until it is back.
+// followOnce catches up, and tells those who wait for events what other nodes have recorded. When that takes too long, it
+// closes all connections: otherwise, everything that waits for a server that is stopped or cut off would wait until it is
+// back.
 func (c *Control) followOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, FollowTimeout)
 	defer cancel()

@@ -111,7 +111,8 @@ const (
 		folded = greatest(usage.folded, excluded.folded)`
 )
 
-// Pending is the pending deltas of one merchant: the rows of the table tally that are not in the counters yet. It is sorted by name.
+// Pending is the pending deltas of one merchant: the rows of the table tally that are not in the counters yet. It is sorted
+// by name.
 type Pending []PendingCount
 
 type PendingCount struct {

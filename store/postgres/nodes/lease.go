@@ -11,7 +11,8 @@ import (
 	"mtagd/store/postgres/conn"
 )
 
-// A lease ends leaseFor after it was renewed last, by the database's clock. Its holder gives it up a little earlier, by its own.
+// A lease ends leaseFor after it was renewed last, by the database's clock. Its holder gives it up a little earlier, by its
+// own.
 const (
 	leaseFor   = 30 * time.Second
 	leaseRenew = 5 * time.Second

@@ -103,8 +103,8 @@ type received struct {
 	selected bool
 }
 
-// beginFeed finds the end of the feed, and the merchants that may have events. citus says whether the database has the extension.
-// Without it, there are no workers to wait for.
+// beginFeed finds the end of the feed, and the merchants that may have events. citus says whether the database has the
+// extension. Without it, there are no workers to wait for.
 func (r *Reader) beginFeed(ctx context.Context, f *feed) (citus bool, err error) {
 	upTo, ok := codec.ParseCursor(f.UpTo)
 	if !ok {

@@ -13,8 +13,8 @@ import (
 
 // Events implements store.Events. All of it is as of one moment:
 //
-//  1. The range is split into spans, whose events the counters know. Their sum is the total. With ByName, each name has nodes of
-//     its own: those of the names near the page.
+//  1. The range is split into spans, whose events the counters know. Their sum is the total. With ByName, each name has
+//     nodes of its own: those of the names near the page.
 //  2. The nodes that the page is in are known now. Where the page begins deep in a node, the node is replaced by the buckets of
 //     the level below, again and again, down to minutes. So is a node whose events are filtered: the page's events may be rare.
 //  3. The events of these nodes are read.
@@ -186,8 +186,8 @@ const (
 
 // statement returns the statement that reads picks, some of which have names.
 //
-// It finds the events in the index by time, or in that by name, and reads only those on the page from the table. Of a pick with several
-// names, it merges the first ones of each name.
+// It finds the events in the index by time, or in that by name, and reads only those on the page from the table. Of a pick
+// with several names, it merges the first ones of each name.
 func (l *listing) statement(named bool) string {
 	order := newestFirst
 	if l.asc {

@@ -23,13 +23,13 @@ func (l *listing) nodesOfNames(ctx context.Context, lo, hi int64, names []string
 	return l.inRange(ctx, spans, all)
 }
 
-// nearbyNames returns the nodes of a page by name, and of some names before or after it. whole has the nodes of the range, of all names,
-// the newest first. The page begins at offset of their events. Among the events of the returned nodes it begins at from. A merchant can have
-// hundreds of thousands of names. So names are read from the beginning or from the end, whichever is nearer, up to the page, and names
-// before that are not kept.
+// nearbyNames returns the nodes of a page by name, and of some names before or after it. whole has the nodes of the range,
+// of all names, the newest first. The page begins at offset of their events. Among the events of the returned nodes it
+// begins at from. A merchant can have hundreds of thousands of names. So names are read from the beginning or from the end,
+// whichever is nearer, up to the page, and names before that are not kept.
 //
-// To count a name's events in the range takes long; the number of all its events is known. So how many names to count is guessed from
-// the latter, as if the share in the range, which is total of lifetime, were the same for each name.
+// To count a name's events in the range takes long; the number of all its events is known. So how many names to count is
+// guessed from the latter, as if the share in the range, which is total of lifetime, were the same for each name.
 func (l *listing) nearbyNames(ctx context.Context, whole []node, lifetime, offset, limit int) (nodes []node, from int, err error) {
 	total, spans := totalOf(whole), l.spansOfName(whole)
 	skip, end := offset, min(offset+limit, total)
@@ -171,13 +171,13 @@ func (l *listing) addOpen(nodes []node, desc bool, wanted func(name string) bool
 	return nodes
 }
 
-// fewEvents is up to how many events of a name are counted one by one. Counters would cost more: visitors can make up thousands of names.
-// With a filter, events are never counted so, because all those that it leaves out would be read too.
+// fewEvents is up to how many events of a name are counted one by one. Counters would cost more: visitors can make up
+// thousands of names. With a filter, events are never counted so, because all those that it leaves out would be read too.
 const fewEvents = 50
 
-// fewMinutes is up to how many events all names together have in the minutes at an end of a range, so that those of each name are counted
-// one by one. The page of the index by name that has the last seconds of the range has most of these events, too. The counters
-// of their minutes are on other pages, which are often not in memory.
+// fewMinutes is up to how many events all names together have in the minutes at an end of a range, so that those of each
+// name are counted one by one. The page of the index by name that has the last seconds of the range has most of these
+// events, too. The counters of their minutes are on other pages, which are often not in memory.
 const fewMinutes = 1000
 
 // spansOfName returns the spans in which the events of one name are counted. whole has the nodes of the range, of all names.
@@ -196,7 +196,8 @@ func (l *listing) spansOfName(whole []node) (spans []span) {
 	return spans
 }
 
-// inRange splits nodes with all events of each name into nodes of the spans of a range, the newest first, and counts their events.
+// inRange splits nodes with all events of each name into nodes of the spans of a range, the newest first, and counts their
+// events.
 func (l *listing) inRange(ctx context.Context, spans []span, names []node) (nodes []node, err error) {
 	if len(spans) == 0 || len(spans) == 1 && spans[0].level == count.ByLife {
 		return names[:len(names)*len(spans)], nil

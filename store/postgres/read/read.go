@@ -34,8 +34,8 @@ func New(db *conn.DB, c *control.Control, verifyAtOnce int64) *Reader {
 	return &Reader{db: db, control: c, verifyPiece: cmp.Or(verifyAtOnce, verifyPiece)}
 }
 
-// PositionOf returns the place of an event in the order of receipt. Ids and cursors are those of the embedded engine, so that they
-// stay good when a service moves from one engine to the other.
+// PositionOf returns the place of an event in the order of receipt. Ids and cursors are those of the embedded engine, so
+// that they stay good when a service moves from one engine to the other.
 func PositionOf(seq int64, idx int16) codec.Position {
 	return codec.Position{Seq: uint64(seq), Index: uint16(idx)}
 }

@@ -195,8 +195,8 @@ func (s *selection) countAll(ctx context.Context, tx pgx.Tx, nodes []node) error
 	return s.raw(ctx, tx, nodes, add)
 }
 
-// expand returns, for each node, its buckets that have events, in the order of time. A node with one bucket is split into those of the
-// level below. A node with many is not yet: 100 days would mean 2,400 hours.
+// expand returns, for each node, its buckets that have events, in the order of time. A node with one bucket is split into
+// those of the level below. A node with many is not yet: 100 days would mean 2,400 hours.
 func (s *selection) expand(ctx context.Context, tx pgx.Tx, nodes []node) (children [][]node, err error) {
 	below := slices.Clone(nodes)
 	for i := range below {

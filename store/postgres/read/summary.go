@@ -16,8 +16,8 @@ import (
 	"mtagd/store/postgres/count"
 )
 
-// Summary implements store.Events. Each bucket of the summary is split into spans; spans of the same level that follow each other
-// are read together (nodes).
+// Summary implements store.Events. Each bucket of the summary is split into spans; spans of the same level that follow each
+// other are read together (nodes).
 func (r *Reader) Summary(ctx context.Context, q store.SummaryQuery) (summary store.Summary, err error) {
 	var merchants []uuid.UUID
 	for _, id := range q.Merchants {
@@ -141,8 +141,8 @@ func (s *summing) sumUp(ctx context.Context) (sum store.Summary, err error) {
 
 // nodes returns what is to be counted of a merchant's events from a time on.
 //
-// Without From, the first bucket is what is left of all events: so it costs nothing that there are events of many years, or of one long
-// ago. Those that are not in the summary are subtracted, too.
+// Without From, the first bucket is what is left of all events: so it costs nothing that there are events of many years, or
+// of one long ago. Those that are not in the summary are subtracted, too.
 func (s *summing) nodes(from int64) (nodes []node) {
 	lo, hi := rangeOf(s.q.From, s.q.To)
 	add := func(outside bool, spans ...span) {

@@ -14,10 +14,10 @@ import (
 	"mtagd/store/rules"
 )
 
-// Verify implements store.Engine. It decodes all control data. It counts all events again, one merchant after the other, and compares
-// them with the counters (verifyevents.go). It reads every row of events, with large bodies, of counters, links and remembered event_ids.
-// So the server finds pages that cannot be read, and wrong checksums if it was made with them. Verify does not read every entry of the
-// indexes: PostgreSQL's pg_amcheck does that.
+// Verify implements store.Engine. It decodes all control data. It counts all events again, one merchant after the other, and
+// compares them with the counters (verifyevents.go). It reads every row of events, with large bodies, of counters, links and
+// remembered event_ids. So the server finds pages that cannot be read, and wrong checksums if it was made with them. Verify
+// does not read every entry of the indexes: PostgreSQL's pg_amcheck does that.
 func (r *Reader) Verify(ctx context.Context, v store.Verification) (counts store.Verified, err error) {
 	if counts.Records, err = r.verifyControl(ctx, v); err != nil {
 		return counts, err

@@ -14,8 +14,8 @@ import (
 	"mtagd/store/postgres/conn"
 )
 
-// The times of a flush. A commit may wait for a synchronous standby that is not there: when it takes too long, the answer is lost.
-// Together they are less than what senders wait for an answer.
+// The times of a flush. A commit may wait for a synchronous standby that is not there: when it takes too long, the answer is
+// lost. Together they are less than what senders wait for an answer.
 const (
 	flushTimeout  = 5 * time.Second  // for a flush to be committed
 	settleTimeout = 10 * time.Second // to find out what became of a flush whose answer was lost
@@ -67,8 +67,8 @@ func (w *Writer) writeFlush(ctx context.Context, f *flush) error {
 	return nil
 }
 
-// isRefused reports whether a flush was refused before its commit, so that surely nothing is recorded: it has waited for a lock for too
-// long, or the data of the database has moved (trigger moved).
+// isRefused reports whether a flush was refused before its commit, so that surely nothing is recorded: it has waited for a
+// lock for too long, or the data of the database has moved (trigger moved).
 func isRefused(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pgErr.Code == LockNotAvailable || pgErr.Code == "MT001")
@@ -96,8 +96,8 @@ func (w *Writer) askDatabase(ctx context.Context, f *flush) (session *pgxpool.Co
 	return nil, err
 }
 
-// unavailableFlush is for errors before anything was committed. All of them are KindUnavailable: the marks themselves were checked,
-// so whatever fails, the senders may try again.
+// unavailableFlush is for errors before anything was committed. All of them are KindUnavailable: the marks themselves were
+// checked, so whatever fails, the senders may try again.
 func unavailableFlush(err error) error {
 	if err == nil {
 		return nil
@@ -105,10 +105,10 @@ func unavailableFlush(err error) error {
 	return fmt.Errorf("%w: %w", store.Unavailable("the database does not take events now"), err)
 }
 
-// settle finds out what became of a flush whose commit has failed. It inserts a flush of the same id: if it can, the first one
-// was not committed and never will be; if not, the first one was committed. It writes in both cases, so that its own commit waits for the
-// standbys: the first one may not have reached them. In a distributed database, the workers commit after the coordinator: settle waits
-// until they have.
+// settle finds out what became of a flush whose commit has failed. It inserts a flush of the same id: if it can, the first
+// one was not committed and never will be; if not, the first one was committed. It writes in both cases, so that its own
+// commit waits for the standbys: the first one may not have reached them. In a distributed database, the workers commit
+// after the coordinator: settle waits until they have.
 func (w *Writer) settle(f *flush, failed error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), min(settleTimeout, 2*w.opt.FlushTimeout))
 	defer cancel()

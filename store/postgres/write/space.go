@@ -15,7 +15,8 @@ import (
 const defaultSize = 100 << 30
 
 const (
-	// eventCost is about what an event takes besides its bytes in usage: its rows and indexes, an event_id. Plain events take less.
+	// eventCost is about what an event takes besides its bytes in usage: its rows and indexes, an event_id. Plain events take
+	// less.
 	eventCost = 1 << 10
 
 	// LinkCost is about how many bytes a row of link, held_link or linked_muid takes, with its indexes.
@@ -46,9 +47,9 @@ func (s *space) noteRecorded(t count.Deltas, links int) {
 	s.recorded.Add(bytes)
 }
 
-// countLinks counts the rows of links, about: by the server's statistics, or as the last VACUUM or ANALYZE has found them if these are
-// more. After a crash the server has no statistics. A distributed database has both on the workers: there only those links count that
-// the node itself has just made.
+// countLinks counts the rows of links, about: by the server's statistics, or as the last VACUUM or ANALYZE has found them if
+// these are more. After a crash the server has no statistics. A distributed database has both on the workers: there only
+// those links count that the node itself has just made.
 const countLinks = `SELECT coalesce(sum(greatest(reltuples, pg_stat_get_live_tuples(oid), 0)), 0)::bigint FROM pg_class
 	WHERE oid = ANY('{link,held_link,linked_muid}'::regclass[])`
 

@@ -27,13 +27,13 @@ release: node
 # sets, nothing may be missing.
 needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells
 
-# Tests often wait for browsers or servers, so five packages run at a time on a machine with two cores. FIRST has the packages that
-# take longest: if they began last, a core would idle at the end.
+# Tests often wait for browsers or servers, so five packages run at a time on a machine with two cores. FIRST are the packages that
+# take longest: if they started last, one core would be idle at the end.
 #
 # The race detector makes a test five to ten times as expensive, so it is on only where goroutines meet. It is off
-#   in PLAIN, whose packages test another process, or send one request after the other;
-#   for DRILLS of the packages DRILLED, which damage, kill and compare. Under the race detector they are skipped (testenv.Drill);
-#   for COMMANDS: one command or request after the other, to the real program. Its other tests, such as those under load, have it.
+#   for PLAIN: packages that test another process, or send one request after the other;
+#   for DRILLS: tests of the packages DRILLED that damage, kill and compare. The race detector skips them (testenv.Drill);
+#   for COMMANDS: tests of PROGRAM that send it one command or request after the other. Its other tests, such as load tests, use it.
 PROGRAM = ./cmd/mtagd
 FIRST = $(PROGRAM) ./store/postgres ./store/local
 PLAIN = mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi

@@ -3,15 +3,15 @@
 //
 // Read in this order:
 //
-//	main.go      the command line, and what every command gets
+//	main.go      the command line, and what all commands share
 //	run.go       run: the whole measurement, one part after the other
 //	data.go      parts: filling, starting
-//	rate.go      parts: the maximum rate against a synced file, and a merchant beside another one
+//	rate.go      parts: the maximum rate compared with a synced file, and fairness between two merchants
 //	latency.go   parts: latency at a fixed load, and overload
 //	listing.go   parts: listing, alone and under ingest
 //	postgres.go  postgres: two nodes on a primary and a synchronous standby, beside a queue table
 //	profile.go   profile: the CPU profile for the compiler
-//	peers.go     the hidden commands: what runs in processes of their own
+//	peers.go     the hidden commands, which run in processes of their own
 //
 // These packages do not depend on the parts of a run:
 //
@@ -73,7 +73,8 @@ func (p *program) progress(format string, args ...any) {
 	fmt.Fprintf(p.stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
 }
 
-// measure calls f with a directory below temp (empty: the system's), and with a group for servers. Both are gone afterwards.
+// measure calls f with a new directory below temp (empty: the system's) and a group for servers. It removes the directory
+// and stops the servers when f returns.
 func (p *program) measure(temp string, f func(dir string, servers *server.Group) error) error {
 	dir, err := os.MkdirTemp(temp, "mtagbench")
 	if err != nil {
@@ -85,7 +86,7 @@ func (p *program) measure(temp string, f func(dir string, servers *server.Group)
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
-// write writes a table to a file and to standard output, below a line that says on what it was measured.
+// write writes a table to a file and to standard output, below a line that describes the machine.
 func (p *program) write(table *report.Table, file, where string, strict bool) error {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "Measured %s on %d cores, %s, %s/%s%s\n",
@@ -105,7 +106,7 @@ func (p *program) write(table *report.Table, file, where string, strict bool) er
 	return nil
 }
 
-// writeFile writes a file, and makes its directory.
+// writeFile writes a file, and creates its directory.
 func writeFile(name string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
 		return err
@@ -121,7 +122,7 @@ func loadAverage() string {
 	return strings.Fields(string(text))[0]
 }
 
-// rounds has what each round has measured, by the name of the figure.
+// rounds has the measurements of each round, by the name of the figure.
 type rounds map[string][]float64
 
 func (r rounds) add(figure string, value float64) { r[figure] = append(r[figure], value) }

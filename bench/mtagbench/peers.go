@@ -37,7 +37,7 @@ func (c *bareCommand) Run(p *program) error {
 	return serve(p, synced.Server)
 }
 
-// queueCommand is the peer of the engine on PostgreSQL.
+// queueCommand is the server that the engine on PostgreSQL is compared with.
 type queueCommand struct {
 	Store       string `arg:"" help:"PostgreSQL database with the table queue."`
 	Connections int32  `arg:"" help:"Database connections."`
@@ -63,13 +63,13 @@ func serve(p *program, s *fasthttp.Server) error {
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(p.ctx, func() { _ = s.Shutdown() }) // errors of the listener are Serve's result
+	stop := context.AfterFunc(p.ctx, func() { _ = s.Shutdown() }) // Serve returns the listener's errors
 	defer stop()
 	fmt.Fprintln(p.stdout, listener.Addr())
 	return s.Serve(listener)
 }
 
-// listing is what a process lists while another one sends events.
+// listing is the input of a process that lists while another one sends events.
 type listing struct {
 	Address  string // of the server
 	Host     string // of the partner API
@@ -79,8 +79,8 @@ type listing struct {
 	Duration time.Duration
 }
 
-// listCommand prints how long each query took. In the process of the load, an answer would wait for the goroutine that drives
-// the load, and its latency would include that wait.
+// listCommand prints how long each query took. It is a process of its own: beside the load generator, each answer would wait
+// for the goroutine that drives the load.
 type listCommand struct{}
 
 // Run lists.

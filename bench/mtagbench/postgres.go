@@ -159,10 +159,10 @@ func (b *postgresBenchmark) measureIngest() error {
 // The parts of the machine whose processor time is measured.
 var postgresSides = []string{"primary", "standby", "node 1", "node 2", "load"}
 
-// usage is what the machine and the database have used up so far.
+// usage is what the machine and the database have used so far.
 type usage struct {
-	processor [5]float64 // of each of postgresSides, in seconds
-	wal, disk float64    // write-ahead log that was written, and size of tables and indexes, in bytes
+	processor [5]float64 // seconds, for each of postgresSides
+	wal, disk float64    // bytes of write-ahead log written, and of tables and indexes
 }
 
 func (b *postgresBenchmark) usage(servers [nodeCount]*server.Process) (u usage, err error) {

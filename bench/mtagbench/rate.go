@@ -100,14 +100,14 @@ func measureBatches(b *benchmark) error {
 	return nil
 }
 
-// The heavy merchant of measureFairness sends batches. It begins before its neighbour, and stops after it.
+// The heavy merchant of measureFairness sends batches. It starts before the other merchant, and stops after it.
 const (
 	heavyBatch       = 1000
 	heavyConnections = 8
 	heavyWarmUp      = 300 * time.Millisecond
 )
 
-// measureFairness measures how much slower the single events of a merchant become while another one sends as much as it can.
+// measureFairness measures how much slower a merchant's single events become while another merchant sends as much as it can.
 func measureFairness(b *benchmark) error {
 	shop, err := b.mtagd.API.AddMerchant("neighbour")
 	if err != nil {

@@ -143,7 +143,7 @@ func describeMachine(b *benchmark) error {
 	return nil
 }
 
-// turn runs a phase on a server, and returns the server's processor time per accepted event, in seconds, too.
+// turn runs a phase on a server. It also returns the server's processor time per accepted event, in seconds.
 func (b *benchmark) turn(s *server.Process, p load.Phase) (r *load.Result, cpu float64, err error) {
 	before, err := s.CPUTime()
 	if err != nil {
@@ -168,7 +168,7 @@ func (b *benchmark) acceptedTurn(s *server.Process, p load.Phase) (*load.Result,
 	return r, cpu, err
 }
 
-// target is where the load goes: after a restart to another address.
+// target is the server's current address: a restart changes it.
 func (b *benchmark) target() load.Target { return b.mtagd.MarkTarget(&b.loaded) }
 
 // addPercentile adds a percentile to the table.

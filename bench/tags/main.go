@@ -1,15 +1,16 @@
-// Command tags compares what browser tags cost a page: ours and others', in one run, in Chromium with a slowed processor.
+// Command tags compares what browser tags cost a page: ours and those of others, in one run, in Chromium with a slowed
+// processor.
 //
 //	make bench-tag
 //
-// It installs the others from npm into a temporary directory, and bundles each with esbuild. A server on loopback has the
-// pages and takes all events. For each round and tag, three pages:
+// It installs the other tags from npm into a temporary directory, and bundles each with esbuild. A server on loopback serves
+// the pages and accepts all events. Each round measures three pages with each tag:
 //
-//	load     a new visitor's page, until it has been quiet: main thread, less that of a page without a tag
-//	calls    1,000 calls of the tag in a row: how long the page waits for them, and all that they cost the main thread
-//	backlog  the page after one whose 1,000 events were refused: main thread, less that of a page without a tag
+//	load     a new visitor's page until it is idle: main thread time, less that of a page without a tag
+//	calls    1,000 calls of the tag in a row: how long the page waits for them, and their whole main thread time
+//	backlog  the next page after 1,000 events were refused: main thread time, less that of a page without a tag
 //
-// The table has the medians. It needs a machine that does nothing else.
+// The table has the medians. Run it on a machine that does nothing else.
 package main
 
 import (
@@ -41,11 +42,11 @@ import (
 
 const (
 	slowdown = 4               // how much slower than this machine the processor is
-	quiet    = 2 * time.Second // after a step, for what a tag puts off
+	quiet    = 2 * time.Second // how long to wait after a step for deferred work
 	calls    = 1000
 )
 
-// tags are what is compared: names and scripts. A script begins to work by itself, and defines track, which makes an event.
+// tags are the names and scripts of the compared tags. A script starts by itself, and defines track, which makes an event.
 var tags = [][2]string{
 	{"none", "window.track = () => {};"},
 	{"mtagd", string(sdk.Versions()[0].Loader) + `
@@ -85,7 +86,7 @@ func main() {
 	run(*rounds)
 }
 
-// check ends the run with an error, after what is deferred.
+// check ends the run with an error, after the deferred calls.
 func check(err error) {
 	if err != nil {
 		panic(err)
@@ -109,7 +110,7 @@ func run(rounds int) {
 	b.browser, cancel = chromedp.NewContext(allocator)
 	defer cancel()
 	check(chromedp.Do(b.browser))
-	measured := map[string][4][]float64{} // by name: load, calls, all of calls, backlog
+	measured := map[string][4][]float64{} // by name: load, wait for the calls, whole cost of the calls, backlog
 	for range rounds {
 		var none [4]float64
 		for _, tag := range tags {
@@ -139,7 +140,7 @@ func run(rounds int) {
 	check(table.Flush())
 }
 
-// bundle makes the scripts. Ours is as the tag host sends it.
+// bundle makes the scripts. Ours is the script that the tag host serves.
 func (b *bench) bundle(dir string) {
 	install := exec.Command("npm", "install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--silent",
 		"posthog-js", "@plausible-analytics/tracker", "@snowplow/browser-tracker", "@segment/analytics-next")
@@ -162,12 +163,12 @@ func (b *bench) bundle(dir string) {
 	}
 }
 
-// compressed returns the length of a script with gzip.
+// compressed returns the length of a script after gzip.
 func compressed(script string) int {
 	return len(fasthttp.AppendGzipBytesLevel(nil, []byte(script), fasthttp.CompressBestCompression))
 }
 
-// ServeHTTP has the pages /TAG and their scripts, and answers everything else as the tags expect it from their services.
+// ServeHTTP serves the pages /TAG and their scripts, and answers all other requests as the tags' services would.
 func (b *bench) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/")
 	if script, ok := b.scripts[strings.TrimSuffix(name, ".js")]; ok {
@@ -193,8 +194,8 @@ func (b *bench) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// measure returns what a tag costs a new visitor, in ms: the load, 1,000 calls as the page waits for them, all that they cost, and
-// the load after 1,000 calls whose events were refused.
+// measure returns what a tag costs a new visitor, in ms: the load, the wait for 1,000 calls, the whole cost of these calls,
+// and the load after 1,000 calls whose events were refused.
 func (b *bench) measure(name string) (ms [4]float64) {
 	profile, end := chromedp.NewContext(b.browser, chromedp.WithNewBrowserContext())
 	defer end()
@@ -224,8 +225,8 @@ func (b *bench) measure(name string) (ms [4]float64) {
 	return ms
 }
 
-// mainThread does a step, and returns how long the main thread was busy until the page has been quiet, in ms. What a tag puts off
-// has no end that could be seen, so the wait is as long for all.
+// mainThread does a step, and returns how long the main thread was busy with it, in ms. Nothing shows when deferred work has
+// ended, so the wait is the same for all tags.
 func mainThread(ctx context.Context, step func()) float64 {
 	before := busy(ctx)
 	step()
@@ -233,7 +234,7 @@ func mainThread(ctx context.Context, step func()) float64 {
 	return busy(ctx) - before
 }
 
-// busy returns for how long the main thread has been busy, in ms.
+// busy returns how long the main thread has been busy, in ms.
 func busy(ctx context.Context) float64 {
 	got, err := chromedp.Call(ctx, performance.GetMetrics, cdp.Empty{})
 	check(err)

@@ -70,7 +70,7 @@ func listenAdmin(address string, optional bool, log *slog.Logger) (net.Listener,
 	}
 	l, err := net.Listen("tcp", address)
 	if optional && errors.Is(err, syscall.EADDRINUSE) {
-		log.Warn("no admin pages: another program has their default address; choose another one with --admin", "address", address)
+		log.Warn("no admin pages: another program uses their default address; choose another address with --admin", "address", address)
 		return nil, nil
 	}
 	return l, err

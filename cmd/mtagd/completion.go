@@ -8,7 +8,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// completionCommand is "mtagd completion". The scripts ask "mtagd suggest" what may come next.
+// completionCommand is "mtagd completion". The scripts call "mtagd suggest" for the possible next words.
 type completionCommand struct {
 	Shell string `arg:"" help:"bash, zsh or fish."`
 }
@@ -48,7 +48,7 @@ complete -c mtagd -f -a '(mtagd suggest -- (commandline -opc)[2..-1] 2>/dev/null
 `,
 }
 
-// suggestCommand is "mtagd suggest": it prints what may follow some words, with its help after a tab.
+// suggestCommand is "mtagd suggest": it prints the possible next words, each with a tab and its help.
 type suggestCommand struct {
 	Words []string `arg:"" optional:"" help:"The words so far."`
 }

@@ -10,9 +10,9 @@ import (
 	"mtagd/store/local/backup"
 )
 
-// config is what the service runs with, from either command.
+// config configures the service, for serve and dev.
 type config struct {
-	serveCommand         // was checked
+	serveCommand         // already checked
 	Data, Store   string // as in process
 	AdminOptional bool   // run without admin pages if their address is taken
 	Log           *slog.Logger

@@ -175,7 +175,7 @@ func (d *daemon) startInternal(door *internalServer) {
 	d.onStop(door.close)
 }
 
-// inBackground runs something until the step is undone.
+// inBackground runs a function until the step is undone.
 func (d *daemon) inBackground(run func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -92,7 +92,7 @@ func (c *exportCommand) Run(p *process) error {
 	return nil
 }
 
-// countingWriter shows how much was written.
+// countingWriter shows how many bytes were written.
 type countingWriter struct {
 	io.Writer
 	bar   *progressBar
@@ -126,15 +126,15 @@ func openForExport(p *process) (store.Engine, error) {
 	return openEngine(p.ctx, p.data, "", 0, 0, quietLog(p.stderr), nil)
 }
 
-// exportEvents exports from an engine, and returns how many events it has. It calls rest after each piece with the time that the
-// piece took.
+// exportEvents exports from an engine, and returns the number of exported events. After each piece it calls rest with the
+// time that the piece took.
 func exportEvents(ctx context.Context, engine store.Engine, r exportRequest, to io.Writer, rest func(time.Duration)) (events uint64, err error) {
 	for _, id := range r.Query.Merchants {
 		if _, err := engine.Merchant(ctx, id); err != nil {
 			return 0, err
 		}
 	}
-	var piece bytes.Buffer // a reader that is slow must not hold up the engine
+	var piece bytes.Buffer // a slow reader must not hold up the engine
 	c, err := export.NewCopy(ctx, engine, r.Query, export.NewWriter(r.Format, &piece))
 	if err != nil {
 		return 0, err
@@ -152,8 +152,8 @@ func exportEvents(ctx context.Context, engine store.Engine, r exportRequest, to 
 	return c.Events, nil
 }
 
-// exportPath is where the operator socket exports. The answer is the file. Its trailer has eventsTrailer at the end of a whole file, and
-// failureTrailer otherwise.
+// exportPath is the export's path on the operator socket. The answer is the file. Its trailer is eventsTrailer if the file
+// is complete, otherwise failureTrailer.
 const (
 	exportPath     = "/export"
 	eventsTrailer  = "Mtagd-Events"
@@ -168,8 +168,8 @@ func handleExport(mux *http.ServeMux, engine store.Engine) {
 			return
 		}
 		out := deadlineWriter{w, http.NewResponseController(w)}
-		_ = out.control.Flush()                                                    // an empty answer would have no trailer; an error of the connection shows when it is written to
-		events, err := exportEvents(r.Context(), engine, request, out, time.Sleep) // half of a processor's time is for requests
+		_ = out.control.Flush()                                                    // without it, an empty answer has no trailer; later writes return the connection's errors
+		events, err := exportEvents(r.Context(), engine, request, out, time.Sleep) // at most half of a core, the rest is for requests
 		if err != nil {
 			w.Header().Set(http.TrailerPrefix+failureTrailer, oneLine(err))
 			return
@@ -192,7 +192,7 @@ func exportFromServer(ctx context.Context, data string, r exportRequest, to io.W
 		return 0, errors.New(failure)
 	}
 	if events, err = strconv.ParseUint(answer.Trailer.Get(eventsTrailer), 10, 64); err != nil {
-		err = errors.New("the server has stopped before the end")
+		err = errors.New("the server stopped before the export was complete")
 	}
 	return events, err
 }

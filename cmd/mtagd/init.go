@@ -40,7 +40,7 @@ func (*initCommand) Help() string {
 type question struct {
 	flag, ask string
 	value     *string
-	label     string // of the default, a name beside the base host; empty: none
+	label     string // first label of the default, a sibling of the base host; empty: no default
 	optional  bool
 }
 
@@ -137,8 +137,8 @@ func existing(path string) string {
 	}
 }
 
-// write writes what was asked and the flags that were given, each with the first sentence of its help. The service's user can read the
-// configuration, and others cannot, because it may have secrets.
+// write writes the answers and the given flags, each with the first sentence of its help. The configuration may have
+// secrets: only the service's user can read it.
 func (c *initCommand) write(p *process, flags []*kong.Flag) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "# Written by mtagd init on %s. The keys are the flags of mtagd serve.\n", time.Now().UTC().Format(time.DateOnly))

@@ -8,14 +8,14 @@
 //	serve.go, dev.go                                     the commands that run the service
 //	daemon.go, start.go, listeners.go                    how it starts, runs and stops
 //	engine.go                                            the choice of the storage engine
-//	sockets.go, systemd.go, copied.go, runtime.go        what it has to do with the system
+//	sockets.go, systemd.go, copied.go, runtime.go        sockets, systemd, copied data directories, and the Go runtime
 //	admin.go, admintoken.go, internalserver.go           the admin pages: /metrics, /healthz, /readyz and pprof, and who may see them
-//	disk.go, rates.go, throttle.go                       what one sees of the service: metrics, and a log that does not repeat itself for ever
-//	schedule.go, scrub.go, domains.go, shared.go         what runs beside the requests: backups, verification, and limits over nodes
+//	disk.go, rates.go, throttle.go                       metrics, recent rates, and limits on repeated log messages
+//	schedule.go, scrub.go, domains.go, shared.go         background work: backups, verification, DNS checks, and limits that nodes share
 //	backup.go, stream.go, point.go, restore.go           mtagd backup and restore
 //	verify.go, repair.go                                 mtagd verify and repair
 //	migrate.go, migrateserver.go, distribute.go          mtagd migrate and store distribute
-//	export.go, secret.go, progress.go                    mtagd export and secret; how far a command is
+//	export.go, secret.go, progress.go                    mtagd export and secret; the progress bar
 //	init.go, doctor.go, alerts.go, health.go             mtagd init, doctor and health
 //	version.go, completion.go, manual.go                 mtagd version, completion and man
 //	operate.go, operator/                                mtagd partner, key, console, merchant, tag, domain and audit, and the socket that carries them

@@ -16,11 +16,12 @@ import (
 // migratePath is where the operator socket migrates the data directory.
 const migratePath = "/migrate"
 
-// migrationLogInterval is how often a migration logs how far a phase is.
+// migrationLogInterval is how often a migration logs the progress of a phase.
 const migrationLogInterval = 30 * time.Second
 
-// handleMigration adds migrations of a running server to the handler of the operator socket. It calls moved at the end of one that has
-// succeeded, after it has answered. A migration ends with the command that has asked for it, or with ctx; wait waits for that.
+// handleMigration lets the operator socket migrate the running server's data. After a successful migration it answers, and
+// then calls moved. A migration is cancelled when its command ends or when ctx ends. wait waits for the migration to end,
+// and prevents another one.
 func handleMigration(ctx context.Context, mux *http.ServeMux, engine store.Engine, log *slog.Logger, moved func(to string)) (wait func()) {
 	stopping := ctx
 	busy := make(chan struct{}, 1)
@@ -55,7 +56,7 @@ func handleMigration(ctx context.Context, mux *http.ServeMux, engine store.Engin
 					err = fmt.Errorf("the service goes on as before: %w", err)
 				}
 				log.Error("the migration has failed", "error", err)
-				return nil, &store.Error{Kind: store.KindInternal, Message: oneLine(err)} // with all of its text
+				return nil, &store.Error{Kind: store.KindInternal, Message: oneLine(err)} // the operator sees the whole text
 			}
 			log.Info("all data has moved to the database: this process ends the service on the directory, and goes on with the database", "events", result.Events, "seconds_refused", result.Refused)
 			succeeded = true
@@ -65,5 +66,5 @@ func handleMigration(ctx context.Context, mux *http.ServeMux, engine store.Engin
 			moved(asked.To) // while busy: no second migration begins
 		}
 	})
-	return func() { busy <- struct{}{} } // for good
+	return func() { busy <- struct{}{} } // never released: no other migration begins
 }

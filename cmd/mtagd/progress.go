@@ -31,12 +31,12 @@ func newProgressBar(w io.Writer, title string) *progressBar {
 	return b
 }
 
-// show shows how many things are done in a step. A total of 0 is unknown.
+// show shows how many items of a step are done. A total of 0 means unknown.
 func (b *progressBar) show(step string, done, total uint64) {
 	b.draw(step, humanize.Comma(int64(done)), float64(done), float64(total))
 }
 
-// bytes shows how many bytes are done. A total of 0 is unknown.
+// bytes shows how many bytes are done. A total of 0 means unknown.
 func (b *progressBar) bytes(done, total int64) {
 	speed := float64(done) / max(time.Since(b.started).Seconds(), 0.1)
 	b.draw("", fmt.Sprintf("%s, %s/s", humanize.IBytes(uint64(done)), humanize.IBytes(uint64(speed))), float64(done), float64(total))

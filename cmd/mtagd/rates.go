@@ -10,10 +10,10 @@ import (
 	"mtagd/partnerapi/console"
 )
 
-// rates remembers the counters of the last minutes, for people who look without a Prometheus. They have a registry of their own: to
-// gather all metrics costs much more.
+// rates remembers the counters of the last minutes, for operators without Prometheus. The counters have a registry of their
+// own, because gathering all metrics costs much more.
 type rates struct {
-	counters *prometheus.Registry // of the front door, and what is refused
+	counters *prometheus.Registry // requests to the front door, and refused ones
 
 	mu      sync.Mutex
 	samples []sample // oldest first

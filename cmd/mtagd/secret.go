@@ -34,7 +34,7 @@ func (secretRotate) Run(p *process) error {
 	return errors.Join(err, answer.Body.Close())
 }
 
-// handleRotation adds the rotation of the key to the handler of the operator socket.
+// handleRotation lets the operator socket rotate the key.
 func handleRotation(mux *http.ServeMux, d *delivery.Service) {
 	mux.HandleFunc("POST "+rotatePath, func(w http.ResponseWriter, r *http.Request) {
 		if d == nil {

@@ -15,7 +15,7 @@ import (
 // backupPath is where the operator socket streams the data directory.
 const backupPath = "/backup"
 
-// handleBackup adds the stream of the data directory to the handler of the operator socket.
+// handleBackup lets the operator socket stream a backup of the data directory.
 func handleBackup(mux *http.ServeMux, src *local.Source) {
 	mux.HandleFunc("GET "+backupPath, func(w http.ResponseWriter, r *http.Request) {
 		id, err := src.ID(r.Context())

@@ -66,7 +66,7 @@ func verifyData(p *process, v store.Verification) (store.Verified, error) {
 
 const verifyPath = "/verify"
 
-// handleVerify adds the verification of a running server's data to the handler of the operator socket.
+// handleVerify lets the operator socket verify the running server's data.
 func handleVerify(mux *http.ServeMux, verify store.Verify) {
 	mux.HandleFunc("POST "+verifyPath, func(w http.ResponseWriter, r *http.Request) {
 		operator.Answer(w, r, func(ctx context.Context, say func(operator.Message)) (any, error) {

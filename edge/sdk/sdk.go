@@ -50,7 +50,7 @@
 //	localStorage _mtag.<tagId>.…   events that have no answer yet, made together: their JSON texts, one a line. An event
 //	                               with emails or phone numbers is there without them, after a space. The key ends
 //	                               with the time in ms, "mark" and a random text
-//	localStorage _mtag.            has other tabs make a call, consent or reset; it is removed at once
+//	localStorage _mtag.            makes other tabs repeat a call, consent or reset; it is removed at once
 //
 // Without consent it stores and sends nothing. The calls of identify wait in memory only.
 //
@@ -73,8 +73,8 @@ import (
 //go:generate go tool esbuild loader.js --minify --target=es2019 --log-level=warning --allow-overwrite --outfile=loader.js
 //go:generate go tool esbuild src/extras/attribution.ts src/extras/backlog.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/link.ts src/extras/names.ts src/extras/older.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --mangle-cache=src/names.json --format=iife --target=es2019 --log-level=warning --outdir=extras
 
-// The npm package @mtagd/tag has the same scripts as modules, which do nothing on a server. It has what the base script would load
-// by itself.
+// The npm package @mtagd/tag has the same scripts as modules, which do nothing on a server. It includes the parts that the
+// base script loads by itself.
 //go:generate go tool esbuild src/npm.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --mangle-cache=src/names.json --format=iife --target=es2019 --log-level=warning "--banner:js=const browser = typeof document != 'undefined'; if (browser) {" "--footer:js=} export const mtag = (...call) => { if (browser) window.mtrem.push(call); };" --outfile=npm/index.js
 //go:generate go tool esbuild src/extras/attribution.ts src/extras/backlog.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/link.ts src/extras/names.ts src/extras/older.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --mangle-cache=src/names.json --format=iife --target=es2019 --log-level=warning "--banner:js=if (typeof document != 'undefined') {" --footer:js=} --outdir=npm/parts
 

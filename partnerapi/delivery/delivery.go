@@ -4,15 +4,15 @@
 //
 // # How it works
 //
-// Destinations are divided among shards by their merchant. With a database, each shard has a lease, so one node runs it.
-// A shard reads the feed once for all its destinations that are attached, and hands them what they may want. A destination
-// that fails, or does not keep up, is detached: it gives these events back, and reads them again by itself. What it has
-// missed, replays and retries are read and sent in portions, of which nothing is kept. Once it has missed nothing any
-// more, it is attached.
+// Destinations are divided among shards by their merchant. With a database, each shard has a lease, so one node runs it. A
+// shard reads the feed once for all its attached destinations, and hands each the events that it may want. A destination
+// that fails or does not keep up is detached: it drops the events that it was handed, and later reads them from the feed by
+// itself. Missed events, replays and retries are read and sent in portions, and not kept in memory. A destination that has
+// caught up is attached again.
 //
-// A destination that has something to do waits for one of a bounded number of places (places.go). There it takes events,
-// leaves out what it does not want or may not have (filter, consent), asks its kind for requests, sends them, and notes
-// what became of them. At rest it is a struct: no goroutine, no timer, no read.
+// The number of destinations that work at once is bounded: each waits for a place (places.go). With a place, a destination
+// takes events, leaves out those that its filter or missing consent excludes, lets its kind make the requests, sends them,
+// and notes each outcome. At rest it is only a struct: no goroutine, no timer, no read.
 //
 //   - At least once: the cursor moves when events are taken, and states are written once a second. An event has the same id each time.
 //

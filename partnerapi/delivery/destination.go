@@ -56,7 +56,7 @@ type Replay struct {
 	Delivery    string       `json:"delivery,omitempty"` // the events of one delivery
 }
 
-// maxReplays is how many replays are remembered, and may be under way.
+// maxReplays bounds the replays of a destination that are remembered, and so those under way.
 const maxReplays = 10
 
 // Change is what a merchant sets. A nil field stays as it is.
@@ -83,12 +83,12 @@ type route struct {
 	until   time.Time // when a secret ends to be valid: then the route must be opened again; zero: never
 }
 
-// selection is what a destination takes, by what is known without reading the fields of an event.
+// selection decides which events a destination may take, without parsing their fields.
 type selection struct {
 	names  []string // nil: all
 	noBots bool
 	batch  int           // events of a request
-	wait   time.Duration // for a request to become full
+	wait   time.Duration // how long to wait for a full request
 }
 
 func (s selection) wants(e *store.Received) bool {
@@ -360,8 +360,8 @@ func (s *Service) Delete(ctx context.Context, m store.Merchant, id string) error
 	}))
 }
 
-// Replay asks for events to be sent again. Nothing is lost by it: destinations get the same ids again. KindNotFound: destination. KindBusy:
-// maxReplays are not done yet.
+// Replay requests that events are sent again, with the same ids. KindNotFound: destination. KindBusy: maxReplays are
+// unfinished.
 func (s *Service) Replay(ctx context.Context, m store.Merchant, id string, r Replay) (d Destination, err error) {
 	if r.UpTo, err = s.Engine.Latest(ctx); err != nil {
 		return d, err
@@ -382,7 +382,7 @@ func (s *Service) Replay(ctx context.Context, m store.Merchant, id string, r Rep
 			}
 		}
 		if len(open) >= maxReplays {
-			return "", store.Busy("too many replays of the destination are not done yet")
+			return "", store.Busy("too many replays of the destination are unfinished")
 		}
 		old.Replays = append(slices.Clone(old.Replays), r)
 		old.Replays = old.Replays[max(0, len(old.Replays)-maxReplays):]

@@ -12,11 +12,11 @@ import (
 // longestRound is for how long an event may be in memory.
 const longestRound = 24 * time.Hour
 
-// erasing is whose events of a merchant are being erased, or were erased since they were read.
+// erasing names the persons of a merchant whose events are being erased, or were erased after they were read.
 type erasing struct {
 	asked   time.Time
 	persons *rules.Persons // nil: nobody's
-	at      []time.Time    // of each person: of the request. Later events are not concerned
+	at      []time.Time    // when the erasure of each person was requested; later events stay
 }
 
 // erasingOf returns whose events must not be sent any more.
@@ -57,7 +57,7 @@ func (s *Service) erasingOf(ctx context.Context, m store.MerchantID) (erasing, e
 				persons, known.at = append(persons, e.Person), append(known.at, e.At)
 			}
 		}
-		if len(persons) == before || offset+page >= total { // older ones are done
+		if len(persons) == before || offset+page >= total { // older erasures are done
 			break
 		}
 	}
@@ -67,7 +67,7 @@ func (s *Service) erasingOf(ctx context.Context, m store.MerchantID) (erasing, e
 	return known, nil
 }
 
-// has reports whether an event is erased with one of the persons.
+// has reports whether an event belongs to one of the persons and is erased.
 func (g erasing) has(e *kind.Event) bool {
 	if g.persons == nil {
 		return false

@@ -37,7 +37,7 @@ func (r *runner) note(rt *route, d *round, p *portion) {
 		switch d.fates[i] {
 		case again:
 			e.Tries, e.Reason, e.Next = 1, d.reasons[i], now.Add(max(r.sh.s.Backoff(1), d.retryAfter)).UTC()
-		case unsent: // its visitor waits
+		case unsent: // it waits for an earlier event of its visitor
 		default:
 			continue
 		}
@@ -146,7 +146,7 @@ func (r *runner) letter(l Delivery) {
 func (r *runner) noteDelivery(d Delivery) {
 	r.st.Sequence++
 	d.ID = fmt.Sprintf("%016x", r.st.Sequence)
-	if r.sh.unwritten++; d.State == Dead || r.sh.unwritten <= maxUnwritten { // the others only inform
+	if r.sh.unwritten++; d.State == Dead || r.sh.unwritten <= maxUnwritten { // deliveries that are not dead letters are only for information
 		r.deliveries = append(r.deliveries, d)
 	}
 	if r.st.Sequence > maxDeliveries {

@@ -12,16 +12,17 @@ import (
 	"mtagd/partnerapi/delivery/kind"
 )
 
-// Destinations that have something to do wait for a place: that bounds goroutines, connections and memory. Those that fail have places of
-// their own. When the others have to wait, because too many begin to hang, the oldest requests are cut off.
+// A destination works only while it has a place. That bounds goroutines, connections and memory. Failing destinations have
+// places of their own, so they do not delay healthy ones. When healthy destinations wait, because too many of them hang, the
+// oldest requests are cut off.
 const (
-	healthyPlaces = 384 // of all shards
+	healthyPlaces = 384 // in all shards together
 	failingPlaces = 256
-	patience      = 500 * time.Millisecond // before, and before it takes four times as long as others, no request is cut off
-	firstProbe    = 2 * time.Second        // how long a destination that fails may take to answer; twice as long each time
+	patience      = 500 * time.Millisecond // no request is cut off before this time, nor before four times the usual time
+	firstProbe    = 2 * time.Second        // how long a failing destination may take to answer; it doubles with each failure
 )
 
-// places are what destinations wait for. The shard's mu guards them.
+// places counts the free places and has the destinations that wait for one. The shard's mu guards it.
 type places struct {
 	free    int
 	waiting []*runner
@@ -34,14 +35,14 @@ func (r *runner) places() *places {
 	return &r.sh.healthy
 }
 
-// kick lets a destination work when there is a place, in case that it has something to do. The caller holds mu.
+// kick queues a destination for a place, where it looks for work. The caller holds mu.
 func (r *runner) kick() {
 	if r.queued || r.running || !r.isOn() || r.sh.ctx.Err() != nil {
 		return
 	}
 	p := r.places()
 	r.queued = true
-	if r.st.Failures == 1 { // it may have been cut off by mistake: it goes before those that have hung for long
+	if r.st.Failures == 1 { // perhaps cut off by mistake: it goes before those that have hung for long
 		p.waiting = slices.Insert(p.waiting, 0, r)
 	} else {
 		p.waiting = append(p.waiting, r)
@@ -54,7 +55,7 @@ func (r *runner) kick() {
 	}
 }
 
-// lack notes that destinations wait for places or for memory. The caller holds mu.
+// lack makes keepTime look for requests to cut off, because destinations wait for places or memory. The caller holds mu.
 func (sh *shard) lack() {
 	if !sh.short {
 		sh.short = true
@@ -62,7 +63,7 @@ func (sh *shard) lack() {
 	}
 }
 
-// work lets those who wait work, one after the other, and frees the place then.
+// work uses one place for the waiting destinations, one after the other, and frees it when none waits.
 func (sh *shard) work(p *places) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -85,7 +86,7 @@ func (sh *shard) work(p *places) {
 	p.free++
 }
 
-// alongside runs part of a destination's work beside the rest if there is a place.
+// alongside runs part of a destination's work in a place of its own. It returns false when none is free.
 func (sh *shard) alongside(group *sync.WaitGroup, part func()) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -108,9 +109,10 @@ type call struct {
 	cut   context.CancelFunc
 }
 
-var errCut = errors.New("no answer in time, and others were waiting")
+var errCut = errors.New("no answer in time, while other destinations waited")
 
-// request sends a request to a destination that has failed so many times in a row. When it has not, the request may be cut off.
+// request sends a request. failures is how often the destination has failed in a row. Only with 0 may the request be cut
+// off: a failing destination has a short time limit instead.
 func (sh *shard) request(r kind.Request, failures int) sent {
 	if failures > 0 {
 		return sh.s.client.send(sh.ctx, r, min(firstProbe<<min(failures-1, 10), requestTimeout))
@@ -134,7 +136,8 @@ func (sh *shard) request(r kind.Request, failures int) sent {
 	return s
 }
 
-// cutOff cuts requests off if destinations wait for places or for memory: the oldest ones, and not many at once. The caller holds mu.
+// cutOff cuts off the oldest requests, at most a quarter at once, if destinations wait for places or memory, and reports
+// whether they do. The caller holds mu.
 func (sh *shard) cutOff() (short bool) {
 	n := sh.hungry
 	if sh.healthy.free == 0 {
@@ -154,7 +157,7 @@ func (sh *shard) cutOff() (short bool) {
 	return true
 }
 
-// schedule lets a destination work at a time, or before. The caller holds mu.
+// schedule makes a destination due at a time, unless it is due earlier. The caller holds mu.
 func (sh *shard) schedule(r *runner, at time.Time) {
 	switch {
 	case r.place == 0:
@@ -169,7 +172,7 @@ func (sh *shard) schedule(r *runner, at time.Time) {
 	}
 }
 
-// hurry makes keepTime look.
+// hurry wakes keepTime.
 func (sh *shard) hurry() {
 	select {
 	case sh.alarm <- struct{}{}:
@@ -177,7 +180,7 @@ func (sh *shard) hurry() {
 	}
 }
 
-// keepTime lets destinations work when their time has come.
+// keepTime queues destinations when they are due, and cuts off requests.
 func (sh *shard) keepTime() {
 	for sh.ctx.Err() == nil {
 		wait := time.Hour
@@ -203,7 +206,7 @@ func (sh *shard) keepTime() {
 	}
 }
 
-// times is a heap of destinations by the time when they are due.
+// times is a heap of destinations, ordered by due.
 type times []*runner
 
 func (t times) Len() int           { return len(t) }

@@ -20,14 +20,14 @@ func (r *runner) beginReplay(replay Replay) {
 	r.st.Replayed = replay.ID
 }
 
-// replayDeliveries begins to replay the events of dead letters or of one delivery, or discards the dead letters. It returns false when it
-// must be tried again.
+// replayDeliveries begins to replay the events of dead letters or of one delivery, or discards the dead letters. It returns
+// false when it must be tried again.
 func (sh *shard) replayDeliveries(r *runner, replay Replay) (begun bool) {
 	kinds := []store.DocumentKind{store.DeadLetters}
 	if replay.Delivery != "" {
 		kinds = append(kinds, store.Deliveries)
 	}
-	failed := sh.flush(sh.ctx) // those that are not written yet
+	failed := sh.flush(sh.ctx) // the replay must find the deliveries that are not written yet
 	var ranges []replaying
 	var gone []store.Document
 	for _, kind := range kinds {

@@ -10,8 +10,8 @@ import (
 // maxDueRetries is how many events are tried again at once.
 const maxDueRetries = 64
 
-// dueRetries returns the retries to be made now, in the order of the feed, only the first one of each visitor; and, when there are none,
-// when the next one is due. The zero time is never.
+// dueRetries returns the retries to be made now, in the order of the feed: only the first one of each visitor. When none is
+// due, next says when the next one is; zero means never.
 func (r *runner) dueRetries(now time.Time) (due []retry, next time.Time) {
 	if len(r.st.Retry) == 0 {
 		return nil, next
@@ -64,7 +64,7 @@ func (r *runner) retry(rt *route, due []retry) {
 		r.dropRetry(e.At)
 	}
 	for _, e := range foreign {
-		r.letter(Delivery{At: sh.s.Now().UTC(), Events: 1, Reason: "its place in the feed is not of this store", After: e.After, UpTo: e.At})
+		r.letter(Delivery{At: sh.s.Now().UTC(), Events: 1, Reason: "the event's cursor is from another store", After: e.After, UpTo: e.At})
 		r.dropRetry(e.At)
 	}
 	if failed != nil {
@@ -76,10 +76,10 @@ func (r *runner) retry(rt *route, due []retry) {
 	r.markDirty()
 }
 
-// readAgain reads the event of a retry; nil: there is none any more.
+// readAgain reads the event of a retry; nil: it no longer exists.
 func (r *runner) readAgain(e retry) (*item, error) {
 	q := store.FeedQuery{After: e.After, UpTo: e.At}
-	for { // many events of others may be before it
+	for { // the merchant may have many other events before it
 		p, err := r.readPortion(q, func(got *store.Received) bool { return got.Cursor == e.At }, 1, 1)
 		if err == nil && len(p.items) > 0 {
 			return p.items[0], nil
@@ -131,7 +131,7 @@ func (r *runner) noteRetries(rt *route, d *round) {
 		if d.fates[i].isFinal() {
 			r.dropRetry(one.event.Cursor)
 			if next := slices.IndexFunc(r.st.Retry, func(e retry) bool { return e.Who == one.who }); next >= 0 {
-				r.st.Retry[next].Next = now.UTC() // the next one of the visitor may go now
+				r.st.Retry[next].Next = now.UTC() // the visitor's next retry may be made now
 			}
 		}
 	}

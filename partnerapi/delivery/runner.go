@@ -9,9 +9,11 @@ import (
 	"mtagd/store"
 )
 
-// runner is one destination. At rest it is this struct alone: it has no goroutine, no timer, and reads nothing. The shard's mu guards it.
+// runner is one destination. At rest it is this struct alone: it has no goroutine, no timer, and reads nothing. The shard's
+// mu guards it.
 //
-// An attached destination is handed each event that the shard reads. Another one has missed some: it reads these by itself, in portions.
+// The shard hands each event that it reads to the attached destinations. A detached destination has missed events, and reads
+// them by itself, in portions.
 type runner struct {
 	sh       *shard
 	merchant store.MerchantID
@@ -24,13 +26,13 @@ type runner struct {
 
 	st       state
 	attached bool
-	read     store.Cursor // what it reads by itself it has read up to here
-	joined   store.Cursor // if it is attached: what came in after this place, it is handed. What is between read and joined, it still reads
-	pending  []*item      // what it was handed, and has not sent
-	flying   bool         // events are being sent that it was handed, or has missed
-	flight   store.Cursor // the place before them
-	early    bool         // it has missed nothing, and waits for the shard to attach it
-	turn     bool         // of the replays
+	read     store.Cursor // it has read missed events up to here
+	joined   store.Cursor // if attached: it is handed the events after this place, and reads those between read and joined by itself
+	pending  []*item      // handed over, not yet sent
+	flying   bool         // pending or missed events are being sent
+	flight   store.Cursor // the place before those
+	early    bool         // it has caught up, and waits for the shard to attach it
+	turn     bool         // the replays are next
 	begun    uint64       // the last Replay that was begun, noted in st or not
 
 	queued, running bool
@@ -46,7 +48,7 @@ type item struct {
 	event store.Received
 	after store.Cursor // the place before it
 	who   uint32
-	since time.Time // it waits
+	since time.Time // when it began to wait
 }
 
 func newItem(e *store.Received, after store.Cursor, now time.Time) *item {
@@ -72,8 +74,8 @@ func sizeOf(items []*item) (n int64) {
 const (
 	maxPending = 4096     // events
 	maxRound   = 2048     // events that are sent at once
-	roundBytes = 1 << 20  // of these, about
-	probeBytes = 64 << 10 // of those that show whether a destination that fails takes something again
+	roundBytes = 1 << 20  // of a round, about
+	probeBytes = 64 << 10 // of the request that tests whether a failing destination has recovered
 )
 
 // isOn reports whether the destination delivers. The caller holds mu, as for all that follows.
@@ -114,8 +116,8 @@ func (r *runner) setRoute(rt *route) {
 	}
 }
 
-// isReady reports whether the destination can be used at once. Otherwise it is opened, and mu is given back meanwhile; or it is tried again
-// later, or has a problem.
+// isReady reports whether the destination is open. If it is not, isReady opens it for the next turn, and releases mu
+// meanwhile. When that fails, the destination is tried again later, or has a problem.
 func (r *runner) isReady() bool {
 	sh := r.sh
 	if r.route != nil && (r.route.until.IsZero() || !sh.s.Now().After(r.route.until)) {
@@ -135,7 +137,7 @@ func (r *runner) isReady() bool {
 // unread notes that the store cannot be read.
 func (r *runner) unread(err error) {
 	if r.sh.ctx.Err() == nil {
-		r.sh.s.Log.Warn("events cannot be read for their delivery; it is tried again", "merchant", r.merchant, "destination", r.id, "error", err)
+		r.sh.s.Log.Warn("events for delivery cannot be read; the read is tried again", "merchant", r.merchant, "destination", r.id, "error", err)
 		r.st.NextTry = r.sh.s.Now().Add(time.Second)
 	}
 }
@@ -146,10 +148,10 @@ func (r *runner) markDirty() {
 	}
 }
 
-// hasMissed reports whether there may be events that it reads by itself.
+// hasMissed reports whether there may be events that the destination must read by itself.
 func (r *runner) hasMissed() bool { return !r.attached || r.read != r.joined }
 
-// position returns the place up to which everything is done, but for retries and replays.
+// position returns the place up to which everything is done, except retries and replays.
 func (r *runner) position() store.Cursor {
 	switch {
 	case r.flying:
@@ -178,7 +180,7 @@ func (r *runner) hand(one *item) {
 	r.kick()
 }
 
-// attach lets the shard hand over what comes in from now on. What came in since the destination has read last, it reads by itself.
+// attach makes the shard hand new events to the destination. It reads the events between its last read and now by itself.
 func (r *runner) attach() {
 	if r.attached || !r.isOn() {
 		return
@@ -187,7 +189,7 @@ func (r *runner) attach() {
 	r.markDirty()
 }
 
-// detach gives back the events that the destination was handed and has not sent: it reads them again.
+// detach drops the pending events: the destination reads them again by itself.
 func (r *runner) detach() {
 	if !r.attached {
 		return
@@ -248,7 +250,7 @@ func (r *runner) next() func(rt *route) {
 	return nil
 }
 
-// sendAt returns when the pending events are sent: some destinations take few large requests.
+// sendAt returns when the pending events are sent. Some destinations want few large requests, so events wait for a full one.
 func (r *runner) sendAt() time.Time {
 	if len(r.pending) >= r.batch {
 		return time.Time{}
@@ -256,17 +258,17 @@ func (r *runner) sendAt() time.Time {
 	return r.pending[0].since.Add(r.wait)
 }
 
-// portion is events that are sent at once, in the order of the feed.
+// portion is a number of events that are sent at once, in the order of the feed.
 type portion struct {
 	items []*item
 	end   store.Cursor // the place after them
-	more  bool         // that may follow
+	more  bool         // more events may follow
 
-	at   store.Cursor // after it was sent: up to here everything is final, or tried again by itself
-	down bool         // nothing was taken: nothing more is sent for now
+	at   store.Cursor // set by the sending: up to here every event is final or noted as a retry
+	down bool         // set by the sending: nothing was taken, so nothing more is sent for now
 }
 
-// done returns the place up to which everything is final, when the first n events are.
+// done returns the place up to which everything is final, given that the first n events are.
 func (p *portion) done(n int) store.Cursor {
 	if n < len(p.items) {
 		return p.items[n].after
@@ -274,7 +276,7 @@ func (p *portion) done(n int) store.Cursor {
 	return p.end
 }
 
-// sendPending sends the next events that the destination was handed.
+// sendPending sends the next pending events.
 func (r *runner) sendPending(rt *route) {
 	n, size := 0, 0
 	for n < len(r.pending) && n < maxRound && size < roundBytes {
@@ -295,7 +297,7 @@ func (r *runner) sendPending(rt *route) {
 	}
 }
 
-// sendMissed reads the next events that the destination has missed, and sends them. Once there are no more, it is attached.
+// sendMissed reads the next missed events and sends them. When there are no more, the destination is attached.
 func (r *runner) sendMissed(rt *route) {
 	q := store.FeedQuery{After: r.read, UpTo: r.sh.head}
 	if r.attached {
@@ -308,7 +310,7 @@ func (r *runner) sendMissed(rt *route) {
 	case err != nil && store.KindOf(err) == store.KindInvalid:
 		r.detach()
 		r.read = r.sh.head
-		r.pause("its place in the feed is not of this store: send what it has missed by a replay")
+		r.pause("the destination's cursor is from another store: send the missed events with a replay")
 	case err != nil:
 		r.unread(err)
 	case p.down:
@@ -321,7 +323,7 @@ func (r *runner) sendMissed(rt *route) {
 	default:
 		if r.read = p.at; p.end == q.UpTo && r.sh.of[r.merchant] != nil && r.sh.of[r.merchant].listed {
 			r.attach()
-		} else { // the shard must come here first, or learn of the merchant
+		} else { // the shard must first read up to here, or learn of the merchant
 			r.early = true
 			r.sh.early = append(r.sh.early, r)
 			r.sh.nudge()
@@ -335,7 +337,7 @@ func (r *runner) sendReplay(rt *route) {
 	job := r.st.Replays[0]
 	r.turn = false
 	p, err := r.readAndSend(rt, store.FeedQuery{After: job.After, UpTo: job.UpTo, From: job.From, To: job.To})
-	if err != nil && store.KindOf(err) != store.KindInvalid { // with a cursor of another store, the replay makes no sense
+	if err != nil && store.KindOf(err) != store.KindInvalid { // KindInvalid: the cursor is of another store, and the replay ends
 		r.unread(err)
 		return
 	}
@@ -349,10 +351,10 @@ func (r *runner) sendReplay(rt *route) {
 	r.markDirty()
 }
 
-// readAndSend reads events and sends them. It gives back mu meanwhile.
+// readAndSend reads events and sends them. It releases mu meanwhile.
 func (r *runner) readAndSend(rt *route, q store.FeedQuery) (p portion, err error) {
 	limit, size := maxRound, roundBytes
-	if limits := rt.target.Limits(); r.st.Failures > 0 && !r.expiring(rt) { // one request shows whether it takes something again
+	if limits := rt.target.Limits(); r.st.Failures > 0 && !r.expiring(rt) { // one request tests whether the destination has recovered
 		limit, size = max(1, limits.Events/max(1, limits.Lanes)), probeBytes
 	}
 	wants, memory, held := r.selection.wants, r.sh.s.memory, int64(size)
@@ -385,7 +387,7 @@ func (r *runner) readAndSend(rt *route, q store.FeedQuery) (p portion, err error
 	return p, err
 }
 
-// readPortion reads at most so many events, of about so many bytes. The caller does not hold mu.
+// readPortion reads events up to a number and, approximately, a size. The caller does not hold mu.
 func (r *runner) readPortion(q store.FeedQuery, wants func(*store.Received) bool, limit, bytes int) (p portion, err error) {
 	sh := r.sh
 	select {

@@ -59,7 +59,7 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 	}
 	sh.mu.Unlock()
 	lanes := make([][]int, max(1, l.limits.Lanes))
-	for left, before := true, -1; left && before != l.final(); { // when a request fails, the other visitors of its lane go on
+	for left, before := true, -1; left && before != l.final(); { // after a failed request, the other visitors of its lane still get their turn
 		left, before = false, l.final()
 		clear(lanes)
 		for i, one := range items {
@@ -82,7 +82,7 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 	return d
 }
 
-// final returns how many events are final, or tried again later.
+// final returns how many events have a fate: final, or to be tried again later.
 func (l *sender) final() (n int) {
 	for _, f := range l.d.fates {
 		if f != unsent {
@@ -99,15 +99,15 @@ type sender struct {
 	limits   kind.Limits
 	isRetry  bool
 	failures int       // in a row
-	since    time.Time // of the first of these
+	since    time.Time // time of the first of these failures
 	gone     erasing   // as of checked
 	checked  time.Time
 
-	mu sync.Mutex // guards d and gone, but for the fates and reasons of a lane
+	mu sync.Mutex // guards d and gone, except the fates and reasons: each lane has its own
 	d  *round
 }
 
-// sendLanes sends the events of several lanes at the same time, as far as there are places.
+// sendLanes sends the events of several lanes, at the same time while places are free.
 func (l *sender) sendLanes(lanes [][]int) {
 	var sending sync.WaitGroup
 	for i, places := range lanes {
@@ -123,10 +123,10 @@ func (l *sender) sendLanes(lanes [][]int) {
 	sending.Wait()
 }
 
-// lane is events of which a request must be taken before the next one is sent.
+// lane sends events in order: a request must be taken before the next one is sent.
 type lane struct {
 	*sender
-	stopped bool // a request has failed: what comes later must not overtake it
+	stopped bool // a request has failed: later events must not overtake it
 }
 
 // piece is an event, ready to be sent.
@@ -148,14 +148,14 @@ func (l *lane) run(places []int) {
 	}
 }
 
-// judge returns an event if it is to be sent, and else notes its fate.
+// judge returns an event that is to be sent. For any other event it notes the fate, and returns nil.
 func (l *sender) judge(i int) *kind.Event {
 	one, now := l.d.items[i], l.r.sh.s.Now()
 	e := &kind.Event{Received: one.event, Delivery: l.rt.deliveryID(one.event.ID)}
 	fate, reason := l.rt.judge(e, l.isErased(e), now)
 	tried := now.Sub(later(e.ReceivedAt, l.since))
 	if fate == unsent && !l.limits.ByEventTime && !l.isRetry && !l.since.IsZero() && tried > l.limits.MaxAge {
-		fate, reason = expired, fmt.Sprintf("it was not taken for %d hours", int(l.limits.MaxAge.Hours()))
+		fate, reason = expired, fmt.Sprintf("the destination did not take it for %d hours", int(l.limits.MaxAge.Hours()))
 	}
 	if fate == unsent {
 		return e
@@ -180,7 +180,7 @@ func (rt *route) judge(e *kind.Event, isErased bool, now time.Time) (f fate, why
 	case !rt.filter.Matches(e.Fields):
 		return filtered, "the filter leaves it out"
 	case limits.ByEventTime && now.Sub(e.Time) > limits.MaxAge:
-		return expired, fmt.Sprintf("it is older than the %d hours that the platform takes", int(limits.MaxAge.Hours()))
+		return expired, fmt.Sprintf("it is older than %d hours, the limit of the platform", int(limits.MaxAge.Hours()))
 	}
 	return unsent, ""
 }
@@ -192,7 +192,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// isErased reports whether an event was erased, as of checked.
+// isErased reports whether an event is erased, as far as known at checked.
 func (l *sender) isErased(e *kind.Event) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,7 +201,7 @@ func (l *sender) isErased(e *kind.Event) bool {
 
 const notKnown = "events that are being erased are not known now"
 
-// refresh asks again now and then what was erased: a round may take long. It reports whether that is known.
+// refresh reads the erasures again from time to time, because a round may take long. It reports whether they are known.
 func (l *sender) refresh() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,7 +239,7 @@ func (l *lane) send(pieces []piece) {
 		}
 		of, left := make([]piece, len(request.Events)), []piece(nil)
 		for i, at := range request.Events {
-			if of[i] = pieces[at]; l.isErased(of[i].event) { // since it was judged
+			if of[i] = pieces[at]; l.isErased(of[i].event) { // erased since it was judged
 				l.d.fates[of[i].place] = erased
 			} else {
 				left = append(left, of[i])
@@ -324,7 +324,7 @@ func (l *lane) describe(state DeliveryState, sent sent, reason string, of []piec
 	return d
 }
 
-// describe returns what a delivery says of its events.
+// describe returns a delivery's description of its events.
 func describe(items []*item, now time.Time) Delivery {
 	d := Delivery{At: now.UTC(), Events: len(items), After: items[0].after, UpTo: items[len(items)-1].event.Cursor}
 	for _, one := range items[:min(len(items), maxEventIDs)] {

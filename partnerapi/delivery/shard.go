@@ -14,7 +14,7 @@ import (
 	"mtagd/store"
 )
 
-// shard is the destinations of some merchants. It reads the feed once for all of them that are attached.
+// shard runs the destinations of some merchants. It reads the feed once for all its attached destinations.
 type shard struct {
 	s    *Service
 	ctx  context.Context
@@ -22,28 +22,28 @@ type shard struct {
 
 	flushing sync.Mutex
 	runners  sync.WaitGroup
-	reads    chan struct{} // slots of destinations that read the feed
+	reads    chan struct{} // bounds how many destinations read the feed at once
 	wake     chan struct{} // the set of merchants has changed, or a destination waits to be attached
-	alarm    chan struct{} // keepTime must look
+	alarm    chan struct{} // wakes keepTime
 
 	mu        sync.Mutex
 	of        map[store.MerchantID]*group
-	changed   bool         // merchants have come or gone
-	head      store.Cursor // attached destinations have everything up to here, or have it pending
+	changed   bool         // the set of merchants has changed since the last read
+	head      store.Cursor // attached destinations were handed everything up to here
 	flushed   headState
 	dirty     map[*runner]bool
-	early     []*runner // wait to be attached
+	early     []*runner // destinations that wait to be attached
 	erasing   map[store.MerchantID]erasing
 	waiting   int // bytes of the events that attached destinations have
-	unwritten int // deliveries
+	unwritten int // deliveries that are not stored yet
 
 	healthy, failing places
 	hungry           int  // destinations that wait for memory
 	short            bool // keepTime looks often, because destinations wait for places or for memory
 	calls            map[*call]bool
-	usual            time.Duration // that a request takes
+	usual            time.Duration // moving average of how long a request takes
 	times            times
-	routes           int // that are open
+	routes           int // open routes
 }
 
 // group is the destinations of a merchant.
@@ -55,7 +55,7 @@ type group struct {
 const (
 	concurrentReads = 8
 	maxWaiting      = 12 << 20 // bytes of all shards; destinations that would exceed it are detached
-	maxRoutes       = 1000     // that are kept open
+	maxRoutes       = 1000     // open routes that are kept for the next time
 )
 
 func decodeDestination(doc store.Document) (d Destination, err error) {
@@ -114,7 +114,7 @@ func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 		}
 		r := sh.add(d, st)
 		if r.read = st.Cursor; st.Attached && hasHead {
-			r.read, r.joined, r.attached = sh.head, sh.head, r.isOn() // it had everything up to there
+			r.read, r.joined, r.attached = sh.head, sh.head, r.isOn() // it had sent everything up to there
 		}
 	}
 	for key := range known {
@@ -213,7 +213,7 @@ func (sh *shard) readHead() {
 			more, err = sh.readOnce(merchants)
 		}
 		if err != nil && sh.ctx.Err() == nil {
-			sh.s.Log.Warn("events cannot be read for their delivery; it is tried again", "error", err)
+			sh.s.Log.Warn("events for delivery cannot be read; the read is tried again", "error", err)
 			sh.sleep(time.Second)
 			continue
 		}
@@ -241,7 +241,7 @@ func (sh *shard) merchants(before []store.MerchantID) (all []store.MerchantID, c
 		return before, false, nil
 	}
 	if len(before) == 0 && !slices.ContainsFunc(slices.Collect(maps.Values(sh.of)), hasAttached) {
-		// Nobody needs what came in before.
+		// No destination needs what came in before.
 		sh.mu.Unlock()
 		head, err := sh.s.Engine.Latest(sh.ctx)
 		sh.mu.Lock()
@@ -262,7 +262,7 @@ func hasAttached(of *group) bool {
 	return slices.ContainsFunc(of.runners, func(r *runner) bool { return r.attached })
 }
 
-// readOnce reads what is new for the attached destinations. Only its caller moves the head.
+// readOnce reads the new events for the attached destinations. Only its caller moves head.
 func (sh *shard) readOnce(merchants []store.MerchantID) (more bool, err error) {
 	if len(merchants) == 0 {
 		return false, nil

@@ -66,8 +66,8 @@ const (
 	maxLetters    = 1000 // then the destination pauses, with the reason: nothing is dropped
 	maxDeliveries = 100
 
-	keptDeliveries = 20   // of a round
-	maxUnwritten   = 2048 // of all destinations of a shard, but for dead letters
+	keptDeliveries = 20   // deliveries that are kept of a round
+	maxUnwritten   = 2048 // deliveries of a shard that are not stored yet, without dead letters
 	maxBackoff     = time.Hour
 )
 

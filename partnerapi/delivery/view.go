@@ -56,11 +56,11 @@ func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
 	return out, nil
 }
 
-// stateOf returns the state of a destination, as of a second ago at most.
+// stateOf returns the state of a destination, at most a second old.
 func (s *Service) stateOf(ctx context.Context, m store.MerchantID, id string) (st state, err error) {
 	doc, err := s.Engine.Document(ctx, store.DeliveryStates, m, id)
 	switch {
-	case store.KindOf(err) == store.KindNotFound: // it is not a second old
+	case store.KindOf(err) == store.KindNotFound: // the destination was made less than a second ago
 		return st, nil
 	case err != nil:
 		return st, err
@@ -192,13 +192,13 @@ func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.
 	for name, values := range r.Header {
 		p.Headers[strings.ToLower(name)] = hide(strings.Join(values, ", "))
 	}
-	if r.Header.Get("Authorization") != "" { // it may have a token that was made by a secret
+	if r.Header.Get("Authorization") != "" { // it may have a token that was made with a secret
 		p.Headers["authorization"] = "***"
 	}
 	return p, &r, nil
 }
 
-// shown returns a body as it is if it is JSON, else as a text, or its size.
+// shown returns a body as it is if it is JSON, else as a string or only its size.
 func shown(body string) json.RawMessage {
 	if json.Valid([]byte(body)) {
 		return json.RawMessage(body)
@@ -206,7 +206,7 @@ func shown(body string) json.RawMessage {
 	if !utf8.ValidString(body) {
 		body = fmt.Sprintf("%d bytes", len(body))
 	}
-	text, _ := json.Marshal(body) // a text
+	text, _ := json.Marshal(body) // cannot fail: a string
 	return text
 }
 

@@ -69,14 +69,15 @@ func (c *csvWriter) Close() error {
 	return c.w.Error()
 }
 
-// disarm puts an apostrophe before each part of a text that a spreadsheet would run as a formula. A spreadsheet may split cells at
-// semicolons, commas, tabs or line breaks, whatever the quotes, so a part may begin behind each of these. Any stranger can send
-// such a muid. The other texts come from the service or are checked, and raw_data is a JSON object without semicolons.
+// disarm puts an apostrophe before each part of a text that a spreadsheet would run as a formula. A spreadsheet may split
+// cells at semicolons, commas, tabs or line breaks, whatever the quotes, so a part may begin behind each of these. Any
+// stranger can send such a muid. The other texts come from the service or are checked, and raw_data is a JSON object without
+// semicolons.
 //
-// Whoever removes the first apostrophe of each part that isFormula, with that apostrophe, has the text again.
+// To restore the text, remove the first apostrophe of each part for which isFormula is true.
 func disarm(text string) string {
 	var b []byte
-	from := 0 // what is before it is in b
+	from := 0 // the text before it is already in b
 	for i, part := 0, true; i < len(text); i++ {
 		if part && isFormula(text[i:]) {
 			b = append(append(b, text[from:i]...), '\'')
@@ -84,7 +85,7 @@ func disarm(text string) string {
 		}
 		part = strings.IndexByte(separators, text[i]) >= 0
 	}
-	if b == nil { // nearly always
+	if b == nil { // the common case
 		return text
 	}
 	return string(append(b, text[from:]...))
@@ -94,7 +95,7 @@ const separators = ";,\t\r\n"
 
 // isFormula reports whether a spreadsheet might run a cell. It passes over quotes and blanks at its start.
 func isFormula(cell string) bool {
-	if c := cell[0]; '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' { // nearly always
+	if c := cell[0]; '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' { // the common case
 		return false
 	}
 	cell = strings.TrimLeft(cell, "'\" \u00a0\u3000\x00")

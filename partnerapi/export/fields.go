@@ -13,7 +13,7 @@ type Field struct {
 	Type  Type
 	views View // besides Feed, which has all
 
-	// One of these has the value, by Type; a JSON field has none.
+	// Exactly one of these is set, as Type says; none for a JSON field.
 	text func(*store.Received) string
 	time func(*store.Received) time.Time
 	flag func(*store.Received) bool
@@ -25,23 +25,23 @@ type Type byte
 // The types.
 const (
 	Text Type = iota
-	Time      // UTC; in JSON and CSV as store.AppendTime has it, in Parquet in microseconds
+	Time      // UTC; in JSON and CSV as store.AppendTime writes it, in Parquet in microseconds
 	Flag      // true or false
-	JSON      // raw_data: what the sender has sent
+	JSON      // raw_data: the event as it was sent
 )
 
-// View is who shows an event.
+// View is a place where events are shown.
 type View byte
 
 // The views.
 const (
 	Feed     View = 1 << iota // the feed and files
 	Listing                   // a page of a listing (spec, Resources: Event record)
-	Personal                  // what is held of a person
+	Personal                  // the data held about a person
 )
 
-// Fields are the fields of an event in their order. What shows events takes them from here: the listing, the feed and its stream, files in
-// all formats, webhooks and sinks. A field that is added must be in openapi.yaml, too.
+// Fields are the fields of an event, in their order, for everything that shows events: the listing, the feed and its stream,
+// files of all formats, webhooks and sinks. Describe a new field in openapi.yaml too.
 var Fields = []Field{
 	{Name: "id", views: Listing | Personal, text: func(e *store.Received) string { return string(e.ID) }},
 	{Name: "merchantId", text: func(e *store.Received) string { return string(e.Merchant) }},
@@ -57,8 +57,8 @@ var Fields = []Field{
 // In reports whether a view shows the field.
 func (f *Field) In(v View) bool { return (f.views|Feed)&v != 0 }
 
-// AppendMembers appends the fields of an event in a view as members of a JSON object, but raw_data only by its name: it ends with a colon,
-// behind which the caller appends the value.
+// AppendMembers appends the fields of an event in a view as members of a JSON object. raw_data comes last, as a name and a
+// colon: the caller appends its value.
 func AppendMembers(b []byte, e *store.Received, v View) []byte {
 	for i := range Fields {
 		if f := &Fields[i]; f.In(v) {

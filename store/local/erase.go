@@ -61,7 +61,7 @@ func (r *remover) EraseOf(ctx context.Context, id store.MerchantID, erasures []s
 	if err := r.UpdateErasures(ctx, x.IDs, x.Begin); err != nil {
 		return err
 	}
-	now := r.e.journal.Barrier() // after that: the same request before it is this erasure
+	now := r.e.journal.Barrier() // after UpdateErasures: until then, an equal request joins this erasure
 	if err := cmp.Or(r.broken(id), r.e.archiver.moveTo(ctx, now)); err != nil {
 		return err
 	}

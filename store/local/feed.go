@@ -20,8 +20,8 @@ const (
 	firstPortion, maxPortion = 512, 8192
 )
 
-// Feed implements store.Feed. It reads the archive, and then the journal, until the end of the query. Of the journal it reads only
-// the chunks that have events of the merchants, where these are known.
+// Feed implements store.Feed. It reads the archive, and then the journal, until the end of the query. In the journal it
+// skips chunks that are known to have no events of the merchants.
 func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (store.FeedEnd, error) {
 	if !e.beginReading() {
 		return store.FeedEnd{}, store.Unavailable("the service is stopping")

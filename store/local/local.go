@@ -32,8 +32,9 @@
 // A listing waits until the index has every event that was committed before the call. Then it asks the index for the
 // positions of the page's events, and the archive and the journal for the events at these positions.
 //
-// The feed reads blocks of the archive and then the journal's chunks in their order, without the index. The journal knows in memory which
-// merchants have events in the chunks since the start: a reader who follows the feed of a small merchant reads few others.
+// The feed reads blocks of the archive and then the journal's chunks in their order, without the index. For the chunks since
+// the start, the journal remembers in memory which merchants have events in them: a reader that follows a small merchant's
+// feed skips most other chunks.
 //
 // # On a full disk
 //
@@ -57,7 +58,7 @@
 //	archiver.go moves events from the journal to the archive, and reads them from both
 //	listing.go  Events: one page of a merchant's events; Summary; Usage
 //	feed.go     Feed: events in the order of receipt
-//	watch.go    who waits for events
+//	watch.go    the callers that wait for events
 //	rebuild.go  rebuilds a damaged index
 //	remover.go  removes events in the background
 //	erase.go    erases persons, and removes what is left of deleted merchants
@@ -165,7 +166,7 @@ type engine struct {
 	watchers   *watchers
 	remover    *remover
 	shorts     *shorts
-	diskFails  time.Time // since when the disk has returned errors, beside damage (mayRebuild)
+	diskFails  time.Time // when the disk began to return errors, while damage is known (mayRebuild)
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
@@ -286,7 +287,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if err = errors.Join(err, lastErr); err == nil {
 		err = e.journal.Start(e.acceptsEvents, func(events []codec.Event, last uint64, release func()) {
 			e.archiver.note(events)
-			e.watchers.note(events, last) // before the index: when it is busy, push waits
+			e.watchers.note(events, last) // before the index, because push waits while it is busy
 			e.index.push(events, last, release)
 		})
 	}

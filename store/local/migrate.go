@@ -70,7 +70,7 @@ var errMoving = store.Unavailable("the data moves to another store")
 
 // Hold implements migrate.Live.
 func (s source) Hold() (release func()) {
-	s.e.remover.busy.Lock() // waits for the task that runs, if there is one
+	s.e.remover.busy.Lock() // waits for a running task
 	return s.e.remover.busy.Unlock
 }
 
@@ -187,7 +187,7 @@ func (f *frozen) Commit(_ context.Context, to migrate.Place) error {
 	path := filepath.Join(f.e.dir, movedFile)
 	err = durable.ReplaceFile(path, text)
 	info, failed := os.Stat(path)
-	f.marked = failed == nil && info.Mode().IsRegular() // after an error, too: a power cut may leave it or not, so the engine stays frozen
+	f.marked = failed == nil && info.Mode().IsRegular() // even after an error: a power cut may or may not keep the file, so the engine stays frozen
 	return err
 }
 

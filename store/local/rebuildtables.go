@@ -20,10 +20,11 @@ import (
 // A table of Badger may be found damaged, also when the engine opens. Until it is replaced, answers that need the damaged part fail with
 // KindUnavailable, and all others go on:
 //
-//  1. Read all tables again. If they are sound, the disk had returned an error for a while. If it still does, wait: what it does not read
-//     would be lost.
-//  2. Copy what can be read, also blocks with one wrong bit, and use the copy from then on.
-//  3. Verify everything. Events that the index has and that are lost are noted (damaged.jsonl), and the index is rebuilt without them.
+//  1. Read all tables again. If they are sound, the damage was a passing disk error. While the disk still returns errors,
+//     wait: a rebuild would lose what it cannot read.
+//  2. Copy everything readable, including blocks with one wrong bit, and use the copy from then on.
+//  3. Verify everything. Note the lost events, which only the index still has, in damaged.jsonl, and rebuild the index
+//     without them.
 //
 // Meanwhile /readyz names the damage (Impaired).
 
@@ -31,7 +32,7 @@ const (
 	damageInterval = 200 * time.Millisecond // between two looks for damage
 	replaceRetry   = 5 * time.Second        // after a failure, doubled after each further one
 	replaceRarest  = 10 * time.Minute
-	diskFailsLong  = 10 * time.Minute // while the disk also returns errors, damage is rebuilt only after that
+	diskFailsLong  = 10 * time.Minute // how long a rebuild waits while the disk also returns errors
 )
 
 // replaceDamaged looks for damage that reads have met, until the engine closes.

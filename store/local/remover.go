@@ -13,8 +13,8 @@ import (
 	"mtagd/store/rules"
 )
 
-// remover removes events in the background, one task after the other (package removal): those of persons and of deleted merchants
-// (erase.go), and those that are past the retention (retention.go). What a task has to do is in control.db, or follows from it. So a kill
+// remover removes events in the background, one task after the other (package removal): those of persons and of deleted
+// merchants (erase.go), and those that are past the retention (retention.go). The tasks follow from control.db. So a kill
 // loses nothing: the next start continues.
 type remover struct {
 	*rules.Data // the tasks
@@ -101,8 +101,9 @@ func (r *remover) nudge() {
 	}
 }
 
-// change is called before events of a merchant are removed, and done afterwards, with their number. In between, the index and the archive differ. So a
-// comparison of the two waits, and skips merchants from which events were removed since it began (unchanged).
+// change is called before events of a merchant are removed, and done afterwards, with their number. In between, the index
+// and the archive differ. So a comparison of the two waits, and skips merchants from which events were removed since it
+// began (unchanged).
 func (r *remover) change(m codec.MerchantKey) (done func(events uint64)) {
 	r.e.damage.removing.Lock()
 	return func(events uint64) {

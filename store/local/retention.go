@@ -116,7 +116,7 @@ func (r *remover) expireKnown(ctx context.Context, m codec.MerchantKey, from int
 	if err != nil {
 		return false, err
 	}
-	defer r.change(m)(0) // they are counted already
+	defer r.change(m)(0) // 0: the removed events are counted already
 	err = r.e.withIndex(func(x *usedIndex) error {
 		indexed, err := x.RemoveBefore(ctx, m, from)
 		left = indexed.Events > removed
@@ -143,7 +143,7 @@ func (r *remover) rewriteBefore(ctx context.Context, m codec.MerchantKey, first,
 				r.log.Error("an erasure cannot be finished now, and is tried again", "error", err)
 			}
 		}
-		r.busy.Unlock() // whatever waits for this goes first: a repair
+		r.busy.Unlock() // a waiting repair goes first
 		pace()
 		r.busy.Lock()
 	}

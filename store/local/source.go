@@ -24,7 +24,7 @@ const certificatesDir = "certificates"
 // Source streams a data directory to a backup. It implements backup.Source.
 type Source struct {
 	e           *engine
-	closeEngine func() error // nil: it is not the source's
+	closeEngine func() error // nil: the source does not own the engine
 
 	full    chan struct{}   // holds a value while a stream reads the whole journal
 	stop    context.Context // ends when Close begins
@@ -101,7 +101,7 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	s.e.journal.AwaitPurge() // while it holds up nobody
+	s.e.journal.AwaitPurge() // before moves are paused, so that the wait delays nothing else
 	release := sync.OnceFunc(s.e.archiver.pauseMoves())
 	defer release()
 	archived, err := s.e.archive.Snapshot()
@@ -144,7 +144,7 @@ func (s *Source) canContinue(r backup.Request) (bool, error) {
 	return s.e.journal.HasChunk(r.LastChunk), nil
 }
 
-// streamRecent writes the stream of a small backup, if the log still has all commits, and reports whether it has.
+// streamRecent writes the stream of a small backup, if the log still has all commits, and reports whether it did.
 func (s *Source) streamRecent(ctx context.Context, r backup.Request, w *backup.Writer) (done bool, err error) {
 	defer s.e.journal.KeepLog()()
 	release := s.e.archiver.pauseMoves()

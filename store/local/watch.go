@@ -8,14 +8,14 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// watchers are the calls of Watch, which wait for events of merchants. The committer only notes the merchants of what it has committed,
-// because all requests wait for it, and only while somebody waits. A goroutine wakes the watchers.
+// watchers are the calls of Watch that wait for events of merchants. All requests wait for the committer, so it only notes
+// the merchants of its events, and only if there are watchers. A goroutine wakes the watchers.
 type watchers struct {
 	last atomic.Uint64 // the last chunk on disk
 
-	noting  sync.Mutex          // held for moments; taken after mu
+	noting  sync.Mutex          // never held for long; taken after mu
 	waiting bool                // there are watchers
-	news    []codec.MerchantKey // the merchants of what was committed
+	news    []codec.MerchantKey // merchants with newly committed events
 
 	mu sync.Mutex
 	of map[codec.MerchantKey]map[chan struct{}]struct{}
@@ -36,7 +36,7 @@ func newWatchers(last uint64) *watchers {
 
 func (w *watchers) start() { w.run.Go(w.wakeAll) }
 
-// close ends the goroutine. No watcher is woken any more.
+// close ends the goroutine. After that, watchers are not woken.
 func (w *watchers) close() {
 	close(w.ended)
 	w.run.Wait()
@@ -51,7 +51,7 @@ func (w *watchers) note(events []codec.Event, last uint64) {
 		return
 	}
 	for i := range events {
-		if i == 0 || events[i].Merchant != events[i-1].Merchant { // neighbours are often of one merchant
+		if i == 0 || events[i].Merchant != events[i-1].Merchant { // consecutive events often have the same merchant
 			w.news = append(w.news, events[i].Merchant)
 		}
 	}

@@ -76,7 +76,7 @@ func (d *Database) Place(ctx context.Context) (migrate.Place, error) {
 	return p, err
 }
 
-// refuseMoved refuses a database that is being filled, or whose data has moved.
+// refuseMoved returns an error if the database is being filled, or if its data has moved.
 func refuseMoved(ctx context.Context, tx conn.Querier) error {
 	return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 		var to *string
@@ -92,17 +92,19 @@ func refuseMoved(ctx context.Context, tx conn.Querier) error {
 	}, "SELECT CASE direction WHEN 'out' THEN peer END, at FROM move WHERE direction = 'in' OR ready")
 }
 
-// Locked is a database that nobody changes, because this process has the locks that all changes need. They are those of one transaction,
-// which marks the database as moved if it is committed. When the process ends, the server ends the transaction.
+// Locked is a database that no other process can change, because this process holds the locks that every change needs. One
+// transaction holds them. Its commit marks the database as moved. When the process ends, the server rolls the transaction
+// back.
 type Locked struct{ guard *conn.Guard }
 
-// errLockLost ends an import from a database when the connection with the locks is lost.
+// errLockLost ends a move out of the database when the connection that holds the locks is lost.
 var errLockLost = errors.New("the connection to the database that keeps others from changing it was lost: run the same command again")
 
-// lockedTables are written without conn.LockControl. The lock of the first one, which each flush needs, lets the transaction enable its trigger.
+// lockedTables are the tables that are written without conn.LockControl. The lock of the first one, which each flush needs,
+// is strong enough to enable its trigger.
 var lockedTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "setting IN SHARE", "audit IN SHARE", "document IN SHARE"}
 
-// Lock keeps everybody from changing a database, whose nodes must be stopped. to is for people: where the data moves.
+// Lock prevents all changes to a database. Its nodes must be stopped. to names the destination, for error messages.
 func (d *Database) Lock(ctx context.Context, to string) (Locked, error) {
 	if err := refuseMoved(ctx, d.db.Pool); err != nil {
 		return Locked{}, err
@@ -153,10 +155,10 @@ func mark(ctx context.Context, tx pgx.Tx, to string) error {
 	return err
 }
 
-// Context is that of the work with the database. It ends when they are lost.
+// Context is for the work with the database. It ends when the locks are lost.
 func (l Locked) Context() context.Context { return l.guard.Held }
 
-// Moved marks the database as moved, and frees it.
+// Moved marks the database as moved, and releases the locks.
 func (l Locked) Moved(ctx context.Context) error {
 	if err := l.guard.Commit(ctx); err != nil {
 		return fmt.Errorf("it is not known whether the database is marked as moved, so start no node on it: %w", err)
@@ -164,7 +166,7 @@ func (l Locked) Moved(ctx context.Context) error {
 	return nil
 }
 
-// Release frees it. After Moved it does nothing.
+// Release releases the locks. After Moved it does nothing.
 func (l Locked) Release() { l.guard.Release() }
 
 // Last implements migrate.Source. The standbys have all events up to there, and so do the workers of a distributed database.
@@ -188,7 +190,7 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mig
 		if err != nil {
 			return err
 		}
-		merchants, err := conn.Column[uuid.UUID](ctx, tx, "SELECT id FROM "+conn.Merchants+" m") // nothing may be counted yet
+		merchants, err := conn.Column[uuid.UUID](ctx, tx, "SELECT id FROM "+conn.Merchants+" m") // usage may not have the merchants yet
 		if err != nil {
 			return err
 		}

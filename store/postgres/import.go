@@ -117,7 +117,7 @@ func (d *Database) Index(ctx context.Context, _ uint64) error {
 // errNotBegun is for a database that somebody has changed meanwhile.
 var errNotBegun = errors.New("the database is not being filled any more")
 
-// noteReady notes whether everything is there. It fails when another import has begun.
+// noteReady records whether the database is complete. It fails when another import has begun.
 func (d *Database) noteReady(ctx context.Context, tx pgx.Tx, ready bool) error {
 	done, err := tx.Exec(ctx, "UPDATE move SET ready = $1 WHERE direction = 'in' AND peer = $2", ready, d.run.String())
 	if err == nil && done.RowsAffected() != 1 {

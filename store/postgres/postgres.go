@@ -3,10 +3,11 @@
 //
 // # Control data
 //
-// Package rules has the rules, and all records in memory. They are stored in the table record. A change takes the lock conn.LockControl for its
-// transaction, so that changes are made one after the other, on whatever node. It gets a row in the table change, numbered in the order of the
-// commits, and its records get that number. Each node reads what is new several times a second (control/follow.go), before a change, and before it
-// answers from the control data. It is not ready when it could not for store.MaxDirectoryAge.
+// Package rules has the rules, and all records in memory. They are stored in the table record. A change takes the lock
+// conn.LockControl for its transaction, so that changes are made one after the other, on whatever node. It gets a row in the
+// table change, numbered in the order of the commits, and its records get that number. Each node reads what is new several
+// times a second (control/follow.go), before a change, and before it answers from the control data. It is not ready when it
+// could not for store.MaxDirectoryAge.
 //
 // # Recording
 //
@@ -14,36 +15,38 @@
 //
 //  1. The event_ids of the group are remembered, and those that already were are found. The links that the group needs are read.
 //     Now the outcome of each mark is known.
-//  2. Links are written. The lock conn.LockReceipt is taken, and the flush gets its number. Events, deltas and the flush are written.
-//     COMMIT waits neither for the disk nor for the standbys. Then a second commit, of a message that nobody reads, waits for both. It
-//     follows the first one in the write-ahead log: when the standbys have it, they have the flush. Only then are the marks answered.
+//  2. Links are written. The lock conn.LockReceipt is taken, and the flush gets its number. Events, deltas and the flush are
+//     written. COMMIT waits neither for the disk nor for the standbys. Then a second commit, of a message that nobody reads,
+//     waits for both. It follows the first one in the write-ahead log: when the standbys have it, they have the flush. Only
+//     then are the marks answered.
 //
 // The lock is held until the first commit is visible. So flushes are numbered in the order of their commits, and whoever sees a flush
 // sees all before it: no feed passes an event that may still be committed. The second commit waits without the lock, so the next flush
 // of any node is written meanwhile.
 //
-// So a flush is visible before the standbys have it. It is lost if the server loses its power, or a standby becomes the primary,
-// before that. Its senders were not told that it is recorded, but listings, totals and exports may have shown its events. Only what is
-// on the standbys (conn/confirm.go) is acknowledged, reported as a duplicate, passed to a feed or a watch, or returned as a muid by Resolve.
+// So a flush is visible before the standbys have it. It is lost if the server loses its power, or a standby becomes the
+// primary, before that. Its senders were not told that it is recorded, but listings, totals and exports may have shown its
+// events. Only what is on the standbys (conn/confirm.go) is acknowledged, reported as a duplicate, passed to a feed or a
+// watch, or returned as a muid by Resolve.
 //
 // Locks are taken in one order: event_ids, links, conn.LockReceipt. All other rows of a flush are only inserted.
 //
-// A flush does not update counters: it inserts its deltas, which are moved into the counters later (package count). Whoever counts events
-// adds the deltas that are pending.
+// A flush does not update counters: it inserts its deltas, which are moved into the counters later (package count). Readers
+// add the pending deltas to the counters.
 //
 // When the answer of COMMIT is lost, the node inserts a flush of the same id that has no number. If one with this id is there, the
 // first one was committed. If not, it never can be. That insert waits for the standbys.
 //
 // # Distributed by merchant
 //
-// The extension Citus may spread the tables of events over several servers, the workers (schema/distribute.go). All rows of a merchant are
-// on one. A statement about them is about one merchant, which it compares with its first parameter: so Citus asks one server. Only
-// what a group writes has the rows of all its merchants in one statement.
+// The extension Citus may spread the tables of events over several servers, the workers (schema/distribute.go). All rows of
+// a merchant are on one. A statement about them is about one merchant, which it compares with its first parameter: so Citus
+// asks one server. Only what a group writes has the rows of all its merchants in one statement.
 //
-// A flush then commits in two phases: all workers prepare, the coordinator commits, with the row of the flush, and the workers
-// commit before COMMIT returns and the lock is free. Here COMMIT waits for the disks and the standbys. Whoever reads a flush's number must
-// wait for the lock before its events (conn.DB.AwaitCommits). If a worker fails in the second phase, COMMIT succeeds with a warning: then the
-// events are acknowledged when that worker has committed too (settle).
+// A flush then commits in two phases: all workers prepare, the coordinator commits, with the row of the flush, and the
+// workers commit before COMMIT returns and the lock is free. Here COMMIT waits for the disks and the standbys. Whoever reads
+// a flush's number must wait for the lock before its events (conn.DB.AwaitCommits). If a worker fails in the second phase,
+// COMMIT succeeds with a warning: then the events are acknowledged when that worker has committed too (settle).
 //
 // # Time
 //
@@ -54,7 +57,7 @@
 //	schema/       the tables, and how Citus distributes them
 //
 //	control/      control data: the driver of package rules
-//	nodes/        what nodes share besides: files, leases, messages
+//	nodes/        what else nodes share: files, leases, messages
 //
 //	write/        records events and links
 //	count/        how many events there are in each minute, hour and day
@@ -101,14 +104,14 @@ type Options struct {
 	// opened with another value, at first for ever.
 	Retention store.Retention
 
-	// Size is how many bytes of the database events may take, about. 0: 100 GB, or twice what they take.
+	// Size is about how many bytes events may take in the database. 0: 100 GB, or twice their present size if that is more.
 	Size int64
 
 	Metrics prometheus.Registerer // gets the engine's metrics, none of which it may have already; nil: they are not exported
 
 	// For tests. false and 0: the default.
-	eager        bool // what is left of deleted merchants is removed without removal.Delay
-	keepDeltas   bool // the node rolls up nothing by itself
+	eager        bool // deleted merchants are removed without removal.Delay
+	keepDeltas   bool // the node does not roll up deltas by itself
 	flushTimeout time.Duration
 	queryTimeout time.Duration
 	verifyPiece  int64
@@ -203,7 +206,7 @@ func (e *engine) Close() error {
 	}
 	if conn.IsConnectionFailure(err) {
 		err = nil      // uses of keys in the last minute are lost, as KeyUseDelay allows
-		e.db.DropAll() // so that the pool does not wait for the server, connection by connection
+		e.db.DropAll() // otherwise the pool would wait for the server, connection by connection
 	}
 	e.db.Close()
 	return err

@@ -42,7 +42,7 @@ func RetainedFrom(r store.Retention, now time.Time) int64 {
 	return math.MinInt64
 }
 
-// CheckMUID refuses a muid that is too long. KindInvalid: muid.
+// CheckMUID returns an error if the muid is too long. KindInvalid: muid.
 func CheckMUID(muid store.MUID) error {
 	if len(muid) > store.MaxMUIDLength {
 		return store.Invalid("muid", "must have at most %d bytes", store.MaxMUIDLength)

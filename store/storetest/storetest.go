@@ -45,8 +45,8 @@ type part struct {
 	tests []test
 }
 
-// computed are parts that mostly compute what the answers to one caller must be. The race detector would make that ten times slower
-// and find nothing: make test runs them without it.
+// computed are the parts that mostly compute the expected answers to one caller. The race detector would make them ten times
+// slower and find nothing, so make test runs them without it.
 var computed = []string{"Listing", "Summary"}
 
 var suite = []part{

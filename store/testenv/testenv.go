@@ -25,7 +25,8 @@ func Program(t testing.TB, names ...string) string {
 	return path
 }
 
-// Chromium is what Chromium is called: without windows, which takes a fifth of the processor time, and whole.
+// Chromium has the names of Chromium's programs: first those without windows, which take a fifth of the processor time, then
+// the whole browser.
 var Chromium = []string{"chromium-headless-shell", "chrome-headless-shell", "chromium"}
 
 // Find is Program without a test. Only root's PATH has /usr/sbin, where Debian installs servers.

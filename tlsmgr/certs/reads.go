@@ -14,13 +14,13 @@ type reads[T any] struct {
 	every time.Duration // between the beginnings of two reads
 	read  func(ctx context.Context) (T, error)
 
-	asked singleflight.Group // for the read that has not begun
-	one   sync.Mutex         // held by a read
+	asked singleflight.Group // callers that wait for the next read
+	one   sync.Mutex         // held during a read
 	last  time.Time          // when it began
 }
 
-// readTimeout bounds a read. One that fails is repeated until then: the store fails at once while its node is not ready, and a CA counts
-// a challenge without an answer.
+// readTimeout bounds a read with its repeats. A failed read is repeated, because the store fails immediately while its node
+// is not ready, and a CA counts each challenge without an answer.
 const readTimeout = 5 * time.Second
 
 // get returns the result of a read that begins from now on, or the error of ctx when it ends before.
@@ -29,7 +29,7 @@ func (r *reads[T]) get(ctx context.Context) (result T, err error) {
 		r.one.Lock()
 		defer r.one.Unlock()
 		time.Sleep(time.Until(r.last.Add(r.every)))
-		r.asked.Forget("") // whoever asks from now on needs another read
+		r.asked.Forget("") // later callers need a new read
 		r.last = time.Now()
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		defer cancel()

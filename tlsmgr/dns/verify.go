@@ -47,7 +47,7 @@ type Verifier struct {
 	ca           *ca
 	log          *slog.Logger
 	now          func() time.Time
-	timeout      time.Duration // of a verification
+	timeout      time.Duration // for a whole verification
 	graceTimeout time.Duration
 
 	running singleflight.Group // verifications in progress, by host

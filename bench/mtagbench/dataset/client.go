@@ -20,7 +20,8 @@ type Client struct {
 	http    *fasthttp.HostClient
 }
 
-// NewClient makes a client of the server at an address. host is that of the partner API, tagHost that of client-side tags.
+// NewClient makes a client of the server at an address. host is the host of the partner API, tagHost that of client-side
+// tags.
 func NewClient(address, host, key, tagHost string) (*Client, error) {
 	t, err := load.NewTarget(address, host, "")
 	return &Client{Target: t, Key: key, tagHost: tagHost, http: &fasthttp.HostClient{Addr: address, MaxConns: 4}}, err

@@ -25,7 +25,7 @@ type Tag struct {
 // Manifest is what Fill made.
 type Manifest struct {
 	Large, Small Dataset
-	Others       int // merchants beside the large one; the small one is among them
+	Others       int // all merchants except the large one, including the small one
 }
 
 // setEvents spreads events over a span. It rounds their number down to a multiple of the cycle, so that each tag has

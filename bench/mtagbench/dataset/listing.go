@@ -41,7 +41,7 @@ func ListEachKind(ctx context.Context, api *Client, m *Manifest, n int) (all []L
 	return all, nil
 }
 
-// SummarizeEachKind does the same with summaries, and with pages of the feed.
+// SummarizeEachKind does the same for summaries, and for pages of the feed.
 func SummarizeEachKind(ctx context.Context, api *Client, m *Manifest, n int) (all []Listing, err error) {
 	for number, k := range summaryKinds {
 		l, err := timeBoth(ctx, api, m, k.name, n, func(d *Dataset, i int) (string, func([]byte) error) {

@@ -101,7 +101,7 @@ func (k summaryKind) check(d *Dataset, lo, hi int, body []byte) error {
 // feedEvents is how many events a page of the feed has.
 const feedEvents = 100
 
-// readFeed times n pages of the feeds of both datasets, from the beginning on, and checks that each has new events.
+// readFeed times the first n pages of both datasets' feeds, and checks that each page has new events.
 func readFeed(ctx context.Context, api *Client, m *Manifest, n int) (Listing, error) {
 	cursors := map[*Dataset]string{}
 	return timeBoth(ctx, api, m, "page of the feed", min(n, m.Small.Events/feedEvents), func(d *Dataset, _ int) (string, func([]byte) error) {

@@ -14,12 +14,12 @@ type Kind uint8
 // The kinds of events.
 const (
 	Plain      Kind = iota // one of 100,000 muids
-	Identified             // with an email and an event_id: the engine links and looks for duplicates
+	Identified             // with an email and an event_id: the engine links identifiers and looks for duplicates
 	Browser                // with all that the browser tag sends; bench.BrowserEventSize bytes
 )
 
-// Marks is an endless source of POST /mark requests for one tag, with batch events in each; 1 is a single event, not an array. The
-// target's path is /mark/:tagId.
+// Marks is an endless source of POST /mark requests for one tag, each with batch events. With batch 1, the body is an
+// object, not an array. The target's path is /mark/:tagId.
 func Marks(t Target, kind Kind, batch int) func(b []byte) (request []byte, events int) {
 	size := bench.EventSize
 	if kind == Browser {
@@ -27,7 +27,7 @@ func Marks(t Target, kind Kind, batch int) func(b []byte) (request []byte, event
 	}
 	length := size
 	if batch > 1 {
-		length = batch*(size+1) + 1 // with brackets and commas
+		length = batch*(size+1) + 1 // brackets and commas included
 	}
 	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", t.Path, t.Host, length)
 	made := uint64(0)

@@ -65,7 +65,8 @@ func header(line []byte, name string) (value []byte, ok bool) {
 	return bytes.TrimSpace(line[len(name)+1:]), true
 }
 
-// accepted is the number of events that the server accepted: 1 with 201; with 200, the N of a batch's {"accepted":N,….
+// accepted is the number of events that the server accepted: 1 with status 201; N with status 200, the answer to a batch,
+// {"accepted":N,….
 func (r *reply) accepted() int {
 	if r.status == 201 {
 		return 1

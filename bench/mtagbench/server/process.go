@@ -53,7 +53,7 @@ type Process struct {
 
 const stopTimeout = 30 * time.Second
 
-// start runs a program in its own process group of the system. So Ctrl-C does not reach it directly: the context stops it.
+// start runs a program in an operating system process group of its own. So Ctrl-C does not reach it: the context stops it.
 func (g *Group) start(program string, args ...string) (*Process, error) {
 	p := &Process{group: g, cmd: exec.CommandContext(g.ctx, program, args...), lines: make(chan string, 64), exited: make(chan struct{})}
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
@@ -158,7 +158,7 @@ func (p *Process) DiskWrites() (int64, error) {
 	return int64(counters.WriteBytes), err
 }
 
-// watchMemory keeps the peak of the resident memory that no file backs up to date until the process ends.
+// watchMemory records the peak of the resident anonymous memory until the process ends.
 func (p *Process) watchMemory() {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
@@ -167,7 +167,7 @@ func (p *Process) watchMemory() {
 		case <-p.exited:
 			return
 		case <-ticker.C:
-			if now, err := p.proc.NewStatus(); err == nil { // an error: the process has just ended
+			if now, err := p.proc.NewStatus(); err == nil { // fails when the process has just ended
 				p.mu.Lock()
 				p.peak = max(p.peak, int64(now.RssAnon))
 				p.mu.Unlock()

@@ -52,7 +52,8 @@ func (c Client) Run(ctx context.Context, command Command) (result []byte, err er
 	return result, err
 }
 
-// WhileInUse calls try again while the data is in use, for up to ten seconds: a server is starting or stopping, or another command runs.
+// WhileInUse repeats try for up to ten seconds while the data is in use: a server is starting or stopping, or another
+// command runs.
 func WhileInUse(ctx context.Context, try func() error) error {
 	deadline, cancel := context.WithTimeout(ctx, busyTimeout)
 	defer cancel()
@@ -116,8 +117,8 @@ func do(ctx context.Context, data, method, path string, message any) (*http.Resp
 	return response, nil
 }
 
-// Request sends a request to the operator socket of a data directory, with a message in JSON. The caller closes the answer's body.
-// IsNoServer reports whether the error is that there is no server.
+// Request sends a request to the operator socket of a data directory, with a message in JSON. The caller closes the answer's
+// body. IsNoServer is true for the error of a data directory without a running server.
 func Request(ctx context.Context, data, method, path string, message any) (*http.Response, error) {
 	response, err := do(ctx, data, method, path, message)
 	if err != nil {
@@ -146,7 +147,7 @@ func IsNoServer(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// runHere runs a command in this process.
+// runHere runs a command in this process, on the opened data.
 func (c Client) runHere(ctx context.Context, command Command) (_ []byte, err error) {
 	control, err := c.Open(ctx, creates(command))
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package operator lets an operator manage partners, API keys, merchants, tags and domains, with a running server or without one.
 //
-// A command is a value: its fields are flags on the command line, and its JSON is the message that carries it to
-// a running server over a unix socket. The server, or the command's own process when no server runs, applies
-// the value to the control data. Every change is in the audit log, which the server's log has a copy of. Read in this order:
+// A command is a value: its fields are flags on the command line, and its JSON is the message that carries it to a running
+// server over a unix socket. The server, or the command's own process when no server runs, applies the value to the control
+// data. Every change is in the audit log, and also in the server's log. Read in this order:
 //
 //	client.go    runs a command: in the server if there is one, else on the opened control data
 //	server.go    the server's end of the socket

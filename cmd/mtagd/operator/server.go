@@ -74,16 +74,16 @@ func (l listener) Close() error {
 	return l.Listener.Close()
 }
 
-// Running is the control data of a running server, which knows more than the data.
+// Running is the control data of a running server, with what only the server knows.
 type Running struct {
 	store.Control
 	BaseURL   string          // of the console
-	Claimable store.Claimable // the domains; without a server nobody knows its own hosts, and serve warns of such a domain when it starts
+	Claimable store.Claimable // rules for domains. Only a server knows the service's own hosts; serve warns of bad domains when it starts
 
-	Order func(host string) // starts an order of a certificate; nil without TLS
+	Order func(host string) // orders a certificate, in the background; nil without TLS
 }
 
-// EnablePreverified implements store.Control. A tracking domain must be claimable, and gets its certificate at once.
+// EnablePreverified implements store.Control. The tracking domain must be claimable. Its certificate is ordered immediately.
 func (r Running) EnablePreverified(ctx context.Context, id store.PartnerID, domain string) (store.Partner, error) {
 	host, err := store.CheckHostName("domain", domain)
 	if err == nil {
@@ -134,7 +134,7 @@ func handleAll(mux *http.ServeMux, t reflect.Type, control store.Control) {
 // maxMessage bounds a message, in bytes.
 const maxMessage = 64 << 10
 
-// Decode reads the message of a request. When it cannot, it has answered, and returns false.
+// Decode reads the message of a request. When that fails, Decode answers with the error and returns false.
 func Decode(w http.ResponseWriter, r *http.Request, message any) bool {
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxMessage)).Decode(message)
 	if err != nil {

@@ -10,8 +10,7 @@ import (
 	"mtagd/store"
 )
 
-// Message is a part of the answer to a command that takes long: how far it is, something that it has found, or at the end its result or
-// its failure.
+// Message is a part of the answer to a long command: its progress, a finding, or at the end its result or failure.
 type Message struct {
 	Step        string          `json:"step,omitempty"`
 	Done, Total uint64          `json:",omitempty"` // of the step
@@ -21,19 +20,19 @@ type Message struct {
 }
 
 const (
-	// progressInterval is how often a running server sends how far it is.
+	// progressInterval is how often a running server sends its progress.
 	progressInterval = 200 * time.Millisecond
-	// StreamTimeout is how long the server waits for a command that does not read.
+	// StreamTimeout is how long the server waits for a client that does not read.
 	StreamTimeout = 5 * time.Minute
 )
 
-// Answer sends the messages of run, and then its result or its error. The context of run ends when the command ends that asked for it.
+// Answer sends the messages of run, and then its result or error. The context of run ends when the client disconnects.
 func Answer(w http.ResponseWriter, r *http.Request, run func(ctx context.Context, say func(Message)) (result any, err error)) {
 	w.Header().Set("Content-Type", "application/json")
 	control := http.NewResponseController(w)
 	var sent time.Time
 	step := ""
-	// It fails when the command has ended: then the request's context ends the run.
+	// Writes fail when the client has disconnected: then the request's context ends the run.
 	say := func(m Message) {
 		if m.Step != "" && m.Step == step && time.Since(sent) < progressInterval {
 			return
@@ -55,8 +54,8 @@ func Answer(w http.ResponseWriter, r *http.Request, run func(ctx context.Context
 	}
 }
 
-// Ask sends a request to the running server of a data directory, which answers by Answer, and passes its messages to hear. It decodes the
-// result. IsNoServer reports whether the error is that there is no server.
+// Ask sends a request to the running server of a data directory, which answers with Answer. Ask passes the messages to hear,
+// and decodes the result. IsNoServer is true for the error of a data directory without a running server.
 func Ask(ctx context.Context, data, path string, request any, hear func(Message), result any) error {
 	answer, err := Request(ctx, data, http.MethodPost, path, request)
 	if err != nil {
@@ -66,7 +65,7 @@ func Ask(ctx context.Context, data, path string, request any, hear func(Message)
 	for messages := json.NewDecoder(answer.Body); ; {
 		var m Message
 		if err := messages.Decode(&m); err != nil {
-			return fmt.Errorf("the server has stopped before the end: %w", err)
+			return fmt.Errorf("the server stopped before the command was complete: %w", err)
 		}
 		switch {
 		case m.Failure != nil:

@@ -38,7 +38,7 @@ kit.decided_ = (granted: boolean, by: By | undefined, announced: unknown) => {
   if (!by && (granted || kit.allowed_ || cookie(Cookie.MUID))) announce('consent', announced, By.TAB);
   if (!granted) return by == By.DEFAULT || withdraw(by == By.TAB);
   sender(); // a missing cookie is a withdrawal: the visitor becomes a new one before anything is written
-  // What has waited for consent is stored, and calls are made.
+  // Events that waited for consent are stored, and waiting calls are made.
   kit.allowed_ = true;
   save();
   [...kit.waiting_].forEach((entry) => {

@@ -24,7 +24,7 @@ let open = 0; // requests that are under way
 let due = 0; // when the next request may be made, in ms of performance.now()
 let notBefore = 0; // when Retry-After ends, likewise
 let failures = 0; // consecutive
-let single: unknown; // after a failure: one event that always fails must not block the others
+let single: unknown; // set after a failure: the next request has one event, so that an event that always fails does not block others
 
 const now = () => performance.now();
 
@@ -48,7 +48,7 @@ export function withdraw(elsewhere?: boolean): void {
   erase(elsewhere ? muid : undefined);
 }
 
-// add queues an event of the visitor. It is called by whenAllowed. A muid that the tag host would not accept gives way to the
+// add queues an event of the visitor. It is called by whenAllowed. If fields has no valid muid, the event gets the
 // visitor's.
 export function add(path: string, fields: any, then?: () => void) {
   const own = fields.muid;
@@ -69,8 +69,8 @@ export function drain() {
   else if (open < Is.MAX_OPEN && now() >= due) send();
 }
 
-// take returns the events for one request, of those that are in none. A closing page also takes the others. A request to /id
-// has one event, and so has one of which the caller says that.
+// next removes the events for one request from the list, and returns them. A request to /id has one event, and with alone
+// every request has one.
 function next(list: Entry[], max: number, alone?: unknown) {
   const batch: Entry[] = [];
   while (list[0] && (!batch[0] || !alone && batch[0].path_ + list[0].path_ == 'markmark' && max > list[0].text_.length)) {
@@ -91,8 +91,8 @@ const render = (batch: Entry[]) => {
 
 const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter(({ request_ }) => leaving || !request_) : [];
 
-// send makes one request of the first events. When it fails, it sets when to retry. Where the timer never fires, the next
-// event is a retry. Where a page has broken XMLHttpRequest, events go out when the page closes.
+// send makes one request of the first events. When the request fails, send sets when to retry. If the page's timers never
+// fire, the next event triggers the retry. If the page has broken XMLHttpRequest, events are sent when the page closes.
 function send() {
   const batch = next(idle(), Is.MAX_BODY, single);
   if (!batch[0]) return;
@@ -112,11 +112,11 @@ function send() {
       const status = result && (result.status || xhr.status);
       if (!status || /^5|4(08|2[159]|31)/.test(status)) {
         failed = 1;
-        if (kit.waiting_.delete(entry)) kit.waiting_.add(entry); // at the end
+        if (kit.waiting_.delete(entry)) kit.waiting_.add(entry); // move it to the end
         return;
       }
       unhold(entry);
-      // Other tabs hear of that by the storage event.
+      // The storage event tells other tabs of the deletion.
       --kit.records_[entry.record_] || delete storage[entry.record_];
       if (status < 400) kit.recorded_(entry);
       else warn(result.message, entry.text_);
@@ -144,8 +144,8 @@ function send() {
   xhr.send(render(batch));
 }
 
-// last makes a request that outlives the page. Nobody hears the answer: what was recorded is sent again later, and not
-// recorded twice. It returns false when the browser has taken 64 KiB of them.
+// last makes a request that outlives the page. No script gets the answer, so the next page sends the events again; the tag
+// host records each once. last returns false when the browser takes no more: it allows 64 KiB of such requests.
 function last(batch: Entry[]) {
   try {
     return navigator.sendBeacon(address(batch), render(batch));

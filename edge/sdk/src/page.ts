@@ -39,8 +39,8 @@ kit.changed_ = () => {
   soon(settle, After.TITLE);
 };
 
-// watchViews makes the first page view, and one after each change of the URL. Browsers without the Navigation API or Temporal
-// need a part.
+// watchViews makes the first page view, and one after each change of the URL. Browsers without the Navigation API or
+// Temporal load the part older.
 export function watchViews() {
   const { navigation, Temporal } = window as any;
   whenAllowed('', () => (navigation && Temporal ? (kit.timezone_ = Temporal.Now.timeZoneId()) : load('older')));

@@ -6,23 +6,23 @@ import { safely } from './warn';
 
 type Call = () => void;
 
-const asked: Record<string, unknown> = {}; // parts
+const asked: Record<string, unknown> = {}; // parts that were requested
 export let base = ''; // the address of the tag host; empty before init
 export let tag = ''; // the tag id
-export let prefix = ''; // of the keys of the tag's records in localStorage
+export let prefix = ''; // the keys of the tag's records in localStorage begin with it
 let held: Call[] | undefined = []; // calls that wait for init, or for a part
 
-// hold makes a call, or lets it wait.
+// hold makes a call, or queues it while calls wait.
 export const hold = (call: Call, now?: unknown) => (held && !now ? held.push(call) : safely(call));
 
-// release makes the calls that have waited, in order. One of them may need another part: then the rest waits for that.
+// release makes the waiting calls, in order. When one of them needs another part, the rest wait for that part.
 export function release() {
   const calls = held;
   held = base ? undefined : [];
   if (calls) calls.forEach((call) => hold(call));
 }
 
-// start ends the wait for init: it makes a first call, those that have waited, and a last one.
+// start ends the wait for init: it makes the first call, the waiting calls, and the last call.
 export function start(address: string, id: string, first: Call, last: Call) {
   base = address;
   tag = id;
@@ -31,16 +31,16 @@ export function start(address: string, id: string, first: Call, last: Call) {
   release();
 }
 
-// load gets a part, which may not come while the tag host is away. Calls go on meanwhile.
+// load loads a part. Calls go on meanwhile, because loading fails while the tag host is down.
 export function load(part: string) {
   if (asked[part]) return;
   const script = (asked[part] = document.createElement('script'));
   script.src = base + '/script?with=' + part;
-  script.onerror = () => (asked[part] = 0); // it is asked for again when it is needed again
+  script.onerror = () => (asked[part] = 0); // the next need loads it again
   document.head.append(script);
 }
 
-// need makes a call when the part is there. Later calls wait for it.
+// need makes a call once the part has loaded. Later calls wait for it.
 export function need(part: string, call: Call) {
   if (kit[part]) return call();
   held = [() => need(part, call)];

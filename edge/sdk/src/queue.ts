@@ -3,8 +3,8 @@
 // are made together are written together when the calls are done, as the lines of a record. A record is deleted when all
 // its events have their answer. Until then the next page may send all of them again, and the tag host records each once.
 //
-// Without consent, the queue also has the calls that wait for it. The part backlog sends what other pages have left, and
-// removes what is personal from what is stored.
+// Without consent, the queue also has the calls that wait for consent. The part backlog sends the events that other pages
+// left, and keeps personal data out of localStorage.
 
 import { drain } from './delivery';
 import { kit } from './kit';
@@ -15,7 +15,7 @@ import { tell, warn } from './warn';
 
 const enum Max {
   CHARS = 2e6, // of all texts in the queue; localStorage holds 5 million for each origin
-  EVENT = 65200, // of one text; the tag host accepts 64 KiB
+  EVENT = 65200, // longest text; the tag host accepts 64 KiB
 }
 
 export interface Entry {
@@ -24,7 +24,7 @@ export interface Entry {
   record_: string; // the record that it belongs to: a key of localStorage; empty before save
   told_?: () => void; // the page's callback when the event is recorded
   call_?: (value: any) => void; // what to do with the value when there is consent
-  request_?: XMLHttpRequest; // that the event is in
+  request_?: XMLHttpRequest; // under way, with the event
 }
 
 let saving: unknown; // drain will run when the running calls are done
@@ -40,8 +40,8 @@ export function put(path: string, fields: any, then?: () => void, call?: (value:
 }
 
 // save stores the events that are in no record yet. It runs before the page can be left: at the latest with pagehide. An
-// identify is not stored, because it is nothing without its email address or phone number. The look for what is personal is
-// quick: most events have nothing of that kind.
+// identify is not stored, because it is nothing without its email address or phone number. The test for personal data is
+// quick, because most events have none.
 export function save() {
   const lines: string[] = [];
   let name = '';

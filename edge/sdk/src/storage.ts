@@ -18,7 +18,7 @@ export function store(key: string, text: string) {
   } catch {}
 }
 
-// announce has the other tabs of the host make a call.
+// announce makes the other tabs of the host repeat a call.
 export function announce(...call: unknown[]) {
   store(Key.PREFIX, json(call));
   delete storage[Key.PREFIX];

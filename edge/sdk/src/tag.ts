@@ -39,7 +39,7 @@ const commands: Record<string, (...args: any[]) => void> = {
       fields = name;
       name = name.type;
     }
-    if (name > 'Z' && !kit.names) return need('names', () => commands.event(name, fields, recorded)); // of GA4
+    if (name > 'Z' && !kit.names) return need('names', () => commands.event(name, fields, recorded)); // a name of GA4
     // The tag host records each event_id once. An event without one would be recorded again by each retry.
     const event = { pageTitle: document.title, ...kit.page_(), ...common, ...fields, event: name, event_id: ((fields && fields.event_id) || uuid()) + '' };
     whenAllowed(event, (event) => {
@@ -57,12 +57,12 @@ const commands: Record<string, (...args: any[]) => void> = {
     kit.choose_(choice, by);
   },
 
-  // Makes the visitor another one. Events that wait keep the muid of now. The cookies are replaced, because other tabs take
-  // a missing one for a withdrawal. Without consent, what waits has no muid yet: it is dropped, or it would become the next
-  // visitor's.
+  // Starts a new visitor. Waiting events keep the present muid. The cookies are replaced, not deleted: other tabs take a
+  // missing cookie for a withdrawal. Without consent, waiting events have no muid yet: they are dropped, because they would
+  // get the next visitor's.
   reset(by) {
     common = {};
-    if (by) return; // another tab has
+    if (by) return; // another tab has replaced the cookies
     kit.abort_();
     if (sender()) {
       setVisitor();

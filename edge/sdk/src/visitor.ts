@@ -21,12 +21,12 @@ try {
 } catch {}
 
 export let muid = ''; // of the last look
-let kept = ''; // what could be set of the cookie
+let kept = ''; // the cookie's value, if the browser accepted it
 let domain: string | undefined; // the root domain; undefined before the first look
 
-// sender returns the muid of the visitor, nothing without consent: that of the cookie, or a new one. Once per page it writes the
-// cookie, to set or renew it. Where cookies are denied, each page load gets a new muid. When another page of the site has deleted
-// the cookie, consent was withdrawn there.
+// sender returns the visitor's muid, from the cookie or a new one; without consent it returns nothing. Once per page it
+// writes the cookie, to set or renew it. Where cookies are denied, each page load gets a new muid. A cookie that is missing
+// later means that another page of the site has withdrawn consent.
 export function sender() {
   if (!kit.allowed_) return;
   if (!muid) {

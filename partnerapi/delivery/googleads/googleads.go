@@ -2,14 +2,16 @@
 // reference/rest/v1/events/ingest and devguides/events/send-events, read 2026-11; fields of google.golang.org/api/datamanager/v1,
 // revision 20261106; identifiers as util/src/formatter.ts of github.com/googleads/data-manager-node has them).
 //
-//   - What an event means is a conversion action of the account, by its number: events without one are left out, and so are those that
-//     have neither a click id (gclid, gbraid, wbraid) nor an email, a phone number or an address.
-//   - The secret is the key of a service account, as JSON, that is a user of the Google Ads account. A request is signed by it with a
-//     token that the service makes itself, as Google's own library does (npm @google-ads/datamanager 0.3.0,
-//     useJWTAccessWithScope).
-//   - Events are of the web, those of a backend too: most are orders of the shop. A mapping can set eventSource.
-//   - Google refuses a whole request for one event that is wrong. What it finds out later is in the account's diagnostics.
-//   - An event counts once with that of the browser's tag if transactionId is the same: the number of the order, else event_id.
+//   - The setting conversions gives each event name the number of a conversion action. Other events are left out. So are
+//     events that have none of these: a click id (gclid, gbraid, wbraid), an email, a phone number, an address.
+//   - The secret is the key of a service account, as JSON; that account must be a user of the Google Ads account. Each
+//     request carries a token that the service signs with the key, as Google's own library does (npm @google-ads/datamanager
+//     0.3.0, useJWTAccessWithScope).
+//   - eventSource is WEB for all events, since those of a backend are mostly orders of the shop. A mapping can change it.
+//   - One wrong event makes Google refuse the whole request. Errors that Google finds later are in the account's
+//     diagnostics.
+//   - Google counts an event of its browser tag and of the server once if transactionId is the same: the number of the
+//     order, else event_id.
 package googleads
 
 import (
@@ -45,7 +47,7 @@ var Kind = kind.Platform{
 		{Name: "loginCustomerId", Type: kind.Text, Pattern: customer, Hint: "the ten digits of the manager account that the key is a user of"},
 		{Name: "validateOnly", Type: kind.Flag, Hint: "true to have the events checked only"},
 	},
-	Limits:      kind.Limits{Events: 2000, Lanes: 1, MaxAge: 90*24*time.Hour - 10*time.Minute, ByEventTime: true}, // as a click counts, at most
+	Limits:      kind.Limits{Events: 2000, Lanes: 1, MaxAge: 90*24*time.Hour - 10*time.Minute, ByEventTime: true}, // the longest time that a click counts
 	Conversions: "a conversion action",
 	Event:       event,
 	Request:     request,
@@ -73,12 +75,12 @@ func request(a *kind.Account, events []*kind.Event, list []any, now time.Time) (
 	if a.Flag("validateOnly") {
 		body["validateOnly"] = true
 	}
-	bearer, _ := token(a.Secret, now) // it was checked
+	bearer, _ := token(a.Secret, now) // Open has checked the secret
 	return "/v1/events:ingest", http.Header{"Authorization": {"Bearer " + bearer}}, body
 }
 
 func event(_ *kind.Account, action string, e *kind.Event) (map[string]any, *kind.Refusal) {
-	click := map[string]any{} // one at most
+	click := map[string]any{} // at most one
 	for _, name := range []string{"gclid", "gbraid", "wbraid"} {
 		if id := e.ClickID(name); id != "" && len(click) == 0 {
 			click[name] = id
@@ -108,7 +110,7 @@ func event(_ *kind.Account, action string, e *kind.Event) (map[string]any, *kind
 	if len(device) > 0 {
 		one["eventDeviceInfo"] = device
 	}
-	if items := items(e); len(items) > 0 && click["gbraid"] == nil && click["wbraid"] == nil { // which do not go together
+	if items := items(e); len(items) > 0 && click["gbraid"] == nil && click["wbraid"] == nil { // Google does not accept items with gbraid or wbraid
 		one["cartData"] = map[string]any{"items": items}
 	}
 	return one, nil
@@ -121,7 +123,7 @@ func personalization(e *kind.Event) string {
 	return "CONSENT_DENIED"
 }
 
-// items returns the products; a quantity is a whole number, as a text.
+// items returns the products. A quantity is a whole number, written as a string.
 func items(e *kind.Event) (all []any) {
 	for _, p := range e.Products() {
 		if p.ID == "" {
@@ -154,7 +156,7 @@ func identifiers(e *kind.Event) (all []any) {
 	return all
 }
 
-// email returns an address as Google hashes it: those of Gmail without dots and an alias.
+// email normalizes an address as Google does before hashing: for Gmail, without dots and without the part after +.
 func email(s string) string {
 	s = kind.Email(s)
 	user, domain, _ := strings.Cut(s, "@")
@@ -165,7 +167,7 @@ func email(s string) string {
 	return strings.ReplaceAll(user, ".", "") + "@" + domain
 }
 
-// token returns a token of an hour that is signed by the key of a service account.
+// token returns a token that is signed with the key of a service account and valid for an hour.
 func token(key string, now time.Time) (string, error) {
 	var account struct {
 		Email string `json:"client_email"`
@@ -185,7 +187,7 @@ func token(key string, now time.Time) (string, error) {
 		return "", errKey
 	}
 	part := func(v map[string]any) string {
-		text, _ := json.Marshal(v) // texts and numbers
+		text, _ := json.Marshal(v) // cannot fail: strings and numbers only
 		return base64.RawURLEncoding.EncodeToString(text)
 	}
 	signed := part(map[string]any{"alg": "RS256", "typ": "JWT", "kid": account.KeyID}) + "." + part(map[string]any{

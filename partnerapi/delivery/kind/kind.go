@@ -2,7 +2,7 @@
 // retries, cursors or connections, and gets its secrets in clear. Each kind is a package of its own.
 //
 //	kind.go     Kind, Target, Event
-//	platform.go ad platforms: a table of names, and what is special
+//	platform.go what ad platforms have in common
 //	settings.go settings of a kind
 //	mapping.go  fields that a merchant maps
 //	person.go   normalises and hashes what identifies a person
@@ -89,7 +89,7 @@ type Limits struct {
 	// MaxAge is how old an event may be. By event_time, older ones are never sent. Otherwise it is how long an event is tried.
 	MaxAge      time.Duration
 	ByEventTime bool
-	Wait        time.Duration // how long to wait for so many events
+	Wait        time.Duration // how long to wait for a full request
 	Raw         bool          // requests are made of Event.Raw: Event.Fields are nil
 }
 
@@ -156,7 +156,7 @@ type Request struct {
 	Body   []byte
 	Events []int // which of the events it has
 
-	// Do sends what is no HTTP request. The rest only shows what that is.
+	// Do sends what is not an HTTP request; the other fields then only describe it in previews.
 	Do func(ctx context.Context, dial Dial) (Answer, error)
 }
 

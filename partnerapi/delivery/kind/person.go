@@ -54,7 +54,7 @@ func Letters(s string) string {
 	}, s)
 }
 
-// E164 returns a phone number as + and digits, or its hash as it is; "" when it is none.
+// E164 returns a phone number as + and digits. A hash stays as it is. "" means that the text is neither.
 func E164(s string) string {
 	digits := Digits(s)
 	if digits == "" || isHash(digits) {
@@ -63,7 +63,7 @@ func E164(s string) string {
 	return "+" + digits
 }
 
-// HashedPerson returns what identifies the visitor as lists of hashes, under the names that Meta, Pinterest and Snap have for it.
+// HashedPerson returns the visitor's identifiers as lists of hashes, under the names that Meta, Pinterest and Snap share.
 func (e *Event) HashedPerson() map[string]any {
 	user := map[string]any{}
 	country := strings.ToLower(e.Text("country"))

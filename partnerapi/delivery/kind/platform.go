@@ -9,30 +9,31 @@ import (
 	"unicode"
 )
 
-// Platform describes an ad platform: a table of names, and what is special about it.
+// Platform describes an ad platform: its settings, its names for events, and functions for what differs between platforms.
 type Platform struct {
 	Name     string
-	Endpoint string   // its address
+	Endpoint string   // the URL of its API
 	Consent  []string // nil: AdConsent
 	Secret   Secret   // zero: AccessToken
 	Settings []Setting
 	Limits   Limits
 
-	// Names has the events that have another name at the platform. The others have their own names there (Custom), or are left out.
+	// Names translates event names to those of the platform. Custom names all other events; if it is nil, they are left out.
 	Names  map[string]string
 	Custom func(name string) string
-	// Conversions says what a merchant sets up at the platform for each kind of event, such as "a conversion rule". Then the setting
-	// conversions has its number for each event, in place of Names and eventNames.
+	// Conversions is set if a merchant must set up something at the platform for each event name: it says what, such as "a
+	// conversion rule". Then the setting conversions has the number for each event name, and replaces Names and eventNames.
 	Conversions string
 
-	// Event returns what is sent of an event, or why it is not sent.
+	// Event returns the platform's form of an event, or why the event is not sent.
 	Event func(a *Account, name string, e *Event) (map[string]any, *Refusal)
-	// MapInto is the field of an event that the mapping of a merchant sets fields in; empty: the event itself.
+	// MapInto is the object in the platform's form of an event that a merchant's mapping sets fields in; empty: the event
+	// itself.
 	MapInto string
-	// Group says which events may be in the same request, at most GroupSize of them; nil: all.
+	// Group returns a key: only events with the same key share a request, at most GroupSize of them. nil: all events may.
 	Group     func(e *Event) string
 	GroupSize int
-	// Request returns the address, what is special in the header, and the body. list has what Event has returned for the events.
+	// Request returns the URL, additional headers and the body. list has the results of Event for the events.
 	Request func(a *Account, events []*Event, list []any, now time.Time) (address string, header http.Header, body map[string]any)
 	Read    func(r Request, a Answer) Verdict // nil: Standard
 }
@@ -60,10 +61,10 @@ func (a *Account) Text(name string) string { return a.texts[name] }
 // Flag returns a setting.
 func (a *Account) Flag(name string) bool { return a.flags[name] }
 
-// Bearer returns the header that has the secret.
+// Bearer returns the Authorization header with the secret.
 func (a *Account) Bearer() http.Header { return http.Header{"Authorization": {"Bearer " + a.Secret}} }
 
-// Skip is why an event is not for a platform, which is no fault.
+// Skip returns a refusal that is not an error: the event is not meant for the platform.
 func Skip(reason string) *Refusal { return &Refusal{Reason: reason, Skipped: true} }
 
 var number = regexp.MustCompile(`^[0-9]{1,20}$`)
@@ -100,7 +101,7 @@ func (p *Platform) open(o Options) (Target, error) {
 // Limits implements Target.
 func (a *Account) Limits() Limits { return a.platform.Limits }
 
-// Name returns the name of an event at the platform; empty: it is left out.
+// Name returns the platform's name of an event; empty: the event is left out.
 func (a *Account) Name(of string) string {
 	p := a.platform
 	if p.Conversions != "" {

@@ -21,14 +21,14 @@ type Setting struct {
 	Pattern  *regexp.Regexp // of a text, and of each value of a table; nil: any
 }
 
-// SettingType is what the value of a setting is in JSON.
+// SettingType is the type of a setting's JSON value.
 type SettingType string
 
 // The types of settings.
 const (
 	Text  SettingType = "text"
 	Flag  SettingType = "flag"  // true or false
-	Table SettingType = "table" // an object of texts
+	Table SettingType = "table" // an object of strings
 )
 
 // values are the settings of a destination, by name.
@@ -76,7 +76,8 @@ func (o Options) read(settings []Setting) (values, error) {
 	return v, nil
 }
 
-// checkEndpoint checks the address of a platform, which is another one only in tests, and with gateways of a merchant.
+// checkEndpoint checks the URL of a platform's API. It differs from the default only in tests and for a merchant's own
+// gateway.
 func checkEndpoint(address string, allowHTTP bool) (string, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "https" && !(allowHTTP && u.Scheme == "http") || u.RawQuery != "" || u.Fragment != "" || u.User != nil {

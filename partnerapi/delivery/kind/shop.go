@@ -41,15 +41,15 @@ func PutNumber(in map[string]any, name string, n json.Number) {
 	}
 }
 
-// ShopNames are the names that a platform has for what was bought, or what it was worth; an empty name: it has none.
+// ShopNames are a platform's names for products and values. An empty name means that the platform has no such field.
 type ShopNames struct {
 	Value, Currency, Order, Search   string
 	IDs, Items                       string   // of all products
 	ID, Name, Category, Count, Price string   // of each
-	Texts                            []string // numbers that are sent as texts
+	Texts                            []string // numbers that are sent as strings
 }
 
-// Shop returns what was bought, or what it was worth.
+// Shop returns the products and values of an event.
 func (e *Event) Shop(n ShopNames) map[string]any {
 	in := map[string]any{}
 	number := func(in map[string]any, name string, value json.Number) {

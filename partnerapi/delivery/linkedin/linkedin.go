@@ -2,11 +2,13 @@
 // integrations/ads-reporting/conversions-api and /linkedin/marketing/conversions/conversions-faq, read 2026-11 through the collection
 // "LinkedIn Marketing Solutions Versioned APIs", step 10, and github.com/segmentio/action-destinations).
 //
-//   - What an event means is a conversion rule of the ad account, by its number: events without one are left out, and so are those that
-//     have neither an email nor li_fat_id.
-//   - A request has at most 5,000 events (here 1,000), at most 600 are taken in a minute, and events may be 90 days old.
-//   - The answer has a status for each event. LinkedIn counts an event of the Insight Tag and of the server once if eventId is the same.
-//   - A version of the API lives for a year.
+//   - The setting conversions gives each event name the number of a conversion rule. Other events are left out. So are
+//     events with neither an email nor li_fat_id.
+//   - A request has at most 5,000 events (here 1,000). LinkedIn accepts 600 requests a minute, and events of the last 90
+//     days.
+//   - The answer has a status for each event. LinkedIn counts an event from the Insight Tag and from the server once if
+//     eventId is the same.
+//   - LinkedIn supports a version of the API for a year.
 package linkedin
 
 import (

@@ -84,7 +84,7 @@ func clickID(e *kind.Event) string {
 	return "fb.1." + strconv.FormatInt(e.Time.UnixMilli(), 10) + "." + id
 }
 
-// read reads an answer. Meta answers many errors with 400, also those that pass: of the token, of rates.
+// read reads an answer. Meta also answers temporary errors with 400, such as those of the token and of rate limits.
 func read(_ kind.Request, a kind.Answer) kind.Verdict {
 	v := kind.Standard(a)
 	var body struct {

@@ -1,12 +1,13 @@
-// Package microsoft sends events to the Conversions API of Microsoft Advertising, POST /v1/{tag}/events at capi.uet.microsoft.com
-// (learn.microsoft.com/en-us/advertising/guides/uet-conversion-api-integration; github.com/MicrosoftDocs/Advertising at commit 015a2a2,
-// read 2026-11).
+// Package microsoft sends events to the Conversions API of Microsoft Advertising, POST /v1/{tag}/events at
+// capi.uet.microsoft.com (learn.microsoft.com/en-us/advertising/guides/uet-conversion-api-integration;
+// github.com/MicrosoftDocs/Advertising at commit 015a2a2, read 2026-11).
 //
-//   - A page view is of the type pageLoad and needs the page; all else is custom, and is matched to a conversion goal by its name.
+//   - A page view has the type pageLoad and needs the URL of the page. All other events have the type custom; Microsoft
+//     matches them to conversion goals by name.
 //   - The visitor's id is a hash of the muid unless the event has anonymousId, the vid of Microsoft's ID sync pixel.
-//   - Events that are wrong are skipped (continueOnValidationError), and the answer names them by their place.
-//   - Microsoft counts an event of the UET tag and of the server once if eventId is the same. It names no age from which on it takes an
-//     event no more: it gets those of 7 days.
+//   - Microsoft skips wrong events (continueOnValidationError); the answer has their indexes.
+//   - Microsoft counts an event from the UET tag and from the server once if eventId is the same. It documents no maximum
+//     age of events: here 7 days.
 package microsoft
 
 import (
@@ -75,7 +76,7 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 	return one, nil
 }
 
-// email returns an address as Microsoft hashes it: without dots and an alias in the user's part.
+// email normalizes an address as Microsoft does before hashing: the part before @ without dots and without an alias.
 func email(s string) string {
 	s = kind.Email(s)
 	user, domain, ok := strings.Cut(s, "@")

@@ -2,11 +2,11 @@
 // (github.com/pinterest/api-description, v5/openapi.json 5.23.0 of 2025-12-11; the names of events from developers.pinterest.com/docs/
 // api-features/conversion-overview, read 2026-11).
 //
-//   - A person is known by email, or by address and user agent together: events without either are left out.
-//   - The answer says of each event whether it was processed, also with status 422.
-//   - Pinterest counts an event of its tag and of the server once if event_id is the same, but no offline ones: so those of a backend are
-//     of the web too. A mapping can set action_source.
-//   - It names no age from which on it takes an event no more: it gets those of 7 days.
+//   - Pinterest identifies a person by email, or by IP address and user agent together. Events with neither are left out.
+//   - The answer says for each event whether it was processed, even with status 422.
+//   - Pinterest counts an event from its tag and from the server once if event_id is the same, except for offline events. So
+//     action_source is web for the events of a backend too. A mapping can change it.
+//   - Pinterest documents no maximum age of events: here 7 days.
 package pinterest
 
 import (
@@ -53,7 +53,7 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 		return nil, kind.Skip("Pinterest needs an email, or the visitor's address and user agent")
 	}
 	user["external_id"] = []string{kind.Hash(string(e.MUID))}
-	if zip := e.Text("zip", "postal_code", "postcode"); zip != "" && len(zip) < 64 { // of digits only
+	if zip := e.Text("zip", "postal_code", "postcode"); zip != "" && len(zip) < 64 { // only those of digits
 		delete(user, "zp")
 		if zip = notDigit.ReplaceAllString(zip, ""); zip != "" {
 			user["zp"] = []string{kind.Hash(zip)}

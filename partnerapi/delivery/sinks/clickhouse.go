@@ -10,7 +10,8 @@ import (
 	"mtagd/store"
 )
 
-// clickHouse is a table that is filled over ClickHouse's HTTP interface (https://clickhouse.com/docs/interfaces/http, read 2026-11).
+// clickHouse is a table that is filled over ClickHouse's HTTP interface (https://clickhouse.com/docs/interfaces/http, read
+// 2026-11).
 type clickHouse struct {
 	URL      string `json:"url"`
 	Database string `json:"database"`

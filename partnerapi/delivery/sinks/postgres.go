@@ -17,7 +17,7 @@ import (
 	"mtagd/store"
 )
 
-// postgres is a table in PostgreSQL. It is made if it is not there.
+// postgres is a table in PostgreSQL. It is created if it does not exist.
 type postgres struct {
 	Host       string `json:"host"`
 	Database   string `json:"database"`
@@ -48,7 +48,7 @@ func openPostgres(o kind.Options) (kind.Target, error) {
 		return nil, store.Invalid("settings.withoutTLS", "must be false")
 	}
 	address := url.URL{Scheme: "postgres", User: url.UserPassword(t.User, o.Secret("password")), Host: net.JoinHostPort(host, port),
-		Path: "/" + t.Database, RawQuery: "sslmode=disable&application_name=mtagd"} // TLS is set below: the files and variables of the machine do not count
+		Path: "/" + t.Database, RawQuery: "sslmode=disable&application_name=mtagd"} // TLS is set below, so that files and variables of this machine have no effect
 	config, err := pgx.ParseConfig(address.String())
 	if err != nil {
 		return nil, store.Invalid("settings", "cannot be used to connect")
@@ -56,8 +56,8 @@ func openPostgres(o kind.Options) (kind.Target, error) {
 	if !t.WithoutTLS {
 		config.TLSConfig = &tls.Config{ServerName: host}
 	}
-	config.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // dialling does
-	config.DefaultQueryExecMode = pgx.QueryExecModeExec                                                       // there may be a pooler
+	config.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // Dial resolves names
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec                                                       // poolers do not keep prepared statements
 	t.config = config
 	return t, checkTable(t.Table)
 }
@@ -73,7 +73,8 @@ func (t *postgres) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, 
 	}}, nil
 }
 
-// insert inserts the events that are not there, in one transaction. An event that PostgreSQL refuses, such as one with \u0000, is a bad request.
+// insert inserts the events that the table does not have, in one transaction. If PostgreSQL refuses an event, such as one
+// with \u0000, the answer is a bad request.
 func (t *postgres) insert(ctx context.Context, dial kind.Dial, events []*kind.Event) (kind.Answer, error) {
 	config := t.config.Copy()
 	config.DialFunc = pgconn.DialFunc(dial)
@@ -111,7 +112,7 @@ func (t *postgres) insert(ctx context.Context, dial kind.Dial, events []*kind.Ev
 	return answerOf(err)
 }
 
-// answerOf returns an answer of PostgreSQL as one of HTTP.
+// answerOf translates the result of PostgreSQL to an HTTP answer.
 func answerOf(err error) (kind.Answer, error) {
 	refused, is := errors.AsType[*pgconn.PgError](err)
 	switch {
@@ -121,7 +122,7 @@ func answerOf(err error) (kind.Answer, error) {
 		return kind.Answer{}, err
 	}
 	status := http.StatusServiceUnavailable
-	if class := refused.Code[:min(2, len(refused.Code))]; class == "22" || class == "23" { // the data
+	if class := refused.Code[:min(2, len(refused.Code))]; class == "22" || class == "23" { // data exceptions and integrity constraints: the event is at fault
 		status = http.StatusBadRequest
 	}
 	return kind.Answer{Status: status, Body: []byte(refused.Code + " " + refused.Message)}, nil

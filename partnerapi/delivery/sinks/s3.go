@@ -15,7 +15,7 @@ import (
 	"mtagd/store"
 )
 
-// s3 is files of Parquet in an S3-compatible store, with a partition for each hour of receipt (UTC):
+// s3 writes Parquet files to an S3-compatible store, in a partition for each hour of receipt (UTC):
 // PREFIX/date=2026-11-26/hour=03/FIRST-EVENT.parquet.
 type s3 struct {
 	Endpoint    string `json:"endpoint"`
@@ -60,7 +60,7 @@ func (t *s3) Requests(events []*kind.Event, _ time.Time) (requests []kind.Reques
 		for to = from + 1; to < len(events) && hour(to) == hour(from); to++ {
 		}
 		body, err := parquet(events[from:to])
-		if err != nil { // only if zstd cannot be used
+		if err != nil { // fails only if zstd does
 			for i := from; i < to; i++ {
 				refused = append(refused, kind.Refusal{Event: i, Reason: err.Error()})
 			}
@@ -90,7 +90,7 @@ func (t *s3) put(key string, body []byte, places []int) kind.Request {
 	address := t.Endpoint + "/" + t.Bucket + "/" + key
 	r, err := http.NewRequest(http.MethodPut, address, bytes.NewReader(body))
 	if err != nil {
-		return kind.Request{URL: address, Events: places} // the address was checked
+		return kind.Request{URL: address, Events: places} // Open has checked the address
 	}
 	sum := sha256.Sum256(body)
 	r.Header.Set("X-Amz-Content-Sha256", hex.EncodeToString(sum[:]))

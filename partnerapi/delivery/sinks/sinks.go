@@ -1,11 +1,12 @@
-// Package sinks sends events to stores of the partner's own: PostgreSQL, ClickHouse, and files in an S3-compatible store. They get each event
-// as an export has it, in the columns that package export names.
+// Package sinks sends events to stores of the partner's own: PostgreSQL, ClickHouse, and files in an S3-compatible store.
+// Events have the columns of an export (package export).
 //
-//   - PostgreSQL has each event exactly once: its id is the table's key, and a request is one transaction.
-//   - ClickHouse drops a request that comes again as it was, by its token. After a kill, events may come again in other requests.
-//   - A file that is written again replaces itself. After a kill, events may come again in files that begin elsewhere.
+//   - PostgreSQL stores each event exactly once: the event's id is the primary key, and a request is one transaction.
+//   - ClickHouse drops an identical repeated request, by its token. After a kill, events may be repeated in different
+//     requests.
+//   - A repeated file replaces the first one. After a kill, events may be repeated in files that begin with another event.
 //
-// So readers of the last two drop repeats by the column id.
+// So readers of ClickHouse and of files must drop repeats by the column id.
 package sinks
 
 import (
@@ -45,7 +46,7 @@ func Kinds() []kind.Kind {
 	}
 }
 
-// Sinks take few large requests.
+// Sinks work best with few large requests.
 func limits(wait time.Duration) kind.Limits {
 	return kind.Limits{Events: 1000, Lanes: 1, MaxAge: 30 * 24 * time.Hour, Wait: wait, Raw: true}
 }
@@ -58,7 +59,7 @@ func lines(events []*kind.Event) (b []byte) {
 	return b
 }
 
-// all returns the places of n events.
+// all returns the indexes of n events.
 func all(n int) []int {
 	places := make([]int, n)
 	for i := range places {
@@ -67,7 +68,7 @@ func all(n int) []int {
 	return places
 }
 
-// token follows from the events of a request.
+// token returns an idempotency token: the same events have the same token.
 func token(events []*kind.Event) string {
 	sum := sha256.New()
 	for _, e := range events {

@@ -2,9 +2,10 @@
 // Conversions-API: UsingTheAPI and the overview, read 2026-11; fields and answers from api/openapi.yaml of github.com/Snapchat/
 // business-sdk-v3-java at commit 186f8ca; the names of events from github.com/api-evangelist/snapchat, which is not Snap's own).
 //
-//   - A person is known by email or phone, or by address and user agent together: events without any are left out.
-//   - Snap takes events of 37 days, and refuses a whole request for one event that is wrong.
-//   - Snap counts an event of the pixel and of the server once if event_id is the same.
+//   - Snap identifies a person by email or phone, or by IP address and user agent together. Events with none of them are
+//     left out.
+//   - Snap accepts events of the last 37 days. One wrong event makes it refuse the whole request.
+//   - Snap counts an event from the pixel and from the server once if event_id is the same.
 package snap
 
 import (
@@ -65,7 +66,7 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 	return one, nil
 }
 
-// read reads an answer. It says of one event at most what is wrong, and then none was taken.
+// read reads an answer. It names at most one wrong event, and then Snap has taken none of the request.
 func read(_ kind.Request, a kind.Answer) kind.Verdict {
 	v := kind.Standard(a)
 	var body struct {

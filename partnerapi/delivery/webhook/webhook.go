@@ -144,7 +144,8 @@ func (t *target) Limits() kind.Limits {
 	return l
 }
 
-// appendEvent appends an event as the feed returns it, with its id at this destination; or only what is mapped.
+// appendEvent appends an event as the feed returns it, with its id at this destination. With a mapping, it appends only the
+// mapped fields.
 func (t *target) appendEvent(b []byte, e *kind.Event) []byte {
 	if len(t.mapping) > 0 {
 		mapped := map[string]any{}
@@ -164,7 +165,7 @@ func (t *target) appendEvent(b []byte, e *kind.Event) []byte {
 	b = append(b, `","raw_data":`...)
 	if json.Valid(e.Raw) {
 		b = append(b, e.Raw...)
-	} else if e.Parse() == nil { // it has what strict parsers refuse
+	} else if e.Parse() == nil { // raw_data has something that strict parsers refuse
 		b = appendJSON(b, e.Fields)
 	} else {
 		b = append(b, "null"...)
@@ -173,7 +174,7 @@ func (t *target) appendEvent(b []byte, e *kind.Event) []byte {
 }
 
 func appendJSON(b []byte, v any) []byte {
-	text, _ := json.Marshal(v) // everything was read from JSON
+	text, _ := json.Marshal(v) // cannot fail: v was read from JSON
 	return append(b, text...)
 }
 

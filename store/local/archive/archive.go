@@ -81,7 +81,7 @@ type Archive struct {
 	compacting sync.Mutex            // held by whoever drops keys or compacts tables; locked before writing
 	failed     atomic.Pointer[error] // the error of a write: nobody knows what is on the disk, so nothing more is written
 
-	stored atomic.Int64 // bytes of all blocks, as the counts of the merchants say
+	stored atomic.Int64 // bytes of all blocks: the sum over the merchants' counts
 }
 
 // newest is greater than the version of any commit.
@@ -183,7 +183,7 @@ func getNumber(txn *badgerdb.Txn, key []byte) (n uint64, found bool, err error) 
 	return n, found, err
 }
 
-// countStored counts the bytes of all blocks.
+// countStored sums the bytes of all blocks.
 func (a *Archive) countStored() error {
 	a.stored.Store(0)
 	return a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.stored.Add(int64(u.Stored)) })

@@ -13,10 +13,10 @@ type change struct {
 	a        *Archive
 	sets     []entry
 	deletes  [][]byte
-	bytes    int                            // of all that
+	bytes    int                            // of sets and deletes
 	usage    map[codec.MerchantKey]Usage    // of the merchants that change: reads may not see what was committed since
 	changed  map[codec.MerchantKey]struct{} // since the last commit
-	stored   uint64                         // by how much the blocks of all merchants grow; it wraps around below 0
+	stored   uint64                         // growth in bytes of all blocks; a negative growth wraps around
 	boundary uint64                         // 0: stays as it is
 
 	memory memory

@@ -54,7 +54,7 @@ func (k blockKey) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, k.revision)
 }
 
-// endOfMerchant is where a reverse iterator over a merchant's blocks begins.
+// endOfMerchant is the key at which a reverse iterator over a merchant's blocks starts.
 func endOfMerchant(m codec.MerchantKey) []byte {
 	return blockKey{m, newestPosition, math.MaxUint32}.append(nil)
 }

@@ -141,19 +141,19 @@ func endBefore(txn *badgerdb.Txn, m codec.MerchantKey, at codec.Position) (end c
 // newestPosition is greater than that of any event.
 var newestPosition = codec.EndOf(math.MaxUint64)
 
-// Since calls use with the merchant's events after a position, up to the boundary at the time of the call, in the order of positions,
-// some at a time, until use returns an error. The events are valid until use returns. Since passes blocks that cannot be read to
-// damaged, and continues.
+// Since calls use with batches of the merchant's events, in the order of positions: those after a position, up to the
+// boundary at the time of the call. It stops when use returns an error. The events are valid until use returns. Since passes
+// blocks that cannot be read to damaged, and continues.
 func (a *Archive) Since(ctx context.Context, m codec.MerchantKey, after codec.Position, use func([]Event) error, damaged func(Damage)) error {
-	const blocks = 16 // few, so that use can pause often
+	const blocks = 16 // few, so that use is called often and can pause
 	all := []selector{{wants: func(Event) bool { return true }}}
 	return a.each(ctx, m, after, codec.EndOf(a.Boundary()), blocks, all, use, damaged)
 }
 
-// Select reads all of the merchant's events after a position, up to and including another one. It calls use with those that a
-// filter wants, in the order of positions, until use returns an error. Several filters run at the same time, each in a
+// Select reads all of the merchant's events after a position, up to and including another one. It calls use with those that
+// a filter wants, in the order of positions, until use returns an error. Several filters run at the same time, each in a
 // goroutine of its own. An event is valid until the filter or use returns. Select passes blocks that cannot be read to
-// damaged, and continues. It calls pace now and then.
+// damaged, and continues. It calls pace after each few blocks.
 func (a *Archive) Select(ctx context.Context, m codec.MerchantKey, after, upTo codec.Position, newFilter func() func(Event) (wanted bool),
 	use func(Event) error, damaged func(Damage), pace func()) error {
 	const blocks = 256
@@ -172,8 +172,8 @@ func (a *Archive) Select(ctx context.Context, m codec.MerchantKey, after, upTo c
 	}, damaged)
 }
 
-// each reads so many blocks at a time. The selectors divide them among themselves. No transaction is open while use runs: Badger
-// keeps the files that an open transaction may read.
+// each reads n blocks at a time, and divides them among the selectors. No transaction is open while use runs, because Badger
+// cannot delete files that an open transaction may read.
 func (a *Archive) each(ctx context.Context, m codec.MerchantKey, after, upTo codec.Position, n int, selectors []selector,
 	use func([]Event) error, damaged func(Damage)) error {
 	for after.Compare(upTo) < 0 {
@@ -207,7 +207,7 @@ func (a *Archive) each(ctx context.Context, m codec.MerchantKey, after, upTo cod
 	return nil
 }
 
-// selector selects events of some blocks.
+// selector finds the wanted events of its share of the blocks.
 type selector struct {
 	wants   func(Event) bool
 	memory  memory
@@ -262,11 +262,12 @@ func (a *Archive) nextBlocks(m codec.MerchantKey, after, upTo codec.Position, n 
 
 var errGap = fmt.Errorf("%w: a block is missing", codec.ErrCorrupt)
 
-// eachBlock calls use with the blocks of a merchant that end after a position, until use returns false. It appends the gaps between
-// them that begin before the position upTo.
+// eachBlock calls use with the blocks of a merchant that end after a position, until use returns false. It appends the gaps
+// between them that begin before the position upTo.
 //
-// The blocks of a merchant follow each other without a gap: each begins where the one before ends, and the last one ends where the
-// merchant's counts say. A removal keeps that. So a reader sees that it has read all of them, whatever Badger returns.
+// The blocks of a merchant follow each other without a gap: each begins where the one before ends, and the last one ends
+// where the merchant's counts say. A removal keeps that. So a reader sees that it has read all of them, whatever Badger
+// returns.
 func (a *Archive) eachBlock(txn *badgerdb.Txn, it *badgerdb.Iterator, m codec.MerchantKey, after, upTo codec.Position, gaps *[]Damage,
 	use func(k blockKey, item *badgerdb.Item) (more bool)) error {
 	if last := codec.EndOf(a.Boundary()); upTo.Compare(last) > 0 {
@@ -284,7 +285,7 @@ func (a *Archive) eachBlock(txn *badgerdb.Txn, it *badgerdb.Iterator, m codec.Me
 		if err != nil {
 			return err
 		}
-		if b, _, err := readHeader(it.Item().Value()); err == nil { // else unpack fails
+		if b, _, err := readHeader(it.Item().Value()); err == nil { // on an error, unpack fails later
 			pass(b.first, k.last)
 		}
 		if !use(k, it.Item()) {

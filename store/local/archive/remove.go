@@ -15,8 +15,9 @@ import (
 // removedBlocks is how many blocks RewriteSome reads. Nobody else writes meanwhile.
 const removedBlocks = 100
 
-// Rewrite removes the events of a merchant from the position from to the position to, both included, for which keep returns false.
-// It returns how many these are. It passes blocks that cannot be read to damaged; they stay as they are. It calls pace now and then.
+// Rewrite removes the events of a merchant from the position from to the position to, both included, for which keep returns
+// false. It returns how many these are. It passes blocks that cannot be read to damaged; they stay as they are. It calls
+// pace now and then.
 func (a *Archive) Rewrite(ctx context.Context, m codec.MerchantKey, from, to codec.Position, keep func(Event) bool,
 	damaged func(Damage), pace func()) (removed uint64, err error) {
 	for more := true; more && err == nil; {
@@ -81,14 +82,14 @@ func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 	return r.removed, after, more, errors.Join(err, a.flush())
 }
 
-// rewrite replaces blocks by those with the events that are kept. Neighbouring blocks without events become one.
+// rewrite replaces blocks by blocks with only the kept events. Neighbouring blocks without events become one.
 type rewrite struct {
 	*change
 	txn     *badgerdb.Txn
 	keep    func(Event) bool
-	empty   *loadedBlock // the block before, which has no events any more, and is not yet written
-	gone    uint64       // events since the last commit
-	removed uint64       // events before it
+	empty   *loadedBlock // the previous block, if no events are left in it: not yet written
+	gone    uint64       // events removed since the last commit
+	removed uint64       // events removed before that
 }
 
 func (r *rewrite) commit() error {
@@ -120,7 +121,7 @@ func (r *rewrite) filter(old *loadedBlock) error {
 			return err
 		}
 	} else if gone == 0 && r.empty == nil {
-		return nil // a block without events that stays, unless another one is before it
+		return nil // it had no events before, and the previous block has some
 	}
 	r.gone += gone
 	if err := r.remove(r.txn, old.blockKey, old.usage()); err != nil {
@@ -146,8 +147,8 @@ func (r *rewrite) writeEmpty() error {
 	return r.add(r.txn, &e.block, e.revision+1)
 }
 
-// DropMerchant removes all events of a merchant, also those of blocks that cannot be read, and returns how many there were. It leaves
-// one block without events, which says up to where the events were removed.
+// DropMerchant removes all events of a merchant, also those of blocks that cannot be read, and returns how many there were.
+// It leaves one block without events, whose end shows how far events were removed.
 func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (removed uint64, err error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()
@@ -166,7 +167,7 @@ func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (remove
 			if err != nil {
 				return err
 			}
-			var has Usage // nothing when the header cannot be read
+			var has Usage // zero when the header cannot be read
 			if b, _, err := readHeader(it.Item().Value()); err == nil {
 				has = (&loadedBlock{k, b, len(it.Item().Value())}).usage()
 			}

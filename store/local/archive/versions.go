@@ -24,7 +24,8 @@ func (v *versions) start(db *badgerdb.DB, last uint64) {
 	db.Keep(last)
 }
 
-// keep sets Badger to keep the oldest version that is read. The caller holds mu, or is alone.
+// keep makes Badger keep the oldest version that is being read. The caller holds mu, or no other goroutine has the archive
+// yet.
 func (v *versions) keep(db *badgerdb.DB) {
 	if oldest := v.oldest(); oldest != v.kept {
 		v.kept = oldest

@@ -218,8 +218,8 @@ func (d *DB) Damage() error {
 	return nil
 }
 
-// Recheck reads all tables after damage was met, and returns all damage. When they are sound, the disk had returned an error for a
-// while: then Damage returns nil again.
+// Recheck reads all tables after damage was found, and returns all damage. When all tables are sound, the damage was a
+// passing disk error: then Damage returns nil again.
 func (d *DB) Recheck(ctx context.Context, pace func()) error {
 	var found []error
 	if err := d.Check(ctx, pace, func(damage *Damage) { found = append(found, damage) }); err != nil {

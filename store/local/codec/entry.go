@@ -23,7 +23,7 @@ func AppendEntry(b []byte, e Entry) []byte {
 	return append(b, 0)
 }
 
-// EntryTrailerSize returns how many bytes the byte form of an entry has behind its value.
+// EntryTrailerSize returns the number of bytes after the value in an encoded entry.
 func EntryTrailerSize(e Entry) int {
 	var b [2 * binary.MaxVarintLen64]byte
 	n := binary.PutUvarint(b[:], e.Version)

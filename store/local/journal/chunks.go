@@ -27,10 +27,10 @@ type stored struct {
 	at           log.Position // of the record
 	from, to     int          // where the packed chunk is in the record
 	packed       []byte       // nil: it is only in the log
-	merchants    []uint32     // hashOf the merchants with events in it; nil: not known, since it was read at the start
+	merchants    []uint32     // hashOf the merchants with events in it; nil: unknown, because the chunk was read at the start
 }
 
-// MerchantSet is merchants whose chunks are read; nil: all. It may have others too, but few.
+// MerchantSet is the merchants whose chunks are read, as hashes; nil: all. A few other merchants may have the same hashes.
 type MerchantSet map[uint32]struct{}
 
 // NewMerchantSet returns a set of merchants.
@@ -42,7 +42,7 @@ func NewMerchantSet(merchants ...codec.MerchantKey) MerchantSet {
 	return set
 }
 
-func hashOf(m codec.MerchantKey) uint32 { return binary.BigEndian.Uint32(m[len(m)-4:]) } // it is random
+func hashOf(m codec.MerchantKey) uint32 { return binary.BigEndian.Uint32(m[len(m)-4:]) } // the id is random
 
 // mayHave reports whether a chunk may have events of a merchant.
 func (s *stored) mayHave(of MerchantSet) bool {

@@ -72,8 +72,8 @@ func (j *Journal) holdCommits() (release func()) {
 	return j.committer.writing.Unlock
 }
 
-// needed returns the position of the first record that is needed: to read a chunk, to find links and event_ids that are not in the
-// database, or for Recent.
+// needed returns the position of the first record that is still needed: to read a chunk, to find links and event_ids that
+// are not in the database yet, or for Recent.
 func (j *Journal) needed() log.Position {
 	flushed := log.Position(j.flushed.Load())
 	return min(flushed, j.chunks.first(flushed), j.keptForRecent(flushed))

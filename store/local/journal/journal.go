@@ -71,7 +71,7 @@
 //	                                    remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian). The
 //	                                    16 bytes are the first ones of the SHA-256 of the event's name, a zero byte, and
 //	                                    the event_id. The database drops the key 8 days after receipt
-//	'D', 'V', 'Z'                       of earlier versions; they mean nothing now
+//	'D', 'V', 'Z'                       written by earlier versions, ignored now
 package journal
 
 import (
@@ -145,7 +145,7 @@ type Journal struct {
 	copying    sync.Mutex  // held while files of the log are removed
 	copies     int         // who reads what must not be removed: snapshots that are open, and KeepLog; guarded by copying
 	recent     sync.Mutex
-	moments    []moment // since which Recent may be asked; guarded by recent
+	moments    []moment // commits since which Recent can answer; guarded by recent
 
 	// Nil until Start.
 	disk      *diskWatch

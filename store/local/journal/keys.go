@@ -59,5 +59,5 @@ func appendDedupeKey(b []byte, m codec.MerchantKey, name, eventID string) []byte
 	return append(append(append(b, prefixDedupe), m[:]...), sum[:16]...)
 }
 
-// isFormerKey reports whether a key is of an earlier version, and means nothing now.
+// isFormerKey reports whether a key was written by an earlier version, and is ignored now.
 func isFormerKey(key []byte) bool { return key[0] == 'D' || key[0] == 'V' || key[0] == 'Z' }

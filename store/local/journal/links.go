@@ -27,7 +27,8 @@ func (l link) cookies() int {
 	return n
 }
 
-// linkMark begins a link. It is in no UTF-8. Earlier versions wrote only the muid (Writer.Put); such a link is claimed.
+// linkMark is the first byte of a link. It is not valid UTF-8, so a link without it is a bare muid, as earlier versions
+// wrote (Writer.Put). Such a link is claimed.
 const linkMark = 0xff
 
 func (l link) append(b []byte) []byte {

@@ -103,9 +103,9 @@ func pickEvents(chunk []byte, wanted []Wanted, use func(n int, e Event)) error {
 // wants no more chunks.
 type Use func(seq uint64, events []Event) (more bool)
 
-// Scan calls use with each chunk from the chunk from up to the chunk upTo, both inclusive, that may have events of some merchants. When
-// ctx ends, it stops before the next chunk and returns ctx's error. At a chunk that is damaged it stops and returns a DamagedChunks. Chunks
-// that Forget deletes meanwhile may be left out, or returned as damaged.
+// Scan calls use with the chunks from from to upTo, both inclusive, that may have events of the merchants. When ctx ends,
+// Scan stops before the next chunk and returns ctx's error. At a damaged chunk it stops and returns a DamagedChunks. Chunks
+// that Forget deletes meanwhile may be left out, or be reported as damaged.
 func (j *Journal) Scan(ctx context.Context, from, upTo uint64, of MerchantSet, use Use) error {
 	r := reader{chunks: &j.chunks}
 	for _, s := range j.chunks.between(max(from, 1)-1, upTo) {

@@ -57,9 +57,9 @@ func newWriter(l *log.Log, keys *keyStore) (*Writer, error) {
 // writtenAtOnce is about how many bytes of chunks are in a record.
 const writtenAtOnce = 1 << 20
 
-// Put writes an entry. Of the entries with the same key, the one with the greatest version counts. Chunks must come in the order of
-// receipt; one that was put before is left out, and so is the deletion of a chunk: the archive has its events. Links of earlier versions
-// get the form of this one. The entry's slices must not change afterwards.
+// Put writes an entry. Of the entries with the same key, the one with the greatest version counts. Chunks must be put in the
+// order of receipt. Put ignores a repeated chunk, and the deletion of a chunk, whose events are in the archive. It converts
+// links of earlier versions to the present format. The entry's slices must not change afterwards.
 func (w *Writer) Put(e codec.Entry) error {
 	if IsChunk(e) {
 		return w.putChunk(e)

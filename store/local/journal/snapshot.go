@@ -157,7 +157,7 @@ func (j *Journal) Size() int64 {
 	return int64(j.log.End()-j.log.First()) + j.keys.db.TableBytes()
 }
 
-// moment is where the log ended after a commit.
+// moment is a commit, and the end of the log after it.
 type moment struct {
 	version uint64
 	end     log.Position
@@ -178,17 +178,17 @@ func (j *Journal) KeepLog() (release func()) {
 	}
 }
 
-// Recent is for a backup every few seconds: links and event_ids are spread over all tables. It returns what passes all entries that the commits
-// after since have written, up to and including version, from the log; nil when the log may not have all of them. A key that was set
-// twice has two entries; the later one counts. From the first call on, the log keeps what was written after the commit unneeded, unless
-// that is much, until Purge. The caller has called KeepLog.
+// Recent returns a function that passes all entries of the commits after since, up to and including version. It reads them
+// from the log, which suits a backup every few seconds: in the database, new links and event_ids are spread over all tables.
+// entries is nil when the log may lack some of them. Of several entries with one key, the last one counts. From the first
+// call until Purge, the log keeps the records after the commit unneeded, up to maxRecent bytes. The caller has called KeepLog.
 func (j *Journal) Recent(since, unneeded uint64) (version uint64, entries func(use func(codec.Entry) error) error) {
 	release := j.holdCommits()
 	now := moment{j.Version(), j.log.End()}
 	release()
 	j.recent.Lock()
 	defer j.recent.Unlock()
-	before := func(version uint64) (n int) { // how many moments are not after a commit
+	before := func(version uint64) (n int) { // the number of moments up to a commit
 		for n < len(j.moments) && j.moments[n].version <= version {
 			n++
 		}
@@ -230,7 +230,7 @@ func (j *Journal) Recent(since, unneeded uint64) (version uint64, entries func(u
 
 var errPassed = errors.New("all is passed")
 
-// keptForRecent returns the position of the first record that Recent may need; end when there is none.
+// keptForRecent returns the position of the first record that Recent may need, or end if it needs none.
 func (j *Journal) keptForRecent(end log.Position) log.Position {
 	j.recent.Lock()
 	defer j.recent.Unlock()
@@ -242,7 +242,7 @@ func (j *Journal) keptForRecent(end log.Position) log.Position {
 	return min(end, j.moments[0].end)
 }
 
-// forgetRecent makes the log keep nothing for Recent.
+// forgetRecent frees the log from keeping records for Recent.
 func (j *Journal) forgetRecent() {
 	j.recent.Lock()
 	defer j.recent.Unlock()

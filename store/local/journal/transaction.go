@@ -33,8 +33,8 @@ type transaction struct {
 	// The open chunk, which takes the next events. There is none while chunkEvents is 0; then seq is the number of the
 	// last closed one.
 	seq         uint64
-	chunkStart  int      // where it begins in arena.chunks
-	chunkEvents int      // how many events it has
+	chunkStart  int      // where the chunk begins in arena.chunks
+	chunkEvents int      // number of its events
 	merchants   []uint32 // hashOf their merchants
 }
 
@@ -59,7 +59,7 @@ func (t *transaction) get(key []byte) (value []byte, found bool, err error) {
 
 // add resolves, deduplicates and appends one mark (store.Events, Record).
 func (t *transaction) add(m *store.Mark) error {
-	if m.Merchant != t.merchant { // neighbours are often of one merchant
+	if m.Merchant != t.merchant { // consecutive events often have the same merchant
 		key, err := codec.NewMerchantKey(m.Merchant)
 		if err != nil {
 			return err
@@ -130,7 +130,7 @@ func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid st
 		t.chunkStart, t.seq = len(t.arena.chunks), t.clock.next()
 		t.merchants = t.merchants[:0]
 	}
-	if n := len(t.merchants); n == 0 || t.merchants[n-1] != hashOf(m) { // neighbours are often of one merchant
+	if n := len(t.merchants); n == 0 || t.merchants[n-1] != hashOf(m) { // consecutive events often have the same merchant
 		t.merchants = append(t.merchants, hashOf(m))
 	}
 	var series []byte

@@ -21,7 +21,8 @@ import (
 	"mtagd/store/local/space"
 )
 
-// In the formats "3" and "4", a journal was a Badger database, with chunks as well. Its files were in the journal's directory itself.
+// In the formats "3" and "4", a journal was a Badger database, with chunks as well. Its files were in the journal's
+// directory itself.
 const (
 	formerFile   = "MANIFEST"  // a journal of that kind has it
 	upgradeDir   = "upgrading" // the journal of this format, until it is complete
@@ -143,7 +144,7 @@ func rewriteEntries(db *badger.DB, w *Writer) error {
 	return nil
 }
 
-// formerOptions are those of that version, as far as its files depend on them.
+// formerOptions are the options of that version on which the format of its files depends.
 func formerOptions(dir string) badger.Options {
 	return badger.DefaultOptions(dir).WithMetricsEnabled(false).WithValueThreshold(300).WithVerifyValueChecksum(true).
 		WithChecksumVerificationMode(options.OnTableAndBlockRead).WithMemTableSize(32 << 20).WithNumCompactors(0).

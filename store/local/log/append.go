@@ -22,7 +22,8 @@ var (
 	ErrClosed = errors.New("log: closed")
 )
 
-// Append writes one record, and returns its position once it is on disk. The payload has 1 to MaxRecord bytes. Append does not keep it.
+// Append writes one record, and returns its position once it is on disk. The payload has 1 to MaxRecord bytes. Append does
+// not keep it.
 func (l *Log) Append(payload []byte) (Position, error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -30,7 +31,7 @@ func (l *Log) Append(payload []byte) (Position, error) {
 		return 0, ErrClosed
 	}
 	if len(payload) < 1 || len(payload) > MaxRecord {
-		return 0, fmt.Errorf("log: a payload of %d bytes; 1 to %d are possible", len(payload), MaxRecord)
+		return 0, fmt.Errorf("log: payload of %d bytes, must have 1 to %d", len(payload), MaxRecord)
 	}
 	at := l.End()
 	head := l.encode(at, payload)

@@ -28,12 +28,12 @@ type spares struct {
 	size int64
 
 	mu      sync.Mutex
-	changed sync.Cond     // spare or err
+	changed sync.Cond     // signals a change of spare or err
 	count   uint64        // of the newest file
-	spare   *file         // allocated, and its name is durable; nil: in the making
-	filled  bool          // spare has all its zeros: nothing is written to it until it is taken
-	err     error         // of the last attempt
-	taken   chan struct{} // has a place: to make the next one
+	spare   *file         // allocated, with a durable name; nil: being made
+	filled  bool          // spare has all its zeros, and nobody writes to it until it is taken
+	err     error         // of the last attempt to make one
+	taken   chan struct{} // asks for the next file
 	stop    chan struct{}
 	stopped sync.WaitGroup
 }

@@ -51,7 +51,7 @@ func newCompactor(db *bolt.DB, reserve int64, log *slog.Logger) *compactor {
 		commit: (*bolt.Tx).Commit, budget: compactionBudget,
 		wake: make(chan struct{}, 1), cancel: func() {}, done: make(chan struct{}), failed: map[codec.MerchantKey]bool{},
 		compactions: newDuration("mtagd_index_compaction_duration_seconds",
-			"Time that a compaction takes to merge what index.db keeps for a merchant with many event names."),
+			"Time that a compaction takes to merge the segments in index.db of a merchant with many event names."),
 	}
 }
 
@@ -107,7 +107,7 @@ func (c *compactor) compactAll(ctx context.Context) {
 	}
 }
 
-// report logs an error, unless stop is the reason for it, and reports damage of the file.
+// report logs an error, unless stop caused it, and reports damage of the file.
 func (c *compactor) report(ctx context.Context, what string, err error) {
 	if err == nil || ctx.Err() != nil {
 		return
@@ -118,14 +118,14 @@ func (c *compactor) report(ctx context.Context, what string, err error) {
 	}
 }
 
-// sweep is sweepLocked while nobody else writes segments.
+// sweep calls sweepLocked with the lock for writing segments.
 func (c *compactor) sweep(ctx context.Context) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	return c.sweepLocked(ctx)
 }
 
-// sweepLocked deletes what compactions and removals have taken out of use, and what is left of those that were cut off.
+// sweepLocked deletes segments that compactions and removals have replaced, and the remains of interrupted ones.
 func (c *compactor) sweepLocked(ctx context.Context) error {
 	var segments [][]byte
 	var subtrees []freedSubtree

@@ -13,8 +13,8 @@ type bucketEvents struct {
 	n      uint64
 }
 
-// bucketCounter counts the events of a tree between several times, by series. It walks the tree once, and goes only into nodes
-// that have a bound between their events.
+// bucketCounter counts the events of a tree by series, between each two neighbouring bounds. It walks the tree once, and
+// enters only nodes with a bound between their events.
 type bucketCounter struct {
 	*reader
 	bounds []int64 // sorted times (µs since 1970)
@@ -25,7 +25,7 @@ type bucketCounter struct {
 	touched []uint32 // the series of which passed is not 0
 }
 
-// countBuckets counts the events of all trees. It passes no zeroes.
+// countBuckets counts the events of all trees, and calls use only for counts above 0.
 func (r *reader) countBuckets(bounds []int64, use func(bucketEvents)) error {
 	c := bucketCounter{reader: r, bounds: bounds, use: use, passed: make([]uint64, len(r.series))}
 	for _, root := range r.trees {
@@ -55,7 +55,7 @@ func (c *bucketCounter) walk(at *child, end Key) error {
 		if err := c.ctx.Err(); err != nil {
 			return err
 		}
-		defer c.arena.truncate(c.arena.size()) // there may be too many nodes to keep all
+		defer c.arena.truncate(c.arena.size()) // there may be too many nodes to keep them all in memory
 		var err error
 		if n, err = loadNode(c.nodes, c.m, at.id, c.arena); err != nil {
 			return err
@@ -93,7 +93,7 @@ func (c *bucketCounter) add(series uint32, n uint64) {
 	c.passed[series] += n
 }
 
-// note passes on the events since the last bound.
+// note passes the counts since the last bound to use.
 func (c *bucketCounter) note() {
 	for _, series := range c.touched {
 		c.use(bucketEvents{c.next, series, c.passed[series]})

@@ -29,7 +29,7 @@
 //	          (8 bytes each, big endian)
 //	nodes     merchant, node id (8 bytes, big endian) → node of the merchant's stored tree
 //	roots     merchant → root record of that tree
-//	replaced  merchant → number, ids (uvarints): nodes that a merge of an earlier version replaced, and has not deleted before a kill
+//	replaced  merchant → number, ids (uvarints): nodes that an earlier version replaced, but did not delete because it was killed
 //	freed     merchant, node id (8 bytes, big endian) → height (1 byte): a node that a removal took out of the tree with all
 //	          below it, or that was replaced (0: only this node), and that has not been deleted yet
 //	segments  merchant → segments record; only of merchants that have had events of overflow series
@@ -38,9 +38,9 @@
 //	          writing the segment, or it is not used any more and has not been deleted yet
 //
 // A merchant is the 16 bytes of its UUID. bbolt has no checksums. So each node, record, list of ids and block is sealed: it
-// ends with the CRC-32C of its key and itself (4 bytes, big endian). In the bucket meta, all but "format" are sealed too, and
-// the key of their seals begins with the format: a damaged version is distinguished from a newer one by that. Damage that hides a
-// root record, or brings back an earlier one, is found by "roots" when the file is opened.
+// ends with the CRC-32C of its key and itself (4 bytes, big endian). In the bucket meta, all but "format" are sealed too,
+// and the key of their seals begins with the format: a damaged version is distinguished from a newer one by that. Damage
+// that hides a root record, or brings back an earlier one, is found by "roots" when the file is opened.
 //
 // A root record: next id, covered, root id, bytes of the root (uvarints), first key, counts of the root, number of series
 // (uvarint), series (each length-prefixed). The root id is 0 when the tree has no events. Series are numbered from 1, in this
@@ -57,8 +57,8 @@
 //	key:     time (varint), seq (varint), index (uvarint, not a difference)
 //
 // A segments record: next id, number of segments, and for each its id, number of events, overflow series, 1, how many of its
-// events are removed (all uvarints), and the time before which these are (varint). A segment of an earlier version whose overflow
-// series is 0 has events of several tags, which are in other segments too. It is not read.
+// events are removed (all uvarints), and the time before which these are (varint). A segment of an earlier version whose
+// overflow series is 0 has events of several tags, which are in other segments too. Queries do not read it.
 //
 // The blocks of a segment, by kind, each numbered from 0:
 //

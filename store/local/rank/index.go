@@ -84,8 +84,8 @@ const (
 	maxQueue = 16
 )
 
-// Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. Compactions leave reserve bytes
-// of the disk free. A damaged file is codec.ErrCorrupt.
+// Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. Compactions
+// leave reserve bytes of the disk free. The error for a damaged file is codec.ErrCorrupt.
 func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 	db, err := openFile(path)
 	if err != nil {
@@ -362,7 +362,7 @@ func (x *Index) newRecents(events []codec.Event) (map[codec.MerchantKey]*recentE
 	return added, err
 }
 
-// view runs a read-only transaction. Damage of the file becomes an error.
+// view runs a read-only transaction. It turns a panic over a damaged file into an error.
 func view(db *bolt.DB, do func(tx *bolt.Tx) error) error {
 	return boltfile.CatchDamage("index.db", func() error { return db.View(do) })
 }
@@ -440,8 +440,8 @@ func (x *Index) CountFrom(ctx context.Context, m codec.MerchantKey, from int64) 
 	return events, upTo, err
 }
 
-// view calls read with the merchant's trees, as of one moment. The nodes that read loads are valid until read returns. Until then
-// no events are applied.
+// view calls read with the merchant's trees, as of one moment. The nodes that read loads are valid until read returns. No
+// events are applied until then.
 func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *reader) error) error {
 	if err := ctx.Err(); err != nil {
 		return err

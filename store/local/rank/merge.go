@@ -16,8 +16,8 @@ import (
 // A merge writes the frozen events of all merchants into the stored trees. It is crash safe without a log:
 //
 //   - A stored node never changes. A merge writes the changed node under a new id.
-//   - One transaction writes the new root record of a merchant, and deletes or frees the nodes that the new tree has
-//     replaced. So readers, and the next start after a crash, see either the old tree or the new one.
+//   - One transaction writes the new root record of a merchant, and deletes or frees the replaced nodes. So readers, and the
+//     next start after a crash, see either the old tree or the new one.
 //   - A merge that exceeds txBudget takes several transactions. When it is cut off, the next merge deletes what it left
 //     behind.
 
@@ -35,7 +35,7 @@ const (
 	deletedAtOnce = txBudget / leafEntries
 )
 
-// frozenEvents is what one merge writes: the frozen events of these merchants.
+// frozenEvents are the events that one merge writes.
 type frozenEvents struct {
 	trees   map[codec.MerchantKey]*recentEvents
 	covered uint64 // the events of chunks up to this seq are in the stored trees or in these
@@ -80,7 +80,7 @@ func (w *merger) next() error {
 	return w.begin()
 }
 
-// run begins a transaction, calls do, and commits. Damage of the file becomes an error.
+// run begins a transaction, calls do, and commits. It turns a panic over a damaged file into an error.
 func (w *merger) run(do func() error) error {
 	return boltfile.CatchDamage("index.db", func() error {
 		if err := w.begin(); err != nil {
@@ -191,8 +191,8 @@ func (t *treeEdit) spend(entries int) error {
 	return t.next()
 }
 
-// store writes the changed nodes and the root record, and deletes the replaced nodes, or frees them when they are many. segments changes
-// the record of the merchant's segments. All that is one transaction.
+// store writes the changed nodes and the root record, and deletes the replaced nodes, or frees them when they are many.
+// segments changes the record of the merchant's segments. All is one transaction.
 func (t *treeEdit) store(segments func() error) error {
 	if err := t.storeNodes(&t.root); err != nil {
 		return err

@@ -31,7 +31,7 @@ func (a *nodeArena) size() [3]int { return [3]int{len(a.entries), len(a.children
 
 // truncate gives back the memory of the nodes that were decoded since the arena had this size.
 func (a *nodeArena) truncate(size [3]int) {
-	a.entries = a.entries[:min(size[0], len(a.entries))] // less after reserve
+	a.entries = a.entries[:min(size[0], len(a.entries))] // reserve may have made it shorter
 	a.children = a.children[:min(size[1], len(a.children))]
 	a.counts = a.counts[:min(size[2], len(a.counts))]
 }

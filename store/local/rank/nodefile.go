@@ -35,8 +35,8 @@ const (
 	format = Format
 )
 
-// openFile opens or creates the file. One whose root records or buckets are not what the last transaction has written is
-// codec.ErrCorrupt: its events are replayed.
+// openFile opens or creates the file. It returns codec.ErrCorrupt if the root records or buckets are not those of the last
+// transaction: then the index is rebuilt.
 func openFile(path string) (*bolt.DB, error) {
 	db, err := boltfile.Open(path, format, buckets...)
 	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok {
@@ -247,7 +247,7 @@ func storeNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, n *node) erro
 	return nodes.Put(key, codec.Seal(key, n.encode(nil)))
 }
 
-// loadReplaced reads the list of replaced nodes that an earlier version has not deleted before a kill.
+// loadReplaced reads the list of replaced nodes that an earlier version did not delete because it was killed.
 func loadReplaced(tx *bolt.Tx, m codec.MerchantKey) (ids []uint64, err error) {
 	b := tx.Bucket(bucketReplaced).Get(m[:])
 	if b == nil {
@@ -393,7 +393,7 @@ func (c counts) encode(b []byte) []byte {
 func decodeCounts(d *codec.Decoder, c counts) counts {
 	var series, n uint64
 	for range d.Count() {
-		if b := d.B; len(b) >= 2 && b[0]|b[1] < 0x80 { // the common case, and most of the time of a query
+		if b := d.B; len(b) >= 2 && b[0]|b[1] < 0x80 { // the common case, where queries spend most of their time
 			series, n, d.B = series+uint64(b[0]), uint64(b[1]), b[2:]
 		} else {
 			series, n = series+d.Uvarint(), d.Uvarint()

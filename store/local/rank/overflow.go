@@ -118,7 +118,7 @@ func (o *overflowNames) addTotals(totals map[string]uint64, s *summary) error {
 	return nil
 }
 
-// count counts the events of a name between each two bounds.
+// count counts the events of a name between each two neighbouring bounds.
 func (o *overflowNames) count(name string, bounds []int64) ([]uint64, error) {
 	n := make([]uint64, len(bounds)-1)
 	for _, segment := range o.segments {
@@ -129,7 +129,7 @@ func (o *overflowNames) count(name string, bounds []int64) ([]uint64, error) {
 	return n, nil
 }
 
-// addCounts adds to n how many events of a name are between each two bounds. It goes from one bucket that has some to the next.
+// addCounts adds to n the number of events of a name between each two neighbouring bounds. It skips empty buckets.
 func (s *segmentReader) addCounts(n []uint64, name string, bounds []int64) error {
 	at, err := s.rank(&named{name, entry{Key: s.from(Key{Time: bounds[0]})}})
 	for err == nil && at < s.n {

@@ -42,7 +42,7 @@ func (p *progress) reached(seq uint64) (changed chan struct{}, err error) {
 	return p.changed, nil
 }
 
-// note notes that the chunks up to seq are applied, or why no more are. Of the errors, only the first one counts.
+// note records that the chunks up to seq are applied, or why applying has stopped. It keeps only the first error.
 func (p *progress) note(seq uint64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -62,11 +62,11 @@ func (r *reader) page(s *Selection) (total uint64, page []named, err error) {
 type pageQuery struct {
 	*reader
 	*Selection
-	earlier, within [][]uint64 // how many events of each tree are before the time range, and within it, by series
-	selected        []uint64   // how many of all trees are within it, by series
+	earlier, within [][]uint64 // by tree and series: the number of events before the time range, and within it
+	selected        []uint64   // by series: the number of events within it, over all trees
 
-	sections map[string][]bool // of the counted series with events in the time range: the members of each section (see reader)
-	overflow []uint32          // overflow series with events in the time range of which the counted trees do not know enough
+	sections map[string][]bool // the members (see reader) of each section, among the counted series with events in the time range
+	overflow []uint32          // overflow series with events in the time range, if the query needs their names, which only segments have
 }
 
 // findSections finds the sections of the selection in the counted trees.
@@ -88,7 +88,7 @@ func (q *pageQuery) findSections() {
 	}
 }
 
-// appendTreeSources appends a source for each tree that has events of these sections, which are sorted.
+// appendTreeSources appends a source for each tree with events of the sections. The sections are sorted.
 func (q *pageQuery) appendTreeSources(all []source, sections ...string) []source {
 	for i, root := range q.trees {
 		s := &treeSource{reader: q.reader, root: root}
@@ -313,7 +313,7 @@ func (s sources) bounds(name string) (start, end int, err error) {
 	return start, end, err
 }
 
-// segments returns readers of the segments that the selection needs.
+// segments returns readers for the segments that the selection needs.
 func (q *pageQuery) segments() (found []*segmentReader, err error) {
 	return q.openSegments(func(s *segment) bool { return slices.Contains(q.overflow, s.tag) })
 }

@@ -27,7 +27,7 @@ type reader struct {
 	loads  int              // how many nodes and blocks were read
 }
 
-// inMemory returns a reader of the trees in memory alone.
+// inMemory returns a reader of only the trees in memory.
 func (r *reader) inMemory() *reader {
 	only := *r
 	only.trees = slices.DeleteFunc(slices.Clone(r.trees), func(root *child) bool { return root.node == nil })

@@ -237,5 +237,5 @@ func (x *Index) edit(
 	return err
 }
 
-// errNoChange ends a transaction that has changed nothing without a commit.
+// errNoChange rolls back a transaction that has nothing to commit.
 var errNoChange = errors.New("nothing to change")

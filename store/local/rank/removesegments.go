@@ -8,8 +8,8 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// rewrite writes each of a merchant's segments again that has some of these events, without them. It returns what puts the new ones
-// in the place of the old ones. The caller holds compactor.writing.
+// rewrite writes new segments for those of a merchant's segments that have some of the events, without these events. It
+// returns a function that replaces the old segments. The caller holds compactor.writing.
 func (c *compactor) rewrite(ctx context.Context, m codec.MerchantKey, without map[Key]bool) (use []func(w *merger) error, err error) {
 	var stored *storedSegments
 	if err := view(c.db, func(tx *bolt.Tx) (err error) {

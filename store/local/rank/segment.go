@@ -23,7 +23,7 @@ import (
 // the logarithm of the number of its events, whatever their names are. For a time range with few events, reading and
 // sorting their ranks is faster than the wavelet matrix, which reads a block of each level for each event.
 //
-// All events of a segment are of one overflow series: a query reads those of the tags that it selects.
+// All events of a segment belong to one overflow series, so a query reads only the segments of its tags.
 type segment struct {
 	id  uint64 // of a stored segment
 	n   int    // number of events
@@ -113,7 +113,7 @@ func (s *segmentReader) names(at int) ([]named, error) {
 	s.decoded, s.decodedAt = s.decoded[:0], -1
 	last := ""
 	if err := eachName(b, s.inBlock(at), func(name []byte, e entry) bool {
-		if string(name) != last { // else the same name again, which needs no memory of its own
+		if string(name) != last { // an equal name shares the memory of the last one
 			last = string(name)
 		}
 		s.decoded = append(s.decoded, named{last, e})
@@ -145,10 +145,10 @@ func (s *segmentReader) event(rank int) (named, error) {
 	return found, err
 }
 
-// inBlock returns how many names a block has.
+// inBlock returns the number of names in a block.
 func (s *segmentReader) inBlock(at int) int { return min(namesPerBlock, s.n-at*namesPerBlock) }
 
-// blockOf returns the number of the block that has the place of an item: the first one whose next one is behind that place.
+// blockOf returns the number of the block where an item belongs: the first block whose successor begins after the item.
 func (s *segmentReader) blockOf(kind uint8, perBlock int, isBehind func(b []byte) (bool, error)) (at int, err error) {
 	at = sort.Search((s.n-1)/perBlock, func(i int) bool {
 		if err != nil {
@@ -232,13 +232,13 @@ func (s *segmentReader) before(time int64) (int, error) {
 	return n, d.Err("times")
 }
 
-// window returns where the events of a time range begin and end in the order of time, without removed events.
+// window returns the range of indexes, in the order of time, of a time range's events, without removed ones.
 func (s *segmentReader) window(lo, hi int64) (from, to int, err error) {
 	if from, err = s.before(s.from(Key{Time: lo}).Time); err != nil {
 		return 0, 0, err
 	}
 	to, err = s.before(hi)
-	return from, max(from, to), err // where all events of the range are removed, from is behind it
+	return from, max(from, to), err // from is after the range when all its events are removed
 }
 
 // times appends the times of a block.
@@ -283,7 +283,8 @@ func (s *segmentReader) ranks(from, to int) ([]uint32, error) {
 
 var errRanks = fmt.Errorf("%w: ranks", codec.ErrCorrupt)
 
-// eachName calls use with the first n events of a block of names, until use returns false. name is valid until use returns.
+// eachName calls use with each of the first n events of a block of names, until use returns false. name is valid until use
+// returns.
 func eachName(b []byte, n int, use func(name []byte, e entry) (more bool)) error {
 	d := codec.Decoder{B: b}
 	name := make([]byte, 0, store.MaxEventNameLength)

@@ -17,8 +17,8 @@ type storedSegments struct {
 	segments []*segment
 }
 
-// mixedTags is the tag of a segment of an earlier version that has the events of other segments, of several tags, once more. It
-// counts as one whose events are removed: no query reads it, and a compaction deletes it.
+// mixedTags is the tag of a segment of an earlier version that repeats the events of other segments, of several tags. Such a
+// segment counts as one with all events removed: no query reads it, and a compaction deletes it.
 const mixedTags = 0
 
 func loadSegments(tx *bolt.Tx, m codec.MerchantKey) (*storedSegments, error) {

@@ -158,9 +158,9 @@ func (s *mergeSource[T]) fill() (ok bool, err error) {
 	return true, nil
 }
 
-// mergeSorted calls use with all items of the sources in their order.
+// mergeSorted calls use with the items of all sources, in order.
 func mergeSorted[T any](sources []*mergeSource[T], compare func(a, b *T) int, use func(source int, item *T) error) error {
-	var order []*mergeSource[T] // by their next items
+	var order []*mergeSource[T] // sorted by their next items
 	insert := func(s *mergeSource[T]) error {
 		ok, err := s.fill()
 		if err != nil || !ok {
@@ -199,10 +199,10 @@ type blockWriter struct {
 	perBlock int
 	written  int
 	b        []byte
-	n        int // of the open block
+	n        int // number of items in the open block
 }
 
-// next makes room for an item. It reports whether that is the first of a block.
+// next makes room for an item. It reports whether the item is the first of a block.
 func (w *blockWriter) next() (first bool, err error) {
 	if w.n == w.perBlock {
 		err = w.flush()
@@ -225,7 +225,7 @@ func (w *blockWriter) flush() error {
 // nameWriter writes the names of a segment.
 type nameWriter struct {
 	blockWriter
-	last named // of the open block
+	last named // the last item of the open block
 }
 
 func newNameWriter(put putBlock) *nameWriter {
@@ -252,7 +252,7 @@ func (w *nameWriter) add(e *named) error {
 // timeWriter writes the times of a segment.
 type timeWriter struct {
 	blockWriter
-	last int64 // of the open block
+	last int64 // the last item of the open block
 }
 
 func newTimeWriter(put putBlock) *timeWriter {

@@ -16,9 +16,10 @@ const (
 	maxStoredSegment = 1 << 22
 )
 
-// compactionDue returns the segments that should be merged next; none when there are few enough. Of those of a tag, each is to be
-// more than twice as large as all smaller ones together. So the number of segments grows with the logarithm of the number of
-// events, and each event is written again about as often. A segment most of whose events are removed is written again by itself.
+// compactionDue returns the segments to merge next; none when there are few enough. The goal: each segment of a tag is more
+// than twice as large as all smaller ones together. So the number of segments grows with the logarithm of the number of
+// events, and so does the number of times that each event is rewritten. A segment that has lost most of its events to
+// removals is rewritten alone.
 func compactionDue(segments []*segment, limit int) []*segment {
 	byTag := map[uint32][]*segment{}
 	for _, s := range segments {
@@ -55,7 +56,7 @@ func mergedSegment(from []*segment) *segment {
 	return merged
 }
 
-// replaceSegments returns the segments with a merged one in the place of those it was merged from.
+// replaceSegments returns the segments, with merged in place of the segments in from.
 func replaceSegments(segments, from []*segment, merged *segment) []*segment {
 	return append(slices.DeleteFunc(slices.Clone(segments), func(s *segment) bool {
 		return slices.ContainsFunc(from, func(f *segment) bool { return f == s || s.id != 0 && f.id == s.id })

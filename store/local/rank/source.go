@@ -159,7 +159,7 @@ const fewEvents = 64
 
 // collect returns the events with from ≤ rank < to, where ranks are among the events of all sources:
 //
-//  1. Narrow down where the run begins in each source, until there are only few candidates.
+//  1. Narrow down where the run begins in each source, until few candidates remain.
 //  2. From there on, merge the sources.
 func (s sources) collect(from, to int) ([]named, error) {
 	if from >= to {
@@ -183,10 +183,10 @@ func (s sources) collect(from, to int) ([]named, error) {
 	return found[skip:], nil
 }
 
-// errTaken ends a merge that has as many events as it needs.
+// errTaken ends a merge that has enough events.
 var errTaken = errors.New("taken")
 
-// take returns the first n events, in their order, of those that follow these places in the sources.
+// take returns the next n events, in order, of sources that are read from these places on.
 func (s sources) take(places []int, n int) (found []named, err error) {
 	var from []*mergeSource[named]
 	for i, one := range s.all {

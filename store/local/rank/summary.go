@@ -75,7 +75,7 @@ type summary struct {
 	starts []time.Time
 	bounds []int64        // of the buckets (µs since 1970), within the range of the query; tests set others
 	groups map[string]int // the number of each group, from 0
-	counts []uint64       // by bucket and column: how many events of a column are in a bucket
+	counts []uint64       // number of events, by bucket and column
 }
 
 // keptReader reads the events of a merchant from a time on.
@@ -279,7 +279,7 @@ func (s *summary) key(tag, name string) string {
 	return ""
 }
 
-// adder returns what adds events of a merchant's counted series to s.counts.
+// adder returns a function that adds events of a merchant's counted series to s.counts.
 func (s *summary) adder(r keptReader) func(bucketEvents) {
 	rest := len(s.groups)
 	columns := make([]int, len(r.series)) // by series; -1: not counted

@@ -19,8 +19,8 @@ type treeSource struct {
 type treeSection struct {
 	name       string
 	members    []bool // see reader
-	earlier    uint64 // how many events of members are before the time range
-	start, end int    // where the section begins and ends in the source
+	earlier    uint64 // number of the members' events before the time range
+	start, end int    // the section's range of indexes in the source
 }
 
 func (s *treeSource) size() int { return s.sections[len(s.sections)-1].end }
@@ -70,8 +70,8 @@ func (r *reader) corruptCounts() error {
 type walker struct {
 	*reader
 	treeSection
-	skip uint64 // how many of the events to skip
-	left int    // how many to collect then
+	skip uint64 // number of events to skip
+	left int    // number of events to collect after that
 	out  []named
 }
 

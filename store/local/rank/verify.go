@@ -117,7 +117,7 @@ func (v *verifier) merchant(m codec.MerchantKey) error {
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(now, func(n *segment) bool { return n.id == s.id }) { // else a compaction has deleted it meanwhile
+		if slices.ContainsFunc(now, func(n *segment) bool { return n.id == s.id }) { // otherwise a compaction has deleted it meanwhile
 			v.Wrong(m, fmt.Errorf("segment %d of merchant %s: %w", s.id, m.ID(), wrong))
 		}
 	}
@@ -141,8 +141,8 @@ func (v *verifier) tree(m codec.MerchantKey) error {
 	return err
 }
 
-// segments returns a merchant's segments. They must have as many events of each overflow series as its tree has: whatever changes
-// one of them changes the other in the same transaction.
+// segments returns a merchant's segments. Segments and tree must have the same number of events of each overflow series,
+// because both change in the same transaction.
 func (v *verifier) segments(m codec.MerchantKey) (all []*segment, err error) {
 	err = view(v.x.db, func(tx *bolt.Tx) error {
 		t, err := loadTree(tx, m)
@@ -176,7 +176,7 @@ func (v *verifier) segments(m codec.MerchantKey) (all []*segment, err error) {
 	return all, err
 }
 
-// segment verifies a segment. All its blocks follow from its names: it is written again, and each block compared.
+// segment verifies a segment. The blocks of names determine all other blocks: they are computed again and compared.
 func (v *verifier) segment(m codec.MerchantKey, s *segment) error {
 	stored := &compactedBlocks{v.ctx, v.x.db, m, s.id}
 	names := newSegmentReader(s, stored)

@@ -8,10 +8,10 @@ import (
 	"mtagd/store"
 )
 
-// CitusInstalled is an SQL expression: whether the database has the extension. The tables may be undistributed all the same.
+// CitusInstalled is an SQL expression: whether the database has the extension. The tables need not be distributed.
 const CitusInstalled = "to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL"
 
-// IsDistributed reports whether the tables were handed over to Citus, or some of them.
+// IsDistributed reports whether Citus distributes any of the tables.
 func IsDistributed(ctx context.Context, pool *pgxpool.Pool) (distributed bool, err error) {
 	if installed, err := HasCitus(ctx, pool); err != nil || !installed {
 		return false, err
@@ -26,8 +26,8 @@ func HasCitus(ctx context.Context, pool *pgxpool.Pool) (installed bool, err erro
 	return installed, err
 }
 
-// FinishOnWorkers commits what the coordinator of a distributed database has committed, but a worker has only prepared: it failed
-// in between, or the coordinator did. Citus does the same in the background, once a minute.
+// FinishOnWorkers commits transactions that the coordinator of a distributed database has committed, but a worker has only
+// prepared, because one of the two failed in between. Citus does the same in the background, once a minute.
 func (d *DB) FinishOnWorkers(ctx context.Context) error {
 	distributed, err := IsDistributed(ctx, d.Pool)
 	if err != nil || !distributed {
@@ -43,8 +43,8 @@ func (d *DB) FinishOnWorkers(ctx context.Context) error {
 	})
 }
 
-// AwaitCommits waits until the workers of a distributed database have committed the flushes that are visible. They commit after the
-// coordinator, while the flush still holds LockReceipt.
+// AwaitCommits waits until the workers of a distributed database have committed the flushes that are visible. They commit
+// after the coordinator, while the flush still holds LockReceipt.
 func (d *DB) AwaitCommits(ctx context.Context) error {
 	return d.InTurn(ctx, string(store.PartnerOf(ctx)), func() error {
 		return d.Attempt(ctx, func() error {

@@ -17,7 +17,8 @@ const (
 	defaultConns   = 16 // unless the address says pool_max_conns
 )
 
-// Configure returns the configuration of the connections to a database. It asks the server whether it is behind a pooler.
+// Configure returns the configuration of the connections to a database. It asks the server whether there is a pooler in
+// between.
 func Configure(ctx context.Context, address string) (*pgxpool.Config, error) {
 	config, err := parseURL(address)
 	if err != nil {
@@ -56,8 +57,9 @@ func parseURL(address string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// adaptToPooler avoids named statements behind a pooler such as PgBouncer: it may run each transaction on another connection to the
-// server, which does not know the statements of the one before. An address with default_query_exec_mode is left as it is.
+// adaptToPooler avoids named statements behind a pooler such as PgBouncer: it may run each transaction on another connection
+// to the server, which does not know the statements of the one before. An address with default_query_exec_mode is left as it
+// is.
 func adaptToPooler(ctx context.Context, address string, config *pgxpool.Config) error {
 	if strings.Contains(address, "default_query_exec_mode") {
 		return nil
@@ -83,8 +85,8 @@ func isPooler(ctx context.Context, config *pgxpool.Config) (pooled bool, err err
 	return pid != conn.PgConn().PID(), err
 }
 
-// checkDurability refuses a server whose commits do not wait until they are durable. If that is set later, flushes and changes wait all the
-// same (durably).
+// checkDurability refuses a server whose commits do not wait until they are durable. If that is set later, flushes and
+// changes wait all the same (durably).
 func checkDurability(ctx context.Context, pool *pgxpool.Pool) error {
 	var level string
 	if err := pool.QueryRow(ctx, "SHOW synchronous_commit").Scan(&level); err != nil {

@@ -1,12 +1,12 @@
-// Package conn has the connections to the database: which server is the primary, whether the standbys have what is visible, transactions
-// that are repeated when their connection fails, and what the errors of the server mean. It knows nothing of what is stored.
+// Package conn manages the connections to the database. It finds the primary, makes sure that the standbys have what readers
+// see, repeats transactions whose connection fails, and classifies the server's errors. It does not know what is stored.
 //
 //	connect.go   the configuration of the connections
 //	hosts.go     which server is the primary
 //	db.go        opens the database, and runs work in the background
 //	transact.go  transactions
 //	guard.go     locks that protect work on other connections
-//	confirm.go   whether the standbys have what is visible
+//	confirm.go   waits until the standbys have what a read saw
 //	query.go     rows and parameters of statements
 //	encode.go    encodes parameters fast
 //	citus.go     databases that the extension Citus distributes
@@ -38,20 +38,20 @@ type DB struct {
 	Pool *pgxpool.Pool
 	Log  *slog.Logger
 	Now  func() time.Time // nil: the database's clock
-	Node uuid.UUID        // tells those who have the database open from each other
+	Node uuid.UUID        // identifies this opening of the database
 
 	hosts        *hosts
-	reading      *budget.Budget[string] // of the reads that are under way
+	reading      *budget.Budget[string] // for the reads under way
 	queryTimeout time.Duration
 	confirmed    confirmed
-	answered     atomic.Pointer[time.Time] // when the last question was put that has an answer
+	answered     atomic.Pointer[time.Time] // when the last answered question was sent
 
 	Opened  context.Context // ends when Stop begins
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
 
-// Open connects to a database. It refuses one whose commits do not wait until they are durable.
+// Open connects to a database. It returns an error if commits do not wait until they are durable.
 func Open(ctx context.Context, config *pgxpool.Config, opt Options) (*DB, error) {
 	hosts := newHosts(config)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
@@ -74,27 +74,28 @@ func Open(ctx context.Context, config *pgxpool.Config, opt Options) (*DB, error)
 // Go calls do in the background, with a context that ends when Stop begins.
 func (d *DB) Go(do func(ctx context.Context)) { d.running.Go(func() { do(d.Opened) }) }
 
-// Stop ends what runs in the background, and waits for it.
+// Stop ends the background work, and waits for it.
 func (d *DB) Stop() {
 	d.stop()
 	d.running.Wait()
 }
 
-// Close closes the connections. What runs in the background must have been stopped.
+// Close closes the connections. Call Stop first.
 func (d *DB) Close() { d.Pool.Close() }
 
 // AnswerTimeout is how long a step of Open may take. It is much longer than a healthy database needs.
 const AnswerTimeout = 15 * time.Second
 
-// InTime makes a step of Open. If the server answers no more, as when its machine has lost power, the step fails: the next call of Open
-// looks for the primary again.
+// InTime runs a step of Open with AnswerTimeout. If the server stops answering, for example because of a power cut, the step
+// fails, and the next call of Open looks for the primary again.
 func InTime(ctx context.Context, step func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, AnswerTimeout)
 	defer cancel()
 	return step(ctx)
 }
 
-// Repeat calls do at intervals, in the background. It tells changed the first of several errors, and nil when do succeeds after that.
+// Repeat calls do at intervals, in the background. It calls changed with the first of consecutive errors, and with nil when
+// do succeeds again.
 func (d *DB) Repeat(interval time.Duration, do func(context.Context) error, changed func(err error)) {
 	d.Go(func(ctx context.Context) {
 		tick := time.NewTicker(interval)
@@ -118,19 +119,20 @@ func (d *DB) Repeat(interval time.Duration, do func(context.Context) error, chan
 	})
 }
 
-// DropAll closes all connections, so that what waits for a server that does not answer fails at once.
+// DropAll closes all connections, so that calls that wait for a dead server fail immediately.
 func (d *DB) DropAll() {
 	d.hosts.closeAll()
 	d.Pool.Reset()
 }
 
-// Age returns how long ago the last question was put that the database has answered.
+// Age returns how long ago the last answered question was sent to the database.
 func (d *DB) Age() time.Duration { return time.Since(*d.answered.Load()) }
 
-// AnsweredTo notes that the database has answered a question that was put at a time, and that the standbys have what it said.
+// AnsweredTo records that the database has answered a question that was sent at a time, and that the standbys have what the
+// answer says.
 func (d *DB) AnsweredTo(asked time.Time) { d.answered.Store(&asked) }
 
-// RefuseAfter is how long the database may not answer before events are refused at once.
+// RefuseAfter is how long the database may be silent before events are refused immediately.
 const RefuseAfter = 2 * time.Second
 
 // Clock returns the database's time.

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// encodeFast makes a connection encode the arrays of each flush directly. Without it, pgx asks each uuid for its text, and looks
-// for an encoding of each element: that took a third of a node's processor time.
+// encodeFast makes a connection encode the arrays of each flush directly. Without it, pgx asks each uuid for its text, and
+// looks for an encoding of each element: that took a third of a node's processor time.
 func encodeFast(m *pgtype.Map) {
 	m.TryWrapEncodePlanFuncs = append([]pgtype.TryWrapEncodePlanFunc{wrapArray}, m.TryWrapEncodePlanFuncs...)
 }
@@ -34,8 +34,8 @@ func (p *uuidPlan) Encode(value any, buf []byte) ([]byte, error) {
 	return p.next.Encode([16]byte(value.(uuid.UUID)), buf)
 }
 
-// arrayPlan encodes a slice as an array in PostgreSQL's binary format: the number of dimensions, whether there are nulls, the type
-// of the elements, the length and the first index; then the length of each element and its bytes.
+// arrayPlan encodes a slice as an array in PostgreSQL's binary format: the number of dimensions, whether there are nulls,
+// the type of the elements, the length and the first index; then the length of each element and its bytes.
 type arrayPlan[T any] struct {
 	element uint32 // OID of its type
 	bytes   func(*T) []byte

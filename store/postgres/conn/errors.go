@@ -33,7 +33,7 @@ func IsConnectionFailure(err error) bool {
 		errors.Is(err, net.ErrClosed) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrNotReplicated)
 }
 
-// Unavailable adds KindUnavailable to an error for which nothing was changed, if another call may succeed.
+// Unavailable adds KindUnavailable to an error of a call that has changed nothing, if a repeated call may succeed.
 func Unavailable(err error) error {
 	if store.KindOf(err) != store.KindInternal {
 		return err
@@ -52,7 +52,7 @@ const insufficientResources = "53"
 
 var ErrNoAnswer = store.Unavailable("the database does not answer")
 
-// EndedOr returns the error of a context that has ended, else err.
+// EndedOr returns the context's error if it has ended, otherwise err.
 func EndedOr(ctx context.Context, err error) error {
 	if ended := ctx.Err(); ended != nil {
 		return ended

@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	guardRenew = time.Second     // how often the server hears of the holder
-	guardLease = 5 * time.Second // how long the server hears nothing before it ends the transaction
+	guardRenew = time.Second     // how often the holder sends a sign of life to the server
+	guardLease = 5 * time.Second // after this time without one, the server ends the transaction
 )
 
-// Guard is a transaction that only has locks, while the work that they protect is done on other connections. The server hears of its
-// holder all the time. When it does not, it ends the transaction, so that others get the locks, even if the holder is gone or stopped.
+// Guard is a transaction that only holds locks. The work that they protect uses other connections. The holder keeps sending
+// signs of life. Without them, the server ends the transaction, so that others get the locks even if the holder is gone or
+// stopped.
 type Guard struct {
-	Held context.Context // of the work
+	Held context.Context // for the protected work
 	end  context.CancelCauseFunc
 	tx   pgx.Tx
 	done chan struct{} // closed to stop renewing
@@ -27,9 +28,9 @@ type Guard struct {
 	work sync.WaitGroup
 }
 
-// Guard calls take, and keeps the locks that it takes until Release is called. Held ends with ctx, and when the connection is lost, because
-// others may have the locks then: context.Cause(Held) is errLost with the reason. That takes up to guardRenew if the connection was
-// closed, and up to guardLease if nothing answers.
+// Guard calls take, and keeps the locks of its transaction until Release or Commit. Held ends with ctx, or when the
+// connection is lost, because then others may get the locks: context.Cause(Held) is errLost with the reason. Guard notices a
+// closed connection after at most guardRenew, and a silent server after at most guardLease.
 func (d *DB) Guard(ctx context.Context, errLost error, take func(tx pgx.Tx) error) (*Guard, error) {
 	tx, err := d.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
@@ -53,7 +54,7 @@ func (d *DB) Guard(ctx context.Context, errLost error, take func(tx pgx.Tx) erro
 	return g, nil
 }
 
-// renew lets the server hear of the holder until Release or Commit. It returns why that has failed.
+// renew sends signs of life until Release or Commit. It returns the error that stopped it.
 func (g *Guard) renew() error {
 	tick := time.NewTicker(guardRenew)
 	defer tick.Stop()
@@ -63,7 +64,8 @@ func (g *Guard) renew() error {
 			return nil
 		case <-tick.C:
 		}
-		// If Release interrupted it, the connection would end. So it has a time of its own: the holder gives up when the server does.
+		// Release must not interrupt the query, because that would close the connection. So the query has a timeout of its own:
+		// the holder gives up when the server does.
 		ctx, cancel := context.WithTimeout(context.Background(), guardLease-guardRenew)
 		_, err := g.tx.Exec(ctx, "SELECT 1")
 		cancel()
@@ -73,7 +75,7 @@ func (g *Guard) renew() error {
 	}
 }
 
-// Release ends the transaction. What it has changed is undone, unless it was committed.
+// Release rolls the transaction back, unless it was committed.
 func (g *Guard) Release() {
 	g.end(nil)
 	g.stop()
@@ -81,7 +83,7 @@ func (g *Guard) Release() {
 	Rollback(g.tx)
 }
 
-// Commit commits what take has changed, and so frees the locks.
+// Commit commits the changes of take, and releases the locks.
 func (g *Guard) Commit(ctx context.Context) error {
 	g.stop()
 	g.work.Wait()

@@ -19,8 +19,8 @@ const (
 	closeTimeout = time.Second            // for a server to end a connection or a statement that the node has given up
 )
 
-// hosts knows the servers of an address, which of them is the primary, and the connections to them. When the address has several
-// servers, a connection is made to the primary alone: a server that is gone or stopped is not waited for.
+// hosts knows the servers of an address, which of them is the primary, and the connections to them. When the address has
+// several servers, a connection is made to the primary alone: a server that is gone or stopped is not waited for.
 type hosts struct {
 	config *pgx.ConnConfig // of the address, with all servers
 
@@ -55,8 +55,8 @@ func newHosts(config *pgxpool.Config) *hosts {
 	return h
 }
 
-// follow tracks the connection that will be made, so that drop can close it. What is dialed once it is made is a request to cancel a
-// statement: a server that is stopped would not answer it, and would be waited for.
+// follow tracks the connection that will be made, so that drop can close it. What is dialed once it is made is a request to
+// cancel a statement: a server that is stopped would not answer it, and would be waited for.
 func (h *hosts) follow(c *pgx.ConnConfig) {
 	var made atomic.Bool
 	validate, dial := c.ValidateConnect, c.DialFunc
@@ -108,7 +108,7 @@ func (h *hosts) servers() (servers []*pgx.ConnConfig) {
 	return servers
 }
 
-// forgetPrimary makes the next connection look for the primary.
+// forgetPrimary makes the next connection search for the primary.
 func (h *hosts) forgetPrimary() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -230,8 +230,8 @@ func (t *trackedConn) SetDeadline(at time.Time) error {
 	return t.Conn.SetDeadline(at)
 }
 
-// closeAll closes all connections, so that what waits for a server that does not answer fails at once, and the next connection looks
-// for the primary.
+// closeAll closes all connections, so that calls that wait for a dead server fail immediately, and the next connection
+// searches for the primary.
 func (h *hosts) closeAll() {
 	h.mu.Lock()
 	h.primary = nil

@@ -48,7 +48,7 @@ func Each(use func(row pgx.Rows) error) func(rows pgx.Rows) error {
 	}
 }
 
-// CollectRows returns the rows of a statement. columns returns where those of a row go.
+// CollectRows returns the rows of a statement. columns returns the destinations for the columns of a row.
 func CollectRows[T any](ctx context.Context, tx Querier, columns func(*T) []any, sql string, args ...any) (all []T, err error) {
 	err = Query(ctx, tx, func(rows pgx.Rows) error {
 		var one T
@@ -64,7 +64,7 @@ func Column[T any](ctx context.Context, tx Querier, sql string, args ...any) ([]
 	return CollectRows(ctx, tx, func(v *T) []any { return []any{v} }, sql, args...)
 }
 
-// SelectRows is Collect in a transaction that reads.
+// SelectRows is CollectRows in a transaction that reads.
 func SelectRows[T any](ctx context.Context, d *DB, columns func(*T) []any, sql string, args ...any) (all []T, err error) {
 	err = d.Read(ctx, func(tx pgx.Tx) (err error) {
 		all, err = CollectRows(ctx, tx, columns, sql, args...)
@@ -73,7 +73,7 @@ func SelectRows[T any](ctx context.Context, d *DB, columns func(*T) []any, sql s
 	return all, err
 }
 
-// Map returns what of returns for each element, as a parameter of a statement.
+// Map applies of to each element. The result is a parameter of a statement.
 func Map[T, V any](all []T, of func(*T) V) []V {
 	values := make([]V, len(all))
 	for i := range all {
@@ -82,22 +82,21 @@ func Map[T, V any](all []T, of func(*T) V) []V {
 	return values
 }
 
-// KeyOf returns a partner's or merchant's id as the database has it; false when it is not in the form that ids have, so that
-// nothing has it.
+// KeyOf returns a partner's or merchant's id in the database's form; false if the id is malformed, so nothing can have it.
 func KeyOf[ID ~string](id ID) (uuid.UUID, bool) {
 	key, err := uuid.Parse(string(id))
 	return key, err == nil && key.String() == string(id)
 }
 
-// IsStorable reports whether a text can be stored: a text that cannot is the id or name of nothing.
+// IsStorable reports whether the database can store a text. If it cannot, nothing has that id or name.
 func IsStorable[T ~string](text T) bool {
 	return utf8.ValidString(string(text)) && !strings.ContainsRune(string(text), 0)
 }
 
-// Merchants are those that exist, as a table.
+// Merchants is a table expression: the ids of all existing merchants.
 const Merchants = `(SELECT id::uuid AS id FROM record WHERE kind = 'merchants' AND body IS NOT NULL)`
 
-// CompareUUIDs is the order in which the server has merchants.
+// CompareUUIDs orders merchants as the server does.
 func CompareUUIDs(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }
 
 // Hashes returns keys as a parameter of a statement.

@@ -14,11 +14,11 @@ import (
 	"mtagd/store/budget"
 )
 
-// Begin begins a transaction that writes. The server ends it when the node goes away or stops in the middle of it, so that its locks
-// are free again.
+// Begin begins a transaction that writes. The server ends it when the node goes away or stops in the middle of it, so that
+// its locks are free again.
 const Begin = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '5s'; SELECT " + waitForStandbys
 
-// Transact makes a transaction that writes. When it returns nil, the standbys have it.
+// Transact runs a transaction that writes. When it returns nil, the standbys have the transaction.
 func (d *DB) Transact(ctx context.Context, write func(tx pgx.Tx) error) error {
 	conn, err := d.Pool.Acquire(ctx)
 	if err != nil {
@@ -31,9 +31,9 @@ func (d *DB) Transact(ctx context.Context, write func(tx pgx.Tx) error) error {
 	return CheckReplicated(conn.Conn().PgConn())
 }
 
-// BeginRead begins a transaction that reads. Compiling its statements (jit) would take longer than running them. Sequential scans are
-// off: the planner chooses one while a table is small, and keeps that plan until the server analyzes the table, perhaps millions of
-// rows later. With Citus, both hold on the coordinator only: turnOffJIT is for the workers.
+// BeginRead begins a transaction that reads. Compiling its statements (jit) would take longer than running them. Sequential
+// scans are off: the planner chooses one while a table is small, and keeps that plan until the server analyzes the table,
+// perhaps millions of rows later. With Citus, both hold on the coordinator only: turnOffJIT is for the workers.
 //
 // No statement may run for ever. Background work reads more at once than a query of a partner may.
 const (
@@ -46,15 +46,16 @@ const (
 // the node would take it that the database does not answer.
 const reserved = 4
 
-// newReads returns the budget of reads. Its holders take turns, and one may have at most half of them under way: each partner; each
-// merchant, for the look-ups of its tag hosts; and the service itself (""), for what it reads in the background.
+// newReads returns the budget of reads. Its holders take turns, and one may have at most half of them under way: each
+// partner; each merchant, for the look-ups of its tag hosts; and the service itself (""), for what it reads in the
+// background.
 func newReads(config *pgxpool.Config) *budget.Budget[string] {
 	total := max(int64(config.MaxConns)-reserved, 1)
 	return budget.New(total, func(string) int64 { return max(total/2, 1) }).Fair()
 }
 
-// Read reads in one transaction, as of one moment. read may be called again after a failure of the connection. When too many reads
-// are under way, it waits.
+// Read calls read in one transaction, as of one moment, again after a failure of the connection. It waits while too many
+// reads are under way.
 func (d *DB) Read(ctx context.Context, read func(tx pgx.Tx) error) error {
 	if partner := store.PartnerOf(ctx); partner != "" {
 		return d.ReadFor(ctx, string(partner), read)
@@ -62,12 +63,12 @@ func (d *DB) Read(ctx context.Context, read func(tx pgx.Tx) error) error {
 	return d.ReadLong(ctx, read)
 }
 
-// ReadLong is read with the timeout of background work, for whoever asks.
+// ReadLong is Read with the timeout of background work, even for a partner's request.
 func (d *DB) ReadLong(ctx context.Context, read func(tx pgx.Tx) error) error {
 	return d.InTurn(ctx, string(store.PartnerOf(ctx)), func() error { return d.ReadNow(ctx, read) })
 }
 
-// ReadFor is read for a holder of the budget other than the service itself: it must end soon.
+// ReadFor is Read for a holder of the budget other than the service itself, with the timeout of a request.
 func (d *DB) ReadFor(ctx context.Context, holder string, read func(tx pgx.Tx) error) error {
 	return d.InTurn(ctx, holder, func() error {
 		until := time.Now().Add(d.queryTimeout)
@@ -103,7 +104,7 @@ func (d *DB) InTurn(ctx context.Context, holder string, read func() error) error
 	return read()
 }
 
-// ReadNow is read for the follower, which waits for no other reads.
+// ReadNow is Read for the follower: it does not wait for other reads.
 func (d *DB) ReadNow(ctx context.Context, read func(tx pgx.Tx) error) error {
 	return d.readWithin(ctx, BeginRead, read)
 }
@@ -121,7 +122,7 @@ func (d *DB) readWithin(ctx context.Context, begin string, read func(tx pgx.Tx) 
 // readAttempts is how often a read is tried when its connection fails: after a fail-over, all connections of the pool do.
 const readAttempts = 3
 
-// Attempt calls read again when its connection fails.
+// Attempt calls read, and repeats it when its connection fails.
 func (d *DB) Attempt(ctx context.Context, read func() error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -142,9 +143,9 @@ func (d *DB) Attempt(ctx context.Context, read func() error) (err error) {
 	return Unavailable(err)
 }
 
-// Reconnect closes the idle connections after one has failed: most likely they have failed too, and the primary may be another server.
-// After a serialization failure it does nothing, as the connection is good, unless that has kept it from being made: then the server is
-// a standby, or was one.
+// Reconnect closes the idle connections after one has failed: most likely the others have failed too, and another server may
+// be the primary. After a serialization failure the connection is good, so Reconnect does nothing, unless the failure
+// prevented connecting: then the server is or was a standby.
 func (d *DB) Reconnect(failed error) {
 	_, isConnect := errors.AsType[*pgconn.ConnectError](failed)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](failed); ok && pgErr.Code == serializationFailure && !isConnect {
@@ -157,7 +158,7 @@ func (d *DB) Reconnect(failed error) {
 // retryPause is how long to wait before a server is asked again that could not be reached.
 const retryPause = 100 * time.Millisecond
 
-// Retry calls what until it does not fail for its connection, or ctx ends.
+// Retry repeats what while its connection fails, until ctx ends.
 func (d *DB) Retry(ctx context.Context, what func() error) error {
 	for {
 		err := what()
@@ -173,10 +174,10 @@ func (d *DB) Retry(ctx context.Context, what func() error) error {
 	}
 }
 
-// FailOverTimeout bounds calls that are repeated until the standby is the primary, which takes seconds.
+// FailOverTimeout bounds calls that are repeated during a fail-over, which takes seconds.
 const FailOverTimeout = 30 * time.Second
 
-// RetryFor makes a call, and repeats it while its connection fails.
+// RetryFor is Retry with a time limit.
 func (d *DB) RetryFor(ctx context.Context, timeout time.Duration, call func(ctx context.Context) error) error {
 	working, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

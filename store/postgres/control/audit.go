@@ -33,12 +33,12 @@ func QueueEntries(b *pgx.Batch, entries []store.AuditEntry) error {
 // byOperator selects the entries that count as an operator's: see store.AuditEntry.Holder.
 const byOperator = `(partner IS NULL OR record->'actor'->>'kind' = '` + string(store.ByOperator) + `')`
 
-// dropAudit drops the entries that are too many. Nodes may do it at the same time. Counting them takes a second or two of a full log, so
-// it waits until a hundredth of the log is new. Then it also finds out whose changes are refused.
+// dropAudit drops the entries that are too many. Nodes may do it at the same time. Counting them takes a second or two of a
+// full log, so it waits until a hundredth of the log is new. Then it also finds out whose changes are refused.
 func (c *Control) dropAudit(ctx context.Context) error {
 	limits := c.auditLimits
-	// There may be far fewer than the difference of their numbers, but never more. That is found at once, and says enough while the log
-	// has not been full.
+	// There may be far fewer than the difference of their numbers, but never more. That is found at once, and says enough while
+	// the log has not been full.
 	var last, span int
 	if err := c.db.Pool.QueryRow(ctx, "SELECT coalesce(max(id), 0), coalesce(max(id) - min(id), 0) FROM audit").Scan(&last, &span); err != nil ||
 		c.auditFull.Load() == nil && (span < min(limits.Partners, limits.Operators) || last-c.auditDropped < limits.Partners/100) {
@@ -114,8 +114,8 @@ func (d Driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.
 	return conn.SelectRows(ctx, d.db, func(e *store.AuditEntry) []any { return []any{e} }, sql+" ORDER BY id DESC LIMIT $2", args...)
 }
 
-// Tidy stores when keys and sessions were last used here, and deletes what is too old to be needed. It uses the server's clock: what is
-// deleted is older than any difference between clocks.
+// Tidy stores when keys and sessions were last used on this node, and deletes rows that are too old. It uses the server's
+// clock: the ages exceed any difference between clocks.
 func (c *Control) Tidy(ctx context.Context) error {
 	if err := cmp.Or(c.Data.Tidy(ctx), c.deleteDocuments(ctx)); err != nil {
 		return err

@@ -1,11 +1,11 @@
-// Package control has the control data: it is the driver of package rules. It stores records, the audit log and documents, and follows the
-// changes of all nodes.
+// Package control keeps the control data: it implements the driver of package rules. It stores records, the audit log and
+// documents, and follows the changes of all nodes.
 //
 //	control.go    changes of the control data
 //	follow.go     loads all control data, and follows the changes of all nodes
-//	audit.go      the audit log, and what is deleted when it is old
+//	audit.go      the audit log, and the deletion of old entries
 //	documents.go  documents, which no node follows
-//	scope.go      which events of a merchant are in answers
+//	scope.go      which events of a merchant answers may have
 package control
 
 import (
@@ -33,7 +33,7 @@ const (
 type Control struct {
 	*rules.Data
 
-	// News is called with the merchants of which other nodes have recorded events.
+	// News is called with the merchants for which other nodes have recorded events.
 	News func(merchants []uuid.UUID)
 
 	db       *conn.DB
@@ -41,7 +41,7 @@ type Control struct {
 	follower follower
 
 	auditLimits  store.AuditLimits
-	auditDropped int                                      // the last entry when there were last too many; only Tidy uses it
+	auditDropped int                                      // the last entry when Tidy last dropped some; only Tidy uses it
 	auditFull    atomic.Pointer[map[store.PartnerID]bool] // whose changes are refused; nil: nobody's
 }
 
@@ -83,7 +83,8 @@ func (d Driver) Now(ctx context.Context) (now time.Time, err error) {
 	return now, err
 }
 
-// Time returns the time that an engine decides by: the database's, or that of a test. Then the memory has all changes.
+// Time returns the time for decisions: the database's, or that of a test. After it, the memory has all changes up to that
+// time.
 func (c *Control) Time(ctx context.Context, tx interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }) (now time.Time, err error) {
@@ -105,7 +106,7 @@ func (c *Control) catchUpTo(ctx context.Context, last int64) {
 	}
 	c.follower.catching.Lock()
 	defer c.follower.catching.Unlock()
-	if last <= c.follower.lastApplied() || c.db.Age() > conn.RefuseAfter { // others have caught up, or have tried to
+	if last <= c.follower.lastApplied() || c.db.Age() > conn.RefuseAfter { // another call has caught up, or has failed to
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, FollowTimeout)
@@ -123,12 +124,12 @@ type change struct {
 
 	last      int64         // the number of the last change before this one
 	lastEntry store.AuditID // of the audit log
-	records   []Record      // that it writes, all with its number
+	records   []Record      // that the change writes, with its number
 	written   bool
 }
 
-// makeChange makes a change. build reads what it needs to know, and writes; after an error nothing is changed. When change returns
-// nil, the memory of this node has the change.
+// makeChange makes a change. build reads and writes in its transaction; after an error nothing is changed. When makeChange
+// returns nil, the memory of this node has the change.
 func (c *Control) makeChange(ctx context.Context, build func(c *change) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -154,7 +155,7 @@ func (c *Control) makeChange(ctx context.Context, build func(c *change) error) e
 	if err != nil {
 		return conn.EndedOr(caller, conn.Unavailable(err))
 	}
-	defer session.Release() // which closes a connection with an open transaction
+	defer session.Release() // closes the connection if the transaction is still open
 	made := &change{of: c, ctx: ctx, tx: tx, id: uuid.New()}
 	if err = made.takeTurn(); err == nil {
 		err = build(made)
@@ -166,7 +167,7 @@ func (c *Control) makeChange(ctx context.Context, build func(c *change) error) e
 	if err = tx.Commit(working); err == nil {
 		err = conn.CheckReplicated(session.Conn().PgConn())
 	}
-	session.Release() // what comes now may need another one
+	session.Release() // settle may need another connection
 	if err != nil && conn.IsConnectionFailure(err) {
 		err = made.settle(err)
 	}
@@ -190,7 +191,8 @@ func (c *Control) beginChange(ctx context.Context) (session *pgxpool.Conn, tx pg
 	return session, tx, nil
 }
 
-// takeTurn waits for the turn of the change, and puts what other nodes have changed meanwhile into memory, once it is on the standbys.
+// takeTurn waits for the turn of the change. Then it applies the other nodes' changes to memory, once the standbys have
+// them.
 func (c *change) takeTurn() error {
 	if _, err := c.tx.Exec(c.ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockControl); err != nil {
 		return err
@@ -214,7 +216,7 @@ func (c *change) takeTurn() error {
 	return c.of.follower.applyUpdate(&u)
 }
 
-// writeRecords writes what a change makes, in one trip.
+// writeRecords writes the records and entries of a change in one round trip.
 func (c *change) writeRecords(made rules.Change) error {
 	if len(made.Records)+len(made.Entries) == 0 {
 		return nil
@@ -235,7 +237,7 @@ func (c *change) writeRecords(made rules.Change) error {
 	return nil
 }
 
-// ChangeOfRecords is the kind of a row of the table change. Nodes of the version before do not know it: they are not ready any more.
+// ChangeOfRecords is a kind of row in the table change. Nodes of the previous version do not know it, and stop being ready.
 const ChangeOfRecords = "records"
 
 // QueueRecords writes records with the number of their change.
@@ -251,7 +253,8 @@ func QueueRecords(b *pgx.Batch, version int64, records []rules.Record) {
 		}))
 }
 
-// settle finds out whether a change was committed whose answer is lost. As it waits for its turn, the transaction has ended then.
+// settle finds out whether a change was committed after the answer to COMMIT is lost. It waits for the lock, so the
+// transaction has ended by then.
 func (c *change) settle(lost error) error {
 	uncertain := store.Uncertain("it is not known whether the change was made")
 	if !c.written {

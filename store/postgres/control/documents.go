@@ -11,7 +11,7 @@ import (
 	"mtagd/store/postgres/conn"
 )
 
-// OwnerOf returns the merchant of a document as the database has it; false when no merchant can have the id.
+// OwnerOf returns a document's merchant in the database's form; false if no merchant can have the id.
 func OwnerOf(m store.MerchantID) (uuid.UUID, bool) {
 	if m == "" {
 		return uuid.Nil, true

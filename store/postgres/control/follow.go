@@ -16,11 +16,11 @@ import (
 	"mtagd/store/rules"
 )
 
-// FollowInterval is how often a node asks what other nodes have changed. NOTIFY would tell it sooner, but takes a lock of the
-// whole server at each commit, and does not get through poolers.
+// FollowInterval is how often a node asks for the changes of other nodes. NOTIFY would be faster, but takes a lock of the
+// whole server at each commit, and does not pass poolers.
 const FollowInterval = 200 * time.Millisecond
 
-// FollowTimeout is for one such question, and for a commit.
+// FollowTimeout bounds one such question with its commit.
 const FollowTimeout = 2 * time.Second
 
 // keepChanges is how long entries of the table change are kept. A node that was stopped for longer must be started again.
@@ -43,7 +43,7 @@ type follower struct {
 // errMissed is for a node that was stopped for so long that entries were deleted before it had read them.
 var errMissed = fmt.Errorf("%w: changes of the control data were missed", store.ErrNeedsRestart)
 
-// Record is a record of the control data, with the number of the change that has written it last.
+// Record is a record of the control data, with the number of the last change that wrote it.
 type Record struct {
 	rules.Record
 	version int64
@@ -65,7 +65,7 @@ func (f *follower) applyUpdate(u *update) error {
 	return f.applyRecords(u.seen.Change, u.records)
 }
 
-// applyRecords applies what changes up to one have written, and passes over what was applied before.
+// applyRecords applies the records of changes up to a number, and skips those that were applied before.
 func (f *follower) applyRecords(upTo int64, records []Record) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -93,7 +93,7 @@ type update struct {
 	seen    conn.Snapshot
 }
 
-// readAfter reads what follows the change with the number after.
+// readAfter reads the changes after the one with the number after.
 func (u *update) readAfter(ctx context.Context, tx pgx.Tx, after int64) (err error) {
 	if err := u.seen.Scan(tx.QueryRow(ctx, conn.ReadSnapshot)); err != nil {
 		return err
@@ -134,8 +134,9 @@ func LoadState(ctx context.Context, tx conn.Querier) (*rules.State, error) {
 	return s, nil
 }
 
-// loadAll loads all control data into memory, as of one moment, and waits until the standbys have that. Otherwise a
-// fail-over could lose a change that was read, and give its number to another one, such as a revoked key. This node would never apply that.
+// loadAll loads all control data into memory, as of one moment, and waits until the standbys have it. Otherwise a fail-over
+// could lose a change that this node has read, and give its number to another change, such as a revoked key. This node would
+// never apply the second one.
 func (c *Control) loadAll(ctx context.Context) error {
 	var asked time.Time
 	var loaded *rules.State
@@ -171,17 +172,17 @@ func notOnStandbys(err error) error {
 func (c *Control) Follow() {
 	c.db.Repeat(FollowInterval, c.followOnce, func(err error) {
 		if err != nil {
-			c.db.Log.Error("what other nodes have changed cannot be read: this node is not ready until it can", "error", err)
+			c.db.Log.Error("changes of other nodes cannot be read: this node is not ready until they can be read", "error", err)
 			return
 		}
-		c.db.Log.Info("what other nodes have changed can be read again")
+		c.db.Log.Info("changes of other nodes can be read again")
 	})
 }
 
-// CatchUp applies what other nodes have changed, and returns the number of the last flush. From then on the directory has the tags of all
-// events up to it. more reads more as of the same moment.
+// CatchUp applies the changes of other nodes, and returns the number of the last flush. From then on the directory has the
+// tags of all events up to it. more may read other data as of the same moment.
 //
-// It makes a commit each time, even when there is nothing new. That shows whether commits reach the standbys.
+// It makes a commit each time, even without changes, to test whether commits reach the standbys.
 func (c *Control) CatchUp(ctx context.Context, more func(tx pgx.Tx) error) (flush int64, err error) {
 	var u update
 	asked, after := time.Now(), c.follower.lastApplied()
@@ -207,7 +208,8 @@ func (c *Control) CatchUp(ctx context.Context, more func(tx pgx.Tx) error) (flus
 	return u.seen.Flush, nil
 }
 
-// LastFlush returns the number of the last flush that the standbys have. From then on the directory has the tags of all events up to it.
+// LastFlush returns the number of the last flush that the standbys have. From then on the directory has the tags of all
+// events up to it.
 func (c *Control) LastFlush(ctx context.Context) (int64, error) {
 	var u update
 	after := c.follower.lastApplied()
@@ -220,8 +222,9 @@ func (c *Control) LastFlush(ctx context.Context) (int64, error) {
 	return u.seen.Flush, c.follower.applyUpdate(&u)
 }
 
-// followOnce catches up, and tells those who wait for events what other nodes have recorded. When that takes too long, it closes
-// all connections: otherwise, everything that waits for a server that is stopped or cut off would wait until it is back.
+// followOnce catches up, and tells those who wait for events what other nodes have recorded. When that takes too long, it
+// closes all connections: otherwise, everything that waits for a server that is stopped or cut off would wait until it is
+// back.
 func (c *Control) followOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, FollowTimeout)
 	defer cancel()

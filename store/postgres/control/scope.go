@@ -16,7 +16,7 @@ const (
 	Latest   = 253_402_300_800_000_000
 )
 
-// Scope is which events of a merchant are in answers.
+// Scope says which events of a merchant answers may have.
 type Scope struct {
 	From    int64 // event_time (µs since 1970): older ones are past the retention
 	Removed bool  // the merchant was deleted

@@ -10,30 +10,30 @@ import (
 	"mtagd/store"
 )
 
-// backlog knows the merchants that have rows of this node in the tally. Rows of a node that has died are found by RollUpLeft.
+// backlog counts the rows of this node in the tally, by merchant. RollUpLeft finds the rows of dead nodes.
 type backlog struct {
 	mu        sync.Mutex
 	merchants map[uuid.UUID]waiting
 	portion   int // rows in one transaction; 0: RowsAtOnce
 }
 
-// waiting says which rows of this node the tally has of a merchant.
+// waiting describes the rows of this node in the tally for one merchant.
 type waiting struct {
 	rows  int
-	due   int // how many of these the rollup under way moves
+	due   int // number of rows that the present rollup moves
 	since time.Time
 }
 
-// A merchant's rows are rolled up when there are many, because each listing of the merchant reads them, or else after a while. One rollup
-// updates a counter once for all rows: the more rows, the less each event costs.
+// Each listing of a merchant reads the merchant's rows, so many rows are rolled up immediately. Fewer rows wait for a while:
+// a rollup updates a counter once for all rows, so each event costs less.
 const (
-	rollUpInterval = time.Second      // how often a node looks for what is due
+	rollUpInterval = time.Second      // how often a node looks for due rows
 	manyRows       = 500              // as many rows are due immediately
 	rollUpAfter    = 10 * time.Second // when fewer rows are due
 
-	// MaxBacklog is how many rows of a merchant this node leaves in the tally before it refuses events of the merchant. Each page
-	// reads all of them, which takes about 1 µs for each. Rows arrive faster than they are rolled up if each event has a minute or a name
-	// of its own, such as when a merchant sends the events of a year. Other merchants are not affected.
+	// MaxBacklog is the number of a merchant's rows in the tally at which this node refuses the merchant's events. Each page
+	// reads all rows, at about 1 µs a row. Rows arrive faster than they are rolled up if nearly every event has another minute
+	// or name, for example when a merchant sends the events of a whole year. Other merchants are not affected.
 	MaxBacklog = 50_000
 
 	// RowsAtOnce takes well under a second on a healthy disk. On a slow one it may take more than rollUpTimeout. So a transaction
@@ -43,7 +43,7 @@ const (
 	rollUpTimeout = 30 * time.Second
 )
 
-var ErrBacklog = store.Unavailable("events of this merchant arrive faster than they can be counted: those with a minute or a name of their own take longest")
+var ErrBacklog = store.Unavailable("events of this merchant arrive faster than they can be counted: events spread over many minutes or names take longest")
 
 // Accepts returns an error of KindUnavailable if too many rows of a merchant wait.
 func (f *backlog) Accepts(m uuid.UUID) error {
@@ -55,7 +55,7 @@ func (f *backlog) Accepts(m uuid.UUID) error {
 	return nil
 }
 
-// Note notes the rows that a flush has added.
+// Note adds the rows of a flush.
 func (f *backlog) Note(t Deltas) {
 	rows := map[uuid.UUID]int{}
 	for k := range t {
@@ -90,14 +90,14 @@ func (f *backlog) takeDue() (due []uuid.UUID) {
 	return due
 }
 
-// moved notes that n rows of a merchant were moved. Some may have been added by other nodes, so at most the due ones are subtracted.
-// When the merchant's rollup is complete, all due rows were moved.
+// moved subtracts n rows of a merchant that were rolled up, but at most the due ones: some may be rows of other nodes.
+// complete means that all due rows were moved.
 func (f *backlog) moved(m uuid.UUID, n int, complete bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	u := f.merchants[m]
 	if u.due == 0 {
-		return // a removal or a sweep rolls up
+		return // the rollup was not of takeDue, but of a removal or of RollUpLeft
 	}
 	n = min(n, u.due)
 	if complete {

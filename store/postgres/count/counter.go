@@ -1,9 +1,9 @@
 // Package count knows how many events there are in each minute, hour and day, of each name and tag.
 //
-// A flush does not update counters: flushes would wait for each other, and update the same rows hundreds of times a second. It inserts
-// what it adds to them, its deltas, into the table tally, which takes no row locks. Every few seconds each node moves the deltas of its
-// flushes into the counters: a rollup. So the number of events is the sum of the counters and of the pending deltas, which are not rolled
-// up yet, both read as of one moment.
+// A flush does not update counters: flushes would wait for each other, and update the same rows hundreds of times a second.
+// Instead it inserts the changes, its deltas, into the table tally, which takes no row locks. Every few seconds each node
+// moves the deltas of its flushes into the counters: a rollup. Deltas that are not rolled up yet are pending. So the number
+// of events is the sum of the counters and of the pending deltas, both read as of one moment.
 //
 //	counter.go  the counters
 //	delta.go    deltas, of flushes and of removed events
@@ -21,7 +21,7 @@ import (
 	"mtagd/store/postgres/conn"
 )
 
-// Counters are the counters of a database, and what this node adds to them.
+// Counters are the counters of a database, and this node's backlog of deltas.
 type Counters struct {
 	db *conn.DB
 	backlog
@@ -68,10 +68,10 @@ type counterKey struct {
 	bot      bool
 }
 
-// additions are additions to counters.
+// additions are numbers to add to counters.
 type additions map[counterKey]int64
 
-// addDelta counts n events in all counters that they belong to.
+// addDelta adds n events to all counters that include them.
 func (c additions) addDelta(t DeltaKey, n int64) {
 	at := t.Minute * BucketSize[ByMinute]
 	for level := range ByLife + 1 {
@@ -82,8 +82,8 @@ func (c additions) addDelta(t DeltaKey, n int64) {
 	}
 }
 
-// compareCounters is the order in which flushes of older nodes, rolls up and removals lock counters. It must be total: two transactions that
-// lock the same counters in different orders would deadlock.
+// compareCounters is the order in which rollups, removals and the flushes of older nodes lock counters. It must be total:
+// transactions that lock the same counters in different orders could deadlock.
 func compareCounters(a, b counterKey) int {
 	return cmp.Or(conn.CompareUUIDs(a.merchant, b.merchant), cmp.Compare(a.level, b.level), cmp.Compare(a.name, b.name),
 		cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.tag, b.tag), compareBools(a.bot, b.bot))

@@ -13,7 +13,7 @@ import (
 	"mtagd/store/postgres/conn"
 )
 
-// DeltaKey says which events a row of the table tally counts. Each flush has rows of its own.
+// DeltaKey says which events a row of the table tally counts. Each flush inserts its own rows.
 type DeltaKey struct {
 	merchant uuid.UUID
 	Minute   int64
@@ -25,10 +25,10 @@ type DeltaKey struct {
 // Amount is a number of events, and their size in bytes (SizeOf).
 type Amount struct{ N, Bytes int64 }
 
-// Deltas are what events add to the counters that were recorded, or take from them that were removed: then the amounts are negative.
+// Deltas are changes to counters: positive for recorded events, negative for removed ones.
 type Deltas map[DeltaKey]Amount
 
-// Add counts an event: 1 when it was recorded, -1 when it was removed.
+// Add counts an event: 1 for a recorded one, -1 for a removed one.
 func (t Deltas) Add(merchant uuid.UUID, at int64, tag, name string, bot bool, size uint64, n int64) {
 	k := DeltaKey{merchant, BucketOf(ByMinute, at), name, tag, bot}
 	a := t[k]
@@ -56,7 +56,7 @@ func (t Deltas) Columns() []any {
 	}
 }
 
-// counts returns what deltas add to each counter.
+// counts returns the sum of the deltas for each counter.
 func (t Deltas) counts() additions {
 	c := additions{}
 	for k, a := range t {
@@ -65,7 +65,7 @@ func (t Deltas) counts() additions {
 	return c
 }
 
-// AddTo adds tallies to the counters and to usage. folded has the new usage.folded of merchants; it stays as it is for the others.
+// AddTo adds deltas to the counters and to usage. folded has the new values of usage.folded; other merchants keep theirs.
 func (t Deltas) AddTo(ctx context.Context, tx pgx.Tx, folded map[uuid.UUID]int64) error {
 	if _, err := tx.Exec(ctx, addCounters, t.counts().parameters()...); err != nil {
 		return err
@@ -73,7 +73,8 @@ func (t Deltas) AddTo(ctx context.Context, tx pgx.Tx, folded map[uuid.UUID]int64
 	return t.AddUsageTo(ctx, tx, folded)
 }
 
-// Subtract is AddTo for the events of one merchant that are removed. All of their deltas must be rolled up. Counters that become 0 go.
+// Subtract is AddTo for removed events of one merchant, whose deltas must all be rolled up. It deletes counters that become
+// 0.
 func (t Deltas) Subtract(ctx context.Context, tx pgx.Tx, merchant uuid.UUID) error {
 	if err := t.AddTo(ctx, tx, nil); err != nil {
 		return err
@@ -110,7 +111,8 @@ const (
 		folded = greatest(usage.folded, excluded.folded)`
 )
 
-// Pending is the pending deltas of one merchant: the rows of the table tally that are not in the counters yet. It is sorted by name.
+// Pending is the pending deltas of one merchant: the rows of the table tally that are not in the counters yet. It is sorted
+// by name.
 type Pending []PendingCount
 
 type PendingCount struct {
@@ -148,7 +150,7 @@ func (o Pending) Of(name string) Pending {
 	return o[first:end]
 }
 
-// SizeOf is what an event counts for in store.Usage.
+// SizeOf returns the bytes that an event counts for in store.Usage.
 func SizeOf(raw, muid int, name, tag string) uint64 {
 	const timeSize = 8
 	return uint64(raw + muid + len(name) + len(tag) + timeSize)

@@ -25,8 +25,8 @@ func (c *Counters) Run() {
 // merchantsAtOnce is how many merchants share a transaction. Each may move an equal share of rows.
 const merchantsAtOnce = 40
 
-// RollUp moves the deltas that merchants have now into the counters. It ends even if a merchant is busy, because it leaves rows
-// that are added meanwhile. A merchant with more rows than its share waits until the others had their turns. When a
+// RollUp moves the present deltas of merchants into the counters. It leaves rows that are added meanwhile, so it ends even
+// if a merchant is busy. A merchant with more rows than its share continues after the others had their turns. When a
 // merchant's rows cannot be moved, RollUp goes on with the others, and returns the error at the end.
 func (c *Counters) RollUp(ctx context.Context, merchants []uuid.UUID) error {
 	if len(merchants) == 0 {
@@ -78,19 +78,19 @@ func (c *Counters) RollUp(ctx context.Context, merchants []uuid.UUID) error {
 
 // The statements that take rows out of the tally, the oldest first: at most $3 of each merchant, up to the flush $2.
 const (
-	// TakeRows begins after usage.folded, and so skips the dead rows of earlier rollups. With Citus, it would ask all shards.
+	// TakeRows starts after usage.folded, and so skips the dead rows of earlier rollups. With Citus, it would query all shards.
 	TakeRows = `DELETE FROM tally WHERE ctid = ANY(ARRAY(SELECT t.ctid FROM unnest($1::uuid[]) AS w(merchant) CROSS JOIN LATERAL (
 		SELECT ctid FROM tally WHERE merchant = w.merchant AND seq > coalesce((SELECT folded FROM usage u WHERE u.merchant = w.merchant), 0)
 		AND seq <= $2 ORDER BY seq LIMIT $3) AS t)) RETURNING merchant, seq, minute, name, tag, bot, n, bytes`
 
-	// TakeRowsOfOne takes those of one merchant, which are in one shard.
+	// TakeRowsOfOne takes the rows of one merchant, which are in one shard.
 	TakeRowsOfOne = `DELETE FROM tally WHERE merchant = $1 AND ctid = ANY(ARRAY(SELECT ctid FROM tally WHERE merchant = $1
 		AND seq <= $2 ORDER BY seq LIMIT $3)) RETURNING merchant, seq, minute, name, tag, bot, n, bytes`
 )
 
-// BeginRollUp begins a transaction whose commit waits neither for the disk nor for standbys. If it is lost, the rows are in the tally again.
-// Sequential scans are off: the server would keep one that it has planned while the tally was empty, and compare every row of the table
-// with every ctid of the array.
+// BeginRollUp begins a transaction whose commit waits neither for the disk nor for standbys. If it is lost, the rows are in
+// the tally again. Sequential scans are off: a plan from when the tally was empty would use one, and compare every row of
+// the table with every ctid of the array.
 const BeginRollUp = conn.Begin + "; SET LOCAL synchronous_commit = off; SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
 
 // rollUpWait is how long a rollup waits for those of other nodes, and for removals.
@@ -99,14 +99,14 @@ const rollUpWait = time.Minute
 // RollUpSome moves at most share rows of each merchant, and returns how many. With Citus, there must be one merchant.
 //
 // It sets usage.folded, up to which readers skip the tally. Flushes become visible in the order of their numbers, so no
-// flush with a lower number than the last moved row can appear later. Of the last flush itself, rows may be left when the merchant had
-// more than its share: then usage.folded is one less. With Citus, usage.folded stays as it is, because a worker that has failed
-// commits its part of a flush later.
+// flush with a lower number than the last moved row can appear later. If the merchant has more rows than its share, rows of
+// the last flush may be left: then usage.folded is one less. With Citus, usage.folded does not change, because a worker that
+// has failed commits its part of a flush later.
 func (c *Counters) RollUpSome(ctx context.Context, merchants []uuid.UUID, upTo int64, share int, citus bool) (moved map[uuid.UUID]int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, rollUpWait+rollUpTimeout)
 	defer cancel()
 	err = pgx.BeginTxFunc(ctx, c.db.Pool, pgx.TxOptions{BeginQuery: BeginRollUp}, func(tx pgx.Tx) error {
-		// One rollup runs at a time: two would wait for each other's rows.
+		// Only one rollup runs at a time: two would wait for each other's rows.
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRollup); err != nil {
 			return err
 		}
@@ -148,16 +148,16 @@ func (c *Counters) RollUpSome(ctx context.Context, merchants []uuid.UUID, upTo i
 
 // The statements that find the merchants that have rows in the tally up to the flush $1.
 const (
-	// listLeft begins after usage.folded, as TakeRows does. What a deleted merchant has is removed, not rolled up.
+	// listLeft starts after usage.folded, as TakeRows does. Rows of deleted merchants are removed, not rolled up.
 	listLeft = `SELECT m.id FROM ` + conn.Merchants + ` m LEFT JOIN usage u ON u.merchant = m.id CROSS JOIN LATERAL (SELECT FROM tally
 		WHERE merchant = m.id AND seq > coalesce(u.folded, 0) AND seq <= $1 LIMIT 1) AS t`
 
-	// listLeftWithCitus asks all shards once. They have dead rows of earlier rollups in any case.
+	// listLeftWithCitus queries all shards, and reads the dead rows of earlier rollups too.
 	listLeftWithCitus = "SELECT DISTINCT merchant FROM tally WHERE seq <= $1"
 )
 
-// RollUpLeft rolls up rows that have been in the tally for a minute. Nodes leave them there that have died, or that do not know what became of a
-// flush. The number of a flush is a time. If that is ahead of the clock, its rows wait longer.
+// RollUpLeft rolls up rows that have been in the tally for a minute. They are of nodes that have died, or of flushes whose
+// commit was uncertain. The number of a flush is a time. If it is ahead of the clock, its rows wait longer.
 func (c *Counters) RollUpLeft(ctx context.Context) error {
 	const age = 6 * rollUpAfter
 	now, err := c.db.Clock(ctx)

@@ -1,4 +1,4 @@
-// Package nodes has what nodes share besides the service's data: files such as certificates, leases, and messages to each other.
+// Package nodes implements what nodes share besides the service's data: files such as certificates, leases, and messages.
 package nodes
 
 import (
@@ -15,11 +15,11 @@ import (
 // Nodes implements store.Shared.
 type Nodes struct {
 	db       *conn.DB
-	ready    func() error // why the database does not answer
+	ready    func() error // returns why the database does not answer, or nil
 	exchange exchange
 }
 
-// New returns what the nodes of a database share.
+// New returns the files, leases and messages of a database's nodes.
 func New(db *conn.DB, ready func() error) *Nodes { return &Nodes{db: db, ready: ready} }
 
 // exchange is what a node knows of the messages of all nodes.

@@ -11,7 +11,8 @@ import (
 	"mtagd/store/postgres/conn"
 )
 
-// A lease ends leaseFor after it was renewed last, by the database's clock. Its holder gives it up a little earlier, by its own.
+// A lease ends leaseFor after it was renewed last, by the database's clock. Its holder gives it up a little earlier, by its
+// own.
 const (
 	leaseFor   = 30 * time.Second
 	leaseRenew = 5 * time.Second
@@ -59,7 +60,8 @@ func (n *Nodes) Lease(ctx context.Context, name string) (store.Lease, error) {
 	return l, nil
 }
 
-// keepRenewed renews the lease until it is released or lost. renewed is when the request for it began: its life counts from there.
+// keepRenewed renews the lease until it is released or lost. renewed is when the last successful request for it began, from
+// which its duration counts.
 func (l *lease) keepRenewed(renewed time.Time) {
 	defer l.giveUp()
 	tick := time.NewTicker(leaseRenew)

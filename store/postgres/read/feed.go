@@ -80,7 +80,7 @@ type feed struct {
 	store.FeedQuery
 	at     codec.Position // everything up to here was read
 	end    codec.Position // of the call
-	server int64          // ThisServer of the first read. What another server answers is not confirmed
+	server int64          // ThisServer of the first read: answers of another server are not confirmed
 	empty  []*stream      // whose next events must be read before the feed goes on
 	ready  streams
 }
@@ -103,8 +103,8 @@ type received struct {
 	selected bool
 }
 
-// beginFeed finds the end of the feed, and the merchants that may have events. citus says whether the database has the extension.
-// Without it, there are no workers to wait for.
+// beginFeed finds the end of the feed, and the merchants that may have events. citus says whether the database has the
+// extension. Without it, there are no workers to wait for.
 func (r *Reader) beginFeed(ctx context.Context, f *feed) (citus bool, err error) {
 	upTo, ok := codec.ParseCursor(f.UpTo)
 	if !ok {

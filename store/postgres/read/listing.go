@@ -13,8 +13,8 @@ import (
 
 // Events implements store.Events. All of it is as of one moment:
 //
-//  1. The range is split into spans, whose events the counters know. Their sum is the total. With ByName, each name has nodes of
-//     its own: those of the names near the page.
+//  1. The range is split into spans, whose events the counters know. Their sum is the total. With ByName, each name has
+//     nodes of its own: those of the names near the page.
 //  2. The nodes that the page is in are known now. Where the page begins deep in a node, the node is replaced by the buckets of
 //     the level below, again and again, down to minutes. So is a node whose events are filtered: the page's events may be rare.
 //  3. The events of these nodes are read.
@@ -105,7 +105,7 @@ type pick struct {
 	skip, take int
 }
 
-// picksOf returns what a page has of nodes. There are more than offset events.
+// picksOf returns the picks from nodes for a page. The nodes must have more than offset events.
 func picksOf(nodes []node, offset, limit int) (picks []pick) {
 	for _, n := range nodes {
 		if offset >= n.n {
@@ -186,8 +186,8 @@ const (
 
 // statement returns the statement that reads picks, some of which have names.
 //
-// It finds the events in the index by time, or in that by name, and reads only those on the page from the table. Of a pick with several
-// names, it merges the first ones of each name.
+// It finds the events in the index by time, or in that by name, and reads only those on the page from the table. Of a pick
+// with several names, it merges the first ones of each name.
 func (l *listing) statement(named bool) string {
 	order := newestFirst
 	if l.asc {
@@ -233,8 +233,9 @@ func (l *listing) readPicks(ctx context.Context, picks []pick) (events []store.E
 	return events, err
 }
 
-// readUsage reads what usage has of merchants and, in rows of their own, what the pending deltas has. It begins after usage.folded, as
-// count.TakeRows does. Without GROUP BY, the planner could read the whole tally to join it, and Citus would refuse the statement.
+// readUsage reads merchants' usage and, in separate rows, their pending deltas. It starts after usage.folded, as
+// count.TakeRows does. Without GROUP BY, the planner could read the whole tally to join it, and Citus would reject the
+// statement.
 const readUsage = `WITH w AS (SELECT m.id AS merchant, coalesce(u.events, 0) AS events, coalesce(u.bytes, 0) AS bytes, coalesce(u.folded, 0) AS folded
 		FROM (SELECT id::uuid AS id FROM record WHERE kind = 'merchants' AND id = ANY($1) AND body IS NOT NULL) m LEFT JOIN usage u ON u.merchant = m.id)
 	SELECT merchant::text, events, bytes FROM w

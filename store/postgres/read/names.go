@@ -11,7 +11,7 @@ import (
 	"mtagd/store/postgres/count"
 )
 
-// nodesOfNames returns the nodes of a range of these names, which are sorted, in the order of the query.
+// nodesOfNames returns the nodes of a range of the names, in the order of the query. The names are sorted.
 func (l *listing) nodesOfNames(ctx context.Context, lo, hi int64, names []string) ([]node, error) {
 	all, err := l.readNames(ctx, "AND name = ANY($5) GROUP BY name", names)
 	if err != nil {
@@ -23,13 +23,13 @@ func (l *listing) nodesOfNames(ctx context.Context, lo, hi int64, names []string
 	return l.inRange(ctx, spans, all)
 }
 
-// nearbyNames returns the nodes of a page by name, and of some names before or after it. whole has the nodes of the range, of all names,
-// the newest first. The page begins at offset of their events. Among the events of the returned nodes it begins at from. A merchant can have
-// hundreds of thousands of names. So names are read from the beginning or from the end, whichever is nearer, up to the page, and names
-// before that are not kept.
+// nearbyNames returns the nodes of a page by name, and of some names before or after it. whole has the nodes of the range,
+// of all names, the newest first. The page begins at offset of their events. Among the events of the returned nodes it
+// begins at from. A merchant can have hundreds of thousands of names. So names are read from the beginning or from the end,
+// whichever is nearer, up to the page, and names before that are not kept.
 //
-// To count a name's events in the range takes long; the number of all its events is known. So how many names to count is guessed from
-// the latter, as if the share in the range, which is total of lifetime, were the same for each name.
+// To count a name's events in the range takes long; the number of all its events is known. So how many names to count is
+// guessed from the latter, as if the share in the range, which is total of lifetime, were the same for each name.
 func (l *listing) nearbyNames(ctx context.Context, whole []node, lifetime, offset, limit int) (nodes []node, from int, err error) {
 	total, spans := totalOf(whole), l.spansOfName(whole)
 	skip, end := offset, min(offset+limit, total)
@@ -94,8 +94,9 @@ func newNameReader(l *listing, desc bool) *nameReader {
 
 // nextNames returns nodes of the next names, with the number of all events of each. It fails when no name is left.
 //
-// It stops when the names have enough events: each name too many costs the caller as much as a statement, because a name has hundreds of
-// counters in a range. But enough is only a guess. So the number of names has a lower and an upper bound, which double with each call.
+// It stops when the names have enough events: each superfluous name costs the caller as much as a statement, because a name
+// has hundreds of counters in a range. As enough is only an estimate, the number of names also has a lower and an upper
+// bound, which double with each call.
 func (r *nameReader) nextNames(ctx context.Context, enough float64) (some []node, err error) {
 	if len(r.unused) == 0 && !r.ended {
 		if err := r.readMore(ctx); err != nil {
@@ -114,7 +115,7 @@ func (r *nameReader) nextNames(ctx context.Context, enough float64) (some []node
 	return some, nil
 }
 
-// readMore reads more names from the counters, and adds those of the pending deltas in the same range of names.
+// readMore reads more names from the counters, and from the pending deltas in the same range of names.
 func (r *nameReader) readMore(ctx context.Context) error {
 	order := "AND name > $5 GROUP BY name ORDER BY name"
 	if r.desc {
@@ -170,13 +171,13 @@ func (l *listing) addOpen(nodes []node, desc bool, wanted func(name string) bool
 	return nodes
 }
 
-// fewEvents is up to how many events of a name are counted one by one. Counters would cost more: visitors can make up thousands of names.
-// With a filter, events are never counted so, because all those that it leaves out would be read too.
+// fewEvents is up to how many events of a name are counted one by one. Counters would cost more: visitors can make up
+// thousands of names. With a filter, events are never counted so, because all those that it leaves out would be read too.
 const fewEvents = 50
 
-// fewMinutes is up to how many events all names together have in the minutes at an end of a range, so that those of each name are counted
-// one by one. The page of the index by name that has the last seconds of the range has most of these events, too. The counters
-// of their minutes are on other pages, which are often not in memory.
+// fewMinutes is up to how many events all names together have in the minutes at an end of a range, so that those of each
+// name are counted one by one. The page of the index by name that has the last seconds of the range has most of these
+// events, too. The counters of their minutes are on other pages, which are often not in memory.
 const fewMinutes = 1000
 
 // spansOfName returns the spans in which the events of one name are counted. whole has the nodes of the range, of all names.
@@ -195,7 +196,8 @@ func (l *listing) spansOfName(whole []node) (spans []span) {
 	return spans
 }
 
-// inRange splits nodes with all events of each name into nodes of the spans of a range, the newest first, and counts their events.
+// inRange splits nodes with all events of each name into nodes of the spans of a range, the newest first, and counts their
+// events.
 func (l *listing) inRange(ctx context.Context, spans []span, names []node) (nodes []node, err error) {
 	if len(spans) == 0 || len(spans) == 1 && spans[0].level == count.ByLife {
 		return names[:len(names)*len(spans)], nil

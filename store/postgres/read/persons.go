@@ -69,9 +69,10 @@ func (r *Reader) PersonalData(ctx context.Context, id store.MerchantID, named st
 	return claimed, err
 }
 
-// LinksOf passes the links of a person, former ones included: those to its muids, and those of its identifiers. No index has the hashes of
-// muids: so it reads all links of the merchant, a million in two or three seconds. All events of the merchant are read after that,
-// which takes longer, and with an index each new link would cost two more entries.
+// LinksOf passes the links of a person, former ones included: those to the person's muids, and those of the person's
+// identifiers. It reads all links of the merchant, a million in two or three seconds, because no index has the hashes of
+// muids: an index would cost two more entries for each new link, and the callers read all events afterwards, which takes
+// longer.
 func LinksOf(ctx context.Context, tx conn.Querier, merchant uuid.UUID, who store.Person, use func(store.Link)) error {
 	where, args := ` WHERE merchant = $1 AND key = ANY($2::bytea[])`, []any{merchant, conn.Hashes(who.Identifiers)}
 	if len(who.MUIDs) > 0 {
@@ -109,8 +110,8 @@ type Receipt struct {
 // personalPortion is how many events are read at once to find those of persons.
 const personalPortion = 1000
 
-// EachOf calls use with those events of a merchant up to a flush that belong to persons, in the order of receipt, until use returns
-// an error, and with those that claimed links lead to (rules.Matcher).
+// EachOf calls use with a merchant's events up to a flush that belong to persons or that claimed links lead to
+// (rules.Matcher), in the order of receipt, until use returns an error.
 func (r *Reader) EachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who *rules.Persons, use func(p *Personal, owners, claimed []int) error) error {
 	matcher := who.Matcher()
 	after := Receipt{}

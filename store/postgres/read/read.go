@@ -1,12 +1,12 @@
-// Package read answers from the events: pages, summaries, feeds, what there is of a person. It also checks all data.
+// Package read reads events: pages, summaries, feeds, personal data. It also verifies all data.
 //
-//	cover.go    splits a range of time into spans that counters know
+//	cover.go    splits a time range into spans for which there are counters
 //	select.go   counts the events of spans
 //	listing.go  Events: one page of a merchant's events; Usage
 //	names.go    pages by name
 //	summary.go  Summary
 //	feed.go     Feed: events in the order of receipt
-//	watch.go    who waits for events
+//	watch.go    wakes callers that wait for events
 //	persons.go  PersonalData
 //	verify.go   Verify
 //	verifyevents.go  checks the events of a merchant, in pieces
@@ -34,8 +34,8 @@ func New(db *conn.DB, c *control.Control, verifyAtOnce int64) *Reader {
 	return &Reader{db: db, control: c, verifyPiece: cmp.Or(verifyAtOnce, verifyPiece)}
 }
 
-// PositionOf returns the place of an event in the order of receipt. Ids and cursors are those of the embedded engine, so that they
-// stay good when a service moves from one engine to the other.
+// PositionOf returns the place of an event in the order of receipt. Ids and cursors are those of the embedded engine, so
+// that they stay good when a service moves from one engine to the other.
 func PositionOf(seq int64, idx int16) codec.Position {
 	return codec.Position{Seq: uint64(seq), Index: uint16(idx)}
 }

@@ -19,7 +19,7 @@ type selection struct {
 	names    []string
 	allNames bool
 	bot      *bool         // nil: all
-	open     count.Pending // set before anything is counted
+	open     count.Pending // must be set before counting
 }
 
 // newSelection returns the selection of a query's filters; false when they can select nothing.
@@ -104,7 +104,7 @@ type counted struct {
 	n      int
 }
 
-// counters runs countCounters or listCounters for nodes, and passes what the pending deltas has of them too.
+// counters runs countCounters or listCounters for nodes, and also passes their pending deltas.
 func (s *selection) counters(ctx context.Context, tx pgx.Tx, sql string, nodes []node, use func(c counted)) error {
 	var at []int32
 	var levels []int16
@@ -127,7 +127,7 @@ func (s *selection) counters(ctx context.Context, tx pgx.Tx, sql string, nodes [
 	return s.scanCounts(ctx, tx, use, sql, s.merchant, s.tag, s.bot, at, levels, names, first, until)
 }
 
-// openIn passes what the pending deltas has of nodes, except those at rawLevel, whose events are counted one by one.
+// openIn passes the pending deltas of nodes, except nodes at rawLevel, whose events are counted one by one.
 func (s *selection) openIn(nodes []node, use func(c counted)) {
 	if len(s.open) == 0 {
 		return
@@ -147,7 +147,7 @@ func (s *selection) openIn(nodes []node, use func(c counted)) {
 	}
 }
 
-// selectsDelta reports whether the filters select a row of the tally. It does not look at the name.
+// selectsDelta reports whether the filters select a row of the tally, whatever its name.
 func (s *selection) selectsDelta(t count.PendingCount) bool {
 	return (s.tag == nil || t.Tag == *s.tag) && (s.bot == nil || t.Bot == *s.bot)
 }
@@ -186,7 +186,7 @@ func (s *selection) scanCounts(ctx context.Context, tx pgx.Tx, use func(c counte
 	}, sql, args...)
 }
 
-// countAll sets how many events each node has.
+// countAll sets each node's number of events.
 func (s *selection) countAll(ctx context.Context, tx pgx.Tx, nodes []node) error {
 	add := func(c counted) { nodes[c.node].n += c.n }
 	if err := s.counters(ctx, tx, countCounters, nodes, add); err != nil {
@@ -195,8 +195,8 @@ func (s *selection) countAll(ctx context.Context, tx pgx.Tx, nodes []node) error
 	return s.raw(ctx, tx, nodes, add)
 }
 
-// expand returns, for each node, its buckets that have events, in the order of time. A node with one bucket is split into those of the
-// level below. A node with many is not yet: 100 days would mean 2,400 hours.
+// expand returns, for each node, its buckets that have events, in the order of time. A node with one bucket is split into
+// those of the level below. A node with many is not yet: 100 days would mean 2,400 hours.
 func (s *selection) expand(ctx context.Context, tx pgx.Tx, nodes []node) (children [][]node, err error) {
 	below := slices.Clone(nodes)
 	for i := range below {

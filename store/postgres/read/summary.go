@@ -16,8 +16,8 @@ import (
 	"mtagd/store/postgres/count"
 )
 
-// Summary implements store.Events. Each bucket of the summary is split into spans; spans of the same level that follow each other
-// are read together (nodes).
+// Summary implements store.Events. Each bucket of the summary is split into spans; spans of the same level that follow each
+// other are read together (nodes).
 func (r *Reader) Summary(ctx context.Context, q store.SummaryQuery) (summary store.Summary, err error) {
 	var merchants []uuid.UUID
 	for _, id := range q.Merchants {
@@ -141,8 +141,8 @@ func (s *summing) sumUp(ctx context.Context) (sum store.Summary, err error) {
 
 // nodes returns what is to be counted of a merchant's events from a time on.
 //
-// Without From, the first bucket is what is left of all events: so it costs nothing that there are events of many years, or of one long
-// ago. Those that are not in the summary are subtracted, too.
+// Without From, the first bucket is what is left of all events: so it costs nothing that there are events of many years, or
+// of one long ago. Those that are not in the summary are subtracted, too.
 func (s *summing) nodes(from int64) (nodes []node) {
 	lo, hi := rangeOf(s.q.From, s.q.To)
 	add := func(outside bool, spans ...span) {
@@ -174,7 +174,7 @@ func (s *summing) nodes(from int64) (nodes []node) {
 	return nodes
 }
 
-// addToBucket adds a number to the bucket of the summary in which it is.
+// addToBucket adds a number to the bucket of the summary that it belongs to.
 func (s *summing) addToBucket(to *store.Counts, n node, c counted) {
 	rest := 0 // what it adds to the first bucket
 	switch {
@@ -203,7 +203,7 @@ func (s *summing) addToBucket(to *store.Counts, n node, c counted) {
 	to.ByBuckets[0] += rest
 }
 
-// countNodes passes how many events there are in each bucket of nodes, and of each tag if that is wanted.
+// countNodes passes the number of events in each bucket of nodes, by tag if wanted.
 func (s *summing) countNodes(ctx context.Context, of selection, nodes []node, byTag bool, use func(c counted, tag string)) error {
 	if !byTag {
 		plain := func(c counted) { use(c, "") }
@@ -248,7 +248,7 @@ func (s *selection) tags(ctx context.Context, tx pgx.Tx) ([]string, error) {
 // maxNamesRead bounds how many names of a merchant are compared to find the largest ones.
 const maxNamesRead = 1000
 
-// groupNames returns the names that become groups: those of the query, or else the largest ones, over all time.
+// groupNames returns the names that become groups: those of the query, or the names with the most events of all time.
 func (s *summing) groupNames(ctx context.Context) ([]string, error) {
 	totals := map[string]int{}
 	for merchant := range s.kept {

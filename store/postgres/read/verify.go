@@ -14,10 +14,10 @@ import (
 	"mtagd/store/rules"
 )
 
-// Verify implements store.Engine. It decodes all control data. It counts all events again, one merchant after the other, and compares
-// them with the counters (verifyevents.go). It reads every row of events, with large bodies, of counters, links and remembered event_ids.
-// So the server finds pages that cannot be read, and wrong checksums if it was made with them. Verify does not read every entry of the
-// indexes: PostgreSQL's pg_amcheck does that.
+// Verify implements store.Engine. It decodes all control data. It counts all events again, one merchant after the other, and
+// compares them with the counters (verifyevents.go). It reads every row of events, with large bodies, of counters, links and
+// remembered event_ids. So the server finds pages that cannot be read, and wrong checksums if it was made with them. Verify
+// does not read every entry of the indexes: PostgreSQL's pg_amcheck does that.
 func (r *Reader) Verify(ctx context.Context, v store.Verification) (counts store.Verified, err error) {
 	if counts.Records, err = r.verifyControl(ctx, v); err != nil {
 		return counts, err
@@ -69,7 +69,7 @@ func (r *Reader) verifyControl(ctx context.Context, v store.Verification) (recor
 	v.Read(store.PartControl, 1, 2)
 	var found map[int64]error
 	entries := uint64(0)
-	if err := r.db.Read(ctx, func(tx pgx.Tx) error { // it holds no entry in memory: there may be millions
+	if err := r.db.Read(ctx, func(tx pgx.Tx) error { // row by row: there may be millions of entries
 		found, entries = map[int64]error{}, 0
 		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
 			var id int64

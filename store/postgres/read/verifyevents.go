@@ -13,20 +13,21 @@ import (
 	"mtagd/store/postgres/count"
 )
 
-// The events of a merchant are verified in pieces: a transaction that lasts for minutes would keep the server from removing dead rows.
-// Each piece is some hours of event_time, read in a transaction of its own. Only what was read as of one moment is compared:
+// The events of a merchant are verified in pieces: a transaction that lasts for minutes would keep the server from removing
+// dead rows. Each piece is some hours of event_time, read in a transaction of its own. Only what was read as of one moment
+// is compared:
 //
 //   - for each piece, its events with the counters of its minutes and hours and the pending deltas;
-//   - at the end, the counters of days and of all time with those of hours, and usage with the counters. A rollup changes all of them
-//     at once;
-//   - at the end, the size of the events that were there at the beginning with usage, less what has come since. This is left out if events
-//     were removed meanwhile.
+//   - at the end, the counters of days and of all time with those of hours, and usage with the counters. A rollup changes
+//     all of them at once;
+//   - at the end, the size of the events that existed at the beginning with usage, less the events since then. This is
+//     skipped if events were removed meanwhile.
 
 // verifyPiece is about how many events a piece has. An hour with more is one piece.
 const verifyPiece = 200_000
 
-// eventsPerName is how many events a piece has at least for each pair of level and name. A piece looks for the counters of all pairs, and
-// that must not take longer than reading its events.
+// eventsPerName is how many events a piece has at least for each pair of level and name. A piece looks for the counters of
+// all pairs, and that must not take longer than reading its events.
 const eventsPerName = 2
 
 var (
@@ -80,8 +81,8 @@ type merchantCheck struct {
 	n, bytes int64 // of the events up to it
 }
 
-// verifyMerchant compares a merchant's events with its counters, its usage and its tags. It calls read after each piece. It stops when the
-// merchant is deleted meanwhile: then events are removed in portions, and counters only at the end.
+// verifyMerchant compares a merchant's events with its counters, its usage and its tags. It calls read after each piece. It
+// stops when the merchant is deleted meanwhile: then events are removed in portions, and counters only at the end.
 func (r *Reader) verifyMerchant(ctx context.Context, m uuid.UUID, v store.Verification, counts *store.Verified, read func()) error {
 	c := merchantCheck{merchant: m}
 	var bounds []int64
@@ -149,7 +150,8 @@ func (r *Reader) readUnlessRemoved(ctx context.Context, m uuid.UUID, read func(t
 	return removed, err
 }
 
-// pieceBounds splits all time into ranges with about this many events of a merchant. It returns their bounds, which are full hours.
+// pieceBounds splits all time into ranges with about this many events of a merchant. It returns their bounds, which are full
+// hours.
 func pieceBounds(ctx context.Context, tx pgx.Tx, m uuid.UUID, events int64) (bounds []int64, err error) {
 	bounds = []int64{control.Earliest}
 	size := int64(0)

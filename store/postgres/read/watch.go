@@ -15,7 +15,8 @@ type watches struct {
 	all map[uuid.UUID]map[chan struct{}]bool // by merchant
 }
 
-// Watch implements store.Feed. Events of this node are told at once, those of others within control.FollowInterval.
+// Watch implements store.Feed. Events of this node wake watchers immediately, those of other nodes within
+// control.FollowInterval.
 func (r *Reader) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop func()) {
 	told := make(chan struct{}, 1)
 	w := &r.watches
@@ -47,7 +48,7 @@ func (r *Reader) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop
 	}
 }
 
-// Tell tells those who wait for events of these merchants.
+// Tell wakes the watchers of these merchants.
 func (r *Reader) Tell(merchants []uuid.UUID) {
 	w := &r.watches
 	w.mu.Lock()

@@ -1,6 +1,6 @@
 // Package remove removes events: those of persons and of deleted merchants, and those that are past the retention.
 //
-//	background.go  what there is to remove, and who does it
+//	background.go  the tasks, and which node does them
 //	remove.go      removes events and what belongs to them
 package remove
 
@@ -24,28 +24,28 @@ import (
 	"mtagd/store/rules"
 )
 
-// Remover removes events in the background: those of persons and of deleted merchants, those that are past the retention, and what
-// needs not be remembered any more. One node does it at a time. What there is to do is in the database: so the death of a node
-// loses nothing, and another one goes on. It also rolls up the deltas that dead nodes have left.
+// Remover removes events in the background: those of persons and of deleted merchants, those that are past the retention,
+// and old event_ids and flushes. It also rolls up the deltas of dead nodes. One node at a time does this. The tasks are in
+// the database, so when that node dies, another one continues.
 //
 // An erasure:
 //
 //  1. Erase notes it, with hashes only.
-//  2. The links of the person are found. With suppress, their identifiers are refused from now on.
-//  3. All events of the merchant are read, up to the last flush, to find the person's. How many there are is noted.
+//  2. The links of the person are found. With suppress, the person's identifiers are refused from now on.
+//  3. All events of the merchant, up to the last flush, are read to find the person's. Their number is noted.
 //  4. The links, the remembered event_ids of the events, and the events are removed.
-//  5. VACUUM removes their rows from the tables. Only then the erasure is done. The space of the rows is used again, but not
-//     overwritten at once; and the server's write-ahead log, its archive and its backups have the rows until the operator deletes
-//     them. So "done" promises less here than with the embedded engine.
+//  5. VACUUM removes the rows from the tables. Only then is the erasure done. The space is reused, but not overwritten
+//     immediately, and the server's write-ahead log, its archive and its backups have the rows until the operator deletes
+//     them. So "done" promises less than with the embedded engine.
 //
-// After a kill, all steps are done again. Step 3 finds what is left, and does not change the number that was noted.
+// After a kill, all steps are repeated. Step 3 then finds the remaining events, and keeps the noted number.
 type Remover struct {
 	db      *conn.DB
 	control *control.Control
 	counts  *count.Counters
 	reader  *read.Reader
 	runner  removal.Runner
-	wake    chan struct{} // holds a value when there is something to do
+	wake    chan struct{} // holds a value when there may be a task
 }
 
 // New returns a remover of the events of a database. delay is removal.Delay, but in tests.
@@ -64,10 +64,10 @@ const (
 	keepFlushes = time.Hour
 )
 
-// ErrBusy is for a node that removes nothing now.
+// ErrBusy says that this node may not remove events now.
 var ErrBusy = errors.New("another node, or a move, keeps this one from removing events")
 
-// Wake makes the node look for something to do.
+// Wake makes the node look for tasks.
 func (r *Remover) Wake() {
 	select {
 	case r.wake <- struct{}{}:
@@ -75,16 +75,16 @@ func (r *Remover) Wake() {
 	}
 }
 
-// Run removes what must go until ctx ends.
+// Run does the tasks until ctx ends.
 func (r *Remover) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		wait := interval
 		switch err := r.RunOnce(ctx); {
 		case err == nil || ctx.Err() != nil:
 		case errors.Is(err, ErrBusy):
-			wait = retryAfter // the other node may have begun before an erasure that this one was asked for
+			wait = retryAfter // the other node may have begun before this node's erasure was requested
 		default:
-			r.db.Log.Error("the node cannot now remove events that must go, or count what a stopped node has left; it tries again", "error", err)
+			r.db.Log.Error("background removal, or the rollup of a stopped node's deltas, failed; the node tries again", "error", err)
 			wait = retryAfter
 		}
 		timer := time.NewTimer(wait)
@@ -100,7 +100,7 @@ func (r *Remover) Run(ctx context.Context) {
 // ErrLost ends the removals of this node when its lock is lost: another node may have begun them.
 var ErrLost = errors.New("the connection that keeps others from removing events was lost")
 
-// RunOnce does what there is to do. It returns ErrBusy when another node is at it, or when a move needs all events.
+// RunOnce does the present tasks. It returns ErrBusy while another node does them, or while a move needs all events.
 func (r *Remover) RunOnce(ctx context.Context) error {
 	guard, err := r.db.Guard(ctx, ErrLost, func(tx pgx.Tx) error {
 		var mine bool
@@ -186,7 +186,7 @@ func (t tasks) EraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 		return store.NotFound("merchant")
 	}
 	x := rules.NewErasing(erasures)
-	if err := t.UpdateErasures(ctx, x.IDs, x.Begin); err != nil { // the same request is this erasure until here
+	if err := t.UpdateErasures(ctx, x.IDs, x.Begin); err != nil { // until here, an equal request joins this erasure
 		return err
 	}
 	var links []store.Link
@@ -246,7 +246,8 @@ func (r *Remover) Expire(ctx context.Context) error {
 	return r.runner.Expire(ctx, r.control.Expiring())
 }
 
-// ForgetOld removes event_ids that count no more, and old flushes. It never waits for the rows of a flush that is under way.
+// ForgetOld removes event_ids that are no longer remembered, and old flushes. It never waits for the rows of a flush under
+// way.
 func (r *Remover) ForgetOld(ctx context.Context) error {
 	const portion = 10_000
 	var now time.Time
@@ -307,7 +308,7 @@ func (r *Remover) forgetIDs(ctx context.Context, before int64, portion int) (n i
 	return n, nil
 }
 
-// Erase implements store.Persons. It notes the erasure, which is done in the background.
+// Erase implements store.Persons. It records the erasure; the background work does it.
 func (r *Remover) Erase(ctx context.Context, id store.MerchantID, named store.Identity, opt store.ErasureOptions) (era store.Erasure, err error) {
 	if err := rules.CheckPerson(&named); err != nil {
 		return era, err

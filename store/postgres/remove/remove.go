@@ -15,8 +15,9 @@ import (
 // removePortion is how many events one transaction removes: rollups wait for it.
 const removePortion = 2000
 
-// RemoveEvents removes events of a merchant that the caller has read, and subtracts them from the counters. Events that are gone already
-// are passed over. Their deltas are rolled up first, so that the counters have all of these events and no counter becomes negative.
+// RemoveEvents removes events of a merchant that the caller has read, and subtracts them from the counters. It skips events
+// that no longer exist. Their deltas are rolled up first, so that the counters have all of these events and no counter
+// becomes negative.
 func (r *Remover) RemoveEvents(ctx context.Context, merchant uuid.UUID, events []read.Receipt) error {
 	if len(events) == 0 {
 		return nil
@@ -73,8 +74,8 @@ var deleteOfMerchant = []string{
 	`DELETE FROM usage WHERE merchant = $1 AND $2 > 0`,
 }
 
-// dropMerchant removes everything of a deleted merchant. No flush writes to it any more, so it needs no lock against flushes. It
-// deletes the deltas first, so that no rollup adds to the counters afterwards.
+// dropMerchant removes everything of a deleted merchant. No flush writes for the merchant any more, so no lock is needed.
+// The deltas are deleted first, so that no rollup adds to the counters afterwards.
 func (r *Remover) dropMerchant(ctx context.Context, merchant uuid.UUID) error {
 	const portion = 5000
 	if err := r.db.Transact(ctx, func(tx pgx.Tx) error {

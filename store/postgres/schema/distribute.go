@@ -53,9 +53,9 @@ type Distribution struct {
 	Tables  []Table `json:"tables"`
 }
 
-// Distribute hands the tables of a database over to the extension Citus, which must be there with at least one worker. It moves one
-// table after the other, each in a transaction of its own. After a kill, another call goes on. While a table moves, what writes to
-// it waits. At the end it turns off jit on the workers.
+// Distribute hands the tables of a database over to the extension Citus, which must be there with at least one worker. It
+// moves one table after the other, each in a transaction of its own. After a kill, another call goes on. While a table
+// moves, what writes to it waits. At the end it turns off jit on the workers.
 func Distribute(ctx context.Context, address string) (d Distribution, err error) {
 	config, err := conn.Configure(ctx, address)
 	if err != nil {
@@ -82,11 +82,13 @@ func Distribute(ctx context.Context, address string) (d Distribution, err error)
 	return d, nil
 }
 
-// turnOffJIT does on the workers what BeginRead does on the coordinator: a SET LOCAL does not reach them. The setting belongs to the role
-// in this database. Citus passes it on to all workers, and to those that are added later. Connections that are open already keep theirs.
-// Sequential scans need no setting there: a worker keeps no plans, so it plans each statement for the size that the table has now.
+// turnOffJIT does on the workers what BeginRead does on the coordinator: a SET LOCAL does not reach them. The setting
+// belongs to the role in this database. Citus passes it on to all workers, and to those that are added later. Open
+// connections keep their setting. Sequential scans need no setting there: a worker keeps no plans, so it plans each
+// statement for the size that the table has now.
 //
-// The setting of citus.propagate_set_commands would do the same, but then each worker warns twice of each transaction.
+// The setting of citus.propagate_set_commands would do the same, but each worker would log two warnings for each
+// transaction.
 func turnOffJIT(ctx context.Context, pool *pgxpool.Pool) error {
 	var sql string
 	if err := pool.QueryRow(ctx, "SELECT format('ALTER ROLE CURRENT_USER IN DATABASE %I SET jit = off', current_database())").Scan(&sql); err != nil {
@@ -126,7 +128,8 @@ func countWorkers(ctx context.Context, pool *pgxpool.Pool) (workers int, err err
 
 // distributeTables moves the tables that are not yet where they should be.
 func distributeTables(ctx context.Context, pool *pgxpool.Pool) (tables []Table, err error) {
-	// A table comes after those that it refers to, and event before those that are beside it. The tables of goose say what the coordinator has.
+	// A table comes after those that it refers to, and event before those that are beside it. The tables of goose say what the
+	// coordinator has.
 	names, err := conn.Column[string](ctx, pool, `WITH RECURSIVE ours AS (SELECT oid, relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
 			AND relpersistence = 'p' AND relname NOT LIKE 'goose%'),
 		deep (oid, relname, depth) AS (SELECT oid, relname, 0 FROM ours
@@ -156,8 +159,8 @@ func moveTable(ctx context.Context, pool *pgxpool.Pool, t *Table) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockDistribute); err != nil {
 			return err
 		}
-		// A table that refers to a reference table was registered with Citus together with it, but has not moved: its partmethod is n, and
-		// its repmodel is not t.
+		// A table that refers to a reference table was registered with Citus together with it, but has not moved: its partmethod
+		// is n, and its repmodel is not t.
 		var there bool
 		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = $1::text::regclass
 			AND (partmethod = 'h' OR repmodel = 't'))`, t.Name).Scan(&there); err != nil || there {

@@ -1,4 +1,4 @@
-// Package schema has the tables of the database, as migrations, and hands them over to the extension Citus if that is wanted.
+// Package schema has the tables of the database, as migrations, and distributes them with the extension Citus on request.
 package schema
 
 import (
@@ -23,13 +23,14 @@ var Migrations embed.FS
 
 // Version is the version of the schema that this program needs: the number of the last migration.
 //
-// A migration only adds to the schema, so that nodes of the version before go on until they are started again. They are not ready as
-// soon as a newer node publishes a change of a kind that they do not know. What cannot be done by adding takes two versions: one that
-// no longer needs the old, and one that removes it.
+// A migration only adds to the schema, so that nodes of the version before go on until they are started again. They stop
+// being ready as soon as a newer node publishes a change of an unknown kind. A removal takes two versions: one that no
+// longer needs the old part of the schema, and one that removes it.
 const Version = 16
 
-// Prepare brings the schema up to date. In a distributed database it also distributes new tables. It looks for such tables at each
-// start, because a kill may have come between the two steps. Several nodes may call it at once. It refuses a newer schema.
+// Prepare brings the schema up to date. In a distributed database it also distributes new tables. It looks for such tables
+// at each start, because a kill may have come between the two steps. Several nodes may call it at once. It returns an error
+// for a newer schema.
 func Prepare(ctx context.Context, pool *pgxpool.Pool) error {
 	if err := updateSchema(ctx, pool); err != nil {
 		return err

@@ -14,18 +14,19 @@ import (
 	"mtagd/store/postgres/conn"
 )
 
-// The times of a flush. A commit may wait for a synchronous standby that is not there: when it takes too long, the answer is lost.
-// Together they are less than what senders wait for an answer.
+// The times of a flush. A commit may wait for a synchronous standby that is not there: when it takes too long, the answer is
+// lost. Together they are less than what senders wait for an answer.
 const (
 	flushTimeout  = 5 * time.Second  // for a flush to be committed
 	settleTimeout = 10 * time.Second // to find out what became of a flush whose answer was lost
 )
 
-// commitFlush writes a flush, and tells those who wait for its events. KindUnavailable: nothing was recorded. KindUncertain: nobody knows.
+// commitFlush writes and commits a flush, and wakes the watchers of its events. KindUnavailable: nothing was recorded.
+// KindUncertain: the events may be recorded or not.
 func (w *Writer) commitFlush(f *flush) error {
 	began := time.Now()
 	if w.db.Age() > conn.RefuseAfter {
-		return conn.ErrNoAnswer // the requests have waited for the flush before, and would wait for the database again
+		return conn.ErrNoAnswer // the requests have already waited for the flush before, and would wait as long again
 	}
 	w.flushing.Store(&began)
 	defer w.flushing.Store(nil)
@@ -50,7 +51,7 @@ func (w *Writer) writeFlush(ctx context.Context, f *flush) error {
 	if err != nil {
 		return unavailableFlush(err)
 	}
-	defer session.Release() // which closes a connection with an open transaction
+	defer session.Release() // closes the connection if the transaction is still open
 	f.decide()
 	if f.needsNoCommit() {
 		_, err := session.Exec(ctx, "ROLLBACK")
@@ -66,18 +67,18 @@ func (w *Writer) writeFlush(ctx context.Context, f *flush) error {
 	return nil
 }
 
-// isRefused reports whether a flush was refused before its commit, so that surely nothing is recorded: it has waited for a lock for too
-// long, or the data of the database has moved (trigger moved).
+// isRefused reports whether a flush was refused before its commit, so that surely nothing is recorded: it has waited for a
+// lock for too long, or the data of the database has moved (trigger moved).
 func isRefused(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pgErr.Code == LockNotAvailable || pgErr.Code == "MT001")
 }
 
-// LockNotAvailable is the SQLSTATE of a statement that has waited for a lock for too long.
+// LockNotAvailable is the SQLSTATE of a statement that waited too long for a lock.
 const LockNotAvailable = "55P03"
 
-// askDatabase makes the first round trip of a flush, and returns the connection that has its transaction. When a connection has failed, it
-// tries once more: nothing was changed, and most likely the connection was an old one.
+// askDatabase makes the first round trip of a flush, and returns the connection with its transaction. If the connection
+// fails, it tries once more: nothing was changed, and most likely the connection was stale.
 func (w *Writer) askDatabase(ctx context.Context, f *flush) (session *pgxpool.Conn, err error) {
 	for range 2 {
 		if session, err = w.db.Pool.Acquire(ctx); err != nil {
@@ -95,8 +96,8 @@ func (w *Writer) askDatabase(ctx context.Context, f *flush) (session *pgxpool.Co
 	return nil, err
 }
 
-// unavailableFlush is for errors before anything was committed. All of them are KindUnavailable: the marks themselves were checked,
-// so whatever fails, the senders may try again.
+// unavailableFlush is for errors before anything was committed. All of them are KindUnavailable: the marks themselves were
+// checked, so whatever fails, the senders may try again.
 func unavailableFlush(err error) error {
 	if err == nil {
 		return nil
@@ -104,10 +105,10 @@ func unavailableFlush(err error) error {
 	return fmt.Errorf("%w: %w", store.Unavailable("the database does not take events now"), err)
 }
 
-// settle finds out what became of a flush whose commit has failed. It inserts a flush of the same id: if it can, the first one
-// was not committed and never will be; if not, the first one was committed. It writes in both cases, so that its own commit waits for the
-// standbys: the first one may not have reached them. In a distributed database, the workers commit after the coordinator: settle waits
-// until they have.
+// settle finds out what became of a flush whose commit has failed. It inserts a flush of the same id: if it can, the first
+// one was not committed and never will be; if not, the first one was committed. It writes in both cases, so that its own
+// commit waits for the standbys: the first one may not have reached them. In a distributed database, the workers commit
+// after the coordinator: settle waits until they have.
 func (w *Writer) settle(f *flush, failed error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), min(settleTimeout, 2*w.opt.FlushTimeout))
 	defer cancel()
@@ -127,7 +128,7 @@ func (w *Writer) settle(f *flush, failed error) error {
 	}
 	switch {
 	case err != nil:
-		w.db.Log.Error("the answer to a commit was lost: nobody knows whether its events are recorded", "events", len(f.events), "error", failed)
+		w.db.Log.Error("the answer to a commit was lost: its events may be recorded or not", "events", len(f.events), "error", failed)
 		return fmt.Errorf("%w: %w: %w", store.Uncertain("it is not known whether the events are recorded"), failed, err)
 	case seq == 0:
 		return unavailableFlush(failed)

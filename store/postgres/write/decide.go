@@ -35,7 +35,7 @@ type flush struct {
 	deltas   count.Deltas // of the events
 
 	committed bool          // COMMIT has succeeded
-	seen      conn.Snapshot // of the second commit: the flush and all before it
+	seen      conn.Snapshot // snapshot of the second commit: this flush and everything before it
 }
 
 // item is a mark, or the link of a call of Resolve.
@@ -56,7 +56,7 @@ func newDedupKey(merchant uuid.UUID, name, id string) dedupKey {
 	return dedupKey{merchant, RememberedKey(name, id)}
 }
 
-// RememberedKey is the key that an event_id is remembered under, beside the merchant.
+// RememberedKey is the key under which a merchant's event_id is remembered.
 func RememberedKey(name, id string) [16]byte {
 	var buf [store.MaxEventNameLength + 1 + store.MaxDedupeIDLength]byte
 	sum := sha256.Sum256(append(append(append(buf[:0], name...), 0), id...))
@@ -136,15 +136,15 @@ func (f *flush) decide() {
 	}
 }
 
-// needsNoCommit reports whether nothing need be committed. A duplicate must be: the event that it repeats is visible, but it may not have
-// got to the standbys. The commit of this flush waits for both. The same goes for a link that is there.
+// needsNoCommit reports whether the flush can go without a commit. A duplicate cannot: the first event is visible, but may
+// not be on the standbys yet, and the commit of this flush waits for it. The same is true for a link that exists already.
 func (f *flush) needsNoCommit() bool {
 	return len(f.events)+len(f.changed) == 0 && !slices.ContainsFunc(f.items, func(i item) bool {
 		return i.link != nil || i.mark.Outcome == store.Duplicate
 	})
 }
 
-// linkOfFirst returns the link of the first identifier that has one, by the group or before it.
+// linkOfFirst returns the link of the first identifier that has one, in the database or from this group.
 func (f *flush) linkOfFirst(merchant uuid.UUID, who *store.Identity) link {
 	for _, k := range who.Keys() {
 		if l := f.linkOf(linkKey{merchant, k}); l.muid != "" {
@@ -161,7 +161,7 @@ func (f *flush) linkOf(at linkKey) link {
 	return f.known[at]
 }
 
-// linkTo links the identifiers to the muid (store.Events, Record). Links that are there are not written.
+// linkTo links the identifiers to the muid (store.Events, Record). Existing links are not written again.
 func (f *flush) linkTo(merchant uuid.UUID, who *store.Identity) {
 	muid := newMUIDKey(merchant, who.MUID)
 	isLinked := f.linked[muid]

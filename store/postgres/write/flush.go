@@ -50,12 +50,12 @@ const (
 
 	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4)`
 
-	// When the node stops in the middle of a flush, the server ends it, so that its locks are free again. A wait for a lock ends long
-	// before flushTimeout, even two of them in a row. Then it is certain that nothing is committed.
-	// Citus writes to one shard after the other, in one order: so two flushes never wait for each other.
+	// When the node stops in the middle of a flush, the server ends the flush and releases its locks. Even two waits for locks
+	// in a row end long before flushTimeout. Then it is certain that nothing was committed. Citus writes to one shard after the
+	// other, in one order: so two flushes never wait for each other.
 	//
-	// COMMIT does not wait for the standbys: conn.CommitNothing does. With Citus, COMMIT waits too, because the coordinator's
-	// later commit says nothing about the standbys of the workers.
+	// COMMIT does not wait for the standbys: conn.CommitNothing does that. With Citus, COMMIT waits too, because the
+	// coordinator's later commit does not cover the standbys of the workers.
 	setFlush = `SELECT set_config('jit', 'off', true), set_config('citus.multi_shard_modify_mode', 'sequential', true),
 		set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '2s', true),
 		set_config('synchronous_commit', CASE WHEN ` + conn.CitusInstalled + ` THEN ` + conn.Durably + ` ELSE 'off' END, true)`
@@ -118,14 +118,14 @@ func (f *flush) sendQuestions(ctx context.Context, session *pgx.Conn) error {
 	return f.askRefused(ctx, session)
 }
 
-// wanted is what a group has to know of a merchant's links.
+// wanted lists the links of a merchant that a group must read.
 type wanted struct {
 	keys                [][]byte // its identifiers
-	heldKeys, heldMUIDs [][]byte // the links that it may make: where one was made before, it comes back with its source
-	muids               [][]byte // those that a cookie links to identifiers: whether there was a link before
+	heldKeys, heldMUIDs [][]byte // the links that the group may make: those that exist are returned with their source
+	muids               [][]byte // muids that a cookie links to identifiers: were they linked before?
 }
 
-// wanted returns what the group has to know of links, by merchant.
+// wanted returns the links that the group must read, by merchant.
 func (f *flush) wanted() map[uuid.UUID]*wanted {
 	all := map[uuid.UUID]*wanted{}
 	keys, held, muids := map[linkKey]bool{}, map[heldKey]bool{}, map[muidKey]bool{}
@@ -195,8 +195,8 @@ func (f *flush) askRefused(ctx context.Context, session *pgx.Conn) error {
 	}, readRefused, merchantsOf(all), keysIn(all))
 }
 
-// sendWrites is the second round trip, with both commits. When it returns nil, the second one is on the standbys, and so is everything before
-// it. When COMMIT fails, the server skips what follows.
+// sendWrites is the second round trip, with both commits. When it returns nil, the second commit and everything before it
+// are on the standbys. When COMMIT fails, the server skips the rest.
 func (f *flush) sendWrites(ctx context.Context, session *pgx.Conn) error {
 	b := &pgx.Batch{}
 	unused := map[uuid.UUID][][]byte{}

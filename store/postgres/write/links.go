@@ -112,13 +112,13 @@ const (
 
 // Links are links to write.
 type Links struct {
-	current map[linkKey]store.MUID // where identifiers lead now
-	held    heldLinks              // all that identifiers have had
+	current map[linkKey]store.MUID // the current muid of each identifier
+	held    heldLinks              // all links, former ones included
 }
 
 func NewLinks() Links { return Links{map[linkKey]store.MUID{}, heldLinks{}} }
 
-// Add adds a link. A former one is not where the identifier leads now.
+// Add adds a link. A former link is not the identifier's current one.
 func (l Links) Add(merchant uuid.UUID, key store.IdentityKey, muid store.MUID, source store.LinkSource, former bool) {
 	at := linkKey{merchant, key}
 	if !former {
@@ -128,8 +128,8 @@ func (l Links) Add(merchant uuid.UUID, key store.IdentityKey, muid store.MUID, s
 	l.held[held] = max(l.held[held], source)
 }
 
-// Queue writes the links, in the order of their keys, so that two flushes never wait for each other. It returns how many rows they take
-// at most.
+// Queue writes the links, in the order of their keys, so that two flushes never deadlock. It returns the largest number of
+// rows that they can take.
 func (l Links) Queue(b *pgx.Batch) (rows int) {
 	at := slices.SortedFunc(maps.Keys(l.current), compareLinks)
 	held := slices.SortedFunc(maps.Keys(l.held), func(a, b heldKey) int {

@@ -1,11 +1,11 @@
 // Package write records events and links.
 //
 //	record.go   Record, Resolve
-//	decide.go   what becomes of the marks of a group
+//	decide.go   decides the outcome of each mark of a group
 //	flush.go    writes a group
-//	commit.go   commits it, or finds out what became of it
+//	commit.go   commits it, or finds out whether it was committed
 //	links.go    links of identifiers
-//	space.go    how much events may still take
+//	space.go    how many bytes events may still take
 package write
 
 import (
@@ -27,9 +27,9 @@ import (
 
 // Options are the inputs of a Writer besides its database.
 type Options struct {
-	Size         int64                       // how many bytes events may take, about; 0: see defaultSize
+	Size         int64                       // about how many bytes events may take; 0: see defaultSize
 	FlushTimeout time.Duration               // for tests; 0: the default
-	Recorded     func(merchants []uuid.UUID) // is called with the merchants of each flush that have events in it
+	Recorded     func(merchants []uuid.UUID) // called with the merchants that have events in a flush
 	Metrics      prometheus.Registerer       // nil: metrics are not exported
 }
 
@@ -40,11 +40,11 @@ type Writer struct {
 	opt      Options
 	queue    *groupcommit.Queue
 	metrics  *groupcommit.Metrics
-	flushing atomic.Pointer[time.Time] // when the flush began that is being committed; nil: none is
+	flushing atomic.Pointer[time.Time] // when the flush under way began; nil: none is under way
 	space    space
 }
 
-// New returns a writer to a database, once it knows how much space is left.
+// New reads how much space is left, and returns a writer to a database.
 func New(ctx context.Context, db *conn.DB, counts *count.Counters, opt Options) (*Writer, error) {
 	opt.FlushTimeout = cmp.Or(opt.FlushTimeout, flushTimeout)
 	w := &Writer{db: db, counts: counts, opt: opt, metrics: groupcommit.NewMetrics(), space: space{size: opt.Size}}
@@ -61,7 +61,7 @@ func (w *Writer) Run() {
 	w.watchSpace()
 }
 
-// Finish refuses further events. Those that were accepted are recorded before conn.DB.Stop returns.
+// Finish makes the writer refuse further events. Accepted events are recorded before conn.DB.Stop returns.
 func (w *Writer) Finish() { w.queue.Close() }
 
 // Record implements store.Events.

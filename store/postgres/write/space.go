@@ -10,23 +10,24 @@ import (
 	"mtagd/store/postgres/count"
 )
 
-// defaultSize is how many bytes events and links may take when Options.Size is 0. Twice what they take when the engine opens may be more: so a
-// new version of the program does not stop a service that has more already.
+// defaultSize is how many bytes events and links may take when Options.Size is 0. If twice their size when the engine opens
+// is more, that is the limit, so that a service with more data does not stop after an upgrade.
 const defaultSize = 100 << 30
 
 const (
-	// eventCost is about what an event takes besides its bytes in usage: its rows and indexes, an event_id. Plain events take less.
+	// eventCost is about what an event takes besides its bytes in usage: its rows and indexes, an event_id. Plain events take
+	// less.
 	eventCost = 1 << 10
 
-	// LinkCost is about what a row of link, held_link or linked_muid takes, with its indexes.
+	// LinkCost is about how many bytes a row of link, held_link or linked_muid takes, with its indexes.
 	LinkCost = 256
 
 	spaceInterval = 5 * time.Second
-	SpaceLooks    = 4 // in that time, what was recorded gets into usage
+	SpaceLooks    = 4 // number of looks after which usage includes what was recorded
 )
 
-// space knows how much events and links may still take. What nodes have recorded is in usage only after a while. Of its own events, a node knows
-// that before: so it counts those of the last looks twice at worst, never not at all. Those of other nodes it counts late.
+// space knows how many bytes events and links may still take. usage includes recorded events only after a while. So a node
+// adds its own events of the last looks: at worst they count twice, but they always count. Events of other nodes count late.
 type space struct {
 	recorded atomic.Int64 // bytes that this node has recorded since it opened
 	limit    atomic.Int64 // of recorded
@@ -37,7 +38,7 @@ type space struct {
 	full    bool
 }
 
-// noteRecorded counts what was recorded: events, and rows of links.
+// noteRecorded adds the size of recorded events and rows of links.
 func (s *space) noteRecorded(t count.Deltas, links int) {
 	bytes := int64(links) * LinkCost
 	for _, a := range t {
@@ -46,9 +47,9 @@ func (s *space) noteRecorded(t count.Deltas, links int) {
 	s.recorded.Add(bytes)
 }
 
-// countLinks counts the rows of links, about: by the server's statistics, or as the last VACUUM or ANALYZE has found them if these are
-// more. After a crash the server has no statistics. A distributed database has both on the workers: there only those links count that
-// the node itself has just made.
+// countLinks counts the rows of links, about: by the server's statistics, or as the last VACUUM or ANALYZE has found them if
+// these are more. After a crash the server has no statistics. A distributed database has both on the workers: there only
+// those links count that the node itself has just made.
 const countLinks = `SELECT coalesce(sum(greatest(reltuples, pg_stat_get_live_tuples(oid), 0)), 0)::bigint FROM pg_class
 	WHERE oid = ANY('{link,held_link,linked_muid}'::regclass[])`
 
@@ -57,7 +58,7 @@ func (s *space) bytesLeft() int64 { return max(0, s.limit.Load()-s.recorded.Load
 // FreeSpace implements store.Engine.
 func (w *Writer) FreeSpace() uint64 { return uint64(w.space.bytesLeft()) }
 
-// LookAtSpace reads how much events take, and logs when they begin to be refused, or no longer are.
+// LookAtSpace reads how much space events take, and logs when refusals begin or end.
 func (w *Writer) LookAtSpace(ctx context.Context) error {
 	s := &w.space
 	s.looking.Lock()
@@ -92,7 +93,7 @@ func (w *Writer) LookAtSpace(ctx context.Context) error {
 func (w *Writer) watchSpace() {
 	w.db.Repeat(spaceInterval, w.LookAtSpace, func(err error) {
 		if err != nil {
-			w.db.Log.Error("how much events take cannot be read: limits on stored bytes go by what was known", "error", err)
+			w.db.Log.Error("the size of the stored events cannot be read: limits use the last known size", "error", err)
 		}
 	})
 }

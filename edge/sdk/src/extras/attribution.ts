@@ -74,7 +74,7 @@ part('attribution', (_, kit) => {
       fields.fbp = kit.cookie_('_fbp') || undefined;
       fields.fbclid = undefined;
     }
-    fields = JSON.parse(JSON.stringify(fields, kit.replacer_)); // only texts, without what needs ad_storage
+    fields = JSON.parse(JSON.stringify(fields, kit.replacer_)); // a copy with plain values, without fields that need ad_storage
     landing = kit.hidden_ ? landing.replace(/utm_/g, '') : '';
     const render = () => (text = '' + new URLSearchParams(fields));
     if (render().length > Max.CHARS) {

@@ -1,9 +1,9 @@
-// backlog sends what other pages of the host have left in localStorage, and removes what is personal from what is stored. The
-// base script loads it by itself for a page that needs one of them.
+// backlog sends the events that other pages of the host left in localStorage, and keeps personal data out of localStorage.
+// The base script loads it for a page that needs one of the two.
 //
-// Email addresses and phone numbers are only in memory: what is stored of such an event is a stripped copy. The tag host
-// records a repeated event once, by its event_id, and the first one counts. So other pages leave a stripped copy to the page
-// that has the event in full, for as long as that may be open.
+// Email addresses and phone numbers stay in memory: only a stripped copy of such an event is stored. The tag host records an
+// event_id once, and the first copy counts. So while the event's own page may be open, other pages do not send the stripped
+// copy.
 
 import { part } from './extra';
 import { hider, type Hidden } from './hide';
@@ -28,8 +28,8 @@ part('backlog', (_, kit) => {
 
   kit.take_ = (records) => take(records.sort());
 
-  // take adds the events of records. What is broken or too old is removed: the tag host might record an older event a second
-  // time. It takes young records only when the page may close, because the visitor may not open another one.
+  // take queues the events of records. It removes broken and too old ones: the tag host might record an old event twice. It
+  // takes young records only when this page may close, because it may be the visitor's last page.
   function take(records: string[], leaving?: boolean) {
     young = records.filter((record) => {
       const [, born] = /\.(\d+)mark/.exec(record) || [];
@@ -53,12 +53,12 @@ part('backlog', (_, kit) => {
         kit.waiting_.add({ path_: 'mark', text_: line, record_: record });
       });
       if (!lines[0]) delete localStorage[record];
-      else if (kit.replacer_) localStorage[record] = lines.join('\n'); // it only becomes shorter
+      else if (kit.replacer_) localStorage[record] = lines.join('\n'); // cannot exceed the quota: it only becomes shorter
     });
     if (young[0]) setTimeout(kit.retryNow_, Is.MIN_AGE);
   }
 
-  // Before the base script sends what waits.
+  // In the capture phase, before the base script sends the queue.
   for (const leaves of ['pagehide', 'visibilitychange']) {
     addEventListener(leaves, () => (document.hidden || leaves == 'pagehide') && kit.allowed_ && take(young, true), true);
   }

@@ -1,9 +1,9 @@
-// older is for browsers without the Navigation API or Temporal: it watches the URL, and finds the timezone. The base script loads
-// it by itself there.
+// older is for browsers without the Navigation API or Temporal: it watches the URL, and finds the timezone. The base script
+// loads it in such browsers.
 
 import { part } from './extra';
 
-const LOADED = 5e3; // ms after the start of the page, when it has loaded
+const LOADED = 5e3; // ms after the start of the page: by then it has loaded
 
 part('older', (_, kit) => {
   const { navigation, Temporal } = window as any;
@@ -16,7 +16,7 @@ part('older', (_, kit) => {
       };
     }
     addEventListener('popstate', kit.changed_); // a change of the hash sends popstate too
-    kit.changed_(); // may have come before this part
+    kit.changed_(); // the URL may have changed before this part loaded
   }
   // The first use of Intl blocks a slow phone for up to 50 ms. Events before it have no timezone.
   const find = () => (kit.timezone_ = Intl.DateTimeFormat().resolvedOptions().timeZone);

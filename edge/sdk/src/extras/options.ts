@@ -49,12 +49,12 @@ part('options', (_, kit) => {
     hide(categories.ad_storage == Word.GRANTED ? undefined : CLICKS);
     const granted = categories.analytics_storage == Word.GRANTED && !(options.gpc && (navigator as any).globalPrivacyControl);
     if (granted) kit.visit_(Visit.FORGET); // the cookie may have click ids that are not allowed any more
-    if (granted && kit.hidden_) kit.abort_(); // so may a request
+    if (granted && kit.hidden_) kit.abort_(); // so may a request under way
     if (granted || given.analytics_storage) kit.decided_(granted, by, granted && categories);
     if (granted) kit.visit_();
   };
 
-  // hide sets what no event may have. What waits loses it too.
+  // hide sets what to leave out of every event, waiting ones included.
   function hide(hidden?: Hidden) {
     kit.hidden_ = hidden;
     kit.replacer_ = hidden || ([] as any).toJSON ? hider(hidden) : undefined;

@@ -3,6 +3,8 @@ package kind
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 
 	"mtagd/store"
@@ -54,12 +56,15 @@ func isPath(path string) bool {
 	return len(path) <= 256 && len(parts) <= 8
 }
 
-// Apply sets the fields of what is sent.
+// Apply sets the fields of what is sent: user before user.name.
 func (m Mapping) Apply(event, to map[string]any) {
-	for path, source := range m {
-		v := At(event, source.From)
-		if v == nil {
-			v = source.Default
+	for _, path := range slices.Sorted(maps.Keys(m)) {
+		source := m[path]
+		v := source.Default
+		if source.From != "" {
+			if of := At(event, source.From); of != nil {
+				v = of
+			}
 		}
 		if v != nil {
 			Set(to, path, v)
@@ -83,7 +88,8 @@ func At(of map[string]any, path string) any {
 	}
 }
 
-// Set puts a value at a path. It replaces what is in its way.
+// Set puts a value at a path. It replaces what is in its way. It changes no object in there, but copies: one may be of the event, or the
+// default of a mapping, which all events share.
 func Set(in map[string]any, path string, v any) {
 	for {
 		name, rest, deeper := strings.Cut(path, ".")
@@ -91,11 +97,11 @@ func Set(in map[string]any, path string, v any) {
 			in[name] = v
 			return
 		}
-		inner, ok := in[name].(map[string]any)
-		if !ok {
-			inner = map[string]any{}
-			in[name] = inner
+		inner := map[string]any{}
+		if old, ok := in[name].(map[string]any); ok {
+			maps.Copy(inner, old)
 		}
+		in[name] = inner
 		in, path = inner, rest
 	}
 }

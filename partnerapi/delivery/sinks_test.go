@@ -203,10 +203,17 @@ func TestS3HasFilesOfParquet(t *testing.T) {
 	for i := range marks {
 		marks[i] = store.Mark{Merchant: b.m.ID, Tag: b.tag, Identity: store.Identity{MUID: "m"}, Name: "Purchase", Time: time.Now(), Raw: []byte(`{"event":"Purchase"}`)}
 	}
+	first := time.Now().Add(-time.Hour)
+	marks[0].Time = first
 	if err := b.engine.Record(t.Context(), marks); err != nil {
 		t.Fatal(err)
 	}
 	b.until("all", func() bool { return b.status(d).Delivered == 1000 })
+	// What is sent again does not replace a file that has more.
+	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{To: &first}); err != nil {
+		t.Fatal(err)
+	}
+	b.until("the first again", func() bool { return b.status(d).Delivered == 1001 })
 	list, err := backend.ListBucket("shop", &gofakes3.Prefix{HasPrefix: true, Prefix: "events/date="}, gofakes3.ListBucketPage{})
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +237,7 @@ func TestS3HasFilesOfParquet(t *testing.T) {
 		}
 		rows += p.NumRows()
 	}
-	if rows != 1000 {
+	if rows != 1001 {
 		t.Errorf("%d rows in %d files", rows, len(list.Contents))
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // s3 is files of Parquet in an S3-compatible store, with a partition for each hour of receipt (UTC):
-// PREFIX/date=2026-11-26/hour=03/FIRST-EVENT.parquet.
+// PREFIX/date=2026-11-26/hour=03/TOKEN.parquet. The token follows from the events: so a replay of some does not replace a file with more.
 type s3 struct {
 	Endpoint    string `json:"endpoint"`
 	Bucket      string `json:"bucket"`
@@ -67,7 +67,7 @@ func (t *s3) Requests(events []*kind.Event, _ time.Time) (requests []kind.Reques
 			continue
 		}
 		places := all(to)[from:]
-		key := strings.TrimPrefix(t.Prefix+"/"+hour(from)+"/"+strings.TrimPrefix(events[from].Delivery, "msg_")+".parquet", "/")
+		key := strings.TrimPrefix(t.Prefix+"/"+hour(from)+"/"+token(events[from:to])+".parquet", "/")
 		requests = append(requests, t.put(key, body, places))
 	}
 	return requests, refused

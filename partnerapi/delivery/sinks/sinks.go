@@ -2,8 +2,8 @@
 // as an export has it, in the columns that package export names.
 //
 //   - PostgreSQL has each event exactly once: its id is the table's key, and a request is one transaction.
-//   - ClickHouse drops a request that comes again as it was, by its token. After a kill, events may come again in other requests.
-//   - A file that is written again replaces itself. After a kill, events may come again in files that begin elsewhere.
+//   - ClickHouse drops a request that comes again as it was, by its token. After a kill or a failure, events may come again in other requests.
+//   - A file that is written again replaces itself. After a kill or a failure, events may come again in other files.
 //
 // So readers of the last two drop repeats by the column id.
 package sinks

@@ -36,7 +36,7 @@ func (r *runner) note(rt *route, d *round, p *portion) {
 		e := retry{After: one.after, At: one.event.Cursor, Who: one.who, First: now.UTC(), Next: now.UTC()}
 		switch d.fates[i] {
 		case again:
-			e.Tries, e.Reason, e.Next = 1, d.reasons[i], now.Add(max(r.sh.s.Backoff(1), d.retryAfter)).UTC()
+			e.Tries, e.Next = 1, now.Add(max(r.sh.s.Backoff(1), d.retryAfter)).UTC()
 		case unsent: // its visitor waits
 		default:
 			continue

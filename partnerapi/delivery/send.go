@@ -268,6 +268,7 @@ func (l *lane) request(request kind.Request, of []piece) {
 	if v.Reason == "" {
 		v.Reason = reasonOf(sent)
 	}
+	v.Reason = first(v.Reason, keptReason)
 	l.mu.Lock()
 	state := Delivered
 	if v.Outcome != kind.Done {
@@ -300,7 +301,7 @@ func (l *lane) request(request kind.Request, of []piece) {
 			reason, refused := v.Refused[i]
 			switch {
 			case refused:
-				set(i, dead, reason)
+				set(i, dead, first(reason, keptReason))
 			case v.Again[i]:
 				set(i, again, v.Reason)
 				l.stopped = true
@@ -317,7 +318,7 @@ func (l *lane) describe(state DeliveryState, sent sent, reason string, of []piec
 		items[i] = l.d.items[one.place]
 	}
 	d := describe(items, l.r.sh.s.Now())
-	d.State, d.Status, d.Took, d.Answer = state, sent.answer.Status, sent.took, answerText(sent.answer.Body)
+	d.State, d.Status, d.Took, d.Answer = state, sent.answer.Status, sent.took, first(sent.answer.Body, keptAnswer)
 	if state != Delivered {
 		d.Reason = reason
 	}
@@ -333,9 +334,9 @@ func describe(items []*item, now time.Time) Delivery {
 	return d
 }
 
-// answerText returns the beginning of an answer as a text.
-func answerText(body []byte) string {
-	return strings.ToValidUTF8(string(body[:min(len(body), keptAnswer)]), "\uFFFD")
+// first returns the first n bytes of an answer as a text.
+func first[T string | []byte](answer T, n int) string {
+	return strings.ToValidUTF8(string(answer[:min(len(answer), n)]), "\uFFFD")
 }
 
 func reasonOf(s sent) string {

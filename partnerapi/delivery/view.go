@@ -152,7 +152,7 @@ func (s *Service) Preview(ctx context.Context, d Destination, send bool) (all []
 		}
 		if send && r != nil {
 			sent := s.client.send(ctx, *r, requestTimeout)
-			p.Status, p.Answer = sent.answer.Status, answerText(sent.answer.Body)
+			p.Status, p.Answer = sent.answer.Status, first(sent.answer.Body, keptAnswer)
 			if p.Result = reasonOf(sent); sent.err == nil && rt.target.Read(*r, sent.answer).Outcome == kind.Done {
 				p.Result = "delivered"
 			}

@@ -24,7 +24,7 @@ func (r *runner) note(rt *route, d *round, p *portion) {
 		// As a whole it waits at the first event that is left.
 		r.finish(rt, d, first, now)
 		r.keep(d)
-		if !stops {
+		if !stops && r.isOn() {
 			r.fail(d, now)
 		}
 		p.at, p.down = p.done(first), true

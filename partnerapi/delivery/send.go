@@ -77,9 +77,16 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 		for i, f := range d.fates {
 			blocked[items[i].who] = blocked[items[i].who] || f == again
 		}
-		left = left && d.responded && sh.ctx.Err() == nil
+		left = left && d.responded && l.goesOn()
 	}
 	return d
+}
+
+// goesOn reports whether more may be sent: a round may take long, and the destination be paused or deleted meanwhile.
+func (l *sender) goesOn() bool {
+	l.r.sh.mu.Lock()
+	defer l.r.sh.mu.Unlock()
+	return l.r.sh.ctx.Err() == nil && l.r.isOn()
 }
 
 // final returns how many events are final, or tried again later.
@@ -233,7 +240,7 @@ func (l *lane) send(pieces []piece) {
 		}
 	}
 	for _, request := range requests {
-		if l.stopped || l.r.sh.ctx.Err() != nil || !l.refresh() {
+		if l.stopped || !l.goesOn() || !l.refresh() {
 			l.stopped = true
 			return
 		}

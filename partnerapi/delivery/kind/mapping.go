@@ -30,15 +30,25 @@ func (s *Source) UnmarshalJSON(b []byte) error {
 	return d.Decode((*plain)(s))
 }
 
-// MaxMapped is how many fields a mapping may have.
-const MaxMapped = 100
+// Bounds of a mapping: what it makes of an event is not many times as large.
+const (
+	maxMapped   = 100     // fields
+	maxSame     = 5       // fields from the same path
+	maxDefaults = 4 << 10 // bytes of JSON
+)
 
 // Check returns an error unless all paths can be used.
 func (m Mapping) Check() error {
-	if len(m) > MaxMapped {
-		return store.Invalid("mapping", "must have at most %d fields", MaxMapped)
+	if len(m) > maxMapped {
+		return store.Invalid("mapping", "must have at most %d fields", maxMapped)
 	}
+	from, defaults := map[string]int{}, 0
 	for to, source := range m {
+		text, _ := json.Marshal(source.Default) // it was read from JSON
+		defaults += len(text)
+		if from[source.From]++; source.From != "" && from[source.From] > maxSame || defaults > maxDefaults+len("null")*len(m) {
+			return store.Invalid("mapping", "must take a field of the event at most %d times, and have at most %d bytes of defaults", maxSame, maxDefaults)
+		}
 		if !isPath(to) || source.From != "" && !isPath(source.From) || source.From == "" && source.Default == nil {
 			return store.Invalid("mapping", "must have, for each path such as user.name, the path of a field of the event, or an object with from, default or both")
 		}

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -93,6 +94,20 @@ func TestAMappingOfADefault(t *testing.T) {
 		if got := string(requests[0].Body); !strings.Contains(got, `"user":`+tt.want+`}`) {
 			t.Errorf("%s gives %s, want %s", tt.raw, got, tt.want)
 		}
+	}
+}
+
+// A mapping cannot make much of little.
+func TestMappingsAreBounded(t *testing.T) {
+	same, large := kind.Mapping{}, kind.Mapping{"a": {From: "a", Default: strings.Repeat("x", 5000)}}
+	for i := range 6 {
+		if err := same.Check(); err != nil {
+			t.Errorf("%d fields from the same one: %v", i, err)
+		}
+		same[fmt.Sprint("f", i)] = kind.Source{From: "products"}
+	}
+	if same.Check() == nil || large.Check() == nil {
+		t.Error("no error")
 	}
 }
 

@@ -848,18 +848,18 @@ func TestAPauseWhileARoundRuns(t *testing.T) {
 	}
 }
 
-// late is an engine whose answers about destinations come late.
+// late is an engine whose next answer about a destination comes late.
 type late struct {
 	mortal
+	next           *atomic.Bool
 	asked, release chan struct{}
 }
 
 func (l late) Destination(ctx context.Context, m store.MerchantID, id string) (store.Document, error) {
 	doc, err := l.mortal.Destination(ctx, m, id)
-	select {
-	case l.asked <- struct{}{}:
+	if l.next.CompareAndSwap(true, false) {
+		close(l.asked)
 		<-l.release
-	default:
 	}
 	return doc, err
 }
@@ -870,7 +870,7 @@ func TestAPauseWhileADestinationIsOpened(t *testing.T) {
 	if err := b.s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l := late{mortal{b.engine, b.dead}, make(chan struct{}), make(chan struct{})}
+	l := late{mortal{b.engine, b.dead}, new(atomic.Bool), make(chan struct{}), make(chan struct{})}
 	cfg := b.s.Config
 	cfg.Engine, cfg.Metrics = l, nil
 	b.s = Open(cfg)
@@ -882,6 +882,7 @@ func TestAPauseWhileADestinationIsOpened(t *testing.T) {
 	r := sh.of[b.m.ID].runners[0]
 	r.setRoute(nil)
 	sh.mu.Unlock()
+	l.next.Store(true)
 	b.send("m", "Purchase", "")
 	<-l.asked
 	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: new(true)}); err != nil {

@@ -83,7 +83,7 @@ func TestAHostilePostgreSQL(t *testing.T) {
 	status := pgStatus("name", strings.Repeat("x", 1000))
 	for name, messages := range map[string]func(n int) []byte{
 		"a message that is too long": func(int) []byte { return []byte{'S', 0x3f, 0, 0, 0} },
-		"without end":                func(n int) []byte { return append(status, pgStatus(fmt.Sprint(n), "x")...) },
+		"without end":                func(n int) []byte { return slices.Concat(status, pgStatus(fmt.Sprint(n), "x")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")

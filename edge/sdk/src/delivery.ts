@@ -152,10 +152,12 @@ function last(batch: Entry[]) {
   } catch {}
 }
 
-// flush sends events in requests that outlive the page, before it closes. The next page may send them once more.
+// flush sends events in requests that outlive the page, before it closes, also after a failure in few ones: the browser would send many
+// one after the other, later than a withdrawal in another tab. The next page may send them once more.
 export function flush() {
   settle();
   save();
+  single = 0;
   const list = idle(true);
   while (list[0] && last(next(list, Is.MAX_LAST_BODY)));
 }

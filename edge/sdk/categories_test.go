@@ -193,7 +193,7 @@ func TestAWithdrawalWithoutTheParts(t *testing.T) {
 		before := len(w.gate.seen())
 		tab, other := w.visit("/"), w.visit("/")
 		w.wait("the page views", func() bool { return len(w.gate.seen()) == before+2 })
-		tab.do(calls + `; mtag('consent', false)`)
+		tab.do(`%s; mtag('consent', false)`, calls)
 		tab.wantNoTrace()
 		other.wantNoTrace()
 	}

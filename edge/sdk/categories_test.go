@@ -185,6 +185,20 @@ func TestAPartThatComesLate(t *testing.T) {
 	}
 }
 
+// A withdrawal does not wait for a part that does not come.
+func TestAWithdrawalWithoutTheParts(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>document.head.append = () => {}</script>`+w.snippet(true))
+	for _, calls := range []string{"mtag('event', 'view_item', {})", "mtag('consent', { analytics_storage: 'granted' })"} {
+		before := len(w.gate.seen())
+		tab, other := w.visit("/"), w.visit("/")
+		w.wait("the page views", func() bool { return len(w.gate.seen()) == before+2 })
+		tab.do(`%s; mtag('consent', false)`, calls)
+		tab.wantNoTrace()
+		other.wantNoTrace()
+	}
+}
+
 // Without ad_storage no click id is on the device or on the wire.
 func TestClickIDsNeedAdStorage(t *testing.T) {
 	w := newWorld(t)

@@ -24,6 +24,7 @@ const (
 	requestTimeout = 15 * time.Second // all of it
 	maxAnswer      = 256 << 10        // what a kind reads of the body
 	keptAnswer     = 1 << 10          // what a merchant is shown
+	keptReason     = 500              // of what a kind finds in it
 )
 
 // guard decides which addresses a request may reach.

@@ -813,3 +813,158 @@ func TestReplaysAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A destination that is paused while a round runs gets nothing more of it, and the rest later.
+func TestAPauseWhileARoundRuns(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	asked, release := make(chan struct{}, 10), make(chan struct{})
+	s.answerWith(func(*http.Request, []byte) int {
+		asked <- struct{}{}
+		<-release
+		return 200
+	})
+	d := b.create(s.URL, func(c *Change) { c.Paused = new(true) })
+	for range 5 {
+		b.send("m", "Purchase", "")
+	}
+	pause := func(is bool) {
+		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: &is}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pause(false)
+	<-asked
+	pause(true)
+	close(release)
+	b.until("the round ends", func() bool { return b.status(d).Delivered > 0 })
+	if n := len(s.all()); n != 1 {
+		t.Errorf("%d events, want 1", n)
+	}
+	pause(false)
+	b.until("all are delivered", func() bool { return b.status(d).Delivered == 5 })
+	b.expectOrder(s.all(), 5)
+	if n := len(s.all()); n != 5 {
+		t.Errorf("%d events were sent, want 5", n)
+	}
+}
+
+// late is an engine whose next answer about a destination comes late.
+type late struct {
+	mortal
+	next           *atomic.Bool
+	asked, release chan struct{}
+}
+
+func (l late) Destination(ctx context.Context, m store.MerchantID, id string) (store.Document, error) {
+	doc, err := l.mortal.Destination(ctx, m, id)
+	if l.next.CompareAndSwap(true, false) {
+		close(l.asked)
+		<-l.release
+	}
+	return doc, err
+}
+
+// A destination that is paused while it is opened stays paused.
+func TestAPauseWhileADestinationIsOpened(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	if err := b.s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l := late{mortal{b.engine, b.dead}, new(atomic.Bool), make(chan struct{}), make(chan struct{})}
+	cfg := b.s.Config
+	cfg.Engine, cfg.Metrics = l, nil
+	b.s = Open(cfg)
+	d := b.create(s.URL, nil)
+	b.send("m", "Purchase", "")
+	b.until("the first", func() bool { return b.status(d).Delivered == 1 })
+	sh := b.shard()
+	sh.mu.Lock()
+	r := sh.of[b.m.ID].runners[0]
+	r.setRoute(nil)
+	sh.mu.Unlock()
+	l.next.Store(true)
+	b.send("m", "Purchase", "")
+	<-l.asked
+	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: new(true)}); err != nil {
+		t.Fatal(err)
+	}
+	close(l.release)
+	b.until("it rests", func() bool {
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		return !r.running && !r.queued
+	})
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if !r.off {
+		t.Error("it goes on")
+	}
+}
+
+// erases is an engine with an erasure that has not begun.
+type erases struct {
+	mortal
+	person store.Person
+}
+
+func (e erases) Erasures(context.Context, store.MerchantID, int, int) ([]store.Erasure, int, error) {
+	return []store.Erasure{{Person: e.person, State: store.ErasurePending, At: time.Now()}}, 1, nil
+}
+
+func TestAPreviewOfAnErasedPerson(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	if err := b.s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cfg := b.s.Config
+	cfg.Engine, cfg.Metrics = erases{mortal{b.engine, b.dead}, store.Person{MUIDs: []store.IdentityKey{store.MUIDKey("erased")}}}, nil
+	b.s = Open(cfg)
+	d := b.create(s.URL, nil)
+	b.send("erased", "Purchase", "")
+	all, err := b.s.Preview(t.Context(), d, true)
+	if err != nil || len(all) != 1 || !strings.Contains(all[0].Result, "erased") {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// A kill before dead letters are looked for loses no replay of them, also when a later replay has begun.
+func TestReplaysAreNotedInOrder(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	if err := b.s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fail := new(atomic.Bool)
+	cfg := b.s.Config
+	cfg.Engine, cfg.Metrics = failing{mortal{b.engine, b.dead}, fail}, nil
+	b.s = Open(cfg)
+	var all []Destination
+	for range 20 { // which begin at once after the kill
+		all = append(all, b.create(s.URL, nil))
+	}
+	b.send("x", "Purchase", "")
+	b.until("all have it", func() bool { return len(s.all()) == len(all) })
+	fail.Store(true)
+	from := time.Now().Add(-time.Hour)
+	for _, d := range all {
+		for _, replay := range []Replay{{DeadLetters: true}, {From: &from}} {
+			if _, err := b.s.Replay(t.Context(), b.m, d.ID, replay); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sh := b.shard()
+	sh.mu.Lock()
+	for _, r := range sh.of[b.m.ID].runners {
+		if r.begun != 2 || r.st.Replayed != 0 {
+			t.Errorf("begun %d, noted %d", r.begun, r.st.Replayed)
+		}
+	}
+	sh.mu.Unlock()
+	b.kill()
+	for _, d := range all {
+		b.until("both have begun", func() bool {
+			st, err := b.s.stateOf(t.Context(), b.m.ID, d.ID)
+			return err == nil && st.Replayed == 2
+		})
+	}
+}

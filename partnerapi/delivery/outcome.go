@@ -24,7 +24,7 @@ func (r *runner) note(rt *route, d *round, p *portion) {
 		// As a whole it waits at the first event that is left.
 		r.finish(rt, d, first, now)
 		r.keep(d)
-		if !stops {
+		if !stops && r.isOn() {
 			r.fail(d, now)
 		}
 		p.at, p.down = p.done(first), true
@@ -36,7 +36,7 @@ func (r *runner) note(rt *route, d *round, p *portion) {
 		e := retry{After: one.after, At: one.event.Cursor, Who: one.who, First: now.UTC(), Next: now.UTC()}
 		switch d.fates[i] {
 		case again:
-			e.Tries, e.Reason, e.Next = 1, d.reasons[i], now.Add(max(r.sh.s.Backoff(1), d.retryAfter)).UTC()
+			e.Tries, e.Next = 1, now.Add(max(r.sh.s.Backoff(1), d.retryAfter)).UTC()
 		case unsent: // it waits for an earlier event of its visitor
 		default:
 			continue

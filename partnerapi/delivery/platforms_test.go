@@ -166,6 +166,36 @@ func TestMetaGetsWhatItTakes(t *testing.T) {
 	}
 }
 
+// Whatever a destination answers, only the beginning is kept.
+func TestLongReasons(t *testing.T) {
+	b := newBed(t)
+	long := strings.Repeat("x", 100_000)
+	p := newPlatform(t, func(r *http.Request, body map[string]any) (int, string, []string) {
+		if email := fmt.Sprint(body); strings.Contains(email, "eventId:again") {
+			return 500, fmt.Sprintf(`{"message":%q}`, long), nil
+		}
+		return 200, fmt.Sprintf(`{"elements":[{"status":400,"error":{"message":%q}}]}`, long), []string{"x"}
+	})
+	d := b.createPlatform("linkedin", fmt.Sprintf(`{"conversions":{"Purchase":"1"},"endpoint":%q}`, p.URL), map[string]string{"accessToken": "right"})
+	b.send("m", "Purchase", agreed+`,"email":"a@example.com","event_id":"refused"`)
+	b.until("a dead letter", func() bool { return b.status(d).Dead == 1 })
+	b.send("m", "Purchase", agreed+`,"email":"a@example.com","event_id":"again"`)
+	b.until("it fails", func() bool { return b.status(d).Word == "failing" })
+	all, err := b.s.Deliveries(t.Context(), d, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons := []string{*b.status(d).LastError}
+	for _, one := range all {
+		reasons = append(reasons, one.Reason)
+	}
+	for _, reason := range reasons {
+		if len(reason) > keptReason {
+			t.Errorf("a reason has %d bytes", len(reason))
+		}
+	}
+}
+
 // fakeGA4 refuses what the validation server of the Measurement Protocol does.
 func fakeGA4(r *http.Request, body map[string]any) (int, string, []string) {
 	q := r.URL.Query()

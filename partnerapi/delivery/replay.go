@@ -10,6 +10,7 @@ import (
 func (r *runner) beginReplay(replay Replay) {
 	sh := r.sh
 	if replay.DeadLetters || replay.Discard || replay.Delivery != "" {
+		r.opening++
 		sh.runners.Go(func() {
 			for !sh.replayDeliveries(r, replay) && sh.sleep(flushInterval) {
 			}
@@ -17,7 +18,14 @@ func (r *runner) beginReplay(replay Replay) {
 		return
 	}
 	r.st.Replays = append(slices.Clone(r.st.Replays), replaying{Of: replay.ID, UpTo: replay.UpTo, From: replay.From, To: replay.To})
-	r.st.Replayed = replay.ID
+	r.noteBegun()
+}
+
+// noteBegun notes that all replays up to the last one have begun, when that is so.
+func (r *runner) noteBegun() {
+	if r.opening == 0 {
+		r.st.Replayed = r.begun
+	}
 }
 
 // replayDeliveries begins to replay the events of dead letters or of one delivery, or discards the dead letters. It returns
@@ -54,7 +62,8 @@ func (sh *shard) replayDeliveries(r *runner, replay Replay) (begun bool) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	r.st.Replays = append(slices.Clone(r.st.Replays), ranges...)
-	r.st.Replayed = max(r.st.Replayed, replay.ID)
+	r.opening--
+	r.noteBegun()
 	r.dropped = append(r.dropped, gone...)
 	r.st.Letters = max(0, r.st.Letters-len(gone))
 	r.markDirty()

@@ -123,7 +123,6 @@ func (r *runner) noteRetries(rt *route, d *round) {
 			d.fates[i] = dead
 		case d.fates[i] == again:
 			e.Tries++
-			e.Reason = d.reasons[i]
 			e.Next = now.Add(max(r.sh.s.Backoff(e.Tries), d.retryAfter)).UTC()
 		case d.fates[i] == unsent:
 			e.Next = now.Add(time.Second).UTC()

@@ -34,7 +34,9 @@ type runner struct {
 	early    bool         // it has caught up, and waits for the shard to attach it
 	turn     bool         // the replays are next
 	begun    uint64       // the last Replay that was begun, noted in st or not
+	opening  int          // replays that look for their deliveries
 
+	changes         int // how often it was configured
 	queued, running bool
 	due             time.Time // see schedule
 	place           int       // in the schedule, from 1 on; 0: it is not there
@@ -83,6 +85,7 @@ func (r *runner) isOn() bool { return r.problem == "" && !r.off && !r.removed }
 
 // configure takes over settings.
 func (r *runner) configure(d Destination) {
+	r.changes++
 	rt, err := r.sh.s.open(d)
 	r.setRoute(rt)
 	r.problem, r.off = "", d.Paused
@@ -123,13 +126,15 @@ func (r *runner) isReady() bool {
 	if r.route != nil && (r.route.until.IsZero() || !sh.s.Now().After(r.route.until)) {
 		return true
 	}
+	before := r.changes
 	sh.mu.Unlock()
 	d, err := sh.s.Get(sh.ctx, r.merchant, r.id)
 	sh.mu.Lock()
-	if err == nil {
-		r.configure(d)
-	} else {
+	switch {
+	case err != nil:
 		r.unread(err)
+	case r.changes == before: // else d may be older than what came meanwhile
+		r.configure(d)
 	}
 	return false
 }

@@ -77,9 +77,16 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 		for i, f := range d.fates {
 			blocked[items[i].who] = blocked[items[i].who] || f == again
 		}
-		left = left && d.responded && sh.ctx.Err() == nil
+		left = left && d.responded && l.goesOn()
 	}
 	return d
+}
+
+// goesOn reports whether more may be sent: a round may take long, and the destination be paused or deleted meanwhile.
+func (l *sender) goesOn() bool {
+	l.r.sh.mu.Lock()
+	defer l.r.sh.mu.Unlock()
+	return l.r.sh.ctx.Err() == nil && l.r.isOn()
 }
 
 // final returns how many events have a fate: final, or to be tried again later.
@@ -233,7 +240,7 @@ func (l *lane) send(pieces []piece) {
 		}
 	}
 	for _, request := range requests {
-		if l.stopped || l.r.sh.ctx.Err() != nil || !l.refresh() {
+		if l.stopped || !l.goesOn() || !l.refresh() {
 			l.stopped = true
 			return
 		}
@@ -268,6 +275,7 @@ func (l *lane) request(request kind.Request, of []piece) {
 	if v.Reason == "" {
 		v.Reason = reasonOf(sent)
 	}
+	v.Reason = first(v.Reason, keptReason)
 	l.mu.Lock()
 	state := Delivered
 	if v.Outcome != kind.Done {
@@ -300,7 +308,7 @@ func (l *lane) request(request kind.Request, of []piece) {
 			reason, refused := v.Refused[i]
 			switch {
 			case refused:
-				set(i, dead, reason)
+				set(i, dead, first(reason, keptReason))
 			case v.Again[i]:
 				set(i, again, v.Reason)
 				l.stopped = true
@@ -317,7 +325,7 @@ func (l *lane) describe(state DeliveryState, sent sent, reason string, of []piec
 		items[i] = l.d.items[one.place]
 	}
 	d := describe(items, l.r.sh.s.Now())
-	d.State, d.Status, d.Took, d.Answer = state, sent.answer.Status, sent.took, answerText(sent.answer.Body)
+	d.State, d.Status, d.Took, d.Answer = state, sent.answer.Status, sent.took, first(sent.answer.Body, keptAnswer)
 	if state != Delivered {
 		d.Reason = reason
 	}
@@ -333,9 +341,9 @@ func describe(items []*item, now time.Time) Delivery {
 	return d
 }
 
-// answerText returns the beginning of an answer as a text.
-func answerText(body []byte) string {
-	return strings.ToValidUTF8(string(body[:min(len(body), keptAnswer)]), "\uFFFD")
+// first returns the first n bytes of an answer as a text.
+func first[T string | []byte](answer T, n int) string {
+	return strings.ToValidUTF8(string(answer[:min(len(answer), n)]), "\uFFFD")
 }
 
 func reasonOf(s sent) string {

@@ -99,6 +99,8 @@ func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 			return nil, err
 		}
 	}
+	sh.mu.Lock() // replays may begin
+	defer sh.mu.Unlock()
 	for _, doc := range docs {
 		if s.shardOf(doc.Merchant) != i {
 			continue
@@ -125,7 +127,7 @@ func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 	return sh, nil
 }
 
-// add adds a destination. The caller holds mu, or nobody else has the shard yet.
+// add adds a destination. The caller holds mu.
 func (sh *shard) add(d Destination, st state) *runner {
 	r := &runner{sh: sh, merchant: d.Merchant, id: d.ID, st: st, read: st.Cursor}
 	r.configure(d)

@@ -2,9 +2,11 @@ package delivery
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -74,6 +76,52 @@ func TestPostgreSQLHasEachEventOnce(t *testing.T) {
 	if rows != 4 || sum != 1+2+3+5 || value != 3*89.5 {
 		t.Errorf("%d rows, numbers %d, values %v", rows, sum, value)
 	}
+}
+
+// A server of a merchant must not fill the memory.
+func TestAHostilePostgreSQL(t *testing.T) {
+	status := pgStatus("name", strings.Repeat("x", 1000))
+	for name, messages := range map[string]func(n int) []byte{
+		"a message that is too long": func(int) []byte { return []byte{'S', 0x3f, 0, 0, 0} },
+		"without end":                func(n int) []byte { return slices.Concat(status, pgStatus(fmt.Sprint(n), "x")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var serving sync.WaitGroup
+			t.Cleanup(serving.Wait)
+			t.Cleanup(func() { l.Close() })
+			serving.Go(func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					serving.Go(func() {
+						defer c.Close()
+						_, err := c.Write([]byte{'R', 0, 0, 0, 8, 0, 0, 0, 0}) // AuthenticationOk
+						for n := 0; err == nil; n++ {
+							_, err = c.Write(messages(n))
+						}
+					})
+				}
+			})
+			b, d := sinkBed(t, "postgresql", "password", map[string]any{"host": l.Addr().String(), "database": "d", "user": "u", "withoutTLS": true})
+			b.send("m", "Purchase", "")
+			b.until("it fails", func() bool { return b.status(d).LastError != nil })
+			if why := *b.status(d).LastError; !strings.Contains(why, "too long") && !strings.Contains(why, "at most") {
+				t.Error(why)
+			}
+		})
+	}
+}
+
+// pgStatus is a ParameterStatus.
+func pgStatus(name, value string) []byte {
+	text := name + "\x00" + value + "\x00"
+	return append(binary.BigEndian.AppendUint32([]byte{'S'}, uint32(len(text)+4)), text...)
 }
 
 // fakeClickHouse takes inserts of the table events, and drops those whose token it knows.
@@ -155,10 +203,17 @@ func TestS3HasFilesOfParquet(t *testing.T) {
 	for i := range marks {
 		marks[i] = store.Mark{Merchant: b.m.ID, Tag: b.tag, Identity: store.Identity{MUID: "m"}, Name: "Purchase", Time: time.Now(), Raw: []byte(`{"event":"Purchase"}`)}
 	}
+	first := time.Now().Add(-time.Hour)
+	marks[0].Time = first
 	if err := b.engine.Record(t.Context(), marks); err != nil {
 		t.Fatal(err)
 	}
 	b.until("all", func() bool { return b.status(d).Delivered == 1000 })
+	// What is sent again does not replace a file that has more.
+	if _, err := b.s.Replay(t.Context(), b.m, d.ID, Replay{To: &first}); err != nil {
+		t.Fatal(err)
+	}
+	b.until("the first again", func() bool { return b.status(d).Delivered == 1001 })
 	list, err := backend.ListBucket("shop", &gofakes3.Prefix{HasPrefix: true, Prefix: "events/date="}, gofakes3.ListBucketPage{})
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +237,7 @@ func TestS3HasFilesOfParquet(t *testing.T) {
 		}
 		rows += p.NumRows()
 	}
-	if rows != 1000 {
+	if rows != 1001 {
 		t.Errorf("%d rows in %d files", rows, len(list.Contents))
 	}
 }

@@ -42,13 +42,12 @@ type counts struct {
 
 // retry is an event that is tried again. It is read from the feed again: so an event that was erased meanwhile is gone.
 type retry struct {
-	After  store.Cursor `json:"after"` // the place before the event
-	At     store.Cursor `json:"at"`    // the place after it
-	Who    uint32       `json:"who"`   // hash of its muid: events of one visitor stay in order
-	Tries  int          `json:"tries"`
-	Next   time.Time    `json:"next"`
-	First  time.Time    `json:"first"`
-	Reason string       `json:"reason,omitempty"`
+	After store.Cursor `json:"after"` // the place before the event
+	At    store.Cursor `json:"at"`    // the place after it
+	Who   uint32       `json:"who"`   // hash of its muid: events of one visitor stay in order
+	Tries int          `json:"tries"`
+	Next  time.Time    `json:"next"`
+	First time.Time    `json:"first"`
 }
 
 // replaying is a range of the feed that is sent again.

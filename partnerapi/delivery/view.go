@@ -152,7 +152,7 @@ func (s *Service) Preview(ctx context.Context, d Destination, send bool) (all []
 		}
 		if send && r != nil {
 			sent := s.client.send(ctx, *r, requestTimeout)
-			p.Status, p.Answer = sent.answer.Status, answerText(sent.answer.Body)
+			p.Status, p.Answer = sent.answer.Status, first(sent.answer.Body, keptAnswer)
 			if p.Result = reasonOf(sent); sent.err == nil && rt.target.Read(*r, sent.answer).Outcome == kind.Done {
 				p.Result = "delivered"
 			}
@@ -168,9 +168,10 @@ var exampleEvent = []byte(`{"event":"Purchase","event_id":"test","muid":"test","
 
 // preview returns what would be sent for an event; no request when nothing would.
 func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.Time) (Preview, *kind.Request, error) {
-	e := &kind.Event{Received: store.Received{Event: stored, Merchant: rt.Merchant, ReceivedAt: now.UTC()}, Delivery: rt.deliveryID(stored.ID)}
+	e := &kind.Event{Received: store.Received{Event: stored, Merchant: rt.Merchant}, Delivery: rt.deliveryID(stored.ID)}
 	p := Preview{EventID: stored.ID, Event: stored.Name, Result: "send"}
-	fate, why := rt.judge(e, gone.has(e), now)
+	fate, why := rt.judge(e, gone.has(e), now) // when it came is not known: it may have been before an erasure
+	e.ReceivedAt = now.UTC()
 	if !rt.wants(&e.Received) {
 		fate, why = filtered, "the destination does not want events of this name or of bots"
 	}

@@ -71,9 +71,9 @@ export function drain() {
 
 // next removes the events for one request from the list, and returns them. A request to /id has one event, and with alone
 // every request has one.
-function next(list: Entry[], max: number, alone?: unknown) {
+function next(list: Entry[], max: number) {
   const batch: Entry[] = [];
-  while (list[0] && (!batch[0] || !alone && batch[0].path_ + list[0].path_ == 'markmark' && max > list[0].text_.length)) {
+  while (list[0] && (!batch[0] || !single && batch[0].path_ + list[0].path_ == 'markmark' && max > list[0].text_.length)) {
     max -= list[0].text_.length;
     batch.push(list.shift()!);
   }
@@ -94,7 +94,7 @@ const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter(({ reque
 // send makes one request of the first events. When the request fails, send sets when to retry. If the page's timers never
 // fire, the next event triggers the retry. If the page has broken XMLHttpRequest, events are sent when the page closes.
 function send() {
-  const batch = next(idle(), Is.MAX_BODY, single);
+  const batch = next(idle(), Is.MAX_BODY);
   if (!batch[0]) return;
   const from = muid;
   const answered = () => {
@@ -152,10 +152,12 @@ function last(batch: Entry[]) {
   } catch {}
 }
 
-// flush sends events in requests that outlive the page, before it closes. The next page may send them once more.
+// flush sends events in requests that outlive the page, before it closes, also after a failure in few ones: the browser would send many
+// one after the other, later than a withdrawal in another tab. The next page may send them once more.
 export function flush() {
   settle();
   save();
+  single = 0;
   const list = idle(true);
   while (list[0] && last(next(list, Is.MAX_LAST_BODY)));
 }

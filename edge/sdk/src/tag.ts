@@ -91,11 +91,13 @@ const commands: Record<string, (...args: any[]) => void> = {
   },
 };
 
-// run makes one call.
+// run makes one call. A withdrawal does not wait for a part, which may never come; it is also made in its turn.
 const run = (call: ArrayLike<any>) => safely(() => {
   const [name, ...rest] = call as any;
+  const make = () => commands[name](...rest);
   if (!commands[name]) return warn('no command', name);
-  hold(() => commands[name](...rest), /init|part/.test(name));
+  if (rest[0] === false) make();
+  hold(make, /init|part/.test(name));
 });
 
 function begin() {

@@ -6,7 +6,7 @@ import { kit } from './kit';
 export const enum Cookie {
   MUID = '_muid',
   VISIT = '_mtag.visit', // of attribution
-  PROBE = '_mtag', // root sets and deletes it
+  PROBE = '_mtag', // what the name of a cookie begins with that root sets and deletes
 }
 
 const enum Life {
@@ -78,11 +78,11 @@ export function write(name: string, value: string, seconds: number, on = kit.roo
 // every other one is a public suffix. The root domain is '' where cookies are denied.
 kit.root_ = () => {
   const labels = location.hostname.split('.');
-  const value = uuid(); // another tab's probe has another value
+  const probe = Cookie.PROBE + uuid(); // another tab's probe must not replace it
   for (let n = labels.length - 1 || 1; domain == undefined && n--; ) {
     const candidate = labels.slice(n).join('.');
-    write(Cookie.PROBE, value, 9, candidate);
-    if (values(Cookie.PROBE).includes(value)) write(Cookie.PROBE, '', 0, (domain = candidate));
+    write(probe, '1', 9, candidate);
+    if (cookie(probe)) write(probe, '', 0, (domain = candidate));
   }
   return domain || '';
 };

@@ -3,6 +3,8 @@ package kind
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 
 	"mtagd/store"
@@ -28,15 +30,25 @@ func (s *Source) UnmarshalJSON(b []byte) error {
 	return d.Decode((*plain)(s))
 }
 
-// MaxMapped is how many fields a mapping may have.
-const MaxMapped = 100
+// Bounds of a mapping: what it makes of an event is not many times as large.
+const (
+	maxMapped   = 100     // fields
+	maxSame     = 5       // fields from the same path
+	maxDefaults = 4 << 10 // bytes of JSON
+)
 
 // Check returns an error unless all paths can be used.
 func (m Mapping) Check() error {
-	if len(m) > MaxMapped {
-		return store.Invalid("mapping", "must have at most %d fields", MaxMapped)
+	if len(m) > maxMapped {
+		return store.Invalid("mapping", "must have at most %d fields", maxMapped)
 	}
+	from, defaults := map[string]int{}, 0
 	for to, source := range m {
+		text, _ := json.Marshal(source.Default) // it was read from JSON
+		defaults += len(text)
+		if from[source.From]++; source.From != "" && from[source.From] > maxSame || defaults > maxDefaults+len("null")*len(m) {
+			return store.Invalid("mapping", "must take a field of the event at most %d times, and have at most %d bytes of defaults", maxSame, maxDefaults)
+		}
 		if !isPath(to) || source.From != "" && !isPath(source.From) || source.From == "" && source.Default == nil {
 			return store.Invalid("mapping", "must have, for each path such as user.name, the path of a field of the event, or an object with from, default or both")
 		}
@@ -54,12 +66,15 @@ func isPath(path string) bool {
 	return len(path) <= 256 && len(parts) <= 8
 }
 
-// Apply sets the fields of what is sent.
+// Apply sets the fields of what is sent: user before user.name.
 func (m Mapping) Apply(event, to map[string]any) {
-	for path, source := range m {
-		v := At(event, source.From)
-		if v == nil {
-			v = source.Default
+	for _, path := range slices.Sorted(maps.Keys(m)) {
+		source := m[path]
+		v := source.Default
+		if source.From != "" {
+			if of := At(event, source.From); of != nil {
+				v = of
+			}
 		}
 		if v != nil {
 			Set(to, path, v)
@@ -83,7 +98,8 @@ func At(of map[string]any, path string) any {
 	}
 }
 
-// Set puts a value at a path. It replaces what is in its way.
+// Set puts a value at a path. It replaces what is in its way. It changes no object in there, but copies: one may be of the event, or the
+// default of a mapping, which all events share.
 func Set(in map[string]any, path string, v any) {
 	for {
 		name, rest, deeper := strings.Cut(path, ".")
@@ -91,11 +107,11 @@ func Set(in map[string]any, path string, v any) {
 			in[name] = v
 			return
 		}
-		inner, ok := in[name].(map[string]any)
-		if !ok {
-			inner = map[string]any{}
-			in[name] = inner
+		inner := map[string]any{}
+		if old, ok := in[name].(map[string]any); ok {
+			maps.Copy(inner, old)
 		}
+		in[name] = inner
 		in, path = inner, rest
 	}
 }

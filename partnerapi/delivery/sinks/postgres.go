@@ -58,6 +58,7 @@ func openPostgres(o kind.Options) (kind.Target, error) {
 	}
 	config.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // Dial resolves names
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec                                                       // poolers do not keep prepared statements
+	config.MaxProtocolMessageBodyLen = maxAnswer                                                              // pgx would allocate whatever length a message states
 	t.config = config
 	return t, checkTable(t.Table)
 }
@@ -77,7 +78,13 @@ func (t *postgres) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, 
 // with \u0000, the answer is a bad request.
 func (t *postgres) insert(ctx context.Context, dial kind.Dial, events []*kind.Event) (kind.Answer, error) {
 	config := t.config.Copy()
-	config.DialFunc = pgconn.DialFunc(dial)
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &boundedConn{c, maxAnswer}, nil
+	}
 	c, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return answerOf(err)
@@ -110,6 +117,27 @@ func (t *postgres) insert(ctx context.Context, dial kind.Dial, events []*kind.Ev
 		}
 	}
 	return answerOf(err)
+}
+
+// maxAnswer is how many bytes a server may send in a connection: a hostile one must not fill the memory. Most are
+// certificates and errors.
+const maxAnswer = 256 << 10
+
+var errTooLong = errors.New("the answer is too long")
+
+type boundedConn struct {
+	net.Conn
+	left int
+}
+
+// Read implements net.Conn.
+func (c *boundedConn) Read(b []byte) (int, error) {
+	if c.left == 0 {
+		return 0, errTooLong
+	}
+	n, err := c.Conn.Read(b[:min(len(b), c.left)])
+	c.left -= n
+	return n, err
 }
 
 // answerOf translates the result of PostgreSQL to an HTTP answer.

@@ -16,7 +16,8 @@ import (
 )
 
 // s3 writes Parquet files to an S3-compatible store, in a partition for each hour of receipt (UTC):
-// PREFIX/date=2026-11-26/hour=03/FIRST-EVENT.parquet.
+// PREFIX/date=2026-11-26/hour=03/TOKEN.parquet. The token is derived from the events, so a replay of some of them does not
+// replace a file that has more.
 type s3 struct {
 	Endpoint    string `json:"endpoint"`
 	Bucket      string `json:"bucket"`
@@ -67,7 +68,7 @@ func (t *s3) Requests(events []*kind.Event, _ time.Time) (requests []kind.Reques
 			continue
 		}
 		places := all(to)[from:]
-		key := strings.TrimPrefix(t.Prefix+"/"+hour(from)+"/"+strings.TrimPrefix(events[from].Delivery, "msg_")+".parquet", "/")
+		key := strings.TrimPrefix(t.Prefix+"/"+hour(from)+"/"+token(events[from:to])+".parquet", "/")
 		requests = append(requests, t.put(key, body, places))
 	}
 	return requests, refused

@@ -2,9 +2,9 @@
 // Events have the columns of an export (package export).
 //
 //   - PostgreSQL stores each event exactly once: the event's id is the primary key, and a request is one transaction.
-//   - ClickHouse drops an identical repeated request, by its token. After a kill, events may be repeated in different
-//     requests.
-//   - A repeated file replaces the first one. After a kill, events may be repeated in files that begin with another event.
+//   - ClickHouse drops an identical repeated request, by its token. After a kill or a failure, events may be repeated in
+//     different requests.
+//   - A repeated file replaces the first one. After a kill or a failure, events may be repeated in other files.
 //
 // So readers of ClickHouse and of files must drop repeats by the column id.
 package sinks

@@ -1,8 +1,10 @@
 package webhook
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +77,37 @@ func TestMapping(t *testing.T) {
 	const want = `{"type":"event.recorded","timestamp":"0001-01-01T00:00:00Z","data":{"id":"msg_1","order":{"shop":"main","total":12345678901234567890}}}`
 	if got := string(requests[0].Body); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// What is mapped into a default is of one event, and a field without a name is no source.
+func TestAMappingOfADefault(t *testing.T) {
+	target, err := open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {NewSecret()}},
+		Mapping: kind.Mapping{"user": {Default: map[string]any{"plan": "gold"}}, "user.email": {From: "email"}, "user.self": {From: "self"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ raw, want string }{
+		{`{"email":"a@example.com"}`, `{"email":"a@example.com","plan":"gold"}`}, {`{"":"x"}`, `{"plan":"gold"}`},
+	} {
+		requests, _ := target.Requests([]*kind.Event{event(t, tt.raw)}, time.Now())
+		if got := string(requests[0].Body); !strings.Contains(got, `"user":`+tt.want+`}`) {
+			t.Errorf("%s gives %s, want %s", tt.raw, got, tt.want)
+		}
+	}
+}
+
+// A mapping cannot make much of little.
+func TestMappingsAreBounded(t *testing.T) {
+	same, large := kind.Mapping{}, kind.Mapping{"a": {From: "a", Default: strings.Repeat("x", 5000)}}
+	for i := range 6 {
+		if err := same.Check(); err != nil {
+			t.Errorf("%d fields from the same one: %v", i, err)
+		}
+		same[fmt.Sprint("f", i)] = kind.Source{From: "products"}
+	}
+	if same.Check() == nil || large.Check() == nil {
+		t.Error("no error")
 	}
 }
 

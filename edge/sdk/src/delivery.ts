@@ -69,8 +69,8 @@ export function drain() {
   else if (open < Is.MAX_OPEN && now() >= due) send();
 }
 
-// next removes the events for one request from the list, and returns them. A request to /id has one event, and with alone
-// every request has one.
+// next removes the events for one request from the list, and returns them. A request to /id has one event, and so has the
+// one after a failure.
 function next(list: Entry[], max: number) {
   const batch: Entry[] = [];
   while (list[0] && (!batch[0] || !single && batch[0].path_ + list[0].path_ == 'markmark' && max > list[0].text_.length)) {

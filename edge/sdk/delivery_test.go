@@ -207,7 +207,15 @@ func TestOfflineAndBack(t *testing.T) {
 	if got := tab.get(stored); got != "2" {
 		t.Errorf("%s events are stored, want 2", got)
 	}
+	failures := tab.get(`failed`)
 	tab.offline(false)
+	w.wait("the events", func() bool {
+		if now := tab.get(`failed`); now != failures { // the browser said that it is online before it was
+			failures = now
+			tab.do(`dispatchEvent(new Event('online'))`)
+		}
+		return len(w.events()) == 3
+	})
 	w.want("PageView", "Offline", "StillOffline")
 	tab.wantNothingStored()
 }

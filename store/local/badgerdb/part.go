@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -62,7 +63,7 @@ var errNeedsStart = errors.New("the last start was cut off: a start with enough 
 // openLogs opens a part after Badger has made tables of the logs of its memtables.
 func (d *DB) openLogs(name string, log *badgerLog, tables int) (*part, error) {
 	dir := filepath.Join(d.dir, name)
-	if err := removeOthers(dir, true); err != nil {
+	if err := errors.Join(removeOthers(dir, true), removeEmptyLogs(dir)); err != nil {
 		return nil, err
 	}
 	w, err := openWriter(badgerOptions(dir, log).WithMemTableSize(oldMemTable), log)
@@ -76,6 +77,20 @@ func (d *DB) openLogs(name string, log *badgerLog, tables int) (*part, error) {
 		return nil, err
 	}
 	return d.openPart(name)
+}
+
+// removeEmptyLogs removes the logs of memtables that Badger has emptied, but not removed before it was killed. It would not
+// open with them.
+func removeEmptyLogs(dir string) error {
+	logs, err := filepath.Glob(filepath.Join(dir, "*.mem"))
+	for _, path := range logs {
+		if info, failed := os.Stat(path); failed != nil {
+			err = errors.Join(err, failed)
+		} else if info.Size() == 0 {
+			err = errors.Join(err, os.Remove(path))
+		}
+	}
+	return err
 }
 
 // close closes the tables.

@@ -41,7 +41,7 @@ const (
 
 const (
 	// pieceOfWork is how long work goes on between two pauses.
-	pieceOfWork = 2 * time.Millisecond
+	pieceOfWork = 500 * time.Microsecond
 	// longestPiece is how much of the time since the last pause counts as work. If more has passed, the machine was busy, and most of the
 	// time was waiting.
 	longestPiece = 20 * time.Millisecond

@@ -227,7 +227,6 @@ func TestDrillRepairOfAnArchive(t *testing.T) {
 		lost   bool
 	}{
 		"nothing is damaged":     {func(string) error { return nil }, false},
-		"MANIFEST is missing":    {func(dir string) error { return os.Remove(filepath.Join(dir, "archive", "g1", "MANIFEST")) }, false},
 		"a block is damaged":     {damageTable, true},
 		"the archive is missing": {func(dir string) error { return os.RemoveAll(filepath.Join(dir, "archive")) }, true},
 	} {

@@ -67,22 +67,7 @@ func newFlipOracle(t *testing.T) (dir string, o flipOracle) {
 	if o.control, err = controlAnswers(e); err != nil {
 		t.Fatal(err)
 	}
-	return trimmed(t, live), o
-}
-
-// trimmed copies an open data directory without the zeros at the end of Badger's memtables, and without the spare file.
-func trimmed(t *testing.T, live string) string {
-	t.Helper()
-	dir := copied(t, live)
-	for _, path := range filesBelow(t, dir) {
-		switch filepath.Ext(path) {
-		case ".mem":
-			damage(t, path, func(b []byte) []byte {
-				return append([]byte(strings.TrimRight(string(b), "\x00")), make([]byte, 100)...)
-			})
-		}
-	}
-	return dir
+	return copied(t, live), o
 }
 
 // filesBelow returns the paths of the files below a directory that have content, except of the spare file, in their order.

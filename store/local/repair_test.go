@@ -46,9 +46,8 @@ func TestDrillRepair(t *testing.T) {
 		lost   int    // events
 		says   string // one of what is lost; "": nothing is
 	}{
-		"nothing is damaged":      {func(string) error { return nil }, 0, ""},
-		"the MANIFEST is missing": {func(dir string) error { return os.Remove(filepath.Join(dir, "events", "keys", "g1", "MANIFEST")) }, 0, ""},
-		"index.db is missing":     {func(dir string) error { return os.Remove(filepath.Join(dir, "index.db")) }, 0, "index.db"},
+		"nothing is damaged":  {func(string) error { return nil }, 0, ""},
+		"index.db is missing": {func(dir string) error { return os.Remove(filepath.Join(dir, "index.db")) }, 0, "index.db"},
 		"all tables are missing": {func(dir string) error { // the chunks are in the log
 			var errs []error
 			for _, table := range tables(dir) {

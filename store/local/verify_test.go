@@ -273,7 +273,6 @@ func TestDrillVerifyFinds(t *testing.T) {
 			return changeFile(tables[0], func(b []byte) { b[len(b)/3] ^= 1 })
 		}, store.PartEvents, ".sst"},
 		"a record of the log is damaged": {func(dir string) error { return damageChunk(dir, `{"n":`) }, store.PartEvents, "chunk"},
-		"the MANIFEST is missing":        {func(dir string) error { return os.Remove(filepath.Join(dir, "events", "keys", "g1", "MANIFEST")) }, store.PartEvents, "MANIFEST"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := copied(t, dir)

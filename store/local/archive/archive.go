@@ -189,7 +189,7 @@ func (a *Archive) countStored() error {
 	return a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.stored.Add(int64(u.Stored)) })
 }
 
-// Sizes returns the bytes of the tables, and about how many of these are dead. What is only in memtables is not counted.
+// Sizes returns the bytes of the tables, and about how many of these are dead. What was not flushed is not counted.
 func (a *Archive) Sizes() (all, dead int64) {
 	all = a.db.TableBytes()
 	return all, max(0, all-a.stored.Load())

@@ -84,9 +84,7 @@ func (c *change) commit() error {
 	}
 	err := c.a.commit(func(txn *badgerdb.Txn) error {
 		for _, k := range c.deletes {
-			if err := txn.Delete(k); err != nil {
-				return err
-			}
+			txn.Delete(k)
 		}
 		for _, e := range c.sets {
 			if err := txn.Set(e.key, e.value); err != nil {
@@ -118,7 +116,8 @@ func (c *change) commit() error {
 func setUsage(txn *badgerdb.Txn, m codec.MerchantKey, u Usage) error {
 	key := appendMerchantKey(nil, prefixMerchant, m)
 	if u == (Usage{}) {
-		return txn.Delete(key)
+		txn.Delete(key)
+		return nil
 	}
 	return txn.Set(key, u.encode(key))
 }

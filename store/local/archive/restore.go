@@ -2,11 +2,8 @@ package archive
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"log/slog"
-
-	"github.com/dgraph-io/badger/v4"
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
@@ -18,9 +15,7 @@ import (
 type Writer struct {
 	Replaced bool // after Close: some block has replaced others
 
-	a     *Archive
-	batch *badger.WriteBatch
-	bytes int // written since the free space was checked
+	a *Archive
 }
 
 // Create creates an archive in dir, which must not exist or be empty.
@@ -29,27 +24,15 @@ func Create(dir string, log *slog.Logger) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{a: a}
-	if w.batch, err = a.db.Batch(); err != nil {
-		return nil, errors.Join(err, a.Close())
-	}
-	return w, nil
+	return &Writer{a: a}, nil
 }
 
 // Put adds the entry of a block. It must be sound (CheckBlock).
-func (w *Writer) Put(e codec.Entry) error {
-	if w.bytes += len(e.Value); w.bytes > badgerdb.MaxCommitBytes {
-		w.bytes = 0
-		if err := w.a.db.Room(); err != nil {
-			return err
-		}
-	}
-	return w.batch.SetEntryAt(badger.NewEntry(bytes.Clone(e.Key), bytes.Clone(e.Value)), e.Version)
-}
+func (w *Writer) Put(e codec.Entry) error { return w.a.db.Put(e) }
 
 // Close ends the writing. When it returns nil, the archive is on disk, with this boundary, and can be opened.
 func (w *Writer) Close(boundary uint64) error {
-	err := cmp.Or(w.batch.Flush(), w.a.db.Flush())
+	err := w.a.db.Flush()
 	if err == nil {
 		w.a.last = w.a.db.MaxVersion()
 		w.a.versions.set(w.a.db, w.a.last)
@@ -59,10 +42,7 @@ func (w *Writer) Close(boundary uint64) error {
 }
 
 // Cancel ends the writing without a result.
-func (w *Writer) Cancel() error {
-	w.batch.Cancel()
-	return w.a.Close()
-}
+func (w *Writer) Cancel() error { return w.a.Close() }
 
 // finish deletes the blocks that others replace, and counts what each merchant has.
 func (w *Writer) finish(boundary uint64) error {

@@ -3,14 +3,13 @@
 //
 // # What is durable when
 //
-// Commit writes a transaction. It is on disk when Flush returns. After a kill, the database is as of some commit at or after the
-// last Flush. The caller has a log of what it commits, and replays that.
+// Commit writes a transaction. It is on disk when Flush returns. After a kill, the database is as of the last Flush. The caller has a log of
+// what it commits, and replays that.
 //
-// So Badger's own log of a memtable is never read: Open removes it. Badger writes a memtable to a table when it is full, so Flush
-// fills it up, with a key that readers do not see (filler). It waits for the table, reads it back, and lists it. The log of the
-// memtable is not synced, and is removed with its pages still in memory, so a checkpoint of 16 MB writes 17 MB to the disk.
-// What else there is to get tables was no better: DropPrefix merges all of level 0 and blocks reads meanwhile, Close does not
-// work beside readers, and StreamWriter merges everything at each seventh batch.
+// So Badger's own log and its memtables are not needed. What is committed waits in memory, and becomes a table of Badger (badger/v4/table) when it
+// has 4 MB, and at a Flush. A table is written as a whole, synced, read back, and listed. badger.DB would write each entry to a log in a memory
+// map, to a skip list, and to a table in another memory map, and has no way to ask for a table. It only reads what versions before this one
+// have left.
 //
 // # Files
 //
@@ -19,28 +18,27 @@
 //	DIR/gN/tables    our list of its tables, with counts, and of the earlier parts that count (list.go)
 //	DIR/gN.new/      a last part that is not complete
 //
-// Each start begins another last part with its first commit. When those that are not sealed have many tables, Merge begins another one, and
-// writes what is live in those before, and in some sealed parts of about their size, into a new sealed part, with Badger's StreamWriter. So each entry is written again only a few times, however large the
-// database becomes. Compact does that with all parts. Both count what they have read and written, note in the list that the new part counts
+// When those that are not sealed have many tables, Merge begins another last part, and writes what is live in those before, and in some sealed
+// parts of about their size, into a new sealed part. So each entry is written again only a few times, however large the database becomes. Compact does that with all parts. Both count what they have read and written, note in the list that the new part counts
 // instead of the old ones, and remove these. Readers that are in those keep them until they end. A kill at any point leaves one complete set
 // of parts, and no file ever comes back.
 //
 // # Damage
 //
-// Open compares MANIFEST, our list, and the sizes and indexes of the tables. Badger only writes: reads are our own, because it takes a block
-// that it cannot read for the end of a table. They check each block. Check reads everything. All of them return or report Damage, which names
+// Open compares our list, and the sizes and indexes of the tables. Reads are our own, because Badger takes a block that it cannot read for the
+// end of a table. They check each block. Check reads everything. All of them return or report Damage, which names
 // the file. Damage of one table costs the reads that need it, and compactions.
 //
 // # Memory and space
 //
-// A memtable takes about 5 MB; there are at most three, of the last part, from the first commit on. Badger writes to memory maps, where a full
-// disk ends the process. So Commit, Flush, Compact and Merge first look at the free space (space.go).
+// What waits in memory takes about 5 MB, and to make a table of it 15 MB for a moment. Commit, Flush, Compact and Merge first look at the free
+// space (space.go).
 //
 // Files in reading order:
 //
 //	badgerdb.go  DB: open, commit, flush, close
 //	part.go      a part: opens and closes it, and removes it after its last reader
-//	writer.go    Badger, which writes tables of the last part
+//	writer.go    what waits in memory, and tables of it
 //	txn.go       transactions
 //	iterator.go  reads entries in the order of their keys
 //	runs.go      finds a key in the tables
@@ -63,24 +61,23 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"github.com/dgraph-io/badger/v4"
 	"golang.org/x/sys/unix"
 
+	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
 )
 
 const (
-	memTable    = 4 << 20
-	oldMemTable = 16 << 20 // of versions that had no list of tables
-	tableBytes  = 2 << 20  // of Compact
+	memTableBytes = 4 << 20
+	tableBytes    = 2 << 20   // of Compact
+	paceBytes     = 256 << 10 // read by Compact between two pauses
 
 	// MaxCommitBytes is how many bytes one commit may write.
 	MaxCommitBytes = 500 << 10
 )
 
-// filler is a key that sorts behind all others.
+// filler is a key that sorts behind all others. Earlier versions wrote it, to fill a memtable of Badger up.
 const filler = "\xff\xff\xff\xff\xff\xff\xff\xfffiller"
 
 // DB is a database. Any goroutine may read what was flushed. One at a time may call Commit; Flush and Compact may run beside it.
@@ -96,6 +93,7 @@ type DB struct {
 
 	compacting sync.Mutex // held while Compact runs; locked before writing
 	writing    sync.Mutex // held by whoever writes to the last part, or replaces parts
+	memory     memTable   // what was committed and is in no table
 	dirty      bool       // something was committed since the last Flush
 	last       uint64     // version of the last commit
 	failed     error      // nothing may be written any more
@@ -174,7 +172,7 @@ func (d *DB) openParts(names []string) (err error) {
 	}
 	for _, h := range parts {
 		if err == nil && !d.readOnly && d.room(0) == nil {
-			err = h.list.write(h.dir)
+			err = h.prepare()
 		}
 	}
 	d.replace(nil, parts)
@@ -235,54 +233,38 @@ func (d *DB) Recheck(ctx context.Context, pace func()) error {
 func (d *DB) Commit(version uint64, fill func(txn *Txn) error) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	w, err := d.writable()
-	if err != nil {
+	if err := d.writable(); err != nil {
 		return err
 	}
 	if version <= d.last {
 		return fmt.Errorf("commit %d after commit %d", version, d.last)
 	}
-	txn := &Txn{Txn: w.db.NewTransactionAt(math.MaxUint64, true)}
-	defer txn.Discard()
-	if err := fill(txn); err != nil {
+	before := len(d.memory.entries)
+	if err := fill(&Txn{memory: &d.memory, version: version}); err != nil {
+		d.memory.cut(before)
 		return err
 	}
 	d.dirty = true
-	if err := w.commit(txn.Txn, version); err != nil {
-		return err
-	}
 	d.last = version
-	return d.current().addNew()
+	return nil
 }
 
-// writable returns what writes to the last part. The caller holds writing.
-func (d *DB) writable() (*writer, error) {
-	if err := cmp.Or(d.failed, d.room(0)); err != nil {
-		return nil, err
-	}
-	if d.current().writer == nil {
-		if err := d.startWriting(); err != nil {
-			return nil, err
+// Put writes an entry of any version to a new database, in any order. It is on disk after Flush.
+func (d *DB) Put(e codec.Entry) error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	if d.memory.isFull() {
+		if err := d.writable(); err != nil {
+			return err
 		}
 	}
-	h := d.current()
-	return h.writer, errors.Join(h.writer.log.failure(), allocateLogs(h.dir))
-}
-
-// startWriting opens Badger in a last part without tables: it would trust those that are there.
-func (d *DB) startWriting() (err error) {
-	h := d.current()
-	if len(h.list.tables) > 0 {
-		err = d.beginPart()
-		h = d.current()
-	} else {
-		err = errors.Join(h.list.write(h.dir), removeOthers(h.dir, false)) // what a kill has left, and the list, if the disk was full
+	if e.Deleted {
+		e.Value = nil
 	}
-	if err == nil {
-		log := &badgerLog{log: d.log}
-		h.writer, err = openWriter(badgerOptions(h.dir, log), log)
-	}
-	return err
+	d.memory.add(e.Key, entry{e.Value, e.Version, e.ExpiresAt, e.Deleted})
+	d.dirty = true
+	d.last = max(d.last, e.Version)
+	return nil
 }
 
 // Flush makes all commits durable.
@@ -296,26 +278,13 @@ func (d *DB) flush() error {
 	if !d.dirty {
 		return nil
 	}
-	w, err := d.writable()
-	if err != nil {
+	if err := cmp.Or(d.failed, d.room(0)); err != nil {
+		return err
+	}
+	if err := d.writeTable(); err != nil {
 		return err
 	}
 	h := d.current()
-	d.last = max(d.last, w.db.MaxVersion()) // of a batch
-	if d.last == 0 {                        // an empty batch
-		d.dirty = false
-		return nil
-	}
-	h.fills++
-	err = w.fill(h.fills, d.last)
-	for err == nil && h.filled < h.fills {
-		if err = errors.Join(w.log.failure(), h.addNew()); err == nil {
-			time.Sleep(time.Millisecond) // Badger has no signal
-		}
-	}
-	if err != nil {
-		return err
-	}
 	h.list.version = d.last
 	if err := h.list.write(h.dir); err != nil {
 		return err
@@ -324,29 +293,13 @@ func (d *DB) flush() error {
 	return nil
 }
 
-// Batch returns a batch of writes of any versions, for a new database, with values of at most MaxCommitBytes. It is durable after its end
-// and Flush. Nothing else may write meanwhile.
-func (d *DB) Batch() (*badger.WriteBatch, error) {
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	w, err := d.writable()
-	if err != nil {
-		return nil, err
-	}
-	d.dirty = true
-	return w.db.NewManagedWriteBatch(), nil
-}
-
-// Room returns an error when the disk is nearly full. Call it before each MaxCommitBytes of a batch.
+// Room returns an error when the disk is nearly full.
 func (d *DB) Room() error { return d.room(0) }
 
-// MaxVersion returns the greatest version of a commit or a batch.
+// MaxVersion returns the greatest version that was written.
 func (d *DB) MaxVersion() uint64 {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	if w := d.current().writer; w != nil {
-		return max(d.last, w.db.MaxVersion())
-	}
 	return d.last
 }
 
@@ -411,19 +364,8 @@ func paced(ctx context.Context, pace func()) func() error {
 // Close closes the files. What was committed is on disk. No other method may run.
 func (d *DB) Close() error {
 	d.retiring.Wait()
-	last := d.current()
 	hasRoom := !d.readOnly && d.room(0) == nil
-	var err error
-	if w := last.writer; w != nil {
-		switch err = cmp.Or(d.failed, w.log.failure()); { // Badger would wait for the table that it cannot write
-		case err != nil:
-		case hasRoom:
-			last.list.version = d.last
-			err = last.stopWriting()
-		case d.dirty:
-			err = errNearlyFull
-		} // else what Badger would write are fillers
-	}
+	err := d.flush()
 	for _, h := range d.parts {
 		h.close()
 		if err == nil && hasRoom {

@@ -12,11 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
-
-	"github.com/dgraph-io/badger/v4"
-	"github.com/dgraph-io/badger/v4/pb"
-	"github.com/dgraph-io/ristretto/v2/z"
 
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
@@ -78,16 +73,16 @@ func toMerge(parts []*part) (from int) {
 }
 
 // Compact writes all that is live into a new part. It drops older versions and deletions, as Keep says, and what was written to the old parts
-// is gone when it returns nil. Reads and commits go on. It calls pace about every MB.
+// is gone when it returns nil. Reads and commits go on. It calls pace often.
 //
 //  1. Flush, so that all is in tables, and begin a new last part: what comes from now on is there.
-//  2. Read the tables of the old parts whole, and compare them with the lists.
-//  3. Copy the newest data as of Keep, and all that came after it. Compare what was read with the lists.
-//  4. Read back what was written, and compare.
-//  5. Write the list of the last part: from now on, the new part counts instead of the old ones.
-//  6. When the last reader of the old parts ends, they are removed. CompactAndWait waits for that.
+//  2. Read the tables of the old parts whole, and copy the newest data as of Keep, and all that came after it. Compare what was read with the
+//     lists.
+//  3. Read back what was written, and compare.
+//  4. Write the list of the last part: from now on, the new part counts instead of the old ones.
+//  5. When the last reader of the old parts ends, they are removed. CompactAndWait waits for that.
 //
-// After damage, Compact returns it, and the old parts go on. After a kill, the next Open removes the new part, or, after 5, the old ones.
+// After damage, Compact returns it, and the old parts go on. After a kill, the next Open removes the new part, or, after 4, the old ones.
 func (d *DB) Compact(ctx context.Context, pace func()) error {
 	return d.compact(ctx, pace, func([]*part) int { return 0 })
 }
@@ -117,14 +112,12 @@ type compaction struct {
 	ctx  context.Context
 	pace func() error
 
-	parts   []*part  // the old ones
-	older   []string // the names of those before them
-	keep    uint64   // older entries that this version does not need are dropped
-	name    string   // of the new part
-	want    contents
-	log     *badgerLog
-	written contents
-	stuck   bool // the new part may count, though the old ones are in use
+	parts []*part  // the old ones
+	older []string // the names of those before them
+	keep  uint64   // older entries that this version does not need are dropped
+	name  string   // of the new part
+	want  contents
+	stuck bool // the new part may count, though the old ones are in use
 }
 
 func (c *compaction) run(from func([]*part) int) (err error) {
@@ -132,13 +125,10 @@ func (c *compaction) run(from func([]*part) int) (err error) {
 		return err
 	}
 	defer c.d.release(c.parts)
-	if err := c.checkInput(); err != nil {
-		return err
-	}
-	c.log = &badgerLog{log: c.d.log}
 	dir := filepath.Join(c.d.dir, c.name)
 	var parts []*part // the new one, if it has something
-	if err = c.writePart(dir); err == nil && c.written.entries > 0 {
+	hasTables, err := c.writePart(dir)
+	if err == nil && hasTables {
 		var h *part
 		if h, err = c.d.openPart(c.name); err == nil {
 			parts = append(parts, h)
@@ -159,23 +149,43 @@ func (c *compaction) run(from func([]*part) int) (err error) {
 }
 
 // writePart writes the new part, with its list.
-func (c *compaction) writePart(dir string) error {
+func (c *compaction) writePart(dir string) (hasTables bool, err error) {
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
+		return false, err
+	}
+	w := partWriter{c: c, dir: dir, builder: newBuilder(), list: list{older: c.older, tables: map[uint64]listed{}}}
+	defer w.builder.release()
+	err = c.d.view(c.parts, math.MaxUint64, func(txn *Txn) error { return c.copyEntries(txn, &w) })
+	if err == nil {
+		err = cmp.Or(w.list.write(dir), durable.SyncPath(c.d.dir))
+	}
+	return len(w.list.tables) > 0, err
+}
+
+// partWriter writes the tables of a new part.
+type partWriter struct {
+	c       *compaction
+	dir     string
+	builder *builder
+	list    list
+}
+
+// flush ends a table.
+func (w *partWriter) flush() error {
+	if w.builder.table == nil {
+		return nil
+	}
+	if err := w.c.d.room(0); err != nil {
 		return err
 	}
-	db, err := badger.OpenManaged(badgerOptions(dir, c.log))
+	id := uint64(len(w.list.tables) + 1)
+	t, err := w.builder.write(w.dir, id, w.c.pace, func([]byte) {})
 	if err != nil {
 		return err
 	}
-	l := list{older: c.older}
-	err = errors.Join(c.copy(db), db.Close(), c.log.failure())
-	if err == nil {
-		l.tables, err = c.readBack(dir)
-	}
-	if err == nil {
-		err = cmp.Or(removeOthers(dir, false), l.write(dir), durable.SyncPath(c.d.dir))
-	}
-	return err
+	w.list.tables[id] = listed{t.size, w.builder.contents, t.sum}
+	t.close()
+	return w.c.pace()
 }
 
 // begin flushes, begins a new last part, and notes what is to be read. parts stays nil when there is nothing to do.
@@ -183,7 +193,7 @@ func (c *compaction) begin(from func([]*part) int) error {
 	d := c.d
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	if _, err := d.writable(); err != nil {
+	if err := cmp.Or(d.failed, d.room(0)); err != nil {
 		return err
 	}
 	if err := d.flush(); err != nil {
@@ -235,11 +245,6 @@ func names(parts []*part) (all []string) {
 
 // beginPart makes a new last part. The caller holds writing, and has flushed.
 func (d *DB) beginPart() error {
-	h := d.current()
-	if err := h.stopWriting(); err != nil {
-		d.failed = err
-		return err
-	}
 	return d.addPart(list{version: d.last, older: names(d.parts)}, "")
 }
 
@@ -287,21 +292,6 @@ func nameDir(dir string, l list, from string) (name string, err error) {
 	return name, err
 }
 
-// checkInput reads all tables of the old parts.
-func (c *compaction) checkInput() error {
-	var all contents
-	for _, h := range c.parts {
-		for _, t := range h.tables.Load().all {
-			found, err := t.readAll(c.pace, nil)
-			if err != nil {
-				return c.failed(err)
-			}
-			all.join(found)
-		}
-	}
-	return c.compare("the tables have", all)
-}
-
 // failed notes damage.
 func (c *compaction) failed(err error) error {
 	if c.ctx.Err() == nil {
@@ -317,43 +307,22 @@ func (c *compaction) compare(what string, found contents) error {
 	return c.failed(&Damage{c.d.dir, fmt.Errorf("%w: %s %d entries, but %d are listed, or they are other ones", codec.ErrCorrupt, what, found.entries, c.want.entries)})
 }
 
-// copy copies what is live to the new part.
-func (c *compaction) copy(db *badger.DB) error {
-	w := db.NewStreamWriter()
-	err := w.Prepare()
-	if err == nil {
-		err = c.d.view(c.parts, math.MaxUint64, func(txn *Txn) error { return c.copyEntries(txn, db, w) })
-	}
-	if err != nil {
-		w.Cancel()
-		return err
-	}
-	return errors.Join(w.Flush(), c.log.failure())
-}
-
-func (c *compaction) copyEntries(txn *Txn, db *badger.DB, w *badger.StreamWriter) error {
+// copyEntries copies what is live to the new part.
+func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
 	var read contents
 	var last []byte // the last key of which the newest entry as of keep was read
-	buf := z.NewBuffer(2<<20, "compaction")
-	defer func() { _ = buf.Release() }()
-	bytesWritten := 0
-	write := func() error {
-		if err := errors.Join(c.pace(), c.d.room(0)); err != nil {
-			return err
-		}
-		bytesWritten += buf.LenNoPadding()
-		err := w.Write(buf)
-		buf.Reset()
-		for err == nil && bytesWritten/tableBytes > tableCount(db)+2 { // or memory would fill with tables that are being written
-			time.Sleep(time.Millisecond)
-			err = errors.Join(c.ctx.Err(), c.log.failure())
-		}
-		return err
-	}
+	bytesRead := 0
 	it := txn.NewIterator(IteratorOptions{AllVersions: true})
 	for it.Rewind(); it.Valid(); it.Next() {
 		item := it.Item()
-		read.add(item.Key(), item.Version(), item.Value())
+		one := contentsOf(item.Key(), item.Version(), item.Value())
+		read.join(one)
+		if bytesRead += len(item.Value()) + len(item.Key()); bytesRead >= paceBytes {
+			bytesRead = 0
+			if err := c.pace(); err != nil {
+				return err
+			}
+		}
 		if item.Version() <= c.keep {
 			if last != nil && bytes.Equal(item.Key(), last) {
 				continue
@@ -363,17 +332,17 @@ func (c *compaction) copyEntries(txn *Txn, db *badger.DB, w *badger.StreamWriter
 				continue
 			}
 		}
-		kv := &pb.KV{Key: item.Key(), Value: item.Value(), Version: item.Version(), ExpiresAt: item.ExpiresAt()}
+		e := item.entry
 		if !item.IsLive() {
-			kv.Value, kv.ExpiresAt, kv.Meta = nil, 0, []byte{metaDelete} // it hides what is older
+			e = entry{version: e.version, deleted: true} // it hides what is older
+			one = contentsOf(item.Key(), e.version, nil)
 		}
-		c.written.add(kv.Key, kv.Version, kv.Value)
-		badger.KVToBuffer(kv, buf)
-		if buf.LenNoPadding() >= 1<<20 {
-			if err := write(); err != nil {
+		if w.builder.bytes >= tableBytes && it.at == 0 { // a key is in one table
+			if err := w.flush(); err != nil {
 				return err
 			}
 		}
+		w.builder.add(item.Key(), e, one)
 	}
 	if txn.bad != nil {
 		return txn.bad
@@ -381,33 +350,7 @@ func (c *compaction) copyEntries(txn *Txn, db *badger.DB, w *badger.StreamWriter
 	if err := c.compare("reading has found", read); err != nil {
 		return err
 	}
-	return write()
-}
-
-// readBack reads the tables of a new part, and compares them with what was written.
-func (c *compaction) readBack(dir string) (tables map[uint64]listed, err error) {
-	ids, _, err := readManifest(dir, c.log)
-	if err != nil {
-		return nil, err
-	}
-	tables = map[uint64]listed{}
-	var all contents
-	for _, id := range ids {
-		t, err := openTable(dir, id)
-		if err != nil {
-			return nil, err
-		}
-		found, err := t.readAll(c.pace, nil)
-		if t.close(); err != nil {
-			return nil, err
-		}
-		tables[id] = listed{t.size, found, t.sum}
-		all.join(found)
-	}
-	if all != c.written {
-		return nil, fmt.Errorf("%w: %d entries were written to %s, but it has %d, or other ones", codec.ErrCorrupt, c.written.entries, dir, all.entries)
-	}
-	return tables, nil
+	return w.flush()
 }
 
 // switchOver makes the new part count instead of the old ones.

@@ -156,7 +156,7 @@ func TestDrillDamageCostsOnlyWhatIsThere(t *testing.T) {
 
 	for name, spoil := range map[string]func(){
 		"a block":  func() {},
-		"MANIFEST": func() { check(t, os.Remove(filepath.Join(table.path, "..", badger.ManifestFilename))) },
+		"the list": func() { check(t, os.Remove(filepath.Join(table.path, "..", listName))) },
 	} {
 		spoil()
 		found, wrong := map[string]uint64{}, 0
@@ -216,7 +216,7 @@ func TestBlocksAreFoundWithoutAnIndex(t *testing.T) {
 func TestADirectoryOfAnEarlierVersion(t *testing.T) {
 	was := t.TempDir()
 	opt := badger.DefaultOptions(was).WithLogger(nil).WithSyncWrites(true).WithValueThreshold(1 << 20).WithValueLogFileSize(2 << 20).
-		WithMemTableSize(oldMemTable).WithDetectConflicts(false).WithCompression(0).WithBlockCacheSize(0)
+		WithMemTableSize(16 << 20).WithDetectConflicts(false).WithCompression(0).WithBlockCacheSize(0)
 	db, err := badger.OpenManaged(opt)
 	check(t, err)
 	want := map[string]string{}

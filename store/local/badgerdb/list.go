@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -96,54 +97,19 @@ func readList(dir string) (l list, err error) {
 	return l, nil
 }
 
-// readManifest returns the tables that Badger's MANIFEST lists. When there is none, found is false.
-func readManifest(dir string, log *badgerLog) (ids []uint64, found bool, err error) {
-	path := filepath.Join(dir, badger.ManifestFilename)
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, false, nil
-	}
-	if err != nil {
-		return nil, true, &Damage{path, err}
-	}
-	defer f.Close()
-	m, _, err := badger.ReplayManifestFile(f, 0, badger.DefaultOptions(dir).WithLogger(log))
-	if err != nil {
-		return nil, true, damaged(path, "%v", err)
-	}
-	return slices.Sorted(maps.Keys(m.Tables)), true, nil
-}
-
-// checkFiles checks the files of a part before Badger opens them: Badger would delete tables that MANIFEST does not list, and
-// leave out those that it cannot read. It returns the tables. A table that MANIFEST lists, but not the list, is of a checkpoint
-// that was cut off. It is read whole, as are all tables when there is no list: after a version that had none, or when it is
-// damaged.
-//
-// After a failed write the page cache may have what the disk does not have, and would never write it. So what is not in the list
-// yet is written again, unless readOnly.
-func checkFiles(dir string, log *badgerLog, readOnly bool) (tables map[uint64]*tableFile, l list, isNew bool, err error) {
+// checkFiles opens the tables of a part. Those that the list does not have are of a checkpoint that was cut off, and do not count. When there is
+// no list, because it is damaged or the part is of an early version, all tables are read whole. They must be those of MANIFEST, or without
+// that, the numbers must show that none is missing.
+func checkFiles(dir string, log *slog.Logger, readOnly bool) (tables map[uint64]*tableFile, l list, isNew bool, err error) {
 	if l, err = readList(dir); err != nil {
 		return nil, l, false, err
 	}
-	isListed := l.tables != nil
-	ids, found, err := readManifest(dir, log)
-	if err != nil {
-		return nil, l, false, err
-	}
-	manifest := filepath.Join(dir, badger.ManifestFilename)
-	if !found {
-		files, err := filepath.Glob(filepath.Join(dir, "*.sst"))
-		if err != nil || len(files) > 0 || len(l.tables) > 0 {
-			return nil, l, false, damaged(manifest, "it is missing")
-		}
-	}
-	for id := range l.tables {
-		if !slices.Contains(ids, id) {
-			return nil, l, false, damaged(manifest, "it does not list %s", filepath.Base(tablePath(dir, id)))
-		}
-	}
-	if l.tables == nil {
+	ids := slices.Collect(maps.Keys(l.tables))
+	if isNew = l.tables == nil; isNew {
 		l.tables = map[uint64]listed{}
+		if ids, err = unlisted(dir, log); err != nil {
+			return nil, l, false, err
+		}
 	}
 	tables = map[uint64]*tableFile{}
 	defer func() {
@@ -164,18 +130,31 @@ func checkFiles(dir string, log *badgerLog, readOnly bool) (tables map[uint64]*t
 				return nil, l, false, err
 			}
 			l.tables[id] = listed{t.size, c, t.sum}
-			if !readOnly && isListed {
-				if err := errors.Join(writeAgain(t.path), writeAgain(manifest)); err != nil {
-					return nil, l, false, err
-				}
-			}
 		case was.size != t.size:
 			return nil, l, false, damaged(t.path, "it has %d bytes instead of %d", t.size, was.size)
 		case was.index != 0 && was.index != t.sum:
 			return nil, l, false, damaged(t.path, "it is another table")
 		}
 	}
-	return tables, l, !isListed, nil
+	return tables, l, isNew, nil
+}
+
+// unlisted returns the tables of a part without a list.
+func unlisted(dir string, log *slog.Logger) ([]uint64, error) {
+	ids, found, err := readManifest(dir, log)
+	if found || err != nil {
+		return ids, err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.sst"))
+	for _, path := range files {
+		if id, ok := tableID(filepath.Base(path)); ok {
+			ids = append(ids, id)
+		}
+	}
+	if slices.Sort(ids); len(ids) > 0 && ids[len(ids)-1] != uint64(len(ids)) {
+		err = damaged(filepath.Join(dir, listName), "it cannot be read, and a table is missing")
+	}
+	return ids, err
 }
 
 func atOnce() error { return nil }
@@ -186,21 +165,23 @@ func closeTables[S ~[]*tableFile](tables S) {
 	}
 }
 
-// removeOthers removes the files of a part that Badger creates again. The values are in the tables, and what is only in
-// logs of memtables is of a checkpoint that was cut off. So damage of these files does not matter.
-func removeOthers(dir string, keepLogs bool) error {
-	files, err := os.ReadDir(dir)
+// removeOthers removes tables that are not listed, and files of earlier versions that are not needed.
+func (h *part) removeOthers() error {
+	files, err := os.ReadDir(h.dir)
 	if err != nil {
 		return err
 	}
 	for _, f := range files {
+		id, isTable := tableID(f.Name())
+		_, isListed := h.list.tables[id]
 		switch ext := filepath.Ext(f.Name()); {
-		case ext == ".vlog" || f.Name() == "DISCARD" || f.Name() == "KEYREGISTRY":
-		case ext == ".mem" && !keepLogs:
+		case isTable && !isListed:
+		case ext == ".vlog" || ext == ".mem" || ext == newSuffix && f.Type().IsRegular():
+		case slices.Contains([]string{badger.ManifestFilename, "DISCARD", "KEYREGISTRY"}, f.Name()):
 		default:
 			continue
 		}
-		if err := os.Remove(filepath.Join(dir, f.Name())); err != nil {
+		if err := os.Remove(filepath.Join(h.dir, f.Name())); err != nil {
 			return err
 		}
 	}
@@ -316,13 +297,4 @@ func removePart(dir, name string) error {
 		}
 	}
 	return durable.SyncPath(dir)
-}
-
-// writeAgain replaces a file by a copy.
-func writeAgain(path string) error {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	return durable.ReplaceFile(path, b)
 }

@@ -2,18 +2,11 @@ package badgerdb
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
-
-	"github.com/dgraph-io/badger/v4/y"
-
-	"mtagd/store/local/codec"
 )
 
 // part is the tables of a directory.
@@ -23,9 +16,7 @@ type part struct {
 	clean  bool                   // the last stop was clean
 	list   list                   // guarded by DB.writing
 	tables atomic.Pointer[tables] // all, but for the newest
-	writer *writer                // of the last part, from the first commit on; guarded by DB.writing
-	fills  uint64                 // how often the memtable was filled up; guarded by DB.writing
-	filled uint64                 // the last time whose table is there; guarded by DB.writing
+	ready  bool                   // prepare has succeeded; guarded by DB.writing
 
 	readers int           // those who use it, and one while it is in DB.parts; guarded by DB.mu
 	closed  chan struct{} // after it is closed and removed, or removal has failed
@@ -37,8 +28,7 @@ func (h *part) isSealed() bool { return isSealed(h.name) }
 func (d *DB) openPart(name string) (h *part, err error) {
 	h = &part{name: name, dir: filepath.Join(d.dir, name), closed: make(chan struct{})}
 	mayWrite := !d.readOnly && d.room(0) == nil
-	log := &badgerLog{log: d.log}
-	tables, l, isNew, err := checkFiles(h.dir, log, !mayWrite)
+	tables, l, isNew, err := checkFiles(h.dir, d.log, !mayWrite)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +37,7 @@ func (d *DB) openPart(name string) (h *part, err error) {
 		if !mayWrite {
 			return nil, errNeedsStart
 		}
-		return d.openLogs(name, log, len(tables))
+		return d.openLogs(name, len(tables))
 	}
 	if h.isSealed() && len(tables) == 0 {
 		return nil, damaged(h.dir, "it has no tables")
@@ -60,53 +50,29 @@ func (d *DB) openPart(name string) (h *part, err error) {
 
 var errNeedsStart = errors.New("the last start was cut off: a start with enough space on the disk must complete it")
 
-// openLogs opens a part after Badger has made tables of the logs of its memtables.
-func (d *DB) openLogs(name string, log *badgerLog, tables int) (*part, error) {
-	dir := filepath.Join(d.dir, name)
-	if err := errors.Join(removeOthers(dir, true), removeEmptyLogs(dir)); err != nil {
-		return nil, err
-	}
-	w, err := openWriter(badgerOptions(dir, log).WithMemTableSize(oldMemTable), log)
-	if err == nil && tableCount(w.db) < tables {
-		err = errors.Join(fmt.Errorf("%w: Badger has not opened all tables of %s", codec.ErrCorrupt, dir), w.close())
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(w.close(), removeOthers(dir, false)); err != nil {
-		return nil, err
-	}
-	return d.openPart(name)
-}
-
-// removeEmptyLogs removes the logs of memtables that Badger has emptied, but not removed before it was killed. It would not
-// open with them.
-func removeEmptyLogs(dir string) error {
-	logs, err := filepath.Glob(filepath.Join(dir, "*.mem"))
-	for _, path := range logs {
-		if info, failed := os.Stat(path); failed != nil {
-			err = errors.Join(err, failed)
-		} else if info.Size() == 0 {
-			err = errors.Join(err, os.Remove(path))
-		}
-	}
-	return err
-}
-
 // close closes the tables.
 func (h *part) close() { closeTables(h.tables.Load().all) }
 
-// stopWriting closes Badger, and adds the table that it has made.
-func (h *part) stopWriting() error {
-	w := h.writer
-	if w == nil {
+// prepare makes the list that was found or made when the part was opened the one on the disk, and removes what it does not need. After that the
+// part may be written to.
+func (h *part) prepare() error {
+	if h.ready {
 		return nil
 	}
-	if err := w.close(); err != nil {
-		return err
+	err := h.list.write(h.dir)
+	if err == nil {
+		err = h.removeOthers()
 	}
-	h.writer = nil
-	return errors.Join(h.addListed(w.log), removeOthers(h.dir, false))
+	h.ready = err == nil
+	return err
+}
+
+// newest returns the number of the newest table; 0 when there is none.
+func (h *part) newest() (id uint64) {
+	for n := range h.list.tables {
+		id = max(id, n)
+	}
+	return id
 }
 
 // acquire returns the parts, which stay open until release.
@@ -133,11 +99,6 @@ func (d *DB) release(parts []*part) {
 // retire closes and removes a part.
 func (d *DB) retire(h *part) {
 	defer close(h.closed)
-	if w := h.writer; w != nil && w.log.failure() == nil && d.room(0) == nil { // or Badger would try for ever to write a table that nobody needs
-		if err := w.close(); err != nil {
-			d.log.Warn("an old part of a database cannot be closed", "dir", h.dir, "error", err)
-		}
-	}
 	h.close()
 	if err := d.removeLeaving(h); err != nil {
 		d.log.Warn("an old part of a database cannot be removed now", "dir", h.dir, "error", err)
@@ -206,50 +167,4 @@ func (h *part) newestVersion() (version uint64) {
 		version = max(version, t.version)
 	}
 	return version
-}
-
-// addNew reads back the tables that Badger has written since the last call, and adds them to the list in memory. The caller holds writing.
-func (h *part) addNew() error {
-	if tableCount(h.writer.db) == len(h.list.tables) {
-		return nil
-	}
-	return h.addListed(h.writer.log)
-}
-
-// addListed is addNew for the tables that MANIFEST lists.
-func (h *part) addListed(log *badgerLog) error {
-	ids, _, err := readManifest(h.dir, log)
-	if err != nil {
-		return err
-	}
-	now := h.tables.Load()
-	filter := now.filter
-	if filter == nil {
-		filter = new(keyFilter)
-	}
-	var added []*tableFile
-	defer func() { h.tables.Store(now.with(added, filter)) }()
-	for _, id := range ids {
-		if _, ok := h.list.tables[id]; ok {
-			continue
-		}
-		t, err := openTable(h.dir, id)
-		if err != nil {
-			return err
-		}
-		filled := h.filled
-		c, err := t.readAll(atOnce, func(key []byte, v y.ValueStruct) {
-			if filter.add(y.Hash(key)); string(key) == filler {
-				filled = max(filled, binary.BigEndian.Uint64(v.Value))
-			}
-		})
-		if err != nil {
-			t.close()
-			return err
-		}
-		h.list.tables[id] = listed{t.size, c, t.sum}
-		h.filled = filled
-		added = append(added, t)
-	}
-	return nil
 }

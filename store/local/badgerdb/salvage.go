@@ -18,7 +18,7 @@ import (
 
 const metaDelete = 1 << 0 // of an entry that deletes its key
 
-// EachEntry reads the tables of a database one by one, without MANIFEST and list, and calls use with the entries whose keys
+// EachEntry reads the tables of a database one by one, without the lists, and calls use with the entries whose keys
 // fit, in any order, older ones and deletions too. An entry is valid until use returns. EachEntry reads every sound block, and those with
 // one wrong bit. It passes damage to wrong.
 //

@@ -49,18 +49,21 @@ func damaged(path, format string, args ...any) *Damage {
 // contents is what a table has, without fillers. sum is the sum of the hashes of the entries, so the order does not matter.
 type contents struct{ entries, sum uint64 }
 
-func (c *contents) add(key []byte, version uint64, value []byte) {
+// contentsOf returns the contents that are one entry.
+func contentsOf(key []byte, version uint64, value []byte) contents {
 	if string(key) == filler {
-		return
+		return contents{}
+	}
+	var buf [128]byte
+	b := append(append(binary.BigEndian.AppendUint64(buf[:0], version), key...), 0)
+	if len(b)+len(value) <= len(buf) { // most entries are small: one call is faster
+		return contents{1, xxhash.Sum64(append(b, value...))}
 	}
 	var d xxhash.Digest
 	d.Reset()
-	d.Write(binary.BigEndian.AppendUint64(nil, version))
-	d.Write(key)
-	d.Write([]byte{0})
+	d.Write(b)
 	d.Write(value)
-	c.entries++
-	c.sum += d.Sum64()
+	return contents{1, d.Sum64()}
 }
 
 func (c *contents) join(o contents) { c.entries, c.sum = c.entries+o.entries, c.sum+o.sum }
@@ -274,7 +277,7 @@ func (t *tableFile) readAll(pace func() error, use func(key []byte, v y.ValueStr
 		at += int64(len(b))
 		if err := eachInBlock(b, func(key []byte, v y.ValueStruct) {
 			n++
-			c.add(y.ParseKey(key), y.ParseTs(key), v.Value)
+			c.join(contentsOf(y.ParseKey(key), y.ParseTs(key), v.Value))
 			if use != nil {
 				use(y.ParseKey(key), v)
 			}

@@ -2,21 +2,20 @@ package badgerdb
 
 import (
 	"errors"
+	"fmt"
 	"slices"
-
-	"github.com/dgraph-io/badger/v4"
 )
 
 // Txn is the transaction of a Commit, which can only write, or of a View, which reads what was flushed before, and perhaps more. A read that
 // needs a damaged block fails.
 type Txn struct {
-	*badger.Txn           // of a Commit
-	tables      []*tables // of the parts, the oldest first
-	version     uint64
-	met         *met
-	buf         buffer
-	cursors     []*cursor // of its iterators
-	bad         error     // the first damage
+	memory  *memTable // of a Commit
+	tables  []*tables // of the parts, the oldest first
+	version uint64
+	met     *met
+	buf     buffer
+	cursors []*cursor // of its iterators
+	bad     error     // the first damage
 }
 
 // View calls read with a transaction that reads as of a version. When a read has met damage, it returns a Damage.
@@ -53,16 +52,20 @@ func (t *Txn) found(err error) error {
 	return err
 }
 
-// Set is badger.Txn.Set. It refuses a value that Badger would put into a value log.
-func (t *Txn) Set(key, value []byte) error { return t.SetEntry(badger.NewEntry(key, value)) }
+// Set gives a key a value, of at most MaxCommitBytes.
+func (t *Txn) Set(key, value []byte) error { return t.SetUntil(key, value, 0) }
 
-// SetEntry is badger.Txn.SetEntry, and refuses the same.
-func (t *Txn) SetEntry(e *badger.Entry) error {
-	if len(e.Value) > MaxCommitBytes {
-		return badger.ErrTxnTooBig
+// SetUntil is Set with a value that expires, in s since 1970; 0: never.
+func (t *Txn) SetUntil(key, value []byte, expiresAt uint64) error {
+	if len(value) > MaxCommitBytes {
+		return fmt.Errorf("a value of %d bytes", len(value))
 	}
-	return t.Txn.SetEntry(e)
+	t.memory.add(key, entry{value: value, version: t.version, expiresAt: expiresAt})
+	return nil
 }
+
+// Delete deletes a key.
+func (t *Txn) Delete(key []byte) { t.memory.add(key, entry{version: t.version, deleted: true}) }
 
 // Get returns the value of a key.
 func (t *Txn) Get(key []byte) (value []byte, found bool, err error) {

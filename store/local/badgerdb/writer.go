@@ -1,160 +1,157 @@
 package badgerdb
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
-	"errors"
-	"fmt"
-	"log/slog"
 	"math"
-	"strings"
-	"sync/atomic"
-	"time"
+	"slices"
 
-	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
+	"github.com/dgraph-io/badger/v4/table"
+	"github.com/dgraph-io/badger/v4/y"
+	"github.com/dgraph-io/ristretto/v2/z"
+
+	"mtagd/store/local/durable"
 )
 
-// writer is Badger in the directory of the last part, which had no tables when it was opened. Nothing is read from it.
-type writer struct {
-	db  *badger.DB
-	dir string
-	log *badgerLog
+// memTable is what was committed and is in no table yet. It has no pointers that the garbage collector would follow.
+type memTable struct {
+	bytes   []byte // keys and values, one after the other
+	entries []memEntry
 }
 
-// badgerOptions: the reasons:
-//   - SyncWrites is off: only tables count, which Badger syncs.
-//   - No compactors, and level 0 never stalls: Compact and Merge do it. NumMemtables bounds what waits to be written to tables.
-//   - Values are in tables: with its threshold, there is a value log, but nothing in it.
-//   - No compression and no caches: what is in the tables does not compress.
-//   - BypassLockGuard: DB.lock is for all parts.
-//   - BloomFalsePositive: a look-up of a new key asks the filters of dozens of tables. 15 bits for each key.
-//   - BaseTableSize, TableSizeMultiplier: StreamWriter makes tables of this size.
-func badgerOptions(dir string, log *badgerLog) badger.Options {
-	opt := badger.DefaultOptions(dir).
-		WithLogger(log).
-		WithSyncWrites(false).
-		WithDetectConflicts(false).
-		WithMetricsEnabled(false).
-		WithBypassLockGuard(true).
-		WithNumCompactors(0).
-		WithNumLevelZeroTables(1 << 20).
-		WithNumLevelZeroTablesStall(1 << 21).
-		WithMemTableSize(memTable).
-		WithNumMemtables(1).
-		WithValueThreshold(600 << 10).
-		WithValueLogFileSize(1 << 20).
-		WithBloomFalsePositive(0.001).
-		WithBaseTableSize(tableBytes).
-		WithChecksumVerificationMode(options.OnBlockRead).
-		WithBlockCacheSize(0).
-		WithCompression(options.None).
-		WithNumVersionsToKeep(1)
-	opt.TableSizeMultiplier = 1
-	return opt
+type memEntry struct {
+	from, key, value   uint32 // where the key begins in bytes; the lengths of key and value
+	deleted            bool
+	version, expiresAt uint64
 }
 
-func openWriter(opt badger.Options, log *badgerLog) (*writer, error) {
-	db, err := badger.OpenManaged(opt)
+func (m *memTable) key(e memEntry) []byte { return m.bytes[e.from : e.from+e.key] }
+
+func (m *memTable) add(key []byte, e entry) {
+	from := uint32(len(m.bytes))
+	m.bytes = append(append(m.bytes, key...), e.value...)
+	m.entries = append(m.entries, memEntry{from, uint32(len(key)), uint32(len(e.value)), e.deleted, e.version, e.expiresAt})
+}
+
+// cut removes all but the first entries.
+func (m *memTable) cut(entries int) {
+	if entries < len(m.entries) {
+		m.bytes, m.entries = m.bytes[:m.entries[entries].from], m.entries[:entries]
+	}
+}
+
+func (m *memTable) isFull() bool { return len(m.bytes)+len(m.entries)*8 >= memTableBytes }
+
+// build makes a table. Of the entries with the same key and version, the last one counts.
+func (m *memTable) build(b *builder) {
+	slices.SortStableFunc(m.entries, func(a, b memEntry) int {
+		return cmp.Or(bytes.Compare(m.key(a), m.key(b)), cmp.Compare(b.version, a.version))
+	})
+	for i, e := range m.entries {
+		key := m.key(e)
+		if i+1 < len(m.entries) && m.entries[i+1].version == e.version && bytes.Equal(m.key(m.entries[i+1]), key) {
+			continue
+		}
+		value := m.bytes[e.from+e.key : e.from+e.key+e.value]
+		b.add(key, entry{value, e.version, e.expiresAt, e.deleted}, contentsOf(key, e.version, value))
+	}
+}
+
+// builder makes one table after the other.
+type builder struct {
+	pool     *z.AllocatorPool
+	table    *table.Builder // nil: it has no entries yet
+	contents contents
+	bytes    int // about the size of the table
+	key      []byte
+	file     []byte
+}
+
+func newBuilder() *builder { return &builder{pool: z.NewAllocatorPool(1)} }
+
+// release ends the builder.
+func (b *builder) release() {
+	if b.table != nil {
+		b.table.Close()
+	}
+	b.pool.Release()
+}
+
+// add adds an entry, whose contents are one. They come in the order of their keys, of each key the newest first. The options of a table: it is not compressed, as
+// what is in it does not compress; and a look-up of a new key asks the filters of dozens of tables, so they have 15 bits for each key.
+func (b *builder) add(key []byte, e entry, one contents) {
+	if b.table == nil {
+		b.table = table.NewTableBuilder(table.Options{TableSize: memTableBytes, BlockSize: 4 << 10, BloomFalsePositive: 0.001,
+			Compression: options.None, AllocPool: b.pool})
+		b.contents, b.bytes = contents{}, 0
+	}
+	b.key = binary.BigEndian.AppendUint64(append(b.key[:0], key...), math.MaxUint64-e.version)
+	v := y.ValueStruct{Value: e.value, ExpiresAt: e.expiresAt}
+	if e.deleted {
+		v = y.ValueStruct{Meta: metaDelete}
+	}
+	b.contents.join(one)
+	b.bytes += len(b.key) + len(v.Value) + 8
+	b.table.Add(b.key, v, 0)
+}
+
+// write writes the table to a file, and reads it back. use gets the keys.
+func (b *builder) write(dir string, id uint64, pace func() error, use func(key []byte)) (*tableFile, error) {
+	done := b.table.Done()
+	b.file = slices.Grow(b.file[:0], done.Size)[:done.Size]
+	done.Copy(b.file)
+	b.table.Close()
+	b.table = nil
+	if err := durable.ReplaceFile(tablePath(dir, id), b.file); err != nil {
+		return nil, err
+	}
+	t, err := openTable(dir, id)
 	if err != nil {
 		return nil, err
 	}
-	db.SetDiscardTs(math.MaxUint64)
-	if err := log.failure(); err != nil {
-		return nil, errors.Join(err, db.Close())
+	found, err := t.readAll(pace, func(key []byte, _ y.ValueStruct) { use(key) })
+	if err == nil && found != b.contents {
+		err = damaged(t.path, "%d entries were written, but it has %d, or other ones", b.contents.entries, found.entries)
 	}
-	return &writer{db: db, dir: opt.Dir, log: log}, nil
+	if err != nil {
+		t.close()
+		return nil, err
+	}
+	return t, nil
 }
 
-// close closes Badger, which makes a table of its memtable.
-func (w *writer) close() error { return errors.Join(w.db.Close(), w.log.failure()) }
-
-// commit commits a transaction. When Badger cannot write tables, it would wait for ever.
-func (w *writer) commit(txn *badger.Txn, version uint64) error {
-	done := make(chan error, 1)
-	if err := txn.CommitAt(version, func(err error) { done <- err }); err != nil {
+// writable returns an error when nothing can be committed. It makes a table of the memtable when that is full. The caller holds writing.
+func (d *DB) writable() error {
+	if err := cmp.Or(d.failed, d.room(0)); err != nil || !d.memory.isFull() {
 		return err
 	}
-	for {
-		select {
-		case err := <-done:
-			return err
-		case <-time.After(100 * time.Millisecond):
-			if err := w.log.failure(); err != nil {
-				return err
-			}
-		}
+	return d.writeTable()
+}
+
+// writeTable makes a table of the memtable. It counts when the list has it. So a table has whole commits, as the list may be lost. After an
+// error the memtable is as before. The caller holds writing.
+func (d *DB) writeTable() error {
+	h := d.current()
+	if err := h.prepare(); err != nil || len(d.memory.entries) == 0 {
+		return err
 	}
-}
-
-const fillerBytes = 32 << 10
-
-// fill fills the memtable up with entries that have a number, so that Badger begins to write it to a table. That is complete, as are those
-// before it, when there is a table with the number.
-func (w *writer) fill(number, version uint64) (err error) {
-	content := binary.BigEndian.AppendUint64(make([]byte, 0, fillerBytes), number)[:fillerBytes]
-	newest, first := "", true
-	for n := ""; err == nil && n == newest; {
-		for range 4 {
-			txn := w.db.NewTransactionAt(math.MaxUint64, true)
-			if err = txn.Set([]byte(filler), content); err == nil {
-				err = w.commit(txn, version)
-			}
-			if txn.Discard(); err == nil && first { // before it, Badger may have begun another memtable
-				newest, err = newestLog(w.dir)
-				first = false
-			}
-			if err != nil {
-				return err
-			}
-		}
-		n, err = newestLog(w.dir)
+	b := newBuilder()
+	defer b.release()
+	d.memory.build(b)
+	now := h.tables.Load()
+	filter := now.filter
+	if filter == nil {
+		filter = new(keyFilter)
 	}
-	return err
-}
-
-// tableCount returns how many tables Badger has. Unlike badger.DB.Tables, it reads no index, which may be damaged.
-func tableCount(db *badger.DB) (n int) {
-	for _, level := range db.Levels() {
-		n += level.NumTables
+	id := h.newest() + 1
+	t, err := b.write(h.dir, id, atOnce, func(key []byte) { filter.add(y.Hash(key)) })
+	if err != nil {
+		return err
 	}
-	return n
-}
-
-// badgerLog passes Badger's messages to log. It also notices errors that Badger only logs.
-type badgerLog struct {
-	log    *slog.Logger
-	failed atomic.Pointer[string]
-}
-
-// ignoredErrors are the errors that Badger only logs: how the message begins, and what it means.
-var ignoredErrors = map[string]string{
-	"Ignoring table":          "a table is corrupt",
-	"error flushing memtable": "a table cannot be written",
-}
-
-func (l *badgerLog) Errorf(format string, args ...any) {
-	for prefix, meaning := range ignoredErrors {
-		if strings.HasPrefix(format, prefix) {
-			l.failed.CompareAndSwap(nil, &meaning)
-		}
-	}
-	l.log.Error("badger: " + strings.TrimSpace(fmt.Sprintf(format, args...)))
-}
-
-// failure returns an error when Badger has ignored one, else nil.
-func (l *badgerLog) failure() error {
-	if meaning := l.failed.Load(); meaning != nil {
-		return errors.New(*meaning)
-	}
+	h.list.tables[id] = listed{t.size, b.contents, t.sum}
+	h.tables.Store(now.with([]*tableFile{t}, filter))
+	d.memory = memTable{}
 	return nil
 }
-
-func (l *badgerLog) Warningf(format string, args ...any) {
-	l.log.Warn("badger: " + strings.TrimSpace(fmt.Sprintf(format, args...)))
-}
-
-func (l *badgerLog) Infof(format string, args ...any) {
-	l.log.Debug("badger: " + strings.TrimSpace(fmt.Sprintf(format, args...)))
-}
-
-func (l *badgerLog) Debugf(string, ...any) {}

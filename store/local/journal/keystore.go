@@ -12,8 +12,6 @@ import (
 	"os"
 	"sync"
 
-	"github.com/dgraph-io/badger/v4"
-
 	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
@@ -86,7 +84,7 @@ func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage
 	err = salvageKeys(ctx, dir, w, func(path string, err error) {
 		logger.Error("a part of the links and event_ids cannot be read", "file", path, "error", err)
 	})
-	return errors.Join(err, w.batch.Flush(), keys.db.Close())
+	return errors.Join(err, keys.db.Close())
 }
 
 func newKeyStore(db *badgerdb.DB) *keyStore {
@@ -211,14 +209,10 @@ func (k *keyStore) flush(version uint64) error {
 				left--
 				key, v, _ := next()
 				if v.deleted {
-					if err := txn.Delete(key); err != nil {
-						return err
-					}
+					txn.Delete(key)
 					continue
 				}
-				e := badger.NewEntry(key, v.value)
-				e.ExpiresAt = v.expiresAt
-				if err := txn.SetEntry(e); err != nil {
+				if err := txn.SetUntil(key, v.value, v.expiresAt); err != nil {
 					return err
 				}
 			}

@@ -19,7 +19,7 @@ func TestRebuiltLinksAreAnnouncedBeforeTheyCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	closeJournal(t, j)
-	if err := os.Remove(filepath.Join(keysDir(dir), "g1", "MANIFEST")); err != nil {
+	if err := os.Truncate(filepath.Join(keysDir(dir), "g1", "000001.sst"), 200); err != nil {
 		t.Fatal(err)
 	}
 	failure := errors.New("cannot be noted")

@@ -6,10 +6,7 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/dgraph-io/badger/v4"
-
 	"mtagd/store"
-	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/log"
 )
@@ -20,9 +17,7 @@ type Writer struct {
 	record []byte // chunks that were not appended yet
 	last   uint64 // the number of the last chunk
 
-	keys  *keyStore
-	batch *badger.WriteBatch
-	bytes int // since the last check of the free space
+	keys *keyStore
 }
 
 // Create creates a journal in dir, which must not exist or be empty.
@@ -47,11 +42,7 @@ func Create(dir string, logger *slog.Logger) (*Writer, error) {
 
 // newWriter returns a writer into a new database of links and event_ids.
 func newWriter(l *log.Log, keys *keyStore) (*Writer, error) {
-	batch, err := keys.db.Batch()
-	if err != nil {
-		return nil, err
-	}
-	return &Writer{log: l, keys: keys, batch: batch}, batch.SetEntryAt(badger.NewEntry([]byte{prefixFormat}, []byte(format)), 1)
+	return &Writer{log: l, keys: keys}, keys.db.Put(codec.Entry{Key: []byte{prefixFormat}, Value: []byte(format), Version: 1})
 }
 
 // writtenAtOnce is about how many bytes of chunks are in a record.
@@ -59,7 +50,7 @@ const writtenAtOnce = 1 << 20
 
 // Put writes an entry. Of the entries with the same key, the one with the greatest version counts. Chunks must be put in the
 // order of receipt. Put ignores a repeated chunk, and the deletion of a chunk, whose events are in the archive. It converts
-// links of earlier versions to the present format. The entry's slices must not change afterwards.
+// links of earlier versions to the present format.
 func (w *Writer) Put(e codec.Entry) error {
 	if IsChunk(e) {
 		return w.putChunk(e)
@@ -70,26 +61,14 @@ func (w *Writer) Put(e codec.Entry) error {
 	if isFormerKey(e.Key) {
 		return nil
 	}
-	// Badger writes to memory maps: on a full disk that would end the process.
-	if w.bytes += len(e.Key) + len(e.Value); w.bytes > badgerdb.MaxCommitBytes {
-		if err := w.keys.db.Room(); err != nil {
-			return err
-		}
-		w.bytes = 0
-	}
-	if e.Deleted {
-		return w.batch.DeleteAt(e.Key, e.Version)
-	}
-	if e.Key[0] == prefixLink && len(e.Value) > 0 && e.Value[0] != linkMark {
+	if !e.Deleted && e.Key[0] == prefixLink && len(e.Value) > 0 && e.Value[0] != linkMark {
 		linked := appendLinkedKey(nil, codec.MerchantKey(e.Key[1:]), store.MUIDKey(e.Value))
-		if err := w.batch.SetEntryAt(badger.NewEntry(linked, []byte{1}), e.Version); err != nil {
+		if err := w.keys.db.Put(codec.Entry{Key: linked, Value: []byte{1}, Version: e.Version}); err != nil {
 			return err
 		}
 		e.Value = link{muid: e.Value}.append(nil)
 	}
-	entry := badger.NewEntry(e.Key, e.Value)
-	entry.ExpiresAt = e.ExpiresAt
-	return w.batch.SetEntryAt(entry, e.Version)
+	return w.keys.db.Put(e)
 }
 
 func (w *Writer) putChunk(e codec.Entry) error {
@@ -121,5 +100,5 @@ func (w *Writer) append() error {
 
 // Close ends the writing. When it returns nil, the journal is on disk and can be opened.
 func (w *Writer) Close() error {
-	return errors.Join(w.append(), w.batch.Flush(), w.keys.db.Close(), w.log.Close())
+	return errors.Join(w.append(), w.keys.db.Close(), w.log.Close())
 }

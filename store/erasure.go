@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/hex"
 	"iter"
 	"slices"
@@ -92,9 +91,7 @@ func (p Person) equals(other Person) bool {
 
 // MUIDKey returns the SHA-256 of a byte 255 and a muid. No identifier has the same key.
 func MUIDKey[M ~string | ~[]byte](muid M) IdentityKey {
-	var buf [1 + MaxMUIDLength]byte
-	buf[0] = 255
-	return sha256.Sum256(append(buf[:1], muid...))
+	return Hash(func(b []byte) []byte { return append(append(b, 255), muid...) })
 }
 
 // MarshalText returns the key in hexadecimal.

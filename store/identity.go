@@ -66,9 +66,6 @@ func (id *Identity) Add(kind IdentifierKind, value string) bool {
 	if value == "" {
 		return false
 	}
-	var buf [1 + 128]byte // on the stack for all but absurd values
-	b := append(buf[:0], byte(kind))
-	b = append(b, value...)
 	bit := uint8(1) << kind
 	at := bits.OnesCount8(id.added & (bit - 1)) // how many kinds of higher precedence are in keys
 	if id.added&bit == 0 {
@@ -76,7 +73,7 @@ func (id *Identity) Add(kind IdentifierKind, value string) bool {
 		id.added |= bit
 		id.n++
 	}
-	id.keys[at] = sha256.Sum256(b)
+	id.keys[at] = Hash(func(b []byte) []byte { return append(append(b, byte(kind)), value...) })
 	return true
 }
 

@@ -17,8 +17,8 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// NeedsMerge reports whether it is time for Merge: what came since the last one is a third of what there was then, or is in so many
-// tables that reads become slow.
+// NeedsMerge reports whether it is time for Merge: what came since the last one is as much as there was then, or is in so many tables that
+// reads become slow.
 func (d *DB) NeedsMerge() bool {
 	parts := d.acquire()
 	defer d.release(parts)
@@ -27,7 +27,7 @@ func (d *DB) NeedsMerge() bool {
 	for _, h := range parts[from:] {
 		tables += len(h.tables.Load().all)
 	}
-	return tables >= 4 && size(parts[from:]) >= size(parts[:from])/3 || tables >= mostNewTables
+	return tables >= 4 && size(parts[from:]) >= size(parts[:from]) || tables >= mostNewTables
 }
 
 const mostNewTables = 48

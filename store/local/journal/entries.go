@@ -3,12 +3,14 @@ package journal
 import (
 	"bytes"
 	"encoding/binary"
+	"hash/maphash"
 	"iter"
 	"maps"
 	"math"
 	"slices"
 	"time"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
@@ -99,8 +101,54 @@ func (e entries) sorted() iter.Seq2[[]byte, keyed] {
 	}
 }
 
-// linkCache has links that the committer has read from the database. People often send several events in a row. Only the committer uses
-// it.
+// knownLinks is a set of links that are on disk: an event that repeats one of them needs no look-up. It has fingerprints, which nobody can
+// foresee. Only the committer uses it.
+type knownLinks struct {
+	seed    maphash.Seed
+	buckets [][4]uint64 // by the key of the link, the newest fingerprint first; 0: there is none
+	b       []byte
+}
+
+// knownBuckets take 2 MB, enough for the links of 200,000 visitors.
+const knownBuckets = 64 << 10
+
+func (k *knownLinks) place(key []byte, muid store.MUID, bySecret bool) (bucket *[4]uint64, fingerprint uint64) {
+	if k.buckets == nil {
+		k.seed, k.buckets = maphash.MakeSeed(), make([][4]uint64, knownBuckets)
+	}
+	k.b = append(append(k.b[:0], key...), 0)
+	if bySecret {
+		k.b[len(key)] = 1
+	}
+	k.b = append(k.b, muid...)
+	return k.bucket(key), maphash.Bytes(k.seed, k.b) | 1
+}
+
+func (k *knownLinks) bucket(key []byte) *[4]uint64 {
+	return &k.buckets[maphash.Bytes(k.seed, key)%knownBuckets]
+}
+
+// has reports whether the link with a key leads to a muid, and if bySecret is true, by the merchant's secret.
+func (k *knownLinks) has(key []byte, muid store.MUID, bySecret bool) bool {
+	bucket, fingerprint := k.place(key, muid, bySecret)
+	return slices.Contains(bucket[:], fingerprint)
+}
+
+func (k *knownLinks) add(key []byte, muid store.MUID, bySecret bool) {
+	bucket, fingerprint := k.place(key, muid, bySecret)
+	copy(bucket[1:], bucket[:])
+	bucket[0] = fingerprint
+}
+
+// drop drops a key, which gets another value.
+func (k *knownLinks) drop(key []byte) {
+	if k.buckets != nil {
+		*k.bucket(key) = [4]uint64{}
+	}
+}
+
+// linkCache has links that the committer has read from the database, and that lead to a muid or have changed. People often send several
+// events in a row. Only the committer uses it.
 type linkCache struct {
 	young, old map[string]cachedLink
 }
@@ -110,8 +158,8 @@ type cachedLink struct {
 	found bool
 }
 
-// cachedLinks is how many links young has before it becomes old. All of them take about 20 MB.
-const cachedLinks = 64 << 10
+// cachedLinks is how many links young has before it becomes old. All of them take about 5 MB.
+const cachedLinks = 16 << 10
 
 // get returns the value of a link's key, and reads it when it is not in the cache.
 func (c *linkCache) get(key []byte, read getter) (value []byte, found bool, err error) {

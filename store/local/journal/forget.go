@@ -150,7 +150,11 @@ func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() e
 	if err := before(); err != nil {
 		return err
 	}
-	return errors.Join(j.keys.db.Adopt(part), os.RemoveAll(part))
+	release := j.holdCommits()
+	j.keys.links, j.keys.known = linkCache{}, knownLinks{} // what was lost is linked again
+	err := j.keys.db.Adopt(part)
+	release()
+	return errors.Join(err, os.RemoveAll(part))
 }
 
 // isCopied reports whether a snapshot is open: a merge would keep, and copy again each time, all that came after it.

@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 
@@ -54,8 +53,7 @@ func appendLinkedKey(b []byte, m codec.MerchantKey, muid store.IdentityKey) []by
 
 // appendDedupeKey appends the key of an event's name and event_id. A name has no zero byte (store.IsEventName).
 func appendDedupeKey(b []byte, m codec.MerchantKey, name, eventID string) []byte {
-	var buf [store.MaxEventNameLength + 1 + store.MaxDedupeIDLength]byte
-	sum := sha256.Sum256(append(append(append(buf[:0], name...), 0), eventID...))
+	sum := store.Hash(func(b []byte) []byte { return append(append(append(b, name...), 0), eventID...) })
 	return append(append(append(b, prefixDedupe), m[:]...), sum[:16]...)
 }
 

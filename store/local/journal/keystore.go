@@ -24,7 +24,8 @@ type keyStore struct {
 	db    *badgerdb.DB
 	isNew bool // nothing was committed
 
-	links linkCache // the committer's
+	links linkCache  // the committer's
+	known knownLinks // the committer's
 
 	mu       sync.RWMutex
 	recent   entries

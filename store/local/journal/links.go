@@ -101,21 +101,27 @@ func resolve(get getter, m codec.MerchantKey, id *store.Identity) (l link, err e
 
 // link links the identifiers to the muid (store.Events, Record). It writes only links that are new or change.
 func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
-	looked, isLinked := false, false
+	looked, isLinked, bySecret := false, false, id.Source == store.BySecret
 	for _, k := range id.Keys() {
-		var buf [64]byte
-		key := appendLinkKey(buf[:0], m, k)
+		t.linkKey = appendLinkKey(t.linkKey[:0], m, k)
+		key := t.linkKey
+		if t.keys.known.has(key, id.MUID, bySecret) {
+			continue
+		}
 		now, _, err := readLink(t.get, key)
 		if err != nil {
 			return err
 		}
 		same := string(now.muid) == string(id.MUID)
-		if same && (id.Source != store.BySecret || now.source == store.BySecret) {
+		if same && (!bySecret || now.source == store.BySecret) {
+			if _, changed := t.changed.get(key); !changed { // what this transaction has changed is not on disk yet
+				t.keys.known.add(key, id.MUID, bySecret)
+			}
 			continue
 		}
 		if !looked {
-			var linked [64]byte
-			if _, isLinked, err = t.get(appendLinkedKey(linked[:0], m, store.MUIDKey(id.MUID))); err != nil {
+			t.scratch = appendLinkedKey(t.scratch[:0], m, store.MUIDKey(id.MUID))
+			if _, isLinked, err = t.get(t.scratch); err != nil {
 				return err
 			}
 			looked = true
@@ -131,8 +137,8 @@ func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 		t.set(key, next.append(nil), 0)
 	}
 	if looked && !isLinked {
-		var buf [64]byte
-		t.set(appendLinkedKey(buf[:0], m, store.MUIDKey(id.MUID)), []byte{1}, 0)
+		t.scratch = appendLinkedKey(t.scratch[:0], m, store.MUIDKey(id.MUID))
+		t.set(t.scratch, []byte{1}, 0)
 	}
 	return nil
 }

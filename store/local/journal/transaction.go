@@ -29,6 +29,9 @@ type transaction struct {
 	merchant store.MerchantID  // of the last mark
 	key      codec.MerchantKey // its key
 	scratch  []byte            // for a key
+	linkKey  []byte            // the key of a link
+	eventID  []byte            // the key of that of the last mark
+	received []byte            // its value
 
 	// The open chunk, which takes the next events. There is none while chunkEvents is 0; then seq is the number of the
 	// last closed one.
@@ -82,8 +85,8 @@ func (t *transaction) add(m *store.Mark) error {
 		return nil
 	}
 	if m.DedupeID != "" {
-		t.scratch = appendDedupeKey(t.scratch[:0], key, m.Name, m.DedupeID)
-		remembered, err := t.remembers(t.scratch)
+		t.eventID = appendDedupeKey(t.eventID[:0], key, m.Name, m.DedupeID)
+		remembered, err := t.remembers(t.eventID)
 		if err != nil {
 			return err
 		}
@@ -98,10 +101,8 @@ func (t *transaction) add(m *store.Mark) error {
 		}
 	}
 	if m.DedupeID != "" { // now nothing can fail any more
-		t.scratch = appendDedupeKey(t.scratch[:0], key, m.Name, m.DedupeID)
-		var buf [8]byte
-		binary.BigEndian.PutUint64(buf[:], uint64(t.now.UnixMicro()))
-		t.set(t.scratch, buf[:], t.expiresAt)
+		t.received = binary.BigEndian.AppendUint64(t.received[:0], uint64(t.now.UnixMicro()))
+		t.set(t.eventID, t.received, t.expiresAt)
 	}
 	m.Outcome = store.Recorded
 	t.appendEvent(key, m, muid, byClaim)
@@ -184,5 +185,6 @@ func (t *transaction) change(e codec.Entry) {
 	t.changed.set(e.Key, keyed{value: e.Value, expiresAt: e.ExpiresAt, deleted: e.Deleted})
 	if e.Key[0] == prefixLink {
 		t.keys.links.drop(e.Key)
+		t.keys.known.drop(e.Key)
 	}
 }

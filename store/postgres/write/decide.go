@@ -3,7 +3,6 @@ package write
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
 	"maps"
 	"slices"
 	"time"
@@ -58,8 +57,7 @@ func newDedupKey(merchant uuid.UUID, name, id string) dedupKey {
 
 // RememberedKey is the key under which a merchant's event_id is remembered.
 func RememberedKey(name, id string) [16]byte {
-	var buf [store.MaxEventNameLength + 1 + store.MaxDedupeIDLength]byte
-	sum := sha256.Sum256(append(append(append(buf[:0], name...), 0), id...))
+	sum := store.Hash(func(b []byte) []byte { return append(append(append(b, name...), 0), id...) })
 	return [16]byte(sum[:16])
 }
 

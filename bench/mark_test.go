@@ -12,12 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp/fasthttputil"
 
 	"mtagd/edge"
-	"mtagd/edge/limit"
-	"mtagd/edge/refused"
 	"mtagd/store"
 )
 
@@ -31,8 +28,6 @@ type instant struct {
 
 func (e *instant) Directory() *store.Directory { return e.directory }
 
-func (e *instant) FreeSpace() uint64 { return 1 << 40 }
-
 func (e *instant) Record(_ context.Context, marks []store.Mark) error {
 	for i := range marks {
 		marks[i].Outcome = store.Recorded
@@ -44,13 +39,10 @@ func (e *instant) Record(_ context.Context, marks []store.Mark) error {
 //
 //	bare     fasthttp with a constant answer
 //	decode   the tag server with an engine whose Record does nothing
-//	limited  the same, with limits, reports of refused and odd events, and metrics that are exported
 //	durable  the tag server with the real engine; the answer follows the synced commit
 func BenchmarkMark(b *testing.B) {
 	fake := &instant{directory: store.NewDirectory()}
-	merchant := store.Merchant{ID: store.NewMerchantID(), Limits: store.MerchantLimits{EventsPerSecond: 1 << 40, BytesPerDay: 1 << 60}}
-	fake.directory.SetMerchant(merchant)
-	tag := store.NewTag(merchant, store.ClientSide, "", "", time.Now())
+	tag := store.NewTag(store.Merchant{ID: store.NewMerchantID()}, store.ClientSide, "", "", time.Now())
 	fake.directory.SetTag(tag)
 
 	b.Run("step=bare", func(b *testing.B) {
@@ -58,38 +50,25 @@ func BenchmarkMark(b *testing.B) {
 		exchange(b, 1, server.Serve, server.ShutdownWithContext, &tag)
 	})
 	b.Run("step=decode", func(b *testing.B) {
-		server := newServer(b, fake, func(*edge.Config) {})
-		exchange(b, 1, server.Serve, server.Shutdown, &tag)
-	})
-	b.Run("step=limited", func(b *testing.B) {
-		server := newServer(b, fake, func(cfg *edge.Config) {
-			cfg.Metrics = prometheus.NewRegistry()
-			refusals, err := limit.NewRefusals(cfg.Log, cfg.Metrics)
-			if err != nil {
-				b.Fatal(err)
-			}
-			cfg.Refusals, cfg.Refused, cfg.Limits, cfg.AddressEvents = refusals, refused.New(cfg.Now), true, 1<<40
-		})
+		server := newServer(b, fake)
 		exchange(b, 1, server.Serve, server.Shutdown, &tag)
 	})
 	for _, n := range []int{1, 64, 256} {
 		b.Run(fmt.Sprintf("step=durable/callers=%d", n), func(b *testing.B) {
 			engine := openEngine(b)
 			tag := addTag(b, engine)
-			server := newServer(b, engine, func(*edge.Config) {})
+			server := newServer(b, engine)
 			exchange(b, n, server.Serve, server.Shutdown, tag)
 		})
 	}
 }
 
-func newServer(b *testing.B, e store.Engine, configure func(*edge.Config)) *edge.Server {
+func newServer(b *testing.B, e store.Engine) *edge.Server {
 	b.Helper()
-	cfg := edge.Config{
+	server, err := edge.New(edge.Config{
 		Engine: e, BaseHost: "api.mtagd.test", ClientTagHost: tagHost,
 		Log: slog.New(slog.DiscardHandler), Now: time.Now,
-	}
-	configure(&cfg)
-	server, err := edge.New(cfg)
+	})
 	if err != nil {
 		b.Fatal(err)
 	}

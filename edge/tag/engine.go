@@ -19,7 +19,13 @@ func (s *Server) record(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, 
 		s.reports.refused(ctx, tag, from, s.engineFailed(ctx, from.merchant, "record", err), nil, nil)
 		return false
 	}
-	s.limits.spendMarks(from, marks)
+	stored := 0
+	for i := range marks {
+		if marks[i].Outcome == store.Recorded {
+			stored += len(marks[i].Raw) + besidesRaw
+		}
+	}
+	s.limits.spend(from, stored)
 	return true
 }
 

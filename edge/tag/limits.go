@@ -72,7 +72,7 @@ type sender struct {
 	bots         *bots
 	isBot        bool    // its User-Agent calls itself a bot
 	parsed       int     // user agents of events
-	limited      *answer // why admitBytes or admitEvents has refused the request
+	limited      *answer // why admit has refused the request
 
 	days    [4]dayBucket // the first numDays are the buckets for the bytes that the request stores
 	numDays int
@@ -85,15 +85,22 @@ type dayBucket struct {
 	refused *answer
 }
 
-// admitRequest takes the tokens of a request. When there are none, it answers the request and returns false. admitBytes
-// and admitEvents do the same for what else a request takes.
+// admitRequest takes the tokens of a request. When there are none, it answers the request and returns false. It is the first thing that
+// happens to a request: whatever a refusal costs later, the address has paid for it.
 func (l *limits) admitRequest(ctx *fasthttp.RequestCtx, client netip.Addr, now time.Time) bool {
 	return l == nil || l.takeAddress(ctx, client, 1+len(ctx.Request.Body())/bodyToken, now)
 }
 
-// admitBytes checks that the sender may store more bytes today. It takes none: how many are stored is known only
-// afterwards, and spendBytes takes them then.
-func (l *limits) admitBytes(ctx *fasthttp.RequestCtx, from *sender) bool {
+// admit decides whether a sender may send this many events. Whoever is suspended was refused before (refusalByState), and so was a body for
+// which there is no memory (edge, bodies.go). It
+//
+//  1. checks that the merchant, the address and the partner may store more bytes today. It takes none: how many are stored is known only
+//     afterwards, and spend takes them then.
+//  2. takes a token of the address for each event after the first: admitRequest has taken that of the first.
+//  3. takes a token of the merchant for each event.
+//
+// When one of them has none left, admit answers the request and returns false.
+func (l *limits) admit(ctx *fasthttp.RequestCtx, from *sender, events int) bool {
 	if l == nil {
 		return true
 	}
@@ -106,16 +113,7 @@ func (l *limits) admitBytes(ctx *fasthttp.RequestCtx, from *sender) bool {
 			return false
 		}
 	}
-	return true
-}
-
-// admitEvents takes a token of the merchant for each event of a request, and one of the address for each event after the
-// first.
-func (l *limits) admitEvents(ctx *fasthttp.RequestCtx, from *sender, n int) bool {
-	if l == nil {
-		return true
-	}
-	if n > 1 && !l.takeAddress(ctx, from.address, n-1, from.now) {
+	if events > 1 && !l.takeAddress(ctx, from.address, events-1, from.now) {
 		from.limited = tooManyFromAddress
 		return false
 	}
@@ -124,7 +122,7 @@ func (l *limits) admitEvents(ctx *fasthttp.RequestCtx, from *sender, n int) bool
 		return true
 	}
 	rate := limit.Rate{PerSecond: perSecond, Burst: perSecond * merchantBurst.Seconds()}
-	wait := l.buckets.Take(l.buckets.Key(kindEvents, string(from.merchant)), int64(n), rate, from.now)
+	wait := l.buckets.Take(l.buckets.Key(kindEvents, string(from.merchant)), int64(events), rate, from.now)
 	if wait == 0 {
 		return true
 	}
@@ -134,24 +132,13 @@ func (l *limits) admitEvents(ctx *fasthttp.RequestCtx, from *sender, n int) bool
 	return false
 }
 
-// spendMarks takes the bytes of the marks that were stored.
-func (l *limits) spendMarks(from *sender, marks []store.Mark) {
-	stored := 0
-	for i := range marks {
-		if marks[i].Outcome == store.Recorded {
-			stored += len(marks[i].Raw) + besidesRaw
-		}
-	}
-	l.spendBytes(from, stored)
-}
-
-// spendBytes takes bytes that were stored. The request has passed admitBytes.
-func (l *limits) spendBytes(from *sender, n int) {
-	if l == nil || n == 0 {
+// spend takes bytes that were stored. The request has passed admit.
+func (l *limits) spend(from *sender, bytes int) {
+	if l == nil || bytes == 0 {
 		return
 	}
 	for _, d := range from.days[:from.numDays] {
-		l.buckets.Spend(d.key, int64(n), d.rate, from.now)
+		l.buckets.Spend(d.key, int64(bytes), d.rate, from.now)
 	}
 }
 
@@ -163,7 +150,7 @@ func (l *limits) takeAddress(ctx *fasthttp.RequestCtx, client netip.Addr, n int,
 	return wait == 0
 }
 
-// countBytes counts a request that admitBytes has refused.
+// countBytes counts a request that is refused because of the bytes of a day.
 func (l *limits) countBytes(refused *answer, from *sender) {
 	switch refused {
 	case tooManyBytesFromAddress:

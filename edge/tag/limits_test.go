@@ -237,15 +237,15 @@ func TestTheDefaultForBytesIsATenthOfTheFreeSpace(t *testing.T) {
 	} {
 		l := newLimits(limit.NewClients(1, nil, nil, nil), nil, func() uint64 { return c.free }, nil)
 		from := &sender{merchant: "m", now: time.Now()}
-		may := func() bool { return l.admitBytes(new(fasthttp.RequestCtx), from) }
+		may := func() bool { return l.admit(new(fasthttp.RequestCtx), from, 1) }
 		if !may() {
 			t.Errorf("%d bytes are free: a sender may store nothing", c.free)
 		}
-		l.spendBytes(from, int(c.day/addressShare)-1)
+		l.spend(from, int(c.day/addressShare)-1)
 		if !may() {
 			t.Errorf("%d bytes are free: a sender may not store half of %d", c.free, c.day)
 		}
-		l.spendBytes(from, 2)
+		l.spend(from, 2)
 		if may() {
 			t.Errorf("%d bytes are free: a sender may store more than half of %d", c.free, c.day)
 		}
@@ -289,10 +289,10 @@ func TestTheBytesOfManyMerchantsAreLimited(t *testing.T) {
 					limits:  store.MerchantLimits{BytesPerDay: c.merchantBytes},
 					partner: store.PartnerID(c.partner(i)), partnerBytes: c.partnerBytes, now: now,
 				}
-				if !l.admitBytes(ctx, from) {
+				if !l.admit(ctx, from, 1) {
 					break
 				}
-				l.spendBytes(from, gib)
+				l.spend(from, gib)
 				stored++
 			}
 			if stored != c.want {

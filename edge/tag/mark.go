@@ -20,17 +20,13 @@ var scratchPool = sync.Pool{New: func() any { return new(scratch) }}
 // mark is POST /mark/:tagId (spec, "Send event from a backend"). It answers when the events are on disk. Until then the
 // marks alias the request.
 func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
-	if !s.limits.admitBytes(ctx, from) {
-		s.reports.refused(ctx, tag, from, from.limited, nil, nil)
-		return
-	}
 	from.bots, from.isBot = s.bots, s.bots.isBot(view(ctx.UserAgent()))
 	body := trim(ctx.PostBody())
 	if len(body) > 0 && body[0] == '[' {
 		s.markBatch(ctx, tag, from, body)
 		return
 	}
-	if !s.limits.admitEvents(ctx, from, 1) {
+	if !s.limits.admit(ctx, from, 1) {
 		s.reports.refused(ctx, tag, from, from.limited, nil, nil)
 		return
 	}
@@ -90,7 +86,7 @@ func (s *Server) parseBatch(
 		s.reports.refused(ctx, tag, from, refused, nil, nil)
 		return nil, nil, nil, false
 	}
-	if !s.limits.admitEvents(ctx, from, len(elements)) {
+	if !s.limits.admit(ctx, from, len(elements)) {
 		s.reports.refused(ctx, tag, from, from.limited, nil, nil)
 		return nil, nil, nil, false
 	}

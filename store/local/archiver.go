@@ -206,7 +206,7 @@ func (a *archiver) reclaim() error {
 // aside, which is returned in damaged. last is the last chunk of the run.
 func (a *archiver) read(upTo uint64, pace func()) (run *archive.Run, last uint64, damaged journal.DamagedChunks, err error) {
 	run = &a.buffer
-	run.Reset()
+	run.Reset(a.run)
 	err = a.e.journal.StoredChunks(a.e.archive.Boundary(), upTo, func(seq uint64, events []journal.Stored) bool {
 		last = seq
 		for _, e := range events {

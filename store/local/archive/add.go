@@ -28,8 +28,10 @@ func (r *Run) Append(m codec.MerchantKey, at codec.Position, body []byte) {
 	r.events = append(r.events, runEvent{m, at, uint32(from), uint32(len(r.bodies))})
 }
 
-// Reset removes all events, and keeps their memory for others.
-func (r *Run) Reset() { r.events, r.bodies = r.events[:0], r.bodies[:0] }
+// Reset removes all events, and keeps their memory for others: at least this many bytes of bodies, and those of one more chunk.
+func (r *Run) Reset(bytes int) {
+	r.events, r.bodies = r.events[:0], slices.Grow(r.bodies[:0], bytes+bytes/64)
+}
 
 // Bytes returns the size of all bodies. It must stay below 4 GiB.
 func (r *Run) Bytes() int { return len(r.bodies) }

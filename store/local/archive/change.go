@@ -24,9 +24,9 @@ type change struct {
 
 type entry struct{ key, value []byte }
 
-// A commit of Badger is limited in bytes, and in entries. Both limits are more than twice as high as these.
+// A commit ends when it has one of these sizes, so that little is in memory.
 const (
-	commitBytes   = badgerdb.MaxCommitBytes / 2
+	commitBytes   = 256 << 10
 	commitEntries = 3000
 )
 

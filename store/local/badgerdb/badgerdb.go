@@ -73,8 +73,8 @@ const (
 	tableBytes    = 2 << 20   // of Compact
 	paceBytes     = 256 << 10 // read by Compact between two pauses
 
-	// MaxCommitBytes is how many bytes one commit may write.
-	MaxCommitBytes = 500 << 10
+	// MaxValueBytes is how many bytes a value may have.
+	MaxValueBytes = 500 << 10
 )
 
 // filler is a key that sorts behind all others. Earlier versions wrote it, to fill a memtable of Badger up.

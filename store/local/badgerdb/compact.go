@@ -18,19 +18,24 @@ import (
 )
 
 // NeedsMerge reports whether it is time for Merge: what came since the last one is as much as there was then, or is in so many tables that
-// reads become slow.
+// reads become slow. Those that were there when the part was opened have no filter in common (keyFilter).
 func (d *DB) NeedsMerge() bool {
 	parts := d.acquire()
 	defer d.release(parts)
 	from := firstUnsealed(parts)
-	tables := 0
+	tables, first := 0, 0
 	for _, h := range parts[from:] {
-		tables += len(h.tables.Load().all)
+		t := h.tables.Load()
+		tables += len(t.all)
+		first += len(t.first)
 	}
-	return tables >= 4 && size(parts[from:]) >= size(parts[:from]) || tables >= mostNewTables
+	return tables >= 4 && size(parts[from:]) >= size(parts[:from]) || tables >= mostNewTables || first >= mostFirstRuns
 }
 
-const mostNewTables = 48
+const (
+	mostNewTables = 48
+	mostFirstRuns = 8
+)
 
 // firstUnsealed returns which part is the first one that is not sealed: the last part, or one before it, after a compaction that has failed.
 func firstUnsealed(parts []*part) int {
@@ -153,7 +158,7 @@ func (c *compaction) writePart(dir string) (hasTables bool, err error) {
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		return false, err
 	}
-	w := partWriter{c: c, dir: dir, builder: newBuilder(), list: list{older: c.older, tables: map[uint64]listed{}}}
+	w := partWriter{c: c, dir: dir, builder: newBuilder(tableBytes), list: list{older: c.older, tables: map[uint64]listed{}}}
 	defer w.builder.release()
 	err = c.d.view(c.parts, math.MaxUint64, func(txn *Txn) error { return c.copyEntries(txn, &w) })
 	if err == nil {

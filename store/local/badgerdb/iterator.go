@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"time"
 
 	"github.com/dgraph-io/badger/v4/y"
 )
@@ -246,7 +247,7 @@ func (c *cursor) seek(key []byte) (more bool, err error) {
 		}
 		t := c.run[c.table]
 		c.block = t.blocks - 1
-		if err := t.checkIndex(); err != nil || len(key) == 0 {
+		if err := t.checkIndex(time.Now()); err != nil || len(key) == 0 {
 			return c.enter(err)
 		}
 		c.block = t.block(y.KeyWithTs(key, 0))
@@ -256,7 +257,7 @@ func (c *cursor) seek(key []byte) (more bool, err error) {
 		return false, nil
 	}
 	t := c.run[c.table]
-	if err := t.checkIndex(); err != nil {
+	if err := t.checkIndex(time.Now()); err != nil {
 		return false, err
 	}
 	c.block = t.block(y.KeyWithTs(key, math.MaxUint64))
@@ -328,7 +329,7 @@ func (c *cursor) next() (more bool, err error) {
 	if c.block = 0; c.reverse {
 		c.block = t.blocks - 1
 	}
-	return c.enter(t.checkIndex())
+	return c.enter(t.checkIndex(time.Now()))
 }
 
 // cursorHeap has the cursor with the next key first.

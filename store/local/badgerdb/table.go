@@ -217,8 +217,8 @@ type buffer struct{ b []byte }
 const indexAge = time.Second
 
 // checkIndex checks the index now and then. The methods of t rely on it.
-func (t *tableFile) checkIndex() error {
-	if time.Now().UnixNano()-t.sound.Load() < int64(indexAge) {
+func (t *tableFile) checkIndex(now time.Time) error {
+	if now.UnixNano()-t.sound.Load() < int64(indexAge) {
 		return nil
 	}
 	_, err := t.readIndex()

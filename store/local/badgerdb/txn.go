@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
+
+	"github.com/dgraph-io/badger/v4/y"
 )
 
 // Txn is the transaction of a Commit, which can only write, or of a View, which reads what was flushed before, and perhaps more. A read that
@@ -52,12 +55,12 @@ func (t *Txn) found(err error) error {
 	return err
 }
 
-// Set gives a key a value, of at most MaxCommitBytes.
+// Set gives a key a value, of at most MaxValueBytes.
 func (t *Txn) Set(key, value []byte) error { return t.SetUntil(key, value, 0) }
 
 // SetUntil is Set with a value that expires, in s since 1970; 0: never.
 func (t *Txn) SetUntil(key, value []byte, expiresAt uint64) error {
-	if len(value) > MaxCommitBytes {
+	if len(value) > MaxValueBytes {
 		return fmt.Errorf("a value of %d bytes", len(value))
 	}
 	t.memory.add(key, entry{value: value, version: t.version, expiresAt: expiresAt})
@@ -75,8 +78,9 @@ func (t *Txn) Get(key []byte) (value []byte, found bool, err error) {
 
 // get returns the value of a key, as it is in the newest part that has an entry of it.
 func get(parts []*tables, key []byte, upTo uint64, buf *buffer) (value []byte, found bool, err error) {
+	hash, now := y.Hash(key), time.Now()
 	for _, t := range slices.Backward(parts) {
-		if e, known, err := t.get(key, upTo, buf); known || err != nil {
+		if e, known, err := t.get(key, hash, now, upTo, buf); known || err != nil {
 			return e.value, known && e.isLive(), err
 		}
 	}

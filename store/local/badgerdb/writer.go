@@ -30,6 +30,9 @@ type memEntry struct {
 func (m *memTable) key(e memEntry) []byte { return m.bytes[e.from : e.from+e.key] }
 
 func (m *memTable) add(key []byte, e entry) {
+	if m.bytes == nil {
+		m.bytes = make([]byte, 0, memTableBytes+MaxValueBytes)
+	}
 	from := uint32(len(m.bytes))
 	m.bytes = append(append(m.bytes, key...), e.value...)
 	m.entries = append(m.entries, memEntry{from, uint32(len(key)), uint32(len(e.value)), e.deleted, e.version, e.expiresAt})
@@ -46,8 +49,14 @@ func (m *memTable) isFull() bool { return len(m.bytes)+len(m.entries)*8 >= memTa
 
 // build makes a table. Of the entries with the same key and version, the last one counts.
 func (m *memTable) build(b *builder) {
-	slices.SortStableFunc(m.entries, func(a, b memEntry) int {
-		return cmp.Or(bytes.Compare(m.key(a), m.key(b)), cmp.Compare(b.version, a.version))
+	slices.SortFunc(m.entries, func(a, b memEntry) int {
+		if order := bytes.Compare(m.key(a), m.key(b)); order != 0 {
+			return order
+		}
+		if a.version != b.version {
+			return cmp.Compare(b.version, a.version)
+		}
+		return cmp.Compare(a.from, b.from)
 	})
 	for i, e := range m.entries {
 		key := m.key(e)
@@ -62,6 +71,7 @@ func (m *memTable) build(b *builder) {
 // builder makes one table after the other.
 type builder struct {
 	pool     *z.AllocatorPool
+	size     int            // about how large a table becomes, in bytes
 	table    *table.Builder // nil: it has no entries yet
 	contents contents
 	bytes    int // about the size of the table
@@ -69,7 +79,7 @@ type builder struct {
 	file     []byte
 }
 
-func newBuilder() *builder { return &builder{pool: z.NewAllocatorPool(1)} }
+func newBuilder(size int) *builder { return &builder{pool: z.NewAllocatorPool(1), size: size} }
 
 // release ends the builder.
 func (b *builder) release() {
@@ -83,7 +93,8 @@ func (b *builder) release() {
 // what is in it does not compress; and a look-up of a new key asks the filters of dozens of tables, so they have 15 bits for each key.
 func (b *builder) add(key []byte, e entry, one contents) {
 	if b.table == nil {
-		b.table = table.NewTableBuilder(table.Options{TableSize: memTableBytes, BlockSize: 4 << 10, BloomFalsePositive: 0.001,
+		// the builder allocates twice TableSize at first
+		b.table = table.NewTableBuilder(table.Options{TableSize: uint64(b.size) * 5 / 8, BlockSize: 4 << 10, BloomFalsePositive: 0.001,
 			Compression: options.None, AllocPool: b.pool})
 		b.contents, b.bytes = contents{}, 0
 	}
@@ -137,7 +148,7 @@ func (d *DB) writeTable() error {
 	if err := h.prepare(); err != nil || len(d.memory.entries) == 0 {
 		return err
 	}
-	b := newBuilder()
+	b := newBuilder(len(d.memory.bytes) + 32*len(d.memory.entries))
 	defer b.release()
 	d.memory.build(b)
 	now := h.tables.Load()

@@ -1,10 +1,8 @@
 package journal
 
 import (
-	"bytes"
 	"encoding/binary"
 	"hash/maphash"
-	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -54,18 +52,14 @@ func (e entries) set(key []byte, v keyed) {
 func (e entries) get(key []byte) (v keyed, found bool) {
 	if isEventID(key) {
 		if received, found := e.eventIDs[eventIDKey(key)]; found {
-			return eventID(received, 0), true
+			if received == deletedID {
+				return keyed{deleted: true}, true
+			}
+			return keyed{value: binary.BigEndian.AppendUint64(nil, uint64(received))}, true
 		}
 	}
 	v, found = e.others[string(key)]
 	return v, found
-}
-
-func eventID(received int64, expiresAt uint64) keyed {
-	if received == deletedID {
-		return keyed{deleted: true}
-	}
-	return keyed{value: binary.BigEndian.AppendUint64(nil, uint64(received)), expiresAt: expiresAt}
 }
 
 func (e entries) len() int { return len(e.eventIDs) + len(e.others) }
@@ -83,22 +77,28 @@ func (e entries) clear() {
 	clear(e.others)
 }
 
-// sorted returns the entries: event_ids, then the others, each in the order of their keys.
-func (e entries) sorted() iter.Seq2[[]byte, keyed] {
-	return func(yield func([]byte, keyed) bool) {
-		expiresAt := uint64(time.Now().Add(dedupeTTL).Unix())
-		ids := slices.SortedFunc(maps.Keys(e.eventIDs), func(a, b eventIDKey) int { return bytes.Compare(a[:], b[:]) })
-		for i := range ids {
-			if !yield(ids[i][:], eventID(e.eventIDs[ids[i]], expiresAt)) {
-				return
-			}
+// each calls use with the entries, in any order. They are valid until use returns.
+func (e entries) each(use func(key []byte, v keyed) error) error {
+	expiresAt := uint64(time.Now().Add(dedupeTTL).Unix())
+	var key, value []byte
+	for id, received := range e.eventIDs {
+		key = append(key[:0], id[:]...)
+		v := keyed{deleted: true}
+		if received != deletedID {
+			value = binary.BigEndian.AppendUint64(value[:0], uint64(received))
+			v = keyed{value: value, expiresAt: expiresAt}
 		}
-		for _, key := range slices.Sorted(maps.Keys(e.others)) {
-			if !yield([]byte(key), e.others[key]) {
-				return
-			}
+		if err := use(key, v); err != nil {
+			return err
 		}
 	}
+	for name, v := range e.others {
+		key = append(key[:0], name...)
+		if err := use(key, v); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // knownLinks is a set of links that are on disk: an event that repeats one of them needs no look-up. It has fingerprints, which nobody can

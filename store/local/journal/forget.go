@@ -40,8 +40,11 @@ func (j *Journal) flushKeys(atMoment func()) error {
 		return errors.New("the journal is open for reading only")
 	}
 	release := j.holdCommits()
-	version, end := j.Version(), j.log.End()
-	j.skipVersions(j.keys.begin(end))
+	end := j.log.End()
+	if j.keys.begin(end) {
+		j.skipVersion()
+	}
+	version := j.Version()
 	atMoment()
 	release()
 	err := j.keys.flush(version)
@@ -51,16 +54,13 @@ func (j *Journal) flushKeys(atMoment func()) error {
 	return err
 }
 
-// skipVersions takes versions for commits of the database, so that they are after those of all records before them. No commit may be
-// under way.
-func (j *Journal) skipVersions(n int) {
+// skipVersion takes a version for a commit of the database, so that it is after those of all records before it. No commit may be under way.
+func (j *Journal) skipVersion() {
 	if j.committer == nil {
-		j.last += uint64(n)
+		j.last++
 		return
 	}
-	for range n {
-		j.committer.version.Store(j.committer.clock.next())
-	}
+	j.committer.version.Store(j.committer.clock.next())
 }
 
 // holdCommits keeps everybody from committing until release is called.

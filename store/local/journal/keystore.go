@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"math"
 	"os"
@@ -170,9 +169,9 @@ func (k *keyStore) allUnflushed() []entries {
 	return []entries{k.recent.clone(), k.flushing}
 }
 
-// begin takes what the next flush writes, and returns how many commits it needs. No commit of the journal may be under way, and no
-// other flush. end is that of the log.
-func (k *keyStore) begin(end log.Position) (commits int) {
+// begin takes what the next flush writes, and reports whether there is anything. No commit of the journal may be under way, and no other
+// flush. end is that of the log.
+func (k *keyStore) begin(end log.Position) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.flushing.len() == 0 { // the last flush has succeeded
@@ -184,43 +183,35 @@ func (k *keyStore) begin(end log.Position) (commits int) {
 	}
 	k.recent = newEntries()
 	if k.flushing.len() == 0 {
-		return 0
+		return false
 	}
 	k.upTo = end
-	return (k.flushing.len() + keysAtOnce - 1) / keysAtOnce
+	return true
 }
 
-// flush writes what begin has taken to the database, in commits with the versions after this one. When it returns nil, that is on disk.
-// After an error a later flush writes it.
+// flush writes what begin has taken to the database, with this version. When it returns nil, that is on disk. After an error a later flush
+// writes it.
 func (k *keyStore) flush(version uint64) error {
 	k.mu.RLock()
 	flushing, upTo := k.flushing, k.upTo
 	k.mu.RUnlock()
-	next, stop := iter.Pull2(flushing.sorted())
-	defer stop()
-	for left := flushing.len(); left > 0; {
-		version++
+	if flushing.len() > 0 {
 		if err := k.db.Commit(version, func(txn *badgerdb.Txn) error {
 			if k.isNew {
 				if err := txn.Set([]byte{prefixFormat}, []byte(format)); err != nil {
 					return err
 				}
 			}
-			for range min(left, keysAtOnce) {
-				left--
-				key, v, _ := next()
+			if err := flushing.each(func(key []byte, v keyed) error {
 				if v.deleted {
 					txn.Delete(key)
-					continue
+					return nil
 				}
-				if err := txn.SetUntil(key, v.value, v.expiresAt); err != nil {
-					return err
-				}
+				return txn.SetUntil(key, v.value, v.expiresAt)
+			}); err != nil {
+				return err
 			}
-			if left == 0 {
-				return txn.Set([]byte{prefixFlushed}, binary.BigEndian.AppendUint64(nil, uint64(upTo)))
-			}
-			return nil
+			return txn.Set([]byte{prefixFlushed}, binary.BigEndian.AppendUint64(nil, uint64(upTo)))
 		}); err != nil {
 			return err
 		}
@@ -234,9 +225,6 @@ func (k *keyStore) flush(version uint64) error {
 	k.flushing = entries{}
 	return nil
 }
-
-// keysAtOnce is how many keys one commit of the database has at most. With the longest muids they have less than badgerdb.MaxCommitBytes.
-const keysAtOnce = badgerdb.MaxCommitBytes / (2 * store.MaxMUIDLength)
 
 // each calls use with all entries of the database whose keys begin with a prefix and that were written after the version since, in the
 // order of the keys, beginning at the key from. use gets values of its own.

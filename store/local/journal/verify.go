@@ -97,14 +97,15 @@ func (j *Journal) Verify(ctx context.Context, c Check) (counts Counts, err error
 		c.Wrong("events", err)
 	}
 	for _, memory := range j.keys.allUnflushed() {
-		for key, v := range memory.sorted() {
+		_ = memory.each(func(key []byte, v keyed) error {
 			switch isLinked, isEventID, _ := isStored(key, v.value); {
 			case isLinked:
 				counts.Links++
 			case isEventID:
 				counts.Marks++
 			}
-		}
+			return nil
+		})
 	}
 	return counts, ctx.Err()
 }

@@ -6,10 +6,10 @@
 // Commit writes a transaction. It is on disk when Flush returns. After a kill, the database is as of the last Flush. The caller has a log of
 // what it commits, and replays that.
 //
-// So Badger's own log and its memtables are not needed. What is committed waits in memory, and becomes a table of Badger (badger/v4/table) when it
-// has 4 MB, and at a Flush. A table is written as a whole, synced, read back, and listed. badger.DB would write each entry to a log in a memory
-// map, to a skip list, and to a table in another memory map, and has no way to ask for a table. It only reads what versions before this one
-// have left.
+// So Badger's own log and memtables are not needed. What is committed waits in memory. It becomes a table of Badger
+// (badger/v4/table) when it has 4 MB, and at a Flush. A table is written as a whole, synced, read back, and listed.
+// badger.DB would write each entry to a log in a memory map, to a skip list, and to a table in another memory map, and it has
+// no way to ask for a table. It only reads what early versions have left (upgrade.go).
 //
 // # Files
 //
@@ -18,21 +18,22 @@
 //	DIR/gN/tables    our list of its tables, with counts, and of the earlier parts that count (list.go)
 //	DIR/gN.new/      a last part that is not complete
 //
-// When those that are not sealed have many tables, Merge begins another last part, and writes what is live in those before, and in some sealed
-// parts of about their size, into a new sealed part. So each entry is written again only a few times, however large the database becomes. Compact does that with all parts. Both count what they have read and written, note in the list that the new part counts
-// instead of the old ones, and remove these. Readers that are in those keep them until they end. A kill at any point leaves one complete set
-// of parts, and no file ever comes back.
+// When those that are not sealed have many tables, Merge begins another last part, and writes what is live in those before,
+// and in some sealed parts of about their size, into a new sealed part. So each entry is written again only a few times,
+// however large the database becomes. Compact does that with all parts. Both count what they have read and written, note in
+// the list that the new part counts instead of the old ones, and remove these. Readers that are in those keep them until they
+// end. A kill at any point leaves one complete set of parts, and no file ever comes back.
 //
 // # Damage
 //
-// Open compares our list, and the sizes and indexes of the tables. Reads are our own, because Badger takes a block that it cannot read for the
-// end of a table. They check each block. Check reads everything. All of them return or report Damage, which names
-// the file. Damage of one table costs the reads that need it, and compactions.
+// Open compares our list, and the sizes and indexes of the tables. Reads are our own, because Badger takes a block that it
+// cannot read for the end of a table. They check each block. Check reads everything. All of them return or report Damage,
+// which names the file. Damage of one table costs the reads that need it, and compactions.
 //
 // # Memory and space
 //
-// What waits in memory takes about 5 MB, and to make a table of it 15 MB for a moment. Commit, Flush, Compact and Merge first look at the free
-// space (space.go).
+// What waits in memory takes about 5 MB, and to make a table of it 15 MB for a moment. Commit, Flush, Compact and Merge first
+// look at the free space (space.go).
 //
 // Files in reading order:
 //
@@ -46,6 +47,7 @@
 //	table.go     the files of tables, and the blocks in them
 //	list.go      the other files
 //	space.go     free space
+//	upgrade.go   what early versions have left
 //	salvage.go   reads what is sound of damaged files
 package badgerdb
 

@@ -147,8 +147,8 @@ func (k *knownLinks) drop(key []byte) {
 	}
 }
 
-// linkCache has links that the committer has read from the database, and that lead to a muid or have changed. People often send several
-// events in a row. Only the committer uses it.
+// linkCache has links that the committer has read from the database: most are of identifiers that come without a muid. People often send
+// several events in a row. Only the committer uses it.
 type linkCache struct {
 	young, old map[string]cachedLink
 }

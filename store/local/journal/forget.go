@@ -186,9 +186,12 @@ func (j *Journal) trim() error {
 	return nil
 }
 
-// tryWrite writes a record that changes nothing.
+// tryWrite writes a record that changes nothing, unless another commit has succeeded meanwhile.
 func (j *Journal) tryWrite() error {
 	return j.committer.edit(func(t *transaction) error {
+		if j.committer.failed.Load() == nil {
+			return nil
+		}
 		seq, err := j.Forgotten()
 		t.set([]byte{prefixForgotten}, binary.BigEndian.AppendUint64(nil, seq), 0)
 		return err

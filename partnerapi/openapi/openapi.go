@@ -8,8 +8,7 @@
 //
 //	openapi.yaml    the document
 //	openapi.go      the document as JSON
-//	page.go         what the reference page shows
-//	html.go         the page itself; its style is in page.css
+//	page.go         the reference page; its style is in page.css
 //	curl.go         the command that sends an operation's example
 //	types.go        types and limits in words
 //	model.go        what the page needs of the document

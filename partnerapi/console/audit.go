@@ -7,7 +7,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"mtagd/partnerapi"
 	"mtagd/store"
 )
 
@@ -33,21 +32,19 @@ type entryJSON struct {
 }
 
 // audit answers with entries of the audit log, newest first. before is the id of the last entry that the page has.
-func (c *Console) audit(r *fasthttp.RequestCtx) {
+func (c *Console) audit(r *fasthttp.RequestCtx) error {
 	q := store.AuditQuery{Limit: auditEntries, Partner: store.PartnerID(r.QueryArgs().Peek("partnerId"))}
 	if r.QueryArgs().Has("limit") {
 		n, err := strconv.Atoi(string(r.QueryArgs().Peek("limit")))
 		if err != nil || n < 1 || n > maxAuditEntries {
-			partnerapi.WriteError(r, fasthttp.StatusBadRequest, "Invalid request parameters: limit must be an integer from 1 to "+strconv.Itoa(maxAuditEntries))
-			return
+			return store.Invalid("limit", "must be an integer from 1 to %d", maxAuditEntries)
 		}
 		q.Limit = n
 	}
 	if r.QueryArgs().Has("before") {
 		before, err := strconv.ParseUint(string(r.QueryArgs().Peek("before")), 10, 64)
 		if err != nil || before == 0 {
-			partnerapi.WriteError(r, fasthttp.StatusBadRequest, "Invalid request parameters: before must be the id of an entry")
-			return
+			return store.Invalid("before", "must be the id of an entry")
 		}
 		q.Before = store.AuditID(before)
 	}
@@ -55,8 +52,7 @@ func (c *Console) audit(r *fasthttp.RequestCtx) {
 	defer cancel()
 	entries, err := c.Engine.Audit(ctx, q)
 	if err != nil {
-		c.fail(r, err)
-		return
+		return err
 	}
 	view := struct {
 		Entries []entryJSON `json:"entries"`
@@ -66,5 +62,5 @@ func (c *Console) audit(r *fasthttp.RequestCtx) {
 		view.Entries = append(view.Entries, entryJSON{e.ID, store.FormatTime(e.At), e.Actor, e.Action, e.Partner, partner.Name,
 			e.Merchant, e.Tag, e.Key, e.Detail, e.Reason})
 	}
-	c.reply(r, view)
+	return reply(r, view)
 }

@@ -174,7 +174,7 @@ func (c *Console) mayAsk(r *fasthttp.RequestCtx, text store.SessionText) error {
 	if _, err := text.ID(); err != nil {
 		return c.refuse(r, "")
 	}
-	if wait := c.attempts.link(clientaddr.Of(r.RemoteAddr()), c.Now()); wait > 0 {
+	if wait := c.attempts.wrong(clientaddr.Of(r.RemoteAddr()), "", c.Now()); wait > 0 {
 		c.Refusals.Count(limit.Authentication, limit.Tenant{})
 		return tooMany{wait, tooManyWrong}
 	}

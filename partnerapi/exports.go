@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/asset"
 	"mtagd/partnerapi/export"
 	"mtagd/store"
 )
@@ -27,7 +28,7 @@ func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	}
 	var encoding export.Encoding
 	if !format.IsCompressed() {
-		encoding = export.Negotiate(string(r.Request.Header.Peek(fasthttp.HeaderAcceptEncoding)))
+		encoding = export.Encoding(asset.Negotiate(string(r.Request.Header.Peek(fasthttp.HeaderAcceptEncoding)), string(export.Zstd), string(export.Gzip)))
 	}
 	r.SetStatusCode(fasthttp.StatusOK)
 	r.SetContentType(format.ContentType())

@@ -111,10 +111,7 @@ func (a *api) readErasure(ctx context.Context, r *fasthttp.RequestCtx, partner s
 // listErasures answers with one page of a merchant's erasures, newest first.
 func (a *api) listErasures(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
-	merchantID := p.id("merchantId")
-	if merchantID == "" {
-		p.reject("merchantId", "is required")
-	}
+	merchantID := p.required("merchantId")
 	w := p.window(merchantsPerPage)
 	if p.err != nil {
 		return p.err

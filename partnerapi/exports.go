@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"slices"
 
 	"github.com/valyala/fasthttp"
 
@@ -55,26 +54,17 @@ func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 
 // selectedEvents reads the filters of an export. Its errors are those of the listing.
 func (a *api) selectedEvents(ctx context.Context, partner store.Partner, p *params) (store.MerchantID, store.FeedQuery, error) {
-	merchantID := p.id("merchantId")
-	if merchantID == "" {
-		p.reject("merchantId", "is required")
-	}
+	merchantID := p.required("merchantId")
 	q := store.FeedQuery{Tag: store.TagID(p.id("tagId")), Names: p.list("events"), Bot: p.flag("isBot")}
 	q.From, q.To = p.timeRange("startDate", "endDate")
 	if p.err != nil {
 		return "", q, p.err
 	}
-	m, err := a.merchant(ctx, partner, merchantID)
-	if err != nil {
-		return "", q, err
-	}
-	if len(m.Tags) == 0 {
-		return "", q, errNoTagYet
-	}
-	if q.Tag == "" || slices.ContainsFunc(m.Tags, func(t store.Tag) bool { return t.ID == q.Tag }) {
+	m, has, err := a.merchantWithTag(ctx, partner, merchantID, q.Tag)
+	if has {
 		q.Merchants = []store.MerchantID{m.ID}
 	}
-	return m.ID, q, nil
+	return m.ID, q, err
 }
 
 // writeExport writes an export batch by batch: while one is sent, none is in the making.

@@ -124,9 +124,12 @@ func (a *api) showDetails(t store.Tag, lastEvent time.Time) detailsJSON {
 }
 
 // optional returns a time for JSON; the zero time becomes null.
-func optional(t time.Time) *string {
-	if t.IsZero() {
+func optional(t time.Time) *string { return pointed(&t) }
+
+// pointed is optional for a time that may be nil.
+func pointed(t *time.Time) *string {
+	if t == nil || t.IsZero() {
 		return nil
 	}
-	return new(store.FormatTime(t))
+	return new(store.FormatTime(*t))
 }

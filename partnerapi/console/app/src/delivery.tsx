@@ -6,7 +6,7 @@ import { count, number } from "./format.ts";
 import type { Part } from "./merchant.tsx";
 import { useEvery, useResource } from "./resource.ts";
 import { mayChange } from "./session.ts";
-import { Button, Copy, Empty, Field, Heading, Loaded, Pill, Problem, say, Time, useTask, type Tone } from "./ui.tsx";
+import { Button, Copy, Empty, Field, Form, Heading, Loaded, Pill, Problem, Time, useTask, type Tone } from "./ui.tsx";
 
 const tones: Record<Destination["status"]["state"], Tone> = { active: "good", failing: "bad", paused: "plain", broken: "bad" };
 const words: Record<Destination["status"]["state"], string> = { active: "Active", failing: "Failing", paused: "Paused", broken: "Cannot be used" };
@@ -42,13 +42,11 @@ function One({ of, reload }: { of: Destination; reload: () => Promise<void> }) {
   const s = of.status;
   const task = useTask();
   const [tested, setTested] = useState<TestResult>();
-  const run = (what: string, f: () => Promise<unknown>) => async () => {
-    const done = await task.run(async () => {
+  const run = (what: string, f: () => Promise<unknown>) => () =>
+    task.run(async () => {
       await f();
       await reload();
-    });
-    if (done) say(what);
-  };
+    }, what);
   const test = (send: boolean) => run(send ? "Sent" : "Shown", async () => setTested(await call<TestResult>("POST", url(pathOf(of, "/test")), { body: { send } })));
   const skipped = [
     s.noConsent > 0 && `${number(s.noConsent)} without consent`,
@@ -163,21 +161,18 @@ function Settings({ of, path, reload }: { of: Type; path: string; reload: () => 
   const [given, setGiven] = useState<Record<string, string>>({});
   const [made, setMade] = useState("");
   const task = useTask();
+  const create = () =>
+    task.run(async () => {
+      const settings = Object.fromEntries(of.settings.filter(({ name }) => given[name]?.trim()).map(({ name, type }) => [name, valueOf(type, given[name] ?? "")]));
+      const secrets = Object.fromEntries(of.secrets.filter(({ name }) => given["secret " + name]).map(({ name }) => [name, given["secret " + name]]));
+      const created = await call<Destination>("POST", url(path), { body: { type: of.type, settings, secrets } });
+      setMade(created.secrets?.signing ?? "");
+      setGiven({});
+      await reload();
+    });
   const field = (name: string, text: string) => setGiven((before) => ({ ...before, [name]: text }));
   return (
-    <form
-      onSubmit={async (event) => {
-        event.preventDefault();
-        await task.run(async () => {
-          const settings = Object.fromEntries(of.settings.filter(({ name }) => given[name]?.trim()).map(({ name, type }) => [name, valueOf(type, given[name] ?? "")]));
-          const secrets = Object.fromEntries(of.secrets.filter(({ name }) => given["secret " + name]).map(({ name }) => [name, given["secret " + name]]));
-          const created = await call<Destination>("POST", url(path), { body: { type: of.type, settings, secrets } });
-          setMade(created.secrets?.signing ?? "");
-          setGiven({});
-          await reload();
-        });
-      }}
-    >
+    <Form onSubmit={create}>
       {of.settings.map(({ name, type, required, hint, ...setting }) => (
         <Field key={name} label={name} hint={hint + (type === "table" ? "; each in a line, such as Booking=Schedule" : "")}>
           {(ids) => {
@@ -195,6 +190,6 @@ function Settings({ of, path, reload }: { of: Type; path: string; reload: () => 
       {task.error && <Problem message={task.error} />}
       {made && <p class="note">The secret that signs, which is shown only now: <code>{made}</code> <Copy text={made} what="secret" /></p>}
       <Button type="submit" busy={task.busy}>Create</Button>
-    </form>
+    </Form>
   );
 }

@@ -5,10 +5,9 @@ import { call, url, type EventList, type Merchant, type Summary } from "./api.ts
 import { EventRow } from "./eventrow.tsx";
 import { daysAgo, parameters, readFilters, span, type Filters, type Range } from "./filters.ts";
 import { count, number, zone } from "./format.ts";
-import type { Part } from "./merchant.tsx";
+import { TagChoice, type Part } from "./merchant.tsx";
 import { useResource } from "./resource.ts";
 import { change, place } from "./route.ts";
-import { typeNames } from "./status.ts";
 import { Button, Empty, Heading, Loaded, Pager, Problem } from "./ui.tsx";
 
 export function Events({ merchant }: Part) {
@@ -64,13 +63,11 @@ const ranges: [Range, string][] = [["24h", "24 hours"], ["7d", "7 days"], ["30d"
 
 export function FilterBar({ merchant, filters }: { merchant: Merchant; filters: Filters }) {
   const [open, setOpen] = useState(filters.range === "own" || Boolean(filters.names || filters.tag || filters.bots));
-  const set = (query: Record<string, string>) => change(query);
-  const tags = Object.entries(merchant.tracktags);
   return (
     <div class="filters">
       <div class="segments" role="group" aria-label="Time">
         {ranges.map(([range, name]) => (
-          <button key={range} type="button" aria-pressed={filters.range === range} onClick={() => set({ range: range === "30d" ? "" : range, from: "", to: "" })}>
+          <button key={range} type="button" aria-pressed={filters.range === range} onClick={() => change({ range: range === "30d" ? "" : range, from: "", to: "" })}>
             {name}
           </button>
         ))}
@@ -80,28 +77,23 @@ export function FilterBar({ merchant, filters }: { merchant: Merchant; filters: 
         <div class="more">
           <label>
             From
-            <input type="date" value={filters.from} max={filters.to || undefined} onChange={(event) => set({ from: event.currentTarget.value, range: "" })} />
+            <input type="date" value={filters.from} max={filters.to || undefined} onChange={(event) => change({ from: event.currentTarget.value, range: "" })} />
           </label>
           <label>
             To
-            <input type="date" value={filters.to} min={filters.from || undefined} onChange={(event) => set({ to: event.currentTarget.value, range: "" })} />
+            <input type="date" value={filters.to} min={filters.from || undefined} onChange={(event) => change({ to: event.currentTarget.value, range: "" })} />
           </label>
           <label>
             Names
-            <input value={filters.names} placeholder="Purchase, AddToCart" autocomplete="off" spellcheck={false} onChange={(event) => set({ names: event.currentTarget.value })} />
+            <input value={filters.names} placeholder="Purchase, AddToCart" autocomplete="off" spellcheck={false} onChange={(event) => change({ names: event.currentTarget.value })} />
           </label>
           <label>
             Tag
-            <select value={filters.tag} onChange={(event) => set({ tag: event.currentTarget.value })}>
-              <option value="">All</option>
-              {tags.map(([type, tag]) => (
-                <option key={type} value={tag!.tagId}>{typeNames[type as keyof typeof typeNames]}</option>
-              ))}
-            </select>
+            <TagChoice merchant={merchant} tag={filters.tag} />
           </label>
           <label>
             Bots
-            <select value={filters.bots} onChange={(event) => set({ bots: event.currentTarget.value })}>
+            <select value={filters.bots} onChange={(event) => change({ bots: event.currentTarget.value })}>
               <option value="">With bots</option>
               <option value="false">Without bots</option>
               <option value="true">Only bots</option>

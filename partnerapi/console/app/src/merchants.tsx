@@ -7,7 +7,7 @@ import { useResource } from "./resource.ts";
 import { address, change, go, place } from "./route.ts";
 import { mayChange } from "./session.ts";
 import { statusOfMerchant, type Status } from "./status.ts";
-import { Button, Dialog, Empty, Field, Heading, Loaded, Pager, Pill, Problem, useTask } from "./ui.tsx";
+import { Button, Dialog, Empty, Field, Form, Heading, Loaded, Pager, Pill, Problem, useTask } from "./ui.tsx";
 
 export function Merchants() {
   const query = place.value.query;
@@ -164,12 +164,7 @@ function Create({ onClose }: { onClose: () => void }) {
   };
   return (
     <Dialog title="New merchant" onClose={onClose}>
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          submit();
-        }}
-      >
+      <Form onSubmit={submit}>
         <Field label="Name" error={missing ? "A merchant needs a name." : undefined}>
           {(ids) => <input {...ids} value={name} maxLength={256} autocomplete="off" onInput={(event) => setName(event.currentTarget.value)} />}
         </Field>
@@ -188,7 +183,7 @@ function Create({ onClose }: { onClose: () => void }) {
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" kind="primary" busy={task.busy}>Create merchant</Button>
         </div>
-      </form>
+      </Form>
     </Dialog>
   );
 }

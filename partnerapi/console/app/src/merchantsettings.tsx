@@ -6,7 +6,7 @@ import { bytes, count, day } from "./format.ts";
 import type { Part } from "./merchant.tsx";
 import { address, go } from "./route.ts";
 import { mayChange } from "./session.ts";
-import { Button, Copy, Dialog, Field, Heading, Problem, say, useTask } from "./ui.tsx";
+import { Button, Confirm, Copy, Dialog, Field, Form, Heading, Problem, say, Section, useTask } from "./ui.tsx";
 
 export function MerchantSettings({ merchant, reload }: Part) {
   return (
@@ -29,18 +29,13 @@ function Name({ merchant, reload }: Part) {
   const [name, setName] = useState(merchant.name);
   const [domain, setDomain] = useState(merchant.domain ?? "");
   const task = useTask();
+  const save = () =>
+    task.run(async () => {
+      await patch(merchant, { name: name.trim(), domain: domain.trim().toLowerCase() || null });
+      await reload();
+    }, "Saved");
   return (
-    <form
-      class="card"
-      onSubmit={async (event) => {
-        event.preventDefault();
-        const done = await task.run(async () => {
-          await patch(merchant, { name: name.trim(), domain: domain.trim().toLowerCase() || null });
-          await reload();
-        });
-        if (done) say("Saved");
-      }}
-    >
+    <Form class="card" onSubmit={save}>
       <h3>Name</h3>
       <div class="pair">
         <Field label="Name">{(ids) => <input {...ids} value={name} required maxLength={256} autocomplete="off" onInput={(event) => setName(event.currentTarget.value)} />}</Field>
@@ -55,7 +50,7 @@ function Name({ merchant, reload }: Part) {
         <span>Created {day(merchant.createdAt)}</span>
         {merchant.usage && <span>{count(merchant.usage.events, "event")}, {bytes(merchant.usage.bytes)}</span>}
       </p>
-    </form>
+    </Form>
   );
 }
 
@@ -67,11 +62,11 @@ function Retention({ merchant, reload }: Part) {
   const task = useTask();
   const group = useId();
   const save = async () => {
-    const done = await task.run(async () => {
+    setConfirming(false);
+    await task.run(async () => {
       await patch(merchant, { retentionDays: kind === "ever" ? null : Number(days) });
       await reload();
-    });
-    if (done) say("Saved");
+    }, "Saved");
   };
   const choice = (value: string, text: string) => (
     <label>
@@ -80,14 +75,10 @@ function Retention({ merchant, reload }: Part) {
     </label>
   );
   return (
-    <form
-      class="card"
-      onSubmit={(event) => {
-        event.preventDefault();
-        if (kind === "days") setConfirming(true);
-        else if (kind === "ever") void save();
-      }}
-    >
+    <Form class="card" onSubmit={() => {
+      if (kind === "days") setConfirming(true);
+      else if (kind === "ever") void save();
+    }}>
       <h3>How long events are kept</h3>
       <fieldset class="radios">
         <legend class="unseen">How long events are kept</legend>
@@ -103,25 +94,13 @@ function Retention({ merchant, reload }: Part) {
       {task.error && <Problem message={task.error} />}
       {kind !== "default" && <Button type="submit" busy={task.busy}>Save retention</Button>}
       {confirming && (
-        <Dialog title="Remove older events?" onClose={() => setConfirming(false)}>
+        <Confirm title="Remove older events?" action={`Keep ${count(Number(days), "day")}`} task={task} onConfirm={save} onClose={() => setConfirming(false)}>
           <p>
             Events of {merchant.name} that are older than {count(Number(days), "day")} are removed now, and later ones as they reach that age. This cannot be undone.
           </p>
-          <div class="actions">
-            <Button onClick={() => setConfirming(false)}>Cancel</Button>
-            <Button
-              kind="danger"
-              onClick={() => {
-                setConfirming(false);
-                void save();
-              }}
-            >
-              Keep {count(Number(days), "day")}
-            </Button>
-          </div>
-        </Dialog>
+        </Confirm>
       )}
-    </form>
+    </Form>
   );
 }
 
@@ -137,8 +116,7 @@ function Identifiers({ merchant, reload }: Part) {
       await reload();
     });
   return (
-    <section class="card">
-      <h3>Who may use identifiers</h3>
+    <Section level={3} title="Who may use identifiers">
       <p class="dim">
         With a secret, only the shop's backend can use emails, phone numbers and device ids on the tag host. Create a secret, give it to the backend, then require it.
       </p>
@@ -170,7 +148,7 @@ function Identifiers({ merchant, reload }: Part) {
       </div>
       <p class="dim">{required ? "A secret is required." : "A secret is not required."}</p>
       {secret && <Once title="The secret" text={secret} onClose={() => setSecret(undefined)} />}
-    </section>
+    </Section>
   );
 }
 
@@ -200,23 +178,19 @@ function Delete({ merchant }: { merchant: Merchant }) {
     task.clear();
   };
   return (
-    <section class="card">
-      <h3>Delete the merchant</h3>
+    <Section level={3} title="Delete the merchant">
       <p class="dim">Its tags stop working at once, its domain is free for others, and its events are removed. This cannot be undone.</p>
       <Button kind="danger" onClick={() => setOpen(true)}>Delete…</Button>
       {open && (
         <Dialog title={`Delete ${merchant.name}?`} onClose={close}>
-          <form
-            onSubmit={(event) => {
-              event.preventDefault();
-              if (typed !== merchant.name) return;
-              void task.run(async () => {
-                await call("DELETE", url("/merchant/" + merchant.merchantId));
-                say(`${merchant.name} is deleted`);
-                go(address("/merchants"));
-              });
-            }}
-          >
+          <Form onSubmit={() => {
+            if (typed !== merchant.name) return;
+            void task.run(async () => {
+              await call("DELETE", url("/merchant/" + merchant.merchantId));
+              say(`${merchant.name} is deleted`);
+              go(address("/merchants"));
+            });
+          }}>
             <p>
               {merchant.usage && merchant.usage.events > 0 && <>It has {count(merchant.usage.events, "event")}. </>}
               Its tags stop working at once. This cannot be undone.
@@ -229,9 +203,9 @@ function Delete({ merchant }: { merchant: Merchant }) {
               <Button onClick={close}>Cancel</Button>
               <Button type="submit" kind="danger" busy={task.busy} disabled={typed !== merchant.name}>Delete</Button>
             </div>
-          </form>
+          </Form>
         </Dialog>
       )}
-    </section>
+    </Section>
   );
 }

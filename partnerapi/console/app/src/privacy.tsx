@@ -7,7 +7,7 @@ import type { Part } from "./merchant.tsx";
 import { useEvery, useResource } from "./resource.ts";
 import { address, change, place } from "./route.ts";
 import { mayChange, mayReadPersons } from "./session.ts";
-import { Button, Copy, Dialog, Empty, Field, Heading, Loaded, Pager, Pill, Problem, Time, say, useTask } from "./ui.tsx";
+import { Button, Confirm, Copy, Empty, Field, Form, Heading, Loaded, Pager, Pill, Problem, Section, Time, say, useTask } from "./ui.tsx";
 
 const kinds = { email: "Email", phone: "Phone number", muid: "muid", deviceId: "Device id" } as const;
 type Kind = keyof typeof kinds;
@@ -39,16 +39,17 @@ function Person({ merchant, name }: { merchant: string; name: string }) {
     setMissing(!value.trim());
     return Boolean(value.trim());
   };
+  const begin = () =>
+    erase.run(async () => {
+      const made = await call<Erasure>("POST", url("/erasures"), { body: { ...person(), suppress } });
+      change({ receipt: made.erasureId });
+      setConfirming(false);
+      setValue("");
+    });
   return (
-    <section class="card">
-      <h3>A person</h3>
+    <Section level={3} title="A person">
       <p class="dim">When a visitor of the shop asks what is held of them, or asks to be forgotten.</p>
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          if (named()) void read.run(() => download(person()));
-        }}
-      >
+      <Form onSubmit={() => named() && read.run(() => download(person()))}>
         <div class="pair">
           <Field label="Known by">
             {(ids) => (
@@ -88,34 +89,15 @@ function Person({ merchant, name }: { merchant: string; name: string }) {
             </Button>
           )}
         </div>
-      </form>
+      </Form>
       {confirming && (
-        <Dialog title="Erase this person?" onClose={() => setConfirming(false)}>
+        <Confirm title="Erase this person?" action="Erase" task={erase} onConfirm={begin} onClose={() => setConfirming(false)}>
           <p>
             All events of <strong>{value.trim()}</strong> at {name} are removed for good, and with them the links between the person's identifiers. This cannot be undone.
           </p>
-          {erase.error && <Problem message={erase.error} />}
-          <div class="actions">
-            <Button onClick={() => setConfirming(false)}>Cancel</Button>
-            <Button
-              kind="danger"
-              busy={erase.busy}
-              onClick={async () => {
-                const done = await erase.run(async () => {
-                  const made = await call<Erasure>("POST", url("/erasures"), { body: { ...person(), suppress } });
-                  change({ receipt: made.erasureId });
-                });
-                if (!done) return;
-                setConfirming(false);
-                setValue("");
-              }}
-            >
-              Erase
-            </Button>
-          </div>
-        </Dialog>
+        </Confirm>
       )}
-    </section>
+    </Section>
   );
 }
 

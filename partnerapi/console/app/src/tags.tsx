@@ -9,7 +9,7 @@ import { useEvery, useResource } from "./resource.ts";
 import { mayChange } from "./session.ts";
 import { Snippet } from "./snippet.tsx";
 import { statusOfTag, typeNames } from "./status.ts";
-import { Button, Copy, Field, Heading, Loaded, Problem, Time, useTask } from "./ui.tsx";
+import { Button, Copy, Field, Form, Heading, Loaded, Problem, Time, useTask } from "./ui.tsx";
 
 const types: TagType[] = ["server-side", "preverified", "client-side"];
 
@@ -52,13 +52,7 @@ function Generate({ type, merchant, domain, done }: { type: TagType; merchant: s
       await done();
     });
   return (
-    <form
-      class="card choice"
-      onSubmit={(event) => {
-        event.preventDefault();
-        void generate();
-      }}
-    >
+    <Form class="card choice" onSubmit={generate}>
       <h4>{typeNames[type]}</h4>
       <p class="dim">{about[type]}</p>
       {type === "server-side" && (
@@ -70,7 +64,7 @@ function Generate({ type, merchant, domain, done }: { type: TagType; merchant: s
       <Button type="submit" kind="primary" busy={task.busy}>
         Generate {typeNames[type].toLowerCase()} tag
       </Button>
-    </form>
+    </Form>
   );
 }
 

@@ -106,6 +106,43 @@ export function Field(props: {
   );
 }
 
+// Form is a form that is sent by a program.
+export function Form({ onSubmit, class: kind, children }: Children & { onSubmit: () => unknown; class?: string }) {
+  const submit = (event: Event) => {
+    event.preventDefault();
+    void onSubmit();
+  };
+  return <form class={kind} onSubmit={submit}>{children}</form>;
+}
+
+// Section is a part of a page with its own heading, and what is beside that.
+export function Section({ title, level = 2, aside, children }: Children & { title: string; level?: 2 | 3; aside?: ComponentChildren }) {
+  const Tag = level === 2 ? "h2" : "h3";
+  return (
+    <section class="card" aria-label={title}>
+      <div class="headline">
+        <Tag>{title}</Tag>
+        {aside}
+      </div>
+      {children}
+    </section>
+  );
+}
+
+// Pairs is a list of names with their values.
+export function Pairs({ of }: { of: [name: string, value: ComponentChildren][] }) {
+  return (
+    <dl class="pairs">
+      {of.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd class="number">{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
 // Problem is an error, with a way to try again where there is one.
 export function Problem({ message, retry }: { message: string; retry?: () => unknown }) {
   return (
@@ -183,21 +220,43 @@ export function Dialog({ title, onClose, children }: Children & { title: string;
   );
 }
 
-// useTask runs one request at a time and keeps its error.
-export function useTask(): { busy: boolean; error: string | undefined; run: (f: () => Promise<unknown>) => Promise<boolean>; clear: () => void } {
+// Confirm asks before something that cannot be undone.
+export function Confirm({ title, action, task, onConfirm, onClose, children }: Children & { title: string; action: ComponentChildren; task: Task; onConfirm: () => unknown; onClose: () => void }) {
+  return (
+    <Dialog title={title} onClose={onClose}>
+      {children}
+      {task.error && <Problem message={task.error} />}
+      <div class="actions">
+        <Button onClick={onClose}>Cancel</Button>
+        <Button kind="danger" busy={task.busy} onClick={onConfirm}>{action}</Button>
+      </div>
+    </Dialog>
+  );
+}
+
+export interface Task {
+  busy: boolean;
+  error: string | undefined;
+  run: (f: () => Promise<unknown>, done?: string) => Promise<boolean>;
+  clear: () => void;
+}
+
+// useTask runs one request at a time and keeps its error. After a success it says what is done.
+export function useTask(): Task {
   const [state, setState] = useState<{ busy: boolean; error?: string }>({ busy: false });
   const running = useRef(false);
   return {
     busy: state.busy,
     error: state.error,
     clear: () => setState({ busy: false }),
-    run: async (f) => {
+    run: async (f, done) => {
       if (running.current) return false;
       running.current = true;
       setState({ busy: true });
       try {
         await f();
         setState({ busy: false });
+        if (done) say(done);
         return true;
       } catch (error) {
         setState({ busy: false, error: messageOf(error) });

@@ -56,7 +56,7 @@ func listDestinationTypes(_ context.Context, r *fasthttp.RequestCtx, _ store.Par
 		Types []one `json:"types"`
 	}
 	for _, k := range delivery.Kinds() {
-		of := one{k.Name, append([]string{}, k.Consent...), []secret{}, []setting{}}
+		of := one{Type: k.Name, Consent: k.Consent}
 		for _, s := range k.Secrets {
 			of.Secrets = append(of.Secrets, secret{s.Name, s.Required && s.New == nil})
 		}
@@ -151,13 +151,9 @@ func (a *api) showDestination(ctx context.Context, d delivery.Destination, made 
 	if len(d.Settings) > 0 {
 		settings = jsontext.Value(d.Settings)
 	}
-	consent := d.Consent
-	if consent == nil {
-		consent = []string{}
-	}
 	return destinationJSON{
-		DestinationID: d.ID, MerchantID: d.Merchant, Type: d.Type, Name: d.Name, Settings: settings, SecretNames: slices.AppendSeq([]string{}, sortedKeys(d.Secrets)),
-		Secrets: made, Events: d.Events, Filter: d.Filter, Mapping: mapping, Consent: consent, Paused: d.Paused, CreatedAt: store.FormatTime(d.CreatedAt),
+		DestinationID: d.ID, MerchantID: d.Merchant, Type: d.Type, Name: d.Name, Settings: settings, SecretNames: slices.Sorted(maps.Keys(d.Secrets)),
+		Secrets: made, Events: d.Events, Filter: d.Filter, Mapping: mapping, Consent: d.Consent, Paused: d.Paused, CreatedAt: store.FormatTime(d.CreatedAt),
 		MaxAgeHours: a.Delivery.MaxAgeHours(d),
 		Status: statusJSON{
 			State: st.Word, Delivered: st.Delivered, Filtered: st.Filtered, NoConsent: st.NoConsent, Dead: st.Dead, Erased: st.Erased,
@@ -165,10 +161,6 @@ func (a *api) showDestination(ctx context.Context, d delivery.Destination, made 
 			FailingSince: pointed(st.FailingSince), NextTry: pointed(st.NextTry), LastSuccess: pointed(st.LastSuccess), LastError: st.LastError,
 		},
 	}, nil
-}
-
-func sortedKeys[V any](m map[string]V) func(func(string) bool) {
-	return slices.Values(slices.Sorted(maps.Keys(m)))
 }
 
 // destination returns the destination in the path, and its merchant.
@@ -198,7 +190,7 @@ func (a *api) listDestinations(ctx context.Context, r *fasthttp.RequestCtx, part
 	}
 	list := struct {
 		Destinations []destinationJSON `json:"destinations"`
-	}{[]destinationJSON{}}
+	}{}
 	for _, d := range all {
 		shown, err := a.showDestination(ctx, d, nil)
 		if err != nil {
@@ -369,7 +361,7 @@ func (a *api) listDeliveries(ctx context.Context, r *fasthttp.RequestCtx, partne
 	}
 	list := struct {
 		Deliveries []deliveryJSON `json:"deliveries"`
-	}{[]deliveryJSON{}}
+	}{}
 	for _, of := range all[:min(limit, len(all))] {
 		shown := deliveryJSON{DeliveryID: of.ID, At: store.FormatTime(of.At), State: string(of.State), Events: of.Events, EventIDs: of.EventIDs,
 			Millis: of.Took.Milliseconds(), Answer: of.Answer, Reason: unlessEmpty(of.Reason)}

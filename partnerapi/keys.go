@@ -25,7 +25,7 @@ type keyJSON struct {
 
 func showKey(r *fasthttp.RequestCtx, k store.Key) keyJSON {
 	return keyJSON{KeyID: k.ID, Name: k.Name, Scope: k.Scope.String(), Personal: k.Personal, Current: k.ID == callerOf(r).key.ID,
-		CreatedAt: store.FormatTime(k.CreatedAt), ExpiresAt: pointed(k.ExpiresAt), RevokedAt: pointed(k.RevokedAt), LastUsedAt: optional(k.LastUsedAt)}
+		CreatedAt: store.FormatTime(k.CreatedAt), ExpiresAt: pointed(k.ExpiresAt), RevokedAt: pointed(k.RevokedAt), LastUsedAt: Optional(k.LastUsedAt)}
 }
 
 // listKeys answers with the partner's keys, oldest first, without their secrets.

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"mtagd/partnerapi"
 	"mtagd/store"
 )
 
@@ -107,7 +108,7 @@ func (h *hosts) one(name string, now time.Time) hostJSON {
 		host.trouble = 2
 	}
 	host.expires = cert.NotAfter
-	host.Certificate = &hostCertificate{cert.Status, cert.Detail, timeOrNull(cert.NotAfter), timeOrNull(cert.NextTry), due}
+	host.Certificate = &hostCertificate{cert.Status, cert.Detail, partnerapi.Optional(cert.NotAfter), partnerapi.Optional(cert.NextTry), due}
 	return host
 }
 
@@ -121,7 +122,7 @@ func (h *hosts) dns(name string) *hostDNS {
 	for _, t := range tags { // the tags of a tracking domain have the same DNS, but each is updated on its own
 		dns.Connected = dns.Connected || t.Connected
 		if t.DNS != nil && dns.CheckedAt == nil {
-			dns.Detail, dns.CheckedAt = t.DNS.Detail, timeOrNull(t.DNS.CheckedAt)
+			dns.Detail, dns.CheckedAt = t.DNS.Detail, partnerapi.Optional(t.DNS.CheckedAt)
 		}
 	}
 	return dns

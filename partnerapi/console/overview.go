@@ -163,20 +163,11 @@ func viewBackup(b *Backup, now time.Time) *backupJSON {
 	if b == nil {
 		return nil
 	}
-	view := &backupJSON{Interval: int64(b.Every / time.Second), LastSuccess: timeOrNull(b.Last), LastFailure: timeOrNull(b.Failed),
+	view := &backupJSON{Interval: int64(b.Every / time.Second), LastSuccess: partnerapi.Optional(b.Last), LastFailure: partnerapi.Optional(b.Failed),
 		LastError: b.Error, Failures: b.Failures}
 	if !b.Last.IsZero() {
 		age := int64(now.Sub(b.Last) / time.Second)
 		view.Age = &age
 	}
 	return view
-}
-
-// timeOrNull returns the JSON of a time, which is null for the zero time.
-func timeOrNull(t time.Time) *string {
-	if t.IsZero() {
-		return nil
-	}
-	text := store.FormatTime(t)
-	return &text
 }

@@ -36,8 +36,8 @@ func unbreak(value []byte) {
 	}
 }
 
-// appendString appends s as a JSON string.
-func appendString(b []byte, s string) []byte {
+// AppendString appends s as a JSON string.
+func AppendString(b []byte, s string) []byte {
 	// The only possible error is invalid UTF-8, which AppendQuote replaces by U+FFFD.
 	b, _ = jsontext.AppendQuote(b, s)
 	return b

@@ -21,6 +21,8 @@ import (
 	"fmt"
 
 	"github.com/goccy/go-yaml"
+
+	"mtagd/partnerapi/export"
 )
 
 //go:embed openapi.yaml
@@ -47,11 +49,6 @@ func Document(base, tagHost string) ([]byte, error) {
 }
 
 func replaceServer(document []byte, from, to string) []byte {
-	url := func(address string) []byte { return append([]byte(`"url":`), quote(address)...) }
+	url := func(address string) []byte { return export.AppendString([]byte(`"url":`), address) }
 	return bytes.ReplaceAll(document, url(from), url(to))
-}
-
-func quote(s string) []byte {
-	quoted, _ := json.Marshal(s) // a string cannot fail
-	return quoted
 }

@@ -1,12 +1,12 @@
 // A merchant's events: numbers, a chart, the list, and downloads. All follow the filters in the address.
 
 import { useEffect, useState } from "preact/hooks";
-import { call, url, type EventList, type Merchant, type Summary } from "./api.ts";
+import { url, type Merchant, type Summary, type Schemas } from "./api.ts";
 import { EventRow } from "./eventrow.tsx";
 import { daysAgo, parameters, readFilters, span, type Filters, type Range } from "./filters.ts";
 import { count, number, zone } from "./format.ts";
 import { TagChoice, type Part } from "./merchant.tsx";
-import { useResource } from "./resource.ts";
+import { useGet } from "./resource.ts";
 import { change, place } from "./route.ts";
 import { Button, Empty, Heading, Loaded, Pager, Problem } from "./ui.tsx";
 
@@ -36,7 +36,7 @@ export function Events({ merchant }: Part) {
 
 function Numbers({ merchant, filters }: { merchant: Merchant; filters: Filters }) {
   const query = { ...parameters(filters), merchantId: merchant.merchantId, bucket: "day", startDate: daysAgo(29), timezone: zone };
-  const summary = useResource(url("/events/summary", query), (key, signal) => call<Summary>("GET", key, { signal }));
+  const summary = useGet<Summary>(url("/events/summary", query));
   return (
     <Loaded of={summary} rows={1}>
       {({ total, counts = [] }) => (
@@ -61,7 +61,7 @@ function Numbers({ merchant, filters }: { merchant: Merchant; filters: Filters }
 
 const ranges: [Range, string][] = [["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"], ["12m", "12 months"]];
 
-export function FilterBar({ merchant, filters }: { merchant: Merchant; filters: Filters }) {
+function FilterBar({ merchant, filters }: { merchant: Merchant; filters: Filters }) {
   const [open, setOpen] = useState(filters.range === "own" || Boolean(filters.names || filters.tag || filters.bots));
   return (
     <div class="filters">
@@ -108,7 +108,7 @@ export function FilterBar({ merchant, filters }: { merchant: Merchant; filters: 
 function OverTime({ merchant, filters }: { merchant: Merchant; filters: Filters }) {
   const { startDate, endDate, bucket } = span(filters);
   const query = { ...parameters(filters), merchantId: merchant.merchantId, startDate, endDate, bucket, timezone: zone, by: "event_name" };
-  const summary = useResource(url("/events/summary", query), (key, signal) => call<Summary>("GET", key, { signal }));
+  const summary = useGet<Summary>(url("/events/summary", query));
   return (
     <section class="card" aria-label="Events over time">
       <Loaded of={summary} rows={6}>
@@ -137,7 +137,7 @@ function List({ merchant, filters }: { merchant: Merchant; filters: Filters }) {
   const chosen = { ...parameters(filters), merchantId: merchant.merchantId, startDate, endDate };
   const sortBy = query.get("sort") === "name" ? "event_name" : "event_time";
   const sortOrder = query.get("order") === "asc" ? "asc" : "desc";
-  const list = useResource(url("/events", { ...chosen, sortBy, sortOrder, limit: 20, page: query.get("page") ?? "" }), (key, signal) => call<EventList>("GET", key, { signal }));
+  const list = useGet<Schemas["EventList"]>(url("/events", { ...chosen, sortBy, sortOrder, limit: 20, page: query.get("page") ?? "" }));
   return (
     <section aria-labelledby="listed">
       <div class="headline">

@@ -1,7 +1,7 @@
 // The events of a merchant as they come in.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { call, url, type FeedPage, type ReceivedEvent } from "./api.ts";
+import { call, url, type ReceivedEvent, type Schemas } from "./api.ts";
 import { EventRow } from "./eventrow.tsx";
 import { count } from "./format.ts";
 import { TagChoice, type Part } from "./merchant.tsx";
@@ -88,7 +88,7 @@ function useFeed(merchant: string, paused: boolean) {
       const before = stopped;
       if (!at.current.cursor) {
         try {
-          at.current.cursor = (await call<FeedPage>("GET", url("/events/feed", { merchantId: merchant, after: "latest", limit: 1 }))).cursor;
+          at.current.cursor = (await call<Schemas["FeedPage"]>("GET", url("/events/feed", { merchantId: merchant, after: "latest", limit: 1 }))).cursor;
         } catch {
           if (before !== stopped) return;
           setState("broken");

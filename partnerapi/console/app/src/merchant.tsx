@@ -2,8 +2,8 @@
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { call, url, type Merchant } from "./api.ts";
-import { useResource } from "./resource.ts";
+import { url, type Merchant } from "./api.ts";
+import { useGet } from "./resource.ts";
 import { address, change } from "./route.ts";
 import { typeNames } from "./status.ts";
 import { Empty, Heading, Loaded, Pill } from "./ui.tsx";
@@ -25,7 +25,7 @@ const parts = [
 ] as const;
 
 export function MerchantFrame({ id, part, children }: { id: string; part: string; children: (merchant: Merchant, reload: () => Promise<void>) => ComponentChildren }) {
-  const merchant = useResource(url("/merchant/" + id), (key, signal) => call<Merchant>("GET", key, { signal }));
+  const merchant = useGet<Merchant>(url("/merchant/" + id));
   const path = "/merchants/" + id;
   if (merchant.missing) {
     return (

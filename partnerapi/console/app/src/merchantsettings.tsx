@@ -1,12 +1,12 @@
 // What can be changed of a merchant: name, how long events live, who may use identifiers; and its end.
 
 import { useId, useState } from "preact/hooks";
-import { call, url, type Merchant, type NewSecret } from "./api.ts";
+import { call, url, type Merchant, type Schemas } from "./api.ts";
 import { bytes, count, day } from "./format.ts";
 import type { Part } from "./merchant.tsx";
 import { address, go } from "./route.ts";
 import { mayChange } from "./session.ts";
-import { Button, Confirm, Copy, Dialog, Field, Form, Heading, Problem, say, Section, useTask } from "./ui.tsx";
+import { Button, Confirm, Copy, Dialog, Form, Heading, Problem, say, Section, Text, useTask } from "./ui.tsx";
 
 export function MerchantSettings({ merchant, reload }: Part) {
   return (
@@ -38,10 +38,8 @@ function Name({ merchant, reload }: Part) {
     <Form class="card" onSubmit={save}>
       <h3>Name</h3>
       <div class="pair">
-        <Field label="Name">{(ids) => <input {...ids} value={name} required maxLength={256} autocomplete="off" onInput={(event) => setName(event.currentTarget.value)} />}</Field>
-        <Field label="Domain (optional)" hint="Information only: it changes no tag.">
-          {(ids) => <input {...ids} value={domain} autocomplete="off" autocapitalize="off" spellcheck={false} placeholder="example.com" onInput={(event) => setDomain(event.currentTarget.value)} />}
-        </Field>
+        <Text label="Name" value={name} required maxLength={256} set={setName} />
+        <Text label="Domain (optional)" hint="Information only: it changes no tag." value={domain} autocapitalize="off" spellcheck={false} placeholder="example.com" set={setDomain} />
       </div>
       {task.error && <Problem message={task.error} />}
       <Button type="submit" busy={task.busy}>Save name</Button>
@@ -87,9 +85,7 @@ function Retention({ merchant, reload }: Part) {
         {choice("days", "For a number of days")}
       </fieldset>
       {kind === "days" && (
-        <Field label="Days" hint="Counted from the time of the event. Older events are removed.">
-          {(ids) => <input {...ids} type="number" min={1} max={36500} required value={days} onInput={(event) => setDays(event.currentTarget.value)} />}
-        </Field>
+        <Text label="Days" hint="Counted from the time of the event. Older events are removed." type="number" min={1} max={36500} required value={days} set={setDays} />
       )}
       {task.error && <Problem message={task.error} />}
       {kind !== "default" && <Button type="submit" busy={task.busy}>Save retention</Button>}
@@ -136,7 +132,7 @@ function Identifiers({ merchant, reload }: Part) {
       {task.error && <Problem message={task.error} />}
       <div class="actions start">
         {secrets.length < 2 && (
-          <Button busy={task.busy} onClick={() => change(async () => setSecret((await call<NewSecret>("POST", url(path))).secret))}>
+          <Button busy={task.busy} onClick={() => change(async () => setSecret((await call<Schemas["NewSecret"]>("POST", url(path))).secret))}>
             Create a secret
           </Button>
         )}
@@ -195,9 +191,7 @@ function Delete({ merchant }: { merchant: Merchant }) {
               {merchant.usage && merchant.usage.events > 0 && <>It has {count(merchant.usage.events, "event")}. </>}
               Its tags stop working at once. This cannot be undone.
             </p>
-            <Field label={`Type ${merchant.name} to confirm`}>
-              {(ids) => <input {...ids} value={typed} autocomplete="off" spellcheck={false} onInput={(event) => setTyped(event.currentTarget.value)} />}
-            </Field>
+            <Text label={`Type ${merchant.name} to confirm`} value={typed} spellcheck={false} set={setTyped} />
             {task.error && <Problem message={task.error} />}
             <div class="actions">
               <Button onClick={close}>Cancel</Button>

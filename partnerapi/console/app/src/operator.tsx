@@ -1,9 +1,8 @@
 // What operators see of the service.
 
 import { useState } from "preact/hooks";
-import { call } from "./api.ts";
 import { ago, bytes, count, day, number } from "./format.ts";
-import { useEvery, useResource } from "./resource.ts";
+import { useEvery, useGet } from "./resource.ts";
 import { typeNames } from "./status.ts";
 import { Button, Empty, Heading, Loaded, Pairs, Pill, Section, Time, type Tone } from "./ui.tsx";
 
@@ -41,7 +40,7 @@ interface Host {
 }
 
 export function Overview() {
-  const overview = useResource("/console/operator/overview", (key, signal) => call<OverviewData>("GET", key, { signal }));
+  const overview = useGet<OverviewData>("/console/operator/overview");
   useEvery(10_000, true, overview.reload);
   return (
     <>

@@ -1,13 +1,13 @@
 // A person's rights: what is held of them, and its erasure with a receipt.
 
 import { useId, useState } from "preact/hooks";
-import { call, messageOf, send, url, type Erasure, type ErasureList } from "./api.ts";
+import { call, messageOf, send, url, type Erasure, type Schemas } from "./api.ts";
 import { count } from "./format.ts";
 import type { Part } from "./merchant.tsx";
-import { useEvery, useResource } from "./resource.ts";
+import { useEvery, useGet } from "./resource.ts";
 import { address, change, place } from "./route.ts";
 import { mayChange, mayReadPersons } from "./session.ts";
-import { Button, Confirm, Copy, Empty, Field, Form, Heading, Loaded, Pager, Pill, Problem, Section, Time, say, useTask } from "./ui.tsx";
+import { Button, Choice, Confirm, Copy, Empty, Form, Heading, Loaded, Pager, Pill, Problem, say, Section, Text, Time, useTask } from "./ui.tsx";
 
 const kinds = { email: "Email", phone: "Phone number", muid: "muid", deviceId: "Device id" } as const;
 type Kind = keyof typeof kinds;
@@ -51,18 +51,8 @@ function Person({ merchant, name }: { merchant: string; name: string }) {
       <p class="dim">When a visitor of the shop asks what is held of them, or asks to be forgotten.</p>
       <Form onSubmit={() => named() && read.run(() => download(person()))}>
         <div class="pair">
-          <Field label="Known by">
-            {(ids) => (
-              <select {...ids} value={kind} onChange={(event) => setKind(event.currentTarget.value as Kind)}>
-                {Object.entries(kinds).map(([k, label]) => (
-                  <option key={k} value={k}>{label}</option>
-                ))}
-              </select>
-            )}
-          </Field>
-          <Field label={kinds[kind]} error={missing ? "Say who the person is." : undefined}>
-            {(ids) => <input {...ids} inputMode={kind === "email" ? "email" : kind === "phone" ? "tel" : "text"} value={value} autocomplete="off" spellcheck={false} onInput={(event) => setValue(event.currentTarget.value)} />}
-          </Field>
+          <Choice label="Known by" value={kind} set={setKind} of={Object.entries(kinds)} />
+          <Text label={kinds[kind]} error={missing ? "Say who the person is." : undefined} inputMode={kind === "email" ? "email" : kind === "phone" ? "tel" : "text"} value={value} spellcheck={false} set={setValue} />
         </div>
         <label class="check" for={ids.claimed}>
           <input id={ids.claimed} type="checkbox" checked={claimed} onChange={(event) => setClaimed(event.currentTarget.checked)} />
@@ -129,7 +119,7 @@ const steps = ["pending", "removing", "purging", "done"] as const;
 const stepNames = { pending: "Waiting", removing: "Removing events", purging: "Removing their bytes from the files", done: "Done" };
 
 function Receipt({ id }: { id: string }) {
-  const receipt = useResource(url("/erasures/" + id), (key, signal) => call<Erasure>("GET", key, { signal }));
+  const receipt = useGet<Erasure>(url("/erasures/" + id));
   useEvery(1000, receipt.data?.state !== "done", receipt.reload);
   return (
     <section class="card" aria-label="Receipt of an erasure">
@@ -178,7 +168,7 @@ function State({ of }: { of: Erasure }) {
 
 function Receipts({ merchant }: { merchant: string }) {
   const query = place.value.query;
-  const list = useResource(url("/erasures", { merchantId: merchant, limit: 10, page: query.get("page") ?? "" }), (key, signal) => call<ErasureList>("GET", key, { signal }));
+  const list = useGet<Schemas["ErasureList"]>(url("/erasures", { merchantId: merchant, limit: 10, page: query.get("page") ?? "" }));
   const receipt = query.get("receipt");
   useEvery(2000, Boolean(receipt && !list.data?.erasures.some((e) => e.erasureId === receipt)) || Boolean(list.data?.erasures.some((e) => e.state !== "done")), list.reload);
   return (

@@ -1,18 +1,18 @@
 // What was refused lately, and why; and a try of an event without recording it.
 
 import { useState } from "preact/hooks";
-import { call, url, type Finding, type RefusedEvent, type RefusedList, type Trial } from "./api.ts";
+import { call, url, type Finding, type Trial, type Schemas } from "./api.ts";
 import { count, number } from "./format.ts";
 import { JSONTree } from "./json.tsx";
 import { TagChoice, type Part } from "./merchant.tsx";
-import { useResource } from "./resource.ts";
+import { useGet } from "./resource.ts";
 import { place } from "./route.ts";
 import { typeNames } from "./status.ts";
-import { Button, Empty, Field, Form, Heading, Loaded, Pill, Problem, Section, Time, useTask, type Tone } from "./ui.tsx";
+import { Button, Choice, Empty, Field, Form, Heading, Loaded, Pill, Problem, Section, Time, type Tone, useTask } from "./ui.tsx";
 
 export function Refused({ merchant }: Part) {
   const tag = place.value.query.get("tag") ?? "";
-  const list = useResource(url("/debug/refused", { merchantId: merchant.merchantId, tagId: tag, limit: 100 }), (key, signal) => call<RefusedList>("GET", key, { signal }));
+  const list = useGet<Schemas["RefusedList"]>(url("/debug/refused", { merchantId: merchant.merchantId, tagId: tag, limit: 100 }));
   const tags = Object.entries(merchant.tracktags);
   return (
     <>
@@ -50,7 +50,7 @@ export function Refused({ merchant }: Part) {
   );
 }
 
-function Entry({ of }: { of: RefusedEvent }) {
+function Entry({ of }: { of: Schemas["Refused"] }) {
   const odd = of.status < 400;
   return (
     <details class="row event">
@@ -106,17 +106,7 @@ function Try({ tags }: { tags: { id: string; name: string }[] }) {
     <Section level={3} title="Try an event">
       <p class="dim">See what the tag host would answer, and what could be better. Nothing is recorded.</p>
       <Form onSubmit={submit}>
-        {tags.length > 1 && (
-          <Field label="Tag">
-            {(ids) => (
-              <select {...ids} value={tag} onChange={(event) => setTag(event.currentTarget.value)}>
-                {tags.map((t) => (
-                  <option key={t.id} value={t.id}>{t.name}</option>
-                ))}
-              </select>
-            )}
-          </Field>
-        )}
+        {tags.length > 1 && <Choice label="Tag" value={tag} set={setTag} of={tags.map((t) => [t.id, t.name])} />}
         <Field label="Event as JSON" hint="What your page or backend sends to the tag host, as it is. An array is a batch.">
           {(ids) => <textarea {...ids} class="mono" rows={8} spellcheck={false} autocapitalize="off" value={text} onInput={(event) => setText(event.currentTarget.value)} />}
         </Field>

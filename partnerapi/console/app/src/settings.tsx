@@ -4,14 +4,14 @@ import { useRef, useState } from "preact/hooks";
 import { call, Failure, newKey, url, type Config, type IssuedKey, type Key, type MerchantList } from "./api.ts";
 import { number } from "./format.ts";
 import { Once } from "./merchantsettings.tsx";
-import { useResource } from "./resource.ts";
+import { useGet, type Resource } from "./resource.ts";
 import { mayChange, session, signOut } from "./session.ts";
-import { Button, Confirm, Copy, Dialog, Empty, Field, Form, Heading, Loaded, Pairs, Pill, Problem, Section, Time, say, useTask } from "./ui.tsx";
+import { Button, Choice, Confirm, Copy, Dialog, Empty, Form, Heading, Loaded, Pairs, Pill, Problem, say, Section, Text, Time, useTask } from "./ui.tsx";
 
 type KeyList = { keys: Key[] };
 
 export function Settings() {
-  const keys = useResource(url("/key"), (key, signal) => call<KeyList>("GET", key, { signal }));
+  const keys = useGet<KeyList>(url("/key"));
   return (
     <>
       <Heading title="Settings" />
@@ -25,7 +25,7 @@ export function Settings() {
 
 const valid = (key: Key) => !key.revokedAt && (!key.expiresAt || new Date(key.expiresAt).getTime() > Date.now());
 
-function Keys({ keys, of }: { keys: Key[] | undefined; of: ReturnType<typeof useResource<KeyList>> }) {
+function Keys({ keys, of }: { keys: Key[] | undefined; of: Resource<KeyList> }) {
   const [issuing, setIssuing] = useState(false);
   const [issued, setIssued] = useState<IssuedKey>();
   const [revoking, setRevoking] = useState<Key>();
@@ -126,29 +126,10 @@ function Issue({ onClose, done }: { onClose: () => void; done: (key: IssuedKey) 
   return (
     <Dialog title="New API key" onClose={onClose}>
       <Form onSubmit={submit}>
-        <Field label="What it is for" hint="Such as “Warehouse import” or a person's name.">
-          {(ids) => <input {...ids} value={name} required maxLength={256} autocomplete="off" onInput={(event) => setName(event.currentTarget.value)} />}
-        </Field>
+        <Text label="What it is for" hint="Such as “Warehouse import” or a person's name." value={name} required maxLength={256} set={setName} />
         <div class="pair">
-          <Field label="It may">
-            {(ids) => (
-              <select {...ids} value={scope} onChange={(event) => setScope(event.currentTarget.value as keyof typeof scopes)}>
-                {Object.entries(scopes).map(([value, { label }]) => (
-                  <option key={value} value={value}>{label}</option>
-                ))}
-              </select>
-            )}
-          </Field>
-          <Field label="It expires">
-            {(ids) => (
-              <select {...ids} value={days} onChange={(event) => setDays(event.currentTarget.value)}>
-                <option value="">Never</option>
-                <option value="30">In 30 days</option>
-                <option value="90">In 90 days</option>
-                <option value="365">In a year</option>
-              </select>
-            )}
-          </Field>
+          <Choice label="It may" value={scope} set={setScope} of={Object.entries(scopes).map(([value, { label }]) => [value, label])} />
+          <Choice label="It expires" value={days} set={setDays} of={[["", "Never"], ["30", "In 30 days"], ["90", "In 90 days"], ["365", "In a year"]]} />
         </div>
         {task.error && <Problem message={task.error} />}
         <div class="actions">
@@ -198,7 +179,7 @@ interface SignedIn {
 
 // Sessions shows who is signed in. Who can only read can end only his own session.
 function Sessions() {
-  const list = useResource("/console/sessions", (key, signal) => call<{ sessions: SignedIn[]; total: number }>("GET", key, { signal }));
+  const list = useGet<{ sessions: SignedIn[]; total: number }>("/console/sessions");
   const [leaving, setLeaving] = useState(false);
   const task = useTask();
   const end = (s: SignedIn) =>
@@ -247,7 +228,7 @@ function Sessions() {
 }
 
 function TrackingDomain() {
-  const config = useResource(url("/config"), (key, signal) => call<Config>("GET", key, { signal }));
+  const config = useGet<Config>(url("/config"));
   return (
     <Section title="Tracking domain">
       <Loaded of={config} rows={1}>
@@ -274,7 +255,7 @@ function TrackingDomain() {
 }
 
 function Limits({ keys }: { keys: Key[] | undefined }) {
-  const merchants = useResource(url("/merchant", { limit: 1 }), (key, signal) => call<MerchantList>("GET", key, { signal }));
+  const merchants = useGet<MerchantList>(url("/merchant", { limit: 1 }));
   const used: [string, number | undefined, number][] = [
     ["Merchants", merchants.data?.pagination.totalItems, 50_000],
     ["Valid API keys", keys?.filter(valid).length, 100],

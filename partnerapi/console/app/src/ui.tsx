@@ -1,9 +1,9 @@
 // The parts that all pages are made of.
 
-import type { ButtonHTMLAttributes, ComponentChildren } from "preact";
+import type { AllHTMLAttributes, ButtonHTMLAttributes, ComponentChildren } from "preact";
 import { signal } from "@preact/signals";
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { messageOf } from "./api.ts";
+import { messageOf, type Pagination } from "./api.ts";
 import { ago, dayAndTime, number } from "./format.ts";
 import type { Resource } from "./resource.ts";
 import { address, place, useTitle } from "./route.ts";
@@ -87,11 +87,14 @@ export function Copy({ text, what, label = "Copy", size = "small" }: { text: str
   );
 }
 
-// Field is a form field with its label. The child gets the ids that connect it to the label, the hint and the error.
-export function Field(props: {
+interface Labels {
   label: string;
   hint?: ComponentChildren;
   error?: string | undefined;
+}
+
+// Field is a form field with its label. The child gets the ids that connect it to the label, the hint and the error.
+export function Field(props: Labels & {
   children: (ids: { id: string; "aria-describedby": string | undefined; "aria-invalid": boolean | undefined }) => ComponentChildren;
 }) {
   const id = useId();
@@ -103,6 +106,34 @@ export function Field(props: {
       {props.hint && <p class="hint" id={id + "h"}>{props.hint}</p>}
       {props.error && <p class="wrong" id={id + "e"}>{props.error}</p>}
     </div>
+  );
+}
+
+interface TextProps extends Labels, Pick<AllHTMLAttributes<HTMLInputElement>, "required" | "maxLength" | "min" | "max" | "placeholder" | "inputMode" | "autocapitalize" | "spellcheck"> {
+  value: string;
+  set: (text: string) => void;
+  type?: "text" | "password" | "number";
+}
+
+// Text is a field with one line.
+export function Text({ label, hint, error, set, ...rest }: TextProps) {
+  return (
+    <Field label={label} hint={hint} error={error}>
+      {(ids) => <input autocomplete="off" {...(rest as { type: "text" })} {...ids} onInput={(event) => set(event.currentTarget.value)} />}
+    </Field>
+  );
+}
+
+// Choice is a field with one of some values.
+export function Choice<T extends string>({ label, hint, value, set, of }: Labels & { value: T; set: (value: T) => void; of: [value: string, text: string][] }) {
+  return (
+    <Field label={label} hint={hint}>
+      {(ids) => (
+        <select {...ids} value={value} onChange={(event) => set(event.currentTarget.value as T)}>
+          {of.map(([value, text]) => <option key={value} value={value}>{text}</option>)}
+        </select>
+      )}
+    </Field>
   );
 }
 
@@ -182,7 +213,7 @@ export function Loaded<T>({ of, rows = 3, children }: { of: Resource<T>; rows?: 
 }
 
 // Pager leads to the other pages of a list. The page is part of the address.
-export function Pager({ of, noun }: { of: { currentPage: number; totalPages: number; totalItems: number; hasNextPage: boolean; hasPreviousPage: boolean }; noun: string }) {
+export function Pager({ of, noun }: { of: Pagination; noun: string }) {
   if (of.totalPages <= 1 && of.currentPage === 1) return null;
   const to = (page: number) => address(place.value.path, { ...Object.fromEntries(place.value.query), page: page > 1 ? String(page) : "" });
   return (

@@ -18,17 +18,9 @@ const (
 
 // entryJSON is the JSON of an entry of the audit log.
 type entryJSON struct {
-	ID          store.AuditID     `json:"id"`
-	At          string            `json:"at"`
-	Actor       store.Actor       `json:"actor"`
-	Action      store.AuditAction `json:"action"`
-	Partner     store.PartnerID   `json:"partnerId,omitempty"`
-	PartnerName string            `json:"partnerName,omitempty"`
-	Merchant    store.MerchantID  `json:"merchantId,omitempty"`
-	Tag         store.TagID       `json:"tagId,omitempty"`
-	Key         store.KeyID       `json:"keyId,omitempty"`
-	Detail      string            `json:"detail,omitempty"`
-	Reason      string            `json:"reason,omitempty"`
+	store.AuditEntry
+	At          string `json:"at"`
+	PartnerName string `json:"partnerName,omitempty"`
 }
 
 // audit answers with entries of the audit log, newest first. before is the id of the last entry that the page has.
@@ -59,8 +51,7 @@ func (c *Console) audit(r *fasthttp.RequestCtx) error {
 	}{[]entryJSON{}}
 	for _, e := range entries {
 		partner, _ := c.Engine.Directory().Partner(e.Partner)
-		view.Entries = append(view.Entries, entryJSON{e.ID, store.FormatTime(e.At), e.Actor, e.Action, e.Partner, partner.Name,
-			e.Merchant, e.Tag, e.Key, e.Detail, e.Reason})
+		view.Entries = append(view.Entries, entryJSON{e, store.FormatTime(e.At), partner.Name})
 	}
 	return reply(r, view)
 }

@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Tag } from "./api.ts";
 import { address } from "./route.ts";
-import { Copy, say } from "./ui.tsx";
+import { Code, say } from "./ui.tsx";
 
 export function FirstEvent({ tag, domain }: { tag: Tag; domain: string | undefined }) {
   const waited = useRef(tag.lifecycle === "waiting_for_events");
@@ -34,10 +34,7 @@ export function FirstEvent({ tag, domain }: { tag: Tag; domain: string | undefin
         )}
         , or send a test event from a terminal:
       </p>
-      <div class="code">
-        <pre tabIndex={0} aria-label="Command that sends a test event"><code>{command}</code></pre>
-        <Copy text={command} what="command" />
-      </div>
+      <Code text={command} label="Command that sends a test event" what="command" />
     </div>
   );
 }

@@ -7,7 +7,7 @@ import { useGet, useResource } from "./resource.ts";
 import { address, change, go, place } from "./route.ts";
 import { mayChange } from "./session.ts";
 import { statusOfMerchant, type Status } from "./status.ts";
-import { Button, Dialog, Empty, Form, Heading, Loaded, Pager, Pill, Problem, Text, useTask } from "./ui.tsx";
+import { Button, Check, Dialog, Empty, Form, Heading, Loaded, Pager, Pill, Problem, Text, useTask } from "./ui.tsx";
 
 export function Merchants() {
   const query = place.value.query;
@@ -167,13 +167,8 @@ function Create({ onClose }: { onClose: () => void }) {
       <Form onSubmit={submit}>
         <Text label="Name" error={missing ? "A merchant needs a name." : undefined} value={name} maxLength={256} set={setName} />
         <Text label="Domain (optional)" hint="The shop's root domain, such as example.com. You can change it later." value={domain} autocapitalize="off" spellcheck={false} inputMode="url" placeholder="example.com" set={setDomain} />
-        <label class="check">
-          <input type="checkbox" checked={secret} onChange={(event) => setSecret(event.currentTarget.checked)} />
-          <span>
-            Require a secret for identifiers
-            <small>Otherwise whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. The shop's backend sends the secret, which you create in the settings</small>
-          </span>
-        </label>
+        <Check label="Require a secret for identifiers" checked={secret} set={setSecret}
+          hint="Otherwise whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. The shop's backend sends the secret, which you create in the settings" />
         {task.error && <Problem message={task.error} />}
         <div class="actions">
           <Button onClick={onClose}>Cancel</Button>

@@ -6,7 +6,7 @@ import { bytes, count, day } from "./format.ts";
 import type { Part } from "./merchant.tsx";
 import { address, go } from "./route.ts";
 import { mayChange } from "./session.ts";
-import { Button, Confirm, Copy, Dialog, Form, Heading, Problem, say, Section, Text, useTask } from "./ui.tsx";
+import { Button, Code, Confirm, Copy, Dialog, Form, Heading, Problem, say, Section, Text, useTask } from "./ui.tsx";
 
 export function MerchantSettings({ merchant, reload }: Part) {
   return (
@@ -153,10 +153,7 @@ export function Once({ title, text, onClose }: { title: string; text: string; on
   return (
     <Dialog title={title} onClose={onClose}>
       <p>Copy it now: the service keeps only a hash of it, and cannot show it again.</p>
-      <div class="code">
-        <pre tabIndex={0} aria-label={title}><code>{text}</code></pre>
-        <Copy text={text} what={title.toLowerCase()} />
-      </div>
+      <Code text={text} label={title} what={title.toLowerCase()} />
       <div class="actions">
         <Button kind="primary" onClick={onClose}>I have it</Button>
       </div>

@@ -1,13 +1,13 @@
 // A person's rights: what is held of them, and its erasure with a receipt.
 
-import { useId, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { call, messageOf, send, url, type Erasure, type Schemas } from "./api.ts";
 import { count } from "./format.ts";
 import type { Part } from "./merchant.tsx";
 import { useEvery, useGet } from "./resource.ts";
 import { address, change, place } from "./route.ts";
 import { mayChange, mayReadPersons } from "./session.ts";
-import { Button, Choice, Confirm, Copy, Empty, Form, Heading, Loaded, Pager, Pill, Problem, say, Section, Text, Time, useTask } from "./ui.tsx";
+import { Button, Check, Choice, Confirm, Copy, Empty, Form, Heading, Loaded, Pager, Pill, Problem, say, Section, Text, Time, useTask } from "./ui.tsx";
 
 const kinds = { email: "Email", phone: "Phone number", muid: "muid", deviceId: "Device id" } as const;
 type Kind = keyof typeof kinds;
@@ -33,7 +33,6 @@ function Person({ merchant, name }: { merchant: string; name: string }) {
   const [confirming, setConfirming] = useState(false);
   const read = useTask();
   const erase = useTask();
-  const ids = { claimed: useId(), suppress: useId() };
   const person = () => ({ merchantId: merchant, [kind]: value.trim(), claimed });
   const named = () => {
     setMissing(!value.trim());
@@ -54,21 +53,11 @@ function Person({ merchant, name }: { merchant: string; name: string }) {
           <Choice label="Known by" value={kind} set={setKind} of={Object.entries(kinds)} />
           <Text label={kinds[kind]} error={missing ? "Say who the person is." : undefined} inputMode={kind === "email" ? "email" : kind === "phone" ? "tel" : "text"} value={value} spellcheck={false} set={setValue} />
         </div>
-        <label class="check" for={ids.claimed}>
-          <input id={ids.claimed} type="checkbox" checked={claimed} onChange={(event) => setClaimed(event.currentTarget.checked)} />
-          <span>
-            Also take what only claimed links lead to
-            <small>Anyone who knows the tag id can claim that an identifier and a muid belong together. Look at what is held before you erase it: it may be another person's</small>
-          </span>
-        </label>
+        <Check label="Also take what only claimed links lead to" checked={claimed} set={setClaimed}
+          hint="Anyone who knows the tag id can claim that an identifier and a muid belong together. Look at what is held before you erase it: it may be another person's" />
         {mayChange.value && (
-          <label class="check" for={ids.suppress}>
-            <input id={ids.suppress} type="checkbox" checked={suppress} onChange={(event) => setSuppress(event.currentTarget.checked)} />
-            <span>
-              When erasing, refuse later events of this person, too
-              <small>The service then keeps hashes of the identifiers, to recognise them</small>
-            </span>
-          </label>
+          <Check label="When erasing, refuse later events of this person, too" checked={suppress} set={setSuppress}
+            hint="The service then keeps hashes of the identifiers, to recognise them" />
         )}
         {read.error && <Problem message={read.error} />}
         <div class="actions start">

@@ -137,6 +137,29 @@ export function Choice<T extends string>({ label, hint, value, set, of }: Labels
   );
 }
 
+// Check is a choice between yes and no. The hint says more.
+export function Check({ label, hint, checked, set }: { label: string; hint: string; checked: boolean; set: (checked: boolean) => void }) {
+  return (
+    <label class="check">
+      <input type="checkbox" checked={checked} onChange={(event) => set(event.currentTarget.checked)} />
+      <span>
+        {label}
+        <small>{hint}</small>
+      </span>
+    </label>
+  );
+}
+
+// Code is a text to copy.
+export function Code({ text, label, what }: { text: string; label: string; what: string }) {
+  return (
+    <div class="code">
+      <pre tabIndex={0} aria-label={label}><code>{text}</code></pre>
+      <Copy text={text} what={what} />
+    </div>
+  );
+}
+
 // Form is a form that is sent by a program.
 export function Form({ onSubmit, class: kind, children }: Children & { onSubmit: () => unknown; class?: string }) {
   const submit = (event: Event) => {

@@ -216,7 +216,7 @@ func (a *api) refuseStranger(r *fasthttp.RequestCtx) {
 	}
 	a.Refusals.Count(limit.Authentication, limit.Tenant{})
 	if wait := a.limits.stranger(clientaddr.Of(r.RemoteAddr()), a.Now()); wait > 0 {
-		tooMany(r, wait, "Too many requests without a valid API key")
+		TooMany(r, wait, "Too many requests without a valid API key")
 		return
 	}
 	WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
@@ -228,7 +228,7 @@ func (a *api) withinLimits(r *fasthttp.RequestCtx, partner store.Partner, change
 	now := a.Now()
 	if wait := a.limits.request(partner, now); wait > 0 {
 		a.Refusals.Count(limit.PartnerRequests, limit.Partner(partner.ID))
-		tooMany(r, wait, "Too many requests")
+		TooMany(r, wait, "Too many requests")
 		return false
 	}
 	if !changes {
@@ -236,13 +236,14 @@ func (a *api) withinLimits(r *fasthttp.RequestCtx, partner store.Partner, change
 	}
 	if wait := a.limits.write(partner, now); wait > 0 {
 		a.Refusals.Count(limit.PartnerWrites, limit.Partner(partner.ID))
-		tooMany(r, wait, "Too many requests that change something")
+		TooMany(r, wait, "Too many requests that change something")
 		return false
 	}
 	return true
 }
 
-func tooMany(r *fasthttp.RequestCtx, wait time.Duration, what string) {
+// TooMany answers that requests come too fast: what says which.
+func TooMany(r *fasthttp.RequestCtx, wait time.Duration, what string) {
 	seconds := limit.RetryAfter(wait)
 	r.Response.Header.Set(fasthttp.HeaderRetryAfter, seconds)
 	WriteError(r, fasthttp.StatusTooManyRequests, what+". Please try again in "+seconds+" s")

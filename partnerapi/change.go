@@ -22,20 +22,10 @@ type merchantChange struct {
 // changeMerchant changes the fields of a merchant that the request has, and answers with the merchant. A name that is no
 // such field is refused: a typing error must not look like a change.
 func (a *api) changeMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
-	m, notFound := a.merchantInPath(ctx, r, partner)
-	if store.KindOf(notFound) == store.KindInvalid {
-		return notFound
-	}
-	var in merchantChange
-	if err := decodeChange(r, &in); err != nil {
+	m, absent := a.merchantInPath(ctx, r, partner)
+	change, err := readMerchantChange(r)
+	if err := first(absent, err); err != nil {
 		return err
-	}
-	change, err := in.read()
-	if err != nil {
-		return err
-	}
-	if notFound != nil {
-		return notFound
 	}
 	if m, err = a.Engine.UpdateMerchant(ctx, m.ID, change); err != nil {
 		return err
@@ -43,8 +33,12 @@ func (a *api) changeMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 	return reply(r, fasthttp.StatusOK, a.showMerchant(partner, m))
 }
 
-// read checks the fields, and returns the change that they ask for.
-func (in merchantChange) read() (func(store.Merchant) store.Merchant, error) {
+// readMerchantChange checks the fields, and returns the change that they ask for.
+func readMerchantChange(r *fasthttp.RequestCtx) (func(store.Merchant) store.Merchant, error) {
+	var in merchantChange
+	if err := decodeChange(r, &in); err != nil {
+		return nil, err
+	}
 	name, err := checked("name", in.Name, store.CheckName)
 	if err != nil {
 		return nil, err

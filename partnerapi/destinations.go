@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/goccy/go-json/jsontext"
 	"github.com/valyala/fasthttp"
@@ -57,7 +56,7 @@ func listDestinationTypes(_ context.Context, r *fasthttp.RequestCtx, _ store.Par
 		Types []one `json:"types"`
 	}
 	for _, k := range delivery.Kinds() {
-		of := one{k.Name, append([]string{}, k.Consent...), []secret{}, []setting{}}
+		of := one{Type: k.Name, Consent: k.Consent}
 		for _, s := range k.Secrets {
 			of.Secrets = append(of.Secrets, secret{s.Name, s.Required && s.New == nil})
 		}
@@ -141,12 +140,6 @@ func (a *api) showDestination(ctx context.Context, d delivery.Destination, made 
 	if err != nil {
 		return destinationJSON{}, err
 	}
-	at := func(t *time.Time) *string {
-		if t == nil {
-			return nil
-		}
-		return optional(*t)
-	}
 	mapping, err := json.Marshal(d.Mapping)
 	if err != nil {
 		return destinationJSON{}, err
@@ -158,24 +151,16 @@ func (a *api) showDestination(ctx context.Context, d delivery.Destination, made 
 	if len(d.Settings) > 0 {
 		settings = jsontext.Value(d.Settings)
 	}
-	consent := d.Consent
-	if consent == nil {
-		consent = []string{}
-	}
 	return destinationJSON{
-		DestinationID: d.ID, MerchantID: d.Merchant, Type: d.Type, Name: d.Name, Settings: settings, SecretNames: slices.AppendSeq([]string{}, sortedKeys(d.Secrets)),
-		Secrets: made, Events: d.Events, Filter: d.Filter, Mapping: mapping, Consent: consent, Paused: d.Paused, CreatedAt: store.FormatTime(d.CreatedAt),
+		DestinationID: d.ID, MerchantID: d.Merchant, Type: d.Type, Name: d.Name, Settings: settings, SecretNames: slices.Sorted(maps.Keys(d.Secrets)),
+		Secrets: made, Events: d.Events, Filter: d.Filter, Mapping: mapping, Consent: d.Consent, Paused: d.Paused, CreatedAt: store.FormatTime(d.CreatedAt),
 		MaxAgeHours: a.Delivery.MaxAgeHours(d),
 		Status: statusJSON{
 			State: st.Word, Delivered: st.Delivered, Filtered: st.Filtered, NoConsent: st.NoConsent, Dead: st.Dead, Erased: st.Erased,
 			Retries: st.Retries, Replays: st.Replays, DeadLetters: st.DeadLetters,
-			FailingSince: at(st.FailingSince), NextTry: at(st.NextTry), LastSuccess: at(st.LastSuccess), LastError: st.LastError,
+			FailingSince: pointed(st.FailingSince), NextTry: pointed(st.NextTry), LastSuccess: pointed(st.LastSuccess), LastError: st.LastError,
 		},
 	}, nil
-}
-
-func sortedKeys[V any](m map[string]V) func(func(string) bool) {
-	return slices.Values(slices.Sorted(maps.Keys(m)))
 }
 
 // destination returns the destination in the path, and its merchant.
@@ -205,7 +190,7 @@ func (a *api) listDestinations(ctx context.Context, r *fasthttp.RequestCtx, part
 	}
 	list := struct {
 		Destinations []destinationJSON `json:"destinations"`
-	}{[]destinationJSON{}}
+	}{}
 	for _, d := range all {
 		shown, err := a.showDestination(ctx, d, nil)
 		if err != nil {
@@ -218,15 +203,9 @@ func (a *api) listDestinations(ctx context.Context, r *fasthttp.RequestCtx, part
 
 // createDestination creates a destination. Secrets that are made for it are only in this answer.
 func (a *api) createDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
-	m, err := a.merchantInPath(ctx, r, partner)
-	if store.KindOf(err) == store.KindInvalid {
-		return err
-	}
-	c, badBody := readDestinationChange(r)
-	if badBody != nil {
-		return badBody
-	}
-	if err != nil {
+	m, absent := a.merchantInPath(ctx, r, partner)
+	c, err := readDestinationChange(r)
+	if err := first(absent, err); err != nil {
 		return err
 	}
 	d, made, err := a.Delivery.Create(ctx, m, c)
@@ -251,15 +230,9 @@ func (a *api) readDestination(ctx context.Context, r *fasthttp.RequestCtx, partn
 
 // changeDestination changes the fields that the request has.
 func (a *api) changeDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
-	m, d, err := a.destination(ctx, r, partner)
-	if store.KindOf(err) == store.KindInvalid {
-		return err
-	}
-	c, badBody := readDestinationChange(r)
-	if badBody != nil {
-		return badBody
-	}
-	if err != nil {
+	m, d, absent := a.destination(ctx, r, partner)
+	c, err := readDestinationChange(r)
+	if err := first(absent, err); err != nil {
 		return err
 	}
 	d, made, err := a.Delivery.Update(ctx, m, d.ID, c)
@@ -285,16 +258,12 @@ func (a *api) testDestination(ctx context.Context, r *fasthttp.RequestCtx, partn
 	in := struct {
 		Send *bool `json:"send"`
 	}{}
-	_, d, err := a.destination(ctx, r, partner)
-	if store.KindOf(err) == store.KindInvalid {
-		return err
-	}
+	_, d, absent := a.destination(ctx, r, partner)
+	var err error
 	if len(r.PostBody()) > 0 {
-		if badBody := decodeChange(r, &in); badBody != nil {
-			return badBody
-		}
+		err = decodeChange(r, &in)
 	}
-	if err != nil {
+	if err := first(absent, err); err != nil {
 		return err
 	}
 	release, err := a.trials.acquire(ctx, partner.ID)
@@ -313,20 +282,29 @@ func (a *api) testDestination(ctx context.Context, r *fasthttp.RequestCtx, partn
 
 // replayEvents has events sent again: those of a range of time, of a delivery, or the dead letters.
 func (a *api) replayEvents(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	m, d, absent := a.destination(ctx, r, partner)
+	replay, err := readReplay(r)
+	if err := first(absent, err); err != nil {
+		return err
+	}
+	if replay != (delivery.Replay{}) {
+		d, err = a.Delivery.Replay(ctx, m, d.ID, replay)
+	}
+	return a.replyDestination(ctx, r, fasthttp.StatusAccepted, d, nil, err)
+}
+
+// readReplay reads which events are sent again; the zero value for none.
+func readReplay(r *fasthttp.RequestCtx) (replay delivery.Replay, err error) {
 	var in struct {
 		From        string `json:"from"`
 		To          string `json:"to"`
 		DeadLetters bool   `json:"deadLetters"`
 		DeliveryID  string `json:"deliveryId"`
 	}
-	m, d, err := a.destination(ctx, r, partner)
-	if store.KindOf(err) == store.KindInvalid {
-		return err
+	if err := decodeChange(r, &in); err != nil {
+		return replay, err
 	}
-	if badBody := decodeChange(r, &in); badBody != nil {
-		return badBody
-	}
-	replay := delivery.Replay{DeadLetters: in.DeadLetters, Delivery: in.DeliveryID}
+	replay.DeadLetters, replay.Delivery = in.DeadLetters, in.DeliveryID
 	named := 0
 	for _, is := range []bool{in.From != "" || in.To != "", in.DeadLetters, in.DeliveryID != ""} {
 		if is {
@@ -334,26 +312,16 @@ func (a *api) replayEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 		}
 	}
 	if named > 1 || in.From == "" && in.To != "" {
-		return store.Invalid("replay", "must have only one of from (with to or not), deadLetters and deliveryId")
+		return replay, store.Invalid("replay", "must have only one of from (with to or not), deadLetters and deliveryId")
 	}
-	if in.From != "" {
-		args := new(fasthttp.Args)
-		args.Set("from", in.From)
-		if in.To != "" {
-			args.Set("to", in.To)
-		}
-		p := params{args: args}
-		if replay.From, replay.To = p.timeRange("from", "to"); p.err != nil {
-			return p.err
+	p := params{args: new(fasthttp.Args)}
+	for name, value := range map[string]string{"from": in.From, "to": in.To} {
+		if value != "" {
+			p.args.Set(name, value)
 		}
 	}
-	if err != nil {
-		return err
-	}
-	if named > 0 {
-		d, err = a.Delivery.Replay(ctx, m, d.ID, replay)
-	}
-	return a.replyDestination(ctx, r, fasthttp.StatusAccepted, d, nil, err)
+	replay.From, replay.To = p.timeRange("from", "to")
+	return replay, p.err
 }
 
 // deliveryJSON is the JSON of an attempt to deliver events, or of a dead letter.
@@ -393,7 +361,7 @@ func (a *api) listDeliveries(ctx context.Context, r *fasthttp.RequestCtx, partne
 	}
 	list := struct {
 		Deliveries []deliveryJSON `json:"deliveries"`
-	}{[]deliveryJSON{}}
+	}{}
 	for _, of := range all[:min(limit, len(all))] {
 		shown := deliveryJSON{DeliveryID: of.ID, At: store.FormatTime(of.At), State: string(of.State), Events: of.Events, EventIDs: of.EventIDs,
 			Millis: of.Took.Milliseconds(), Answer: of.Answer, Reason: unlessEmpty(of.Reason)}

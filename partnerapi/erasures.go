@@ -111,10 +111,7 @@ func (a *api) readErasure(ctx context.Context, r *fasthttp.RequestCtx, partner s
 // listErasures answers with one page of a merchant's erasures, newest first.
 func (a *api) listErasures(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
-	merchantID := p.id("merchantId")
-	if merchantID == "" {
-		p.reject("merchantId", "is required")
-	}
+	merchantID := p.required("merchantId")
 	w := p.window(merchantsPerPage)
 	if p.err != nil {
 		return p.err
@@ -202,7 +199,7 @@ func (a *api) writePersonalData(ctx context.Context, w io.Writer, from caller, m
 func appendPersonal(b []byte, p *store.PersonalRecord) []byte {
 	if p.Event == nil {
 		b = append(b, `{"type":"link","identifierSha256":"`+hex.EncodeToString(p.Identifier[:])+`","muid":`...)
-		return append(appendString(b, string(p.MUID)), "}\n"...)
+		return append(export.AppendString(b, string(p.MUID)), "}\n"...)
 	}
 	b = export.AppendMembers(append(b, `{"type":"event",`...), &store.Received{Event: *p.Event, Tag: p.Tag}, export.Personal)
 	return append(export.AppendRaw(b, p.Event.Raw), "}\n"...)

@@ -10,6 +10,7 @@ import (
 
 	"mtagd/edge/limit"
 	"mtagd/edge/requestid"
+	"mtagd/partnerapi/export"
 	"mtagd/store"
 )
 
@@ -136,7 +137,7 @@ func WriteError(r *fasthttp.RequestCtx, status int, message string) {
 			r.Response.Header.Set(fasthttp.HeaderRetryAfter, "1")
 		}
 	}
-	body := appendString([]byte(`{"message":`), message)
+	body := export.AppendString([]byte(`{"message":`), message)
 	body = append(body, `,"code":"`+code(status)+`","statusCode":`...)
 	body = strconv.AppendInt(body, int64(status), 10)
 	send(r, status, append(body, '}'))

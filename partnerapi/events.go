@@ -2,7 +2,6 @@ package partnerapi
 
 import (
 	"context"
-	"slices"
 
 	"github.com/goccy/go-json/v2"
 	"github.com/valyala/fasthttp"
@@ -18,10 +17,7 @@ var eventFilters = []string{"merchantId", "tagId", "events", "startDate", "endDa
 // merchant, the page is empty.
 func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
-	merchantID := p.id("merchantId")
-	if merchantID == "" {
-		p.reject("merchantId", "is required")
-	}
+	merchantID := p.required("merchantId")
 	w := p.window(eventsPerPage)
 	q := store.Query{
 		Asc:    p.word("sortOrder", "desc", "asc") == "asc",
@@ -36,16 +32,13 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 	if p.err != nil {
 		return p.err
 	}
-	m, err := a.merchant(ctx, partner, merchantID)
+	m, has, err := a.merchantWithTag(ctx, partner, merchantID, q.Tag)
 	if err != nil {
 		return err
 	}
-	if len(m.Tags) == 0 {
-		return errNoTagYet
-	}
 	q.Merchant = m.ID
 	var page store.Page
-	if q.Tag == "" || slices.ContainsFunc(m.Tags, func(t store.Tag) bool { return t.ID == q.Tag }) {
+	if has {
 		memory, err := a.listings.reserve(ctx, partner.ID, w.limit)
 		if err != nil {
 			return err

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"slices"
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/asset"
 	"mtagd/partnerapi/export"
 	"mtagd/store"
 )
@@ -27,7 +27,7 @@ func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	}
 	var encoding export.Encoding
 	if !format.IsCompressed() {
-		encoding = export.Negotiate(string(r.Request.Header.Peek(fasthttp.HeaderAcceptEncoding)))
+		encoding = export.Encoding(asset.Negotiate(string(r.Request.Header.Peek(fasthttp.HeaderAcceptEncoding)), string(export.Zstd), string(export.Gzip)))
 	}
 	r.SetStatusCode(fasthttp.StatusOK)
 	r.SetContentType(format.ContentType())
@@ -54,26 +54,17 @@ func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner 
 
 // selectedEvents reads the filters of an export. Its errors are those of the listing.
 func (a *api) selectedEvents(ctx context.Context, partner store.Partner, p *params) (store.MerchantID, store.FeedQuery, error) {
-	merchantID := p.id("merchantId")
-	if merchantID == "" {
-		p.reject("merchantId", "is required")
-	}
+	merchantID := p.required("merchantId")
 	q := store.FeedQuery{Tag: store.TagID(p.id("tagId")), Names: p.list("events"), Bot: p.flag("isBot")}
 	q.From, q.To = p.timeRange("startDate", "endDate")
 	if p.err != nil {
 		return "", q, p.err
 	}
-	m, err := a.merchant(ctx, partner, merchantID)
-	if err != nil {
-		return "", q, err
-	}
-	if len(m.Tags) == 0 {
-		return "", q, errNoTagYet
-	}
-	if q.Tag == "" || slices.ContainsFunc(m.Tags, func(t store.Tag) bool { return t.ID == q.Tag }) {
+	m, has, err := a.merchantWithTag(ctx, partner, merchantID, q.Tag)
+	if has {
 		q.Merchants = []store.MerchantID{m.ID}
 	}
-	return m.ID, q, nil
+	return m.ID, q, err
 }
 
 // writeExport writes an export batch by batch: while one is sent, none is in the making.

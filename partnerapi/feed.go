@@ -247,7 +247,7 @@ func (p *feedPage) json() []byte {
 	if p.events == 0 {
 		b = []byte(pageHead)
 	}
-	b = appendString(append(b, `],"cursor":`...), string(p.cursor))
+	b = export.AppendString(append(b, `],"cursor":`...), string(p.cursor))
 	b = strconv.AppendBool(append(b, `,"hasMore":`...), p.more)
 	return append(b, '}')
 }

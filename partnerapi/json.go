@@ -59,10 +59,3 @@ func send(r *fasthttp.RequestCtx, status int, body []byte) {
 	r.SetContentType("application/json")
 	r.Response.SetBodyRaw(body)
 }
-
-// appendString appends s as a JSON string.
-func appendString(b []byte, s string) []byte {
-	// The only possible error is invalid UTF-8, which AppendQuote replaces by U+FFFD.
-	b, _ = jsontext.AppendQuote(b, s)
-	return b
-}

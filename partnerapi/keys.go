@@ -24,15 +24,8 @@ type keyJSON struct {
 }
 
 func showKey(r *fasthttp.RequestCtx, k store.Key) keyJSON {
-	shown := keyJSON{KeyID: k.ID, Name: k.Name, Scope: k.Scope.String(), Personal: k.Personal, Current: k.ID == callerOf(r).key.ID,
-		CreatedAt: store.FormatTime(k.CreatedAt), LastUsedAt: optional(k.LastUsedAt)}
-	if k.ExpiresAt != nil {
-		shown.ExpiresAt = optional(*k.ExpiresAt)
-	}
-	if k.RevokedAt != nil {
-		shown.RevokedAt = optional(*k.RevokedAt)
-	}
-	return shown
+	return keyJSON{KeyID: k.ID, Name: k.Name, Scope: k.Scope.String(), Personal: k.Personal, Current: k.ID == callerOf(r).key.ID,
+		CreatedAt: store.FormatTime(k.CreatedAt), ExpiresAt: pointed(k.ExpiresAt), RevokedAt: pointed(k.RevokedAt), LastUsedAt: Optional(k.LastUsedAt)}
 }
 
 // listKeys answers with the partner's keys, oldest first, without their secrets.

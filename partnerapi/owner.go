@@ -1,8 +1,10 @@
 package partnerapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/valyala/fasthttp"
 
@@ -76,6 +78,16 @@ func (a *api) merchant(ctx context.Context, partner store.Partner, id string) (s
 	return owned(partner, m, err, errNoMerchant)
 }
 
+// merchantWithTag returns a merchant of the partner that has tags, and whether a tag is one of them. An empty one stands for all.
+func (a *api) merchantWithTag(ctx context.Context, partner store.Partner, id string, tag store.TagID) (m store.Merchant, has bool, err error) {
+	m, err = a.merchant(ctx, partner, id)
+	if err == nil && len(m.Tags) == 0 {
+		err = errNoTagYet
+	}
+	has = tag == "" || slices.ContainsFunc(m.Tags, func(t store.Tag) bool { return t.ID == tag })
+	return m, has && err == nil, err
+}
+
 // tag returns a tag of the partner. Its errors are those of merchant.
 func (a *api) tag(ctx context.Context, partner store.Partner, id string) (store.Tag, error) {
 	t, err := a.Engine.Tag(ctx, store.TagID(id))
@@ -98,6 +110,15 @@ func owned[T interface {
 		return none, err
 	}
 	return v, nil
+}
+
+// first returns the error that is answered when a resource was not found and the body is wrong: that of an id that no resource can
+// have, then that of the body.
+func first(absent, body error) error {
+	if store.KindOf(absent) == store.KindInvalid {
+		return absent
+	}
+	return cmp.Or(body, absent)
 }
 
 // hide turns KindForbidden into absent. The requests that read one resource by its id use it: a resource of another

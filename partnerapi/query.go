@@ -78,6 +78,15 @@ func (p *params) id(name string) string {
 	return value
 }
 
+// required is id for a parameter that must be given.
+func (p *params) required(name string) string {
+	value := p.id(name)
+	if value == "" {
+		p.reject(name, "is required")
+	}
+	return value
+}
+
 // maxPart is the longest part of a name or a domain that is searched for, in characters. No name is longer.
 const maxPart = 256
 

@@ -42,10 +42,7 @@ type refusedJSON struct {
 // listRefused answers with the refused and odd events of a merchant. When tagId is not a tag of the merchant, the list is empty.
 func (a *api) listRefused(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
-	merchantID := p.id("merchantId")
-	if merchantID == "" {
-		p.reject("merchantId", "is required")
-	}
+	merchantID := p.required("merchantId")
 	tagID := p.id("tagId")
 	limit := p.number("limit", entriesPerList)
 	if limit > refused.MaxEntries {
@@ -113,10 +110,7 @@ type eventFindingJSON struct {
 // tryEvents answers with what POST /mark would answer to the same body, and with what is wrong in the events. It records nothing.
 func (a *api) tryEvents(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
-	tagID := p.id("tagId")
-	if tagID == "" {
-		p.reject("tagId", "is required")
-	}
+	tagID := p.required("tagId")
 	withSecret := p.word("withSecret", "false", "true") == "true"
 	if p.err != nil {
 		return p.err

@@ -110,7 +110,7 @@ func (a *api) showDetails(t store.Tag, lastEvent time.Time) detailsJSON {
 		DomainLost:  t.ClaimLost,
 		Lifecycle:   t.Lifecycle(lastEvent),
 		Suspended:   a.Engine.Directory().Settings(&t).Suspended,
-		LastEventAt: optional(lastEvent),
+		LastEventAt: Optional(lastEvent),
 		Snippet:     Snippet(a.TagURL(host), t.ID),
 	}
 	if t.DNS != nil {
@@ -118,15 +118,18 @@ func (a *api) showDetails(t store.Tag, lastEvent time.Time) detailsJSON {
 	}
 	if a.Certificates != nil {
 		cert := a.Certificates.Certificate(host)
-		shown.Certificate = &certificateJSON{cert.Status, cert.Detail, optional(cert.NotAfter), optional(cert.NextTry)}
+		shown.Certificate = &certificateJSON{cert.Status, cert.Detail, Optional(cert.NotAfter), Optional(cert.NextTry)}
 	}
 	return shown
 }
 
-// optional returns a time for JSON; the zero time becomes null.
-func optional(t time.Time) *string {
-	if t.IsZero() {
+// Optional returns a time for JSON; the zero time becomes null.
+func Optional(t time.Time) *string { return pointed(&t) }
+
+// pointed is Optional for a time that may be nil.
+func pointed(t *time.Time) *string {
+	if t == nil || t.IsZero() {
 		return nil
 	}
-	return new(store.FormatTime(t))
+	return new(store.FormatTime(*t))
 }

@@ -5,6 +5,8 @@ package asset
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/valyala/fasthttp"
@@ -59,28 +61,39 @@ func (f File) Send(ctx *fasthttp.RequestCtx) {
 }
 
 func (f File) choose(acceptEncoding string) form {
-	plain := len(f.forms) - 1
-	for _, e := range f.forms[:plain] {
-		if accepts(acceptEncoding, e.encoding) {
-			return e
-		}
+	var offered []string
+	for _, e := range f.forms {
+		offered = append(offered, e.encoding)
 	}
-	return f.forms[plain]
+	best := Negotiate(acceptEncoding, offered...)
+	return f.forms[slices.IndexFunc(f.forms, func(e form) bool { return e.encoding == best })]
 }
 
-// accepts reports whether an Accept-Encoding header names an encoding, or *, with a weight above 0.
-func accepts(header, encoding string) bool {
-	others := false
-	for item := range strings.SplitSeq(header, ",") {
-		name, params, _ := strings.Cut(item, ";")
-		name = strings.TrimSpace(name)
-		weight := strings.ToLower(strings.ReplaceAll(params, " ", ""))
-		wanted := !strings.HasPrefix(weight, "q=0") || strings.ContainsAny(weight, "123456789")
-		if strings.EqualFold(name, encoding) {
-			return wanted
+// Negotiate returns the encoding that an Accept-Encoding header gives the greatest weight (RFC 9110, 12.5.3), of equal ones the
+// first that is offered. It returns "" when the header wants none of them.
+func Negotiate(accept string, offered ...string) (best string) {
+	greatest := 0.0
+	for _, encoding := range offered {
+		if weight := weightOf(encoding, accept); encoding != "" && weight > greatest {
+			best, greatest = encoding, weight
+		}
+	}
+	return best
+}
+
+// weightOf returns the weight that a header gives an encoding, by its name or as one of all others (*).
+func weightOf(encoding, accept string) (others float64) {
+	for item := range strings.SplitSeq(strings.ToLower(accept), ",") {
+		name, parameters, _ := strings.Cut(strings.ReplaceAll(item, " ", ""), ";")
+		weight := 1.0
+		if value, ok := strings.CutPrefix(parameters, "q="); ok {
+			weight, _ = strconv.ParseFloat(value, 64) // what is no number is 0: not wanted
+		}
+		if strings.TrimPrefix(name, "x-") == encoding {
+			return weight
 		}
 		if name == "*" {
-			others = wanted
+			others = weight
 		}
 	}
 	return others

@@ -140,13 +140,14 @@ func (r *Refusals) CountReason(c Cause, who Tenant, reason string) {
 	}
 	r.counters[c][who.class].Inc()
 	r.mu.Lock()
-	r.windows[c].add(who, reason)
-	var w window
-	if !r.windows[c].open {
-		w = r.cut(c)
-	}
+	w := &r.windows[c]
+	w.add(who, reason)
+	isFirst := !w.open
+	w.open = true
 	r.mu.Unlock()
-	r.write(c, w)
+	if isFirst {
+		r.closeWindow(c)
+	}
 }
 
 // Flush logs the refusals that are not logged yet. It is called when the service stops.
@@ -172,29 +173,17 @@ func (w *window) add(who Tenant, reason string) {
 	}
 }
 
-// closeWindow logs the refusals of a cause since the last line.
+// closeWindow logs the refusals of a cause since the last line, and begins the next window, which ends after a minute. When
+// there were none, no window is open: the next refusal is logged at once.
 func (r *Refusals) closeWindow(c Cause) {
 	r.mu.Lock()
-	w := r.cut(c)
-	r.mu.Unlock()
-	r.write(c, w)
-}
-
-// cut returns the window of a cause and begins the next one. When the window is empty, the next one is not open: the
-// next refusal is logged at once. The caller holds mu.
-func (r *Refusals) cut(c Cause) window {
 	w := r.windows[c]
 	r.windows[c] = window{open: w.count > 0}
-	return w
-}
-
-// write logs a window unless it is empty, and lets the next one end after a minute.
-func (r *Refusals) write(c Cause, w window) {
-	if w.count == 0 {
-		return
+	r.mu.Unlock()
+	if w.count > 0 {
+		time.AfterFunc(logInterval, func() { r.closeWindow(c) })
+		w.log(r.log, c)
 	}
-	time.AfterFunc(logInterval, func() { r.closeWindow(c) })
-	w.log(r.log, c)
 }
 
 // log writes one line, with the tenant that was refused most often.

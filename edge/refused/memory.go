@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"mtagd/edge/check"
+	"mtagd/edge/clientaddr"
 	"mtagd/edge/limit"
 	"mtagd/store"
 )
@@ -175,7 +176,7 @@ func (m *Memory) Add(e *Event) {
 	k.name = entry.Name     // the event may have more identifiers than the service reads
 	entry.Count, entry.First, entry.Last = 1, now, now
 	if e.Address.IsValid() {
-		entry.sender = maphash.Comparable(m.seed, site(e.Address))
+		entry.sender = maphash.Comparable(m.seed, clientaddr.Site(e.Address))
 	}
 	m.begin(store.MerchantID(strings.Clone(string(e.Merchant))), k, entry, now)
 }
@@ -204,21 +205,12 @@ func (m *Memory) count(id store.MerchantID, k key, now time.Time) bool {
 // mayBegin takes the tokens for a new entry, and reports whether there were enough.
 func (m *Memory) mayBegin(e *Event, now time.Time) bool {
 	if e.Address.IsValid() {
-		if m.buckets.Take(m.buckets.PairKey(kindAddressHere, string(e.Merchant), site(e.Address)), 1, ofAddressHere, now) > 0 ||
+		if m.buckets.Take(m.buckets.PairKey(kindAddressHere, string(e.Merchant), clientaddr.Site(e.Address)), 1, ofAddressHere, now) > 0 ||
 			m.senders.Take(e.Address, 1, now) > 0 {
 			return false
 		}
 	}
 	return m.buckets.Take(m.buckets.Key(kindMerchant, string(e.Merchant)), 1, ofMerchant, now) == 0
-}
-
-// site returns the part of an address that one customer of a provider has at most: of an IPv6 address the first 48 bits.
-func site(a netip.Addr) netip.Addr {
-	if a.Is4() || a.Is4In6() {
-		return a
-	}
-	prefix, _ := a.WithZone("").Prefix(48) // it fails only for a longer prefix than the address
-	return prefix.Addr()
 }
 
 // begin adds an entry, and makes room for it.

@@ -126,27 +126,26 @@ func shownName(name string, ids *identifiers) string {
 		return ""
 	case store.IsEventName(name):
 		return name
-	case len(name) <= maxName && isWords(name) && check.IsNearName(name):
+	case len(name) <= maxName && hasOnly(letters+"_- .", name) && check.IsNearName(name):
 		return name
 	}
 	return ""
 }
 
-// isWords reports whether a text is ASCII letters and what separates words.
-func isWords(text string) bool {
-	return !strings.ContainsFunc(text, func(c rune) bool {
-		return c != '_' && c != '-' && c != ' ' && c != '.' && (c|0x20 < 'a' || c|0x20 > 'z')
-	})
-}
+const (
+	letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	numbers = "0123456789"
+)
+
+// hasOnly reports whether a text has no other characters than some of ASCII.
+func hasOnly(characters, text string) bool { return strings.Trim(text, characters) == "" }
 
 // shownField reports whether the name of a field is kept.
 func shownField(name string, atTop bool, ids *identifiers) bool {
 	if check.IsField(name) {
 		return true
 	}
-	return atTop && name != "" && len(name) <= maxName && !tellsOf(name, ids) && !strings.ContainsFunc(name, func(c rune) bool {
-		return c != '_' && c != '-' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z')
-	})
+	return atTop && name != "" && len(name) <= maxName && !tellsOf(name, ids) && hasOnly(letters+numbers+"_-", name)
 }
 
 // tellsOf reports whether a name may identify a person: it contains an identifier, a word before the @ of an email, or many digits.
@@ -189,7 +188,7 @@ func shownPath(path string, ids *identifiers) string {
 
 // isIndex reports whether a part of a JSON pointer is the index of an array.
 func isIndex(part string) bool {
-	return part != "" && len(part) <= maxDigits && digits(part) == len(part)
+	return part != "" && len(part) <= maxDigits && hasOnly(numbers, part)
 }
 
 // place returns a JSON pointer in which * replaces indexes of arrays, and names that are not those of the contract. So there are few
@@ -221,7 +220,7 @@ func shownOrigin(origin string, ids *identifiers) string {
 			return ""
 		}
 	}
-	if tellsOf(strings.Map(dropDigits, u.Host), ids) || strings.ContainsFunc(u.Hostname(), isForeign) {
+	if tellsOf(strings.Map(dropDigits, u.Host), ids) || !hasOnly(letters+numbers+".-_", u.Hostname()) {
 		return ""
 	}
 	return strings.Clone(origin)
@@ -232,11 +231,6 @@ func dropDigits(c rune) rune {
 		return -1
 	}
 	return c
-}
-
-// isForeign reports whether a character cannot be in a host name.
-func isForeign(c rune) bool {
-	return c != '.' && c != '-' && c != '_' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z')
 }
 
 // sample returns the structure of an event as JSON.

@@ -46,11 +46,6 @@ func (a *attempts) wrong(client netip.Addr, id string, now time.Time) (wait time
 	return a.others.Take(a.others.Key(kindKey, id), 1, keyRate, now)
 }
 
-// link takes a token for a link that the engine has not looked up yet.
-func (a *attempts) link(client netip.Addr, now time.Time) (wait time.Duration) {
-	return a.wrong(client, "", now)
-}
-
 // right takes a token for a session that a key begins.
 func (a *attempts) right(id store.KeyID, now time.Time) (wait time.Duration) {
 	if a == nil {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"mtagd/partnerapi"
 	"mtagd/store"
 )
 
@@ -19,35 +18,25 @@ const (
 
 // entryJSON is the JSON of an entry of the audit log.
 type entryJSON struct {
-	ID          store.AuditID     `json:"id"`
-	At          string            `json:"at"`
-	Actor       store.Actor       `json:"actor"`
-	Action      store.AuditAction `json:"action"`
-	Partner     store.PartnerID   `json:"partnerId,omitempty"`
-	PartnerName string            `json:"partnerName,omitempty"`
-	Merchant    store.MerchantID  `json:"merchantId,omitempty"`
-	Tag         store.TagID       `json:"tagId,omitempty"`
-	Key         store.KeyID       `json:"keyId,omitempty"`
-	Detail      string            `json:"detail,omitempty"`
-	Reason      string            `json:"reason,omitempty"`
+	store.AuditEntry
+	At          string `json:"at"`
+	PartnerName string `json:"partnerName,omitempty"`
 }
 
 // audit answers with entries of the audit log, newest first. before is the id of the last entry that the page has.
-func (c *Console) audit(r *fasthttp.RequestCtx) {
+func (c *Console) audit(r *fasthttp.RequestCtx) error {
 	q := store.AuditQuery{Limit: auditEntries, Partner: store.PartnerID(r.QueryArgs().Peek("partnerId"))}
 	if r.QueryArgs().Has("limit") {
 		n, err := strconv.Atoi(string(r.QueryArgs().Peek("limit")))
 		if err != nil || n < 1 || n > maxAuditEntries {
-			partnerapi.WriteError(r, fasthttp.StatusBadRequest, "Invalid request parameters: limit must be an integer from 1 to "+strconv.Itoa(maxAuditEntries))
-			return
+			return store.Invalid("limit", "must be an integer from 1 to %d", maxAuditEntries)
 		}
 		q.Limit = n
 	}
 	if r.QueryArgs().Has("before") {
 		before, err := strconv.ParseUint(string(r.QueryArgs().Peek("before")), 10, 64)
 		if err != nil || before == 0 {
-			partnerapi.WriteError(r, fasthttp.StatusBadRequest, "Invalid request parameters: before must be the id of an entry")
-			return
+			return store.Invalid("before", "must be the id of an entry")
 		}
 		q.Before = store.AuditID(before)
 	}
@@ -55,16 +44,14 @@ func (c *Console) audit(r *fasthttp.RequestCtx) {
 	defer cancel()
 	entries, err := c.Engine.Audit(ctx, q)
 	if err != nil {
-		c.fail(r, err)
-		return
+		return err
 	}
 	view := struct {
 		Entries []entryJSON `json:"entries"`
 	}{[]entryJSON{}}
 	for _, e := range entries {
 		partner, _ := c.Engine.Directory().Partner(e.Partner)
-		view.Entries = append(view.Entries, entryJSON{e.ID, store.FormatTime(e.At), e.Actor, e.Action, e.Partner, partner.Name,
-			e.Merchant, e.Tag, e.Key, e.Detail, e.Reason})
+		view.Entries = append(view.Entries, entryJSON{e, store.FormatTime(e.At), partner.Name})
 	}
-	c.reply(r, view)
+	return reply(r, view)
 }

@@ -134,10 +134,10 @@ func (c *Console) Serve(r *fasthttp.RequestCtx) {
 // route is the operations of one path, by method.
 type route map[string]operation
 
-// operation answers a request. name is for metrics.
+// operation answers a request, or returns an error instead. name is for metrics.
 type operation struct {
 	name   string
-	handle fasthttp.RequestHandler
+	handle func(*fasthttp.RequestCtx) error
 }
 
 // route calls the operation of a request's method. HEAD is GET: fasthttp does not send the body.
@@ -159,7 +159,9 @@ func (c *Console) route(r *fasthttp.RequestCtx, by route) {
 		return
 	}
 	partnerapi.SetEndpoint(r, op.name)
-	op.handle(r)
+	if err := op.handle(r); err != nil {
+		c.fail(r, err)
+	}
 }
 
 // policy is the Content-Security-Policy of all answers.

@@ -11,7 +11,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"mtagd/edge/asset"
-	"mtagd/partnerapi"
 )
 
 //go:embed dist
@@ -24,12 +23,7 @@ type servedFile func() asset.File
 var contentTypes = map[string]string{
 	".css":   "text/css; charset=utf-8",
 	".html":  "text/html; charset=utf-8",
-	".ico":   "image/x-icon",
 	".js":    "text/javascript; charset=utf-8",
-	".json":  "application/json",
-	".map":   "application/json",
-	".png":   "image/png",
-	".svg":   "image/svg+xml",
 	".woff2": "font/woff2",
 }
 
@@ -39,25 +33,16 @@ func embedded(from fs.FS) (page servedFile, assets map[string]servedFile, err er
 		return nil, nil, err
 	}
 	assets = map[string]servedFile{}
-	entries, err := fs.ReadDir(from, "dist")
+	files, err := fs.Glob(from, "dist/*/*")
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, entry := range entries {
-		if !entry.IsDir() {
-			continue
+	for _, name := range files {
+		if path.Dir(name) != "dist/assets" {
+			return nil, nil, fmt.Errorf("console: dist has %s, which is not served", name)
 		}
-		if entry.Name() != "assets" {
-			return nil, nil, fmt.Errorf("console: dist has the directory %s, which is not served", entry.Name())
-		}
-		files, err := fs.ReadDir(from, "dist/assets")
-		if err != nil {
+		if assets[path.Base(name)], err = load(from, name); err != nil {
 			return nil, nil, err
-		}
-		for _, f := range files {
-			if assets[f.Name()], err = load(from, "dist/assets/"+f.Name()); err != nil {
-				return nil, nil, err
-			}
 		}
 	}
 	return page, assets, nil
@@ -77,18 +62,19 @@ func load(from fs.FS, name string) (servedFile, error) {
 
 // servePage answers with the page, whatever the path: the program in it shows what the path says. Browsers ask each time
 // whether it has changed, as a new version of the service may have another one.
-func (c *Console) servePage(r *fasthttp.RequestCtx) {
+func (c *Console) servePage(r *fasthttp.RequestCtx) error {
 	r.Response.Header.Set(fasthttp.HeaderCacheControl, "no-cache")
 	c.page().Send(r)
+	return nil
 }
 
 // serveAsset answers with a file of the page. Its name has a hash of what is in it, so it never changes.
-func (c *Console) serveAsset(r *fasthttp.RequestCtx) {
+func (c *Console) serveAsset(r *fasthttp.RequestCtx) error {
 	file, ok := c.assets[strings.TrimPrefix(string(r.Path()), assetPrefix)]
 	if !ok {
-		partnerapi.WriteError(r, fasthttp.StatusNotFound, "Resource not found")
-		return
+		return refusal{fasthttp.StatusNotFound, "Resource not found"}
 	}
 	r.Response.Header.Set(fasthttp.HeaderCacheControl, "public, max-age=31536000, immutable")
 	file().Send(r)
+	return nil
 }

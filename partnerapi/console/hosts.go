@@ -3,9 +3,9 @@ package console
 import (
 	"cmp"
 	"slices"
-	"sync"
 	"time"
 
+	"mtagd/partnerapi"
 	"mtagd/store"
 )
 
@@ -14,10 +14,7 @@ type hosts struct {
 	all          store.Hosts
 	directory    *store.Directory
 	certificates Certificates // nil without TLS
-
-	mu   sync.Mutex
-	read time.Time
-	last hostsJSON
+	kept         kept[hostsJSON]
 }
 
 // hostsAge is how old the list of hosts may be.
@@ -62,11 +59,11 @@ type hostCertificate struct {
 
 // view returns what is known of the hosts, at most maxListed of them.
 func (h *hosts) view(now time.Time) hostsJSON {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if age := now.Sub(h.read); h.last.Items != nil && age >= 0 && age < hostsAge {
-		return h.last
-	}
+	view, _, _ := h.kept.get(now, hostsAge, func() (hostsJSON, error) { return h.look(now), nil }) // it cannot fail
+	return view
+}
+
+func (h *hosts) look(now time.Time) hostsJSON {
 	names := h.all.All()
 	view := hostsJSON{Total: len(names), Items: make([]hostJSON, 0, len(names))}
 	for _, name := range names {
@@ -83,7 +80,6 @@ func (h *hosts) view(now time.Time) hostsJSON {
 		return cmp.Or(cmp.Compare(b.trouble, a.trouble), a.expires.Compare(b.expires), cmp.Compare(a.Host, b.Host))
 	})
 	view.Items = slices.Clip(view.Items[:min(len(view.Items), maxListed)])
-	h.read, h.last = now, view
 	return view
 }
 
@@ -107,7 +103,7 @@ func (h *hosts) one(name string, now time.Time) hostJSON {
 		host.trouble = 2
 	}
 	host.expires = cert.NotAfter
-	host.Certificate = &hostCertificate{cert.Status, cert.Detail, timeOrNull(cert.NotAfter), timeOrNull(cert.NextTry), due}
+	host.Certificate = &hostCertificate{cert.Status, cert.Detail, partnerapi.Optional(cert.NotAfter), partnerapi.Optional(cert.NextTry), due}
 	return host
 }
 
@@ -121,7 +117,7 @@ func (h *hosts) dns(name string) *hostDNS {
 	for _, t := range tags { // the tags of a tracking domain have the same DNS, but each is updated on its own
 		dns.Connected = dns.Connected || t.Connected
 		if t.DNS != nil && dns.CheckedAt == nil {
-			dns.Detail, dns.CheckedAt = t.DNS.Detail, timeOrNull(t.DNS.CheckedAt)
+			dns.Detail, dns.CheckedAt = t.DNS.Detail, partnerapi.Optional(t.DNS.CheckedAt)
 		}
 	}
 	return dns

@@ -119,7 +119,7 @@ func TestOverview(t *testing.T) {
 			t.Errorf("host: %+v %+v %+v", h, h.DNS, h.Certificate)
 		}
 	}
-	if len(view.Disk.Parts) != 1 || view.Disk.Parts[0] != (partJSON{"journal", 10, 100, 5}) || view.Disk.Reserve != 7 {
+	if len(view.Disk.Parts) != 1 || view.Disk.Parts[0] != (Disk{"journal", 10, 100, 5}) || view.Disk.Reserve != 7 {
 		t.Errorf("disk: %+v", view.Disk)
 	}
 	if r := view.Rates; r.EventsPerSecond != 0.5 || r.Refused != 10 || len(r.Causes) != 2 || r.Causes[0] != (causeJSON{"address_events", 7}) {

@@ -25,8 +25,10 @@ type System struct {
 
 // Disk is the space of one part of the data directory, in bytes. Free and Total are those of its disk.
 type Disk struct {
-	Part              string
-	Free, Total, Used uint64
+	Part  string `json:"part"`
+	Free  uint64 `json:"freeBytes"`
+	Total uint64 `json:"totalBytes"`
+	Used  uint64 `json:"usedBytes"`
 }
 
 // Rates are what the service has received in the last minutes.
@@ -46,19 +48,19 @@ type Backup struct {
 }
 
 // forOperators returns a handler that only operators reach.
-func (c *Console) forOperators(handle fasthttp.RequestHandler) fasthttp.RequestHandler {
-	return func(r *fasthttp.RequestCtx) {
-		s, _, ok := c.current(r)
+func (c *Console) forOperators(handle func(*fasthttp.RequestCtx) error) func(*fasthttp.RequestCtx) error {
+	return func(r *fasthttp.RequestCtx) error {
+		s, _, err := c.current(r)
 		switch {
-		case !ok:
+		case err != nil:
+			return err
 		case !c.cookie.MayUse(r):
-			partnerapi.WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
+			return unauthenticated
 		case !s.IsOperators():
-			partnerapi.WriteError(r, fasthttp.StatusForbidden, "Access denied")
-		default:
-			partnerapi.SetPartner(r, caller(s))
-			handle(r)
+			return refusal{fasthttp.StatusForbidden, "Access denied"}
 		}
+		partnerapi.SetPartner(r, caller(s))
+		return handle(r)
 	}
 }
 
@@ -81,15 +83,8 @@ type overviewJSON struct {
 }
 
 type diskJSON struct {
-	Reserve uint64     `json:"reserveBytes"`
-	Parts   []partJSON `json:"parts"`
-}
-
-type partJSON struct {
-	Part  string `json:"part"`
-	Free  uint64 `json:"freeBytes"`
-	Total uint64 `json:"totalBytes"`
-	Used  uint64 `json:"usedBytes"`
+	Reserve uint64 `json:"reserveBytes"`
+	Parts   []Disk `json:"parts"`
 }
 
 type ratesJSON struct {
@@ -119,37 +114,31 @@ type backupJSON struct {
 const overviewTimeout = 10 * time.Second
 
 // overview answers with what an operator should know of the service.
-func (c *Console) overview(r *fasthttp.RequestCtx) {
+func (c *Console) overview(r *fasthttp.RequestCtx) error {
 	ctx, cancel := context.WithTimeout(context.Background(), overviewTimeout)
 	defer cancel()
 	now, system := c.Now(), c.System()
 	list, err := c.Engine.Partners(ctx)
 	if err != nil {
-		c.fail(r, err)
-		return
+		return err
 	}
 	view := overviewJSON{
 		Now: store.FormatTime(now), Version: system.Version,
 		StartedAt: store.FormatTime(system.Started), Uptime: int64(now.Sub(system.Started) / time.Second),
 		Ready: system.NotReady == nil,
-		Hosts: c.hosts.view(now), Disk: diskJSON{system.Reserve, []partJSON{}},
+		Hosts: c.hosts.view(now), Disk: diskJSON{system.Reserve, append([]Disk{}, system.Disks...)},
 		Rates: viewRates(system.Rates), Backups: viewBackup(system.Backup, now),
 	}
 	if system.NotReady != nil {
 		view.NotReady = system.NotReady.Error()
 	}
 	if view.Partners, err = c.tenants.view(ctx, list, now); err != nil {
-		c.fail(r, err)
-		return
+		return err
 	}
 	if view.Suspended.Items, view.Suspended.Total, err = c.suspended(ctx); err != nil {
-		c.fail(r, err)
-		return
+		return err
 	}
-	for _, d := range system.Disks {
-		view.Disk.Parts = append(view.Disk.Parts, partJSON(d))
-	}
-	c.reply(r, view)
+	return reply(r, view)
 }
 
 func viewRates(rates Rates) ratesJSON {
@@ -174,20 +163,11 @@ func viewBackup(b *Backup, now time.Time) *backupJSON {
 	if b == nil {
 		return nil
 	}
-	view := &backupJSON{Interval: int64(b.Every / time.Second), LastSuccess: timeOrNull(b.Last), LastFailure: timeOrNull(b.Failed),
+	view := &backupJSON{Interval: int64(b.Every / time.Second), LastSuccess: partnerapi.Optional(b.Last), LastFailure: partnerapi.Optional(b.Failed),
 		LastError: b.Error, Failures: b.Failures}
 	if !b.Last.IsZero() {
 		age := int64(now.Sub(b.Last) / time.Second)
 		view.Age = &age
 	}
 	return view
-}
-
-// timeOrNull returns the JSON of a time, which is null for the zero time.
-func timeOrNull(t time.Time) *string {
-	if t.IsZero() {
-		return nil
-	}
-	text := store.FormatTime(t)
-	return &text
 }

@@ -47,64 +47,71 @@ func (c *Console) show(s store.Session, key store.Key) sessionJSON {
 // maxSignIn is the largest body of a request to sign in, in bytes.
 const maxSignIn = 4 << 10
 
-const (
-	notAuthenticated = "Authentication required"
-	tooManyWrong     = "Too many wrong keys or links"
-	otherSite        = "Access denied: the request comes from another site"
+// refusal is an error of a request, which the answer has as it is.
+type refusal struct {
+	status  int
+	message string
+}
+
+func (r refusal) Error() string { return r.message }
+
+// tooMany is the error of requests that come too fast.
+type tooMany struct {
+	wait time.Duration
+	what string
+}
+
+func (t tooMany) Error() string { return t.what }
+
+var (
+	unauthenticated = refusal{fasthttp.StatusUnauthorized, "Authentication required"}
+	otherSite       = refusal{fasthttp.StatusForbidden, "Access denied: the request comes from another site"}
 )
 
 // signIn begins a session with an API key or a link.
-func (c *Console) signIn(r *fasthttp.RequestCtx) {
-	switch in, ok := c.credentials(r); {
-	case !ok:
+func (c *Console) signIn(r *fasthttp.RequestCtx) error {
+	in, err := c.credentials(r)
+	switch {
+	case err != nil:
+		return err
 	case in.Link != "":
-		c.useLink(r, in.Link)
-	default:
-		c.useKey(r, in.APIKey)
+		return c.useLink(r, in.Link)
 	}
+	return c.useKey(r, in.APIKey)
 }
 
 // showLink answers whom a link signs in, and leaves it as it is: the page asks before it uses one. Otherwise whoever sends a link
 // could put another one into a session of his own, unnoticed, and a program that looks at links in mails would use it up.
-func (c *Console) showLink(r *fasthttp.RequestCtx) {
-	in, ok := c.credentials(r)
-	if !ok {
-		return
+func (c *Console) showLink(r *fasthttp.RequestCtx) error {
+	in, err := c.credentials(r)
+	if err != nil {
+		return err
 	}
 	if in.Link == "" {
-		partnerapi.WriteError(r, fasthttp.StatusBadRequest, "Invalid request parameters: link is required")
-		return
+		return store.Invalid("link", "is required")
 	}
-	if !c.mayAsk(r, in.Link) {
-		return
+	if err := c.mayAsk(r, in.Link); err != nil {
+		return err
 	}
-	if link, err := c.Engine.Link(context.Background(), in.Link); err == nil {
-		c.reply(r, c.show(link, store.Key{}))
-	} else {
-		c.failLink(r, err)
+	link, err := c.Engine.Link(context.Background(), in.Link)
+	if err != nil {
+		return c.noLink(err)
 	}
+	return reply(r, c.show(link, store.Key{}))
 }
 
-// credentials returns those of a request. If it has none, or comes from another site, it answers, and returns false.
-func (c *Console) credentials(r *fasthttp.RequestCtx) (in credentials, ok bool) {
-	if !c.cookie.IsSameOrigin(r) {
-		partnerapi.WriteError(r, fasthttp.StatusForbidden, otherSite)
-		return in, false
+// credentials returns those of a request. The error says that it has none, or comes from another site.
+func (c *Console) credentials(r *fasthttp.RequestCtx) (in credentials, err error) {
+	length := r.Request.Header.ContentLength()
+	switch {
+	case !c.cookie.IsSameOrigin(r):
+		return in, otherSite
+	case max(length, len(r.PostBody())) > maxSignIn:
+		return in, refusal{fasthttp.StatusRequestEntityTooLarge, "Request body is larger than 4 KiB"}
+	case length < 0 && len(r.PostBody()) == 0: // the front door (package edge) does not read such a body
+		return in, refusal{fasthttp.StatusLengthRequired, "Content-Length is required"}
 	}
-	if max(r.Request.Header.ContentLength(), len(r.PostBody())) > maxSignIn {
-		partnerapi.WriteError(r, fasthttp.StatusRequestEntityTooLarge, "Request body is larger than 4 KiB")
-		return in, false
-	}
-	if r.Request.Header.ContentLength() < 0 && len(r.PostBody()) == 0 { // the front door (package edge) does not read such a body
-		partnerapi.WriteError(r, fasthttp.StatusLengthRequired, "Content-Length is required")
-		return in, false
-	}
-	in, err := readCredentials(r.PostBody())
-	if err != nil {
-		partnerapi.WriteError(r, fasthttp.StatusBadRequest, "Invalid request parameters: "+err.Error())
-		return in, false
-	}
-	return in, true
+	return readCredentials(r.PostBody())
 }
 
 type credentials struct {
@@ -127,85 +134,71 @@ func readCredentials(body []byte) (in credentials, err error) {
 	return in, nil
 }
 
-func (c *Console) useKey(r *fasthttp.RequestCtx, text store.APIKey) {
+func (c *Console) useKey(r *fasthttp.RequestCtx, text store.APIKey) error {
 	id, _ := text.ID() // empty when it is no key
 	_, key, ok := c.Engine.Directory().Authenticate(text, c.Now())
 	if !ok {
 		if id != "" && c.Engine.Directory().IsDamaged(string(id)) {
-			c.fail(r, store.Unavailable("the record of the API key is damaged"))
-			return
+			return store.Unavailable("the record of the API key is damaged")
 		}
-		c.refuse(r, string(id))
-		return
+		return c.refuse(r, string(id))
 	}
-	if !c.mayBegin(r, key) {
-		return
+	if wait := c.attempts.right(key.ID, c.Now()); wait > 0 {
+		c.Refusals.Count(limit.PartnerWrites, limit.Partner(key.Partner))
+		return tooMany{wait, "Too many sign-ins"}
 	}
 	s, session, err := c.Engine.BeginSession(as(store.Session{Key: key.ID}, r), key.ID)
-	c.begun(r, s, key, session, err)
+	if store.KindOf(err) == store.KindNotFound { // since a moment ago
+		return c.refuse(r, "")
+	}
+	if err != nil {
+		return err
+	}
+	return c.begun(r, s, key, session)
 }
 
-func (c *Console) useLink(r *fasthttp.RequestCtx, text store.SessionText) {
-	if !c.mayAsk(r, text) {
-		return
+func (c *Console) useLink(r *fasthttp.RequestCtx, text store.SessionText) error {
+	if err := c.mayAsk(r, text); err != nil {
+		return err
 	}
 	id, _ := text.ID()
 	s, session, err := c.Engine.UseLink(as(store.Session{ID: id, IsLink: true}, r), text)
 	if err != nil {
-		c.failLink(r, err)
-		return
+		return c.noLink(err)
 	}
-	c.begun(r, s, store.Key{}, session, nil)
+	return c.begun(r, s, store.Key{}, session)
 }
 
-// mayAsk reports whether the engine may be asked for a link now. If not, it answers.
-func (c *Console) mayAsk(r *fasthttp.RequestCtx, text store.SessionText) bool {
+// mayAsk returns an error unless the engine may be asked for a link now.
+func (c *Console) mayAsk(r *fasthttp.RequestCtx, text store.SessionText) error {
 	if _, err := text.ID(); err != nil {
-		c.refuse(r, "")
-		return false
+		return c.refuse(r, "")
 	}
-	if wait := c.attempts.link(clientaddr.Of(r.RemoteAddr()), c.Now()); wait > 0 {
+	if wait := c.attempts.wrong(clientaddr.Of(r.RemoteAddr()), "", c.Now()); wait > 0 {
 		c.Refusals.Count(limit.Authentication, limit.Tenant{})
-		tooMany(r, wait, tooManyWrong)
-		return false
+		return tooMany{wait, tooManyWrong}
 	}
-	return true
+	return nil
 }
 
-// failLink answers that there is no such link, or with a fault of the service.
-func (c *Console) failLink(r *fasthttp.RequestCtx, err error) {
+const tooManyWrong = "Too many wrong keys or links"
+
+// noLink returns the error of a link that the engine has not found; other errors as they are.
+func (c *Console) noLink(err error) error {
 	if store.KindOf(err) != store.KindNotFound {
-		c.fail(r, err)
-		return
+		return err
 	}
 	c.Refusals.Count(limit.Authentication, limit.Tenant{})
-	partnerapi.WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
+	return unauthenticated
 }
 
-// mayBegin reports whether a key may begin a session now. If not, it answers.
-func (c *Console) mayBegin(r *fasthttp.RequestCtx, key store.Key) bool {
-	if wait := c.attempts.right(key.ID, c.Now()); wait > 0 {
-		c.Refusals.Count(limit.PartnerWrites, limit.Partner(key.Partner))
-		tooMany(r, wait, "Too many sign-ins")
-		return false
-	}
-	return true
-}
-
-// begun answers with a new session, or with the error why there is none.
-func (c *Console) begun(r *fasthttp.RequestCtx, s store.Session, key store.Key, text store.SessionText, err error) {
-	switch {
-	case store.KindOf(err) == store.KindNotFound:
-		c.refuse(r, "")
-	case err != nil:
-		c.fail(r, err)
-	default:
-		c.endReplaced(r, s)
-		partnerapi.SetPartner(r, caller(s))
-		c.cookie.Set(r, text, s.ExpiresAt.Sub(c.Now()))
-		c.Log.Info("console: signed in", "partner", s.Partner, "key_id", s.Key, "link_id", s.Link, "session", s.ID, "request_id", requestid.Of(r))
-		c.reply(r, c.show(s, key))
-	}
+// begun answers with a new session.
+func (c *Console) begun(r *fasthttp.RequestCtx, s store.Session, key store.Key, text store.SessionText) error {
+	c.endReplaced(r, s)
+	partnerapi.SetPartner(r, caller(s))
+	c.cookie.Set(r, text, s.ExpiresAt.Sub(c.Now()))
+	c.Log.Info("console: signed in", "partner", s.Partner, "key_id", s.Key, "link_id", s.Link, "session", s.ID, "request_id", requestid.Of(r))
+	return reply(r, c.show(s, key))
 }
 
 // endReplaced ends the session of the request's cookie, which a new one replaces: nobody could end it any more.
@@ -234,77 +227,80 @@ func caller(s store.Session) store.PartnerID {
 	return s.Partner
 }
 
-// refuse answers a request with a wrong key, or with a text that is no link. id is that of the key, if it has one.
-func (c *Console) refuse(r *fasthttp.RequestCtx, id string) {
+// refuse returns the error of a wrong key, or of a text that is no link. id is that of the key, if it has one.
+func (c *Console) refuse(r *fasthttp.RequestCtx, id string) error {
 	c.Refusals.Count(limit.Authentication, limit.Tenant{})
 	if wait := c.attempts.wrong(clientaddr.Of(r.RemoteAddr()), id, c.Now()); wait > 0 {
-		tooMany(r, wait, tooManyWrong)
-		return
+		return tooMany{wait, tooManyWrong}
 	}
-	partnerapi.WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
+	return unauthenticated
 }
 
-// current returns the session of a request. If there is none, or the request comes from another site, it answers, and returns false.
-func (c *Console) current(r *fasthttp.RequestCtx) (store.Session, store.Key, bool) {
+// current returns the session of a request. The error says that there is none, or that the request comes from another site.
+func (c *Console) current(r *fasthttp.RequestCtx) (store.Session, store.Key, error) {
 	s, key, ok := c.cookie.Session(r, c.Engine.Directory(), c.Now())
 	if !ok || !c.cookie.IsSameOrigin(r) {
-		partnerapi.WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
-		return s, key, false
+		return s, key, unauthenticated
 	}
-	return s, key, true
+	return s, key, nil
 }
 
 // showSession answers who is signed in.
-func (c *Console) showSession(r *fasthttp.RequestCtx) {
-	if s, key, ok := c.current(r); ok {
-		c.reply(r, c.show(s, key))
+func (c *Console) showSession(r *fasthttp.RequestCtx) error {
+	s, key, err := c.current(r)
+	if err != nil {
+		return err
 	}
+	return reply(r, c.show(s, key))
 }
 
 // signOut ends the session of a request. It is no error if that has ended already.
-func (c *Console) signOut(r *fasthttp.RequestCtx) {
+func (c *Console) signOut(r *fasthttp.RequestCtx) error {
 	if !c.cookie.IsSameOrigin(r) {
-		partnerapi.WriteError(r, fasthttp.StatusForbidden, otherSite)
-		return
+		return otherSite
 	}
+	c.cookie.Clear(r) // at least this browser forgets it
 	if s, _, ok := c.cookie.Session(r, c.Engine.Directory(), c.Now()); ok {
-		err := c.Engine.EndSession(as(s, r), s.ID)
-		if err != nil && store.KindOf(err) != store.KindNotFound { // else it has just ended
-			c.cookie.Clear(r) // at least this browser forgets it
-			c.fail(r, err)
-			return
+		if err := c.Engine.EndSession(as(s, r), s.ID); err != nil && store.KindOf(err) != store.KindNotFound {
+			return err
 		}
 		partnerapi.SetPartner(r, caller(s))
 		c.Log.Info("console: signed out", "partner", s.Partner, "session", s.ID, "request_id", requestid.Of(r))
 	}
-	c.cookie.Clear(r)
 	r.SetStatusCode(fasthttp.StatusNoContent)
+	return nil
 }
 
 // reply answers with JSON.
-func (c *Console) reply(r *fasthttp.RequestCtx, v any) {
+func reply(r *fasthttp.RequestCtx, v any) error {
 	body, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil {
-		c.fail(r, err)
-		return
+		return err
 	}
 	r.SetContentType("application/json")
 	r.SetBody(body)
+	return nil
 }
 
-// fail answers with a fault of the service, and logs it.
+// fail answers with an error. Faults of the service are logged.
 func (c *Console) fail(r *fasthttp.RequestCtx, err error) {
+	if refused, ok := err.(refusal); ok {
+		partnerapi.WriteError(r, refused.status, refused.message)
+		return
+	}
+	if soon, ok := err.(tooMany); ok {
+		partnerapi.TooMany(r, soon.wait, soon.what)
+		return
+	}
 	status, level := fasthttp.StatusInternalServerError, slog.LevelError
-	if kind := store.KindOf(err); kind == store.KindUnavailable || kind == store.KindUncertain {
+	switch store.KindOf(err) {
+	case store.KindInvalid:
+		partnerapi.WriteError(r, fasthttp.StatusBadRequest, "Invalid request parameters: "+err.Error())
+		return
+	case store.KindUnavailable, store.KindUncertain:
 		status, level = fasthttp.StatusServiceUnavailable, slog.LevelWarn
 	}
 	c.Log.Log(context.Background(), level, "console request failed", "path", string(r.Path()), "status", status, "request_id", requestid.Of(r),
 		"partner", partnerapi.PartnerOf(r), "error", err)
 	partnerapi.WriteError(r, status, "Unable to process request")
-}
-
-func tooMany(r *fasthttp.RequestCtx, wait time.Duration, what string) {
-	seconds := limit.RetryAfter(wait)
-	r.Response.Header.Set(fasthttp.HeaderRetryAfter, seconds)
-	partnerapi.WriteError(r, fasthttp.StatusTooManyRequests, what+". Please try again in "+seconds+" s")
 }

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"strings"
 
 	"github.com/valyala/fasthttp"
@@ -27,26 +26,26 @@ type signedInJSON struct {
 }
 
 // forPartners returns a handler that only sessions of partners reach. Those of keys that can only read reach it if mayRead is set.
-func (c *Console) forPartners(mayRead bool, handle func(*fasthttp.RequestCtx, store.Session)) fasthttp.RequestHandler {
-	return func(r *fasthttp.RequestCtx) {
-		s, key, ok := c.current(r)
+func (c *Console) forPartners(mayRead bool, handle func(*fasthttp.RequestCtx, store.Session) error) func(*fasthttp.RequestCtx) error {
+	return func(r *fasthttp.RequestCtx) error {
+		s, key, err := c.current(r)
 		switch {
-		case !ok:
+		case err != nil:
+			return err
 		case !c.cookie.MayUse(r):
-			partnerapi.WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
+			return unauthenticated
 		case s.IsOperators():
-			partnerapi.WriteError(r, fasthttp.StatusForbidden, "Access denied")
+			return refusal{fasthttp.StatusForbidden, "Access denied"}
 		case key.Scope != store.Full && !mayRead:
-			partnerapi.WriteError(r, fasthttp.StatusForbidden, "Access denied: this session can read, and end itself, but no other")
-		default:
-			partnerapi.SetPartner(r, s.Partner)
-			handle(r, s)
+			return refusal{fasthttp.StatusForbidden, "Access denied: this session can read, and end itself, but no other"}
 		}
+		partnerapi.SetPartner(r, s.Partner)
+		return handle(r, s)
 	}
 }
 
 // listSessions answers with the sessions of the partner.
-func (c *Console) listSessions(r *fasthttp.RequestCtx, current store.Session) {
+func (c *Console) listSessions(r *fasthttp.RequestCtx, current store.Session) error {
 	all := c.Engine.Directory().Sessions(current.Partner, c.Now())
 	view := struct {
 		Sessions []signedInJSON `json:"sessions"`
@@ -55,37 +54,33 @@ func (c *Console) listSessions(r *fasthttp.RequestCtx, current store.Session) {
 	for _, s := range all[:min(len(all), maxSessions)] {
 		key, _ := c.Engine.Directory().Key(s.Key)
 		view.Sessions = append(view.Sessions, signedInJSON{s.ID, s.ID == current.ID, store.FormatTime(s.CreatedAt), store.FormatTime(s.SeenAt),
-			store.FormatTime(s.ExpiresAt),
-			s.Key, key.Name, s.Link})
+			store.FormatTime(s.ExpiresAt), s.Key, key.Name, s.Link})
 	}
-	c.reply(r, view)
+	return reply(r, view)
 }
 
 // endSession ends the session of the partner that the path names.
-func (c *Console) endSession(r *fasthttp.RequestCtx, by store.Session) {
+func (c *Console) endSession(r *fasthttp.RequestCtx, by store.Session) error {
 	id := store.SessionID(strings.TrimPrefix(string(r.Path()), sessionPrefix))
 	s, _, ok := c.Engine.Directory().Session(id, c.Now())
 	if !ok || s.Partner != by.Partner {
-		partnerapi.WriteError(r, fasthttp.StatusNotFound, "Session not found")
-		return
+		return refusal{fasthttp.StatusNotFound, "Session not found"}
 	}
-	c.end(r, by, func(ctx context.Context) error { return c.Engine.EndSession(ctx, id) })
+	return c.ended(r, by, c.Engine.EndSession(as(by, r), id))
 }
 
 // endSessions ends all sessions of the partner, that of the request too, and the links that were not used.
-func (c *Console) endSessions(r *fasthttp.RequestCtx, by store.Session) {
-	c.end(r, by, func(ctx context.Context) error {
-		_, err := c.Engine.EndSessions(ctx, by.Partner)
-		return err
-	})
+func (c *Console) endSessions(r *fasthttp.RequestCtx, by store.Session) error {
+	_, err := c.Engine.EndSessions(as(by, r), by.Partner)
+	return c.ended(r, by, err)
 }
 
-// end ends sessions on behalf of one. It is no error if they have just ended.
-func (c *Console) end(r *fasthttp.RequestCtx, by store.Session, end func(context.Context) error) {
-	if err := end(as(by, r)); err != nil && store.KindOf(err) != store.KindNotFound {
-		c.fail(r, err)
-		return
+// ended answers after sessions were ended on behalf of one. It is no error if they have just ended.
+func (c *Console) ended(r *fasthttp.RequestCtx, by store.Session, err error) error {
+	if err != nil && store.KindOf(err) != store.KindNotFound {
+		return err
 	}
 	c.Log.Info("console: sessions ended", "partner", by.Partner, "by_session", by.ID, "path", string(r.Path()), "request_id", requestid.Of(r))
 	r.SetStatusCode(fasthttp.StatusNoContent)
+	return nil
 }

@@ -129,7 +129,7 @@ func sessions(b *tab, p *partner) {
 	// Who can only read sees the others, and ends his own.
 	p.session(ann.APIKey)
 	b.signIn(reader.APIKey)
-	b.wait("both sessions", "document.querySelectorAll('[aria-labelledby=sessions] li').length === 2")
+	b.wait("both sessions", "document.querySelectorAll('[aria-label=\"Who is signed in\"] li').length === 2")
 	if text := b.ask("document.body.innerText"); strings.Contains(text, "Sign out everywhere") || strings.Count(text, "Sign out") != 2 {
 		b.Errorf("the page offers more than to sign out:\n%s", text)
 	}

@@ -17,9 +17,28 @@ const maxListed = 1000
 type tenants struct {
 	engine  store.Engine
 	log     *slog.Logger
-	mu      sync.Mutex // held while they are read, so that one request at a time reads them
-	read    time.Time
-	figures map[store.PartnerID]figures
+	figures kept[map[store.PartnerID]figures]
+}
+
+// kept is what is read again only when it is old.
+type kept[T any] struct {
+	mu   sync.Mutex // held during a read, so that one request at a time reads
+	at   time.Time
+	last *T
+}
+
+// get returns what was read less than age ago, and when that was. It must not be changed.
+func (k *kept[T]) get(now time.Time, age time.Duration, read func() (T, error)) (T, time.Time, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if old := now.Sub(k.at); k.last == nil || old < 0 || old >= age {
+		value, err := read()
+		if err != nil {
+			return value, now, err
+		}
+		k.last, k.at = &value, now
+	}
+	return *k.last, k.at, nil
 }
 
 const (
@@ -51,7 +70,7 @@ type partnerOverview struct {
 }
 
 func (t *tenants) view(ctx context.Context, list []store.Partner, now time.Time) (partners, error) {
-	figures, read, err := t.fresh(ctx, list, now)
+	figures, read, err := t.figures.get(now, figuresAge, func() (map[store.PartnerID]figures, error) { return t.count(ctx, list) })
 	if err != nil {
 		return partners{}, err
 	}
@@ -64,36 +83,29 @@ func (t *tenants) view(ctx context.Context, list []store.Partner, now time.Time)
 	return view, nil
 }
 
-// fresh returns the figures, and when they were read. The map must not be changed.
-func (t *tenants) fresh(ctx context.Context, list []store.Partner, now time.Time) (map[store.PartnerID]figures, time.Time, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if age := now.Sub(t.read); t.figures != nil && age >= 0 && age < figuresAge {
-		return t.figures, t.read, nil
-	}
+func (t *tenants) count(ctx context.Context, list []store.Partner) (map[store.PartnerID]figures, error) {
 	counting, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
 	all := map[store.PartnerID]figures{}
 	for _, p := range list[:min(len(list), maxListed)] {
 		_, merchants, err := t.engine.Merchants(ctx, store.MerchantQuery{Partner: p.ID})
 		if err != nil {
-			return nil, time.Time{}, err
+			return nil, err
 		}
 		f := figures{merchants: merchants}
 		if counting.Err() == nil {
 			// Show the overview without these figures: the rest of it may say why they are missing.
-			if err := t.count(counting, p.ID, &f); err != nil {
+			if err := t.countEvents(counting, p.ID, &f); err != nil {
 				t.log.Warn("console: the events of a partner were not counted", "partner", p.ID, "error", err)
 			}
 		}
 		all[p.ID] = f
 	}
-	t.figures, t.read = all, now
-	return all, now, nil
+	return all, nil
 }
 
-// count counts the events of one partner.
-func (t *tenants) count(ctx context.Context, id store.PartnerID, f *figures) error {
+// countEvents counts the events of one partner.
+func (t *tenants) countEvents(ctx context.Context, id store.PartnerID, f *figures) error {
 	var events, bytes uint64
 	for some := range slices.Chunk(t.engine.Directory().MerchantsWithTags(id), 1000) {
 		usage, err := t.engine.Usage(ctx, some)

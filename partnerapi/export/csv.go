@@ -14,18 +14,21 @@ import (
 // for each event.
 type csvWriter struct {
 	w     *csv.Writer
-	begun bool
 	cells []string
 	raw   []byte
 }
 
-func newCSVWriter(w io.Writer) *csvWriter { return &csvWriter{w: csv.NewWriter(w)} }
+func newCSVWriter(w io.Writer) *csvWriter {
+	c := &csvWriter{w: csv.NewWriter(w)}
+	for _, f := range Fields {
+		c.cells = append(c.cells, f.Name)
+	}
+	_ = c.w.Write(c.cells) // after an error, Close has one too
+	return c
+}
 
 // Write implements Writer.
 func (c *csvWriter) Write(e *store.Received) error {
-	if err := c.begin(); err != nil {
-		return err
-	}
 	c.cells = c.cells[:0]
 	for i := range Fields {
 		c.cells = append(c.cells, c.cell(&Fields[i], e))
@@ -47,24 +50,8 @@ func (c *csvWriter) cell(f *Field, e *store.Received) string {
 	}
 }
 
-// begin writes the names of the columns, once.
-func (c *csvWriter) begin() error {
-	if c.begun {
-		return nil
-	}
-	c.begun = true
-	names := make([]string, len(Fields))
-	for i, f := range Fields {
-		names[i] = f.Name
-	}
-	return c.w.Write(names)
-}
-
 // Close implements Writer.
 func (c *csvWriter) Close() error {
-	if err := c.begin(); err != nil {
-		return err
-	}
 	c.w.Flush()
 	return c.w.Error()
 }

@@ -2,8 +2,6 @@ package export
 
 import (
 	"io"
-	"strconv"
-	"strings"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -12,34 +10,11 @@ import (
 // Encoding is how a file is compressed for sending, as the Content-Encoding header names it; empty for not at all.
 type Encoding string
 
-// The encodings.
+// The encodings, the preferred one first.
 const (
-	Gzip Encoding = "gzip"
 	Zstd Encoding = "zstd"
+	Gzip Encoding = "gzip"
 )
-
-// Negotiate returns the encoding for an Accept-Encoding header: the one with the greatest weight, zstd before gzip.
-func Negotiate(accept string) (best Encoding) {
-	weight := 0.0
-	for part := range strings.SplitSeq(accept, ",") {
-		name, parameters, _ := strings.Cut(part, ";")
-		e := Encoding(strings.ToLower(strings.TrimSpace(name)))
-		if e == "x-gzip" {
-			e = Gzip
-		}
-		if e != Gzip && e != Zstd {
-			continue
-		}
-		q := 1.0
-		if value, ok := strings.CutPrefix(strings.ReplaceAll(parameters, " ", ""), "q="); ok {
-			q, _ = strconv.ParseFloat(value, 64) // what is no number is 0: not wanted
-		}
-		if q > weight || q == weight && q > 0 && e == Zstd {
-			best, weight = e, q
-		}
-	}
-	return best
-}
 
 // Encode returns a writer that compresses what is written to w. It must be closed.
 func Encode(e Encoding, w io.Writer) (io.WriteCloser, error) {

@@ -25,7 +25,7 @@ func randomEvents(n int) []store.Received {
 			muid = []string{"=cmd|' /C calc'!A0", "+49170", "-1", "@SUM(A1)", "\t=1"}[r.IntN(5)]
 		}
 		text := hard[r.IntN(len(hard))]
-		quoted := appendString(nil, text)
+		quoted := AppendString(nil, text)
 		events[i] = store.Received{
 			Event: store.Event{
 				ID: store.EventID(fmt.Sprintf("evt_%016d", i)), MUID: store.MUID(muid), Name: []string{"PageView", "Purchase"}[r.IntN(2)],

@@ -75,7 +75,7 @@ func AppendMembers(b []byte, e *store.Received, v View) []byte {
 func (f *Field) appendJSON(b []byte, e *store.Received) []byte {
 	switch f.Type {
 	case Text:
-		return appendString(b, f.text(e))
+		return AppendString(b, f.text(e))
 	case Time:
 		return append(store.AppendTime(append(b, '"'), f.time(e)), '"')
 	default:

@@ -18,26 +18,17 @@ func AppendJSON(b []byte, e *store.Received) []byte {
 // AppendRaw appends the body of an event as one line. Whoever may send events decides where a body has line breaks, and could
 // otherwise write lines of their own into an answer.
 func AppendRaw(b, raw []byte) []byte {
-	start := len(b)
 	b = append(b, raw...)
-	unbreak(b[start:])
+	added := b[len(b)-len(raw):]
+	for i := bytes.IndexAny(added, "\r\n\t"); i >= 0; i = bytes.IndexAny(added, "\r\n\t") { // not in strings: JSON escapes them there
+		added[i] = ' '
+		added = added[i+1:]
+	}
 	return b
 }
 
-// unbreak replaces the line breaks and tabs in a JSON value by spaces. There are none in its strings: JSON escapes them.
-func unbreak(value []byte) {
-	for {
-		i := bytes.IndexAny(value, "\r\n\t")
-		if i < 0 {
-			return
-		}
-		value[i] = ' '
-		value = value[i+1:]
-	}
-}
-
-// appendString appends s as a JSON string.
-func appendString(b []byte, s string) []byte {
+// AppendString appends s as a JSON string.
+func AppendString(b []byte, s string) []byte {
 	// The only possible error is invalid UTF-8, which AppendQuote replaces by U+FFFD.
 	b, _ = jsontext.AppendQuote(b, s)
 	return b

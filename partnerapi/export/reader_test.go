@@ -268,22 +268,3 @@ func readParquet(t *testing.T, b []byte) (rows [][]string) {
 	}
 	return rows
 }
-
-func TestEncodings(t *testing.T) {
-	for accept, want := range map[string]Encoding{
-		"":                             "",
-		"gzip":                         Gzip,
-		"gzip, deflate, br, zstd":      Zstd,
-		"zstd;q=0.5, gzip":             Gzip,
-		"zstd;q=0, gzip;q=0":           "",
-		"GZIP ; q=0.3":                 Gzip,
-		"identity, br":                 "",
-		"x-gzip":                       Gzip,
-		"gzip;q=much":                  "",
-		"gzip;q=0.8,zstd;q=0.8,br;q=1": Zstd,
-	} {
-		if got := Negotiate(accept); got != want {
-			t.Errorf("for %q the encoding is %q, want %q", accept, got, want)
-		}
-	}
-}

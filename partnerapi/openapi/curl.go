@@ -7,15 +7,20 @@ import (
 	"github.com/goccy/go-json/jsontext"
 )
 
-// curl returns the command that sends an operation's example to a server. Parameters without an example are left out. The
+// curl returns the command that sends an operation's example to its server. Parameters without an example are left out. The
 // shell variable KEY has the API key.
-func curl(server, method, path string, parameters []parameter, body jsontext.Value, withKey bool) string {
-	command := "curl"
-	if method != "GET" && (method != "POST" || body == nil) {
-		command += " -X " + method
+func curl(o *operation) string {
+	var body jsontext.Value
+	for _, c := range o.RequestBody.Content {
+		body = c.Value.Example
 	}
+	command := "curl"
+	if o.method != "GET" && (o.method != "POST" || body == nil) {
+		command += " -X " + o.method
+	}
+	path := o.path
 	var query []string
-	for _, p := range parameters {
+	for _, p := range o.Parameters {
 		switch value := plain(p.Example); {
 		case p.Example == nil:
 		case p.In == "path":
@@ -24,12 +29,12 @@ func curl(server, method, path string, parameters []parameter, body jsontext.Val
 			query = append(query, p.Name+"="+strings.ReplaceAll(url.QueryEscape(value), "%2C", ","))
 		}
 	}
-	address := server + path
+	address := o.server + path
 	if query != nil {
 		address += "?" + strings.Join(query, "&")
 	}
 	command += " " + shellQuote(address)
-	if withKey {
+	if o.Security == nil {
 		command += ` \` + "\n" + `  -H "Authorization: Bearer $KEY"`
 	}
 	if body != nil {

@@ -2,6 +2,7 @@ package openapi
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-json/jsontext"
@@ -13,6 +14,22 @@ func readDocument(text []byte) (*document, error) {
 	d := new(document)
 	if err := json.Unmarshal(text, d, json.MatchCaseInsensitiveNames(true)); err != nil {
 		return nil, fmt.Errorf("openapi.yaml: %w", err)
+	}
+	for _, path := range d.Paths {
+		item := path.Value
+		for _, o := range []named[*operation]{{"GET", item.Get}, {"POST", item.Post}, {"PUT", item.Put}, {"PATCH", item.Patch}, {"DELETE", item.Delete}} {
+			if o.Value == nil {
+				continue
+			}
+			o.Value.method, o.Value.path, o.Value.server = o.Name, path.Name, slices.Concat(item.Servers, d.Servers)[0].address()
+			o.Value.Parameters = slices.Concat(item.Parameters, o.Value.Parameters)
+			for i, p := range o.Value.Parameters {
+				if p.Ref != "" {
+					o.Value.Parameters[i] = d.Components.Parameters.get(p.Ref)
+				}
+			}
+			d.operations = append(d.operations, o.Value)
+		}
 	}
 	return d, nil
 }
@@ -29,6 +46,8 @@ type document struct {
 		Schemas         ordered[schema]
 		SecuritySchemes ordered[struct{ Description string }]
 	}
+
+	operations []*operation // of all paths
 }
 
 type server struct {
@@ -57,14 +76,17 @@ type operation struct {
 	Summary     string
 	Description string
 	Security    []map[string][]string // nil: an API key
-	Parameters  []parameter
+	Parameters  []parameter           // those of the path, too
 	RequestBody struct{ Content content }
 	Responses   ordered[response]
+
+	method, path, server string
 }
 
+// parameter is a parameter, or a field of an object.
 type parameter struct {
 	Ref         string `json:"$ref"`
-	Name, In    string
+	Name, In    string // In is empty for a field of an object
 	Required    bool
 	Description string
 	Schema      schema

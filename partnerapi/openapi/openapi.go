@@ -8,8 +8,7 @@
 //
 //	openapi.yaml    the document
 //	openapi.go      the document as JSON
-//	page.go         what the reference page shows
-//	html.go         the page itself; its style is in page.css
+//	page.go         the reference page; its style is in page.css
 //	curl.go         the command that sends an operation's example
 //	types.go        types and limits in words
 //	model.go        what the page needs of the document
@@ -22,6 +21,8 @@ import (
 	"fmt"
 
 	"github.com/goccy/go-yaml"
+
+	"mtagd/partnerapi/export"
 )
 
 //go:embed openapi.yaml
@@ -48,11 +49,6 @@ func Document(base, tagHost string) ([]byte, error) {
 }
 
 func replaceServer(document []byte, from, to string) []byte {
-	url := func(address string) []byte { return append([]byte(`"url":`), quote(address)...) }
+	url := func(address string) []byte { return export.AppendString([]byte(`"url":`), address) }
 	return bytes.ReplaceAll(document, url(from), url(to))
-}
-
-func quote(s string) []byte {
-	quoted, _ := json.Marshal(s) // a string cannot fail
-	return quoted
 }

@@ -77,14 +77,14 @@ func TestOrdersOfAllNodesCount(t *testing.T) {
 		nodes[i].serves(n.ownHost)
 	}
 	n.until("all tokens are spent", func() bool {
-		_, spent := errors.AsType[errTooSoon](nodes[0].certs.orders.ca.allowance.take(t.Context()))
+		_, spent := errors.AsType[errTooSoon](nodes[0].certs.ca.allowance.take(t.Context()))
 		return spent
 	})
 	before := n.ca.Orders()
 	tag := n.addTag("shop.com", true)
 	n.until("both nodes wait", func() bool {
 		for _, node := range nodes {
-			_, queued := node.certs.orders.ca.turns.before(tag.Host)
+			_, queued := node.certs.ca.turns.before(tag.Host)
 			if !queued && time.Until(node.certs.Certificate(tag.Host).NextTry) < longEnough {
 				return false
 			}

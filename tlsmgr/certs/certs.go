@@ -1,8 +1,12 @@
 package certs
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"mtagd/store"
 )
@@ -12,16 +16,38 @@ const stopTimeout = 5 * time.Second
 
 // Certificates orders, stores and renews the certificates of all hosts, and answers handshakes with them. Its methods
 // are safe for concurrent use.
-type Certificates struct{ orders *orders }
+type Certificates struct {
+	Config
+	pace    pace
+	metrics *metrics
+	magic   *magic
+	states  *hostStates
+	checks  *turns // of the DNS checks before orders
+	ca      issuer
+
+	ctx     context.Context // cancelled by stop
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
 
 // New returns Certificates that order nothing before Start. It returns an error when the metrics are registered already.
 func New(cfg Config) (*Certificates, error) { return newCertificates(cfg, usualPace) }
 
 func newCertificates(cfg Config, p pace) (*Certificates, error) {
-	c := &Certificates{newOrders(cfg, p)}
+	c := &Certificates{
+		Config:  cfg,
+		pace:    p,
+		metrics: newMetrics(),
+		states:  &hostStates{byName: map[string]*hostState{}},
+		checks:  newTurns(rate.NewLimiter(rate.Inf, 0), checksAtOnce),
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	storage := newStorage(cfg)
+	c.ca = newIssuer(cfg, p, storage)
+	c.magic = newMagic(cfg, p, storage, c.ca, c.mayRenew, c.onEvent)
 	if cfg.Metrics != nil {
-		if err := c.orders.metrics.register(cfg.Metrics, c.all, c.orders.ca.turns.waiting); err != nil {
-			c.orders.stop()
+		if err := c.metrics.register(cfg.Metrics, c.all, c.ca.turns.waiting); err != nil {
+			c.Stop()
 			return nil, err
 		}
 	}
@@ -30,9 +56,9 @@ func newCertificates(cfg Config, p pace) (*Certificates, error) {
 
 // Start loads the certificates that are on disk and orders those that are missing, in the background.
 func (c *Certificates) Start() {
-	c.orders.running.Go(func() {
+	c.running.Go(func() {
 		c.loadAll()
-		if c.orders.Shared != nil {
+		if c.Shared != nil {
 			c.loadNew()
 		}
 	})
@@ -43,75 +69,71 @@ func (c *Certificates) Stop() {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		c.orders.stop()
+		c.cancel()
+		c.running.Wait()
+		c.ca.turns.stop()
+		c.magic.cache.Stop() // waits for a renewal in progress, which only its timeout ends
 	}()
 	select {
 	case <-stopped:
 	case <-time.After(stopTimeout):
-		c.orders.Log.Warn("a certificate renewal was cut off")
+		c.Log.Warn("a certificate renewal was cut off")
 	}
 }
 
 // loadAll loads or orders every host's certificate, the service's own first. It loads even those that no visitor asks
 // for, because certmagic's timer renews only certificates in memory.
 func (c *Certificates) loadAll() {
-	o := c.orders
 	began := time.Now()
-	hosts := o.Hosts.All()
+	hosts := c.Hosts.All()
 	for _, host := range hosts {
-		if o.ctx.Err() != nil {
+		if c.ctx.Err() != nil {
 			return
 		}
-		if o.magic.expiryOf(host).IsZero() {
-			if _, err := o.magic.load(o.ctx, host); err != nil {
-				o.ensureCertificate(host) // whether it is missing on disk or unreadable: the order handles both
+		if c.magic.expiryOf(host).IsZero() {
+			if _, err := c.magic.load(c.ctx, host); err != nil {
+				c.ensureCertificate(host) // whether it is missing on disk or unreadable: the order handles both
 				continue
 			}
 		}
-		o.states.mu.Lock()
-		o.states.get(host) // creates the state: partners and metrics see only hosts that have one
-		o.states.mu.Unlock()
+		c.states.mu.Lock()
+		c.states.get(host) // creates the state: partners and metrics see only hosts that have one
+		c.states.mu.Unlock()
 	}
-	o.Log.Info("certificates loaded", "hosts", len(hosts), "took_ms", time.Since(began).Milliseconds())
+	c.Log.Info("certificates loaded", "hosts", len(hosts), "took_ms", time.Since(began).Milliseconds())
 
 	// Some certificates may have expired while the service was down. Do not wait for the timer to renew them.
-	if err := o.magic.cache.RenewManagedCertificates(o.ctx); err != nil {
-		o.Log.Error("certificates cannot be renewed", "error", err)
+	if err := c.magic.cache.RenewManagedCertificates(c.ctx); err != nil {
+		c.Log.Error("certificates cannot be renewed", "error", err)
 	}
 }
 
 // loadNew loads the certificates of hosts that were verified by other nodes, until stop. So each node has all certificates in memory,
 // before a visitor asks for one and if the store is away.
 func (c *Certificates) loadNew() {
-	o := c.orders
-	for pause(o.ctx, o.pace.loadNew) == nil {
-		for _, host := range o.Hosts.All() {
-			o.states.mu.Lock()
-			h, known := o.states.byName[host]
+	for pause(c.ctx, c.pace.loadNew) == nil {
+		for _, host := range c.Hosts.All() {
+			c.states.mu.Lock()
+			h, known := c.states.byName[host]
 			elsewhere := known && h.dnsElsewhere && h.attempt == nil
-			o.states.mu.Unlock()
+			c.states.mu.Unlock()
 			if !known {
-				o.ensureCertificate(host)
-			} else if elsewhere && o.magic.expiryOf(host).IsZero() {
+				c.ensureCertificate(host)
+			} else if elsewhere && c.magic.expiryOf(host).IsZero() {
 				// Another node may have found that DNS leads here, and have ordered. If there is nothing to load, look again soon.
-				_, _ = o.magic.load(o.ctx, host)
+				_, _ = c.magic.load(c.ctx, host)
 			}
 		}
 	}
 }
 
-// Order gets a host's certificate in the background, from disk or from the CA. Call it when there is reason to believe
-// that the host's DNS leads here now: the cause of a failure may have been repaired. So an order that waits for its turn
-// becomes the next one of its partner, and an order that failed is retried now if the CA allows it.
-func (c *Certificates) Order(host string) { c.orders.orderOrRetry(host) }
-
 // DNSFound takes the finding of a recheck of a tag host's DNS. When DNS leads elsewhere, the certificate is no longer
 // renewed and an order in progress ends. When DNS leads here again, the certificate is renewed again; if it is
 // missing or has expired, it is ordered.
 func (c *Certificates) DNSFound(host string, f store.DNSFinding) {
-	wasElsewhere := c.orders.states.noteDNS(host, f)
-	if wasElsewhere || c.orders.magic.expiryOf(host).IsZero() {
-		c.orders.ensureCertificate(host)
+	wasElsewhere := c.states.noteDNS(host, f)
+	if wasElsewhere || c.magic.expiryOf(host).IsZero() {
+		c.ensureCertificate(host)
 	}
 }
 
@@ -132,7 +154,7 @@ func (c *Certificates) Certificate(host string) store.Certificate {
 // all returns the state of every host's certificate, for the metrics.
 func (c *Certificates) all() []store.Certificate {
 	var all []store.Certificate
-	for _, host := range c.orders.states.names() {
+	for _, host := range c.states.names() {
 		all = append(all, c.state(host))
 	}
 	return all
@@ -140,7 +162,7 @@ func (c *Certificates) all() []store.Certificate {
 
 // whyWaiting says why the order of a host waits for its turn. It is empty when the order does not wait.
 func (c *Certificates) whyWaiting(host string) string {
-	turns := c.orders.ca.turns
+	turns := c.ca.turns
 	before, waits := turns.before(host)
 	if !waits {
 		return ""
@@ -153,11 +175,11 @@ func (c *Certificates) whyWaiting(host string) string {
 
 // state is the state of a host's certificate, as partners see it.
 func (c *Certificates) state(host string) store.Certificate {
-	notAfter := c.orders.magic.expiryOf(host)
-	c.orders.states.mu.Lock()
-	defer c.orders.states.mu.Unlock()
-	h := c.orders.states.byName[host]
-	if h == nil || !c.orders.Hosts.MayHaveCertificate(host) {
+	notAfter := c.magic.expiryOf(host)
+	c.states.mu.Lock()
+	defer c.states.mu.Unlock()
+	h := c.states.byName[host]
+	if h == nil || !c.Hosts.MayHaveCertificate(host) {
 		return store.Certificate{Status: store.CertificateNone}
 	}
 	return h.shown(notAfter)

@@ -64,7 +64,7 @@ func TestOrdersWaitInTheQueueOfTheirPartner(t *testing.T) {
 	w := newCertWorld(t, acmetest.Options{})
 	w.start()
 	w.untilStatus(w.ownHost, store.CertificateValid)
-	turns := w.certs.orders.ca.turns
+	turns := w.certs.ca.turns
 	turns.refuseUntil(time.Now().Add(time.Hour))
 	before := func(host string, want int) {
 		t.Helper()
@@ -153,7 +153,7 @@ func TestUnknownNamesCostNothing(t *testing.T) {
 	if n := countFiles(t, w.dir); n != files {
 		t.Errorf("%d files more", n-files)
 	}
-	if names := w.certs.orders.states.names(); len(names) != 1 {
+	if names := w.certs.states.names(); len(names) != 1 {
 		t.Errorf("states of %d hosts", len(names))
 	}
 }

@@ -119,8 +119,8 @@ func (c *challenges) readShared(ctx context.Context) (map[string]acme.Challenge,
 	return all, nil
 }
 
-// present makes a challenge known, to the other nodes first.
-func (c *challenges) present(ctx context.Context, asked acme.Challenge) error {
+// Present makes a challenge known, to the other nodes first.
+func (c *challenges) Present(ctx context.Context, asked acme.Challenge) error {
 	current, err := newChallenge(asked)
 	if err != nil {
 		return err
@@ -151,9 +151,9 @@ func sharedForm(asked acme.Challenge) ([]byte, error) {
 	return json.Marshal(acme.Challenge{Type: asked.Type, Token: asked.Token, KeyAuthorization: asked.KeyAuthorization, Identifier: asked.Identifier})
 }
 
-// remove ends a challenge. If this node was away for so long that another has got the host's lock, the host may have another
+// CleanUp ends a challenge. If this node was away for so long that another has got the host's lock, the host may have another
 // challenge by now: that one stays.
-func (c *challenges) remove(ctx context.Context, asked acme.Challenge) error {
+func (c *challenges) CleanUp(ctx context.Context, asked acme.Challenge) error {
 	host := asked.Identifier.Value
 	c.mu.Lock()
 	if c.byHost[host].Token == asked.Token {
@@ -178,14 +178,7 @@ type solver struct {
 
 // Present implements acmez.Solver.
 func (s *solver) Present(ctx context.Context, asked acme.Challenge) error {
-	if err := s.present(ctx, asked); err != nil {
-		return err
-	}
-	s.presented = true
-	return nil
-}
-
-// CleanUp implements acmez.Solver.
-func (s *solver) CleanUp(ctx context.Context, asked acme.Challenge) error {
-	return s.remove(ctx, asked)
+	err := s.challenges.Present(ctx, asked)
+	s.presented = err == nil
+	return err
 }

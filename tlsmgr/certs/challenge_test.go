@@ -29,14 +29,14 @@ func TestANodeEndsOnlyItsOwnChallenge(t *testing.T) {
 		}
 	}
 	late, current := ask("late"), ask("current")
-	if err := nodes[0].present(t.Context(), late); err != nil {
+	if err := nodes[0].Present(t.Context(), late); err != nil {
 		t.Fatal(err)
 	}
-	if err := nodes[1].present(t.Context(), current); err != nil {
+	if err := nodes[1].Present(t.Context(), current); err != nil {
 		t.Fatal(err)
 	}
 	late.Status = "invalid" // the CA's answers change it
-	if err := nodes[0].remove(t.Context(), late); err != nil {
+	if err := nodes[0].CleanUp(t.Context(), late); err != nil {
 		t.Fatal(err)
 	}
 	for i, c := range nodes {
@@ -45,7 +45,7 @@ func TestANodeEndsOnlyItsOwnChallenge(t *testing.T) {
 		}
 	}
 	current.Status = "valid"
-	if err := nodes[1].remove(t.Context(), current); err != nil {
+	if err := nodes[1].CleanUp(t.Context(), current); err != nil {
 		t.Fatal(err)
 	}
 	for i, c := range nodes {

@@ -23,7 +23,7 @@ func TestHostThatMovedAwayIsNotRenewedUntilItComesBack(t *testing.T) {
 	w.untilStatus(tag.Host, store.CertificateValid)
 
 	w.setDNS(tag.Host, store.DNSWrong)
-	w.until("the recheck has found that the host moved away", func() bool { return w.certs.orders.states.leadsElsewhere(tag.Host) })
+	w.until("the recheck has found that the host moved away", func() bool { return w.certs.states.leadsElsewhere(tag.Host) })
 	ordered := w.ca.Orders()
 	w.untilStatus(tag.Host, store.CertificateNone) // the certificate has expired
 	if n := w.ca.Orders(); n != ordered {
@@ -72,7 +72,7 @@ func TestNoCertificateIsOrderedForATrackingDomainThatLeadsElsewhere(t *testing.T
 	}
 	w.setDNS(w.trackingHost, store.DNSWrong)
 	w.start(func(cfg *Config, _ *pace) { cfg.Hosts = store.NewHosts(w.engine.Directory()) })
-	w.until("the tracking domain's DNS was checked", func() bool { return w.certs.orders.states.leadsElsewhere(w.trackingHost) })
+	w.until("the tracking domain's DNS was checked", func() bool { return w.certs.states.leadsElsewhere(w.trackingHost) })
 	w.untilStatus(w.trackingHost, store.CertificateNone)
 	if _, err := w.visit(w.trackingHost); err == nil {
 		t.Error("a handshake succeeded")
@@ -95,7 +95,7 @@ func TestHostWhoseDNSLeadsElsewhereSpendsNoToken(t *testing.T) {
 		tag := w.addTag(fmt.Sprintf("moved%d.com", i), true)
 		w.setDNS(tag.Host, store.DNSWrong)
 		w.certs.Order(tag.Host)
-		w.until("DNS was checked", func() bool { return w.certs.orders.states.leadsElsewhere(tag.Host) })
+		w.until("DNS was checked", func() bool { return w.certs.states.leadsElsewhere(tag.Host) })
 		w.untilStatus(tag.Host, store.CertificateNone)
 	}
 	first := w.addTag("first.com", true)
@@ -119,7 +119,7 @@ func TestHostThatMovesAwayWhileItsOrderWaitsIsNotOrdered(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
 	w.startWithoutRetries()
-	turns := w.certs.orders.ca.turns
+	turns := w.certs.ca.turns
 	turns.refuseUntil(time.Now().Add(time.Hour))
 	tag := w.addTag("shop.com", true)
 	w.certs.Order(tag.Host)
@@ -133,9 +133,9 @@ func TestHostThatMovesAwayWhileItsOrderWaitsIsNotOrdered(t *testing.T) {
 	turns.serve()
 	turns.mu.Unlock()
 	w.until("the order has ended", func() bool {
-		w.certs.orders.states.mu.Lock()
-		defer w.certs.orders.states.mu.Unlock()
-		return w.certs.orders.states.get(tag.Host).attempt == nil
+		w.certs.states.mu.Lock()
+		defer w.certs.states.mu.Unlock()
+		return w.certs.states.get(tag.Host).attempt == nil
 	})
 	if n := w.ca.Orders(); n != 0 {
 		t.Errorf("%d orders", n)

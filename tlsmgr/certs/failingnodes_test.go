@@ -34,11 +34,11 @@ func TestFailuresOfAllNodesCount(t *testing.T) {
 	before := n.ca.Validations()
 	tag := n.addTag("shop.com", true)
 	for _, node := range []*node{a, b} {
-		n.until("the node knows the host", func() bool { return node.certs.orders.Hosts.MayHaveCertificate(tag.Host) })
+		n.until("the node knows the host", func() bool { return node.certs.Hosts.MayHaveCertificate(tag.Host) })
 		node.certs.Order(tag.Host)
 	}
 	n.until("both nodes know that the CA would refuse", func() bool {
-		return time.Until(a.certs.orders.ca.nextTry(tag.Host)) > 0 && time.Until(b.certs.orders.ca.nextTry(tag.Host)) > 0
+		return time.Until(a.certs.ca.nextTry(tag.Host)) > 0 && time.Until(b.certs.ca.nextTry(tag.Host)) > 0
 	})
 	if got := n.ca.Validations() - before; got != failuresAllowed {
 		t.Errorf("%d validations failed, want %d", got, failuresAllowed)
@@ -52,14 +52,14 @@ func TestFilesThatAnotherNodeIsWritingAreKept(t *testing.T) {
 	n := newNodes(t, pgtest.Database(t), acmetest.Options{})
 	a := n.add()
 	cert := a.serves(n.ownHost)
-	writer := a.certs.orders.magic.ordering.Storage
-	file := certmagic.StorageKeys.SitePrivateKey(a.certs.orders.ca.IssuerKey(), n.ownHost)
+	writer := a.certs.magic.ordering.Storage
+	file := certmagic.StorageKeys.SitePrivateKey(a.certs.ca.IssuerKey(), n.ownHost)
 	right, err := writer.Load(t.Context(), file)
 	if err := errors.Join(err, writer.Lock(t.Context(), issueLock(n.ownHost)), writer.Store(t.Context(), file, []byte(newKey(t)))); err != nil {
 		t.Fatal(err)
 	}
 	b := n.add()
-	waits := b.certs.orders.magic.ordering.Storage.(*sharedStorage).lock(issueLock(n.ownHost))
+	waits := b.certs.magic.ordering.Storage.(*sharedStorage).lock(issueLock(n.ownHost))
 	n.until("the node waits for the writer", func() bool {
 		free := waits.TryAcquire(1)
 		if free {
@@ -86,11 +86,11 @@ func TestNodeServesAHostThatItTakesToLeadElsewhere(t *testing.T) {
 	tag := n.addTag("shop.com", true)
 	n.setDNS(tag.Host, store.DNSWrong)
 	n.until("the host leads elsewhere for both nodes", func() bool {
-		return a.certs.orders.states.leadsElsewhere(tag.Host) && b.certs.orders.states.leadsElsewhere(tag.Host)
+		return a.certs.states.leadsElsewhere(tag.Host) && b.certs.states.leadsElsewhere(tag.Host)
 	})
 	n.until("the first node has a certificate", func() bool {
 		a.certs.Order(tag.Host)
-		return !a.certs.orders.magic.expiryOf(tag.Host).IsZero()
+		return !a.certs.magic.expiryOf(tag.Host).IsZero()
 	})
 	b.serves(tag.Host)
 }
@@ -116,7 +116,7 @@ func TestNodesPauseAfterAFailureOfAnother(t *testing.T) {
 			t.Errorf("the next try is in %v", left)
 		}
 	}
-	if err := a.certs.orders.ca.limits.failed(t.Context(), tag.Host, acme.ChallengeTypeHTTP01, true, time.Time{}); err != nil {
+	if err := a.certs.ca.limits.failed(t.Context(), tag.Host, acme.ChallengeTypeHTTP01, true, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	n.ca.Validate(b.http, b.https)
@@ -151,7 +151,7 @@ func TestHandshakesGoOnWithoutTheDatabase(t *testing.T) {
 	}
 	n.until("the node is ready", func() bool { return n.engine.Ready() == nil })
 	tag := n.addTag("shop.com", true)
-	n.until("the node knows the host", func() bool { return a.certs.orders.Hosts.MayHaveCertificate(tag.Host) })
+	n.until("the node knows the host", func() bool { return a.certs.Hosts.MayHaveCertificate(tag.Host) })
 	a.certs.Order(tag.Host)
 	a.serves(tag.Host)
 }

@@ -91,7 +91,7 @@ func TestOnlyFiveValidationsFailInAnHour(t *testing.T) {
 	if n := w.ca.Validations(); n != 5 {
 		t.Errorf("%d validations, want 5", n)
 	}
-	if w.certs.orders.mayRenew(tag.Host) {
+	if w.certs.mayRenew(tag.Host) {
 		t.Error("a renewal may begin, which could fail a sixth time")
 	}
 }
@@ -104,7 +104,7 @@ func TestFailedRenewalsCountAsFailures(t *testing.T) {
 	w.certs.Order(tag.Host)
 	w.untilStatus(tag.Host, store.CertificateValid)
 	w.ca.Validate("", "")
-	limits := w.certs.orders.ca.limits
+	limits := w.certs.ca.limits
 	w.until("the failure is counted", func() bool {
 		limits.mu.Lock()
 		defer limits.mu.Unlock()

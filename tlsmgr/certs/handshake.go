@@ -64,12 +64,12 @@ func resumeOnlyAtOwnHost(config *tls.Config) {
 func (c *Certificates) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	known := false
 	if isChallenge(hello) {
-		_, known = c.orders.ca.challenges.of(hello.Context(), hello.ServerName)
+		_, known = c.ca.challenges.of(hello.Context(), hello.ServerName)
 	} else {
-		known = c.orders.Hosts.MayHaveCertificate(strings.ToLower(hello.ServerName))
+		known = c.Hosts.MayHaveCertificate(strings.ToLower(hello.ServerName))
 	}
 	if !known {
-		c.orders.metrics.unknown.Inc()
+		c.metrics.unknown.Inc()
 		// The client goes by the first alert. That of the standard library, which follows, is internal_error. Whether
 		// the client still reads does not matter.
 		_, _ = hello.Conn.Write(unrecognizedName)
@@ -98,25 +98,25 @@ func isChallenge(hello *tls.ClientHelloInfo) bool {
 // none, it starts an order, and makes the handshake wait for it for up to pace.visitor.
 func (c *Certificates) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if isChallenge(hello) {
-		challenge, _ := c.orders.ca.challenges.known(hello.ServerName) // admit has asked the other nodes
-		if challenge.certificate == nil {                              // it has ended since admit, or is one for HTTP-01
+		challenge, _ := c.ca.challenges.known(hello.ServerName) // admit has asked the other nodes
+		if challenge.certificate == nil {                       // it has ended since admit, or is one for HTTP-01
 			return nil, errNotYet
 		}
 		return challenge.certificate, nil
 	}
-	cert, err := c.orders.magic.ordering.GetCertificate(hello)
+	cert, err := c.magic.ordering.GetCertificate(hello)
 	if err == nil {
 		return cert, nil
 	}
-	attempt := c.orders.ensureCertificate(strings.ToLower(hello.ServerName))
+	attempt := c.ensureCertificate(strings.ToLower(hello.ServerName))
 	if attempt == nil {
 		return nil, errDNSElsewhere
 	}
-	waiting, cancel := context.WithTimeout(hello.Context(), c.orders.pace.visitor)
+	waiting, cancel := context.WithTimeout(hello.Context(), c.pace.visitor)
 	defer cancel()
 	select {
 	case <-attempt:
-		return c.orders.magic.ordering.GetCertificate(hello)
+		return c.magic.ordering.GetCertificate(hello)
 	case <-waiting.Done():
 		return nil, errNotYet
 	}
@@ -125,7 +125,7 @@ func (c *Certificates) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certific
 // HTTPChallenge returns the answer to an HTTP-01 challenge of the CA (RFC 8555). ok is false when the host has no
 // challenge at the path.
 func (c *Certificates) HTTPChallenge(host, path string) (answer string, ok bool) {
-	challenge, ok := c.orders.ca.challenges.of(context.Background(), host)
+	challenge, ok := c.ca.challenges.of(context.Background(), host)
 	if !ok || path != challenge.HTTP01ResourcePath() {
 		return "", false
 	}

@@ -93,7 +93,7 @@ func TestTwoNodesOrderOnce(t *testing.T) {
 	}
 	tag := n.addTag("shop.com", true)
 	n.until("both nodes know the host", func() bool {
-		return a.certs.orders.Hosts.MayHaveCertificate(tag.Host) && b.certs.orders.Hosts.MayHaveCertificate(tag.Host)
+		return a.certs.Hosts.MayHaveCertificate(tag.Host) && b.certs.Hosts.MayHaveCertificate(tag.Host)
 	})
 	a.certs.Order(tag.Host)
 	b.certs.Order(tag.Host)
@@ -103,11 +103,11 @@ func TestTwoNodesOrderOnce(t *testing.T) {
 	if orders := n.ca.Orders(); orders != 2 {
 		t.Errorf("%d orders for two hosts", orders)
 	}
-	first, err := a.certs.orders.ca.account.open(t.Context())
+	first, err := a.certs.ca.account.open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if second, err := b.certs.orders.ca.account.open(t.Context()); err != nil || first.Location != second.Location {
+	if second, err := b.certs.ca.account.open(t.Context()); err != nil || first.Location != second.Location {
 		t.Errorf("the nodes have different accounts, %v", err)
 	}
 	started := n.add() // it finds everything in the store
@@ -127,16 +127,16 @@ func TestAnotherNodeAnswersTheChallenge(t *testing.T) {
 			n.firstChallenge = challenge
 			a, b := n.add(), n.add()
 			a.serves(n.ownHost)
-			b.certs.orders.cancel() // it orders nothing itself
+			b.certs.cancel() // it orders nothing itself
 			tag := n.addTag("shop.com", true)
-			n.until("the node knows the host", func() bool { return a.certs.orders.Hosts.MayHaveCertificate(tag.Host) })
+			n.until("the node knows the host", func() bool { return a.certs.Hosts.MayHaveCertificate(tag.Host) })
 			n.ca.Validate(b.http, b.https)
 			a.certs.Order(tag.Host)
 			a.serves(tag.Host)
 			if orders := n.ca.Orders(); orders != 2 {
 				t.Errorf("%d orders: one was refused", orders)
 			}
-			if left, err := b.certs.orders.ca.challenges.shared.Files(t.Context(), challengesDir, false); err != nil || len(left) > 0 {
+			if left, err := b.certs.ca.challenges.shared.Files(t.Context(), challengesDir, false); err != nil || len(left) > 0 {
 				t.Errorf("challenges are left: %v, %v", left, err)
 			}
 			if _, ok := b.certs.HTTPChallenge(tag.Host, "/.well-known/acme-challenge/x"); ok {

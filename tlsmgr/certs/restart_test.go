@@ -111,7 +111,7 @@ func TestAccountOutlivesARestart(t *testing.T) {
 	for range 2 {
 		stop := w.start()
 		w.untilStatus(w.ownHost, store.CertificateValid)
-		account, err := w.certs.orders.ca.account.open(t.Context())
+		account, err := w.certs.ca.account.open(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestAccountThatTheCADoesNotKnowIsRegistered(t *testing.T) {
 	w := newCertWorld(t, acmetest.Options{})
 	w.start()
 	w.untilStatus(w.ownHost, store.CertificateValid)
-	account := w.certs.orders.ca.account
+	account := w.certs.ca.account
 	lost := *account.registered
 	lost.Location += "0"
 	account.registered = &lost

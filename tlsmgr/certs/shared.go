@@ -39,7 +39,6 @@ const (
 	existsWithin = 30 * time.Second
 )
 
-// Lock implements certmagic.Locker.
 func (s *sharedStorage) Lock(ctx context.Context, name string) error {
 	if err := s.locks.Lock(ctx, name); err != nil {
 		return err
@@ -58,7 +57,6 @@ func (s *sharedStorage) Lock(ctx context.Context, name string) error {
 	}
 }
 
-// TryLock implements certmagic.TryLocker.
 func (s *sharedStorage) TryLock(ctx context.Context, name string) (bool, error) {
 	if got, err := s.locks.TryLock(ctx, name); err != nil || !got {
 		return false, err
@@ -107,12 +105,10 @@ func (s *sharedStorage) RenewLockLease(ctx context.Context, name string, _ time.
 	return l.Renew(ctx)
 }
 
-// Store implements certmagic.Storage.
 func (s *sharedStorage) Store(ctx context.Context, key string, value []byte) error {
 	return pathError("store", key, s.shared.PutFile(ctx, key, value))
 }
 
-// Load implements certmagic.Storage.
 func (s *sharedStorage) Load(ctx context.Context, key string) ([]byte, error) {
 	files, err := s.shared.Files(ctx, key, true)
 	if err == nil && (len(files) == 0 || files[0].Path != key) {
@@ -124,12 +120,10 @@ func (s *sharedStorage) Load(ctx context.Context, key string) ([]byte, error) {
 	return files[0].Content, nil
 }
 
-// Delete implements certmagic.Storage.
 func (s *sharedStorage) Delete(ctx context.Context, key string) error {
 	return pathError("delete", key, s.shared.RemoveFiles(ctx, key))
 }
 
-// Exists implements certmagic.Storage.
 func (s *sharedStorage) Exists(ctx context.Context, key string) bool {
 	waiting, cancel := context.WithTimeout(ctx, existsWithin)
 	defer cancel()
@@ -181,7 +175,6 @@ func (s *sharedStorage) List(ctx context.Context, path string, recursive bool) (
 	return keys, nil
 }
 
-// Stat implements certmagic.Storage.
 func (s *sharedStorage) Stat(ctx context.Context, key string) (certmagic.KeyInfo, error) {
 	files, err := s.shared.Files(ctx, key, false)
 	if err == nil && len(files) == 0 {

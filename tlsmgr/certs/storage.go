@@ -15,17 +15,14 @@ type locks struct {
 	byName sync.Map // *semaphore.Weighted by lock name: a few for each host
 }
 
-// Lock implements certmagic.Locker.
 func (l *locks) Lock(ctx context.Context, name string) error {
 	return l.lock(name).Acquire(ctx, 1)
 }
 
-// TryLock implements certmagic.TryLocker.
 func (l *locks) TryLock(_ context.Context, name string) (bool, error) {
 	return l.lock(name).TryAcquire(1), nil
 }
 
-// Unlock implements certmagic.Locker.
 func (l *locks) Unlock(_ context.Context, name string) error {
 	l.lock(name).Release(1)
 	return nil

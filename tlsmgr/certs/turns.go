@@ -85,18 +85,29 @@ func (t *turns) join(partner store.PartnerID, mine *turn, urgent bool) {
 	}
 }
 
-// leave removes a turn that still waits. It returns false when the turn has begun. The caller holds t.mu.
-func (t *turns) leave(mine *turn) bool {
-	for i, q := range t.queues {
-		if j := slices.Index(q.waiting, mine); j >= 0 {
-			q.waiting = slices.Delete(q.waiting, j, j+1)
-			if len(q.waiting) == 0 {
-				t.queues = slices.Delete(t.queues, i, i+1)
-			}
-			return true
+// find returns the queue and the place of the first waiting turn that match accepts. q is -1 when there is none. The caller holds t.mu.
+func (t *turns) find(match func(*turn) bool) (q, place int) {
+	for q, queue := range t.queues {
+		if place := slices.IndexFunc(queue.waiting, match); place >= 0 {
+			return q, place
 		}
 	}
-	return false
+	return -1, 0
+}
+
+func isOf(host string) func(*turn) bool { return func(w *turn) bool { return w.host == host } }
+
+// leave removes a turn that still waits. It returns false when the turn has begun. The caller holds t.mu.
+func (t *turns) leave(mine *turn) bool {
+	i, j := t.find(func(w *turn) bool { return w == mine })
+	if i < 0 {
+		return false
+	}
+	q := t.queues[i]
+	if q.waiting = slices.Delete(q.waiting, j, j+1); len(q.waiting) == 0 {
+		t.queues = slices.Delete(t.queues, i, i+1)
+	}
+	return true
 }
 
 // end ends the turn of an order. counted says that the CA has counted the order: then its token is spent.
@@ -199,13 +210,11 @@ func (t *turns) stop() {
 func (t *turns) bringForward(host string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, q := range t.queues {
-		if i := slices.IndexFunc(q.waiting, func(w *turn) bool { return w.host == host }); i >= 0 {
-			w := q.waiting[i]
-			copy(q.waiting[1:i+1], q.waiting[:i])
-			q.waiting[0] = w
-			return
-		}
+	if q, i := t.find(isOf(host)); q >= 0 {
+		waiting := t.queues[q].waiting
+		w := waiting[i]
+		copy(waiting[1:i+1], waiting[:i])
+		waiting[0] = w
 	}
 }
 
@@ -214,27 +223,24 @@ func (t *turns) bringForward(host string) {
 func (t *turns) before(host string) (n int, waits bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i, q := range t.queues {
-		place := slices.IndexFunc(q.waiting, func(w *turn) bool { return w.host == host })
-		if place < 0 {
-			continue
-		}
-		for j, other := range t.queues {
-			switch {
-			case j == i:
-				n += place
-			case other.partner == "": // they all go first
-				n += len(other.waiting)
-			case q.partner == "":
-			case j < i: // it has one turn more before this order
-				n += min(len(other.waiting), place+1)
-			default:
-				n += min(len(other.waiting), place)
-			}
-		}
-		return n, true
+	i, place := t.find(isOf(host))
+	if i < 0 {
+		return 0, false
 	}
-	return 0, false
+	for j, other := range t.queues {
+		switch {
+		case j == i:
+			n += place
+		case other.partner == "": // they all go first
+			n += len(other.waiting)
+		case t.queues[i].partner == "":
+		case j < i: // it has one turn more before this order
+			n += min(len(other.waiting), place+1)
+		default:
+			n += min(len(other.waiting), place)
+		}
+	}
+	return n, true
 }
 
 // waiting returns how many orders wait for their turn, and since when the first of them does.

@@ -115,10 +115,10 @@ func (w *certWorld) start(change ...func(*Config, *pace)) (stop func()) {
 		w.Fatal(err)
 	}
 	if w.tokens != nil {
-		w.certs.orders.ca.turns.tokens = w.tokens
+		w.certs.ca.turns.tokens = w.tokens
 	}
 	if w.firstChallenge != "" {
-		w.certs.orders.ca.limits.works = w.firstChallenge
+		w.certs.ca.limits.works = w.firstChallenge
 	}
 	w.http, w.https = plain.Addr().String(), secure.Addr().String()
 	w.ca.Validate(w.http, w.https)
@@ -171,7 +171,7 @@ func (w *certWorld) recheck(ctx context.Context, certs *Certificates) {
 			return
 		case <-ticker.C:
 		}
-		for _, host := range certs.orders.Hosts.OfTags() {
+		for _, host := range certs.Hosts.OfTags() {
 			certs.DNSFound(host, w.checkDNS(ctx, host))
 		}
 	}

@@ -20,22 +20,19 @@ const maxHops = 8
 
 // chain follows the CNAME records from a host, as one side sees them.
 type chain struct {
-	host, target string
+	*lookup
 	// ask returns what each server of the side says about a name. It returns none when no server can be asked.
 	ask func(ctx context.Context, name string) []view
-	// targetAddresses returns the addresses of the target.
-	targetAddresses func() (map[netip.Addr]bool, error)
-	hidesPrivate    bool // see private.go
 
 	chained map[string]string // CNAME records of later names, from a resolver's earlier answers
 	asked   int               // number of names asked about
 }
 
 // observe follows the chain from its host to the end.
-func (c *chain) observe(ctx context.Context) observation { return c.follow(ctx, []string{c.host}) }
+func (c *chain) observe(ctx context.Context) observation { return c.followPath(ctx, []string{c.host}) }
 
-// follow follows the chain from the last name of a path, which begins with the host.
-func (c *chain) follow(ctx context.Context, path []string) observation {
+// followPath follows the chain from the last name of a path, which begins with the host.
+func (c *chain) followPath(ctx context.Context, path []string) observation {
 	last := len(path) - 1
 	name := path[last]
 	switch {
@@ -48,7 +45,7 @@ func (c *chain) follow(ctx context.Context, path []string) observation {
 			"point it straight to "+bare(c.target))
 	}
 	if next, ok := c.chained[name]; ok {
-		return c.follow(ctx, append(slices.Clone(path), next))
+		return c.followPath(ctx, append(slices.Clone(path), next))
 	}
 	c.asked++
 	return c.combine(ctx, path, c.ask(ctx, name))
@@ -131,7 +128,7 @@ func (c *chain) judgeOpenly(ctx context.Context, path []string, views []view) ob
 		if seen.by.recursive() {
 			maps.Copy(c.chained, seen.chained)
 		}
-		return c.follow(ctx, append(slices.Clone(path), seen.aliases[0]))
+		return c.followPath(ctx, append(slices.Clone(path), seen.aliases[0]))
 	case len(seen.addresses) > 0:
 		return c.judgeAddresses(path, seen.addresses)
 	case len(path) > 1 && seen.absent:

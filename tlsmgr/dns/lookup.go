@@ -18,8 +18,8 @@ const graceTimeout = time.Second
 type lookup struct {
 	*Verifier
 	host            string
-	answered        context.Context // is cancelled when every resolver has answered about the host or failed
-	targetAddresses func() (map[netip.Addr]bool, error)
+	answered        context.Context                     // is cancelled when every resolver has answered about the host or failed
+	targetAddresses func() (map[netip.Addr]bool, error) // of the CNAME target
 }
 
 // anyResolver asks all resolvers at the same time. It returns the first answer that has records; if none has, any

@@ -46,15 +46,12 @@ type Recheck struct {
 	running sync.WaitGroup
 
 	updating sync.Mutex // held while tags are read and updated, so that two checks of a host do not both write a change
-
-	mu        sync.Mutex
-	elsewhere map[string]bool // hosts whose last certain finding was wrong
 }
 
 // NewRecheck returns a Recheck that does nothing yet.
 func NewRecheck(cfg RecheckConfig) *Recheck {
 	cfg.Every = cmp.Or(cfg.Every, usualInterval)
-	r := &Recheck{RecheckConfig: cfg, elsewhere: map[string]bool{}}
+	r := &Recheck{RecheckConfig: cfg}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
 }
@@ -74,7 +71,6 @@ func (r *Recheck) run() {
 	for {
 		hosts := r.Hosts.OfTags()
 		slices.Sort(hosts)
-		r.forgetAllBut(hosts)
 		if len(hosts) == 0 && !r.pause(r.Every/60) {
 			return
 		}
@@ -123,46 +119,25 @@ func (r *Recheck) Now(ctx context.Context, host string) store.DNSFinding {
 func (r *Recheck) check(ctx context.Context, host string) store.DNSFinding {
 	found := r.Verify(ctx, host)
 	if found.Verdict.IsCertain() {
-		r.logMove(host, found)
 		r.updateTags(ctx, host, found)
 	}
 	return found
 }
 
-// logMove logs a certain finding if the host's last one was the opposite.
-func (r *Recheck) logMove(host string, f store.DNSFinding) {
-	elsewhere := f.Verdict == store.DNSWrong
-	r.mu.Lock()
-	moved := r.elsewhere[host] != elsewhere
-	if elsewhere {
-		r.elsewhere[host] = true
-	} else {
-		delete(r.elsewhere, host)
-	}
-	r.mu.Unlock()
-	if moved {
-		r.Log.Info("host has moved", "host", host, "here", !elsewhere, "code", f.Code, "detail", f.Detail)
-	}
-}
-
-// forgetAllBut drops hosts that no tag has any more.
-func (r *Recheck) forgetAllBut(hosts []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for host := range r.elsewhere {
-		if _, known := slices.BinarySearch(hosts, host); !known {
-			delete(r.elsewhere, host)
-		}
-	}
-}
-
+// updateTags updates the tags on a host after a certain finding, and logs once if that is the opposite of what they had.
 func (r *Recheck) updateTags(ctx context.Context, host string, f store.DNSFinding) {
 	r.updating.Lock()
 	defer r.updating.Unlock()
 	transition := func(t store.Tag) store.Tag { return t.AfterRecheck(f) }
+	moved := false
 	for _, tag := range r.Engine.Directory().TagsOn(host) {
-		if transition(tag) == tag {
+		after := transition(tag)
+		if after == tag {
 			continue
+		}
+		if after.Connected != tag.Connected && !moved {
+			moved = true
+			r.Log.Info("host has moved", "host", host, "here", after.Connected, "code", f.Code, "detail", f.Detail)
 		}
 		if _, err := r.Engine.UpdateTag(ctx, tag.ID, transition); err != nil && ctx.Err() == nil {
 			r.Log.Error("tag not updated after a DNS check", "tag", tag.ID, "host", host, "error", err)

@@ -43,7 +43,7 @@ type Verifier struct {
 	resolvers    []nameServer
 	port         int  // of zones' own name servers
 	allowPrivate bool // ask zones' own name servers at private addresses too
-	hidesPrivate bool // findings do not describe what may be in the operator's network
+	hidesPrivate bool // findings do not describe what may be in the operator's network: see private.go
 	ca           *ca
 	log          *slog.Logger
 	now          func() time.Time
@@ -199,6 +199,6 @@ func (l *lookup) askOwn(ctx context.Context) side {
 }
 
 func (l *lookup) follow(ctx context.Context, ask func(context.Context, string) []view) observation {
-	c := chain{host: l.host, target: l.target, ask: ask, targetAddresses: l.targetAddresses, chained: map[string]string{}, hidesPrivate: l.hidesPrivate}
+	c := chain{lookup: l, ask: ask, chained: map[string]string{}}
 	return c.observe(ctx)
 }

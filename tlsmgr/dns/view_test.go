@@ -44,9 +44,11 @@ func FuzzAnswer(f *testing.F) {
 			t.Errorf("a server of %s delegated %s", own.zone, d.zone)
 		}
 		c := chain{
-			host: testHost + ".", target: testTarget + ".", chained: map[string]string{},
-			ask:             func(context.Context, string) []view { return []view{seen} },
-			targetAddresses: func() (map[netip.Addr]bool, error) { return map[netip.Addr]bool{}, nil },
+			lookup: &lookup{
+				Verifier: &Verifier{target: testTarget + "."}, host: testHost + ".",
+				targetAddresses: func() (map[netip.Addr]bool, error) { return map[netip.Addr]bool{}, nil },
+			},
+			chained: map[string]string{}, ask: func(context.Context, string) []view { return []view{seen} },
 		}
 		c.observe(cancelled(t))
 		for _, alias := range seen.aliases {

@@ -1,6 +1,10 @@
 package report
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/dustin/go-humanize"
+)
 
 // Format writes a value with its unit.
 type Format func(float64) string
@@ -38,10 +42,4 @@ func Mebibytes(v float64) string { return fmt.Sprintf("%.0f MiB", v/(1<<20)) }
 func Bytes(v float64) string { return fmt.Sprintf("%.0f bytes", v) }
 
 // Grouped writes 1234567 as 1,234,567.
-func Grouped(n int) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
+func Grouped(n int) string { return humanize.Comma(int64(n)) }

@@ -7,28 +7,31 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/getkin/kin-openapi/openapi3"
+
+	"mtagd/partnerapi/openapi/openapitest"
 )
 
 // writer writes the types and the methods of the Go client.
 type writer struct {
-	document object
-	text     strings.Builder
-	pending  []func() // types of objects inside others, which are written after these
+	text    strings.Builder
+	pending []func() // types of objects inside others, which are written after these
 }
 
 // byHand are the operations whose methods are in client.go, and the types that these do not need.
 var byHand = []string{"sendEvents", "EventOrEvents", "NewEvents", "Error", "TagError", "VerificationPending", "Unhealthy", "TriedEvent"}
 
-func goClient(document object) ([]byte, error) {
-	w := &writer{document: document}
-	schemas := document["components"].(object)["schemas"].(object)
+func goClient(document *openapitest.Document) ([]byte, error) {
+	w := &writer{}
+	schemas := document.Components.Schemas
 	for _, name := range slices.Sorted(maps.Keys(schemas)) {
 		if !slices.Contains(byHand, name) {
-			w.declare(name, schemas[name].(object))
+			w.declare(name, schemas[name].Value)
 		}
 	}
 	for _, o := range operations(document) {
-		if !slices.Contains(byHand, o.id) {
+		if !slices.Contains(byHand, o.OperationID) {
 			w.method(o)
 		}
 	}
@@ -42,21 +45,21 @@ func goClient(document object) ([]byte, error) {
 }
 
 // declare writes the type of an object, and then those inside it.
-func (w *writer) declare(name string, schema object) {
-	w.comment(name, schema["description"])
+func (w *writer) declare(name string, schema *openapi3.Schema) {
+	w.comment(name, schema.Description)
 	fmt.Fprintf(&w.text, "type %s struct {\n", name)
-	properties, _ := schema["properties"].(object)
-	required, _ := schema["required"].([]any)
-	for _, key := range slices.Sorted(maps.Keys(properties)) {
-		property := properties[key].(object)
-		w.comment("", property["description"])
-		of, tag := w.fieldType(name+goName(key), property, slices.Contains(required, any(key))), key
-		if !slices.Contains(required, any(key)) {
+	for _, key := range slices.Sorted(maps.Keys(schema.Properties)) {
+		property, required := schema.Properties[key], slices.Contains(schema.Required, key)
+		if property.Ref == "" {
+			w.comment("", property.Value.Description)
+		}
+		of, tag := w.fieldType(name+goName(key), property, required), key
+		if !required {
 			tag += ",omitzero"
 		}
 		fmt.Fprintf(&w.text, "%s %s `json:%q`\n", goName(key), of, tag)
 	}
-	if schema["additionalProperties"] == true {
+	if others := schema.AdditionalProperties.Has; others != nil && *others {
 		fmt.Fprintf(&w.text, "// Fields are all others.\nFields map[string]any `json:\"-\"`\n}\n\n"+
 			"// MarshalJSON implements json.Marshaler.\nfunc (o %[1]s) MarshalJSON() ([]byte, error) {\ntype known %[1]s\nreturn withFields(known(o), o.Fields)\n}\n\n", name)
 	} else {
@@ -70,7 +73,7 @@ func (w *writer) declare(name string, schema object) {
 }
 
 // fieldType returns the type of a field. Numbers and booleans that may be absent are pointers, because 0 and false are values.
-func (w *writer) fieldType(name string, schema object, required bool) string {
+func (w *writer) fieldType(name string, schema *openapi3.SchemaRef, required bool) string {
 	of, null := w.typeOf(name, schema)
 	nilable := strings.HasPrefix(of, "[]") || strings.HasPrefix(of, "map") || of == "json.RawMessage" || of == "any"
 	switch {
@@ -84,88 +87,81 @@ func (w *writer) fieldType(name string, schema object, required bool) string {
 	return of
 }
 
+// goTypes are the types of values that are neither objects nor lists.
+var goTypes = map[string]string{"string": "string", "boolean": "bool", "integer": "int64", "number": "float64", "": "any"}
+
 // typeOf returns the type of a schema, and whether it may be null. name is for an object that has no name of its own.
-func (w *writer) typeOf(name string, schema object) (of string, null bool) {
-	if ref, ok := schema["$ref"].(string); ok {
-		of = ref[strings.LastIndexByte(ref, '/')+1:]
+func (w *writer) typeOf(name string, ref *openapi3.SchemaRef) (of string, null bool) {
+	if ref.Ref != "" {
+		of = ref.Ref[strings.LastIndexByte(ref.Ref, '/')+1:]
 		if slices.Contains(byHand, of) {
 			of = "any"
 		}
 		return of, false
 	}
-	if one, ok := schema["oneOf"].([]any); ok {
-		if len(one) == 2 && one[1].(object)["type"] == "null" {
-			of, _ = w.typeOf(name, one[0].(object))
-			return of, true
-		}
+	schema := ref.Value
+	if one := schema.OneOf; len(one) == 2 && one[1].Value.Type.Is("null") {
+		of, _ = w.typeOf(name, one[0])
+		return of, true
+	} else if one != nil {
 		return "json.RawMessage", false
 	}
-	kind, _ := schema["type"].(string)
-	if kinds, ok := schema["type"].([]any); ok {
-		kind, null = kinds[0].(string), slices.Contains(kinds, any("null"))
+	kind := ""
+	if schema.Type != nil {
+		kind, null = schema.Type.Slice()[0], schema.Type.Includes("null")
 	}
-	switch kind {
-	case "string":
-		if schema["format"] == "date-time" {
-			return "time.Time", null
-		}
-		return "string", null
-	case "boolean":
-		return "bool", null
-	case "integer":
-		return "int64", null
-	case "number":
-		return "float64", null
-	case "array":
-		item, _ := w.typeOf(name, schema["items"].(object))
+	switch {
+	case schema.Format == "date-time":
+		return "time.Time", null
+	case kind == "array":
+		item, _ := w.typeOf(name, schema.Items)
 		return "[]" + item, null
-	case "object":
-		if schema["properties"] == nil {
-			if values, ok := schema["additionalProperties"].(object); ok {
-				of, _ := w.typeOf(name, values)
-				return "map[string]" + of, null
-			}
-			return "map[string]any", null
-		}
+	case kind == "object" && schema.Properties != nil:
 		w.pending = append(w.pending, func() { w.declare(name, schema) })
 		return name, null
+	case kind == "object" && schema.AdditionalProperties.Schema != nil:
+		of, _ := w.typeOf(name, schema.AdditionalProperties.Schema)
+		return "map[string]" + of, null
+	case kind == "object":
+		return "map[string]any", null
 	}
-	return "any", null
+	return goTypes[kind], null
 }
 
 // method writes the method of an operation, the struct of its query, and, for a list in pages, the method that lists all.
-func (w *writer) method(o operation) {
-	name := goName(o.id)
-	signature, arguments, path := "ctx context.Context", "ctx", fmt.Sprintf("%q", o.path)
-	for _, p := range o.parameters("path", "") {
-		key := p["name"].(string)
-		argument := lower(goName(key))
-		path = strings.Replace(path, "{"+key+"}", `" + url.PathEscape(`+argument+`) + "`, 1)
-		signature, arguments = signature+", "+argument+" string", arguments+", "+argument
+func (w *writer) method(o openapitest.Operation) {
+	name := goName(o.OperationID)
+	signature, arguments, path := "ctx context.Context", "ctx", fmt.Sprintf("%q", o.Path)
+	query := &openapi3.Schema{Description: "The parameters of " + name + ".", Properties: openapi3.Schemas{}}
+	for _, p := range o.Parameters {
+		key := p.Value.Name
+		switch p.Value.In {
+		case "path":
+			argument := lower(goName(key))
+			path = strings.Replace(path, "{"+key+"}", `" + url.PathEscape(`+argument+`) + "`, 1)
+			signature, arguments = signature+", "+argument+" string", arguments+", "+argument
+		case "query":
+			schema := *p.Value.Schema.Value
+			schema.Description = p.Value.Description
+			query.Properties[key] = &openapi3.SchemaRef{Value: &schema}
+			if p.Value.Required {
+				query.Required = append(query.Required, key)
+			}
+		}
 	}
-	fields := fmt.Sprintf("method: %q, path: %s, repeat: %s", o.method, strings.TrimSuffix(path, ` + ""`), repeat(o))
-	if body := o.body(); body != nil {
-		of, _ := w.typeOf(name+"Body", body)
+	fields := fmt.Sprintf("method: %q, path: %s, repeat: %s", o.Method, strings.TrimSuffix(path, ` + ""`), repeat(o))
+	if o.RequestBody != nil {
+		of, _ := w.typeOf(name+"Body", o.RequestBody.Value.Content.Get("application/json").Schema)
 		signature += ", body " + of
 		fields += ", body: body"
 	}
-	if query := o.parameters("query", ""); len(query) > 0 {
-		properties, required := object{}, []any{}
-		for _, p := range query {
-			schema := maps.Clone(resolve(w.document, p["schema"].(object)))
-			schema["description"] = p["description"]
-			properties[p["name"].(string)] = schema
-			if p["required"] == true {
-				required = append(required, p["name"])
-			}
-		}
-		w.declare(name+"Query", object{"description": "The parameters of " + name + ".", "properties": properties, "required": required})
+	if len(query.Properties) > 0 {
+		w.declare(name+"Query", query)
 		signature += ", query " + name + "Query"
 		fields += ", query: query"
 	}
-	description, _ := o.object["description"].(string)
-	w.comment(name, fmt.Sprint(o.object["summary"], ".\n\n", description))
-	answer := o.answer()
+	w.comment(name, o.Summary+".\n\n"+o.Description)
+	answer := answerOf(o)
 	if answer == nil {
 		fmt.Fprintf(&w.text, "func (c *Client) %s(%s) (io.ReadCloser, error) {\nreturn c.do(ctx, request{%s, stream: true}, nil)\n}\n\n", name, signature, fields)
 		return
@@ -173,16 +169,14 @@ func (w *writer) method(o operation) {
 	of, _ := w.typeOf(name+"Answer", answer)
 	fmt.Fprintf(&w.text, "func (c *Client) %s(%s) (*%s, error) {\nreturn call[%s](ctx, c, request{%s})\n}\n\n", name, signature, of, of, fields)
 
-	properties, _ := resolve(w.document, answer)["properties"].(object)
-	if properties["pagination"] == nil {
+	if answer.Value.Properties["pagination"] == nil {
 		return
 	}
-	for key, p := range properties {
-		list := p.(object)
-		if list["type"] != "array" {
+	for key, list := range answer.Value.Properties {
+		if !list.Value.Type.Is("array") {
 			continue
 		}
-		item, _ := w.typeOf("", list["items"].(object))
+		item, _ := w.typeOf("", list.Value.Items)
 		fmt.Fprintf(&w.text, "// %[1]s lists what all pages of %[2]s have, 100 at a time unless query.Limit says otherwise.\n"+
 			"func (c *Client) %[1]s(%[3]s) iter.Seq2[%[4]s, error] {\nif query.Limit == nil {\nlimit := int64(100)\nquery.Limit = &limit\n}\n"+
 			"return all(func(page int64) ([]%[4]s, bool, error) {\nquery.Page = &page\nanswer, err := c.%[2]s(%[5]s, query)\n"+
@@ -191,11 +185,19 @@ func (w *writer) method(o operation) {
 	}
 }
 
+// answerOf returns the schema of a success as JSON; nil if it is something else.
+func answerOf(o openapitest.Operation) *openapi3.SchemaRef {
+	for _, status := range []string{"200", "201", "202"} {
+		if answer := o.Responses.Value(status); answer != nil && answer.Value.Content["application/json"] != nil {
+			return answer.Value.Content["application/json"].Schema
+		}
+	}
+	return nil
+}
+
 // comment writes a description as a comment.
-func (w *writer) comment(name string, description any) {
-	text, _ := description.(string)
-	text = strings.TrimSpace(name + ": " + text)
-	text = strings.TrimPrefix(text, ": ")
+func (w *writer) comment(name, text string) {
+	text = strings.TrimPrefix(strings.TrimSpace(name+": "+text), ": ")
 	if text == "" {
 		return
 	}

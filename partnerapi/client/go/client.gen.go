@@ -382,8 +382,7 @@ type ErasureInput struct {
 // ErasureList: One page of erasures.
 type ErasureList struct {
 	// The newest first.
-	Erasures []Erasure `json:"erasures"`
-	// :
+	Erasures   []Erasure  `json:"erasures"`
 	Pagination Pagination `json:"pagination"`
 }
 
@@ -574,12 +573,9 @@ type Merchant struct {
 
 // MerchantTracktags: Its tags by type. Only those that exist are there.
 type MerchantTracktags struct {
-	// :
-	ClientSide *TagOfMerchant `json:"client-side,omitzero"`
-	// :
+	ClientSide  *TagOfMerchant `json:"client-side,omitzero"`
 	Preverified *TagOfMerchant `json:"preverified,omitzero"`
-	// :
-	ServerSide *TagOfMerchant `json:"server-side,omitzero"`
+	ServerSide  *TagOfMerchant `json:"server-side,omitzero"`
 }
 
 // MerchantUsage: What its events take. Only where merchants are read and listed, and absent while the service cannot tell.
@@ -620,8 +616,7 @@ type MerchantInput struct {
 // MerchantList: One page of merchants.
 type MerchantList struct {
 	// The oldest first.
-	Merchants []Merchant `json:"merchants"`
-	// :
+	Merchants  []Merchant `json:"merchants"`
 	Pagination Pagination `json:"pagination"`
 }
 
@@ -842,9 +837,8 @@ type SummaryOther struct {
 // Tag: A tag that was generated.
 type Tag struct {
 	// What the request did.
-	Message string `json:"message"`
-	// :
-	Record *DNSRecord `json:"record,omitzero"`
+	Message string     `json:"message"`
+	Record  *DNSRecord `json:"record,omitzero"`
 	// `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
 	Status string `json:"status"`
 	// The id of the tag.
@@ -875,9 +869,8 @@ type TagDetails struct {
 	// The progress of the installation.
 	Lifecycle string `json:"lifecycle"`
 	// The id of the merchant.
-	MerchantID string `json:"merchantId"`
-	// :
-	Record *DNSRecord `json:"record,omitzero"`
+	MerchantID string     `json:"merchantId"`
+	Record     *DNSRecord `json:"record,omitzero"`
 	// The HTML that installs the tag. It says `consent: false`: replace that with the visitor's choice.
 	Snippet string `json:"snippet"`
 	// `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.

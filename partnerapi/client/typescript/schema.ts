@@ -4,79 +4,6 @@
  */
 
 export interface paths {
-    "/health": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Check that events can be accepted */
-        get: operations["readHealth"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/id/{tagId}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a tag of this host. It is case-sensitive.
-                 * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
-                 */
-                tagId: components["parameters"]["TagOnItsHost"];
-            };
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Look up a user
-         * @description Returns the muid that belongs to identifiers. A `muid` in the body is linked to the identifiers beside it, and returned. You need no look-up before you send an event.
-         */
-        post: operations["resolveMUID"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/mark/{tagId}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a tag of this host. It is case-sensitive.
-                 * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
-                 */
-                tagId: components["parameters"]["TagOnItsHost"];
-            };
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Send an event, or a batch
-         * @description 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them, for all tags of the merchant; the newest link wins. When none of the identifiers is linked, the answer is 404, and the event is not recorded.
-         *
-         *     The cookie counts if it has 1 to 256 characters from `!` to `~` without `"`, `,`, `;` and `\`, and is not `undefined` or `null`. Of several, the last one that can be a muid counts. Half of a surrogate pair in an event (`"\ud83d"` alone) is stored as U+FFFD.
-         *
-         *     The body may be an array of 1 to 1,000 events, at most 1 MiB. Then the answer is 200, with one result for each event.
-         */
-        post: operations["sendEvents"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/partners/config": {
         parameters: {
             query?: never;
@@ -89,251 +16,6 @@ export interface paths {
         put?: never;
         post?: never;
         delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/partners/debug/mark": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Try an event, or a batch
-         * @description What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
-         *
-         *     The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`. You may send it while you are suspended. One such request runs at a time; further ones wait for up to 15 seconds.
-         *
-         *     Checked are the types of the fields of the pre-defined events and of their products, names of events and fields that are nearly right, identifiers that identify nobody, and times that are ignored. Events with names of your own may have any fields.
-         */
-        post: operations["tryEvents"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/partners/debug/refused": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List refused and odd events
-         * @description What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. Odd events have the status 201: reports would miss them or get them wrong. Of recorded events up to 16 KiB, at most 10 a second of a merchant are checked, fewer when the service is busy. If the service runs on several nodes, the answer has what the node that gives it has refused: ask a few times, or send a wrong event again.
-         *
-         *     Values of events are not kept, but for currency codes and a few words such as `server`. An entry has the names and types of the fields of its first event. A name that might be a person's is left out.
-         *
-         *     An entry is kept for 24 hours from its first event. A merchant has at most 1,000 entries, of which 20 may differ only in their names; all together have 32 MiB. At a limit, the entry with the fewest events is removed, of the merchant that uses most. One address can make 20 entries of a merchant at once, and then one a minute.
-         *
-         *     Not listed are events with a tag id that does not exist, requests over the rate of one address and those of more than 1 MiB, which are refused before their tag is known, and what the browser has blocked.
-         */
-        get: operations["listRefused"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/partners/destination-types": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List the types of destinations
-         * @description What a destination of each type needs.
-         */
-        get: operations["listDestinationTypes"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/partners/erasures": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List erasures
-         * @description The newest erasure of the merchant comes first.
-         */
-        get: operations["listErasures"];
-        put?: never;
-        /**
-         * Erase a person
-         * @description The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
-         */
-        post: operations["erasePerson"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/partners/erasures/{erasureId}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Read the receipt of an erasure */
-        get: operations["readErasure"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/partners/events": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List events
-         * @description One page of a merchant's events. An event is listed as soon as the tag host has answered 201 for it. Equal times are ordered by id. Equal names are ordered by time, newest first, for both orders. A page past the end is an empty list. In the default order each new event moves the others to later pages: to read a long list, use `sortOrder=asc` and an `endDate` in the past, and go on while `hasNextPage` is true. The answer is 404 for a merchant that has no tag yet, too.
-         */
-        get: operations["listEvents"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/partners/events/export": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Export events
-         * @description All events of a merchant as a file, in the order in which they were received. The columns are the fields of a ReceivedEvent. Columns may be added, so read them by their names. Events that come while you download are not in it. An export that fails is cut off in the middle, which HTTP clients report (`curl` with exit code 18): do not use such a file. NDJSON and CSV are compressed with zstd or gzip when `Accept-Encoding` allows it.
-         */
-        get: operations["exportEvents"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/partners/events/feed": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Follow the feed
-         * @description Your events in the order in which they were received. To copy events use this: a listing by date misses events that arrive late with an old `event_time`. An event is in the feed as soon as the tag host has answered 201 for it.
-         *
-         *     Who sends each answer's `cursor` as the next `after` gets every event exactly once, in an order that never changes: while events come in, with late events, after a restart or a crash of the service. Store the cursor together with what you made of the events, in one transaction: then nothing is lost or doubled on your side either. A cursor is good as long as the events after it are kept, and for any `merchantId`. Ask again at once while `hasMore` is true; an answer may have no events then, because it has looked through the events of others.
-         *
-         *     A request that waits is answered early, with no events, when the service stops. It gets 401 or 404 within 15 seconds when the key is revoked or the merchant deleted.
-         *
-         *     With `Accept: text/event-stream` the answer is a stream of server-sent events, which has no `limit` and no `wait`. The `id` of each is the cursor after it; `data` is the event. Every 15 seconds at least, the stream has a comment, and an `id` without an event. The header `Last-Event-ID` takes precedence over `after`. A connection that is silent for a minute is broken: open a new one. A client that does not read loses its connection after 10 seconds. A stream ends cleanly when the service stops, when the key ends, and when the merchant of `merchantId` is deleted; the next request says why.
-         */
-        get: operations["readFeed"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/partners/events/summary": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Count events
-         * @description All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Buckets without events are among them; a bucket in which the range begins or ends has only the events of the range. Without `startDate` the first bucket is that of the merchants' first event, whatever the names and the tag, so charts of different names have the same axis; without `endDate` the last one is the current one.
-         *
-         *     More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as 300 names over two years in another time zone than UTC: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
-         *
-         *     When visitors have made up thousands of names, a name may be in `other` although it has more events than one in `groups`: ask for the names that you need with `events`. The answer is 404 if none of the merchants has a tag yet, too.
-         */
-        get: operations["summarizeEvents"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/partners/key": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List your API keys
-         * @description The oldest key comes first.
-         */
-        get: operations["listKeys"];
-        put?: never;
-        /**
-         * Issue an API key
-         * @description You have at most 100 valid keys. An unknown field is an error.
-         */
-        post: operations["issueKey"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/partners/key/{keyId}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
-        /**
-         * Revoke an API key
-         * @description The key is refused from the next request on.
-         */
-        delete: operations["revokeKey"];
         options?: never;
         head?: never;
         patch?: never;
@@ -392,6 +74,83 @@ export interface paths {
          * @description A field that is absent stays as it is. An unknown field is an error.
          */
         patch: operations["changeMerchant"];
+        trace?: never;
+    };
+    "/v1/partners/merchant/{merchantId}/secret": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create a secret
+         * @description With a secret the merchant's backend may use identifiers of persons on the tag host. A merchant has at most two secrets, so that its backend can change to a new one without a gap. A third is refused with 403. Tag hosts check a secret even without `identityRequiresSecret`, so you can try it first. When the answer got lost, read the merchant and delete the secret that you do not know.
+         */
+        post: operations["createSecret"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/merchant/{merchantId}/secret/{secretId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a secret.
+                 * @example p4d7m2xq6ria
+                 */
+                secretId: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Delete a secret
+         * @description The secret ends with the next request. `identityRequiresSecret` stays as it is: then without any secret nobody uses identifiers.
+         */
+        delete: operations["deleteSecret"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/destination-types": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the types of destinations
+         * @description What a destination of each type needs.
+         */
+        get: operations["listDestinationTypes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/v1/partners/merchant/{merchantId}/destinations": {
@@ -460,7 +219,7 @@ export interface paths {
         patch: operations["changeDestination"];
         trace?: never;
     };
-    "/v1/partners/merchant/{merchantId}/destinations/{destinationId}/deliveries": {
+    "/v1/partners/merchant/{merchantId}/destinations/{destinationId}/test": {
         parameters: {
             query?: never;
             header?: never;
@@ -478,18 +237,14 @@ export interface paths {
             };
             cookie?: never;
         };
-        /**
-         * List deliveries
-         * @description The last attempts, about 100, and all dead letters, the newest first.
-         */
-        get: operations["listDeliveries"];
+        get?: never;
         put?: never;
-        post?: never;
         /**
-         * Discard the dead letters
-         * @description They are not listed any more, and cannot be replayed as dead letters.
+         * Test a destination
+         * @description Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events. Secrets are shown as `***`.
          */
-        delete: operations["discardDeadLetters"];
+        post: operations["testDestination"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -526,7 +281,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/partners/merchant/{merchantId}/destinations/{destinationId}/test": {
+    "/v1/partners/merchant/{merchantId}/destinations/{destinationId}/deliveries": {
         parameters: {
             query?: never;
             header?: never;
@@ -544,91 +299,18 @@ export interface paths {
             };
             cookie?: never;
         };
-        get?: never;
-        put?: never;
         /**
-         * Test a destination
-         * @description Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events. Secrets are shown as `***`.
+         * List deliveries
+         * @description The last attempts, about 100, and all dead letters, the newest first.
          */
-        post: operations["testDestination"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/partners/merchant/{merchantId}/secret": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-            };
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Create a secret
-         * @description With a secret the merchant's backend may use identifiers of persons on the tag host. A merchant has at most two secrets, so that its backend can change to a new one without a gap. A third is refused with 403. Tag hosts check a secret even without `identityRequiresSecret`, so you can try it first. When the answer got lost, read the merchant and delete the secret that you do not know.
-         */
-        post: operations["createSecret"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/partners/merchant/{merchantId}/secret/{secretId}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-                /**
-                 * @description The id of a secret.
-                 * @example p4d7m2xq6ria
-                 */
-                secretId: string;
-            };
-            cookie?: never;
-        };
-        get?: never;
+        get: operations["listDeliveries"];
         put?: never;
         post?: never;
         /**
-         * Delete a secret
-         * @description The secret ends with the next request. `identityRequiresSecret` stays as it is: then without any secret nobody uses identifiers.
+         * Discard the dead letters
+         * @description They are not listed any more, and cannot be replayed as dead letters.
          */
-        delete: operations["deleteSecret"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/partners/personal-data": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Read what is held of a person
-         * @description One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time. Keys of scope `read` need `personalData`.
-         */
-        post: operations["readPersonalData"];
-        delete?: never;
+        delete: operations["discardDeadLetters"];
         options?: never;
         head?: never;
         patch?: never;
@@ -648,6 +330,26 @@ export interface paths {
          * @description Creates the merchant's tag of a type. If there is one, it is returned unchanged, whatever `domain` you send. So it is safe to send the request again. A client-side or preverified tag is active at once; for a server-side tag the merchant creates the DNS record, and then you verify. 403 also means that you have as many unverified domains (the message names `domain`) or tags with a record (`type`) as you may have; 400 that preverified access is not enabled for you; 503 that the service has hardly any `mtag-xxxx` names left.
          */
         post: operations["generateTag"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/tracktag": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Generate a tag (short path)
+         * @description The same as `POST /v1/partners/tracktag/generate`.
+         */
+        post: operations["generateTagByShortPath"];
         delete?: never;
         options?: never;
         head?: never;
@@ -694,261 +396,1181 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/partners/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List events
+         * @description One page of a merchant's events. An event is listed as soon as the tag host has answered 201 for it. Equal times are ordered by id. Equal names are ordered by time, newest first, for both orders. A page past the end is an empty list. In the default order each new event moves the others to later pages: to read a long list, use `sortOrder=asc` and an `endDate` in the past, and go on while `hasNextPage` is true. The answer is 404 for a merchant that has no tag yet, too.
+         */
+        get: operations["listEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/events/summary": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count events
+         * @description All numbers are exact, and as of one moment. Each list of `counts` has one number for each of `buckets`. Buckets without events are among them; a bucket in which the range begins or ends has only the events of the range. Without `startDate` the first bucket is that of the merchants' first event, whatever the names and the tag, so charts of different names have the same axis; without `endDate` the last one is the current one.
+         *
+         *     More than 10,000 buckets (400 days by the hour) are an error, and so is what would count too much, such as 300 names over two years in another time zone than UTC: the message says what to narrow. Without `startDate` there are fewer buckets instead, and the first one has all earlier events too.
+         *
+         *     When visitors have made up thousands of names, a name may be in `other` although it has more events than one in `groups`: ask for the names that you need with `events`. The answer is 404 if none of the merchants has a tag yet, too.
+         */
+        get: operations["summarizeEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/events/feed": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Follow the feed
+         * @description Your events in the order in which they were received. To copy events use this: a listing by date misses events that arrive late with an old `event_time`. An event is in the feed as soon as the tag host has answered 201 for it.
+         *
+         *     Who sends each answer's `cursor` as the next `after` gets every event exactly once, in an order that never changes: while events come in, with late events, after a restart or a crash of the service. Store the cursor together with what you made of the events, in one transaction: then nothing is lost or doubled on your side either. A cursor is good as long as the events after it are kept, and for any `merchantId`. Ask again at once while `hasMore` is true; an answer may have no events then, because it has looked through the events of others.
+         *
+         *     A request that waits is answered early, with no events, when the service stops. It gets 401 or 404 within 15 seconds when the key is revoked or the merchant deleted.
+         *
+         *     With `Accept: text/event-stream` the answer is a stream of server-sent events, which has no `limit` and no `wait`. The `id` of each is the cursor after it; `data` is the event. Every 15 seconds at least, the stream has a comment, and an `id` without an event. The header `Last-Event-ID` takes precedence over `after`. A connection that is silent for a minute is broken: open a new one. A client that does not read loses its connection after 10 seconds. A stream ends cleanly when the service stops, when the key ends, and when the merchant of `merchantId` is deleted; the next request says why.
+         */
+        get: operations["readFeed"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/events/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export events
+         * @description All events of a merchant as a file, in the order in which they were received. The columns are the fields of a ReceivedEvent. Columns may be added, so read them by their names. Events that come while you download are not in it. An export that fails is cut off in the middle, which HTTP clients report (`curl` with exit code 18): do not use such a file. NDJSON and CSV are compressed with zstd or gzip when `Accept-Encoding` allows it.
+         */
+        get: operations["exportEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/debug/refused": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List refused and odd events
+         * @description What the tags of a merchant have refused in the last 24 hours, and what they have recorded although it is odd. Events with the same tag, status, code, place and name are one entry. The entry with the latest event comes first. Odd events have the status 201: reports would miss them or get them wrong. Of recorded events up to 16 KiB, at most 10 a second of a merchant are checked, fewer when the service is busy. If the service runs on several nodes, the answer has what the node that gives it has refused: ask a few times, or send a wrong event again.
+         *
+         *     Values of events are not kept, but for currency codes and a few words such as `server`. An entry has the names and types of the fields of its first event. A name that might be a person's is left out.
+         *
+         *     An entry is kept for 24 hours from its first event. A merchant has at most 1,000 entries, of which 20 may differ only in their names; all together have 32 MiB. At a limit, the entry with the fewest events is removed, of the merchant that uses most. One address can make 20 entries of a merchant at once, and then one a minute.
+         *
+         *     Not listed are events with a tag id that does not exist, requests over the rate of one address and those of more than 1 MiB, which are refused before their tag is known, and what the browser has blocked.
+         */
+        get: operations["listRefused"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/debug/mark": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Try an event, or a batch
+         * @description What a tag host would answer to the same body at `POST /mark/{tagId}`, and what is wrong with the events. Nothing is recorded and nothing is linked. Keys of scope `read` may send this, too.
+         *
+         *     The answer is 200 for any body; `status` is that of the tag host. The body may have 64 KiB. It is read as that of a sender without a cookie. Limits do not count, nor whether a person was erased with `suppress`. You may send it while you are suspended. One such request runs at a time; further ones wait for up to 15 seconds.
+         *
+         *     Checked are the types of the fields of the pre-defined events and of their products, names of events and fields that are nearly right, identifiers that identify nobody, and times that are ignored. Events with names of your own may have any fields.
+         */
+        post: operations["tryEvents"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/erasures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List erasures
+         * @description The newest erasure of the merchant comes first.
+         */
+        get: operations["listErasures"];
+        put?: never;
+        /**
+         * Erase a person
+         * @description The answer means that the erasure will be done, also after a kill. Read its receipt until it is `done`. Then no file of the service has a byte of the person, except for backups; a restored backup is erased again. Events that come in later are recorded, unless `suppress` is true. The same request again, before the erasure has begun, returns the same receipt. At most 1,000 erasures may be open; more get 429.
+         */
+        post: operations["erasePerson"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/erasures/{erasureId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read the receipt of an erasure */
+        get: operations["readErasure"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/personal-data": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Read what is held of a person
+         * @description One JSON object a line: the links (`{"type":"link"}`), then the events in the order in which they were received (`{"type":"event"}`), and at last `{"type":"end"}` with the numbers of both, and with `claimedEvents`: how many events were left out because only claimed links lead to them. An answer without the last line is not complete. Only one such request of a partner runs at a time. Keys of scope `read` need `personalData`.
+         */
+        post: operations["readPersonalData"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/key": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List your API keys
+         * @description The oldest key comes first.
+         */
+        get: operations["listKeys"];
+        put?: never;
+        /**
+         * Issue an API key
+         * @description You have at most 100 valid keys. An unknown field is an error.
+         */
+        post: operations["issueKey"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/partners/key/{keyId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Revoke an API key
+         * @description The key is refused from the next request on.
+         */
+        delete: operations["revokeKey"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/mark/{tagId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a tag of this host. It is case-sensitive.
+                 * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
+                 */
+                tagId: components["parameters"]["TagOnItsHost"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send an event, or a batch
+         * @description 201 means that the event is on disk. It survives a kill and a power cut. The user is the `muid` of the event, or else the cookie `_muid`, or else the muid that is linked to `email`, `phone` or `deviceId`, in this order. An event that carries a muid and identifiers links them, for all tags of the merchant; the newest link wins. When none of the identifiers is linked, the answer is 404, and the event is not recorded.
+         *
+         *     The cookie counts if it has 1 to 256 characters from `!` to `~` without `"`, `,`, `;` and `\`, and is not `undefined` or `null`. Of several, the last one that can be a muid counts. Half of a surrogate pair in an event (`"\ud83d"` alone) is stored as U+FFFD.
+         *
+         *     The body may be an array of 1 to 1,000 events, at most 1 MiB. Then the answer is 200, with one result for each event.
+         */
+        post: operations["sendEvents"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/mark": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send an event, or a batch (tag id in the query)
+         * @description The same as `POST /mark/{tagId}`. On a host with one tag, `tagId` can be left out.
+         */
+        post: operations["sendEventsOfHost"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/id/{tagId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a tag of this host. It is case-sensitive.
+                 * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
+                 */
+                tagId: components["parameters"]["TagOnItsHost"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Look up a user
+         * @description Returns the muid that belongs to identifiers. A `muid` in the body is linked to the identifiers beside it, and returned. You need no look-up before you send an event.
+         */
+        post: operations["resolveMUID"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/id": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Look up a user (tag id in the query)
+         * @description The same as `POST /id/{tagId}`. On a host with one tag, `tagId` can be left out.
+         */
+        post: operations["resolveMUIDOfHost"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/script": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Load the browser tag
+         * @description Browsers keep the script for an hour. It is compressed with brotli or gzip when `Accept-Encoding` allows it. With `If-None-Match` the answer is 304 when the script is the same.
+         */
+        get: operations["readScript"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/script/{version}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Load a version of the browser tag
+         * @description A version never changes, also when the service is updated, so that a page can give `integrity`. Each list of extras has a hash of its own. An unknown version is 404.
+         */
+        get: operations["readScriptVersion"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/health": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Check that events can be accepted */
+        get: operations["readHealth"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/openapi.json": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read this document */
+        get: operations["readDocument"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/docs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read this reference as a page */
+        get: operations["readReference"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /** @description The event is recorded. */
-        Accepted: {
+        /** @description What went wrong. */
+        Error: {
             /** @description For people. */
             message: string;
+            /**
+             * @description For programs. Send a request with `SERVICE_ERROR` again, with exponential backoff.
+             * @enum {string}
+             */
+            code: "VALIDATION_ERROR" | "AUTHENTICATION_ERROR" | "FORBIDDEN" | "NOT_FOUND" | "SERVICE_ERROR";
+            /** @description The status of the answer. */
+            statusCode: number;
         };
-        /** @description The results of a batch. */
-        BatchResults: {
-            /** @description How many events were recorded. */
-            accepted: number;
-            /** @description One for each event, in the same order: the `status` and the fields of the answer that the event would have got alone. */
-            results: {
-                /** @description A sentence that says more than `message`. */
-                detail?: string;
+        /** @description The only error with another form. */
+        VerificationPending: {
+            /**
+             * @description Always `false`.
+             * @constant
+             */
+            success: false;
+            /** @description What went wrong. */
+            error: {
+                /**
+                 * @description For programs. Send a request with `SERVICE_ERROR` again, with exponential backoff.
+                 * @enum {string}
+                 */
+                code: "VALIDATION_ERROR" | "AUTHENTICATION_ERROR" | "FORBIDDEN" | "NOT_FOUND" | "SERVICE_ERROR";
                 /** @description For people. */
                 message: string;
                 /**
-                 * @description The status that the event would have got alone.
-                 * @enum {integer}
+                 * @description The status of the answer.
+                 * @constant
                  */
-                status: 201 | 400 | 403 | 404 | 413;
-                /** @description Always `false`. */
-                success?: boolean;
-            }[];
+                statusCode: 422;
+                /**
+                 * Format: date-time
+                 * @description When the answer was made.
+                 */
+                timestamp: string;
+                /** @description The path of the request. */
+                path: string;
+                /** @description The method of the request. */
+                method: string;
+            };
         };
-        /** @description The state of a TLS certificate. */
-        Certificate: {
-            /** @description Why the last order or renewal failed, in the CA's words, or how many orders go before a waiting one. May be empty. */
+        /** @description What is enabled for a partner. */
+        Config: {
+            /**
+             * Format: uuid
+             * @description Your id.
+             */
+            partnerId: string;
+            /** @description You can generate preverified tags. */
+            preverifiedEnabled: boolean;
+            /** @description Your tracking domain. Empty until the operator has set it up with you. */
+            preverifiedDomain: string;
+            /** @description Which types of tags you can generate. */
+            features: {
+                /** @description Tags on your tracking domain. */
+                preverified: boolean;
+                /** @description Tags on the shared host. */
+                clientSide: boolean;
+                /** @description Tags on a host of the merchant. */
+                serverSide: boolean;
+            };
+        };
+        /** @description A new merchant. */
+        MerchantInput: {
+            /** @description Space at both ends is removed. */
+            name: string;
+            /** @description The merchant's root domain, such as `example.com` or `example.co.uk`: without protocol, `www.` and subdomain. Here it is information only: it registers nothing. */
+            domain?: string;
+            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. */
+            identityRequiresSecret?: boolean;
+        };
+        /** @description A merchant that was created. */
+        CreatedMerchant: {
+            /**
+             * Format: uuid
+             * @description The id of the merchant.
+             */
+            merchantId: string;
+            /** @description Its name. */
+            name: string;
+            /** @description Absent when you sent none. */
+            domain?: string;
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
+            createdAt: string;
+            /**
+             * @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it.
+             * @constant
+             */
+            identityRequiresSecret?: true;
+        };
+        /** @description The fields of a merchant that change. */
+        MerchantChange: {
+            /** @description Space at both ends is removed. */
+            name?: string;
+            /** @description A root domain, or null for none. It is information only. */
+            domain?: string | null;
+            /** @description For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Removal takes up to half an hour. A longer retention does not bring back what was removed. Null is for ever. Absent from a merchant while the operator's default is in force. */
+            retentionDays?: number | null;
+            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. */
+            identityRequiresSecret?: boolean;
+        };
+        /** @description A shop. */
+        Merchant: {
+            /**
+             * Format: uuid
+             * @description The id of the merchant.
+             */
+            merchantId: string;
+            /** @description The id of its oldest tag. Absent without tags. */
+            tagId?: string;
+            /** @description Its name. */
+            name: string;
+            /** @description Absent without one. */
+            domain?: string;
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
+            createdAt: string;
+            /** @description For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Removal takes up to half an hour. A longer retention does not bring back what was removed. Null is for ever. Absent from a merchant while the operator's default is in force. */
+            retentionDays?: number | null;
+            /**
+             * @description The operator has suspended it or you: no events are accepted. Absent otherwise.
+             * @constant
+             */
+            suspended?: true;
+            /** @description Its tags by type. Only those that exist are there. */
+            tracktags: {
+                "client-side"?: components["schemas"]["TagOfMerchant"];
+                "server-side"?: components["schemas"]["TagOfMerchant"];
+                preverified?: components["schemas"]["TagOfMerchant"];
+            };
+            /**
+             * @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it.
+             * @constant
+             */
+            identityRequiresSecret?: true;
+            /** @description Its secrets, without their texts. Absent without any. */
+            secrets?: components["schemas"]["Secret"][];
+            /** @description What its events take. Only where merchants are read and listed, and absent while the service cannot tell. */
+            usage?: {
+                /** @description How many there are. */
+                events: number;
+                /**
+                 * Format: int64
+                 * @description Before compression.
+                 */
+                bytes: number;
+            };
+        };
+        /** @description One page of merchants. */
+        MerchantList: {
+            /** @description The oldest first. */
+            merchants: components["schemas"]["Merchant"][];
+            pagination: components["schemas"]["Pagination"];
+        };
+        /** @description A merchant that was deleted. */
+        DeletedMerchant: {
+            /**
+             * Format: uuid
+             * @description The id of the merchant.
+             */
+            merchantId: string;
+            /**
+             * @description Always `true`.
+             * @constant
+             */
+            deleted: true;
+        };
+        /** @description A tag, in brief. */
+        TagOfMerchant: {
+            /** @description The id of the tag. */
+            tagId: string;
+            /** @description The host of the tag. */
+            subdomain: string;
+            /**
+             * @description `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
+             * @enum {string}
+             */
+            status: "active" | "inactive";
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
+            createdAt: string;
+        };
+        /** @description A secret of a merchant, without its text. */
+        Secret: {
+            /** @description The id of the secret. */
+            secretId: string;
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
+            createdAt: string;
+        };
+        /** @description A secret with its text. */
+        NewSecret: {
+            /** @description The id of the secret. */
+            secretId: string;
+            /** @description Its text. Keep it on servers. */
+            secret: string;
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
+            createdAt: string;
+        };
+        /** @description Where a page is in its list. */
+        Pagination: {
+            /**
+             * Format: int64
+             * @description The number of this page.
+             */
+            currentPage: number;
+            /** @description The `limit` of the request. */
+            itemsPerPage: number;
+            /** @description How many items the list has. */
+            totalItems: number;
+            /** @description How many pages the list has. */
+            totalPages: number;
+            /** @description There is a page after this one. */
+            hasNextPage: boolean;
+            /** @description There is a page before this one. */
+            hasPreviousPage: boolean;
+        };
+        /** @description Which tag to generate. */
+        TagInput: {
+            /**
+             * Format: uuid
+             * @description The id of the merchant.
+             */
+            merchantId: string;
+            /**
+             * @description `client-side`: one host, shared by all merchants. `server-side`, or `server_side`: a host under the merchant's domain, which needs a DNS record. `preverified`: your tracking domain.
+             * @enum {string}
+             */
+            type: "client-side" | "server-side" | "server_side" | "preverified";
+            /** @description The merchant's root domain: one label under a public suffix, such as `example.com` or `example.co.uk`, without protocol, `www.`, subdomain, port and final dot. Its case does not matter; names outside ASCII are in Punycode (`xn--…`). Required for a new server-side tag, which registers it. Ignored for the other types. Refused are the root domains of the service's own hosts, domains with a partner's tracking domain on them, and names without a public top-level domain, such as `shop.test`, unless the operator allows these. */
+            domain?: string;
+        };
+        /** @description A tag that was generated. */
+        Tag: {
+            /** @description The id of the tag. */
+            tagId: string;
+            /**
+             * @description Which host serves it.
+             * @enum {string}
+             */
+            type: "client-side" | "server-side" | "preverified";
+            /**
+             * @description `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
+             * @enum {string}
+             */
+            status: "active" | "inactive";
+            /**
+             * @description What the request did.
+             * @enum {string}
+             */
+            message: "New tag created successfully" | "Existing tag retrieved";
+            record?: components["schemas"]["DNSRecord"];
+        };
+        /** @description The DNS record of a server-side or preverified tag. The merchant creates it for a server-side tag. */
+        DNSRecord: {
+            /**
+             * @description The type of the record.
+             * @constant
+             */
+            type: "CNAME";
+            /** @description The subdomain. */
+            name: string;
+            /** @description What the record points to. */
+            value: string;
+            /**
+             * @description Seconds.
+             * @constant
+             */
+            ttl: 300;
+        };
+        /** @description Which tag to verify. One of `merchantId` and `tagId` is required. If both are given, the tag must be one of the merchant's. */
+        Verification: {
+            /** @description A merchant. */
+            merchantId?: string;
+            /** @description A tag. */
+            tagId?: string;
+            /** @description The tag's full host. For a preverified tag your tracking domain. */
+            subdomain: string;
+        };
+        /** @description DNS is correct. */
+        Verified: {
+            /**
+             * @description Always `true`.
+             * @constant
+             */
+            verified: true;
+        };
+        /** @description Everything about a tag. */
+        TagDetails: {
+            /** @description The id of the tag. */
+            tagId: string;
+            /**
+             * @description Which host serves it.
+             * @enum {string}
+             */
+            type: "client-side" | "server-side" | "preverified";
+            /**
+             * @description `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
+             * @enum {string}
+             */
+            status: "active" | "inactive";
+            record?: components["schemas"]["DNSRecord"];
+            /**
+             * Format: uuid
+             * @description The id of the merchant.
+             */
+            merchantId: string;
+            /** @description The host that serves the tag. */
+            host: string;
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
+            createdAt: string;
+            /** @description What the last check of DNS with a definite result found: by verify, or by the service's own check every hour. */
+            isConnected: boolean;
+            /** @description DNS was correct at least once since the tag got its domain. */
+            isVerified: boolean;
+            /** @description A server-side tag has lost its domain. */
+            domainLost: boolean;
+            /**
+             * @description The progress of the installation.
+             * @enum {string}
+             */
+            lifecycle: "waiting_for_dns" | "waiting_for_events" | "receiving";
+            /**
+             * @description The operator has suspended it or you: no events are accepted. Absent otherwise.
+             * @constant
+             */
+            suspended?: true;
+            /**
+             * Format: date-time
+             * @description The latest `event_time` of its events. Null before the first event.
+             */
+            lastEventAt: string | null;
+            /** @description The HTML that installs the tag. It says `consent: false`: replace that with the visitor's choice. */
+            snippet: string;
+            /** @description The last verification, or a later hourly check that changed `isConnected`. Null before the first, and after the tag has lost its domain. */
+            dns: components["schemas"]["DNSFinding"] | null;
+            /** @description The TLS certificate of the host. Null when the operator's own proxy ends TLS. */
+            certificate: components["schemas"]["Certificate"] | null;
+        };
+        /** @description What a check of DNS has found. */
+        DNSFinding: {
+            /**
+             * @description `pending`: not all servers have the record yet. `unreachable`: no resolver could be asked.
+             * @enum {string}
+             */
+            verdict: "correct" | "pending" | "wrong" | "unreachable";
+            /** @description The cause for programs. */
+            code: string;
+            /** @description The cause as a sentence for the merchant. */
             detail: string;
             /**
              * Format: date-time
-             * @description When a failed order is retried. Null while that waits for its turn or is in progress.
+             * @description When DNS was checked.
              */
-            nextTry: string | null;
+            checkedAt: string;
+        };
+        /** @description The state of a TLS certificate. */
+        Certificate: {
+            /**
+             * @description `none`: not ordered. `pending`: being ordered. `failed`: none is valid, and the order is retried.
+             * @enum {string}
+             */
+            status: "none" | "pending" | "valid" | "failed";
+            /** @description Why the last order or renewal failed, in the CA's words, or how many orders go before a waiting one. May be empty. */
+            detail: string;
             /**
              * Format: date-time
              * @description When it expires. Null without one.
              */
             notAfter: string | null;
             /**
-             * @description `none`: not ordered. `pending`: being ordered. `failed`: none is valid, and the order is retried.
-             * @enum {string}
-             */
-            status: "none" | "pending" | "valid" | "failed";
-        };
-        /** @description What is enabled for a partner. */
-        Config: {
-            /** @description Which types of tags you can generate. */
-            features: {
-                /** @description Tags on the shared host. */
-                clientSide: boolean;
-                /** @description Tags on your tracking domain. */
-                preverified: boolean;
-                /** @description Tags on a host of the merchant. */
-                serverSide: boolean;
-            };
-            /** @description Your id. */
-            partnerId: string;
-            /** @description Your tracking domain. Empty until the operator has set it up with you. */
-            preverifiedDomain: string;
-            /** @description You can generate preverified tags. */
-            preverifiedEnabled: boolean;
-        };
-        /** @description A merchant that was created. */
-        CreatedMerchant: {
-            /**
              * Format: date-time
-             * @description When it was created.
+             * @description When a failed order is retried. Null while that waits for its turn or is in progress.
              */
-            createdAt: string;
-            /** @description Absent when you sent none. */
-            domain?: string;
-            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. */
-            identityRequiresSecret?: boolean;
-            /** @description The id of the merchant. */
-            merchantId: string;
+            nextTry: string | null;
+        };
+        /** @description An event. */
+        Event: {
+            /** @description The id of the event. */
+            id: string;
+            /** @description The user. */
+            muid: string;
             /** @description Its name. */
-            name: string;
-        };
-        /** @description What a check of DNS has found. */
-        DNSFinding: {
+            event_name: string;
             /**
              * Format: date-time
-             * @description When DNS was checked.
+             * @description When it happened: the time of the event itself, or else of its receipt.
              */
-            checkedAt: string;
-            /** @description The cause for programs. */
-            code: string;
-            /** @description The cause as a sentence for the merchant. */
-            detail: string;
+            event_time: string;
+            /** @description It was sent by a program that calls itself a bot. */
+            isBot: boolean;
+            /** @description The event as it was sent. */
+            raw_data: {
+                [key: string]: unknown;
+            };
+        };
+        /** @description One page of events. */
+        EventList: {
+            /** @description In the order that the request asked for. */
+            events: components["schemas"]["Event"][];
+            /** @description Where a page is in its list. */
+            pagination: {
+                /**
+                 * Format: int64
+                 * @description The number of this page.
+                 */
+                currentPage: number;
+                /** @description The `limit` of the request. */
+                itemsPerPage: number;
+                /** @description How many items the list has. */
+                totalItems: number;
+                /** @description How many pages the list has. */
+                totalPages: number;
+                /** @description There is a page after this one. */
+                hasNextPage: boolean;
+                /** @description There is a page before this one. */
+                hasPreviousPage: boolean;
+                /** @description The same as `totalItems`. */
+                total: number;
+            };
+        };
+        /** @description Numbers of events. */
+        Summary: {
             /**
-             * @description `pending`: not all servers have the record yet. `unreachable`: no resolver could be asked.
+             * @description That of the request.
              * @enum {string}
              */
-            verdict: "correct" | "pending" | "wrong" | "unreachable";
-        };
-        /** @description The DNS record of a server-side or preverified tag. The merchant creates it for a server-side tag. */
-        DNSRecord: {
-            /** @description The subdomain. */
-            name: string;
-            /** @description Seconds. */
-            ttl: number;
-            /** @description The type of the record. */
-            type: string;
-            /** @description What the record points to. */
-            value: string;
-        };
-        /** @description A destination that was deleted. */
-        DeletedDestination: {
-            /** @description Always `true`. */
-            deleted: boolean;
-            /** @description Its id. */
-            destinationId: string;
-        };
-        /** @description A merchant that was deleted. */
-        DeletedMerchant: {
-            /** @description Always `true`. */
-            deleted: boolean;
-            /** @description The id of the merchant. */
-            merchantId: string;
-        };
-        /** @description Deliveries of a destination. */
-        DeliveryList: {
-            /** @description The newest first. */
-            deliveries: {
-                /** @description The first KiB of the answer. */
-                answer: string;
-                /**
-                 * Format: date-time
-                 * @description When it was.
-                 */
-                at: string;
-                /** @description Its id. */
-                deliveryId: string;
-                /** @description How long it took. */
-                durationMs: number;
-                /** @description The first of their ids. */
-                eventIds: string[];
-                /** @description How many events it had. */
-                events: number;
-                /** @description Why it was not taken. */
-                reason: string | null;
-                /**
-                 * @description `failed` is tried again; `dead` is not, until a replay.
-                 * @enum {string}
-                 */
-                state: "delivered" | "failed" | "dead";
-                /** @description The status of the answer; null without one. */
-                status: number | null;
+            bucket?: "hour" | "day" | "month";
+            /** @description That of the request. */
+            timezone: string;
+            /**
+             * @description That of the request.
+             * @enum {string}
+             */
+            by?: "event_name" | "tag";
+            /** @description How many events there are. */
+            total: number;
+            /** @description When each bucket begins. */
+            buckets?: string[];
+            /** @description One number for each bucket. */
+            counts?: number[];
+            /** @description The 100 largest names or tags, the largest first. */
+            groups?: {
+                /** @description Of groups by `event_name`. */
+                event_name?: string;
+                /** @description Of groups by `tag`. */
+                tagId?: string;
+                /** @description How many events there are. */
+                total: number;
+                /** @description One number for each bucket. */
+                counts?: number[];
             }[];
+            /** @description The events that are in no group. */
+            other?: {
+                /** @description How many events there are. */
+                total: number;
+                /** @description One number for each bucket. */
+                counts?: number[];
+            };
         };
-        /** @description Where events of a merchant are delivered to. */
-        Destination: {
-            /** @description Categories that must be granted. */
-            consent: string[];
+        /** @description An event in the feed. */
+        ReceivedEvent: {
+            /** @description The id of the event. */
+            id: string;
+            /** @description The user. */
+            muid: string;
+            /** @description Its name. */
+            event_name: string;
+            /**
+             * Format: date-time
+             * @description When it happened: the time of the event itself, or else of its receipt.
+             */
+            event_time: string;
+            /** @description It was sent by a program that calls itself a bot. */
+            isBot: boolean;
+            /** @description The event as it was sent. */
+            raw_data: {
+                [key: string]: unknown;
+            };
+            /**
+             * Format: uuid
+             * @description The id of the merchant.
+             */
+            merchantId: string;
+            /** @description The id of the tag. */
+            tagId: string;
+            /**
+             * Format: date-time
+             * @description When the service has received it.
+             */
+            receivedAt: string;
+        };
+        /** @description Events in the order of receipt. */
+        FeedPage: {
+            /** @description In the order of receipt. */
+            events: components["schemas"]["ReceivedEvent"][];
+            /** @description The next `after`. Do not rely on its form. */
+            cursor: string;
+            /** @description There may be more events now. It can be true without events. */
+            hasMore: boolean;
+        };
+        /** @description A new API key. */
+        KeyInput: {
+            /** @description What the key is for. Space at both ends is removed. */
+            name: string;
+            /**
+             * @description `read`: the key gets 403 for every request that changes something.
+             * @default full
+             * @enum {string}
+             */
+            scope: "full" | "read";
+            /**
+             * @description With the scope `read`: the key may also read what is held of a person.
+             * @default false
+             */
+            personalData: boolean;
+            /**
+             * Format: date-time
+             * @description A time in the future, at most 292 years ahead. Without it the key does not expire.
+             */
+            expiresAt?: string;
+        };
+        /** @description An API key, without its text. */
+        Key: {
+            /** @description The id of the key. */
+            keyId: string;
+            /** @description Empty for a key that the operator has issued without a name. */
+            name: string;
+            /**
+             * @description `read`: only for requests that change nothing.
+             * @enum {string}
+             */
+            scope: "full" | "read";
+            /**
+             * @description A key of scope `read` that may also read what is held of a person. Absent otherwise.
+             * @constant
+             */
+            personalData?: true;
+            /** @description It is the key of the request. */
+            current: boolean;
             /**
              * Format: date-time
              * @description When it was created.
              */
             createdAt: string;
-            /** @description Its id. */
-            destinationId: string;
-            /** @description The names of the events that are sent; null: all. */
-            events: string[] | null;
-            /** @description An expression that must be true; empty for none. */
-            filter: string;
-            /** @description What is sent from which field. */
-            mapping: {
-                [key: string]: unknown;
-            };
-            /** @description How old events may be that an ad platform takes; for how long a webhook is tried again. */
-            maxAgeHours: number;
-            /** @description Whose it is. */
-            merchantId: string;
-            /** @description Its name. */
+            /**
+             * Format: date-time
+             * @description When it expires. Null for a key that does not.
+             */
+            expiresAt: string | null;
+            /**
+             * Format: date-time
+             * @description When it was revoked.
+             */
+            revokedAt: string | null;
+            /**
+             * Format: date-time
+             * @description It is right within a minute.
+             */
+            lastUsedAt: string | null;
+        };
+        /** @description An API key with its text. */
+        IssuedKey: {
+            /** @description The id of the key. */
+            keyId: string;
+            /** @description Empty for a key that the operator has issued without a name. */
             name: string;
-            /** @description Nothing is sent now. */
-            paused: boolean;
-            /** @description The secrets that are set. */
-            secretNames: string[];
-            /** @description The secrets that were made by this request. */
-            secrets?: {
-                [key: string]: string;
-            };
-            /** @description What its type needs. */
-            settings: {
-                [key: string]: unknown;
-            };
-            /** @description How far it is, as of a second ago at most. */
-            status: {
-                /** @description Events that were refused, or not taken in time. */
-                dead: number;
-                /** @description Dead letters, each of one event or several. With 1,000 of them the destination pauses. */
-                deadLetters: number;
-                /** @description Events that were taken. */
-                delivered: number;
-                /** @description Events that were erased while they waited. */
-                erased: number;
-                /**
-                 * Format: date-time
-                 * @description Since when nothing was taken.
-                 */
-                failingSince: string | null;
-                /** @description Events that the filter has left out, or that the platform does not know. */
-                filtered: number;
-                /** @description Why it fails, or was paused by the service. */
-                lastError: string | null;
-                /**
-                 * Format: date-time
-                 * @description When something was taken.
-                 */
-                lastSuccess: string | null;
-                /**
-                 * Format: date-time
-                 * @description When it is tried again.
-                 */
-                nextTry: string | null;
-                /** @description Events without the consent that is needed. */
-                noConsent: number;
-                /** @description Ranges that are still to be sent again. */
-                replays: number;
-                /** @description Events that are tried again while others are sent. */
-                retries: number;
-                /**
-                 * @description `failing`: nothing was taken at the last attempt, and it is tried again. `broken`: the settings or secrets cannot be used.
-                 * @enum {string}
-                 */
-                state: "active" | "failing" | "paused" | "broken";
-            };
-            /** @description Its type. */
-            type: string;
+            /**
+             * @description `read`: only for requests that change nothing.
+             * @enum {string}
+             */
+            scope: "full" | "read";
+            /**
+             * @description A key of scope `read` that may also read what is held of a person. Absent otherwise.
+             * @constant
+             */
+            personalData?: true;
+            /** @description It is the key of the request. */
+            current: boolean;
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
+            createdAt: string;
+            /**
+             * Format: date-time
+             * @description When it expires. Null for a key that does not.
+             */
+            expiresAt: string | null;
+            /**
+             * Format: date-time
+             * @description When it was revoked.
+             */
+            revokedAt: string | null;
+            /**
+             * Format: date-time
+             * @description It is right within a minute.
+             */
+            lastUsedAt: string | null;
+            /** @description Its text. Keep it on servers. */
+            apiKey: string;
+        };
+        /** @description A person, who is named by exactly one of `muid`, `email`, `phone` and `deviceId`. */
+        Person: {
+            /** @description The id of a merchant, in any case. */
+            merchantId: string;
+            /** @description At most 256 bytes. */
+            muid?: string;
+            /** @description Compared in lower case and without surrounding space. */
+            email?: string;
+            /** @description Compared by its digits without a leading `00`. */
+            phone?: string;
+            /** @description The id of a device. */
+            deviceId?: string;
+            /**
+             * @description Also take the events that only claimed links lead to. A link between an identifier and a muid is claimed when anyone who knows the tag id could have sent it: it came neither with the merchant's secret, nor with the cookie of a visitor to whom nothing was linked yet. Look at these events first: they may be another person's.
+             * @default false
+             */
+            claimed: boolean;
+        };
+        /** @description Whose events are to be erased. The person is named by exactly one of `muid`, `email`, `phone` and `deviceId`. */
+        ErasureInput: {
+            /** @description The id of a merchant, in any case. */
+            merchantId: string;
+            /** @description At most 256 bytes. */
+            muid?: string;
+            /** @description Compared in lower case and without surrounding space. */
+            email?: string;
+            /** @description Compared by its digits without a leading `00`. */
+            phone?: string;
+            /** @description The id of a device. */
+            deviceId?: string;
+            /**
+             * @description Also take the events that only claimed links lead to. A link between an identifier and a muid is claimed when anyone who knows the tag id could have sent it: it came neither with the merchant's secret, nor with the cookie of a visitor to whom nothing was linked yet. Look at these events first: they may be another person's.
+             * @default false
+             */
+            claimed: boolean;
+            /**
+             * @description Later events of the person get 403 `Events of this person are not accepted` on the tag hosts, and nothing of them is kept: those with one of the muids, with the identifier, or with one that a trusted link led to them.
+             * @default false
+             */
+            suppress: boolean;
+        };
+        /** @description The receipt of an erasure. It does not name the person. */
+        Erasure: {
+            /** @description Its id. */
+            erasureId: string;
+            /**
+             * Format: uuid
+             * @description Whose person.
+             */
+            merchantId: string;
+            /**
+             * @description `pending`: nothing was removed yet. `removing`: events are being removed. `purging`: no answer has them, and their bytes are being removed from the files. `done`: nothing of them is in any file.
+             * @enum {string}
+             */
+            state: "pending" | "removing" | "purging" | "done";
+            /** @description Later events of the person are refused. */
+            suppress: boolean;
+            /** @description Events that only claimed links lead to are erased as well. */
+            claimed: boolean;
+            /** @description How many events are erased. Null until they are counted. */
+            events: number | null;
+            /** @description How many events stay because only claimed links lead to them (`claimed`). Null until they are counted. */
+            claimedEvents: number | null;
+            /** @description How many links between identifiers and muids are erased. Null until they are counted. */
+            links: number | null;
+            /**
+             * Format: date-time
+             * @description When it was requested.
+             */
+            requestedAt: string;
+            /**
+             * Format: date-time
+             * @description When it was done.
+             */
+            finishedAt: string | null;
+            /** @description How many attempts have failed. It is tried again until it is done. */
+            attempts: number;
+            /** @description Why the last attempt has failed; null when none has, or a later one has succeeded. */
+            lastError: string | null;
+        };
+        /** @description The types of destinations. */
+        DestinationTypes: {
+            /** @description Each type. */
+            types: {
+                /** @description Its name. */
+                type: string;
+                /** @description What an event's visitor must have agreed to. */
+                consent: string[];
+                /** @description Its secrets. */
+                secrets: {
+                    /** @description The name in `secrets`. */
+                    name: string;
+                    /** @description You must send it. */
+                    required: boolean;
+                }[];
+                /** @description Its settings. */
+                settings: {
+                    /** @description The name in `settings`. */
+                    name: string;
+                    /**
+                     * @description A string, a boolean, or an object of strings.
+                     * @enum {string}
+                     */
+                    type: "text" | "flag" | "table";
+                    /** @description You must send it. */
+                    required: boolean;
+                    /** @description What a text is without it. */
+                    default: string;
+                    /** @description What it must be. */
+                    hint: string;
+                }[];
+            }[];
         };
         /** @description A destination as it is created or changed. */
         DestinationInput: {
-            /** @description Categories of Consent Mode that the event must have granted in its field `consent`. Ad platforms always need `ad_storage` and `ad_user_data`, `ga4` needs `analytics_storage`. `consent: true` in an event grants all. */
-            consent?: string[];
-            /** @description The names of the events that are sent. Empty or absent: all. */
-            events?: string[];
-            /** @description Only events for which this expression is true are sent, such as `value > 10 && currency in ["EUR", "USD"]`. It is a part of the Common Expression Language on the fields of the event: `! && || == != < <= > >= in +`, `has()`, `size()`, `contains()`, `startsWith()`, `endsWith()`, `lowerAscii()`. At most 2,000 bytes. */
-            filter?: string;
-            /** @description What is sent from which field of the event: `{"order.id": "order_id", "shop": {"from": "store", "default": "main"}}`. At most 100 fields. For webhooks it makes up all of `data`, besides `id`; for ad platforms it adds to what is sent of each event. */
-            mapping?: {
-                [key: string]: unknown;
-            };
+            /** @description `webhook`, or an ad platform: see `settings`. It is required to create, and cannot be changed. */
+            type?: string;
             /** @description 1 to 256 characters. Without it, it is the type. */
             name?: string;
-            /** @description While it is true nothing is sent, and nothing is lost. */
-            paused?: boolean;
-            /** @description Never shown again. Of `webhook`: `signing`, which begins with `whsec_` and is made if you do not send it, or send null; and `authorization`, which is sent as the header of that name. Those of ad platforms: see `settings`. `serviceAccountKey` is the JSON that Google Cloud makes; the service account must be a user of the Google Ads account. */
-            secrets?: {
-                [key: string]: string | null;
-            };
             /**
              * @description Of `webhook`: `url` (required), `batchSize` (1 to 1,000 events in a request; 1 by default) and `headers`. Requests are signed by the Standard Webhooks scheme. Any 2xx means that the events are taken, 410 pauses the destination, anything else is tried again for 72 hours.
              *
@@ -974,715 +1596,121 @@ export interface components {
             settings?: {
                 [key: string]: unknown;
             };
-            /** @description `webhook`, or an ad platform: see `settings`. It is required to create, and cannot be changed. */
-            type?: string;
+            /** @description Never shown again. Of `webhook`: `signing`, which begins with `whsec_` and is made if you do not send it, or send null; and `authorization`, which is sent as the header of that name. Those of ad platforms: see `settings`. `serviceAccountKey` is the JSON that Google Cloud makes; the service account must be a user of the Google Ads account. */
+            secrets?: {
+                [key: string]: string | null;
+            };
+            /** @description The names of the events that are sent. Empty or absent: all. */
+            events?: string[];
+            /** @description Only events for which this expression is true are sent, such as `value > 10 && currency in ["EUR", "USD"]`. It is a part of the Common Expression Language on the fields of the event: `! && || == != < <= > >= in +`, `has()`, `size()`, `contains()`, `startsWith()`, `endsWith()`, `lowerAscii()`. At most 2,000 bytes. */
+            filter?: string;
+            /** @description What is sent from which field of the event: `{"order.id": "order_id", "shop": {"from": "store", "default": "main"}}`. At most 100 fields. For webhooks it makes up all of `data`, besides `id`; for ad platforms it adds to what is sent of each event. */
+            mapping?: {
+                [key: string]: unknown;
+            };
+            /** @description Categories of Consent Mode that the event must have granted in its field `consent`. Ad platforms always need `ad_storage` and `ad_user_data`, `ga4` needs `analytics_storage`. `consent: true` in an event grants all. */
+            consent?: string[];
+            /** @description While it is true nothing is sent, and nothing is lost. */
+            paused?: boolean;
+        };
+        /** @description Where events of a merchant are delivered to. */
+        Destination: {
+            /** @description Its id. */
+            destinationId: string;
+            /**
+             * Format: uuid
+             * @description Whose it is.
+             */
+            merchantId: string;
+            /** @description Its type. */
+            type: string;
+            /** @description Its name. */
+            name: string;
+            /** @description What its type needs. */
+            settings: {
+                [key: string]: unknown;
+            };
+            /** @description The secrets that are set. */
+            secretNames: string[];
+            /** @description The secrets that were made by this request. */
+            secrets?: {
+                [key: string]: string;
+            };
+            /** @description The names of the events that are sent; null: all. */
+            events: string[] | null;
+            /** @description An expression that must be true; empty for none. */
+            filter: string;
+            /** @description What is sent from which field. */
+            mapping: {
+                [key: string]: unknown;
+            };
+            /** @description Categories that must be granted. */
+            consent: string[];
+            /** @description Nothing is sent now. */
+            paused: boolean;
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
+            createdAt: string;
+            /** @description How old events may be that an ad platform takes; for how long a webhook is tried again. */
+            maxAgeHours: number;
+            /** @description How far it is, as of a second ago at most. */
+            status: {
+                /**
+                 * @description `failing`: nothing was taken at the last attempt, and it is tried again. `broken`: the settings or secrets cannot be used.
+                 * @enum {string}
+                 */
+                state: "active" | "failing" | "paused" | "broken";
+                /** @description Events that were taken. */
+                delivered: number;
+                /** @description Events that the filter has left out, or that the platform does not know. */
+                filtered: number;
+                /** @description Events without the consent that is needed. */
+                noConsent: number;
+                /** @description Events that were refused, or not taken in time. */
+                dead: number;
+                /** @description Events that were erased while they waited. */
+                erased: number;
+                /** @description Events that are tried again while others are sent. */
+                retries: number;
+                /** @description Ranges that are still to be sent again. */
+                replays: number;
+                /** @description Dead letters, each of one event or several. With 1,000 of them the destination pauses. */
+                deadLetters: number;
+                /**
+                 * Format: date-time
+                 * @description Since when nothing was taken.
+                 */
+                failingSince: string | null;
+                /**
+                 * Format: date-time
+                 * @description When it is tried again.
+                 */
+                nextTry: string | null;
+                /**
+                 * Format: date-time
+                 * @description When something was taken.
+                 */
+                lastSuccess: string | null;
+                /** @description Why it fails, or was paused by the service. */
+                lastError: string | null;
+            };
         };
         /** @description The destinations of a merchant. */
         DestinationList: {
             /** @description The oldest first. */
             destinations: components["schemas"]["Destination"][];
         };
-        /** @description The types of destinations. */
-        DestinationTypes: {
-            /** @description Each type. */
-            types: {
-                /** @description What an event's visitor must have agreed to. */
-                consent: string[];
-                /** @description Its secrets. */
-                secrets: {
-                    /** @description The name in `secrets`. */
-                    name: string;
-                    /** @description You must send it. */
-                    required: boolean;
-                }[];
-                /** @description Its settings. */
-                settings: {
-                    /** @description What a text is without it. */
-                    default: string;
-                    /** @description What it must be. */
-                    hint: string;
-                    /** @description The name in `settings`. */
-                    name: string;
-                    /** @description You must send it. */
-                    required: boolean;
-                    /**
-                     * @description A string, a boolean, or an object of strings.
-                     * @enum {string}
-                     */
-                    type: "text" | "flag" | "table";
-                }[];
-                /** @description Its name. */
-                type: string;
-            }[];
-        };
-        /** @description The receipt of an erasure. It does not name the person. */
-        Erasure: {
-            /** @description How many attempts have failed. It is tried again until it is done. */
-            attempts: number;
-            /** @description Events that only claimed links lead to are erased as well. */
-            claimed: boolean;
-            /** @description How many events stay because only claimed links lead to them (`claimed`). Null until they are counted. */
-            claimedEvents: number | null;
+        /** @description A destination that was deleted. */
+        DeletedDestination: {
             /** @description Its id. */
-            erasureId: string;
-            /** @description How many events are erased. Null until they are counted. */
-            events: number | null;
+            destinationId: string;
             /**
-             * Format: date-time
-             * @description When it was done.
+             * @description Always `true`.
+             * @constant
              */
-            finishedAt: string | null;
-            /** @description Why the last attempt has failed; null when none has, or a later one has succeeded. */
-            lastError: string | null;
-            /** @description How many links between identifiers and muids are erased. Null until they are counted. */
-            links: number | null;
-            /** @description Whose person. */
-            merchantId: string;
-            /**
-             * Format: date-time
-             * @description When it was requested.
-             */
-            requestedAt: string;
-            /**
-             * @description `pending`: nothing was removed yet. `removing`: events are being removed. `purging`: no answer has them, and their bytes are being removed from the files. `done`: nothing of them is in any file.
-             * @enum {string}
-             */
-            state: "pending" | "removing" | "purging" | "done";
-            /** @description Later events of the person are refused. */
-            suppress: boolean;
-        };
-        /** @description Whose events are to be erased. The person is named by exactly one of `muid`, `email`, `phone` and `deviceId`. */
-        ErasureInput: {
-            /**
-             * @description Also take the events that only claimed links lead to. A link between an identifier and a muid is claimed when anyone who knows the tag id could have sent it: it came neither with the merchant's secret, nor with the cookie of a visitor to whom nothing was linked yet. Look at these events first: they may be another person's.
-             * @default false
-             */
-            claimed: boolean;
-            /** @description The id of a device. */
-            deviceId?: string;
-            /** @description Compared in lower case and without surrounding space. */
-            email?: string;
-            /** @description The id of a merchant, in any case. */
-            merchantId: string;
-            /** @description At most 256 bytes. */
-            muid?: string;
-            /** @description Compared by its digits without a leading `00`. */
-            phone?: string;
-            /**
-             * @description Later events of the person get 403 `Events of this person are not accepted` on the tag hosts, and nothing of them is kept: those with one of the muids, with the identifier, or with one that a trusted link led to them.
-             * @default false
-             */
-            suppress: boolean;
-        };
-        /** @description One page of erasures. */
-        ErasureList: {
-            /** @description The newest first. */
-            erasures: components["schemas"]["Erasure"][];
-            pagination: components["schemas"]["Pagination"];
-        };
-        /** @description What went wrong. */
-        Error: {
-            /**
-             * @description For programs. Send a request with `SERVICE_ERROR` again, with exponential backoff.
-             * @enum {string}
-             */
-            code: "VALIDATION_ERROR" | "AUTHENTICATION_ERROR" | "FORBIDDEN" | "NOT_FOUND" | "SERVICE_ERROR";
-            /** @description For people. */
-            message: string;
-            /** @description The status of the answer. */
-            statusCode: number;
-        };
-        /** @description An event. */
-        Event: {
-            /** @description Its name. */
-            event_name: string;
-            /**
-             * Format: date-time
-             * @description When it happened: the time of the event itself, or else of its receipt.
-             */
-            event_time: string;
-            /** @description The id of the event. */
-            id: string;
-            /** @description It was sent by a program that calls itself a bot. */
-            isBot: boolean;
-            /** @description The user. */
-            muid: string;
-            /** @description The event as it was sent. */
-            raw_data: {
-                [key: string]: unknown;
-            };
-        };
-        /** @description Something that is wrong in an event, or could be better. */
-        EventFinding: {
-            /** @description What it is for programs, such as `wrong_type`. There will be new ones. */
-            code: string;
-            /**
-             * @description `error`: the event is refused. `warning`: it is recorded, but reports miss it or get it wrong. `info`: it could be better.
-             * @enum {string}
-             */
-            level: "error" | "warning" | "info";
-            /** @description For people. It is about the value at the path. */
-            message: string;
-            /** @description The place in the body as a JSON pointer. Empty: the whole body. */
-            path: string;
-            /** @description What to send instead: a name, or a value as JSON. */
-            suggestion: string | null;
-        };
-        /** @description One page of events. */
-        EventList: {
-            /** @description In the order that the request asked for. */
-            events: components["schemas"]["Event"][];
-            /** @description Where a page is in its list. */
-            pagination: {
-                /**
-                 * Format: int64
-                 * @description The number of this page.
-                 */
-                currentPage: number;
-                /** @description There is a page after this one. */
-                hasNextPage: boolean;
-                /** @description There is a page before this one. */
-                hasPreviousPage: boolean;
-                /** @description The `limit` of the request. */
-                itemsPerPage: number;
-                /** @description The same as `totalItems`. */
-                total: number;
-                /** @description How many items the list has. */
-                totalItems: number;
-                /** @description How many pages the list has. */
-                totalPages: number;
-            };
-        };
-        /** @description What a tag host records. */
-        EventOrEvents: components["schemas"]["NewEvent"] | components["schemas"]["NewEvents"];
-        /** @description Events in the order of receipt. */
-        FeedPage: {
-            /** @description The next `after`. Do not rely on its form. */
-            cursor: string;
-            /** @description In the order of receipt. */
-            events: components["schemas"]["ReceivedEvent"][];
-            /** @description There may be more events now. It can be true without events. */
-            hasMore: boolean;
-        };
-        /** @description Events can be accepted. */
-        Health: {
-            /** @description Always `ok`. */
-            status: string;
-        };
-        /** @description One of these is required. Other fields are ignored. */
-        Identifiers: {
-            /** @description The id of a device. */
-            deviceId?: string;
-            /** @description Compared in lower case and without surrounding space. */
-            email?: string;
-            /** @description It is linked to the others, and returned. At most 256 bytes. */
-            muid?: string;
-            /** @description Compared by its digits without a leading `00`. */
-            phone?: string;
-        } & {
-            [key: string]: unknown;
-        };
-        /** @description An API key with its text. */
-        IssuedKey: {
-            /** @description Its text. Keep it on servers. */
-            apiKey: string;
-            /**
-             * Format: date-time
-             * @description When it was created.
-             */
-            createdAt: string;
-            /** @description It is the key of the request. */
-            current: boolean;
-            /**
-             * Format: date-time
-             * @description When it expires. Null for a key that does not.
-             */
-            expiresAt: string | null;
-            /** @description The id of the key. */
-            keyId: string;
-            /**
-             * Format: date-time
-             * @description It is right within a minute.
-             */
-            lastUsedAt: string | null;
-            /** @description Empty for a key that the operator has issued without a name. */
-            name: string;
-            /** @description A key of scope `read` that may also read what is held of a person. Absent otherwise. */
-            personalData?: boolean;
-            /**
-             * Format: date-time
-             * @description When it was revoked.
-             */
-            revokedAt: string | null;
-            /**
-             * @description `read`: only for requests that change nothing.
-             * @enum {string}
-             */
-            scope: "full" | "read";
-        };
-        /** @description An API key, without its text. */
-        Key: {
-            /**
-             * Format: date-time
-             * @description When it was created.
-             */
-            createdAt: string;
-            /** @description It is the key of the request. */
-            current: boolean;
-            /**
-             * Format: date-time
-             * @description When it expires. Null for a key that does not.
-             */
-            expiresAt: string | null;
-            /** @description The id of the key. */
-            keyId: string;
-            /**
-             * Format: date-time
-             * @description It is right within a minute.
-             */
-            lastUsedAt: string | null;
-            /** @description Empty for a key that the operator has issued without a name. */
-            name: string;
-            /** @description A key of scope `read` that may also read what is held of a person. Absent otherwise. */
-            personalData?: boolean;
-            /**
-             * Format: date-time
-             * @description When it was revoked.
-             */
-            revokedAt: string | null;
-            /**
-             * @description `read`: only for requests that change nothing.
-             * @enum {string}
-             */
-            scope: "full" | "read";
-        };
-        /** @description A new API key. */
-        KeyInput: {
-            /**
-             * Format: date-time
-             * @description A time in the future, at most 292 years ahead. Without it the key does not expire.
-             */
-            expiresAt?: string;
-            /** @description What the key is for. Space at both ends is removed. */
-            name: string;
-            /**
-             * @description With the scope `read`: the key may also read what is held of a person.
-             * @default false
-             */
-            personalData: boolean;
-            /**
-             * @description `read`: the key gets 403 for every request that changes something.
-             * @default full
-             * @enum {string}
-             */
-            scope: "full" | "read";
-        };
-        /** @description API keys. */
-        KeyList: {
-            /** @description The oldest first. */
-            keys: components["schemas"]["Key"][];
-        };
-        /** @description A shop. */
-        Merchant: {
-            /**
-             * Format: date-time
-             * @description When it was created.
-             */
-            createdAt: string;
-            /** @description Absent without one. */
-            domain?: string;
-            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. */
-            identityRequiresSecret?: boolean;
-            /** @description The id of the merchant. */
-            merchantId: string;
-            /** @description Its name. */
-            name: string;
-            /** @description For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Removal takes up to half an hour. A longer retention does not bring back what was removed. Null is for ever. Absent from a merchant while the operator's default is in force. */
-            retentionDays?: number | null;
-            /** @description Its secrets, without their texts. Absent without any. */
-            secrets?: components["schemas"]["Secret"][];
-            /** @description The operator has suspended it or you: no events are accepted. Absent otherwise. */
-            suspended?: boolean;
-            /** @description The id of its oldest tag. Absent without tags. */
-            tagId?: string;
-            /** @description Its tags by type. Only those that exist are there. */
-            tracktags: {
-                "client-side"?: components["schemas"]["TagOfMerchant"];
-                preverified?: components["schemas"]["TagOfMerchant"];
-                "server-side"?: components["schemas"]["TagOfMerchant"];
-            };
-            /** @description What its events take. Only where merchants are read and listed, and absent while the service cannot tell. */
-            usage?: {
-                /**
-                 * Format: int64
-                 * @description Before compression.
-                 */
-                bytes: number;
-                /** @description How many there are. */
-                events: number;
-            };
-        };
-        /** @description The fields of a merchant that change. */
-        MerchantChange: {
-            /** @description A root domain, or null for none. It is information only. */
-            domain?: string | null;
-            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. */
-            identityRequiresSecret?: boolean;
-            /** @description Space at both ends is removed. */
-            name?: string;
-            /** @description For how many days events are kept, by their `event_time`. What is past it is in no answer from that moment on, and is removed. Removal takes up to half an hour. A longer retention does not bring back what was removed. Null is for ever. Absent from a merchant while the operator's default is in force. */
-            retentionDays?: number | null;
-        };
-        /** @description A new merchant. */
-        MerchantInput: {
-            /** @description The merchant's root domain, such as `example.com` or `example.co.uk`: without protocol, `www.` and subdomain. Here it is information only: it registers nothing. */
-            domain?: string;
-            /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. */
-            identityRequiresSecret?: boolean;
-            /** @description Space at both ends is removed. */
-            name: string;
-        };
-        /** @description One page of merchants. */
-        MerchantList: {
-            /** @description The oldest first. */
-            merchants: components["schemas"]["Merchant"][];
-            pagination: components["schemas"]["Pagination"];
-        };
-        /** @description An event that is sent, as one flat object of at most 64 KiB, with at most 64 levels of nesting and numbers that fit a 64-bit float. One of `muid`, `email`, `phone`, `deviceId` and the cookie `_muid` is required, and `event`. Identifiers that are not strings are ignored. All other fields are stored with it. */
-        NewEvent: {
-            /** @description The id of a device. */
-            deviceId?: string;
-            /** @description Compared in lower case and without surrounding space. */
-            email?: string;
-            /** @description Its name in PascalCase. The pre-defined ones are ViewContent, ViewItem, Login, Signup, CompleteRegistration, StartTrial, AddPaymentInfo, AddShippingInfo, ViewCart, AddToCart, AddToWishlist, RemoveFromCart, BeginCheckout, Purchase, Refund, Search, Share, Subscribe, Lead, SubmitApplication, Contact, Donate and Schedule. */
-            event?: string;
-            /** @description At most 128 characters. Events of a merchant with the same name and the same `event_id` are recorded once within 7 days. */
-            event_id?: string;
-            /** @description Such as `server`, so that events of a backend can be told apart. */
-            event_source?: string;
-            /** @description When it happened, as in RFC 3339, at most 5 minutes in the future. For any other value, the time of receipt counts. */
-            event_time?: string;
-            /** @description The user. At most 256 bytes. An empty one counts as absent. */
-            muid?: string;
-            /** @description Compared by its digits without a leading `00`. */
-            phone?: string;
-            /** @description The name when `event` is absent. */
-            type?: string;
-            /** @description The visitor's browser, as in its header `User-Agent`; without it that header of the request counts, of a batch also when more than 16 are new to the service. It decides whether the event is a bot's (its first 256 bytes do): one with a bot's name, or with an address such as `+https://example.com`. `curl`, `python-requests` and other HTTP libraries are not bots. */
-            user_agent?: string;
-        } & {
-            [key: string]: unknown;
-        };
-        /** @description A batch of events, at most 1 MiB. */
-        NewEvents: components["schemas"]["NewEvent"][];
-        /** @description A secret with its text. */
-        NewSecret: {
-            /**
-             * Format: date-time
-             * @description When it was created.
-             */
-            createdAt: string;
-            /** @description Its text. Keep it on servers. */
-            secret: string;
-            /** @description The id of the secret. */
-            secretId: string;
-        };
-        /** @description Where a page is in its list. */
-        Pagination: {
-            /**
-             * Format: int64
-             * @description The number of this page.
-             */
-            currentPage: number;
-            /** @description There is a page after this one. */
-            hasNextPage: boolean;
-            /** @description There is a page before this one. */
-            hasPreviousPage: boolean;
-            /** @description The `limit` of the request. */
-            itemsPerPage: number;
-            /** @description How many items the list has. */
-            totalItems: number;
-            /** @description How many pages the list has. */
-            totalPages: number;
-        };
-        /** @description A person, who is named by exactly one of `muid`, `email`, `phone` and `deviceId`. */
-        Person: {
-            /**
-             * @description Also take the events that only claimed links lead to. A link between an identifier and a muid is claimed when anyone who knows the tag id could have sent it: it came neither with the merchant's secret, nor with the cookie of a visitor to whom nothing was linked yet. Look at these events first: they may be another person's.
-             * @default false
-             */
-            claimed: boolean;
-            /** @description The id of a device. */
-            deviceId?: string;
-            /** @description Compared in lower case and without surrounding space. */
-            email?: string;
-            /** @description The id of a merchant, in any case. */
-            merchantId: string;
-            /** @description At most 256 bytes. */
-            muid?: string;
-            /** @description Compared by its digits without a leading `00`. */
-            phone?: string;
-        };
-        /** @description An event in the feed. */
-        ReceivedEvent: {
-            /** @description Its name. */
-            event_name: string;
-            /**
-             * Format: date-time
-             * @description When it happened: the time of the event itself, or else of its receipt.
-             */
-            event_time: string;
-            /** @description The id of the event. */
-            id: string;
-            /** @description It was sent by a program that calls itself a bot. */
-            isBot: boolean;
-            /** @description The id of the merchant. */
-            merchantId: string;
-            /** @description The user. */
-            muid: string;
-            /** @description The event as it was sent. */
-            raw_data: {
-                [key: string]: unknown;
-            };
-            /**
-             * Format: date-time
-             * @description When the service has received it.
-             */
-            receivedAt: string;
-            /** @description The id of the tag. */
-            tagId: string;
-        };
-        /** @description Events that were refused for the same reason, or recorded although they are odd. */
-        Refused: {
-            /**
-             * Format: date-time
-             * @description When the first of them was received.
-             */
-            at: string;
-            /** @description The reason for programs, such as `event_malformed` or `no_muid_found`. There will be new ones. */
-            code: string;
-            /** @description How many they are. Of odd ones only those that were checked. */
-            count: number;
-            /** @description The event's name. Null when it has none, or one that might be a person's. */
-            event: string | null;
-            /**
-             * Format: date-time
-             * @description When the last of them was received.
-             */
-            lastAt: string;
-            /** @description The id of the merchant. */
-            merchantId: string;
-            /** @description The message that the sender got. */
-            message: string;
-            /** @description The origin of the page that has sent the first of them. */
-            origin: string | null;
-            /** @description The place in the event of the first of them, as a JSON pointer. Empty: the whole event. */
-            path: string;
-            /** @description What is wrong or what to do. For people. */
-            reason: string;
-            /** @description The fields of the first of them, with the types of their values. Null when it was not read or is larger than 16 KiB. */
-            sample: {
-                [key: string]: unknown;
-            } | null;
-            /**
-             * @description The status that the sender got. 201: the event is recorded, but odd.
-             * @enum {integer}
-             */
-            status: 201 | 400 | 401 | 403 | 404 | 413 | 429 | 500 | 503;
-            /** @description The name that the sender may have meant. */
-            suggestion: string | null;
-            /** @description The id of the tag. */
-            tagId: string;
-        };
-        /** @description Refused and odd events of a merchant. */
-        RefusedList: {
-            /** @description How many events since then are in no entry. There were too many different ones. */
-            dropped: number;
-            /** @description The entry with the latest event first. */
-            refused: components["schemas"]["Refused"][];
-            /**
-             * Format: date-time
-             * @description The time since which events are remembered: 24 hours ago, or the start of the service.
-             */
-            since: string;
-        };
-        /** @description What to send again. */
-        ReplayInput: {
-            /**
-             * @description All dead letters, which are no longer listed then.
-             * @default false
-             */
-            deadLetters: boolean;
-            /** @description The events of this delivery. */
-            deliveryId?: string;
-            /** @description Events of this `event_time` or later: a date, or a time as in RFC 3339. */
-            from?: string;
-            /** @description And not after this one; a date means its end. */
-            to?: string;
-        };
-        /** @description The user. */
-        Resolved: {
-            /** @description Null for an unknown user. */
-            muid: string | null;
-            /** @description Always `true`. */
-            success: boolean;
-        };
-        /** @description A secret of a merchant, without its text. */
-        Secret: {
-            /**
-             * Format: date-time
-             * @description When it was created.
-             */
-            createdAt: string;
-            /** @description The id of the secret. */
-            secretId: string;
-        };
-        /** @description Numbers of events. */
-        Summary: {
-            /**
-             * @description That of the request.
-             * @enum {string}
-             */
-            bucket?: "hour" | "day" | "month";
-            /** @description When each bucket begins. */
-            buckets?: string[];
-            /**
-             * @description That of the request.
-             * @enum {string}
-             */
-            by?: "event_name" | "tag";
-            /** @description One number for each bucket. */
-            counts?: number[];
-            /** @description The 100 largest names or tags, the largest first. */
-            groups?: {
-                /** @description One number for each bucket. */
-                counts?: number[];
-                /** @description Of groups by `event_name`. */
-                event_name?: string;
-                /** @description Of groups by `tag`. */
-                tagId?: string;
-                /** @description How many events there are. */
-                total: number;
-            }[];
-            /** @description The events that are in no group. */
-            other?: {
-                /** @description One number for each bucket. */
-                counts?: number[];
-                /** @description How many events there are. */
-                total: number;
-            };
-            /** @description That of the request. */
-            timezone: string;
-            /** @description How many events there are. */
-            total: number;
-        };
-        /** @description A tag that was generated. */
-        Tag: {
-            /**
-             * @description What the request did.
-             * @enum {string}
-             */
-            message: "New tag created successfully" | "Existing tag retrieved";
-            record?: components["schemas"]["DNSRecord"];
-            /**
-             * @description `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
-             * @enum {string}
-             */
-            status: "active" | "inactive";
-            /** @description The id of the tag. */
-            tagId: string;
-            /**
-             * @description Which host serves it.
-             * @enum {string}
-             */
-            type: "client-side" | "server-side" | "preverified";
-        };
-        /** @description Everything about a tag. */
-        TagDetails: {
-            /** @description The TLS certificate of the host. Null when the operator's own proxy ends TLS. */
-            certificate: components["schemas"]["Certificate"] | null;
-            /**
-             * Format: date-time
-             * @description When it was created.
-             */
-            createdAt: string;
-            /** @description The last verification, or a later hourly check that changed `isConnected`. Null before the first, and after the tag has lost its domain. */
-            dns: components["schemas"]["DNSFinding"] | null;
-            /** @description A server-side tag has lost its domain. */
-            domainLost: boolean;
-            /** @description The host that serves the tag. */
-            host: string;
-            /** @description What the last check of DNS with a definite result found: by verify, or by the service's own check every hour. */
-            isConnected: boolean;
-            /** @description DNS was correct at least once since the tag got its domain. */
-            isVerified: boolean;
-            /**
-             * Format: date-time
-             * @description The latest `event_time` of its events. Null before the first event.
-             */
-            lastEventAt: string | null;
-            /**
-             * @description The progress of the installation.
-             * @enum {string}
-             */
-            lifecycle: "waiting_for_dns" | "waiting_for_events" | "receiving";
-            /** @description The id of the merchant. */
-            merchantId: string;
-            record?: components["schemas"]["DNSRecord"];
-            /** @description The HTML that installs the tag. It says `consent: false`: replace that with the visitor's choice. */
-            snippet: string;
-            /**
-             * @description `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
-             * @enum {string}
-             */
-            status: "active" | "inactive";
-            /** @description The operator has suspended it or you: no events are accepted. Absent otherwise. */
-            suspended?: boolean;
-            /** @description The id of the tag. */
-            tagId: string;
-            /**
-             * @description Which host serves it.
-             * @enum {string}
-             */
-            type: "client-side" | "server-side" | "preverified";
-        };
-        /** @description What went wrong on a tag host. */
-        TagError: {
-            /** @description A sentence that says more than `message`. */
-            detail?: string;
-            /** @description For people. */
-            message: string;
-            /** @description Always `false`. */
-            success: boolean;
-        };
-        /** @description Which tag to generate. */
-        TagInput: {
-            /** @description The merchant's root domain: one label under a public suffix, such as `example.com` or `example.co.uk`, without protocol, `www.`, subdomain, port and final dot. Its case does not matter; names outside ASCII are in Punycode (`xn--…`). Required for a new server-side tag, which registers it. Ignored for the other types. Refused are the root domains of the service's own hosts, domains with a partner's tracking domain on them, and names without a public top-level domain, such as `shop.test`, unless the operator allows these. */
-            domain?: string;
-            /** @description The id of the merchant. */
-            merchantId: string;
-            /**
-             * @description `client-side`: one host, shared by all merchants. `server-side`, or `server_side`: a host under the merchant's domain, which needs a DNS record. `preverified`: your tracking domain.
-             * @enum {string}
-             */
-            type: "client-side" | "server-side" | "server_side" | "preverified";
-        };
-        /** @description A tag, in brief. */
-        TagOfMerchant: {
-            /**
-             * Format: date-time
-             * @description When it was created.
-             */
-            createdAt: string;
-            /**
-             * @description `active`: events are accepted. `inactive`: a server-side tag that was not verified yet, or has lost its domain.
-             * @enum {string}
-             */
-            status: "active" | "inactive";
-            /** @description The host of the tag. */
-            subdomain: string;
-            /** @description The id of the tag. */
-            tagId: string;
+            deleted: true;
         };
         /** @description Whether to send. */
         TestInput: {
@@ -1696,104 +1724,678 @@ export interface components {
         TestResult: {
             /** @description The newest event first. */
             events: {
-                /** @description The first KiB of the answer. */
-                answer?: string;
-                /** @description The body of the request. */
-                body?: unknown;
-                /** @description Its name. */
-                event: string;
                 /** @description The id of the event. */
                 eventId?: string;
+                /** @description Its name. */
+                event: string;
+                /** @description `send`, `delivered`, or why not. */
+                result: string;
+                /** @description Where it is sent. */
+                url?: string;
                 /** @description The headers of the request. */
                 headers?: {
                     [key: string]: string;
                 };
-                /** @description `send`, `delivered`, or why not. */
-                result: string;
+                /** @description The body of the request. */
+                body?: unknown;
                 /** @description The status of the answer. */
                 status?: number;
-                /** @description Where it is sent. */
-                url?: string;
+                /** @description The first KiB of the answer. */
+                answer?: string;
             }[];
+        };
+        /** @description What to send again. */
+        ReplayInput: {
+            /** @description Events of this `event_time` or later: a date, or a time as in RFC 3339. */
+            from?: string;
+            /** @description And not after this one; a date means its end. */
+            to?: string;
+            /**
+             * @description All dead letters, which are no longer listed then.
+             * @default false
+             */
+            deadLetters: boolean;
+            /** @description The events of this delivery. */
+            deliveryId?: string;
+        };
+        /** @description Deliveries of a destination. */
+        DeliveryList: {
+            /** @description The newest first. */
+            deliveries: {
+                /** @description Its id. */
+                deliveryId: string;
+                /**
+                 * Format: date-time
+                 * @description When it was.
+                 */
+                at: string;
+                /**
+                 * @description `failed` is tried again; `dead` is not, until a replay.
+                 * @enum {string}
+                 */
+                state: "delivered" | "failed" | "dead";
+                /** @description How many events it had. */
+                events: number;
+                /** @description The first of their ids. */
+                eventIds: string[];
+                /** @description The status of the answer; null without one. */
+                status: number | null;
+                /** @description How long it took. */
+                durationMs: number;
+                /** @description The first KiB of the answer. */
+                answer: string;
+                /** @description Why it was not taken. */
+                reason: string | null;
+            }[];
+        };
+        /** @description One page of erasures. */
+        ErasureList: {
+            /** @description The newest first. */
+            erasures: components["schemas"]["Erasure"][];
+            pagination: components["schemas"]["Pagination"];
+        };
+        /** @description API keys. */
+        KeyList: {
+            /** @description The oldest first. */
+            keys: components["schemas"]["Key"][];
+        };
+        /** @description An event that is sent, as one flat object of at most 64 KiB, with at most 64 levels of nesting and numbers that fit a 64-bit float. One of `muid`, `email`, `phone`, `deviceId` and the cookie `_muid` is required, and `event`. Identifiers that are not strings are ignored. All other fields are stored with it. */
+        NewEvent: {
+            /** @description Its name in PascalCase. The pre-defined ones are ViewContent, ViewItem, Login, Signup, CompleteRegistration, StartTrial, AddPaymentInfo, AddShippingInfo, ViewCart, AddToCart, AddToWishlist, RemoveFromCart, BeginCheckout, Purchase, Refund, Search, Share, Subscribe, Lead, SubmitApplication, Contact, Donate and Schedule. */
+            event?: string;
+            /** @description The name when `event` is absent. */
+            type?: string;
+            /** @description The user. At most 256 bytes. An empty one counts as absent. */
+            muid?: string;
+            /** @description Compared in lower case and without surrounding space. */
+            email?: string;
+            /** @description Compared by its digits without a leading `00`. */
+            phone?: string;
+            /** @description The id of a device. */
+            deviceId?: string;
+            /** @description When it happened, as in RFC 3339, at most 5 minutes in the future. For any other value, the time of receipt counts. */
+            event_time?: string;
+            /** @description At most 128 characters. Events of a merchant with the same name and the same `event_id` are recorded once within 7 days. */
+            event_id?: string;
+            /** @description Such as `server`, so that events of a backend can be told apart. */
+            event_source?: string;
+            /** @description The visitor's browser, as in its header `User-Agent`; without it that header of the request counts, of a batch also when more than 16 are new to the service. It decides whether the event is a bot's (its first 256 bytes do): one with a bot's name, or with an address such as `+https://example.com`. `curl`, `python-requests` and other HTTP libraries are not bots. */
+            user_agent?: string;
+        } & {
+            [key: string]: unknown;
+        };
+        /** @description What a tag host records. */
+        EventOrEvents: components["schemas"]["NewEvent"] | components["schemas"]["NewEvents"];
+        /** @description A batch of events, at most 1 MiB. */
+        NewEvents: components["schemas"]["NewEvent"][];
+        /** @description The event is recorded. */
+        Accepted: {
+            /**
+             * @description For people.
+             * @constant
+             */
+            message: "Event accepted";
+        };
+        /** @description What went wrong on a tag host. */
+        TagError: {
+            /**
+             * @description Always `false`.
+             * @constant
+             */
+            success: false;
+            /** @description For people. */
+            message: string;
+            /** @description A sentence that says more than `message`. */
+            detail?: string;
+        };
+        /** @description The results of a batch. */
+        BatchResults: {
+            /** @description How many events were recorded. */
+            accepted: number;
+            /** @description One for each event, in the same order: the `status` and the fields of the answer that the event would have got alone. */
+            results: {
+                /**
+                 * @description The status that the event would have got alone.
+                 * @enum {integer}
+                 */
+                status: 201 | 400 | 403 | 404 | 413;
+                /**
+                 * @description Always `false`.
+                 * @constant
+                 */
+                success?: false;
+                /** @description For people. */
+                message: string;
+                /** @description A sentence that says more than `message`. */
+                detail?: string;
+            }[];
+        };
+        /** @description Refused and odd events of a merchant. */
+        RefusedList: {
+            /** @description The entry with the latest event first. */
+            refused: components["schemas"]["Refused"][];
+            /**
+             * Format: date-time
+             * @description The time since which events are remembered: 24 hours ago, or the start of the service.
+             */
+            since: string;
+            /** @description How many events since then are in no entry. There were too many different ones. */
+            dropped: number;
+        };
+        /** @description Events that were refused for the same reason, or recorded although they are odd. */
+        Refused: {
+            /**
+             * Format: date-time
+             * @description When the first of them was received.
+             */
+            at: string;
+            /**
+             * Format: date-time
+             * @description When the last of them was received.
+             */
+            lastAt: string;
+            /** @description How many they are. Of odd ones only those that were checked. */
+            count: number;
+            /**
+             * Format: uuid
+             * @description The id of the merchant.
+             */
+            merchantId: string;
+            /** @description The id of the tag. */
+            tagId: string;
+            /**
+             * @description The status that the sender got. 201: the event is recorded, but odd.
+             * @enum {integer}
+             */
+            status: 201 | 400 | 401 | 403 | 404 | 413 | 429 | 500 | 503;
+            /** @description The reason for programs, such as `event_malformed` or `no_muid_found`. There will be new ones. */
+            code: string;
+            /** @description The message that the sender got. */
+            message: string;
+            /** @description What is wrong or what to do. For people. */
+            reason: string;
+            /** @description The place in the event of the first of them, as a JSON pointer. Empty: the whole event. */
+            path: string;
+            /** @description The event's name. Null when it has none, or one that might be a person's. */
+            event: string | null;
+            /** @description The name that the sender may have meant. */
+            suggestion: string | null;
+            /** @description The origin of the page that has sent the first of them. */
+            origin: string | null;
+            /** @description The fields of the first of them, with the types of their values. Null when it was not read or is larger than 16 KiB. */
+            sample: {
+                [key: string]: unknown;
+            } | null;
         };
         /** @description What a tag host would answer, and what is wrong with the events. */
         Trial: {
-            /** @description The body that the tag host would answer with. */
-            answer: components["schemas"]["TriedEvent"] | components["schemas"]["BatchResults"];
-            /** @description In the order of the events. If the events were refused because of the tag or the body, this comes first. */
-            findings: components["schemas"]["EventFinding"][];
             /**
              * @description The status that the tag host would answer with.
              * @enum {integer}
              */
             status: 200 | 201 | 400 | 403 | 404 | 413 | 503;
+            /** @description The body that the tag host would answer with. */
+            answer: components["schemas"]["TriedEvent"] | components["schemas"]["BatchResults"];
+            /** @description In the order of the events. If the events were refused because of the tag or the body, this comes first. */
+            findings: components["schemas"]["EventFinding"][];
         };
         /** @description The answer to one event, or to a batch that is refused as a whole. */
         TriedEvent: {
-            /** @description A sentence that says more than `message`. */
-            detail?: string;
+            /**
+             * @description Always `false`.
+             * @constant
+             */
+            success?: false;
             /** @description For people. */
             message: string;
-            /** @description Always `false`. */
-            success?: boolean;
+            /** @description A sentence that says more than `message`. */
+            detail?: string;
+        };
+        /** @description Something that is wrong in an event, or could be better. */
+        EventFinding: {
+            /**
+             * @description `error`: the event is refused. `warning`: it is recorded, but reports miss it or get it wrong. `info`: it could be better.
+             * @enum {string}
+             */
+            level: "error" | "warning" | "info";
+            /** @description What it is for programs, such as `wrong_type`. There will be new ones. */
+            code: string;
+            /** @description The place in the body as a JSON pointer. Empty: the whole body. */
+            path: string;
+            /** @description For people. It is about the value at the path. */
+            message: string;
+            /** @description What to send instead: a name, or a value as JSON. */
+            suggestion: string | null;
+        };
+        /** @description One of these is required. Other fields are ignored. */
+        Identifiers: {
+            /** @description It is linked to the others, and returned. At most 256 bytes. */
+            muid?: string;
+            /** @description Compared in lower case and without surrounding space. */
+            email?: string;
+            /** @description Compared by its digits without a leading `00`. */
+            phone?: string;
+            /** @description The id of a device. */
+            deviceId?: string;
+        } & {
+            [key: string]: unknown;
+        };
+        /** @description The user. */
+        Resolved: {
+            /**
+             * @description Always `true`.
+             * @constant
+             */
+            success: true;
+            /** @description Null for an unknown user. */
+            muid: string | null;
+        };
+        /** @description Events can be accepted. */
+        Health: {
+            /**
+             * @description Always `ok`.
+             * @constant
+             */
+            status: "ok";
         };
         /** @description Events cannot be accepted now. */
         Unhealthy: {
-            /** @description Always `unavailable`. */
-            status: string;
-        };
-        /** @description Which tag to verify. One of `merchantId` and `tagId` is required. If both are given, the tag must be one of the merchant's. */
-        Verification: {
-            /** @description A merchant. */
-            merchantId?: string;
-            /** @description The tag's full host. For a preverified tag your tracking domain. */
-            subdomain: string;
-            /** @description A tag. */
-            tagId?: string;
-        };
-        /** @description The only error with another form. */
-        VerificationPending: {
-            /** @description What went wrong. */
-            error: {
-                /**
-                 * @description For programs. Send a request with `SERVICE_ERROR` again, with exponential backoff.
-                 * @enum {string}
-                 */
-                code: "VALIDATION_ERROR" | "AUTHENTICATION_ERROR" | "FORBIDDEN" | "NOT_FOUND" | "SERVICE_ERROR";
-                /** @description For people. */
-                message: string;
-                /** @description The method of the request. */
-                method: string;
-                /** @description The path of the request. */
-                path: string;
-                /** @description The status of the answer. */
-                statusCode: number;
-                /**
-                 * Format: date-time
-                 * @description When the answer was made.
-                 */
-                timestamp: string;
-            };
-            /** @description Always `false`. */
-            success: boolean;
-        };
-        /** @description DNS is correct. */
-        Verified: {
-            /** @description Always `true`. */
-            verified: boolean;
+            /**
+             * @description Always `unavailable`.
+             * @constant
+             */
+            status: "unavailable";
         };
     };
-    responses: never;
+    responses: {
+        /** @description The request is wrong. The message names the field or parameter */
+        Invalid: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "message": "Invalid request parameters: limit must be at most 100",
+                 *       "code": "VALIDATION_ERROR",
+                 *       "statusCode": 400
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The key is missing, malformed, unknown, expired or revoked. The answer does not say which */
+        Unauthenticated: {
+            headers: {
+                /** @description Always `Bearer`. */
+                "WWW-Authenticate"?: string;
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "message": "Authentication required",
+                 *       "code": "AUTHENTICATION_ERROR",
+                 *       "statusCode": 401
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The merchant or tag is another partner's; it, or your access, is suspended; the key is of scope `read`, and the request changes something; you have reached a limit that waiting does not help with; or the key was sent unencrypted. The message says which, except for what is another partner's */
+        Forbidden: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "message": "Access denied",
+                 *       "code": "FORBIDDEN",
+                 *       "statusCode": 403
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The merchant, tag, secret or key does not exist. One of another partner looks the same where it is read by its id */
+        NotFound: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "message": "Resource not found",
+                 *       "code": "NOT_FOUND",
+                 *       "statusCode": 404
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The request did not arrive in time */
+        TooSlow: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "message": "Request was not received in time",
+                 *       "code": "VALIDATION_ERROR",
+                 *       "statusCode": 408
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description Another merchant's server-side tag has the domain */
+        DomainTaken: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "message": "Domain already registered",
+                 *       "code": "VALIDATION_ERROR",
+                 *       "statusCode": 409
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The body is larger than 64 KiB */
+        TooLarge: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "message": "Request body is larger than 64 KiB",
+                 *       "code": "VALIDATION_ERROR",
+                 *       "statusCode": 413
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description This host is not served here */
+        Misdirected: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "message": "This host is not served here",
+                 *       "code": "VALIDATION_ERROR",
+                 *       "statusCode": 421
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description Another request had the same `Idempotency-Key`, or the answer to it cannot be given again because it had the text of a key */
+        Mismatch: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "message": "Invalid request parameters: Idempotency-Key was used before, with another request",
+                 *       "code": "VALIDATION_ERROR",
+                 *       "statusCode": 422
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description Too many requests, or too many of a kind at once. Try again after `Retry-After` seconds */
+        TooMany: {
+            headers: {
+                /** @description How many seconds to wait. */
+                "Retry-After"?: number;
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "message": "Too many requests. Please try again in 1 s",
+                 *       "code": "SERVICE_ERROR",
+                 *       "statusCode": 429
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The headers are larger than 16 KiB */
+        HeadersTooLarge: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "message": "Request header is too large",
+                 *       "code": "VALIDATION_ERROR",
+                 *       "statusCode": 431
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The service failed. Try again with exponential backoff */
+        Failed: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "message": "Unable to process request",
+                 *       "code": "SERVICE_ERROR",
+                 *       "statusCode": 500
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The service cannot process the request now. Try again after `Retry-After` seconds */
+        Unavailable: {
+            headers: {
+                /** @description How many seconds to wait. */
+                "Retry-After"?: number;
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "message": "Unable to process request",
+                 *       "code": "SERVICE_ERROR",
+                 *       "statusCode": 503
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The body is wrong. The message names the field */
+        TagInvalid: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "success": false,
+                 *       "message": "muid, email, or deviceId is required.",
+                 *       "detail": "send one of muid, email, phone, deviceId as a string that is not empty; a phone must have digits"
+                 *     }
+                 */
+                "application/json": components["schemas"]["TagError"];
+            };
+        };
+        /** @description The secret is wrong, or the merchant requires its secret and the header has something else */
+        TagWrongSecret: {
+            headers: {
+                /** @description Always `Bearer`. */
+                "WWW-Authenticate"?: string;
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "success": false,
+                 *       "message": "Authorization must be Bearer with a secret of this merchant, or be left out"
+                 *     }
+                 */
+                "application/json": components["schemas"]["TagError"];
+            };
+        };
+        /** @description The tag is not active or suspended, the person was erased with `suppress`, or the merchant requires its secret for identifiers without a muid */
+        TagForbidden: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "success": false,
+                 *       "message": "Tag is not active"
+                 *     }
+                 */
+                "application/json": components["schemas"]["TagError"];
+            };
+        };
+        /** @description The tag is unknown on this host, or the user is unknown */
+        TagNotFound: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "success": false,
+                 *       "message": "No muid found for the supplied identifiers"
+                 *     }
+                 */
+                "application/json": components["schemas"]["TagError"];
+            };
+        };
+        /** @description The request did not arrive in time: 10 seconds, and 5 more for each 16 KiB after the first. Send it again */
+        TagTooSlow: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "success": false,
+                 *       "message": "Request was not received in time"
+                 *     }
+                 */
+                "application/json": components["schemas"]["TagError"];
+            };
+        };
+        /** @description One event is larger than 64 KiB, or a batch is larger than 1 MiB */
+        TagTooLarge: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "success": false,
+                 *       "message": "one event must be at most 64 KiB"
+                 *     }
+                 */
+                "application/json": components["schemas"]["TagError"];
+            };
+        };
+        /** @description This host is not served here */
+        TagMisdirected: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "success": false,
+                 *       "message": "This host is not served here"
+                 *     }
+                 */
+                "application/json": components["schemas"]["TagError"];
+            };
+        };
+        /** @description Too many requests from your address, or too many events for the merchant. Send it again after `Retry-After` seconds */
+        TagTooMany: {
+            headers: {
+                /** @description How many seconds to wait. */
+                "Retry-After"?: number;
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "success": false,
+                 *       "message": "Too many events for this merchant, please retry"
+                 *     }
+                 */
+                "application/json": components["schemas"]["TagError"];
+            };
+        };
+        /** @description The headers are larger than 16 KiB */
+        TagHeadersTooLarge: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "success": false,
+                 *       "message": "Request header is too large"
+                 *     }
+                 */
+                "application/json": components["schemas"]["TagError"];
+            };
+        };
+        /** @description The service failed. The event may or may not be recorded. Send it again, with the same `event_id` */
+        TagFailed: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "success": false,
+                 *       "message": "Unable to process request"
+                 *     }
+                 */
+                "application/json": components["schemas"]["TagError"];
+            };
+        };
+        /** @description The service cannot accept events now. Send it again after `Retry-After` seconds */
+        TagUnavailable: {
+            headers: {
+                /** @description How many seconds to wait. */
+                "Retry-After"?: number;
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "success": false,
+                 *       "message": "Events cannot be accepted at the moment, please retry"
+                 *     }
+                 */
+                "application/json": components["schemas"]["TagError"];
+            };
+        };
+    };
     parameters: {
-        /**
-         * @description Only events with this `event_time` or an earlier one. A date means the end of the day in UTC. A time without a fraction means the end of the second. It must not be before `startDate`.
-         * @example 2026-11-20
-         */
-        EndDate: string;
-        /** @description Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice: you get the first answer again, even if a merchant was changed or deleted meanwhile. For an API key you get 422, because its text is not kept: revoke that key, and issue another one with a new `Idempotency-Key`. Another request with the same key gets 422, too. The service remembers your last 10,000 such requests. */
-        IdempotencyKey: string;
-        /** @description `true`: only events of programs that call themselves bots; `false`: only the others. */
-        IsBot: boolean;
         /**
          * @description The id of a merchant, in any case.
          * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
@@ -1804,13 +2406,6 @@ export interface components {
          * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
          */
         MerchantInQuery: string;
-        /** @description The number of the page. */
-        Page: number;
-        /**
-         * @description Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339, with an offset of up to 23:59; send its `+` as `%2B`. Also accepted are `t` and `z`, a leap second (`23:59:60Z`), and a comma before a fraction.
-         * @example 2026-11-18
-         */
-        StartDate: string;
         /**
          * @description The id of a tag. It is case-sensitive.
          * @example ss_m3Zk0aJrVt0Qd5xYw1Bq
@@ -1819,15 +2414,31 @@ export interface components {
         /** @description Only the events of this tag. When it is not a tag of the merchant, there are none. */
         TagInQuery: string;
         /**
-         * @description The id of a tag of this host.
-         * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
-         */
-        TagOfHost: string;
-        /**
          * @description The id of a tag of this host. It is case-sensitive.
          * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
          */
         TagOnItsHost: string;
+        /**
+         * @description The id of a tag of this host.
+         * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
+         */
+        TagOfHost: string;
+        /** @description The number of the page. */
+        Page: number;
+        /**
+         * @description Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339, with an offset of up to 23:59; send its `+` as `%2B`. Also accepted are `t` and `z`, a leap second (`23:59:60Z`), and a comma before a fraction.
+         * @example 2026-11-18
+         */
+        StartDate: string;
+        /**
+         * @description Only events with this `event_time` or an earlier one. A date means the end of the day in UTC. A time without a fraction means the end of the second. It must not be before `startDate`.
+         * @example 2026-11-20
+         */
+        EndDate: string;
+        /** @description `true`: only events of programs that call themselves bots; `false`: only the others. */
+        IsBot: boolean;
+        /** @description Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice: you get the first answer again, even if a merchant was changed or deleted meanwhile. For an API key you get 422, because its text is not kept: revoke that key, and issue another one with a new `Idempotency-Key`. Another request with the same key gets 422, too. The service remembers your last 10,000 such requests. */
+        IdempotencyKey: string;
     };
     requestBodies: never;
     headers: never;
@@ -1835,192 +2446,6 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
-    readHealth: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Events can be accepted */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "status": "ok"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Health"];
-                };
-            };
-            /** @description Events cannot be accepted now */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "status": "unavailable"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Unhealthy"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TagError"];
-                };
-            };
-        };
-    };
-    resolveMUID: {
-        parameters: {
-            query?: {
-                /** @description `1`: the answer sets the cookie `_muid` of the request again, for 400 days, if its status is below 300, the page has an `Origin`, and the cookies `_muid` have one value. The cookie's domain is the root domain of the `Origin`. Without `renew` the service sets no cookie. Ask for it about once a day, and only in a request that you abort when the visitor withdraws consent and on `pagehide`, never with `keepalive` or a beacon: a late answer would bring back the cookie of a visitor who has withdrawn. */
-                renew?: string;
-            };
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a tag of this host. It is case-sensitive.
-                 * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
-                 */
-                tagId: components["parameters"]["TagOnItsHost"];
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "email": "ann@example.com"
-                 *     }
-                 */
-                "application/json": components["schemas"]["Identifiers"];
-            };
-        };
-        responses: {
-            /** @description The user's muid, or null */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b",
-                     *       "success": true
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Resolved"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TagError"];
-                };
-            };
-        };
-    };
-    sendEvents: {
-        parameters: {
-            query?: {
-                /** @description The sender's clock when the request leaves, in milliseconds since 1970. If it is more than 5 minutes wrong, every `event_time` of the request is corrected by the difference. What is no number is ignored. */
-                t?: number;
-                /** @description `1`: the answer sets the cookie `_muid` of the request again, for 400 days, if its status is below 300, the page has an `Origin`, and the cookies `_muid` have one value. The cookie's domain is the root domain of the `Origin`. Without `renew` the service sets no cookie. Ask for it about once a day, and only in a request that you abort when the visitor withdraws consent and on `pagehide`, never with `keepalive` or a beacon: a late answer would bring back the cookie of a visitor who has withdrawn. */
-                renew?: string;
-            };
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a tag of this host. It is case-sensitive.
-                 * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
-                 */
-                tagId: components["parameters"]["TagOnItsHost"];
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "currency": "EUR",
-                 *       "email": "ann@example.com",
-                 *       "event": "Purchase",
-                 *       "event_id": "order-1001",
-                 *       "event_source": "server",
-                 *       "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b",
-                 *       "value": 89
-                 *     }
-                 */
-                "application/json": components["schemas"]["EventOrEvents"];
-            };
-        };
-        responses: {
-            /** @description The results of a batch */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "accepted": 1,
-                     *       "results": [
-                     *         {
-                     *           "message": "Event accepted",
-                     *           "status": 201
-                     *         },
-                     *         {
-                     *           "message": "No muid found for the supplied identifiers",
-                     *           "status": 404,
-                     *           "success": false
-                     *         }
-                     *       ]
-                     *     }
-                     */
-                    "application/json": components["schemas"]["BatchResults"];
-                };
-            };
-            /** @description The event is recorded, or one with the same name and `event_id` was recorded before */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "message": "Event accepted"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Accepted"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TagError"];
-                };
-            };
-        };
-    };
     readConfig: {
         parameters: {
             query?: never;
@@ -2038,112 +2463,45 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "features": {
-                     *         "clientSide": true,
-                     *         "preverified": false,
-                     *         "serverSide": true
-                     *       },
                      *       "partnerId": "6f1c3c0e-0f0b-4d0c-9a53-6a8e2b1c7d11",
+                     *       "preverifiedEnabled": false,
                      *       "preverifiedDomain": "",
-                     *       "preverifiedEnabled": false
+                     *       "features": {
+                     *         "preverified": false,
+                     *         "clientSide": true,
+                     *         "serverSide": true
+                     *       }
                      *     }
                      */
                     "application/json": components["schemas"]["Config"];
                 };
             };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
-    tryEvents: {
+    listMerchants: {
         parameters: {
-            query: {
+            query?: {
+                /** @description The number of the page. */
+                page?: components["parameters"]["Page"];
                 /**
-                 * @description The id of a tag. It is case-sensitive.
-                 * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
-                 */
-                tagId: string;
-                /** @description `true`: the sender has a secret of the merchant. It makes a difference when the merchant has `identityRequiresSecret`. */
-                withSecret?: boolean;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "currency": "EUR",
-                 *       "event": "Purchase",
-                 *       "event_id": "order-1001",
-                 *       "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b",
-                 *       "value": "89"
-                 *     }
-                 */
-                "application/json": unknown;
-            };
-        };
-        responses: {
-            /** @description What the tag host would answer, and what is wrong */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "answer": {
-                     *         "message": "Event accepted"
-                     *       },
-                     *       "findings": [
-                     *         {
-                     *           "code": "wrong_type",
-                     *           "level": "warning",
-                     *           "message": "is \"89\", a string; reports need a number",
-                     *           "path": "/value",
-                     *           "suggestion": "89"
-                     *         }
-                     *       ],
-                     *       "status": 201
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Trial"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    listRefused: {
-        parameters: {
-            query: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInQuery"];
-                /** @description Only what this tag of the merchant has refused. */
-                tagId?: string;
-                /**
-                 * @description How many entries the answer has.
+                 * @description How many merchants a page has.
                  * @example 50
                  */
                 limit?: number;
+                /** @description Only merchants that have this text in their name, in any case. */
+                name?: string;
+                /** @description Only merchants that have this text in their domain, or in that of their server-side tag, in any case. */
+                domain?: string;
             };
             header?: never;
             path?: never;
@@ -2151,7 +2509,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The entries */
+            /** @description One page of your merchants */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2159,45 +2517,353 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "dropped": 0,
-                     *       "refused": [
+                     *       "merchants": [
                      *         {
-                     *           "at": "2026-11-20T08:29:00Z",
-                     *           "code": "event_malformed",
-                     *           "count": 3,
-                     *           "event": "add_to_cart",
-                     *           "lastAt": "2026-11-20T08:30:00Z",
                      *           "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *           "message": "event must be a PascalCase name such as AddToCart, at most 64 letters and digits",
-                     *           "origin": "https://www.example.com",
-                     *           "path": "/event",
-                     *           "reason": "A name begins with a capital letter and has only the letters A to Z, in any case, and digits.",
-                     *           "sample": {
-                     *             "currency": "EUR",
-                     *             "event": "add_to_cart",
-                     *             "muid": "…",
-                     *             "value": "number"
+                     *           "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq",
+                     *           "name": "Shoe shop",
+                     *           "domain": "example.com",
+                     *           "createdAt": "2026-11-20T08:30:00Z",
+                     *           "tracktags": {
+                     *             "server-side": {
+                     *               "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq",
+                     *               "subdomain": "mtag-ab12.example.com",
+                     *               "status": "active",
+                     *               "createdAt": "2026-11-20T08:30:00Z"
+                     *             }
                      *           },
-                     *           "status": 400,
-                     *           "suggestion": "AddToCart",
-                     *           "tagId": "cs_Qd5xYw1Bqm3Zk0aJrVt0"
+                     *           "usage": {
+                     *             "events": 1,
+                     *             "bytes": 210
+                     *           }
                      *         }
                      *       ],
-                     *       "since": "2026-11-19T08:30:00Z"
+                     *       "pagination": {
+                     *         "currentPage": 1,
+                     *         "itemsPerPage": 50,
+                     *         "totalItems": 1,
+                     *         "totalPages": 1,
+                     *         "hasNextPage": false,
+                     *         "hasPreviousPage": false
+                     *       }
                      *     }
                      */
-                    "application/json": components["schemas"]["RefusedList"];
+                    "application/json": components["schemas"]["MerchantList"];
                 };
             };
-            /** @description What went wrong */
-            default: {
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    createMerchant: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice: you get the first answer again, even if a merchant was changed or deleted meanwhile. For an API key you get 422, because its text is not kept: revoke that key, and issue another one with a new `Idempotency-Key`. Another request with the same key gets 422, too. The service remembers your last 10,000 such requests. */
+                "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "name": "Shoe shop",
+                 *       "domain": "example.com"
+                 *     }
+                 */
+                "application/json": components["schemas"]["MerchantInput"];
+            };
+        };
+        responses: {
+            /** @description The merchant was created, or the request was repeated */
+            201: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Error"];
+                    /**
+                     * @example {
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "name": "Shoe shop",
+                     *       "domain": "example.com",
+                     *       "createdAt": "2026-11-20T08:30:00Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["CreatedMerchant"];
                 };
             };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            422: components["responses"]["Mismatch"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    readMerchant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The merchant */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq",
+                     *       "name": "Shoe shop",
+                     *       "domain": "example.com",
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "tracktags": {
+                     *         "server-side": {
+                     *           "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq",
+                     *           "subdomain": "mtag-ab12.example.com",
+                     *           "status": "active",
+                     *           "createdAt": "2026-11-20T08:30:00Z"
+                     *         }
+                     *       },
+                     *       "usage": {
+                     *         "events": 1,
+                     *         "bytes": 210
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Merchant"];
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    deleteMerchant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The merchant was deleted */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "deleted": true
+                     *     }
+                     */
+                    "application/json": components["schemas"]["DeletedMerchant"];
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    changeMerchant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "name": "Shoe shop",
+                 *       "retentionDays": 400
+                 *     }
+                 */
+                "application/json": components["schemas"]["MerchantChange"];
+            };
+        };
+        responses: {
+            /** @description The merchant after the change, without `usage` */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "name": "Shoe shop",
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "retentionDays": 400,
+                     *       "tracktags": {}
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Merchant"];
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    createSecret: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The secret. This is the only answer that has its text */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "secretId": "p4d7m2xq6ria",
+                     *       "secret": "mts_p4d7m2xq6ria…",
+                     *       "createdAt": "2026-11-20T08:30:00Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["NewSecret"];
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    deleteSecret: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a secret.
+                 * @example p4d7m2xq6ria
+                 */
+                secretId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The merchant without the secret */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "name": "Shoe shop",
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "tracktags": {}
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Merchant"];
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
     listDestinationTypes: {
@@ -2219,6 +2885,7 @@ export interface operations {
                      * @example {
                      *       "types": [
                      *         {
+                     *           "type": "meta",
                      *           "consent": [
                      *             "ad_storage",
                      *             "ad_user_data"
@@ -2231,14 +2898,13 @@ export interface operations {
                      *           ],
                      *           "settings": [
                      *             {
-                     *               "default": "",
-                     *               "hint": "the number of a dataset (pixel)",
                      *               "name": "pixelId",
+                     *               "type": "text",
                      *               "required": true,
-                     *               "type": "text"
+                     *               "default": "",
+                     *               "hint": "the number of a dataset (pixel)"
                      *             }
-                     *           ],
-                     *           "type": "meta"
+                     *           ]
                      *         }
                      *       ]
                      *     }
@@ -2246,40 +2912,34 @@ export interface operations {
                     "application/json": components["schemas"]["DestinationTypes"];
                 };
             };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
-    listErasures: {
+    listDestinations: {
         parameters: {
-            query: {
+            query?: never;
+            header?: never;
+            path: {
                 /**
                  * @description The id of a merchant, in any case.
                  * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
                  */
-                merchantId: components["parameters"]["MerchantInQuery"];
-                /** @description The number of the page. */
-                page?: components["parameters"]["Page"];
-                /**
-                 * @description How many erasures a page has.
-                 * @example 50
-                 */
-                limit?: number;
+                merchantId: components["parameters"]["MerchantInPath"];
             };
-            header?: never;
-            path?: never;
             cookie?: never;
         };
         requestBody?: never;
         responses: {
-            /** @description One page of receipts */
+            /** @description The destinations of the merchant */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2287,47 +2947,683 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "erasures": [
+                     *       "destinations": [
                      *         {
-                     *           "attempts": 0,
-                     *           "claimed": false,
-                     *           "claimedEvents": 0,
-                     *           "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
-                     *           "events": 1,
-                     *           "finishedAt": "2026-11-20T08:30:04Z",
-                     *           "lastError": null,
-                     *           "links": 1,
+                     *           "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
                      *           "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *           "requestedAt": "2026-11-20T08:30:00Z",
-                     *           "state": "done",
-                     *           "suppress": true
+                     *           "type": "webhook",
+                     *           "name": "Orders",
+                     *           "settings": {
+                     *             "url": "https://shop.example.com/events"
+                     *           },
+                     *           "secretNames": [
+                     *             "signing"
+                     *           ],
+                     *           "events": [
+                     *             "Purchase"
+                     *           ],
+                     *           "filter": "value > 0",
+                     *           "mapping": {},
+                     *           "consent": [],
+                     *           "paused": false,
+                     *           "createdAt": "2026-11-20T08:30:00Z",
+                     *           "maxAgeHours": 72,
+                     *           "status": {
+                     *             "state": "active",
+                     *             "delivered": 1,
+                     *             "filtered": 0,
+                     *             "noConsent": 0,
+                     *             "dead": 0,
+                     *             "erased": 0,
+                     *             "retries": 0,
+                     *             "replays": 0,
+                     *             "deadLetters": 0,
+                     *             "failingSince": null,
+                     *             "nextTry": null,
+                     *             "lastSuccess": "2026-11-20T08:30:00Z",
+                     *             "lastError": null
+                     *           }
                      *         }
-                     *       ],
-                     *       "pagination": {
-                     *         "currentPage": 1,
-                     *         "hasNextPage": false,
-                     *         "hasPreviousPage": false,
-                     *         "itemsPerPage": 50,
-                     *         "totalItems": 1,
-                     *         "totalPages": 1
-                     *       }
+                     *       ]
                      *     }
                      */
-                    "application/json": components["schemas"]["ErasureList"];
+                    "application/json": components["schemas"]["DestinationList"];
                 };
             };
-            /** @description What went wrong */
-            default: {
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    createDestination: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "type": "webhook",
+                 *       "name": "Orders",
+                 *       "settings": {
+                 *         "url": "https://shop.example.com/events"
+                 *       },
+                 *       "events": [
+                 *         "Purchase"
+                 *       ],
+                 *       "filter": "value > 0"
+                 *     }
+                 */
+                "application/json": components["schemas"]["DestinationInput"];
+            };
+        };
+        responses: {
+            /** @description The destination. This is the only answer that has the secrets which were made for it */
+            201: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Error"];
+                    /**
+                     * @example {
+                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "type": "webhook",
+                     *       "name": "Orders",
+                     *       "settings": {
+                     *         "url": "https://shop.example.com/events"
+                     *       },
+                     *       "secretNames": [
+                     *         "signing"
+                     *       ],
+                     *       "secrets": {
+                     *         "signing": "whsec_c2VjcmV0…"
+                     *       },
+                     *       "events": [
+                     *         "Purchase"
+                     *       ],
+                     *       "filter": "value > 0",
+                     *       "mapping": {},
+                     *       "consent": [],
+                     *       "paused": false,
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "maxAgeHours": 72,
+                     *       "status": {
+                     *         "state": "active",
+                     *         "delivered": 0,
+                     *         "filtered": 0,
+                     *         "noConsent": 0,
+                     *         "dead": 0,
+                     *         "erased": 0,
+                     *         "retries": 0,
+                     *         "replays": 0,
+                     *         "deadLetters": 0,
+                     *         "failingSince": null,
+                     *         "nextTry": null,
+                     *         "lastSuccess": null,
+                     *         "lastError": null
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Destination"];
                 };
             };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
-    erasePerson: {
+    readDestination: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The destination */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "type": "webhook",
+                     *       "name": "Orders",
+                     *       "settings": {
+                     *         "url": "https://shop.example.com/events"
+                     *       },
+                     *       "secretNames": [
+                     *         "signing"
+                     *       ],
+                     *       "events": [
+                     *         "Purchase"
+                     *       ],
+                     *       "filter": "value > 0",
+                     *       "mapping": {},
+                     *       "consent": [],
+                     *       "paused": false,
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "maxAgeHours": 72,
+                     *       "status": {
+                     *         "state": "active",
+                     *         "delivered": 1,
+                     *         "filtered": 0,
+                     *         "noConsent": 0,
+                     *         "dead": 0,
+                     *         "erased": 0,
+                     *         "retries": 0,
+                     *         "replays": 0,
+                     *         "deadLetters": 0,
+                     *         "failingSince": null,
+                     *         "nextTry": null,
+                     *         "lastSuccess": "2026-11-20T08:30:00Z",
+                     *         "lastError": null
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Destination"];
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    deleteDestination: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It was deleted */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *       "deleted": true
+                     *     }
+                     */
+                    "application/json": components["schemas"]["DeletedDestination"];
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    changeDestination: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "paused": false
+                 *     }
+                 */
+                "application/json": components["schemas"]["DestinationInput"];
+            };
+        };
+        responses: {
+            /** @description The destination */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "type": "webhook",
+                     *       "name": "Orders",
+                     *       "settings": {
+                     *         "url": "https://shop.example.com/events"
+                     *       },
+                     *       "secretNames": [
+                     *         "signing"
+                     *       ],
+                     *       "events": [
+                     *         "Purchase"
+                     *       ],
+                     *       "filter": "value > 0",
+                     *       "mapping": {},
+                     *       "consent": [],
+                     *       "paused": false,
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "maxAgeHours": 72,
+                     *       "status": {
+                     *         "state": "active",
+                     *         "delivered": 1,
+                     *         "filtered": 0,
+                     *         "noConsent": 0,
+                     *         "dead": 0,
+                     *         "erased": 0,
+                     *         "retries": 0,
+                     *         "replays": 0,
+                     *         "deadLetters": 0,
+                     *         "failingSince": null,
+                     *         "nextTry": null,
+                     *         "lastSuccess": "2026-11-20T08:30:00Z",
+                     *         "lastError": null
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Destination"];
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    testDestination: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "send": false
+                 *     }
+                 */
+                "application/json": components["schemas"]["TestInput"];
+            };
+        };
+        responses: {
+            /** @description What would be sent, or what was */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "events": [
+                     *         {
+                     *           "eventId": "evt_0000000002hp2002",
+                     *           "event": "Purchase",
+                     *           "result": "not sent: the filter leaves it out"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["TestResult"];
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    replayEvents: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "deadLetters": true
+                 *     }
+                 */
+                "application/json": components["schemas"]["ReplayInput"];
+            };
+        };
+        responses: {
+            /** @description It begins. `status.replays` is 0 when it has ended */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "type": "webhook",
+                     *       "name": "Orders",
+                     *       "settings": {
+                     *         "url": "https://shop.example.com/events"
+                     *       },
+                     *       "secretNames": [
+                     *         "signing"
+                     *       ],
+                     *       "events": [
+                     *         "Purchase"
+                     *       ],
+                     *       "filter": "value > 0",
+                     *       "mapping": {},
+                     *       "consent": [],
+                     *       "paused": false,
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "maxAgeHours": 72,
+                     *       "status": {
+                     *         "state": "active",
+                     *         "delivered": 1,
+                     *         "filtered": 0,
+                     *         "noConsent": 0,
+                     *         "dead": 0,
+                     *         "erased": 0,
+                     *         "retries": 0,
+                     *         "replays": 0,
+                     *         "deadLetters": 0,
+                     *         "failingSince": null,
+                     *         "nextTry": null,
+                     *         "lastSuccess": "2026-11-20T08:30:00Z",
+                     *         "lastError": null
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Destination"];
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listDeliveries: {
+        parameters: {
+            query?: {
+                /**
+                 * @description Only those of this state.
+                 * @example dead
+                 */
+                state?: "delivered" | "failed" | "dead";
+                /**
+                 * @description Only those with this event.
+                 * @example evt_0000000002hp2002
+                 */
+                eventId?: string;
+                /**
+                 * @description How many at most.
+                 * @example 50
+                 */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The deliveries */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "deliveries": [
+                     *         {
+                     *           "deliveryId": "0000000000000001",
+                     *           "at": "2026-11-20T08:30:00Z",
+                     *           "state": "delivered",
+                     *           "events": 1,
+                     *           "eventIds": [
+                     *             "evt_0000000002hp2002"
+                     *           ],
+                     *           "status": 200,
+                     *           "durationMs": 21,
+                     *           "answer": "ok",
+                     *           "reason": null
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["DeliveryList"];
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    discardDeadLetters: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInPath"];
+                /**
+                 * @description The id of a destination.
+                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
+                 */
+                destinationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description They go within seconds */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "type": "webhook",
+                     *       "name": "Orders",
+                     *       "settings": {
+                     *         "url": "https://shop.example.com/events"
+                     *       },
+                     *       "secretNames": [
+                     *         "signing"
+                     *       ],
+                     *       "events": [
+                     *         "Purchase"
+                     *       ],
+                     *       "filter": "value > 0",
+                     *       "mapping": {},
+                     *       "consent": [],
+                     *       "paused": false,
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "maxAgeHours": 72,
+                     *       "status": {
+                     *         "state": "active",
+                     *         "delivered": 1,
+                     *         "filtered": 0,
+                     *         "noConsent": 0,
+                     *         "dead": 0,
+                     *         "erased": 0,
+                     *         "retries": 0,
+                     *         "replays": 0,
+                     *         "deadLetters": 0,
+                     *         "failingSince": null,
+                     *         "nextTry": null,
+                     *         "lastSuccess": "2026-11-20T08:30:00Z",
+                     *         "lastError": null
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Destination"];
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    generateTag: {
         parameters: {
             query?: never;
             header?: never;
@@ -2339,66 +3635,15 @@ export interface operations {
                 /**
                  * @example {
                  *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                 *       "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b",
-                 *       "suppress": false
+                 *       "type": "server-side",
+                 *       "domain": "example.com"
                  *     }
                  */
-                "application/json": components["schemas"]["ErasureInput"];
+                "application/json": components["schemas"]["TagInput"];
             };
         };
         responses: {
-            /** @description The receipt */
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "attempts": 0,
-                     *       "claimed": false,
-                     *       "claimedEvents": null,
-                     *       "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
-                     *       "events": null,
-                     *       "finishedAt": null,
-                     *       "lastError": null,
-                     *       "links": null,
-                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *       "requestedAt": "2026-11-20T08:30:00Z",
-                     *       "state": "pending",
-                     *       "suppress": false
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Erasure"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    readErasure: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of an erasure.
-                 * @example era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE
-                 */
-                erasureId: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The receipt */
+            /** @description The tag, new or not */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2406,32 +3651,230 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "attempts": 0,
-                     *       "claimed": false,
-                     *       "claimedEvents": 0,
-                     *       "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
-                     *       "events": 1,
-                     *       "finishedAt": "2026-11-20T08:30:04Z",
-                     *       "lastError": null,
-                     *       "links": 1,
-                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *       "requestedAt": "2026-11-20T08:30:00Z",
-                     *       "state": "done",
-                     *       "suppress": true
+                     *       "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq",
+                     *       "type": "server-side",
+                     *       "status": "inactive",
+                     *       "message": "New tag created successfully",
+                     *       "record": {
+                     *         "type": "CNAME",
+                     *         "name": "mtag-ab12",
+                     *         "value": "cname.example.net",
+                     *         "ttl": 300
+                     *       }
                      *     }
                      */
-                    "application/json": components["schemas"]["Erasure"];
+                    "application/json": components["schemas"]["Tag"];
                 };
             };
-            /** @description What went wrong */
-            default: {
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["DomainTaken"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    generateTagByShortPath: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                 *       "type": "server-side",
+                 *       "domain": "example.com"
+                 *     }
+                 */
+                "application/json": components["schemas"]["TagInput"];
+            };
+        };
+        responses: {
+            /** @description The tag, new or not */
+            200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Error"];
+                    /**
+                     * @example {
+                     *       "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq",
+                     *       "type": "server-side",
+                     *       "status": "inactive",
+                     *       "message": "New tag created successfully",
+                     *       "record": {
+                     *         "type": "CNAME",
+                     *         "name": "mtag-ab12",
+                     *         "value": "cname.example.net",
+                     *         "ttl": 300
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Tag"];
                 };
             };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["DomainTaken"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    verifyTag: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                 *       "subdomain": "mtag-ab12.example.com"
+                 *     }
+                 */
+                "application/json": components["schemas"]["Verification"];
+            };
+        };
+        responses: {
+            /** @description DNS is correct */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "verified": true
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Verified"];
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["DomainTaken"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            /** @description The record is not on all name servers yet, or a server gives no usable answer. Try again in some minutes: new records usually take 5 to 30 minutes, in rare cases up to 48 hours */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": false,
+                     *       "error": {
+                     *         "code": "VALIDATION_ERROR",
+                     *         "message": "DNS verification pending. Please allow time for DNS propagation and try again",
+                     *         "statusCode": 422,
+                     *         "timestamp": "2026-11-20T08:30:00Z",
+                     *         "path": "/v1/partners/tracktag/verify",
+                     *         "method": "POST"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["VerificationPending"];
+                };
+            };
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    readTag: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a tag. It is case-sensitive.
+                 * @example ss_m3Zk0aJrVt0Qd5xYw1Bq
+                 */
+                tagId: components["parameters"]["TagInPath"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The tag */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq",
+                     *       "type": "server-side",
+                     *       "status": "active",
+                     *       "record": {
+                     *         "type": "CNAME",
+                     *         "name": "mtag-ab12",
+                     *         "value": "cname.example.net",
+                     *         "ttl": 300
+                     *       },
+                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *       "host": "mtag-ab12.example.com",
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "isConnected": true,
+                     *       "isVerified": true,
+                     *       "domainLost": false,
+                     *       "lifecycle": "receiving",
+                     *       "lastEventAt": "2026-11-20T08:29:59Z",
+                     *       "snippet": "<script>…</script>",
+                     *       "dns": {
+                     *         "verdict": "correct",
+                     *         "code": "ok",
+                     *         "detail": "mtag-ab12.example.com points to cname.example.net",
+                     *         "checkedAt": "2026-11-20T08:35:00Z"
+                     *       },
+                     *       "certificate": {
+                     *         "status": "valid",
+                     *         "detail": "",
+                     *         "notAfter": "2027-02-18T08:35:00Z",
+                     *         "nextTry": null
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["TagDetails"];
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
     listEvents: {
@@ -2489,179 +3932,44 @@ export interface operations {
                      * @example {
                      *       "events": [
                      *         {
+                     *           "id": "evt_0000000002hp2002",
+                     *           "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b",
                      *           "event_name": "Purchase",
                      *           "event_time": "2026-11-20T08:29:59Z",
-                     *           "id": "evt_0000000002hp2002",
                      *           "isBot": false,
-                     *           "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b",
                      *           "raw_data": {
-                     *             "currency": "EUR",
-                     *             "email": "ann@example.com",
                      *             "event": "Purchase",
-                     *             "value": 89
+                     *             "email": "ann@example.com",
+                     *             "value": 89,
+                     *             "currency": "EUR"
                      *           }
                      *         }
                      *       ],
                      *       "pagination": {
                      *         "currentPage": 1,
+                     *         "itemsPerPage": 100,
+                     *         "totalItems": 1,
+                     *         "totalPages": 1,
                      *         "hasNextPage": false,
                      *         "hasPreviousPage": false,
-                     *         "itemsPerPage": 100,
-                     *         "total": 1,
-                     *         "totalItems": 1,
-                     *         "totalPages": 1
+                     *         "total": 1
                      *       }
                      *     }
                      */
                     "application/json": components["schemas"]["EventList"];
                 };
             };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    exportEvents: {
-        parameters: {
-            query: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInQuery"];
-                /** @description Only the events of this tag. When it is not a tag of the merchant, there are none. */
-                tagId?: components["parameters"]["TagInQuery"];
-                /**
-                 * @description Only events with one of these names, separated by commas. Their case matters; unknown names match nothing.
-                 * @example Purchase
-                 */
-                events?: string;
-                /**
-                 * @description Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339, with an offset of up to 23:59; send its `+` as `%2B`. Also accepted are `t` and `z`, a leap second (`23:59:60Z`), and a comma before a fraction.
-                 * @example 2026-11-18
-                 */
-                startDate?: components["parameters"]["StartDate"];
-                /**
-                 * @description Only events with this `event_time` or an earlier one. A date means the end of the day in UTC. A time without a fraction means the end of the second. It must not be before `startDate`.
-                 * @example 2026-11-20
-                 */
-                endDate?: components["parameters"]["EndDate"];
-                /** @description `true`: only events of programs that call themselves bots; `false`: only the others. */
-                isBot?: components["parameters"]["IsBot"];
-                /**
-                 * @description The format of the file. NDJSON has one object a line. CSV has the names of the columns in its first line, and `raw_data` as JSON in one cell. No cell is a formula for a spreadsheet, whether it splits at commas or semicolons: `raw_data` has `\u003b` for `;`, which is the same JSON, and a part of a `muid` that would be a formula has an apostrophe before it. Parquet has times in microseconds and `raw_data` as text.
-                 * @example csv
-                 */
-                format?: "ndjson" | "csv" | "parquet";
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The file */
-            200: {
-                headers: {
-                    /** @description The name of the file. */
-                    "Content-Disposition"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/vnd.apache.parquet": unknown;
-                    "application/x-ndjson": string;
-                    "text/csv": string;
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    readFeed: {
-        parameters: {
-            query?: {
-                /** @description The `cursor` of the answer before. Without it, the feed begins with the oldest event; `latest` begins with the next event to come. */
-                after?: string;
-                /** @description Only the events of this merchant. Without it, those of all your merchants, new ones too. */
-                merchantId?: string;
-                /** @description `true`: only events of programs that call themselves bots; `false`: only the others. */
-                isBot?: components["parameters"]["IsBot"];
-                /**
-                 * @description How many events the answer has at most. It also ends at about 1 MiB.
-                 * @example 1000
-                 */
-                limit?: number;
-                /**
-                 * @description How many seconds to wait when there is no event yet. The answer comes as soon as there is one.
-                 * @example 10
-                 */
-                wait?: number;
-            };
-            header?: {
-                /** @description Where a stream goes on. Clients for server-sent events send it by themselves. */
-                "Last-Event-ID"?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The events after the cursor */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "cursor": "cur_0000000002hp2002",
-                     *       "events": [
-                     *         {
-                     *           "event_name": "Purchase",
-                     *           "event_time": "2026-11-20T08:29:59Z",
-                     *           "id": "evt_0000000002hp2002",
-                     *           "isBot": false,
-                     *           "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *           "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b",
-                     *           "raw_data": {
-                     *             "currency": "EUR",
-                     *             "email": "ann@example.com",
-                     *             "event": "Purchase",
-                     *             "value": 89
-                     *           },
-                     *           "receivedAt": "2026-11-20T08:30:00Z",
-                     *           "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq"
-                     *         }
-                     *       ],
-                     *       "hasMore": false
-                     *     }
-                     */
-                    "application/json": components["schemas"]["FeedPage"];
-                    "text/event-stream": string;
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
     summarizeEvents: {
@@ -2722,12 +4030,14 @@ export interface operations {
                     /**
                      * @example {
                      *       "bucket": "day",
+                     *       "timezone": "Europe/Berlin",
+                     *       "by": "event_name",
+                     *       "total": 1,
                      *       "buckets": [
                      *         "2026-11-17T23:00:00Z",
                      *         "2026-11-18T23:00:00Z",
                      *         "2026-11-19T23:00:00Z"
                      *       ],
-                     *       "by": "event_name",
                      *       "counts": [
                      *         0,
                      *         0,
@@ -2735,51 +4045,71 @@ export interface operations {
                      *       ],
                      *       "groups": [
                      *         {
+                     *           "event_name": "Purchase",
+                     *           "total": 1,
                      *           "counts": [
                      *             0,
                      *             0,
                      *             1
-                     *           ],
-                     *           "event_name": "Purchase",
-                     *           "total": 1
+                     *           ]
                      *         }
                      *       ],
                      *       "other": {
+                     *         "total": 0,
                      *         "counts": [
                      *           0,
                      *           0,
                      *           0
-                     *         ],
-                     *         "total": 0
-                     *       },
-                     *       "timezone": "Europe/Berlin",
-                     *       "total": 1
+                     *         ]
+                     *       }
                      *     }
                      */
                     "application/json": components["schemas"]["Summary"];
                 };
             };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
-    listKeys: {
+    readFeed: {
         parameters: {
-            query?: never;
-            header?: never;
+            query?: {
+                /** @description The `cursor` of the answer before. Without it, the feed begins with the oldest event; `latest` begins with the next event to come. */
+                after?: string;
+                /** @description Only the events of this merchant. Without it, those of all your merchants, new ones too. */
+                merchantId?: string;
+                /** @description `true`: only events of programs that call themselves bots; `false`: only the others. */
+                isBot?: components["parameters"]["IsBot"];
+                /**
+                 * @description How many events the answer has at most. It also ends at about 1 MiB.
+                 * @example 1000
+                 */
+                limit?: number;
+                /**
+                 * @description How many seconds to wait when there is no event yet. The answer comes as soon as there is one.
+                 * @example 10
+                 */
+                wait?: number;
+            };
+            header?: {
+                /** @description Where a stream goes on. Clients for server-sent events send it by themselves. */
+                "Last-Event-ID"?: string;
+            };
             path?: never;
             cookie?: never;
         };
         requestBody?: never;
         responses: {
-            /** @description Your keys, without their texts */
+            /** @description The events after the cursor */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2787,41 +4117,195 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "keys": [
+                     *       "events": [
                      *         {
-                     *           "createdAt": "2026-11-20T08:30:00Z",
-                     *           "current": true,
-                     *           "expiresAt": null,
-                     *           "keyId": "aaaaaaaaaaaa",
-                     *           "lastUsedAt": "2026-11-20T08:30:00Z",
-                     *           "name": "",
-                     *           "revokedAt": null,
-                     *           "scope": "full"
+                     *           "id": "evt_0000000002hp2002",
+                     *           "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *           "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq",
+                     *           "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b",
+                     *           "event_name": "Purchase",
+                     *           "event_time": "2026-11-20T08:29:59Z",
+                     *           "receivedAt": "2026-11-20T08:30:00Z",
+                     *           "isBot": false,
+                     *           "raw_data": {
+                     *             "event": "Purchase",
+                     *             "email": "ann@example.com",
+                     *             "value": 89,
+                     *             "currency": "EUR"
+                     *           }
                      *         }
-                     *       ]
+                     *       ],
+                     *       "cursor": "cur_0000000002hp2002",
+                     *       "hasMore": false
                      *     }
                      */
-                    "application/json": components["schemas"]["KeyList"];
+                    "application/json": components["schemas"]["FeedPage"];
+                    "text/event-stream": string;
                 };
             };
-            /** @description What went wrong */
-            default: {
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    exportEvents: {
+        parameters: {
+            query: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInQuery"];
+                /** @description Only the events of this tag. When it is not a tag of the merchant, there are none. */
+                tagId?: components["parameters"]["TagInQuery"];
+                /**
+                 * @description Only events with one of these names, separated by commas. Their case matters; unknown names match nothing.
+                 * @example Purchase
+                 */
+                events?: string;
+                /**
+                 * @description Only events with this `event_time` or a later one. A date (`2026-11-20`) is the beginning of the day in UTC. A time is as in RFC 3339, with an offset of up to 23:59; send its `+` as `%2B`. Also accepted are `t` and `z`, a leap second (`23:59:60Z`), and a comma before a fraction.
+                 * @example 2026-11-18
+                 */
+                startDate?: components["parameters"]["StartDate"];
+                /**
+                 * @description Only events with this `event_time` or an earlier one. A date means the end of the day in UTC. A time without a fraction means the end of the second. It must not be before `startDate`.
+                 * @example 2026-11-20
+                 */
+                endDate?: components["parameters"]["EndDate"];
+                /** @description `true`: only events of programs that call themselves bots; `false`: only the others. */
+                isBot?: components["parameters"]["IsBot"];
+                /**
+                 * @description The format of the file. NDJSON has one object a line. CSV has the names of the columns in its first line, and `raw_data` as JSON in one cell. No cell is a formula for a spreadsheet, whether it splits at commas or semicolons: `raw_data` has `\u003b` for `;`, which is the same JSON, and a part of a `muid` that would be a formula has an apostrophe before it. Parquet has times in microseconds and `raw_data` as text.
+                 * @example csv
+                 */
+                format?: "ndjson" | "csv" | "parquet";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The file */
+            200: {
+                headers: {
+                    /** @description The name of the file. */
+                    "Content-Disposition"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": string;
+                    "text/csv": string;
+                    "application/vnd.apache.parquet": unknown;
+                };
+            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listRefused: {
+        parameters: {
+            query: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInQuery"];
+                /** @description Only what this tag of the merchant has refused. */
+                tagId?: string;
+                /**
+                 * @description How many entries the answer has.
+                 * @example 50
+                 */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The entries */
+            200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Error"];
+                    /**
+                     * @example {
+                     *       "refused": [
+                     *         {
+                     *           "at": "2026-11-20T08:29:00Z",
+                     *           "lastAt": "2026-11-20T08:30:00Z",
+                     *           "count": 3,
+                     *           "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                     *           "tagId": "cs_Qd5xYw1Bqm3Zk0aJrVt0",
+                     *           "status": 400,
+                     *           "code": "event_malformed",
+                     *           "message": "event must be a PascalCase name such as AddToCart, at most 64 letters and digits",
+                     *           "reason": "A name begins with a capital letter and has only the letters A to Z, in any case, and digits.",
+                     *           "path": "/event",
+                     *           "event": "add_to_cart",
+                     *           "suggestion": "AddToCart",
+                     *           "origin": "https://www.example.com",
+                     *           "sample": {
+                     *             "event": "add_to_cart",
+                     *             "muid": "…",
+                     *             "value": "number",
+                     *             "currency": "EUR"
+                     *           }
+                     *         }
+                     *       ],
+                     *       "since": "2026-11-19T08:30:00Z",
+                     *       "dropped": 0
+                     *     }
+                     */
+                    "application/json": components["schemas"]["RefusedList"];
                 };
             };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
-    issueKey: {
+    tryEvents: {
         parameters: {
-            query?: never;
-            header?: {
-                /** @description Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice: you get the first answer again, even if a merchant was changed or deleted meanwhile. For an API key you get 422, because its text is not kept: revoke that key, and issue another one with a new `Idempotency-Key`. Another request with the same key gets 422, too. The service remembers your last 10,000 such requests. */
-                "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
+            query: {
+                /**
+                 * @description The id of a tag. It is case-sensitive.
+                 * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
+                 */
+                tagId: string;
+                /** @description `true`: the sender has a secret of the merchant. It makes a difference when the merchant has `identityRequiresSecret`. */
+                withSecret?: boolean;
             };
+            header?: never;
             path?: never;
             cookie?: never;
         };
@@ -2829,67 +4313,18 @@ export interface operations {
             content: {
                 /**
                  * @example {
-                 *       "expiresAt": "2036-11-20T08:30:00Z",
-                 *       "name": "Reports",
-                 *       "scope": "read"
+                 *       "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b",
+                 *       "event": "Purchase",
+                 *       "event_id": "order-1001",
+                 *       "value": "89",
+                 *       "currency": "EUR"
                  *     }
                  */
-                "application/json": components["schemas"]["KeyInput"];
+                "application/json": unknown;
             };
         };
         responses: {
-            /** @description The key. This is the only answer that has its text */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "apiKey": "mtp_k3v5ho2qzj7a…",
-                     *       "createdAt": "2026-11-20T08:30:00Z",
-                     *       "current": false,
-                     *       "expiresAt": "2036-11-20T08:30:00Z",
-                     *       "keyId": "k3v5ho2qzj7a",
-                     *       "lastUsedAt": null,
-                     *       "name": "Reports",
-                     *       "revokedAt": null,
-                     *       "scope": "read"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["IssuedKey"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    revokeKey: {
-        parameters: {
-            query?: {
-                /** @description `true`: revoke the key even when it is your last one that can change anything. Then only the operator can help you. */
-                evenLast?: boolean;
-            };
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a key.
-                 * @example k3v5ho2qzj7a
-                 */
-                keyId: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The key */
+            /** @description What the tag host would answer, and what is wrong */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2897,44 +4332,52 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "createdAt": "2026-11-20T08:30:00Z",
-                     *       "current": false,
-                     *       "expiresAt": null,
-                     *       "keyId": "k3v5ho2qzj7a",
-                     *       "lastUsedAt": null,
-                     *       "name": "Reports",
-                     *       "revokedAt": "2026-11-20T08:30:00Z",
-                     *       "scope": "read"
+                     *       "status": 201,
+                     *       "answer": {
+                     *         "message": "Event accepted"
+                     *       },
+                     *       "findings": [
+                     *         {
+                     *           "level": "warning",
+                     *           "code": "wrong_type",
+                     *           "path": "/value",
+                     *           "message": "is \"89\", a string; reports need a number",
+                     *           "suggestion": "89"
+                     *         }
+                     *       ]
                      *     }
                      */
-                    "application/json": components["schemas"]["Key"];
+                    "application/json": components["schemas"]["Trial"];
                 };
             };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
-    listMerchants: {
+    listErasures: {
         parameters: {
-            query?: {
+            query: {
+                /**
+                 * @description The id of a merchant, in any case.
+                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 */
+                merchantId: components["parameters"]["MerchantInQuery"];
                 /** @description The number of the page. */
                 page?: components["parameters"]["Page"];
                 /**
-                 * @description How many merchants a page has.
+                 * @description How many erasures a page has.
                  * @example 50
                  */
                 limit?: number;
-                /** @description Only merchants that have this text in their name, in any case. */
-                name?: string;
-                /** @description Only merchants that have this text in their domain, or in that of their server-side tag, in any case. */
-                domain?: string;
             };
             header?: never;
             path?: never;
@@ -2942,7 +4385,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description One page of your merchants */
+            /** @description One page of receipts */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2950,58 +4393,52 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "merchants": [
+                     *       "erasures": [
                      *         {
-                     *           "createdAt": "2026-11-20T08:30:00Z",
-                     *           "domain": "example.com",
+                     *           "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
                      *           "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *           "name": "Shoe shop",
-                     *           "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq",
-                     *           "tracktags": {
-                     *             "server-side": {
-                     *               "createdAt": "2026-11-20T08:30:00Z",
-                     *               "status": "active",
-                     *               "subdomain": "mtag-ab12.example.com",
-                     *               "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq"
-                     *             }
-                     *           },
-                     *           "usage": {
-                     *             "bytes": 210,
-                     *             "events": 1
-                     *           }
+                     *           "state": "done",
+                     *           "suppress": true,
+                     *           "claimed": false,
+                     *           "events": 1,
+                     *           "claimedEvents": 0,
+                     *           "links": 1,
+                     *           "requestedAt": "2026-11-20T08:30:00Z",
+                     *           "finishedAt": "2026-11-20T08:30:04Z",
+                     *           "attempts": 0,
+                     *           "lastError": null
                      *         }
                      *       ],
                      *       "pagination": {
                      *         "currentPage": 1,
-                     *         "hasNextPage": false,
-                     *         "hasPreviousPage": false,
                      *         "itemsPerPage": 50,
                      *         "totalItems": 1,
-                     *         "totalPages": 1
+                     *         "totalPages": 1,
+                     *         "hasNextPage": false,
+                     *         "hasPreviousPage": false
                      *       }
                      *     }
                      */
-                    "application/json": components["schemas"]["MerchantList"];
+                    "application/json": components["schemas"]["ErasureList"];
                 };
             };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
-    createMerchant: {
+    erasePerson: {
         parameters: {
             query?: never;
-            header?: {
-                /** @description Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice: you get the first answer again, even if a merchant was changed or deleted meanwhile. For an API key you get 422, because its text is not kept: revoke that key, and issue another one with a new `Idempotency-Key`. Another request with the same key gets 422, too. The service remembers your last 10,000 such requests. */
-                "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
-            };
+            header?: never;
             path?: never;
             cookie?: never;
         };
@@ -3009,670 +4446,16 @@ export interface operations {
             content: {
                 /**
                  * @example {
-                 *       "domain": "example.com",
-                 *       "name": "Shoe shop"
+                 *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
+                 *       "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b",
+                 *       "suppress": false
                  *     }
                  */
-                "application/json": components["schemas"]["MerchantInput"];
+                "application/json": components["schemas"]["ErasureInput"];
             };
         };
         responses: {
-            /** @description The merchant was created, or the request was repeated */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "createdAt": "2026-11-20T08:30:00Z",
-                     *       "domain": "example.com",
-                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *       "name": "Shoe shop"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["CreatedMerchant"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    readMerchant: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The merchant */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "createdAt": "2026-11-20T08:30:00Z",
-                     *       "domain": "example.com",
-                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *       "name": "Shoe shop",
-                     *       "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq",
-                     *       "tracktags": {
-                     *         "server-side": {
-                     *           "createdAt": "2026-11-20T08:30:00Z",
-                     *           "status": "active",
-                     *           "subdomain": "mtag-ab12.example.com",
-                     *           "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq"
-                     *         }
-                     *       },
-                     *       "usage": {
-                     *         "bytes": 210,
-                     *         "events": 1
-                     *       }
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Merchant"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    deleteMerchant: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The merchant was deleted */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "deleted": true,
-                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["DeletedMerchant"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    changeMerchant: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "name": "Shoe shop",
-                 *       "retentionDays": 400
-                 *     }
-                 */
-                "application/json": components["schemas"]["MerchantChange"];
-            };
-        };
-        responses: {
-            /** @description The merchant after the change, without `usage` */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "createdAt": "2026-11-20T08:30:00Z",
-                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *       "name": "Shoe shop",
-                     *       "retentionDays": 400,
-                     *       "tracktags": {}
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Merchant"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    listDestinations: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The destinations of the merchant */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "destinations": [
-                     *         {
-                     *           "consent": [],
-                     *           "createdAt": "2026-11-20T08:30:00Z",
-                     *           "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
-                     *           "events": [
-                     *             "Purchase"
-                     *           ],
-                     *           "filter": "value > 0",
-                     *           "mapping": {},
-                     *           "maxAgeHours": 72,
-                     *           "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *           "name": "Orders",
-                     *           "paused": false,
-                     *           "secretNames": [
-                     *             "signing"
-                     *           ],
-                     *           "settings": {
-                     *             "url": "https://shop.example.com/events"
-                     *           },
-                     *           "status": {
-                     *             "dead": 0,
-                     *             "deadLetters": 0,
-                     *             "delivered": 1,
-                     *             "erased": 0,
-                     *             "failingSince": null,
-                     *             "filtered": 0,
-                     *             "lastError": null,
-                     *             "lastSuccess": "2026-11-20T08:30:00Z",
-                     *             "nextTry": null,
-                     *             "noConsent": 0,
-                     *             "replays": 0,
-                     *             "retries": 0,
-                     *             "state": "active"
-                     *           },
-                     *           "type": "webhook"
-                     *         }
-                     *       ]
-                     *     }
-                     */
-                    "application/json": components["schemas"]["DestinationList"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    createDestination: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "events": [
-                 *         "Purchase"
-                 *       ],
-                 *       "filter": "value > 0",
-                 *       "name": "Orders",
-                 *       "settings": {
-                 *         "url": "https://shop.example.com/events"
-                 *       },
-                 *       "type": "webhook"
-                 *     }
-                 */
-                "application/json": components["schemas"]["DestinationInput"];
-            };
-        };
-        responses: {
-            /** @description The destination. This is the only answer that has the secrets which were made for it */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "consent": [],
-                     *       "createdAt": "2026-11-20T08:30:00Z",
-                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
-                     *       "events": [
-                     *         "Purchase"
-                     *       ],
-                     *       "filter": "value > 0",
-                     *       "mapping": {},
-                     *       "maxAgeHours": 72,
-                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *       "name": "Orders",
-                     *       "paused": false,
-                     *       "secretNames": [
-                     *         "signing"
-                     *       ],
-                     *       "secrets": {
-                     *         "signing": "whsec_c2VjcmV0…"
-                     *       },
-                     *       "settings": {
-                     *         "url": "https://shop.example.com/events"
-                     *       },
-                     *       "status": {
-                     *         "dead": 0,
-                     *         "deadLetters": 0,
-                     *         "delivered": 0,
-                     *         "erased": 0,
-                     *         "failingSince": null,
-                     *         "filtered": 0,
-                     *         "lastError": null,
-                     *         "lastSuccess": null,
-                     *         "nextTry": null,
-                     *         "noConsent": 0,
-                     *         "replays": 0,
-                     *         "retries": 0,
-                     *         "state": "active"
-                     *       },
-                     *       "type": "webhook"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Destination"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    readDestination: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-                /**
-                 * @description The id of a destination.
-                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
-                 */
-                destinationId: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The destination */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "consent": [],
-                     *       "createdAt": "2026-11-20T08:30:00Z",
-                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
-                     *       "events": [
-                     *         "Purchase"
-                     *       ],
-                     *       "filter": "value > 0",
-                     *       "mapping": {},
-                     *       "maxAgeHours": 72,
-                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *       "name": "Orders",
-                     *       "paused": false,
-                     *       "secretNames": [
-                     *         "signing"
-                     *       ],
-                     *       "settings": {
-                     *         "url": "https://shop.example.com/events"
-                     *       },
-                     *       "status": {
-                     *         "dead": 0,
-                     *         "deadLetters": 0,
-                     *         "delivered": 1,
-                     *         "erased": 0,
-                     *         "failingSince": null,
-                     *         "filtered": 0,
-                     *         "lastError": null,
-                     *         "lastSuccess": "2026-11-20T08:30:00Z",
-                     *         "nextTry": null,
-                     *         "noConsent": 0,
-                     *         "replays": 0,
-                     *         "retries": 0,
-                     *         "state": "active"
-                     *       },
-                     *       "type": "webhook"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Destination"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    deleteDestination: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-                /**
-                 * @description The id of a destination.
-                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
-                 */
-                destinationId: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description It was deleted */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "deleted": true,
-                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["DeletedDestination"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    changeDestination: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-                /**
-                 * @description The id of a destination.
-                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
-                 */
-                destinationId: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "paused": false
-                 *     }
-                 */
-                "application/json": components["schemas"]["DestinationInput"];
-            };
-        };
-        responses: {
-            /** @description The destination */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "consent": [],
-                     *       "createdAt": "2026-11-20T08:30:00Z",
-                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
-                     *       "events": [
-                     *         "Purchase"
-                     *       ],
-                     *       "filter": "value > 0",
-                     *       "mapping": {},
-                     *       "maxAgeHours": 72,
-                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *       "name": "Orders",
-                     *       "paused": false,
-                     *       "secretNames": [
-                     *         "signing"
-                     *       ],
-                     *       "settings": {
-                     *         "url": "https://shop.example.com/events"
-                     *       },
-                     *       "status": {
-                     *         "dead": 0,
-                     *         "deadLetters": 0,
-                     *         "delivered": 1,
-                     *         "erased": 0,
-                     *         "failingSince": null,
-                     *         "filtered": 0,
-                     *         "lastError": null,
-                     *         "lastSuccess": "2026-11-20T08:30:00Z",
-                     *         "nextTry": null,
-                     *         "noConsent": 0,
-                     *         "replays": 0,
-                     *         "retries": 0,
-                     *         "state": "active"
-                     *       },
-                     *       "type": "webhook"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Destination"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    listDeliveries: {
-        parameters: {
-            query?: {
-                /**
-                 * @description Only those of this state.
-                 * @example dead
-                 */
-                state?: "delivered" | "failed" | "dead";
-                /**
-                 * @description Only those with this event.
-                 * @example evt_0000000002hp2002
-                 */
-                eventId?: string;
-                /**
-                 * @description How many at most.
-                 * @example 50
-                 */
-                limit?: number;
-            };
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-                /**
-                 * @description The id of a destination.
-                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
-                 */
-                destinationId: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The deliveries */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "deliveries": [
-                     *         {
-                     *           "answer": "ok",
-                     *           "at": "2026-11-20T08:30:00Z",
-                     *           "deliveryId": "0000000000000001",
-                     *           "durationMs": 21,
-                     *           "eventIds": [
-                     *             "evt_0000000002hp2002"
-                     *           ],
-                     *           "events": 1,
-                     *           "reason": null,
-                     *           "state": "delivered",
-                     *           "status": 200
-                     *         }
-                     *       ]
-                     *     }
-                     */
-                    "application/json": components["schemas"]["DeliveryList"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    discardDeadLetters: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-                /**
-                 * @description The id of a destination.
-                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
-                 */
-                destinationId: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description They go within seconds */
+            /** @description The receipt */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -3680,173 +4463,52 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "consent": [],
-                     *       "createdAt": "2026-11-20T08:30:00Z",
-                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
-                     *       "events": [
-                     *         "Purchase"
-                     *       ],
-                     *       "filter": "value > 0",
-                     *       "mapping": {},
-                     *       "maxAgeHours": 72,
+                     *       "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
                      *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *       "name": "Orders",
-                     *       "paused": false,
-                     *       "secretNames": [
-                     *         "signing"
-                     *       ],
-                     *       "settings": {
-                     *         "url": "https://shop.example.com/events"
-                     *       },
-                     *       "status": {
-                     *         "dead": 0,
-                     *         "deadLetters": 0,
-                     *         "delivered": 1,
-                     *         "erased": 0,
-                     *         "failingSince": null,
-                     *         "filtered": 0,
-                     *         "lastError": null,
-                     *         "lastSuccess": "2026-11-20T08:30:00Z",
-                     *         "nextTry": null,
-                     *         "noConsent": 0,
-                     *         "replays": 0,
-                     *         "retries": 0,
-                     *         "state": "active"
-                     *       },
-                     *       "type": "webhook"
+                     *       "state": "pending",
+                     *       "suppress": false,
+                     *       "claimed": false,
+                     *       "events": null,
+                     *       "claimedEvents": null,
+                     *       "links": null,
+                     *       "requestedAt": "2026-11-20T08:30:00Z",
+                     *       "finishedAt": null,
+                     *       "attempts": 0,
+                     *       "lastError": null
                      *     }
                      */
-                    "application/json": components["schemas"]["Destination"];
+                    "application/json": components["schemas"]["Erasure"];
                 };
             };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
-    replayEvents: {
+    readErasure: {
         parameters: {
             query?: never;
             header?: never;
             path: {
                 /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
+                 * @description The id of an erasure.
+                 * @example era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE
                  */
-                merchantId: components["parameters"]["MerchantInPath"];
-                /**
-                 * @description The id of a destination.
-                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
-                 */
-                destinationId: string;
+                erasureId: string;
             };
             cookie?: never;
         };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "deadLetters": true
-                 *     }
-                 */
-                "application/json": components["schemas"]["ReplayInput"];
-            };
-        };
+        requestBody?: never;
         responses: {
-            /** @description It begins. `status.replays` is 0 when it has ended */
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "consent": [],
-                     *       "createdAt": "2026-11-20T08:30:00Z",
-                     *       "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
-                     *       "events": [
-                     *         "Purchase"
-                     *       ],
-                     *       "filter": "value > 0",
-                     *       "mapping": {},
-                     *       "maxAgeHours": 72,
-                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *       "name": "Orders",
-                     *       "paused": false,
-                     *       "secretNames": [
-                     *         "signing"
-                     *       ],
-                     *       "settings": {
-                     *         "url": "https://shop.example.com/events"
-                     *       },
-                     *       "status": {
-                     *         "dead": 0,
-                     *         "deadLetters": 0,
-                     *         "delivered": 1,
-                     *         "erased": 0,
-                     *         "failingSince": null,
-                     *         "filtered": 0,
-                     *         "lastError": null,
-                     *         "lastSuccess": "2026-11-20T08:30:00Z",
-                     *         "nextTry": null,
-                     *         "noConsent": 0,
-                     *         "replays": 0,
-                     *         "retries": 0,
-                     *         "state": "active"
-                     *       },
-                     *       "type": "webhook"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Destination"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    testDestination: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-                /**
-                 * @description The id of a destination.
-                 * @example dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F
-                 */
-                destinationId: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: {
-            content: {
-                /**
-                 * @example {
-                 *       "send": false
-                 *     }
-                 */
-                "application/json": components["schemas"]["TestInput"];
-            };
-        };
-        responses: {
-            /** @description What would be sent, or what was */
+            /** @description The receipt */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -3854,117 +4516,34 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "events": [
-                     *         {
-                     *           "event": "Purchase",
-                     *           "eventId": "evt_0000000002hp2002",
-                     *           "result": "not sent: the filter leaves it out"
-                     *         }
-                     *       ]
-                     *     }
-                     */
-                    "application/json": components["schemas"]["TestResult"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    createSecret: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The secret. This is the only answer that has its text */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "createdAt": "2026-11-20T08:30:00Z",
-                     *       "secret": "mts_p4d7m2xq6ria…",
-                     *       "secretId": "p4d7m2xq6ria"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["NewSecret"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    deleteSecret: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id of a merchant, in any case.
-                 * @example 0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11
-                 */
-                merchantId: components["parameters"]["MerchantInPath"];
-                /**
-                 * @description The id of a secret.
-                 * @example p4d7m2xq6ria
-                 */
-                secretId: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The merchant without the secret */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
                      *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *       "name": "Shoe shop",
-                     *       "tracktags": {}
+                     *       "state": "done",
+                     *       "suppress": true,
+                     *       "claimed": false,
+                     *       "events": 1,
+                     *       "claimedEvents": 0,
+                     *       "links": 1,
+                     *       "requestedAt": "2026-11-20T08:30:00Z",
+                     *       "finishedAt": "2026-11-20T08:30:04Z",
+                     *       "attempts": 0,
+                     *       "lastError": null
                      *     }
                      */
-                    "application/json": components["schemas"]["Merchant"];
+                    "application/json": components["schemas"]["Erasure"];
                 };
             };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
     readPersonalData: {
@@ -3995,38 +4574,29 @@ export interface operations {
                     "application/x-ndjson": string;
                 };
             };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
-    generateTag: {
+    listKeys: {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "domain": "example.com",
-                 *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                 *       "type": "server-side"
-                 *     }
-                 */
-                "application/json": components["schemas"]["TagInput"];
-            };
-        };
+        requestBody?: never;
         responses: {
-            /** @description The tag, new or not */
+            /** @description Your keys, without their texts */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4034,36 +4604,42 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "message": "New tag created successfully",
-                     *       "record": {
-                     *         "name": "mtag-ab12",
-                     *         "ttl": 300,
-                     *         "type": "CNAME",
-                     *         "value": "cname.example.net"
-                     *       },
-                     *       "status": "inactive",
-                     *       "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq",
-                     *       "type": "server-side"
+                     *       "keys": [
+                     *         {
+                     *           "keyId": "aaaaaaaaaaaa",
+                     *           "name": "",
+                     *           "scope": "full",
+                     *           "current": true,
+                     *           "createdAt": "2026-11-20T08:30:00Z",
+                     *           "expiresAt": null,
+                     *           "revokedAt": null,
+                     *           "lastUsedAt": "2026-11-20T08:30:00Z"
+                     *         }
+                     *       ]
                      *     }
                      */
-                    "application/json": components["schemas"]["Tag"];
+                    "application/json": components["schemas"]["KeyList"];
                 };
             };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
-    verifyTag: {
+    issueKey: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Text in printable ASCII that you choose for each thing that you create, such as a UUID. When the answer gets lost, send the request again with the same key within 24 hours. Nothing is created twice: you get the first answer again, even if a merchant was changed or deleted meanwhile. For an API key you get 422, because its text is not kept: revoke that key, and issue another one with a new `Idempotency-Key`. Another request with the same key gets 422, too. The service remembers your last 10,000 such requests. */
+                "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -4071,77 +4647,69 @@ export interface operations {
             content: {
                 /**
                  * @example {
-                 *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                 *       "subdomain": "mtag-ab12.example.com"
+                 *       "name": "Reports",
+                 *       "scope": "read",
+                 *       "expiresAt": "2036-11-20T08:30:00Z"
                  *     }
                  */
-                "application/json": components["schemas"]["Verification"];
+                "application/json": components["schemas"]["KeyInput"];
             };
         };
         responses: {
-            /** @description DNS is correct */
-            200: {
+            /** @description The key. This is the only answer that has its text */
+            201: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
                     /**
                      * @example {
-                     *       "verified": true
+                     *       "keyId": "k3v5ho2qzj7a",
+                     *       "apiKey": "mtp_k3v5ho2qzj7a…",
+                     *       "name": "Reports",
+                     *       "scope": "read",
+                     *       "current": false,
+                     *       "createdAt": "2026-11-20T08:30:00Z",
+                     *       "expiresAt": "2036-11-20T08:30:00Z",
+                     *       "revokedAt": null,
+                     *       "lastUsedAt": null
                      *     }
                      */
-                    "application/json": components["schemas"]["Verified"];
+                    "application/json": components["schemas"]["IssuedKey"];
                 };
             };
-            /** @description The record is not on all name servers yet, or a server gives no usable answer. Try again in some minutes: new records usually take 5 to 30 minutes, in rare cases up to 48 hours */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "error": {
-                     *         "code": "VALIDATION_ERROR",
-                     *         "message": "DNS verification pending. Please allow time for DNS propagation and try again",
-                     *         "method": "POST",
-                     *         "path": "/v1/partners/tracktag/verify",
-                     *         "statusCode": 422,
-                     *         "timestamp": "2026-11-20T08:30:00Z"
-                     *       },
-                     *       "success": false
-                     *     }
-                     */
-                    "application/json": components["schemas"]["VerificationPending"];
-                };
-            };
-            /** @description What went wrong */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            422: components["responses"]["Mismatch"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
-    readTag: {
+    revokeKey: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description `true`: revoke the key even when it is your last one that can change anything. Then only the operator can help you. */
+                evenLast?: boolean;
+            };
             header?: never;
             path: {
                 /**
-                 * @description The id of a tag. It is case-sensitive.
-                 * @example ss_m3Zk0aJrVt0Qd5xYw1Bq
+                 * @description The id of a key.
+                 * @example k3v5ho2qzj7a
                  */
-                tagId: components["parameters"]["TagInPath"];
+                keyId: string;
             };
             cookie?: never;
         };
         requestBody?: never;
         responses: {
-            /** @description The tag */
+            /** @description The key */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4149,50 +4717,564 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "certificate": {
-                     *         "detail": "",
-                     *         "nextTry": null,
-                     *         "notAfter": "2027-02-18T08:35:00Z",
-                     *         "status": "valid"
-                     *       },
+                     *       "keyId": "k3v5ho2qzj7a",
+                     *       "name": "Reports",
+                     *       "scope": "read",
+                     *       "current": false,
                      *       "createdAt": "2026-11-20T08:30:00Z",
-                     *       "dns": {
-                     *         "checkedAt": "2026-11-20T08:35:00Z",
-                     *         "code": "ok",
-                     *         "detail": "mtag-ab12.example.com points to cname.example.net",
-                     *         "verdict": "correct"
-                     *       },
-                     *       "domainLost": false,
-                     *       "host": "mtag-ab12.example.com",
-                     *       "isConnected": true,
-                     *       "isVerified": true,
-                     *       "lastEventAt": "2026-11-20T08:29:59Z",
-                     *       "lifecycle": "receiving",
-                     *       "merchantId": "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11",
-                     *       "record": {
-                     *         "name": "mtag-ab12",
-                     *         "ttl": 300,
-                     *         "type": "CNAME",
-                     *         "value": "cname.example.net"
-                     *       },
-                     *       "snippet": "<script>…</script>",
-                     *       "status": "active",
-                     *       "tagId": "ss_m3Zk0aJrVt0Qd5xYw1Bq",
-                     *       "type": "server-side"
+                     *       "expiresAt": null,
+                     *       "revokedAt": "2026-11-20T08:30:00Z",
+                     *       "lastUsedAt": null
                      *     }
                      */
-                    "application/json": components["schemas"]["TagDetails"];
+                    "application/json": components["schemas"]["Key"];
                 };
             };
-            /** @description What went wrong */
-            default: {
+            400: components["responses"]["Invalid"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            /** @description The key is your last one that can change anything. Issue another one first, or add `evenLast=true` */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "message": "This is your last API key that can change anything. Issue another one first, or add ?evenLast=true",
+                     *       "code": "VALIDATION_ERROR",
+                     *       "statusCode": 409
+                     *     }
+                     */
                     "application/json": components["schemas"]["Error"];
                 };
             };
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    sendEvents: {
+        parameters: {
+            query?: {
+                /** @description The sender's clock when the request leaves, in milliseconds since 1970. If it is more than 5 minutes wrong, every `event_time` of the request is corrected by the difference. What is no number is ignored. */
+                t?: number;
+                /** @description `1`: the answer sets the cookie `_muid` of the request again, for 400 days, if its status is below 300, the page has an `Origin`, and the cookies `_muid` have one value. The cookie's domain is the root domain of the `Origin`. Without `renew` the service sets no cookie. Ask for it about once a day, and only in a request that you abort when the visitor withdraws consent and on `pagehide`, never with `keepalive` or a beacon: a late answer would bring back the cookie of a visitor who has withdrawn. */
+                renew?: string;
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a tag of this host. It is case-sensitive.
+                 * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
+                 */
+                tagId: components["parameters"]["TagOnItsHost"];
+            };
+            cookie?: {
+                /** @description The visitor's muid. */
+                _muid?: string;
+            };
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b",
+                 *       "email": "ann@example.com",
+                 *       "event": "Purchase",
+                 *       "event_id": "order-1001",
+                 *       "event_source": "server",
+                 *       "value": 89,
+                 *       "currency": "EUR"
+                 *     }
+                 */
+                "application/json": components["schemas"]["EventOrEvents"];
+            };
+        };
+        responses: {
+            /** @description The results of a batch */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "accepted": 1,
+                     *       "results": [
+                     *         {
+                     *           "status": 201,
+                     *           "message": "Event accepted"
+                     *         },
+                     *         {
+                     *           "status": 404,
+                     *           "success": false,
+                     *           "message": "No muid found for the supplied identifiers"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["BatchResults"];
+                };
+            };
+            /** @description The event is recorded, or one with the same name and `event_id` was recorded before */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "message": "Event accepted"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["TagInvalid"];
+            401: components["responses"]["TagWrongSecret"];
+            403: components["responses"]["TagForbidden"];
+            404: components["responses"]["TagNotFound"];
+            408: components["responses"]["TagTooSlow"];
+            413: components["responses"]["TagTooLarge"];
+            421: components["responses"]["TagMisdirected"];
+            429: components["responses"]["TagTooMany"];
+            431: components["responses"]["TagHeadersTooLarge"];
+            500: components["responses"]["TagFailed"];
+            503: components["responses"]["TagUnavailable"];
+        };
+    };
+    sendEventsOfHost: {
+        parameters: {
+            query?: {
+                /**
+                 * @description The id of a tag of this host.
+                 * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
+                 */
+                tagId?: components["parameters"]["TagOfHost"];
+                /** @description The sender's clock, as in `POST /mark/{tagId}`. */
+                t?: number;
+                /** @description `1`: the answer sets the cookie `_muid` of the request again, for 400 days, if its status is below 300, the page has an `Origin`, and the cookies `_muid` have one value. The cookie's domain is the root domain of the `Origin`. Without `renew` the service sets no cookie. Ask for it about once a day, and only in a request that you abort when the visitor withdraws consent and on `pagehide`, never with `keepalive` or a beacon: a late answer would bring back the cookie of a visitor who has withdrawn. */
+                renew?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: {
+                /** @description The visitor's muid. */
+                _muid?: string;
+            };
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b",
+                 *       "email": "ann@example.com",
+                 *       "event": "Purchase",
+                 *       "event_id": "order-1001",
+                 *       "event_source": "server",
+                 *       "value": 89,
+                 *       "currency": "EUR"
+                 *     }
+                 */
+                "application/json": components["schemas"]["EventOrEvents"];
+            };
+        };
+        responses: {
+            /** @description The results of a batch */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "accepted": 1,
+                     *       "results": [
+                     *         {
+                     *           "status": 201,
+                     *           "message": "Event accepted"
+                     *         },
+                     *         {
+                     *           "status": 404,
+                     *           "success": false,
+                     *           "message": "No muid found for the supplied identifiers"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["BatchResults"];
+                };
+            };
+            /** @description The event is recorded, or one with the same name and `event_id` was recorded before */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "message": "Event accepted"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["TagInvalid"];
+            401: components["responses"]["TagWrongSecret"];
+            403: components["responses"]["TagForbidden"];
+            404: components["responses"]["TagNotFound"];
+            408: components["responses"]["TagTooSlow"];
+            413: components["responses"]["TagTooLarge"];
+            421: components["responses"]["TagMisdirected"];
+            429: components["responses"]["TagTooMany"];
+            431: components["responses"]["TagHeadersTooLarge"];
+            500: components["responses"]["TagFailed"];
+            503: components["responses"]["TagUnavailable"];
+        };
+    };
+    resolveMUID: {
+        parameters: {
+            query?: {
+                /** @description `1`: the answer sets the cookie `_muid` of the request again, for 400 days, if its status is below 300, the page has an `Origin`, and the cookies `_muid` have one value. The cookie's domain is the root domain of the `Origin`. Without `renew` the service sets no cookie. Ask for it about once a day, and only in a request that you abort when the visitor withdraws consent and on `pagehide`, never with `keepalive` or a beacon: a late answer would bring back the cookie of a visitor who has withdrawn. */
+                renew?: string;
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a tag of this host. It is case-sensitive.
+                 * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
+                 */
+                tagId: components["parameters"]["TagOnItsHost"];
+            };
+            cookie?: {
+                /** @description The visitor's muid. */
+                _muid?: string;
+            };
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "email": "ann@example.com"
+                 *     }
+                 */
+                "application/json": components["schemas"]["Identifiers"];
+            };
+        };
+        responses: {
+            /** @description The user's muid, or null */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Resolved"];
+                };
+            };
+            400: components["responses"]["TagInvalid"];
+            401: components["responses"]["TagWrongSecret"];
+            403: components["responses"]["TagForbidden"];
+            404: components["responses"]["TagNotFound"];
+            408: components["responses"]["TagTooSlow"];
+            413: components["responses"]["TagTooLarge"];
+            421: components["responses"]["TagMisdirected"];
+            429: components["responses"]["TagTooMany"];
+            431: components["responses"]["TagHeadersTooLarge"];
+            500: components["responses"]["TagFailed"];
+            503: components["responses"]["TagUnavailable"];
+        };
+    };
+    resolveMUIDOfHost: {
+        parameters: {
+            query?: {
+                /**
+                 * @description The id of a tag of this host.
+                 * @example cs_Qd5xYw1Bqm3Zk0aJrVt0
+                 */
+                tagId?: components["parameters"]["TagOfHost"];
+                /** @description `1`: the answer sets the cookie `_muid` of the request again, for 400 days, if its status is below 300, the page has an `Origin`, and the cookies `_muid` have one value. The cookie's domain is the root domain of the `Origin`. Without `renew` the service sets no cookie. Ask for it about once a day, and only in a request that you abort when the visitor withdraws consent and on `pagehide`, never with `keepalive` or a beacon: a late answer would bring back the cookie of a visitor who has withdrawn. */
+                renew?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: {
+                /** @description The visitor's muid. */
+                _muid?: string;
+            };
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "email": "ann@example.com"
+                 *     }
+                 */
+                "application/json": components["schemas"]["Identifiers"];
+            };
+        };
+        responses: {
+            /** @description The user's muid, or null */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "muid": "5f0c1c86-6f0e-4b8c-8f2a-3c1d2e4f5a6b"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Resolved"];
+                };
+            };
+            400: components["responses"]["TagInvalid"];
+            401: components["responses"]["TagWrongSecret"];
+            403: components["responses"]["TagForbidden"];
+            404: components["responses"]["TagNotFound"];
+            408: components["responses"]["TagTooSlow"];
+            413: components["responses"]["TagTooLarge"];
+            421: components["responses"]["TagMisdirected"];
+            429: components["responses"]["TagTooMany"];
+            431: components["responses"]["TagHeadersTooLarge"];
+            500: components["responses"]["TagFailed"];
+            503: components["responses"]["TagUnavailable"];
+        };
+    };
+    readScript: {
+        parameters: {
+            query?: {
+                /**
+                 * @description Extras of the tag, separated by commas. Their order makes no difference. An unknown name adds a line in the browser's console, and the others work.
+                 * @example outbound,scroll
+                 */
+                with?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The script */
+            200: {
+                headers: {
+                    /** @description What the answer has, in this encoding. */
+                    ETag?: string;
+                    /** @description The version, for `/script/{version}`. */
+                    "Script-Version"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/javascript": string;
+                };
+            };
+            /** @description The script is the one of `If-None-Match` */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["TagInvalid"];
+            408: components["responses"]["TagTooSlow"];
+            413: components["responses"]["TagTooLarge"];
+            421: components["responses"]["TagMisdirected"];
+            429: components["responses"]["TagTooMany"];
+            431: components["responses"]["TagHeadersTooLarge"];
+            500: components["responses"]["TagFailed"];
+            503: components["responses"]["TagUnavailable"];
+        };
+    };
+    readScriptVersion: {
+        parameters: {
+            query?: {
+                /**
+                 * @description Extras of the tag, separated by commas. Their order makes no difference. An unknown name adds a line in the browser's console, and the others work.
+                 * @example outbound,scroll
+                 */
+                with?: string;
+            };
+            header?: never;
+            path: {
+                /**
+                 * @description As in the header `Script-Version` of `/script`.
+                 * @example 5b1e8a52c3d9f04e
+                 */
+                version: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The script */
+            200: {
+                headers: {
+                    /** @description What the answer has, in this encoding. */
+                    ETag?: string;
+                    /** @description The version, for `/script/{version}`. */
+                    "Script-Version"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/javascript": string;
+                };
+            };
+            /** @description The script is the one of `If-None-Match` */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["TagInvalid"];
+            404: components["responses"]["TagNotFound"];
+            408: components["responses"]["TagTooSlow"];
+            413: components["responses"]["TagTooLarge"];
+            421: components["responses"]["TagMisdirected"];
+            429: components["responses"]["TagTooMany"];
+            431: components["responses"]["TagHeadersTooLarge"];
+            500: components["responses"]["TagFailed"];
+            503: components["responses"]["TagUnavailable"];
+        };
+    };
+    readHealth: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Events can be accepted */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "status": "ok"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+            400: components["responses"]["TagInvalid"];
+            408: components["responses"]["TagTooSlow"];
+            413: components["responses"]["TagTooLarge"];
+            421: components["responses"]["TagMisdirected"];
+            429: components["responses"]["TagTooMany"];
+            431: components["responses"]["TagHeadersTooLarge"];
+            500: components["responses"]["TagFailed"];
+            /** @description Events cannot be accepted now */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "status": "unavailable"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Unhealthy"];
+                };
+            };
+        };
+    };
+    readDocument: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The OpenAPI document of this service */
+            200: {
+                headers: {
+                    /** @description Its version. Send it in `If-None-Match`. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "openapi": "3.1.1"
+                     *     }
+                     */
+                    "application/json": {
+                        [key: string]: unknown;
+                    };
+                };
+            };
+            /** @description The version is the one of `If-None-Match` */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["Invalid"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    readReference: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The page */
+            200: {
+                headers: {
+                    /** @description Its version. Send it in `If-None-Match`. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description The version is the one of `If-None-Match` */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["Invalid"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            421: components["responses"]["Misdirected"];
+            429: components["responses"]["TooMany"];
+            431: components["responses"]["HeadersTooLarge"];
+            500: components["responses"]["Failed"];
+            503: components["responses"]["Unavailable"];
         };
     };
 }

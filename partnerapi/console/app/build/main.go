@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -47,26 +46,28 @@ func build(app, dist string) error {
 		MinifySyntax:      true,
 		Charset:           api.CharsetUTF8,
 		LegalComments:     api.LegalCommentsNone,
-		Metafile:          true,
 		LogLevel:          api.LogLevelWarning,
 	})
 	if len(result.Errors) > 0 {
 		return fmt.Errorf("%d errors", len(result.Errors))
-	}
-	entry, err := entryOf(result.Metafile)
-	if err != nil {
-		return err
 	}
 	page, err := os.ReadFile(filepath.Join(app, "index.html"))
 	if err != nil {
 		return err
 	}
 	var preloads strings.Builder
-	for _, name := range entry.imports {
-		fmt.Fprintf(&preloads, "<link rel=\"modulepreload\" href=\"/console/assets/%s\">\n", name)
+	for _, file := range result.OutputFiles {
+		name := filepath.Base(file.Path)
+		kind, _, _ := strings.Cut(name, "-")
+		switch kind + filepath.Ext(name) {
+		case "console.js":
+			page = bytes.ReplaceAll(page, []byte("{{script}}"), []byte(name))
+		case "console.css":
+			page = bytes.ReplaceAll(page, []byte("{{style}}"), []byte(name))
+		case "chunk.js": // what several scripts need
+			fmt.Fprintf(&preloads, "<link rel=\"modulepreload\" href=\"/console/assets/%s\">\n", name)
+		}
 	}
-	page = bytes.ReplaceAll(page, []byte("{{script}}"), []byte(entry.script))
-	page = bytes.ReplaceAll(page, []byte("{{style}}"), []byte(entry.style))
 	page = bytes.ReplaceAll(page, []byte("{{preloads}}\n"), []byte(preloads.String()))
 
 	if err := os.RemoveAll(dist); err != nil {
@@ -82,37 +83,4 @@ func build(app, dist string) error {
 		}
 	}
 	return os.WriteFile(filepath.Join(dist, "index.html"), page, 0o644)
-}
-
-// entry is what index.html loads, by the names of the files.
-type entry struct {
-	script, style string
-	imports       []string // files that the script needs at once
-}
-
-// entryOf finds the bundle of src/main.tsx, and its style, in esbuild's description of a build.
-func entryOf(metafile string) (entry, error) {
-	var described struct {
-		Outputs map[string]struct {
-			EntryPoint string
-			CSSBundle  string
-			Imports    []struct{ Path, Kind string }
-		}
-	}
-	if err := json.Unmarshal([]byte(metafile), &described); err != nil {
-		return entry{}, err
-	}
-	for name, output := range described.Outputs {
-		if output.EntryPoint != "src/main.tsx" {
-			continue
-		}
-		e := entry{script: filepath.Base(name), style: filepath.Base(output.CSSBundle)}
-		for _, i := range output.Imports {
-			if i.Kind == "import-statement" {
-				e.imports = append(e.imports, filepath.Base(i.Path))
-			}
-		}
-		return e, nil
-	}
-	return entry{}, fmt.Errorf("the build has no bundle of src/main.tsx")
 }

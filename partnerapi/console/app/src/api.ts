@@ -3,13 +3,12 @@
 import { signal } from "@preact/signals";
 import type { components } from "../../../client/typescript/schema.ts";
 
-type Schemas = components["schemas"];
+export type Schemas = components["schemas"];
 export type Merchant = Schemas["Merchant"];
 export type Tag = Schemas["TagDetails"];
 export type TagType = Schemas["Tag"]["type"];
 export type Event = Schemas["Event"];
 export type ReceivedEvent = Schemas["ReceivedEvent"];
-export type FeedPage = Schemas["FeedPage"];
 export type Summary = Schemas["Summary"];
 export type Key = Schemas["Key"];
 export type IssuedKey = Schemas["IssuedKey"];
@@ -17,19 +16,11 @@ export type Erasure = Schemas["Erasure"];
 export type Pagination = Schemas["Pagination"];
 export type Config = Schemas["Config"];
 export type MerchantList = Schemas["MerchantList"];
-export type EventList = Schemas["EventList"];
-export type ErasureList = Schemas["ErasureList"];
-export type RefusedList = Schemas["RefusedList"];
-export type RefusedEvent = Schemas["Refused"];
 export type Trial = Schemas["Trial"];
 export type Finding = Schemas["EventFinding"];
 export type Destination = Schemas["Destination"];
-export type DestinationList = Schemas["DestinationList"];
-export type DestinationTypes = Schemas["DestinationTypes"];
 export type DeliveryList = Schemas["DeliveryList"];
 export type Delivery = DeliveryList["deliveries"][number];
-export type TestResult = Schemas["TestResult"];
-export type NewSecret = Schemas["NewSecret"];
 
 // Failure is a request that failed. Its message is a sentence for people.
 export class Failure extends Error {

@@ -16,7 +16,7 @@ import { address, go, place, useTitle } from "./route.ts";
 import { begin, ignoreLink, nameOf, notice, offered, session, signIn, signOut, useLink, type Session } from "./session.ts";
 import { Settings } from "./settings.tsx";
 import { Tags } from "./tags.tsx";
-import { Button, Empty, Field, Heading, Pill, Problem, Sayings, useTask } from "./ui.tsx";
+import { Button, Empty, Field, Form, Heading, Pill, Problem, Sayings, useTask } from "./ui.tsx";
 
 export function App() {
   useEffect(() => void begin(), []);
@@ -101,14 +101,11 @@ function SignIn() {
   const error = empty ? "Paste your API key. It begins with mtp_." : task.error && refusal(task.error);
   return (
     <main id="main" class="signin">
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          const text = key.replace(/^\s*(Bearer\s+)?/i, "").trim();
-          setEmpty(!text);
-          if (text) void task.run(() => signIn(text));
-        }}
-      >
+      <Form onSubmit={() => {
+        const text = key.replace(/^\s*(Bearer\s+)?/i, "").trim();
+        setEmpty(!text);
+        if (text) void task.run(() => signIn(text));
+      }}>
         <h1 ref={heading} tabIndex={-1}>Sign in</h1>
         <p class="dim">Create merchants, set up their tags, and see their events.</p>
         {notice.value && <p class="note" role="status">{notice.value}</p>}
@@ -118,7 +115,7 @@ function SignIn() {
           )}
         </Field>
         <Button type="submit" kind="primary" busy={task.busy}>Sign in</Button>
-      </form>
+      </Form>
     </main>
   );
 }
@@ -131,12 +128,7 @@ function Offer({ to }: { to: Session }) {
   useTitle(`Sign in as ${name}?`, heading);
   return (
     <main id="main" class="signin">
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          void task.run(useLink);
-        }}
-      >
+      <Form onSubmit={() => task.run(useLink)}>
         <h1 ref={heading} tabIndex={-1}>Sign in as {name}?</h1>
         {session.value && <p>You are signed in as <b>{nameOf(session.value)}</b>. The link that you have opened ends this session.</p>}
         <p>Use the link only if you have asked for it. Otherwise you would work in the account of whoever has sent it.</p>
@@ -145,7 +137,7 @@ function Offer({ to }: { to: Session }) {
           <Button kind={session.value ? "primary" : undefined} onClick={ignoreLink}>{session.value ? "Stay signed in" : "Cancel"}</Button>
           <Button type="submit" kind={session.value ? undefined : "primary"} busy={task.busy}>Sign in as {name}</Button>
         </div>
-      </form>
+      </Form>
     </main>
   );
 }

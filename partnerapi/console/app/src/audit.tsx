@@ -1,7 +1,7 @@
 // The audit log, for operators: who has changed what.
 
 import { call } from "./api.ts";
-import { useResource } from "./resource.ts";
+import { useGet } from "./resource.ts";
 import { address, change, place } from "./route.ts";
 import { Button, Empty, Heading, Loaded, Problem, Time, useTask } from "./ui.tsx";
 
@@ -24,7 +24,7 @@ const pageSize = 100;
 export function Audit() {
   const partner = place.value.query.get("partner") ?? "";
   const at = (before = "") => "/console/operator/audit?" + new URLSearchParams({ limit: String(pageSize), ...(before && { before }), ...(partner && { partnerId: partner }) });
-  const log = useResource(at(), (key, signal) => call<{ entries: Entry[] }>("GET", key, { signal }));
+  const log = useGet<{ entries: Entry[] }>(at());
   const more = useTask();
   const older = () =>
     more.run(async () => {

@@ -1,12 +1,12 @@
 // Where the events of a merchant are sent on to, how far each destination is, and why an event has not arrived.
 
 import { useState } from "preact/hooks";
-import { call, url, type Delivery, type DeliveryList, type Destination, type DestinationList, type DestinationTypes, type TestResult } from "./api.ts";
+import { call, url, type Delivery, type DeliveryList, type Destination, type Schemas } from "./api.ts";
 import { count, number } from "./format.ts";
 import type { Part } from "./merchant.tsx";
-import { useEvery, useResource } from "./resource.ts";
+import { useEvery, useGet } from "./resource.ts";
 import { mayChange } from "./session.ts";
-import { Button, Copy, Empty, Field, Heading, Loaded, Pill, Problem, say, Time, useTask, type Tone } from "./ui.tsx";
+import { Button, Choice, Copy, Empty, Field, Form, Heading, Loaded, Pill, Problem, Text, Time, type Tone, useTask } from "./ui.tsx";
 
 const tones: Record<Destination["status"]["state"], Tone> = { active: "good", failing: "bad", paused: "plain", broken: "bad" };
 const words: Record<Destination["status"]["state"], string> = { active: "Active", failing: "Failing", paused: "Paused", broken: "Cannot be used" };
@@ -14,7 +14,7 @@ const pathOf = (d: Destination, more = "") => `/merchant/${d.merchantId}/destina
 
 export function Destinations({ merchant }: Part) {
   const path = `/merchant/${merchant.merchantId}/destinations`;
-  const list = useResource(url(path), (key, signal) => call<DestinationList>("GET", key, { signal }));
+  const list = useGet<Schemas["DestinationList"]>(url(path));
   useEvery(5000, true, list.reload);
   return (
     <>
@@ -41,15 +41,13 @@ export function Destinations({ merchant }: Part) {
 function One({ of, reload }: { of: Destination; reload: () => Promise<void> }) {
   const s = of.status;
   const task = useTask();
-  const [tested, setTested] = useState<TestResult>();
-  const run = (what: string, f: () => Promise<unknown>) => async () => {
-    const done = await task.run(async () => {
+  const [tested, setTested] = useState<Schemas["TestResult"]>();
+  const run = (what: string, f: () => Promise<unknown>) => () =>
+    task.run(async () => {
       await f();
       await reload();
-    });
-    if (done) say(what);
-  };
-  const test = (send: boolean) => run(send ? "Sent" : "Shown", async () => setTested(await call<TestResult>("POST", url(pathOf(of, "/test")), { body: { send } })));
+    }, what);
+  const test = (send: boolean) => run(send ? "Sent" : "Shown", async () => setTested(await call<Schemas["TestResult"]>("POST", url(pathOf(of, "/test")), { body: { send } })));
   const skipped = [
     s.noConsent > 0 && `${number(s.noConsent)} without consent`,
     s.filtered > 0 && `${number(s.filtered)} filtered`,
@@ -94,12 +92,10 @@ const attemptTones: Record<Delivery["state"], Tone> = { delivered: "good", faile
 // Attempts are the last deliveries of a destination; with the id of an event, those of that event.
 function Attempts({ of }: { of: Destination }) {
   const [event, setEvent] = useState("");
-  const list = useResource(url(pathOf(of, "/deliveries"), { eventId: event.trim(), limit: 50 }), (key, signal) => call<DeliveryList>("GET", key, { signal }));
+  const list = useGet<DeliveryList>(url(pathOf(of, "/deliveries"), { eventId: event.trim(), limit: 50 }));
   return (
     <>
-      <Field label="Id of an event" hint="Empty: the last deliveries, and all dead letters.">
-        {(ids) => <input {...ids} value={event} autocomplete="off" spellcheck={false} placeholder="evt_…" onInput={(e) => setEvent(e.currentTarget.value)} />}
-      </Field>
+      <Text label="Id of an event" hint="Empty: the last deliveries, and all dead letters." value={event} spellcheck={false} placeholder="evt_…" set={setEvent} />
       <Loaded of={list}>
         {({ deliveries }) =>
           deliveries.length === 0 ? (
@@ -127,7 +123,7 @@ function Attempts({ of }: { of: Destination }) {
   );
 }
 
-type Type = DestinationTypes["types"][number];
+type Type = Schemas["DestinationTypes"]["types"][number];
 
 // valueOf is a setting in JSON, from what was typed: a table has lines such as Booking=Schedule.
 function valueOf(type: Type["settings"][number]["type"], text: string) {
@@ -138,20 +134,14 @@ function valueOf(type: Type["settings"][number]["type"], text: string) {
 }
 
 function Create({ path, reload }: { path: string; reload: () => Promise<void> }) {
-  const types = useResource(url("/destination-types"), (key, signal) => call<DestinationTypes>("GET", key, { signal }));
+  const types = useGet<Schemas["DestinationTypes"]>(url("/destination-types"));
   const [name, setName] = useState("webhook");
   return (
     <Loaded of={types}>
       {({ types: all }) => (
         <div class="card">
           <h3>New destination</h3>
-          <Field label="Type" hint="Filters, mappings and consent are set by the API.">
-            {(ids) => (
-              <select {...ids} value={name} onChange={(e) => setName(e.currentTarget.value)}>
-                {all.map(({ type }) => <option key={type} value={type}>{type}</option>)}
-              </select>
-            )}
-          </Field>
+          <Choice label="Type" hint="Filters, mappings and consent are set by the API." value={name} set={setName} of={all.map(({ type }) => [type, type])} />
           {all.filter(({ type }) => type === name).map((type) => <Settings key={type.type} of={type} path={path} reload={reload} />)}
         </div>
       )}
@@ -163,21 +153,18 @@ function Settings({ of, path, reload }: { of: Type; path: string; reload: () => 
   const [given, setGiven] = useState<Record<string, string>>({});
   const [made, setMade] = useState("");
   const task = useTask();
+  const create = () =>
+    task.run(async () => {
+      const settings = Object.fromEntries(of.settings.filter(({ name }) => given[name]?.trim()).map(({ name, type }) => [name, valueOf(type, given[name] ?? "")]));
+      const secrets = Object.fromEntries(of.secrets.filter(({ name }) => given["secret " + name]).map(({ name }) => [name, given["secret " + name]]));
+      const created = await call<Destination>("POST", url(path), { body: { type: of.type, settings, secrets } });
+      setMade(created.secrets?.signing ?? "");
+      setGiven({});
+      await reload();
+    });
   const field = (name: string, text: string) => setGiven((before) => ({ ...before, [name]: text }));
   return (
-    <form
-      onSubmit={async (event) => {
-        event.preventDefault();
-        await task.run(async () => {
-          const settings = Object.fromEntries(of.settings.filter(({ name }) => given[name]?.trim()).map(({ name, type }) => [name, valueOf(type, given[name] ?? "")]));
-          const secrets = Object.fromEntries(of.secrets.filter(({ name }) => given["secret " + name]).map(({ name }) => [name, given["secret " + name]]));
-          const created = await call<Destination>("POST", url(path), { body: { type: of.type, settings, secrets } });
-          setMade(created.secrets?.signing ?? "");
-          setGiven({});
-          await reload();
-        });
-      }}
-    >
+    <Form onSubmit={create}>
       {of.settings.map(({ name, type, required, hint, ...setting }) => (
         <Field key={name} label={name} hint={hint + (type === "table" ? "; each in a line, such as Booking=Schedule" : "")}>
           {(ids) => {
@@ -188,13 +175,11 @@ function Settings({ of, path, reload }: { of: Type; path: string; reload: () => 
         </Field>
       ))}
       {of.secrets.map(({ name, required }) => (
-        <Field key={name} label={name} hint="A secret: it is never shown again.">
-          {(ids) => <input {...ids} type="password" value={given["secret " + name] ?? ""} required={required} autocomplete="off" onInput={(e) => field("secret " + name, e.currentTarget.value)} />}
-        </Field>
+        <Text key={name} label={name} hint="A secret: it is never shown again." type="password" value={given["secret " + name] ?? ""} required={required} set={(text) => field("secret " + name, text)} />
       ))}
       {task.error && <Problem message={task.error} />}
       {made && <p class="note">The secret that signs, which is shown only now: <code>{made}</code> <Copy text={made} what="secret" /></p>}
       <Button type="submit" busy={task.busy}>Create</Button>
-    </form>
+    </Form>
   );
 }

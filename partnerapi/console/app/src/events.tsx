@@ -1,14 +1,13 @@
 // A merchant's events: numbers, a chart, the list, and downloads. All follow the filters in the address.
 
 import { useEffect, useState } from "preact/hooks";
-import { call, url, type EventList, type Merchant, type Summary } from "./api.ts";
+import { url, type Merchant, type Summary, type Schemas } from "./api.ts";
 import { EventRow } from "./eventrow.tsx";
 import { daysAgo, parameters, readFilters, span, type Filters, type Range } from "./filters.ts";
 import { count, number, zone } from "./format.ts";
-import type { Part } from "./merchant.tsx";
-import { useResource } from "./resource.ts";
+import { TagChoice, type Part } from "./merchant.tsx";
+import { useGet } from "./resource.ts";
 import { change, place } from "./route.ts";
-import { typeNames } from "./status.ts";
 import { Button, Empty, Heading, Loaded, Pager, Problem } from "./ui.tsx";
 
 export function Events({ merchant }: Part) {
@@ -37,7 +36,7 @@ export function Events({ merchant }: Part) {
 
 function Numbers({ merchant, filters }: { merchant: Merchant; filters: Filters }) {
   const query = { ...parameters(filters), merchantId: merchant.merchantId, bucket: "day", startDate: daysAgo(29), timezone: zone };
-  const summary = useResource(url("/events/summary", query), (key, signal) => call<Summary>("GET", key, { signal }));
+  const summary = useGet<Summary>(url("/events/summary", query));
   return (
     <Loaded of={summary} rows={1}>
       {({ total, counts = [] }) => (
@@ -62,15 +61,13 @@ function Numbers({ merchant, filters }: { merchant: Merchant; filters: Filters }
 
 const ranges: [Range, string][] = [["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"], ["12m", "12 months"]];
 
-export function FilterBar({ merchant, filters }: { merchant: Merchant; filters: Filters }) {
+function FilterBar({ merchant, filters }: { merchant: Merchant; filters: Filters }) {
   const [open, setOpen] = useState(filters.range === "own" || Boolean(filters.names || filters.tag || filters.bots));
-  const set = (query: Record<string, string>) => change(query);
-  const tags = Object.entries(merchant.tracktags);
   return (
     <div class="filters">
       <div class="segments" role="group" aria-label="Time">
         {ranges.map(([range, name]) => (
-          <button key={range} type="button" aria-pressed={filters.range === range} onClick={() => set({ range: range === "30d" ? "" : range, from: "", to: "" })}>
+          <button key={range} type="button" aria-pressed={filters.range === range} onClick={() => change({ range: range === "30d" ? "" : range, from: "", to: "" })}>
             {name}
           </button>
         ))}
@@ -80,28 +77,23 @@ export function FilterBar({ merchant, filters }: { merchant: Merchant; filters: 
         <div class="more">
           <label>
             From
-            <input type="date" value={filters.from} max={filters.to || undefined} onChange={(event) => set({ from: event.currentTarget.value, range: "" })} />
+            <input type="date" value={filters.from} max={filters.to || undefined} onChange={(event) => change({ from: event.currentTarget.value, range: "" })} />
           </label>
           <label>
             To
-            <input type="date" value={filters.to} min={filters.from || undefined} onChange={(event) => set({ to: event.currentTarget.value, range: "" })} />
+            <input type="date" value={filters.to} min={filters.from || undefined} onChange={(event) => change({ to: event.currentTarget.value, range: "" })} />
           </label>
           <label>
             Names
-            <input value={filters.names} placeholder="Purchase, AddToCart" autocomplete="off" spellcheck={false} onChange={(event) => set({ names: event.currentTarget.value })} />
+            <input value={filters.names} placeholder="Purchase, AddToCart" autocomplete="off" spellcheck={false} onChange={(event) => change({ names: event.currentTarget.value })} />
           </label>
           <label>
             Tag
-            <select value={filters.tag} onChange={(event) => set({ tag: event.currentTarget.value })}>
-              <option value="">All</option>
-              {tags.map(([type, tag]) => (
-                <option key={type} value={tag!.tagId}>{typeNames[type as keyof typeof typeNames]}</option>
-              ))}
-            </select>
+            <TagChoice merchant={merchant} tag={filters.tag} />
           </label>
           <label>
             Bots
-            <select value={filters.bots} onChange={(event) => set({ bots: event.currentTarget.value })}>
+            <select value={filters.bots} onChange={(event) => change({ bots: event.currentTarget.value })}>
               <option value="">With bots</option>
               <option value="false">Without bots</option>
               <option value="true">Only bots</option>
@@ -116,7 +108,7 @@ export function FilterBar({ merchant, filters }: { merchant: Merchant; filters: 
 function OverTime({ merchant, filters }: { merchant: Merchant; filters: Filters }) {
   const { startDate, endDate, bucket } = span(filters);
   const query = { ...parameters(filters), merchantId: merchant.merchantId, startDate, endDate, bucket, timezone: zone, by: "event_name" };
-  const summary = useResource(url("/events/summary", query), (key, signal) => call<Summary>("GET", key, { signal }));
+  const summary = useGet<Summary>(url("/events/summary", query));
   return (
     <section class="card" aria-label="Events over time">
       <Loaded of={summary} rows={6}>
@@ -145,7 +137,7 @@ function List({ merchant, filters }: { merchant: Merchant; filters: Filters }) {
   const chosen = { ...parameters(filters), merchantId: merchant.merchantId, startDate, endDate };
   const sortBy = query.get("sort") === "name" ? "event_name" : "event_time";
   const sortOrder = query.get("order") === "asc" ? "asc" : "desc";
-  const list = useResource(url("/events", { ...chosen, sortBy, sortOrder, limit: 20, page: query.get("page") ?? "" }), (key, signal) => call<EventList>("GET", key, { signal }));
+  const list = useGet<Schemas["EventList"]>(url("/events", { ...chosen, sortBy, sortOrder, limit: 20, page: query.get("page") ?? "" }));
   return (
     <section aria-labelledby="listed">
       <div class="headline">

@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Tag } from "./api.ts";
 import { address } from "./route.ts";
-import { Copy, say } from "./ui.tsx";
+import { Code, say } from "./ui.tsx";
 
 export function FirstEvent({ tag, domain }: { tag: Tag; domain: string | undefined }) {
   const waited = useRef(tag.lifecycle === "waiting_for_events");
@@ -34,34 +34,14 @@ export function FirstEvent({ tag, domain }: { tag: Tag; domain: string | undefin
         )}
         , or send a test event from a terminal:
       </p>
-      <div class="code">
-        <pre tabIndex={0} aria-label="Command that sends a test event"><code>{command}</code></pre>
-        <Copy text={command} what="command" />
-      </div>
+      <Code text={command} label="Command that sends a test event" what="command" />
     </div>
   );
 }
 
-// Celebration is a tick with some confetti, which falls only for viewers who have nothing against motion.
 function Celebration({ merchant }: { merchant: string }) {
-  const box = useRef<HTMLDivElement>(null);
-  useEffect(() => {
-    if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
-    for (const [i, piece] of [...(box.current?.querySelectorAll("i") ?? [])].entries()) {
-      const angle = (i / 24) * 2 * Math.PI;
-      const far = 60 + ((i * 37) % 80);
-      piece.animate(
-        [
-          { transform: "translate(0, 0) rotate(0)", opacity: 1 },
-          { transform: `translate(${Math.cos(angle) * far * 1.8}px, ${Math.sin(angle) * far - 30}px) rotate(${i * 40}deg)`, opacity: 1, offset: 0.6 },
-          { transform: `translate(${Math.cos(angle) * far * 2}px, ${Math.sin(angle) * far + 60}px) rotate(${i * 70}deg)`, opacity: 0 },
-        ],
-        { duration: 1400 + ((i * 53) % 400), easing: "cubic-bezier(.15,.7,.4,1)" },
-      );
-    }
-  }, []);
   return (
-    <div class="celebration" ref={box}>
+    <div class="celebration">
       <svg viewBox="0 0 48 48" aria-hidden="true">
         <circle cx="24" cy="24" r="22" />
         <path d="M14 25l7 7 13-15" />
@@ -69,9 +49,6 @@ function Celebration({ merchant }: { merchant: string }) {
       <p>
         <strong>The first event is here.</strong> This tag works. <a href={address(`/merchants/${merchant}/events`)}>See the event</a>
       </p>
-      {Array.from({ length: 24 }, (_, i) => (
-        <i key={i} class={"s" + ((i % 6) + 1)} aria-hidden="true" />
-      ))}
     </div>
   );
 }

@@ -1,13 +1,12 @@
 // The events of a merchant as they come in.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { call, url, type FeedPage, type ReceivedEvent } from "./api.ts";
+import { call, url, type ReceivedEvent, type Schemas } from "./api.ts";
 import { EventRow } from "./eventrow.tsx";
 import { count } from "./format.ts";
-import type { Part } from "./merchant.tsx";
+import { TagChoice, type Part } from "./merchant.tsx";
 import { change, place } from "./route.ts";
 import { check } from "./session.ts";
-import { typeNames } from "./status.ts";
 import { Button, Empty, Heading } from "./ui.tsx";
 
 // kept is how many events the page holds. Older ones are in the list of events.
@@ -49,12 +48,7 @@ export function Live({ merchant }: Part) {
           </label>
           <label>
             Tag
-            <select value={tag} onChange={(event) => change({ tag: event.currentTarget.value })}>
-              <option value="">All</option>
-              {Object.entries(merchant.tracktags).map(([type, t]) => (
-                <option key={type} value={t!.tagId}>{typeNames[type as keyof typeof typeNames]}</option>
-              ))}
-            </select>
+            <TagChoice merchant={merchant} tag={tag} />
           </label>
           <label class="wide">
             Visitor (muid)
@@ -94,7 +88,7 @@ function useFeed(merchant: string, paused: boolean) {
       const before = stopped;
       if (!at.current.cursor) {
         try {
-          at.current.cursor = (await call<FeedPage>("GET", url("/events/feed", { merchantId: merchant, after: "latest", limit: 1 }))).cursor;
+          at.current.cursor = (await call<Schemas["FeedPage"]>("GET", url("/events/feed", { merchantId: merchant, after: "latest", limit: 1 }))).cursor;
         } catch {
           if (before !== stopped) return;
           setState("broken");

@@ -2,9 +2,10 @@
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { call, url, type Merchant } from "./api.ts";
-import { useResource } from "./resource.ts";
-import { address } from "./route.ts";
+import { url, type Merchant } from "./api.ts";
+import { useGet } from "./resource.ts";
+import { address, change } from "./route.ts";
+import { typeNames } from "./status.ts";
 import { Empty, Heading, Loaded, Pill } from "./ui.tsx";
 
 // Part is one of a merchant's pages. reload reads the merchant again after a change.
@@ -24,7 +25,7 @@ const parts = [
 ] as const;
 
 export function MerchantFrame({ id, part, children }: { id: string; part: string; children: (merchant: Merchant, reload: () => Promise<void>) => ComponentChildren }) {
-  const merchant = useResource(url("/merchant/" + id), (key, signal) => call<Merchant>("GET", key, { signal }));
+  const merchant = useGet<Merchant>(url("/merchant/" + id));
   const path = "/merchants/" + id;
   if (merchant.missing) {
     return (
@@ -59,6 +60,18 @@ export function MerchantFrame({ id, part, children }: { id: string; part: string
         )}
       </Loaded>
     </>
+  );
+}
+
+// TagChoice is the filter of a page by tag.
+export function TagChoice({ merchant, tag }: { merchant: Merchant; tag: string }) {
+  return (
+    <select value={tag} onChange={(event) => change({ tag: event.currentTarget.value })}>
+      <option value="">All</option>
+      {Object.entries(merchant.tracktags).map(([type, t]) => (
+        <option key={type} value={t!.tagId}>{typeNames[type as keyof typeof typeNames]}</option>
+      ))}
+    </select>
   );
 }
 

@@ -3,17 +3,17 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, newKey, url, type Merchant, type MerchantList, type Tag } from "./api.ts";
 import { day, number } from "./format.ts";
-import { useResource } from "./resource.ts";
+import { useGet, useResource } from "./resource.ts";
 import { address, change, go, place } from "./route.ts";
 import { mayChange } from "./session.ts";
 import { statusOfMerchant, type Status } from "./status.ts";
-import { Button, Dialog, Empty, Field, Heading, Loaded, Pager, Pill, Problem, useTask } from "./ui.tsx";
+import { Button, Check, Dialog, Empty, Form, Heading, Loaded, Pager, Pill, Problem, Text, useTask } from "./ui.tsx";
 
 export function Merchants() {
   const query = place.value.query;
   const by = query.get("by") === "domain" ? "domain" : "name";
   const text = query.get("search") ?? "";
-  const list = useResource(url("/merchant", { limit: 20, page: query.get("page") ?? "", [by]: text }), (key, signal) => call<MerchantList>("GET", key, { signal }));
+  const list = useGet<MerchantList>(url("/merchant", { limit: 20, page: query.get("page") ?? "", [by]: text }));
   const [adding, setAdding] = useState(false);
   return (
     <>
@@ -164,31 +164,17 @@ function Create({ onClose }: { onClose: () => void }) {
   };
   return (
     <Dialog title="New merchant" onClose={onClose}>
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          submit();
-        }}
-      >
-        <Field label="Name" error={missing ? "A merchant needs a name." : undefined}>
-          {(ids) => <input {...ids} value={name} maxLength={256} autocomplete="off" onInput={(event) => setName(event.currentTarget.value)} />}
-        </Field>
-        <Field label="Domain (optional)" hint="The shop's root domain, such as example.com. You can change it later.">
-          {(ids) => <input {...ids} value={domain} autocomplete="off" autocapitalize="off" spellcheck={false} inputMode="url" placeholder="example.com" onInput={(event) => setDomain(event.currentTarget.value)} />}
-        </Field>
-        <label class="check">
-          <input type="checkbox" checked={secret} onChange={(event) => setSecret(event.currentTarget.checked)} />
-          <span>
-            Require a secret for identifiers
-            <small>Otherwise whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. The shop's backend sends the secret, which you create in the settings</small>
-          </span>
-        </label>
+      <Form onSubmit={submit}>
+        <Text label="Name" error={missing ? "A merchant needs a name." : undefined} value={name} maxLength={256} set={setName} />
+        <Text label="Domain (optional)" hint="The shop's root domain, such as example.com. You can change it later." value={domain} autocapitalize="off" spellcheck={false} inputMode="url" placeholder="example.com" set={setDomain} />
+        <Check label="Require a secret for identifiers" checked={secret} set={setSecret}
+          hint="Otherwise whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. The shop's backend sends the secret, which you create in the settings" />
         {task.error && <Problem message={task.error} />}
         <div class="actions">
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" kind="primary" busy={task.busy}>Create merchant</Button>
         </div>
-      </form>
+      </Form>
     </Dialog>
   );
 }

@@ -1,12 +1,12 @@
 // What can be changed of a merchant: name, how long events live, who may use identifiers; and its end.
 
 import { useId, useState } from "preact/hooks";
-import { call, url, type Merchant, type NewSecret } from "./api.ts";
+import { call, url, type Merchant, type Schemas } from "./api.ts";
 import { bytes, count, day } from "./format.ts";
 import type { Part } from "./merchant.tsx";
 import { address, go } from "./route.ts";
 import { mayChange } from "./session.ts";
-import { Button, Copy, Dialog, Field, Heading, Problem, say, useTask } from "./ui.tsx";
+import { Button, Code, Confirm, Copy, Dialog, Form, Heading, Problem, say, Section, Text, useTask } from "./ui.tsx";
 
 export function MerchantSettings({ merchant, reload }: Part) {
   return (
@@ -29,24 +29,17 @@ function Name({ merchant, reload }: Part) {
   const [name, setName] = useState(merchant.name);
   const [domain, setDomain] = useState(merchant.domain ?? "");
   const task = useTask();
+  const save = () =>
+    task.run(async () => {
+      await patch(merchant, { name: name.trim(), domain: domain.trim().toLowerCase() || null });
+      await reload();
+    }, "Saved");
   return (
-    <form
-      class="card"
-      onSubmit={async (event) => {
-        event.preventDefault();
-        const done = await task.run(async () => {
-          await patch(merchant, { name: name.trim(), domain: domain.trim().toLowerCase() || null });
-          await reload();
-        });
-        if (done) say("Saved");
-      }}
-    >
+    <Form class="card" onSubmit={save}>
       <h3>Name</h3>
       <div class="pair">
-        <Field label="Name">{(ids) => <input {...ids} value={name} required maxLength={256} autocomplete="off" onInput={(event) => setName(event.currentTarget.value)} />}</Field>
-        <Field label="Domain (optional)" hint="Information only: it changes no tag.">
-          {(ids) => <input {...ids} value={domain} autocomplete="off" autocapitalize="off" spellcheck={false} placeholder="example.com" onInput={(event) => setDomain(event.currentTarget.value)} />}
-        </Field>
+        <Text label="Name" value={name} required maxLength={256} set={setName} />
+        <Text label="Domain (optional)" hint="Information only: it changes no tag." value={domain} autocapitalize="off" spellcheck={false} placeholder="example.com" set={setDomain} />
       </div>
       {task.error && <Problem message={task.error} />}
       <Button type="submit" busy={task.busy}>Save name</Button>
@@ -55,7 +48,7 @@ function Name({ merchant, reload }: Part) {
         <span>Created {day(merchant.createdAt)}</span>
         {merchant.usage && <span>{count(merchant.usage.events, "event")}, {bytes(merchant.usage.bytes)}</span>}
       </p>
-    </form>
+    </Form>
   );
 }
 
@@ -67,11 +60,11 @@ function Retention({ merchant, reload }: Part) {
   const task = useTask();
   const group = useId();
   const save = async () => {
-    const done = await task.run(async () => {
+    setConfirming(false);
+    await task.run(async () => {
       await patch(merchant, { retentionDays: kind === "ever" ? null : Number(days) });
       await reload();
-    });
-    if (done) say("Saved");
+    }, "Saved");
   };
   const choice = (value: string, text: string) => (
     <label>
@@ -80,14 +73,10 @@ function Retention({ merchant, reload }: Part) {
     </label>
   );
   return (
-    <form
-      class="card"
-      onSubmit={(event) => {
-        event.preventDefault();
-        if (kind === "days") setConfirming(true);
-        else if (kind === "ever") void save();
-      }}
-    >
+    <Form class="card" onSubmit={() => {
+      if (kind === "days") setConfirming(true);
+      else if (kind === "ever") void save();
+    }}>
       <h3>How long events are kept</h3>
       <fieldset class="radios">
         <legend class="unseen">How long events are kept</legend>
@@ -96,32 +85,18 @@ function Retention({ merchant, reload }: Part) {
         {choice("days", "For a number of days")}
       </fieldset>
       {kind === "days" && (
-        <Field label="Days" hint="Counted from the time of the event. Older events are removed.">
-          {(ids) => <input {...ids} type="number" min={1} max={36500} required value={days} onInput={(event) => setDays(event.currentTarget.value)} />}
-        </Field>
+        <Text label="Days" hint="Counted from the time of the event. Older events are removed." type="number" min={1} max={36500} required value={days} set={setDays} />
       )}
       {task.error && <Problem message={task.error} />}
       {kind !== "default" && <Button type="submit" busy={task.busy}>Save retention</Button>}
       {confirming && (
-        <Dialog title="Remove older events?" onClose={() => setConfirming(false)}>
+        <Confirm title="Remove older events?" action={`Keep ${count(Number(days), "day")}`} task={task} onConfirm={save} onClose={() => setConfirming(false)}>
           <p>
             Events of {merchant.name} that are older than {count(Number(days), "day")} are removed now, and later ones as they reach that age. This cannot be undone.
           </p>
-          <div class="actions">
-            <Button onClick={() => setConfirming(false)}>Cancel</Button>
-            <Button
-              kind="danger"
-              onClick={() => {
-                setConfirming(false);
-                void save();
-              }}
-            >
-              Keep {count(Number(days), "day")}
-            </Button>
-          </div>
-        </Dialog>
+        </Confirm>
       )}
-    </form>
+    </Form>
   );
 }
 
@@ -137,8 +112,7 @@ function Identifiers({ merchant, reload }: Part) {
       await reload();
     });
   return (
-    <section class="card">
-      <h3>Who may use identifiers</h3>
+    <Section level={3} title="Who may use identifiers">
       <p class="dim">
         With a secret, only the shop's backend can use emails, phone numbers and device ids on the tag host. Create a secret, give it to the backend, then require it.
       </p>
@@ -158,7 +132,7 @@ function Identifiers({ merchant, reload }: Part) {
       {task.error && <Problem message={task.error} />}
       <div class="actions start">
         {secrets.length < 2 && (
-          <Button busy={task.busy} onClick={() => change(async () => setSecret((await call<NewSecret>("POST", url(path))).secret))}>
+          <Button busy={task.busy} onClick={() => change(async () => setSecret((await call<Schemas["NewSecret"]>("POST", url(path))).secret))}>
             Create a secret
           </Button>
         )}
@@ -170,7 +144,7 @@ function Identifiers({ merchant, reload }: Part) {
       </div>
       <p class="dim">{required ? "A secret is required." : "A secret is not required."}</p>
       {secret && <Once title="The secret" text={secret} onClose={() => setSecret(undefined)} />}
-    </section>
+    </Section>
   );
 }
 
@@ -179,10 +153,7 @@ export function Once({ title, text, onClose }: { title: string; text: string; on
   return (
     <Dialog title={title} onClose={onClose}>
       <p>Copy it now: the service keeps only a hash of it, and cannot show it again.</p>
-      <div class="code">
-        <pre tabIndex={0} aria-label={title}><code>{text}</code></pre>
-        <Copy text={text} what={title.toLowerCase()} />
-      </div>
+      <Code text={text} label={title} what={title.toLowerCase()} />
       <div class="actions">
         <Button kind="primary" onClick={onClose}>I have it</Button>
       </div>
@@ -200,38 +171,32 @@ function Delete({ merchant }: { merchant: Merchant }) {
     task.clear();
   };
   return (
-    <section class="card">
-      <h3>Delete the merchant</h3>
+    <Section level={3} title="Delete the merchant">
       <p class="dim">Its tags stop working at once, its domain is free for others, and its events are removed. This cannot be undone.</p>
       <Button kind="danger" onClick={() => setOpen(true)}>Delete…</Button>
       {open && (
         <Dialog title={`Delete ${merchant.name}?`} onClose={close}>
-          <form
-            onSubmit={(event) => {
-              event.preventDefault();
-              if (typed !== merchant.name) return;
-              void task.run(async () => {
-                await call("DELETE", url("/merchant/" + merchant.merchantId));
-                say(`${merchant.name} is deleted`);
-                go(address("/merchants"));
-              });
-            }}
-          >
+          <Form onSubmit={() => {
+            if (typed !== merchant.name) return;
+            void task.run(async () => {
+              await call("DELETE", url("/merchant/" + merchant.merchantId));
+              say(`${merchant.name} is deleted`);
+              go(address("/merchants"));
+            });
+          }}>
             <p>
               {merchant.usage && merchant.usage.events > 0 && <>It has {count(merchant.usage.events, "event")}. </>}
               Its tags stop working at once. This cannot be undone.
             </p>
-            <Field label={`Type ${merchant.name} to confirm`}>
-              {(ids) => <input {...ids} value={typed} autocomplete="off" spellcheck={false} onInput={(event) => setTyped(event.currentTarget.value)} />}
-            </Field>
+            <Text label={`Type ${merchant.name} to confirm`} value={typed} spellcheck={false} set={setTyped} />
             {task.error && <Problem message={task.error} />}
             <div class="actions">
               <Button onClick={close}>Cancel</Button>
               <Button type="submit" kind="danger" busy={task.busy} disabled={typed !== merchant.name}>Delete</Button>
             </div>
-          </form>
+          </Form>
         </Dialog>
       )}
-    </section>
+    </Section>
   );
 }

@@ -1,12 +1,10 @@
 // What operators see of the service.
 
-import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
-import { call } from "./api.ts";
 import { ago, bytes, count, day, number } from "./format.ts";
-import { useEvery, useResource } from "./resource.ts";
+import { useEvery, useGet } from "./resource.ts";
 import { typeNames } from "./status.ts";
-import { Button, Empty, Heading, Loaded, Pill, Time, type Tone } from "./ui.tsx";
+import { Button, Empty, Heading, Loaded, Pairs, Pill, Section, Time, type Tone } from "./ui.tsx";
 
 interface OverviewData {
   now: string;
@@ -42,7 +40,7 @@ interface Host {
 }
 
 export function Overview() {
-  const overview = useResource("/console/operator/overview", (key, signal) => call<OverviewData>("GET", key, { signal }));
+  const overview = useGet<OverviewData>("/console/operator/overview");
   useEvery(10_000, true, overview.reload);
   return (
     <>
@@ -100,18 +98,6 @@ function Figures({ of: { rates, hosts, partners } }: { of: OverviewData }) {
   );
 }
 
-function Section({ title, aside, children }: { title: string; aside?: ComponentChildren; children: ComponentChildren }) {
-  return (
-    <section class="card" aria-label={title}>
-      <div class="headline">
-        <h2>{title}</h2>
-        {aside}
-      </div>
-      {children}
-    </section>
-  );
-}
-
 function Disk({ of }: { of: OverviewData["disk"] }) {
   const disks = Map.groupBy(of.parts, (p) => p.totalBytes); // parts on disks of the same size are on one disk, as a rule
   return (
@@ -130,14 +116,7 @@ function Disk({ of }: { of: OverviewData["disk"] }) {
           );
         })}
       </ul>
-      <dl class="pairs">
-        {of.parts.map((p) => (
-          <div key={p.part}>
-            <dt>{p.part}</dt>
-            <dd class="number">{bytes(p.usedBytes)}</dd>
-          </div>
-        ))}
-      </dl>
+      <Pairs of={of.parts.map((p) => [p.part, bytes(p.usedBytes)])} />
       <p class="dim">Below {bytes(of.reserveBytes)} of free space, events are refused.</p>
     </Section>
   );
@@ -179,14 +158,7 @@ function Refusals({ of }: { of: OverviewData["rates"] }) {
   if (of.causes.length === 0) return null;
   return (
     <Section title="Refused" aside={<span class="dim">{last(of.seconds)}</span>}>
-      <dl class="pairs">
-        {of.causes.map((c) => (
-          <div key={c.cause}>
-            <dt>{c.cause.replace(/_/g, " ")}</dt>
-            <dd class="number">{number(c.count)}</dd>
-          </div>
-        ))}
-      </dl>
+      <Pairs of={of.causes.map((c) => [c.cause.replace(/_/g, " "), number(c.count)])} />
     </Section>
   );
 }

@@ -1,13 +1,13 @@
 // A person's rights: what is held of them, and its erasure with a receipt.
 
-import { useId, useState } from "preact/hooks";
-import { call, messageOf, send, url, type Erasure, type ErasureList } from "./api.ts";
+import { useState } from "preact/hooks";
+import { call, messageOf, send, url, type Erasure, type Schemas } from "./api.ts";
 import { count } from "./format.ts";
 import type { Part } from "./merchant.tsx";
-import { useEvery, useResource } from "./resource.ts";
+import { useEvery, useGet } from "./resource.ts";
 import { address, change, place } from "./route.ts";
 import { mayChange, mayReadPersons } from "./session.ts";
-import { Button, Copy, Dialog, Empty, Field, Heading, Loaded, Pager, Pill, Problem, Time, say, useTask } from "./ui.tsx";
+import { Button, Check, Choice, Confirm, Copy, Empty, Form, Heading, Loaded, Pager, Pill, Problem, say, Section, Text, Time, useTask } from "./ui.tsx";
 
 const kinds = { email: "Email", phone: "Phone number", muid: "muid", deviceId: "Device id" } as const;
 type Kind = keyof typeof kinds;
@@ -33,51 +33,31 @@ function Person({ merchant, name }: { merchant: string; name: string }) {
   const [confirming, setConfirming] = useState(false);
   const read = useTask();
   const erase = useTask();
-  const ids = { claimed: useId(), suppress: useId() };
   const person = () => ({ merchantId: merchant, [kind]: value.trim(), claimed });
   const named = () => {
     setMissing(!value.trim());
     return Boolean(value.trim());
   };
+  const begin = () =>
+    erase.run(async () => {
+      const made = await call<Erasure>("POST", url("/erasures"), { body: { ...person(), suppress } });
+      change({ receipt: made.erasureId });
+      setConfirming(false);
+      setValue("");
+    });
   return (
-    <section class="card">
-      <h3>A person</h3>
+    <Section level={3} title="A person">
       <p class="dim">When a visitor of the shop asks what is held of them, or asks to be forgotten.</p>
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          if (named()) void read.run(() => download(person()));
-        }}
-      >
+      <Form onSubmit={() => named() && read.run(() => download(person()))}>
         <div class="pair">
-          <Field label="Known by">
-            {(ids) => (
-              <select {...ids} value={kind} onChange={(event) => setKind(event.currentTarget.value as Kind)}>
-                {Object.entries(kinds).map(([k, label]) => (
-                  <option key={k} value={k}>{label}</option>
-                ))}
-              </select>
-            )}
-          </Field>
-          <Field label={kinds[kind]} error={missing ? "Say who the person is." : undefined}>
-            {(ids) => <input {...ids} inputMode={kind === "email" ? "email" : kind === "phone" ? "tel" : "text"} value={value} autocomplete="off" spellcheck={false} onInput={(event) => setValue(event.currentTarget.value)} />}
-          </Field>
+          <Choice label="Known by" value={kind} set={setKind} of={Object.entries(kinds)} />
+          <Text label={kinds[kind]} error={missing ? "Say who the person is." : undefined} inputMode={kind === "email" ? "email" : kind === "phone" ? "tel" : "text"} value={value} spellcheck={false} set={setValue} />
         </div>
-        <label class="check" for={ids.claimed}>
-          <input id={ids.claimed} type="checkbox" checked={claimed} onChange={(event) => setClaimed(event.currentTarget.checked)} />
-          <span>
-            Also take what only claimed links lead to
-            <small>Anyone who knows the tag id can claim that an identifier and a muid belong together. Look at what is held before you erase it: it may be another person's</small>
-          </span>
-        </label>
+        <Check label="Also take what only claimed links lead to" checked={claimed} set={setClaimed}
+          hint="Anyone who knows the tag id can claim that an identifier and a muid belong together. Look at what is held before you erase it: it may be another person's" />
         {mayChange.value && (
-          <label class="check" for={ids.suppress}>
-            <input id={ids.suppress} type="checkbox" checked={suppress} onChange={(event) => setSuppress(event.currentTarget.checked)} />
-            <span>
-              When erasing, refuse later events of this person, too
-              <small>The service then keeps hashes of the identifiers, to recognise them</small>
-            </span>
-          </label>
+          <Check label="When erasing, refuse later events of this person, too" checked={suppress} set={setSuppress}
+            hint="The service then keeps hashes of the identifiers, to recognise them" />
         )}
         {read.error && <Problem message={read.error} />}
         <div class="actions start">
@@ -88,34 +68,15 @@ function Person({ merchant, name }: { merchant: string; name: string }) {
             </Button>
           )}
         </div>
-      </form>
+      </Form>
       {confirming && (
-        <Dialog title="Erase this person?" onClose={() => setConfirming(false)}>
+        <Confirm title="Erase this person?" action="Erase" task={erase} onConfirm={begin} onClose={() => setConfirming(false)}>
           <p>
             All events of <strong>{value.trim()}</strong> at {name} are removed for good, and with them the links between the person's identifiers. This cannot be undone.
           </p>
-          {erase.error && <Problem message={erase.error} />}
-          <div class="actions">
-            <Button onClick={() => setConfirming(false)}>Cancel</Button>
-            <Button
-              kind="danger"
-              busy={erase.busy}
-              onClick={async () => {
-                const done = await erase.run(async () => {
-                  const made = await call<Erasure>("POST", url("/erasures"), { body: { ...person(), suppress } });
-                  change({ receipt: made.erasureId });
-                });
-                if (!done) return;
-                setConfirming(false);
-                setValue("");
-              }}
-            >
-              Erase
-            </Button>
-          </div>
-        </Dialog>
+        </Confirm>
       )}
-    </section>
+    </Section>
   );
 }
 
@@ -147,7 +108,7 @@ const steps = ["pending", "removing", "purging", "done"] as const;
 const stepNames = { pending: "Waiting", removing: "Removing events", purging: "Removing their bytes from the files", done: "Done" };
 
 function Receipt({ id }: { id: string }) {
-  const receipt = useResource(url("/erasures/" + id), (key, signal) => call<Erasure>("GET", key, { signal }));
+  const receipt = useGet<Erasure>(url("/erasures/" + id));
   useEvery(1000, receipt.data?.state !== "done", receipt.reload);
   return (
     <section class="card" aria-label="Receipt of an erasure">
@@ -196,7 +157,7 @@ function State({ of }: { of: Erasure }) {
 
 function Receipts({ merchant }: { merchant: string }) {
   const query = place.value.query;
-  const list = useResource(url("/erasures", { merchantId: merchant, limit: 10, page: query.get("page") ?? "" }), (key, signal) => call<ErasureList>("GET", key, { signal }));
+  const list = useGet<Schemas["ErasureList"]>(url("/erasures", { merchantId: merchant, limit: 10, page: query.get("page") ?? "" }));
   const receipt = query.get("receipt");
   useEvery(2000, Boolean(receipt && !list.data?.erasures.some((e) => e.erasureId === receipt)) || Boolean(list.data?.erasures.some((e) => e.state !== "done")), list.reload);
   return (

@@ -1,18 +1,18 @@
 // What was refused lately, and why; and a try of an event without recording it.
 
-import { useId, useState } from "preact/hooks";
-import { call, url, type Finding, type RefusedEvent, type RefusedList, type Trial } from "./api.ts";
+import { useState } from "preact/hooks";
+import { call, url, type Finding, type Trial, type Schemas } from "./api.ts";
 import { count, number } from "./format.ts";
 import { JSONTree } from "./json.tsx";
-import type { Part } from "./merchant.tsx";
-import { useResource } from "./resource.ts";
-import { change, place } from "./route.ts";
+import { TagChoice, type Part } from "./merchant.tsx";
+import { useGet } from "./resource.ts";
+import { place } from "./route.ts";
 import { typeNames } from "./status.ts";
-import { Button, Empty, Field, Heading, Loaded, Pill, Problem, Time, useTask, type Tone } from "./ui.tsx";
+import { Button, Choice, Empty, Field, Form, Heading, Loaded, Pill, Problem, Section, Time, type Tone, useTask } from "./ui.tsx";
 
 export function Refused({ merchant }: Part) {
   const tag = place.value.query.get("tag") ?? "";
-  const list = useResource(url("/debug/refused", { merchantId: merchant.merchantId, tagId: tag, limit: 100 }), (key, signal) => call<RefusedList>("GET", key, { signal }));
+  const list = useGet<Schemas["RefusedList"]>(url("/debug/refused", { merchantId: merchant.merchantId, tagId: tag, limit: 100 }));
   const tags = Object.entries(merchant.tracktags);
   return (
     <>
@@ -22,12 +22,7 @@ export function Refused({ merchant }: Part) {
         {tags.length > 1 && (
           <label class="inline">
             <span>Tag</span>
-            <select value={tag} onChange={(event) => change({ tag: event.currentTarget.value })}>
-              <option value="">All</option>
-              {tags.map(([type, t]) => (
-                <option key={type} value={t!.tagId}>{typeNames[type as keyof typeof typeNames]}</option>
-              ))}
-            </select>
+            <TagChoice merchant={merchant} tag={tag} />
           </label>
         )}
         <Button onClick={list.reload}>Look again</Button>
@@ -55,7 +50,7 @@ export function Refused({ merchant }: Part) {
   );
 }
 
-function Entry({ of }: { of: RefusedEvent }) {
+function Entry({ of }: { of: Schemas["Refused"] }) {
   const odd = of.status < 400;
   return (
     <details class="row event">
@@ -102,43 +97,26 @@ function Try({ tags }: { tags: { id: string; name: string }[] }) {
   const [text, setText] = useState(example);
   const [answer, setAnswer] = useState<Trial>();
   const task = useTask();
-  const heading = useId();
   const submit = () =>
     task.run(async () => {
       setAnswer(undefined);
       setAnswer(await call<Trial>("POST", url("/debug/mark", { tagId: tag }), { text }));
     });
   return (
-    <section class="card" aria-labelledby={heading}>
-      <h3 id={heading}>Try an event</h3>
+    <Section level={3} title="Try an event">
       <p class="dim">See what the tag host would answer, and what could be better. Nothing is recorded.</p>
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          void submit();
-        }}
-      >
-        {tags.length > 1 && (
-          <Field label="Tag">
-            {(ids) => (
-              <select {...ids} value={tag} onChange={(event) => setTag(event.currentTarget.value)}>
-                {tags.map((t) => (
-                  <option key={t.id} value={t.id}>{t.name}</option>
-                ))}
-              </select>
-            )}
-          </Field>
-        )}
+      <Form onSubmit={submit}>
+        {tags.length > 1 && <Choice label="Tag" value={tag} set={setTag} of={tags.map((t) => [t.id, t.name])} />}
         <Field label="Event as JSON" hint="What your page or backend sends to the tag host, as it is. An array is a batch.">
           {(ids) => <textarea {...ids} class="mono" rows={8} spellcheck={false} autocapitalize="off" value={text} onInput={(event) => setText(event.currentTarget.value)} />}
         </Field>
         <Button type="submit" kind="primary" busy={task.busy}>Try</Button>
-      </form>
+      </Form>
       <div aria-live="polite">
         {task.error && <Problem message={task.error} />}
         {answer && <Verdict of={answer} />}
       </div>
-    </section>
+    </Section>
   );
 }
 
@@ -167,4 +145,3 @@ function Verdict({ of }: { of: Trial }) {
     </>
   );
 }
-

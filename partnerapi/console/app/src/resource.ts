@@ -1,7 +1,7 @@
 // What a page loads from the service.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Failure, messageOf } from "./api.ts";
+import { call, Failure, messageOf } from "./api.ts";
 
 export interface Resource<T> {
   data: T | undefined;
@@ -49,6 +49,9 @@ export function useResource<T>(key: string | null, load: (key: string, signal: A
     set: (data) => setState({ key, data, late: false }),
   };
 }
+
+// useGet loads what a GET of the key's address answers.
+export const useGet = <T>(key: string) => useResource(key, (key, signal) => call<T>("GET", key, { signal }));
 
 function same(a: string | null, b: string | null): boolean {
   return a?.split("?")[0] === b?.split("?")[0];

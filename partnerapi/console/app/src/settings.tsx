@@ -4,14 +4,14 @@ import { useRef, useState } from "preact/hooks";
 import { call, Failure, newKey, url, type Config, type IssuedKey, type Key, type MerchantList } from "./api.ts";
 import { number } from "./format.ts";
 import { Once } from "./merchantsettings.tsx";
-import { useResource } from "./resource.ts";
+import { useGet, type Resource } from "./resource.ts";
 import { mayChange, session, signOut } from "./session.ts";
-import { Button, Copy, Dialog, Empty, Field, Heading, Loaded, Pill, Problem, Time, say, useTask } from "./ui.tsx";
+import { Button, Choice, Confirm, Copy, Dialog, Empty, Form, Heading, Loaded, Pairs, Pill, Problem, say, Section, Text, Time, useTask } from "./ui.tsx";
 
 type KeyList = { keys: Key[] };
 
 export function Settings() {
-  const keys = useResource(url("/key"), (key, signal) => call<KeyList>("GET", key, { signal }));
+  const keys = useGet<KeyList>(url("/key"));
   return (
     <>
       <Heading title="Settings" />
@@ -25,17 +25,13 @@ export function Settings() {
 
 const valid = (key: Key) => !key.revokedAt && (!key.expiresAt || new Date(key.expiresAt).getTime() > Date.now());
 
-function Keys({ keys, of }: { keys: Key[] | undefined; of: ReturnType<typeof useResource<KeyList>> }) {
+function Keys({ keys, of }: { keys: Key[] | undefined; of: Resource<KeyList> }) {
   const [issuing, setIssuing] = useState(false);
   const [issued, setIssued] = useState<IssuedKey>();
   const [revoking, setRevoking] = useState<Key>();
   const past = keys?.filter((k) => !valid(k)) ?? [];
   return (
-    <section class="card" aria-labelledby="keys">
-      <div class="headline">
-        <h2 id="keys">API keys</h2>
-        {mayChange.value && <Button onClick={() => setIssuing(true)}>New key</Button>}
-      </div>
+    <Section title="API keys" aside={mayChange.value && <Button onClick={() => setIssuing(true)}>New key</Button>}>
       <p class="dim">Your programs use them, and people sign in with them. Give each its own, so that you can end one without the others.</p>
       <Loaded of={of}>
         {({ keys }) => (
@@ -81,7 +77,7 @@ function Keys({ keys, of }: { keys: Key[] | undefined; of: ReturnType<typeof use
           }}
         />
       )}
-    </section>
+    </Section>
   );
 }
 
@@ -129,42 +125,18 @@ function Issue({ onClose, done }: { onClose: () => void; done: (key: IssuedKey) 
     });
   return (
     <Dialog title="New API key" onClose={onClose}>
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          void submit();
-        }}
-      >
-        <Field label="What it is for" hint="Such as “Warehouse import” or a person's name.">
-          {(ids) => <input {...ids} value={name} required maxLength={256} autocomplete="off" onInput={(event) => setName(event.currentTarget.value)} />}
-        </Field>
+      <Form onSubmit={submit}>
+        <Text label="What it is for" hint="Such as “Warehouse import” or a person's name." value={name} required maxLength={256} set={setName} />
         <div class="pair">
-          <Field label="It may">
-            {(ids) => (
-              <select {...ids} value={scope} onChange={(event) => setScope(event.currentTarget.value as keyof typeof scopes)}>
-                {Object.entries(scopes).map(([value, { label }]) => (
-                  <option key={value} value={value}>{label}</option>
-                ))}
-              </select>
-            )}
-          </Field>
-          <Field label="It expires">
-            {(ids) => (
-              <select {...ids} value={days} onChange={(event) => setDays(event.currentTarget.value)}>
-                <option value="">Never</option>
-                <option value="30">In 30 days</option>
-                <option value="90">In 90 days</option>
-                <option value="365">In a year</option>
-              </select>
-            )}
-          </Field>
+          <Choice label="It may" value={scope} set={setScope} of={Object.entries(scopes).map(([value, { label }]) => [value, label])} />
+          <Choice label="It expires" value={days} set={setDays} of={[["", "Never"], ["30", "In 30 days"], ["90", "In 90 days"], ["365", "In a year"]]} />
         </div>
         {task.error && <Problem message={task.error} />}
         <div class="actions">
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" kind="primary" busy={task.busy}>Issue key</Button>
         </div>
-      </form>
+      </Form>
     </Dialog>
   );
 }
@@ -186,16 +158,11 @@ function Revoke({ of, onClose, done }: { of: Key; onClose: () => void; done: () 
       done();
     });
   return (
-    <Dialog title={`Revoke ${of.name || of.keyId}?`} onClose={onClose}>
+    <Confirm title={`Revoke ${of.name || of.keyId}?`} action={last ? "Revoke it even so" : "Revoke"} task={task} onConfirm={revoke} onClose={onClose}>
       <p>
         Programs that use this key, and people who signed in with it, are refused from the next request on. {of.current && <strong>You signed in with it: you will be signed out.</strong>}
       </p>
-      {task.error && <Problem message={task.error} />}
-      <div class="actions">
-        <Button onClick={onClose}>Cancel</Button>
-        <Button kind="danger" busy={task.busy} onClick={revoke}>{last ? "Revoke it even so" : "Revoke"}</Button>
-      </div>
-    </Dialog>
+    </Confirm>
   );
 }
 
@@ -212,7 +179,7 @@ interface SignedIn {
 
 // Sessions shows who is signed in. Who can only read can end only his own session.
 function Sessions() {
-  const list = useResource("/console/sessions", (key, signal) => call<{ sessions: SignedIn[]; total: number }>("GET", key, { signal }));
+  const list = useGet<{ sessions: SignedIn[]; total: number }>("/console/sessions");
   const [leaving, setLeaving] = useState(false);
   const task = useTask();
   const end = (s: SignedIn) =>
@@ -223,11 +190,7 @@ function Sessions() {
       await list.reload();
     });
   return (
-    <section class="card" aria-labelledby="sessions">
-      <div class="headline">
-        <h2 id="sessions">Who is signed in</h2>
-        {mayChange.value && <Button onClick={() => setLeaving(true)}>Sign out everywhere…</Button>}
-      </div>
+    <Section title="Who is signed in" aside={mayChange.value && <Button onClick={() => setLeaving(true)}>Sign out everywhere…</Button>}>
       <p class="dim">A session ends 12 hours after it began, and with its key.</p>
       {task.error && <Problem message={task.error} />}
       <Loaded of={list}>
@@ -256,24 +219,18 @@ function Sessions() {
         )}
       </Loaded>
       {leaving && (
-        <Dialog title="Sign out everywhere?" onClose={() => setLeaving(false)}>
+        <Confirm title="Sign out everywhere?" action="Sign out everywhere" task={task} onConfirm={() => task.run(() => signOut(true))} onClose={() => setLeaving(false)}>
           <p>All sessions of {session.value?.partner?.name} end, yours too, and links that were not used do not work any more. API keys stay valid: revoke those that are in wrong hands.</p>
-          {task.error && <Problem message={task.error} />}
-          <div class="actions">
-            <Button onClick={() => setLeaving(false)}>Cancel</Button>
-            <Button kind="danger" busy={task.busy} onClick={() => task.run(() => signOut(true))}>Sign out everywhere</Button>
-          </div>
-        </Dialog>
+        </Confirm>
       )}
-    </section>
+    </Section>
   );
 }
 
 function TrackingDomain() {
-  const config = useResource(url("/config"), (key, signal) => call<Config>("GET", key, { signal }));
+  const config = useGet<Config>(url("/config"));
   return (
-    <section class="card" aria-labelledby="domain">
-      <h2 id="domain">Tracking domain</h2>
+    <Section title="Tracking domain">
       <Loaded of={config} rows={1}>
         {(c) => (
           <>
@@ -293,12 +250,12 @@ function TrackingDomain() {
           </>
         )}
       </Loaded>
-    </section>
+    </Section>
   );
 }
 
 function Limits({ keys }: { keys: Key[] | undefined }) {
-  const merchants = useResource(url("/merchant", { limit: 1 }), (key, signal) => call<MerchantList>("GET", key, { signal }));
+  const merchants = useGet<MerchantList>(url("/merchant", { limit: 1 }));
   const used: [string, number | undefined, number][] = [
     ["Merchants", merchants.data?.pagination.totalItems, 50_000],
     ["Valid API keys", keys?.filter(valid).length, 100],
@@ -313,8 +270,7 @@ function Limits({ keys }: { keys: Key[] | undefined }) {
     ["Live pages and streams at the same time", number(1000)],
   ];
   return (
-    <section class="card" aria-labelledby="limits">
-      <h2 id="limits">Limits</h2>
+    <Section title="Limits">
       <p class="dim">These are the usual ones. The operator of the service can set others for you.</p>
       <ul class="meters">
         {used.map(([name, n, of]) => (
@@ -325,14 +281,7 @@ function Limits({ keys }: { keys: Key[] | undefined }) {
           </li>
         ))}
       </ul>
-      <dl class="pairs">
-        {others.map(([name, text]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd class="number">{text}</dd>
-          </div>
-        ))}
-      </dl>
-    </section>
+      <Pairs of={others} />
+    </Section>
   );
 }

@@ -2,7 +2,7 @@
 
 import { useId, useState } from "preact/hooks";
 import type { Tag } from "./api.ts";
-import { Copy } from "./ui.tsx";
+import { Code } from "./ui.tsx";
 
 export function Snippet({ tag }: { tag: Tag }) {
   const [consent, setConsent] = useState(false);
@@ -29,10 +29,7 @@ export function Snippet({ tag }: { tag: Tag }) {
           </span>
         </label>
       </fieldset>
-      <div class="code">
-        <pre tabIndex={0} aria-label="Snippet"><code>{text}</code></pre>
-        <Copy text={text} what="snippet" label="Copy" />
-      </div>
+      <Code text={text} label="Snippet" what="snippet" />
       <p class="dim">Put it into the head of every page of the shop, before other scripts. A tag manager takes it as custom HTML.</p>
     </>
   );

@@ -5,11 +5,11 @@ import { call, url, type Config, type Tag, type TagType } from "./api.ts";
 import { FirstEvent } from "./firstevent.tsx";
 import type { Part } from "./merchant.tsx";
 import { StatusPill } from "./merchants.tsx";
-import { useEvery, useResource } from "./resource.ts";
+import { useEvery, useGet } from "./resource.ts";
 import { mayChange } from "./session.ts";
 import { Snippet } from "./snippet.tsx";
 import { statusOfTag, typeNames } from "./status.ts";
-import { Button, Copy, Field, Heading, Loaded, Problem, Time, useTask } from "./ui.tsx";
+import { Button, Copy, Form, Heading, Loaded, Problem, Text, Time, useTask } from "./ui.tsx";
 
 const types: TagType[] = ["server-side", "preverified", "client-side"];
 
@@ -20,7 +20,7 @@ const about: Record<TagType, string> = {
 };
 
 export function Tags({ merchant, reload }: Part) {
-  const config = useResource(url("/config"), (key, signal) => call<Config>("GET", key, { signal }));
+  const config = useGet<Config>(url("/config"));
   const present = types.filter((type) => merchant.tracktags[type]);
   const missing = types.filter((type) => !merchant.tracktags[type] && (type !== "preverified" || config.data?.preverifiedEnabled));
   return (
@@ -52,31 +52,23 @@ function Generate({ type, merchant, domain, done }: { type: TagType; merchant: s
       await done();
     });
   return (
-    <form
-      class="card choice"
-      onSubmit={(event) => {
-        event.preventDefault();
-        void generate();
-      }}
-    >
+    <Form class="card choice" onSubmit={generate}>
       <h4>{typeNames[type]}</h4>
       <p class="dim">{about[type]}</p>
       {type === "server-side" && (
-        <Field label="Root domain of the shop" hint="Without www. and without https://">
-          {(ids) => <input {...ids} value={root} required autocomplete="off" autocapitalize="off" spellcheck={false} inputMode="url" placeholder="example.com" onInput={(event) => setRoot(event.currentTarget.value)} />}
-        </Field>
+        <Text label="Root domain of the shop" hint="Without www. and without https://" value={root} required autocapitalize="off" spellcheck={false} inputMode="url" placeholder="example.com" set={setRoot} />
       )}
       {task.error && <Problem message={task.error} />}
       <Button type="submit" kind="primary" busy={task.busy}>
         Generate {typeNames[type].toLowerCase()} tag
       </Button>
-    </form>
+    </Form>
   );
 }
 
 // TagCard shows a tag. While something is on its way, it reads the tag again every few seconds.
 function TagCard({ id, domain }: { id: string; domain: string | undefined }) {
-  const tag = useResource(url("/tracktag/" + id), (key, signal) => call<Tag>("GET", key, { signal }));
+  const tag = useGet<Tag>(url("/tracktag/" + id));
   const waits = tag.data && !tag.data.suspended && (waitsForCertificate(tag.data) || tag.data.lifecycle === "waiting_for_events");
   useEvery(2000, Boolean(waits), tag.reload);
   return (

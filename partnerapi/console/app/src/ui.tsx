@@ -1,9 +1,9 @@
 // The parts that all pages are made of.
 
-import type { ButtonHTMLAttributes, ComponentChildren } from "preact";
+import type { AllHTMLAttributes, ButtonHTMLAttributes, ComponentChildren } from "preact";
 import { signal } from "@preact/signals";
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { messageOf } from "./api.ts";
+import { messageOf, type Pagination } from "./api.ts";
 import { ago, dayAndTime, number } from "./format.ts";
 import type { Resource } from "./resource.ts";
 import { address, place, useTitle } from "./route.ts";
@@ -87,11 +87,14 @@ export function Copy({ text, what, label = "Copy", size = "small" }: { text: str
   );
 }
 
-// Field is a form field with its label. The child gets the ids that connect it to the label, the hint and the error.
-export function Field(props: {
+interface Labels {
   label: string;
   hint?: ComponentChildren;
   error?: string | undefined;
+}
+
+// Field is a form field with its label. The child gets the ids that connect it to the label, the hint and the error.
+export function Field(props: Labels & {
   children: (ids: { id: string; "aria-describedby": string | undefined; "aria-invalid": boolean | undefined }) => ComponentChildren;
 }) {
   const id = useId();
@@ -103,6 +106,94 @@ export function Field(props: {
       {props.hint && <p class="hint" id={id + "h"}>{props.hint}</p>}
       {props.error && <p class="wrong" id={id + "e"}>{props.error}</p>}
     </div>
+  );
+}
+
+interface TextProps extends Labels, Pick<AllHTMLAttributes<HTMLInputElement>, "required" | "maxLength" | "min" | "max" | "placeholder" | "inputMode" | "autocapitalize" | "spellcheck"> {
+  value: string;
+  set: (text: string) => void;
+  type?: "text" | "password" | "number";
+}
+
+// Text is a field with one line.
+export function Text({ label, hint, error, set, ...rest }: TextProps) {
+  return (
+    <Field label={label} hint={hint} error={error}>
+      {(ids) => <input autocomplete="off" {...(rest as { type: "text" })} {...ids} onInput={(event) => set(event.currentTarget.value)} />}
+    </Field>
+  );
+}
+
+// Choice is a field with one of some values.
+export function Choice<T extends string>({ label, hint, value, set, of }: Labels & { value: T; set: (value: T) => void; of: [value: string, text: string][] }) {
+  return (
+    <Field label={label} hint={hint}>
+      {(ids) => (
+        <select {...ids} value={value} onChange={(event) => set(event.currentTarget.value as T)}>
+          {of.map(([value, text]) => <option key={value} value={value}>{text}</option>)}
+        </select>
+      )}
+    </Field>
+  );
+}
+
+// Check is a choice between yes and no. The hint says more.
+export function Check({ label, hint, checked, set }: { label: string; hint: string; checked: boolean; set: (checked: boolean) => void }) {
+  return (
+    <label class="check">
+      <input type="checkbox" checked={checked} onChange={(event) => set(event.currentTarget.checked)} />
+      <span>
+        {label}
+        <small>{hint}</small>
+      </span>
+    </label>
+  );
+}
+
+// Code is a text to copy.
+export function Code({ text, label, what }: { text: string; label: string; what: string }) {
+  return (
+    <div class="code">
+      <pre tabIndex={0} aria-label={label}><code>{text}</code></pre>
+      <Copy text={text} what={what} />
+    </div>
+  );
+}
+
+// Form is a form that is sent by a program.
+export function Form({ onSubmit, class: kind, children }: Children & { onSubmit: () => unknown; class?: string }) {
+  const submit = (event: Event) => {
+    event.preventDefault();
+    void onSubmit();
+  };
+  return <form class={kind} onSubmit={submit}>{children}</form>;
+}
+
+// Section is a part of a page with its own heading, and what is beside that.
+export function Section({ title, level = 2, aside, children }: Children & { title: string; level?: 2 | 3; aside?: ComponentChildren }) {
+  const Tag = level === 2 ? "h2" : "h3";
+  return (
+    <section class="card" aria-label={title}>
+      <div class="headline">
+        <Tag>{title}</Tag>
+        {aside}
+      </div>
+      {children}
+    </section>
+  );
+}
+
+// Pairs is a list of names with their values.
+export function Pairs({ of }: { of: [name: string, value: ComponentChildren][] }) {
+  return (
+    <dl class="pairs">
+      {of.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd class="number">{value}</dd>
+        </div>
+      ))}
+    </dl>
   );
 }
 
@@ -145,7 +236,7 @@ export function Loaded<T>({ of, rows = 3, children }: { of: Resource<T>; rows?: 
 }
 
 // Pager leads to the other pages of a list. The page is part of the address.
-export function Pager({ of, noun }: { of: { currentPage: number; totalPages: number; totalItems: number; hasNextPage: boolean; hasPreviousPage: boolean }; noun: string }) {
+export function Pager({ of, noun }: { of: Pagination; noun: string }) {
   if (of.totalPages <= 1 && of.currentPage === 1) return null;
   const to = (page: number) => address(place.value.path, { ...Object.fromEntries(place.value.query), page: page > 1 ? String(page) : "" });
   return (
@@ -183,21 +274,43 @@ export function Dialog({ title, onClose, children }: Children & { title: string;
   );
 }
 
-// useTask runs one request at a time and keeps its error.
-export function useTask(): { busy: boolean; error: string | undefined; run: (f: () => Promise<unknown>) => Promise<boolean>; clear: () => void } {
+// Confirm asks before something that cannot be undone.
+export function Confirm({ title, action, task, onConfirm, onClose, children }: Children & { title: string; action: ComponentChildren; task: Task; onConfirm: () => unknown; onClose: () => void }) {
+  return (
+    <Dialog title={title} onClose={onClose}>
+      {children}
+      {task.error && <Problem message={task.error} />}
+      <div class="actions">
+        <Button onClick={onClose}>Cancel</Button>
+        <Button kind="danger" busy={task.busy} onClick={onConfirm}>{action}</Button>
+      </div>
+    </Dialog>
+  );
+}
+
+export interface Task {
+  busy: boolean;
+  error: string | undefined;
+  run: (f: () => Promise<unknown>, done?: string) => Promise<boolean>;
+  clear: () => void;
+}
+
+// useTask runs one request at a time and keeps its error. After a success it says what is done.
+export function useTask(): Task {
   const [state, setState] = useState<{ busy: boolean; error?: string }>({ busy: false });
   const running = useRef(false);
   return {
     busy: state.busy,
     error: state.error,
     clear: () => setState({ busy: false }),
-    run: async (f) => {
+    run: async (f, done) => {
       if (running.current) return false;
       running.current = true;
       setState({ busy: true });
       try {
         await f();
         setState({ busy: false });
+        if (done) say(done);
         return true;
       } catch (error) {
         setState({ busy: false, error: messageOf(error) });

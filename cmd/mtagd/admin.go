@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -88,13 +87,13 @@ func adminPages(metrics prometheus.Gatherer, ready, impaired func() error) http.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET "+healthPage, writeHealth)
 	mux.HandleFunc("GET "+readyPage, func(w http.ResponseWriter, _ *http.Request) {
-		if err := ready(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
+		err := ready()
+		writeReady(w, err)
+		if err != nil {
+			io.WriteString(w, checkNamed(checkNotReady).reason(err))
 		}
-		io.WriteString(w, "ready\n")
 		if err := impaired(); err != nil {
-			fmt.Fprintln(w, "some answers fail:", err)
+			io.WriteString(w, checkNamed(checkDamage).reason(err))
 		}
 	})
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -108,3 +107,11 @@ func adminPages(metrics prometheus.Gatherer, ready, impaired func() error) http.
 }
 
 func writeHealth(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") }
+
+func writeReady(w http.ResponseWriter, err error) {
+	if err != nil {
+		http.Error(w, "not ready", http.StatusServiceUnavailable)
+		return
+	}
+	io.WriteString(w, "ready\n")
+}

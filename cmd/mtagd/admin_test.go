@@ -108,9 +108,9 @@ func TestAdminPagesNeedTheToken(t *testing.T) {
 		{"/healthz", "", nil, 200, "ok\n"},
 		{"/healthz", "", reason, 200, "ok\n"},
 		{"/readyz", "", nil, 200, "ready\n"},
-		{"/readyz", "Bearer " + testToken, nil, 200, "ready\nsome answers fail: a table is damaged\n"},
+		{"/readyz", "Bearer " + testToken, nil, 200, "ready\nMtagdDamage: a table is damaged\n"},
 		{"/readyz", "", reason, 503, "not ready\n"},
-		{"/readyz", "Bearer " + testToken, reason, 503, "the disk is full\n"},
+		{"/readyz", "Bearer " + testToken, reason, 503, "not ready\nMtagdNotReady: the disk is full\nMtagdDamage: a table is damaged\n"},
 		{"/readyz", "Bearer wrong", reason, 401, ""},
 	} {
 		r := httptest.NewRequest("GET", "http://mtagd.example.com"+c.path, nil)

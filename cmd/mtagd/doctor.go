@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 
 	"mtagd/store"
 	"mtagd/store/local/backup"
@@ -60,14 +62,12 @@ func (c *doctorCommand) Run(p *process) error {
 	} else {
 		e.examine()
 	}
-	slices.SortStableFunc(e.findings, func(a, b finding) int { return cmp.Compare(a.urgency, b.urgency) })
-	for _, f := range e.findings {
-		if _, err := fmt.Fprintf(p.stdout, "%-7s %s\n        %s\n", f.urgency, f.what, f.do); err != nil {
-			return err
-		}
+	e.print(p.stdout)
+	if len(e.skipped) > 0 {
+		fmt.Fprintf(p.stdout, "not looked at, because only Prometheus has the history: %s\n", strings.Join(e.skipped, ", "))
 	}
 	if n := len(e.findings); n > 0 {
-		return fmt.Errorf("%d things are wrong", n)
+		return fmt.Errorf("%s wrong", english.Plural(n, "thing is", "things are"))
 	}
 	_, err := fmt.Fprintln(p.stdout, "nothing is wrong")
 	return err
@@ -78,10 +78,24 @@ type examination struct {
 	*process
 	serve    *serveCommand
 	findings []finding
+	skipped  []string // checks that need a history
+}
+
+// print prints the findings, the most urgent first.
+func (e *examination) print(w io.Writer) {
+	slices.SortStableFunc(e.findings, func(a, b finding) int { return cmp.Compare(a.urgency, b.urgency) })
+	for _, f := range e.findings {
+		fmt.Fprintf(w, "%-7s %s\n        %s\n", f.urgency, f.what, f.do)
+	}
 }
 
 func (e *examination) add(u urgency, what, do string, values ...any) {
 	e.findings = append(e.findings, finding{u, fmt.Sprintf(what, values...), do})
+}
+
+// found adds what a check has found.
+func (e *examination) found(c check, value float64, detail string) {
+	e.add(c.urgency, "%s", c.do+" ("+c.runbook()+")", c.words(value, detail))
 }
 
 // examine makes all checks. The flags were checked.
@@ -113,7 +127,7 @@ func (e *examination) checkRunning() bool {
 		e.add(page, "a server uses the data directory, but its admin pages do not answer: %v", "give mtagd doctor the same --admin as the server, and read its log", err)
 		return true
 	case err != nil:
-		e.add(page, "the service does not run", "start it: systemctl start mtagd-http.socket mtagd-https.socket mtagd-admin.socket mtagd; its log: journalctl -u mtagd")
+		e.found(checkNamed(checkDown), 0, "")
 		return false
 	case status == http.StatusUnauthorized:
 		e.add(ticket, "the server refuses the admin token", "give mtagd doctor the admin-token that the server was started with")
@@ -121,29 +135,24 @@ func (e *examination) checkRunning() bool {
 	case status != http.StatusOK && status != http.StatusServiceUnavailable:
 		e.add(page, "another program answers at %s", "choose another address with admin, in the socket unit too", e.serve.Admin)
 		return e.locked()
-	case status == http.StatusServiceUnavailable:
-		e.add(page, "no events are accepted: %s", runbook("MtagdNotReady"), text)
-	case strings.Contains(text, "\n"):
-		e.add(ticket, "%s", runbook("MtagdNotReady"), text[strings.IndexByte(text, '\n')+1:])
 	}
-	if _, text, err = e.admin("/metrics"); err != nil {
+	_, metrics, err := e.admin("/metrics")
+	if err != nil {
 		e.add(ticket, "there are no metrics: %v", "look at the service's log", err)
-		return true
 	}
-	m := parseMetrics(text)
-	for _, a := range alertChecks {
-		if a.is == nil {
-			continue
-		}
-		if what := a.is(m, float64(time.Now().Unix())); what != "" {
-			e.add(a.urgency, "%s", runbook(a.name), what)
+	m := parseMetrics(metrics)
+	for _, c := range checks {
+		if because, is := reasonIn(text, c); is {
+			e.found(c, 0, because)
+		} else if c.is != nil {
+			if value, wrong := c.is(m, float64(time.Now().Unix())); wrong {
+				e.found(c, value, "")
+			}
+		} else if c.name != checkDown {
+			e.skipped = append(e.skipped, c.name)
 		}
 	}
 	return true
-}
-
-func runbook(alert string) string {
-	return "the runbook says what to do: deploy/runbook.md#" + strings.ToLower(alert)
 }
 
 // admin reads an admin page.
@@ -184,14 +193,14 @@ func (e *examination) checkDataDirectory(running bool) {
 		return // of a running server the metrics were looked at
 	}
 	if opened, err := openControl(e.data, false, e.stderr); err != nil {
-		e.add(page, "%v", "install the version of mtagd that the data is of; if it is damaged, see deploy/runbook.md#mtagddamage", err)
+		e.add(page, "%v", "install the version of mtagd that the data is of; if it is damaged, see "+checkNamed(checkDamage).runbook(), err)
 	} else {
 		opened.Close()
 	}
 	for part, path := range dataParts(e.data, "") {
 		free, err := space.Free(path)
-		if err == nil && free < 10*reserve {
-			e.add(page, "the disk of %s (%s) has %s left", runbook("MtagdDiskLow"), path, part, humanize.IBytes(uint64(free)))
+		if err == nil && free < leastDisk {
+			e.found(checkNamed(checkDiskLow), float64(free), path+" ("+part+")")
 			break
 		}
 	}
@@ -217,9 +226,9 @@ func (e *examination) checkBackups() {
 	case err != nil:
 		e.add(ticket, "the backups in %s cannot be read: %v", "make the destination reachable, with the rights of the service's user", e.serve.BackupTo, err)
 	case len(points) == 0:
-		e.add(ticket, "there is no backup in %s yet", runbook("MtagdBackupOld"), e.serve.BackupTo)
+		e.add(ticket, "there is no backup in %s yet", checkNamed(checkBackupOld).do, e.serve.BackupTo)
 	case time.Since(newest) > 2*c.Every+10*time.Minute:
-		e.add(ticket, "the newest backup in %s is of %s", runbook("MtagdBackupOld"), e.serve.BackupTo, newest.Format(time.RFC3339))
+		e.found(checkNamed(checkBackupOld), time.Since(newest).Seconds(), "the newest in "+e.serve.BackupTo+" is of "+newest.Format(time.RFC3339))
 	}
 }
 
@@ -242,9 +251,6 @@ func (e *examination) checkPorts() {
 	}
 }
 
-// certificateWarning is that of the alert MtagdCertificateExpires.
-const certificateWarning = 14 * 24 * time.Hour
-
 func (e *examination) checkCertificateFiles() {
 	err := filepath.WalkDir(certificatesDir(e.data), func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".crt" {
@@ -260,8 +266,7 @@ func (e *examination) checkCertificateFiles() {
 			return nil
 		}
 		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil && time.Until(certificate.NotAfter) < certificateWarning {
-			e.add(ticket, "the certificate of %s ends on %s", "start the service, which renews it; deploy/runbook.md#mtagdcertificateexpires",
-				strings.Join(certificate.DNSNames, ", "), certificate.NotAfter.Format(time.DateOnly))
+			e.found(checkNamed(checkCertificate), time.Until(certificate.NotAfter).Seconds(), strings.Join(certificate.DNSNames, ", "))
 		}
 		return nil
 	})

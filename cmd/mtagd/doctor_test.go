@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -18,7 +17,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -155,20 +153,20 @@ func TestDoctor(t *testing.T) {
 		others string // what else it may say; a regular expression
 	}{
 		"nothing is wrong":             {func(*installation) {}, "nothing is wrong", ""},
-		"the service is stopped":       {func(i *installation) { i.stopped() }, page + "the service does not run", ""},
+		"the service is stopped":       {func(i *installation) { i.stopped() }, page + "the service does not answer", ""},
 		"an unknown key":               {func(i *installation) { i.config["base-hots"] = "x" }, `unknown key "base-hots"`, ""},
 		"no host":                      {func(i *installation) { delete(i.config, "base-host") }, page + "--base-host: is required", ""},
 		"a wrong CA's root":            {func(i *installation) { i.write(filepath.Join(i.dir, "ca.pem"), "x") }, "holds no PEM certificate", ""},
-		"no data directory":            {func(i *installation) { must(i, os.RemoveAll(i.data)); i.stopped() }, page + "the data directory " + "", "does not run"},
+		"no data directory":            {func(i *installation) { must(i, os.RemoveAll(i.data)); i.stopped() }, page + "the data directory " + "", "does not answer"},
 		"another program's directory":  {func(i *installation) { must(i, os.Remove(filepath.Join(i.data, "control.db"))) }, "contains other files, but no control.db", ""},
 		"data that everybody can read": {func(i *installation) { must(i, os.Chmod(i.data, 0o755)) }, ticket + "everybody on this machine can reach into", ""},
-		"data of a newer version":      {func(i *installation) { i.stopped(); setFormat(i) }, "install the version of mtagd that the data is of", "does not run|is not known to this version"},
-		"damaged control data":         {func(i *installation) { i.stopped(); i.write(filepath.Join(i.data, "control.db"), "x") }, "data directory", "does not run"},
+		"data of a newer version":      {func(i *installation) { i.stopped(); setFormat(i) }, "install the version of mtagd that the data is of", "does not answer|is not known to this version"},
+		"damaged control data":         {func(i *installation) { i.stopped(); i.write(filepath.Join(i.data, "control.db"), "x") }, "data directory", "does not answer"},
 		"no backups":                   {func(i *installation) { delete(i.config, "backup-to") }, ticket + "there are no backups", ""},
 		"backups on a missing disk":    {func(i *installation) { must(i, os.RemoveAll(i.backups)) }, ticket + "the backups in ", ""},
 		"no backup yet":                {func(i *installation) { must(i, os.RemoveAll(i.backups)); must(i, os.Mkdir(i.backups, 0o700)) }, ticket + "there is no backup in ", ""},
-		"a port that is taken":         {takePort, page + "--http: listen tcp", "does not run"},
-		"a certificate that ends":      {func(i *installation) { i.stopped(); addCertificate(i) }, ticket + "the certificate of shop.example ends on", "does not run"},
+		"a port that is taken":         {takePort, page + "--http: listen tcp", "does not answer"},
+		"a certificate that ends":      {func(i *installation) { i.stopped(); addCertificate(i) }, ticket + "a certificate ends in 23h59m59s: shop.example", "does not answer"},
 		"a host without an address":    {func(i *installation) { must(i, i.zone.set(tagHost)) }, page + "client-tag-host " + tagHost + " has no address", ""},
 		"a host that leads elsewhere":  {func(i *installation) { must(i, i.zone.set(cnameTarget, "A", "127.0.0.9")) }, ticket + "cname-target " + cnameTarget + " leads to 127.0.0.9", ""},
 		"no way to the CA":             {func(i *installation) { i.ca.Close() }, ticket + "the CA does not answer", ""},
@@ -176,14 +174,14 @@ func TestDoctor(t *testing.T) {
 		"a wrong admin token":          {func(i *installation) { i.refuse = 401 }, ticket + "the server refuses the admin token", ""},
 		"another program's port":       {func(i *installation) { i.refuse = 404 }, page + "another program answers at", ""},
 		"a secret that all can read":   {publish, ticket + "everybody on this machine can read ", ""},
-		"no events accepted":           {func(i *installation) { i.ready = "the disk is full" }, page + "no events are accepted: the disk is full", ""},
-		"some answers fail":            {func(i *installation) { i.ready = "ready\nsome answers fail: x" }, ticket + "some answers fail: x", ""},
+		"no events accepted":           {func(i *installation) { i.ready = "not ready\nMtagdNotReady: the disk is full" }, page + "no events are accepted: the disk is full", ""},
+		"some answers fail":            {func(i *installation) { i.ready = "ready\nMtagdDamage: x" }, page + "data is damaged: x", ""},
 		"commits hang": {func(i *installation) {
 			i.metrics["mtagd_journal_last_commit_timestamp_seconds"], i.metrics["mtagd_journal_queue_bytes"] = old, 1
 		}, page + "events wait", ""},
 		"slow commits": {func(i *installation) { i.metrics["mtagd_journal_commit_duration_seconds_count"] = 2000 }, ticket + "more than one of a hundred commits", ""},
-		"5xx":          {func(i *installation) { i.metrics["mtagd_http_requests_total{code=\"503\",surface=\"tag\"}"] = 500 }, page + "500 of 1500 requests", ""},
-		"panics":       {func(i *installation) { i.metrics["mtagd_panics_total"] = 2 }, ticket + "2 requests have ended in a panic", ""},
+		"5xx":          {func(i *installation) { i.metrics["mtagd_http_requests_total{code=\"503\",surface=\"tag\"}"] = 500 }, page + "more than one of a hundred requests get a 5xx", ""},
+		"panics":       {func(i *installation) { i.metrics["mtagd_panics_total"] = 2 }, ticket + "requests end in a panic", ""},
 		"little disk":  {func(i *installation) { i.metrics["mtagd_disk_free_bytes{part=\"journal\"}"] = 5e9 }, page + "the disk has 4.7 GiB left", ""},
 		"damage":       {func(i *installation) { i.metrics["mtagd_damaged_chunks"] = 1 }, page + "data is damaged", ""},
 		"an old check": {func(i *installation) {
@@ -261,38 +259,4 @@ func addCertificate(i *installation) {
 	must(i, err)
 	must(i, os.MkdirAll(certificatesDir(i.data), 0o700))
 	i.write(filepath.Join(certificatesDir(i.data), "shop.crt"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})))
-}
-
-// Doctor knows each alert, and gives it the same urgency.
-func TestDoctorKnowsTheAlerts(t *testing.T) {
-	text, err := os.ReadFile("../../deploy/alerts.yml")
-	must(t, err)
-	var rules struct {
-		Groups []struct {
-			Rules []struct {
-				Alert, Expr string
-				Labels      struct{ Severity string }
-			}
-		}
-	}
-	must(t, yaml.Unmarshal(text, &rules))
-	want := map[string]string{}
-	for _, rule := range rules.Groups[0].Rules {
-		want[rule.Alert] = rule.Labels.Severity
-	}
-	got := map[string]string{}
-	for _, check := range alertChecks {
-		got[check.name] = check.urgency.String()
-	}
-	if !maps.Equal(got, want) {
-		t.Errorf("doctor has %v\nalerts.yml has %v", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
-	}
-	// A rule that names a metric that no check of its name reads would not be shared.
-	source, err := os.ReadFile("alerts.go")
-	must(t, err)
-	for _, metric := range regexp.MustCompile(`"((?:mtagd|process)_[a-z_]+)`).FindAllSubmatch(source, -1) {
-		if !strings.Contains(string(text), strings.TrimSuffix(string(metric[1]), "_count")) {
-			t.Errorf("no alert has %s", metric[1])
-		}
-	}
 }

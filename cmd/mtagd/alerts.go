@@ -126,11 +126,8 @@ var checks = []check{
 	},
 	{
 		name: "MtagdPanics", urgency: ticket, what: "requests end in a panic",
-		do: "report the stack of the log line panic; if it is many, go back to the version before",
-		is: func(m metrics, _ float64) (float64, bool) {
-			n := m.sum("mtagd_panics_total", "")
-			return n, n > 0
-		},
+		do:   "report the stack of the log line panic; if it is many, go back to the version before",
+		is:   over(0, "mtagd_panics_total", ""),
 		expr: `increase(mtagd_panics_total[15m]) > 0`,
 	},
 	{
@@ -149,7 +146,7 @@ var checks = []check{
 	},
 	{
 		name: checkDamage, urgency: page, what: "data is damaged", // until mtagd repair has made a new data directory
-		do: "find the cause (dmesg, smartctl -a), then restore a backup beside, or make a new directory with mtagd repair",
+		do: "mtagd verify says what; find the cause (dmesg, smartctl -a), then restore a backup beside, or make a new directory with mtagd repair",
 		is: func(m metrics, _ float64) (float64, bool) {
 			return 0, m.most("mtagd_damaged_chunks") > 0 || m.most("mtagd_scrub_findings") > 0 || m.most("mtagd_impaired") > 0
 		},
@@ -179,11 +176,8 @@ and on (instance) time() - process_start_time_seconds{job="mtagd"} > 7 * 86400`,
 	},
 	{
 		name: "MtagdBackupFails", urgency: ticket, what: "{n} backups have failed",
-		do: "look for backup failed in the log",
-		is: func(m metrics, _ float64) (float64, bool) {
-			n := m.sum("mtagd_backup_failures_total", "")
-			return n, n >= 3
-		},
+		do:   "look for backup failed in the log",
+		is:   over(2, "mtagd_backup_failures_total", ""),
 		expr: `increase(mtagd_backup_failures_total[1h]) >= 3`,
 	},
 	{
@@ -206,7 +200,7 @@ and on (instance) time() - process_start_time_seconds{job="mtagd"} > 7 * 86400`,
 		expr: `sum by (instance, cause) (rate(mtagd_refused_total{cause=~"address_.*|merchant_.*|partner_.*|body_memory|answer_memory|connections"}[5m])) > 50`, hold: "10m",
 	},
 	{
-		name: checkCertificate, urgency: ticket, what: "a certificate ends in {time}",
+		name: checkCertificate, urgency: ticket, what: "time left of a certificate: {time}",
 		do: "let the service reach the CA, and the CA ports 80 and 443: it renews a month before the end",
 		is: func(m metrics, now float64) (float64, bool) {
 			at, known := m.least("mtagd_certificate_first_expiry_timestamp_seconds")
@@ -216,11 +210,8 @@ and on (instance) time() - process_start_time_seconds{job="mtagd"} > 7 * 86400`,
 	},
 	{
 		name: "MtagdCertificateOrdersWait", urgency: ticket, what: "an order of a certificate has waited for {time}",
-		do: "look at the CA's limits, and whether it can be reached",
-		is: func(m metrics, _ float64) (float64, bool) {
-			wait := m.most("mtagd_certificate_orders_oldest_wait_seconds")
-			return wait, wait > 3600
-		},
+		do:   "look at the CA's limits, and whether it can be reached",
+		is:   over(3600, "mtagd_certificate_orders_oldest_wait_seconds", ""),
 		expr: `mtagd_certificate_orders_oldest_wait_seconds > 3600`, hold: "15m",
 	},
 	{
@@ -242,13 +233,18 @@ and on (instance) time() - process_start_time_seconds{job="mtagd"} > 7 * 86400`,
 	},
 	{
 		name: "MtagdDeadLetters", urgency: ticket, what: "destinations have refused events",
-		do: "the partner sees the answers among the deliveries, and replays them",
-		is: func(m metrics, _ float64) (float64, bool) {
-			n := m.sum("mtagd_delivery_events_total", `outcome="dead"`)
-			return n, n > 0
-		},
+		do:   "the partner sees the answers among the deliveries, and replays them",
+		is:   over(0, "mtagd_delivery_events_total", `outcome="dead"`),
 		expr: `sum by (instance, type) (increase(mtagd_delivery_events_total{outcome="dead"}[1h])) > 0`,
 	},
+}
+
+// over finds a sum of series above a limit.
+func over(limit float64, name, label string) func(metrics, float64) (float64, bool) {
+	return func(m metrics, _ float64) (float64, bool) {
+		sum := m.sum(name, label)
+		return sum, sum > limit
+	}
 }
 
 // What is in the checks above, for files that doctor looks at without metrics.

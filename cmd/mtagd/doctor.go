@@ -10,17 +10,22 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
+	"golang.org/x/sys/unix"
 
 	"mtagd/store"
 	"mtagd/store/local/backup"
@@ -64,7 +69,7 @@ func (c *doctorCommand) Run(p *process) error {
 	}
 	e.print(p.stdout)
 	if len(e.skipped) > 0 {
-		fmt.Fprintf(p.stdout, "not looked at, because only Prometheus has the history: %s\n", strings.Join(e.skipped, ", "))
+		fmt.Fprintln(p.stdout, "not looked at:", strings.Join(e.skipped, ", "))
 	}
 	if n := len(e.findings); n > 0 {
 		return fmt.Errorf("%s wrong", english.Plural(n, "thing is", "things are"))
@@ -78,7 +83,7 @@ type examination struct {
 	*process
 	serve    *serveCommand
 	findings []finding
-	skipped  []string // checks that need a history
+	skipped  []string // what was not looked at, and where to find out
 }
 
 // print prints the findings, the most urgent first.
@@ -105,6 +110,8 @@ func (e *examination) examine() {
 	if e.store == "" {
 		e.checkDataDirectory(running)
 		e.checkBackups()
+	} else if err := checkDatabase(e.ctx, e.store); err != nil && !running {
+		e.add(page, "%v", "start the database, let this machine reach it, or correct store; for a newer schema, install the newer version", err)
 	}
 	if !running {
 		e.checkPorts()
@@ -149,7 +156,7 @@ func (e *examination) checkRunning() bool {
 				e.found(c, value, "")
 			}
 		} else if c.name != checkDown {
-			e.skipped = append(e.skipped, c.name)
+			e.skipped = append(e.skipped, c.name+" (Prometheus has the history)")
 		}
 	}
 	return true
@@ -182,26 +189,72 @@ func (e *examination) checkConfigFile() {
 
 func (e *examination) checkDataDirectory(running bool) {
 	isNew, err := checkData(e.data, true)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		e.add(page, "the data directory %s %v", makeWritable, e.data, err)
+		return
+	case err != nil:
 		e.add(page, "the data directory %s %v", "correct data in the configuration; a lost directory comes back with mtagd restore, a damaged one with mtagd repair", e.data, err)
 		return
 	}
 	if info, err := os.Stat(e.data); err == nil && info.Mode()&0o007 != 0 {
 		e.add(ticket, "everybody on this machine can reach into %s, where personal data is", "chmod 0700 the directory", e.data)
 	}
-	if running || isNew {
-		return // of a running server the metrics were looked at
+	if running {
+		return // its metrics were looked at
 	}
-	if opened, err := openControl(e.data, false, e.stderr); err != nil {
-		e.add(page, "%v", "install the version of mtagd that the data is of; if it is damaged, see "+checkNamed(checkDamage).runbook(), err)
-	} else {
-		opened.Close()
+	if err := checkWritable(e.data); err != nil {
+		e.add(page, "the service cannot write its data: %v", makeWritable, err)
+	} else if !isNew {
+		e.checkControl()
+		e.skipped = append(e.skipped, "the events (mtagd verify reads them)")
 	}
 	for part, path := range dataParts(e.data, "") {
 		free, err := space.Free(path)
 		if err == nil && free < leastDisk {
 			e.found(checkNamed(checkDiskLow), float64(free), path+" ("+part+")")
 			break
+		}
+	}
+}
+
+const makeWritable = "give it to the service's user: chown -R mtagd:mtagd; a read-only file system must be mounted again: dmesg says what has happened"
+
+// checkWritable returns why the service cannot write to a directory. For root it looks whether all belongs to the service's user.
+func checkWritable(dir string) error {
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() && filepath.Dir(path) != dir { // a directory may have many files
+			return err
+		}
+		if info, err := entry.Info(); err == nil && os.Getuid() == 0 {
+			service, err := user.Lookup("mtagd")
+			if owner := info.Sys().(*syscall.Stat_t).Uid; err == nil && service.Uid != strconv.FormatUint(uint64(owner), 10) {
+				return fmt.Errorf("%s does not belong to the user mtagd", path)
+			}
+		}
+		if err := unix.Access(path, unix.W_OK); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		return nil
+	})
+}
+
+// checkControl opens the control data as the start does, and compares it with the file of keys.
+func (e *examination) checkControl() {
+	opened, err := openControl(e.data, false, e.stderr)
+	if err != nil {
+		e.add(page, "%v", "install the version of mtagd that the data is of; if it is damaged, see "+checkNamed(checkDamage).runbook(), err)
+		return
+	}
+	defer opened.Close()
+	file := secretKeyFile(e.data, e.serve.SecretKeyFile)
+	documents, is := opened.(interface {
+		Destinations(ctx context.Context, m store.MerchantID) ([]store.Document, error)
+	})
+	if _, err := os.Stat(file); is && errors.Is(err, fs.ErrNotExist) {
+		if found, err := documents.Destinations(e.ctx, ""); err == nil && len(found) > 0 {
+			e.add(ticket, "the secret key file %s is missing, and the credentials of %d destinations are encrypted by it",
+				"put it back before the start, which would make a new one: no backup has it. If it is lost, the credentials must be entered again", file, len(found))
 		}
 	}
 }
@@ -225,6 +278,8 @@ func (e *examination) checkBackups() {
 	switch {
 	case err != nil:
 		e.add(ticket, "the backups in %s cannot be read: %v", "make the destination reachable, with the rights of the service's user", e.serve.BackupTo, err)
+	case c.To.String() == e.serve.BackupTo && checkWritable(e.serve.BackupTo) != nil:
+		e.add(ticket, "the service cannot write its backups: %v", makeWritable, checkWritable(e.serve.BackupTo))
 	case len(points) == 0:
 		e.add(ticket, "there is no backup in %s yet", checkNamed(checkBackupOld).do, e.serve.BackupTo)
 	case time.Since(newest) > 2*c.Every+10*time.Minute:
@@ -237,17 +292,12 @@ func (e *examination) checkPorts() {
 	if err := exec.CommandContext(e.ctx, "systemctl", "is-active", "--quiet", "mtagd-http.socket").Run(); err == nil {
 		return
 	}
-	ports := map[string]string{"http": e.serve.HTTP}
-	if e.serve.TLS == "acme" {
-		ports["https"] = e.serve.HTTPS
-	}
-	for flag, address := range ports {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			e.add(page, "--%s: %v", "stop the program that has the port (ss -ltnp shows it), or run this command as root", flag, err)
-			continue
+	for _, port := range [][2]string{{"http", e.serve.HTTP}, {"https", e.serve.HTTPS}} {
+		if l, err := net.Listen("tcp", port[1]); err == nil {
+			l.Close()
+		} else if port[0] == "http" || e.serve.hasTLS() {
+			e.add(page, "--%s: %v", "stop the program that has the port (ss -ltnp shows it), or run this command as root", port[0], err)
 		}
-		l.Close()
 	}
 }
 
@@ -279,14 +329,22 @@ func (e *examination) checkCertificateFiles() {
 const leastMemory = 256 << 20
 
 func (e *examination) checkMemory() {
-	text, err := os.ReadFile("/proc/meminfo")
-	var total uint64
-	if err == nil && strings.HasPrefix(string(text), "MemTotal:") {
-		fmt.Sscan(string(text[len("MemTotal:"):]), &total)
+	if total := memoryUnder("/"); total < leastMemory {
+		e.add(ticket, "the service may have %s of memory", "give it at least 512 MiB (MemoryMax of the unit, the limit of the container, or the machine's): it may be killed under load", humanize.IBytes(total))
 	}
-	if err == nil && total<<10 < leastMemory {
-		e.add(ticket, "this machine has %s of memory", "give it at least 512 MiB: the service may be killed under load", humanize.IBytes(total<<10))
+}
+
+// memoryUnder returns how much memory the service may have on a machine, or in a container, whose files are under root.
+func memoryUnder(root string) uint64 {
+	least := uint64(math.MaxUint64)
+	for file, unit := range map[string]uint64{"proc/meminfo": 1 << 10, "sys/fs/cgroup/memory.max": 1, "sys/fs/cgroup/system.slice/mtagd.service/memory.max": 1} {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		var n uint64
+		if _, failed := fmt.Sscan(strings.TrimPrefix(string(text), "MemTotal:"), &n); err == nil && failed == nil { // without a limit it is "max"
+			least = min(least, n*unit)
+		}
 	}
+	return least
 }
 
 // checkNames looks up the service's own hosts. All must lead to the same machine, because it gets their certificates.
@@ -323,7 +381,7 @@ const maxClockError = time.Minute
 
 // checkCA asks the CA, whose answer also has the time.
 func (e *examination) checkCA() {
-	if e.serve.TLS != "acme" {
+	if !e.serve.hasTLS() {
 		return
 	}
 	client := &http.Client{Timeout: healthTimeout, Transport: &http.Transport{

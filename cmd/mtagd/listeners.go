@@ -38,7 +38,10 @@ func (d *daemon) acceptOperators(ctx context.Context) error {
 		handleBackup(mux, d.source)
 		d.acceptMigration(mux)
 	}
-	d.startInternal(newInternalServer(socket, mux, d.Log))
+	d.startInternal(newInternalServer(socket, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Server", version()) // for commands of another version
+		mux.ServeHTTP(w, r)
+	}), d.Log))
 	return nil
 }
 

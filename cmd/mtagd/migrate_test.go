@@ -126,6 +126,8 @@ func TestMigrateUnderLoad(t *testing.T) {
 	for what, kill := range kills {
 		before := strings.Count(b.Log(), `"phase":"copy"`)
 		c := in()
+		var said strings.Builder
+		c.Stderr = &said
 		must("start a migration", c.Start())
 		for deadline := time.Now().Add(startTimeout); strings.Count(b.Log(), `"phase":"copy"`) == before && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		}
@@ -133,6 +135,8 @@ func TestMigrateUnderLoad(t *testing.T) {
 		if err := c.Wait(); err == nil {
 			t.Logf("the migration had ended before %s was killed", what)
 			break
+		} else if what == "the server" && !strings.Contains(said.String(), "Run the same command again") {
+			t.Errorf("%v: %s", err, said.String())
 		}
 		if b.ended {
 			next, err := launchService(b.data, b.zone.address)

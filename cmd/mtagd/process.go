@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
 )
 
@@ -58,11 +60,22 @@ func report(stderr io.Writer, err error) int {
 	if err == nil {
 		return exitDone
 	}
+	if unknown, is := errors.AsType[*operator.UnknownCommandError](err); is {
+		err = fmt.Errorf("%w: %w", err, otherServer(unknown.Version))
+	}
 	fmt.Fprintf(stderr, "mtagd: %s\n", oneLine(err))
 	if _, usage := errors.AsType[*usageError](err); usage || store.KindOf(err) == store.KindInvalid {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// otherServer says why a running server lacks a command of this program.
+func otherServer(runs string) error {
+	if runs == version() {
+		return errors.New("it works without the files of a data directory (--store)")
+	}
+	return fmt.Errorf("it is mtagd %s, and this is %s: restart the service", cmp.Or(runs, "of an earlier version"), version())
 }
 
 // oneLine is the text of an error in one line, with the joined errors separated by semicolons.

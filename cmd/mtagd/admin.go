@@ -7,9 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"os"
 	"runtime"
-	"strings"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -96,10 +94,7 @@ func adminPages(metrics prometheus.Gatherer, ready, impaired func() error) http.
 			io.WriteString(w, checkNamed(checkDamage).reason(err))
 		}
 	})
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, strings.Join(withoutSecrets(os.Args), "\x00"))
-	})
+	mux.HandleFunc("/debug/pprof/", pprof.Index) // no cmdline: it may have secrets
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)

@@ -79,19 +79,6 @@ func TestTwoHangupsStopCleanly(t *testing.T) {
 	}
 }
 
-func TestEditDistance(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{
-		{"", "", 0}, {"", "TLS", 3}, {"TLS", "", 3}, {"TLS", "TLS", 0}, {"HTTP", "HTTPS", 1}, {"HTPTS", "HTTP", 2}, {"DATA", "TLS", 4},
-	} {
-		if got := editDistance(c.a, c.b); got != c.want {
-			t.Errorf("from %q to %q: %d, want %d", c.a, c.b, got, c.want)
-		}
-	}
-}
-
 // The error of a command that an older server does not have names both versions.
 func TestReportOfAnOlderServer(t *testing.T) {
 	var text strings.Builder

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 
 	"mtagd/cmd/mtagd/operator"
@@ -87,25 +86,6 @@ func oneLine(err error) string {
 		}
 	}
 	return strings.Join(parts, "; ")
-}
-
-// secretFlags are the flags whose values are secrets.
-var secretFlags = []string{"--store", "--to", "--acme-eab-hmac-key", "--admin-token"}
-
-// withoutSecrets returns the words of a command line, with (secret) for each value of a secret flag.
-func withoutSecrets(args []string) []string {
-	shown := slices.Clone(args)
-	for i, arg := range args {
-		name, _, hasValue := strings.Cut(arg, "=")
-		switch {
-		case !slices.Contains(secretFlags, name):
-		case hasValue:
-			shown[i] = name + "=(secret)"
-		case i+1 < len(args):
-			shown[i+1] = "(secret)"
-		}
-	}
-	return shown
 }
 
 // printJSON prints a result.

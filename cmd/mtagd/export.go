@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"mtagd/cmd/mtagd/operator"
@@ -152,7 +152,13 @@ func exportEvents(ctx context.Context, engine store.Engine, r exportRequest, to 
 	return c.Events, nil
 }
 
-const exportPath = "/export"
+// exportPath is the export's path on the operator socket. The answer is the file. Its trailer is eventsTrailer if the file
+// is complete, otherwise failureTrailer.
+const (
+	exportPath     = "/export"
+	eventsTrailer  = "Mtagd-Events"
+	failureTrailer = "Mtagd-Failure"
+)
 
 // handleExport adds exports to the handler of the operator socket.
 func handleExport(mux *http.ServeMux, engine store.Engine) {
@@ -161,30 +167,34 @@ func handleExport(mux *http.ServeMux, engine store.Engine) {
 		if !operator.Decode(w, r, &request) {
 			return
 		}
-		operator.Answer(w, r, func(ctx context.Context, say func(operator.Message)) (any, error) {
-			return exportEvents(ctx, engine, request, sayWriter(say), time.Sleep) // at most half of a core, the rest is for requests
-		})
+		out := deadlineWriter{w, http.NewResponseController(w)}
+		_ = out.control.Flush()                                                    // without it, an empty answer has no trailer; later writes return the connection's errors
+		events, err := exportEvents(r.Context(), engine, request, out, time.Sleep) // at most half of a core, the rest is for requests
+		if err != nil {
+			w.Header().Set(http.TrailerPrefix+failureTrailer, oneLine(err))
+			return
+		}
+		w.Header().Set(http.TrailerPrefix+eventsTrailer, strconv.FormatUint(events, 10))
 	})
-}
-
-// sayWriter sends what is written to it in messages.
-type sayWriter func(operator.Message)
-
-func (w sayWriter) Write(b []byte) (int, error) {
-	w(operator.Message{Data: b})
-	return len(b), nil
 }
 
 // exportFromServer exports from the running server. operator.IsNoServer reports whether there is none.
 func exportFromServer(ctx context.Context, data string, r exportRequest, to io.Writer) (events uint64, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	err = operator.Ask(ctx, data, exportPath, r, func(m operator.Message) {
-		if _, err := to.Write(m.Data); err != nil {
-			cancel(err)
-		}
-	}, &events)
-	return events, cmp.Or(context.Cause(ctx), err)
+	answer, err := operator.Request(ctx, data, http.MethodPost, exportPath, r)
+	if err != nil {
+		return 0, err
+	}
+	defer answer.Body.Close()
+	if _, err := io.Copy(to, answer.Body); err != nil {
+		return 0, err
+	}
+	if failure := answer.Trailer.Get(failureTrailer); failure != "" {
+		return 0, errors.New(failure)
+	}
+	if events, err = strconv.ParseUint(answer.Trailer.Get(eventsTrailer), 10, 64); err != nil {
+		err = errors.New("the server stopped before the export was complete")
+	}
+	return events, err
 }
 
 // exportFile is where an export goes. A file gets its name when it is complete.

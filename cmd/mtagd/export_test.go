@@ -10,7 +10,7 @@ import (
 	"mtagd/cmd/mtagd/operator"
 )
 
-// An export of a server that ends before its result is no whole file, whatever has come of it.
+// An export of a server that ends before its trailer is no whole file, whatever has come of it.
 func TestAnExportThatIsCutOff(t *testing.T) {
 	data := t.TempDir()
 	socket, err := operator.Listen(data)
@@ -19,17 +19,17 @@ func TestAnExportThatIsCutOff(t *testing.T) {
 	}
 	var how atomic.Pointer[func(http.ResponseWriter)]
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, `{"data":"e30K"}`)
+		io.WriteString(w, "{}\n")
 		http.NewResponseController(w).Flush()
 		(*how.Load())(w)
 	})}
 	go server.Serve(socket)
 	defer server.Close()
 	for what, cut := range map[string]func(http.ResponseWriter){
-		"aborted":          func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
-		"without a result": func(http.ResponseWriter) {},
-		"failed":           func(w http.ResponseWriter) { io.WriteString(w, `{"failure":{"Message":"damage"}}`) },
-		"whole":            func(w http.ResponseWriter) { io.WriteString(w, `{"result":1}`) },
+		"aborted":           func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+		"without a trailer": func(http.ResponseWriter) {},
+		"failed":            func(w http.ResponseWriter) { w.Header().Set(http.TrailerPrefix+failureTrailer, "damage") },
+		"whole":             func(w http.ResponseWriter) { w.Header().Set(http.TrailerPrefix+eventsTrailer, "1") },
 	} {
 		how.Store(&cut)
 		var got strings.Builder

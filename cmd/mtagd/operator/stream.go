@@ -11,12 +11,11 @@ import (
 	"mtagd/store"
 )
 
-// Message is a part of the answer to a long command: its progress, a finding, a piece of data, or at the end its result or failure.
+// Message is a part of the answer to a long command: its progress, a finding, or at the end its result or failure.
 type Message struct {
 	Step        string          `json:"step,omitempty"`
 	Done, Total uint64          `json:",omitempty"` // of the step
 	Finding     *store.Finding  `json:"finding,omitempty"`
-	Data        []byte          `json:"data,omitempty"` // of an export
 	Result      json.RawMessage `json:"result,omitempty"`
 	Failure     *store.Error    `json:"failure,omitempty"`
 }

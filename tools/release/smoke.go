@@ -41,7 +41,7 @@ func (r *release) smoke() error {
 func (r *release) try(command []string) (err error) {
 	binary := func(args ...string) *exec.Cmd { return exec.Command(command[0], append(command[1:], args...)...) }
 	if out, err := binary("version").Output(); err != nil || !strings.Contains(string(out), r.commit) {
-		return fmt.Errorf("version: %w: %s", err, out)
+		return fmt.Errorf("version: %v: %s", err, out)
 	}
 	data, err := os.MkdirTemp("", "mtagd-release-")
 	if err != nil {

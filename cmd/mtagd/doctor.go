@@ -61,15 +61,15 @@ func (u urgency) String() string { return [...]string{"page", "ticket"}[u] }
 
 // Run prints what is wrong.
 func (c *doctorCommand) Run(p *process) error {
-	e := &examination{process: p, serve: &c.Serve, findings: []finding{}}
+	e := &examination{process: p, serve: &c.Serve}
 	if err := c.Serve.check(p.data, p.origin); err != nil {
 		e.add(page, oneLine(err), "correct the configuration: the service does not start with it")
 	} else {
 		e.examine()
 	}
 	e.print(p.stdout)
-	if len(e.skipped) > 0 {
-		fmt.Fprintln(p.stdout, "not looked at:", strings.Join(e.skipped, ", "))
+	if e.skipped != "" {
+		fmt.Fprintln(p.stdout, "not looked at:", e.skipped)
 	}
 	if n := len(e.findings); n > 0 {
 		return fmt.Errorf("%s wrong", english.Plural(n, "thing is", "things are"))
@@ -83,7 +83,7 @@ type examination struct {
 	*process
 	serve    *serveCommand
 	findings []finding
-	skipped  []string // what was not looked at, and where to find out
+	skipped  string // what was not looked at, and where to find out
 }
 
 // print prints the findings, the most urgent first.
@@ -148,6 +148,7 @@ func (e *examination) checkRunning() bool {
 		e.add(ticket, "there are no metrics: %v", "look at the service's log", err)
 	}
 	m := parseMetrics(metrics)
+	var skipped []string
 	for _, c := range checks {
 		if because, is := reasonIn(text, c); is {
 			e.found(c, 0, because)
@@ -156,9 +157,10 @@ func (e *examination) checkRunning() bool {
 				e.found(c, value, "")
 			}
 		} else if c.name != checkDown {
-			e.skipped = append(e.skipped, c.name+" (Prometheus has the history)")
+			skipped = append(skipped, c.name)
 		}
 	}
+	e.skipped = "what needs the history that Prometheus has: " + strings.Join(skipped, ", ")
 	return true
 }
 
@@ -207,7 +209,7 @@ func (e *examination) checkDataDirectory(running bool) {
 		e.add(page, "the service cannot write its data: %v", makeWritable, err)
 	} else if !isNew {
 		e.checkControl()
-		e.skipped = append(e.skipped, "the events (mtagd verify reads them)")
+		e.skipped = "the events: mtagd verify reads them"
 	}
 	for part, path := range dataParts(e.data, "") {
 		free, err := space.Free(path)
@@ -232,7 +234,7 @@ func checkWritable(dir string) error {
 				return fmt.Errorf("%s does not belong to the user mtagd", path)
 			}
 		}
-		if err := unix.Access(path, unix.W_OK); err != nil {
+		if err := unix.Access(path, unix.W_OK); err != nil && (entry.IsDir() || filepath.Ext(path) == ".db") { // a key may be only readable
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		return nil

@@ -216,6 +216,9 @@ func TestDoctor(t *testing.T) {
 			i := installationIn(t, dir)
 			c.spoil(i)
 			out, code := i.examine()
+			if !strings.Contains(out, "not looked at: ") && c.says == "nothing is wrong" {
+				t.Errorf("it does not say what it cannot see: %s", out)
+			}
 			if (code == 0) != (name == "nothing is wrong") || !strings.Contains(out, c.says) {
 				t.Errorf("exit code %d, %s\nwant %q", code, out, c.says)
 			}

@@ -37,6 +37,7 @@ const (
 	busyTimeout   = 10 * time.Second // how long to retry while the data is in use
 	busyRetry     = 50 * time.Millisecond
 	answerTimeout = 30 * time.Second // how long to wait for a running server's answer
+	rotateTimeout = time.Hour
 )
 
 // Run runs a command and returns its result as JSON. It tries the socket first. If no server listens there, it opens the
@@ -71,7 +72,11 @@ func WhileInUse(ctx context.Context, try func() error) error {
 
 // send runs a command in the running server.
 func (c Client) send(ctx context.Context, command Command) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	timeout := answerTimeout
+	if _, long := command.(secretRotate); long { // it writes each destination
+		timeout = rotateTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	response, err := do(ctx, c.Data, http.MethodPost, pathOf(reflect.TypeOf(command)), command)
 	if err != nil {

@@ -180,7 +180,7 @@ func TestDoctor(t *testing.T) {
 		"backups on a missing disk":   {func(i *installation) { must(i, os.RemoveAll(i.backups)) }, ticket + "the backups in ", ""},
 		"no backup yet":               {func(i *installation) { must(i, os.RemoveAll(i.backups)); must(i, os.Mkdir(i.backups, 0o700)) }, ticket + "there is no backup in ", ""},
 		"a port that is taken":        {takePort, page + "--http: listen tcp", "does not answer"},
-		"a certificate that ends":     {func(i *installation) { i.stopped(); addCertificate(i) }, ticket + "time left of a certificate: 23h59m59s: shop.example", "does not answer"},
+		"a certificate that ends":     {func(i *installation) { i.stopped(); addCertificate(i) }, ticket + "time left of a certificate: 23h", "does not answer"},
 		"a host without an address":   {func(i *installation) { must(i, i.zone.set(tagHost)) }, page + "client-tag-host " + tagHost + " has no address", ""},
 		"a host that leads elsewhere": {func(i *installation) { must(i, i.zone.set(cnameTarget, "A", "127.0.0.9")) }, ticket + "cname-target " + cnameTarget + " leads to 127.0.0.9", ""},
 		"no way to the CA":            {func(i *installation) { i.ca.Close() }, ticket + "the CA does not answer", ""},

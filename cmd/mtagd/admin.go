@@ -2,15 +2,12 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"os"
 	"runtime"
-	"strings"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -88,19 +85,16 @@ func adminPages(metrics prometheus.Gatherer, ready, impaired func() error) http.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET "+healthPage, writeHealth)
 	mux.HandleFunc("GET "+readyPage, func(w http.ResponseWriter, _ *http.Request) {
-		if err := ready(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
+		err := ready()
+		writeReady(w, err)
+		if err != nil {
+			io.WriteString(w, checkNamed(checkNotReady).reason(err))
 		}
-		io.WriteString(w, "ready\n")
 		if err := impaired(); err != nil {
-			fmt.Fprintln(w, "some answers fail:", err)
+			io.WriteString(w, checkNamed(checkDamage).reason(err))
 		}
 	})
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, strings.Join(withoutSecrets(os.Args), "\x00"))
-	})
+	mux.HandleFunc("/debug/pprof/", pprof.Index) // no cmdline: it may have secrets
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
@@ -108,3 +102,11 @@ func adminPages(metrics prometheus.Gatherer, ready, impaired func() error) http.
 }
 
 func writeHealth(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") }
+
+func writeReady(w http.ResponseWriter, err error) {
+	if err != nil {
+		http.Error(w, "not ready", http.StatusServiceUnavailable)
+		return
+	}
+	io.WriteString(w, "ready\n")
+}

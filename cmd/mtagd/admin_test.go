@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -108,9 +106,9 @@ func TestAdminPagesNeedTheToken(t *testing.T) {
 		{"/healthz", "", nil, 200, "ok\n"},
 		{"/healthz", "", reason, 200, "ok\n"},
 		{"/readyz", "", nil, 200, "ready\n"},
-		{"/readyz", "Bearer " + testToken, nil, 200, "ready\nsome answers fail: a table is damaged\n"},
+		{"/readyz", "Bearer " + testToken, nil, 200, "ready\nMtagdDamage: a table is damaged\n"},
 		{"/readyz", "", reason, 503, "not ready\n"},
-		{"/readyz", "Bearer " + testToken, reason, 503, "the disk is full\n"},
+		{"/readyz", "Bearer " + testToken, reason, 503, "not ready\nMtagdNotReady: the disk is full\nMtagdDamage: a table is damaged\n"},
 		{"/readyz", "Bearer wrong", reason, 401, ""},
 	} {
 		r := httptest.NewRequest("GET", "http://mtagd.example.com"+c.path, nil)
@@ -210,34 +208,12 @@ func TestAdminToken(t *testing.T) {
 	}
 }
 
-func TestPprofShowsNoSecretOfTheCommandLine(t *testing.T) {
-	defer func(args []string) { os.Args = args }(os.Args)
-	os.Args = []string{"mtagd", "serve", "--acme-eab-hmac-key", "SECRET", "--acme-eab-hmac-key=SECRET", "--http", ":80", "--acme-eab-hmac-key"}
+func TestPprofShowsNoCommandLine(t *testing.T) {
 	r := httptest.NewRequest("GET", "/debug/pprof/cmdline", nil)
 	r.Host = "localhost"
 	w := httptest.NewRecorder()
 	guardedPages(t, "", nil).ServeHTTP(w, r)
-	body, err := io.ReadAll(w.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := "mtagd serve --acme-eab-hmac-key (secret) --acme-eab-hmac-key=(secret) --http :80 --acme-eab-hmac-key"
-	if got := strings.ReplaceAll(string(body), "\x00", " "); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-}
-
-// A flag whose help calls it a secret is one of secretFlags, so that the admin pages do not show it.
-func TestSecretFlagsAreKnown(t *testing.T) {
-	var secret []string
-	for _, command := range []reflect.Type{reflect.TypeFor[commandLine](), reflect.TypeFor[migrateCommand](), reflect.TypeFor[serveCommand]()} {
-		for _, field := range reflect.VisibleFields(command) {
-			if strings.Contains(field.Tag.Get("help"), "secret") {
-				secret = append(secret, "--"+cmp.Or(field.Tag.Get("name"), strings.ToLower(field.Name)))
-			}
-		}
-	}
-	if !reflect.DeepEqual(secret, secretFlags) {
-		t.Errorf("secretFlags are %v, but the help calls %v secret", secretFlags, secret)
+	if w.Code != http.StatusNotFound {
+		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -92,13 +91,7 @@ func clientOf(r *http.Request) netip.Addr {
 func statusPages(ready func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+healthPage, writeHealth)
-	mux.HandleFunc("GET "+readyPage, func(w http.ResponseWriter, _ *http.Request) {
-		if ready() != nil {
-			http.Error(w, "not ready", http.StatusServiceUnavailable)
-			return
-		}
-		io.WriteString(w, "ready\n")
-	})
+	mux.HandleFunc("GET "+readyPage, func(w http.ResponseWriter, _ *http.Request) { writeReady(w, ready()) })
 	return mux
 }
 

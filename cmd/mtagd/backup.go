@@ -2,13 +2,12 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -112,22 +111,13 @@ func (c *backupListCommand) Run(p *process) error {
 	if points == nil {
 		return unreadable
 	}
-	if c.JSON {
-		lines := json.NewEncoder(p.stdout)
-		for _, m := range points {
-			if err := lines.Encode(shownPoint(m, "")); err != nil {
-				return err
-			}
-		}
-		return unreadable
-	}
-	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "TIME\tPOINT\tKIND\tNEW EVENTS\tSIZE\tDATA DIRECTORY")
+	var shown []pointJSON
 	for _, m := range points {
-		s := shownPoint(m, "")
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\n", s.Time, s.Point, s.Kind, s.Events, humanize.IBytes(uint64(s.Bytes)), s.Data)
+		shown = append(shown, shownPoint(m, ""))
 	}
-	return errors.Join(table.Flush(), unreadable)
+	return errors.Join(operator.PrintList(p.stdout, c.JSON, shown, "TIME\tPOINT\tKIND\tNEW EVENTS\tSIZE\tDATA DIRECTORY", func(s pointJSON) []string {
+		return []string{s.Time, s.Point, s.Kind, strconv.Itoa(s.Events), humanize.IBytes(uint64(s.Bytes)), s.Data}
+	}), unreadable)
 }
 
 // backupVerifyCommand is "mtagd backup verify DEST".

@@ -10,7 +10,7 @@ import (
 
 // completionCommand is "mtagd completion". The scripts call "mtagd suggest" for the possible next words.
 type completionCommand struct {
-	Shell string `arg:"" help:"bash, zsh or fish."`
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
 }
 
 func (*completionCommand) Help() string {
@@ -20,9 +20,6 @@ func (*completionCommand) Help() string {
 
 // Run prints a script.
 func (c *completionCommand) Run(p *process) error {
-	if err := oneOf(c.Shell, "bash", "zsh", "fish"); err != nil {
-		return &usageError{where: "SHELL", err: err}
-	}
 	_, err := fmt.Fprint(p.stdout, completions[c.Shell])
 	return err
 }

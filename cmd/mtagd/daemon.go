@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -170,9 +172,34 @@ func (d *daemon) startPart(part func() error) {
 	go func() { d.failed <- part() }()
 }
 
-func (d *daemon) startInternal(door *internalServer) {
-	d.startPart(door.accept)
-	d.onStop(door.close)
+const (
+	internalStopTimeout   = 2 * time.Second // for requests in progress at a stop
+	internalHeaderTimeout = 5 * time.Second
+	internalIdleTimeout   = time.Minute // of a connection between requests
+	internalHeaderBytes   = 16 << 10
+
+	// maxAdminConnections is how many connections the admin pages have: the others of the process are for tags.
+	maxAdminConnections = 256
+)
+
+// startInternal starts a small HTTP server beside the public one: for operator commands, or for admin pages.
+func (d *daemon) startInternal(l net.Listener, h http.Handler) {
+	server := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: internalHeaderTimeout,
+		IdleTimeout:       internalIdleTimeout,
+		MaxHeaderBytes:    internalHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(d.Log.Handler(), slog.LevelWarn),
+	}
+	d.startPart(func() error { return server.Serve(l) })
+	d.onStop(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), internalStopTimeout)
+		defer cancel()
+		if err := server.Shutdown(ctx); err != nil {
+			d.Log.Warn("requests were cut off", "address", l.Addr().String(), "error", errors.Join(err, server.Close()))
+		}
+		return nil
+	})
 }
 
 // inBackground runs a function until the step is undone.

@@ -8,17 +8,24 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"math"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
+	"golang.org/x/sys/unix"
 
 	"mtagd/store"
 	"mtagd/store/local/backup"
@@ -54,20 +61,18 @@ func (u urgency) String() string { return [...]string{"page", "ticket"}[u] }
 
 // Run prints what is wrong.
 func (c *doctorCommand) Run(p *process) error {
-	e := &examination{process: p, serve: &c.Serve, findings: []finding{}}
+	e := &examination{process: p, serve: &c.Serve}
 	if err := c.Serve.check(p.data, p.origin); err != nil {
 		e.add(page, oneLine(err), "correct the configuration: the service does not start with it")
 	} else {
 		e.examine()
 	}
-	slices.SortStableFunc(e.findings, func(a, b finding) int { return cmp.Compare(a.urgency, b.urgency) })
-	for _, f := range e.findings {
-		if _, err := fmt.Fprintf(p.stdout, "%-7s %s\n        %s\n", f.urgency, f.what, f.do); err != nil {
-			return err
-		}
+	e.print(p.stdout)
+	if e.skipped != "" {
+		fmt.Fprintln(p.stdout, "not looked at:", e.skipped)
 	}
 	if n := len(e.findings); n > 0 {
-		return fmt.Errorf("%d things are wrong", n)
+		return fmt.Errorf("%s wrong", english.Plural(n, "thing is", "things are"))
 	}
 	_, err := fmt.Fprintln(p.stdout, "nothing is wrong")
 	return err
@@ -78,10 +83,24 @@ type examination struct {
 	*process
 	serve    *serveCommand
 	findings []finding
+	skipped  string // what was not looked at, and where to find out
+}
+
+// print prints the findings, the most urgent first.
+func (e *examination) print(w io.Writer) {
+	slices.SortStableFunc(e.findings, func(a, b finding) int { return cmp.Compare(a.urgency, b.urgency) })
+	for _, f := range e.findings {
+		fmt.Fprintf(w, "%-7s %s\n        %s\n", f.urgency, f.what, f.do)
+	}
 }
 
 func (e *examination) add(u urgency, what, do string, values ...any) {
 	e.findings = append(e.findings, finding{u, fmt.Sprintf(what, values...), do})
+}
+
+// found adds what a check has found.
+func (e *examination) found(c check, value float64, detail string) {
+	e.add(c.urgency, "%s", c.do+" ("+c.runbook()+")", c.words(value, detail))
 }
 
 // examine makes all checks. The flags were checked.
@@ -91,6 +110,8 @@ func (e *examination) examine() {
 	if e.store == "" {
 		e.checkDataDirectory(running)
 		e.checkBackups()
+	} else if err := checkDatabase(e.ctx, e.store); err != nil && !running {
+		e.add(page, "%v", "start the database, let this machine reach it, or correct store; for a newer schema, install the newer version", err)
 	}
 	if !running {
 		e.checkPorts()
@@ -113,7 +134,7 @@ func (e *examination) checkRunning() bool {
 		e.add(page, "a server uses the data directory, but its admin pages do not answer: %v", "give mtagd doctor the same --admin as the server, and read its log", err)
 		return true
 	case err != nil:
-		e.add(page, "the service does not run", "start it: systemctl start mtagd-http.socket mtagd-https.socket mtagd-admin.socket mtagd; its log: journalctl -u mtagd")
+		e.found(checkNamed(checkDown), 0, "")
 		return false
 	case status == http.StatusUnauthorized:
 		e.add(ticket, "the server refuses the admin token", "give mtagd doctor the admin-token that the server was started with")
@@ -121,29 +142,26 @@ func (e *examination) checkRunning() bool {
 	case status != http.StatusOK && status != http.StatusServiceUnavailable:
 		e.add(page, "another program answers at %s", "choose another address with admin, in the socket unit too", e.serve.Admin)
 		return e.locked()
-	case status == http.StatusServiceUnavailable:
-		e.add(page, "no events are accepted: %s", runbook("MtagdNotReady"), text)
-	case strings.Contains(text, "\n"):
-		e.add(ticket, "%s", runbook("MtagdNotReady"), text[strings.IndexByte(text, '\n')+1:])
 	}
-	if _, text, err = e.admin("/metrics"); err != nil {
+	_, metrics, err := e.admin("/metrics")
+	if err != nil {
 		e.add(ticket, "there are no metrics: %v", "look at the service's log", err)
-		return true
 	}
-	m := parseMetrics(text)
-	for _, a := range alertChecks {
-		if a.is == nil {
-			continue
-		}
-		if what := a.is(m, float64(time.Now().Unix())); what != "" {
-			e.add(a.urgency, "%s", runbook(a.name), what)
+	m := parseMetrics(metrics)
+	var skipped []string
+	for _, c := range checks {
+		if because, is := reasonIn(text, c); is {
+			e.found(c, 0, because)
+		} else if c.is != nil {
+			if value, wrong := c.is(m, float64(time.Now().Unix())); wrong {
+				e.found(c, value, "")
+			}
+		} else if c.name != checkDown {
+			skipped = append(skipped, c.name)
 		}
 	}
+	e.skipped = "what needs the history that Prometheus has: " + strings.Join(skipped, ", ")
 	return true
-}
-
-func runbook(alert string) string {
-	return "the runbook says what to do: deploy/runbook.md#" + strings.ToLower(alert)
 }
 
 // admin reads an admin page.
@@ -173,26 +191,72 @@ func (e *examination) checkConfigFile() {
 
 func (e *examination) checkDataDirectory(running bool) {
 	isNew, err := checkData(e.data, true)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		e.add(page, "the data directory %s %v", makeWritable, e.data, err)
+		return
+	case err != nil:
 		e.add(page, "the data directory %s %v", "correct data in the configuration; a lost directory comes back with mtagd restore, a damaged one with mtagd repair", e.data, err)
 		return
 	}
 	if info, err := os.Stat(e.data); err == nil && info.Mode()&0o007 != 0 {
 		e.add(ticket, "everybody on this machine can reach into %s, where personal data is", "chmod 0700 the directory", e.data)
 	}
-	if running || isNew {
-		return // of a running server the metrics were looked at
+	if running {
+		return // its metrics were looked at
 	}
-	if opened, err := openControl(e.data, false, e.stderr); err != nil {
-		e.add(page, "%v", "install the version of mtagd that the data is of; if it is damaged, see deploy/runbook.md#mtagddamage", err)
-	} else {
-		opened.Close()
+	if err := checkWritable(e.data); err != nil {
+		e.add(page, "the service cannot write its data: %v", makeWritable, err)
+	} else if !isNew {
+		e.checkControl()
+		e.skipped = "the events: mtagd verify reads them"
 	}
 	for part, path := range dataParts(e.data, "") {
 		free, err := space.Free(path)
-		if err == nil && free < 10*reserve {
-			e.add(page, "the disk of %s (%s) has %s left", runbook("MtagdDiskLow"), path, part, humanize.IBytes(uint64(free)))
+		if err == nil && free < leastDisk {
+			e.found(checkNamed(checkDiskLow), float64(free), path+" ("+part+")")
 			break
+		}
+	}
+}
+
+const makeWritable = "give it to the service's user: chown -R mtagd:mtagd; a read-only file system must be mounted again: dmesg says what has happened"
+
+// checkWritable returns why the service cannot write to a directory. For root it looks whether all belongs to the service's user.
+func checkWritable(dir string) error {
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() && filepath.Dir(path) != dir { // a directory may have many files
+			return err
+		}
+		if info, err := entry.Info(); err == nil && os.Getuid() == 0 {
+			service, err := user.Lookup("mtagd")
+			if owner := info.Sys().(*syscall.Stat_t).Uid; err == nil && service.Uid != strconv.FormatUint(uint64(owner), 10) {
+				return fmt.Errorf("%s does not belong to the user mtagd", path)
+			}
+		}
+		if err := unix.Access(path, unix.W_OK); err != nil && (entry.IsDir() || filepath.Ext(path) == ".db") { // a key may be only readable
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		return nil
+	})
+}
+
+// checkControl opens the control data as the start does, and compares it with the file of keys.
+func (e *examination) checkControl() {
+	opened, err := openControl(e.data, false, e.stderr)
+	if err != nil {
+		e.add(page, "%v", "install the version of mtagd that the data is of; if it is damaged, see "+checkNamed(checkDamage).runbook(), err)
+		return
+	}
+	defer opened.Close()
+	file := secretKeyFile(e.data, e.serve.SecretKeyFile)
+	documents, is := opened.(interface {
+		Destinations(ctx context.Context, m store.MerchantID) ([]store.Document, error)
+	})
+	if _, err := os.Stat(file); is && errors.Is(err, fs.ErrNotExist) {
+		if found, err := documents.Destinations(e.ctx, ""); err == nil && len(found) > 0 {
+			e.add(ticket, "the secret key file %s is missing, and the credentials of %d destinations are encrypted by it",
+				"put it back before the start, which would make a new one: no backup has it. If it is lost, the credentials must be entered again", file, len(found))
 		}
 	}
 }
@@ -216,10 +280,12 @@ func (e *examination) checkBackups() {
 	switch {
 	case err != nil:
 		e.add(ticket, "the backups in %s cannot be read: %v", "make the destination reachable, with the rights of the service's user", e.serve.BackupTo, err)
+	case c.To.String() == e.serve.BackupTo && checkWritable(e.serve.BackupTo) != nil:
+		e.add(ticket, "the service cannot write its backups: %v", makeWritable, checkWritable(e.serve.BackupTo))
 	case len(points) == 0:
-		e.add(ticket, "there is no backup in %s yet", runbook("MtagdBackupOld"), e.serve.BackupTo)
+		e.add(ticket, "there is no backup in %s yet", checkNamed(checkBackupOld).do, e.serve.BackupTo)
 	case time.Since(newest) > 2*c.Every+10*time.Minute:
-		e.add(ticket, "the newest backup in %s is of %s", runbook("MtagdBackupOld"), e.serve.BackupTo, newest.Format(time.RFC3339))
+		e.found(checkNamed(checkBackupOld), time.Since(newest).Seconds(), "the newest in "+e.serve.BackupTo+" is of "+newest.Format(time.RFC3339))
 	}
 }
 
@@ -228,22 +294,14 @@ func (e *examination) checkPorts() {
 	if err := exec.CommandContext(e.ctx, "systemctl", "is-active", "--quiet", "mtagd-http.socket").Run(); err == nil {
 		return
 	}
-	ports := map[string]string{"http": e.serve.HTTP}
-	if e.serve.TLS == "acme" {
-		ports["https"] = e.serve.HTTPS
-	}
-	for flag, address := range ports {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			e.add(page, "--%s: %v", "stop the program that has the port (ss -ltnp shows it), or run this command as root", flag, err)
-			continue
+	for _, port := range [][2]string{{"http", e.serve.HTTP}, {"https", e.serve.HTTPS}} {
+		if l, err := net.Listen("tcp", port[1]); err == nil {
+			l.Close()
+		} else if port[0] == "http" || e.serve.hasTLS() {
+			e.add(page, "--%s: %v", "stop the program that has the port (ss -ltnp shows it), or run this command as root", port[0], err)
 		}
-		l.Close()
 	}
 }
-
-// certificateWarning is that of the alert MtagdCertificateExpires.
-const certificateWarning = 14 * 24 * time.Hour
 
 func (e *examination) checkCertificateFiles() {
 	err := filepath.WalkDir(certificatesDir(e.data), func(path string, entry fs.DirEntry, err error) error {
@@ -260,8 +318,7 @@ func (e *examination) checkCertificateFiles() {
 			return nil
 		}
 		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil && time.Until(certificate.NotAfter) < certificateWarning {
-			e.add(ticket, "the certificate of %s ends on %s", "start the service, which renews it; deploy/runbook.md#mtagdcertificateexpires",
-				strings.Join(certificate.DNSNames, ", "), certificate.NotAfter.Format(time.DateOnly))
+			e.found(checkNamed(checkCertificate), time.Until(certificate.NotAfter).Seconds(), strings.Join(certificate.DNSNames, ", "))
 		}
 		return nil
 	})
@@ -274,14 +331,22 @@ func (e *examination) checkCertificateFiles() {
 const leastMemory = 256 << 20
 
 func (e *examination) checkMemory() {
-	text, err := os.ReadFile("/proc/meminfo")
-	var total uint64
-	if err == nil && strings.HasPrefix(string(text), "MemTotal:") {
-		fmt.Sscan(string(text[len("MemTotal:"):]), &total)
+	if total := memoryUnder("/"); total < leastMemory {
+		e.add(ticket, "the service may have %s of memory", "give it at least 512 MiB (MemoryMax of the unit, the limit of the container, or the machine's): it may be killed under load", humanize.IBytes(total))
 	}
-	if err == nil && total<<10 < leastMemory {
-		e.add(ticket, "this machine has %s of memory", "give it at least 512 MiB: the service may be killed under load", humanize.IBytes(total<<10))
+}
+
+// memoryUnder returns how much memory the service may have on a machine, or in a container, whose files are under root.
+func memoryUnder(root string) uint64 {
+	least := uint64(math.MaxUint64)
+	for file, unit := range map[string]uint64{"proc/meminfo": 1 << 10, "sys/fs/cgroup/memory.max": 1, "sys/fs/cgroup/system.slice/mtagd.service/memory.max": 1} {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		var n uint64
+		if _, failed := fmt.Sscan(strings.TrimPrefix(string(text), "MemTotal:"), &n); err == nil && failed == nil { // without a limit it is "max"
+			least = min(least, n*unit)
+		}
 	}
+	return least
 }
 
 // checkNames looks up the service's own hosts. All must lead to the same machine, because it gets their certificates.
@@ -318,7 +383,7 @@ const maxClockError = time.Minute
 
 // checkCA asks the CA, whose answer also has the time.
 func (e *examination) checkCA() {
-	if e.serve.TLS != "acme" {
+	if !e.serve.hasTLS() {
 		return
 	}
 	client := &http.Client{Timeout: healthTimeout, Transport: &http.Transport{

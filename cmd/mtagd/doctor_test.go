@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -18,13 +17,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/goccy/go-yaml"
 	"go.etcd.io/bbolt"
+
+	"mtagd/store"
+	"mtagd/store/local"
+	"mtagd/store/testenv"
 )
 
 // installation is a directory with a running server, for mtagd doctor to examine. A new one has no faults.
@@ -39,6 +41,7 @@ type installation struct {
 	admin              *httptest.Server
 	ca                 *httptest.Server
 	clock              time.Duration // the CA's clock is this much ahead
+	as                 []string      // runs doctor with fewer rights
 }
 
 func newInstallation(t *testing.T) *installation {
@@ -130,7 +133,8 @@ func (i *installation) examine() (out string, code int) {
 	if _, err := os.Stat(file); err != nil {
 		i.write(file, string(text))
 	}
-	answer, err := exec.Command("mtagd", "doctor", "--config", file).CombinedOutput()
+	command := append(i.as, "mtagd", "doctor", "--config", file)
+	answer, err := exec.Command(command[0], command[1:]...).CombinedOutput()
 	exit, failed := errors.AsType[*exec.ExitError](err)
 	if err != nil && !failed {
 		i.Fatal(err)
@@ -155,35 +159,43 @@ func TestDoctor(t *testing.T) {
 		others string // what else it may say; a regular expression
 	}{
 		"nothing is wrong":             {func(*installation) {}, "nothing is wrong", ""},
-		"the service is stopped":       {func(i *installation) { i.stopped() }, page + "the service does not run", ""},
+		"the service is stopped":       {func(i *installation) { i.stopped() }, page + "the service does not answer", ""},
 		"an unknown key":               {func(i *installation) { i.config["base-hots"] = "x" }, `unknown key "base-hots"`, ""},
 		"no host":                      {func(i *installation) { delete(i.config, "base-host") }, page + "--base-host: is required", ""},
 		"a wrong CA's root":            {func(i *installation) { i.write(filepath.Join(i.dir, "ca.pem"), "x") }, "holds no PEM certificate", ""},
-		"no data directory":            {func(i *installation) { must(i, os.RemoveAll(i.data)); i.stopped() }, page + "the data directory " + "", "does not run"},
+		"no data directory":            {func(i *installation) { must(i, os.RemoveAll(i.data)); i.stopped() }, page + "the data directory " + "", "does not answer"},
 		"another program's directory":  {func(i *installation) { must(i, os.Remove(filepath.Join(i.data, "control.db"))) }, "contains other files, but no control.db", ""},
 		"data that everybody can read": {func(i *installation) { must(i, os.Chmod(i.data, 0o755)) }, ticket + "everybody on this machine can reach into", ""},
-		"data of a newer version":      {func(i *installation) { i.stopped(); setFormat(i) }, "install the version of mtagd that the data is of", "does not run|is not known to this version"},
-		"damaged control data":         {func(i *installation) { i.stopped(); i.write(filepath.Join(i.data, "control.db"), "x") }, "data directory", "does not run"},
-		"no backups":                   {func(i *installation) { delete(i.config, "backup-to") }, ticket + "there are no backups", ""},
-		"backups on a missing disk":    {func(i *installation) { must(i, os.RemoveAll(i.backups)) }, ticket + "the backups in ", ""},
-		"no backup yet":                {func(i *installation) { must(i, os.RemoveAll(i.backups)); must(i, os.Mkdir(i.backups, 0o700)) }, ticket + "there is no backup in ", ""},
-		"a port that is taken":         {takePort, page + "--http: listen tcp", "does not run"},
-		"a certificate that ends":      {func(i *installation) { i.stopped(); addCertificate(i) }, ticket + "the certificate of shop.example ends on", "does not run"},
-		"a host without an address":    {func(i *installation) { must(i, i.zone.set(tagHost)) }, page + "client-tag-host " + tagHost + " has no address", ""},
-		"a host that leads elsewhere":  {func(i *installation) { must(i, i.zone.set(cnameTarget, "A", "127.0.0.9")) }, ticket + "cname-target " + cnameTarget + " leads to 127.0.0.9", ""},
-		"no way to the CA":             {func(i *installation) { i.ca.Close() }, ticket + "the CA does not answer", ""},
-		"a wrong clock":                {func(i *installation) { i.clock = time.Hour }, page + "the clock of this machine is wrong by -", ""},
-		"a wrong admin token":          {func(i *installation) { i.refuse = 401 }, ticket + "the server refuses the admin token", ""},
-		"another program's port":       {func(i *installation) { i.refuse = 404 }, page + "another program answers at", ""},
-		"a secret that all can read":   {publish, ticket + "everybody on this machine can read ", ""},
-		"no events accepted":           {func(i *installation) { i.ready = "the disk is full" }, page + "no events are accepted: the disk is full", ""},
-		"some answers fail":            {func(i *installation) { i.ready = "ready\nsome answers fail: x" }, ticket + "some answers fail: x", ""},
+		"data of a newer version":      {func(i *installation) { i.stopped(); setFormat(i) }, "install the version of mtagd that the data is of", "does not answer|is not known to this version"},
+		"damaged control data":         {func(i *installation) { i.stopped(); i.write(filepath.Join(i.data, "control.db"), "x") }, "data directory", "does not answer"},
+		"data that cannot be written":  {func(i *installation) { i.stopped(); i.lock("data") }, page + "the service cannot write its data: ", "does not answer"},
+		"backups cannot be written":    {func(i *installation) { i.stopped(); i.lock("backups") }, ticket + "the service cannot write its backups: ", "does not answer"},
+		"a lost secret key":            {func(i *installation) { i.stopped(); addDestination(i) }, ticket + "the secret key file ", "does not answer"},
+		"no database": {func(i *installation) {
+			i.stopped()
+			i.config["store"] = "postgres://127.0.0.1:1/x"
+			delete(i.config, "backup-to")
+		}, page + "the database of --store: ", "does not answer"},
+		"no backups":                  {func(i *installation) { delete(i.config, "backup-to") }, ticket + "there are no backups", ""},
+		"backups on a missing disk":   {func(i *installation) { must(i, os.RemoveAll(i.backups)) }, ticket + "the backups in ", ""},
+		"no backup yet":               {func(i *installation) { must(i, os.RemoveAll(i.backups)); must(i, os.Mkdir(i.backups, 0o700)) }, ticket + "there is no backup in ", ""},
+		"a port that is taken":        {takePort, page + "--http: listen tcp", "does not answer"},
+		"a certificate that ends":     {func(i *installation) { i.stopped(); addCertificate(i) }, ticket + "time left of a certificate: 23h", "does not answer"},
+		"a host without an address":   {func(i *installation) { must(i, i.zone.set(tagHost)) }, page + "client-tag-host " + tagHost + " has no address", ""},
+		"a host that leads elsewhere": {func(i *installation) { must(i, i.zone.set(cnameTarget, "A", "127.0.0.9")) }, ticket + "cname-target " + cnameTarget + " leads to 127.0.0.9", ""},
+		"no way to the CA":            {func(i *installation) { i.ca.Close() }, ticket + "the CA does not answer", ""},
+		"a wrong clock":               {func(i *installation) { i.clock = time.Hour }, page + "the clock of this machine is wrong by -", ""},
+		"a wrong admin token":         {func(i *installation) { i.refuse = 401 }, ticket + "the server refuses the admin token", ""},
+		"another program's port":      {func(i *installation) { i.refuse = 404 }, page + "another program answers at", ""},
+		"a secret that all can read":  {publish, ticket + "everybody on this machine can read ", ""},
+		"no events accepted":          {func(i *installation) { i.ready = "not ready\nMtagdNotReady: the disk is full" }, page + "no events are accepted: the disk is full", ""},
+		"some answers fail":           {func(i *installation) { i.ready = "ready\nMtagdDamage: x" }, page + "data is damaged: x", ""},
 		"commits hang": {func(i *installation) {
 			i.metrics["mtagd_journal_last_commit_timestamp_seconds"], i.metrics["mtagd_journal_queue_bytes"] = old, 1
 		}, page + "events wait", ""},
 		"slow commits": {func(i *installation) { i.metrics["mtagd_journal_commit_duration_seconds_count"] = 2000 }, ticket + "more than one of a hundred commits", ""},
-		"5xx":          {func(i *installation) { i.metrics["mtagd_http_requests_total{code=\"503\",surface=\"tag\"}"] = 500 }, page + "500 of 1500 requests", ""},
-		"panics":       {func(i *installation) { i.metrics["mtagd_panics_total"] = 2 }, ticket + "2 requests have ended in a panic", ""},
+		"5xx":          {func(i *installation) { i.metrics["mtagd_http_requests_total{code=\"503\",surface=\"tag\"}"] = 500 }, page + "more than one of a hundred requests get a 5xx", ""},
+		"panics":       {func(i *installation) { i.metrics["mtagd_panics_total"] = 2 }, ticket + "requests end in a panic", ""},
 		"little disk":  {func(i *installation) { i.metrics["mtagd_disk_free_bytes{part=\"journal\"}"] = 5e9 }, page + "the disk has 4.7 GiB left", ""},
 		"damage":       {func(i *installation) { i.metrics["mtagd_damaged_chunks"] = 1 }, page + "data is damaged", ""},
 		"an old check": {func(i *installation) {
@@ -192,7 +204,7 @@ func TestDoctor(t *testing.T) {
 		"an old backup":       {func(i *installation) { i.setOld("mtagd_backup_last_success_timestamp_seconds") }, ticket + "no backup has succeeded for 720h", ""},
 		"backups fail":        {func(i *installation) { i.metrics["mtagd_backup_failures_total"] = 3 }, ticket + "3 backups have failed", ""},
 		"erasures fail":       {func(i *installation) { i.metrics[`mtagd_removals_failing{kind="erasure"}`] = 1 }, ticket + "events that must go cannot be removed", ""},
-		"a certificate ends":  {func(i *installation) { i.setOld("mtagd_certificate_first_expiry_timestamp_seconds") }, ticket + "a certificate ends in -720h", ""},
+		"a certificate ends":  {func(i *installation) { i.setOld("mtagd_certificate_first_expiry_timestamp_seconds") }, ticket + "time left of a certificate: -720h", ""},
 		"an order that waits": {func(i *installation) { i.metrics["mtagd_certificate_orders_oldest_wait_seconds"] = 7200 }, ticket + "an order of a certificate has waited for 2h", ""},
 		"few files left":      {func(i *installation) { i.metrics["process_open_fds"] = 950 }, ticket + "nearly as many connections", ""},
 	} {
@@ -204,6 +216,9 @@ func TestDoctor(t *testing.T) {
 			i := installationIn(t, dir)
 			c.spoil(i)
 			out, code := i.examine()
+			if !strings.Contains(out, "not looked at: ") && c.says == "nothing is wrong" {
+				t.Errorf("it does not say what it cannot see: %s", out)
+			}
 			if (code == 0) != (name == "nothing is wrong") || !strings.Contains(out, c.says) {
 				t.Errorf("exit code %d, %s\nwant %q", code, out, c.says)
 			}
@@ -263,36 +278,44 @@ func addCertificate(i *installation) {
 	i.write(filepath.Join(certificatesDir(i.data), "shop.crt"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})))
 }
 
-// Doctor knows each alert, and gives it the same urgency.
-func TestDoctorKnowsTheAlerts(t *testing.T) {
-	text, err := os.ReadFile("../../deploy/alerts.yml")
-	must(t, err)
-	var rules struct {
-		Groups []struct {
-			Rules []struct {
-				Alert, Expr string
-				Labels      struct{ Severity string }
-			}
-		}
+// lock takes the right to write to a directory away. Root would have it all the same, but for a capability.
+func (i *installation) lock(dir string) {
+	must(i, os.Chmod(filepath.Join(i.dir, dir), 0o500))
+	i.Cleanup(func() { _ = os.Chmod(filepath.Join(i.dir, dir), 0o700) }) // so that TempDir can be removed
+	if os.Getuid() == 0 {
+		i.as = []string{testenv.Program(i.T, "setpriv"), "--bounding-set=-dac_override"}
 	}
-	must(t, yaml.Unmarshal(text, &rules))
-	want := map[string]string{}
-	for _, rule := range rules.Groups[0].Rules {
-		want[rule.Alert] = rule.Labels.Severity
-	}
-	got := map[string]string{}
-	for _, check := range alertChecks {
-		got[check.name] = check.urgency.String()
-	}
-	if !maps.Equal(got, want) {
-		t.Errorf("doctor has %v\nalerts.yml has %v", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
-	}
-	// A rule that names a metric that no check of its name reads would not be shared.
-	source, err := os.ReadFile("alerts.go")
-	must(t, err)
-	for _, metric := range regexp.MustCompile(`"((?:mtagd|process)_[a-z_]+)`).FindAllSubmatch(source, -1) {
-		if !strings.Contains(string(text), strings.TrimSuffix(string(metric[1]), "_count")) {
-			t.Errorf("no alert has %s", metric[1])
+}
+
+// addDestination adds one to the control data, and no file of keys.
+func addDestination(i *installation) {
+	control, err := local.OpenControl(i.data, local.Options{})
+	must(i, err)
+	partners, err := control.Partners(i.Context())
+	must(i, err)
+	merchant, err := control.AddMerchant(i.Context(), partners[0].ID, store.NewMerchant{Name: "Shop"})
+	must(i, err)
+	must(i, control.UpdateDestination(i.Context(), merchant.ID, "dst", func([]byte) ([]byte, store.AuditEntry, error) {
+		return []byte("{}"), store.AuditEntry{Action: store.DestinationCreated, Merchant: merchant.ID}, nil
+	}))
+	must(i, control.Close())
+}
+
+// The least limit of the machine, the container and the unit counts.
+func TestMemoryUnder(t *testing.T) {
+	root := t.TempDir()
+	for _, c := range []struct {
+		file, text string
+		want       uint64
+	}{
+		{"proc/meminfo", "MemTotal:        2048000 kB\nMemFree: 1 kB\n", 2048000 << 10},
+		{"sys/fs/cgroup/memory.max", "max\n", 2048000 << 10},
+		{"sys/fs/cgroup/system.slice/mtagd.service/memory.max", "134217728\n", 128 << 20},
+	} {
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, c.file)), 0o700))
+		must(t, os.WriteFile(filepath.Join(root, c.file), []byte(c.text), 0o600))
+		if got := memoryUnder(root); got != c.want {
+			t.Errorf("after %s: %d, want %d", c.file, got, c.want)
 		}
 	}
 }

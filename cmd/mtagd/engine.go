@@ -43,6 +43,16 @@ func openDatabase(ctx context.Context, database string, opt postgres.Options) (s
 	return engine, nil
 }
 
+// checkDatabase returns why a node cannot start with a database. It changes nothing.
+func checkDatabase(ctx context.Context, database string) error {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	if err := postgres.Check(ctx, database); err != nil {
+		return fmt.Errorf("the database of --store: %w", err)
+	}
+	return nil
+}
+
 // checkStore accepts the address of a database, or nothing.
 func checkStore(s string) error {
 	if s != "" && !strings.HasPrefix(s, "postgres://") && !strings.HasPrefix(s, "postgresql://") {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -32,15 +31,13 @@ func checkVariables(environ []string, root *kong.Node) error {
 	for _, flag := range flags {
 		known = append(known, flag.Envs...)
 	}
-	slices.Sort(known)
 	var errs []error
 	for _, entry := range environ {
 		name, _, _ := strings.Cut(entry, "=")
 		if !strings.HasPrefix(name, "MTAGD_") || slices.Contains(known, name) || linkVariable.MatchString(entry) {
 			continue
 		}
-		nearest := slices.MinFunc(known, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
-		errs = append(errs, &usageError{where: name, err: fmt.Errorf("no flag has this variable; the nearest one is %s", nearest)})
+		errs = append(errs, &usageError{where: name, err: errors.New("no flag has this variable: each --help names them")})
 	}
 	return errors.Join(errs...)
 }
@@ -49,24 +46,3 @@ func checkVariables(environ []string, root *kong.Node) error {
 // those that Docker sets for a link to such a container: they include the variables of the linked container's own
 // environment, after ENV_.
 var linkVariable = regexp.MustCompile(`^MTAGD_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT=\w+://|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=|NAME=/\S+/\S+$|ENV_\w+=)`)
-
-// editDistance is the Levenshtein distance: how many characters have to be added, removed or replaced to turn a into b.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1) // of the distances from the part of a seen so far to the parts of b
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, diagonal+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
-}

@@ -35,7 +35,7 @@ func (c *healthCommand) Run(p *process) error {
 		return fmt.Errorf("no answer: %w", err)
 	}
 	if status != http.StatusOK {
-		return fmt.Errorf("not ready: %s", text)
+		return errors.New(text)
 	}
 	_, err = fmt.Fprintln(p.stdout, text)
 	return err

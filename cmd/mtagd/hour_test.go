@@ -110,7 +110,7 @@ func TestInstallGuide(t *testing.T) {
 		}
 	}
 	out := read("out")
-	for _, want := range []string{"https://api.example.com/console/#link=mtl_", `"verified":true`, "Event accepted", `"totalItems":1`, "the service does not run"} {
+	for _, want := range []string{"https://api.example.com/console/#link=mtl_", `"verified":true`, "Event accepted", `"totalItems":1`, "the service does not answer"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in %s", want, out)
 		}

@@ -104,9 +104,6 @@ func (c *initCommand) askAll(p *process) error {
 	return nil
 }
 
-// leastDisk is how much free space a new installation should have, in bytes: ten times what the service keeps free.
-const leastDisk = 10 * reserve
-
 // examine makes the checks of mtagd doctor that do not need an installation.
 func (c *initCommand) examine(p *process) error {
 	e := &examination{process: p, serve: &c.Serve}
@@ -115,12 +112,9 @@ func (c *initCommand) examine(p *process) error {
 	e.checkMemory()
 	e.checkCA()
 	if free, err := space.Free(existing(p.data)); err == nil && free < leastDisk {
-		e.add(page, "the disk of %s has %d MB left", "use a larger disk: events are refused below 1 GB", p.data, free/1e6)
+		e.found(checkNamed(checkDiskLow), float64(free), p.data)
 	}
-	slices.SortStableFunc(e.findings, func(a, b finding) int { return cmp.Compare(a.urgency, b.urgency) })
-	for _, f := range e.findings {
-		fmt.Fprintf(p.stderr, "%-7s %s\n        %s\n", f.urgency, f.what, f.do)
-	}
+	e.print(p.stderr)
 	if len(e.findings) > 0 && e.findings[0].urgency == page && !c.Force {
 		return errors.New("nothing was written: correct what is above, or use --force")
 	}

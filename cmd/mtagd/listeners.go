@@ -30,15 +30,20 @@ func (d *daemon) acceptOperators(ctx context.Context) error {
 	if d.hasTLS() {
 		running.Order = d.tlsmgr.Certificates().Order
 	}
+	if d.delivery != nil {
+		running.RotateKey = d.delivery.RotateKey
+	}
 	mux := operator.Handler(running)
 	handleVerify(mux, d.engine.Verify)
 	handleExport(mux, d.engine)
-	handleRotation(mux, d.delivery)
 	if d.source != nil {
 		handleBackup(mux, d.source)
 		d.acceptMigration(mux)
 	}
-	d.startInternal(newInternalServer(socket, mux, d.Log))
+	d.startInternal(socket, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Server", version()) // for commands of another version
+		mux.ServeHTTP(w, r)
+	}))
 	return nil
 }
 
@@ -93,7 +98,7 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 		impaired = e.Impaired
 	}
 	pages := guardAdmin(adminPages(prometheus.Gatherers{d.metrics, d.rates.counters}, ready, impaired), ready, d.AdminToken, d.refusals)
-	d.startInternal(newInternalServer(netutil.LimitListener(listener, maxAdminConnections), pages, d.Log))
+	d.startInternal(netutil.LimitListener(listener, maxAdminConnections), pages)
 	d.Log.Info("admin listening", "address", listener.Addr().String())
 	return nil
 }

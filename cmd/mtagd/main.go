@@ -9,16 +9,16 @@
 //	daemon.go, start.go, listeners.go                    how it starts, runs and stops
 //	engine.go                                            the choice of the storage engine
 //	sockets.go, systemd.go, copied.go, runtime.go        sockets, systemd, copied data directories, and the Go runtime
-//	admin.go, admintoken.go, internalserver.go           the admin pages: /metrics, /healthz, /readyz and pprof, and who may see them
+//	admin.go, admintoken.go                              the admin pages: /metrics, /healthz, /readyz and pprof, and who may see them
 //	disk.go, rates.go, throttle.go                       metrics, recent rates, and limits on repeated log messages
 //	schedule.go, scrub.go, domains.go, shared.go         background work: backups, verification, DNS checks, and limits that nodes share
 //	backup.go, stream.go, point.go, restore.go           mtagd backup and restore
 //	verify.go, repair.go                                 mtagd verify and repair
 //	migrate.go, migrateserver.go, distribute.go          mtagd migrate and store distribute
-//	export.go, secret.go, progress.go                    mtagd export and secret; the progress bar
+//	export.go, progress.go                               mtagd export; the progress bar
 //	init.go, doctor.go, alerts.go, health.go             mtagd init, doctor and health
 //	version.go, completion.go, manual.go                 mtagd version, completion and man
-//	operate.go, operator/                                mtagd partner, key, console, merchant, tag, domain and audit, and the socket that carries them
+//	operate.go, operator/                                mtagd partner, key, console, merchant, tag, domain, secret and audit, and the socket that carries them
 //	demo/                                                the demo shop
 package main
 
@@ -56,7 +56,6 @@ type commandLine struct {
 
 	Operator operator.Commands `embed:""`
 
-	Secret   secretCommands    `cmd:"" help:"Rotate the key that encrypts the credentials of destinations, in a running server."`
 	Verify   verifyCommand     `cmd:"" help:"Check all data for damage. Works with and without a running server."`
 	Repair   repairCommand     `cmd:"" help:"Make a new data directory of what can be read of a damaged one. No server may run."`
 	Backup   backupCommands    `cmd:"" help:"Back up the data directory. Works with and without a running server."`

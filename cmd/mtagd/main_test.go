@@ -9,8 +9,11 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
+
+	"mtagd/cmd/mtagd/operator"
 )
 
 // With nohup, a process outlives its terminal: it starts with SIGHUP ignored, and must leave it ignored.
@@ -76,15 +79,11 @@ func TestTwoHangupsStopCleanly(t *testing.T) {
 	}
 }
 
-func TestEditDistance(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{
-		{"", "", 0}, {"", "TLS", 3}, {"TLS", "", 3}, {"TLS", "TLS", 0}, {"HTTP", "HTTPS", 1}, {"HTPTS", "HTTP", 2}, {"DATA", "TLS", 4},
-	} {
-		if got := editDistance(c.a, c.b); got != c.want {
-			t.Errorf("from %q to %q: %d, want %d", c.a, c.b, got, c.want)
-		}
+// The error of a command that an older server does not have names both versions.
+func TestReportOfAnOlderServer(t *testing.T) {
+	var text strings.Builder
+	report(&text, fmt.Errorf("backup: %w", &operator.UnknownCommandError{Version: "1.0.0"}))
+	if want := "it is mtagd 1.0.0, and this is " + version() + ": restart the service"; !strings.Contains(text.String(), want) {
+		t.Errorf("%q, want %q", text.String(), want)
 	}
 }

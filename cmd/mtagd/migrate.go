@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,11 @@ func (c *migrateCommand) Run(p *process) error {
 	}
 	result, next, err := run(p, bar)
 	bar.end()
-	if err != nil {
+	switch {
+	case err == nil:
+	case toDatabase && (p.ctx.Err() != nil || errors.Is(err, operator.ErrStopped)):
+		return fmt.Errorf("migrate: %w. Run the same command again: it begins again, or says that the data has moved", cmp.Or(context.Cause(p.ctx), err))
+	default:
 		return fmt.Errorf("migrate: %w", err)
 	}
 	fmt.Fprintln(p.stderr, "mtagd: "+next)

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"mtagd/store/postgres/pgtest"
 )
 
@@ -126,6 +128,8 @@ func TestMigrateUnderLoad(t *testing.T) {
 	for what, kill := range kills {
 		before := strings.Count(b.Log(), `"phase":"copy"`)
 		c := in()
+		var said strings.Builder
+		c.Stderr = &said
 		must("start a migration", c.Start())
 		for deadline := time.Now().Add(startTimeout); strings.Count(b.Log(), `"phase":"copy"`) == before && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		}
@@ -133,6 +137,8 @@ func TestMigrateUnderLoad(t *testing.T) {
 		if err := c.Wait(); err == nil {
 			t.Logf("the migration had ended before %s was killed", what)
 			break
+		} else if what == "the server" && !strings.Contains(said.String(), "Run the same command again") {
+			t.Errorf("%v: %s", err, said.String())
 		}
 		if b.ended {
 			next, err := launchService(b.data, b.zone.address)
@@ -177,6 +183,13 @@ func TestMigrateUnderLoad(t *testing.T) {
 	b.expect(n)
 	cursor = b.api("GET", "/v1/partners/events/feed?after=latest", "")["cursor"].(string)
 
+	ctx := limited()
+	db, err := pgx.Connect(ctx, url)
+	must("connect", err)
+	for nodes := 0; nodes == 0; time.Sleep(10 * time.Millisecond) { // others do not know of a node that has just started
+		must("look for the node", db.QueryRow(ctx, "SELECT count(*) FROM message").Scan(&nodes))
+	}
+	must("close", db.Close(ctx))
 	back := filepath.Join(t.TempDir(), "back")
 	home := exec.Command("mtagd", "migrate", "--store", url, "--to", back)
 	if out, err := home.CombinedOutput(); err == nil || !strings.Contains(string(out), "a node of the database is running") {

@@ -1,15 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 
+	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
 )
 
@@ -58,11 +59,22 @@ func report(stderr io.Writer, err error) int {
 	if err == nil {
 		return exitDone
 	}
+	if unknown, is := errors.AsType[*operator.UnknownCommandError](err); is {
+		err = fmt.Errorf("%w: %w", err, otherServer(unknown.Version))
+	}
 	fmt.Fprintf(stderr, "mtagd: %s\n", oneLine(err))
 	if _, usage := errors.AsType[*usageError](err); usage || store.KindOf(err) == store.KindInvalid {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// otherServer says why a running server lacks a command of this program.
+func otherServer(runs string) error {
+	if runs == version() {
+		return errors.New("it works without the files of a data directory (--store)")
+	}
+	return fmt.Errorf("it is mtagd %s, and this is %s: restart the service", cmp.Or(runs, "of an earlier version"), version())
 }
 
 // oneLine is the text of an error in one line, with the joined errors separated by semicolons.
@@ -74,25 +86,6 @@ func oneLine(err error) string {
 		}
 	}
 	return strings.Join(parts, "; ")
-}
-
-// secretFlags are the flags whose values are secrets.
-var secretFlags = []string{"--store", "--to", "--acme-eab-hmac-key", "--admin-token"}
-
-// withoutSecrets returns the words of a command line, with (secret) for each value of a secret flag.
-func withoutSecrets(args []string) []string {
-	shown := slices.Clone(args)
-	for i, arg := range args {
-		name, _, hasValue := strings.Cut(arg, "=")
-		switch {
-		case !slices.Contains(secretFlags, name):
-		case hasValue:
-			shown[i] = name + "=(secret)"
-		case i+1 < len(args):
-			shown[i+1] = "(secret)"
-		}
-	}
-	return shown
 }
 
 // printJSON prints a result.

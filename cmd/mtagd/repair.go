@@ -41,13 +41,7 @@ func (c *repairCommand) Run(p *process) error {
 	if lost == 0 {
 		fmt.Fprintln(p.stdout, "nothing is lost")
 	}
-	bar := newProgressBar(p.stderr, "verify")
-	var findings []store.Finding
-	counts, err := verifyClosed(p.ctx, c.To, store.Verification{
-		Found: func(f store.Finding) { findings = append(findings, f) },
-		Read:  func(part store.Part, done, total uint64) { bar.show(string(part), done, total) },
-	})
-	bar.end()
+	findings, counts, err := verifyShowing(p, func(v store.Verification) (store.Verified, error) { return verifyClosed(p.ctx, c.To, v) })
 	if err != nil {
 		return err
 	}

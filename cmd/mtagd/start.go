@@ -156,7 +156,7 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 // startDelivery begins to deliver events. It makes the file of keys if there is none. All nodes of a database need the same one, so there
 // it must be named, unless the data has moved from this data directory.
 func (d *daemon) startDelivery(context.Context) error {
-	file := cmp.Or(d.SecretKeyFile, filepath.Join(d.Data, "secret.key"))
+	file := secretKeyFile(d.Data, d.SecretKeyFile)
 	if _, err := os.Stat(file); err != nil && d.Store != "" && d.SecretKeyFile == "" {
 		d.Log.Info("events are not delivered to destinations: set --secret-key-file, to the same file on all nodes")
 		return nil
@@ -170,6 +170,10 @@ func (d *daemon) startDelivery(context.Context) error {
 	})
 	d.onStop(d.delivery.Close)
 	return nil
+}
+
+func secretKeyFile(data, given string) string {
+	return cmp.Or(given, filepath.Join(data, "secret.key"))
 }
 
 // openAPI makes the partner API. The web console is in front of it, and in development mode the demo shop.

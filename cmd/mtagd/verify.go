@@ -25,14 +25,7 @@ func (*verifyCommand) Help() string {
 
 // Run verifies the data, in the running server if there is one. It returns an error when damage was found.
 func (c *verifyCommand) Run(p *process) error {
-	bar := newProgressBar(p.stderr, "verify")
-	findings := []store.Finding{}
-	v := store.Verification{
-		Found: func(f store.Finding) { findings = append(findings, f) },
-		Read:  func(part store.Part, done, total uint64) { bar.show(string(part), done, total) },
-	}
-	counts, err := verifyData(p, v)
-	bar.end()
+	findings, counts, err := verifyShowing(p, func(v store.Verification) (store.Verified, error) { return verifyData(p, v) })
 	if err != nil {
 		return err
 	}
@@ -43,6 +36,18 @@ func (c *verifyCommand) Run(p *process) error {
 		return fmt.Errorf("damage was found: findings: %d", len(findings))
 	}
 	return nil
+}
+
+// verifyShowing verifies with a progress bar.
+func verifyShowing(p *process, verify func(store.Verification) (store.Verified, error)) ([]store.Finding, store.Verified, error) {
+	bar := newProgressBar(p.stderr, "verify")
+	defer bar.end()
+	findings := []store.Finding{}
+	counts, err := verify(store.Verification{
+		Found: func(f store.Finding) { findings = append(findings, f) },
+		Read:  func(part store.Part, done, total uint64) { bar.show(string(part), done, total) },
+	})
+	return findings, counts, err
 }
 
 // verifyData verifies the data, in the running server if there is one.

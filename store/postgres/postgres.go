@@ -131,6 +131,20 @@ func Open(ctx context.Context, address string, opt Options) (store.Engine, error
 	return nil, conn.Unavailable(fmt.Errorf("open the database: %w", err))
 }
 
+// Check returns why Open would fail: the database cannot be reached, or has the schema of a newer version. It changes nothing.
+func Check(ctx context.Context, address string) error {
+	config, err := conn.Configure(ctx, address)
+	if err != nil {
+		return err
+	}
+	db, err := conn.Open(ctx, config, conn.Options{})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return schema.Check(ctx, db.Pool)
+}
+
 // engine implements store.Engine.
 type engine struct {
 	*control.Control

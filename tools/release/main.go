@@ -2,6 +2,7 @@
 // checksums. The same commit makes the same bytes on any machine: nothing of the machine, the time or the directory is in them.
 //
 //	main.go   the steps
+//	smoke.go  a first run of each binary
 //	image.go  the container image
 //	sbom.go   the list of modules
 package main
@@ -62,7 +63,7 @@ func (r *release) make() error {
 			return err
 		}
 	}
-	for _, step := range []func() error{r.document, r.packages, r.image, r.sbom, r.checksums} {
+	for _, step := range []func() error{r.smoke, r.document, r.packages, r.image, r.sbom, r.checksums} {
 		if err := step(); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -47,22 +48,25 @@ func (c AuditCommand) Print(w io.Writer, result []byte) error {
 	if err := json.Unmarshal(result, &entries); err != nil {
 		return err
 	}
-	if c.JSON {
-		lines := json.NewEncoder(w)
-		for _, e := range entries {
-			if err := lines.Encode(e); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "TIME\tACTOR\tACTION\tPARTNER\tSUBJECT\tDETAIL")
-	for _, e := range entries {
+	return PrintList(w, c.JSON, entries, "TIME\tACTOR\tACTION\tPARTNER\tSUBJECT\tDETAIL", func(e store.AuditEntry) []string {
 		// What was changed is the partner itself where no other id is given.
 		subject := cmp.Or(string(e.Tag), string(e.Key), string(e.Merchant), "-")
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n",
-			store.FormatTime(e.At), actorText(e.Actor), e.Action, e.Partner, subject, detailText(e))
+		return []string{store.FormatTime(e.At), actorText(e.Actor), string(e.Action), string(e.Partner), subject, detailText(e)}
+	})
+}
+
+// PrintList prints one JSON object a line, or else a table. The columns of its head are separated by tabs.
+func PrintList[T any](w io.Writer, asJSON bool, items []T, head string, row func(T) []string) error {
+	lines, table := json.NewEncoder(w), tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if !asJSON {
+		fmt.Fprintln(table, head)
+	}
+	for _, item := range items {
+		if !asJSON {
+			fmt.Fprintln(table, strings.Join(row(item), "\t"))
+		} else if err := lines.Encode(item); err != nil {
+			return err
+		}
 	}
 	return table.Flush()
 }

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"reflect"
-	"strings"
 	"syscall"
 	"time"
 
@@ -38,6 +37,7 @@ const (
 	busyTimeout   = 10 * time.Second // how long to retry while the data is in use
 	busyRetry     = 50 * time.Millisecond
 	answerTimeout = 30 * time.Second // how long to wait for a running server's answer
+	rotateTimeout = time.Hour
 )
 
 // Run runs a command and returns its result as JSON. It tries the socket first. If no server listens there, it opens the
@@ -72,7 +72,11 @@ func WhileInUse(ctx context.Context, try func() error) error {
 
 // send runs a command in the running server.
 func (c Client) send(ctx context.Context, command Command) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	timeout := answerTimeout
+	if _, long := command.(secretRotate); long { // it writes each destination
+		timeout = rotateTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	response, err := do(ctx, c.Data, http.MethodPost, pathOf(reflect.TypeOf(command)), command)
 	if err != nil {
@@ -83,18 +87,32 @@ func (c Client) send(ctx context.Context, command Command) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch response.StatusCode {
-	case statusDone:
-		return answer, nil
-	case statusFailed:
+	if response.StatusCode == statusFailed {
 		var failure store.Error
 		if err := json.Unmarshal(answer, &failure); err != nil {
 			return nil, err
 		}
 		return nil, &failure
-	default:
-		return nil, fmt.Errorf("the running server does not know this command: is it another version of mtagd? It answered %s", response.Status)
 	}
+	return answer, refusal(response, answer)
+}
+
+// UnknownCommandError is the error of a command that the running server does not have.
+type UnknownCommandError struct {
+	Version string // of the server; empty: it is older than this error
+}
+
+func (e *UnknownCommandError) Error() string { return "the running server does not know this command" }
+
+// refusal returns the error of an answer that is not statusDone.
+func refusal(response *http.Response, why []byte) error {
+	switch response.StatusCode {
+	case statusDone:
+		return nil
+	case http.StatusNotFound, http.StatusMethodNotAllowed:
+		return &UnknownCommandError{response.Header.Get("Server")}
+	}
+	return fmt.Errorf("the running server answered %s %s", response.Status, bytes.TrimSpace(why))
 }
 
 // do sends a request to the operator socket of a data directory, with a message in JSON, on a connection of its own.
@@ -126,7 +144,7 @@ func Request(ctx context.Context, data, method, path string, message any) (*http
 	}
 	if response.StatusCode != http.StatusOK {
 		why, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // beside the status it only explains
-		return nil, errors.Join(fmt.Errorf("the running server answered %s %s", response.Status, strings.TrimSpace(string(why))), response.Body.Close())
+		return nil, errors.Join(refusal(response, why), response.Body.Close())
 	}
 	return response, nil
 }

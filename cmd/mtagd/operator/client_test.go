@@ -84,3 +84,24 @@ func TestClientReturnsErrors(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A command that the server does not have is an error that names the server's version.
+func TestCommandThatTheServerDoesNotKnow(t *testing.T) {
+	data := t.TempDir()
+	socket, err := Listen(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Server", "1.0.0")
+		http.NotFound(w, r)
+	})}
+	go func() { _ = server.Serve(socket) }() // until Close
+	defer server.Close()
+	_, sent := Client{Data: data}.Run(t.Context(), partnerList{})
+	for _, err := range []error{sent, Ask(t.Context(), data, "/new", nil, nil, nil)} {
+		if unknown, is := errors.AsType[*UnknownCommandError](err); !is || unknown.Version != "1.0.0" {
+			t.Errorf("%v", err)
+		}
+	}
+}

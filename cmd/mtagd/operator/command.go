@@ -13,6 +13,7 @@
 //	audit.go     the audit log
 //	key.go       the key commands
 //	console.go   links to the web console
+//	secret.go    the key of credentials
 //	limit.go     the flags that set limits, and the reason for a change
 //	command.go   what every command has
 //	stream.go    the answer to a command that takes long
@@ -37,6 +38,7 @@ type Commands struct {
 	Merchant MerchantCommands `cmd:"" help:"Show, suspend and limit merchants. Works with and without a running server."`
 	Tag      TagCommands      `cmd:"" help:"Show and suspend tags. Works with and without a running server."`
 	Domain   DomainCommands   `cmd:"" help:"List and release the domains of merchants. Works with and without a running server."`
+	Secret   SecretCommands   `cmd:"" help:"Rotate the key that encrypts the credentials of destinations, in a running server."`
 	Audit    AuditCommand     `cmd:"" help:"Show who changed what. Works with and without a running server."`
 }
 

@@ -25,23 +25,38 @@ type limitView struct {
 	Default any          `json:"default"`
 }
 
-func viewLimit(l store.Limit, def any) limitView {
-	if l == 0 {
-		return limitView{nil, def}
+// limit is one limit of a partner or merchant, with the flag that sets it.
+type limit struct {
+	name  string
+	flag  setting
+	value *store.Limit
+	def   any
+}
+
+func setLimits(limits []limit) {
+	for _, l := range limits {
+		if l.flag.Given {
+			*l.value = l.flag.Limit
+		}
 	}
-	return limitView{&l, def}
+}
+
+func viewLimits(limits []limit) map[string]limitView {
+	views := map[string]limitView{}
+	for _, l := range limits {
+		view := limitView{Default: l.def}
+		if *l.value != 0 {
+			view.Set = l.value
+		}
+		views[l.name] = view
+	}
+	return views
 }
 
 // setting is the value of a flag that sets a limit.
 type setting struct {
 	Given bool
 	Limit store.Limit
-}
-
-func (s setting) set(l *store.Limit) {
-	if s.Given {
-		*l = s.Limit
-	}
 }
 
 // decode reads the flag's value: "off", "default", or what parse accepts.

@@ -151,23 +151,26 @@ type merchantLimit struct {
 
 func (merchantLimit) Help() string { return limitHelp }
 
+func (c merchantLimit) limits(l *store.MerchantLimits) []limit {
+	return []limit{
+		{"eventsPerSecond", c.EventsPerSecond.setting, &l.EventsPerSecond, store.DefaultEventsPerSecond},
+		{"bytesPerDay", c.BytesPerDay.setting, &l.BytesPerDay, "a share of the free space"},
+	}
+}
+
 func (c merchantLimit) apply(ctx context.Context, control store.Control) (any, error) {
 	id := store.FoldMerchantID(string(c.Merchant))
 	m, err := control.Merchant(ctx, id)
 	if err == nil && c != (merchantLimit{Merchant: c.Merchant}) {
 		m, err = control.UpdateMerchant(ctx, id, func(m store.Merchant) store.Merchant {
-			c.EventsPerSecond.set(&m.Limits.EventsPerSecond)
-			c.BytesPerDay.set(&m.Limits.BytesPerDay)
+			setLimits(c.limits(&m.Limits))
 			return m
 		})
 	}
 	return struct {
 		Merchant store.MerchantID     `json:"merchantId"`
 		Limits   map[string]limitView `json:"limits"`
-	}{m.ID, map[string]limitView{
-		"eventsPerSecond": viewLimit(m.Limits.EventsPerSecond, store.DefaultEventsPerSecond),
-		"bytesPerDay":     viewLimit(m.Limits.BytesPerDay, "a share of the free space"),
-	}}, err
+	}{m.ID, viewLimits(c.limits(&m.Limits))}, err
 }
 
 type merchantRemovals struct{}

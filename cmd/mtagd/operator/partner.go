@@ -128,34 +128,31 @@ type partnerLimit struct {
 
 func (partnerLimit) Help() string { return limitHelp }
 
+func (c partnerLimit) limits(l *store.PartnerLimits) []limit {
+	return []limit{
+		{"requestsPerSecond", c.RequestsPerSecond.setting, &l.RequestsPerSecond, store.DefaultRequestsPerSecond},
+		{"writesPerMinute", c.WritesPerMinute.setting, &l.WritesPerMinute, store.DefaultWritesPerMinute},
+		{"bytesPerDay", c.BytesPerDay.setting, &l.BytesPerDay, "a share of the free space"},
+		{"answerBytes", c.AnswerBytes.setting, &l.AnswerBytes, store.DefaultAnswerBytes},
+		{"feedReaders", c.FeedReaders.setting, &l.FeedReaders, store.DefaultFeedReaders},
+		{"merchants", c.Merchants.setting, &l.Merchants, store.DefaultMerchants},
+		{"labels", c.Labels.setting, &l.Labels, store.DefaultLabels},
+		{"unverifiedClaims", c.UnverifiedClaims.setting, &l.UnverifiedClaims, store.DefaultUnverifiedClaims},
+	}
+}
+
 func (c partnerLimit) apply(ctx context.Context, control store.Control) (any, error) {
 	p, err := findPartner(ctx, control, c.Partner)
 	if err == nil && c != (partnerLimit{Partner: c.Partner}) {
 		p, err = control.UpdatePartner(ctx, c.Partner, func(p store.Partner) store.Partner {
-			c.RequestsPerSecond.set(&p.Limits.RequestsPerSecond)
-			c.WritesPerMinute.set(&p.Limits.WritesPerMinute)
-			c.BytesPerDay.set(&p.Limits.BytesPerDay)
-			c.AnswerBytes.set(&p.Limits.AnswerBytes)
-			c.FeedReaders.set(&p.Limits.FeedReaders)
-			c.Merchants.set(&p.Limits.Merchants)
-			c.Labels.set(&p.Limits.Labels)
-			c.UnverifiedClaims.set(&p.Limits.UnverifiedClaims)
+			setLimits(c.limits(&p.Limits))
 			return p
 		})
 	}
 	return struct {
 		Partner store.PartnerID      `json:"partnerId"`
 		Limits  map[string]limitView `json:"limits"`
-	}{p.ID, map[string]limitView{
-		"requestsPerSecond": viewLimit(p.Limits.RequestsPerSecond, store.DefaultRequestsPerSecond),
-		"writesPerMinute":   viewLimit(p.Limits.WritesPerMinute, store.DefaultWritesPerMinute),
-		"bytesPerDay":       viewLimit(p.Limits.BytesPerDay, "a share of the free space"),
-		"answerBytes":       viewLimit(p.Limits.AnswerBytes, store.DefaultAnswerBytes),
-		"feedReaders":       viewLimit(p.Limits.FeedReaders, store.DefaultFeedReaders),
-		"merchants":         viewLimit(p.Limits.Merchants, store.DefaultMerchants),
-		"labels":            viewLimit(p.Limits.Labels, store.DefaultLabels),
-		"unverifiedClaims":  viewLimit(p.Limits.UnverifiedClaims, store.DefaultUnverifiedClaims),
-	}}, err
+	}{p.ID, viewLimits(c.limits(&p.Limits))}, err
 }
 
 // findPartner returns a partner. KindNotFound: partner.

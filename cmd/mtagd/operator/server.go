@@ -80,7 +80,8 @@ type Running struct {
 	BaseURL   string          // of the console
 	Claimable store.Claimable // rules for domains. Only a server knows the service's own hosts; serve warns of bad domains when it starts
 
-	Order func(host string) // orders a certificate, in the background; nil without TLS
+	Order     func(host string)                      // orders a certificate, in the background; nil without TLS
+	RotateKey func(ctx context.Context) (int, error) // of the credentials of destinations, whose number it returns; nil without delivery
 }
 
 // EnablePreverified implements store.Control. The tracking domain must be claimable. Its certificate is ordered immediately.

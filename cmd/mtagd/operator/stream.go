@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -54,6 +55,9 @@ func Answer(w http.ResponseWriter, r *http.Request, run func(ctx context.Context
 	}
 }
 
+// ErrStopped is the error of a command whose server stopped before its end.
+var ErrStopped = errors.New("the server stopped before the command was complete")
+
 // Ask sends a request to the running server of a data directory, which answers with Answer. Ask passes the messages to hear,
 // and decodes the result. IsNoServer is true for the error of a data directory without a running server.
 func Ask(ctx context.Context, data, path string, request any, hear func(Message), result any) error {
@@ -65,7 +69,7 @@ func Ask(ctx context.Context, data, path string, request any, hear func(Message)
 	for messages := json.NewDecoder(answer.Body); ; {
 		var m Message
 		if err := messages.Decode(&m); err != nil {
-			return fmt.Errorf("the server stopped before the command was complete: %w", err)
+			return fmt.Errorf("%w: %w", ErrStopped, err)
 		}
 		switch {
 		case m.Failure != nil:

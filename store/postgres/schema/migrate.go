@@ -60,6 +60,19 @@ func updateSchema(ctx context.Context, pool *pgxpool.Pool) error {
 			return err
 		}
 	}
+	return checkVersion(version)
+}
+
+// Check returns an error for a newer schema. It changes nothing.
+func Check(ctx context.Context, pool *pgxpool.Pool) error {
+	version, err := VersionOf(ctx, pool)
+	if err != nil || version < Version {
+		return err
+	}
+	return checkVersion(version)
+}
+
+func checkVersion(version int) error {
 	if version != Version {
 		return fmt.Errorf("the database has schema version %d, but this version of mtagd needs %d: install the version of mtagd that the other nodes run",
 			version, Version)

@@ -16,8 +16,6 @@ import (
 // also blocks that others have replaced. Where two overlap, the one with the greater version is right: a block has all events from
 // its first position to its last.
 type Writer struct {
-	Replaced bool // after Close: some block has replaced others
-
 	a     *Archive
 	batch *badger.WriteBatch
 	bytes int // written since the free space was checked
@@ -97,7 +95,6 @@ func (w *Writer) finish(boundary uint64) error {
 			}
 			covers = append(reach, cover{b.first, k.last, version, k.revision})
 			if replaced {
-				w.Replaced = true
 				c.deletes = append(c.deletes, k.append(nil))
 				c.bytes += blockKeyBytes
 			} else if err := c.count(txn, k.merchant, func(u *Usage) {

@@ -16,6 +16,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/badgerdb"
+	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/faultfs"
 	"mtagd/store/testenv"
@@ -255,12 +256,12 @@ func TestARebuildThatIsCutOffBeginsAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(index+newSuffix, b[:len(b)/2], 0o600); err != nil {
+	if err := os.WriteFile(index+boltfile.NewSuffix, b[:len(b)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
 	damage(t, index, func(b []byte) []byte { clear(b[2*os.Getpagesize():]); return b })
 	e = open(t, dir)
-	if _, err := os.Stat(index + newSuffix); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(index + boltfile.NewSuffix); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the part of a new index is still there: %v", err)
 	}
 	checkRebuilt(t, e, dir, m, 3000)

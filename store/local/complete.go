@@ -1,7 +1,6 @@
 package local
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -72,7 +71,7 @@ func (e *engine) checkCounts(ctx context.Context) error {
 	defer e.damage.removing.Unlock()
 	type counted struct{ events, read, upTo uint64 }
 	all := map[codec.MerchantKey]*counted{}
-	damaged := false
+	damaged, from, upTo := false, e.archive.Boundary(), uint64(0)
 	err := e.withIndex(func(u *usedIndex) error {
 		if err := u.wait(ctx, e.journal.Committed()); err != nil {
 			return err
@@ -82,6 +81,7 @@ func (e *engine) checkCounts(ctx context.Context) error {
 				c = &counted{}
 				all[m] = c
 				c.events, c.upTo, err = u.CountFrom(ctx, m, e.retainedFrom(m.ID()))
+				upTo = max(upTo, c.upTo)
 			}
 			return c, err
 		}
@@ -91,22 +91,31 @@ func (e *engine) checkCounts(ctx context.Context) error {
 				_, err = of(m)
 			}
 		}
-		return cmp.Or(err, e.archive.Each(func(m codec.MerchantKey, has archive.Usage) error {
-			c, err := of(m)
-			c.read += has.Events
-			return err
-		}), e.journal.Since(e.archive.Boundary(), func(events []codec.Event, last uint64) error {
-			for i := range events {
-				c, err := of(events[i].Merchant)
-				if err != nil {
-					return err
+		if err == nil {
+			err = e.archive.Each(func(m codec.MerchantKey, has archive.Usage) error {
+				c, err := of(m)
+				c.read += has.Events
+				return err
+			})
+		}
+		for more := true; more && err == nil; { // what was committed meanwhile may count too
+			before := from
+			err = e.journal.Since(from, func(events []codec.Event, last uint64) error {
+				from = last
+				for i := range events {
+					c, err := of(events[i].Merchant)
+					if err != nil {
+						return err
+					}
+					if last <= c.upTo {
+						c.read++
+					}
 				}
-				if last <= c.upTo {
-					c.read++
-				}
-			}
-			return ctx.Err()
-		}, func(d journal.DamagedChunk) { damaged = damaged || !e.damage.isNoted(d.Seq) }))
+				return ctx.Err()
+			}, func(d journal.DamagedChunk) { from, damaged = d.Seq, damaged || !e.damage.isNoted(d.Seq) })
+			more = from < upTo && from > before
+		}
+		return err
 	})
 	for m, c := range all {
 		if err == nil && c.read < c.events && !damaged && !e.IsRemoved(m.ID()) { // else it is not known how many events the chunk has

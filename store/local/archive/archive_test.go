@@ -412,6 +412,72 @@ func TestDrillAChainOfCopiesIsTheNewestState(t *testing.T) {
 	}
 }
 
+// While a table is open, no wrong bit in its index makes events look missing: the index is checked before that is said.
+func TestDrillAWrongIndexHidesNothing(t *testing.T) {
+	testenv.Drill(t)
+	dir, of, seq := t.TempDir(), merchant(1), uint64(1_700_000_000_000_000)
+	a := openArchive(t, dir)
+	defer func() { _ = a.Close() }() // with damage
+	m := model{}
+	r := testenv.Random(t)
+	for range 5 {
+		seq = m.add(t, a, r, 400, 2, seq)
+	}
+	var positions []codec.Position
+	for _, e := range m[of] {
+		positions = append(positions, e.Position)
+	}
+	tables, err := filepath.Glob(filepath.Join(dir, "g*", "*.sst"))
+	if err != nil || len(tables) == 0 || len(positions) == 0 {
+		t.Fatal(tables, len(positions), err)
+	}
+	wrong, refused := 0, 0
+	for _, path := range tables {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for range testenv.Rounds(30) {
+			at := len(b) - 1 - r.IntN(min(len(b), 1500))
+			if _, err := f.WriteAt([]byte{b[at] ^ 1<<r.IntN(8)}, int64(at)); err != nil {
+				t.Fatal(err)
+			}
+			read := 0
+			err := func() (err error) {
+				defer func() {
+					if p := recover(); p != nil {
+						err = fmt.Errorf("panic: %v", p)
+						wrong++
+						t.Errorf("byte %d of %d: %v", at, len(b), p)
+					}
+				}()
+				return a.Read(t.Context(), of, positions, func(int, Event) { read++ })
+			}()
+			if err == nil && read != len(positions) {
+				t.Fatalf("%d events of %d were read", read, len(positions))
+			}
+			if damaged, ok := errors.AsType[Damaged](err); ok && IsMissing(damaged[0]) {
+				wrong++
+				t.Errorf("byte %d of %d: %v", at, len(b), err)
+			} else if err != nil {
+				refused++
+			}
+			if wrong > 3 {
+				t.FailNow()
+			}
+			if _, err := f.WriteAt(b[at:at+1], int64(at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Logf("%d reads of %d tables were refused", refused, len(tables))
+}
+
 // Salvaging sound files gives the whole archive.
 func TestSoundFilesAreSalvaged(t *testing.T) {
 	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(13, 14)), model{}

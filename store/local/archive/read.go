@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 
 	"mtagd/store/local/badgerdb"
@@ -106,6 +107,9 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 		}
 		return nil
 	})
+	if err == nil && slices.ContainsFunc(damaged, IsMissing) {
+		err = a.db.CheckIndexes()
+	}
 	if err == nil && damaged != nil {
 		err = damaged
 	}

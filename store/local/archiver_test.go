@@ -124,8 +124,8 @@ func TestABacklogIsArchived(t *testing.T) {
 	for e.archiver.waiting.Load() >= 2000 {
 		time.Sleep(time.Millisecond)
 	}
-	if archived, err := e.archive.Events(); err != nil || archived < 1900 {
-		t.Errorf("%d events of 2000 are archived, %v", archived, err)
+	if archived := e.archive.Events(); archived < 1900 {
+		t.Errorf("%d events of 2000 are archived", archived)
 	}
 	closeEngine(t, e)
 }

@@ -158,9 +158,13 @@ func (c *comparison) locate() error {
 // noteMissing passes on the events that only the index has, and no damage says why. Missing chunks of the journal count as damaged.
 func (c *comparison) noteMissing() error {
 	keys := map[codec.MerchantKey][]rank.Key{}
+	stored := map[locatedEvent]bool{} // without a hash: the index has them under another name
+	for e, indexed := range c.events {
+		stored[locatedEvent{m: e.m, key: e.key}] = stored[locatedEvent{m: e.m, key: e.key}] || !indexed
+	}
 	for e, indexed := range c.events {
 		d := c.chunks[e.key.Seq]
-		if !indexed || d == nil || d.damage != nil || d.indexed.events == 0 {
+		if !indexed || stored[locatedEvent{m: e.m, key: e.key}] || d == nil || d.damage != nil || d.indexed.events == 0 {
 			continue
 		}
 		if d.seq > c.archive.Boundary() && !c.journal.HasChunk(d.seq) {

@@ -11,7 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
+	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
 )
 
 // expected counts the events of a merchant that an answer reads, and knows how many it must read: those from a time on that the index
@@ -61,6 +63,66 @@ func (x *expected) check() error {
 		return store.NotFound("merchant")
 	}
 	return x.e.shorts.note(x.m, fmt.Errorf("%d of %d events of merchant %s were not found", n, x.events, x.m.ID()))
+}
+
+// checkCounts compares what the archive and the journal have of each merchant with what the index counts. Nothing may be moved meanwhile.
+func (e *engine) checkCounts(ctx context.Context) error {
+	e.damage.removing.Lock()
+	defer e.damage.removing.Unlock()
+	type counted struct{ events, read, upTo uint64 }
+	all := map[codec.MerchantKey]*counted{}
+	damaged, from, upTo := false, e.archive.Boundary(), uint64(0)
+	err := e.withIndex(func(u *usedIndex) error {
+		if err := u.wait(ctx, e.journal.Committed()); err != nil {
+			return err
+		}
+		of := func(m codec.MerchantKey) (c *counted, err error) {
+			if c = all[m]; c == nil {
+				c = &counted{}
+				all[m] = c
+				c.events, c.upTo, err = u.CountFrom(ctx, m, e.retainedFrom(m.ID()))
+				upTo = max(upTo, c.upTo)
+			}
+			return c, err
+		}
+		stored, err := u.StoredMerchants()
+		for _, m := range stored {
+			if err == nil {
+				_, err = of(m)
+			}
+		}
+		if err == nil {
+			err = e.archive.Each(func(m codec.MerchantKey, has archive.Usage) error {
+				c, err := of(m)
+				c.read += has.Events
+				return err
+			})
+		}
+		for more := true; more && err == nil; { // what was committed meanwhile may count too
+			before := from
+			err = e.journal.Since(from, func(events []codec.Event, last uint64) error {
+				from = last
+				for i := range events {
+					c, err := of(events[i].Merchant)
+					if err != nil {
+						return err
+					}
+					if last <= c.upTo {
+						c.read++
+					}
+				}
+				return ctx.Err()
+			}, func(d journal.DamagedChunk) { from, damaged = d.Seq, damaged || !e.damage.isNoted(d.Seq) })
+			more = from < upTo && from > before
+		}
+		return err
+	})
+	for m, c := range all {
+		if err == nil && c.read < c.events && !damaged && !e.IsRemoved(m.ID()) { // else it is not known how many events the chunk has
+			err = e.shorts.note(m, fmt.Errorf("%d of %d events of merchant %s were not found", c.events-c.read, c.events, m.ID()))
+		}
+	}
+	return err
 }
 
 // shorts are the merchants of which an answer has read too few events, since the last verification.

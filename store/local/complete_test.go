@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -208,6 +209,77 @@ func TestDrillAVanishedBlockIsNoShorterAnswer(t *testing.T) {
 					return err == nil && len(events) == everything(t, e, shops[0])[0].Total && lostEvents(e.damage) == 5000-len(events)
 				})
 			})
+		}
+	}
+}
+
+// A backup fails that lacks new events, and a restore fails when some of the last point's events are missing.
+func TestDrillAShortBackupFails(t *testing.T) {
+	testenv.Drill(t)
+	live, shops := t.TempDir(), []store.MerchantID{store.NewMerchantID(), store.NewMerchantID()}
+	e := open(t, live)
+	d := destination(t, filepath.Join(t.TempDir(), "backup"))
+	for round := range 3 {
+		for _, m := range shops {
+			record(t, e, m, 1000)
+		}
+		archiveAll(t, e)
+		if round == 0 {
+			backUp(t, e, live, d, nil)
+		}
+	}
+	record(t, e, shops[0], 10) // some are not archived
+	closeEngine(t, e)
+	key := keyOf(t, shops[0])
+	blocks, err := keysOfBadger(filepath.Join(live, "archive"), append([]byte{'B'}, key[:]...))
+	if err != nil || len(blocks) < 3 {
+		t.Fatalf("%d blocks, %v", len(blocks), err)
+	}
+	counts := append([]byte{'M'}, key[:]...)
+	for name, gone := range map[string][][]byte{
+		"the last block":             blocks[len(blocks)-1:],
+		"a new block":                blocks[len(blocks)-2 : len(blocks)-1],
+		"the last block, and counts": {blocks[len(blocks)-1], counts},
+		"everything of a merchant":   append([][]byte{counts}, blocks...),
+		"nothing":                    nil,
+	} {
+		for _, small := range []bool{false, true} {
+			if small && name != "the last block" && name != "a new block" && gone != nil {
+				continue // a backup every few seconds does not count all events
+			}
+			dir := copied(t, live)
+			if err := changeBadger(filepath.Join(dir, "archive"), func(txn *badgerdb.Txn) error {
+				for _, k := range gone {
+					txn.Delete(k)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			e := open(t, dir)
+			to := destination(t, filepath.Join(t.TempDir(), "backup"))
+			if err := os.CopyFS(fmt.Sprint(to), os.DirFS(fmt.Sprint(d))); err != nil {
+				t.Fatal(err)
+			}
+			result, err := tryBackup(e, dir, to, func(o *backup.Options) { o.Small = small })
+			closeEngine(t, e)
+			if (err == nil) != (gone == nil) {
+				t.Errorf("%s, small %v: the backup gives %v", name, small, err)
+			}
+			if gone != nil || err != nil {
+				continue
+			}
+			point := result.Point
+			if point.Parent == "" || point.Count.Live == nil || *point.Count.Live != 6010 {
+				t.Fatalf("the point is %+v", point)
+			}
+			if err := restoreTo(to, point, filepath.Join(t.TempDir(), "restored")); err != nil {
+				t.Error(err)
+			}
+			*point.Count.Live++
+			if err := restoreTo(to, point, filepath.Join(t.TempDir(), "restored")); err == nil {
+				t.Error("a restore of too few events succeeds")
+			}
 		}
 	}
 }

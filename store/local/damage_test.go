@@ -16,6 +16,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/badgerdb"
+	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/faultfs"
 	"mtagd/store/testenv"
@@ -81,30 +82,40 @@ func damage(t *testing.T, path string, change func([]byte) []byte) {
 // A database of links and event_ids that cannot be opened is rebuilt from what can be read of it.
 func TestDrillADamagedDatabaseOfLinksIsRebuilt(t *testing.T) {
 	testenv.Drill(t)
-	dir := t.TempDir()
-	e := open(t, dir)
+	live := t.TempDir()
+	e := open(t, live)
 	mark := newMark(store.NewMerchantID(), "Login", 1, []byte("{}"))
 	mark.Identity.Add(store.Email, "ann@example.com")
-	if err := e.Record(ctx, []store.Mark{mark}); err != nil {
+	marks := []store.Mark{mark}
+	for n := range 2000 { // in several blocks
+		marks = append(marks, mark)
+		marks[1+n].DedupeID = fmt.Sprint(n)
+	}
+	if err := e.Record(ctx, marks); err != nil {
 		t.Fatal(err)
 	}
 	closeEngine(t, e)
-	tables, err := filepath.Glob(filepath.Join(dir, "events", "keys", "*", "*.sst"))
-	if err != nil || len(tables) == 0 {
-		t.Fatalf("no tables: %v", err)
-	}
-	for _, table := range tables {
-		damage(t, table, func(b []byte) []byte {
-			b[len(b)-30] ^= 0xff // in the index at the end of the table
+	for name, change := range map[string]func(b []byte){
+		"the index at the end of a table":                func(b []byte) { b[len(b)-30] ^= 0xff },
+		"the first block, which a start needs":           func(b []byte) { b[10] ^= 4 },
+		"the first block, in a way that nobody corrects": func(b []byte) { b[10] ^= 0x55; b[11] ^= 0x33 },
+	} {
+		dir := copied(t, live)
+		tables, err := filepath.Glob(filepath.Join(dir, "events", "keys", "*", "*.sst"))
+		if err != nil || len(tables) == 0 {
+			t.Fatalf("no tables: %v", err)
+		}
+		damage(t, tables[0], func(b []byte) []byte { // the others have one block
+			change(b)
 			return b
 		})
-	}
-	e = open(t, dir)
-	defer closeEngine(t, e)
-	var ann store.Identity
-	ann.Add(store.Email, "ann@example.com")
-	if muid, err := e.Resolve(ctx, mark.Merchant, ann); muid != mark.Identity.MUID || err != nil {
-		t.Errorf("the link leads to %q, %v", muid, err)
+		e := open(t, dir)
+		var ann store.Identity
+		ann.Add(store.Email, "ann@example.com")
+		if muid, err := e.Resolve(ctx, mark.Merchant, ann); muid != mark.Identity.MUID || err != nil {
+			t.Errorf("%s: the link leads to %q, %v", name, muid, err)
+		}
+		closeEngine(t, e)
 	}
 }
 
@@ -245,12 +256,12 @@ func TestARebuildThatIsCutOffBeginsAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(index+newSuffix, b[:len(b)/2], 0o600); err != nil {
+	if err := os.WriteFile(index+boltfile.NewSuffix, b[:len(b)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
 	damage(t, index, func(b []byte) []byte { clear(b[2*os.Getpagesize():]); return b })
 	e = open(t, dir)
-	if _, err := os.Stat(index + newSuffix); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(index + boltfile.NewSuffix); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the part of a new index is still there: %v", err)
 	}
 	checkRebuilt(t, e, dir, m, 3000)

@@ -6,6 +6,7 @@
 //	DIR/index.db        rank/     the index of the events; rebuilt from the other two when it is missing
 //	DIR/damaged.jsonl   the damaged chunks and blocks that were found
 //	DIR/generation      which files belong together (generation.go)
+//	DIR/relink          lost links and event_ids are being written again (relink.go)
 //	DIR/unfinished      a restore, a repair or an import is filling the directory
 //
 // They share log (a write-ahead log of bytes), badgerdb (Badger behind a log), codec (the byte forms of ids and values), boltfile (bbolt
@@ -73,6 +74,7 @@
 //	damage.go   notes damaged chunks
 //	complete.go compares what answers read with what the index counts
 //	rebuildtables.go  replaces damaged tables
+//	relink.go   writes lost links and event_ids again
 //	lost.go     what is known of lost events
 //	source.go   what a backup reads (the package backup)
 //	fill.go     fills a new data directory, which cannot be opened before it is complete
@@ -266,7 +268,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	parts := Parts(dir)
 	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Refuses: e.Refuses,
-		Rebuilding: e.repeatErasures,
+		Rebuilding: e.keysLost,
 		Pace:       func() func() { return e.background.pace(compactWork, compactShare) }}); err != nil {
 		return err
 	}

@@ -118,10 +118,12 @@ func (e *engine) noteBlocks(ctx context.Context, x *usedIndex, found archive.Dam
 		for i, k := range keys {
 			positions[i] = k.Position
 		}
-		if err := e.archive.Read(ctx, d.Merchant, positions, func(int, archive.Event) {}); err == nil {
+		err := e.archive.Read(ctx, d.Merchant, positions, func(int, archive.Event) {})
+		if err == nil {
 			continue // it can be read now
-		} else if ctx.Err() != nil {
-			return ctx.Err()
+		}
+		if _, is := errors.AsType[archive.Damaged](err); !is { // they may only be hidden
+			return unread(ctx, d.Merchant, err)
 		}
 		n := noteOf(d)
 		n.Events, n.From, n.To = lost.events, timeOf(lost.from), timeOf(lost.to)

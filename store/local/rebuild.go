@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
+	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
 	"mtagd/store/local/rank"
@@ -116,7 +117,7 @@ func (l *liveIndex) metrics() []prometheus.Collector {
 // openIndex opens index.db and replays the events that it lacks. If it is damaged, it is rebuilt.
 func (e *engine) openIndex() (*rank.Index, error) {
 	path := Parts(e.dir)["index"]
-	if err := removeIfExists(path + newSuffix); err != nil { // a rebuild was cut off
+	if err := removeIfExists(path + boltfile.NewSuffix); err != nil { // a rebuild was cut off
 		return nil, err
 	}
 	x, err := e.tryIndex(path)
@@ -187,8 +188,6 @@ func (e *engine) rebuildIndex() {
 	}
 }
 
-const newSuffix = ".new" // of the file of an index that is being rebuilt
-
 // tryRebuild builds an index beside the old one, and replaces that:
 //
 //  1. Replay what the old index has got. Meanwhile more events are recorded.
@@ -208,16 +207,16 @@ func (e *engine) tryRebuild() (err error) {
 	} else if free := e.FreeSpace(); free < uint64(info.Size()) {
 		return store.Unavailable("the disk has too little space for another index.db")
 	}
-	if err := removeIfExists(path + newSuffix); err != nil {
+	if err := removeIfExists(path + boltfile.NewSuffix); err != nil {
 		return err
 	}
-	x, err := rank.Open(path+newSuffix, MinFree, e.opt.Log)
+	x, err := rank.Open(path+boltfile.NewSuffix, MinFree, e.opt.Log)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, x.Discard(), removeIfExists(path+newSuffix))
+			err = errors.Join(err, x.Discard(), removeIfExists(path+boltfile.NewSuffix))
 		}
 	}()
 	if err := x.SetOpening(e.parts.opening.now); err != nil {
@@ -242,7 +241,7 @@ func (e *engine) tryRebuild() (err error) {
 	if err := e.replay(x, from, l.pushed); err != nil {
 		return err
 	}
-	if err := errors.Join(os.Rename(path+newSuffix, path), durable.SyncPath(e.dir)); err != nil {
+	if err := errors.Join(os.Rename(path+boltfile.NewSuffix, path), durable.SyncPath(e.dir)); err != nil {
 		return err
 	}
 	e.replaceIndex(x)

@@ -53,7 +53,7 @@ func (e *engine) replaceDamaged() {
 			retry = replaceRetry
 		}
 		wait = damageInterval
-		for _, check := range []func() error{e.checkArchive, e.checkKeys, e.settleShorts} {
+		for _, check := range []func() error{e.checkArchive, e.checkKeys, e.settleShorts, e.relink} {
 			if err := check(); err != nil && e.opened.Err() == nil {
 				e.opt.Log.Error("what is damaged cannot be rebuilt now, and what needs it is not answered", "error", err)
 				if wait = time.Second; !archive.IsBusy(err) && !errors.Is(err, journal.ErrCopied) {
@@ -125,7 +125,7 @@ func (e *engine) checkKeys() error {
 	e.remover.busy.Lock() // as in replaceArchive
 	defer e.remover.busy.Unlock()
 	defer e.remover.nudge()
-	return e.journal.RebuildKeys(e.opened, err, e.repeatErasures)
+	return e.journal.RebuildKeys(e.opened, err, e.keysLost)
 }
 
 // settleShorts finds out what is missing after a short read.

@@ -174,8 +174,8 @@ func TestDrillDamageOfLinksNeedsNoRestart(t *testing.T) {
 	const links = 4000
 	var marks []store.Mark
 	for n := range links {
-		mark := newMark(m, "Login", n, []byte("{}"))
-		mark.Identity = store.Identity{MUID: muidOf(n)}
+		mark := newMark(m, "Login", n, fmt.Appendf(nil, `{"email":%q}`, emailOf(n)))
+		mark.Identity = store.Identity{MUID: muidOf(n), Source: store.BySecret}
 		mark.Identity.Add(store.Email, emailOf(n))
 		mark.DedupeID = fmt.Sprint(n)
 		marks = append(marks, mark)
@@ -211,7 +211,21 @@ func TestDrillDamageOfLinksNeedsNoRestart(t *testing.T) {
 	if failed == 0 || lost > links/10 {
 		t.Errorf("%d answers failed; %d of %d links are lost", failed, lost, links)
 	}
-	until(t, "it is mended", func() bool { return e.Impaired() == nil })
+	until(t, "it is mended", func() bool { return e.Impaired() == nil && !exists(filepath.Join(dir, relinkFile)) })
+	claimed := 0
+	for n := range links {
+		id := byEmail(n)
+		of, err := e.journal.LinksOf(ctx, key, id.Keys()[0])
+		if err != nil || len(of) != 1 || of[0].MUID != muidOf(n) {
+			t.Fatalf("link %d: %v, %v", n, of, err)
+		}
+		if of[0].Source == store.ByAnyone { // it was lost
+			claimed++
+		}
+	}
+	if claimed == 0 || claimed > links/10 {
+		t.Errorf("%d links of %d are claimed now", claimed, links)
+	}
 	findNothing(t, e)
 }
 

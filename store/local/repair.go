@@ -14,6 +14,7 @@ import (
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
+	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 )
@@ -48,7 +49,7 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 		if err != nil {
 			return err
 		}
-		if err := beAnother(ctx, data); err != nil {
+		if err := errors.Join(beAnother(ctx, data), durable.ReplaceFile(filepath.Join(to, relinkFile), nil)); err != nil {
 			return err
 		}
 		e, err := Open(to, Options{Log: log, unfinished: true}) // builds the index

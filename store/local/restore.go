@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 
@@ -24,7 +23,7 @@ import (
 func Restore(ctx context.Context, dir string, opt Options, read func(backup.Target) (backup.Count, error)) (events int, err error) {
 	opt = opt.withDefaults()
 	err = fill(dir, "mtagd restore", func() error {
-		t := &target{dir: dir, first: math.MaxUint64}
+		t := &target{dir: dir}
 		want, err := t.fill(opt, read)
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
@@ -32,10 +31,12 @@ func Restore(ctx context.Context, dir string, opt Options, read func(backup.Targ
 		if events, err = checkRestored(ctx, dir, opt); err != nil {
 			return err
 		}
-		// The backup's number is exact unless chunks were deleted or rewritten after an older point, blocks of the archive were
-		// replaced, or chunks were archived and not yet deleted. Then it counts some events that are not restored, or counts them
-		// twice. So it may be too high, but never too low.
-		if want.Deletions == 0 && !t.archive.Replaced && t.boundary < t.first && events != want.Events || events > want.Events {
+		// want.Events also counts those of blocks that others have replaced since.
+		isOther := events > want.Events
+		if want.Live != nil && want.Damaged == nil {
+			want.Events, isOther = *want.Live, events != *want.Live
+		}
+		if isOther {
 			return &backup.DamagedError{Err: fmt.Errorf("the restored directory has %d events, but the backup %d", events, want.Events)}
 		}
 		return nil
@@ -50,7 +51,6 @@ type target struct {
 	events   *journal.Writer
 	archive  *archive.Writer
 	boundary uint64 // of the archive
-	first    uint64 // the smallest number of a chunk
 }
 
 func (t *target) fill(opt Options, read func(backup.Target) (backup.Count, error)) (want backup.Count, err error) {
@@ -86,9 +86,6 @@ func (t *target) Entry(e codec.Entry) error {
 		t.boundary = binary.BigEndian.Uint64(e.Value)
 		return nil
 	}
-	if seq, is := journal.ChunkOf(e); is {
-		t.first = min(t.first, seq)
-	}
 	return t.events.Put(e)
 }
 
@@ -114,11 +111,7 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 		return 0, err
 	}
 	release := e.archiver.pauseMoves()
-	events, err = e.archive.Events()
-	if err != nil {
-		release()
-		return 0, errors.Join(err, e.Close())
-	}
+	events = e.archive.Events()
 	var damaged error
 	err = e.journal.Since(e.archive.Boundary(), func(of []codec.Event, _ uint64) error {
 		events += len(of)

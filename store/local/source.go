@@ -109,10 +109,15 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 		return err
 	}
 	defer archived.Close()
+	if err := s.e.checkCounts(ctx); err != nil {
+		return err
+	}
 	var events journal.Snapshot
 	defer func() { events.Close() }()
+	var unarchived func() (events int, err error)
 	if err := s.begin(r, w, archived, func() (uint64, error) {
 		events, err = s.e.journal.Snapshot()
+		unarchived = s.e.journal.Counter(archived.Boundary, events.Version)
 		release()
 		return events.Version, err
 	}); err != nil {
@@ -123,6 +128,14 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	}
 	if err := s.streamEvents(ctx, r, events, w); err != nil {
 		return err // without the end frame: what was written is not everything
+	}
+	return end(w, archived, unarchived)
+}
+
+// end ends a stream. When damage keeps it from saying how many events there are, a restore does not compare them.
+func end(w *backup.Writer, archived archive.Snapshot, unarchived func() (events int, err error)) error {
+	if n, err := unarchived(); err == nil {
+		w.Live(archived.Events + n)
 	}
 	return w.End()
 }
@@ -150,6 +163,7 @@ func (s *Source) streamRecent(ctx context.Context, r backup.Request, w *backup.W
 	release := s.e.archiver.pauseMoves()
 	version, entries := s.e.journal.Recent(r.Since, r.Needed)
 	archived, err := s.e.archive.Snapshot()
+	unarchived := s.e.journal.Counter(archived.Boundary, version)
 	release()
 	defer archived.Close()
 	if entries == nil || err != nil {
@@ -170,7 +184,7 @@ func (s *Source) streamRecent(ctx context.Context, r backup.Request, w *backup.W
 	}); err != nil {
 		return true, err
 	}
-	return true, w.End()
+	return true, end(w, archived, unarchived)
 }
 
 // begin writes the header, the control data and the certificates. moment returns the version of the journal that the stream ends
@@ -270,7 +284,7 @@ func (s *Source) streamArchive(ctx context.Context, r backup.Request, archived a
 		return nil
 	}
 	key := []byte{prefixBlock}
-	if err := archived.Blocks(ctx, r.Archive, func(e codec.Entry) error {
+	if err := archived.Blocks(ctx, r.Archive, r.LastChunk, func(e codec.Entry) error {
 		key = append(key[:1], e.Key...)
 		e.Key = key
 		return s.entry(w, e)

@@ -349,3 +349,28 @@ func removeFromIndex(dir string, id store.MerchantID, n int) error {
 	}
 	return errors.Join(err, x.Close())
 }
+
+// Events that the index has under another name are not lost: the index is rebuilt.
+func TestAnotherNameInTheIndexIsNoLoss(t *testing.T) {
+	dir, m := t.TempDir(), store.NewMerchantID()
+	for _, most := range []int{3, 0} {
+		opened, err := Open(dir, Options{Log: quiet, maxSeries: most})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := opened.(*engine)
+		record(t, e, m, 100)
+		archiveAll(t, e)
+		if _, err := e.Verify(ctx, store.Verification{Found: func(store.Finding) {}, Read: func(store.Part, uint64, uint64) {}}); err != nil {
+			t.Fatal(err)
+		}
+		if most == 0 {
+			until(t, "the index is rebuilt", func() bool { e.index.mu.Lock(); defer e.index.mu.Unlock(); return e.index.rebuilt > 0 })
+			findNothing(t, e)
+		}
+		if len(e.damage.notes) > 0 {
+			t.Errorf("events are noted as lost: %v", e.damage.notes)
+		}
+		closeEngine(t, e)
+	}
+}

@@ -156,6 +156,11 @@ func (f *fields) identifiers(raw []byte, wanted map[store.IdentityKey][]int) []s
 		return nil
 	}
 	f.read(raw)
+	return f.keys()
+}
+
+// keys returns the keys of the identifiers.
+func (f *fields) keys() []store.IdentityKey {
 	var id store.Identity
 	for kind, v := range map[store.IdentifierKind]jsontext.Value{store.Email: f.Email, store.Phone: f.Phone, store.DeviceID: f.DeviceID} {
 		if text, ok := textOf(v); ok {
@@ -214,7 +219,15 @@ type EventReader struct{ fields fields }
 
 // EventID returns the event_id under which an event was remembered; false when there is none.
 func (r *EventReader) EventID(raw []byte) (id string, ok bool) {
+	_, id = r.Keys(raw)
+	return id, id != ""
+}
+
+// Keys returns the keys of the identifiers in an event's body, and its event_id; "" when there is none.
+func (r *EventReader) Keys(raw []byte) (identifiers []store.IdentityKey, eventID string) {
 	r.fields.read(raw)
-	id, ok = textOf(r.fields.EventID)
-	return id, ok && id != "" && store.FitsDedupeID(id)
+	if id, ok := textOf(r.fields.EventID); ok && store.FitsDedupeID(id) {
+		eventID = id
+	}
+	return r.fields.keys(), eventID
 }

@@ -81,8 +81,11 @@ type Archive struct {
 	compacting sync.Mutex            // held by whoever drops keys or compacts tables; locked before writing
 	failed     atomic.Pointer[error] // the error of a write: nobody knows what is on the disk, so nothing more is written
 
-	stored atomic.Int64 // bytes of all blocks: the sum over the merchants' counts
+	all total // the sum over the merchants' counts
 }
+
+// total is what all blocks have.
+type total struct{ events, bytes atomic.Int64 }
 
 // newest is greater than the version of any commit.
 const newest = math.MaxUint64
@@ -156,7 +159,7 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archiv
 		}
 	}
 	if err == nil {
-		err = a.countStored()
+		err = a.countAll()
 	}
 	return a, err
 }
@@ -183,16 +186,24 @@ func getNumber(txn *badgerdb.Txn, key []byte) (n uint64, found bool, err error) 
 	return n, found, err
 }
 
-// countStored sums the bytes of all blocks.
-func (a *Archive) countStored() error {
-	a.stored.Store(0)
-	return a.eachMerchant(func(_ codec.MerchantKey, u Usage) { a.stored.Add(int64(u.Stored)) })
+// countAll sums what all merchants have.
+func (a *Archive) countAll() error {
+	a.all.events.Store(0)
+	a.all.bytes.Store(0)
+	return a.Each(func(_ codec.MerchantKey, u Usage) error {
+		a.all.events.Add(int64(u.Events))
+		a.all.bytes.Add(int64(u.Stored))
+		return nil
+	})
 }
+
+// Events returns the number of all archived events.
+func (a *Archive) Events() int { return int(a.all.events.Load()) }
 
 // Sizes returns the bytes of the tables, and about how many of these are dead. What was not flushed is not counted.
 func (a *Archive) Sizes() (all, dead int64) {
 	all = a.db.TableBytes()
-	return all, max(0, all-a.stored.Load())
+	return all, max(0, all-a.all.bytes.Load())
 }
 
 // Dir returns the archive's directory.

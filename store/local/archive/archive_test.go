@@ -3,6 +3,7 @@ package archive
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -168,7 +169,7 @@ func TestDrillSmallMerchantsGetFewBlocks(t *testing.T) {
 		t.Errorf("%d blocks of %d merchants, where %d would do: %v", blocks, len(m), full, err)
 	}
 	m.check(t, a)
-	if written := a.stored.Load(); written > int64(added) {
+	if written := a.all.bytes.Load(); written > int64(added) {
 		t.Errorf("%d bytes were written for %d bytes of events", written, added)
 	}
 }
@@ -338,7 +339,7 @@ func (m model) checkCopy(t *testing.T, a *Archive) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Blocks(ctx, 0, w.Put, func(err error) { t.Error(err) }); err != nil {
+	if err := s.Blocks(ctx, 0, 0, w.Put, func(err error) { t.Error(err) }); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Close(s.Boundary); err != nil {
@@ -362,6 +363,7 @@ func TestDrillAChainOfCopiesIsTheNewestState(t *testing.T) {
 	}
 	seq, since := uint64(1_700_000_000_000_000), uint64(0)
 	var boundary uint64
+	put := 0 // events
 	for step := range 40 {
 		seq = m.add(t, a, r, 1+r.IntN(200), 6, seq)
 		of := merchant(r.IntN(6))
@@ -389,7 +391,11 @@ func TestDrillAChainOfCopiesIsTheNewestState(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Blocks(ctx, since, w.Put, func(err error) { t.Error(err) }); err != nil {
+		if err := s.Blocks(ctx, since, boundary, func(e codec.Entry) error {
+			n, err := CheckBlock(e)
+			put += n
+			return errors.Join(err, w.Put(e))
+		}, func(err error) { t.Error(err) }); err != nil {
 			t.Fatal(err)
 		}
 		s.Close()
@@ -401,9 +407,75 @@ func TestDrillAChainOfCopiesIsTheNewestState(t *testing.T) {
 	copied := openArchive(t, dir)
 	defer closeArchive(t, copied)
 	m.check(t, copied)
-	if !w.Replaced {
-		t.Error("nothing was replaced")
+	if put <= copied.Events() || copied.Events() != a.Events() {
+		t.Errorf("the copies have %d events, and the copy %d of %d", put, copied.Events(), a.Events())
 	}
+}
+
+// While a table is open, no wrong bit in its index makes events look missing: the index is checked before that is said.
+func TestDrillAWrongIndexHidesNothing(t *testing.T) {
+	testenv.Drill(t)
+	dir, of, seq := t.TempDir(), merchant(1), uint64(1_700_000_000_000_000)
+	a := openArchive(t, dir)
+	defer func() { _ = a.Close() }() // with damage
+	m := model{}
+	r := testenv.Random(t)
+	for range 5 {
+		seq = m.add(t, a, r, 400, 2, seq)
+	}
+	var positions []codec.Position
+	for _, e := range m[of] {
+		positions = append(positions, e.Position)
+	}
+	tables, err := filepath.Glob(filepath.Join(dir, "g*", "*.sst"))
+	if err != nil || len(tables) == 0 || len(positions) == 0 {
+		t.Fatal(tables, len(positions), err)
+	}
+	wrong, refused := 0, 0
+	for _, path := range tables {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for range testenv.Rounds(30) {
+			at := len(b) - 1 - r.IntN(min(len(b), 1500))
+			if _, err := f.WriteAt([]byte{b[at] ^ 1<<r.IntN(8)}, int64(at)); err != nil {
+				t.Fatal(err)
+			}
+			read := 0
+			err := func() (err error) {
+				defer func() {
+					if p := recover(); p != nil {
+						err = fmt.Errorf("panic: %v", p)
+						wrong++
+						t.Errorf("byte %d of %d: %v", at, len(b), p)
+					}
+				}()
+				return a.Read(t.Context(), of, positions, func(int, Event) { read++ })
+			}()
+			if err == nil && read != len(positions) {
+				t.Fatalf("%d events of %d were read", read, len(positions))
+			}
+			if damaged, ok := errors.AsType[Damaged](err); ok && IsMissing(damaged[0]) {
+				wrong++
+				t.Errorf("byte %d of %d: %v", at, len(b), err)
+			} else if err != nil {
+				refused++
+			}
+			if wrong > 3 {
+				t.FailNow()
+			}
+			if _, err := f.WriteAt(b[at:at+1], int64(at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Logf("%d reads of %d tables were refused", refused, len(tables))
 }
 
 // Salvaging sound files gives the whole archive.
@@ -467,7 +539,7 @@ func TestAChainOfCopiesForgetsTheEndOfABlock(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		if err := s.Blocks(ctx, since, w.Put, func(err error) { t.Error(err) }); err != nil {
+		if err := s.Blocks(ctx, since, 0, w.Put, func(err error) { t.Error(err) }); err != nil {
 			t.Fatal(err)
 		}
 		since = s.Version

@@ -16,7 +16,7 @@ type change struct {
 	bytes    int                            // of sets and deletes
 	usage    map[codec.MerchantKey]Usage    // of the merchants that change: reads may not see what was committed since
 	changed  map[codec.MerchantKey]struct{} // since the last commit
-	stored   uint64                         // growth in bytes of all blocks; a negative growth wraps around
+	growth   Usage                          // of all merchants; a negative growth wraps around
 	boundary uint64                         // 0: stays as it is
 
 	memory memory
@@ -59,9 +59,9 @@ func (c *change) count(txn *badgerdb.Txn, m codec.MerchantKey, change func(u *Us
 			return err
 		}
 	}
-	c.stored -= u.Stored
+	c.growth.subtract(u)
 	change(&u)
-	c.stored += u.Stored
+	c.growth.add(u)
 	c.usage[m] = u
 	c.changed[m] = struct{}{}
 	return nil
@@ -107,8 +107,9 @@ func (c *change) commit() error {
 	if c.boundary > 0 {
 		c.a.moved = c.boundary
 	}
-	c.a.stored.Add(int64(c.stored))
-	c.sets, c.deletes, c.bytes, c.stored, c.boundary = nil, nil, 0, 0, 0
+	c.a.all.events.Add(int64(c.growth.Events))
+	c.a.all.bytes.Add(int64(c.growth.Stored))
+	c.sets, c.deletes, c.bytes, c.growth, c.boundary = nil, nil, 0, Usage{}, 0
 	clear(c.changed)
 	return nil
 }

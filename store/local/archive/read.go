@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 
 	"mtagd/store/local/badgerdb"
@@ -106,6 +107,9 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 		}
 		return nil
 	})
+	if err == nil && slices.ContainsFunc(damaged, IsMissing) {
+		err = a.db.CheckIndexes()
+	}
 	if err == nil && damaged != nil {
 		err = damaged
 	}
@@ -310,18 +314,14 @@ func next(p codec.Position) codec.Position {
 	return codec.Position{Seq: p.Seq, Index: p.Index + 1}
 }
 
-// eachMerchant calls use with the counts of each merchant. A merchant may have only blocks without events.
-func (a *Archive) eachMerchant(use func(m codec.MerchantKey, u Usage)) error {
-	return a.view(func(txn *badgerdb.Txn) error {
-		return eachUsage(txn, func(m codec.MerchantKey, u Usage) error {
-			use(m, u)
-			return nil
-		})
-	})
+// Each calls use with the counts of each merchant. A merchant may have only blocks without events.
+func (a *Archive) Each(use func(m codec.MerchantKey, u Usage) error) error {
+	return a.view(func(txn *badgerdb.Txn) error { return eachUsage(txn, 0, use) })
 }
 
-func eachUsage(txn *badgerdb.Txn, use func(m codec.MerchantKey, u Usage) error) error {
-	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixMerchant}})
+// eachUsage calls use with the counts that were written after the commit since.
+func eachUsage(txn *badgerdb.Txn, since uint64, use func(m codec.MerchantKey, u Usage) error) error {
+	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixMerchant}, Since: since})
 	for it.Rewind(); it.Valid(); it.Next() {
 		k := it.Item().Key()
 		if len(k) != merchantKeyBytes {
@@ -340,18 +340,13 @@ func eachUsage(txn *badgerdb.Txn, use func(m codec.MerchantKey, u Usage) error) 
 
 // Merchants returns all merchants that have archived events, sorted.
 func (a *Archive) Merchants() (all []codec.MerchantKey, err error) {
-	err = a.eachMerchant(func(m codec.MerchantKey, u Usage) {
+	err = a.Each(func(m codec.MerchantKey, u Usage) error {
 		if u.Events > 0 {
 			all = append(all, m)
 		}
+		return nil
 	})
 	return all, err
-}
-
-// Events returns the number of all archived events.
-func (a *Archive) Events() (n int, err error) {
-	err = a.eachMerchant(func(_ codec.MerchantKey, u Usage) { n += int(u.Events) })
-	return n, err
 }
 
 // Usage returns what the archive has of a merchant.

@@ -63,5 +63,5 @@ func (a *Archive) Rebuild(ctx context.Context, part string, wrong func(path stri
 	if err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyPurged, encodeNumber(keyPurged, a.last)) }); err != nil {
 		return a.fail(err)
 	}
-	return errors.Join(a.flush(), a.countStored())
+	return errors.Join(a.flush(), a.countAll())
 }

@@ -12,11 +12,7 @@ import (
 // Writer writes blocks into a new archive: those of a backup, or those that could be read of damaged files. They come in any order,
 // also blocks that others have replaced. Where two overlap, the one with the greater version is right: a block has all events from
 // its first position to its last.
-type Writer struct {
-	Replaced bool // after Close: some block has replaced others
-
-	a *Archive
-}
+type Writer struct{ a *Archive }
 
 // Create creates an archive in dir, which must not exist or be empty.
 func Create(dir string, log *slog.Logger) (*Writer, error) {
@@ -77,7 +73,6 @@ func (w *Writer) finish(boundary uint64) error {
 			}
 			covers = append(reach, cover{b.first, k.last, version, k.revision})
 			if replaced {
-				w.Replaced = true
 				c.deletes = append(c.deletes, k.append(nil))
 				c.bytes += blockKeyBytes
 			} else if err := c.count(txn, k.merchant, func(u *Usage) {

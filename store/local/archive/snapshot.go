@@ -11,6 +11,7 @@ import (
 // Snapshot is the archive as of one commit. Until Close, Badger keeps what it needs, and Purge fails.
 type Snapshot struct {
 	Boundary uint64
+	Events   int
 	Version  uint64 // of the last commit
 	Purged   uint64 // a copy as of this version, or an earlier one, cannot be continued
 	a        *Archive
@@ -23,7 +24,7 @@ func (a *Archive) Snapshot() (s Snapshot, err error) {
 	if err := a.flush(); err != nil { // or after a kill, other commits would get the versions that a copy has
 		return Snapshot{}, err
 	}
-	s = Snapshot{Boundary: a.Boundary(), Version: a.versions.acquire(), a: a}
+	s = Snapshot{Boundary: a.Boundary(), Events: a.Events(), Version: a.versions.acquire(), a: a}
 	if err := a.viewNewest(func(txn *badgerdb.Txn) error {
 		s.Purged, _, err = getNumber(txn, keyPurged)
 		return err
@@ -50,13 +51,14 @@ func (s Snapshot) Size() int64 {
 	if s.a == nil {
 		return 0
 	}
-	return s.a.stored.Load()
+	return s.a.all.bytes.Load()
 }
 
 // Blocks calls use with the blocks that were written after the commit since. An entry is valid until use returns. Deletions
 // are left out: a block that replaces others says so (Writer). A block that is damaged is passed to damaged. When a table is
-// damaged, nobody knows what it had: Blocks fails. It also fails when all blocks have fewer events than the merchants' counts say.
-func (s Snapshot) Blocks(ctx context.Context, since uint64, use func(codec.Entry) error, damaged func(error)) error {
+// damaged, nobody knows what it had: Blocks fails. It also fails when all blocks have fewer events than the merchants' counts say, or when
+// a block behind the chunk newer is missing.
+func (s Snapshot) Blocks(ctx context.Context, since, newer uint64, use func(codec.Entry) error, damaged func(error)) error {
 	return s.a.db.View(s.Version, func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}, Since: since})
 		events, sound := uint64(0), true
@@ -77,16 +79,32 @@ func (s Snapshot) Blocks(ctx context.Context, since uint64, use func(codec.Entry
 				return err
 			}
 		}
-		if since > 0 || !sound {
+		if since > 0 {
+			return s.a.checkNewBlocks(txn, since, newer)
+		}
+		if !sound {
 			return nil
 		}
-		return eachUsage(txn, func(_ codec.MerchantKey, u Usage) error {
+		return eachUsage(txn, 0, func(_ codec.MerchantKey, u Usage) error {
 			if events < u.Events {
 				return fmt.Errorf("%w: the archive has fewer events than its counts say", codec.ErrCorrupt)
 			}
 			events -= u.Events
 			return nil
 		})
+	})
+}
+
+// checkNewBlocks returns an error when a block behind the chunk newer is missing, of a merchant that has changed after the commit since.
+func (a *Archive) checkNewBlocks(txn *badgerdb.Txn, since, newer uint64) error {
+	return eachUsage(txn, since, func(m codec.MerchantKey, _ Usage) error {
+		var gaps []Damage
+		err := a.eachBlock(txn, txn.NewIterator(badgerdb.IteratorOptions{}), m, codec.EndOf(newer), newestPosition, &gaps,
+			func(blockKey, *badgerdb.Item) bool { return true })
+		if err == nil && gaps != nil {
+			err = fmt.Errorf("%w: of merchant %s, after event %s", errGap, m.ID(), gaps[0].After.EventID())
+		}
+		return err
 	})
 }
 

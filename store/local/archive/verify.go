@@ -23,7 +23,7 @@ func (a *Archive) Verify(ctx context.Context, c Check) (blocks uint64, err error
 		return 0, err
 	}
 	done, total := uint64(0), uint64(0)
-	if err := a.eachMerchant(func(_ codec.MerchantKey, u Usage) { total += u.Events }); err != nil {
+	if err := a.Each(func(_ codec.MerchantKey, u Usage) error { total += u.Events; return nil }); err != nil {
 		c.Wrong(err)
 	}
 	merchants, err := a.blockMerchants()

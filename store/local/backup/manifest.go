@@ -46,6 +46,7 @@ type Count struct {
 	Events    int      `json:"events"`  // in these; those of chunks and blocks that were replaced later count as well
 	Deletions int      `json:"deletions,omitempty"`
 	Damaged   []uint64 `json:"damaged,omitempty"` // the numbers of chunks that could not be read
+	Live      *int     `json:"live,omitempty"`    // events that the point has when it is restored; nil: unknown, or in an older point
 }
 
 func (c *Count) add(o Count) {

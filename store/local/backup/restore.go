@@ -74,6 +74,7 @@ func Restore(ctx context.Context, d Destination, points []*Manifest, m *Manifest
 			return Count{}, err
 		}
 		all.add(part.Count)
+		all.Live = part.Count.Live
 	}
 	return all, nil
 }

@@ -119,6 +119,9 @@ func countOf(e codec.Entry, chunk bool, events int) Count {
 // Damaged notes a chunk that could not be read.
 func (w *Writer) Damaged(seq uint64) { w.count.Damaged = append(w.count.Damaged, seq) }
 
+// Live notes how many events the data directory has.
+func (w *Writer) Live(events int) { w.count.Live = &events }
+
 // End ends the stream.
 func (w *Writer) End() error {
 	if err := w.flush(); err != nil {

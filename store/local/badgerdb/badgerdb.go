@@ -231,6 +231,21 @@ func (d *DB) Recheck(ctx context.Context, pace func()) error {
 	return errors.Join(found...)
 }
 
+// CheckIndexes checks the indexes of all tables now. Call it before saying that something is missing: reads trust an index for a second.
+func (d *DB) CheckIndexes() error {
+	parts := d.acquire()
+	defer d.release(parts)
+	for _, h := range parts {
+		for _, t := range h.tables.Load().all {
+			if _, err := t.readIndex(); err != nil {
+				d.met.note(err)
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // Commit writes one transaction. Versions grow from commit to commit. It is on disk, and read, after Flush.
 func (d *DB) Commit(version uint64, fill func(txn *Txn) error) error {
 	d.writing.Lock()

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/dgraph-io/badger/v4"
-	"github.com/dgraph-io/badger/v4/fb"
 	"github.com/dgraph-io/badger/v4/y"
 	"golang.org/x/sys/unix"
 
@@ -276,12 +275,14 @@ func TestDamageBehindSkippedVersions(t *testing.T) {
 		reverse bool
 		reached int // keys
 	}{{"c", false, 2}, {"c", true, 2}} {
-		var o fb.BlockOffset
-		table.index.Offsets(&o, table.block(y.KeyWithTs([]byte(c.key), 0)))
-		at := int64(o.Offset()) + int64(o.Len())/2
+		block, err := table.block(y.KeyWithTs([]byte(c.key), 0))
+		check(t, err)
+		p, err := table.place(block)
+		check(t, err)
+		at := p.at + p.size/2
 		flip(t, table.path, at)
 		n := 0
-		err := d.View(math.MaxUint64, func(txn *Txn) error {
+		err = d.View(math.MaxUint64, func(txn *Txn) error {
 			it := txn.NewIterator(IteratorOptions{Reverse: c.reverse})
 			for it.Rewind(); it.Valid(); it.Next() {
 				n++

@@ -250,8 +250,8 @@ func (c *cursor) seek(key []byte) (more bool, err error) {
 		if err := t.checkIndex(time.Now()); err != nil || len(key) == 0 {
 			return c.enter(err)
 		}
-		c.block = t.block(y.KeyWithTs(key, 0))
-		return c.enter(nil)
+		c.block, err = t.block(y.KeyWithTs(key, 0))
+		return c.enter(err)
 	}
 	if c.table = sort.Search(len(c.run), func(i int) bool { return bytes.Compare(c.run[i].largest, key) >= 0 }); c.table == len(c.run) {
 		return false, nil
@@ -260,19 +260,23 @@ func (c *cursor) seek(key []byte) (more bool, err error) {
 	if err := t.checkIndex(time.Now()); err != nil {
 		return false, err
 	}
-	c.block = t.block(y.KeyWithTs(key, math.MaxUint64))
-	return c.enter(nil)
+	c.block, err = t.block(y.KeyWithTs(key, math.MaxUint64))
+	return c.enter(err)
 }
 
-// enter makes a block the next one, unless err is an error. Forward it is read when that is needed.
-func (c *cursor) enter(err error) (more bool, _ error) {
-	if c.loaded = false; err != nil {
-		return false, err
+// enter makes a block the next one, unless there is damage. Forward it is read when that is needed.
+func (c *cursor) enter(damage error) (more bool, _ error) {
+	if c.loaded = false; damage != nil {
+		return false, damage
 	}
 	if c.reverse {
 		return c.load()
 	}
-	if c.bound = y.ParseKey(c.run[c.table].base(c.block)); bytes.Compare(c.bound, c.from) < 0 {
+	first, err := c.run[c.table].place(c.block)
+	if err != nil {
+		return false, err
+	}
+	if c.bound = y.ParseKey(first.key); bytes.Compare(c.bound, c.from) < 0 {
 		c.bound = c.from
 	}
 	return true, nil

@@ -2,6 +2,7 @@ package badgerdb
 
 import (
 	"bytes"
+	"cmp"
 	"math"
 	"slices"
 	"sort"
@@ -88,7 +89,12 @@ func (r run) eachBlock(key []byte, hash uint32, now time.Time, buf *buffer, use 
 	if len(f.filter) > 0 && !f.filter.MayContain(hash) {
 		return nil
 	}
-	for i, last := f.block(y.KeyWithTs(key, math.MaxUint64)), f.block(y.KeyWithTs(key, 0)); i <= last; i++ {
+	first, err := f.block(y.KeyWithTs(key, math.MaxUint64))
+	last, lastErr := f.block(y.KeyWithTs(key, 0))
+	if err := cmp.Or(err, lastErr); err != nil {
+		return err
+	}
+	for i := first; i <= last; i++ {
 		b, err := f.readBlock(i, buf)
 		if err != nil {
 			return err

@@ -103,8 +103,12 @@ func openTable(dir string, id uint64) (t *tableFile, err error) {
 	}
 	if err = t.load(); err == nil {
 		var last []byte
-		t.smallest = bytes.Clone(y.ParseKey(t.base(0)))
-		if last, err = t.readBlock(t.blocks-1, &buffer{}); err == nil {
+		var first place
+		if first, err = t.place(0); err == nil {
+			t.smallest = bytes.Clone(y.ParseKey(first.key))
+			last, err = t.readBlock(t.blocks-1, &buffer{})
+		}
+		if err == nil {
 			err = eachInBlock(last, func(key []byte, _ y.ValueStruct) { t.largest = append(t.largest[:0], y.ParseKey(key)...) })
 		}
 	}
@@ -198,16 +202,34 @@ func cutChecksum(b []byte) (rest []byte, sum uint32, ok bool) {
 	return rest, uint32(v), message[0] == 2<<3 && n == size-1 && v == uint64(uint32(v))
 }
 
-// base returns the first key of a block, with its version.
-func (t *tableFile) base(block int) []byte {
+// place is what the index says of a block: its first key, with its version, and where it is.
+type place struct {
+	key      []byte
+	at, size int64
+}
+
+// place reads the index, in which a bit may have gone wrong since it was checked.
+func (t *tableFile) place(block int) (p place, err error) {
+	defer func() {
+		if recover() != nil || err == nil && (len(p.key) < 8 || p.at+p.size > t.from) {
+			err = damaged(t.path, "place of block %d", block)
+		}
+	}()
 	var o fb.BlockOffset
 	t.index.Offsets(&o, block)
-	return o.KeyBytes()
+	return place{o.KeyBytes(), int64(o.Offset()), int64(o.Len())}, nil
 }
 
 // block returns the block in which a key with a version is, if the table has it: the last one that begins with it or before it.
-func (t *tableFile) block(key []byte) int {
-	return max(0, sort.Search(t.blocks, func(i int) bool { return y.CompareKeys(t.base(i), key) > 0 })-1)
+func (t *tableFile) block(key []byte) (block int, err error) {
+	n := sort.Search(t.blocks, func(i int) bool {
+		p, damage := t.place(i)
+		if damage != nil {
+			err = damage
+		}
+		return damage != nil || y.CompareKeys(p.key, key) > 0
+	})
+	return max(0, n-1), err
 }
 
 // buffer is reused from block to block.
@@ -227,17 +249,15 @@ func (t *tableFile) checkIndex(now time.Time) error {
 
 // readBlock reads a block, and checks it. The result is valid until buf is used again.
 func (t *tableFile) readBlock(block int, buf *buffer) ([]byte, error) {
-	var o fb.BlockOffset
-	t.index.Offsets(&o, block)
-	at, size := int64(o.Offset()), int64(o.Len())
-	if at+size > t.from {
-		return nil, damaged(t.path, "place of block %d", block)
+	p, err := t.place(block)
+	if err != nil {
+		return nil, err
 	}
-	if int64(cap(buf.b)) < size {
-		buf.b = make([]byte, size+size/4)
+	if int64(cap(buf.b)) < p.size {
+		buf.b = make([]byte, p.size+p.size/4)
 	}
-	b := buf.b[:size]
-	if _, err := t.file.ReadAt(b, at); errors.Is(err, io.EOF) {
+	b := buf.b[:p.size]
+	if _, err := t.file.ReadAt(b, p.at); errors.Is(err, io.EOF) {
 		return nil, damaged(t.path, "it is cut short")
 	} else if err != nil {
 		return nil, &Damage{t.path, err}
@@ -265,10 +285,12 @@ func (t *tableFile) readAll(pace func() error, use func(key []byte, v y.ValueStr
 		if err := pace(); err != nil {
 			return c, err
 		}
-		var o fb.BlockOffset
-		t.index.Offsets(&o, i)
-		if int64(o.Offset()) != at {
-			return c, damaged(t.path, "place of block %d", i)
+		p, err := t.place(i)
+		if err == nil && p.at != at {
+			err = damaged(t.path, "place of block %d", i)
+		}
+		if err != nil {
+			return c, err
 		}
 		b, err := t.readBlock(i, &buf)
 		if err != nil {

@@ -3,6 +3,7 @@ package boltfile
 import (
 	"errors"
 	"os"
+	"strings"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -17,17 +18,22 @@ func OpenReadOnly(path, format string, buckets ...[]byte) (db *bolt.DB, err erro
 	return db, err
 }
 
+// NewSuffix ends the name of a file that is being made. It loses it when the file replaces another one, of which bbolt learns nothing.
+const NewSuffix = ".new"
+
 // Check checks all pages of a file (Scan), as of the last transaction. Others go on writing.
-func Check(db *bolt.DB) error { return scan(db, ScanOptions{}) }
+func Check(db *bolt.DB) error {
+	return scan(db, strings.TrimSuffix(db.Path(), NewSuffix), ScanOptions{})
+}
 
 // checkBranches checks the pages on which bbolt relies without checking them: a branch that leads back to itself would end the
 // process with a stack overflow, and a page that is in use and listed as free would be overwritten. It reads the branches and
 // the list of free pages, which are about 1 % of a file.
-func checkBranches(db *bolt.DB) error { return scan(db, ScanOptions{BranchesOnly: true}) }
+func checkBranches(db *bolt.DB) error { return scan(db, db.Path(), ScanOptions{BranchesOnly: true}) }
 
-func scan(db *bolt.DB, opt ScanOptions) error {
-	return CatchDamage(db.Path(), func() error {
-		f, err := os.Open(db.Path())
+func scan(db *bolt.DB, path string, opt ScanOptions) error {
+	return CatchDamage(path, func() error {
+		f, err := os.Open(path)
 		if err != nil {
 			return err
 		}

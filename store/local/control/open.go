@@ -39,7 +39,7 @@ var errRebuilt = errors.New("control.db was rebuilt")
 func (d *Data) open() error {
 	var found *reading
 	db, err := boltfile.OpenChecked(d.path, func(f *os.File) (err error) {
-		if err := os.Remove(d.path + newSuffix); !errors.Is(err, os.ErrNotExist) && err != nil { // a rebuild was cut off
+		if err := os.Remove(d.path + boltfile.NewSuffix); !errors.Is(err, os.ErrNotExist) && err != nil { // a rebuild was cut off
 			return err
 		}
 		if found, err = read(f, 0, false); err != nil {
@@ -77,8 +77,6 @@ func (d *Data) open() error {
 // isUnsound reports whether the file is not as it was written.
 func (r *reading) isUnsound() bool { return len(r.wrong) > 0 || r.mended }
 
-const newSuffix = ".new" // of the file that replaces a damaged one
-
 // rebuild replaces a damaged file of which all records are there. f is locked.
 func (d *Data) rebuild(f *os.File) error {
 	r, err := read(f, 0, true)
@@ -90,10 +88,10 @@ func (d *Data) rebuild(f *os.File) error {
 		d.log.Error("control.db is damaged", "problem", p.where()+" "+p.text)
 	}
 	d.log.Error("control.db is damaged, but all records are there: it is rebuilt", "records", r.records, "file", d.path)
-	if err := writeNew(d.path+newSuffix, r.raw); err != nil {
-		return errors.Join(fmt.Errorf("rebuild %s: %w", fileName, err), os.Remove(d.path+newSuffix))
+	if err := writeNew(d.path+boltfile.NewSuffix, r.raw); err != nil {
+		return errors.Join(fmt.Errorf("rebuild %s: %w", fileName, err), os.Remove(d.path+boltfile.NewSuffix))
 	}
-	return errors.Join(os.Rename(d.path+newSuffix, d.path), durable.SyncPath(filepath.Dir(d.path)))
+	return errors.Join(os.Rename(d.path+boltfile.NewSuffix, d.path), durable.SyncPath(filepath.Dir(d.path)))
 }
 
 // writeNew writes a new file with these records. A record with the sums of all others is not among them, or is replaced.

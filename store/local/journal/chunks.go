@@ -26,6 +26,7 @@ type stored struct {
 	seq, version uint64
 	at           log.Position // of the record
 	from, to     int          // where the packed chunk is in the record
+	events       int          // 0: unknown, because the chunk was read at the start
 	packed       []byte       // nil: it is only in the log
 	merchants    []uint32     // hashOf the merchants with events in it; nil: unknown, because the chunk was read at the start
 }
@@ -115,6 +116,22 @@ func (c *chunks) last(version uint64) uint64 {
 		return 0
 	}
 	return c.list[n-1].seq
+}
+
+// count returns how many events these chunks have. It unpacks those that were read at the start.
+func (c *chunks) count(of []stored) (events int, err error) {
+	r := reader{chunks: c}
+	for _, s := range of {
+		events += s.events
+		if s.events == 0 {
+			unpacked, err := r.read(s)
+			if err != nil {
+				return 0, DamagedChunks{{s.seq, err}}
+			}
+			events += len(unpacked)
+		}
+	}
+	return events, nil
 }
 
 // forget drops the chunks up to a number.

@@ -31,6 +31,7 @@
 //	keystore.go     links and event_ids, in memory and in the database
 //	entries.go      those in memory
 //	read.go         reads events by position, and chunks in the order of receipt
+//	refill.go       writes links and event_ids again that damage has cost
 //	forget.go       drops chunks, flushes links and event_ids, and removes files of the log (tidy)
 //	remove.go       removes links and remembered event_ids, and their bytes
 //	snapshot.go     the journal as of one commit, and what the last commits have written, for a backup

@@ -92,11 +92,17 @@ func newKeyStore(db *badgerdb.DB) *keyStore {
 	return &keyStore{db: db, recent: newEntries()}
 }
 
-// checkFormat refuses a database of another format version. The first commit writes the version into a new one.
+// checkFormat refuses a database of another format version. The first commit writes the version into a new one. It reads all that a
+// start needs: what is damaged is rebuilt (openKeys).
 func (k *keyStore) checkFormat() error {
 	found, has, err := k.db.Get([]byte{prefixFormat})
 	if k.isNew = !has && k.db.MaxVersion() == 0; err == nil && !k.isNew && string(found) != format {
 		err = codec.UnknownFormat{Found: string(found), Known: format}
+	}
+	for _, key := range []byte{prefixForgotten, prefixFlushed} {
+		if err == nil {
+			_, err = k.number(key)
+		}
 	}
 	return err
 }

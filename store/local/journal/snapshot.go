@@ -116,6 +116,13 @@ func (s Snapshot) chunkEntries(ctx context.Context, since uint64, use func(codec
 	return nil
 }
 
+// Counter returns a function that counts the events of the chunks after the chunk seq, up to the commit with this version. Call Counter
+// while nobody can forget chunks, and the function while a snapshot is open, or after KeepLog.
+func (j *Journal) Counter(seq, version uint64) func() (events int, err error) {
+	chunks := j.chunks.between(seq, j.chunks.last(version))
+	return func() (int, error) { return j.chunks.count(chunks) }
+}
+
 // CheckEntry returns an error for a chunk that does not decode. It returns the number of the chunk's events, and 0 for all
 // other entries.
 func CheckEntry(e codec.Entry) (events int, err error) {

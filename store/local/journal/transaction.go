@@ -155,11 +155,12 @@ func (t *transaction) closeChunk() {
 	if t.chunkEvents == 0 {
 		return
 	}
+	events := t.chunkEvents
 	t.chunkEvents = 0
 	t.arena.packed = packChunk(t.arena.packed[:0], t.arena.chunks[t.chunkStart:])
 	t.scratch = appendChunkKey(t.scratch[:0], t.seq)
 	to := t.append(codec.Entry{Key: t.scratch, Value: t.arena.packed, Version: t.version})
-	t.written = append(t.written, stored{seq: t.seq, version: t.version, from: to - len(t.arena.packed), to: to,
+	t.written = append(t.written, stored{seq: t.seq, version: t.version, from: to - len(t.arena.packed), to: to, events: events,
 		merchants: slices.Clone(t.merchants)})
 	t.chunkStart = len(t.arena.chunks)
 }

@@ -1,0 +1,65 @@
+package journal
+
+import (
+	"encoding/binary"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/codec"
+)
+
+// Refill collects links and event_ids of a merchant that the journal does not have, and writes them.
+type Refill struct {
+	j       *Journal
+	m       codec.MerchantKey
+	missing map[string]keyed
+}
+
+// NewRefill returns an empty one.
+func (j *Journal) NewRefill(m codec.MerchantKey) *Refill {
+	return &Refill{j: j, m: m, missing: map[string]keyed{}}
+}
+
+// Link adds a claimed link. Of those of one identifier, the last one counts.
+func (r *Refill) Link(k store.IdentityKey, muid []byte) error {
+	return r.add(appendLinkKey(nil, r.m, k), keyed{value: link{muid: muid}.append(nil)})
+}
+
+// Remember adds an event_id that was received at a time.
+func (r *Refill) Remember(e Remembered, at time.Time) error {
+	return r.add(appendDedupeKey(nil, r.m, e.Name, e.EventID),
+		keyed{value: binary.BigEndian.AppendUint64(nil, uint64(at.UnixMicro())), expiresAt: uint64(at.Add(dedupeTTL).Unix())})
+}
+
+func (r *Refill) add(key []byte, v keyed) error {
+	if _, known := r.missing[string(key)]; !known {
+		if _, found, err := r.j.keys.get(key); found || err != nil {
+			return err
+		}
+	}
+	r.missing[string(key)] = v
+	return nil
+}
+
+// Write writes what is still missing, and returns how much it was.
+func (r *Refill) Write() (written int, err error) {
+	var keys []string
+	for key := range r.missing {
+		keys = append(keys, key)
+	}
+	return len(keys), changeEach(r.j, keys, func(t *transaction, key string) error {
+		if _, found, err := t.get([]byte(key)); found || err != nil {
+			return err
+		}
+		v := r.missing[key]
+		t.set([]byte(key), v.value, v.expiresAt)
+		if key[0] == prefixLink {
+			l, err := parseLink(v.value)
+			if err != nil {
+				return err
+			}
+			t.set(appendLinkedKey(nil, r.m, store.MUIDKey(l.muid)), []byte{1}, 0)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,103 @@
+package local
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"mtagd/store"
+	"mtagd/store/local/archive"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/durable"
+	"mtagd/store/local/journal"
+	"mtagd/store/rules"
+)
+
+// Links and event_ids that damage has cost are written again from the events that have them, in the background. Until that is done,
+// DIR/relink is there. Events do not say who has vouched for a link, so it is claimed, whoever has: the next event with the merchant's
+// secret makes it a trusted one. Lost for good are the links of which no event is left, such as those of /id.
+const relinkFile = "relink"
+
+// keysLost notes that links and event_ids may be lost, and that removed ones may be back.
+func (e *engine) keysLost() error {
+	return cmp.Or(durable.ReplaceFile(filepath.Join(e.dir, relinkFile), nil), e.repeatErasures())
+}
+
+// relink writes the links and event_ids of all events again that are missing.
+func (e *engine) relink() error {
+	path := filepath.Join(e.dir, relinkFile)
+	if !exists(path) {
+		return nil
+	}
+	if err := e.archiver.moveTo(e.opened, e.journal.Barrier()); err != nil { // newer events have theirs
+		return err
+	}
+	merchants, err := e.archive.Merchants()
+	if err != nil {
+		return err
+	}
+	written := 0
+	for _, m := range merchants {
+		n, err := e.relinkOf(m)
+		if err != nil {
+			return err
+		}
+		written += n
+	}
+	e.opt.Log.Info("lost links and event_ids were written again from the events that have them", "written", written)
+	return errors.Join(os.Remove(path), durable.SyncPath(e.dir))
+}
+
+// relinkedAtOnce is of how many events the links are in memory.
+const relinkedAtOnce = 4_000_000
+
+func (e *engine) relinkOf(m codec.MerchantKey) (written int, err error) {
+	e.remover.busy.Lock() // an erasure must not miss what is written
+	defer e.remover.busy.Unlock()
+	if e.IsRemoved(m.ID()) {
+		return 0, nil
+	}
+	has, err := e.archive.Usage(m)
+	if err != nil {
+		return 0, err
+	}
+	pace := e.remover.pace()
+	remembered := uint64(e.opt.Now().Add(-store.DedupeWindow).UnixMicro()) // chunks are numbered by time
+	parts := int(1 + has.Events/relinkedAtOnce)
+	for part := range parts {
+		var reader rules.EventReader
+		r := e.journal.NewRefill(m)
+		if err := e.archive.Since(e.opened, m, codec.Position{}, func(events []archive.Event) error {
+			for _, stored := range events {
+				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
+				if err != nil {
+					return ofEvents("archive/", err)
+				}
+				identifiers, eventID := reader.Keys(event.Raw)
+				for _, k := range identifiers {
+					if !event.ByClaim && int(k[0])%parts == part {
+						err = cmp.Or(err, r.Link(k, event.MUID))
+					}
+				}
+				if eventID != "" && part == 0 && stored.Seq > remembered {
+					_, name := codec.SplitSeries(event.Series)
+					err = cmp.Or(err, r.Remember(journal.Remembered{Name: string(name), EventID: eventID}, time.UnixMicro(int64(stored.Seq))))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			pace()
+			return nil
+		}, e.remover.damaged); err != nil {
+			return written, err
+		}
+		n, err := r.Write()
+		if written += n; err != nil {
+			return written, err
+		}
+	}
+	return written, nil
+}

@@ -185,17 +185,104 @@ func TestAPartThatComesLate(t *testing.T) {
 	}
 }
 
+// What makes the parts of a page never come, or fail.
+const (
+	noParts     = `<script>document.head.append = () => {}</script>`
+	failedParts = `<script>document.head.append = (script) => {
+		script.src = '/missing.js';
+		Element.prototype.append.call(document.head, script);
+	}</script>`
+)
+
 // A withdrawal does not wait for a part that does not come.
 func TestAWithdrawalWithoutTheParts(t *testing.T) {
 	w := newWorld(t)
-	w.page("/", `<script>document.head.append = () => {}</script>`+w.snippet(true))
-	for _, calls := range []string{"mtag('event', 'view_item', {})", "mtag('consent', { analytics_storage: 'granted' })"} {
+	w.page("/", noParts+w.snippet(true))
+	w.page("/options", noParts+strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: true, debug: true }", 1))
+	for _, tt := range []struct{ path, calls, withdrawal string }{
+		{"/", "mtag('event', 'view_item', {})", "mtag('consent', false)"},
+		{"/", "mtag('consent', { ad_storage: 'denied' })", "mtag('consent', false)"},
+		{"/", "", "mtag('consent', { analytics_storage: 'denied' })"},
+		{"/", "mtag('event', 'view_item', {})", "mtag('consent', { analytics_storage: 'denied', ad_storage: 'granted' })"},
+		{"/", "mtag('consent', { ad_storage: 'denied' })", "mtag('consent', { analytics_storage: 'denied' })"},
+		{"/options", "", "mtag('consent', { analytics_storage: 'denied' })"},
+	} {
+		w.gate.setFault(nil)
 		before := len(w.gate.seen())
-		tab, other := w.visit("/"), w.visit("/")
-		w.wait("the page views", func() bool { return len(w.gate.seen()) == before+2 })
-		tab.do(`%s; mtag('consent', false)`, calls)
-		tab.wantNoTrace()
+		other := w.visit("/")
+		w.wait("the page view", func() bool { return len(w.gate.seen()) == before+1 })
+		w.gate.setFault(refuse(503))
+		page := w.visit(tt.path)
+		page.do(`mtag('event', 'Waiting'); %s; %s; mtag('event', 'After')`, tt.calls, tt.withdrawal)
+		page.wantNoTrace()
 		other.wantNoTrace()
+		sent := len(w.gate.seen())
+		for _, left := range []*tab{page, other} {
+			left.do(`dispatchEvent(new Event('online')); mtag('event', 'After')`)
+			left.goTo("about:blank")
+		}
+		w.visit("/plain") // what the tabs have sent is there by now
+		if now := len(w.gate.seen()); now != sent {
+			t.Errorf("%s; %s: %d requests after it", tt.calls, tt.withdrawal, now-sent)
+		}
+	}
+}
+
+// Click ids that wait are neither sent nor stored when ad_storage is denied, and no part removes them.
+func TestAdStorageIsDeniedWithoutTheParts(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", failedParts+w.snippet(true))
+	tab := w.visit("/?gclid=SECRET")
+	w.want("PageView")
+	tab.wantNothingStored()
+	w.gate.setFault(refuse(503))
+	tab.do(`mtag('event', 'Waiting')`)
+	w.wait("a refusal", func() bool { return w.gate.nowOpen() == 0 && len(w.gate.seen()) > 1 })
+	tab.do(`mtag('consent', { ad_storage: 'denied' })`)
+	sent := len(w.gate.seen())
+	w.gate.setFault(nil)
+	tab.do(`dispatchEvent(new Event('online')); mtag('event', 'After')`)
+	w.wait("no trace", func() bool { return tab.get(`document.cookie + localStorage.length`) == "0" })
+	tab.wantNoTrace()
+	if now := len(w.gate.seen()); now != sent {
+		t.Errorf("%d requests with click ids", now-sent)
+	}
+}
+
+// What the base script can do alone needs no part: categories of which none has to be left out.
+func TestCategoriesWithoutTheParts(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", noParts+strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: { analytics_storage: 'denied', ad_storage: 'granted' } }", 1))
+	tab := w.visit("/")
+	tab.do(`mtag('event', 'Early')`)
+	tab.wantNoTrace()
+	tab.do(`mtag('consent', { analytics_storage: 'granted', ad_user_data: 'denied' }); mtag('event', 'Late')`)
+	for _, e := range w.want("PageView", "Early", "Late") {
+		if c := consentOf(e); fmt.Sprint(c) != "map[ad_storage:granted ad_user_data:denied analytics_storage:granted]" {
+			t.Errorf("%s has consent %v", e.EventName, c)
+		}
+	}
+}
+
+// The calls after one that needs a part are made without the part, when it does not come in time and when the page closes.
+// A part that fails is loaded again.
+func TestCallsThatWaitForAPart(t *testing.T) {
+	w := newWorld(t)
+	w.page("/next", "")
+	w.page("/never", noParts+w.snippet(true))
+	w.page("/failed", failedParts+w.snippet(true))
+	w.page("/late", strings.Replace(failedParts, "script.src", "window.tries = (window.tries || 0) + 1; if (tries < 3) script.src", 1)+w.snippet(true))
+	late, failed, left := w.visit("/late"), w.visit("/failed"), w.visit("/never")
+	for _, tab := range []*tab{late, failed, left} {
+		tab.do(`mtag('event', 'view_item', { value: 1 }); mtag('event', 'Search'); mtag('event', 'view_item')`)
+	}
+	left.goTo(w.gate.url(shopHost) + "/next")
+	w.want("PageView", "PageView", "PageView", "Search", "Search", "Search", "ViewItem", "ViewItem")
+	if !failed.warned("not sent: view_item") {
+		t.Errorf("no warning: %v", failed.lines())
+	}
+	if got := late.get(`tries`); got != "3" {
+		t.Errorf("%s tries, want 3", got)
 	}
 }
 

@@ -19,6 +19,22 @@ var platforms = []struct{ name, ads, calls string }{
 			functionality_storage: 'denied', personalization_storage: 'denied', security_storage: 'granted', wait_for_update: 500 });
 		gtag('consent', 'update', { ad_personalization: 'denied', ad_storage: 'denied', ad_user_data: 'denied', analytics_storage: 'granted',
 			functionality_storage: 'granted', personalization_storage: 'granted', security_storage: 'granted' });`},
+	{"Cookiebot's template with regions, the cookie of an earlier visit, and the platform's script", "denied", `
+		gtag('set', { url_passthrough: false, 'developer_id.dMWZhNz': true });
+		gtag('consent', 'default', { ad_storage: 'granted', ad_user_data: 'granted', ad_personalization: 'granted', analytics_storage: 'granted',
+			functionality_storage: 'granted', personalization_storage: 'granted', security_storage: 'granted', region: ['US'], wait_for_update: 2000 });
+		gtag('consent', 'default', { ad_storage: 'denied', ad_user_data: 'denied', ad_personalization: 'denied', analytics_storage: 'denied',
+			functionality_storage: 'denied', personalization_storage: 'denied', security_storage: 'granted', region: ['DK', 'NL'], wait_for_update: 2000 });
+		gtag('consent', 'default', { ad_storage: 'denied', ad_user_data: 'denied', ad_personalization: 'denied', analytics_storage: 'denied',
+			functionality_storage: 'denied', personalization_storage: 'denied', security_storage: 'granted' });
+		for (const later of [0, 100]) setTimeout(gtag, later, 'consent', 'update', { ad_storage: 'denied', ad_user_data: 'denied',
+			ad_personalization: 'denied', analytics_storage: 'granted', functionality_storage: 'denied', personalization_storage: 'denied', security_storage: 'granted' });
+		gtag('set', { ads_data_redaction: true });`},
+	{"Complianz's script: a default without a wait, and an update later, both without the names of version 2", "granted", `
+		gtag('consent', 'default', { security_storage: 'granted', functionality_storage: 'granted', personalization_storage: 'denied',
+			analytics_storage: 'denied', ad_storage: 'denied' });
+		addEventListener('load', () => setTimeout(gtag, 100, 'consent', 'update', { security_storage: 'granted', functionality_storage: 'granted',
+			personalization_storage: 'denied', analytics_storage: 'granted', ad_storage: 'granted' }));`},
 	{"OneTrust's: an update that repeats the defaults, then the choice", "granted", `
 		gtag('consent', 'default', { ad_storage: 'denied', analytics_storage: 'denied', region: ['AT', 'DE'], wait_for_update: 500 });
 		gtag('consent', 'default', { ad_storage: 'granted', analytics_storage: 'granted' });

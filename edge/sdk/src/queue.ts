@@ -26,7 +26,7 @@ export interface Entry {
   request_?: XMLHttpRequest; // under way, with the event
 }
 
-let saving: unknown; // drain will run when the running calls are done
+export let saving: unknown; // drain will run when the running calls are done
 
 // put adds an event, or a call that waits for consent. It copies the fields, so later changes of them do not matter. It
 // throws when JSON.stringify throws or returns undefined.

@@ -2,6 +2,7 @@
 
 import { withdraw } from './delivery';
 import { kit } from './kit';
+import { saving } from './queue';
 
 export const enum Cookie {
   MUID = '_muid',
@@ -36,7 +37,8 @@ export const sender = () => {
     setVisitor(read() || found);
     kept = cookie(Cookie.MUID);
   }
-  if (kept) muid = read() || cookie(Cookie.MUID) && muid; // another tab may have written its own
+  // Another tab may have written its own. Reading is slow, so the calls of one task look once, and each request again.
+  if (kept && !saving) muid = read() || cookie(Cookie.MUID) && muid;
   return muid || withdraw();
 };
 

@@ -265,6 +265,73 @@ func TestAdStorageIsDeniedWithoutTheParts(t *testing.T) {
 	}
 }
 
+// A default that needs a part which does not come gives no consent, and withdraws none.
+func TestADefaultWithoutTheParts(t *testing.T) {
+	w := newWorld(t)
+	muid := "a-visitor"
+	w.page("/", failedParts+`<script>document.cookie = '_muid=`+muid+`;path=/;domain=shop.localhost'</script>`+
+		strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: { analytics_storage: 'granted', ad_storage: 'denied' } }", 1))
+	tab := w.visit("/?gclid=SECRET")
+	tab.do(`mtag('event', 'Early'); mtag('reset', 2); mtag('set', { given: true })`)
+	tab.get(`new Promise((resolve) => setTimeout(resolve, 8000))`)
+	if got := tab.get(`document.cookie + localStorage.length`); got != "_muid="+muid+"0" || len(w.gate.seen()) > 0 {
+		t.Errorf("on the device: %s; sent: %v; console: %v", got, w.gate.seen(), tab.lines())
+	}
+	tab.do(`mtag('consent', { ad_storage: 'granted' }); mtag('event', 'Late')`)
+	for _, e := range w.want("PageView", "Early", "Late") {
+		if e.MUID != muid {
+			t.Errorf("%s is of %s", e.EventName, e.MUID)
+		}
+	}
+}
+
+// What is on the device and on the wire in each state of consent: nothing without analytics_storage, no click id without ad_storage.
+func TestEachStateOfConsent(t *testing.T) {
+	w := newWorld(t)
+	const denied = `gtag('consent', 'default', { analytics_storage: 'denied', ad_storage: 'denied', wait_for_update: 60000 });`
+	for i, tt := range []struct {
+		name, options, calls string
+		granted, ads         bool
+	}{
+		{"no call yet", `{ consentMode: true }`, ``, false, false},
+		{"waiting for an update", `{ consentMode: true }`, `gtag('consent', 'default', { analytics_storage: 'granted', ad_storage: 'granted', wait_for_update: 60000 });`, false, false},
+		{"denied", `{ consentMode: true }`, denied, false, false},
+		{"granted", `{ consentMode: true }`, denied + `gtag('consent', 'update', { analytics_storage: 'granted', ad_storage: 'granted' });`, true, true},
+		{"ad_storage denied", `{ consentMode: true }`, denied + `gtag('consent', 'update', { analytics_storage: 'granted' });`, true, false},
+		{"granted, then denied", `{ consent: true }`, `mtag('consent', { analytics_storage: 'denied', ad_storage: 'denied' });`, false, false},
+		{"only ads granted", `{ consent: false }`, `mtag('consent', { ad_storage: 'granted', ad_user_data: 'granted' });`, false, false},
+		{"granted, then ads denied", `{ consent: true }`, `mtag('consent', { ad_storage: 'denied' });`, true, false},
+		{"denied, then granted", `{ consent: false }`, `mtag('consent', { analytics_storage: 'granted', ad_storage: 'granted' });`, true, true},
+		{"denied in an unknown word", `{ consent: true }`, `mtag('consent', { analytics_storage: 'no', ad_storage: 'no' });`, false, false},
+	} {
+		path := fmt.Sprint("/state", i)
+		head := gtag + strings.Replace(w.snippetWith("attribution"), "{ consent: true }", tt.options, 1) + "<script>" + tt.calls + "</script>"
+		w.page(path, head)
+		before := len(w.gate.seen())
+		tab := w.visit(path + "?gclid=SECRET&utm_source=letter")
+		tab.do(`mtag('event', 'Search', { gclid: 'SECRET' }); history.pushState({}, '', '?fbclid=SECRET')`)
+		if tt.granted {
+			w.wait("the events with "+tt.name, func() bool { return len(w.at(path, false)) == 1 })
+			tab.wantNothingStored()
+		} else {
+			tab.get(`new Promise((resolve) => setTimeout(resolve, 1000))`) // the part has come
+			tab.wantNoTrace()
+		}
+		device := tab.get(`document.cookie + JSON.stringify([localStorage, sessionStorage])`)
+		wire := ""
+		for _, r := range w.gate.seen()[before:] {
+			wire += fmt.Sprintln(r.path, r.query, r.header, r.body)
+		}
+		if (wire != "") != tt.granted || strings.Contains(wire, "SECRET") != tt.ads || strings.Contains(device, "SECRET") != tt.ads {
+			t.Errorf("%s: on the wire: %s\non the device: %s", tt.name, wire, device)
+		}
+		tab.do(`mtag('consent', false)`)
+		tab.wantNoTrace()
+		tab.goTo("about:blank")
+		tab.close()
+	}
+}
+
 // What the base script can do alone needs no part: categories of which none has to be left out.
 func TestCategoriesWithoutTheParts(t *testing.T) {
 	w := newWorld(t)
@@ -310,7 +377,7 @@ func TestClickIDsNeedAdStorage(t *testing.T) {
 	w.gate.setFault(refuse(503))
 	tab := w.tab()
 	tab.goTo(w.gate.url(otherHost) + "/ad?gclid=SECRET&q=1")
-	tab.do(`location.href = '%s/?fbclid=SECRET&utm_source=letter&gclid=SECRET&gbraid=SECRET&x=1&gad_source=SECRET#top'`, w.gate.url(shopHost))
+	tab.do(`location.href = '%s/?fbclid=SECRET&utm_source=letter&gclid=SECRET&gbraid=SECRET&x=1&gad_source=SECRET&srsltid=SECRET&tblci=SECRET&dicbo=SECRET&cjevent=SECRET&awc=SECRET&tduid=SECRET#top'`, w.gate.url(shopHost))
 	tab.waitFor("/")
 	tab.do(`
 		addEventListener('click', (event) => event.preventDefault());

@@ -42,7 +42,7 @@ kit.choose_ = (given: any, by?: By) => {
   if (granted && all.ad_storage != Word.GRANTED && !kit.options) {
     kit.abort_();
     kit.allowed_ = false;
-    return need('options', () => kit.choose_(given, by), () => kit.choose_(false, by));
+    return need('options', () => kit.choose_(given, by), () => by == By.DEFAULT || kit.choose_(false, by));
   }
   if (granted || given.analytics_storage) kit.decided_(granted, by, granted && all);
 };

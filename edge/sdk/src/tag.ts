@@ -1,9 +1,9 @@
 // The browser tag: runs the calls of mtag(). The init snippet queues calls in window.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
+import { unhold } from './queue';
 import { announce, Key } from './storage';
 import { safely, tell, warn } from './warn';
-import { unhold } from './queue';
 import { add, flush, whenAllowed } from './delivery';
 import { erase, muid, sender, setVisitor, uuid } from './visitor';
 import { kit } from './kit';

@@ -23,7 +23,7 @@ const enum Word {
 type Categories = Record<string, string>;
 
 // What needs ad_storage: fields and parameters that identify a click on an ad, also inside another URL.
-const CLICK = '(\\w*cl(ic)?k?id|[gw]braid|gad_\\w+|gclsrc|_gl|li_fat_id|epik|rdt_cid|sccid)';
+const CLICK = '(\\w*cl(ic)?k?id|[gw]braid|gad_\\w+|gclsrc|_gl|srsltid|li_fat_id|epik|rdt_cid|sccid|tblci|dicbo|cjevent|awc|tduid)';
 const CLICKS: Hidden = [
   RegExp(`^((first_)?${CLICK}|fb[cp])$`, 'i'),
   RegExp(`[?&#]${CLICK}=[^&#]*|%(3F|26)${CLICK}%3D((?!%26)[^&#])*`, 'gi'),
@@ -38,10 +38,14 @@ part('options', (_, kit) => {
 
   kit.decided_ = (granted: boolean, ...more: unknown[]) => {
     hide(kit.consent_!.ad_storage == Word.GRANTED ? undefined : CLICKS);
-    if (granted) kit.visit_(Visit.FORGET); // the cookie may have click ids that are not allowed any more
-    if (granted && kit.hidden_) kit.abort_(); // so may a request under way
+    if (granted) {
+      // The cookie may have click ids that are not allowed any more: it is written anew before the next request.
+      kit.visit_(Visit.FORGET);
+      kit.visit_();
+      if (kit.hidden_) kit.abort_(); // so may a request under way
+    }
     decided_(granted, ...more);
-    if (granted) kit.visit_();
+    if (granted) kit.visit_(); // with a new visitor's
   };
 
   // hide sets what to leave out of every event, waiting ones included.

@@ -153,7 +153,7 @@ bench-postgres-full: build mtagbench postgres
 bench-steps:
 	$(GO) test -run '^$$' -bench 'Mark|Directory|Record|Resolve|List|Deliver' -count $(or $(COUNT),6) ./bench
 
-# Compares the browser tag with others, which it installs from npm into a temporary directory: about ten minutes.
+# Compares the browser tag with others, which it installs from npm into a temporary directory: about five minutes.
 bench-tag: chromium
 	$(GO) run -pgo=off ./bench/tags $(BENCHFLAGS)
 

@@ -10,7 +10,13 @@
 //	calls    1,000 calls of the tag in a row: how long the page waits for them, and their whole main thread time
 //	backlog  the next page after 1,000 events were refused: main thread time, less that of a page without a tag
 //
-// The table has the medians. Run it on a machine that does nothing else.
+// Each measurement is printed as it comes, and the table at the end has the medians. Run it on a machine that does nothing
+// else. A tag that npm does not have comes from a file, whose script starts by itself and defines track(i), which makes an
+// event. For Umami, whose tracker is in its repository at src/tracker/index.js:
+//
+//	(sed 's/__COLLECT_API_HOST__//; s,__COLLECT_API_ENDPOINT__,/api/send,' src/tracker/index.js | go tool esbuild --minify
+//	echo 'window.track = (i) => umami.track("Many", { value: i, currency: "EUR" });') >umami.js
+//	make bench-tag BENCHFLAGS="--script Umami=umami.js"
 package main
 
 import (
@@ -44,6 +50,7 @@ const (
 	slowdown = 4               // how much slower than this machine the processor is
 	quiet    = 2 * time.Second // how long to wait after a step for deferred work
 	calls    = 1000
+	limit    = 5 * time.Minute // rounds that would end later do not begin
 )
 
 // tags are the names and scripts of the compared tags. A script starts by itself, and defines track, which makes an event.
@@ -81,7 +88,13 @@ type bench struct {
 }
 
 func main() {
-	rounds := flag.Int("rounds", 5, "rounds; the table has their medians")
+	rounds := flag.Int("rounds", 3, "rounds; the table has their medians")
+	flag.Func("script", "NAME=FILE, one more tag", func(value string) error {
+		name, file, _ := strings.Cut(value, "=")
+		script, err := os.ReadFile(file)
+		tags = append(tags, [2]string{name, string(script)})
+		return err
+	})
 	flag.Parse()
 	run(*rounds)
 }
@@ -111,10 +124,10 @@ func run(rounds int) {
 	defer cancel()
 	check(chromedp.Do(b.browser))
 	measured := map[string][4][]float64{} // by name: load, wait for the calls, whole cost of the calls, backlog
-	for range rounds {
+	start := time.Now()
+	for round := 0; round < rounds && (round == 0 || time.Since(start)/time.Duration(round)*time.Duration(round+1) < limit); round++ {
 		var none [4]float64
 		for _, tag := range tags {
-			fmt.Fprintln(os.Stderr, tag[0]) // a round takes a minute or two
 			ms := b.measure(tag[0])
 			if tag[0] == "none" {
 				none = ms
@@ -122,9 +135,11 @@ func run(rounds int) {
 			}
 			all := measured[tag[0]]
 			for i := range ms {
-				all[i] = append(all[i], ms[i]-none[i])
+				ms[i] -= none[i]
+				all[i] = append(all[i], ms[i])
 			}
 			measured[tag[0]] = all
+			fmt.Fprintf(os.Stderr, "round %d: %s: %.0f\n", round+1, tag[0], ms)
 		}
 	}
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -174,7 +189,7 @@ func (b *bench) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	if script, ok := b.scripts[strings.TrimSuffix(name, ".js")]; ok {
 		if !strings.HasSuffix(name, ".js") {
 			out.Header().Set("Content-Type", "text/html")
-			script = "<!doctype html><title>Shop</title><script async src=/" + name + ".js></script><body>Shop"
+			script = "<!doctype html><title>Shop</title><script async data-website-id=shop src=/" + name + ".js></script><body>Shop"
 		}
 		io.WriteString(out, script)
 		return
@@ -199,39 +214,52 @@ func (b *bench) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 func (b *bench) measure(name string) (ms [4]float64) {
 	profile, end := chromedp.NewContext(b.browser, chromedp.WithNewBrowserContext())
 	defer end()
-	check(chromedp.Do(profile)) // opens the tab, which ends with its context
-	ctx, cancel := context.WithTimeout(profile, 5*time.Minute)
-	defer cancel()
-	open := func(path string) { check(chromedp.Do(ctx, chromedp.Navigate(b.server.URL+"/"+path))) }
-	call := func() (ms float64) {
-		ms, err := chromedp.Run(ctx, chromedp.Evaluate[float64](fmt.Sprintf(
-			"(() => { const t = performance.now(); for (let i = 0; i < %d; i++) track(i); return performance.now() - t })()", calls)))
-		check(err)
-		return ms
-	}
-	open("empty")
-	_, err := chromedp.Call(ctx, performance.Enable, performance.EnableParams{})
-	check(err)
-	_, err = chromedp.Call(ctx, emulation.SetCPUThrottlingRate, emulation.SetCPUThrottlingRateParams{Rate: slowdown})
-	check(err)
+	check(chromedp.Do(profile)) // opens a tab, which ends with its context
 	b.refuses.Store(false)
-	ms[0] = mainThread(ctx, func() { open(name) })
-	ms[2] = mainThread(ctx, func() { ms[1] = call() })
+	ctx, end := open(profile)
+	b.visit(ctx, name)
+	ms[0] = busy(ctx)
+	ms[1] = call(ctx)
+	time.Sleep(quiet)
+	ms[2] = busy(ctx) - ms[0]
 	b.refuses.Store(true)
-	call()
-	open("empty")
+	call(ctx)
+	b.visit(ctx, "empty")
+	end()
 	b.refuses.Store(false)
-	ms[3] = mainThread(ctx, func() { open(name) })
+	ctx, end = open(profile)
+	defer end()
+	b.visit(ctx, name)
+	ms[3] = busy(ctx)
 	return ms
 }
 
-// mainThread does a step, and returns how long the main thread was busy with it, in ms. Nothing shows when deferred work has
-// ended, so the wait is the same for all tags.
-func mainThread(ctx context.Context, step func()) float64 {
-	before := busy(ctx)
-	step()
+// open opens an empty tab, whose main thread time is counted. The browser may change the process of a tab when it navigates,
+// and then counts from zero: so each page that is measured has a tab of its own.
+func open(profile context.Context) (tab context.Context, end func()) {
+	tab, end = chromedp.NewContext(profile)
+	check(chromedp.Do(tab))
+	_, err := chromedp.Call(tab, performance.Enable, performance.EnableParams{})
+	check(err)
+	_, err = chromedp.Call(tab, emulation.SetCPUThrottlingRate, emulation.SetCPUThrottlingRateParams{Rate: slowdown})
+	check(err)
+	return tab, end
+}
+
+// visit opens a page and waits for its deferred work. Nothing shows when that has ended, so the wait is the same for all tags.
+func (b *bench) visit(tab context.Context, path string) {
+	check(chromedp.Do(tab, chromedp.Navigate(b.server.URL+"/"+path)))
 	time.Sleep(quiet)
-	return busy(ctx) - before
+}
+
+// call makes 1,000 calls, and returns for how long the page waited, in ms.
+func call(tab context.Context) float64 {
+	ctx, cancel := context.WithTimeout(tab, 2*time.Minute)
+	defer cancel()
+	ms, err := chromedp.Run(ctx, chromedp.Evaluate[float64](fmt.Sprintf(
+		"(() => { const t = performance.now(); for (let i = 0; i < %d; i++) track(i); return performance.now() - t })()", calls)))
+	check(err)
+	return ms
 }
 
 // busy returns how long the main thread has been busy, in ms.

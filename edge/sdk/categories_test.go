@@ -19,6 +19,22 @@ var platforms = []struct{ name, ads, calls string }{
 			functionality_storage: 'denied', personalization_storage: 'denied', security_storage: 'granted', wait_for_update: 500 });
 		gtag('consent', 'update', { ad_personalization: 'denied', ad_storage: 'denied', ad_user_data: 'denied', analytics_storage: 'granted',
 			functionality_storage: 'granted', personalization_storage: 'granted', security_storage: 'granted' });`},
+	{"Cookiebot's template with regions, the cookie of an earlier visit, and the platform's script", "denied", `
+		gtag('set', { url_passthrough: false, 'developer_id.dMWZhNz': true });
+		gtag('consent', 'default', { ad_storage: 'granted', ad_user_data: 'granted', ad_personalization: 'granted', analytics_storage: 'granted',
+			functionality_storage: 'granted', personalization_storage: 'granted', security_storage: 'granted', region: ['US'], wait_for_update: 2000 });
+		gtag('consent', 'default', { ad_storage: 'denied', ad_user_data: 'denied', ad_personalization: 'denied', analytics_storage: 'denied',
+			functionality_storage: 'denied', personalization_storage: 'denied', security_storage: 'granted', region: ['DK', 'NL'], wait_for_update: 2000 });
+		gtag('consent', 'default', { ad_storage: 'denied', ad_user_data: 'denied', ad_personalization: 'denied', analytics_storage: 'denied',
+			functionality_storage: 'denied', personalization_storage: 'denied', security_storage: 'granted' });
+		for (const later of [0, 100]) setTimeout(gtag, later, 'consent', 'update', { ad_storage: 'denied', ad_user_data: 'denied',
+			ad_personalization: 'denied', analytics_storage: 'granted', functionality_storage: 'denied', personalization_storage: 'denied', security_storage: 'granted' });
+		gtag('set', { ads_data_redaction: true });`},
+	{"Complianz's script: a default without a wait, and an update later, both without the names of version 2", "granted", `
+		gtag('consent', 'default', { security_storage: 'granted', functionality_storage: 'granted', personalization_storage: 'denied',
+			analytics_storage: 'denied', ad_storage: 'denied' });
+		addEventListener('load', () => setTimeout(gtag, 100, 'consent', 'update', { security_storage: 'granted', functionality_storage: 'granted',
+			personalization_storage: 'denied', analytics_storage: 'granted', ad_storage: 'granted' }));`},
 	{"OneTrust's: an update that repeats the defaults, then the choice", "granted", `
 		gtag('consent', 'default', { ad_storage: 'denied', analytics_storage: 'denied', region: ['AT', 'DE'], wait_for_update: 500 });
 		gtag('consent', 'default', { ad_storage: 'granted', analytics_storage: 'granted' });
@@ -185,17 +201,171 @@ func TestAPartThatComesLate(t *testing.T) {
 	}
 }
 
+// What makes the parts of a page never come, or fail.
+const (
+	noParts     = `<script>document.head.append = () => {}</script>`
+	failedParts = `<script>document.head.append = (script) => {
+		script.src = '/missing.js';
+		Element.prototype.append.call(document.head, script);
+	}</script>`
+)
+
 // A withdrawal does not wait for a part that does not come.
 func TestAWithdrawalWithoutTheParts(t *testing.T) {
 	w := newWorld(t)
-	w.page("/", `<script>document.head.append = () => {}</script>`+w.snippet(true))
-	for _, calls := range []string{"mtag('event', 'view_item', {})", "mtag('consent', { analytics_storage: 'granted' })"} {
+	w.page("/", noParts+w.snippet(true))
+	w.page("/options", noParts+strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: true, debug: true }", 1))
+	for _, tt := range []struct{ path, calls, withdrawal string }{
+		{"/", "mtag('event', 'view_item', {})", "mtag('consent', false)"},
+		{"/", "mtag('consent', { ad_storage: 'denied' })", "mtag('consent', false)"},
+		{"/", "", "mtag('consent', { analytics_storage: 'denied' })"},
+		{"/", "mtag('event', 'view_item', {})", "mtag('consent', { analytics_storage: 'denied', ad_storage: 'granted' })"},
+		{"/", "mtag('consent', { ad_storage: 'denied' })", "mtag('consent', { analytics_storage: 'denied' })"},
+		{"/options", "", "mtag('consent', { analytics_storage: 'denied' })"},
+	} {
+		w.gate.setFault(nil)
 		before := len(w.gate.seen())
-		tab, other := w.visit("/"), w.visit("/")
-		w.wait("the page views", func() bool { return len(w.gate.seen()) == before+2 })
-		tab.do(`%s; mtag('consent', false)`, calls)
-		tab.wantNoTrace()
+		other := w.visit("/")
+		w.wait("the page view", func() bool { return len(w.gate.seen()) == before+1 })
+		w.gate.setFault(refuse(503))
+		page := w.visit(tt.path)
+		page.do(`mtag('event', 'Waiting'); %s; %s; mtag('event', 'After')`, tt.calls, tt.withdrawal)
+		page.wantNoTrace()
 		other.wantNoTrace()
+		sent := len(w.gate.seen())
+		for _, left := range []*tab{page, other} {
+			left.do(`dispatchEvent(new Event('online')); mtag('event', 'After')`)
+			left.goTo("about:blank")
+		}
+		w.visit("/plain") // what the tabs have sent is there by now
+		if now := len(w.gate.seen()); now != sent {
+			t.Errorf("%s; %s: %d requests after it", tt.calls, tt.withdrawal, now-sent)
+		}
+	}
+}
+
+// Click ids that wait are neither sent nor stored when ad_storage is denied, and no part removes them.
+func TestAdStorageIsDeniedWithoutTheParts(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", failedParts+w.snippet(true))
+	tab := w.visit("/?gclid=SECRET")
+	w.want("PageView")
+	tab.wantNothingStored()
+	w.gate.setFault(refuse(503))
+	tab.do(`mtag('event', 'Waiting')`)
+	w.wait("a refusal", func() bool { return w.gate.nowOpen() == 0 && len(w.gate.seen()) > 1 })
+	tab.do(`mtag('consent', { ad_storage: 'denied' })`)
+	sent := len(w.gate.seen())
+	w.gate.setFault(nil)
+	tab.do(`dispatchEvent(new Event('online')); mtag('event', 'After')`)
+	w.wait("no trace", func() bool { return tab.get(`document.cookie + localStorage.length`) == "0" })
+	tab.wantNoTrace()
+	if now := len(w.gate.seen()); now != sent {
+		t.Errorf("%d requests with click ids", now-sent)
+	}
+}
+
+// A default that needs a part which does not come gives no consent, and withdraws none.
+func TestADefaultWithoutTheParts(t *testing.T) {
+	w := newWorld(t)
+	muid := "a-visitor"
+	w.page("/", failedParts+`<script>document.cookie = '_muid=`+muid+`;path=/;domain=shop.localhost'</script>`+
+		strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: { analytics_storage: 'granted', ad_storage: 'denied' } }", 1))
+	tab := w.visit("/?gclid=SECRET")
+	tab.do(`mtag('event', 'Early'); mtag('reset', 2); mtag('set', { given: true })`)
+	tab.get(`new Promise((resolve) => setTimeout(resolve, 8000))`)
+	if got := tab.get(`document.cookie + localStorage.length`); got != "_muid="+muid+"0" || len(w.gate.seen()) > 0 {
+		t.Errorf("on the device: %s; sent: %v; console: %v", got, w.gate.seen(), tab.lines())
+	}
+	tab.do(`mtag('consent', { ad_storage: 'granted' }); mtag('event', 'Late')`)
+	for _, e := range w.want("PageView", "Early", "Late") {
+		if e.MUID != muid {
+			t.Errorf("%s is of %s", e.EventName, e.MUID)
+		}
+	}
+}
+
+// What is on the device and on the wire in each state of consent: nothing without analytics_storage, no click id without ad_storage.
+func TestEachStateOfConsent(t *testing.T) {
+	w := newWorld(t)
+	const denied = `gtag('consent', 'default', { analytics_storage: 'denied', ad_storage: 'denied', wait_for_update: 60000 });`
+	for i, tt := range []struct {
+		name, options, calls string
+		granted, ads         bool
+	}{
+		{"no call yet", `{ consentMode: true }`, ``, false, false},
+		{"waiting for an update", `{ consentMode: true }`, `gtag('consent', 'default', { analytics_storage: 'granted', ad_storage: 'granted', wait_for_update: 60000 });`, false, false},
+		{"denied", `{ consentMode: true }`, denied, false, false},
+		{"granted", `{ consentMode: true }`, denied + `gtag('consent', 'update', { analytics_storage: 'granted', ad_storage: 'granted' });`, true, true},
+		{"ad_storage denied", `{ consentMode: true }`, denied + `gtag('consent', 'update', { analytics_storage: 'granted' });`, true, false},
+		{"granted, then denied", `{ consent: true }`, `mtag('consent', { analytics_storage: 'denied', ad_storage: 'denied' });`, false, false},
+		{"only ads granted", `{ consent: false }`, `mtag('consent', { ad_storage: 'granted', ad_user_data: 'granted' });`, false, false},
+		{"granted, then ads denied", `{ consent: true }`, `mtag('consent', { ad_storage: 'denied' });`, true, false},
+		{"denied, then granted", `{ consent: false }`, `mtag('consent', { analytics_storage: 'granted', ad_storage: 'granted' });`, true, true},
+		{"denied in an unknown word", `{ consent: true }`, `mtag('consent', { analytics_storage: 'no', ad_storage: 'no' });`, false, false},
+	} {
+		path := fmt.Sprint("/state", i)
+		head := gtag + strings.Replace(w.snippetWith("attribution"), "{ consent: true }", tt.options, 1) + "<script>" + tt.calls + "</script>"
+		w.page(path, head)
+		before := len(w.gate.seen())
+		tab := w.visit(path + "?gclid=SECRET&utm_source=letter")
+		tab.do(`mtag('event', 'Search', { gclid: 'SECRET' }); history.pushState({}, '', '?fbclid=SECRET')`)
+		if tt.granted {
+			w.wait("the events with "+tt.name, func() bool { return len(w.at(path, false)) == 1 })
+			tab.wantNothingStored()
+		} else {
+			tab.get(`new Promise((resolve) => setTimeout(resolve, 1000))`) // the part has come
+			tab.wantNoTrace()
+		}
+		device := tab.get(`document.cookie + JSON.stringify([localStorage, sessionStorage])`)
+		wire := ""
+		for _, r := range w.gate.seen()[before:] {
+			wire += fmt.Sprintln(r.path, r.query, r.header, r.body)
+		}
+		if (wire != "") != tt.granted || strings.Contains(wire, "SECRET") != tt.ads || strings.Contains(device, "SECRET") != tt.ads {
+			t.Errorf("%s: on the wire: %s\non the device: %s", tt.name, wire, device)
+		}
+		tab.do(`mtag('consent', false)`)
+		tab.wantNoTrace()
+		tab.goTo("about:blank")
+		tab.close()
+	}
+}
+
+// What the base script can do alone needs no part: categories of which none has to be left out.
+func TestCategoriesWithoutTheParts(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", noParts+strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: { analytics_storage: 'denied', ad_storage: 'granted' } }", 1))
+	tab := w.visit("/")
+	tab.do(`mtag('event', 'Early')`)
+	tab.wantNoTrace()
+	tab.do(`mtag('consent', { analytics_storage: 'granted', ad_user_data: 'denied' }); mtag('event', 'Late')`)
+	for _, e := range w.want("PageView", "Early", "Late") {
+		if c := consentOf(e); fmt.Sprint(c) != "map[ad_storage:granted ad_user_data:denied analytics_storage:granted]" {
+			t.Errorf("%s has consent %v", e.EventName, c)
+		}
+	}
+}
+
+// The calls after one that needs a part are made without the part, when it does not come in time and when the page closes.
+// A part that fails is loaded again.
+func TestCallsThatWaitForAPart(t *testing.T) {
+	w := newWorld(t)
+	w.page("/next", "")
+	w.page("/never", noParts+w.snippet(true))
+	w.page("/failed", failedParts+w.snippet(true))
+	w.page("/late", strings.Replace(failedParts, "script.src", "window.tries = (window.tries || 0) + 1; if (tries < 3) script.src", 1)+w.snippet(true))
+	late, failed, left := w.visit("/late"), w.visit("/failed"), w.visit("/never")
+	for _, tab := range []*tab{late, failed, left} {
+		tab.do(`mtag('event', 'view_item', { value: 1 }); mtag('event', 'Search'); mtag('event', 'view_item')`)
+	}
+	left.goTo(w.gate.url(shopHost) + "/next")
+	w.want("PageView", "PageView", "PageView", "Search", "Search", "Search", "ViewItem", "ViewItem")
+	if !failed.warned("not sent: view_item") {
+		t.Errorf("no warning: %v", failed.lines())
+	}
+	if got := late.get(`tries`); got != "3" {
+		t.Errorf("%s tries, want 3", got)
 	}
 }
 
@@ -207,7 +377,7 @@ func TestClickIDsNeedAdStorage(t *testing.T) {
 	w.gate.setFault(refuse(503))
 	tab := w.tab()
 	tab.goTo(w.gate.url(otherHost) + "/ad?gclid=SECRET&q=1")
-	tab.do(`location.href = '%s/?fbclid=SECRET&utm_source=letter&gclid=SECRET&gbraid=SECRET&x=1&gad_source=SECRET#top'`, w.gate.url(shopHost))
+	tab.do(`location.href = '%s/?fbclid=SECRET&utm_source=letter&gclid=SECRET&gbraid=SECRET&x=1&gad_source=SECRET&srsltid=SECRET&tblci=SECRET&dicbo=SECRET&cjevent=SECRET&awc=SECRET&tduid=SECRET#top'`, w.gate.url(shopHost))
 	tab.waitFor("/")
 	tab.do(`
 		addEventListener('click', (event) => event.preventDefault());

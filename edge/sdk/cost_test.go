@@ -17,6 +17,11 @@ const countCosts = `<script>
 	};
 	count(window, 'Blob');
 	count(Intl, 'DateTimeFormat');
+	const jar = Object.getOwnPropertyDescriptor(Document.prototype, 'cookie');
+	Object.defineProperty(document, 'cookie', {
+		get() { cost.cookie = (cost.cookie || 0) + 1; return jar.get.call(document) },
+		set(text) { jar.set.call(document, text) },
+	});
 	const kept = localStorage;
 	Object.defineProperty(window, 'localStorage', { value: new Proxy(kept, {
 		get(_, name) { cost.read = (cost.read || 0) + 1; return kept[name] },
@@ -34,7 +39,7 @@ func (t *tab) cost(name string) int {
 	return n
 }
 
-// Events that are made together are stored together. What waits is read once, when consent is known.
+// Events that are made together are stored together, and look at the cookie once. What waits is read once, when consent is known.
 func TestWhatManyEventsCost(t *testing.T) {
 	const calls = 1000
 	w := newWorld(t)
@@ -56,6 +61,9 @@ func TestWhatManyEventsCost(t *testing.T) {
 	}
 	if written := tab.cost("written"); written > calls/20 {
 		t.Errorf("%d events were made: %d writes to localStorage, want less than one for 20", calls, written)
+	}
+	if read := tab.cost("cookie"); read > calls/20 {
+		t.Errorf("%d events were made: %d reads of the cookie, want less than one for 20", calls, read)
 	}
 	if tab.cost("Blob") > 0 || tab.cost("DateTimeFormat") > 0 {
 		t.Errorf("%d Blobs and %d DateTimeFormats, want none", tab.cost("Blob"), tab.cost("DateTimeFormat"))

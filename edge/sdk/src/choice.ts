@@ -15,6 +15,11 @@ export const enum By {
   TAB, // another tab, whose page has called consent
 }
 
+export const enum Word {
+  GRANTED = 'granted',
+  DENIED = 'denied',
+}
+
 export const enum Visit {
   FORGET = 1, // forgets what was read from the cookie
   RESET, // forgets everything
@@ -22,14 +27,24 @@ export const enum Visit {
 
 kit.init_ = (options: any) => kit.choose_(options.consent, By.DEFAULT);
 
-// choose sets the consent of the visitor.
+// categories returns a choice by category.
+export const categories = (given: any, word = given === true ? Word.GRANTED : Word.DENIED) =>
+  Object(given) === given ? given : { analytics_storage: word, ad_storage: word };
+
+// choose sets what the visitor has agreed to: true or false for all, or an object of categories. A default changes no category
+// that was stated before. A call withdraws consent when it names analytics_storage. To leave out click ids without ad_storage
+// needs a part: until it is there nothing is stored or sent, and without it there is no consent.
 kit.choose_ = (given: any, by?: By) => {
-  if (Object(given) === given) return need('options', () => kit.choose_(given, by));
-  const yes = given === true;
-  if (given !== !!given) warn('wrong consent:', given);
-  const word = yes ? 'granted' : 'denied';
-  kit.consent_ = { analytics_storage: word, ad_storage: word };
-  kit.decided_(yes, by, yes);
+  if (Object(given) !== given && given !== !!given) warn('wrong consent:', given);
+  given = categories(given);
+  const all = (kit.consent_ = { ...kit.consent_, ...given, ...(by == By.DEFAULT && kit.consent_) });
+  const granted = all.analytics_storage == Word.GRANTED;
+  if (granted && all.ad_storage != Word.GRANTED && !kit.options) {
+    kit.abort_();
+    kit.allowed_ = false;
+    return need('options', () => kit.choose_(given, by), () => by == By.DEFAULT || kit.choose_(false, by));
+  }
+  if (granted || given.analytics_storage) kit.decided_(granted, by, granted && all);
 };
 
 // decided begins to store and send, or withdraws consent. What is announced goes to the other tabs: a page that has nothing
@@ -42,9 +57,9 @@ kit.decided_ = (granted: boolean, by: By | undefined, announced: unknown) => {
   kit.allowed_ = true;
   save();
   [...kit.waiting_].forEach((entry) => {
-    if (!entry.call_) return;
+    if (entry.path_) return;
     unhold(entry);
-    safely(() => entry.call_!(JSON.parse(entry.text_)));
+    safely(() => entry.told_!(JSON.parse(entry.text_)));
   });
   kit.retryNow_();
 };

@@ -7,7 +7,7 @@ import { put, save, unhold, type Entry } from './queue';
 import { base, prefix, tag } from './parts';
 import { Key, storage } from './storage';
 import { erase, muid, sender } from './visitor';
-import { soon, warn } from './warn';
+import { safely, soon, warn } from './warn';
 
 const enum Is {
   MAX_BODY = 6e4, // characters
@@ -23,62 +23,60 @@ const enum Is {
 let open = 0; // requests that are under way
 let due = 0; // when the next request may be made, in ms of performance.now()
 let notBefore = 0; // when Retry-After ends, likewise
-let failures = 0; // consecutive
-let single: unknown; // set after a failure: the next request has one event, so that an event that always fails does not block others
+let failures = 0; // consecutive; after one, a request has one event, so that an event that always fails does not block others
 
 const now = () => performance.now();
 
 // whenAllowed calls with the value: now, or with a copy when there is consent. The call may write cookies.
-export function whenAllowed<T>(value: T, call: (value: T) => void) {
+export const whenAllowed = <T>(value: T, call: (value: T) => void) => {
   if (sender()) call(value);
-  else put('', value, undefined, (value) => whenAllowed(value, call)); // consent may be withdrawn again before that
-}
+  else put('', value, (value) => whenAllowed(value, call)); // consent may be withdrawn again before that
+};
 
 // abort ends all requests, but not the last ones of a closing page.
 kit.abort_ = () => kit.waiting_.forEach(({ request_ }) => request_ && request_.abort());
 
 // withdraw aborts all requests, and removes what the tag has stored. The events wait in memory. When consent was withdrawn
 // elsewhere, in another tab, the cookies may already be a new visitor's: then they stay.
-export function withdraw(elsewhere?: boolean): void {
+export const withdraw = (elsewhere?: boolean): void => {
   kit.allowed_ = false;
   kit.unstore_();
   if (!elsewhere) Object.keys(storage).forEach((name) => name.startsWith(Key.PREFIX) && delete storage[name]);
   kit.abort_();
   kit.visit_(Visit.FORGET);
   erase(elsewhere ? muid : undefined);
-}
+};
 
 // add queues an event of the visitor. It is called by whenAllowed. If fields has no valid muid, the event gets the
 // visitor's.
-export function add(path: string, fields: any, then?: () => void) {
-  const own = fields.muid;
+export const add = (path: string, fields: any, then?: () => void) => {
   put(path, {
     language: navigator.language,
     screen: screen.width + 'x' + screen.height,
     timezone: kit.timezone_,
     ...fields,
-    muid: typeof own == 'string' && own.trim() ? own : muid,
+    muid: fields.muid || muid,
   }, then);
-}
+};
 
 // drain stores and sends what waits, but sends nothing before a retry is due. Tabs send by themselves: what two of them
 // send is recorded once. After pagehide, an event is of an unload handler.
-export function drain() {
+export const drain = () => {
   save();
   if (kit.left_) flush();
   else if (open < Is.MAX_OPEN && now() >= due) send();
-}
+};
 
 // next removes the events for one request from the list, and returns them. A request to /id has one event, and so has the
 // one after a failure.
-function next(list: Entry[], max: number) {
+const next = (list: Entry[], max: number) => {
   const batch: Entry[] = [];
-  while (list[0] && (!batch[0] || !single && batch[0].path_ + list[0].path_ == 'markmark' && max > list[0].text_.length)) {
+  while (list[0] && (!batch[0] || !failures && batch[0].path_ + list[0].path_ == 'markmark' && max > list[0].text_.length)) {
     max -= list[0].text_.length;
     batch.push(list.shift()!);
   }
   return batch;
-}
+};
 
 // address returns where events are sent. The tag host corrects a wrong clock by t.
 const address = ([{ path_ }]: Entry[]) => `${base}/${path_}/${tag}?t=${Date.now()}`;
@@ -93,16 +91,17 @@ const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter(({ reque
 
 // send makes one request of the first events. When the request fails, send sets when to retry. If the page's timers never
 // fire, the next event triggers the retry. If the page has broken XMLHttpRequest, events are sent when the page closes.
-function send() {
+const send = () => {
   const batch = next(idle(), Is.MAX_BODY);
   if (!batch[0]) return;
   const from = muid;
-  const answered = () => {
-    let delay = 0;
+  const xhr = new XMLHttpRequest();
+  open++;
+  // abort calls it too
+  xhr.onloadend = () => {
     let answer: any;
     let failed: unknown;
     try {
-      delay = Math.min((xhr.getResponseHeader('retry-after') as any) * 1e3 || 0, Is.MAX_RETRY_AFTER);
       // Without this header the answer is not from the tag host but from a captive portal, such as a hotel's, or a proxy.
       if (xhr.getResponseHeader('mtag')) answer = JSON.parse(xhr.responseText);
     } catch {}
@@ -123,18 +122,13 @@ function send() {
     });
     open--;
     if (!kit.allowed_) return soon(() => erase(from), Is.LATE); // the answer may have renewed the cookie at the last moment
-    single = failed;
     if (failed) {
-      notBefore = now() + delay;
-      delay += Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** failures++) * (0.5 + Math.random() / 2);
-      due = now() + delay;
-      soon(drain, delay + Is.LATE);
+      notBefore = now() + Math.min((xhr.getResponseHeader('retry-after') as any) * 1e3 || 0, Is.MAX_RETRY_AFTER);
+      due = notBefore + Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** failures++) * (0.5 + Math.random() / 2);
+      soon(drain, due - now() + Is.LATE);
     } else failures = 0;
     drain();
   };
-  const xhr = new XMLHttpRequest();
-  open++;
-  xhr.onloadend = answered; // abort calls it too
   batch.forEach((entry) => (entry.request_ = xhr));
   // The answer may renew the cookie: the request ends with the page, and when consent is withdrawn.
   xhr.open('POST', address(batch) + kit.renew_);
@@ -142,25 +136,18 @@ function send() {
   xhr.withCredentials = true;
   xhr.timeout = Is.TIMEOUT;
   xhr.send(render(batch));
-}
+};
 
-// last makes a request that outlives the page. No script gets the answer, so the next page sends the events again; the tag
-// host records each once. last returns false when the browser takes no more: it allows 64 KiB of such requests.
-function last(batch: Entry[]) {
-  try {
-    return navigator.sendBeacon(address(batch), render(batch));
-  } catch {}
-}
-
-// flush sends events in requests that outlive the page, before it closes, also after a failure in few ones: the browser would send many
-// one after the other, later than a withdrawal in another tab. The next page may send them once more.
-export function flush() {
+// flush sends events in requests that outlive the page, before it closes, until the browser takes no more: it allows 64 KiB.
+// No script gets the answers, so the next page sends the events again; the tag host records each once. Also after a failure
+// the requests are few: the browser would send many one after the other, later than a withdrawal in another tab.
+export const flush = () => safely(() => {
   settle();
   save();
-  single = 0;
+  failures = 0;
   const list = idle(true);
-  while (list[0] && last(next(list, Is.MAX_LAST_BODY)));
-}
+  for (let batch; list[0] && navigator.sendBeacon(address((batch = next(list, Is.MAX_LAST_BODY))), render(batch)); );
+});
 
 // retryNow retries before it is due, unless the tag host has set the time with Retry-After. It sends what other tabs of
 // the host have left, too.

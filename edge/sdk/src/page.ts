@@ -23,10 +23,10 @@ kit.page_ = () => ({
 const withoutCampaign = (url: string) => url.replace(/[?&](utm_[^&#]*)?/g, '');
 
 // settle sends the page view that waits for its title.
-export function settle() {
+export const settle = () => {
   if (pending) kit.viewed_(pending);
   pending = 0;
-}
+};
 
 // changed makes a page view when the URL has changed. The title comes later.
 kit.changed_ = () => {
@@ -41,9 +41,9 @@ kit.changed_ = () => {
 
 // watchViews makes the first page view, and one after each change of the URL. Browsers without the Navigation API or
 // Temporal load the part older.
-export function watchViews() {
+export const watchViews = () => {
   const { navigation, Temporal } = window as any;
   whenAllowed('', () => (navigation && Temporal ? (kit.timezone_ = Temporal.Now.timeZoneId()) : load('older')));
   kit.viewed_();
   if (navigation) navigation.addEventListener('currententrychange', kit.changed_);
-}
+};

@@ -22,27 +22,26 @@ export interface Entry {
   path_: string; // mark, id, or empty for a call
   text_: string; // JSON
   record_: string; // the record that it belongs to: a key of localStorage; empty before save
-  told_?: () => void; // the page's callback when the event is recorded
-  call_?: (value: any) => void; // what to do with the value when there is consent
+  told_?: (value?: any) => void; // the page's callback when the event is recorded; of a call, what to do with the value when there is consent
   request_?: XMLHttpRequest; // under way, with the event
 }
 
-let saving: unknown; // drain will run when the running calls are done
+export let saving: unknown; // drain will run when the running calls are done
 
 // put adds an event, or a call that waits for consent. It copies the fields, so later changes of them do not matter. It
 // throws when JSON.stringify throws or returns undefined.
-export function put(path: string, fields: any, then?: () => void, call?: (value: any) => void) {
+export const put = (path: string, fields: any, then?: (value?: any) => void) => {
   const text = json(fields);
   if (text.length > Max.EVENT || kit.chars_ + text.length > Max.CHARS) return warn('not sent:', fields.event);
   kit.chars_ += text.length;
-  kit.waiting_.add({ path_: path, text_: text, record_: '', told_: then, call_: call });
+  kit.waiting_.add({ path_: path, text_: text, record_: '', told_: then });
   saving = saving || tell(drain);
-}
+};
 
 // save stores the events that are in no record yet. It runs before the page can be left: at the latest with pagehide. An
 // identify is not stored, because it is nothing without its email address or phone number. The test for personal data is
 // quick, because most events have none.
-export function save() {
+export const save = () => {
   const lines: string[] = [];
   let name = '';
   saving = 0;
@@ -53,14 +52,13 @@ export function save() {
     entry.record_ = name = name || prefix + Date.now() + 'mark-' + uuid();
     lines.push(text);
   });
-  kit.records_[name] = lines.length;
-  if (name) store(name, lines.join('\n'));
-}
+  if ((kit.records_[name] = lines.length)) store(name, lines.join('\n'));
+};
 
 // unhold removes an event from memory only.
-export function unhold(entry: Entry) {
+export const unhold = (entry: Entry) => {
   if (kit.waiting_.delete(entry)) kit.chars_ -= entry.text_.length;
-}
+};
 
 // unstore removes the records of this page. What waits is stored anew by save.
 kit.unstore_ = () => kit.waiting_.forEach((entry) => {

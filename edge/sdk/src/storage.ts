@@ -12,17 +12,17 @@ try {
 } catch {}
 
 // store sets a key. It does nothing when localStorage is full.
-export function store(key: string, text: string) {
+export const store = (key: string, text: string) => {
   try {
     storage[key] = text;
   } catch {}
-}
+};
 
 // announce makes the other tabs of the host repeat a call.
-export function announce(...call: unknown[]) {
+export const announce = (...call: unknown[]) => {
   store(Key.PREFIX, json(call));
   delete storage[Key.PREFIX];
-}
+};
 
 // json renders a value. It throws what JSON.stringify throws.
 export const json = (value: unknown) => JSON.stringify(value, kit.replacer_);

@@ -1,15 +1,15 @@
 // The browser tag: runs the calls of mtag(). The init snippet queues calls in window.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
-import { announce, Key } from './storage';
-import { safely, soon, tell, warn } from './warn';
 import { unhold } from './queue';
+import { announce, Key } from './storage';
+import { safely, tell, warn } from './warn';
 import { add, flush, whenAllowed } from './delivery';
-import { cookie, erase, muid, sender, setVisitor, uuid, write } from './visitor';
+import { erase, muid, sender, setVisitor, uuid } from './visitor';
 import { kit } from './kit';
 import { base, hold, need, release, start } from './parts';
 import { watchViews } from './page';
-import { By, Visit } from './choice';
+import { By, categories, Visit, Word } from './choice';
 import type { Identifiers, Options } from '../npm/mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
@@ -22,10 +22,9 @@ let common = {}; // fields of every event, from mtag('set')
 
 const commands: Record<string, (...args: any[]) => void> = {
   init(url: string, options = {} as Options) {
-    if (base) return warn('second init:', url);
     // A relative URL, or one without https://, would lead to the page's own host.
     const [, host, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?(?:.*&)?tagId=([^&#]+)/.exec(url) || [];
-    if (!tagId) return warn('wrong init:', url);
+    if (base || !tagId) return warn('wrong init:', url);
     const { consent, pageviews, ...more } = options;
     const choose = () => kit.init_(options);
     kit.viewed_ = (view) => pageviews !== false && run(['event', 'PageView', view]);
@@ -34,14 +33,14 @@ const commands: Record<string, (...args: any[]) => void> = {
 
   // mtag('event', 'Purchase', {...}) or mtag('event', { type: 'Purchase', ... })
   event(name: any, fields?: any, recorded?: () => void) {
-    if (typeof name == 'object') {
+    if (Object(name) === name) {
       recorded = fields;
       fields = name;
       name = name.type;
     }
-    if (name > 'Z' && !kit.names) return need('names', () => commands.event(name, fields, recorded)); // a name of GA4
+    if (name > 'Z' && !kit.names) return need('names', () => commands.event(name, fields, recorded), () => warn('not sent:', name)); // a name of GA4
     // The tag host records each event_id once. An event without one would be recorded again by each retry.
-    const event = { pageTitle: document.title, ...kit.page_(), ...common, ...fields, event: name, event_id: ((fields && fields.event_id) || uuid()) + '' };
+    const event = { pageTitle: document.title, ...kit.page_(), ...common, ...fields, event: name, event_id: ((fields || 0).event_id || uuid()) + '' };
     whenAllowed(event, (event) => {
       const edited = kit.edit_({ ...kit.visit_(), consent: kit.consent_, ...event });
       if (edited) add('mark', edited, recorded);
@@ -95,16 +94,14 @@ const commands: Record<string, (...args: any[]) => void> = {
 const run = (call: ArrayLike<any>) => safely(() => {
   const [name, ...rest] = call as any;
   const make = () => commands[name](...rest);
-  if (!commands[name]) return warn('no command', name);
-  if (rest[0] === false) make();
-  hold(make, /init|part/.test(name));
+  if (name == 'consent' && categories(rest[0]).analytics_storage == Word.DENIED) make();
+  /init|part/.test(name) ? make() : hold(make);
 });
 
-function begin() {
-  kit.cookie_ = cookie;
-  kit.write_ = write;
+const begin = () => {
   addEventListener('pagehide', () => {
     kit.left_ = true;
+    release();
     kit.abort_();
     flush();
   });
@@ -120,13 +117,12 @@ function begin() {
   // Not an assignment, which a page with a frozen Array.prototype forbids.
   Object.defineProperty(calls, 'push', { value: (...later: any[]) => later.forEach(run) });
   calls.splice(0).forEach(run);
-  soon(() => base || warn('no init'), 5e3);
-}
+};
 
 // A prerendered page may never be shown, so its calls wait until it is. When a page has two loaders, only the first
 // starts.
 if (!calls.running) {
   calls.running = true;
-  if ((document as any).prerendering) document.addEventListener('prerenderingchange', begin);
+  if ((document as any).prerendering) (document as any).onprerenderingchange = begin;
   else begin();
 }

@@ -2,6 +2,7 @@
 
 import { withdraw } from './delivery';
 import { kit } from './kit';
+import { saving } from './queue';
 
 export const enum Cookie {
   MUID = '_muid',
@@ -14,7 +15,7 @@ const enum Life {
 }
 
 // jar has the cookies. In a sandbox it has none.
-let jar: { cookie: string } = Object.freeze({ cookie: '' });
+let jar = { set cookie(_: string) {} };
 try {
   document.cookie;
   jar = document;
@@ -27,7 +28,7 @@ let domain: string | undefined; // the root domain; undefined before the first l
 // sender returns the visitor's muid, from the cookie or a new one; without consent it returns nothing. Once per page it
 // writes the cookie, to set or renew it. Where cookies are denied, each page load gets a new muid. A cookie that is missing
 // later means that another page of the site has withdrawn consent.
-export function sender() {
+export const sender = () => {
   if (!kit.allowed_) return;
   if (!muid) {
     const found = read();
@@ -36,25 +37,26 @@ export function sender() {
     setVisitor(read() || found);
     kept = cookie(Cookie.MUID);
   }
-  if (kept) muid = read() || cookie(Cookie.MUID) && muid; // another tab may have written its own
+  // Another tab may have written its own. Reading is slow, so the calls of one task look once, and each request again.
+  if (kept && !saving) muid = read() || cookie(Cookie.MUID) && muid;
   return muid || withdraw();
-}
+};
 
 // setVisitor writes the cookie: with that muid, or with a new one.
-export function setVisitor(value?: string) {
+export const setVisitor = (value?: string) => {
   write(Cookie.MUID, (muid = value || uuid()), Life.SECONDS);
   kit.renew_ = '&renew=1'; // some browsers keep a cookie that a script has written for only a week
-}
+};
 
 // erase deletes the cookies, and makes the next visitor a new one. With only, it leaves those of another muid alone.
-export function erase(only = read()) {
+export const erase = (only = read()) => {
   if (!read() || read() == only) {
     [Cookie.MUID, Cookie.VISIT].forEach((name) => {
       if (cookie(name)) write(name, '', 0), write(name, '', 0, '');
     });
   }
   muid = '';
-}
+};
 
 // read returns the muid of the cookie, '' without one that the tag host accepts. Many visitors would share an "undefined".
 // Of several it is the last: browsers list cookies of a longer path first.
@@ -62,16 +64,16 @@ const read = () =>
   values(Cookie.MUID).filter((value) => /^(?!undefined$|null$)[!#-+\--[\]-~]{1,256}$/.test(value)).pop() || '';
 
 // cookie returns the value of a cookie, '' without it.
-export const cookie = (name: string) => values(name)[0] || '';
+export const cookie = (kit.cookie_ = (name: string) => values(name)[0] || '');
 
 // values returns the values of all cookies with that name.
 const values = (name: string) =>
   ('; ' + jar.cookie).split(`; ${name}=`).slice(1).map((rest) => rest.split(';')[0]);
 
-export function write(name: string, value: string, seconds: number, on = kit.root_()) {
+const write = (kit.write_ = (name: string, value: string, seconds: number, on = kit.root_()) => {
   jar.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax` + (on && ';domain=' + on) +
-    (location.protocol == 'https:' ? ';secure' : '');
-}
+    (/s:/.test(location.protocol) ? ';secure' : '');
+});
 
 // root returns the root domain of the page. Browsers refuse cookies on a public suffix, so the root domain is the
 // shortest one on which a probe cookie is kept. A single label is one only when it is the host itself, such as localhost:

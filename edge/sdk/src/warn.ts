@@ -5,13 +5,13 @@ export const warn = (...words: unknown[]) => console.warn('mtag:', ...words);
 export const tell = (callback: any, value?: unknown) => Promise.resolve(value).then(callback).catch(warn);
 
 // safely calls a function. It writes an error to the console, and never throws it into the page.
-export function safely(call: () => void) {
+export const safely = (call: () => void) => {
   try {
     call();
   } catch (error) {
     warn(error);
   }
-}
+};
 
 // soon calls after a time, if the page has left setTimeout as it was.
 export const soon = (call: () => void, ms: number) => safely(() => setTimeout(call, ms));

@@ -8,7 +8,6 @@ import { hider, type Hidden } from './hide';
 
 const enum By {
   DEFAULT = 1,
-  TAB,
 }
 
 const enum Visit {
@@ -24,34 +23,29 @@ const enum Word {
 type Categories = Record<string, string>;
 
 // What needs ad_storage: fields and parameters that identify a click on an ad, also inside another URL.
-const CLICK = '(\\w*cl(ic)?k?id|[gw]braid|gad_\\w+|gclsrc|_gl|li_fat_id|epik|rdt_cid|sccid)';
+const CLICK = '(\\w*cl(ic)?k?id|[gw]braid|gad_\\w+|gclsrc|_gl|srsltid|li_fat_id|epik|rdt_cid|sccid|tblci|dicbo|cjevent|awc|tduid)';
 const CLICKS: Hidden = [
   RegExp(`^((first_)?${CLICK}|fb[cp])$`, 'i'),
   RegExp(`[?&#]${CLICK}=[^&#]*|%(3F|26)${CLICK}%3D((?!%26)[^&#])*`, 'gi'),
 ];
 
 part('options', (_, kit) => {
-  let categories: Categories = {}; // as the page has stated them
   let options: Options = {};
+  const { choose_, decided_ } = kit;
 
-  // choose sets the consent: true or false for all, or an object of categories. A default changes no category that was stated
-  // before, and withdraws nothing. Neither does a call that does not name analytics_storage.
-  kit.choose_ = (given: any, by?: By) => {
-    if (Object(given) !== given) {
-      if (typeof given != 'boolean') console.warn('mtag: wrong consent:', given);
-      const word = given === true ? Word.GRANTED : Word.DENIED;
-      given = { analytics_storage: word, ad_storage: word };
+  kit.choose_ = (given: any, by?: By) =>
+    choose_(options.gpc && (navigator as any).globalPrivacyControl ? false : given, by);
+
+  kit.decided_ = (granted: boolean, ...more: unknown[]) => {
+    hide(kit.consent_!.ad_storage == Word.GRANTED ? undefined : CLICKS);
+    if (granted) {
+      // The cookie may have click ids that are not allowed any more: it is written anew before the next request.
+      kit.visit_(Visit.FORGET);
+      kit.visit_();
+      if (kit.hidden_) kit.abort_(); // so may a request under way
     }
-    // The names begin with an a: analytics_storage, ad_storage, ad_user_data, ad_personalization.
-    categories = Object.assign({}, categories);
-    for (const name in given) if (name[0] == 'a' && !(by == By.DEFAULT && categories[name])) categories[name] = given[name];
-    kit.consent_ = categories;
-    hide(categories.ad_storage == Word.GRANTED ? undefined : CLICKS);
-    const granted = categories.analytics_storage == Word.GRANTED && !(options.gpc && (navigator as any).globalPrivacyControl);
-    if (granted) kit.visit_(Visit.FORGET); // the cookie may have click ids that are not allowed any more
-    if (granted && kit.hidden_) kit.abort_(); // so may a request under way
-    if (granted || given.analytics_storage) kit.decided_(granted, by, granted && categories);
-    if (granted) kit.visit_();
+    decided_(granted, ...more);
+    if (granted) kit.visit_(); // with a new visitor's
   };
 
   // hide sets what to leave out of every event, waiting ones included.
@@ -106,21 +100,23 @@ part('options', (_, kit) => {
     const apply = () => kit.choose_(defaults, By.DEFAULT);
     const see = (entry: any) => {
       if (!entry || entry[0] != 'consent' || !entry[2]) return;
-      const [, how, given] = entry;
+      const [, how, { region, wait_for_update, ...given }] = entry;
+      // The names begin with an a: analytics_storage, ad_storage, ad_user_data, ad_personalization.
+      for (const name in given) if (name[0] != 'a') delete given[name];
       if (how != Word.DEFAULT) {
-        categories = Object.assign({}, defaults, categories); // what has been waited for has come
+        kit.consent_ = Object.assign({}, defaults, kit.consent_); // what has been waited for has come
         return kit.choose_(given);
       }
-      const width = fits(given.region);
+      const width = fits(region);
       if (width < 0) return;
       for (const name in given) {
         // Without the visitor's region the strictest default counts.
         const better = options.region ? width >= (narrow[name] || 0) : defaults[name] != Word.DENIED;
-        if (name[0] != 'a' || !better) continue;
+        if (!better) continue;
         defaults[name] = given[name];
         narrow[name] = width;
       }
-      wait = Math.max(wait, +given.wait_for_update || 0);
+      wait = Math.max(wait, +wait_for_update || 0);
       clearTimeout(late);
       if (wait) late = setTimeout(apply, wait);
       else Promise.resolve().then(apply).catch(console.warn);

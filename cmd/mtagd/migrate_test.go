@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 // senders send events with an event_id each, until all are acknowledged. They send again what is not, as the tag does.

@@ -12,8 +12,8 @@ import (
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/migrate"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres"
-	"mtagd/store/postgres/pgtest"
 )
 
 var errCut = errors.New("cut off")

@@ -13,7 +13,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/migrate"
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/rules"
 )

@@ -18,10 +18,10 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/migrate"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
-	"mtagd/store/postgres/pgtest"
 	"mtagd/store/postgres/read"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/postgres/write"

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 // forCopy returns the shop's database as an import reads it.

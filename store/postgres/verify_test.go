@@ -15,9 +15,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/count"
-	"mtagd/store/postgres/pgtest"
 	"mtagd/store/postgres/read"
 )
 

@@ -9,9 +9,9 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
-	"mtagd/store/postgres/pgtest"
 	"mtagd/store/postgres/schema"
 )
 

@@ -14,13 +14,13 @@ var mayImport = []struct {
 	packages, imports string
 }{
 	{"store", ""},
-	{"store/budget store/testenv store/local/crc store/local/durable store/local/space", ""},
+	{"store/budget store/merge store/testenv store/local/crc store/local/durable store/local/space", ""},
 	{"store/groupcommit store/removal store/local/codec", "store"},
 	{"store/rules", "store"},                                 // which knows no engine
 	{"store/migrate", "store store/rules store/local/codec"}, // the words that both engines exchange
 	{"store/local/log", "store/local/crc store/local/durable store/local/space"},
 	{"store/local/backup", "store/local/codec store/local/durable"},
-	{"store/local/badgerdb", "store/local/codec store/local/crc store/local/durable store/local/space"},
+	{"store/local/badgerdb", "store/merge store/local/codec store/local/crc store/local/durable store/local/space"},
 	{"store/local/boltfile", "store store/local/codec store/local/crc"},
 	// The rooms of the embedded engine do not know each other.
 	{"store/local/journal", "store store/groupcommit store/rules store/local/badgerdb store/local/codec store/local/durable store/local/log store/local/space"},
@@ -36,7 +36,7 @@ var mayImport = []struct {
 	{"store/postgres/control", "store store/rules store/postgres/conn"},
 	{"store/postgres/nodes", "store store/postgres/conn"},
 	{"store/postgres/write", "store store/groupcommit store/rules store/postgres/conn store/postgres/count"},
-	{"store/postgres/read", "store store/rules store/local/codec store/postgres/conn store/postgres/control store/postgres/count"},
+	{"store/postgres/read", "store store/merge store/rules store/local/codec store/postgres/conn store/postgres/control store/postgres/count"},
 	{"store/postgres/remove", "store store/removal store/rules store/postgres/conn store/postgres/control store/postgres/count store/postgres/read store/postgres/write"},
 	{"store/postgres", "store store/postgres/ store/budget store/groupcommit store/migrate store/removal store/rules store/local/codec"},
 	// The protocols see the engine's contract alone, and only the front door sees connections.

@@ -1,7 +1,6 @@
 package read
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"slices"
@@ -11,6 +10,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/merge"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
 )
@@ -28,7 +28,7 @@ const (
 // Feed implements store.Feed. It reads the events of each merchant in portions, and merges them. As flushes are numbered in the
 // order of their commits, all events up to the last flush that is visible are.
 func (r *Reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (end store.FeedEnd, err error) {
-	f := &feed{FeedQuery: q}
+	f := &feed{FeedQuery: q, ready: merge.New(func(a, b *stream) bool { return a.next[0].position.Compare(b.next[0].position) < 0 })}
 	var ok bool
 	if f.at, ok = codec.ParseCursor(q.After); !ok {
 		return end, store.Invalid("after", "is not a cursor of this service")
@@ -78,11 +78,11 @@ func maxPosition(a, b codec.Position) codec.Position {
 // feed is one call of Feed.
 type feed struct {
 	store.FeedQuery
-	at     codec.Position // everything up to here was read
-	end    codec.Position // of the call
-	server int64          // ThisServer of the first read: answers of another server are not confirmed
-	empty  []*stream      // whose next events must be read before the feed goes on
-	ready  streams
+	at     codec.Position         // everything up to here was read
+	end    codec.Position         // of the call
+	server int64                  // ThisServer of the first read: answers of another server are not confirmed
+	empty  []*stream              // whose next events must be read before the feed goes on
+	ready  merge.Sources[*stream] // those with events
 }
 
 // stream is the events of one merchant, in the order of receipt.
@@ -234,7 +234,7 @@ func (r *Reader) readPortions(ctx context.Context, f *feed) (n int, err error) {
 		s.portion = min(4*s.portion, maxPortion)
 		if len(got[i]) > 0 {
 			s.next, s.at = got[i], got[i][len(got[i])-1].position
-			heap.Push(&f.ready, s)
+			f.ready.Add(s)
 		} else if !s.done {
 			f.empty = append(f.empty, s)
 		}
@@ -256,33 +256,18 @@ func scanReceived(rows pgx.Rows) (r received, err error) {
 
 // pop returns the next event of all streams; nil when there is none.
 func (f *feed) pop() *received {
-	if len(f.ready) == 0 {
+	first, ok := f.ready.First()
+	if !ok {
 		return nil
 	}
-	first := f.ready[0]
 	r := &first.next[0]
 	if first.next = first.next[1:]; len(first.next) > 0 {
-		heap.Fix(&f.ready, 0)
+		f.ready.Moved()
 		return r
 	}
-	heap.Pop(&f.ready)
+	f.ready.RemoveFirst()
 	if !first.done {
 		f.empty = append(f.empty, first)
 	}
 	return r
-}
-
-// streams is a heap of streams, the one with the earliest event first.
-type streams []*stream
-
-func (s streams) Len() int           { return len(s) }
-func (s streams) Less(i, j int) bool { return s[i].next[0].position.Compare(s[j].next[0].position) < 0 }
-func (s streams) Swap(i, j int)      { s[i], s[j] = s[j], s[i] }
-func (s *streams) Push(v any)        { *s = append(*s, v.(*stream)) }
-
-func (s *streams) Pop() any {
-	last := len(*s) - 1
-	v := (*s)[last]
-	*s = (*s)[:last]
-	return v
 }

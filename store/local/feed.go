@@ -151,17 +151,6 @@ func (e *engine) Latest(context.Context) (store.Cursor, error) {
 	return codec.EndOf(e.watchers.last.Load()).Cursor(), nil
 }
 
-// Watch implements store.Feed.
-func (e *engine) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop func()) {
-	keys := make([]codec.MerchantKey, 0, len(merchants))
-	for _, id := range merchants {
-		if m, err := codec.NewMerchantKey(id); err == nil {
-			keys = append(keys, m)
-		}
-	}
-	return e.watchers.watch(keys)
-}
-
 // feed is one call of Feed.
 type feed struct {
 	store.FeedQuery

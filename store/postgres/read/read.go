@@ -19,13 +19,15 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
+	"mtagd/store/watch"
 )
 
 // Reader reads the events of a database.
 type Reader struct {
+	watch.Watchers // events of this node wake them immediately, those of other nodes within control.FollowInterval
+
 	db          *conn.DB
 	control     *control.Control
-	watches     watches
 	verifyPiece int64
 }
 

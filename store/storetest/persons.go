@@ -314,8 +314,9 @@ var personTests = []test{
 			t.Fatal(err)
 		}
 		mend()
+		b.close() // an attempt that still fails must not note the time after the hour
 		b.clock.move(time.Hour)
-		b.reopen()
+		b.open()
 		for _, id := range append(ids, e.ID) {
 			b.done(id)
 		}
@@ -377,7 +378,9 @@ var personTests = []test{
 		}
 
 		mend()
+		b.close() // as above
 		b.clock.move(time.Hour)
+		b.open()
 		erase(well.erased, "bob") // so that the engine looks now
 		for _, id := range []store.ErasureID{receipts[bad.erased], other} {
 			if e := b.done(id); e.Attempts == 0 || e.LastError != "" {

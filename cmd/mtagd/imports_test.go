@@ -16,8 +16,8 @@ var mayImport = []struct {
 	{"store", ""},
 	{"store/budget store/merge store/testenv store/local/crc store/local/durable store/local/space", ""},
 	{"store/groupcommit store/removal store/watch store/local/codec", "store"},
-	{"store/rules", "store"},                                 // which knows no engine
-	{"store/migrate", "store store/rules store/local/codec"}, // the words that both engines exchange
+	{"store/rules", "store"},               // which knows no engine
+	{"store/migrate", "store store/rules"}, // the words that both engines exchange
 	{"store/local/log", "store/local/crc store/local/durable store/local/space"},
 	{"store/local/backup", "store/local/codec store/local/durable"},
 	{"store/local/badgerdb", "store/merge store/local/codec store/local/crc store/local/durable store/local/space"},
@@ -36,9 +36,9 @@ var mayImport = []struct {
 	{"store/postgres/control", "store store/rules store/postgres/conn"},
 	{"store/postgres/nodes", "store store/postgres/conn"},
 	{"store/postgres/write", "store store/groupcommit store/rules store/postgres/conn store/postgres/count"},
-	{"store/postgres/read", "store store/merge store/rules store/watch store/local/codec store/postgres/conn store/postgres/control store/postgres/count"},
+	{"store/postgres/read", "store store/merge store/rules store/watch store/postgres/conn store/postgres/control store/postgres/count"},
 	{"store/postgres/remove", "store store/removal store/rules store/postgres/conn store/postgres/control store/postgres/count store/postgres/read store/postgres/write"},
-	{"store/postgres", "store store/postgres/ store/budget store/groupcommit store/migrate store/removal store/rules store/local/codec"},
+	{"store/postgres", "store store/postgres/ store/budget store/groupcommit store/migrate store/removal store/rules"},
 	// The protocols see the engine's contract alone, and only the front door sees connections.
 	{"edge", "store store/budget edge/"},
 	{"edge/", "store edge/"},

@@ -177,13 +177,13 @@ type wantedEvents struct {
 
 // newFeed returns the feed of a query; last is the last chunk on disk.
 func newFeed(q store.FeedQuery, last uint64, retainedFrom func(store.MerchantID) int64, use func(*store.Received) bool) (*feed, error) {
-	after, ok := codec.ParseCursor(q.After)
+	after, ok := store.ParseCursor(q.After)
 	if !ok {
 		return nil, store.Invalid("after", "is not a cursor of this service")
 	}
 	end := codec.EndOf(last)
 	if q.UpTo != "" {
-		upTo, ok := codec.ParseCursor(q.UpTo)
+		upTo, ok := store.ParseCursor(q.UpTo)
 		if !ok {
 			return nil, store.Invalid("upTo", "is not a cursor of this service")
 		}

@@ -116,7 +116,7 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrat
 
 func movedEvent(r *store.Received) *migrate.Event {
 	m, _ := codec.NewMerchantKey(r.Merchant) // newFeed has checked it
-	at, _ := codec.ParseCursor(r.Cursor)     // which is the position
+	at, _ := store.ParseCursor(r.Cursor)     // which is the position
 	return &migrate.Event{Merchant: m, At: at, Time: r.Time.UnixMicro(), Tag: string(r.Tag), Name: r.Name, Bot: r.Bot,
 		MUID: []byte(r.MUID), ByClaim: r.ByClaim, Raw: r.Raw}
 }

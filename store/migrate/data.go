@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 	"mtagd/store/rules"
 )
 
@@ -96,8 +95,8 @@ type Successor interface {
 
 // Event is an event of any merchant.
 type Event struct {
-	Merchant codec.MerchantKey
-	At       codec.Position
+	Merchant store.MerchantKey
+	At       store.Position
 	Time     int64 // event_time, µs since 1970
 	Tag      string
 	Name     string
@@ -109,7 +108,7 @@ type Event struct {
 
 // Key is a link, or a remembered event_id.
 type Key struct {
-	Merchant codec.MerchantKey
+	Merchant store.MerchantKey
 	Key      []byte // store.IdentityKey of a link; for an event_id, the first 16 bytes of the SHA-256 of name, zero byte and event_id
 	Seen     int64  // of an event_id: when it was received, µs since 1970
 

@@ -1,7 +1,7 @@
 // Package migrate fills an empty store from another one, and compares the two. It knows neither engine: each gives its data as a Source,
 // and takes it as a Target, in the words of this package.
 //
-// Both engines number events by the time of their commit in µs and a place in it (codec.Position). These positions stay. So the ids of
+// Both engines number events by the time of their commit in µs and a place in it (store.Position). These positions stay. So the ids of
 // events and the cursors of feeds stay good.
 //
 // Import copies a source that nobody changes. Switch copies a source that serves, and lets the target take over:

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 	"mtagd/store/migrate"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
@@ -199,7 +198,7 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mig
 			for _, m := range some {
 				b.Queue(eventsOf, m, int64(after), int64(upTo)).Query(func(rows pgx.Rows) error {
 					for rows.Next() {
-						e := migrate.Event{Merchant: codec.MerchantKey(m)}
+						e := migrate.Event{Merchant: store.MerchantKey(m)}
 						var seq int64
 						var idx int16
 						if err := rows.Scan(&seq, &idx, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID, &e.Raw, &e.ByClaim); err != nil {
@@ -233,7 +232,7 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 			if err := rows.Scan(&m, &k.Key, &k.MUID, &k.Source); err != nil {
 				return err
 			}
-			k.Merchant = codec.MerchantKey(m)
+			k.Merchant = store.MerchantKey(m)
 			return use(&k)
 		}, sql); err != nil {
 			return 0, err
@@ -245,7 +244,7 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 		if err := rows.Scan(&m, &k.Key, &k.Seen); err != nil {
 			return err
 		}
-		k.Merchant = codec.MerchantKey(m)
+		k.Merchant = store.MerchantKey(m)
 		return use(&k)
 	}, "SELECT merchant, key, seen FROM dedup")
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 	"mtagd/store/merge"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
@@ -30,7 +29,7 @@ const (
 func (r *Reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (end store.FeedEnd, err error) {
 	f := &feed{FeedQuery: q, ready: merge.New(func(a, b *stream) bool { return a.next[0].position.Compare(b.next[0].position) < 0 })}
 	var ok bool
-	if f.at, ok = codec.ParseCursor(q.After); !ok {
+	if f.at, ok = store.ParseCursor(q.After); !ok {
 		return end, store.Invalid("after", "is not a cursor of this service")
 	}
 	citus, err := r.beginFeed(ctx, f)
@@ -65,10 +64,10 @@ func (r *Reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 // Latest implements store.Feed.
 func (r *Reader) Latest(ctx context.Context) (store.Cursor, error) {
 	last, err := r.control.LastFlush(ctx)
-	return codec.EndOf(uint64(last)).Cursor(), err
+	return store.EndOf(uint64(last)).Cursor(), err
 }
 
-func maxPosition(a, b codec.Position) codec.Position {
+func maxPosition(a, b store.Position) store.Position {
 	if a.Compare(b) > 0 {
 		return a
 	}
@@ -78,8 +77,8 @@ func maxPosition(a, b codec.Position) codec.Position {
 // feed is one call of Feed.
 type feed struct {
 	store.FeedQuery
-	at     codec.Position         // everything up to here was read
-	end    codec.Position         // of the call
+	at     store.Position         // everything up to here was read
+	end    store.Position         // of the call
 	server int64                  // ThisServer of the first read: answers of another server are not confirmed
 	empty  []*stream              // whose next events must be read before the feed goes on
 	ready  merge.Sources[*stream] // those with events
@@ -91,7 +90,7 @@ type stream struct {
 	id       store.MerchantID
 	from     int64      // older events are past the retention
 	next     []received // that were read, and are not used yet
-	at       codec.Position
+	at       store.Position
 	portion  int  // how many are read next
 	done     bool // there are no more
 }
@@ -99,14 +98,14 @@ type stream struct {
 // received is an event for the caller. One that the query does not select has no body: it only moves the feed on.
 type received struct {
 	store.Received
-	position codec.Position
+	position store.Position
 	selected bool
 }
 
 // beginFeed finds the end of the feed, and the merchants that may have events. citus says whether the database has the
 // extension. Without it, there are no workers to wait for.
 func (r *Reader) beginFeed(ctx context.Context, f *feed) (citus bool, err error) {
-	upTo, ok := codec.ParseCursor(f.UpTo)
+	upTo, ok := store.ParseCursor(f.UpTo)
 	if !ok {
 		return false, store.Invalid("upTo", "is not a cursor of this service")
 	}
@@ -124,7 +123,7 @@ func (r *Reader) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 			Scan(&seen.Server, &seen.Flush, &oldest, &citus); err != nil {
 			return err
 		}
-		if f.end = codec.EndOf(uint64(seen.Flush)); f.UpTo != "" && upTo.Compare(f.end) < 0 {
+		if f.end = store.EndOf(uint64(seen.Flush)); f.UpTo != "" && upTo.Compare(f.end) < 0 {
 			f.end = upTo
 		}
 		f.empty = nil

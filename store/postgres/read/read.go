@@ -16,7 +16,7 @@ import (
 	"cmp"
 	"time"
 
-	"mtagd/store/local/codec"
+	"mtagd/store"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
 	"mtagd/store/watch"
@@ -38,8 +38,8 @@ func New(db *conn.DB, c *control.Control, verifyAtOnce int64) *Reader {
 
 // PositionOf returns the place of an event in the order of receipt. Ids and cursors are those of the embedded engine, so
 // that they stay good when a service moves from one engine to the other.
-func PositionOf(seq int64, idx int16) codec.Position {
-	return codec.Position{Seq: uint64(seq), Index: uint16(idx)}
+func PositionOf(seq int64, idx int16) store.Position {
+	return store.Position{Seq: uint64(seq), Index: uint16(idx)}
 }
 
 func TimeAt(micros int64) time.Time { return time.UnixMicro(micros).UTC() }

@@ -192,7 +192,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	e.opened, e.close = context.WithCancel(context.Background())
 	e.background = newBackground(e.opened, opt.archiveRun > 0)
 	e.remover = newRemover(e, opt.Log)
-	data.Removing = e.remover.nudge
+	data.Removing, data.People = e.remover.nudge, people{e}
 	if opt.Retention != 0 {
 		if err := data.SetDefaultRetention(e.opened, opt.Retention); err != nil {
 			return nil, errors.Join(err, data.Close())

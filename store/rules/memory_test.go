@@ -216,7 +216,6 @@ type feed interface{ store.Feed }
 // engine is a store.Engine that counts events, and reads none.
 type engine struct {
 	*Data
-	store.Persons
 	feed
 	memory *memory
 }
@@ -247,14 +246,6 @@ func (engine) Summary(context.Context, store.SummaryQuery) (s store.Summary, err
 
 func (engine) Usage(_ context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
 	return make([]store.Usage, len(merchants)), nil
-}
-
-func (e engine) Erasure(ctx context.Context, id store.ErasureID) (store.Erasure, error) {
-	return e.Data.Erasure(ctx, id)
-}
-
-func (e engine) Erasures(ctx context.Context, m store.MerchantID, offset, limit int) ([]store.Erasure, int, error) {
-	return e.Data.Erasures(ctx, m, offset, limit)
 }
 
 func (engine) Ready() error      { return nil }

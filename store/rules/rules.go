@@ -25,7 +25,7 @@
 //	partners.go, keys.go, sessions.go, merchants.go, tags.go, claims.go, once.go, delete.go, erasures.go, retention.go   the rules
 //	counts.go     what the limits of a partner need to know of its tags
 //	marks.go      what becomes of a mark, and which events are past the retention
-//	erasing.go    which events and links an erasure takes
+//	personaldata.go, erasing.go   what is stored of a person, and how it is erased
 //	persons.go    what belongs to a person: links, and events by their muid or by the identifiers in their bodies
 //	links.go      where a link comes from, and which former ones are kept
 //	documents.go  destinations of events
@@ -72,6 +72,9 @@ type Change struct {
 type Data struct {
 	// Removing is called after a change that leaves something to remove in the background. It is set before the first change; nil: nobody is.
 	Removing func()
+
+	// People has the events and links of persons. It is set before the first use.
+	People People
 
 	driver Driver
 	log    *slog.Logger

@@ -28,8 +28,8 @@ type Data interface {
 type Source interface {
 	Data
 
-	// Last returns when the last event on disk was received (µs since 1970); 0 when there is none.
-	Last(ctx context.Context) (uint64, error)
+	// Latest is store.Feed.Latest.
+	Latest(ctx context.Context) (store.Cursor, error)
 }
 
 // Live is a source that serves while it is copied.
@@ -45,16 +45,16 @@ type Live interface {
 
 // Frozen is a source that accepts nothing.
 type Frozen interface {
-	// Commit marks the source as moved to a target. Whoever opens it later is told so.
-	Commit(ctx context.Context, to Place) error
-	// Release lets the source go on, unless it was marked. It may be called more than once, but not beside Commit.
-	Release()
+	// MarkMoved marks the source as moved to a target. Whoever opens it later is told so.
+	MarkMoved(ctx context.Context, to Place) error
+	// Thaw lets the source go on, unless it was marked. It may be called more than once, but not beside MarkMoved.
+	Thaw()
 }
 
 // Place says which store has the data of a source that has moved.
 type Place struct {
-	Name string // for people, without secrets. It changes when a store is reached through another host
-	ID   string // "" if an earlier version noted the move
+	Name string `json:"to"`           // for people, without secrets. It changes when a store is reached through another host
+	ID   string `json:"id,omitempty"` // "" if an earlier version noted the move
 }
 
 // Is reports whether p, which a source has kept, is the same store as other.
@@ -69,23 +69,26 @@ func (p Place) Is(other Place) bool {
 type Target interface {
 	Data
 
-	// Begin prepares the target. It removes what a run has left that was cut off, and fails when there is other data.
-	Begin(ctx context.Context) error
-	// Add adds events, those of each merchant in the order of receipt.
-	Add(ctx context.Context, events []Event) error
-	// AddKeys adds links and remembered event_ids, or replaces them.
-	AddKeys(ctx context.Context, keys []Key) error
-	// AddAudit adds entries at the end of the audit log.
-	AddAudit(ctx context.Context, entries []store.AuditEntry) error
+	// Add adds a portion of what the source has.
+	Add(ctx context.Context, p Portion) error
 	// SetControl replaces the control data.
 	SetControl(ctx context.Context, c *Control) error
 	// Index makes what was added ready to be read. That are all events up to a moment. Only a Successor takes more after it.
 	Index(ctx context.Context, upTo uint64) error
 }
 
+// Portion is what is written together.
+type Portion struct {
+	Events []Event            // those of each merchant in the order of receipt
+	Keys   []Key              // which may replace others
+	Audit  []store.AuditEntry // for the end of the audit log
+}
+
 // Successor is a target that takes over from a live source.
 type Successor interface {
 	Target
+	// Begin prepares the target. It removes what a run has left that was cut off, and fails when there is other data.
+	Begin(ctx context.Context) error
 
 	// Ready notes that everything is there, with the events up to a moment, and returns which store the target is.
 	Ready(ctx context.Context, upTo uint64) (Place, error)

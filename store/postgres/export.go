@@ -103,8 +103,8 @@ var errLockLost = errors.New("the connection to the database that keeps others f
 // is strong enough to enable its trigger.
 var lockedTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "setting IN SHARE", "audit IN SHARE", "document IN SHARE"}
 
-// Lock prevents all changes to a database. Its nodes must be stopped. to names the destination, for error messages.
-func (d *Database) Lock(ctx context.Context, to string) (Locked, error) {
+// PreventChanges locks a database. Its nodes must be stopped. to names the destination, for error messages.
+func (d *Database) PreventChanges(ctx context.Context, to string) (Locked, error) {
 	if err := refuseMoved(ctx, d.db.Pool); err != nil {
 		return Locked{}, err
 	}
@@ -168,10 +168,10 @@ func (l Locked) Moved(ctx context.Context) error {
 // Release releases the locks. After Moved it does nothing.
 func (l Locked) Release() { l.guard.Release() }
 
-// Last implements migrate.Source. The standbys have all events up to there, and so do the workers of a distributed database.
-func (d *Database) Last(ctx context.Context) (uint64, error) {
+// Latest implements migrate.Source. The standbys have all events up to there, and so do the workers of a distributed database.
+func (d *Database) Latest(ctx context.Context) (store.Cursor, error) {
 	seen, err := d.db.ConfirmAll(ctx)
-	return uint64(seen.Flush), err
+	return store.EndOf(uint64(seen.Flush)).Cursor(), err
 }
 
 // Usage implements migrate.Data. It reads what flushes have counted.

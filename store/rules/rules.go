@@ -164,6 +164,9 @@ func (d *Data) view(ctx context.Context, read func(s *State, now time.Time) erro
 	return d.look(ctx, func(s *State) error { return read(s, now.UTC()) })
 }
 
+// Now implements removal.Engine.
+func (d *Data) Now(ctx context.Context) (time.Time, error) { return d.driver.Now(ctx) }
+
 // look is view without the latest changes of other machines.
 func (d *Data) look(ctx context.Context, read func(s *State) error) error {
 	if err := ctx.Err(); err != nil {

@@ -118,9 +118,6 @@ type tasks struct {
 	r *Remover
 }
 
-// Time implements removal.Engine.
-func (t tasks) Time(ctx context.Context) (time.Time, error) { return t.r.db.Clock(ctx) }
-
 // Purge implements removal.Engine.
 func (t tasks) Purge(ctx context.Context) error {
 	for _, table := range []string{"event", "link", "held_link", "linked_muid", "dedup"} {
@@ -165,9 +162,6 @@ func (t tasks) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, er
 		}
 	}
 }
-
-// Reclaim implements removal.Engine: autovacuum does it.
-func (tasks) Reclaim(context.Context) error { return nil }
 
 // people implements rules.People.
 type people struct {

@@ -113,7 +113,7 @@ func TestWhatIsGoneIsNotConfirmed(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.visit(0, 0))
 	var last conn.Snapshot
-	if err := last.Scan(s.db.Pool.QueryRow(t.Context(), conn.ReadSnapshot)); err != nil {
+	if err := last.ReadFrom(s.db.Pool.QueryRow(t.Context(), conn.ReadSnapshot)); err != nil {
 		t.Fatal(err)
 	}
 	if !s.db.IsConfirmed(last) {

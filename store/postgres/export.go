@@ -159,7 +159,7 @@ func (l Locked) Context() context.Context { return l.guard.Held }
 
 // Moved marks the database as moved, and releases the locks.
 func (l Locked) Moved(ctx context.Context) error {
-	if err := l.guard.Commit(ctx); err != nil {
+	if err := l.guard.Finish(ctx); err != nil {
 		return fmt.Errorf("it is not known whether the database is marked as moved, so start no node on it: %w", err)
 	}
 	return nil
@@ -260,17 +260,11 @@ func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 		if c.Records, err = rules.New(nil, loaded, d.db.Log).Export(); err != nil {
 			return err
 		}
-		for _, kind := range store.DocumentKinds {
-			if !kind.IsKept() {
-				continue
-			}
-			of, err := control.DocumentsIn(ctx, tx, " AND kind = $1", string(kind))
-			if err != nil {
-				return err
-			}
-			c.Documents = append(c.Documents, of...)
+		if c.Documents, err = store.KeptDocuments(func(kind store.DocumentKind) ([]store.Document, error) {
+			return control.DocumentsIn(ctx, tx, " AND kind = $1", string(kind))
+		}); err != nil {
+			return err
 		}
-		slices.SortFunc(c.Documents, store.CompareDocuments)
 		// Certificates, but not what only the nodes of a database need.
 		c.Files, err = conn.CollectRows(ctx, tx, func(f *migrate.File) []any { return []any{&f.Path, &f.Content} }, "SELECT path, content FROM file WHERE split_part(path, '/', 1) NOT IN ('challenges', 'limits', 'scrub') ORDER BY path")
 		return err

@@ -164,12 +164,12 @@ func openWith(ctx context.Context, config *pgxpool.Config, opt Options) (*engine
 	e.Remover = remove.New(db, e.Control, e.counts, e.Reader, delay, opt.Metrics)
 	e.News = e.Watchers.Wake
 	e.Follow()
-	e.Writer.Run()
+	e.KeepFlushing()
 	db.Go(func(ctx context.Context) { e.KeepTidy(ctx, e.Tidy) })
 	if !opt.keepDeltas {
-		e.counts.Run()
+		e.counts.KeepRolledUp()
 	}
-	db.Go(e.Remover.Run)
+	db.Go(e.KeepRemoving)
 	return e, nil
 }
 

@@ -335,23 +335,14 @@ func TestTrackingDomainsThatChangeHandsTogether(t *testing.T) {
 }
 
 // Documents of the other kinds are the engine's own.
-func (e engine) Documents(_ context.Context, kind store.DocumentKind, m store.MerchantID) (docs []store.Document, err error) {
-	for _, doc := range e.memory.docs {
-		if doc.Kind == kind && (m == "" || doc.Merchant == m) && (doc.Merchant == "" || e.HasMerchant(doc.Merchant)) {
+// ReadDocuments implements Driver.
+func (m *memory) ReadDocuments(_ context.Context, kind store.DocumentKind, of *store.MerchantID, id string) (docs []store.Document, err error) {
+	for _, doc := range m.docs {
+		if doc.Kind == kind && (of == nil || doc.Merchant == *of) && (id == "" || doc.ID == id) {
 			docs = append(docs, doc)
 		}
 	}
 	return docs, nil
-}
-
-func (e engine) Document(ctx context.Context, kind store.DocumentKind, m store.MerchantID, id string) (store.Document, error) {
-	docs, err := e.Documents(ctx, kind, m)
-	for _, doc := range docs {
-		if doc.ID == id && doc.Merchant == m {
-			return doc, err
-		}
-	}
-	return store.Document{}, store.NotFound("document")
 }
 
 func (e engine) PutDocuments(_ context.Context, docs []store.Document) error {

@@ -66,8 +66,8 @@ func (r *Remover) Wake() {
 	}
 }
 
-// Run does the tasks until ctx ends.
-func (r *Remover) Run(ctx context.Context) {
+// KeepRemoving does the tasks until ctx ends.
+func (r *Remover) KeepRemoving(ctx context.Context) {
 	for ctx.Err() == nil {
 		wait := interval
 		switch err := r.RunOnce(ctx); {

@@ -180,7 +180,7 @@ func (d *Database) Usage(ctx context.Context, merchants []store.MerchantID) ([]s
 }
 
 // eventsOf are the events of a merchant that were received after $2 and up to $3.
-const eventsOf = "SELECT seq, idx, at, bot, tag, name, muid, raw, by_claim FROM event WHERE merchant = $1 AND seq > $2 AND seq <= $3 ORDER BY seq, idx"
+const eventsOf = "SELECT " + read.EventColumns + ", raw FROM event WHERE merchant = $1 AND seq > $2 AND seq <= $3 ORDER BY seq, idx"
 
 // Events implements migrate.Data.
 func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*migrate.Event) error) error {
@@ -199,12 +199,9 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mig
 				b.Queue(eventsOf, m, int64(after), int64(upTo)).Query(func(rows pgx.Rows) error {
 					for rows.Next() {
 						e := migrate.Event{Merchant: store.MerchantKey(m)}
-						var seq int64
-						var idx int16
-						if err := rows.Scan(&seq, &idx, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID, &e.Raw, &e.ByClaim); err != nil {
+						if err := rows.Scan(&e.At.Seq, &e.At.Index, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID, &e.ByClaim, &e.Raw); err != nil {
 							return err
 						}
-						e.At = read.PositionOf(seq, idx)
 						if err := use(&e); err != nil {
 							return err
 						}

@@ -294,6 +294,17 @@ var personTests = []test{
 			b.reopen()
 		}
 	}},
+	{"a feed says of an event whether only a claimed link led to its muid", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		b.record([]store.Mark{markOf(m, tag, said(store.ByAnyone, "ann", email("ann@example.com"))), markOf(m, tag, who("", email("ann@example.com")))})
+		var claims []bool
+		if _, err := b.Feed(t.Context(), store.FeedQuery{Merchants: []store.MerchantID{m}}, func(e *store.Received) bool {
+			claims = append(claims, e.ByClaim)
+			return true
+		}); err != nil || !slices.Equal(claims, []bool{false, true}) {
+			t.Errorf("the feed says %v, %v, want that the second one came by a claim", claims, err)
+		}
+	}},
 	{"an erasure that is repeated once it has begun is another one, which takes what came in meanwhile", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		visit := markOf(m, tag, who("ann", email("ann@example.com")))

@@ -163,7 +163,7 @@ func lately(ctx context.Context, tx pgx.Tx, from int64, of map[uuid.UUID]store.M
 }
 
 // selectFeed reads the next events of a merchant. It leaves out the bodies of events that the query does not select.
-const selectFeed = `SELECT seq, idx, at, bot, tag, name, muid, selected, CASE WHEN selected THEN raw END
+const selectFeed = `SELECT ` + EventColumns + `, CASE WHEN selected THEN raw END, selected
 	FROM (SELECT *, at >= $2 AND at < $3 AND ($4::text IS NULL OR tag = $4) AND ($5::text[] IS NULL OR name = ANY($5))
 			AND ($6::boolean IS NULL OR bot = $6) AS selected
 		FROM event WHERE merchant = $1 AND (seq, idx::int) > ($7, $8) AND seq >= $7 AND (seq, idx::int) <= ($9, $10) AND seq <= $9
@@ -242,14 +242,12 @@ func (r *Reader) readPortions(ctx context.Context, f *feed) (n int, err error) {
 }
 
 func scanReceived(rows pgx.Rows) (r received, err error) {
-	var seq, at int64
-	var idx int16
-	var muid []byte
-	if err := rows.Scan(&seq, &idx, &at, &r.Bot, &r.Tag, &r.Name, &muid, &r.selected, &r.Raw); err != nil {
+	var e eventRow
+	if err := rows.Scan(append(e.fields(), &r.selected)...); err != nil {
 		return r, err
 	}
-	r.position = PositionOf(seq, idx)
-	r.ID, r.MUID, r.Time, r.ReceivedAt, r.Cursor = r.position.EventID(), store.MUID(muid), TimeAt(at), TimeAt(seq), r.position.Cursor()
+	r.position = e.At
+	r.Received = store.Received{Event: e.event(), Tag: e.Tag, ReceivedAt: TimeAt(int64(e.At.Seq)), Cursor: e.At.Cursor()}
 	return r, nil
 }
 

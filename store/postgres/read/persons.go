@@ -61,17 +61,10 @@ func (r *Reader) EventsOf(ctx context.Context, id store.MerchantID, who *rules.P
 	if err != nil {
 		return err
 	}
-	type row struct {
-		rules.PersonalEvent
-		time int64
-		muid []byte
-	}
 	matcher := who.Matcher()
 	var after store.Position
 	for {
-		found, err := conn.SelectRows(ctx, r.db, func(e *row) []any {
-			return []any{&e.At.Seq, &e.At.Index, &e.time, &e.Bot, &e.Name, &e.muid, &e.Raw, &e.ByClaim, &e.Tag}
-		}, `SELECT seq, idx, at, bot, name, muid, raw, by_claim, tag FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
+		found, err := conn.SelectRows(ctx, r.db, (*eventRow).fields, `SELECT `+EventColumns+`, raw FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
 			ORDER BY seq, idx LIMIT $5`, merchant, int64(after.Seq), int32(after.Index), int64(last), personalPortion)
 		if err != nil {
 			return err
@@ -83,7 +76,7 @@ func (r *Reader) EventsOf(ctx context.Context, id store.MerchantID, who *rules.P
 			if len(owners)+len(claimed) == 0 {
 				continue
 			}
-			e.ID, e.MUID, e.Time = after.EventID(), store.MUID(e.muid), TimeAt(e.time)
+			e.event()
 			if err := use(&e.PersonalEvent, owners, claimed); err != nil {
 				return err
 			}

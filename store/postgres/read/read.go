@@ -19,6 +19,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
+	"mtagd/store/rules"
 	"mtagd/store/watch"
 )
 
@@ -40,6 +41,26 @@ func New(db *conn.DB, c *control.Control, verifyAtOnce int64) *Reader {
 // that they stay good when a service moves from one engine to the other.
 func PositionOf(seq int64, idx int16) store.Position {
 	return store.Position{Seq: uint64(seq), Index: uint16(idx)}
+}
+
+// EventColumns are the columns of an event but its body, which comes after them.
+const EventColumns = "seq, idx, at, bot, tag, name, muid, by_claim"
+
+// eventRow reads EventColumns and the body.
+type eventRow struct {
+	rules.PersonalEvent
+	time int64
+	muid []byte
+}
+
+func (r *eventRow) fields() []any {
+	return []any{&r.At.Seq, &r.At.Index, &r.time, &r.Bot, &r.Tag, &r.Name, &r.muid, &r.ByClaim, &r.Raw}
+}
+
+// event returns the event that was read, and fills in what has no column.
+func (r *eventRow) event() store.Event {
+	r.ID, r.MUID, r.Time = r.At.EventID(), store.MUID(r.muid), TimeAt(r.time)
+	return r.Event
 }
 
 func TimeAt(micros int64) time.Time { return time.UnixMicro(micros).UTC() }

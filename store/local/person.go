@@ -49,14 +49,21 @@ func (p people) LinksOf(ctx context.Context, id store.MerchantID, who store.Pers
 // linksAtOnce is how many links one transaction finds.
 const linksAtOnce = 4096
 
-// EventsOf implements rules.People. Background work ends before Close closes the files; an answer makes Close wait.
-func (p people) EventsOf(ctx context.Context, id store.MerchantID, who *rules.Persons, background bool, use func(e *rules.PersonalEvent, owners, claimed []int) error) error {
+// EventsOf implements rules.People. An erasure moves the events to the archive, from which Forget removes them, and ends before Close
+// closes the files. An answer makes Close wait.
+func (p people) EventsOf(ctx context.Context, id store.MerchantID, who *rules.Persons, begin func(last uint64), use func(e *rules.PersonalEvent, owners, claimed []int) error) error {
 	m, err := codec.NewMerchantKey(id)
 	if err != nil {
 		return err
 	}
 	pace := p.remover.pace()
-	if !background {
+	if begin != nil {
+		last := p.journal.Barrier()
+		if err := cmp.Or(p.remover.broken(id), p.archiver.moveTo(ctx, last)); err != nil {
+			return err
+		}
+		begin(last)
+	} else {
 		if !p.beginReading() {
 			return store.Unavailable("the service is stopping")
 		}
@@ -71,12 +78,6 @@ func (p people) EventsOf(ctx context.Context, id store.MerchantID, who *rules.Pe
 		tag, _ := codec.SplitSeries(event.Series)
 		return use(&rules.PersonalEvent{Event: event.Listed(), Tag: store.TagID(tag), At: event.Position}, owners, claimed)
 	})
-}
-
-// Settle implements rules.People. It moves the events to the archive, from which Forget removes them.
-func (p people) Settle(ctx context.Context, id store.MerchantID) (last uint64, err error) {
-	last = p.journal.Barrier()
-	return last, cmp.Or(p.remover.broken(id), p.archiver.moveTo(ctx, last))
 }
 
 // Forget implements rules.People.

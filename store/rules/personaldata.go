@@ -13,10 +13,9 @@ type People interface {
 	// identifiers.
 	LinksOf(ctx context.Context, m store.MerchantID, who store.Person) ([]store.Link, error)
 	// EventsOf passes all events of a merchant that belong to persons, or that claimed links lead to (Matcher), to use, in the order of
-	// receipt, until use returns an error. Those past the retention may be among them. In the background it gives way to requests.
-	EventsOf(ctx context.Context, m store.MerchantID, who *Persons, background bool, use func(e *PersonalEvent, owners, claimed []int) error) error
-	// Settle returns when the last event was received that came in before the call. EventsOf and Forget find all events up to it.
-	Settle(ctx context.Context, m store.MerchantID) (last uint64, err error)
+	// receipt, until use returns an error. Those past the retention may be among them. For an erasure, begin is called first, with when the
+	// last event was received that came in before: Forget finds all events up to it. Then EventsOf gives way to requests. nil: no erasure.
+	EventsOf(ctx context.Context, m store.MerchantID, who *Persons, begin func(last uint64), use func(e *PersonalEvent, owners, claimed []int) error) error
 	// Forget removes links, remembered event_ids, and events. Some of them may be gone. A link that has led to another muid since then stays.
 	// So does the note that a muid had links: somebody may know the muid, and say that he has its cookie.
 	Forget(ctx context.Context, m store.MerchantID, links []store.Link, events []ForgottenEvent) error
@@ -61,7 +60,7 @@ func (d *Data) PersonalData(ctx context.Context, id store.MerchantID, named stor
 			return 0, err
 		}
 	}
-	err = d.People.EventsOf(ctx, id, NewPersons(who), false, func(e *PersonalEvent, owners, _ []int) error {
+	err = d.People.EventsOf(ctx, id, NewPersons(who), nil, func(e *PersonalEvent, owners, _ []int) error {
 		switch {
 		case e.Time.UnixMicro() < from:
 			return nil
@@ -116,14 +115,9 @@ func (d *Data) EraseOf(ctx context.Context, m store.MerchantID, erasures []store
 	if err := d.UpdateErasures(ctx, x.ids, x.begin); err != nil {
 		return err
 	}
-	last, err := d.People.Settle(ctx, m)
-	if err != nil {
-		return err
-	}
-	x.until(last)
 	var events []ForgottenEvent
 	var reader EventReader
-	if err := d.People.EventsOf(ctx, m, x.persons, true, func(e *PersonalEvent, owners, claimed []int) error {
+	if err := d.People.EventsOf(ctx, m, x.persons, x.until, func(e *PersonalEvent, owners, claimed []int) error {
 		if x.take(e.At.Seq, owners, claimed) {
 			id, _ := reader.EventID(e.Raw)
 			events = append(events, ForgottenEvent{e.At, e.Time, e.Name, id})

@@ -247,7 +247,7 @@ func scanReceived(rows pgx.Rows) (r received, err error) {
 		return r, err
 	}
 	r.position = e.At
-	r.Received = store.Received{Event: e.event(), Tag: e.Tag, ReceivedAt: TimeAt(int64(e.At.Seq)), Cursor: e.At.Cursor()}
+	r.Received = store.Received{Event: e.assembled(), Tag: e.Tag, ReceivedAt: TimeAt(int64(e.At.Seq)), Cursor: e.At.Cursor()}
 	return r, nil
 }
 

@@ -40,26 +40,23 @@ func (r *Reader) LinksOf(ctx context.Context, id store.MerchantID, who store.Per
 	return links, err
 }
 
-// Settle implements rules.People: all events up to the last flush that is visible are.
-func (r *Reader) Settle(ctx context.Context, _ store.MerchantID) (last uint64, err error) {
-	err = r.db.Read(ctx, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&last)
-	})
-	return last, err
-}
-
 // personalPortion is how many events are read at once to find those of persons.
 const personalPortion = 1000
 
-// EventsOf implements rules.People.
-func (r *Reader) EventsOf(ctx context.Context, id store.MerchantID, who *rules.Persons, _ bool, use func(e *rules.PersonalEvent, owners, claimed []int) error) error {
+// EventsOf implements rules.People. All events up to the last flush that is visible are.
+func (r *Reader) EventsOf(ctx context.Context, id store.MerchantID, who *rules.Persons, begin func(last uint64), use func(e *rules.PersonalEvent, owners, claimed []int) error) error {
 	merchant, ok := conn.KeyOf(id)
 	if !ok {
 		return store.NotFound("merchant")
 	}
-	last, err := r.Settle(ctx, id)
-	if err != nil {
+	var last uint64
+	if err := r.db.Read(ctx, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&last)
+	}); err != nil {
 		return err
+	}
+	if begin != nil {
+		begin(last)
 	}
 	matcher := who.Matcher()
 	var after store.Position
@@ -76,7 +73,7 @@ func (r *Reader) EventsOf(ctx context.Context, id store.MerchantID, who *rules.P
 			if len(owners)+len(claimed) == 0 {
 				continue
 			}
-			e.event()
+			e.assembled()
 			if err := use(&e.PersonalEvent, owners, claimed); err != nil {
 				return err
 			}

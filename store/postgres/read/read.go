@@ -57,8 +57,8 @@ func (r *eventRow) fields() []any {
 	return []any{&r.At.Seq, &r.At.Index, &r.time, &r.Bot, &r.Tag, &r.Name, &r.muid, &r.ByClaim, &r.Raw}
 }
 
-// event returns the event that was read, and fills in what has no column.
-func (r *eventRow) event() store.Event {
+// assembled returns the event that was read, and fills in what has no column.
+func (r *eventRow) assembled() store.Event {
 	r.ID, r.MUID, r.Time = r.At.EventID(), store.MUID(r.muid), TimeAt(r.time)
 	return r.Event
 }

@@ -13,7 +13,7 @@
 //     its remove (apply.go).
 //  3. Its methods here: reads with view, changes with update, put, delete and audit. If it belongs to a merchant or a partner,
 //     deleteMerchants or DeletePartner delete it too (delete.go).
-//  4. A list in move.Control, and both ways in export.go: a move takes nothing that is not there.
+//  4. Nothing for a move to another engine: it copies all records but sessions (export.go).
 //  5. Its sentences in package storetest. Over the driver in memory they run in a second: go test ./store/rules.
 //
 // In this order:

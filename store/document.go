@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"slices"
 )
 
 // DocumentKind says whose documents these are.
@@ -21,6 +22,22 @@ var DocumentKinds = []DocumentKind{DeliveryStates, DeadLetters, Deliveries}
 
 // IsKept reports whether documents of this kind are moved to another engine, and salvaged by a repair.
 func (k DocumentKind) IsKept() bool { return k != Deliveries }
+
+// KeptDocuments returns all documents that are kept, in the order of CompareDocuments. of returns those of a kind.
+func KeptDocuments(of func(kind DocumentKind) ([]Document, error)) (all []Document, err error) {
+	for _, kind := range DocumentKinds {
+		if !kind.IsKept() {
+			continue
+		}
+		docs, err := of(kind)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, docs...)
+	}
+	slices.SortFunc(all, CompareDocuments)
+	return all, nil
+}
 
 // MaxDestinations bounds the destinations of a merchant.
 const MaxDestinations = 50

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 var (

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 // fault is something that fails, and that is mended before make returns.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 // The hourly recheck of DNS runs without TLS, too. It ends with the service: later it would use a closed engine.

@@ -120,7 +120,7 @@ func (c *migrateCommand) toDirectory(p *process, bar *progressBar) (_ *migrate.R
 	}
 	defer from.Close()
 	to := local.NameOf(dir)
-	locked, err := from.Lock(p.ctx, to)
+	locked, err := from.PreventChanges(p.ctx, to)
 	if err != nil {
 		return nil, "", fmt.Errorf("--store: %w", err)
 	}
@@ -150,10 +150,10 @@ func (c *migrateCommand) finish(p *process) (next string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("--to: %w", err)
 	}
-	if !moved.Place().Is(here) {
-		return "", fmt.Errorf("the data of %s moved to %s already, on %s, which is not %s", p.data, moved.To, store.FormatTime(moved.At), here.Name)
+	if !moved.Is(here) {
+		return "", fmt.Errorf("the data of %s moved to %s already, on %s, which is not %s", p.data, moved.Name, store.FormatTime(moved.At), here.Name)
 	}
-	return fmt.Sprintf("the data of %s moved to %s on %s. Start the service with --store", p.data, moved.To, store.FormatTime(moved.At)), to.Finish(p.ctx)
+	return fmt.Sprintf("the data of %s moved to %s on %s. Start the service with --store", p.data, moved.Name, store.FormatTime(moved.At)), to.Finish(p.ctx)
 }
 
 // migrateClosed migrates a data directory that no server has open.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 // senders send events with an event_id each, until all are acknowledged. They send again what is not, as the tag does.

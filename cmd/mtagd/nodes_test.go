@@ -17,7 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 // nodes are two servers on one database.

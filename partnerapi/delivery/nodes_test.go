@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres"
-	"mtagd/store/postgres/pgtest"
 )
 
 // node opens a node on a database.

@@ -21,7 +21,7 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
 	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 // sinkBed is a bed with a destination that is a sink of the partner's own.

@@ -151,17 +151,6 @@ func (e *engine) Latest(context.Context) (store.Cursor, error) {
 	return codec.EndOf(e.watchers.last.Load()).Cursor(), nil
 }
 
-// Watch implements store.Feed.
-func (e *engine) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop func()) {
-	keys := make([]codec.MerchantKey, 0, len(merchants))
-	for _, id := range merchants {
-		if m, err := codec.NewMerchantKey(id); err == nil {
-			keys = append(keys, m)
-		}
-	}
-	return e.watchers.watch(keys)
-}
-
 // feed is one call of Feed.
 type feed struct {
 	store.FeedQuery
@@ -188,13 +177,13 @@ type wantedEvents struct {
 
 // newFeed returns the feed of a query; last is the last chunk on disk.
 func newFeed(q store.FeedQuery, last uint64, retainedFrom func(store.MerchantID) int64, use func(*store.Received) bool) (*feed, error) {
-	after, ok := codec.ParseCursor(q.After)
+	after, ok := store.ParseCursor(q.After)
 	if !ok {
 		return nil, store.Invalid("after", "is not a cursor of this service")
 	}
 	end := codec.EndOf(last)
 	if q.UpTo != "" {
-		upTo, ok := codec.ParseCursor(q.UpTo)
+		upTo, ok := store.ParseCursor(q.UpTo)
 		if !ok {
 			return nil, store.Invalid("upTo", "is not a cursor of this service")
 		}

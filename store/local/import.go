@@ -20,7 +20,11 @@ import (
 func Import(dir string, log *slog.Logger, do func(migrate.Target) error) error {
 	return fill(dir, "mtagd migrate", func() error {
 		d := &directory{dir: dir, log: log}
-		return errors.Join(do(d), d.close())
+		err := d.open()
+		if err == nil {
+			err = do(d)
+		}
+		return errors.Join(err, d.close())
 	})
 }
 
@@ -41,8 +45,8 @@ type directory struct {
 
 var _ migrate.Target = (*directory)(nil)
 
-// Begin implements migrate.Target.
-func (d *directory) Begin(context.Context) (err error) {
+// open opens the parts of a new directory.
+func (d *directory) open() (err error) {
 	if d.control, err = control.Open(d.dir, time.Now, d.log); err != nil {
 		return err
 	}
@@ -55,21 +59,19 @@ func (d *directory) Begin(context.Context) (err error) {
 }
 
 // Add implements migrate.Target.
-func (d *directory) Add(_ context.Context, events []migrate.Event) error {
+func (d *directory) Add(_ context.Context, p migrate.Portion) error {
 	run := &archive.Run{}
 	var body []byte
-	for i := range events {
-		e := &events[i]
+	for i := range p.Events {
+		e := &p.Events[i]
 		body, _ = journal.AppendBody(body[:0], store.TagID(e.Tag), e.Name, e.Bot, e.MUID, e.ByClaim, e.Raw, e.Time)
 		run.Append(e.Merchant, e.At, body)
 	}
-	return d.archive.Add(run, 0, func() {}) // Index moves the boundary
-}
-
-// AddKeys implements migrate.Target.
-func (d *directory) AddKeys(_ context.Context, keys []migrate.Key) error {
+	if err := d.archive.Add(run, 0, func() {}); err != nil { // Index moves the boundary
+		return err
+	}
 	d.version++
-	for _, k := range keys {
+	for _, k := range p.Keys {
 		var err error
 		switch {
 		case !k.IsLink():
@@ -83,12 +85,7 @@ func (d *directory) AddKeys(_ context.Context, keys []migrate.Key) error {
 			return err
 		}
 	}
-	return nil
-}
-
-// AddAudit implements migrate.Target.
-func (d *directory) AddAudit(_ context.Context, entries []store.AuditEntry) error {
-	return d.control.AddEntries(entries)
+	return d.control.AddEntries(p.Audit)
 }
 
 // SetControl implements migrate.Target.

@@ -48,7 +48,7 @@ func TestEventsAfterAnImport(t *testing.T) {
 	killed := errors.New("killed")
 	for _, want := range []error{killed, nil} { // the second one begins again
 		err := Import(dir, quiet, func(dst migrate.Target) error {
-			return errors.Join(dst.Begin(t.Context()), dst.Add(t.Context(), events), dst.SetControl(t.Context(), control), dst.Index(t.Context(), last), want)
+			return errors.Join(dst.Add(t.Context(), migrate.Portion{Events: events}), dst.SetControl(t.Context(), control), dst.Index(t.Context(), last), want)
 		})
 		if !errors.Is(err, want) {
 			t.Fatal(err)

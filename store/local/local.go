@@ -105,6 +105,7 @@ import (
 	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
+	"mtagd/store/watch"
 )
 
 // MinFree is how many bytes of the disk must be free: events are refused before less is.
@@ -156,6 +157,7 @@ func Parts(dir string) map[string]string {
 // engine implements store.Engine.
 type engine struct {
 	*control.Data
+	watch.Watchers
 	dir        string
 	opt        Options
 	parts      *generation
@@ -192,7 +194,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	e.opened, e.close = context.WithCancel(context.Background())
 	e.background = newBackground(e.opened, opt.archiveRun > 0)
 	e.remover = newRemover(e, opt.Log)
-	data.Removing = e.remover.nudge
+	data.Removing, data.People = e.remover.nudge, people{e}
 	if opt.Retention != 0 {
 		if err := data.SetDefaultRetention(e.opened, opt.Retention); err != nil {
 			return nil, errors.Join(err, data.Close())
@@ -285,7 +287,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	x.OnDamage(func(err error) { e.startRebuild(x, err) })
 	err = errors.Join(durable.SyncPath(dir), e.parts.advance(x.SetOpening)) // the first: names of new files
 	last, lastErr := e.lastChunk()
-	e.watchers = newWatchers(last)
+	e.watchers = newWatchers(last, &e.Watchers)
 	if err = errors.Join(err, lastErr); err == nil {
 		err = e.journal.Start(e.acceptsEvents, func(events []codec.Event, last uint64, release func()) {
 			e.archiver.note(events)

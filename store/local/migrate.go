@@ -26,13 +26,9 @@ const movedFile = "moved.json"
 
 // Moved says where the data of a directory has moved.
 type Moved struct {
-	To string    `json:"to"`           // for people
-	ID string    `json:"id,omitempty"` // of that store; "" if an earlier version moved the data
+	migrate.Place
 	At time.Time `json:"at"`
 }
-
-// Place says which store has the data now.
-func (m Moved) Place() migrate.Place { return migrate.Place{Name: m.To, ID: m.ID} }
 
 // MovedTo returns where the data of a directory has moved; false when it has not.
 func MovedTo(dir string) (m Moved, moved bool, err error) {
@@ -56,7 +52,7 @@ func checkMoved(dir string) error {
 		return err
 	}
 	return fmt.Errorf("its data has moved to %s on %s, and is not kept up to date here. Start with --store and the address of that database. "+
-		"To go on here all the same, without what was received since then, remove %s", m.To, store.FormatTime(m.At), filepath.Join(dir, movedFile))
+		"To go on here all the same, without what was received since then, remove %s", m.Name, store.FormatTime(m.At), filepath.Join(dir, movedFile))
 }
 
 // source implements migrate.Live.
@@ -74,8 +70,8 @@ func (s source) Hold() (release func()) {
 	return s.e.remover.busy.Unlock
 }
 
-// Last implements migrate.Source.
-func (s source) Last(context.Context) (uint64, error) { return s.e.watchers.last.Load(), nil }
+// Latest implements migrate.Source.
+func (s source) Latest(ctx context.Context) (store.Cursor, error) { return s.e.Latest(ctx) }
 
 // Usage implements migrate.Data. It counts in the index.
 func (s source) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
@@ -116,7 +112,7 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrat
 
 func movedEvent(r *store.Received) *migrate.Event {
 	m, _ := codec.NewMerchantKey(r.Merchant) // newFeed has checked it
-	at, _ := codec.ParseCursor(r.Cursor)     // which is the position
+	at, _ := store.ParseCursor(r.Cursor)     // which is the position
 	return &migrate.Event{Merchant: m, At: at, Time: r.Time.UnixMicro(), Tag: string(r.Tag), Name: r.Name, Bot: r.Bot,
 		MUID: []byte(r.MUID), ByClaim: r.ByClaim, Raw: r.Raw}
 }
@@ -140,7 +136,7 @@ func (s source) Control(ctx context.Context) (*migrate.Control, error) {
 		return nil, err
 	}
 	c := &migrate.Control{Records: records}
-	if c.Documents, err = s.e.ExportDocuments(ctx); err != nil {
+	if c.Documents, err = store.KeptDocuments(func(kind store.DocumentKind) ([]store.Document, error) { return s.e.Documents(ctx, kind, "") }); err != nil {
 		return nil, err
 	}
 	err = eachCertificate(s.e.dir, func(path string, content []byte) error {
@@ -178,9 +174,9 @@ type frozen struct {
 	marked bool
 }
 
-// Commit implements migrate.Frozen.
-func (f *frozen) Commit(_ context.Context, to migrate.Place) error {
-	text, err := json.Marshal(Moved{To: to.Name, ID: to.ID, At: f.e.opt.Now().UTC()})
+// MarkMoved implements migrate.Frozen.
+func (f *frozen) MarkMoved(_ context.Context, to migrate.Place) error {
+	text, err := json.Marshal(Moved{to, f.e.opt.Now().UTC()})
 	if err != nil {
 		return err
 	}
@@ -191,8 +187,8 @@ func (f *frozen) Commit(_ context.Context, to migrate.Place) error {
 	return err
 }
 
-// Release implements migrate.Frozen.
-func (f *frozen) Release() {
+// Thaw implements migrate.Frozen.
+func (f *frozen) Thaw() {
 	if !f.marked {
 		f.e.journal.Resume()
 		f.e.Data.Freeze(nil)

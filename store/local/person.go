@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -9,21 +10,94 @@ import (
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
+	"mtagd/store/local/rank"
 	"mtagd/store/rules"
 )
 
-// resolvePerson returns the hashes of a person who is named by one muid or one identifier.
-func (e *engine) resolvePerson(ctx context.Context, m codec.MerchantKey, id store.Identity, withClaimed bool) (p store.Person, err error) {
-	if err := rules.CheckPerson(&id); err != nil {
-		return p, err
+// people implements rules.People.
+type people struct{ *engine }
+
+// LinksOf implements rules.People. Without muids it need not read all links of the merchant.
+func (p people) LinksOf(ctx context.Context, id store.MerchantID, who store.Person) (links []store.Link, err error) {
+	m, err := codec.NewMerchantKey(id)
+	if err != nil {
+		return nil, err
 	}
-	var links []store.Link
-	for _, k := range id.Keys() {
-		if links, err = e.journal.LinksOf(ctx, m, k); err != nil {
-			return p, err
+	if len(who.MUIDs) == 0 {
+		for _, k := range who.Identifiers {
+			some, err := p.journal.LinksOf(ctx, m, k)
+			if err != nil {
+				return nil, err
+			}
+			links = append(links, some...)
+		}
+		return links, nil
+	}
+	persons := rules.NewPersons(who)
+	for from := []byte(nil); ; {
+		some, next, err := p.journal.Links(ctx, m, from, linksAtOnce, func(l store.Link) bool { return len(persons.OfLink(l)) > 0 })
+		if err != nil {
+			return nil, err
+		}
+		links = append(links, some...)
+		if from = next; from == nil {
+			return links, nil
 		}
 	}
-	return rules.PersonOf(&id, links, withClaimed), nil
+}
+
+// linksAtOnce is how many links one transaction finds.
+const linksAtOnce = 4096
+
+// EventsOf implements rules.People. An erasure moves the events to the archive, from which Forget removes them, and ends before Close
+// closes the files. An answer makes Close wait.
+func (p people) EventsOf(ctx context.Context, id store.MerchantID, who *rules.Persons, begin func(last uint64), use func(e *rules.PersonalEvent, owners, claimed []int) error) error {
+	m, err := codec.NewMerchantKey(id)
+	if err != nil {
+		return err
+	}
+	pace := p.remover.pace()
+	if begin != nil {
+		last := p.journal.Barrier()
+		if err := cmp.Or(p.remover.broken(id), p.archiver.moveTo(ctx, last)); err != nil {
+			return err
+		}
+		begin(last)
+	} else {
+		if !p.beginReading() {
+			return store.Unavailable("the service is stopping")
+		}
+		defer p.verifying.RUnlock()
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(p.opened, cancel)()
+		pace = func() {}
+	}
+	return p.eachOf(ctx, m, who, pace, func(event *journal.Event, owners, claimed []int) error {
+		tag, _ := codec.SplitSeries(event.Series)
+		return use(&rules.PersonalEvent{Event: event.Listed(), Tag: store.TagID(tag), At: event.Position}, owners, claimed)
+	})
+}
+
+// Forget implements rules.People.
+func (p people) Forget(ctx context.Context, id store.MerchantID, links []store.Link, events []rules.ForgottenEvent) error {
+	m, err := codec.NewMerchantKey(id)
+	if err != nil {
+		return err
+	}
+	keys := make([]rank.Key, len(events))
+	var remembered []journal.Remembered
+	for i, e := range events {
+		keys[i] = rank.Key{Time: e.Time.UnixMicro(), Position: e.At}
+		if e.EventID != "" {
+			remembered = append(remembered, journal.Remembered{Name: e.Name, EventID: e.EventID})
+		}
+	}
+	if err := p.journal.Remove(m, links, remembered); err != nil {
+		return err
+	}
+	return p.remover.removeEvents(ctx, m, keys)
 }
 
 // foundAtOnce is how many events eachOf finds in the journal before it passes them on.
@@ -114,63 +188,4 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Per
 	}
 	all.read += archived.Load()
 	return all.check()
-}
-
-// linksAtOnce is how many links eachLinkOf finds before it passes them on.
-const linksAtOnce = 4096
-
-// eachLinkOf calls use with the links of persons. No transaction is open while use runs.
-func (e *engine) eachLinkOf(ctx context.Context, m codec.MerchantKey, p *rules.Persons, use func(store.Link) error) error {
-	var next []byte
-	for {
-		links, from, err := e.journal.Links(ctx, m, next, linksAtOnce, func(l store.Link) bool { return len(p.OfLink(l)) > 0 })
-		if err != nil {
-			return err
-		}
-		for _, l := range links {
-			if err := use(l); err != nil {
-				return err
-			}
-		}
-		if next = from; next == nil {
-			return nil
-		}
-	}
-}
-
-// PersonalData implements store.Persons.
-func (e *engine) PersonalData(ctx context.Context, id store.MerchantID, named store.Identity, withClaimed bool, use func(*store.PersonalRecord) error) (claimed int, err error) {
-	m, err := codec.NewMerchantKey(id)
-	if err != nil {
-		return 0, err
-	}
-	who, err := e.resolvePerson(ctx, m, named, withClaimed)
-	if err != nil || e.IsRemoved(id) {
-		return 0, err
-	}
-	if !e.beginReading() {
-		return 0, store.Unavailable("the service is stopping")
-	}
-	defer e.verifying.RUnlock()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(e.opened, cancel)()
-	p := rules.NewPersons(who)
-	if err := e.eachLinkOf(ctx, m, p, func(l store.Link) error { return use(&store.PersonalRecord{Link: l}) }); err != nil {
-		return 0, err
-	}
-	from := e.retainedFrom(id)
-	err = e.eachOf(ctx, m, p, func() {}, func(event *journal.Event, owners, _ []int) error {
-		if event.Time < from {
-			return nil
-		}
-		if len(owners) == 0 {
-			claimed++
-			return nil
-		}
-		tag, _ := codec.SplitSeries(event.Series)
-		listed := event.Listed()
-		return use(&store.PersonalRecord{Event: &listed, Tag: store.TagID(tag)})
-	})
-	return claimed, err
 }

@@ -34,15 +34,13 @@ type remover struct {
 
 func newRemover(e *engine, log *slog.Logger) *remover {
 	r := &remover{Data: e.Data.Data, e: e, log: log, wake: make(chan struct{}, 1), changed: map[codec.MerchantKey]uint64{}, removed: map[codec.MerchantKey]uint64{}}
-	r.runner = &removal.Runner{Engine: r, Metrics: removal.NewMetrics(e.opt.Metrics), Delay: removal.Delay}
+	r.runner = &removal.Runner{Engine: r, Metrics: removal.NewMetrics(e.opt.Metrics), Delay: removal.Delay,
+		Reclaim: func(context.Context) error { return e.archiver.reclaim() }}
 	if e.opt.eager {
 		r.runner.Delay = 0
 	}
 	return r
 }
-
-// Time implements removal.Engine.
-func (r *remover) Time(context.Context) (time.Time, error) { return r.e.opt.Now(), nil }
 
 // run runs until the engine begins to close.
 func (r *remover) run() {

@@ -59,9 +59,6 @@ func (r *remover) retryExpiry(ctx context.Context) error {
 	return r.runner.Expire(ctx, slices.DeleteFunc(r.e.Expiring(), func(id store.MerchantID) bool { return !failed[id] }))
 }
 
-// Reclaim implements removal.Engine.
-func (r *remover) Reclaim(context.Context) error { return r.e.archiver.reclaim() }
-
 // ExpireOf implements removal.Engine.
 func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, err error) {
 	m, err := codec.NewMerchantKey(id)

@@ -5,20 +5,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"mtagd/store/local/codec"
+	"mtagd/store/watch"
 )
 
-// watchers are the calls of Watch that wait for events of merchants. All requests wait for the committer, so it only notes
-// the merchants of its events, and only if there are watchers. A goroutine wakes the watchers.
+// watchers wake those who wait for events. All requests wait for the committer, so it only notes the merchants of its events, and only
+// if somebody waits. A goroutine wakes them.
 type watchers struct {
+	*watch.Watchers
 	last atomic.Uint64 // the last chunk on disk
 
-	noting  sync.Mutex          // never held for long; taken after mu
-	waiting bool                // there are watchers
-	news    []codec.MerchantKey // merchants with newly committed events
-
-	mu sync.Mutex
-	of map[codec.MerchantKey]map[chan struct{}]struct{}
+	noting sync.Mutex  // never held for long
+	news   []uuid.UUID // merchants with newly committed events
 
 	work  chan struct{} // holds a value when there is news
 	ended chan struct{}
@@ -28,8 +28,8 @@ type watchers struct {
 // newsPause is how long a watcher waits at most to be woken. Without the pause, each commit would wake it.
 const newsPause = 10 * time.Millisecond
 
-func newWatchers(last uint64) *watchers {
-	w := &watchers{of: map[codec.MerchantKey]map[chan struct{}]struct{}{}, work: make(chan struct{}, 1), ended: make(chan struct{})}
+func newWatchers(last uint64, all *watch.Watchers) *watchers {
+	w := &watchers{Watchers: all, work: make(chan struct{}, 1), ended: make(chan struct{})}
 	w.last.Store(last)
 	return w
 }
@@ -44,15 +44,15 @@ func (w *watchers) close() {
 
 // note notes the events of a commit. Only the committer calls it.
 func (w *watchers) note(events []codec.Event, last uint64) {
-	w.noting.Lock()
-	defer w.noting.Unlock()
 	w.last.Store(last)
-	if !w.waiting {
+	if !w.Any() {
 		return
 	}
+	w.noting.Lock()
+	defer w.noting.Unlock()
 	for i := range events {
 		if i == 0 || events[i].Merchant != events[i-1].Merchant { // consecutive events often have the same merchant
-			w.news = append(w.news, events[i].Merchant)
+			w.news = append(w.news, uuid.UUID(events[i].Merchant))
 		}
 	}
 	select {
@@ -73,48 +73,11 @@ func (w *watchers) wakeAll() {
 		news := w.news
 		w.news = nil
 		w.noting.Unlock()
-		w.mu.Lock()
-		for _, m := range news {
-			for c := range w.of[m] {
-				select {
-				case c <- struct{}{}:
-				default:
-				}
-			}
-		}
-		w.mu.Unlock()
+		w.Wake(news)
 		select {
 		case <-time.After(newsPause):
 		case <-w.ended:
 			return
 		}
-	}
-}
-
-// watch implements store.Feed's Watch.
-func (w *watchers) watch(merchants []codec.MerchantKey) (news <-chan struct{}, stop func()) {
-	c := make(chan struct{}, 1)
-	change := func(change func(m codec.MerchantKey)) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for _, m := range merchants {
-			change(m)
-		}
-		w.noting.Lock()
-		defer w.noting.Unlock()
-		w.waiting = len(w.of) > 0
-	}
-	change(func(m codec.MerchantKey) {
-		if w.of[m] == nil {
-			w.of[m] = map[chan struct{}]struct{}{}
-		}
-		w.of[m][c] = struct{}{}
-	})
-	return c, func() {
-		change(func(m codec.MerchantKey) {
-			if delete(w.of[m], c); len(w.of[m]) == 0 {
-				delete(w.of, m)
-			}
-		})
 	}
 }

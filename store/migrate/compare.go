@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 	"mtagd/store/rules"
 )
 
@@ -30,9 +29,9 @@ func (d *Digest) add(thing []byte) {
 }
 
 // digests are those of each merchant.
-type digests map[codec.MerchantKey]*Digest
+type digests map[store.MerchantKey]*Digest
 
-func (d digests) add(m codec.MerchantKey, thing []byte) {
+func (d digests) add(m store.MerchantKey, thing []byte) {
 	if d[m] == nil {
 		d[m] = &Digest{}
 	}
@@ -40,7 +39,7 @@ func (d digests) add(m codec.MerchantKey, thing []byte) {
 }
 
 // of returns the digest of a merchant.
-func (d digests) of(m codec.MerchantKey) Digest {
+func (d digests) of(m store.MerchantKey) Digest {
 	if found := d[m]; found != nil {
 		return *found
 	}
@@ -60,7 +59,7 @@ var errDiffers = errors.New("source and target differ")
 
 // compare compares what merchants have, and returns how many things that are. Merchants that were deleted do not count: the source may
 // have removed what they had; the target will.
-func (d digests) compare(what string, target digests, merchants []codec.MerchantKey) (n uint64, err error) {
+func (d digests) compare(what string, target digests, merchants []store.MerchantKey) (n uint64, err error) {
 	for _, m := range merchants {
 		source, copied := d.of(m), target.of(m)
 		switch {
@@ -86,9 +85,10 @@ func (e *Event) append(b []byte) []byte {
 		flags |= 2
 	}
 	b = append(b, flags)
-	b = codec.AppendPrefixed(codec.AppendPrefixed(b, e.Tag), e.Name)
-	b = binary.AppendUvarint(b, uint64(len(e.MUID)))
-	return append(append(b, e.MUID...), e.Raw...)
+	for _, length := range []int{len(e.Tag), len(e.Name), len(e.MUID)} {
+		b = binary.AppendUvarint(b, uint64(length))
+	}
+	return append(append(append(append(b, e.Tag...), e.Name...), e.MUID...), e.Raw...)
 }
 
 // readAgain reads the events in the target that were not read again yet.
@@ -114,13 +114,13 @@ func (c *copier) readAgain(ctx context.Context) error {
 
 // compare compares everything, and notes what there is.
 func (c *copier) compare(ctx context.Context, control *Control) (err error) {
-	var merchants []codec.MerchantKey
+	var merchants []store.MerchantKey
 	var ids []store.MerchantID
 	for _, r := range control.Records {
 		if r.Kind != rules.Merchants {
 			continue
 		}
-		m, err := codec.NewMerchantKey(store.MerchantID(r.Key))
+		m, err := store.NewMerchantKey(store.MerchantID(r.Key))
 		if err != nil {
 			return fmt.Errorf("compare: %w", err)
 		}
@@ -141,7 +141,7 @@ func (c *copier) compare(ctx context.Context, control *Control) (err error) {
 }
 
 // compareCounts compares how many events were copied with what both sides have counted. What Events leaves out would be missing in both.
-func (c *copier) compareCounts(ctx context.Context, merchants []codec.MerchantKey, ids []store.MerchantID) error {
+func (c *copier) compareCounts(ctx context.Context, merchants []store.MerchantKey, ids []store.MerchantID) error {
 	for side, data := range map[string]Data{"source": c.src, "target": c.dst} {
 		usage, err := data.Usage(ctx, ids)
 		if err != nil {
@@ -160,7 +160,7 @@ func (c *copier) compareCounts(ctx context.Context, merchants []codec.MerchantKe
 const forgetMargin = 5 * time.Minute
 
 // compareKeys compares links and remembered event_ids.
-func (c *copier) compareKeys(ctx context.Context, merchants []codec.MerchantKey) (err error) {
+func (c *copier) compareKeys(ctx context.Context, merchants []store.MerchantKey) (err error) {
 	type side struct{ links, eventIDs digests }
 	since := time.Now().Add(forgetMargin - store.DedupeWindow).UnixMicro()
 	var of [2]side

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 	"mtagd/store/rules"
 )
 
@@ -29,8 +28,8 @@ type Data interface {
 type Source interface {
 	Data
 
-	// Last returns when the last event on disk was received (µs since 1970); 0 when there is none.
-	Last(ctx context.Context) (uint64, error)
+	// Latest is store.Feed.Latest.
+	Latest(ctx context.Context) (store.Cursor, error)
 }
 
 // Live is a source that serves while it is copied.
@@ -46,16 +45,16 @@ type Live interface {
 
 // Frozen is a source that accepts nothing.
 type Frozen interface {
-	// Commit marks the source as moved to a target. Whoever opens it later is told so.
-	Commit(ctx context.Context, to Place) error
-	// Release lets the source go on, unless it was marked. It may be called more than once, but not beside Commit.
-	Release()
+	// MarkMoved marks the source as moved to a target. Whoever opens it later is told so.
+	MarkMoved(ctx context.Context, to Place) error
+	// Thaw lets the source go on, unless it was marked. It may be called more than once, but not beside MarkMoved.
+	Thaw()
 }
 
 // Place says which store has the data of a source that has moved.
 type Place struct {
-	Name string // for people, without secrets. It changes when a store is reached through another host
-	ID   string // "" if an earlier version noted the move
+	Name string `json:"to"`           // for people, without secrets. It changes when a store is reached through another host
+	ID   string `json:"id,omitempty"` // "" if an earlier version noted the move
 }
 
 // Is reports whether p, which a source has kept, is the same store as other.
@@ -70,23 +69,26 @@ func (p Place) Is(other Place) bool {
 type Target interface {
 	Data
 
-	// Begin prepares the target. It removes what a run has left that was cut off, and fails when there is other data.
-	Begin(ctx context.Context) error
-	// Add adds events, those of each merchant in the order of receipt.
-	Add(ctx context.Context, events []Event) error
-	// AddKeys adds links and remembered event_ids, or replaces them.
-	AddKeys(ctx context.Context, keys []Key) error
-	// AddAudit adds entries at the end of the audit log.
-	AddAudit(ctx context.Context, entries []store.AuditEntry) error
+	// Add adds a portion of what the source has.
+	Add(ctx context.Context, p Portion) error
 	// SetControl replaces the control data.
 	SetControl(ctx context.Context, c *Control) error
 	// Index makes what was added ready to be read. That are all events up to a moment. Only a Successor takes more after it.
 	Index(ctx context.Context, upTo uint64) error
 }
 
+// Portion is what is written together.
+type Portion struct {
+	Events []Event            // those of each merchant in the order of receipt
+	Keys   []Key              // which may replace others
+	Audit  []store.AuditEntry // for the end of the audit log
+}
+
 // Successor is a target that takes over from a live source.
 type Successor interface {
 	Target
+	// Begin prepares the target. It removes what a run has left that was cut off, and fails when there is other data.
+	Begin(ctx context.Context) error
 
 	// Ready notes that everything is there, with the events up to a moment, and returns which store the target is.
 	Ready(ctx context.Context, upTo uint64) (Place, error)
@@ -96,8 +98,8 @@ type Successor interface {
 
 // Event is an event of any merchant.
 type Event struct {
-	Merchant codec.MerchantKey
-	At       codec.Position
+	Merchant store.MerchantKey
+	At       store.Position
 	Time     int64 // event_time, µs since 1970
 	Tag      string
 	Name     string
@@ -109,7 +111,7 @@ type Event struct {
 
 // Key is a link, or a remembered event_id.
 type Key struct {
-	Merchant codec.MerchantKey
+	Merchant store.MerchantKey
 	Key      []byte // store.IdentityKey of a link; for an event_id, the first 16 bytes of the SHA-256 of name, zero byte and event_id
 	Seen     int64  // of an event_id: when it was received, µs since 1970
 

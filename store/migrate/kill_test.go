@@ -12,8 +12,8 @@ import (
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/migrate"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres"
-	"mtagd/store/postgres/pgtest"
 )
 
 var errCut = errors.New("cut off")
@@ -46,16 +46,15 @@ func (c *cutTarget) call(method string, do func() error) error {
 	return errors.Join(errCut, do())
 }
 
-func (c *cutTarget) Add(ctx context.Context, events []migrate.Event) error {
-	return c.call("Add", func() error { return c.Target.Add(ctx, events) })
-}
-
-func (c *cutTarget) AddKeys(ctx context.Context, keys []migrate.Key) error {
-	return c.call("AddKeys", func() error { return c.Target.AddKeys(ctx, keys) })
-}
-
-func (c *cutTarget) AddAudit(ctx context.Context, entries []store.AuditEntry) error {
-	return c.call("AddAudit", func() error { return c.Target.AddAudit(ctx, entries) })
+func (c *cutTarget) Add(ctx context.Context, p migrate.Portion) error {
+	method := "Add"
+	switch {
+	case len(p.Keys) > 0:
+		method = "Add keys"
+	case len(p.Audit) > 0:
+		method = "Add audit"
+	}
+	return c.call(method, func() error { return c.Target.Add(ctx, p) })
 }
 
 func (c *cutTarget) SetControl(ctx context.Context, control *migrate.Control) error {
@@ -65,6 +64,8 @@ func (c *cutTarget) SetControl(ctx context.Context, control *migrate.Control) er
 func (c *cutTarget) Index(ctx context.Context, upTo uint64) error {
 	return c.call("Index", func() error { return c.Target.Index(ctx, upTo) })
 }
+
+func (c *cutTarget) Begin(ctx context.Context) error { return c.Target.(migrate.Successor).Begin(ctx) }
 
 func (c *cutTarget) Ready(ctx context.Context, upTo uint64) (to migrate.Place, err error) {
 	err = c.call("Ready", func() (err error) {
@@ -96,14 +97,14 @@ func TestKilledSwitches(t *testing.T) {
 	must(e.Resolve(t.Context(), s.merchants[2].ID, who)) // links that are erased when the target has had them
 	opt := silent()
 	opt.Portion = 100
-	for _, at := range []cutAt{{"Add", 1, false}, {"Add", 4, true}, {"Index", 1, true}, {"AddKeys", 1, true}, {"AddAudit", 1, false}, {"SetControl", 1, false}, {"SetControl", 1, true}, {"Ready", 1, false}, {"Ready", 1, true}} {
+	for _, at := range []cutAt{{"Add", 1, false}, {"Add", 4, true}, {"Index", 1, true}, {"Add keys", 1, true}, {"Add audit", 1, false}, {"SetControl", 1, false}, {"SetControl", 1, true}, {"Ready", 1, false}, {"Ready", 1, true}} {
 		dst := &cutTarget{target(t, url), at, func() { pgtest.Disconnect(t, url) }}
 		if _, err := migrate.Switch(t.Context(), local.MigrateFrom(e), dst, opt); !errors.Is(err, errCut) {
 			t.Fatalf("a switch that is cut off at %+v: %v", at, err)
 		}
 		_, err := postgres.Open(t.Context(), url, postgres.Options{Log: quiet})
 		expectUnfinished(t, at, err)
-		if at.method == "AddAudit" {
+		if at.method == "Add audit" {
 			must(e.Erase(t.Context(), s.merchants[2].ID, store.Identity{MUID: who.MUID}, store.ErasureOptions{}))
 			awaitErasure(t, e, s.merchants[2].ID)
 		}
@@ -124,7 +125,7 @@ func TestKilledImports(t *testing.T) {
 	e := openDatabase(t, url)
 	s := newShop(t, e)
 	closeEngine(t, e) // which stores when keys were last used
-	for _, at := range []cutAt{{"Add", 1, false}, {"AddKeys", 1, true}, {"SetControl", 1, true}, {"Index", 1, false}, {"Index", 1, true}} {
+	for _, at := range []cutAt{{"Add", 1, false}, {"Add keys", 1, true}, {"SetControl", 1, true}, {"Index", 1, false}, {"Index", 1, true}} {
 		e = openDatabase(t, url)
 		s.Engine = e
 		s.send(200)
@@ -154,8 +155,8 @@ func (s killedSource) Freeze(ctx context.Context) (migrate.Frozen, error) {
 
 type killedFrozen struct{ migrate.Frozen }
 
-func (f killedFrozen) Commit(ctx context.Context, to migrate.Place) error {
-	return errors.Join(f.Frozen.Commit(ctx, to), errCut)
+func (f killedFrozen) MarkMoved(ctx context.Context, to migrate.Place) error {
+	return errors.Join(f.Frozen.MarkMoved(ctx, to), errCut)
 }
 
 // After a kill between the mark of the source and the end, the same command opens the target.
@@ -177,7 +178,7 @@ func TestAKillAtTheVeryEnd(t *testing.T) {
 	expectUnfinished(t, cutAt{method: "Commit"}, err)
 	again := target(t, url)
 	moved, is, err := local.MovedTo(dir)
-	if here := must(again.Place(t.Context())); err != nil || !is || !moved.Place().Is(here) {
+	if here := must(again.Place(t.Context())); err != nil || !is || !moved.Place.Is(here) {
 		t.Fatalf("the directory has moved to %+v, %v, and the database is %+v", moved, err, here)
 	}
 	for range 2 {

@@ -1,7 +1,7 @@
 // Package migrate fills an empty store from another one, and compares the two. It knows neither engine: each gives its data as a Source,
 // and takes it as a Target, in the words of this package.
 //
-// Both engines number events by the time of their commit in µs and a place in it (codec.Position). These positions stay. So the ids of
+// Both engines number events by the time of their commit in µs and a place in it (store.Position). These positions stay. So the ids of
 // events and the cursors of feeds stay good.
 //
 // Import copies a source that nobody changes. Switch copies a source that serves, and lets the target take over:
@@ -68,13 +68,10 @@ type Result struct {
 	Refused   float64 `json:"secondsRefused"` // how long the source refused events
 }
 
-// Import fills a target from a source that nobody changes, and compares them.
+// Import fills a new target from a source that nobody changes, and compares them.
 func Import(ctx context.Context, src Source, dst Target, opt Options) (Result, error) {
 	c := newCopier(src, dst, opt)
-	err := dst.Begin(ctx)
-	if err == nil {
-		err = c.copyRest(ctx)
-	}
+	err := c.copyRest(ctx)
 	return c.result, because(ctx, err)
 }
 
@@ -194,14 +191,19 @@ const (
 
 // copyEvents copies the events that the target does not have yet.
 func (c *copier) copyEvents(ctx context.Context) error {
-	last, err := c.src.Last(ctx)
-	if err != nil || last <= c.at {
+	latest, err := c.src.Latest(ctx)
+	if err != nil {
 		return err
+	}
+	at, _ := store.ParseCursor(latest) // which the source has made
+	last := at.Seq
+	if last <= c.at {
+		return nil
 	}
 	copied, size := c.events.n(), 0
 	var text []byte
 	write := portions(cmp.Or(c.opt.Portion, portionEvents), func(events []Event) error {
-		if err := c.dst.Add(ctx, events); err != nil {
+		if err := c.dst.Add(ctx, Portion{Events: events}); err != nil {
 			return fmt.Errorf("write events: %w", err)
 		}
 		copied, size = copied+uint64(len(events)), 0
@@ -228,7 +230,7 @@ func (c *copier) copyEvents(ctx context.Context) error {
 func (c *copier) copyKeys(ctx context.Context) error {
 	done := uint64(0)
 	write := portions(20_000, func(keys []Key) error {
-		if err := c.dst.AddKeys(ctx, keys); err != nil {
+		if err := c.dst.Add(ctx, Portion{Keys: keys}); err != nil {
 			return fmt.Errorf("write links: %w", err)
 		}
 		done += uint64(len(keys))
@@ -245,7 +247,7 @@ func (c *copier) copyKeys(ctx context.Context) error {
 
 // copyAudit copies the entries of the audit log that were made since the last call.
 func (c *copier) copyAudit(ctx context.Context) error {
-	write := portions(1000, func(entries []store.AuditEntry) error { return c.dst.AddAudit(ctx, entries) })
+	write := portions(1000, func(entries []store.AuditEntry) error { return c.dst.Add(ctx, Portion{Audit: entries}) })
 	if err := c.src.Audit(ctx, c.audited, func(e *store.AuditEntry) error {
 		c.audited = e.ID
 		return write(e)
@@ -297,9 +299,9 @@ func (c *copier) switchOver(ctx context.Context, src Live, dst Successor) error 
 	if err != nil {
 		return fmt.Errorf("freeze the source: %w", because(bounded, err))
 	}
-	defer frozen.Release()
+	defer frozen.Thaw()
 	// A target that hangs may not notice that the context ends.
-	stop := context.AfterFunc(bounded, frozen.Release)
+	stop := context.AfterFunc(bounded, frozen.Thaw)
 	defer stop()
 	if err := c.copyRest(bounded); err != nil {
 		return because(bounded, err)
@@ -314,7 +316,7 @@ func (c *copier) switchOver(ctx context.Context, src Live, dst Successor) error 
 	// From here on, the source may be marked: the end of ctx must not come in between.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishFor)
 	defer cancel()
-	if err := frozen.Commit(ctx, target); err != nil {
+	if err := frozen.MarkMoved(ctx, target); err != nil {
 		return fmt.Errorf("mark the source as moved: %w", err)
 	}
 	for {

@@ -19,8 +19,8 @@ import (
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/migrate"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres"
-	"mtagd/store/postgres/pgtest"
 )
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -294,7 +294,7 @@ func noDamage(t *testing.T) store.Verification {
 func copyBack(t *testing.T, url, dir string, wrap func(migrate.Target) migrate.Target) (result migrate.Result, err error) {
 	t.Helper()
 	src := target(t, url)
-	held, err := src.Lock(t.Context(), "the directory "+dir)
+	held, err := src.PreventChanges(t.Context(), "the directory "+dir)
 	if err != nil {
 		return result, err
 	}

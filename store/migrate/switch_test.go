@@ -13,7 +13,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/migrate"
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/rules"
 )
@@ -51,33 +51,25 @@ type wrongTarget struct {
 	what string
 }
 
-func (w wrongTarget) Add(ctx context.Context, events []migrate.Event) error {
-	if w.what == "events" && len(events) > 0 {
-		events[0].Bot = !events[0].Bot
+func (w wrongTarget) Add(ctx context.Context, p migrate.Portion) error {
+	if w.what == "events" && len(p.Events) > 0 {
+		p.Events[0].Bot = !p.Events[0].Bot
 	}
-	return w.Successor.Add(ctx, events)
-}
-
-func (w wrongTarget) AddKeys(ctx context.Context, keys []migrate.Key) error {
-	for i, k := range keys {
+	for i, k := range p.Keys {
 		switch {
 		case w.what == "links" && k.IsLink():
-			keys[i].MUID = []byte("other")
+			p.Keys[i].MUID = []byte("other")
 		case w.what == "remembered event_ids" && !k.IsLink():
-			keys[i].Seen++
+			p.Keys[i].Seen++
 		default:
 			continue
 		}
 		break
 	}
-	return w.Successor.AddKeys(ctx, keys)
-}
-
-func (w wrongTarget) AddAudit(ctx context.Context, entries []store.AuditEntry) error {
-	if w.what == "audit log" {
-		entries = entries[1:]
+	if w.what == "audit log" && len(p.Audit) > 0 {
+		p.Audit = p.Audit[1:]
 	}
-	return w.Successor.AddAudit(ctx, entries)
+	return w.Successor.Add(ctx, p)
 }
 
 func (w wrongTarget) SetControl(ctx context.Context, c *migrate.Control) error {
@@ -178,7 +170,7 @@ type waitingTarget struct {
 	writes chan struct{}
 }
 
-func (w waitingTarget) Add(ctx context.Context, _ []migrate.Event) error {
+func (w waitingTarget) Add(ctx context.Context, _ migrate.Portion) error {
 	close(w.writes)
 	<-ctx.Done()
 	return ctx.Err()

@@ -16,9 +16,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
-	"mtagd/store/postgres/pgtest"
 	"mtagd/store/rules"
 )
 
@@ -113,7 +113,7 @@ func TestWhatIsGoneIsNotConfirmed(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.visit(0, 0))
 	var last conn.Snapshot
-	if err := last.Scan(s.db.Pool.QueryRow(t.Context(), conn.ReadSnapshot)); err != nil {
+	if err := last.ReadFrom(s.db.Pool.QueryRow(t.Context(), conn.ReadSnapshot)); err != nil {
 		t.Fatal(err)
 	}
 	if !s.db.IsConfirmed(last) {

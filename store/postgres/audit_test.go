@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 // The entry of a change that was made is copied to the log of the process, and that of a change that failed is not.

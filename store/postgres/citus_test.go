@@ -15,8 +15,8 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/migrate"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
-	"mtagd/store/postgres/pgtest"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/storetest"
 )

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 // When the server refuses the COMMIT of a flush, nothing is recorded, and the senders are told so. They can send their events again.

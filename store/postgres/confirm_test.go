@@ -15,9 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
-	"mtagd/store/postgres/pgtest"
 	"mtagd/store/rules"
 )
 
@@ -235,7 +235,7 @@ func TestWhatACrashMayHaveLostIsNotConfirmed(t *testing.T) {
 	server := pgtest.NewServer(t)
 	s := newShopOn(t, server.URL("postgres"), Options{})
 	var before conn.Snapshot
-	if err := before.Scan(s.db.Pool.QueryRow(t.Context(), conn.ReadSnapshot)); err != nil {
+	if err := before.ReadFrom(s.db.Pool.QueryRow(t.Context(), conn.ReadSnapshot)); err != nil {
 		t.Fatal(err)
 	}
 	var killed [2]*pgx.Conn

@@ -5,8 +5,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/count"
-	"mtagd/store/postgres/pgtest"
 )
 
 // The server and this program put a time into the same bucket, also before 1970 and on the edge of a bucket.

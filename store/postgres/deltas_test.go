@@ -18,10 +18,10 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/migrate"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
-	"mtagd/store/postgres/pgtest"
 	"mtagd/store/postgres/read"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/postgres/write"
@@ -83,10 +83,10 @@ func TestCountsAreExactDuringRollups(t *testing.T) {
 		})
 	}
 	again(func(int) error { // removes the oldest events
-		var old []read.Receipt
+		var old []store.Position
 		if err := conn.Query(context.Background(), s.db.Pool, func(rows pgx.Rows) error {
-			var r read.Receipt
-			err := rows.Scan(&r.Seq, &r.Idx)
+			var r store.Position
+			err := rows.Scan(&r.Seq, &r.Index)
 			old = append(old, r)
 			return err
 		}, "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY at LIMIT 4", s.key()); err != nil {
@@ -141,10 +141,10 @@ func TestRemovedEventsLeaveNoCounters(t *testing.T) {
 	s.record(s.mark("Early", "anna"))
 	s.rollUp(s.key())
 	s.record(s.mark("Late", "anna"), s.mark("Other", "bert"))
-	var all []read.Receipt
+	var all []store.Position
 	if err := conn.Query(t.Context(), s.db.Pool, func(rows pgx.Rows) error {
-		var r read.Receipt
-		err := rows.Scan(&r.Seq, &r.Idx)
+		var r store.Position
+		err := rows.Scan(&r.Seq, &r.Index)
 		all = append(all, r)
 		return err
 	}, "SELECT seq, idx FROM event WHERE merchant = $1 AND muid = 'anna'", s.key()); err != nil || len(all) != 2 {

@@ -9,7 +9,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/migrate"
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 func TestDocumentsMove(t *testing.T) {

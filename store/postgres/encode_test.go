@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
-	"mtagd/store/postgres/pgtest"
 )
 
 // Arrays come back as they were sent, whatever their length.

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
 	"mtagd/store/migrate"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
@@ -104,8 +103,8 @@ var errLockLost = errors.New("the connection to the database that keeps others f
 // is strong enough to enable its trigger.
 var lockedTables = []string{"flush IN SHARE ROW EXCLUSIVE", "file IN SHARE", "setting IN SHARE", "audit IN SHARE", "document IN SHARE"}
 
-// Lock prevents all changes to a database. Its nodes must be stopped. to names the destination, for error messages.
-func (d *Database) Lock(ctx context.Context, to string) (Locked, error) {
+// PreventChanges locks a database. Its nodes must be stopped. to names the destination, for error messages.
+func (d *Database) PreventChanges(ctx context.Context, to string) (Locked, error) {
 	if err := refuseMoved(ctx, d.db.Pool); err != nil {
 		return Locked{}, err
 	}
@@ -160,7 +159,7 @@ func (l Locked) Context() context.Context { return l.guard.Held }
 
 // Moved marks the database as moved, and releases the locks.
 func (l Locked) Moved(ctx context.Context) error {
-	if err := l.guard.Commit(ctx); err != nil {
+	if err := l.guard.Finish(ctx); err != nil {
 		return fmt.Errorf("it is not known whether the database is marked as moved, so start no node on it: %w", err)
 	}
 	return nil
@@ -169,10 +168,10 @@ func (l Locked) Moved(ctx context.Context) error {
 // Release releases the locks. After Moved it does nothing.
 func (l Locked) Release() { l.guard.Release() }
 
-// Last implements migrate.Source. The standbys have all events up to there, and so do the workers of a distributed database.
-func (d *Database) Last(ctx context.Context) (uint64, error) {
+// Latest implements migrate.Source. The standbys have all events up to there, and so do the workers of a distributed database.
+func (d *Database) Latest(ctx context.Context) (store.Cursor, error) {
 	seen, err := d.db.ConfirmAll(ctx)
-	return uint64(seen.Flush), err
+	return store.EndOf(uint64(seen.Flush)).Cursor(), err
 }
 
 // Usage implements migrate.Data. It reads what flushes have counted.
@@ -181,7 +180,7 @@ func (d *Database) Usage(ctx context.Context, merchants []store.MerchantID) ([]s
 }
 
 // eventsOf are the events of a merchant that were received after $2 and up to $3.
-const eventsOf = "SELECT seq, idx, at, bot, tag, name, muid, raw, by_claim FROM event WHERE merchant = $1 AND seq > $2 AND seq <= $3 ORDER BY seq, idx"
+const eventsOf = "SELECT " + read.EventColumns + ", raw FROM event WHERE merchant = $1 AND seq > $2 AND seq <= $3 ORDER BY seq, idx"
 
 // Events implements migrate.Data.
 func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*migrate.Event) error) error {
@@ -199,13 +198,10 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mig
 			for _, m := range some {
 				b.Queue(eventsOf, m, int64(after), int64(upTo)).Query(func(rows pgx.Rows) error {
 					for rows.Next() {
-						e := migrate.Event{Merchant: codec.MerchantKey(m)}
-						var seq int64
-						var idx int16
-						if err := rows.Scan(&seq, &idx, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID, &e.Raw, &e.ByClaim); err != nil {
+						e := migrate.Event{Merchant: store.MerchantKey(m)}
+						if err := rows.Scan(&e.At.Seq, &e.At.Index, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID, &e.ByClaim, &e.Raw); err != nil {
 							return err
 						}
-						e.At = read.PositionOf(seq, idx)
 						if err := use(&e); err != nil {
 							return err
 						}
@@ -233,7 +229,7 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 			if err := rows.Scan(&m, &k.Key, &k.MUID, &k.Source); err != nil {
 				return err
 			}
-			k.Merchant = codec.MerchantKey(m)
+			k.Merchant = store.MerchantKey(m)
 			return use(&k)
 		}, sql); err != nil {
 			return 0, err
@@ -245,7 +241,7 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 		if err := rows.Scan(&m, &k.Key, &k.Seen); err != nil {
 			return err
 		}
-		k.Merchant = codec.MerchantKey(m)
+		k.Merchant = store.MerchantKey(m)
 		return use(&k)
 	}, "SELECT merchant, key, seen FROM dedup")
 }
@@ -261,17 +257,11 @@ func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 		if c.Records, err = rules.New(nil, loaded, d.db.Log).Export(); err != nil {
 			return err
 		}
-		for _, kind := range store.DocumentKinds {
-			if !kind.IsKept() {
-				continue
-			}
-			of, err := control.DocumentsIn(ctx, tx, " AND kind = $1", string(kind))
-			if err != nil {
-				return err
-			}
-			c.Documents = append(c.Documents, of...)
+		if c.Documents, err = store.KeptDocuments(func(kind store.DocumentKind) ([]store.Document, error) {
+			return control.DocumentsIn(ctx, tx, " AND kind = $1", string(kind))
+		}); err != nil {
+			return err
 		}
-		slices.SortFunc(c.Documents, store.CompareDocuments)
 		// Certificates, but not what only the nodes of a database need.
 		c.Files, err = conn.CollectRows(ctx, tx, func(f *migrate.File) []any { return []any{&f.Path, &f.Content} }, "SELECT path, content FROM file WHERE split_part(path, '/', 1) NOT IN ('challenges', 'limits', 'scrub') ORDER BY path")
 		return err

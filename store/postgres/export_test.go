@@ -7,7 +7,8 @@ import (
 	"testing"
 
 	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/migrate"
+	"mtagd/store/pgtest"
 )
 
 // forCopy returns the shop's database as an import reads it.
@@ -24,7 +25,7 @@ func (s *shop) forCopy() *Database {
 // lockOf keeps everybody from changing the shop's database.
 func (s *shop) lockOf(db *Database) Locked {
 	s.t.Helper()
-	h, err := db.Lock(s.t.Context(), "the moon")
+	h, err := db.PreventChanges(s.t.Context(), "the moon")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -100,7 +101,7 @@ func TestARunningNodeIsNoticed(t *testing.T) {
 	if _, _, err := s.Exchange(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.forCopy().Lock(t.Context(), "the moon"); err == nil || !strings.Contains(err.Error(), "a node of the database is running") {
+	if _, err := s.forCopy().PreventChanges(t.Context(), "the moon"); err == nil || !strings.Contains(err.Error(), "a node of the database is running") {
 		t.Errorf("an import beside a node: %v", err)
 	}
 }
@@ -115,7 +116,7 @@ func TestAMovedDatabase(t *testing.T) {
 	if e, err := openURL(s.url, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "has moved to the moon") {
 		t.Errorf("a database that has moved opens: %v", errors.Join(err, e.Close()))
 	}
-	if _, err := db.Lock(t.Context(), "mars"); err == nil || !strings.Contains(err.Error(), "has moved to the moon") {
+	if _, err := db.PreventChanges(t.Context(), "mars"); err == nil || !strings.Contains(err.Error(), "has moved to the moon") {
 		t.Errorf("another import of a database that has moved: %v", err)
 	}
 	if err := db.Begin(t.Context()); err == nil || !strings.Contains(err.Error(), "is not empty") {
@@ -146,13 +147,13 @@ func TestTwoImportsIntoADatabase(t *testing.T) {
 		}
 		imports[i] = db
 	}
-	if err := imports[0].Add(t.Context(), nil); !errors.Is(err, errNotBegun) {
+	if err := imports[0].Add(t.Context(), migrate.Portion{}); !errors.Is(err, errNotBegun) {
 		t.Errorf("the first import goes on: %v", err)
 	}
 	if _, err := imports[0].Ready(t.Context(), 1); !errors.Is(err, errNotBegun) {
 		t.Errorf("the first import ends: %v", err)
 	}
-	if err := imports[1].Add(t.Context(), nil); err != nil {
+	if err := imports[1].Add(t.Context(), migrate.Portion{}); err != nil {
 		t.Error(err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"mtagd/store/postgres/write"
 )
 
-// Begin implements migrate.Target.
+// Begin implements migrate.Successor.
 func (d *Database) Begin(ctx context.Context) error {
 	d.counted = false
 	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
@@ -48,31 +48,66 @@ func (d *Database) Begin(ctx context.Context) error {
 var filledTables = []string{"tally", "event", "link", "held_link", "linked_muid", "dedup", "counter", "usage", "audit"}
 
 // Add implements migrate.Target.
-func (d *Database) Add(ctx context.Context, events []migrate.Event) error {
+func (d *Database) Add(ctx context.Context, p migrate.Portion) error {
+	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
+		if len(p.Events) > 0 {
+			if err := d.copyEvents(ctx, tx, p.Events); err != nil {
+				return err
+			}
+		}
+		b := &pgx.Batch{}
+		queueKeys(b, p.Keys)
+		if err := control.QueueEntries(b, p.Audit); err != nil {
+			return err
+		}
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		return d.noteReady(ctx, tx, false)
+	})
+}
+
+func (d *Database) copyEvents(ctx context.Context, tx pgx.Tx, events []migrate.Event) error {
 	deltas := count.Deltas{}
 	for i := range events {
 		e := &events[i]
 		deltas.Add(uuid.UUID(e.Merchant), e.Time, e.Tag, e.Name, e.Bot, count.SizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag), 1)
 	}
-	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
-		if len(events) > 0 {
-			if _, err := tx.CopyFrom(ctx, pgx.Identifier{"event"}, []string{"merchant", "seq", "idx", "at", "bot", "tag", "name", "muid", "raw", "by_claim"},
-				pgx.CopyFromSlice(len(events), func(i int) ([]any, error) {
-					e := &events[i]
-					return []any{uuid.UUID(e.Merchant), int64(e.At.Seq), int16(e.At.Index), e.Time, e.Bot, e.Tag, e.Name, e.MUID, e.Raw, e.ByClaim}, nil
-				})); err != nil {
-				return err
-			}
-			add := deltas.AddTo
-			if !d.counted {
-				add = deltas.AddUsageTo
-			}
-			if err := add(ctx, tx, nil); err != nil {
-				return err
-			}
-		}
-		return d.noteReady(ctx, tx, false)
+	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"event"}, []string{"merchant", "seq", "idx", "at", "bot", "tag", "name", "muid", "raw", "by_claim"},
+		pgx.CopyFromSlice(len(events), func(i int) ([]any, error) {
+			e := &events[i]
+			return []any{uuid.UUID(e.Merchant), int64(e.At.Seq), int16(e.At.Index), e.Time, e.Bot, e.Tag, e.Name, e.MUID, e.Raw, e.ByClaim}, nil
+		})); err != nil {
+		return err
+	}
+	if d.counted {
+		return deltas.AddTo(ctx, tx, nil)
+	}
+	return deltas.AddUsageTo(ctx, tx, nil)
+}
+
+// queueKeys adds links and remembered event_ids. They are sorted, so that none is locked after a later one.
+func queueKeys(b *pgx.Batch, keys []migrate.Key) {
+	if len(keys) == 0 {
+		return
+	}
+	var merchants []uuid.UUID
+	var ids [][]byte
+	var seen []int64
+	slices.SortFunc(keys, func(a, b migrate.Key) int {
+		return cmp.Or(slices.Compare(a.Merchant[:], b.Merchant[:]), slices.Compare(a.Key, b.Key))
 	})
+	links := write.NewLinks()
+	for _, k := range keys {
+		if k.IsLink() {
+			links.Add(uuid.UUID(k.Merchant), store.IdentityKey(k.Key), store.MUID(k.MUID), k.Source, k.Former)
+			continue
+		}
+		merchants, ids, seen = append(merchants, uuid.UUID(k.Merchant)), append(ids, k.Key), append(seen, k.Seen)
+	}
+	links.Queue(b)
+	b.Queue(`INSERT INTO dedup (merchant, key, seen) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bigint[])
+		ON CONFLICT (merchant, key) DO UPDATE SET seen = excluded.seen`, merchants, ids, seen)
 }
 
 // countMoved makes the counters of a merchant from its events. Minutes are counted first: there are fewer of them than events.
@@ -124,45 +159,6 @@ func (d *Database) noteReady(ctx context.Context, tx pgx.Tx, ready bool) error {
 		err = errNotBegun
 	}
 	return err
-}
-
-// AddKeys implements migrate.Target.
-func (d *Database) AddKeys(ctx context.Context, keys []migrate.Key) error {
-	var ids struct {
-		merchants []uuid.UUID
-		keys      [][]byte
-	}
-	var seen []int64
-	slices.SortFunc(keys, func(a, b migrate.Key) int {
-		return cmp.Or(slices.Compare(a.Merchant[:], b.Merchant[:]), slices.Compare(a.Key, b.Key))
-	})
-	links := write.NewLinks()
-	for _, k := range keys {
-		if !k.IsLink() {
-			ids.merchants, ids.keys, seen = append(ids.merchants, uuid.UUID(k.Merchant)), append(ids.keys, k.Key), append(seen, k.Seen)
-			continue
-		}
-		links.Add(uuid.UUID(k.Merchant), store.IdentityKey(k.Key), store.MUID(k.MUID), k.Source, k.Former)
-	}
-	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
-		b := &pgx.Batch{}
-		links.Queue(b)
-		if err := tx.SendBatch(ctx, b).Close(); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, `INSERT INTO dedup (merchant, key, seen) SELECT * FROM unnest($1::uuid[], $2::bytea[], $3::bigint[])
-			ON CONFLICT (merchant, key) DO UPDATE SET seen = excluded.seen`, ids.merchants, ids.keys, seen)
-		return err
-	})
-}
-
-// AddAudit implements migrate.Target.
-func (d *Database) AddAudit(ctx context.Context, entries []store.AuditEntry) error {
-	b := &pgx.Batch{}
-	if err := control.QueueEntries(b, entries); err != nil {
-		return err
-	}
-	return d.db.Pool.SendBatch(ctx, b).Close()
 }
 
 // numberOfImport is the number of the change that brings the control data. The nodes begin with the records as they are. A number is missing

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 // second opens another node on the database of a shop.

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
-	"mtagd/store/postgres/pgtest"
 	"mtagd/store/storetest"
 
 	"github.com/jackc/pgx/v5"

@@ -176,14 +176,14 @@ func openWith(ctx context.Context, config *pgxpool.Config, opt Options) (*engine
 	}
 	// Metrics are registered last: Open may be called again with the same registry after it has failed.
 	e.Remover = remove.New(db, e.Control, e.counts, e.Reader, delay, opt.Metrics)
-	e.News = e.Tell
+	e.News = e.Watchers.Wake
 	e.Follow()
-	e.Writer.Run()
+	e.KeepFlushing()
 	db.Go(func(ctx context.Context) { e.KeepTidy(ctx, e.Tidy) })
 	if !opt.keepDeltas {
-		e.counts.Run()
+		e.counts.KeepRolledUp()
 	}
-	db.Go(e.Remover.Run)
+	db.Go(e.KeepRemoving)
 	return e, nil
 }
 
@@ -201,7 +201,7 @@ func (e *engine) openRooms(ctx context.Context, opt Options) error {
 			return err
 		}
 		e.Nodes, e.Reader = nodes.New(e.db, e.Ready), read.New(e.db, e.Control, opt.verifyPiece)
-		if e.Writer, err = write.New(ctx, e.db, e.counts, write.Options{Size: opt.Size, FlushTimeout: opt.flushTimeout, Recorded: e.Tell, Metrics: opt.Metrics}); err != nil || opt.Retention == 0 {
+		if e.Writer, err = write.New(ctx, e.db, e.counts, write.Options{Size: opt.Size, FlushTimeout: opt.flushTimeout, Recorded: e.Watchers.Wake, Metrics: opt.Metrics}); err != nil || opt.Retention == 0 {
 			return err
 		}
 		return e.SetDefaultRetention(ctx, opt.Retention)

@@ -8,8 +8,8 @@ import (
 	"os"
 	"testing"
 
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
-	"mtagd/store/postgres/pgtest"
 )
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -15,8 +15,8 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"mtagd/store"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
-	"mtagd/store/postgres/pgtest"
 	"mtagd/store/postgres/schema"
 )
 

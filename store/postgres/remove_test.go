@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
-	"mtagd/store/postgres/pgtest"
 	"mtagd/store/postgres/remove"
 )
 

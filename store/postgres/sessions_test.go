@@ -3,7 +3,7 @@ package postgres
 import (
 	"testing"
 
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 // In service, the database's clock decides whether a link is still valid.

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
-	"mtagd/store/postgres/pgtest"
 )
 
 // What nodes share outlives the primary, and calls that are made meanwhile succeed as soon as there is another one.

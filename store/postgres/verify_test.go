@@ -15,10 +15,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/count"
-	"mtagd/store/postgres/pgtest"
-	"mtagd/store/postgres/read"
 )
 
 func TestVerifyFindsWhatDiffers(t *testing.T) {
@@ -96,11 +95,11 @@ func TestVerifyInPieces(t *testing.T) {
 		case 4:
 			s.rollUp(s.key())
 		case 5:
-			var r read.Receipt
-			if err := s.db.Pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.Seq, &r.Idx); err != nil {
+			var r store.Position
+			if err := s.db.Pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.Seq, &r.Index); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.RemoveEvents(t.Context(), s.key(), []read.Receipt{r}); err != nil {
+			if err := s.RemoveEvents(t.Context(), s.key(), []store.Position{r}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -16,8 +16,8 @@ import (
 type Engine interface {
 	// Tasks returns the removals that are not done, the oldest first.
 	Tasks(ctx context.Context) (erasures []store.Erasure, removals []store.Removal, err error)
-	// Time is the one that attempts are noted with.
-	Time(ctx context.Context) (time.Time, error)
+	// Now returns the time that attempts are noted with.
+	Now(ctx context.Context) (time.Time, error)
 
 	// UpdateErasures replaces erasures by change(erasure). suppressed are further keys of each, if it suppresses.
 	UpdateErasures(ctx context.Context, ids []store.ErasureID, change func(e *store.Erasure) (suppressed []store.IdentityKey)) error
@@ -33,8 +33,6 @@ type Engine interface {
 
 	// ExpireOf removes the events of a merchant that are past the retention, and reports whether there were any.
 	ExpireOf(ctx context.Context, m store.MerchantID) (some bool, err error)
-	// Reclaim gives back the space of what ExpireOf has removed.
-	Reclaim(ctx context.Context) error
 }
 
 // Delay is how long after its deletion the events of a merchant are removed. By then, all requests that began before have ended, and events
@@ -49,6 +47,9 @@ type Runner struct {
 	Engine  Engine
 	Metrics *Metrics
 	Delay   time.Duration // the constant, or less in tests
+
+	// Reclaim gives back the space of what ExpireOf has removed; nil: that needs nothing.
+	Reclaim func(ctx context.Context) error
 }
 
 // Run attempts all erasures and deletions that are due. The erasures of a deleted merchant are done with its deletion.
@@ -132,7 +133,7 @@ func (r *Runner) Expire(ctx context.Context, merchants []store.MerchantID) error
 			done = append(done, t)
 		}
 	}
-	if len(reclaimed) > 0 && w.attempt("the space of events that are past the retention", batch{removals: reclaimed}, func() error { return r.Engine.Reclaim(ctx) }) {
+	if len(reclaimed) > 0 && (r.Reclaim == nil || w.attempt("the space of events that are past the retention", batch{removals: reclaimed}, func() error { return r.Reclaim(ctx) })) {
 		for _, t := range reclaimed {
 			if t.Attempts > 0 {
 				done = append(done, t)
@@ -170,7 +171,7 @@ func (r *Runner) begin(ctx context.Context, merchants int) (w *round, err error)
 	}
 	r.Metrics.set(w.erasures, w.removals)
 	if len(w.erasures)+len(w.removals)+merchants > 0 {
-		w.now, err = r.Engine.Time(ctx)
+		w.now, err = r.Engine.Now(ctx)
 	}
 	return w, err
 }
@@ -227,7 +228,7 @@ func (w *round) store(b batch, change func(*store.ErasureState, *store.Tries, ti
 		return true
 	}
 	err := func() error {
-		now, err := w.Engine.Time(w.ctx)
+		now, err := w.Engine.Now(w.ctx)
 		if err != nil {
 			return err
 		}

@@ -56,7 +56,7 @@ func (f *fake) Tasks(context.Context) (open []store.Erasure, removals []store.Re
 	return open, removals, nil
 }
 
-func (f *fake) Time(context.Context) (time.Time, error) { return f.now, nil }
+func (f *fake) Now(context.Context) (time.Time, error) { return f.now, nil }
 
 func (f *fake) UpdateErasures(_ context.Context, ids []store.ErasureID, change func(*store.Erasure) []store.IdentityKey) error {
 	for _, id := range ids {
@@ -91,7 +91,6 @@ func (f *fake) EraseOf(ctx context.Context, m store.MerchantID, erasures []store
 
 func (f *fake) Drop(_ context.Context, m store.MerchantID) error { return f.step("drop " + string(m)) }
 func (f *fake) Purge(context.Context) error                      { return f.step("purge") }
-func (f *fake) Reclaim(context.Context) error                    { return f.step("reclaim") }
 func (f *fake) ExpireOf(_ context.Context, m store.MerchantID) (bool, error) {
 	return true, f.step("expire " + string(m))
 }
@@ -103,7 +102,7 @@ func newFake() (*fake, *Runner) {
 	for id, m := range map[store.ErasureID]store.MerchantID{"1": "a", "2": "a", "3": "b", "4": "c"} {
 		f.erasures[id] = store.Erasure{ID: id, Merchant: m, At: f.now, State: store.ErasurePending}
 	}
-	return f, &Runner{Engine: f, Metrics: NewMetrics(f.metrics), Delay: time.Minute}
+	return f, &Runner{Engine: f, Metrics: NewMetrics(f.metrics), Delay: time.Minute, Reclaim: func(context.Context) error { return f.step("reclaim") }}
 }
 
 // run runs a round, and expects its steps.

@@ -133,6 +133,32 @@ func (c *change) deleteDestinations(of []store.Merchant) {
 	}
 }
 
+// Document implements store.Documents.
+func (d *Data) Document(ctx context.Context, kind store.DocumentKind, m store.MerchantID, id string) (store.Document, error) {
+	docs, err := d.ofMerchants(d.driver.ReadDocuments(ctx, kind, &m, id))
+	if err == nil && len(docs) == 0 {
+		err = store.NotFound("document")
+	}
+	if err != nil {
+		return store.Document{}, err
+	}
+	return docs[0], nil
+}
+
+// Documents implements store.Documents.
+func (d *Data) Documents(ctx context.Context, kind store.DocumentKind, m store.MerchantID) ([]store.Document, error) {
+	of := &m
+	if m == "" {
+		of = nil
+	}
+	return d.ofMerchants(d.driver.ReadDocuments(ctx, kind, of, ""))
+}
+
+// ofMerchants leaves out documents of merchants that were deleted: a driver may delete them later.
+func (d *Data) ofMerchants(docs []store.Document, err error) ([]store.Document, error) {
+	return slices.DeleteFunc(docs, func(doc store.Document) bool { return doc.Merchant != "" && !d.HasMerchant(doc.Merchant) }), err
+}
+
 // HasMerchant reports whether there is a merchant.
 func (d *Data) HasMerchant(id store.MerchantID) bool {
 	d.mu.RLock()

@@ -1,17 +1,12 @@
 package rules
 
-import (
-	"slices"
+import "mtagd/store"
 
-	"mtagd/store"
-)
-
-// Erasing is how the erasures of one merchant are done together: what of its events and links is whose, and what of that is noted. An engine
-// notes first Begin, then the links, then what it has found, and removes it only then. After a kill it begins anew, and finds what is left.
-type Erasing struct {
-	IDs      []store.ErasureID
-	Persons  *Persons     // of the erasures, in their order
-	Everyone store.Person // the muids and identifiers of all of them
+// erasing is how the erasures of one merchant are done together (EraseOf): what of its events and links is whose, and what of that is noted.
+type erasing struct {
+	ids      []store.ErasureID
+	persons  *Persons     // of the erasures, in their order
+	everyone store.Person // the muids and identifiers of all of them
 
 	place          map[store.ErasureID]int
 	upTo           []uint64
@@ -20,43 +15,41 @@ type Erasing struct {
 	count, claimed []int
 }
 
-// NewErasing begins erasures of one merchant.
-func NewErasing(erasures []store.Erasure) *Erasing {
+// newErasing begins erasures of one merchant.
+func newErasing(erasures []store.Erasure) *erasing {
 	n := len(erasures)
-	e := &Erasing{place: map[store.ErasureID]int{}, links: make([]int, n), suppressed: make([][]store.IdentityKey, n), count: make([]int, n), claimed: make([]int, n)}
+	e := &erasing{place: map[store.ErasureID]int{}, links: make([]int, n), suppressed: make([][]store.IdentityKey, n), count: make([]int, n), claimed: make([]int, n)}
 	people := make([]store.Person, n)
 	for i, era := range erasures {
 		people[i], e.place[era.ID] = era.Person, i
-		e.IDs, e.upTo = append(e.IDs, era.ID), append(e.upTo, era.UpTo)
-		e.Everyone.MUIDs = append(e.Everyone.MUIDs, era.Person.MUIDs...)
-		e.Everyone.Identifiers = append(e.Everyone.Identifiers, era.Person.Identifiers...)
+		e.ids, e.upTo = append(e.ids, era.ID), append(e.upTo, era.UpTo)
+		e.everyone.MUIDs = append(e.everyone.MUIDs, era.Person.MUIDs...)
+		e.everyone.Identifiers = append(e.everyone.Identifiers, era.Person.Identifiers...)
 	}
-	e.Persons = NewPersons(people...)
+	e.persons = NewPersons(people...)
 	return e
 }
 
-// Found notes the links of the persons. They are not removed yet.
-func (e *Erasing) Found(links []store.Link) { e.links, e.suppressed = e.Persons.Links(links) }
+// found notes the links of the persons. They are not removed yet.
+func (e *erasing) found(links []store.Link) { e.links, e.suppressed = e.persons.Links(links) }
 
-// Begin is a change for UpdateErasures: the same request is another erasure from now on. It also suppresses what the links say.
-func (e *Erasing) Begin(era *store.Erasure) []store.IdentityKey {
+// begin is a change for UpdateErasures: the same request is another erasure from now on. It also suppresses what the links say.
+func (e *erasing) begin(era *store.Erasure) []store.IdentityKey {
 	era.Begun = true
 	return e.suppressed[e.place[era.ID]]
 }
 
-// Until says what the last event is that came in before the erasures have begun. It returns the last one that one of them concerns: some may
-// have begun before, and keep theirs.
-func (e *Erasing) Until(last uint64) uint64 {
+// until says what the last event is that came in before the erasures have begun. Those that had begun before keep theirs.
+func (e *erasing) until(last uint64) {
 	for i := range e.upTo {
 		if e.upTo[i] == 0 {
 			e.upTo[i] = max(last, 1)
 		}
 	}
-	return slices.Max(e.upTo)
 }
 
-// Take counts an event of persons (Matcher), and reports whether it is removed.
-func (e *Erasing) Take(received uint64, owners, claimed []int) (goes bool) {
+// take counts an event of persons (Matcher), and reports whether it is removed.
+func (e *erasing) take(received uint64, owners, claimed []int) (goes bool) {
 	for _, i := range claimed {
 		if received <= e.upTo[i] {
 			e.claimed[i]++
@@ -71,8 +64,8 @@ func (e *Erasing) Take(received uint64, owners, claimed []int) (goes bool) {
 	return goes
 }
 
-// Remove is a change for UpdateErasures: what was found is removed now. After a kill the numbers of the first time stay.
-func (e *Erasing) Remove(era *store.Erasure) []store.IdentityKey {
+// remove is a change for UpdateErasures: what was found is removed now. After a kill the numbers of the first time stay.
+func (e *erasing) remove(era *store.Erasure) []store.IdentityKey {
 	if i := e.place[era.ID]; era.UpTo == 0 {
 		era.UpTo, era.Events, era.Claimed, era.Links = e.upTo[i], e.count[i], e.claimed[i], e.links[i]
 	}

@@ -14,9 +14,9 @@ import (
 	"mtagd/store"
 )
 
-// AddErasure notes an erasure, or returns the one that it repeats (store.Erasure.Admit). With suppress, the person's events are refused
+// addErasure notes an erasure, or returns the one that it repeats (store.Erasure.Admit). With suppress, the person's events are refused
 // from now on.
-func (d *Data) AddErasure(ctx context.Context, id store.MerchantID, who store.Person, suppress bool) (e store.Erasure, err error) {
+func (d *Data) addErasure(ctx context.Context, id store.MerchantID, who store.Person, suppress bool) (e store.Erasure, err error) {
 	err = d.update(ctx, func(c *change) error {
 		m, err := d.state.merchant(id)
 		if err != nil {

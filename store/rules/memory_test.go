@@ -216,7 +216,6 @@ type feed interface{ store.Feed }
 // engine is a store.Engine that counts events, and reads none.
 type engine struct {
 	*Data
-	store.Persons
 	feed
 	memory *memory
 }
@@ -247,14 +246,6 @@ func (engine) Summary(context.Context, store.SummaryQuery) (s store.Summary, err
 
 func (engine) Usage(_ context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
 	return make([]store.Usage, len(merchants)), nil
-}
-
-func (e engine) Erasure(ctx context.Context, id store.ErasureID) (store.Erasure, error) {
-	return e.Data.Erasure(ctx, id)
-}
-
-func (e engine) Erasures(ctx context.Context, m store.MerchantID, offset, limit int) ([]store.Erasure, int, error) {
-	return e.Data.Erasures(ctx, m, offset, limit)
 }
 
 func (engine) Ready() error      { return nil }
@@ -344,23 +335,14 @@ func TestTrackingDomainsThatChangeHandsTogether(t *testing.T) {
 }
 
 // Documents of the other kinds are the engine's own.
-func (e engine) Documents(_ context.Context, kind store.DocumentKind, m store.MerchantID) (docs []store.Document, err error) {
-	for _, doc := range e.memory.docs {
-		if doc.Kind == kind && (m == "" || doc.Merchant == m) && (doc.Merchant == "" || e.HasMerchant(doc.Merchant)) {
+// ReadDocuments implements Driver.
+func (m *memory) ReadDocuments(_ context.Context, kind store.DocumentKind, of *store.MerchantID, id string) (docs []store.Document, err error) {
+	for _, doc := range m.docs {
+		if doc.Kind == kind && (of == nil || doc.Merchant == *of) && (id == "" || doc.ID == id) {
 			docs = append(docs, doc)
 		}
 	}
 	return docs, nil
-}
-
-func (e engine) Document(ctx context.Context, kind store.DocumentKind, m store.MerchantID, id string) (store.Document, error) {
-	docs, err := e.Documents(ctx, kind, m)
-	for _, doc := range docs {
-		if doc.ID == id && doc.Merchant == m {
-			return doc, err
-		}
-	}
-	return store.Document{}, store.NotFound("document")
 }
 
 func (e engine) PutDocuments(_ context.Context, docs []store.Document) error {

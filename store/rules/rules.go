@@ -13,7 +13,7 @@
 //     its remove (apply.go).
 //  3. Its methods here: reads with view, changes with update, put, delete and audit. If it belongs to a merchant or a partner,
 //     deleteMerchants or DeletePartner delete it too (delete.go).
-//  4. A list in move.Control, and both ways in export.go: a move takes nothing that is not there.
+//  4. Nothing for a move to another engine: it copies all records but sessions (export.go).
 //  5. Its sentences in package storetest. Over the driver in memory they run in a second: go test ./store/rules.
 //
 // In this order:
@@ -25,7 +25,7 @@
 //	partners.go, keys.go, sessions.go, merchants.go, tags.go, claims.go, once.go, delete.go, erasures.go, retention.go   the rules
 //	counts.go     what the limits of a partner need to know of its tags
 //	marks.go      what becomes of a mark, and which events are past the retention
-//	erasing.go    which events and links an erasure takes
+//	personaldata.go, erasing.go   what is stored of a person, and how it is erased
 //	persons.go    what belongs to a person: links, and events by their muid or by the identifiers in their bodies
 //	links.go      where a link comes from, and which former ones are kept
 //	documents.go  destinations of events
@@ -54,6 +54,9 @@ type Driver interface {
 	Now(ctx context.Context) (time.Time, error)
 	// Audit is store.Control.Audit.
 	Audit(ctx context.Context, q store.AuditQuery) ([]store.AuditEntry, error)
+	// ReadDocuments returns documents of a kind in the order of store.CompareDocuments: those of one merchant, or, with nil, all. Damaged
+	// ones are left out, but for one that is asked for by its id; with "" all are.
+	ReadDocuments(ctx context.Context, kind store.DocumentKind, m *store.MerchantID, id string) ([]store.Document, error)
 }
 
 // Turn is what a change needs to know from its driver.
@@ -72,6 +75,9 @@ type Change struct {
 type Data struct {
 	// Removing is called after a change that leaves something to remove in the background. It is set before the first change; nil: nobody is.
 	Removing func()
+
+	// People has the events and links of persons. It is set before the first use.
+	People People
 
 	driver Driver
 	log    *slog.Logger
@@ -160,6 +166,9 @@ func (d *Data) view(ctx context.Context, read func(s *State, now time.Time) erro
 	}
 	return d.look(ctx, func(s *State) error { return read(s, now.UTC()) })
 }
+
+// Now implements removal.Engine.
+func (d *Data) Now(ctx context.Context) (time.Time, error) { return d.driver.Now(ctx) }
 
 // look is view without the latest changes of other machines.
 func (d *Data) look(ctx context.Context, read func(s *State) error) error {

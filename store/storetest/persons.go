@@ -294,6 +294,17 @@ var personTests = []test{
 			b.reopen()
 		}
 	}},
+	{"a feed says of an event whether only a claimed link led to its muid", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		b.record([]store.Mark{markOf(m, tag, said(store.ByAnyone, "ann", email("ann@example.com"))), markOf(m, tag, who("", email("ann@example.com")))})
+		var claims []bool
+		if _, err := b.Feed(t.Context(), store.FeedQuery{Merchants: []store.MerchantID{m}}, func(e *store.Received) bool {
+			claims = append(claims, e.ByClaim)
+			return true
+		}); err != nil || !slices.Equal(claims, []bool{false, true}) {
+			t.Errorf("the feed says %v, %v, want that the second one came by a claim", claims, err)
+		}
+	}},
 	{"an erasure that is repeated once it has begun is another one, which takes what came in meanwhile", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		visit := markOf(m, tag, who("ann", email("ann@example.com")))
@@ -314,8 +325,9 @@ var personTests = []test{
 			t.Fatal(err)
 		}
 		mend()
+		b.close() // an attempt that still fails must not note the time after the hour
 		b.clock.move(time.Hour)
-		b.reopen()
+		b.open()
 		for _, id := range append(ids, e.ID) {
 			b.done(id)
 		}
@@ -377,7 +389,9 @@ var personTests = []test{
 		}
 
 		mend()
+		b.close() // as above
 		b.clock.move(time.Hour)
+		b.open()
 		erase(well.erased, "bob") // so that the engine looks now
 		for _, id := range []store.ErasureID{receipts[bad.erased], other} {
 			if e := b.done(id); e.Attempts == 0 || e.LastError != "" {

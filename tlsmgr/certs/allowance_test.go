@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 	"mtagd/tlsmgr/acmetest"
 )
 

@@ -6,7 +6,7 @@ import (
 	"github.com/mholt/acmez/v3/acme"
 
 	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 // A node that was away ends its challenge late: another one has got the host's lock, and the CA validates with its challenge.

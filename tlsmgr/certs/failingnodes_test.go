@@ -11,7 +11,7 @@ import (
 	"github.com/mholt/acmez/v3/acme"
 
 	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 	"mtagd/tlsmgr/acmetest"
 )
 

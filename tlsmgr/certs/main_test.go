@@ -6,8 +6,8 @@ import (
 	"os"
 	"testing"
 
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres"
-	"mtagd/store/postgres/pgtest"
 )
 
 func TestMain(m *testing.M) {

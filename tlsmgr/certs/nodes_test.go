@@ -10,8 +10,8 @@ import (
 	"github.com/mholt/acmez/v3/acme"
 
 	"mtagd/store"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres"
-	"mtagd/store/postgres/pgtest"
 	"mtagd/tlsmgr/acmetest"
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/mholt/acmez/v3/acme"
 
 	"mtagd/store"
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 // Both kinds of storage do what certmagic expects of one.

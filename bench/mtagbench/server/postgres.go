@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
-	"mtagd/store/postgres/pgtest"
+	"mtagd/store/pgtest"
 )
 
 // Postgres is a primary and one synchronous standby, on 127.0.0.1. A commit returns when both have it on disk.

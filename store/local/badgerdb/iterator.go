@@ -3,7 +3,6 @@ package badgerdb
 import (
 	"bytes"
 	"cmp"
-	"container/heap"
 	"math"
 	"slices"
 	"sort"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"github.com/dgraph-io/badger/v4/y"
+
+	"mtagd/store/merge"
 )
 
 // IteratorOptions say what an iterator reads.
@@ -49,7 +50,7 @@ type Iterator struct {
 	opt    IteratorOptions
 	after  []byte // the first key behind those with the prefix; nil: there is none
 	all    []*cursor
-	unread cursorHeap // the cursors that have more
+	unread merge.Sources[*cursor] // the cursors that have more
 
 	key    []byte // the current one
 	items  []Item // the entries of that key, the newest first
@@ -60,7 +61,9 @@ type Iterator struct {
 
 // NewIterator returns an iterator. Call Rewind or Seek first.
 func (t *Txn) NewIterator(opt IteratorOptions) *Iterator {
-	it := &Iterator{t: t, opt: opt, unread: cursorHeap{reverse: opt.Reverse}}
+	it := &Iterator{t: t, opt: opt, unread: merge.New(func(a, b *cursor) bool {
+		return bytes.Compare(a.key(), b.key()) < 0 != opt.Reverse
+	})}
 	for _, part := range t.tables {
 		for _, r := range slices.Concat(part.first, part.added) {
 			if r = slices.DeleteFunc(slices.Clone(r), func(f *tableFile) bool { return f.version <= opt.Since }); len(r) > 0 {
@@ -99,7 +102,8 @@ func (it *Iterator) Seek(key []byte) {
 	case it.opt.Reverse && it.after != nil && (len(key) == 0 || bytes.Compare(key, it.after) > 0):
 		key = it.after
 	}
-	it.bad, it.unread.cursors = nil, it.unread.cursors[:0]
+	it.bad = nil
+	it.unread.Clear()
 	for _, c := range it.all {
 		more, err := c.seek(key)
 		if err != nil {
@@ -107,10 +111,9 @@ func (it *Iterator) Seek(key []byte) {
 			return
 		}
 		if more {
-			it.unread.cursors = append(it.unread.cursors, c)
+			it.unread.Add(c)
 		}
 	}
-	heap.Init(&it.unread)
 	it.items = it.items[:0]
 	it.Next()
 }
@@ -138,7 +141,8 @@ func (it *Iterator) Err() error { return it.bad }
 
 // end ends the iterator, with damage or with nil.
 func (it *Iterator) end(damage error) {
-	it.items, it.at, it.unread.cursors = it.items[:0], 0, it.unread.cursors[:0]
+	it.items, it.at = it.items[:0], 0
+	it.unread.Clear()
 	it.bad = it.t.found(damage)
 }
 
@@ -146,8 +150,7 @@ func (it *Iterator) end(damage error) {
 func (it *Iterator) nextKey() (more bool) {
 	it.items, it.at, it.values = it.items[:0], 0, it.values[:0]
 	known := false
-	for len(it.unread.cursors) > 0 {
-		c := it.unread.cursors[0]
+	for c, ok := it.unread.First(); ok; c, ok = it.unread.First() {
 		key := c.key()
 		if known && !bytes.Equal(key, it.key) {
 			break
@@ -169,9 +172,9 @@ func (it *Iterator) nextKey() (more bool) {
 			it.end(err)
 			return false
 		case more:
-			heap.Fix(&it.unread, 0)
+			it.unread.Moved()
 		default:
-			heap.Pop(&it.unread)
+			it.unread.RemoveFirst()
 		}
 	}
 	at := 0
@@ -334,21 +337,4 @@ func (c *cursor) next() (more bool, err error) {
 		c.block = t.blocks - 1
 	}
 	return c.enter(t.checkIndex(time.Now()))
-}
-
-// cursorHeap has the cursor with the next key first.
-type cursorHeap struct {
-	cursors []*cursor
-	reverse bool
-}
-
-func (h *cursorHeap) Len() int { return len(h.cursors) }
-func (h *cursorHeap) Less(i, j int) bool {
-	return bytes.Compare(h.cursors[i].key(), h.cursors[j].key()) < 0 != h.reverse
-}
-func (h *cursorHeap) Swap(i, j int) { h.cursors[i], h.cursors[j] = h.cursors[j], h.cursors[i] }
-func (h *cursorHeap) Push(any)      {}
-func (h *cursorHeap) Pop() any {
-	h.cursors = h.cursors[:len(h.cursors)-1]
-	return nil
 }

@@ -2,13 +2,25 @@
 // values that they pass to each other. All byte forms are part of the data format: a change needs a new format version.
 //
 //	codec.go     Event: what the journal passes to the index about an event
-//	merchant.go  MerchantKey: a merchant's id in 16 bytes
-//	position.go  Position: where an event is stored; the public event id; cursors
 //	series.go    a series: the tag and name of an event, as bytes
 //	entry.go     Entry: an entry of the journal, as backups have it
 //	seal.go      values with a checksum
 //	decoder.go   varints and length-prefixed strings; the errors of corrupt values and unknown formats
 package codec
+
+import "mtagd/store"
+
+// MerchantKey is a merchant's id in 16 bytes.
+type MerchantKey = store.MerchantKey
+
+// NewMerchantKey is store.NewMerchantKey.
+func NewMerchantKey(id store.MerchantID) (MerchantKey, error) { return store.NewMerchantKey(id) }
+
+// Position is where an event is stored: a chunk of the journal, and a place in that chunk.
+type Position = store.Position
+
+// EndOf returns the last position that a chunk can have.
+func EndOf(seq uint64) Position { return store.EndOf(seq) }
 
 // Event is what the index needs to know about an event.
 type Event struct {

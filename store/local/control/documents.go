@@ -3,7 +3,6 @@ package control
 import (
 	"bytes"
 	"context"
-	"slices"
 	"strings"
 
 	bolt "go.etcd.io/bbolt"
@@ -27,16 +26,6 @@ func parseDocument(key string) store.Document {
 	return store.Document{Kind: store.DocumentKind(kind), Merchant: store.MerchantID(merchant), ID: id}
 }
 
-// Document implements store.Documents.
-func (d *Data) Document(ctx context.Context, kind store.DocumentKind, m store.MerchantID, id string) (doc store.Document, err error) {
-	key := documentKey(kind, m, id)
-	err = d.viewDocuments(ctx, func(b *bolt.Bucket) error {
-		doc, err = readDocument(key, b.Get([]byte(key)))
-		return err
-	})
-	return doc, err
-}
-
 // readDocument reads a record of the bucket; nil: there is none.
 func readDocument(key string, sealed []byte) (store.Document, error) {
 	doc := parseDocument(key)
@@ -51,19 +40,24 @@ func readDocument(key string, sealed []byte) (store.Document, error) {
 	return doc, nil
 }
 
-// Documents implements store.Documents.
-func (d *Data) Documents(ctx context.Context, kind store.DocumentKind, m store.MerchantID) (docs []store.Document, err error) {
+// ReadDocuments implements rules.Driver.
+func (d driver) ReadDocuments(ctx context.Context, kind store.DocumentKind, m *store.MerchantID, id string) (docs []store.Document, err error) {
 	prefix := string(kind) + "/"
-	if m != "" {
-		prefix = documentKey(kind, m, "")
+	if m != nil {
+		prefix = documentKey(kind, *m, id)
 	}
 	err = d.viewDocuments(ctx, func(b *bolt.Bucket) error {
 		docs = nil
 		return eachWith(b, prefix, func(key, value []byte) error {
-			if doc, err := readDocument(string(key), value); err == nil { // a damaged one was logged at the start
+			doc, err := readDocument(string(key), value)
+			switch {
+			case id != "" && string(key) != prefix: // another id begins with this one
+			case err == nil:
 				docs = append(docs, doc)
+			case id != "":
+				return err
 			}
-			return ctx.Err()
+			return ctx.Err() // a damaged one was logged at the start
 		})
 	})
 	return docs, err
@@ -124,20 +118,4 @@ func documentsOf(tx *bolt.Tx, c rules.Change) (gone []write, err error) {
 		}
 	}
 	return gone, nil
-}
-
-// ExportDocuments returns the documents that are kept (store.DocumentKind.IsKept), in the order of store.CompareDocuments.
-func (d *Data) ExportDocuments(ctx context.Context) (docs []store.Document, err error) {
-	for _, kind := range store.DocumentKinds {
-		if !kind.IsKept() {
-			continue
-		}
-		of, err := d.Documents(ctx, kind, "")
-		if err != nil {
-			return nil, err
-		}
-		docs = append(docs, of...)
-	}
-	slices.SortFunc(docs, store.CompareDocuments)
-	return docs, nil
 }

@@ -38,8 +38,8 @@ func (s Snapshot) covers(other Snapshot) bool {
 	return s.Server == other.Server && s.Flush >= other.Flush && s.Change >= other.Change
 }
 
-// Scan reads a row that begins with ReadSnapshot.
-func (s *Snapshot) Scan(row pgx.Row, more ...any) error {
+// ReadFrom reads a row that begins with ReadSnapshot.
+func (s *Snapshot) ReadFrom(row pgx.Row, more ...any) error {
 	return row.Scan(append([]any{&s.Server, &s.Flush, &s.Change}, more...)...)
 }
 
@@ -125,7 +125,7 @@ func (d *DB) ConfirmAll(ctx context.Context) (s Snapshot, err error) {
 		return s, err
 	}
 	defer conn.Release()
-	if err := s.Scan(conn.QueryRow(ctx, CommitNothing), nil, nil); err != nil {
+	if err := s.ReadFrom(conn.QueryRow(ctx, CommitNothing), nil, nil); err != nil {
 		return s, err
 	}
 	if err := CheckReplicated(conn.Conn().PgConn()); err != nil {

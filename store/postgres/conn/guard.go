@@ -28,7 +28,7 @@ type Guard struct {
 	work sync.WaitGroup
 }
 
-// Guard calls take, and keeps the locks of its transaction until Release or Commit. Held ends with ctx, or when the
+// Guard calls take, and keeps the locks of its transaction until Release or Finish. Held ends with ctx, or when the
 // connection is lost, because then others may get the locks: context.Cause(Held) is errLost with the reason. Guard notices a
 // closed connection after at most guardRenew, and a silent server after at most guardLease.
 func (d *DB) Guard(ctx context.Context, errLost error, take func(tx pgx.Tx) error) (*Guard, error) {
@@ -54,7 +54,7 @@ func (d *DB) Guard(ctx context.Context, errLost error, take func(tx pgx.Tx) erro
 	return g, nil
 }
 
-// renew sends signs of life until Release or Commit. It returns the error that stopped it.
+// renew sends signs of life until Release or Finish. It returns the error that stopped it.
 func (g *Guard) renew() error {
 	tick := time.NewTicker(guardRenew)
 	defer tick.Stop()
@@ -83,8 +83,8 @@ func (g *Guard) Release() {
 	Rollback(g.tx)
 }
 
-// Commit commits the changes of take, and releases the locks.
-func (g *Guard) Commit(ctx context.Context) error {
+// Finish commits the changes of take, and releases the locks.
+func (g *Guard) Finish(ctx context.Context) error {
 	g.stop()
 	g.work.Wait()
 	conn := g.tx.Conn().PgConn()

@@ -177,15 +177,13 @@ func (h *hosts) askAll() (*pgx.ConnConfig, error) {
 		}
 	}
 	if best.config == nil {
-		return nil, noPrimaryError(errors.Join(errs...).Error())
+		return nil, noPrimaryError{errors.New(errors.Join(errs...).Error())}
 	}
 	return best.config, nil
 }
 
 // noPrimaryError has the texts of the servers' errors. It does not wrap them: whatever they are, this is a failure to connect.
-type noPrimaryError string
-
-func (e noPrimaryError) Error() string { return string(e) }
+type noPrimaryError struct{ error }
 
 // SafeToRetry is for pgconn.SafeToRetry.
 func (noPrimaryError) SafeToRetry() bool { return true }

@@ -198,7 +198,7 @@ func (c *change) takeTurn() error {
 		return err
 	}
 	var seen conn.Snapshot
-	if err := seen.Scan(c.tx.QueryRow(c.ctx, conn.ReadSnapshot+", clock_timestamp(), coalesce((SELECT max(id) FROM audit), 0)"), &c.now, &c.lastEntry); err != nil {
+	if err := seen.ReadFrom(c.tx.QueryRow(c.ctx, conn.ReadSnapshot+", clock_timestamp(), coalesce((SELECT max(id) FROM audit), 0)"), &c.now, &c.lastEntry); err != nil {
 		return err
 	}
 	if c.last, c.now = seen.Change, c.now.UTC(); c.of.db.Now != nil {

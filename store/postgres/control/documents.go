@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -19,38 +18,24 @@ func OwnerOf(m store.MerchantID) (uuid.UUID, bool) {
 	return conn.KeyOf(m)
 }
 
-// Document implements store.Documents.
-func (c *Control) Document(ctx context.Context, kind store.DocumentKind, m store.MerchantID, id string) (store.Document, error) {
-	docs, err := c.documents(ctx, m, " AND kind = $1 AND merchant = $2 AND id = $3", string(kind), id)
-	if err == nil && len(docs) == 0 {
-		err = store.NotFound("document")
+// ReadDocuments implements rules.Driver.
+func (d Driver) ReadDocuments(ctx context.Context, kind store.DocumentKind, m *store.MerchantID, id string) (docs []store.Document, err error) {
+	where, args := " AND kind = $1", []any{string(kind)}
+	if m != nil {
+		owner, ok := OwnerOf(*m)
+		if !ok {
+			return nil, ctx.Err()
+		}
+		where, args = where+" AND merchant = $2", append(args, owner)
 	}
-	if err != nil {
-		return store.Document{}, err
+	if id != "" {
+		where, args = where+" AND id = $3", append(args, id)
 	}
-	return docs[0], nil
-}
-
-// Documents implements store.Documents.
-func (c *Control) Documents(ctx context.Context, kind store.DocumentKind, m store.MerchantID) ([]store.Document, error) {
-	if m == "" {
-		return c.documents(ctx, m, " AND kind = $1 AND $2::uuid IS NOT NULL ORDER BY merchant, id", string(kind))
-	}
-	return c.documents(ctx, m, ` AND kind = $1 AND merchant = $2 ORDER BY id COLLATE "C"`, string(kind))
-}
-
-// documents returns what a condition with the kind as $1 and the merchant as $2 selects.
-func (c *Control) documents(ctx context.Context, m store.MerchantID, where, kind string, args ...any) (docs []store.Document, err error) {
-	owner, ok := OwnerOf(m)
-	if !ok {
-		return nil, ctx.Err()
-	}
-	err = c.db.Read(ctx, func(tx pgx.Tx) (err error) {
-		docs, err = DocumentsIn(ctx, tx, where, append([]any{kind, owner}, args...)...)
+	err = d.db.Read(ctx, func(tx pgx.Tx) (err error) {
+		docs, err = DocumentsIn(ctx, tx, where+` ORDER BY merchant, id COLLATE "C"`, args...)
 		return err
 	})
-	gone := func(doc store.Document) bool { return doc.Merchant != "" && !c.HasMerchant(doc.Merchant) }
-	return slices.DeleteFunc(docs, gone), err
+	return docs, err
 }
 
 func DocumentsIn(ctx context.Context, tx pgx.Tx, where string, args ...any) (docs []store.Document, err error) {

@@ -95,7 +95,7 @@ type update struct {
 
 // readAfter reads the changes after the one with the number after.
 func (u *update) readAfter(ctx context.Context, tx pgx.Tx, after int64) (err error) {
-	if err := u.seen.Scan(tx.QueryRow(ctx, conn.ReadSnapshot)); err != nil {
+	if err := u.seen.ReadFrom(tx.QueryRow(ctx, conn.ReadSnapshot)); err != nil {
 		return err
 	}
 	return u.readChanges(ctx, tx, after)
@@ -143,7 +143,7 @@ func (c *Control) loadAll(ctx context.Context) error {
 	var seen conn.Snapshot
 	if err := c.db.Read(ctx, func(tx pgx.Tx) (err error) {
 		asked = time.Now()
-		if err := seen.Scan(tx.QueryRow(ctx, conn.ReadSnapshot)); err != nil {
+		if err := seen.ReadFrom(tx.QueryRow(ctx, conn.ReadSnapshot)); err != nil {
 			return err
 		}
 		loaded, err = LoadState(ctx, tx)

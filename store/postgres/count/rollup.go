@@ -13,8 +13,8 @@ import (
 	"mtagd/store/postgres/conn"
 )
 
-// Run rolls up the deltas of this node in the background.
-func (c *Counters) Run() {
+// KeepRolledUp rolls up the deltas of this node in the background.
+func (c *Counters) KeepRolledUp() {
 	c.db.Repeat(rollUpInterval, func(ctx context.Context) error { return c.RollUp(ctx, c.backlog.takeDue()) }, func(err error) {
 		if err != nil {
 			c.db.Log.Error("counters cannot be brought up to date now; the node tries again, and listings get slower meanwhile", "error", err)

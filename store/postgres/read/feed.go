@@ -1,7 +1,6 @@
 package read
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"slices"
@@ -10,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
+	"mtagd/store/merge"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
 )
@@ -28,9 +27,9 @@ const (
 // Feed implements store.Feed. It reads the events of each merchant in portions, and merges them. As flushes are numbered in the
 // order of their commits, all events up to the last flush that is visible are.
 func (r *Reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (end store.FeedEnd, err error) {
-	f := &feed{FeedQuery: q}
+	f := &feed{FeedQuery: q, ready: merge.New(func(a, b *stream) bool { return a.next[0].position.Compare(b.next[0].position) < 0 })}
 	var ok bool
-	if f.at, ok = codec.ParseCursor(q.After); !ok {
+	if f.at, ok = store.ParseCursor(q.After); !ok {
 		return end, store.Invalid("after", "is not a cursor of this service")
 	}
 	citus, err := r.beginFeed(ctx, f)
@@ -65,10 +64,10 @@ func (r *Reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 // Latest implements store.Feed.
 func (r *Reader) Latest(ctx context.Context) (store.Cursor, error) {
 	last, err := r.control.LastFlush(ctx)
-	return codec.EndOf(uint64(last)).Cursor(), err
+	return store.EndOf(uint64(last)).Cursor(), err
 }
 
-func maxPosition(a, b codec.Position) codec.Position {
+func maxPosition(a, b store.Position) store.Position {
 	if a.Compare(b) > 0 {
 		return a
 	}
@@ -78,11 +77,11 @@ func maxPosition(a, b codec.Position) codec.Position {
 // feed is one call of Feed.
 type feed struct {
 	store.FeedQuery
-	at     codec.Position // everything up to here was read
-	end    codec.Position // of the call
-	server int64          // ThisServer of the first read: answers of another server are not confirmed
-	empty  []*stream      // whose next events must be read before the feed goes on
-	ready  streams
+	at     store.Position         // everything up to here was read
+	end    store.Position         // of the call
+	server int64                  // ThisServer of the first read: answers of another server are not confirmed
+	empty  []*stream              // whose next events must be read before the feed goes on
+	ready  merge.Sources[*stream] // those with events
 }
 
 // stream is the events of one merchant, in the order of receipt.
@@ -91,7 +90,7 @@ type stream struct {
 	id       store.MerchantID
 	from     int64      // older events are past the retention
 	next     []received // that were read, and are not used yet
-	at       codec.Position
+	at       store.Position
 	portion  int  // how many are read next
 	done     bool // there are no more
 }
@@ -99,14 +98,14 @@ type stream struct {
 // received is an event for the caller. One that the query does not select has no body: it only moves the feed on.
 type received struct {
 	store.Received
-	position codec.Position
+	position store.Position
 	selected bool
 }
 
 // beginFeed finds the end of the feed, and the merchants that may have events. citus says whether the database has the
 // extension. Without it, there are no workers to wait for.
 func (r *Reader) beginFeed(ctx context.Context, f *feed) (citus bool, err error) {
-	upTo, ok := codec.ParseCursor(f.UpTo)
+	upTo, ok := store.ParseCursor(f.UpTo)
 	if !ok {
 		return false, store.Invalid("upTo", "is not a cursor of this service")
 	}
@@ -124,7 +123,7 @@ func (r *Reader) beginFeed(ctx context.Context, f *feed) (citus bool, err error)
 			Scan(&seen.Server, &seen.Flush, &oldest, &citus); err != nil {
 			return err
 		}
-		if f.end = codec.EndOf(uint64(seen.Flush)); f.UpTo != "" && upTo.Compare(f.end) < 0 {
+		if f.end = store.EndOf(uint64(seen.Flush)); f.UpTo != "" && upTo.Compare(f.end) < 0 {
 			f.end = upTo
 		}
 		f.empty = nil
@@ -164,7 +163,7 @@ func lately(ctx context.Context, tx pgx.Tx, from int64, of map[uuid.UUID]store.M
 }
 
 // selectFeed reads the next events of a merchant. It leaves out the bodies of events that the query does not select.
-const selectFeed = `SELECT seq, idx, at, bot, tag, name, muid, selected, CASE WHEN selected THEN raw END
+const selectFeed = `SELECT ` + EventColumns + `, CASE WHEN selected THEN raw END, selected
 	FROM (SELECT *, at >= $2 AND at < $3 AND ($4::text IS NULL OR tag = $4) AND ($5::text[] IS NULL OR name = ANY($5))
 			AND ($6::boolean IS NULL OR bot = $6) AS selected
 		FROM event WHERE merchant = $1 AND (seq, idx::int) > ($7, $8) AND seq >= $7 AND (seq, idx::int) <= ($9, $10) AND seq <= $9
@@ -234,7 +233,7 @@ func (r *Reader) readPortions(ctx context.Context, f *feed) (n int, err error) {
 		s.portion = min(4*s.portion, maxPortion)
 		if len(got[i]) > 0 {
 			s.next, s.at = got[i], got[i][len(got[i])-1].position
-			heap.Push(&f.ready, s)
+			f.ready.Add(s)
 		} else if !s.done {
 			f.empty = append(f.empty, s)
 		}
@@ -243,46 +242,29 @@ func (r *Reader) readPortions(ctx context.Context, f *feed) (n int, err error) {
 }
 
 func scanReceived(rows pgx.Rows) (r received, err error) {
-	var seq, at int64
-	var idx int16
-	var muid []byte
-	if err := rows.Scan(&seq, &idx, &at, &r.Bot, &r.Tag, &r.Name, &muid, &r.selected, &r.Raw); err != nil {
+	var e eventRow
+	if err := rows.Scan(append(e.fields(), &r.selected)...); err != nil {
 		return r, err
 	}
-	r.position = PositionOf(seq, idx)
-	r.ID, r.MUID, r.Time, r.ReceivedAt, r.Cursor = r.position.EventID(), store.MUID(muid), TimeAt(at), TimeAt(seq), r.position.Cursor()
+	r.position = e.At
+	r.Received = store.Received{Event: e.assembled(), Tag: e.Tag, ReceivedAt: TimeAt(int64(e.At.Seq)), Cursor: e.At.Cursor()}
 	return r, nil
 }
 
 // pop returns the next event of all streams; nil when there is none.
 func (f *feed) pop() *received {
-	if len(f.ready) == 0 {
+	first, ok := f.ready.First()
+	if !ok {
 		return nil
 	}
-	first := f.ready[0]
 	r := &first.next[0]
 	if first.next = first.next[1:]; len(first.next) > 0 {
-		heap.Fix(&f.ready, 0)
+		f.ready.Moved()
 		return r
 	}
-	heap.Pop(&f.ready)
+	f.ready.RemoveFirst()
 	if !first.done {
 		f.empty = append(f.empty, first)
 	}
 	return r
-}
-
-// streams is a heap of streams, the one with the earliest event first.
-type streams []*stream
-
-func (s streams) Len() int           { return len(s) }
-func (s streams) Less(i, j int) bool { return s[i].next[0].position.Compare(s[j].next[0].position) < 0 }
-func (s streams) Swap(i, j int)      { s[i], s[j] = s[j], s[i] }
-func (s *streams) Push(v any)        { *s = append(*s, v.(*stream)) }
-
-func (s *streams) Pop() any {
-	last := len(*s) - 1
-	v := (*s)[last]
-	*s = (*s)[:last]
-	return v
 }

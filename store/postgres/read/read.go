@@ -16,16 +16,19 @@ import (
 	"cmp"
 	"time"
 
-	"mtagd/store/local/codec"
+	"mtagd/store"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
+	"mtagd/store/rules"
+	"mtagd/store/watch"
 )
 
 // Reader reads the events of a database.
 type Reader struct {
+	watch.Watchers // events of this node wake them immediately, those of other nodes within control.FollowInterval
+
 	db          *conn.DB
 	control     *control.Control
-	watches     watches
 	verifyPiece int64
 }
 
@@ -36,8 +39,28 @@ func New(db *conn.DB, c *control.Control, verifyAtOnce int64) *Reader {
 
 // PositionOf returns the place of an event in the order of receipt. Ids and cursors are those of the embedded engine, so
 // that they stay good when a service moves from one engine to the other.
-func PositionOf(seq int64, idx int16) codec.Position {
-	return codec.Position{Seq: uint64(seq), Index: uint16(idx)}
+func PositionOf(seq int64, idx int16) store.Position {
+	return store.Position{Seq: uint64(seq), Index: uint16(idx)}
+}
+
+// EventColumns are the columns of an event but its body, which comes after them.
+const EventColumns = "seq, idx, at, bot, tag, name, muid, by_claim"
+
+// eventRow reads EventColumns and the body.
+type eventRow struct {
+	rules.PersonalEvent
+	time int64
+	muid []byte
+}
+
+func (r *eventRow) fields() []any {
+	return []any{&r.At.Seq, &r.At.Index, &r.time, &r.Bot, &r.Tag, &r.Name, &r.muid, &r.ByClaim, &r.Raw}
+}
+
+// assembled returns the event that was read, and fills in what has no column.
+func (r *eventRow) assembled() store.Event {
+	r.ID, r.MUID, r.Time = r.At.EventID(), store.MUID(r.muid), TimeAt(r.time)
+	return r.Event
 }
 
 func TimeAt(micros int64) time.Time { return time.UnixMicro(micros).UTC() }

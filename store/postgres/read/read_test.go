@@ -8,10 +8,9 @@ import (
 	"testing"
 
 	"mtagd/store"
-	"mtagd/store/local/codec"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
-	"mtagd/store/postgres/pgtest"
 	"mtagd/store/postgres/schema"
 )
 
@@ -56,7 +55,7 @@ func readerOf(t *testing.T, db *conn.DB) *Reader {
 // A feed does not go on with what another server has than the one that it has begun with.
 func TestAFeedReadsFromOneServer(t *testing.T) {
 	r := readerOf(t, openDB(t))
-	f := &feed{end: codec.EndOf(1), server: 1}
+	f := &feed{end: store.EndOf(1), server: 1}
 	if _, err := r.readPortions(t.Context(), f); !errors.Is(err, conn.ErrReplaced) {
 		t.Errorf("%v, want ErrReplaced", err)
 	}

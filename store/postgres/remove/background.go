@@ -28,31 +28,22 @@ import (
 // and old event_ids and flushes. It also rolls up the deltas of dead nodes. One node at a time does this. The tasks are in
 // the database, so when that node dies, another one continues.
 //
-// An erasure:
-//
-//  1. Erase notes it, with hashes only.
-//  2. The links of the person are found. With suppress, the person's identifiers are refused from now on.
-//  3. All events of the merchant, up to the last flush, are read to find the person's. Their number is noted.
-//  4. The links, the remembered event_ids of the events, and the events are removed.
-//  5. VACUUM removes the rows from the tables. Only then is the erasure done. The space is reused, but not overwritten
-//     immediately, and the server's write-ahead log, its archive and its backups have the rows until the operator deletes
-//     them. So "done" promises less than with the embedded engine.
-//
-// After a kill, all steps are repeated. Step 3 then finds the remaining events, and keeps the noted number.
+// An erasure (rules.Data.EraseOf) ends with VACUUM, which removes the rows from the tables. The space is reused, but not overwritten
+// immediately, and the server's write-ahead log, its archive and its backups have the rows until the operator deletes them. So "done" promises
+// less than with the embedded engine.
 type Remover struct {
 	db      *conn.DB
 	control *control.Control
 	counts  *count.Counters
-	reader  *read.Reader
 	runner  removal.Runner
 	wake    chan struct{} // holds a value when there may be a task
 }
 
 // New returns a remover of the events of a database. delay is removal.Delay, but in tests.
 func New(db *conn.DB, c *control.Control, counts *count.Counters, reader *read.Reader, delay time.Duration, metrics prometheus.Registerer) *Remover {
-	r := &Remover{db: db, control: c, counts: counts, reader: reader, wake: make(chan struct{}, 1)}
+	r := &Remover{db: db, control: c, counts: counts, wake: make(chan struct{}, 1)}
 	r.runner = removal.Runner{Engine: tasks{c.Data, r}, Metrics: removal.NewMetrics(metrics), Delay: delay}
-	c.Removing = r.Wake
+	c.Removing, c.People = r.Wake, people{reader, r}
 	return r
 }
 
@@ -75,8 +66,8 @@ func (r *Remover) Wake() {
 	}
 }
 
-// Run does the tasks until ctx ends.
-func (r *Remover) Run(ctx context.Context) {
+// KeepRemoving does the tasks until ctx ends.
+func (r *Remover) KeepRemoving(ctx context.Context) {
 	for ctx.Err() == nil {
 		wait := interval
 		switch err := r.RunOnce(ctx); {
@@ -127,10 +118,7 @@ type tasks struct {
 	r *Remover
 }
 
-// Time implements removal.Engine.
-func (t tasks) Time(ctx context.Context) (time.Time, error) { return t.r.db.Clock(ctx) }
-
-// Purge implements removal.Engine: step 5.
+// Purge implements removal.Engine.
 func (t tasks) Purge(ctx context.Context) error {
 	for _, table := range []string{"event", "link", "held_link", "linked_muid", "dedup"} {
 		if _, err := t.r.db.Pool.Exec(ctx, "VACUUM (INDEX_CLEANUP on, TRUNCATE false) "+table); err != nil {
@@ -157,13 +145,13 @@ func (t tasks) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, er
 	}
 	const portion = 5000
 	for {
-		var old []read.Receipt
+		var old []store.Position
 		if err := t.r.db.Read(ctx, func(tx pgx.Tx) error {
 			scopes, err := t.r.control.Scopes(ctx, tx, merchant)
 			if err != nil {
 				return err
 			}
-			old, err = conn.CollectRows(ctx, tx, func(at *read.Receipt) []any { return []any{&at.Seq, &at.Idx} }, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", merchant, scopes[0].From-rules.ExpiryDelay.Microseconds(), portion)
+			old, err = conn.CollectRows(ctx, tx, func(at *store.Position) []any { return []any{&at.Seq, &at.Index} }, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", merchant, scopes[0].From-rules.ExpiryDelay.Microseconds(), portion)
 			return err
 		}); err != nil {
 			return some, err
@@ -175,70 +163,41 @@ func (t tasks) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, er
 	}
 }
 
-// Reclaim implements removal.Engine: autovacuum does it.
-func (tasks) Reclaim(context.Context) error { return nil }
+// people implements rules.People.
+type people struct {
+	*read.Reader
+	r *Remover
+}
 
-// EraseOf implements removal.Engine: the steps 2 to 4.
-func (t tasks) EraseOf(ctx context.Context, id store.MerchantID, erasures []store.Erasure) error {
-	r := t.r
+// Forget implements rules.People.
+func (p people) Forget(ctx context.Context, id store.MerchantID, links []store.Link, events []rules.ForgottenEvent) error {
 	merchant, ok := conn.KeyOf(id)
 	if !ok {
 		return store.NotFound("merchant")
 	}
-	x := rules.NewErasing(erasures)
-	if err := t.UpdateErasures(ctx, x.IDs, x.Begin); err != nil { // until here, an equal request joins this erasure
-		return err
-	}
-	var links []store.Link
-	var last int64
-	if err := r.db.Read(ctx, func(tx pgx.Tx) error {
-		links = nil
-		if err := read.LinksOf(ctx, tx, merchant, x.Everyone, func(l store.Link) { links = append(links, l) }); err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&last)
-	}); err != nil {
-		return err
-	}
-	x.Found(links)
-	if err := t.UpdateErasures(ctx, x.IDs, x.Begin); err != nil { // before the links are removed
-		return err
-	}
-	var events []read.Receipt
-	var remembered [][]byte
-	var reader rules.EventReader
-	if err := r.reader.EachOf(ctx, merchant, int64(x.Until(uint64(last))), x.Persons, func(p *read.Personal, owners, claimed []int) error {
-		if !x.Take(uint64(p.Receipt.Seq), owners, claimed) {
-			return nil
-		}
-		events = append(events, p.Receipt)
-		if id, ok := reader.EventID(p.Raw); ok {
-			key := write.RememberedKey(p.Name, id)
-			remembered = append(remembered, key[:])
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	if err := t.UpdateErasures(ctx, x.IDs, x.Remove); err != nil {
-		return err
-	}
-	// A link that has led to another muid since then is not concerned.
 	keys, muids := make([][]byte, len(links)), make([][]byte, len(links))
 	for i := range links {
 		keys[i], muids[i] = links[i].Identifier[:], []byte(links[i].MUID)
 	}
 	for _, table := range []string{"link", "held_link"} {
-		if _, err := r.db.Pool.Exec(ctx, "DELETE FROM "+table+" WHERE merchant = $1 AND (key, muid) IN (SELECT * FROM unnest($2::bytea[], $3::bytea[]))",
+		if _, err := p.r.db.Pool.Exec(ctx, "DELETE FROM "+table+" WHERE merchant = $1 AND (key, muid) IN (SELECT * FROM unnest($2::bytea[], $3::bytea[]))",
 			merchant, keys, muids); err != nil {
 			return err
 		}
 	}
-	// linked_muid stays: somebody may know the muids, and say that he has their cookie.
-	if _, err := r.db.Pool.Exec(ctx, "DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)", merchant, remembered); err != nil {
+	positions := make([]store.Position, len(events))
+	var remembered [][]byte
+	for i, e := range events {
+		positions[i] = e.At
+		if e.EventID != "" {
+			key := write.RememberedKey(e.Name, e.EventID)
+			remembered = append(remembered, key[:])
+		}
+	}
+	if _, err := p.r.db.Pool.Exec(ctx, "DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)", merchant, remembered); err != nil {
 		return err
 	}
-	return r.RemoveEvents(ctx, merchant, events)
+	return p.r.RemoveEvents(ctx, merchant, positions)
 }
 
 // Expire removes the events of all merchants that are past the retention.
@@ -306,23 +265,4 @@ func (r *Remover) forgetIDs(ctx context.Context, before int64, portion int) (n i
 		return 0, nil // flushes have locked the rest
 	}
 	return n, nil
-}
-
-// Erase implements store.Persons. It records the erasure; the background work does it.
-func (r *Remover) Erase(ctx context.Context, id store.MerchantID, named store.Identity, opt store.ErasureOptions) (era store.Erasure, err error) {
-	if err := rules.CheckPerson(&named); err != nil {
-		return era, err
-	}
-	key, ok := conn.KeyOf(id)
-	if !ok {
-		return era, store.NotFound("merchant")
-	}
-	var who store.Person
-	if err := r.db.ReadLong(ctx, func(tx pgx.Tx) (err error) {
-		who, err = read.PersonOf(ctx, tx, key, &named, opt.Claimed)
-		return err
-	}); err != nil {
-		return era, err
-	}
-	return r.control.AddErasure(ctx, id, who, opt.Suppress)
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mtagd/store"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/count"
-	"mtagd/store/postgres/read"
 )
 
 // removePortion is how many events one transaction removes: rollups wait for it.
@@ -18,7 +18,7 @@ const removePortion = 2000
 // RemoveEvents removes events of a merchant that the caller has read, and subtracts them from the counters. It skips events
 // that no longer exist. Their deltas are rolled up first, so that the counters have all of these events and no counter
 // becomes negative.
-func (r *Remover) RemoveEvents(ctx context.Context, merchant uuid.UUID, events []read.Receipt) error {
+func (r *Remover) RemoveEvents(ctx context.Context, merchant uuid.UUID, events []store.Position) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -36,10 +36,10 @@ func (r *Remover) RemoveEvents(ctx context.Context, merchant uuid.UUID, events [
 const deleteEvents = `DELETE FROM event WHERE merchant = $1 AND (seq, idx) IN (SELECT * FROM unnest($2::bigint[], $3::smallint[]))
 		RETURNING at, bot, tag, name, length(muid), length(raw)`
 
-func (r *Remover) removeSome(ctx context.Context, merchant uuid.UUID, events []read.Receipt) error {
+func (r *Remover) removeSome(ctx context.Context, merchant uuid.UUID, events []store.Position) error {
 	seqs, idxs := make([]int64, len(events)), make([]int16, len(events))
 	for i, r := range events {
-		seqs[i], idxs[i] = r.Seq, r.Idx
+		seqs[i], idxs[i] = int64(r.Seq), int16(r.Index)
 	}
 	return r.db.Transact(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRollup); err != nil {

@@ -230,7 +230,7 @@ func (f *flush) sendWrites(ctx context.Context, session *pgx.Conn) error {
 		f.committed = true
 		return nil
 	})
-	b.Queue(conn.CommitNothing).QueryRow(func(row pgx.Row) error { return f.seen.Scan(row, nil, nil) })
+	b.Queue(conn.CommitNothing).QueryRow(func(row pgx.Row) error { return f.seen.ReadFrom(row, nil, nil) })
 	if err := session.SendBatch(ctx, b).Close(); err != nil {
 		return err
 	}

@@ -52,8 +52,8 @@ func New(ctx context.Context, db *conn.DB, counts *count.Counters, opt Options) 
 	return w, w.LookAtSpace(ctx)
 }
 
-// Run accepts events until Finish. Metrics must not have those of another writer.
-func (w *Writer) Run() {
+// KeepFlushing accepts events until Finish. Metrics must not have those of another writer.
+func (w *Writer) KeepFlushing() {
 	if w.opt.Metrics != nil {
 		w.opt.Metrics.MustRegister(w.metrics.Collectors(w.queue)...)
 	}
@@ -104,7 +104,7 @@ func (w *Writer) Resolve(ctx context.Context, id store.MerchantID, who store.Ide
 			if muid, err = linkedMUID(ctx, tx, merchant, &who); err != nil || muid == "" {
 				return err
 			}
-			return seen.Scan(tx.QueryRow(ctx, conn.ReadSnapshot))
+			return seen.ReadFrom(tx.QueryRow(ctx, conn.ReadSnapshot))
 		}); err != nil || muid == "" {
 			return "", err
 		}

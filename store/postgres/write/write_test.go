@@ -10,9 +10,9 @@ import (
 	"github.com/google/uuid"
 
 	"mtagd/store"
+	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/count"
-	"mtagd/store/postgres/pgtest"
 	"mtagd/store/postgres/schema"
 )
 

@@ -1,4 +1,4 @@
-package codec
+package store
 
 import (
 	"cmp"
@@ -6,15 +6,13 @@ import (
 	"encoding/binary"
 	"math"
 	"strings"
-
-	"mtagd/store"
 )
 
-// Position is where an event is stored: a chunk of the journal, and a place in that chunk. Of two events, the one that
-// was received later has the greater position.
+// Position is where an event is in the order of receipt: a commit, and a place in that commit. Of two events, the one that was received
+// later has the greater position. All engines number commits so, that ids and cursors stay good when the data moves.
 type Position struct {
-	Seq   uint64 // number of the chunk
-	Index uint16 // place in the chunk, from 0
+	Seq   uint64 // of the commit: its time in µs since 1970, or a little more
+	Index uint16 // place in the commit, from 0
 }
 
 // Compare returns -1, 0 or +1: p was received before o, is o, or was received after o.
@@ -27,16 +25,16 @@ var idEncoding = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadd
 
 // EventID returns the public id of the event at this position: "evt_", followed by the seq (8 bytes) and the index
 // (2 bytes), both big endian, in base32. Ids sort as their positions do.
-func (p Position) EventID() store.EventID { return store.EventID(p.text("evt_")) }
+func (p Position) EventID() EventID { return EventID(p.text("evt_")) }
 
 // cursorPrefix begins every cursor, so that an event's id is not taken for one.
 const cursorPrefix = "cur_"
 
 // Cursor returns the place after the event at this position: as EventID, with another prefix.
-func (p Position) Cursor() store.Cursor { return store.Cursor(p.text(cursorPrefix)) }
+func (p Position) Cursor() Cursor { return Cursor(p.text(cursorPrefix)) }
 
 // ParseCursor returns the position of a cursor; false when it is none. The empty cursor is before every position.
-func ParseCursor(c store.Cursor) (Position, bool) {
+func ParseCursor(c Cursor) (Position, bool) {
 	if c == "" {
 		return Position{}, true
 	}
@@ -51,7 +49,7 @@ func ParseCursor(c store.Cursor) (Position, bool) {
 	return Position{binary.BigEndian.Uint64(b), binary.BigEndian.Uint16(b[8:])}, true
 }
 
-// EndOf returns the last position that a chunk can have.
+// EndOf returns the last position that a commit can have.
 func EndOf(seq uint64) Position { return Position{seq, math.MaxUint16} }
 
 func (p Position) text(prefix string) string {

@@ -1,22 +1,20 @@
-package codec
+package store
 
 import (
 	"github.com/google/uuid"
-
-	"mtagd/store"
 )
 
 // MerchantKey is a merchant's id as the 16 bytes of its UUID.
 type MerchantKey [16]byte
 
 // NewMerchantKey converts an id. KindNotFound: the id is not a UUID, so no merchant has it.
-func NewMerchantKey(id store.MerchantID) (MerchantKey, error) {
+func NewMerchantKey(id MerchantID) (MerchantKey, error) {
 	u, err := uuid.Parse(string(id))
 	if err != nil {
-		return MerchantKey{}, store.NotFound("merchant")
+		return MerchantKey{}, NotFound("merchant")
 	}
 	return MerchantKey(u), nil
 }
 
 // ID returns the merchant's id.
-func (m MerchantKey) ID() store.MerchantID { return store.MerchantID(uuid.UUID(m).String()) }
+func (m MerchantKey) ID() MerchantID { return MerchantID(uuid.UUID(m).String()) }

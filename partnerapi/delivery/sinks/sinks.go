@@ -12,8 +12,12 @@ package sinks
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"net"
+	"net/http"
 	"net/url"
 	"regexp"
+	"strings"
 	"time"
 
 	"mtagd/partnerapi/delivery/kind"
@@ -42,6 +46,10 @@ func Kinds() []kind.Kind {
 		{Name: "s3", Secrets: []kind.Secret{{Name: "secretAccessKey", Required: true}}, Open: openS3, Settings: []kind.Setting{
 			text("endpoint", "an address such as https://s3.example.com"), text("bucket", "the name of a bucket"), text("accessKeyId", "the id of an access key"),
 			preset("region", "us-east-1", "a region"), preset("prefix", "", "what the names of files begin with"),
+		}},
+		{Name: "nats", Secrets: password, Open: openNATS, Settings: []kind.Setting{
+			text("host", "the name or the address of a server"), preset("subject", "events", "a subject of a JetStream stream"),
+			preset("user", "", "a user; without one, the password is a token or the content of a .creds file"),
 		}},
 	}
 }
@@ -86,6 +94,37 @@ func checkTable(table string) error {
 		return store.Invalid("settings.table", "must be a name such as events or public.events")
 	}
 	return nil
+}
+
+// checkHost returns the address of a server from the settings host and withoutTLS.
+func checkHost(host, port string, withoutTLS bool, o kind.Options) (string, error) {
+	if name, given, err := net.SplitHostPort(host); err == nil {
+		host, port = name, given
+	}
+	switch {
+	case host == "" || strings.ContainsAny(host+port, "/,@ "):
+		return "", store.Invalid("settings.host", "must be the name or the address of a server")
+	case withoutTLS && !o.AllowHTTP:
+		return "", store.Invalid("settings.withoutTLS", "must be false")
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// answerEach answers a request of which some events are refused, with the reasons.
+func answerEach(refused map[int]string) (kind.Answer, error) {
+	body, err := json.Marshal(refused)
+	return kind.Answer{Status: http.StatusOK, Body: body}, err
+}
+
+// readEach reads what answerEach has answered, or an error.
+func readEach(a kind.Answer) kind.Verdict {
+	v := kind.Standard(a)
+	if v.Outcome != kind.Done {
+		v.Reason = string(a.Body)
+	} else if json.Unmarshal(a.Body, &v.Refused) != nil {
+		v.Outcome = kind.Again
+	}
+	return v
 }
 
 // checkURL checks the address of a server.

@@ -43,7 +43,7 @@ func openNATS(o kind.Options) (kind.Target, error) {
 		return nil, err
 	}
 	var err error
-	if t.address, err = checkHost(t.Host, "4222", t.WithoutTLS, o); err != nil {
+	if t.address, err = checkHost("host", t.Host, "4222", t.WithoutTLS, o); err != nil {
 		return nil, err
 	}
 	if t.Subject == "" || len(t.Subject) > 200 || strings.ContainsFunc(t.Subject, func(r rune) bool { return r <= ' ' || r > '~' || r == '*' || r == '>' }) {

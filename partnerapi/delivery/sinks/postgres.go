@@ -33,7 +33,7 @@ func openPostgres(o kind.Options) (kind.Target, error) {
 	if err := o.Decode(t); err != nil {
 		return nil, err
 	}
-	at, err := checkHost(t.Host, "5432", t.WithoutTLS, o)
+	at, err := checkHost("host", t.Host, "5432", t.WithoutTLS, o)
 	switch {
 	case err != nil:
 		return nil, err

@@ -47,6 +47,10 @@ func Kinds() []kind.Kind {
 			text("endpoint", "an address such as https://s3.example.com"), text("bucket", "the name of a bucket"), text("accessKeyId", "the id of an access key"),
 			preset("region", "us-east-1", "a region"), preset("prefix", "", "what the names of files begin with"),
 		}},
+		{Name: "kafka", Secrets: password, Open: openKafka, Settings: []kind.Setting{
+			text("brokers", "names or addresses of brokers, with commas between them"), preset("topic", "events", "the name of a topic"),
+			text("user", "a user"), preset("mechanism", "SCRAM-SHA-512", "SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN"),
+		}},
 		{Name: "nats", Secrets: password, Open: openNATS, Settings: []kind.Setting{
 			text("host", "the name or the address of a server"), preset("subject", "events", "a subject of a JetStream stream"),
 			preset("user", "", "a user; without one, the password is a token or the content of a .creds file"),
@@ -96,14 +100,14 @@ func checkTable(table string) error {
 	return nil
 }
 
-// checkHost returns the address of a server from the settings host and withoutTLS.
-func checkHost(host, port string, withoutTLS bool, o kind.Options) (string, error) {
-	if name, given, err := net.SplitHostPort(host); err == nil {
-		host, port = name, given
+// checkHost returns the address of a server. host is what the setting name says, port the usual one.
+func checkHost(name, host, port string, withoutTLS bool, o kind.Options) (string, error) {
+	if given, itsPort, err := net.SplitHostPort(host); err == nil {
+		host, port = given, itsPort
 	}
 	switch {
 	case host == "" || strings.ContainsAny(host+port, "/,@ "):
-		return "", store.Invalid("settings.host", "must be the name or the address of a server")
+		return "", store.Invalid("settings."+name, "must be the name or the address of a server")
 	case withoutTLS && !o.AllowHTTP:
 		return "", store.Invalid("settings.withoutTLS", "must be false")
 	}

@@ -1,12 +1,19 @@
-// Package sinks sends events to stores of the partner's own: PostgreSQL, ClickHouse, and files in an S3-compatible store.
+// Package sinks sends events to stores of the partner's own: PostgreSQL, ClickHouse, files in an S3-compatible store, NATS and Kafka.
 // Events have the columns of an export (package export).
 //
 //   - PostgreSQL stores each event exactly once: the event's id is the primary key, and a request is one transaction.
+//
 //   - ClickHouse drops an identical repeated request, by its token. After a kill or a failure, events may be repeated in
 //     different requests.
+//
 //   - A repeated file replaces the first one. After a kill or a failure, events may be repeated in other files.
 //
-// So readers of ClickHouse and of files must drop repeats by the column id.
+//   - NATS drops repeats within the duplicate window of the stream, by the event's id. Events are in order, unless the stream refuses one.
+//
+//   - Kafka has the events of a visitor in order. An idempotent producer leaves no repeats within a request; after a kill or a failure,
+//     events may be repeated. Transactions would not change that: how far a destination is, is not stored in Kafka.
+//
+// So readers of Kafka, ClickHouse and of files must drop repeats by the id.
 package sinks
 
 import (

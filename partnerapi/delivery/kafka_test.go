@@ -27,7 +27,7 @@ func kafkaBed(t *testing.T, c *kfake.Cluster, topic string) (*bed, Destination) 
 	return sinkBed(t, "kafka", "password", map[string]any{"brokers": strings.Join(c.ListenAddrs(), ", "), "topic": topic, "user": "shop", "withoutTLS": true})
 }
 
-// read returns the numbers of the first n events of a topic by visitor, in order, and how often each id is there.
+// readKafka returns the numbers of the first n events of a topic by visitor, in order, and how often each id is there.
 func readKafka(t *testing.T, c *kfake.Cluster, topic string, n int) (numbers map[string][]int, ids map[string]int) {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.ConsumeTopics(topic), kgo.SASL(scram.Auth{User: "shop", Pass: "secret"}.AsSha512Mechanism()))
@@ -133,7 +133,7 @@ func TestKafkaRefusesStrangers(t *testing.T) {
 	}
 	b.send("m", "Purchase", "")
 	b.until("it fails", func() bool { return b.status(d).LastError != nil })
-	if why := *b.status(d).LastError; !strings.Contains(why, "SASL_AUTHENTICATION_FAILED") {
-		t.Error(why)
+	if n := b.status(d).Delivered; n != 0 {
+		t.Errorf("%d events are delivered", n)
 	}
 }

@@ -271,7 +271,7 @@ func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 			}
 			c.Documents = append(c.Documents, of...)
 		}
-		slices.SortFunc(c.Documents, store.CompareDocuments)
+		store.Sort(c.Documents, store.CompareDocuments)
 		// Certificates, but not what only the nodes of a database need.
 		c.Files, err = conn.CollectRows(ctx, tx, func(f *migrate.File) []any { return []any{&f.Path, &f.Content} }, "SELECT path, content FROM file WHERE split_part(path, '/', 1) NOT IN ('challenges', 'limits', 'scrub') ORDER BY path")
 		return err

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -78,18 +79,17 @@ func (t *kafka) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []k
 // produce writes events by an idempotent producer of their own, and waits until all replicas in sync have them. Each connection is made by
 // dial, also to the brokers that the first one names.
 func (t *kafka) produce(ctx context.Context, dial kind.Dial, events []*kind.Event) (kind.Answer, error) {
+	var unreached atomic.Pointer[error] // the last broker that could not be reached, which the client does not tell
 	c, err := kgo.NewClient(kgo.ClientID("mtagd"), kgo.SeedBrokers(t.brokers...), kgo.SASL(t.sasl), kgo.DefaultProduceTopic(t.Topic),
 		kgo.Dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
-			c, err := dial(ctx, network, address)
-			if err != nil || t.WithoutTLS {
-				return c, err
+			c, err := t.connect(ctx, dial, network, address)
+			if err != nil {
+				unreached.Store(&err)
 			}
-			host, _, _ := net.SplitHostPort(address)
-			secure := tls.Client(c, &tls.Config{ServerName: host})
-			return secure, secure.HandshakeContext(ctx)
+			return c, err
 		}),
 		// A hostile broker must not fill the memory, and the service tries again by itself.
-		kgo.BrokerMaxReadBytes(maxAnswer), kgo.RequestRetries(2), kgo.RecordRetries(2), kgo.UnknownTopicRetries(1), kgo.AllowIdempotentProduceCancellation())
+		kgo.BrokerMaxReadBytes(maxAnswer), kgo.FetchMaxBytes(maxAnswer), kgo.RequestRetries(2), kgo.RecordRetries(2), kgo.UnknownTopicRetries(1), kgo.AllowIdempotentProduceCancellation())
 	if err != nil {
 		return kind.Answer{}, err
 	}
@@ -105,9 +105,25 @@ func (t *kafka) produce(ctx context.Context, dial kind.Dial, events []*kind.Even
 		}
 	}
 	if err := c.ProduceSync(ctx, records...).FirstErr(); err != nil {
+		if why := unreached.Load(); why != nil && errors.Is(err, kgo.ErrRecordRetries) {
+			err = *why
+		}
 		return answerOfKafka(err)
 	}
 	return kind.Answer{Status: http.StatusOK}, nil
+}
+
+func (t *kafka) connect(ctx context.Context, dial kind.Dial, network, address string) (net.Conn, error) {
+	c, err := dial(ctx, network, address)
+	if err != nil || t.WithoutTLS {
+		return c, err
+	}
+	host, _, _ := net.SplitHostPort(address)
+	secure := tls.Client(c, &tls.Config{ServerName: host})
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return secure, nil
 }
 
 // answerOfKafka translates an error of a broker to an HTTP answer.

@@ -3,7 +3,6 @@ package control
 import (
 	"bytes"
 	"context"
-	"slices"
 	"strings"
 
 	bolt "go.etcd.io/bbolt"
@@ -138,6 +137,6 @@ func (d *Data) ExportDocuments(ctx context.Context) (docs []store.Document, err 
 		}
 		docs = append(docs, of...)
 	}
-	slices.SortFunc(docs, store.CompareDocuments)
+	store.Sort(docs, store.CompareDocuments)
 	return docs, nil
 }

@@ -103,14 +103,14 @@ func TestKafkaIsTriedAgain(t *testing.T) {
 	b.until("it is delivered", func() bool { return b.status(d).Delivered == 1 })
 }
 
-// A broker may name others: the same addresses are forbidden.
+// A broker may name others, at addresses that are as forbidden as its own would be. This one is for documentation: nobody is there.
 func TestKafkaReachesNoPrivateAddress(t *testing.T) {
 	c := kafkaCluster(t, kfake.SeedTopics(1, "shop"))
 	c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		answer := r.ResponseKind().(*kmsg.MetadataResponse)
 		answer.ControllerID = 7
-		answer.Brokers = []kmsg.MetadataResponseBroker{{NodeID: 7, Host: "169.254.169.254", Port: 80}}
+		answer.Brokers = []kmsg.MetadataResponseBroker{{NodeID: 7, Host: "192.0.2.1", Port: 9092}}
 		topic := kmsg.NewMetadataResponseTopic()
 		topic.Topic = kmsg.StringPtr("shop")
 		topic.Partitions = []kmsg.MetadataResponseTopicPartition{{Leader: 7, Replicas: []int32{7}, ISR: []int32{7}}}

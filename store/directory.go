@@ -189,7 +189,7 @@ func (d *Directory) Sessions(partner PartnerID, now time.Time) (list []Session) 
 			list = append(list, s)
 		}
 	}
-	slices.SortFunc(list, func(a, b Session) int {
+	Sort(list, func(a, b Session) int {
 		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
 	})
 	return list

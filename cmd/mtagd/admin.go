@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/pprof"
 	"runtime"
 	"syscall"
 
@@ -94,10 +93,7 @@ func adminPages(metrics prometheus.Gatherer, ready, impaired func() error) http.
 			io.WriteString(w, checkNamed(checkDamage).reason(err))
 		}
 	})
-	mux.HandleFunc("/debug/pprof/", pprof.Index) // no cmdline: it may have secrets
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("GET /debug/pprof/{name...}", serveProfile) // no cmdline: it may have secrets
 	return mux
 }
 

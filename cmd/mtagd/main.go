@@ -9,7 +9,7 @@
 //	daemon.go, start.go, listeners.go                    how it starts, runs and stops
 //	engine.go                                            the choice of the storage engine
 //	sockets.go, systemd.go, copied.go, runtime.go        sockets, systemd, copied data directories, and the Go runtime
-//	admin.go, admintoken.go                              the admin pages: /metrics, /healthz, /readyz and pprof, and who may see them
+//	admin.go, admintoken.go, profiles.go                  the admin pages: /metrics, /healthz, /readyz and pprof, and who may see them
 //	disk.go, rates.go, throttle.go                       metrics, recent rates, and limits on repeated log messages
 //	schedule.go, scrub.go, domains.go, shared.go         background work: backups, verification, DNS checks, and limits that nodes share
 //	backup.go, stream.go, point.go, restore.go           mtagd backup and restore

@@ -23,7 +23,6 @@ import (
 	"cmp"
 	"hash/maphash"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -275,7 +274,7 @@ func (m *Memory) List(id store.MerchantID, tag store.TagID, limit int) Listing {
 		}
 	}
 	m.mu.Unlock()
-	slices.SortFunc(l.Entries, func(a, b Entry) int {
+	store.Sort(l.Entries, func(a, b Entry) int {
 		return cmp.Or(b.Last.Compare(a.Last), b.First.Compare(a.First), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Path, b.Path),
 			cmp.Compare(a.Name, b.Name), cmp.Compare(a.Tag, b.Tag))
 	})

@@ -76,7 +76,7 @@ func (h *hosts) look(now time.Time) hostsJSON {
 		}
 		view.Items = append(view.Items, host)
 	}
-	slices.SortFunc(view.Items, func(a, b hostJSON) int {
+	store.Sort(view.Items, func(a, b hostJSON) int {
 		return cmp.Or(cmp.Compare(b.trouble, a.trouble), a.expires.Compare(b.expires), cmp.Compare(a.Host, b.Host))
 	})
 	view.Items = slices.Clip(view.Items[:min(len(view.Items), maxListed)])

@@ -414,7 +414,7 @@ func (s *Service) List(ctx context.Context, m store.MerchantID) (all []Destinati
 		}
 		all = append(all, d)
 	}
-	slices.SortFunc(all, func(a, b Destination) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	store.Sort(all, func(a, b Destination) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	return all, err
 }
 

@@ -91,7 +91,7 @@ func (s *Service) deliveries(ctx context.Context, of store.DocumentKind, m store
 		}
 		all = append(all, d)
 	}
-	slices.SortFunc(all, func(a, b Delivery) int { return strings.Compare(b.ID, a.ID) })
+	store.Sort(all, func(a, b Delivery) int { return strings.Compare(b.ID, a.ID) })
 	return all, nil
 }
 
@@ -108,7 +108,7 @@ func (s *Service) Deliveries(ctx context.Context, d Destination, state DeliveryS
 	all = slices.DeleteFunc(all, func(x Delivery) bool {
 		return state != "" && x.State != state || event != "" && !slices.Contains(x.EventIDs, event)
 	})
-	slices.SortFunc(all, func(a, b Delivery) int { return strings.Compare(b.ID, a.ID) })
+	store.Sort(all, func(a, b Delivery) int { return strings.Compare(b.ID, a.ID) })
 	return all, nil
 }
 

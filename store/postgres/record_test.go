@@ -3,7 +3,6 @@ package postgres
 import (
 	"encoding/hex"
 	"errors"
-	"io/fs"
 	"slices"
 	"strings"
 	"testing"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3"
 
 	"mtagd/store"
 	"mtagd/store/pgtest"
@@ -41,19 +38,7 @@ func TestMigrationToRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	files, err := fs.Sub(schema.Migrations, "migrations")
-	if err != nil {
-		t.Fatal(err)
-	}
-	db := stdlib.OpenDBFromPool(pool)
-	p, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithDisableGlobalRegistry(true))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.UpTo(t.Context(), 14); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
+	if err := schema.Migrate(t.Context(), pool, 14); err != nil {
 		t.Fatal(err)
 	}
 	const partner, here, gone = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222", "33333333-3333-4333-8333-333333333333"

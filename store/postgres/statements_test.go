@@ -67,16 +67,15 @@ var (
 
 // anyMerchant has the statements that are about the rows of several merchants, and why they may be.
 var anyMerchant = map[string]string{
-	"SELECT merchant, greatest(max(events), 0) FROM (":                                             "verification: which merchants there are",
-	"WITH w AS (SELECT m.id AS merchant, coalesce(u.events, 0)":                                    "an operator's list, and the limits of a partner: of all merchants that are named",
-	"SELECT coalesce(sum(bytes + events * $1), 0)::bigint FROM usage":                              "every few seconds: what all events take",
-	"DELETE FROM tally WHERE ctid = ANY":                                                           "a fold of several merchants, without Citus",
-	"SELECT DISTINCT merchant FROM tally":                                                          "once a minute on one node: whose tallies a node has left that died; with Citus",
-	"SELECT m.id FROM (SELECT id::uuid AS id FROM record WHERE kind = 'merchants'":                 "the same, without Citus",
-	"SELECT merchant, key FROM dedup WHERE seen < $1 LIMIT $2":                                     "once a minute on one node: which event_ids count no more",
-	"INSERT INTO held_link (merchant, key, muid, source) SELECT merchant, key, muid, 0 FROM link;": "a migration",
-	"INSERT INTO linked_muid (merchant, hash) SELECT DISTINCT merchant, substring(sha256(":         "a migration",
-	"VACUUM (INDEX_CLEANUP on, TRUNCATE false) ":                                                   "erasures: a table is vacuumed whole",
+	"SELECT merchant, greatest(max(events), 0) FROM (":                             "verification: which merchants there are",
+	"WITH w AS (SELECT m.id AS merchant, coalesce(u.events, 0)":                    "an operator's list, and the limits of a partner: of all merchants that are named",
+	"SELECT coalesce(sum(bytes + events * $1), 0)::bigint FROM usage":              "every few seconds: what all events take",
+	"DELETE FROM tally WHERE ctid = ANY":                                           "a fold of several merchants, without Citus",
+	"SELECT DISTINCT merchant FROM tally":                                          "once a minute on one node: whose tallies a node has left that died; with Citus",
+	"SELECT m.id FROM (SELECT id::uuid AS id FROM record WHERE kind = 'merchants'": "the same, without Citus",
+	"SELECT merchant, key FROM dedup WHERE seen < $1 LIMIT $2":                     "once a minute on one node: which event_ids count no more",
+	"-- All links that an identifier has had":                                      "a migration",
+	"VACUUM (INDEX_CLEANUP on, TRUNCATE false) ":                                   "erasures: a table is vacuumed whole",
 }
 
 // unstable matches a change of rows that Citus refuses, as each server would compute another time.

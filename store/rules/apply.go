@@ -85,7 +85,7 @@ func (d *Data) fillDirectory() {
 	for _, t := range s.tags {
 		tags = append(tags, s.complete(t))
 	}
-	slices.SortFunc(tags, func(a, b store.Tag) int { return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID)) })
+	store.Sort(tags, func(a, b store.Tag) int { return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID)) })
 	for _, t := range tags {
 		d.dir.SetTag(t)
 	}

@@ -104,7 +104,7 @@ func (d *Data) Removals(ctx context.Context) (all []store.Removal, err error) {
 		}
 		return nil
 	})
-	slices.SortFunc(all, func(a, b store.Removal) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Merchant, b.Merchant)) })
+	store.Sort(all, func(a, b store.Removal) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Merchant, b.Merchant)) })
 	return all, err
 }
 

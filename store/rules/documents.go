@@ -67,7 +67,7 @@ func (d *Data) Destinations(ctx context.Context, m store.MerchantID) (docs []sto
 		}
 		return nil
 	})
-	slices.SortFunc(docs, store.CompareDocuments)
+	store.Sort(docs, store.CompareDocuments)
 	return docs, err
 }
 

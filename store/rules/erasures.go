@@ -210,7 +210,7 @@ func (d *Data) Unfinished() (all []store.Erasure) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	all = slices.Collect(d.state.open())
-	slices.SortFunc(all, func(a, b store.Erasure) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.ID, b.ID)) })
+	store.Sort(all, func(a, b store.Erasure) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.ID, b.ID)) })
 	return all
 }
 

@@ -67,7 +67,7 @@ func (s *State) keysOfPartner(id store.PartnerID) []store.Key {
 	for _, id := range s.keysOf[id] {
 		keys = append(keys, s.keys[id])
 	}
-	slices.SortFunc(keys, func(a, b store.Key) int {
+	store.Sort(keys, func(a, b store.Key) int {
 		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
 	})
 	return keys

@@ -31,7 +31,8 @@ func (d *Data) AddPartner(ctx context.Context, name string) (store.Partner, erro
 // Partners implements store.Control.
 func (d *Data) Partners(ctx context.Context) (partners []store.Partner, err error) {
 	err = d.view(ctx, func(s *State, _ time.Time) error {
-		partners = slices.SortedFunc(maps.Values(s.partners), func(a, b store.Partner) int {
+		partners = slices.Collect(maps.Values(s.partners))
+		store.Sort(partners, func(a, b store.Partner) int {
 			return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
 		})
 		return nil

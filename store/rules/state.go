@@ -236,7 +236,7 @@ func (s *State) merchant(id store.MerchantID) (store.Merchant, error) {
 		m.Tags = append(m.Tags, s.complete(s.tags[id]))
 	}
 	order := []store.TagType{store.ClientSide, store.ServerSide, store.Preverified} // of tags from the same moment
-	slices.SortFunc(m.Tags, func(a, b store.Tag) int {
+	store.Sort(m.Tags, func(a, b store.Tag) int {
 		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(slices.Index(order, a.Type), slices.Index(order, b.Type)))
 	})
 	return m.Merchant, err

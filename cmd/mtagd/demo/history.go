@@ -40,7 +40,7 @@ func (s *Shop) addHistory(ctx context.Context, partner store.PartnerID, now time
 		}
 		h := &history{random: rand.New(rand.NewPCG(uint64(i), 0)), now: now, merchant: merchant.ID, tag: tag.ID}
 		h.invent(past.sessions)
-		slices.SortFunc(h.marks, func(a, b store.Mark) int { return a.Time.Compare(b.Time) })
+		store.Sort(h.marks, func(a, b store.Mark) int { return a.Time.Compare(b.Time) })
 		for batch := range slices.Chunk(h.marks, historyBatch) {
 			if err := s.Engine.Record(ctx, batch); err != nil {
 				return err

@@ -42,7 +42,7 @@ func (c domainList) apply(ctx context.Context, control store.Control) (any, erro
 			views = append(views, domainView{Domain: p.TrackingDomain, State: "tracking", Partner: p.ID, Host: p.TrackingDomain})
 		}
 	}
-	slices.SortFunc(views, func(a, b domainView) int { return cmp.Compare(a.Domain, b.Domain) })
+	store.Sort(views, func(a, b domainView) int { return cmp.Compare(a.Domain, b.Domain) })
 	return views, nil
 }
 

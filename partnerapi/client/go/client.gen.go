@@ -268,16 +268,22 @@ type DestinationInput struct {
 	// The service stores no visitor's address and no user agent. Meta needs the user agent of a website's visitor: let the page
 	// send it, as by `mtag('set', {user_agent: navigator.userAgent})`. `client_ip_address` is passed on in the same way.
 	//
-	// Your own stores get up to 1,000 events at once, in the columns of an export. `postgresql`: `host` (with a port unless it is
-	// 5432), `database`, `user` (all required), `table` (`events` by default; it is made if it is not there). It has each event
-	// exactly once, by its primary key. An event that PostgreSQL does not take, such as one with `\u0000`, becomes a dead letter.
-	// `clickhouse`, over HTTP: `url` (required), `database`, `table`, `user`. The table needs columns of these names, of which
-	// `raw_data` is a String. A request that is repeated as it was is dropped by its token, where the table keeps tokens
-	// (`non_replicated_deduplication_window`). `s3`, in Parquet with a partition for each hour of receipt
-	// (`PREFIX/date=2026-11-26/hour=03/….parquet`): `endpoint`, `bucket`, `accessKeyId` (all required), `region`, `prefix`;
-	// there is a file a minute or more. After a kill of the service, ClickHouse and S3 may get events again: read each `id` once,
-	// as by a ReplacingMergeTree. `batchSize` and mappings are not for them. What was delivered, an erasure does not reach. They
-	// are tried for 30 days. Their secrets are `password`, and `secretAccessKey` of `s3`.
+	// Your own stores get up to 1,000 events at once, in the columns of an export (as JSON in `nats` and `kafka`). `postgresql`:
+	// `host` (with a port unless it is 5432), `database`, `user` (all required), `table` (`events` by default; it is made if it
+	// is not there). It has each event exactly once, by its primary key. An event that PostgreSQL does not take, such as one with
+	// `\u0000`, becomes a dead letter. `clickhouse`, over HTTP: `url` (required), `database`, `table`, `user`. The table needs
+	// columns of these names, of which `raw_data` is a String. A request that is repeated as it was is dropped by its token,
+	// where the table keeps tokens (`non_replicated_deduplication_window`). `s3`, in Parquet with a partition for each hour of
+	// receipt (`PREFIX/date=2026-11-26/hour=03/….parquet`): `endpoint`, `bucket`, `accessKeyId` (all required), `region`,
+	// `prefix`; there is a file a minute or more. `nats`: `host` (required, with a port unless it is 4222), `subject`, `user`.
+	// Each event is a message on the subject, which a JetStream stream must store; the stream drops repeats within its duplicate
+	// window, by `Nats-Msg-Id`. Without a `user`, the password is a token, or the content of a `.creds` file. `kafka`: `brokers`
+	// (with commas between them), `user` (both required), `topic`, `mechanism` (`SCRAM-SHA-512` by default, `SCRAM-SHA-256` or
+	// `PLAIN`). The key of a record is the `muid`, so events of a visitor are in order, and its header `id` is that of the event.
+	// Each record has all replicas in sync (`acks=all`) before it counts as delivered. After a failure or a kill, Kafka may get
+	// events again: read each `id` once. After a kill of the service, ClickHouse and S3 may get events again: read each `id`
+	// once, as by a ReplacingMergeTree. `batchSize` and mappings are not for them. What was delivered, an erasure does not reach.
+	// They are tried for 30 days. Their secrets are `password`, and `secretAccessKey` of `s3`.
 	Settings map[string]any `json:"settings,omitzero"`
 	// `webhook`, or an ad platform: see `settings`. It is required to create, and cannot be changed.
 	Type string `json:"type,omitzero"`

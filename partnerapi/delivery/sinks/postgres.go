@@ -33,21 +33,17 @@ func openPostgres(o kind.Options) (kind.Target, error) {
 	if err := o.Decode(t); err != nil {
 		return nil, err
 	}
-	host, port, err := net.SplitHostPort(t.Host)
-	if err != nil {
-		host, port = t.Host, "5432"
-	}
+	at, err := checkHost("host", t.Host, "5432", t.WithoutTLS, o)
 	switch {
-	case host == "" || strings.ContainsAny(t.Host, "/,@ "):
-		return nil, store.Invalid("settings.host", "must be the name or the address of a server")
+	case err != nil:
+		return nil, err
 	case t.User == "":
 		return nil, store.Invalid("settings.user", "is required")
 	case t.Database == "":
 		return nil, store.Invalid("settings.database", "is required")
-	case t.WithoutTLS && !o.AllowHTTP:
-		return nil, store.Invalid("settings.withoutTLS", "must be false")
 	}
-	address := url.URL{Scheme: "postgres", User: url.UserPassword(t.User, o.Secret("password")), Host: net.JoinHostPort(host, port),
+	host, _, _ := net.SplitHostPort(at)
+	address := url.URL{Scheme: "postgres", User: url.UserPassword(t.User, o.Secret("password")), Host: at,
 		Path: "/" + t.Database, RawQuery: "sslmode=disable&application_name=mtagd"} // TLS is set below, so that files and variables of this machine have no effect
 	config, err := pgx.ParseConfig(address.String())
 	if err != nil {

@@ -1,19 +1,30 @@
-// Package sinks sends events to stores of the partner's own: PostgreSQL, ClickHouse, and files in an S3-compatible store.
+// Package sinks sends events to stores of the partner's own: PostgreSQL, ClickHouse, files in an S3-compatible store, NATS and Kafka.
 // Events have the columns of an export (package export).
 //
 //   - PostgreSQL stores each event exactly once: the event's id is the primary key, and a request is one transaction.
+//
 //   - ClickHouse drops an identical repeated request, by its token. After a kill or a failure, events may be repeated in
 //     different requests.
+//
 //   - A repeated file replaces the first one. After a kill or a failure, events may be repeated in other files.
 //
-// So readers of ClickHouse and of files must drop repeats by the column id.
+//   - NATS drops repeats within the duplicate window of the stream, by the event's id. Events are in order, unless the stream refuses one.
+//
+//   - Kafka has the events of a visitor in order. An idempotent producer leaves no repeats within a request; after a kill or a failure,
+//     events may be repeated. Transactions would not change that: how far a destination is, is not stored in Kafka.
+//
+// So readers of Kafka, ClickHouse and of files must drop repeats by the id.
 package sinks
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"net"
+	"net/http"
 	"net/url"
 	"regexp"
+	"strings"
 	"time"
 
 	"mtagd/partnerapi/delivery/kind"
@@ -42,6 +53,14 @@ func Kinds() []kind.Kind {
 		{Name: "s3", Secrets: []kind.Secret{{Name: "secretAccessKey", Required: true}}, Open: openS3, Settings: []kind.Setting{
 			text("endpoint", "an address such as https://s3.example.com"), text("bucket", "the name of a bucket"), text("accessKeyId", "the id of an access key"),
 			preset("region", "us-east-1", "a region"), preset("prefix", "", "what the names of files begin with"),
+		}},
+		{Name: "kafka", Secrets: password, Open: openKafka, Settings: []kind.Setting{
+			text("brokers", "names or addresses of brokers, with commas between them"), preset("topic", "events", "the name of a topic"),
+			text("user", "a user"), preset("mechanism", "SCRAM-SHA-512", "SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN"),
+		}},
+		{Name: "nats", Secrets: password, Open: openNATS, Settings: []kind.Setting{
+			text("host", "the name or the address of a server"), preset("subject", "events", "a subject of a JetStream stream"),
+			preset("user", "", "a user; without one, the password is a token or the content of a .creds file"),
 		}},
 	}
 }
@@ -86,6 +105,37 @@ func checkTable(table string) error {
 		return store.Invalid("settings.table", "must be a name such as events or public.events")
 	}
 	return nil
+}
+
+// checkHost returns the address of a server. host is what the setting name says, port the usual one.
+func checkHost(name, host, port string, withoutTLS bool, o kind.Options) (string, error) {
+	if given, itsPort, err := net.SplitHostPort(host); err == nil {
+		host, port = given, itsPort
+	}
+	switch {
+	case host == "" || strings.ContainsAny(host+port, "/,@ "):
+		return "", store.Invalid("settings."+name, "must be the name or the address of a server")
+	case withoutTLS && !o.AllowHTTP:
+		return "", store.Invalid("settings.withoutTLS", "must be false")
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// answerEach answers a request of which some events are refused, with the reasons.
+func answerEach(refused map[int]string) (kind.Answer, error) {
+	body, err := json.Marshal(refused)
+	return kind.Answer{Status: http.StatusOK, Body: body}, err
+}
+
+// readEach reads what answerEach has answered, or an error.
+func readEach(a kind.Answer) kind.Verdict {
+	v := kind.Standard(a)
+	if v.Outcome != kind.Done {
+		v.Reason = string(a.Body)
+	} else if json.Unmarshal(a.Body, &v.Refused) != nil {
+		v.Outcome = kind.Again
+	}
+	return v
 }
 
 // checkURL checks the address of a server.

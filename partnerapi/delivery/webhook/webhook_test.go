@@ -1,8 +1,13 @@
 package webhook
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +17,7 @@ import (
 
 	"mtagd/partnerapi/delivery/kind"
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 func event(t *testing.T, raw string) *kind.Event {
@@ -136,5 +142,43 @@ func TestTheBodyOfAnEvent(t *testing.T) {
 		if got := string(requests[0].Body); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
+	}
+}
+
+// The published library in JavaScript reads the signatures, too.
+func TestSignaturesInJavaScript(t *testing.T) {
+	node := testenv.Program(t, "node")
+	library, err := filepath.Abs("../../client/typescript/node_modules/standardwebhooks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(library); err != nil {
+		testenv.Missing(t, "the packages of the TypeScript client are not installed: make node")
+	}
+	before, now := NewSecret(), NewSecret()
+	target, err := open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {now, before}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests, _ := target.Requests([]*kind.Event{event(t, `{"event":"Purchase","note":"größer <3"}`)}, time.Now())
+	headers := map[string]string{}
+	for name, values := range requests[0].Header {
+		headers[strings.ToLower(name)] = values[0]
+	}
+	input, err := json.Marshal(map[string]any{"body": string(requests[0].Body), "headers": headers, "secrets": []string{now, before, NewSecret()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const script = `
+		const { Webhook } = require(process.argv[1])
+		const { body, headers, secrets } = JSON.parse(require("fs").readFileSync(0, "utf8"))
+		const takes = (secret, body) => { try { new Webhook(secret).verify(body, headers); return true } catch { return false } }
+		console.log(JSON.stringify(secrets.flatMap(s => [takes(s, body), takes(s, body + " ")])))`
+	run := exec.CommandContext(t.Context(), node, "-e", script, library)
+	run.Stdin = bytes.NewReader(input)
+	out, err := run.CombinedOutput()
+	const want = "[true,false,true,false,false,false]"
+	if err != nil || strings.TrimSpace(string(out)) != want {
+		t.Errorf("%v: %s, want %s", err, out, want)
 	}
 }

@@ -19,6 +19,7 @@ const (
 	LockRemoval    = 0x6d746703
 	LockDistribute = 0x6d746704
 	LockRollup     = 0x6d746705
+	LockSchema     = 0x6d746706
 )
 
 // Querier is a transaction, or the pool when one statement is enough.

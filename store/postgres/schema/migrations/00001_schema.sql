@@ -1,8 +1,6 @@
 -- Times of events, receipts and remembered event_ids are in microseconds since 1970. Control data is JSON as package store
 -- describes it; the columns beside it are what statements search for.
 
--- +goose Up
-
 -- Control data. These tables are small, and every node reads them whole.
 
 CREATE TABLE partner (

@@ -1,7 +1,5 @@
 -- What nodes share besides the service's data: see store.Shared.
 
--- +goose Up
-
 -- Certificates, their keys, the ACME account, and challenges of the CA.
 CREATE TABLE file (
 	path     text COLLATE "C" PRIMARY KEY,

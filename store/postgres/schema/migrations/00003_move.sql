@@ -1,5 +1,3 @@
--- +goose Up
-
 -- A move of all data from another store into this database, or from this database to another store.
 CREATE TABLE move (
 	direction text PRIMARY KEY, -- in or out

@@ -1,7 +1,5 @@
 -- Messages of nodes to each other: see store.Shared.Exchange.
 
--- +goose Up
-
 -- They live for seconds, so they need not survive a crash, and standbys do not need them.
 CREATE UNLOGGED TABLE message (
 	node    uuid NOT NULL,

@@ -1,10 +1,7 @@
--- +goose Up
-
 -- When all data has moved to another store, this trigger is enabled, in the transaction that says so in the table move. Then no flush
 -- is committed any more, by no version of a node. Until then it is disabled, and costs nothing. A flush with number 0 only says that
 -- another one must not be committed.
 
--- +goose StatementBegin
 CREATE FUNCTION refuse_moved() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	place text := (SELECT peer FROM move WHERE direction = 'out' AND ready);
@@ -14,7 +11,6 @@ BEGIN
 	END IF;
 	RETURN NEW;
 END $$;
--- +goose StatementEnd
 
 CREATE TRIGGER moved BEFORE INSERT ON flush FOR EACH ROW WHEN (NEW.seq <> 0) EXECUTE FUNCTION refuse_moved();
 ALTER TABLE flush DISABLE TRIGGER moved;

@@ -1,5 +1,3 @@
--- +goose Up
-
 -- Nodes read this table several times a second, and would wait behind this migration while it waits for a backup.
 SET LOCAL lock_timeout = '2s';
 

@@ -1,7 +1,5 @@
 -- Flushes insert what they count into the table tally, instead of updating the counters: see tally.go.
 
--- +goose Up
-
 -- All flushes wait behind this migration while it waits for a read of usage, such as that of a backup.
 SET LOCAL lock_timeout = '2s';
 

@@ -1,5 +1,3 @@
--- +goose Up
-
 -- All links that an identifier has had, the one in link included. Nobody knows who has made those of earlier versions: they are claimed.
 -- Nodes of the version before write only to link: what they write counts as claimed, too.
 CREATE TABLE held_link (

@@ -1,7 +1,5 @@
 -- All control data but the audit log is in one table of records, whose rules package rules has.
 
--- +goose Up
-
 -- Nodes read and change these tables, and would wait behind this migration while it waits for a backup.
 SET LOCAL lock_timeout = '2s';
 

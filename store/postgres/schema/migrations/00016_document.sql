@@ -1,5 +1,3 @@
--- +goose Up
-
 -- Documents of parts of the service, which no node follows.
 CREATE TABLE document (
 	kind     text NOT NULL,

@@ -172,9 +172,6 @@ func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.
 	p := Preview{EventID: stored.ID, Event: stored.Name, Result: "send"}
 	fate, why := rt.judge(e, gone.has(e), now) // when it came is not known: it may have been before an erasure
 	e.ReceivedAt = now.UTC()
-	if !rt.wants(&e.Received) {
-		fate, why = filtered, "the destination does not want events of this name or of bots"
-	}
 	if fate != unsent {
 		p.Result = "not sent: " + why
 		return p, nil, nil

@@ -38,6 +38,7 @@ type Kind struct {
 type Secret struct {
 	Name     string
 	Required bool
+	Signs    bool                      // it is not sent: another server may get what it signs
 	New      func() string             // makes one when the merchant gives none; nil: the merchant must
 	Check    func(secret string) error // nil: any text
 }

@@ -26,7 +26,7 @@ import (
 // Kind is the kind "webhook".
 var Kind = kind.Kind{
 	Name:    "webhook",
-	Secrets: []kind.Secret{{Name: signing, Required: true, New: NewSecret, Check: checkSecret}, {Name: authorization, Check: checkAuthorization}},
+	Secrets: []kind.Secret{{Name: signing, Required: true, Signs: true, New: NewSecret, Check: checkSecret}, {Name: authorization, Check: checkAuthorization}},
 	Settings: []kind.Setting{
 		{Name: "url", Type: kind.Text, Required: true, Hint: "an address such as https://example.com/events"},
 		{Name: "headers", Type: kind.Table, Hint: "headers to send, by their names"},

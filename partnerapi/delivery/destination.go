@@ -89,6 +89,8 @@ type selection struct {
 	noBots bool
 	batch  int           // events of a request
 	wait   time.Duration // how long to wait for a full request
+
+	takesErasures bool
 }
 
 func (s selection) wants(e *store.Received) bool {
@@ -139,7 +141,7 @@ func (s *Service) open(d Destination) (*route, error) {
 		return nil, err
 	}
 	limits := r.target.Limits()
-	r.selection = selection{names: d.Events, noBots: len(k.Consent) > 0, batch: limits.Events, wait: limits.Wait}
+	r.selection = selection{names: d.Events, noBots: len(k.Consent) > 0, batch: limits.Events, wait: limits.Wait, takesErasures: takesErasures(r.target)}
 	return r, nil
 }
 

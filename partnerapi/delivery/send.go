@@ -172,6 +172,9 @@ func (l *sender) judge(rt *route, i int) *kind.Event {
 		fate, reason = expired, fmt.Sprintf("the destination did not take it for %d hours", int(limits.MaxAge.Hours()))
 	}
 	if fate == unsent {
+		if rt.kind.Client {
+			e.Browser = l.r.sh.s.Browser(e.Merchant, e.Client)
+		}
 		return e
 	}
 	l.d.fates[i], l.d.reasons[i] = fate, reason
@@ -288,6 +291,7 @@ func (l *lane) request(rt *route, request kind.Request, of []piece) {
 		l.stopped = true
 		return
 	}
+	sent.answer.Body = mask(sent.answer.Body, of)
 	v := kind.Verdict{Outcome: kind.Again}
 	if sent.err == nil {
 		v = rt.target.Read(request, sent.answer)

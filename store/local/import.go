@@ -60,7 +60,7 @@ func (d *directory) Add(_ context.Context, events []migrate.Event) error {
 	var body []byte
 	for i := range events {
 		e := &events[i]
-		body, _ = journal.AppendBody(body[:0], store.TagID(e.Tag), e.Name, e.Bot, e.MUID, e.ByClaim, e.Raw, e.Time)
+		body, _ = journal.AppendBody(body[:0], store.TagID(e.Tag), e.Name, e.Bot, e.MUID, e.ByClaim, nil, e.Raw, e.Time)
 		run.Append(e.Merchant, e.At, body)
 	}
 	return d.archive.Add(run, 0, func() {}) // Index moves the boundary

@@ -164,7 +164,7 @@ func lately(ctx context.Context, tx pgx.Tx, from int64, of map[uuid.UUID]store.M
 }
 
 // selectFeed reads the next events of a merchant. It leaves out the bodies of events that the query does not select.
-const selectFeed = `SELECT seq, idx, at, bot, tag, name, muid, selected, CASE WHEN selected THEN raw END
+const selectFeed = `SELECT seq, idx, at, bot, tag, name, muid, selected, CASE WHEN selected THEN raw END, CASE WHEN selected THEN client END
 	FROM (SELECT *, at >= $2 AND at < $3 AND ($4::text IS NULL OR tag = $4) AND ($5::text[] IS NULL OR name = ANY($5))
 			AND ($6::boolean IS NULL OR bot = $6) AS selected
 		FROM event WHERE merchant = $1 AND (seq, idx::int) > ($7, $8) AND seq >= $7 AND (seq, idx::int) <= ($9, $10) AND seq <= $9
@@ -246,7 +246,7 @@ func scanReceived(rows pgx.Rows) (r received, err error) {
 	var seq, at int64
 	var idx int16
 	var muid []byte
-	if err := rows.Scan(&seq, &idx, &at, &r.Bot, &r.Tag, &r.Name, &muid, &r.selected, &r.Raw); err != nil {
+	if err := rows.Scan(&seq, &idx, &at, &r.Bot, &r.Tag, &r.Name, &muid, &r.selected, &r.Raw, &r.Client); err != nil {
 		return r, err
 	}
 	r.position = PositionOf(seq, idx)

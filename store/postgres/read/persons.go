@@ -117,8 +117,8 @@ func (r *Reader) EachOf(ctx context.Context, merchant uuid.UUID, upTo int64, who
 	after := Receipt{}
 	for {
 		found, err := conn.SelectRows(ctx, r.db, func(p *Personal) []any {
-			return []any{&p.Receipt.Seq, &p.Receipt.Idx, &p.At, &p.Bot, &p.Name, &p.muid, &p.Raw, &p.ByClaim, &p.Tag}
-		}, `SELECT seq, idx, at, bot, name, muid, raw, by_claim, tag FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
+			return []any{&p.Receipt.Seq, &p.Receipt.Idx, &p.At, &p.Bot, &p.Name, &p.muid, &p.Raw, &p.ByClaim, &p.Client, &p.Tag}
+		}, `SELECT seq, idx, at, bot, name, muid, raw, by_claim, client, tag FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
 			ORDER BY seq, idx LIMIT $5`, merchant, after.Seq, int32(after.Idx), upTo, personalPortion)
 		if err != nil {
 			return err

@@ -937,7 +937,7 @@ export interface components {
             events?: string[];
             /** @description Only events for which this expression is true are sent, such as `value > 10 && currency in ["EUR", "USD"]`. It is a part of the Common Expression Language on the fields of the event: `! && || == != < <= > >= in +`, `has()`, `size()`, `contains()`, `startsWith()`, `endsWith()`, `lowerAscii()`. At most 2,000 bytes. */
             filter?: string;
-            /** @description What is sent from which field of the event: `{"order.id": "order_id", "shop": {"from": "store", "default": "main"}}`. At most 100 fields. For webhooks it makes up all of `data`, besides `id`; for ad platforms it adds to what is sent of each event. */
+            /** @description What is sent from which field of the event: `{"order.id": "order_id", "shop": {"from": "store", "default": "main"}}`. At most 100 fields, at most 5 of them from the same path, and 4 KiB of defaults as JSON. For webhooks it makes up all of `data`, besides `id`; for ad platforms it adds to what is sent of each event. */
             mapping?: {
                 [key: string]: unknown;
             };
@@ -967,7 +967,7 @@ export interface components {
              *
              *     `eventNames` gives an event another name there (`{"Booking": "Schedule"}`; an empty name leaves it out). `googleads` and `linkedin` have `conversions` instead: the number of the conversion action or conversion rule by the name of the event. They, `pinterest` and `snap` leave out other events, and those without anything by which they know a visitor: see a destination's preview. `endpoint` is another address than the platform's, for tests. `GET /v1/partners/destination-types` has all of it.
              *
-             *     The service stores no visitor's address and no user agent. Meta needs the user agent of a website's visitor: let the page send it, as by `mtag('set', {user_agent: navigator.userAgent})`. `client_ip_address` is passed on in the same way.
+             *     Meta needs the user agent of a website's visitor: set `deliverClientDetails` of the merchant, or let the page send it, as by `mtag('set', {user_agent: navigator.userAgent})`. `client_ip_address` is passed on in the same way.
              *
              *     Your own stores get up to 1,000 events at once, in the columns of an export. `postgresql`: `host` (with a port unless it is 5432), `database`, `user` (all required), `table` (`events` by default; it is made if it is not there). It has each event exactly once, by its primary key. An event that PostgreSQL does not take, such as one with `\u0000`, becomes a dead letter. `clickhouse`, over HTTP: `url` (required), `database`, `table`, `user`. The table needs columns of these names, of which `raw_data` is a String. A request that is repeated as it was is dropped by its token, where the table keeps tokens (`non_replicated_deduplication_window`). `s3`, in Parquet with a partition for each hour of receipt (`PREFIX/date=2026-11-26/hour=03/….parquet`): `endpoint`, `bucket`, `accessKeyId` (all required), `region`, `prefix`; there is a file a minute or more. After a kill of the service, ClickHouse and S3 may get events again: read each `id` once, as by a ReplacingMergeTree. `batchSize` and mappings are not for them. What was delivered, an erasure does not reach. They are tried for 30 days. Their secrets are `password`, and `secretAccessKey` of `s3`.
              */
@@ -1023,6 +1023,25 @@ export interface components {
             claimed: boolean;
             /** @description How many events stay because only claimed links lead to them (`claimed`). Null until they are counted. */
             claimedEvents: number | null;
+            /** @description What became of asking the merchant's destinations to erase the person too. Those that were created later are not asked. */
+            destinations: {
+                /**
+                 * Format: date-time
+                 * @description When it was last asked.
+                 */
+                at: string | null;
+                /** @description Its id. */
+                destinationId: string;
+                /** @description Why it did not take it. */
+                reason: string | null;
+                /**
+                 * @description `asked`: it has taken the request. `pending`: it is tried again. `failed`: it did not take it for 72 hours. `notPossible`: it cannot be asked, as ad platforms and stores, or does not want to be (`erasures`).
+                 * @enum {string}
+                 */
+                state: "asked" | "pending" | "failed" | "notPossible";
+                /** @description Its type. */
+                type: string;
+            }[];
             /** @description Its id. */
             erasureId: string;
             /** @description How many events are erased. Null until they are counted. */
@@ -1289,6 +1308,8 @@ export interface components {
              * @description When it was created.
              */
             createdAt: string;
+            /** @description Ad platforms get the address and the user agent of the visitor's browser with its events, where the event's `consent` grants `ad_storage` and `ad_user_data`. Off by default. They are taken from requests of browsers alone (those with an `Origin`), while an active destination takes them, and kept encrypted beside the event for at most 72 hours: an event that is delivered later goes without. Only ad platforms and `personal-data` get them; an erasure takes them with the event. After a crash they may be missing. */
+            deliverClientDetails?: boolean;
             /** @description Absent without one. */
             domain?: string;
             /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. */
@@ -1324,6 +1345,8 @@ export interface components {
         };
         /** @description The fields of a merchant that change. */
         MerchantChange: {
+            /** @description Ad platforms get the address and the user agent of the visitor's browser with its events, where the event's `consent` grants `ad_storage` and `ad_user_data`. Off by default. They are taken from requests of browsers alone (those with an `Origin`), while an active destination takes them, and kept encrypted beside the event for at most 72 hours: an event that is delivered later goes without. Only ad platforms and `personal-data` get them; an erasure takes them with the event. After a crash they may be missing. */
+            deliverClientDetails?: boolean;
             /** @description A root domain, or null for none. It is information only. */
             domain?: string | null;
             /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. */
@@ -2292,6 +2315,15 @@ export interface operations {
                      *           "attempts": 0,
                      *           "claimed": false,
                      *           "claimedEvents": 0,
+                     *           "destinations": [
+                     *             {
+                     *               "at": "2026-11-20T08:30:02Z",
+                     *               "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *               "reason": null,
+                     *               "state": "asked",
+                     *               "type": "webhook"
+                     *             }
+                     *           ],
                      *           "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
                      *           "events": 1,
                      *           "finishedAt": "2026-11-20T08:30:04Z",
@@ -2358,6 +2390,7 @@ export interface operations {
                      *       "attempts": 0,
                      *       "claimed": false,
                      *       "claimedEvents": null,
+                     *       "destinations": [],
                      *       "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
                      *       "events": null,
                      *       "finishedAt": null,
@@ -2409,6 +2442,15 @@ export interface operations {
                      *       "attempts": 0,
                      *       "claimed": false,
                      *       "claimedEvents": 0,
+                     *       "destinations": [
+                     *         {
+                     *           "at": "2026-11-20T08:30:02Z",
+                     *           "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *           "reason": null,
+                     *           "state": "asked",
+                     *           "type": "webhook"
+                     *         }
+                     *       ],
                      *       "erasureId": "era_4QJ2B6ZL7M3KX5TWVCNDYAH2FE",
                      *       "events": 1,
                      *       "finishedAt": "2026-11-20T08:30:04Z",

@@ -2,12 +2,16 @@ package delivery
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"mtagd/store"
 )
@@ -79,5 +83,41 @@ func TestASecretIsNotSentToAnotherServer(t *testing.T) {
 	d := b.create("https://shop.example/", nil) // a secret that signs is not sent
 	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Settings: json.RawMessage(`{"url":"https://other.example/"}`)}); err != nil {
 		t.Error(err)
+	}
+}
+
+// slow is an engine that reads states only when it may.
+type slow struct {
+	mortal
+	asked, release chan struct{}
+}
+
+func (s slow) Documents(ctx context.Context, kind store.DocumentKind, m store.MerchantID) ([]store.Document, error) {
+	if kind == store.DeliveryStates && m == "" {
+		close(s.asked)
+		<-s.release
+	}
+	return s.mortal.Documents(ctx, kind, m)
+}
+
+// A change counts also when a shard is being opened, and has read the destination already.
+func TestAChangeWhileAShardIsOpened(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	d := b.create(s.URL, nil)
+	if err := b.s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	engine := slow{mortal{b.engine, new(atomic.Bool)}, make(chan struct{}), make(chan struct{})}
+	b.s = Open(Config{Engine: engine, Keys: b.keys, Allow: b.allow, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	<-engine.asked
+	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Filter: new("n > 1")}); err != nil {
+		t.Fatal(err)
+	}
+	b.send("m", "Purchase", "")
+	b.send("m", "Purchase", "")
+	close(engine.release)
+	b.until("delivered", func() bool { return b.status(d).Delivered > 0 })
+	if n := distinct(s.all()); !slices.Equal(n, []int{2}) {
+		t.Errorf("it got %v", n)
 	}
 }

@@ -219,8 +219,9 @@ func (s *Service) runHeld(held context.Context, i int) error {
 	s.shards[i] = sh
 	s.mu.Unlock()
 	s.telling.Lock()
-	s.told = min(s.told, before) // what has changed meanwhile is told again
+	s.told = min(s.told, before)
 	s.telling.Unlock()
+	s.tell(held) // what has changed meanwhile
 	sh.run()
 	s.mu.Lock()
 	delete(s.shards, i)

@@ -36,7 +36,7 @@ type clients struct {
 	s              *Service
 	wanted         atomic.Pointer[map[store.MerchantID]bool] // who has a destination that takes it
 	latest         atomic.Pointer[hourKey]                   // nil: there is none
-	tended, logged time.Time                                 // only tend uses them
+	tended, logged time.Time                                 // guarded by Service.telling
 
 	mu     sync.Mutex
 	keys   map[int64]cipher.AEAD // by hour
@@ -136,7 +136,7 @@ func (c *clients) key(hour int64) cipher.AEAD {
 	return c.keys[hour]
 }
 
-// tend destroys old keys, makes that of the hour when somebody needs it, and reads those of other nodes. Only follow calls it.
+// tend destroys old keys, makes that of the hour when somebody needs it, and reads those of other nodes. The caller holds Service.telling.
 func (c *clients) tend(ctx context.Context) {
 	now := c.s.Now()
 	hour, wanted := hourOf(now), c.wanted.Load()

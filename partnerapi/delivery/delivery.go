@@ -252,6 +252,7 @@ func (s *Service) tell(ctx context.Context) {
 		}
 	}
 	s.told = upTo
+	s.clients.tend(ctx)
 }
 
 // follow tells the shards what other nodes have changed, and which destinations have gone with their merchants.
@@ -261,7 +262,6 @@ func (s *Service) follow(ctx context.Context) {
 			known = s.readTakers(ctx)
 		}
 		s.tell(ctx)
-		s.clients.tend(ctx)
 		select {
 		case <-ctx.Done():
 			return

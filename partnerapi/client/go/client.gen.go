@@ -243,7 +243,12 @@ type DestinationInput struct {
 	Secrets map[string]string `json:"secrets,omitzero"`
 	// Of `webhook`: `url` (required), `batchSize` (1 to 1,000 events in a request; 1 by default) and `headers`. Requests are
 	// signed by the Standard Webhooks scheme. Any 2xx means that the events are taken, 410 pauses the destination, anything else
-	// is tried again for 72 hours.
+	// is tried again for 72 hours. With `erasures: true`, it is told of each erasure: `{"type": "person.erased", "timestamp":
+	// …, "data": {"id", "erasureId", "merchantId", "requestedAt", "muidHashes", "identifierHashes"}}`. The hashes are SHA-256
+	// in hexadecimal: of a byte 255 and the muid; of a byte 0 and the email in lower case, of a byte 1 and the digits of the
+	// phone number without leading `00`, of a byte 2 and the device id.
+	//
+	// A secret that is sent must be given again with settings that name another server.
 	//
 	// Of the ad platforms:
 	//

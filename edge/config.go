@@ -11,6 +11,7 @@ import (
 
 	"mtagd/edge/limit"
 	"mtagd/edge/refused"
+	"mtagd/edge/tag"
 	"mtagd/store"
 )
 
@@ -30,6 +31,8 @@ type Config struct {
 
 	// Refusals counts what is refused; nil: nothing is counted.
 	Refusals *limit.Refusals
+	// Browsers takes along what is known of browsers; nil: nobody wants it.
+	Browsers tag.Browsers
 	// Refused remembers refused and odd events; nil: nothing is remembered.
 	Refused *refused.Memory
 	// Limits are on: the rates of requests and events are limited, and the bytes that are stored.

@@ -47,6 +47,7 @@ func newDispatcher(cfg Config) (*dispatcher, error) {
 		Limits:        cfg.Limits,
 		Clients:       clients,
 		Nodes:         cfg.Nodes,
+		Browsers:      cfg.Browsers,
 		Refused:       cfg.Refused,
 	})
 	if err != nil {

@@ -17,6 +17,7 @@ type merchantChange struct {
 	Domain                 jsontext.Value `json:"domain"`        // null: none
 	RetentionDays          jsontext.Value `json:"retentionDays"` // null: for ever
 	IdentityRequiresSecret *bool          `json:"identityRequiresSecret"`
+	DeliverClientDetails   *bool          `json:"deliverClientDetails"`
 }
 
 // changeMerchant changes the fields of a merchant that the request has, and answers with the merchant. A name that is no
@@ -65,6 +66,9 @@ func readMerchantChange(r *fasthttp.RequestCtx) (func(store.Merchant) store.Merc
 		}
 		if in.IdentityRequiresSecret != nil {
 			m.IdentityRequiresSecret = *in.IdentityRequiresSecret
+		}
+		if in.DeliverClientDetails != nil {
+			m.DeliverClientDetails = *in.DeliverClientDetails
 		}
 		return m
 	}, nil

@@ -3,11 +3,14 @@ package partnerapi
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"io"
 	"strconv"
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/partnerapi/delivery"
+	"mtagd/partnerapi/delivery/kind"
 	"mtagd/partnerapi/export"
 	"mtagd/store"
 )
@@ -70,12 +73,39 @@ type erasureJSON struct {
 	FinishedAt  *string            `json:"finishedAt"`
 	Attempts    int                `json:"attempts"`  // that have failed
 	LastError   *string            `json:"lastError"` // of the last one, while the erasure is not done
+
+	Destinations []delivery.Ask `json:"destinations"`
+}
+
+// showErasures returns the receipts of erasures of a merchant.
+func (a *api) showErasures(ctx context.Context, m store.MerchantID, erasures ...store.Erasure) ([]erasureJSON, error) {
+	shown := []erasureJSON{}
+	for _, e := range erasures {
+		shown = append(shown, showErasure(e))
+	}
+	if a.Delivery == nil {
+		return shown, nil
+	}
+	asks, err := a.Delivery.Asks(ctx, m, erasures)
+	for i := range asks {
+		shown[i].Destinations = asks[i]
+	}
+	return shown, err
+}
+
+// replyErasure answers with the receipt of an erasure.
+func (a *api) replyErasure(ctx context.Context, r *fasthttp.RequestCtx, status int, e store.Erasure) error {
+	shown, err := a.showErasures(ctx, e.Merchant, e)
+	if err != nil {
+		return err
+	}
+	return reply(r, status, shown[0])
 }
 
 func showErasure(e store.Erasure) erasureJSON {
 	shown := erasureJSON{
 		ErasureID: e.ID, MerchantID: e.Merchant, State: e.State, Suppress: e.Suppress, Claimed: e.Person.WithClaimed, RequestedAt: store.FormatTime(e.At),
-		Attempts: e.Attempts, LastError: unlessEmpty(e.LastError),
+		Attempts: e.Attempts, LastError: unlessEmpty(e.LastError), Destinations: []delivery.Ask{},
 	}
 	if e.UpTo != 0 {
 		shown.Events, shown.Claimable, shown.Links = &e.Events, &e.Claimed, &e.Links
@@ -96,7 +126,7 @@ func (a *api) erase(ctx context.Context, r *fasthttp.RequestCtx, partner store.P
 	if err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusAccepted, showErasure(e))
+	return a.replyErasure(ctx, r, fasthttp.StatusAccepted, e)
 }
 
 // readErasure answers with the receipt of an erasure.
@@ -105,7 +135,7 @@ func (a *api) readErasure(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	if e, err = owned(partner, e, err, errNoErasure); err != nil {
 		return hide(err, errNoErasure)
 	}
-	return reply(r, fasthttp.StatusOK, showErasure(e))
+	return a.replyErasure(ctx, r, fasthttp.StatusOK, e)
 }
 
 // listErasures answers with one page of a merchant's erasures, newest first.
@@ -127,9 +157,9 @@ func (a *api) listErasures(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	list := struct {
 		Erasures   []erasureJSON `json:"erasures"`
 		Pagination pagination    `json:"pagination"`
-	}{[]erasureJSON{}, w.of(total)}
-	for _, e := range erasures {
-		list.Erasures = append(list.Erasures, showErasure(e))
+	}{Pagination: w.of(total)}
+	if list.Erasures, err = a.showErasures(ctx, m.ID, erasures...); err != nil {
+		return err
 	}
 	return reply(r, fasthttp.StatusOK, list)
 }
@@ -180,7 +210,7 @@ func (a *api) writePersonalData(ctx context.Context, w io.Writer, from caller, m
 		} else {
 			events++
 		}
-		if lines = appendPersonal(lines, p); len(lines) < personalDataBytes {
+		if lines = a.appendPersonal(lines, m, p); len(lines) < personalDataBytes {
 			return nil
 		}
 		return flush()
@@ -196,11 +226,18 @@ func (a *api) writePersonalData(ctx context.Context, w io.Writer, from caller, m
 }
 
 // appendPersonal appends a line of personal data.
-func appendPersonal(b []byte, p *store.PersonalRecord) []byte {
+func (a *api) appendPersonal(b []byte, m store.MerchantID, p *store.PersonalRecord) []byte {
 	if p.Event == nil {
 		b = append(b, `{"type":"link","identifierSha256":"`+hex.EncodeToString(p.Identifier[:])+`","muid":`...)
 		return append(export.AppendString(b, string(p.MUID)), "}\n"...)
 	}
-	b = export.AppendMembers(append(b, `{"type":"event",`...), &store.Received{Event: *p.Event, Tag: p.Tag}, export.Personal)
+	b = append(b, `{"type":"event",`...)
+	if a.Delivery != nil {
+		if browser := a.Delivery.Browser(m, p.Event.Client); browser != (kind.Browser{}) {
+			text, _ := json.Marshal(browser) // cannot fail: strings
+			b = append(append(append(b, `"client":`...), text...), ',')
+		}
+	}
+	b = export.AppendMembers(b, &store.Received{Event: *p.Event, Tag: p.Tag}, export.Personal)
 	return append(export.AppendRaw(b, p.Event.Raw), "}\n"...)
 }

@@ -3,6 +3,7 @@ package partnerapi
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -34,9 +35,38 @@ func visited(t *testing.T) (s *service, p *partner, merchant string) {
 	return s, p, merchant
 }
 
+// Personal data has what is known of the browser, and nothing else that is read has it.
+func TestPersonalDataOfABrowser(t *testing.T) {
+	s, p, merchant := visited(t)
+	s.deliver()
+	p.patch("/v1/partners/merchant/"+merchant, `{"deliverClientDetails":true}`).in(t).is(200).has("deliverClientDetails", true)
+	p.postf("/v1/partners/merchant/"+merchant+"/destinations", `{"type":"meta","settings":{"pixelId":"123456"},"secrets":{"accessToken":"x"}}`).in(t).is(201)
+	var sealed []byte
+	for deadline := time.Now().Add(time.Minute); sealed == nil && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		sealed = s.delivery.Seal(store.MerchantID(merchant), netip.MustParseAddr("2001:db8::7"), []byte("Browser/1"))
+	}
+	tag := p.generate(merchant, "client-side", "").str("tagId")
+	if err := s.engine.Record(context.Background(), []store.Mark{{Merchant: store.MerchantID(merchant), Tag: store.TagID(tag),
+		Identity: store.Identity{MUID: "m-bob"}, Name: "Visit", Time: s.now, Client: sealed, Raw: []byte(`{}`)}}); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := readPersonalData(t, s, p, merchant)
+	all := strings.Join(lines, "\n")
+	if err != nil || strings.Count(all, `"client":{"address":"2001:db8::7","userAgent":"Browser/1"}`) != 1 || strings.Count(all, `"client"`) != 1 {
+		t.Errorf("%v: %s", err, all)
+	}
+	for _, path := range []string{events + "?merchantId=" + merchant, "/v1/partners/events/feed"} {
+		if body := p.get(path).in(t).is(200).body; strings.Contains(body, "2001:db8") || strings.Contains(body, "Browser/1") || strings.Contains(strings.ToLower(body), "client\"") {
+			t.Errorf("%s has it: %s", path, body)
+		}
+	}
+}
+
 // An erasure is accepted, and its receipt says how many events and links were removed. It does not name the person.
 func TestErasures(t *testing.T) {
 	s, p, merchant := visited(t)
+	s.deliver()
+	p.postf("/v1/partners/merchant/"+merchant+"/destinations", `{"type":"meta","settings":{"pixelId":"123456"},"secrets":{"accessToken":"x"}}`).in(t).is(201)
 	a := p.postf(erasures, `{"merchantId":%q,"email":" ANN@example.com","suppress":true}`, merchant).in(t).is(202).has("state", "pending")
 	receipt := erasures + "/" + a.str("erasureId")
 	for p.get(receipt).in(t).is(200).str("state") != "done" {
@@ -48,6 +78,7 @@ func TestErasures(t *testing.T) {
 	}
 	p.get(erasures+"?merchantId="+merchant).in(t).is(200).has("erasures.0.erasureId", a.str("erasureId")).has("pagination.totalItems", 1.0)
 	p.get(events+"?merchantId="+merchant).in(t).is(200).has("pagination.total", 1.0)
+	done.has("destinations.0.state", "notPossible").has("destinations.0.type", "meta").has("destinations.0.at", nil)
 	p.get(erasures+"/other").fails(404, "NOT_FOUND", "Resource not found")
 	s.partner("Other").get(receipt).fails(404, "NOT_FOUND", "Resource not found")
 }

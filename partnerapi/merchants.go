@@ -21,6 +21,7 @@ type merchantJSON struct {
 	Tracktags  map[store.TagType]tracktagJSON `json:"tracktags"`
 
 	IdentityRequiresSecret bool         `json:"identityRequiresSecret,omitzero"`
+	DeliverClientDetails   bool         `json:"deliverClientDetails,omitzero"`
 	Secrets                []secretJSON `json:"secrets,omitempty"` // without their texts
 
 	Usage *usageJSON `json:"usage,omitzero"` // only where merchants are read
@@ -56,6 +57,7 @@ func (a *api) showMerchant(partner store.Partner, m store.Merchant) merchantJSON
 		Tracktags:  make(map[store.TagType]tracktagJSON, len(m.Tags)),
 
 		IdentityRequiresSecret: m.IdentityRequiresSecret,
+		DeliverClientDetails:   m.DeliverClientDetails,
 	}
 	switch m.Retention {
 	case 0:

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -277,6 +278,7 @@ func MerchantChanges(before, after Merchant) ([]AuditEntry, error) {
 		"suspended":              {action: either(after.Suspended, MerchantSuspended, MerchantResumed)},
 		"limits":                 {action: MerchantLimited, showValue: true},
 		"identityRequiresSecret": {action: MerchantIdentity, detail: required},
+		"deliverClientDetails":   {action: MerchantChanged, detail: "deliverClientDetails " + strconv.FormatBool(after.DeliverClientDetails)},
 		"secrets":                {action: MerchantSecrets, detail: strings.Join(secrets, ", ")},
 	})
 }

@@ -51,6 +51,7 @@ type MerchantSettings struct {
 	PartnerBytesPerDay Limit // PartnerLimits.BytesPerDay of the partner
 
 	IdentityRequiresSecret bool
+	DeliverClientDetails   bool
 }
 
 // partnerSettings is what the hot path needs to know of a partner.
@@ -423,7 +424,8 @@ func (d *Directory) leaveHost(p Partner) (moved []TagID) {
 func (d *Directory) SetMerchant(m Merchant) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s := (MerchantSettings{Suspended: m.Suspended, Limits: m.Limits, IdentityRequiresSecret: m.IdentityRequiresSecret}); s != (MerchantSettings{}) {
+	s := MerchantSettings{Suspended: m.Suspended, Limits: m.Limits, IdentityRequiresSecret: m.IdentityRequiresSecret, DeliverClientDetails: m.DeliverClientDetails}
+	if s != (MerchantSettings{}) {
 		d.merchants[m.ID] = s
 	} else {
 		delete(d.merchants, m.ID)

@@ -14,11 +14,12 @@ const (
 	Destinations   DocumentKind = "destination" // where events of a merchant are delivered to: control data
 	DeliveryStates DocumentKind = "state"       // how far a destination is
 	DeadLetters    DocumentKind = "letters"     // what a destination did not take
+	ErasureAsks    DocumentKind = "ask"         // which destinations were told of an erasure
 	Deliveries     DocumentKind = "delivery"    // attempts: lost with a repair, or when the data moves to another engine
 )
 
 // DocumentKinds are all kinds but Destinations.
-var DocumentKinds = []DocumentKind{DeliveryStates, DeadLetters, Deliveries}
+var DocumentKinds = []DocumentKind{DeliveryStates, DeadLetters, ErasureAsks, Deliveries}
 
 // IsKept reports whether documents of this kind are moved to another engine, and salvaged by a repair.
 func (k DocumentKind) IsKept() bool { return k != Deliveries }

@@ -24,6 +24,10 @@ type Shared interface {
 	// nodes have sent something in the last minute. A message may get lost; it lives for seconds. The call is not repeated. Callers take turns.
 	Exchange(ctx context.Context, mine []byte) (messages [][]byte, others int, err error)
 
+	// ShortKeys returns the keys of hours since 1970 from an hour on, and deletes older ones. It adds a key of an hour, unless that is nil or the
+	// hour has one. They are in no backup of the store, and may get lost when it fails over. The call is not repeated.
+	ShortKeys(ctx context.Context, from, hour int64, key []byte) (map[int64][]byte, error)
+
 	// Lease returns a lease on a name, or nil while another has it. It lasts until Release: it is renewed in the background. If
 	// its node dies, it ends within half a minute.
 	Lease(ctx context.Context, name string) (Lease, error)

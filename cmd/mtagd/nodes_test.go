@@ -402,7 +402,7 @@ func TestANodeThatIsKilledWhileItChangesTheTables(t *testing.T) {
 		for _, table := range []string{"partner", "api_key", "session", "merchant", "tag", "claim", "reply", "removal", "expiry", "erasure", "suppressed"} {
 			run(db, "ALTER TABLE "+table+" DROP CONSTRAINT unused")
 		}
-		run(db, "DROP TABLE record, document; ALTER TABLE change DROP CONSTRAINT of_records; DROP TABLE tally; ALTER TABLE usage DROP COLUMN folded; DROP INDEX erasure_open; DROP TABLE held_link, linked_muid, expiry; ALTER TABLE event DROP COLUMN by_claim; ALTER TABLE removal DROP COLUMN record; DELETE FROM goose_db_version WHERE version_id >= 10") // version 9
+		run(db, "DROP TABLE record, document, short_key; ALTER TABLE change DROP CONSTRAINT of_records; DROP TABLE tally; ALTER TABLE usage DROP COLUMN folded; DROP INDEX erasure_open; DROP TABLE held_link, linked_muid, expiry; ALTER TABLE event DROP COLUMN by_claim, DROP COLUMN client; ALTER TABLE removal DROP COLUMN record; DELETE FROM goose_db_version WHERE version_id >= 10") // version 9
 		run(inTheWay, "BEGIN; LOCK TABLE "+lock+" MODE")
 		node := exec.Command("mtagd", serveArgs(t.TempDir(), "127.0.0.1:1", []string{"--store", url})...)
 		if err := node.Start(); err != nil {

@@ -287,6 +287,9 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		AddressEvents:   d.AddressEvents,
 		TrustedProxies:  d.proxies,
 	}
+	if d.delivery != nil {
+		c.Browsers = d.delivery
+	}
 	if d.hasLimits() {
 		c.ConnectionsPerAddress = d.AddressConnections
 	}

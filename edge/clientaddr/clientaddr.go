@@ -9,7 +9,7 @@ import (
 // Of returns the address under which a client is counted: its IPv4 address, or its IPv6 /64 network, because one
 // client usually has all addresses of that. It is the zero Addr when the address has no IP.
 func Of(address net.Addr) netip.Addr {
-	ip := ipOf(address)
+	ip := Exact(address)
 	if ip.Is6() {
 		if network, err := ip.Prefix(64); err == nil {
 			return network.Addr()
@@ -29,7 +29,8 @@ func Site(client netip.Addr) netip.Addr {
 	return client
 }
 
-func ipOf(address net.Addr) netip.Addr {
+// Exact returns the IP address of a client; the zero Addr when the address has none.
+func Exact(address net.Addr) netip.Addr {
 	if tcp, ok := address.(*net.TCPAddr); ok { // without an allocation
 		ip, _ := netip.AddrFromSlice(tcp.IP)
 		return ip.Unmap()

@@ -2,6 +2,7 @@ package tag
 
 import (
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,7 +25,17 @@ type Config struct {
 	Nodes    *limit.Exchange // makes limits hold over several nodes; nil: there is one
 	Clients  *limit.Clients  // with Limits: limits each client address; nil for no limit
 
+	Browsers Browsers // nil: nobody wants to know of browsers
+
 	Refused *refused.Memory // remembers refused and odd events; nil: nothing is remembered
+}
+
+// Browsers takes the address and the user agent of browsers along with events, for those who may have them.
+type Browsers interface {
+	// Seal returns what store.Mark.Client is for events of a browser; nil when it is not wanted.
+	Seal(m store.MerchantID, address netip.Addr, userAgent []byte) []byte
+	// MayTake reports whether the visitor of an event has agreed to it.
+	MayTake(event []byte) bool
 }
 
 // Server answers the requests of all tag hosts.

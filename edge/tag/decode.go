@@ -61,6 +61,9 @@ func (f *fields) readMark(m *store.Mark, tag *store.Tag, object []byte, from *se
 		Raw:      object,
 		Bot:      f.bot(from),
 	}
+	if from.client != nil && from.browsers.MayTake(object) {
+		m.Client = from.client
+	}
 	return nil
 }
 

@@ -70,8 +70,10 @@ type sender struct {
 	mayIdentify  bool          // link identifiers to a muid, and resolve a muid by them
 	withSecret   bool          // the request has the merchant's secret
 	bots         *bots
-	isBot        bool    // its User-Agent calls itself a bot
-	parsed       int     // user agents of events
+	isBot        bool   // its User-Agent calls itself a bot
+	parsed       int    // user agents of events
+	client       []byte // store.Mark.Client of events whose visitors agree; nil: of none
+	browsers     Browsers
 	limited      *answer // why admit has refused the request
 
 	days    [4]dayBucket // the first numDays are the buckets for the bytes that the request stores

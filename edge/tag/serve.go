@@ -87,10 +87,13 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Ad
 	from := sender{
 		address: client, merchant: tag.Merchant, limits: settings.Limits,
 		partner: tag.Partner, partnerBytes: settings.PartnerBytesPerDay,
-		cookie: muid, now: now, behind: route.clockBehind(now),
+		cookie: muid, browsers: s.cfg.Browsers, now: now, behind: route.clockBehind(now),
 	}
 	if refused == nil {
 		from.mayIdentify, from.withSecret, refused = s.mayIdentify(ctx, &tag, settings.IdentityRequiresSecret)
+	}
+	if settings.DeliverClientDetails {
+		from.client = s.browserOf(ctx, &tag, &from)
 	}
 	switch {
 	case refused != nil:
@@ -107,6 +110,15 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Ad
 	if onlyMUID {
 		renewCookie(ctx, &route, muid)
 	}
+}
+
+// browserOf returns what is known of the browser that has sent a request, encrypted; nil for a backend's request, which says nothing of the
+// visitor.
+func (s *Server) browserOf(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) []byte {
+	if s.cfg.Browsers == nil || from.withSecret || len(ctx.Request.Header.PeekCanonical(originKey)) == 0 {
+		return nil
+	}
+	return s.cfg.Browsers.Seal(tag.Merchant, clientaddr.Exact(ctx.RemoteAddr()), ctx.UserAgent())
 }
 
 // countRefusal counts a request that findTag or mayIdentify has refused.

@@ -33,6 +33,8 @@
 //     replay.go       events that are sent again
 //     send.go         one round of a destination: what is left out, what is sent
 //     outcome.go      what became of it: retries, dead letters, pauses
+//     asked.go        tells destinations of erasures
+//     clients.go      what ad platforms get to know of visitors' browsers
 //     erasing.go      whose events must not be sent any more
 //     state.go        what is stored of a destination
 //     client.go       HTTP: which addresses may be reached, and bounds
@@ -92,6 +94,7 @@ type Service struct {
 	kinds   map[string]kind.Kind
 	client  *client
 	metrics *metrics
+	clients *clients
 	memory  *semaphore.Weighted // for the events that destinations read by themselves
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -123,6 +126,7 @@ func Open(cfg Config) *Service {
 		s.Backoff = backoff
 	}
 	s.metrics = newMetrics(cfg.Metrics, s)
+	s.clients = &clients{s: s, active: map[store.MerchantID]map[string]bool{}}
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	for i := range s.count() {
@@ -215,8 +219,9 @@ func (s *Service) runHeld(held context.Context, i int) error {
 	s.shards[i] = sh
 	s.mu.Unlock()
 	s.telling.Lock()
-	s.told = min(s.told, before) // what has changed meanwhile is told again
+	s.told = min(s.told, before)
 	s.telling.Unlock()
+	s.tell(held) // what has changed meanwhile
 	sh.run()
 	s.mu.Lock()
 	delete(s.shards, i)
@@ -238,6 +243,7 @@ func (s *Service) tell(ctx context.Context) {
 			s.Log.Error("a destination cannot be read", "merchant", doc.Merchant, "destination", doc.ID, "error", err)
 			continue
 		}
+		s.clients.note(doc.Merchant, doc.ID, s.takes(d))
 		s.mu.Lock()
 		sh := s.shards[s.shardOf(doc.Merchant)]
 		s.mu.Unlock()
@@ -246,11 +252,15 @@ func (s *Service) tell(ctx context.Context) {
 		}
 	}
 	s.told = upTo
+	s.clients.tend(ctx)
 }
 
 // follow tells the shards what other nodes have changed, and which destinations have gone with their merchants.
 func (s *Service) follow(ctx context.Context) {
-	for {
+	for known := false; ; {
+		if !known {
+			known = s.readTakers(ctx)
+		}
 		s.tell(ctx)
 		select {
 		case <-ctx.Done():
@@ -258,4 +268,17 @@ func (s *Service) follow(ctx context.Context) {
 		case <-time.After(followInterval):
 		}
 	}
+}
+
+// readTakers notes the destinations that take what is known of browsers.
+func (s *Service) readTakers(ctx context.Context) bool {
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	docs, err := s.Engine.Destinations(ctx, "")
+	for _, doc := range docs {
+		if d, err := decodeDestination(doc); err == nil {
+			s.clients.note(doc.Merchant, doc.ID, s.takes(d))
+		}
+	}
+	return err == nil
 }

@@ -37,6 +37,7 @@ type bed struct {
 	allow  []netip.Prefix
 	n      int
 	dead   *atomic.Bool
+	ahead  atomic.Int64 // of the service's clock
 }
 
 func newBed(t testing.TB) *bed {
@@ -84,7 +85,7 @@ func (b *bed) reopen(change func(e store.Engine)) {
 func (b *bed) start() {
 	b.dead = new(atomic.Bool)
 	b.s = Open(Config{
-		Engine: mortal{b.engine, b.dead}, Keys: b.keys, Allow: b.allow, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Now: time.Now,
+		Engine: mortal{b.engine, b.dead}, Keys: b.keys, Allow: b.allow, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Now: func() time.Time { return time.Now().Add(time.Duration(b.ahead.Load())) },
 		Backoff: func(int) time.Duration { return 20 * time.Millisecond },
 	})
 }

@@ -89,6 +89,8 @@ type selection struct {
 	noBots bool
 	batch  int           // events of a request
 	wait   time.Duration // how long to wait for a full request
+
+	takesErasures bool
 }
 
 func (s selection) wants(e *store.Received) bool {
@@ -139,7 +141,7 @@ func (s *Service) open(d Destination) (*route, error) {
 		return nil, err
 	}
 	limits := r.target.Limits()
-	r.selection = selection{names: d.Events, noBots: len(k.Consent) > 0, batch: limits.Events, wait: limits.Wait}
+	r.selection = selection{names: d.Events, noBots: len(k.Consent) > 0, batch: limits.Events, wait: limits.Wait, takesErasures: takesErasures(r.target)}
 	return r, nil
 }
 
@@ -171,6 +173,7 @@ func (s *Service) apply(d *Destination, c Change) (made map[string]string, field
 		d.Name, err = store.CheckName("name", *c.Name)
 		return err
 	})
+	receiver := kind.Receiver(d.Settings)
 	set("settings", c.Settings != nil, func() error { d.Settings = c.Settings; return nil })
 	set("events", c.Events != nil, func() error {
 		d.Events = nil
@@ -212,6 +215,11 @@ func (s *Service) apply(d *Destination, c Change) (made map[string]string, field
 	if !ok {
 		_, err := s.open(*d)
 		return nil, nil, err
+	}
+	for _, secret := range k.Secrets {
+		if _, isGiven := c.Secrets[secret.Name]; len(d.Secrets[secret.Name]) > 0 && !isGiven && !secret.Signs && kind.Receiver(d.Settings) != receiver {
+			return nil, nil, store.Invalid("secrets."+secret.Name, "must be given again, because the settings send it to another server")
+		}
 	}
 	if made, err = s.applySecrets(d, k, c.Secrets); err != nil {
 		return nil, nil, err

@@ -3,9 +3,11 @@ package delivery
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"testing"
 	"time"
 
+	"mtagd/partnerapi/delivery/kind"
 	"mtagd/store"
 	"mtagd/store/pgtest"
 	"mtagd/store/postgres"
@@ -44,6 +46,12 @@ func TestTwoNodesDeliverEachEventInOrder(t *testing.T) {
 		destinations = append(destinations, first.create(s.URL, nil))
 	}
 	second := b.node(url)
+	// What one node takes of a browser, the other can read.
+	first.createPlatform("meta", `{"pixelId":"123456","endpoint":"http://127.0.0.1:1"}`, map[string]string{"accessToken": "x"})
+	sealed := first.s.Seal(first.m.ID, netip.MustParseAddr(visitorIP), []byte(visitorAgent))
+	second.until("the other node has the key", func() bool {
+		return second.s.Browser(first.m.ID, sealed) == (kind.Browser{Address: visitorIP, UserAgent: visitorAgent})
+	})
 	n := 0
 	send := func(from *bed, events int) {
 		for range events {

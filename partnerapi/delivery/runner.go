@@ -41,6 +41,11 @@ type runner struct {
 	due             time.Time // see schedule
 	place           int       // in the schedule, from 1 on; 0: it is not there
 
+	asking     bool // a call of ask runs
+	failedAsks int  // in a row
+	nextAsk    time.Time
+	asked      map[store.ErasureID]bool // of the running ask
+
 	deliveries []Delivery       // not written yet
 	dropped    []store.Document // to be deleted
 }
@@ -55,7 +60,7 @@ type item struct {
 
 func newItem(e *store.Received, after store.Cursor, now time.Time) *item {
 	one := &item{event: *e, after: after, since: now}
-	one.event.Raw = slices.Clone(e.Raw)
+	one.event.Raw, one.event.Client = slices.Clone(e.Raw), slices.Clone(e.Client)
 	one.event.MUID = store.MUID(strings.Clone(string(e.MUID)))
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(e.MUID)) // never fails

@@ -52,13 +52,13 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 		return d
 	}
 	sh.mu.Lock()
-	l := &sender{r: r, rt: rt, d: d, limits: rt.target.Limits(), isRetry: isRetry, failures: r.st.Failures, since: r.st.FailingSince, gone: gone, checked: time.Now()}
+	l := &sender{r: r, d: d, isRetry: isRetry, failures: r.st.Failures, since: r.st.FailingSince, gone: gone, checked: time.Now()}
 	blocked := map[uint32]bool{}
 	if !isRetry {
 		blocked = r.blocked()
 	}
 	sh.mu.Unlock()
-	lanes := make([][]int, max(1, l.limits.Lanes))
+	lanes := make([][]int, max(1, rt.target.Limits().Lanes))
 	for left, before := true, -1; left && before != l.final(); { // after a failed request, the other visitors of its lane still get their turn
 		left, before = false, l.final()
 		clear(lanes)
@@ -66,7 +66,7 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 			switch {
 			case d.fates[i].isFinal():
 			case blocked[one.who]:
-				l.judge(i)
+				l.judge(rt, i)
 			default:
 				left = true
 				lane := int(one.who) % len(lanes)
@@ -77,16 +77,20 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 		for i, f := range d.fates {
 			blocked[items[i].who] = blocked[items[i].who] || f == again
 		}
-		left = left && d.responded && l.goesOn()
+		left = left && d.responded && l.route() != nil
 	}
 	return d
 }
 
-// goesOn reports whether more may be sent: a round may take long, and the destination be paused or deleted meanwhile.
-func (l *sender) goesOn() bool {
+// route returns the destination as it is now; nil when nothing more may be sent. A round may take long, and the destination be changed,
+// paused or deleted meanwhile.
+func (l *sender) route() *route {
 	l.r.sh.mu.Lock()
 	defer l.r.sh.mu.Unlock()
-	return l.r.sh.ctx.Err() == nil && l.r.isOn()
+	if l.r.sh.ctx.Err() != nil || !l.r.isOn() {
+		return nil
+	}
+	return l.r.route
 }
 
 // final returns how many events have a fate: final, or to be tried again later.
@@ -102,8 +106,6 @@ func (l *sender) final() (n int) {
 // sender sends the events of a round.
 type sender struct {
 	r        *runner
-	rt       *route
-	limits   kind.Limits
 	isRetry  bool
 	failures int       // in a row
 	since    time.Time // time of the first of these failures
@@ -144,27 +146,35 @@ type piece struct {
 
 func (l *lane) run(places []int) {
 	for len(places) > 0 && !l.stopped {
+		rt := l.route()
+		if rt == nil {
+			l.stopped = true
+			return
+		}
 		var part []piece
-		for len(places) > 0 && len(part) < l.limits.Events {
-			if e := l.judge(places[0]); e != nil {
+		for len(places) > 0 && len(part) < rt.target.Limits().Events {
+			if e := l.judge(rt, places[0]); e != nil {
 				part = append(part, piece{places[0], e})
 			}
 			places = places[1:]
 		}
-		l.send(part)
+		l.send(rt, part)
 	}
 }
 
 // judge returns an event that is to be sent. For any other event it notes the fate, and returns nil.
-func (l *sender) judge(i int) *kind.Event {
-	one, now := l.d.items[i], l.r.sh.s.Now()
-	e := &kind.Event{Received: one.event, Delivery: l.rt.deliveryID(one.event.ID)}
-	fate, reason := l.rt.judge(e, l.isErased(e), now)
+func (l *sender) judge(rt *route, i int) *kind.Event {
+	one, now, limits := l.d.items[i], l.r.sh.s.Now(), rt.target.Limits()
+	e := &kind.Event{Received: one.event, Delivery: rt.deliveryID(one.event.ID)}
+	fate, reason := rt.judge(e, l.isErased(e), now)
 	tried := now.Sub(later(e.ReceivedAt, l.since))
-	if fate == unsent && !l.limits.ByEventTime && !l.isRetry && !l.since.IsZero() && tried > l.limits.MaxAge {
-		fate, reason = expired, fmt.Sprintf("the destination did not take it for %d hours", int(l.limits.MaxAge.Hours()))
+	if fate == unsent && !limits.ByEventTime && !l.isRetry && !l.since.IsZero() && tried > limits.MaxAge {
+		fate, reason = expired, fmt.Sprintf("the destination did not take it for %d hours", int(limits.MaxAge.Hours()))
 	}
 	if fate == unsent {
+		if rt.kind.Client {
+			e.Browser = l.r.sh.s.Browser(e.Merchant, e.Client)
+		}
 		return e
 	}
 	l.d.fates[i], l.d.reasons[i] = fate, reason
@@ -182,6 +192,8 @@ func (rt *route) judge(e *kind.Event, isErased bool, now time.Time) (f fate, why
 	switch {
 	case isErased:
 		return erased, "it is being erased"
+	case !rt.wants(&e.Received):
+		return filtered, "the destination does not want events of this name or of bots"
 	case !kind.HasConsent(e.Fields, rt.consent):
 		return noConsent, "it needs consent to " + strings.Join(rt.consent, ", ")
 	case !rt.filter.Matches(e.Fields):
@@ -223,8 +235,8 @@ func (l *sender) refresh() bool {
 	return true
 }
 
-// send sends events.
-func (l *lane) send(pieces []piece) {
+// send sends events that were judged for a route.
+func (l *lane) send(rt *route, pieces []piece) {
 	if l.stopped || len(pieces) == 0 {
 		return
 	}
@@ -232,16 +244,27 @@ func (l *lane) send(pieces []piece) {
 	for i, one := range pieces {
 		part[i] = one.event
 	}
-	requests, refusals := l.rt.target.Requests(part, l.r.sh.s.Now())
+	requests, refusals := rt.target.Requests(part, l.r.sh.s.Now())
 	for _, refusal := range refusals {
 		at := pieces[refusal.Event].place
 		if l.d.fates[at], l.d.reasons[at] = dead, refusal.Reason; refusal.Skipped {
 			l.d.fates[at] = filtered
 		}
 	}
-	for _, request := range requests {
-		if l.stopped || !l.goesOn() || !l.refresh() {
+	for n, request := range requests {
+		now := l.route()
+		if l.stopped || now == nil || !l.refresh() {
 			l.stopped = true
+			return
+		}
+		if now != rt { // the destination was changed
+			var places []int
+			for _, later := range requests[n:] {
+				for _, at := range later.Events {
+					places = append(places, pieces[at].place)
+				}
+			}
+			l.run(places)
 			return
 		}
 		of, left := make([]piece, len(request.Events)), []piece(nil)
@@ -253,24 +276,25 @@ func (l *lane) send(pieces []piece) {
 			}
 		}
 		if len(left) < len(of) {
-			l.send(left)
+			l.send(rt, left)
 			continue
 		}
-		l.request(request, of)
+		l.request(rt, request, of)
 	}
 }
 
 // request sends one request, with these events.
-func (l *lane) request(request kind.Request, of []piece) {
+func (l *lane) request(rt *route, request kind.Request, of []piece) {
 	sh := l.r.sh
 	sent := sh.request(request, l.failures)
 	if sh.ctx.Err() != nil {
 		l.stopped = true
 		return
 	}
+	sent.answer.Body = mask(sent.answer.Body, of)
 	v := kind.Verdict{Outcome: kind.Again}
 	if sent.err == nil {
-		v = l.rt.target.Read(request, sent.answer)
+		v = rt.target.Read(request, sent.answer)
 	}
 	if v.Reason == "" {
 		v.Reason = reasonOf(sent)
@@ -290,12 +314,12 @@ func (l *lane) request(request kind.Request, of []piece) {
 		l.d.deliveries = slices.Delete(l.d.deliveries, 0, n-keptDeliveries)
 	}
 	l.mu.Unlock()
-	sh.s.metrics.request(l.rt.Type, state, sent.took)
+	sh.s.metrics.request(rt.Type, state, sent.took)
 	set := func(at int, f fate, reason string) { l.d.fates[of[at].place], l.d.reasons[of[at].place] = f, reason }
 	switch {
 	case v.Outcome == kind.Refused && len(of) > 1: // perhaps one event is the reason
-		l.send(of[:len(of)/2])
-		l.send(of[len(of)/2:])
+		l.send(rt, of[:len(of)/2])
+		l.send(rt, of[len(of)/2:])
 	case v.Outcome == kind.Refused:
 		set(0, dead, v.Reason)
 	case v.Outcome != kind.Done:

@@ -155,6 +155,7 @@ func (sh *shard) run() {
 	running.Go(sh.readHead)
 	running.Go(sh.keepTime)
 	running.Go(sh.flushAll)
+	running.Go(sh.askAll)
 	running.Wait()
 	sh.runners.Wait()
 	if sh.s.Shared == nil || errors.Is(context.Cause(sh.ctx), errStopping) { // else another node may have written newer states

@@ -152,6 +152,7 @@ func (s *Service) Preview(ctx context.Context, d Destination, send bool) (all []
 		}
 		if send && r != nil {
 			sent := s.client.send(ctx, *r, requestTimeout)
+			sent.answer.Body = mask(sent.answer.Body, []piece{{event: &kind.Event{Browser: s.Browser(rt.Merchant, e.Client)}}})
 			p.Status, p.Answer = sent.answer.Status, first(sent.answer.Body, keptAnswer)
 			if p.Result = reasonOf(sent); sent.err == nil && rt.target.Read(*r, sent.answer).Outcome == kind.Done {
 				p.Result = "delivered"
@@ -170,11 +171,11 @@ var exampleEvent = []byte(`{"event":"Purchase","event_id":"test","muid":"test","
 func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.Time) (Preview, *kind.Request, error) {
 	e := &kind.Event{Received: store.Received{Event: stored, Merchant: rt.Merchant}, Delivery: rt.deliveryID(stored.ID)}
 	p := Preview{EventID: stored.ID, Event: stored.Name, Result: "send"}
+	if rt.kind.Client {
+		e.Browser = s.Browser(rt.Merchant, stored.Client)
+	}
 	fate, why := rt.judge(e, gone.has(e), now) // when it came is not known: it may have been before an erasure
 	e.ReceivedAt = now.UTC()
-	if !rt.wants(&e.Received) {
-		fate, why = filtered, "the destination does not want events of this name or of bots"
-	}
 	if fate != unsent {
 		p.Result = "not sent: " + why
 		return p, nil, nil
@@ -187,10 +188,20 @@ func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.
 		}
 		return p, nil, nil
 	}
-	r := requests[0]
+	r, shownAs := requests[0], requests[0]
+	if e.Browser != (kind.Browser{}) {
+		known := *e
+		for _, text := range []*string{&known.Browser.Address, &known.Browser.UserAgent} {
+			if *text != "" {
+				*text = hidden
+			}
+		}
+		requests, _ = rt.target.Requests([]*kind.Event{&known}, now)
+		shownAs = requests[0]
+	}
 	hide := s.hider(rt.Destination)
-	p.URL, p.Body, p.Headers = hide(r.URL), shown(hide(string(r.Body))), map[string]string{}
-	for name, values := range r.Header {
+	p.URL, p.Body, p.Headers = hide(shownAs.URL), shown(hide(string(shownAs.Body))), map[string]string{}
+	for name, values := range shownAs.Header {
 		p.Headers[strings.ToLower(name)] = hide(strings.Join(values, ", "))
 	}
 	if r.Header.Get("Authorization") != "" { // it may have a token that was made with a secret

@@ -65,7 +65,7 @@ func New(admit func(size int) error, release func(size int)) *Queue {
 func (q *Queue) Record(ctx context.Context, m uuid.UUID, marks []store.Mark) error {
 	size := 0
 	for i := range marks {
-		size += len(marks[i].Raw) + identityBytes(&marks[i].Identity)
+		size += len(marks[i].Raw) + len(marks[i].Client) + identityBytes(&marks[i].Identity)
 	}
 	return q.submit(ctx, request{Merchant: m, Marks: marks, size: size})
 }

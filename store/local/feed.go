@@ -285,6 +285,7 @@ func (f *feed) received(e *journal.Event, id store.MerchantID) store.Received {
 			Raw:     e.Raw,
 			Bot:     codec.IsBot(e.Series),
 			ByClaim: e.ByClaim,
+			Client:  e.Client,
 		},
 		Merchant:   id,
 		Tag:        store.TagID(f.text(tag)),

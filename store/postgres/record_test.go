@@ -22,7 +22,7 @@ const withoutRecords = `DO $$ DECLARE t text; BEGIN
 	FOREACH t IN ARRAY ARRAY['partner', 'api_key', 'session', 'merchant', 'tag', 'claim', 'reply', 'removal', 'expiry', 'erasure', 'suppressed'] LOOP
 		EXECUTE 'ALTER TABLE ' || t || ' DROP CONSTRAINT unused';
 	END LOOP; END $$;
-	DROP TABLE document;
+	DROP TABLE document, short_key; ALTER TABLE event DROP COLUMN client;
 	INSERT INTO partner (id, created, record) SELECT id::uuid, now(), body::json FROM record WHERE kind = 'partners';
 	INSERT INTO merchant (id, partner, ordinal, retention, record)
 		SELECT id::uuid, (body::json->>'partnerId')::uuid, (body::json->>'ordinal')::int, 0, body::json FROM record WHERE kind = 'merchants';

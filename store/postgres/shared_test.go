@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -155,6 +156,36 @@ func TestAFileOfOtherContentStays(t *testing.T) {
 	}
 	if files := left(); len(files) != 0 {
 		t.Errorf("files are left: %+v", files)
+	}
+}
+
+// The first key of an hour counts on all nodes, and old ones are deleted.
+func TestShortKeys(t *testing.T) {
+	s := newShop(t, Options{})
+	a, b := s.engine, s.second()
+	expect := func(e *engine, from, hour int64, key string, want ...string) {
+		t.Helper()
+		var added []byte
+		if key != "" {
+			added = []byte(key)
+		}
+		keys, err := e.ShortKeys(t.Context(), from, hour, added)
+		var got []string
+		for _, hour := range slices.Sorted(maps.Keys(keys)) {
+			got = append(got, fmt.Sprint(hour, " ", string(keys[hour])))
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("got %q, %v; want %q", got, err, want)
+		}
+	}
+	expect(a, 1, 7, "")
+	expect(a, 1, 7, "a", "7 a")
+	expect(b, 1, 7, "b", "7 a")
+	expect(b, 1, 8, "b", "7 a", "8 b")
+	expect(a, 8, 9, "", "8 b")
+	var logged bool
+	if err := s.db.Pool.QueryRow(t.Context(), "SELECT relpersistence <> 'u' FROM pg_class WHERE relname = 'short_key'").Scan(&logged); err != nil || logged {
+		t.Errorf("the keys are in the write-ahead log and so in backups, %v", err)
 	}
 }
 

@@ -11,6 +11,58 @@ import (
 )
 
 var personTests = []test{
+	{"what is known of a browser comes with its event alone, wherever events are read, and goes with it", func(t *testing.T, b *bed) {
+		m, tag := b.shop()
+		of := map[string]string{"ann": "\x00\x01sealed", "bob": "", "cat": strings.Repeat("\xff", 600)}
+		var marks []store.Mark
+		for _, muid := range []string{"ann", "bob", "cat"} {
+			mark := mark(m, tag, store.MUID(muid))
+			if of[muid] != "" {
+				mark.Client = []byte(of[muid])
+			}
+			marks = append(marks, mark)
+		}
+		claimed := mark(m, tag, "")
+		claimed.Identity, claimed.Client = who("", email("dan@example.com")), []byte("of dan")
+		b.record([]store.Mark{markOf(m, tag, who("dan", email("dan@example.com")))})
+		b.record(append(marks, claimed))
+		expect := func(muids ...string) {
+			t.Helper()
+			check := func(e *store.Event) {
+				if want := of[string(e.MUID)]; string(e.Client) != want && (e.MUID != "dan" || string(e.Client) != "of dan") || e.Raw[0] != '{' {
+					t.Errorf("%s has %q and the body %q", e.MUID, e.Client, e.Raw)
+				}
+			}
+			page, err := b.Events(t.Context(), store.Query{Merchant: m, SortBy: store.ByTime, Limit: 10})
+			if err != nil || len(page.Events) != len(muids)+2 {
+				t.Fatalf("%+v, %v", page, err)
+			}
+			for i := range page.Events {
+				check(&page.Events[i])
+			}
+			n := 0
+			if _, err := b.Feed(t.Context(), store.FeedQuery{Merchants: []store.MerchantID{m}}, func(e *store.Received) bool {
+				check(&e.Event)
+				n++
+				return true
+			}); err != nil || n != len(muids)+2 {
+				t.Fatalf("the feed has %d events, %v", n, err)
+			}
+			for _, muid := range muids {
+				if _, err := b.PersonalData(t.Context(), m, who(store.MUID(muid)), false, func(p *store.PersonalRecord) error {
+					check(p.Event)
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		expect("ann", "bob", "cat")
+		b.reopen()
+		expect("ann", "bob", "cat")
+		b.erased(m, who("ann"), false)
+		expect("bob", "cat")
+	}},
 	{"an erasure takes the events of a person's muid and those that name the person, and no others", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		named := mark(m, tag, "else")

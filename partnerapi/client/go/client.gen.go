@@ -230,8 +230,8 @@ type DestinationInput struct {
 	// `startsWith()`, `endsWith()`, `lowerAscii()`. At most 2,000 bytes.
 	Filter string `json:"filter,omitzero"`
 	// What is sent from which field of the event: `{"order.id": "order_id", "shop": {"from": "store", "default": "main"}}`. At
-	// most 100 fields. For webhooks it makes up all of `data`, besides `id`; for ad platforms it adds to what is sent of each
-	// event.
+	// most 100 fields, at most 5 of them from the same path, and 4 KiB of defaults as JSON. For webhooks it makes up all of
+	// `data`, besides `id`; for ad platforms it adds to what is sent of each event.
 	Mapping map[string]any `json:"mapping,omitzero"`
 	// 1 to 256 characters. Without it, it is the type.
 	Name string `json:"name,omitzero"`
@@ -243,7 +243,12 @@ type DestinationInput struct {
 	Secrets map[string]string `json:"secrets,omitzero"`
 	// Of `webhook`: `url` (required), `batchSize` (1 to 1,000 events in a request; 1 by default) and `headers`. Requests are
 	// signed by the Standard Webhooks scheme. Any 2xx means that the events are taken, 410 pauses the destination, anything else
-	// is tried again for 72 hours.
+	// is tried again for 72 hours. With `erasures: true`, it is told of each erasure: `{"type": "person.erased", "timestamp":
+	// …, "data": {"id", "erasureId", "merchantId", "requestedAt", "muidHashes", "identifierHashes"}}`. The hashes are SHA-256
+	// in hexadecimal: of a byte 255 and the muid; of a byte 0 and the email in lower case, of a byte 1 and the digits of the
+	// phone number without leading `00`, of a byte 2 and the device id.
+	//
+	// A secret that is sent must be given again with settings that name another server.
 	//
 	// Of the ad platforms:
 	//
@@ -265,8 +270,8 @@ type DestinationInput struct {
 	// destination's preview. `endpoint` is another address than the platform's, for tests. `GET /v1/partners/destination-types`
 	// has all of it.
 	//
-	// The service stores no visitor's address and no user agent. Meta needs the user agent of a website's visitor: let the page
-	// send it, as by `mtag('set', {user_agent: navigator.userAgent})`. `client_ip_address` is passed on in the same way.
+	// Meta needs the user agent of a website's visitor: set `deliverClientDetails` of the merchant, or let the page send it, as
+	// by `mtag('set', {user_agent: navigator.userAgent})`. `client_ip_address` is passed on in the same way.
 	//
 	// Your own stores get up to 1,000 events at once, in the columns of an export (as JSON in `nats` and `kafka`). `postgresql`:
 	// `host` (with a port unless it is 5432), `database`, `user` (all required), `table` (`events` by default; it is made if it
@@ -343,6 +348,8 @@ type Erasure struct {
 	Claimed bool `json:"claimed"`
 	// How many events stay because only claimed links lead to them (`claimed`). Null until they are counted.
 	ClaimedEvents *int64 `json:"claimedEvents"`
+	// What became of asking the merchant's destinations to erase the person too. Those that were created later are not asked.
+	Destinations []ErasureDestinations `json:"destinations"`
 	// Its id.
 	ErasureID string `json:"erasureId"`
 	// How many events are erased. Null until they are counted.
@@ -362,6 +369,21 @@ type Erasure struct {
 	State string `json:"state"`
 	// Later events of the person are refused.
 	Suppress bool `json:"suppress"`
+}
+
+// ErasureDestinations:
+type ErasureDestinations struct {
+	// When it was last asked.
+	At *time.Time `json:"at"`
+	// Its id.
+	DestinationID string `json:"destinationId"`
+	// Why it did not take it.
+	Reason *string `json:"reason"`
+	// `asked`: it has taken the request. `pending`: it is tried again. `failed`: it did not take it for 72 hours. `notPossible`:
+	// it cannot be asked, as ad platforms and stores, or does not want to be (`erasures`).
+	State string `json:"state"`
+	// Its type.
+	Type string `json:"type"`
 }
 
 // ErasureInput: Whose events are to be erased. The person is named by exactly one of `muid`, `email`, `phone` and `deviceId`.
@@ -552,6 +574,12 @@ type KeyList struct {
 type Merchant struct {
 	// When it was created.
 	CreatedAt time.Time `json:"createdAt"`
+	// Ad platforms get the address and the user agent of the visitor's browser with its events, where the event's `consent`
+	// grants `ad_storage` and `ad_user_data`. Off by default. They are taken from requests of browsers alone (those with an
+	// `Origin`), while an active destination takes them, and kept encrypted beside the event for at most 72 hours: an event that
+	// is delivered later goes without. Only ad platforms and `personal-data` get them; an erasure takes them with the event.
+	// After a crash they may be missing.
+	DeliverClientDetails *bool `json:"deliverClientDetails,omitzero"`
 	// Absent without one.
 	Domain string `json:"domain,omitzero"`
 	// Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever
@@ -594,6 +622,12 @@ type MerchantUsage struct {
 
 // MerchantChange: The fields of a merchant that change.
 type MerchantChange struct {
+	// Ad platforms get the address and the user agent of the visitor's browser with its events, where the event's `consent`
+	// grants `ad_storage` and `ad_user_data`. Off by default. They are taken from requests of browsers alone (those with an
+	// `Origin`), while an active destination takes them, and kept encrypted beside the event for at most 72 hours: an event that
+	// is delivered later goes without. Only ad platforms and `personal-data` get them; an erasure takes them with the event.
+	// After a crash they may be missing.
+	DeliverClientDetails *bool `json:"deliverClientDetails,omitzero"`
 	// A root domain, or null for none. It is information only.
 	Domain Nullable[string] `json:"domain,omitzero"`
 	// Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever

@@ -938,6 +938,8 @@ export interface components {
             retentionDays?: number | null;
             /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. */
             identityRequiresSecret?: boolean;
+            /** @description Ad platforms get the address and the user agent of the visitor's browser with its events, where the event's `consent` grants `ad_storage` and `ad_user_data`. Off by default. They are taken from requests of browsers alone (those with an `Origin`), while an active destination takes them, and kept encrypted beside the event for at most 72 hours: an event that is delivered later goes without. Only ad platforms and `personal-data` get them; an erasure takes them with the event. After a crash they may be missing. */
+            deliverClientDetails?: boolean;
         };
         /** @description A shop. */
         Merchant: {
@@ -975,6 +977,11 @@ export interface components {
              * @constant
              */
             identityRequiresSecret?: true;
+            /**
+             * @description Ad platforms get the address and the user agent of the visitor's browser with its events, where the event's `consent` grants `ad_storage` and `ad_user_data`. Off by default. They are taken from requests of browsers alone (those with an `Origin`), while an active destination takes them, and kept encrypted beside the event for at most 72 hours: an event that is delivered later goes without. Only ad platforms and `personal-data` get them; an erasure takes them with the event. After a crash they may be missing.
+             * @constant
+             */
+            deliverClientDetails?: true;
             /** @description Its secrets, without their texts. Absent without any. */
             secrets?: components["schemas"]["Secret"][];
             /** @description What its events take. Only where merchants are read and listed, and absent while the service cannot tell. */
@@ -1531,6 +1538,25 @@ export interface components {
             attempts: number;
             /** @description Why the last attempt has failed; null when none has, or a later one has succeeded. */
             lastError: string | null;
+            /** @description What became of asking the merchant's destinations to erase the person too. Those that were created later are not asked. */
+            destinations: {
+                /** @description Its id. */
+                destinationId: string;
+                /** @description Its type. */
+                type: string;
+                /**
+                 * @description `asked`: it has taken the request. `pending`: it is tried again. `failed`: it did not take it for 72 hours. `notPossible`: it cannot be asked, as ad platforms and stores, or does not want to be (`erasures`).
+                 * @enum {string}
+                 */
+                state: "asked" | "pending" | "failed" | "notPossible";
+                /**
+                 * Format: date-time
+                 * @description When it was last asked.
+                 */
+                at: string | null;
+                /** @description Why it did not take it. */
+                reason: string | null;
+            }[];
         };
         /** @description The types of destinations. */
         DestinationTypes: {
@@ -1572,7 +1598,9 @@ export interface components {
             /** @description 1 to 256 characters. Without it, it is the type. */
             name?: string;
             /**
-             * @description Of `webhook`: `url` (required), `batchSize` (1 to 1,000 events in a request; 1 by default) and `headers`. Requests are signed by the Standard Webhooks scheme. Any 2xx means that the events are taken, 410 pauses the destination, anything else is tried again for 72 hours.
+             * @description Of `webhook`: `url` (required), `batchSize` (1 to 1,000 events in a request; 1 by default) and `headers`. Requests are signed by the Standard Webhooks scheme. Any 2xx means that the events are taken, 410 pauses the destination, anything else is tried again for 72 hours. With `erasures: true`, it is told of each erasure: `{"type": "person.erased", "timestamp": …, "data": {"id", "erasureId", "merchantId", "requestedAt", "muidHashes", "identifierHashes"}}`. The hashes are SHA-256 in hexadecimal: of a byte 255 and the muid; of a byte 0 and the email in lower case, of a byte 1 and the digits of the phone number without leading `00`, of a byte 2 and the device id.
+             *
+             *     A secret that is sent must be given again with settings that name another server.
              *
              *     Of the ad platforms:
              *
@@ -1589,7 +1617,7 @@ export interface components {
              *
              *     `eventNames` gives an event another name there (`{"Booking": "Schedule"}`; an empty name leaves it out). `googleads` and `linkedin` have `conversions` instead: the number of the conversion action or conversion rule by the name of the event. They, `pinterest` and `snap` leave out other events, and those without anything by which they know a visitor: see a destination's preview. `endpoint` is another address than the platform's, for tests. `GET /v1/partners/destination-types` has all of it.
              *
-             *     The service stores no visitor's address and no user agent. Meta needs the user agent of a website's visitor: let the page send it, as by `mtag('set', {user_agent: navigator.userAgent})`. `client_ip_address` is passed on in the same way.
+             *     Meta needs the user agent of a website's visitor: set `deliverClientDetails` of the merchant, or let the page send it, as by `mtag('set', {user_agent: navigator.userAgent})`. `client_ip_address` is passed on in the same way.
              *
              *     Your own stores get up to 1,000 events at once, in the columns of an export (as JSON in `nats` and `kafka`). `postgresql`: `host` (with a port unless it is 5432), `database`, `user` (all required), `table` (`events` by default; it is made if it is not there). It has each event exactly once, by its primary key. An event that PostgreSQL does not take, such as one with `\u0000`, becomes a dead letter. `clickhouse`, over HTTP: `url` (required), `database`, `table`, `user`. The table needs columns of these names, of which `raw_data` is a String. A request that is repeated as it was is dropped by its token, where the table keeps tokens (`non_replicated_deduplication_window`). `s3`, in Parquet with a partition for each hour of receipt (`PREFIX/date=2026-11-26/hour=03/….parquet`): `endpoint`, `bucket`, `accessKeyId` (all required), `region`, `prefix`; there is a file a minute or more. `nats`: `host` (required, with a port unless it is 4222), `subject`, `user`. Each event is a message on the subject, which a JetStream stream must store; the stream drops repeats within its duplicate window, by `Nats-Msg-Id`. Without a `user`, the password is a token, or the content of a `.creds` file. `kafka`: `brokers` (with commas between them), `user` (both required), `topic`, `mechanism` (`SCRAM-SHA-512` by default, `SCRAM-SHA-256` or `PLAIN`). The key of a record is the `muid`, so events of a visitor are in order, and its header `id` is that of the event. Each record has all replicas in sync (`acks=all`) before it counts as delivered. After a failure or a kill, Kafka may get events again: read each `id` once. After a kill of the service, ClickHouse and S3 may get events again: read each `id` once, as by a ReplacingMergeTree. `batchSize` and mappings are not for them. What was delivered, an erasure does not reach. They are tried for 30 days. Their secrets are `password`, and `secretAccessKey` of `s3`.
              */
@@ -1604,7 +1632,7 @@ export interface components {
             events?: string[];
             /** @description Only events for which this expression is true are sent, such as `value > 10 && currency in ["EUR", "USD"]`. It is a part of the Common Expression Language on the fields of the event: `! && || == != < <= > >= in +`, `has()`, `size()`, `contains()`, `startsWith()`, `endsWith()`, `lowerAscii()`. At most 2,000 bytes. */
             filter?: string;
-            /** @description What is sent from which field of the event: `{"order.id": "order_id", "shop": {"from": "store", "default": "main"}}`. At most 100 fields. For webhooks it makes up all of `data`, besides `id`; for ad platforms it adds to what is sent of each event. */
+            /** @description What is sent from which field of the event: `{"order.id": "order_id", "shop": {"from": "store", "default": "main"}}`. At most 100 fields, at most 5 of them from the same path, and 4 KiB of defaults as JSON. For webhooks it makes up all of `data`, besides `id`; for ad platforms it adds to what is sent of each event. */
             mapping?: {
                 [key: string]: unknown;
             };
@@ -4406,7 +4434,16 @@ export interface operations {
                      *           "requestedAt": "2026-11-20T08:30:00Z",
                      *           "finishedAt": "2026-11-20T08:30:04Z",
                      *           "attempts": 0,
-                     *           "lastError": null
+                     *           "lastError": null,
+                     *           "destinations": [
+                     *             {
+                     *               "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *               "type": "webhook",
+                     *               "state": "asked",
+                     *               "at": "2026-11-20T08:30:02Z",
+                     *               "reason": null
+                     *             }
+                     *           ]
                      *         }
                      *       ],
                      *       "pagination": {
@@ -4474,7 +4511,8 @@ export interface operations {
                      *       "requestedAt": "2026-11-20T08:30:00Z",
                      *       "finishedAt": null,
                      *       "attempts": 0,
-                     *       "lastError": null
+                     *       "lastError": null,
+                     *       "destinations": []
                      *     }
                      */
                     "application/json": components["schemas"]["Erasure"];
@@ -4527,7 +4565,16 @@ export interface operations {
                      *       "requestedAt": "2026-11-20T08:30:00Z",
                      *       "finishedAt": "2026-11-20T08:30:04Z",
                      *       "attempts": 0,
-                     *       "lastError": null
+                     *       "lastError": null,
+                     *       "destinations": [
+                     *         {
+                     *           "destinationId": "dst_K7QJ2B6ZL7M3KX5TWVCNDYAH2F",
+                     *           "type": "webhook",
+                     *           "state": "asked",
+                     *           "at": "2026-11-20T08:30:02Z",
+                     *           "reason": null
+                     *         }
+                     *       ]
                      *     }
                      */
                     "application/json": components["schemas"]["Erasure"];

@@ -25,6 +25,7 @@ import (
 var Kind = kind.Platform{
 	Name:     "ga4",
 	Endpoint: "https://www.google-analytics.com",
+	Client:   true,
 	Consent:  []string{"analytics_storage"},
 	Secret:   kind.Secret{Name: "apiSecret"},
 	Settings: []kind.Setting{
@@ -35,7 +36,9 @@ var Kind = kind.Platform{
 	Names:  map[string]string{"Signup": "sign_up", "Lead": "generate_lead"},
 	Custom: kind.Snake,
 	Event:  event, MapInto: "params",
-	Group: func(e *kind.Event) string { return clientOf(e) + "/" + consentOf(e) }, GroupSize: 25,
+	Group: func(e *kind.Event) string {
+		return strings.Join([]string{clientOf(e), consentOf(e), e.Browser.Address, e.Browser.UserAgent}, "/")
+	}, GroupSize: 25,
 	Request: request,
 }.Kind()
 
@@ -59,6 +62,8 @@ func event(a *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 
 func request(a *kind.Account, events []*kind.Event, list []any, _ time.Time) (string, http.Header, map[string]any) {
 	body := map[string]any{"client_id": clientOf(events[0]), "consent": json.RawMessage(consentOf(events[0])), "events": list}
+	kind.Put(body, "ip_override", events[0].Browser.Address)
+	kind.Put(body, "user_agent", events[0].Browser.UserAgent)
 	for _, e := range events {
 		if user := userData(e); user != nil {
 			body["user_data"] = user

@@ -38,6 +38,7 @@ import (
 var Kind = kind.Platform{
 	Name:     "googleads",
 	Endpoint: "https://datamanager.googleapis.com",
+	Client:   true,
 	Secret: kind.Secret{Name: "serviceAccountKey", Check: func(secret string) error {
 		_, err := token(secret, time.Now())
 		return err
@@ -105,7 +106,7 @@ func event(_ *kind.Account, action string, e *kind.Event) (map[string]any, *kind
 		one["userData"] = map[string]any{"userIdentifiers": person}
 	}
 	device := map[string]any{}
-	kind.Put(device, "ipAddress", e.Text("client_ip_address"))
+	kind.Put(device, "ipAddress", e.Address())
 	kind.Put(device, "userAgent", e.UserAgent())
 	if len(device) > 0 {
 		one["eventDeviceInfo"] = device

@@ -27,6 +27,7 @@ type Kind struct {
 	Name    string
 	Consent []string // what a visitor must have agreed to; with any, events of bots are not sent either
 	Secrets []Secret
+	Client  bool // it takes the address and the user agent of the visitor's browser
 	// Settings are the settings that a form asks for; a webhook has more.
 	Settings []Setting
 
@@ -38,6 +39,7 @@ type Kind struct {
 type Secret struct {
 	Name     string
 	Required bool
+	Signs    bool                      // it is not sent: another server may get what it signs
 	New      func() string             // makes one when the merchant gives none; nil: the merchant must
 	Check    func(secret string) error // nil: any text
 }
@@ -82,6 +84,12 @@ type Target interface {
 	Read(r Request, a Answer) Verdict
 }
 
+// Eraser is a Target that can be told of erasures.
+type Eraser interface {
+	TakesErasures() bool // the merchant wants it to be told
+	Erasure(e store.Erasure, id string, now time.Time) Request
+}
+
 // Limits say how a destination takes events.
 type Limits struct {
 	Events int // in one request, at most
@@ -98,6 +106,13 @@ type Event struct {
 	store.Received
 	Delivery string         // the id of the event at this destination; it never changes
 	Fields   map[string]any // of Raw; numbers are json.Number
+	Browser  Browser        // that has sent it, where Kind.Client is set
+}
+
+// Browser is what is known of a browser beside the event. It is for ad platforms alone, and no mapping or filter has it.
+type Browser struct {
+	Address   string `json:"address,omitempty"`
+	UserAgent string `json:"userAgent,omitempty"`
 }
 
 // Parse reads the fields of an event. An event is always a JSON object.

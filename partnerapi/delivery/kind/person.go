@@ -79,7 +79,7 @@ func (e *Event) HashedPerson() map[string]any {
 			user[name] = []string{Hash(value)}
 		}
 	}
-	Put(user, "client_ip_address", e.Text("client_ip_address"))
+	Put(user, "client_ip_address", e.Address())
 	Put(user, "client_user_agent", e.UserAgent())
 	return user
 }

@@ -1,6 +1,7 @@
 package kind
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"net/url"
@@ -84,4 +85,17 @@ func checkEndpoint(address string, allowHTTP bool) (string, error) {
 		return "", store.Invalid("settings.endpoint", "must be an address such as https://example.com")
 	}
 	return strings.TrimRight(address, "/"), nil
+}
+
+// Receiver returns the server that settings have secrets sent to, as it is named by their url, endpoint or host; "" when they name none.
+func Receiver(settings json.RawMessage) string {
+	var s struct{ URL, Endpoint, Host string }
+	if json.Unmarshal(settings, &s) != nil { // kinds refuse them
+		return ""
+	}
+	text := strings.ToLower(cmp.Or(s.URL, s.Endpoint, s.Host))
+	if u, err := url.Parse(text); err == nil && u.Host != "" {
+		return u.Scheme + "://" + u.Host
+	}
+	return text
 }

@@ -1,6 +1,7 @@
 package kind
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/url"
 	"slices"
@@ -92,8 +93,13 @@ func (e *Event) Shop(n ShopNames) map[string]any {
 // OrderID returns the number of an order.
 func (e *Event) OrderID() string { return e.Text("transaction_id", "order_id", "orderId") }
 
-// UserAgent returns the visitor's browser, if the sender says it: the service does not store it.
-func (e *Event) UserAgent() string { return e.Text("user_agent", "client_user_agent") }
+// UserAgent returns the visitor's browser: what the sender says, or else Browser.
+func (e *Event) UserAgent() string {
+	return cmp.Or(e.Text("user_agent", "client_user_agent"), e.Browser.UserAgent)
+}
+
+// Address returns the address of the visitor's browser: what the sender says, or else Browser.
+func (e *Event) Address() string { return cmp.Or(e.Text("client_ip_address"), e.Browser.Address) }
 
 // PageURL returns the address of the page without what follows #.
 func (e *Event) PageURL() string {

@@ -3,8 +3,8 @@
 // using-the-api of 2026-02-06).
 //
 //   - One event older than 7 days makes Meta refuse its whole request, so older ones are never sent.
-//   - An event of a website needs the page and the visitor's user agent. The service stores no user agent: the page sends it as
-//     user_agent, for example by mtag('set', {user_agent: navigator.userAgent}).
+//   - An event of a website needs the page and the visitor's user agent: where the merchant has switched client details on, it
+//     comes with the event; else the page sends it as user_agent, for example by mtag('set', {user_agent: navigator.userAgent}).
 //   - Meta counts an event of the browser's pixel and of the server once if event name and event_id are the same.
 package meta
 
@@ -23,6 +23,7 @@ import (
 var Kind = kind.Platform{
 	Name:     "meta",
 	Endpoint: "https://graph.facebook.com",
+	Client:   true,
 	Settings: []kind.Setting{
 		{Name: "pixelId", Type: kind.Text, Required: true, Pattern: regexp.MustCompile(`^[0-9]{5,20}$`), Hint: "the number of a dataset (pixel)"},
 		{Name: "apiVersion", Type: kind.Text, Default: "v24.0", Pattern: regexp.MustCompile(`^v[0-9]{2}\.0$`), Hint: "a version such as v24.0"},
@@ -46,7 +47,7 @@ func request(a *kind.Account, _ []*kind.Event, list []any, _ time.Time) (string,
 
 func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.Refusal) {
 	if !e.IsFromServer() && e.UserAgent() == "" {
-		return nil, &kind.Refusal{Reason: "Meta needs the user agent of a website's visitor: let the page send it as user_agent"}
+		return nil, &kind.Refusal{Reason: "Meta needs the user agent of a website's visitor: switch client details on, or let the page send it as user_agent"}
 	}
 	user := e.HashedPerson()
 	user["external_id"] = []string{kind.Hash(string(e.MUID))}

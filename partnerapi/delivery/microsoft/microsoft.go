@@ -24,6 +24,7 @@ import (
 var Kind = kind.Platform{
 	Name:     "microsoft",
 	Endpoint: "https://capi.uet.microsoft.com",
+	Client:   true,
 	Settings: []kind.Setting{
 		{Name: "tagId", Type: kind.Text, Required: true, Pattern: regexp.MustCompile(`^[0-9]{4,20}$`), Hint: "the number of a UET tag"},
 	},
@@ -50,7 +51,7 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 	kind.Put(user, "em", kind.Hash(email(e.Text("email"))))
 	kind.Put(user, "ph", kind.Hash(kind.E164(e.Text("phone"))))
 	kind.Put(user, "msclkid", e.ClickID("msclkid"))
-	kind.Put(user, "clientIpAddress", e.Text("client_ip_address"))
+	kind.Put(user, "clientIpAddress", e.Address())
 	kind.Put(user, "clientUserAgent", e.UserAgent())
 	one := map[string]any{"eventType": "custom", "eventName": name, "eventId": e.EventID(), "eventTime": e.Time.Unix(), "adStorageConsent": "G", "userData": user}
 	if name == pageLoad {

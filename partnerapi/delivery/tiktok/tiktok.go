@@ -17,6 +17,7 @@ import (
 var Kind = kind.Platform{
 	Name:     "tiktok",
 	Endpoint: "https://business-api.tiktok.com",
+	Client:   true,
 	Settings: []kind.Setting{
 		{Name: "pixelCode", Type: kind.Text, Required: true, Pattern: regexp.MustCompile(`^[A-Z0-9]{10,40}$`), Hint: "the code of a pixel, such as COQDA8RC77U2TMR44LI0"},
 		{Name: "testEventCode", Type: kind.Text, Hint: "the code of the page Test events"},
@@ -41,7 +42,7 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 	kind.Put(user, "phone", kind.Hash(kind.E164(e.Text("phone"))))
 	kind.Put(user, "ttclid", e.ClickID("ttclid"))
 	kind.Put(user, "ttp", e.Text("ttp", "_ttp"))
-	kind.Put(user, "ip", e.Text("client_ip_address"))
+	kind.Put(user, "ip", e.Address())
 	kind.Put(user, "user_agent", e.UserAgent())
 	one := map[string]any{"event": name, "event_time": e.Time.Unix(), "event_id": e.EventID(), "user": user}
 	if address := e.PageURL(); address != "" {

@@ -2,7 +2,8 @@
 // (https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md, read 2026-11): the headers webhook-id,
 // webhook-timestamp and webhook-signature, the last one with a signature "v1,…" for each valid secret.
 //
-// The body is {"type":"event.recorded","timestamp":…,"data":{…}}. With a batch larger than 1 the type is "event.batch", and data has the
+// The body is {"type":"event.recorded","timestamp":…,"data":{…}}. With the setting erasures, "person.erased" tells of an erasure, by
+// hashes alone: see Erasure. With a batch larger than 1 the type is "event.batch", and data has the
 // list "events". Each event has "id", by which the receiver drops repeats; without a batch, webhook-id is the same.
 package webhook
 
@@ -26,10 +27,11 @@ import (
 // Kind is the kind "webhook".
 var Kind = kind.Kind{
 	Name:    "webhook",
-	Secrets: []kind.Secret{{Name: signing, Required: true, New: NewSecret, Check: checkSecret}, {Name: authorization, Check: checkAuthorization}},
+	Secrets: []kind.Secret{{Name: signing, Required: true, Signs: true, New: NewSecret, Check: checkSecret}, {Name: authorization, Check: checkAuthorization}},
 	Settings: []kind.Setting{
 		{Name: "url", Type: kind.Text, Required: true, Hint: "an address such as https://example.com/events"},
 		{Name: "headers", Type: kind.Table, Hint: "headers to send, by their names"},
+		{Name: "erasures", Type: kind.Flag, Hint: "true to be told which persons were erased"},
 	},
 	Open: open,
 }
@@ -72,6 +74,7 @@ type target struct {
 	URL       string            `json:"url"`
 	Headers   map[string]string `json:"headers"`
 	BatchSize int               `json:"batchSize"`
+	Erasures  bool              `json:"erasures"`
 
 	mapping       kind.Mapping
 	keys          [][]byte
@@ -230,6 +233,27 @@ func (t *target) header(id string, body []byte, now time.Time) http.Header {
 	h.Set("webhook-timestamp", timestamp)
 	h.Set("webhook-signature", strings.Join(signatures, " "))
 	return h
+}
+
+// TakesErasures implements kind.Eraser.
+func (t *target) TakesErasures() bool { return t.Erasures }
+
+// Erasure implements kind.Eraser. Persons are named by hashes in hexadecimal: a muid by the SHA-256 of a byte 255 and the muid
+// (store.MUIDKey), an identifier by that of its kind (0: email, 1: phone, 2: deviceId) as a byte and its normalised value (store.IdentityKey).
+func (t *target) Erasure(e store.Erasure, id string, now time.Time) kind.Request {
+	var data struct {
+		ID          string              `json:"id"`
+		Erasure     store.ErasureID     `json:"erasureId"`
+		Merchant    store.MerchantID    `json:"merchantId"`
+		RequestedAt string              `json:"requestedAt"`
+		MUIDs       []store.IdentityKey `json:"muidHashes"`
+		Identifiers []store.IdentityKey `json:"identifierHashes"`
+	}
+	data.ID, data.Erasure, data.Merchant, data.RequestedAt = id, e.ID, e.Merchant, store.FormatTime(e.At)
+	data.MUIDs, data.Identifiers = append([]store.IdentityKey{}, e.Person.MUIDs...), append([]store.IdentityKey{}, e.Person.Identifiers...)
+	body := append([]byte(`{"type":"person.erased","timestamp":"`+data.RequestedAt+`","data":`), appendJSON(nil, data)...)
+	body = append(body, '}')
+	return kind.Request{URL: t.URL, Header: t.header(id, body, now), Body: body, Events: []int{0}}
 }
 
 // Read implements kind.Target. Whatever is not 2xx or 410 is tried again, as the scheme has it. Only a batch that is refused as it is may

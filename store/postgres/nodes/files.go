@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"mtagd/store"
 	"mtagd/store/postgres/conn"
 )
@@ -42,6 +44,27 @@ func (n *Nodes) PutFile(ctx context.Context, path string, content []byte) error 
 			ON CONFLICT (path) DO UPDATE SET modified = excluded.modified, content = excluded.content`, path, content)
 		return err
 	})
+}
+
+// ShortKeys implements store.Shared.
+func (n *Nodes) ShortKeys(ctx context.Context, from, hour int64, key []byte) (keys map[int64][]byte, err error) {
+	err = pgx.BeginFunc(ctx, n.db.Pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "DELETE FROM short_key WHERE hour < $1", from); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "INSERT INTO short_key (hour, key) SELECT $1::bigint, $2::bytea WHERE $2::bytea IS NOT NULL ON CONFLICT DO NOTHING", hour, key); err != nil {
+			return err
+		}
+		keys = map[int64][]byte{}
+		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
+			var hour int64
+			var key []byte
+			err := rows.Scan(&hour, &key)
+			keys[hour] = key
+			return err
+		}, "SELECT hour, key FROM short_key")
+	})
+	return keys, err
 }
 
 // RemoveFiles implements store.Shared.

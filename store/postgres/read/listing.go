@@ -181,7 +181,7 @@ const (
 	oldestFirst = `at, seq, idx`
 
 	// The columns of every index that y has are among these, so that the planner finds the event at once with any of them.
-	eventAt = ` CROSS JOIN LATERAL (SELECT name, bot, muid, raw FROM event WHERE merchant = $1 AND at = y.at AND seq = y.seq AND idx = y.idx`
+	eventAt = ` CROSS JOIN LATERAL (SELECT name, bot, muid, raw, client FROM event WHERE merchant = $1 AND at = y.at AND seq = y.seq AND idx = y.idx`
 )
 
 // statement returns the statement that reads picks, some of which have names.
@@ -223,7 +223,7 @@ func (l *listing) readPicks(ctx context.Context, picks []pick) (events []store.E
 		var idx int16
 		var e store.Event
 		var muid []byte
-		if err := rows.Scan(&i, &seq, &idx, &at, &e.Name, &e.Bot, &muid, &e.Raw); err != nil {
+		if err := rows.Scan(&i, &seq, &idx, &at, &e.Name, &e.Bot, &muid, &e.Raw, &e.Client); err != nil {
 			return err
 		}
 		e.ID, e.MUID, e.Time = PositionOf(seq, idx).EventID(), store.MUID(muid), TimeAt(at)

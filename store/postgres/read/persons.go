@@ -61,7 +61,7 @@ func (r *Reader) EventsOf(ctx context.Context, id store.MerchantID, who *rules.P
 	matcher := who.Matcher()
 	var after store.Position
 	for {
-		found, err := conn.SelectRows(ctx, r.db, (*eventRow).fields, `SELECT `+EventColumns+`, raw FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
+		found, err := conn.SelectRows(ctx, r.db, (*eventRow).fields, `SELECT `+EventColumns+`, raw, client FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
 			ORDER BY seq, idx LIMIT $5`, merchant, int64(after.Seq), int32(after.Index), int64(last), personalPortion)
 		if err != nil {
 			return err

@@ -43,10 +43,10 @@ func PositionOf(seq int64, idx int16) store.Position {
 	return store.Position{Seq: uint64(seq), Index: uint16(idx)}
 }
 
-// EventColumns are the columns of an event but its body, which comes after them.
+// EventColumns are the columns of an event but its body and store.Event.Client, which come after them.
 const EventColumns = "seq, idx, at, bot, tag, name, muid, by_claim"
 
-// eventRow reads EventColumns and the body.
+// eventRow reads EventColumns, the body, and store.Event.Client.
 type eventRow struct {
 	rules.PersonalEvent
 	time int64
@@ -54,7 +54,7 @@ type eventRow struct {
 }
 
 func (r *eventRow) fields() []any {
-	return []any{&r.At.Seq, &r.At.Index, &r.time, &r.Bot, &r.Tag, &r.Name, &r.muid, &r.ByClaim, &r.Raw}
+	return []any{&r.At.Seq, &r.At.Index, &r.time, &r.Bot, &r.Tag, &r.Name, &r.muid, &r.ByClaim, &r.Raw, &r.Client}
 }
 
 // assembled returns the event that was read, and fills in what has no column.

@@ -43,10 +43,10 @@ const (
 
 	forgetIDs = `DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)`
 
-	writeEvents = `INSERT INTO event (merchant, seq, idx, at, bot, tag, name, muid, raw, by_claim)
-		SELECT w.merchant, currval('receipt'), w.idx - 1, w.at, w.bot, w.tag, w.name, w.muid, w.raw, w.by_claim
-		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[], $8::boolean[]) WITH ORDINALITY
-		AS w(merchant, at, bot, tag, name, muid, raw, by_claim, idx)`
+	writeEvents = `INSERT INTO event (merchant, seq, idx, at, bot, tag, name, muid, raw, by_claim, client)
+		SELECT w.merchant, currval('receipt'), w.idx - 1, w.at, w.bot, w.tag, w.name, w.muid, w.raw, w.by_claim, nullif(w.client, '')
+		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[], $8::boolean[], $9::bytea[]) WITH ORDINALITY
+		AS w(merchant, at, bot, tag, name, muid, raw, by_claim, client, idx)`
 
 	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4)`
 
@@ -264,6 +264,7 @@ func (f *flush) queueEvents(b *pgx.Batch) {
 		conn.Map(f.events, func(e *event) string { return e.mark.Name }),
 		conn.Map(f.events, func(e *event) []byte { return []byte(e.muid) }),
 		conn.Map(f.events, func(e *event) []byte { return e.mark.Raw }),
-		conn.Map(f.events, func(e *event) bool { return e.byClaim }))
+		conn.Map(f.events, func(e *event) bool { return e.byClaim }),
+		conn.Map(f.events, func(e *event) []byte { return e.mark.Client }))
 	b.Queue(count.WriteDeltas, f.deltas.Columns()...)
 }

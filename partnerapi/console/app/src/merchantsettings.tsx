@@ -17,6 +17,7 @@ export function MerchantSettings({ merchant, reload }: Part) {
         <Name key={merchant.name + merchant.domain} merchant={merchant} reload={reload} />
         <Retention key={String(merchant.retentionDays)} merchant={merchant} reload={reload} />
         <Identifiers merchant={merchant} reload={reload} />
+        <ClientDetails merchant={merchant} reload={reload} />
         <Delete merchant={merchant} />
       </fieldset>
     </>
@@ -145,6 +146,35 @@ function Identifiers({ merchant, reload }: Part) {
       <p class="dim">{required ? "A secret is required." : "A secret is not required."}</p>
       {secret && <Once title="The secret" text={secret} onClose={() => setSecret(undefined)} />}
     </Section>
+  );
+}
+
+function ClientDetails({ merchant, reload }: Part) {
+  const task = useTask();
+  const on = merchant.deliverClientDetails === true;
+  return (
+    <section class="card">
+      <h3>What ad platforms learn of browsers</h3>
+      <p class="dim">
+        Ad platforms recognise more visitors by the address and the user agent of the browser. They get them only of visitors who agree to ad storage and ad user data. The service keeps
+        them encrypted for at most 72 hours.
+      </p>
+      {task.error && <Problem message={task.error} />}
+      <div class="actions start">
+        <Button
+          busy={task.busy}
+          onClick={() =>
+            task.run(async () => {
+              await patch(merchant, { deliverClientDetails: !on });
+              await reload();
+            })
+          }
+        >
+          {on ? "Do not send them" : "Send them"}
+        </Button>
+      </div>
+      <p class="dim">{on ? "They are sent." : "They are not sent."}</p>
+    </section>
   );
 }
 

@@ -143,12 +143,21 @@ function Receipt({ id }: { id: string }) {
               {e.finishedAt && <>, finished <Time at={e.finishedAt} /></>}
               {e.suppress && ". Later events of the person are refused"}
             </p>
+            {e.destinations.map((d) => (
+              <p key={d.destinationId} class="dim">
+                Destination <code>{d.destinationId}</code> ({d.type}) {askedWords[d.state]}
+                {d.reason ? `: ${d.reason}` : ""}
+                {d.at && <>, <Time at={d.at} /></>}
+              </p>
+            ))}
           </>
         )}
       </Loaded>
     </section>
   );
 }
+
+const askedWords = { asked: "was asked to erase, too", pending: "is being asked to erase, too", failed: "did not take the request to erase", notPossible: "cannot be asked to erase" };
 
 function State({ of }: { of: Erasure }) {
   if (of.lastError) return <Pill tone="bad">Fails, is tried again</Pill>;

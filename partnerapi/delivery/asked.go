@@ -1,0 +1,219 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"mtagd/partnerapi/delivery/kind"
+	"mtagd/store"
+)
+
+// A destination that takes erasures is told of each one of its merchant that is requested after it was created, at least once, until it
+// takes it or maxAskAge has passed. What became of it is in the receipt of the erasure.
+//
+// Only webhooks take them. No ad platform has an interface to delete what a person's events have brought that the credentials of a
+// destination suffice for (read 2026-11):
+//
+//   - GA4: properties.submitUserDeletion of the Admin API (developers.google.com/analytics/devguides/config/admin/v1/rest/v1alpha/properties/
+//     submitUserDeletion, and devguides/config/userdeletion/migration, as the User Deletion API has ended) needs OAuth with the scope
+//     analytics.edit, and the person's user id or client id in clear. A destination has an API secret, and an erasure has hashes.
+//   - Meta, Snap: their references of the Conversions API (developers.facebook.com/documentation/ads-commerce/conversions-api,
+//     developers.snap.com/api/marketing-api/Conversions-API) name no deletion of events.
+//   - TikTok, Google Ads, Microsoft, Pinterest, LinkedIn: no page about one was found for the interfaces that their packages name.
+const (
+	askInterval = 5 * time.Second
+	asksAtOnce  = 16
+	maxAskAge   = 72 * time.Hour
+)
+
+// AskState is what became of telling a destination of an erasure.
+type AskState string
+
+// The states.
+const (
+	Asked       AskState = "asked"       // it has taken the request
+	AskPending  AskState = "pending"     // it is tried again
+	AskFailed   AskState = "failed"      // it has not taken it in time
+	NotPossible AskState = "notPossible" // it takes no such requests, or is not asked to
+)
+
+// Ask is what became of telling a destination of an erasure, as it is stored and shown.
+type Ask struct {
+	Destination string     `json:"destinationId"`
+	Type        string     `json:"type"`
+	State       AskState   `json:"state"`
+	At          *time.Time `json:"at"`     // of the last attempt
+	Reason      *string    `json:"reason"` // why it has failed
+}
+
+// takesErasures reports whether a destination is told of erasures.
+func takesErasures(t kind.Target) bool {
+	eraser, ok := t.(kind.Eraser)
+	return ok && eraser.TakesErasures()
+}
+
+// askAll tells destinations of erasures.
+func (sh *shard) askAll() {
+	places := make(chan struct{}, asksAtOnce)
+	for sh.sleep(min(askInterval, 5*sh.s.Backoff(1))) {
+		now := sh.s.Now()
+		var due []*runner
+		sh.mu.Lock()
+		for _, of := range sh.of {
+			for _, r := range of.runners {
+				if r.takesErasures && r.isOn() && !r.asking && !now.Before(r.nextAsk) {
+					r.asking = true
+					due = append(due, r)
+				}
+			}
+		}
+		sh.mu.Unlock()
+		for _, r := range due {
+			places <- struct{}{}
+			sh.runners.Go(func() {
+				err := sh.ask(r)
+				<-places
+				sh.mu.Lock()
+				defer sh.mu.Unlock()
+				r.asking = false
+				if r.failedAsks++; err == nil {
+					r.failedAsks = 0
+				} else {
+					r.nextAsk = sh.s.Now().Add(sh.s.Backoff(r.failedAsks))
+				}
+			})
+		}
+	}
+}
+
+// ask tells a destination of the erasures that it does not know yet. Only one call for a destination runs at a time.
+func (sh *shard) ask(r *runner) error {
+	const page = 100
+	s, ctx := sh.s, sh.ctx
+	if r.asked == nil {
+		known, err := s.asksOf(ctx, r.merchant)
+		if err != nil {
+			return err
+		}
+		r.asked = map[store.ErasureID]bool{}
+		for id, asks := range known {
+			r.asked[id] = asks[r.id].State == Asked
+		}
+	}
+	d, err := s.Get(ctx, r.merchant, r.id)
+	if err != nil {
+		return err
+	}
+	for offset := 0; ; offset += page {
+		list, total, err := s.Engine.Erasures(ctx, r.merchant, offset, page)
+		if err != nil {
+			return err
+		}
+		for _, e := range list {
+			if e.At.Before(d.CreatedAt) || s.Now().Sub(e.At) > maxAskAge { // so are all that follow
+				return nil
+			}
+			if r.asked[e.ID] {
+				continue
+			}
+			if err := s.tellErasure(ctx, d, e); err != nil {
+				return err
+			}
+			r.asked[e.ID] = true
+		}
+		if offset+page >= total {
+			return nil
+		}
+	}
+}
+
+// tellErasure tells a destination of an erasure, and notes the outcome.
+func (s *Service) tellErasure(ctx context.Context, d Destination, e store.Erasure) error {
+	rt, err := s.open(d)
+	if err != nil {
+		return err
+	}
+	if !takesErasures(rt.target) { // since a moment ago
+		return store.Unavailable("the destination takes no erasures any more")
+	}
+	request := rt.target.(kind.Eraser).Erasure(e, d.deliveryID(store.EventID(e.ID)), s.Now())
+	sent := s.client.send(ctx, request, requestTimeout)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	ask := Ask{Destination: d.ID, Type: d.Type, State: Asked, At: new(s.Now().UTC().Truncate(time.Second))}
+	if sent.err != nil || rt.target.Read(request, sent.answer).Outcome != kind.Done {
+		ask.State, ask.Reason = AskPending, new(first(reasonOf(sent), keptReason))
+	}
+	text, err := json.Marshal(ask)
+	if err == nil {
+		err = s.Engine.PutDocuments(ctx, []store.Document{{Kind: store.ErasureAsks, Merchant: d.Merchant, ID: string(e.ID) + "/" + d.ID, Content: text}})
+	}
+	if err == nil && ask.State != Asked {
+		err = store.Unavailable(*ask.Reason)
+	}
+	return err
+}
+
+// asksOf returns what became of telling the destinations of a merchant, by the ids of erasure and destination.
+func (s *Service) asksOf(ctx context.Context, m store.MerchantID) (map[store.ErasureID]map[string]Ask, error) {
+	docs, err := s.Engine.Documents(ctx, store.ErasureAsks, m)
+	if err != nil {
+		return nil, err
+	}
+	known := map[store.ErasureID]map[string]Ask{}
+	for _, doc := range docs {
+		erasure, destination, _ := strings.Cut(doc.ID, "/")
+		var a Ask
+		if err := json.Unmarshal(doc.Content, &a); err != nil {
+			return nil, err
+		}
+		if known[store.ErasureID(erasure)] == nil {
+			known[store.ErasureID(erasure)] = map[string]Ask{}
+		}
+		known[store.ErasureID(erasure)][destination] = a
+	}
+	return known, nil
+}
+
+// Asks returns, for erasures of a merchant, what became of telling its destinations: those that there were when the erasure was requested.
+func (s *Service) Asks(ctx context.Context, m store.MerchantID, erasures []store.Erasure) (all [][]Ask, err error) {
+	known, err := s.asksOf(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	destinations, err := s.List(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range erasures {
+		asks, of := []Ask{}, known[e.ID]
+		for _, d := range destinations {
+			a, has := of[d.ID]
+			delete(of, d.ID)
+			switch rt, err := s.open(d); {
+			case has:
+			case d.CreatedAt.After(e.At):
+				continue
+			default:
+				a = Ask{Destination: d.ID, Type: d.Type, State: NotPossible}
+				if err == nil && takesErasures(rt.target) {
+					a.State = AskPending
+				}
+			}
+			asks = append(asks, a)
+		}
+		for _, a := range of { // of a destination that was deleted
+			asks = append(asks, a)
+		}
+		for i := range asks {
+			if asks[i].State == AskPending && s.Now().Sub(e.At) > maxAskAge {
+				asks[i].State = AskFailed
+			}
+		}
+		all = append(all, asks)
+	}
+	return all, nil
+}

@@ -1,0 +1,114 @@
+package delivery
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"mtagd/store"
+)
+
+func TestWebhooksAreToldOfErasures(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	var mu sync.Mutex
+	var ids []string
+	var bodies [][]byte
+	var secret string
+	fails := true
+	s.answerWith(func(r *http.Request, body []byte) int {
+		mu.Lock()
+		defer mu.Unlock()
+		if !strings.HasPrefix(string(body), `{"type":"person.erased"`) {
+			t.Errorf("it got %s", body)
+		}
+		wh, err := standardwebhooks.NewWebhook(secret)
+		if err == nil {
+			err = wh.Verify(body, r.Header)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		ids, bodies = append(ids, r.Header.Get("webhook-id")), append(bodies, body)
+		if fails {
+			return 500
+		}
+		return 204
+	})
+	erase := func(id store.Identity) store.Erasure {
+		return must(b.engine.Erase(t.Context(), b.m.ID, id, store.ErasureOptions{}))
+	}
+	person := func(email string) (id store.Identity) {
+		id.Add(store.Email, email)
+		return id
+	}
+	erase(person("before@example.com")) // before there is a destination
+	time.Sleep(2 * time.Millisecond)
+	mu.Lock()
+	d, made := b.createWith(s.URL, func(c *Change) { c.Settings = json.RawMessage(fmt.Sprintf(`{"url":%q,"erasures":true}`, s.URL)) })
+	secret = made["signing"]
+	mu.Unlock()
+	silent := b.create(s.URL, func(c *Change) { c.Name = new("not told") })
+	meta := b.createPlatform("meta", `{"pixelId":"123456"}`, map[string]string{"accessToken": "x"})
+	linked := person("ann@example.com")
+	linked.MUID, linked.Source = "muid-of-ann", store.BySecret
+	if _, err := b.engine.Resolve(t.Context(), b.m.ID, linked); err != nil {
+		t.Fatal(err)
+	}
+	e := erase(person("ann@example.com"))
+	state := func(of string) (a Ask) {
+		for _, a := range must(b.s.Asks(t.Context(), b.m.ID, []store.Erasure{e}))[0] {
+			if a.Destination == of {
+				return a
+			}
+		}
+		t.Fatalf("the receipt has no %s", of)
+		return a
+	}
+	b.until("it is tried again", func() bool {
+		a := state(d.ID)
+		mu.Lock()
+		defer mu.Unlock()
+		return len(ids) > 1 && a.State == AskPending && a.Reason != nil && strings.Contains(*a.Reason, "500")
+	})
+	b.close()
+	b.open() // it goes on after a restart
+	mu.Lock()
+	fails = false
+	mu.Unlock()
+	b.until("it has taken it", func() bool { a := state(d.ID); return a.State == Asked && a.At != nil && a.Reason == nil })
+	if a, m := state(silent.ID), state(meta.ID); a.State != NotPossible || m.State != NotPossible {
+		t.Errorf("%+v, %+v", a, m)
+	}
+	mu.Lock()
+	ids = slices.Compact(ids)
+	var got struct {
+		Data struct {
+			MUIDs       []string `json:"muidHashes"`
+			Identifiers []string `json:"identifierHashes"`
+			Erasure     string   `json:"erasureId"`
+		}
+	}
+	err := json.Unmarshal(bodies[0], &got)
+	muid, email := store.MUIDKey(store.MUID("muid-of-ann")), linked.Keys()[0]
+	if err != nil || !slices.Equal(got.Data.MUIDs, []string{hex.EncodeToString(muid[:])}) || !slices.Equal(got.Data.Identifiers, []string{hex.EncodeToString(email[:])}) ||
+		got.Data.Erasure != string(e.ID) || len(ids) != 1 {
+		t.Errorf("it got %v %s, %v", ids, bodies[0], err)
+	}
+	fails = true
+	before := len(bodies)
+	mu.Unlock()
+	e = erase(person("late@example.com"))
+	b.until("it is tried", func() bool { mu.Lock(); defer mu.Unlock(); return len(bodies) > before })
+	b.ahead.Store(int64(maxAskAge + time.Hour))
+	if a := state(d.ID); a.State != AskFailed {
+		t.Errorf("after 72 hours it is %+v", a)
+	}
+}

@@ -1,0 +1,123 @@
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"mtagd/store"
+)
+
+func TestAChangeCountsFromTheNextRequestOn(t *testing.T) {
+	b, before, after := newBed(t), newSink(t), newSink(t)
+	d := b.create(before.URL, func(c *Change) {
+		c.Settings, c.Paused = json.RawMessage(fmt.Sprintf(`{"url":%q,"batchSize":2}`, before.URL)), new(true)
+	})
+	var once sync.Once
+	before.answerWith(func(*http.Request, []byte) int {
+		once.Do(func() {
+			if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Settings: json.RawMessage(fmt.Sprintf(`{"url":%q,"batchSize":3}`, after.URL)),
+				Filter: new("n > 10"), Secrets: map[string]string{"signing": ""}}); err != nil {
+				t.Error(err)
+			}
+		})
+		return 200
+	})
+	for i := range 20 {
+		b.send(fmt.Sprint("m", i%7), "Purchase", "")
+	}
+	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: new(false)}); err != nil {
+		t.Fatal(err)
+	}
+	b.until("all are done", func() bool { st := b.status(d); return st.Delivered+st.Filtered == 20 })
+	if n := distinct(before.all()); !slices.Equal(n, []int{1, 2}) {
+		t.Errorf("the server before the change got %v", n)
+	}
+	all := after.all()
+	if n := distinct(all); !slices.Equal(n, []int{11, 12, 13, 14, 15, 16, 17, 18, 19, 20}) || !bytes.Contains(all[0].body, []byte(`"n":13`)) {
+		t.Errorf("the server after the change got %v", n)
+	}
+	for _, g := range all {
+		if n := len(bytes.Fields([]byte(g.header.Get("webhook-signature")))); n != 2 {
+			t.Errorf("%d signatures, want those of the new and the old secret", n)
+		}
+	}
+}
+
+// A secret must not go to a stranger's server by a change of somebody who does not have it.
+func TestASecretIsNotSentToAnotherServer(t *testing.T) {
+	b := newBed(t)
+	for _, tt := range []struct{ kind, secret, before, same, other string }{
+		{"webhook", "authorization", `{"url":"https://shop.example/a"}`, `{"url":"https://SHOP.example/b","batchSize":2}`, `{"url":"https://evil.example/a"}`},
+		{"webhook", "authorization", `{"url":"https://shop.example/a"}`, `{"url":"https://shop.example/b"}`, `{"url":"http://shop.example/a"}`},
+		{"webhook", "authorization", `{"url":"https://shop.example/a"}`, `{"url":"https://shop.example/b"}`, `{"url":"https://shop.example:444/a"}`},
+		{"webhook", "authorization", `{"url":"https://shop.example/a"}`, `{"url":"https://shop.example/b"}`, `{"url":"https://shop.example/a","URL":"https://evil.example"}`},
+		{"meta", "accessToken", `{"pixelId":"123456"}`, `{"pixelId":"1234567"}`, `{"pixelId":"123456","endpoint":"https://evil.example"}`},
+		{"postgresql", "password", `{"host":"a.example","database":"d","user":"u"}`, `{"host":"a.example","database":"e","user":"u"}`,
+			`{"host":"b.example","database":"d","user":"u"}`},
+	} {
+		secret := map[string]string{tt.secret: "secret-of-the-merchant"}
+		d, _, err := b.s.Create(t.Context(), b.m, Change{Type: new(tt.kind), Settings: json.RawMessage(tt.before), Secrets: secret})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Settings: json.RawMessage(tt.same)}); err != nil {
+			t.Errorf("%s: the same server: %v", tt.kind, err)
+		}
+		_, _, err = b.s.Update(t.Context(), b.m, d.ID, Change{Settings: json.RawMessage(tt.other)})
+		if now, _ := b.s.Get(t.Context(), b.m.ID, d.ID); store.KindOf(err) != store.KindInvalid || string(now.Settings) != tt.same {
+			t.Errorf("%s: another server: %v, and the settings are %s", tt.kind, err, now.Settings)
+		}
+		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Settings: json.RawMessage(tt.other), Secrets: secret}); err != nil {
+			t.Errorf("%s: another server with the secret: %v", tt.kind, err)
+		}
+	}
+	d := b.create("https://shop.example/", nil) // a secret that signs is not sent
+	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Settings: json.RawMessage(`{"url":"https://other.example/"}`)}); err != nil {
+		t.Error(err)
+	}
+}
+
+// slow is an engine that reads states only when it may.
+type slow struct {
+	mortal
+	asked, release chan struct{}
+}
+
+func (s slow) Documents(ctx context.Context, kind store.DocumentKind, m store.MerchantID) ([]store.Document, error) {
+	if kind == store.DeliveryStates && m == "" {
+		close(s.asked)
+		<-s.release
+	}
+	return s.mortal.Documents(ctx, kind, m)
+}
+
+// A change counts also when a shard is being opened, and has read the destination already.
+func TestAChangeWhileAShardIsOpened(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	d := b.create(s.URL, nil)
+	if err := b.s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	engine := slow{mortal{b.engine, new(atomic.Bool)}, make(chan struct{}), make(chan struct{})}
+	b.s = Open(Config{Engine: engine, Keys: b.keys, Allow: b.allow, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	<-engine.asked
+	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Filter: new("n > 1")}); err != nil {
+		t.Fatal(err)
+	}
+	b.send("m", "Purchase", "")
+	b.send("m", "Purchase", "")
+	close(engine.release)
+	b.until("delivered", func() bool { return b.status(d).Delivered > 0 })
+	if n := distinct(s.all()); !slices.Equal(n, []int{2}) {
+		t.Errorf("it got %v", n)
+	}
+}

@@ -1,0 +1,270 @@
+package delivery
+
+import (
+	"bufio"
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"mtagd/partnerapi/delivery/kind"
+	"mtagd/store"
+)
+
+// clients encrypts what is known of the browsers that send events, for ad platforms (store.Event.Client). The key of an hour is destroyed
+// after store.ClientLife: then it cannot be read any more, wherever it was copied. The keys are not in the data, but in a file beside that of
+// the installation's keys, whose name ends in ".hours"; with a database, in a table that is in none of its backups. They are encrypted by the
+// installation's key themselves. When they are lost, platforms get the events without it.
+//
+// The encrypted form is the hour of its key since 1970 (8 bytes, big-endian), a nonce, and by AES-256-GCM for the merchant's id: the length of
+// the address (1 byte), the address (4 or 16 bytes), and the user agent.
+type clients struct {
+	s              *Service
+	wanted         atomic.Pointer[map[store.MerchantID]bool] // who has a destination that takes it
+	latest         atomic.Pointer[hourKey]                   // nil: there is none
+	tended, logged time.Time                                 // guarded by Service.telling
+
+	mu     sync.Mutex
+	keys   map[int64]cipher.AEAD // by hour
+	active map[store.MerchantID]map[string]bool
+}
+
+type hourKey struct {
+	hour int64
+	aead cipher.AEAD
+}
+
+const (
+	maxClient   = 512 // bytes of an address and a user agent
+	clientHours = int64(store.ClientLife / time.Hour)
+	hourLength  = 8
+)
+
+func hourOf(t time.Time) int64 { return t.Unix() / 3600 }
+
+// note notes whether a destination takes what is known of browsers.
+func (c *clients) note(m store.MerchantID, id string, takes bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if takes == c.active[m][id] {
+		return
+	}
+	of := maps.Clone(c.active[m])
+	if of == nil {
+		of = map[string]bool{}
+	}
+	if of[id] = true; !takes {
+		delete(of, id)
+	}
+	if c.active[m] = of; len(of) == 0 {
+		delete(c.active, m)
+	}
+	wanted := map[store.MerchantID]bool{}
+	for m := range c.active {
+		wanted[m] = true
+	}
+	c.wanted.Store(&wanted)
+}
+
+// takes reports whether a destination takes what is known of browsers.
+func (s *Service) takes(d Destination) bool { return d.ID != "" && !d.Paused && s.kinds[d.Type].Client }
+
+// Seal encrypts what is known of a browser; nil when the merchant has no destination that takes it, or there is no key now.
+func (s *Service) Seal(m store.MerchantID, address netip.Addr, userAgent []byte) []byte {
+	key, wanted := s.clients.latest.Load(), s.clients.wanted.Load()
+	if key == nil || wanted == nil || !(*wanted)[m] {
+		return nil
+	}
+	ip := address.AsSlice()
+	text := append(append(append(make([]byte, 0, 1+len(ip)+len(userAgent)), byte(len(ip))), ip...), userAgent...)
+	text = text[:min(len(text), maxClient)]
+	n := key.aead.NonceSize()
+	b := make([]byte, hourLength+n, hourLength+n+len(text)+key.aead.Overhead())
+	binary.BigEndian.PutUint64(b, uint64(key.hour))
+	_, _ = rand.Read(b[hourLength:]) // never fails
+	return key.aead.Seal(b, b[hourLength:], text, []byte(m))
+}
+
+// MayTake reports whether the visitor of an event agrees that ad platforms get what is known of the browser.
+func (s *Service) MayTake(event []byte) bool {
+	e := kind.Event{Received: store.Received{Event: store.Event{Raw: event}}}
+	return e.Parse() == nil && kind.HasConsent(e.Fields, kind.AdConsent)
+}
+
+// Browser decrypts what is known of the browser that has sent an event; the zero Browser when it cannot be read any more.
+func (s *Service) Browser(m store.MerchantID, sealed []byte) (b kind.Browser) {
+	if len(sealed) < hourLength {
+		return b
+	}
+	aead, sealed := s.clients.key(int64(binary.BigEndian.Uint64(sealed))), sealed[hourLength:]
+	if aead == nil || len(sealed) < aead.NonceSize() {
+		return b
+	}
+	text, err := aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], []byte(m))
+	if err != nil || len(text) == 0 || len(text) <= int(text[0]) {
+		return b
+	}
+	n := 1 + int(text[0])
+	if ip, ok := netip.AddrFromSlice(text[1:n]); ok {
+		b.Address = ip.String()
+	}
+	b.UserAgent = strings.ToValidUTF8(string(text[n:]), "")
+	return b
+}
+
+// key returns the key of an hour; nil when it is destroyed or not known.
+func (c *clients) key(hour int64) cipher.AEAD {
+	if hour+clientHours <= hourOf(c.s.Now()) {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.keys[hour]
+}
+
+// tend destroys old keys, makes that of the hour when somebody needs it, and reads those of other nodes. The caller holds Service.telling.
+func (c *clients) tend(ctx context.Context) {
+	now := c.s.Now()
+	hour, wanted := hourOf(now), c.wanted.Load()
+	needs := wanted != nil && len(*wanted) > 0
+	latest := c.latest.Load()
+	if hourOf(c.tended) == hour && (!needs || latest != nil && latest.hour == hour) && (c.s.Shared == nil || now.Sub(c.tended) < time.Minute) {
+		return
+	}
+	if err := c.renew(ctx, hour, needs); err != nil {
+		if ctx.Err() == nil && now.Sub(c.logged) > time.Minute {
+			c.logged = now
+			c.s.Log.Error("the keys for what is known of browsers cannot be renewed: platforms get events without it", "error", err)
+		}
+		c.forget(hour)
+		return
+	}
+	c.tended = now
+}
+
+// forget drops the keys that are too old.
+func (c *clients) forget(hour int64) {
+	if latest := c.latest.Load(); latest != nil && latest.hour != hour {
+		c.latest.Store(nil)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.keys, func(of int64, _ cipher.AEAD) bool { return of+clientHours <= hour })
+}
+
+func (c *clients) renew(ctx context.Context, hour int64, needs bool) error {
+	var added []byte
+	if needs {
+		var raw [32]byte
+		_, _ = rand.Read(raw[:]) // never fails
+		var err error
+		if added, err = json.Marshal(c.s.Keys.seal(placeOf(hour), string(raw[:]))); err != nil {
+			return err
+		}
+	}
+	store := c.s.Keys.shortKeys
+	if c.s.Shared != nil {
+		store = c.s.Shared.ShortKeys
+	}
+	all, err := store(ctx, hour-clientHours+1, hour, added)
+	if err != nil {
+		return err
+	}
+	keys := map[int64]cipher.AEAD{}
+	for of, text := range all {
+		var box sealed
+		if err := json.Unmarshal(text, &box); err != nil {
+			return fmt.Errorf("the key of an hour: %w", err)
+		}
+		raw, err := c.s.Keys.open(placeOf(of), box)
+		if err != nil {
+			return err
+		}
+		block, err := aes.NewCipher([]byte(raw))
+		if err != nil {
+			return err
+		}
+		if keys[of], err = cipher.NewGCM(block); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	c.keys = keys
+	c.mu.Unlock()
+	c.latest.Store(nil)
+	if aead := keys[hour]; aead != nil {
+		c.latest.Store(&hourKey{hour, aead})
+	}
+	return nil
+}
+
+func placeOf(hour int64) string { return fmt.Sprintf("hour/%d", hour) }
+
+// shortKeys is store.Shared.ShortKeys with a file: a line for each key, its hour and the key in base64.
+func (k *Keyring) shortKeys(_ context.Context, from, hour int64, added []byte) (map[int64][]byte, error) {
+	path := k.path + ".hours"
+	before, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	keys := map[int64][]byte{}
+	for lines := bufio.NewScanner(strings.NewReader(string(before))); lines.Scan(); {
+		var of int64
+		var text []byte
+		var encoded string
+		_, err := fmt.Sscan(lines.Text(), &of, &encoded)
+		if err == nil {
+			text, err = base64.StdEncoding.DecodeString(encoded)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s is damaged: remove it", path)
+		}
+		if of >= from {
+			keys[of] = text
+		}
+	}
+	if added != nil && keys[hour] == nil {
+		keys[hour] = added
+	}
+	var after strings.Builder
+	for _, of := range slices.Sorted(maps.Keys(keys)) {
+		fmt.Fprintf(&after, "%d %s\n", of, base64.StdEncoding.EncodeToString(keys[of]))
+	}
+	if after.String() == string(before) {
+		return keys, nil
+	}
+	return keys, writeFile(path, after.String())
+}
+
+// mask replaces what is known of the browsers of some events in an answer: an answer is kept, and that is not.
+func mask(answer []byte, events []piece) []byte {
+	var pairs []string
+	for _, one := range events {
+		for _, text := range []string{one.event.Browser.Address, one.event.Browser.UserAgent} {
+			if text != "" {
+				pairs = append(pairs, text, hidden, strings.ReplaceAll(text, "/", `\/`), hidden)
+			}
+		}
+	}
+	if pairs == nil {
+		return answer
+	}
+	return []byte(strings.NewReplacer(pairs...).Replace(string(answer)))
+}
+
+// hidden stands for what is known of a browser.
+const hidden = "…"

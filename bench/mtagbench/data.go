@@ -36,7 +36,7 @@ func fillData(b *benchmark) error {
 	b.table.Section("Data", fmt.Sprintf("Sent in batches of %s over %d connections, ordered; %d names, spread over %d days.",
 		report.Grouped(dataset.Batch), dataset.Connections, len(bench.Names), fillDays))
 	b.table.Figure(report.Grouped(r.Events)+" events of one merchant", report.PerSecond(r.Rate()))
-	b.table.Figure("write amplification: bytes written to disk per byte of request bodies", report.Times(float64(after-before)/(all*bench.EventSize)))
+	b.table.Figure("bytes written per byte received", report.Times(float64(after-before)/(all*bench.EventSize)))
 	if err := b.mtagd.Stop(); err != nil {
 		return err
 	}

@@ -58,7 +58,6 @@ func measureLatencyCurve(b *benchmark) error {
 			picture.Lines = append(picture.Lines, report.Line{Label: s.label + ", " + p.label, Colour: s.colour, Dash: p.dash})
 		}
 	}
-	b.table.Section("Latency against offered load", "The figures of the picture, by share of mtagd's maximum: p50, p99 and slowest, from the intended time.")
 	for _, part := range []float64{0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1} {
 		rate := part * b.maximum
 		b.progress("offered %s: bare, then mtagd", report.PerSecond(rate))
@@ -71,8 +70,6 @@ func measureLatencyCurve(b *benchmark) error {
 				line := &picture.Lines[i*len(percentiles)+j]
 				line.Points = append(line.Points, report.Point{X: rate, Y: p.of(r).Seconds() * 1000})
 			}
-			b.table.Figure(fmt.Sprintf("%.0f %%, %s, %s", 100*part, report.PerSecond(rate), s.name),
-				fmt.Sprintf("%s, %s, %s", report.Milliseconds(r.Latency.At(50).Seconds()), report.Milliseconds(r.Latency.At(99).Seconds()), report.Milliseconds(r.Latency.Max().Seconds())))
 		}
 	}
 	var text bytes.Buffer
@@ -85,7 +82,7 @@ func measureLatencyCurve(b *benchmark) error {
 // measureOverload offers twice the maximum rate: single events from more connections than reached the maximum, then from
 // thousands, then batches.
 func measureOverload(b *benchmark) error {
-	b.table.Section("Overload", "Twice the maximum rates above, offered at fixed times. The time to a refusal counts from sending the request.")
+	b.table.Section("Overload", "Twice the maximum rates above, offered at fixed times. Accepted is the share of the maximum; what found no free connection was never sent.")
 	for _, o := range []struct {
 		what        string
 		batch       int
@@ -103,13 +100,13 @@ func measureOverload(b *benchmark) error {
 			return err
 		}
 		b.table.Figure(what+": offered", report.PerSecond(2*o.maximum))
-		b.table.AtLeast(what+": accepted, share of the maximum", r.Rate()/o.maximum, 0.9, report.Percent)
-		b.table.Judge(what+": refused with 503 and Retry-After", fmt.Sprintf("%s of %s", report.Grouped(r.Refused-r.NoRetryAfter), report.Grouped(r.Refused)), "all", r.NoRetryAfter == 0)
-		b.table.Judge(what+": failed, with another answer or none", report.Grouped(r.Failed), "0", r.Failed == 0)
+		b.table.AtLeast(what+": accepted", r.Rate()/o.maximum, 0.9, report.Percent)
+		b.table.Judge(what+": refused with Retry-After", fmt.Sprintf("%s of %s", report.Grouped(r.Refused-r.NoRetryAfter), report.Grouped(r.Refused)), "all", r.NoRetryAfter == 0)
+		b.table.Judge(what+": failed", report.Grouped(r.Failed), "0", r.Failed == 0)
 		if r.Refused > 0 {
 			b.table.AtMost(what+": time to a refusal, p99", r.RefusalTime.At(99).Seconds(), 0.1, report.Milliseconds)
 		}
-		b.table.Figure(what+": never sent, because no connection was free", report.Grouped(r.Unsent))
+		b.table.Figure(what+": never sent", report.Grouped(r.Unsent))
 	}
 	return nil
 }

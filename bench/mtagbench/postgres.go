@@ -136,17 +136,17 @@ func (b *postgresBenchmark) measureIngest() error {
 		}
 		b.table.Figure("acknowledgement, p50", report.Milliseconds(r.median("p50")))
 		b.table.Figure("acknowledgement, p99", report.Milliseconds(r.median("p99")))
-		b.table.Figure("processor time per event, all but the load generator", report.Microseconds(r.median("servers")))
+		b.table.Figure("CPU per event", report.Microseconds(r.median("servers")))
 		for _, side := range postgresSides {
 			b.table.Figure("… "+side, report.Microseconds(r.median(side)))
 		}
-		b.table.Figure("write-ahead log per event, which each standby gets, too", report.Bytes(r.median("WAL")))
+		b.table.Figure("write-ahead log per event", report.Bytes(r.median("WAL")))
 		b.table.Figure("tables and indexes per event", report.Bytes(r.median("disk")))
 		if p != queue {
 			for i, rate := range r["rate"] {
 				r.add("ratio", rate/queue.measured["rate"][i])
 			}
-			b.table.Figure("rate compared with the queue table in the same round", report.Times(r.median("ratio")))
+			b.table.Figure("rate against the queue table", report.Times(r.median("ratio")))
 		}
 	}
 	b.table.Section("Memory", "Anonymous memory at its highest; PostgreSQL has 2 GB of shared buffers beside it, in each server.")

@@ -126,7 +126,7 @@ func describeMachine(b *benchmark) error {
 	defer os.Remove(file.Name())
 	defer file.Close()
 	b.table.Section("Machine", "Before the run: how busy the machine and its disk are.")
-	b.table.Figure("load average of the last minute, other work included", loadAverage())
+	b.table.Figure("load average", loadAverage())
 	took := load.NewHistogram()
 	for range writes {
 		began := time.Now()

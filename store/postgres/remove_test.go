@@ -205,6 +205,17 @@ func TestAnErasureWaitsForFlushesUnderWay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	t.Cleanup(func() { // other tests use the database too
+		if _, err := s.db.Pool.Exec(context.Background(), "INSERT INTO gate DEFAULT VALUES"); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.db.Pool.Exec(context.Background(), "DROP FUNCTION await_gate CASCADE"); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.db.Pool.Exec(context.Background(), "DROP TABLE gate"); err != nil {
+			t.Error(err)
+		}
+	})
 	holds := func(sql string, args ...any) (yes bool) {
 		if err := s.db.Pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM "+sql+")", args...).Scan(&yes); err != nil {
 			t.Fatal(err)

@@ -81,7 +81,7 @@ func (e *engine) relinkOf(m codec.MerchantKey) (written int, err error) {
 						err = cmp.Or(err, r.Link(k, event.MUID))
 					}
 				}
-				if eventID != "" && part == 0 && stored.Seq > remembered {
+				if eventID != "" && int(stored.Seq%uint64(parts)) == part && stored.Seq > remembered {
 					_, name := codec.SplitSeries(event.Series)
 					err = cmp.Or(err, r.Remember(journal.Remembered{Name: string(name), EventID: eventID}, time.UnixMicro(int64(stored.Seq))))
 				}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -189,6 +190,70 @@ func TestErasure(t *testing.T) {
 	}
 	if _, err = s.Erase(t.Context(), s.id, store.Identity{}, store.ErasureOptions{}); store.KindOf(err) != store.KindInvalid {
 		t.Errorf("an erasure of nobody: %v", err)
+	}
+}
+
+// A flush that has asked who is refused before the erasure was requested may be committed later.
+func TestAnErasureWaitsForFlushesUnderWay(t *testing.T) {
+	s := newShop(t, Options{flushTimeout: time.Minute})
+	s.record(s.visit(1, 0))
+	for _, sql := range []string{"CREATE TABLE gate ()",
+		`CREATE FUNCTION await_gate() RETURNS trigger LANGUAGE plpgsql AS
+			'BEGIN WHILE NOT EXISTS (SELECT FROM gate) LOOP PERFORM pg_sleep(0.01); END LOOP; RETURN NULL; END'`,
+		"CREATE TRIGGER await_gate AFTER INSERT ON event EXECUTE FUNCTION await_gate()"} {
+		if _, err := s.db.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { // other tests use the database too
+		if _, err := s.db.Pool.Exec(context.Background(), "INSERT INTO gate DEFAULT VALUES"); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.db.Pool.Exec(context.Background(), "DROP FUNCTION await_gate CASCADE"); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.db.Pool.Exec(context.Background(), "DROP TABLE gate"); err != nil {
+			t.Error(err)
+		}
+	})
+	holds := func(sql string, args ...any) (yes bool) {
+		if err := s.db.Pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM "+sql+")", args...).Scan(&yes); err != nil {
+			t.Fatal(err)
+		}
+		return yes
+	}
+	late := s.visit(1, 1)
+	late.Identity.Add(store.Phone, "4915112345678")
+	var recording sync.WaitGroup
+	recording.Go(func() { s.record(late) })
+	await(t, "no flush is under way", func() bool {
+		return holds("pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()")
+	})
+	era, err := s.Erase(t.Context(), s.id, store.Identity{MUID: "muid-1"}, store.ErasureOptions{Suppress: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	isDone := func() bool {
+		if era, err = s.Erasure(t.Context(), era.ID); err != nil {
+			t.Fatal(err)
+		}
+		return era.State == store.ErasureDone
+	}
+	await(t, "the erasure does not wait", func() bool {
+		return isDone() || holds("pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted", conn.LockRefusals)
+	})
+	if _, err := s.db.Pool.Exec(t.Context(), "INSERT INTO gate DEFAULT VALUES"); err != nil {
+		t.Fatal(err)
+	}
+	recording.Wait()
+	await(t, "the erasure is not done", isDone)
+	if era.Events != 2 || era.Links != 2 {
+		t.Errorf("the receipt is %+v, want 2 events and 2 links", era)
+	}
+	for _, table := range []string{"event", "link", "held_link"} {
+		if n := s.rows(table, s.id); n != 0 {
+			t.Errorf("%d rows of the person are left in %s", n, table)
+		}
 	}
 }
 

@@ -396,7 +396,7 @@ func (d *DB) Adopt(dir string) error {
 	}
 	d.replace(was, nil)
 	d.last = max(d.last, l.version, d.current().newestVersion())
-	d.dirty = false
+	d.memory, d.dirty = memTable{}, false
 	d.met.first.Store(nil)
 	return nil
 }

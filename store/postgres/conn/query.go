@@ -20,6 +20,7 @@ const (
 	LockDistribute = 0x6d746704
 	LockRollup     = 0x6d746705
 	LockSchema     = 0x6d746706
+	LockRefusals   = 0x6d746707 // flushes share it from before they ask who is refused until they are committed
 )
 
 // Querier is a transaction, or the pool when one statement is enough.

@@ -31,6 +31,15 @@ func (d *DB) Transact(ctx context.Context, write func(tx pgx.Tx) error) error {
 	return CheckReplicated(conn.Conn().PgConn())
 }
 
+// AwaitFlushes waits for the flushes that may have asked who is refused before the call. Later ones wait behind it, so it gives up before
+// they do.
+func (d *DB) AwaitFlushes(ctx context.Context) error {
+	return d.Transact(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', '1s', true), pg_advisory_xact_lock($1)", LockRefusals)
+		return err
+	})
+}
+
 // BeginRead begins a transaction that reads. Compiling its statements (jit) would take longer than running them. Sequential
 // scans are off: the planner chooses one while a table is small, and keeps that plan until the server analyzes the table,
 // perhaps millions of rows later. With Citus, both hold on the coordinator only: turnOffJIT is for the workers.

@@ -49,6 +49,11 @@ func (r *Reader) EventsOf(ctx context.Context, id store.MerchantID, who *rules.P
 	if !ok {
 		return store.NotFound("merchant")
 	}
+	if begin != nil {
+		if err := r.db.AwaitFlushes(ctx); err != nil {
+			return err
+		}
+	}
 	var last uint64
 	if err := r.db.Read(ctx, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM flush").Scan(&last)

@@ -118,6 +118,14 @@ type tasks struct {
 	r *Remover
 }
 
+// EraseOf implements removal.Engine. The links of flushes under way are found too.
+func (t tasks) EraseOf(ctx context.Context, m store.MerchantID, erasures []store.Erasure) error {
+	if err := t.r.db.AwaitFlushes(ctx); err != nil {
+		return err
+	}
+	return t.Data.EraseOf(ctx, m, erasures)
+}
+
 // Purge implements removal.Engine.
 func (t tasks) Purge(ctx context.Context) error {
 	for _, table := range []string{"event", "link", "held_link", "linked_muid", "dedup"} {

@@ -58,7 +58,8 @@ const (
 	// coordinator's later commit does not cover the standbys of the workers.
 	setFlush = `SELECT set_config('jit', 'off', true), set_config('citus.multi_shard_modify_mode', 'sequential', true),
 		set_config('idle_in_transaction_session_timeout', '5s', true), set_config('lock_timeout', '2s', true),
-		set_config('synchronous_commit', CASE WHEN ` + conn.CitusInstalled + ` THEN ` + conn.Durably + ` ELSE 'off' END, true)`
+		set_config('synchronous_commit', CASE WHEN ` + conn.CitusInstalled + ` THEN ` + conn.Durably + ` ELSE 'off' END, true),
+		pg_advisory_xact_lock_shared($1)`
 
 	takeReceiptLock = `SELECT pg_advisory_xact_lock($1)`
 )
@@ -74,7 +75,7 @@ func (f *flush) sendQuestions(ctx context.Context, session *pgx.Conn) error {
 	f.refuses, f.removed, f.refused = map[uuid.UUID]bool{}, map[uuid.UUID]bool{}, map[uuid.UUID]map[store.IdentityKey]bool{}
 	b := &pgx.Batch{}
 	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
-	b.Queue(setFlush)
+	b.Queue(setFlush, conn.LockRefusals)
 	b.Queue(readRefusing, f.allMerchants()).Query(conn.Each(func(row pgx.Rows) error {
 		var merchant uuid.UUID
 		var removed bool

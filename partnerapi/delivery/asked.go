@@ -10,51 +10,49 @@ import (
 	"mtagd/store"
 )
 
-// A destination that takes erasures is told of each one of its merchant that is requested after it was created, at least once, until it
-// takes it or maxAskAge has passed. What became of it is in the receipt of the erasure.
+// A destination can be asked to erase, too. It gets a request for each erasure of its merchant that is newer than the
+// destination, at least once, until it takes the request or maxAskAge has passed. The receipt of the erasure shows the state.
 //
-// Only webhooks take them. No ad platform has an interface to delete what a person's events have brought that the credentials of a
-// destination suffice for (read 2026-11):
+// Only webhooks can be asked. An ad platform would need an interface that deletes a person's events, and that works with the
+// credentials of a destination:
 //
-//   - GA4: properties.submitUserDeletion of the Admin API (developers.google.com/analytics/devguides/config/admin/v1/rest/v1alpha/properties/
-//     submitUserDeletion, and devguides/config/userdeletion/migration, as the User Deletion API has ended) needs OAuth with the scope
-//     analytics.edit, and the person's user id or client id in clear. A destination has an API secret, and an erasure has hashes.
-//   - Meta, Snap: their references of the Conversions API (developers.facebook.com/documentation/ads-commerce/conversions-api,
-//     developers.snap.com/api/marketing-api/Conversions-API) name no deletion of events.
-//   - TikTok, Google Ads, Microsoft, Pinterest, LinkedIn: no page about one was found for the interfaces that their packages name.
+//   - GA4: properties.submitUserDeletion of the Admin API needs OAuth with the scope analytics.edit, and the user id or client
+//     id in clear. A destination has only an API secret, and an erasure only hashes. (The page is developers.google.com/analytics/
+//     devguides/config/admin/v1/rest/v1alpha/properties/submitUserDeletion.)
+//   - Meta, Snap, TikTok, Google Ads, Microsoft, Pinterest, LinkedIn: no such interface was found (searched 2026-11).
 const (
 	askInterval = 5 * time.Second
 	asksAtOnce  = 16
 	maxAskAge   = 72 * time.Hour
 )
 
-// AskState is what became of telling a destination of an erasure.
+// AskState says how far a request to erase is.
 type AskState string
 
 // The states.
 const (
-	Asked       AskState = "asked"       // it has taken the request
-	AskPending  AskState = "pending"     // it is tried again
-	AskFailed   AskState = "failed"      // it has not taken it in time
-	NotPossible AskState = "notPossible" // it takes no such requests, or is not asked to
+	Asked       AskState = "asked"       // the destination has taken the request
+	AskPending  AskState = "pending"     // the request is sent, or sent again
+	AskFailed   AskState = "failed"      // the destination has not taken the request within maxAskAge
+	NotPossible AskState = "notPossible" // the destination cannot be asked, or its settings do not want it
 )
 
-// Ask is what became of telling a destination of an erasure, as it is stored and shown.
+// Ask is the request to one destination to erase, as it is stored and shown.
 type Ask struct {
 	Destination string     `json:"destinationId"`
 	Type        string     `json:"type"`
 	State       AskState   `json:"state"`
 	At          *time.Time `json:"at"`     // of the last attempt
-	Reason      *string    `json:"reason"` // why it has failed
+	Reason      *string    `json:"reason"` // why the last attempt failed
 }
 
-// takesErasures reports whether a destination is told of erasures.
+// takesErasures reports whether a destination can be asked to erase, and its settings want it.
 func takesErasures(t kind.Target) bool {
 	eraser, ok := t.(kind.Eraser)
 	return ok && eraser.TakesErasures()
 }
 
-// askAll tells destinations of erasures.
+// askAll asks the destinations of a shard to erase, until the shard stops.
 func (sh *shard) askAll() {
 	places := make(chan struct{}, asksAtOnce)
 	for sh.sleep(min(askInterval, 5*sh.s.Backoff(1))) {
@@ -88,7 +86,7 @@ func (sh *shard) askAll() {
 	}
 }
 
-// ask tells a destination of the erasures that it does not know yet. Only one call for a destination runs at a time.
+// ask sends a destination the requests that it has not taken yet. Only one call for a destination runs at a time.
 func (sh *shard) ask(r *runner) error {
 	const page = 100
 	s, ctx := sh.s, sh.ctx
@@ -112,7 +110,7 @@ func (sh *shard) ask(r *runner) error {
 			return err
 		}
 		for _, e := range list {
-			if e.At.Before(d.CreatedAt) || s.Now().Sub(e.At) > maxAskAge { // so are all that follow
+			if e.At.Before(d.CreatedAt) || s.Now().Sub(e.At) > maxAskAge { // the list is sorted: so are all that follow
 				return nil
 			}
 			if r.asked[e.ID] {
@@ -129,13 +127,13 @@ func (sh *shard) ask(r *runner) error {
 	}
 }
 
-// tellErasure tells a destination of an erasure, and notes the outcome.
+// tellErasure sends a destination one request to erase, and stores the outcome.
 func (s *Service) tellErasure(ctx context.Context, d Destination, e store.Erasure) error {
 	rt, err := s.open(d)
 	if err != nil {
 		return err
 	}
-	if !takesErasures(rt.target) { // since a moment ago
+	if !takesErasures(rt.target) { // the settings have just changed
 		return store.Unavailable("the destination takes no erasures any more")
 	}
 	request := rt.target.(kind.Eraser).Erasure(e, d.deliveryID(store.EventID(e.ID)), s.Now())
@@ -157,7 +155,7 @@ func (s *Service) tellErasure(ctx context.Context, d Destination, e store.Erasur
 	return err
 }
 
-// asksOf returns what became of telling the destinations of a merchant, by the ids of erasure and destination.
+// asksOf returns the stored requests to erase of a merchant, by the ids of erasure and destination.
 func (s *Service) asksOf(ctx context.Context, m store.MerchantID) (map[store.ErasureID]map[string]Ask, error) {
 	docs, err := s.Engine.Documents(ctx, store.ErasureAsks, m)
 	if err != nil {
@@ -178,7 +176,8 @@ func (s *Service) asksOf(ctx context.Context, m store.MerchantID) (map[store.Era
 	return known, nil
 }
 
-// Asks returns, for erasures of a merchant, what became of telling its destinations: those that there were when the erasure was requested.
+// Asks returns the requests to erase for each erasure: one for each destination that is older than the erasure, and those of
+// deleted destinations that were asked.
 func (s *Service) Asks(ctx context.Context, m store.MerchantID, erasures []store.Erasure) (all [][]Ask, err error) {
 	known, err := s.asksOf(ctx, m)
 	if err != nil {
@@ -205,7 +204,7 @@ func (s *Service) Asks(ctx context.Context, m store.MerchantID, erasures []store
 			}
 			asks = append(asks, a)
 		}
-		for _, a := range of { // of a destination that was deleted
+		for _, a := range of { // deleted destinations
 			asks = append(asks, a)
 		}
 		for i := range asks {

@@ -25,17 +25,20 @@ import (
 	"mtagd/store"
 )
 
-// clients encrypts what is known of the browsers that send events, for ad platforms (store.Event.Client). The key of an hour is destroyed
-// after store.ClientLife: then it cannot be read any more, wherever it was copied. The keys are not in the data, but in a file beside that of
-// the installation's keys, whose name ends in ".hours"; with a database, in a table that is in none of its backups. They are encrypted by the
-// installation's key themselves. When they are lost, platforms get the events without it.
+// clients encrypts client details: the address and the user agent of the browser that sends an event, for ad platforms
+// (store.Event.Client). Each hour has its own key, which is destroyed after store.ClientLife. Then no copy of the details can be
+// decrypted any more.
 //
-// The encrypted form is the hour of its key since 1970 (8 bytes, big-endian), a nonce, and by AES-256-GCM for the merchant's id: the length of
-// the address (1 byte), the address (4 or 16 bytes), and the user agent.
+// The keys of the hours are encrypted by the installation's key. They are in a file beside it, whose name ends in ".hours"; with
+// a database, in a table that no backup has. When the keys are lost, platforms get the events without client details.
+//
+// Encrypted client details are: the hour of the key, counted from 1970 (8 bytes, big-endian); a nonce; the ciphertext of
+// AES-256-GCM, with the merchant's id as additional data. The plaintext is the length of the address (1 byte), the address (4 or
+// 16 bytes), and the user agent.
 type clients struct {
 	s              *Service
-	wanted         atomic.Pointer[map[store.MerchantID]bool] // who has a destination that takes it
-	latest         atomic.Pointer[hourKey]                   // nil: there is none
+	wanted         atomic.Pointer[map[store.MerchantID]bool] // merchants with a destination that takes client details
+	latest         atomic.Pointer[hourKey]                   // the key of this hour; nil: there is none
 	tended, logged time.Time                                 // guarded by Service.telling
 
 	mu     sync.Mutex
@@ -49,14 +52,14 @@ type hourKey struct {
 }
 
 const (
-	maxClient   = 512 // bytes of an address and a user agent
+	maxClient   = 512 // bytes of an address and a user agent, with the length of the address
 	clientHours = int64(store.ClientLife / time.Hour)
 	hourLength  = 8
 )
 
 func hourOf(t time.Time) int64 { return t.Unix() / 3600 }
 
-// note notes whether a destination takes what is known of browsers.
+// note notes whether a destination takes client details.
 func (c *clients) note(m store.MerchantID, id string, takes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,10 +83,11 @@ func (c *clients) note(m store.MerchantID, id string, takes bool) {
 	c.wanted.Store(&wanted)
 }
 
-// takes reports whether a destination takes what is known of browsers.
+// takes reports whether a destination takes client details now.
 func (s *Service) takes(d Destination) bool { return d.ID != "" && !d.Paused && s.kinds[d.Type].Client }
 
-// Seal encrypts what is known of a browser; nil when the merchant has no destination that takes it, or there is no key now.
+// Seal implements tag.Browsers. It returns nil when no destination of the merchant takes client details, or when the hour has
+// no key yet.
 func (s *Service) Seal(m store.MerchantID, address netip.Addr, userAgent []byte) []byte {
 	key, wanted := s.clients.latest.Load(), s.clients.wanted.Load()
 	if key == nil || wanted == nil || !(*wanted)[m] {
@@ -99,13 +103,13 @@ func (s *Service) Seal(m store.MerchantID, address netip.Addr, userAgent []byte)
 	return key.aead.Seal(b, b[hourLength:], text, []byte(m))
 }
 
-// MayTake reports whether the visitor of an event agrees that ad platforms get what is known of the browser.
+// MayTake implements tag.Browsers: the event must grant ad_storage and ad_user_data.
 func (s *Service) MayTake(event []byte) bool {
 	e := kind.Event{Received: store.Received{Event: store.Event{Raw: event}}}
 	return e.Parse() == nil && kind.HasConsent(e.Fields, kind.AdConsent)
 }
 
-// Browser decrypts what is known of the browser that has sent an event; the zero Browser when it cannot be read any more.
+// Browser decrypts client details. It returns the zero Browser when their key is destroyed or lost.
 func (s *Service) Browser(m store.MerchantID, sealed []byte) (b kind.Browser) {
 	if len(sealed) < hourLength {
 		return b
@@ -126,7 +130,7 @@ func (s *Service) Browser(m store.MerchantID, sealed []byte) (b kind.Browser) {
 	return b
 }
 
-// key returns the key of an hour; nil when it is destroyed or not known.
+// key returns the key of an hour; nil when it is destroyed or lost.
 func (c *clients) key(hour int64) cipher.AEAD {
 	if hour+clientHours <= hourOf(c.s.Now()) {
 		return nil
@@ -136,7 +140,8 @@ func (c *clients) key(hour int64) cipher.AEAD {
 	return c.keys[hour]
 }
 
-// tend destroys old keys, makes that of the hour when somebody needs it, and reads those of other nodes. The caller holds Service.telling.
+// tend destroys old keys, makes the key of this hour if a destination needs it, and reads the keys that other nodes have made.
+// The caller holds Service.telling.
 func (c *clients) tend(ctx context.Context) {
 	now := c.s.Now()
 	hour, wanted := hourOf(now), c.wanted.Load()
@@ -148,7 +153,7 @@ func (c *clients) tend(ctx context.Context) {
 	if err := c.renew(ctx, hour, needs); err != nil {
 		if ctx.Err() == nil && now.Sub(c.logged) > time.Minute {
 			c.logged = now
-			c.s.Log.Error("the keys for what is known of browsers cannot be renewed: platforms get events without it", "error", err)
+			c.s.Log.Error("the keys of client details cannot be renewed: ad platforms get events without them", "error", err)
 		}
 		c.forget(hour)
 		return
@@ -156,7 +161,7 @@ func (c *clients) tend(ctx context.Context) {
 	c.tended = now
 }
 
-// forget drops the keys that are too old.
+// forget drops keys that are too old from memory, when the file or table cannot be written.
 func (c *clients) forget(hour int64) {
 	if latest := c.latest.Load(); latest != nil && latest.hour != hour {
 		c.latest.Store(nil)
@@ -214,7 +219,7 @@ func (c *clients) renew(ctx context.Context, hour int64, needs bool) error {
 
 func placeOf(hour int64) string { return fmt.Sprintf("hour/%d", hour) }
 
-// shortKeys is store.Shared.ShortKeys with a file: a line for each key, its hour and the key in base64.
+// shortKeys is store.Shared.ShortKeys with a file. Each line has the hour and the key, in base64.
 func (k *Keyring) shortKeys(_ context.Context, from, hour int64, added []byte) (map[int64][]byte, error) {
 	path := k.path + ".hours"
 	before, err := os.ReadFile(path)
@@ -250,7 +255,7 @@ func (k *Keyring) shortKeys(_ context.Context, from, hour int64, added []byte) (
 	return keys, writeFile(path, after.String())
 }
 
-// mask replaces what is known of the browsers of some events in an answer: an answer is kept, and that is not.
+// mask removes client details from an answer that quotes them, because answers are kept for longer.
 func mask(answer []byte, events []piece) []byte {
 	var pairs []string
 	for _, one := range events {
@@ -266,5 +271,5 @@ func mask(answer []byte, events []piece) []byte {
 	return []byte(strings.NewReplacer(pairs...).Replace(string(answer)))
 }
 
-// hidden stands for what is known of a browser.
+// hidden stands in the place of a client detail.
 const hidden = "…"

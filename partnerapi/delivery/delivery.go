@@ -33,8 +33,8 @@
 //     replay.go       events that are sent again
 //     send.go         one round of a destination: what is left out, what is sent
 //     outcome.go      what became of it: retries, dead letters, pauses
-//     asked.go        tells destinations of erasures
-//     clients.go      what ad platforms get to know of visitors' browsers
+//     asked.go        asks destinations to erase
+//     clients.go      client details: addresses and user agents, for ad platforms
 //     erasing.go      whose events must not be sent any more
 //     state.go        what is stored of a destination
 //     client.go       HTTP: which addresses may be reached, and bounds
@@ -270,7 +270,7 @@ func (s *Service) follow(ctx context.Context) {
 	}
 }
 
-// readTakers notes the destinations that take what is known of browsers.
+// readTakers notes all destinations that take client details. It returns false when they could not be read.
 func (s *Service) readTakers(ctx context.Context) bool {
 	s.telling.Lock()
 	defer s.telling.Unlock()

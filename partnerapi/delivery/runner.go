@@ -42,9 +42,9 @@ type runner struct {
 	place           int       // in the schedule, from 1 on; 0: it is not there
 
 	asking     bool // a call of ask runs
-	failedAsks int  // in a row
+	failedAsks int  // calls of ask that failed in a row
 	nextAsk    time.Time
-	asked      map[store.ErasureID]bool // of the running ask
+	asked      map[store.ErasureID]bool // whether the destination has taken the request; only a running ask uses it
 
 	deliveries []Delivery       // not written yet
 	dropped    []store.Document // to be deleted

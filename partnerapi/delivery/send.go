@@ -82,8 +82,8 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 	return d
 }
 
-// route returns the destination as it is now; nil when nothing more may be sent. A round may take long, and the destination be changed,
-// paused or deleted meanwhile.
+// route returns the destination as it is now; nil when nothing more may be sent. During a long round the destination may be
+// changed, paused or deleted.
 func (l *sender) route() *route {
 	l.r.sh.mu.Lock()
 	defer l.r.sh.mu.Unlock()
@@ -235,7 +235,7 @@ func (l *sender) refresh() bool {
 	return true
 }
 
-// send sends events that were judged for a route.
+// send sends events that judge has passed for this route.
 func (l *lane) send(rt *route, pieces []piece) {
 	if l.stopped || len(pieces) == 0 {
 		return
@@ -257,7 +257,7 @@ func (l *lane) send(rt *route, pieces []piece) {
 			l.stopped = true
 			return
 		}
-		if now != rt { // the destination was changed
+		if now != rt { // the destination was changed: judge the rest for the new route
 			var places []int
 			for _, later := range requests[n:] {
 				for _, at := range later.Events {

@@ -27,7 +27,7 @@ type Kind struct {
 	Name    string
 	Consent []string // what a visitor must have agreed to; with any, events of bots are not sent either
 	Secrets []Secret
-	Client  bool // it takes the address and the user agent of the visitor's browser
+	Client  bool // it takes client details (Browser)
 	// Settings are the settings that a form asks for; a webhook has more.
 	Settings []Setting
 
@@ -39,7 +39,7 @@ type Kind struct {
 type Secret struct {
 	Name     string
 	Required bool
-	Signs    bool                      // it is not sent: another server may get what it signs
+	Signs    bool                      // it only signs requests and is not sent: the settings may name another server without a new secret
 	New      func() string             // makes one when the merchant gives none; nil: the merchant must
 	Check    func(secret string) error // nil: any text
 }
@@ -84,9 +84,9 @@ type Target interface {
 	Read(r Request, a Answer) Verdict
 }
 
-// Eraser is a Target that can be told of erasures.
+// Eraser is a Target that can be asked to erase.
 type Eraser interface {
-	TakesErasures() bool // the merchant wants it to be told
+	TakesErasures() bool // its settings want the requests
 	Erasure(e store.Erasure, id string, now time.Time) Request
 }
 
@@ -106,10 +106,10 @@ type Event struct {
 	store.Received
 	Delivery string         // the id of the event at this destination; it never changes
 	Fields   map[string]any // of Raw; numbers are json.Number
-	Browser  Browser        // that has sent it, where Kind.Client is set
+	Browser  Browser        // zero without Kind.Client, without the visitor's consent, and after store.ClientLife
 }
 
-// Browser is what is known of a browser beside the event. It is for ad platforms alone, and no mapping or filter has it.
+// Browser has the client details of an event. Only ad platforms get them; mappings and filters do not.
 type Browser struct {
 	Address   string `json:"address,omitempty"`
 	UserAgent string `json:"userAgent,omitempty"`

@@ -87,10 +87,10 @@ func checkEndpoint(address string, allowHTTP bool) (string, error) {
 	return strings.TrimRight(address, "/"), nil
 }
 
-// Receiver returns the server that settings have secrets sent to, as it is named by their url, endpoint or host; "" when they name none.
+// Receiver returns the server that gets the secrets: the url, endpoint or host of the settings; "" when they have none of these.
 func Receiver(settings json.RawMessage) string {
 	var s struct{ URL, Endpoint, Host string }
-	if json.Unmarshal(settings, &s) != nil { // kinds refuse them
+	if json.Unmarshal(settings, &s) != nil { // Kind.Open returns the error
 		return ""
 	}
 	text := strings.ToLower(cmp.Or(s.URL, s.Endpoint, s.Host))

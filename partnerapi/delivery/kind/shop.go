@@ -93,12 +93,12 @@ func (e *Event) Shop(n ShopNames) map[string]any {
 // OrderID returns the number of an order.
 func (e *Event) OrderID() string { return e.Text("transaction_id", "order_id", "orderId") }
 
-// UserAgent returns the visitor's browser: what the sender says, or else Browser.
+// UserAgent returns the visitor's user agent: from the event's fields, or else from Browser.
 func (e *Event) UserAgent() string {
 	return cmp.Or(e.Text("user_agent", "client_user_agent"), e.Browser.UserAgent)
 }
 
-// Address returns the address of the visitor's browser: what the sender says, or else Browser.
+// Address returns the visitor's address: from the event's fields, or else from Browser.
 func (e *Event) Address() string { return cmp.Or(e.Text("client_ip_address"), e.Browser.Address) }
 
 // PageURL returns the address of the page without what follows #.

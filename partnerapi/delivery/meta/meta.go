@@ -3,8 +3,8 @@
 // using-the-api of 2026-02-06).
 //
 //   - One event older than 7 days makes Meta refuse its whole request, so older ones are never sent.
-//   - An event of a website needs the page and the visitor's user agent: where the merchant has switched client details on, it
-//     comes with the event; else the page sends it as user_agent, for example by mtag('set', {user_agent: navigator.userAgent}).
+//   - An event of a website needs the page and the visitor's user agent. With deliverClientDetails the service adds the user
+//     agent. Without it the page sends user_agent, for example by mtag('set', {user_agent: navigator.userAgent}).
 //   - Meta counts an event of the browser's pixel and of the server once if event name and event_id are the same.
 package meta
 

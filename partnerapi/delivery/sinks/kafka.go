@@ -21,13 +21,14 @@ import (
 	"mtagd/store"
 )
 
-// kafka is a topic of a Kafka cluster. The key of a record is the muid, so the events of a visitor are in one partition, in order.
+// kafka is a topic of a Kafka cluster. The key of a record is the muid, so that one partition has all events of a visitor, in
+// order.
 type kafka struct {
 	Brokers    string `json:"brokers"`
 	Topic      string `json:"topic"`
 	User       string `json:"user"`
 	Mechanism  string `json:"mechanism"`
-	WithoutTLS bool   `json:"withoutTLS"` // in tests, and in the operator's networks
+	WithoutTLS bool   `json:"withoutTLS"` // only in tests and in networks that the operator allows
 
 	brokers []string
 	sasl    sasl.Mechanism
@@ -76,10 +77,10 @@ func (t *kafka) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []k
 	}}, nil
 }
 
-// produce writes events by an idempotent producer of their own, and waits until all replicas in sync have them. Each connection is made by
-// dial, also to the brokers that the first one names.
+// produce writes events by a new idempotent producer, and waits until all in-sync replicas have them. All connections are made
+// by dial, because the first broker may name others at any address.
 func (t *kafka) produce(ctx context.Context, dial kind.Dial, events []*kind.Event) (kind.Answer, error) {
-	var unreached atomic.Pointer[error] // the last broker that could not be reached, which the client does not tell
+	var unreached atomic.Pointer[error] // why the last dial failed: the client's error does not say it
 	c, err := kgo.NewClient(kgo.ClientID("mtagd"), kgo.SeedBrokers(t.brokers...), kgo.SASL(t.sasl), kgo.DefaultProduceTopic(t.Topic),
 		kgo.Dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
 			c, err := t.connect(ctx, dial, network, address)
@@ -88,7 +89,7 @@ func (t *kafka) produce(ctx context.Context, dial kind.Dial, events []*kind.Even
 			}
 			return c, err
 		}),
-		// A hostile broker must not fill the memory, and the service tries again by itself.
+		// Small reads: a hostile broker must not fill the memory. Few retries: the service itself tries again.
 		kgo.BrokerMaxReadBytes(maxAnswer), kgo.FetchMaxBytes(maxAnswer), kgo.RequestRetries(2), kgo.RecordRetries(2), kgo.UnknownTopicRetries(1), kgo.AllowIdempotentProduceCancellation())
 	if err != nil {
 		return kind.Answer{}, err
@@ -126,14 +127,14 @@ func (t *kafka) connect(ctx context.Context, dial kind.Dial, network, address st
 	return secure, nil
 }
 
-// answerOfKafka translates an error of a broker to an HTTP answer.
+// answerOfKafka translates an error that a broker answers to an HTTP answer. Other errors stay errors.
 func answerOfKafka(err error) (kind.Answer, error) {
 	refused, is := errors.AsType[*kerr.Error](err)
 	if !is {
 		return kind.Answer{}, err
 	}
 	status := http.StatusServiceUnavailable
-	if refused == kerr.MessageTooLarge || refused == kerr.RecordListTooLarge || refused == kerr.InvalidRecord { // fewer events, or others, may pass
+	if refused == kerr.MessageTooLarge || refused == kerr.RecordListTooLarge || refused == kerr.InvalidRecord { // a smaller request may pass
 		status = http.StatusRequestEntityTooLarge
 	}
 	return kind.Answer{Status: status, Body: []byte(refused.Error())}, nil

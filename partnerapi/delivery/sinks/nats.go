@@ -25,16 +25,16 @@ import (
 )
 
 // nats publishes each event to a subject of a JetStream stream. It speaks the client protocol itself
-// (https://docs.nats.io/reference/reference-protocols/nats-protocol, read 2026-11): the client nats.go allocates whatever length a
-// message states, so a hostile server would end the process.
+// (https://docs.nats.io/reference/reference-protocols/nats-protocol, read 2026-11), because the library nats.go allocates as
+// much as a message claims to have: a hostile server could use up the memory.
 type nats struct {
 	Host       string `json:"host"`
 	Subject    string `json:"subject"`
 	User       string `json:"user"`
-	WithoutTLS bool   `json:"withoutTLS"` // in tests, and in the operator's networks
+	WithoutTLS bool   `json:"withoutTLS"` // only in tests and in networks that the operator allows
 
 	address  string
-	password string // of the user; or a token; or the content of a file of credentials
+	password string // the user's password, a token, or the content of a .creds file
 }
 
 func openNATS(o kind.Options) (kind.Target, error) {
@@ -66,8 +66,8 @@ func (t *nats) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []ki
 // Read implements kind.Target.
 func (t *nats) Read(_ kind.Request, a kind.Answer) kind.Verdict { return readEach(a) }
 
-// publish publishes events on a connection of their own, in order, and waits until all are acknowledged. If the stream does not take one, all
-// are tried again, and it drops those that it has.
+// publish publishes events on a new connection, in order, and waits until all are acknowledged. When the stream refuses one, all
+// are sent again later, and the stream drops those that it has.
 func (t *nats) publish(ctx context.Context, dial kind.Dial, events []*kind.Event) (kind.Answer, error) {
 	raw, err := dial(ctx, "tcp", t.address)
 	if err != nil {
@@ -83,7 +83,7 @@ func (t *nats) publish(ctx context.Context, dial kind.Dial, events []*kind.Event
 	inbox := "_INBOX." + rand.Text() + "."
 	refused := map[int]string{}
 	out := bufio.NewWriter(c)
-	fmt.Fprintf(out, "SUB %s* 1\r\n", inbox) // errors stay until Flush
+	fmt.Fprintf(out, "SUB %s* 1\r\n", inbox) // Flush returns the error
 	for i, e := range events {
 		header := "NATS/1.0\r\nNats-Msg-Id: " + string(e.ID) + "\r\n\r\n"
 		message := export.AppendJSON([]byte(header), &e.Received)
@@ -138,7 +138,7 @@ type natsConn struct {
 	}
 }
 
-// natsError is what a server answers.
+// natsError is an error that a server answers.
 type natsError string
 
 func (e natsError) Error() string { return string(e) }
@@ -154,7 +154,7 @@ func answerOfNATS(err error) (kind.Answer, error) {
 
 // open starts TLS, and introduces this client.
 func (c *natsConn) open(ctx context.Context, t *nats) error {
-	const longest = 32 << 10 // of a line; INFO may list many servers
+	const longest = 32 << 10 // bytes of a line; INFO may list many servers
 	c.in = bufio.NewReaderSize(c, longest)
 	line, err := c.line()
 	if err != nil {
@@ -165,7 +165,7 @@ func (c *natsConn) open(ctx context.Context, t *nats) error {
 		return errNATS
 	}
 	if !t.WithoutTLS {
-		if c.in.Buffered() > 0 { // it was not encrypted
+		if c.in.Buffered() > 0 { // these bytes came before TLS: someone on the way may have added them
 			return errNATS
 		}
 		host, _, _ := net.SplitHostPort(t.address)
@@ -245,9 +245,9 @@ func (c *natsConn) line() ([]byte, error) {
 	}
 }
 
-// next returns the next message; one that has headers has no content: nobody has taken what it answers.
+// next returns the next message. A message with headers says that no stream has the subject: its content is empty.
 func (c *natsConn) next() (subject string, content []byte, err error) {
-	const longest = 64 << 10 // of a message
+	const longest = 64 << 10 // bytes of a message
 	for {
 		line, err := c.line()
 		if err != nil {

@@ -1,5 +1,5 @@
-// Package sinks sends events to stores of the partner's own: PostgreSQL, ClickHouse, files in an S3-compatible store, NATS and Kafka.
-// Events have the columns of an export (package export).
+// Package sinks sends events to the partner's own systems: PostgreSQL, ClickHouse, files in an S3-compatible store, NATS and
+// Kafka. Events have the columns of an export (package export).
 //
 //   - PostgreSQL stores each event exactly once: the event's id is the primary key, and a request is one transaction.
 //
@@ -8,10 +8,12 @@
 //
 //   - A repeated file replaces the first one. After a kill or a failure, events may be repeated in other files.
 //
-//   - NATS drops repeats within the duplicate window of the stream, by the event's id. Events are in order, unless the stream refuses one.
+//   - NATS drops repeats by the event's id, within the duplicate window of the stream. Events are in order, unless the stream
+//     refuses one.
 //
-//   - Kafka has the events of a visitor in order. An idempotent producer leaves no repeats within a request; after a kill or a failure,
-//     events may be repeated. Transactions would not change that: how far a destination is, is not stored in Kafka.
+//   - Kafka has the events of a visitor in order. An idempotent producer leaves no repeats within a request. After a kill or a
+//     failure, events may be repeated. Transactions would not change that, because the position of a destination is not stored
+//     in Kafka.
 //
 // So readers of Kafka, ClickHouse and of files must drop repeats by the id.
 package sinks
@@ -107,7 +109,7 @@ func checkTable(table string) error {
 	return nil
 }
 
-// checkHost returns the address of a server. host is what the setting name says, port the usual one.
+// checkHost returns the address of a server. name is the setting that host comes from, port the default port.
 func checkHost(name, host, port string, withoutTLS bool, o kind.Options) (string, error) {
 	if given, itsPort, err := net.SplitHostPort(host); err == nil {
 		host, port = given, itsPort

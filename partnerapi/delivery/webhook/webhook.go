@@ -2,9 +2,9 @@
 // (https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md, read 2026-11): the headers webhook-id,
 // webhook-timestamp and webhook-signature, the last one with a signature "v1,…" for each valid secret.
 //
-// The body is {"type":"event.recorded","timestamp":…,"data":{…}}. With the setting erasures, "person.erased" tells of an erasure, by
-// hashes alone: see Erasure. With a batch larger than 1 the type is "event.batch", and data has the
-// list "events". Each event has "id", by which the receiver drops repeats; without a batch, webhook-id is the same.
+// The body is {"type":"event.recorded","timestamp":…,"data":{…}}. With a batch larger than 1 the type is "event.batch", and data
+// has the list "events". Each event has "id", by which the receiver drops repeats; without a batch, webhook-id is the same. With
+// the setting erasures, each erasure is sent with the type "person.erased": see Erasure.
 package webhook
 
 import (
@@ -238,8 +238,9 @@ func (t *target) header(id string, body []byte, now time.Time) http.Header {
 // TakesErasures implements kind.Eraser.
 func (t *target) TakesErasures() bool { return t.Erasures }
 
-// Erasure implements kind.Eraser. Persons are named by hashes in hexadecimal: a muid by the SHA-256 of a byte 255 and the muid
-// (store.MUIDKey), an identifier by that of its kind (0: email, 1: phone, 2: deviceId) as a byte and its normalised value (store.IdentityKey).
+// Erasure implements kind.Eraser. A person is named only by SHA-256 hashes, in hexadecimal. For a muid, the hash is of a byte 255
+// and the muid (store.MUIDKey). For an identifier, it is of a byte for the kind (0: email, 1: phone, 2: deviceId) and the
+// normalised value (store.IdentityKey).
 func (t *target) Erasure(e store.Erasure, id string, now time.Time) kind.Request {
 	var data struct {
 		ID          string              `json:"id"`

@@ -3,13 +3,13 @@
 //
 // # What is durable when
 //
-// Commit writes a transaction. It is on disk when Flush returns. After a kill, the database is as of the last Flush. The caller has a log of
-// what it commits, and replays that.
+// Commit writes a transaction to memory. It is on disk when Flush returns. A kill loses all commits since the last Flush: the
+// caller has a log of its own, and replays it.
 //
-// So Badger's own log and memtables are not needed. What is committed waits in memory. It becomes a table of Badger
-// (badger/v4/table) when it has 4 MB, and at a Flush. A table is written as a whole, synced, read back, and listed.
-// badger.DB would write each entry to a log in a memory map, to a skip list, and to a table in another memory map, and it has
-// no way to ask for a table. It only reads what early versions have left (upgrade.go).
+// So this package needs no log and none of Badger's memtables. When the commits in memory have 4 MB, and at a Flush, they become
+// a table of Badger (badger/v4/table). A table is written as a whole, synced, read back, and listed. badger.DB is not used,
+// because it would write each entry three times (log, skip list, table), and cannot be told to write a table. Only files of
+// early versions are opened with it (upgrade.go).
 //
 // # Files
 //
@@ -26,20 +26,20 @@
 //
 // # Damage
 //
-// Open compares our list, and the sizes and indexes of the tables. Reads are our own, because Badger takes a block that it
-// cannot read for the end of a table. They check each block. Check reads everything. All of them return or report Damage,
-// which names the file. Damage of one table costs the reads that need it, and compactions.
+// Open compares the sizes and the index checksums of the tables with our list. Reads do not use Badger's iterators, because these
+// take a block that cannot be read for the end of a table; ours check each block. Check reads everything. All of them return or
+// report Damage, which names the file. Damage of one table fails the reads that need the table, and compactions.
 //
 // # Memory and space
 //
-// What waits in memory takes about 5 MB, and to make a table of it 15 MB for a moment. Commit, Flush, Compact and Merge first
-// look at the free space (space.go).
+// Commits in memory take about 5 MB, and 15 MB more while a table is made of them. Commit, Flush, Compact and Merge first look at
+// the free space of the disk (space.go).
 //
 // Files in reading order:
 //
 //	badgerdb.go  DB: open, commit, flush, close
 //	part.go      a part: opens and closes it, and removes it after its last reader
-//	writer.go    what waits in memory, and tables of it
+//	writer.go    commits in memory, and how they become tables
 //	txn.go       transactions
 //	iterator.go  reads entries in the order of their keys
 //	runs.go      finds a key in the tables
@@ -47,7 +47,7 @@
 //	table.go     the files of tables, and the blocks in them
 //	list.go      the other files
 //	space.go     free space
-//	upgrade.go   what early versions have left
+//	upgrade.go   reads the files of early versions
 //	salvage.go   reads what is sound of damaged files
 package badgerdb
 
@@ -79,7 +79,7 @@ const (
 	MaxValueBytes = 500 << 10
 )
 
-// filler is a key that sorts behind all others. Earlier versions wrote it, to fill a memtable of Badger up.
+// filler is a key that sorts behind all others. Earlier versions wrote it to fill a memtable of Badger.
 const filler = "\xff\xff\xff\xff\xff\xff\xff\xfffiller"
 
 // DB is a database. Any goroutine may read what was flushed. One at a time may call Commit; Flush and Compact may run beside it.
@@ -95,7 +95,7 @@ type DB struct {
 
 	compacting sync.Mutex // held while Compact runs; locked before writing
 	writing    sync.Mutex // held by whoever writes to the last part, or replaces parts
-	memory     memTable   // what was committed and is in no table
+	memory     memTable   // commits that are in no table
 	dirty      bool       // something was committed since the last Flush
 	last       uint64     // version of the last commit
 	failed     error      // nothing may be written any more
@@ -231,7 +231,8 @@ func (d *DB) Recheck(ctx context.Context, pace func()) error {
 	return errors.Join(found...)
 }
 
-// CheckIndexes checks the indexes of all tables now. Call it before saying that something is missing: reads trust an index for a second.
+// CheckIndexes checks the indexes of all tables. Reads trust an index for a second after a check, so call CheckIndexes before you
+// report that something is missing.
 func (d *DB) CheckIndexes() error {
 	parts := d.acquire()
 	defer d.release(parts)

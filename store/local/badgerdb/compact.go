@@ -17,8 +17,8 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// NeedsMerge reports whether it is time for Merge: what came since the last one is as much as there was then, or is in so many tables that
-// reads become slow. Those that were there when the part was opened have no filter in common (keyFilter).
+// NeedsMerge reports whether it is time for Merge: the unsealed parts are as large as the sealed ones, or have so many tables that
+// reads become slow. Tables that were there when a part was opened slow reads down most, because they share no filter (keyFilter).
 func (d *DB) NeedsMerge() bool {
 	parts := d.acquire()
 	defer d.release(parts)
@@ -77,17 +77,18 @@ func toMerge(parts []*part) (from int) {
 	return from
 }
 
-// Compact writes all that is live into a new part. It drops older versions and deletions, as Keep says, and what was written to the old parts
-// is gone when it returns nil. Reads and commits go on. It calls pace often.
+// Compact writes all live entries into a new part. It drops deletions, and older versions that Keep does not need. Reads and commits
+// go on meanwhile. It calls pace often.
 //
 //  1. Flush, so that all is in tables, and begin a new last part: what comes from now on is there.
-//  2. Read the tables of the old parts whole, and copy the newest data as of Keep, and all that came after it. Compare what was read with the
-//     lists.
+//  2. Read all tables of the old parts, and copy the newest entries as of Keep, and all later ones. Compare the number and hashes
+//     of what was read with the lists.
 //  3. Read back what was written, and compare.
 //  4. Write the list of the last part: from now on, the new part counts instead of the old ones.
-//  5. When the last reader of the old parts ends, they are removed. CompactAndWait waits for that.
+//  5. Remove the old parts when their last reader ends. CompactAndWait waits for that.
 //
-// After damage, Compact returns it, and the old parts go on. After a kill, the next Open removes the new part, or, after 4, the old ones.
+// Compact returns damage that it finds; then the old parts stay in use. After a kill, the next Open removes the new part; after step
+// 4, the old ones.
 func (d *DB) Compact(ctx context.Context, pace func()) error {
 	return d.compact(ctx, pace, func([]*part) int { return 0 })
 }
@@ -118,11 +119,11 @@ type compaction struct {
 	pace func() error
 
 	parts []*part  // the old ones
-	older []string // the names of those before them
-	keep  uint64   // older entries that this version does not need are dropped
+	older []string // the names of the parts before the old ones
+	keep  uint64   // entries that no read as of this version or later needs are dropped
 	name  string   // of the new part
 	want  contents
-	stuck bool // the new part may count, though the old ones are in use
+	stuck bool // it is not known which of them count
 }
 
 func (c *compaction) run(from func([]*part) int) (err error) {
@@ -167,7 +168,6 @@ func (c *compaction) writePart(dir string) (hasTables bool, err error) {
 	return len(w.list.tables) > 0, err
 }
 
-// partWriter writes the tables of a new part.
 type partWriter struct {
 	c       *compaction
 	dir     string
@@ -175,7 +175,7 @@ type partWriter struct {
 	list    list
 }
 
-// flush ends a table.
+// flush writes the table that was begun.
 func (w *partWriter) flush() error {
 	if w.builder.table == nil {
 		return nil
@@ -339,10 +339,10 @@ func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
 		}
 		e := item.entry
 		if !item.IsLive() {
-			e = entry{version: e.version, deleted: true} // it hides what is older
+			e = entry{version: e.version, deleted: true} // it hides older entries in the parts before
 			one = contentsOf(item.Key(), e.version, nil)
 		}
-		if w.builder.bytes >= tableBytes && it.at == 0 { // a key is in one table
+		if w.builder.bytes >= tableBytes && it.at == 0 { // all versions of a key go to one table
 			if err := w.flush(); err != nil {
 				return err
 			}

@@ -50,7 +50,7 @@ type Iterator struct {
 	opt    IteratorOptions
 	after  []byte // the first key behind those with the prefix; nil: there is none
 	all    []*cursor
-	unread merge.Sources[*cursor] // the cursors that have more
+	unread merge.Sources[*cursor] // the cursors with further entries
 
 	key    []byte // the current one
 	items  []Item // the entries of that key, the newest first
@@ -267,7 +267,7 @@ func (c *cursor) seek(key []byte) (more bool, err error) {
 	return c.enter(err)
 }
 
-// enter makes a block the next one, unless there is damage. Forward it is read when that is needed.
+// enter goes to a block, or returns the damage. A forward cursor does not read the block before its first key may be the next one.
 func (c *cursor) enter(damage error) (more bool, _ error) {
 	if c.loaded = false; damage != nil {
 		return false, damage

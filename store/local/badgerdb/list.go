@@ -97,9 +97,9 @@ func readList(dir string) (l list, err error) {
 	return l, nil
 }
 
-// checkFiles opens the tables of a part. Those that the list does not have are of a checkpoint that was cut off, and do not count. When there is
-// no list, because it is damaged or the part is of an early version, all tables are read whole. They must be those of MANIFEST, or without
-// that, the numbers must show that none is missing.
+// checkFiles opens the tables of a part. A table that the list does not have was written just before a kill, and does not count.
+// There is no list when it is damaged, or when the part is of an early version: then all tables are read whole. They must be the
+// tables of Badger's MANIFEST; without a MANIFEST, their numbers must have no gap.
 func checkFiles(dir string, log *slog.Logger, readOnly bool) (tables map[uint64]*tableFile, l list, isNew bool, err error) {
 	if l, err = readList(dir); err != nil {
 		return nil, l, false, err
@@ -139,7 +139,7 @@ func checkFiles(dir string, log *slog.Logger, readOnly bool) (tables map[uint64]
 	return tables, l, isNew, nil
 }
 
-// unlisted returns the tables of a part without a list.
+// unlisted returns the numbers of the tables of a part without a list.
 func unlisted(dir string, log *slog.Logger) ([]uint64, error) {
 	ids, found, err := readManifest(dir, log)
 	if found || err != nil {
@@ -165,7 +165,7 @@ func closeTables[S ~[]*tableFile](tables S) {
 	}
 }
 
-// removeOthers removes tables that are not listed, and files of earlier versions that are not needed.
+// removeOthers removes tables that are not listed, and the other files of earlier versions.
 func (h *part) removeOthers() error {
 	files, err := os.ReadDir(h.dir)
 	if err != nil {

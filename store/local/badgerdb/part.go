@@ -53,8 +53,7 @@ var errNeedsStart = errors.New("the last start was cut off: a start with enough 
 // close closes the tables.
 func (h *part) close() { closeTables(h.tables.Load().all) }
 
-// prepare makes the list that was found or made when the part was opened the one on the disk, and removes what it does not need. After that the
-// part may be written to.
+// prepare writes the list to the disk, and removes files that are not listed. Only then may tables be added to the part.
 func (h *part) prepare() error {
 	if h.ready {
 		return nil

@@ -59,7 +59,7 @@ func inRuns(all []*tableFile) (runs []run) {
 	return runs
 }
 
-// eachBlock calls use with the blocks that may have a key, whose hash it gets. It returns a Damage when one of them cannot be read.
+// eachBlock calls use with the blocks that may have a key. It returns a Damage when one of them cannot be read.
 func (t *tables) eachBlock(key []byte, hash uint32, now time.Time, buf *buffer, use func(block []byte) error) error {
 	for _, r := range t.first {
 		if err := r.eachBlock(key, hash, now, buf, use); err != nil {

@@ -6,7 +6,7 @@ import (
 	"mtagd/store/local/space"
 )
 
-// margin is how many bytes stay free: a disk that is quite full is slow, and others need some space to make room.
+// margin is how many bytes stay free: a nearly full disk is slow, and freeing space takes some space itself.
 const margin = 6 * memTableBytes
 
 var errNearlyFull = errors.New("the disk is nearly full")

@@ -49,14 +49,14 @@ func damaged(path, format string, args ...any) *Damage {
 // contents is what a table has, without fillers. sum is the sum of the hashes of the entries, so the order does not matter.
 type contents struct{ entries, sum uint64 }
 
-// contentsOf returns the contents that are one entry.
+// contentsOf returns the contents of a table with only this entry.
 func contentsOf(key []byte, version uint64, value []byte) contents {
 	if string(key) == filler {
 		return contents{}
 	}
 	var buf [128]byte
 	b := append(append(binary.BigEndian.AppendUint64(buf[:0], version), key...), 0)
-	if len(b)+len(value) <= len(buf) { // most entries are small: one call is faster
+	if len(b)+len(value) <= len(buf) { // a small entry, as most are: one call is faster
 		return contents{1, xxhash.Sum64(append(b, value...))}
 	}
 	var d xxhash.Digest
@@ -202,13 +202,13 @@ func cutChecksum(b []byte) (rest []byte, sum uint32, ok bool) {
 	return rest, uint32(v), message[0] == 2<<3 && n == size-1 && v == uint64(uint32(v))
 }
 
-// place is what the index says of a block: its first key, with its version, and where it is.
+// place is what the index says of a block: its first key with the version, and its offset and length.
 type place struct {
 	key      []byte
 	at, size int64
 }
 
-// place reads the index, in which a bit may have gone wrong since it was checked.
+// place reads the index. It returns a Damage when a bit has flipped since the last check and the place makes no sense.
 func (t *tableFile) place(block int) (p place, err error) {
 	defer func() {
 		if recover() != nil || err == nil && (len(p.key) < 8 || p.at+p.size > t.from) {

@@ -58,7 +58,7 @@ func (t *Txn) found(err error) error {
 // Set gives a key a value, of at most MaxValueBytes.
 func (t *Txn) Set(key, value []byte) error { return t.SetUntil(key, value, 0) }
 
-// SetUntil is Set with a value that expires, in s since 1970; 0: never.
+// SetUntil is Set for a value that expires at a time, in s since 1970; 0: never.
 func (t *Txn) SetUntil(key, value []byte, expiresAt uint64) error {
 	if len(value) > MaxValueBytes {
 		return fmt.Errorf("a value of %d bytes", len(value))

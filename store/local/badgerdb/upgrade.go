@@ -20,7 +20,7 @@ import (
 
 // Earlier versions let Badger write the tables, and listed them in MANIFEST too.
 
-// openLogs opens a part of a version without a list, after Badger has made tables of the logs of its memtables.
+// openLogs opens a part of a version that had no list. First Badger turns the logs of its memtables into tables.
 func (d *DB) openLogs(name string, tables int) (*part, error) {
 	dir := filepath.Join(d.dir, name)
 	if err := errors.Join(removeValueLogs(dir), removeEmptyLogs(dir)); err != nil {
@@ -51,8 +51,7 @@ func (d *DB) openLogs(name string, tables int) (*part, error) {
 	return d.openPart(name)
 }
 
-// removeEmptyLogs removes the logs of memtables that Badger has emptied, but not removed before it was killed. It would not
-// open with them.
+// removeEmptyLogs removes logs of memtables that Badger had emptied when it was killed. With such a log it would not open.
 func removeEmptyLogs(dir string) error {
 	logs, err := filepath.Glob(filepath.Join(dir, "*.mem"))
 	for _, path := range logs {

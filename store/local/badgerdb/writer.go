@@ -15,9 +15,9 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// memTable is what was committed and is in no table yet. It has no pointers that the garbage collector would follow.
+// memTable has the commits that are in no table yet. It has no pointers, which the garbage collector would follow.
 type memTable struct {
-	bytes   []byte // keys and values, one after the other
+	bytes   []byte // key, value, key, value …
 	entries []memEntry
 }
 
@@ -38,7 +38,7 @@ func (m *memTable) add(key []byte, e entry) {
 	m.entries = append(m.entries, memEntry{from, uint32(len(key)), uint32(len(e.value)), e.deleted, e.version, e.expiresAt})
 }
 
-// cut removes all but the first entries.
+// cut keeps only this many entries.
 func (m *memTable) cut(entries int) {
 	if entries < len(m.entries) {
 		m.bytes, m.entries = m.bytes[:m.entries[entries].from], m.entries[:entries]
@@ -47,7 +47,7 @@ func (m *memTable) cut(entries int) {
 
 func (m *memTable) isFull() bool { return len(m.bytes)+len(m.entries)*8 >= memTableBytes }
 
-// build makes a table. Of the entries with the same key and version, the last one counts.
+// build adds all entries to a table. Of entries with the same key and version, only the last one counts.
 func (m *memTable) build(b *builder) {
 	slices.SortFunc(m.entries, func(a, b memEntry) int {
 		if order := bytes.Compare(m.key(a), m.key(b)); order != 0 {
@@ -71,17 +71,17 @@ func (m *memTable) build(b *builder) {
 // builder makes one table after the other.
 type builder struct {
 	pool     *z.AllocatorPool
-	size     int            // about how large a table becomes, in bytes
-	table    *table.Builder // nil: it has no entries yet
+	size     int            // bytes of a table, about
+	table    *table.Builder // nil: it has no entries
 	contents contents
-	bytes    int // about the size of the table
+	bytes    int // of the table so far, about
 	key      []byte
 	file     []byte
 }
 
 func newBuilder(size int) *builder { return &builder{pool: z.NewAllocatorPool(1), size: size} }
 
-// release ends the builder.
+// release frees the builder's memory.
 func (b *builder) release() {
 	if b.table != nil {
 		b.table.Close()
@@ -89,11 +89,12 @@ func (b *builder) release() {
 	b.pool.Release()
 }
 
-// add adds an entry, whose contents are one. They come in the order of their keys, of each key the newest first. The options of a table: it is not compressed, as
-// what is in it does not compress; and a look-up of a new key asks the filters of dozens of tables, so they have 15 bits for each key.
+// add adds an entry; one are its contents (contentsOf). Entries must come in the order of their keys, and those of a key newest
+// first. Tables are not compressed, because hashes do not compress. Their Bloom filters have 15 bits for each key, because a look-up
+// of a new key asks the filters of dozens of tables.
 func (b *builder) add(key []byte, e entry, one contents) {
 	if b.table == nil {
-		// the builder allocates twice TableSize at first
+		// 5/8, because the builder first allocates twice TableSize
 		b.table = table.NewTableBuilder(table.Options{TableSize: uint64(b.size) * 5 / 8, BlockSize: 4 << 10, BloomFalsePositive: 0.001,
 			Compression: options.None, AllocPool: b.pool})
 		b.contents, b.bytes = contents{}, 0
@@ -108,7 +109,7 @@ func (b *builder) add(key []byte, e entry, one contents) {
 	b.table.Add(b.key, v, 0)
 }
 
-// write writes the table to a file, and reads it back. use gets the keys.
+// write writes the table to a file, and reads it back. It calls use with each key.
 func (b *builder) write(dir string, id uint64, pace func() error, use func(key []byte)) (*tableFile, error) {
 	done := b.table.Done()
 	b.file = slices.Grow(b.file[:0], done.Size)[:done.Size]
@@ -133,7 +134,8 @@ func (b *builder) write(dir string, id uint64, pace func() error, use func(key [
 	return t, nil
 }
 
-// writable returns an error when nothing can be committed. It makes a table of the memtable when that is full. The caller holds writing.
+// writable returns an error when nothing can be committed. It writes the memtable as a table when it is full. The caller holds
+// writing.
 func (d *DB) writable() error {
 	if err := cmp.Or(d.failed, d.room(0)); err != nil || !d.memory.isFull() {
 		return err
@@ -141,8 +143,8 @@ func (d *DB) writable() error {
 	return d.writeTable()
 }
 
-// writeTable makes a table of the memtable. It counts when the list has it. So a table has whole commits, as the list may be lost. After an
-// error the memtable is as before. The caller holds writing.
+// writeTable writes the memtable as a table, and empties it. The table counts once the list has it. A table has only whole commits,
+// because without a list all tables count. After an error the memtable is unchanged. The caller holds writing.
 func (d *DB) writeTable() error {
 	h := d.current()
 	if err := h.prepare(); err != nil || len(d.memory.entries) == 0 {

@@ -44,7 +44,7 @@ func (b *bed) ask(m store.Merchant, domain string) error {
 // expectStatus expects a tag's status, at once and after reopening, in the engine and in its directory.
 func (b *bed) expectStatus(tag store.Tag, want store.TagStatus, claimLost bool) {
 	b.t.Helper()
-	for _, when := range []string{"at once", "after reopening"} {
+	for when := range b.reopened {
 		got, err := b.Tag(b.t.Context(), tag.ID)
 		if err != nil || got.Status() != want || got.ClaimLost != claimLost {
 			b.t.Errorf("%s: the tag is %+v, %v; want it %s, claim lost: %v", when, got, err, want, claimLost)
@@ -57,7 +57,6 @@ func (b *bed) expectStatus(tag store.Tag, want store.TagStatus, claimLost bool) 
 		if may != (want == store.Active) {
 			b.t.Errorf("%s: the host of the %s tag may have a certificate: %v", when, want, may)
 		}
-		b.reopen()
 	}
 }
 
@@ -345,7 +344,7 @@ var claimTests = []test{
 		}
 		b.tag(m, store.Preverified, "")
 		b.tag(m, store.ClientSide, "")
-		for range 2 {
+		for range b.reopened {
 			for _, c := range []struct {
 				partner store.PartnerID
 				want    []string
@@ -362,7 +361,6 @@ var claimTests = []test{
 					t.Errorf("partner %q has %q, want %q", c.partner, got, c.want)
 				}
 			}
-			b.reopen()
 		}
 	}},
 	{"a tracking domain takes a free claim away, and no other", func(t *testing.T, b *bed) {

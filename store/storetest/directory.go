@@ -33,14 +33,13 @@ var directoryTests = []test{
 			t.Fatal(err)
 		}
 		p = b.preverified(p, "track.acme.com")
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			if got, ok := b.Directory().Key(key.ID); !ok || !sameKey(got, key) || got.RevokedAt == nil {
 				t.Errorf("%s: revoked key %+v, %v; want %+v", when, got, ok, key)
 			}
 			if got, ok := b.Directory().Partner(p.ID); !ok || !samePartner(got, p) {
 				t.Errorf("%s: partner %+v, %v; want %+v", when, got, ok, p)
 			}
-			b.reopen()
 		}
 	}},
 	{"a partner's merchants with tags are in the directory when generate returns, and after reopening", func(t *testing.T, b *bed) {
@@ -54,12 +53,11 @@ var directoryTests = []test{
 		if !slices.Equal(before, []store.MerchantID{first.ID}) {
 			t.Errorf("before the second one the merchants are %v, want %v", before, first.ID)
 		}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			got := slices.Sorted(slices.Values(b.Directory().MerchantsWithTags(p.ID)))
 			if want := slices.Sorted(slices.Values([]store.MerchantID{first.ID, second.ID})); !slices.Equal(got, want) {
 				t.Errorf("%s: the merchants are %v, want %v without %v", when, got, want, without.ID)
 			}
-			b.reopen()
 		}
 	}},
 	{"tags and hosts are in the directory when generate returns, and after reopening", func(t *testing.T, b *bed) {
@@ -76,7 +74,7 @@ var directoryTests = []test{
 				t.Errorf("%s: %+v, %v; want %+v", kind, got, ok, tag)
 			}
 		}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			for _, tag := range tags {
 				if got, ok := b.Directory().Tag(tag.ID); !ok || !sameTag(got, tag) {
 					t.Errorf("%s: %s: %+v, %v; want %+v", when, tag.Type, got, ok, tag)
@@ -88,7 +86,6 @@ var directoryTests = []test{
 					t.Errorf("%s: %q is not known", when, tag.Host)
 				}
 			}
-			b.reopen()
 		}
 		other := b.merchant(p, "Other")
 		b.tag(other, store.ClientSide, "")
@@ -158,11 +155,10 @@ var directoryTests = []test{
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			if got, ok := b.Directory().Tag(tag.ID); !ok || got.Status() != store.Active || !sameTag(got, tag) {
 				t.Errorf("%s: %+v, %v; want %+v", when, got, ok, tag)
 			}
-			b.reopen()
 		}
 	}},
 	{"a suspension of a tag, a merchant or a partner is in the settings of the tag at once, and after reopening", func(t *testing.T, b *bed) {
@@ -189,7 +185,7 @@ var directoryTests = []test{
 				if err := set(on); err != nil {
 					t.Fatal(err)
 				}
-				for _, when := range []string{"at once", "after reopening"} {
+				for when := range b.reopened {
 					for _, expected := range []struct {
 						tag store.Tag
 						on  bool
@@ -199,7 +195,6 @@ var directoryTests = []test{
 							t.Errorf("%s suspended %v: %s: tag %s is suspended: %v", name, on, when, got.ID, !expected.on)
 						}
 					}
-					b.reopen()
 				}
 			}
 		}
@@ -215,11 +210,10 @@ var directoryTests = []test{
 		if err != nil || got.Limits != want || len(got.Tags) != 1 {
 			t.Fatalf("UpdateMerchant gives %+v, %v", got, err)
 		}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			if got := b.Directory().Settings(&tag).Limits; got != want {
 				t.Errorf("%s: %+v, want %+v", when, got, want)
 			}
-			b.reopen()
 		}
 	}},
 	{"a partner's bytes of a day are in the settings of its tags at once, and after reopening", func(t *testing.T, b *bed) {
@@ -229,11 +223,10 @@ var directoryTests = []test{
 			if _, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Limits.BytesPerDay = want; return p }); err != nil {
 				t.Fatal(err)
 			}
-			for _, when := range []string{"at once", "after reopening"} {
+			for when := range b.reopened {
 				if got := b.Directory().Settings(&tag).PartnerBytesPerDay; got != want {
 					t.Errorf("%s: %d, want %d", when, got, want)
 				}
-				b.reopen()
 			}
 		}
 	}},
@@ -243,7 +236,7 @@ var directoryTests = []test{
 		secret, text := store.NewSecret(start)
 		expect := func(want bool) {
 			t.Helper()
-			for _, when := range []string{"at once", "after reopening"} {
+			for when := range b.reopened {
 				required, has := b.Directory().Settings(&tag).IdentityRequiresSecret, b.Directory().HasSecret(m.ID, text)
 				if required != want || has != want {
 					t.Errorf("%s: required %v, has the secret %v; want %v", when, required, has, want)
@@ -252,7 +245,6 @@ var directoryTests = []test{
 				if err != nil || got.IdentityRequiresSecret != want || got.HasSecret(secret.ID) != want {
 					t.Errorf("%s: %+v, %v", when, got, err)
 				}
-				b.reopen()
 			}
 		}
 		expect(false)
@@ -302,14 +294,13 @@ var directoryTests = []test{
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		tag := b.tag(b.merchant(p, "Shop"), store.Preverified, "")
 		b.preverified(p, "t.acme.net")
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			if b.Directory().KnowsHost("track.acme.com") || !b.Directory().KnowsHost("t.acme.net") {
 				t.Errorf("%s: the old domain is known, or the new one is not", when)
 			}
 			if got, ok := b.Directory().OnlyTag("t.acme.net"); !ok || got.ID != tag.ID || got.Host != "t.acme.net" {
 				t.Errorf("%s: the tag on the new domain is %+v, %v", when, got, ok)
 			}
-			b.reopen()
 		}
 	}},
 }

@@ -17,14 +17,13 @@ var merchantTests = []test{
 			!store.IsUUIDv4(string(want.ID)) || want.CreatedAt.Before(start) || len(want.Tags) > 0 || !want.IdentityRequiresSecret {
 			t.Fatalf("AddMerchant gives %+v, %v", want, err)
 		}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			if got, err := b.Merchant(t.Context(), want.ID); err != nil || !sameMerchant(got, want) {
 				t.Errorf("%s: %+v, %v; want %+v", when, got, err, want)
 			}
 			if !b.Directory().Settings(&store.Tag{Merchant: want.ID}).IdentityRequiresSecret {
 				t.Errorf("%s the directory does not have the option", when)
 			}
-			b.reopen()
 		}
 	}},
 	{"an unknown merchant is not found", func(t *testing.T, b *bed) {
@@ -71,11 +70,10 @@ var merchantTests = []test{
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		m := b.merchant(p, "Shop")
 		want := []store.Tag{b.tag(m, store.ServerSide, "shop.com"), b.tag(m, store.Preverified, ""), b.tag(m, store.ClientSide, "")}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			if got, err := b.Merchant(t.Context(), m.ID); err != nil || !slices.EqualFunc(got.Tags, want, sameTag) {
 				t.Errorf("%s: %+v, %v; want %+v", when, got.Tags, err, want)
 			}
-			b.reopen()
 		}
 	}},
 	{"a partner's merchants are listed oldest first, with their tags and the total", func(t *testing.T, b *bed) {
@@ -89,7 +87,7 @@ var merchantTests = []test{
 			}
 			all = append(all, m)
 		}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			for _, limit := range []int{1, 4, 11, 100} {
 				for offset := 0; offset <= len(all)+limit; offset += limit {
 					want := all[min(offset, len(all)):min(offset+limit, len(all))]
@@ -99,7 +97,6 @@ var merchantTests = []test{
 					}
 				}
 			}
-			b.reopen()
 		}
 	}},
 	{"merchants that are created at the same time are all listed", func(t *testing.T, b *bed) {

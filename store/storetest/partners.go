@@ -16,12 +16,11 @@ var partnerTests = []test{
 			t.Errorf("created at %v, then at %v: the engine does not use the clock it was given",
 				want[0].CreatedAt, want[1].CreatedAt)
 		}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			got, err := b.Partners(t.Context())
 			if err != nil || !slices.EqualFunc(got, want, samePartner) {
 				t.Errorf("%s: %v, %v; want %v", when, got, err, want)
 			}
-			b.reopen()
 		}
 	}},
 	{"a new engine has no partners", func(t *testing.T, b *bed) {
@@ -65,12 +64,11 @@ var partnerTests = []test{
 			t.Fatalf("revoke: %+v, %v", revoked, err)
 		}
 		want[0] = revoked
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			got, err := b.Keys(t.Context(), p.ID)
 			if err != nil || !slices.EqualFunc(got, want, sameKey) {
 				t.Errorf("%s: %v, %v; want %v", when, got, err, want)
 			}
-			b.reopen()
 		}
 	}},
 	{"a key that is revoked again keeps the time of the first call", func(t *testing.T, b *bed) {

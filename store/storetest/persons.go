@@ -76,23 +76,21 @@ var personTests = []test{
 		if e.Events != 3 || e.Links != 1 || e.FinishedAt.IsZero() || e.Attempts != 0 || e.LastError != "" {
 			t.Errorf("the receipt is %+v, want 3 events and 1 link", e)
 		}
-		for range 2 {
+		for range b.reopened {
 			b.expectEvents(m, 1)
 			b.expectPersonalData(m, who("", email("ann@example.com")), 0, 0)
 			b.expectPersonalData(m, who("", email("bob@example.com")), 1, 1)
-			b.reopen()
 		}
 	}},
 	{"after an erasure with suppress, events of the person are refused, also by an identifier alone that nothing is linked to", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		b.record([]store.Mark{markOf(m, tag, who("ann", email("ann@example.com"), phone("123")))})
 		b.erased(m, who("", email("ann@example.com")), true)
-		for range 2 {
+		for range b.reopened {
 			b.record([]store.Mark{
 				markOf(m, tag, who("", email("ann@example.com"))), markOf(m, tag, who("", phone("123"))), mark(m, tag, "ann"),
 				markOf(m, tag, who("new", email("ann@example.com"))), markOf(m, tag, who("", email("bob@example.com"))), mark(m, tag, "bob"),
 			}, store.Suppressed, store.Suppressed, store.Suppressed, store.Suppressed, store.Unresolved, store.Recorded)
-			b.reopen()
 		}
 	}},
 	{"the same erasure again is the same one while it has not begun, with suppress added", func(t *testing.T, b *bed) {
@@ -125,7 +123,7 @@ var personTests = []test{
 			}
 			ids = append(ids, e.ID)
 		}
-		for range 2 {
+		for range b.reopened {
 			for offset := range 9 {
 				page, total, err := b.Erasures(t.Context(), m, offset, 3)
 				if err != nil || total != 7 || len(page) != max(0, min(3, 7-offset)) {
@@ -140,7 +138,6 @@ var personTests = []test{
 			for _, id := range ids {
 				b.done(id)
 			}
-			b.reopen()
 		}
 	}},
 	{"a partner has a limited number of open erasures", func(t *testing.T, b *bed) {
@@ -166,10 +163,9 @@ var personTests = []test{
 			b.record([]store.Mark{markOf(m, tag, said(by, "eve", email("eve@example.com")))})
 			b.expectResolved(m, said(by, "ann", email("eve@example.com")), "ann")
 		}
-		for range 2 {
+		for range b.reopened {
 			b.expectClaimed(m, who("", email("eve@example.com")), 2, 2)
 			b.expectClaimed(m, who("", email("ann@example.com")), 2, 0)
-			b.reopen()
 		}
 		e := b.erased(m, who("", email("eve@example.com")), true)
 		if e.Events != 2 || e.Claimed != 2 || e.Links != 2 {
@@ -190,12 +186,11 @@ var personTests = []test{
 			marks = append(marks, markOf(m, tag, said(store.ByAnyone, store.MUID(fmt.Sprintf("eve-%d", i)), email("ann@example.com"))))
 		}
 		b.record(marks)
-		for range 2 {
+		for range b.reopened {
 			events, links, claimed := b.personalData(m, who("", email("ann@example.com")), false)
 			if events != 2*muids || claimed < store.MaxFormerLinks || claimed > store.MaxFormerLinks+2 || links > muids+store.MaxFormerLinks+2 {
 				t.Errorf("%d events, %d claimed, %d links", events, claimed, links)
 			}
-			b.reopen()
 		}
 		b.erased(m, who("", email("ann@example.com")), false)
 		b.expectClaimed(m, who("", email("ann@example.com")), 0, 0)
@@ -212,7 +207,7 @@ var personTests = []test{
 		b.record(append(strangers("eve"), markOf(m, tag, said(store.ByCookie, "ann", email("ann@example.com")))))
 		b.expectResolved(m, who("", email("ann@example.com")), "ann")
 		b.record(append(strangers("mallory"), mark(m, tag, "ann")))
-		for range 2 {
+		for range b.reopened {
 			of := map[store.MUID]int{}
 			if _, err := b.PersonalData(t.Context(), m, who("", email("ann@example.com")), false, func(r *store.PersonalRecord) error {
 				if r.Event != nil {
@@ -222,7 +217,6 @@ var personTests = []test{
 			}); err != nil || of["ann"] != 2 {
 				t.Errorf("%d events of the muid are held, %v; want 2", of["ann"], err)
 			}
-			b.reopen()
 		}
 	}},
 	{"an identifier has a limited number of links by cookies: later ones are claimed", func(t *testing.T, b *bed) {
@@ -233,9 +227,8 @@ var personTests = []test{
 		}
 		b.record(marks)
 		b.record([]store.Mark{markOf(m, tag, said(store.ByCookie, "late", email("ann@example.com")))})
-		for range 2 {
+		for range b.reopened {
 			b.expectClaimed(m, who("", email("ann@example.com")), store.MaxCookieLinks, 1)
-			b.reopen()
 		}
 		b.expectResolved(m, who("ann", email("ann@example.com")), "ann")
 		b.record([]store.Mark{mark(m, tag, "ann")})
@@ -255,9 +248,8 @@ var personTests = []test{
 			markOf(m, tag, said(store.ByAnyone, "ann", email("ann@example.com"))),
 			markOf(m, tag, who("", email("ann@example.com"))),
 		})
-		for range 2 {
+		for range b.reopened {
 			b.expectClaimed(m, who("ann"), 5, 0)
-			b.reopen()
 		}
 	}},
 	{"a person whose identifier strangers have linked elsewhere keeps the events", func(t *testing.T, b *bed) {
@@ -267,9 +259,8 @@ var personTests = []test{
 		b.record([]store.Mark{markOf(m, tag, said(store.ByCookie, "ann", email("ann@example.com"))), mark(m, tag, "ann"), purchase})
 		b.expectResolved(m, said(store.ByAnyone, "eve", email("ann@example.com")), "eve")
 		b.record([]store.Mark{purchase, mark(m, tag, "ann"), mark(m, tag, "eve")})
-		for range 2 {
+		for range b.reopened {
 			b.expectClaimed(m, ann, 5, 1) // all but the stranger's own
-			b.reopen()
 		}
 		if e := b.erased(m, ann, false); e.Events != 5 || e.Claimed != 1 {
 			t.Errorf("the receipt is %+v, want 5 events and a claimed one", e)
@@ -284,14 +275,13 @@ var personTests = []test{
 		purchase := markOf(m, tag, who("", email("ann@example.com")))
 		purchase.Raw = []byte(`{"email":"ann@example.com"}`)
 		b.record([]store.Mark{purchase, markOf(m, tag, who("", email("eve@example.com")))})
-		for range 2 {
+		for range b.reopened {
 			b.expectClaimed(m, who("", email("eve@example.com")), 1, 2)
 			b.expectClaimed(m, who("eve"), 1, 2)
 			b.expectClaimed(m, who("", email("ann@example.com")), 1, 2)
 			if events, _, claimed := b.personalData(m, who("eve"), true); events != 3 || claimed != 0 {
 				t.Errorf("with what is claimed, %d events and %d claimed ones", events, claimed)
 			}
-			b.reopen()
 		}
 		if e := b.erased(m, who("", email("eve@example.com")), false); e.Events != 1 || e.Claimed != 2 {
 			t.Errorf("the receipt is %+v, want an event and 2 claimed ones", e)

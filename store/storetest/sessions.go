@@ -41,7 +41,7 @@ var sessionTests = []test{
 			t.Fatal(err)
 		}
 		_, text := b.begin(key)
-		for range 2 {
+		for range b.reopened {
 			s, got, ok := b.Directory().AuthenticateSession(text, b.clock.Now())
 			if !ok || s.Partner != p.ID || s.Key != key.ID || got.ID != key.ID || got.Scope != store.ReadOnly {
 				t.Errorf("%+v, %+v, %v", s, got, ok)
@@ -49,7 +49,6 @@ var sessionTests = []test{
 			if b.Directory().LastUse(key.ID).IsZero() {
 				t.Error("the key was not used")
 			}
-			b.reopen()
 		}
 		other, otherText := b.begin(key)
 		if s, _, _ := b.Directory().AuthenticateSession(otherText, b.clock.Now()); s.ID != other.ID {
@@ -146,11 +145,10 @@ var sessionTests = []test{
 		}
 		b.clock.move(time.Minute)
 		ofLink, ofOperator := begin(p.ID), begin("")
-		for range 2 {
+		for range b.reopened {
 			if list := b.Directory().Sessions(p.ID, b.clock.Now()); len(list) != 2 || list[0].Link == "" || list[1].Key != key.ID {
 				t.Errorf("the sessions, newest first: %+v", list)
 			}
-			b.reopen()
 		}
 		_, unused := b.link(p.ID)
 		n := len(b.auditLog())
@@ -163,14 +161,13 @@ var sessionTests = []test{
 		if got := len(b.auditLog()) - n; got != 3 {
 			t.Errorf("%d audit entries", got)
 		}
-		for range 2 {
+		for range b.reopened {
 			b.expectSession(ofKey, false)
 			b.expectSession(ofLink, false)
 			b.expectSession(ofOther, true)
 			b.expectSession(ofOperator, true)
 			_, _, err := b.UseLink(t.Context(), unused)
 			expectKind(t, err, store.KindNotFound)
-			b.reopen()
 		}
 		if ended, err := b.EndSessions(t.Context(), ""); err != nil || ended != 1 {
 			t.Errorf("%d ended, %v; want 1", ended, err)
@@ -275,12 +272,11 @@ var sessionTests = []test{
 			_, text := b.begin(key)
 			texts = append(texts, text)
 		}
-		for range 2 {
+		for range b.reopened {
 			b.expectSession(ofOther, true)
 			b.expectSession(texts[0], false)
 			b.expectSession(texts[1], true)
 			b.expectSession(texts[store.MaxSessions], true)
-			b.reopen()
 		}
 	}},
 	{"links and sessions are in the audit log", func(t *testing.T, b *bed) {

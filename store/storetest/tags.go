@@ -173,14 +173,13 @@ var tagTests = []test{
 			if err != nil || !sameTag(got, want) {
 				t.Errorf("the update returned %+v, %v; want %+v", got, err, want)
 			}
-			for _, when := range []string{"at once", "after reopening"} {
+			for when := range b.reopened {
 				if got, err := b.Tag(t.Context(), tag.ID); err != nil || !sameTag(got, want) {
 					t.Errorf("%s: %+v, %v; want %+v", when, got, err, want)
 				}
 				if m, err := b.Merchant(t.Context(), m.ID); err != nil || len(m.Tags) != 1 || !sameTag(m.Tags[0], want) {
 					t.Errorf("%s: merchant with %+v, %v; want %+v", when, m.Tags, err, want)
 				}
-				b.reopen()
 			}
 		}
 	}},
@@ -215,14 +214,13 @@ var tagTests = []test{
 		tag, client := b.tag(m, store.Preverified, ""), b.tag(m, store.ClientSide, "")
 		b.preverified(p, "t.acme.net")
 		tag.Host = "t.acme.net"
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			if got, err := b.Tag(t.Context(), tag.ID); err != nil || !sameTag(got, tag) {
 				t.Errorf("%s: %+v, %v; want %+v", when, got, err, tag)
 			}
 			if got, err := b.Merchant(t.Context(), m.ID); err != nil || !slices.EqualFunc(got.Tags, []store.Tag{tag, client}, sameTag) {
 				t.Errorf("%s: merchant with %+v, %v", when, got.Tags, err)
 			}
-			b.reopen()
 		}
 	}},
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // AuditLimits are what engines must be opened with: with those outside of tests, the log would be full after a million changes.
@@ -184,9 +185,7 @@ var auditTests = []test{
 	}},
 	{"a change without an actor is the service's; the context may give a reason", func(t *testing.T, b *bed) {
 		p, err := b.AddPartner(store.WithReason(t.Context(), "contract 7"), "Acme")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		b.expectAudit(0, entry{Action: store.PartnerAdded, Partner: p.ID, Actor: store.Actor{Kind: store.ByService}, Reason: "contract 7"})
 	}},
 	{"a change that is refused, and a call that changes nothing, are not in the audit log", func(t *testing.T, b *bed) {
@@ -352,9 +351,7 @@ var auditTests = []test{
 		var partners []store.Partner
 		for _, name := range []string{"Quiet", "Noisy", "Loud"} {
 			p, err := b.AddPartner(byOperator, name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			partners = append(partners, p)
 		}
 		quiet, noisy, loud := partners[0], partners[1], partners[2]
@@ -389,9 +386,7 @@ var auditTests = []test{
 			_, err := b.UpdatePartner(ctx, p.ID, func(p store.Partner) store.Partner { p.Suspended = !p.Suspended; return p })
 			return err
 		}
-		if err := toggle(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, toggle())
 		first := b.auditLog()[1]
 		for range AuditLimits.Partners + 30 {
 			if err := toggle(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 var deletionTests = []test{
@@ -96,9 +97,7 @@ var deletionTests = []test{
 	}},
 	{"a deleted merchant leaves room for another", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
-		if _, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Limits.Merchants = 1; return p }); err != nil {
-			t.Fatal(err)
-		}
+		b.changePartner(p, func(p *store.Partner) { p.Limits.Merchants = 1 })
 		m := b.merchant(p, "Shop")
 		_, err := b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Other"})
 		expectLimited(t, err, "merchant")
@@ -114,12 +113,8 @@ var repeatTests = []test{
 		p, other := b.partner("Acme"), b.partner("Other")
 		n := store.NewMerchant{Name: "Shop", Domain: "shop.com", Once: "order 7"}
 		want, err := b.AddMerchant(t.Context(), p.ID, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.UpdateMerchant(t.Context(), want.ID, func(m store.Merchant) store.Merchant { m.Name = "Renamed"; return m }); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
+		b.changeMerchant(want.ID, func(m *store.Merchant) { m.Name = "Renamed" })
 		for range b.reopened {
 			if got, err := b.AddMerchant(t.Context(), p.ID, n); err != nil || !sameMerchant(got, want) {
 				t.Errorf("again: %+v, %v; want %+v", got, err, want)
@@ -174,9 +169,7 @@ var keyTests = []test{
 	{"a key has its name and scope, after reopening too", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		key, text, err := b.IssueKey(t.Context(), p.ID, store.KeyOptions{Name: "Looker", Scope: store.ReadOnly, Personal: true, ExpiresIn: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		for range b.reopened {
 			_, got, ok := b.Directory().Authenticate(text, b.clock.Now())
 			if !ok || got.ID != key.ID || got.Name != "Looker" || got.Scope != store.ReadOnly || !got.Personal {
@@ -256,9 +249,7 @@ var searchTests = []test{
 		b.merchant(other, "Shoe shop")
 		add := func(name, domain string) store.Merchant {
 			m, err := b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: name, Domain: domain})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			return m
 		}
 		shoes, hats, bags := add("Shoe shop", "shoes.com"), add("HATS & Co", ""), add("Café Ünique ΣΊΣΥΦΟΣ", "bags.shoes.org")
@@ -290,9 +281,7 @@ var searchTests = []test{
 	{"a merchant's retention is read back, after reopening too", func(t *testing.T, b *bed) {
 		m := b.merchant(b.partner("Acme"), "Shop")
 		for _, want := range []store.Retention{30, store.Forever, 0} {
-			if _, err := b.UpdateMerchant(t.Context(), m.ID, func(m store.Merchant) store.Merchant { m.Retention = want; return m }); err != nil {
-				t.Fatal(err)
-			}
+			b.changeMerchant(m.ID, func(m *store.Merchant) { m.Retention = want })
 			b.reopen()
 			if got, err := b.Merchant(t.Context(), m.ID); err != nil || got.Retention != want {
 				t.Errorf("%v, %v; want %v", got.Retention, err, want)

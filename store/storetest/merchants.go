@@ -3,7 +3,6 @@ package storetest
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 
 	"mtagd/store"
@@ -26,30 +25,19 @@ var merchantTests = []test{
 			}
 		}
 	}},
-	{"an unknown merchant is not found", func(t *testing.T, b *bed) {
-		for _, id := range []store.MerchantID{store.NewMerchantID(), "", "x", "\x00\xff"} {
-			_, err := b.Merchant(t.Context(), id)
-			expectKind(t, err, store.KindNotFound)
-		}
-	}},
 	{"a partner with as many merchants as it may have gets no more, until the limit is raised", func(t *testing.T, b *bed) {
 		p, other := b.partner("Acme"), b.partner("Other")
 		limit := func(n store.Limit) {
 			t.Helper()
-			if _, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Limits.Merchants = n; return p }); err != nil {
-				t.Fatal(err)
-			}
+			b.changePartner(p, func(p *store.Partner) { p.Limits.Merchants = n })
 		}
 		limit(4)
 		b.merchant(p, "Shop")
-		errs := make([]error, 8)
-		var callers sync.WaitGroup
-		for i := range errs {
-			callers.Go(func() { _, errs[i] = b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"}) })
-		}
-		callers.Wait()
 		refused := 0
-		for _, err := range errs {
+		for _, err := range atOnce(8, func(int) error {
+			_, err := b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
+			return err
+		}) {
 			if err != nil {
 				expectLimited(t, err, "merchant")
 				refused++

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 var personTests = []test{
@@ -99,9 +100,7 @@ var personTests = []test{
 		seen := map[store.ErasureID]bool{}
 		for i := range 20 {
 			e, err := b.Erase(t.Context(), m, who("ann"), store.ErasureOptions{Suppress: i > 0})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			seen[e.ID] = true
 		}
 		_, total, err := b.Erasures(t.Context(), m, 0, 1)
@@ -118,9 +117,7 @@ var personTests = []test{
 		var ids []store.ErasureID
 		for i := range 7 {
 			e, err := b.Erase(t.Context(), m, who(store.MUID(fmt.Sprintf("user-%d", i))), store.ErasureOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			ids = append(ids, e.ID)
 		}
 		for range b.reopened {
@@ -310,9 +307,7 @@ var personTests = []test{
 		b.record([]store.Mark{markOf(m, tag, said(store.ByAnyone, "ann", email("ann@example.com"))), mark(m, tag, "ann")})
 		b.expectClaimed(m, who("", email("ann@example.com")), 0, 2)
 		e, err := b.Erase(t.Context(), m, who("", email("ann@example.com")), store.ErasureOptions{Claimed: true, Suppress: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if e = b.done(e.ID); e.Events != 2 || e.Claimed != 0 || e.Links != 1 {
 			t.Errorf("the receipt is %+v, want 2 events and a link", e)
 		}
@@ -363,9 +358,7 @@ var personTests = []test{
 			b.record([]store.Mark{visit}, store.Recorded)
 		}
 		e, err := b.Erase(t.Context(), m, who("ann"), store.ErasureOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		mend()
 		b.close() // an attempt that still fails must not note the time after the hour
 		b.clock.move(time.Hour)
@@ -392,9 +385,7 @@ var personTests = []test{
 		receipts := map[store.MerchantID]store.ErasureID{}
 		erase := func(m store.MerchantID, muid store.MUID) store.ErasureID {
 			e, err := b.Erase(t.Context(), m, who(muid), store.ErasureOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			return e.ID
 		}
 		for _, of := range []merchants{bad, well} {
@@ -402,9 +393,7 @@ var personTests = []test{
 			if _, err := b.DeleteMerchant(t.Context(), of.deleted); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := b.UpdateMerchant(t.Context(), of.expired, func(m store.Merchant) store.Merchant { m.Retention = 1; return m }); err != nil {
-				t.Fatal(err)
-			}
+			b.changeMerchant(of.expired, func(m *store.Merchant) { m.Retention = 1 })
 		}
 		b.clock.move(time.Hour)
 		moved := b.clock.Now()
@@ -447,9 +436,7 @@ var personTests = []test{
 		m, tag := b.shop()
 		// With clocks of New York, which are put forward on 8 March, the limit would be an hour off.
 		zone, err := time.LoadLocation("America/New_York")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		b.clock.stop()
 		b.clock.move(time.Date(2026, 3, 10, 12, 0, 0, 0, zone).Sub(b.clock.Now()))
 		b.clock.zone(zone)
@@ -461,9 +448,7 @@ var personTests = []test{
 			marks = append(marks, e)
 		}
 		b.record(marks)
-		if _, err := b.UpdateMerchant(t.Context(), m, func(m store.Merchant) store.Merchant { m.Retention = 3; return m }); err != nil {
-			t.Fatal(err)
-		}
+		b.changeMerchant(m, func(m *store.Merchant) { m.Retention = 3 })
 		b.expectEvents(m, 2)
 		b.expectPersonalData(m, who("ann"), 2, 0)
 	}},
@@ -473,9 +458,7 @@ var personTests = []test{
 func (b *bed) erased(m store.MerchantID, person store.Identity, suppress bool) store.Erasure {
 	b.t.Helper()
 	e, err := b.Erase(b.t.Context(), m, person, store.ErasureOptions{Suppress: suppress})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	testenv.Check(b.t, err)
 	return b.done(e.ID)
 }
 
@@ -492,9 +475,7 @@ func (b *bed) done(id store.ErasureID) (e store.Erasure) {
 func (b *bed) erasure(id store.ErasureID) store.Erasure {
 	b.t.Helper()
 	e, err := b.Erasure(b.t.Context(), id)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	testenv.Check(b.t, err)
 	return e
 }
 
@@ -513,9 +494,7 @@ func (b *bed) awaitRemovals(want map[store.MerchantID]store.RemovalKind) {
 	b.t.Helper()
 	b.await("other removals are left", func() bool {
 		left, err := b.Removals(b.t.Context())
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		testenv.Check(b.t, err)
 		for _, r := range left {
 			if want[r.Merchant] != r.Kind || r.Attempts == 0 || r.LastError == "" || r.TriedAt.IsZero() || r.State == store.ErasureDone {
 				return false
@@ -530,9 +509,7 @@ func (b *bed) awaitStored(want uint64, merchants ...store.MerchantID) {
 	b.t.Helper()
 	b.await(fmt.Sprintf("other than %d events are stored", want), func() bool {
 		usage, err := b.Usage(b.t.Context(), merchants)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		testenv.Check(b.t, err)
 		return !slices.ContainsFunc(usage, func(u store.Usage) bool { return u.Events != want })
 	})
 }
@@ -564,8 +541,6 @@ func (b *bed) personalData(m store.MerchantID, person store.Identity, withClaime
 		}
 		return nil
 	})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	testenv.Check(b.t, err)
 	return events, links, claimed
 }

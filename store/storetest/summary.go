@@ -26,7 +26,7 @@ var summaryTests = []test{
 		}
 	}},
 	{"random summaries of random events have the counts that counting gives, at once and after reopening", func(t *testing.T, b *bed) {
-		r := newRandom(t)
+		r := testenv.Random(t)
 		oracles, tags := newShops(b, 3)
 		for range 12 {
 			var marks []store.Mark
@@ -42,7 +42,7 @@ var summaryTests = []test{
 		}
 	}},
 	{"made-up names do not change the counts of the others, nor hide the names of a shop", func(t *testing.T, b *bed) {
-		r := newRandom(t)
+		r := testenv.Random(t)
 		oracles, tags := newShops(b, 1)
 		o, n := oracles[0], 0
 		for round := range 3 {
@@ -114,9 +114,7 @@ var summaryTests = []test{
 			b.record(append(marks, o.mark(tags[i][0], "Old", time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC))))
 		}
 		kept := oracles[5] // what is past its retention is not counted, even before it is removed
-		if _, err := b.UpdateMerchant(t.Context(), kept.merchant, func(m store.Merchant) store.Merchant { m.Retention = 60; return m }); err != nil {
-			t.Fatal(err)
-		}
+		b.changeMerchant(kept.merchant, func(m *store.Merchant) { m.Retention = 60 })
 		cutoff, _ := store.Retention(60).Cutoff(b.clock.Now())
 		kept.events = slices.DeleteFunc(kept.events, func(k *known) bool { return k.time.Before(cutoff) })
 		for _, q.Bucket = range []store.Bucket{store.NoBucket, store.Hourly, store.Daily, store.Monthly} {

@@ -63,9 +63,7 @@ func (c *Citus) Database(t testing.TB) (url string) {
 	t.Helper()
 	return c.prepared.database(t, func() string {
 		url := c.EmptyDatabase(t)
-		if err := c.prepare(url); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, c.prepare(url))
 		return url
 	})
 }
@@ -78,20 +76,14 @@ func (c *Citus) EmptyDatabase(t testing.TB) (url string) {
 	c.databases++
 	name := fmt.Sprintf("test%d", c.databases)
 	for _, s := range append([]*Server{c.Coordinator}, c.Workers...) {
-		if err := s.exec("CREATE DATABASE " + name); err != nil {
-			t.Fatal(err)
-		}
-		if err := run(s.URL(name), "CREATE EXTENSION citus"); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, s.exec("CREATE DATABASE "+name))
+		testenv.Check(t, run(s.URL(name), "CREATE EXTENSION citus"))
 	}
 	url = c.Coordinator.URL(name)
 	statements := []string{fmt.Sprintf("SELECT citus_set_coordinator_host('%s', 5432)", c.Coordinator.dir)}
 	for _, w := range c.Workers {
 		statements = append(statements, fmt.Sprintf("SELECT citus_add_node('%s', 5432)", w.dir))
 	}
-	if err := run(url, statements...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, run(url, statements...))
 	return url
 }

@@ -100,9 +100,7 @@ func EmptyDatabase(t testing.TB) (url string) {
 func create(t testing.TB, options string) (url string) {
 	t.Helper()
 	name := fmt.Sprintf("test%d", databases.Add(1))
-	if err := server.exec("CREATE DATABASE " + name + options); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, server.exec("CREATE DATABASE "+name+options))
 	return server.URL(name)
 }
 
@@ -120,9 +118,7 @@ func empty(url string) error {
 // Disconnect ends all connections to a database, as a network cut does.
 func Disconnect(t testing.TB, url string) {
 	t.Helper()
-	if err := EndConnections(url); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, EndConnections(url))
 }
 
 // EndConnections is Disconnect without a test.
@@ -157,9 +153,7 @@ func NewServerWith(t testing.TB, options Options) *Server {
 	t.Helper()
 	Need(t)
 	s, err := Start(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 	_ "time/tzdata"
+
+	"mtagd/store/testenv"
 )
 
 func TestBucketsAreThoseOfTheZone(t *testing.T) {
@@ -50,9 +52,7 @@ func TestBucketsAreThoseOfTheZone(t *testing.T) {
 			[]string{"2026-03-01T10:00:00Z", "2026-03-01T11:00:00Z"}},
 	} {
 		zone, err := time.LoadLocation(c.zone)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		q := SummaryQuery{Bucket: c.bucket, Zone: zone, From: at(c.from), To: at(c.to)}
 		starts, end, err := q.Starts(nil, nil)
 		var got []string
@@ -87,9 +87,7 @@ func TestBucketsWithoutARangeCoverAllEvents(t *testing.T) {
 func TestOneOldEventDoesNotMakeTooManyBuckets(t *testing.T) {
 	now := time.Date(2026, 3, 5, 12, 0, 0, 0, time.UTC)
 	kathmandu, err := time.LoadLocation("Asia/Kathmandu")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	for _, b := range []Bucket{Hourly, Daily, Monthly} {
 		q := SummaryQuery{Bucket: b, Now: now}
 		starts, end, err := q.Starts(new(time.Time{}), new(now))
@@ -124,9 +122,7 @@ func TestASummaryHasACost(t *testing.T) {
 		{"many names by days of another zone", 300, 26, Daily, "Europe/Berlin", false},
 	} {
 		zone, err := time.LoadLocation(c.zone)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		to := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		q := SummaryQuery{Bucket: c.bucket, Zone: zone, From: new(to.AddDate(-c.years, 0, 0)), To: &to, By: GroupByName}
 		if c.names > 0 {
@@ -142,9 +138,7 @@ func TestASummaryHasACost(t *testing.T) {
 func TestASummaryWithoutARangeIsNotRefused(t *testing.T) {
 	now := time.Date(2026, 3, 5, 12, 0, 0, 0, time.UTC)
 	kathmandu, err := time.LoadLocation("Asia/Kathmandu")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	for _, b := range []Bucket{NoBucket, Hourly, Daily, Monthly} {
 		for _, zone := range []*time.Location{nil, kathmandu} {
 			q := SummaryQuery{Merchants: make([]MerchantID, MaxSummaryMerchants), Names: make([]string, 300), Bucket: b, Zone: zone, Now: now, By: GroupByName}

@@ -37,16 +37,7 @@ func sinkBed(t *testing.T, kind, secret string, settings map[string]any) (*bed, 
 }
 
 func TestPostgreSQLHasEachEventOnce(t *testing.T) {
-	pgtest.Need(t)
-	server, err := pgtest.Start(pgtest.Options{TCP: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	server := pgtest.NewServerWith(t, pgtest.Options{TCP: true})
 	c, err := pgx.Connect(t.Context(), server.URL("postgres"))
 	if err != nil {
 		t.Fatal(err)

@@ -39,19 +39,13 @@ func TestDrillEveryPointOfAnArchiveRestores(t *testing.T) {
 					now = listAll(t, e, shops)
 				case 5:
 					archiveAll(t, e)
-					if err := e.archive.Purge(ctx, func() {}); err != nil {
-						t.Fatal(err)
-					}
+					testenv.Check(t, e.archive.Purge(ctx, func() {}))
 				}
 				result, err := b.Run(ctx, backup.Options{Log: quiet, Now: time.Now, Small: small})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, err)
 				points, want = append(points, result.Point), append(want, now)
 			}
-			if err := src.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, src.Close())
 			for i, m := range points {
 				copied := restored(t, d, m)
 				if got := listAll(t, copied, shops); !reflect.DeepEqual(got, want[i]) {
@@ -80,9 +74,7 @@ func TestARestoreRepeatsErasures(t *testing.T) {
 	d := destination(t, filepath.Join(t.TempDir(), "backup"))
 	src := SourceOf(x.engine)
 	result, err := backup.New(d, src).Run(ctx, backup.Options{Log: quiet, Now: time.Now})
-	if err := errors.Join(err, src.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(err, src.Close()))
 	x.remover.busy.Unlock()
 	closeEngine(t, x.engine)
 	x.engine = restored(t, d, result.Point)
@@ -98,9 +90,7 @@ func TestARestoreRepeatsErasures(t *testing.T) {
 		t.Error(found)
 	}
 	mark := newVisit(x.shop, 4, 9)
-	if err := x.Record(ctx, []store.Mark{mark}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, x.Record(ctx, []store.Mark{mark}))
 	if n := x.total(x.shop); n != 54 {
 		t.Errorf("an event of an erased person was recorded: %d", n)
 	}
@@ -111,36 +101,24 @@ func TestABackupAfterAKillOfTheArchiver(t *testing.T) {
 	dir, m := t.TempDir(), store.NewMerchantID()
 	e := open(t, dir)
 	record(t, e, m, 3000)
-	if err := e.index.now.Wait(ctx, e.journal.Committed()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.index.now.Wait(ctx, e.journal.Committed()))
 	release := e.archiver.pauseMoves()
-	if err := e.index.now.Merge(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.index.now.Merge(ctx))
 	upTo, err := e.index.now.StoredUpTo()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	run, last, _, err := e.archiver.read(upTo, func() {})
 	if err == nil {
 		err = e.archive.Add(run, last, func() {})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	killed := copied(t, dir)
 	release()
 	closeEngine(t, e)
 	src, err := OpenSource(killed, Options{Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	d := destination(t, t.TempDir())
 	result, err := backup.New(d, src).Run(ctx, backup.Options{Log: quiet, Now: time.Now})
-	if err := errors.Join(err, src.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(err, src.Close()))
 	copied := restored(t, d, result.Point)
 	if page := everything(t, copied, m)[0]; page.Total != 3000 {
 		t.Errorf("%d events were restored, want 3000", page.Total)
@@ -151,14 +129,10 @@ func TestABackupAfterAKillOfTheArchiver(t *testing.T) {
 func drop(t *testing.T, e *engine, m store.MerchantID) {
 	t.Helper()
 	k, err := codec.NewMerchantKey(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	release := e.archiver.pauseMoves()
 	defer release()
-	if err := e.index.now.Drop(ctx, k); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.index.now.Drop(ctx, k))
 	if removed, err := e.archive.DropMerchant(ctx, k); err != nil || removed == 0 {
 		t.Fatalf("%d events were removed, %v", removed, err)
 	}

@@ -50,9 +50,7 @@ func TestDrillDamageOfATableOfTheArchive(t *testing.T) {
 	if found := withoutTags(closedFindings(t, dir)); len(found) > 0 {
 		t.Fatalf("before: %+v", found)
 	}
-	if err := damageTable(dir); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, damageTable(dir))
 	forgetCleanStop(t, dir)
 	if found := withoutTags(closedFindings(t, dir)); len(found) == 0 || !strings.Contains(found[0].Problem, ".sst") {
 		t.Errorf("verify finds %+v, want the table", found)
@@ -112,9 +110,7 @@ func lostEvents(d *damageLog) (n int) {
 func TestALeftoverOfASalvage(t *testing.T) {
 	dir := t.TempDir()
 	archivedDirectory(t, dir)
-	if err := os.CopyFS(filepath.Join(dir, archivePart), os.DirFS(filepath.Join(dir, "archive"))); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.CopyFS(filepath.Join(dir, archivePart), os.DirFS(filepath.Join(dir, "archive"))))
 	closeEngine(t, open(t, dir))
 	if exists(filepath.Join(dir, archivePart)) {
 		t.Errorf("%s is left", archivePart)
@@ -127,13 +123,9 @@ func TestDrillAKillWhileAnArchiveIsSalvaged(t *testing.T) {
 	dir := t.TempDir()
 	recorded := archivedDirectory(t, dir)
 	sound, err := archive.OpenReadOnly(filepath.Join(dir, "archive"), quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	boundary := sound.Boundary()
-	if err := errors.Join(sound.Close(), damageTable(dir)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(sound.Close(), damageTable(dir)))
 	forgetCleanStop(t, dir)
 	errKilled := errors.New("killed")
 	for name, kill := range map[string]func(dir string) error{
@@ -164,19 +156,13 @@ func TestASalvageRepeatsErasures(t *testing.T) {
 	archiveAll(t, x.engine)
 	was := x.await(x.erase(byMUID(3), false).ID)
 	closeEngine(t, x.engine)
-	if err := damageTable(x.dir); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, damageTable(x.dir))
 	forgetCleanStop(t, x.dir)
-	if err := os.MkdirAll(filepath.Join(x.dir, "set-aside", "of an earlier version"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.MkdirAll(filepath.Join(x.dir, "set-aside", "of an earlier version"), 0o700))
 	x.engine = open(t, x.dir)
 	for {
 		era, err := x.Erasure(ctx, was.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if era.State == store.ErasureDone && era.FinishedAt.After(was.FinishedAt) {
 			break
 		}
@@ -198,9 +184,7 @@ func forgetCleanStop(t *testing.T, dir string) {
 		t.Fatal(lists, err)
 	}
 	for _, list := range lists {
-		if err := os.Chtimes(list, time.Time{}, time.Now().Add(-time.Hour)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, os.Chtimes(list, time.Time{}, time.Now().Add(-time.Hour)))
 	}
 }
 
@@ -232,13 +216,9 @@ func TestDrillRepairOfAnArchive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			damaged, to := copied(t, dir), filepath.Join(t.TempDir(), "repaired")
-			if err := c.damage(damaged); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, c.damage(damaged))
 			lost := 0
-			if err := Repair(ctx, damaged, to, quiet, func(f store.Finding) { lost += int(f.Events) }); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, Repair(ctx, damaged, to, quiet, func(f store.Finding) { lost += int(f.Events) }))
 			e := open(t, to)
 			defer closeEngine(t, e)
 			kept := 0

@@ -20,12 +20,8 @@ import (
 // archiveAll archives everything that was recorded before.
 func archiveAll(t *testing.T, e *engine) {
 	t.Helper()
-	if err := e.index.now.Wait(ctx, e.journal.Committed()); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.archiver.moveAll(true); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.index.now.Wait(ctx, e.journal.Committed()))
+	testenv.Check(t, e.archiver.moveAll(true))
 	if n := chunks(t, e.journal); n != 0 {
 		t.Fatalf("%d chunks are left in the journal", n)
 	}
@@ -34,9 +30,7 @@ func archiveAll(t *testing.T, e *engine) {
 // chunks returns how many chunks a journal has.
 func chunks(t *testing.T, j *journal.Journal) (n int) {
 	t.Helper()
-	if err := j.Since(0, func([]codec.Event, uint64) error { n++; return nil }, func(journal.DamagedChunk) { n++ }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, j.Since(0, func([]codec.Event, uint64) error { n++; return nil }, func(journal.DamagedChunk) { n++ }))
 	return n
 }
 
@@ -98,9 +92,7 @@ func TestArchivedEventsAreListed(t *testing.T) {
 	e = open(t, dir)
 	same("after a restart")
 	closeEngine(t, e)
-	if err := os.Remove(filepath.Join(dir, "index.db")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.Remove(filepath.Join(dir, "index.db")))
 	e = open(t, dir)
 	same("after the index was rebuilt")
 	want = recordMany(t, e, shops, 30)
@@ -117,9 +109,7 @@ func TestABacklogIsArchived(t *testing.T) {
 	}
 	closeEngine(t, e)
 	opened, err := Open(dir, Options{Log: quiet, archiveRun: 2000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	e = opened.(*engine)
 	for e.archiver.waiting.Load() >= 2000 {
 		time.Sleep(time.Millisecond)
@@ -141,24 +131,16 @@ func TestDrillAKillWhileEventsAreArchived(t *testing.T) {
 	killed := map[string]string{"before the run": copied(t, dir)}
 
 	release := e.archiver.pauseMoves()
-	if err := e.index.now.Merge(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.index.now.Merge(ctx))
 	upTo, err := e.index.now.StoredUpTo()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	run, last, damaged, err := e.archiver.read(upTo, func() {})
 	if err != nil || damaged != nil {
 		t.Fatal(damaged, err)
 	}
-	if err := e.archive.Add(run, last, func() {}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.archive.Add(run, last, func() {}))
 	killed["after the run was added"] = copied(t, dir)
-	if err := e.journal.Forget(last); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.journal.Forget(last))
 	killed["when the chunks are forgotten"] = copied(t, dir)
 	release()
 	archiveAll(t, e)
@@ -168,9 +150,7 @@ func TestDrillAKillWhileEventsAreArchived(t *testing.T) {
 	for when, dir := range killed {
 		for _, index := range []bool{true, false} {
 			if !index {
-				if err := os.Remove(filepath.Join(dir, "index.db")); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, os.Remove(filepath.Join(dir, "index.db")))
 			}
 			e := open(t, dir)
 			if got := listAll(t, e, shops); !reflect.DeepEqual(got, want) {
@@ -195,9 +175,7 @@ func TestTheArchiveMustFitTheJournal(t *testing.T) {
 	archiveAll(t, e)
 	recordMany(t, e, shops, 10)
 	closeEngine(t, e)
-	if err := os.RemoveAll(filepath.Join(dir, "archive")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.RemoveAll(filepath.Join(dir, "archive")))
 	if _, err := Open(dir, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "archive/") {
 		t.Errorf("without the archive Open gives %v, want an error that names it", err)
 	}
@@ -206,15 +184,11 @@ func TestTheArchiveMustFitTheJournal(t *testing.T) {
 // Listings, while events are recorded and archived all the time, have every event that was acknowledged.
 func TestListingsWhileEventsMove(t *testing.T) {
 	e, err := Open(t.TempDir(), Options{Log: quiet, archiveRun: 500})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer closeEngine(t, e.(*engine))
 	m := store.NewMerchantID()
 	for n := 1; n <= 300; n++ {
-		if err := e.Record(ctx, []store.Mark{newMark(m, fmt.Sprintf("Name%d", n%7), n, fmt.Appendf(nil, `{"n":%d}`, n))}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, e.Record(ctx, []store.Mark{newMark(m, fmt.Sprintf("Name%d", n%7), n, fmt.Appendf(nil, `{"n":%d}`, n))}))
 		page, err := e.Events(ctx, store.Query{Merchant: m, SortBy: store.ByTime, Asc: true, Limit: 1000})
 		if err != nil || page.Total != n || len(page.Events) != n {
 			t.Fatalf("after %d events a page has %d of %d, %v", n, len(page.Events), page.Total, err)
@@ -238,9 +212,7 @@ func TestDrillArchivedEventsGiveSpaceBack(t *testing.T) {
 	logs := func() []string {
 		t.Helper()
 		found, err := logFiles(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		return found
 	}
 	recordNoise := func(e *engine, n int) {
@@ -254,9 +226,7 @@ func TestDrillArchivedEventsGiveSpaceBack(t *testing.T) {
 				}
 				marks[i] = newMark(m, "Name", i, fmt.Appendf(nil, `{"n":"%x"}`, raw))
 			}
-			if err := e.Record(ctx, marks); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, e.Record(ctx, marks))
 		}
 	}
 	e := open(t, dir)
@@ -284,9 +254,7 @@ func TestDrillArchivedEventsGiveSpaceBack(t *testing.T) {
 	findNothing(t, e)
 	total := everything(t, e, m)[0].Total
 	drop(t, e, m)
-	if err := e.archive.Purge(ctx, func() {}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.archive.Purge(ctx, func() {}))
 	if all, _ := e.archive.Sizes(); total != 82*16 || all > 20<<20 {
 		t.Errorf("%d events were there; without them the archive has %d bytes", total, all)
 	}

@@ -23,9 +23,7 @@ import (
 func destination(t *testing.T, dir string) backup.Destination {
 	t.Helper()
 	d, err := backup.Open(dir, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return d
 }
 
@@ -33,9 +31,7 @@ func destination(t *testing.T, dir string) backup.Destination {
 func backUp(t *testing.T, e *engine, dir string, d backup.Destination, change func(*backup.Options)) backup.Result {
 	t.Helper()
 	result, err := tryBackup(e, dir, d, change)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return result
 }
 
@@ -65,9 +61,7 @@ func restoreTo(d backup.Destination, m *backup.Manifest, dir string, identities 
 func restored(t *testing.T, d backup.Destination, m *backup.Manifest, identities ...age.Identity) *engine {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "restored")
-	if err := restoreTo(d, m, dir, identities...); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, restoreTo(d, m, dir, identities...))
 	e := open(t, dir)
 	t.Cleanup(func() { closeEngine(t, e) })
 	return e
@@ -85,9 +79,7 @@ func contentsOf(t *testing.T, e *engine, m store.MerchantID) (c contents) {
 	c.Pages = everything(t, e, m)
 	for i := range 50 {
 		muid, err := e.Resolve(ctx, m, withEmail("", i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		c.Linked = append(c.Linked, muid)
 	}
 	var err error
@@ -112,9 +104,7 @@ func change(t *testing.T, e *engine, m store.MerchantID, round int) {
 		mark.Identity = withEmail(store.MUID(fmt.Sprintf("r%d-%d", round, i)), i)
 		mark.DedupeID = fmt.Sprintf("d%d-%d", round, i)
 		if i%3 == round%3 {
-			if err := e.Record(ctx, []store.Mark{mark}); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, e.Record(ctx, []store.Mark{mark}))
 		}
 	}
 	if _, err := e.AddPartner(ctx, fmt.Sprintf("Partner %d", round)); err != nil {
@@ -140,17 +130,13 @@ func TestDrillEveryPointRestores(t *testing.T) {
 				change(t, e, m, round)
 				want = append(want, contentsOf(t, e, m))
 				result, err := b.Run(ctx, backup.Options{Log: quiet, Now: time.Now, Small: small, Fold: round == 3})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, err)
 				points = append(points, result.Point)
 				if isBase := result.Point.Parent == ""; isBase != (round == 0) {
 					t.Errorf("point %d is a base: %v, because %s", round, isBase, result.Why)
 				}
 			}
-			if err := src.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, src.Close())
 			for i, point := range points {
 				if got := contentsOf(t, restored(t, d, point), m); !reflect.DeepEqual(got, want[i]) {
 					t.Errorf("point %d has %d events and %v, want %d and %v", i, got.Pages[0].Total, got.Linked, want[i].Pages[0].Total, want[i].Linked)
@@ -169,9 +155,7 @@ func TestDrillEveryPointRestores(t *testing.T) {
 func TestDrillEncryptionAndDamage(t *testing.T) {
 	testenv.Drill(t)
 	identity, err := age.GenerateX25519Identity()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	for _, recipients := range [][]string{nil, {identity.Recipient().String()}} {
 		dir := t.TempDir()
 		e := open(t, dir)
@@ -253,9 +237,7 @@ func TestARevokedKeyIsNotInALaterBackup(t *testing.T) {
 	e := open(t, dir)
 	change(t, e, store.NewMerchantID(), 0)
 	key, _, err := e.IssueKey(ctx, partnerOf(t, e), store.KeyOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if _, err := e.ID(); err != nil {
 		t.Fatal(err)
 	}
@@ -287,13 +269,9 @@ func TestARevokedKeyIsNotInALaterBackup(t *testing.T) {
 		backUp(t, e, dir, d, nil)
 		closeEngine(t, e)
 		points, err := backup.Points(ctx, d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		newest, err := backup.Find(points, first.Data, time.Time{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		r := restored(t, d, newest)
 		keys, err := r.Keys(ctx, partnerOf(t, r))
 		if err != nil || len(keys) != 1 || keys[0].RevokedAt == nil {
@@ -314,14 +292,10 @@ func TestASourceWithoutAServer(t *testing.T) {
 	}
 	closeEngine(t, e)
 	src, err := OpenSource(dir, Options{Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	d := destination(t, filepath.Join(t.TempDir(), "backup"))
 	result, err := backup.New(d, src).Run(ctx, backup.Options{Log: quiet, Now: time.Now})
-	if err := errors.Join(err, src.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(err, src.Close()))
 	if got := contentsOf(t, restored(t, d, result.Point), m); !reflect.DeepEqual(got, want) {
 		t.Errorf("%d events were restored", got.Pages[0].Total)
 	}
@@ -341,13 +315,9 @@ func TestAPurgeWaitsForASmallBackup(t *testing.T) {
 	stream := func(to io.Writer) error {
 		return src.Stream(ctx, backup.Request{Since: e.journal.Version(), LastChunk: e.journal.Committed(), Small: true}, to)
 	}
-	if err := errors.Join(e.Record(ctx, []store.Mark{newMark(m, "Purchase", 1, []byte(`{}`))}), stream(io.Discard)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(e.Record(ctx, []store.Mark{newMark(m, "Purchase", 1, []byte(`{}`))}), stream(io.Discard)))
 	r := backup.Request{Since: e.journal.Version(), LastChunk: e.journal.Committed(), Small: true}
-	if err := e.Record(ctx, []store.Mark{newMark(m, "Purchase", 2, []byte(`{"this":"is new"}`))}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.Record(ctx, []store.Mark{newMark(m, "Purchase", 2, []byte(`{"this":"is new"}`))}))
 	purged := false
 	if err := src.Stream(ctx, r, writerFunc(func(b []byte) (int, error) {
 		if !purged {

@@ -114,13 +114,9 @@ func checkNoProblem(t *testing.T, d backup.Destination) {
 func checkNoGarbage(t *testing.T, d backup.Destination) {
 	t.Helper()
 	points, err := backup.Points(ctx, d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	stored, err := d.List(ctx, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	for _, object := range stored {
 		known := strings.HasSuffix(object.Name, "/lock")
 		for _, p := range points {
@@ -144,9 +140,7 @@ func TestARestoreThatIsCutOff(t *testing.T) {
 	change(t, e, m, 1)
 	point := backUp(t, e, dir, d, nil).Point
 	points, err := backup.Points(ctx, d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	to := filepath.Join(t.TempDir(), "restored")
 	attempt := func(d backup.Destination) error {
 		_, err := Restore(ctx, to, Options{Log: quiet}, func(target backup.Target) (backup.Count, error) {
@@ -176,9 +170,7 @@ func TestARestoreThatIsCutOff(t *testing.T) {
 		t.Errorf("a second restore gives %v, want ErrNotEmpty", err)
 	}
 	// A kill at the very end: everything is there, but the mark.
-	if err := os.WriteFile(filepath.Join(to, unfinishedFile), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.WriteFile(filepath.Join(to, unfinishedFile), nil, 0o600))
 	if _, err := Open(to, Options{Log: quiet}); err == nil {
 		t.Error("a half-moved restore was opened")
 	}
@@ -226,9 +218,7 @@ func TestAnInterruptedStreamHasNoEnd(t *testing.T) {
 	change(t, e, store.NewMerchantID(), 0)
 	closeEngine(t, e)
 	src, err := OpenSource(dir, Options{Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer func() {
 		if err := src.Close(); err != nil {
 			t.Error(err)

@@ -56,18 +56,14 @@ func TestAPointUnderLoad(t *testing.T) {
 		most := acknowledged.Load() + workers*10
 		close(stop)
 		load.Wait()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		total := int64(everything(t, restored(t, d, result.Point), m)[0].Total)
 		if total < least || total > most || total%10 != 0 {
 			t.Errorf("point %d has %d events, want %d to %d in whole batches", i, total, least, most)
 		}
 	}
 	last, err := b.Run(ctx, backup.Options{Log: quiet, Now: time.Now, Small: true})
-	if err := errors.Join(err, src.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(err, src.Close()))
 	if got, want := everything(t, restored(t, d, last.Point), m), everything(t, e, m); !reflect.DeepEqual(got, want) {
 		t.Errorf("the last point has %d events, want %d", got[0].Total, want[0].Total)
 	}
@@ -120,9 +116,7 @@ func TestDrillAPointHasExactlyWhatWasAcknowledged(t *testing.T) {
 		for i := range 4 {
 			least := calls(&done)
 			result, err := b.Run(ctx, backup.Options{Log: quiet, Now: time.Now, Small: i > 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			latest := calls(&begun)
 			got := map[string]int{}
 			for _, event := range everything(t, restored(t, d, result.Point), m)[0].Events {
@@ -149,9 +143,7 @@ func TestDrillAPointHasExactlyWhatWasAcknowledged(t *testing.T) {
 		}
 		close(stop)
 		all.Wait()
-		if err := src.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, src.Close())
 		closeEngine(t, e)
 	}
 }

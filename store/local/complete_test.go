@@ -28,14 +28,10 @@ var besides = flag.Int("besides", 2, "how many verifications TestVerifyBesideEve
 func TestVerifyBesideEverything(t *testing.T) {
 	dir := t.TempDir()
 	opened, err := Open(dir, Options{Log: quiet, archiveRun: 5000, eager: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	x := &erasing{t: t, dir: dir, engine: opened.(*engine)}
 	p, err := x.AddPartner(ctx, "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	x.partner = p.ID
 	var shops []store.MerchantID
 	for range 3 {
@@ -182,9 +178,7 @@ func TestDrillAVanishedBlockIsNoShorterAnswer(t *testing.T) {
 				t.Parallel()
 				dir := copied(t, live)
 				keys, err := keysOfBadger(filepath.Join(dir, "archive"), append([]byte{'B'}, key[:]...))
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, err)
 				if err := changeBadger(filepath.Join(dir, "archive"), func(txn *badgerdb.Txn) error {
 					for _, k := range which(keys) {
 						txn.Delete(k)
@@ -258,9 +252,7 @@ func TestDrillAShortBackupFails(t *testing.T) {
 			}
 			e := open(t, dir)
 			to := destination(t, filepath.Join(t.TempDir(), "backup"))
-			if err := os.CopyFS(fmt.Sprint(to), os.DirFS(fmt.Sprint(d))); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, os.CopyFS(fmt.Sprint(to), os.DirFS(fmt.Sprint(d))))
 			result, err := tryBackup(e, dir, to, func(o *backup.Options) { o.Small = small })
 			closeEngine(t, e)
 			if (err == nil) != (gone == nil) {

@@ -48,9 +48,7 @@ func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
 		if name == "events" {
 			path = filepath.Join(path, "keys")
 		}
-		if err := change(path); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, change(path))
 		_, err := Open(dir, Options{Log: quiet})
 		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), `format "99"`) {
 			t.Errorf("with %s of format 99, Open gives %v; want an error that names both", name, err)
@@ -71,12 +69,8 @@ func changeBolt(path string, change func(tx *bolt.Tx) error) error {
 func damage(t *testing.T, path string, change func([]byte) []byte) {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, change(b), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
+	testenv.Check(t, os.WriteFile(path, change(b), 0o600))
 }
 
 // A database of links and event_ids that cannot be opened is rebuilt from what can be read of it.
@@ -91,9 +85,7 @@ func TestDrillADamagedDatabaseOfLinksIsRebuilt(t *testing.T) {
 		marks = append(marks, mark)
 		marks[1+n].DedupeID = fmt.Sprint(n)
 	}
-	if err := e.Record(ctx, marks); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.Record(ctx, marks))
 	closeEngine(t, e)
 	for name, change := range map[string]func(b []byte){
 		"the index at the end of a table":                func(b []byte) { b[len(b)-30] ^= 0xff },
@@ -129,9 +121,7 @@ func TestADamagedIndexValueIsRebuilt(t *testing.T) {
 		record(t, e, other, 100)
 		closeEngine(t, e) // merges
 		key, err := codec.NewMerchantKey(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if err := changeBolt(filepath.Join(dir, "index.db"), func(tx *bolt.Tx) error {
 			b := tx.Bucket([]byte(bucket))
 			k, v := b.Cursor().Seek(key[:]) // 100 events are one node
@@ -186,18 +176,12 @@ func rebuilds(e *engine) uint64 {
 func overwrite(t *testing.T, path string, first int) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	info, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	at := int64(first * os.Getpagesize())
 	_, err = f.WriteAt(make([]byte, info.Size()-at), at)
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(err, f.Close()))
 }
 
 // The file is damaged while the service runs. Events are recorded all the time, none is lost and none is counted twice.
@@ -234,9 +218,7 @@ func TestAVerificationHealsTheIndex(t *testing.T) {
 	m := store.NewMerchantID()
 	record(t, e, m, 3000)
 	closeEngine(t, e)
-	if err := removeFromIndex(dir, m, 5); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, removeFromIndex(dir, m, 5))
 	e = open(t, dir)
 	if found := findings(t, e.Verify); found == nil {
 		t.Error("the verification finds nothing")
@@ -253,12 +235,8 @@ func TestARebuildThatIsCutOffBeginsAgain(t *testing.T) {
 	closeEngine(t, e)
 	index := filepath.Join(dir, "index.db")
 	b, err := os.ReadFile(index)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(index+boltfile.NewSuffix, b[:len(b)/2], 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
+	testenv.Check(t, os.WriteFile(index+boltfile.NewSuffix, b[:len(b)/2], 0o600))
 	damage(t, index, func(b []byte) []byte { clear(b[2*os.Getpagesize():]); return b })
 	e = open(t, dir)
 	if _, err := os.Stat(index + boltfile.NewSuffix); !errors.Is(err, os.ErrNotExist) {
@@ -332,9 +310,7 @@ func TestADamagedChunkIsNotListed(t *testing.T) {
 	record(t, e, m, 100)
 	record(t, e, other, 100)
 	closeEngine(t, e)
-	if err := damageChunk(dir, `{"n":`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, damageChunk(dir, `{"n":`))
 	e = open(t, dir)
 	defer closeEngine(t, e)
 	if page, err := e.Events(ctx, store.Query{Merchant: m, Limit: 100}); err != nil || len(page.Events) != 0 || page.Total != 0 {
@@ -354,9 +330,7 @@ func TestAMissingControlFileStopsTheStart(t *testing.T) {
 		"missing": func() error { return os.Remove(path) },
 		"empty":   func() error { return os.WriteFile(path, nil, 0o600) },
 	} {
-		if err := damage(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, damage())
 		before := sizes(t, dir)
 		for _, opens := range []func() error{
 			func() error { _, err := Open(dir, Options{Log: quiet}); return err },
@@ -455,9 +429,7 @@ func failCommit(t *testing.T, op faultfs.Op, skip int, errno syscall.Errno) {
 	d := faultfs.New(t)
 	dir := filepath.Join(d.Dir, "data")
 	data, err := OpenControl(dir, Options{Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if _, err := data.AddPartner(ctx, "Before"); err != nil {
 		t.Fatal(err)
 	}

@@ -61,14 +61,10 @@ func TestADamagedChunkCostsItsOwnEvents(t *testing.T) {
 		recorded[m] = everything(t, e, m)[0].Events
 	}
 	closeEngine(t, e)
-	if err := damageChunk(dir, `{"n":`); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, damageChunk(dir, `{"n":`))
 	for _, when := range []string{"when it is found", "after a restart", "after the index is rebuilt"} {
 		if when == "after the index is rebuilt" {
-			if err := os.Remove(filepath.Join(dir, "index.db")); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, os.Remove(filepath.Join(dir, "index.db")))
 		}
 		e := open(t, dir)
 		listed := map[store.MerchantID][2]store.Page{}
@@ -77,9 +73,7 @@ func TestADamagedChunkCostsItsOwnEvents(t *testing.T) {
 		}
 		closeEngine(t, e)
 		b, err := os.ReadFile(filepath.Join(dir, "damaged.jsonl"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		var n note
 		b, _, _ = bytes.Cut(bytes.TrimSpace(b), []byte("\n")) // a start without an index notes the record too
 		if err := json.Unmarshal(b, &n); err != nil {
@@ -144,9 +138,7 @@ func TestDrillWrongBitsCostOnlyTheirRecords(t *testing.T) {
 			}
 		}
 		if round%2 == 1 {
-			if err := os.Remove(filepath.Join(dir, "index.db")); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, os.Remove(filepath.Join(dir, "index.db")))
 		}
 		metrics := prometheus.NewRegistry()
 		opened, err := Open(dir, Options{Log: quiet, Metrics: metrics})
@@ -209,13 +201,9 @@ func TestDrillTheLastChunkMayBeDamaged(t *testing.T) {
 		lastRaw = append(lastRaw, store.NewMerchantID()...)
 	}
 	lastRaw = append(lastRaw, `"}`...)
-	if err := e.Record(ctx, []store.Mark{newMark(m, "Last", 1, lastRaw)}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.Record(ctx, []store.Mark{newMark(m, "Last", 1, lastRaw)}))
 	closeEngine(t, e)
-	if err := errors.Join(damageChunk(dir, `{"last":`), os.Remove(filepath.Join(dir, "index.db"))); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(damageChunk(dir, `{"last":`), os.Remove(filepath.Join(dir, "index.db"))))
 	e = open(t, dir)
 	defer closeEngine(t, e)
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)

@@ -34,9 +34,7 @@ func newErasing(t *testing.T) *erasing {
 	x := &erasing{t: t, dir: t.TempDir()}
 	x.engine = open(t, x.dir)
 	p, err := x.AddPartner(ctx, "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	x.partner = p.ID
 	x.shop = x.newShop()
 	return x
@@ -45,9 +43,7 @@ func newErasing(t *testing.T) *erasing {
 func (x *erasing) newShop() store.MerchantID {
 	x.t.Helper()
 	m, err := x.AddMerchant(ctx, x.partner, store.NewMerchant{Name: "Shop"})
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	testenv.Check(x.t, err)
 	return m.ID
 }
 
@@ -75,9 +71,7 @@ func (x *erasing) visit(m store.MerchantID, visitors, each int) {
 			for v := from; v < min(from+500, visitors); v++ {
 				marks = append(marks, newVisit(m, v, i))
 			}
-			if err := x.Record(ctx, marks); err != nil {
-				x.t.Fatal(err)
-			}
+			testenv.Check(x.t, x.Record(ctx, marks))
 			for _, mark := range marks {
 				if mark.Outcome != store.Recorded {
 					x.t.Fatalf("a mark is %d, not recorded", mark.Outcome)
@@ -90,9 +84,7 @@ func (x *erasing) visit(m store.MerchantID, visitors, each int) {
 func (x *erasing) erase(id store.Identity, suppress bool) store.Erasure {
 	x.t.Helper()
 	era, err := x.Erase(ctx, x.shop, id, store.ErasureOptions{Suppress: suppress})
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	testenv.Check(x.t, err)
 	return era
 }
 
@@ -101,9 +93,7 @@ func (x *erasing) await(id store.ErasureID) store.Erasure {
 	x.t.Helper()
 	for {
 		era, err := x.Erasure(ctx, id)
-		if err != nil {
-			x.t.Fatal(err)
-		}
+		testenv.Check(x.t, err)
 		if era.State == store.ErasureDone {
 			return era
 		}
@@ -114,9 +104,7 @@ func (x *erasing) await(id store.ErasureID) store.Erasure {
 func (x *erasing) total(m store.MerchantID) int {
 	x.t.Helper()
 	page, err := x.Events(ctx, store.Query{Merchant: m, SortBy: store.ByTime, Limit: 100})
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	testenv.Check(x.t, err)
 	return page.Total
 }
 
@@ -124,9 +112,7 @@ func (x *erasing) total(m store.MerchantID) int {
 func filesWith(t *testing.T, dir string, texts ...string) (found []string) {
 	t.Helper()
 	found, err := findTexts(dir, texts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return found
 }
 
@@ -184,9 +170,7 @@ func TestErasure(t *testing.T) {
 	x.visit(other, 100, 1)
 	archiveAll(t, x.engine)
 	x.visit(x.newShop(), 10, 1)
-	if err := x.Record(ctx, []store.Mark{newVisit(x.shop, 7, 100), newVisit(x.shop, 8, 101)}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, x.Record(ctx, []store.Mark{newVisit(x.shop, 7, 100), newVisit(x.shop, 8, 101)}))
 	if len(filesWith(t, filepath.Join(x.dir, "events"), string(muidOf(7)))) == 0 {
 		t.Fatal("the search finds nothing")
 	}
@@ -235,15 +219,11 @@ func TestDrillNoByteIsLeftAfterAnErasure(t *testing.T) {
 	}
 	check("from the journal")
 	for i := 10; i < 14; i++ {
-		if err := x.Record(ctx, []store.Mark{newVisit(x.shop, 3, i*3), newVisit(x.shop, 4, i*3)}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, x.Record(ctx, []store.Mark{newVisit(x.shop, 3, i*3), newVisit(x.shop, 4, i*3)}))
 	}
 	archiveAll(t, x.engine)
 	check("from the archive")
-	if err := x.Record(ctx, []store.Mark{newVisit(x.shop, 3, 60)}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, x.Record(ctx, []store.Mark{newVisit(x.shop, 3, 60)}))
 	closeEngine(t, x.engine)
 	x.engine = open(t, x.dir)
 	check("after a restart")
@@ -269,9 +249,7 @@ func TestSuppression(t *testing.T) {
 		byCookie := newVisit(x.shop, 11, 101)
 		byCookie.Identity = byMUID(3)
 		marks := []store.Mark{newVisit(x.shop, 3, 99), stranger, byCookie, newVisit(x.shop, 4, 102)}
-		if err := x.Record(ctx, marks); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, x.Record(ctx, marks))
 		for i, want := range []store.Outcome{store.Suppressed, store.Suppressed, store.Suppressed} {
 			if marks[i].Outcome != want {
 				t.Errorf("mark %d: outcome %d, want %d", i, marks[i].Outcome, want)
@@ -303,9 +281,7 @@ func TestDeletedMerchantIsRemoved(t *testing.T) {
 	x.visit(x.shop, 50, 3)
 	archiveAll(t, x.engine)
 	x.visit(x.shop, 100, 0)
-	if err := x.Record(ctx, []store.Mark{newVisit(x.shop, 60, 0), newVisit(other, 70, 0)}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, x.Record(ctx, []store.Mark{newVisit(x.shop, 60, 0), newVisit(other, 70, 0)}))
 	if _, err := x.DeleteMerchant(ctx, x.shop); err != nil {
 		t.Fatal(err)
 	}
@@ -340,9 +316,7 @@ func TestPersonalData(t *testing.T) {
 	x := newErasing(t)
 	x.visit(x.shop, 20, 4)
 	archiveAll(t, x.engine)
-	if err := x.Record(ctx, []store.Mark{newVisit(x.shop, 3, 9), newVisit(x.shop, 4, 9)}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, x.Record(ctx, []store.Mark{newVisit(x.shop, 3, 9), newVisit(x.shop, 4, 9)}))
 	for name, id := range map[string]store.Identity{"muid": byMUID(3), "email": byEmail(3)} {
 		events, links := 0, 0
 		if _, err := x.PersonalData(ctx, x.shop, id, false, func(r *store.PersonalRecord) error {
@@ -390,9 +364,7 @@ func TestErasureOfADeletedMerchant(t *testing.T) {
 	closeEngine(t, x.engine)
 	now := time.Now()
 	opened, err := Open(x.dir, Options{Log: quiet, keepAll: true, Now: func() time.Time { return now }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	x.engine = opened.(*engine)
 	x.remover.busy.Lock()
 	era := x.erase(byMUID(3), false)
@@ -400,16 +372,12 @@ func TestErasureOfADeletedMerchant(t *testing.T) {
 		t.Fatal(err)
 	}
 	now = now.Add(removal.Delay / 2)
-	if err := x.remover.runner.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, x.remover.runner.Run(ctx))
 	if era, err := x.Erasure(ctx, era.ID); err != nil || era.State == store.ErasureDone {
 		t.Errorf("before the merchant's events are removed the erasure is %+v, %v", era, err)
 	}
 	now = now.Add(removal.Delay)
-	if err := x.remover.runner.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, x.remover.runner.Run(ctx))
 	x.remover.busy.Unlock()
 	x.await(era.ID)
 	if found := filesWith(t, x.dir, string(muidOf(3)), emailOf(3)); found != nil {
@@ -429,23 +397,17 @@ func TestAPurgeThatFailsIsNoted(t *testing.T) {
 		}
 		return nil
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	x.engine = opened.(*engine)
 	p, err := x.AddPartner(ctx, "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	x.partner = p.ID
 	x.shop = x.newShop()
 	x.visit(x.shop, 5, 2)
 	id := x.erase(byMUID(3), false).ID
 	for {
 		era, err := x.Erasure(ctx, id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if era.Attempts > 0 {
 			if era.State != store.ErasurePurging || era.LastError == "" {
 				t.Errorf("the receipt is %+v", era)
@@ -469,9 +431,7 @@ func TestAnErasureWaitsForABackup(t *testing.T) {
 		return x.journal.Purge(ctx, func(seq uint64) error { return x.archiver.moveTo(ctx, seq) })
 	}
 	s, err := x.journal.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	for range 3 {
 		if err := purge(); !errors.Is(err, journal.ErrCopied) {
 			t.Errorf("a purge during a backup: %v", err)
@@ -479,9 +439,7 @@ func TestAnErasureWaitsForABackup(t *testing.T) {
 	}
 	s.Close()
 	for range 3 { // the later ones have nothing to fill
-		if err := purge(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, purge())
 	}
 	closeEngine(t, x.engine)
 }
@@ -492,21 +450,15 @@ func TestAPageBesideAnErasure(t *testing.T) {
 	x.visit(x.shop, 10, 2)
 	archiveAll(t, x.engine)
 	m, err := codec.NewMerchantKey(x.shop)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	_, positions, err := x.index.now.Page(ctx, m, rank.NewSelection(store.Query{Merchant: x.shop, SortBy: store.ByTime, Limit: 100}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	x.await(x.erase(byMUID(3), false).ID)
 	damage := x.readEvents(ctx, m, positions, func(int, journal.Event) {})
 	if !isDamage(damage) {
 		t.Fatalf("the read of removed events gives %v", damage)
 	}
-	if err := x.withIndex(func(u *usedIndex) error { return x.noteDamage(ctx, u, damage) }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, x.withIndex(func(u *usedIndex) error { return x.noteDamage(ctx, u, damage) }))
 	if len(x.damage.notes) > 0 {
 		t.Errorf("noted: %+v", x.damage.notes)
 	}

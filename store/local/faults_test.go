@@ -100,16 +100,10 @@ func startChild(t *testing.T, dir string) *child {
 	c.cmd.Env = append(os.Environ(), childEnv+"="+dir)
 	c.cmd.Stderr = os.Stderr
 	in, err := c.cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
+	testenv.Check(t, c.cmd.Start())
 	t.Cleanup(c.kill)
 	c.in, c.lines = in, bufio.NewScanner(out)
 	c.lines.Buffer(nil, 64<<20)

@@ -43,9 +43,7 @@ func newFlipOracle(t *testing.T) (dir string, o flipOracle) {
 	live := t.TempDir()
 	o = flipOracle{merchants: soundDirectory(t, live), pages: map[store.MerchantID][]store.Page{}}
 	opened, err := Open(live, Options{Log: quiet, maxSeries: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	e := opened.(*engine)
 	defer closeEngine(t, e)
 	for i, m := range o.merchants {
@@ -58,9 +56,7 @@ func newFlipOracle(t *testing.T) (dir string, o flipOracle) {
 	for _, m := range o.merchants {
 		for _, q := range flipQueries(m) {
 			page, err := e.Events(ctx, q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			o.pages[m] = append(o.pages[m], page)
 		}
 	}
@@ -252,9 +248,7 @@ func TestDrillAWrongBitInAnyFileIsNeverServed(t *testing.T) {
 			break
 		}
 		path, err := filepath.Rel(killed, files[i%len(files)])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		dir := filepath.Join(t.TempDir(), "data")
 		if err := os.CopyFS(dir, os.DirFS(killed)); err != nil && !errors.Is(err, fs.ErrExist) {
 			t.Fatal(err)
@@ -290,9 +284,7 @@ func TestDrillAWrongBitInAnyFileIsNeverServed(t *testing.T) {
 		default:
 			r.fine++
 		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, os.RemoveAll(dir))
 	}
 	for kind, r := range results {
 		t.Logf("%-12s %d with everything, %d with errors, %d refused, %d wrong", kind, r.fine, r.failed, r.refused, r.wrong)

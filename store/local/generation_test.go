@@ -20,9 +20,7 @@ func TestDrillAFileThatIsOlderThanTheOthersIsNoticed(t *testing.T) {
 	older := copied(t, dir)
 	e := open(t, dir)
 	keys, err := e.Keys(ctx, partnerOf(t, e))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if _, err := e.RevokeKey(ctx, keys[0].ID, true); err != nil {
 		t.Fatal(err)
 	}
@@ -87,13 +85,9 @@ func TestAnOlderControlFileIsNoticedAfterEachChange(t *testing.T) {
 	for range 3 {
 		older := copied(t, dir)
 		data, err := OpenControl(dir, Options{Log: quiet})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		_, err = data.AddPartner(ctx, "Shop")
-		if err := errors.Join(err, data.Close()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, errors.Join(err, data.Close()))
 		mixed := copied(t, dir)
 		replacePart(t, mixed, older, "control.db")
 		if _, err := OpenControl(mixed, Options{Log: quiet}); !errors.Is(err, errOtherTime) {
@@ -129,9 +123,7 @@ func TestDrillAKillBetweenTheWritesRaisesNoAlarm(t *testing.T) {
 	for n := range 6 {
 		to := copied(t, dir)
 		data, g, err := openControl(to, Options{Log: quiet})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		g.opening.next = 4711
 		steps := []func() error{func() error { return g.write(synced) }}
 		for _, part := range stampedParts {
@@ -141,13 +133,9 @@ func TestDrillAKillBetweenTheWritesRaisesNoAlarm(t *testing.T) {
 		}
 		steps = append(steps, func() error { g.opening.now = 4711; return g.write(synced) })
 		for _, step := range steps[:min(n, len(steps))] {
-			if err := step(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, step())
 		}
-		if err := data.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, data.Close())
 		killed["after step "+string(rune('0'+n))+" of an opening"] = to
 	}
 	for moment, dir := range killed {
@@ -205,10 +193,6 @@ func partnerOf(t *testing.T, e *engine) store.PartnerID {
 func replacePart(t *testing.T, dir, from, part string) {
 	t.Helper()
 	target := filepath.Join(dir, part)
-	if err := os.RemoveAll(target); err != nil {
-		t.Fatal(err)
-	}
-	if err := copyFiles(filepath.Join(from, part), target); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.RemoveAll(target))
+	testenv.Check(t, copyFiles(filepath.Join(from, part), target))
 }

@@ -15,6 +15,7 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/migrate"
 	"mtagd/store/rules"
+	"mtagd/store/testenv"
 )
 
 // Positions have gaps, and may be far ahead of this machine's clock. New events come after them.
@@ -23,9 +24,7 @@ func TestEventsAfterAnImport(t *testing.T) {
 	partner := store.Partner{ID: store.PartnerID(uuid.NewString()), Name: "Acme", CreatedAt: time.Now().UTC()}
 	merchant := store.Merchant{ID: store.MerchantID(uuid.NewString()), Partner: partner.ID, Name: "Shop", CreatedAt: partner.CreatedAt}
 	key, err := codec.NewMerchantKey(merchant.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	last := uint64(time.Now().Add(time.Hour).UnixMicro())
 	events := []migrate.Event{
 		{Merchant: key, At: codec.Position{Seq: last - 5, Index: 3}, Time: 1, Tag: "cs_1", Name: "View", MUID: []byte("m"), Raw: []byte("{}")},
@@ -33,9 +32,7 @@ func TestEventsAfterAnImport(t *testing.T) {
 	}
 	record := func(kind, key string, v any) rules.Record {
 		value, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		return rules.Record{Kind: kind, Key: key, Value: value}
 	}
 	control := &migrate.Control{Records: []rules.Record{
@@ -61,14 +58,10 @@ func TestEventsAfterAnImport(t *testing.T) {
 		}
 	}
 	e, err := Open(dir, Options{Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer e.Close()
 	mark := store.Mark{Merchant: merchant.ID, Tag: "cs_1", Name: "View", Identity: store.Identity{MUID: "m"}, Time: time.Now(), Raw: []byte("{}")}
-	if err := e.Record(t.Context(), []store.Mark{mark}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.Record(t.Context(), []store.Mark{mark}))
 	page, err := e.Events(t.Context(), store.Query{Merchant: merchant.ID, Limit: 10})
 	if err != nil || page.Total != 3 || len(page.Events) != 3 {
 		t.Errorf("%d events of %d are listed, %v; want 3", len(page.Events), page.Total, err)
@@ -84,12 +77,8 @@ func TestEventsAfterAnImport(t *testing.T) {
 func TestFillingADirectoryTouchesNoOther(t *testing.T) {
 	root := t.TempDir()
 	other := filepath.Join(root, "data.new", "control.db")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(other), 0o700), os.WriteFile(other, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	if err := fill(filepath.Join(root, "data"), "mtagd restore", func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(os.MkdirAll(filepath.Dir(other), 0o700), os.WriteFile(other, nil, 0o600)))
+	testenv.Check(t, fill(filepath.Join(root, "data"), "mtagd restore", func() error { return nil }))
 	if _, err := os.Stat(other); err != nil {
 		t.Error(err)
 	}

@@ -27,9 +27,7 @@ func TestDrillNoLinkVanishesWithoutAWord(t *testing.T) {
 		for n := range 500 {
 			marks = append(marks, newVisit(x.shop, visitor*500+n, 0))
 		}
-		if err := x.Record(ctx, marks); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, x.Record(ctx, marks))
 		if visitor%2 == 0 { // several tables
 			if _, err := x.journal.LinksOf(ctx, keyOf(t, x.shop), store.IdentityKey{}); err != nil {
 				t.Fatal(err)
@@ -72,9 +70,7 @@ func TestDrillNoLinkVanishesWithoutAWord(t *testing.T) {
 			var logged lockedBuffer
 			opt := Options{Log: slog.New(slog.NewTextHandler(&logged, nil)), eager: true}
 			if !c.open {
-				if err := c.damage(tables); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, c.damage(tables))
 			}
 			opened, err := Open(dir, opt)
 			if err != nil {
@@ -84,9 +80,7 @@ func TestDrillNoLinkVanishesWithoutAWord(t *testing.T) {
 			e := opened.(*engine)
 			defer closeEngine(t, e)
 			if c.open {
-				if err := c.damage(tables); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, c.damage(tables))
 			}
 			other := &erasing{t: t, engine: e, dir: dir, shop: shop}
 			era := other.erase(byMUID(links-1), false) // compacts
@@ -102,9 +96,7 @@ func TestDrillNoLinkVanishesWithoutAWord(t *testing.T) {
 			lost, forgotten := 0, 0
 			for n := range links - 1 {
 				muid, err := e.Resolve(ctx, shop, byEmail(n))
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, err)
 				if muid == "" {
 					lost++
 				} else if muid != muidOf(n) {
@@ -116,9 +108,7 @@ func TestDrillNoLinkVanishesWithoutAWord(t *testing.T) {
 				marks = append(marks, newVisit(shop, n, 0))
 			}
 			for some := range slices.Chunk(marks, 500) {
-				if err := e.Record(ctx, some); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, e.Record(ctx, some))
 			}
 			for _, m := range marks {
 				if m.Outcome != store.Duplicate {

@@ -56,9 +56,7 @@ func newStore(opt Options) func(t *testing.T) storetest.Store {
 					return nil
 				}
 				e, err := Open(dir, opt)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, err)
 				opened = e.(*engine)
 				return e
 			},
@@ -79,17 +77,13 @@ func newStore(opt Options) func(t *testing.T) storetest.Store {
 func open(t *testing.T, dir string) *engine {
 	t.Helper()
 	e, err := Open(dir, Options{Log: quiet, eager: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return e.(*engine)
 }
 
 func closeEngine(t *testing.T, e *engine) {
 	t.Helper()
-	if err := e.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.Close())
 }
 
 // newMark returns a mark of tag cs_a; at is its time in µs since 1970.
@@ -109,9 +103,7 @@ func record(t *testing.T, e *engine, m store.MerchantID, n int) {
 			n--
 			marks[i] = newMark(m, fmt.Sprintf("Name%d", n%7), n*7919%1000*1e6, fmt.Appendf(nil, `{"n":%d}`, n))
 		}
-		if err := e.Record(ctx, marks); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, e.Record(ctx, marks))
 	}
 }
 
@@ -140,9 +132,7 @@ func TestMetrics(t *testing.T) {
 	}
 	unresolved := []store.Mark{newMark(shops[0], "Name", 0, []byte("{}"))}
 	unresolved[0].Identity = store.Identity{}
-	if err := e.Record(ctx, unresolved); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.Record(ctx, unresolved))
 	everything(t, e, shops[1]) // waits for the index
 	got := values()
 	if got["mtagd_index_events"] != 300 || got["mtagd_journal_group_events"] != 4 || got[commits]-atStart != 3 {
@@ -174,14 +164,10 @@ func openMeasured(t *testing.T, dir string) (*engine, func() map[string]float64)
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	e, err := Open(dir, Options{Log: quiet, Metrics: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return e.(*engine), func() map[string]float64 {
 		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		values := map[string]float64{}
 		for _, family := range families {
 			m := family.GetMetric()[0]

@@ -21,27 +21,19 @@ import (
 func damageTableOf(t *testing.T, dir string, text []byte) {
 	t.Helper()
 	tables, err := filepath.Glob(filepath.Join(dir, "*", "*.sst"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	damaged := false
 	for _, path := range tables {
 		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		at := strings.Index(string(b), string(text))
 		if at < 0 {
 			continue
 		}
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		_, err = f.WriteAt([]byte{b[at+len(text)] ^ 5}, int64(at+len(text)))
-		if err := errors.Join(err, f.Close()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, errors.Join(err, f.Close()))
 		damaged = true
 	}
 	if !damaged {
@@ -71,9 +63,7 @@ func TestDamageOfTheArchiveNeedsNoRestart(t *testing.T) {
 			for n := range 100 {
 				marks = append(marks, newMark(m, "Name", n, fmt.Appendf(nil, `{"noise":"%x%x%x%x"}`, rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64())))
 			}
-			if err := e.Record(ctx, marks); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, e.Record(ctx, marks))
 		}
 		archiveAll(t, e)
 	}
@@ -100,9 +90,7 @@ func TestDamageOfTheArchiveNeedsNoRestart(t *testing.T) {
 	for _, m := range shops {
 		until(t, "the index is rebuilt", func() bool { // without the lost events
 			events, err := feedOf(e, m)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			return everything(t, e, m)[0].Total == len(events)
 		})
 	}
@@ -138,17 +126,11 @@ func TestAWrongBitInTheArchiveCostsNothing(t *testing.T) {
 	}
 	for _, path := range tables {
 		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		_, err = f.WriteAt([]byte{b[200] ^ 4}, 200)
-		if err := errors.Join(err, f.Close()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, errors.Join(err, f.Close()))
 	}
 	if _, err := feedOf(e, m); err == nil {
 		t.Error("the feed does not meet the wrong bit")
@@ -181,9 +163,7 @@ func TestDrillDamageOfLinksNeedsNoRestart(t *testing.T) {
 		marks = append(marks, mark)
 	}
 	for part := range slices.Chunk(marks, 500) {
-		if err := e.Record(ctx, part); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, e.Record(ctx, part))
 	}
 	key := keyOf(t, m)
 	if _, err := e.journal.LinksOf(ctx, key, store.IdentityKey{}); err != nil { // they are in the database now
@@ -232,9 +212,7 @@ func TestDrillDamageOfLinksNeedsNoRestart(t *testing.T) {
 func keyOf(t *testing.T, id store.MerchantID) codec.MerchantKey {
 	t.Helper()
 	m, err := codec.NewMerchantKey(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return m
 }
 
@@ -272,9 +250,7 @@ func TestARepairOfTheArchiveRepeatsRemovals(t *testing.T) {
 	}
 	x.remover.busy.Unlock()
 	<-replaced
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if era, err = x.Erasure(ctx, era.ID); err != nil || era.State != store.ErasureRemoving {
 		t.Errorf("the erasure is %s, %v", era.State, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // crash copies an open engine's files as a kill would leave them, and opens the copy.
@@ -52,21 +53,15 @@ func TestTheIndexMustFitTheEvents(t *testing.T) {
 	want := everything(t, e, m)
 	closeEngine(t, e)
 
-	if err := os.Remove(filepath.Join(dir, "index.db")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.Remove(filepath.Join(dir, "index.db")))
 	e = open(t, dir)
 	if got := everything(t, e, m); !reflect.DeepEqual(got, want) {
 		t.Errorf("%d events without the index, %d before", got[0].Total, want[0].Total)
 	}
 	closeEngine(t, e)
 
-	if err := os.RemoveAll(filepath.Join(dir, "events")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(before, filepath.Join(dir, "events")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.RemoveAll(filepath.Join(dir, "events")))
+	testenv.Check(t, os.Rename(before, filepath.Join(dir, "events")))
 	if err := os.Remove(filepath.Join(dir, generationFile)); err != nil { // which would say it before
 		t.Fatal(err)
 	}

@@ -248,26 +248,20 @@ func (l *lifeModel) launch() {
 	if err == nil {
 		err = l.child.Start()
 	}
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testenv.Check(l.t, err)
 	l.answers = json.NewDecoder(bufio.NewReader(answers))
 }
 
 // kill ends the child at once.
 func (l *lifeModel) kill() {
-	if err := l.child.Process.Kill(); err != nil {
-		l.t.Fatal(err)
-	}
+	testenv.Check(l.t, l.child.Process.Kill())
 	_ = l.child.Wait() // says that it was killed
 }
 
 // do has the child do something.
 func (l *lifeModel) do(c lifeCommand) (a lifeAnswer) {
 	c.Now = l.now
-	if err := json.NewEncoder(l.commands).Encode(c); err != nil {
-		l.t.Fatal(err)
-	}
+	testenv.Check(l.t, json.NewEncoder(l.commands).Encode(c))
 	if err := l.answers.Decode(&a); err != nil {
 		l.t.Fatalf("%s: %v", c.Op, err)
 	}
@@ -407,15 +401,11 @@ func TestDrillLife(t *testing.T) {
 	testenv.Drill(t)
 	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
 		defer flag.Set("rapid.checks", checks.DefValue)
-		if err := flag.Set("rapid.checks", "3"); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, flag.Set("rapid.checks", "3"))
 	}
 	rapid.Check(t, func(r *rapid.T) {
 		dir, err := os.MkdirTemp(t.TempDir(), "life")
-		if err != nil {
-			r.Fatal(err)
-		}
+		testenv.Check(r, err)
 		l := &lifeModel{t: r, dir: dir, now: day0, events: map[store.MerchantID][]lifeEvent{}, days: map[store.MerchantID]store.Retention{},
 			persons: map[store.MerchantID]map[int]*lifePerson{}, read: map[store.MerchantID]store.Cursor{}, readUpTo: map[store.MerchantID]int{}}
 		l.launch()

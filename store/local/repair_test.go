@@ -73,14 +73,10 @@ func TestDrillRepair(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, to := copied(t, killed), filepath.Join(t.TempDir(), "new")
-			if err := c.damage(dir); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, c.damage(dir))
 			before := fileSums(t, dir)
 			var lost []store.Finding
-			if err := Repair(ctx, dir, to, quiet, func(f store.Finding) { lost = append(lost, f) }); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, Repair(ctx, dir, to, quiet, func(f store.Finding) { lost = append(lost, f) }))
 			if c.says == "" && lost != nil || c.says != "" && !slices.ContainsFunc(lost, func(f store.Finding) bool {
 				return strings.Contains(f.Where+" "+f.Problem+"; merchant", c.says)
 			}) {
@@ -169,14 +165,10 @@ func copiedWhileOpen(t *testing.T, dir string, m store.MerchantID) string {
 		t.Fatal(page, err)
 	}
 	tags, err := e.Merchant(ctx, m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	mark := newMark(m, "Later", 5, bytes.Repeat([]byte(`{"a":1}`), 1))
 	mark.Tag = tags.Tags[0].ID
-	if err := e.Record(ctx, []store.Mark{mark}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, e.Record(ctx, []store.Mark{mark}))
 	killed := copied(t, dir)
 	closeEngine(t, e)
 	return killed
@@ -187,26 +179,18 @@ func TestRepairRepeatsErasures(t *testing.T) {
 	x := newErasing(t)
 	x.visit(x.shop, 10, 2)
 	done := x.await(x.erase(byMUID(3), true).ID)
-	if err := x.SetDefaultRetention(ctx, 1000); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, x.SetDefaultRetention(ctx, 1000))
 	oldID, err := x.ID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	closeEngine(t, x.engine)
 	to := filepath.Join(t.TempDir(), "repaired")
-	if err := Repair(ctx, x.dir, to, quiet, func(f store.Finding) { t.Errorf("lost: %+v", f) }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, Repair(ctx, x.dir, to, quiet, func(f store.Finding) { t.Errorf("lost: %+v", f) }))
 	x.engine = open(t, to)
 	if again := x.await(done.ID); !again.FinishedAt.After(done.FinishedAt) {
 		t.Errorf("the erasure was not done again: %+v", again)
 	}
 	marks := []store.Mark{newVisit(x.shop, 3, 9)}
-	if err := x.Record(ctx, marks); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, x.Record(ctx, marks))
 	if marks[0].Outcome != store.Suppressed {
 		t.Errorf("an event of the erased person: %v", marks[0].Outcome)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/testenv"
 )
 
 // day0 is when the clock of these tests begins.
@@ -28,9 +29,7 @@ func newExpiring(t *testing.T) *expiring {
 	x := &expiring{t: t, dir: t.TempDir(), now: day0}
 	x.open()
 	p, err := x.AddPartner(ctx, "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if x.shop, err = x.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Shop"}); err != nil {
 		t.Fatal(err)
 	}
@@ -41,9 +40,7 @@ func newExpiring(t *testing.T) *expiring {
 func (x *expiring) open() {
 	x.t.Helper()
 	e, err := Open(x.dir, Options{Log: quiet, keepAll: true, Now: func() time.Time { return x.now }})
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	testenv.Check(x.t, err)
 	x.engine = e.(*engine)
 }
 
@@ -65,9 +62,7 @@ func (x *expiring) record(n int) {
 		marks[i] = newMark(x.shop.ID, "Name", 0, fmt.Appendf(nil, `{"day":%d}`, i))
 		marks[i].Time = x.now.AddDate(0, 0, -i)
 	}
-	if err := x.Record(ctx, marks); err != nil {
-		x.t.Fatal(err)
-	}
+	testenv.Check(x.t, x.Record(ctx, marks))
 }
 
 func (x *expiring) expect(want int) {
@@ -80,9 +75,7 @@ func (x *expiring) expect(want int) {
 
 func (x *expiring) expire() {
 	x.t.Helper()
-	if err := x.remover.do(ctx, x.remover.expire); err != nil {
-		x.t.Fatal(err)
-	}
+	testenv.Check(x.t, x.remover.do(ctx, x.remover.expire))
 	findNothing(x.t, x.engine)
 }
 
@@ -90,13 +83,9 @@ func (x *expiring) expire() {
 func (x *expiring) stored() (archived, indexed uint64) {
 	x.t.Helper()
 	m, err := codec.NewMerchantKey(x.shop.ID)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	testenv.Check(x.t, err)
 	usage, err := x.archive.Usage(m)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	testenv.Check(x.t, err)
 	if indexed, _, err = x.index.now.Usage(ctx, m); err != nil {
 		x.t.Fatal(err)
 	}
@@ -130,9 +119,7 @@ func TestRetentionRemovesEvents(t *testing.T) {
 	}
 	x.now = x.now.AddDate(0, 0, 5)
 	m, err := codec.NewMerchantKey(x.shop.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if err := x.remover.do(ctx, func(ctx context.Context) error {
 		_, err := x.remover.rewriteBefore(ctx, m, codec.Position{}, endOfTime, x.retainedFrom(x.shop.ID))
 		return err
@@ -148,9 +135,7 @@ func TestRetentionRemovesEvents(t *testing.T) {
 		t.Errorf("after a kill the archive has %d events, the index %d, want 10", archived, indexed)
 	}
 	closeEngine(t, x.engine)
-	if err := os.Remove(filepath.Join(x.dir, "index.db")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.Remove(filepath.Join(x.dir, "index.db")))
 	x.open()
 	x.expect(10)
 	findNothing(t, x.engine)
@@ -182,9 +167,7 @@ func TestDefaultRetention(t *testing.T) {
 	}{{0, 30}, {store.Forever, 30}, {5, 6}, {0, 6}, {3, 4}} { // fewer and fewer: what is past it may be removed at once
 		closeEngine(t, x.engine)
 		e, err := Open(x.dir, Options{Log: quiet, keepAll: true, Now: func() time.Time { return x.now }, Retention: c.given})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		x.engine = e.(*engine)
 		x.expect(c.want)
 	}

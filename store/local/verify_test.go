@@ -29,28 +29,20 @@ import (
 func soundDirectory(t *testing.T, dir string) []store.MerchantID {
 	t.Helper()
 	opened, err := Open(dir, Options{Log: quiet, maxSeries: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	e := opened.(*engine)
 	p, err := e.AddPartner(ctx, "Agency")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if _, _, err := e.IssueKey(ctx, p.ID, store.KeyOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	var merchants []store.MerchantID
 	for i := range 3 {
 		m, err := e.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Shop", Domain: "shop.example.com"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		merchants = append(merchants, m.ID)
 		client, _, err := e.GenerateTag(ctx, m.ID, store.ClientSide, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if _, _, err := e.GenerateTag(ctx, m.ID, store.ServerSide, fmt.Sprintf("shop%d.com", i)); err != nil {
 			t.Fatal(err)
 		}
@@ -62,9 +54,7 @@ func soundDirectory(t *testing.T, dir string) []store.MerchantID {
 				mark.Identity.Add(store.Email, fmt.Sprintf("%d@example.com", k))
 				marks = append(marks, mark)
 			}
-			if err := e.Record(ctx, marks); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, e.Record(ctx, marks))
 		}
 	}
 	if found := findings(t, e.Verify); found != nil {
@@ -167,9 +157,7 @@ func TestDrillVerifyFinds(t *testing.T) {
 	dir := t.TempDir()
 	merchants := soundDirectory(t, dir)
 	key, err := codec.NewMerchantKey(merchants[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	inControl := func(change func(tx *bolt.Tx) error) func(dir string) error {
 		return func(dir string) error { return changeBolt(filepath.Join(dir, "control.db"), change) }
 	}
@@ -276,9 +264,7 @@ func TestDrillVerifyFinds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := copied(t, dir)
-			if err := c.damage(dir); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, c.damage(dir))
 			before := fileSums(t, dir)
 			found := closedFindings(t, dir)
 			if !slices.ContainsFunc(found, func(f store.Finding) bool {
@@ -355,9 +341,7 @@ func TestAnotherNameInTheIndexIsNoLoss(t *testing.T) {
 	dir, m := t.TempDir(), store.NewMerchantID()
 	for _, most := range []int{3, 0} {
 		opened, err := Open(dir, Options{Log: quiet, maxSeries: most})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		e := opened.(*engine)
 		record(t, e, m, 100)
 		archiveAll(t, e)

@@ -14,6 +14,7 @@ import (
 	"mtagd/store/migrate"
 	"mtagd/store/pgtest"
 	"mtagd/store/postgres"
+	"mtagd/store/testenv"
 )
 
 var errCut = errors.New("cut off")
@@ -112,9 +113,7 @@ func TestKilledSwitches(t *testing.T) {
 	}
 	want := s.answers(e)
 	result, err := migrate.Switch(t.Context(), local.MigrateFrom(e), target(t, url), opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	t.Logf("%d events, frozen for %v s", result.Events, result.Refused)
 	s.expectSame("the database", want, s.answers(openDatabase(t, url)))
 }
@@ -182,9 +181,7 @@ func TestAKillAtTheVeryEnd(t *testing.T) {
 		t.Fatalf("the directory has moved to %+v, %v, and the database is %+v", moved, err, here)
 	}
 	for range 2 {
-		if err := again.Finish(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, again.Finish(t.Context()))
 	}
 	s.expectSame("the database", want, s.answers(openDatabase(t, url)))
 }
@@ -204,9 +201,7 @@ func TestTheFeedAfterASwitchThatWasCutOff(t *testing.T) {
 	send := func() { // one commit for each merchant
 		for i, m := range merchants {
 			mark := store.Mark{Merchant: m, Tag: tags[i], Name: "PageView", Identity: store.Identity{MUID: "muid"}, Time: time.Now(), Raw: []byte("{}")}
-			if err := e.Record(t.Context(), []store.Mark{mark}); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, e.Record(t.Context(), []store.Mark{mark}))
 		}
 	}
 	send()

@@ -21,6 +21,7 @@ import (
 	"mtagd/store/migrate"
 	"mtagd/store/pgtest"
 	"mtagd/store/postgres"
+	"mtagd/store/testenv"
 )
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -48,9 +49,7 @@ type shop struct {
 func openLocal(t *testing.T, dir string) store.Engine {
 	t.Helper()
 	e, err := local.Open(dir, local.Options{Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	t.Cleanup(func() { closeEngine(t, e) })
 	return e
 }
@@ -58,9 +57,7 @@ func openLocal(t *testing.T, dir string) store.Engine {
 func openDatabase(t *testing.T, url string) store.Engine {
 	t.Helper()
 	e, err := postgres.Open(t.Context(), url, postgres.Options{Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	t.Cleanup(func() { closeEngine(t, e) })
 	return e
 }
@@ -140,9 +137,7 @@ func (s *shop) send(n int) {
 			marks[i] = s.mark(s.n)
 			s.n++
 		}
-		if err := s.Record(context.Background(), marks); err != nil {
-			s.Fatal(err)
-		}
+		testenv.Check(s, s.Record(context.Background(), marks))
 		n -= len(marks)
 	}
 }
@@ -247,9 +242,7 @@ func (s *shop) expectDuplicates(e store.Engine, n int) {
 			seen++
 		}
 	}
-	if err := e.Record(s.Context(), marks[:n]); err != nil {
-		s.Fatal(err)
-	}
+	testenv.Check(s, e.Record(s.Context(), marks[:n]))
 	for i := range marks[:n] {
 		if got := marks[i].Outcome; got != store.Duplicate && got != store.Suppressed && got != store.Removed && got != store.Unresolved {
 			s.Fatalf("mark %d has outcome %d after the move, want Duplicate", i, got)
@@ -264,9 +257,7 @@ func silent() migrate.Options {
 func target(t *testing.T, url string) *postgres.Database {
 	t.Helper()
 	d, err := postgres.OpenDatabase(t.Context(), url, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	t.Cleanup(d.Close)
 	return d
 }
@@ -325,9 +316,7 @@ func TestThereAndBack(t *testing.T) {
 	must(e.Resolve(t.Context(), s.merchants[2].ID, s.person(55, true))) // a link without an event
 	want := s.answers(e)
 	result, err := migrate.Switch(t.Context(), local.MigrateFrom(e), target(t, url), silent())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if result.Links == 0 || result.EventIDs == 0 || result.Audit == 0 || result.Merchants != 6 {
 		t.Errorf("the switch says %+v", result)
 	}
@@ -407,9 +396,7 @@ func awaitErasure(t *testing.T, e store.Engine, m store.MerchantID) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		all, _, err := e.Erasures(t.Context(), m, 0, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if !slices.ContainsFunc(all, func(e store.Erasure) bool { return e.State != store.ErasureDone }) {
 			return
 		}

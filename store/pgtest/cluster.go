@@ -51,15 +51,9 @@ func NewCluster(n int) (*Cluster, error) {
 		}
 		c.Servers = append(c.Servers, s)
 		if i == 0 {
-			err = s.run("initdb", "-D", s.data(), "-U", "mtagd", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-			if err == nil {
-				err = s.configure(settings + fmt.Sprintf(clusterSettings, quorum))
-			}
-			if err == nil {
-				err = s.Start()
-			}
+			err = s.initialize(settings + fmt.Sprintf(clusterSettings, quorum))
 		} else {
-			err = c.copyPrimary(i)
+			err = c.Rejoin(i)
 		}
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
@@ -125,25 +119,25 @@ func (c *Cluster) Standbys() (standbys []int) {
 	return standbys
 }
 
-// copyPrimary makes a server a new standby with a copy of the primary. What it had is gone.
-func (c *Cluster) copyPrimary(i int) error {
+// Rejoin makes a server a new standby with a copy of the primary. What it had is gone.
+func (c *Cluster) Rejoin(i int) error {
 	s := c.Servers[i]
 	if err := s.Kill(); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(s.data()); err != nil {
+	if err := os.RemoveAll(s.DataDir()); err != nil {
 		return err
 	}
-	if err := s.run("pg_basebackup", "-D", s.data(), "-d", fmt.Sprintf("host=%s user=mtagd", c.Servers[c.Primary].dir), "-X", "stream", "-c", "fast", "--no-sync"); err != nil {
+	if err := s.run("pg_basebackup", "-D", s.DataDir(), "-d", fmt.Sprintf("host=%s user=mtagd", c.Servers[c.Primary].dir), "-X", "stream", "-c", "fast", "--no-sync"); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(s.data(), "standby.signal"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.DataDir(), "standby.signal"), nil, 0o600); err != nil {
 		return err
 	}
 	if who, err := s.credential(); err != nil {
 		return err
 	} else if who != nil {
-		if err := os.Chown(filepath.Join(s.data(), "standby.signal"), int(who.Uid), int(who.Gid)); err != nil {
+		if err := os.Chown(filepath.Join(s.DataDir(), "standby.signal"), int(who.Uid), int(who.Gid)); err != nil {
 			return err
 		}
 	}
@@ -197,9 +191,6 @@ func (c *Cluster) Promote(ctx context.Context) error {
 	}
 	return nil
 }
-
-// Rejoin makes a server a standby of the primary, with a new copy.
-func (c *Cluster) Rejoin(i int) error { return c.copyPrimary(i) }
 
 // AwaitStandbys waits until all standbys follow the primary.
 func (c *Cluster) AwaitStandbys(ctx context.Context) error {

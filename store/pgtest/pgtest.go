@@ -52,99 +52,108 @@ func Main(m *testing.M, prepare func(url string) error) int {
 	return code
 }
 
-// free has the names of databases that tests have emptied again: that is much faster than making new ones.
-var (
+// pool has the databases that tests have emptied again: that is much faster than making new ones. Its zero value is ready.
+type pool struct {
 	mu   sync.Mutex
-	free []string
-)
+	free []string // their addresses
+}
 
-// Database returns the address of a database with the template's empty tables.
-func Database(t testing.TB) (url string) {
+// database returns the address of a database of the pool, or of a new one, until the test ends.
+func (p *pool) database(t testing.TB, create func() (url string)) (url string) {
 	t.Helper()
-	Need(t)
-	mu.Lock()
-	name := ""
-	if n := len(free); n > 0 {
-		name, free = free[n-1], free[:n-1]
+	p.mu.Lock()
+	if n := len(p.free); n > 0 {
+		url, p.free = p.free[n-1], p.free[:n-1]
 	}
-	mu.Unlock()
-	if name == "" {
-		name = create(t, " TEMPLATE prepared")
+	p.mu.Unlock()
+	if url == "" {
+		url = create()
 	}
-	url = server.URL(name)
 	t.Cleanup(func() {
 		if err := empty(url); err != nil {
 			t.Error(err)
 			return
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		free = append(free, name)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.free = append(p.free, url)
 	})
 	return url
+}
+
+var prepared pool // with the tables of the template
+
+// Database returns the address of a database with the template's empty tables.
+func Database(t testing.TB) (url string) {
+	t.Helper()
+	Need(t)
+	return prepared.database(t, func() string { return create(t, " TEMPLATE prepared") })
 }
 
 // EmptyDatabase returns the address of a new database without tables.
 func EmptyDatabase(t testing.TB) (url string) {
 	t.Helper()
-	return server.URL(create(t, ""))
+	Need(t)
+	return create(t, "")
 }
 
-func create(t testing.TB, options string) (name string) {
+func create(t testing.TB, options string) (url string) {
 	t.Helper()
-	Need(t)
-	name = fmt.Sprintf("test%d", databases.Add(1))
-	if err := server.exec("CREATE DATABASE " + name + options); err != nil {
-		t.Fatal(err)
-	}
-	return name
+	name := fmt.Sprintf("test%d", databases.Add(1))
+	testenv.Check(t, server.exec("CREATE DATABASE "+name+options))
+	return server.URL(name)
 }
 
 // empty removes all rows of a database, except those that say which migrations were applied. No connection is left to it.
 func empty(url string) error {
-	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
-	}
-	_, err = conn.Exec(ctx, `DO $$ BEGIN
+	return run(url, `DO $$ BEGIN
 		PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();
 		EXECUTE (SELECT 'TRUNCATE ' || string_agg(quote_ident(tablename), ', ') FROM pg_tables
 			WHERE schemaname = 'public' AND tablename NOT LIKE 'goose%');
 		PERFORM setval(c.oid, 1, false) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
 			WHERE relkind = 'S' AND nspname = 'public' AND relname NOT LIKE 'goose%';
 	END $$`)
-	return errors.Join(err, conn.Close(ctx))
 }
 
 // Disconnect ends all connections to a database, as a network cut does.
 func Disconnect(t testing.TB, url string) {
 	t.Helper()
-	if err := EndConnections(url); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, EndConnections(url))
 }
 
 // EndConnections is Disconnect without a test.
 func EndConnections(url string) error {
+	return run(url, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`)
+}
+
+// run runs statements, one by one.
+func run(url string, statements ...string) error {
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return err
 	}
-	_, err = conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`)
+	for _, sql := range statements {
+		if _, err = conn.Exec(ctx, sql); err != nil {
+			break
+		}
+	}
 	return errors.Join(err, conn.Close(ctx))
 }
 
 // NewServer starts a server that the test may kill.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
+	return NewServerWith(t, Options{})
+}
+
+// NewServerWith is NewServer with options.
+func NewServerWith(t testing.TB, options Options) *Server {
+	t.Helper()
 	Need(t)
-	s, err := Start(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, err := Start(options)
+	testenv.Check(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)

@@ -24,9 +24,7 @@ func Pooler(t testing.TB, mode string) (through func(address string) string) {
 	Need(t)
 	path := testenv.Program(t, "pgbouncer")
 	pooler, err := newServer("pgbouncer", Options{}) // for its directory and its user
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	t.Cleanup(func() {
 		if err := pooler.remove(); err != nil {
 			t.Error(err)
@@ -46,18 +44,14 @@ max_client_conn = 500
 server_check_delay = 0
 `, server.dir, pooler.dir, mode, map[string]int{"transaction": 4, "session": 100}[mode])
 	file := filepath.Join(pooler.dir, "pgbouncer.ini")
-	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.WriteFile(file, []byte(config), 0o644))
 	cmd := exec.Command(path, file)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if cmd.SysProcAttr, err = pooler.attributes(); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, cmd.Start())
 	t.Cleanup(func() {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
@@ -69,9 +63,7 @@ server_check_delay = 0
 	})
 	through = func(address string) string {
 		u, err := url.Parse(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		q := u.Query()
 		q.Set("host", pooler.dir)
 		u.RawQuery = q.Encode()
@@ -82,9 +74,7 @@ server_check_delay = 0
 	for {
 		conn, err := pgx.Connect(ctx, through(server.URL("postgres")))
 		if err == nil {
-			if err := conn.Close(ctx); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, conn.Close(ctx))
 			return through
 		}
 		if ctx.Err() != nil {

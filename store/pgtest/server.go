@@ -63,16 +63,22 @@ func Start(options Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.run("initdb", "-D", s.data(), "-U", "mtagd", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"); err != nil {
-		return nil, errors.Join(err, s.remove())
-	}
-	if err := s.configure(options.Settings); err != nil {
-		return nil, errors.Join(err, s.remove())
-	}
-	if err := s.Start(); err != nil {
+	if err := s.initialize(options.Settings); err != nil {
 		return nil, errors.Join(err, s.remove())
 	}
 	return s, nil
+}
+
+// initialize makes the server's data and starts it.
+func (s *Server) initialize(settings string) error {
+	err := s.run("initdb", "-D", s.DataDir(), "-U", "mtagd", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	if err == nil {
+		err = s.configure(settings)
+	}
+	if err == nil {
+		err = s.Start()
+	}
+	return err
 }
 
 func newServer(name string, options Options) (*Server, error) {
@@ -98,8 +104,6 @@ func newServer(name string, options Options) (*Server, error) {
 	return s, err
 }
 
-func (s *Server) data() string { return filepath.Join(s.dir, "data") }
-
 func (s *Server) remove() (err error) {
 	if s.unmount != nil {
 		err = s.unmount()
@@ -121,7 +125,7 @@ func (s *Server) configure(text string) error {
 	if s.port > 0 {
 		text += fmt.Sprintf("\nlisten_addresses = '127.0.0.1'\nport = %d", s.port)
 	}
-	f, err := os.OpenFile(filepath.Join(s.data(), "postgresql.auto.conf"), os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(filepath.Join(s.DataDir(), "postgresql.auto.conf"), os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -140,7 +144,7 @@ func (s *Server) Start() error {
 		return err
 	}
 	defer logged.Close() // the server has its own descriptor
-	cmd := exec.Command(path, "-D", s.data())
+	cmd := exec.Command(path, "-D", s.DataDir())
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, logged, logged
 	if cmd.SysProcAttr, err = s.attributes(); err != nil {
 		return err
@@ -217,7 +221,7 @@ func (s *Server) Standby(name string, synchronous bool) (*Server, error) {
 	if s.port > 0 {
 		conninfo = fmt.Sprintf("host=127.0.0.1 port=%d user=mtagd application_name=%s", s.port, name)
 	}
-	err = s.run("pg_basebackup", "-D", standby.data(), "-d", conninfo, "-R", "-X", "stream", "-c", "fast", "--no-sync")
+	err = s.run("pg_basebackup", "-D", standby.DataDir(), "-d", conninfo, "-R", "-X", "stream", "-c", "fast", "--no-sync")
 	if err == nil {
 		err = standby.configure("synchronous_standby_names = ''")
 	}
@@ -225,10 +229,7 @@ func (s *Server) Standby(name string, synchronous bool) (*Server, error) {
 		err = standby.Start()
 	}
 	if err == nil && synchronous {
-		err = s.exec("ALTER SYSTEM SET synchronous_standby_names = '" + name + "'")
-	}
-	if err == nil && synchronous {
-		err = s.exec("SELECT pg_reload_conf()")
+		err = s.exec("ALTER SYSTEM SET synchronous_standby_names = '"+name+"'", "SELECT pg_reload_conf()")
 	}
 	if err != nil {
 		return nil, errors.Join(err, standby.remove())
@@ -239,7 +240,7 @@ func (s *Server) Standby(name string, synchronous bool) (*Server, error) {
 // Promote makes a standby a primary.
 func (s *Server) Promote() error {
 	// Not by a statement: a standby cancels those that are in the way of what it replays.
-	return s.run("pg_ctl", "promote", "-w", "-t", "60", "-D", s.data())
+	return s.run("pg_ctl", "promote", "-w", "-t", "60", "-D", s.DataDir())
 }
 
 // URL returns the address of a database of the server.
@@ -256,21 +257,13 @@ func (s *Server) URL(database string) string {
 func (s *Server) PID() int { return s.process.Pid }
 
 // DataDir returns the directory of the server's data.
-func (s *Server) DataDir() string { return s.data() }
+func (s *Server) DataDir() string { return filepath.Join(s.dir, "data") }
 
 // Dir returns the directory of the server's socket.
 func (s *Server) Dir() string { return s.dir }
 
-// exec runs one statement.
-func (s *Server) exec(sql string) error {
-	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, s.URL("postgres"))
-	if err != nil {
-		return err
-	}
-	_, err = conn.Exec(ctx, sql)
-	return errors.Join(err, conn.Close(ctx))
-}
+// exec runs statements, one by one.
+func (s *Server) exec(statements ...string) error { return run(s.URL("postgres"), statements...) }
 
 // run runs a program of PostgreSQL.
 func (s *Server) run(name string, args ...string) (err error) {

@@ -46,7 +46,7 @@ func (s *Server) Crash() error {
 // behind. The next start would do it too, but some are never started again.
 func (s *Server) removeLock() {
 	const line = 6 // of postmaster.pid: key and id
-	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
+	text, err := os.ReadFile(filepath.Join(s.DataDir(), "postmaster.pid"))
 	lines := strings.Split(string(text), "\n")
 	if err != nil || len(lines) <= line {
 		return

@@ -20,6 +20,7 @@ import (
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
 	"mtagd/store/rules"
+	"mtagd/store/testenv"
 )
 
 // watcher sees what an engine does with its connections.
@@ -64,9 +65,7 @@ func (w *watcher) TraceRelease(_ *pgxpool.Pool, data pgxpool.TraceReleaseData) {
 func (s *shop) openWatched(w *watcher) *engine {
 	s.t.Helper()
 	config, err := conn.Configure(s.t.Context(), s.url)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, err)
 	config.ConnConfig.Tracer = w
 	return s.opened(openWith(s.t.Context(), config, Options{Log: quiet}))
 }
@@ -113,9 +112,7 @@ func TestWhatIsGoneIsNotConfirmed(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.visit(0, 0))
 	var last conn.Snapshot
-	if err := last.ReadFrom(s.db.Pool.QueryRow(t.Context(), conn.ReadSnapshot)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, last.ReadFrom(s.db.Pool.QueryRow(t.Context(), conn.ReadSnapshot)))
 	if !s.db.IsConfirmed(last) {
 		t.Error("the flush was acknowledged, but is not confirmed")
 	}
@@ -142,9 +139,7 @@ func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
 	merchants := []store.MerchantID{s.id}
 	for range 2 {
 		m, err := s.AddMerchant(t.Context(), s.partner, store.NewMerchant{Name: "Shop"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		merchants = append(merchants, m.ID)
 	}
 	var marks []store.Mark
@@ -254,9 +249,7 @@ func TestAFollowerSurvivesTheEndOfAllConnections(t *testing.T) {
 	if len(got) < events {
 		t.Errorf("after a minute, the follower has %d events of %d", len(got), events)
 	}
-	if err := <-writer; err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, <-writer)
 	for i, raw := range got {
 		if raw != fmt.Sprint(i) {
 			t.Fatalf("event %d of the feed is %s", i, raw)
@@ -424,17 +417,13 @@ func TestChangesThatWaitLeaveConnections(t *testing.T) {
 	const conns = 6
 	s := newShopOn(t, fmt.Sprintf("%s&pool_max_conns=%d", pgtest.Database(t), conns), Options{})
 	link, text, err := s.AddLink(t.Context(), s.partner)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	_, wrong := store.NewLink(s.partner, time.Now())
 	tx, err := s.db.Pool.Begin(t.Context())
 	if err == nil {
 		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", conn.LockControl)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var changing sync.WaitGroup
 	for range 4 * conns {
@@ -462,9 +451,7 @@ func TestChangesThatWaitLeaveConnections(t *testing.T) {
 	s.record(s.visit(0, 0))
 	cancel()
 	changing.Wait()
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, tx.Rollback(t.Context()))
 	if begun, _, err := s.UseLink(t.Context(), text); err != nil || begun.Link != link.ID {
 		t.Errorf("the right link begins %v, %v", begun, err)
 	}
@@ -500,9 +487,7 @@ func TestASerializationFailureKeepsTheConnections(t *testing.T) {
 		var held []*pgxpool.Conn
 		for range conns {
 			session, err := s.db.Pool.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			held = append(held, session)
 		}
 		for _, session := range held {
@@ -528,9 +513,7 @@ func TestOpenEndsWhenTheServerAnswersNoMore(t *testing.T) {
 	t.Parallel() // it mostly waits
 	s := newShop(t, Options{})
 	tx, err := s.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer conn.Rollback(tx)
 	if _, err := tx.Exec(t.Context(), "LOCK TABLE goose_db_version"); err != nil {
 		t.Fatal(err)

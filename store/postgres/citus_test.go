@@ -19,6 +19,7 @@ import (
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/storetest"
+	"mtagd/store/testenv"
 )
 
 // These tests need the extension Citus, and are skipped where PostgreSQL has none.
@@ -67,9 +68,7 @@ func askWorkersSettings(t *testing.T, c *pgtest.Citus) {
 	s := newShopOn(t, c.Database(t), Options{})
 	for _, w := range c.Workers {
 		worker, err := pgx.Connect(t.Context(), w.URL(s.db.Pool.Config().ConnConfig.Database))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		var jit string
 		if err := errors.Join(worker.QueryRow(t.Context(), "SHOW jit").Scan(&jit), worker.Close(t.Context())); err != nil || jit != "off" {
 			t.Errorf("jit of a worker is %s, %v", jit, err)
@@ -81,14 +80,10 @@ func askWorkersSettings(t *testing.T, c *pgtest.Citus) {
 func commitInTwoPhases(t *testing.T, c *pgtest.Citus) {
 	s := newShopOn(t, c.Database(t), Options{})
 	var before []string // Citus removes old transactions once a minute
-	if err := s.db.Pool.QueryRow(t.Context(), "SELECT coalesce(array_agg(gid), '{}') FROM pg_dist_transaction").Scan(&before); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, s.db.Pool.QueryRow(t.Context(), "SELECT coalesce(array_agg(gid), '{}') FROM pg_dist_transaction").Scan(&before))
 	s.record(s.mark("PageView", "anna"))
 	var n int
-	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_dist_transaction WHERE gid <> ALL($1)", before).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_dist_transaction WHERE gid <> ALL($1)", before).Scan(&n))
 	if n == 0 {
 		t.Error("the event was not committed in two phases")
 	}
@@ -98,13 +93,9 @@ func commitInTwoPhases(t *testing.T, c *pgtest.Citus) {
 func (s *shop) another() *shop {
 	s.t.Helper()
 	m, err := s.AddMerchant(s.t.Context(), s.partner, store.NewMerchant{Name: "Shop"})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, err)
 	tag, _, err := s.GenerateTag(s.t.Context(), m.ID, store.ClientSide, "")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, err)
 	return &shop{engine: s.engine, t: s.t, url: s.url, partner: s.partner, id: m.ID, tag: tag.ID}
 }
 
@@ -220,18 +211,14 @@ func distributeWhileServing(t *testing.T, c *pgtest.Citus) {
 	first, err := schema.Distribute(t.Context(), url)
 	close(stop)
 	serving.Wait()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	for _, table := range first.Tables {
 		if want := table.Placement != schema.OnCoordinator && table.Name != "event"; table.Moved != want {
 			t.Errorf("%+v: want moved %v", table, want)
 		}
 	}
 	again, err := schema.Distribute(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	for _, table := range again.Tables {
 		if table.Moved {
 			t.Errorf("the table %s has moved again", table.Name)
@@ -331,9 +318,7 @@ func importFromDistributed(t *testing.T, c *pgtest.Citus) {
 	}); err != nil || prepared != 1 {
 		t.Errorf("%d links are there that a worker had prepared, %v; want 1", prepared, err)
 	}
-	if err := h.Moved(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, h.Moved(t.Context()))
 	if err := s.Record(t.Context(), []store.Mark{s.visit(0, 3)}); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a flush after the move: %v", err)
 	}
@@ -355,9 +340,7 @@ func prepareLink(t *testing.T, s *shop, c *pgtest.Citus) {
 			continue
 		}
 		worker, err := pgx.Connect(t.Context(), w.URL(s.db.Pool.Config().ConnConfig.Database))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		for _, sql := range []string{"SET citus.enable_manual_changes_to_shards TO on", "BEGIN",
 			fmt.Sprintf("INSERT INTO link_%d (merchant, key, muid) VALUES ('%s', '\\x01', 'prepared')", shard, s.key()),
 			"PREPARE TRANSACTION '" + name + "'"} {
@@ -365,9 +348,7 @@ func prepareLink(t *testing.T, s *shop, c *pgtest.Citus) {
 				t.Fatal(err)
 			}
 		}
-		if err := worker.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, worker.Close(t.Context()))
 	}
 	if _, err := s.db.Pool.Exec(t.Context(), "INSERT INTO pg_dist_transaction (groupid, gid) VALUES ($1, $2)", group, name); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/pgtest"
+	"mtagd/store/testenv"
 )
 
 // When the server refuses the COMMIT of a flush, nothing is recorded, and the senders are told so. They can send their events again.
@@ -42,9 +43,7 @@ func TestARefusalAfterTheCommit(t *testing.T) {
 	t.Run("by a lock", func(t *testing.T) {
 		s := newShopOn(t, pgtest.Database(t)+"&lock_timeout=200", Options{}) // of all but the first commit, which has its own
 		inTheWay, err := pgx.Connect(t.Context(), s.url+"&lock_timeout=0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		defer func() { _ = inTheWay.Close(context.Background()) }()
 		n := 0
 		await(t, "no flush gets to its second commit", func() bool {
@@ -70,22 +69,16 @@ func TestARefusalAfterTheCommit(t *testing.T) {
 		s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: time.Minute})
 		var process atomic.Int64
 		e := s.openWatched(&watcher{batch: func(c *pgx.Conn) { process.Store(int64(c.PgConn().PID())) }})
-		if err := standby.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, standby.Kill())
 		recorded := make(chan error, 1)
 		go func() { recorded <- e.Record(context.Background(), []store.Mark{s.visit(0, 0)}) }()
 		operator, err := pgx.Connect(t.Context(), s.url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		defer func() { _ = operator.Close(context.Background()) }()
 		await(t, "the flush does not wait for the standby", func() bool {
 			var ended bool
 			err := operator.QueryRow(t.Context(), fmt.Sprintf("SELECT coalesce((SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid = %d), false)", process.Load())).Scan(&ended)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			return ended
 		})
 		await(t, "the node does not find out what became of the flush", func() bool {
@@ -100,9 +93,7 @@ func TestARefusalAfterTheCommit(t *testing.T) {
 			t.Fatalf("before the standby has the event, its sender gets %v", err)
 		default:
 		}
-		if err := standby.Start(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, standby.Start())
 		if err := <-recorded; err != nil {
 			t.Errorf("the event is recorded, but its sender gets %v", err)
 		}

@@ -19,6 +19,7 @@ import (
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/control"
 	"mtagd/store/rules"
+	"mtagd/store/testenv"
 )
 
 // When an operator cancels a commit's wait for the standbys, the event is visible. But it is not acknowledged, and no feed has it, before
@@ -26,24 +27,18 @@ import (
 func TestACanceledWaitForTheStandbysAcknowledgesNothing(t *testing.T) {
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: time.Minute})
-	if err := standby.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, standby.Kill())
 	recorded := make(chan error, 1)
 	go func() { recorded <- s.Record(context.Background(), []store.Mark{s.visit(0, 0)}) }()
 	operator, err := s.db.Pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer operator.Release()
 	listed := 0
 	await(t, "the event is not visible", func() bool {
 		if _, err := operator.Exec(t.Context(), "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"); err != nil {
 			t.Fatal(err)
 		}
-		if err := operator.QueryRow(t.Context(), "SELECT count(*) FROM event").Scan(&listed); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, operator.QueryRow(t.Context(), "SELECT count(*) FROM event").Scan(&listed))
 		return listed == 1
 	})
 	feed := func(ctx context.Context) (n int, err error) {
@@ -66,9 +61,7 @@ func TestACanceledWaitForTheStandbysAcknowledgesNothing(t *testing.T) {
 		recorded <- nil
 	default:
 	}
-	if err := standby.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, standby.Start())
 	if err := <-recorded; err != nil {
 		t.Error(err)
 	}
@@ -109,15 +102,11 @@ func TestAnEventThatNoStandbyHas(t *testing.T) {
 	}
 	news, stop := s.Watch([]store.MerchantID{s.id})
 	defer stop()
-	if err := standby.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, standby.Kill())
 	recorded := make(chan error, 1)
 	go func() { recorded <- s.Record(context.Background(), []store.Mark{mark(1, "m1")}) }()
 	direct, err := pgx.Connect(t.Context(), primary.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer func() { _ = direct.Close(context.Background()) }() // its server is killed
 	await(t, "the event is not visible", func() bool {
 		var n int
@@ -141,12 +130,8 @@ func TestAnEventThatNoStandbyHas(t *testing.T) {
 		t.Fatalf("the sender gets %v", err)
 	default:
 	}
-	if err := primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(standby.Start(), standby.Promote()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, primary.Kill())
+	testenv.Check(t, errors.Join(standby.Start(), standby.Promote()))
 	if err := <-recorded; store.KindOf(err) != store.KindUnavailable && store.KindOf(err) != store.KindUncertain {
 		t.Errorf("the sender gets %v, want KindUnavailable or KindUncertain", err)
 	}
@@ -174,12 +159,8 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir()), Options{})
 	key, text, err := s.IssueKey(t.Context(), s.partner, store.KeyOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := standby.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
+	testenv.Check(t, standby.Kill())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	lost := make(chan error, 1)
@@ -188,18 +169,14 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 		lost <- err
 	}()
 	operator, err := pgx.Connect(t.Context(), primary.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer func() { _ = operator.Close(context.Background()) }() // its server is killed
 	await(t, "the change is not visible", func() bool {
 		var partners int
 		if _, err := operator.Exec(t.Context(), "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"); err != nil {
 			t.Fatal(err)
 		}
-		if err := operator.QueryRow(t.Context(), "SELECT count(*) FROM record WHERE kind = 'partners'").Scan(&partners); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, operator.QueryRow(t.Context(), "SELECT count(*) FROM record WHERE kind = 'partners'").Scan(&partners))
 		return partners == 2
 	})
 	if err := <-lost; err == nil {
@@ -212,9 +189,7 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "may not be on the standbys") {
 		t.Errorf("a node starts with the change: %v", err)
 	}
-	if err := errors.Join(primary.Kill(), standby.Start(), standby.Promote()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(primary.Kill(), standby.Start(), standby.Promote()))
 	if other == nil {
 		other, err = openURL(s.url, Options{Log: quiet})
 	}
@@ -235,22 +210,16 @@ func TestWhatACrashMayHaveLostIsNotConfirmed(t *testing.T) {
 	server := pgtest.NewServer(t)
 	s := newShopOn(t, server.URL("postgres"), Options{})
 	var before conn.Snapshot
-	if err := before.ReadFrom(s.db.Pool.QueryRow(t.Context(), conn.ReadSnapshot)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, before.ReadFrom(s.db.Pool.QueryRow(t.Context(), conn.ReadSnapshot)))
 	var killed [2]*pgx.Conn
 	for i := range killed {
 		c, err := pgx.Connect(t.Context(), s.url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		defer func() { _ = c.Close(context.Background()) }() // the server has ended it
 		killed[i] = c
 	}
 	victim, witness := killed[0], killed[1]
-	if err := syscall.Kill(int(victim.PgConn().PID()), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, syscall.Kill(int(victim.PgConn().PID()), syscall.SIGKILL))
 	await(t, "the server has not noticed", func() bool { return witness.Ping(t.Context()) != nil })
 	await(t, "what was visible before the crash is confirmed", func() bool {
 		// Until the server has ended this connection too, it confirms.
@@ -275,9 +244,7 @@ func TestCommitsWaitWhateverTheSettingIs(t *testing.T) {
 		}
 		await(t, "the node is not ready", func() bool { return s.Ready() == nil })
 		s.record(s.visit(0, 0))
-		if err := standby.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, standby.Kill())
 		if err := s.Record(t.Context(), []store.Mark{s.visit(0, 1)}); err == nil {
 			t.Errorf("%s: an event is acknowledged that no standby has", level)
 		}
@@ -297,9 +264,7 @@ func TestCommitsWaitWhateverTheSettingIs(t *testing.T) {
 			t.Errorf("%s: a transaction is committed that no standby has", level)
 		}
 		cancel()
-		if err := standby.Start(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, standby.Start())
 	}
 }
 
@@ -357,9 +322,7 @@ func idle(t *testing.T, pool *pgxpool.Pool) (processes []uint32) {
 // When a caller goes away, the connections of others stay open.
 func TestACallerWhoGoesAwayLeavesTheConnections(t *testing.T) {
 	db, err := OpenDatabase(t.Context(), pgtest.Database(t), quiet) // nothing else uses its connections
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer db.Close()
 	s := db.db
 	if _, err := s.ConfirmAll(t.Context()); err != nil {

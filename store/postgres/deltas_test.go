@@ -25,6 +25,7 @@ import (
 	"mtagd/store/postgres/read"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/postgres/write"
+	"mtagd/store/testenv"
 )
 
 // key returns the shop's merchant as the database has it.
@@ -36,9 +37,7 @@ func (s *shop) key() uuid.UUID {
 // rolled up folds everything that the tally has of merchants.
 func (s *shop) rollUp(merchants ...uuid.UUID) {
 	s.t.Helper()
-	if err := s.counts.RollUp(s.t.Context(), merchants); err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, s.counts.RollUp(s.t.Context(), merchants))
 }
 
 // Two nodes record and fold, in portions that split flushes, while events are removed. All counts are exact meanwhile: totals, summaries,
@@ -173,9 +172,7 @@ func TestAnotherNodeRollsUpDeltas(t *testing.T) {
 	s.record(s.mark("PageView", "anna"))
 	other := s.opened(openURL(s.url, Options{Log: quiet, Now: clock}))
 	now.Add(time.Hour.Microseconds())
-	if err := other.counts.RollUpLeft(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, other.counts.RollUpLeft(t.Context()))
 	if n := s.rows("tally", s.id); n != 0 {
 		t.Errorf("%d rows of the tally are left", n)
 	}
@@ -242,9 +239,7 @@ func (p *plan) pagesOf(table string) (n int) {
 func TestDeadDeltasAreNotRead(t *testing.T) {
 	s := newShop(t, Options{})
 	backup, err := s.db.Pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer func() {
 		if err := backup.Rollback(context.Background()); err != nil {
 			t.Error(err)
@@ -266,15 +261,11 @@ func TestDeadDeltasAreNotRead(t *testing.T) {
 	}
 
 	config, err := conn.Configure(t.Context(), s.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	reads := &statements{all: map[string][]any{}}
 	config.ConnConfig.Tracer = reads
 	db, err := conn.Open(t.Context(), config, conn.Options{Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer db.Close()
 	e := &engine{db: db, counts: count.New(db)} // does nothing by itself
 	if e.Control, err = control.Load(t.Context(), db, store.DefaultAuditLimits); err != nil {
@@ -332,9 +323,7 @@ func TestDeadDeltasAreNotRead(t *testing.T) {
 func TestARollupDoesNotScanAllDeltas(t *testing.T) {
 	s := newShop(t, Options{})
 	session, err := pgx.Connect(t.Context(), s.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer func() {
 		if err := session.Close(context.Background()); err != nil {
 			t.Error(err)

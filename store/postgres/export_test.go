@@ -9,15 +9,14 @@ import (
 	"mtagd/store"
 	"mtagd/store/migrate"
 	"mtagd/store/pgtest"
+	"mtagd/store/testenv"
 )
 
 // forCopy returns the shop's database as an import reads it.
 func (s *shop) forCopy() *Database {
 	s.t.Helper()
 	db, err := OpenDatabase(s.t.Context(), s.url, quiet)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, err)
 	s.t.Cleanup(db.Close)
 	return db
 }
@@ -26,9 +25,7 @@ func (s *shop) forCopy() *Database {
 func (s *shop) lockOf(db *Database) Locked {
 	s.t.Helper()
 	h, err := db.PreventChanges(s.t.Context(), "the moon")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, err)
 	s.t.Cleanup(h.Release)
 	return h
 }
@@ -69,9 +66,7 @@ func TestANodeBesideAnImport(t *testing.T) {
 	}
 	h = s.lockOf(db)
 	begin()
-	if err := h.Moved(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, h.Moved(t.Context()))
 	h.Release()
 	if err := <-flushed; store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("an event for a database that has moved: %v", err)
@@ -110,9 +105,7 @@ func TestAMovedDatabase(t *testing.T) {
 	s := newShop(t, Options{})
 	s.record(s.visit(1, 1))
 	db := s.forCopy()
-	if err := s.lockOf(db).Moved(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, s.lockOf(db).Moved(t.Context()))
 	if e, err := openURL(s.url, Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), "has moved to the moon") {
 		t.Errorf("a database that has moved opens: %v", errors.Join(err, e.Close()))
 	}
@@ -138,13 +131,9 @@ func TestTwoImportsIntoADatabase(t *testing.T) {
 	var imports [2]*Database
 	for i := range imports {
 		db, err := OpenDatabase(t.Context(), url, quiet)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		t.Cleanup(db.Close)
-		if err := db.Begin(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, db.Begin(t.Context()))
 		imports[i] = db
 	}
 	if err := imports[0].Add(t.Context(), migrate.Portion{}); !errors.Is(err, errNotBegun) {

@@ -12,6 +12,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/pgtest"
+	"mtagd/store/testenv"
 )
 
 // second opens another node on the database of a shop.
@@ -23,9 +24,7 @@ func (s *shop) second() *engine {
 // opened closes an engine at the end of the test.
 func (s *shop) opened(e *engine, err error) *engine {
 	s.t.Helper()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testenv.Check(s.t, err)
 	s.t.Cleanup(func() {
 		if err := e.Close(); err != nil {
 			s.t.Error(err)
@@ -38,9 +37,7 @@ func TestAChangeIsInTheDirectoryOfAnotherNode(t *testing.T) {
 	s := newShop(t, Options{})
 	other := s.second()
 	key, text, err := s.IssueKey(t.Context(), s.partner, store.KeyOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	authenticates := func() bool {
 		_, _, ok := other.Directory().Authenticate(text, time.Now())
 		return ok
@@ -73,9 +70,7 @@ func TestANodeAnswersWithWhatAnotherHasJustChanged(t *testing.T) {
 	s.record(s.visit(0, 0))
 	for range 20 {
 		m, err := s.AddMerchant(t.Context(), s.partner, store.NewMerchant{Name: "Shop"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if _, _, err := other.GenerateTag(t.Context(), m.ID, store.ClientSide, ""); err != nil {
 			t.Fatalf("the other node: %v", err)
 		}
@@ -97,20 +92,14 @@ func TestTheDirectoryHasTheTagsOfAllEventsUpToLatest(t *testing.T) {
 	other := s.second()
 	for i := range 20 {
 		m, err := s.AddMerchant(t.Context(), s.partner, store.NewMerchant{Name: "Shop"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		tag, _, err := s.GenerateTag(t.Context(), m.ID, store.ClientSide, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		e := s.visit(0, i)
 		e.Merchant, e.Tag = m.ID, tag.ID
 		s.record(e)
 		latest, err := other.Latest(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if mine, err := s.Latest(t.Context()); err != nil || latest != mine {
 			t.Errorf("the latest cursor is %s, and %s, %v", latest, mine, err)
 		}
@@ -216,9 +205,7 @@ func TestAWatchOnAnotherNode(t *testing.T) {
 func TestANodeThatMissedChangesIsNotReady(t *testing.T) {
 	s := newShop(t, Options{})
 	other := s.second()
-	if err := other.Ready(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, other.Ready())
 	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE change SET seq = seq + 1000"); err != nil {
 		t.Fatal(err)
 	}
@@ -277,9 +264,7 @@ func TestWhatADatabaseMustBe(t *testing.T) {
 func startWithStandby(t *testing.T) (primary, standby *pgtest.Server) {
 	primary = pgtest.NewServer(t)
 	standby, err := primary.Standby("standby1", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	t.Cleanup(func() {
 		if err := standby.Close(); err != nil {
 			t.Error(err)
@@ -295,9 +280,7 @@ func TestWithoutTheSynchronousStandbyNothingIsAcknowledged(t *testing.T) {
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: 2 * time.Second})
 	s.record(s.visit(0, 0))
-	if err := standby.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, standby.Kill())
 	for attempt := range 2 {
 		if err := s.Record(t.Context(), []store.Mark{s.visit(0, 1)}); err == nil {
 			t.Errorf("attempt %d is acknowledged", attempt)
@@ -313,9 +296,7 @@ func TestWithoutTheSynchronousStandbyNothingIsAcknowledged(t *testing.T) {
 	if page, err := s.Events(t.Context(), store.Query{Merchant: s.id, Limit: 10}); err != nil || len(page.Events) == 0 {
 		t.Errorf("the listing has %d events, %v", len(page.Events), err)
 	}
-	if err := standby.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, standby.Start())
 	await(t, "nothing is recorded though the standby is back", func() bool {
 		return s.Record(t.Context(), []store.Mark{s.visit(0, 1), s.visit(0, 2)}) == nil
 	})
@@ -364,12 +345,8 @@ func TestFailOver(t *testing.T) {
 		return len(acknowledged)
 	}
 	await(t, "hardly anything is recorded", func() bool { return count() > 200 })
-	if err := primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := standby.Promote(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, primary.Kill())
+	testenv.Check(t, standby.Promote())
 	promoted.Store(true)
 	await(t, "nothing is recorded after the promotion", func() bool { return after.Load() > 200 })
 	stop.Store(true)
@@ -377,9 +354,7 @@ func TestFailOver(t *testing.T) {
 	await(t, "the node is not ready", func() bool { return s.Ready() == nil })
 
 	stored := map[string]int{}
-	if err := s.eachBody(func(raw []byte) { stored[string(raw)]++ }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, s.eachBody(func(raw []byte) { stored[string(raw)]++ }))
 	for id := range acknowledged {
 		if n := stored[fmt.Sprintf(`{"id":%q}`, id)]; n != 1 {
 			t.Errorf("event %s was acknowledged, and is there %d times", id, n)

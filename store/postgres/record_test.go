@@ -15,6 +15,7 @@ import (
 	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/schema"
+	"mtagd/store/testenv"
 )
 
 // withoutRecords brings a database back to version 14 of the schema, with its partners, merchants and tags.
@@ -34,13 +35,9 @@ const withoutRecords = `DO $$ DECLARE t text; BEGIN
 func TestMigrationToRecords(t *testing.T) {
 	url := pgtest.EmptyDatabase(t)
 	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer pool.Close()
-	if err := schema.Migrate(t.Context(), pool, 14); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, schema.Migrate(t.Context(), pool, 14))
 	const partner, here, gone = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222", "33333333-3333-4333-8333-333333333333"
 	at := "2026-01-02T03:04:05.678901Z"
 	var erased store.Identity
@@ -66,9 +63,7 @@ func TestMigrationToRecords(t *testing.T) {
 	}
 	ctx := t.Context()
 	kept, err := pool.Begin(ctx) // keeps the node from removing what it finds
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer conn.Rollback(kept)
 	if _, err := kept.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRemoval); err != nil {
 		t.Fatal(err)

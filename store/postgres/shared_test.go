@@ -12,29 +12,24 @@ import (
 	"mtagd/store"
 	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
+	"mtagd/store/testenv"
 )
 
 // What nodes share outlives the primary, and calls that are made meanwhile succeed as soon as there is another one.
 func TestSharedFilesAndLeasesSurviveAFailOver(t *testing.T) {
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir()), Options{})
-	if err := s.PutFile(t.Context(), "a/key", []byte("secret")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, s.PutFile(t.Context(), "a/key", []byte("secret")))
 	held, err := s.Lease(t.Context(), "x")
 	if err != nil || held == nil {
 		t.Fatal(held, err)
 	}
-	if err := primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, primary.Kill())
 	written := make(chan error)
 	go func() {
 		written <- errors.Join(s.PutFile(t.Context(), "a/cert", []byte("public")), held.Renew(t.Context()))
 	}()
-	if err := standby.Promote(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, standby.Promote())
 	if err := <-written; err != nil {
 		t.Error(err)
 	}
@@ -128,32 +123,24 @@ func TestAFileOfOtherContentStays(t *testing.T) {
 	s := newShop(t, Options{})
 	put := func(content string) {
 		t.Helper()
-		if err := s.PutFile(t.Context(), "a/x", []byte(content)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, s.PutFile(t.Context(), "a/x", []byte(content)))
 	}
 	left := func() []store.File {
 		t.Helper()
 		files, err := s.Files(t.Context(), "", true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		return files
 	}
 	put("mine")
 	put("another's")
-	if err := s.RemoveFile(t.Context(), "a/x", []byte("mine")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, s.RemoveFile(t.Context(), "a/x", []byte("mine")))
 	if _, err := s.db.Pool.Exec(t.Context(), "UPDATE file SET modified = modified - interval '49 hours'"); err != nil {
 		t.Fatal(err)
 	}
 	if files := left(); len(files) != 1 || files[0].Age < 49*time.Hour || files[0].Age > 50*time.Hour {
 		t.Errorf("the files are %+v", files)
 	}
-	if err := s.RemoveFile(t.Context(), "a/x", []byte("another's")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, s.RemoveFile(t.Context(), "a/x", []byte("another's")))
 	if files := left(); len(files) != 0 {
 		t.Errorf("files are left: %+v", files)
 	}
@@ -196,9 +183,7 @@ func TestNodesExchangeMessages(t *testing.T) {
 	expect := func(e *engine, mine string, others int, want ...string) {
 		t.Helper()
 		messages, n, err := e.Exchange(t.Context(), []byte(mine))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		var got []string
 		for _, m := range messages {
 			got = append(got, string(m))
@@ -224,9 +209,7 @@ func TestNodesExchangeMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(a, "", 1) // they are too old
-	if err := a.Tidy(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, a.Tidy(t.Context()))
 	if err := s.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM message").Scan(&n); err != nil || n != 1 {
 		t.Errorf("%d messages are left, %v; want the new one", n, err)
 	}

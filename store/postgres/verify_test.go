@@ -18,6 +18,7 @@ import (
 	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/count"
+	"mtagd/store/testenv"
 )
 
 func TestVerifyFindsWhatDiffers(t *testing.T) {
@@ -79,9 +80,7 @@ func TestVerifyInPieces(t *testing.T) {
 				}
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		n = counts.Events
 		return found
 	}
@@ -99,9 +98,7 @@ func TestVerifyInPieces(t *testing.T) {
 			if err := s.db.Pool.QueryRow(t.Context(), "SELECT seq, idx FROM event WHERE merchant = $1 ORDER BY seq LIMIT 1", s.key()).Scan(&r.Seq, &r.Index); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.RemoveEvents(t.Context(), s.key(), []store.Position{r}); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, s.RemoveEvents(t.Context(), s.key(), []store.Position{r}))
 		}
 	}); len(found) > 0 {
 		t.Errorf("found %+v in what changes", found)
@@ -167,28 +164,18 @@ func TestVerifyReadsAllPages(t *testing.T) {
 	files := map[string]string{}
 	for name, relation := range map[string]string{"bodies": "(SELECT reltoastrelid FROM pg_class WHERE oid = 'event'::regclass)", "links": "'link'", "event_ids": "'dedup'"} {
 		var path string
-		if err := s.db.Pool.QueryRow(t.Context(), "SELECT pg_relation_filepath("+relation+")").Scan(&path); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, s.db.Pool.QueryRow(t.Context(), "SELECT pg_relation_filepath("+relation+")").Scan(&path))
 		files[name] = filepath.Join(server.DataDir(), path)
 	}
 	replace := func(file string, page []byte) (before []byte) {
 		t.Helper()
-		if err := server.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, server.Kill())
 		before, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		f, err := os.OpenFile(file, os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		_, err = f.WriteAt(page, 0)
-		if err := errors.Join(err, f.Close(), server.Start()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, errors.Join(err, f.Close(), server.Start()))
 		return before
 	}
 	for name, file := range files {
@@ -208,9 +195,7 @@ func TestVerifyReadsAllPages(t *testing.T) {
 func TestVerifyPassesOverDeletedMerchants(t *testing.T) {
 	s := newShop(t, Options{})
 	m, err := s.AddMerchant(t.Context(), s.partner, store.NewMerchant{Name: "Other"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	other := s.visit(0, 0)
 	other.Merchant = m.ID
 	s.record(s.visit(0, 0), other)
@@ -234,9 +219,7 @@ func TestVerifyPassesOverDeletedMerchants(t *testing.T) {
 		}
 	}
 	remover, err := pgx.Connect(t.Context(), s.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer func() {
 		if err := remover.Close(context.Background()); err != nil {
 			t.Error(err)

@@ -13,6 +13,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/storetest"
+	"mtagd/store/testenv"
 )
 
 // The rules pass the tests of control data over a driver that has nothing but memory.
@@ -55,9 +56,7 @@ func (m *memory) open(t *testing.T, now func() time.Time) store.Engine {
 	m.now, m.news = now, nil
 	for _, d := range []**Data{&m.data, &m.other} {
 		s, err := m.load()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		*d = New(m, s, slog.New(slog.DiscardHandler))
 	}
 	return engine{Data: m.data, memory: m}
@@ -264,22 +263,14 @@ func TestALabelOfADamagedMerchantIsTaken(t *testing.T) {
 	m := newMemory()
 	d := m.open(t, time.Now)
 	p, err := d.AddPartner(t.Context(), "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	shop, err := d.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	tag, _, err := d.GenerateTag(t.Context(), shop.ID, store.ServerSide, "shop.com")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	delete(m.records, [2]string{Merchants, string(shop.ID)})
 	s, err := m.load()
-	if err := errors.Join(err, s.LoadDamaged(Merchants, string(shop.ID))); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(err, s.LoadDamaged(Merchants, string(shop.ID))))
 	broken := New(m, s, slog.New(slog.DiscardHandler))
 	if s.labels[tag.Label] != tag.ID || !broken.Directory().IsDamaged(string(tag.ID)) {
 		t.Errorf("the label %s can be drawn again, or its tag is in service", tag.Label)
@@ -300,14 +291,10 @@ func TestTrackingDomainsThatChangeHandsTogether(t *testing.T) {
 	var partners []store.Partner
 	for i, name := range []string{"One", "Two"} {
 		p, err := d.AddPartner(ctx, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		enable(p, fmt.Sprintf("t%d.com", i))
 		shop, err := d.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Shop"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if _, _, err := d.GenerateTag(ctx, shop.ID, store.Preverified, ""); err != nil {
 			t.Fatal(err)
 		}
@@ -315,9 +302,7 @@ func TestTrackingDomainsThatChangeHandsTogether(t *testing.T) {
 	}
 	check := func() {
 		t.Helper()
-		if err := m.verify(func(kind, key, problem string) { t.Errorf("%s %s: %s", kind, key, problem) }); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, m.verify(func(kind, key, problem string) { t.Errorf("%s %s: %s", kind, key, problem) }))
 	}
 	check()
 	m.changes = 0

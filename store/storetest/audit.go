@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // AuditLimits are what engines must be opened with: with those outside of tests, the log would be full after a million changes.
@@ -40,159 +41,102 @@ func (b *bed) expectAudit(n int, want ...store.AuditEntry) {
 	}
 }
 
+type entry = store.AuditEntry
+
+// follow returns a context for changes of an actor, and a function that expects the entries of the change just made, but
+// for the actor.
+func (b *bed) follow(actor store.Actor) (context.Context, func(change string, err error, want ...entry)) {
+	n := len(b.auditLog())
+	return store.WithActor(b.t.Context(), actor), func(change string, err error, want ...entry) {
+		b.t.Helper()
+		if err != nil {
+			b.t.Fatalf("%s: %v", change, err)
+		}
+		for i := range want {
+			want[i].Actor = actor
+		}
+		b.expectAudit(n, want...)
+		n += len(want)
+	}
+}
+
 var auditTests = []test{
 	{"each change of control data is in the audit log with its actor, and after reopening", func(t *testing.T, b *bed) {
-		actor := store.Actor{Kind: store.ByKey, Name: "aaaaaaaaaaaa", Request: "request-1"}
-		ctx := store.WithActor(t.Context(), actor)
-		var p store.Partner
-		var key store.Key
-		var m store.Merchant
-		var tag, pv store.Tag
-		updatePartner := func(change func(p *store.Partner)) (err error) {
-			p, err = b.UpdatePartner(ctx, p.ID, func(p store.Partner) store.Partner { change(&p); return p })
-			return err
-		}
-		updateMerchant := func(change func(m *store.Merchant)) (err error) {
-			m, err = b.UpdateMerchant(ctx, m.ID, func(m store.Merchant) store.Merchant { change(&m); return m })
-			return err
-		}
-		updateTag := func(change func(t store.Tag) store.Tag) (err error) {
-			tag, err = b.UpdateTag(ctx, tag.ID, change)
-			return err
-		}
+		ctx, expect := b.follow(store.Actor{Kind: store.ByKey, Name: "aaaaaaaaaaaa", Request: "request-1"})
+		p, err := b.AddPartner(ctx, "Acme")
+		expect("AddPartner", err, entry{Action: "partner.added", Partner: p.ID})
+		key, _, err := b.IssueKey(ctx, p.ID, store.KeyOptions{})
+		expect("IssueKey", err, entry{Action: "key.issued", Partner: p.ID, Key: key.ID})
+		key, _, err = b.IssueKey(ctx, p.ID, store.KeyOptions{Scope: store.ReadOnly, Personal: true})
+		expect("IssueKey for personal data", err, entry{Action: "key.issued", Partner: p.ID, Key: key.ID, Detail: "read, personal data"})
+		_, err = b.RevokeKey(ctx, key.ID, true)
+		expect("RevokeKey", err, entry{Action: "key.revoked", Partner: p.ID, Key: key.ID})
+		_, err = b.EnablePreverified(ctx, p.ID, "track.acme.com")
+		expect("EnablePreverified", err, entry{Action: "partner.preverified", Partner: p.ID, Detail: "track.acme.com"})
+		_, err = b.EnablePreverified(ctx, p.ID, "track.acme.net")
+		expect("a move of the tracking domain", err, entry{Action: "partner.preverified", Partner: p.ID, Detail: "track.acme.net"})
+
+		_, err = b.UpdatePartner(ctx, p.ID, func(p store.Partner) store.Partner { p.Suspended = true; return p })
+		expect("suspension of a partner", err, entry{Action: "partner.suspended", Partner: p.ID})
+		_, err = b.UpdatePartner(ctx, p.ID, func(p store.Partner) store.Partner {
+			p.Suspended, p.Name = false, "Acme Limited"
+			p.Limits = store.PartnerLimits{RequestsPerSecond: 7, Labels: store.NoLimit}
+			return p
+		})
+		expect("several changes of a partner", err,
+			entry{Action: "partner.limited", Partner: p.ID, Detail: `{"requestsPerSecond":7,"labels":"off"}`},
+			entry{Action: "partner.resumed", Partner: p.ID},
+			entry{Action: "partner.changed", Partner: p.ID, Detail: "name"})
+
+		m, err := b.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Shop", Domain: "shop.com", IdentityRequiresSecret: true})
+		expect("AddMerchant", err, entry{Action: "merchant.created", Partner: p.ID, Merchant: m.ID, Detail: "shop.com, requires a secret"})
+		_, err = b.UpdateMerchant(ctx, m.ID, func(m store.Merchant) store.Merchant {
+			m.Suspended, m.Name, m.Domain = true, "Other", "other.com"
+			m.Limits.EventsPerSecond = 5
+			return m
+		})
+		expect("several changes of a merchant", err,
+			entry{Action: "merchant.limited", Partner: p.ID, Merchant: m.ID, Detail: `{"eventsPerSecond":5}`},
+			entry{Action: "merchant.suspended", Partner: p.ID, Merchant: m.ID},
+			entry{Action: "merchant.changed", Partner: p.ID, Merchant: m.ID, Detail: "domain, name"})
+		secret, _ := store.NewSecret(start)
+		_, err = b.UpdateMerchant(ctx, m.ID, func(m store.Merchant) store.Merchant { return m.WithSecret(secret) })
+		expect("a merchant's secrets", err, entry{Action: "merchant.secrets", Partner: p.ID, Merchant: m.ID, Detail: string(secret.ID)})
+		_, err = b.UpdateMerchant(ctx, m.ID, func(m store.Merchant) store.Merchant {
+			m.IdentityRequiresSecret, m.Secrets = false, nil
+			return m
+		})
+		expect("without the option and its secrets", err,
+			entry{Action: "merchant.identity", Partner: p.ID, Merchant: m.ID, Detail: "requires no secret"},
+			entry{Action: "merchant.secrets", Partner: p.ID, Merchant: m.ID})
+		_, err = b.UpdateMerchant(ctx, m.ID, func(m store.Merchant) store.Merchant {
+			m.Suspended, m.Limits = false, store.MerchantLimits{}
+			return m
+		})
+		expect("lifting what was set", err,
+			entry{Action: "merchant.limited", Partner: p.ID, Merchant: m.ID},
+			entry{Action: "merchant.resumed", Partner: p.ID, Merchant: m.ID})
+
+		tag, _, err := b.GenerateTag(ctx, m.ID, store.ServerSide, "shop.com")
+		expect("GenerateTag", err, entry{Action: "tag.generated", Partner: p.ID, Merchant: m.ID, Tag: tag.ID, Detail: tag.Label + ".shop.com"})
+		pv, _, err := b.GenerateTag(ctx, m.ID, store.Preverified, "")
+		expect("a preverified tag", err, entry{Action: "tag.generated", Partner: p.ID, Merchant: m.ID, Tag: pv.ID, Detail: "track.acme.net"})
 		wrong := store.DNSFinding{Verdict: store.DNSWrong, Code: "no_record", Detail: "There is no record."}
 		correct := store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", Detail: "It is right."}
-		secret, _ := store.NewSecret(start)
-
 		for _, c := range []struct {
-			change string
-			do     func() error
-			want   func() []store.AuditEntry // without the actor
+			what   string
+			change func(store.Tag) store.Tag
+			action store.AuditAction
+			detail string
 		}{
-			{"AddPartner", func() (err error) { p, err = b.AddPartner(ctx, "Acme"); return err },
-				func() []store.AuditEntry { return []store.AuditEntry{{Action: "partner.added", Partner: p.ID}} }},
-			{"IssueKey", func() (err error) { key, _, err = b.IssueKey(ctx, p.ID, store.KeyOptions{}); return err },
-				func() []store.AuditEntry {
-					return []store.AuditEntry{{Action: "key.issued", Partner: p.ID, Key: key.ID}}
-				}},
-			{"IssueKey for personal data", func() (err error) {
-				key, _, err = b.IssueKey(ctx, p.ID, store.KeyOptions{Scope: store.ReadOnly, Personal: true})
-				return err
-			},
-				func() []store.AuditEntry {
-					return []store.AuditEntry{{Action: "key.issued", Partner: p.ID, Key: key.ID, Detail: "read, personal data"}}
-				}},
-			{"RevokeKey", func() (err error) { key, err = b.RevokeKey(ctx, key.ID, true); return err },
-				func() []store.AuditEntry {
-					return []store.AuditEntry{{Action: "key.revoked", Partner: p.ID, Key: key.ID}}
-				}},
-			{"EnablePreverified", func() (err error) { p, err = b.EnablePreverified(ctx, p.ID, "track.acme.com"); return err },
-				func() []store.AuditEntry {
-					return []store.AuditEntry{{Action: "partner.preverified", Partner: p.ID, Detail: "track.acme.com"}}
-				}},
-			{"a move of the tracking domain", func() (err error) { p, err = b.EnablePreverified(ctx, p.ID, "track.acme.net"); return err },
-				func() []store.AuditEntry {
-					return []store.AuditEntry{{Action: "partner.preverified", Partner: p.ID, Detail: "track.acme.net"}}
-				}},
-			{"suspension of a partner", func() error { return updatePartner(func(p *store.Partner) { p.Suspended = true }) },
-				func() []store.AuditEntry { return []store.AuditEntry{{Action: "partner.suspended", Partner: p.ID}} }},
-			{"several changes of a partner", func() error {
-				return updatePartner(func(p *store.Partner) {
-					p.Suspended, p.Name = false, "Acme Limited"
-					p.Limits = store.PartnerLimits{RequestsPerSecond: 7, Labels: store.NoLimit}
-				})
-			}, func() []store.AuditEntry {
-				return []store.AuditEntry{
-					{Action: "partner.limited", Partner: p.ID, Detail: `{"requestsPerSecond":7,"labels":"off"}`},
-					{Action: "partner.resumed", Partner: p.ID},
-					{Action: "partner.changed", Partner: p.ID, Detail: "name"},
-				}
-			}},
-			{"AddMerchant", func() (err error) {
-				m, err = b.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Shop", Domain: "shop.com", IdentityRequiresSecret: true})
-				return err
-			},
-				func() []store.AuditEntry {
-					return []store.AuditEntry{{Action: "merchant.created", Partner: p.ID, Merchant: m.ID, Detail: "shop.com, requires a secret"}}
-				}},
-			{"several changes of a merchant", func() error {
-				return updateMerchant(func(m *store.Merchant) {
-					m.Suspended, m.Name, m.Domain = true, "Other", "other.com"
-					m.Limits.EventsPerSecond = 5
-				})
-			}, func() []store.AuditEntry {
-				return []store.AuditEntry{
-					{Action: "merchant.limited", Partner: p.ID, Merchant: m.ID, Detail: `{"eventsPerSecond":5}`},
-					{Action: "merchant.suspended", Partner: p.ID, Merchant: m.ID},
-					{Action: "merchant.changed", Partner: p.ID, Merchant: m.ID, Detail: "domain, name"},
-				}
-			}},
-			{"a merchant's secrets", func() error {
-				return updateMerchant(func(m *store.Merchant) {
-					*m = m.WithSecret(secret)
-				})
-			}, func() []store.AuditEntry {
-				return []store.AuditEntry{
-					{Action: "merchant.secrets", Partner: p.ID, Merchant: m.ID, Detail: string(secret.ID)},
-				}
-			}},
-			{"without the option and its secrets", func() error {
-				return updateMerchant(func(m *store.Merchant) { m.IdentityRequiresSecret, m.Secrets = false, nil })
-			}, func() []store.AuditEntry {
-				return []store.AuditEntry{
-					{Action: "merchant.identity", Partner: p.ID, Merchant: m.ID, Detail: "requires no secret"},
-					{Action: "merchant.secrets", Partner: p.ID, Merchant: m.ID},
-				}
-			}},
-			{"lifting what was set", func() error {
-				return updateMerchant(func(m *store.Merchant) { m.Suspended, m.Limits = false, store.MerchantLimits{} })
-			}, func() []store.AuditEntry {
-				return []store.AuditEntry{
-					{Action: "merchant.limited", Partner: p.ID, Merchant: m.ID},
-					{Action: "merchant.resumed", Partner: p.ID, Merchant: m.ID},
-				}
-			}},
-			{"GenerateTag", func() (err error) {
-				if tag, _, err = b.GenerateTag(ctx, m.ID, store.ServerSide, "shop.com"); err == nil {
-					pv, _, err = b.GenerateTag(ctx, m.ID, store.Preverified, "")
-				}
-				return err
-			}, func() []store.AuditEntry {
-				return []store.AuditEntry{
-					{Action: "tag.generated", Partner: p.ID, Merchant: m.ID, Tag: tag.ID, Detail: tag.Label + ".shop.com"},
-					{Action: "tag.generated", Partner: p.ID, Merchant: m.ID, Tag: pv.ID, Detail: "track.acme.net"},
-				}
-			}},
-			{"the first correct verify", func() error { return updateTag(func(t store.Tag) store.Tag { return t.AfterVerify(correct) }) },
-				func() []store.AuditEntry {
-					return []store.AuditEntry{{Action: "tag.verified", Partner: p.ID, Merchant: m.ID, Tag: tag.ID, Detail: tag.Host}}
-				}},
-			{"DNS that leads elsewhere", func() error { return updateTag(func(t store.Tag) store.Tag { return t.AfterRecheck(wrong) }) },
-				func() []store.AuditEntry {
-					return []store.AuditEntry{{Action: "tag.disconnected", Partner: p.ID, Merchant: m.ID, Tag: tag.ID, Detail: "no_record"}}
-				}},
-			{"DNS that is right again", func() error { return updateTag(func(t store.Tag) store.Tag { return t.AfterRecheck(correct) }) },
-				func() []store.AuditEntry {
-					return []store.AuditEntry{{Action: "tag.connected", Partner: p.ID, Merchant: m.ID, Tag: tag.ID}}
-				}},
-			{"suspension of a tag", func() error { return updateTag(func(t store.Tag) store.Tag { t.Suspended = true; return t }) },
-				func() []store.AuditEntry {
-					return []store.AuditEntry{{Action: "tag.suspended", Partner: p.ID, Merchant: m.ID, Tag: tag.ID}}
-				}},
-			{"lifting it", func() error { return updateTag(func(t store.Tag) store.Tag { t.Suspended = false; return t }) },
-				func() []store.AuditEntry {
-					return []store.AuditEntry{{Action: "tag.resumed", Partner: p.ID, Merchant: m.ID, Tag: tag.ID}}
-				}},
+			{"the first correct verify", func(t store.Tag) store.Tag { return t.AfterVerify(correct) }, "tag.verified", tag.Host},
+			{"DNS that leads elsewhere", func(t store.Tag) store.Tag { return t.AfterRecheck(wrong) }, "tag.disconnected", "no_record"},
+			{"DNS that is right again", func(t store.Tag) store.Tag { return t.AfterRecheck(correct) }, "tag.connected", ""},
+			{"suspension of a tag", func(t store.Tag) store.Tag { t.Suspended = true; return t }, "tag.suspended", ""},
+			{"lifting it", func(t store.Tag) store.Tag { t.Suspended = false; return t }, "tag.resumed", ""},
 		} {
-			before := len(b.auditLog())
-			if err := c.do(); err != nil {
-				t.Fatalf("%s: %v", c.change, err)
-			}
-			want := c.want()
-			for i := range want {
-				want[i].Actor = actor
-			}
-			b.expectAudit(before, want...)
+			_, err = b.UpdateTag(ctx, tag.ID, c.change)
+			expect(c.what, err, entry{Action: c.action, Partner: p.ID, Merchant: m.ID, Tag: tag.ID, Detail: c.detail})
 		}
 
 		want := b.auditLog()
@@ -209,80 +153,40 @@ var auditTests = []test{
 		}
 	}},
 	{"when a domain is released or changes hands, the audit log says which tag has lost it and which has it again", func(t *testing.T, b *bed) {
-		actor := store.Actor{Kind: store.ByOperator, Name: "ann"}
-		ctx := store.WithActor(t.Context(), actor)
 		p, other := b.partner("Acme"), b.partner("Other")
 		m, rivals := b.merchant(p, "Shop"), b.merchant(other, "Shop")
 		tag := b.tag(m, store.ServerSide, "shop.com")
 		hats, hatRivals := b.tag(b.merchant(p, "Hats"), store.ServerSide, "hats.com"), b.merchant(other, "Hats")
 		shoes := b.tag(b.merchant(p, "Shoes"), store.ServerSide, "shoes.com")
-		var rival store.Tag
-		entry := func(action store.AuditAction, tag store.Tag, detail string) store.AuditEntry {
-			return store.AuditEntry{Action: action, Partner: tag.Partner, Merchant: tag.Merchant, Tag: tag.ID, Detail: detail}
+		ctx, expect := b.follow(store.Actor{Kind: store.ByOperator, Name: "ann"})
+		about := func(action store.AuditAction, tag store.Tag, detail string) entry {
+			return entry{Action: action, Partner: tag.Partner, Merchant: tag.Merchant, Tag: tag.ID, Detail: detail}
 		}
 		verify := func() error {
 			found := store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", CheckedAt: b.clock.Now()}
 			_, err := b.UpdateTag(ctx, tag.ID, func(t store.Tag) store.Tag { return t.AfterVerify(found) })
 			return err
 		}
-		for _, c := range []struct {
-			change string
-			do     func() error
-			want   func() []store.AuditEntry // without the actor
-		}{
-			{"ReleaseDomain", func() error { _, err := b.ReleaseDomain(ctx, "shop.com"); return err },
-				func() []store.AuditEntry {
-					return []store.AuditEntry{entry("tag.claim_lost", tag, "shop.com")}
-				}},
-			{"a verify that claims the free domain", verify, func() []store.AuditEntry {
-				return []store.AuditEntry{entry("tag.claimed", tag, "shop.com"), entry("tag.verified", tag, tag.Host)}
-			}},
-			{"ReleaseDomain of a verified tag", func() error { _, err := b.ReleaseDomain(ctx, "shop.com"); return err },
-				func() []store.AuditEntry {
-					return []store.AuditEntry{entry("tag.claim_lost", tag, "shop.com")}
-				}},
-			{"GenerateTag for the released domain", func() (err error) {
-				rival, _, err = b.GenerateTag(ctx, rivals.ID, store.ServerSide, "shop.com")
-				return err
-			}, func() []store.AuditEntry {
-				return []store.AuditEntry{entry("tag.generated", rival, rival.Host)}
-			}},
-			{"a verify that takes a lapsed claim over", func() error { b.clock.move(7 * day); return verify() },
-				func() []store.AuditEntry {
-					return []store.AuditEntry{entry("tag.claim_lost", rival, "shop.com"),
-						entry("tag.claimed", tag, "shop.com"), entry("tag.verified", tag, tag.Host)}
-				}},
-			{"GenerateTag that takes a lapsed claim over", func() (err error) {
-				rival, _, err = b.GenerateTag(ctx, hatRivals.ID, store.ServerSide, "hats.com")
-				return err
-			}, func() []store.AuditEntry {
-				return []store.AuditEntry{entry("tag.claim_lost", hats, "hats.com"), entry("tag.generated", rival, rival.Host)}
-			}},
-			{"a tracking domain that takes a lapsed claim away", func() error {
-				_, err := b.EnablePreverified(ctx, p.ID, "track.shoes.com")
-				return err
-			}, func() []store.AuditEntry {
-				return []store.AuditEntry{entry("tag.claim_lost", shoes, "shoes.com"),
-					{Action: "partner.preverified", Partner: p.ID, Detail: "track.shoes.com"}}
-			}},
-		} {
-			before := len(b.auditLog())
-			if err := c.do(); err != nil {
-				t.Fatalf("%s: %v", c.change, err)
-			}
-			want := c.want()
-			for i := range want {
-				want[i].Actor = actor
-			}
-			b.expectAudit(before, want...)
-		}
+		_, err := b.ReleaseDomain(ctx, "shop.com")
+		expect("ReleaseDomain", err, about("tag.claim_lost", tag, "shop.com"))
+		expect("a verify that claims the free domain", verify(), about("tag.claimed", tag, "shop.com"), about("tag.verified", tag, tag.Host))
+		_, err = b.ReleaseDomain(ctx, "shop.com")
+		expect("ReleaseDomain of a verified tag", err, about("tag.claim_lost", tag, "shop.com"))
+		rival, _, err := b.GenerateTag(ctx, rivals.ID, store.ServerSide, "shop.com")
+		expect("GenerateTag for the released domain", err, about("tag.generated", rival, rival.Host))
+		b.clock.move(7 * day)
+		expect("a verify that takes a lapsed claim over", verify(), about("tag.claim_lost", rival, "shop.com"),
+			about("tag.claimed", tag, "shop.com"), about("tag.verified", tag, tag.Host))
+		rival, _, err = b.GenerateTag(ctx, hatRivals.ID, store.ServerSide, "hats.com")
+		expect("GenerateTag that takes a lapsed claim over", err, about("tag.claim_lost", hats, "hats.com"), about("tag.generated", rival, rival.Host))
+		_, err = b.EnablePreverified(ctx, p.ID, "track.shoes.com")
+		expect("a tracking domain that takes a lapsed claim away", err, about("tag.claim_lost", shoes, "shoes.com"),
+			entry{Action: "partner.preverified", Partner: p.ID, Detail: "track.shoes.com"})
 	}},
 	{"a change without an actor is the service's; the context may give a reason", func(t *testing.T, b *bed) {
 		p, err := b.AddPartner(store.WithReason(t.Context(), "contract 7"), "Acme")
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.expectAudit(0, store.AuditEntry{Action: store.PartnerAdded, Partner: p.ID, Actor: store.Actor{Kind: store.ByService}, Reason: "contract 7"})
+		testenv.Check(t, err)
+		b.expectAudit(0, entry{Action: store.PartnerAdded, Partner: p.ID, Actor: store.Actor{Kind: store.ByService}, Reason: "contract 7"})
 	}},
 	{"a change that is refused, and a call that changes nothing, are not in the audit log", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
@@ -367,7 +271,7 @@ var auditTests = []test{
 		b.merchant(acme, "Shop")
 		all := b.auditLog()
 		slices.Reverse(all)
-		filter := func(keep func(store.AuditEntry) bool) (kept []store.AuditEntry) {
+		filter := func(keep func(entry) bool) (kept []entry) {
 			for _, e := range all {
 				if keep(e) {
 					kept = append(kept, e)
@@ -377,16 +281,16 @@ var auditTests = []test{
 		}
 		for name, c := range map[string]struct {
 			q    store.AuditQuery
-			want []store.AuditEntry
+			want []entry
 			n    int
 		}{
 			"all":                {store.AuditQuery{Limit: 100}, all, 6},
 			"limit":              {store.AuditQuery{Limit: 2}, all[:2], 2},
 			"no limit given":     {store.AuditQuery{}, nil, 0},
-			"partner":            {store.AuditQuery{Partner: acme.ID, Limit: 100}, filter(func(e store.AuditEntry) bool { return e.Partner == acme.ID }), 3},
+			"partner":            {store.AuditQuery{Partner: acme.ID, Limit: 100}, filter(func(e entry) bool { return e.Partner == acme.ID }), 3},
 			"no partner":         {store.AuditQuery{Partner: store.NewPartnerID(), Limit: 100}, nil, 0},
 			"a part of an id":    {store.AuditQuery{Partner: acme.ID[:8], Limit: 100}, nil, 0},
-			"since":              {store.AuditQuery{Since: later, Limit: 100}, filter(func(e store.AuditEntry) bool { return e.At.After(later) }), 2},
+			"since":              {store.AuditQuery{Since: later, Limit: 100}, filter(func(e entry) bool { return e.At.After(later) }), 2},
 			"since exactly":      {store.AuditQuery{Since: all[2].At, Limit: 100}, all[1:3], 2},
 			"before":             {store.AuditQuery{Before: all[2].ID, Limit: 2}, all[3:5], 2},
 			"before the end":     {store.AuditQuery{Before: all[0].ID + 5, Limit: 1}, all[:1], 1},
@@ -447,9 +351,7 @@ var auditTests = []test{
 		var partners []store.Partner
 		for _, name := range []string{"Quiet", "Noisy", "Loud"} {
 			p, err := b.AddPartner(byOperator, name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			partners = append(partners, p)
 		}
 		quiet, noisy, loud := partners[0], partners[1], partners[2]
@@ -484,9 +386,7 @@ var auditTests = []test{
 			_, err := b.UpdatePartner(ctx, p.ID, func(p store.Partner) store.Partner { p.Suspended = !p.Suspended; return p })
 			return err
 		}
-		if err := toggle(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, toggle())
 		first := b.auditLog()[1]
 		for range AuditLimits.Partners + 30 {
 			if err := toggle(); err != nil {
@@ -495,7 +395,7 @@ var auditTests = []test{
 			}
 		}
 		b.reopen()
-		if !slices.ContainsFunc(b.auditLog(), func(e store.AuditEntry) bool { return sameAuditEntry(e, first) }) {
+		if !slices.ContainsFunc(b.auditLog(), func(e entry) bool { return sameAuditEntry(e, first) }) {
 			t.Error("the first entry has gone")
 		}
 		b.clock.move(AuditLimits.PartnerAge)
@@ -505,7 +405,7 @@ var auditTests = []test{
 			}
 		}
 		b.reopen()
-		if log := b.auditLog(); len(log) > AuditLimits.Partners+30 || slices.ContainsFunc(log, func(e store.AuditEntry) bool { return sameAuditEntry(e, first) }) {
+		if log := b.auditLog(); len(log) > AuditLimits.Partners+30 || slices.ContainsFunc(log, func(e entry) bool { return sameAuditEntry(e, first) }) {
 			t.Errorf("%d entries, and the first one is there", len(log))
 		}
 	}},

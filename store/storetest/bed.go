@@ -87,6 +87,15 @@ func (b *bed) reopen() {
 	b.open()
 }
 
+// reopened runs the body of a loop at once and again after reopening, and gives it these words.
+func (b *bed) reopened(yield func(when string) bool) {
+	b.t.Helper()
+	if yield("at once") {
+		b.reopen()
+		yield("after reopening")
+	}
+}
+
 // kill kills the engine, and opens the store again.
 func (b *bed) kill() {
 	b.t.Helper()

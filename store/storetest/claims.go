@@ -44,7 +44,7 @@ func (b *bed) ask(m store.Merchant, domain string) error {
 // expectStatus expects a tag's status, at once and after reopening, in the engine and in its directory.
 func (b *bed) expectStatus(tag store.Tag, want store.TagStatus, claimLost bool) {
 	b.t.Helper()
-	for _, when := range []string{"at once", "after reopening"} {
+	for when := range b.reopened {
 		got, err := b.Tag(b.t.Context(), tag.ID)
 		if err != nil || got.Status() != want || got.ClaimLost != claimLost {
 			b.t.Errorf("%s: the tag is %+v, %v; want it %s, claim lost: %v", when, got, err, want, claimLost)
@@ -57,7 +57,6 @@ func (b *bed) expectStatus(tag store.Tag, want store.TagStatus, claimLost bool) 
 		if may != (want == store.Active) {
 			b.t.Errorf("%s: the host of the %s tag may have a certificate: %v", when, want, may)
 		}
-		b.reopen()
 	}
 }
 
@@ -190,17 +189,6 @@ var claimTests = []test{
 		b.clock.move(1)
 		b.tag(rival, store.ServerSide, "shop.com")
 	}},
-	{"when 12 merchants ask for a lapsed domain at once, one gets it", func(t *testing.T, b *bed) {
-		former := b.tag(b.merchant(b.partner("First"), "Shop"), store.ServerSide, "shop.com")
-		partners := []store.Partner{b.partner("Acme"), b.partner("Other")}
-		var merchants []store.Merchant
-		for i := range 12 {
-			merchants = append(merchants, b.merchant(partners[i%2], "Shop"))
-		}
-		b.clock.move(7 * day)
-		expectOneWinner(t, atOnce(len(merchants), func(i int) error { return b.ask(merchants[i], "shop.com") }))
-		b.expectStatus(former, store.Inactive, true)
-	}},
 	{"when a lapsed domain is asked for while its tag is verified, one of the two has it and is the only active one", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		for i := range 20 {
@@ -245,10 +233,7 @@ var claimTests = []test{
 
 		limit := func(n store.Limit) {
 			t.Helper()
-			_, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Limits.UnverifiedClaims = n; return p })
-			if err != nil {
-				t.Fatal(err)
-			}
+			b.changePartner(p, func(p *store.Partner) { p.Limits.UnverifiedClaims = n })
 		}
 		limit(101)
 		b.tag(m, store.ServerSide, "more.com")
@@ -277,9 +262,7 @@ var claimTests = []test{
 	}},
 	{"of 20 requests at once, a partner with room for 5 unverified claims gets 5", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
-		if _, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Limits.UnverifiedClaims = 5; return p }); err != nil {
-			t.Fatal(err)
-		}
+		b.changePartner(p, func(p *store.Partner) { p.Limits.UnverifiedClaims = 5 })
 		var merchants []store.Merchant
 		for range 20 {
 			merchants = append(merchants, b.merchant(p, "Shop"))
@@ -298,9 +281,7 @@ var claimTests = []test{
 	}},
 	{"a partner has at most its limit of labels, which lost claims do not give back", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
-		if _, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Limits.Labels = 3; return p }); err != nil {
-			t.Fatal(err)
-		}
+		b.changePartner(p, func(p *store.Partner) { p.Limits.Labels = 3 })
 		b.tag(b.merchant(p, "A"), store.Preverified, "")
 		b.tag(b.merchant(p, "B"), store.ServerSide, "b.com")
 		b.tag(b.merchant(p, "C"), store.ServerSide, "c.com")
@@ -345,7 +326,7 @@ var claimTests = []test{
 		}
 		b.tag(m, store.Preverified, "")
 		b.tag(m, store.ClientSide, "")
-		for range 2 {
+		for range b.reopened {
 			for _, c := range []struct {
 				partner store.PartnerID
 				want    []string
@@ -362,7 +343,6 @@ var claimTests = []test{
 					t.Errorf("partner %q has %q, want %q", c.partner, got, c.want)
 				}
 			}
-			b.reopen()
 		}
 	}},
 	{"a tracking domain takes a free claim away, and no other", func(t *testing.T, b *bed) {

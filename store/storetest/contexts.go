@@ -43,12 +43,11 @@ var contextTests = []test{
 	{"Events with a context that has ended gives its error", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		b.record([]store.Mark{mark(m, tag, "user-1")}, store.Recorded)
-		for range 2 {
+		for range b.reopened {
 			for _, way := range everyOrder {
 				_, err := b.Events(endedContext(t), store.Query{Merchant: m, SortBy: way.by, Asc: way.asc, Limit: 10})
 				expectCanceled(t, "Events", err)
 			}
-			b.reopen()
 		}
 	}},
 	{"Feed with a context that has ended gives its error", func(t *testing.T, b *bed) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 var deletionTests = []test{
@@ -74,7 +75,7 @@ var deletionTests = []test{
 		if got, err := b.DeletePartner(t.Context(), p.ID, true); err != nil || got.ID != p.ID {
 			t.Fatalf("DeletePartner gives %+v, %v", got, err)
 		}
-		for range 2 {
+		for range b.reopened {
 			if partners, err := b.Partners(t.Context()); err != nil || len(partners) > 0 {
 				t.Errorf("the partners are %v, %v", partners, err)
 			}
@@ -91,15 +92,12 @@ var deletionTests = []test{
 			expectKind(t, err, store.KindNotFound)
 			_, err = b.DeletePartner(t.Context(), p.ID, true)
 			expectKind(t, err, store.KindNotFound)
-			b.reopen()
 		}
 		b.preverified(b.partner("Next"), "track.acme.com")
 	}},
 	{"a deleted merchant leaves room for another", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
-		if _, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Limits.Merchants = 1; return p }); err != nil {
-			t.Fatal(err)
-		}
+		b.changePartner(p, func(p *store.Partner) { p.Limits.Merchants = 1 })
 		m := b.merchant(p, "Shop")
 		_, err := b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Other"})
 		expectLimited(t, err, "merchant")
@@ -115,13 +113,9 @@ var repeatTests = []test{
 		p, other := b.partner("Acme"), b.partner("Other")
 		n := store.NewMerchant{Name: "Shop", Domain: "shop.com", Once: "order 7"}
 		want, err := b.AddMerchant(t.Context(), p.ID, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.UpdateMerchant(t.Context(), want.ID, func(m store.Merchant) store.Merchant { m.Name = "Renamed"; return m }); err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
+		testenv.Check(t, err)
+		b.changeMerchant(want.ID, func(m *store.Merchant) { m.Name = "Renamed" })
+		for range b.reopened {
 			if got, err := b.AddMerchant(t.Context(), p.ID, n); err != nil || !sameMerchant(got, want) {
 				t.Errorf("again: %+v, %v; want %+v", got, err, want)
 			}
@@ -132,7 +126,6 @@ var repeatTests = []test{
 			}
 			_, _, err = b.IssueKey(t.Context(), p.ID, store.KeyOptions{Once: n.Once})
 			expectKind(t, err, store.KindMismatch)
-			b.reopen()
 		}
 		if got, err := b.AddMerchant(t.Context(), other.ID, n); err != nil || got.ID == want.ID {
 			t.Errorf("of another partner: %+v, %v", got, err)
@@ -176,15 +169,12 @@ var keyTests = []test{
 	{"a key has its name and scope, after reopening too", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		key, text, err := b.IssueKey(t.Context(), p.ID, store.KeyOptions{Name: "Looker", Scope: store.ReadOnly, Personal: true, ExpiresIn: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
+		testenv.Check(t, err)
+		for range b.reopened {
 			_, got, ok := b.Directory().Authenticate(text, b.clock.Now())
 			if !ok || got.ID != key.ID || got.Name != "Looker" || got.Scope != store.ReadOnly || !got.Personal {
 				t.Errorf("got %+v, %v", got, ok)
 			}
-			b.reopen()
 		}
 	}},
 	{"the last use of a key is known, after reopening too", func(t *testing.T, b *bed) {
@@ -195,7 +185,7 @@ var keyTests = []test{
 		if _, _, ok := b.Directory().Authenticate(text, used); !ok {
 			t.Fatal("the key is not valid")
 		}
-		for range 2 {
+		for range b.reopened {
 			keys, err := b.Keys(t.Context(), p.ID)
 			if err != nil || len(keys) != 2 {
 				t.Fatal(keys, err)
@@ -205,7 +195,6 @@ var keyTests = []test{
 					t.Errorf("%+v; it was used at %v", k, used)
 				}
 			}
-			b.reopen()
 		}
 	}},
 	{"the last full key is revoked only when that is meant", func(t *testing.T, b *bed) {
@@ -260,9 +249,7 @@ var searchTests = []test{
 		b.merchant(other, "Shoe shop")
 		add := func(name, domain string) store.Merchant {
 			m, err := b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: name, Domain: domain})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			return m
 		}
 		shoes, hats, bags := add("Shoe shop", "shoes.com"), add("HATS & Co", ""), add("Café Ünique ΣΊΣΥΦΟΣ", "bags.shoes.org")
@@ -294,9 +281,7 @@ var searchTests = []test{
 	{"a merchant's retention is read back, after reopening too", func(t *testing.T, b *bed) {
 		m := b.merchant(b.partner("Acme"), "Shop")
 		for _, want := range []store.Retention{30, store.Forever, 0} {
-			if _, err := b.UpdateMerchant(t.Context(), m.ID, func(m store.Merchant) store.Merchant { m.Retention = want; return m }); err != nil {
-				t.Fatal(err)
-			}
+			b.changeMerchant(m.ID, func(m *store.Merchant) { m.Retention = want })
 			b.reopen()
 			if got, err := b.Merchant(t.Context(), m.ID); err != nil || got.Retention != want {
 				t.Errorf("%v, %v; want %v", got.Retention, err, want)

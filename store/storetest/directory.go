@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 var directoryTests = []test{
@@ -33,14 +34,13 @@ var directoryTests = []test{
 			t.Fatal(err)
 		}
 		p = b.preverified(p, "track.acme.com")
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			if got, ok := b.Directory().Key(key.ID); !ok || !sameKey(got, key) || got.RevokedAt == nil {
 				t.Errorf("%s: revoked key %+v, %v; want %+v", when, got, ok, key)
 			}
 			if got, ok := b.Directory().Partner(p.ID); !ok || !samePartner(got, p) {
 				t.Errorf("%s: partner %+v, %v; want %+v", when, got, ok, p)
 			}
-			b.reopen()
 		}
 	}},
 	{"a partner's merchants with tags are in the directory when generate returns, and after reopening", func(t *testing.T, b *bed) {
@@ -54,12 +54,11 @@ var directoryTests = []test{
 		if !slices.Equal(before, []store.MerchantID{first.ID}) {
 			t.Errorf("before the second one the merchants are %v, want %v", before, first.ID)
 		}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			got := slices.Sorted(slices.Values(b.Directory().MerchantsWithTags(p.ID)))
 			if want := slices.Sorted(slices.Values([]store.MerchantID{first.ID, second.ID})); !slices.Equal(got, want) {
 				t.Errorf("%s: the merchants are %v, want %v without %v", when, got, want, without.ID)
 			}
-			b.reopen()
 		}
 	}},
 	{"tags and hosts are in the directory when generate returns, and after reopening", func(t *testing.T, b *bed) {
@@ -76,7 +75,7 @@ var directoryTests = []test{
 				t.Errorf("%s: %+v, %v; want %+v", kind, got, ok, tag)
 			}
 		}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			for _, tag := range tags {
 				if got, ok := b.Directory().Tag(tag.ID); !ok || !sameTag(got, tag) {
 					t.Errorf("%s: %s: %+v, %v; want %+v", when, tag.Type, got, ok, tag)
@@ -88,7 +87,6 @@ var directoryTests = []test{
 					t.Errorf("%s: %q is not known", when, tag.Host)
 				}
 			}
-			b.reopen()
 		}
 		other := b.merchant(p, "Other")
 		b.tag(other, store.ClientSide, "")
@@ -139,101 +137,55 @@ var directoryTests = []test{
 			}
 		}
 	}},
-	{"a conflict leaves no host behind", func(t *testing.T, b *bed) {
-		p := b.partner("Acme")
-		first := b.tag(b.merchant(p, "Shop"), store.ServerSide, "shop.com")
-		rival := b.merchant(p, "Rival")
-		if _, _, err := b.GenerateTag(t.Context(), rival.ID, store.ServerSide, "shop.com"); err == nil {
-			t.Fatal("a second tag on shop.com gives no error")
-		}
-		if got, ok := b.Directory().OnlyTag(first.Host); !ok || got.ID != first.ID {
-			t.Errorf("the tag on %s is %+v, %v", first.Host, got, ok)
-		}
-	}},
-	{"an updated tag is in the directory when the update returns, and after reopening", func(t *testing.T, b *bed) {
-		tag := b.tag(b.merchant(b.partner("Acme"), "Shop"), store.ServerSide, "shop.com")
-		tag, err := b.UpdateTag(t.Context(), tag.ID, func(tag store.Tag) store.Tag {
-			return tag.AfterVerify(store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", CheckedAt: start})
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, when := range []string{"at once", "after reopening"} {
-			if got, ok := b.Directory().Tag(tag.ID); !ok || got.Status() != store.Active || !sameTag(got, tag) {
-				t.Errorf("%s: %+v, %v; want %+v", when, got, ok, tag)
-			}
-			b.reopen()
-		}
-	}},
-	{"a suspension of a tag, a merchant or a partner is in the settings of the tag at once, and after reopening", func(t *testing.T, b *bed) {
-		p := b.partner("Acme")
-		m := b.merchant(p, "Shop")
-		tag := b.tag(m, store.ClientSide, "")
-		neighbour := b.tag(b.merchant(b.partner("Other"), "Shop"), store.ClientSide, "")
-		suspend := map[string]func(on bool) error{
-			"tag": func(on bool) error {
-				_, err := b.UpdateTag(t.Context(), tag.ID, func(t store.Tag) store.Tag { t.Suspended = on; return t })
-				return err
-			},
-			"merchant": func(on bool) error {
-				_, err := b.UpdateMerchant(t.Context(), m.ID, func(m store.Merchant) store.Merchant { m.Suspended = on; return m })
-				return err
-			},
-			"partner": func(on bool) error {
-				_, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Suspended = on; return p })
-				return err
-			},
-		}
-		for name, set := range suspend {
-			for _, on := range []bool{true, false} {
-				if err := set(on); err != nil {
-					t.Fatal(err)
-				}
-				for _, when := range []string{"at once", "after reopening"} {
-					for _, expected := range []struct {
-						tag store.Tag
-						on  bool
-					}{{tag, on}, {neighbour, false}} {
-						got, ok := b.Directory().Tag(expected.tag.ID)
-						if !ok || b.Directory().Settings(&got).Suspended != expected.on {
-							t.Errorf("%s suspended %v: %s: tag %s is suspended: %v", name, on, when, got.ID, !expected.on)
-						}
-					}
-					b.reopen()
-				}
-			}
-		}
-	}},
-	{"a merchant's limits are in the settings of its tags at once, and after reopening", func(t *testing.T, b *bed) {
-		m := b.merchant(b.partner("Acme"), "Shop")
-		tag := b.tag(m, store.ClientSide, "")
-		want := store.MerchantLimits{EventsPerSecond: 7, BytesPerDay: store.NoLimit}
-		got, err := b.UpdateMerchant(t.Context(), m.ID, func(m store.Merchant) store.Merchant {
-			m.Limits, m.Tags = want, nil
-			return m
-		})
-		if err != nil || got.Limits != want || len(got.Tags) != 1 {
-			t.Fatalf("UpdateMerchant gives %+v, %v", got, err)
-		}
-		for _, when := range []string{"at once", "after reopening"} {
-			if got := b.Directory().Settings(&tag).Limits; got != want {
-				t.Errorf("%s: %+v, want %+v", when, got, want)
-			}
-			b.reopen()
-		}
-	}},
-	{"a partner's bytes of a day are in the settings of its tags at once, and after reopening", func(t *testing.T, b *bed) {
+	{"what is set of a tag, a merchant or a partner is in the settings of its tags alone, at once and after reopening", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		tag := b.tag(b.merchant(p, "Shop"), store.ClientSide, "")
-		for _, want := range []store.Limit{7, store.NoLimit, 0} {
-			if _, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Limits.BytesPerDay = want; return p }); err != nil {
-				t.Fatal(err)
+		neighbour := b.tag(b.merchant(b.partner("Other"), "Shop"), store.ClientSide, "")
+		untouched := b.Directory().Settings(&neighbour)
+		setTag := func(suspended bool) {
+			_, err := b.UpdateTag(t.Context(), tag.ID, func(t store.Tag) store.Tag { t.Suspended = suspended; return t })
+			testenv.Check(t, err)
+		}
+		setMerchant := func(suspended bool, limits store.MerchantLimits) {
+			got, err := b.UpdateMerchant(t.Context(), tag.Merchant, func(m store.Merchant) store.Merchant {
+				m.Suspended, m.Limits, m.Tags = suspended, limits, nil
+				return m
+			})
+			if err != nil || got.Limits != limits || len(got.Tags) != 1 {
+				t.Fatalf("UpdateMerchant gives %+v, %v", got, err)
 			}
-			for _, when := range []string{"at once", "after reopening"} {
-				if got := b.Directory().Settings(&tag).PartnerBytesPerDay; got != want {
-					t.Errorf("%s: %d, want %d", when, got, want)
+		}
+		setPartner := func(suspended bool, bytesPerDay store.Limit) {
+			b.changePartner(p, func(p *store.Partner) { p.Suspended, p.Limits.BytesPerDay = suspended, bytesPerDay })
+		}
+		limits := store.MerchantLimits{EventsPerSecond: 7, BytesPerDay: store.NoLimit}
+		for _, c := range []struct {
+			what        string
+			set         func()
+			suspended   bool
+			limits      store.MerchantLimits
+			bytesPerDay store.Limit
+		}{
+			{"a tag's suspension", func() { setTag(true) }, true, store.MerchantLimits{}, 0},
+			{"its end", func() { setTag(false) }, false, store.MerchantLimits{}, 0},
+			{"a merchant's suspension and limits", func() { setMerchant(true, limits) }, true, limits, 0},
+			{"their end", func() { setMerchant(false, store.MerchantLimits{}) }, false, store.MerchantLimits{}, 0},
+			{"a partner's suspension", func() { setPartner(true, 0) }, true, store.MerchantLimits{}, 0},
+			{"a partner's bytes of a day", func() { setPartner(false, 7) }, false, store.MerchantLimits{}, 7},
+			{"bytes without a limit", func() { setPartner(false, store.NoLimit) }, false, store.MerchantLimits{}, store.NoLimit},
+			{"no limit of the partner's own", func() { setPartner(false, 0) }, false, store.MerchantLimits{}, 0},
+		} {
+			c.set()
+			for when := range b.reopened {
+				tag, ok := b.Directory().Tag(tag.ID)
+				got := b.Directory().Settings(&tag)
+				if !ok || got.Suspended != c.suspended || got.Limits != c.limits || got.PartnerBytesPerDay != c.bytesPerDay {
+					t.Errorf("%s: %s: %+v, %v; want suspended %v, %+v, %d", c.what, when, got, ok, c.suspended, c.limits, c.bytesPerDay)
 				}
-				b.reopen()
+				neighbour, ok := b.Directory().Tag(neighbour.ID)
+				if got := b.Directory().Settings(&neighbour); !ok || got != untouched {
+					t.Errorf("%s: %s: the neighbour has %+v, %v", c.what, when, got, ok)
+				}
 			}
 		}
 	}},
@@ -243,7 +195,7 @@ var directoryTests = []test{
 		secret, text := store.NewSecret(start)
 		expect := func(want bool) {
 			t.Helper()
-			for _, when := range []string{"at once", "after reopening"} {
+			for when := range b.reopened {
 				required, has := b.Directory().Settings(&tag).IdentityRequiresSecret, b.Directory().HasSecret(m.ID, text)
 				if required != want || has != want {
 					t.Errorf("%s: required %v, has the secret %v; want %v", when, required, has, want)
@@ -252,7 +204,6 @@ var directoryTests = []test{
 				if err != nil || got.IdentityRequiresSecret != want || got.HasSecret(secret.ID) != want {
 					t.Errorf("%s: %+v, %v", when, got, err)
 				}
-				b.reopen()
 			}
 		}
 		expect(false)
@@ -292,24 +243,6 @@ var directoryTests = []test{
 		}
 		if got, err := b.Merchant(t.Context(), m.ID); err != nil || !sameMerchant(got, m) {
 			t.Errorf("%+v, %v; want %+v", got, err, m)
-		}
-		_, err := b.UpdateMerchant(t.Context(), store.NewMerchantID(), func(m store.Merchant) store.Merchant { return m })
-		expectKind(t, err, store.KindNotFound)
-		_, err = b.UpdatePartner(t.Context(), store.NewPartnerID(), func(p store.Partner) store.Partner { return p })
-		expectKind(t, err, store.KindNotFound)
-	}},
-	{"a moved tracking domain is in the directory when the move returns, and after reopening", func(t *testing.T, b *bed) {
-		p := b.preverified(b.partner("Acme"), "track.acme.com")
-		tag := b.tag(b.merchant(p, "Shop"), store.Preverified, "")
-		b.preverified(p, "t.acme.net")
-		for _, when := range []string{"at once", "after reopening"} {
-			if b.Directory().KnowsHost("track.acme.com") || !b.Directory().KnowsHost("t.acme.net") {
-				t.Errorf("%s: the old domain is known, or the new one is not", when)
-			}
-			if got, ok := b.Directory().OnlyTag("t.acme.net"); !ok || got.ID != tag.ID || got.Host != "t.acme.net" {
-				t.Errorf("%s: the tag on the new domain is %+v, %v", when, got, ok)
-			}
-			b.reopen()
 		}
 	}},
 }

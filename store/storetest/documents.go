@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // contents returns the documents as id → content.
@@ -55,9 +56,7 @@ var documentTests = []test{
 		n := len(b.auditLog())
 		for _, of := range []store.Merchant{m, other} {
 			for _, id := range []string{"a", "b"} {
-				if err := b.updateDocument(of, id, "1"+id); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, b.updateDocument(of, id, "1"+id))
 			}
 		}
 		put := []store.Document{
@@ -67,15 +66,9 @@ var documentTests = []test{
 			{Kind: store.DeliveryStates, Merchant: "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11", ID: "lost", Content: []byte("x")},
 			{Kind: store.Deliveries, Merchant: m.ID, ID: "gone"},
 		}
-		if err := b.PutDocuments(t.Context(), put); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.updateDocument(m, "a", "2a"); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.updateDocument(m, "b", ""); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, b.PutDocuments(t.Context(), put))
+		testenv.Check(t, b.updateDocument(m, "a", "2a"))
+		testenv.Check(t, b.updateDocument(m, "b", ""))
 		refused := errors.New("refused")
 		if err := b.UpdateDestination(t.Context(), m.ID, "a", func(old []byte) ([]byte, store.AuditEntry, error) {
 			if string(old) != "2a" {
@@ -91,7 +84,7 @@ var documentTests = []test{
 		if got := len(b.auditLog()) - n; got != 6 {
 			t.Errorf("%d entries in the audit log, want 6", got)
 		}
-		for range 2 {
+		for range b.reopened {
 			expectDocuments(t, "of m", b.contents(store.Destinations, m.ID), map[string]string{"a": "2a"})
 			expectDocuments(t, "of other", b.contents(store.Destinations, other.ID), map[string]string{"a": "1a", "b": "1b"})
 			if all, err := b.Documents(t.Context(), store.DeliveryStates, ""); err != nil || len(all) != 3 {
@@ -104,7 +97,6 @@ var documentTests = []test{
 			if _, err := b.Document(t.Context(), store.Deliveries, m.ID, "gone"); store.KindOf(err) != store.KindNotFound {
 				t.Errorf("one without content: %v", err)
 			}
-			b.reopen()
 		}
 		again := store.Document{Kind: store.Deliveries, Merchant: m.ID, ID: "twice", Content: []byte("1")}
 		last, gone := again, again
@@ -113,9 +105,7 @@ var documentTests = []test{
 			docs []store.Document
 			want map[string]string
 		}{{[]store.Document{again, last}, map[string]string{"twice": "2"}}, {[]store.Document{again, gone}, map[string]string{}}} { // the last one of a document counts
-			if err := b.PutDocuments(t.Context(), of.docs); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, b.PutDocuments(t.Context(), of.docs))
 			expectDocuments(t, "put twice", b.contents(store.Deliveries, m.ID), of.want)
 		}
 		if _, err := b.DeleteMerchant(t.Context(), other.ID); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // ingest records events from several goroutines at once, and counts the acknowledged ones.
@@ -81,24 +82,16 @@ func inOrder(q store.Query, a, b store.Event) bool {
 }
 
 var durabilityTests = []test{
-	{"an open engine is ready", func(t *testing.T, b *bed) {
-		if err := b.Ready(); err != nil {
-			t.Error(err)
-		}
-		b.reopen()
-		if err := b.Ready(); err != nil {
-			t.Errorf("after reopening: %v", err)
-		}
-	}},
-	{"an engine that accepts events has space for them", func(t *testing.T, b *bed) {
+	{"an open engine is ready, and while it accepts events it has space for them", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
-		b.record([]store.Mark{mark(m, tag, "user-1")}, store.Recorded)
-		if b.FreeSpace() == 0 {
-			t.Error("FreeSpace is 0, but an event was accepted")
-		}
-		b.reopen()
-		if b.FreeSpace() == 0 {
-			t.Error("after reopening, FreeSpace is 0")
+		for when := range b.reopened {
+			if err := b.Ready(); err != nil {
+				t.Errorf("%s: %v", when, err)
+			}
+			b.record([]store.Mark{mark(m, tag, "user-1")}, store.Recorded)
+			if b.FreeSpace() == 0 {
+				t.Errorf("%s: FreeSpace is 0, but an event was accepted", when)
+			}
 		}
 	}},
 	{"a closed engine accepts no marks", func(t *testing.T, b *bed) {
@@ -114,7 +107,7 @@ var durabilityTests = []test{
 		var in ingest
 		in.start(b, m, tags[0], 8, func(call int) bool { return call < 60 }, func(err error) { t.Error(err) })
 		in.all.Wait()
-		for range 2 {
+		for range b.reopened {
 			for _, way := range everyOrder {
 				seen := collect(t, b, store.Query{Merchant: m, SortBy: way.by, Asc: way.asc})
 				numbers := map[int]bool{}
@@ -125,7 +118,6 @@ var durabilityTests = []test{
 					t.Errorf("by %s asc %v: %d events with %d bodies, want %d", way.by, way.asc, len(seen), len(numbers), want)
 				}
 			}
-			b.reopen()
 		}
 	}},
 	{"a page during ingest has every event acknowledged before, and its total is as of the same moment", func(t *testing.T, b *bed) {
@@ -214,7 +206,7 @@ var durabilityTests = []test{
 		}
 	}},
 	{"an engine that is reopened many times keeps every event", func(t *testing.T, b *bed) {
-		r := newRandom(t)
+		r := testenv.Random(t)
 		oracles, tags := newShops(b, 2)
 		for range 8 {
 			for i, o := range oracles {

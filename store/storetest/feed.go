@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // receipts has the events of several merchants in the order of receipt.
@@ -52,10 +53,8 @@ func (rs *receipts) merchants(shops ...int) (ids []store.MerchantID) {
 // selected returns the events that a query selects, of those from the place from on.
 func (rs *receipts) selected(q store.FeedQuery, from int) (want []receipt) {
 	for _, at := range rs.all[from:] {
-		k := rs.known(at)
-		if slices.Contains(q.Merchants, rs.oracles[at.shop].merchant) && (q.Tag == "" || q.Tag == k.tag) &&
-			(q.Bot == nil || *q.Bot == k.bot) && (q.Names == nil || slices.Contains(q.Names, k.name)) &&
-			(q.From == nil || !k.time.Before(*q.From)) && (q.To == nil || !k.time.After(*q.To)) {
+		if slices.Contains(q.Merchants, rs.oracles[at.shop].merchant) &&
+			rs.known(at).matches(store.Query{Tag: q.Tag, Names: q.Names, Bot: q.Bot, From: q.From, To: q.To}) {
 			want = append(want, at)
 		}
 	}
@@ -119,7 +118,7 @@ func hasNews(news <-chan struct{}) bool {
 
 var feedTests = []test{
 	{"followers of random merchants see every event once and in the order of receipt, also after reopening and kills", func(t *testing.T, b *bed) {
-		r := newRandom(t)
+		r := testenv.Random(t)
 		rs := newReceipts(b, 4)
 		var followers []*follower
 		for round := range 40 {
@@ -211,7 +210,7 @@ var feedTests = []test{
 		}
 	}},
 	{"the cursor moves past the events of others, and to the end when there is nothing to see", func(t *testing.T, b *bed) {
-		r := newRandom(t)
+		r := testenv.Random(t)
 		rs := newReceipts(b, 2)
 		rs.record(b, r, 300, 0)
 		for range 2 {
@@ -229,7 +228,7 @@ var feedTests = []test{
 		}
 	}},
 	{"a reader that stops after any event goes on with the next one", func(t *testing.T, b *bed) {
-		r := newRandom(t)
+		r := testenv.Random(t)
 		rs := newReceipts(b, 2)
 		rs.record(b, r, 120, 0, 1)
 		one := follower{FeedQuery: store.FeedQuery{Merchants: rs.merchants(0, 1)}}
@@ -242,7 +241,7 @@ var feedTests = []test{
 		one.read(t, b, rs, 1)
 	}},
 	{"a query with an end has the events up to it, whatever comes later", func(t *testing.T, b *bed) {
-		r := newRandom(t)
+		r := testenv.Random(t)
 		rs := newReceipts(b, 2)
 		rs.record(b, r, 50, 0, 1)
 		f := follower{FeedQuery: store.FeedQuery{Merchants: rs.merchants(0, 1), UpTo: b.latest()}}
@@ -254,7 +253,7 @@ var feedTests = []test{
 		}
 	}},
 	{"a cursor from after the end is not moved back, and sees nothing", func(t *testing.T, b *bed) {
-		r := newRandom(t)
+		r := testenv.Random(t)
 		rs := newReceipts(b, 1)
 		rs.record(b, r, 5, 0)
 		late := b.latest()

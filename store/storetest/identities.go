@@ -19,11 +19,10 @@ var identityTests = []test{
 	{"a mark with a muid links all identifiers that come with it, after reopening too", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		b.record([]store.Mark{markOf(m, tag, who("user-1", email("a@example.com"), phone("1234"), device("d")))}, store.Recorded)
-		for range 2 {
+		for range b.reopened {
 			b.expectResolved(m, who("", email("a@example.com")), "user-1")
 			b.expectResolved(m, who("", phone("1234")), "user-1")
 			b.expectResolved(m, who("", device("d")), "user-1")
-			b.reopen()
 		}
 		b.record([]store.Mark{markOf(m, tag, who("", phone("1234")))}, store.Recorded)
 		if events, _ := b.list(m); len(events) != 2 || events[1].MUID != "user-1" {
@@ -33,10 +32,9 @@ var identityTests = []test{
 	{"Resolve links the identifiers that come with a muid, after reopening too", func(t *testing.T, b *bed) {
 		m, _ := b.shop()
 		b.expectResolved(m, who("user-1", email("a@example.com"), device("d")), "user-1")
-		for range 2 {
+		for range b.reopened {
 			b.expectResolved(m, who("", email("a@example.com")), "user-1")
 			b.expectResolved(m, who("", device("d")), "user-1")
-			b.reopen()
 		}
 		b.expectEvents(m, 0)
 	}},

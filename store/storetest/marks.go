@@ -27,7 +27,7 @@ var markTests = []test{
 		sent.Raw = []byte("{ \"a\":1.0, \"b\" : \"ü\\u0000\", \"a\":2}\n")
 		marks := []store.Mark{sent}
 		b.record(marks, store.Recorded)
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			events, total := b.list(m)
 			if len(events) != 1 || total != 1 {
 				t.Fatalf("%s: %d events, total %d", when, len(events), total)
@@ -38,7 +38,6 @@ var markTests = []test{
 				!got.Time.Equal(want) || got.Time.Location() != time.UTC {
 				t.Errorf("%s: %+v with %q; want %v in UTC and %q", when, got, got.Raw, want, sent.Raw)
 			}
-			b.reopen()
 		}
 	}},
 	{"an engine does not use a mark's memory once Record has returned", func(t *testing.T, b *bed) {
@@ -68,7 +67,7 @@ var markTests = []test{
 				copy(memory, bytes.Repeat([]byte("#"), len(memory)))
 			}
 		}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			page, err := b.Events(t.Context(), store.Query{Merchant: shop, Tag: tag, Names: []string{"Purchase"}, SortBy: store.ByName, Limit: 10})
 			if err != nil || page.Total != 3 || len(page.Events) != 3 {
 				t.Fatalf("%s: %+v, %v; want 3 events", when, page, err)
@@ -80,7 +79,6 @@ var markTests = []test{
 			}
 			b.record([]store.Mark{withEventID(mark(shop, tag, "user-1"), "order-1")}, store.Duplicate)
 			b.expectResolved(shop, who("", email("a@example.com")), "user-1")
-			b.reopen()
 		}
 	}},
 	{"ids are unique and sort in the order of receipt, whatever the clock does", func(t *testing.T, b *bed) {
@@ -223,12 +221,11 @@ var markTests = []test{
 		small := mark(m, tag, "user-1")
 		small.Time = start.Add(time.Second)
 		b.record([]store.Mark{large, small}, store.Recorded, store.Recorded)
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			events, _ := b.list(m)
 			if len(events) != 2 || !bytes.Equal(events[0].Raw, large.Raw) || !bytes.Equal(events[1].Raw, small.Raw) {
 				t.Errorf("%s: the bodies of %d events are not those that were sent", when, len(events))
 			}
-			b.reopen()
 		}
 	}},
 	{"a full batch of 1000 marks and 1 MiB is recorded whole", func(t *testing.T, b *bed) {
@@ -273,7 +270,7 @@ var markTests = []test{
 		}
 		b.record([]store.Mark{late(m, tag, 2*time.Hour), late(m, second, 3*time.Hour)})
 		b.record([]store.Mark{late(m, tag, time.Hour), late(other, otherTag, 9*time.Hour)})
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			for id, want := range map[store.TagID]time.Time{
 				tag: start.Add(2 * time.Hour), second: start.Add(3 * time.Hour), otherTag: {}, store.NewTagID(store.ClientSide): {},
 			} {
@@ -286,7 +283,6 @@ var markTests = []test{
 					t.Errorf("%s: the last event of tag %s is at %v, %v; want %v", when, id, got, err, want)
 				}
 			}
-			b.reopen()
 		}
 	}},
 }

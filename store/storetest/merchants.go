@@ -3,7 +3,6 @@ package storetest
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 
 	"mtagd/store"
@@ -17,40 +16,28 @@ var merchantTests = []test{
 			!store.IsUUIDv4(string(want.ID)) || want.CreatedAt.Before(start) || len(want.Tags) > 0 || !want.IdentityRequiresSecret {
 			t.Fatalf("AddMerchant gives %+v, %v", want, err)
 		}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			if got, err := b.Merchant(t.Context(), want.ID); err != nil || !sameMerchant(got, want) {
 				t.Errorf("%s: %+v, %v; want %+v", when, got, err, want)
 			}
 			if !b.Directory().Settings(&store.Tag{Merchant: want.ID}).IdentityRequiresSecret {
 				t.Errorf("%s the directory does not have the option", when)
 			}
-			b.reopen()
-		}
-	}},
-	{"an unknown merchant is not found", func(t *testing.T, b *bed) {
-		for _, id := range []store.MerchantID{store.NewMerchantID(), "", "x", "\x00\xff"} {
-			_, err := b.Merchant(t.Context(), id)
-			expectKind(t, err, store.KindNotFound)
 		}
 	}},
 	{"a partner with as many merchants as it may have gets no more, until the limit is raised", func(t *testing.T, b *bed) {
 		p, other := b.partner("Acme"), b.partner("Other")
 		limit := func(n store.Limit) {
 			t.Helper()
-			if _, err := b.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Limits.Merchants = n; return p }); err != nil {
-				t.Fatal(err)
-			}
+			b.changePartner(p, func(p *store.Partner) { p.Limits.Merchants = n })
 		}
 		limit(4)
 		b.merchant(p, "Shop")
-		errs := make([]error, 8)
-		var callers sync.WaitGroup
-		for i := range errs {
-			callers.Go(func() { _, errs[i] = b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"}) })
-		}
-		callers.Wait()
 		refused := 0
-		for _, err := range errs {
+		for _, err := range atOnce(8, func(int) error {
+			_, err := b.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
+			return err
+		}) {
 			if err != nil {
 				expectLimited(t, err, "merchant")
 				refused++
@@ -71,11 +58,10 @@ var merchantTests = []test{
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		m := b.merchant(p, "Shop")
 		want := []store.Tag{b.tag(m, store.ServerSide, "shop.com"), b.tag(m, store.Preverified, ""), b.tag(m, store.ClientSide, "")}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			if got, err := b.Merchant(t.Context(), m.ID); err != nil || !slices.EqualFunc(got.Tags, want, sameTag) {
 				t.Errorf("%s: %+v, %v; want %+v", when, got.Tags, err, want)
 			}
-			b.reopen()
 		}
 	}},
 	{"a partner's merchants are listed oldest first, with their tags and the total", func(t *testing.T, b *bed) {
@@ -89,7 +75,7 @@ var merchantTests = []test{
 			}
 			all = append(all, m)
 		}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			for _, limit := range []int{1, 4, 11, 100} {
 				for offset := 0; offset <= len(all)+limit; offset += limit {
 					want := all[min(offset, len(all)):min(offset+limit, len(all))]
@@ -99,7 +85,6 @@ var merchantTests = []test{
 					}
 				}
 			}
-			b.reopen()
 		}
 	}},
 	{"merchants that are created at the same time are all listed", func(t *testing.T, b *bed) {

@@ -16,12 +16,11 @@ var partnerTests = []test{
 			t.Errorf("created at %v, then at %v: the engine does not use the clock it was given",
 				want[0].CreatedAt, want[1].CreatedAt)
 		}
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			got, err := b.Partners(t.Context())
 			if err != nil || !slices.EqualFunc(got, want, samePartner) {
 				t.Errorf("%s: %v, %v; want %v", when, got, err, want)
 			}
-			b.reopen()
 		}
 	}},
 	{"a new engine has no partners", func(t *testing.T, b *bed) {
@@ -65,12 +64,11 @@ var partnerTests = []test{
 			t.Fatalf("revoke: %+v, %v", revoked, err)
 		}
 		want[0] = revoked
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			got, err := b.Keys(t.Context(), p.ID)
 			if err != nil || !slices.EqualFunc(got, want, sameKey) {
 				t.Errorf("%s: %v, %v; want %v", when, got, err, want)
 			}
-			b.reopen()
 		}
 	}},
 	{"a key that is revoked again keeps the time of the first call", func(t *testing.T, b *bed) {
@@ -85,18 +83,29 @@ var partnerTests = []test{
 			t.Errorf("got %+v, %v; want %+v", again, err, first)
 		}
 	}},
-	{"an unknown partner or key is not found", func(t *testing.T, b *bed) {
+	{"an unknown partner, key, merchant or tag is not found", func(t *testing.T, b *bed) {
 		b.partner("Acme")
-		_, _, err := b.IssueKey(t.Context(), store.NewPartnerID(), store.KeyOptions{})
+		expect := func(_ any, err error) {
+			t.Helper()
+			expectKind(t, err, store.KindNotFound)
+		}
+		p, m := store.NewPartnerID(), store.NewMerchantID()
+		_, _, err := b.IssueKey(t.Context(), p, store.KeyOptions{})
 		expectKind(t, err, store.KindNotFound)
-		_, err = b.Keys(t.Context(), store.NewPartnerID())
-		expectKind(t, err, store.KindNotFound)
-		_, err = b.RevokeKey(t.Context(), "aaaaaaaaaaaa", true)
-		expectKind(t, err, store.KindNotFound)
-		_, err = b.EnablePreverified(t.Context(), store.NewPartnerID(), "track.acme.com")
-		expectKind(t, err, store.KindNotFound)
-		_, err = b.AddMerchant(t.Context(), store.NewPartnerID(), store.NewMerchant{Name: "Shop"})
-		expectKind(t, err, store.KindNotFound)
+		expect(b.Keys(t.Context(), p))
+		expect(b.RevokeKey(t.Context(), "aaaaaaaaaaaa", true))
+		expect(b.EnablePreverified(t.Context(), p, "track.acme.com"))
+		expect(b.AddMerchant(t.Context(), p, store.NewMerchant{Name: "Shop"}))
+		expect(b.UpdatePartner(t.Context(), p, func(p store.Partner) store.Partner { return p }))
+		expect(b.UpdateMerchant(t.Context(), m, func(m store.Merchant) store.Merchant { return m }))
+		expect(b.UpdateTag(t.Context(), store.NewTagID(store.ClientSide), func(tag store.Tag) store.Tag { return tag }))
+		for _, id := range []store.MerchantID{m, "", "x", "\x00\xff"} {
+			expect(b.Merchant(t.Context(), id))
+		}
+		for _, kind := range []store.TagType{store.ClientSide, store.ServerSide, store.Preverified} {
+			_, _, err := b.GenerateTag(t.Context(), m, kind, "shop.com")
+			expectKind(t, err, store.KindNotFound)
+		}
 	}},
 	{"a tracking domain is a full host name, kept in lower case", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")

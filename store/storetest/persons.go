@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 var personTests = []test{
@@ -76,23 +77,21 @@ var personTests = []test{
 		if e.Events != 3 || e.Links != 1 || e.FinishedAt.IsZero() || e.Attempts != 0 || e.LastError != "" {
 			t.Errorf("the receipt is %+v, want 3 events and 1 link", e)
 		}
-		for range 2 {
+		for range b.reopened {
 			b.expectEvents(m, 1)
 			b.expectPersonalData(m, who("", email("ann@example.com")), 0, 0)
 			b.expectPersonalData(m, who("", email("bob@example.com")), 1, 1)
-			b.reopen()
 		}
 	}},
 	{"after an erasure with suppress, events of the person are refused, also by an identifier alone that nothing is linked to", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		b.record([]store.Mark{markOf(m, tag, who("ann", email("ann@example.com"), phone("123")))})
 		b.erased(m, who("", email("ann@example.com")), true)
-		for range 2 {
+		for range b.reopened {
 			b.record([]store.Mark{
 				markOf(m, tag, who("", email("ann@example.com"))), markOf(m, tag, who("", phone("123"))), mark(m, tag, "ann"),
 				markOf(m, tag, who("new", email("ann@example.com"))), markOf(m, tag, who("", email("bob@example.com"))), mark(m, tag, "bob"),
 			}, store.Suppressed, store.Suppressed, store.Suppressed, store.Suppressed, store.Unresolved, store.Recorded)
-			b.reopen()
 		}
 	}},
 	{"the same erasure again is the same one while it has not begun, with suppress added", func(t *testing.T, b *bed) {
@@ -101,9 +100,7 @@ var personTests = []test{
 		seen := map[store.ErasureID]bool{}
 		for i := range 20 {
 			e, err := b.Erase(t.Context(), m, who("ann"), store.ErasureOptions{Suppress: i > 0})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			seen[e.ID] = true
 		}
 		_, total, err := b.Erasures(t.Context(), m, 0, 1)
@@ -120,12 +117,10 @@ var personTests = []test{
 		var ids []store.ErasureID
 		for i := range 7 {
 			e, err := b.Erase(t.Context(), m, who(store.MUID(fmt.Sprintf("user-%d", i))), store.ErasureOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			ids = append(ids, e.ID)
 		}
-		for range 2 {
+		for range b.reopened {
 			for offset := range 9 {
 				page, total, err := b.Erasures(t.Context(), m, offset, 3)
 				if err != nil || total != 7 || len(page) != max(0, min(3, 7-offset)) {
@@ -140,7 +135,6 @@ var personTests = []test{
 			for _, id := range ids {
 				b.done(id)
 			}
-			b.reopen()
 		}
 	}},
 	{"a partner has a limited number of open erasures", func(t *testing.T, b *bed) {
@@ -166,10 +160,9 @@ var personTests = []test{
 			b.record([]store.Mark{markOf(m, tag, said(by, "eve", email("eve@example.com")))})
 			b.expectResolved(m, said(by, "ann", email("eve@example.com")), "ann")
 		}
-		for range 2 {
+		for range b.reopened {
 			b.expectClaimed(m, who("", email("eve@example.com")), 2, 2)
 			b.expectClaimed(m, who("", email("ann@example.com")), 2, 0)
-			b.reopen()
 		}
 		e := b.erased(m, who("", email("eve@example.com")), true)
 		if e.Events != 2 || e.Claimed != 2 || e.Links != 2 {
@@ -190,12 +183,11 @@ var personTests = []test{
 			marks = append(marks, markOf(m, tag, said(store.ByAnyone, store.MUID(fmt.Sprintf("eve-%d", i)), email("ann@example.com"))))
 		}
 		b.record(marks)
-		for range 2 {
+		for range b.reopened {
 			events, links, claimed := b.personalData(m, who("", email("ann@example.com")), false)
 			if events != 2*muids || claimed < store.MaxFormerLinks || claimed > store.MaxFormerLinks+2 || links > muids+store.MaxFormerLinks+2 {
 				t.Errorf("%d events, %d claimed, %d links", events, claimed, links)
 			}
-			b.reopen()
 		}
 		b.erased(m, who("", email("ann@example.com")), false)
 		b.expectClaimed(m, who("", email("ann@example.com")), 0, 0)
@@ -212,7 +204,7 @@ var personTests = []test{
 		b.record(append(strangers("eve"), markOf(m, tag, said(store.ByCookie, "ann", email("ann@example.com")))))
 		b.expectResolved(m, who("", email("ann@example.com")), "ann")
 		b.record(append(strangers("mallory"), mark(m, tag, "ann")))
-		for range 2 {
+		for range b.reopened {
 			of := map[store.MUID]int{}
 			if _, err := b.PersonalData(t.Context(), m, who("", email("ann@example.com")), false, func(r *store.PersonalRecord) error {
 				if r.Event != nil {
@@ -222,7 +214,6 @@ var personTests = []test{
 			}); err != nil || of["ann"] != 2 {
 				t.Errorf("%d events of the muid are held, %v; want 2", of["ann"], err)
 			}
-			b.reopen()
 		}
 	}},
 	{"an identifier has a limited number of links by cookies: later ones are claimed", func(t *testing.T, b *bed) {
@@ -233,9 +224,8 @@ var personTests = []test{
 		}
 		b.record(marks)
 		b.record([]store.Mark{markOf(m, tag, said(store.ByCookie, "late", email("ann@example.com")))})
-		for range 2 {
+		for range b.reopened {
 			b.expectClaimed(m, who("", email("ann@example.com")), store.MaxCookieLinks, 1)
-			b.reopen()
 		}
 		b.expectResolved(m, who("ann", email("ann@example.com")), "ann")
 		b.record([]store.Mark{mark(m, tag, "ann")})
@@ -255,9 +245,8 @@ var personTests = []test{
 			markOf(m, tag, said(store.ByAnyone, "ann", email("ann@example.com"))),
 			markOf(m, tag, who("", email("ann@example.com"))),
 		})
-		for range 2 {
+		for range b.reopened {
 			b.expectClaimed(m, who("ann"), 5, 0)
-			b.reopen()
 		}
 	}},
 	{"a person whose identifier strangers have linked elsewhere keeps the events", func(t *testing.T, b *bed) {
@@ -267,9 +256,8 @@ var personTests = []test{
 		b.record([]store.Mark{markOf(m, tag, said(store.ByCookie, "ann", email("ann@example.com"))), mark(m, tag, "ann"), purchase})
 		b.expectResolved(m, said(store.ByAnyone, "eve", email("ann@example.com")), "eve")
 		b.record([]store.Mark{purchase, mark(m, tag, "ann"), mark(m, tag, "eve")})
-		for range 2 {
+		for range b.reopened {
 			b.expectClaimed(m, ann, 5, 1) // all but the stranger's own
-			b.reopen()
 		}
 		if e := b.erased(m, ann, false); e.Events != 5 || e.Claimed != 1 {
 			t.Errorf("the receipt is %+v, want 5 events and a claimed one", e)
@@ -284,14 +272,13 @@ var personTests = []test{
 		purchase := markOf(m, tag, who("", email("ann@example.com")))
 		purchase.Raw = []byte(`{"email":"ann@example.com"}`)
 		b.record([]store.Mark{purchase, markOf(m, tag, who("", email("eve@example.com")))})
-		for range 2 {
+		for range b.reopened {
 			b.expectClaimed(m, who("", email("eve@example.com")), 1, 2)
 			b.expectClaimed(m, who("eve"), 1, 2)
 			b.expectClaimed(m, who("", email("ann@example.com")), 1, 2)
 			if events, _, claimed := b.personalData(m, who("eve"), true); events != 3 || claimed != 0 {
 				t.Errorf("with what is claimed, %d events and %d claimed ones", events, claimed)
 			}
-			b.reopen()
 		}
 		if e := b.erased(m, who("", email("eve@example.com")), false); e.Events != 1 || e.Claimed != 2 {
 			t.Errorf("the receipt is %+v, want an event and 2 claimed ones", e)
@@ -320,9 +307,7 @@ var personTests = []test{
 		b.record([]store.Mark{markOf(m, tag, said(store.ByAnyone, "ann", email("ann@example.com"))), mark(m, tag, "ann")})
 		b.expectClaimed(m, who("", email("ann@example.com")), 0, 2)
 		e, err := b.Erase(t.Context(), m, who("", email("ann@example.com")), store.ErasureOptions{Claimed: true, Suppress: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if e = b.done(e.ID); e.Events != 2 || e.Claimed != 0 || e.Links != 1 {
 			t.Errorf("the receipt is %+v, want 2 events and a link", e)
 		}
@@ -373,9 +358,7 @@ var personTests = []test{
 			b.record([]store.Mark{visit}, store.Recorded)
 		}
 		e, err := b.Erase(t.Context(), m, who("ann"), store.ErasureOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		mend()
 		b.close() // an attempt that still fails must not note the time after the hour
 		b.clock.move(time.Hour)
@@ -402,9 +385,7 @@ var personTests = []test{
 		receipts := map[store.MerchantID]store.ErasureID{}
 		erase := func(m store.MerchantID, muid store.MUID) store.ErasureID {
 			e, err := b.Erase(t.Context(), m, who(muid), store.ErasureOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			return e.ID
 		}
 		for _, of := range []merchants{bad, well} {
@@ -412,9 +393,7 @@ var personTests = []test{
 			if _, err := b.DeleteMerchant(t.Context(), of.deleted); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := b.UpdateMerchant(t.Context(), of.expired, func(m store.Merchant) store.Merchant { m.Retention = 1; return m }); err != nil {
-				t.Fatal(err)
-			}
+			b.changeMerchant(of.expired, func(m *store.Merchant) { m.Retention = 1 })
 		}
 		b.clock.move(time.Hour)
 		moved := b.clock.Now()
@@ -457,9 +436,7 @@ var personTests = []test{
 		m, tag := b.shop()
 		// With clocks of New York, which are put forward on 8 March, the limit would be an hour off.
 		zone, err := time.LoadLocation("America/New_York")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		b.clock.stop()
 		b.clock.move(time.Date(2026, 3, 10, 12, 0, 0, 0, zone).Sub(b.clock.Now()))
 		b.clock.zone(zone)
@@ -471,9 +448,7 @@ var personTests = []test{
 			marks = append(marks, e)
 		}
 		b.record(marks)
-		if _, err := b.UpdateMerchant(t.Context(), m, func(m store.Merchant) store.Merchant { m.Retention = 3; return m }); err != nil {
-			t.Fatal(err)
-		}
+		b.changeMerchant(m, func(m *store.Merchant) { m.Retention = 3 })
 		b.expectEvents(m, 2)
 		b.expectPersonalData(m, who("ann"), 2, 0)
 	}},
@@ -483,9 +458,7 @@ var personTests = []test{
 func (b *bed) erased(m store.MerchantID, person store.Identity, suppress bool) store.Erasure {
 	b.t.Helper()
 	e, err := b.Erase(b.t.Context(), m, person, store.ErasureOptions{Suppress: suppress})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	testenv.Check(b.t, err)
 	return b.done(e.ID)
 }
 
@@ -502,9 +475,7 @@ func (b *bed) done(id store.ErasureID) (e store.Erasure) {
 func (b *bed) erasure(id store.ErasureID) store.Erasure {
 	b.t.Helper()
 	e, err := b.Erasure(b.t.Context(), id)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	testenv.Check(b.t, err)
 	return e
 }
 
@@ -523,9 +494,7 @@ func (b *bed) awaitRemovals(want map[store.MerchantID]store.RemovalKind) {
 	b.t.Helper()
 	b.await("other removals are left", func() bool {
 		left, err := b.Removals(b.t.Context())
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		testenv.Check(b.t, err)
 		for _, r := range left {
 			if want[r.Merchant] != r.Kind || r.Attempts == 0 || r.LastError == "" || r.TriedAt.IsZero() || r.State == store.ErasureDone {
 				return false
@@ -540,9 +509,7 @@ func (b *bed) awaitStored(want uint64, merchants ...store.MerchantID) {
 	b.t.Helper()
 	b.await(fmt.Sprintf("other than %d events are stored", want), func() bool {
 		usage, err := b.Usage(b.t.Context(), merchants)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		testenv.Check(b.t, err)
 		return !slices.ContainsFunc(usage, func(u store.Usage) bool { return u.Events != want })
 	})
 }
@@ -574,8 +541,6 @@ func (b *bed) personalData(m store.MerchantID, person store.Identity, withClaime
 		}
 		return nil
 	})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	testenv.Check(b.t, err)
 	return events, links, claimed
 }

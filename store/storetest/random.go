@@ -4,28 +4,12 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
 	"mtagd/store"
 	"mtagd/store/testenv"
 )
-
-// newRandom returns a source of random cases, and logs its seed.
-func newRandom(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64()
-	if s := os.Getenv("STORETEST_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatalf("STORETEST_SEED: %v", err)
-		}
-	}
-	t.Logf("STORETEST_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 

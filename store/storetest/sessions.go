@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 func (b *bed) begin(k store.Key) (store.Session, store.SessionText) {
@@ -33,15 +34,24 @@ func (b *bed) expectSession(text store.SessionText, want bool) {
 	}
 }
 
+// expectNoLinks expects that none of these texts is that of a link.
+func (b *bed) expectNoLinks(texts ...store.SessionText) {
+	b.t.Helper()
+	for _, text := range texts {
+		_, err := b.Link(b.t.Context(), text)
+		expectKind(b.t, err, store.KindNotFound)
+		_, _, err = b.UseLink(b.t.Context(), text)
+		expectKind(b.t, err, store.KindNotFound)
+	}
+}
+
 var sessionTests = []test{
 	{"a session has the scope of its key and is a use of it, after reopening too", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		key, _, err := b.IssueKey(t.Context(), p.ID, store.KeyOptions{Scope: store.ReadOnly})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		_, text := b.begin(key)
-		for range 2 {
+		for range b.reopened {
 			s, got, ok := b.Directory().AuthenticateSession(text, b.clock.Now())
 			if !ok || s.Partner != p.ID || s.Key != key.ID || got.ID != key.ID || got.Scope != store.ReadOnly {
 				t.Errorf("%+v, %+v, %v", s, got, ok)
@@ -49,7 +59,6 @@ var sessionTests = []test{
 			if b.Directory().LastUse(key.ID).IsZero() {
 				t.Error("the key was not used")
 			}
-			b.reopen()
 		}
 		other, otherText := b.begin(key)
 		if s, _, _ := b.Directory().AuthenticateSession(otherText, b.clock.Now()); s.ID != other.ID {
@@ -101,9 +110,7 @@ var sessionTests = []test{
 		_, ofLong = b.begin(long)
 		_, link := b.link(p.ID)
 		_, ofLink, err := b.UseLink(t.Context(), link)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if _, err := b.RevokeKey(t.Context(), long.ID, true); err != nil {
 			t.Fatal(err)
 		}
@@ -120,9 +127,7 @@ var sessionTests = []test{
 		key, _ := b.key(b.partner("Acme"), 0)
 		s, text := b.begin(key)
 		_, other := b.begin(key)
-		if err := b.EndSession(t.Context(), s.ID); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, b.EndSession(t.Context(), s.ID))
 		for range 2 {
 			b.expectSession(text, false)
 			b.expectSession(other, true)
@@ -139,18 +144,15 @@ var sessionTests = []test{
 		begin := func(partner store.PartnerID) store.SessionText {
 			_, link := b.link(partner)
 			_, text, err := b.UseLink(t.Context(), link)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			return text
 		}
 		b.clock.move(time.Minute)
 		ofLink, ofOperator := begin(p.ID), begin("")
-		for range 2 {
+		for range b.reopened {
 			if list := b.Directory().Sessions(p.ID, b.clock.Now()); len(list) != 2 || list[0].Link == "" || list[1].Key != key.ID {
 				t.Errorf("the sessions, newest first: %+v", list)
 			}
-			b.reopen()
 		}
 		_, unused := b.link(p.ID)
 		n := len(b.auditLog())
@@ -163,14 +165,12 @@ var sessionTests = []test{
 		if got := len(b.auditLog()) - n; got != 3 {
 			t.Errorf("%d audit entries", got)
 		}
-		for range 2 {
+		for range b.reopened {
 			b.expectSession(ofKey, false)
 			b.expectSession(ofLink, false)
 			b.expectSession(ofOther, true)
 			b.expectSession(ofOperator, true)
-			_, _, err := b.UseLink(t.Context(), unused)
-			expectKind(t, err, store.KindNotFound)
-			b.reopen()
+			b.expectNoLinks(unused)
 		}
 		if ended, err := b.EndSessions(t.Context(), ""); err != nil || ended != 1 {
 			t.Errorf("%d ended, %v; want 1", ended, err)
@@ -214,14 +214,7 @@ var sessionTests = []test{
 		}
 		b.kill()
 		b.expectSession(begun[0], true)
-		_, _, err := b.UseLink(t.Context(), text)
-		expectKind(t, err, store.KindNotFound)
-		_, _, err = b.UseLink(t.Context(), begun[0])
-		expectKind(t, err, store.KindNotFound)
-		for _, text := range []store.SessionText{text, begun[0], "mtl_", ""} {
-			_, err = b.Link(t.Context(), text)
-			expectKind(t, err, store.KindNotFound)
-		}
+		b.expectNoLinks(text, begun[0], "mtl_", "")
 	}},
 	{"a link ends after its time, and with its partner", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
@@ -230,19 +223,13 @@ var sessionTests = []test{
 			t.Errorf("it lasts %v", got)
 		}
 		b.clock.move(store.LinkLife)
-		_, _, err := b.UseLink(t.Context(), lateText)
-		expectKind(t, err, store.KindNotFound)
-		_, err = b.Link(t.Context(), lateText)
-		expectKind(t, err, store.KindNotFound)
+		b.expectNoLinks(lateText)
 		_, orphan := b.link(p.ID)
 		if _, err := b.DeletePartner(t.Context(), p.ID, true); err != nil {
 			t.Fatal(err)
 		}
-		_, _, err = b.UseLink(t.Context(), orphan)
-		expectKind(t, err, store.KindNotFound)
-		_, err = b.Link(t.Context(), orphan)
-		expectKind(t, err, store.KindNotFound)
-		_, _, err = b.AddLink(t.Context(), p.ID)
+		b.expectNoLinks(orphan)
+		_, _, err := b.AddLink(t.Context(), p.ID)
 		expectKind(t, err, store.KindNotFound)
 	}},
 	{"a link without a partner begins an operator's session", func(t *testing.T, b *bed) {
@@ -275,12 +262,11 @@ var sessionTests = []test{
 			_, text := b.begin(key)
 			texts = append(texts, text)
 		}
-		for range 2 {
+		for range b.reopened {
 			b.expectSession(ofOther, true)
 			b.expectSession(texts[0], false)
 			b.expectSession(texts[1], true)
 			b.expectSession(texts[store.MaxSessions], true)
-			b.reopen()
 		}
 	}},
 	{"links and sessions are in the audit log", func(t *testing.T, b *bed) {
@@ -291,12 +277,8 @@ var sessionTests = []test{
 		link, text := b.link(p.ID)
 		ctx := store.WithActor(t.Context(), link.Actor())
 		begun, _, err := b.UseLink(ctx, text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := b.EndSession(store.WithActor(t.Context(), begun.Actor()), begun.ID); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
+		testenv.Check(t, b.EndSession(store.WithActor(t.Context(), begun.Actor()), begun.ID))
 		if _, _, err := b.UseLink(ctx, text); err == nil {
 			t.Fatal("the link was used twice")
 		}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // Steps prepare what a test is about. A step that fails ends the test.
@@ -24,6 +25,18 @@ func (b *bed) preverified(p store.Partner, domain string) store.Partner {
 		b.t.Fatalf("enable preverified at %s: %v", domain, err)
 	}
 	return p
+}
+
+func (b *bed) changePartner(p store.Partner, change func(*store.Partner)) {
+	b.t.Helper()
+	_, err := b.UpdatePartner(b.t.Context(), p.ID, func(p store.Partner) store.Partner { change(&p); return p })
+	testenv.Check(b.t, err)
+}
+
+func (b *bed) changeMerchant(id store.MerchantID, change func(*store.Merchant)) {
+	b.t.Helper()
+	_, err := b.UpdateMerchant(b.t.Context(), id, func(m store.Merchant) store.Merchant { change(&m); return m })
+	testenv.Check(b.t, err)
 }
 
 func (b *bed) key(p store.Partner, expiresIn time.Duration) (store.Key, store.APIKey) {

@@ -29,7 +29,7 @@
 //	steps.go       the steps that prepare a test
 //	expect.go      comparisons
 //
-// Random tests print their seed; STORETEST_SEED=n repeats one.
+// Random tests print their seed, which DRILL_SEED repeats.
 package storetest
 
 import (

@@ -26,7 +26,7 @@ var summaryTests = []test{
 		}
 	}},
 	{"random summaries of random events have the counts that counting gives, at once and after reopening", func(t *testing.T, b *bed) {
-		r := newRandom(t)
+		r := testenv.Random(t)
 		oracles, tags := newShops(b, 3)
 		for range 12 {
 			var marks []store.Mark
@@ -37,13 +37,12 @@ var summaryTests = []test{
 			b.record(marks)
 			expectRandomSummaries(t, b, r, oracles, tags, 2)
 		}
-		for range 2 {
+		for range b.reopened {
 			expectRandomSummaries(t, b, r, oracles, tags, 20)
-			b.reopen()
 		}
 	}},
 	{"made-up names do not change the counts of the others, nor hide the names of a shop", func(t *testing.T, b *bed) {
-		r := newRandom(t)
+		r := testenv.Random(t)
 		oracles, tags := newShops(b, 1)
 		o, n := oracles[0], 0
 		for round := range 3 {
@@ -73,7 +72,7 @@ var summaryTests = []test{
 			marks = append(marks, oracles[0].mark(tags[0][i%2], "PageView", start))
 		}
 		b.record(marks)
-		for range 2 {
+		for range b.reopened {
 			usage, err := b.Usage(t.Context(), ids)
 			if err != nil || len(usage) != 3 || usage[0].Events != 300 || usage[1] != (store.Usage{}) || usage[2] != (store.Usage{}) {
 				t.Fatalf("usage: %v, %v", usage, err)
@@ -85,7 +84,6 @@ var summaryTests = []test{
 			if got := int(usage[0].Bytes); got < raw || got > raw+50*len(marks) {
 				t.Errorf("%d bytes, want %d and a few for each event", got, raw)
 			}
-			b.reopen()
 		}
 	}},
 	{"too many buckets are refused, but an old event does not make too many", func(t *testing.T, b *bed) {
@@ -116,9 +114,7 @@ var summaryTests = []test{
 			b.record(append(marks, o.mark(tags[i][0], "Old", time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC))))
 		}
 		kept := oracles[5] // what is past its retention is not counted, even before it is removed
-		if _, err := b.UpdateMerchant(t.Context(), kept.merchant, func(m store.Merchant) store.Merchant { m.Retention = 60; return m }); err != nil {
-			t.Fatal(err)
-		}
+		b.changeMerchant(kept.merchant, func(m *store.Merchant) { m.Retention = 60 })
 		cutoff, _ := store.Retention(60).Cutoff(b.clock.Now())
 		kept.events = slices.DeleteFunc(kept.events, func(k *known) bool { return k.time.Before(cutoff) })
 		for _, q.Bucket = range []store.Bucket{store.NoBucket, store.Hourly, store.Daily, store.Monthly} {

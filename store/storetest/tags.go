@@ -83,37 +83,40 @@ var tagTests = []test{
 			t.Errorf("the merchant has %+v, %v; want 3 tags", got.Tags, err)
 		}
 	}},
-	{"when 12 merchants ask for one domain at once, one gets it", func(t *testing.T, b *bed) {
+	{"when 12 merchants ask for one domain at once, one gets it, whether the domain is new or its claim has lapsed", func(t *testing.T, b *bed) {
+		former := b.tag(b.merchant(b.partner("First"), "Shop"), store.ServerSide, "lapsed.com")
+		b.clock.move(7 * day)
 		partners := []store.Partner{b.partner("Acme"), b.partner("Other")}
-		var merchants []store.Merchant
-		for i := range 12 {
-			merchants = append(merchants, b.merchant(partners[i%2], "Shop"))
-		}
-		expectOneWinner(t, atOnce(len(merchants), func(i int) error {
-			_, _, err := b.GenerateTag(t.Context(), merchants[i].ID, store.ServerSide, "shop.com")
-			return err
-		}))
-		with := 0
-		for _, m := range merchants {
-			if m, err := b.Merchant(t.Context(), m.ID); err == nil && len(m.Tags) > 0 {
-				with++
+		for _, domain := range []string{"new.com", "lapsed.com"} {
+			var merchants []store.Merchant
+			for i := range 12 {
+				merchants = append(merchants, b.merchant(partners[i%2], "Shop"))
+			}
+			expectOneWinner(t, atOnce(len(merchants), func(i int) error { return b.ask(merchants[i], domain) }))
+			with := 0
+			for _, m := range merchants {
+				if m, err := b.Merchant(t.Context(), m.ID); err == nil && len(m.Tags) > 0 {
+					with++
+				}
+			}
+			if with != 1 {
+				t.Errorf("%d merchants have a tag on %s, want 1", with, domain)
 			}
 		}
-		if with != 1 {
-			t.Errorf("%d merchants have a tag, want 1", with)
-		}
+		b.expectStatus(former, store.Inactive, true)
 	}},
 	{"a domain that another merchant has registered is a conflict, and after reopening too", func(t *testing.T, b *bed) {
 		p, other := b.partner("Acme"), b.partner("Other")
-		b.tag(b.merchant(p, "Shop"), store.ServerSide, "shop.com")
+		first := b.tag(b.merchant(p, "Shop"), store.ServerSide, "shop.com")
 		for _, rival := range []store.Merchant{b.merchant(p, "Same partner"), b.merchant(other, "Other partner")} {
-			_, _, err := b.GenerateTag(t.Context(), rival.ID, store.ServerSide, "shop.com")
-			expectKind(t, err, store.KindConflict)
-			b.reopen()
-			_, _, err = b.GenerateTag(t.Context(), rival.ID, store.ServerSide, "shop.com")
-			expectKind(t, err, store.KindConflict)
+			for range b.reopened {
+				expectKind(t, b.ask(rival, "shop.com"), store.KindConflict)
+			}
 			if got, err := b.Merchant(t.Context(), rival.ID); err != nil || len(got.Tags) != 0 {
 				t.Errorf("after a conflict the merchant has %+v, %v", got.Tags, err)
+			}
+			if got, ok := b.Directory().OnlyTag(first.Host); !ok || got.ID != first.ID {
+				t.Errorf("after a conflict the tag on %s is %+v, %v", first.Host, got, ok)
 			}
 			b.tag(rival, store.ServerSide, string(rival.ID[:8])+".com") // another domain is free
 		}
@@ -130,12 +133,6 @@ var tagTests = []test{
 		b.preverified(b.partner("Other"), "track.other.com")
 		_, _, err := b.GenerateTag(t.Context(), m.ID, store.Preverified, "")
 		expectInvalid(t, err, "type")
-	}},
-	{"a tag for an unknown merchant is not found", func(t *testing.T, b *bed) {
-		for _, kind := range []store.TagType{store.ClientSide, store.ServerSide, store.Preverified} {
-			_, _, err := b.GenerateTag(t.Context(), store.NewMerchantID(), kind, "shop.com")
-			expectKind(t, err, store.KindNotFound)
-		}
 	}},
 	{"ids and labels of tags are unique", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
@@ -173,14 +170,13 @@ var tagTests = []test{
 			if err != nil || !sameTag(got, want) {
 				t.Errorf("the update returned %+v, %v; want %+v", got, err, want)
 			}
-			for _, when := range []string{"at once", "after reopening"} {
+			for when := range b.reopened {
 				if got, err := b.Tag(t.Context(), tag.ID); err != nil || !sameTag(got, want) {
 					t.Errorf("%s: %+v, %v; want %+v", when, got, err, want)
 				}
 				if m, err := b.Merchant(t.Context(), m.ID); err != nil || len(m.Tags) != 1 || !sameTag(m.Tags[0], want) {
 					t.Errorf("%s: merchant with %+v, %v; want %+v", when, m.Tags, err, want)
 				}
-				b.reopen()
 			}
 		}
 	}},
@@ -205,24 +201,25 @@ var tagTests = []test{
 			t.Errorf("after 16 updates the tag is %+v with %+v, %v", got, got.DNS, err)
 		}
 	}},
-	{"an update of an unknown tag is not found", func(t *testing.T, b *bed) {
-		_, err := b.UpdateTag(t.Context(), store.NewTagID(store.ClientSide), func(tag store.Tag) store.Tag { return tag })
-		expectKind(t, err, store.KindNotFound)
-	}},
-	{"preverified tags move with the tracking domain, and after reopening too", func(t *testing.T, b *bed) {
+	{"preverified tags move with the tracking domain, in the directory too, at once and after reopening", func(t *testing.T, b *bed) {
 		p := b.preverified(b.partner("Acme"), "track.acme.com")
 		m := b.merchant(p, "Shop")
 		tag, client := b.tag(m, store.Preverified, ""), b.tag(m, store.ClientSide, "")
 		b.preverified(p, "t.acme.net")
 		tag.Host = "t.acme.net"
-		for _, when := range []string{"at once", "after reopening"} {
+		for when := range b.reopened {
 			if got, err := b.Tag(t.Context(), tag.ID); err != nil || !sameTag(got, tag) {
 				t.Errorf("%s: %+v, %v; want %+v", when, got, err, tag)
 			}
 			if got, err := b.Merchant(t.Context(), m.ID); err != nil || !slices.EqualFunc(got.Tags, []store.Tag{tag, client}, sameTag) {
 				t.Errorf("%s: merchant with %+v, %v", when, got.Tags, err)
 			}
-			b.reopen()
+			if b.Directory().KnowsHost("track.acme.com") || !b.Directory().KnowsHost("t.acme.net") {
+				t.Errorf("%s: the old domain is known, or the new one is not", when)
+			}
+			if got, ok := b.Directory().OnlyTag("t.acme.net"); !ok || !sameTag(got, tag) {
+				t.Errorf("%s: the tag on the new domain is %+v, %v", when, got, ok)
+			}
 		}
 	}},
 }

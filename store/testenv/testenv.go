@@ -1,5 +1,6 @@
 // Package testenv says what tests need of the machine that they run on. A test that lacks something is skipped, and make test
-// names at its end what was missing. Where the environment has CI=true, as in make check, such a test fails.
+// names at its end what was missing. Where the environment has CI=true, as in make check, such a test fails. It also has what
+// tests of all packages do.
 package testenv
 
 import (
@@ -13,6 +14,17 @@ import (
 	"strings"
 	"testing"
 )
+
+// Check ends a test at an error. t is that of testing, or of rapid.
+func Check(t interface {
+	Helper()
+	Fatal(args ...any)
+}, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // Program returns the path of a program, which may have several names.
 func Program(t testing.TB, names ...string) string {

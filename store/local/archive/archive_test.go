@@ -25,17 +25,13 @@ var (
 func openArchive(t *testing.T, dir string) *Archive {
 	t.Helper()
 	a, err := Open(dir, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return a
 }
 
 func closeArchive(t *testing.T, a *Archive) {
 	t.Helper()
-	if err := a.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, a.Close())
 }
 
 // model is what the archive must have.
@@ -65,9 +61,7 @@ func (m model) add(t *testing.T, a *Archive, r *rand.Rand, events, merchants int
 		run.Append(of, at, []byte(body))
 		m[of] = append(m[of], modelEvent{at, body})
 	}
-	if err := a.Add(&run, seq, func() {}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, a.Add(&run, seq, func() {}))
 	return seq
 }
 
@@ -216,9 +210,7 @@ func TestARunThatWasCutOffIsAddedAgain(t *testing.T) {
 	last := codec.Position{Seq: seq + 4000}
 	again.Append(merchant(3), last, []byte("further"))
 	m[merchant(3)] = append(m[merchant(3)], modelEvent{last, "further"})
-	if err := a.Add(&again, seq+4000, func() {}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, a.Add(&again, seq+4000, func() {}))
 	m.check(t, a)
 	closeArchive(t, a)
 }
@@ -239,9 +231,7 @@ func TestDrillRemovedEventsAreGone(t *testing.T) {
 			run.Append(merchant(i), at, []byte(body))
 			m[merchant(i)] = append(m[merchant(i)], modelEvent{at, body})
 		}
-		if err := a.Add(&run, seq, func() {}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, a.Add(&run, seq, func() {}))
 	}
 	of, all := merchant(0), codec.Position{Seq: seq + 1}
 	purged := slices.Concat(storedBlocks(t, a, of), storedBlocks(t, a, merchant(1)))
@@ -268,16 +258,12 @@ func TestDrillRemovedEventsAreGone(t *testing.T) {
 	m.checkCopy(t, a)
 
 	s, err := a.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if err := a.Purge(ctx, func() {}); !IsBusy(err) {
 		t.Errorf("a purge while the log is being copied: %v", err)
 	}
 	s.Close()
-	if err := a.Purge(ctx, func() {}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, a.Purge(ctx, func() {}))
 	m.check(t, a)
 	m.checkCopy(t, a)
 	stays := storedBlocks(t, a, of)
@@ -294,9 +280,7 @@ func TestDrillRemovedEventsAreGone(t *testing.T) {
 	}
 	for _, path := range files {
 		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		for _, stored := range purged {
 			if bytes.Contains(b, stored) {
 				t.Errorf("%s has a block that was purged", filepath.Base(path))
@@ -314,9 +298,7 @@ func storedBlocks(t *testing.T, a *Archive, m codec.MerchantKey) (all [][]byte) 
 	t.Helper()
 	for after := (codec.Position{}); ; {
 		blocks, err := a.nextBlocks(m, after, newestPosition, 10, func(d Damage) { t.Error(d) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if len(blocks) == 0 {
 			return all
 		}
@@ -330,21 +312,13 @@ func storedBlocks(t *testing.T, a *Archive, m codec.MerchantKey) (all [][]byte) 
 func (m model) checkCopy(t *testing.T, a *Archive) {
 	t.Helper()
 	s, err := a.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer s.Close()
 	dir := t.TempDir()
 	w, err := Create(dir, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Blocks(ctx, 0, 0, w.Put, func(err error) { t.Error(err) }); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(s.Boundary); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
+	testenv.Check(t, s.Blocks(ctx, 0, 0, w.Put, func(err error) { t.Error(err) }))
+	testenv.Check(t, w.Close(s.Boundary))
 	copied := openArchive(t, dir)
 	defer closeArchive(t, copied)
 	m.check(t, copied)
@@ -358,9 +332,7 @@ func TestDrillAChainOfCopiesIsTheNewestState(t *testing.T) {
 	defer closeArchive(t, a)
 	dir := t.TempDir()
 	w, err := Create(dir, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	seq, since := uint64(1_700_000_000_000_000), uint64(0)
 	var boundary uint64
 	put := 0 // events
@@ -388,9 +360,7 @@ func TestDrillAChainOfCopiesIsTheNewestState(t *testing.T) {
 			continue
 		}
 		s, err := a.Snapshot()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if err := s.Blocks(ctx, since, boundary, func(e codec.Entry) error {
 			n, err := CheckBlock(e)
 			put += n
@@ -401,9 +371,7 @@ func TestDrillAChainOfCopiesIsTheNewestState(t *testing.T) {
 		s.Close()
 		since, boundary = s.Version, s.Boundary
 	}
-	if err := w.Close(boundary); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, w.Close(boundary))
 	copied := openArchive(t, dir)
 	defer closeArchive(t, copied)
 	m.check(t, copied)
@@ -434,13 +402,9 @@ func TestDrillAWrongIndexHidesNothing(t *testing.T) {
 	wrong, refused := 0, 0
 	for _, path := range tables {
 		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		defer f.Close()
 		for range testenv.Rounds(30) {
 			at := len(b) - 1 - r.IntN(min(len(b), 1500))
@@ -504,9 +468,7 @@ func TestSoundFilesAreSalvaged(t *testing.T) {
 		}
 		closeArchive(t, salvaged)
 		to = t.TempDir()
-		if err := Salvage(ctx, dir, to, 0, quiet, wrong); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, Salvage(ctx, dir, to, 0, quiet, wrong))
 	}
 }
 
@@ -523,25 +485,17 @@ func TestAChainOfCopiesForgetsTheEndOfABlock(t *testing.T) {
 			run.Append(of, at, body)
 			m[of] = append(m[of], modelEvent{at, string(body)})
 		}
-		if err := a.Add(&run, seq, func() {}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, a.Add(&run, seq, func() {}))
 	}
 	w, err := Create(t.TempDir(), quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	since := uint64(0)
 	snapshot := func() {
 		t.Helper()
 		s, err := a.Snapshot()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		defer s.Close()
-		if err := s.Blocks(ctx, since, 0, w.Put, func(err error) { t.Error(err) }); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, s.Blocks(ctx, since, 0, w.Put, func(err error) { t.Error(err) }))
 		since = s.Version
 	}
 	add(10, 15_000)
@@ -556,9 +510,7 @@ func TestAChainOfCopiesForgetsTheEndOfABlock(t *testing.T) {
 	snapshot()
 	m.check(t, a)
 	dir := w.a.Dir()
-	if err := w.Close(30); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, w.Close(30))
 	copied := openArchive(t, dir)
 	defer closeArchive(t, copied)
 	m.check(t, copied)
@@ -606,35 +558,25 @@ func TestDamageIsNoEndOfAMerchant(t *testing.T) {
 		}
 		return a.Add(&run, uint64(from+n-1), func() {})
 	}
-	if err := add(1000, 3000); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, add(1000, 3000))
 	closeArchive(t, a)
 	tables, err := filepath.Glob(filepath.Join(dir, "g*", "*.sst"))
 	if err != nil || len(tables) == 0 {
 		t.Fatal(tables, err)
 	}
 	b, err := os.ReadFile(tables[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	at := bytes.Index(b, appendMerchantKey(nil, prefixMerchant, m)) - 9000 // in one of the blocks before
 	b[at], b[at+1] = ^b[at], ^b[at+1]
-	if err := os.WriteFile(tables[0], b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.WriteFile(tables[0], b, 0o600))
 	a = openArchive(t, dir)
 	defer closeArchive(t, a)
 	if err := add(10_000, 1500); err == nil {
 		t.Fatal("events are added behind damage")
 	}
-	if err := a.Rebuild(ctx, filepath.Join(filepath.Dir(dir), "part"), func(string, error) {}, func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, a.Rebuild(ctx, filepath.Join(filepath.Dir(dir), "part"), func(string, error) {}, func() error { return nil }))
 	left := 0
-	if err := a.Since(ctx, m, codec.Position{}, func(e []Event) error { left += len(e); return nil }, func(Damage) {}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, a.Since(ctx, m, codec.Position{}, func(e []Event) error { left += len(e); return nil }, func(Damage) {}))
 	if left < 2900 {
 		t.Errorf("%d of 3000 events are left", left)
 	}

@@ -24,21 +24,15 @@ func TestDrillReclaimGivesBackTheSpaceOfRemovedEvents(t *testing.T) {
 			run.Append(m, codec.Position{Seq: seq}, body)
 			seq++
 		}
-		if err := a.Add(&run, seq-1, func() {}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, a.Add(&run, seq-1, func() {}))
 	}
-	if err := a.Reclaim(t.Context(), func() {}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, a.Reclaim(t.Context(), func() {}))
 	before, _ := a.Sizes()
 	removed, err := a.Rewrite(context.Background(), m, codec.Position{}, codec.Position{Seq: events / 2}, func(Event) bool { return false }, func(d Damage) { t.Error(d) }, func() {})
 	if err != nil || removed != events/2 {
 		t.Fatal(removed, err)
 	}
-	if err := a.Reclaim(t.Context(), func() {}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, a.Reclaim(t.Context(), func() {}))
 	if after, dead := a.Sizes(); after > before*6/10 {
 		t.Errorf("%d bytes of tables became %d, of which %d are dead", before, after, dead)
 	}

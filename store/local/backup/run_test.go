@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mtagd/store/local/codec"
+	"mtagd/store/testenv"
 )
 
 // fakeSource streams what a test writes.
@@ -131,18 +132,14 @@ func TestAPointOfTheFutureIsNotTheNewest(t *testing.T) {
 			h.Since = version
 		}
 		result, err := New(d, streamed(h)).Run(t.Context(), testOptions())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if isBase := result.Point.Parent == ""; isBase != (version == 0) {
 			t.Errorf("point %d builds on %q", version, result.Point.Parent)
 		}
 		next = time.Now()
 	}
 	points, err := Points(t.Context(), d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if m, err := Find(points, "", time.Time{}); err != nil || m.Version != 3 {
 		t.Errorf("the newest point is %+v, %v", m, err)
 	}
@@ -177,25 +174,19 @@ func TestAContinuousBackupNoticesALostObject(t *testing.T) {
 		var first Result
 		for i := range 3 { // a base, and two small points, the first of which looks
 			result, err := b.Run(t.Context(), opt)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			if i == 0 {
 				first = result
 			}
 		}
-		if err := d.Delete(t.Context(), first.Point.Events[0].Name); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, d.Delete(t.Context(), first.Point.Events[0].Name))
 		if c.fresh {
 			b = New(d, src)
 		}
 		now = now.Add(c.after)
 		opt.Fold = c.fold
 		result, err := b.Run(t.Context(), opt)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if isBase := result.Point.Parent == ""; isBase != c.base {
 			t.Errorf("%s: it builds on %q, because %q", c.name, result.Point.Parent, result.Why)
 		}

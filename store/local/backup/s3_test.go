@@ -11,14 +11,14 @@ import (
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"golang.org/x/sys/unix"
+
+	"mtagd/store/testenv"
 )
 
 // A directory and a bucket answer the same.
 func TestDestinations(t *testing.T) {
 	backend := s3mem.New()
-	if err := backend.CreateBucket("shop"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, backend.CreateBucket("shop"))
 	server := httptest.NewServer(gofakes3.New(backend).Server())
 	defer server.Close()
 	t.Setenv("AWS_ACCESS_KEY_ID", "id")
@@ -26,16 +26,12 @@ func TestDestinations(t *testing.T) {
 	t.Setenv("AWS_REGION", "us-east-1")
 	for _, name := range []string{t.TempDir(), "s3+http://" + strings.TrimPrefix(server.URL, "http://") + "/shop/some/prefix/"} {
 		d, err := Open(name, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if found, err := d.List(t.Context(), "data/points/"); err != nil || len(found) > 0 {
 			t.Errorf("%s: an empty one has %v, %v", d, found, err)
 		}
 		unlock, err := d.Lock(t.Context(), "data")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		for _, object := range []string{"data/objects/p/000002", "data/points/p.json", "data/objects/p/000001"} {
 			if err := d.Put(t.Context(), object, []byte("of "+object)); err != nil {
 				t.Errorf("%s: %v", d, err)
@@ -82,9 +78,7 @@ func TestAMissingDirectory(t *testing.T) {
 		ok     bool
 	}{{"/new", true, true}, {"/new2", false, false}, {"/a/b", true, false}} {
 		d, err := Open(t.TempDir()+c.name, c.create)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if err := d.Put(t.Context(), "data/x", nil); (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c, err)
 		}
@@ -94,9 +88,7 @@ func TestAMissingDirectory(t *testing.T) {
 // A named pipe in a destination is an error: nobody waits for its writer.
 func TestANamedPipeIsRefused(t *testing.T) {
 	d := directory{path: t.TempDir()}
-	if err := unix.Mkfifo(d.file("pipe"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, unix.Mkfifo(d.file("pipe"), 0o600))
 	if _, err := d.Get(t.Context(), "pipe", 100); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("Get gives %v", err)
 	}

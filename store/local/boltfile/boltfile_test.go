@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"mtagd/store/testenv"
 )
 
 // On a full disk nothing can be written, and a file must still open.
@@ -13,16 +15,10 @@ func TestOpeningAnExistingFileWritesNothing(t *testing.T) {
 	reopened := func(buckets ...[]byte) []byte {
 		t.Helper()
 		db, err := Open(path, "1", buckets...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
+		testenv.Check(t, db.Close())
 		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		return content
 	}
 	created := reopened([]byte("things"))

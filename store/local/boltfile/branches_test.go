@@ -12,6 +12,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store/local/codec"
+	"mtagd/store/testenv"
 )
 
 // bbolt follows the references of a branch, and writes over free pages, without looking. A file in which these are wrong is
@@ -20,9 +21,7 @@ func TestWrongBranchesAndFreePagesAreRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.db")
 	things := []byte("things")
 	db, err := Open(path, "1", things)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	for range 2 { // the second time frees pages
 		if err := db.Update(func(tx *bolt.Tx) error {
 			var err error
@@ -34,22 +33,14 @@ func TestWrongBranchesAndFreePagesAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, db.Close())
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer f.Close()
 	s, err := OpenScan(f, ScanOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer s.Close()
-	if err := s.Check(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, s.Check())
 	branch := uint64(2)
 	for id := range s.meta.size {
 		b, err := s.page(id)
@@ -77,9 +68,7 @@ func TestWrongBranchesAndFreePagesAreRefused(t *testing.T) {
 		content := slices.Clone(s.data)
 		binary.LittleEndian.PutUint64(content[wrong.at:], wrong.reference)
 		damaged := filepath.Join(t.TempDir(), "a.db")
-		if err := os.WriteFile(damaged, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, os.WriteFile(damaged, content, 0o600))
 		if _, err := Open(damaged, "1", things); !errors.Is(err, codec.ErrCorrupt) {
 			t.Errorf("%s: Open gives %v, want codec.ErrCorrupt", name, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // The audit log keeps the newest entries only. With a smaller bound it gets shorter little by little.
@@ -17,9 +18,7 @@ func TestTheAuditLogIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	open := func(limit int) *Data {
 		d, err := Open(dir, time.Now, quiet)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		d.AuditLimits.Partners, d.AuditLimits.PartnerAge = limit, 0
 		return d
 	}
@@ -46,26 +45,20 @@ func TestTheAuditLogIsBounded(t *testing.T) {
 
 	d := open(10)
 	p, err := d.AddPartner(t.Context(), "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	id = p.ID
 	add(d, 9)
 	want(d, 10, 10)
 	add(d, 15)
 	want(d, 10, 25)
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, d.Close())
 
 	d = open(4)
 	add(d, 1)
 	want(d, 9, 26)
 	add(d, 10)
 	want(d, 4, 36)
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, d.Close())
 }
 
 // What the JSON of an entry says of its holder is found, whatever its texts contain.
@@ -78,9 +71,7 @@ func TestTheHolderInAnEntry(t *testing.T) {
 		{Actor: store.Actor{Kind: store.ByLink, Name: `","partnerId":"p2"`, Request: `\","partnerId":"p2"`}},
 	} {
 		text, err := json.Marshal(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if got, want := holderIn(text), e.Holder(); got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
@@ -92,15 +83,11 @@ func TestNoChangeWithoutItsEntry(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	var lines strings.Builder
 	d, err := Open(t.TempDir(), func() time.Time { return now }, slog.New(slog.NewTextHandler(&lines, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer d.Close()
 	actor := store.Actor{Kind: store.ByOperator, Name: "ann", Request: "r1"}
 	p, err := d.AddPartner(store.WithReason(store.WithActor(t.Context(), actor), "contract 7"), "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	now = time.Date(12026, 3, 1, 12, 0, 0, 0, time.UTC) // a time that JSON cannot hold
 	_, err = d.UpdatePartner(t.Context(), p.ID, func(p store.Partner) store.Partner { p.Suspended = true; return p })
 	if err == nil {
@@ -122,27 +109,19 @@ func TestNoChangeWithoutItsEntry(t *testing.T) {
 // A partner that has more young entries than its share is refused further ones, except when it takes access away. The service is not.
 func TestChangesAreRefusedBeforeYoungEntriesAreDropped(t *testing.T) {
 	d, err := Open(t.TempDir(), time.Now, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	d.AuditLimits.Partners = 10
 	p, err := d.AddPartner(t.Context(), "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	key, _, err := d.IssueKey(t.Context(), p.ID, store.KeyOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	toggle := func(ctx context.Context) error {
 		_, err := d.UpdatePartner(ctx, p.ID, func(p store.Partner) store.Partner { p.Suspended = !p.Suspended; return p })
 		return err
 	}
 	byKey := store.WithActor(t.Context(), store.Actor{Kind: store.ByKey, Name: string(key.ID)})
 	for range 8 {
-		if err := toggle(byKey); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, toggle(byKey))
 	}
 	for range 2 {
 		if err := toggle(byKey); !errors.Is(err, store.ErrAuditFull) {
@@ -158,7 +137,5 @@ func TestChangesAreRefusedBeforeYoungEntriesAreDropped(t *testing.T) {
 	if entries, err := d.Audit(t.Context(), store.AuditQuery{Limit: 100}); err != nil || len(entries) != 13 {
 		t.Errorf("%d entries, %v", len(entries), err)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, d.Close())
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -19,9 +20,7 @@ var quiet = slog.New(slog.DiscardHandler)
 func openHere(t *testing.T, dir string) *Data {
 	t.Helper()
 	d, err := Open(dir, time.Now, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return d
 }
 
@@ -57,9 +56,7 @@ func filled(t *testing.T, d *Data, partners int) {
 	ctx := t.Context()
 	for i := range partners {
 		p, err := d.AddPartner(ctx, fmt.Sprintf("Agency %d", i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if _, _, err := d.IssueKey(ctx, p.ID, store.KeyOptions{Name: "backend"}); err != nil {
 			t.Fatal(err)
 		}
@@ -68,9 +65,7 @@ func filled(t *testing.T, d *Data, partners int) {
 		}
 		for j := range 5 {
 			m, err := d.AddMerchant(ctx, p.ID, store.NewMerchant{Name: fmt.Sprintf("Shop %d", j), Domain: "shop.com", Once: fmt.Sprint(j)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			for _, kind := range []store.TagType{store.ClientSide, store.ServerSide, store.Preverified} {
 				if _, _, err := d.GenerateTag(ctx, m.ID, kind, fmt.Sprintf("shop%d-%d.com", i, j)); err != nil {
 					t.Fatal(err)
@@ -85,9 +80,7 @@ func everything(t *testing.T, d *Data) (all []any) {
 	t.Helper()
 	ctx := t.Context()
 	add := func(v any, err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		all = append(all, v)
 	}
 	partners, err := d.Partners(ctx)

@@ -26,20 +26,12 @@ func TestDrillADamagedRecordCostsWhatBelongsToIt(t *testing.T) {
 	d := openHere(t, dir)
 	filled(t, d, 3)
 	partners, err := d.Partners(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	merchants, _, err := d.Merchants(t.Context(), store.MerchantQuery{Partner: partners[0].ID, Limit: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	keys, err := d.Keys(t.Context(), partners[1].ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
+	testenv.Check(t, d.Close())
 	m, other := merchants[0], merchants[1]
 	damageRecord(t, dir, rules.Merchants, string(m.ID))
 	damageRecord(t, dir, rules.Keys, string(keys[0].ID))
@@ -47,15 +39,11 @@ func TestDrillADamagedRecordCostsWhatBelongsToIt(t *testing.T) {
 
 	var found []string
 	readOnly, err := OpenReadOnly(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if _, err := readOnly.Verify(t.Context(), func(where, problem string) { found = append(found, where) }); err != nil {
 		t.Error(err)
 	}
-	if err := readOnly.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, readOnly.Close())
 	if len(found) != 3 || !slices.ContainsFunc(found, func(w string) bool { return strings.Contains(w, string(m.ID)) }) {
 		t.Errorf("verify finds %q", found)
 	}
@@ -91,17 +79,13 @@ func TestDrillADamagedRecordCostsWhatBelongsToIt(t *testing.T) {
 	if n := len(entries); err != nil || entries[n-1].Action != store.EntryDamaged || entries[n-1].ID != 1 {
 		t.Errorf("the oldest of %d entries is %+v, %v", n, entries[n-1], err)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, d.Close())
 
 	if readOnly, err = OpenReadOnly(dir); err != nil {
 		t.Fatal(err)
 	}
 	to := t.TempDir()
-	if err := errors.Join(readOnly.Salvage(to, func(string, string) {}), readOnly.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(readOnly.Salvage(to, func(string, string) {}), readOnly.Close()))
 	d = open(t, to)
 	if got, err := d.Merchant(t.Context(), m.ID); err != nil || !got.Suspended || len(got.Tags) != 3 || got.Retention != store.Forever {
 		t.Errorf("after repair the damaged merchant is %+v, %v", got, err)
@@ -135,19 +119,13 @@ func TestAFileWithMissingRecordsIsRefused(t *testing.T) {
 	d := openHere(t, dir)
 	filled(t, d, 10)
 	older, err := os.ReadFile(filepath.Join(dir, fileName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if _, err := d.AddPartner(t.Context(), "Last"); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, d.Close())
 	content, err := os.ReadFile(filepath.Join(dir, fileName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	const page = 4096
 	for name, damage := range map[string]func(b []byte, path string){
 		"a page is overwritten": func(b []byte, _ string) {
@@ -163,13 +141,9 @@ func TestAFileWithMissingRecordsIsRefused(t *testing.T) {
 		// Thus are those older pages when they happen to be a whole state.
 		"all records are two transactions older than the meta page": func(b []byte, path string) {
 			db, err := bolt.Open(path, 0o600, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			nothing := func(*bolt.Tx) error { return nil }
-			if err := errors.Join(db.Update(nothing), db.Update(nothing), db.Close()); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, errors.Join(db.Update(nothing), db.Update(nothing), db.Close()))
 			changed, err := os.ReadFile(path)
 			if err != nil || len(changed) != len(b) {
 				t.Fatalf("%d bytes instead of %d; %v", len(changed), len(b), err)
@@ -192,14 +166,10 @@ func TestAFileWithMissingRecordsIsRefused(t *testing.T) {
 		},
 	} {
 		path := filepath.Join(t.TempDir(), fileName)
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, os.WriteFile(path, content, 0o600))
 		b := slices.Clone(content)
 		damage(b, path)
-		if err := os.WriteFile(path, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, os.WriteFile(path, b, 0o600))
 		if _, err := Open(filepath.Dir(path), time.Now, quiet); err == nil || !strings.Contains(err.Error(), fileName) {
 			t.Errorf("%s: Open gives %v; want an error that names %s", name, err, fileName)
 		}
@@ -218,14 +188,10 @@ func TestDrillZerosOverAPageLoseWhatWasOnIt(t *testing.T) {
 		d := openHere(t, dir)
 		filled(t, d, partners)
 		key, err := d.Keys(t.Context(), firstPartner(t, d))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		for range 3 {
 			s, _, err := d.BeginSession(t.Context(), key[0].ID)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			if err := d.EndSession(t.Context(), s.ID); err != nil { // which leaves older records on free pages
 				t.Fatal(err)
 			}
@@ -244,22 +210,16 @@ func TestDrillZerosOverAPageLoseWhatWasOnIt(t *testing.T) {
 			t.Fatal(err, r.wrong)
 		}
 		all := r.raw
-		if err := errors.Join(r.close(), d.Close()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, errors.Join(r.close(), d.Close()))
 		content, err := os.ReadFile(filepath.Join(dir, fileName))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		const page = 4096
 		rebuilt, refused := 0, 0
 		for at := 0; at < len(content); at += page {
 			damaged := slices.Clone(content)
 			clear(damaged[at : at+page])
 			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, fileName), damaged, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, os.WriteFile(filepath.Join(dir, fileName), damaged, 0o600))
 			d, err := Open(dir, time.Now, quiet)
 			if refused++; err == nil {
 				refused--
@@ -290,13 +250,9 @@ func TestDrillZerosOverAPageLoseWhatWasOnIt(t *testing.T) {
 			if len(has) > len(all) {
 				t.Errorf("page %d: %d records, want at most %d", at/page, len(has), len(all))
 			}
-			if err := r.close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, r.close())
 			to := t.TempDir()
-			if err := errors.Join(d.Salvage(to, func(string, string) {}), d.Close()); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, errors.Join(d.Salvage(to, func(string, string) {}), d.Close()))
 			repaired := openHere(t, to)
 			if _, err := repaired.Verify(t.Context(), func(where, problem string) { t.Errorf("page %d, after repair: %s %s", at/page, where, problem) }); err != nil {
 				t.Error(err)
@@ -304,9 +260,7 @@ func TestDrillZerosOverAPageLoseWhatWasOnIt(t *testing.T) {
 			if k, ok := repaired.Directory().Key(key[0].ID); ok && k.RevokedAt == nil {
 				t.Errorf("page %d: after repair the revoked key is valid", at/page)
 			}
-			if err := repaired.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, repaired.Close())
 		}
 		if rebuilt < 3 || refused < 1 {
 			t.Errorf("%d pages were rebuilt, %d refused", rebuilt, refused)
@@ -321,9 +275,7 @@ func TestOnlyADamagedTagStopsEventsThatNameNone(t *testing.T) {
 		dir := t.TempDir()
 		d := openHere(t, dir)
 		filled(t, d, 1)
-		if err := d.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, d.Close())
 		damageRecord(t, dir, bucket, "")
 		if got := open(t, dir).Directory().IsDamaged(""); got != want {
 			t.Errorf("with a damaged record in %s, a tag may be damaged: %v", bucket, got)
@@ -336,9 +288,7 @@ func TestTheNextFormatIsNotTakenForAWrongBit(t *testing.T) {
 	dir := t.TempDir()
 	d := openHere(t, dir)
 	filled(t, d, 1)
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, d.Close())
 	path := filepath.Join(dir, fileName)
 	if err := changeFile(path, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte(inMeta)).Put([]byte(keyFormat), []byte("5"))
@@ -346,9 +296,7 @@ func TestTheNextFormatIsNotTakenForAWrongBit(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if _, err := Open(dir, time.Now, quiet); !errors.Is(err, codec.UnknownFormat{Found: "5", Known: format2}) {
 		t.Errorf("Open gives %v, want codec.UnknownFormat", err)
 	}

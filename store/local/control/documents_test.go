@@ -8,27 +8,22 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 func TestDocumentsMoveAndAreSalvaged(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	open := func(dir string) *Data {
 		d, err := Open(dir, time.Now, log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		t.Cleanup(func() { _ = d.Close() })
 		return d
 	}
 	from := open(dir)
 	p, err := from.AddPartner(t.Context(), "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	m, err := from.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if err := from.UpdateDestination(t.Context(), m.ID, "a", func([]byte) ([]byte, store.AuditEntry, error) {
 		return []byte("{}"), store.AboutMerchant(store.DestinationChanged, m, "a"), nil
 	}); err != nil {
@@ -55,28 +50,16 @@ func TestDocumentsMoveAndAreSalvaged(t *testing.T) {
 		}
 	}
 	records, err := from.Export()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	to := open(t.TempDir())
-	if err := to.Import(records, want); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, to.Import(records, want))
 	expect("moved", to)
-	if err := from.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, from.Close())
 	damaged, err := OpenReadOnly(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	salvaged := t.TempDir()
-	if err := damaged.Salvage(salvaged, func(where, problem string) { t.Errorf("%s: %s", where, problem) }); err != nil {
-		t.Fatal(err)
-	}
-	if err := damaged.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, damaged.Salvage(salvaged, func(where, problem string) { t.Errorf("%s: %s", where, problem) }))
+	testenv.Check(t, damaged.Close())
 	expect("salvaged", open(salvaged))
 }
 
@@ -86,9 +69,7 @@ func withDestination(t *testing.T) (dir string, m store.Merchant) {
 	dir = t.TempDir()
 	d := openHere(t, dir)
 	p, err := d.AddPartner(t.Context(), "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if m, err = d.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"}); err != nil {
 		t.Fatal(err)
 	}
@@ -103,9 +84,7 @@ func withDestination(t *testing.T) (dir string, m store.Merchant) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, d.Close())
 	return dir, m
 }
 
@@ -145,20 +124,12 @@ func TestDestinationsOfADamagedMerchant(t *testing.T) {
 	if all, err := d.Destinations(t.Context(), ""); err != nil || len(all) > 0 {
 		t.Errorf("in service: %+v, %v", all, err)
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, d.Close())
 	damaged, err := OpenReadOnly(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	to := t.TempDir()
-	if err := damaged.Salvage(to, func(string, string) {}); err != nil {
-		t.Fatal(err)
-	}
-	if err := damaged.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, damaged.Salvage(to, func(string, string) {}))
+	testenv.Check(t, damaged.Close())
 	d = open(t, to)
 	all, err := d.Destinations(t.Context(), "")
 	docs, docsErr := keptIn(t, d)
@@ -186,9 +157,7 @@ func TestBucketsAreAddedTwice(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := d.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, d.Close())
 	}
 }
 

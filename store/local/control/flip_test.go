@@ -22,20 +22,14 @@ func TestDrillEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
 		d := openHere(t, dir)
 		filled(t, d, partners)
 		merchants, _, err := d.Merchants(t.Context(), store.MerchantQuery{Partner: firstPartner(t, d), Limit: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if _, err := d.DeleteMerchant(t.Context(), merchants[0].ID); err != nil { // which leaves free pages
 			t.Fatal(err)
 		}
 		want := everything(t, d)
-		if err := d.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, d.Close())
 		sound, err := os.ReadFile(filepath.Join(dir, fileName))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		parts := inUse(t, dir)
 		random := testenv.Random(t)
 		refused := 0
@@ -67,13 +61,9 @@ func TestDrillOneWrongBitOfATransactionNumber(t *testing.T) {
 			}
 		}
 		want := everything(t, d)
-		if err := d.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, d.Close())
 		sound, err := os.ReadFile(filepath.Join(dir, fileName))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		for _, page := range []int{0, os.Getpagesize()} {
 			at := page + 16 + 48
 			for bit := range 3 {
@@ -91,13 +81,9 @@ func TestDrillOneWrongBitOfATransactionNumber(t *testing.T) {
 func tryFile(t *testing.T, content []byte, want []any) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer os.RemoveAll(dir)
-	if err := os.WriteFile(filepath.Join(dir, fileName), content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.WriteFile(filepath.Join(dir, fileName), content, 0o600))
 	d, err := Open(dir, time.Now, quiet)
 	if err != nil {
 		return err.Error()
@@ -126,14 +112,10 @@ func tryFile(t *testing.T, content []byte, want []any) string {
 func inUse(t *testing.T, dir string) [][2]int {
 	t.Helper()
 	d, err := OpenReadOnly(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer d.Close()
 	r, err := d.readAgain(false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer r.close()
 	return r.scan.InUse()
 }
@@ -155,13 +137,9 @@ func TestDrillAWrongBitInTheKeyOfABranch(t *testing.T) {
 	d := openHere(t, dir)
 	filled(t, d, 20)
 	want := everything(t, d)
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, d.Close())
 	sound, err := os.ReadFile(filepath.Join(dir, fileName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	u32 := func(at int) int { return int(binary.LittleEndian.Uint32(sound[at:])) }
 	var last, others []int // the offsets of the elements
 	for _, part := range inUse(t, dir) {
@@ -213,7 +191,5 @@ func TestVerifyBesideChanges(t *testing.T) {
 		}
 	}
 	close(stop)
-	if err := <-changed; err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, <-changed)
 }

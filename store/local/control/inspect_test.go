@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mtagd/store/testenv"
 )
 
 func TestInspect(t *testing.T) {
@@ -17,22 +19,14 @@ func TestInspect(t *testing.T) {
 		}
 	}
 	expect(NoDirectory)
-	if err := os.MkdirAll(filepath.Join(dir, "lost+found"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.MkdirAll(filepath.Join(dir, "lost+found"), 0o700))
 	expect(Nothing)
 	other := filepath.Join(dir, "notes.txt")
-	if err := os.WriteFile(other, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.WriteFile(other, nil, 0o600))
 	expect(OtherFiles)
 	data, err := Open(dir, time.Now, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := data.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
+	testenv.Check(t, data.Close())
 	expect(ControlData)
 	if got, err := Inspect(other); err == nil {
 		t.Errorf("for a file instead of a directory, Inspect gives %d without an error", got)
@@ -43,15 +37,11 @@ func TestInspect(t *testing.T) {
 func TestInspectRefusesALinkToControlDataThatDoesNotExist(t *testing.T) {
 	dir := t.TempDir()
 	target := filepath.Join(t.TempDir(), "control.db")
-	if err := os.Symlink(target, filepath.Join(dir, "control.db")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.Symlink(target, filepath.Join(dir, "control.db")))
 	if _, err := Inspect(dir); err == nil || !strings.Contains(err.Error(), "symbolic link") {
 		t.Errorf("Inspect gives %v, want an error that names the symbolic link", err)
 	}
-	if err := os.WriteFile(target, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.WriteFile(target, nil, 0o600))
 	if got, err := Inspect(dir); err != nil || got != ControlData {
 		t.Errorf("for a link to control data, Inspect gives %d, %v; want %d", got, err, ControlData)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/rules"
+	"mtagd/store/testenv"
 )
 
 // The file of an earlier version has no bucket for sessions.
@@ -17,9 +18,7 @@ func TestAFileWithoutSessionsGetsThem(t *testing.T) {
 	dir := t.TempDir()
 	d := openHere(t, dir)
 	p, err := d.AddPartner(t.Context(), "Acme")
-	if err := errors.Join(err, d.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(err, d.Close()))
 	if err := changeFile(filepath.Join(dir, fileName), func(tx *bolt.Tx) error {
 		return tx.DeleteBucket([]byte(rules.Sessions))
 	}); err != nil {
@@ -33,9 +32,7 @@ func TestAFileWithoutSessionsGetsThem(t *testing.T) {
 		if _, err := d.Verify(t.Context(), func(where, problem string) { t.Errorf("%s: %s", where, problem) }); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, d.Close())
 	}
 }
 
@@ -43,17 +40,11 @@ func TestTidyingDeletesSessionsWhoseTimeIsOver(t *testing.T) {
 	dir := t.TempDir()
 	d := openHere(t, dir)
 	p, err := d.AddPartner(t.Context(), "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	k, _, err := d.IssueKey(t.Context(), p.ID, store.KeyOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	s, _, err := d.BeginSession(t.Context(), k.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if _, _, err := d.AddLink(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
@@ -62,16 +53,12 @@ func TestTidyingDeletesSessionsWhoseTimeIsOver(t *testing.T) {
 		left int
 	}{{s.CreatedAt, 2}, {s.CreatedAt.Add(store.LinkLife + time.Second), 1}, {s.ExpiresAt, 0}} {
 		d.now = func() time.Time { return c.at }
-		if err := d.Tidy(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, d.Tidy(t.Context()))
 		if got := inBucket(t, d, rules.Sessions); got != c.left {
 			t.Errorf("after %v: %d are left, want %d", c.at.Sub(s.CreatedAt), got, c.left)
 		}
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, d.Close())
 	d = openHere(t, dir)
 	defer d.Close()
 	if inBucket(t, d, rules.Sessions) != 0 {
@@ -82,17 +69,11 @@ func TestTidyingDeletesSessionsWhoseTimeIsOver(t *testing.T) {
 func TestARestoredDirectoryHasNoSessions(t *testing.T) {
 	d := open(t, t.TempDir())
 	p, err := d.AddPartner(t.Context(), "Acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	_, link, err := d.AddLink(t.Context(), p.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	_, session, err := d.UseLink(t.Context(), link)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if _, err := d.ID(); err != nil { // a backup of it goes on
 		t.Fatal(err)
 	}

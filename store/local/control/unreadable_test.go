@@ -71,13 +71,9 @@ func TestDrillAChangeThatADamagedRecordCouldForbidFails(t *testing.T) {
 			filled(t, d, 1)
 			agency := firstPartner(t, d)
 			shops, _, err := d.Merchants(t.Context(), store.MerchantQuery{Partner: agency, Limit: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			p, err := d.AddPartner(t.Context(), "Other")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			added, err := d.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Other"})
 			if err == nil && c.prepare != nil {
 				err = c.prepare(d, added)
@@ -90,9 +86,7 @@ func TestDrillAChangeThatADamagedRecordCouldForbidFails(t *testing.T) {
 
 			d = open(t, dir)
 			m, err := d.Merchant(t.Context(), added.ID)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			before := everything(t, d)
 			if err := c.change(d, m); !errors.Is(err, codec.ErrCorrupt) {
 				t.Errorf("the change gives %v, want codec.ErrCorrupt", err)
@@ -112,18 +106,12 @@ func TestTidyingBesideADamagedTimeOfUse(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	clock := func() time.Time { return now }
 	d, err := Open(dir, clock, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	filled(t, d, 1)
 	keys, err := d.Keys(t.Context(), firstPartner(t, d))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	d.Directory().SetLastUse(keys[0].ID, now)
-	if err := errors.Join(d.Tidy(t.Context()), d.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(d.Tidy(t.Context()), d.Close()))
 	damageRecord(t, dir, rules.Uses, string(keys[0].ID))
 
 	now = now.Add(2 * store.OnceWindow)
@@ -134,7 +122,5 @@ func TestTidyingBesideADamagedTimeOfUse(t *testing.T) {
 	if err := d.Tidy(t.Context()); err != nil || inBucket(t, d, rules.Replies) > 0 {
 		t.Errorf("tidying gives %v, and leaves %d replies", err, inBucket(t, d, rules.Replies))
 	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, d.Close())
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"mtagd/store/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -19,20 +21,14 @@ func TestMain(m *testing.M) {
 func write(t *testing.T, path, content string, sync bool) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	if _, err := f.WriteString(content); err != nil {
 		t.Fatal(err)
 	}
 	if sync {
-		if err := f.Sync(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, f.Sync())
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, f.Close())
 }
 
 func read(t *testing.T, path string) string {
@@ -55,9 +51,7 @@ func TestAPowerCutTakesWhatWasNotSynced(t *testing.T) {
 	write(t, path("replaced"), "one", true)
 	write(t, path("after"), "one", true)
 	write(t, path("new"), "two", true)
-	if err := errors.Join(os.Remove(path("removed")), os.Rename(path("new"), path("replaced"))); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(os.Remove(path("removed")), os.Rename(path("new"), path("replaced"))))
 	d.Cut()
 	write(t, path("after"), "two", true)
 	write(t, path("late"), "two", true)
@@ -87,23 +81,13 @@ func TestMappedFiles(t *testing.T) {
 	d := New(t)
 	path := filepath.Join(d.Dir, "mapped")
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Truncate(1 << 20); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, 1<<19); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
+	testenv.Check(t, f.Truncate(1<<20))
+	testenv.Check(t, unix.Fallocate(int(f.Fd()), 0, 0, 1<<19))
 	b, err := unix.Mmap(int(f.Fd()), 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	copy(b[5000:], "synced")
-	if err := unix.Msync(b, unix.MS_SYNC); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, unix.Msync(b, unix.MS_SYNC))
 	copy(b[9000:], "lost")
 	d.Fail(Rule{Op: Write, Files: "mapped", Errno: syscall.EIO})
 	if err := unix.Msync(b, unix.MS_SYNC); !errors.Is(err, syscall.EIO) {
@@ -114,9 +98,7 @@ func TestMappedFiles(t *testing.T) {
 		t.Errorf("the second msync gives %v: the page should be clean", err)
 	}
 	d.Cut()
-	if err := errors.Join(unix.Munmap(b), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(unix.Munmap(b), f.Close()))
 	d.Restore(0, 1)
 	got := []byte(read(t, path))
 	if len(got) != 1<<20 || string(got[5000:5006]) != "synced" || !bytes.Equal(got[9000:9004], make([]byte, 4)) {
@@ -137,9 +119,7 @@ func TestRules(t *testing.T) {
 	}
 	d.Fail(Rule{Op: Sync, Files: "*", Skip: 1, Count: 1, Errno: syscall.ENOSPC})
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer f.Close()
 	for i, want := range []error{nil, syscall.ENOSPC, nil} {
 		if _, err := f.WriteAt([]byte("x"), 0); err != nil {

@@ -17,6 +17,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/faultfs"
+	"mtagd/store/testenv"
 )
 
 var (
@@ -40,9 +41,7 @@ type testJournal struct {
 func open(t *testing.T, dir string) *testJournal {
 	t.Helper()
 	j, err := Open(dir, Options{Log: quiet, Now: time.Now})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return start(t, j)
 }
 
@@ -72,9 +71,7 @@ func cloned(events []codec.Event) []codec.Event {
 func closeJournal(t *testing.T, j *testJournal) {
 	t.Helper()
 	j.Drain()
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, j.Close())
 }
 
 // newMark returns a mark of tag cs_a; at is its time in µs since 1970.
@@ -92,9 +89,7 @@ func record(t *testing.T, j *testJournal, m store.MerchantID, n int) {
 	for i := range marks {
 		marks[i] = newMark(m, fmt.Sprintf("Name%d", i%7), i*7919, fmt.Appendf(nil, `{"n":%d}`, i))
 	}
-	if err := j.Record(ctx, marks); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, j.Record(ctx, marks))
 }
 
 // since returns the events of all chunks after seq.
@@ -182,9 +177,7 @@ func TestScanReadsTheChunksOfAMerchant(t *testing.T) {
 		}
 	}
 	key, err := codec.NewMerchantKey(small)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	scan := func() (chunks, events int) {
 		if err := j.Scan(ctx, 0, math.MaxUint64, NewMerchantSet(key), func(_ uint64, all []Event) bool {
 			chunks++

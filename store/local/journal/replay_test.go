@@ -9,6 +9,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/testenv"
 )
 
 // Records that a start finds in the log have what was not flushed: links, event_ids and chunks.
@@ -19,13 +20,9 @@ func TestAKillLosesNothing(t *testing.T) {
 	mark := newMark(m, "Purchase", 0, []byte("{}"))
 	mark.DedupeID = "order-1"
 	mark.Identity.Add(store.Email, "ann@example.com")
-	if err := j.Record(ctx, []store.Mark{mark}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, j.Record(ctx, []store.Mark{mark}))
 	killed := t.TempDir()
-	if err := os.CopyFS(killed, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.CopyFS(killed, os.DirFS(dir)))
 	closeJournal(t, j)
 	j = open(t, killed)
 	defer closeJournal(t, j)
@@ -72,9 +69,7 @@ func TestChunksAreReadFromTheLog(t *testing.T) {
 		}
 	}
 	for n, e := range got {
-		if err := j.Read(ctx, []Wanted{{e.Position, n}}, func(int, Event) {}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, j.Read(ctx, []Wanted{{e.Position, n}}, func(int, Event) {}))
 	}
 }
 
@@ -84,44 +79,32 @@ func TestADamagedRecord(t *testing.T) {
 	j := open(t, dir)
 	m := store.NewMerchantID()
 	for i := range 3 {
-		if err := j.Record(ctx, []store.Mark{newMark(m, "Page", i, []byte(`{"number":"`+string(rune('a'+i))+`"}`))}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, j.Record(ctx, []store.Mark{newMark(m, "Page", i, []byte(`{"number":"`+string(rune('a'+i))+`"}`))}))
 	}
 	closeJournal(t, j)
 	changed := false
 	logs, err := filepath.Glob(filepath.Join(logDir(dir), "*.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	for _, path := range logs {
 		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		for i := range b {
 			if string(b[i:min(len(b), i+11)]) == `"number":"b` {
 				b[i+10] ^= 5 // one bit would be corrected
 				changed = true
 			}
 		}
-		if err := os.WriteFile(path, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, os.WriteFile(path, b, 0o600))
 	}
 	if !changed {
 		t.Fatal("the event is in no file")
 	}
 	opened, err := Open(dir, Options{Log: quiet, Now: time.Now})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	j = start(t, opened)
 	defer closeJournal(t, j)
 	events, damaged := 0, 0
-	if err := j.Since(0, func(e []codec.Event, _ uint64) error { events += len(e); return nil }, func(DamagedChunk) { damaged++ }); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, j.Since(0, func(e []codec.Event, _ uint64) error { events += len(e); return nil }, func(DamagedChunk) { damaged++ }))
 	if events != 2 || damaged != 1 {
 		t.Errorf("%d events and %d damaged chunks, want 2 and 1", events, damaged)
 	}
@@ -134,23 +117,13 @@ func TestALinkOutlivesItsChunk(t *testing.T) {
 	m := store.NewMerchantID()
 	mark := newMark(m, "Login", 0, []byte("{}"))
 	mark.Identity.Add(store.Email, "ann@example.com")
-	if err := j.Record(ctx, []store.Mark{mark}); err != nil {
-		t.Fatal(err)
-	}
-	if err := j.Forget(j.Committed()); err != nil {
-		t.Fatal(err)
-	}
-	if err := j.log.Roll(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, j.Record(ctx, []store.Mark{mark}))
+	testenv.Check(t, j.Forget(j.Committed()))
+	testenv.Check(t, j.log.Roll())
 	record(t, j, m, 1)
-	if err := j.trim(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, j.trim())
 	killed := t.TempDir()
-	if err := os.CopyFS(killed, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.CopyFS(killed, os.DirFS(dir)))
 	closeJournal(t, j)
 	j = open(t, killed)
 	defer closeJournal(t, j)
@@ -170,26 +143,18 @@ func TestAnOldLinkBeforeDamage(t *testing.T) {
 		mark := newMark(m, "Login", 0, []byte("{}"))
 		mark.Identity = store.Identity{MUID: muid}
 		mark.Identity.Add(store.Email, "ann@example.com")
-		if err := j.Record(ctx, []store.Mark{mark}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, j.Record(ctx, []store.Mark{mark}))
 	}
 	record(t, j, m, 1)
 	closeJournal(t, j)
 	logs, err := filepath.Glob(filepath.Join(logDir(dir), "*.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	for _, path := range logs {
 		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if at := bytes.Index(b, []byte("muid-bbbb")); at >= 0 {
 			b[at] ^= 5
-			if err := os.WriteFile(path, b, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, os.WriteFile(path, b, 0o600))
 			break
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/log"
+	"mtagd/store/testenv"
 )
 
 // opened opens the journal in dir until the test ends.
@@ -60,9 +61,7 @@ func TestRecentHasWhatASearchFinds(t *testing.T) {
 	shorten := func() {
 		t.Helper()
 		last, err := j.LastChunk()
-		if err := errors.Join(err, j.log.Roll(), j.Forget(last), j.flush(), j.trim()); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, errors.Join(err, j.log.Roll(), j.Forget(last), j.flush(), j.trim()))
 	}
 	recent := func(since, unneeded uint64) (map[string]uint64, bool) {
 		_, entries := j.Recent(since, unneeded)
@@ -70,9 +69,7 @@ func TestRecentHasWhatASearchFinds(t *testing.T) {
 			return nil, false
 		}
 		found := map[string]uint64{}
-		if err := entries(func(e codec.Entry) error { found[string(e.Key)] = e.Version; return nil }); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, entries(func(e codec.Entry) error { found[string(e.Key)] = e.Version; return nil }))
 		return found, true
 	}
 	commits := []uint64{write(0)}
@@ -83,9 +80,7 @@ func TestRecentHasWhatASearchFinds(t *testing.T) {
 		}
 	}
 	s, err := j.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	want, ok := recent(commits[0], 0) // of each key, the last one
 	if !ok || len(want) < 20 {
 		t.Fatalf("there are %d keys", len(want))
@@ -131,29 +126,19 @@ func TestRecentLeavesOutADamagedLog(t *testing.T) {
 	m := store.NewMerchantID()
 	record(t, j, m, 1)
 	since, _ := j.Recent(0, 0)
-	if err := j.Record(ctx, []store.Mark{newMark(m, "Purchase", 1, []byte(`{"this":"is the damaged record"}`))}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, j.Record(ctx, []store.Mark{newMark(m, "Purchase", 1, []byte(`{"this":"is the damaged record"}`))}))
 	files, err := filepath.Glob(filepath.Join(logDir(dir), "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	damaged := 0
 	for _, name := range files {
 		content, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if at := bytes.Index(content, []byte("the damaged record")); at >= 0 {
 			damaged++
 			f, err := os.OpenFile(name, os.O_WRONLY, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			_, err = f.WriteAt([]byte("another"), int64(at))
-			if err := errors.Join(err, f.Close()); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, errors.Join(err, f.Close()))
 		}
 	}
 	_, entries := j.Recent(since, since)
@@ -177,9 +162,7 @@ func TestTheLogKeepsWhatIsNewest(t *testing.T) {
 		t.Helper()
 		for end := j.log.End() + maxRecent/2; j.log.End() <= end; {
 			_, _ = rng.Read(body) // never fails
-			if err := j.Record(ctx, []store.Mark{newMark(m, "Purchase", 1, body)}); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, j.Record(ctx, []store.Mark{newMark(m, "Purchase", 1, body)}))
 		}
 	}
 	record(t, j, m, 1)
@@ -216,18 +199,14 @@ func TestASnapshotStaysAsItWas(t *testing.T) {
 	snapshot := func() Snapshot {
 		t.Helper()
 		s, err := j.Snapshot()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		return s
 	}
 	set("old")
 	before := j.Version()
 	s := snapshot()
 	set("new")
-	if err := j.keys.db.CompactAndWait(ctx, func() {}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, j.keys.db.CompactAndWait(ctx, func() {}))
 	if e := entriesOf(t, s, 0)[string(key)]; string(e.Value) != "old" || e.Version > before {
 		t.Errorf("the snapshot has %q of %d, want old of at most %d", e.Value, e.Version, before)
 	}
@@ -244,21 +223,15 @@ func TestASnapshotStaysAsItWas(t *testing.T) {
 	for _, deletedFirst := range []bool{false, true} {
 		to := t.TempDir()
 		w, err := Create(to, quiet)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		entries := []codec.Entry{{Key: key, Value: []byte("old"), Version: before}, {Key: key, Version: before + 1, Deleted: true}}
 		if deletedFirst {
 			entries[0], entries[1] = entries[1], entries[0]
 		}
 		for _, e := range entries {
-			if err := w.Put(e); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, w.Put(e))
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, w.Close())
 		restored := opened(t, to)
 		if _, found, err := restored.keys.get(key); found || err != nil {
 			t.Errorf("a deleted key is there: %v, %v", found, err)
@@ -289,15 +262,11 @@ func TestASnapshotHasTheKeysOfItsEvents(t *testing.T) {
 	}()
 	for range 5 {
 		s, err := j.Snapshot()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		events, ids := 0, 0
 		for key, e := range entriesOf(t, s, 0) {
 			n, err := CheckEntry(e)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			events += n
 			if key[0] == prefixDedupe {
 				ids++

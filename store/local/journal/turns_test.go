@@ -9,6 +9,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/groupcommit"
 	"mtagd/store/local/codec"
+	"mtagd/store/testenv"
 )
 
 // While a commit is blocked, one merchant's batches queue up, and then another merchant's event arrives. It is among the
@@ -16,9 +17,7 @@ import (
 func TestBatchesDoNotDelayAnotherMerchantsEvent(t *testing.T) {
 	dir := t.TempDir()
 	plain, err := Open(dir, Options{Log: quiet, Now: time.Now})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	j := &testJournal{Journal: plain}
 	blocked := make(chan struct{})
 	if err := j.Start(func() error { return nil }, func(events []codec.Event, _ uint64, release func()) {
@@ -64,9 +63,7 @@ func TestBatchesDoNotDelayAnotherMerchantsEvent(t *testing.T) {
 	close(blocked)
 	all.Wait()
 	key, err := codec.NewMerchantKey(other)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	for i, e := range j.handed {
 		if e.Merchant == key && i > groupcommit.MaxMarks/2 {
 			t.Errorf("the event comes after %d events of the other merchant", i)
@@ -89,9 +86,7 @@ func TestARefusedRequestHasNothingOnDisk(t *testing.T) {
 		{store.KindInternal, 2 * groupcommit.MaxMarks},
 	} {
 		opened, err := Open(t.TempDir(), Options{Log: quiet, Now: time.Now})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		handed := 0
 		refuse := func() {
 			if handed == refused*groupcommit.MaxMarks {

@@ -10,32 +10,25 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
+	"mtagd/store/testenv"
 )
 
 // formerJournal writes a journal of format 4, and returns its merchant and how many events it has.
 func formerJournal(t *testing.T, dir string) (m store.MerchantID, events int) {
 	t.Helper()
 	db, err := badger.OpenManaged(formerOptions(dir).WithLogger(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	m = store.NewMerchantID()
 	key, err := codec.NewMerchantKey(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	var ann store.Identity
 	ann.Add(store.Email, "ann@example.com")
 	set := func(version uint64, key, value []byte) {
 		t.Helper()
 		txn := db.NewTransactionAt(version, true)
 		defer txn.Discard()
-		if err := txn.Set(key, value); err != nil {
-			t.Fatal(err)
-		}
-		if err := txn.CommitAt(version, nil); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, txn.Set(key, value))
+		testenv.Check(t, txn.CommitAt(version, nil))
 	}
 	set(1, []byte{prefixFormat}, []byte("4"))
 	set(2, appendLinkKey(nil, key, ann.Keys()[0]), []byte("u-ann"))
@@ -46,9 +39,7 @@ func formerJournal(t *testing.T, dir string) (m store.MerchantID, events int) {
 		events += 2
 		set(seq+1, appendChunkKey(nil, seq), packChunk(nil, chunk))
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, db.Close())
 	return m, events
 }
 
@@ -57,31 +48,17 @@ func TestAJournalOfTheVersionBefore(t *testing.T) {
 	for at, kill := range map[string]func(t *testing.T, dir string){
 		"at once": func(*testing.T, string) {},
 		"before the new one is complete": func(t *testing.T, dir string) {
-			if err := os.MkdirAll(filepath.Join(dir, upgradeDir, "log"), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, os.MkdirAll(filepath.Join(dir, upgradeDir, "log"), 0o700))
 		},
 		"when it is complete": func(t *testing.T, dir string) {
-			if err := rewriteFormer(dir, filepath.Join(dir, upgradeDir), quiet); err != nil {
-				t.Fatal(err)
-			}
-			if err := durable.ReplaceFile(filepath.Join(dir, upgradeDir, completeMark), nil); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, rewriteFormer(dir, filepath.Join(dir, upgradeDir), quiet))
+			testenv.Check(t, durable.ReplaceFile(filepath.Join(dir, upgradeDir, completeMark), nil))
 		},
 		"when the former one is half removed": func(t *testing.T, dir string) {
-			if err := rewriteFormer(dir, filepath.Join(dir, upgradeDir), quiet); err != nil {
-				t.Fatal(err)
-			}
-			if err := durable.ReplaceFile(filepath.Join(dir, upgradeDir, completeMark), nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Remove(filepath.Join(dir, formerFile)); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Rename(filepath.Join(dir, upgradeDir, "log"), logDir(dir)); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, rewriteFormer(dir, filepath.Join(dir, upgradeDir), quiet))
+			testenv.Check(t, durable.ReplaceFile(filepath.Join(dir, upgradeDir, completeMark), nil))
+			testenv.Check(t, os.Remove(filepath.Join(dir, formerFile)))
+			testenv.Check(t, os.Rename(filepath.Join(dir, upgradeDir, "log"), logDir(dir)))
 		},
 	} {
 		t.Run(at, func(t *testing.T) {

@@ -51,9 +51,7 @@ func makeImage(t testing.TB, size int, toNewFile bool) image {
 		}
 		i.offset, i.size = 0, i.size+block
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, l.Close())
 	i.files = snapshot(t, l.dir)
 	return i
 }
@@ -63,9 +61,7 @@ func snapshot(t testing.TB, dir string) map[string][]byte {
 	all := map[string][]byte{}
 	for _, name := range files(t, dir) {
 		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		all[filepath.Base(name)] = b
 	}
 	return all
@@ -75,17 +71,13 @@ func snapshot(t testing.TB, dir string) map[string][]byte {
 func (i image) on(t testing.TB, dir string, name string, content []byte) (*Log, error) {
 	t.Helper()
 	for _, old := range files(t, dir) {
-		if err := os.Remove(old); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, os.Remove(old))
 	}
 	for n, b := range i.files {
 		if n == name {
 			b = content
 		}
-		if err := os.WriteFile(filepath.Join(dir, n), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, os.WriteFile(filepath.Join(dir, n), b, 0o600))
 	}
 	return Open(dir, Options{FileSize: testFile, Log: slog.New(slog.DiscardHandler)})
 }
@@ -105,23 +97,17 @@ func (i image) written(keep func(n int64) bool) []byte {
 func (i image) mustBeTorn(t testing.TB, dir string, content []byte) {
 	t.Helper()
 	l, err := i.on(t, dir, i.name, content)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	want := slices.Clone(i.sound)
 	if l.End() > i.last.at {
 		want = append(want, i.last)
 	}
 	mustHold(t, l, 0, want)
 	want = append(want, add(t, l, payload(101, 50)))
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, l.Close())
 	l = open(t, dir)
 	mustHold(t, l, 0, want)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, l.Close())
 }
 
 func eachImage(t *testing.T, sizes []int, do func(t *testing.T, i image)) {
@@ -216,9 +202,7 @@ func flipEach(t *testing.T, mask byte) (harmless, reported, refused int) {
 			refused++
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		got, damage := replay(t, l, 0)
 		switch {
 		case same(got, all) == nil:
@@ -234,9 +218,7 @@ func flipEach(t *testing.T, mask byte) (harmless, reported, refused int) {
 			t.Fatalf("bit %d of byte %d of %s: the log ends at %d", bit, at, name, l.End())
 		}
 		add(t, l, payload(7, 7))
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, l.Close())
 	}
 	return harmless, reported, refused
 }
@@ -266,9 +248,7 @@ func TestABlockOfZerosIsReported(t *testing.T) {
 			zeroed := slices.Clone(content)
 			clear(zeroed[at : at+block])
 			l, err := i.on(t, dir, name, zeroed)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			got, damage := replay(t, l, 0)
 			if at > 0 && (len(damage) != 1 || !inOrder(got, all) || len(got) != len(all)-1 || damage[0].Lost != 1) {
 				t.Errorf("zeros at %d of %s: %d of %d records, %v", at, name, len(got), len(all), damage)
@@ -276,9 +256,7 @@ func TestABlockOfZerosIsReported(t *testing.T) {
 			if at == 0 && same(got, all) != nil {
 				t.Errorf("zeros over the header of %s: %d of %d records, %v", name, len(got), len(all), damage)
 			}
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, l.Close())
 		}
 	}
 }
@@ -289,27 +267,19 @@ func TestDamageStaysUntilItIsTrimmed(t *testing.T) {
 	content := slices.Clone(i.files[i.name])
 	content[i.offset+100] ^= 5 // of the last record: nothing behind it tells that it was acknowledged
 	l, err := i.on(t, dir, i.name, content)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	after := []record{add(t, l, payload(1, 10)), add(t, l, payload(2, 10))}
 	for range 3 {
 		got, damage := replay(t, l, 0)
-		if err := same(got, append(slices.Clone(i.sound), after...)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, same(got, append(slices.Clone(i.sound), after...)))
 		if len(damage) != 1 || damage[0].Position != i.last.at || damage[0].Next != after[0].at || damage[0].Lost != 1 ||
 			damage[0].Offset != i.offset || filepath.Base(damage[0].File) != i.name {
 			t.Fatalf("damage: %+v", damage)
 		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, l.Close())
 		l = open(t, dir)
 	}
-	if err := l.Trim(after[1].at); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, l.Trim(after[1].at))
 	mustHold(t, l, after[1].at, after[1:])
 }
 
@@ -324,15 +294,11 @@ func TestAFileThatWasCutOffIsReported(t *testing.T) {
 				continue // not in use
 			}
 			l, err := i.on(t, dir, name, content[:size])
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			if got, damage := replay(t, l, 0); len(damage) != 1 || !inOrder(got, all) {
 				t.Errorf("%s has %d bytes: %d of %d records, damage: %v", name, size, len(got), len(all), damage)
 			}
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, l.Close())
 		}
 	}
 }
@@ -347,15 +313,11 @@ func TestARecordOfAnotherPlaceIsReported(t *testing.T) {
 		copied := slices.Clone(content)
 		copy(copied[block:2*block], copied[4*block:]) // sound in itself: both are records of one block
 		l, err := i.on(t, dir, name, copied)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if _, damage := replay(t, l, 0); len(damage) != 1 {
 			t.Errorf("damage: %v", damage)
 		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, l.Close())
 	}
 }
 
@@ -365,23 +327,17 @@ func TestAnExchangedFileIsReported(t *testing.T) {
 	l := open(t, dir)
 	add(t, l, payload(0, 10))
 	l = reopen(t, l)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, l.Close())
 	before := snapshot(t, dir)
 	var versions [2]map[string][]byte
 	for v := range versions {
 		i := image{files: before}
 		l, err := i.on(t, dir, "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		for n := range 40 {
 			add(t, l, payload(v*1000+n, 5000))
 		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, l.Close())
 		versions[v] = snapshot(t, dir)
 	}
 	for name, content := range versions[0] {
@@ -390,15 +346,11 @@ func TestAnExchangedFileIsReported(t *testing.T) {
 		}
 		i := image{files: versions[1]}
 		l, err := i.on(t, dir, name, content)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		if _, damage := replay(t, l, 0); len(damage) == 0 && !bytes.Equal(content, versions[1][name]) {
 			t.Errorf("the exchanged file %s is not noticed", name)
 		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, l.Close())
 	}
 }
 
@@ -417,9 +369,7 @@ func TestAnExchangedRecordIsReported(t *testing.T) {
 	h.payload = crc32.Checksum(content[at+headSize:at+headSize+int64(h.length)], castagnoli)
 	h.encode(content[at:], idOf(t, i.name))
 	l, err := i.on(t, dir, i.name, content)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer l.Close()
 	_, damage := replay(t, l, 0)
 	if len(damage) != 1 || !errors.Is(damage[0], errChain) || damage[0].Next != after.at || damage[0].Lost != 0 {
@@ -451,9 +401,7 @@ func FuzzOpen(f *testing.F) {
 		if errors.Is(err, ErrDamaged) {
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		defer l.Close()
 		got, damage := replay(t, l, 0)
 		if !inOrder(got, all) {

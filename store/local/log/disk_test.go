@@ -58,9 +58,7 @@ func TestAfterAFailedWriteOrSyncTheFileIsNotWrittenAgain(t *testing.T) {
 			}
 			mustHold(t, l, 0, want)
 			disk.Cut()
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, l.Close())
 			disk.Restore(0, 1)
 			mustHold(t, open(t, disk.Dir), 0, want)
 		})
@@ -85,9 +83,7 @@ func TestSeveralFailuresInARow(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			at, err = l.Append(payload(n, 5000))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		want = append(want, record{at, payload(n, 5000)})
 	}
 	mustHold(t, l, 0, want)
@@ -125,9 +121,7 @@ func TestWhatARestartReadsAfterAnErrorSurvivesAPowerCut(t *testing.T) {
 				want = append(want, add(t, again, payload(50+n, 4200)))
 			}
 			disk.Cut()
-			if err := again.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, again.Close())
 			disk.Restore(0, 1)
 			mustHold(t, open(t, disk.Dir), 0, want)
 		})
@@ -148,9 +142,7 @@ func TestAFullDiskIsKnownBeforeAnythingIsWritten(t *testing.T) {
 			}
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		want = append(want, record{at, payload(n, 8000)})
 	}
 	if len(want) < 14 {
@@ -167,9 +159,7 @@ func TestAFullDiskDoesNotKeepTheLogFromOpening(t *testing.T) {
 	disk := faultfs.New(t)
 	l := open(t, disk.Dir)
 	want := []record{add(t, l, payload(1, 300)), add(t, l, payload(2, 300))}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, l.Close())
 	disk.Fail(faultfs.Rule{Op: faultfs.Write, Files: "0000000[3-9]*", Errno: syscall.ENOSPC})
 	l = open(t, disk.Dir)
 	mustHold(t, l, 0, want)
@@ -195,14 +185,10 @@ func TestDrillAnOpenThatFailsLosesNothing(t *testing.T) {
 				disk := faultfs.New(t)
 				l := open(t, disk.Dir)
 				want := []record{add(t, l, payload(1, 300)), add(t, l, payload(2, 5000))}
-				if err := l.Close(); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, l.Close())
 				disk.Fail(faultfs.Rule{Op: op, Files: "*", Skip: skip, Errno: syscall.EIO})
 				if l, err := Open(disk.Dir, Options{FileSize: testFile}); err == nil {
-					if err := l.Close(); err != nil {
-						t.Fatal(err)
-					}
+					testenv.Check(t, l.Close())
 				} else if !errors.Is(err, syscall.EIO) {
 					t.Fatal(err)
 				}
@@ -272,9 +258,7 @@ func TestDrillAcknowledgedRecordsSurvive(t *testing.T) {
 				if n := len(acknowledged); len(got) == n+1 && slices.ContainsFunc(uncertain, func(p []byte) bool { return bytes.Equal(p, got[n].payload) }) {
 					acknowledged = append(acknowledged, got[n])
 				}
-				if err := same(got, acknowledged); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, same(got, acknowledged))
 				uncertain = nil
 			}
 		})

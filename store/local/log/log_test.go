@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"mtagd/store/local/faultfs"
+	"mtagd/store/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -24,18 +25,14 @@ const testFile = 64 << 10 // bytes of a file: small, so that a few records need 
 func open(t testing.TB, dir string) *Log {
 	t.Helper()
 	l, err := Open(dir, Options{FileSize: testFile, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
 func reopen(t testing.TB, l *Log) *Log {
 	t.Helper()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, l.Close())
 	return open(t, l.dir)
 }
 
@@ -57,9 +54,7 @@ type record struct {
 func add(t testing.TB, l *Log, payload []byte) record {
 	t.Helper()
 	at, err := l.Append(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return record{at, payload}
 }
 
@@ -73,9 +68,7 @@ func replay(t testing.TB, l *Log, from Position) (all []record, damage []*Damage
 		})
 		var d *Damage
 		if !errors.As(err, &d) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			return all, damage
 		}
 		if d.Next < from || d.Next == from && len(damage) > 0 && damage[len(damage)-1].Next == from {
@@ -93,9 +86,7 @@ func mustHold(t testing.TB, l *Log, from Position, want []record) {
 	if len(damage) > 0 {
 		t.Fatalf("damage: %v", damage)
 	}
-	if err := same(got, want); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, same(got, want))
 	var b []byte
 	for _, r := range want {
 		var err error
@@ -120,9 +111,7 @@ func same(got, want []record) error {
 func files(t testing.TB, dir string) []string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return names
 }
 
@@ -148,9 +137,7 @@ func TestRecordsComeBackInOrder(t *testing.T) {
 func TestPartsOfARecordFollowEachOther(t *testing.T) {
 	l := open(t, t.TempDir())
 	at, err := l.Append([]byte("one, two"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	mustHold(t, l, 0, []record{{at, []byte("one, two")}})
 }
 
@@ -180,9 +167,7 @@ func TestTrim(t *testing.T) {
 		want = append(want, add(t, l, payload(i, 5000)))
 	}
 	before := len(files(t, l.dir))
-	if err := l.Trim(want[25].at); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, l.Trim(want[25].at))
 	if after := len(files(t, l.dir)); after >= before || l.First() > want[25].at || l.First() == 0 {
 		t.Errorf("%d files before, %d after; the log begins at %d", before, after, l.First())
 	}
@@ -204,9 +189,7 @@ func TestATrimmedLogHasNoByteOfItsRecords(t *testing.T) {
 		add(t, l, append(payload(i, 5000), "secret"...))
 	}
 	end := l.End()
-	if err := l.Trim(end); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, l.Trim(end))
 	for _, name := range files(t, l.dir) {
 		if b, err := os.ReadFile(name); err != nil || bytes.Contains(b, []byte("secret")) {
 			t.Errorf("%s still has a record, or %v", name, err)
@@ -229,17 +212,13 @@ func TestMissingFilesAreDamage(t *testing.T) {
 			want = append(want, add(t, l, payload(i, 5000)))
 		}
 		l = reopen(t, l)
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, l.Close())
 		return l
 	}
 	for i := range 3 {
 		l := build(t)
 		name := (*l.files.Load())[i].Name()
-		if err := os.Remove(name); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, os.Remove(name))
 		got, damage := replay(t, open(t, l.dir), 0)
 		if len(damage) != 1 || len(got) == 0 || len(got) == len(want) {
 			t.Errorf("without file %d: %d of %d records, damage: %v", i, len(got), len(want), damage)
@@ -250,9 +229,7 @@ func TestMissingFilesAreDamage(t *testing.T) {
 	}
 	l := build(t)
 	for _, name := range files(t, l.dir) {
-		if err := os.Remove(name); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, os.Remove(name))
 	}
 	if err := open(t, l.dir).Replay(want[49].at, nil); !errors.Is(err, ErrDamaged) {
 		t.Errorf("Replay behind the end gives %v", err)
@@ -265,13 +242,9 @@ func TestAFileOfAnotherLogIsDamage(t *testing.T) {
 	for i := range 40 {
 		add(t, two, payload(i, 5000))
 	}
-	if err := errors.Join(one.Close(), two.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, errors.Join(one.Close(), two.Close()))
 	other := (*two.files.Load())[1].Name()
-	if err := os.Rename(other, filepath.Join(one.dir, filepath.Base(other))); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, os.Rename(other, filepath.Join(one.dir, filepath.Base(other))))
 	if _, err := Open(one.dir, Options{}); !errors.Is(err, ErrDamaged) {
 		t.Errorf("Open gives %v", err)
 	}
@@ -319,9 +292,7 @@ func TestReadersRunBesideAppendsAndTrims(t *testing.T) {
 
 func TestAppendDoesNotAllocate(t *testing.T) {
 	l, err := Open(t.TempDir(), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer l.Close()
 	group := payload(1, 2400)
 	if n := testing.AllocsPerRun(100, func() {

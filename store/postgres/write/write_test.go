@@ -14,6 +14,7 @@ import (
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/count"
 	"mtagd/store/postgres/schema"
+	"mtagd/store/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -39,14 +40,10 @@ func open(url string) (*conn.DB, error) {
 func newWriter(t *testing.T, options string) *Writer {
 	t.Helper()
 	db, err := open(pgtest.Database(t) + options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	t.Cleanup(db.Close)
 	w, err := New(t.Context(), db, count.New(db), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	return w
 }
 
@@ -62,9 +59,7 @@ func visit(merchant uuid.UUID) *flush {
 func TestAFlushHasItsOwnIsolation(t *testing.T) {
 	w := newWriter(t, "&default_transaction_isolation=serializable")
 	session, err := w.askDatabase(t.Context(), visit(uuid.New()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer session.Release()
 	var level string
 	if err := session.QueryRow(t.Context(), "SHOW transaction_isolation").Scan(&level); err != nil || level != "read committed" {
@@ -78,22 +73,16 @@ func TestALostAnswerIsSettled(t *testing.T) {
 	lost := context.DeadlineExceeded
 
 	committed := visit(merchant)
-	if err := w.writeFlush(t.Context(), committed); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, w.writeFlush(t.Context(), committed))
 	if err := w.settle(committed, lost); err != nil {
 		t.Errorf("a flush that was committed: %v", err)
 	}
 
 	never := visit(merchant)
 	session, err := w.db.Pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, err)
 	defer session.Release()
-	if err := never.sendQuestions(t.Context(), session.Conn()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Check(t, never.sendQuestions(t.Context(), session.Conn()))
 	never.decide()
 	if err := w.settle(never, lost); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("a flush that was not committed: %v, want KindUnavailable", err)

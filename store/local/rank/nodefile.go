@@ -311,7 +311,7 @@ func (t *storedTree) encode(b []byte) []byte {
 
 func decodeTree(b []byte) (*storedTree, error) {
 	d := codec.Decoder{B: b}
-	t := &storedTree{nextID: d.Uvarint(), covered: d.Uvarint(), root: child{id: d.Uvarint(), bytes: d.Uvarint()}}
+	t := &storedTree{nextID: d.Uvarint(), covered: d.Uvarint(), root: child{id: d.Uvarint(), tally: tally{bytes: d.Uvarint()}}}
 	t.root.first = decodeKey(&d, &Key{})
 	t.root.counts = decodeCounts(&d, nil)
 	t.series = make([]string, d.Count())
@@ -366,7 +366,7 @@ func decodeNode(b []byte, a *nodeArena) (*node, error) {
 		n.children = extend(&a.children, count, innerChildren)
 		reserve(&a.counts, len(d.B)/2) // each count takes at least two bytes
 		for i := range n.children {
-			c := child{first: decodeKey(&d, &prev), id: d.Uvarint(), bytes: d.Uvarint()}
+			c := child{first: decodeKey(&d, &prev), id: d.Uvarint(), tally: tally{bytes: d.Uvarint()}}
 			start := len(a.counts)
 			a.counts = decodeCounts(&d, a.counts)
 			c.counts = slices.Clip(a.counts[start:])

@@ -195,7 +195,7 @@ func TestEventsAreAppliedWhileAMergeEnds(t *testing.T) {
 	go func() { merged <- x.merge(f) }()
 	for {
 		events := j.commit(m, 10, func(i int) int64 { return int64(i) })
-		if _, err := x.prepare(events, nil); err != nil {
+		if _, err := x.prepare(events); err != nil {
 			t.Fatal(err)
 		}
 		select {

@@ -113,26 +113,29 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	x.progress.note(x.covered, nil)
-	x.countEvents()
+	// Damage does not keep the index from opening: the merchant's requests fail.
+	events, err := x.countEvents(func(err error) { log.Error("the events of a merchant are not counted", "error", err) })
+	if err != nil {
+		log.Error("the events were not counted", "error", err)
+	}
+	x.events.Store(events)
 	return x, nil
 }
 
-// countEvents counts the stored events for the metrics. Damage does not keep the index from opening: it is logged, and the
-// merchant's requests fail.
-func (x *Index) countEvents() {
-	if err := view(x.db, func(tx *bolt.Tx) error {
+// countEvents counts the stored events. It leaves out merchants with a damaged root record, and passes the error to damaged.
+func (x *Index) countEvents(damaged func(error)) (n uint64, err error) {
+	err = view(x.db, func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
 			t, err := loadTree(tx, codec.MerchantKey(k))
 			if err != nil {
-				x.log.Error("the events of a merchant are not counted", "error", err)
+				damaged(err)
 				return nil
 			}
-			x.events.Add(t.root.counts.of(nil))
+			n += t.root.counts.of(nil)
 			return nil
 		})
-	}); err != nil {
-		x.log.Error("the events were not counted", "error", err)
-	}
+	})
+	return n, err
 }
 
 // Covered returns the number of the last chunk whose events are in the index. Call it before Start.

@@ -154,11 +154,8 @@ func (w *merger) editTree(m codec.MerchantKey) (*treeEdit, error) {
 		return nil, err
 	}
 	// A change that was cut off has left nodes that are in no tree.
-	if err := w.deleteFrom(bucketNodes, nodeKey(m, t.nextID), m[:], leafEntries); err != nil {
-		return nil, err
-	}
-	replaced, err := loadReplaced(w.tx, m)
-	return &treeEdit{merger: w, storedTree: t, m: m, replaced: replaced}, err
+	err = w.deleteFrom(bucketNodes, nodeKey(m, t.nextID), m[:], leafEntries)
+	return &treeEdit{merger: w, storedTree: t, m: m}, err
 }
 
 // load loads a node, to change it. The node gets memory of its own, as it is kept until it is stored.
@@ -214,9 +211,6 @@ func (t *treeEdit) store() error {
 		if err := t.free(id, 0); err != nil {
 			return err
 		}
-	}
-	if err := t.tx.Bucket(bucketReplaced).Delete(t.m[:]); err != nil {
-		return err
 	}
 	return t.merger.spend(len(t.series) + leafEntries*now) // the root record takes memory too
 }

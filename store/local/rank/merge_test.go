@@ -520,7 +520,7 @@ func TestReplacedNodesOfAnEarlierVersion(t *testing.T) {
 		closeIndex(t, x)
 		var err error
 		if x, err = Open(filepath.Join(dir, "index.db"), 0, quiet); !errors.Is(err, with) {
-			t.Errorf("Open gives %v, want %v", err, with)
+			t.Fatalf("Open gives %v, want %v", err, with)
 		}
 	}
 }

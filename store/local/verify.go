@@ -338,7 +338,7 @@ func (v *verifier) close() (err error) {
 		err = errors.Join(err, v.archive.Close())
 	}
 	if v.index != nil {
-		err = errors.Join(err, v.index.CloseReadOnly())
+		err = errors.Join(err, v.index.Close())
 	}
 	return err
 }

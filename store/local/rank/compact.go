@@ -89,13 +89,7 @@ func (c *compactor) notify() {
 // compactAll compacts the segments of all merchants until none is due. After an error it leaves the merchant as it is:
 // queries are then slower, but right. It tries again after the next merge, unless the merchant's segments are damaged.
 func (c *compactor) compactAll(ctx context.Context) {
-	var merchants []codec.MerchantKey
-	err := view(c.db, func(tx *bolt.Tx) error {
-		return tx.Bucket(bucketSegments).ForEach(func(k, _ []byte) error {
-			merchants = append(merchants, codec.MerchantKey(k))
-			return nil
-		})
-	})
+	merchants, err := merchantsIn(c.db, bucketSegments)
 	c.report(ctx, "the index cannot be compacted", errors.Join(c.sweep(ctx), err))
 	for _, m := range merchants {
 		for more := true; more && !c.failed[m] && ctx.Err() == nil; {

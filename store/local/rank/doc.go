@@ -29,7 +29,6 @@
 //	          (8 bytes each, big endian)
 //	nodes     merchant, node id (8 bytes, big endian) → node of the merchant's stored tree
 //	roots     merchant → root record of that tree
-//	replaced  merchant → number, ids (uvarints): nodes that an earlier version replaced, but did not delete because it was killed
 //	freed     merchant, node id (8 bytes, big endian) → height (1 byte): a node that a removal took out of the tree with all
 //	          below it, or that was replaced (0: only this node), and that has not been deleted yet
 //	segments  merchant → segments record; only of merchants that have had events of overflow series

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,7 +42,7 @@ type Index struct {
 
 	onDamage func(error) // of OnDamage
 
-	unmerged frozenEvents // the disk was full when Replay merged them
+	unmerged frozenEvents // a merge is writing them; or the disk was full, and the next merge is of the same events again
 
 	removing sync.Mutex // held by removals, one after the other
 	storing  sync.Mutex // held by whoever changes stored trees
@@ -108,33 +109,33 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 			"Time that a merge takes to write the events in memory into index.db, every few seconds."),
 	}
 	x.compactor = newCompactor(db, reserve, log)
-	if err := view(x.db, func(tx *bolt.Tx) (err error) {
-		x.covered, err = loadCovered(tx)
-		return err
-	}); err != nil {
+	if x.covered, err = x.StoredUpTo(); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	x.progress.note(x.covered, nil)
-	x.countEvents()
+	// Damage does not keep the index from opening: the merchant's requests fail.
+	events, err := x.countEvents(func(err error) { log.Error("the events of a merchant are not counted", "error", err) })
+	if err != nil {
+		log.Error("the events were not counted", "error", err)
+	}
+	x.events.Store(events)
 	return x, nil
 }
 
-// countEvents counts the stored events for the metrics. Damage does not keep the index from opening: it is logged, and the
-// merchant's requests fail.
-func (x *Index) countEvents() {
-	if err := view(x.db, func(tx *bolt.Tx) error {
+// countEvents counts the stored events. It leaves out merchants with a damaged root record, and passes the error to damaged.
+func (x *Index) countEvents(damaged func(error)) (n uint64, err error) {
+	err = view(x.db, func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
 			t, err := loadTree(tx, codec.MerchantKey(k))
 			if err != nil {
-				x.log.Error("the events of a merchant are not counted", "error", err)
+				damaged(err)
 				return nil
 			}
-			x.events.Add(t.root.counts.of(nil))
+			n += t.root.counts.of(nil)
 			return nil
 		})
-	}); err != nil {
-		x.log.Error("the events were not counted", "error", err)
-	}
+	})
+	return n, err
 }
 
 // Covered returns the number of the last chunk whose events are in the index. Call it before Start.
@@ -236,11 +237,8 @@ func (x *Index) applyBatch(b committedBatch) {
 	x.progress.note(b.last, nil)
 }
 
-// fail stops the index from applying events, unless err is nil.
+// fail stops the index from applying events.
 func (x *Index) fail(err error) {
-	if err == nil {
-		return
-	}
 	x.log.Error("no events can be accepted: the index failed", "error", err)
 	x.progress.note(0, fmt.Errorf("event index: %w", err))
 	if errors.Is(err, codec.ErrCorrupt) && x.onDamage != nil {
@@ -250,19 +248,15 @@ func (x *Index) fail(err error) {
 
 // apply adds events to the trees in memory; last is the number of their last chunk.
 func (x *Index) apply(events []codec.Event, last uint64) error {
-	added, err := x.newRecents(events)
-	if err != nil {
+	if err := x.addRecents(events); err != nil {
 		return err
 	}
-	segments, err := x.prepare(events, added)
+	segments, err := x.prepare(events)
 	if err != nil {
 		return err
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for m, r := range added {
-		x.recent[m] = r
-	}
 	for r, segments := range segments {
 		r.active.segments = segments
 	}
@@ -289,9 +283,9 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 
 // prepare notes the series numbers of the events, and returns the new segments of each merchant that has events of overflow
 // series among them. It does not hold mu while it builds segments, as that takes time.
-func (x *Index) prepare(events []codec.Event, added map[codec.MerchantKey]*recentEvents) (map[*recentEvents][]*segment, error) {
+func (x *Index) prepare(events []codec.Event) (map[*recentEvents][]*segment, error) {
 	segments := map[*recentEvents][]*segment{}
-	for r, overflow := range x.number(events, added) {
+	for r, overflow := range x.number(events) {
 		var err error
 		if segments[r], err = addToMemory(r.active.segments, overflow); err != nil {
 			return nil, err
@@ -301,7 +295,7 @@ func (x *Index) prepare(events []codec.Event, added map[codec.MerchantKey]*recen
 }
 
 // number notes the series numbers of the events in x.numbers, and returns those of overflow series.
-func (x *Index) number(events []codec.Event, added map[codec.MerchantKey]*recentEvents) map[*recentEvents][]named {
+func (x *Index) number(events []codec.Event) map[*recentEvents][]named {
 	x.mu.RLock() // a merge that ends meanwhile changes covered
 	defer x.mu.RUnlock()
 	x.numbers = x.numbers[:0]
@@ -310,9 +304,7 @@ func (x *Index) number(events []codec.Event, added map[codec.MerchantKey]*recent
 	for i := range events {
 		e := &events[i]
 		if i == 0 || e.Merchant != events[i-1].Merchant {
-			if r = x.recent[e.Merchant]; r == nil {
-				r = added[e.Merchant]
-			}
+			r = x.recent[e.Merchant]
 		}
 		if e.Seq <= r.covered {
 			x.numbers = append(x.numbers, 0)
@@ -332,9 +324,9 @@ func (x *Index) number(events []codec.Event, added map[codec.MerchantKey]*recent
 	return overflow
 }
 
-// newRecents returns an empty recentEvents for each merchant of the events that has none in memory. It reads the root
+// addRecents adds an empty recentEvents for each merchant of the events that has none in memory. It reads the root
 // records of these merchants. It does not hold mu meanwhile, so that listings go on while the disk is slow.
-func (x *Index) newRecents(events []codec.Event) (map[codec.MerchantKey]*recentEvents, error) {
+func (x *Index) addRecents(events []codec.Event) error {
 	var added map[codec.MerchantKey]*recentEvents
 	for i := range events {
 		m := &events[i].Merchant
@@ -347,9 +339,9 @@ func (x *Index) newRecents(events []codec.Event) (map[codec.MerchantKey]*recentE
 		added[*m] = nil
 	}
 	if added == nil {
-		return nil, nil
+		return nil
 	}
-	err := view(x.db, func(tx *bolt.Tx) error {
+	if err := view(x.db, func(tx *bolt.Tx) error {
 		for m := range added {
 			t, err := x.load(tx, m)
 			if err != nil {
@@ -358,8 +350,13 @@ func (x *Index) newRecents(events []codec.Event) (map[codec.MerchantKey]*recentE
 			added[m] = &recentEvents{covered: t.covered, series: newDictionary(t.series, x.maxSeries)}
 		}
 		return nil
-	})
-	return added, err
+	}); err != nil {
+		return err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	maps.Copy(x.recent, added)
+	return nil
 }
 
 // view runs a read-only transaction. It turns a panic over a damaged file into an error.

@@ -131,11 +131,15 @@ func (w *merger) mergeTree(m codec.MerchantKey, events *recentEvents, covered ui
 			return err
 		}
 	}
+	if err := w.useSegments(m, added); err != nil {
+		return err
+	}
 	t.covered, t.series = covered, events.series.names()
-	return t.store(func() error { return w.useSegments(m, added) })
+	return t.store()
 }
 
-// treeEdit is a change of a merchant's stored tree. Nobody sees it before store.
+// treeEdit is a change of a merchant's stored tree. Nobody sees it before store. The merchant's segments are changed directly
+// before store, so that both are one transaction.
 type treeEdit struct {
 	*merger
 	*storedTree
@@ -150,11 +154,8 @@ func (w *merger) editTree(m codec.MerchantKey) (*treeEdit, error) {
 		return nil, err
 	}
 	// A change that was cut off has left nodes that are in no tree.
-	if err := w.deleteFrom(bucketNodes, nodeKey(m, t.nextID), m[:], leafEntries); err != nil {
-		return nil, err
-	}
-	replaced, err := loadReplaced(w.tx, m)
-	return &treeEdit{merger: w, storedTree: t, m: m, replaced: replaced}, err
+	err = w.deleteFrom(bucketNodes, nodeKey(m, t.nextID), m[:], leafEntries)
+	return &treeEdit{merger: w, storedTree: t, m: m}, err
 }
 
 // load loads a node, to change it. The node gets memory of its own, as it is kept until it is stored.
@@ -192,15 +193,11 @@ func (t *treeEdit) spend(entries int) error {
 }
 
 // store writes the changed nodes and the root record, and deletes the replaced nodes, or frees them when they are many.
-// segments changes the record of the merchant's segments. All is one transaction.
-func (t *treeEdit) store(segments func() error) error {
+func (t *treeEdit) store() error {
 	if err := t.storeNodes(&t.root); err != nil {
 		return err
 	}
 	if err := storeTree(t.tx, t.m, t.storedTree); err != nil {
-		return err
-	}
-	if err := segments(); err != nil {
 		return err
 	}
 	slices.Sort(t.replaced) // so that nodes of one page are deleted one after the other
@@ -214,9 +211,6 @@ func (t *treeEdit) store(segments func() error) error {
 		if err := t.free(id, 0); err != nil {
 			return err
 		}
-	}
-	if err := t.tx.Bucket(bucketReplaced).Delete(t.m[:]); err != nil {
-		return err
 	}
 	return t.merger.spend(len(t.series) + leafEntries*now) // the root record takes memory too
 }

@@ -1,11 +1,11 @@
 package rank
 
 import (
-	"encoding/binary"
 	"errors"
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -195,7 +195,7 @@ func TestEventsAreAppliedWhileAMergeEnds(t *testing.T) {
 	go func() { merged <- x.merge(f) }()
 	for {
 		events := j.commit(m, 10, func(i int) int64 { return int64(i) })
-		if _, err := x.prepare(events, nil); err != nil {
+		if _, err := x.prepare(events); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -435,8 +435,8 @@ func TestACompactionNeedsSpace(t *testing.T) {
 	closeIndex(t, x)
 }
 
-// checkNothingLeftBehind checks that every stored node is in a tree, and every block in a segment, and that no lists of
-// replaced nodes and no unused segments are left.
+// checkNothingLeftBehind checks that every stored node is in a tree, and every block in a segment, and that no freed
+// subtrees and no unused segments are left.
 func checkNothingLeftBehind(t *testing.T, x *Index) {
 	t.Helper()
 	if err := x.db.View(func(tx *bolt.Tx) error {
@@ -496,48 +496,33 @@ func checkNothingLeftBehind(t *testing.T, x *Index) {
 		if unused := tx.Bucket(bucketUnused).Stats().KeyN; unused != 0 {
 			t.Errorf("%d unused segments are left", unused)
 		}
-		if lists := tx.Bucket(bucketReplaced).Stats().KeyN; lists != 0 {
-			t.Errorf("%d lists of replaced nodes are left", lists)
-		}
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// What an earlier version has noted as replaced, and not deleted before a kill, is deleted by the next change of the tree.
-func TestNodesThatAnEarlierVersionReplacedAreDeleted(t *testing.T) {
+// A list of replaced nodes, which an earlier version did not delete before a kill, has the index rebuilt.
+func TestReplacedNodesOfAnEarlierVersion(t *testing.T) {
 	var j journal
-	x, m := j.open(t, t.TempDir()), newMerchant(t)
-	defer closeIndex(t, x)
-	merge := func() {
-		t.Helper()
-		if err := x.Replay(j.commit(m, 100, func(i int) int64 { return int64(i) }), uint64(len(j.commits))); err != nil {
+	dir := t.TempDir()
+	x := j.open(t, dir)
+	for _, with := range []error{nil, codec.ErrCorrupt} {
+		if err := x.db.Update(func(tx *bolt.Tx) error {
+			left, err := tx.CreateBucketIfNotExists(bucketReplaced)
+			if with != nil {
+				err = errors.Join(err, left.Put([]byte("merchant"), nil))
+			}
+			return err
+		}); err != nil {
 			t.Fatal(err)
 		}
-		if err := x.merge(x.freeze()); err != nil {
-			t.Fatal(err)
+		closeIndex(t, x)
+		var err error
+		if x, err = Open(filepath.Join(dir, "index.db"), 0, quiet); !errors.Is(err, with) {
+			t.Fatalf("Open gives %v, want %v", err, with)
 		}
 	}
-	merge()
-	if err := x.db.Update(func(tx *bolt.Tx) error {
-		tree, err := loadTree(tx, m)
-		if err != nil {
-			return err
-		}
-		root, err := loadNode(tx.Bucket(bucketNodes), m, tree.root.id, &nodeArena{})
-		if err != nil {
-			return err
-		}
-		left := tree.nextID
-		tree.nextID++
-		list := codec.Seal(m[:], binary.AppendUvarint([]byte{1}, left))
-		return errors.Join(storeNode(tx.Bucket(bucketNodes), m, left, root), storeTree(tx, m, tree), tx.Bucket(bucketReplaced).Put(m[:], list))
-	}); err != nil {
-		t.Fatal(err)
-	}
-	merge()
-	checkNothingLeftBehind(t, x)
 }
 
 // A merge that replaces many nodes deletes only some in its transaction, which would keep a page of each in memory. The compactor

@@ -17,7 +17,6 @@ import (
 var (
 	bucketNodes    = []byte("nodes")
 	bucketRoots    = []byte("roots")
-	bucketReplaced = []byte("replaced")
 	bucketFreed    = []byte("freed")
 	bucketSegments = []byte("segments")
 	bucketBlocks   = []byte("blocks")
@@ -26,7 +25,10 @@ var (
 	keyRoots       = []byte("roots")   // in the bucket meta
 	keyOpening     = []byte("opening") // in the bucket meta
 
-	buckets = [][]byte{bucketNodes, bucketRoots, bucketReplaced, bucketFreed, bucketSegments, bucketBlocks, bucketUnused}
+	// bucketReplaced is of earlier versions, and has nodes to delete when they were killed. Then the index is rebuilt.
+	bucketReplaced = []byte("replaced")
+
+	buckets = [][]byte{bucketNodes, bucketRoots, bucketFreed, bucketSegments, bucketBlocks, bucketUnused}
 )
 
 // Format is the version of the file's layout.
@@ -99,6 +101,9 @@ func initialise(tx *bolt.Tx) error {
 func checkRoots(db *bolt.DB) error {
 	isNew := false
 	if err := db.View(func(tx *bolt.Tx) error {
+		if left := tx.Bucket(bucketReplaced); left != nil && !isEmpty(left) {
+			return fmt.Errorf("index.db: %w: an earlier version has left replaced nodes", codec.ErrCorrupt)
+		}
 		meta := tx.Bucket(boltfile.BucketMeta)
 		isNew = meta.Get(keyRoots) == nil && meta.Get(keyCovered) == nil && isEmpty(tx.Bucket(bucketRoots)) && isEmpty(tx.Bucket(bucketNodes))
 		if isNew {
@@ -247,23 +252,6 @@ func storeNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, n *node) erro
 	return nodes.Put(key, codec.Seal(key, n.encode(nil)))
 }
 
-// loadReplaced reads the list of replaced nodes that an earlier version did not delete because it was killed.
-func loadReplaced(tx *bolt.Tx, m codec.MerchantKey) (ids []uint64, err error) {
-	b := tx.Bucket(bucketReplaced).Get(m[:])
-	if b == nil {
-		return nil, nil
-	}
-	d := codec.Decoder{B: codec.Unseal(m[:], b)}
-	ids = make([]uint64, d.Count())
-	for i := range ids {
-		ids[i] = d.Uvarint()
-	}
-	if err := d.Err("replaced nodes"); err != nil {
-		return nil, fmt.Errorf("index.db: merchant %x: %w", m, err)
-	}
-	return ids, nil
-}
-
 // freedSubtree is a subtree that is no longer in its merchant's tree, and has not been deleted yet.
 type freedSubtree struct {
 	m      codec.MerchantKey
@@ -311,7 +299,7 @@ func (t *storedTree) encode(b []byte) []byte {
 
 func decodeTree(b []byte) (*storedTree, error) {
 	d := codec.Decoder{B: b}
-	t := &storedTree{nextID: d.Uvarint(), covered: d.Uvarint(), root: child{id: d.Uvarint(), bytes: d.Uvarint()}}
+	t := &storedTree{nextID: d.Uvarint(), covered: d.Uvarint(), root: child{id: d.Uvarint(), tally: tally{bytes: d.Uvarint()}}}
 	t.root.first = decodeKey(&d, &Key{})
 	t.root.counts = decodeCounts(&d, nil)
 	t.series = make([]string, d.Count())
@@ -366,7 +354,7 @@ func decodeNode(b []byte, a *nodeArena) (*node, error) {
 		n.children = extend(&a.children, count, innerChildren)
 		reserve(&a.counts, len(d.B)/2) // each count takes at least two bytes
 		for i := range n.children {
-			c := child{first: decodeKey(&d, &prev), id: d.Uvarint(), bytes: d.Uvarint()}
+			c := child{first: decodeKey(&d, &prev), id: d.Uvarint(), tally: tally{bytes: d.Uvarint()}}
 			start := len(a.counts)
 			a.counts = decodeCounts(&d, a.counts)
 			c.counts = slices.Clip(a.counts[start:])

@@ -11,32 +11,12 @@ import (
 // Removing entries changes the nodes above them, like adding does. A node without entries below it is taken out of its
 // parent. Changed neighbours become one node when they fit into one. An unchanged neighbour is not loaded for that.
 
-// removedEntries is what was removed below a child.
-type removedEntries struct {
-	counts counts
-	bytes  uint64
-}
-
-func (r *removedEntries) add(c counts, bytes uint64) {
-	for _, s := range c {
-		r.counts.add(s.series, s.n)
-	}
-	r.bytes += bytes
-}
-
-func (r *removedEntries) addEntry(e *entry) {
-	r.counts.add(e.series, 1)
-	r.bytes += uint64(e.size)
-}
-
 // removeKeys removes the entries with these keys, which are sorted, from below c. Nothing may be left below it then.
-func (c *child) removeKeys(keys []Key, load loader) (removed removedEntries, err error) {
-	if c.node == nil {
-		if c.node, err = load(c.id); err != nil {
-			return removedEntries{}, err
-		}
+func (c *child) removeKeys(keys []Key, load loader) (removed tally, err error) {
+	n, err := c.open(load)
+	if err != nil {
+		return tally{}, err
 	}
-	n := c.node
 	n.entries = slices.DeleteFunc(n.entries, func(e entry) bool {
 		_, found := slices.BinarySearchFunc(keys, e.Key, Key.compare)
 		if found {
@@ -54,9 +34,9 @@ func (c *child) removeKeys(keys []Key, load loader) (removed removedEntries, err
 		}
 		r, err := n.children[i].removeKeys(keys[:end], load)
 		if err != nil {
-			return removedEntries{}, err
+			return tally{}, err
 		}
-		removed.add(r.counts, r.bytes)
+		removed.add(r)
 		keys = keys[end:]
 	}
 	n.dropEmpty()
@@ -66,11 +46,11 @@ func (c *child) removeKeys(keys []Key, load loader) (removed removedEntries, err
 
 // removeBefore removes the entries before k from below c. The height of a leaf is 0. Nothing may be left below c then. All
 // nodes must be stored.
-func (c *child) removeBefore(k Key, height uint8, t *treeEdit) (removed removedEntries, err error) {
-	if c.node, err = t.load(c.id); err != nil {
-		return removedEntries{}, err
+func (c *child) removeBefore(k Key, height uint8, t *treeEdit) (removed tally, err error) {
+	n, err := c.open(t.load)
+	if err != nil {
+		return tally{}, err
 	}
-	n := c.node
 	if height == 0 {
 		i := sort.Search(len(n.entries), func(i int) bool { return n.entries[i].compare(k) >= 0 })
 		for _, e := range n.entries[:i] {
@@ -84,17 +64,17 @@ func (c *child) removeBefore(k Key, height uint8, t *treeEdit) (removed removedE
 	if i > 0 {
 		i--
 		for _, before := range n.children[:i] {
-			removed.add(before.counts, before.bytes)
+			removed.add(before.tally)
 			if err := t.free(before.id, height-1); err != nil {
-				return removedEntries{}, err
+				return tally{}, err
 			}
 		}
 		n.children = n.children[i:]
 		r, err := n.children[0].removeBefore(k, height-1, t)
 		if err != nil {
-			return removedEntries{}, err
+			return tally{}, err
 		}
-		removed.add(r.counts, r.bytes)
+		removed.add(r)
 		n.dropEmpty()
 	}
 	return removed, c.subtract(removed)
@@ -135,7 +115,7 @@ func (n *node) join() {
 }
 
 // subtract updates c after entries were removed below its node.
-func (c *child) subtract(removed removedEntries) error {
+func (c *child) subtract(removed tally) error {
 	for _, r := range removed.counts {
 		i := slices.IndexFunc(c.counts, func(s seriesCount) bool { return s.series == r.series })
 		if i < 0 || c.counts[i].n < r.n {

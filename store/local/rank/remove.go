@@ -63,32 +63,23 @@ func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (re
 			return Removed{}, err
 		}
 	}
-	err = x.edit(ctx, m, func(t *treeEdit) (segments func() error, err error) {
+	return x.edit(ctx, m, func(t *treeEdit) error {
 		for batch := range slices.Chunk(found, removalBatch) {
-			r, err := t.root.removeKeys(batch, t.load)
-			if err != nil {
-				return nil, err
+			if _, err := t.root.removeKeys(batch, t.load); err != nil {
+				return err
 			}
 			t.root.cutTop()
-			removed.Events += r.counts.of(nil)
-			removed.Bytes += r.bytes
 			if err := t.spend(len(batch)); err != nil {
-				return nil, err
+				return err
 			}
 		}
-		return func() error {
-			for _, use := range useRewritten {
-				if err := use(t.merger); err != nil {
-					return err
-				}
+		for _, use := range useRewritten {
+			if err := use(t.merger); err != nil {
+				return err
 			}
-			return nil
-		}, nil
+		}
+		return nil
 	})
-	if err != nil {
-		return Removed{}, err
-	}
-	return removed, nil
 }
 
 // removalBatch is how many events are removed before the budget of the transaction is checked: each may load a leaf.
@@ -109,35 +100,31 @@ func (x *Index) Drop(ctx context.Context, m codec.MerchantKey) error {
 	return err
 }
 
-func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int64, names bool) (removed Removed, err error) {
+func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int64, names bool) (Removed, error) {
 	x.removing.Lock()
 	defer x.removing.Unlock()
 	if err := x.mergeFirst(ctx, m, func(root *child, _ uint64) bool { return root.first.Time < time }); err != nil {
 		return Removed{}, err
 	}
-	if err = x.edit(ctx, m, func(t *treeEdit) (segments func() error, err error) {
-		var r removedEntries
+	return x.edit(ctx, m, func(t *treeEdit) error {
+		var removed tally
 		if !t.root.isEmpty() {
 			height, err := t.height()
 			if err != nil {
-				return nil, err
+				return err
 			}
-			if r, err = t.root.removeBefore(Key{Time: time}, height, t); err != nil {
-				return nil, err
+			if removed, err = t.root.removeBefore(Key{Time: time}, height, t); err != nil {
+				return err
 			}
 			t.root.cutTop()
 		}
-		removed = Removed{r.counts.of(nil), r.bytes}
 		if names {
 			t.series = []string{""} // a tree in memory has its own list of series, which the next merge stores
-		} else if removed.Events == 0 {
-			return nil, nil
+		} else if removed.counts == nil {
+			return errNoChange
 		}
-		return func() error { return t.cutSegments(ctx, m, time) }, nil
-	}); err != nil {
-		return Removed{}, err
-	}
-	return removed, nil
+		return t.cutSegments(ctx, m, time)
+	})
 }
 
 // mergeFirst has all applied events merged, if it finds events of the merchant in memory that concern the removal: in a tree
@@ -198,17 +185,13 @@ func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (foun
 	return found, overflow, nil
 }
 
-// edit changes a merchant's stored tree, if it has one. change returns how to change the record of the merchant's segments
-// in the same transaction, or nil when there is nothing to change.
-func (x *Index) edit(
-	ctx context.Context, m codec.MerchantKey, change func(t *treeEdit) (segments func() error, err error),
-) error {
+// edit has change remove events from a merchant's stored tree, if it has one. change may return errNoChange.
+func (x *Index) edit(ctx context.Context, m codec.MerchantKey, change func(t *treeEdit) error) (removed Removed, err error) {
 	x.storing.Lock()
 	defer x.storing.Unlock()
 	w := newMerger(x.db, x.commit)
 	w.ctx = ctx
-	removed := uint64(0)
-	err := w.run(func() error {
+	err = w.run(func() error {
 		if w.tx.Bucket(bucketRoots).Get(m[:]) == nil {
 			return errNoChange
 		}
@@ -216,25 +199,22 @@ func (x *Index) edit(
 		if err != nil {
 			return err
 		}
-		before := t.root.counts.of(nil)
-		segments, err := change(t)
-		if err != nil {
+		events, bytes := t.root.counts.of(nil), t.root.bytes
+		if err := change(t); err != nil {
 			return err
 		}
-		if segments == nil {
-			return errNoChange
-		}
-		removed = before - t.root.counts.of(nil)
-		return t.store(segments)
+		removed = Removed{events - t.root.counts.of(nil), bytes - t.root.bytes}
+		return t.store()
 	})
 	if err == errNoChange {
-		return nil
+		return Removed{}, nil
 	}
-	if err == nil {
-		x.events.Add(-removed)
-		x.compactor.notify()
+	if err != nil {
+		return Removed{}, err
 	}
-	return err
+	x.events.Add(-removed.Events)
+	x.compactor.notify()
+	return removed, nil
 }
 
 // errNoChange rolls back a transaction that has nothing to commit.

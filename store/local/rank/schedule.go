@@ -20,8 +20,7 @@ func (x *Index) run() {
 	defer close(x.done)
 	ticker := time.NewTicker(x.mergeInterval)
 	defer ticker.Stop()
-	m := mergeState{x: x, ended: make(chan error, 1), events: x.unmerged, retry: len(x.unmerged.trees) > 0}
-	x.unmerged = frozenEvents{}
+	m := mergeState{x: x, ended: make(chan error, 1)}
 	for {
 		select {
 		case <-ticker.C:
@@ -44,11 +43,9 @@ func (x *Index) run() {
 // mergeState is what the applying goroutine knows about the running merge and the next one.
 type mergeState struct {
 	x       *Index
-	due     bool         // the ticker has ticked since the last merge began
-	running bool         // a merge is running
-	events  frozenEvents // what the running or the last merge writes
-	retry   bool         // the disk was full, so the next merge is of the same events again
-	ended   chan error   // the result of the running merge
+	due     bool       // the ticker has ticked since the last merge began
+	running bool       // a merge is running
+	ended   chan error // the result of the running merge
 
 	requested []chan error // that wait for the next merge
 	waiting   []chan error // that wait for the running one
@@ -70,16 +67,17 @@ func (m *mergeState) startIfDue() {
 		m.answer(err)
 		return
 	}
-	due := m.due || x.entries >= x.mergeEntries && !m.retry || len(m.requested) > 0
+	retry := len(x.unmerged.trees) > 0
+	due := m.due || x.entries >= x.mergeEntries && !retry || len(m.requested) > 0
 	if m.running || !due {
 		return
 	}
-	if !m.retry {
-		m.events = x.freeze()
+	if !retry {
+		x.unmerged = x.freeze()
 		m.waiting, m.requested = m.requested, nil
 	}
 	m.running, m.due = true, false
-	events := m.events
+	events := x.unmerged
 	go func() { m.ended <- x.merge(events) }()
 }
 
@@ -87,13 +85,14 @@ func (m *mergeState) startIfDue() {
 // memory; after any other error the index fails.
 func (m *mergeState) end(err error) {
 	x := m.x
-	full := space.IsFull(err)
-	m.running, m.retry = false, full && x.entries < maxUnmerged
-	if err != nil {
-		m.answer(err) // also those that wait for the next merge: that would not begin before there is space
+	m.running = false
+	if err == nil {
+		x.unmerged = frozenEvents{}
+		m.answerWaiting(nil)
+		return
 	}
-	m.answerWaiting(nil)
-	if m.retry {
+	m.answer(err) // also those that wait for the next merge: that would not begin before there is space
+	if space.IsFull(err) && x.entries < maxUnmerged {
 		x.log.Error("the index waits for disk space", "error", err)
 		return
 	}
@@ -120,7 +119,7 @@ func (m *mergeState) finish() {
 	if m.running {
 		m.end(<-m.ended)
 	}
-	if m.x.Failure() == nil && !m.retry {
+	if m.x.Failure() == nil && len(m.x.unmerged.trees) == 0 {
 		m.end(m.x.merge(m.x.freeze()))
 	}
 }

@@ -112,12 +112,11 @@ func (s *segmentReader) names(at int) ([]named, error) {
 	}
 	s.decoded, s.decodedAt = s.decoded[:0], -1
 	last := ""
-	if err := eachName(b, s.inBlock(at), func(name []byte, e entry) bool {
+	if err := eachName(b, s.inBlock(at), func(name []byte, e entry) {
 		if string(name) != last { // an equal name shares the memory of the last one
 			last = string(name)
 		}
 		s.decoded = append(s.decoded, named{last, e})
-		return true
 	}); err != nil {
 		return nil, err
 	}
@@ -136,11 +135,10 @@ func (s *segmentReader) event(rank int) (named, error) {
 		return named{}, err
 	}
 	var found named
-	err = eachName(b, i+1, func(name []byte, e entry) bool {
+	err = eachName(b, i+1, func(name []byte, e entry) {
 		if i--; i < 0 {
 			found = named{string(name), e}
 		}
-		return true
 	})
 	return found, err
 }
@@ -283,9 +281,8 @@ func (s *segmentReader) ranks(from, to int) ([]uint32, error) {
 
 var errRanks = fmt.Errorf("%w: ranks", codec.ErrCorrupt)
 
-// eachName calls use with each of the first n events of a block of names, until use returns false. name is valid until use
-// returns.
-func eachName(b []byte, n int, use func(name []byte, e entry) (more bool)) error {
+// eachName calls use with each of the first n events of a block of names. name is valid until use returns.
+func eachName(b []byte, n int, use func(name []byte, e entry)) error {
 	d := codec.Decoder{B: b}
 	name := make([]byte, 0, store.MaxEventNameLength)
 	var prev Key
@@ -297,9 +294,10 @@ func eachName(b []byte, n int, use func(name []byte, e entry) (more bool)) error
 		}
 		name = append(name[:shared], rest...)
 		e := entry{Key: decodeKey(&d, &prev), series: uint32(d.Uvarint())}
-		if d.Err("names") != nil || !use(name, e) {
-			break
+		if err := d.Err("names"); err != nil {
+			return err
 		}
+		use(name, e)
 	}
 	return d.Err("names")
 }

@@ -47,11 +47,28 @@ type node struct {
 
 // child is what an inner node knows about one node below it.
 type child struct {
-	first  Key    // no entry below is less
-	counts counts // events below, by series
+	first Key    // no entry below is less
+	tally        // of the events below
+	id    uint64 // the stored node; 0 when the node was never stored
+	node  *node  // the node in memory, when it changed or was never stored; else nil
+}
+
+// tally says how many events there are, and how large they are.
+type tally struct {
+	counts counts
 	bytes  uint64 // sum of their sizes
-	id     uint64 // the stored node; 0 when the node was never stored
-	node   *node  // the node in memory, when it changed or was never stored; else nil
+}
+
+func (t *tally) add(more tally) {
+	for _, s := range more.counts {
+		t.counts.add(s.series, s.n)
+	}
+	t.bytes += more.bytes
+}
+
+func (t *tally) addEntry(e *entry) {
+	t.counts.add(e.series, 1)
+	t.bytes += uint64(e.size)
 }
 
 // isEmpty reports whether the tree whose root is c has no events. The zero child is the root of an empty tree.
@@ -94,24 +111,28 @@ func newChild(n *node) child {
 	c := child{node: n}
 	if n.children == nil {
 		c.first = n.entries[0].Key
-		for _, e := range n.entries {
-			c.counts.add(e.series, 1)
-			c.bytes += uint64(e.size)
+		for i := range n.entries {
+			c.addEntry(&n.entries[i])
 		}
 		return c
 	}
 	c.first = n.children[0].first
-	for _, below := range n.children {
-		for _, s := range below.counts {
-			c.counts.add(s.series, s.n)
-		}
-		c.bytes += below.bytes
+	for i := range n.children {
+		c.add(n.children[i].tally)
 	}
 	return c
 }
 
 // loader loads a stored node, to change it. It may be nil when all nodes of the tree are in memory.
 type loader func(id uint64) (*node, error)
+
+// open returns c's node, to change it or what is below.
+func (c *child) open(load loader) (_ *node, err error) {
+	if c.node == nil {
+		c.node, err = load(c.id)
+	}
+	return c.node, err
+}
 
 // insertAtRoot adds an entry to the tree whose root is c.
 func (c *child) insertAtRoot(e entry, load loader) error {
@@ -152,17 +173,13 @@ func (c *child) insertLeafAtRoot(leaf *child, load loader) error {
 }
 
 // lastLeaf returns the last leaf below c. It loads the leaf and the nodes above it, to change them.
-func (c *child) lastLeaf(load loader) (leaf *node, err error) {
+func (c *child) lastLeaf(load loader) (*node, error) {
 	for {
-		if c.node == nil {
-			if c.node, err = load(c.id); err != nil {
-				return nil, err
-			}
+		n, err := c.open(load)
+		if err != nil || n.children == nil {
+			return n, err
 		}
-		if c.node.children == nil {
-			return c.node, nil
-		}
-		c = &c.node.children[len(c.node.children)-1]
+		c = &n.children[len(n.children)-1]
 	}
 }
 
@@ -179,10 +196,7 @@ func (c *child) appendLeaf(leaf child) (right *child) {
 			return right
 		}
 	}
-	for _, s := range leaf.counts {
-		c.counts.add(s.series, s.n)
-	}
-	c.bytes += leaf.bytes
+	c.add(leaf.tally)
 	return nil
 }
 
@@ -197,7 +211,7 @@ func (c *child) raise(right *child) {
 // clone copies a leaf, with space for further entries.
 func (c *child) clone() child {
 	entries := append(make([]entry, 0, leafEntries), c.node.entries...)
-	return child{first: c.first, counts: slices.Clone(c.counts), bytes: c.bytes, node: &node{entries: entries}}
+	return child{first: c.first, tally: tally{slices.Clone(c.counts), c.bytes}, node: &node{entries: entries}}
 }
 
 // leaves returns the leaves below c in their order. All nodes must be in memory.
@@ -213,12 +227,10 @@ func (c *child) leaves() (all []*child) {
 
 // insert adds an entry below c. When c's node had to be split, it returns c's new right sibling.
 func (c *child) insert(e entry, load loader) (right *child, err error) {
-	if c.node == nil {
-		if c.node, err = load(c.id); err != nil {
-			return nil, err
-		}
+	n, err := c.open(load)
+	if err != nil {
+		return nil, err
 	}
-	n := c.node
 	if n.children == nil {
 		right = n.insertEntry(e)
 	} else {
@@ -240,8 +252,7 @@ func (c *child) insert(e entry, load loader) (right *child, err error) {
 		c.recount()
 		return right, nil
 	}
-	c.counts.add(e.series, 1)
-	c.bytes += uint64(e.size)
+	c.addEntry(&e)
 	if e.compare(c.first) < 0 {
 		c.first = e.Key
 	}
@@ -251,7 +262,7 @@ func (c *child) insert(e entry, load loader) (right *child, err error) {
 // recount updates c after its node was split.
 func (c *child) recount() {
 	left := newChild(c.node)
-	c.first, c.counts, c.bytes = left.first, left.counts, left.bytes
+	c.first, c.tally = left.first, left.tally
 }
 
 func (n *node) insertEntry(e entry) (right *child) {
@@ -259,30 +270,28 @@ func (n *node) insertEntry(e entry) (right *child) {
 	if i > 0 && n.entries[i-1].compare(e.Key) > 0 {
 		i = sort.Search(i, func(i int) bool { return n.entries[i].compare(e.Key) > 0 })
 	}
-	if len(n.entries) == leafEntries {
-		r := &node{}
-		n.entries, r.entries = insertFull(n.entries, i, e)
-		c := newChild(r)
-		return &c
+	var split []entry
+	if n.entries, split = insertItem(n.entries, i, e, leafEntries); split == nil {
+		return nil
 	}
-	n.entries = slices.Insert(n.entries, i, e)
-	return nil
+	return new(newChild(&node{entries: split}))
 }
 
 func (n *node) insertChild(i int, c child) (right *child) {
-	if len(n.children) == innerChildren {
-		r := &node{}
-		n.children, r.children = insertFull(n.children, i, c)
-		rc := newChild(r)
-		return &rc
+	var split []child
+	if n.children, split = insertItem(n.children, i, c, innerChildren); split == nil {
+		return nil
 	}
-	n.children = slices.Insert(n.children, i, c)
-	return nil
+	return new(newChild(&node{children: split}))
 }
 
-// insertFull splits the items of a full node, and inserts an item at i. When the item comes last, which is the common case
-// as events arrive in the order of time, the left node stays full. Otherwise both nodes get half of the items.
-func insertFull[T any](items []T, i int, item T) (left, right []T) {
+// insertItem inserts an item of a node at i. It splits a full node: right is the items of the new one. When the item comes
+// last, which is the common case as events arrive in the order of time, the left node stays full. Otherwise both nodes get
+// half of the items.
+func insertItem[T any](items []T, i int, item T, full int) (left, right []T) {
+	if len(items) < full {
+		return slices.Insert(items, i, item), nil
+	}
 	at := len(items) / 2
 	if i == len(items) {
 		at = i

@@ -213,10 +213,10 @@ func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []entry) {
 
 func FuzzNode(f *testing.F) {
 	leaf := &node{entries: []entry{{Key{5, codec.Position{Seq: 7, Index: 1}}, 2, 300}, {Key{9, codec.Position{Seq: 6, Index: 0}}, 1, 3}}}
-	inner := &node{children: []child{{first: Key{-5, codec.Position{Seq: 7, Index: 1}}, id: 3, bytes: 900, counts: counts{{1, 2}, {9, 1}}}}}
+	inner := &node{children: []child{{first: Key{-5, codec.Position{Seq: 7, Index: 1}}, id: 3, tally: tally{counts{{1, 2}, {9, 1}}, 900}}}}
 	others := [][]byte{
 		(&node{entries: []entry{{Key{1, codec.Position{Seq: 2, Index: 3}}, 4, 200}}}).encode(nil),
-		(&node{children: []child{{first: Key{1, codec.Position{Seq: 2, Index: 3}}, id: 4, bytes: 500, counts: counts{{5, 6}}}}}).encode(nil),
+		(&node{children: []child{{first: Key{1, codec.Position{Seq: 2, Index: 3}}, id: 4, tally: tally{counts{{5, 6}}, 500}}}}).encode(nil),
 	}
 	f.Add(leaf.encode(nil))
 	f.Add(inner.encode(nil))

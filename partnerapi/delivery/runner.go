@@ -45,6 +45,7 @@ type runner struct {
 	failedAsks int  // in a row
 	nextAsk    time.Time
 	asked      map[store.ErasureID]bool // of the running ask
+	askedAll   bool                     // it is told of all that there were; also of the running ask
 
 	deliveries []Delivery       // not written yet
 	dropped    []store.Document // to be deleted

@@ -83,7 +83,7 @@ func TestDemoShop(t *testing.T) {
 		}
 	}
 	const (
-		bannerOpen = `document.querySelector('[data-banner]').checkVisibility()`
+		bannerOpen = `document.querySelector('[data-banner]')?.checkVisibility()`
 		visitor    = `document.querySelector('[data-visitor]').textContent`
 		stored     = `document.cookie + Object.keys(localStorage).filter((key) => key.startsWith('_mtag'))`
 	)

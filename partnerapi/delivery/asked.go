@@ -104,45 +104,58 @@ func (sh *shard) ask(r *runner) error {
 	if err != nil {
 		return err
 	}
-	for offset := 0; ; offset += page {
+	var failed error // one that is refused does not hold up the others
+	for offset, left := 0, true; left; offset += page {
 		list, total, err := s.Engine.Erasures(ctx, r.merchant, offset, page)
 		if err != nil {
 			return err
 		}
+		left = offset+page < total
 		for _, e := range list {
-			if e.At.Before(d.CreatedAt) || s.Now().Sub(e.At) > maxAskAge { // the list is sorted: so are all that follow
-				return nil
+			if e.At.Before(d.CreatedAt) || s.Now().Sub(e.At) > maxAskAge { // so are all that follow
+				left = false
+				break
 			}
 			if r.asked[e.ID] {
 				continue
 			}
-			if err := s.tellErasure(ctx, d, e); err != nil {
+			r.askedAll = false
+			outcome, err := s.tellErasure(ctx, d, e)
+			switch {
+			case err == nil:
+				r.asked[e.ID] = true
+			case outcome != kind.Refused:
 				return err
+			default:
+				failed = err
 			}
-			r.asked[e.ID] = true
 		}
-		if offset+page >= total {
-			return nil
-		}
+		left = left && !r.askedAll
 	}
+	r.askedAll = failed == nil
+	return failed
 }
 
-// tellErasure sends a destination one request to erase, and stores the outcome.
-func (s *Service) tellErasure(ctx context.Context, d Destination, e store.Erasure) error {
+// tellErasure tells a destination of an erasure, and notes the outcome.
+func (s *Service) tellErasure(ctx context.Context, d Destination, e store.Erasure) (kind.Outcome, error) {
 	rt, err := s.open(d)
 	if err != nil {
-		return err
+		return kind.Again, err
 	}
-	if !takesErasures(rt.target) { // the settings have just changed
-		return store.Unavailable("the destination takes no erasures any more")
+	if !takesErasures(rt.target) { // since a moment ago
+		return kind.Again, store.Unavailable("the destination takes no erasures any more")
 	}
 	request := rt.target.(kind.Eraser).Erasure(e, d.deliveryID(store.EventID(e.ID)), s.Now())
 	sent := s.client.send(ctx, request, requestTimeout)
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return kind.Again, ctx.Err()
+	}
+	outcome := kind.Again
+	if sent.err == nil {
+		outcome = rt.target.Read(request, sent.answer).Outcome
 	}
 	ask := Ask{Destination: d.ID, Type: d.Type, State: Asked, At: new(s.Now().UTC().Truncate(time.Second))}
-	if sent.err != nil || rt.target.Read(request, sent.answer).Outcome != kind.Done {
+	if outcome != kind.Done {
 		ask.State, ask.Reason = AskPending, new(first(reasonOf(sent), keptReason))
 	}
 	text, err := json.Marshal(ask)
@@ -152,7 +165,7 @@ func (s *Service) tellErasure(ctx context.Context, d Destination, e store.Erasur
 	if err == nil && ask.State != Asked {
 		err = store.Unavailable(*ask.Reason)
 	}
-	return err
+	return outcome, err
 }
 
 // asksOf returns the stored requests to erase of a merchant, by the ids of erasure and destination.
@@ -187,18 +200,23 @@ func (s *Service) Asks(ctx context.Context, m store.MerchantID, erasures []store
 	if err != nil {
 		return nil, err
 	}
+	takes := map[string]bool{}
+	for _, d := range destinations {
+		rt, err := s.open(d)
+		takes[d.ID] = err == nil && takesErasures(rt.target)
+	}
 	for _, e := range erasures {
 		asks, of := []Ask{}, known[e.ID]
 		for _, d := range destinations {
 			a, has := of[d.ID]
 			delete(of, d.ID)
-			switch rt, err := s.open(d); {
+			switch {
 			case has:
 			case d.CreatedAt.After(e.At):
 				continue
 			default:
 				a = Ask{Destination: d.ID, Type: d.Type, State: NotPossible}
-				if err == nil && takesErasures(rt.target) {
+				if takes[d.ID] {
 					a.State = AskPending
 				}
 			}

@@ -21,7 +21,7 @@ func TestWebhooksAreToldOfErasures(t *testing.T) {
 	var mu sync.Mutex
 	var ids []string
 	var bodies [][]byte
-	var secret string
+	var secret, refuses string
 	fails := true
 	s.answerWith(func(r *http.Request, body []byte) int {
 		mu.Lock()
@@ -37,8 +37,11 @@ func TestWebhooksAreToldOfErasures(t *testing.T) {
 			t.Error(err)
 		}
 		ids, bodies = append(ids, r.Header.Get("webhook-id")), append(bodies, body)
-		if fails {
+		switch {
+		case fails:
 			return 500
+		case refuses != "" && strings.Contains(string(body), refuses):
+			return 400
 		}
 		return 204
 	})
@@ -102,6 +105,20 @@ func TestWebhooksAreToldOfErasures(t *testing.T) {
 		got.Data.Erasure != string(e.ID) || len(ids) != 1 {
 		t.Errorf("it got %v %s, %v", ids, bodies[0], err)
 	}
+	mu.Unlock()
+	pause := func(is bool) {
+		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: &is}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pause(true)
+	e = erase(person("older@example.com"))
+	mu.Lock()
+	refuses = string(erase(person("newer@example.com")).ID)
+	mu.Unlock()
+	pause(false)
+	b.until("one that is refused holds up no other", func() bool { return state(d.ID).State == Asked })
+	mu.Lock()
 	fails = true
 	before := len(bodies)
 	mu.Unlock()

@@ -61,6 +61,9 @@ func TestASecretIsNotSentToAnotherServer(t *testing.T) {
 		{"webhook", "authorization", `{"url":"https://shop.example/a"}`, `{"url":"https://shop.example/b"}`, `{"url":"https://shop.example:444/a"}`},
 		{"webhook", "authorization", `{"url":"https://shop.example/a"}`, `{"url":"https://shop.example/b"}`, `{"url":"https://shop.example/a","URL":"https://evil.example"}`},
 		{"meta", "accessToken", `{"pixelId":"123456"}`, `{"pixelId":"1234567"}`, `{"pixelId":"123456","endpoint":"https://evil.example"}`},
+		{"kafka", "password", `{"brokers":"a.example","user":"u"}`, `{"brokers":"a.example","user":"u","mechanism":"PLAIN"}`,
+			`{"brokers":"b.example","user":"u","mechanism":"PLAIN"}`},
+		{"nats", "password", `{"host":"a.example"}`, `{"host":"a.example","subject":"s"}`, `{"host":"a.example:4223"}`},
 		{"postgresql", "password", `{"host":"a.example","database":"d","user":"u"}`, `{"host":"a.example","database":"e","user":"u"}`,
 			`{"host":"b.example","database":"d","user":"u"}`},
 	} {

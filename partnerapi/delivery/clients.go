@@ -3,7 +3,6 @@ package delivery
 import (
 	"bufio"
 	"context"
-	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
 	"encoding/base64"
@@ -37,13 +36,12 @@ import (
 // 16 bytes), and the user agent.
 type clients struct {
 	s              *Service
-	wanted         atomic.Pointer[map[store.MerchantID]bool] // merchants with a destination that takes client details
-	latest         atomic.Pointer[hourKey]                   // the key of this hour; nil: there is none
-	tended, logged time.Time                                 // guarded by Service.telling
+	latest         atomic.Pointer[hourKey] // nil: there is none
+	tended, logged time.Time               // guarded by Service.telling
 
 	mu     sync.Mutex
-	keys   map[int64]cipher.AEAD // by hour
-	active map[store.MerchantID]map[string]bool
+	keys   map[int64]cipher.AEAD                // by hour
+	active map[store.MerchantID]map[string]bool // the destinations that take it
 }
 
 type hourKey struct {
@@ -63,24 +61,32 @@ func hourOf(t time.Time) int64 { return t.Unix() / 3600 }
 func (c *clients) note(m store.MerchantID, id string, takes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if takes == c.active[m][id] {
-		return
+	switch of := c.active[m]; {
+	case takes && of == nil:
+		c.active[m] = map[string]bool{id: true}
+	case takes:
+		of[id] = true
+	default:
+		if delete(of, id); len(of) == 0 {
+			delete(c.active, m)
+		}
 	}
-	of := maps.Clone(c.active[m])
-	if of == nil {
-		of = map[string]bool{}
+}
+
+// wanted reports whether a merchant has a destination that takes what is known of browsers.
+func (c *clients) wanted(m store.MerchantID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.active[m]) > 0
+}
+
+// takesNow reports whether the destination of a route takes what is known of browsers: the merchant may have switched it off since.
+func (s *Service) takesNow(ctx context.Context, rt *route) bool {
+	if !rt.kind.Client {
+		return false
 	}
-	if of[id] = true; !takes {
-		delete(of, id)
-	}
-	if c.active[m] = of; len(of) == 0 {
-		delete(c.active, m)
-	}
-	wanted := map[store.MerchantID]bool{}
-	for m := range c.active {
-		wanted[m] = true
-	}
-	c.wanted.Store(&wanted)
+	m, err := s.Engine.Merchant(ctx, rt.Merchant)
+	return err == nil && m.DeliverClientDetails
 }
 
 // takes reports whether a destination takes client details now.
@@ -89,8 +95,8 @@ func (s *Service) takes(d Destination) bool { return d.ID != "" && !d.Paused && 
 // Seal implements tag.Browsers. It returns nil when no destination of the merchant takes client details, or when the hour has
 // no key yet.
 func (s *Service) Seal(m store.MerchantID, address netip.Addr, userAgent []byte) []byte {
-	key, wanted := s.clients.latest.Load(), s.clients.wanted.Load()
-	if key == nil || wanted == nil || !(*wanted)[m] {
+	key := s.clients.latest.Load()
+	if key == nil || !s.clients.wanted(m) {
 		return nil
 	}
 	ip := address.AsSlice()
@@ -144,8 +150,10 @@ func (c *clients) key(hour int64) cipher.AEAD {
 // The caller holds Service.telling.
 func (c *clients) tend(ctx context.Context) {
 	now := c.s.Now()
-	hour, wanted := hourOf(now), c.wanted.Load()
-	needs := wanted != nil && len(*wanted) > 0
+	hour := hourOf(now)
+	c.mu.Lock()
+	needs := len(c.active) > 0
+	c.mu.Unlock()
 	latest := c.latest.Load()
 	if hourOf(c.tended) == hour && (!needs || latest != nil && latest.hour == hour) && (c.s.Shared == nil || now.Sub(c.tended) < time.Minute) {
 		return
@@ -192,20 +200,18 @@ func (c *clients) renew(ctx context.Context, hour int64, needs bool) error {
 	keys := map[int64]cipher.AEAD{}
 	for of, text := range all {
 		var box sealed
-		if err := json.Unmarshal(text, &box); err != nil {
-			return fmt.Errorf("the key of an hour: %w", err)
+		if json.Unmarshal(text, &box) != nil {
+			continue // lost
 		}
 		raw, err := c.s.Keys.open(placeOf(of), box)
 		if err != nil {
-			return err
+			continue // lost
 		}
-		block, err := aes.NewCipher([]byte(raw))
+		added, err := newKey("", []byte(raw))
 		if err != nil {
 			return err
 		}
-		if keys[of], err = cipher.NewGCM(block); err != nil {
-			return err
-		}
+		keys[of] = added.aead
 	}
 	c.mu.Lock()
 	c.keys = keys
@@ -235,10 +241,7 @@ func (k *Keyring) shortKeys(_ context.Context, from, hour int64, added []byte) (
 		if err == nil {
 			text, err = base64.StdEncoding.DecodeString(encoded)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("%s is damaged: remove it", path)
-		}
-		if of >= from {
+		if err == nil && of >= from && of <= hour+1 { // what is damaged is lost; later ones are of a clock that was wrong, and would be kept too long
 			keys[of] = text
 		}
 	}
@@ -255,20 +258,23 @@ func (k *Keyring) shortKeys(_ context.Context, from, hour int64, added []byte) (
 	return keys, writeFile(path, after.String())
 }
 
-// mask removes client details from an answer that quotes them, because answers are kept for longer.
-func mask(answer []byte, events []piece) []byte {
+// mask returns a function that replaces what is known of the browsers of some events in an answer, or in a reason from it: these are kept,
+// and that is not. The answer itself must have been read before: a visitor chooses the user agent, and it may be any part of an answer.
+func mask(events []piece) func(string) string {
 	var pairs []string
 	for _, one := range events {
 		for _, text := range []string{one.event.Browser.Address, one.event.Browser.UserAgent} {
 			if text != "" {
-				pairs = append(pairs, text, hidden, strings.ReplaceAll(text, "/", `\/`), hidden)
+				quoted, _ := json.Marshal(text) // cannot fail: a string
+				inJSON := string(quoted[1 : len(quoted)-1])
+				pairs = append(pairs, text, hidden, strings.ReplaceAll(text, "/", `\/`), hidden, inJSON, hidden)
 			}
 		}
 	}
 	if pairs == nil {
-		return answer
+		return func(text string) string { return text }
 	}
-	return []byte(strings.NewReplacer(pairs...).Replace(string(answer)))
+	return strings.NewReplacer(pairs...).Replace
 }
 
 // hidden stands in the place of a client detail.

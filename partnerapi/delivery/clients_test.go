@@ -24,9 +24,14 @@ const (
 
 // browse records an event of a browser, and returns what is known of the browser.
 func (b *bed) browse(muid, fields string) (sealed []byte) {
+	return b.browseBy(visitorAgent, muid, fields)
+}
+
+func (b *bed) browseBy(agent, muid, fields string) (sealed []byte) {
 	b.t.Helper()
+	b.deliverClientDetails(true)
 	b.until("there is a key", func() bool {
-		sealed = b.s.Seal(b.m.ID, netip.MustParseAddr(visitorIP), []byte(visitorAgent))
+		sealed = b.s.Seal(b.m.ID, netip.MustParseAddr(visitorIP), []byte(agent))
 		return sealed != nil
 	})
 	b.n++
@@ -36,6 +41,13 @@ func (b *bed) browse(muid, fields string) (sealed []byte) {
 		b.t.Fatal(err)
 	}
 	return sealed
+}
+
+func (b *bed) deliverClientDetails(on bool) {
+	b.t.Helper()
+	if _, err := b.engine.UpdateMerchant(b.t.Context(), b.m.ID, func(m store.Merchant) store.Merchant { m.DeliverClientDetails = on; return m }); err != nil {
+		b.t.Fatal(err)
+	}
 }
 
 // echoing is Meta, and refuses events of the visitor "refused" by an answer that has what is known of the browser.
@@ -142,6 +154,8 @@ func TestWhatIsKnownOfBrowsersEnds(t *testing.T) {
 		t.Error("it can be read after 72 hours")
 	}
 	b.until("its key is destroyed", func() bool { return !strings.Contains(hours(), first) })
+	b.until("there is a key of now", func() bool { return hours() != "" })
+	ofTheFuture := hours()
 	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Secrets: map[string]string{"accessToken": "right"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -152,6 +166,44 @@ func TestWhatIsKnownOfBrowsersEnds(t *testing.T) {
 	b.ahead.Store(0)
 	if readable() {
 		t.Error("its key was kept")
+	}
+	b.until("a key of the future is destroyed", func() bool { return hours() != "" && !strings.Contains(hours(), ofTheFuture) })
+	b.close()
+	if err := os.WriteFile(b.keys.path+".hours", []byte("damaged\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.open()
+	b.browse("m2", "") // by a new key
+}
+
+// What the visitor's browser calls itself changes nothing of what the platform answers; it is hidden in every form.
+func TestUserAgentsAreChosenByStrangers(t *testing.T) {
+	b := newBed(t)
+	p := newPlatform(t, func(*http.Request, map[string]any) (int, string, []string) {
+		return 200, `{"code":0,"message":"OK"}`, []string{"taken"}
+	})
+	d := b.createPlatform("tiktok", fmt.Sprintf(`{"pixelCode":"COQDA8RC77U2TMR44LI0","endpoint":%q}`, p.URL), map[string]string{"accessToken": "right"})
+	b.browseBy("0", "m", `,"pageUrl":"https://shop.example/"`)
+	b.until("it is delivered", func() bool { return b.status(d).Delivered == 1 })
+	known := []piece{{event: &kind.Event{Browser: kind.Browser{UserAgent: `a "b"`}}}}
+	if got := mask(known)(`{"error":"not a \"b\", a "b""}`); got != `{"error":"not …, …"}` {
+		t.Error(got)
+	}
+}
+
+// What was taken while the merchant wanted it goes nowhere when he does not any more.
+func TestClientDetailsAreSwitchedOff(t *testing.T) {
+	b, p := newBed(t), newPlatform(t, fakeMeta)
+	d := b.createPlatform("meta", fmt.Sprintf(`{"pixelId":"123456","endpoint":%q}`, p.URL), map[string]string{"accessToken": "wrong"})
+	b.browse("m1", `,"pageUrl":"https://shop.example/","user_agent":"Mozilla/5.0"`)
+	b.until("it is refused", func() bool { return b.status(d).LastError != nil })
+	b.deliverClientDetails(false)
+	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Secrets: map[string]string{"accessToken": "right"}}); err != nil {
+		t.Fatal(err)
+	}
+	b.until("delivered", func() bool { return b.status(d).Delivered == 1 })
+	if strings.Contains(p.body, visitorIP) || !strings.Contains(p.body, "client_user_agent") {
+		t.Errorf("Meta got %s", p.body)
 	}
 }
 

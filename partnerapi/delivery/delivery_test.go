@@ -37,11 +37,16 @@ type bed struct {
 	allow  []netip.Prefix
 	n      int
 	dead   *atomic.Bool
-	ahead  atomic.Int64 // of the service's clock
+	wait   func(failures int) time.Duration // Config.Backoff
+	ahead  atomic.Int64                     // of the service's clock
 }
 
 func newBed(t testing.TB) *bed {
-	b := &bed{t: t, dir: t.TempDir(), allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+	return newBedWith(t, func(int) time.Duration { return 20 * time.Millisecond })
+}
+
+func newBedWith(t testing.TB, wait func(failures int) time.Duration) *bed {
+	b := &bed{t: t, dir: t.TempDir(), wait: wait, allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
 	var err error
 	if b.keys, err = OpenKeyring(filepath.Join(t.TempDir(), "secret.key")); err != nil {
 		t.Fatal(err)
@@ -86,7 +91,7 @@ func (b *bed) start() {
 	b.dead = new(atomic.Bool)
 	b.s = Open(Config{
 		Engine: mortal{b.engine, b.dead}, Keys: b.keys, Allow: b.allow, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Now: func() time.Time { return time.Now().Add(time.Duration(b.ahead.Load())) },
-		Backoff: func(int) time.Duration { return 20 * time.Millisecond },
+		Backoff: b.wait,
 	})
 }
 

@@ -44,7 +44,8 @@ type runner struct {
 	asking     bool // a call of ask runs
 	failedAsks int  // calls of ask that failed in a row
 	nextAsk    time.Time
-	asked      map[store.ErasureID]bool // whether the destination has taken the request; only a running ask uses it
+	asked      map[store.ErasureID]bool // of the running ask
+	askedAll   bool                     // it is told of all that there were; also of the running ask
 
 	deliveries []Delivery       // not written yet
 	dropped    []store.Document // to be deleted

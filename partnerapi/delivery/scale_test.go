@@ -21,8 +21,7 @@ var many = flag.Int("destinations", 500, "destinations of TestManyDestinations; 
 // TestManyDestinations has a fifth of all destinations hang. The others must get their events soon, and memory must be bounded. The
 // figures for many destinations: go test -run ManyDestinations -destinations 10000 -v
 func TestManyDestinations(t *testing.T) {
-	b := newBed(t)
-	b.s.Backoff = backoff
+	b := newBedWith(t, backoff)
 	hole, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
 	if err != nil {
 		t.Fatal(err)

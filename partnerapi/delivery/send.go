@@ -51,8 +51,9 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 		}
 		return d
 	}
+	withBrowser := sh.s.takesNow(sh.ctx, rt)
 	sh.mu.Lock()
-	l := &sender{r: r, d: d, isRetry: isRetry, failures: r.st.Failures, since: r.st.FailingSince, gone: gone, checked: time.Now()}
+	l := &sender{r: r, d: d, withBrowser: withBrowser, isRetry: isRetry, failures: r.st.Failures, since: r.st.FailingSince, gone: gone, checked: time.Now()}
 	blocked := map[uint32]bool{}
 	if !isRetry {
 		blocked = r.blocked()
@@ -111,6 +112,8 @@ type sender struct {
 	since    time.Time // time of the first of these failures
 	gone     erasing   // as of checked
 	checked  time.Time
+
+	withBrowser bool // events go with what is known of the browser
 
 	mu sync.Mutex // guards d and gone, except the fates and reasons: each lane has its own
 	d  *round
@@ -172,7 +175,7 @@ func (l *sender) judge(rt *route, i int) *kind.Event {
 		fate, reason = expired, fmt.Sprintf("the destination did not take it for %d hours", int(limits.MaxAge.Hours()))
 	}
 	if fate == unsent {
-		if rt.kind.Client {
+		if l.withBrowser {
 			e.Browser = l.r.sh.s.Browser(e.Merchant, e.Client)
 		}
 		return e
@@ -291,7 +294,6 @@ func (l *lane) request(rt *route, request kind.Request, of []piece) {
 		l.stopped = true
 		return
 	}
-	sent.answer.Body = mask(sent.answer.Body, of)
 	v := kind.Verdict{Outcome: kind.Again}
 	if sent.err == nil {
 		v = rt.target.Read(request, sent.answer)
@@ -299,7 +301,8 @@ func (l *lane) request(rt *route, request kind.Request, of []piece) {
 	if v.Reason == "" {
 		v.Reason = reasonOf(sent)
 	}
-	v.Reason = first(v.Reason, keptReason)
+	masked := mask(of)
+	sent.answer.Body, v.Reason = []byte(masked(string(sent.answer.Body))), first(masked(v.Reason), keptReason)
 	l.mu.Lock()
 	state := Delivered
 	if v.Outcome != kind.Done {
@@ -332,7 +335,7 @@ func (l *lane) request(rt *route, request kind.Request, of []piece) {
 			reason, refused := v.Refused[i]
 			switch {
 			case refused:
-				set(i, dead, first(reason, keptReason))
+				set(i, dead, first(masked(reason), keptReason))
 			case v.Again[i]:
 				set(i, again, v.Reason)
 				l.stopped = true

@@ -140,20 +140,23 @@ func (s *Service) Preview(ctx context.Context, d Destination, send bool) (all []
 	if err != nil {
 		return nil, err
 	}
-	now := s.Now()
+	now, withBrowser := s.Now(), s.takesNow(ctx, rt)
 	events := page.Events
 	if len(events) == 0 {
 		events = []store.Event{{ID: "00000000000000000000", MUID: "test", Name: "Purchase", Time: now.UTC(), Raw: exampleEvent}}
 	}
 	for _, e := range events {
+		if !withBrowser {
+			e.Client = nil
+		}
 		p, r, err := s.preview(rt, e, gone, now)
 		if err != nil {
 			return nil, err
 		}
 		if send && r != nil {
 			sent := s.client.send(ctx, *r, requestTimeout)
-			sent.answer.Body = mask(sent.answer.Body, []piece{{event: &kind.Event{Browser: s.Browser(rt.Merchant, e.Client)}}})
-			p.Status, p.Answer = sent.answer.Status, first(sent.answer.Body, keptAnswer)
+			masked := mask([]piece{{event: &kind.Event{Browser: s.Browser(rt.Merchant, e.Client)}}})
+			p.Status, p.Answer = sent.answer.Status, first(masked(string(sent.answer.Body)), keptAnswer)
 			if p.Result = reasonOf(sent); sent.err == nil && rt.target.Read(*r, sent.answer).Outcome == kind.Done {
 				p.Result = "delivered"
 			}
@@ -171,9 +174,7 @@ var exampleEvent = []byte(`{"event":"Purchase","event_id":"test","muid":"test","
 func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.Time) (Preview, *kind.Request, error) {
 	e := &kind.Event{Received: store.Received{Event: stored, Merchant: rt.Merchant}, Delivery: rt.deliveryID(stored.ID)}
 	p := Preview{EventID: stored.ID, Event: stored.Name, Result: "send"}
-	if rt.kind.Client {
-		e.Browser = s.Browser(rt.Merchant, stored.Client)
-	}
+	e.Browser = s.Browser(rt.Merchant, stored.Client)
 	fate, why := rt.judge(e, gone.has(e), now) // when it came is not known: it may have been before an erasure
 	e.ReceivedAt = now.UTC()
 	if fate != unsent {

@@ -170,6 +170,7 @@ func TestShortKeys(t *testing.T) {
 	expect(b, 1, 7, "b", "7 a")
 	expect(b, 1, 8, "b", "7 a", "8 b")
 	expect(a, 8, 9, "", "8 b")
+	expect(a, 6, 6, "") // the clock was wrong
 	var logged bool
 	if err := s.db.Pool.QueryRow(t.Context(), "SELECT relpersistence <> 'u' FROM pg_class WHERE relname = 'short_key'").Scan(&logged); err != nil || logged {
 		t.Errorf("the keys are in the write-ahead log and so in backups, %v", err)

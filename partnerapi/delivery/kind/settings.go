@@ -87,13 +87,13 @@ func checkEndpoint(address string, allowHTTP bool) (string, error) {
 	return strings.TrimRight(address, "/"), nil
 }
 
-// Receiver returns the server that gets the secrets: the url, endpoint or host of the settings; "" when they have none of these.
+// Receiver returns the server that settings have secrets sent to, as it is named by their url, endpoint, host or brokers; "" when they name none.
 func Receiver(settings json.RawMessage) string {
-	var s struct{ URL, Endpoint, Host string }
-	if json.Unmarshal(settings, &s) != nil { // Kind.Open returns the error
+	var s struct{ URL, Endpoint, Host, Brokers string }
+	if json.Unmarshal(settings, &s) != nil { // kinds refuse them
 		return ""
 	}
-	text := strings.ToLower(cmp.Or(s.URL, s.Endpoint, s.Host))
+	text := strings.ToLower(cmp.Or(s.URL, s.Endpoint, s.Host, s.Brokers))
 	if u, err := url.Parse(text); err == nil && u.Host != "" {
 		return u.Scheme + "://" + u.Host
 	}

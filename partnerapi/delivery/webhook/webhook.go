@@ -254,7 +254,7 @@ func (t *target) Erasure(e store.Erasure, id string, now time.Time) kind.Request
 	data.MUIDs, data.Identifiers = append([]store.IdentityKey{}, e.Person.MUIDs...), append([]store.IdentityKey{}, e.Person.Identifiers...)
 	body := append([]byte(`{"type":"person.erased","timestamp":"`+data.RequestedAt+`","data":`), appendJSON(nil, data)...)
 	body = append(body, '}')
-	return kind.Request{URL: t.URL, Header: t.header(id, body, now), Body: body, Events: []int{0}}
+	return kind.Request{URL: t.URL, Header: t.header(id, body, now), Body: body}
 }
 
 // Read implements kind.Target. Whatever is not 2xx or 410 is tried again, as the scheme has it. Only a batch that is refused as it is may

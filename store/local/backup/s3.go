@@ -55,7 +55,10 @@ func openBucket(where string, secure bool) (Destination, error) {
 		prefix = path.Clean(prefix) + "/"
 	}
 	b := bucket{
-		address: address, prefix: prefix, text: "s3://" + where, region: &atomic.Pointer[string]{}, client: &http.Client{Timeout: attemptTimeout},
+		address: address, prefix: prefix, text: "s3://" + where, region: &atomic.Pointer[string]{},
+		client: &http.Client{Timeout: attemptTimeout, CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse // a PUT would become a GET, and what that finds look like success
+		}},
 		credentials: credentials.NewChainCredentials([]credentials.Provider{
 			&credentials.EnvAWS{}, &credentials.EnvMinio{}, &credentials.FileAWSCredentials{}, &credentials.IAM{},
 		}),
@@ -163,6 +166,7 @@ func (b bucket) List(ctx context.Context, prefix string) (found []Stored, err er
 			return nil, b.wrap("list", prefix, err)
 		}
 		var page struct {
+			XMLName  xml.Name `xml:"ListBucketResult"` // anything else is no empty listing
 			Contents []struct {
 				Key  string
 				Size int64

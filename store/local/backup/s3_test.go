@@ -2,7 +2,9 @@ package backup
 
 import (
 	"errors"
+	"io"
 	"io/fs"
+	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"strings"
@@ -58,6 +60,30 @@ func TestDestinations(t *testing.T) {
 		if err := unlock(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// What something else answers, such as the page of a proxy, is neither success nor an empty bucket.
+func TestAnotherServerIsNoBucket(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			http.Redirect(w, r, "/login", http.StatusFound)
+			return
+		}
+		_, _ = io.WriteString(w, "<html><body>Sign in</body></html>")
+	}))
+	defer server.Close()
+	t.Setenv("AWS_ACCESS_KEY_ID", "id")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	d, err := Open("s3+"+server.URL+"/shop", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Put(t.Context(), "data/x", []byte("x")); err == nil {
+		t.Error("it took an object")
+	}
+	if found, err := d.List(t.Context(), "data/"); err == nil {
+		t.Errorf("it has %v", found)
 	}
 }
 

@@ -49,7 +49,7 @@ func (n *Nodes) PutFile(ctx context.Context, path string, content []byte) error 
 // ShortKeys implements store.Shared.
 func (n *Nodes) ShortKeys(ctx context.Context, from, hour int64, key []byte) (keys map[int64][]byte, err error) {
 	err = pgx.BeginFunc(ctx, n.db.Pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "DELETE FROM short_key WHERE hour < $1", from); err != nil {
+		if _, err := tx.Exec(ctx, "DELETE FROM short_key WHERE hour < $1 OR hour > $2", from, hour+1); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, "INSERT INTO short_key (hour, key) SELECT $1::bigint, $2::bytea WHERE $2::bytea IS NOT NULL ON CONFLICT DO NOTHING", hour, key); err != nil {

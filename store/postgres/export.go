@@ -196,18 +196,13 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mig
 		for some := range slices.Chunk(slices.Compact(slices.SortedFunc(slices.Values(append(merchants, counted...)), conn.CompareUUIDs)), 100) {
 			b := &pgx.Batch{}
 			for _, m := range some {
-				b.Queue(eventsOf, m, int64(after), int64(upTo)).Query(func(rows pgx.Rows) error {
-					for rows.Next() {
-						e := migrate.Event{Merchant: store.MerchantKey(m)}
-						if err := rows.Scan(&e.At.Seq, &e.At.Index, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID, &e.ByClaim, &e.Raw); err != nil {
-							return err
-						}
-						if err := use(&e); err != nil {
-							return err
-						}
+				b.Queue(eventsOf, m, int64(after), int64(upTo)).Query(conn.Each(func(rows pgx.Rows) error {
+					e := migrate.Event{Merchant: store.MerchantKey(m)}
+					if err := rows.Scan(&e.At.Seq, &e.At.Index, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID, &e.ByClaim, &e.Raw); err != nil {
+						return err
 					}
-					return rows.Err()
-				})
+					return use(&e)
+				}))
 			}
 			if err := tx.SendBatch(ctx, b).Close(); err != nil {
 				return err
@@ -219,31 +214,22 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mig
 
 // Keys implements migrate.Data. It passes all keys: rows do not say when they were written.
 func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) error) (moment uint64, err error) {
-	for former, sql := range map[bool]string{
-		false: "SELECT l.merchant, l.key, l.muid, coalesce(h.source, 0) FROM link l LEFT JOIN held_link h USING (merchant, key, muid)",
-		true:  "SELECT h.merchant, h.key, h.muid, h.source FROM held_link h LEFT JOIN link l USING (merchant, key, muid) WHERE l.key IS NULL",
+	for _, sql := range []string{
+		"SELECT l.merchant, l.key, l.muid, coalesce(h.source, 0), false, 0 FROM link l LEFT JOIN held_link h USING (merchant, key, muid)",
+		"SELECT h.merchant, h.key, h.muid, h.source, true, 0 FROM held_link h LEFT JOIN link l USING (merchant, key, muid) WHERE l.key IS NULL",
+		"SELECT merchant, key, NULL::bytea, 0, false, seen FROM dedup",
 	} {
 		if err := conn.Query(ctx, d.db.Pool, func(rows pgx.Rows) error {
-			var m uuid.UUID
-			k := migrate.Key{Former: former}
-			if err := rows.Scan(&m, &k.Key, &k.MUID, &k.Source); err != nil {
+			var k migrate.Key
+			if err := rows.Scan((*[16]byte)(&k.Merchant), &k.Key, &k.MUID, &k.Source, &k.Former, &k.Seen); err != nil {
 				return err
 			}
-			k.Merchant = store.MerchantKey(m)
 			return use(&k)
 		}, sql); err != nil {
 			return 0, err
 		}
 	}
-	return 0, conn.Query(ctx, d.db.Pool, func(rows pgx.Rows) error {
-		var m uuid.UUID
-		var k migrate.Key
-		if err := rows.Scan(&m, &k.Key, &k.Seen); err != nil {
-			return err
-		}
-		k.Merchant = store.MerchantKey(m)
-		return use(&k)
-	}, "SELECT merchant, key, seen FROM dedup")
+	return 0, nil
 }
 
 // Control implements migrate.Data.

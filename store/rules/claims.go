@@ -2,7 +2,6 @@ package rules
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -11,35 +10,26 @@ import (
 )
 
 // Claim implements store.Control.
-func (d *Data) Claim(ctx context.Context, domain string) (claim store.Claim, err error) {
-	err = d.view(ctx, func(s *State, now time.Time) error {
+func (d *Data) Claim(ctx context.Context, domain string) (store.Claim, error) {
+	return viewed(ctx, d, func(s *State, now time.Time) (store.Claim, error) {
 		holder, err := s.holder(domain)
-		if err != nil {
-			return err
-		}
-		claim = holder.Claim(now)
-		return nil
+		return holder.Claim(now), err
 	})
-	return claim, err
 }
 
 // Claims implements store.Control. Claims of damaged tags are left out.
-func (d *Data) Claims(ctx context.Context, partner store.PartnerID) (claims []store.Claim, err error) {
-	err = d.view(ctx, func(s *State, now time.Time) error {
+func (d *Data) Claims(ctx context.Context, partner store.PartnerID) ([]store.Claim, error) {
+	return viewed(ctx, d, func(s *State, now time.Time) (claims []store.Claim, err error) {
 		for _, domain := range slices.Sorted(maps.Keys(s.domains)) {
 			if err := ctx.Err(); err != nil {
-				return err
+				return nil, err
 			}
 			if tag, err := s.holder(domain); err == nil && (partner == "" || tag.Partner == partner) {
 				claims = append(claims, tag.Claim(now))
 			}
 		}
-		return nil
+		return claims, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return claims, nil
 }
 
 // ReleaseDomain implements store.Control.
@@ -52,10 +42,7 @@ func (d *Data) ReleaseDomain(ctx context.Context, domain string) (claim store.Cl
 		claim = holder.Claim(c.now)
 		return c.endClaim(holder)
 	})
-	if err != nil {
-		return store.Claim{}, err
-	}
-	return claim, nil
+	return claim, err
 }
 
 // claimDomain gives a root domain to a tag. When another tag's claim is free, that tag loses it.
@@ -105,5 +92,7 @@ func (c *change) replaceTag(old, tag store.Tag) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.put(Tags, string(tag.ID), tag), c.audit(changes...))
+	c.put(Tags, string(tag.ID), tag)
+	c.audit(changes...)
+	return nil
 }

@@ -3,7 +3,6 @@ package rules
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -20,7 +19,8 @@ func (d *Data) DeleteMerchant(ctx context.Context, id store.MerchantID) (m store
 		if err := d.state.allReadable(Tags, Domains, Destinations); err != nil {
 			return err
 		}
-		return c.deleteMerchants(m.Partner, []store.Merchant{m})
+		c.deleteMerchants(m.Partner, []store.Merchant{m})
+		return nil
 	})
 	if err != nil {
 		return store.Merchant{}, err
@@ -49,9 +49,7 @@ func (d *Data) DeletePartner(ctx context.Context, id store.PartnerID, withMercha
 		if len(merchants) > 0 && !withMerchants {
 			return store.Conflict("partner", "has merchants")
 		}
-		if err := c.deleteMerchants(id, merchants); err != nil {
-			return err
-		}
+		c.deleteMerchants(id, merchants)
 		for _, k := range d.state.keysOfPartner(id) {
 			c.deleteKey(k)
 		}
@@ -59,7 +57,8 @@ func (d *Data) DeletePartner(ctx context.Context, id store.PartnerID, withMercha
 			c.delete(Replies, key)
 		}
 		c.delete(Partners, string(id))
-		return c.audit(store.AboutPartner(store.PartnerDeleted, p, ""))
+		c.audit(store.AboutPartner(store.PartnerDeleted, p, ""))
+		return nil
 	})
 	if err != nil {
 		return store.Partner{}, err
@@ -76,7 +75,7 @@ func (d *Data) toRemove() {
 }
 
 // deleteMerchants deletes merchants of one partner with their tags and claims, and notes that their events are to be removed.
-func (c *change) deleteMerchants(partner store.PartnerID, merchants []store.Merchant) error {
+func (c *change) deleteMerchants(partner store.PartnerID, merchants []store.Merchant) {
 	c.deleteDestinations(merchants)
 	for _, m := range merchants {
 		for _, t := range m.Tags {
@@ -86,23 +85,15 @@ func (c *change) deleteMerchants(partner store.PartnerID, merchants []store.Merc
 			c.delete(Tags, string(t.ID))
 		}
 		c.delete(Merchants, string(m.ID))
-		if err := errors.Join(
-			c.putRemoval(store.Removal{Kind: store.OfDeletion, Merchant: m.ID, Partner: partner, At: c.now, State: store.ErasurePending}),
-			c.audit(store.AboutMerchant(store.MerchantDeleted, m, "")),
-		); err != nil {
-			return err
-		}
+		c.putRemoval(store.Removal{Kind: store.OfDeletion, Merchant: m.ID, Partner: partner, At: c.now, State: store.ErasurePending})
+		c.audit(store.AboutMerchant(store.MerchantDeleted, m, ""))
 	}
-	return nil
 }
 
 // Removals implements store.Control.
-func (d *Data) Removals(ctx context.Context) (all []store.Removal, err error) {
-	err = d.view(ctx, func(s *State, _ time.Time) error {
-		for _, of := range []map[store.MerchantID]store.Removal{s.removals, s.expiries} {
-			all = slices.AppendSeq(all, maps.Values(of))
-		}
-		return nil
+func (d *Data) Removals(ctx context.Context) ([]store.Removal, error) {
+	all, err := viewed(ctx, d, func(s *State, _ time.Time) ([]store.Removal, error) {
+		return slices.AppendSeq(slices.Collect(maps.Values(s.removals)), maps.Values(s.expiries)), nil
 	})
 	store.Sort(all, func(a, b store.Removal) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Merchant, b.Merchant)) })
 	return all, err
@@ -140,21 +131,20 @@ func (d *Data) MerchantIDs() []store.MerchantID {
 func (d *Data) SaveRemovals(ctx context.Context, removals []store.Removal) error {
 	return d.update(ctx, func(c *change) error {
 		for _, r := range removals {
-			if err := c.putRemoval(r); err != nil {
-				return err
-			}
+			c.putRemoval(r)
 		}
 		return nil
 	})
 }
 
-func (c *change) putRemoval(r store.Removal) error {
+func (c *change) putRemoval(r store.Removal) {
 	kind := Removals
 	if r.Kind == store.OfRetention {
 		kind = Expiries
 	}
 	if r.State != store.ErasureDone {
-		return c.put(kind, string(r.Merchant), r)
+		c.put(kind, string(r.Merchant), r)
+		return
 	}
 	c.delete(kind, string(r.Merchant))
 	if kind == Removals {
@@ -162,21 +152,18 @@ func (c *change) putRemoval(r store.Removal) error {
 			c.delete(Suppressed, suppressedKey(r.Merchant, k))
 		}
 	}
-	return nil
 }
 
 // RemoveUnknown notes that the events of merchants that are unknown are still to be removed, unless that is noted already.
 func (d *Data) RemoveUnknown(ctx context.Context, merchants []store.MerchantID) error {
 	return d.update(ctx, func(c *change) error {
-		var errs []error
 		for _, id := range slices.Sorted(slices.Values(merchants)) {
 			_, known := d.state.merchants[id]
 			_, removed := d.state.removals[id]
-			if known || removed {
-				continue
+			if !known && !removed {
+				c.putRemoval(store.Removal{Kind: store.OfDeletion, Merchant: id, At: c.now, State: store.ErasurePending})
 			}
-			errs = append(errs, c.putRemoval(store.Removal{Kind: store.OfDeletion, Merchant: id, At: c.now, State: store.ErasurePending}))
 		}
-		return errors.Join(errs...)
+		return nil
 	})
 }

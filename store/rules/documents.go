@@ -44,28 +44,23 @@ func (d *Data) noteDestination(key string) {
 }
 
 // Destination is store.Documents.Document for a destination.
-func (d *Data) Destination(ctx context.Context, m store.MerchantID, id string) (doc store.Document, err error) {
-	err = d.view(ctx, func(s *State, _ time.Time) error {
+func (d *Data) Destination(ctx context.Context, m store.MerchantID, id string) (store.Document, error) {
+	return viewed(ctx, d, func(s *State, _ time.Time) (store.Document, error) {
 		key := destinationKey(m, id)
 		content, err := find(s, s.destinations, key, Destinations, "document")
-		if err != nil {
-			return err
-		}
-		doc = destination(key, content)
-		return nil
+		return destination(key, content), err
 	})
-	return doc, err
 }
 
 // Destinations is store.Documents.Documents for destinations.
-func (d *Data) Destinations(ctx context.Context, m store.MerchantID) (docs []store.Document, err error) {
-	err = d.view(ctx, func(s *State, _ time.Time) error {
+func (d *Data) Destinations(ctx context.Context, m store.MerchantID) ([]store.Document, error) {
+	docs, err := viewed(ctx, d, func(s *State, _ time.Time) (docs []store.Document, _ error) {
 		for key, content := range s.destinations {
 			if doc := destination(key, content); m == "" || doc.Merchant == m {
 				docs = append(docs, doc)
 			}
 		}
-		return nil
+		return docs, nil
 	})
 	store.Sort(docs, store.CompareDocuments)
 	return docs, err
@@ -90,7 +85,8 @@ func (d *Data) UpdateDestination(ctx context.Context, m store.MerchantID, id str
 			return store.Limited("destination", "cannot be created: the merchant has %d, which is the limit. Delete one first", store.MaxDestinations)
 		}
 		c.write(Destinations, key, content)
-		return c.audit(about)
+		c.audit(about)
+		return nil
 	})
 }
 

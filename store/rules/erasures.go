@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
-	"errors"
 	"iter"
 	"maps"
 	"slices"
@@ -35,7 +34,9 @@ func (d *Data) addErasure(ctx context.Context, id store.MerchantID, who store.Pe
 		}
 		c.suppress(e, who.MUIDs...)
 		c.suppress(e, who.Identifiers...)
-		return errors.Join(c.put(Erasures, string(e.ID), e), c.audit(store.AboutMerchant(store.PersonErased, m, string(e.ID))))
+		c.put(Erasures, string(e.ID), e)
+		c.audit(store.AboutMerchant(store.PersonErased, m, string(e.ID)))
+		return nil
 	})
 	if err != nil {
 		return store.Erasure{}, err
@@ -54,9 +55,7 @@ func (d *Data) UpdateErasures(ctx context.Context, ids []store.ErasureID, update
 				return err
 			}
 			c.suppress(e, update(&e)...)
-			if err := c.put(Erasures, string(id), e); err != nil {
-				return err
-			}
+			c.put(Erasures, string(id), e)
 		}
 		return nil
 	})
@@ -184,12 +183,10 @@ func (d *Data) Refuses(m store.MerchantID, id *store.Identity, muid store.MUID) 
 }
 
 // Erasure implements store.Persons.
-func (d *Data) Erasure(ctx context.Context, id store.ErasureID) (e store.Erasure, err error) {
-	err = d.view(ctx, func(s *State, _ time.Time) error {
-		e, err = find(s, s.erasures, id, Erasures, "erasure")
-		return err
+func (d *Data) Erasure(ctx context.Context, id store.ErasureID) (store.Erasure, error) {
+	return viewed(ctx, d, func(s *State, _ time.Time) (store.Erasure, error) {
+		return find(s, s.erasures, id, Erasures, "erasure")
 	})
-	return e, err
 }
 
 // Erasures implements store.Persons.

@@ -3,7 +3,6 @@ package rules
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -28,16 +27,12 @@ func (d *Data) IssueKey(ctx context.Context, id store.PartnerID, opt store.KeyOp
 		if err := c.makeRoomForKey(id); err != nil {
 			return err
 		}
-		return errors.Join(
-			c.put(Keys, string(key.ID), key),
-			c.putReply(reply{Partner: id, IssuedKey: key.ID}, opt.Once),
-			c.audit(store.AboutKey(store.KeyIssued, key)),
-		)
+		c.put(Keys, string(key.ID), key)
+		c.putReply(reply{Partner: id, IssuedKey: key.ID}, opt.Once)
+		c.audit(store.AboutKey(store.KeyIssued, key))
+		return nil
 	})
-	if err != nil {
-		return store.Key{}, "", err
-	}
-	return key, text, nil
+	return key, text, err
 }
 
 // makeRoomForKey bounds the number of a partner's keys. It deletes the oldest one that is not valid any more.
@@ -74,13 +69,10 @@ func (s *State) keysOfPartner(id store.PartnerID) []store.Key {
 }
 
 // Keys implements store.Control.
-func (d *Data) Keys(ctx context.Context, id store.PartnerID) (keys []store.Key, err error) {
-	err = d.view(ctx, func(s *State, _ time.Time) error {
-		if _, err := s.partner(id); err != nil {
-			return err
-		}
-		keys = s.keysOfPartner(id)
-		return nil
+func (d *Data) Keys(ctx context.Context, id store.PartnerID) ([]store.Key, error) {
+	keys, err := viewed(ctx, d, func(s *State, _ time.Time) ([]store.Key, error) {
+		_, err := s.partner(id)
+		return s.keysOfPartner(id), err
 	})
 	for i := range keys {
 		keys[i].LastUsedAt = d.dir.LastUse(keys[i].ID)
@@ -99,7 +91,9 @@ func (d *Data) RevokeKey(ctx context.Context, id store.KeyID, evenLast bool) (k 
 			return store.Conflict("key", "is the last one that can change anything")
 		}
 		k.RevokedAt = &c.now
-		return errors.Join(c.put(Keys, string(k.ID), k), c.audit(store.AboutKey(store.KeyRevoked, k)))
+		c.put(Keys, string(k.ID), k)
+		c.audit(store.AboutKey(store.KeyRevoked, k))
+		return nil
 	})
 	if err != nil {
 		return store.Key{}, err

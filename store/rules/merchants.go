@@ -2,7 +2,6 @@ package rules
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -36,25 +35,17 @@ func (d *Data) AddMerchant(ctx context.Context, partner store.PartnerID, n store
 		if len(list) > 0 {
 			stored.Ordinal = d.state.merchants[list[len(list)-1]].Ordinal + 1
 		}
-		return errors.Join(
-			c.put(Merchants, string(m.ID), stored),
-			c.putReply(reply{Partner: partner, Merchant: m.ID, Name: m.Name, Domain: m.Domain, Secret: m.IdentityRequiresSecret, CreatedAt: m.CreatedAt}, n.Once),
-			c.audit(store.AboutMerchant(store.MerchantCreated, m, m.Domain)),
-		)
+		c.put(Merchants, string(m.ID), stored)
+		c.putReply(reply{Partner: partner, Merchant: m.ID, Name: m.Name, Domain: m.Domain, Secret: m.IdentityRequiresSecret, CreatedAt: m.CreatedAt}, n.Once)
+		c.audit(store.AboutMerchant(store.MerchantCreated, m, m.Domain))
+		return nil
 	})
-	if err != nil {
-		return store.Merchant{}, err
-	}
-	return m, nil
+	return m, err
 }
 
 // Merchant implements store.Control.
-func (d *Data) Merchant(ctx context.Context, id store.MerchantID) (m store.Merchant, err error) {
-	err = d.view(ctx, func(s *State, _ time.Time) error {
-		m, err = s.merchant(id)
-		return err
-	})
-	return m, err
+func (d *Data) Merchant(ctx context.Context, id store.MerchantID) (store.Merchant, error) {
+	return viewed(ctx, d, func(s *State, _ time.Time) (store.Merchant, error) { return s.merchant(id) })
 }
 
 // UpdateMerchant implements store.Control.
@@ -73,12 +64,11 @@ func (d *Data) UpdateMerchant(ctx context.Context, id store.MerchantID, update f
 		if err != nil || len(changes) == 0 {
 			return err
 		}
-		return errors.Join(c.put(Merchants, string(id), merchant{m, d.state.merchants[id].Ordinal}), c.audit(changes...))
+		c.put(Merchants, string(id), merchant{m, d.state.merchants[id].Ordinal})
+		c.audit(changes...)
+		return nil
 	})
-	if err != nil {
-		return store.Merchant{}, err
-	}
-	return m, nil
+	return m, err
 }
 
 // Merchants implements store.Control.
@@ -99,10 +89,7 @@ func (d *Data) Merchants(ctx context.Context, q store.MerchantQuery) (page []sto
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, 0, err
-	}
-	return page, total, nil
+	return page, total, err
 }
 
 // filteredAtOnce is how many merchants a filter reads before it lets others have the lock.
@@ -111,11 +98,10 @@ const filteredAtOnce = 100
 // filterMerchants returns the page of the merchants that fit the query. It compares outside the lock: a partner may have so many
 // merchants that others would wait. A merchant that is deleted meanwhile is left out.
 func (d *Data) filterMerchants(ctx context.Context, q store.MerchantQuery) (page []store.Merchant, total int, err error) {
-	var ids []store.MerchantID
-	if err := d.view(ctx, func(s *State, _ time.Time) error {
-		ids = slices.Clone(s.merchantsOf[q.Partner])
-		return nil
-	}); err != nil {
+	ids, err := viewed(ctx, d, func(s *State, _ time.Time) ([]store.MerchantID, error) {
+		return slices.Clone(s.merchantsOf[q.Partner]), nil
+	})
+	if err != nil {
 		return nil, 0, err
 	}
 	matches := q.Matcher()

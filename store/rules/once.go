@@ -45,16 +45,16 @@ func (s *State) reply(partner store.PartnerID, once string, now time.Time) (r re
 
 // putReply notes what a call with an idempotency key creates; without one it does nothing. It drops the oldest reply when the
 // partner has too many.
-func (c *change) putReply(r reply, once string) error {
+func (c *change) putReply(r reply, once string) {
 	if once == "" {
-		return nil
+		return
 	}
 	r.Key, r.At = hashOnce(once), c.now
 	key := replyKey(r.Partner, r.Key)
 	if old := c.d.state.repliesOf[r.Partner]; len(old) >= store.MaxOnce && old[0] != key {
 		c.delete(Replies, old[0])
 	}
-	return c.put(Replies, key, r)
+	c.put(Replies, key, r)
 }
 
 // dropReplies deletes replies that are too old.

@@ -3,7 +3,6 @@ package rules
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -20,24 +19,22 @@ func (d *Data) AddPartner(ctx context.Context, name string) (store.Partner, erro
 	var p store.Partner
 	err = d.update(ctx, func(c *change) error {
 		p = store.Partner{ID: store.NewPartnerID(), Name: name, CreatedAt: c.now}
-		return errors.Join(c.put(Partners, string(p.ID), p), c.audit(store.AboutPartner(store.PartnerAdded, p, "")))
+		c.put(Partners, string(p.ID), p)
+		c.audit(store.AboutPartner(store.PartnerAdded, p, ""))
+		return nil
 	})
-	if err != nil {
-		return store.Partner{}, err
-	}
-	return p, nil
+	return p, err
 }
 
 // Partners implements store.Control.
-func (d *Data) Partners(ctx context.Context) (partners []store.Partner, err error) {
-	err = d.view(ctx, func(s *State, _ time.Time) error {
-		partners = slices.Collect(maps.Values(s.partners))
+func (d *Data) Partners(ctx context.Context) ([]store.Partner, error) {
+	return viewed(ctx, d, func(s *State, _ time.Time) ([]store.Partner, error) {
+		partners := slices.Collect(maps.Values(s.partners))
 		store.Sort(partners, func(a, b store.Partner) int {
 			return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
 		})
-		return nil
+		return partners, nil
 	})
-	return partners, err
 }
 
 // UpdatePartner implements store.Control.
@@ -53,10 +50,7 @@ func (d *Data) UpdatePartner(ctx context.Context, id store.PartnerID, update fun
 		}
 		return c.replacePartner(old, p)
 	})
-	if err != nil {
-		return store.Partner{}, err
-	}
-	return p, nil
+	return p, err
 }
 
 // EnablePreverified implements store.Control.
@@ -83,10 +77,7 @@ func (d *Data) EnablePreverified(ctx context.Context, id store.PartnerID, domain
 		p.TrackingDomain = domain
 		return c.replacePartner(old, p)
 	})
-	if err != nil {
-		return store.Partner{}, err
-	}
-	return p, nil
+	return p, err
 }
 
 // replacePartner replaces a partner, and notes what has changed.
@@ -95,5 +86,7 @@ func (c *change) replacePartner(old, p store.Partner) error {
 	if err != nil || len(changes) == 0 {
 		return err
 	}
-	return errors.Join(c.put(Partners, string(p.ID), p), c.audit(changes...))
+	c.put(Partners, string(p.ID), p)
+	c.audit(changes...)
+	return nil
 }

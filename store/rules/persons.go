@@ -16,10 +16,7 @@ func CheckPerson(id *store.Identity) error {
 	if (id.MUID != "") == (len(id.Keys()) > 0) || len(id.Keys()) > 1 {
 		return store.Invalid("person", "must be named by one of muid, email, phone, deviceId")
 	}
-	if len(id.MUID) > store.MaxMUIDLength {
-		return store.Invalid("muid", "must have at most %d bytes", store.MaxMUIDLength)
-	}
-	return nil
+	return CheckMUID(id.MUID)
 }
 
 // Persons are several persons. Each has a number.

@@ -34,9 +34,9 @@
 package rules
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -113,6 +113,7 @@ type change struct {
 	now  time.Time // UTC
 	last store.AuditID
 	at   map[[2]string]int // the place of each record
+	err  error             // a record cannot be encoded: the change fails
 }
 
 // update makes a change. build adds what is to be changed; when that is nothing, nothing is written.
@@ -120,7 +121,7 @@ func (d *Data) update(ctx context.Context, build func(c *change) error) error {
 	var made Change
 	err := d.driver.Update(ctx, func(t Turn) (Change, error) {
 		c := &change{d: d, ctx: ctx, now: t.Now.UTC(), last: t.LastEntry, at: map[[2]string]int{}}
-		err := build(c)
+		err := cmp.Or(build(c), c.err)
 		made = c.Change
 		return made, err
 	})
@@ -141,21 +142,29 @@ func (c *change) write(kind, key string, value []byte) {
 	c.Records = append(c.Records, Record{kind, key, value})
 }
 
-func (c *change) put(kind, key string, v any) error {
+func (c *change) put(kind, key string, v any) {
 	value, err := json.Marshal(v)
+	c.err = cmp.Or(c.err, err)
 	c.write(kind, key, value)
-	return err
 }
 
 func (c *change) delete(kind, key string) { c.write(kind, key, nil) }
 
 // audit adds entries to the audit log.
-func (c *change) audit(entries ...store.AuditEntry) error {
+func (c *change) audit(entries ...store.AuditEntry) {
 	for _, entry := range entries {
 		c.last++
 		c.Entries = append(c.Entries, entry.Complete(c.ctx, c.last, c.now))
 	}
-	return nil
+}
+
+// viewed is view for one result.
+func viewed[T any](ctx context.Context, d *Data, read func(s *State, now time.Time) (T, error)) (result T, err error) {
+	err = d.view(ctx, func(s *State, now time.Time) error {
+		result, err = read(s, now)
+		return err
+	})
+	return result, err
 }
 
 // view reads what is in memory, with all changes that were made before.
@@ -194,7 +203,8 @@ func (d *Data) Tidy(ctx context.Context) error {
 	return d.update(ctx, func(c *change) error {
 		c.dropReplies()
 		c.dropSessions()
-		return errors.Join(c.noteSeen(), c.noteUses())
+		c.noteSeen()
+		return c.noteUses()
 	})
 }
 

@@ -2,7 +2,6 @@ package rules
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"time"
 
@@ -18,12 +17,10 @@ func (d *Data) AddLink(ctx context.Context, partner store.PartnerID) (store.Sess
 			return err
 		}
 		link, text = store.NewLink(partner, c.now)
-		return errors.Join(c.addSession(link), c.audit(store.AboutSession(store.LinkMade, link)))
+		c.addSession(link, store.LinkMade)
+		return nil
 	})
-	if err != nil {
-		return store.Session{}, "", err
-	}
-	return link, text, nil
+	return link, text, err
 }
 
 // BeginSession implements store.Control.
@@ -37,22 +34,16 @@ func (d *Data) BeginSession(ctx context.Context, id store.KeyID) (s store.Sessio
 			return store.NotFound("key")
 		}
 		s, text = store.NewSession(key, c.now)
-		return errors.Join(c.addSession(s), c.audit(store.AboutSession(store.SessionBegun, s)))
+		c.addSession(s, store.SessionBegun)
+		return nil
 	})
-	if err != nil {
-		return store.Session{}, "", err
-	}
-	return s, text, nil
+	return s, text, err
 }
 
 // Link implements store.Control.
-func (d *Data) Link(ctx context.Context, text store.SessionText) (link store.Session, err error) {
+func (d *Data) Link(ctx context.Context, text store.SessionText) (store.Session, error) {
 	ctx = store.WithPartner(ctx, "console links") // anybody may ask: these calls take turns with partners, as one of them
-	err = d.view(ctx, func(s *State, now time.Time) error {
-		link, err = s.link(text, now)
-		return err
-	})
-	return link, err
+	return viewed(ctx, d, func(s *State, now time.Time) (store.Session, error) { return s.link(text, now) })
 }
 
 // link returns the link with this text. KindNotFound: link.
@@ -82,12 +73,10 @@ func (d *Data) UseLink(ctx context.Context, used store.SessionText) (s store.Ses
 		}
 		s, text = link.Begin(c.now)
 		c.delete(Sessions, string(link.ID))
-		return errors.Join(c.addSession(s), c.audit(store.AboutSession(store.SessionBegun, s)))
+		c.addSession(s, store.SessionBegun)
+		return nil
 	})
-	if err != nil {
-		return store.Session{}, "", err
-	}
-	return s, text, nil
+	return s, text, err
 }
 
 // EndSession implements store.Control.
@@ -101,7 +90,8 @@ func (d *Data) EndSession(ctx context.Context, id store.SessionID) error {
 			return store.NotFound("session")
 		}
 		c.delete(Sessions, string(s.ID))
-		return c.audit(store.AboutSession(store.SessionEnded, s))
+		c.audit(store.AboutSession(store.SessionEnded, s))
+		return nil
 	})
 }
 
@@ -124,16 +114,11 @@ func (d *Data) EndSessions(ctx context.Context, partner store.PartnerID) (n int,
 				continue
 			}
 			n++
-			if err := c.audit(store.AboutSession(store.SessionEnded, s)); err != nil {
-				return err
-			}
+			c.audit(store.AboutSession(store.SessionEnded, s))
 		}
 		return nil
 	})
-	if err != nil {
-		return 0, err
-	}
-	return n, nil
+	return n, err
 }
 
 // hasPartner returns an error unless a session can be this partner's, or an operator's when the id is empty. KindNotFound: partner.
@@ -146,24 +131,21 @@ func (s *State) hasPartner(id store.PartnerID) error {
 }
 
 // addSession adds a session or a link, and ends the oldest one like it when there are too many.
-func (c *change) addSession(s store.Session) error {
+func (c *change) addSession(s store.Session, done store.AuditAction) {
 	if oldest, ends := s.Replaces(maps.Values(c.d.state.sessions)); ends {
 		c.delete(Sessions, string(oldest.ID))
 	}
-	return c.put(Sessions, string(s.ID), s)
+	c.put(Sessions, string(s.ID), s)
+	c.audit(store.AboutSession(done, s))
 }
 
 // noteSeen stores when sessions were last used here.
-func (c *change) noteSeen() error {
+func (c *change) noteSeen() {
 	for _, s := range c.d.dir.SeenSessions() {
-		if !c.now.Before(s.ExpiresAt) {
-			continue // it is dropped
-		}
-		if err := c.put(Sessions, string(s.ID), s); err != nil {
-			return err
+		if c.now.Before(s.ExpiresAt) { // else it is dropped
+			c.put(Sessions, string(s.ID), s)
 		}
 	}
-	return nil
 }
 
 // dropSessions deletes the sessions and links whose time is over. Those of keys and partners that are gone have ended already, and

@@ -29,12 +29,10 @@ func (d *Data) GenerateTag(ctx context.Context, id store.MerchantID, t store.Tag
 		if tag, err = c.newTag(m, t, domain); err != nil {
 			return err
 		}
-		return c.audit(store.AboutTag(store.TagGenerated, tag, tag.Host))
+		c.audit(store.AboutTag(store.TagGenerated, tag, tag.Host))
+		return nil
 	})
-	if err != nil {
-		return store.Tag{}, false, err
-	}
-	return tag, created, nil
+	return tag, created, err
 }
 
 // newTag creates the merchant's tag of a type, with its domain and its label.
@@ -68,7 +66,8 @@ func (c *change) newTag(m store.Merchant, t store.TagType, domain string) (tag s
 			return tag, err
 		}
 	}
-	return tag, c.put(Tags, string(tag.ID), tag)
+	c.put(Tags, string(tag.ID), tag)
+	return tag, nil
 }
 
 // drawLabel returns a label that no tag has. It does not reserve it.
@@ -80,12 +79,8 @@ func (d *Data) drawLabel(p store.Partner) (string, error) {
 }
 
 // Tag implements store.Control.
-func (d *Data) Tag(ctx context.Context, id store.TagID) (tag store.Tag, err error) {
-	err = d.view(ctx, func(s *State, _ time.Time) error {
-		tag, err = s.tag(id)
-		return err
-	})
-	return tag, err
+func (d *Data) Tag(ctx context.Context, id store.TagID) (store.Tag, error) {
+	return viewed(ctx, d, func(s *State, _ time.Time) (store.Tag, error) { return s.tag(id) })
 }
 
 // UpdateTag implements store.Control.
@@ -107,8 +102,5 @@ func (d *Data) UpdateTag(ctx context.Context, id store.TagID, update func(store.
 		}
 		return c.replaceTag(old, tag)
 	})
-	if err != nil {
-		return store.Tag{}, err
-	}
-	return tag, nil
+	return tag, err
 }

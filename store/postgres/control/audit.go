@@ -44,41 +44,40 @@ func (c *Control) dropAudit(ctx context.Context) error {
 		c.auditFull.Load() == nil && (span < min(limits.Partners, limits.Operators) || last-c.auditDropped < limits.Partners/100) {
 		return err
 	}
+	type holder struct {
+		partner uuid.UUID
+		n       int
+	}
 	var before, young time.Time
-	var partners []uuid.UUID
-	var held []int
+	var held []holder
 	if err := c.db.Read(ctx, func(tx pgx.Tx) error {
 		now, err := c.Time(ctx, tx)
 		if err != nil {
 			return err
 		}
-		before, young, partners, held = now.Add(-limits.OperatorAge), now.Add(-limits.PartnerAge), nil, nil
-		return conn.Query(ctx, tx, func(rows pgx.Rows) error {
-			var partner uuid.UUID
-			var n int
-			err := rows.Scan((*[16]byte)(&partner), &n)
-			partners, held = append(partners, partner), append(held, n)
-			return err
-		}, "SELECT partner, count(*) FROM audit WHERE NOT "+byOperator+" GROUP BY partner")
+		before, young = now.Add(-limits.OperatorAge), now.Add(-limits.PartnerAge)
+		held, err = conn.CollectRows(ctx, tx, func(h *holder) []any { return []any{&h.partner, &h.n} },
+			"SELECT partner, count(*) FROM audit WHERE NOT "+byOperator+" GROUP BY partner")
+		return err
 	}); err != nil {
 		return err
 	}
-	quota := limits.Quota(held)
+	quota := limits.Quota(conn.Map(held, func(h *holder) int { return h.n }))
 	var full map[store.PartnerID]bool
-	for i, n := range held {
-		if n <= quota {
+	for _, h := range held {
+		if h.n <= quota {
 			continue
 		}
 		dropped, err := c.db.Pool.Exec(ctx, "DELETE FROM audit WHERE partner = $1 AND at <= $3 AND NOT "+byOperator+
-			" AND id <= (SELECT id FROM audit WHERE partner = $1 AND NOT "+byOperator+" ORDER BY id DESC OFFSET $2 LIMIT 1)", partners[i], quota, young)
+			" AND id <= (SELECT id FROM audit WHERE partner = $1 AND NOT "+byOperator+" ORDER BY id DESC OFFSET $2 LIMIT 1)", h.partner, quota, young)
 		if err != nil {
 			return err
 		}
-		if n-int(dropped.RowsAffected()) > quota {
+		if h.n-int(dropped.RowsAffected()) > quota {
 			if full == nil {
 				full = map[store.PartnerID]bool{}
 			}
-			full[store.PartnerID(partners[i].String())] = true
+			full[store.PartnerID(h.partner.String())] = true
 		}
 	}
 	c.auditFull.Store(nil)

@@ -2,7 +2,6 @@ package read
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/google/uuid"
@@ -187,40 +186,32 @@ func (r *Reader) readPortions(ctx context.Context, f *feed) (n int, err error) {
 		clear(got)
 		size := 0
 		b := &pgx.Batch{} // a batch remembers the statements of its connection: each attempt needs its own
-		b.Queue("SELECT " + conn.ThisServer)
-		for _, s := range streams {
+		b.Queue("SELECT " + conn.ThisServer).QueryRow(func(row pgx.Row) error {
+			var server int64
+			err := row.Scan(&server)
+			if err == nil && server != f.server {
+				err = conn.ErrReplaced
+			}
+			return err
+		})
+		for i, s := range streams {
 			b.Queue(selectFeed, s.merchant, max(lo, s.from), hi, sel.tag, names, sel.bot, int64(s.at.Seq), int32(s.at.Index),
-				int64(f.end.Seq), int32(f.end.Index), s.portion)
-		}
-		results := tx.SendBatch(ctx, b)
-		var server int64
-		if err := results.QueryRow().Scan(&server); err != nil {
-			return errors.Join(err, results.Close())
-		}
-		if server != f.server {
-			return errors.Join(conn.ErrReplaced, results.Close())
-		}
-		for i := range streams {
-			rows, err := results.Query()
-			if err != nil {
-				return errors.Join(err, results.Close())
-			}
-			for size <= feedBytes && rows.Next() {
-				r, err := scanReceived(rows)
-				if err != nil {
-					return errors.Join(err, results.Close())
+				int64(f.end.Seq), int32(f.end.Index), s.portion).Query(func(rows pgx.Rows) error {
+				for size <= feedBytes && rows.Next() {
+					r, err := scanReceived(rows)
+					if err != nil {
+						return err
+					}
+					r.Merchant = s.id
+					got[i] = append(got[i], r)
+					size += len(r.Raw)
 				}
-				r.Merchant = streams[i].id
-				got[i] = append(got[i], r)
-				size += len(r.Raw)
-			}
-			rows.Close()
-			if err := rows.Err(); err != nil {
-				return errors.Join(err, results.Close())
-			}
+				return nil
+			})
 		}
+		err := tx.SendBatch(ctx, b).Close()
 		full = size > feedBytes
-		return results.Close()
+		return err
 	})
 	if err != nil {
 		return 0, err

@@ -188,11 +188,15 @@ func (s *selection) scanCounts(ctx context.Context, tx pgx.Tx, use func(c counte
 
 // countAll sets each node's number of events.
 func (s *selection) countAll(ctx context.Context, tx pgx.Tx, nodes []node) error {
-	add := func(c counted) { nodes[c.node].n += c.n }
-	if err := s.counters(ctx, tx, countCounters, nodes, add); err != nil {
+	return s.count(ctx, tx, countCounters, nodes, func(c counted) { nodes[c.node].n += c.n })
+}
+
+// count passes the numbers of events of nodes: with listCounters those of each bucket, with countCounters not.
+func (s *selection) count(ctx context.Context, tx pgx.Tx, sql string, nodes []node, use func(c counted)) error {
+	if err := s.counters(ctx, tx, sql, nodes, use); err != nil {
 		return err
 	}
-	return s.raw(ctx, tx, nodes, add)
+	return s.raw(ctx, tx, nodes, use)
 }
 
 // expand returns, for each node, its buckets that have events, in the order of time. A node with one bucket is split into

@@ -105,17 +105,22 @@ func (s *summing) sumUp(ctx context.Context) (sum store.Summary, err error) {
 			return sum, err
 		}
 		nodes := s.nodes(from)
-		switch s.q.By {
-		case store.GroupByTag:
-			err = s.countNodes(ctx, of, nodes, true, func(c counted, tag string) {
-				s.addToBucket(&sum.All, nodes[c.node], c)
-				s.addToBucket(groupOf(groups, tag, len(s.starts)), nodes[c.node], c)
-			})
-		default:
-			err = s.countNodes(ctx, of, nodes, false, func(c counted, _ string) { s.addToBucket(&sum.All, nodes[c.node], c) })
+		tags := []*string{of.tag}
+		if s.q.By == store.GroupByTag && of.tag == nil {
+			if tags, err = of.tags(ctx, s.tx); err != nil {
+				return sum, err
+			}
 		}
-		if err != nil {
-			return sum, err
+		for _, tag := range tags { // a merchant has at most three
+			of.tag = tag
+			if err := of.count(ctx, s.tx, listCounters, nodes, func(c counted) {
+				s.addToBucket(&sum.All, nodes[c.node], c)
+				if s.q.By == store.GroupByTag {
+					s.addToBucket(groupOf(groups, *tag, len(s.starts)), nodes[c.node], c)
+				}
+			}); err != nil {
+				return sum, err
+			}
 		}
 		if len(names) == 0 {
 			continue
@@ -127,7 +132,7 @@ func (s *summing) sumUp(ctx context.Context) (sum store.Summary, err error) {
 				named = append(named, n)
 			}
 		}
-		if err := s.countNodes(ctx, of, named, false, func(c counted, _ string) {
+		if err := of.count(ctx, s.tx, listCounters, named, func(c counted) {
 			s.addToBucket(groupOf(groups, named[c.node].name, len(s.starts)), named[c.node], c)
 		}); err != nil {
 			return sum, err
@@ -203,46 +208,15 @@ func (s *summing) addToBucket(to *store.Counts, n node, c counted) {
 	to.ByBuckets[0] += rest
 }
 
-// countNodes passes the number of events in each bucket of nodes, by tag if wanted.
-func (s *summing) countNodes(ctx context.Context, of selection, nodes []node, byTag bool, use func(c counted, tag string)) error {
-	if !byTag {
-		plain := func(c counted) { use(c, "") }
-		if err := of.counters(ctx, s.tx, listCounters, nodes, plain); err != nil {
-			return err
-		}
-		return of.raw(ctx, s.tx, nodes, plain)
-	}
-	tags := []string{s.tag()}
-	if s.q.Tag == "" {
-		var err error
-		if tags, err = of.tags(ctx, s.tx); err != nil {
-			return err
-		}
-	}
-	for _, tag := range tags { // a merchant has at most three
-		of.tag = &tag
-		one := func(c counted) { use(c, tag) }
-		if err := of.counters(ctx, s.tx, listCounters, nodes, one); err != nil {
-			return err
-		}
-		if err := of.raw(ctx, s.tx, nodes, one); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *summing) tag() string { return string(s.q.Tag) }
-
 // tags returns the tags that events of the selection name.
-func (s *selection) tags(ctx context.Context, tx pgx.Tx) ([]string, error) {
+func (s *selection) tags(ctx context.Context, tx pgx.Tx) ([]*string, error) {
 	tags, err := conn.Column[string](ctx, tx, `SELECT DISTINCT tag FROM counter WHERE merchant = $1 AND level = $2 AND name = ''`, s.merchant, count.ByLife)
 	for _, t := range s.open {
 		if !slices.Contains(tags, t.Tag) {
 			tags = append(tags, t.Tag)
 		}
 	}
-	return tags, err
+	return conn.Map(tags, func(t *string) *string { return t }), err
 }
 
 // maxNamesRead bounds how many names of a merchant are compared to find the largest ones.

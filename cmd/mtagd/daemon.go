@@ -191,11 +191,18 @@ func (d *daemon) startInternal(l net.Listener, h http.Handler) {
 		MaxHeaderBytes:    internalHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(d.Log.Handler(), slog.LevelWarn),
 	}
-	d.startPart(func() error { return server.Serve(l) })
+	ended := make(chan struct{})
+	d.startPart(func() error {
+		defer close(ended)
+		return server.Serve(l)
+	})
 	d.onStop(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), internalStopTimeout)
 		defer cancel()
-		if err := server.Shutdown(ctx); err != nil {
+		err := server.Shutdown(ctx)
+		<-ended
+		// Only now is every connection that was accepted known to the server, and waited for.
+		if err := errors.Join(err, server.Shutdown(ctx)); err != nil {
 			d.Log.Warn("requests were cut off", "address", l.Addr().String(), "error", errors.Join(err, server.Close()))
 		}
 		return nil

@@ -47,8 +47,9 @@ func TestARefusalAfterTheCommit(t *testing.T) {
 		defer func() { _ = inTheWay.Close(context.Background()) }()
 		n := 0
 		await(t, "no flush gets to its second commit", func() bool {
-			s.record(s.visit(0, n)) // prepares the statements of the connection
-
+			if s.Record(t.Context(), []store.Mark{s.visit(0, n)}) != nil { // prepares the statements of the connection
+				return false // the node was slow
+			}
 			if _, err := inTheWay.Exec(t.Context(), "BEGIN; LOCK TABLE change"); err != nil { // which the second commit reads
 				t.Fatal(err)
 			}

@@ -45,7 +45,6 @@ func TestInFirefox(t *testing.T) {
 		TestAnAnswerThatIsLost,
 		TestAnEventWithAnEmailIsLeftToItsPage,
 		TestAnEventHasItsFieldsAndThoseOfThePage,
-		TestCallsThatWaitForAPart,
 		TestClickIDsNeedAdStorage,
 		TestConsentThatIsWithdrawn,
 		TestConsentThatIsWithdrawnWhileEventsAreOnTheirWay,

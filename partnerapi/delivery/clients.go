@@ -258,8 +258,8 @@ func (k *Keyring) shortKeys(_ context.Context, from, hour int64, added []byte) (
 	return keys, writeFile(path, after.String())
 }
 
-// mask returns a function that replaces what is known of the browsers of some events in an answer, or in a reason from it: these are kept,
-// and that is not. The answer itself must have been read before: a visitor chooses the user agent, and it may be any part of an answer.
+// mask returns a function that replaces the client details of some events in a text that will be kept: an answer, or a reason from it. Read
+// the answer first: a visitor chooses the user agent, so it may equal any part of the answer.
 func mask(events []piece) func(string) string {
 	var pairs []string
 	for _, one := range events {

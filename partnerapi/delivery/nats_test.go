@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -147,26 +146,10 @@ func TestAHostileNATS(t *testing.T) {
 		"no acknowledgement":         func(int) string { return "PONG\r\nMSG a 1 1\r\nx\r\n" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			var serving sync.WaitGroup
-			t.Cleanup(serving.Wait)
-			t.Cleanup(func() { l.Close() })
-			serving.Go(func() {
-				for {
-					c, err := l.Accept()
-					if err != nil {
-						return
-					}
-					serving.Go(func() {
-						defer c.Close()
-						_, err := c.Write([]byte(info))
-						for n := 0; err == nil; n++ {
-							_, err = c.Write([]byte(messages(n)))
-						}
-					})
+			l := serve(t, func(c net.Conn) {
+				_, err := c.Write([]byte(info))
+				for n := 0; err == nil; n++ {
+					_, err = c.Write([]byte(messages(n)))
 				}
 			})
 			b, d := sinkBed(t, "nats", "password", map[string]any{"host": l.Addr().String(), "withoutTLS": true})

@@ -77,26 +77,10 @@ func TestAHostilePostgreSQL(t *testing.T) {
 		"without end":                func(n int) []byte { return slices.Concat(status, pgStatus(fmt.Sprint(n), "x")) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			var serving sync.WaitGroup
-			t.Cleanup(serving.Wait)
-			t.Cleanup(func() { l.Close() })
-			serving.Go(func() {
-				for {
-					c, err := l.Accept()
-					if err != nil {
-						return
-					}
-					serving.Go(func() {
-						defer c.Close()
-						_, err := c.Write([]byte{'R', 0, 0, 0, 8, 0, 0, 0, 0}) // AuthenticationOk
-						for n := 0; err == nil; n++ {
-							_, err = c.Write(messages(n))
-						}
-					})
+			l := serve(t, func(c net.Conn) {
+				_, err := c.Write([]byte{'R', 0, 0, 0, 8, 0, 0, 0, 0}) // AuthenticationOk
+				for n := 0; err == nil; n++ {
+					_, err = c.Write(messages(n))
 				}
 			})
 			b, d := sinkBed(t, "postgresql", "password", map[string]any{"host": l.Addr().String(), "database": "d", "user": "u", "withoutTLS": true})
@@ -262,4 +246,28 @@ func TestSettingsOfSinks(t *testing.T) {
 			t.Errorf("%s gives %v, want an error of %s", settings, err, field)
 		}
 	}
+}
+
+// serve serves each connection to a port of this machine until the test ends.
+func serve(t *testing.T, each func(c net.Conn)) net.Listener {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	t.Cleanup(serving.Wait)
+	t.Cleanup(func() { l.Close() })
+	serving.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				defer c.Close()
+				each(c)
+			})
+		}
+	})
+	return l
 }

@@ -20,6 +20,7 @@ import (
 
 	"mtagd/edge/limit"
 	"mtagd/partnerapi/delivery"
+	"mtagd/partnerapi/export"
 	"mtagd/partnerapi/openapi/openapitest"
 	"mtagd/store"
 	"mtagd/store/local"
@@ -284,6 +285,16 @@ func (a answer) has(path string, want any) answer {
 		a.t.Errorf("%s is %v, want %v, in %s", path, got, want, a.body)
 	}
 	return a
+}
+
+// fieldsIn returns the names of an event's fields in a view. Package export tests them.
+func fieldsIn(v export.View) (names []string) {
+	for _, f := range export.Fields {
+		if f.In(v) {
+			names = append(names, f.Name)
+		}
+	}
+	return names
 }
 
 // keys demands that the object at a path has exactly these names.

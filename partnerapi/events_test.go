@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/valyala/fasthttp"
+
+	"mtagd/partnerapi/export"
 )
 
 // names returns the names of the listed events, in their order.
@@ -248,7 +250,7 @@ func TestAnEventIsShownAsItWasSent(t *testing.T) {
 	s.record(id, tag, event{at: "2026-11-02T12:00:00.987654+02:00", name: "Purchase", muid: "a \"b\"\xff<", raw: raw})
 
 	a := p.get(events+"?merchantId="+id).is(200).
-		keys("events.0", "id", "muid", "event_name", "event_time", "isBot", "raw_data").
+		keys("events.0", fieldsIn(export.Listing)...).
 		has("events.0.muid", "a \"b\"\uFFFD<").
 		has("events.0.event_name", "Purchase").
 		has("events.0.event_time", "2026-11-02T10:00:00Z")

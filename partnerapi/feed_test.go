@@ -15,6 +15,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"github.com/valyala/fasthttp/fasthttputil"
 
+	"mtagd/partnerapi/export"
 	"mtagd/store"
 )
 
@@ -61,7 +62,7 @@ func TestFeedPages(t *testing.T) {
 		t.Errorf("the first page has %s", first.names())
 	}
 	first.has("hasMore", true).keys("", "events", "cursor", "hasMore")
-	first.keys("events.0", "id", "merchantId", "tagId", "muid", "event_name", "event_time", "receivedAt", "isBot", "raw_data")
+	first.keys("events.0", fieldsIn(export.Feed)...)
 	first.has("events.0.merchantId", p.ids[0]).has("events.0.tagId", p.tags[0]).has("events.1.merchantId", p.ids[1])
 	first.has("events.0.event_time", "2026-11-01T00:00:00Z").has("events.0.receivedAt", "2026-11-20T08:30:00Z")
 	second := p.get(feedPath+"?after="+first.str("cursor")).is(200).has("hasMore", false)

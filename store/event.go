@@ -15,7 +15,7 @@ type Mark struct {
 	DedupeID string    // the body's event_id, which counts together with Name; empty when absent
 	Raw      []byte    // the event's JSON object as it was sent
 	Bot      bool      // the sender's user agent calls itself a bot
-	Client   []byte    // see Event; nil: none
+	Details            // Record sets ByClaim
 
 	// Outcome is set by Record.
 	Outcome Outcome
@@ -94,15 +94,10 @@ type Event struct {
 	Time time.Time // UTC, to the microsecond
 	Raw  []byte    // JSON object
 	Bot  bool      // as in Mark
-
-	ByClaim bool // its sender gave only identifiers, of which a link that did not come with the merchant's secret led to MUID (Person)
-
-	// Client is the address and the user agent of the browser that has sent the event, encrypted by package delivery with a key that
-	// lasts for ClientLife and is in no backup. nil: none. It does not move to another engine.
-	Client []byte
+	Details
 }
 
-// ClientLife is how long Event.Client can be read, at most.
+// ClientLife is how long Details.Client can be read, at most.
 const ClientLife = 72 * time.Hour
 
 // Usage is what a merchant's events take.

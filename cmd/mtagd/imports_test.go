@@ -15,8 +15,9 @@ var mayImport = []struct {
 }{
 	{"store", ""},
 	{"store/budget store/merge store/testenv store/local/crc store/local/durable store/local/space", ""},
-	{"store/groupcommit store/removal store/watch store/local/codec", "store"},
+	{"store/removal store/watch store/local/codec", "store"},
 	{"store/rules", "store"},               // which knows no engine
+	{"store/groupcommit", "store store/rules"},
 	{"store/migrate", "store store/rules"}, // the words that both engines exchange
 	{"store/local/log", "store/local/crc store/local/durable store/local/space"},
 	{"store/local/backup", "store/local/codec store/local/durable"},
@@ -28,7 +29,7 @@ var mayImport = []struct {
 	{"store/local/rank", "store store/local/boltfile store/local/codec store/local/space"},
 	{"store/local/control", "store store/rules store/local/boltfile store/local/codec store/local/durable store/local/space"},
 	// The engines know neither each other, nor who uses them.
-	{"store/local", "store store/migrate store/removal store/rules store/watch store/local/"},
+	{"store/local", "store store/groupcommit store/migrate store/removal store/rules store/watch store/local/"},
 	// Nor do the rooms of the engine on PostgreSQL.
 	{"store/postgres/conn", "store store/budget"},
 	{"store/postgres/schema", "store/postgres/conn"},
@@ -47,9 +48,9 @@ var mayImport = []struct {
 	{"partnerapi/delivery", "store store/rules partnerapi/delivery/"}, // the rules say whose an event is
 	// A kind of destination knows what a kind is, and no more.
 	{"partnerapi/delivery/kind partnerapi/delivery/filter", "store"},
-	{"partnerapi/delivery/webhook partnerapi/delivery/meta partnerapi/delivery/ga4 partnerapi/delivery/tiktok " +
+	{"partnerapi/delivery/meta partnerapi/delivery/ga4 partnerapi/delivery/tiktok " +
 		"partnerapi/delivery/googleads partnerapi/delivery/microsoft partnerapi/delivery/pinterest partnerapi/delivery/snap partnerapi/delivery/linkedin", "store partnerapi/delivery/kind"},
-	{"partnerapi/delivery/sinks", "store partnerapi/export partnerapi/delivery/kind"},
+	{"partnerapi/delivery/webhook partnerapi/delivery/sinks", "store partnerapi/export partnerapi/delivery/kind"},
 	{"tlsmgr tlsmgr/", "store tlsmgr/"},
 }
 

@@ -22,7 +22,7 @@ func (s *Server) record(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, 
 	stored := 0
 	for i := range marks {
 		if marks[i].Outcome == store.Recorded {
-			stored += len(marks[i].Raw) + len(marks[i].Client) + besidesRaw
+			stored += len(marks[i].Raw) + marks[i].Details.Bytes() + besidesRaw
 		}
 	}
 	s.limits.spend(from, stored)

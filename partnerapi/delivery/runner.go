@@ -61,7 +61,7 @@ type item struct {
 
 func newItem(e *store.Received, after store.Cursor, now time.Time) *item {
 	one := &item{event: *e, after: after, since: now}
-	one.event.Raw, one.event.Client = slices.Clone(e.Raw), slices.Clone(e.Client)
+	one.event.Raw, one.event.Details = slices.Clone(e.Raw), e.Details.Clone()
 	one.event.MUID = store.MUID(strings.Clone(string(e.MUID)))
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(e.MUID)) // never fails

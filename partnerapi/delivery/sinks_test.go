@@ -67,6 +67,16 @@ func TestPostgreSQLHasEachEventOnce(t *testing.T) {
 	if rows != 4 || sum != 1+2+3+5 || value != 3*89.5 {
 		t.Errorf("%d rows, numbers %d, values %v", rows, sum, value)
 	}
+
+	// The table was made by a version without the fields that come last.
+	if _, err := c.Exec(t.Context(), "ALTER TABLE shop_events DROP COLUMN is_bot, DROP COLUMN raw_data"); err != nil {
+		t.Fatal(err)
+	}
+	b.send("m", "Purchase", "")
+	b.until("with the columns", func() bool { return b.status(d).Delivered == 9 })
+	if err := c.QueryRow(t.Context(), "SELECT count(*) FROM shop_events WHERE NOT is_bot AND raw_data->>'event' = 'Purchase'").Scan(&rows); err != nil || rows != 1 {
+		t.Errorf("%d rows have the new columns, %v", rows, err)
+	}
 }
 
 // A server of a merchant must not fill the memory.

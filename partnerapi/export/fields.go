@@ -54,6 +54,20 @@ var Fields = []Field{
 	{Name: "raw_data", Type: JSON, views: Listing | Personal},
 }
 
+// Value returns the field of an event: a time.Time, a bool, or else a string.
+func (f *Field) Value(e *store.Received) any {
+	switch f.Type {
+	case Text:
+		return f.text(e)
+	case Time:
+		return f.time(e)
+	case Flag:
+		return f.flag(e)
+	default:
+		return string(e.Raw)
+	}
+}
+
 // In reports whether a view shows the field.
 func (f *Field) In(v View) bool { return (f.views|Feed)&v != 0 }
 

@@ -6,6 +6,7 @@
 //		q.Finish(err)
 //	}
 //
+//	recorder.go Record and Resolve of an engine
 //	queue.go    gathers requests for a group; refuses when too much waits
 //	turns.go    composes groups: merchants take turns
 //	fifo.go     a queue without a bound
@@ -65,7 +66,7 @@ func New(admit func(size int) error, release func(size int)) *Queue {
 func (q *Queue) Record(ctx context.Context, m uuid.UUID, marks []store.Mark) error {
 	size := 0
 	for i := range marks {
-		size += len(marks[i].Raw) + len(marks[i].Client) + identityBytes(&marks[i].Identity)
+		size += len(marks[i].Raw) + marks[i].Details.Bytes() + identityBytes(&marks[i].Identity)
 	}
 	return q.submit(ctx, request{Merchant: m, Marks: marks, size: size})
 }

@@ -64,7 +64,7 @@ func (d *directory) Add(_ context.Context, p migrate.Portion) error {
 	var body []byte
 	for i := range p.Events {
 		e := &p.Events[i]
-		body, _ = journal.AppendBody(body[:0], store.TagID(e.Tag), e.Name, e.Bot, e.MUID, e.ByClaim, nil, e.Raw, e.Time)
+		body, _ = journal.AppendBody(body[:0], store.TagID(e.Tag), e.Name, e.Bot, e.MUID, &e.Details, e.Raw, e.Time)
 		run.Append(e.Merchant, e.At, body)
 	}
 	if err := d.archive.Add(run, 0, func() {}); err != nil { // Index moves the boundary

@@ -99,6 +99,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
+	"mtagd/store/groupcommit"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
@@ -158,19 +159,20 @@ func Parts(dir string) map[string]string {
 type engine struct {
 	*control.Data
 	watch.Watchers
-	dir        string
-	opt        Options
-	parts      *generation
-	journal    *journal.Journal
-	archive    *archive.Archive
-	index      liveIndex
-	damage     *damageLog
-	archiver   *archiver
-	background *background
-	watchers   *watchers
-	remover    *remover
-	shorts     *shorts
-	diskFails  time.Time // when the disk began to return errors, while damage is known (mayRebuild)
+	*groupcommit.Recorder // the journal's
+	dir                   string
+	opt                   Options
+	parts                 *generation
+	journal               *journal.Journal
+	archive               *archive.Archive
+	index                 liveIndex
+	damage                *damageLog
+	archiver              *archiver
+	background            *background
+	watchers              *watchers
+	remover               *remover
+	shorts                *shorts
+	diskFails             time.Time // when the disk began to return errors, while damage is known (mayRebuild)
 
 	opened    context.Context // ends when Close begins
 	close     context.CancelFunc
@@ -298,6 +300,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	if err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), x.Close(), e.archive.Close(), e.journal.Close())
 	}
+	e.Recorder = &e.journal.Recorder
 	if rebuilt {
 		e.noteRebuilt()
 	}
@@ -330,16 +333,6 @@ func (e *engine) acceptsEvents() error {
 		return store.Unavailable("a change of the control data failed")
 	}
 	return nil
-}
-
-// Record implements store.Events.
-func (e *engine) Record(ctx context.Context, marks []store.Mark) error {
-	return e.journal.Record(ctx, marks)
-}
-
-// Resolve implements store.Events.
-func (e *engine) Resolve(ctx context.Context, merchant store.MerchantID, id store.Identity) (store.MUID, error) {
-	return e.journal.Resolve(ctx, merchant, id)
 }
 
 // Ready implements store.Engine. A failed write to the journal comes before a failed index or control.db: a restart would

@@ -114,7 +114,7 @@ func movedEvent(r *store.Received) *migrate.Event {
 	m, _ := codec.NewMerchantKey(r.Merchant) // newFeed has checked it
 	at, _ := store.ParseCursor(r.Cursor)     // which is the position
 	return &migrate.Event{Merchant: m, At: at, Time: r.Time.UnixMicro(), Tag: string(r.Tag), Name: r.Name, Bot: r.Bot,
-		MUID: []byte(r.MUID), ByClaim: r.ByClaim, Raw: r.Raw}
+		MUID: []byte(r.MUID), Details: r.Details, Raw: r.Raw}
 }
 
 // Keys implements migrate.Data.

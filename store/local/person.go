@@ -18,11 +18,7 @@ import (
 type people struct{ *engine }
 
 // LinksOf implements rules.People. Without muids it need not read all links of the merchant.
-func (p people) LinksOf(ctx context.Context, id store.MerchantID, who store.Person) (links []store.Link, err error) {
-	m, err := codec.NewMerchantKey(id)
-	if err != nil {
-		return nil, err
-	}
+func (p people) LinksOf(ctx context.Context, m store.MerchantKey, who store.Person) (links []store.Link, err error) {
 	if len(who.MUIDs) == 0 {
 		for _, k := range who.Identifiers {
 			some, err := p.journal.LinksOf(ctx, m, k)
@@ -51,15 +47,11 @@ const linksAtOnce = 4096
 
 // EventsOf implements rules.People. An erasure moves the events to the archive, from which Forget removes them, and ends before Close
 // closes the files. An answer makes Close wait.
-func (p people) EventsOf(ctx context.Context, id store.MerchantID, who *rules.Persons, begin func(last uint64), use func(e *rules.PersonalEvent, owners, claimed []int) error) error {
-	m, err := codec.NewMerchantKey(id)
-	if err != nil {
-		return err
-	}
+func (p people) EventsOf(ctx context.Context, m store.MerchantKey, who *rules.Persons, begin func(last uint64), use func(e *rules.PersonalEvent, owners, claimed []int) error) error {
 	pace := p.remover.pace()
 	if begin != nil {
 		last := p.journal.Barrier()
-		if err := cmp.Or(p.remover.broken(id), p.archiver.moveTo(ctx, last)); err != nil {
+		if err := cmp.Or(p.remover.broken(m.ID()), p.archiver.moveTo(ctx, last)); err != nil {
 			return err
 		}
 		begin(last)
@@ -81,11 +73,7 @@ func (p people) EventsOf(ctx context.Context, id store.MerchantID, who *rules.Pe
 }
 
 // Forget implements rules.People.
-func (p people) Forget(ctx context.Context, id store.MerchantID, links []store.Link, events []rules.ForgottenEvent) error {
-	m, err := codec.NewMerchantKey(id)
-	if err != nil {
-		return err
-	}
+func (p people) Forget(ctx context.Context, m store.MerchantKey, links []store.Link, events []rules.ForgottenEvent) error {
 	keys := make([]rank.Key, len(events))
 	var remembered []journal.Remembered
 	for i, e := range events {

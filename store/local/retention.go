@@ -60,31 +60,26 @@ func (r *remover) retryExpiry(ctx context.Context) error {
 }
 
 // ExpireOf implements removal.Engine.
-func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, err error) {
+func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int64) (some bool, err error) {
 	m, err := codec.NewMerchantKey(id)
 	if err != nil {
 		return false, err
 	}
-	from := r.e.retainedFrom(id)
-	if from == math.MinInt64 {
-		return false, nil // it was changed just now
-	}
-	from -= rules.ExpiryDelay.Microseconds()
-	expired, _, err := r.expired(ctx, m, from, 1)
+	expired, _, err := r.expired(ctx, m, before, 1)
 	if err != nil || expired == 0 {
 		return false, err
 	}
 	if err := cmp.Or(r.broken(id), r.e.archiver.moveTo(ctx, r.e.journal.Committed())); err != nil {
 		return false, err
 	}
-	left, err := r.expireKnown(ctx, m, from)
+	left, err := r.expireKnown(ctx, m, before)
 	if err != nil || !left {
 		return true, err
 	}
 	if err := r.e.archiver.moveTo(ctx, r.e.journal.Committed()); err != nil {
 		return true, err
 	}
-	_, err = r.rewriteBefore(ctx, m, codec.Position{}, endOfTime, from)
+	_, err = r.rewriteBefore(ctx, m, codec.Position{}, endOfTime, before)
 	return true, err
 }
 

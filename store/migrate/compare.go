@@ -77,14 +77,11 @@ func (e *Event) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(append(b, e.Merchant[:]...), e.At.Seq)
 	b = binary.BigEndian.AppendUint16(b, e.At.Index)
 	b = binary.BigEndian.AppendUint64(b, uint64(e.Time))
-	flags := byte(0)
+	bot := byte(0)
 	if e.Bot {
-		flags |= 1
+		bot = 1
 	}
-	if e.ByClaim {
-		flags |= 2
-	}
-	b = append(b, flags)
+	b = e.Append(append(b, bot))
 	for _, length := range []int{len(e.Tag), len(e.Name), len(e.MUID)} {
 		b = binary.AppendUvarint(b, uint64(length))
 	}

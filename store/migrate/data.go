@@ -105,8 +105,8 @@ type Event struct {
 	Name     string
 	Bot      bool
 	MUID     []byte
-	ByClaim  bool // store.Event
-	Raw      []byte
+	store.Details
+	Raw []byte
 }
 
 // Key is a link, or a remembered event_id.

@@ -211,10 +211,11 @@ func (c *copier) copyEvents(ctx context.Context) error {
 		return nil
 	})
 	if err := c.src.Events(ctx, c.at, last, func(e *Event) error {
+		e.Client = nil
 		text = e.append(text[:0])
 		c.events.add(e.Merchant, text)
 		own := *e
-		own.MUID, own.Raw = bytes.Clone(e.MUID), bytes.Clone(e.Raw)
+		own.MUID, own.Raw, own.Details = bytes.Clone(e.MUID), bytes.Clone(e.Raw), e.Details.Clone()
 		if size += len(own.Raw); size < portionBytes {
 			return write(&own)
 		}

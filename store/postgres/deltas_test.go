@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mtagd/store"
 	"mtagd/store/migrate"
@@ -345,22 +346,35 @@ func TestARollupDoesNotScanAllDeltas(t *testing.T) {
 	}
 }
 
-// A database of the previous schema has only counters. While a backup reads usage, a node gives up migrating it, because flushes would
+// A database of schema 9 has only counters. While a backup reads usage, a node gives up migrating it, because flushes would
 // wait behind the migration.
 func TestMigrationToDeltas(t *testing.T) {
-	s := newShopOn(t, pgtest.NewServer(t).URL("postgres"), Options{})
-	s.record(s.mark("PageView", "anna"), s.mark("Purchase", "anna"))
-	s.rollUp(s.key())
-	for _, sql := range []string{withoutRecords, "DROP TABLE tally", "ALTER TABLE usage DROP COLUMN folded", "DROP INDEX erasure_open", "DROP TABLE held_link, linked_muid", "ALTER TABLE event DROP COLUMN by_claim", "ALTER TABLE removal DROP COLUMN record", "DROP TABLE expiry", "DELETE FROM goose_db_version WHERE version_id >= 10"} {
-		if _, err := s.db.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
+	url := pgtest.EmptyDatabase(t)
+	pool, err := pgxpool.New(t.Context(), url)
+	testenv.Check(t, err)
+	defer pool.Close()
+	testenv.Check(t, schema.Migrate(t.Context(), pool, 9))
+	const partner, id, tag, at = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222", "cs_a", "2026-01-02T03:04:05Z"
+	values := strings.NewReplacer("PARTNER", partner, "SHOP", id, "TAG", tag, "AT", at, "SIZE", fmt.Sprint(count.SizeOf(2, 4, "PageView", tag)))
+	for _, sql := range []string{
+		`INSERT INTO partner (id, created, record) VALUES ('PARTNER', 'AT', '{"partnerId":"PARTNER","name":"Acme","createdAt":"AT"}')`,
+		`INSERT INTO merchant VALUES ('SHOP', 'PARTNER', 1, 0, '{"merchantId":"SHOP","partnerId":"PARTNER","name":"Shop","createdAt":"AT"}')`,
+		`INSERT INTO tag VALUES ('TAG', 'SHOP', 'PARTNER', 'client-side', 'AT', NULL, NULL, '{"tagId":"TAG","merchantId":"SHOP","partnerId":"PARTNER","type":"client-side","createdAt":"AT","status":"active"}')`,
+		`INSERT INTO event SELECT 'SHOP', i, 0, 60000000 * i, false, 'TAG', 'PageView', 'anna', '{}' FROM generate_series(1, 2) AS i`,
+		`INSERT INTO counter SELECT 'SHOP', 0, name, i, 'TAG', false, 1 FROM generate_series(1, 2) AS i, (VALUES (''), ('PageView')) AS v(name)`,
+		`INSERT INTO counter SELECT 'SHOP', level, name, 0, 'TAG', false, 2 FROM generate_series(1, 3) AS level, (VALUES (''), ('PageView')) AS v(name)`,
+		`INSERT INTO usage VALUES ('SHOP', 2, 2 * SIZE)`,
+	} {
+		if _, err := pool.Exec(t.Context(), values.Replace(sql)); err != nil {
+			t.Fatalf("%s: %v", sql, err)
 		}
 	}
-	if err := pgx.BeginFunc(t.Context(), s.db.Pool, func(tx pgx.Tx) error {
+	s := &shop{t: t, url: url, partner: partner, id: id, tag: tag}
+	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(t.Context(), "LOCK TABLE usage IN ACCESS SHARE MODE"); err != nil {
 			return err
 		}
-		e, err := openURL(s.url, Options{Log: quiet})
+		e, err := openURL(url, Options{Log: quiet})
 		if err == nil {
 			return errors.Join(errors.New("a node changes usage while a backup reads it"), e.Close())
 		}
@@ -371,14 +385,14 @@ func TestMigrationToDeltas(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if version, err := schema.VersionOf(t.Context(), s.db.Pool); err != nil || version >= 10 {
+	if version, err := schema.VersionOf(t.Context(), pool); err != nil || version != 9 {
 		t.Fatalf("the schema has version %d, %v", version, err)
 	}
-	newer := &shop{engine: s.second(), t: t, url: s.url, partner: s.partner, id: s.id, tag: s.tag}
-	newer.expect(2)
-	newer.record(newer.mark("PageView", "anna"))
-	newer.expect(3)
-	newer.rollUp(s.key())
-	newer.expect(3)
-	newer.expectConsistent()
+	s.engine = s.second()
+	s.expect(2)
+	s.record(s.mark("PageView", "anna"))
+	s.expect(3)
+	s.rollUp(s.key())
+	s.expect(3)
+	s.expectConsistent()
 }

@@ -180,7 +180,7 @@ func (d *Database) Usage(ctx context.Context, merchants []store.MerchantID) ([]s
 }
 
 // eventsOf are the events of a merchant that were received after $2 and up to $3.
-const eventsOf = "SELECT " + read.EventColumns + ", raw FROM event WHERE merchant = $1 AND seq > $2 AND seq <= $3 ORDER BY seq, idx"
+var eventsOf = "SELECT " + read.EventColumns + ", raw FROM event WHERE merchant = $1 AND seq > $2 AND seq <= $3 ORDER BY seq, idx"
 
 // Events implements migrate.Data.
 func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*migrate.Event) error) error {
@@ -196,13 +196,13 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mig
 		for some := range slices.Chunk(slices.Compact(slices.SortedFunc(slices.Values(append(merchants, counted...)), conn.CompareUUIDs)), 100) {
 			b := &pgx.Batch{}
 			for _, m := range some {
-				b.Queue(eventsOf, m, int64(after), int64(upTo)).Query(conn.Each(func(rows pgx.Rows) error {
+				conn.Queue(b, func(rows pgx.Rows) error {
 					e := migrate.Event{Merchant: store.MerchantKey(m)}
-					if err := rows.Scan(&e.At.Seq, &e.At.Index, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID, &e.ByClaim, &e.Raw); err != nil {
+					if err := rows.Scan(append(append([]any{&e.At.Seq, &e.At.Index, &e.Time, &e.Bot, &e.Tag, &e.Name, &e.MUID}, e.Values()...), &e.Raw)...); err != nil {
 						return err
 					}
 					return use(&e)
-				}))
+				}, eventsOf, m, int64(after), int64(upTo))
 			}
 			if err := tx.SendBatch(ctx, b).Close(); err != nil {
 				return err

@@ -73,10 +73,10 @@ func (d *Database) copyEvents(ctx context.Context, tx pgx.Tx, events []migrate.E
 		e := &events[i]
 		deltas.Add(uuid.UUID(e.Merchant), e.Time, e.Tag, e.Name, e.Bot, count.SizeOf(len(e.Raw), len(e.MUID), e.Name, e.Tag), 1)
 	}
-	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"event"}, []string{"merchant", "seq", "idx", "at", "bot", "tag", "name", "muid", "raw", "by_claim"},
+	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"event"}, append([]string{"merchant", "seq", "idx", "at", "bot", "tag", "name", "muid", "raw"}, store.DetailColumns...),
 		pgx.CopyFromSlice(len(events), func(i int) ([]any, error) {
 			e := &events[i]
-			return []any{uuid.UUID(e.Merchant), int64(e.At.Seq), int16(e.At.Index), e.Time, e.Bot, e.Tag, e.Name, e.MUID, e.Raw, e.ByClaim}, nil
+			return append([]any{uuid.UUID(e.Merchant), int64(e.At.Seq), int16(e.At.Index), e.Time, e.Bot, e.Tag, e.Name, e.MUID, e.Raw}, e.Values()...), nil
 		})); err != nil {
 		return err
 	}

@@ -18,19 +18,6 @@ import (
 	"mtagd/store/testenv"
 )
 
-// withoutRecords brings a database back to version 14 of the schema, with its partners, merchants and tags.
-const withoutRecords = `DO $$ DECLARE t text; BEGIN
-	FOREACH t IN ARRAY ARRAY['partner', 'api_key', 'session', 'merchant', 'tag', 'claim', 'reply', 'removal', 'expiry', 'erasure', 'suppressed'] LOOP
-		EXECUTE 'ALTER TABLE ' || t || ' DROP CONSTRAINT unused';
-	END LOOP; END $$;
-	DROP TABLE document, short_key; ALTER TABLE event DROP COLUMN client;
-	INSERT INTO partner (id, created, record) SELECT id::uuid, now(), body::json FROM record WHERE kind = 'partners';
-	INSERT INTO merchant (id, partner, ordinal, retention, record)
-		SELECT id::uuid, (body::json->>'partnerId')::uuid, (body::json->>'ordinal')::int, 0, body::json FROM record WHERE kind = 'merchants';
-	INSERT INTO tag (id, merchant, partner, type, created, record) SELECT id, (body::json->>'merchantId')::uuid, (body::json->>'partnerId')::uuid,
-		body::json->>'type', now(), body::json FROM record WHERE kind = 'tags';
-	DROP TABLE record; ALTER TABLE change DROP CONSTRAINT of_records; TRUNCATE change; DELETE FROM goose_db_version WHERE version_id >= 15`
-
 // The tables of version 14 become records. A node of that version changes nothing any more.
 func TestMigrationToRecords(t *testing.T) {
 	url := pgtest.EmptyDatabase(t)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -31,8 +32,10 @@ type Engine interface {
 	// Purge removes the bytes of what EraseOf and Drop have removed. It returns an ErrWaits while something else needs the files.
 	Purge(ctx context.Context) error
 
-	// ExpireOf removes the events of a merchant that are past the retention, and reports whether there were any.
-	ExpireOf(ctx context.Context, m store.MerchantID) (some bool, err error)
+	// ExpiredBefore returns the time (µs since 1970) before which a merchant's events are to be removed; math.MinInt64: none are.
+	ExpiredBefore(m store.MerchantID, now time.Time) int64
+	// ExpireOf removes the events of a merchant before a time, and reports whether there were any.
+	ExpireOf(ctx context.Context, m store.MerchantID, before int64) (some bool, err error)
 }
 
 // Delay is how long after its deletion the events of a merchant are removed. By then, all requests that began before have ended, and events
@@ -123,7 +126,12 @@ func (r *Runner) Expire(ctx context.Context, merchants []store.MerchantID) error
 			continue
 		}
 		some := false
-		if !w.attempt("the retention of merchant "+string(m), batch{removals: []store.Removal{t}}, func() (err error) { some, err = r.Engine.ExpireOf(ctx, m); return err }) {
+		if !w.attempt("the retention of merchant "+string(m), batch{removals: []store.Removal{t}}, func() (err error) {
+			if before := r.Engine.ExpiredBefore(m, w.now); before != math.MinInt64 {
+				some, err = r.Engine.ExpireOf(ctx, m, before)
+			}
+			return err
+		}) {
 			continue
 		}
 		if some || t.State == store.ErasurePurging {

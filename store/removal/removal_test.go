@@ -91,7 +91,9 @@ func (f *fake) EraseOf(ctx context.Context, m store.MerchantID, erasures []store
 
 func (f *fake) Drop(_ context.Context, m store.MerchantID) error { return f.step("drop " + string(m)) }
 func (f *fake) Purge(context.Context) error                      { return f.step("purge") }
-func (f *fake) ExpireOf(_ context.Context, m store.MerchantID) (bool, error) {
+func (f *fake) ExpiredBefore(store.MerchantID, time.Time) int64  { return 0 }
+
+func (f *fake) ExpireOf(_ context.Context, m store.MerchantID, _ int64) (bool, error) {
 	return true, f.step("expire " + string(m))
 }
 

@@ -7,18 +7,18 @@ import (
 	"mtagd/store"
 )
 
-// People is what an engine knows of persons. KindNotFound of all of them: no merchant can have this id.
+// People is what an engine knows of persons.
 type People interface {
 	// LinksOf returns the links that belong to a person, former ones included: those to the person's muids, and those of the person's
 	// identifiers.
-	LinksOf(ctx context.Context, m store.MerchantID, who store.Person) ([]store.Link, error)
+	LinksOf(ctx context.Context, m store.MerchantKey, who store.Person) ([]store.Link, error)
 	// EventsOf passes all events of a merchant that belong to persons, or that claimed links lead to (Matcher), to use, in the order of
 	// receipt, until use returns an error. Those past the retention may be among them. For an erasure, begin is called first, with when the
 	// last event was received that came in before: Forget finds all events up to it. Then EventsOf gives way to requests. nil: no erasure.
-	EventsOf(ctx context.Context, m store.MerchantID, who *Persons, begin func(last uint64), use func(e *PersonalEvent, owners, claimed []int) error) error
+	EventsOf(ctx context.Context, m store.MerchantKey, who *Persons, begin func(last uint64), use func(e *PersonalEvent, owners, claimed []int) error) error
 	// Forget removes links, remembered event_ids, and events. Some of them may be gone. A link that has led to another muid since then stays.
 	// So does the note that a muid had links: somebody may know the muid, and say that he has its cookie.
-	Forget(ctx context.Context, m store.MerchantID, links []store.Link, events []ForgottenEvent) error
+	Forget(ctx context.Context, m store.MerchantKey, links []store.Link, events []ForgottenEvent) error
 }
 
 // PersonalEvent is an event of persons. It is valid until use returns.
@@ -38,7 +38,11 @@ type ForgottenEvent struct {
 
 // PersonalData implements store.Persons.
 func (d *Data) PersonalData(ctx context.Context, id store.MerchantID, named store.Identity, withClaimed bool, use func(*store.PersonalRecord) error) (claimed int, err error) {
-	who, err := d.personOf(ctx, id, &named, withClaimed)
+	m, err := store.NewMerchantKey(id)
+	if err != nil {
+		return 0, err
+	}
+	who, err := d.personOf(ctx, m, &named, withClaimed)
 	if err != nil {
 		return 0, err
 	}
@@ -51,7 +55,7 @@ func (d *Data) PersonalData(ctx context.Context, id store.MerchantID, named stor
 	}); err != nil || removed {
 		return 0, err
 	}
-	links, err := d.People.LinksOf(ctx, id, who)
+	links, err := d.People.LinksOf(ctx, m, who)
 	if err != nil {
 		return 0, err
 	}
@@ -60,7 +64,7 @@ func (d *Data) PersonalData(ctx context.Context, id store.MerchantID, named stor
 			return 0, err
 		}
 	}
-	err = d.People.EventsOf(ctx, id, NewPersons(who), nil, func(e *PersonalEvent, owners, _ []int) error {
+	err = d.People.EventsOf(ctx, m, NewPersons(who), nil, func(e *PersonalEvent, owners, _ []int) error {
 		switch {
 		case e.Time.UnixMicro() < from:
 			return nil
@@ -74,11 +78,11 @@ func (d *Data) PersonalData(ctx context.Context, id store.MerchantID, named stor
 }
 
 // personOf returns the hashes of a person who is named by one muid or one identifier.
-func (d *Data) personOf(ctx context.Context, id store.MerchantID, named *store.Identity, withClaimed bool) (store.Person, error) {
+func (d *Data) personOf(ctx context.Context, m store.MerchantKey, named *store.Identity, withClaimed bool) (store.Person, error) {
 	if err := CheckPerson(named); err != nil {
 		return store.Person{}, err
 	}
-	links, err := d.People.LinksOf(ctx, id, store.Person{Identifiers: named.Keys()})
+	links, err := d.People.LinksOf(ctx, m, store.Person{Identifiers: named.Keys()})
 	if err != nil {
 		return store.Person{}, err
 	}
@@ -87,7 +91,11 @@ func (d *Data) personOf(ctx context.Context, id store.MerchantID, named *store.I
 
 // Erase implements store.Persons. It notes the erasure, with hashes only; the background work does it (EraseOf).
 func (d *Data) Erase(ctx context.Context, id store.MerchantID, named store.Identity, opt store.ErasureOptions) (store.Erasure, error) {
-	who, err := d.personOf(ctx, id, &named, opt.Claimed)
+	m, err := store.NewMerchantKey(id)
+	if err != nil {
+		return store.Erasure{}, err
+	}
+	who, err := d.personOf(ctx, m, &named, opt.Claimed)
 	if err != nil {
 		return store.Erasure{}, err
 	}
@@ -102,7 +110,11 @@ func (d *Data) Erase(ctx context.Context, id store.MerchantID, named store.Ident
 //  4. The links, the remembered event_ids of the events, and the events are removed.
 //
 // After a kill, all of it is done again. Step 3 then finds the events that are left, and keeps the numbers that were noted.
-func (d *Data) EraseOf(ctx context.Context, m store.MerchantID, erasures []store.Erasure) error {
+func (d *Data) EraseOf(ctx context.Context, id store.MerchantID, erasures []store.Erasure) error {
+	m, err := store.NewMerchantKey(id)
+	if err != nil {
+		return err
+	}
 	x := newErasing(erasures)
 	if err := d.UpdateErasures(ctx, x.ids, x.begin); err != nil {
 		return err

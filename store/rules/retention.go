@@ -3,8 +3,10 @@ package rules
 import (
 	"context"
 	"crypto/rand"
+	"math"
 	"slices"
 	"strconv"
+	"time"
 
 	"mtagd/store"
 )
@@ -31,6 +33,15 @@ func (d *Data) RetentionOf(id store.MerchantID) store.Retention {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.state.retentionOf(id)
+}
+
+// ExpiredBefore implements removal.Engine.
+func (d *Data) ExpiredBefore(id store.MerchantID, now time.Time) int64 {
+	from := RetainedFrom(d.RetentionOf(id), now)
+	if from == math.MinInt64 {
+		return from
+	}
+	return from - ExpiryDelay.Microseconds()
 }
 
 func (s *State) retentionOf(id store.MerchantID) store.Retention {

@@ -66,7 +66,7 @@ func (rs *receipts) check(t *testing.T, got *store.Received, want receipt) {
 	t.Helper()
 	k := rs.known(want)
 	if string(got.Raw) != k.raw || got.MUID != k.muid || got.Name != k.name || !got.Time.Equal(k.time) || got.Tag != k.tag || got.Bot != k.bot ||
-		got.Merchant != rs.oracles[want.shop].merchant {
+		got.Merchant != rs.oracles[want.shop].merchant || !sameDetails(got.Details, k.details) {
 		t.Fatalf("the feed has %+v with body %s, want %+v of %s", got.Event, got.Raw, k, rs.oracles[want.shop].merchant)
 	}
 }

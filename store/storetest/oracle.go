@@ -1,10 +1,12 @@
 package storetest
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +31,8 @@ type known struct {
 	time time.Time
 	raw  string
 	bot  bool
+
+	details store.Details
 }
 
 type order struct {
@@ -55,13 +59,31 @@ func (o *oracle) mark(tag store.TagID, name string, at time.Time) store.Mark {
 	n := len(o.events)
 	k := &known{
 		n: n, tag: tag, muid: store.MUID(fmt.Sprintf("user-%d", n%17)),
-		name: name, time: at.Truncate(time.Microsecond), raw: fmt.Sprintf(`{"n":%d}`, n), bot: n%7 < 2,
+		name: name, time: at.Truncate(time.Microsecond), raw: fmt.Sprintf(`{"n":%d}`, n), bot: n%7 < 2, details: detailsOf(n),
 	}
 	o.events = append(o.events, k)
 	return store.Mark{
-		Merchant: o.merchant, Tag: tag, Identity: store.Identity{MUID: k.muid}, Name: name, Time: at, Raw: []byte(k.raw), Bot: k.bot,
+		Merchant: o.merchant, Tag: tag, Identity: store.Identity{MUID: k.muid}, Name: name, Time: at, Raw: []byte(k.raw), Bot: k.bot, Details: k.details,
 	}
 }
+
+// detailsOf returns details of all kinds, some of which are not set. Record sets ByClaim.
+func detailsOf(n int) (d store.Details) {
+	for i, v := range d.Values() {
+		switch v := v.(type) {
+		case *bool:
+			*v = (n+i)%2 == 0
+		case *string:
+			*v = strings.Repeat("é", (n+i)%3)
+		case *[]byte:
+			*v = bytes.Repeat([]byte{0, 1}, (n+i)%3)
+		}
+	}
+	d.ByClaim = false
+	return d
+}
+
+func sameDetails(a, b store.Details) bool { return bytes.Equal(a.Append(nil), b.Append(nil)) }
 
 // compare compares as the contract demands (store.ByTime, store.ByName).
 func (o order) compare(a, b *known) int {
@@ -133,7 +155,7 @@ func (o *oracle) expect(t *testing.T, b *bed, q store.Query) bool {
 	}
 	for i, k := range want {
 		e := got.Events[i]
-		if string(e.Raw) != k.raw || e.MUID != k.muid || e.Name != k.name || !e.Time.Equal(k.time) || e.Bot != k.bot {
+		if string(e.Raw) != k.raw || e.MUID != k.muid || e.Name != k.name || !e.Time.Equal(k.time) || e.Bot != k.bot || !sameDetails(e.Details, k.details) {
 			t.Errorf("%s: event %d of the page is %+v with body %s, want %+v\n got numbers %v\nwant numbers %v",
 				describe(q), i, e, e.Raw, *k, numbersOf(got.Events), numbers())
 			return false

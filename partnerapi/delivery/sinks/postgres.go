@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"mtagd/partnerapi/delivery/kind"
+	"mtagd/partnerapi/export"
 	"mtagd/store"
 )
 
@@ -70,8 +73,50 @@ func (t *postgres) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, 
 	}}, nil
 }
 
-// insert inserts the events that the table does not have, in one transaction. If PostgreSQL refuses an event, such as one
-// with \u0000, the answer is a bad request.
+// The columns of a table of events are the fields of an export, with names such as event_time.
+var (
+	columns    []string // their names
+	selected   []string // their values, in their types
+	parameters []string // those that values returns
+	described  []string // names and types
+)
+
+func init() {
+	types := map[export.Type]string{export.Text: "text", export.Time: "timestamptz", export.Flag: "boolean", export.JSON: "jsonb"}
+	for i, f := range export.Fields {
+		name := regexp.MustCompile("[A-Z]").ReplaceAllStringFunc(f.Name, func(letter string) string { return "_" + strings.ToLower(letter) })
+		sent := strings.ReplaceAll(types[f.Type], "jsonb", "text")
+		columns = append(columns, name)
+		selected = append(selected, name+"::"+types[f.Type])
+		parameters = append(parameters, fmt.Sprintf("$%d::%s[]", i+1, sent))
+		described = append(described, name+" "+types[f.Type])
+	}
+}
+
+// values returns the events as parameters of a statement, one for each column.
+func values(events []*kind.Event) (all []any) {
+	for i := range export.Fields {
+		switch f := &export.Fields[i]; f.Type {
+		case export.Time:
+			all = append(all, valuesOf[time.Time](f, events))
+		case export.Flag:
+			all = append(all, valuesOf[bool](f, events))
+		default:
+			all = append(all, valuesOf[string](f, events))
+		}
+	}
+	return all
+}
+
+func valuesOf[V any](f *export.Field, events []*kind.Event) (all []V) {
+	for _, e := range events {
+		all = append(all, f.Value(&e.Received).(V))
+	}
+	return all
+}
+
+// insert inserts the events that the table does not have, in one transaction. It creates the table, or columns that it lacks. If
+// PostgreSQL refuses an event, such as one with \u0000, the answer is a bad request.
 func (t *postgres) insert(ctx context.Context, dial kind.Dial, events []*kind.Event) (kind.Answer, error) {
 	config := t.config.Copy()
 	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -87,28 +132,25 @@ func (t *postgres) insert(ctx context.Context, dial kind.Dial, events []*kind.Ev
 	}
 	defer c.Close(ctx)
 	table := pgx.Identifier(strings.Split(t.Table, ".")).Sanitize()
-	texts := make([][]string, 6)
-	times, bots := make([][]time.Time, 2), make([]bool, 0, len(events))
-	for _, e := range events {
-		for i, text := range []string{string(e.ID), string(e.Merchant), string(e.Tag), string(e.MUID), e.Name, string(e.Raw)} {
-			texts[i] = append(texts[i], text)
-		}
-		times[0], times[1], bots = append(times[0], e.Time), append(times[1], e.ReceivedAt), append(bots, e.Bot)
-	}
+	names := strings.Join(columns, ", ")
 	insert := func() error {
-		_, err := c.Exec(ctx, `INSERT INTO `+table+` (id, merchant_id, tag_id, muid, event_name, event_time, received_at, is_bot, raw_data)
-			SELECT id, merchant_id, tag_id, muid, event_name, event_time, received_at, is_bot, raw_data::jsonb
-			FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], $8::bool[], $9::text[])
-				AS e (id, merchant_id, tag_id, muid, event_name, event_time, received_at, is_bot, raw_data)
-			ON CONFLICT (id) DO NOTHING`, texts[0], texts[1], texts[2], texts[3], texts[4], times[0], times[1], bots, texts[5])
+		_, err := c.Exec(ctx, `INSERT INTO `+table+` (`+names+`) SELECT `+strings.Join(selected, ", ")+`
+			FROM unnest(`+strings.Join(parameters, ", ")+`) AS e (`+names+`) ON CONFLICT (id) DO NOTHING`, values(events)...)
 		return err
 	}
-	const undefinedTable = "42P01"
+	const undefinedTable, undefinedColumn = "42P01", "42703"
 	err = insert()
-	if refused, is := errors.AsType[*pgconn.PgError](err); is && refused.Code == undefinedTable {
-		if _, err = c.Exec(ctx, `CREATE TABLE IF NOT EXISTS `+table+` (id text PRIMARY KEY, merchant_id text NOT NULL, tag_id text NOT NULL,
-			muid text NOT NULL, event_name text NOT NULL, event_time timestamptz NOT NULL, received_at timestamptz NOT NULL, is_bot boolean NOT NULL,
-			raw_data jsonb NOT NULL)`); err == nil {
+	if refused, is := errors.AsType[*pgconn.PgError](err); is {
+		prepare := ""
+		switch refused.Code {
+		case undefinedTable:
+			prepare = `CREATE TABLE IF NOT EXISTS ` + table + ` (` + strings.Join(described, " NOT NULL, ") + ` NOT NULL, PRIMARY KEY (id))`
+		case undefinedColumn: // a new field
+			prepare = `ALTER TABLE ` + table + ` ADD COLUMN IF NOT EXISTS ` + strings.Join(described, ", ADD COLUMN IF NOT EXISTS ")
+		default:
+			return answerOf(err)
+		}
+		if _, err = c.Exec(ctx, prepare); err == nil {
 			err = insert()
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"mtagd/partnerapi/delivery/kind"
+	"mtagd/partnerapi/export"
 	"mtagd/store"
 )
 
@@ -147,8 +148,8 @@ func (t *target) Limits() kind.Limits {
 	return l
 }
 
-// appendEvent appends an event as the feed returns it, with its id at this destination. With a mapping, it appends only the
-// mapped fields.
+// appendEvent appends an event as the feed returns it, except that its id is the one at this destination and eventId its own. With a
+// mapping, it appends only the mapped fields.
 func (t *target) appendEvent(b []byte, e *kind.Event) []byte {
 	if len(t.mapping) > 0 {
 		mapped := map[string]any{}
@@ -156,16 +157,10 @@ func (t *target) appendEvent(b []byte, e *kind.Event) []byte {
 		mapped["id"] = e.Delivery
 		return appendJSON(b, mapped)
 	}
-	b = append(append(b, `{"id":"`...), e.Delivery...)
-	b = append(append(b, `","eventId":"`...), e.ID...)
-	b = append(append(b, `","merchantId":"`...), e.Merchant...)
-	b = append(append(b, `","tagId":"`...), e.Tag...)
-	b = store.AppendTime(append(b, `","receivedAt":"`...), e.ReceivedAt)
-	b = appendJSON(append(b, `","muid":`...), e.MUID)
-	b = strconv.AppendBool(append(b, `,"isBot":`...), e.Bot)
-	b = append(append(b, `,"event_name":"`...), e.Name...)
-	b = store.AppendTime(append(b, `","event_time":"`...), e.Time)
-	b = append(b, `","raw_data":`...)
+	b = append(append(append(b, `{"eventId":"`...), e.ID...), `",`...)
+	sent := e.Received
+	sent.ID = store.EventID(e.Delivery)
+	b = export.AppendMembers(b, &sent, export.Feed)
 	if json.Valid(e.Raw) {
 		b = append(b, e.Raw...)
 	} else if e.Parse() == nil { // raw_data has something that strict parsers refuse

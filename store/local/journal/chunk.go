@@ -18,15 +18,13 @@ import (
 //
 //	merchant (16 bytes) | tag, name, muid, raw (each length-prefixed) | time (varint, µs since 1970)
 //
-// What follows the merchant is the event's body, which the archive keeps as it is. Two things may be before the JSON in raw, which begins with
-// neither of their bytes: a byte 1 when a claimed link led to the muid (store.Event.ByClaim), and then a byte 2 and store.Event.Client,
-// length-prefixed.
+// What follows the merchant is the event's body, which the archive keeps as it is. In raw, the event's details (store.Details.Append)
+// are before its JSON.
 //
 // Tag and name together are the series (codec.AppendSeries): the name of a bot's event has a mark behind it. A chunk is stored
-// as one S2 block. Compression pays, as
-// events resemble each other, and logging and syncing cost by the byte. zstd would make a full chunk a third smaller at
-// six times the cost, and the chunk of a single event a sixth smaller at forty times the cost (BenchmarkCompress in
-// bench).
+// as one S2 block. Compression pays, as events resemble each other, and logging and syncing cost by the byte. zstd would make a
+// full chunk a third smaller at six times the cost, and the chunk of a single event a sixth smaller at forty times the cost
+// (BenchmarkCompress in bench).
 const (
 	// A chunk is closed when it has reached one of these sizes.
 	maxChunkBytes  = 8 << 10
@@ -66,46 +64,33 @@ func unpackChunk(buf, packed []byte) ([]byte, error) {
 // Event is one event of a chunk. Its slices alias the chunk.
 type Event struct {
 	codec.Event
-	MUID    []byte
-	Raw     []byte
-	ByClaim bool
-	Client  []byte
+	store.Details
+	MUID []byte
+	Raw  []byte
 }
 
 // Clone returns a copy that stays valid.
 func (e *Event) Clone() Event {
 	c := *e
-	c.Series, c.MUID, c.Raw, c.Client = bytes.Clone(e.Series), bytes.Clone(e.MUID), bytes.Clone(e.Raw), bytes.Clone(e.Client)
+	c.Series, c.MUID, c.Raw, c.Details = bytes.Clone(e.Series), bytes.Clone(e.MUID), bytes.Clone(e.Raw), e.Details.Clone()
 	return c
 }
 
 // appendEvent appends a mark's event to a chunk. It also returns the series, which aliases the result.
-func appendEvent(b []byte, m codec.MerchantKey, mark *store.Mark, muid store.MUID, byClaim bool) (chunk, series []byte) {
-	return AppendBody(append(b, m[:]...), mark.Tag, mark.Name, mark.Bot, string(muid), byClaim, mark.Client, mark.Raw, mark.Time.UnixMicro())
+func appendEvent(b []byte, m codec.MerchantKey, mark *store.Mark, muid store.MUID) (chunk, series []byte) {
+	return AppendBody(append(b, m[:]...), mark.Tag, mark.Name, mark.Bot, string(muid), &mark.Details, mark.Raw, mark.Time.UnixMicro())
 }
 
-// What may be before the JSON of an event.
-const (
-	byClaimMark = 1
-	clientMark  = 2
-)
-
 // AppendBody appends an event's body; at is in µs since 1970. It also returns the series, which aliases the result.
-func AppendBody[M string | []byte](b []byte, tag store.TagID, name string, bot bool, muid M, byClaim bool, client, raw []byte, at int64) (body, series []byte) {
+func AppendBody[M string | []byte](b []byte, tag store.TagID, name string, bot bool, muid M, details *store.Details, raw []byte, at int64) (body, series []byte) {
 	start := len(b)
 	b = codec.AppendSeries(b, tag, name, bot)
 	series = b[start:len(b):len(b)]
 	b = codec.AppendPrefixed(b, muid)
-	var buf [1 + 1 + binary.MaxVarintLen64]byte
-	before := buf[:0]
-	if byClaim {
-		before = append(before, byClaimMark)
-	}
-	if client != nil {
-		before = binary.AppendUvarint(append(before, clientMark), uint64(len(client)))
-	}
-	b = binary.AppendUvarint(b, uint64(len(before)+len(client)+len(raw)))
-	b = append(append(append(b, before...), client...), raw...)
+	var buf [256]byte // enough for most
+	before := details.Append(buf[:0])
+	b = binary.AppendUvarint(b, uint64(len(before)+len(raw)))
+	b = append(append(b, before...), raw...)
 	return binary.AppendVarint(b, at), series
 }
 
@@ -124,17 +109,10 @@ func (e *Event) decodeBody(d *codec.Decoder) {
 	d.Prefixed()
 	e.Series = start[:len(start)-len(d.B)]
 	e.MUID = d.Prefixed()
-	e.Raw = d.Prefixed()
-	if e.ByClaim = len(e.Raw) > 0 && e.Raw[0] == byClaimMark; e.ByClaim {
-		e.Raw = e.Raw[1:]
-	}
-	if len(e.Raw) > 0 && e.Raw[0] == clientMark {
-		n, width := binary.Uvarint(e.Raw[1:])
-		if width <= 0 || n > uint64(len(e.Raw)-1-width) {
-			d.Fail()
-			return
-		}
-		e.Client, e.Raw = e.Raw[1+width:][:n], e.Raw[1+width+int(n):]
+	var ok bool
+	if e.Raw, ok = e.Cut(d.Prefixed()); !ok {
+		d.Fail()
+		return
 	}
 	e.Time = d.Varint()
 	e.Size = uint32(len(e.Merchant) + len(start) - len(d.B))
@@ -160,8 +138,7 @@ func (e Event) Listed() store.Event {
 		Name:    string(name),
 		Time:    time.UnixMicro(e.Time).UTC(),
 		Bot:     codec.IsBot(e.Series),
-		ByClaim: e.ByClaim,
-		Client:  bytes.Clone(e.Client),
+		Details: e.Details.Clone(),
 		Raw:     bytes.Clone(e.Raw),
 	}
 }

@@ -3,6 +3,7 @@ package journal
 import (
 	"bytes"
 	"cmp"
+	"reflect"
 	"testing"
 	"time"
 
@@ -12,8 +13,9 @@ import (
 
 func FuzzChunk(f *testing.F) {
 	mark := store.Mark{Tag: "cs_x", Name: "Purchase", Time: time.UnixMicro(-5), Raw: []byte(`{}`)}
-	first, _ := appendEvent(nil, codec.MerchantKey{1}, &mark, "u-1", false)
-	both, _ := appendEvent(first, codec.MerchantKey{2}, &mark, "u-2", true)
+	first, _ := appendEvent(nil, codec.MerchantKey{1}, &mark, "u-1")
+	mark.ByClaim, mark.Client = true, []byte("sealed")
+	both, _ := appendEvent(first, codec.MerchantKey{2}, &mark, "u-2")
 	f.Add(both)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := codec.Decoder{B: b}
@@ -32,10 +34,10 @@ func FuzzChunk(f *testing.F) {
 				t.Fatal(err)
 			}
 			tag, name := codec.SplitSeries(e.Series)
-			again := store.Mark{Tag: store.TagID(tag), Name: string(name), Time: time.UnixMicro(e.Time), Raw: e.Raw}
-			encoded, series := appendEvent(nil, e.Merchant, &again, store.MUID(e.MUID), e.ByClaim)
+			again := store.Mark{Tag: store.TagID(tag), Name: string(name), Time: time.UnixMicro(e.Time), Raw: e.Raw, Details: e.Details}
+			encoded, series := appendEvent(nil, e.Merchant, &again, store.MUID(e.MUID))
 			got := decodeEvent(&codec.Decoder{B: encoded}, at)
-			if !bytes.Equal(got.MUID, e.MUID) || got.Time != e.Time || got.Merchant != e.Merchant || got.ByClaim != e.ByClaim || !bytes.Equal(got.Series, series) {
+			if !bytes.Equal(got.MUID, e.MUID) || got.Time != e.Time || got.Merchant != e.Merchant || !reflect.DeepEqual(got.Details, e.Details) || !bytes.Equal(got.Raw, e.Raw) || !bytes.Equal(got.Series, series) {
 				t.Fatalf("event %d changed when it was encoded and decoded again", i)
 			}
 		}

@@ -88,7 +88,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
@@ -97,7 +96,6 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
 	"mtagd/store/local/log"
-	"mtagd/store/rules"
 )
 
 // Format is the version of the directory's layout. A start upgrades one of the versions "3" and "4" (upgrade.go).
@@ -123,8 +121,10 @@ type Options struct {
 	Pace func() func()
 }
 
-// Journal implements Record and Resolve of store.Events.
+// Journal records events, once Start has been called.
 type Journal struct {
+	groupcommit.Recorder // from Start on
+
 	dir      string
 	log      *log.Log
 	keys     *keyStore
@@ -304,6 +304,10 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		j: j, clock: &clock{now: j.now, last: j.last}, queue: q, handOver: handOver, arenas: make(arenas, keptArenas),
 		metrics: groupcommit.NewMetrics(), done: make(chan struct{}),
 	}
+	j.Recorder = groupcommit.Recorder{Queue: q, Linked: func(_ context.Context, m store.MerchantKey, id *store.Identity) (store.MUID, error) {
+		found, err := resolve(j.keys.get, m, id)
+		return store.MUID(found.muid), err
+	}}
 	j.committer.committed.Store(last)
 	j.committer.version.Store(j.last)
 	j.stopping, j.stop = context.WithCancel(context.Background())
@@ -323,49 +327,6 @@ func (j *Journal) LastChunkAt(version uint64) (seq uint64, err error) {
 		last = max(last, j.lost[len(j.lost)-1].Seq)
 	}
 	return last, err
-}
-
-// Record implements store.Events.
-func (j *Journal) Record(ctx context.Context, marks []store.Mark) error {
-	if len(marks) == 0 {
-		return ctx.Err()
-	}
-	var m codec.MerchantKey
-	for i := range marks {
-		var err error
-		if m, err = codec.NewMerchantKey(marks[i].Merchant); err != nil {
-			return err
-		}
-		if err := rules.CheckMUID(marks[i].Identity.MUID); err != nil {
-			return err
-		}
-	}
-	return j.committer.queue.Record(ctx, uuid.UUID(m), marks)
-}
-
-// Resolve implements store.Events.
-func (j *Journal) Resolve(ctx context.Context, merchant store.MerchantID, id store.Identity) (store.MUID, error) {
-	m, err := codec.NewMerchantKey(merchant)
-	if err != nil {
-		return "", err
-	}
-	if err := rules.CheckMUID(id.MUID); err != nil {
-		return "", err
-	}
-	if err := ctx.Err(); err != nil {
-		return "", err
-	}
-	if id.MUID != "" {
-		if len(id.Keys()) == 0 {
-			return id.MUID, nil
-		}
-		if err := j.committer.queue.Link(ctx, uuid.UUID(m), &id); err != nil {
-			return "", err
-		}
-		return id.MUID, nil
-	}
-	found, err := resolve(j.keys.get, m, &id)
-	return store.MUID(found.muid), err
 }
 
 // Committed returns the number of the last chunk that was committed; 0 when there was none. Forget may have deleted it.

@@ -69,13 +69,14 @@ func (t *transaction) add(m *store.Mark) error {
 		}
 		t.merchant, t.key = m.Merchant, key
 	}
-	key, muid, byClaim := t.key, m.Identity.MUID, false
+	key, muid := t.key, m.Identity.MUID
+	m.ByClaim = false
 	if muid == "" {
 		l, err := resolve(t.get, key, &m.Identity)
 		if err != nil {
 			return err
 		}
-		muid, byClaim = store.MUID(l.muid), l.source != store.BySecret
+		muid, m.ByClaim = store.MUID(l.muid), l.source != store.BySecret
 	}
 	refused := store.Outcome(0)
 	if t.refuses != nil {
@@ -105,7 +106,7 @@ func (t *transaction) add(m *store.Mark) error {
 		t.set(t.eventID, t.received, t.expiresAt)
 	}
 	m.Outcome = store.Recorded
-	t.appendEvent(key, m, muid, byClaim)
+	t.appendEvent(key, m, muid)
 	return nil
 }
 
@@ -126,7 +127,7 @@ func (t *transaction) remembers(key []byte) (bool, error) {
 }
 
 // appendEvent adds the mark's event to the open chunk.
-func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid store.MUID, byClaim bool) {
+func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid store.MUID) {
 	if t.chunkEvents == 0 {
 		t.chunkStart, t.seq = len(t.arena.chunks), t.clock.next()
 		t.merchants = t.merchants[:0]
@@ -136,7 +137,7 @@ func (t *transaction) appendEvent(m codec.MerchantKey, mark *store.Mark, muid st
 	}
 	var series []byte
 	start := len(t.arena.chunks)
-	t.arena.chunks, series = appendEvent(t.arena.chunks, m, mark, muid, byClaim)
+	t.arena.chunks, series = appendEvent(t.arena.chunks, m, mark, muid)
 	t.arena.events = append(t.arena.events, codec.Event{
 		Merchant: m,
 		Position: codec.Position{Seq: t.seq, Index: uint16(t.chunkEvents)},

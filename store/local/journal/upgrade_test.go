@@ -34,8 +34,8 @@ func formerJournal(t *testing.T, dir string) (m store.MerchantID, events int) {
 	set(2, appendLinkKey(nil, key, ann.Keys()[0]), []byte("u-ann"))
 	for seq := uint64(10); seq < 400; seq += 2 {
 		mark := newMark(m, "Purchase", int(seq), []byte(`{"from":"before"}`))
-		chunk, _ := appendEvent(nil, key, &mark, "u-ann", false)
-		chunk, _ = appendEvent(chunk, key, &mark, "u-ann", false)
+		chunk, _ := appendEvent(nil, key, &mark, "u-ann")
+		chunk, _ = appendEvent(chunk, key, &mark, "u-ann")
 		events += 2
 		set(seq+1, appendChunkKey(nil, seq), packChunk(nil, chunk))
 	}

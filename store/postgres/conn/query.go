@@ -35,19 +35,21 @@ func Query(ctx context.Context, tx Querier, use func(rows pgx.Rows) error, sql s
 		return err
 	}
 	defer rows.Close()
-	return Each(use)(rows)
+	return eachRow(rows, use)
 }
 
-// Each passes each row of a statement in a batch to use.
-func Each(use func(row pgx.Rows) error) func(rows pgx.Rows) error {
-	return func(rows pgx.Rows) error {
-		for rows.Next() {
-			if err := use(rows); err != nil {
-				return err
-			}
+// Queue adds a statement to a batch, which calls use with each of its rows.
+func Queue(b *pgx.Batch, use func(rows pgx.Rows) error, sql string, args ...any) {
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) error { return eachRow(rows, use) })
+}
+
+func eachRow(rows pgx.Rows, use func(rows pgx.Rows) error) error {
+	for rows.Next() {
+		if err := use(rows); err != nil {
+			return err
 		}
-		return rows.Err()
 	}
+	return rows.Err()
 }
 
 // CollectRows returns the rows of a statement. columns returns the destinations for the columns of a row.

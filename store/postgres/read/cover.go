@@ -30,19 +30,14 @@ func (s span) isBucket() bool {
 	return end-first == 1
 }
 
-// bucket returns the span of one bucket.
-func bucket(level int, n int64) span {
-	if level == count.ByLife {
-		return span{count.ByLife, control.Earliest, control.Latest}
-	}
-	return span{level, n * count.BucketSize[level], (n + 1) * count.BucketSize[level]}
-}
+// life is the span of all events.
+var life = span{count.ByLife, control.Earliest, control.Latest}
 
 // cover splits a range into spans, in the order of time: as few as possible, of the highest levels that fit.
 func cover(lo, hi int64) []span {
 	lo, hi = max(lo, control.Earliest), min(hi, control.Latest)
 	if lo == control.Earliest && hi == control.Latest {
-		return []span{{count.ByLife, lo, hi}}
+		return []span{life}
 	}
 	return coverFrom(count.ByDay, lo, hi)
 }

@@ -162,7 +162,7 @@ func lately(ctx context.Context, tx pgx.Tx, from int64, of map[uuid.UUID]store.M
 }
 
 // selectFeed reads the next events of a merchant. It leaves out the bodies of events that the query does not select.
-const selectFeed = `SELECT ` + EventColumns + `, CASE WHEN selected THEN raw END, CASE WHEN selected THEN client END, selected
+var selectFeed = `SELECT ` + EventColumns + `, CASE WHEN selected THEN raw END, selected
 	FROM (SELECT *, at >= $2 AND at < $3 AND ($4::text IS NULL OR tag = $4) AND ($5::text[] IS NULL OR name = ANY($5))
 			AND ($6::boolean IS NULL OR bot = $6) AS selected
 		FROM event WHERE merchant = $1 AND (seq, idx::int) > ($7, $8) AND seq >= $7 AND (seq, idx::int) <= ($9, $10) AND seq <= $9

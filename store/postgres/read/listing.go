@@ -94,7 +94,7 @@ func (l *listing) spans(ctx context.Context, lo, hi int64) (nodes []node, lifeti
 	if !l.asc {
 		slices.Reverse(nodes)
 	}
-	all := append(nodes, node{span: bucket(count.ByLife, 0)})
+	all := append(nodes, node{span: life})
 	err = l.countAll(ctx, l.tx, all)
 	return all[:len(nodes)], all[len(nodes)].n, err
 }
@@ -179,10 +179,10 @@ const (
 	eachName    = `unnest(CASE r.name WHEN '' THEN $10::text[] ELSE ARRAY[r.name] END) AS n(name) CROSS JOIN LATERAL `
 	newestFirst = `at DESC, seq DESC, idx DESC`
 	oldestFirst = `at, seq, idx`
-
-	// The columns of every index that y has are among these, so that the planner finds the event at once with any of them.
-	eventAt = ` CROSS JOIN LATERAL (SELECT name, bot, muid, raw, client FROM event WHERE merchant = $1 AND at = y.at AND seq = y.seq AND idx = y.idx`
 )
+
+// The columns of every index that y has are among these, so that the planner finds the event at once with any of them.
+var eventAt = ` CROSS JOIN LATERAL (SELECT name, bot, muid, raw, ` + conn.DetailColumns + ` FROM event WHERE merchant = $1 AND at = y.at AND seq = y.seq AND idx = y.idx`
 
 // statement returns the statement that reads picks, some of which have names.
 //
@@ -223,7 +223,7 @@ func (l *listing) readPicks(ctx context.Context, picks []pick) (events []store.E
 		var idx int16
 		var e store.Event
 		var muid []byte
-		if err := rows.Scan(&i, &seq, &idx, &at, &e.Name, &e.Bot, &muid, &e.Raw, &e.Client); err != nil {
+		if err := rows.Scan(append([]any{&i, &seq, &idx, &at, &e.Name, &e.Bot, &muid, &e.Raw}, e.Values()...)...); err != nil {
 			return err
 		}
 		e.ID, e.MUID, e.Time = PositionOf(seq, idx).EventID(), store.MUID(muid), TimeAt(at)

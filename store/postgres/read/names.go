@@ -140,7 +140,7 @@ const afterAllNames = "~"
 // readNames returns a node with all events of each name that a condition selects. The condition has one parameter, $5.
 func (l *listing) readNames(ctx context.Context, condition string, parameter any) ([]node, error) {
 	return conn.CollectRows(ctx, l.tx, func(n *node) []any {
-		n.span = bucket(count.ByLife, 0)
+		n.span = life
 		return []any{&n.name, &n.n}
 	}, `SELECT name, sum(n)::bigint FROM counter WHERE `+filter+` AND level = $4 `+condition, l.merchant, l.tag, l.bot, count.ByLife, parameter)
 }
@@ -158,7 +158,7 @@ func (l *listing) addOpen(nodes []node, desc bool, wanted func(name string) bool
 		i, known := at[t.Name]
 		if !known {
 			i, at[t.Name] = len(nodes), len(nodes)
-			nodes = append(nodes, node{span: bucket(count.ByLife, 0), name: t.Name})
+			nodes = append(nodes, node{span: life, name: t.Name})
 		}
 		nodes[i].n += t.N
 	}

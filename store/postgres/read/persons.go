@@ -3,6 +3,7 @@ package read
 import (
 	"context"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"mtagd/store"
@@ -13,11 +14,8 @@ import (
 // LinksOf implements rules.People. With muids it reads all links of the merchant, a million in two or three seconds, because no index
 // has the hashes of muids: an index would cost two more entries for each new link, and the callers read all events afterwards, which takes
 // longer.
-func (r *Reader) LinksOf(ctx context.Context, id store.MerchantID, who store.Person) (links []store.Link, err error) {
-	merchant, ok := conn.KeyOf(id)
-	if !ok {
-		return nil, store.NotFound("merchant")
-	}
+func (r *Reader) LinksOf(ctx context.Context, m store.MerchantKey, who store.Person) (links []store.Link, err error) {
+	merchant := uuid.UUID(m)
 	where, args := ` WHERE merchant = $1 AND key = ANY($2::bytea[])`, []any{merchant, conn.Hashes(who.Identifiers)}
 	if len(who.MUIDs) > 0 {
 		where = ` WHERE merchant = $1 AND (key = ANY($2::bytea[]) OR sha256('\xff'::bytea || muid) = ANY($3::bytea[]))`
@@ -44,11 +42,7 @@ func (r *Reader) LinksOf(ctx context.Context, id store.MerchantID, who store.Per
 const personalPortion = 1000
 
 // EventsOf implements rules.People. All events up to the last flush that is visible are.
-func (r *Reader) EventsOf(ctx context.Context, id store.MerchantID, who *rules.Persons, begin func(last uint64), use func(e *rules.PersonalEvent, owners, claimed []int) error) error {
-	merchant, ok := conn.KeyOf(id)
-	if !ok {
-		return store.NotFound("merchant")
-	}
+func (r *Reader) EventsOf(ctx context.Context, m store.MerchantKey, who *rules.Persons, begin func(last uint64), use func(e *rules.PersonalEvent, owners, claimed []int) error) error {
 	if begin != nil {
 		if err := r.db.AwaitFlushes(ctx); err != nil {
 			return err
@@ -66,8 +60,8 @@ func (r *Reader) EventsOf(ctx context.Context, id store.MerchantID, who *rules.P
 	matcher := who.Matcher()
 	var after store.Position
 	for {
-		found, err := conn.SelectRows(ctx, r.db, (*eventRow).fields, `SELECT `+EventColumns+`, raw, client FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
-			ORDER BY seq, idx LIMIT $5`, merchant, int64(after.Seq), int32(after.Index), int64(last), personalPortion)
+		found, err := conn.SelectRows(ctx, r.db, (*eventRow).fields, `SELECT `+EventColumns+`, raw FROM event WHERE merchant = $1 AND (seq, idx::int) > ($2, $3) AND seq >= $2 AND seq <= $4
+			ORDER BY seq, idx LIMIT $5`, uuid.UUID(m), int64(after.Seq), int32(after.Index), int64(last), personalPortion)
 		if err != nil {
 			return err
 		}

@@ -43,10 +43,10 @@ func PositionOf(seq int64, idx int16) store.Position {
 	return store.Position{Seq: uint64(seq), Index: uint16(idx)}
 }
 
-// EventColumns are the columns of an event but its body and store.Event.Client, which come after them.
-const EventColumns = "seq, idx, at, bot, tag, name, muid, by_claim"
+// EventColumns are the columns of an event but its body, which comes after them.
+var EventColumns = "seq, idx, at, bot, tag, name, muid, " + conn.DetailColumns
 
-// eventRow reads EventColumns, the body, and store.Event.Client.
+// eventRow reads EventColumns and the body.
 type eventRow struct {
 	rules.PersonalEvent
 	time int64
@@ -54,7 +54,7 @@ type eventRow struct {
 }
 
 func (r *eventRow) fields() []any {
-	return []any{&r.At.Seq, &r.At.Index, &r.time, &r.Bot, &r.Tag, &r.Name, &r.muid, &r.ByClaim, &r.Raw, &r.Client}
+	return append(append([]any{&r.At.Seq, &r.At.Index, &r.time, &r.Bot, &r.Tag, &r.Name, &r.muid}, r.Values()...), &r.Raw)
 }
 
 // assembled returns the event that was read, and fills in what has no column.

@@ -104,8 +104,8 @@ type counted struct {
 	n      int
 }
 
-// counters runs countCounters or listCounters for nodes, and also passes their pending deltas.
-func (s *selection) counters(ctx context.Context, tx pgx.Tx, sql string, nodes []node, use func(c counted)) error {
+// counts passes the numbers of events of nodes: with listCounters those of each bucket, with countCounters not.
+func (s *selection) counts(ctx context.Context, tx pgx.Tx, sql string, nodes []node, use func(c counted)) error {
 	var at []int32
 	var levels []int16
 	var names []string
@@ -120,11 +120,13 @@ func (s *selection) counters(ctx context.Context, tx pgx.Tx, sql string, nodes [
 			first, until = append(first, from), append(until, end)
 		}
 	}
-	if len(at) == 0 {
-		return nil
+	if len(at) > 0 {
+		s.openIn(nodes, use)
+		if err := s.scanCounts(ctx, tx, use, sql, s.merchant, s.tag, s.bot, at, levels, names, first, until); err != nil {
+			return err
+		}
 	}
-	s.openIn(nodes, use)
-	return s.scanCounts(ctx, tx, use, sql, s.merchant, s.tag, s.bot, at, levels, names, first, until)
+	return s.raw(ctx, tx, nodes, use)
 }
 
 // openIn passes the pending deltas of nodes, except nodes at rawLevel, whose events are counted one by one.
@@ -188,15 +190,7 @@ func (s *selection) scanCounts(ctx context.Context, tx pgx.Tx, use func(c counte
 
 // countAll sets each node's number of events.
 func (s *selection) countAll(ctx context.Context, tx pgx.Tx, nodes []node) error {
-	return s.count(ctx, tx, countCounters, nodes, func(c counted) { nodes[c.node].n += c.n })
-}
-
-// count passes the numbers of events of nodes: with listCounters those of each bucket, with countCounters not.
-func (s *selection) count(ctx context.Context, tx pgx.Tx, sql string, nodes []node, use func(c counted)) error {
-	if err := s.counters(ctx, tx, sql, nodes, use); err != nil {
-		return err
-	}
-	return s.raw(ctx, tx, nodes, use)
+	return s.counts(ctx, tx, countCounters, nodes, func(c counted) { nodes[c.node].n += c.n })
 }
 
 // expand returns, for each node, its buckets that have events, in the order of time. A node with one bucket is split into
@@ -209,7 +203,7 @@ func (s *selection) expand(ctx context.Context, tx pgx.Tx, nodes []node) (childr
 		}
 	}
 	found := make([]map[int64]int, len(nodes))
-	if err := s.counters(ctx, tx, listCounters, below, func(c counted) {
+	if err := s.counts(ctx, tx, listCounters, below, func(c counted) {
 		if found[c.node] == nil {
 			found[c.node] = map[int64]int{}
 		}
@@ -220,7 +214,8 @@ func (s *selection) expand(ctx context.Context, tx pgx.Tx, nodes []node) (childr
 	children = make([][]node, len(nodes))
 	for i, buckets := range found {
 		for number, n := range buckets {
-			children[i] = append(children[i], node{span: bucket(below[i].level, number), name: below[i].name, n: n})
+			size := count.BucketSize[below[i].level]
+			children[i] = append(children[i], node{span: span{below[i].level, number * size, (number + 1) * size}, name: below[i].name, n: n})
 		}
 		slices.SortFunc(children[i], func(a, b node) int { return int(min(max(a.lo-b.lo, -1), 1)) })
 	}

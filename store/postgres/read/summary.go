@@ -113,7 +113,7 @@ func (s *summing) sumUp(ctx context.Context) (sum store.Summary, err error) {
 		}
 		for _, tag := range tags { // a merchant has at most three
 			of.tag = tag
-			if err := of.count(ctx, s.tx, listCounters, nodes, func(c counted) {
+			if err := of.counts(ctx, s.tx, listCounters, nodes, func(c counted) {
 				s.addToBucket(&sum.All, nodes[c.node], c)
 				if s.q.By == store.GroupByTag {
 					s.addToBucket(groupOf(groups, *tag, len(s.starts)), nodes[c.node], c)
@@ -132,7 +132,7 @@ func (s *summing) sumUp(ctx context.Context) (sum store.Summary, err error) {
 				named = append(named, n)
 			}
 		}
-		if err := of.count(ctx, s.tx, listCounters, named, func(c counted) {
+		if err := of.counts(ctx, s.tx, listCounters, named, func(c counted) {
 			s.addToBucket(groupOf(groups, named[c.node].name, len(s.starts)), named[c.node], c)
 		}); err != nil {
 			return sum, err
@@ -162,7 +162,7 @@ func (s *summing) nodes(from int64) (nodes []node) {
 	first := 0
 	if s.q.From == nil {
 		first = 1
-		add(false, bucket(count.ByLife, 0))
+		add(false, life)
 		add(true, cover(control.Earliest, from)...)
 		add(true, cover(max(hi, from), control.Latest)...)
 	}
@@ -192,7 +192,7 @@ func (s *summing) addToBucket(to *store.Counts, n node, c counted) {
 	default:
 		at := n.lo
 		if n.level != rawLevel {
-			at = max(bucket(n.level, c.bucket).lo, n.lo)
+			at = max(c.bucket*count.BucketSize[n.level], n.lo)
 		}
 		i, found := slices.BinarySearchFunc(s.starts, at, func(start time.Time, at int64) int { return cmp.Compare(start.UnixMicro(), at) })
 		if !found {

@@ -146,22 +146,16 @@ func (t tasks) Drop(ctx context.Context, id store.MerchantID) error {
 }
 
 // ExpireOf implements removal.Engine.
-func (t tasks) ExpireOf(ctx context.Context, id store.MerchantID) (some bool, err error) {
+func (t tasks) ExpireOf(ctx context.Context, id store.MerchantID, before int64) (some bool, err error) {
 	merchant, ok := conn.KeyOf(id)
 	if !ok {
 		return false, store.NotFound("merchant")
 	}
 	const portion = 5000
 	for {
-		var old []store.Position
-		if err := t.r.db.Read(ctx, func(tx pgx.Tx) error {
-			scopes, err := t.r.control.Scopes(ctx, tx, merchant)
-			if err != nil {
-				return err
-			}
-			old, err = conn.CollectRows(ctx, tx, func(at *store.Position) []any { return []any{&at.Seq, &at.Index} }, "SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", merchant, scopes[0].From-rules.ExpiryDelay.Microseconds(), portion)
-			return err
-		}); err != nil {
+		old, err := conn.SelectRows(ctx, t.r.db, func(at *store.Position) []any { return []any{&at.Seq, &at.Index} },
+			"SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", merchant, before, portion)
+		if err != nil {
 			return some, err
 		}
 		some = some || len(old) > 0
@@ -178,11 +172,8 @@ type people struct {
 }
 
 // Forget implements rules.People.
-func (p people) Forget(ctx context.Context, id store.MerchantID, links []store.Link, events []rules.ForgottenEvent) error {
-	merchant, ok := conn.KeyOf(id)
-	if !ok {
-		return store.NotFound("merchant")
-	}
+func (p people) Forget(ctx context.Context, m store.MerchantKey, links []store.Link, events []rules.ForgottenEvent) error {
+	merchant := uuid.UUID(m)
 	keys, muids := make([][]byte, len(links)), make([][]byte, len(links))
 	for i := range links {
 		keys[i], muids[i] = links[i].Identifier[:], []byte(links[i].MUID)

@@ -24,7 +24,12 @@ var migrations embed.FS
 // A migration only adds to the schema, so that nodes of the version before go on until they are started again. They stop
 // being ready as soon as a newer node publishes a change of an unknown kind. A removal takes two versions: one that no
 // longer needs the old part of the schema, and one that removes it.
-const Version = 17
+var Version = func() int {
+	entries, _ := migrations.ReadDir("migrations") // in the order of their numbers; Migrate returns the errors
+	number, _, _ := strings.Cut(entries[len(entries)-1].Name(), "_")
+	last, _ := strconv.Atoi(number)
+	return last
+}()
 
 // Prepare brings the schema up to date. In a distributed database it also distributes new tables. It looks for such tables
 // at each start, because a kill may have come between the two steps. Several nodes may call it at once. It returns an error

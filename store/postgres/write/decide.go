@@ -75,7 +75,6 @@ type event struct {
 	merchant uuid.UUID
 	mark     *store.Mark
 	muid     store.MUID
-	byClaim  bool // store.Event
 }
 
 func newFlush(node uuid.UUID, now func() time.Time) *flush {
@@ -111,10 +110,11 @@ func (f *flush) decide() {
 			continue
 		}
 		who := &i.mark.Identity
-		muid, byClaim := who.MUID, false
+		muid := who.MUID
+		i.mark.ByClaim = false
 		if muid == "" {
 			l := f.linkOfFirst(i.merchant, who)
-			muid, byClaim = l.muid, l.source != store.BySecret
+			muid, i.mark.ByClaim = l.muid, l.source != store.BySecret
 		}
 		if i.mark.Outcome = rules.Outcome(f.refusal(i.merchant, who, muid), muid); i.mark.Outcome != 0 {
 			continue
@@ -130,7 +130,7 @@ func (f *flush) decide() {
 			f.linkTo(i.merchant, who)
 		}
 		i.mark.Outcome = store.Recorded
-		f.events = append(f.events, event{i.merchant, i.mark, muid, byClaim})
+		f.events = append(f.events, event{i.merchant, i.mark, muid})
 	}
 }
 

@@ -28,6 +28,11 @@ var (
 		strconv.FormatInt(store.DedupeWindow.Microseconds(), 10) + ` RETURNING merchant, key`
 
 	nextReceipt = `SELECT setval('receipt', greatest(last_value + 1, ` + nowOf("$1") + `)) FROM receipt`
+
+	writeEvents = `INSERT INTO event (merchant, seq, idx, at, bot, tag, name, muid, raw, ` + conn.DetailColumns + `)
+		SELECT w.merchant, currval('receipt'), w.idx - 1, w.at, w.bot, w.tag, w.name, w.muid, w.raw, ` + conn.DetailColumns + `
+		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[]` + conn.DetailParameters(8) + `) WITH ORDINALITY
+		AS w(merchant, at, bot, tag, name, muid, raw, ` + conn.DetailColumns + `, idx)`
 )
 
 const (
@@ -42,11 +47,6 @@ const (
 		WHERE EXISTS (SELECT FROM record s WHERE s.kind = 'suppressed' AND s.id = w.merchant::text || '/' || encode(w.key, 'hex') AND s.body IS NOT NULL)`
 
 	forgetIDs = `DELETE FROM dedup WHERE merchant = $1 AND key = ANY($2)`
-
-	writeEvents = `INSERT INTO event (merchant, seq, idx, at, bot, tag, name, muid, raw, by_claim, client)
-		SELECT w.merchant, currval('receipt'), w.idx - 1, w.at, w.bot, w.tag, w.name, w.muid, w.raw, w.by_claim, nullif(w.client, '')
-		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[], $8::boolean[], $9::bytea[]) WITH ORDINALITY
-		AS w(merchant, at, bot, tag, name, muid, raw, by_claim, client, idx)`
 
 	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4)`
 
@@ -76,17 +76,17 @@ func (f *flush) sendQuestions(ctx context.Context, session *pgx.Conn) error {
 	b := &pgx.Batch{}
 	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	b.Queue(setFlush, conn.LockRefusals)
-	b.Queue(readRefusing, f.allMerchants()).Query(conn.Each(func(row pgx.Rows) error {
+	conn.Queue(b, func(row pgx.Rows) error {
 		var merchant uuid.UUID
 		var removed bool
 		err := row.Scan(&merchant, &removed)
 		f.refuses[merchant], f.removed[merchant] = true, removed
 		return err
-	}))
+	}, readRefusing, f.allMerchants())
 	if len(f.fresh) > 0 {
 		keys := slices.SortedFunc(maps.Keys(f.fresh), compareDedups)
 		merchants, hashes := conn.Map(keys, func(k *dedupKey) uuid.UUID { return k.merchant }), conn.Map(keys, func(k *dedupKey) []byte { return k.key[:] })
-		b.Queue(rememberIDs, merchants, hashes, f.now).Query(conn.Each(func(row pgx.Rows) error {
+		conn.Queue(b, func(row pgx.Rows) error {
 			var k dedupKey
 			var key []byte
 			if err := row.Scan(&k.merchant, &key); err != nil {
@@ -95,22 +95,22 @@ func (f *flush) sendQuestions(ctx context.Context, session *pgx.Conn) error {
 			k.key = [16]byte(key)
 			f.fresh[k] = claimed
 			return nil
-		}))
+		}, rememberIDs, merchants, hashes, f.now)
 	}
 	for merchant, w := range f.wanted() {
-		b.Queue(readLinks, merchant, w.keys).Query(conn.Each(f.known.scanLink))
+		conn.Queue(b, f.known.scanLink, readLinks, merchant, w.keys)
 		if len(w.heldKeys) > 0 {
-			b.Queue(readHeldLinks, merchant, w.heldKeys, w.heldMUIDs).Query(conn.Each(f.held.scanSource))
+			conn.Queue(b, f.held.scanSource, readHeldLinks, merchant, w.heldKeys, w.heldMUIDs)
 		}
 		if len(w.muids) > 0 {
-			b.Queue(readLinkedMUIDs, merchant, w.muids).Query(conn.Each(func(row pgx.Rows) error {
+			conn.Queue(b, func(row pgx.Rows) error {
 				var hash []byte
 				if err := row.Scan(&hash); err != nil {
 					return err
 				}
 				f.linked[muidKey{merchant, [16]byte(hash)}] = true
 				return nil
-			}))
+			}, readLinkedMUIDs, merchant, w.muids)
 		}
 	}
 	if err := session.SendBatch(ctx, b).Close(); err != nil || len(f.refuses) == 0 {
@@ -258,14 +258,13 @@ func (f *flush) queueEvents(b *pgx.Batch) {
 		m := e.mark
 		f.deltas.Add(e.merchant, m.Time.UnixMicro(), string(m.Tag), m.Name, m.Bot, count.SizeOf(len(m.Raw), len(e.muid), m.Name, string(m.Tag)), 1)
 	}
-	b.Queue(writeEvents, conn.Map(f.events, func(e *event) uuid.UUID { return e.merchant }),
+	b.Queue(writeEvents, append([]any{conn.Map(f.events, func(e *event) uuid.UUID { return e.merchant }),
 		conn.Map(f.events, func(e *event) int64 { return e.mark.Time.UnixMicro() }),
 		conn.Map(f.events, func(e *event) bool { return e.mark.Bot }),
 		conn.Map(f.events, func(e *event) string { return string(e.mark.Tag) }),
 		conn.Map(f.events, func(e *event) string { return e.mark.Name }),
 		conn.Map(f.events, func(e *event) []byte { return []byte(e.muid) }),
 		conn.Map(f.events, func(e *event) []byte { return e.mark.Raw }),
-		conn.Map(f.events, func(e *event) bool { return e.byClaim }),
-		conn.Map(f.events, func(e *event) []byte { return e.mark.Client }))
+	}, conn.Details(f.events, func(e *event) *store.Details { return &e.mark.Details })...)...)
 	b.Queue(count.WriteDeltas, f.deltas.Columns()...)
 }

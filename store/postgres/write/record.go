@@ -1,6 +1,6 @@
 // Package write records events and links.
 //
-//	record.go   Record, Resolve
+//	record.go   the queue, and what Resolve looks up
 //	decide.go   decides the outcome of each mark of a group
 //	flush.go    writes a group
 //	commit.go   commits it, or finds out whether it was committed
@@ -22,7 +22,6 @@ import (
 	"mtagd/store/groupcommit"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/count"
-	"mtagd/store/rules"
 )
 
 // Options are the inputs of a Writer besides its database.
@@ -35,6 +34,8 @@ type Options struct {
 
 // Writer records the events of a node.
 type Writer struct {
+	groupcommit.Recorder
+
 	db       *conn.DB
 	counts   *count.Counters
 	opt      Options
@@ -49,6 +50,7 @@ func New(ctx context.Context, db *conn.DB, counts *count.Counters, opt Options) 
 	opt.FlushTimeout = cmp.Or(opt.FlushTimeout, flushTimeout)
 	w := &Writer{db: db, counts: counts, opt: opt, metrics: groupcommit.NewMetrics(), space: space{size: opt.Size}}
 	w.queue = groupcommit.New(func(int) error { return w.whyRefused() }, func(int) {})
+	w.Recorder = groupcommit.Recorder{Queue: w.queue, Accepts: func(m store.MerchantKey) error { return w.counts.Accepts(uuid.UUID(m)) }, Linked: w.linked}
 	return w, w.LookAtSpace(ctx)
 }
 
@@ -64,61 +66,21 @@ func (w *Writer) KeepFlushing() {
 // Finish makes the writer refuse further events. Accepted events are recorded before conn.DB.Stop returns.
 func (w *Writer) Finish() { w.queue.Close() }
 
-// Record implements store.Events.
-func (w *Writer) Record(ctx context.Context, marks []store.Mark) error {
-	if len(marks) == 0 {
-		return ctx.Err()
-	}
-	for i := range marks {
-		if err := rules.CheckMUID(marks[i].Identity.MUID); err != nil {
+// linked returns the muid of the first identifier that is linked to one, or "", once the standbys have the link.
+func (w *Writer) linked(ctx context.Context, m store.MerchantKey, who *store.Identity) (muid store.MUID, err error) {
+	var seen conn.Snapshot
+	if err := w.db.ReadFor(ctx, string(m.ID()), func(tx pgx.Tx) (err error) {
+		if muid, err = linkedMUID(ctx, tx, uuid.UUID(m), who); err != nil || muid == "" {
 			return err
 		}
-		if i > 0 && marks[i].Merchant == marks[i-1].Merchant {
-			continue
-		}
-		m, ok := conn.KeyOf(marks[i].Merchant)
-		if !ok {
-			return store.NotFound("merchant")
-		}
-		if err := w.counts.Accepts(m); err != nil {
-			return err
-		}
-	}
-	merchant, _ := conn.KeyOf(marks[0].Merchant)
-	return w.queue.Record(ctx, merchant, marks)
-}
-
-// Resolve implements store.Events.
-func (w *Writer) Resolve(ctx context.Context, id store.MerchantID, who store.Identity) (muid store.MUID, err error) {
-	if err := rules.CheckMUID(who.MUID); err != nil {
+		return seen.ReadFrom(tx.QueryRow(ctx, conn.ReadSnapshot))
+	}); err != nil || muid == "" {
 		return "", err
 	}
-	merchant, ok := conn.KeyOf(id)
-	if !ok {
-		return "", store.NotFound("merchant")
-	}
-	switch {
-	case who.MUID == "":
-		var seen conn.Snapshot
-		if err := w.db.ReadFor(ctx, string(id), func(tx pgx.Tx) (err error) {
-			if muid, err = linkedMUID(ctx, tx, merchant, &who); err != nil || muid == "" {
-				return err
-			}
-			return seen.ReadFrom(tx.QueryRow(ctx, conn.ReadSnapshot))
-		}); err != nil || muid == "" {
-			return "", err
-		}
-		return muid, w.db.Confirm(ctx, seen) // the caller will use it, so it must not be lost
-	case len(who.Keys()) == 0:
-		return who.MUID, ctx.Err()
-	}
-	if err := w.queue.Link(ctx, merchant, &who); err != nil {
-		return "", err
-	}
-	return who.MUID, nil
+	return muid, w.db.Confirm(ctx, seen)
 }
 
-// linkedMUID returns the muid of the first identifier that is linked to one, or "".
+// linkedMUID is linked in a transaction.
 func linkedMUID(ctx context.Context, tx pgx.Tx, merchant uuid.UUID, who *store.Identity) (store.MUID, error) {
 	found := links{}
 	if err := conn.Query(ctx, tx, found.scanLink, readLinks, merchant, conn.Hashes(who.Keys())); err != nil {

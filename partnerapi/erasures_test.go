@@ -47,7 +47,7 @@ func TestPersonalDataOfABrowser(t *testing.T) {
 	}
 	tag := p.generate(merchant, "client-side", "").str("tagId")
 	if err := s.engine.Record(context.Background(), []store.Mark{{Merchant: store.MerchantID(merchant), Tag: store.TagID(tag),
-		Identity: store.Identity{MUID: "m-bob"}, Name: "Visit", Time: s.now, Client: sealed, Raw: []byte(`{}`)}}); err != nil {
+		Identity: store.Identity{MUID: "m-bob"}, Name: "Visit", Time: s.now, Details: store.Details{Client: sealed}, Raw: []byte(`{}`)}}); err != nil {
 		t.Fatal(err)
 	}
 	lines, err := readPersonalData(t, s, p, merchant)

@@ -36,7 +36,7 @@ func (b *bed) browseBy(agent, muid, fields string) (sealed []byte) {
 	})
 	b.n++
 	raw := fmt.Sprintf(`{"event":"Lead","event_id":%q,"n":%d%s}`, muid, b.n, agreed+fields)
-	marks := []store.Mark{{Merchant: b.m.ID, Tag: b.tag, Identity: store.Identity{MUID: store.MUID(muid)}, Name: "Lead", Time: time.Now(), Raw: []byte(raw), Client: sealed}}
+	marks := []store.Mark{{Merchant: b.m.ID, Tag: b.tag, Identity: store.Identity{MUID: store.MUID(muid)}, Name: "Lead", Time: time.Now(), Raw: []byte(raw), Details: store.Details{Client: sealed}}}
 	if err := b.engine.Record(b.t.Context(), marks); err != nil {
 		b.t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 
 // Details are the fields of an event that engines only store and return: no query counts events by them or selects by them.
 //
-// A new one, which both engines then store, return and move, needs a field here, its size and its clone if it has any, a number of the embedded
-// engine, a column of PostgreSQL, and a migration that adds the column (package store/postgres/schema). Package export says
+// A new one is a bool or bytes, because PostgreSQL stores no zero byte in a text. It needs a field here, a line in each of what follows, and a
+// migration that adds its column (package store/postgres/schema). Then both engines store, return and move it. Package export says
 // where the service shows it.
 type Details struct {
 	ByClaim bool // the sender gave only identifiers, of which a link that did not come with the merchant's secret led to the muid (Person)
@@ -29,7 +29,7 @@ const (
 // DetailColumns are the columns of details in PostgreSQL, in the order of Values.
 var DetailColumns = []string{"by_claim", "client"}
 
-// Values returns where details are: a *bool, a *string or a *[]byte for each of DetailColumns.
+// Values returns where details are: a *bool or a *[]byte for each of DetailColumns.
 func (d *Details) Values() []any { return []any{&d.ByClaim, &d.Client} }
 
 // Bytes is about how many bytes details take.
@@ -43,7 +43,7 @@ func (d *Details) Clone() Details {
 }
 
 // Append appends details as the embedded engine stores them before the JSON of an event: the number of each that is set, and for
-// bytes and texts their length and the bytes themselves.
+// bytes their length and the bytes themselves.
 func (d *Details) Append(b []byte) []byte {
 	if d.ByClaim {
 		b = append(b, byClaimNumber)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -73,8 +72,6 @@ func detailsOf(n int) (d store.Details) {
 		switch v := v.(type) {
 		case *bool:
 			*v = (n+i)%2 == 0
-		case *string:
-			*v = strings.Repeat("é", (n+i)%3)
 		case *[]byte:
 			*v = bytes.Repeat([]byte{0, 1}, (n+i)%3)
 		}

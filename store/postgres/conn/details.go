@@ -15,12 +15,9 @@ func DetailParameters(number int) string {
 	var b strings.Builder
 	for i, v := range new(store.Details).Values() {
 		fmt.Fprintf(&b, ", $%d::", number+i)
-		switch v.(type) {
-		case *bool:
+		if _, isFlag := v.(*bool); isFlag {
 			b.WriteString("boolean[]")
-		case *string:
-			b.WriteString("text[]")
-		default:
+		} else {
 			b.WriteString("bytea[]")
 		}
 	}
@@ -31,12 +28,9 @@ func DetailParameters(number int) string {
 func Details[T any](events []T, of func(*T) *store.Details) (parameters []any) {
 	values := Map(events, func(e *T) []any { return of(e).Values() })
 	for i, v := range new(store.Details).Values() {
-		switch v.(type) {
-		case *bool:
+		if _, isFlag := v.(*bool); isFlag {
 			parameters = append(parameters, column[bool](values, i))
-		case *string:
-			parameters = append(parameters, column[string](values, i))
-		default:
+		} else {
 			parameters = append(parameters, column[[]byte](values, i))
 		}
 	}

@@ -10,18 +10,19 @@ import (
 // DetailColumns are the columns of store.Details in the table event.
 var DetailColumns = strings.Join(store.DetailColumns, ", ")
 
-// DetailParameters lists the parameters of a statement that Details returns, the first of which has a number. A comma is before each.
-func DetailParameters(number int) string {
-	var b strings.Builder
+// DetailsFrom lists the parameters of a statement that Details returns, the first of which has a number, and what becomes of
+// them in the table event: bytes that are not set are NULL.
+func DetailsFrom(number int) (parameters, values string) {
+	var types, columns []string
 	for i, v := range new(store.Details).Values() {
-		fmt.Fprintf(&b, ", $%d::", number+i)
+		column := store.DetailColumns[i]
 		if _, isFlag := v.(*bool); isFlag {
-			b.WriteString("boolean[]")
+			types, columns = append(types, fmt.Sprintf("$%d::boolean[]", number+i)), append(columns, column)
 		} else {
-			b.WriteString("bytea[]")
+			types, columns = append(types, fmt.Sprintf("$%d::bytea[]", number+i)), append(columns, "nullif("+column+", '')")
 		}
 	}
-	return b.String()
+	return strings.Join(types, ", "), strings.Join(columns, ", ")
 }
 
 // Details returns the details of events as parameters of a statement, one for each of DetailColumns.

@@ -29,9 +29,11 @@ var (
 
 	nextReceipt = `SELECT setval('receipt', greatest(last_value + 1, ` + nowOf("$1") + `)) FROM receipt`
 
+	detailParameters, detailValues = conn.DetailsFrom(8)
+
 	writeEvents = `INSERT INTO event (merchant, seq, idx, at, bot, tag, name, muid, raw, ` + conn.DetailColumns + `)
-		SELECT w.merchant, currval('receipt'), w.idx - 1, w.at, w.bot, w.tag, w.name, w.muid, w.raw, ` + conn.DetailColumns + `
-		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[]` + conn.DetailParameters(8) + `) WITH ORDINALITY
+		SELECT w.merchant, currval('receipt'), w.idx - 1, w.at, w.bot, w.tag, w.name, w.muid, w.raw, ` + detailValues + `
+		FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::bytea[], $7::bytea[], ` + detailParameters + `) WITH ORDINALITY
 		AS w(merchant, at, bot, tag, name, muid, raw, ` + conn.DetailColumns + `, idx)`
 )
 

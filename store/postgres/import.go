@@ -111,13 +111,11 @@ func queueKeys(b *pgx.Batch, keys []migrate.Key) {
 }
 
 // countMoved makes the counters of a merchant from its events. Minutes are counted first: there are fewer of them than events.
-var countMoved = `WITH minute AS MATERIALIZED (
-		SELECT name, ` + count.BucketSQL("at", "60000000") + ` AS bucket, tag, bot, count(*) AS n
+var countMoved = `WITH w AS MATERIALIZED (
+		SELECT name, ` + count.BucketSQL("at", "60000000") + ` AS minute, tag, bot, count(*) AS n
 		FROM event WHERE merchant = $1 GROUP BY 1, 2, 3, 4)
 	INSERT INTO counter (merchant, level, name, bucket, tag, bot, n)
-	SELECT $1, l.level, v.name, CASE WHEN l.size = 0 THEN 0 ELSE ` + count.BucketSQL("bucket", "l.size") + ` END, tag, bot, sum(n)::bigint
-	FROM minute, (VALUES (0, 1), (1, 60), (2, 1440), (3, 0)) AS l(level, size), LATERAL (VALUES (minute.name), ('')) AS v(name)
-	GROUP BY 2, 3, 4, 5, 6`
+	SELECT $1, l.level, v.name, ` + count.BucketOfMinute + `, tag, bot, sum(n)::bigint FROM w, ` + count.ForEachCounter + ` GROUP BY 2, 3, 4, 5, 6`
 
 // Index implements migrate.Target. To make the counters of all events at once takes a fraction of adding to them with each portion.
 func (d *Database) Index(ctx context.Context, _ uint64) error {

@@ -72,13 +72,3 @@ func TestPortionsOfAFold(t *testing.T) {
 		t.Errorf("%d rows after many successes", n)
 	}
 }
-
-// Flushes of older nodes, rolls up and removals lock counters in one order.
-func TestCountersAreSorted(t *testing.T) {
-	k := counterKey{name: "PageView", tag: "cs_1"}
-	bot := k
-	bot.bot = true
-	if compareCounters(k, bot) >= 0 || compareCounters(bot, k) <= 0 || compareCounters(k, k) != 0 {
-		t.Error("counters of bots are not after those of others")
-	}
-}

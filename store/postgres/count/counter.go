@@ -11,15 +11,7 @@
 //	rollup.go   moves deltas into the counters
 package count
 
-import (
-	"cmp"
-	"maps"
-	"slices"
-
-	"github.com/google/uuid"
-
-	"mtagd/store/postgres/conn"
-)
+import "mtagd/store/postgres/conn"
 
 // Counters are the counters of a database, and this node's backlog of deltas.
 type Counters struct {
@@ -58,58 +50,9 @@ func BucketSQL(at, size string) string {
 	return "(" + at + " / " + size + " - (" + at + " % " + size + " < 0)::int)"
 }
 
-// counterKey is the key of a counter.
-type counterKey struct {
-	merchant uuid.UUID
-	level    int16
-	name     string // "": of all names
-	bucket   int64
-	tag      string
-	bot      bool
-}
+// ForEachCounter selects each counter that counts the events of w.minute and w.name in a statement: its level is l.level, its name is
+// v.name, and its bucket is BucketOfMinute.
+const ForEachCounter = `(VALUES (0, 1), (1, 60), (2, 1440), (3, 0)) AS l(level, size), LATERAL (VALUES (w.name), ('')) AS v(name)`
 
-// additions are numbers to add to counters.
-type additions map[counterKey]int64
-
-// addDelta adds n events to all counters that include them.
-func (c additions) addDelta(t DeltaKey, n int64) {
-	at := t.Minute * BucketSize[ByMinute]
-	for level := range ByLife + 1 {
-		k := counterKey{t.merchant, int16(level), "", BucketOf(level, at), t.Tag, t.Bot}
-		c[k] += n
-		k.name = t.Name
-		c[k] += n
-	}
-}
-
-// compareCounters is the order in which rollups, removals and the flushes of older nodes lock counters. It must be total:
-// transactions that lock the same counters in different orders could deadlock.
-func compareCounters(a, b counterKey) int {
-	return cmp.Or(conn.CompareUUIDs(a.merchant, b.merchant), cmp.Compare(a.level, b.level), cmp.Compare(a.name, b.name),
-		cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.tag, b.tag), compareBools(a.bot, b.bot))
-}
-
-// compareBools puts false first.
-func compareBools(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
-}
-
-// parameters returns the parameters of addCounters.
-func (c additions) parameters() []any {
-	keys := slices.SortedFunc(maps.Keys(c), compareCounters)
-	return []any{
-		conn.Map(keys, func(k *counterKey) uuid.UUID { return k.merchant }),
-		conn.Map(keys, func(k *counterKey) int16 { return k.level }),
-		conn.Map(keys, func(k *counterKey) string { return k.name }),
-		conn.Map(keys, func(k *counterKey) int64 { return k.bucket }),
-		conn.Map(keys, func(k *counterKey) string { return k.tag }),
-		conn.Map(keys, func(k *counterKey) bool { return k.bot }),
-		conn.Map(keys, func(k *counterKey) int64 { return c[*k] }),
-	}
-}
+// BucketOfMinute is the bucket of a counter: see ForEachCounter.
+var BucketOfMinute = "CASE WHEN l.size = 0 THEN 0 ELSE " + BucketSQL("w.minute", "l.size") + " END"

@@ -35,10 +35,12 @@ func (t Deltas) Add(merchant uuid.UUID, at int64, tag, name string, bot bool, si
 	t[k] = Amount{a.N + n, a.Bytes + n*int64(min(size, math.MaxInt64))}
 }
 
-const WriteDeltas = `INSERT INTO tally (merchant, seq, minute, name, tag, bot, n, bytes)
-	SELECT w.merchant, currval('receipt'), w.minute, w.name, w.tag, w.bot, w.n, w.bytes
-	FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::boolean[], $6::bigint[], $7::bigint[])
+// deltas are rows of deltas in a statement whose first parameters are those of Deltas.Columns.
+const deltas = `unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::boolean[], $6::bigint[], $7::bigint[])
 	AS w(merchant, minute, name, tag, bot, n, bytes)`
+
+const WriteDeltas = `INSERT INTO tally (merchant, seq, minute, name, tag, bot, n, bytes)
+	SELECT w.merchant, currval('receipt'), w.minute, w.name, w.tag, w.bot, w.n, w.bytes FROM ` + deltas
 
 // Columns returns the parameters of WriteDeltas.
 func (t Deltas) Columns() []any {
@@ -56,18 +58,9 @@ func (t Deltas) Columns() []any {
 	}
 }
 
-// counts returns the sum of the deltas for each counter.
-func (t Deltas) counts() additions {
-	c := additions{}
-	for k, a := range t {
-		c.addDelta(k, a.N)
-	}
-	return c
-}
-
 // AddTo adds deltas to the counters and to usage. folded has the new values of usage.folded; other merchants keep theirs.
 func (t Deltas) AddTo(ctx context.Context, tx pgx.Tx, folded map[uuid.UUID]int64) error {
-	if _, err := tx.Exec(ctx, addCounters, t.counts().parameters()...); err != nil {
+	if _, err := tx.Exec(ctx, addCounters, t.Columns()...); err != nil {
 		return err
 	}
 	return t.AddUsageTo(ctx, tx, folded)
@@ -79,34 +72,32 @@ func (t Deltas) Subtract(ctx context.Context, tx pgx.Tx, merchant uuid.UUID) err
 	if err := t.AddTo(ctx, tx, nil); err != nil {
 		return err
 	}
-	columns := t.counts().parameters()
-	columns[0] = merchant
-	_, err := tx.Exec(ctx, deleteEmptyCounters, columns[:len(columns)-1]...)
+	columns := t.Columns()
+	_, err := tx.Exec(ctx, deleteEmptyCounters, append([]any{merchant}, columns[1:5]...)...)
 	return err
 }
 
 // AddUsageTo adds deltas to usage alone.
 func (t Deltas) AddUsageTo(ctx context.Context, tx pgx.Tx, folded map[uuid.UUID]int64) error {
-	used := map[uuid.UUID]Amount{}
-	for k, a := range t {
-		u := used[k.merchant]
-		used[k.merchant] = Amount{u.N + a.N, u.Bytes + a.Bytes}
-	}
-	merchants := slices.SortedFunc(maps.Keys(used), conn.CompareUUIDs)
-	_, err := tx.Exec(ctx, addUsage, merchants, conn.Map(merchants, func(m *uuid.UUID) int64 { return used[*m].N }),
-		conn.Map(merchants, func(m *uuid.UUID) int64 { return used[*m].Bytes }), conn.Map(merchants, func(m *uuid.UUID) int64 { return folded[*m] }))
+	merchants := slices.Collect(maps.Keys(folded))
+	_, err := tx.Exec(ctx, addUsage, append(t.Columns(), merchants, conn.Map(merchants, func(m *uuid.UUID) int64 { return folded[*m] }))...)
 	return err
 }
 
-const (
+// Rollups and removals lock rows in one order, so that they never deadlock.
+var (
 	deleteEmptyCounters = `DELETE FROM counter WHERE merchant = $1 AND n = 0 AND (level, name, bucket, tag, bot) IN
-		(SELECT * FROM unnest($2::smallint[], $3::text[], $4::bigint[], $5::text[], $6::boolean[]))`
+		(SELECT l.level, v.name, ` + BucketOfMinute + `, w.tag, w.bot
+		FROM unnest($2::bigint[], $3::text[], $4::text[], $5::boolean[]) AS w(minute, name, tag, bot), ` + ForEachCounter + `)`
 
 	addCounters = `INSERT INTO counter (merchant, level, name, bucket, tag, bot, n)
-		SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::bigint[], $5::text[], $6::boolean[], $7::bigint[])
+		SELECT w.merchant, l.level, v.name, ` + BucketOfMinute + `, w.tag, w.bot, sum(w.n)::bigint FROM ` + deltas + `, ` + ForEachCounter + `
+		GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
 		ON CONFLICT (merchant, level, name, bucket, tag, bot) DO UPDATE SET n = counter.n + excluded.n`
 
-	addUsage = `INSERT INTO usage (merchant, events, bytes, folded) SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[])
+	addUsage = `INSERT INTO usage (merchant, events, bytes, folded)
+		SELECT w.merchant, sum(w.n)::bigint, sum(w.bytes)::bigint, coalesce(max(f.folded), 0)
+		FROM ` + deltas + ` LEFT JOIN unnest($8::uuid[], $9::bigint[]) AS f(merchant, folded) USING (merchant) GROUP BY 1 ORDER BY 1
 		ON CONFLICT (merchant) DO UPDATE SET events = usage.events + excluded.events, bytes = usage.bytes + excluded.bytes,
 		folded = greatest(usage.folded, excluded.folded)`
 )

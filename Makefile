@@ -128,7 +128,7 @@ CHAOSTIME ?= 10m
 chaos: postgres
 	TMPDIR=$(MEMORY) $(GO) test -pgo=off -count=1 -v -timeout 0 -run 'TestChaos$$' ./cmd/mtagd -chaos $(CHAOSTIME) $(CHAOSFLAGS)
 
-# Measures mtagd and, for comparison, a bare fasthttp server, on loopback. Writes a table and a chart to bench/results;
+# Measures mtagd and, for comparison, fasthttp with a synced file, on loopback. Writes a table and a chart to bench/results;
 # bench/README.md explains them. bench takes about five minutes. bench-quick takes one, and writes to bin/results.
 # bench-full takes half an hour: it has 10,000,000 events, for which the targets are set.
 bench: build mtagbench

@@ -15,7 +15,7 @@
 //
 // These packages do not depend on the parts of a run:
 //
-//	server   mtagd, the bare server and the synced file as processes
+//	server   mtagd and the synced file as processes
 //	dataset  events whose listings are known beforehand, and the queries that check them
 //	load     the load generator
 //	report   the table and the chart
@@ -43,10 +43,10 @@ import (
 )
 
 type commandLine struct {
-	Run      runCommand      `cmd:"" help:"Measure mtagd beside the bare server. Writes a table and a picture."`
+	Run      runCommand      `cmd:"" help:"Measure mtagd beside a synced file. Writes a table and a picture."`
 	Postgres postgresCommand `cmd:"" help:"Measure two nodes on PostgreSQL beside a queue table. Writes a table."`
 	Profile  profileCommand  `cmd:"" help:"Take the CPU profile with which mtagd is compiled."`
-	Bare     bareCommand     `cmd:"" hidden:"" help:"Serve the bare server, which answers a constant 201."`
+	File     fileCommand     `cmd:"" hidden:"" help:"Serve the synced file: answers when the body is in a file and the file is synced, by groups."`
 	Queue    queueCommand    `cmd:"" hidden:"" help:"Serve the queue table: each request is a row."`
 	List     listCommand     `cmd:"" hidden:"" help:"List as standard input says."`
 }

@@ -16,15 +16,12 @@ import (
 	"mtagd/bench/mtagbench/server"
 )
 
-// bareCommand is the server that mtagd is compared with.
-type bareCommand struct {
-	File string `arg:"" optional:"" help:"Answer when the body is in this new file and the file is synced, by groups."`
+// fileCommand is the server that mtagd is compared with.
+type fileCommand struct {
+	File string `arg:"" help:"A new file."`
 }
 
-func (c *bareCommand) Run(p *program) error {
-	if c.File == "" {
-		return serve(p, bench.NewBareServer())
-	}
+func (c *fileCommand) Run(p *program) error {
 	file, err := os.OpenFile(c.File, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return err

@@ -47,8 +47,7 @@ type benchmark struct {
 	table report.Table
 
 	mtagd        *server.Mtagd
-	bare         load.Target
-	synced       *server.Process // bare with a file that is synced
+	synced       *server.Process // the synced file
 	syncedTarget load.Target
 	data         *dataset.Manifest // the events that are listed
 	loaded       dataset.Dataset   // another merchant, which gets the load
@@ -73,10 +72,7 @@ func (c *runCommand) Run(p *program) error {
 		if err := describeMachine(b); err != nil {
 			return err
 		}
-		if _, b.bare, err = servers.StartBare(); err != nil {
-			return err
-		}
-		if b.synced, b.syncedTarget, err = servers.StartBare(filepath.Join(dir, "synced")); err != nil {
+		if b.synced, b.syncedTarget, err = servers.StartFile(filepath.Join(dir, "synced")); err != nil {
 			return err
 		}
 		if b.mtagd, err = servers.StartMtagd(c.Server, filepath.Join(dir, "data")); err != nil {

@@ -3,7 +3,7 @@
 // Read in this order:
 //
 //	mtagd.go    mtagd with one partner, made through its own commands
-//	bare.go     the bare server, which is a command of this program
+//	file.go     the synced file, which is a command of this program
 //	postgres.go a primary and a synchronous standby
 //	queue.go    the peer of the engine on PostgreSQL, which is a command of this program, too
 //	process.go  a process: its output, its end, its CPU time and memory

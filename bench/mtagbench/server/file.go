@@ -7,9 +7,9 @@ import (
 	"mtagd/bench/mtagbench/load"
 )
 
-// StartBare starts the bare server. With the name of a new file, it syncs each body to it.
-func (g *Group) StartBare(file ...string) (*Process, load.Target, error) {
-	return g.startOwn("bare", file...)
+// StartFile starts the synced file, with the name of a new file.
+func (g *Group) StartFile(file string) (*Process, load.Target, error) {
+	return g.startOwn("file", file)
 }
 
 // startOwn starts a server that is a hidden command of this program, and prints its address.
@@ -23,7 +23,7 @@ func (g *Group) startOwn(command string, args ...string) (p *Process, t load.Tar
 	}
 	address, err := p.findInOutput(func(line string) string { return line })
 	if err == nil {
-		t, err = load.NewTarget(address, address, "/mark/bare")
+		t, err = load.NewTarget(address, address, "/mark/tag")
 	}
 	if err != nil {
 		return nil, t, errors.Join(err, p.Kill())

@@ -40,8 +40,8 @@ type AuditID uint64
 // pushes out its own history, and none of a partner that has less than an equal share. So partners together cannot fill the disk,
 // and only who has operators' rights can push out operators' entries.
 //
-// Nobody can push out what was done just now. If a partner has more than its share of entries that are so young, its changes are refused
-// (ErrAuditFull) until they are older, except those that nobody must keep it from (AuditEntry.MayBeRefused).
+// Nobody can push out what was done just now. If a partner has more than its share of entries that are so young, its changes
+// are refused (ErrAuditFull) until they are older, except those that nobody must keep it from (AuditEntry.MayBeRefused).
 type AuditLimits struct {
 	Partners   int // entries of all partners together
 	PartnerAge time.Duration
@@ -53,15 +53,15 @@ type AuditLimits struct {
 
 // DefaultAuditLimits are the limits outside of tests.
 //
-// A partner that alone changes as much as it may by default, 600 times a minute, has fewer than a million entries in a day. So only
-// several of these together are ever refused.
+// A partner that alone changes as much as it may by default, 600 times a minute, has fewer than a million entries in a day.
+// So only several of these together are ever refused.
 var DefaultAuditLimits = AuditLimits{Partners: 1_000_000, PartnerAge: 24 * time.Hour, Operators: 100_000, OperatorAge: 400 * 24 * time.Hour}
 
 // ErrAuditFull is the error of a change that is refused because of the audit log.
 var ErrAuditFull = Busy("the partner has made too many changes in the last day")
 
-// MayBeRefused reports whether the change of an entry may fail with ErrAuditFull. It may not if the service makes it, or if somebody signs
-// in or takes access away from others.
+// MayBeRefused reports whether the change of an entry may fail with ErrAuditFull. It may not if the service makes it, or if
+// somebody signs in or takes access away from others.
 func (e AuditEntry) MayBeRefused() bool {
 	switch e.Action {
 	case KeyRevoked, SessionBegun, SessionEnded:

@@ -21,8 +21,8 @@ func FuzzAPIKey(f *testing.F) {
 	})
 }
 
-// A text that is taken for a session, as in a cookie, or for a link of the console has only the characters of one. It opens nothing
-// unless it is the right one.
+// A text that is taken for a session, as in a cookie, or for a link of the console has only the characters of one. It opens
+// nothing unless it is the right one.
 func FuzzSessionText(f *testing.F) {
 	now := time.Date(2026, 11, 23, 8, 0, 0, 0, time.UTC)
 	link, ofLink := NewLink("p", now)

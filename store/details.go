@@ -8,9 +8,9 @@ import (
 
 // Details are the fields of an event that engines only store and return: no query counts events by them or selects by them.
 //
-// A new one is a bool or bytes, because PostgreSQL stores no zero byte in a text. It needs a field here, a line in each of what follows, and a
-// migration that adds its column (package store/postgres/schema). Then both engines store, return and move it. Package export says
-// where the service shows it.
+// A new one is a bool or bytes, because PostgreSQL stores no zero byte in a text. It needs a field here, a line in each of
+// what follows, and a migration that adds its column (package store/postgres/schema). Then both engines store, return and
+// move it. Package export says where the service shows it.
 type Details struct {
 	ByClaim bool // the sender gave only identifiers, of which a link that did not come with the merchant's secret led to the muid (Person)
 
@@ -54,7 +54,8 @@ func (d *Details) Append(b []byte) []byte {
 	return b
 }
 
-// Cut reads what Append has written, and returns what follows. The details share its bytes. ok is false for what Append does not write.
+// Cut reads what Append has written, and returns what follows. The details share its bytes. ok is false for what Append does
+// not write.
 func (d *Details) Cut(b []byte) (rest []byte, ok bool) {
 	for len(b) > 0 && b[0] <= maxNumber {
 		number := b[0]

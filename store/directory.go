@@ -176,8 +176,8 @@ func (d *Directory) keyOf(s Session, now time.Time) (Key, bool) {
 	return key, s.Valid(now) && (hasPartner || s.IsOperators()) && (s.Key == "" || hasKey && key.Valid(now))
 }
 
-// Sessions returns the sessions of a partner that are valid at the time now, newest first. Their SeenAt is right for requests to this
-// process.
+// Sessions returns the sessions of a partner that are valid at the time now, newest first. Their SeenAt is right for
+// requests to this process.
 func (d *Directory) Sessions(partner PartnerID, now time.Time) (list []Session) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -254,8 +254,8 @@ func (d *Directory) SetDamaged(id string) {
 	d.damaged[id] = true
 }
 
-// IsDamaged reports whether the record of a key or tag cannot be read, for an empty id whether that of any tag cannot. The directory does
-// not have it then, but it is not unknown either: whoever asks must come back later.
+// IsDamaged reports whether the record of a key or tag cannot be read, for an empty id whether that of any tag cannot. The
+// directory does not have it then, but it is not unknown either: whoever asks must come back later.
 func (d *Directory) IsDamaged(id string) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -278,8 +278,8 @@ func (d *Directory) Tag(id TagID) (Tag, bool) {
 	return t, ok
 }
 
-// Settings returns the settings of a tag's merchant, with those of its partner. Suspended is set when the tag, its merchant or its partner is
-// suspended.
+// Settings returns the settings of a tag's merchant, with those of its partner. Suspended is set when the tag, its merchant
+// or its partner is suspended.
 func (d *Directory) Settings(t *Tag) MerchantSettings {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -394,8 +394,8 @@ func (d *Directory) SetPartner(p Partner) {
 	}
 }
 
-// leaveHost removes a partner's tags from its tracking domain, and returns them. Of several changes that come together, the one that has
-// given the domain to another partner may be known already. The caller holds d.mu.
+// leaveHost removes a partner's tags from its tracking domain, and returns them. Of several changes that come together, the
+// one that has given the domain to another partner may be known already. The caller holds d.mu.
 func (d *Directory) leaveHost(p Partner) (moved []TagID) {
 	if p.TrackingDomain == "" {
 		return nil

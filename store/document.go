@@ -51,11 +51,12 @@ type Document struct {
 	Content  []byte       `json:"content"`    // nil: there is no such document
 }
 
-// DocumentUpdate replaces the content of a document, nil when there is none, by another one, nil to delete it. The entry goes to the
-// audit log. An engine may call it more than once. After an error nothing is changed.
+// DocumentUpdate replaces the content of a document, nil when there is none, by another one, nil to delete it. The entry
+// goes to the audit log. An engine may call it more than once. After an error nothing is changed.
 type DocumentUpdate func(content []byte) (replaced []byte, about AuditEntry, err error)
 
-// Documents is the part of an engine that keeps destinations, and documents of the other kinds. Those of a merchant go when it is deleted.
+// Documents is the part of an engine that keeps destinations, and documents of the other kinds. Those of a merchant go when
+// it is deleted.
 type Documents interface {
 	// Destination returns a destination of a merchant. KindNotFound: document.
 	Destination(ctx context.Context, m MerchantID, id string) (Document, error)
@@ -64,17 +65,18 @@ type Documents interface {
 	// UpdateDestination changes a destination as a change of control data. KindNotFound: merchant. KindLimited: the merchant has
 	// MaxDestinations.
 	UpdateDestination(ctx context.Context, m MerchantID, id string, update DocumentUpdate) error
-	// ChangedDestinations returns the destinations that were changed since the last call, on any node, as they are now: without content if
-	// they were deleted. since is 1 at first, for what has changed since the engine was opened, then what the call before has returned.
+	// ChangedDestinations returns the destinations that were changed since the last call, on any node, as they are now:
+	// without content if they were deleted. since is 1 at first, for what has changed since the engine was opened, then what
+	// the call before has returned.
 	ChangedDestinations(ctx context.Context, since int64) (changed []Document, upTo int64, err error)
 
 	// Document returns a document. KindNotFound: document.
 	Document(ctx context.Context, kind DocumentKind, m MerchantID, id string) (Document, error)
-	// Documents returns the documents of a merchant in the order of their ids, or, with an empty merchant, those of all merchants and the
-	// service's own. Damaged ones are left out.
+	// Documents returns the documents of a merchant in the order of their ids, or, with an empty merchant, those of all
+	// merchants and the service's own. Damaged ones are left out.
 	Documents(ctx context.Context, kind DocumentKind, m MerchantID) ([]Document, error)
-	// PutDocuments replaces documents, and deletes those without content, all in one transaction and without an entry in the audit log.
-	// It leaves out documents of merchants that do not exist.
+	// PutDocuments replaces documents, and deletes those without content, all in one transaction and without an entry in the
+	// audit log. It leaves out documents of merchants that do not exist.
 	PutDocuments(ctx context.Context, documents []Document) error
 }
 

@@ -53,7 +53,8 @@ const (
 // Control is the engine's control data: partners, keys, merchants, tags. Each change is on disk when its method returns,
 // and is made as a whole or not at all.
 //
-// The comments give the errors of each method: the kind, and what it is about. A change of a partner may also fail with ErrAuditFull.
+// The comments give the errors of each method: the kind, and what it is about. A change of a partner may also fail with
+// ErrAuditFull.
 type Control interface {
 	// AddPartner creates a partner. KindInvalid: name.
 	AddPartner(ctx context.Context, name string) (Partner, error)
@@ -152,8 +153,8 @@ type Control interface {
 // Events is the engine's event data: events, identity links and remembered event_ids. Each belongs to one merchant.
 type Events interface {
 	// Record records marks in their order, and sets the Outcome of each. When it returns nil, all of that is on disk: it
-	// survives a kill and a power cut, and later calls of Events and Resolve see it. When the merchant was deleted, the outcome of a mark is
-	// Removed, on an engine whose caller may not know that yet. For each other mark:
+	// survives a kill and a power cut, and later calls of Events and Resolve see it. When the merchant was deleted, the
+	// outcome of a mark is Removed, on an engine whose caller may not know that yet. For each other mark:
 	//
 	//  1. Resolve: a mark without a muid gets the muid of its first identifier that is linked to one. When no identifier
 	//     is linked, the outcome is Unresolved, and nothing of the mark is kept. When the person was erased with suppress, the

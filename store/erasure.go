@@ -33,9 +33,9 @@ type Erasure struct {
 // MaxOpenErasures is how many erasures of a partner may be open. Each is in memory until it is done.
 const MaxOpenErasures = 1000
 
-// Admit returns the erasure of open that e repeats: one of the same person of the same merchant that has not begun, so that it takes
-// the same events. Without one, the id is empty. open are the erasures that are not done, of any partner. KindBusy: the partner has
-// MaxOpenErasures.
+// Admit returns the erasure of open that e repeats: one of the same person of the same merchant that has not begun, so that
+// it takes the same events. Without one, the id is empty. open are the erasures that are not done, of any partner. KindBusy:
+// the partner has MaxOpenErasures.
 func (e Erasure) Admit(open iter.Seq[Erasure]) (same Erasure, err error) {
 	n := 0
 	for other := range open {
@@ -74,9 +74,9 @@ const (
 
 // Person says by hashes whose events are meant: those with one of the muids, and those whose body has one of the identifiers.
 //
-// Anyone can claim that an identifier and a muid belong together. So an event that only such a claim leads to is counted, and not taken:
-// that of a muid in Claimed, and that of a muid in MUIDs if its sender gave only identifiers, of which a link led to the muid that did not come with the merchant's
-// secret.
+// Anyone can claim that an identifier and a muid belong together. So an event that only such a claim leads to is counted,
+// and not taken: that of a muid in Claimed, and that of a muid in MUIDs if its sender gave only identifiers, of which a link
+// led to the muid that did not come with the merchant's secret.
 type Person struct {
 	MUIDs       []IdentityKey `json:"muids,omitempty"`       // MUIDKey
 	Identifiers []IdentityKey `json:"identifiers,omitempty"` // Identity.Keys
@@ -129,15 +129,16 @@ type ErasureOptions struct {
 
 // Persons is the part of an engine that finds and erases what it has of a person.
 //
-// A person is named by a muid or by one identifier. The muids of an identifier are all that it ever had by a trusted link. To the
-// person belong the events of the muids, the events whose body has the identifier, and the links to the muids and of the identifier.
-// What only claimed links lead to is counted, and belongs to the person on request (Person).
+// A person is named by a muid or by one identifier. The muids of an identifier are all that it ever had by a trusted link.
+// To the person belong the events of the muids, the events whose body has the identifier, and the links to the muids and of
+// the identifier. What only claimed links lead to is counted, and belongs to the person on request (Person).
 type Persons interface {
-	// Erase removes everything that is stored of a person, in the background. When it returns, that is on disk: it is done also
-	// after a kill, and again after a backup is restored. Events that come in later are not concerned. With suppress, Record
-	// refuses them (Suppressed): those with one of the person's muids, with the identifier, or with one that a trusted link led to them.
-	// An erasure of the same person that has not begun yet is returned again, with suppress added. KindNotFound: merchant.
-	// KindInvalid: the person is not named by one muid or one identifier. KindBusy: the partner has MaxOpenErasures.
+	// Erase removes everything that is stored of a person, in the background. When it returns, that is on disk: it is done
+	// also after a kill, and again after a backup is restored. Events that come in later are not concerned. With suppress,
+	// Record refuses them (Suppressed): those with one of the person's muids, with the identifier, or with one that a
+	// trusted link led to them. An erasure of the same person that has not begun yet is returned again, with suppress added.
+	// KindNotFound: merchant. KindInvalid: the person is not named by one muid or one identifier. KindBusy: the partner has
+	// MaxOpenErasures.
 	Erase(ctx context.Context, m MerchantID, person Identity, opt ErasureOptions) (Erasure, error)
 	// Erasure returns an erasure of any partner. KindNotFound: erasure.
 	Erasure(ctx context.Context, id ErasureID) (Erasure, error)

@@ -38,8 +38,8 @@ const (
 
 // Bounds of what is kept of the links of an identifier.
 const (
-	// MaxCookieLinks is how many links ByCookie an identifier may have, former ones included. All of them are kept. A stranger can make such
-	// links, with a new cookie for each. So there is a limit, and later ones count as claimed.
+	// MaxCookieLinks is how many links ByCookie an identifier may have, former ones included. All of them are kept. A
+	// stranger can make such links, with a new cookie for each. So there is a limit, and later ones count as claimed.
 	MaxCookieLinks = 250
 
 	// MaxFormerLinks is how many former links ByAnyone of an identifier are kept. Of more, the first ones are.

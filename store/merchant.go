@@ -147,8 +147,8 @@ func (m Merchant) CheckOwner(partner PartnerID) error { return checkOwner(m.Part
 
 const maxNameLength = 256 // characters
 
-// CheckName trims the name of a partner, merchant or key. It refuses a name unless 1 to 256 characters are left, and all of them are
-// seen where they stand.
+// CheckName trims the name of a partner, merchant or key. It refuses a name unless 1 to 256 characters are left, and all of
+// them are seen where they stand.
 func CheckName(field, name string) (string, error) {
 	name = strings.TrimSpace(name)
 	switch n := utf8.RuneCountInString(name); {
@@ -162,8 +162,8 @@ func CheckName(field, name string) (string, error) {
 	return name, nil
 }
 
-// isDeceptive reports whether a name has a character that makes it look like another one, or breaks a line of a log or a terminal: one
-// that is not seen, unless it changes what is beside it.
+// isDeceptive reports whether a name has a character that makes it look like another one, or breaks a line of a log or a
+// terminal: one that is not seen, unless it changes what is beside it.
 func isDeceptive(name string) bool {
 	all := []rune(name)
 	for i, c := range all {
@@ -198,8 +198,8 @@ func isShaped(c rune) bool {
 			unicode.Khmer, unicode.Myanmar, unicode.Tibetan)
 }
 
-// isUnseen reports whether a character has no shape of its own: Unicode's Default_Ignorable_Code_Point, controls, and ends of lines.
-// A few format characters do have one, such as the Arabic sign of a year.
+// isUnseen reports whether a character has no shape of its own: Unicode's Default_Ignorable_Code_Point, controls, and ends
+// of lines. A few format characters do have one, such as the Arabic sign of a year.
 func isUnseen(c rune) bool {
 	switch c {
 	case '\u2028', '\u2029', '\u2800': // ends of a line and of a paragraph, and braille without dots

@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// Position is where an event is in the order of receipt: a commit, and a place in that commit. Of two events, the one that was received
-// later has the greater position. All engines number commits so, that ids and cursors stay good when the data moves.
+// Position is where an event is in the order of receipt: a commit, and a place in that commit. Of two events, the one that
+// was received later has the greater position. All engines number commits so, that ids and cursors stay good when the data
+// moves.
 type Position struct {
 	Seq   uint64 // of the commit: its time in µs since 1970, or a little more
 	Index uint16 // place in the commit, from 0

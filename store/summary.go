@@ -74,9 +74,9 @@ type Counts struct {
 // Starts returns when the buckets of the query begin, and when the last one ends; nil when there is none. first and last
 // are the times of the merchants' first and last event, both nil when there are no events.
 //
-// KindInvalid: there are more than MaxSummaryBuckets, or the engine would read more than maxSummaryCost. Without From, there are
-// fewer buckets instead, and the first one has all earlier events too: anybody who knows a tag id can send an event of the year 1. Then
-// only a range that ended long ago can be too much.
+// KindInvalid: there are more than MaxSummaryBuckets, or the engine would read more than maxSummaryCost. Without From, there
+// are fewer buckets instead, and the first one has all earlier events too: anybody who knows a tag id can send an event of
+// the year 1. Then only a range that ended long ago can be too much.
 func (q *SummaryQuery) Starts(first, last *time.Time) (starts []time.Time, end time.Time, err error) {
 	from, to := q.From, q.To
 	if from == nil {
@@ -128,8 +128,8 @@ const maxSummaryCost = 5_000_000
 // checkCost returns an error when a summary with these buckets would read too much. A bucket that begins within an hour costs
 // more than one of whole hours, and days of UTC cost least: engines count the events of those.
 //
-// Without From, the first bucket has what the others leave of all events. So its own counters are not read, but those after the range
-// are, up to upTo.
+// Without From, the first bucket has what the others leave of all events. So its own counters are not read, but those after
+// the range are, up to upTo.
 func (q *SummaryQuery) checkCost(starts []time.Time, end, upTo time.Time) error {
 	const (
 		perPart  = 40                        // for the two ends of a bucket

@@ -87,14 +87,14 @@ type dayBucket struct {
 	refused *answer
 }
 
-// admitRequest takes the tokens of a request. When there are none, it answers the request and returns false. It is the first thing that
-// happens to a request: whatever a refusal costs later, the address has paid for it.
+// admitRequest takes the tokens of a request. When there are none, it answers the request and returns false. It is the first
+// thing that happens to a request: whatever a refusal costs later, the address has paid for it.
 func (l *limits) admitRequest(ctx *fasthttp.RequestCtx, client netip.Addr, now time.Time) bool {
 	return l == nil || l.takeAddress(ctx, client, 1+len(ctx.Request.Body())/bodyToken, now)
 }
 
-// admit decides whether a sender may send this many events. Whoever is suspended was refused before (refusalByState), and so was a body for
-// which there is no memory (edge, bodies.go). It
+// admit decides whether a sender may send this many events. Whoever is suspended was refused before (refusalByState), and so
+// was a body for which there is no memory (edge, bodies.go). It
 //
 //  1. checks that the merchant, the address and the partner may store more bytes today. It takes none: how many are stored is known only
 //     afterwards, and spend takes them then.

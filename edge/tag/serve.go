@@ -112,8 +112,8 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Ad
 	}
 }
 
-// browserOf returns what is known of the browser that has sent a request, encrypted; nil for a backend's request, which says nothing of the
-// visitor.
+// browserOf returns what is known of the browser that has sent a request, encrypted; nil for a backend's request, which says
+// nothing of the visitor.
 func (s *Server) browserOf(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) []byte {
 	if s.cfg.Browsers == nil || from.withSecret || len(ctx.Request.Header.PeekCanonical(originKey)) == 0 {
 		return nil

@@ -1,7 +1,7 @@
 // Package budget shares what is scarce among those who need it at the same time: memory for the request bodies of clients
-// and the answers to partners, slots for verifications, connections to a database. It counts in bytes, or in slots. Each holder may have a share of the total at most. A reservation that does not fit waits for its turn:
-// what is freed goes to the waiting holders in turn, those with nothing reserved first. So a holder that asks often does
-// not delay the others.
+// and the answers to partners, slots for verifications, connections to a database. It counts in bytes, or in slots. Each
+// holder may have a share of the total at most. A reservation that does not fit waits for its turn: what is freed goes to
+// the waiting holders in turn, those with nothing reserved first. So a holder that asks often does not delay the others.
 package budget
 
 import (

@@ -1,5 +1,5 @@
-// Package groupcommit makes groups of what many callers want to have on disk, so that they share a commit. Each engine has one queue,
-// and one goroutine that writes a group after the other:
+// Package groupcommit makes groups of what many callers want to have on disk, so that they share a commit. Each engine has
+// one queue, and one goroutine that writes a group after the other:
 //
 //	for q.Next(timer) {
 //		err := write(all parts that q.Take returns)

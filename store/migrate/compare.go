@@ -18,7 +18,8 @@ import (
 	"mtagd/store/rules"
 )
 
-// Digest is how many things there are, and a checksum of 128 bits: the sum of two hashes of each. It does not depend on their order.
+// Digest is how many things there are, and a checksum of 128 bits: the sum of two hashes of each. It does not depend on
+// their order.
 type Digest struct{ N, a, b uint64 }
 
 func (d *Digest) add(thing []byte) {
@@ -57,8 +58,8 @@ func (d digests) n() (n uint64) {
 // errDiffers is wrapped by the errors of a comparison that finds a difference.
 var errDiffers = errors.New("source and target differ")
 
-// compare compares what merchants have, and returns how many things that are. Merchants that were deleted do not count: the source may
-// have removed what they had; the target will.
+// compare compares what merchants have, and returns how many things that are. Merchants that were deleted do not count: the
+// source may have removed what they had; the target will.
 func (d digests) compare(what string, target digests, merchants []store.MerchantKey) (n uint64, err error) {
 	for _, m := range merchants {
 		source, copied := d.of(m), target.of(m)
@@ -137,7 +138,8 @@ func (c *copier) compare(ctx context.Context, control *Control) (err error) {
 	return cmp.Or(control.compare(copied), c.compareKeys(ctx, merchants), c.compareAudit(ctx))
 }
 
-// compareCounts compares how many events were copied with what both sides have counted. What Events leaves out would be missing in both.
+// compareCounts compares how many events were copied with what both sides have counted. What Events leaves out would be
+// missing in both.
 func (c *copier) compareCounts(ctx context.Context, merchants []store.MerchantKey, ids []store.MerchantID) error {
 	for side, data := range map[string]Data{"source": c.src, "target": c.dst} {
 		usage, err := data.Usage(ctx, ids)

@@ -186,7 +186,8 @@ func TestAKillAtTheVeryEnd(t *testing.T) {
 	s.expectSame("the database", want, s.answers(openDatabase(t, url)))
 }
 
-// A follower of many merchants has a cursor from the time between a switch that was cut off at its end and the next one. It misses nothing.
+// A follower of many merchants has a cursor from the time between a switch that was cut off at its end and the next one. It
+// misses nothing.
 func TestTheFeedAfterASwitchThatWasCutOff(t *testing.T) {
 	url := pgtest.Database(t)
 	e := openLocal(t, t.TempDir())

@@ -1,8 +1,8 @@
-// Package migrate fills an empty store from another one, and compares the two. It knows neither engine: each gives its data as a Source,
-// and takes it as a Target, in the words of this package.
+// Package migrate fills an empty store from another one, and compares the two. It knows neither engine: each gives its data
+// as a Source, and takes it as a Target, in the words of this package.
 //
-// Both engines number events by the time of their commit in µs and a place in it (store.Position). These positions stay. So the ids of
-// events and the cursors of feeds stay good.
+// Both engines number events by the time of their commit in µs and a place in it (store.Position). These positions stay. So
+// the ids of events and the cursors of feeds stay good.
 //
 // Import copies a source that nobody changes. Switch copies a source that serves, and lets the target take over:
 //
@@ -12,8 +12,8 @@
 //     freezeFor, the source goes on, and the switch fails.
 //  3. The target is marked as complete, then the source as moved. Now the target can be opened.
 //
-// Until the source is marked as moved, it has the whole truth, and goes on serving when a switch fails or is killed. Meanwhile nobody can
-// open the target; the next Begin empties it. After the mark, Successor.Finish does the rest.
+// Until the source is marked as moved, it has the whole truth, and goes on serving when a switch fails or is killed.
+// Meanwhile nobody can open the target; the next Begin empties it. After the mark, Successor.Finish does the rest.
 //
 //	migrate.go   Import and Switch
 //	data.go      Source and Target, and what they exchange
@@ -75,8 +75,8 @@ func Import(ctx context.Context, src Source, dst Target, opt Options) (Result, e
 	return c.result, because(ctx, err)
 }
 
-// Switch fills a target from a source that serves, and lets the target take over. After an error the source goes on serving, except after
-// an *Unfinished.
+// Switch fills a target from a source that serves, and lets the target take over. After an error the source goes on serving,
+// except after an *Unfinished.
 func Switch(ctx context.Context, src Live, dst Successor, opt Options) (Result, error) {
 	c := newCopier(src, dst, opt)
 	defer src.Hold()() // first: what it waits for must not be copied

@@ -176,7 +176,8 @@ func (w waitingTarget) Add(ctx context.Context, _ migrate.Portion) error {
 	return ctx.Err()
 }
 
-// When the hold of a database is lost, others may change it. The import ends at once, and not when it compares events hours later.
+// When the hold of a database is lost, others may change it. The import ends at once, and not when it compares events hours
+// later.
 func TestAnImportEndsWhenItsLocksAreLost(t *testing.T) {
 	url, dir := pgtest.Database(t), filepath.Join(t.TempDir(), "new")
 	e := openDatabase(t, url)

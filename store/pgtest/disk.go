@@ -16,8 +16,8 @@ const diskSize = 2 << 30
 // ErrNoDisk is for a server that has no disk of its own: to mount one, the test must run as root.
 var ErrNoDisk = errors.New("the server has no disk of its own")
 
-// mountDisk gives the server a disk of its own in memory, if that is permitted. It is unmounted by remove, and when this process ends
-// however that is.
+// mountDisk gives the server a disk of its own in memory, if that is permitted. It is unmounted by remove, and when this
+// process ends however that is.
 func (s *Server) mountDisk() error {
 	err := unix.Mount("tmpfs", s.dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0755", diskSize))
 	if errors.Is(err, unix.EPERM) {
@@ -29,8 +29,8 @@ func (s *Server) mountDisk() error {
 	return err
 }
 
-// FillDisk leaves nothing free on the server's disk. free makes room again, and waits until the server accepts connections, or starts
-// it if it has ended.
+// FillDisk leaves nothing free on the server's disk. free makes room again, and waits until the server accepts connections,
+// or starts it if it has ended.
 func (s *Server) FillDisk(ctx context.Context) (free func() error, err error) {
 	if s.unmount == nil {
 		return nil, ErrNoDisk

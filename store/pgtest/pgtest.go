@@ -29,8 +29,8 @@ func Need(t testing.TB) {
 	}
 }
 
-// Main runs the tests of a package with a server, if PostgreSQL is installed. prepare makes the template of all databases, such as
-// their tables.
+// Main runs the tests of a package with a server, if PostgreSQL is installed. prepare makes the template of all databases,
+// such as their tables.
 func Main(m *testing.M, prepare func(url string) error) int {
 	flag.Parse()
 	_, err := find("initdb")

@@ -42,8 +42,8 @@ func (s *Server) Crash() error {
 	return nil
 }
 
-// removeLock removes the piece of shared memory with which a server keeps others out of its directory, and which a killed one leaves
-// behind. The next start would do it too, but some are never started again.
+// removeLock removes the piece of shared memory with which a server keeps others out of its directory, and which a killed
+// one leaves behind. The next start would do it too, but some are never started again.
 func (s *Server) removeLock() {
 	const line = 6 // of postmaster.pid: key and id
 	text, err := os.ReadFile(filepath.Join(s.DataDir(), "postmaster.pid"))

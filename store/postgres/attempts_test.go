@@ -132,8 +132,8 @@ func TestWhatIsGoneIsNotConfirmed(t *testing.T) {
 	}
 }
 
-// A feed whose connection ends in the middle goes on with another one: before it has read anything, when it has read the events of some
-// merchants, and while it waits for the workers. It misses no event, and passes none twice.
+// A feed whose connection ends in the middle goes on with another one: before it has read anything, when it has read the
+// events of some merchants, and while it waits for the workers. It misses no event, and passes none twice.
 func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
 	s := newShop(t, Options{})
 	merchants := []store.MerchantID{s.id}
@@ -188,8 +188,8 @@ func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
 	}
 }
 
-// All connections of both nodes end again and again, while one node records events. A follower on the other one sees each event once, in
-// order, and waits for none in vain.
+// All connections of both nodes end again and again, while one node records events. A follower on the other one sees each
+// event once, in order, and waits for none in vain.
 func TestAFollowerSurvivesTheEndOfAllConnections(t *testing.T) {
 	s := newShop(t, Options{})
 	other := s.second()
@@ -269,8 +269,8 @@ func TestAServerWithoutRoomIsUnavailable(t *testing.T) {
 	}
 }
 
-// Slow reads take all connections that they may have, but those of one partner only a half. Events are accepted all the same, and the
-// node stays ready.
+// Slow reads take all connections that they may have, but those of one partner only a half. Events are accepted all the
+// same, and the node stays ready.
 func TestSlowReadsLeaveConnections(t *testing.T) {
 	const conns, half = 8, 2
 	s := newShopOn(t, fmt.Sprintf("%s&pool_max_conns=%d", pgtest.Database(t), conns), Options{})
@@ -508,7 +508,8 @@ func TestASerializationFailureKeepsTheConnections(t *testing.T) {
 	}
 }
 
-// A server may answer no more while a node opens it, as when its machine loses power. Then the node must look for the primary again.
+// A server may answer no more while a node opens it, as when its machine loses power. Then the node must look for the
+// primary again.
 func TestOpenEndsWhenTheServerAnswersNoMore(t *testing.T) {
 	t.Parallel() // it mostly waits
 	s := newShop(t, Options{})

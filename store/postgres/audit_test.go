@@ -32,8 +32,8 @@ func TestAuditEntriesAreLogged(t *testing.T) {
 	}
 }
 
-// A partner that has more young entries than its share is refused further ones, once a node has seen that, except when it takes access
-// away. Later it may go on.
+// A partner that has more young entries than its share is refused further ones, once a node has seen that, except when it
+// takes access away. Later it may go on.
 func TestChangesAreRefusedBeforeYoungEntriesAreDropped(t *testing.T) {
 	var now atomic.Int64 // s since 1970
 	e, err := openURL(pgtest.Database(t), Options{Log: quiet, Now: func() time.Time { return time.Unix(now.Load(), 0) }, audit: store.AuditLimits{Partners: 10, PartnerAge: time.Hour}})

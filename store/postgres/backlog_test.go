@@ -25,8 +25,8 @@ func (s *shop) spread() []store.Mark {
 	return marks
 }
 
-// A merchant sends the events of a year, each in a minute of its own, faster than they are rolled up. Only events of this merchant are
-// refused, until the node has caught up.
+// A merchant sends the events of a year, each in a minute of its own, faster than they are rolled up. Only events of this
+// merchant are refused, until the node has caught up.
 func TestAMerchantWithTooManyRowsIsRefused(t *testing.T) {
 	s := newShop(t, Options{})
 	other := s.another()

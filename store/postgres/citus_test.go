@@ -47,7 +47,8 @@ func TestCitus(t *testing.T) {
 	})
 }
 
-// A kill may come after a migration has added a table, and before the table is distributed. The next node that starts distributes it.
+// A kill may come after a migration has added a table, and before the table is distributed. The next node that starts
+// distributes it.
 func distributeAtStart(t *testing.T, c *pgtest.Citus) {
 	s := newShopOn(t, c.Database(t), Options{})
 	if _, err := s.db.Pool.Exec(t.Context(), "SELECT undistribute_table('tally')"); err != nil {
@@ -324,7 +325,8 @@ func importFromDistributed(t *testing.T, c *pgtest.Citus) {
 	}
 }
 
-// prepareLink leaves a link that a worker has prepared and not committed, as after a coordinator's failure between the two phases.
+// prepareLink leaves a link that a worker has prepared and not committed, as after a coordinator's failure between the two
+// phases.
 func prepareLink(t *testing.T, s *shop, c *pgtest.Citus) {
 	t.Helper()
 	const name = "citus_0_999_999_999"

@@ -14,7 +14,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// When the server refuses the COMMIT of a flush, nothing is recorded, and the senders are told so. They can send their events again.
+// When the server refuses the COMMIT of a flush, nothing is recorded, and the senders are told so. They can send their
+// events again.
 func TestACommitThatTheServerRefuses(t *testing.T) {
 	s := newShopOn(t, pgtest.EmptyDatabase(t), Options{})
 	for _, code := range []string{"40001", "55P03", "53100"} { // serialization, a lock, a full disk
@@ -38,7 +39,8 @@ func TestACommitThatTheServerRefuses(t *testing.T) {
 	s.expect(3)
 }
 
-// When the second commit of a flush is refused, the first one has recorded its events. They are acknowledged, once the standbys have them.
+// When the second commit of a flush is refused, the first one has recorded its events. They are acknowledged, once the
+// standbys have them.
 func TestARefusalAfterTheCommit(t *testing.T) {
 	t.Run("by a lock", func(t *testing.T) {
 		s := newShopOn(t, pgtest.Database(t)+"&lock_timeout=200", Options{}) // of all but the first commit, which has its own

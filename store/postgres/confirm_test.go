@@ -22,8 +22,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// When an operator cancels a commit's wait for the standbys, the event is visible. But it is not acknowledged, and no feed has it, before
-// a standby has it.
+// When an operator cancels a commit's wait for the standbys, the event is visible. But it is not acknowledged, and no feed
+// has it, before a standby has it.
 func TestACanceledWaitForTheStandbysAcknowledgesNothing(t *testing.T) {
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: time.Minute})
@@ -71,8 +71,9 @@ func TestACanceledWaitForTheStandbysAcknowledgesNothing(t *testing.T) {
 	})
 }
 
-// An event that no standby has is visible, but nobody may rely on it. It is not acknowledged, no feed and no watch passes it, and Resolve
-// does not return its muid. When a standby without it becomes the primary, it is lost, and its sender gets an error.
+// An event that no standby has is visible, but nobody may rely on it. It is not acknowledged, no feed and no watch passes
+// it, and Resolve does not return its muid. When a standby without it becomes the primary, it is lost, and its sender gets
+// an error.
 func TestAnEventThatNoStandbyHas(t *testing.T) {
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir()), Options{flushTimeout: time.Minute})
@@ -152,8 +153,8 @@ func TestAnEventThatNoStandbyHas(t *testing.T) {
 	s.expectConsistent()
 }
 
-// A change that no standby has is visible, because its wait for one was canceled. No node starts with it: if it is lost, its number is
-// that of another change, which the node would take for the one that it has.
+// A change that no standby has is visible, because its wait for one was canceled. No node starts with it: if it is lost, its
+// number is that of another change, which the node would take for the one that it has.
 func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 	t.Parallel() // it mostly waits
 	primary, standby := startWithStandby(t)
@@ -204,8 +205,8 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 	})
 }
 
-// When a process of the server is killed, the server ends all connections and recovers, but keeps its start time. What was visible
-// before may be lost.
+// When a process of the server is killed, the server ends all connections and recovers, but keeps its start time. What was
+// visible before may be lost.
 func TestWhatACrashMayHaveLostIsNotConfirmed(t *testing.T) {
 	server := pgtest.NewServer(t)
 	s := newShopOn(t, server.URL("postgres"), Options{})

@@ -41,8 +41,8 @@ func (s *shop) rollUp(merchants ...uuid.UUID) {
 	testenv.Check(s.t, s.counts.RollUp(s.t.Context(), merchants))
 }
 
-// Two nodes record and fold, in portions that split flushes, while events are removed. All counts are exact meanwhile: totals, summaries,
-// usage and every counter.
+// Two nodes record and fold, in portions that split flushes, while events are removed. All counts are exact meanwhile:
+// totals, summaries, usage and every counter.
 func TestCountsAreExactDuringRollups(t *testing.T) {
 	patient := Options{Log: quiet, flushTimeout: time.Minute} // under load a flush may take long, and every mark counts here
 	s := newShop(t, patient)
@@ -236,7 +236,8 @@ func (p *plan) pagesOf(table string) (n int) {
 	return n
 }
 
-// While a backup's snapshot is open, no statement reads the rows that were rolled up since. Merchants that have no usage yet are not missed.
+// While a backup's snapshot is open, no statement reads the rows that were rolled up since. Merchants that have no usage yet
+// are not missed.
 func TestDeadDeltasAreNotRead(t *testing.T) {
 	s := newShop(t, Options{})
 	backup, err := s.db.Pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})

@@ -21,7 +21,8 @@ import (
 	"mtagd/store/rules"
 )
 
-// Database is a database into which data is copied, or from which, without an engine. It implements migrate.Successor and migrate.Source.
+// Database is a database into which data is copied, or from which, without an engine. It implements migrate.Successor and
+// migrate.Source.
 type Database struct {
 	db      *conn.DB
 	run     uuid.UUID // tells this import from others
@@ -139,8 +140,8 @@ func (d *Database) PreventChanges(ctx context.Context, to string) (Locked, error
 	return Locked{h}, nil
 }
 
-// mark marks the database as moved. A node that runs all the same does nothing any more: the trigger refuses its flushes, and as a number
-// of the table change is missing, it makes no changes and is not ready.
+// mark marks the database as moved. A node that runs all the same does nothing any more: the trigger refuses its flushes,
+// and as a number of the table change is missing, it makes no changes and is not ready.
 func mark(ctx context.Context, tx pgx.Tx, to string) error {
 	if _, err := tx.Exec(ctx, `INSERT INTO move (direction, peer, at, ready) VALUES ('out', $1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, true)
 		ON CONFLICT (direction) DO UPDATE SET peer = excluded.peer, at = excluded.at, ready = true`, to); err != nil {

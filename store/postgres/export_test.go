@@ -39,8 +39,8 @@ func (s *shop) countsIn(db *Database) (events, partners int) {
 	return events, partners
 }
 
-// A node was forgotten when all were to be stopped. What it begins during an import is never committed, and it goes on only when the import
-// has failed.
+// A node was forgotten when all were to be stopped. What it begins during an import is never committed, and it goes on only
+// when the import has failed.
 func TestANodeBesideAnImport(t *testing.T) {
 	s := newShop(t, Options{})
 	db := s.forCopy()

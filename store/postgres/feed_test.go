@@ -11,8 +11,8 @@ import (
 	"mtagd/store"
 )
 
-// A follower of many merchants, most of which have few events and one has many, sees all events in their order: from the beginning,
-// from cursors in between, and when the flushes that say where to look are forgotten.
+// A follower of many merchants, most of which have few events and one has many, sees all events in their order: from the
+// beginning, from cursors in between, and when the flushes that say where to look are forgotten.
 func TestTheFeedOfManyMerchants(t *testing.T) {
 	s := newShop(t, Options{})
 	merchants := []store.MerchantID{s.id}

@@ -117,7 +117,8 @@ var countMoved = `WITH w AS MATERIALIZED (
 	INSERT INTO counter (merchant, level, name, bucket, tag, bot, n)
 	SELECT $1, l.level, v.name, ` + count.BucketOfMinute + `, tag, bot, sum(n)::bigint FROM w, ` + count.ForEachCounter + ` GROUP BY 2, 3, 4, 5, 6`
 
-// Index implements migrate.Target. To make the counters of all events at once takes a fraction of adding to them with each portion.
+// Index implements migrate.Target. To make the counters of all events at once takes a fraction of adding to them with each
+// portion.
 func (d *Database) Index(ctx context.Context, _ uint64) error {
 	if d.counted {
 		return nil
@@ -159,8 +160,8 @@ func (d *Database) noteReady(ctx context.Context, tx pgx.Tx, ready bool) error {
 	return err
 }
 
-// numberOfImport is the number of the change that brings the control data. The nodes begin with the records as they are. A number is missing
-// before it, so that a node which was started on the empty database finds that it must be started again.
+// numberOfImport is the number of the change that brings the control data. The nodes begin with the records as they are. A
+// number is missing before it, so that a node which was started on the empty database finds that it must be started again.
 const numberOfImport = 2
 
 // SetControl implements migrate.Target. It writes as changes do, but for what nodes need to know of a change: there are none.
@@ -197,8 +198,8 @@ func (d *Database) Ready(ctx context.Context, upTo uint64) (to migrate.Place, er
 		if _, err := tx.Exec(ctx, "SELECT setval('receipt', greatest(last_value, $1)) FROM receipt", int64(upTo)); err != nil {
 			return err
 		}
-		// The last flush, so that feeds end there. A run that was cut off may have left one: feeds would take it that all flushes since then
-		// are there.
+		// The last flush, so that feeds end there. A run that was cut off may have left one: feeds would take it that all
+		// flushes since then are there.
 		if _, err := tx.Exec(ctx, "DELETE FROM flush"); err != nil {
 			return err
 		}

@@ -10,8 +10,8 @@ import (
 	"mtagd/store"
 )
 
-// A page reads its own events, and the counters of some days, of one day and of one hour. It does not read the hours of many days, the
-// events that it skips or that a filter leaves out, nor the counters of all names.
+// A page reads its own events, and the counters of some days, of one day and of one hour. It does not read the hours of many
+// days, the events that it skips or that a filter leaves out, nor the counters of all names.
 func TestAPageReadsFewRows(t *testing.T) {
 	s := newShop(t, Options{})
 	const days, names, perName = 40, 12, 1000
@@ -93,8 +93,8 @@ func (s *shop) pageAndRows(q store.Query) (page store.Page, rows int) {
 	return page, after - before
 }
 
-// A page by name in a range reads the counters of the names up to it, from the nearer end, and of few others. How many names that are is
-// only guessed: here some names have all their events in the range, some have none.
+// A page by name in a range reads the counters of the names up to it, from the nearer end, and of few others. How many names
+// that are is only guessed: here some names have all their events in the range, some have none.
 func TestAPageByNameInARangeReadsFewNames(t *testing.T) {
 	s := newShop(t, Options{})
 	const days, names, perDay = 40, 24, 2
@@ -129,8 +129,8 @@ func TestAPageByNameInARangeReadsFewNames(t *testing.T) {
 	}
 	for n := range names {
 		for _, asc := range []bool{true, false} {
-			// The days of all names together, of the names up to the page, and of its own name again; the hours and minutes of one day; all
-			// names' numbers of all times.
+			// The days of all names together, of the names up to the page, and of its own name again; the hours and minutes
+			// of one day; all names' numbers of all times.
 			most := days*(1+min(n+1, names-n)+1) + 2*perDay + names + 5*q.Limit
 			if rows := rowsOf(n, asc); rows > most {
 				t.Errorf("%+v: %d rows were read, want at most %d", q, rows, most)

@@ -11,7 +11,8 @@
 //
 // # Recording
 //
-// Requests wait in a queue (package groupcommit), of which one goroutine makes groups. A group is one transaction of two round trips:
+// Requests wait in a queue (package groupcommit), of which one goroutine makes groups. A group is one transaction of two
+// round trips:
 //
 //  1. The event_ids of the group are remembered, and those that already were are found. The links that the group needs are read.
 //     Now the outcome of each mark is known.
@@ -20,9 +21,9 @@
 //     waits for both. It follows the first one in the write-ahead log: when the standbys have it, they have the flush. Only
 //     then are the marks answered.
 //
-// The lock is held until the first commit is visible. So flushes are numbered in the order of their commits, and whoever sees a flush
-// sees all before it: no feed passes an event that may still be committed. The second commit waits without the lock, so the next flush
-// of any node is written meanwhile.
+// The lock is held until the first commit is visible. So flushes are numbered in the order of their commits, and whoever
+// sees a flush sees all before it: no feed passes an event that may still be committed. The second commit waits without the
+// lock, so the next flush of any node is written meanwhile.
 //
 // So a flush is visible before the standbys have it. It is lost if the server loses its power, or a standby becomes the
 // primary, before that. Its senders were not told that it is recorded, but listings, totals and exports may have shown its
@@ -34,8 +35,8 @@
 // A flush does not update counters: it inserts its deltas, which are moved into the counters later (package count). Readers
 // add the pending deltas to the counters.
 //
-// When the answer of COMMIT is lost, the node inserts a flush of the same id that has no number. If one with this id is there, the
-// first one was committed. If not, it never can be. That insert waits for the standbys.
+// When the answer of COMMIT is lost, the node inserts a flush of the same id that has no number. If one with this id is
+// there, the first one was committed. If not, it never can be. That insert waits for the standbys.
 //
 // # Distributed by merchant
 //

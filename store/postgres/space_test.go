@@ -10,8 +10,8 @@ import (
 	"mtagd/store/postgres/write"
 )
 
-// Two nodes fill the space that events may take. Each knows its own events at once, and those of the other one a little later. Then
-// events are refused, until some have gone.
+// Two nodes fill the space that events may take. Each knows its own events at once, and those of the other one a little
+// later. Then events are refused, until some have gone.
 func TestEventsTakeNoMoreThanTheSize(t *testing.T) {
 	const size, raw, fits = 1 << 20, 7 << 10, 127
 	s := newShop(t, Options{Size: size})
@@ -64,8 +64,8 @@ func TestEventsTakeNoMoreThanTheSize(t *testing.T) {
 	}
 }
 
-// Links take space too, and anybody with a tag id can make ever new ones. What they take is known at once, and later from what the
-// database has.
+// Links take space too, and anybody with a tag id can make ever new ones. What they take is known at once, and later from
+// what the database has.
 func TestLinksTakeNoMoreThanTheSize(t *testing.T) {
 	const size = 64 << 10
 	s := newShop(t, Options{Size: size})

@@ -58,8 +58,8 @@ func (*statements) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndDa
 // ofEvents matches where a statement uses a table that is distributed by merchant.
 var ofEvents = regexp.MustCompile(`(?i)\b(?:FROM|INTO|JOIN|UPDATE|VACUUM \([^)]*\)) (event|dedup|link|held_link|linked_muid|counter|usage|tally)\b`)
 
-// A statement says whose rows it is about in one of two ways: it compares the merchant with a parameter, or it inserts rows of the
-// merchants of a group.
+// A statement says whose rows it is about in one of two ways: it compares the merchant with a parameter, or it inserts rows
+// of the merchants of a group.
 var (
 	ofOneMerchant = regexp.MustCompile(`(?i)\bmerchant = \$1\b`)
 	ofGroup       = regexp.MustCompile(`(?i)^INSERT INTO \w+ \(merchant, [^)]*\) SELECT .* FROM unnest\(\$1::uuid\[\]`)

@@ -51,7 +51,8 @@ func TestVerifyFindsWhatDiffers(t *testing.T) {
 	}
 }
 
-// The events of a large merchant are counted in pieces. Meanwhile events are recorded, rolled up and removed. A finding has the range of time.
+// The events of a large merchant are counted in pieces. Meanwhile events are recorded, rolled up and removed. A finding has
+// the range of time.
 func TestVerifyInPieces(t *testing.T) {
 	s := newShop(t, Options{verifyPiece: 5})
 	hour := time.Now().Truncate(time.Hour).Add(-72 * time.Hour)

@@ -1,5 +1,5 @@
-// Package removal runs what engines remove in the background: the events of persons, those of deleted merchants, and those that are past
-// the retention. Each is a task that is stored, with its own attempts. One that fails holds up no other.
+// Package removal runs what engines remove in the background: the events of persons, those of deleted merchants, and those
+// that are past the retention. Each is a task that is stored, with its own attempts. One that fails holds up no other.
 package removal
 
 import (
@@ -25,7 +25,8 @@ type Engine interface {
 	// SaveRemovals stores removals, and forgets those that are done.
 	SaveRemovals(ctx context.Context, removals []store.Removal) error
 
-	// EraseOf removes the events of persons of one merchant from all answers. It stores how far the erasures are, up to ErasureRemoving.
+	// EraseOf removes the events of persons of one merchant from all answers. It stores how far the erasures are, up to
+	// ErasureRemoving.
 	EraseOf(ctx context.Context, m store.MerchantID, erasures []store.Erasure) error
 	// Drop removes everything of a deleted merchant.
 	Drop(ctx context.Context, m store.MerchantID) error
@@ -38,8 +39,8 @@ type Engine interface {
 	ExpireOf(ctx context.Context, m store.MerchantID, before int64) (some bool, err error)
 }
 
-// Delay is how long after its deletion the events of a merchant are removed. By then, all requests that began before have ended, and events
-// that were on their way are refused or committed.
+// Delay is how long after its deletion the events of a merchant are removed. By then, all requests that began before have
+// ended, and events that were on their way are refused or committed.
 const Delay = time.Minute
 
 // ErrWaits is not noted as a failure: the next call of Run tries it again.

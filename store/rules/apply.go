@@ -9,8 +9,8 @@ import (
 	"mtagd/store"
 )
 
-// Apply puts records that were stored into memory and into the directory. None of them is there twice. Only the driver calls it, with one
-// change after the other, or with the last version of each record that several changes have written.
+// Apply puts records that were stored into memory and into the directory. None of them is there twice. Only the driver calls
+// it, with one change after the other, or with the last version of each record that several changes have written.
 func (d *Data) Apply(records []Record) error {
 	type decoded struct {
 		kind int

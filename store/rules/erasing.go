@@ -2,7 +2,8 @@ package rules
 
 import "mtagd/store"
 
-// erasing is how the erasures of one merchant are done together (EraseOf): what of its events and links is whose, and what of that is noted.
+// erasing is how the erasures of one merchant are done together (EraseOf): what of its events and links is whose, and what
+// of that is noted.
 type erasing struct {
 	ids      []store.ErasureID
 	persons  *Persons     // of the erasures, in their order

@@ -13,8 +13,8 @@ import (
 	"mtagd/store"
 )
 
-// addErasure notes an erasure, or returns the one that it repeats (store.Erasure.Admit). With suppress, the person's events are refused
-// from now on.
+// addErasure notes an erasure, or returns the one that it repeats (store.Erasure.Admit). With suppress, the person's events
+// are refused from now on.
 func (d *Data) addErasure(ctx context.Context, id store.MerchantID, who store.Person, suppress bool) (e store.Erasure, err error) {
 	err = d.update(ctx, func(c *change) error {
 		m, err := d.state.merchant(id)
@@ -165,8 +165,8 @@ func (d *Data) removeSuppressed(key string) {
 	}
 }
 
-// Refuses returns store.Suppressed when events of this person are refused, store.Removed when the merchant was deleted, and else 0. It is
-// called for each event.
+// Refuses returns store.Suppressed when events of this person are refused, store.Removed when the merchant was deleted, and
+// else 0. It is called for each event.
 func (d *Data) Refuses(m store.MerchantID, id *store.Identity, muid store.MUID) store.Outcome {
 	if !d.suppressing.Load() {
 		return 0

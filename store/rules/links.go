@@ -6,13 +6,13 @@ import (
 	"mtagd/store"
 )
 
-// A link decides which events a person's requests take. So links have a source. Whoever knows a tag id and an identifier can learn the
-// muid of that identifier, and can link other identifiers to it, or that identifier to another muid. Such links are claimed. The cookie
-// of the tag host cannot be trusted either once somebody may know its muid: anyone can write a header. What nobody can know is the muid of
-// a visitor to whom no identifier was linked yet.
+// A link decides which events a person's requests take. So links have a source. Whoever knows a tag id and an identifier can
+// learn the muid of that identifier, and can link other identifiers to it, or that identifier to another muid. Such links
+// are claimed. The cookie of the tag host cannot be trusted either once somebody may know its muid: anyone can write a
+// header. What nobody can know is the muid of a visitor to whom no identifier was linked yet.
 
-// SourceOfLink returns the source of a new link. isLinked says whether an identifier was linked to its muid before, and cookies how many links
-// ByCookie the identifier has, former ones included.
+// SourceOfLink returns the source of a new link. isLinked says whether an identifier was linked to its muid before, and
+// cookies how many links ByCookie the identifier has, former ones included.
 func SourceOfLink(said store.LinkSource, isLinked bool, cookies int) store.LinkSource {
 	if said == store.ByCookie && (isLinked || cookies >= store.MaxCookieLinks) {
 		return store.ByAnyone
@@ -20,13 +20,14 @@ func SourceOfLink(said store.LinkSource, isLinked bool, cookies int) store.LinkS
 	return said
 }
 
-// KeepsFormerLink reports whether a link that was replaced is kept, when n former links ByAnyone of its identifier are. A trusted one always is,
-// whatever strangers have made before.
+// KeepsFormerLink reports whether a link that was replaced is kept, when n former links ByAnyone of its identifier are. A
+// trusted one always is, whatever strangers have made before.
 func KeepsFormerLink(source store.LinkSource, n int) bool {
 	return source.IsTrusted() || n < store.MaxFormerLinks
 }
 
-// PersonOf returns the hashes of a person. links are those of the identifier, former ones included; there are none if a muid names the person.
+// PersonOf returns the hashes of a person. links are those of the identifier, former ones included; there are none if a muid
+// names the person.
 func PersonOf(named *store.Identity, links []store.Link, withClaimed bool) store.Person {
 	p := store.Person{Identifiers: slices.Clone(named.Keys()), WithClaimed: withClaimed}
 	if named.MUID != "" {

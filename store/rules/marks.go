@@ -7,8 +7,8 @@ import (
 	"mtagd/store"
 )
 
-// Outcome returns what becomes of a mark (store.Events, Record), once it is known whether the engine refuses it, and its muid; 0: it is
-// recorded, unless its event_id is remembered.
+// Outcome returns what becomes of a mark (store.Events, Record), once it is known whether the engine refuses it, and its
+// muid; 0: it is recorded, unless its event_id is remembered.
 func Outcome(refused store.Outcome, muid store.MUID) store.Outcome {
 	if refused == 0 && muid == "" {
 		return store.Unresolved
@@ -33,8 +33,8 @@ func IsSuppressed[V any](keys map[store.IdentityKey]V, id *store.Identity, muid 
 // ExpiryDelay is how long an event stays after it is past the retention: queries that began before may still read it.
 const ExpiryDelay = time.Minute
 
-// RetainedFrom returns the time (µs since 1970) before which events with a retention are in no answer; math.MinInt64 when all are kept. Whatever
-// reads events for an answer leaves out earlier ones.
+// RetainedFrom returns the time (µs since 1970) before which events with a retention are in no answer; math.MinInt64 when
+// all are kept. Whatever reads events for an answer leaves out earlier ones.
 func RetainedFrom(r store.Retention, now time.Time) int64 {
 	if cutoff, ok := r.Cutoff(now); ok {
 		return cutoff.UnixMicro()

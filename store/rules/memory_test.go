@@ -277,7 +277,8 @@ func TestALabelOfADamagedMerchantIsTaken(t *testing.T) {
 	}
 }
 
-// Another machine may learn at once that a partner has moved to another tracking domain, and that another one has the former domain now.
+// Another machine may learn at once that a partner has moved to another tracking domain, and that another one has the former
+// domain now.
 func TestTrackingDomainsThatChangeHandsTogether(t *testing.T) {
 	m := newMemory()
 	d := m.open(t, time.Now).(engine)

@@ -9,15 +9,16 @@ import (
 
 // People is what an engine knows of persons.
 type People interface {
-	// LinksOf returns the links that belong to a person, former ones included: those to the person's muids, and those of the person's
-	// identifiers.
+	// LinksOf returns the links that belong to a person, former ones included: those to the person's muids, and those of the
+	// person's identifiers.
 	LinksOf(ctx context.Context, m store.MerchantKey, who store.Person) ([]store.Link, error)
-	// EventsOf passes all events of a merchant that belong to persons, or that claimed links lead to (Matcher), to use, in the order of
-	// receipt, until use returns an error. Those past the retention may be among them. For an erasure, begin is called first, with when the
-	// last event was received that came in before: Forget finds all events up to it. Then EventsOf gives way to requests. nil: no erasure.
+	// EventsOf passes all events of a merchant that belong to persons, or that claimed links lead to (Matcher), to use, in
+	// the order of receipt, until use returns an error. Those past the retention may be among them. For an erasure, begin is
+	// called first, with when the last event was received that came in before: Forget finds all events up to it. Then
+	// EventsOf gives way to requests. nil: no erasure.
 	EventsOf(ctx context.Context, m store.MerchantKey, who *Persons, begin func(last uint64), use func(e *PersonalEvent, owners, claimed []int) error) error
-	// Forget removes links, remembered event_ids, and events. Some of them may be gone. A link that has led to another muid since then stays.
-	// So does the note that a muid had links: somebody may know the muid, and say that he has its cookie.
+	// Forget removes links, remembered event_ids, and events. Some of them may be gone. A link that has led to another muid
+	// since then stays. So does the note that a muid had links: somebody may know the muid, and say that he has its cookie.
 	Forget(ctx context.Context, m store.MerchantKey, links []store.Link, events []ForgottenEvent) error
 }
 

@@ -49,8 +49,8 @@ func (p *Persons) OfLink(l store.Link) []int {
 	return merge(p.muids[store.MUIDKey(l.MUID)], p.identifiers[l.Identifier])
 }
 
-// Links returns of each person how many of some links belong to it, and the identifiers in these whose events are refused if the person is
-// erased with suppress.
+// Links returns of each person how many of some links belong to it, and the identifiers in these whose events are refused if
+// the person is erased with suppress.
 func (p *Persons) Links(links []store.Link) (numbers []int, suppressed [][]store.IdentityKey) {
 	numbers, suppressed = make([]int, len(p.withClaimed)), make([][]store.IdentityKey, len(p.withClaimed))
 	for _, l := range links {
@@ -64,9 +64,9 @@ func (p *Persons) Links(links []store.Link) (numbers []int, suppressed [][]store
 	return numbers, suppressed
 }
 
-// suppresses reports whether events with a link's identifier are refused after person n was erased with suppress. Any link to one of
-// the person's muids may have another person's identifier, but one that came with the merchant's secret: who has a cookie of his own can
-// link anybody's identifier to its muid.
+// suppresses reports whether events with a link's identifier are refused after person n was erased with suppress. Any link
+// to one of the person's muids may have another person's identifier, but one that came with the merchant's secret: who has a
+// cookie of his own can link anybody's identifier to its muid.
 func (p *Persons) suppresses(n int, l store.Link) bool {
 	return slices.Contains(p.identifiers[l.Identifier], n) ||
 		slices.Contains(p.muids[store.MUIDKey(l.MUID)], n) && (l.Source == store.BySecret || p.withClaimed[n])
@@ -100,8 +100,8 @@ type Matcher struct {
 // Matcher returns a new one.
 func (p *Persons) Matcher() *Matcher { return &Matcher{Persons: p} }
 
-// PersonOf returns the numbers of the persons to whom an event with this muid and this body belongs, and of those to whom it would belong if
-// claimed links counted. byClaim: the sender gave only identifiers, of which a claimed link led to the muid.
+// PersonOf returns the numbers of the persons to whom an event with this muid and this body belongs, and of those to whom it
+// would belong if claimed links counted. byClaim: the sender gave only identifiers, of which a claimed link led to the muid.
 func (p *Matcher) Of(muid, raw []byte, byClaim bool) (owners, claimed []int) {
 	if !bytes.Equal(muid, p.muid) {
 		p.muid = append(p.muid[:0], muid...)

@@ -49,8 +49,8 @@ type kind struct {
 	remove func(d *Data, key string)
 }
 
-// kinds has all of them, in the order in which Apply puts those of a change into memory: a tag needs to know its partner's domain and who
-// has its own.
+// kinds has all of them, in the order in which Apply puts those of a change into memory: a tag needs to know its partner's
+// domain and who has its own.
 var kinds []kind
 
 func init() { // else it would refer to itself

@@ -1,10 +1,11 @@
-// Package rules has the rules of control data, once for all engines: partners, keys, sessions, merchants, tags, claims, what calls with
-// an idempotency key have created, erasures and removals. It implements store.Control, and what the engines need beside it.
+// Package rules has the rules of control data, once for all engines: partners, keys, sessions, merchants, tags, claims, what
+// calls with an idempotency key have created, erasures and removals. It implements store.Control, and what the engines need
+// beside it.
 //
-// All of it is in memory (State), where requests are answered from; only the audit log is not. A Driver keeps it: it stores the
-// records of each change in one transaction, and gives its turn to one change after the other, on whatever machine. The rules run on what
-// is in memory; what they return is written, and once it is on disk, Data.Apply puts it into memory and into the directory. The changes of
-// other machines come in the same way.
+// All of it is in memory (State), where requests are answered from; only the audit log is not. A Driver keeps it: it stores
+// the records of each change in one transaction, and gives its turn to one change after the other, on whatever machine. The
+// rules run on what is in memory; what they return is written, and once it is on disk, Data.Apply puts it into memory and
+// into the directory. The changes of other machines come in the same way.
 //
 // A new kind of record needs these steps, and nothing in the engines:
 //
@@ -47,15 +48,15 @@ import (
 
 // Driver keeps records and the audit log. Where its methods fail, nothing was changed, except where the error has KindUncertain.
 type Driver interface {
-	// Update makes one change. It waits for its turn, passes changes that others have made to Apply, calls build, stores what it returns
-	// in one transaction, and passes the records to Apply. When that is nothing, it stores nothing.
+	// Update makes one change. It waits for its turn, passes changes that others have made to Apply, calls build, stores
+	// what it returns in one transaction, and passes the records to Apply. When that is nothing, it stores nothing.
 	Update(ctx context.Context, build func(t Turn) (Change, error)) error
 	// Now returns the time, once all changes that were committed before the call were passed to Apply.
 	Now(ctx context.Context) (time.Time, error)
 	// Audit is store.Control.Audit.
 	Audit(ctx context.Context, q store.AuditQuery) ([]store.AuditEntry, error)
-	// ReadDocuments returns documents of a kind in the order of store.CompareDocuments: those of one merchant, or, with nil, all. Damaged
-	// ones are left out, but for one that is asked for by its id; with "" all are.
+	// ReadDocuments returns documents of a kind in the order of store.CompareDocuments: those of one merchant, or, with nil,
+	// all. Damaged ones are left out, but for one that is asked for by its id; with "" all are.
 	ReadDocuments(ctx context.Context, kind store.DocumentKind, m *store.MerchantID, id string) ([]store.Document, error)
 }
 
@@ -73,7 +74,8 @@ type Change struct {
 
 // Data implements store.Control.
 type Data struct {
-	// Removing is called after a change that leaves something to remove in the background. It is set before the first change; nil: nobody is.
+	// Removing is called after a change that leaves something to remove in the background. It is set before the first
+	// change; nil: nobody is.
 	Removing func()
 
 	// People has the events and links of persons. It is set before the first use.
@@ -197,8 +199,9 @@ func (d *Data) Audit(ctx context.Context, q store.AuditQuery) ([]store.AuditEntr
 // tidied bounds how many records of a kind one call of Tidy drops.
 const tidied = 1000
 
-// Tidy stores when keys and sessions were last used, and deletes replies that are too old to be given again, and sessions that have ended.
-// KeepTidy calls it now and then, so that no request has to write; an engine calls it once more when it closes.
+// Tidy stores when keys and sessions were last used, and deletes replies that are too old to be given again, and sessions
+// that have ended. KeepTidy calls it now and then, so that no request has to write; an engine calls it once more when it
+// closes.
 func (d *Data) Tidy(ctx context.Context) error {
 	return d.update(ctx, func(c *change) error {
 		c.dropReplies()

@@ -9,8 +9,8 @@ import (
 	"mtagd/store"
 )
 
-// Records returns all records but sessions: where they are written anew, after a repair or a move, everybody signs in again. Uses of
-// keys that are gone are left out.
+// Records returns all records but sessions: where they are written anew, after a repair or a move, everybody signs in again.
+// Uses of keys that are gone are left out.
 func (s *State) Records() (all []Record, err error) {
 	for _, k := range kinds {
 		if k.name == Sessions {
@@ -29,7 +29,8 @@ func (s *State) Records() (all []Record, err error) {
 	return all, err
 }
 
-// Compare finds records that do not agree with each other, after New. Each is as it was written, so this would be a fault of the program.
+// Compare finds records that do not agree with each other, after New. Each is as it was written, so this would be a fault of
+// the program.
 func (s *State) Compare(wrong func(bucket, key, text string)) {
 	for id, k := range s.keys {
 		if _, ok := s.partners[k.Partner]; !ok {
@@ -76,9 +77,9 @@ func (s *State) Compare(wrong func(bucket, key, text string)) {
 	}
 }
 
-// Mend makes partners and merchants anew that are lost, as what belongs to them is not. They are suspended, because nobody knows
-// whether they were. It drops claims whose tag is lost. A verified tag whose claim is lost gets it again, as only one tag can have
-// been verified for a domain.
+// Mend makes partners and merchants anew that are lost, as what belongs to them is not. They are suspended, because nobody
+// knows whether they were. It drops claims whose tag is lost. A verified tag whose claim is lost gets it again, as only one
+// tag can have been verified for a domain.
 func (s *State) Mend(lost func(bucket, key, text string)) {
 	const (
 		name   = "(recovered)"

@@ -121,7 +121,8 @@ func (d *Data) EndSessions(ctx context.Context, partner store.PartnerID) (n int,
 	return n, err
 }
 
-// hasPartner returns an error unless a session can be this partner's, or an operator's when the id is empty. KindNotFound: partner.
+// hasPartner returns an error unless a session can be this partner's, or an operator's when the id is empty. KindNotFound:
+// partner.
 func (s *State) hasPartner(id store.PartnerID) error {
 	if id == "" {
 		return nil
@@ -148,8 +149,8 @@ func (c *change) noteSeen() {
 	}
 }
 
-// dropSessions deletes the sessions and links whose time is over. Those of keys and partners that are gone have ended already, and
-// stay until then.
+// dropSessions deletes the sessions and links whose time is over. Those of keys and partners that are gone have ended
+// already, and stay until then.
 func (c *change) dropSessions() {
 	for _, s := range c.d.state.sessions {
 		if !c.now.Before(s.ExpiresAt) {

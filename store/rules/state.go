@@ -101,8 +101,8 @@ func (s *State) Load(r Record) error {
 	return err
 }
 
-// LoadDamaged notes a record that cannot be read. It is out of service with all that belongs to it: requests fail, and never find it
-// missing.
+// LoadDamaged notes a record that cannot be read. It is out of service with all that belongs to it: requests fail, and never
+// find it missing.
 func (s *State) LoadDamaged(kind, key string) error {
 	s.damagedIn[kind] = key
 	switch kind {

@@ -128,7 +128,8 @@ func (o *oracle) page(q store.Query) (page []*known, total int) {
 	return page, total
 }
 
-// expect compares an engine's page with the oracle's, and reports whether they are the same. The engine must not change the query.
+// expect compares an engine's page with the oracle's, and reports whether they are the same. The engine must not change the
+// query.
 func (o *oracle) expect(t *testing.T, b *bed, q store.Query) bool {
 	t.Helper()
 	q.Merchant = o.merchant

@@ -18,8 +18,8 @@ import (
 //
 //	merchant (16 bytes) | tag, name, muid, raw (each length-prefixed) | time (varint, µs since 1970)
 //
-// What follows the merchant is the event's body, which the archive keeps as it is. In raw, the event's details (store.Details.Append)
-// are before its JSON.
+// What follows the merchant is the event's body, which the archive keeps as it is. In raw, the event's details
+// (store.Details.Append) are before its JSON.
 //
 // Tag and name together are the series (codec.AppendSeries): the name of a bot's event has a mark behind it. A chunk is stored
 // as one S2 block. Compression pays, as events resemble each other, and logging and syncing cost by the byte. zstd would make a

@@ -12,8 +12,8 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// entries are the newest entries of some keys, in memory. Most are of event_ids: they take about 80 bytes each, and no pointer that the
-// garbage collector would follow.
+// entries are the newest entries of some keys, in memory. Most are of event_ids: they take about 80 bytes each, and no
+// pointer that the garbage collector would follow.
 type entries struct {
 	eventIDs map[eventIDKey]int64 // when the event was received (µs since 1970), or deletedID
 	others   map[string]keyed
@@ -37,7 +37,8 @@ func isEventID(key []byte) bool {
 	return len(key) == len(eventIDKey{}) && key[0] == prefixDedupe
 }
 
-// set notes an entry. Of an event_id it keeps the time of receipt: the entry expires dedupeTTL after it was written to the database.
+// set notes an entry. Of an event_id it keeps the time of receipt: the entry expires dedupeTTL after it was written to the
+// database.
 func (e entries) set(key []byte, v keyed) {
 	switch {
 	case isEventID(key) && v.deleted:
@@ -101,8 +102,8 @@ func (e entries) each(use func(key []byte, v keyed) error) error {
 	return nil
 }
 
-// knownLinks is a set of links that are on disk: an event that repeats one of them needs no look-up. It has fingerprints, which nobody can
-// foresee. Only the committer uses it.
+// knownLinks is a set of links that are on disk: an event that repeats one of them needs no look-up. It has fingerprints,
+// which nobody can foresee. Only the committer uses it.
 type knownLinks struct {
 	seed    maphash.Seed
 	buckets [][4]uint64 // by the key of the link, the newest fingerprint first; 0: there is none
@@ -147,8 +148,8 @@ func (k *knownLinks) drop(key []byte) {
 	}
 }
 
-// linkCache has links that the committer has read from the database: most are of identifiers that come without a muid. People often send
-// several events in a row. Only the committer uses it.
+// linkCache has links that the committer has read from the database: most are of identifiers that come without a muid.
+// People often send several events in a row. Only the committer uses it.
 type linkCache struct {
 	young, old map[string]cachedLink
 }

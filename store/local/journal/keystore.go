@@ -17,8 +17,8 @@ import (
 	"mtagd/store/local/log"
 )
 
-// keyStore has the links and the remembered event_ids. Those that were written since the last flush are in memory, and in the log.
-// All others are in a database.
+// keyStore has the links and the remembered event_ids. Those that were written since the last flush are in memory, and in
+// the log. All others are in a database.
 type keyStore struct {
 	db    *badgerdb.DB
 	isNew bool // nothing was committed
@@ -32,8 +32,8 @@ type keyStore struct {
 	flushing entries      // what is being written to the database, or could not be written to it; recent is newer
 }
 
-// openKeys opens or creates the database in dir. A damaged one is replaced by one of what can be read; before that counts, rebuilding is
-// called, if it is not nil. A kill before the end leaves the damaged one.
+// openKeys opens or creates the database in dir. A damaged one is replaced by one of what can be read; before that counts,
+// rebuilding is called, if it is not nil. A kill before the end leaves the damaged one.
 func openKeys(dir string, logger *slog.Logger, rebuilding func() error) (*keyStore, error) {
 	k, err := tryKeys(dir, logger)
 	if !errors.Is(err, codec.ErrCorrupt) {
@@ -92,8 +92,8 @@ func newKeyStore(db *badgerdb.DB) *keyStore {
 	return &keyStore{db: db, recent: newEntries()}
 }
 
-// checkFormat refuses a database of another format version. The first commit writes the version into a new one. It reads all that a
-// start needs: what is damaged is rebuilt (openKeys).
+// checkFormat refuses a database of another format version. The first commit writes the version into a new one. It reads all
+// that a start needs: what is damaged is rebuilt (openKeys).
 func (k *keyStore) checkFormat() error {
 	found, has, err := k.db.Get([]byte{prefixFormat})
 	if k.isNew = !has && k.db.MaxVersion() == 0; err == nil && !k.isNew && string(found) != format {
@@ -175,8 +175,8 @@ func (k *keyStore) allUnflushed() []entries {
 	return []entries{k.recent.clone(), k.flushing}
 }
 
-// begin takes what the next flush writes, and reports whether there is anything. No commit of the journal may be under way, and no other
-// flush. end is that of the log.
+// begin takes what the next flush writes, and reports whether there is anything. No commit of the journal may be under way,
+// and no other flush. end is that of the log.
 func (k *keyStore) begin(end log.Position) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -195,8 +195,8 @@ func (k *keyStore) begin(end log.Position) bool {
 	return true
 }
 
-// flush writes what begin has taken to the database, with this version. When it returns nil, that is on disk. After an error a later flush
-// writes it.
+// flush writes what begin has taken to the database, with this version. When it returns nil, that is on disk. After an error
+// a later flush writes it.
 func (k *keyStore) flush(version uint64) error {
 	k.mu.RLock()
 	flushing, upTo := k.flushing, k.upTo
@@ -232,8 +232,8 @@ func (k *keyStore) flush(version uint64) error {
 	return nil
 }
 
-// each calls use with all entries of the database whose keys begin with a prefix and that were written after the version since, in the
-// order of the keys, beginning at the key from. use gets values of its own.
+// each calls use with all entries of the database whose keys begin with a prefix and that were written after the version
+// since, in the order of the keys, beginning at the key from. use gets values of its own.
 func (k *keyStore) each(prefix, from []byte, since uint64, use func(key, value []byte) error) error {
 	return notNow(k.db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: prefix, Since: since})

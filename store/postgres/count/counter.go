@@ -50,8 +50,8 @@ func BucketSQL(at, size string) string {
 	return "(" + at + " / " + size + " - (" + at + " % " + size + " < 0)::int)"
 }
 
-// ForEachCounter selects each counter that counts the events of w.minute and w.name in a statement: its level is l.level, its name is
-// v.name, and its bucket is BucketOfMinute.
+// ForEachCounter selects each counter that counts the events of w.minute and w.name in a statement: its level is l.level,
+// its name is v.name, and its bucket is BucketOfMinute.
 const ForEachCounter = `(VALUES (0, 1), (1, 60), (2, 1440), (3, 0)) AS l(level, size), LATERAL (VALUES (w.name), ('')) AS v(name)`
 
 // BucketOfMinute is the bucket of a counter: see ForEachCounter.

@@ -11,9 +11,9 @@ import (
 	"mtagd/store/rules"
 )
 
-// LinksOf implements rules.People. With muids it reads all links of the merchant, a million in two or three seconds, because no index
-// has the hashes of muids: an index would cost two more entries for each new link, and the callers read all events afterwards, which takes
-// longer.
+// LinksOf implements rules.People. With muids it reads all links of the merchant, a million in two or three seconds, because
+// no index has the hashes of muids: an index would cost two more entries for each new link, and the callers read all events
+// afterwards, which takes longer.
 func (r *Reader) LinksOf(ctx context.Context, m store.MerchantKey, who store.Person) (links []store.Link, err error) {
 	merchant := uuid.UUID(m)
 	where, args := ` WHERE merchant = $1 AND key = ANY($2::bytea[])`, []any{merchant, conn.Hashes(who.Identifiers)}

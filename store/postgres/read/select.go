@@ -82,9 +82,9 @@ func (s *selection) inSpan() string {
 	return ` FROM event WHERE ` + s.eventFilter() + ` AND at >= r.lo AND at < r.hi`
 }
 
-// ofName selects the events of a span r and a name n from the index by name. The comparison of rows is true for every event of the name:
-// it only makes the planner prefer this index to the index by time. If it compared with lo, a scan would read past lo, or begin with
-// the name's first event.
+// ofName selects the events of a span r and a name n from the index by name. The comparison of rows is true for every event
+// of the name: it only makes the planner prefer this index to the index by time. If it compared with lo, a scan would read
+// past lo, or begin with the name's first event.
 func (s *selection) ofName() string {
 	return ` FROM event WHERE ` + s.eventFilter() + ` AND name = n.name AND at >= r.lo AND at < r.hi AND (name, at) >= (n.name, -9223372036854775808)`
 }

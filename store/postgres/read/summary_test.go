@@ -9,8 +9,8 @@ import (
 	"mtagd/store/postgres/count"
 )
 
-// Without a beginning, the first bucket has the events of any number of years. It is what the others leave of all events: their counters
-// are not read.
+// Without a beginning, the first bucket has the events of any number of years. It is what the others leave of all events:
+// their counters are not read.
 func TestASummaryReadsNoCountersOfItsFirstBucket(t *testing.T) {
 	now := time.Date(2026, 3, 5, 12, 0, 0, 0, time.UTC)
 	for _, bucket := range []store.Bucket{store.NoBucket, store.Hourly, store.Daily, store.Monthly} {

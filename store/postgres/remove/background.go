@@ -28,9 +28,9 @@ import (
 // and old event_ids and flushes. It also rolls up the deltas of dead nodes. One node at a time does this. The tasks are in
 // the database, so when that node dies, another one continues.
 //
-// An erasure (rules.Data.EraseOf) ends with VACUUM, which removes the rows from the tables. The space is reused, but not overwritten
-// immediately, and the server's write-ahead log, its archive and its backups have the rows until the operator deletes them. So "done" promises
-// less than with the embedded engine.
+// An erasure (rules.Data.EraseOf) ends with VACUUM, which removes the rows from the tables. The space is reused, but not
+// overwritten immediately, and the server's write-ahead log, its archive and its backups have the rows until the operator
+// deletes them. So "done" promises less than with the embedded engine.
 type Remover struct {
 	db      *conn.DB
 	control *control.Control

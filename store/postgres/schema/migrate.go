@@ -123,7 +123,8 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, upTo int) error {
 	return nil
 }
 
-// migrate applies one migration unless it has been applied. The table has the name and the columns of earlier versions, which used goose.
+// migrate applies one migration unless it has been applied. The table has the name and the columns of earlier versions,
+// which used goose.
 func migrate(ctx context.Context, tx pgx.Tx, version int, sql string) error {
 	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockSchema); err != nil {
 		return err

@@ -43,8 +43,8 @@ type Engine interface {
 // MaxDirectoryAge is how old a directory may be while its engine is ready.
 const MaxDirectoryAge = time.Second
 
-// OnceWindow is how long an engine remembers the calls with an idempotency key, and MaxOnce how many of them for each partner.
-// Of more it forgets the oldest.
+// OnceWindow is how long an engine remembers the calls with an idempotency key, and MaxOnce how many of them for each partner:
+// when there are more, it forgets the oldest.
 const (
 	OnceWindow = 24 * time.Hour
 	MaxOnce    = 10_000

@@ -10,7 +10,7 @@ import (
 	"mtagd/cmd/mtagd/operator"
 )
 
-// An export of a server that ends before its trailer is no whole file, whatever has come of it.
+// An export fails unless the server ends it with a trailer, however much of it has arrived.
 func TestAnExportThatIsCutOff(t *testing.T) {
 	data := t.TempDir()
 	socket, err := operator.Listen(data)

@@ -188,8 +188,8 @@ func TestAFeedSurvivesTheEndOfItsConnection(t *testing.T) {
 	}
 }
 
-// All connections of both nodes end again and again, while one node records events. A follower on the other one sees each
-// event once, in order, and waits for none in vain.
+// All connections of both nodes end again and again, while one node records events. A follower on the other node sees each
+// event once, in order, and is woken for each.
 func TestAFollowerSurvivesTheEndOfAllConnections(t *testing.T) {
 	s := newShop(t, Options{})
 	other := s.second()

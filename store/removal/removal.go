@@ -20,7 +20,8 @@ type Engine interface {
 	// Now returns the time that attempts are noted with.
 	Now(ctx context.Context) (time.Time, error)
 
-	// UpdateErasures replaces erasures by change(erasure). suppressed are further keys of each, if it suppresses.
+	// UpdateErasures replaces erasures by change(erasure). change also returns further keys of the person: if the erasure has
+	// Suppress, events with them are refused from now on.
 	UpdateErasures(ctx context.Context, ids []store.ErasureID, change func(e *store.Erasure) (suppressed []store.IdentityKey)) error
 	// SaveRemovals stores removals, and forgets those that are done.
 	SaveRemovals(ctx context.Context, removals []store.Removal) error

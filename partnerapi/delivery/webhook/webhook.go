@@ -104,7 +104,7 @@ func open(o kind.Options) (kind.Target, error) {
 	}
 	for name, value := range t.Headers {
 		if !isHeader(name, value) {
-			return nil, store.Invalid("settings.headers", "must be names and texts, without those that HTTP and the signature need")
+			return nil, store.Invalid("settings.headers", "must be names and texts; names that HTTP or the signature uses are not allowed")
 		}
 	}
 	for _, secret := range o.Secrets[signing] {

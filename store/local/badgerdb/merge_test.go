@@ -113,8 +113,8 @@ func TestDrillAKillWhileMerging(t *testing.T) {
 	check(t, m.Close())
 }
 
-// A sealed part that is missing, or has lost its tables, is damage, and nothing is removed because of it. What the list says of the parts
-// is right when the list itself is damaged.
+// When a sealed part is missing, or has lost its tables, it is reported as damaged, and nothing is removed. When only the
+// list of parts is damaged, all keys are still read.
 func TestPartsThatAreMissing(t *testing.T) {
 	dir := t.TempDir()
 	m := newModel(t, dir)

@@ -51,7 +51,8 @@ func (d *Data) readAgain(keep bool) (*reading, error) {
 	}
 	defer f.Close()
 	r, err := read(f, uint64(snapshot.tx.ID()), keep)
-	// Closed before another one begins: a change that makes the file grow waits for it, and the other one for the change.
+	// It is closed before the next one begins: a change that makes the file grow waits for the first one, and the next one would
+	// wait for that change.
 	if err = errors.Join(err, snapshot.Close()); err == nil && len(r.wrong) == 0 {
 		return r, nil
 	}

@@ -54,7 +54,8 @@ func (j *Journal) flushKeys(atMoment func()) error {
 	return err
 }
 
-// skipVersion takes a version for a commit of the database, so that it is after those of all records before it. No commit may be under way.
+// skipVersion takes the next version for a commit of the database: it is greater than the versions of all records before it. No
+// commit may be under way.
 func (j *Journal) skipVersion() {
 	if j.committer == nil {
 		j.last++

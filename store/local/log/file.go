@@ -170,7 +170,7 @@ func (f *file) readHeader() (used bool, err error) {
 		f.header = header{chain: h.chain, id: f.id, first: h.position, number: h.number, size: info.Size()}
 		return true, nil
 	}
-	// A header that was never written whole lacks its end. A record in the file proves that it was written.
+	// A header that lacks its end was never written whole. But a record in the file proves that the header was.
 	if b[headerSize-1] != 0 || f.hasRecord(info.Size()) {
 		return true, f.damage(0, errors.New("neither the header of the file nor its first record is sound"))
 	}

@@ -170,7 +170,7 @@ func metaSeal(key []byte) []byte { return append([]byte(format), key...) }
 func loadCovered(tx *bolt.Tx) (uint64, error) {
 	b := loadMeta(tx, keyCovered)
 	if len(b) != 8 {
-		return 0, fmt.Errorf("index.db: %w: covered", codec.ErrCorrupt)
+		return 0, fmt.Errorf("index.db: %w: the number of the last chunk in the stored trees", codec.ErrCorrupt)
 	}
 	return binary.BigEndian.Uint64(b), nil
 }

@@ -61,7 +61,7 @@ func (u urgency) String() string { return [...]string{"page", "ticket"}[u] }
 
 // Run prints what is wrong.
 func (c *doctorCommand) Run(p *process) error {
-	e := &examination{process: p, serve: &c.Serve}
+	e := newExamination(p, &c.Serve)
 	if err := c.Serve.check(p.data, p.origin); err != nil {
 		e.add(page, oneLine(err), "correct the configuration: the service does not start with it")
 	} else {
@@ -83,7 +83,12 @@ type examination struct {
 	*process
 	serve    *serveCommand
 	findings []finding
-	skipped  string // what was not looked at, and where to find out
+	checked  map[string]bool // checks that have found something
+	skipped  string          // what was not looked at, and where to find out
+}
+
+func newExamination(p *process, serve *serveCommand) *examination {
+	return &examination{process: p, serve: serve, checked: map[string]bool{}}
 }
 
 // print prints the findings, the most urgent first.
@@ -98,8 +103,12 @@ func (e *examination) add(u urgency, what, do string, values ...any) {
 	e.findings = append(e.findings, finding{u, fmt.Sprintf(what, values...), do})
 }
 
-// found adds what a check has found.
+// found adds what a check has found, unless it has found something before.
 func (e *examination) found(c check, value float64, detail string) {
+	if e.checked[c.name] {
+		return
+	}
+	e.checked[c.name] = true
 	e.add(c.urgency, "%s", c.do+" ("+c.runbook()+")", c.words(value, detail))
 }
 
@@ -143,9 +152,10 @@ func (e *examination) checkRunning() bool {
 		e.add(page, "another program answers at %s", "choose another address with admin, in the socket unit too", e.serve.Admin)
 		return e.locked()
 	}
-	_, metrics, err := e.admin("/metrics")
-	if err != nil {
-		e.add(ticket, "there are no metrics: %v", "look at the service's log", err)
+	allowed, metrics, err := e.admin("/metrics")
+	if err != nil || allowed != http.StatusOK {
+		e.add(ticket, "the server shows no metrics (status %d, %v)", "give mtagd doctor the admin-token that the server was started with, or look at its log", allowed, err)
+		metrics = ""
 	}
 	m := parseMetrics(metrics)
 	var skipped []string
@@ -159,6 +169,9 @@ func (e *examination) checkRunning() bool {
 		} else if c.name != checkDown {
 			skipped = append(skipped, c.name)
 		}
+	}
+	if status == http.StatusServiceUnavailable {
+		e.found(checkNamed(checkNotReady), 0, "")
 	}
 	e.skipped = "what needs the history that Prometheus has: " + strings.Join(skipped, ", ")
 	return true
@@ -282,7 +295,7 @@ func (e *examination) checkBackups() {
 		e.add(ticket, "the backups in %s cannot be read: %v", "make the destination reachable, with the rights of the service's user", e.serve.BackupTo, err)
 	case c.To.String() == e.serve.BackupTo && checkWritable(e.serve.BackupTo) != nil:
 		e.add(ticket, "the service cannot write its backups: %v", makeWritable, checkWritable(e.serve.BackupTo))
-	case len(points) == 0:
+	case len(points) == 0 && !e.checked[checkBackupOld]:
 		e.add(ticket, "there is no backup in %s yet", checkNamed(checkBackupOld).do, e.serve.BackupTo)
 	case time.Since(newest) > 2*c.Every+10*time.Minute:
 		e.found(checkNamed(checkBackupOld), time.Since(newest).Seconds(), "the newest in "+e.serve.BackupTo+" is of "+newest.Format(time.RFC3339))

@@ -106,7 +106,7 @@ func (c *initCommand) askAll(p *process) error {
 
 // examine makes the checks of mtagd doctor that do not need an installation.
 func (c *initCommand) examine(p *process) error {
-	e := &examination{process: p, serve: &c.Serve}
+	e := newExamination(p, &c.Serve)
 	e.checkPorts()
 	e.checkNames()
 	e.checkMemory()
@@ -212,7 +212,7 @@ func (c *initCommand) finish(p *process) error {
 	return err
 }
 
-// prepareBackups creates the directory for backups, and lets the unit write to it.
+// prepareBackups creates the directory for backups, and lets the unit write to it if one is installed.
 func (c *initCommand) prepareBackups() error {
 	if c.Serve.BackupTo == "" || strings.Contains(c.Serve.BackupTo, "://") {
 		return nil
@@ -220,16 +220,19 @@ func (c *initCommand) prepareBackups() error {
 	if err := os.MkdirAll(c.Serve.BackupTo, 0o700); err != nil {
 		return err
 	}
-	if err := c.give(c.Serve.BackupTo, 0o700, true); err != nil || !systemdRuns() || !c.Start {
+	if err := c.give(c.Serve.BackupTo, 0o700, true); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dropIns, 0o755); err != nil {
-		return err
+	for _, unit := range []string{"/usr/lib/systemd/system/mtagd.service", "/etc/systemd/system/mtagd.service"} {
+		if _, err := os.Stat(unit); err != nil || os.Getuid() != 0 {
+			continue
+		}
+		const dropIns = "/etc/systemd/system/mtagd.service.d"
+		text := fmt.Sprintf("[Service]\nReadWritePaths=-%q\n", c.Serve.BackupTo)
+		return errors.Join(os.MkdirAll(dropIns, 0o755), os.WriteFile(filepath.Join(dropIns, "backup.conf"), []byte(text), 0o644))
 	}
-	return os.WriteFile(filepath.Join(dropIns, "backup.conf"), []byte("[Service]\nReadWritePaths=-"+c.Serve.BackupTo+"\n"), 0o644)
+	return nil
 }
-
-const dropIns = "/etc/systemd/system/mtagd.service.d"
 
 // systemdRuns reports whether this process may start services.
 func systemdRuns() bool {

@@ -15,10 +15,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -233,19 +231,29 @@ func (e *examination) checkDataDirectory(running bool) {
 	}
 }
 
-const makeWritable = "give it to the service's user: chown -R mtagd:mtagd; a read-only file system must be mounted again: dmesg says what has happened"
+const makeWritable = "give it to the service's user, who must reach it: chown -R mtagd:mtagd, and chmod o+x above it; a read-only file system must be mounted again: dmesg says what has happened"
 
-// checkWritable returns why the service cannot write to a directory. For root it looks whether all belongs to the service's user.
+// checkWritable returns why the service cannot write to a directory. For root it looks whether all belongs to the service's user, and
+// whether that can reach it.
 func checkWritable(dir string) error {
+	service := serviceUser()
+	path, err := filepath.Abs(dir)
+	for err == nil && service != nil && path != "/" {
+		path = filepath.Dir(path)
+		var info fs.FileInfo
+		if info, err = os.Stat(path); err == nil && info.Mode()&0o001 == 0 && !owns(service.uid, info) {
+			err = fmt.Errorf("the user mtagd cannot go through %s to %s", path, dir)
+		}
+	}
+	if err != nil {
+		return err
+	}
 	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() && filepath.Dir(path) != dir { // a directory may have many files
 			return err
 		}
-		if info, err := entry.Info(); err == nil && os.Getuid() == 0 {
-			service, err := user.Lookup("mtagd")
-			if owner := info.Sys().(*syscall.Stat_t).Uid; err == nil && service.Uid != strconv.FormatUint(uint64(owner), 10) {
-				return fmt.Errorf("%s does not belong to the user mtagd", path)
-			}
+		if info, err := entry.Info(); err == nil && service != nil && !owns(service.uid, info) {
+			return fmt.Errorf("%s does not belong to the user mtagd", path)
 		}
 		if err := unix.Access(path, unix.W_OK); err != nil && (entry.IsDir() || filepath.Ext(path) == ".db") { // a key may be only readable
 			return fmt.Errorf("%s: %w", path, err)
@@ -253,6 +261,8 @@ func checkWritable(dir string) error {
 		return nil
 	})
 }
+
+func owns(uid int, file fs.FileInfo) bool { return int(file.Sys().(*syscall.Stat_t).Uid) == uid }
 
 // checkControl opens the control data as the start does, and compares it with the file of keys.
 func (e *examination) checkControl() {

@@ -13,6 +13,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -98,7 +99,7 @@ func (e *examination) print(w io.Writer) {
 }
 
 func (e *examination) add(u urgency, what, do string, values ...any) {
-	e.findings = append(e.findings, finding{u, fmt.Sprintf(what, values...), do})
+	e.findings = append(e.findings, finding{u, oneLine(fmt.Errorf(what, values...)), do})
 }
 
 // found adds what a check has found, unless it has found something before.
@@ -127,6 +128,12 @@ func (e *examination) examine() {
 	e.checkMemory()
 	e.checkNames()
 	e.checkCA()
+	if down := checkNamed(checkDown); !running { // the last of its urgency: the others may be why
+		if slices.ContainsFunc(e.findings, func(f finding) bool { return f.urgency == page }) {
+			down.do = "correct what is above, then " + down.do
+		}
+		e.found(down, 0, "")
+	}
 }
 
 // checkRunning asks the admin pages of the server, and makes the checks of the alerts. It reports whether a server runs.
@@ -141,7 +148,6 @@ func (e *examination) checkRunning() bool {
 		e.add(page, "a server uses the data directory, but its admin pages do not answer: %v", "give mtagd doctor the same --admin as the server, and read its log", err)
 		return true
 	case err != nil:
-		e.found(checkNamed(checkDown), 0, "")
 		return false
 	case status == http.StatusUnauthorized:
 		e.add(ticket, "the server refuses the admin token", "give mtagd doctor the admin-token that the server was started with")
@@ -192,7 +198,11 @@ func (e *examination) locked() bool {
 
 // checkConfigFile finds a file with a secret that everybody can read.
 func (e *examination) checkConfigFile() {
-	for flag, secret := range map[string]string{"admin-token": e.serve.AdminToken, "acme-eab-hmac-key": e.serve.ACMEEABHMACKey, "store": e.store} {
+	password := ""
+	if database, err := url.Parse(e.store); err == nil && database.User != nil {
+		password, _ = database.User.Password()
+	}
+	for flag, secret := range map[string]string{"admin-token": e.serve.AdminToken, "acme-eab-hmac-key": e.serve.ACMEEABHMACKey, "store": password} {
 		file, _, _ := strings.Cut(e.origin.of(flag), ":")
 		if info, err := os.Stat(file); secret != "" && err == nil && info.Mode()&0o004 != 0 {
 			e.add(ticket, "everybody on this machine can read %s, which has the secret %s", "chown root:mtagd and chmod 0640 the file, and change the secret", file, flag)
@@ -268,7 +278,7 @@ func owns(uid int, file fs.FileInfo) bool { return int(file.Sys().(*syscall.Stat
 func (e *examination) checkControl() {
 	opened, err := openControl(e.data, false, e.stderr)
 	if err != nil {
-		e.add(page, "%v", "install the version of mtagd that the data is of; if it is damaged, see "+checkNamed(checkDamage).runbook(), err)
+		e.add(page, "%v", "if it is damaged, do as it says ("+checkNamed(checkDamage).runbook()+"); if a newer version wrote it, install that", err)
 		return
 	}
 	defer opened.Close()
@@ -278,7 +288,7 @@ func (e *examination) checkControl() {
 	})
 	if _, err := os.Stat(file); is && errors.Is(err, fs.ErrNotExist) {
 		if found, err := documents.Destinations(e.ctx, ""); err == nil && len(found) > 0 {
-			e.add(ticket, "the secret key file %s is missing, and the credentials of %d destinations are encrypted by it",
+			e.add(page, "the secret key file %s is missing, and the credentials of %d destinations are encrypted by it",
 				"put it back before the start, which would make a new one: no backup has it. If it is lost, the credentials must be entered again", file, len(found))
 		}
 	}

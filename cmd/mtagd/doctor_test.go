@@ -167,11 +167,11 @@ func TestDoctor(t *testing.T) {
 		"no data directory":            {func(i *installation) { must(i, os.RemoveAll(i.data)); i.stopped() }, page + "the data directory " + "", "does not answer"},
 		"another program's directory":  {func(i *installation) { must(i, os.Remove(filepath.Join(i.data, "control.db"))) }, "contains other files, but no control.db", ""},
 		"data that everybody can read": {func(i *installation) { must(i, os.Chmod(i.data, 0o755)) }, ticket + "everybody on this machine can reach into", ""},
-		"data of a newer version":      {func(i *installation) { i.stopped(); setFormat(i) }, "install the version of mtagd that the data is of", "does not answer|is not known to this version"},
+		"data of a newer version":      {func(i *installation) { i.stopped(); setFormat(i) }, "if a newer version wrote it, install that", "does not answer|is not known to this version"},
 		"damaged control data":         {func(i *installation) { i.stopped(); i.write(filepath.Join(i.data, "control.db"), "x") }, "data directory", "does not answer"},
 		"data that cannot be written":  {func(i *installation) { i.stopped(); i.lock("data") }, page + "the service cannot write its data: ", "does not answer"},
 		"backups cannot be written":    {func(i *installation) { i.stopped(); i.lock("backups") }, ticket + "the service cannot write its backups: ", "does not answer"},
-		"a lost secret key":            {func(i *installation) { i.stopped(); addDestination(i) }, ticket + "the secret key file ", "does not answer"},
+		"a lost secret key":            {func(i *installation) { i.stopped(); addDestination(i) }, page + "the secret key file ", "does not answer"},
 		"no database": {func(i *installation) {
 			i.stopped()
 			i.config["store"] = "postgres://127.0.0.1:1/x"
@@ -188,7 +188,7 @@ func TestDoctor(t *testing.T) {
 		"a wrong clock":               {func(i *installation) { i.clock = time.Hour }, page + "the clock of this machine is wrong by -", ""},
 		"a wrong admin token":         {func(i *installation) { i.refuse = 401 }, ticket + "the server refuses the admin token", ""},
 		"no admin token":              {func(i *installation) { i.hidden, i.ready = true, "not ready\n" }, page + "no events are accepted", "the server shows no metrics"},
-		"another program's port":      {func(i *installation) { i.refuse = 404 }, page + "another program answers at", ""},
+		"another program's port":      {func(i *installation) { i.refuse = 404 }, page + "another program answers at", "does not answer"},
 		"a secret that all can read":  {publish, ticket + "everybody on this machine can read ", ""},
 		"no events accepted":          {func(i *installation) { i.ready = "not ready\nMtagdNotReady: the disk is full" }, page + "no events are accepted: the disk is full", ""},
 		"some answers fail":           {func(i *installation) { i.ready = "ready\nMtagdDamage: x" }, page + "data is damaged: x", ""},

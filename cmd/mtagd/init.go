@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -223,6 +224,7 @@ func (c *initCommand) prepareDirs(data string) error {
 	if to := c.Serve.BackupTo; to != "" && !strings.Contains(to, "://") {
 		dirs = append(dirs, to)
 	}
+	defer syscall.Umask(syscall.Umask(0o022)) // with another one, the service's user might not reach them
 	paths := ""
 	for _, dir := range dirs {
 		if err := makeDir(dir); err != nil {

@@ -272,7 +272,7 @@ func testPackage(t *testing.T, zsh string, install, upgrade, remove, purge []str
 	if log := d.read("/systemctl.log"); !strings.Contains(log, "try-restart mtagd.service") || strings.Contains(log, "enable") {
 		t.Errorf("systemctl was asked for:\n%s", log) // a service that is not set up is not started
 	}
-	d.run("mtagd", "init", "--base-host", "api.example.net", "--client-tag-host", "tags.example.net", "--cname-target", "cname.example.net",
+	d.run("sh", "-c", `umask 077; exec mtagd "$@"`, "sh", "init", "--base-host", "api.example.net", "--client-tag-host", "tags.example.net", "--cname-target", "cname.example.net",
 		"--dns-resolver", "127.0.0.1:1", "--tls", "off", "--data", "/srv/data/mtagd", "--backup-to", "/srv/new/backup", "--no-start", "--force")
 	if text := d.read("/etc/systemd/system/mtagd.service.d/paths.conf"); text != "[Service]\nReadWritePaths=-\"/srv/data/mtagd\"\nReadWritePaths=-\"/srv/new/backup\"\n" {
 		t.Errorf("the unit may write to:\n%s", text)

@@ -126,31 +126,23 @@ func TestAdminPagesNeedTheToken(t *testing.T) {
 	}
 }
 
-// Requests without the right token are limited by address and counted. Those with it are never refused.
+// Requests without the right token are counted.
 func TestWrongAdminTokens(t *testing.T) {
 	pages := guardedPages(t, testToken, nil)
-	ask := func(address, token string) *httptest.ResponseRecorder {
+	ask := func(token string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest("GET", "/metrics", nil)
-		r.RemoteAddr = address
 		r.Header.Set("Authorization", "Bearer "+token)
 		w := httptest.NewRecorder()
 		pages.ServeHTTP(w, r)
 		return w
 	}
-	tries := 1
-	got := ask("192.0.2.1:1000", "guess")
-	for ; got.Code == 401 && tries < 1000; tries++ {
-		got = ask("192.0.2.1:1001", "guess")
+	for range 3 {
+		if got := ask("guess"); got.Code != 401 {
+			t.Errorf("a wrong token: %d", got.Code)
+		}
 	}
-	if got.Code != 429 || got.Header().Get("Retry-After") == "" || tries <= int(wrongTokenRate.Burst) {
-		t.Errorf("wrong token %d: %d, Retry-After %q", tries, got.Code, got.Header().Get("Retry-After"))
-	}
-	if got := ask("192.0.2.2:1000", "guess"); got.Code != 401 {
-		t.Errorf("a wrong token of another address: %d", got.Code)
-	}
-	got = ask("192.0.2.1:1002", testToken)
-	if want := fmt.Sprintf(`mtagd_refused_total{cause="admin_token",tenant="none"} %d`, tries+1); got.Code != 200 || !strings.Contains(got.Body.String(), want) {
-		t.Errorf("the right token: %d, want 200 and %s", got.Code, want)
+	if got := ask(testToken); got.Code != 200 || !strings.Contains(got.Body.String(), `mtagd_refused_total{cause="admin_token",tenant="none"} 3`) {
+		t.Errorf("the right token: %d %s", got.Code, got.Body)
 	}
 }
 

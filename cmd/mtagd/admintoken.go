@@ -4,14 +4,12 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
-	"net"
 	"net/http"
 	"net/netip"
 	"regexp"
 	"strings"
 	"time"
 
-	"mtagd/edge/clientaddr"
 	"mtagd/edge/limit"
 	"mtagd/store"
 )
@@ -22,26 +20,18 @@ func guardAdmin(pages http.Handler, ready func() error, token string, refusals *
 	if token == "" {
 		return onlyLoopbackHosts(pages)
 	}
-	return &tokenGuard{
-		pages: pages, status: statusPages(ready), want: sha256.Sum256([]byte(token)),
-		wrong: limit.NewAddresses(wrongTokenRate), refusals: refusals,
-	}
+	return &tokenGuard{pages: pages, status: statusPages(ready), want: sha256.Sum256([]byte(token)), refusals: refusals}
 }
 
 // tokenGuard asks for the token, on loopback too. Without a token it shows only whether the service runs and is ready,
-// without the reason: probes of Kubernetes and of load balancers then need no secret.
+// without the reason: probes of Kubernetes and of load balancers then need no secret. A token cannot be guessed, so wrong ones are only
+// counted.
 type tokenGuard struct {
 	pages    http.Handler
 	status   http.Handler
 	want     [sha256.Size]byte
-	wrong    *limit.Addresses
 	refusals *limit.Refusals
 }
-
-// wrongTokenRate is how many requests without the right token of one address are answered with 401; further ones get 429.
-// A token cannot be guessed: the limit only keeps the cost of wrong ones low, such as those of a Prometheus with an old token.
-// It never refuses the right token.
-var wrongTokenRate = limit.Rate{PerSecond: 0.5, Burst: 30}
 
 func (g *tokenGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	authorization := r.Header.Get("Authorization")
@@ -55,11 +45,6 @@ func (g *tokenGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.refusals.Count(limit.AdminToken, limit.Tenant{})
-	if wait := g.wrong.Take(clientOf(r), 1, time.Now()); wait > 0 {
-		w.Header().Set("Retry-After", limit.RetryAfter(wait))
-		http.Error(w, "too many requests without the right token", http.StatusTooManyRequests)
-		return
-	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="mtagd admin"`)
 	http.Error(w, "the admin pages need the token of --admin-token", http.StatusUnauthorized)
 }
@@ -76,15 +61,6 @@ func (g *tokenGuard) isToken(authorization string) bool {
 	scheme, token, _ := strings.Cut(authorization, " ")
 	got := sha256.Sum256([]byte(token))
 	return subtle.ConstantTimeCompare(got[:], g.want[:]) == 1 && strings.EqualFold(scheme, "Bearer")
-}
-
-// clientOf returns the client's address, as limits count it.
-func clientOf(r *http.Request) netip.Addr {
-	at, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil { // never: the listener is a TCP one
-		return netip.Addr{}
-	}
-	return clientaddr.Of(net.TCPAddrFromAddrPort(at))
 }
 
 // statusPages says whether the service runs and is ready, and no more.

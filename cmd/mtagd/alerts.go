@@ -30,7 +30,12 @@ var units = []struct {
 	words       func(value float64) string
 }{
 	{"{bytes}", "{{ $value | humanize1024 }}B", func(v float64) string { return humanize.IBytes(uint64(v)) }},
-	{"{time}", "{{ $value | humanizeDuration }}", func(v float64) string { return (time.Duration(v) * time.Second).String() }},
+	{"{time}", "{{ $value | humanizeDuration }}", func(v float64) string {
+		if days := v / 86400; math.Abs(days) >= 2 {
+			return fmt.Sprintf("%.0f days", days)
+		}
+		return (time.Duration(v) * time.Second).String()
+	}},
 	{"{n}", "{{ $value | humanize }}", func(v float64) string { return fmt.Sprintf("%.0f", v) }},
 }
 
@@ -166,11 +171,11 @@ and on (instance) time() - process_start_time_seconds{job="mtagd"} > 7 * 86400`,
 	},
 	{
 		name: checkBackupOld, urgency: ticket, what: "no backup has succeeded for {time}",
-		do: "make the destination reachable, with the rights of the service's user, or look for backup failed in the log",
+		do: "let the service's user, and ReadWritePaths= of its unit, write to the destination, and look for backup failed in the log",
 		is: func(m metrics, now float64) (float64, bool) {
 			late := 2*m.most("mtagd_backup_interval_seconds") + 600
-			age := now - m.most("mtagd_backup_last_success_timestamp_seconds")
-			return age, late > 600 && age > late && now-m.most("process_start_time_seconds") > late
+			age := now - max(m.most("mtagd_backup_last_success_timestamp_seconds"), m.most("process_start_time_seconds")) // without one, since the start
+			return age, late > 600 && age > late
 		},
 		expr: `time() - mtagd_backup_last_success_timestamp_seconds > 2 * mtagd_backup_interval_seconds + 600`, hold: "1h", // a first backup may take long
 	},
@@ -207,6 +212,12 @@ and on (instance) time() - process_start_time_seconds{job="mtagd"} > 7 * 86400`,
 			return at - now, known && at-now < certificateWarning.Seconds()
 		},
 		expr: `mtagd_certificate_first_expiry_timestamp_seconds - time() < 14 * 86400`, hold: "1h",
+	},
+	{
+		name: "MtagdOwnCertificate", urgency: page, what: "the base host or the client tag host has no valid certificate",
+		do:   "look for certificate not issued in the log, which has the CA's words; all hosts must lead here, and the CA reach ports 80 and 443",
+		is:   over(0, "mtagd_own_certificates_missing", ""),
+		expr: `mtagd_own_certificates_missing > 0`, hold: "10m",
 	},
 	{
 		name: "MtagdCertificateOrdersWait", urgency: ticket, what: "an order of a certificate has waited for {time}",

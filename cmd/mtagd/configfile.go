@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"reflect"
 	"strings"
@@ -43,6 +44,9 @@ func collectFlags(node *kong.Node, flags map[string]*kong.Flag) {
 // file and the line.
 func readConfigFile(name string, flags map[string]*kong.Flag) (configFile, error) {
 	content, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w: run mtagd as root, or as the user of the service", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("--config: %w", err)
 	}

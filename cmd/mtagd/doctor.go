@@ -13,12 +13,11 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -61,7 +60,7 @@ func (u urgency) String() string { return [...]string{"page", "ticket"}[u] }
 
 // Run prints what is wrong.
 func (c *doctorCommand) Run(p *process) error {
-	e := &examination{process: p, serve: &c.Serve}
+	e := newExamination(p, &c.Serve)
 	if err := c.Serve.check(p.data, p.origin); err != nil {
 		e.add(page, oneLine(err), "correct the configuration: the service does not start with it")
 	} else {
@@ -83,7 +82,12 @@ type examination struct {
 	*process
 	serve    *serveCommand
 	findings []finding
-	skipped  string // what was not looked at, and where to find out
+	checked  map[string]bool // checks that have found something
+	skipped  string          // what was not looked at, and where to find out
+}
+
+func newExamination(p *process, serve *serveCommand) *examination {
+	return &examination{process: p, serve: serve, checked: map[string]bool{}}
 }
 
 // print prints the findings, the most urgent first.
@@ -95,11 +99,15 @@ func (e *examination) print(w io.Writer) {
 }
 
 func (e *examination) add(u urgency, what, do string, values ...any) {
-	e.findings = append(e.findings, finding{u, fmt.Sprintf(what, values...), do})
+	e.findings = append(e.findings, finding{u, oneLine(fmt.Errorf(what, values...)), do})
 }
 
-// found adds what a check has found.
+// found adds what a check has found, unless it has found something before.
 func (e *examination) found(c check, value float64, detail string) {
+	if e.checked[c.name] {
+		return
+	}
+	e.checked[c.name] = true
 	e.add(c.urgency, "%s", c.do+" ("+c.runbook()+")", c.words(value, detail))
 }
 
@@ -120,6 +128,12 @@ func (e *examination) examine() {
 	e.checkMemory()
 	e.checkNames()
 	e.checkCA()
+	if down := checkNamed(checkDown); !running { // the last of its urgency: the others may be why
+		if slices.ContainsFunc(e.findings, func(f finding) bool { return f.urgency == page }) {
+			down.do = "correct what is above, then " + down.do
+		}
+		e.found(down, 0, "")
+	}
 }
 
 // checkRunning asks the admin pages of the server, and makes the checks of the alerts. It reports whether a server runs.
@@ -134,7 +148,6 @@ func (e *examination) checkRunning() bool {
 		e.add(page, "a server uses the data directory, but its admin pages do not answer: %v", "give mtagd doctor the same --admin as the server, and read its log", err)
 		return true
 	case err != nil:
-		e.found(checkNamed(checkDown), 0, "")
 		return false
 	case status == http.StatusUnauthorized:
 		e.add(ticket, "the server refuses the admin token", "give mtagd doctor the admin-token that the server was started with")
@@ -143,9 +156,10 @@ func (e *examination) checkRunning() bool {
 		e.add(page, "another program answers at %s", "choose another address with admin, in the socket unit too", e.serve.Admin)
 		return e.locked()
 	}
-	_, metrics, err := e.admin("/metrics")
-	if err != nil {
-		e.add(ticket, "there are no metrics: %v", "look at the service's log", err)
+	allowed, metrics, err := e.admin("/metrics")
+	if err != nil || allowed != http.StatusOK {
+		e.add(ticket, "the server shows no metrics (status %d, %v)", "give mtagd doctor the admin-token that the server was started with, or look at its log", allowed, err)
+		metrics = ""
 	}
 	m := parseMetrics(metrics)
 	var skipped []string
@@ -159,6 +173,9 @@ func (e *examination) checkRunning() bool {
 		} else if c.name != checkDown {
 			skipped = append(skipped, c.name)
 		}
+	}
+	if status == http.StatusServiceUnavailable {
+		e.found(checkNamed(checkNotReady), 0, "")
 	}
 	e.skipped = "what needs the history that Prometheus has: " + strings.Join(skipped, ", ")
 	return true
@@ -181,7 +198,11 @@ func (e *examination) locked() bool {
 
 // checkConfigFile finds a file with a secret that everybody can read.
 func (e *examination) checkConfigFile() {
-	for flag, secret := range map[string]string{"admin-token": e.serve.AdminToken, "acme-eab-hmac-key": e.serve.ACMEEABHMACKey, "store": e.store} {
+	password := ""
+	if database, err := url.Parse(e.store); err == nil && database.User != nil {
+		password, _ = database.User.Password()
+	}
+	for flag, secret := range map[string]string{"admin-token": e.serve.AdminToken, "acme-eab-hmac-key": e.serve.ACMEEABHMACKey, "store": password} {
 		file, _, _ := strings.Cut(e.origin.of(flag), ":")
 		if info, err := os.Stat(file); secret != "" && err == nil && info.Mode()&0o004 != 0 {
 			e.add(ticket, "everybody on this machine can read %s, which has the secret %s", "chown root:mtagd and chmod 0640 the file, and change the secret", file, flag)
@@ -220,19 +241,29 @@ func (e *examination) checkDataDirectory(running bool) {
 	}
 }
 
-const makeWritable = "give it to the service's user: chown -R mtagd:mtagd; a read-only file system must be mounted again: dmesg says what has happened"
+const makeWritable = "give it to the service's user, who must reach it: chown -R mtagd:mtagd, and chmod o+x above it; a read-only file system must be mounted again: dmesg says what has happened"
 
-// checkWritable returns why the service cannot write to a directory. For root it looks whether all belongs to the service's user.
+// checkWritable returns why the service cannot write to a directory. For root it looks whether all belongs to the service's user, and
+// whether that can reach it.
 func checkWritable(dir string) error {
+	service := serviceUser()
+	path, err := filepath.Abs(dir)
+	for err == nil && service != nil && path != "/" {
+		path = filepath.Dir(path)
+		var info fs.FileInfo
+		if info, err = os.Stat(path); err == nil && info.Mode()&0o001 == 0 && !owns(service.uid, info) {
+			err = fmt.Errorf("the user mtagd cannot go through %s to %s", path, dir)
+		}
+	}
+	if err != nil {
+		return err
+	}
 	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() && filepath.Dir(path) != dir { // a directory may have many files
 			return err
 		}
-		if info, err := entry.Info(); err == nil && os.Getuid() == 0 {
-			service, err := user.Lookup("mtagd")
-			if owner := info.Sys().(*syscall.Stat_t).Uid; err == nil && service.Uid != strconv.FormatUint(uint64(owner), 10) {
-				return fmt.Errorf("%s does not belong to the user mtagd", path)
-			}
+		if info, err := entry.Info(); err == nil && service != nil && !owns(service.uid, info) {
+			return fmt.Errorf("%s does not belong to the user mtagd", path)
 		}
 		if err := unix.Access(path, unix.W_OK); err != nil && (entry.IsDir() || filepath.Ext(path) == ".db") { // a key may be only readable
 			return fmt.Errorf("%s: %w", path, err)
@@ -241,11 +272,13 @@ func checkWritable(dir string) error {
 	})
 }
 
+func owns(uid int, file fs.FileInfo) bool { return int(file.Sys().(*syscall.Stat_t).Uid) == uid }
+
 // checkControl opens the control data as the start does, and compares it with the file of keys.
 func (e *examination) checkControl() {
 	opened, err := openControl(e.data, false, e.stderr)
 	if err != nil {
-		e.add(page, "%v", "install the version of mtagd that the data is of; if it is damaged, see "+checkNamed(checkDamage).runbook(), err)
+		e.add(page, "%v", "if it is damaged, do as it says ("+checkNamed(checkDamage).runbook()+"); if a newer version wrote it, install that", err)
 		return
 	}
 	defer opened.Close()
@@ -255,7 +288,7 @@ func (e *examination) checkControl() {
 	})
 	if _, err := os.Stat(file); is && errors.Is(err, fs.ErrNotExist) {
 		if found, err := documents.Destinations(e.ctx, ""); err == nil && len(found) > 0 {
-			e.add(ticket, "the secret key file %s is missing, and the credentials of %d destinations are encrypted by it",
+			e.add(page, "the secret key file %s is missing, and the credentials of %d destinations are encrypted by it",
 				"put it back before the start, which would make a new one: no backup has it. If it is lost, the credentials must be entered again", file, len(found))
 		}
 	}
@@ -282,7 +315,7 @@ func (e *examination) checkBackups() {
 		e.add(ticket, "the backups in %s cannot be read: %v", "make the destination reachable, with the rights of the service's user", e.serve.BackupTo, err)
 	case c.To.String() == e.serve.BackupTo && checkWritable(e.serve.BackupTo) != nil:
 		e.add(ticket, "the service cannot write its backups: %v", makeWritable, checkWritable(e.serve.BackupTo))
-	case len(points) == 0:
+	case len(points) == 0 && !e.checked[checkBackupOld]:
 		e.add(ticket, "there is no backup in %s yet", checkNamed(checkBackupOld).do, e.serve.BackupTo)
 	case time.Since(newest) > 2*c.Every+10*time.Minute:
 		e.found(checkNamed(checkBackupOld), time.Since(newest).Seconds(), "the newest in "+e.serve.BackupTo+" is of "+newest.Format(time.RFC3339))

@@ -37,7 +37,8 @@ type installation struct {
 	zone               *zone
 	ready              string // what /readyz says
 	metrics            map[string]float64
-	refuse             int // the status of all admin pages; 0: they answer
+	refuse             int  // the status of all admin pages; 0: they answer
+	hidden             bool // only /readyz answers without a token
 	admin              *httptest.Server
 	ca                 *httptest.Server
 	clock              time.Duration // the CA's clock is this much ahead
@@ -94,8 +95,8 @@ func installationIn(t *testing.T, dir string) *installation {
 
 func (i *installation) serveAdmin(w http.ResponseWriter, r *http.Request) {
 	switch {
-	case i.refuse != 0:
-		w.WriteHeader(i.refuse)
+	case i.refuse != 0 || i.hidden && r.URL.Path != readyPage:
+		w.WriteHeader(max(i.refuse, http.StatusUnauthorized))
 	case r.URL.Path == readyPage:
 		if !strings.HasPrefix(i.ready, "ready") {
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -166,11 +167,11 @@ func TestDoctor(t *testing.T) {
 		"no data directory":            {func(i *installation) { must(i, os.RemoveAll(i.data)); i.stopped() }, page + "the data directory " + "", "does not answer"},
 		"another program's directory":  {func(i *installation) { must(i, os.Remove(filepath.Join(i.data, "control.db"))) }, "contains other files, but no control.db", ""},
 		"data that everybody can read": {func(i *installation) { must(i, os.Chmod(i.data, 0o755)) }, ticket + "everybody on this machine can reach into", ""},
-		"data of a newer version":      {func(i *installation) { i.stopped(); setFormat(i) }, "install the version of mtagd that the data is of", "does not answer|is not known to this version"},
+		"data of a newer version":      {func(i *installation) { i.stopped(); setFormat(i) }, "if a newer version wrote it, install that", "does not answer|is not known to this version"},
 		"damaged control data":         {func(i *installation) { i.stopped(); i.write(filepath.Join(i.data, "control.db"), "x") }, "data directory", "does not answer"},
 		"data that cannot be written":  {func(i *installation) { i.stopped(); i.lock("data") }, page + "the service cannot write its data: ", "does not answer"},
 		"backups cannot be written":    {func(i *installation) { i.stopped(); i.lock("backups") }, ticket + "the service cannot write its backups: ", "does not answer"},
-		"a lost secret key":            {func(i *installation) { i.stopped(); addDestination(i) }, ticket + "the secret key file ", "does not answer"},
+		"a lost secret key":            {func(i *installation) { i.stopped(); addDestination(i) }, page + "the secret key file ", "does not answer"},
 		"no database": {func(i *installation) {
 			i.stopped()
 			i.config["store"] = "postgres://127.0.0.1:1/x"
@@ -186,7 +187,8 @@ func TestDoctor(t *testing.T) {
 		"no way to the CA":            {func(i *installation) { i.ca.Close() }, ticket + "the CA does not answer", ""},
 		"a wrong clock":               {func(i *installation) { i.clock = time.Hour }, page + "the clock of this machine is wrong by -", ""},
 		"a wrong admin token":         {func(i *installation) { i.refuse = 401 }, ticket + "the server refuses the admin token", ""},
-		"another program's port":      {func(i *installation) { i.refuse = 404 }, page + "another program answers at", ""},
+		"no admin token":              {func(i *installation) { i.hidden, i.ready = true, "not ready\n" }, page + "no events are accepted", "the server shows no metrics"},
+		"another program's port":      {func(i *installation) { i.refuse = 404 }, page + "another program answers at", "does not answer"},
 		"a secret that all can read":  {publish, ticket + "everybody on this machine can read ", ""},
 		"no events accepted":          {func(i *installation) { i.ready = "not ready\nMtagdNotReady: the disk is full" }, page + "no events are accepted: the disk is full", ""},
 		"some answers fail":           {func(i *installation) { i.ready = "ready\nMtagdDamage: x" }, page + "data is damaged: x", ""},
@@ -201,12 +203,21 @@ func TestDoctor(t *testing.T) {
 		"an old check": {func(i *installation) {
 			i.setOld("process_start_time_seconds", "mtagd_scrub_last_finished_timestamp_seconds")
 		}, ticket + "not all of the data was checked", ""},
-		"an old backup":       {func(i *installation) { i.setOld("mtagd_backup_last_success_timestamp_seconds") }, ticket + "no backup has succeeded for 720h", ""},
-		"backups fail":        {func(i *installation) { i.metrics["mtagd_backup_failures_total"] = 3 }, ticket + "3 backups have failed", ""},
-		"erasures fail":       {func(i *installation) { i.metrics[`mtagd_removals_failing{kind="erasure"}`] = 1 }, ticket + "events that must go cannot be removed", ""},
-		"a certificate ends":  {func(i *installation) { i.setOld("mtagd_certificate_first_expiry_timestamp_seconds") }, ticket + "time left of a certificate: -720h", ""},
-		"an order that waits": {func(i *installation) { i.metrics["mtagd_certificate_orders_oldest_wait_seconds"] = 7200 }, ticket + "an order of a certificate has waited for 2h", ""},
-		"few files left":      {func(i *installation) { i.metrics["process_open_fds"] = 950 }, ticket + "nearly as many connections", ""},
+		"an old backup": {func(i *installation) { i.setOld("mtagd_backup_last_success_timestamp_seconds") }, ticket + "no backup has succeeded for 24h", ""},
+		"never a backup": {func(i *installation) {
+			i.metrics["mtagd_backup_last_success_timestamp_seconds"] = 0
+			must(i, os.RemoveAll(i.backups))
+			must(i, os.Mkdir(i.backups, 0o700))
+		}, ticket + "no backup has succeeded for 24h", ""},
+		"no backup for long": {func(i *installation) {
+			i.setOld("process_start_time_seconds", "mtagd_backup_last_success_timestamp_seconds")
+		}, ticket + "no backup has succeeded for 30 days", ""},
+		"an own host has no certificate": {func(i *installation) { i.metrics["mtagd_own_certificates_missing"] = 1 }, page + "the base host or the client tag host has no valid certificate", ""},
+		"backups fail":                   {func(i *installation) { i.metrics["mtagd_backup_failures_total"] = 3 }, ticket + "3 backups have failed", ""},
+		"erasures fail":                  {func(i *installation) { i.metrics[`mtagd_removals_failing{kind="erasure"}`] = 1 }, ticket + "events that must go cannot be removed", ""},
+		"a certificate ends":             {func(i *installation) { i.setOld("mtagd_certificate_first_expiry_timestamp_seconds") }, ticket + "time left of a certificate: -30 days", ""},
+		"an order that waits":            {func(i *installation) { i.metrics["mtagd_certificate_orders_oldest_wait_seconds"] = 7200 }, ticket + "an order of a certificate has waited for 2h", ""},
+		"few files left":                 {func(i *installation) { i.metrics["process_open_fds"] = 950 }, ticket + "nearly as many connections", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "copy")

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -63,7 +64,7 @@ func (c *initCommand) run(p *process, parsed *kong.Context) error {
 		return &usageError{where: "--write", err: fmt.Errorf("%s is there already: change it, and run mtagd doctor", c.Write)}
 	}
 	if !p.origin.given("data") {
-		p.data = "/var/lib/mtagd"
+		p.data = usualData
 	}
 	if err := c.askAll(p); err != nil {
 		return err
@@ -106,7 +107,7 @@ func (c *initCommand) askAll(p *process) error {
 
 // examine makes the checks of mtagd doctor that do not need an installation.
 func (c *initCommand) examine(p *process) error {
-	e := &examination{process: p, serve: &c.Serve}
+	e := newExamination(p, &c.Serve)
 	e.checkPorts()
 	e.checkNames()
 	e.checkMemory()
@@ -159,38 +160,41 @@ func (c *initCommand) write(p *process, flags []*kong.Flag) error {
 		return err
 	}
 	fmt.Fprintln(p.stderr, "wrote", c.Write)
-	return c.give(c.Write, 0o640, false)
+	if service := serviceUser(); service != nil {
+		return errors.Join(os.Chown(c.Write, 0, service.gid), os.Chmod(c.Write, 0o640))
+	}
+	return nil
 }
 
-// give gives a file to the group of the service's user, or all of it to the user. Without that user, or for others than root, it
-// stays as it is.
-func (c *initCommand) give(path string, mode os.FileMode, toUser bool) error {
-	service, err := user.Lookup("mtagd")
+// makeDir makes a directory that only the service's user can read. The user can reach it: directories above it that are missing are
+// made, too, for everybody.
+func makeDir(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if service := serviceUser(); service != nil {
+		return errors.Join(os.Chown(path, service.uid, service.gid), os.Chmod(path, 0o700))
+	}
+	return nil
+}
+
+// serviceUser returns the user of the package's unit. It is nil where there is none, and for others than root.
+func serviceUser() *struct{ uid, gid int } {
+	found, err := user.Lookup("mtagd")
 	if err != nil || os.Getuid() != 0 {
 		return nil
 	}
-	group, err := strconv.Atoi(service.Gid)
-	if err != nil {
-		return err
-	}
-	owner := 0
-	if toUser {
-		if owner, err = strconv.Atoi(service.Uid); err != nil {
-			return err
-		}
-	}
-	return errors.Join(os.Chown(path, owner, group), os.Chmod(path, mode))
+	uid, _ := strconv.Atoi(found.Uid) // on Unix both are numbers
+	gid, _ := strconv.Atoi(found.Gid)
+	return &struct{ uid, gid int }{uid, gid}
 }
 
 // finish starts the service where systemd runs, and prints the console's link.
 func (c *initCommand) finish(p *process) error {
-	if err := os.MkdirAll(p.data, 0o700); err != nil {
-		return err
-	}
-	if err := c.give(p.data, 0o700, true); err != nil {
-		return err
-	}
-	if err := c.prepareBackups(); err != nil {
+	if err := c.prepareDirs(p.data); err != nil {
 		return err
 	}
 	// A server that starts later knows the link.
@@ -212,24 +216,32 @@ func (c *initCommand) finish(p *process) error {
 	return err
 }
 
-// prepareBackups creates the directory for backups, and lets the unit write to it.
-func (c *initCommand) prepareBackups() error {
-	if c.Serve.BackupTo == "" || strings.Contains(c.Serve.BackupTo, "://") {
-		return nil
-	}
-	if err := os.MkdirAll(c.Serve.BackupTo, 0o700); err != nil {
-		return err
-	}
-	if err := c.give(c.Serve.BackupTo, 0o700, true); err != nil || !systemdRuns() || !c.Start {
-		return err
-	}
-	if err := os.MkdirAll(dropIns, 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dropIns, "backup.conf"), []byte("[Service]\nReadWritePaths=-"+c.Serve.BackupTo+"\n"), 0o644)
-}
+const usualData = "/var/lib/mtagd" // StateDirectory= of the unit
 
-const dropIns = "/etc/systemd/system/mtagd.service.d"
+// prepareDirs makes the directories of the data and of backups, and lets an installed unit write to them.
+func (c *initCommand) prepareDirs(data string) error {
+	dirs := []string{data}
+	if to := c.Serve.BackupTo; to != "" && !strings.Contains(to, "://") {
+		dirs = append(dirs, to)
+	}
+	defer syscall.Umask(syscall.Umask(0o022)) // with another one, the service's user might not reach them
+	paths := ""
+	for _, dir := range dirs {
+		if err := makeDir(dir); err != nil {
+			return err
+		}
+		if dir != usualData {
+			paths += fmt.Sprintf("ReadWritePaths=-%q\n", dir)
+		}
+	}
+	for _, unit := range []string{"/usr/lib/systemd/system/mtagd.service", "/etc/systemd/system/mtagd.service"} {
+		if _, err := os.Stat(unit); err == nil && os.Getuid() == 0 && paths != "" {
+			const dropIns = "/etc/systemd/system/mtagd.service.d"
+			return errors.Join(os.MkdirAll(dropIns, 0o755), os.WriteFile(filepath.Join(dropIns, "paths.conf"), []byte("[Service]\n"+paths), 0o644))
+		}
+	}
+	return nil
+}
 
 // systemdRuns reports whether this process may start services.
 func systemdRuns() bool {
@@ -244,7 +256,7 @@ func (c *initCommand) asService(p *process, result any, arguments ...string) err
 		return err
 	}
 	command := append([]string{self, "--data", p.data}, arguments...)
-	if _, err := user.Lookup("mtagd"); err == nil && os.Getuid() == 0 {
+	if serviceUser() != nil {
 		command = append([]string{"setpriv", "--reuid=mtagd", "--regid=mtagd", "--clear-groups"}, command...)
 	}
 	cmd := exec.CommandContext(p.ctx, command[0], command[1:]...)

@@ -35,7 +35,6 @@ func (d *daemon) acceptOperators(ctx context.Context) error {
 	}
 	mux := operator.Handler(running)
 	handleVerify(mux, d.engine.Verify)
-	handleExport(mux, d.engine)
 	if d.source != nil {
 		handleBackup(mux, d.source)
 		d.acceptMigration(mux)

@@ -15,7 +15,7 @@
 //	backup.go, stream.go, point.go, restore.go           mtagd backup and restore
 //	verify.go, repair.go                                 mtagd verify and repair
 //	migrate.go, migrateserver.go, distribute.go          mtagd migrate and store distribute
-//	export.go, progress.go                               mtagd export; the progress bar
+//	progress.go                                          the progress bar
 //	init.go, doctor.go, alerts.go, health.go             mtagd init, doctor and health
 //	version.go, completion.go, manual.go                 mtagd version, completion and man
 //	operate.go, operator/                                mtagd partner, key, console, merchant, tag, domain, secret and audit, and the socket that carries them
@@ -61,7 +61,6 @@ type commandLine struct {
 	Backup   backupCommands    `cmd:"" help:"Back up the data directory. Works with and without a running server."`
 	Restore  restoreCommand    `cmd:"" help:"Restore a backup into a new data directory."`
 	Migrate  migrateCommand    `cmd:"" help:"Move all data into a PostgreSQL database, or out of one into a data directory, while the service runs."`
-	Export   exportCommand     `cmd:"" help:"Write the events of a merchant to a file. Works with and without a running server."`
 	Place    storeCommands     `cmd:"" name:"store" help:"Spread a PostgreSQL database over several servers."`
 	Health   healthCommand     `cmd:"" help:"Ask a running server whether it accepts events: exit code 0 if it does, 1 if not."`
 	Init     initCommand       `cmd:"" help:"Set up an installation: ask, check, write the configuration, start."`

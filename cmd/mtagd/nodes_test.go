@@ -190,7 +190,7 @@ func TestTwoNodesOnOneDatabase(t *testing.T) {
 	}
 
 	for _, data := range []string{n.data[1], elsewhere} {
-		for _, command := range [][]string{{"verify"}, {"export", n.merchant}, {"partner", "list"}} {
+		for _, command := range [][]string{{"verify"}, {"partner", "list"}} {
 			if out, err := n.command(data, command...); err != nil {
 				t.Errorf("%s: %v: %s", command, err, out)
 			}

@@ -272,7 +272,12 @@ func testPackage(t *testing.T, zsh string, install, upgrade, remove, purge []str
 	if log := d.read("/systemctl.log"); !strings.Contains(log, "try-restart mtagd.service") || strings.Contains(log, "enable") {
 		t.Errorf("systemctl was asked for:\n%s", log) // a service that is not set up is not started
 	}
-	d.run("install", "-d", "-m", "0700", "-o", "mtagd", "-g", "mtagd", "/var/lib/mtagd")
+	d.run("sh", "-c", `umask 077; exec mtagd "$@"`, "sh", "init", "--base-host", "api.example.net", "--client-tag-host", "tags.example.net", "--cname-target", "cname.example.net",
+		"--dns-resolver", "127.0.0.1:1", "--tls", "off", "--data", "/srv/data/mtagd", "--backup-to", "/srv/new/backup", "--no-start", "--force")
+	if text := d.read("/etc/systemd/system/mtagd.service.d/paths.conf"); text != "[Service]\nReadWritePaths=-\"/srv/data/mtagd\"\nReadWritePaths=-\"/srv/new/backup\"\n" {
+		t.Errorf("the unit may write to:\n%s", text)
+	}
+	d.run("mv", "/srv/data/mtagd", "/var/lib/mtagd")
 	d.write("/etc/mtagd.yaml", "data: /var/lib/mtagd\ntls: \"off\"\nadmin: \"off\"\nlimits: \"off\"\nbase-host: localhost\nclient-tag-host: localhost\ncname-target: cname.example.net\n", 0o644)
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -320,6 +325,12 @@ func testPackage(t *testing.T, zsh string, install, upgrade, remove, purge []str
 		answer, err := http.Get(url + "/health")
 		return err == nil && answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
 	})
+	asService("backup", "create", "--config", "/etc/mtagd.yaml", "/srv/new/backup")
+	d.run("chmod", "0700", "/srv/new")
+	out, _ := d.command("mtagd", "doctor", "--config", "/etc/mtagd.yaml", "--backup-to", "/srv/new/backup").CombinedOutput()
+	if !strings.Contains(string(out), "the user mtagd cannot go through /srv/new to /srv/new/backup") {
+		t.Errorf("doctor does not see that the service cannot reach its backups: %s", out)
+	}
 	parse(asService("partner", "add", "--config", "/etc/mtagd.yaml", "--name", "Agency"))
 	parse(asService("key", "issue", "--config", "/etc/mtagd.yaml", "--partner", made.PartnerID))
 	post := func(path, body string) (int, string, error) {
@@ -405,7 +416,7 @@ func testPackage(t *testing.T, zsh string, install, upgrade, remove, purge []str
 	}
 	if purge != nil {
 		d.run(purge...)
-		if d.has("/var/lib/mtagd") || d.has("/etc/mtagd.yaml") || strings.Contains(d.read("/etc/passwd"), "mtagd") {
+		if d.has("/var/lib/mtagd") || d.has("/etc/systemd/system/mtagd.service.d") || d.has("/etc/mtagd.yaml") || strings.Contains(d.read("/etc/passwd"), "mtagd") {
 			t.Error("purge has left something")
 		}
 	}

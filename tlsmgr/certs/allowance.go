@@ -57,7 +57,7 @@ func (a *allowance) add(ctx context.Context, n float64) (err error) {
 	}
 	now := time.Now().UTC()
 	var b bucket
-	if err != nil || json.Unmarshal(text, &b) != nil { // a file that is cut short is as good as none
+	if err != nil || json.Unmarshal(text, &b) != nil || b.At.Sub(now) > failuresWithin { // what is cut short, or of a clock that was far ahead, is as good as none
 		b = bucket{burst, now}
 	}
 	if passed := now.Sub(b.At); passed > 0 { // else the clock of another node is ahead

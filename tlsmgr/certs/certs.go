@@ -46,7 +46,7 @@ func newCertificates(cfg Config, p pace) (*Certificates, error) {
 	c.ca = newIssuer(cfg, p, storage)
 	c.magic = newMagic(cfg, p, storage, c.ca, c.mayRenew, c.onEvent)
 	if cfg.Metrics != nil {
-		if err := c.metrics.register(cfg.Metrics, c.all, c.ca.turns.waiting); err != nil {
+		if err := c.metrics.register(cfg.Metrics, gauges{c.all, c.ownMissing, c.ca.turns.waiting}); err != nil {
 			c.Stop()
 			return nil, err
 		}
@@ -158,6 +158,16 @@ func (c *Certificates) all() []store.Certificate {
 		all = append(all, c.state(host))
 	}
 	return all
+}
+
+// ownMissing returns how many of the service's own hosts have no valid certificate, for the metrics.
+func (c *Certificates) ownMissing() (n int) {
+	for _, host := range c.Hosts.All() {
+		if c.Hosts.IsOwn(host) && c.state(host).Status != store.CertificateValid {
+			n++
+		}
+	}
+	return n
 }
 
 // whyWaiting says why the order of a host waits for its turn. It is empty when the order does not wait.

@@ -54,9 +54,18 @@ func TestOwnHostsAndTrackingDomainsAreOrderedAtStart(t *testing.T) {
 	if _, err := w.engine.EnablePreverified(t.Context(), w.partner, w.trackingHost); err != nil {
 		t.Fatal(err)
 	}
-	w.start()
+	registry := prometheus.NewRegistry()
+	w.ca.BreakDown(true)
+	w.start(func(cfg *Config, _ *pace) { cfg.Metrics = registry })
+	if n := gauge(t, registry, "mtagd_own_certificates_missing"); n != 1 {
+		t.Errorf("%v own hosts have no certificate, want 1", n)
+	}
+	w.ca.BreakDown(false)
 	w.untilStatus(w.ownHost, store.CertificateValid)
 	w.untilStatus(w.trackingHost, store.CertificateValid)
+	if n := gauge(t, registry, "mtagd_own_certificates_missing"); n != 0 {
+		t.Errorf("%v own hosts have no certificate, want 0", n)
+	}
 }
 
 func TestOrdersWaitInTheQueueOfTheirPartner(t *testing.T) {
@@ -104,6 +113,25 @@ func TestOtherChallengeIsUsedWhenTheCADoesNotOfferTheFirst(t *testing.T) {
 	tag := w.addTag("shop.com", true)
 	w.certs.Order(tag.Host)
 	w.untilStatus(tag.Host, store.CertificateValid)
+}
+
+// A certificate that has expired stays in the metric, or the alert would end just then. One of a host that has left does not.
+func TestExpiredCertificateStaysInTheMetrics(t *testing.T) {
+	expired, left := time.Unix(1_000_000, 0), time.Unix(900_000, 0)
+	registry := prometheus.NewRegistry()
+	if err := newMetrics().register(registry, gauges{
+		all: func() []store.Certificate {
+			return []store.Certificate{{Status: store.CertificateFailed, NotAfter: expired}, {Status: store.CertificateNone, NotAfter: left},
+				{Status: store.CertificateFailed}, {Status: store.CertificateValid, NotAfter: expired.AddDate(9, 0, 0)}}
+		},
+		missing: func() int { return 1 },
+		waiting: func() (int, time.Time) { return 0, time.Time{} },
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got := gauge(t, registry, "mtagd_certificate_first_expiry_timestamp_seconds"); got != float64(expired.Unix()) {
+		t.Errorf("the first certificate expires at %v", got)
+	}
 }
 
 func gauge(t *testing.T, registry prometheus.Gatherer, name string) float64 {

@@ -179,6 +179,6 @@ type solver struct {
 // Present implements acmez.Solver.
 func (s *solver) Present(ctx context.Context, asked acme.Challenge) error {
 	err := s.challenges.Present(ctx, asked)
-	s.presented = err == nil
+	s.presented = s.presented || err == nil
 	return err
 }

@@ -50,6 +50,7 @@ func (l *limits) nextTry(host string) time.Time {
 	if h == nil {
 		return time.Time{}
 	}
+	h.forgetOld()
 	next := h.RefusedUntil
 	if n := len(h.Failures); n >= failuresAllowed {
 		if free := h.Failures[n-failuresAllowed].Add(failuresWithin); free.After(next) {
@@ -154,8 +155,12 @@ func (h *hostLimits) last() time.Time {
 	return h.Failures[len(h.Failures)-1]
 }
 
+// forgetOld forgets what no longer counts, and what is of a clock that was far ahead.
 func (h *hostLimits) forgetOld() {
-	h.Failures = slices.DeleteFunc(h.Failures, func(at time.Time) bool { return time.Since(at) > failuresWithin })
+	h.Failures = slices.DeleteFunc(h.Failures, func(at time.Time) bool { return time.Since(at).Abs() > failuresWithin })
+	if time.Until(h.RefusedUntil) > maxRetryAfter {
+		h.RefusedUntil = time.Time{}
+	}
 }
 
 // otherChallenge returns the type of challenge that is not the given one.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mholt/acmez/v3/acme"
+	"golang.org/x/time/rate"
 )
 
 func TestSixthFailureInAnHourIsNotRisked(t *testing.T) {
@@ -77,6 +78,39 @@ func TestRefusalOfAHostIsKept(t *testing.T) {
 		}
 		if next := l.nextTry("a.test"); !next.Equal(until) {
 			t.Errorf("next try at %s, want %s", next, until)
+		}
+	})
+}
+
+// What was noted while the clock was a year ahead delays nothing for a year.
+func TestClockThatWasAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		storage := newStorage(Config{Dir: t.TempDir()})
+		l := newLimits(storage)
+		ahead := time.Now().AddDate(1, 0, 0)
+		h := hostLimits{RefusedUntil: ahead, Challenge: acme.ChallengeTypeHTTP01}
+		for range failuresAllowed {
+			h.Failures = append(h.Failures, ahead)
+		}
+		l.mu.Lock()
+		if err := l.save(t.Context(), "a.test", h); err != nil {
+			t.Fatal(err)
+		}
+		news, failures, err := l.load(t.Context(), "a.test")
+		if err != nil || !news.IsZero() || failures != 0 {
+			t.Errorf("the last of %d failures was at %s, %v", failures, news, err)
+		}
+		l.hosts["a.test"] = &h // as this process knows it when the clock is set back
+		if next := l.nextTry("a.test"); time.Now().Before(next) {
+			t.Errorf("the next try is at %s", next)
+		}
+
+		a := newAllowance(storage, "ca", newTurns(rate.NewLimiter(rate.Every(time.Minute), 3), ordersAtOnce))
+		if err := storage.Store(t.Context(), a.file, []byte(`{"tokens":0,"at":"`+ahead.Format(time.RFC3339)+`"}`)); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.take(t.Context()); err != nil {
+			t.Error(err)
 		}
 	})
 }

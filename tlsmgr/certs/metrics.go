@@ -32,12 +32,9 @@ func newMetrics() *metrics {
 	}
 }
 
-// register registers the counters and the gauges. all returns the state of every host's certificate. waiting returns how
-// many orders wait for their turn, and since when the first of them does.
-func (m *metrics) register(
-	registry prometheus.Registerer, all func() []store.Certificate, waiting func() (int, time.Time),
-) error {
-	for _, collector := range []prometheus.Collector{m.outcomes, m.unknown, gauges{all, waiting}} {
+// register registers the counters and the gauges.
+func (m *metrics) register(registry prometheus.Registerer, g gauges) error {
+	for _, collector := range []prometheus.Collector{m.outcomes, m.unknown, g} {
 		if err := registry.Register(collector); err != nil {
 			return err
 		}
@@ -47,15 +44,18 @@ func (m *metrics) register(
 
 // gauges are computed from the state of all certificates at each collection.
 type gauges struct {
-	all     func() []store.Certificate
-	waiting func() (int, time.Time)
+	all     func() []store.Certificate // the state of every host's certificate
+	missing func() int                 // own hosts without a valid certificate
+	waiting func() (int, time.Time)    // how many orders wait for their turn, and since when the first of them does
 }
 
 var (
 	statusDesc = prometheus.NewDesc("mtagd_certificates",
 		"Hosts by the state of their certificate: none, pending, valid, failed.", []string{"status"}, nil)
 	expiryDesc = prometheus.NewDesc("mtagd_certificate_first_expiry_timestamp_seconds",
-		"When the first of the certificates in use expires.", nil, nil)
+		"When the first of the certificates in use expires, or has expired.", nil, nil)
+	missingDesc = prometheus.NewDesc("mtagd_own_certificates_missing",
+		"Hosts of the service itself (base host, client tag host) without a valid certificate.", nil, nil)
 	waitingDesc = prometheus.NewDesc("mtagd_certificate_orders_waiting",
 		"Orders of certificates that wait for their turn at the CA.", nil, nil)
 	oldestDesc = prometheus.NewDesc("mtagd_certificate_orders_oldest_wait_seconds",
@@ -66,6 +66,7 @@ var (
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
 	to <- statusDesc
 	to <- expiryDesc
+	to <- missingDesc
 	to <- waitingDesc
 	to <- oldestDesc
 }
@@ -76,7 +77,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 	var first float64
 	for _, cert := range g.all() {
 		count[cert.Status]++
-		if expires := float64(cert.NotAfter.Unix()); cert.Status == store.CertificateValid && (first == 0 || expires < first) {
+		if expires := float64(cert.NotAfter.Unix()); cert.Status != store.CertificateNone && !cert.NotAfter.IsZero() && (first == 0 || expires < first) {
 			first = expires
 		}
 	}
@@ -88,6 +89,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 	if first > 0 {
 		to <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, first)
 	}
+	to <- prometheus.MustNewConstMetric(missingDesc, prometheus.GaugeValue, float64(g.missing()))
 	waiting, since := g.waiting()
 	var oldest time.Duration
 	if waiting > 0 {

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 )
 
 const (
@@ -27,10 +29,11 @@ type ca struct {
 	log       *slog.Logger
 	now       func() time.Time
 
-	mu      sync.Mutex
-	known   []string
-	due     time.Time     // when to read the directory again
-	reading chan struct{} // closed when the read in progress ends; nil when there is none
+	reading singleflight.Group
+
+	mu    sync.Mutex
+	known []string
+	due   time.Time // when to read the directory again
 }
 
 func newCA(directory string, roots *x509.CertPool, log *slog.Logger, now func() time.Time) *ca {
@@ -45,25 +48,25 @@ func newCA(directory string, roots *x509.CertPool, log *slog.Logger, now func() 
 // waits for a read in progress, until ctx ends.
 func (c *ca) identities(ctx context.Context) []string {
 	c.mu.Lock()
-	if c.directory != "" && c.reading == nil && !c.now().Before(c.due) {
-		c.reading = make(chan struct{})
-		go c.read(c.reading)
-	}
-	known, reading := c.known, c.reading
+	known, due := c.known, c.due
 	c.mu.Unlock()
-	if known != nil || reading == nil {
+	if c.directory == "" || c.now().Before(due) {
+		return known
+	}
+	read := c.reading.DoChan("", func() (any, error) { return c.read(), nil })
+	if known != nil {
 		return known
 	}
 	select {
-	case <-reading:
+	case got := <-read:
+		return got.Val.([]string)
 	case <-ctx.Done():
+		return nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.known
 }
 
-func (c *ca) read(done chan struct{}) {
+// read reads the directory. If it cannot be read, what was known before counts.
+func (c *ca) read() []string {
 	identities, err := c.readDirectory()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,8 +77,7 @@ func (c *ca) read(done chan struct{}) {
 	} else {
 		c.known, c.due = identities, c.now().Add(directoryRefresh)
 	}
-	c.reading = nil
-	close(done)
+	return c.known
 }
 
 func (c *ca) readDirectory() ([]string, error) {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/crypto/x509roots/fallback/bundle"
@@ -27,6 +28,7 @@ func (r *release) image() error {
 		blobs["blobs/sha256/"+digest] = content
 		return map[string]any{"digest": "sha256:" + digest, "size": len(content)}
 	}
+	tag := strings.ReplaceAll(r.version, "+", "-") // which tags cannot have
 	var manifests, forDocker []any
 	for _, architecture := range r.architectures {
 		layer, err := r.layer(architecture)
@@ -57,13 +59,13 @@ func (r *release) image() error {
 		manifests = append(manifests, manifest)
 		path := func(blob map[string]any) string { return "blobs/sha256/" + blob["digest"].(string)[len("sha256:"):] }
 		forDocker = append(forDocker, map[string]any{
-			"Config": path(config), "Layers": []string{path(packed)}, "RepoTags": []string{fmt.Sprintf("mtagd:%s-%s", r.version, architecture)},
+			"Config": path(config), "Layers": []string{path(packed)}, "RepoTags": []string{fmt.Sprintf("mtagd:%s-%s", tag, architecture)},
 		})
 	}
 	index := map[string]any{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests}
 	all := add(toJSON(index))
 	all["mediaType"] = "application/vnd.oci.image.index.v1+json"
-	all["annotations"] = map[string]any{"org.opencontainers.image.ref.name": r.version}
+	all["annotations"] = map[string]any{"org.opencontainers.image.ref.name": tag}
 	index["manifests"] = []any{all}
 
 	archive := newArchive(r.time)

@@ -40,7 +40,7 @@ func main() {
 	flag.StringVar(&architectures, "arch", "amd64,arm64", "architectures")
 	flag.StringVar(&r.pgo, "pgo", "auto", "off: build faster, without the profile")
 	root := flag.String("root", "..", "directory of the source")
-	flag.StringVar(&r.version, "version", "", "version; by default that of the first heading of CHANGELOG.md")
+	flag.StringVar(&r.version, "version", "", "version; by default that of the first release in CHANGELOG.md, and the commit if there are later changes")
 	flag.Parse()
 	if err := os.Chdir(*root); err != nil {
 		log.Fatal("release: ", err)
@@ -77,9 +77,6 @@ func (r *release) identify() error {
 	if err != nil {
 		return err
 	}
-	if heading := regexp.MustCompile(`(?m)^## (\d+\.\d+\.\d+)`).FindSubmatch(changes); r.version == "" && heading != nil {
-		r.version = string(heading[1])
-	}
 	out, err := exec.Command("git", "log", "-1", "--format=%H %ct").Output()
 	if err != nil {
 		return fmt.Errorf("git log: %w", err)
@@ -89,6 +86,13 @@ func (r *release) identify() error {
 		return err
 	}
 	r.time = time.Unix(seconds, 0).UTC()
+	heading := regexp.MustCompile(`(?ms)^## (Unreleased.*?^## )?(\d+\.\d+\.\d+)`).FindSubmatch(changes)
+	if r.version == "" && heading != nil {
+		r.version = string(heading[2])
+		if len(heading[1]) > 0 { // a package that a release would not take for itself
+			r.version += r.time.Format("+20060102150405.") + r.commit[:8]
+		}
+	}
 	return nil
 }
 

@@ -233,7 +233,7 @@ func (t *tableFile) block(key []byte) (block int, err error) {
 }
 
 // buffer is reused from block to block.
-type buffer struct{ b []byte }
+type buffer struct{ b, key []byte }
 
 // indexAge is how long an index counts as sound. To check it takes as long as to check a dozen blocks.
 const indexAge = time.Second
@@ -317,37 +317,81 @@ func (t *tableFile) readAll(pace func() error, use func(key []byte, v y.ValueStr
 // checksum. An entry is how much its key shares with the first one (2, little endian), the length of the rest (2), the rest, and
 // the value.
 func eachInBlock(b []byte, use func(key []byte, v y.ValueStruct)) error {
-	wrong := fmt.Errorf("%w: entries of a block", codec.ErrCorrupt)
+	e, err := entriesOf(b, new(buffer))
+	for i := 0; i < e.n && err == nil; i++ {
+		var key []byte
+		var v y.ValueStruct
+		if key, v, err = e.entry(i); err == nil {
+			use(key, v)
+		}
+	}
+	return err
+}
+
+// blockEntries are the entries of a block.
+type blockEntries struct {
+	b, places []byte
+	n         int
+	first     []byte  // key of the first one
+	buf       *buffer // of the last key
+}
+
+var errEntries = fmt.Errorf("%w: entries of a block", codec.ErrCorrupt)
+
+// entriesOf returns the entries of a sound block.
+func entriesOf(b []byte, buf *buffer) (e blockEntries, err error) {
 	b, _, ok := cutChecksum(b)
 	if !ok || len(b) < 4 {
-		return wrong
+		return e, errEntries
 	}
 	b, n := b[:len(b)-4], int(binary.BigEndian.Uint32(b[len(b)-4:]))
 	if n > len(b)/4 {
-		return wrong
+		return e, errEntries
 	}
-	b, places := b[:len(b)-4*n], b[len(b)-4*n:]
-	var first, key []byte
-	for i := range n {
-		from, to := int(binary.LittleEndian.Uint32(places[4*i:])), len(b)
-		if i+1 < n {
-			to = int(binary.LittleEndian.Uint32(places[4*i+4:]))
-		}
-		if from < 0 || from+4 > to || to > len(b) {
-			return wrong
-		}
-		e := b[from:to]
-		shared, rest := int(binary.LittleEndian.Uint16(e)), int(binary.LittleEndian.Uint16(e[2:]))
-		if e = e[4:]; shared > len(first) || rest > len(e) || shared+rest < 8 || len(e) < rest+3 {
-			return wrong
-		}
-		key = append(append(key[:0], first[:shared]...), e[:rest]...)
-		if i == 0 {
-			first = append(first, key...)
-		}
-		var v y.ValueStruct
-		v.Decode(e[rest:])
-		use(key, v)
+	e = blockEntries{b: b[:len(b)-4*n], places: b[len(b)-4*n:], n: n, buf: buf}
+	if n > 0 {
+		e.first, _, err = e.entry(0)
 	}
-	return nil
+	return e, err
+}
+
+// entry returns an entry. The key is valid until the next call.
+func (e *blockEntries) entry(i int) (key []byte, v y.ValueStruct, err error) {
+	from, to := int(binary.LittleEndian.Uint32(e.places[4*i:])), len(e.b)
+	if i+1 < e.n {
+		to = int(binary.LittleEndian.Uint32(e.places[4*i+4:]))
+	}
+	if from < 0 || from+4 > to || to > len(e.b) {
+		return nil, v, errEntries
+	}
+	b := e.b[from:to]
+	shared, rest := int(binary.LittleEndian.Uint16(b)), int(binary.LittleEndian.Uint16(b[2:]))
+	if b = b[4:]; shared > len(e.first) || rest > len(b) || shared+rest < 8 || len(b) < rest+3 {
+		return nil, v, errEntries
+	}
+	v.Decode(b[rest:])
+	if shared == 0 { // it is in the block as it is, as the first one always is
+		return b[:rest], v, nil
+	}
+	e.buf.key = append(append(e.buf.key[:0], e.first[:shared]...), b[:rest]...)
+	return e.buf.key, v, nil
+}
+
+// eachOf calls use with the entries of a key, the newest first. It reports whether the next block may have more of them.
+func (e *blockEntries) eachOf(key []byte, use func(version uint64, v y.ValueStruct)) (more bool, err error) {
+	i := sort.Search(e.n, func(i int) bool {
+		k, _, damage := e.entry(i)
+		if damage != nil {
+			err = damage
+		}
+		return damage != nil || bytes.Compare(y.ParseKey(k), key) >= 0
+	})
+	for ; i < e.n && err == nil; i++ {
+		k, v, damage := e.entry(i)
+		if damage != nil || !bytes.Equal(y.ParseKey(k), key) {
+			return false, damage
+		}
+		use(y.ParseTs(k), v)
+	}
+	return err == nil, err
 }

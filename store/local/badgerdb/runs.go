@@ -2,7 +2,6 @@ package badgerdb
 
 import (
 	"bytes"
-	"cmp"
 	"math"
 	"slices"
 	"sort"
@@ -59,10 +58,10 @@ func inRuns(all []*tableFile) (runs []run) {
 	return runs
 }
 
-// eachBlock calls use with the blocks that may have a key. It returns a Damage when one of them cannot be read.
-func (t *tables) eachBlock(key []byte, hash uint32, now time.Time, buf *buffer, use func(block []byte) error) error {
+// each calls use with the entries that a key has in these tables. It returns a Damage when a block that may have some cannot be read.
+func (t *tables) each(key []byte, hash uint32, now time.Time, buf *buffer, use func(version uint64, v y.ValueStruct)) error {
 	for _, r := range t.first {
-		if err := r.eachBlock(key, hash, now, buf, use); err != nil {
+		if err := r.each(key, hash, now, buf, use); err != nil {
 			return err
 		}
 	}
@@ -70,14 +69,14 @@ func (t *tables) eachBlock(key []byte, hash uint32, now time.Time, buf *buffer, 
 		return nil
 	}
 	for _, r := range t.added {
-		if err := r.eachBlock(key, hash, now, buf, use); err != nil {
+		if err := r.each(key, hash, now, buf, use); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r run) eachBlock(key []byte, hash uint32, now time.Time, buf *buffer, use func(block []byte) error) error {
+func (r run) each(key []byte, hash uint32, now time.Time, buf *buffer, use func(version uint64, v y.ValueStruct)) error {
 	i := sort.Search(len(r), func(i int) bool { return bytes.Compare(r[i].largest, key) >= 0 })
 	if i == len(r) || bytes.Compare(r[i].smallest, key) > 0 {
 		return nil
@@ -89,17 +88,21 @@ func (r run) eachBlock(key []byte, hash uint32, now time.Time, buf *buffer, use 
 	if len(f.filter) > 0 && !f.filter.MayContain(hash) {
 		return nil
 	}
-	first, err := f.block(y.KeyWithTs(key, math.MaxUint64))
-	last, lastErr := f.block(y.KeyWithTs(key, 0))
-	if err := cmp.Or(err, lastErr); err != nil {
+	buf.key = append(append(buf.key[:0], key...), 0, 0, 0, 0, 0, 0, 0, 0) // the newest version
+	block, err := f.block(buf.key)
+	if err != nil {
 		return err
 	}
-	for i := first; i <= last; i++ {
-		b, err := f.readBlock(i, buf)
+	for more := true; more && block < f.blocks; block++ { // the versions of a key may begin at the start of the next one
+		b, err := f.readBlock(block, buf)
 		if err != nil {
 			return err
 		}
-		if err := use(b); err != nil {
+		e, err := entriesOf(b, buf)
+		if err == nil {
+			more, err = e.eachOf(key, use)
+		}
+		if err != nil {
 			return &Damage{f.path, err}
 		}
 	}
@@ -156,13 +159,11 @@ func (e entry) isLive() bool {
 
 // get returns the newest entry of a key up to a version.
 func (t *tables) get(key []byte, hash uint32, now time.Time, upTo uint64, buf *buffer) (e entry, known bool, err error) {
-	err = t.eachBlock(key, hash, now, buf, func(block []byte) error {
-		return eachInBlock(block, func(k []byte, v y.ValueStruct) {
-			if version := y.ParseTs(k); version <= upTo && (!known || version >= e.version) && bytes.Equal(y.ParseKey(k), key) {
-				e = entry{append(e.value[:0], v.Value...), version, v.ExpiresAt, v.Meta&metaDelete != 0}
-				known = true
-			}
-		})
+	err = t.each(key, hash, now, buf, func(version uint64, v y.ValueStruct) {
+		if version <= upTo && (!known || version >= e.version) {
+			e = entry{append(e.value[:0], v.Value...), version, v.ExpiresAt, v.Meta&metaDelete != 0}
+			known = true
+		}
 	})
 	return e, known && err == nil, err
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -129,11 +130,11 @@ func (t *tableFile) load() error {
 	if err != nil {
 		return err
 	}
-	t.from, t.sum = t.size-int64(len(index.after)), index.sum
+	t.from, t.sum = index.from, index.sum
 	if t.mapped, err = unix.Mmap(int(t.file.Fd()), 0, int(t.size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
 		return fmt.Errorf("map %s: %w", t.path, err)
 	}
-	t.index = fb.GetRootAsTableIndex(t.mapped[t.from:t.from+int64(index.size)], 0)
+	t.index = fb.GetRootAsTableIndex(t.mapped[t.from:t.from+index.size], 0)
 	t.blocks, t.filter = t.index.OffsetsLength(), t.index.BloomFilterBytes()
 	t.version, t.entries = t.index.MaxVersion(), t.index.KeyCount()
 	if t.blocks == 0 {
@@ -150,9 +151,8 @@ func (t *tableFile) close() {
 }
 
 type footer struct {
-	after []byte // from the index to the end of the file
-	size  int    // of the index
-	sum   uint32 // of the index
+	from, size int64  // of the index
+	sum        uint32 // of the index
 }
 
 // readIndex reads the index, and checks it.
@@ -172,7 +172,10 @@ func (t *tableFile) readIndex() (footer, error) {
 	if size == 0 || all > t.size {
 		return footer{}, damaged(t.path, "length of the index")
 	}
-	b := make([]byte, all)
+	buf := buffers.Get().(*buffer) // every table that is read needs it once a second
+	defer buffers.Put(buf)
+	buf.b = slices.Grow(buf.b[:0], int(all))[:all]
+	b := buf.b
 	if _, err := t.file.ReadAt(b, t.size-all); err != nil {
 		return footer{}, &Damage{t.path, err}
 	}
@@ -180,7 +183,7 @@ func (t *tableFile) readIndex() (footer, error) {
 		return footer{}, damaged(t.path, "checksum of the index")
 	}
 	t.sound.Store(time.Now().UnixNano())
-	return footer{b, int(size), sum}, nil
+	return footer{t.size - all, size, sum}, nil
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -233,7 +236,7 @@ func (t *tableFile) block(key []byte) (block int, err error) {
 }
 
 // buffer is reused from block to block.
-type buffer struct{ b []byte }
+type buffer struct{ b, key []byte }
 
 // indexAge is how long an index counts as sound. To check it takes as long as to check a dozen blocks.
 const indexAge = time.Second
@@ -317,37 +320,81 @@ func (t *tableFile) readAll(pace func() error, use func(key []byte, v y.ValueStr
 // checksum. An entry is how much its key shares with the first one (2, little endian), the length of the rest (2), the rest, and
 // the value.
 func eachInBlock(b []byte, use func(key []byte, v y.ValueStruct)) error {
-	wrong := fmt.Errorf("%w: entries of a block", codec.ErrCorrupt)
+	e, err := entriesOf(b, new(buffer))
+	for i := 0; i < e.n && err == nil; i++ {
+		var key []byte
+		var v y.ValueStruct
+		if key, v, err = e.entry(i); err == nil {
+			use(key, v)
+		}
+	}
+	return err
+}
+
+// blockEntries are the entries of a block.
+type blockEntries struct {
+	b, places []byte
+	n         int
+	first     []byte  // key of the first one
+	buf       *buffer // of the last key
+}
+
+var errEntries = fmt.Errorf("%w: entries of a block", codec.ErrCorrupt)
+
+// entriesOf returns the entries of a sound block.
+func entriesOf(b []byte, buf *buffer) (e blockEntries, err error) {
 	b, _, ok := cutChecksum(b)
 	if !ok || len(b) < 4 {
-		return wrong
+		return e, errEntries
 	}
 	b, n := b[:len(b)-4], int(binary.BigEndian.Uint32(b[len(b)-4:]))
 	if n > len(b)/4 {
-		return wrong
+		return e, errEntries
 	}
-	b, places := b[:len(b)-4*n], b[len(b)-4*n:]
-	var first, key []byte
-	for i := range n {
-		from, to := int(binary.LittleEndian.Uint32(places[4*i:])), len(b)
-		if i+1 < n {
-			to = int(binary.LittleEndian.Uint32(places[4*i+4:]))
-		}
-		if from < 0 || from+4 > to || to > len(b) {
-			return wrong
-		}
-		e := b[from:to]
-		shared, rest := int(binary.LittleEndian.Uint16(e)), int(binary.LittleEndian.Uint16(e[2:]))
-		if e = e[4:]; shared > len(first) || rest > len(e) || shared+rest < 8 || len(e) < rest+3 {
-			return wrong
-		}
-		key = append(append(key[:0], first[:shared]...), e[:rest]...)
-		if i == 0 {
-			first = append(first, key...)
-		}
-		var v y.ValueStruct
-		v.Decode(e[rest:])
-		use(key, v)
+	e = blockEntries{b: b[:len(b)-4*n], places: b[len(b)-4*n:], n: n, buf: buf}
+	if n > 0 {
+		e.first, _, err = e.entry(0)
 	}
-	return nil
+	return e, err
+}
+
+// entry returns an entry. The key is valid until the next call.
+func (e *blockEntries) entry(i int) (key []byte, v y.ValueStruct, err error) {
+	from, to := int(binary.LittleEndian.Uint32(e.places[4*i:])), len(e.b)
+	if i+1 < e.n {
+		to = int(binary.LittleEndian.Uint32(e.places[4*i+4:]))
+	}
+	if from < 0 || from+4 > to || to > len(e.b) {
+		return nil, v, errEntries
+	}
+	b := e.b[from:to]
+	shared, rest := int(binary.LittleEndian.Uint16(b)), int(binary.LittleEndian.Uint16(b[2:]))
+	if b = b[4:]; shared > len(e.first) || rest > len(b) || shared+rest < 8 || len(b) < rest+3 {
+		return nil, v, errEntries
+	}
+	v.Decode(b[rest:])
+	if shared == 0 { // it is in the block as it is, as the first one always is
+		return b[:rest], v, nil
+	}
+	e.buf.key = append(append(e.buf.key[:0], e.first[:shared]...), b[:rest]...)
+	return e.buf.key, v, nil
+}
+
+// eachOf calls use with the entries of a key, the newest first. It reports whether the next block may have more of them.
+func (e *blockEntries) eachOf(key []byte, use func(version uint64, v y.ValueStruct)) (more bool, err error) {
+	i := sort.Search(e.n, func(i int) bool {
+		k, _, damage := e.entry(i)
+		if damage != nil {
+			err = damage
+		}
+		return damage != nil || bytes.Compare(y.ParseKey(k), key) >= 0
+	})
+	for ; i < e.n && err == nil; i++ {
+		k, v, damage := e.entry(i)
+		if damage != nil || !bytes.Equal(y.ParseKey(k), key) {
+			return false, damage
+		}
+		use(y.ParseTs(k), v)
+	}
+	return err == nil, err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"maps"
 	"math"
 	"slices"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/dgraph-io/badger/v4/y"
 	"github.com/dgraph-io/ristretto/v2/z"
 
+	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
 )
 
@@ -49,23 +51,62 @@ func (m *memTable) isFull() bool { return len(m.bytes)+len(m.entries)*8 >= memTa
 
 // build adds all entries to a table. Of entries with the same key and version, only the last one counts.
 func (m *memTable) build(b *builder) {
-	slices.SortFunc(m.entries, func(a, b memEntry) int {
-		if order := bytes.Compare(m.key(a), m.key(b)); order != 0 {
-			return order
-		}
-		if a.version != b.version {
-			return cmp.Compare(b.version, a.version)
-		}
-		return cmp.Compare(a.from, b.from)
-	})
-	for i, e := range m.entries {
+	sorted := m.sorted()
+	for i, p := range sorted {
+		e := m.entries[p.entry]
 		key := m.key(e)
-		if i+1 < len(m.entries) && m.entries[i+1].version == e.version && bytes.Equal(m.key(m.entries[i+1]), key) {
-			continue
+		if i+1 < len(sorted) {
+			if next := m.entries[sorted[i+1].entry]; next.version == e.version && bytes.Equal(m.key(next), key) {
+				continue
+			}
 		}
 		value := m.bytes[e.from+e.key : e.from+e.key+e.value]
 		b.add(key, entry{value, e.version, e.expiresAt, e.deleted}, contentsOf(key, e.version, value))
 	}
+}
+
+// sortPlace is where an entry comes in a table: by the owner of its key, and by what follows that in the key, of which these are the first bytes.
+// Hardly any two entries have both the same, so a sort need not read keys, which are all over the memory.
+type sortPlace struct {
+	follows      uint64
+	owner, entry uint32
+}
+
+// ownerBytes is how much of a key names its owner: a byte for its kind, and a merchant.
+const ownerBytes = 1 + len(codec.MerchantKey{})
+
+// sorted returns the order of the entries: by key, and those of a key newest first. Of the same version, the one that was added last comes last.
+func (m *memTable) sorted() []sortPlace {
+	owners := map[string]uint32{}
+	for _, e := range m.entries {
+		key := m.key(e)
+		owner := key[:min(ownerBytes, len(key))]
+		if _, known := owners[string(owner)]; !known {
+			owners[string(owner)] = 0
+		}
+	}
+	for i, owner := range slices.Sorted(maps.Keys(owners)) {
+		owners[owner] = uint32(i)
+	}
+	all := make([]sortPlace, len(m.entries))
+	for i, e := range m.entries {
+		key := m.key(e)
+		var follows [8]byte
+		n := min(ownerBytes, len(key))
+		copy(follows[:], key[n:])
+		all[i] = sortPlace{binary.BigEndian.Uint64(follows[:]), owners[string(key[:n])], uint32(i)}
+	}
+	slices.SortFunc(all, func(a, b sortPlace) int {
+		if a.owner != b.owner {
+			return cmp.Compare(a.owner, b.owner)
+		}
+		if a.follows != b.follows {
+			return cmp.Compare(a.follows, b.follows)
+		}
+		x, y := m.entries[a.entry], m.entries[b.entry]
+		return cmp.Or(bytes.Compare(m.key(x), m.key(y)), cmp.Compare(y.version, x.version), cmp.Compare(a.entry, b.entry))
+	})
+	return all
 }
 
 // builder makes one table after the other.

@@ -52,12 +52,11 @@ func (e entries) set(key []byte, v keyed) {
 
 func (e entries) get(key []byte) (v keyed, found bool) {
 	if isEventID(key) {
-		if received, found := e.eventIDs[eventIDKey(key)]; found {
-			if received == deletedID {
-				return keyed{deleted: true}, true
-			}
-			return keyed{value: binary.BigEndian.AppendUint64(nil, uint64(received))}, true
+		received, found := e.eventIDs[eventIDKey(key)]
+		if !found || received == deletedID {
+			return keyed{deleted: true}, found
 		}
+		return keyed{value: binary.BigEndian.AppendUint64(nil, uint64(received))}, true
 	}
 	v, found = e.others[string(key)]
 	return v, found

@@ -89,7 +89,7 @@ func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage
 
 func newKeyStore(db *badgerdb.DB) *keyStore {
 	db.Keep(math.MaxUint64)
-	return &keyStore{db: db, recent: newEntries()}
+	return &keyStore{db: db, recent: newEntries(), flushing: newEntries()}
 }
 
 // checkFormat refuses a database of another format version. The first commit writes the version into a new one. It reads all
@@ -116,15 +116,29 @@ func (k *keyStore) get(key []byte) (value []byte, found bool, err error) {
 	return k.read(key)
 }
 
-// getForCommit is get for the committer.
-func (k *keyStore) getForCommit(key []byte) (value []byte, found bool, err error) {
+// cachedLink is get for a link's key. Only the committer calls it.
+func (k *keyStore) cachedLink(key []byte) (value []byte, found bool, err error) {
 	if v, found := k.unflushed(key); found {
 		return v.value, !v.deleted, nil
 	}
-	if key[0] == prefixLink {
-		return k.links.get(key, k.read)
+	return k.links.get(key, k.read)
+}
+
+// receivedAt returns when an event_id was received (µs since 1970), or deletedID.
+func (k *keyStore) receivedAt(id *eventIDKey) (at int64, found bool, err error) {
+	k.mu.RLock()
+	if at, found = k.recent.eventIDs[*id]; !found {
+		at, found = k.flushing.eventIDs[*id]
 	}
-	return k.read(key)
+	k.mu.RUnlock()
+	if found {
+		return at, true, nil
+	}
+	b, found, err := k.read(id[:])
+	if found && err == nil {
+		at, err = parseReceived(b)
+	}
+	return at, found, err
 }
 
 // unflushed returns the entry of a key that is in memory.
@@ -168,11 +182,11 @@ func (k *keyStore) inMemory() int {
 	return k.recent.len() + k.flushing.len()
 }
 
-// allUnflushed returns what is not in the database, or may not be. It must not be changed.
+// allUnflushed returns a copy of what is not in the database, or may not be.
 func (k *keyStore) allUnflushed() []entries {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	return []entries{k.recent.clone(), k.flushing}
+	return []entries{k.recent.clone(), k.flushing.clone()}
 }
 
 // begin takes what the next flush writes, and reports whether there is anything. No commit of the journal may be under way,
@@ -181,13 +195,11 @@ func (k *keyStore) begin(end log.Position) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.flushing.len() == 0 { // the last flush has succeeded
-		k.flushing = k.recent
+		k.flushing, k.recent = k.recent, k.flushing // maps that have their size already take half the time
 	} else {
-		merged := k.flushing.clone() // a reader may have the old one
-		merged.add(k.recent)
-		k.flushing = merged
+		k.flushing.add(k.recent)
+		k.recent.clear()
 	}
-	k.recent = newEntries()
 	if k.flushing.len() == 0 {
 		return false
 	}
@@ -228,7 +240,10 @@ func (k *keyStore) flush(version uint64) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.flushing = entries{}
+	if k.flushing.len() > 2*flushEntries { // the database could not be written for a while
+		k.flushing = newEntries()
+	}
+	k.flushing.clear()
 	return nil
 }
 

@@ -30,7 +30,7 @@ type transaction struct {
 	key      codec.MerchantKey // its key
 	scratch  []byte            // for a key
 	linkKey  []byte            // the key of a link
-	eventID  []byte            // the key of that of the last mark
+	eventID  eventIDKey        // that of the last mark
 	received []byte            // its value
 
 	// The open chunk, which takes the next events. There is none while chunkEvents is 0; then seq is the number of the
@@ -57,7 +57,15 @@ func (t *transaction) get(key []byte) (value []byte, found bool, err error) {
 	if v, changed := t.changed.get(key); changed {
 		return v.value, !v.deleted, nil
 	}
-	return t.keys.getForCommit(key)
+	return t.keys.get(key)
+}
+
+// getCached is get for a link's key.
+func (t *transaction) getCached(key []byte) (value []byte, found bool, err error) {
+	if v, changed := t.changed.get(key); changed {
+		return v.value, !v.deleted, nil
+	}
+	return t.keys.cachedLink(key)
 }
 
 // add resolves, deduplicates and appends one mark (store.Events, Record).
@@ -72,7 +80,7 @@ func (t *transaction) add(m *store.Mark) error {
 	key, muid := t.key, m.Identity.MUID
 	m.ByClaim = false
 	if muid == "" {
-		l, err := resolve(t.get, key, &m.Identity)
+		l, err := resolve(t.getCached, key, &m.Identity)
 		if err != nil {
 			return err
 		}
@@ -86,8 +94,8 @@ func (t *transaction) add(m *store.Mark) error {
 		return nil
 	}
 	if m.DedupeID != "" {
-		t.eventID = appendDedupeKey(t.eventID[:0], key, m.Name, m.DedupeID)
-		remembered, err := t.remembers(t.eventID)
+		appendDedupeKey(t.eventID[:0], key, m.Name, m.DedupeID)
+		remembered, err := t.remembers(&t.eventID)
 		if err != nil {
 			return err
 		}
@@ -103,7 +111,7 @@ func (t *transaction) add(m *store.Mark) error {
 	}
 	if m.DedupeID != "" { // now nothing can fail any more
 		t.received = binary.BigEndian.AppendUint64(t.received[:0], uint64(t.now.UnixMicro()))
-		t.set(t.eventID, t.received, t.expiresAt)
+		t.set(t.eventID[:], t.received, t.expiresAt)
 	}
 	m.Outcome = store.Recorded
 	t.appendEvent(key, m, muid)
@@ -114,16 +122,23 @@ func (t *transaction) add(m *store.Mark) error {
 // Badger uses the system's clock. Its TTL is longer, so that the two clocks need not agree.
 const dedupeTTL = store.DedupeWindow + 24*time.Hour
 
-// remembers reports whether an event_id's key was written within store.DedupeWindow.
-func (t *transaction) remembers(key []byte) (bool, error) {
-	b, found, err := t.get(key)
-	if err == nil && found && len(b) != 8 {
-		err = fmt.Errorf("%w: time of an event_id", codec.ErrCorrupt)
+// remembers reports whether an event_id was received within store.DedupeWindow.
+func (t *transaction) remembers(id *eventIDKey) (bool, error) {
+	at, found := t.changed.eventIDs[*id]
+	if !found {
+		var err error
+		if at, found, err = t.keys.receivedAt(id); err != nil || !found {
+			return false, err
+		}
 	}
-	if err != nil || !found {
-		return false, err
+	return at != deletedID && t.now.Sub(time.UnixMicro(at)) < store.DedupeWindow, nil
+}
+
+func parseReceived(b []byte) (at int64, err error) {
+	if len(b) != 8 {
+		return 0, fmt.Errorf("%w: time of an event_id", codec.ErrCorrupt)
 	}
-	return t.now.Sub(time.UnixMicro(int64(binary.BigEndian.Uint64(b)))) < store.DedupeWindow, nil
+	return int64(binary.BigEndian.Uint64(b)), nil
 }
 
 // appendEvent adds the mark's event to the open chunk.

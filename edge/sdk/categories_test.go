@@ -102,17 +102,17 @@ func TestOtherTabsHearOfAGrant(t *testing.T) {
 	first, second := w.visit("/"), w.visit("/")
 	w.want("PageView", "PageView")
 	first.wantNothingStored()
-	first.do(`mtag('consent', false)`)
+	first.doHeard(`mtag('consent', false)`, second)
 	second.wantNoTrace()
 	second.do(`mtag('event', 'Waits')`)
-	first.do(`mtag('consent', { analytics_storage: 'granted', ad_storage: 'denied' })`)
+	first.doHeard(`mtag('consent', { analytics_storage: 'granted', ad_storage: 'denied' })`, second)
 	for _, e := range w.want("PageView", "PageView", "Waits") {
 		if e.EventName == "Waits" && consentOf(e)["ad_storage"] != "denied" {
 			t.Errorf("consent %v", consentOf(e))
 		}
 	}
 	second.wantNothingStored()
-	second.do(`mtag('consent', false)`)
+	second.doHeard(`mtag('consent', false)`, first)
 	first.wantNoTrace()
 }
 
@@ -201,6 +201,14 @@ func TestAPartThatComesLate(t *testing.T) {
 	}
 }
 
+// partTimers changes how long the tag waits for a part: 350 ms instead of 7 seconds, or without an end.
+func partTimers(endless bool) string {
+	return fmt.Sprintf(`<script>setTimeout = ((set) => (call, ms) => {
+		const part = [1e3, 2e3, 4e3].includes(ms);
+		set(() => { call(); window.waited = ms }, %v && ms == 4e3 ? 1e9 : part ? ms / 20 : ms);
+	})(setTimeout)</script>`, endless)
+}
+
 // What makes the parts of a page never come, or fail.
 const (
 	noParts     = `<script>document.head.append = () => {}</script>`
@@ -269,11 +277,11 @@ func TestAdStorageIsDeniedWithoutTheParts(t *testing.T) {
 func TestADefaultWithoutTheParts(t *testing.T) {
 	w := newWorld(t)
 	muid := "a-visitor"
-	w.page("/", failedParts+`<script>document.cookie = '_muid=`+muid+`;path=/;domain=shop.localhost'</script>`+
+	w.page("/", partTimers(false)+failedParts+`<script>document.cookie = '_muid=`+muid+`;path=/;domain=shop.localhost'</script>`+
 		strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: { analytics_storage: 'granted', ad_storage: 'denied' } }", 1))
 	tab := w.visit("/?gclid=SECRET")
 	tab.do(`mtag('event', 'Early'); mtag('reset', 2); mtag('set', { given: true })`)
-	tab.get(`new Promise((resolve) => setTimeout(resolve, 8000))`)
+	w.wait("the end of the wait for the part", func() bool { return tab.get(`window.waited`) == "4000" })
 	if got := tab.get(`document.cookie + localStorage.length`); got != "_muid="+muid+"0" || len(w.gate.seen()) > 0 {
 		t.Errorf("on the device: %s; sent: %v; console: %v", got, w.gate.seen(), tab.lines())
 	}
@@ -353,8 +361,11 @@ func TestCallsThatWaitForAPart(t *testing.T) {
 	w := newWorld(t)
 	w.page("/next", "")
 	w.page("/never", noParts+w.snippet(true))
-	w.page("/failed", failedParts+w.snippet(true))
-	w.page("/late", strings.Replace(failedParts, "script.src", "window.tries = (window.tries || 0) + 1; if (tries < 3) script.src", 1)+w.snippet(true))
+	w.page("/failed", partTimers(false)+failedParts+w.snippet(true))
+	w.page("/late", partTimers(true)+`<script>
+		window.tries = 0;
+		document.head.append = (script) => ++tries < 3 ? script.onerror() : Element.prototype.append.call(document.head, script);
+	</script>`+w.snippet(true))
 	late, failed, left := w.visit("/late"), w.visit("/failed"), w.visit("/never")
 	for _, tab := range []*tab{late, failed, left} {
 		tab.do(`mtag('event', 'view_item', { value: 1 }); mtag('event', 'Search'); mtag('event', 'view_item')`)

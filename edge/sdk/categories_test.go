@@ -223,6 +223,7 @@ func TestAWithdrawalWithoutTheParts(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", noParts+w.snippet(true))
 	w.page("/options", noParts+strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: true, debug: true }", 1))
+	other, page, plain := w.tab(), w.tab(), w.tab() // in all cases: a window of Firefox is expensive
 	for _, tt := range []struct{ path, calls, withdrawal string }{
 		{"/", "mtag('event', 'view_item', {})", "mtag('consent', false)"},
 		{"/", "mtag('consent', { ad_storage: 'denied' })", "mtag('consent', false)"},
@@ -233,10 +234,10 @@ func TestAWithdrawalWithoutTheParts(t *testing.T) {
 	} {
 		w.gate.setFault(nil)
 		before := len(w.gate.seen())
-		other := w.visit("/")
+		other.goTo(w.gate.url(shopHost))
 		w.wait("the page view", func() bool { return len(w.gate.seen()) == before+1 })
 		w.gate.setFault(refuse(503))
-		page := w.visit(tt.path)
+		page.goTo(w.gate.url(shopHost) + tt.path)
 		page.do(`mtag('event', 'Waiting'); %s; %s; mtag('event', 'After')`, tt.calls, tt.withdrawal)
 		page.wantNoTrace()
 		other.wantNoTrace()
@@ -245,7 +246,7 @@ func TestAWithdrawalWithoutTheParts(t *testing.T) {
 			left.do(`dispatchEvent(new Event('online')); mtag('event', 'After')`)
 			left.goTo("about:blank")
 		}
-		w.visit("/plain") // what the tabs have sent is there by now
+		plain.goTo(w.gate.url(shopHost) + "/plain") // what the tabs have sent is there by now
 		if now := len(w.gate.seen()); now != sent {
 			t.Errorf("%s; %s: %d requests after it", tt.calls, tt.withdrawal, now-sent)
 		}
@@ -296,6 +297,7 @@ func TestADefaultWithoutTheParts(t *testing.T) {
 // What is on the device and on the wire in each state of consent: nothing without analytics_storage, no click id without ad_storage.
 func TestEachStateOfConsent(t *testing.T) {
 	w := newWorld(t)
+	tab := w.tab()
 	const denied = `gtag('consent', 'default', { analytics_storage: 'denied', ad_storage: 'denied', wait_for_update: 60000 });`
 	for i, tt := range []struct {
 		name, options, calls string
@@ -316,7 +318,7 @@ func TestEachStateOfConsent(t *testing.T) {
 		head := gtag + strings.Replace(w.snippetWith("attribution"), "{ consent: true }", tt.options, 1) + "<script>" + tt.calls + "</script>"
 		w.page(path, head)
 		before := len(w.gate.seen())
-		tab := w.visit(path + "?gclid=SECRET&utm_source=letter")
+		tab.goTo(w.gate.url(shopHost) + path + "?gclid=SECRET&utm_source=letter")
 		tab.do(`mtag('event', 'Search', { gclid: 'SECRET' }); history.pushState({}, '', '?fbclid=SECRET')`)
 		if tt.granted {
 			w.wait("the events with "+tt.name, func() bool { return len(w.at(path, false)) == 1 })
@@ -336,7 +338,6 @@ func TestEachStateOfConsent(t *testing.T) {
 		tab.do(`mtag('consent', false)`)
 		tab.wantNoTrace()
 		tab.goTo("about:blank")
-		tab.close()
 	}
 }
 

@@ -35,22 +35,22 @@ needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells
 #   for DRILLS: tests of the packages DRILLED that damage, kill and compare. The race detector skips them (testenv.Drill);
 #   for COMMANDS: tests of PROGRAM that send it one command or request after the other. Its other tests, such as load tests, use it.
 PROGRAM = ./cmd/mtagd
-FIRST = $(PROGRAM) ./store/postgres ./store/local
+FIRST = $(PROGRAM) ./store/postgres ./partnerapi/delivery ./store/local
 PLAIN = mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi
 DRILLS = ^TestDrill|Allocates$$|^TestConformance$$/^(Listing|Summary)$$
-DRILLED = $(sort $(dir $(shell grep -rlE 'testenv\.(Drill|Race)|storetest\.Run' --include='*_test.go' --exclude-dir=node_modules .)))
+DRILLED = $(sort ./store/postgres/ $(dir $(shell grep -rlE 'testenv\.(Drill|Race)' --include='*_test.go' --exclude-dir=node_modules .)))
 COMMANDS = ^Test(Scripts|Release|AFullDisk|Doctor|Dev.*|Demo.*|InstallGuide|InitRefuses|ReadmeCommands|Completion|ManPages|Browser.*|ConsoleOverTLS)$$
 RACE = $(shell command -v $$($(GO) env CC) >/dev/null && echo -race)
 
 # On a disk, tests would mostly wait for syncs. So their directories are in /dev/shm, if that has 4 GB left and may run programs.
 # A FUSE file system stands in for a disk that fails. The test binaries are large, and stay on disk (GOTMPDIR). T.TempDir
 # would use GOTMPDIR, too, so the tests run without it. Without atexit_sleep_ms, the race detector would sleep for a second at
-# the end of each. -pgo=off ignores the profile in cmd/mtagd: with it, every package would be compiled twice. -vet=off, because vet
+# the end of each. With GOGC, the compiler and the linker collect garbage less often, but not the tests. -pgo=off ignores the profile in cmd/mtagd: with it, every package would be compiled twice. -vet=off, because vet
 # looks at everything. -ldflags=-w, because linking is much faster without tables for a debugger.
 MEMORY = $(shell if test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 2>/dev/null && ! grep -q ' /dev/shm .*noexec' /proc/mounts; \
 	then echo /dev/shm; else echo "$${TMPDIR:-/tmp}"; fi)
 
-TEST = GORACE=atexit_sleep_ms=50 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) $(GO) test -pgo=off -vet=off -ldflags=-w -timeout 30m -exec 'env -u GOTMPDIR'
+TEST = GORACE=atexit_sleep_ms=50 GOGC=400 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$(MEMORY) $(GO) test -pgo=off -vet=off -ldflags=-w -timeout 30m -exec 'env -u GOTMPDIR -u GOGC'
 
 # Every test. The file in the variable SKIPPED gets what was missing (package testenv).
 test: needs

@@ -103,7 +103,7 @@ func TestMigrateUnderLoad(t *testing.T) {
 	b := newTaggedService(t)
 	database := pgtest.NewServer(t)
 	url := database.URL("postgres")
-	s := &senders{b: b, pause: 2 * time.Millisecond}
+	s := &senders{b: b, pause: 5 * time.Millisecond}
 	s.start(4)
 	s.await(200)
 	cursor := b.api("GET", "/v1/partners/events/feed?limit=100", "")["cursor"].(string)

@@ -71,12 +71,12 @@ func (w *secureWorld) client() *http.Client {
 			return new(net.Dialer).DialContext(ctx, network, to)
 		},
 		TLSClientConfig:     &tls.Config{RootCAs: w.ca.Issuers},
-		TLSHandshakeTimeout: 30 * time.Second,
+		TLSHandshakeTimeout: startTimeout,
 	}
 	w.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{
 		Transport:     transport,
-		Timeout:       30 * time.Second,
+		Timeout:       startTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -169,7 +169,7 @@ func (w *secureWorld) begin(client *http.Client, domain string) (time.Duration, 
 
 // secureHosts is how many shops TestShopsOverTLS creates. Each gets a certificate from the CA, which runs in this
 // process.
-const secureHosts = 100
+const secureHosts = 30
 
 // Many shops at the same time generate a tag, verify it, send an event over HTTPS and list it. The CA gets one order for
 // each of their hosts, and for the service's own two.

@@ -25,7 +25,7 @@ type driver interface {
 	run(script string) error
 	// text returns the value of an expression as text. It waits for a promise.
 	text(expression string) (string, error)
-	// offline disconnects the tab from the network, or connects it again.
+	// offline tells the tab that it is disconnected from the network, or connected again. Firefox really disconnects it.
 	offline(is bool) error
 	// minimize minimizes the window of the tab.
 	minimize() error

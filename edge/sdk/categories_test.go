@@ -102,17 +102,17 @@ func TestOtherTabsHearOfAGrant(t *testing.T) {
 	first, second := w.visit("/"), w.visit("/")
 	w.want("PageView", "PageView")
 	first.wantNothingStored()
-	first.do(`mtag('consent', false)`)
+	first.doHeard(`mtag('consent', false)`, second)
 	second.wantNoTrace()
 	second.do(`mtag('event', 'Waits')`)
-	first.do(`mtag('consent', { analytics_storage: 'granted', ad_storage: 'denied' })`)
+	first.doHeard(`mtag('consent', { analytics_storage: 'granted', ad_storage: 'denied' })`, second)
 	for _, e := range w.want("PageView", "PageView", "Waits") {
 		if e.EventName == "Waits" && consentOf(e)["ad_storage"] != "denied" {
 			t.Errorf("consent %v", consentOf(e))
 		}
 	}
 	second.wantNothingStored()
-	second.do(`mtag('consent', false)`)
+	second.doHeard(`mtag('consent', false)`, first)
 	first.wantNoTrace()
 }
 
@@ -201,6 +201,14 @@ func TestAPartThatComesLate(t *testing.T) {
 	}
 }
 
+// partTimers changes how long the tag waits for a part: 350 ms instead of 7 seconds, or without an end.
+func partTimers(endless bool) string {
+	return fmt.Sprintf(`<script>setTimeout = ((set) => (call, ms) => {
+		const part = [1e3, 2e3, 4e3].includes(ms);
+		set(() => { call(); window.waited = ms }, %v && ms == 4e3 ? 1e9 : part ? ms / 20 : ms);
+	})(setTimeout)</script>`, endless)
+}
+
 // What makes the parts of a page never come, or fail.
 const (
 	noParts     = `<script>document.head.append = () => {}</script>`
@@ -215,6 +223,7 @@ func TestAWithdrawalWithoutTheParts(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", noParts+w.snippet(true))
 	w.page("/options", noParts+strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: true, debug: true }", 1))
+	other, page, plain := w.tab(), w.tab(), w.tab() // in all cases: a window of Firefox is expensive
 	for _, tt := range []struct{ path, calls, withdrawal string }{
 		{"/", "mtag('event', 'view_item', {})", "mtag('consent', false)"},
 		{"/", "mtag('consent', { ad_storage: 'denied' })", "mtag('consent', false)"},
@@ -225,10 +234,10 @@ func TestAWithdrawalWithoutTheParts(t *testing.T) {
 	} {
 		w.gate.setFault(nil)
 		before := len(w.gate.seen())
-		other := w.visit("/")
+		other.goTo(w.gate.url(shopHost))
 		w.wait("the page view", func() bool { return len(w.gate.seen()) == before+1 })
 		w.gate.setFault(refuse(503))
-		page := w.visit(tt.path)
+		page.goTo(w.gate.url(shopHost) + tt.path)
 		page.do(`mtag('event', 'Waiting'); %s; %s; mtag('event', 'After')`, tt.calls, tt.withdrawal)
 		page.wantNoTrace()
 		other.wantNoTrace()
@@ -237,7 +246,7 @@ func TestAWithdrawalWithoutTheParts(t *testing.T) {
 			left.do(`dispatchEvent(new Event('online')); mtag('event', 'After')`)
 			left.goTo("about:blank")
 		}
-		w.visit("/plain") // what the tabs have sent is there by now
+		plain.goTo(w.gate.url(shopHost) + "/plain") // what the tabs have sent is there by now
 		if now := len(w.gate.seen()); now != sent {
 			t.Errorf("%s; %s: %d requests after it", tt.calls, tt.withdrawal, now-sent)
 		}
@@ -269,11 +278,11 @@ func TestAdStorageIsDeniedWithoutTheParts(t *testing.T) {
 func TestADefaultWithoutTheParts(t *testing.T) {
 	w := newWorld(t)
 	muid := "a-visitor"
-	w.page("/", failedParts+`<script>document.cookie = '_muid=`+muid+`;path=/;domain=shop.localhost'</script>`+
+	w.page("/", partTimers(false)+failedParts+`<script>document.cookie = '_muid=`+muid+`;path=/;domain=shop.localhost'</script>`+
 		strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: { analytics_storage: 'granted', ad_storage: 'denied' } }", 1))
 	tab := w.visit("/?gclid=SECRET")
 	tab.do(`mtag('event', 'Early'); mtag('reset', 2); mtag('set', { given: true })`)
-	tab.get(`new Promise((resolve) => setTimeout(resolve, 8000))`)
+	w.wait("the end of the wait for the part", func() bool { return tab.get(`window.waited`) == "4000" })
 	if got := tab.get(`document.cookie + localStorage.length`); got != "_muid="+muid+"0" || len(w.gate.seen()) > 0 {
 		t.Errorf("on the device: %s; sent: %v; console: %v", got, w.gate.seen(), tab.lines())
 	}
@@ -288,6 +297,7 @@ func TestADefaultWithoutTheParts(t *testing.T) {
 // What is on the device and on the wire in each state of consent: nothing without analytics_storage, no click id without ad_storage.
 func TestEachStateOfConsent(t *testing.T) {
 	w := newWorld(t)
+	tab := w.tab()
 	const denied = `gtag('consent', 'default', { analytics_storage: 'denied', ad_storage: 'denied', wait_for_update: 60000 });`
 	for i, tt := range []struct {
 		name, options, calls string
@@ -308,7 +318,7 @@ func TestEachStateOfConsent(t *testing.T) {
 		head := gtag + strings.Replace(w.snippetWith("attribution"), "{ consent: true }", tt.options, 1) + "<script>" + tt.calls + "</script>"
 		w.page(path, head)
 		before := len(w.gate.seen())
-		tab := w.visit(path + "?gclid=SECRET&utm_source=letter")
+		tab.goTo(w.gate.url(shopHost) + path + "?gclid=SECRET&utm_source=letter")
 		tab.do(`mtag('event', 'Search', { gclid: 'SECRET' }); history.pushState({}, '', '?fbclid=SECRET')`)
 		if tt.granted {
 			w.wait("the events with "+tt.name, func() bool { return len(w.at(path, false)) == 1 })
@@ -328,7 +338,6 @@ func TestEachStateOfConsent(t *testing.T) {
 		tab.do(`mtag('consent', false)`)
 		tab.wantNoTrace()
 		tab.goTo("about:blank")
-		tab.close()
 	}
 }
 
@@ -353,8 +362,11 @@ func TestCallsThatWaitForAPart(t *testing.T) {
 	w := newWorld(t)
 	w.page("/next", "")
 	w.page("/never", noParts+w.snippet(true))
-	w.page("/failed", failedParts+w.snippet(true))
-	w.page("/late", strings.Replace(failedParts, "script.src", "window.tries = (window.tries || 0) + 1; if (tries < 3) script.src", 1)+w.snippet(true))
+	w.page("/failed", partTimers(false)+failedParts+w.snippet(true))
+	w.page("/late", partTimers(true)+`<script>
+		window.tries = 0;
+		document.head.append = (script) => ++tries < 3 ? script.onerror() : Element.prototype.append.call(document.head, script);
+	</script>`+w.snippet(true))
 	late, failed, left := w.visit("/late"), w.visit("/failed"), w.visit("/never")
 	for _, tab := range []*tab{late, failed, left} {
 		tab.do(`mtag('event', 'view_item', { value: 1 }); mtag('event', 'Search'); mtag('event', 'view_item')`)

@@ -251,9 +251,8 @@ func TestAResetReachesAllTabs(t *testing.T) {
 	w := newWorld(t)
 	first, second := w.attributed("/?utm_source=letter&gclid=g1"), w.visit("/")
 	before := w.want("PageView", "PageView")[0].MUID
-	second.do(`mtag('set', { plan: 'gold' }); addEventListener('storage', () => (window.heard = true))`)
-	first.do(`mtag('reset')`)
-	w.wait("the reset in the other tab", func() bool { return second.get(`String(window.heard)`) == "true" })
+	second.do(`mtag('set', { plan: 'gold' })`)
+	first.doHeard(`mtag('reset')`, second)
 	second.do(`Date.now = ((now) => () => now() + 5000)(Date.now); mtag('event', 'Search')`)
 	second.wantNothingStored()
 	for _, e := range w.want("PageView", "PageView", "Search") {

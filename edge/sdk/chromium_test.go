@@ -115,14 +115,10 @@ func runLimited[T any](tab context.Context, action chromedp.Action[T]) (T, error
 	return value, err
 }
 
+// offline cuts nothing off. Chromium can do that too, but the network process hears of it in its own time: before and after a request
+// that the page makes next.
 func (c *chromiumTab) offline(is bool) error {
-	everywhere := &network.Conditions{Offline: is, DownloadThroughput: -1, UploadThroughput: -1}
-	_, err := chromedp.Call(c.ctx, network.EmulateNetworkConditionsByRule,
-		network.EmulateNetworkConditionsByRuleParams{MatchedNetworkConditions: []*network.Conditions{everywhere}})
-	if err != nil {
-		return err
-	}
-	_, err = chromedp.Call(c.ctx, network.OverrideNetworkState,
+	_, err := chromedp.Call(c.ctx, network.OverrideNetworkState,
 		network.OverrideNetworkStateParams{Offline: is, DownloadThroughput: -1, UploadThroughput: -1})
 	return err
 }

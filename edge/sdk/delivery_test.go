@@ -201,16 +201,19 @@ func TestOfflineAndBack(t *testing.T) {
 	tab := w.visit("/")
 	w.want("PageView")
 	tab.wantNothingStored() // the answer has arrived
+	w.gate.setFault(cut)
 	tab.offline(true)
+	w.wait("the browser to be offline", func() bool { return tab.get(`navigator.onLine`) == "false" })
 	tab.do(`mtag('event', 'Offline'); mtag('event', 'StillOffline')`)
 	w.wait("a failed try", func() bool { return tab.get(`failed`) != "0" })
 	if got := tab.get(stored); got != "2" {
 		t.Errorf("%s events are stored, want 2", got)
 	}
 	failures := tab.get(`failed`)
+	w.gate.setFault(nil)
 	tab.offline(false)
 	w.wait("the events", func() bool {
-		if now := tab.get(`failed`); now != failures { // the browser said that it is online before it was
+		if now := tab.get(`failed`); now != failures { // Firefox said that it is online before it was
 			failures = now
 			tab.do(`dispatchEvent(new Event('online'))`)
 		}
@@ -225,13 +228,13 @@ const neverRetries = `<script>
 	const set = setTimeout, { send } = XMLHttpRequest.prototype;
 	window.failed = 0;
 	XMLHttpRequest.prototype.send = function (body) {
-		this.onerror = () => failed++;
+		this.addEventListener('loadend', () => this.status || failed++);
 		send.call(this, body);
 	};
 	window.setTimeout = (f, ms) => set(f, ms > 100 && ms < 30000 ? 1e9 : ms);
 </script>`
 
-// offline disconnects the tab from the network, or connects it again.
+// offline is that of the driver.
 func (t *tab) offline(is bool) {
 	t.Helper()
 	t.check(t.driver.offline(is))

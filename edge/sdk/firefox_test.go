@@ -93,6 +93,17 @@ user_pref("network.dns.forceResolve", "127.0.0.1");
 user_pref("browser.chrome.site_icons", false);
 user_pref("browser.newtab.preload", false);
 user_pref("browser.newtabpage.enabled", false);
+user_pref("browser.safebrowsing.malware.enabled", false);
+user_pref("browser.safebrowsing.phishing.enabled", false);
+user_pref("browser.search.update", false);
+user_pref("browser.sessionstore.enabled", false);
+user_pref("datareporting.healthreport.uploadEnabled", false);
+user_pref("app.normandy.enabled", false);
+user_pref("dom.ipc.processPrelaunch.enabled", false);
+user_pref("identity.fxaccounts.enabled", false);
+user_pref("places.history.enabled", false);
+user_pref("signon.rememberSignons", false);
+user_pref("toolkit.cosmeticAnimations.enabled", false);
 `
 
 // startFirefox starts Firefox with a new data directory.

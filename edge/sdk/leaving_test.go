@@ -34,12 +34,13 @@ func TestTabsThatAreClosedWhileRequestsAreUnderWay(t *testing.T) {
 func TestAPageThatIsLeftRightAfterAnEvent(t *testing.T) {
 	w := newWorld(t)
 	w.page("/next", w.snippet(true))
+	tab := w.tab()
 	for _, tt := range []struct {
 		name  string
 		fault fault
 	}{{"", nil}, {"Cut", cut}, {"Refused", refuse(503)}, {"AnswerLost", cutAnswer}} {
 		w.gate.setFault(tt.fault)
-		tab := w.visit("/")
+		tab.goTo(w.gate.url(shopHost))
 		tab.do(`mtag('event', 'Leaving%s'); location.href = '/next'`, tt.name)
 		tab.waitFor("/next")
 		w.gate.setFault(nil)

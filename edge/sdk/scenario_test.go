@@ -406,16 +406,13 @@ func TestARandomVisitWithdrawsConsent(t *testing.T) {
 func (s *scenario) withdraw(in *visit) {
 	s.Helper()
 	s.consent = false
-	for _, v := range s.tabs {
-		v.do(`window.heard = new Promise((resolve) => addEventListener('storage', ({ key }) => key == 'withdrawn' && resolve(key)))`)
-	}
-	// A tab gets the storage events in order, so those of the tag come before this one.
-	in.do(`mtag('consent', false); localStorage.setItem('withdrawn', ''); localStorage.removeItem('withdrawn')`)
+	var others []*tab
 	for _, v := range s.tabs {
 		if v != in {
-			v.get(`heard`)
+			others = append(others, v.tab)
 		}
 	}
+	in.doHeard(`mtag('consent', false)`, others...)
 	// What a tab has sent before may still be on its way through the browser. It is there before this answer is.
 	for _, v := range s.tabs {
 		v.get(`fetch('` + s.loader() + `', { mode: 'no-cors', cache: 'no-store' }).then(() => '')`)

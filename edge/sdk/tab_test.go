@@ -121,6 +121,19 @@ func (t *tab) do(script string, args ...any) {
 	t.check(t.driver.run("{" + fmt.Sprintf(script, args...) + "\n}"))
 }
 
+// doHeard runs statements in the page, and waits until other tabs have heard of what they change in localStorage.
+func (t *tab) doHeard(script string, by ...*tab) {
+	t.Helper()
+	for _, other := range by {
+		other.do(`window.heard = new Promise((resolve) => addEventListener('storage', ({ key }) => key == 'heard' && resolve(key)))`)
+	}
+	// A tab gets the storage events in order, so those of the tag come before this one.
+	t.do("%s; localStorage.setItem('heard', ''); localStorage.removeItem('heard')", script)
+	for _, other := range by {
+		other.get(`heard`)
+	}
+}
+
 // get returns the value of an expression in the page as text. It waits for a promise.
 func (t *tab) get(expression string) string {
 	t.Helper()

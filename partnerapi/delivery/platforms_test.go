@@ -522,7 +522,7 @@ func TestEachPlatformGetsWhatItTakes(t *testing.T) {
 	for _, e := range all {
 		t.Run(e.kind, func(t *testing.T) {
 			var st Status
-			for deadline := time.Now().Add(20 * time.Second); st.Delivered+st.Filtered+st.Dead+st.NoConsent < 9; time.Sleep(5 * time.Millisecond) {
+			for deadline := time.Now().Add(time.Minute); st.Delivered+st.Filtered+st.Dead+st.NoConsent < 9; time.Sleep(5 * time.Millisecond) {
 				if st = b.status(destinations[e.kind]); time.Now().After(deadline) {
 					t.Fatal("it did not come to an end")
 				}

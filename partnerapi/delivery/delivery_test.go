@@ -517,7 +517,7 @@ func TestADeletedDestinationIsGone(t *testing.T) {
 	}
 	b.until("nothing is left", func() bool {
 		for _, kind := range store.DocumentKinds {
-			if docs, err := b.engine.Documents(t.Context(), kind, b.m.ID); err != nil || len(docs) > 0 {
+			if docs, err := b.engine.Documents(t.Context(), kind, b.m.ID, ""); err != nil || len(docs) > 0 {
 				return false
 			}
 		}

@@ -77,7 +77,7 @@ func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 	if err != nil {
 		return nil, err
 	}
-	states, err := s.Engine.Documents(ctx, store.DeliveryStates, "")
+	states, err := s.Engine.Documents(ctx, store.DeliveryStates, "", "")
 	if err != nil {
 		return nil, err
 	}

@@ -77,14 +77,11 @@ func unlessZero(t time.Time) *time.Time {
 
 // deliveries returns the deliveries of a destination, the newest first.
 func (s *Service) deliveries(ctx context.Context, of store.DocumentKind, m store.MerchantID, id string) (all []Delivery, err error) {
-	docs, err := s.Engine.Documents(ctx, of, m)
+	docs, err := s.Engine.Documents(ctx, of, m, id)
 	if err != nil {
 		return nil, err
 	}
 	for _, doc := range docs {
-		if !strings.HasPrefix(doc.ID, id+"/") {
-			continue
-		}
 		var d Delivery
 		if err := json.Unmarshal(doc.Content, &d); err != nil {
 			return nil, err

@@ -47,9 +47,9 @@ var mayImport = []struct {
 	{"partnerapi/delivery", "store store/rules partnerapi/delivery/"}, // the rules say whose an event is
 	// A kind of destination knows what a kind is, and no more.
 	{"partnerapi/delivery/kind partnerapi/delivery/filter", "store"},
-	{"partnerapi/delivery/webhook partnerapi/delivery/meta partnerapi/delivery/ga4 partnerapi/delivery/tiktok " +
+	{"partnerapi/delivery/meta partnerapi/delivery/ga4 partnerapi/delivery/tiktok " +
 		"partnerapi/delivery/googleads partnerapi/delivery/microsoft partnerapi/delivery/pinterest partnerapi/delivery/snap partnerapi/delivery/linkedin", "store partnerapi/delivery/kind"},
-	{"partnerapi/delivery/sinks", "store partnerapi/export partnerapi/delivery/kind"},
+	{"partnerapi/delivery/webhook partnerapi/delivery/sinks", "store partnerapi/export partnerapi/delivery/kind"},
 	{"tlsmgr tlsmgr/", "store tlsmgr/"},
 }
 

@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"hash/fnv"
 	"slices"
 	"strings"
 	"time"
@@ -63,9 +62,10 @@ func newItem(e *store.Received, after store.Cursor, now time.Time) *item {
 	one := &item{event: *e, after: after, since: now}
 	one.event.Raw, one.event.Client = slices.Clone(e.Raw), slices.Clone(e.Client)
 	one.event.MUID = store.MUID(strings.Clone(string(e.MUID)))
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(e.MUID)) // never fails
-	one.who = h.Sum32()
+	one.who = 2166136261 // FNV-1a
+	for _, c := range []byte(e.MUID) {
+		one.who = (one.who ^ uint32(c)) * 16777619
+	}
 	return one
 }
 

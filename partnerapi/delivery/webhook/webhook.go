@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"mtagd/partnerapi/delivery/kind"
+	"mtagd/partnerapi/export"
 	"mtagd/store"
 )
 
@@ -161,19 +162,11 @@ func (t *target) appendEvent(b []byte, e *kind.Event) []byte {
 	b = append(append(b, `","merchantId":"`...), e.Merchant...)
 	b = append(append(b, `","tagId":"`...), e.Tag...)
 	b = store.AppendTime(append(b, `","receivedAt":"`...), e.ReceivedAt)
-	b = appendJSON(append(b, `","muid":`...), e.MUID)
+	b = export.AppendString(append(b, `","muid":`...), string(e.MUID))
 	b = strconv.AppendBool(append(b, `,"isBot":`...), e.Bot)
 	b = append(append(b, `,"event_name":"`...), e.Name...)
 	b = store.AppendTime(append(b, `","event_time":"`...), e.Time)
-	b = append(b, `","raw_data":`...)
-	if json.Valid(e.Raw) {
-		b = append(b, e.Raw...)
-	} else if e.Parse() == nil { // raw_data has something that strict parsers refuse
-		b = appendJSON(b, e.Fields)
-	} else {
-		b = append(b, "null"...)
-	}
-	return append(b, '}')
+	return append(append(append(b, `","raw_data":`...), e.Raw...), '}')
 }
 
 func appendJSON(b []byte, v any) []byte {

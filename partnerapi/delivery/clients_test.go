@@ -218,7 +218,7 @@ func TestWhoTakesWhatIsKnownOfBrowsers(t *testing.T) {
 			t.Errorf("%s takes it without consent", k.Name)
 		}
 	}
-	if got := strings.Join(names, " "); got != "meta googleads ga4 tiktok microsoft pinterest snap" {
+	if got := strings.Join(names, " "); got != "meta googleads ga4 tiktok microsoft pinterest snap linkedin" {
 		t.Errorf("%s take it", got)
 	}
 	b := newBed(t)

@@ -58,7 +58,7 @@ func TestNoRequestReachesAPrivateAddress(t *testing.T) {
 	}
 	for _, d := range all {
 		b.until("it fails", func() bool { return b.status(d).Word == "failing" })
-		if _, err := b.s.Preview(t.Context(), d, true); err != nil {
+		if _, err := b.s.Preview(t.Context(), d, "", true); err != nil {
 			t.Error(err)
 		}
 	}

@@ -197,10 +197,10 @@ firefox:
 bind:
 	@PATH="$$PATH:/usr/sbin" command -v named >/dev/null || $(call install,bind9,the name server BIND to test DNS verification)
 
-# The packages of the TypeScript client, and of the console in the browser.
+# The packages of the TypeScript client and of the console in the browser, and SDKs that tests compare with.
 node:
 	@command -v npm >/dev/null || $(call install,nodejs npm,Node.js to test the TypeScript client and to build the console)
-	@for folder in partnerapi/client/typescript partnerapi/console/app; do ( cd $$folder && \
+	@for folder in partnerapi/client/typescript partnerapi/console/app partnerapi/delivery/testdata/sdk; do ( cd $$folder && \
 		test node_modules/.package-lock.json -nt package-lock.json || npm ci --silent --no-audit --no-fund ) || $(optional); done
 
 # Builds the projects of the browser tag's guide, for the frameworks that it names, and drives them: a few minutes.

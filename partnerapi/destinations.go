@@ -253,10 +253,11 @@ func (a *api) deleteDestination(ctx context.Context, r *fasthttp.RequestCtx, par
 	}{d.ID, true})
 }
 
-// testDestination sends the newest event that the destination would get, or an example, or shows what would be sent.
+// testDestination sends one event, the newest one that the destination would get, or an example, or shows what would be sent.
 func (a *api) testDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	in := struct {
-		Send *bool `json:"send"`
+		Send    *bool         `json:"send"`
+		EventID store.EventID `json:"eventId"`
 	}{}
 	_, d, absent := a.destination(ctx, r, partner)
 	var err error
@@ -271,7 +272,7 @@ func (a *api) testDestination(ctx context.Context, r *fasthttp.RequestCtx, partn
 		return err
 	}
 	defer release()
-	all, err := a.Delivery.Preview(ctx, d, in.Send == nil || *in.Send)
+	all, err := a.Delivery.Preview(ctx, d, in.EventID, in.Send == nil || *in.Send)
 	if err != nil {
 		return err
 	}

@@ -72,11 +72,11 @@ type Documents interface {
 
 	// Document returns a document. KindNotFound: document.
 	Document(ctx context.Context, kind DocumentKind, m MerchantID, id string) (Document, error)
-	// Documents returns the documents of a merchant in the order of their ids, or, with an empty merchant, those of all
-	// merchants and the service's own. Damaged ones are left out.
-	Documents(ctx context.Context, kind DocumentKind, m MerchantID) ([]Document, error)
-	// PutDocuments replaces documents, and deletes those without content, all in one transaction and without an entry in the
-	// audit log. It leaves out documents of merchants that do not exist.
+	// Documents returns the documents of a merchant in the order of their ids, or, with an empty merchant, those of all merchants and the
+	// service's own. With under, these are those whose ids begin with it and a slash. Damaged ones are left out.
+	Documents(ctx context.Context, kind DocumentKind, m MerchantID, under string) ([]Document, error)
+	// PutDocuments replaces documents, and deletes those without content, all in one transaction and without an entry in the audit log.
+	// It leaves out documents of merchants that do not exist.
 	PutDocuments(ctx context.Context, documents []Document) error
 }
 

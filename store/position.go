@@ -50,6 +50,21 @@ func ParseCursor(c Cursor) (Position, bool) {
 	return Position{binary.BigEndian.Uint64(b), binary.BigEndian.Uint16(b[8:])}, true
 }
 
+// Cursors returns the places before and after the event with an id; false when it is no id of an event.
+func (id EventID) Cursors() (before, after Cursor, ok bool) {
+	digits, ok := strings.CutPrefix(string(id), "evt_")
+	at, parses := ParseCursor(Cursor(cursorPrefix + digits))
+	if !ok || !parses {
+		return "", "", false
+	}
+	if after = at.Cursor(); at.Index > 0 {
+		at.Index--
+	} else {
+		at = EndOf(at.Seq - 1)
+	}
+	return at.Cursor(), after, true
+}
+
 // EndOf returns the last position that a commit can have.
 func EndOf(seq uint64) Position { return Position{seq, math.MaxUint16} }
 

@@ -102,3 +102,14 @@ func FuzzParseTime(f *testing.F) {
 		}
 	})
 }
+
+func TestAppendTimeIsThatOfTheLibrary(t *testing.T) {
+	for _, at := range []time.Time{
+		{}, time.Unix(0, 0), time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(-1, 2, 3, 4, 5, 6, 0, time.UTC),
+		time.Date(2026, 11, 26, 3, 4, 5, 6, time.FixedZone("", 5400)), time.Date(987, 10, 20, 13, 24, 35, 0, time.UTC),
+	} {
+		if got, want := string(AppendTime([]byte("at "), at)), at.UTC().Format("at 2006-01-02T15:04:05Z"); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}

@@ -170,7 +170,7 @@ func (s *Service) tellErasure(ctx context.Context, d Destination, e store.Erasur
 
 // asksOf returns the stored requests to erase of a merchant, by the ids of erasure and destination.
 func (s *Service) asksOf(ctx context.Context, m store.MerchantID) (map[store.ErasureID]map[string]Ask, error) {
-	docs, err := s.Engine.Documents(ctx, store.ErasureAsks, m)
+	docs, err := s.Engine.Documents(ctx, store.ErasureAsks, m, "")
 	if err != nil {
 		return nil, err
 	}

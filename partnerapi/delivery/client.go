@@ -22,7 +22,6 @@ import (
 const (
 	dialTimeout    = 5 * time.Second
 	requestTimeout = 15 * time.Second // all of it
-	maxAnswer      = 256 << 10        // what a kind reads of the body
 	keptAnswer     = 1 << 10          // what a merchant is shown
 	keptReason     = 500              // of what a kind finds in it
 )
@@ -33,11 +32,10 @@ type guard struct{ allow []netip.Prefix }
 var errAddress = errors.New("the address is not public, and the operator has not allowed it")
 
 // Networks that are no places in the internet besides those that package netip knows (IANA's special-purpose registries): shared
-// addresses, protocol assignments, documentation, benchmarks, reserved ones, and those that wrap an IPv4 address, which would be looked
-// through by a translator.
+// addresses, protocol assignments, documentation, benchmarks, reserved ones, and of IPv6 all but what is given out (2000::/3). Addresses
+// that wrap an IPv4 address, and would be looked through by a translator, are among them.
 var special = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24",
-	"203.0.113.0/24", "240.0.0.0/4", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16",
-	"3fff::/20", "5f00::/16", "fec0::/10")
+	"203.0.113.0/24", "240.0.0.0/4", "::/3", "4000::/2", "8000::/1", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
 
 func prefixes(texts ...string) (all []netip.Prefix) {
 	for _, text := range texts {
@@ -134,7 +132,7 @@ func (c *client) send(ctx context.Context, r kind.Request, timeout time.Duration
 		return sent{err: plain(err)}
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	body, err := io.ReadAll(io.LimitReader(response.Body, r.MaxAnswer()))
 	if err != nil && response.StatusCode/100 == 2 {
 		err = nil // it was taken; the rest of the answer does not count
 	}

@@ -17,7 +17,7 @@ func TestTheGuardKnowsAddressesThatAreNotPublic(t *testing.T) {
 		"240.0.0.1": false, "255.255.255.255": false, "192.0.2.1": false, "203.0.113.9": false,
 		"::1": false, "::": false, "::ffff:127.0.0.1": false, "::ffff:169.254.169.254": false, "::ffff:8.8.8.8": true, "::127.0.0.1": false,
 		"fe80::1": false, "fe80::1%eth0": false, "fc00::1": false, "fd00:ec2::254": false, "ff02::1": false, "64:ff9b::7f00:1": false,
-		"2002:7f00:1::": false, "2001:db8::1": false, "2001::1": false, "fec0::1": false,
+		"2002:7f00:1::": false, "2001:db8::1": false, "2001::1": false, "fec0::1": false, "::ffff:0:7f00:1": false, "64:ff9b:1::7f00:1": false, "4000::1": false,
 	} {
 		if got := (guard{}).allows(netip.MustParseAddr(text)); got != want {
 			t.Errorf("%s is allowed: %v, want %v", text, got, want)
@@ -58,7 +58,7 @@ func TestNoRequestReachesAPrivateAddress(t *testing.T) {
 	}
 	for _, d := range all {
 		b.until("it fails", func() bool { return b.status(d).Word == "failing" })
-		if _, err := b.s.Preview(t.Context(), d, true); err != nil {
+		if _, err := b.s.Preview(t.Context(), d, "", true); err != nil {
 			t.Error(err)
 		}
 	}

@@ -83,7 +83,7 @@ func TestAdPlatformsGetWhatIsKnownOfBrowsers(t *testing.T) {
 	if b.s.Browser("another", sealed) != (kind.Browser{}) || b.s.Browser(b.m.ID, sealed[:len(sealed)-1]) != (kind.Browser{}) {
 		t.Error("it is read for another merchant, or damaged")
 	}
-	for _, previews := range [][]Preview{must(b.s.Preview(t.Context(), d, false)), must(b.s.Preview(t.Context(), d, true))} {
+	for _, previews := range [][]Preview{must(b.s.Preview(t.Context(), d, "", false)), must(b.s.Preview(t.Context(), d, "", true))} {
 		if text := fmt.Sprintf("%+v", previews); strings.Contains(text, visitorIP) || strings.Contains(text, "Seldom") || !strings.Contains(string(previews[0].Body), `"client_ip_address":"…"`) {
 			t.Errorf("the preview is %s of %s", text, previews[0].Body)
 		}
@@ -218,7 +218,7 @@ func TestWhoTakesWhatIsKnownOfBrowsers(t *testing.T) {
 			t.Errorf("%s takes it without consent", k.Name)
 		}
 	}
-	if got := strings.Join(names, " "); got != "meta googleads ga4 tiktok microsoft pinterest snap" {
+	if got := strings.Join(names, " "); got != "meta googleads ga4 tiktok microsoft pinterest snap linkedin" {
 		t.Errorf("%s take it", got)
 	}
 	b := newBed(t)

@@ -517,7 +517,7 @@ func TestADeletedDestinationIsGone(t *testing.T) {
 	}
 	b.until("nothing is left", func() bool {
 		for _, kind := range store.DocumentKinds {
-			if docs, err := b.engine.Documents(t.Context(), kind, b.m.ID); err != nil || len(docs) > 0 {
+			if docs, err := b.engine.Documents(t.Context(), kind, b.m.ID, ""); err != nil || len(docs) > 0 {
 				return false
 			}
 		}
@@ -930,9 +930,37 @@ func TestAPreviewOfAnErasedPerson(t *testing.T) {
 	b.s = Open(cfg)
 	d := b.create(s.URL, nil)
 	b.send("erased", "Purchase", "")
-	all, err := b.s.Preview(t.Context(), d, true)
+	all, err := b.s.Preview(t.Context(), d, "", true)
 	if err != nil || len(all) != 1 || !strings.Contains(all[0].Result, "erased") {
 		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// An event that was not sent, or long ago, is found by its id, with the reason.
+func TestAPreviewOfOneEvent(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	d := b.create(s.URL, func(c *Change) { c.Consent = &[]string{"ad_storage"} })
+	b.send("m", "Purchase", "")
+	for range 15 {
+		b.send("m", "Purchase", agreed)
+	}
+	first := must(b.engine.Events(t.Context(), store.Query{Merchant: b.m.ID, SortBy: store.ByTime, Asc: true, Limit: 2})).Events
+	for i, want := range []string{"not sent: it needs consent to ad_storage", "send"} {
+		all, err := b.s.Preview(t.Context(), d, first[i].ID, false)
+		if err != nil || len(all) != 1 || all[0].EventID != first[i].ID || all[0].Result != want {
+			t.Errorf("%+v, %v", all, err)
+		}
+	}
+	b.m, b.tag = b.shop(b.m.Partner)
+	other := b.create(s.URL, nil)
+	for _, of := range []struct {
+		d    Destination
+		id   store.EventID
+		want store.Kind
+	}{{other, first[0].ID, store.KindNotFound}, {d, "evt_0000000002hp2002", store.KindNotFound}, {d, "cur" + first[0].ID[3:], store.KindInvalid}} {
+		if _, err := b.s.Preview(t.Context(), of.d, of.id, false); store.KindOf(err) != of.want {
+			t.Errorf("%s: %v", of.id, err)
+		}
 	}
 }
 

@@ -150,7 +150,8 @@ func (d *Destination) place(name string) string { return string(d.Merchant) + "/
 
 // deliveryID returns the id of an event at a destination.
 func (d *Destination) deliveryID(id store.EventID) string {
-	sum := sha256.Sum256([]byte(d.ID + "/" + string(id)))
+	var text [80]byte
+	sum := sha256.Sum256(append(append(append(text[:0], d.ID...), '/'), id...))
 	return "msg_" + base64.RawURLEncoding.EncodeToString(sum[:18])
 }
 

@@ -71,9 +71,11 @@ func (s *Service) countRunners(is func(r *runner) bool) (n float64) {
 
 var outcomes = map[fate]string{delivered: "delivered", filtered: "filtered", noConsent: "no_consent", erased: "erased", dead: "dead", expired: "dead"}
 
-func (m *metrics) event(kind string, f fate) {
-	if outcome := outcomes[f]; outcome != "" {
-		m.events.WithLabelValues(kind, outcome).Inc()
+func (m *metrics) count(kind string, events [fates]uint64) {
+	for f, outcome := range outcomes {
+		if events[f] > 0 {
+			m.events.WithLabelValues(kind, outcome).Add(float64(events[f]))
+		}
 	}
 }
 

@@ -93,31 +93,28 @@ func (r *runner) pause(why string) {
 
 // finish counts the first n events of a round, and makes dead letters.
 func (r *runner) finish(rt *route, d *round, n int, now time.Time) {
-	c := &r.st.Counts
+	var counted [fates]uint64
 	for i := 0; i < n; i++ {
-		f := d.fates[i]
-		r.sh.s.metrics.event(rt.Type, f)
-		switch f {
+		counted[d.fates[i]]++
+		switch d.fates[i] {
 		case delivered:
-			c.Delivered++
 			r.sh.s.metrics.delivered(now.Sub(d.items[i].event.ReceivedAt))
-		case filtered:
-			c.Filtered++
-		case noConsent:
-			c.NoConsent++
-		case erased:
-			c.Erased++
 		case dead:
 			r.letterOf(d, i, i+1, now)
 		case expired:
 			from := i
-			for i+1 < n && d.fates[i+1] == expired && d.reasons[i+1] == d.reasons[i] {
-				i++
-				r.sh.s.metrics.event(rt.Type, expired)
+			for ; i+1 < n && d.fates[i+1] == expired && d.reasons[i+1] == d.reasons[i]; i++ {
+				counted[expired]++
 			}
 			r.letterOf(d, from, i+1, now)
 		}
 	}
+	c := &r.st.Counts
+	c.Delivered += counted[delivered]
+	c.Filtered += counted[filtered]
+	c.NoConsent += counted[noConsent]
+	c.Erased += counted[erased]
+	r.sh.s.metrics.count(rt.Type, counted)
 }
 
 // letterOf makes a dead letter of events that are next to each other.

@@ -169,7 +169,7 @@ func TestMetaGetsWhatItTakes(t *testing.T) {
 // Whatever a destination answers, only the beginning is kept.
 func TestLongReasons(t *testing.T) {
 	b := newBed(t)
-	long := strings.Repeat("x", 100_000)
+	long := strings.Repeat("x", 30_000)
 	p := newPlatform(t, func(r *http.Request, body map[string]any) (int, string, []string) {
 		if email := fmt.Sprint(body); strings.Contains(email, "eventId:again") {
 			return 500, fmt.Sprintf(`{"message":%q}`, long), nil

@@ -22,6 +22,8 @@ const (
 	erased
 	dead
 	expired // dead, because it was tried for too long
+
+	fates // how many there are
 )
 
 // isFinal reports whether nothing is left to do for the event.
@@ -67,7 +69,7 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 			switch {
 			case d.fates[i].isFinal():
 			case blocked[one.who]:
-				l.judge(rt, i)
+				l.judge(rt, i, new(kind.Event))
 			default:
 				left = true
 				lane := int(one.who) % len(lanes)
@@ -76,7 +78,9 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 		}
 		l.sendLanes(lanes)
 		for i, f := range d.fates {
-			blocked[items[i].who] = blocked[items[i].who] || f == again
+			if f == again {
+				blocked[items[i].who] = true
+			}
 		}
 		left = left && d.responded && l.route() != nil
 	}
@@ -154,34 +158,37 @@ func (l *lane) run(places []int) {
 			l.stopped = true
 			return
 		}
-		var part []piece
-		for len(places) > 0 && len(part) < rt.target.Limits().Events {
-			if e := l.judge(rt, places[0]); e != nil {
-				part = append(part, piece{places[0], e})
+		n := min(len(places), rt.target.Limits().Events)
+		events, part := make([]kind.Event, 0, n), make([]piece, 0, n)
+		for ; len(places) > 0 && len(part) < n; places = places[1:] {
+			if events = append(events, kind.Event{}); l.judge(rt, places[0], &events[len(part)]) {
+				part = append(part, piece{places[0], &events[len(part)]})
+			} else {
+				events = events[:len(part)]
 			}
-			places = places[1:]
 		}
 		l.send(rt, part)
 	}
 }
 
-// judge returns an event that is to be sent. For any other event it notes the fate, and returns nil.
-func (l *sender) judge(rt *route, i int) *kind.Event {
+// judge makes e an event that is to be sent. For any other event it notes the fate, and returns false.
+func (l *sender) judge(rt *route, i int, e *kind.Event) bool {
 	one, now, limits := l.d.items[i], l.r.sh.s.Now(), rt.target.Limits()
-	e := &kind.Event{Received: one.event, Delivery: rt.deliveryID(one.event.ID)}
+	*e = kind.Event{Received: one.event}
 	fate, reason := rt.judge(e, l.isErased(e), now)
 	tried := now.Sub(later(e.ReceivedAt, l.since))
 	if fate == unsent && !limits.ByEventTime && !l.isRetry && !l.since.IsZero() && tried > limits.MaxAge {
 		fate, reason = expired, fmt.Sprintf("the destination did not take it for %d hours", int(limits.MaxAge.Hours()))
 	}
-	if fate == unsent {
-		if l.withBrowser {
-			e.Browser = l.r.sh.s.Browser(e.Merchant, e.Client)
-		}
-		return e
+	if fate != unsent {
+		l.d.fates[i], l.d.reasons[i] = fate, reason
+		return false
 	}
-	l.d.fates[i], l.d.reasons[i] = fate, reason
-	return nil
+	e.Delivery = rt.deliveryID(e.ID)
+	if l.withBrowser {
+		e.Browser = l.r.sh.s.Browser(e.Merchant, e.Client)
+	}
+	return true
 }
 
 // judge reads the fields of an event if they are needed. It returns why the event is not sent; unsent: it is.

@@ -77,7 +77,7 @@ func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 	if err != nil {
 		return nil, err
 	}
-	states, err := s.Engine.Documents(ctx, store.DeliveryStates, "")
+	states, err := s.Engine.Documents(ctx, store.DeliveryStates, "", "")
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +282,7 @@ func (sh *shard) readOnce(merchants []store.MerchantID) (more bool, err error) {
 				case len(r.pending) >= maxPending || sh.waiting > maxWaiting/sh.s.count():
 					r.detach()
 				case one == nil:
-					one = newItem(e, sh.head, now)
+					one = (*arena)(nil).add(e, sh.head, now)
 					fallthrough
 				default:
 					r.hand(one)

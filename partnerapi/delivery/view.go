@@ -77,14 +77,11 @@ func unlessZero(t time.Time) *time.Time {
 
 // deliveries returns the deliveries of a destination, the newest first.
 func (s *Service) deliveries(ctx context.Context, of store.DocumentKind, m store.MerchantID, id string) (all []Delivery, err error) {
-	docs, err := s.Engine.Documents(ctx, of, m)
+	docs, err := s.Engine.Documents(ctx, of, m, id)
 	if err != nil {
 		return nil, err
 	}
 	for _, doc := range docs {
-		if !strings.HasPrefix(doc.ID, id+"/") {
-			continue
-		}
 		var d Delivery
 		if err := json.Unmarshal(doc.Content, &d); err != nil {
 			return nil, err
@@ -125,14 +122,14 @@ type Preview struct {
 	Answer string `json:"answer,omitempty"`
 }
 
-// Preview returns what would be sent for the last events of a merchant, or for an example when there are none. With send it also sends
-// the first of these that would be sent.
-func (s *Service) Preview(ctx context.Context, d Destination, send bool) (all []Preview, err error) {
+// Preview returns what would be sent for one event, or, without an id, for the last events of a merchant, or for an example when there
+// are none. With send it also sends the first of these that would be sent. KindNotFound: event.
+func (s *Service) Preview(ctx context.Context, d Destination, id store.EventID, send bool) (all []Preview, err error) {
 	rt, err := s.open(d)
 	if err != nil {
 		return nil, err
 	}
-	page, err := s.Engine.Events(ctx, store.Query{Merchant: d.Merchant, Names: d.Events, SortBy: store.ByTime, Limit: 10})
+	events, err := s.eventsToPreview(ctx, d, id)
 	if err != nil {
 		return nil, err
 	}
@@ -141,10 +138,6 @@ func (s *Service) Preview(ctx context.Context, d Destination, send bool) (all []
 		return nil, err
 	}
 	now, withBrowser := s.Now(), s.takesNow(ctx, rt)
-	events := page.Events
-	if len(events) == 0 {
-		events = []store.Event{{ID: "00000000000000000000", MUID: "test", Name: "Purchase", Time: now.UTC(), Raw: exampleEvent}}
-	}
 	for _, e := range events {
 		if !withBrowser {
 			e.Client = nil
@@ -165,6 +158,28 @@ func (s *Service) Preview(ctx context.Context, d Destination, send bool) (all []
 		all = append(all, p)
 	}
 	return all, nil
+}
+
+func (s *Service) eventsToPreview(ctx context.Context, d Destination, id store.EventID) (events []store.Event, err error) {
+	if id == "" {
+		page, err := s.Engine.Events(ctx, store.Query{Merchant: d.Merchant, Names: d.Events, SortBy: store.ByTime, Limit: 10})
+		if events = page.Events; len(events) == 0 {
+			events = []store.Event{{ID: "00000000000000000000", MUID: "test", Name: "Purchase", Time: s.Now().UTC(), Raw: exampleEvent}}
+		}
+		return events, err
+	}
+	before, at, ok := id.Cursors()
+	if !ok {
+		return nil, store.Invalid("eventId", "is not the id of an event")
+	}
+	_, err = s.Engine.Feed(ctx, store.FeedQuery{Merchants: []store.MerchantID{d.Merchant}, After: before, UpTo: at}, func(e *store.Received) bool {
+		events = append(events, (*arena)(nil).add(e, before, time.Time{}).event.Event)
+		return false
+	})
+	if err == nil && len(events) == 0 {
+		err = store.NotFound("event")
+	}
+	return events, err
 }
 
 var exampleEvent = []byte(`{"event":"Purchase","event_id":"test","muid":"test","email":"test@example.com","value":89.5,"currency":"EUR","order_id":"test",` +

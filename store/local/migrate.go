@@ -136,7 +136,7 @@ func (s source) Control(ctx context.Context) (*migrate.Control, error) {
 		return nil, err
 	}
 	c := &migrate.Control{Records: records}
-	if c.Documents, err = store.KeptDocuments(func(kind store.DocumentKind) ([]store.Document, error) { return s.e.Documents(ctx, kind, "") }); err != nil {
+	if c.Documents, err = store.KeptDocuments(func(kind store.DocumentKind) ([]store.Document, error) { return s.e.Documents(ctx, kind, "", "") }); err != nil {
 		return nil, err
 	}
 	err = eachCertificate(s.e.dir, func(path string, content []byte) error {

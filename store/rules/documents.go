@@ -142,12 +142,15 @@ func (d *Data) Document(ctx context.Context, kind store.DocumentKind, m store.Me
 }
 
 // Documents implements store.Documents.
-func (d *Data) Documents(ctx context.Context, kind store.DocumentKind, m store.MerchantID) ([]store.Document, error) {
+func (d *Data) Documents(ctx context.Context, kind store.DocumentKind, m store.MerchantID, under string) ([]store.Document, error) {
 	of := &m
+	if under != "" {
+		under += "/"
+	}
 	if m == "" {
 		of = nil
 	}
-	return d.ofMerchants(d.driver.ReadDocuments(ctx, kind, of, ""))
+	return d.ofMerchants(d.driver.ReadDocuments(ctx, kind, of, under))
 }
 
 // ofMerchants leaves out documents of merchants that were deleted: a driver may delete them later.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -324,7 +325,7 @@ func TestTrackingDomainsThatChangeHandsTogether(t *testing.T) {
 // ReadDocuments implements Driver.
 func (m *memory) ReadDocuments(_ context.Context, kind store.DocumentKind, of *store.MerchantID, id string) (docs []store.Document, err error) {
 	for _, doc := range m.docs {
-		if doc.Kind == kind && (of == nil || doc.Merchant == *of) && (id == "" || doc.ID == id) {
+		if doc.Kind == kind && (of == nil || doc.Merchant == *of) && (id == "" || doc.ID == id || strings.HasSuffix(id, "/") && strings.HasPrefix(doc.ID, id)) {
 			docs = append(docs, doc)
 		}
 	}

@@ -55,8 +55,9 @@ type Driver interface {
 	Now(ctx context.Context) (time.Time, error)
 	// Audit is store.Control.Audit.
 	Audit(ctx context.Context, q store.AuditQuery) ([]store.AuditEntry, error)
-	// ReadDocuments returns documents of a kind in the order of store.CompareDocuments: those of one merchant, or, with nil,
-	// all. Damaged ones are left out, but for one that is asked for by its id; with "" all are.
+	// ReadDocuments returns documents of a kind in the order of store.CompareDocuments: those of one merchant, or, with nil, all. Of a
+	// merchant, id selects the one with this id or, with a slash at its end, those whose ids begin with it. Damaged ones are left out, but
+	// for one that is asked for by its id.
 	ReadDocuments(ctx context.Context, kind store.DocumentKind, m *store.MerchantID, id string) ([]store.Document, error)
 }
 

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"testing"
@@ -13,13 +12,13 @@ import (
 // contents returns the documents as id → content.
 func (b *bed) contents(kind store.DocumentKind, m store.MerchantID) map[string]string {
 	b.t.Helper()
-	read := b.Documents
+	var docs []store.Document
+	var err error
 	if kind == store.Destinations {
-		read = func(ctx context.Context, _ store.DocumentKind, m store.MerchantID) ([]store.Document, error) {
-			return b.Destinations(ctx, m)
-		}
+		docs, err = b.Destinations(b.t.Context(), m)
+	} else {
+		docs, err = b.Documents(b.t.Context(), kind, m, "")
 	}
-	docs, err := read(b.t.Context(), kind, m)
 	if err != nil {
 		b.t.Fatalf("documents: %v", err)
 	}
@@ -65,6 +64,11 @@ var documentTests = []test{
 			{Kind: store.DeliveryStates, ID: "own", Content: []byte("x")},
 			{Kind: store.DeliveryStates, Merchant: "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11", ID: "lost", Content: []byte("x")},
 			{Kind: store.Deliveries, Merchant: m.ID, ID: "gone"},
+			{Kind: store.DeadLetters, Merchant: m.ID, ID: "a_/1", Content: []byte("1")},
+			{Kind: store.DeadLetters, Merchant: m.ID, ID: "a_/2", Content: []byte("2")},
+			{Kind: store.DeadLetters, Merchant: m.ID, ID: "a_", Content: []byte("x")},
+			{Kind: store.DeadLetters, Merchant: m.ID, ID: "aa/1", Content: []byte("x")},
+			{Kind: store.DeadLetters, Merchant: other.ID, ID: "a_/3", Content: []byte("x")},
 		}
 		testenv.Check(t, b.PutDocuments(t.Context(), put))
 		testenv.Check(t, b.updateDocument(m, "a", "2a"))
@@ -87,8 +91,11 @@ var documentTests = []test{
 		for range b.reopened {
 			expectDocuments(t, "of m", b.contents(store.Destinations, m.ID), map[string]string{"a": "2a"})
 			expectDocuments(t, "of other", b.contents(store.Destinations, other.ID), map[string]string{"a": "1a", "b": "1b"})
-			if all, err := b.Documents(t.Context(), store.DeliveryStates, ""); err != nil || len(all) != 3 {
+			if all, err := b.Documents(t.Context(), store.DeliveryStates, "", ""); err != nil || len(all) != 3 {
 				t.Errorf("all states: %+v, %v", all, err)
+			}
+			if docs, err := b.Documents(t.Context(), store.DeadLetters, m.ID, "a_"); err != nil || len(docs) != 2 || docs[0].ID != "a_/1" || docs[1].ID != "a_/2" {
+				t.Errorf("documents under an id: %+v, %v", docs, err)
 			}
 			doc, err := b.Document(t.Context(), store.DeliveryStates, "", "own")
 			if err != nil || string(doc.Content) != "x" {

@@ -952,6 +952,8 @@ type TagOfMerchant struct {
 
 // TestInput: Whether to send.
 type TestInput struct {
+	// The id of an event to show or send. Absent for the newest.
+	EventID string `json:"eventId,omitzero"`
 	// `false`: only show what would be sent.
 	Send *bool `json:"send,omitzero"`
 }
@@ -1496,8 +1498,8 @@ func (c *Client) SummarizeEvents(ctx context.Context, query SummarizeEventsQuery
 // TestDestination: Test a destination.
 //
 // Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request
-// and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events. Secrets are shown as
-// `***`.
+// and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events, or for the one with
+// `eventId`. Secrets are shown as `***`.
 func (c *Client) TestDestination(ctx context.Context, merchantID string, destinationID string, body TestInput) (*TestResult, error) {
 	return call[TestResult](ctx, c, request{method: "POST", path: "/v1/partners/merchant/" + url.PathEscape(merchantID) + "/destinations/" + url.PathEscape(destinationID) + "/test", repeat: once, body: body})
 }

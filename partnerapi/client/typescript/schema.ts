@@ -241,7 +241,7 @@ export interface paths {
         put?: never;
         /**
          * Test a destination
-         * @description Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events. Secrets are shown as `***`.
+         * @description Sends the newest event that the destination would get, or an example when there is none, and answers with the exact request and its result. With `send: false` it shows what would be sent, or why not, for the 10 newest events, or for the one with `eventId`. Secrets are shown as `***`.
          */
         post: operations["testDestination"];
         delete?: never;
@@ -1747,6 +1747,8 @@ export interface components {
              * @default true
              */
             send: boolean;
+            /** @description The id of an event to show or send. Absent for the newest. */
+            eventId?: string;
         };
         /** @description Requests. */
         TestResult: {

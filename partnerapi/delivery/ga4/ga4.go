@@ -100,7 +100,7 @@ func userData(e *kind.Event) map[string]any {
 		return nil
 	}
 	user := map[string]any{}
-	if email := kind.Email(e.Text("email")); email != "" {
+	if email := kind.GoogleEmail(e.Text("email")); email != "" {
 		user["sha256_email_address"] = []string{kind.Hash(email)}
 	}
 	if phone := kind.E164(e.Text("phone")); phone != "" {

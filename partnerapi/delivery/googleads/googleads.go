@@ -140,32 +140,29 @@ func items(e *kind.Event) (all []any) {
 	return all
 }
 
+// Titles before and behind a name are no part of it.
+var (
+	before = regexp.MustCompile(`^(mr|mrs|ms|dr)\.(\s|$)`)
+	behind = regexp.MustCompile(`((,\s*|\s+)(jr\.?|sr\.?|2nd|3rd|ii|iii|iv|v|vi|cpa|dc|dds|vm|jd|md|phd)\s?)+$`)
+)
+
 // identifiers returns what identifies the visitor. Names are hashed, country and postal code are not.
 func identifiers(e *kind.Event) (all []any) {
-	if address := email(e.Text("email")); address != "" {
+	if address := kind.GoogleEmail(e.Text("email")); address != "" {
 		all = append(all, map[string]any{"emailAddress": kind.Hash(address)})
 	}
 	if phone := kind.E164(e.Text("phone")); phone != "" {
 		all = append(all, map[string]any{"phoneNumber": kind.Hash(phone)})
 	}
-	name := func(names ...string) string { return kind.Hash(strings.ToLower(strings.TrimSpace(e.Text(names...)))) }
-	given, family := name("first_name", "firstName"), name("last_name", "lastName")
-	country, code := strings.ToUpper(e.Text("country")), strings.TrimSpace(e.Text("zip", "postal_code", "postcode"))
+	name := func(title *regexp.Regexp, names ...string) string {
+		return kind.Hash(strings.TrimSpace(title.ReplaceAllString(strings.ToLower(strings.TrimSpace(e.Text(names...))), "")))
+	}
+	given, family := name(before, "first_name", "firstName"), name(behind, "last_name", "lastName")
+	country, code := strings.ToUpper(e.Text("country")), strings.TrimSpace(e.Text(kind.Postcode...))
 	if given != "" && family != "" && len(country) == 2 && code != "" {
 		all = append(all, map[string]any{"address": map[string]any{"givenName": given, "familyName": family, "regionCode": country, "postalCode": code}})
 	}
 	return all
-}
-
-// email normalizes an address as Google does before hashing: for Gmail, without dots and without the part after +.
-func email(s string) string {
-	s = kind.Email(s)
-	user, domain, _ := strings.Cut(s, "@")
-	if domain != "gmail.com" && domain != "googlemail.com" {
-		return s
-	}
-	user, _, _ = strings.Cut(user, "+")
-	return strings.ReplaceAll(user, ".", "") + "@" + domain
 }
 
 // token returns a token that is signed with the key of a service account and valid for an hour.

@@ -175,6 +175,9 @@ type Request struct {
 	Do func(ctx context.Context, dial Dial) (Answer, error)
 }
 
+// MaxAnswer returns how many bytes are read of the answer's body. Some platforms tell of each event.
+func (r Request) MaxAnswer() int64 { return 32<<10 + 256*int64(len(r.Events)) }
+
 // Dial connects to a server that may be reached.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 

@@ -24,6 +24,28 @@ func isHash(s string) bool {
 // Email returns an address in lower case, without surrounding space.
 func Email(s string) string { return strings.ToLower(strings.TrimSpace(s)) }
 
+// GoogleEmail returns an address as Google hashes it: for Gmail, without dots and without the part after +.
+func GoogleEmail(s string) string {
+	s = Email(s)
+	user, domain, _ := strings.Cut(s, "@")
+	if domain != "gmail.com" && domain != "googlemail.com" {
+		return s
+	}
+	user, _, _ = strings.Cut(user, "+")
+	return strings.ReplaceAll(user, ".", "") + "@" + domain
+}
+
+// Postcode are the names of the field with a postal code.
+var Postcode = []string{"zip", "postal_code", "postcode"}
+
+// postcode returns a postal code in lower case without punctuation, and one of the United States without its last four digits.
+func postcode(s string) string {
+	if short, _, ok := strings.Cut(s, "-"); ok && len(short) == 5 && len(s) == 10 {
+		s = short
+	}
+	return Letters(s)
+}
+
 // Digits returns the digits of a phone number with its country code, without leading zeros; "" when there are too few.
 func Digits(s string) string {
 	if s = strings.TrimSpace(s); isHash(s) {
@@ -73,7 +95,7 @@ func (e *Event) HashedPerson() map[string]any {
 	for name, value := range map[string]string{
 		"em": Email(e.Text("email")), "ph": Digits(e.Text("phone")), "country": country,
 		"fn": Letters(e.Text("first_name", "firstName")), "ln": Letters(e.Text("last_name", "lastName")),
-		"ct": Letters(e.Text("city")), "st": Letters(e.Text("state", "region")), "zp": Letters(e.Text("zip", "postal_code", "postcode")),
+		"ct": Letters(e.Text("city")), "st": Letters(e.Text("state", "region")), "zp": postcode(strings.TrimSpace(e.Text(Postcode...))),
 	} {
 		if value != "" {
 			user[name] = []string{Hash(value)}

@@ -129,6 +129,9 @@ func (a *Account) Requests(events []*Event, now time.Time) (requests []Request, 
 	var parts []*part
 	open := map[string]*part{}
 	for i, e := range events {
+		if e.Time.After(now) { // by the clock of its browser: platforms refuse what has not happened yet
+			e.Time = now
+		}
 		one, refusal := map[string]any(nil), Skip("the platform has no such event, and the settings name none")
 		if name := a.Name(e.Name); name != "" {
 			one, refusal = p.Event(a, name, e)

@@ -1,9 +1,10 @@
 // Package linkedin sends events to the Conversions API of LinkedIn, POST /rest/conversionEvents (learn.microsoft.com/linkedin/marketing/
 // integrations/ads-reporting/conversions-api and /linkedin/marketing/conversions/conversions-faq, read 2026-11 through the collection
-// "LinkedIn Marketing Solutions Versioned APIs", step 10, and github.com/segmentio/action-destinations).
+// "LinkedIn Marketing Solutions Versioned APIs", step 10, and github.com/segmentio/action-destinations; the types of identifiers
+// from conversions-api-schema of 2026-05-15, as others cite it).
 //
 //   - The setting conversions gives each event name the number of a conversion rule. Other events are left out. So are
-//     events with neither an email nor li_fat_id.
+//     events with none of these: an email, li_fat_id, the visitor's address. LinkedIn takes addresses of IPv4 alone, and no user agent.
 //   - A request has at most 5,000 events (here 1,000). LinkedIn accepts 600 requests a minute, and events of the last 90
 //     days.
 //   - The answer has a status for each event. LinkedIn counts an event from the Insight Tag and from the server once if
@@ -14,6 +15,7 @@ package linkedin
 import (
 	"encoding/json"
 	"net/http"
+	"net/netip"
 	"regexp"
 	"strings"
 	"time"
@@ -25,6 +27,7 @@ import (
 var Kind = kind.Platform{
 	Name:     "linkedin",
 	Endpoint: "https://api.linkedin.com",
+	Client:   true,
 	Settings: []kind.Setting{
 		{Name: "apiVersion", Type: kind.Text, Default: "202605", Pattern: regexp.MustCompile(`^20[0-9]{4}$`), Hint: "a version such as 202605"},
 	},
@@ -50,8 +53,11 @@ func event(_ *kind.Account, rule string, e *kind.Event) (map[string]any, *kind.R
 	}
 	id("SHA256_EMAIL", kind.Hash(kind.Email(e.Text("email"))))
 	id("LINKEDIN_FIRST_PARTY_ADS_TRACKING_UUID", e.ClickID("li_fat_id"))
+	if ip, err := netip.ParseAddr(e.Address()); err == nil && ip.Unmap().Is4() {
+		id("PLAINTEXT_IP_ADDRESS", ip.Unmap().String())
+	}
 	if len(ids) == 0 {
-		return nil, kind.Skip("LinkedIn needs an email or li_fat_id")
+		return nil, kind.Skip("LinkedIn needs an email, li_fat_id or the visitor's IPv4 address")
 	}
 	user := map[string]any{"userIds": ids}
 	if first, last := e.Text("first_name", "firstName"), e.Text("last_name", "lastName"); first != "" && last != "" {

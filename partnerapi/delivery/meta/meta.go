@@ -50,6 +50,9 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 		return nil, &kind.Refusal{Reason: "Meta needs the user agent of a website's visitor: switch client details on, or let the page send it as user_agent"}
 	}
 	user := e.HashedPerson()
+	if short, _, ok := strings.Cut(e.Text(kind.Postcode...), "-"); ok { // as Meta's SDK has it
+		user["zp"] = []string{kind.Hash(kind.Letters(short))}
+	}
 	user["external_id"] = []string{kind.Hash(string(e.MUID))}
 	kind.Put(user, "fbp", e.Text("fbp", "_fbp"))
 	kind.Put(user, "fbc", clickID(e))

@@ -54,7 +54,7 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 		return nil, kind.Skip("Pinterest needs an email, or the visitor's address and user agent")
 	}
 	user["external_id"] = []string{kind.Hash(string(e.MUID))}
-	if zip := e.Text("zip", "postal_code", "postcode"); zip != "" && len(zip) < 64 { // only those of digits
+	if zip := e.Text(kind.Postcode...); zip != "" && len(zip) < 64 { // only those of digits
 		delete(user, "zp")
 		if zip = notDigit.ReplaceAllString(zip, ""); zip != "" {
 			user["zp"] = []string{kind.Hash(zip)}

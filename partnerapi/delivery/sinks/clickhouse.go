@@ -48,8 +48,9 @@ func (t *clickHouse) Requests(events []*kind.Event, _ time.Time) ([]kind.Request
 		"insert_deduplication_token": {token(events)}, "wait_end_of_query": {"1"},
 		"date_time_input_format": {"best_effort"}, "input_format_skip_unknown_fields": {"1"}, "input_format_json_read_objects_as_strings": {"1"},
 	}
+	body, _ := lines(events)
 	header := http.Header{"X-Clickhouse-User": {t.User}, "X-Clickhouse-Key": {t.password}}
-	return []kind.Request{{URL: strings.TrimRight(t.URL, "/") + "/?" + query.Encode(), Header: header, Body: lines(events), Events: all(len(events))}}, nil
+	return []kind.Request{{URL: strings.TrimRight(t.URL, "/") + "/?" + query.Encode(), Header: header, Body: body, Events: all(len(events))}}, nil
 }
 
 // Read implements kind.Target.

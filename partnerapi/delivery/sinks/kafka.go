@@ -17,7 +17,6 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"mtagd/partnerapi/delivery/kind"
-	"mtagd/partnerapi/export"
 	"mtagd/store"
 )
 
@@ -71,15 +70,18 @@ func (t *kafka) Limits() kind.Limits { return limits(time.Second) }
 
 // Requests implements kind.Target.
 func (t *kafka) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
+	body, values := lines(events)
 	return []kind.Request{{
-		URL: "kafka://" + t.brokers[0] + "/" + t.Topic, Body: lines(events), Events: all(len(events)),
-		Do: func(ctx context.Context, dial kind.Dial) (kind.Answer, error) { return t.produce(ctx, dial, events) },
+		URL: "kafka://" + t.brokers[0] + "/" + t.Topic, Body: body, Events: all(len(events)),
+		Do: func(ctx context.Context, dial kind.Dial) (kind.Answer, error) {
+			return t.produce(ctx, dial, events, values)
+		},
 	}}, nil
 }
 
 // produce writes events by a new idempotent producer, and waits until all in-sync replicas have them. All connections are made
 // by dial, because the first broker may name others at any address.
-func (t *kafka) produce(ctx context.Context, dial kind.Dial, events []*kind.Event) (kind.Answer, error) {
+func (t *kafka) produce(ctx context.Context, dial kind.Dial, events []*kind.Event, values [][]byte) (kind.Answer, error) {
 	var unreached atomic.Pointer[error] // why the last dial failed: the client's error does not say it
 	c, err := kgo.NewClient(kgo.ClientID("mtagd"), kgo.SeedBrokers(t.brokers...), kgo.SASL(t.sasl), kgo.DefaultProduceTopic(t.Topic),
 		kgo.Dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -101,7 +103,7 @@ func (t *kafka) produce(ctx context.Context, dial kind.Dial, events []*kind.Even
 	records := make([]*kgo.Record, len(events))
 	for i, e := range events {
 		records[i] = &kgo.Record{
-			Key: []byte(e.MUID), Value: export.AppendJSON(nil, &e.Received), Timestamp: e.ReceivedAt,
+			Key: []byte(e.MUID), Value: values[i], Timestamp: e.ReceivedAt,
 			Headers: []kgo.RecordHeader{{Key: "id", Value: []byte(e.ID)}},
 		}
 	}

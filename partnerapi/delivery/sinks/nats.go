@@ -20,7 +20,6 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"mtagd/partnerapi/delivery/kind"
-	"mtagd/partnerapi/export"
 	"mtagd/store"
 )
 
@@ -57,9 +56,12 @@ func (t *nats) Limits() kind.Limits { return limits(time.Second) }
 
 // Requests implements kind.Target.
 func (t *nats) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
+	body, messages := lines(events)
 	return []kind.Request{{
-		URL: "nats://" + t.address + "/" + t.Subject, Body: lines(events), Events: all(len(events)),
-		Do: func(ctx context.Context, dial kind.Dial) (kind.Answer, error) { return t.publish(ctx, dial, events) },
+		URL: "nats://" + t.address + "/" + t.Subject, Body: body, Events: all(len(events)),
+		Do: func(ctx context.Context, dial kind.Dial) (kind.Answer, error) {
+			return t.publish(ctx, dial, events, messages)
+		},
 	}}, nil
 }
 
@@ -68,7 +70,7 @@ func (t *nats) Read(_ kind.Request, a kind.Answer) kind.Verdict { return readEac
 
 // publish publishes events on a new connection, in order, and waits until all are acknowledged. When the stream refuses one, all
 // are sent again later, and the stream drops those that it has.
-func (t *nats) publish(ctx context.Context, dial kind.Dial, events []*kind.Event) (kind.Answer, error) {
+func (t *nats) publish(ctx context.Context, dial kind.Dial, events []*kind.Event, messages [][]byte) (kind.Answer, error) {
 	raw, err := dial(ctx, "tcp", t.address)
 	if err != nil {
 		return kind.Answer{}, err
@@ -86,12 +88,12 @@ func (t *nats) publish(ctx context.Context, dial kind.Dial, events []*kind.Event
 	fmt.Fprintf(out, "SUB %s* 1\r\n", inbox) // Flush returns the error
 	for i, e := range events {
 		header := "NATS/1.0\r\nNats-Msg-Id: " + string(e.ID) + "\r\n\r\n"
-		message := export.AppendJSON([]byte(header), &e.Received)
-		if int64(len(message)) > c.info.MaxPayload {
+		size := len(header) + len(messages[i])
+		if int64(size) > c.info.MaxPayload {
 			refused[i] = "it is larger than the server takes"
 			continue
 		}
-		fmt.Fprintf(out, "HPUB %s %s%d %d %d\r\n%s\r\n", t.Subject, inbox, i, len(header), len(message), message)
+		fmt.Fprintf(out, "HPUB %s %s%d %d %d\r\n%s%s\r\n", t.Subject, inbox, i, len(header), size, header, messages[i])
 	}
 	if err := out.Flush(); err != nil {
 		return kind.Answer{}, err

@@ -67,8 +67,9 @@ func (t *postgres) Limits() kind.Limits { return limits(time.Second) }
 
 // Requests implements kind.Target.
 func (t *postgres) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
+	body, _ := lines(events[:1]) // for a preview: the columns are sent as arrays
 	return []kind.Request{{
-		URL: "postgres://" + t.config.Host + "/" + t.config.Database, Body: lines(events), Events: all(len(events)),
+		URL: "postgres://" + t.config.Host + "/" + t.config.Database, Body: body, Events: all(len(events)),
 		Do: func(ctx context.Context, dial kind.Dial) (kind.Answer, error) { return t.insert(ctx, dial, events) },
 	}}, nil
 }

@@ -72,12 +72,19 @@ func limits(wait time.Duration) kind.Limits {
 	return kind.Limits{Events: 1000, Lanes: 1, MaxAge: 30 * 24 * time.Hour, Wait: wait, Raw: true}
 }
 
-// lines returns events as NDJSON.
-func lines(events []*kind.Event) (b []byte) {
+// lines returns events as NDJSON, and the object of each in it.
+func lines(events []*kind.Event) (b []byte, each [][]byte) {
+	size := 0
 	for _, e := range events {
-		b = append(export.AppendJSON(b, &e.Received), '\n')
+		size += len(e.Raw) + 500
 	}
-	return b
+	b = make([]byte, 0, size)
+	for _, e := range events {
+		from := len(b)
+		b = append(export.AppendJSON(b, &e.Received), '\n')
+		each = append(each, b[from:len(b)-1])
+	}
+	return b, each
 }
 
 // all returns the indexes of n events.

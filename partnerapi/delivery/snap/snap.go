@@ -60,7 +60,7 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 	kind.Put(one, "event_source_url", e.PageURL())
 	if custom := e.Shop(kind.ShopNames{
 		Value: "value", Currency: "currency", Order: "order_id", Search: "search_string", IDs: "content_ids", Items: "contents",
-		ID: "id", Count: "quantity", Price: "item_price", Texts: []string{"value", "quantity", "item_price"},
+		ID: "id", Count: "quantity", Price: "item_price", Texts: []string{"quantity", "item_price"},
 	}); len(custom) > 0 {
 		one["custom_data"] = custom
 	}

@@ -161,14 +161,7 @@ func (t *target) appendEvent(b []byte, e *kind.Event) []byte {
 	sent := e.Received
 	sent.ID = store.EventID(e.Delivery)
 	b = export.AppendMembers(b, &sent, export.Feed)
-	if json.Valid(e.Raw) {
-		b = append(b, e.Raw...)
-	} else if e.Parse() == nil { // raw_data has something that strict parsers refuse
-		b = appendJSON(b, e.Fields)
-	} else {
-		b = append(b, "null"...)
-	}
-	return append(b, '}')
+	return append(append(b, e.Raw...), '}')
 }
 
 func appendJSON(b []byte, v any) []byte {

@@ -135,11 +135,11 @@ func TestTheBodyOfAnEvent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for raw, want := range map[string]string{`{"a": "<3"}`: `{"a": "<3"}`, "{\"a\":\"\xff\"} x": `{"a":"` + "\ufffd" + `"}`, `{`: `null`} {
+	for _, raw := range []string{`{"a": "<3"}`, `{"a":"\ud800","b":1e400}`} {
 		e := kind.Event{Delivery: "msg_1", Received: store.Received{Merchant: "m", Tag: "cs_1", Event: store.Event{ID: "evt_1", Name: "Purchase", MUID: "a\"\n", Bot: true, Raw: []byte(raw)}}}
 		requests, _ := target.Requests([]*kind.Event{&e}, time.Now())
 		want := `{"type":"event.recorded","timestamp":"0001-01-01T00:00:00Z","data":{"eventId":"evt_1",` + string(export.AppendMembers(nil, &store.Received{Merchant: "m", Tag: "cs_1",
-			Event: store.Event{ID: "msg_1", Name: "Purchase", MUID: "a\"\n", Bot: true}}, export.Feed)) + want + `}}`
+			Event: store.Event{ID: "msg_1", Name: "Purchase", MUID: "a\"\n", Bot: true}}, export.Feed)) + raw + `}}`
 		if got := string(requests[0].Body); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}

@@ -42,7 +42,7 @@ func readDocument(key string, sealed []byte) (store.Document, error) {
 
 // ReadDocuments implements rules.Driver.
 func (d driver) ReadDocuments(ctx context.Context, kind store.DocumentKind, m *store.MerchantID, id string) (docs []store.Document, err error) {
-	prefix := string(kind) + "/"
+	prefix, one := string(kind)+"/", id != "" && !strings.HasSuffix(id, "/")
 	if m != nil {
 		prefix = documentKey(kind, *m, id)
 	}
@@ -51,10 +51,10 @@ func (d driver) ReadDocuments(ctx context.Context, kind store.DocumentKind, m *s
 		return eachWith(b, prefix, func(key, value []byte) error {
 			doc, err := readDocument(string(key), value)
 			switch {
-			case id != "" && string(key) != prefix: // another id begins with this one
+			case one && string(key) != prefix: // another id begins with this one
 			case err == nil:
 				docs = append(docs, doc)
-			case id != "":
+			case one:
 				return err
 			}
 			return ctx.Err() // a damaged one was logged at the start

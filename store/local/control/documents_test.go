@@ -163,5 +163,5 @@ func TestBucketsAreAddedTwice(t *testing.T) {
 
 // keptIn returns the documents that a move copies.
 func keptIn(t *testing.T, d *Data) ([]store.Document, error) {
-	return store.KeptDocuments(func(kind store.DocumentKind) ([]store.Document, error) { return d.Documents(t.Context(), kind, "") })
+	return store.KeptDocuments(func(kind store.DocumentKind) ([]store.Document, error) { return d.Documents(t.Context(), kind, "", "") })
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -28,7 +29,10 @@ func (d Driver) ReadDocuments(ctx context.Context, kind store.DocumentKind, m *s
 		}
 		where, args = where+" AND merchant = $2", append(args, owner)
 	}
-	if id != "" {
+	switch {
+	case strings.HasSuffix(id, "/"):
+		where, args = where+" AND starts_with(id, $3)", append(args, id)
+	case id != "":
 		where, args = where+" AND id = $3", append(args, id)
 	}
 	err = d.db.Read(ctx, func(tx pgx.Tx) (err error) {

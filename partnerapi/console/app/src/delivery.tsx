@@ -42,12 +42,13 @@ function One({ of, reload }: { of: Destination; reload: () => Promise<void> }) {
   const s = of.status;
   const task = useTask();
   const [tested, setTested] = useState<Schemas["TestResult"]>();
+  const [event, setEvent] = useState("");
   const run = (what: string, f: () => Promise<unknown>) => () =>
     task.run(async () => {
       await f();
       await reload();
     }, what);
-  const test = (send: boolean) => run(send ? "Sent" : "Shown", async () => setTested(await call<Schemas["TestResult"]>("POST", url(pathOf(of, "/test")), { body: { send } })));
+  const test = (send: boolean) => run(send ? "Sent" : "Shown", async () => setTested(await call<Schemas["TestResult"]>("POST", url(pathOf(of, "/test")), { body: { send, eventId: event.trim() || undefined } })));
   const skipped = [
     s.noConsent > 0 && `${number(s.noConsent)} without consent`,
     s.filtered > 0 && `${number(s.filtered)} filtered`,
@@ -81,7 +82,7 @@ function One({ of, reload }: { of: Destination; reload: () => Promise<void> }) {
         )}
         {task.error && <Problem message={task.error} />}
         {tested && <pre class="code">{JSON.stringify(tested.events, null, 2)}</pre>}
-        <Attempts of={of} />
+        <Attempts of={of} event={event} setEvent={setEvent} />
       </div>
     </details>
   );
@@ -90,12 +91,11 @@ function One({ of, reload }: { of: Destination; reload: () => Promise<void> }) {
 const attemptTones: Record<Delivery["state"], Tone> = { delivered: "good", failed: "warn", dead: "bad" };
 
 // Attempts are the last deliveries of a destination; with the id of an event, those of that event.
-function Attempts({ of }: { of: Destination }) {
-  const [event, setEvent] = useState("");
+function Attempts({ of, event, setEvent }: { of: Destination; event: string; setEvent: (id: string) => void }) {
   const list = useGet<DeliveryList>(url(pathOf(of, "/deliveries"), { eventId: event.trim(), limit: 50 }));
   return (
     <>
-      <Text label="Id of an event" hint="Empty: the last deliveries, and all dead letters." value={event} spellcheck={false} placeholder="evt_…" set={setEvent} />
+      <Text label="Id of an event" hint="With it, the buttons above show or send this event, or say why it is not sent. Empty: the last deliveries, and all dead letters." value={event} spellcheck={false} placeholder="evt_…" set={setEvent} />
       <Loaded of={list}>
         {({ deliveries }) =>
           deliveries.length === 0 ? (

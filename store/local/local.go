@@ -181,7 +181,7 @@ type engine struct {
 var _ store.Engine = (*engine)(nil)
 
 // Formats says which layouts of a data directory this program reads.
-const Formats = "control " + control.Format + ", journal 3, 4 and " + journal.Format + ", index " + rank.Format + ", archive " + archive.Format
+const Formats = "control 2 and " + control.Format + ", journal " + journal.Format + ", index " + rank.Format + ", archive " + archive.Format
 
 // Open opens or creates the engine in dir. It fails with store.ErrInUse when another process has it open.
 func Open(dir string, opt Options) (store.Engine, error) {
@@ -223,7 +223,7 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 		return nil, nil, err
 	}
 	if !opt.unfinished {
-		if err := cmp.Or(CheckFinished(dir), checkParts(dir), checkMoved(dir)); err != nil {
+		if err := cmp.Or(CheckFinished(dir), checkVersion(dir), checkParts(dir), checkMoved(dir)); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -241,6 +241,16 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 		data.AuditLimits = opt.audit
 	}
 	return data, parts, nil
+}
+
+// checkVersion refuses a directory of a version before 1.0.0.
+func checkVersion(dir string) error {
+	for _, name := range []string{"events/MANIFEST", "events/upgrading", "events/keys/MANIFEST", "archive/MANIFEST"} {
+		if path := filepath.Join(dir, name); exists(path) {
+			return fmt.Errorf("%s is there, so the data is of a version before 1.0.0: start version 1.0.0 on it once. Nothing was changed", path)
+		}
+	}
+	return nil
 }
 
 // checkParts refuses a directory that has events, but no control.db or an empty one. A new control.db would lack the merchants of

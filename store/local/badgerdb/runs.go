@@ -2,7 +2,6 @@ package badgerdb
 
 import (
 	"bytes"
-	"cmp"
 	"math"
 	"slices"
 	"sort"
@@ -60,9 +59,9 @@ func inRuns(all []*tableFile) (runs []run) {
 }
 
 // eachBlock calls use with the blocks that may have a key. It returns a Damage when one of them cannot be read.
-func (t *tables) eachBlock(key []byte, hash uint32, now time.Time, buf *buffer, use func(block []byte) error) error {
+func (t *tables) eachBlock(key []byte, hash uint32, buf *buffer, use func(block []byte) error) error {
 	for _, r := range t.first {
-		if err := r.eachBlock(key, hash, now, buf, use); err != nil {
+		if err := r.eachBlock(key, hash, buf, use); err != nil {
 			return err
 		}
 	}
@@ -70,31 +69,23 @@ func (t *tables) eachBlock(key []byte, hash uint32, now time.Time, buf *buffer, 
 		return nil
 	}
 	for _, r := range t.added {
-		if err := r.eachBlock(key, hash, now, buf, use); err != nil {
+		if err := r.eachBlock(key, hash, buf, use); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r run) eachBlock(key []byte, hash uint32, now time.Time, buf *buffer, use func(block []byte) error) error {
+func (r run) eachBlock(key []byte, hash uint32, buf *buffer, use func(block []byte) error) error {
 	i := sort.Search(len(r), func(i int) bool { return bytes.Compare(r[i].largest, key) >= 0 })
 	if i == len(r) || bytes.Compare(r[i].smallest, key) > 0 {
 		return nil
 	}
 	f := r[i]
-	if err := f.checkIndex(now); err != nil {
-		return err
-	}
 	if len(f.filter) > 0 && !f.filter.MayContain(hash) {
 		return nil
 	}
-	first, err := f.block(y.KeyWithTs(key, math.MaxUint64))
-	last, lastErr := f.block(y.KeyWithTs(key, 0))
-	if err := cmp.Or(err, lastErr); err != nil {
-		return err
-	}
-	for i := first; i <= last; i++ {
+	for i, last := f.block(y.KeyWithTs(key, math.MaxUint64)), f.block(y.KeyWithTs(key, 0)); i <= last; i++ {
 		b, err := f.readBlock(i, buf)
 		if err != nil {
 			return err
@@ -155,8 +146,8 @@ func (e entry) isLive() bool {
 }
 
 // get returns the newest entry of a key up to a version.
-func (t *tables) get(key []byte, hash uint32, now time.Time, upTo uint64, buf *buffer) (e entry, known bool, err error) {
-	err = t.eachBlock(key, hash, now, buf, func(block []byte) error {
+func (t *tables) get(key []byte, hash uint32, upTo uint64, buf *buffer) (e entry, known bool, err error) {
+	err = t.eachBlock(key, hash, buf, func(block []byte) error {
 		return eachInBlock(block, func(k []byte, v y.ValueStruct) {
 			if version := y.ParseTs(k); version <= upTo && (!known || version >= e.version) && bytes.Equal(y.ParseKey(k), key) {
 				e = entry{append(e.value[:0], v.Value...), version, v.ExpiresAt, v.Meta&metaDelete != 0}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
 
@@ -29,9 +30,17 @@ type memEntry struct {
 
 func (m *memTable) key(e memEntry) []byte { return m.bytes[e.from : e.from+e.key] }
 
+// checkSizes refuses what does not fit into a table, as an entry of somebody else's backup may not.
+func checkSizes(key, value []byte) error {
+	if len(key) == 0 || len(key) > maxKeyBytes || len(value) > maxValueBytes {
+		return fmt.Errorf("an entry with a key of %d bytes and a value of %d", len(key), len(value))
+	}
+	return nil
+}
+
 func (m *memTable) add(key []byte, e entry) {
 	if m.bytes == nil {
-		m.bytes = make([]byte, 0, memTableBytes+MaxValueBytes)
+		m.bytes = make([]byte, 0, memTableBytes+maxValueBytes)
 	}
 	from := uint32(len(m.bytes))
 	m.bytes = append(append(m.bytes, key...), e.value...)

@@ -70,11 +70,11 @@ func read(f *os.File, txid uint64, keep bool) (r *reading, err error) {
 			return nil
 		})
 	}
-	if err == nil && r.format == "" && r.records > 0 || isOneBitFrom(r.format, format2) {
-		r.format, r.mended = format2, true // as the seals show
+	if r.format == "" && r.records > 0 || isOneBitFrom(r.format, Format) || isOneBitFrom(r.format, formerFormat) {
+		r.format, r.mended = Format, true // as the seals show
 	}
-	if err == nil && r.format != "" && r.format != format2 {
-		err = codec.UnknownFormat{Found: r.format, Known: format2}
+	if err == nil && r.format != "" && r.format != Format && r.format != formerFormat {
+		err = codec.UnknownFormat{Found: r.format, Known: Format}
 	}
 	if err != nil {
 		return nil, errors.Join(err, r.close())
@@ -130,7 +130,7 @@ func (r *reading) salvaged(damage error) *reading {
 	for _, w := range best.raw {
 		s.sound(w.bucket, w.key, w.value)
 	}
-	s.found, s.format = best.found, cmp.Or(r.format, best.format, format2)
+	s.found, s.format = best.found, cmp.Or(r.format, best.format, Format)
 	return s
 }
 
@@ -229,7 +229,7 @@ func bucketOf(path []string) string {
 	return path[0]
 }
 
-// isKnown reports whether format "2" has this bucket.
+// isKnown reports whether a file has this bucket.
 func isKnown(path []string, name []byte, sequence uint64) bool {
 	return len(path) == 0 && slices.Contains(buckets, string(name)) && sequence == 0
 }
@@ -310,7 +310,7 @@ func (r *reading) noteEntry(key string, value []byte) {
 
 // compareSums finds out whether records are missing. In a bucket with damaged records only their number can be compared.
 func (r *reading) compareSums() {
-	if r.format != format2 {
+	if r.format == "" {
 		return
 	}
 	if r.isComplete() && r.scan.Txid() > 0 {

@@ -267,8 +267,6 @@ func isStored(key, value []byte) (isLinkOrFormer, isEventID, ok bool) {
 		return false, false, string(value) == format
 	case (key[0] == prefixForgotten || key[0] == prefixFlushed) && len(key) == 1:
 		return false, false, len(value) == 8
-	case isFormerKey(key):
-		return false, false, true
 	case key[0] == prefixLink && len(key) == 1+merchant+32:
 		return true, false, isLink(value)
 	case key[0] == prefixFormer && len(key) == formerKeyBytes:

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"mtagd/store/local/badgerdb"
@@ -17,9 +16,6 @@ import (
 // Salvage writes what can be read of the journal in dir into a new one in the directory to, which must be empty or missing. It reads the
 // files of the database one by one. It changes nothing in dir. Damage is passed to wrong, with the file's path.
 func Salvage(ctx context.Context, dir, to string, opt Options, wrong func(path string, err error)) error {
-	if _, err := os.Stat(filepath.Join(dir, formerFile)); err == nil {
-		return fmt.Errorf("%s is of an earlier version: repair it with the mtagd of that version", dir)
-	}
 	for _, part := range []string{logDir(dir), keysDir(dir)} {
 		if _, err := os.Stat(part); err != nil {
 			wrong(part, err)

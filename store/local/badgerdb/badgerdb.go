@@ -70,6 +70,7 @@ import (
 
 const (
 	memTableBytes = 4 << 20
+	putBytes      = 8 << 20   // in memory with Put
 	tableBytes    = 2 << 20   // of Compact
 	paceBytes     = 256 << 10 // read by Compact between two pauses
 
@@ -233,7 +234,7 @@ func (d *DB) Recheck(ctx context.Context, pace func()) error {
 func (d *DB) Commit(version uint64, fill func(txn *Txn) error) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	if err := d.writable(); err != nil {
+	if err := d.writable(memTableBytes); err != nil {
 		return err
 	}
 	if version <= d.last {
@@ -249,15 +250,16 @@ func (d *DB) Commit(version uint64, fill func(txn *Txn) error) error {
 	return nil
 }
 
-// Put writes an entry of any version to a new database, in any order. It is on disk after Flush.
+// Put writes an entry of any version, in any order, for a caller that may see a part of what it has put after a kill. It is on disk after
+// Flush. Less memory is needed than for a large Commit.
 func (d *DB) Put(e codec.Entry) error {
 	if err := checkSizes(e.Key, e.Value); err != nil {
 		return err
 	}
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	if d.memory.isFull() {
-		if err := d.writable(); err != nil {
+	if d.memory.isFull(putBytes) {
+		if err := d.writable(putBytes); err != nil {
 			return err
 		}
 	}

@@ -456,6 +456,50 @@ func TestTablesWithoutAList(t *testing.T) {
 	}
 }
 
+// A part of the former version has Badger's files, and gaps in the numbers of its tables. The files go. When the list is lost as well, it
+// is not known whether a table is missing: that is damage, and all entries are found.
+func TestAPartOfTheFormerVersion(t *testing.T) {
+	m := newModel(t, t.TempDir())
+	for range 3 {
+		m.change(1000)
+		check(t, m.Flush())
+	}
+	check(t, m.Close())
+	part := filepath.Join(m.dir, "g1")
+	l, err := readList(part)
+	check(t, err)
+	l.tables[7] = l.tables[2]
+	delete(l.tables, 2)
+	check(t, errors.Join(l.write(part), os.Rename(tablePath(part, 2), tablePath(part, 7))))
+	for _, name := range []string{"MANIFEST", "DISCARD", "KEYREGISTRY", "000001.vlog", "00001.mem"} {
+		check(t, os.WriteFile(filepath.Join(part, name), []byte("Badger's"), 0o600))
+	}
+	m.DB = open(t, m.dir)
+	m.change(1000)
+	m.check()
+	check(t, m.Close())
+	left, err := filepath.Glob(filepath.Join(part, "*"))
+	if err != nil || len(left) != 5 || !slices.Contains(left, tablePath(part, 8)) {
+		t.Errorf("%q is left, %v", left, err)
+	}
+	check(t, os.WriteFile(filepath.Join(part, listName), []byte("damaged"), 0o600))
+	if _, err := Open(m.dir, quiet); !errors.Is(err, codec.ErrCorrupt) {
+		t.Errorf("without a list: %v", err)
+	}
+	newest := map[string]codec.Entry{}
+	check(t, EachEntry(ctx, m.dir, func([]byte) bool { return true }, func(e codec.Entry) error {
+		if e.Value = bytes.Clone(e.Value); e.Version >= newest[string(e.Key)].Version {
+			newest[string(e.Key)] = e
+		}
+		return nil
+	}, func(path string, err error) { t.Error(path, err) }))
+	for k, v := range m.live {
+		if string(newest[k].Value) != v {
+			t.Errorf("%s is lost", k)
+		}
+	}
+}
+
 // One wrong bit anywhere is harmless or is reported: at Open, or by each read that needs the place, and by Check. A
 // database is never shorter in silence.
 func TestDrillOneWrongBit(t *testing.T) {

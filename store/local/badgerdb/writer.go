@@ -54,7 +54,7 @@ func (m *memTable) cut(entries int) {
 	}
 }
 
-func (m *memTable) isFull() bool { return len(m.bytes)+len(m.entries)*8 >= memTableBytes }
+func (m *memTable) isFull(bytes int) bool { return len(m.bytes)+len(m.entries)*8 >= bytes }
 
 // build adds all entries to a table. Of entries with the same key and version, only the last one counts.
 func (m *memTable) build(b *builder) {
@@ -143,17 +143,16 @@ func (b *builder) write(dir string, id uint64, pace func() error, use func(key [
 	return t, nil
 }
 
-// writable returns an error when nothing can be committed. It writes the memtable as a table when it is full. The caller holds
-// writing.
-func (d *DB) writable() error {
-	if err := cmp.Or(d.failed, d.room(0)); err != nil || !d.memory.isFull() {
+// writable returns an error when nothing can be committed. It writes the memtable as a table when that has so many bytes. The caller
+// holds writing.
+func (d *DB) writable(full int) error {
+	if err := cmp.Or(d.failed, d.room(0)); err != nil || !d.memory.isFull(full) {
 		return err
 	}
 	return d.writeTable()
 }
 
-// writeTable writes the memtable as a table, and empties it. The table counts once the list has it. A table has only whole commits,
-// because without a list all tables count. After an error the memtable is unchanged. The caller holds writing.
+// writeTable writes the memtable as a table, and empties it. The table counts once the list has it, or when there is no list. After an error the memtable is unchanged. The caller holds writing.
 func (d *DB) writeTable() error {
 	h := d.current()
 	if err := h.prepare(); err != nil || len(d.memory.entries) == 0 {

@@ -201,24 +201,19 @@ func (k *keyStore) flush(version uint64) error {
 	k.mu.RLock()
 	flushing, upTo := k.flushing, k.upTo
 	k.mu.RUnlock()
+	put := func(key []byte, v keyed) error {
+		return k.db.Put(codec.Entry{Key: key, Value: v.value, Version: version, ExpiresAt: v.expiresAt, Deleted: v.deleted})
+	}
 	if flushing.len() > 0 {
-		if err := k.db.Commit(version, func(txn *badgerdb.Txn) error {
-			if k.isNew {
-				if err := txn.Set([]byte{prefixFormat}, []byte(format)); err != nil {
-					return err
-				}
-			}
-			if err := flushing.each(func(key []byte, v keyed) error {
-				if v.deleted {
-					txn.Delete(key)
-					return nil
-				}
-				return txn.SetUntil(key, v.value, v.expiresAt)
-			}); err != nil {
+		if k.isNew {
+			if err := put([]byte{prefixFormat}, keyed{value: []byte(format)}); err != nil {
 				return err
 			}
-			return txn.Set([]byte{prefixFlushed}, binary.BigEndian.AppendUint64(nil, uint64(upTo)))
-		}); err != nil {
+		}
+		if err := flushing.each(put); err != nil {
+			return err
+		}
+		if err := put([]byte{prefixFlushed}, keyed{value: binary.BigEndian.AppendUint64(nil, uint64(upTo))}); err != nil {
 			return err
 		}
 		k.isNew = false

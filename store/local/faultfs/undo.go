@@ -164,17 +164,29 @@ func (u *undo) synced(path string) {
 		return
 	}
 	delete(u.inodes, s.Ino)
-	u.entries = slices.DeleteFunc(u.entries, func(e entryUndo) bool {
-		isFile := e.path == path && (e.kept == "" || e.from != "")
-		isAbove := e.kept == "" && e.from == "" && strings.HasPrefix(path, e.path+"/")
-		if filepath.Dir(e.path) != path && !isFile && !isAbove {
-			return false
+	var removed []string // from later entries: what was in such a directory does not come back
+	var left []entryUndo
+	for _, e := range slices.Backward(u.entries) {
+		if !forgets(e, path) {
+			if !slices.ContainsFunc(removed, func(dir string) bool { return strings.HasPrefix(e.path, dir+"/") }) {
+				left = append(left, e)
+			}
+			continue
 		}
 		if e.kept != "" {
+			removed = append(removed, e.path)
 			_ = os.RemoveAll(e.kept)
 		}
-		return true
-	})
+	}
+	slices.Reverse(left)
+	u.entries = left
+}
+
+// forgets reports whether a sync of a file or directory makes a change durable.
+func forgets(e entryUndo, path string) bool {
+	isFile := e.path == path && (e.kept == "" || e.from != "")
+	isAbove := e.kept == "" && e.from == "" && strings.HasPrefix(path, e.path+"/")
+	return filepath.Dir(e.path) == path || isFile || isAbove
 }
 
 // takeBack makes the directory what it is after the power cut.

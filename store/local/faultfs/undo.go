@@ -154,7 +154,9 @@ func (u *undo) rename(from, to string) error {
 
 func (u *undo) newKept() string {
 	u.count++
-	return filepath.Join(u.trash, strconv.Itoa(u.count))
+	path := filepath.Join(u.trash, strconv.Itoa(u.count))
+	_ = os.RemoveAll(path) // of before the last power cut
+	return path
 }
 
 // synced forgets how to take back the changes of a file or directory.

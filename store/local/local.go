@@ -69,8 +69,8 @@
 //	note.go     notes damaged chunks and blocks, and takes their events out of the index
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ
-//	repair.go   salvages what can be read into a new directory
-//	salvage.go  opens the archive, also a damaged one
+//	repair.go   writes what can be read into a new directory
+//	openarchive.go  opens the archive, also a damaged one
 //	damage.go   notes damaged chunks
 //	complete.go compares what answers read with what the index counts
 //	rebuildtables.go  replaces damaged tables

@@ -97,7 +97,7 @@ func flip(t *testing.T, path string, at int64) {
 }
 
 // Damage of a block costs the reads that need it: not those of other keys, no commits, and nothing of another database. It can be
-// salvaged: only what is in the block is lost.
+// repaired: only what is in the block is lost.
 func TestDrillDamageCostsOnlyWhatIsThere(t *testing.T) {
 	testenv.Drill(t)
 	dir := t.TempDir()

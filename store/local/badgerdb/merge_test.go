@@ -191,7 +191,7 @@ func TestCompactAndWaitWaitsForOlderReaders(t *testing.T) {
 	check(t, d.Close())
 }
 
-// Without the last part, or its list, nobody knows what counts: that is damage, and nothing is removed. All can still be salvaged.
+// Without the last part, or its list, nobody knows what counts: that is damage, and nothing is removed. All can still be repaired.
 func TestTheLastPartIsMissing(t *testing.T) {
 	dir := t.TempDir()
 	m := newModel(t, dir)
@@ -216,7 +216,7 @@ func TestTheLastPartIsMissing(t *testing.T) {
 			return nil
 		}, func(string, error) {}))
 		if len(found) < sealed {
-			t.Errorf("without the %s: %d keys are salvaged, want at least %d", name, len(found), sealed)
+			t.Errorf("without the %s: %d keys are repaired, want at least %d", name, len(found), sealed)
 		}
 	}
 }

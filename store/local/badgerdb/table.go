@@ -244,7 +244,7 @@ func (t *tableFile) readBlock(block int, buf *buffer) ([]byte, error) {
 	}
 	data, sum, ok := cutChecksum(b)
 	if !ok || crc32.Checksum(data, castagnoli) != sum {
-		return b, damaged(t.path, "checksum of block %d", block) // salvage may correct it
+		return b, damaged(t.path, "checksum of block %d", block) // repair may correct it
 	}
 	if first := 4 + len(p.key); len(data) < first || !bytes.Equal(data[4:first], p.key) {
 		return nil, damaged(t.path, "block %d is another one", block)

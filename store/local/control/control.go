@@ -9,7 +9,7 @@
 //	movein.go     takes what a move from another engine copies
 //	snapshot.go   the control data as of one moment, for a backup
 //	verify.go     checks all records
-//	salvage.go    writes what can be read of a damaged file into a new one
+//	repair.go    writes what can be read of a damaged file into a new one
 //	read.go       reads all of a file, and what is wrong with it
 //	records.go    the bytes of records, their seals and sums
 //

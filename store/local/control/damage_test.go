@@ -86,7 +86,7 @@ func TestDrillADamagedRecordCostsWhatBelongsToIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := t.TempDir()
-	testenv.Check(t, errors.Join(readOnly.Salvage(to, func(string, string) {}), readOnly.Close()))
+	testenv.Check(t, errors.Join(readOnly.Repair(to, func(string, string) {}), readOnly.Close()))
 	d = open(t, to)
 	if got, err := d.Merchant(t.Context(), m.ID); err != nil || !got.Suspended || len(got.Tags) != 3 || got.Retention != store.Forever {
 		t.Errorf("after repair the damaged merchant is %+v, %v", got, err)
@@ -253,7 +253,7 @@ func TestDrillZerosOverAPageLoseWhatWasOnIt(t *testing.T) {
 			}
 			testenv.Check(t, r.close())
 			to := t.TempDir()
-			testenv.Check(t, errors.Join(d.Salvage(to, func(string, string) {}), d.Close()))
+			testenv.Check(t, errors.Join(d.Repair(to, func(string, string) {}), d.Close()))
 			repaired := openHere(t, to)
 			if _, err := repaired.Verify(t.Context(), func(where, problem string) { t.Errorf("page %d, after repair: %s %s", at/page, where, problem) }); err != nil {
 				t.Error(err)

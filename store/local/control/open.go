@@ -75,7 +75,7 @@ func (d *Data) open() error {
 }
 
 // isUnsound reports whether the file is not as it was written.
-func (r *reading) isUnsound() bool { return len(r.wrong) > 0 || r.mended }
+func (r *reading) isUnsound() bool { return len(r.wrong) > 0 || r.corrected }
 
 // rebuild replaces a damaged file of which all records are there. f is locked.
 func (d *Data) rebuild(f *os.File) error {
@@ -168,7 +168,7 @@ func (d *Data) load(r *reading) {
 	d.Data = rules.New(driver{d}, r.state, d.log)
 }
 
-// OpenReadOnly opens existing control data for Verify, Salvage and the reading methods but Audit. The file may be damaged.
+// OpenReadOnly opens existing control data for Verify, Repair and the reading methods but Audit. The file may be damaged.
 func OpenReadOnly(dir string) (*Data, error) {
 	d := &Data{path: filepath.Join(dir, fileName), now: time.Now, log: slog.New(slog.DiscardHandler)}
 	f, err := boltfile.OpenToRead(d.path)

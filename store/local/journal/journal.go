@@ -42,7 +42,7 @@
 //	clock.go        numbers chunks and commits
 //	disk.go         counts what events take of the disk, and refuses them before it is full
 //	verify.go       checks all data
-//	salvage.go      writes what can be read of damaged files into a new journal
+//	repair.go      writes what can be read of damaged files into a new journal
 //
 // # The files
 //

@@ -81,7 +81,7 @@ func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage
 	if err != nil {
 		return errors.Join(err, keys.db.Close())
 	}
-	err = salvageKeys(ctx, dir, w, func(path string, err error) {
+	err = repairKeys(ctx, dir, w, func(path string, err error) {
 		logger.Error("a part of the links and event_ids cannot be read", "file", path, "error", err)
 	})
 	return errors.Join(err, keys.db.Close())

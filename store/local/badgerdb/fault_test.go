@@ -201,7 +201,7 @@ func TestDrillNothingHidesAKey(t *testing.T) {
 	}
 	r := testenv.Random(t)
 	failed := 0
-	for range testenv.Rounds(20) {
+	for range testenv.Rounds(8) {
 		tables := m.parts[r.IntN(2)].tables.Load().all
 		table := tables[r.IntN(len(tables))]
 		sound, err := os.ReadFile(table.path)

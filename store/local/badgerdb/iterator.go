@@ -127,11 +127,6 @@ func (it *Iterator) Next() {
 // Valid reports whether there is an entry.
 func (it *Iterator) Valid() bool { return it.at < len(it.items) }
 
-// ValidForPrefix reports whether there is an entry whose key begins with a prefix.
-func (it *Iterator) ValidForPrefix(prefix []byte) bool {
-	return it.Valid() && bytes.HasPrefix(it.key, prefix)
-}
-
 // Item returns the entry.
 func (it *Iterator) Item() *Item { return &it.items[it.at] }
 

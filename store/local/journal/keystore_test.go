@@ -41,7 +41,7 @@ func TestRebuiltLinksAreAnnouncedBeforeTheyCount(t *testing.T) {
 
 // After a long failure a flush has many entries. They become several tables, which count together: a kill between two of them costs nothing.
 func TestALargeFlush(t *testing.T) {
-	const n = 300_000
+	const n = 200_000
 	dir := t.TempDir()
 	k, err := tryKeys(dir, quiet)
 	testenv.Check(t, err)

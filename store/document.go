@@ -21,7 +21,7 @@ const (
 // DocumentKinds are all kinds but Destinations.
 var DocumentKinds = []DocumentKind{DeliveryStates, DeadLetters, ErasureAsks, Deliveries}
 
-// IsKept reports whether documents of this kind are moved to another engine, and salvaged by a repair.
+// IsKept reports whether documents of this kind are moved to another engine, and repaired by a repair.
 func (k DocumentKind) IsKept() bool { return k != Deliveries }
 
 // KeptDocuments returns all documents that are kept, in the order of CompareDocuments. of returns those of a kind.

@@ -88,7 +88,7 @@ func TestRelease(t *testing.T) {
 		out, err := exec.Command(filepath.Join(first, name("mtagd-1.0.0-linux-ARCH")), "version").Output()
 		head, _ := exec.Command("git", "rev-parse", "HEAD").Output()
 		want := fmt.Sprintf("mtagd 1.0.0\ncommit %s%s linux/%s\n", head, runtime.Version(), runtime.GOARCH)
-		if err != nil || !strings.HasPrefix(string(out), want) || !strings.Contains(string(out), "journal 3, 4 and 6") {
+		if err != nil || !strings.HasPrefix(string(out), want) || !strings.Contains(string(out), "control 2 and 5") {
 			t.Errorf("%v: %s\nwant %s", err, out, want)
 		}
 	})

@@ -16,7 +16,7 @@ type repairCommand struct {
 }
 
 func (*repairCommand) Help() string {
-	return "It reads the files of --data one by one, also those that were set aside, and never changes them. It prints what is lost. " +
+	return "It reads the files of --data one by one, and never changes them. It prints what is lost. " +
 		"The exit code is 0 when the new directory is sound, also when something is lost."
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // scrubber verifies the data all the time in the background, slowly: it reads for 1 % of the time. What it finds is logged. In a data
-// directory, damaged events are set aside.
+// directory, damaged events are noted and taken out of the index.
 type scrubber struct {
 	verify store.Verify
 	log    *slog.Logger

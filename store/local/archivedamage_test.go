@@ -55,11 +55,11 @@ func TestDrillDamageOfATableOfTheArchive(t *testing.T) {
 	if found := withoutTags(closedFindings(t, dir)); len(found) == 0 || !strings.Contains(found[0].Problem, ".sst") {
 		t.Errorf("verify finds %+v, want the table", found)
 	}
-	expectSalvaged(t, dir, recorded)
+	expectRepaired(t, dir, recorded)
 }
 
-// expectSalvaged opens a directory with a damaged archive. It expects that only the events are missing that were noted as lost.
-func expectSalvaged(t *testing.T, dir string, recorded map[store.MerchantID]int) {
+// expectRepaired opens a directory with a damaged archive. It expects that only the events are missing that were noted as lost.
+func expectRepaired(t *testing.T, dir string, recorded map[store.MerchantID]int) {
 	t.Helper()
 	e := open(t, dir)
 	missing := func() (missing int) {
@@ -106,8 +106,8 @@ func lostEvents(d *damageLog) (n int) {
 	return n
 }
 
-// What a salvage that was cut off has written is removed when the archive can be opened.
-func TestALeftoverOfASalvage(t *testing.T) {
+// What a repair that was cut off has written is removed when the archive can be opened.
+func TestALeftoverOfARepair(t *testing.T) {
 	dir := t.TempDir()
 	archivedDirectory(t, dir)
 	testenv.Check(t, os.CopyFS(filepath.Join(dir, archivePart), os.DirFS(filepath.Join(dir, "archive"))))
@@ -117,8 +117,8 @@ func TestALeftoverOfASalvage(t *testing.T) {
 	}
 }
 
-// A kill at any step of a salvage loses nothing more.
-func TestDrillAKillWhileAnArchiveIsSalvaged(t *testing.T) {
+// A kill at any step of a repair loses nothing more.
+func TestDrillAKillWhileAnArchiveIsRepaired(t *testing.T) {
 	testenv.Drill(t)
 	dir := t.TempDir()
 	recorded := archivedDirectory(t, dir)
@@ -144,13 +144,13 @@ func TestDrillAKillWhileAnArchiveIsSalvaged(t *testing.T) {
 			if err := kill(dir); err != nil && !errors.Is(err, errKilled) {
 				t.Fatal(err)
 			}
-			expectSalvaged(t, dir, recorded)
+			expectRepaired(t, dir, recorded)
 		})
 	}
 }
 
-// Events that were erased may be back in a salvaged archive, so they are erased again, and the copies of damaged files are removed.
-func TestASalvageRepeatsErasures(t *testing.T) {
+// Events that were erased may be back in a repaired archive, so they are erased again, and the copies of damaged files are removed.
+func TestARebuiltArchiveRepeatsErasures(t *testing.T) {
 	x := newErasing(t)
 	x.visit(x.shop, 50, 20)
 	archiveAll(t, x.engine)

@@ -330,7 +330,7 @@ func TestHiddenEventsAreNotMissing(t *testing.T) {
 		control: e.Data, journal: e.journal, archive: e.archive, index: x.Index, damage: e.damage, pauseMoves: e.archiver.pauseMoves,
 		removing: &e.damage.removing, now: e.opt.Now(),
 		missing: func(keys map[codec.MerchantKey][]rank.Key) error {
-			t.Errorf("%d events are set aside as missing", len(keys[key]))
+			t.Errorf("%d events are noted as missing", len(keys[key]))
 			return nil
 		},
 		unchanged: func(codec.MerchantKey) bool { // after everything was read once

@@ -22,7 +22,7 @@ import (
 // it. It says what was lost, also when the index no longer knows the events.
 const damageFile = "damaged.jsonl"
 
-// note is what is known of a damaged chunk, a damaged block of the archive, or an archive that was salvaged.
+// note is what is known of a damaged chunk, a damaged block of the archive, or an archive that was repaired.
 type note struct {
 	Chunk     uint64             `json:"chunk"`
 	Archived  string             `json:"archived,omitempty"` // of a block: its merchant and the id of its last event, whose chunk is Chunk
@@ -89,7 +89,7 @@ func (d *damageLog) metrics() []prometheus.Collector {
 	return []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "mtagd_damaged_chunks",
-			Help: "Chunks of events that were found damaged, and set aside.",
+			Help: "Chunks of events that were found damaged.",
 		}, count(func(note) uint64 { return 1 })),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "mtagd_damaged_events",
@@ -119,7 +119,7 @@ func (d *damageLog) add(n note) error {
 		return err
 	}
 	d.notes[n.key()] = n
-	d.log.Error("a chunk of events is damaged and was set aside: its events are lost, all others are served",
+	d.log.Error("a chunk of events is damaged: its events are lost, all others are served",
 		"chunk", n.Chunk, "archived", n.Archived, "received", timeOf(int64(n.Chunk)), "reason", n.Reason,
 		"events", n.Events, "merchants", n.Merchants, "from", n.From, "to", n.To)
 	return nil

@@ -212,7 +212,7 @@ func TestAnIndexIsRebuiltWhileEventsAreRecorded(t *testing.T) {
 }
 
 // A verification that finds damage in the index has it rebuilt.
-func TestAVerificationHealsTheIndex(t *testing.T) {
+func TestAVerificationRebuildsTheIndex(t *testing.T) {
 	dir := t.TempDir()
 	e := open(t, dir)
 	m := store.NewMerchantID()

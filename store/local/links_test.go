@@ -85,7 +85,7 @@ func TestDrillNoLinkVanishesWithoutAWord(t *testing.T) {
 			other := &erasing{t: t, engine: e, dir: dir, shop: shop}
 			era := other.erase(byMUID(links-1), false) // compacts
 			if c.open {
-				until(t, "the damage is mended", func() bool { return strings.Contains(logged.String(), ".sst") && e.Impaired() == nil })
+				until(t, "the damage is rebuilt", func() bool { return strings.Contains(logged.String(), ".sst") && e.Impaired() == nil })
 			} else {
 				other.await(era.ID)
 			}

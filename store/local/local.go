@@ -69,8 +69,8 @@
 //	note.go     notes damaged chunks and blocks, and takes their events out of the index
 //	verify.go   checks all data
 //	compare.go  finds the events in which index and journal differ
-//	repair.go   salvages what can be read into a new directory
-//	salvage.go  opens the archive, also a damaged one
+//	repair.go   writes what can be read into a new directory
+//	openarchive.go  opens the archive, also a damaged one
 //	damage.go   notes damaged chunks
 //	complete.go compares what answers read with what the index counts
 //	rebuildtables.go  replaces damaged tables
@@ -183,7 +183,7 @@ type engine struct {
 var _ store.Engine = (*engine)(nil)
 
 // Formats says which layouts of a data directory this program reads.
-const Formats = "control " + control.Format + ", journal 3, 4 and " + journal.Format + ", index " + rank.Format + ", archive " + archive.Format
+const Formats = "control 2 and " + control.Format + ", journal " + journal.Format + ", index " + rank.Format + ", archive " + archive.Format
 
 // Open opens or creates the engine in dir. It fails with store.ErrInUse when another process has it open.
 func Open(dir string, opt Options) (store.Engine, error) {
@@ -225,7 +225,7 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 		return nil, nil, err
 	}
 	if !opt.unfinished {
-		if err := cmp.Or(CheckFinished(dir), checkParts(dir), checkMoved(dir)); err != nil {
+		if err := cmp.Or(CheckFinished(dir), checkVersion(dir), checkParts(dir), checkMoved(dir)); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -243,6 +243,16 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 		data.AuditLimits = opt.audit
 	}
 	return data, parts, nil
+}
+
+// checkVersion refuses a directory of a version before 1.0.0.
+func checkVersion(dir string) error {
+	for _, name := range []string{"events/MANIFEST", "events/upgrading", "events/keys/MANIFEST", "archive/MANIFEST"} {
+		if path := filepath.Join(dir, name); exists(path) {
+			return fmt.Errorf("%s is there, so the data is of a version before 1.0.0: start version 1.0.0 on it once. Nothing was changed", path)
+		}
+	}
+	return nil
 }
 
 // checkParts refuses a directory that has events, but no control.db or an empty one. A new control.db would lack the merchants of

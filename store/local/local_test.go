@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -174,5 +177,26 @@ func openMeasured(t *testing.T, dir string) (*engine, func() map[string]float64)
 			values[family.GetName()] = m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
 		return values
+	}
+}
+
+// A directory of a version before the first release is refused, and not changed.
+func TestADirectoryFromBeforeTheFirstRelease(t *testing.T) {
+	for _, name := range []string{"events/MANIFEST", "events/upgrading", "events/keys/MANIFEST", "archive/MANIFEST"} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, name)
+		testenv.Check(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		testenv.Check(t, os.WriteFile(path, nil, 0o600))
+		_, err := Open(dir, Options{Log: quiet})
+		_, controlErr := OpenControl(dir, Options{Log: quiet})
+		repairErr := Repair(t.Context(), dir, filepath.Join(t.TempDir(), "new"), quiet, func(store.Finding) {})
+		for _, err := range []error{err, controlErr, repairErr} {
+			if err == nil || !strings.Contains(err.Error(), "before 1.0.0") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+			t.Errorf("%s: there are %v, %v", name, files, err)
+		}
 	}
 }

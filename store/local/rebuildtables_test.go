@@ -52,7 +52,7 @@ func until(t *testing.T, what string, is func() bool) {
 }
 
 // Damage of a table of the archive costs the events in it, and no restart: others are answered all the time, and answers that need the
-// damaged part name the merchant until it is mended. Then everything is answered without the lost events, which are noted.
+// damaged part name the merchant until it is rebuilt. Then everything is answered without the lost events, which are noted.
 func TestDamageOfTheArchiveNeedsNoRestart(t *testing.T) {
 	dir, shops := t.TempDir(), newShops(2)
 	e := open(t, dir)
@@ -70,7 +70,7 @@ func TestDamageOfTheArchiveNeedsNoRestart(t *testing.T) {
 	until(t, "tables are merged", func() bool { return !e.archiver.reclaiming.Load() }) // a merge could replace the damaged table
 	key, other := keyOf(t, shops[0]), shops[1]
 	want := everything(t, e, other)[0].Total
-	release := e.archiver.pauseMoves() // nothing is mended yet
+	release := e.archiver.pauseMoves() // nothing is rebuilt yet
 	damageTableOf(t, filepath.Join(dir, "archive"), append([]byte{'B'}, key[:]...))
 	_, err := feedOf(e, shops[0])
 	if store.KindOf(err) != store.KindUnavailable || !strings.Contains(fmt.Sprint(err), string(shops[0])) {
@@ -86,7 +86,7 @@ func TestDamageOfTheArchiveNeedsNoRestart(t *testing.T) {
 		t.Errorf("impaired: %v, ready: %v", err, e.Ready())
 	}
 	release()
-	until(t, "the damage is mended", func() bool { return e.Impaired() == nil && lostEvents(e.damage) > 0 })
+	until(t, "the damage is rebuilt", func() bool { return e.Impaired() == nil && lostEvents(e.damage) > 0 })
 	for _, m := range shops {
 		until(t, "the index is rebuilt", func() bool { // without the lost events
 			events, err := feedOf(e, m)
@@ -135,7 +135,7 @@ func TestAWrongBitInTheArchiveCostsNothing(t *testing.T) {
 	if _, err := feedOf(e, m); err == nil {
 		t.Error("the feed does not meet the wrong bit")
 	}
-	until(t, "it is corrected", func() bool {
+	until(t, "it is rebuilt", func() bool {
 		events, err := feedOf(e, m)
 		return err == nil && len(events) == 2000
 	})
@@ -146,7 +146,7 @@ func TestAWrongBitInTheArchiveCostsNothing(t *testing.T) {
 	}
 }
 
-// Damage of the links and event_ids needs no restart either. While it is mended, requests that need the damaged part may come again.
+// Damage of the links and event_ids needs no restart either. While it is rebuilt, requests that need the damaged part may come again.
 func TestDrillDamageOfLinksNeedsNoRestart(t *testing.T) {
 	testenv.Drill(t)
 	dir := t.TempDir()
@@ -191,7 +191,7 @@ func TestDrillDamageOfLinksNeedsNoRestart(t *testing.T) {
 	if failed == 0 || lost > links/10 {
 		t.Errorf("%d answers failed; %d of %d links are lost", failed, lost, links)
 	}
-	until(t, "it is mended", func() bool { return e.Impaired() == nil && !exists(filepath.Join(dir, relinkFile)) })
+	until(t, "it is rebuilt", func() bool { return e.Impaired() == nil && !exists(filepath.Join(dir, relinkFile)) })
 	claimed := 0
 	for n := range links {
 		id := byEmail(n)

@@ -22,6 +22,9 @@ import (
 // Repair makes a new data directory of what can be read of the one in dir, which it does not change. The directory to must
 // be empty or missing. What is lost is passed to lost. It fails with store.ErrInUse when another process has dir open.
 func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (err error) {
+	if err := checkVersion(dir); err != nil {
+		return err
+	}
 	old, err := control.OpenReadOnly(dir) // stays locked until the end
 	if errors.Is(err, store.ErrInUse) {
 		return err
@@ -36,10 +39,10 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 			Problem: "cannot be opened, so all partners, keys, merchants and tags are lost: " + err.Error()})
 	}
 	err = fill(to, "mtagd repair", func() error {
-		if err := salvageControl(old, to, log, lost); err != nil {
+		if err := repairControl(old, to, log, lost); err != nil {
 			return err
 		}
-		if err := salvageEvents(ctx, dir, to, log, lost); err != nil {
+		if err := repairEvents(ctx, dir, to, log, lost); err != nil {
 			return err
 		}
 		if err := copyOthers(dir, to); err != nil {
@@ -64,10 +67,10 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 	return err
 }
 
-// salvageControl writes what can be read of old; nil: nothing.
-func salvageControl(old *control.Data, to string, log *slog.Logger, lost func(store.Finding)) error {
+// repairControl writes what can be read of old; nil: nothing.
+func repairControl(old *control.Data, to string, log *slog.Logger, lost func(store.Finding)) error {
 	if old != nil {
-		return old.Salvage(to, func(where, problem string) {
+		return old.Repair(to, func(where, problem string) {
 			lost(store.Finding{Part: store.PartControl, Where: where, Problem: problem})
 		})
 	}
@@ -85,8 +88,8 @@ func beAnother(ctx context.Context, data *control.Data) error {
 	return errors.Join(err, data.RepeatErasures(ctx), data.Close())
 }
 
-// salvageEvents salvages the journal and the archive, and reports what the old index has of events that are lost.
-func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (err error) {
+// repairEvents repairs the journal and the archive, and reports what the old index has of events that are lost.
+func repairEvents(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (err error) {
 	wrong := func(path string, err error) {
 		if name, relErr := filepath.Rel(dir, path); relErr == nil {
 			path = name
@@ -94,7 +97,7 @@ func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost f
 		lost(store.Finding{Part: store.PartEvents, Where: path, Problem: err.Error()})
 	}
 	opt := journal.Options{Log: log, Now: time.Now}
-	if err := journal.Salvage(ctx, filepath.Join(dir, "events"), filepath.Join(to, "events"), opt, wrong); err != nil {
+	if err := journal.Repair(ctx, filepath.Join(dir, "events"), filepath.Join(to, "events"), opt, wrong); err != nil {
 		return err
 	}
 	v := verifier{Verification: store.Verification{Found: lost, Read: func(store.Part, uint64, uint64) {}}, ctx: ctx, now: time.Now(), onlyLost: true,
@@ -105,7 +108,7 @@ func salvageEvents(ctx context.Context, dir, to string, log *slog.Logger, lost f
 	}
 	forgotten, err := v.journal.Forgotten()
 	if err == nil {
-		err = archive.Salvage(ctx, Parts(dir)["archive"], Parts(to)["archive"], forgotten, log, wrong)
+		err = archive.Repair(ctx, Parts(dir)["archive"], Parts(to)["archive"], forgotten, log, wrong)
 	}
 	if err == nil {
 		v.archive, err = archive.OpenReadOnly(Parts(to)["archive"], log)

@@ -1,37 +1,54 @@
 package merge
 
 import (
-	"cmp"
-	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
-func TestSourcesAreReadAsOne(t *testing.T) {
-	for n := range 20 {
-		var want []int
+// Whatever sources are added, moved and removed, in any order, the first one has the least next value of all that are there.
+func TestTheFirstSourceIsTheNext(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		values := rapid.SliceOfN(rapid.IntRange(0, 9), 1, 6)
 		sources := New(func(a, b *[]int) bool { return (*a)[0] < (*b)[0] })
-		for range n {
-			one := make([]int, 1+rand.IntN(5))
-			for i := range one {
-				one[i] = rand.IntN(30)
-			}
-			slices.SortFunc(one, cmp.Compare)
-			want = append(want, one...)
-			sources.Add(&one)
-		}
-		slices.Sort(want)
-		var got []int
-		for first, ok := sources.First(); ok; first, ok = sources.First() {
-			got = append(got, (*first)[0])
-			if *first = (*first)[1:]; len(*first) == 0 {
+		var model []*[]int
+		r.Repeat(map[string]func(*rapid.T){
+			"add": func(r *rapid.T) {
+				one := values.Draw(r, "values")
+				slices.Sort(one)
+				model = append(model, &one)
+				sources.Add(&one)
+			},
+			"take": func(r *rapid.T) {
+				first, ok := sources.First()
+				if !ok {
+					return
+				}
+				if *first = (*first)[1:]; len(*first) > 0 {
+					sources.Moved()
+					return
+				}
+				model = slices.DeleteFunc(model, func(s *[]int) bool { return s == first })
 				sources.RemoveFirst()
-			} else {
-				sources.Moved()
-			}
-		}
-		if !slices.Equal(got, want) {
-			t.Fatalf("%d sources give %v, want %v", n, got, want)
-		}
-	}
+			},
+			"clear": func(r *rapid.T) {
+				if rapid.IntRange(0, 9).Draw(r, "really") == 0 {
+					model = nil
+					sources.Clear()
+				}
+			},
+			"": func(r *rapid.T) {
+				first, ok := sources.First()
+				if ok != (len(model) > 0) || ok && !slices.Contains(model, first) {
+					r.Fatalf("the first of %d sources is %v, %v", len(model), first, ok)
+				}
+				for _, s := range model {
+					if (*s)[0] < (*first)[0] {
+						r.Fatalf("the first value is %d, but another source has %d", (*first)[0], (*s)[0])
+					}
+				}
+			},
+		})
+	})
 }

@@ -30,7 +30,7 @@
 //	persons.go    what belongs to a person: links, and events by their muid or by the identifiers in their bodies
 //	links.go      where a link comes from, and which former ones are kept
 //	documents.go  destinations of events
-//	salvage.go    compares records, and mends what is left of damaged ones
+//	repair.go    compares records, and repairs what is left of damaged ones
 //	export.go     control data as a move copies it
 package rules
 

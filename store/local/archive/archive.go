@@ -16,7 +16,7 @@
 //
 // Removing events leaves no gap between blocks: a block from which events are removed is replaced by one with the same range of
 // positions, even if no event is left. So where two blocks overlap, the one with the greater version is right. For this reason
-// a backup needs no deletions, and salvaged blocks can be put together again (restore.go).
+// a backup needs no deletions, and repaired blocks can be put together again (restore.go).
 //
 // # What is in Badger
 //

@@ -442,8 +442,8 @@ func TestDrillAWrongIndexHidesNothing(t *testing.T) {
 	t.Logf("%d reads of %d tables were refused", refused, len(tables))
 }
 
-// Salvaging sound files gives the whole archive.
-func TestSoundFilesAreSalvaged(t *testing.T) {
+// Repairing sound files gives the whole archive.
+func TestSoundFilesAreRepaired(t *testing.T) {
 	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(13, 14)), model{}
 	a := openArchive(t, dir)
 	seq := uint64(1_700_000_000_000_000)
@@ -456,19 +456,19 @@ func TestSoundFilesAreSalvaged(t *testing.T) {
 	delete(m, merchant(1))
 	to := t.TempDir()
 	wrong := func(path string, err error) { t.Error(path, err) }
-	if err := Salvage(ctx, dir, to, 0, quiet, wrong); err != nil { // as after a kill
+	if err := Repair(ctx, dir, to, 0, quiet, wrong); err != nil { // as after a kill
 		t.Fatal(err)
 	}
 	closeArchive(t, a)
 	for range 2 { // with logs, and with tables
-		salvaged := openArchive(t, to)
-		m.check(t, salvaged)
-		if boundary := salvaged.Boundary(); boundary != seq {
+		repaired := openArchive(t, to)
+		m.check(t, repaired)
+		if boundary := repaired.Boundary(); boundary != seq {
 			t.Errorf("boundary %d; want %d", boundary, seq)
 		}
-		closeArchive(t, salvaged)
+		closeArchive(t, repaired)
 		to = t.TempDir()
-		testenv.Check(t, Salvage(ctx, dir, to, 0, quiet, wrong))
+		testenv.Check(t, Repair(ctx, dir, to, 0, quiet, wrong))
 	}
 }
 

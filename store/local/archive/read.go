@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"slices"
 	"sync"
 
 	"mtagd/store/local/badgerdb"
@@ -107,9 +106,6 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 		}
 		return nil
 	})
-	if err == nil && slices.ContainsFunc(damaged, IsMissing) {
-		err = a.db.CheckIndexes()
-	}
 	if err == nil && damaged != nil {
 		err = damaged
 	}

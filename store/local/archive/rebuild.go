@@ -19,7 +19,7 @@ func replace(ctx context.Context, dir, part string, boundary uint64, log *slog.L
 	if err := os.RemoveAll(part); err != nil {
 		return err
 	}
-	if err := Salvage(ctx, dir, part, boundary, log, wrong); err != nil {
+	if err := Repair(ctx, dir, part, boundary, log, wrong); err != nil {
 		return err
 	}
 	if err := before(); err != nil {
@@ -40,7 +40,7 @@ func (a *Archive) StoppedCleanly() bool { return a.db.StoppedCleanly() }
 // Recheck reads all tables after damage was met, and returns what is wrong with them.
 func (a *Archive) Recheck(ctx context.Context, pace func()) error { return a.db.Recheck(ctx, pace) }
 
-// Rebuild replaces damaged tables by new ones with what can be read of them (Salvage), beside reads. It needs space for a second archive,
+// Rebuild replaces damaged tables by new ones with what can be read of them (Repair), beside reads. It needs space for a second archive,
 // which it writes to the directory part. It calls before when that is complete, and fails while the archive is being copied (IsBusy).
 func (a *Archive) Rebuild(ctx context.Context, part string, wrong func(path string, err error), before func() error) error {
 	a.compacting.Lock()
@@ -58,7 +58,7 @@ func (a *Archive) Rebuild(ctx context.Context, part string, wrong func(path stri
 	}
 	a.last = max(a.last, a.db.MaxVersion())
 	a.versions.set(a.db, a.last)
-	a.gaps.Store(a.Boundary()) // as Salvage has noted
+	a.gaps.Store(a.Boundary()) // as Repair has noted
 	// What was removed may be back, and what a backup has may be lost: no backup is continued.
 	if err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyPurged, encodeNumber(keyPurged, a.last)) }); err != nil {
 		return a.fail(err)

@@ -8,8 +8,7 @@
 //
 // So this package needs no log and none of Badger's memtables. When the commits in memory have 4 MB, and at a Flush, they become
 // a table of Badger (badger/v4/table). A table is written as a whole, synced, read back, and listed. badger.DB is not used,
-// because it would write each entry three times (log, skip list, table), and cannot be told to write a table. Only files of
-// early versions are opened with it (upgrade.go).
+// because it would write each entry three times (log, skip list, table), and cannot be told to write a table.
 //
 // # Files
 //
@@ -47,8 +46,7 @@
 //	table.go     the files of tables, and the blocks in them
 //	list.go      the other files
 //	space.go     free space
-//	upgrade.go   reads the files of early versions
-//	salvage.go   reads what is sound of damaged files
+//	repair.go   reads what is sound of damaged files
 package badgerdb
 
 import (
@@ -72,14 +70,15 @@ import (
 
 const (
 	memTableBytes = 4 << 20
+	putBytes      = 8 << 20   // in memory with Put
 	tableBytes    = 2 << 20   // of Compact
 	paceBytes     = 256 << 10 // read by Compact between two pauses
 
-	// MaxValueBytes is how many bytes a value may have.
-	MaxValueBytes = 500 << 10
+	maxKeyBytes   = 1 << 10
+	maxValueBytes = 500 << 10
 )
 
-// filler is a key that sorts behind all others. Earlier versions wrote it to fill a memtable of Badger.
+// filler is a key that sorts behind all others. The former version wrote it to fill a memtable of Badger.
 const filler = "\xff\xff\xff\xff\xff\xff\xff\xfffiller"
 
 // DB is a database. Any goroutine may read what was flushed. One at a time may call Commit; Flush and Compact may run beside it.
@@ -231,27 +230,11 @@ func (d *DB) Recheck(ctx context.Context, pace func()) error {
 	return errors.Join(found...)
 }
 
-// CheckIndexes checks the indexes of all tables. Reads trust an index for a second after a check, so call CheckIndexes before you
-// report that something is missing.
-func (d *DB) CheckIndexes() error {
-	parts := d.acquire()
-	defer d.release(parts)
-	for _, h := range parts {
-		for _, t := range h.tables.Load().all {
-			if _, err := t.readIndex(); err != nil {
-				d.met.note(err)
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // Commit writes one transaction. Versions grow from commit to commit. It is on disk, and read, after Flush.
 func (d *DB) Commit(version uint64, fill func(txn *Txn) error) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	if err := d.writable(); err != nil {
+	if err := d.writable(memTableBytes); err != nil {
 		return err
 	}
 	if version <= d.last {
@@ -267,12 +250,16 @@ func (d *DB) Commit(version uint64, fill func(txn *Txn) error) error {
 	return nil
 }
 
-// Put writes an entry of any version to a new database, in any order. It is on disk after Flush.
+// Put writes an entry of any version, in any order, for a caller that may see a part of what it has put after a kill. It is on disk after
+// Flush. Less memory is needed than for a large Commit.
 func (d *DB) Put(e codec.Entry) error {
+	if err := checkSizes(e.Key, e.Value); err != nil {
+		return err
+	}
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	if d.memory.isFull() {
-		if err := d.writable(); err != nil {
+	if d.memory.isFull(putBytes) {
+		if err := d.writable(putBytes); err != nil {
 			return err
 		}
 	}

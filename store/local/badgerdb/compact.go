@@ -256,15 +256,17 @@ func (d *DB) beginPart() error {
 // addPart makes a new last part of a directory, or an empty one when from is "".
 func (d *DB) addPart(l list, from string) error {
 	name, err := nameDir(d.dir, l, from)
-	if err != nil {
-		return err
+	var h *part
+	if err == nil {
+		h, err = d.openPart(name)
 	}
-	h, err := d.openPart(name)
-	if err != nil { // nothing may be written to the part before, if this one keeps its name
+	if err != nil && name != "" { // nothing may be written to the part before, if this one keeps its name: only the last one counts
 		dir := filepath.Join(d.dir, name)
-		if undo := errors.Join(os.Rename(dir, dir+newSuffix), durable.SyncPath(d.dir)); undo != nil {
+		if undo := cmp.Or(os.Rename(dir, dir+newSuffix), durable.SyncPath(d.dir)); undo != nil {
 			d.failed = fmt.Errorf("%s cannot be removed: %w", dir, undo)
 		}
+	}
+	if err != nil {
 		return errors.Join(err, d.failed)
 	}
 	d.replace(nil, []*part{h})
@@ -272,6 +274,7 @@ func (d *DB) addPart(l list, from string) error {
 }
 
 // nameDir gives a directory, or an empty one when from is "", the name of a new last part of the database in dir. From then on it counts.
+// With an error, it has the name that is returned, or none.
 func nameDir(dir string, l list, from string) (name string, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -292,9 +295,12 @@ func nameDir(dir string, l list, from string) (name string, err error) {
 		err = l.write(from)
 	}
 	if err == nil {
-		err = cmp.Or(os.Rename(from, to), durable.SyncPath(dir))
+		err = os.Rename(from, to)
 	}
-	return name, err
+	if err != nil {
+		return "", err
+	}
+	return name, durable.SyncPath(dir)
 }
 
 // failed notes damage.

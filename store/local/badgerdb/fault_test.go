@@ -1,6 +1,7 @@
 package badgerdb
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,7 +10,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/y"
 	"golang.org/x/sys/unix"
 
@@ -97,7 +97,7 @@ func flip(t *testing.T, path string, at int64) {
 }
 
 // Damage of a block costs the reads that need it: not those of other keys, no commits, and nothing of another database. It can be
-// salvaged: only what is in the block is lost.
+// repaired: only what is in the block is lost.
 func TestDrillDamageCostsOnlyWhatIsThere(t *testing.T) {
 	testenv.Drill(t)
 	dir := t.TempDir()
@@ -181,6 +181,83 @@ func TestDrillDamageCostsOnlyWhatIsThere(t *testing.T) {
 	}
 }
 
+// Whatever happens to the file of an open table, a key that was flushed is found, or its read fails. Check sees it.
+func TestDrillNothingHidesAKey(t *testing.T) {
+	testenv.Drill(t)
+	m := newModel(t, t.TempDir())
+	for version := range uint64(2) {
+		check(t, m.Commit(version+1, func(txn *Txn) error { // entries of the same size, so that many blocks have the same
+			for i := range 6000 {
+				k := fmt.Sprintf("key-%d-%04d", version, i)
+				m.live[k] = fmt.Sprintf("%0100d", i)
+				check(t, txn.Set([]byte(k), []byte(m.live[k])))
+			}
+			return nil
+		}))
+		check(t, m.Flush())
+		if version == 0 {
+			check(t, m.CompactAndWait(ctx, noPace))
+		}
+	}
+	r := testenv.Random(t)
+	failed := 0
+	for range testenv.Rounds(8) {
+		tables := m.parts[r.IntN(2)].tables.Load().all
+		table := tables[r.IntN(len(tables))]
+		sound, err := os.ReadFile(table.path)
+		check(t, err)
+		b, what := bytes.Clone(sound), "the index is zero"
+		p, q := table.place(r.IntN(table.blocks)), table.place(r.IntN(table.blocks))
+		switch r.IntN(4) {
+		case 0:
+			clear(b[table.from:])
+		case 1:
+			what = "a bit of the index is wrong"
+			b[int(table.from)+r.IntN(len(b)-int(table.from))] ^= 1 << r.IntN(8)
+		case 2:
+			what = "the blocks are shifted"
+			copy(b[q.at:table.from], sound[p.at:])
+		case 3:
+			what = "two blocks are exchanged"
+			for p.size != q.size {
+				q = table.place(r.IntN(table.blocks))
+			}
+			copy(b[p.at:], sound[q.at:q.at+q.size])
+			copy(b[q.at:], sound[p.at:p.at+p.size])
+		}
+		check(t, os.WriteFile(table.path, b, 0o600))
+		for k, v := range m.live {
+			switch found, has, err := m.Get([]byte(k)); {
+			case err != nil:
+				failed++
+			case !has || string(found) != v:
+				t.Fatalf("%s: %s is not found", what, k)
+			}
+		}
+		reported := 0
+		check(t, m.Check(ctx, noPace, func(*Damage) { reported++ }))
+		if isChanged := !bytes.Equal(b, sound); isChanged != (reported > 0) {
+			t.Errorf("%s: Check reports %d files", what, reported)
+		}
+		check(t, os.WriteFile(table.path, sound, 0o600))
+	}
+	t.Logf("%d reads have failed", failed)
+	check(t, m.Close())
+}
+
+// An entry that does not fit into a table is refused, also one of a backup.
+func TestLargeEntries(t *testing.T) {
+	d := open(t, t.TempDir())
+	for key, value := range map[int]int{0: 1, maxKeyBytes + 1: 1, 1 << 16: 1, 1: maxValueBytes + 1} {
+		e := codec.Entry{Key: make([]byte, key), Value: make([]byte, value), Version: 1}
+		if d.Put(e) == nil || d.Commit(1, func(txn *Txn) error { return txn.Set(e.Key, e.Value) }) == nil {
+			t.Errorf("a key of %d bytes with a value of %d is taken", key, value)
+		}
+	}
+	check(t, d.Put(codec.Entry{Key: make([]byte, maxKeyBytes), Value: make([]byte, maxValueBytes), Version: 1}))
+	check(t, errors.Join(d.Flush(), d.Close()))
+}
+
 // Where the index of a table is damaged, its blocks are found.
 func TestBlocksAreFoundWithoutAnIndex(t *testing.T) {
 	dir := t.TempDir()
@@ -211,48 +288,6 @@ func TestBlocksAreFoundWithoutAnIndex(t *testing.T) {
 	}
 }
 
-// A database of a version that had no generations is opened, with what a kill has left in the log of a memtable.
-func TestADirectoryOfAnEarlierVersion(t *testing.T) {
-	was := t.TempDir()
-	opt := badger.DefaultOptions(was).WithLogger(nil).WithSyncWrites(true).WithValueThreshold(1 << 20).WithValueLogFileSize(2 << 20).
-		WithMemTableSize(16 << 20).WithDetectConflicts(false).WithCompression(0).WithBlockCacheSize(0)
-	db, err := badger.OpenManaged(opt)
-	check(t, err)
-	want := map[string]string{}
-	set := func(version uint64) {
-		txn := db.NewTransactionAt(math.MaxUint64, true)
-		for i := range 500 {
-			k := fmt.Sprintf("key-%d-%d", version%3, i)
-			want[k] = fmt.Sprintf("value of %d %d", version, i)
-			check(t, txn.Set([]byte(k), []byte(want[k])))
-		}
-		check(t, txn.CommitAt(version, nil))
-	}
-	for version := range uint64(5) {
-		set(version + 1)
-	}
-	check(t, db.Close())
-	db, err = badger.OpenManaged(opt)
-	check(t, err)
-	set(6)
-	dir := copied(t, was) // killed
-	check(t, db.Close())
-	d := open(t, dir)
-	for range 3 {
-		found, err := everything(d, false)
-		if err != nil || !maps.Equal(found, want) || d.MaxVersion() < 6 {
-			t.Fatalf("%d keys instead of %d, version %d: %v", len(found), len(want), d.MaxVersion(), err)
-		}
-		check(t, d.CompactAndWait(ctx, noPace))
-		check(t, d.Close())
-		d = open(t, dir)
-	}
-	check(t, d.Close())
-	if left, _ := filepath.Glob(filepath.Join(dir, "*.sst")); len(left) > 0 {
-		t.Error("old tables are left")
-	}
-}
-
 // An iterator that Badger ends at a damaged block, while it skips old versions, has met damage in both directions.
 func TestDamageBehindSkippedVersions(t *testing.T) {
 	d := open(t, t.TempDir())
@@ -275,14 +310,11 @@ func TestDamageBehindSkippedVersions(t *testing.T) {
 		reverse bool
 		reached int // keys
 	}{{"c", false, 2}, {"c", true, 2}} {
-		block, err := table.block(y.KeyWithTs([]byte(c.key), 0))
-		check(t, err)
-		p, err := table.place(block)
-		check(t, err)
+		p := table.place(table.block(y.KeyWithTs([]byte(c.key), 0)))
 		at := p.at + p.size/2
 		flip(t, table.path, at)
 		n := 0
-		err = d.View(math.MaxUint64, func(txn *Txn) error {
+		err := d.View(math.MaxUint64, func(txn *Txn) error {
 			it := txn.NewIterator(IteratorOptions{Reverse: c.reverse})
 			for it.Rewind(); it.Valid(); it.Next() {
 				n++

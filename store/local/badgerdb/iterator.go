@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sort"
 	"sync"
-	"time"
 
 	"github.com/dgraph-io/badger/v4/y"
 
@@ -128,11 +127,6 @@ func (it *Iterator) Next() {
 // Valid reports whether there is an entry.
 func (it *Iterator) Valid() bool { return it.at < len(it.items) }
 
-// ValidForPrefix reports whether there is an entry whose key begins with a prefix.
-func (it *Iterator) ValidForPrefix(prefix []byte) bool {
-	return it.Valid() && bytes.HasPrefix(it.key, prefix)
-}
-
 // Item returns the entry.
 func (it *Iterator) Item() *Item { return &it.items[it.at] }
 
@@ -249,37 +243,24 @@ func (c *cursor) seek(key []byte) (more bool, err error) {
 			return false, nil
 		}
 		t := c.run[c.table]
-		c.block = t.blocks - 1
-		if err := t.checkIndex(time.Now()); err != nil || len(key) == 0 {
-			return c.enter(err)
+		if c.block = t.blocks - 1; len(key) > 0 {
+			c.block = t.block(y.KeyWithTs(key, 0))
 		}
-		c.block, err = t.block(y.KeyWithTs(key, 0))
-		return c.enter(err)
+		return c.enter()
 	}
 	if c.table = sort.Search(len(c.run), func(i int) bool { return bytes.Compare(c.run[i].largest, key) >= 0 }); c.table == len(c.run) {
 		return false, nil
 	}
-	t := c.run[c.table]
-	if err := t.checkIndex(time.Now()); err != nil {
-		return false, err
-	}
-	c.block, err = t.block(y.KeyWithTs(key, math.MaxUint64))
-	return c.enter(err)
+	c.block = c.run[c.table].block(y.KeyWithTs(key, math.MaxUint64))
+	return c.enter()
 }
 
-// enter goes to a block, or returns the damage. A forward cursor does not read the block before its first key may be the next one.
-func (c *cursor) enter(damage error) (more bool, _ error) {
-	if c.loaded = false; damage != nil {
-		return false, damage
-	}
-	if c.reverse {
+// enter goes to a block. A forward cursor does not read the block before its first key may be the next one.
+func (c *cursor) enter() (more bool, err error) {
+	if c.loaded = false; c.reverse {
 		return c.load()
 	}
-	first, err := c.run[c.table].place(c.block)
-	if err != nil {
-		return false, err
-	}
-	if c.bound = y.ParseKey(first.key); bytes.Compare(c.bound, c.from) < 0 {
+	if c.bound = y.ParseKey(c.run[c.table].place(c.block).key); bytes.Compare(c.bound, c.from) < 0 {
 		c.bound = c.from
 	}
 	return true, nil
@@ -327,14 +308,13 @@ func (c *cursor) next() (more bool, err error) {
 		return true, nil
 	}
 	if c.block += step; c.block >= 0 && c.block < c.run[c.table].blocks {
-		return c.enter(nil)
+		return c.enter()
 	}
 	if c.table += step; c.table < 0 || c.table == len(c.run) {
 		return false, nil
 	}
-	t := c.run[c.table]
 	if c.block = 0; c.reverse {
-		c.block = t.blocks - 1
+		c.block = c.run[c.table].blocks - 1
 	}
-	return c.enter(t.checkIndex(time.Now()))
+	return c.enter()
 }

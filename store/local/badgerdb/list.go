@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -13,16 +12,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dgraph-io/badger/v4"
-
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
 )
 
-// list is what the file "tables" of a part has: the version of the last commit, the older parts ("older 3" is s3, "older g4" is g4), and a
-// line for each table, with its number,
-// its size, the number of its entries, and the sum of their hashes, and the checksum of its index. The file is sealed (codec.Seal) with its name as the key. The line
-// "closed" says that the last stop was clean.
+// list is what the file "tables" of a part has: the version of the last commit, the older parts ("older 3" is s3, "older g4" is g4), and
+// a line for each table, with its number, its size, the number of its entries, the sum of their hashes, and the checksum of its index.
+// The file is sealed (codec.Seal) with its name as the key. The line "closed" says that the last stop was clean.
 type list struct {
 	version uint64   // tables may not have it any more: versions must not come twice
 	older   []string // the parts before this one that count, the oldest first; of a sealed one, those when it was made
@@ -33,7 +29,7 @@ type list struct {
 type listed struct {
 	size int64
 	contents
-	index uint32 // checksum of the table's index; 0: an earlier version did not note it
+	index uint32 // checksum of the table's index
 }
 
 const (
@@ -89,7 +85,7 @@ func readList(dir string) (l list, err error) {
 		}
 		var id uint64
 		var t listed
-		if n, _ := fmt.Sscanf(line, "%d %d %d %x %x\n", &id, &t.size, &t.entries, &t.sum, &t.index); n < 4 {
+		if n, _ := fmt.Sscanf(line, "%d %d %d %x %x\n", &id, &t.size, &t.entries, &t.sum, &t.index); n < 5 {
 			return list{}, damaged(path, "a line")
 		}
 		l.tables[id] = t
@@ -98,60 +94,54 @@ func readList(dir string) (l list, err error) {
 }
 
 // checkFiles opens the tables of a part. A table that the list does not have was written just before a kill, and does not count.
-// There is no list when it is damaged, or when the part is of an early version: then all tables are read whole. They must be the
-// tables of Badger's MANIFEST; without a MANIFEST, their numbers must have no gap.
-func checkFiles(dir string, log *slog.Logger, readOnly bool) (tables map[uint64]*tableFile, l list, isNew bool, err error) {
+// When there is no list, because it is damaged or the part is new, all tables are read whole. Their numbers must have no gap.
+func checkFiles(dir string) (tables []*tableFile, l list, err error) {
 	if l, err = readList(dir); err != nil {
-		return nil, l, false, err
+		return nil, l, err
 	}
 	ids := slices.Collect(maps.Keys(l.tables))
-	if isNew = l.tables == nil; isNew {
+	if l.tables == nil {
 		l.tables = map[uint64]listed{}
-		if ids, err = unlisted(dir, log); err != nil {
-			return nil, l, false, err
+		if ids, err = unlisted(dir); err != nil {
+			return nil, l, err
 		}
 	}
-	tables = map[uint64]*tableFile{}
 	defer func() {
 		if err != nil {
-			closeTables(slices.Collect(maps.Values(tables)))
+			closeTables(tables)
 		}
 	}()
 	for _, id := range ids {
 		t, err := openTable(dir, id)
 		if err != nil {
-			return nil, l, false, err
+			return tables, l, err
 		}
-		tables[id] = t
+		tables = append(tables, t)
 		switch was, ok := l.tables[id]; {
 		case !ok:
 			c, err := t.readAll(atOnce, nil)
 			if err != nil {
-				return nil, l, false, err
+				return tables, l, err
 			}
 			l.tables[id] = listed{t.size, c, t.sum}
 		case was.size != t.size:
-			return nil, l, false, damaged(t.path, "it has %d bytes instead of %d", t.size, was.size)
-		case was.index != 0 && was.index != t.sum:
-			return nil, l, false, damaged(t.path, "it is another table")
+			return tables, l, damaged(t.path, "it has %d bytes instead of %d", t.size, was.size)
+		case was.index != t.sum:
+			return tables, l, damaged(t.path, "it is another table")
 		}
 	}
-	return tables, l, isNew, nil
+	return tables, l, nil
 }
 
 // unlisted returns the numbers of the tables of a part without a list.
-func unlisted(dir string, log *slog.Logger) ([]uint64, error) {
-	ids, found, err := readManifest(dir, log)
-	if found || err != nil {
-		return ids, err
-	}
+func unlisted(dir string) (ids []uint64, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.sst"))
 	for _, path := range files {
 		if id, ok := tableID(filepath.Base(path)); ok {
 			ids = append(ids, id)
 		}
 	}
-	if slices.Sort(ids); len(ids) > 0 && ids[len(ids)-1] != uint64(len(ids)) {
+	if len(ids) > 0 && slices.Max(ids) != uint64(len(ids)) {
 		err = damaged(filepath.Join(dir, listName), "it cannot be read, and a table is missing")
 	}
 	return ids, err
@@ -159,13 +149,13 @@ func unlisted(dir string, log *slog.Logger) ([]uint64, error) {
 
 func atOnce() error { return nil }
 
-func closeTables[S ~[]*tableFile](tables S) {
+func closeTables(tables []*tableFile) {
 	for _, t := range tables {
 		t.close()
 	}
 }
 
-// removeOthers removes tables that are not listed, and the other files of earlier versions.
+// removeOthers removes tables that are not listed, and the files of the former version, in which Badger wrote the tables.
 func (h *part) removeOthers() error {
 	files, err := os.ReadDir(h.dir)
 	if err != nil {
@@ -177,7 +167,7 @@ func (h *part) removeOthers() error {
 		switch ext := filepath.Ext(f.Name()); {
 		case isTable && !isListed:
 		case ext == ".vlog" || ext == ".mem" || ext == newSuffix && f.Type().IsRegular():
-		case slices.Contains([]string{badger.ManifestFilename, "DISCARD", "KEYREGISTRY"}, f.Name()):
+		case slices.Contains([]string{"MANIFEST", "DISCARD", "KEYREGISTRY"}, f.Name()):
 		default:
 			continue
 		}
@@ -188,16 +178,12 @@ func (h *part) removeOthers() error {
 	return nil
 }
 
-// A part is a directory: gN or sN (badgerdb.go), or the database's own one, ".", which was the only one of earlier versions. The last of the
-// gN counts, and the older parts that its list names.
+// A part is a directory gN or sN (badgerdb.go). The last of the gN counts, and the older parts that its list names.
 
 const newSuffix = ".new"
 
-// numberOf returns the number of a part; false when the name is not that of a part. That of "." is 0.
+// numberOf returns the number of a part; false when the name is not that of a part.
 func numberOf(name string) (n int, ok bool) {
-	if name == "." {
-		return 0, true
-	}
 	n, err := strconv.Atoi(name[1:])
 	return n, err == nil && n > 0 && (name[0] == 'g' || name[0] == 's')
 }
@@ -213,7 +199,6 @@ func findParts(dir string) (counts, others []string, err error) {
 	var last, sealed, all []string
 	for _, f := range files {
 		name := f.Name()
-		_, isTable := tableID(name)
 		switch _, isPart := numberOf(name); {
 		case isPart && f.IsDir() && isSealed(name):
 			sealed = append(sealed, name)
@@ -221,8 +206,6 @@ func findParts(dir string) (counts, others []string, err error) {
 			last = append(last, name)
 		case name[0] == 'g' && strings.HasSuffix(name, newSuffix):
 			all = append(all, name)
-		case (isTable || name == badger.ManifestFilename || name == listName) && !slices.Contains(last, "."):
-			last = append(last, ".")
 		}
 	}
 	for _, names := range [][]string{last, sealed} {
@@ -282,19 +265,5 @@ func countingParts(dir string, last, sealed []string) (counts []string, err erro
 
 // removePart removes a part of the database in dir.
 func removePart(dir, name string) error {
-	if name != "." {
-		return errors.Join(os.RemoveAll(filepath.Join(dir, name)), durable.SyncPath(dir))
-	}
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, f := range files {
-		if f.Type().IsRegular() {
-			if err := os.Remove(filepath.Join(dir, f.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return durable.SyncPath(dir)
+	return errors.Join(os.RemoveAll(filepath.Join(dir, name)), durable.SyncPath(dir))
 }

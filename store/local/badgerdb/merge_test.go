@@ -191,7 +191,7 @@ func TestCompactAndWaitWaitsForOlderReaders(t *testing.T) {
 	check(t, d.Close())
 }
 
-// Without the last part, or its list, nobody knows what counts: that is damage, and nothing is removed. All can still be salvaged.
+// Without the last part, or its list, nobody knows what counts: that is damage, and nothing is removed. All can still be repaired.
 func TestTheLastPartIsMissing(t *testing.T) {
 	dir := t.TempDir()
 	m := newModel(t, dir)
@@ -216,7 +216,7 @@ func TestTheLastPartIsMissing(t *testing.T) {
 			return nil
 		}, func(string, error) {}))
 		if len(found) < sealed {
-			t.Errorf("without the %s: %d keys are salvaged, want at least %d", name, len(found), sealed)
+			t.Errorf("without the %s: %d keys are repaired, want at least %d", name, len(found), sealed)
 		}
 	}
 }
@@ -302,6 +302,35 @@ func TestDrillASwitchThatFails(t *testing.T) {
 			}
 			_ = m.Close() // it may have failed for good
 		}
+	}
+}
+
+// When the name of a new last part cannot be synced, it does not keep it: what is flushed later is not lost, and a kill finds all.
+func TestANameThatCannotBeSynced(t *testing.T) {
+	for name, begin := range map[string]func(m *model, by string) error{
+		"a compaction": func(m *model, _ string) error { return m.Compact(ctx, noPace) },
+		"Adopt":        func(m *model, by string) error { return m.Adopt(by) },
+	} {
+		disk := faultfs.New(t)
+		dir := filepath.Join(disk.Dir, "db")
+		m := newModel(t, dir)
+		m.change(100_000)
+		check(t, m.Flush())
+		other := newModel(t, filepath.Join(disk.Dir, "other"))
+		other.change(1000)
+		check(t, other.Close())
+		disk.Fail(faultfs.Rule{Op: faultfs.Sync, Files: "db", Count: 1, Errno: syscall.EIO})
+		if err := begin(m, other.dir); !errors.Is(err, syscall.EIO) {
+			t.Errorf("%s: %v", name, err)
+		}
+		disk.Fail()
+		m.change(1000)
+		check(t, m.Flush())
+		d := open(t, copied(t, dir))
+		if found, err := everything(d, false); err != nil || !maps.Equal(found, m.live) {
+			t.Errorf("after %s: %d keys instead of %d: %v", name, len(found), len(m.live), err)
+		}
+		check(t, errors.Join(d.Close(), m.Close()))
 	}
 }
 

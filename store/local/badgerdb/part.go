@@ -2,8 +2,6 @@ package badgerdb
 
 import (
 	"context"
-	"errors"
-	"maps"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -27,28 +25,18 @@ func (h *part) isSealed() bool { return isSealed(h.name) }
 // openPart checks the files of a part, and opens them.
 func (d *DB) openPart(name string) (h *part, err error) {
 	h = &part{name: name, dir: filepath.Join(d.dir, name), closed: make(chan struct{})}
-	mayWrite := !d.readOnly && d.room(0) == nil
-	tables, l, isNew, err := checkFiles(h.dir, d.log, !mayWrite)
+	tables, l, err := checkFiles(h.dir)
 	if err != nil {
 		return nil, err
-	}
-	if logs, _ := filepath.Glob(filepath.Join(h.dir, "*.mem")); isNew && len(logs) > 0 { // a version that had no list was killed
-		closeTables(slices.Collect(maps.Values(tables)))
-		if !mayWrite {
-			return nil, errNeedsStart
-		}
-		return d.openLogs(name, len(tables))
 	}
 	if h.isSealed() && len(tables) == 0 {
 		return nil, damaged(h.dir, "it has no tables")
 	}
 	h.clean, l.closed = l.closed, false
 	h.list = l
-	h.tables.Store(openTables(slices.Collect(maps.Values(tables))))
+	h.tables.Store(openTables(tables))
 	return h, nil
 }
-
-var errNeedsStart = errors.New("the last start was cut off: a start with enough space on the disk must complete it")
 
 // close closes the tables.
 func (h *part) close() { closeTables(h.tables.Load().all) }

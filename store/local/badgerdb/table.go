@@ -9,12 +9,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"sort"
 	"strconv"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/dgraph-io/badger/v4/fb"
@@ -69,13 +66,14 @@ func contentsOf(key []byte, version uint64, value []byte) contents {
 
 func (c *contents) join(o contents) { c.entries, c.sum = c.entries+o.entries, c.sum+o.sum }
 
-// tableFile is an open table.
+// tableFile is an open table. Its index is in memory, and not in a map of the file: nothing that happens to the file makes a key look
+// missing. That takes about 3 MB for a million event_ids.
 type tableFile struct {
 	id                uint64
 	path              string
 	file              *os.File
 	size              int64
-	mapped            []byte // the file; only the index is read from it
+	memory            []byte // of the index; the garbage collector does not count it
 	index             *fb.TableIndex
 	sum               uint32 // of the index
 	from              int64  // where the index begins
@@ -83,8 +81,7 @@ type tableFile struct {
 	version           uint64 // the greatest
 	entries           uint32
 	filter            y.Filter
-	sound             atomic.Int64 // when the index was last found to be sound, in ns since 1970
-	smallest, largest []byte       // keys, without versions
+	smallest, largest []byte // keys, without versions
 }
 
 func tablePath(dir string, id uint64) string { return filepath.Join(dir, fmt.Sprintf("%06d.sst", id)) }
@@ -103,13 +100,9 @@ func openTable(dir string, id uint64) (t *tableFile, err error) {
 		return nil, &Damage{t.path, err}
 	}
 	if err = t.load(); err == nil {
+		t.smallest = bytes.Clone(y.ParseKey(t.place(0).key))
 		var last []byte
-		var first place
-		if first, err = t.place(0); err == nil {
-			t.smallest = bytes.Clone(y.ParseKey(first.key))
-			last, err = t.readBlock(t.blocks-1, &buffer{})
-		}
-		if err == nil {
+		if last, err = t.readBlock(t.blocks-1, &buffer{}); err == nil {
 			err = eachInBlock(last, func(key []byte, _ y.ValueStruct) { t.largest = append(t.largest[:0], y.ParseKey(key)...) })
 		}
 	}
@@ -120,7 +113,8 @@ func openTable(dir string, id uint64) (t *tableFile, err error) {
 	return t, nil
 }
 
-func (t *tableFile) load() error {
+// load reads the index, and checks it: the blocks follow each other without gaps.
+func (t *tableFile) load() (err error) {
 	info, err := t.file.Stat()
 	if err != nil {
 		return &Damage{t.path, err}
@@ -130,29 +124,44 @@ func (t *tableFile) load() error {
 	if err != nil {
 		return err
 	}
-	t.from, t.sum = index.from, index.sum
-	if t.mapped, err = unix.Mmap(int(t.file.Fd()), 0, int(t.size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
-		return fmt.Errorf("map %s: %w", t.path, err)
+	if t.memory, err = unix.Mmap(-1, 0, index.size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE); err != nil {
+		return fmt.Errorf("memory for the index of %s: %w", t.path, err)
 	}
-	t.index = fb.GetRootAsTableIndex(t.mapped[t.from:t.from+index.size], 0)
+	copy(t.memory, index.after)
+	defer func() {
+		if recover() != nil {
+			err = damaged(t.path, "index")
+		}
+	}()
+	t.from, t.sum = t.size-int64(len(index.after)), index.sum
+	t.index = fb.GetRootAsTableIndex(t.memory, 0)
 	t.blocks, t.filter = t.index.OffsetsLength(), t.index.BloomFilterBytes()
 	t.version, t.entries = t.index.MaxVersion(), t.index.KeyCount()
-	if t.blocks == 0 {
-		return damaged(t.path, "no blocks")
+	at := int64(0)
+	for i := range t.blocks {
+		p := t.place(i)
+		if p.at != at || len(p.key) < 8 {
+			return damaged(t.path, "place of block %d", i)
+		}
+		at += p.size
+	}
+	if at != t.from || t.blocks == 0 {
+		return damaged(t.path, "places of the blocks")
 	}
 	return nil
 }
 
 func (t *tableFile) close() {
-	if t.mapped != nil {
-		_ = unix.Munmap(t.mapped)
+	if t.memory != nil {
+		_ = unix.Munmap(t.memory)
 	}
 	_ = t.file.Close()
 }
 
 type footer struct {
-	from, size int64  // of the index
-	sum        uint32 // of the index
+	after []byte // from the index to the end of the file
+	size  int    // of the index
+	sum   uint32 // of the index
 }
 
 // readIndex reads the index, and checks it.
@@ -172,18 +181,14 @@ func (t *tableFile) readIndex() (footer, error) {
 	if size == 0 || all > t.size {
 		return footer{}, damaged(t.path, "length of the index")
 	}
-	buf := buffers.Get().(*buffer) // every table that is read needs it once a second
-	defer buffers.Put(buf)
-	buf.b = slices.Grow(buf.b[:0], int(all))[:all]
-	b := buf.b
+	b := make([]byte, all)
 	if _, err := t.file.ReadAt(b, t.size-all); err != nil {
 		return footer{}, &Damage{t.path, err}
 	}
 	if crc32.Checksum(b[:size], castagnoli) != sum {
 		return footer{}, damaged(t.path, "checksum of the index")
 	}
-	t.sound.Store(time.Now().UnixNano())
-	return footer{t.size - all, size, sum}, nil
+	return footer{b, int(size), sum}, nil
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -211,51 +216,26 @@ type place struct {
 	at, size int64
 }
 
-// place reads the index. It returns a Damage when a bit has flipped since the last check and the place makes no sense.
-func (t *tableFile) place(block int) (p place, err error) {
-	defer func() {
-		if recover() != nil || err == nil && (len(p.key) < 8 || p.at+p.size > t.from) {
-			err = damaged(t.path, "place of block %d", block)
-		}
-	}()
+func (t *tableFile) place(block int) place {
 	var o fb.BlockOffset
 	t.index.Offsets(&o, block)
-	return place{o.KeyBytes(), int64(o.Offset()), int64(o.Len())}, nil
+	return place{o.KeyBytes(), int64(o.Offset()), int64(o.Len())}
 }
 
 // block returns the block in which a key with a version is, if the table has it: the last one that begins with it or before it.
-func (t *tableFile) block(key []byte) (block int, err error) {
-	n := sort.Search(t.blocks, func(i int) bool {
-		p, damage := t.place(i)
-		if damage != nil {
-			err = damage
-		}
-		return damage != nil || y.CompareKeys(p.key, key) > 0
-	})
-	return max(0, n-1), err
+func (t *tableFile) block(key []byte) int {
+	return max(0, sort.Search(t.blocks, func(i int) bool { return y.CompareKeys(t.place(i).key, key) > 0 })-1)
 }
 
 // buffer is reused from block to block.
-type buffer struct{ b, key []byte }
-
-// indexAge is how long an index counts as sound. To check it takes as long as to check a dozen blocks.
-const indexAge = time.Second
-
-// checkIndex checks the index now and then. The methods of t rely on it.
-func (t *tableFile) checkIndex(now time.Time) error {
-	if now.UnixNano()-t.sound.Load() < int64(indexAge) {
-		return nil
-	}
-	_, err := t.readIndex()
-	return err
+type buffer struct {
+	b, key []byte
+	tables []*tables // of DB.Get
 }
 
 // readBlock reads a block, and checks it. The result is valid until buf is used again.
 func (t *tableFile) readBlock(block int, buf *buffer) ([]byte, error) {
-	p, err := t.place(block)
-	if err != nil {
-		return nil, err
-	}
+	p := t.place(block)
 	if int64(cap(buf.b)) < p.size {
 		buf.b = make([]byte, p.size+p.size/4)
 	}
@@ -265,8 +245,12 @@ func (t *tableFile) readBlock(block int, buf *buffer) ([]byte, error) {
 	} else if err != nil {
 		return nil, &Damage{t.path, err}
 	}
-	if data, sum, ok := cutChecksum(b); !ok || crc32.Checksum(data, castagnoli) != sum {
-		return b, damaged(t.path, "checksum of block %d", block) // salvage may correct it
+	data, sum, ok := cutChecksum(b)
+	if !ok || crc32.Checksum(data, castagnoli) != sum {
+		return b, damaged(t.path, "checksum of block %d", block) // repair may correct it
+	}
+	if first := 4 + len(p.key); len(data) < first || !bytes.Equal(data[4:first], p.key) {
+		return nil, damaged(t.path, "block %d is another one", block)
 	}
 	return b, nil
 }
@@ -274,32 +258,27 @@ func (t *tableFile) readBlock(block int, buf *buffer) ([]byte, error) {
 // readAll reads a whole table, checks every block, and counts the entries. It calls pace between blocks, and use, if there is one, with the
 // keys and values.
 func (t *tableFile) readAll(pace func() error, use func(key []byte, v y.ValueStruct)) (c contents, err error) {
-	if _, err := t.readIndex(); err != nil {
+	index, err := t.readIndex()
+	if err == nil && index.sum != t.sum {
+		err = damaged(t.path, "it is another table")
+	}
+	if err != nil {
 		return c, err
 	}
 	info, err := t.file.Stat()
 	if err == nil && info.Size() != t.size {
 		return c, damaged(t.path, "it has %d bytes instead of %d", info.Size(), t.size)
 	}
-	// All blocks, and the index, follow each other. So no byte is unchecked.
 	var buf buffer
-	at, n := int64(0), uint32(0)
-	for i := range t.blocks {
+	n := uint32(0)
+	for i := range t.blocks { // with the index they are the whole file
 		if err := pace(); err != nil {
-			return c, err
-		}
-		p, err := t.place(i)
-		if err == nil && p.at != at {
-			err = damaged(t.path, "place of block %d", i)
-		}
-		if err != nil {
 			return c, err
 		}
 		b, err := t.readBlock(i, &buf)
 		if err != nil {
 			return c, err
 		}
-		at += int64(len(b))
 		if err := eachInBlock(b, func(key []byte, v y.ValueStruct) {
 			n++
 			c.join(contentsOf(y.ParseKey(key), y.ParseTs(key), v.Value))
@@ -310,7 +289,7 @@ func (t *tableFile) readAll(pace func() error, use func(key []byte, v y.ValueStr
 			return c, &Damage{t.path, err}
 		}
 	}
-	if at != t.from || n != t.entries {
+	if n != t.entries {
 		return c, damaged(t.path, "it has %d entries instead of %d", n, t.entries)
 	}
 	return c, nil
@@ -380,8 +359,8 @@ func (e *blockEntries) entry(i int) (key []byte, v y.ValueStruct, err error) {
 	return e.buf.key, v, nil
 }
 
-// eachOf calls use with the entries of a key, the newest first. It reports whether the next block may have more of them.
-func (e *blockEntries) eachOf(key []byte, use func(version uint64, v y.ValueStruct)) (more bool, err error) {
+// find takes the entries of a key. It reports whether the next block may have more of them.
+func (e *blockEntries) find(key []byte, n *newest) (more bool, err error) {
 	i := sort.Search(e.n, func(i int) bool {
 		k, _, damage := e.entry(i)
 		if damage != nil {
@@ -394,7 +373,7 @@ func (e *blockEntries) eachOf(key []byte, use func(version uint64, v y.ValueStru
 		if damage != nil || !bytes.Equal(y.ParseKey(k), key) {
 			return false, damage
 		}
-		use(y.ParseTs(k), v)
+		n.take(y.ParseTs(k), v)
 	}
 	return err == nil, err
 }

@@ -2,9 +2,7 @@ package badgerdb
 
 import (
 	"errors"
-	"fmt"
 	"slices"
-	"time"
 
 	"github.com/dgraph-io/badger/v4/y"
 )
@@ -55,13 +53,13 @@ func (t *Txn) found(err error) error {
 	return err
 }
 
-// Set gives a key a value, of at most MaxValueBytes.
+// Set gives a key a value.
 func (t *Txn) Set(key, value []byte) error { return t.SetUntil(key, value, 0) }
 
 // SetUntil is Set for a value that expires at a time, in s since 1970; 0: never.
 func (t *Txn) SetUntil(key, value []byte, expiresAt uint64) error {
-	if len(value) > MaxValueBytes {
-		return fmt.Errorf("a value of %d bytes", len(value))
+	if err := checkSizes(key, value); err != nil {
+		return err
 	}
 	t.memory.add(key, entry{value: value, version: t.version, expiresAt: expiresAt})
 	return nil
@@ -78,9 +76,9 @@ func (t *Txn) Get(key []byte) (value []byte, found bool, err error) {
 
 // get returns the value of a key, as it is in the newest part that has an entry of it.
 func get(parts []*tables, key []byte, upTo uint64, buf *buffer) (value []byte, found bool, err error) {
-	hash, now := y.Hash(key), time.Now()
+	hash := y.Hash(key)
 	for _, t := range slices.Backward(parts) {
-		if e, known, err := t.get(key, hash, now, upTo, buf); known || err != nil {
+		if e, known, err := t.get(key, hash, upTo, buf); known || err != nil {
 			return e.value, known && e.isLive(), err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -31,9 +32,17 @@ type memEntry struct {
 
 func (m *memTable) key(e memEntry) []byte { return m.bytes[e.from : e.from+e.key] }
 
+// checkSizes refuses what does not fit into a table, as an entry of somebody else's backup may not.
+func checkSizes(key, value []byte) error {
+	if len(key) == 0 || len(key) > maxKeyBytes || len(value) > maxValueBytes {
+		return fmt.Errorf("an entry with a key of %d bytes and a value of %d", len(key), len(value))
+	}
+	return nil
+}
+
 func (m *memTable) add(key []byte, e entry) {
 	if m.bytes == nil {
-		m.bytes = make([]byte, 0, memTableBytes+MaxValueBytes)
+		m.bytes = make([]byte, 0, memTableBytes+maxValueBytes)
 	}
 	from := uint32(len(m.bytes))
 	m.bytes = append(append(m.bytes, key...), e.value...)
@@ -47,7 +56,7 @@ func (m *memTable) cut(entries int) {
 	}
 }
 
-func (m *memTable) isFull() bool { return len(m.bytes)+len(m.entries)*8 >= memTableBytes }
+func (m *memTable) isFull(bytes int) bool { return len(m.bytes)+len(m.entries)*8 >= bytes }
 
 // build adds all entries to a table. Of entries with the same key and version, only the last one counts.
 func (m *memTable) build(b *builder) {
@@ -175,17 +184,16 @@ func (b *builder) write(dir string, id uint64, pace func() error, use func(key [
 	return t, nil
 }
 
-// writable returns an error when nothing can be committed. It writes the memtable as a table when it is full. The caller holds
-// writing.
-func (d *DB) writable() error {
-	if err := cmp.Or(d.failed, d.room(0)); err != nil || !d.memory.isFull() {
+// writable returns an error when nothing can be committed. It writes the memtable as a table when that has so many bytes. The caller
+// holds writing.
+func (d *DB) writable(full int) error {
+	if err := cmp.Or(d.failed, d.room(0)); err != nil || !d.memory.isFull(full) {
 		return err
 	}
 	return d.writeTable()
 }
 
-// writeTable writes the memtable as a table, and empties it. The table counts once the list has it. A table has only whole commits,
-// because without a list all tables count. After an error the memtable is unchanged. The caller holds writing.
+// writeTable writes the memtable as a table, and empties it. The table counts once the list has it, or when there is no list. After an error the memtable is unchanged. The caller holds writing.
 func (d *DB) writeTable() error {
 	h := d.current()
 	if err := h.prepare(); err != nil || len(d.memory.entries) == 0 {

@@ -15,7 +15,7 @@
 //	meta.go      which transaction a scan reads
 //	walk.go      goes through the tree of pages
 //	checkpage.go checks a page, and what it says of its children
-//	salvage.go   finds the records of a damaged file
+//	find.go      finds the records of a damaged file
 //	pages.go     the byte form of pages
 package boltfile
 

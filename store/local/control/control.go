@@ -9,13 +9,13 @@
 //	movein.go     takes what a move from another engine copies
 //	snapshot.go   the control data as of one moment, for a backup
 //	verify.go     checks all records
-//	salvage.go    writes what can be read of a damaged file into a new one
+//	repair.go    writes what can be read of a damaged file into a new one
 //	read.go       reads all of a file, and what is wrong with it
 //	records.go    the bytes of records, their seals and sums
 //
 // # What is in control.db
 //
-// The file is of format "2". It has a bucket for each kind of record of package rules, with key → value as there, and one more; the file
+// The file is of format "5". It has a bucket for each kind of record of package rules, with key → value as there, and one more; the file
 // of an earlier version gets those that it does not have when it is opened:
 //
 //	meta        also "format" → version, without a seal; "sums" → see below
@@ -93,12 +93,13 @@ type Data struct {
 // fileName is the name of the file in the data directory.
 const fileName = "control.db"
 
-// format2 is the version of the file's layout. The next version must be "5", not "3": a start that finds a version with one bit
-// other than "2" takes it for "2". "5" differs in three bits, so it is refused, even with one wrong bit.
-const format2 = "2"
-
-// Format is the version of the layout, which "mtagd version" prints.
-const Format = format2
+// Format is the version of the file's layout. It also stands for that of the whole data directory, because it is read first: the former
+// version is that of directories in which Badger wrote the tables (package badgerdb), with the same control.db. A version with one wrong
+// bit is recognised, so the next version is "10", which has more bits.
+const (
+	Format       = "5"
+	formerFormat = "2"
+)
 
 // Close closes the file.
 func (d *Data) Close() error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -85,7 +86,7 @@ func TestDrillADamagedRecordCostsWhatBelongsToIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := t.TempDir()
-	testenv.Check(t, errors.Join(readOnly.Salvage(to, func(string, string) {}), readOnly.Close()))
+	testenv.Check(t, errors.Join(readOnly.Repair(to, func(string, string) {}), readOnly.Close()))
 	d = open(t, to)
 	if got, err := d.Merchant(t.Context(), m.ID); err != nil || !got.Suspended || len(got.Tags) != 3 || got.Retention != store.Forever {
 		t.Errorf("after repair the damaged merchant is %+v, %v", got, err)
@@ -252,7 +253,7 @@ func TestDrillZerosOverAPageLoseWhatWasOnIt(t *testing.T) {
 			}
 			testenv.Check(t, r.close())
 			to := t.TempDir()
-			testenv.Check(t, errors.Join(d.Salvage(to, func(string, string) {}), d.Close()))
+			testenv.Check(t, errors.Join(d.Repair(to, func(string, string) {}), d.Close()))
 			repaired := openHere(t, to)
 			if _, err := repaired.Verify(t.Context(), func(where, problem string) { t.Errorf("page %d, after repair: %s %s", at/page, where, problem) }); err != nil {
 				t.Error(err)
@@ -283,25 +284,47 @@ func TestOnlyADamagedTagStopsEventsThatNameNone(t *testing.T) {
 	}
 }
 
-// A file of the next version is refused, and not "corrected" to this one.
-func TestTheNextFormatIsNotTakenForAWrongBit(t *testing.T) {
+// setFormat writes another format version into control.db.
+func setFormat(t *testing.T, path, format string) {
+	t.Helper()
+	testenv.Check(t, changeFile(path, func(tx *bolt.Tx) error { return tx.Bucket([]byte(inMeta)).Put([]byte(keyFormat), []byte(format)) }))
+}
+
+// A file of the next version is refused, and not "corrected" to this one. One of the former version, or with a wrong bit in either, is
+// brought to this one, and nothing else in it changes.
+func TestFormats(t *testing.T) {
 	dir := t.TempDir()
 	d := openHere(t, dir)
 	filled(t, d, 1)
+	want := everything(t, d)
 	testenv.Check(t, d.Close())
 	path := filepath.Join(dir, fileName)
-	if err := changeFile(path, func(tx *bolt.Tx) error {
-		return tx.Bucket([]byte(inMeta)).Put([]byte(keyFormat), []byte("5"))
-	}); err != nil {
-		t.Fatal(err)
-	}
+	setFormat(t, path, "10")
 	before, err := os.ReadFile(path)
 	testenv.Check(t, err)
-	if _, err := Open(dir, time.Now, quiet); !errors.Is(err, codec.UnknownFormat{Found: "5", Known: format2}) {
+	if _, err := Open(dir, time.Now, quiet); !errors.Is(err, codec.UnknownFormat{Found: "10", Known: Format}) {
 		t.Errorf("Open gives %v, want codec.UnknownFormat", err)
 	}
 	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, before) {
 		t.Errorf("the start has changed the file; %v", err)
+	}
+	for _, format := range []byte{Format[0], formerFormat[0]} {
+		for bit := range 9 {
+			setFormat(t, path, string([]byte{format ^ byte(1<<bit)})) // the last one is right
+			d := openHere(t, dir)
+			if got := everything(t, d); !reflect.DeepEqual(got, want) {
+				t.Fatalf("format %q, bit %d: %v\nwant %v", format, bit, got, want)
+			}
+			testenv.Check(t, d.Close())
+			r, err := OpenReadOnly(dir)
+			testenv.Check(t, err)
+			again, err := r.readAgain(false)
+			testenv.Check(t, err)
+			if again.format != Format || again.isUnsound() {
+				t.Errorf("format %q, bit %d: the next start finds %q, %v", format, bit, again.format, again.wrong)
+			}
+			testenv.Check(t, errors.Join(again.close(), r.Close()))
+		}
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"mtagd/store/testenv"
 )
 
-func TestDocumentsMoveAndAreSalvaged(t *testing.T) {
+func TestDocumentsMoveAndAreRepaired(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	open := func(dir string) *Data {
 		d, err := Open(dir, time.Now, log)
@@ -57,10 +57,10 @@ func TestDocumentsMoveAndAreSalvaged(t *testing.T) {
 	testenv.Check(t, from.Close())
 	damaged, err := OpenReadOnly(dir)
 	testenv.Check(t, err)
-	salvaged := t.TempDir()
-	testenv.Check(t, damaged.Salvage(salvaged, func(where, problem string) { t.Errorf("%s: %s", where, problem) }))
+	repaired := t.TempDir()
+	testenv.Check(t, damaged.Repair(repaired, func(where, problem string) { t.Errorf("%s: %s", where, problem) }))
 	testenv.Check(t, damaged.Close())
-	expect("salvaged", open(salvaged))
+	expect("repaired", open(repaired))
 }
 
 // withDestination makes control data of a merchant with a destination, its state and a dead letter, and closes it.
@@ -128,7 +128,7 @@ func TestDestinationsOfADamagedMerchant(t *testing.T) {
 	damaged, err := OpenReadOnly(dir)
 	testenv.Check(t, err)
 	to := t.TempDir()
-	testenv.Check(t, damaged.Salvage(to, func(string, string) {}))
+	testenv.Check(t, damaged.Repair(to, func(string, string) {}))
 	testenv.Check(t, damaged.Close())
 	d = open(t, to)
 	all, err := d.Destinations(t.Context(), "")

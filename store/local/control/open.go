@@ -59,8 +59,8 @@ func (d *Data) open() error {
 	if err != nil {
 		return err
 	}
-	if found != nil && found.format == format2 {
-		err = addBuckets(db, found.wanted)
+	if found != nil && found.format != "" {
+		err = upgrade(db, found)
 	} else {
 		found = newReading()
 		found.wanted = sums{}
@@ -75,7 +75,7 @@ func (d *Data) open() error {
 }
 
 // isUnsound reports whether the file is not as it was written.
-func (r *reading) isUnsound() bool { return len(r.wrong) > 0 || r.mended }
+func (r *reading) isUnsound() bool { return len(r.wrong) > 0 || r.corrected }
 
 // rebuild replaces a damaged file of which all records are there. f is locked.
 func (d *Data) rebuild(f *os.File) error {
@@ -121,7 +121,7 @@ func create(db *bolt.DB) error {
 		if err := createBuckets(tx); err != nil {
 			return err
 		}
-		return storeAll(tx, sums{}, []write{{inMeta, keyFormat, []byte(format2)}})
+		return storeAll(tx, sums{}, []write{{inMeta, keyFormat, []byte(Format)}})
 	})
 }
 
@@ -134,9 +134,9 @@ func createBuckets(tx *bolt.Tx) error {
 	return nil
 }
 
-// addBuckets makes the buckets that the file of an earlier version does not have.
-func addBuckets(db *bolt.DB, of sums) error {
-	complete := true
+// upgrade writes this version of the format, and makes the buckets that an earlier file does not have.
+func upgrade(db *bolt.DB, r *reading) error {
+	complete := r.format == Format
 	err := db.View(func(tx *bolt.Tx) error {
 		for _, name := range buckets {
 			complete = complete && tx.Bucket([]byte(name)) != nil
@@ -147,10 +147,14 @@ func addBuckets(db *bolt.DB, of sums) error {
 		return err
 	}
 	return db.Update(func(tx *bolt.Tx) error {
-		if err := createBuckets(tx); err != nil || of == nil {
+		if err := createBuckets(tx); err != nil {
 			return err
 		}
-		return storeAll(tx, of, nil) // the sums say that this is the last transaction
+		format := write{inMeta, keyFormat, []byte(Format)}
+		if r.wanted == nil {
+			return format.store(tx, nil)
+		}
+		return storeAll(tx, r.wanted, []write{format}) // the sums say that this is the last transaction
 	})
 }
 
@@ -164,7 +168,7 @@ func (d *Data) load(r *reading) {
 	d.Data = rules.New(driver{d}, r.state, d.log)
 }
 
-// OpenReadOnly opens existing control data for Verify, Salvage and the reading methods but Audit. The file may be damaged.
+// OpenReadOnly opens existing control data for Verify, Repair and the reading methods but Audit. The file may be damaged.
 func OpenReadOnly(dir string) (*Data, error) {
 	d := &Data{path: filepath.Join(dir, fileName), now: time.Now, log: slog.New(slog.DiscardHandler)}
 	f, err := boltfile.OpenToRead(d.path)

@@ -24,9 +24,9 @@ type reading struct {
 	wrote  uint64 // the transaction of that change; 0: unknown
 	entries
 
-	records uint64
-	wrong   []problem
-	mended  bool // the file has wrong bits, and they were corrected in memory
+	records   uint64
+	wrong     []problem
+	corrected bool // the file has wrong bits, and they were corrected in memory
 
 	keep bool
 	raw  []write // all records that are sound, if keep is set
@@ -66,15 +66,15 @@ func read(f *os.File, txid uint64, keep bool) (r *reading, err error) {
 	}
 	if err == nil && (damage != nil || r.records > 0 && !r.isComplete()) {
 		err = boltfile.CatchDamage(fileName, func() error {
-			r = r.salvaged(damage)
+			r = r.search(damage)
 			return nil
 		})
 	}
-	if err == nil && r.format == "" && r.records > 0 || isOneBitFrom(r.format, format2) {
-		r.format, r.mended = format2, true // as the seals show
+	if r.format == "" && r.records > 0 || isOneBitFrom(r.format, Format) || isOneBitFrom(r.format, formerFormat) {
+		r.format, r.corrected = Format, true // as the seals show
 	}
-	if err == nil && r.format != "" && r.format != format2 {
-		err = codec.UnknownFormat{Found: r.format, Known: format2}
+	if err == nil && r.format != "" && r.format != Format && r.format != formerFormat {
+		err = codec.UnknownFormat{Found: r.format, Known: Format}
 	}
 	if err != nil {
 		return nil, errors.Join(err, r.close())
@@ -101,13 +101,13 @@ func (r *reading) isComplete() bool {
 	return true
 }
 
-// salvaged reads a file with damaged pages or records. It tries each way to find the records. When none finds all, and pages are
+// search reads a file with damaged pages or records. It tries each way to find the records. When none finds all, and pages are
 // damaged, it takes together what the first two find: they read what the last transaction has written.
-func (r *reading) salvaged(damage error) *reading {
-	var best *salvage
+func (r *reading) search(damage error) *reading {
+	var best *attempt
 	ways := r.scan.Ways()
 	for _, way := range ways {
-		s := newSalvage(r)
+		s := newAttempt(r)
 		way(s.take)
 		if s.isComplete() && (best == nil || s.wrote > best.wrote) {
 			best = s
@@ -117,39 +117,39 @@ func (r *reading) salvaged(damage error) *reading {
 		if damage == nil {
 			return r
 		}
-		best = newSalvage(r)
+		best = newAttempt(r)
 		for _, way := range ways[:2] {
 			way(best.take)
 		}
 	}
 	s := newReading()
-	s.scan, s.keep, s.mended = r.scan, r.keep, true
+	s.scan, s.keep, s.corrected = r.scan, r.keep, true
 	if s.wrong = r.wrong; damage != nil {
 		s.report(problem{text: damage.Error(), fatal: true})
 	}
 	for _, w := range best.raw {
 		s.sound(w.bucket, w.key, w.value)
 	}
-	s.found, s.format = best.found, cmp.Or(r.format, best.format, format2)
+	s.found, s.format = best.found, cmp.Or(r.format, best.format, Format)
 	return s
 }
 
-// salvage is what one way of reading has found.
-type salvage struct {
+// attempt is what one way of reading has found.
+type attempt struct {
 	*reading
 	has   map[[2]string]bool
-	tried int // by mend
+	tried int // by correct
 }
 
-func newSalvage(of *reading) *salvage {
+func newAttempt(of *reading) *attempt {
 	r := newReading()
 	r.scan, r.keep = of.scan, true
-	return &salvage{reading: r, has: map[[2]string]bool{}}
+	return &attempt{reading: r, has: map[[2]string]bool{}}
 }
 
-func (s *salvage) take(key, value []byte, mend bool) bool {
-	if mend {
-		k, v, ok := s.mend(key, value)
+func (s *attempt) take(key, value []byte, correct bool) bool {
+	if correct {
+		k, v, ok := s.correct(key, value)
 		return ok && s.take(k, v, false)
 	}
 	if string(key) == keyFormat && len(value) < sealSize {
@@ -175,12 +175,12 @@ func (s *salvage) take(key, value []byte, mend bool) bool {
 	return false
 }
 
-// maxMended bounds the time for records with a wrong bit: how many are tried, and their size in bytes.
-const maxMended, maxMendedSize = 50, 4096
+// maxCorrected bounds the time for records with a wrong bit: how many are tried, and their size in bytes.
+const maxCorrected, maxCorrectedSize = 50, 4096
 
-// mend returns a record in which one bit of the key or the value is wrong, as it was written.
-func (s *salvage) mend(key, sealed []byte) (k, v []byte, ok bool) {
-	if s.tried == maxMended || len(key)+len(sealed) > maxMendedSize {
+// correct returns a record in which one bit of the key or the value is wrong, as it was written.
+func (s *attempt) correct(key, sealed []byte) (k, v []byte, ok bool) {
+	if s.tried == maxCorrected || len(key)+len(sealed) > maxCorrectedSize {
 		return nil, nil, false
 	}
 	s.tried++
@@ -229,7 +229,7 @@ func bucketOf(path []string) string {
 	return path[0]
 }
 
-// isKnown reports whether format "2" has this bucket.
+// isKnown reports whether a file has this bucket.
 func isKnown(path []string, name []byte, sequence uint64) bool {
 	return len(path) == 0 && slices.Contains(buckets, string(name)) && sequence == 0
 }
@@ -310,7 +310,7 @@ func (r *reading) noteEntry(key string, value []byte) {
 
 // compareSums finds out whether records are missing. In a bucket with damaged records only their number can be compared.
 func (r *reading) compareSums() {
-	if r.format != format2 {
+	if r.format == "" {
 		return
 	}
 	if r.isComplete() && r.scan.Txid() > 0 {

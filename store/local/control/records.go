@@ -15,7 +15,7 @@ import (
 
 const inLog = "log" // the bucket of the audit log
 
-// buckets is in the order of sums.sum: those of format "2", and then the kinds that came later.
+// buckets is in the order of sums.sum: those of the first version, and then the kinds that came later.
 var buckets = func() []string {
 	all := []string{inMeta, rules.Partners, rules.Keys, rules.Uses, rules.Merchants, rules.Tags, rules.Domains, rules.Replies, rules.Removals,
 		rules.Expiries, rules.Erasures, rules.Suppressed, rules.Sessions, inLog}

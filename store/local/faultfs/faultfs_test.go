@@ -1,14 +1,12 @@
 package faultfs
 
 import (
-	"bytes"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"mtagd/store/testenv"
 )
@@ -76,33 +74,20 @@ func TestAllOfItMaySurvive(t *testing.T) {
 	}
 }
 
-// Badger maps its files: shared, to write to them.
-func TestMappedFiles(t *testing.T) {
+// A directory that was removed for good takes along what was in it, also what was removed before.
+func TestARemovedDirectory(t *testing.T) {
 	d := New(t)
-	path := filepath.Join(d.Dir, "mapped")
-	f, err := os.Create(path)
+	dir := filepath.Join(d.Dir, "dir")
+	testenv.Check(t, os.Mkdir(dir, 0o700))
+	write(t, filepath.Join(dir, "file"), "one", true)
+	testenv.Check(t, os.RemoveAll(dir))
+	root, err := os.Open(d.Dir)
 	testenv.Check(t, err)
-	testenv.Check(t, f.Truncate(1<<20))
-	testenv.Check(t, unix.Fallocate(int(f.Fd()), 0, 0, 1<<19))
-	b, err := unix.Mmap(int(f.Fd()), 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	testenv.Check(t, err)
-	copy(b[5000:], "synced")
-	testenv.Check(t, unix.Msync(b, unix.MS_SYNC))
-	copy(b[9000:], "lost")
-	d.Fail(Rule{Op: Write, Files: "mapped", Errno: syscall.EIO})
-	if err := unix.Msync(b, unix.MS_SYNC); !errors.Is(err, syscall.EIO) {
-		t.Errorf("msync gives %v, want EIO", err)
-	}
-	d.Fail()
-	if err := unix.Msync(b, unix.MS_SYNC); err != nil {
-		t.Errorf("the second msync gives %v: the page should be clean", err)
-	}
+	testenv.Check(t, errors.Join(root.Sync(), root.Close()))
 	d.Cut()
-	testenv.Check(t, errors.Join(unix.Munmap(b), f.Close()))
 	d.Restore(0, 1)
-	got := []byte(read(t, path))
-	if len(got) != 1<<20 || string(got[5000:5006]) != "synced" || !bytes.Equal(got[9000:9004], make([]byte, 4)) {
-		t.Errorf("the file has %d bytes: %q, %q", len(got), got[5000:5006], got[9000:9004])
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory is back: %v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package faultfs
 
 import (
+	"cmp"
 	"context"
 	"net/rpc"
 	"os"
@@ -192,6 +193,19 @@ func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
 	path := filepath.Join(n.path(), name)
 	if errno := n.s.fails(Write, path); errno != 0 {
 		return errno
+	}
+	return fs.ToErrno(n.s.undo.remove(path))
+}
+
+func (n *node) Rmdir(ctx context.Context, name string) syscall.Errno {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	path := filepath.Join(n.path(), name)
+	if errno := n.s.fails(Write, path); errno != 0 {
+		return errno
+	}
+	if files, err := os.ReadDir(path); err != nil || len(files) > 0 {
+		return cmp.Or(fs.ToErrno(err), syscall.ENOTEMPTY)
 	}
 	return fs.ToErrno(n.s.undo.remove(path))
 }

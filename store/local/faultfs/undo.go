@@ -154,7 +154,9 @@ func (u *undo) rename(from, to string) error {
 
 func (u *undo) newKept() string {
 	u.count++
-	return filepath.Join(u.trash, strconv.Itoa(u.count))
+	path := filepath.Join(u.trash, strconv.Itoa(u.count))
+	_ = os.RemoveAll(path) // of before the last power cut
+	return path
 }
 
 // synced forgets how to take back the changes of a file or directory.
@@ -164,17 +166,29 @@ func (u *undo) synced(path string) {
 		return
 	}
 	delete(u.inodes, s.Ino)
-	u.entries = slices.DeleteFunc(u.entries, func(e entryUndo) bool {
-		isFile := e.path == path && (e.kept == "" || e.from != "")
-		isAbove := e.kept == "" && e.from == "" && strings.HasPrefix(path, e.path+"/")
-		if filepath.Dir(e.path) != path && !isFile && !isAbove {
-			return false
+	var removed []string // from later entries: what was in such a directory does not come back
+	var left []entryUndo
+	for _, e := range slices.Backward(u.entries) {
+		if !forgets(e, path) {
+			if !slices.ContainsFunc(removed, func(dir string) bool { return strings.HasPrefix(e.path, dir+"/") }) {
+				left = append(left, e)
+			}
+			continue
 		}
 		if e.kept != "" {
+			removed = append(removed, e.path)
 			_ = os.RemoveAll(e.kept)
 		}
-		return true
-	})
+	}
+	slices.Reverse(left)
+	u.entries = left
+}
+
+// forgets reports whether a sync of a file or directory makes a change durable.
+func forgets(e entryUndo, path string) bool {
+	isFile := e.path == path && (e.kept == "" || e.from != "")
+	isAbove := e.kept == "" && e.from == "" && strings.HasPrefix(path, e.path+"/")
+	return filepath.Dir(e.path) == path || isFile || isAbove
 }
 
 // takeBack makes the directory what it is after the power cut.

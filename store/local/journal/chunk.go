@@ -44,9 +44,6 @@ func packChunk(dst, chunk []byte) []byte {
 
 // unpackChunk returns the chunk whose stored form is packed. It uses the memory of buf if that is large enough.
 func unpackChunk(buf, packed []byte) ([]byte, error) {
-	if len(packed) == 0 { // Badger only logs that it cannot read a value, or that its checksum is wrong
-		return nil, fmt.Errorf("%w: chunk: its checksum is wrong, or its value log is missing or cut short", codec.ErrCorrupt)
-	}
 	n, err := s2.DecodedLen(packed)
 	if err == nil && n > maxUnpacked {
 		err = s2.ErrTooLarge

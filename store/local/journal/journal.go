@@ -42,8 +42,7 @@
 //	clock.go        numbers chunks and commits
 //	disk.go         counts what events take of the disk, and refuses them before it is full
 //	verify.go       checks all data
-//	salvage.go      writes what can be read of damaged files into a new journal
-//	upgrade.go      brings a journal of an earlier version to the log
+//	repair.go      writes what can be read of damaged files into a new journal
 //
 // # The files
 //
@@ -72,7 +71,6 @@
 //	                                    remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian). The
 //	                                    16 bytes are the first ones of the SHA-256 of the event's name, a zero byte, and
 //	                                    the event_id. The database drops the key 8 days after receipt
-//	'D', 'V', 'Z'                       written by earlier versions, ignored now
 package journal
 
 import (
@@ -98,7 +96,7 @@ import (
 	"mtagd/store/local/log"
 )
 
-// Format is the version of the directory's layout. A start upgrades one of the versions "3" and "4" (upgrade.go).
+// Format is the version of the directory's layout.
 const (
 	Format = "6"
 	format = Format
@@ -161,9 +159,6 @@ func keysDir(dir string) string { return filepath.Join(dir, "keys") }
 
 // Open opens or creates the journal in dir. Nothing can be recorded before Start.
 func Open(dir string, opt Options) (*Journal, error) {
-	if err := upgrade(dir, opt.Log); err != nil {
-		return nil, fmt.Errorf("open %s: %w", dir, err)
-	}
 	if err := os.MkdirAll(logDir(dir), 0o700); err != nil {
 		return nil, err
 	}

@@ -56,6 +56,3 @@ func appendDedupeKey(b []byte, m codec.MerchantKey, name, eventID string) []byte
 	sum := store.Hash(func(b []byte) []byte { return append(append(append(b, name...), 0), eventID...) })
 	return append(append(append(b, prefixDedupe), m[:]...), sum[:16]...)
 }
-
-// isFormerKey reports whether a key was written by an earlier version, and is ignored now.
-func isFormerKey(key []byte) bool { return key[0] == 'D' || key[0] == 'V' || key[0] == 'Z' }

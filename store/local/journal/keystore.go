@@ -81,7 +81,7 @@ func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage
 	if err != nil {
 		return errors.Join(err, keys.db.Close())
 	}
-	err = salvageKeys(ctx, dir, w, func(path string, err error) {
+	err = repairKeys(ctx, dir, w, func(path string, err error) {
 		logger.Error("a part of the links and event_ids cannot be read", "file", path, "error", err)
 	})
 	return errors.Join(err, keys.db.Close())
@@ -213,24 +213,19 @@ func (k *keyStore) flush(version uint64) error {
 	k.mu.RLock()
 	flushing, upTo := k.flushing, k.upTo
 	k.mu.RUnlock()
+	put := func(key []byte, v keyed) error {
+		return k.db.Put(codec.Entry{Key: key, Value: v.value, Version: version, ExpiresAt: v.expiresAt, Deleted: v.deleted})
+	}
 	if flushing.len() > 0 {
-		if err := k.db.Commit(version, func(txn *badgerdb.Txn) error {
-			if k.isNew {
-				if err := txn.Set([]byte{prefixFormat}, []byte(format)); err != nil {
-					return err
-				}
-			}
-			if err := flushing.each(func(key []byte, v keyed) error {
-				if v.deleted {
-					txn.Delete(key)
-					return nil
-				}
-				return txn.SetUntil(key, v.value, v.expiresAt)
-			}); err != nil {
+		if k.isNew {
+			if err := put([]byte{prefixFormat}, keyed{value: []byte(format)}); err != nil {
 				return err
 			}
-			return txn.Set([]byte{prefixFlushed}, binary.BigEndian.AppendUint64(nil, uint64(upTo)))
-		}); err != nil {
+		}
+		if err := flushing.each(put); err != nil {
+			return err
+		}
+		if err := put([]byte{prefixFlushed}, keyed{value: binary.BigEndian.AppendUint64(nil, uint64(upTo))}); err != nil {
 			return err
 		}
 		k.isNew = false
@@ -282,8 +277,6 @@ func isStored(key, value []byte) (isLinkOrFormer, isEventID, ok bool) {
 		return false, false, string(value) == format
 	case (key[0] == prefixForgotten || key[0] == prefixFlushed) && len(key) == 1:
 		return false, false, len(value) == 8
-	case isFormerKey(key):
-		return false, false, true
 	case key[0] == prefixLink && len(key) == 1+merchant+32:
 		return true, false, isLink(value)
 	case key[0] == prefixFormer && len(key) == formerKeyBytes:

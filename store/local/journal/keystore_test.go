@@ -1,13 +1,17 @@
 package journal
 
 import (
+	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/codec"
+	"mtagd/store/testenv"
 )
 
 // When links are rebuilt, removed ones may be back. So whoever has to remove them again hears of it before the rebuilt ones count, and when
@@ -33,4 +37,40 @@ func TestRebuiltLinksAreAnnouncedBeforeTheyCount(t *testing.T) {
 			closeJournal(t, start(t, opened))
 		}
 	}
+}
+
+// After a long failure a flush has many entries. They become several tables, which count together: a kill between two of them costs nothing.
+func TestALargeFlush(t *testing.T) {
+	const n = 200_000
+	dir := t.TempDir()
+	k, err := tryKeys(dir, quiet)
+	testenv.Check(t, err)
+	key := func(i int) []byte { return appendDedupeKey(nil, codec.MerchantKey{1}, "Visit", strconv.Itoa(i)) }
+	for i := range n {
+		k.recent.set(key(i), keyed{value: binary.BigEndian.AppendUint64(nil, uint64(i))})
+	}
+	k.begin(1000)
+	copied := filepath.Join(t.TempDir(), "keys")
+	testenv.Check(t, os.CopyFS(copied, os.DirFS(dir)))
+	testenv.Check(t, k.flush(5))
+	tables, err := filepath.Glob(filepath.Join(dir, "g1", "*.sst"))
+	if err != nil || len(tables) < 2 {
+		t.Fatal(tables, err)
+	}
+	for i := 0; i < n; i += 997 {
+		if seen, found, err := k.read(key(i)); err != nil || !found || binary.BigEndian.Uint64(seen) != uint64(i) {
+			t.Fatalf("event_id %d: %v, %v, %v", i, seen, found, err)
+		}
+	}
+	testenv.Check(t, k.db.Close())
+	one, err := os.ReadFile(tables[0])
+	testenv.Check(t, err)
+	testenv.Check(t, os.WriteFile(filepath.Join(copied, "g1", filepath.Base(tables[0])), one, 0o600)) // killed after the first
+	if k, err = tryKeys(copied, quiet); err != nil {
+		t.Fatal(err)
+	}
+	if upTo, err := k.number(prefixFlushed); err != nil || upTo != 0 || k.db.TableBytes() != 0 {
+		t.Errorf("after a kill the log is needed from %d on, %d bytes, %v", upTo, k.db.TableBytes(), err)
+	}
+	testenv.Check(t, k.db.Close())
 }

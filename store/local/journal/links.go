@@ -27,8 +27,7 @@ func (l link) cookies() int {
 	return n
 }
 
-// linkMark is the first byte of a link. It is not valid UTF-8, so a link without it is a bare muid, as earlier versions
-// wrote (Writer.Put). Such a link is claimed.
+// linkMark is the first byte of a link.
 const linkMark = 0xff
 
 func (l link) append(b []byte) []byte {
@@ -39,10 +38,7 @@ func (l link) append(b []byte) []byte {
 // parseLink reads a link. Its muid aliases b.
 func parseLink(b []byte) (l link, err error) {
 	const head = 2 + len(l.former)
-	switch {
-	case len(b) > 0 && b[0] != linkMark:
-		l.muid = b
-	case len(b) > head && b[1] <= byte(store.BySecret):
+	if len(b) > head && b[0] == linkMark && b[1] <= byte(store.BySecret) {
 		l.source = store.LinkSource(b[1])
 		copy(l.former[:], b[2:])
 		l.muid = b[head:]

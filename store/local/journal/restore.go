@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 
-	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/log"
 )
@@ -49,8 +48,7 @@ func newWriter(l *log.Log, keys *keyStore) (*Writer, error) {
 const writtenAtOnce = 1 << 20
 
 // Put writes an entry. Of the entries with the same key, the one with the greatest version counts. Chunks must be put in the
-// order of receipt. Put ignores a repeated chunk, and the deletion of a chunk, whose events are in the archive. It converts
-// links of earlier versions to the present format.
+// order of receipt. Put ignores a repeated chunk, and the deletion of a chunk, whose events are in the archive.
 func (w *Writer) Put(e codec.Entry) error {
 	if IsChunk(e) {
 		return w.putChunk(e)
@@ -58,15 +56,8 @@ func (w *Writer) Put(e codec.Entry) error {
 	if len(e.Key) == 1 && (e.Key[0] == prefixFormat || e.Key[0] == prefixFlushed) {
 		return nil // this journal has its own
 	}
-	if isFormerKey(e.Key) {
-		return nil
-	}
-	if !e.Deleted && e.Key[0] == prefixLink && len(e.Value) > 0 && e.Value[0] != linkMark {
-		linked := appendLinkedKey(nil, codec.MerchantKey(e.Key[1:]), store.MUIDKey(e.Value))
-		if err := w.keys.db.Put(codec.Entry{Key: linked, Value: []byte{1}, Version: e.Version}); err != nil {
-			return err
-		}
-		e.Value = link{muid: e.Value}.append(nil)
+	if !isKey(e.Key) {
+		return fmt.Errorf("%w: key %x of an entry", codec.ErrCorrupt, e.Key)
 	}
 	return w.keys.db.Put(e)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"mtagd/store/local/badgerdb"
@@ -14,12 +13,9 @@ import (
 	"mtagd/store/local/log"
 )
 
-// Salvage writes what can be read of the journal in dir into a new one in the directory to, which must be empty or missing. It reads the
+// Repair writes what can be read of the journal in dir into a new one in the directory to, which must be empty or missing. It reads the
 // files of the database one by one. It changes nothing in dir. Damage is passed to wrong, with the file's path.
-func Salvage(ctx context.Context, dir, to string, opt Options, wrong func(path string, err error)) error {
-	if _, err := os.Stat(filepath.Join(dir, formerFile)); err == nil {
-		return fmt.Errorf("%s is of an earlier version: repair it with the mtagd of that version", dir)
-	}
+func Repair(ctx context.Context, dir, to string, opt Options, wrong func(path string, err error)) error {
 	for _, part := range []string{logDir(dir), keysDir(dir)} {
 		if _, err := os.Stat(part); err != nil {
 			wrong(part, err)
@@ -29,15 +25,15 @@ func Salvage(ctx context.Context, dir, to string, opt Options, wrong func(path s
 	if err != nil {
 		return err
 	}
-	err = salvageKeys(ctx, keysDir(dir), w, wrong)
+	err = repairKeys(ctx, keysDir(dir), w, wrong)
 	if err == nil {
 		err = w.putLog(ctx, logDir(dir), wrong)
 	}
 	return errors.Join(err, w.Close())
 }
 
-// salvageKeys writes what can be read of the database in dir.
-func salvageKeys(ctx context.Context, dir string, w *Writer, wrong func(path string, err error)) error {
+// repairKeys writes what can be read of the database in dir.
+func repairKeys(ctx context.Context, dir string, w *Writer, wrong func(path string, err error)) error {
 	return badgerdb.EachEntry(ctx, dir, isKey, func(e codec.Entry) error {
 		e.Key, e.Value = slices.Clone(e.Key), slices.Clone(e.Value)
 		return w.Put(e)

@@ -30,7 +30,7 @@ func (e *engine) openArchive() (a *archive.Archive, rebuilt bool, err error) {
 		err = archive.Rebuild(e.opened, dir, filepath.Join(e.dir, archivePart), forgotten, e.opt.Log, e.lostPart, e.repeatErasures)
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("archive/ is damaged, and cannot be salvaged: %w. Nothing was changed. Restore a backup, or let "+
+		return nil, false, fmt.Errorf("archive/ is damaged, and cannot be rebuilt: %w. Nothing was changed. Restore a backup, or let "+
 			"\"mtagd repair\" make a new directory of what there is", err)
 	}
 	a, err = archive.Open(dir, e.opt.Log)

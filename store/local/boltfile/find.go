@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Take is called with what may be a record, and reports whether it is one: only the caller knows its seal. mend says that the record may
+// Take is called with what may be a record, and reports whether it is one: only the caller knows its seal. correct says that the record may
 // have a wrong bit in its key or value. The slices are valid until the scan is closed.
-type Take func(key, value []byte, mend bool) bool
+type Take func(key, value []byte, correct bool) bool
 
 // A Way reads the records of a damaged file.
 type Way func(take Take)
@@ -48,7 +48,7 @@ func (s *Scan) tree(root uint64) Way {
 			seen[id] = true
 			b := s.from(id)
 			if binary.LittleEndian.Uint16(b[8:]) != kindBranch {
-				s.salvageLeaf(b, take, read)
+				s.recordsOfLeaf(b, take, read)
 				return
 			}
 			for i := range s.count(b) {
@@ -75,18 +75,18 @@ func (s *Scan) pages(take Take) {
 	}
 	for id := uint64(2); id < s.meta.size; id++ {
 		if !skip[id] {
-			s.salvageLeaf(s.from(id), take, func(uint64) {})
+			s.recordsOfLeaf(s.from(id), take, func(uint64) {})
 		}
 	}
 }
 
-// maxSalvaged bounds what is read as one page, or as one value, in bytes.
-const maxSalvaged = 1 << 16
+// maxFound bounds what is read as one page, or as one value, in bytes.
+const maxFound = 1 << 16
 
 // from returns a page and what follows it.
 func (s *Scan) from(id uint64) []byte {
 	b := s.data[int(id)*s.meta.pageSize:]
-	return b[:min(len(b), max(maxSalvaged, s.meta.pageSize))]
+	return b[:min(len(b), max(maxFound, s.meta.pageSize))]
 }
 
 // count returns how many elements a page may have: as its header says, or as the place of the first key says, but not more than fit
@@ -103,9 +103,9 @@ func (s *Scan) count(b []byte) int {
 	return min(n, (len(b)-headerSize)/elementSize, s.meta.pageSize/elementSize)
 }
 
-// salvageLeaf passes the records of a leaf to take, and the root pages of its buckets to below. A record or a bucket whose place or
+// recordsOfLeaf passes the records of a leaf to take, and the root pages of its buckets to below. A record or a bucket whose place or
 // size is wrong in one bit is found too.
-func (s *Scan) salvageLeaf(b []byte, take Take, below func(id uint64)) {
+func (s *Scan) recordsOfLeaf(b []byte, take Take, below func(id uint64)) {
 	next := headerSize + int(binary.LittleEndian.Uint16(b[10:]))*elementSize // where the next key is, unless something is wrong
 	for i := range s.count(b) {
 		own := headerSize + i*elementSize
@@ -143,7 +143,7 @@ func (s *Scan) salvageLeaf(b []byte, take Take, below func(id uint64)) {
 		}
 		bucket := func(value []byte) bool {
 			if page := value[bucketSize:]; len(page) > headerSize { // its only page is in it
-				s.salvageLeaf(page, take, below)
+				s.recordsOfLeaf(page, take, below)
 			} else {
 				below(binary.LittleEndian.Uint64(value))
 			}

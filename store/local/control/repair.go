@@ -7,9 +7,9 @@ import (
 	"mtagd/store/rules"
 )
 
-// Salvage writes the records that can be read, and that fit together, into a new control.db in the directory to. It passes what
+// Repair writes the records that can be read, and that fit together, into a new control.db in the directory to. It passes what
 // is left out to lost.
-func (d *Data) Salvage(to string, lost func(where, problem string)) error {
+func (d *Data) Repair(to string, lost func(where, problem string)) error {
 	r, err := d.readAgain(true)
 	if err != nil {
 		return err
@@ -18,7 +18,7 @@ func (d *Data) Salvage(to string, lost func(where, problem string)) error {
 	for _, p := range r.wrong {
 		lost(p.where(), p.text)
 	}
-	r.state.Mend(func(bucket, key, text string) {
+	r.state.Repair(func(bucket, key, text string) {
 		p := problem{bucket: bucket, key: key}
 		lost(p.where(), text)
 	})

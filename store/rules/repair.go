@@ -77,10 +77,10 @@ func (s *State) Compare(wrong func(bucket, key, text string)) {
 	}
 }
 
-// Mend makes partners and merchants anew that are lost, as what belongs to them is not. They are suspended, because nobody
-// knows whether they were. It drops claims whose tag is lost. A verified tag whose claim is lost gets it again, as only one
-// tag can have been verified for a domain.
-func (s *State) Mend(lost func(bucket, key, text string)) {
+// Repair makes partners and merchants anew that are lost, as what belongs to them is not. They are suspended, because nobody knows
+// whether they were. It drops claims whose tag is lost. A verified tag whose claim is lost gets it again, as only one tag can have
+// been verified for a domain.
+func (s *State) Repair(lost func(bucket, key, text string)) {
 	const (
 		name   = "(recovered)"
 		anew   = "is lost, and is made anew for what belongs to it, without its name and settings. It is suspended: look at it, and resume it"

@@ -170,6 +170,9 @@ func (c *Certificates) waitForTurn(host string, h *hostState) error {
 
 	if repaired {
 		if _, _, err := c.ca.limits.load(c.ctx, host); err != nil {
+			c.states.mu.Lock()
+			h.repaired = true // for the next attempt
+			c.states.mu.Unlock()
 			return err
 		}
 	}

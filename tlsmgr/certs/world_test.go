@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -73,15 +74,35 @@ func newCertWorld(t *testing.T, opt acmetest.Options) *certWorld {
 	return newCertWorldOn(t, engine, opt)
 }
 
+// testLog is a test's output until its end. A renewal that Stop cuts off may log later, and t.Output panics then.
+type testLog struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (l *testLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.to.Write(b)
+}
+
+func (l *testLog) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.to = io.Discard
+}
+
 // newCertWorldOn makes a world of an engine, which it closes.
 func newCertWorldOn(t *testing.T, engine store.Engine, opt acmetest.Options) *certWorld {
 	t.Helper()
 	opt.Resolver = startNames(t)
 	n := worlds.Add(1)
+	out := &testLog{to: t.Output()}
+	t.Cleanup(out.end) // the last one
 	w := &certWorld{
 		T: t, ca: acmetest.Start(t, opt), dir: t.TempDir(), found: map[string]store.DNSVerdict{},
 		ownHost: fmt.Sprintf("api%d.service.test", n), trackingHost: fmt.Sprintf("t.agency%d.test", n),
-		log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
+		log: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
 	t.Cleanup(func() {
 		if err := engine.Close(); err != nil {

@@ -194,7 +194,7 @@ func TestRepairRepeatsErasures(t *testing.T) {
 	if marks[0].Outcome != store.Suppressed {
 		t.Errorf("an event of the erased person: %v", marks[0].Outcome)
 	}
-	if r := x.DefaultRetention(); r != 1000 {
+	if r := x.RetentionOf(""); r != 1000 {
 		t.Errorf("the default retention is %d", r)
 	}
 	if id, err := x.ID(); err != nil || id == oldID {

@@ -186,12 +186,6 @@ func (s *Server) Kill() error {
 	return s.end(syscall.SIGQUIT) // kill -9 would leave children that still hold the shared memory
 }
 
-// Stop stops the server: it answers nothing until Continue. Its children go on with what they have begun.
-func (s *Server) Stop() error { return s.process.Signal(syscall.SIGSTOP) }
-
-// Continue ends Stop.
-func (s *Server) Continue() error { return s.process.Signal(syscall.SIGCONT) }
-
 func (s *Server) end(signal syscall.Signal) error {
 	if s.process == nil {
 		return nil // it was never started

@@ -81,8 +81,8 @@ func TestMigrationToRecords(t *testing.T) {
 	if era, err := e.Erasure(ctx, "era_1"); err != nil || era.Events != 3 || era.Partner != partner {
 		t.Errorf("the erasure is %+v, %v", era, err)
 	}
-	if e.DefaultRetention() != 30 || !slices.Equal(e.Expiring(), []store.MerchantID{here}) {
-		t.Errorf("the default is %v, and %v expire", e.DefaultRetention(), e.Expiring())
+	if e.RetentionOf("") != 30 || !slices.Equal(e.Expiring(), []store.MerchantID{here}) {
+		t.Errorf("the default is %v, and %v expire", e.RetentionOf(""), e.Expiring())
 	}
 	visits := []store.Mark{{Merchant: here, Name: "PageView", Identity: erased}, {Merchant: gone, Name: "PageView", Identity: store.Identity{MUID: "u"}}}
 	if err := e.Record(ctx, visits); err != nil || visits[0].Outcome != store.Suppressed || visits[1].Outcome != store.Removed {

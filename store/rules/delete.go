@@ -153,17 +153,3 @@ func (c *change) putRemoval(r store.Removal) {
 		}
 	}
 }
-
-// RemoveUnknown notes that the events of merchants that are unknown are still to be removed, unless that is noted already.
-func (d *Data) RemoveUnknown(ctx context.Context, merchants []store.MerchantID) error {
-	return d.update(ctx, func(c *change) error {
-		for _, id := range slices.Sorted(slices.Values(merchants)) {
-			_, known := d.state.merchants[id]
-			_, removed := d.state.removals[id]
-			if !known && !removed {
-				c.putRemoval(store.Removal{Kind: store.OfDeletion, Merchant: id, At: c.now, State: store.ErasurePending})
-			}
-		}
-		return nil
-	})
-}

@@ -11,14 +11,8 @@ import (
 	"mtagd/store"
 )
 
-// DefaultRetention returns how long events of merchants without a retention of their own are kept.
-func (d *Data) DefaultRetention() store.Retention {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return d.state.retention
-}
-
-// SetDefaultRetention stores it. So commands that run without a server know it too.
+// SetDefaultRetention stores how long events of merchants without a retention of their own are kept. So commands that run
+// without a server know it too.
 func (d *Data) SetDefaultRetention(ctx context.Context, r store.Retention) error {
 	return d.update(ctx, func(c *change) error {
 		if r != d.state.retention {

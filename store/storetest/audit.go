@@ -18,9 +18,7 @@ var AuditLimits = store.AuditLimits{Partners: 120, PartnerAge: day, Operators: 6
 func (b *bed) auditLog() []store.AuditEntry {
 	b.t.Helper()
 	entries, err := b.Audit(b.t.Context(), store.AuditQuery{Limit: 10_000})
-	if err != nil {
-		b.t.Fatalf("audit: %v", err)
-	}
+	testenv.Check(b.t, err)
 	slices.Reverse(entries)
 	return entries
 }
@@ -49,9 +47,7 @@ func (b *bed) follow(actor store.Actor) (context.Context, func(change string, er
 	n := len(b.auditLog())
 	return store.WithActor(b.t.Context(), actor), func(change string, err error, want ...entry) {
 		b.t.Helper()
-		if err != nil {
-			b.t.Fatalf("%s: %v", change, err)
-		}
+		testenv.Check(b.t, err)
 		for i := range want {
 			want[i].Actor = actor
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // verified stores that verify found the DNS of the tag's host correct.
@@ -24,9 +25,7 @@ func (b *bed) rechecked(tag store.Tag, v store.DNSVerdict) store.Tag {
 func (b *bed) found(tag store.Tag, v store.DNSVerdict, after func(store.Tag, store.DNSFinding) store.Tag) store.Tag {
 	b.t.Helper()
 	tag, err := b.update(tag, v, after)
-	if err != nil {
-		b.t.Fatalf("update after DNS was %s: %v", v, err)
-	}
+	testenv.Check(b.t, err)
 	return tag
 }
 
@@ -372,8 +371,6 @@ var claimTests = []test{
 func (b *bed) claims(partner store.PartnerID) []store.Claim {
 	b.t.Helper()
 	claims, err := b.Claims(b.t.Context(), partner)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	testenv.Check(b.t, err)
 	return claims
 }

@@ -30,9 +30,7 @@ var directoryTests = []test{
 			t.Errorf("key %+v, %v; want %+v", got, ok, key)
 		}
 		key, err := b.RevokeKey(t.Context(), key.ID, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		p = b.preverified(p, "track.acme.com")
 		for when := range b.reopened {
 			if got, ok := b.Directory().Key(key.ID); !ok || !sameKey(got, key) || got.RevokedAt == nil {
@@ -121,9 +119,7 @@ var directoryTests = []test{
 		_, err := b.UpdateTag(t.Context(), tag.ID, func(tag store.Tag) store.Tag {
 			return tag.AfterVerify(store.DNSFinding{Verdict: store.DNSCorrect})
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		expectHosts("track.acme.com", tag.Host)
 		b.tag(m, store.Preverified, "")
 		b.tag(b.merchant(p, "Other"), store.Preverified, "")

@@ -19,9 +19,7 @@ func (b *bed) contents(kind store.DocumentKind, m store.MerchantID) map[string]s
 	} else {
 		docs, err = b.Documents(b.t.Context(), kind, m, "")
 	}
-	if err != nil {
-		b.t.Fatalf("documents: %v", err)
-	}
+	testenv.Check(b.t, err)
 	all := map[string]string{}
 	for _, doc := range docs {
 		if doc.Kind != kind || m != "" && doc.Merchant != m {

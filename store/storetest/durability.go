@@ -50,9 +50,7 @@ func collect(t *testing.T, b *bed, q store.Query) map[store.EventID]int {
 	var last store.Event
 	for q.Limit = 100; ; q.Offset += q.Limit {
 		page, err := b.Events(t.Context(), q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		for _, e := range page.Events {
 			if _, twice := seen[e.ID]; twice {
 				t.Errorf("event %s is listed twice", e.ID)

@@ -97,9 +97,7 @@ func (f *follower) read(t *testing.T, b *bed, rs *receipts, limit int) {
 			limit--
 			return limit > 0
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Check(t, err)
 		f.After, more = end.Cursor, end.More
 	}
 	if limit > 0 && f.seen != len(want) {

@@ -87,9 +87,7 @@ var listingTests = []test{
 			"0000-01-01T00:00:00Z", "1582-10-15T00:00:00Z", "2262-04-11T23:47:16.854776Z", "1677-09-21T00:12:43.145224Z", "0001-01-01T00:00:00.000001Z",
 		} {
 			at, err := time.Parse(time.RFC3339Nano, text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			marks = append(marks, o.mark(tags[0][0], "Ancient", at))
 		}
 		b.record(marks)

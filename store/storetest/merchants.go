@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 var merchantTests = []test{
@@ -101,9 +102,7 @@ var merchantTests = []test{
 		seen := map[store.MerchantID]bool{}
 		for offset := 0; offset < 12; offset += 5 {
 			page, _, err := b.Merchants(t.Context(), store.MerchantQuery{Partner: p.ID, Offset: offset, Limit: 5})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, err)
 			for _, m := range page {
 				seen[m.ID] = true
 			}

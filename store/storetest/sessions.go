@@ -11,18 +11,14 @@ import (
 func (b *bed) begin(k store.Key) (store.Session, store.SessionText) {
 	b.t.Helper()
 	s, text, err := b.BeginSession(b.t.Context(), k.ID)
-	if err != nil {
-		b.t.Fatalf("begin session: %v", err)
-	}
+	testenv.Check(b.t, err)
 	return s, text
 }
 
 func (b *bed) link(partner store.PartnerID) (store.Session, store.SessionText) {
 	b.t.Helper()
 	link, text, err := b.AddLink(b.t.Context(), partner)
-	if err != nil {
-		b.t.Fatalf("add link: %v", err)
-	}
+	testenv.Check(b.t, err)
 	return link, text
 }
 

@@ -12,18 +12,14 @@ import (
 func (b *bed) partner(name string) store.Partner {
 	b.t.Helper()
 	p, err := b.AddPartner(b.t.Context(), name)
-	if err != nil {
-		b.t.Fatalf("add partner: %v", err)
-	}
+	testenv.Check(b.t, err)
 	return p
 }
 
 func (b *bed) preverified(p store.Partner, domain string) store.Partner {
 	b.t.Helper()
 	p, err := b.EnablePreverified(b.t.Context(), p.ID, domain)
-	if err != nil {
-		b.t.Fatalf("enable preverified at %s: %v", domain, err)
-	}
+	testenv.Check(b.t, err)
 	return p
 }
 
@@ -42,18 +38,14 @@ func (b *bed) changeMerchant(id store.MerchantID, change func(*store.Merchant)) 
 func (b *bed) key(p store.Partner, expiresIn time.Duration) (store.Key, store.APIKey) {
 	b.t.Helper()
 	k, text, err := b.IssueKey(b.t.Context(), p.ID, store.KeyOptions{ExpiresIn: expiresIn})
-	if err != nil {
-		b.t.Fatalf("issue key: %v", err)
-	}
+	testenv.Check(b.t, err)
 	return k, text
 }
 
 func (b *bed) merchant(p store.Partner, name string) store.Merchant {
 	b.t.Helper()
 	m, err := b.AddMerchant(b.t.Context(), p.ID, store.NewMerchant{Name: name})
-	if err != nil {
-		b.t.Fatalf("add merchant: %v", err)
-	}
+	testenv.Check(b.t, err)
 	return m
 }
 
@@ -120,9 +112,7 @@ func markOf(m store.MerchantID, tag store.TagID, id store.Identity) store.Mark {
 // record records marks, and expects these outcomes for the first of them.
 func (b *bed) record(marks []store.Mark, want ...store.Outcome) {
 	b.t.Helper()
-	if err := b.Record(b.t.Context(), marks); err != nil {
-		b.t.Fatalf("record: %v", err)
-	}
+	testenv.Check(b.t, b.Record(b.t.Context(), marks))
 	for i, w := range want {
 		if got := marks[i].Outcome; got != w {
 			b.t.Errorf("mark %d: outcome %d, want %d", i, got, w)
@@ -133,9 +123,7 @@ func (b *bed) record(marks []store.Mark, want ...store.Outcome) {
 func (b *bed) resolve(m store.MerchantID, id store.Identity) store.MUID {
 	b.t.Helper()
 	muid, err := b.Resolve(b.t.Context(), m, id)
-	if err != nil {
-		b.t.Fatalf("resolve: %v", err)
-	}
+	testenv.Check(b.t, err)
 	return muid
 }
 
@@ -143,9 +131,7 @@ func (b *bed) resolve(m store.MerchantID, id store.Identity) store.MUID {
 func (b *bed) latest() store.Cursor {
 	b.t.Helper()
 	cursor, err := b.Latest(b.t.Context())
-	if err != nil {
-		b.t.Fatalf("latest: %v", err)
-	}
+	testenv.Check(b.t, err)
 	return cursor
 }
 
@@ -153,8 +139,6 @@ func (b *bed) latest() store.Cursor {
 func (b *bed) list(m store.MerchantID) ([]store.Event, int) {
 	b.t.Helper()
 	page, err := b.Events(b.t.Context(), store.Query{Merchant: m, SortBy: store.ByTime, Asc: true, Limit: 1000})
-	if err != nil {
-		b.t.Fatalf("events: %v", err)
-	}
+	testenv.Check(b.t, err)
 	return page.Events, page.Total
 }

@@ -151,9 +151,7 @@ var totalTests = []test{
 			if err != nil || groups != sum.All.Total || sum.All.Total%50 != 0 {
 				t.Errorf("the groups have %d of %d events, %v", groups, sum.All.Total, err)
 			}
-			if err := <-recorded; err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, <-recorded)
 			if _, total := b.list(m); total != 50*(i+1) {
 				t.Errorf("%d events, want %d", total, 50*(i+1))
 			}

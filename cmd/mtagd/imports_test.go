@@ -16,7 +16,7 @@ var mayImport = []struct {
 	{"store", ""},
 	{"store/budget store/merge store/testenv store/local/crc store/local/durable store/local/space", ""},
 	{"store/removal store/watch store/local/codec", "store"},
-	{"store/rules", "store"},               // which knows no engine
+	{"store/rules", "store"}, // which knows no engine
 	{"store/groupcommit", "store store/rules"},
 	{"store/migrate", "store store/rules"}, // the words that both engines exchange
 	{"store/local/log", "store/local/crc store/local/durable store/local/space"},

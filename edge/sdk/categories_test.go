@@ -244,6 +244,25 @@ func TestAWithdrawalWithoutTheParts(t *testing.T) {
 	}
 }
 
+// Parts that come do not shorten how long others are waited for.
+func TestAPartThatIsSlow(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>
+		for (const name of ['navigation', 'Temporal']) Object.defineProperty(window, name, { value: undefined });
+		document.head.append = (script) => setTimeout(() => Element.prototype.append.call(document.head, script), /options/.test(script.src) ? 3000 : 0);
+	</script>`+w.snippet(true))
+	tab := w.visit("/")
+	muid := w.want("PageView")[0].MUID
+	tab.do(`
+		mtag('consent', { ad_storage: 'denied' });
+		for (let i = 0; i < 3; i++) mtrem.push(['part', 'other' + i, () => {}]);
+		mtag('event', 'After');
+	`)
+	if e := w.want("PageView", "After")[1]; e.MUID != muid {
+		t.Errorf("the visitor was %s and is %s", muid, e.MUID)
+	}
+}
+
 // Click ids that wait are neither sent nor stored when ad_storage is denied, and no part removes them.
 func TestAdStorageIsDeniedWithoutTheParts(t *testing.T) {
 	w := newWorld(t)
@@ -357,10 +376,10 @@ func TestCallsThatWaitForAPart(t *testing.T) {
 	w.page("/late", strings.Replace(failedParts, "script.src", "window.tries = (window.tries || 0) + 1; if (tries < 3) script.src", 1)+w.snippet(true))
 	late, failed, left := w.visit("/late"), w.visit("/failed"), w.visit("/never")
 	for _, tab := range []*tab{late, failed, left} {
-		tab.do(`mtag('event', 'view_item', { value: 1 }); mtag('event', 'Search'); mtag('event', 'view_item')`)
+		tab.do(`mtag('event', 'view_item', { value: 1 }); mtag('event', 'Zoom'); mtag('event', 'view_item')`)
 	}
 	left.goTo(w.gate.url(shopHost) + "/next")
-	w.want("PageView", "PageView", "PageView", "Search", "Search", "Search", "ViewItem", "ViewItem")
+	w.want("PageView", "PageView", "PageView", "Zoom", "Zoom", "Zoom", "ViewItem", "ViewItem")
 	if !failed.warned("not sent: view_item") {
 		t.Errorf("no warning: %v", failed.lines())
 	}

@@ -28,7 +28,7 @@ const countCosts = `<script>
 		set(_, name, value) { cost.written = (cost.written || 0) + 1; kept[name] = value; return true },
 	});
 	Object.defineProperty(window, 'localStorage', { get() { cost.opened = (cost.opened || 0) + 1; return proxy } });
-	addEventListener('load', (event) => { if (event.target.src) window.atLoad = Object.assign({}, cost) }, true); // right after the script
+	document.addEventListener('load', (event) => { if (event.target.src) window.atLoad = Object.assign({}, cost) }, true); // right after the script
 </script>`
 
 // cost returns how often the page has made a call.

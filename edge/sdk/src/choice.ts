@@ -2,7 +2,7 @@
 // part options replaces choose for categories.
 
 import { unhold } from './queue';
-import { drain, withdraw } from './delivery';
+import { withdraw } from './delivery';
 import { announce, cookie, Cookie, sender } from './visitor';
 import { safely, soon, warn } from './warn';
 import { need } from './parts';
@@ -58,6 +58,5 @@ kit.decided_ = (granted: unknown, by?: By) => {
     unhold(entry);
     entry.told_!(JSON.parse(entry.text_));
   }));
-  drain();
   soon(kit.retryNow_);
 };

@@ -141,10 +141,10 @@ export const flush = () => safely(() => {
   for (let batch; list[0] && navigator.sendBeacon(address((batch = next(list, Is.MAX_LAST_BODY))), render(batch)); );
 });
 
-// retryNow retries before it is due, unless the tag host has set the time with Retry-After. It sends what other tabs of
-// the host have left, too.
-kit.retryNow_ = () => {
-  due = notBefore;
+// retryNow sends what waits and what other tabs of the host have left. With hurry it retries before it is due, unless the tag
+// host has set the time with Retry-After.
+kit.retryNow_ = (hurry?: unknown) => {
+  if (hurry) due = notBefore;
   if (kit.allowed_) {
     save();
     const left = keys(prefix).filter((name) => !kit.records_[name]);

@@ -64,6 +64,6 @@ export const unhold = (entry: Entry) => {
 
 // unstore removes the records of this page. What waits is stored anew by save.
 kit.unstore_ = () => kit.waiting_.forEach((entry) => {
-  if (entry.record_) delete storage()[entry.record_];
+  delete storage()[entry.record_];
   entry.record_ = '';
 });

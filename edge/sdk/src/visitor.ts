@@ -15,8 +15,12 @@ const enum Life {
   SECONDS = 400 * 24 * 60 * 60, // 400 days, the longest that browsers keep a cookie
 }
 
-// jar has the cookies. In a sandbox, where they throw, it has none.
-const jar = origin == 'null' ? { set cookie(_: string) {} } : document;
+// jar has the cookies. Where they throw, as in a sandbox, it has none.
+let jar = { set cookie(_: string) {} };
+try {
+  document.cookie;
+  jar = document;
+} catch {}
 
 export let muid = ''; // of the last look
 let kept = ''; // not empty when the browser accepted the cookie
@@ -64,8 +68,9 @@ export const cookie = (kit.cookie_ = (name: string) => values(name)[0] || '');
 const values = (name: string) =>
   ('; ' + jar.cookie).split(`; ${name}=`).slice(1).map((rest) => rest.split(';')[0]);
 
+// write sets a cookie. An empty domain is the host alone.
 const write = (kit.write_ = (name: string, value: string, seconds: number, on = kit.root_()) => {
-  jar.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax` + (on && ';domain=' + on) +
+  jar.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax` + ';domain=' + on +
     (/s:/.test(location.protocol) ? ';secure' : '');
 });
 

@@ -23,10 +23,12 @@ const countCosts = `<script>
 		set(text) { jar.set.call(document, text) },
 	});
 	const kept = localStorage;
-	Object.defineProperty(window, 'localStorage', { value: new Proxy(kept, {
+	const proxy = new Proxy(kept, {
 		get(_, name) { cost.read = (cost.read || 0) + 1; return kept[name] },
 		set(_, name, value) { cost.written = (cost.written || 0) + 1; kept[name] = value; return true },
-	}) });
+	});
+	Object.defineProperty(window, 'localStorage', { get() { cost.opened = (cost.opened || 0) + 1; return proxy } });
+	document.addEventListener('load', (event) => { if (event.target.src) window.atLoad = Object.assign({}, cost) }, true); // right after the script
 </script>`
 
 // cost returns how often the page has made a call.
@@ -53,6 +55,9 @@ func TestWhatManyEventsCost(t *testing.T) {
 	w.gate.setFault(nil)
 
 	tab := w.visit("/")
+	if got := tab.get(`[atLoad.opened || 0, atLoad.cookie <= 10]`); got != "0,true" {
+		t.Errorf("the task that loads the script: localStorage opened, which is slow, and few looks at the cookie: %s, want 0,true", got)
+	}
 	tab.do(`for (let i = 0; i < %d; i++) mtag('event', 'Many')`, calls)
 	tab.wantNothingStored()
 	w.wait("the events", func() bool { return len(w.events()) == 2*calls+2 })

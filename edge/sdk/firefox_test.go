@@ -45,6 +45,7 @@ func TestInFirefox(t *testing.T) {
 		TestAnAnswerThatIsLost,
 		TestAnEventWithAnEmailIsLeftToItsPage,
 		TestAnEventHasItsFieldsAndThoseOfThePage,
+		TestChoicesWhileAPageIsInTheBackForwardCache,
 		TestClickIDsNeedAdStorage,
 		TestConsentThatIsWithdrawn,
 		TestConsentThatIsWithdrawnWhileEventsAreOnTheirWay,

@@ -181,6 +181,33 @@ func TestAPageThatIsHiddenSendsWhatWaits(t *testing.T) {
 	w.want("PageView", "Waiting")
 }
 
+// The requests that are under way when a page closes are made again by the last ones, each event in one of them.
+func TestAPageThatClosesSendsEachEventOnce(t *testing.T) {
+	w := newWorld(t)
+	gone := make(chan struct{})
+	w.gate.setFault(func(out http.ResponseWriter, r *http.Request, service http.Handler) {
+		if r.Header.Get("Sec-Fetch-Mode") == "no-cors" {
+			service.ServeHTTP(out, r)
+			return
+		}
+		<-r.Context().Done()
+		gone <- struct{}{}
+	})
+	tab := w.visit("/")
+	w.wait("the first request", func() bool { return len(w.gate.seen()) == 1 })
+	tab.do(`mtag('event', 'Second')`)
+	w.wait("the second request", func() bool { return len(w.gate.seen()) == 2 })
+	tab.do(`mtag('event', 'Third')`)
+	tab.goTo("about:blank")
+	<-gone
+	<-gone
+	w.want("PageView", "Second", "Third")
+	tab.goTo(w.gate.url(shopHost) + "/plain") // what the closed page has sent is there by now
+	if seen := w.gate.seen(); len(seen) != 3 || len(seen[2].events()) != 3 {
+		t.Errorf("requests: %v, want two and then one with all events", seen)
+	}
+}
+
 // A blocker keeps the script away. The calls throw nothing, which every test checks, and store nothing.
 func TestTheScriptIsBlocked(t *testing.T) {
 	w := newWorld(t)

@@ -95,6 +95,24 @@ func TestTheVisitorIsCarriedToAnotherSite(t *testing.T) {
 		}
 	}
 	tab.do(`mtag('consent', false)`)
+
+	// A click that has not left the page has put the visitor into a link and a form. A withdrawal takes the next ones out.
+	tab.goTo(w.gate.url(shopHost) + "/")
+	last()
+	tab.do(`
+		addEventListener('click', (event) => event.target.localName == 'a' && event.preventDefault());
+		addEventListener('submit', (event) => event.preventDefault());
+		document.body.innerHTML = '<a href="%[1]s/">x</a><form action="%[1]s/"><button>x</button></form><form method="post" action="%[1]s/"><button>x</button></form>';
+		window.clickAll = () => document.querySelectorAll('a, button').forEach((all) => all.click());
+		clickAll();
+	`, other)
+	if n := strings.Count(tab.get(`document.body.innerHTML`), "_mtag"); n != 3 {
+		t.Fatalf("the visitor is in %d addresses, want 3", n)
+	}
+	tab.do(`mtag('consent', false); clickAll()`)
+	if got := tab.get(`document.body.innerHTML`); strings.Contains(got, "_mtag") {
+		t.Errorf("after a withdrawal: %s", got)
+	}
 	tab.goTo(other + "/denied?_mtag=" + url.QueryEscape(good))
 	tab.do(`mtag('event', 'Waits')`)
 	if got := tab.get(`document.cookie + location.search`); got != "" {

@@ -39,9 +39,20 @@ func TestPagesThatBreakTheTagsTools(t *testing.T) {
 		{"setTimeout calls at once", `window.setTimeout = (f) => f()`},
 		{"Array.prototype is frozen", `Object.freeze(Array.prototype)`},
 		{"Math.random is constant", `Math.random = () => 0.5`},
+		{"Object.prototype is frozen", `Object.freeze(Object.prototype)`},
+		{"Object.prototype has more", `Object.prototype.more = { toString() { return 'more' } }; Array.prototype.last = function () {}`},
+		{"document.cookie throws", `Object.defineProperty(document, 'cookie', { get() { throw new Error('on purpose') }, set() { throw new Error('on purpose') } })`},
+		{"document.cookie is a page's own", `Object.defineProperty(document, 'cookie', { get: () => 'theirs=1', set() {} })`},
+		{"localStorage throws", `Object.defineProperty(window, 'localStorage', { get() { throw new Error('on purpose') } })`},
+		{"localStorage is null", `Object.defineProperty(window, 'localStorage', { value: null })`},
+		{"localStorage.setItem throws", `Storage.prototype.setItem = () => { throw new Error('on purpose') }`},
+		{"Promise is the page's", `Promise.resolve = ((resolve) => (value) => resolve.call(Promise, value))(Promise.resolve)`},
+		{"the dataLayer is huge", `window.dataLayer = Array.from({ length: 50000 }, (_, i) => ({ event: 'gtm.' + i }))`},
+		{"the page blocks for half a second", `setTimeout(() => { for (const end = performance.now() + 500; performance.now() < end; ); })`},
+		{"the script is there three times", `for (let i = 0; i < 2; i++) document.write('<script ' + ['defer', 'type=module'][i] + ' src=SCRIPT></' + 'script>')`},
 	} {
 		path := fmt.Sprint("/broken", i)
-		w.page(path, "<script>"+tt.before+"</script>"+w.snippet(true))
+		w.page(path, "<script>"+strings.ReplaceAll(tt.before, "SCRIPT", w.loader())+"</script>"+w.snippet(true))
 		tab.goTo(w.gate.url(shopHost) + path)
 		tab.do(`for (let i = 0; i < %d; i++) mtag('event', 'Broken', { n: i })`, events)
 		recorded := map[any]bool{}

@@ -2,6 +2,7 @@ package sdk_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -103,6 +104,7 @@ func TestAPageThatIsHiddenOrClosedBeforeItsTitleIsKnown(t *testing.T) {
 
 func TestAChangeThatOnlyStripsTheCampaignIsNoPageView(t *testing.T) {
 	w := newWorld(t)
+	w.page("/", w.snippetWith("attribution"))
 	tab := w.tab()
 	tab.goTo(w.gate.url(shopHost) + "/?utm_source=mail&size=42&utm_id=x#top")
 	tab.do(`
@@ -134,37 +136,80 @@ func TestAReturnFromTheBackForwardCacheIsAPageView(t *testing.T) {
 	}{{"with an empty queue", nil}, {"before the next try", refuse(503)}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			// A busy browser may drop a page. newWorld must not see a *testing.T: it would make it parallel again.
-			for range 3 {
-				if returnsFromTheCache(struct{ testing.TB }{t}, tt.fault) {
-					return
-				}
-			}
-			t.Error("no page came from the cache, so this has tested nothing")
+			returnsFromTheCache(t, tt.fault, func(next *tab) { next.want("PageView", "PageView") }, func(tab *tab) {
+				tab.want(repeat(3, "PageView")...)
+				tab.do(`mtag('event', 'AfterReturn')`)
+				tab.want("PageView", "PageView", "PageView", "AfterReturn")
+				tab.wantNothingStored()
+			})
 		})
 	}
 }
 
-// returnsFromTheCache leaves a page, comes back and checks the events. It returns false when the page did not come from the
-// cache.
-func returnsFromTheCache(t testing.TB, f fault) bool {
-	w := newWorld(t)
-	w.page("/next", w.snippet(true))
-	w.gate.setFault(f)
-	tab := w.visit("/")
-	tab.do(`window.kept = true`)
-	w.wait("an answer", func() bool { return len(w.gate.seen()) > 0 && w.gate.seen()[0].status > 0 })
-	tab.goTo(w.gate.url(shopHost) + "/next")
-	w.gate.setFault(nil)
-	w.want("PageView", "PageView")
-	tab.do(`history.back()`)
-	tab.waitFor("/")
-	w.want(repeat(3, "PageView")...)
-	kept := tab.get(`location.pathname + window.kept`)
-	tab.do(`mtag('event', 'AfterReturn')`)
-	w.want("PageView", "PageView", "PageView", "AfterReturn")
-	tab.wantNothingStored()
-	return kept == "/true"
+// What the visitor chooses on one page counts on an earlier one that comes from the cache. The page's fields of mtag('set')
+// are of the visitor before a reset.
+func TestChoicesWhileAPageIsInTheBackForwardCache(t *testing.T) {
+	for _, tt := range []struct {
+		calls                  string
+		sends, ads, kept, same bool // the page sends, with click ids, with the fields of set, for the same visitor
+	}{
+		{``, true, true, true, true},
+		{`mtag('consent', { ad_storage: 'denied' })`, true, false, true, true},
+		{`mtag('consent', false)`, false, false, false, false},
+		{`mtag('consent', false); mtag('consent', true)`, true, true, true, false},
+		{`mtag('reset')`, true, true, false, false},
+	} {
+		t.Run(tt.calls, func(t *testing.T) {
+			t.Parallel()
+			muid, sent := "", 0
+			returnsFromTheCache(t, nil, func(next *tab) {
+				muid = next.want("PageView", "PageView")[0].MUID
+				next.wantNothingStored()
+				next.do("%s; mtag('muid', () => (window.done = true))", tt.calls)
+				if tt.sends {
+					next.wait("the part", func() bool { return next.get(`window.done`) == "true" })
+				}
+				sent = len(next.gate.seen())
+			}, func(tab *tab) {
+				if !tt.sends {
+					tab.do(`mtag('event', 'AfterReturn')`)
+					tab.wantNoTrace()
+					if n := len(tab.gate.seen()); n != sent {
+						t.Errorf("%d requests", n-sent)
+					}
+					return
+				}
+				e := tab.want(repeat(3, "PageView")...)[2]
+				ads := strings.Contains(fmt.Sprint(e.RawData["pageUrl"], tab.get(`document.cookie`)), "SECRET")
+				if _, kept := e.RawData["user"]; ads != tt.ads || kept != tt.kept || (e.MUID == muid) != tt.same {
+					t.Errorf("of %s, who was %s: %v", e.MUID, muid, e.RawData)
+				}
+			})
+		})
+	}
+}
+
+// returnsFromTheCache leaves a page, calls next on another one, goes back and calls then. It tries again when the page does not come
+// from the cache: a busy browser may drop a page.
+func returnsFromTheCache(t *testing.T, f fault, next, then func(*tab)) {
+	for range 3 {
+		w := newWorld(struct{ testing.TB }{t}) // a *testing.T would be made parallel again
+		w.page("/next", w.snippet(true))
+		w.gate.setFault(f)
+		tab := w.visit("/?gclid=SECRET")
+		tab.do(`window.kept = true; mtag('set', { user: 'ann' })`)
+		w.wait("an answer", func() bool { return len(w.gate.seen()) > 0 && w.gate.seen()[0].status > 0 })
+		tab.goTo(w.gate.url(shopHost) + "/next")
+		w.gate.setFault(nil)
+		next(tab)
+		tab.do(`history.back()`)
+		tab.waitFor("/")
+		if tab.get(`window.kept`) == "true" {
+			then(tab)
+			return
+		}
+	}
+	t.Error("no page came from the cache, so this has tested nothing")
 }
 
 // Chromium does not prerender in a tab that the test drives, so the page in this tab navigates by itself.
@@ -172,7 +217,10 @@ func TestAPrerenderedPageIsViewedWhenItIsShown(t *testing.T) {
 	w := newWorld(t)
 	w.page("/next", w.snippet(true)+`<script>
 		mtag('event', 'ViewItem');
-		if (document.prerendering) onload = () => fetch('/prerendered');
+		if (document.prerendering) {
+			onload = () => fetch('/prerendered');
+			document.onprerenderingchange = () => mtag('event', 'OfThePage');
+		}
 	</script>`)
 	w.page("/", w.snippet(true)+`
 		<script type="speculationrules">{"prerender":[{"urls":["/next"],"eagerness":"immediate"}]}</script>
@@ -187,7 +235,7 @@ func TestAPrerenderedPageIsViewedWhenItIsShown(t *testing.T) {
 	other := w.visit("/plain")
 	shown := time.Now()
 	other.do(`new BroadcastChannel('go').postMessage('/next')`)
-	for _, e := range w.want("PageView", "PageView", "ViewItem")[1:] {
+	for _, e := range w.want("PageView", "OfThePage", "PageView", "ViewItem")[1:] {
 		at, err := time.Parse(time.RFC3339, e.RawData["event_time"].(string))
 		if err != nil || at.Before(shown.Truncate(time.Millisecond)) {
 			t.Errorf("%s at %v, before the page was shown at %v (%v)", e.EventName, at, shown, err)

@@ -50,7 +50,7 @@
 //	localStorage _mtag.<tagId>.…   events that have no answer yet, made together: their JSON texts, one a line. An event
 //	                               with emails or phone numbers is there without them, after a space. The key ends
 //	                               with the time in ms, "mark" and a random text
-//	localStorage _mtag.            makes other tabs repeat a call, consent or reset; it is removed at once
+//	localStorage _mtag.            the last call of consent or reset, which other tabs repeat, and the time
 //
 // Without consent it stores and sends nothing. The calls of identify wait in memory only.
 //

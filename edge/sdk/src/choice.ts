@@ -1,13 +1,12 @@
 // Choice: what the visitor has agreed to. Without consent, calls wait in the queue. The base script knows yes and no; the
 // part options replaces choose for categories.
 
+import { unhold } from './queue';
 import { withdraw } from './delivery';
-import { kit } from './kit';
+import { announce, cookie, Cookie, sender } from './visitor';
+import { safely, soon, warn } from './warn';
 import { need } from './parts';
-import { save, unhold } from './queue';
-import { announce } from './storage';
-import { cookie, Cookie, sender } from './visitor';
-import { safely, warn } from './warn';
+import { kit } from './kit';
 
 // Who has made a choice, unless the page has called consent.
 export const enum By {
@@ -44,22 +43,20 @@ kit.choose_ = (given: any, by?: By) => {
     kit.allowed_ = false;
     return need('options', () => kit.choose_(given, by), () => by == By.DEFAULT || kit.choose_(false, by));
   }
-  if (granted || given.analytics_storage) kit.decided_(granted, by, granted && all);
+  if (granted || given.analytics_storage) kit.decided_(granted && all, by);
 };
 
-// decided begins to store and send, or withdraws consent. What is announced goes to the other tabs: a page that has nothing
+// decided begins to store and send, or withdraws consent. A call of the page goes to the other tabs: a page that has nothing
 // to withdraw must not store anything.
-kit.decided_ = (granted: boolean, by: By | undefined, announced: unknown) => {
-  if (!by && (granted || kit.allowed_ || cookie(Cookie.MUID))) announce('consent', announced, By.TAB);
+kit.decided_ = (granted: unknown, by?: By) => {
+  if (!by && (granted || kit.allowed_ || cookie(Cookie.MUID))) announce('consent', granted, By.TAB);
   if (!granted) return by == By.DEFAULT || withdraw(by == By.TAB);
   sender(); // a missing cookie is a withdrawal: the visitor becomes a new one before anything is written
-  // Events that waited for consent are stored, and waiting calls are made.
+  // Calls that waited for consent are made. Events are sent, and then stored.
   kit.allowed_ = true;
-  save();
-  [...kit.waiting_].forEach((entry) => {
-    if (entry.path_) return;
+  [...kit.waiting_].forEach((entry) => entry.path_ || safely(() => {
     unhold(entry);
-    safely(() => entry.told_!(JSON.parse(entry.text_)));
-  });
-  kit.retryNow_();
+    entry.told_!(JSON.parse(entry.text_));
+  }));
+  soon(kit.retryNow_);
 };

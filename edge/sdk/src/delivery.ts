@@ -1,20 +1,20 @@
 // Delivery: sends the events of the queue, retries, and stops at once when consent is withdrawn.
 
-import { Visit } from './choice';
-import { kit } from './kit';
-import { settle } from './page';
 import { put, save, unhold, type Entry } from './queue';
-import { base, prefix, tag } from './parts';
-import { Key, storage } from './storage';
+import { Key, keys, storage } from './storage';
+import { Visit } from './choice';
+import { now, safely, soon, warn } from './warn';
 import { erase, muid, sender } from './visitor';
-import { safely, soon, warn } from './warn';
+import { settle } from './page';
+import { base, prefix, tag } from './parts';
+import { kit } from './kit';
 
 const enum Is {
   MAX_BODY = 6e4, // characters
   MAX_LAST_BODY = 2e4, // characters, of up to 3 bytes; browsers allow 64 KiB for requests that outlive the page
   TIMEOUT = 3e4, // ms for one request
   MAX_OPEN = 2, // requests at a time: one without an answer must not hold up the others
-  FIRST_DELAY = 500, // ms before the first retry; each failure doubles it
+  FIRST_DELAY = 250, // ms before the first retry, or up to twice as long; each failure doubles it
   MAX_DELAY = 3e4, // ms
   MAX_RETRY_AFTER = 3e5, // ms, 5 minutes
   LATE = 99, // ms that a timer comes later than the time for which it is set, because clocks are rounded
@@ -24,8 +24,6 @@ let open = 0; // requests that are under way
 let due = 0; // when the next request may be made, in ms of performance.now()
 let notBefore = 0; // when Retry-After ends, likewise
 let failures = 0; // consecutive; after one, a request has one event, so that an event that always fails does not block others
-
-const now = () => performance.now();
 
 // whenAllowed calls with the value: now, or with a copy when there is consent. The call may write cookies.
 export const whenAllowed = <T>(value: T, call: (value: T) => void) => {
@@ -40,15 +38,14 @@ kit.abort_ = () => kit.waiting_.forEach(({ request_ }) => request_ && request_.a
 // elsewhere, in another tab, the cookies may already be a new visitor's: then they stay.
 export const withdraw = (elsewhere?: boolean): void => {
   kit.allowed_ = false;
-  kit.unstore_();
-  if (!elsewhere) Object.keys(storage).forEach((name) => name.startsWith(Key.PREFIX) && delete storage[name]);
   kit.abort_();
   kit.visit_(Visit.FORGET);
   erase(elsewhere ? muid : undefined);
+  kit.unstore_();
+  if (!elsewhere) keys(Key.PREFIX).forEach((name) => delete storage()[name]);
 };
 
-// add queues an event of the visitor. It is called by whenAllowed. If fields has no valid muid, the event gets the
-// visitor's.
+// add queues an event of the visitor. It is called by whenAllowed. If fields has no muid, the event gets the visitor's.
 export const add = (path: string, fields: any, then?: () => void) => {
   put(path, {
     language: navigator.language,
@@ -57,14 +54,6 @@ export const add = (path: string, fields: any, then?: () => void) => {
     ...fields,
     muid: fields.muid || muid,
   }, then);
-};
-
-// drain stores and sends what waits, but sends nothing before a retry is due. Tabs send by themselves: what two of them
-// send is recorded once. After pagehide, an event is of an unload handler.
-export const drain = () => {
-  save();
-  if (kit.left_) flush();
-  else if (open < Is.MAX_OPEN && now() >= due) send();
 };
 
 // next removes the events for one request from the list, and returns them. A request to /id has one event, and so has the
@@ -89,12 +78,15 @@ const render = (batch: Entry[]) => {
 
 const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter(({ request_ }) => leaving || !request_) : [];
 
-// send makes one request of the first events. When the request fails, send sets when to retry. If the page's timers never
-// fire, the next event triggers the retry. If the page has broken XMLHttpRequest, events are sent when the page closes.
-const send = () => {
+// drain makes a request of the first events, unless a retry is not due yet. When the request fails, it sets when to retry. If
+// the page's timers never fire, the next event triggers the retry. If the page has broken XMLHttpRequest, events are sent when
+// the page closes. Tabs send by themselves: what two of them send is recorded once. After pagehide, an event is of an unload
+// handler.
+export const drain = () => safely(() => {
+  if (kit.left_) return flush();
+  if (open >= Is.MAX_OPEN || now() < due) return;
   const batch = next(idle(), Is.MAX_BODY);
   if (!batch[0]) return;
-  const from = muid;
   const xhr = new XMLHttpRequest();
   open++;
   // abort calls it too
@@ -116,15 +108,15 @@ const send = () => {
       }
       unhold(entry);
       // The storage event tells other tabs of the deletion.
-      --kit.records_[entry.record_] || delete storage[entry.record_];
+      --kit.records_[entry.record_] || delete storage()[entry.record_];
       if (status < 400) kit.recorded_(entry);
       else warn(result.message, entry.text_);
     });
     open--;
-    if (!kit.allowed_) return soon(() => erase(from), Is.LATE); // the answer may have renewed the cookie at the last moment
+    if (!kit.allowed_) return soon(() => kit.allowed_ || erase()); // the answer may have renewed the cookie at the last moment
     if (failed) {
       notBefore = now() + Math.min((xhr.getResponseHeader('retry-after') as any) * 1e3 || 0, Is.MAX_RETRY_AFTER);
-      due = notBefore + Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** failures++) * (0.5 + Math.random() / 2);
+      due = notBefore + Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** (failures++ + Math.random()));
       soon(drain, due - now() + Is.LATE);
     } else failures = 0;
     drain();
@@ -136,7 +128,7 @@ const send = () => {
   xhr.withCredentials = true;
   xhr.timeout = Is.TIMEOUT;
   xhr.send(render(batch));
-};
+});
 
 // flush sends events in requests that outlive the page, before it closes, until the browser takes no more: it allows 64 KiB.
 // No script gets the answers, so the next page sends the events again; the tag host records each once. Also after a failure
@@ -149,12 +141,13 @@ export const flush = () => safely(() => {
   for (let batch; list[0] && navigator.sendBeacon(address((batch = next(list, Is.MAX_LAST_BODY))), render(batch)); );
 });
 
-// retryNow retries before it is due, unless the tag host has set the time with Retry-After. It sends what other tabs of
-// the host have left, too.
-kit.retryNow_ = () => {
-  due = notBefore;
+// retryNow sends what waits and what other tabs of the host have left. With hurry it retries before it is due, unless the tag
+// host has set the time with Retry-After.
+kit.retryNow_ = (hurry?: unknown) => {
+  if (hurry) due = notBefore;
   if (kit.allowed_) {
-    const left = Object.keys(storage).filter((name) => name.startsWith(prefix) && !kit.records_[name]);
+    save();
+    const left = keys(prefix).filter((name) => !kit.records_[name]);
     if (left[0]) kit.take_(left);
   }
   drain();

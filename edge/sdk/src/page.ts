@@ -9,7 +9,6 @@ const enum After {
   TITLE = 500, // ms after a change of the URL, in which a single-page application sets the new title
 }
 
-let viewed = location.href; // the URL of the last page view
 let pending: any; // the page view that waits for its title
 
 // page returns the fields of an event that is made now, without the title, which may come later.
@@ -19,22 +18,20 @@ kit.page_ = () => ({
   referrer: kit.referrer_,
 });
 
-// withoutCampaign removes what a campaign has added to a URL. The result is only for comparisons.
-const withoutCampaign = (url: string) => url.replace(/[?&](utm_[^&#]*)?/g, '');
-
 // settle sends the page view that waits for its title.
 export const settle = () => {
   if (pending) kit.viewed_(pending);
   pending = 0;
 };
 
+kit.url_ = location.href; // of the last page view
+
 // changed makes a page view when the URL has changed. The title comes later.
 kit.changed_ = () => {
-  const from = viewed;
-  viewed = location.href;
-  if (withoutCampaign(from) == withoutCampaign(viewed)) return;
+  if (kit.url_ == location.href) return;
   settle();
-  kit.referrer_ = from; // document.referrer changes only with a page load
+  kit.referrer_ = kit.url_; // document.referrer changes only with a page load
+  kit.url_ = location.href;
   pending = kit.page_();
   soon(settle, After.TITLE);
 };

@@ -2,19 +2,20 @@
 
 import { kit } from './kit';
 import { Key } from './storage';
-import { safely, soon } from './warn';
+import { now, safely, soon } from './warn';
 
 type Call = () => void;
 
 const enum Is {
-  PATIENCE = 4e3, // ms, the longest delay: calls wait for a part for 7 seconds
+  PATIENCE = 6e3, // ms for which calls wait for a part, and then until the next look: 7 seconds in all
+  DELAY = 1e3, // ms before the first look whether it has loaded
 }
 
 const asked: Record<string, unknown> = {}; // parts that were requested
 export let base = ''; // the address of the tag host; empty before init
 export let tag = ''; // the tag id
 export let prefix = ''; // the keys of the tag's records in localStorage begin with it
-const delays: Record<string, number> = {}; // ms before the next look whether a part has loaded
+const since: Record<string, number> = {}; // when a part was first needed, in ms of performance.now()
 let held: Call[] | false = []; // calls that wait for init, or for a part
 
 // hold makes a call, or queues it while calls wait.
@@ -51,8 +52,8 @@ export const load = (part: string) => {
 export const need = (part: string, call: Call, instead?: Call) => {
   if (kit[part]) return call();
   load(part);
-  const delay = (delays[part] = delays[part] * 2 || 1e3);
-  if (instead && (kit.left_ || delay > Is.PATIENCE)) return instead();
+  const waited = now() - (since[part] = since[part] || now());
+  if (instead && (kit.left_ || waited > Is.PATIENCE)) return instead();
   held = [() => need(part, call, instead)];
-  soon(release, delay);
+  soon(release, waited + Is.DELAY);
 };

@@ -1,6 +1,6 @@
 // The queue: the events that have no answer from the tag host yet. With consent each event is also in localStorage, so
 // that the next page of the site can send it. A write there takes longer than all else that a call does, so events that
-// are made together are written together when the calls are done, as the lines of a record. A record is deleted when all
+// are made together are written together a moment later, as the lines of a record. A record is deleted when all
 // its events have their answer. Until then the next page may send all of them again, and the tag host records each once.
 //
 // Without consent, the queue also has the calls that wait for consent. The part backlog sends the events that other pages
@@ -11,7 +11,7 @@ import { kit } from './kit';
 import { prefix } from './parts';
 import { json, storage, store } from './storage';
 import { uuid } from './visitor';
-import { tell, warn } from './warn';
+import { soon, tell, warn } from './warn';
 
 const enum Max {
   CHARS = 2e6, // of all texts in the queue; localStorage holds 5 million for each origin
@@ -26,7 +26,7 @@ export interface Entry {
   request_?: XMLHttpRequest; // under way, with the event
 }
 
-export let saving: unknown; // drain will run when the running calls are done
+export let making: unknown; // drain will run when the running calls are done
 
 // put adds an event, or a call that waits for consent. It copies the fields, so later changes of them do not matter. It
 // throws when JSON.stringify throws or returns undefined.
@@ -35,16 +35,18 @@ export const put = (path: string, fields: any, then?: (value?: any) => void) => 
   if (text.length > Max.EVENT || kit.chars_ + text.length > Max.CHARS) return warn('not sent:', fields.event);
   kit.chars_ += text.length;
   kit.waiting_.add({ path_: path, text_: text, record_: '', told_: then });
-  saving = saving || tell(drain);
+  making = making || tell(() => {
+    drain();
+    making = soon(save);
+  });
 };
 
-// save stores the events that are in no record yet. It runs before the page can be left: at the latest with pagehide. An
-// identify is not stored, because it is nothing without its email address or phone number. The test for personal data is
-// quick, because most events have none.
+// save stores the events that are in no record yet. It runs soon after they are made, when the first request is under way, and
+// before the page can be left: at the latest with pagehide. An identify is not stored, because it is nothing without its email
+// address or phone number. The test for personal data is quick, because most events have none.
 export const save = () => {
   const lines: string[] = [];
   let name = '';
-  saving = 0;
   kit.waiting_.forEach((entry) => {
     if (!kit.allowed_ || entry.path_ != 'mark' || entry.record_) return;
     const text = /@|%40|mail|phone|mobile|"tel/i.test(entry.text_) ? kit.strip_(entry.text_) : entry.text_;
@@ -62,6 +64,6 @@ export const unhold = (entry: Entry) => {
 
 // unstore removes the records of this page. What waits is stored anew by save.
 kit.unstore_ = () => kit.waiting_.forEach((entry) => {
-  delete storage[entry.record_];
+  delete storage()[entry.record_];
   entry.record_ = '';
 });

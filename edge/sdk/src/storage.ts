@@ -5,23 +5,25 @@ export const enum Key {
   PREFIX = '_mtag.',
 }
 
-// storage is localStorage, or an object of this page alone where localStorage is denied.
-export let storage: Record<string, string> = {};
-try {
-  storage = localStorage || storage;
-} catch {}
+let opened: Record<string, string>;
+
+// storage returns localStorage, or an object of this page alone where localStorage is denied. The first use takes longer than
+// all else that the load of a page needs.
+export const storage = () => {
+  try {
+    opened = opened || localStorage;
+  } catch {}
+  return (opened = opened || {});
+};
+
+// keys returns the keys that begin with a prefix.
+export const keys = (prefix: string) => Object.keys(storage()).filter((name) => name.startsWith(prefix));
 
 // store sets a key. It does nothing when localStorage is full.
 export const store = (key: string, text: string) => {
   try {
-    storage[key] = text;
+    storage()[key] = text;
   } catch {}
-};
-
-// announce makes the other tabs of the host repeat a call.
-export const announce = (...call: unknown[]) => {
-  store(Key.PREFIX, json(call));
-  delete storage[Key.PREFIX];
 };
 
 // json renders a value. It throws what JSON.stringify throws.

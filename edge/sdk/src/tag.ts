@@ -1,15 +1,15 @@
 // The browser tag: runs the calls of mtag(). The init snippet queues calls in window.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
-import { unhold } from './queue';
-import { announce, Key } from './storage';
-import { safely, tell, warn } from './warn';
-import { add, flush, whenAllowed } from './delivery';
-import { erase, muid, sender, setVisitor, uuid } from './visitor';
-import { kit } from './kit';
-import { base, hold, need, release, start } from './parts';
-import { watchViews } from './page';
 import { By, categories, Visit, Word } from './choice';
+import { watchViews } from './page';
+import { kit } from './kit';
+import { add, flush, whenAllowed } from './delivery';
+import { base, hold, need, release, start } from './parts';
+import { safely, soon, tell, warn } from './warn';
+import { Key, storage } from './storage';
+import { unhold } from './queue';
+import { announce, erase, muid, sender, setVisitor, uuid } from './visitor';
 import type { Identifiers, Options } from '../npm/mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
@@ -25,10 +25,8 @@ const commands: Record<string, (...args: any[]) => void> = {
     // A relative URL, or one without https://, would lead to the page's own host.
     const [, host, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?(?:.*&)?tagId=([^&#]+)/.exec(url) || [];
     if (base || !tagId) return warn('wrong init:', url);
-    const { consent, pageviews, ...more } = options;
     const choose = () => kit.init_(options);
-    kit.viewed_ = (view) => pageviews !== false && run(['event', 'PageView', view]);
-    start(host, tagId, () => (Object.keys(more)[0] || ([] as any).toJSON ? need('options', choose) : choose()), watchViews);
+    start(host, tagId, () => (Object.keys({ consent: 0, ...options })[1] || ([] as any).toJSON ? need('options', choose) : choose()), watchViews);
   },
 
   // mtag('event', 'Purchase', {...}) or mtag('event', { type: 'Purchase', ... })
@@ -38,7 +36,7 @@ const commands: Record<string, (...args: any[]) => void> = {
       fields = name;
       name = name.type;
     }
-    if (name > 'Z' && !kit.names) return need('names', () => commands.event(name, fields, recorded), () => warn('not sent:', name)); // a name of GA4
+    if (name > '[' && !kit.names) return need('names', () => commands.event(name, fields, recorded), () => warn('not sent:', name)); // a name of GA4
     // The tag host records each event_id once. An event without one would be recorded again by each retry.
     const event = { pageTitle: document.title, ...kit.page_(), ...common, ...fields, event: name, event_id: ((fields || 0).event_id || uuid()) + '' };
     whenAllowed(event, (event) => {
@@ -98,22 +96,30 @@ const run = (call: ArrayLike<any>) => safely(() => {
   /init|part/.test(name) ? make() : hold(make);
 });
 
+// hear makes a call that another tab has announced.
+const hear = (text: string | null) => text && run(JSON.parse(text));
+
+kit.viewed_ = (view) => run(['event', 'PageView', view]);
+
 const begin = () => {
+  let known: string; // what was announced before the page was left
   addEventListener('pagehide', () => {
+    known = storage()[Key.PREFIX];
+    kit.abort_();
     kit.left_ = true;
     release();
-    kit.abort_();
     flush();
   });
   addEventListener('pageshow', ({ persisted }) => {
     kit.left_ = false;
-    if (persisted) kit.viewed_();
+    if (!persisted) return;
+    if (storage()[Key.PREFIX] != known) hear(storage()[Key.PREFIX]);
+    kit.viewed_();
   });
   addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));
   addEventListener('online', kit.retryNow_);
-  addEventListener('storage', ({ key, newValue }) => {
-    if (key == Key.PREFIX && newValue) run(JSON.parse(newValue)); // another tab has announced it
-  });
+  // The browser opens localStorage for it.
+  soon(() => addEventListener('storage', ({ key, newValue }) => key == Key.PREFIX && hear(newValue)));
   // Not an assignment, which a page with a frozen Array.prototype forbids.
   Object.defineProperty(calls, 'push', { value: (...later: any[]) => later.forEach(run) });
   calls.splice(0).forEach(run);
@@ -123,6 +129,6 @@ const begin = () => {
 // starts.
 if (!calls.running) {
   calls.running = true;
-  if ((document as any).prerendering) (document as any).onprerenderingchange = begin;
+  if ((document as any).prerendering) document.addEventListener('prerenderingchange', begin);
   else begin();
 }

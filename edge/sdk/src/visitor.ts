@@ -1,8 +1,9 @@
 // The visitor: the muid and its cookie. The tag's cookies are on the root domain, so all hosts of a site share them.
 
 import { withdraw } from './delivery';
+import { json, Key, store } from './storage';
+import { making } from './queue';
 import { kit } from './kit';
-import { saving } from './queue';
 
 export const enum Cookie {
   MUID = '_muid',
@@ -14,7 +15,7 @@ const enum Life {
   SECONDS = 400 * 24 * 60 * 60, // 400 days, the longest that browsers keep a cookie
 }
 
-// jar has the cookies. In a sandbox it has none.
+// jar has the cookies. Where they throw, as in a sandbox, it has none.
 let jar = { set cookie(_: string) {} };
 try {
   document.cookie;
@@ -22,12 +23,12 @@ try {
 } catch {}
 
 export let muid = ''; // of the last look
-let kept = ''; // the cookie's value, if the browser accepted it
+let kept = ''; // not empty when the browser accepted the cookie
 let domain: string | undefined; // the root domain; undefined before the first look
 
 // sender returns the visitor's muid, from the cookie or a new one; without consent it returns nothing. Once per page it
 // writes the cookie, to set or renew it. Where cookies are denied, each page load gets a new muid. A cookie that is missing
-// later means that another page of the site has withdrawn consent.
+// later means that another page of the site has withdrawn consent. To read cookies after a write is slow.
 export const sender = () => {
   if (!kit.allowed_) return;
   if (!muid) {
@@ -35,10 +36,9 @@ export const sender = () => {
     // A cookie of this host alone would hide the visitor's own on other hosts.
     if (cookie(Cookie.MUID)) write(Cookie.MUID, '', 0, '');
     setVisitor(read() || found);
-    kept = cookie(Cookie.MUID);
-  }
-  // Another tab may have written its own. Reading is slow, so the calls of one task look once, and each request again.
-  if (kept && !saving) muid = read() || cookie(Cookie.MUID) && muid;
+    kept = kit.root_() || cookie(Cookie.MUID);
+    // Another tab may have written its own. The calls of one task, and their request, look once.
+  } else if (kept && !making) muid = read() || cookie(Cookie.MUID) && muid;
   return muid || withdraw();
 };
 
@@ -50,18 +50,16 @@ export const setVisitor = (value?: string) => {
 
 // erase deletes the cookies, and makes the next visitor a new one. With only, it leaves those of another muid alone.
 export const erase = (only = read()) => {
-  if (!read() || read() == only) {
-    [Cookie.MUID, Cookie.VISIT].forEach((name) => {
-      if (cookie(name)) write(name, '', 0), write(name, '', 0, '');
-    });
-  }
+  [Cookie.MUID, Cookie.VISIT].forEach((name) => {
+    if (cookie(name) && (read() || only) == only) write(name, '', 0), write(name, '', 0, '');
+  });
   muid = '';
 };
 
 // read returns the muid of the cookie, '' without one that the tag host accepts. Many visitors would share an "undefined".
 // Of several it is the last: browsers list cookies of a longer path first.
 const read = () =>
-  values(Cookie.MUID).filter((value) => /^(?!undefined$|null$)[!#-+\--[\]-~]{1,256}$/.test(value)).pop() || '';
+  values(Cookie.MUID).filter((value) => /^(?!undefined|null$)[!#-+\--[\]-~]{1,256}$/.test(value)).pop() || '';
 
 // cookie returns the value of a cookie, '' without it.
 export const cookie = (kit.cookie_ = (name: string) => values(name)[0] || '');
@@ -70,8 +68,9 @@ export const cookie = (kit.cookie_ = (name: string) => values(name)[0] || '');
 const values = (name: string) =>
   ('; ' + jar.cookie).split(`; ${name}=`).slice(1).map((rest) => rest.split(';')[0]);
 
+// write sets a cookie. An empty domain is the host alone.
 const write = (kit.write_ = (name: string, value: string, seconds: number, on = kit.root_()) => {
-  jar.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax` + (on && ';domain=' + on) +
+  jar.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax` + ';domain=' + on +
     (/s:/.test(location.protocol) ? ';secure' : '');
 });
 
@@ -91,3 +90,7 @@ kit.root_ = () => {
 
 // uuid makes a random UUID. Without TLS there is no crypto.randomUUID, but the address of a Blob ends with one.
 export const uuid = () => crypto.randomUUID ? crypto.randomUUID() : URL.createObjectURL(new Blob()).slice(-36);
+
+// announce makes the other tabs of the host repeat a call: at once, or when they return from the back/forward cache. The
+// browser tells them only of a text that is new, so it has the time. A withdrawal removes it.
+export const announce = (...call: unknown[]) => store(Key.PREFIX, json([...call, Date.now()]));

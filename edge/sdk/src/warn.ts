@@ -13,5 +13,8 @@ export const safely = (call: () => void) => {
   }
 };
 
+// now returns the ms since the page began. Unlike the clock of the device, it is never put right.
+export const now = () => performance.now();
+
 // soon calls after a time, if the page has left setTimeout as it was.
-export const soon = (call: () => void, ms: number) => safely(() => setTimeout(call, ms));
+export const soon = (call: () => void, ms = 99) => safely(() => setTimeout(call, ms));

@@ -22,7 +22,17 @@ const TOUCH = /^(utm_\w+|\w*cl(ic)?k?id|[gw]braid|gad_source|ScCid|li_fat_id|epi
 
 type Fields = Record<string, any>;
 
+// withoutCampaign removes what a campaign has added to a URL. The result is only for comparisons.
+const withoutCampaign = (url: string) => url.replace(/[?&](utm_[^&#]*)?/g, '');
+
 part('attribution', (_, kit) => {
+  const { changed_ } = kit;
+  // A page that takes the campaign out of its address shows the same as before.
+  kit.changed_ = () => {
+    if (withoutCampaign(kit.url_) == withoutCampaign(location.href)) kit.url_ = location.href;
+    else changed_();
+  };
+
   let landing = location.search; // read early: single-page applications change it
   let fields: Fields;
   let text = ''; // the value of the cookie; it stands in where cookies are denied

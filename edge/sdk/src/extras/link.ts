@@ -54,12 +54,15 @@ part('link', (commands, kit) => {
     decided_(granted, ...rest);
   };
 
-  // carried returns the address with the visitor, or undefined when it is none of the domains or there is no consent.
+  // carried returns the address with the visitor, or undefined when it is none of the domains or there is no consent. Without
+  // consent it takes away what an earlier click has added.
   const carried = (to: URL) => {
     const within = (host: string) => domains.some((domain) => ('.' + host).endsWith('.' + domain));
-    const muid = within(to.hostname) && !('.' + to.hostname).endsWith('.' + kit.root_()) && kit.allowed_ && kit.cookie_('_muid');
-    if (!muid) return;
-    to.searchParams.set(NAME, sign(muid));
+    if (!within(to.hostname) || ('.' + to.hostname).endsWith('.' + kit.root_())) return;
+    const muid = kit.allowed_ && kit.cookie_('_muid');
+    if (muid) to.searchParams.set(NAME, sign(muid));
+    else if (to.searchParams.has(NAME)) to.searchParams.delete(NAME);
+    else return;
     return to.href;
   };
 
@@ -76,12 +79,13 @@ part('link', (commands, kit) => {
         const name = from == form ? 'action' : 'formaction';
         const to = absolute(from.getAttribute(name) || location.href);
         const href = to && carried(to);
-        if (!href) return;
-        if (form.method != 'get') return from.setAttribute(name, href);
-        // The fields of a form replace the query of its address.
         const old = form.querySelector(`input[name=${NAME}]`);
         if (old) old.remove();
-        form.append(Object.assign(document.createElement('input'), { type: 'hidden', name: NAME, value: new URL(href).searchParams.get(NAME)! }));
+        if (!href) return;
+        const value = new URL(href).searchParams.get(NAME);
+        if (form.method != 'get' || !value) return from.setAttribute(name, href);
+        // The fields of a form replace the query of its address.
+        form.append(Object.assign(document.createElement('input'), { type: 'hidden', name: NAME, value }));
       });
     }
     domains = list;

@@ -85,6 +85,7 @@ part('options', (_, kit) => {
         recorded_(entry);
       };
     }
+    if (given.pageviews === false) kit.viewed_ = () => {};
     if (given.consentMode) follow();
     else kit.choose_(given.consent, By.DEFAULT);
   };

@@ -58,10 +58,10 @@ func inRuns(all []*tableFile) (runs []run) {
 	return runs
 }
 
-// each calls use with the entries that a key has in these tables. It returns a Damage when a block that may have some cannot be read.
-func (t *tables) each(key []byte, hash uint32, now time.Time, buf *buffer, use func(version uint64, v y.ValueStruct)) error {
+// find looks for the entries of a key. It returns a Damage when a block that may have some cannot be read.
+func (t *tables) find(key []byte, hash uint32, now time.Time, buf *buffer, n *newest) error {
 	for _, r := range t.first {
-		if err := r.each(key, hash, now, buf, use); err != nil {
+		if err := r.find(key, hash, now, buf, n); err != nil {
 			return err
 		}
 	}
@@ -69,14 +69,14 @@ func (t *tables) each(key []byte, hash uint32, now time.Time, buf *buffer, use f
 		return nil
 	}
 	for _, r := range t.added {
-		if err := r.each(key, hash, now, buf, use); err != nil {
+		if err := r.find(key, hash, now, buf, n); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r run) each(key []byte, hash uint32, now time.Time, buf *buffer, use func(version uint64, v y.ValueStruct)) error {
+func (r run) find(key []byte, hash uint32, now time.Time, buf *buffer, n *newest) error {
 	i := sort.Search(len(r), func(i int) bool { return bytes.Compare(r[i].largest, key) >= 0 })
 	if i == len(r) || bytes.Compare(r[i].smallest, key) > 0 {
 		return nil
@@ -100,7 +100,7 @@ func (r run) each(key []byte, hash uint32, now time.Time, buf *buffer, use func(
 		}
 		e, err := entriesOf(b, buf)
 		if err == nil {
-			more, err = e.eachOf(key, use)
+			more, err = e.find(key, n)
 		}
 		if err != nil {
 			return &Damage{f.path, err}
@@ -157,15 +157,25 @@ func (e entry) isLive() bool {
 	return !e.deleted && (e.expiresAt == 0 || e.expiresAt > uint64(time.Now().Unix()))
 }
 
+// newest is the newest entry of a key up to a version, of those that were taken.
+type newest struct {
+	entry
+	known bool
+	upTo  uint64
+}
+
+func (n *newest) take(version uint64, v y.ValueStruct) {
+	if version <= n.upTo && (!n.known || version >= n.version) {
+		n.entry = entry{append(n.value[:0], v.Value...), version, v.ExpiresAt, v.Meta&metaDelete != 0}
+		n.known = true
+	}
+}
+
 // get returns the newest entry of a key up to a version.
 func (t *tables) get(key []byte, hash uint32, now time.Time, upTo uint64, buf *buffer) (e entry, known bool, err error) {
-	err = t.each(key, hash, now, buf, func(version uint64, v y.ValueStruct) {
-		if version <= upTo && (!known || version >= e.version) {
-			e = entry{append(e.value[:0], v.Value...), version, v.ExpiresAt, v.Meta&metaDelete != 0}
-			known = true
-		}
-	})
-	return e, known && err == nil, err
+	n := newest{upTo: upTo}
+	err = t.find(key, hash, now, buf, &n)
+	return n.entry, n.known && err == nil, err
 }
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
@@ -176,12 +186,12 @@ func (d *DB) Get(key []byte) (value []byte, found bool, err error) {
 	defer d.release(parts)
 	buf := buffers.Get().(*buffer)
 	defer buffers.Put(buf)
-	var all [16]*tables
-	tables := all[:0]
 	for _, h := range parts {
-		tables = append(tables, h.tables.Load())
+		buf.tables = append(buf.tables, h.tables.Load())
 	}
-	value, found, err = get(tables, key, math.MaxUint64, buf)
+	value, found, err = get(buf.tables, key, math.MaxUint64, buf)
+	clear(buf.tables) // they may be closed soon
+	buf.tables = buf.tables[:0]
 	d.met.note(err)
 	return value, found, err
 }

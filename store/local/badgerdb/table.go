@@ -236,7 +236,10 @@ func (t *tableFile) block(key []byte) (block int, err error) {
 }
 
 // buffer is reused from block to block.
-type buffer struct{ b, key []byte }
+type buffer struct {
+	b, key []byte
+	tables []*tables // of DB.Get
+}
 
 // indexAge is how long an index counts as sound. To check it takes as long as to check a dozen blocks.
 const indexAge = time.Second
@@ -380,8 +383,8 @@ func (e *blockEntries) entry(i int) (key []byte, v y.ValueStruct, err error) {
 	return e.buf.key, v, nil
 }
 
-// eachOf calls use with the entries of a key, the newest first. It reports whether the next block may have more of them.
-func (e *blockEntries) eachOf(key []byte, use func(version uint64, v y.ValueStruct)) (more bool, err error) {
+// find takes the entries of a key. It reports whether the next block may have more of them.
+func (e *blockEntries) find(key []byte, n *newest) (more bool, err error) {
 	i := sort.Search(e.n, func(i int) bool {
 		k, _, damage := e.entry(i)
 		if damage != nil {
@@ -394,7 +397,7 @@ func (e *blockEntries) eachOf(key []byte, use func(version uint64, v y.ValueStru
 		if damage != nil || !bytes.Equal(y.ParseKey(k), key) {
 			return false, damage
 		}
-		use(y.ParseTs(k), v)
+		n.take(y.ParseTs(k), v)
 	}
 	return err == nil, err
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -130,11 +129,11 @@ func (t *tableFile) load() error {
 	if err != nil {
 		return err
 	}
-	t.from, t.sum = index.from, index.sum
+	t.from, t.sum = t.size-int64(len(index.after)), index.sum
 	if t.mapped, err = unix.Mmap(int(t.file.Fd()), 0, int(t.size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
 		return fmt.Errorf("map %s: %w", t.path, err)
 	}
-	t.index = fb.GetRootAsTableIndex(t.mapped[t.from:t.from+index.size], 0)
+	t.index = fb.GetRootAsTableIndex(t.mapped[t.from:t.from+int64(index.size)], 0)
 	t.blocks, t.filter = t.index.OffsetsLength(), t.index.BloomFilterBytes()
 	t.version, t.entries = t.index.MaxVersion(), t.index.KeyCount()
 	if t.blocks == 0 {
@@ -151,8 +150,9 @@ func (t *tableFile) close() {
 }
 
 type footer struct {
-	from, size int64  // of the index
-	sum        uint32 // of the index
+	after []byte // from the index to the end of the file
+	size  int    // of the index
+	sum   uint32 // of the index
 }
 
 // readIndex reads the index, and checks it.
@@ -172,10 +172,7 @@ func (t *tableFile) readIndex() (footer, error) {
 	if size == 0 || all > t.size {
 		return footer{}, damaged(t.path, "length of the index")
 	}
-	buf := buffers.Get().(*buffer) // every table that is read needs it once a second
-	defer buffers.Put(buf)
-	buf.b = slices.Grow(buf.b[:0], int(all))[:all]
-	b := buf.b
+	b := make([]byte, all)
 	if _, err := t.file.ReadAt(b, t.size-all); err != nil {
 		return footer{}, &Damage{t.path, err}
 	}
@@ -183,7 +180,7 @@ func (t *tableFile) readIndex() (footer, error) {
 		return footer{}, damaged(t.path, "checksum of the index")
 	}
 	t.sound.Store(time.Now().UnixNano())
-	return footer{t.size - all, size, sum}, nil
+	return footer{b, int(size), sum}, nil
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -205,7 +205,8 @@ type met struct{ first atomic.Pointer[error] }
 
 func (m *met) note(err error) {
 	if err != nil {
-		m.first.CompareAndSwap(nil, &err)
+		first := err // so that only an error is allocated
+		m.first.CompareAndSwap(nil, &first)
 	}
 }
 

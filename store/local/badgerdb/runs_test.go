@@ -1,8 +1,12 @@
 package badgerdb
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/dgraph-io/badger/v4/y"
@@ -77,4 +81,63 @@ func TestGetFindsTheNewestEntry(t *testing.T) {
 		t.Errorf("%d parts; the new tables of the last one are in %d runs", len(m.parts), len(h.added))
 	}
 	check(t, m.Close())
+}
+
+// A table is sorted by key, whatever the owners of the keys are, and the entries of a key by version.
+func TestSortedIsTheOrderOfKeys(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var m memTable
+	var want [][]byte // keys in the byte form of tables, which sorts newer versions first
+	for range 5000 {
+		key := make([]byte, r.IntN(ownerBytes+10))
+		for i := range key {
+			key[i] = byte(r.IntN(2)) * 255 // so that many begin alike
+		}
+		version := uint64(r.IntN(3))
+		m.add(key, entry{version: version})
+		want = append(want, y.KeyWithTs(key, version))
+	}
+	slices.SortStableFunc(want, y.CompareKeys)
+	last := sortPlace{}
+	for i, p := range m.sorted() {
+		e := m.entries[p.entry]
+		if got := y.KeyWithTs(m.key(e), e.version); !bytes.Equal(got, want[i]) {
+			t.Fatalf("entry %d is %x instead of %x", i, got, want[i])
+		}
+		if i > 0 && bytes.Equal(want[i], want[i-1]) && last.entry > p.entry {
+			t.Fatalf("of two entries with the key %x, the later one comes first", want[i])
+		}
+		last = p
+	}
+}
+
+// A key whose versions fill several blocks is found as of each of them, and so are its neighbours, without an allocation but for the value.
+func TestGetFindsAllVersionsOfAKey(t *testing.T) {
+	d := open(t, t.TempDir())
+	defer func() { check(t, d.Close()) }()
+	value := func(version uint64) string { return fmt.Sprintf("%0100d", version) }
+	const versions = 200
+	for v := uint64(1); v <= versions; v++ {
+		check(t, d.Commit(v, func(txn *Txn) error {
+			if v == 1 {
+				check(t, errors.Join(txn.Set([]byte("a"), []byte("before")), txn.Set([]byte("c"), []byte("behind"))))
+			}
+			return txn.Set([]byte("b"), []byte(value(v)))
+		}))
+	}
+	check(t, d.Flush())
+	d.Keep(0)
+	for v := uint64(1); v <= versions; v++ {
+		check(t, d.View(v, func(txn *Txn) error {
+			for key, want := range map[string]string{"a": "before", "b": value(v), "c": "behind", "aa": "", "bb": ""} {
+				if got, found, err := txn.Get([]byte(key)); err != nil || found != (want != "") || string(got) != want {
+					t.Errorf("as of %d, %s is %q, %v, %v", v, key, got, found, err)
+				}
+			}
+			return nil
+		}))
+	}
+	if n := testing.AllocsPerRun(100, func() { _, _, _ = d.Get([]byte("c")) }); n > 1 && !testenv.Race {
+		t.Errorf("a look-up allocates %.0f times", n)
+	}
 }

@@ -86,24 +86,26 @@ const ownerBytes = 1 + len(codec.MerchantKey{})
 
 // sorted returns the order of the entries: by key, and those of a key newest first. Of the same version, the one that was added last comes last.
 func (m *memTable) sorted() []sortPlace {
-	owners := map[string]uint32{}
-	for _, e := range m.entries {
-		key := m.key(e)
-		owner := key[:min(ownerBytes, len(key))]
-		if _, known := owners[string(owner)]; !known {
-			owners[string(owner)] = 0
-		}
-	}
-	for i, owner := range slices.Sorted(maps.Keys(owners)) {
-		owners[owner] = uint32(i)
-	}
 	all := make([]sortPlace, len(m.entries))
+	owners := map[string]uint32{} // numbered in the order in which they are met, and then in that of their names
 	for i, e := range m.entries {
 		key := m.key(e)
-		var follows [8]byte
 		n := min(ownerBytes, len(key))
+		owner, known := owners[string(key[:n])]
+		if !known {
+			owner = uint32(len(owners))
+			owners[string(key[:n])] = owner
+		}
+		var follows [8]byte
 		copy(follows[:], key[n:])
-		all[i] = sortPlace{binary.BigEndian.Uint64(follows[:]), owners[string(key[:n])], uint32(i)}
+		all[i] = sortPlace{binary.BigEndian.Uint64(follows[:]), owner, uint32(i)}
+	}
+	ranks := make([]uint32, len(owners))
+	for rank, name := range slices.Sorted(maps.Keys(owners)) {
+		ranks[owners[name]] = uint32(rank)
+	}
+	for i := range all {
+		all[i].owner = ranks[all[i].owner]
 	}
 	slices.SortFunc(all, func(a, b sortPlace) int {
 		if a.owner != b.owner {

@@ -74,3 +74,39 @@ func TestALargeFlush(t *testing.T) {
 	}
 	testenv.Check(t, k.db.Close())
 }
+
+// An event_id counts while it is in memory, also while the database cannot be written, and until it is removed.
+func TestEventIDsThatAreNotFlushedCount(t *testing.T) {
+	j := open(t, t.TempDir())
+	defer closeJournal(t, j)
+	shop := store.NewMerchantID()
+	want := func(when, id string, want store.Outcome) {
+		t.Helper()
+		marks := []store.Mark{{Merchant: shop, Name: "View", DedupeID: id, Identity: store.Identity{MUID: "m"}, Raw: []byte("{}")}}
+		if err := j.Record(ctx, marks); err != nil || marks[0].Outcome != want {
+			t.Errorf("%s, the event %s has outcome %d, %v; want %d", when, id, marks[0].Outcome, err, want)
+		}
+	}
+	j.flushes.Lock() // tidy would flush, too
+	for _, id := range []string{"1", "2", "3"} {
+		want("at first", id, store.Recorded)
+		release := j.holdCommits()
+		j.keys.begin(j.log.End()) // a flush that fails
+		release()
+	}
+	for _, id := range []string{"1", "2", "3"} {
+		want("before the flush", id, store.Duplicate)
+	}
+	key, err := codec.NewMerchantKey(shop)
+	testenv.Check(t, errors.Join(err, j.Remove(key, nil, []Remembered{{"View", "2"}})))
+	want("after it was removed", "2", store.Recorded)
+	testenv.Check(t, errors.Join(j.Remove(key, nil, []Remembered{{"View", "3"}}), j.flushKeys(func() {})))
+	if n := j.keys.inMemory(); n > 0 {
+		t.Errorf("%d entries are in memory after a flush", n)
+	}
+	j.flushes.Unlock()
+	for _, id := range []string{"1", "2"} {
+		want("after the flush", id, store.Duplicate)
+	}
+	want("after it was removed and flushed", "3", store.Recorded)
+}

@@ -107,8 +107,10 @@ func TestRecentHasWhatASearchFinds(t *testing.T) {
 	first := j.log.First()
 	recent(j.Version(), j.Version())
 	shorten()
-	if j.log.First() <= first {
-		t.Error("the log keeps what is not needed")
+	for end := time.Now().Add(10 * time.Second); j.log.First() <= first; { // a trim does nothing while tidy trims
+		if testenv.Check(t, j.trim()); time.Now().After(end) {
+			t.Fatal("the log keeps what is not needed")
+		}
 	}
 	if _, ok := recent(commits[4], 0); ok {
 		t.Error("there is what is not needed any more")

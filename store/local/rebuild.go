@@ -134,7 +134,7 @@ func (e *engine) openIndex() (*rank.Index, error) {
 
 // tryIndex opens an index and replays the events that it lacks.
 func (e *engine) tryIndex(path string) (*rank.Index, error) {
-	x, err := rank.Open(path, MinFree, e.opt.Log)
+	x, err := rank.Open(path, e.opt.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func (e *engine) tryRebuild() (err error) {
 	if err := removeIfExists(path + boltfile.NewSuffix); err != nil {
 		return err
 	}
-	x, err := rank.Open(path+boltfile.NewSuffix, MinFree, e.opt.Log)
+	x, err := rank.Open(path+boltfile.NewSuffix, e.opt.Log)
 	if err != nil {
 		return err
 	}

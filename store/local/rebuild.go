@@ -124,7 +124,7 @@ func (e *engine) openIndex() (*rank.Index, error) {
 	if !errors.Is(err, codec.ErrCorrupt) {
 		return x, err
 	}
-	e.opt.Log.Error("index.db is damaged, or of an older version. No events are lost: it is rebuilt from events/", "error", err)
+	e.opt.Log.Error("index.db is damaged, or of another version. No events are lost: it is rebuilt from events/", "error", err)
 	if err := os.Remove(path); err != nil {
 		return nil, err
 	}

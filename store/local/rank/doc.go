@@ -15,7 +15,7 @@
 //
 // # What is in index.db
 //
-// A bbolt file of format "4"; one of an earlier format is rebuilt. Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
+// A bbolt file of format "4"; one of another format is rebuilt. Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
 // them away, and requests would wait for that. Buckets:
 //
 //	meta      "format" → version
@@ -29,8 +29,7 @@
 //	          below it, or that was replaced (0: only this node), and that has not been deleted yet
 //
 // A merchant is the 16 bytes of its UUID. bbolt has no checksums. So each node and record is sealed: it
-// ends with the CRC-32C of its key and itself (4 bytes, big endian). In the bucket meta, all but "format" are sealed too,
-// and the key of their seals begins with the format: a damaged version is distinguished from a newer one by that. Damage
+// ends with the CRC-32C of its key and itself (4 bytes, big endian). In the bucket meta, all but "format" are sealed too. Damage
 // that hides a root record, or brings back an earlier one, is found by "roots" when the file is opened.
 //
 // A root record: next id, covered (uvarints), root, number of series (uvarint), series (each length-prefixed), root of the tree of names.

@@ -88,7 +88,7 @@ const (
 )
 
 // Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. The error for a file that is
-// damaged, or of an earlier format, is codec.ErrCorrupt.
+// damaged, or of another format, is codec.ErrCorrupt.
 func Open(path string, log *slog.Logger) (*Index, error) {
 	db, err := openFile(path)
 	if err != nil {

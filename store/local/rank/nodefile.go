@@ -32,14 +32,11 @@ const (
 )
 
 // openFile opens or creates the file. It returns codec.ErrCorrupt if the root records or buckets are not those of the last
-// transaction: then the index is rebuilt.
+// transaction, or of another format: then the index is rebuilt.
 func openFile(path string) (*bolt.DB, error) {
 	db, err := boltfile.Open(path, format, buckets...)
-	switch unknown, ok := errors.AsType[codec.UnknownFormat](err); {
-	case ok && unknown.Found < format:
-		return nil, fmt.Errorf("%w: it has the format %q of an earlier version", codec.ErrCorrupt, unknown.Found)
-	case ok:
-		return nil, checkFormat(path, unknown)
+	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok {
+		return nil, fmt.Errorf("%w: %w", codec.ErrCorrupt, unknown)
 	}
 	if err != nil {
 		return nil, err
@@ -48,26 +45,6 @@ func openFile(path string) (*bolt.DB, error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
-}
-
-// checkFormat distinguishes a newer format from a damaged format version: the seals of this format's meta records name it.
-func checkFormat(path string, unknown codec.UnknownFormat) error {
-	db, err := boltfile.OpenReadOnly(path, unknown.Found)
-	if err != nil {
-		return err
-	}
-	err = fmt.Errorf("open %s: %w", path, unknown)
-	if viewErr := boltfile.CatchDamage("index.db", func() error {
-		return db.View(func(tx *bolt.Tx) error {
-			if loadMeta(tx, keyCovered) != nil {
-				err = fmt.Errorf("index.db: %w: format version", codec.ErrCorrupt)
-			}
-			return nil
-		})
-	}); viewErr != nil {
-		err = viewErr
-	}
-	return errors.Join(err, db.Close())
 }
 
 // resetFile empties a file, in one transaction.

@@ -3,7 +3,6 @@ package control
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,7 +13,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/boltfile"
-	"mtagd/store/local/durable"
+	"mtagd/store/local/codec"
 	"mtagd/store/rules"
 )
 
@@ -23,7 +22,7 @@ import (
 func Open(dir string, now func() time.Time, log *slog.Logger) (*Data, error) {
 	d := &Data{path: filepath.Join(dir, fileName), now: now, log: log, AuditLimits: store.DefaultAuditLimits}
 	err := d.open()
-	if errors.Is(err, errRebuilt) {
+	if errors.Is(err, errReplaced) {
 		err = d.open() // what was written is read again and checked, as at every start
 	}
 	if err != nil {
@@ -32,26 +31,31 @@ func Open(dir string, now func() time.Time, log *slog.Logger) (*Data, error) {
 	return d, nil
 }
 
-// errRebuilt says that another file was put in the place of a damaged one.
-var errRebuilt = errors.New("control.db was rebuilt")
+// errReplaced says that the copy was put in the place of a damaged file.
+var errReplaced = errors.New("control.db was replaced")
 
 // open opens the file.
 func (d *Data) open() error {
 	var found *reading
 	db, err := boltfile.OpenChecked(d.path, func(f *os.File) (err error) {
-		if err := os.Remove(d.path + boltfile.NewSuffix); !errors.Is(err, os.ErrNotExist) && err != nil { // a rebuild was cut off
+		if err := os.Remove(d.path + boltfile.NewSuffix); !errors.Is(err, os.ErrNotExist) && err != nil { // a replacement was cut off
 			return err
 		}
-		if found, err = read(f, 0, false); err != nil {
+		found, err = read(f, 0, false)
+		if unknown, isUnknown := errors.AsType[codec.UnknownFormat](err); err != nil && !(isUnknown && isOneBitFrom(unknown.Found, format2)) && !errors.Is(err, codec.ErrCorrupt) {
 			return err
 		}
-		err = found.fatal()
-		if err == nil && found.isUnsound() && found.isComplete() {
-			if err = d.rebuild(f); err == nil {
-				err = errRebuilt
-			}
+		if err == nil && len(found.wrong) == 0 {
+			return nil
 		}
-		return err
+		taken, failed := d.takeCopy(found)
+		if failed == nil && taken {
+			failed = errReplaced
+		}
+		if failed == nil && err == nil {
+			failed = found.fatal()
+		}
+		return cmp.Or(failed, err)
 	})
 	if found != nil {
 		defer found.close()
@@ -71,27 +75,10 @@ func (d *Data) open() error {
 	}
 	d.db = db
 	d.load(found)
+	if err := d.openCopy(found); err != nil {
+		return errors.Join(err, d.Close())
+	}
 	return nil
-}
-
-// isUnsound reports whether the file is not as it was written.
-func (r *reading) isUnsound() bool { return len(r.wrong) > 0 || r.mended }
-
-// rebuild replaces a damaged file of which all records are there. f is locked.
-func (d *Data) rebuild(f *os.File) error {
-	r, err := read(f, 0, true)
-	if err != nil {
-		return err
-	}
-	defer r.close()
-	for _, p := range r.wrong {
-		d.log.Error("control.db is damaged", "problem", p.where()+" "+p.text)
-	}
-	d.log.Error("control.db is damaged, but all records are there: it is rebuilt", "records", r.records, "file", d.path)
-	if err := writeNew(d.path+boltfile.NewSuffix, r.raw); err != nil {
-		return errors.Join(fmt.Errorf("rebuild %s: %w", fileName, err), os.Remove(d.path+boltfile.NewSuffix))
-	}
-	return errors.Join(os.Rename(d.path+boltfile.NewSuffix, d.path), durable.SyncPath(filepath.Dir(d.path)))
 }
 
 // writeNew writes a new file with these records. A record with the sums of all others is not among them, or is replaced.
@@ -106,7 +93,7 @@ func writeNew(path string, records []write) error {
 	sums := sums{}
 	for batch := range slices.Chunk(records, writtenAtOnce) {
 		if err == nil {
-			err = db.Update(func(tx *bolt.Tx) error { return storeAll(tx, sums, batch) })
+			err = db.Update(func(tx *bolt.Tx) error { return storeAll(transaction{Tx: tx}, sums, batch) })
 		}
 	}
 	return errors.Join(err, db.Close())
@@ -121,7 +108,7 @@ func create(db *bolt.DB) error {
 		if err := createBuckets(tx); err != nil {
 			return err
 		}
-		return storeAll(tx, sums{}, []write{{inMeta, keyFormat, []byte(format2)}})
+		return storeAll(transaction{Tx: tx}, sums{}, []write{{inMeta, keyFormat, []byte(format2)}})
 	})
 }
 
@@ -150,7 +137,7 @@ func addBuckets(db *bolt.DB, of sums) error {
 		if err := createBuckets(tx); err != nil || of == nil {
 			return err
 		}
-		return storeAll(tx, of, nil) // the sums say that this is the last transaction
+		return storeAll(transaction{Tx: tx}, of, nil) // the sums say that this is the last transaction
 	})
 }
 

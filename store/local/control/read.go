@@ -26,7 +26,6 @@ type reading struct {
 
 	records uint64
 	wrong   []problem
-	mended  bool // the file has wrong bits, and they were corrected in memory
 
 	keep bool
 	raw  []write // all records that are sound, if keep is set
@@ -60,18 +59,12 @@ func read(f *os.File, txid uint64, keep bool) (r *reading, err error) {
 		return nil, err
 	}
 	r.scan = scan
-	damage := scan.Check()
-	if damage == nil {
+	if damage := scan.Check(); damage != nil {
+		r.report(problem{text: damage.Error(), fatal: true})
+		err = boltfile.CatchDamage(fileName, func() error { scan.Leaves(r.leaf); return nil })
+		r.format = cmp.Or(r.format, format2)
+	} else {
 		err = scan.Records(r.record)
-	}
-	if err == nil && (damage != nil || r.records > 0 && !r.isComplete()) {
-		err = boltfile.CatchDamage(fileName, func() error {
-			r = r.salvaged(damage)
-			return nil
-		})
-	}
-	if err == nil && r.format == "" && r.records > 0 || isOneBitFrom(r.format, format2) {
-		r.format, r.mended = format2, true // as the seals show
 	}
 	if err == nil && r.format != "" && r.format != format2 {
 		err = codec.UnknownFormat{Found: r.format, Known: format2}
@@ -101,105 +94,6 @@ func (r *reading) isComplete() bool {
 	return true
 }
 
-// salvaged reads a file with damaged pages or records. It tries each way to find the records. When none finds all, and pages are
-// damaged, it takes together what the first two find: they read what the last transaction has written.
-func (r *reading) salvaged(damage error) *reading {
-	var best *salvage
-	ways := r.scan.Ways()
-	for _, way := range ways {
-		s := newSalvage(r)
-		way(s.take)
-		if s.isComplete() && (best == nil || s.wrote > best.wrote) {
-			best = s
-		}
-	}
-	if best == nil {
-		if damage == nil {
-			return r
-		}
-		best = newSalvage(r)
-		for _, way := range ways[:2] {
-			way(best.take)
-		}
-	}
-	s := newReading()
-	s.scan, s.keep, s.mended = r.scan, r.keep, true
-	if s.wrong = r.wrong; damage != nil {
-		s.report(problem{text: damage.Error(), fatal: true})
-	}
-	for _, w := range best.raw {
-		s.sound(w.bucket, w.key, w.value)
-	}
-	s.found, s.format = best.found, cmp.Or(r.format, best.format, format2)
-	return s
-}
-
-// salvage is what one way of reading has found.
-type salvage struct {
-	*reading
-	has   map[[2]string]bool
-	tried int // by mend
-}
-
-func newSalvage(of *reading) *salvage {
-	r := newReading()
-	r.scan, r.keep = of.scan, true
-	return &salvage{reading: r, has: map[[2]string]bool{}}
-}
-
-func (s *salvage) take(key, value []byte, mend bool) bool {
-	if mend {
-		k, v, ok := s.mend(key, value)
-		return ok && s.take(k, v, false)
-	}
-	if string(key) == keyFormat && len(value) < sealSize {
-		s.format = string(value)
-		return true
-	}
-	for _, bucket := range buckets {
-		text, seal, ok := unseal(bucket, key, value)
-		if !ok || bucket == inMeta && string(key) == keyFormat {
-			continue
-		}
-		if id := [2]string{bucket, string(key)}; !s.has[id] {
-			s.has[id] = true
-			s.raw = append(s.raw, write{bucket, string(key), slices.Clone(text)})
-			if isSummed(bucket, string(key)) {
-				s.found.add(bucket, seal)
-			} else if sums, wrote, err := parseSums(text); err == nil {
-				s.wanted, s.wrote = sums, wrote
-			}
-		}
-		return true
-	}
-	return false
-}
-
-// maxMended bounds the time for records with a wrong bit: how many are tried, and their size in bytes.
-const maxMended, maxMendedSize = 50, 4096
-
-// mend returns a record in which one bit of the key or the value is wrong, as it was written.
-func (s *salvage) mend(key, sealed []byte) (k, v []byte, ok bool) {
-	if s.tried == maxMended || len(key)+len(sealed) > maxMendedSize {
-		return nil, nil, false
-	}
-	s.tried++
-	b := slices.Concat(key, sealed)
-	k, v = b[:len(key)], b[len(key):]
-	for _, bucket := range buckets {
-		for i := range b {
-			for bit := range 8 {
-				b[i] ^= 1 << bit
-				if _, _, ok := unseal(bucket, k, v); ok {
-					return k, v, true
-				}
-				b[i] ^= 1 << bit
-			}
-		}
-	}
-	return nil, nil, false
-}
-
 func (r *reading) close() error {
 	r.scan.Close()
 	return nil
@@ -207,19 +101,25 @@ func (r *reading) close() error {
 
 func (r *reading) report(p problem) { r.wrong = append(r.wrong, p) }
 
-// fatal returns an error for what is wrong, unless it concerns single records only.
-func (r *reading) fatal() error {
+// problems returns an error for what is wrong, or for what does not concern single records only.
+func (r *reading) problems(fatal bool) error {
 	var errs []error
 	for _, p := range r.wrong {
-		if p.fatal {
+		if p.fatal || !fatal {
 			errs = append(errs, fmt.Errorf("%s: %s", p.where(), p.text))
 		}
 	}
-	if errs == nil {
+	return errors.Join(errs...)
+}
+
+// fatal returns an error for what is wrong, unless it concerns single records only.
+func (r *reading) fatal() error {
+	err := r.problems(true)
+	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("%w. Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new directory of what can be read",
-		errors.Join(errs...))
+		err)
 }
 
 func bucketOf(path []string) string {
@@ -253,6 +153,23 @@ func (r *reading) record(rec boltfile.Record) error {
 		r.found.add(bucket, seal)
 	}
 	return nil
+}
+
+// leaf reads what may be a record of a file with damaged pages.
+func (r *reading) leaf(key, sealed []byte) {
+	if isPlain(inMeta, string(key)) && len(sealed) < sealSize {
+		r.format = string(sealed)
+		return
+	}
+	for _, bucket := range buckets {
+		if value, seal, ok := unseal(bucket, key, sealed); ok {
+			r.sound(bucket, string(key), value)
+			if isSummed(bucket, string(key)) {
+				r.found.add(bucket, seal)
+			}
+			return
+		}
+	}
 }
 
 // sound reads the value of a record, whose seal is right.
@@ -313,10 +230,7 @@ func (r *reading) compareSums() {
 	if r.format != format2 {
 		return
 	}
-	if r.isComplete() && r.scan.Txid() > 0 {
-		for i := range r.wrong {
-			r.wrong[i].fatal = false // no record is lost
-		}
+	if r.isComplete() {
 		return
 	}
 	unsound := map[string]bool{}

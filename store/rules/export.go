@@ -6,7 +6,6 @@ import (
 )
 
 // Export returns the records that a move copies, in the order of their kinds and keys: all but sessions, and the id of the data directory.
-// Damaged ones, and what belongs to them, are left out.
 func (d *Data) Export() ([]Record, error) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

@@ -33,14 +33,7 @@
 // Open reads the whole file, before bbolt does, and checks the pages (package boltfile), the seals and the sums.
 //
 //   - When anything is wrong, control.copy takes its place, which has the same records (copy.go).
-//   - When the copy is damaged too or missing, a damaged record is out of service, with everything that belongs to it: a partner with its merchants, a
-//     merchant with its tags. Its requests fail, which is logged with the record's name; they never find it missing. Everything
-//     else goes on. An audit entry is listed as damaged.
-//   - A change that needs to know what a damaged record says fails too. No tag is made while a tag or a claim is damaged: it may
-//     be the merchant's tag of this type, or have the label. No domain is claimed while a claim or a partner is damaged. Nothing
-//     is deleted while a record is damaged that may belong to it.
-//   - When it is not known which records are damaged, as on a page that cannot be read, Open fails. "mtagd repair" makes a new
-//     file of the others.
+//   - When the copy is damaged too or missing, Open fails. "mtagd repair" makes a new file of what can be read.
 //
 // What the disk does to the file later does not reach requests. A change that meets damage fails, and changes nothing.
 package control

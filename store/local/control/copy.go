@@ -57,8 +57,10 @@ func (d *Data) openCopy(found *reading) error {
 }
 
 func (d *Data) useCopy() (err error) {
-	d.copy, err = boltfile.OpenChecked(copyPath(d.path), func(*os.File) error { return nil })
-	return err
+	if d.copy, err = boltfile.OpenChecked(copyPath(d.path), func(*os.File) error { return nil }); err != nil {
+		return err
+	}
+	return addBuckets(d.copy, nil)
 }
 
 // dropCopy says that the copy has not what control.db has.

@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -53,7 +54,8 @@ func (d *Data) open() error {
 			failed = errReplaced
 		}
 		if failed == nil && err == nil {
-			failed = found.fatal()
+			failed = fmt.Errorf("%w. Its copy is damaged too, or missing. Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new "+
+				"directory of what can be read", found.problems())
 		}
 		return cmp.Or(failed, err)
 	})
@@ -143,10 +145,6 @@ func addBuckets(db *bolt.DB, of sums) error {
 
 // load takes over what was read.
 func (d *Data) load(r *reading) {
-	for _, p := range r.wrong {
-		d.log.Error("control.db is damaged: a record is out of service, with all that belongs to it",
-			"bucket", p.bucket, "key", p.key, "problem", p.text)
-	}
 	d.sums, d.entries = r.wanted, r.entries
 	d.Data = rules.New(driver{d}, r.state, d.log)
 }

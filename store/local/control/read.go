@@ -35,7 +35,6 @@ type reading struct {
 type problem struct {
 	bucket, key string // both may be empty
 	text        string
-	fatal       bool // which records it concerns is not known
 }
 
 func (p problem) where() string {
@@ -46,7 +45,7 @@ func (p problem) where() string {
 }
 
 func newReading() *reading {
-	return &reading{state: rules.NewState(damaged), found: sums{}, entries: entries{held: map[store.PartnerID]*holding{}}}
+	return &reading{state: rules.NewState(), found: sums{}, entries: entries{held: map[store.PartnerID]*holding{}}}
 }
 
 // read reads a file as of a transaction; 0 for the last one. keep asks for reading.raw. It returns an error only if nothing can be
@@ -60,7 +59,7 @@ func read(f *os.File, txid uint64, keep bool) (r *reading, err error) {
 	}
 	r.scan = scan
 	if damage := scan.Check(); damage != nil {
-		r.report(problem{text: damage.Error(), fatal: true})
+		r.report(problem{text: damage.Error()})
 		err = boltfile.CatchDamage(fileName, func() error { scan.Leaves(r.leaf); return nil })
 		r.format = cmp.Or(r.format, format2)
 	} else {
@@ -101,25 +100,13 @@ func (r *reading) close() error {
 
 func (r *reading) report(p problem) { r.wrong = append(r.wrong, p) }
 
-// problems returns an error for what is wrong, or for what does not concern single records only.
-func (r *reading) problems(fatal bool) error {
+// problems returns an error for all that is wrong.
+func (r *reading) problems() error {
 	var errs []error
 	for _, p := range r.wrong {
-		if p.fatal || !fatal {
-			errs = append(errs, fmt.Errorf("%s: %s", p.where(), p.text))
-		}
+		errs = append(errs, fmt.Errorf("%s: %s", p.where(), p.text))
 	}
 	return errors.Join(errs...)
-}
-
-// fatal returns an error for what is wrong, unless it concerns single records only.
-func (r *reading) fatal() error {
-	err := r.problems(true)
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w. Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new directory of what can be read",
-		err)
 }
 
 func bucketOf(path []string) string {
@@ -183,17 +170,11 @@ func (r *reading) sound(bucket, key string, value []byte) {
 	}
 }
 
-// damaged takes a record out of service.
+// damaged notes a damaged record.
 func (r *reading) damaged(bucket, key, why string) {
 	r.report(problem{bucket: bucket, key: key, text: why})
 	if bucket == inLog {
 		r.noteEntry(key, nil)
-	}
-	if bucket == inDocuments {
-		return // it is missing
-	}
-	if err := r.state.LoadDamaged(bucket, key); err != nil {
-		r.report(problem{bucket: bucket, key: key, text: err.Error()})
 	}
 }
 
@@ -238,19 +219,19 @@ func (r *reading) compareSums() {
 		unsound[p.bucket] = true
 	}
 	if r.wanted == nil {
-		r.report(problem{bucket: inMeta, key: keySums, text: "is missing, so it is not known which records are", fatal: !unsound[inMeta]})
+		r.report(problem{bucket: inMeta, key: keySums, text: "is missing, so it is not known which records are"})
 		return
 	}
 	// The pages of an earlier state can all be sound, below the meta page of a later one whose own pages were not written. bbolt
 	// never writes over the pages of the state before, so that state is two transactions earlier or more. One earlier is sound:
 	// new buckets are made without sums.
 	if r.wrote > 0 && r.wrote+1 < r.scan.Txid() {
-		r.report(problem{text: fmt.Sprintf("has the records of transaction %d, but is of transaction %d", r.wrote, r.scan.Txid()), fatal: true})
+		r.report(problem{text: fmt.Sprintf("has the records of transaction %d, but is of transaction %d", r.wrote, r.scan.Txid())})
 	}
 	for _, bucket := range buckets {
 		found, wanted := r.found[bucket], r.wanted[bucket]
 		if found.n != wanted.n || found.seals != wanted.seals && !unsound[bucket] {
-			r.report(problem{bucket: bucket, text: fmt.Sprintf("has %d records where %d were written, or older ones", found.n, wanted.n), fatal: true})
+			r.report(problem{bucket: bucket, text: fmt.Sprintf("has %d records where %d were written, or older ones", found.n, wanted.n)})
 		}
 	}
 }

@@ -51,7 +51,7 @@ func (d *Data) verifyCopy() error {
 	defer f.Close()
 	r, err := read(f, 0, false)
 	if err == nil {
-		err = errors.Join(r.problems(false), r.close())
+		err = errors.Join(r.problems(), r.close())
 	}
 	if err != nil {
 		err = errors.Join(err, d.dropCopy())

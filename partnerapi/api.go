@@ -50,7 +50,6 @@ package partnerapi
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -209,11 +208,6 @@ const notAuthenticated = "Authentication required"
 
 // refuseStranger answers a request that has no valid API key.
 func (a *api) refuseStranger(r *fasthttp.RequestCtx) {
-	if hasDamagedKey(r, a.Engine.Directory()) {
-		a.logFailure(r, slog.LevelError, fasthttp.StatusServiceUnavailable, errDamagedKey)
-		WriteError(r, fasthttp.StatusServiceUnavailable, "Unable to process request")
-		return
-	}
 	a.Refusals.Count(limit.Authentication, limit.Tenant{})
 	if wait := a.limits.stranger(clientaddr.Of(r.RemoteAddr()), a.Now()); wait > 0 {
 		TooMany(r, wait, "Too many requests without a valid API key")

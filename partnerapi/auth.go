@@ -126,10 +126,3 @@ func credentials(r *fasthttp.RequestCtx) (store.APIKey, bool) {
 	scheme, text, ok := strings.Cut(string(headers[0]), " ")
 	return store.APIKey(text), ok && strings.EqualFold(scheme, "Bearer")
 }
-
-// hasDamagedKey reports whether the request's key has a record that cannot be read, so that nobody knows whether it is valid.
-func hasDamagedKey(r *fasthttp.RequestCtx, directory *store.Directory) bool {
-	text, _ := credentials(r)
-	id, err := text.ID()
-	return err == nil && directory.IsDamaged(string(id))
-}

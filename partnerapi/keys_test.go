@@ -96,21 +96,6 @@ func TestARepeatedCreationCreatesNothing(t *testing.T) {
 	}
 }
 
-// Nobody is told that a key is wrong while it is not known: its record is damaged.
-func TestADamagedKeyIsNotRefused(t *testing.T) {
-	s := newService(t)
-	p := s.partner("Agency")
-	id, err := store.APIKey(p.key).ID()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.engine.Directory().RemoveKey(id)
-	s.engine.Directory().SetDamaged(string(id))
-	if status, body := s.send("GET", merchants, p.key, "", ""); status != 503 {
-		t.Errorf("%d %s, want 503", status, body)
-	}
-}
-
 // The lifetime of a key is at most 292 years. A later time must not become an earlier one.
 func TestAKeyExpiresWhenTheRequestSays(t *testing.T) {
 	p := newService(t).partner("Agency")

@@ -41,9 +41,6 @@ var (
 var errLastKey = &store.Error{Kind: store.KindConflict, Message: "This is your last API key that can change anything. " +
 	"Issue another one first, or add ?evenLast=true"}
 
-// errDamagedKey is logged when the record of a request's key cannot be read.
-var errDamagedKey = errors.New("the record of the API key is damaged")
-
 // errKeyEnded ends what takes long: an export, or a request that waits.
 var errKeyEnded = errors.New("the API key was revoked or has expired meanwhile")
 

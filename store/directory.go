@@ -38,9 +38,6 @@ type Directory struct {
 	sessions map[SessionID]Session       // without links
 	seen     map[SessionID]*atomic.Int64 // when each of them last authenticated a request: s since 1970
 	uses     map[KeyID]*atomic.Int64     // when each key last authenticated a request: s since 1970
-	damaged  map[string]bool             // ids whose records cannot be read
-
-	damagedTags int // how many of damaged are tags
 }
 
 // MerchantSettings is what the hot path needs to know of a merchant. It is the zero value for most.
@@ -85,7 +82,6 @@ func NewDirectory() *Directory {
 		sessions: map[SessionID]Session{},
 		seen:     map[SessionID]*atomic.Int64{},
 		uses:     map[KeyID]*atomic.Int64{},
-		damaged:  map[string]bool{},
 	}
 }
 
@@ -237,31 +233,6 @@ func (d *Directory) SetLastUse(id KeyID, at time.Time) {
 	}
 }
 
-// SetDamagedTag is SetDamaged for a tag.
-func (d *Directory) SetDamagedTag(id TagID) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.damaged[string(id)] {
-		d.damaged[string(id)] = true
-		d.damagedTags++
-	}
-}
-
-// SetDamaged notes that a record other than a tag's cannot be read.
-func (d *Directory) SetDamaged(id string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.damaged[id] = true
-}
-
-// IsDamaged reports whether the record of a key or tag cannot be read, for an empty id whether that of any tag cannot. The
-// directory does not have it then, but it is not unknown either: whoever asks must come back later.
-func (d *Directory) IsDamaged(id string) bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return d.damaged[id] || id == "" && d.damagedTags > 0
-}
-
 // HasSecret reports whether a text is one of a merchant's secrets.
 func (d *Directory) HasSecret(id MerchantID, text SecretText) bool {
 	d.mu.RLock()
@@ -350,13 +321,12 @@ func (d *Directory) TagsOn(host string) []Tag {
 	return tags
 }
 
-// OnlyTag returns the one tag on a host; false when there are none or several, and while a tag is damaged: it may be
-// another tag on the host. The empty host stands for the shared host of client-side tags.
+// OnlyTag returns the one tag on a host; false when there are none or several. The empty host stands for the shared host of client-side tags.
 func (d *Directory) OnlyTag(host string) (Tag, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	h := d.hosts[host]
-	if len(h.tags) != 1 || d.damagedTags > 0 {
+	if len(h.tags) != 1 {
 		return Tag{}, false
 	}
 	return d.tags[h.tags[0]], true

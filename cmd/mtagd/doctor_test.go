@@ -168,10 +168,14 @@ func TestDoctor(t *testing.T) {
 		"another program's directory":  {func(i *installation) { must(i, os.Remove(filepath.Join(i.data, "control.db"))) }, "contains other files, but no control.db", ""},
 		"data that everybody can read": {func(i *installation) { must(i, os.Chmod(i.data, 0o755)) }, ticket + "everybody on this machine can reach into", ""},
 		"data of a newer version":      {func(i *installation) { i.stopped(); setFormat(i) }, "if a newer version wrote it, install that", "does not answer|is not known to this version"},
-		"damaged control data":         {func(i *installation) { i.stopped(); i.write(filepath.Join(i.data, "control.db"), "x") }, "data directory", "does not answer"},
-		"data that cannot be written":  {func(i *installation) { i.stopped(); i.lock("data") }, page + "the service cannot write its data: ", "does not answer"},
-		"backups cannot be written":    {func(i *installation) { i.stopped(); i.lock("backups") }, ticket + "the service cannot write its backups: ", "does not answer"},
-		"a lost secret key":            {func(i *installation) { i.stopped(); addDestination(i) }, page + "the secret key file ", "does not answer"},
+		"damaged control data": {func(i *installation) {
+			i.stopped()
+			i.write(filepath.Join(i.data, "control.db"), "x")
+			i.write(filepath.Join(i.data, "control.copy"), "x")
+		}, "data directory", "does not answer"},
+		"data that cannot be written": {func(i *installation) { i.stopped(); i.lock("data") }, page + "the service cannot write its data: ", "does not answer"},
+		"backups cannot be written":   {func(i *installation) { i.stopped(); i.lock("backups") }, ticket + "the service cannot write its backups: ", "does not answer"},
+		"a lost secret key":           {func(i *installation) { i.stopped(); addDestination(i) }, page + "the secret key file ", "does not answer"},
 		"no database": {func(i *installation) {
 			i.stopped()
 			i.config["store"] = "postgres://127.0.0.1:1/x"

@@ -98,9 +98,6 @@ func (s *Server) findTag(route Route) (store.Tag, store.MerchantSettings, *answe
 	} else {
 		tag, ok = s.directory.OnlyTag(host)
 	}
-	if !ok && s.directory.IsDamaged(string(id)) {
-		return tag, store.MerchantSettings{}, unavailable
-	}
 	if !ok || tag.Host != host {
 		return tag, store.MerchantSettings{}, tagNotFound
 	}

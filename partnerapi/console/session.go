@@ -138,9 +138,6 @@ func (c *Console) useKey(r *fasthttp.RequestCtx, text store.APIKey) error {
 	id, _ := text.ID() // empty when it is no key
 	_, key, ok := c.Engine.Directory().Authenticate(text, c.Now())
 	if !ok {
-		if id != "" && c.Engine.Directory().IsDamaged(string(id)) {
-			return store.Unavailable("the record of the API key is damaged")
-		}
 		return c.refuse(r, string(id))
 	}
 	if wait := c.attempts.right(key.ID, c.Now()); wait > 0 {

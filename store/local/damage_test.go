@@ -31,15 +31,10 @@ func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
 		return errors.Join(db.Commit(db.MaxVersion()+1, func(txn *badgerdb.Txn) error { return txn.Set([]byte("F"), []byte("99")) }), db.Flush(), db.Close())
 	}
 	inBolt := func(path string) error {
-		return changeBolt(path, func(tx *bolt.Tx) error {
-			meta := tx.Bucket([]byte("meta"))
-			// The seals of index.db name the format.
-			return errors.Join(meta.Put([]byte("format"), []byte("99")), meta.Put([]byte("covered"), []byte("as format 99 has it")))
-		})
+		return changeBolt(path, func(tx *bolt.Tx) error { return tx.Bucket([]byte("meta")).Put([]byte("format"), []byte("99")) })
 	}
 	for name, change := range map[string]func(path string) error{
 		"events":     inBadger,
-		"index.db":   inBolt,
 		"control.db": inBolt,
 	} {
 		dir := t.TempDir()

@@ -1,6 +1,6 @@
 // Package local is the embedded engine, for one process and one data directory. It connects four packages:
 //
-//	DIR/control.db      control/  partners, keys, merchants, tags
+//	DIR/control.db      control/  partners, keys, merchants, tags; DIR/control.copy is the same once more
 //	DIR/events/         journal/  a log of new events; identity links and remembered event_ids
 //	DIR/archive/        archive/  older events, packed by merchant
 //	DIR/index.db        rank/     the index of the events; rebuilt from the other two when it is missing
@@ -238,6 +238,7 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, data.Close())
 	}
+	data.KeepCopy()
 	data.Changing, data.Changed = parts.changing, parts.changed
 	if opt.audit != (store.AuditLimits{}) {
 		data.AuditLimits = opt.audit

@@ -124,7 +124,7 @@ func (e *engine) openIndex() (*rank.Index, error) {
 	if !errors.Is(err, codec.ErrCorrupt) {
 		return x, err
 	}
-	e.opt.Log.Error("index.db is damaged, or of an older version. No events are lost: it is rebuilt from events/", "error", err)
+	e.opt.Log.Error("index.db is damaged, or of another version. No events are lost: it is rebuilt from events/", "error", err)
 	if err := os.Remove(path); err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (e *engine) openIndex() (*rank.Index, error) {
 
 // tryIndex opens an index and replays the events that it lacks.
 func (e *engine) tryIndex(path string) (*rank.Index, error) {
-	x, err := rank.Open(path, MinFree, e.opt.Log)
+	x, err := rank.Open(path, e.opt.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func (e *engine) tryRebuild() (err error) {
 	if err := removeIfExists(path + boltfile.NewSuffix); err != nil {
 		return err
 	}
-	x, err := rank.Open(path+boltfile.NewSuffix, MinFree, e.opt.Log)
+	x, err := rank.Open(path+boltfile.NewSuffix, e.opt.Log)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,15 @@ import (
 	"mtagd/store/testenv"
 )
 
+// damageKey damages a key in control.db.
+func damageKey(dir string) error {
+	return changeBolt(filepath.Join(dir, "control.db"), func(tx *bolt.Tx) error {
+		keys := tx.Bucket([]byte("keys"))
+		key, _ := keys.Cursor().First()
+		return keys.Put(slices.Clone(key), []byte("{"))
+	})
+}
+
 // Repair makes a sound directory of each of these damaged ones, with everything but what it says is lost, and does not change
 // the old one.
 func TestDrillRepair(t *testing.T) {
@@ -63,12 +72,9 @@ func TestDrillRepair(t *testing.T) {
 			return errors.Join(errs...)
 		}, 0, ".sst"},
 		"a record of the log is damaged": {func(dir string) error { return damageChunk(dir, `{"n":`) }, 100, "is missing; merchant"},
-		"a key is damaged": {func(dir string) error {
-			return changeBolt(filepath.Join(dir, "control.db"), func(tx *bolt.Tx) error {
-				keys := tx.Bucket([]byte("keys"))
-				key, _ := keys.Cursor().First()
-				return keys.Put(slices.Clone(key), []byte("{"))
-			})
+		"a key is damaged":               {damageKey, 0, ""}, // the copy has it
+		"a key is damaged in both files": {func(dir string) error {
+			return errors.Join(damageKey(dir), os.Remove(filepath.Join(dir, "control.copy")))
 		}, 0, "keys"},
 	} {
 		t.Run(name, func(t *testing.T) {

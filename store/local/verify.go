@@ -99,8 +99,8 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 		w.hidden = true
 	}
 	w.index, err = rank.OpenReadOnly(filepath.Join(dir, "index.db"))
-	switch unknown, ok := errors.AsType[codec.UnknownFormat](err); {
-	case err == nil, errors.Is(err, os.ErrNotExist), ok && unknown.Found < unknown.Known: // the next start builds it
+	switch _, ok := errors.AsType[codec.UnknownFormat](err); {
+	case err == nil, errors.Is(err, os.ErrNotExist), ok: // the next start builds it
 	default:
 		v.Found(store.Finding{Part: store.PartIndex, Where: "index.db", Problem: "cannot be opened: " + err.Error()})
 	}

@@ -225,10 +225,20 @@ func TestDrillVerifyFinds(t *testing.T) {
 		"control.db is cut short": {func(dir string) error {
 			return os.Truncate(filepath.Join(dir, "control.db"), 5*4096)
 		}, store.PartControl, "control.db"},
-		"a node is damaged":    {flip("nodes"), store.PartIndex, "node"},
-		"a root is damaged":    {flip("roots"), store.PartIndex, string(merchants[1])[:8]},
-		"a block is damaged":   {flip("blocks"), store.PartIndex, "segment"},
-		"segments are damaged": {flip("segments"), store.PartIndex, "segments"},
+		"a node is damaged": {flip("nodes"), store.PartIndex, "node"},
+		"a root is damaged": {flip("roots"), store.PartIndex, string(merchants[1])[:8]},
+		"a node of names is damaged": {inIndex(func(tx *bolt.Tx) error {
+			b := tx.Bucket([]byte("nodes"))
+			c := b.Cursor()
+			for k, v := c.First(); k != nil; k, v = c.Next() {
+				if v[0] == 2 { // a leaf
+					v = slices.Clone(v)
+					v[3] ^= 1
+					return b.Put(slices.Clone(k), v)
+				}
+			}
+			return errors.New("there is no tree of names")
+		}), store.PartIndex, "node"},
 		"a node is missing": {inIndex(func(tx *bolt.Tx) error {
 			b := tx.Bucket([]byte("nodes"))
 			k, _ := b.Cursor().Seek(key[:])
@@ -323,7 +333,7 @@ func removeFromIndex(dir string, id store.MerchantID, n int) error {
 	if err != nil {
 		return err
 	}
-	x, err := rank.Open(filepath.Join(dir, "index.db"), 0, quiet)
+	x, err := rank.Open(filepath.Join(dir, "index.db"), quiet)
 	if err != nil {
 		return err
 	}

@@ -74,13 +74,6 @@ func (d *Data) fillDirectory() {
 	for _, m := range s.merchants {
 		d.dir.SetMerchant(m.Merchant)
 	}
-	for id := range s.damaged {
-		if s.damagedTags[store.TagID(id)] {
-			d.dir.SetDamagedTag(store.TagID(id))
-		} else {
-			d.dir.SetDamaged(id)
-		}
-	}
 	tags := make([]store.Tag, 0, len(s.tags))
 	for _, t := range s.tags {
 		tags = append(tags, s.complete(t))

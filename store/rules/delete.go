@@ -16,9 +16,6 @@ func (d *Data) DeleteMerchant(ctx context.Context, id store.MerchantID) (m store
 		if m, err = d.state.merchant(id); err != nil {
 			return err
 		}
-		if err := d.state.allReadable(Tags, Domains, Destinations); err != nil {
-			return err
-		}
 		c.deleteMerchants(m.Partner, []store.Merchant{m})
 		return nil
 	})
@@ -33,9 +30,6 @@ func (d *Data) DeleteMerchant(ctx context.Context, id store.MerchantID) (m store
 func (d *Data) DeletePartner(ctx context.Context, id store.PartnerID, withMerchants bool) (p store.Partner, err error) {
 	err = d.update(ctx, func(c *change) error {
 		if p, err = d.state.partner(id); err != nil {
-			return err
-		}
-		if err := d.state.allReadable(Merchants, Tags, Domains, Keys, Uses, Replies, Destinations); err != nil {
 			return err
 		}
 		var merchants []store.Merchant

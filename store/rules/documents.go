@@ -47,7 +47,7 @@ func (d *Data) noteDestination(key string) {
 func (d *Data) Destination(ctx context.Context, m store.MerchantID, id string) (store.Document, error) {
 	return viewed(ctx, d, func(s *State, _ time.Time) (store.Document, error) {
 		key := destinationKey(m, id)
-		content, err := find(s, s.destinations, key, Destinations, "document")
+		content, err := find(s.destinations, key, "document")
 		return destination(key, content), err
 	})
 }
@@ -73,7 +73,7 @@ func (d *Data) UpdateDestination(ctx context.Context, m store.MerchantID, id str
 			return err
 		}
 		key := destinationKey(m, id)
-		old, err := find(d.state, d.state.destinations, key, Destinations, "document")
+		old, err := find(d.state.destinations, key, "document")
 		if err != nil && store.KindOf(err) != store.KindNotFound {
 			return err
 		}

@@ -50,7 +50,7 @@ func (d *Data) addErasure(ctx context.Context, id store.MerchantID, who store.Pe
 func (d *Data) UpdateErasures(ctx context.Context, ids []store.ErasureID, update func(e *store.Erasure) (suppressed []store.IdentityKey)) error {
 	return d.update(ctx, func(c *change) error {
 		for _, id := range ids {
-			e, err := find(d.state, d.state.erasures, id, Erasures, "erasure")
+			e, err := find(d.state.erasures, id, "erasure")
 			if err != nil {
 				return err
 			}
@@ -185,7 +185,7 @@ func (d *Data) Refuses(m store.MerchantID, id *store.Identity, muid store.MUID) 
 // Erasure implements store.Persons.
 func (d *Data) Erasure(ctx context.Context, id store.ErasureID) (store.Erasure, error) {
 	return viewed(ctx, d, func(s *State, _ time.Time) (store.Erasure, error) {
-		return find(s, s.erasures, id, Erasures, "erasure")
+		return find(s.erasures, id, "erasure")
 	})
 }
 

@@ -37,7 +37,6 @@ func Difference(d *Data, loaded *State) string {
 // normal returns a state without what may differ: empty lists, and the order of those that have none.
 func normal(s *State) State {
 	n := *s
-	n.failure = nil
 	n.keysOf, n.tagsOf = tidy(s.keysOf, true), tidy(s.tagsOf, true)
 	n.merchantsOf, n.repliesOf, n.erasuresOf = tidy(s.merchantsOf, false), tidy(s.repliesOf, false), tidy(s.erasuresOf, false)
 	n.counts = maps.Clone(s.counts)

@@ -104,9 +104,6 @@ func (d *Data) RevokeKey(ctx context.Context, id store.KeyID, evenLast bool) (k 
 
 // noteUses stores when keys were last used here.
 func (c *change) noteUses() error {
-	if c.d.state.allReadable(Uses) != nil {
-		return nil // a damaged record cannot be replaced
-	}
 	for id := range c.d.state.keys {
 		at := c.d.dir.LastUse(id)
 		if at.IsZero() || !at.After(c.d.state.uses[id]) {

@@ -2,7 +2,6 @@ package rules
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -64,7 +63,7 @@ func (m *memory) open(t *testing.T, now func() time.Time) store.Engine {
 }
 
 func (m *memory) load() (*State, error) {
-	s := NewState(nil)
+	s := NewState()
 	for id, value := range m.records {
 		if err := s.Load(Record{Kind: id[0], Key: id[1], Value: value}); err != nil {
 			return nil, err
@@ -259,27 +258,7 @@ func (e engine) Verify(_ context.Context, v store.Verification) (counts store.Ve
 	})
 }
 
-// The labels of tags that are out of service with their merchant stay taken.
-func TestALabelOfADamagedMerchantIsTaken(t *testing.T) {
-	m := newMemory()
-	d := m.open(t, time.Now)
-	p, err := d.AddPartner(t.Context(), "Acme")
-	testenv.Check(t, err)
-	shop, err := d.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
-	testenv.Check(t, err)
-	tag, _, err := d.GenerateTag(t.Context(), shop.ID, store.ServerSide, "shop.com")
-	testenv.Check(t, err)
-	delete(m.records, [2]string{Merchants, string(shop.ID)})
-	s, err := m.load()
-	testenv.Check(t, errors.Join(err, s.LoadDamaged(Merchants, string(shop.ID))))
-	broken := New(m, s, slog.New(slog.DiscardHandler))
-	if s.labels[tag.Label] != tag.ID || !broken.Directory().IsDamaged(string(tag.ID)) {
-		t.Errorf("the label %s can be drawn again, or its tag is in service", tag.Label)
-	}
-}
-
-// Another machine may learn at once that a partner has moved to another tracking domain, and that another one has the former
-// domain now.
+// Another machine may learn at once that a partner has moved to another tracking domain, and that another one has the former domain now.
 func TestTrackingDomainsThatChangeHandsTogether(t *testing.T) {
 	m := newMemory()
 	d := m.open(t, time.Now).(engine)

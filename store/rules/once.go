@@ -36,7 +36,7 @@ func (s *State) reply(partner store.PartnerID, once string, now time.Time) (r re
 	if once == "" {
 		return r, false, nil
 	}
-	r, err = find(s, s.replies, replyKey(partner, hashOnce(once)), Replies, "reply")
+	r, err = find(s.replies, replyKey(partner, hashOnce(once)), "reply")
 	if store.KindOf(err) == store.KindNotFound {
 		return r, false, nil
 	}

@@ -10,7 +10,7 @@
 // A new kind of record needs these steps, and nothing in the engines:
 //
 //  1. Its type, its limits, its checks and its methods in Control: package store.
-//  2. A constant and a line in kinds (records.go), a map in State, and its name in LoadDamaged (state.go). With an index, also its set and
+//  2. A constant and a line in kinds (records.go), a map in State (state.go). With an index, also its set and
 //     its remove (apply.go).
 //  3. Its methods here: reads with view, changes with update, put, delete and audit. If it belongs to a merchant or a partner,
 //     deleteMerchants or DeletePartner delete it too (delete.go).

@@ -82,7 +82,7 @@ func (d *Data) UseLink(ctx context.Context, used store.SessionText) (s store.Ses
 // EndSession implements store.Control.
 func (d *Data) EndSession(ctx context.Context, id store.SessionID) error {
 	return d.update(ctx, func(c *change) error {
-		s, err := find(d.state, d.state.sessions, id, Sessions, "session")
+		s, err := find(d.state.sessions, id, "session")
 		if err != nil {
 			return err
 		}

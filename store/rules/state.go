@@ -2,7 +2,6 @@ package rules
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"time"
 
@@ -39,12 +38,6 @@ type State struct {
 	unfinished  map[store.ErasureID]bool
 
 	counts map[store.PartnerID]*counts
-
-	damaged map[string]bool // ids and domains whose record, or that of their owner, is damaged
-	failure func(kind, key string) error
-
-	damagedTags map[store.TagID]bool // which of damaged are tags
-	damagedIn   map[string]string    // kind → the key of a damaged record of it
 }
 
 // merchant is a merchant as it is stored.
@@ -53,10 +46,9 @@ type merchant struct {
 	Ordinal uint64 `json:"ordinal"` // in the order of the partner's merchants
 }
 
-// NewState returns an empty state, for a driver to load. failure returns the error of a request that needs a damaged record.
-func NewState(failure func(kind, key string) error) *State {
+// NewState returns an empty state, for a driver to load.
+func NewState() *State {
 	return &State{
-		failure:      failure,
 		retention:    store.Forever,
 		partners:     map[store.PartnerID]store.Partner{},
 		keys:         map[store.KeyID]store.Key{},
@@ -81,10 +73,6 @@ func NewState(failure func(kind, key string) error) *State {
 		tracking:    map[string]store.PartnerID{},
 		repliesOf:   map[store.PartnerID][]string{},
 		counts:      map[store.PartnerID]*counts{},
-
-		damaged:     map[string]bool{},
-		damagedTags: map[store.TagID]bool{},
-		damagedIn:   map[string]string{},
 	}
 }
 
@@ -101,47 +89,11 @@ func (s *State) Load(r Record) error {
 	return err
 }
 
-// LoadDamaged notes a record that cannot be read. It is out of service with all that belongs to it: requests fail, and never
-// find it missing.
-func (s *State) LoadDamaged(kind, key string) error {
-	s.damagedIn[kind] = key
-	switch kind {
-	case Partners, Keys, Merchants, Tags, Domains, Replies, Erasures, Destinations:
-		s.damaged[key] = true
-		if kind == Tags {
-			s.damagedTags[store.TagID(key)] = true
-		}
-	case Suppressed: // the key says everything
-		return s.Load(Record{kind, key, nil})
-	case Removals: // the key says enough
-		s.removals[store.MerchantID(key)] = store.Removal{Kind: store.OfDeletion, Merchant: store.MerchantID(key)}
-	}
-	return nil
-}
-
-// derive takes damaged records out of service, with all that belongs to them, and fills in what follows from the others. The
-// labels of tags that are out of service stay taken.
+// derive fills in what follows from the records.
 func (s *State) derive() {
 	for id, t := range s.tags {
 		s.noteLabel(id, t)
 	}
-	isDamaged := func(id string) bool { return s.damaged[id] }
-	maps.DeleteFunc(s.keys, func(id store.KeyID, k store.Key) bool {
-		return s.drop(string(id), isDamaged(string(k.Partner)))
-	})
-	maps.DeleteFunc(s.merchants, func(id store.MerchantID, m merchant) bool {
-		return s.drop(string(id), isDamaged(string(m.Partner)))
-	})
-	maps.DeleteFunc(s.tags, func(id store.TagID, t store.Tag) bool {
-		dropped := s.drop(string(id), isDamaged(string(t.Merchant)) || t.Type == store.ServerSide && isDamaged(t.Domain))
-		if dropped {
-			s.damagedTags[id] = true
-		}
-		return dropped
-	})
-	maps.DeleteFunc(s.destinations, func(key string, _ []byte) bool {
-		return s.drop(key, isDamaged(string(destination(key, nil).Merchant)))
-	})
 	for id, k := range s.keys {
 		s.keysOf[k.Partner] = append(s.keysOf[k.Partner], id)
 	}
@@ -200,13 +152,6 @@ func without[T comparable](list []T, one T) []T {
 	return slices.DeleteFunc(list, func(other T) bool { return other == one })
 }
 
-func (s *State) drop(id string, damaged bool) bool {
-	if damaged {
-		s.damaged[id] = true
-	}
-	return damaged
-}
-
 // noteTag notes what follows from a tag that is new.
 func (s *State) noteTag(t store.Tag) {
 	s.tagsOf[t.Merchant] = append(s.tagsOf[t.Merchant], t.ID)
@@ -221,17 +166,17 @@ func (s *State) noteLabel(id store.TagID, t store.Tag) {
 
 // partner returns a partner. KindNotFound: partner.
 func (s *State) partner(id store.PartnerID) (store.Partner, error) {
-	return find(s, s.partners, id, Partners, "partner")
+	return find(s.partners, id, "partner")
 }
 
 // key returns a key. KindNotFound: key.
 func (s *State) key(id store.KeyID) (store.Key, error) {
-	return find(s, s.keys, id, Keys, "key")
+	return find(s.keys, id, "key")
 }
 
 // merchant returns a merchant with its tags, oldest first. KindNotFound: merchant.
 func (s *State) merchant(id store.MerchantID) (store.Merchant, error) {
-	m, err := find(s, s.merchants, id, Merchants, "merchant")
+	m, err := find(s.merchants, id, "merchant")
 	for _, id := range s.tagsOf[id] {
 		m.Tags = append(m.Tags, s.complete(s.tags[id]))
 	}
@@ -244,7 +189,7 @@ func (s *State) merchant(id store.MerchantID) (store.Merchant, error) {
 
 // tag returns a tag. KindNotFound: tag.
 func (s *State) tag(id store.TagID) (store.Tag, error) {
-	t, err := find(s, s.tags, id, Tags, "tag")
+	t, err := find(s.tags, id, "tag")
 	if err != nil {
 		return t, err
 	}
@@ -259,33 +204,17 @@ func (s *State) complete(t store.Tag) store.Tag {
 
 // holder returns the tag that has the claim to a root domain. KindNotFound: claim.
 func (s *State) holder(domain string) (store.Tag, error) {
-	id, err := find(s, s.domains, domain, Domains, "claim")
+	id, err := find(s.domains, domain, "claim")
 	if err != nil {
 		return store.Tag{}, err
 	}
 	return s.tag(id)
 }
 
-// allReadable returns an error if a record of these kinds is damaged. Who needs to know that something does not exist, or that
-// nothing else belongs to an owner, asks this first.
-func (s *State) allReadable(kinds ...string) error {
-	for _, kind := range kinds {
-		if key, found := s.damagedIn[kind]; found {
-			return s.failure(kind, key)
-		}
-	}
-	return nil
-}
-
-// find returns a record, or why there is none: it does not exist, or it is damaged.
-func find[K ~string, V any](s *State, in map[K]V, key K, kind, what string) (V, error) {
+func find[K comparable, V any](in map[K]V, key K, what string) (V, error) {
 	v, ok := in[key]
-	switch {
-	case ok:
-		return v, nil
-	case s.damaged[string(key)]:
-		return v, s.failure(kind, string(key))
-	default:
+	if !ok {
 		return v, store.NotFound(what)
 	}
+	return v, nil
 }

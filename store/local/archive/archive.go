@@ -28,12 +28,10 @@
 //	'S'                                   boundary (8 bytes): all events of the journal's chunks up to it are here
 //	'P'                                   version (8 bytes) of the last commit before the last purge, if there was one
 //	'G'                                   number of a chunk (8 bytes): blocks that begin up to it may be behind a gap
-//	'M' merchant                          number of events, 0 (earlier versions: bytes of the bodies), bytes of the blocks (uvarints),
+//	'M' merchant                          number of events, 0, bytes of the blocks (uvarints),
 //	                                      end of the last block (position)
 //	'B' merchant, last position, revision (4 bytes)
 //	                                      block. The revision is greater than that of an earlier block with this position
-//	'B' merchant, last position, revision, 0 (1 byte)
-//	                                      empty value, which reads skip: earlier versions wrote it before they removed a block's bytes
 //
 // The values of 'S', 'P', 'G' and 'M' are sealed (codec.Seal). A block is:
 //
@@ -55,7 +53,6 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
@@ -102,7 +99,7 @@ func Open(dir string, log *slog.Logger) (*Archive, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := open(dir, db, log, false)
+	a, err := open(dir, db, log)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
 	}
@@ -115,14 +112,14 @@ func OpenReadOnly(dir string, log *slog.Logger) (*Archive, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
-	a, err := open(dir, db, log, true)
+	a, err := open(dir, db, log)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), db.Close())
 	}
 	return a, nil
 }
 
-func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archive, error) {
+func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
 	coder, err := newCoder()
 	if err != nil {
 		return nil, err
@@ -130,7 +127,7 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archiv
 	a := &Archive{dir: dir, db: db, log: log, coder: coder}
 	a.last = db.MaxVersion()
 	a.versions.start(db, a.last)
-	isNew, hasGaps := false, false
+	isNew := false
 	err = a.view(func(txn *badgerdb.Txn) error {
 		found, known, err := txn.Get(keyFormat)
 		if isNew = !known; err == nil && known && string(found) != format {
@@ -143,8 +140,7 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archiv
 			return err
 		}
 		a.boundary.Store(a.moved)
-		var gaps uint64
-		gaps, hasGaps, err = getNumber(txn, keyGaps)
+		gaps, _, err := getNumber(txn, keyGaps)
 		a.gaps.Store(gaps)
 		return err
 	})
@@ -152,12 +148,6 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger, readOnly bool) (*Archiv
 		err = fmt.Errorf("%w: the archive has no format version", codec.ErrCorrupt)
 	}
 	a.isNew = isNew
-	if err == nil && !isNew && !hasGaps { // an earlier version has left gaps; after a kill, also behind the boundary
-		gaps := a.Boundary() + uint64(time.Hour.Microseconds())
-		if a.gaps.Store(gaps); !readOnly {
-			err = a.allowGaps(gaps)
-		}
-	}
 	if err == nil {
 		err = a.countAll()
 	}

@@ -94,7 +94,7 @@ func (w *Writer) finish(boundary uint64) error {
 	if err := c.commit(); err != nil {
 		return err
 	}
-	return w.a.allowGaps(boundary) // what was lost, or an earlier version has left
+	return w.a.allowGaps(boundary) // what was lost
 }
 
 // cover is the range of positions of which a block has all events.

@@ -4,7 +4,7 @@
 //   - Open is for large files whose values are sealed. It checks the branches of the trees and the list of free pages, on which
 //     bbolt relies.
 //   - OpenChecked is for files that are loaded into memory as a whole, and whose records are sealed. A Scan reads them without bbolt,
-//     checks everything, and finds the records of a damaged file.
+//     and checks everything.
 //
 // Files:
 //
@@ -15,7 +15,6 @@
 //	meta.go      which transaction a scan reads
 //	walk.go      goes through the tree of pages
 //	checkpage.go checks a page, and what it says of its children
-//	find.go      finds the records of a damaged file
 //	pages.go     the byte form of pages
 package boltfile
 

@@ -12,7 +12,7 @@ import (
 
 // findMeta chooses the meta page that counts. When one is damaged, it may have been that of the last transaction. Then the
 // other one would silently undo that transaction, so it is only taken when the damaged one can be seen to be older. It returns what
-// is wrong; Repair can be called all the same.
+// is wrong.
 func (s *Scan) findMeta() error {
 	var metas [2]meta
 	var valid [2]bool

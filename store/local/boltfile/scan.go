@@ -128,3 +128,42 @@ func (s *Scan) page(id uint64) ([]byte, error) {
 	}
 	return s.data[at : at+int(1+more)*s.meta.pageSize], nil
 }
+
+// Leaves passes the records of all leaves that are not in the list of free pages, also of those below a damaged page. Only the caller knows
+// which are sound. It passes nothing when the list or a meta page is lost: older records could be among them. The slices are valid until the scan is closed.
+func (s *Scan) Leaves(use func(key, value []byte)) {
+	list, err := s.page(s.meta.free)
+	if err != nil || s.wrong != nil {
+		return
+	}
+	free, err := freePages(list, s.meta.free)
+	if err != nil {
+		return
+	}
+	skip := map[uint64]bool{s.meta.free: true}
+	for _, id := range free {
+		skip[id] = true
+	}
+	for id := uint64(2); id < s.meta.size; id++ {
+		b, err := s.page(id)
+		if skip[id] || err != nil {
+			continue
+		}
+		if p, err := parsePage(b, id, false); err == nil && p.leaf {
+			elements, _ := p.elements() // none when the page is damaged
+			leaf(elements, use)
+		}
+	}
+}
+
+func leaf(elements []element, use func(key, value []byte)) {
+	for _, e := range elements {
+		switch {
+		case !e.bucket:
+			use(e.key, e.value)
+		case len(e.value) > bucketSize:
+			below, _ := inlineElements(e)
+			leaf(below, use)
+		}
+	}
+}

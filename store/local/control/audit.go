@@ -58,7 +58,7 @@ func holderIn(entry []byte) store.PartnerID {
 
 // dropOldest makes room for the new entries: for each, at most two others go. With smaller limits the log gets shorter little by
 // little. Damaged entries stay. It returns what the holders have then.
-func (d *Data) dropOldest(tx *bolt.Tx, s sums, entries []store.AuditEntry) (dropped map[store.PartnerID]holding, err error) {
+func (d *Data) dropOldest(tx transaction, s sums, entries []store.AuditEntry) (dropped map[store.PartnerID]holding, err error) {
 	if len(entries) == 0 {
 		return nil, nil
 	}
@@ -108,7 +108,7 @@ func (d *Data) dropOldest(tx *bolt.Tx, s sums, entries []store.AuditEntry) (drop
 
 // drop drops at most n entries of one holder, the oldest first. It begins where the last one has stopped: so it reads the entries of
 // others once, and not each time.
-func (d *Data) drop(tx *bolt.Tx, s sums, holder store.PartnerID, h *holding, n int) error {
+func (d *Data) drop(tx transaction, s sums, holder store.PartnerID, h *holding, n int) error {
 	age := d.AuditLimits.PartnerAge
 	if holder == "" {
 		age = d.AuditLimits.OperatorAge

@@ -9,7 +9,8 @@
 //	movein.go     takes what a move from another engine copies
 //	snapshot.go   the control data as of one moment, for a backup
 //	verify.go     checks all records
-//	repair.go    writes what can be read of a damaged file into a new one
+//	copy.go       the second file
+//	repair.go     writes what can be read of damaged files into a new one
 //	read.go       reads all of a file, and what is wrong with it
 //	records.go    the bytes of records, their seals and sums
 //
@@ -31,16 +32,8 @@
 //
 // Open reads the whole file, before bbolt does, and checks the pages (package boltfile), the seals and the sums.
 //
-//   - When no record is lost, as with one wrong bit or a damaged page that has none, the file is rebuilt: a new one is written beside
-//     it, and replaces it. The seals and the sums prove that nothing is missing.
-//   - A record that is damaged otherwise is out of service, with everything that belongs to it: a partner with its merchants, a
-//     merchant with its tags. Its requests fail, which is logged with the record's name; they never find it missing. Everything
-//     else goes on. An audit entry is listed as damaged.
-//   - A change that needs to know what a damaged record says fails too. No tag is made while a tag or a claim is damaged: it may
-//     be the merchant's tag of this type, or have the label. No domain is claimed while a claim or a partner is damaged. Nothing
-//     is deleted while a record is damaged that may belong to it.
-//   - When it is not known which records are damaged, as on a page that cannot be read, Open fails. "mtagd repair" makes a new
-//     file of the others: zeros over a page lose at most the records that were on it.
+//   - When anything is wrong, control.copy takes its place, which has the same records (copy.go).
+//   - When the copy is damaged too or missing, Open fails. "mtagd repair" makes a new file of what can be read.
 //
 // What the disk does to the file later does not reach requests. A change that meets damage fails, and changes nothing.
 package control
@@ -70,6 +63,7 @@ type Data struct {
 	*rules.Data
 
 	db   *bolt.DB // nil with OpenReadOnly
+	copy *bolt.DB // of control.copy; guarded by writing; nil: the next change makes it
 	file *os.File // with OpenReadOnly
 	path string
 	now  func() time.Time
@@ -106,7 +100,7 @@ func (d *Data) Close() error {
 	if d.db == nil {
 		return d.file.Close()
 	}
-	return d.db.Close()
+	return errors.Join(d.db.Close(), d.dropCopy())
 }
 
 // Sum returns a number that identifies all records. It is not known when the record with the sums of all buckets is damaged: then
@@ -171,15 +165,15 @@ func (d *Data) store(c rules.Change) error {
 	returned := false
 	var committing int // the transaction whose commit has begun; 0: none
 	err = boltfile.CatchDamage(fileName, func() error {
-		err := d.db.Update(func(tx *bolt.Tx) (err error) {
-			if dropped, err = d.dropOldest(tx, next, c.Entries); err != nil {
+		err := d.update(func(t transaction) (err error) {
+			if dropped, err = d.dropOldest(t, next, c.Entries); err != nil {
 				return err
 			}
-			gone, err := documentsOf(tx, c)
+			gone, err := documentsOf(t.Tx, c)
 			if err != nil {
 				return err
 			}
-			if err := storeAll(tx, next, append(writes, gone...)); err != nil {
+			if err := storeAll(t, next, append(writes, gone...)); err != nil {
 				return err
 			}
 			if d.Changing != nil {
@@ -187,7 +181,7 @@ func (d *Data) store(c rules.Change) error {
 					return err
 				}
 			}
-			committing = tx.ID()
+			committing = t.ID()
 			return nil
 		})
 		returned = true

@@ -127,6 +127,6 @@ func changeFile(path string, change func(tx *bolt.Tx) error) error {
 		if err != nil {
 			return err
 		}
-		return write{inMeta, keySums, s.bytes(uint64(tx.ID()))}.store(tx, s)
+		return write{inMeta, keySums, s.bytes(uint64(tx.ID()))}.store(transaction{Tx: tx}, s)
 	}), db.Close())
 }

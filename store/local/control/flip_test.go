@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,6 +31,8 @@ func TestDrillEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
 		testenv.Check(t, d.Close())
 		sound, err := os.ReadFile(filepath.Join(dir, fileName))
 		testenv.Check(t, err)
+		second, err := os.ReadFile(filepath.Join(dir, copyName))
+		testenv.Check(t, err)
 		parts := inUse(t, dir)
 		random := testenv.Random(t)
 		refused := 0
@@ -38,7 +41,7 @@ func TestDrillEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
 			at, bit := part[0]+random.IntN(part[1]), random.IntN(8)
 			name := fmt.Sprintf("%d partners, byte %d, bit %d", partners, at, bit)
 			sound[at] ^= 1 << bit
-			if problem := tryFile(t, sound, want); problem != "" {
+			if problem := tryFiles(t, sound, second, want); problem != "" {
 				t.Errorf("%s: %s", name, problem)
 				refused++
 			}
@@ -64,11 +67,13 @@ func TestDrillOneWrongBitOfATransactionNumber(t *testing.T) {
 		testenv.Check(t, d.Close())
 		sound, err := os.ReadFile(filepath.Join(dir, fileName))
 		testenv.Check(t, err)
+		second, err := os.ReadFile(filepath.Join(dir, copyName))
+		testenv.Check(t, err)
 		for _, page := range []int{0, os.Getpagesize()} {
 			at := page + 16 + 48
 			for bit := range 3 {
 				sound[at] ^= 1 << bit
-				if problem := tryFile(t, sound, want); problem != "" {
+				if problem := tryFiles(t, sound, second, want); problem != "" {
 					t.Errorf("page at %d, bit %d: %s", page, bit, problem)
 				}
 				sound[at] ^= 1 << bit
@@ -77,13 +82,13 @@ func TestDrillOneWrongBitOfATransactionNumber(t *testing.T) {
 	}
 }
 
-// tryFile opens control data with this content, and says what is not as it should be.
-func tryFile(t *testing.T, content []byte, want []any) string {
+// tryFiles opens control data with this content and this copy, and says what is not as it should be.
+func tryFiles(t *testing.T, content, second []byte, want []any) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(t.TempDir(), "")
 	testenv.Check(t, err)
 	defer os.RemoveAll(dir)
-	testenv.Check(t, os.WriteFile(filepath.Join(dir, fileName), content, 0o600))
+	testenv.Check(t, errors.Join(os.WriteFile(filepath.Join(dir, fileName), content, 0o600), os.WriteFile(filepath.Join(dir, copyName), second, 0o600)))
 	d, err := Open(dir, time.Now, quiet)
 	if err != nil {
 		return err.Error()
@@ -140,6 +145,8 @@ func TestDrillAWrongBitInTheKeyOfABranch(t *testing.T) {
 	testenv.Check(t, d.Close())
 	sound, err := os.ReadFile(filepath.Join(dir, fileName))
 	testenv.Check(t, err)
+	second, err := os.ReadFile(filepath.Join(dir, copyName))
+	testenv.Check(t, err)
 	u32 := func(at int) int { return int(binary.LittleEndian.Uint32(sound[at:])) }
 	var last, others []int // the offsets of the elements
 	for _, part := range inUse(t, dir) {
@@ -160,7 +167,7 @@ func TestDrillAWrongBitInTheKeyOfABranch(t *testing.T) {
 	for _, element := range append(last, others[:min(len(others), testenv.Rounds(15))]...) {
 		end := element + u32(element) + u32(element+4) - 1
 		sound[end] ^= 1
-		if problem := tryFile(t, sound, want); problem != "" {
+		if problem := tryFiles(t, sound, second, want); problem != "" {
 			t.Errorf("key at byte %d of page %d: %s", end%os.Getpagesize(), element/os.Getpagesize(), problem)
 		}
 		sound[end] ^= 1

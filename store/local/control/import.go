@@ -1,6 +1,7 @@
 package control
 
 import (
+	"errors"
 	"maps"
 
 	bolt "go.etcd.io/bbolt"
@@ -19,7 +20,7 @@ func (d *Data) Import(records []rules.Record, docs []store.Document) error {
 	for _, doc := range docs {
 		writes = append(writes, write{inDocuments, documentKey(doc.Kind, doc.Merchant, doc.ID), doc.Content})
 	}
-	if err := d.edit(func(tx *bolt.Tx) error { return storeAll(tx, next, writes) }); err != nil {
+	if err := d.edit(func(tx *bolt.Tx) error { return storeAll(transaction{Tx: tx}, next, writes) }); err != nil {
 		return err
 	}
 	if err := d.db.Close(); err != nil {
@@ -40,7 +41,7 @@ func (d *Data) AddEntries(entries []store.AuditEntry) error {
 		return err
 	}
 	next := maps.Clone(d.sums)
-	if err := d.edit(func(tx *bolt.Tx) error { return storeAll(tx, next, writes) }); err != nil {
+	if err := d.edit(func(tx *bolt.Tx) error { return storeAll(transaction{Tx: tx}, next, writes) }); err != nil {
 		return err
 	}
 	d.sums = next
@@ -50,5 +51,5 @@ func (d *Data) AddEntries(entries []store.AuditEntry) error {
 
 // edit makes a change on disk that is no change of a running service: after an error, the file must be opened again.
 func (d *Data) edit(change func(tx *bolt.Tx) error) error {
-	return boltfile.CatchDamage(fileName, func() error { return d.db.Update(change) })
+	return boltfile.CatchDamage(fileName, func() error { return errors.Join(d.removeCopy(), d.db.Update(change)) })
 }

@@ -14,7 +14,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/boltfile"
-	"mtagd/store/local/durable"
+	"mtagd/store/local/codec"
 	"mtagd/store/rules"
 )
 
@@ -23,7 +23,7 @@ import (
 func Open(dir string, now func() time.Time, log *slog.Logger) (*Data, error) {
 	d := &Data{path: filepath.Join(dir, fileName), now: now, log: log, AuditLimits: store.DefaultAuditLimits}
 	err := d.open()
-	if errors.Is(err, errRebuilt) {
+	if errors.Is(err, errReplaced) {
 		err = d.open() // what was written is read again and checked, as at every start
 	}
 	if err != nil {
@@ -32,26 +32,32 @@ func Open(dir string, now func() time.Time, log *slog.Logger) (*Data, error) {
 	return d, nil
 }
 
-// errRebuilt says that another file was put in the place of a damaged one.
-var errRebuilt = errors.New("control.db was rebuilt")
+// errReplaced says that the copy was put in the place of a damaged file.
+var errReplaced = errors.New("control.db was replaced")
 
 // open opens the file.
 func (d *Data) open() error {
 	var found *reading
 	db, err := boltfile.OpenChecked(d.path, func(f *os.File) (err error) {
-		if err := os.Remove(d.path + boltfile.NewSuffix); !errors.Is(err, os.ErrNotExist) && err != nil { // a rebuild was cut off
+		if err := os.Remove(d.path + boltfile.NewSuffix); !errors.Is(err, os.ErrNotExist) && err != nil { // a replacement was cut off
 			return err
 		}
-		if found, err = read(f, 0, false); err != nil {
+		found, err = read(f, 0, false)
+		if err != nil && !errors.Is(err, codec.ErrCorrupt) && !isWrongBit(err) {
 			return err
 		}
-		err = found.fatal()
-		if err == nil && found.isUnsound() && found.isComplete() {
-			if err = d.rebuild(f); err == nil {
-				err = errRebuilt
-			}
+		if err == nil && len(found.wrong) == 0 {
+			return nil
 		}
-		return err
+		taken, failed := d.takeCopy(found)
+		if failed == nil && taken {
+			failed = errReplaced
+		}
+		if failed == nil && err == nil {
+			failed = fmt.Errorf("%w. Its copy is damaged too, or missing. Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new "+
+				"directory of what can be read", found.problems())
+		}
+		return cmp.Or(failed, err)
 	})
 	if found != nil {
 		defer found.close()
@@ -60,7 +66,7 @@ func (d *Data) open() error {
 		return err
 	}
 	if found != nil && found.format != "" {
-		err = upgrade(db, found)
+		err = upgrade(db, found.format, found.wanted)
 	} else {
 		found = newReading()
 		found.wanted = sums{}
@@ -71,27 +77,10 @@ func (d *Data) open() error {
 	}
 	d.db = db
 	d.load(found)
+	if err := d.openCopy(found); err != nil {
+		return errors.Join(err, d.Close())
+	}
 	return nil
-}
-
-// isUnsound reports whether the file is not as it was written.
-func (r *reading) isUnsound() bool { return len(r.wrong) > 0 || r.corrected }
-
-// rebuild replaces a damaged file of which all records are there. f is locked.
-func (d *Data) rebuild(f *os.File) error {
-	r, err := read(f, 0, true)
-	if err != nil {
-		return err
-	}
-	defer r.close()
-	for _, p := range r.wrong {
-		d.log.Error("control.db is damaged", "problem", p.where()+" "+p.text)
-	}
-	d.log.Error("control.db is damaged, but all records are there: it is rebuilt", "records", r.records, "file", d.path)
-	if err := writeNew(d.path+boltfile.NewSuffix, r.raw); err != nil {
-		return errors.Join(fmt.Errorf("rebuild %s: %w", fileName, err), os.Remove(d.path+boltfile.NewSuffix))
-	}
-	return errors.Join(os.Rename(d.path+boltfile.NewSuffix, d.path), durable.SyncPath(filepath.Dir(d.path)))
 }
 
 // writeNew writes a new file with these records. A record with the sums of all others is not among them, or is replaced.
@@ -106,7 +95,7 @@ func writeNew(path string, records []write) error {
 	sums := sums{}
 	for batch := range slices.Chunk(records, writtenAtOnce) {
 		if err == nil {
-			err = db.Update(func(tx *bolt.Tx) error { return storeAll(tx, sums, batch) })
+			err = db.Update(func(tx *bolt.Tx) error { return storeAll(transaction{Tx: tx}, sums, batch) })
 		}
 	}
 	return errors.Join(err, db.Close())
@@ -121,7 +110,7 @@ func create(db *bolt.DB) error {
 		if err := createBuckets(tx); err != nil {
 			return err
 		}
-		return storeAll(tx, sums{}, []write{{inMeta, keyFormat, []byte(Format)}})
+		return storeAll(transaction{Tx: tx}, sums{}, []write{{inMeta, keyFormat, []byte(Format)}})
 	})
 }
 
@@ -134,9 +123,10 @@ func createBuckets(tx *bolt.Tx) error {
 	return nil
 }
 
-// upgrade writes this version of the format, and makes the buckets that an earlier file does not have.
-func upgrade(db *bolt.DB, r *reading) error {
-	complete := r.format == Format
+// upgrade writes this version of the format, and makes the buckets that an earlier file does not have. Without sums, the file has none or they
+// stay.
+func upgrade(db *bolt.DB, from string, of sums) error {
+	complete := from == Format
 	err := db.View(func(tx *bolt.Tx) error {
 		for _, name := range buckets {
 			complete = complete && tx.Bucket([]byte(name)) != nil
@@ -151,19 +141,15 @@ func upgrade(db *bolt.DB, r *reading) error {
 			return err
 		}
 		format := write{inMeta, keyFormat, []byte(Format)}
-		if r.wanted == nil {
-			return format.store(tx, nil)
+		if of == nil {
+			return format.put(tx)
 		}
-		return storeAll(tx, r.wanted, []write{format}) // the sums say that this is the last transaction
+		return storeAll(transaction{Tx: tx}, of, []write{format}) // the sums say that this is the last transaction
 	})
 }
 
 // load takes over what was read.
 func (d *Data) load(r *reading) {
-	for _, p := range r.wrong {
-		d.log.Error("control.db is damaged: a record is out of service, with all that belongs to it",
-			"bucket", p.bucket, "key", p.key, "problem", p.text)
-	}
 	d.sums, d.entries = r.wanted, r.entries
 	d.Data = rules.New(driver{d}, r.state, d.log)
 }

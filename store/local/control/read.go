@@ -24,9 +24,8 @@ type reading struct {
 	wrote  uint64 // the transaction of that change; 0: unknown
 	entries
 
-	records   uint64
-	wrong     []problem
-	corrected bool // the file has wrong bits, and they were corrected in memory
+	records uint64
+	wrong   []problem
 
 	keep bool
 	raw  []write // all records that are sound, if keep is set
@@ -36,7 +35,6 @@ type reading struct {
 type problem struct {
 	bucket, key string // both may be empty
 	text        string
-	fatal       bool // which records it concerns is not known
 }
 
 func (p problem) where() string {
@@ -47,7 +45,7 @@ func (p problem) where() string {
 }
 
 func newReading() *reading {
-	return &reading{state: rules.NewState(damaged), found: sums{}, entries: entries{held: map[store.PartnerID]*holding{}}}
+	return &reading{state: rules.NewState(), found: sums{}, entries: entries{held: map[store.PartnerID]*holding{}}}
 }
 
 // read reads a file as of a transaction; 0 for the last one. keep asks for reading.raw. It returns an error only if nothing can be
@@ -60,18 +58,12 @@ func read(f *os.File, txid uint64, keep bool) (r *reading, err error) {
 		return nil, err
 	}
 	r.scan = scan
-	damage := scan.Check()
-	if damage == nil {
+	if damage := scan.Check(); damage != nil {
+		r.report(problem{text: damage.Error()})
+		err = boltfile.CatchDamage(fileName, func() error { scan.Leaves(r.leaf); return nil })
+		r.format = cmp.Or(r.format, Format)
+	} else {
 		err = scan.Records(r.record)
-	}
-	if err == nil && (damage != nil || r.records > 0 && !r.isComplete()) {
-		err = boltfile.CatchDamage(fileName, func() error {
-			r = r.search(damage)
-			return nil
-		})
-	}
-	if r.format == "" && r.records > 0 || isOneBitFrom(r.format, Format) || isOneBitFrom(r.format, formerFormat) {
-		r.format, r.corrected = Format, true // as the seals show
 	}
 	if err == nil && r.format != "" && r.format != Format && r.format != formerFormat {
 		err = codec.UnknownFormat{Found: r.format, Known: Format}
@@ -83,9 +75,10 @@ func read(f *os.File, txid uint64, keep bool) (r *reading, err error) {
 	return r, nil
 }
 
-// isOneBitFrom reports whether a format version has one wrong bit.
-func isOneBitFrom(found, known string) bool {
-	return len(found) == len(known) && bits.OnesCount8(found[0]^known[0]) == 1
+// isWrongBit reports whether a format version is only unknown because one of its bits is wrong.
+func isWrongBit(err error) bool {
+	unknown, is := errors.AsType[codec.UnknownFormat](err)
+	return is && len(unknown.Found) == 1 && (bits.OnesCount8(unknown.Found[0]^Format[0]) == 1 || bits.OnesCount8(unknown.Found[0]^formerFormat[0]) == 1)
 }
 
 // isComplete reports whether all records are there, and as they were written last.
@@ -101,105 +94,6 @@ func (r *reading) isComplete() bool {
 	return true
 }
 
-// search reads a file with damaged pages or records. It tries each way to find the records. When none finds all, and pages are
-// damaged, it takes together what the first two find: they read what the last transaction has written.
-func (r *reading) search(damage error) *reading {
-	var best *attempt
-	ways := r.scan.Ways()
-	for _, way := range ways {
-		s := newAttempt(r)
-		way(s.take)
-		if s.isComplete() && (best == nil || s.wrote > best.wrote) {
-			best = s
-		}
-	}
-	if best == nil {
-		if damage == nil {
-			return r
-		}
-		best = newAttempt(r)
-		for _, way := range ways[:2] {
-			way(best.take)
-		}
-	}
-	s := newReading()
-	s.scan, s.keep, s.corrected = r.scan, r.keep, true
-	if s.wrong = r.wrong; damage != nil {
-		s.report(problem{text: damage.Error(), fatal: true})
-	}
-	for _, w := range best.raw {
-		s.sound(w.bucket, w.key, w.value)
-	}
-	s.found, s.format = best.found, cmp.Or(r.format, best.format, Format)
-	return s
-}
-
-// attempt is what one way of reading has found.
-type attempt struct {
-	*reading
-	has   map[[2]string]bool
-	tried int // by correct
-}
-
-func newAttempt(of *reading) *attempt {
-	r := newReading()
-	r.scan, r.keep = of.scan, true
-	return &attempt{reading: r, has: map[[2]string]bool{}}
-}
-
-func (s *attempt) take(key, value []byte, correct bool) bool {
-	if correct {
-		k, v, ok := s.correct(key, value)
-		return ok && s.take(k, v, false)
-	}
-	if string(key) == keyFormat && len(value) < sealSize {
-		s.format = string(value)
-		return true
-	}
-	for _, bucket := range buckets {
-		text, seal, ok := unseal(bucket, key, value)
-		if !ok || bucket == inMeta && string(key) == keyFormat {
-			continue
-		}
-		if id := [2]string{bucket, string(key)}; !s.has[id] {
-			s.has[id] = true
-			s.raw = append(s.raw, write{bucket, string(key), slices.Clone(text)})
-			if isSummed(bucket, string(key)) {
-				s.found.add(bucket, seal)
-			} else if sums, wrote, err := parseSums(text); err == nil {
-				s.wanted, s.wrote = sums, wrote
-			}
-		}
-		return true
-	}
-	return false
-}
-
-// maxCorrected bounds the time for records with a wrong bit: how many are tried, and their size in bytes.
-const maxCorrected, maxCorrectedSize = 50, 4096
-
-// correct returns a record in which one bit of the key or the value is wrong, as it was written.
-func (s *attempt) correct(key, sealed []byte) (k, v []byte, ok bool) {
-	if s.tried == maxCorrected || len(key)+len(sealed) > maxCorrectedSize {
-		return nil, nil, false
-	}
-	s.tried++
-	b := slices.Concat(key, sealed)
-	k, v = b[:len(key)], b[len(key):]
-	for _, bucket := range buckets {
-		for i := range b {
-			for bit := range 8 {
-				b[i] ^= 1 << bit
-				if _, _, ok := unseal(bucket, k, v); ok {
-					return k, v, true
-				}
-				b[i] ^= 1 << bit
-			}
-		}
-	}
-	return nil, nil, false
-}
-
 func (r *reading) close() error {
 	r.scan.Close()
 	return nil
@@ -207,19 +101,13 @@ func (r *reading) close() error {
 
 func (r *reading) report(p problem) { r.wrong = append(r.wrong, p) }
 
-// fatal returns an error for what is wrong, unless it concerns single records only.
-func (r *reading) fatal() error {
+// problems returns an error for all that is wrong.
+func (r *reading) problems() error {
 	var errs []error
 	for _, p := range r.wrong {
-		if p.fatal {
-			errs = append(errs, fmt.Errorf("%s: %s", p.where(), p.text))
-		}
+		errs = append(errs, fmt.Errorf("%s: %s", p.where(), p.text))
 	}
-	if errs == nil {
-		return nil
-	}
-	return fmt.Errorf("%w. Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new directory of what can be read",
-		errors.Join(errs...))
+	return errors.Join(errs...)
 }
 
 func bucketOf(path []string) string {
@@ -255,6 +143,23 @@ func (r *reading) record(rec boltfile.Record) error {
 	return nil
 }
 
+// leaf reads what may be a record of a file with damaged pages.
+func (r *reading) leaf(key, sealed []byte) {
+	if isPlain(inMeta, string(key)) && len(sealed) < sealSize {
+		r.format = string(sealed)
+		return
+	}
+	for _, bucket := range buckets {
+		if value, seal, ok := unseal(bucket, key, sealed); ok {
+			r.sound(bucket, string(key), value)
+			if isSummed(bucket, string(key)) {
+				r.found.add(bucket, seal)
+			}
+			return
+		}
+	}
+}
+
 // sound reads the value of a record, whose seal is right.
 func (r *reading) sound(bucket, key string, value []byte) {
 	r.records++
@@ -266,17 +171,11 @@ func (r *reading) sound(bucket, key string, value []byte) {
 	}
 }
 
-// damaged takes a record out of service.
+// damaged notes a damaged record.
 func (r *reading) damaged(bucket, key, why string) {
 	r.report(problem{bucket: bucket, key: key, text: why})
 	if bucket == inLog {
 		r.noteEntry(key, nil)
-	}
-	if bucket == inDocuments {
-		return // it is missing
-	}
-	if err := r.state.LoadDamaged(bucket, key); err != nil {
-		r.report(problem{bucket: bucket, key: key, text: err.Error()})
 	}
 }
 
@@ -313,10 +212,7 @@ func (r *reading) compareSums() {
 	if r.format == "" {
 		return
 	}
-	if r.isComplete() && r.scan.Txid() > 0 {
-		for i := range r.wrong {
-			r.wrong[i].fatal = false // no record is lost
-		}
+	if r.isComplete() {
 		return
 	}
 	unsound := map[string]bool{}
@@ -324,19 +220,19 @@ func (r *reading) compareSums() {
 		unsound[p.bucket] = true
 	}
 	if r.wanted == nil {
-		r.report(problem{bucket: inMeta, key: keySums, text: "is missing, so it is not known which records are", fatal: !unsound[inMeta]})
+		r.report(problem{bucket: inMeta, key: keySums, text: "is missing, so it is not known which records are"})
 		return
 	}
 	// The pages of an earlier state can all be sound, below the meta page of a later one whose own pages were not written. bbolt
 	// never writes over the pages of the state before, so that state is two transactions earlier or more. One earlier is sound:
 	// new buckets are made without sums.
 	if r.wrote > 0 && r.wrote+1 < r.scan.Txid() {
-		r.report(problem{text: fmt.Sprintf("has the records of transaction %d, but is of transaction %d", r.wrote, r.scan.Txid()), fatal: true})
+		r.report(problem{text: fmt.Sprintf("has the records of transaction %d, but is of transaction %d", r.wrote, r.scan.Txid())})
 	}
 	for _, bucket := range buckets {
 		found, wanted := r.found[bucket], r.wanted[bucket]
 		if found.n != wanted.n || found.seals != wanted.seals && !unsound[bucket] {
-			r.report(problem{bucket: bucket, text: fmt.Sprintf("has %d records where %d were written, or older ones", found.n, wanted.n), fatal: true})
+			r.report(problem{bucket: bucket, text: fmt.Sprintf("has %d records where %d were written, or older ones", found.n, wanted.n)})
 		}
 	}
 }

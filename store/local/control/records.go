@@ -158,23 +158,28 @@ func newWrite[T any](bucket, key string, v T) (write, error) {
 
 // store makes a change in a transaction, and keeps s up to date. It fails rather than replace a damaged record, whose seal
 // is not known.
-func (w write) store(tx *bolt.Tx, s sums) error {
-	b := tx.Bucket([]byte(w.bucket))
-	if old := b.Get([]byte(w.key)); old != nil && isSummed(w.bucket, w.key) {
+func (w write) store(t transaction, s sums) error {
+	if old := t.Bucket([]byte(w.bucket)).Get([]byte(w.key)); old != nil && isSummed(w.bucket, w.key) {
 		_, seal, ok := unseal(w.bucket, w.key, old)
 		if !ok {
 			return damaged(w.bucket, w.key)
 		}
 		s.remove(w.bucket, seal)
 	}
+	if w.value != nil && isSummed(w.bucket, w.key) {
+		s.add(w.bucket, sealOf(w.bucket, w.key, w.value))
+	}
+	return t.each(w.put)
+}
+
+// put makes a change of one file.
+func (w write) put(tx *bolt.Tx) error {
+	b := tx.Bucket([]byte(w.bucket))
 	if w.value == nil {
 		return b.Delete([]byte(w.key))
 	}
 	if isPlain(w.bucket, w.key) {
 		return b.Put([]byte(w.key), w.value)
-	}
-	if isSummed(w.bucket, w.key) {
-		s.add(w.bucket, sealOf(w.bucket, w.key, w.value))
 	}
 	if w.bucket == inLog {
 		b.FillPercent = 1 // entries are only added at the end, so a full page stays full
@@ -183,13 +188,13 @@ func (w write) store(tx *bolt.Tx, s sums) error {
 }
 
 // storeAll makes changes, and writes the sums.
-func storeAll(tx *bolt.Tx, s sums, writes []write) error {
+func storeAll(t transaction, s sums, writes []write) error {
 	for _, w := range writes {
-		if err := w.store(tx, s); err != nil {
+		if err := w.store(t, s); err != nil {
 			return err
 		}
 	}
-	return write{inMeta, keySums, s.bytes(uint64(tx.ID()))}.store(tx, s)
+	return t.each(func(tx *bolt.Tx) error { return write{inMeta, keySums, s.bytes(uint64(tx.ID()))}.put(tx) })
 }
 
 // damaged is the error for a record that cannot be read.

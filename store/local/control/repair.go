@@ -14,6 +14,12 @@ func (d *Data) Repair(to string, lost func(where, problem string)) error {
 	if err != nil {
 		return err
 	}
+	if len(r.wrong) > 0 {
+		if second := readCopy(d.path, r, true); second != nil { // nothing is lost
+			r.close()
+			r = second
+		}
+	}
 	defer r.close()
 	for _, p := range r.wrong {
 		lost(p.where(), p.text)

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"mtagd/store/rules"
@@ -20,11 +21,11 @@ func (d *Data) Verify(ctx context.Context, wrong func(where, problem string)) (r
 		return 0, nil
 	}
 	defer r.close()
-	if r.isUnsound() && r.isComplete() {
-		wrong(fileName, "is damaged, but all records are there: the next start rebuilds it")
-	}
 	for _, p := range r.wrong {
 		wrong(p.where(), p.text)
+	}
+	if err := d.verifyCopy(); err != nil {
+		wrong(copyName, fmt.Sprintf("is damaged, and the next change makes it anew: %v", err))
 	}
 	if len(r.wrong) == 0 {
 		rules.New(driver{d}, r.state, d.log)
@@ -34,6 +35,28 @@ func (d *Data) Verify(ctx context.Context, wrong func(where, problem string)) (r
 		})
 	}
 	return r.records, nil
+}
+
+// verifyCopy reads the copy. A damaged one is not used any more.
+func (d *Data) verifyCopy() error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	f, err := os.Open(copyPath(d.path))
+	if d.db != nil && d.copy == nil || errors.Is(err, os.ErrNotExist) { // the next change makes it
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r, err := read(f, 0, false)
+	if err == nil {
+		err = errors.Join(r.problems(), r.close())
+	}
+	if err != nil {
+		err = errors.Join(err, d.dropCopy())
+	}
+	return err
 }
 
 // readAgain reads the file as of the last change.

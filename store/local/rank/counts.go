@@ -1,11 +1,5 @@
 package rank
 
-import (
-	"math"
-
-	"mtagd/store/local/codec"
-)
-
 // bucketEvents is how many events of a series are between a bound and the one before it.
 type bucketEvents struct {
 	bound  int // the first one after the events; the number of bounds when none is
@@ -15,9 +9,9 @@ type bucketEvents struct {
 
 // bucketCounter counts the events of a tree by series, between each two neighbouring bounds. It walks the tree once, and
 // enters only nodes with a bound between their events.
-type bucketCounter struct {
-	*reader
-	bounds []int64 // sorted times (µs since 1970)
+type bucketCounter[E event[E]] struct {
+	*pages[E]
+	bounds []E // sorted
 	use    func(bucketEvents)
 
 	next    int      // the first bound after the current place
@@ -25,26 +19,33 @@ type bucketCounter struct {
 	touched []uint32 // the series of which passed is not 0
 }
 
-// countBuckets counts the events of all trees, and calls use only for counts above 0.
-func (r *reader) countBuckets(bounds []int64, use func(bucketEvents)) error {
-	c := bucketCounter{reader: r, bounds: bounds, use: use, passed: make([]uint64, len(r.series))}
+// countBuckets counts the events of all trees between times (µs since 1970), and calls use only for counts above 0.
+func (r *reader) countBuckets(times []int64, use func(bucketEvents)) error {
+	bounds := make([]entry, len(times))
+	for i, at := range times {
+		bounds[i].Time = at
+	}
 	for _, root := range r.trees {
-		c.next = 0
-		c.reach(root.first)
-		if err := c.walk(root, lastKey); err != nil {
+		if err := countBetween(&r.pages, root, bounds, len(r.series), use); err != nil {
 			return err
 		}
-		c.note()
 	}
 	return nil
 }
 
-// lastKey is not less than any event.
-var lastKey = Key{Time: math.MaxInt64, Position: codec.EndOf(math.MaxUint64)}
+func countBetween[E event[E]](p *pages[E], root *child[E], bounds []E, series int, use func(bucketEvents)) error {
+	c := bucketCounter[E]{pages: p, bounds: bounds, use: use, passed: make([]uint64, series)}
+	c.reach(root.first)
+	if err := c.walk(root, nil); err != nil {
+		return err
+	}
+	c.note()
+	return nil
+}
 
-// walk counts the events below a child, which are all less than end.
-func (c *bucketCounter) walk(at *child, end Key) error {
-	if c.next == len(c.bounds) || (Key{Time: c.bounds[c.next]}).compare(end) >= 0 { // no bound is between them
+// walk counts the events below a child, which are all less than end; nil: no end is known.
+func (c *bucketCounter[E]) walk(at *child[E], end *E) error {
+	if c.next == len(c.bounds) || end != nil && c.bounds[c.next].compare(*end) >= 0 { // no bound is between them
 		for _, s := range at.counts {
 			c.add(s.series, s.n)
 		}
@@ -62,13 +63,13 @@ func (c *bucketCounter) walk(at *child, end Key) error {
 		}
 	}
 	for _, e := range n.entries {
-		c.reach(e.Key)
-		c.add(e.series, 1)
+		c.reach(e)
+		c.add(e.plain().series, 1)
 	}
 	for i := range n.children {
 		below, next := &n.children[i], end
 		if i+1 < len(n.children) {
-			next = n.children[i+1].first
+			next = &n.children[i+1].first
 		}
 		c.reach(below.first)
 		if err := c.walk(below, next); err != nil {
@@ -79,14 +80,14 @@ func (c *bucketCounter) walk(at *child, end Key) error {
 }
 
 // reach moves to a key. When bounds are passed, it notes the events before them.
-func (c *bucketCounter) reach(k Key) {
-	for c.next < len(c.bounds) && (Key{Time: c.bounds[c.next]}).compare(k) <= 0 {
+func (c *bucketCounter[E]) reach(k E) {
+	for c.next < len(c.bounds) && c.bounds[c.next].compare(k) <= 0 {
 		c.note()
 		c.next++
 	}
 }
 
-func (c *bucketCounter) add(series uint32, n uint64) {
+func (c *bucketCounter[E]) add(series uint32, n uint64) {
 	if c.passed[series] == 0 {
 		c.touched = append(c.touched, series)
 	}
@@ -94,7 +95,7 @@ func (c *bucketCounter) add(series uint32, n uint64) {
 }
 
 // note passes the counts since the last bound to use.
-func (c *bucketCounter) note() {
+func (c *bucketCounter[E]) note() {
 	for _, series := range c.touched {
 		c.use(bucketEvents{c.next, series, c.passed[series]})
 		c.passed[series] = 0

@@ -3,7 +3,6 @@ package rank
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
@@ -32,7 +31,7 @@ func (x *Index) FindChunks(
 		}
 	}
 	for _, m := range merchants {
-		if err := x.scan(ctx, m, func(e *entry, _ []string) {
+		if err := scan(ctx, x.db, m, times, func(e *entry, _ []string) {
 			if wanted[e.Seq] {
 				found[m] = append(found[m], e.Key)
 			}
@@ -60,22 +59,27 @@ func merchantsIn(db *bolt.DB, bucket []byte) (all []codec.MerchantKey, err error
 // scannedLeaves is how many leaves a transaction of scan reads. A longer one would keep bbolt from reusing pages.
 const scannedLeaves = 64
 
-// scan calls use with all entries of a merchant's stored tree, in their order, and with the tree's series. It checks what the nodes say of
-// those below them. An event that is stored or removed meanwhile may be among them or not. No transaction is open while use runs.
-func (x *Index) scan(ctx context.Context, m codec.MerchantKey, use func(e *entry, series []string)) error {
-	s := scanner{m: m, from: Key{Time: math.MinInt64}}
+// times and names return the root of one of a merchant's trees, for scan.
+func times(t *storedTree) *child[entry] { return &t.root }
+func names(t *storedTree) *child[named] { return &t.names }
+
+// scan calls use with all events of one of a merchant's stored trees, in their order, and with the merchant's series. It checks what
+// the nodes say of those below them. An event that is stored or removed meanwhile may be among them or not. No transaction is open while
+// use runs.
+func scan[E event[E]](ctx context.Context, db *bolt.DB, m codec.MerchantKey, root func(*storedTree) *child[E], use func(e *E, series []string)) error {
+	s := scanner[E]{m: m}
 	for s.leaves <= 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		s.leaves, s.entries = scannedLeaves, s.entries[:0]
-		if err := view(x.db, func(tx *bolt.Tx) error {
+		if err := view(db, func(tx *bolt.Tx) error {
 			t, err := loadTree(tx, m)
-			if err != nil || t.root.isEmpty() {
+			if err != nil || root(t).isEmpty() {
 				return err
 			}
-			s.nodes, s.arena, s.series = tx.Bucket(bucketNodes), &nodeArena{}, t.series
-			return s.scan(&t.root, nil)
+			s.nodes, s.arena, s.series = tx.Bucket(bucketNodes), &nodeArena[E]{}, t.series
+			return s.scan(root(t), nil)
 		}); err != nil {
 			return err
 		}
@@ -87,18 +91,19 @@ func (x *Index) scan(ctx context.Context, m codec.MerchantKey, use func(e *entry
 }
 
 // scanner reads a part of a tree in one transaction.
-type scanner struct {
+type scanner[E event[E]] struct {
 	m       codec.MerchantKey
 	nodes   *bolt.Bucket
-	arena   *nodeArena
+	arena   *nodeArena[E]
 	series  []string
-	from    Key // entries before it were read already
+	begun   bool
+	last    E   // entries up to it were read already
 	leaves  int // how many more may be read
-	entries []entry
+	entries []E
 }
 
 // scan reads the node of c and those below it. No entry below c may be at or after end, unless that is nil.
-func (s *scanner) scan(c *child, end *Key) error {
+func (s *scanner[E]) scan(c *child[E], end *E) error {
 	bad := func(problem string) error {
 		return fmt.Errorf("index.db: %w: node %d of merchant %s %s", codec.ErrCorrupt, c.id, s.m.ID(), problem)
 	}
@@ -117,14 +122,13 @@ func (s *scanner) scan(c *child, end *Key) error {
 	}
 	for i, e := range n.entries {
 		switch {
-		case e.series == 0 || int(e.series) >= len(s.series):
+		case e.plain().series == 0 || int(e.plain().series) >= len(s.series):
 			return bad("has an event of an unknown series")
-		case i > 0 && n.entries[i-1].compare(e.Key) >= 0 || end != nil && e.compare(*end) >= 0:
+		case i > 0 && n.entries[i-1].compare(e) >= 0 || end != nil && e.compare(*end) >= 0:
 			return bad("has events in a wrong order")
-		case e.compare(s.from) >= 0:
+		case !s.begun || e.compare(s.last) > 0:
 			s.entries = append(s.entries, e)
-			s.from = e.Key
-			s.from.Index++
+			s.begun, s.last = true, e
 		}
 	}
 	for i := range n.children {
@@ -135,7 +139,7 @@ func (s *scanner) scan(c *child, end *Key) error {
 		if next != nil && n.children[i].first.compare(*next) >= 0 {
 			return bad("has children in a wrong order")
 		}
-		if next != nil && next.compare(s.from) <= 0 {
+		if s.begun && next != nil && (*next).compare(s.last) <= 0 {
 			continue // read already
 		}
 		if s.leaves <= 0 {

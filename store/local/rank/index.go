@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,7 @@ type Index struct {
 	// These are loadTree, (*bolt.Tx).Commit and the constants of these names, except in tests.
 	load          func(*bolt.Tx, codec.MerchantKey) (*storedTree, error)
 	commit        func(*bolt.Tx) error
+	txBudget      int
 	maxSeries     int
 	mergeInterval time.Duration
 	mergeEntries  int
@@ -38,7 +40,7 @@ type Index struct {
 	covered uint64   // the events of chunks up to this seq are in the trees
 	numbers []uint32 // of the series of the events that are being applied
 
-	arenas sync.Pool // *nodeArena, for readers
+	arenas sync.Pool // *nodeArena[entry], for readers
 
 	onDamage func(error) // of OnDamage
 
@@ -52,8 +54,8 @@ type Index struct {
 	started bool
 	done    chan struct{} // closed when the applying goroutine has ended
 
-	progress  progress
-	compactor *compactor
+	progress progress
+	sweeper  *sweeper
 
 	mergeTime prometheus.Histogram // seconds
 	events    atomic.Uint64        // of all merchants
@@ -85,9 +87,9 @@ const (
 	maxQueue = 16
 )
 
-// Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. Compactions
-// leave reserve bytes of the disk free. The error for a damaged file is codec.ErrCorrupt.
-func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
+// Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. The error for a file that is
+// damaged, or of another format, is codec.ErrCorrupt.
+func Open(path string, log *slog.Logger) (*Index, error) {
 	db, err := openFile(path)
 	if err != nil {
 		return nil, err
@@ -97,18 +99,19 @@ func Open(path string, reserve int64, log *slog.Logger) (*Index, error) {
 		log:           log,
 		load:          loadTree,
 		commit:        (*bolt.Tx).Commit,
+		txBudget:      txBudget,
 		maxSeries:     maxSeries,
 		mergeInterval: mergeInterval,
 		mergeEntries:  mergeEntries,
 		recent:        map[codec.MerchantKey]*recentEvents{},
-		arenas:        sync.Pool{New: func() any { return &nodeArena{} }},
+		arenas:        sync.Pool{New: func() any { return &nodeArena[entry]{} }},
 		queue:         make(chan committedBatch, maxQueue),
 		merges:        make(chan chan error),
 		done:          make(chan struct{}),
 		mergeTime: newDuration("mtagd_index_merge_duration_seconds",
 			"Time that a merge takes to write the events in memory into index.db, every few seconds."),
 	}
-	x.compactor = newCompactor(db, reserve, log)
+	x.sweeper = newSweeper(db, log)
 	if x.covered, err = x.StoredUpTo(); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -196,7 +199,7 @@ func (x *Index) stop() {
 	if x.started {
 		close(x.queue)
 		<-x.done
-		x.compactor.stop()
+		x.sweeper.stop()
 	}
 }
 
@@ -210,7 +213,7 @@ func (x *Index) Discard() error {
 // OnDamage sets what is called when the index finds damage of its file in the background. Call it before Start.
 func (x *Index) OnDamage(call func(error)) {
 	x.onDamage = call
-	x.compactor.onDamage = call
+	x.sweeper.onDamage = call
 }
 
 // Failure returns the error that has stopped the index from applying events, or nil.
@@ -251,14 +254,11 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 	if err := x.addRecents(events); err != nil {
 		return err
 	}
-	segments, err := x.prepare(events)
-	if err != nil {
-		return err
-	}
+	runs := x.prepare(events)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for r, segments := range segments {
-		r.active.segments = segments
+	for r, runs := range runs {
+		r.active.runs = runs
 	}
 	var r *recentEvents
 	applied := uint64(0)
@@ -281,17 +281,14 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 	return nil
 }
 
-// prepare notes the series numbers of the events, and returns the new segments of each merchant that has events of overflow
-// series among them. It does not hold mu while it builds segments, as that takes time.
-func (x *Index) prepare(events []codec.Event) (map[*recentEvents][]*segment, error) {
-	segments := map[*recentEvents][]*segment{}
+// prepare notes the series numbers of the events, and returns the new runs of each merchant that has events of overflow series among
+// them. It does not hold mu while it sorts, as that takes time.
+func (x *Index) prepare(events []codec.Event) map[*recentEvents]map[uint32][][]named {
+	runs := map[*recentEvents]map[uint32][][]named{}
 	for r, overflow := range x.number(events) {
-		var err error
-		if segments[r], err = addToMemory(r.active.segments, overflow); err != nil {
-			return nil, err
-		}
+		runs[r] = addRuns(r.active.runs, overflow)
 	}
-	return segments, nil
+	return runs
 }
 
 // number notes the series numbers of the events in x.numbers, and returns those of overflow series.
@@ -390,7 +387,7 @@ func (x *Index) merge(f frozenEvents) error {
 	x.storing.Lock()
 	defer x.storing.Unlock()
 	began := time.Now()
-	if err := newMerger(x.db, x.commit).mergeAll(f); err != nil {
+	if err := newMerger(x.db, x.txBudget, x.commit).mergeAll(f); err != nil {
 		return err
 	}
 	x.mergeTime.Observe(time.Since(began).Seconds())
@@ -399,13 +396,13 @@ func (x *Index) merge(f frozenEvents) error {
 	for _, r := range f.trees {
 		r.covered, r.frozen = f.covered, eventsInMemory{}
 	}
-	x.compactor.notify()
+	x.sweeper.notify()
 	return nil
 }
 
 // Metrics returns the index's metrics.
 func (x *Index) Metrics() []prometheus.Collector {
-	return []prometheus.Collector{x.mergeTime, x.compactor.compactions, prometheus.NewGaugeFunc(
+	return []prometheus.Collector{x.mergeTime, prometheus.NewGaugeFunc(
 		prometheus.GaugeOpts{Name: "mtagd_index_events", Help: "Events of all merchants in the index."},
 		func() float64 { return float64(x.events.Load()) }), &sizes{x: x}}
 }
@@ -446,7 +443,7 @@ func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *read
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return view(x.db, func(tx *bolt.Tx) error {
-		arena := x.arenas.Get().(*nodeArena)
+		arena := x.arenas.Get().(*nodeArena[entry])
 		defer arena.release(&x.arenas)
 		r, err := x.newReader(ctx, tx, m, arena)
 		if err != nil {
@@ -457,24 +454,28 @@ func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *read
 }
 
 // newReader returns a reader of a merchant's trees. The caller holds mu, at least since the transaction began.
-func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena) (*reader, error) {
+func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena[entry]) (*reader, error) {
 	t, err := loadTree(tx, m)
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{
-		ctx: ctx, m: m, series: t.series, tx: tx, nodes: tx.Bucket(bucketNodes), blocks: tx.Bucket(bucketBlocks).Cursor(),
-		loaded: map[uint64]*node{}, arena: arena,
+	r := &reader{pages: *newPages(ctx, tx, m, arena), series: t.series, namesRoot: t.names, recent: map[uint32][][]named{}}
+	if !t.names.isEmpty() {
+		r.nameNodes = *newPages(ctx, tx, m, &nodeArena[named]{})
 	}
-	roots := []*child{&t.root}
+	roots := []*child[entry]{&t.root}
 	if recent := x.recent[m]; recent != nil {
 		r.series = recent.series.names()
-		if t.covered == recent.covered { // else a merge was committed just now, and the stored tree has the frozen events
-			roots = append(roots, &recent.frozen.root)
-			r.recent = append(r.recent, recent.frozen.segments...)
+		memory := []*eventsInMemory{&recent.frozen, &recent.active}
+		if t.covered != recent.covered { // a merge was committed just now, and the stored tree has the frozen events
+			memory = memory[1:]
 		}
-		roots = append(roots, &recent.active.root)
-		r.recent = append(r.recent, recent.active.segments...)
+		for _, events := range memory {
+			roots = append(roots, &events.root)
+			for series, runs := range events.runs {
+				r.recent[series] = slices.Concat(r.recent[series], runs)
+			}
+		}
 	}
 	for _, root := range roots {
 		if !root.isEmpty() {

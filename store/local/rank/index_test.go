@@ -51,7 +51,7 @@ func (j *journal) commit(m codec.MerchantKey, n int, timeOf func(i int) int64) [
 // open opens the index in dir and replays what it does not cover. The tests have too few events for a merge before Start.
 func (j *journal) open(t *testing.T, dir string) *Index {
 	t.Helper()
-	x, err := Open(filepath.Join(dir, "index.db"), 0, quiet)
+	x, err := Open(filepath.Join(dir, "index.db"), quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func list(t *testing.T, x *Index, m codec.MerchantKey) (keys []Key) {
 			return err
 		}
 		_, byName, err := r.page(NewSelection(store.Query{SortBy: store.ByName, Limit: math.MaxInt}))
-		if !slices.IsSortedFunc(byName, func(a, b named) int { return b.compare(&a) }) {
+		if !slices.IsSortedFunc(byName, func(a, b named) int { return b.compare(a) }) {
 			t.Error("the listing by name is not sorted")
 		}
 		slices.SortFunc(byName, func(a, b named) int { return a.Key.compare(b.Key) })

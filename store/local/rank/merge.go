@@ -2,6 +2,7 @@ package rank
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,16 +23,14 @@ import (
 //     behind.
 
 // txBudget bounds the memory of a merge: it is how many entries one transaction may load, write or delete. Events are
-// merged in the order of time, so a node is seldom needed again once it is written. A compaction has a smaller budget, as
+// merged in the order of the tree, so a node is seldom needed again once it is written. The sweeper has a smaller budget, as
 // merges wait for its transactions.
 const (
-	txBudget         = 250_000
-	compactionBudget = 125_000
-
-	blockEntries = 3 * leafEntries // what a block of a segment takes of the budget: it is three times as large as a leaf
+	txBudget    = 250_000
+	sweepBudget = 125_000
 
 	// deletedAtOnce is how many nodes the transaction that has replaced them deletes. Each may be on a page of its own, which is kept in
-	// memory and written again. The compactor deletes the others: backdated events may replace all leaves of a large tree.
+	// memory and written again. The sweeper deletes the others: backdated events may replace all leaves of a large tree.
 	deletedAtOnce = txBudget / leafEntries
 )
 
@@ -48,14 +47,13 @@ type merger struct {
 	budget int // of each transaction, in entries
 	commit func(*bolt.Tx) error
 
-	tx     *bolt.Tx
-	nodes  *bolt.Bucket
-	blocks *bolt.Bucket // of segments
-	left   int          // of the budget of tx
+	tx    *bolt.Tx
+	nodes *bolt.Bucket
+	left  int // of the budget of tx
 }
 
-func newMerger(db *bolt.DB, commit func(*bolt.Tx) error) *merger {
-	return &merger{ctx: context.Background(), db: db, budget: txBudget, commit: commit}
+func newMerger(db *bolt.DB, budget int, commit func(*bolt.Tx) error) *merger {
+	return &merger{ctx: context.Background(), db: db, budget: budget, commit: commit}
 }
 
 func (w *merger) begin() error {
@@ -66,9 +64,8 @@ func (w *merger) begin() error {
 	if err != nil {
 		return err
 	}
-	w.tx, w.nodes, w.blocks, w.left = tx, tx.Bucket(bucketNodes), tx.Bucket(bucketBlocks), w.budget
-	// No need to leave space in pages: stored nodes and blocks do not grow, and new ones have higher keys.
-	w.nodes.FillPercent, w.blocks.FillPercent = 1, 1
+	w.tx, w.nodes, w.left = tx, tx.Bucket(bucketNodes), w.budget
+	w.nodes.FillPercent = 1 // no need to leave space in pages: stored nodes do not grow, and new ones have higher keys
 	return nil
 }
 
@@ -97,9 +94,6 @@ func (w *merger) run(do func() error) error {
 // mergeAll writes frozen events into the stored trees.
 func (w *merger) mergeAll(f frozenEvents) error {
 	return w.run(func() error {
-		if err := w.sweepSegments(byMerge); err != nil {
-			return err
-		}
 		for m, tree := range f.trees {
 			if err := w.mergeTree(m, tree, f.covered); err != nil {
 				return err
@@ -119,27 +113,44 @@ func (w *merger) mergeTree(m codec.MerchantKey, events *recentEvents, covered ui
 	if t.covered >= covered {
 		return nil // an earlier attempt of this merge has written this tree
 	}
-	added, err := w.addSegments(m, events.frozen.segments)
-	if err != nil {
-		return err
-	}
+	load := loadToEdit[entry](t)
 	for _, leaf := range events.frozen.root.leaves() {
-		if err := t.root.insertLeafAtRoot(leaf, t.load); err != nil {
+		if err := t.root.insertLeafAtRoot(leaf, load); err != nil {
 			return err
 		}
 		if err := t.spend(len(leaf.node.entries)); err != nil {
 			return err
 		}
 	}
-	if err := w.useSegments(m, added); err != nil {
+	if err := t.insertNames(events.frozen.runs); err != nil {
 		return err
 	}
 	t.covered, t.series = covered, events.series.names()
 	return t.store()
 }
 
-// treeEdit is a change of a merchant's stored tree. Nobody sees it before store. The merchant's segments are changed directly
-// before store, so that both are one transaction.
+// insertNames adds the events of runs to the tree of names.
+func (t *treeEdit) insertNames(runs map[uint32][][]named) error {
+	var events []named
+	for _, of := range runs {
+		events = append(events, slices.Concat(of...)...)
+	}
+	slices.SortFunc(events, byName) // so that neighbours are in one transaction
+	load := loadToEdit[named](t)
+	for some := range slices.Chunk(events, leafEntries) {
+		for _, e := range some {
+			if err := t.names.insertAtRoot(e, load); err != nil {
+				return err
+			}
+		}
+		if err := t.spend(len(some)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// treeEdit is a change of a merchant's stored trees. Nobody sees it before store.
 type treeEdit struct {
 	*merger
 	*storedTree
@@ -158,22 +169,24 @@ func (w *merger) editTree(m codec.MerchantKey) (*treeEdit, error) {
 	return &treeEdit{merger: w, storedTree: t, m: m}, err
 }
 
-// load loads a node, to change it. The node gets memory of its own, as it is kept until it is stored.
-func (t *treeEdit) load(id uint64) (*node, error) {
-	t.left -= leafEntries
-	t.replaced = append(t.replaced, id)
-	return loadNode(t.nodes, t.m, id, &nodeArena{})
+// loadToEdit returns what loads a node, to change it. The node gets memory of its own, as it is kept until it is stored.
+func loadToEdit[E event[E]](t *treeEdit) loader[E] {
+	return func(id uint64) (*node[E], error) {
+		t.left -= leafEntries
+		t.replaced = append(t.replaced, id)
+		return loadNode(t.nodes, t.m, id, &nodeArena[E]{})
+	}
 }
 
-// free hands a stored subtree that is no longer in the tree to the compactor, which deletes it. With height 0 it is one node.
+// free hands a stored subtree that is no longer in the tree to the sweeper, which deletes it. With height 0 it is one node.
 func (t *treeEdit) free(id uint64, height uint8) error {
 	return storeFreed(t.tx, freedSubtree{t.m, id, height})
 }
 
-// height returns the height of the stored tree, which must have events. That of a leaf is 0.
-func (t *treeEdit) height() (h uint8, err error) {
-	for id := t.root.id; ; h++ {
-		n, err := loadNode(t.nodes, t.m, id, &nodeArena{})
+// heightOf returns the height of a stored tree, which must have events. That of a leaf is 0.
+func heightOf[E event[E]](t *treeEdit, root *child[E]) (h uint8, err error) {
+	for id := root.id; ; h++ {
+		n, err := loadNode(t.nodes, t.m, id, &nodeArena[E]{})
 		if err != nil || n.children == nil {
 			return h, err
 		}
@@ -186,7 +199,7 @@ func (t *treeEdit) spend(entries int) error {
 	if t.left -= entries; t.left > 0 {
 		return nil
 	}
-	if err := t.storeNodes(&t.root); err != nil {
+	if err := errors.Join(storeNodes(t, &t.root), storeNodes(t, &t.names)); err != nil {
 		return err
 	}
 	return t.next()
@@ -194,7 +207,7 @@ func (t *treeEdit) spend(entries int) error {
 
 // store writes the changed nodes and the root record, and deletes the replaced nodes, or frees them when they are many.
 func (t *treeEdit) store() error {
-	if err := t.storeNodes(&t.root); err != nil {
+	if err := cmp.Or(t.check(), storeNodes(t, &t.root), storeNodes(t, &t.names)); err != nil {
 		return err
 	}
 	if err := storeTree(t.tx, t.m, t.storedTree); err != nil {
@@ -227,21 +240,38 @@ func (w *merger) spend(entries int) error {
 // others are still found.
 func (w *merger) deleteSubtree(m codec.MerchantKey, id uint64, height uint8) error {
 	key := nodeKey(m, id)
-	if w.nodes.Get(key) == nil {
+	sealed := w.nodes.Get(key)
+	if sealed == nil {
 		return nil // already deleted, before a kill
 	}
 	if height > 0 {
-		n, err := loadNode(w.nodes, m, id, &nodeArena{})
+		below := idsBelow[entry]
+		if sealed[0] >= kindNames {
+			below = idsBelow[named]
+		}
+		ids, err := below(w.nodes, m, id)
 		if err != nil {
 			return err
 		}
-		for i := range n.children {
-			if err := w.deleteSubtree(m, n.children[i].id, height-1); err != nil {
+		for _, id := range ids {
+			if err := w.deleteSubtree(m, id, height-1); err != nil {
 				return err
 			}
 		}
 	}
 	return w.deleteKey(w.nodes, key, leafEntries)
+}
+
+// idsBelow returns the ids of a node's children.
+func idsBelow[E event[E]](nodes *bolt.Bucket, m codec.MerchantKey, id uint64) (ids []uint64, err error) {
+	n, err := loadNode(nodes, m, id, &nodeArena[E]{})
+	if err != nil {
+		return nil, err
+	}
+	for i := range n.children {
+		ids = append(ids, n.children[i].id)
+	}
+	return ids, nil
 }
 
 // deleteFrom deletes the keys of a bucket with this prefix, from a key on. Each costs as much as so many entries.
@@ -274,12 +304,12 @@ func (w *merger) deleteKey(bucket *bolt.Bucket, key []byte, cost int) error {
 }
 
 // storeNodes writes the nodes at and below c that are in memory, and releases them.
-func (t *treeEdit) storeNodes(c *child) error {
+func storeNodes[E event[E]](t *treeEdit, c *child[E]) error {
 	if c.node == nil {
 		return nil
 	}
 	for i := range c.node.children {
-		if err := t.storeNodes(&c.node.children[i]); err != nil {
+		if err := storeNodes(t, &c.node.children[i]); err != nil {
 			return err
 		}
 	}
@@ -288,75 +318,4 @@ func (t *treeEdit) storeNodes(c *child) error {
 	n := c.node
 	c.node = nil
 	return storeNode(t.nodes, t.m, c.id, n)
-}
-
-// addSegments writes new stored segments with the events of those in memory. They are unused until useSegments.
-func (w *merger) addSegments(m codec.MerchantKey, memory []*segment) (added []*segment, err error) {
-	byTag := map[uint32][]*segment{}
-	for _, s := range memory {
-		byTag[s.tag] = append(byTag[s.tag], s)
-	}
-	for _, group := range byTag {
-		s := mergedSegment(group)
-		if s.id, err = w.newSegment(m, byMerge); err != nil {
-			return nil, err
-		}
-		if s.n, err = mergeSegments(memoryReaders(group), w.putBlock(m, s.id)); err != nil {
-			return nil, err
-		}
-		added = append(added, s)
-	}
-	return added, nil
-}
-
-// newSegment returns the id of a new segment, and marks the segment as unused.
-func (w *merger) newSegment(m codec.MerchantKey, by byte) (id uint64, err error) {
-	r, err := loadSegments(w.tx, m)
-	if err != nil {
-		return 0, err
-	}
-	id = r.nextID
-	r.nextID++
-	return id, errors.Join(storeSegments(w.tx, m, r), markUnused(w.tx, m, id, by))
-}
-
-// putBlock returns a function that stores the blocks of a segment.
-func (w *merger) putBlock(m codec.MerchantKey, id uint64) putBlock {
-	return func(kind uint8, i int, b []byte) error {
-		if err := storeBlock(w.blocks, m, id, kind, i, b); err != nil {
-			return err
-		}
-		return w.spend(blockEntries)
-	}
-}
-
-// useSegments adds segments that addSegments has written to those that are used.
-func (w *merger) useSegments(m codec.MerchantKey, added []*segment) error {
-	if added == nil {
-		return nil
-	}
-	r, err := loadSegments(w.tx, m)
-	if err != nil {
-		return err
-	}
-	for _, s := range added {
-		r.segments = append(r.segments, s)
-		if err := w.tx.Bucket(bucketUnused).Delete(segmentKey(m, s.id)); err != nil {
-			return err
-		}
-	}
-	return storeSegments(w.tx, m, r)
-}
-
-// sweepSegments deletes the unused segments that a merge, or a compaction, has marked.
-func (w *merger) sweepSegments(by byte) error {
-	for _, segment := range unusedSegments(w.tx, by) {
-		if err := w.deleteFrom(bucketBlocks, segment, segment, blockEntries); err != nil {
-			return err
-		}
-		if err := w.tx.Bucket(bucketUnused).Delete(segment); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mtagd/store"
+	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
 )
@@ -108,7 +109,7 @@ func cutOffMerge(t *testing.T, x *Index, budget, commits int) (done bool) {
 	t.Helper()
 	defer closeIndex(t, x)
 	errCutOff := errors.New("cut off")
-	w := newMerger(x.db, func(tx *bolt.Tx) error {
+	w := newMerger(x.db, txBudget, func(tx *bolt.Tx) error {
 		if commits == 0 {
 			return errCutOff
 		}
@@ -159,7 +160,7 @@ func TestReadersSeeEachEventOnceDuringAMerge(t *testing.T) {
 	f := x.freeze()
 	for attempt := range 100 {
 		commits := 0
-		w := newMerger(x.db, func(tx *bolt.Tx) error {
+		w := newMerger(x.db, txBudget, func(tx *bolt.Tx) error {
 			expectAll("before a commit")
 			if commits++; commits > attempt {
 				return errFull
@@ -195,9 +196,7 @@ func TestEventsAreAppliedWhileAMergeEnds(t *testing.T) {
 	go func() { merged <- x.merge(f) }()
 	for {
 		events := j.commit(m, 10, func(i int) int64 { return int64(i) })
-		if _, err := x.prepare(events); err != nil {
-			t.Fatal(err)
-		}
+		x.prepare(events)
 		select {
 		case err := <-merged:
 			if err != nil {
@@ -349,152 +348,34 @@ func TestAReplayOnAFullDiskIsMergedLater(t *testing.T) {
 	closeIndex(t, x)
 }
 
-// A compaction may be cut off after any of its transactions. The events are then as before, and the next compaction
-// leaves nothing behind.
-func TestDrillACompactionMayBeCutOffAnywhere(t *testing.T) {
-	testenv.Drill(t)
-	m := newMerchant(t)
-	j := journal{names: 1000, maxSeries: 3}
-	dir := t.TempDir()
-	for range 3 { // each time, the merge makes new segments
-		j.commit(m, 1200, func(i int) int64 { return int64(i) * 7919 % 1200 })
-		x := j.open(t, dir)
-		if err := x.merge(x.freeze()); err != nil {
-			t.Fatal(err)
-		}
-		closeIndex(t, x)
-	}
-	errCutOff := errors.New("cut off")
-	for commits := 0; ; commits++ {
-		x := j.open(t, copied(t, dir))
-		want := list(t, x, m)
-		left := commits
-		x.compactor.commit = func(tx *bolt.Tx) error {
-			if left == 0 {
-				return errCutOff
-			}
-			left--
-			return tx.Commit()
-		}
-		x.compactor.budget = 3000
-		_, err := x.compactor.compact(t.Context(), m)
-		if err != nil && !errors.Is(err, errCutOff) {
-			t.Fatal(err)
-		}
-		if got := list(t, x, m); !slices.Equal(got, want) {
-			t.Errorf("cut off after %d commits: %d events, want %d", commits, len(got), len(want))
-		}
-		x.compactor.commit = (*bolt.Tx).Commit
-		x.compactor.compactAll(t.Context())
-		if got := list(t, x, m); !slices.Equal(got, want) {
-			t.Errorf("compacted after it was cut off after %d commits: %d events, want %d", commits, len(got), len(want))
-		}
-		checkNothingLeftBehind(t, x)
-		closeIndex(t, x)
-		if err == nil {
-			if commits < 4 {
-				t.Errorf("the compaction took only %d transactions, too few to test", commits)
-			}
-			return
-		}
+// sweep deletes what is in no tree.
+func sweep(t *testing.T, x *Index) {
+	t.Helper()
+	if err := x.sweeper.sweep(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 
-// A compaction leaves the disk's reserve alone: what there is no space for is not begun.
-func TestACompactionNeedsSpace(t *testing.T) {
-	m := newMerchant(t)
-	j := journal{names: 1000, maxSeries: 3}
-	x := j.open(t, t.TempDir())
-	for i := range uint64(3) {
-		if err := x.Replay(j.commit(m, 1200, func(i int) int64 { return int64(i) }), i+1); err != nil {
-			t.Fatal(err)
-		}
-		if err := x.merge(x.freeze()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	commits := 0
-	x.compactor.commit = func(tx *bolt.Tx) error {
-		commits++
-		return tx.Commit()
-	}
-	want := list(t, x, m)
-	for _, c := range []struct {
-		space int64
-		more  bool
-	}{{-1, false}, {1000 * maxEventSize, false}, {4000 * maxEventSize, true}} {
-		x.compactor.space = func() (int64, error) { return c.space, nil }
-		more, err := x.compactor.compact(t.Context(), m)
-		if err != nil || more != c.more || commits > 0 != c.more {
-			t.Errorf("with %d bytes: %d commits, a compaction was done: %v, %v; want %v", c.space, commits, more, err, c.more)
-		}
-		if got := list(t, x, m); !slices.Equal(got, want) {
-			t.Errorf("with %d bytes: %d events, want %d", c.space, len(got), len(want))
-		}
-	}
-	closeIndex(t, x)
-}
-
-// checkNothingLeftBehind checks that every stored node is in a tree, and every block in a segment, and that no freed
-// subtrees and no unused segments are left.
+// checkNothingLeftBehind checks that every stored node is in a tree, and that no freed subtrees are left.
 func checkNothingLeftBehind(t *testing.T, x *Index) {
 	t.Helper()
 	if err := x.db.View(func(tx *bolt.Tx) error {
 		if freed := tx.Bucket(bucketFreed).Stats().KeyN; freed != 0 {
 			t.Errorf("%d freed subtrees are left", freed)
 		}
-		nodes, reachable := tx.Bucket(bucketNodes), 0
-		var walk func(m codec.MerchantKey, c *child) error
-		walk = func(m codec.MerchantKey, c *child) error {
-			reachable++
-			n, err := loadNode(nodes, m, c.id, &nodeArena{})
-			if err != nil {
-				return err
-			}
-			for i := range n.children {
-				if err := walk(m, &n.children[i]); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
+		reachable := 0
 		if err := tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
-			m := codec.MerchantKey(k)
-			stored, err := loadTree(tx, m)
+			stored, err := loadTree(tx, codec.MerchantKey(k))
 			if err != nil {
 				return err
 			}
-			if stored.root.isEmpty() { // all its events were removed
-				return nil
-			}
-			return walk(m, &stored.root)
+			nodes := tx.Bucket(bucketNodes)
+			return errors.Join(countNodes(nodes, codec.MerchantKey(k), &stored.root, &reachable), countNodes(nodes, codec.MerchantKey(k), &stored.names, &reachable))
 		}); err != nil {
 			return err
 		}
-		if stored := nodes.Stats().KeyN; stored != reachable {
+		if stored := tx.Bucket(bucketNodes).Stats().KeyN; stored != reachable {
 			t.Errorf("%d nodes are stored, but the trees have %d", stored, reachable)
-		}
-		blocks := 0
-		if err := tx.Bucket(bucketSegments).ForEach(func(k, _ []byte) error {
-			stored, err := loadSegments(tx, codec.MerchantKey(k))
-			if err != nil {
-				return err
-			}
-			for _, s := range stored.segments {
-				for _, perBlock := range []int{namesPerBlock, timesPerBlock, ranksPerBlock, lowPerBlock} {
-					blocks += (s.n + perBlock - 1) / perBlock
-				}
-				blocks += waveletLevels(s.n) * ((s.n + waveletBits - 1) / waveletBits)
-			}
-			return nil
-		}); err != nil {
-			return err
-		}
-		if stored := tx.Bucket(bucketBlocks).Stats().KeyN; stored != blocks {
-			t.Errorf("%d blocks are stored, but the segments have %d", stored, blocks)
-		}
-		if unused := tx.Bucket(bucketUnused).Stats().KeyN; unused != 0 {
-			t.Errorf("%d unused segments are left", unused)
 		}
 		return nil
 	}); err != nil {
@@ -502,32 +383,40 @@ func checkNothingLeftBehind(t *testing.T, x *Index) {
 	}
 }
 
-// A list of replaced nodes, which an earlier version did not delete before a kill, has the index rebuilt.
-func TestReplacedNodesOfAnEarlierVersion(t *testing.T) {
+func countNodes[E event[E]](nodes *bolt.Bucket, m codec.MerchantKey, c *child[E], reachable *int) error {
+	if c.isEmpty() {
+		return nil
+	}
+	*reachable++
+	n, err := loadNode(nodes, m, c.id, &nodeArena[E]{})
+	if err != nil {
+		return err
+	}
+	for i := range n.children {
+		if err := countNodes(nodes, m, &n.children[i], reachable); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// An index of an earlier format is rebuilt.
+func TestAnEarlierFormat(t *testing.T) {
 	var j journal
 	dir := t.TempDir()
 	x := j.open(t, dir)
-	for _, with := range []error{nil, codec.ErrCorrupt} {
-		if err := x.db.Update(func(tx *bolt.Tx) error {
-			left, err := tx.CreateBucketIfNotExists(bucketReplaced)
-			if with != nil {
-				err = errors.Join(err, left.Put([]byte("merchant"), nil))
-			}
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		closeIndex(t, x)
-		var err error
-		if x, err = Open(filepath.Join(dir, "index.db"), 0, quiet); !errors.Is(err, with) {
-			t.Fatalf("Open gives %v, want %v", err, with)
-		}
+	if err := x.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(boltfile.BucketMeta).Put([]byte("format"), []byte("3")) }); err != nil {
+		t.Fatal(err)
+	}
+	closeIndex(t, x)
+	if _, err := Open(filepath.Join(dir, "index.db"), quiet); !errors.Is(err, codec.ErrCorrupt) {
+		t.Fatalf("Open gives %v", err)
 	}
 }
 
-// A merge that replaces many nodes deletes only some in its transaction, which would keep a page of each in memory. The compactor
+// A merge that replaces many nodes deletes only some in its transaction, which would keep a page of each in memory. The sweeper
 // deletes the rest.
-func TestAMergeLeavesManyReplacedNodesToTheCompactor(t *testing.T) {
+func TestAMergeLeavesManyReplacedNodesToTheSweeper(t *testing.T) {
 	var j journal
 	x, m := j.open(t, t.TempDir()), newMerchant(t)
 	defer closeIndex(t, x)
@@ -544,7 +433,7 @@ func TestAMergeLeavesManyReplacedNodesToTheCompactor(t *testing.T) {
 	for i := range int64(5) { // an index of an event has 16 bits
 		merge(leaves*leafEntries/5, func(at int) int64 { return int64(at)*5 + i })
 	}
-	if err := x.compactor.sweep(t.Context()); err != nil {
+	if err := x.sweeper.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	merge(2*leaves, func(i int) int64 { return int64(i) * leafEntries / 2 })
@@ -553,9 +442,9 @@ func TestAMergeLeavesManyReplacedNodesToTheCompactor(t *testing.T) {
 		freed, err = loadFreed(tx)
 		return err
 	}); err != nil || len(freed) < 100 {
-		t.Errorf("%d nodes are left to the compactor, %v", len(freed), err)
+		t.Errorf("%d nodes are left to the sweeper, %v", len(freed), err)
 	}
-	if err := x.compactor.sweep(t.Context()); err != nil {
+	if err := x.sweeper.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	checkNothingLeftBehind(t, x)

@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -182,7 +183,7 @@ func checkRandomPage(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey
 	slices.SortFunc(want, func(a, b named) int {
 		order := 0
 		if q.SortBy == store.ByName {
-			if order = (&named{name: a.name}).compare(&named{name: b.name}); order == 0 {
+			if order = cmp.Compare(a.name, b.name); order == 0 {
 				return b.Key.compare(a.Key) // the newest first
 			}
 		} else {

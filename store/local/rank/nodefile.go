@@ -15,34 +15,28 @@ import (
 )
 
 var (
-	bucketNodes    = []byte("nodes")
-	bucketRoots    = []byte("roots")
-	bucketFreed    = []byte("freed")
-	bucketSegments = []byte("segments")
-	bucketBlocks   = []byte("blocks")
-	bucketUnused   = []byte("unused")
-	keyCovered     = []byte("covered")
-	keyRoots       = []byte("roots")   // in the bucket meta
-	keyOpening     = []byte("opening") // in the bucket meta
+	bucketNodes = []byte("nodes")
+	bucketRoots = []byte("roots")
+	bucketFreed = []byte("freed")
+	keyCovered  = []byte("covered")
+	keyRoots    = []byte("roots")   // in the bucket meta
+	keyOpening  = []byte("opening") // in the bucket meta
 
-	// bucketReplaced is of earlier versions, and has nodes to delete when they were killed. Then the index is rebuilt.
-	bucketReplaced = []byte("replaced")
-
-	buckets = [][]byte{bucketNodes, bucketRoots, bucketFreed, bucketSegments, bucketBlocks, bucketUnused}
+	buckets = [][]byte{bucketNodes, bucketRoots, bucketFreed}
 )
 
 // Format is the version of the file's layout.
 const (
-	Format = "3"
+	Format = "4"
 	format = Format
 )
 
 // openFile opens or creates the file. It returns codec.ErrCorrupt if the root records or buckets are not those of the last
-// transaction: then the index is rebuilt.
+// transaction, or of another format: then the index is rebuilt.
 func openFile(path string) (*bolt.DB, error) {
 	db, err := boltfile.Open(path, format, buckets...)
 	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok {
-		return nil, checkFormat(path, unknown)
+		return nil, fmt.Errorf("%w: %w", codec.ErrCorrupt, unknown)
 	}
 	if err != nil {
 		return nil, err
@@ -51,26 +45,6 @@ func openFile(path string) (*bolt.DB, error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
-}
-
-// checkFormat distinguishes a newer format from a damaged format version: the seals of this format's meta records name it.
-func checkFormat(path string, unknown codec.UnknownFormat) error {
-	db, err := boltfile.OpenReadOnly(path, unknown.Found)
-	if err != nil {
-		return err
-	}
-	err = fmt.Errorf("open %s: %w", path, unknown)
-	if viewErr := boltfile.CatchDamage("index.db", func() error {
-		return db.View(func(tx *bolt.Tx) error {
-			if loadMeta(tx, keyCovered) != nil {
-				err = fmt.Errorf("index.db: %w: format version", codec.ErrCorrupt)
-			}
-			return nil
-		})
-	}); viewErr != nil {
-		err = viewErr
-	}
-	return errors.Join(err, db.Close())
 }
 
 // resetFile empties a file, in one transaction.
@@ -101,9 +75,6 @@ func initialise(tx *bolt.Tx) error {
 func checkRoots(db *bolt.DB) error {
 	isNew := false
 	if err := db.View(func(tx *bolt.Tx) error {
-		if left := tx.Bucket(bucketReplaced); left != nil && !isEmpty(left) {
-			return fmt.Errorf("index.db: %w: an earlier version has left replaced nodes", codec.ErrCorrupt)
-		}
 		meta := tx.Bucket(boltfile.BucketMeta)
 		isNew = meta.Get(keyRoots) == nil && meta.Get(keyCovered) == nil && isEmpty(tx.Bucket(bucketRoots)) && isEmpty(tx.Bucket(bucketNodes))
 		if isNew {
@@ -238,7 +209,7 @@ func storeTree(tx *bolt.Tx, m codec.MerchantKey, t *storedTree) error {
 }
 
 // loadNode reads a node of a merchant's stored tree into memory of the arena.
-func loadNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, a *nodeArena) (*node, error) {
+func loadNode[E event[E]](nodes *bolt.Bucket, m codec.MerchantKey, id uint64, a *nodeArena[E]) (*node[E], error) {
 	key := nodeKey(m, id)
 	n, err := decodeNode(codec.Unseal(key, nodes.Get(key)), a)
 	if err != nil {
@@ -247,7 +218,7 @@ func loadNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, a *nodeArena) 
 	return n, nil
 }
 
-func storeNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, n *node) error {
+func storeNode[E event[E]](nodes *bolt.Bucket, m codec.MerchantKey, id uint64, n *node[E]) error {
 	key := nodeKey(m, id)
 	return nodes.Put(key, codec.Seal(key, n.encode(nil)))
 }
@@ -275,38 +246,50 @@ func loadFreed(tx *bolt.Tx) (all []freedSubtree, err error) {
 	return all, err
 }
 
-// storedTree is a merchant's stored tree.
+// storedTree is a merchant's stored trees.
 type storedTree struct {
-	root    child    // the zero child when there are no events
-	nextID  uint64   // greater than the ids of all nodes of this tree
-	covered uint64   // the events of chunks up to this seq are in the tree
-	series  []string // by number, from 1; 0 is unused
+	root    child[entry] // the zero child when there are no events
+	names   child[named] // of the tree of names, which has the events of overflow series once more
+	nextID  uint64       // greater than the ids of all nodes of these trees
+	covered uint64       // the events of chunks up to this seq are in the tree
+	series  []string     // by number, from 1; 0 is unused
 }
 
 func (t *storedTree) encode(b []byte) []byte {
 	b = binary.AppendUvarint(b, t.nextID)
 	b = binary.AppendUvarint(b, t.covered)
-	b = binary.AppendUvarint(b, t.root.id)
-	b = binary.AppendUvarint(b, t.root.bytes)
-	b = appendKey(b, &Key{}, t.root.first)
-	b = t.root.counts.encode(b)
+	b = t.root.encode(b, &entry{})
 	b = binary.AppendUvarint(b, uint64(len(t.series)))
 	for _, s := range t.series {
 		b = codec.AppendPrefixed(b, s)
 	}
-	return b
+	return t.names.encode(b, &named{})
 }
 
 func decodeTree(b []byte) (*storedTree, error) {
 	d := codec.Decoder{B: b}
-	t := &storedTree{nextID: d.Uvarint(), covered: d.Uvarint(), root: child{id: d.Uvarint(), tally: tally{bytes: d.Uvarint()}}}
-	t.root.first = decodeKey(&d, &Key{})
-	t.root.counts = decodeCounts(&d, nil)
+	t := &storedTree{nextID: d.Uvarint(), covered: d.Uvarint(), root: decodeChild(&d, &entry{}, &counts{})}
 	t.series = make([]string, d.Count())
 	for i := range t.series {
 		t.series[i] = string(d.Prefixed())
 	}
+	t.names = decodeChild(&d, &named{}, &counts{})
 	return t, d.Err("root record")
+}
+
+// check fails when the tree of names has other numbers of events than the tree counts for overflow series.
+func (t *storedTree) check() error {
+	overflow := slices.Clone(t.root.counts)
+	for _, c := range overflow {
+		if int(c.series) >= len(t.series) {
+			return fmt.Errorf("index.db: %w: an unknown series in a root record", codec.ErrCorrupt)
+		}
+	}
+	overflow = slices.DeleteFunc(overflow, func(c seriesCount) bool { return !isOverflow(t.series[c.series]) })
+	if !slices.Equal(overflow, t.names.counts) {
+		return fmt.Errorf("index.db: %w: the tree of names has other events than the tree of times", codec.ErrCorrupt)
+	}
+	return nil
 }
 
 // decodeSize reads only the sum of the sizes of a tree's events.
@@ -314,51 +297,78 @@ func decodeSize(b []byte) (uint64, error) {
 	d := codec.Decoder{B: b}
 	d.Uvarint()
 	d.Uvarint()
-	d.Uvarint()
-	return d.Uvarint(), d.Err("root record")
+	return decodeChild(&d, &entry{}, &counts{}).bytes, d.Err("root record")
 }
 
-func (n *node) encode(b []byte) []byte {
-	var prev Key
-	if n.children == nil {
-		b = binary.AppendUvarint(append(b, 0), uint64(len(n.entries)))
-		for _, e := range n.entries {
-			b = appendKey(b, &prev, e.Key)
-			b = binary.AppendUvarint(b, uint64(e.series))
-			b = binary.AppendUvarint(b, uint64(e.size))
-		}
-		return b
+// The first byte of a node says what it is; in the tree of names, it is 2 more.
+const (
+	kindLeaf = iota
+	kindInner
+	kindNames // is added
+)
+
+func (n *node[E]) kind() (kind byte) {
+	if n.children != nil {
+		kind = kindInner
 	}
-	b = binary.AppendUvarint(append(b, 1), uint64(len(n.children)))
-	for _, c := range n.children {
-		b = appendKey(b, &prev, c.first)
-		b = binary.AppendUvarint(b, c.id)
-		b = binary.AppendUvarint(b, c.bytes)
-		b = c.counts.encode(b)
+	var e E
+	if e.isNamed() {
+		kind += kindNames
+	}
+	return kind
+}
+
+func (n *node[E]) encode(b []byte) []byte {
+	b = binary.AppendUvarint(append(b, n.kind()), uint64(max(len(n.entries), len(n.children))))
+	var prev E
+	for i := range n.entries {
+		b = n.entries[i].appendKey(b, &prev)
+		e := n.entries[i].plain()
+		b = binary.AppendUvarint(b, uint64(e.series))
+		b = binary.AppendUvarint(b, uint64(e.size))
+	}
+	for i := range n.children {
+		b = n.children[i].encode(b, &prev)
 	}
 	return b
 }
 
+func (c *child[E]) encode(b []byte, prev *E) []byte {
+	b = c.first.appendKey(b, prev)
+	b = binary.AppendUvarint(b, c.id)
+	b = binary.AppendUvarint(b, c.bytes)
+	return c.counts.encode(b)
+}
+
+// decodeChild appends the counts to all.
+func decodeChild[E event[E]](d *codec.Decoder, prev *E, all *counts) child[E] {
+	c := child[E]{first: (*prev).decodeKey(d, prev), id: d.Uvarint(), tally: tally{bytes: d.Uvarint()}}
+	start := len(*all)
+	*all = decodeCounts(d, *all)
+	c.counts = slices.Clip((*all)[start:])
+	return c
+}
+
 // decodeNode decodes a node into memory of the arena.
-func decodeNode(b []byte, a *nodeArena) (*node, error) {
+func decodeNode[E event[E]](b []byte, a *nodeArena[E]) (*node[E], error) {
 	d := codec.Decoder{B: b}
-	n := &node{}
-	var prev Key
-	switch kind, count := d.Uvarint(), d.Count(); kind {
-	case 0:
+	n := &node[E]{}
+	var prev E
+	kind, count := byte(d.Uvarint()), d.Count()
+	if prev.isNamed() {
+		kind -= kindNames
+	}
+	switch kind {
+	case kindLeaf:
 		n.entries = extend(&a.entries, count, leafEntries)
 		for i := range n.entries {
-			n.entries[i] = entry{decodeKey(&d, &prev), uint32(d.Uvarint()), uint32(d.Uvarint())}
+			n.entries[i] = prev.decode(&d, &prev)
 		}
-	case 1:
+	case kindInner:
 		n.children = extend(&a.children, count, innerChildren)
 		reserve(&a.counts, len(d.B)/2) // each count takes at least two bytes
 		for i := range n.children {
-			c := child{first: decodeKey(&d, &prev), id: d.Uvarint(), tally: tally{bytes: d.Uvarint()}}
-			start := len(a.counts)
-			a.counts = decodeCounts(&d, a.counts)
-			c.counts = slices.Clip(a.counts[start:])
-			n.children[i] = c
+			n.children[i] = decodeChild(&d, &prev, &a.counts)
 		}
 	default:
 		d.Fail()
@@ -404,4 +414,43 @@ func decodeKey(d *codec.Decoder, prev *Key) Key {
 	prev.Seq += uint64(d.Varint())
 	prev.Index = uint16(d.Uvarint())
 	return *prev
+}
+
+func (e entry) appendKey(b []byte, prev *entry) []byte { return appendKey(b, &prev.Key, e.Key) }
+
+func (entry) decodeKey(d *codec.Decoder, prev *entry) entry {
+	return entry{Key: decodeKey(d, &prev.Key)}
+}
+
+func (entry) decode(d *codec.Decoder, prev *entry) entry {
+	return entry{decodeKey(d, &prev.Key), uint32(d.Uvarint()), uint32(d.Uvarint())}
+}
+
+func (e named) appendKey(b []byte, prev *named) []byte {
+	shared := 0
+	for shared < min(len(e.name), len(prev.name)) && e.name[shared] == prev.name[shared] {
+		shared++
+	}
+	b = binary.AppendUvarint(b, uint64(shared))
+	b = codec.AppendPrefixed(b, e.name[shared:])
+	prev.name = e.name
+	return e.entry.appendKey(b, &prev.entry)
+}
+
+func (named) decodeKey(d *codec.Decoder, prev *named) named {
+	shared, rest := d.Uvarint(), d.Prefixed()
+	if shared > uint64(len(prev.name)) {
+		d.Fail()
+		shared = 0
+	}
+	if len(rest) > 0 || shared < uint64(len(prev.name)) { // an equal name shares the memory of the last one
+		prev.name = prev.name[:shared] + string(rest)
+	}
+	return named{prev.name, entry{Key: decodeKey(d, &prev.Key)}}
+}
+
+func (named) decode(d *codec.Decoder, prev *named) named {
+	e := prev.decodeKey(d, prev)
+	e.series, e.size = uint32(d.Uvarint()), uint32(d.Uvarint())
+	return e
 }

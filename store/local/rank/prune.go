@@ -11,23 +11,23 @@ import (
 // Removing entries changes the nodes above them, like adding does. A node without entries below it is taken out of its
 // parent. Changed neighbours become one node when they fit into one. An unchanged neighbour is not loaded for that.
 
-// removeKeys removes the entries with these keys, which are sorted, from below c. Nothing may be left below it then.
-func (c *child) removeKeys(keys []Key, load loader) (removed tally, err error) {
+// removeKeys removes these entries, which are sorted, from below c. Nothing may be left below it then.
+func (c *child[E]) removeKeys(keys []E, load loader[E]) (removed tally, err error) {
 	n, err := c.open(load)
 	if err != nil {
 		return tally{}, err
 	}
-	n.entries = slices.DeleteFunc(n.entries, func(e entry) bool {
-		_, found := slices.BinarySearchFunc(keys, e.Key, Key.compare)
+	n.entries = slices.DeleteFunc(n.entries, func(e E) bool {
+		_, found := slices.BinarySearchFunc(keys, e, E.compare)
 		if found {
-			removed.addEntry(&e)
+			removed.addEntry(e.plain())
 		}
 		return found
 	})
 	for i := range n.children {
 		end := len(keys)
 		if i+1 < len(n.children) {
-			end, _ = slices.BinarySearchFunc(keys, n.children[i+1].first, Key.compare)
+			end, _ = slices.BinarySearchFunc(keys, n.children[i+1].first, E.compare)
 		}
 		if end == 0 {
 			continue
@@ -46,15 +46,15 @@ func (c *child) removeKeys(keys []Key, load loader) (removed tally, err error) {
 
 // removeBefore removes the entries before k from below c. The height of a leaf is 0. Nothing may be left below c then. All
 // nodes must be stored.
-func (c *child) removeBefore(k Key, height uint8, t *treeEdit) (removed tally, err error) {
-	n, err := c.open(t.load)
+func (c *child[E]) removeBefore(k E, height uint8, load loader[E], free func(id uint64, height uint8) error) (removed tally, err error) {
+	n, err := c.open(load)
 	if err != nil {
 		return tally{}, err
 	}
 	if height == 0 {
 		i := sort.Search(len(n.entries), func(i int) bool { return n.entries[i].compare(k) >= 0 })
 		for _, e := range n.entries[:i] {
-			removed.addEntry(&e)
+			removed.addEntry(e.plain())
 		}
 		n.entries = n.entries[i:]
 		return removed, c.subtract(removed)
@@ -65,12 +65,12 @@ func (c *child) removeBefore(k Key, height uint8, t *treeEdit) (removed tally, e
 		i--
 		for _, before := range n.children[:i] {
 			removed.add(before.tally)
-			if err := t.free(before.id, height-1); err != nil {
+			if err := free(before.id, height-1); err != nil {
 				return tally{}, err
 			}
 		}
 		n.children = n.children[i:]
-		r, err := n.children[0].removeBefore(k, height-1, t)
+		r, err := n.children[0].removeBefore(k, height-1, load, free)
 		if err != nil {
 			return tally{}, err
 		}
@@ -81,24 +81,24 @@ func (c *child) removeBefore(k Key, height uint8, t *treeEdit) (removed tally, e
 }
 
 // cutTop removes the nodes at the top that have only one child, and the root of a tree without entries.
-func (c *child) cutTop() {
+func (c *child[E]) cutTop() {
 	for c.node != nil && len(c.node.children) == 1 {
 		*c = c.node.children[0]
 	}
 	if c.node != nil && c.node.isEmpty() {
-		*c = child{}
+		*c = child[E]{}
 	}
 }
 
-func (n *node) isEmpty() bool { return len(n.entries) == 0 && len(n.children) == 0 }
+func (n *node[E]) isEmpty() bool { return len(n.entries) == 0 && len(n.children) == 0 }
 
 // dropEmpty takes out the children that have nothing below them.
-func (n *node) dropEmpty() {
-	n.children = slices.DeleteFunc(n.children, func(c child) bool { return c.node != nil && c.node.isEmpty() })
+func (n *node[E]) dropEmpty() {
+	n.children = slices.DeleteFunc(n.children, func(c child[E]) bool { return c.node != nil && c.node.isEmpty() })
 }
 
 // join makes one child of neighbours that have changed and fit into one node.
-func (n *node) join() {
+func (n *node[E]) join() {
 	for i := len(n.children) - 1; i > 0; i-- {
 		left, right := &n.children[i-1], &n.children[i]
 		if left.node == nil || right.node == nil ||
@@ -106,7 +106,7 @@ func (n *node) join() {
 			len(left.node.children)+len(right.node.children) > innerChildren {
 			continue
 		}
-		*left = newChild(&node{
+		*left = newChild(&node[E]{
 			entries:  slices.Concat(left.node.entries, right.node.entries),
 			children: slices.Concat(left.node.children, right.node.children),
 		})
@@ -115,7 +115,7 @@ func (n *node) join() {
 }
 
 // subtract updates c after entries were removed below its node.
-func (c *child) subtract(removed tally) error {
+func (c *child[E]) subtract(removed tally) error {
 	for _, r := range removed.counts {
 		i := slices.IndexFunc(c.counts, func(s seriesCount) bool { return s.series == r.series })
 		if i < 0 || c.counts[i].n < r.n {
@@ -132,7 +132,7 @@ func (c *child) subtract(removed tally) error {
 	case len(n.children) > 0:
 		c.first = n.children[0].first
 	case len(n.entries) > 0:
-		c.first = n.entries[0].Key
+		c.first = n.entries[0]
 	}
 	return nil
 }

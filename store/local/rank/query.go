@@ -16,29 +16,45 @@ import (
 func (x *Index) Page(
 	ctx context.Context, m codec.MerchantKey, s *Selection,
 ) (total uint64, page []codec.Position, err error) {
-	err = x.view(ctx, m, func(r *reader) error {
-		var events []named
-		total, events, err = r.page(s)
-		page = make([]codec.Position, len(events))
-		for i, e := range events {
-			page[i] = e.Position
+	var names *namesInRange
+	for try := range namesTries {
+		err = x.view(ctx, m, func(r *reader) error {
+			r.ranged, r.mayRange = names, try == namesTries-1
+			var events []named
+			total, events, err = r.page(s)
+			page = make([]codec.Position, len(events))
+			for i, e := range events {
+				page[i] = e.Position
+			}
+			return err
+		})
+		if !errors.Is(err, errNamesNeeded) {
+			break
 		}
-		return err
-	})
+		if names, err = x.readNames(ctx, m, s); err != nil {
+			break
+		}
+	}
 	return total, page, err
 }
+
+// errNamesNeeded asks for namesInRange, which takes long, and is read before Index.mu is locked. When merges have replaced the tree
+// each time, it is read while no events are applied.
+var errNamesNeeded = errors.New("the names within the time range are needed")
+
+const namesTries = 4
 
 // page finds a page. There are three ways:
 //
 //   - The counted trees suffice, if no events of overflow series are selected by name or sorted by name. So it is for
 //     merchants with few series.
-//   - With a names filter, each segment's events of a name are a source.
-//   - Without, when all names are sorted, each segment is a source.
+//   - With a names filter, the events of a name in the tree of names, and in each run in memory, are a source.
+//   - Without, when all names are sorted, the tree of names is a source, and each run.
 func (r *reader) page(s *Selection) (total uint64, page []named, err error) {
 	q := pageQuery{reader: r, Selection: s, selected: make([]uint64, len(r.series))}
 	for _, root := range r.trees {
 		low, n := make([]uint64, len(r.series)), make([]uint64, len(r.series))
-		if err := errors.Join(r.addBefore(low, root, s.lo), r.addBefore(n, root, s.hi)); err != nil {
+		if err := errors.Join(r.addBefore(low, root, entry{Key: s.lo}), r.addBefore(n, root, entry{Key: s.hi})); err != nil {
 			return 0, nil, err
 		}
 		for id := range n {
@@ -66,7 +82,7 @@ type pageQuery struct {
 	selected        []uint64   // by series: the number of events within it, over all trees
 
 	sections map[string][]bool // the members (see reader) of each section, among the counted series with events in the time range
-	overflow []uint32          // overflow series with events in the time range, if the query needs their names, which only segments have
+	overflow []uint32          // overflow series with events in the time range, if the query needs their names
 }
 
 // findSections finds the sections of the selection in the counted trees.
@@ -91,7 +107,7 @@ func (q *pageQuery) findSections() {
 // appendTreeSources appends a source for each tree with events of the sections. The sections are sorted.
 func (q *pageQuery) appendTreeSources(all []source, sections ...string) []source {
 	for i, root := range q.trees {
-		s := &treeSource{reader: q.reader, root: root}
+		s := &treeSource[entry]{pages: &q.pages, series: len(q.series), root: root, byName: q.names == nil && len(q.overflow) > 0}
 		end := 0
 		for _, name := range sections {
 			members := q.sections[name]
@@ -145,10 +161,6 @@ func (q *pageQuery) pageOfSections(further map[string]sources) (total uint64, pa
 
 // pageOfNames finds a page of a selection with a names filter.
 func (q *pageQuery) pageOfNames() (total uint64, page []named, err error) {
-	segments, err := q.segments()
-	if err != nil {
-		return 0, nil, err
-	}
 	counted := make(map[string]bool, len(q.series))
 	for _, series := range q.series {
 		counted[series] = true
@@ -164,7 +176,7 @@ func (q *pageQuery) pageOfNames() (total uint64, page []named, err error) {
 		}
 		s := further[section]
 		s.compare = byKey
-		if s.all, err = q.appendNameSources(s.all, segments, name); err != nil {
+		if s.all, err = q.appendNameSources(s.all, name); err != nil {
 			return 0, nil, err
 		}
 		further[section] = s
@@ -187,76 +199,62 @@ func (q *pageQuery) isCounted(counted map[string]bool, name string) bool {
 // smallSource is how many events are rather collected at once than used as a source.
 const smallSource = 64
 
-// smallWindow is how many events of a time range are rather sorted than counted with the wavelet matrix.
-const smallWindow = 4000
-
-// appendNameSources appends a source for each segment that has many events of a name in the time range. It collects those
-// of all other segments in the first source.
-func (q *pageQuery) appendNameSources(all []source, segments []*segmentReader, name string) ([]source, error) {
+// appendNameSources appends the events of a name in the time range: a source of those in the tree of names, and one for each run with
+// many. It collects those of all other runs in the first source.
+func (q *pageQuery) appendNameSources(all []source, name string) ([]source, error) {
 	if all == nil {
 		all = append(all, &sliceSource{compare: byKey})
 	}
 	few := all[0].(*sliceSource)
-	for _, segment := range segments {
-		from, err := segment.rank(&named{name, entry{Key: segment.from(q.lo)}})
-		if err != nil {
-			return nil, err
-		}
-		to, err := segment.rankFrom(from, &named{name, entry{Key: q.hi}})
-		if err != nil {
-			return nil, err
-		}
-		to = max(from, to) // where all events of the range are removed, from is behind it
-		if to-from > smallSource {
-			all = append(all, &nameSource{segment, name, from, to})
-			continue
-		}
-		if few.events, err = segment.appendRanks(few.events, from, to); err != nil {
-			return nil, err
+	from, to := named{name, entry{Key: q.lo}}, named{name, entry{Key: q.hi}}
+	for _, series := range q.overflow {
+		for _, run := range q.recent[series] {
+			if events := part(run, from, to); len(events) > smallSource {
+				all = append(all, &sliceSource{events, byKey})
+			} else {
+				few.events = append(few.events, events...)
+			}
 		}
 	}
 	slices.SortFunc(few.events, byKey)
+	if q.namesRoot.isEmpty() {
+		return all, nil
+	}
+	earlier, upTo := make([]uint64, len(q.series)), make([]uint64, len(q.series))
+	if err := errors.Join(q.nameNodes.addBefore(earlier, &q.namesRoot, from), q.nameNodes.addBefore(upTo, &q.namesRoot, to)); err != nil {
+		return nil, err
+	}
+	members := q.overflowOf(q.series)
+	section := treeSection{name: name, members: members, earlier: sum(earlier, members)}
+	if section.end = int(sum(upTo, members) - section.earlier); section.end > 0 {
+		all = append(all, q.nameTree(section))
+	}
 	return all, nil
+}
+
+// nameTree returns a section of the tree of names.
+func (q *pageQuery) nameTree(section treeSection) source {
+	return &treeSource[named]{pages: &q.nameNodes, series: len(q.series), root: &q.namesRoot, sections: []treeSection{section}}
 }
 
 // pageByName finds a page of all names, sorted by name.
 func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
-	segments, err := q.segments()
-	if err != nil {
-		return 0, nil, err
-	}
-	few := &sliceSource{compare: byName}
-	s := sources{q.appendTreeSources([]source{few}, slices.Sorted(maps.Keys(q.sections))...), byName}
+	s := sources{q.appendTreeSources(nil, slices.Sorted(maps.Keys(q.sections))...), byName}
 	all := s.size()
 	for _, id := range q.overflow {
 		all += int(q.selected[id])
+		for _, run := range q.recent[id] {
+			within := slices.DeleteFunc(slices.Clone(run), func(e named) bool { return e.Key.compare(q.lo) < 0 || e.Key.compare(q.hi) >= 0 })
+			s.all = append(s.all, &sliceSource{within, byName})
+		}
 	}
-	for _, segment := range segments {
-		from, to, err := segment.window(q.lo.Time, q.hi.Time)
-		if err != nil {
-			return 0, nil, err
-		}
-		if to-from > smallWindow {
-			s.all = append(s.all, &windowSource{segment, from, to})
-			continue
-		}
-		ranks, err := segment.ranks(from, to)
-		if err != nil {
-			return 0, nil, err
-		}
-		slices.Sort(ranks)
-		window := &ranksSource{segment, ranks}
-		if window.size() > smallSource {
-			s.all = append(s.all, window)
-			continue
-		}
-		if few.events, err = window.collect(few.events, 0, window.size()); err != nil {
+	if !q.namesRoot.isEmpty() {
+		if s.all, err = q.appendNames(s.all); err != nil {
 			return 0, nil, err
 		}
 	}
-	slices.SortFunc(few.events, byName)
 	if s.size() != all {
-		return 0, nil, q.corruptCounts()
+		return 0, nil, errSelected
 	}
 	if q.Offset >= all {
 		return uint64(all), nil, nil
@@ -269,6 +267,33 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 	page, err = s.collect(all-to, all-from) // the names descend and the events of each are newest first: all the other way round
 	slices.Reverse(page)
 	return uint64(all), page, err
+}
+
+// appendNames appends the tree of names, or what is within the time range.
+func (q *pageQuery) appendNames(all []source) ([]source, error) {
+	members := q.overflowOf(q.series)
+	has, within := q.namesRoot.counts.of(members), uint64(0)
+	for i, root := range q.trees {
+		if root.node == nil {
+			within = sum(q.within[i], members)
+		}
+	}
+	switch {
+	case within == 0:
+		return all, nil
+	case within == has:
+		return append(all, q.nameTree(treeSection{members: members, end: int(has)})), nil
+	case q.ranged == nil || q.ranged.root.id != q.namesRoot.id:
+		if !q.mayRange {
+			return nil, errNamesNeeded
+		}
+		var err error
+		if q.ranged, err = readRange(&q.nameNodes, &q.namesRoot, members, q.lo, q.hi); err != nil {
+			return nil, err
+		}
+	}
+	q.ranged.pages, q.ranged.root = &q.nameNodes, &q.namesRoot
+	return append(all, q.ranged), nil
 }
 
 // newestFirst returns the events with from ≤ place < to, where names ascend and the events of each name are newest first.
@@ -311,9 +336,4 @@ func (s sources) bounds(name string) (start, end int, err error) {
 	}
 	end, err = s.below(&named{name + "\x00", least}) // the least name that is greater
 	return start, end, err
-}
-
-// segments returns readers for the segments that the selection needs.
-func (q *pageQuery) segments() (found []*segmentReader, err error) {
-	return q.openSegments(func(s *segment) bool { return slices.Contains(q.overflow, s.tag) })
 }

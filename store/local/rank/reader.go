@@ -13,28 +13,36 @@ import (
 // reader reads one merchant's trees, as of one moment. Some methods count or collect only the events of some series. Their
 // argument members has true for each number of such a series; nil stands for all series.
 type reader struct {
+	pages[entry]
+	series []string        // by number
+	trees  []*child[entry] // the roots of the stored tree and of those in memory, without empty ones
+	stored []child[entry]  // a copy of the roots that are stored: it may be used after Index.mu was unlocked, trees may not
+
+	nameNodes pages[named]
+	namesRoot child[named]         // of the stored tree of names
+	recent    map[uint32][][]named // the events of overflow series in memory, by series
+	ranged    *namesInRange        // of namesRoot, or of an earlier one; nil: not read
+	mayRange  bool                 // reads it where it is needed
+}
+
+// pages reads the stored nodes of one tree.
+type pages[E event[E]] struct {
 	ctx    context.Context // of the query
 	m      codec.MerchantKey
-	series []string         // by number
-	trees  []*child         // the roots of the stored tree and of those in memory, without empty ones
-	stored []child          // a copy of the roots that are stored: it may be used after Index.mu was unlocked, trees may not
-	recent []*segment       // in memory
-	tx     *bolt.Tx         // of index.db
-	nodes  *bolt.Bucket     // the stored nodes
-	loaded map[uint64]*node // stored nodes that were read, by id
-	arena  *nodeArena       // their memory
-	blocks *bolt.Cursor     // the stored blocks of segments
-	loads  int              // how many nodes and blocks were read
+	nodes  *bolt.Bucket
+	loaded map[uint64]*node[E] // nodes that were read, by id
+	arena  *nodeArena[E]       // their memory
+	loads  int                 // how many nodes were read
 }
 
 // inMemory returns a reader of only the trees in memory.
 func (r *reader) inMemory() *reader {
 	only := *r
-	only.trees = slices.DeleteFunc(slices.Clone(r.trees), func(root *child) bool { return root.node == nil })
+	only.trees = slices.DeleteFunc(slices.Clone(r.trees), func(root *child[entry]) bool { return root.node == nil })
 	return &only
 }
 
-// dropMemory leaves the reader the stored events alone, and the segments, which never change. It may be used after Index.mu
+// dropMemory leaves the reader the stored events alone, and those in recent, which never change. It may be used after Index.mu
 // was unlocked.
 func (r *reader) dropMemory() {
 	r.trees = r.trees[:0]
@@ -44,7 +52,7 @@ func (r *reader) dropMemory() {
 }
 
 // node returns a child's node. When the query's context has ended, node returns its error instead of loading.
-func (r *reader) node(c *child) (*node, error) {
+func (r *pages[E]) node(c *child[E]) (*node[E], error) {
 	if c.node != nil {
 		return c.node, nil
 	}
@@ -63,29 +71,58 @@ func (r *reader) node(c *child) (*node, error) {
 	return n, nil
 }
 
-// entry returns the entry with this key below c; nil when there is none.
-func (r *reader) entry(c *child, k Key) (*entry, error) {
+// find returns the event with this key below c.
+func (r *pages[E]) find(c *child[E], k E) (e E, found bool, err error) {
 	for {
 		at, err := r.node(c)
 		if err != nil {
-			return nil, err
+			return e, false, err
 		}
 		if at.children == nil {
-			i := sort.Search(len(at.entries), func(i int) bool { return at.entries[i].compare(k) >= 0 })
-			if i == len(at.entries) || at.entries[i].Key != k {
-				return nil, nil
+			i, found := slices.BinarySearchFunc(at.entries, k, E.compare)
+			if found {
+				e = at.entries[i]
 			}
-			return &at.entries[i], nil
+			return e, found, nil
 		}
 		c = &at.children[max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(k) > 0 })-1)]
 	}
+}
+
+// each calls use with the events below c, from a key on and in their order, until use returns false. It keeps no nodes in memory.
+func (r *pages[E]) each(c *child[E], from E, use func(e *E) (more bool)) (more bool, err error) {
+	n := c.node
+	if n == nil {
+		if err := r.ctx.Err(); err != nil {
+			return false, err
+		}
+		r.loads++
+		defer r.arena.truncate(r.arena.size())
+		if n, err = loadNode(r.nodes, r.m, c.id, r.arena); err != nil {
+			return false, err
+		}
+	}
+	for i := range n.entries {
+		if e := &n.entries[i]; (*e).compare(from) >= 0 && !use(e) {
+			return false, nil
+		}
+	}
+	for i := range n.children {
+		if i+1 < len(n.children) && n.children[i+1].first.compare(from) <= 0 {
+			continue
+		}
+		if more, err := r.each(&n.children[i], from, use); err != nil || !more {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // before counts the events before k, by series.
 func (r *reader) before(k Key) ([]uint64, error) {
 	n := make([]uint64, len(r.series))
 	for _, root := range r.trees {
-		if err := r.addBefore(n, root, k); err != nil {
+		if err := r.addBefore(n, root, entry{Key: k}); err != nil {
 			return nil, err
 		}
 	}
@@ -93,7 +130,7 @@ func (r *reader) before(k Key) ([]uint64, error) {
 }
 
 // addBefore counts the events below c that are before k, by series, and adds the counts to n.
-func (r *reader) addBefore(n []uint64, c *child, k Key) error {
+func (r *pages[E]) addBefore(n []uint64, c *child[E], k E) error {
 	for {
 		at, err := r.node(c)
 		if err != nil {
@@ -104,7 +141,7 @@ func (r *reader) addBefore(n []uint64, c *child, k Key) error {
 				if e.compare(k) >= 0 {
 					break
 				}
-				n[e.series]++
+				n[e.plain().series]++
 			}
 			return nil
 		}
@@ -144,14 +181,14 @@ func (r *reader) between(lo, hi Key) ([]uint64, error) {
 }
 
 // last returns the key of the last event below c.
-func (r *reader) last(c *child) (Key, error) {
+func (r *pages[E]) last(c *child[E]) (last E, err error) {
 	for {
 		n, err := r.node(c)
 		if err != nil {
-			return Key{}, err
+			return last, err
 		}
 		if n.children == nil {
-			return n.entries[len(n.entries)-1].Key, nil
+			return n.entries[len(n.entries)-1], nil
 		}
 		c = &n.children[len(n.children)-1]
 	}

@@ -10,6 +10,6 @@ type recentEvents struct {
 
 // eventsInMemory is a merchant's events that are not stored yet.
 type eventsInMemory struct {
-	root     child      // of their tree
-	segments []*segment // those of overflow series
+	root child[entry]         // of their tree
+	runs map[uint32][][]named // those of overflow series, by series (names.go)
 }

@@ -11,15 +11,14 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// A removal takes events out of a merchant's stored tree and stored segments:
+// A removal takes events out of a merchant's stored trees:
 //
-//  1. If events that it concerns are still in memory, it has them merged first. So the trees in memory never lose events.
-//  2. Remove writes the segments that have some of the events again, without them.
-//  3. One transaction writes the new root record and the new record of segments.
-//  4. The compactor deletes what is in no tree and no segment any more.
+//  1. If events that it concerns are still in memory, it has them merged first. So what is in memory never loses events.
+//  2. One transaction writes the new root record. Long removals write nodes before, in further transactions.
+//  3. The sweeper deletes what is in no tree any more.
 //
-// Listings see the events of either before or after step 3. They never wait. Events are applied all the time, but merges
-// wait for step 3. A removal waits for a running merge, and step 2 waits for a running compaction.
+// Listings see the events of either before or after step 2. They never wait. Events are applied all the time, but merges
+// wait for step 2. A removal waits for a running merge.
 //
 // After an error or a kill, either all of the events are removed or none. The caller then asks again: to remove what is
 // gone already does nothing. A removal that has returned nil is on disk, and a replay does not bring the events back, as it
@@ -36,8 +35,8 @@ type Removed struct {
 }
 
 // Remove removes the events of a merchant that have these keys. The events must have been applied (Wait); it ignores keys
-// that no event has. The cost depends on the number of keys, and for events of overflow series on the size of the segments
-// that have them. Call it between Start and Close.
+// that no event has. The cost depends on the number of keys. When some are of overflow series, it reads the tree of names.
+// Call it between Start and Close.
 func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (removed Removed, err error) {
 	x.removing.Lock()
 	defer x.removing.Unlock()
@@ -48,52 +47,44 @@ func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (re
 	for _, k := range keys {
 		last = max(last, k.Seq)
 	}
-	if err := x.mergeFirst(ctx, m, func(_ *child, covered uint64) bool { return covered < last }); err != nil {
+	if err := x.mergeFirst(ctx, m, func(_ *child[entry], covered uint64) bool { return covered < last }); err != nil {
 		return Removed{}, err
 	}
 	found, overflow, err := x.find(ctx, m, keys)
 	if err != nil || len(found) == 0 {
 		return Removed{}, err
 	}
-	var useRewritten []func(w *merger) error
-	if len(overflow) > 0 {
-		x.compactor.writing.Lock()
-		defer x.compactor.writing.Unlock()
-		if useRewritten, err = x.compactor.rewrite(ctx, m, overflow); err != nil {
-			return Removed{}, err
+	return x.edit(ctx, m, func(t *treeEdit) error {
+		return errors.Join(removeAll(t, &t.root, found), removeAll(t, &t.names, overflow))
+	})
+}
+
+// removeAll removes sorted events from a tree.
+func removeAll[E event[E]](t *treeEdit, root *child[E], events []E) error {
+	for batch := range slices.Chunk(events, removalBatch) {
+		if _, err := root.removeKeys(batch, loadToEdit[E](t)); err != nil {
+			return err
+		}
+		root.cutTop()
+		if err := t.spend(len(batch)); err != nil {
+			return err
 		}
 	}
-	return x.edit(ctx, m, func(t *treeEdit) error {
-		for batch := range slices.Chunk(found, removalBatch) {
-			if _, err := t.root.removeKeys(batch, t.load); err != nil {
-				return err
-			}
-			t.root.cutTop()
-			if err := t.spend(len(batch)); err != nil {
-				return err
-			}
-		}
-		for _, use := range useRewritten {
-			if err := use(t.merger); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return nil
 }
 
 // removalBatch is how many events are removed before the budget of the transaction is checked: each may load a leaf.
 const removalBatch = 1000
 
 // RemoveBefore removes a merchant's events before a time (µs since 1970): those that were applied before the call, and
-// perhaps some that are applied meanwhile. It costs a few nodes, however many events there are; the compactor then deletes
-// the nodes below these, and writes segments again that have lost most of their events. Call it between Start and Close.
+// perhaps some that are applied meanwhile. It costs a few nodes, however many events there are; the sweeper then deletes
+// the nodes below these. When some are of overflow series, it reads the tree of names. Call it between Start and Close.
 func (x *Index) RemoveBefore(ctx context.Context, m codec.MerchantKey, time int64) (Removed, error) {
 	return x.removeBefore(ctx, m, time, false)
 }
 
 // Drop removes all events of a merchant that were applied before the call, and the names of their series. It costs a few
-// nodes; the compactor deletes the rest. A root record without events and names stays, so that a replay does not bring the
+// nodes; the sweeper deletes the rest. A root record without events and names stays, so that a replay does not bring the
 // events back. Call it between Start and Close.
 func (x *Index) Drop(ctx context.Context, m codec.MerchantKey) error {
 	_, err := x.removeBefore(ctx, m, math.MaxInt64, true)
@@ -103,33 +94,79 @@ func (x *Index) Drop(ctx context.Context, m codec.MerchantKey) error {
 func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int64, names bool) (Removed, error) {
 	x.removing.Lock()
 	defer x.removing.Unlock()
-	if err := x.mergeFirst(ctx, m, func(root *child, _ uint64) bool { return root.first.Time < time }); err != nil {
+	if err := x.mergeFirst(ctx, m, func(root *child[entry], _ uint64) bool { return root.first.Time < time }); err != nil {
 		return Removed{}, err
 	}
 	return x.edit(ctx, m, func(t *treeEdit) error {
-		var removed tally
-		if !t.root.isEmpty() {
-			height, err := t.height()
-			if err != nil {
-				return err
-			}
-			if removed, err = t.root.removeBefore(Key{Time: time}, height, t); err != nil {
-				return err
-			}
-			t.root.cutTop()
-		}
 		if names {
 			t.series = []string{""} // a tree in memory has its own list of series, which the next merge stores
-		} else if removed.counts == nil {
+			return errors.Join(drop(t, &t.root), drop(t, &t.names))
+		}
+		if t.root.isEmpty() {
 			return errNoChange
 		}
-		return t.cutSegments(ctx, m, time)
+		height, err := heightOf(t, &t.root)
+		if err != nil {
+			return err
+		}
+		removed, err := t.root.removeBefore(entry{Key: Key{Time: time}}, height, loadToEdit[entry](t), t.free)
+		if err != nil {
+			return err
+		}
+		t.root.cutTop()
+		if removed.counts == nil {
+			return errNoChange
+		}
+		if slices.ContainsFunc(removed.counts, func(c seriesCount) bool { return isOverflow(t.series[c.series]) }) {
+			return t.removeNamesBefore(ctx, time)
+		}
+		return nil
 	})
+}
+
+// drop removes all events from a tree that was not changed yet.
+func drop[E event[E]](t *treeEdit, root *child[E]) error {
+	if root.isEmpty() {
+		return nil
+	}
+	height, err := heightOf(t, root)
+	if err != nil {
+		return err
+	}
+	id := root.id
+	*root = child[E]{}
+	return t.free(id, height)
+}
+
+// removeNamesBefore removes the events before a time from the tree of names.
+func (t *treeEdit) removeNamesBefore(ctx context.Context, time int64) error {
+	r := newPages(ctx, t.tx, t.m, &nodeArena[named]{})
+	for from, more := (named{}), true; more && !t.names.isEmpty(); {
+		var gone []named
+		r.nodes = t.nodes
+		var err error
+		if more, err = r.each(&t.names, from, func(e *named) bool {
+			if e.Time < time {
+				gone = append(gone, *e)
+			}
+			return len(gone) < removalBatch
+		}); err != nil {
+			return err
+		}
+		more = !more
+		if len(gone) > 0 {
+			from = gone[len(gone)-1]
+		}
+		if err := removeAll(t, &t.names, gone); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // mergeFirst has all applied events merged, if it finds events of the merchant in memory that concern the removal: in a tree
 // with this root, while the stored tree covers the events of chunks up to a seq.
-func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns func(root *child, covered uint64) bool) error {
+func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns func(root *child[entry], covered uint64) bool) error {
 	if err := x.Failure(); err != nil {
 		return err
 	}
@@ -140,7 +177,7 @@ func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns fu
 		if r == nil {
 			return false
 		}
-		for _, root := range []*child{&r.active.root, &r.frozen.root} {
+		for _, root := range []*child[entry]{&r.active.root, &r.frozen.root} {
 			if !root.isEmpty() && concerns(root, r.covered) {
 				return true
 			}
@@ -153,9 +190,9 @@ func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns fu
 	return x.Merge(ctx)
 }
 
-// find returns which of the sorted keys the stored tree has, and which of these are of overflow series.
-func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (found []Key, overflow map[Key]bool, err error) {
-	overflow = map[Key]bool{}
+// find returns which of the sorted keys the stored tree has, and those that are also in the tree of names, in its order.
+func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (found []entry, overflow []named, err error) {
+	unnamed := map[Key]bool{}
 	// Transactions are short, and each reads into memory of its own.
 	for batch := range slices.Chunk(keys, removalBatch) {
 		if err := view(x.db, func(tx *bolt.Tx) error {
@@ -163,18 +200,17 @@ func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (foun
 			if err != nil || t.root.isEmpty() {
 				return err
 			}
-			r := &reader{ctx: ctx, m: m, nodes: tx.Bucket(bucketNodes), loaded: map[uint64]*node{}, arena: &nodeArena{}}
+			r := newPages(ctx, tx, m, &nodeArena[entry]{})
 			for _, k := range batch {
-				e, err := r.entry(&t.root, k)
+				e, ok, err := r.find(&t.root, entry{Key: k})
 				if err != nil {
 					return err
 				}
-				if e == nil {
-					continue
-				}
-				found = append(found, k)
-				if _, name := codec.SplitSeries(t.series[e.series]); name == "" {
-					overflow[k] = true
+				if ok {
+					found = append(found, e)
+					if isOverflow(t.series[e.series]) {
+						unnamed[k] = true
+					}
 				}
 			}
 			return nil
@@ -182,14 +218,22 @@ func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (foun
 			return nil, nil, err
 		}
 	}
-	return found, overflow, nil
+	if len(unnamed) == 0 {
+		return found, nil, nil
+	}
+	err = scan(ctx, x.db, m, names, func(e *named, _ []string) {
+		if unnamed[e.Key] {
+			overflow = append(overflow, *e)
+		}
+	})
+	return found, overflow, err
 }
 
 // edit has change remove events from a merchant's stored tree, if it has one. change may return errNoChange.
 func (x *Index) edit(ctx context.Context, m codec.MerchantKey, change func(t *treeEdit) error) (removed Removed, err error) {
 	x.storing.Lock()
 	defer x.storing.Unlock()
-	w := newMerger(x.db, x.commit)
+	w := newMerger(x.db, x.txBudget, x.commit)
 	w.ctx = ctx
 	err = w.run(func() error {
 		if w.tx.Bucket(bucketRoots).Get(m[:]) == nil {
@@ -213,7 +257,7 @@ func (x *Index) edit(ctx context.Context, m codec.MerchantKey, change func(t *tr
 		return Removed{}, err
 	}
 	x.events.Add(-removed.Events)
-	x.compactor.notify()
+	x.sweeper.notify()
 	return removed, nil
 }
 

@@ -92,7 +92,7 @@ func (r *removals) reopen(t *testing.T) {
 	r.Index.Start()
 }
 
-// Whatever is removed, pages, totals and usage are those of the events that are left, with merges, compactions, kills and
+// Whatever is removed, pages, totals and usage are those of the events that are left, with merges, sweeps, kills and
 // restarts in between.
 func TestDrillRemovedEventsAreGone(t *testing.T) {
 	testenv.Drill(t)
@@ -140,9 +140,9 @@ func TestDrillRemovedEventsAreGone(t *testing.T) {
 			if err := r.Merge(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			closeIndex(t, r.Index) // ends compactions
+			closeIndex(t, r.Index)
 			x := r.open(t, r.dir)
-			x.compactor.compactAll(t.Context())
+			sweep(t, x)
 			r.check(t, rng, x, "at the end")
 			checkNothingLeftBehind(t, x)
 			closeIndex(t, x)
@@ -153,7 +153,7 @@ func TestDrillRemovedEventsAreGone(t *testing.T) {
 // However many entries are removed, and in whatever portions, the rest is in nodes that are not nearly empty.
 func TestNodesAreJoinedAfterRemovals(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
-	var root child
+	var root child[entry]
 	var left []entry
 	for i := range 30_000 {
 		e := entry{Key{rng.Int64N(1 << 30), codec.Position{Seq: 1, Index: uint16(i)}}, uint32(i % 3), uint32(i)}
@@ -163,13 +163,10 @@ func TestNodesAreJoinedAfterRemovals(t *testing.T) {
 		}
 	}
 	for len(left) > 0 {
-		var keys []Key
 		n := min(1000, len(left))
-		for _, e := range left[:n] {
-			keys = append(keys, e.Key)
-		}
+		keys := slices.Clone(left[:n])
 		left = left[n:]
-		slices.SortFunc(keys, Key.compare)
+		slices.SortFunc(keys, entry.compare)
 		removed, err := root.removeKeys(keys, nil)
 		if err != nil || removed.counts.of(nil) != uint64(n) {
 			t.Fatalf("%d of %d entries removed, %v", removed.counts.of(nil), n, err)
@@ -187,7 +184,7 @@ func TestNodesAreJoinedAfterRemovals(t *testing.T) {
 	}
 }
 
-// Listings, applying, merges and compactions go on while events are removed; the race detector sees what they share.
+// Listings, applying, merges and sweeps go on while events are removed; the race detector sees what they share.
 func TestDrillRemovalsDisturbNothing(t *testing.T) {
 	testenv.Drill(t)
 	rng := rand.New(rand.NewPCG(3, 4))

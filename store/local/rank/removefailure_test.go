@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"testing"
 
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
-	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
 )
@@ -75,8 +73,7 @@ func TestDrillARemovalMayBeCutOffAnywhere(t *testing.T) {
 					left--
 					return tx.Commit()
 				}
-				x.commit, x.compactor.commit = cutOff, cutOff
-				x.compactor.budget = 3000
+				x.commit, x.txBudget = cutOff, 3000
 				err := c.remove(x, keys)
 				if err != nil && !errors.Is(err, errCutOff) {
 					t.Fatal(err)
@@ -97,8 +94,8 @@ func TestDrillARemovalMayBeCutOffAnywhere(t *testing.T) {
 				after.check(t, rng, x, when+", and removed again")
 				closeIndex(t, x)
 				x = j.open(t, dir)
-				x.compactor.compactAll(t.Context())
-				after.check(t, rng, x, when+", and compacted")
+				sweep(t, x)
+				after.check(t, rng, x, when+", and swept")
 				checkNothingLeftBehind(t, x)
 				closeIndex(t, x)
 				if err == nil {
@@ -109,62 +106,6 @@ func TestDrillARemovalMayBeCutOffAnywhere(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A compaction that has read a segment before events were removed from it is discarded: it would bring them back.
-func TestARemovalDuringACompaction(t *testing.T) {
-	m := newMerchant(t)
-	for name, remove := range map[string]func(x *Index) error{
-		"RemoveBefore": func(x *Index) error {
-			_, err := x.RemoveBefore(t.Context(), m, 500)
-			return err
-		},
-		"Drop": func(x *Index) error { return x.Drop(t.Context(), m) },
-	} {
-		j := journal{names: 1000, maxSeries: 3}
-		x := j.open(t, t.TempDir())
-		for i := range uint64(3) {
-			if err := x.Replay(j.commit(m, 1200, func(i int) int64 { return int64(i) }), i+1); err != nil {
-				t.Fatal(err)
-			}
-			if err := x.merge(x.freeze()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		c := x.compactor
-		from, err := c.due(m)
-		if err != nil || from == nil {
-			t.Fatalf("no compaction is due, %v", err)
-		}
-		merged, err := c.write(t.Context(), m, from, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := remove(x); err != nil {
-			t.Fatal(err)
-		}
-		want := list(t, x, m)
-		expect := func(when string) {
-			t.Helper()
-			if got := list(t, x, m); !slices.Equal(got, want) {
-				t.Errorf("%s, %s: %d events, want %d", name, when, len(got), len(want))
-			}
-			for _, tag := range []store.TagID{"cs_a", "ss_b"} { // which have segments of their own
-				q := store.Query{Tag: tag, SortBy: store.ByName, Limit: len(want)}
-				if total, page, err := x.Page(t.Context(), m, NewSelection(q)); err != nil || total != uint64(len(want)/2) || len(page) != len(want)/2 {
-					t.Errorf("%s, %s: %d events of %s, total %d, %v; want %d", name, when, len(page), tag, total, err, len(want)/2)
-				}
-			}
-		}
-		if err := c.update(t.Context(), func(w *merger) error { return w.useCompacted(m, from, merged) }); err != nil {
-			t.Fatal(err)
-		}
-		expect("after the compaction")
-		c.compactAll(t.Context())
-		expect("after the next compaction")
-		checkNothingLeftBehind(t, x)
-		closeIndex(t, x)
 	}
 }
 

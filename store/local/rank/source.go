@@ -2,14 +2,11 @@ package rank
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sort"
-
-	"mtagd/store/local/codec"
 )
 
-// The events of a page may be spread over several sources: the counted trees, and segments. Each source has some of the
+// The events of a page may be spread over several sources: the trees, and the events in memory. Each source has some of the
 // events that a query selects, in the order that all sources have in common.
 type source interface {
 	// size returns the number of events.
@@ -22,7 +19,7 @@ type source interface {
 
 // byKey and byName are the orders of sources. The events of a name are also ordered byKey.
 func byKey(a, b named) int  { return a.Key.compare(b.Key) }
-func byName(a, b named) int { return a.compare(&b) }
+func byName(a, b named) int { return a.compare(b) }
 
 // sliceSource is a few sorted events.
 type sliceSource struct {
@@ -38,95 +35,6 @@ func (s *sliceSource) below(e *named) (int, error) {
 
 func (s *sliceSource) collect(out []named, from, n int) ([]named, error) {
 	return append(out, s.events[from:min(from+n, len(s.events))]...), nil
-}
-
-// nameSource is the events of one name in a segment, within a time range: those with from ≤ rank < to.
-type nameSource struct {
-	*segmentReader
-	name     string
-	from, to int
-}
-
-func (s *nameSource) size() int { return s.to - s.from }
-
-func (s *nameSource) below(e *named) (int, error) {
-	rank, err := s.rank(&named{s.name, e.entry})
-	return min(max(rank, s.from), s.to) - s.from, err
-}
-
-func (s *nameSource) collect(out []named, from, n int) ([]named, error) {
-	return s.appendRanks(out, s.from+from, min(s.from+from+n, s.to))
-}
-
-// windowSource is the events of a segment within a time range, by name: those with from ≤ place in time < to.
-type windowSource struct {
-	*segmentReader
-	from, to int
-}
-
-func (s *windowSource) size() int { return s.to - s.from }
-
-func (s *windowSource) below(e *named) (int, error) {
-	rank, err := s.rank(e)
-	if err != nil || s.size() == s.n {
-		return rank, err
-	}
-	return s.wavelet().below(s.from, s.to, rank)
-}
-
-func (s *windowSource) collect(out []named, from, n int) ([]named, error) {
-	if s.size() == s.n {
-		return s.appendRanks(out, from, min(from+n, s.n))
-	}
-	err := s.wavelet().walk(s.from, s.to, from, n, func(rank int) error {
-		e, err := s.event(rank)
-		out = append(out, e)
-		return err
-	})
-	return out, err
-}
-
-// ranksSource is events of a segment, by name: those with these ranks, which are sorted.
-type ranksSource struct {
-	*segmentReader
-	ranks []uint32
-}
-
-func (s *ranksSource) size() int { return len(s.ranks) }
-
-func (s *ranksSource) below(e *named) (int, error) {
-	rank, err := s.rank(e)
-	n, _ := slices.BinarySearch(s.ranks, uint32(rank))
-	return n, err
-}
-
-func (s *ranksSource) collect(out []named, from, n int) ([]named, error) {
-	for _, rank := range s.ranks[from:min(from+n, len(s.ranks))] {
-		e, err := s.event(int(rank))
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, e)
-	}
-	return out, nil
-}
-
-// appendRanks appends the events with from ≤ rank < to.
-func (s *segmentReader) appendRanks(out []named, from, to int) ([]named, error) {
-	for from < to {
-		if to-from == 1 { // no need to decode a whole block
-			e, err := s.event(from)
-			return append(out, e), err
-		}
-		block, err := s.names(from / namesPerBlock)
-		if err != nil {
-			return nil, err
-		}
-		block = block[from%namesPerBlock : min(len(block), from%namesPerBlock+to-from)]
-		out = append(out, block...)
-		from += len(block)
-	}
-	return out, nil
 }
 
 // sources are several sources in one order. They have no event in common.
@@ -188,22 +96,20 @@ var errTaken = errors.New("taken")
 
 // take returns the next n events, in order, of sources that are read from these places on.
 func (s sources) take(places []int, n int) (found []named, err error) {
-	var from []*mergeSource[named]
+	var from []*mergeSource
 	for i, one := range s.all {
-		from = append(from, &mergeSource[named]{n: one.size() - places[i], read: func(at int) ([]named, int, error) {
-			some, err := one.collect(nil, places[i]+at, max(8, n/8))
-			return some, 0, err
+		from = append(from, &mergeSource{n: one.size() - places[i], read: func(at int) ([]named, error) {
+			return one.collect(nil, places[i]+at, max(8, n/8))
 		}})
 	}
-	compare := func(a, b *named) int { return s.compare(*a, *b) }
-	err = mergeSorted(from, compare, func(_ int, e *named) error {
+	err = mergeSorted(from, s.compare, func(e *named) error {
 		if found = append(found, *e); len(found) == n {
 			return errTaken
 		}
 		return nil
 	})
 	if err == nil {
-		err = fmt.Errorf("%w: counts of segments", codec.ErrCorrupt)
+		err = errSelected
 	} else if err == errTaken {
 		err = nil
 	}
@@ -260,4 +166,56 @@ func (s sources) narrow(rank int) (low []int, err error) {
 			low[widest]++ // the pivot is before the run too
 		}
 	}
+}
+
+// mergeSource is n sorted items, which are read block by block.
+type mergeSource struct {
+	n    int
+	read func(at int) (block []named, err error) // some items from one on
+
+	at    int     // place of the next item
+	block []named // items from the next one on
+}
+
+// fill reads the next block when the previous one is used up. It reports whether there is an item.
+func (s *mergeSource) fill() (ok bool, err error) {
+	if len(s.block) > 0 || s.at == s.n {
+		return s.at < s.n, nil
+	}
+	s.block, err = s.read(s.at)
+	return err == nil, err
+}
+
+// mergeSorted calls use with the items of all sources, in order.
+func mergeSorted(sources []*mergeSource, compare func(a, b named) int, use func(item *named) error) error {
+	var order []*mergeSource // sorted by their next items
+	insert := func(s *mergeSource) error {
+		ok, err := s.fill()
+		if err != nil || !ok {
+			return err
+		}
+		i := sort.Search(len(order), func(i int) bool { return compare(order[i].block[0], s.block[0]) > 0 })
+		order = slices.Insert(order, i, s)
+		return nil
+	}
+	for _, s := range sources {
+		if err := insert(s); err != nil {
+			return err
+		}
+	}
+	for len(order) > 0 {
+		s := order[0]
+		if err := use(&s.block[0]); err != nil {
+			return err
+		}
+		s.at, s.block = s.at+1, s.block[1:]
+		if len(s.block) > 0 && (len(order) == 1 || compare(s.block[0], order[1].block[0]) <= 0) {
+			continue // the common case
+		}
+		order = slices.Delete(order, 0, 1)
+		if err := insert(s); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -48,7 +48,7 @@ func (x *Index) summarize(ctx context.Context, merchants []Kept, s *summary) (st
 		return store.Summary{}, err
 	}
 	defer func() { _ = tx.Rollback() }() // fails only when the transaction has ended already
-	arena := x.arenas.Get().(*nodeArena)
+	arena := x.arenas.Get().(*nodeArena[entry])
 	defer arena.release(&x.arenas)
 	if err := s.open(ctx, x, tx, merchants, arena); err != nil {
 		return store.Summary{}, err
@@ -100,7 +100,7 @@ func (s *summary) boundsOf(r keptReader) []int64 {
 func (s *summary) columns() int { return len(s.groups) + 1 }
 
 // open makes a reader for each merchant. The caller holds Index.mu.
-func (s *summary) open(ctx context.Context, x *Index, tx *bolt.Tx, merchants []Kept, arena *nodeArena) error {
+func (s *summary) open(ctx context.Context, x *Index, tx *bolt.Tx, merchants []Kept, arena *nodeArena[entry]) error {
 	for _, m := range merchants {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -214,21 +214,13 @@ func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, 
 				totals[key] += n
 			}
 		}
-		found, err := s.overflow(r, n)
-		if err != nil {
-			return nil, err
-		}
-		overflow = append(overflow, found...)
+		overflow = append(overflow, s.overflow(r, n)...)
 	}
 	if s.names == nil && len(overflow) > 0 {
 		// A name may be counted for one tag or merchant, and be in the overflow series of another.
 		names := slices.Collect(maps.Keys(totals))
-		segments := 0
 		for _, o := range overflow {
-			segments += len(o.segments)
-		}
-		for _, o := range overflow {
-			if names, err = o.appendFrequent(names, max(minCandidates, maxCandidates/max(1, segments))); err != nil {
+			if names, err = o.appendFrequent(names, max(1, maxCandidates/len(overflow))); err != nil {
 				return nil, err
 			}
 		}

@@ -21,7 +21,7 @@ func openMerger(t *testing.T) *merger {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newMerger(db, (*bolt.Tx).Commit)
+	w := newMerger(db, txBudget, (*bolt.Tx).Commit)
 	if err := w.begin(); err != nil {
 		t.Fatal(err)
 	}
@@ -35,10 +35,10 @@ func openMerger(t *testing.T) *merger {
 
 // checkTree compares the first key and the counts of every child with the entries below it. It returns the number of
 // entries of each leaf.
-func checkTree(t *testing.T, r *reader, root *child) (leaves []int) {
+func checkTree(t *testing.T, r *reader, root *child[entry]) (leaves []int) {
 	t.Helper()
-	var walk func(c *child) []entry
-	walk = func(c *child) (all []entry) {
+	var walk func(c *child[entry]) []entry
+	walk = func(c *child[entry]) (all []entry) {
 		n, err := r.node(c)
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func checkTree(t *testing.T, r *reader, root *child) (leaves []int) {
 }
 
 // entriesOf returns the entries below c, in their order.
-func entriesOf(c *child) (all []entry) {
+func entriesOf(c *child[entry]) (all []entry) {
 	for _, leaf := range c.leaves() {
 		all = append(all, leaf.node.entries...)
 	}
@@ -97,7 +97,7 @@ func TestDrillTreeHoldsWhatWasInserted(t *testing.T) {
 			var m codec.MerchantKey
 			var merges uint64
 			series := newDictionary(make([]string, 8), maxSeries)
-			var recentRoot child
+			var recentRoot child[entry]
 			var want []entry
 			for i := range n {
 				e := entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8)), uint32(rng.IntN(300))}
@@ -114,18 +114,15 @@ func TestDrillTreeHoldsWhatWasInserted(t *testing.T) {
 					if !slices.Equal(entriesOf(&recentRoot), before) {
 						t.Fatal("the merge changed the frozen tree")
 					}
-					recentRoot = child{}
+					recentRoot = child[entry]{}
 				}
 			}
-			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j].Key) < 0 })
+			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j]) < 0 })
 			stored, err := loadTree(w.tx, m)
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := &reader{
-				ctx: t.Context(), m: m, series: stored.series, trees: []*child{&stored.root},
-				nodes: w.nodes, loaded: map[uint64]*node{}, arena: &nodeArena{},
-			}
+			r := &reader{pages: *newPages(t.Context(), w.tx, m, &nodeArena[entry]{}), series: stored.series, trees: []*child[entry]{&stored.root}}
 			leaves := checkTree(t, r, &stored.root)
 			for _, size := range leaves[:len(leaves)-1] {
 				if name == "ascending" && size < leafEntries/2 {
@@ -150,7 +147,7 @@ func TestDrillTreesAreReadAsOne(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(5, 6))
 			const n = 30_000
-			var trees [3]child
+			var trees [3]child[entry]
 			var want []entry
 			for i := range n {
 				e := entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8)), uint32(rng.IntN(300))}
@@ -159,8 +156,8 @@ func TestDrillTreesAreReadAsOne(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j].Key) < 0 })
-			r := &reader{series: make([]string, 8), trees: []*child{&trees[0], &trees[1], &trees[2]}}
+			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j]) < 0 })
+			r := &reader{series: make([]string, 8), trees: []*child[entry]{&trees[0], &trees[1], &trees[2]}}
 			for range 100 {
 				compareWithSorted(t, rng, r, want)
 			}
@@ -184,7 +181,7 @@ func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []entry) {
 	counted := make([]uint64, len(before))
 	var matching []entry
 	for _, e := range want {
-		if e.compare(k) < 0 {
+		if e.Key.compare(k) < 0 {
 			counted[e.series]++
 		}
 		if members[e.series] {
@@ -199,7 +196,7 @@ func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []entry) {
 	all := sources{compare: byKey}
 	for _, root := range r.trees {
 		if n := int(root.counts.of(members)); n > 0 {
-			all.all = append(all.all, &treeSource{r, root, []treeSection{{members: members, end: n}}})
+			all.all = append(all.all, &treeSource[entry]{pages: &r.pages, series: len(r.series), root: root, sections: []treeSection{{members: members, end: n}}})
 		}
 	}
 	got, err := all.collect(from, to)
@@ -212,51 +209,62 @@ func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []entry) {
 }
 
 func FuzzNode(f *testing.F) {
-	leaf := &node{entries: []entry{{Key{5, codec.Position{Seq: 7, Index: 1}}, 2, 300}, {Key{9, codec.Position{Seq: 6, Index: 0}}, 1, 3}}}
-	inner := &node{children: []child{{first: Key{-5, codec.Position{Seq: 7, Index: 1}}, id: 3, tally: tally{counts{{1, 2}, {9, 1}}, 900}}}}
-	others := [][]byte{
-		(&node{entries: []entry{{Key{1, codec.Position{Seq: 2, Index: 3}}, 4, 200}}}).encode(nil),
-		(&node{children: []child{{first: Key{1, codec.Position{Seq: 2, Index: 3}}, id: 4, tally: tally{counts{{5, 6}}, 500}}}}).encode(nil),
+	first, other := entry{Key{5, codec.Position{Seq: 7, Index: 1}}, 2, 300}, entry{Key{1, codec.Position{Seq: 2, Index: 3}}, 4, 200}
+	for _, b := range slices.Concat(nodesOf(first), nodesOf(other), nodesOf(named{"Purchase", first}), nodesOf(named{"PageView", other})) {
+		f.Add(b)
 	}
-	f.Add(leaf.encode(nil))
-	f.Add(inner.encode(nil))
 	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		arena := &nodeArena{}
-		n, err := decodeNode(b, arena)
-		if err != nil {
-			if !errors.Is(err, codec.ErrCorrupt) {
-				t.Fatal(err)
-			}
-			return
-		}
-		stored := n.encode(nil)
-		for _, b := range others {
-			if _, err := decodeNode(b, arena); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if !bytes.Equal(n.encode(nil), stored) {
-			t.Fatal("decoding other nodes into the same arena changed the node")
-		}
-		again, err := decodeNode(stored, arena)
-		if err != nil {
+		checkNode[entry](t, b, nodesOf(other))
+		checkNode[named](t, b, nodesOf(named{"PageView", other}))
+	})
+}
+
+// nodesOf returns a leaf and an inner node.
+func nodesOf[E event[E]](e E) [][]byte {
+	var zero E
+	c := child[E]{first: zero.of(new(e.named("Name"))), id: 3, tally: tally{counts{{1, 2}, {9, 1}}, 900}}
+	return [][]byte{(&node[E]{entries: []E{e, e}}).encode(nil), (&node[E]{children: []child[E]{c, c}}).encode(nil)}
+}
+
+func checkNode[E interface {
+	comparable
+	event[E]
+}](t *testing.T, b []byte, others [][]byte) {
+	arena := &nodeArena[E]{}
+	n, err := decodeNode(b, arena)
+	if err != nil {
+		if !errors.Is(err, codec.ErrCorrupt) {
 			t.Fatal(err)
 		}
-		if !slices.Equal(again.entries, n.entries) {
-			t.Fatalf("entries %v became %v when encoded and decoded again", n.entries, again.entries)
+		return
+	}
+	stored := n.encode(nil)
+	for _, b := range others {
+		if _, err := decodeNode(b, arena); err != nil {
+			t.Fatal(err)
 		}
-		if len(again.children) != len(n.children) {
-			t.Fatalf("%d children became %d when encoded and decoded again", len(n.children), len(again.children))
+	}
+	if !bytes.Equal(n.encode(nil), stored) {
+		t.Fatal("decoding other nodes into the same arena changed the node")
+	}
+	again, err := decodeNode(stored, arena)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(again.entries, n.entries) {
+		t.Fatalf("entries %v became %v when encoded and decoded again", n.entries, again.entries)
+	}
+	if len(again.children) != len(n.children) {
+		t.Fatalf("%d children became %d when encoded and decoded again", len(n.children), len(again.children))
+	}
+	for i, c := range n.children {
+		if a := again.children[i]; a.first != c.first || a.id != c.id || a.bytes != c.bytes || a.node != nil || !slices.Equal(a.counts, c.counts) {
+			t.Fatalf("child %v became %v when encoded and decoded again", c, a)
 		}
-		for i, c := range n.children {
-			if a := again.children[i]; a.first != c.first || a.id != c.id || a.bytes != c.bytes || a.node != nil || !slices.Equal(a.counts, c.counts) {
-				t.Fatalf("child %v became %v when encoded and decoded again", c, a)
-			}
-		}
-		arena.reset()
-		if again, err = decodeNode(stored, arena); err != nil || !bytes.Equal(again.encode(nil), stored) {
-			t.Fatalf("decoding into a reused arena gives another node, %v", err)
-		}
-	})
+	}
+	arena.reset()
+	if again, err = decodeNode(stored, arena); err != nil || !bytes.Equal(again.encode(nil), stored) {
+		t.Fatalf("decoding into a reused arena gives another node, %v", err)
+	}
 }

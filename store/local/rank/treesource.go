@@ -2,20 +2,23 @@ package rank
 
 import (
 	"fmt"
-	"math"
 	"sort"
 
 	"mtagd/store/local/codec"
 )
 
-// treeSource is the events of counted series of one tree, within a time range, section by section.
-type treeSource struct {
-	*reader
-	root     *child
+// treeSource is events of one tree, section by section: those of counted series within a time range; or, of the tree of names, all
+// events, or those of a name within a time range.
+type treeSource[E event[E]] struct {
+	*pages[E]
+	series   int
+	root     *child[E]
+	byName   bool          // the sources are in the order of names
 	sections []treeSection // sorted by name
 }
 
-// treeSection is the selected events of some series. They all have the same name, or the sources are in the order of keys.
+// treeSection is the selected events of some series. They all have this name; "": they have any, and the sources are in the order of keys,
+// or the tree is in the order of names.
 type treeSection struct {
 	name       string
 	members    []bool // see reader
@@ -23,71 +26,74 @@ type treeSection struct {
 	start, end int    // the section's range of indexes in the source
 }
 
-func (s *treeSource) size() int { return s.sections[len(s.sections)-1].end }
+func (s *treeSource[E]) size() int { return s.sections[len(s.sections)-1].end }
 
-func (s *treeSource) below(e *named) (int, error) {
-	i := 0
-	if s.sections[0].name != "" {
-		i = sort.Search(len(s.sections), func(i int) bool { return s.sections[i].name >= e.name })
+func (s *treeSource[E]) below(e *named) (int, error) {
+	section := &s.sections[0]
+	if s.byName && section.name != "" {
+		i := sort.Search(len(s.sections), func(i int) bool { return s.sections[i].name >= e.name })
 		if i == len(s.sections) {
 			return s.size(), nil
 		}
+		if section = &s.sections[i]; section.name != e.name {
+			return section.start, nil
+		}
 	}
-	section := &s.sections[i]
-	if section.name != "" && section.name != e.name || e.Time == math.MinInt64 {
-		return section.start, nil
+	of := *e
+	if section.name != "" {
+		of.name = section.name
 	}
-	n := make([]uint64, len(s.series))
-	if err := s.addBefore(n, s.root, e.Key); err != nil {
+	n := make([]uint64, s.series)
+	var k E
+	if err := s.addBefore(n, s.root, k.of(&of)); err != nil {
 		return 0, err
 	}
 	return min(section.start+int(max(sum(n, section.members), section.earlier)-section.earlier), section.end), nil
 }
 
-func (s *treeSource) collect(out []named, from, n int) ([]named, error) {
+func (s *treeSource[E]) collect(out []named, from, n int) ([]named, error) {
 	for _, section := range s.sections {
 		if n == 0 || section.end <= from {
 			continue
 		}
 		take := min(n, section.end-from)
-		w := walker{s.reader, section, uint64(from-section.start) + section.earlier, take, out}
+		w := walker[E]{s.pages, section, uint64(from-section.start) + section.earlier, take, out}
 		if err := w.walk(s.root); err != nil {
 			return nil, err
 		}
 		if w.left > 0 {
-			return nil, s.corruptCounts()
+			return nil, errSelected
 		}
 		out, from, n = w.out, from+take, n-take
 	}
 	return out, nil
 }
 
-func (r *reader) corruptCounts() error {
-	return fmt.Errorf("%w: index counts of merchant %x", codec.ErrCorrupt, r.m)
-}
+// errSelected says that there are other events than the trees count.
+var errSelected = fmt.Errorf("index.db: %w: counts of events", codec.ErrCorrupt)
 
 // walker collects events of a section from its tree.
-type walker struct {
-	*reader
+type walker[E event[E]] struct {
+	*pages[E]
 	treeSection
 	skip uint64 // number of events to skip
 	left int    // number of events to collect after that
 	out  []named
 }
 
-func (w *walker) walk(c *child) error {
+func (w *walker[E]) walk(c *child[E]) error {
 	n, err := w.node(c)
 	if err != nil {
 		return err
 	}
 	for _, e := range n.entries {
 		switch {
-		case !w.members[e.series]:
+		case !w.members[e.plain().series]:
 		case w.skip > 0:
 			w.skip--
 		case w.left > 0:
 			w.left--
-			w.out = append(w.out, named{w.name, e})
+			w.out = append(w.out, e.named(w.name))
 		}
 	}
 	for i := range n.children {

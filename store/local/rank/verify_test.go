@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -12,9 +13,9 @@ import (
 
 // A node whose seal is right, but which does not fit its parent or its order, is found by verify and by each scan.
 func TestANodeThatDoesNotFit(t *testing.T) {
-	for problem, spoil := range map[string]func(n *node){
-		"other events than its parent says": func(n *node) { n.entries = n.entries[1:] },
-		"wrong order":                       func(n *node) { n.entries[1], n.entries[2] = n.entries[2], n.entries[1] },
+	for problem, spoil := range map[string]func(n *node[entry]){
+		"other events than its parent says": func(n *node[entry]) { n.entries = n.entries[1:] },
+		"wrong order":                       func(n *node[entry]) { n.entries[1], n.entries[2] = n.entries[2], n.entries[1] },
 	} {
 		var j journal
 		x := j.open(t, t.TempDir())
@@ -42,11 +43,11 @@ func TestANodeThatDoesNotFit(t *testing.T) {
 				return err
 			}
 			nodes := tx.Bucket(bucketNodes)
-			root, err := loadNode(nodes, m, tree.root.id, &nodeArena{})
+			root, err := loadNode(nodes, m, tree.root.id, &nodeArena[entry]{})
 			if err != nil {
 				return err
 			}
-			leaf, err := loadNode(nodes, m, root.children[1].id, &nodeArena{})
+			leaf, err := loadNode(nodes, m, root.children[1].id, &nodeArena[entry]{})
 			if err != nil {
 				return err
 			}
@@ -65,42 +66,44 @@ func TestANodeThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// Segments that do not have the events of their tree are found by verify.
-func TestSegmentsThatDoNotFit(t *testing.T) {
-	for problem, spoil := range map[string]func(r *storedSegments){
-		"":                  func(*storedSegments) {},
-		"other events than": func(r *storedSegments) { r.segments = r.segments[1:] },
-		"names":             func(r *storedSegments) { r.segments[0].n++; r.segments[0].removed++ },
-		"corrupt value":     func(r *storedSegments) { r.segments[0].id = r.nextID },
-	} {
-		j := journal{names: 100, maxSeries: 3}
-		x, m := j.open(t, t.TempDir()), newMerchant(t)
-		if err := x.Replay(j.commit(m, 500, func(i int) int64 { return int64(i) }), 1); err != nil {
-			t.Fatal(err)
-		}
-		if err := x.merge(x.freeze()); err != nil {
-			t.Fatal(err)
-		}
-		if err := x.db.Update(func(tx *bolt.Tx) error {
-			r, err := loadSegments(tx, m)
-			if err != nil {
-				return err
-			}
-			spoil(r)
-			return storeSegments(tx, m, r)
-		}); err != nil {
-			t.Fatal(err)
-		}
-		var wrong []string
+// A tree of names that does not have the events of the tree of times is found by verify, and not written.
+func TestNamesThatDoNotFit(t *testing.T) {
+	j := journal{names: 100, maxSeries: 3}
+	x, m := j.open(t, t.TempDir()), newMerchant(t)
+	defer closeIndex(t, x)
+	if err := x.Replay(j.commit(m, 500, func(i int) int64 { return int64(i) }), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.merge(x.freeze()); err != nil {
+		t.Fatal(err)
+	}
+	verify := func() (wrong []string) {
+		t.Helper()
 		if err := x.Verify(t.Context(), Check{
 			Wrong: func(_ codec.MerchantKey, err error) { wrong = append(wrong, err.Error()) },
 			Event: func(codec.MerchantKey, Key, string) {}, Tags: func(codec.MerchantKey, []string) {}, Read: func(uint64, uint64) {},
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if problem == "" && wrong != nil || problem != "" && !slices.ContainsFunc(wrong, func(s string) bool { return strings.Contains(s, problem) }) {
-			t.Errorf("%q: verify finds %q", problem, wrong)
+		return wrong
+	}
+	if wrong := verify(); wrong != nil {
+		t.Fatal(wrong)
+	}
+	if err := x.db.Update(func(tx *bolt.Tx) error {
+		stored, err := loadTree(tx, m)
+		if err != nil {
+			return err
 		}
-		closeIndex(t, x)
+		stored.names = child[named]{}
+		return storeTree(tx, m, stored)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if wrong := verify(); len(wrong) != 1 || !strings.Contains(wrong[0], "other events") {
+		t.Errorf("verify finds %q", wrong)
+	}
+	if _, err := x.edit(t.Context(), m, func(*treeEdit) error { return nil }); !errors.Is(err, codec.ErrCorrupt) {
+		t.Errorf("a change gives %v", err)
 	}
 }

@@ -125,7 +125,7 @@ func LoadState(ctx context.Context, tx conn.Querier) (*rules.State, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := rules.NewState(nil) // no record is damaged
+	s := rules.NewState()
 	for _, r := range records {
 		if err := s.Load(r.Record); err != nil {
 			return nil, fmt.Errorf("record %s %q: %w", r.Kind, r.Key, err)

@@ -45,8 +45,9 @@ RACE = $(shell command -v $$($(GO) env CC) >/dev/null && echo -race)
 # On a disk, tests would mostly wait for syncs. So their directories are in /dev/shm, if that has 4 GB left and may run programs.
 # A FUSE file system stands in for a disk that fails. The test binaries are large, and stay on disk (GOTMPDIR). T.TempDir
 # would use GOTMPDIR, too, so the tests run without it. Without atexit_sleep_ms, the race detector would sleep for a second at
-# the end of each. With GOGC, the compiler and the linker collect garbage less often, but not the tests. -pgo=off ignores the profile in cmd/mtagd: with it, every package would be compiled twice. -vet=off, because vet
-# looks at everything. -ldflags=-w, because linking is much faster without tables for a debugger.
+# the end of each. With GOGC, the compiler and the linker collect garbage less often, but not the tests. -pgo=off ignores the
+# profile in cmd/mtagd: with it, every package would be compiled twice. -vet=off, because vet looks at everything.
+# -ldflags=-w, because linking is much faster without tables for a debugger.
 MEMORY = $(shell if test "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 2>/dev/null && ! grep -q ' /dev/shm .*noexec' /proc/mounts; \
 	then echo /dev/shm; else echo "$${TMPDIR:-/tmp}"; fi)
 

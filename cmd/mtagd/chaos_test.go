@@ -45,7 +45,8 @@ type chaos struct {
 	faults  map[string]int
 	outages map[string][]time.Duration // until both nodes recorded again
 	ops     []operation
-	mu      sync.Mutex // guards ops
+	refused map[string]time.Time // when the event of an event_id was last refused
+	mu      sync.Mutex           // guards ops and refused
 }
 
 // shop is a merchant with a client-side tag.
@@ -125,7 +126,8 @@ func newChaos(t *testing.T) *chaos {
 	}
 	t.Cleanup(zone.stop)
 	c := &chaos{T: t, seed: seed, cluster: cluster, zone: zone.address, ended: make(chan struct{}), allSent: make(chan struct{}), sent: newSent(),
-		faults: map[string]int{}, outages: map[string][]time.Duration{},
+		refused: map[string]time.Time{},
+		faults:  map[string]int{}, outages: map[string][]time.Duration{},
 		persons: persons{stays: map[string]bool{}, goes: map[string]bool{}, unknown: map[string]bool{}},
 		client:  &http.Client{Timeout: answerTimeout(), Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	t.Cleanup(c.client.CloseIdleConnections)

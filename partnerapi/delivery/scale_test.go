@@ -99,14 +99,18 @@ func TestManyDestinations(t *testing.T) {
 			mu.Unlock()
 		}
 	}
+	mib := func(n uint64) float64 { return float64(int64(n)-int64(before)) / (1 << 20) }
+	most := 24 + float64(*many)*48/10_000 // the first for the engine, and the receiver of the test
 	busy := heap()
+	for deadline := time.Now().Add(time.Minute); mib(busy) > most && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		busy = heap() // on a busy machine, requests that have an answer still end
+	}
 	mu.Lock()
 	defer mu.Unlock()
 	slices.Sort(lags)
-	mib := func(n uint64) float64 { return float64(int64(n)-int64(before)) / (1 << 20) }
 	t.Logf("%d destinations: %.1f MiB at rest, %.1f MiB with a fifth hanging; lag p50 %v, p99 %v, max %v", *many, mib(idle), mib(busy),
 		lags[len(lags)/2], lags[len(lags)*99/100], lags[len(lags)-1])
-	if most := 24 + float64(*many)*48/10_000; mib(busy) > most { // the first for the engine, and the receiver of the test
+	if mib(busy) > most {
 		t.Errorf("%.1f MiB are more than %.1f", mib(busy), most)
 	}
 }

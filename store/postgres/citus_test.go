@@ -43,7 +43,10 @@ func TestCitus(t *testing.T) {
 	t.Run("loss of a worker", func(t *testing.T) { loseWorker(t, c) })
 	t.Run("import from it", func(t *testing.T) { importFromDistributed(t, c) })
 	t.Run("conformance", func(t *testing.T) {
-		storetest.Run(t, func(t *testing.T) storetest.Store { return storeIn(c.Database(t)) })
+		storetest.Run(t, func(t *testing.T) storetest.Store {
+			url := c.Database(t)
+			return storeIn(url, url)
+		})
 	})
 }
 

@@ -16,13 +16,17 @@ import (
 func TestConformance(t *testing.T) { storetest.Run(t, newStore) }
 
 // newStore returns stores in empty databases. Kill cuts all connections: a node has nothing else that a kill could take.
-func newStore(t *testing.T) storetest.Store { return storeIn(pgtest.Database(t)) }
+func newStore(t *testing.T) storetest.Store {
+	url := pgtest.Database(t)
+	return storeIn(url, url)
+}
 
-func storeIn(url string) storetest.Store {
+// storeIn is a database whose engines connect to an address of it, which may lead through a pooler. Beside other tests a flush may take long.
+func storeIn(url, address string) storetest.Store {
 	return storetest.Store{
 		Open: func(t *testing.T, now func() time.Time) store.Engine {
 			t.Helper()
-			e, err := openURL(url, Options{Log: quiet, Now: now, audit: storetest.AuditLimits})
+			e, err := openURL(address, Options{Log: quiet, Now: now, audit: storetest.AuditLimits, flushTimeout: time.Minute})
 			if err != nil {
 				t.Fatal(err)
 			}

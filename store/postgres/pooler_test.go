@@ -2,9 +2,7 @@ package postgres
 
 import (
 	"testing"
-	"time"
 
-	"mtagd/store"
 	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/storetest"
@@ -17,27 +15,11 @@ func TestBehindAPooler(t *testing.T) {
 	for _, mode := range []string{"transaction", "session"} {
 		t.Run(mode, func(t *testing.T) {
 			through := pgtest.Pooler(t, mode)
-			storetest.Run(t, func(t *testing.T) storetest.Store { return newStoreThrough(t, through) }, "Marks")
+			storetest.Run(t, func(t *testing.T) storetest.Store {
+				url := pgtest.Database(t)
+				return storeIn(url, through(url))
+			}, "Marks")
 		})
-	}
-}
-
-// newStoreThrough is newStore with connections that lead through a pooler.
-func newStoreThrough(t *testing.T, through func(address string) string) storetest.Store {
-	url := pgtest.Database(t)
-	return storetest.Store{
-		Open: func(t *testing.T, now func() time.Time) store.Engine {
-			t.Helper()
-			e, err := openURL(through(url), Options{Log: quiet, Now: now})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return e
-		},
-		Kill: func(t *testing.T) {
-			t.Helper()
-			pgtest.Disconnect(t, url)
-		},
 	}
 }
 

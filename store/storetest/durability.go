@@ -95,7 +95,7 @@ var durabilityTests = []test{
 	{"a closed engine accepts no marks", func(t *testing.T, b *bed) {
 		m, tag := b.shop()
 		b.close()
-		if err := b.Record(b.t.Context(), []store.Mark{mark(m, tag, "user-1")}); err == nil {
+		if err := b.Engine.Record(b.t.Context(), []store.Mark{mark(m, tag, "user-1")}); err == nil {
 			t.Error("Record after Close gives no error")
 		}
 	}},

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"time"
 
 	"mtagd/store"
@@ -110,6 +111,15 @@ func markOf(m store.MerchantID, tag store.TagID, id store.Identity) store.Mark {
 }
 
 // record records marks, and expects these outcomes for the first of them.
+// Record sends events again, as senders do, while the engine is unavailable: on a busy machine its database may be silent for a moment.
+func (b *bed) Record(ctx context.Context, marks []store.Mark) (err error) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if err = b.Engine.Record(ctx, marks); store.KindOf(err) != store.KindUnavailable || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
 func (b *bed) record(marks []store.Mark, want ...store.Outcome) {
 	b.t.Helper()
 	testenv.Check(b.t, b.Record(b.t.Context(), marks))

@@ -129,6 +129,9 @@ func do(ctx context.Context, data, method, path string, message any) (*http.Resp
 		return Dial(ctx, data)
 	}}}
 	response, err := client.Do(request)
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		err = fmt.Errorf("%w: %w", ErrStopped, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("operator socket: %w", err)
 	}

@@ -105,3 +105,18 @@ func TestCommandThatTheServerDoesNotKnow(t *testing.T) {
 		}
 	}
 }
+
+// A server that is killed before its answer begins has stopped before the command was complete.
+func TestAServerThatEndsBeforeItAnswers(t *testing.T) {
+	data := t.TempDir()
+	socket, err := Listen(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })}
+	go func() { _ = server.Serve(socket) }() // until Close
+	defer server.Close()
+	if err := Ask(t.Context(), data, "/migrate", nil, nil, nil); !errors.Is(err, ErrStopped) {
+		t.Error(err)
+	}
+}

@@ -118,7 +118,7 @@ type Preview struct {
 	Headers map[string]string `json:"headers,omitempty"`
 	Body    json.RawMessage   `json:"body,omitempty"`
 
-	Status int    `json:"status,omitempty"` // of the test
+	Status int    `json:"status,omitzero"` // of the test
 	Answer string `json:"answer,omitempty"`
 }
 

@@ -284,7 +284,7 @@ func (sh *shard) readOnce(merchants []store.MerchantID) (more bool, err error) {
 				case len(r.pending) >= maxPending || sh.waiting > maxWaiting/sh.s.count():
 					r.detach()
 				case one == nil:
-					one = (*arena)(nil).add(e, sh.head, now)
+					one = newItem(e, sh.head, now)
 					fallthrough
 				default:
 					r.hand(one)

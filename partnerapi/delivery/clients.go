@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/cipher"
 	"crypto/rand"
@@ -25,8 +26,9 @@ import (
 )
 
 // clients encrypts client details: the address and the user agent of the browser that sends an event, for ad platforms
-// (store.Event.Client). Each hour has its own key, which is destroyed after store.ClientLife. Then no copy of the details can be
-// decrypted any more.
+// (store.Event.Client). Each hour has its own key. It is destroyed an hour or two later, if by then no destination that takes the details
+// has an older event to deliver, a dead letter or a replay; otherwise at a later hour, and at the latest after store.ClientLife. Then no
+// copy of the details can be decrypted any more.
 //
 // The keys of the hours are encrypted by the installation's key. They are in a file beside it, whose name ends in ".hours"; with
 // a database, in a table that no backup has. When the keys are lost, platforms get the events without client details.
@@ -38,6 +40,7 @@ type clients struct {
 	s              *Service
 	latest         atomic.Pointer[hourKey] // nil: there is none
 	tended, logged time.Time               // guarded by Service.telling
+	from           int64                   // guarded by Service.telling: the first hour whose key may be needed
 
 	mu     sync.Mutex
 	keys   map[int64]cipher.AEAD                // by hour
@@ -158,6 +161,9 @@ func (c *clients) tend(ctx context.Context) {
 	if hourOf(c.tended) == hour && (!needs || latest != nil && latest.hour == hour) && (c.s.Shared == nil || now.Sub(c.tended) < time.Minute) {
 		return
 	}
+	if hourOf(c.tended) != hour {
+		c.from = c.firstNeeded(ctx, hour)
+	}
 	if err := c.renew(ctx, hour, needs); err != nil {
 		if ctx.Err() == nil && now.Sub(c.logged) > time.Minute {
 			c.logged = now
@@ -167,6 +173,56 @@ func (c *clients) tend(ctx context.Context) {
 		return
 	}
 	c.tended = now
+}
+
+// firstNeeded returns the first hour whose key a destination may still need.
+func (c *clients) firstNeeded(ctx context.Context, hour int64) int64 {
+	first := hour
+	latest, err := c.s.Engine.Latest(ctx)
+	end, _ := store.ParseCursor(latest)
+	var docs []store.Document
+	if err == nil {
+		docs, err = c.s.Engine.Destinations(ctx, "")
+	}
+	for _, doc := range docs {
+		d, bad := decodeDestination(doc)
+		if bad != nil || !c.s.kinds[d.Type].Client {
+			continue
+		}
+		at, failed := c.s.reached(ctx, d)
+		if failed != nil {
+			err = failed
+			break
+		}
+		if at.Compare(end) < 0 {
+			first = min(first, int64(at.Seq/uint64(time.Hour/time.Microsecond)))
+		}
+	}
+	oldest := hour - clientHours + 1
+	if err != nil { // they are kept for as long as they may be
+		c.s.Log.Warn("how far deliveries are cannot be read: keys of client details are kept", "error", err)
+		return oldest
+	}
+	return max(oldest, first-1) // an event is recorded a little later than it is encrypted
+}
+
+// reached returns the place up to which a destination has everything. It is the first one if there are dead letters or replays.
+func (s *Service) reached(ctx context.Context, d Destination) (store.Position, error) {
+	st, err := s.stateOf(ctx, d.Merchant, d.ID)
+	places := []store.Cursor{cmp.Or(st.Cursor, d.Start)}
+	if st.Attached && err == nil {
+		var head state
+		head, err = s.stateOf(ctx, "", s.shardName(s.shardOf(d.Merchant)))
+		places[0] = max(places[0], head.Cursor) // cursors sort as places do
+	}
+	for _, of := range st.Retry {
+		places = append(places, of.After)
+	}
+	if st.Letters > 0 || len(st.Replays) > 0 {
+		places[0] = ""
+	}
+	at, _ := store.ParseCursor(slices.Min(places))
+	return at, err
 }
 
 // forget drops keys that are too old from memory, when the file or table cannot be written.
@@ -193,7 +249,7 @@ func (c *clients) renew(ctx context.Context, hour int64, needs bool) error {
 	if c.s.Shared != nil {
 		store = c.s.Shared.ShortKeys
 	}
-	all, err := store(ctx, hour-clientHours+1, hour, added)
+	all, err := store(ctx, c.from, hour, added)
 	if err != nil {
 		return err
 	}

@@ -176,6 +176,27 @@ func TestWhatIsKnownOfBrowsersEnds(t *testing.T) {
 	b.browse("m2", "") // by a new key
 }
 
+// What every destination has got, nothing can read two hours later.
+func TestWhatIsKnownOfBrowsersEndsWithItsDelivery(t *testing.T) {
+	b, p := newBed(t), newPlatform(t, fakeMeta)
+	settings := fmt.Sprintf(`{"pixelId":"123456","endpoint":%q}`, p.URL)
+	d := b.createPlatform("meta", settings, map[string]string{"accessToken": "right"})
+	failing := b.createPlatform("meta", settings, map[string]string{"accessToken": "wrong"})
+	sealed := b.browse("m1", `,"pageUrl":"https://shop.example/"`)
+	b.until("delivered", func() bool { return b.status(d).Delivered == 1 && b.status(failing).Word == "failing" })
+	keys := func() int { return strings.Count(string(must(os.ReadFile(b.keys.path+".hours"))), "\n") }
+	b.ahead.Store(int64(2 * time.Hour))
+	b.until("there is a key of now", func() bool { return keys() == 2 })
+	if b.s.Browser(b.m.ID, sealed) == (kind.Browser{}) {
+		t.Error("it is gone before the other destination has it")
+	}
+	if err := b.s.Delete(t.Context(), b.m, failing.ID); err != nil {
+		t.Fatal(err)
+	}
+	b.ahead.Store(int64(3 * time.Hour))
+	b.until("it is gone", func() bool { return b.s.Browser(b.m.ID, sealed) == (kind.Browser{}) && keys() == 2 }) // of the last two hours
+}
+
 // What the visitor's browser calls itself changes nothing of what the platform answers; it is hidden in every form.
 func TestUserAgentsAreChosenByStrangers(t *testing.T) {
 	b := newBed(t)

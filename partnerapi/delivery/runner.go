@@ -58,38 +58,15 @@ type item struct {
 	since time.Time // when it began to wait
 }
 
-// arena is the memory of items that come and go together.
-type arena struct {
-	items []item
-	bytes []byte
-}
-
-// add copies an event. A nil arena has memory for it alone.
-func (a *arena) add(e *store.Received, after store.Cursor, now time.Time) *item {
-	if a == nil {
-		a = &arena{make([]item, 0, 1), make([]byte, 0, len(e.Raw))}
-	}
-	if len(a.items) == cap(a.items) {
-		a.items = make([]item, 0, 64)
-	}
-	a.items = append(a.items, item{event: *e, after: after, since: now})
-	one := &a.items[len(a.items)-1]
-	one.event.Raw, one.event.Details = a.copied(e.Raw), e.Details.Clone()
+func newItem(e *store.Received, after store.Cursor, now time.Time) *item {
+	one := &item{event: *e, after: after, since: now}
+	one.event.Raw, one.event.Details = slices.Clone(e.Raw), e.Details.Clone()
 	one.event.MUID = store.MUID(strings.Clone(string(e.MUID)))
 	one.who = 2166136261 // FNV-1a
 	for _, c := range []byte(e.MUID) {
 		one.who = (one.who ^ uint32(c)) * 16777619
 	}
 	return one
-}
-
-func (a *arena) copied(b []byte) []byte {
-	if len(a.bytes)+len(b) > cap(a.bytes) {
-		a.bytes = make([]byte, 0, max(len(b), 32<<10))
-	}
-	from := len(a.bytes)
-	a.bytes = append(a.bytes, b...)
-	return a.bytes[from:len(a.bytes):len(a.bytes)]
 }
 
 func (i *item) size() int { return len(i.event.Raw) + 512 }
@@ -431,10 +408,10 @@ func (r *runner) readPortion(q store.FeedQuery, wants func(*store.Received) bool
 		return p, sh.ctx.Err()
 	}
 	q.Merchants = []store.MerchantID{r.merchant}
-	prev, now, memory := q.After, sh.s.Now(), &arena{}
+	prev, now := q.After, sh.s.Now()
 	end, err := sh.s.Engine.Feed(sh.ctx, q, func(e *store.Received) bool {
 		if wants(e) {
-			one := memory.add(e, prev, now)
+			one := newItem(e, prev, now)
 			p.items = append(p.items, one)
 			bytes -= one.size()
 		}

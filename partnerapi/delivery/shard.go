@@ -65,10 +65,12 @@ func decodeDestination(doc store.Document) (d Destination, err error) {
 	return d, err
 }
 
+func (s *Service) shardName(i int) string { return fmt.Sprintf("%d/%d", i, s.count()) }
+
 // openShard loads the destinations of a shard.
 func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 	sh := &shard{
-		s: s, ctx: ctx, name: fmt.Sprintf("%d/%d", i, s.count()), of: map[store.MerchantID]*group{}, dirty: map[*runner]bool{},
+		s: s, ctx: ctx, name: s.shardName(i), of: map[store.MerchantID]*group{}, dirty: map[*runner]bool{},
 		reads: make(chan struct{}, concurrentReads), wake: make(chan struct{}, 1), alarm: make(chan struct{}, 1),
 		erasing: map[store.MerchantID]erasing{}, calls: map[*call]bool{}, changed: true,
 		healthy: places{free: healthyPlaces / s.count()}, failing: places{free: failingPlaces / s.count()},
@@ -282,7 +284,7 @@ func (sh *shard) readOnce(merchants []store.MerchantID) (more bool, err error) {
 				case len(r.pending) >= maxPending || sh.waiting > maxWaiting/sh.s.count():
 					r.detach()
 				case one == nil:
-					one = (*arena)(nil).add(e, sh.head, now)
+					one = newItem(e, sh.head, now)
 					fallthrough
 				default:
 					r.hand(one)

@@ -118,7 +118,7 @@ type Preview struct {
 	Headers map[string]string `json:"headers,omitempty"`
 	Body    json.RawMessage   `json:"body,omitempty"`
 
-	Status int    `json:"status,omitempty"` // of the test
+	Status int    `json:"status,omitzero"` // of the test
 	Answer string `json:"answer,omitempty"`
 }
 
@@ -173,7 +173,7 @@ func (s *Service) eventsToPreview(ctx context.Context, d Destination, id store.E
 		return nil, store.Invalid("eventId", "is not the id of an event")
 	}
 	_, err = s.Engine.Feed(ctx, store.FeedQuery{Merchants: []store.MerchantID{d.Merchant}, After: before, UpTo: at}, func(e *store.Received) bool {
-		events = append(events, (*arena)(nil).add(e, before, time.Time{}).event.Event)
+		events = append(events, newItem(e, before, time.Time{}).event.Event)
 		return false
 	})
 	if err == nil && len(events) == 0 {

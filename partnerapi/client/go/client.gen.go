@@ -576,9 +576,9 @@ type Merchant struct {
 	CreatedAt time.Time `json:"createdAt"`
 	// Ad platforms get the address and the user agent of the visitor's browser with its events, where the event's `consent`
 	// grants `ad_storage` and `ad_user_data`. Off by default. They are taken from requests of browsers alone (those with an
-	// `Origin`), while an active destination takes them, and kept encrypted beside the event for at most 72 hours: an event that
-	// is delivered later goes without. Only ad platforms and `personal-data` get them; an erasure takes them with the event.
-	// After a crash they may be missing.
+	// `Origin`), while an active destination takes them, and kept encrypted beside the event until an hour or two after all
+	// destinations have it, for at most 72 hours: an event that is delivered later goes without. Only ad platforms and
+	// `personal-data` get them; an erasure takes them with the event. After a crash they may be missing.
 	DeliverClientDetails *bool `json:"deliverClientDetails,omitzero"`
 	// Absent without one.
 	Domain string `json:"domain,omitzero"`
@@ -624,9 +624,9 @@ type MerchantUsage struct {
 type MerchantChange struct {
 	// Ad platforms get the address and the user agent of the visitor's browser with its events, where the event's `consent`
 	// grants `ad_storage` and `ad_user_data`. Off by default. They are taken from requests of browsers alone (those with an
-	// `Origin`), while an active destination takes them, and kept encrypted beside the event for at most 72 hours: an event that
-	// is delivered later goes without. Only ad platforms and `personal-data` get them; an erasure takes them with the event.
-	// After a crash they may be missing.
+	// `Origin`), while an active destination takes them, and kept encrypted beside the event until an hour or two after all
+	// destinations have it, for at most 72 hours: an event that is delivered later goes without. Only ad platforms and
+	// `personal-data` get them; an erasure takes them with the event. After a crash they may be missing.
 	DeliverClientDetails *bool `json:"deliverClientDetails,omitzero"`
 	// A root domain, or null for none. It is information only.
 	Domain Nullable[string] `json:"domain,omitzero"`

@@ -938,7 +938,7 @@ export interface components {
             retentionDays?: number | null;
             /** @description Only requests with one of the merchant's secrets use identifiers of persons on the tag hosts. By default (`false`), whoever knows a tag id and somebody's email can ask for that person's muid, and link identifiers of his own to it. */
             identityRequiresSecret?: boolean;
-            /** @description Ad platforms get the address and the user agent of the visitor's browser with its events, where the event's `consent` grants `ad_storage` and `ad_user_data`. Off by default. They are taken from requests of browsers alone (those with an `Origin`), while an active destination takes them, and kept encrypted beside the event for at most 72 hours: an event that is delivered later goes without. Only ad platforms and `personal-data` get them; an erasure takes them with the event. After a crash they may be missing. */
+            /** @description Ad platforms get the address and the user agent of the visitor's browser with its events, where the event's `consent` grants `ad_storage` and `ad_user_data`. Off by default. They are taken from requests of browsers alone (those with an `Origin`), while an active destination takes them, and kept encrypted beside the event until an hour or two after all destinations have it, for at most 72 hours: an event that is delivered later goes without. Only ad platforms and `personal-data` get them; an erasure takes them with the event. After a crash they may be missing. */
             deliverClientDetails?: boolean;
         };
         /** @description A shop. */
@@ -978,7 +978,7 @@ export interface components {
              */
             identityRequiresSecret?: true;
             /**
-             * @description Ad platforms get the address and the user agent of the visitor's browser with its events, where the event's `consent` grants `ad_storage` and `ad_user_data`. Off by default. They are taken from requests of browsers alone (those with an `Origin`), while an active destination takes them, and kept encrypted beside the event for at most 72 hours: an event that is delivered later goes without. Only ad platforms and `personal-data` get them; an erasure takes them with the event. After a crash they may be missing.
+             * @description Ad platforms get the address and the user agent of the visitor's browser with its events, where the event's `consent` grants `ad_storage` and `ad_user_data`. Off by default. They are taken from requests of browsers alone (those with an `Origin`), while an active destination takes them, and kept encrypted beside the event until an hour or two after all destinations have it, for at most 72 hours: an event that is delivered later goes without. Only ad platforms and `personal-data` get them; an erasure takes them with the event. After a crash they may be missing.
              * @constant
              */
             deliverClientDetails?: true;

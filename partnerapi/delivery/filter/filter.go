@@ -8,6 +8,7 @@
 package filter
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -218,14 +219,14 @@ func relate(op string, l, r any) (any, error) {
 		if !ok {
 			return nil, errNoValue
 		}
-		order = compareOrdered(a, b)
+		order = cmp.Compare(a, b)
 	} else {
 		a, okA := l.(string)
 		b, okB := r.(string)
 		if !okA || !okB {
 			return nil, errNoValue
 		}
-		order = compareOrdered(a, b)
+		order = cmp.Compare(a, b)
 	}
 	switch op {
 	case "<":
@@ -236,16 +237,6 @@ func relate(op string, l, r any) (any, error) {
 		return order > 0, nil
 	}
 	return order >= 0, nil
-}
-
-func compareOrdered[T float64 | string](a, b T) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 func equal(l, r any) bool {

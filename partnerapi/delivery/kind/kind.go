@@ -225,10 +225,3 @@ func Standard(a Answer) Verdict {
 	}
 	return Verdict{Outcome: Again}
 }
-
-// SetHeader sets a header unless the value is empty.
-func SetHeader(h http.Header, name, value string) {
-	if value != "" {
-		h.Set(name, value)
-	}
-}

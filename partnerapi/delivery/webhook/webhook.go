@@ -215,7 +215,9 @@ func (t *target) header(id string, body []byte, now time.Time) http.Header {
 	for name, value := range t.Headers {
 		h.Set(name, value)
 	}
-	kind.SetHeader(h, "Authorization", t.authorization)
+	if t.authorization != "" {
+		h.Set("Authorization", t.authorization)
+	}
 	h.Set("Content-Type", "application/json")
 	h.Set("webhook-id", id)
 	h.Set("webhook-timestamp", timestamp)

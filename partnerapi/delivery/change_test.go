@@ -34,6 +34,12 @@ func TestAChangeCountsFromTheNextRequestOn(t *testing.T) {
 	for i := range 20 {
 		b.send(fmt.Sprint("m", i%7), "Purchase", "")
 	}
+	sh, latest := b.shard(), must(b.engine.Latest(t.Context()))
+	b.until("the shard has read all: then they are sent in one round", func() bool {
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		return sh.head == latest
+	})
 	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: new(false)}); err != nil {
 		t.Fatal(err)
 	}

@@ -110,7 +110,12 @@ func TestManyDestinations(t *testing.T) {
 	slices.Sort(lags)
 	t.Logf("%d destinations: %.1f MiB at rest, %.1f MiB with a fifth hanging; lag p50 %v, p99 %v, max %v", *many, mib(idle), mib(busy),
 		lags[len(lags)/2], lags[len(lags)*99/100], lags[len(lags)-1])
+<<<<<<< HEAD
 	if mib(busy) > most {
+=======
+	// The first part is for the engine, the receiver of the test, and up to 128 connections, of which a busy machine needs more.
+	if most := 40 + float64(*many)*32/10_000; mib(busy) > most {
+>>>>>>> deliv
 		t.Errorf("%.1f MiB are more than %.1f", mib(busy), most)
 	}
 }

@@ -100,7 +100,8 @@ func TestManyDestinations(t *testing.T) {
 		}
 	}
 	mib := func(n uint64) float64 { return float64(int64(n)-int64(before)) / (1 << 20) }
-	most := 24 + float64(*many)*48/10_000 // the first for the engine, and the receiver of the test
+	// The first part is for the engine, the receiver of the test, and up to 128 connections, of which a busy machine needs more.
+	most := 40 + float64(*many)*32/10_000
 	busy := heap()
 	for deadline := time.Now().Add(time.Minute); mib(busy) > most && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		busy = heap() // on a busy machine, requests that have an answer still end
@@ -110,12 +111,7 @@ func TestManyDestinations(t *testing.T) {
 	slices.Sort(lags)
 	t.Logf("%d destinations: %.1f MiB at rest, %.1f MiB with a fifth hanging; lag p50 %v, p99 %v, max %v", *many, mib(idle), mib(busy),
 		lags[len(lags)/2], lags[len(lags)*99/100], lags[len(lags)-1])
-<<<<<<< HEAD
 	if mib(busy) > most {
-=======
-	// The first part is for the engine, the receiver of the test, and up to 128 connections, of which a busy machine needs more.
-	if most := 40 + float64(*many)*32/10_000; mib(busy) > most {
->>>>>>> deliv
 		t.Errorf("%.1f MiB are more than %.1f", mib(busy), most)
 	}
 }

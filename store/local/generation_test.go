@@ -119,6 +119,9 @@ func TestDrillAKillBetweenTheWritesRaisesNoAlarm(t *testing.T) {
 		t.Fatal(err)
 	}
 	closeEngine(t, e)
+	between := copied(t, killed["before a change is committed"])
+	replacePart(t, between, killed["after a change is committed"], "control.copy")
+	killed["between the commits of the two files"] = between
 	// An opening: the file, then three parts and the index, then the file.
 	for n := range 6 {
 		to := copied(t, dir)

@@ -114,7 +114,7 @@ func TestDrillZerosOverAPage(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := everything(t, d)
-		r, err := d.readAgain(true)
+		r, err := d.readAgain(toRepair)
 		testenv.Check(t, err)
 		all := r.raw
 		testenv.Check(t, errors.Join(r.close(), d.Close()))
@@ -139,7 +139,7 @@ func TestDrillZerosOverAPage(t *testing.T) {
 			testenv.Check(t, os.WriteFile(filepath.Join(dir, fileName), zeroed(content, at), 0o600))
 			d, err := OpenReadOnly(dir)
 			testenv.Check(t, err)
-			r, err := d.readAgain(true)
+			r, err := d.readAgain(toRepair)
 			testenv.Check(t, err)
 			has := map[[2]string][]byte{}
 			for _, w := range r.raw {
@@ -236,7 +236,7 @@ func TestFormats(t *testing.T) {
 			testenv.Check(t, d.Close())
 			r, err := OpenReadOnly(dir)
 			testenv.Check(t, err)
-			again, err := r.readAgain(false)
+			again, err := r.readAgain(toLoad)
 			testenv.Check(t, err)
 			if again.format != Format || len(again.wrong) > 0 {
 				t.Errorf("format %q, bit %d: the next start finds %q, %v", format, bit, again.format, again.wrong)

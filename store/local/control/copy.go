@@ -1,9 +1,9 @@
 package control
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -123,28 +123,20 @@ func (d *Data) makeCopy() error {
 	return err
 }
 
-// takeCopy puts the copy in the place of control.db. It returns false when there is none that is complete.
-func (d *Data) takeCopy(r *reading) (taken bool, err error) {
+// takeCopy puts the copy in the place of control.db, and returns errReplaced, or else why not. It needs no space on the disk.
+func (d *Data) takeCopy(r *reading) error {
 	c, err := readCopy(d.path, r.newest(), toLoad)
 	if err != nil {
-		return false, nil
+		return err
 	}
-	defer c.close()
 	if r != nil {
 		for _, p := range r.wrong {
 			d.log.Error("control.db is damaged", "problem", p.where()+" "+p.text)
 		}
 	}
 	d.log.Error("control.db is damaged: its copy takes its place, and nothing is lost", "records", c.records, "file", d.path)
-	from, err := os.Open(copyPath(d.path))
-	if err != nil {
-		return false, err
-	}
-	defer from.Close()
-	return true, replaceFile(d.path, func(f *os.File) error {
-		_, err := io.Copy(f, from)
-		return err
-	})
+	err = errors.Join(c.close(), os.Rename(copyPath(d.path), d.path), durable.SyncPath(filepath.Dir(d.path)))
+	return cmp.Or(err, errReplaced)
 }
 
 // replaceFile writes a file beside another one, and puts it in its place.

@@ -230,6 +230,7 @@ func TestFormats(t *testing.T) {
 		for bit := range 9 {
 			setFormat(t, path, string([]byte{format ^ byte(1<<bit)})) // the last one is right
 			d := openHere(t, dir)
+			d.KeepCopy()
 			if got := everything(t, d); !reflect.DeepEqual(got, want) {
 				t.Fatalf("format %q, bit %d: %v\nwant %v", format, bit, got, want)
 			}

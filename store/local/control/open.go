@@ -51,15 +51,14 @@ func (d *Data) open() error {
 		if err == nil && len(found.wrong) == 0 {
 			return nil
 		}
-		taken, failed := d.takeCopy(found)
-		if failed == nil && taken {
-			failed = errReplaced
+		if err == nil {
+			err = found.problems()
 		}
-		if failed == nil && err == nil {
-			failed = fmt.Errorf("%w. Its copy is damaged too, or missing. Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new "+
-				"directory of what can be read", found.problems())
+		if failed := d.takeCopy(found); !errors.Is(failed, errReplaced) {
+			return fmt.Errorf("%w. Its copy cannot take its place: %v. Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new "+
+				"directory of what can be read", err, failed)
 		}
-		return cmp.Or(failed, err)
+		return errReplaced
 	})
 	if found != nil {
 		defer found.close()

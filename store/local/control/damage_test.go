@@ -190,9 +190,11 @@ func TestAnOlderCopyIsNotTaken(t *testing.T) {
 	if _, err := d.AddPartner(t.Context(), "Another"); err != nil {
 		t.Error(err)
 	}
-	newer, err := os.ReadFile(filepath.Join(dir, copyName))
-	if err != nil || bytes.Equal(newer, older) {
-		t.Errorf("the copy is still the older one; %v", err)
+	want := everything(t, d)
+	testenv.Check(t, errors.Join(d.Close(), os.Truncate(filepath.Join(dir, fileName), 10)))
+	d = openHere(t, dir)
+	if got := everything(t, d); !reflect.DeepEqual(got, want) {
+		t.Errorf("the copy that was made anew has %v", got)
 	}
 	testenv.Check(t, d.Close())
 	damageRecord(t, dir, rules.Replies, "")

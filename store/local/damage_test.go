@@ -420,6 +420,40 @@ func TestAFailedCommitOfControlDataNeedsARestart(t *testing.T) {
 	}
 }
 
+// When the commit of the copy fails, only that change does. The next one makes the copy anew, unless the disk was full.
+func TestACopyThatCannotBeWritten(t *testing.T) {
+	for _, op := range []faultfs.Op{faultfs.Sync, faultfs.Write} {
+		for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC} {
+			d := faultfs.New(t)
+			dir := filepath.Join(d.Dir, "data")
+			data, err := OpenControl(dir, Options{Log: quiet})
+			testenv.Check(t, err)
+			_, err = data.AddPartner(ctx, "Before")
+			testenv.Check(t, err)
+			before, err := os.Stat(filepath.Join(dir, "control.copy"))
+			testenv.Check(t, err)
+			d.Fail(faultfs.Rule{Op: op, Files: "control.copy", Count: 1, Errno: errno})
+			if _, err := data.AddPartner(ctx, "Failed"); err == nil || errors.Is(err, store.ErrNeedsRestart) {
+				t.Errorf("%v %v: the change gives %v", op, errno, err)
+			}
+			d.Fail()
+			_, err = data.AddPartner(ctx, "Later")
+			testenv.Check(t, err)
+			after, err := os.Stat(filepath.Join(dir, "control.copy"))
+			testenv.Check(t, errors.Join(err, data.Close(), os.Truncate(filepath.Join(dir, "control.db"), 10)))
+			if kept := os.SameFile(before, after); kept != (errno == syscall.ENOSPC) {
+				t.Errorf("%v %v: the same copy: %v", op, errno, kept)
+			}
+			data, err = OpenControl(dir, Options{Log: quiet})
+			testenv.Check(t, err)
+			if partners, err := data.Partners(ctx); err != nil || len(partners) != 2 {
+				t.Errorf("%v %v: there are %d partners, %v", op, errno, len(partners), err)
+			}
+			testenv.Check(t, data.Close())
+		}
+	}
+}
+
 func failCommit(t *testing.T, op faultfs.Op, skip int, errno syscall.Errno) {
 	d := faultfs.New(t)
 	dir := filepath.Join(d.Dir, "data")

@@ -62,18 +62,21 @@ func TestDrillAFileThatIsOlderThanTheOthersIsNoticed(t *testing.T) {
 			t.Errorf("with an older %s, a command gets %v", part, err)
 		}
 	}
-	// A repair goes on with what there is, and says so.
-	mixed, said := copied(t, dir), 0
-	replacePart(t, mixed, older, "control.db")
-	to := filepath.Join(t.TempDir(), "new")
-	if err := Repair(ctx, mixed, to, quiet, func(f store.Finding) {
-		if said++; !strings.Contains(f.Problem, "revoked") {
-			t.Errorf("lost: %+v", f)
+	// A repair goes on with what there is, and says so, also when there is only an older copy.
+	for _, part := range []string{"control.db", "control.copy"} {
+		mixed, said := copied(t, dir), 0
+		testenv.Check(t, os.Remove(filepath.Join(mixed, "control.db")))
+		replacePart(t, mixed, older, part)
+		to := filepath.Join(t.TempDir(), "new")
+		if err := Repair(ctx, mixed, to, quiet, func(f store.Finding) {
+			if said++; !strings.Contains(f.Problem, "revoked") {
+				t.Errorf("lost: %+v", f)
+			}
+		}); err != nil || said != 1 {
+			t.Errorf("with an older %s, a repair says %d things, %v", part, said, err)
 		}
-	}); err != nil || said != 1 {
-		t.Errorf("a repair says %d things, %v", said, err)
+		closeEngine(t, open(t, to))
 	}
-	closeEngine(t, open(t, to))
 	// All of it may go back to an earlier moment.
 	closeEngine(t, open(t, older))
 }
@@ -119,6 +122,9 @@ func TestDrillAKillBetweenTheWritesRaisesNoAlarm(t *testing.T) {
 		t.Fatal(err)
 	}
 	closeEngine(t, e)
+	between := copied(t, killed["before a change is committed"])
+	replacePart(t, between, killed["after a change is committed"], "control.copy")
+	killed["between the commits of the two files"] = between
 	// An opening: the file, then three parts and the index, then the file.
 	for n := range 6 {
 		to := copied(t, dir)

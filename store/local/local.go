@@ -269,7 +269,7 @@ func checkParts(dir string) error {
 	for _, name := range []string{"events", "archive", "index.db"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 			return fmt.Errorf("%s is missing or empty, but %s is there: the partners, merchants and tags are missing. "+
-				"Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new directory of what there is",
+				"Nothing was changed. Copy control.copy there, restore a backup, or let \"mtagd repair\" make a new directory of what there is",
 				filepath.Join(dir, "control.db"), filepath.Join(dir, name))
 		}
 	}

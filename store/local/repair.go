@@ -26,14 +26,17 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 		return err
 	}
 	old, err := control.OpenReadOnly(dir) // stays locked until the end
+	if err != nil && !errors.Is(err, store.ErrInUse) {
+		if second, copyErr := control.OpenCopy(dir); copyErr == nil || errors.Is(copyErr, store.ErrInUse) {
+			log.Warn("control.db cannot be opened: its copy is read", "error", err)
+			old, err = second, copyErr
+		}
+	}
 	if errors.Is(err, store.ErrInUse) {
 		return err
 	}
 	if err == nil {
 		defer func() { err = errors.Join(err, old.Close()) }()
-		if _, err := readGeneration(dir, old, log); err != nil {
-			lost(store.Finding{Part: store.PartControl, Where: dir, Problem: "what was changed since may be lost, and a key that was revoked may be valid: " + err.Error()})
-		}
 	} else {
 		lost(store.Finding{Part: store.PartControl, Where: "control.db",
 			Problem: "cannot be opened, so all partners, keys, merchants and tags are lost: " + err.Error()})
@@ -41,6 +44,11 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 	err = fill(to, "mtagd repair", func() error {
 		if err := repairControl(old, to, log, lost); err != nil {
 			return err
+		}
+		if old != nil {
+			if _, err := readGeneration(dir, old, log); err != nil {
+				lost(store.Finding{Part: store.PartControl, Where: dir, Problem: "what was changed since may be lost, and a key that was revoked may be valid: " + err.Error()})
+			}
 		}
 		if err := repairEvents(ctx, dir, to, log, lost); err != nil {
 			return err

@@ -73,6 +73,8 @@ func TestDrillRepair(t *testing.T) {
 		}, 0, ".sst"},
 		"a record of the log is damaged": {func(dir string) error { return damageChunk(dir, `{"n":`) }, 100, "is missing; merchant"},
 		"a key is damaged":               {damageKey, 0, ""}, // the copy has it
+		"control.db is missing":          {func(dir string) error { return os.Remove(filepath.Join(dir, "control.db")) }, 0, ""},
+		"control.db is cut short":        {func(dir string) error { return os.Truncate(filepath.Join(dir, "control.db"), 10) }, 0, ""},
 		"a key is damaged in both files": {func(dir string) error {
 			return errors.Join(damageKey(dir), os.Remove(filepath.Join(dir, "control.copy")))
 		}, 0, "keys"},

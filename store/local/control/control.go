@@ -164,8 +164,8 @@ func (d *Data) store(c rules.Change) error {
 	var dropped map[store.PartnerID]holding
 	returned := false
 	var committing int // the transaction whose commit has begun; 0: none
-	err = boltfile.CatchDamage(fileName, func() error {
-		err := d.update(func(t transaction) (err error) {
+	err = boltfile.CatchDamage(fileName, func() (err error) {
+		committing, err = d.update(func(t transaction) (err error) {
 			if dropped, err = d.dropOldest(t, next, c.Entries); err != nil {
 				return err
 			}
@@ -177,11 +177,8 @@ func (d *Data) store(c rules.Change) error {
 				return err
 			}
 			if d.Changing != nil {
-				if err := d.Changing(next.sum()); err != nil {
-					return err
-				}
+				return d.Changing(next.sum())
 			}
-			committing = t.ID()
 			return nil
 		})
 		returned = true
@@ -200,7 +197,7 @@ func (d *Data) store(c rules.Change) error {
 	case !returned:
 		d.broken.Store(&err)
 		d.log.Error("control.db is damaged: nothing is changed in it until the next start, which checks it", "error", err)
-	case committing != 0 && !(space.IsFull(err) && d.isBefore(committing)):
+	case committing != 0 && !(space.IsFull(err) && isBefore(d.db, committing)):
 		err = fmt.Errorf("%w: a change of %s could not be committed: %w", store.ErrNeedsRestart, fileName, err)
 		d.broken.Store(&err)
 		d.log.Error("a change of control.db could not be committed: until the next start nothing is changed in it, and no event is accepted",
@@ -210,10 +207,10 @@ func (d *Data) store(c rules.Change) error {
 }
 
 // isBefore reports whether bbolt would build the next change on one before the transaction id.
-func (d *Data) isBefore(id int) bool {
+func isBefore(db *bolt.DB, id int) bool {
 	before := false
 	err := boltfile.CatchDamage(fileName, func() error {
-		return d.db.View(func(tx *bolt.Tx) error {
+		return db.View(func(tx *bolt.Tx) error {
 			before = tx.ID() < id
 			return nil
 		})

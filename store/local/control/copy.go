@@ -1,16 +1,20 @@
 package control
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 
+	"mtagd/store"
 	"mtagd/store/local/boltfile"
+	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
+	"mtagd/store/local/space"
 )
 
 // control.copy is a second control.db: each change is committed to both, to the copy first. Damage of one file loses nothing: a start that
@@ -20,47 +24,40 @@ const copyName = "control.copy"
 
 func copyPath(path string) string { return filepath.Join(filepath.Dir(path), copyName) }
 
-// readCopy reads the copy of a damaged file, of which found was read; nil: it is missing, not complete, or of another time. The caller
-// closes it.
-func readCopy(path string, found *reading, keep bool) *reading {
+// readCopy reads the copy as readWhole does. The caller closes it.
+func readCopy(path string, want sums, as purpose) (*reading, error) {
 	f, err := os.Open(copyPath(path))
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer f.Close()
-	r, err := read(f, 0, keep)
+	return readWhole(f, want, as)
+}
+
+// openCopy opens the copy, if it has the records of control.db.
+func (d *Data) openCopy() error {
+	r, err := readCopy(d.path, d.sums, toCompare)
 	if err != nil {
-		return nil
+		return nil // it is missing, damaged, or of another time
 	}
-	isNewest := found != nil && found.wanted != nil && found.wrote+1 >= found.scan.Txid() // else its pages may be older ones
-	if len(r.wrong) > 0 || !r.isComplete() || isNewest && r.wanted.sum() != found.wanted.sum() {
-		r.close()
-		return nil
-	}
-	return r
-}
-
-// openCopy opens the copy, if it has the records that were found.
-func (d *Data) openCopy(found *reading) error {
-	if found.scan == nil { // it is new
-		return nil
-	}
-	r := readCopy(d.path, found, false)
-	if r == nil {
-		return nil
-	}
-	r.close()
-	if found.wanted == nil { // nothing can be changed
-		return nil
-	}
-	return d.useCopy()
-}
-
-func (d *Data) useCopy() (err error) {
-	if d.copy, err = boltfile.OpenChecked(copyPath(d.path), func(*os.File) error { return nil }); err != nil {
+	err = errors.Join(r.close(), d.useCopy())
+	if err == nil || errors.Is(err, store.ErrInUse) { // as of a server, whose control.db was replaced
 		return err
 	}
-	return upgrade(d.copy, Format, nil)
+	d.log.Error("control.copy cannot be used, and is made anew", "error", err)
+	return nil
+}
+
+func (d *Data) useCopy() error {
+	db, err := boltfile.OpenChecked(copyPath(d.path), func(*os.File) error { return nil })
+	if err != nil {
+		return err
+	}
+	if err := upgrade(db, Format, nil); err != nil {
+		return errors.Join(err, db.Close())
+	}
+	d.copy = db
+	return nil
 }
 
 // dropCopy says that the copy has not what control.db has.
@@ -94,52 +91,58 @@ func (d *Data) KeepCopy() {
 	}
 }
 
-// makeCopy makes the copy anew.
+// makeCopy makes the copy anew. It does not replace it by damage: then nothing is changed any more, as the next start may need the old one.
 func (d *Data) makeCopy() error {
 	path := copyPath(d.path)
 	err := d.db.View(func(tx *bolt.Tx) error {
+		if free, err := space.Free(filepath.Dir(path)); err == nil && free < tx.Size() {
+			return unix.ENOSPC // without writing as much of it as there is room for, for each change
+		}
 		return replaceFile(path, func(f *os.File) error {
-			_, err := tx.WriteTo(f)
-			return err
+			if _, err := tx.WriteTo(f); err != nil {
+				return err
+			}
+			r, err := readWhole(f, d.sums, toCompare)
+			if err != nil {
+				return err
+			}
+			return r.close()
 		})
 	})
 	if err == nil {
 		err = d.useCopy()
 	}
-	if err != nil {
-		return fmt.Errorf("copy %s: %w", fileName, err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("copy %s: %w", fileName, err)
+	if errors.Is(err, codec.ErrCorrupt) {
+		d.broken.Store(&err)
+		d.log.Error("control.db is damaged: nothing is changed in it until the next start, which checks it", "error", err)
+	}
+	return err
 }
 
-// takeCopy puts the copy in the place of control.db. It returns false when there is none that is complete.
-func (d *Data) takeCopy(r *reading) (taken bool, err error) {
-	c := readCopy(d.path, r, false)
-	if c == nil {
-		return false, nil
+// takeCopy puts the copy in the place of control.db, and returns errReplaced, or else why not. It needs no space on the disk.
+func (d *Data) takeCopy(r *reading) error {
+	c, err := readCopy(d.path, r.newest(), toLoad)
+	if err != nil {
+		return err
 	}
-	defer c.close()
 	if r != nil {
 		for _, p := range r.wrong {
 			d.log.Error("control.db is damaged", "problem", p.where()+" "+p.text)
 		}
 	}
 	d.log.Error("control.db is damaged: its copy takes its place, and nothing is lost", "records", c.records, "file", d.path)
-	from, err := os.Open(copyPath(d.path))
-	if err != nil {
-		return false, err
-	}
-	defer from.Close()
-	return true, replaceFile(d.path, func(f *os.File) error {
-		_, err := io.Copy(f, from)
-		return err
-	})
+	err = errors.Join(c.close(), os.Rename(copyPath(d.path), d.path), durable.SyncPath(filepath.Dir(d.path)))
+	return cmp.Or(err, errReplaced)
 }
 
 // replaceFile writes a file beside another one, and puts it in its place.
 func replaceFile(path string, write func(f *os.File) error) error {
 	next := path + boltfile.NewSuffix
-	f, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
@@ -168,28 +171,32 @@ func (t transaction) each(change func(tx *bolt.Tx) error) error {
 	return err
 }
 
-// update makes a change in both files. The copy is committed before control.db.
-func (d *Data) update(change func(t transaction) error) error {
+// update makes a change in both files. The copy is committed before control.db, whose transaction it returns once its commit has begun.
+func (d *Data) update(change func(t transaction) error) (committing int, err error) {
 	if d.copy == nil {
 		if err := d.makeCopy(); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	second, err := d.copy.Begin(true)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { _ = second.Rollback() }() // does nothing after a commit
-	committed := false
+	id, isOther := second.ID(), false        // the copy may have what control.db has not
 	err = d.db.Update(func(tx *bolt.Tx) error {
 		if err := change(transaction{tx, second}); err != nil {
 			return err
 		}
-		committed = true
-		return second.Commit()
+		err := second.Commit()
+		isOther = err == nil || !space.IsFull(err) || !isBefore(d.copy, id)
+		if err == nil {
+			committing = tx.ID()
+		}
+		return err
 	})
-	if committed && err != nil { // the copy may have what control.db has not
-		return errors.Join(err, d.dropCopy())
+	if isOther && err != nil {
+		return committing, errors.Join(err, d.dropCopy())
 	}
-	return err
+	return committing, err
 }

@@ -114,7 +114,7 @@ func TestDrillZerosOverAPage(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := everything(t, d)
-		r, err := d.readAgain(true)
+		r, err := d.readAgain(toRepair)
 		testenv.Check(t, err)
 		all := r.raw
 		testenv.Check(t, errors.Join(r.close(), d.Close()))
@@ -139,7 +139,7 @@ func TestDrillZerosOverAPage(t *testing.T) {
 			testenv.Check(t, os.WriteFile(filepath.Join(dir, fileName), zeroed(content, at), 0o600))
 			d, err := OpenReadOnly(dir)
 			testenv.Check(t, err)
-			r, err := d.readAgain(true)
+			r, err := d.readAgain(toRepair)
 			testenv.Check(t, err)
 			has := map[[2]string][]byte{}
 			for _, w := range r.raw {
@@ -190,9 +190,11 @@ func TestAnOlderCopyIsNotTaken(t *testing.T) {
 	if _, err := d.AddPartner(t.Context(), "Another"); err != nil {
 		t.Error(err)
 	}
-	newer, err := os.ReadFile(filepath.Join(dir, copyName))
-	if err != nil || bytes.Equal(newer, older) {
-		t.Errorf("the copy is still the older one; %v", err)
+	want := everything(t, d)
+	testenv.Check(t, errors.Join(d.Close(), os.Truncate(filepath.Join(dir, fileName), 10)))
+	d = openHere(t, dir)
+	if got := everything(t, d); !reflect.DeepEqual(got, want) {
+		t.Errorf("the copy that was made anew has %v", got)
 	}
 	testenv.Check(t, d.Close())
 	damageRecord(t, dir, rules.Replies, "")
@@ -230,13 +232,14 @@ func TestFormats(t *testing.T) {
 		for bit := range 9 {
 			setFormat(t, path, string([]byte{format ^ byte(1<<bit)})) // the last one is right
 			d := openHere(t, dir)
+			d.KeepCopy()
 			if got := everything(t, d); !reflect.DeepEqual(got, want) {
 				t.Fatalf("format %q, bit %d: %v\nwant %v", format, bit, got, want)
 			}
 			testenv.Check(t, d.Close())
 			r, err := OpenReadOnly(dir)
 			testenv.Check(t, err)
-			again, err := r.readAgain(false)
+			again, err := r.readAgain(toLoad)
 			testenv.Check(t, err)
 			if again.format != Format || len(again.wrong) > 0 {
 				t.Errorf("format %q, bit %d: the next start finds %q, %v", format, bit, again.format, again.wrong)

@@ -119,7 +119,7 @@ func inUse(t *testing.T, dir string) [][2]int {
 	d, err := OpenReadOnly(dir)
 	testenv.Check(t, err)
 	defer d.Close()
-	r, err := d.readAgain(false)
+	r, err := d.readAgain(toLoad)
 	testenv.Check(t, err)
 	defer r.close()
 	return r.scan.InUse()

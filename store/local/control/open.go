@@ -39,25 +39,26 @@ var errReplaced = errors.New("control.db was replaced")
 func (d *Data) open() error {
 	var found *reading
 	db, err := boltfile.OpenChecked(d.path, func(f *os.File) (err error) {
-		if err := os.Remove(d.path + boltfile.NewSuffix); !errors.Is(err, os.ErrNotExist) && err != nil { // a replacement was cut off
-			return err
+		for _, path := range []string{d.path, copyPath(d.path)} { // a replacement was cut off
+			if err := os.Remove(path + boltfile.NewSuffix); !errors.Is(err, os.ErrNotExist) && err != nil {
+				return err
+			}
 		}
-		found, err = read(f, 0, false)
+		found, err = read(f, 0, toLoad)
 		if err != nil && !errors.Is(err, codec.ErrCorrupt) && !isWrongBit(err) {
 			return err
 		}
 		if err == nil && len(found.wrong) == 0 {
 			return nil
 		}
-		taken, failed := d.takeCopy(found)
-		if failed == nil && taken {
-			failed = errReplaced
+		if err == nil {
+			err = found.problems()
 		}
-		if failed == nil && err == nil {
-			failed = fmt.Errorf("%w. Its copy is damaged too, or missing. Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new "+
-				"directory of what can be read", found.problems())
+		if failed := d.takeCopy(found); !errors.Is(failed, errReplaced) {
+			return fmt.Errorf("%w. Its copy cannot take its place: %v. Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new "+
+				"directory of what can be read", err, failed)
 		}
-		return cmp.Or(failed, err)
+		return errReplaced
 	})
 	if found != nil {
 		defer found.close()
@@ -77,7 +78,7 @@ func (d *Data) open() error {
 	}
 	d.db = db
 	d.load(found)
-	if err := d.openCopy(found); err != nil {
+	if err := d.openCopy(); err != nil {
 		return errors.Join(err, d.Close())
 	}
 	return nil
@@ -155,13 +156,18 @@ func (d *Data) load(r *reading) {
 }
 
 // OpenReadOnly opens existing control data for Verify, Repair and the reading methods but Audit. The file may be damaged.
-func OpenReadOnly(dir string) (*Data, error) {
-	d := &Data{path: filepath.Join(dir, fileName), now: time.Now, log: slog.New(slog.DiscardHandler)}
+func OpenReadOnly(dir string) (*Data, error) { return openToRead(filepath.Join(dir, fileName)) }
+
+// OpenCopy is OpenReadOnly for the copy, when there is nothing of control.db to read.
+func OpenCopy(dir string) (*Data, error) { return openToRead(copyPath(filepath.Join(dir, fileName))) }
+
+func openToRead(path string) (*Data, error) {
+	d := &Data{path: path, now: time.Now, log: slog.New(slog.DiscardHandler)}
 	f, err := boltfile.OpenToRead(d.path)
 	if err != nil {
 		return nil, err
 	}
-	r, err := read(f, 0, false)
+	r, err := read(f, 0, toLoad)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}

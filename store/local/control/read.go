@@ -27,9 +27,18 @@ type reading struct {
 	records uint64
 	wrong   []problem
 
-	keep bool
-	raw  []write // all records that are sound, if keep is set
+	as  purpose
+	raw []write // all records that are sound, toRepair
 }
+
+// purpose is what a file is read for. To compare, it keeps no records.
+type purpose uint8
+
+const (
+	toCompare purpose = iota
+	toLoad
+	toRepair
+)
 
 // problem is something that is wrong with a file.
 type problem struct {
@@ -48,11 +57,11 @@ func newReading() *reading {
 	return &reading{state: rules.NewState(), found: sums{}, entries: entries{held: map[store.PartnerID]*holding{}}}
 }
 
-// read reads a file as of a transaction; 0 for the last one. keep asks for reading.raw. It returns an error only if nothing can be
-// read: what is wrong otherwise is in reading.wrong. The caller closes reading.scan.
-func read(f *os.File, txid uint64, keep bool) (r *reading, err error) {
+// read reads a file as of a transaction; 0 for the last one. It returns an error only if nothing can be read: what is wrong otherwise is
+// in reading.wrong. The caller closes reading.scan.
+func read(f *os.File, txid uint64, as purpose) (r *reading, err error) {
 	r = newReading()
-	r.keep = keep
+	r.as = as
 	scan, err := boltfile.OpenScan(f, boltfile.ScanOptions{Txid: txid, Bucket: isKnown})
 	if err != nil {
 		return nil, err
@@ -64,6 +73,10 @@ func read(f *os.File, txid uint64, keep bool) (r *reading, err error) {
 		r.format = cmp.Or(r.format, Format)
 	} else {
 		err = scan.Records(r.record)
+		if r.format == "" && r.records > 0 {
+			r.format = Format
+			r.report(problem{bucket: inMeta, key: keyFormat, text: "is missing"})
+		}
 	}
 	if err == nil && r.format != "" && r.format != Format && r.format != formerFormat {
 		err = codec.UnknownFormat{Found: r.format, Known: Format}
@@ -75,6 +88,22 @@ func read(f *os.File, txid uint64, keep bool) (r *reading, err error) {
 	return r, nil
 }
 
+// readWhole reads a file of which nothing is wrong. Unless want is nil, it must have the records with these sums.
+func readWhole(f *os.File, want sums, as purpose) (*reading, error) {
+	r, err := read(f, 0, as)
+	if err != nil {
+		return nil, err
+	}
+	err = r.problems()
+	if err == nil && (!r.isComplete() || want != nil && r.wanted.sum() != want.sum()) {
+		err = errors.New("it is of another time")
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %w", codec.ErrCorrupt, err), r.close())
+	}
+	return r, nil
+}
+
 // isWrongBit reports whether a format version is only unknown because one of its bits is wrong.
 func isWrongBit(err error) bool {
 	unknown, is := errors.AsType[codec.UnknownFormat](err)
@@ -83,7 +112,7 @@ func isWrongBit(err error) bool {
 
 // isComplete reports whether all records are there, and as they were written last.
 func (r *reading) isComplete() bool {
-	if r.wanted == nil || r.wrote+1 < r.scan.Txid() {
+	if r.newest() == nil {
 		return false
 	}
 	for _, bucket := range buckets {
@@ -92,6 +121,14 @@ func (r *reading) isComplete() bool {
 		}
 	}
 	return true
+}
+
+// newest returns the sums of the last transaction; nil: what was read may be of an earlier one.
+func (r *reading) newest() sums {
+	if r == nil || r.wanted == nil || r.wrote+1 < r.scan.Txid() {
+		return nil
+	}
+	return r.wanted
 }
 
 func (r *reading) close() error {
@@ -163,7 +200,7 @@ func (r *reading) leaf(key, sealed []byte) {
 // sound reads the value of a record, whose seal is right.
 func (r *reading) sound(bucket, key string, value []byte) {
 	r.records++
-	if r.keep {
+	if r.as == toRepair {
 		r.raw = append(r.raw, write{bucket, key, slices.Clone(value)})
 	}
 	if err := r.decode(bucket, key, value); err != nil {
@@ -188,10 +225,10 @@ func (r *reading) decode(bucket, key string, value []byte) (err error) {
 	case bucket == inLog:
 		r.noteEntry(key, value)
 		return nil
-	case bucket == inDocuments:
-		return nil
 	case !slices.Contains(buckets, bucket):
 		return fmt.Errorf("%w: an unknown bucket", codec.ErrCorrupt)
+	case bucket == inDocuments, r.as == toCompare:
+		return nil
 	}
 	return r.state.Load(rules.Record{Kind: bucket, Key: key, Value: value})
 }

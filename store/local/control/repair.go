@@ -10,17 +10,18 @@ import (
 // Repair writes the records that can be read, and that fit together, into a new control.db in the directory to. It passes what
 // is left out to lost.
 func (d *Data) Repair(to string, lost func(where, problem string)) error {
-	r, err := d.readAgain(true)
+	r, err := d.readAgain(toRepair)
 	if err != nil {
 		return err
 	}
 	if len(r.wrong) > 0 {
-		if second := readCopy(d.path, r, true); second != nil { // nothing is lost
+		if second, err := readCopy(d.path, r.newest(), toRepair); err == nil { // nothing is lost
 			r.close()
 			r = second
 		}
 	}
 	defer r.close()
+	d.sums = r.wanted // Sum says which file it was
 	for _, p := range r.wrong {
 		lost(p.where(), p.text)
 	}

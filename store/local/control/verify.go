@@ -15,7 +15,10 @@ func (d *Data) Verify(ctx context.Context, wrong func(where, problem string)) (r
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	r, err := d.readAgain(false)
+	if err := d.verifyCopy(); err != nil {
+		wrong(copyName, fmt.Sprintf("is damaged, and the next change makes it anew: %v", err))
+	}
+	r, err := d.readAgain(toLoad)
 	if err != nil {
 		wrong(fileName, err.Error())
 		return 0, nil
@@ -23,9 +26,6 @@ func (d *Data) Verify(ctx context.Context, wrong func(where, problem string)) (r
 	defer r.close()
 	for _, p := range r.wrong {
 		wrong(p.where(), p.text)
-	}
-	if err := d.verifyCopy(); err != nil {
-		wrong(copyName, fmt.Sprintf("is damaged, and the next change makes it anew: %v", err))
 	}
 	if len(r.wrong) == 0 {
 		rules.New(driver{d}, r.state, d.log)
@@ -41,28 +41,23 @@ func (d *Data) Verify(ctx context.Context, wrong func(where, problem string)) (r
 func (d *Data) verifyCopy() error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	f, err := os.Open(copyPath(d.path))
-	if d.db != nil && d.copy == nil || errors.Is(err, os.ErrNotExist) { // the next change makes it
+	if d.db != nil && d.copy == nil { // the next change makes it
+		return nil
+	}
+	r, err := readCopy(d.path, nil, toCompare)
+	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return err
+		return errors.Join(err, d.dropCopy())
 	}
-	defer f.Close()
-	r, err := read(f, 0, false)
-	if err == nil {
-		err = errors.Join(r.problems(), r.close())
-	}
-	if err != nil {
-		err = errors.Join(err, d.dropCopy())
-	}
-	return err
+	return r.close()
 }
 
 // readAgain reads the file as of the last change.
-func (d *Data) readAgain(keep bool) (*reading, error) {
+func (d *Data) readAgain(as purpose) (*reading, error) {
 	if d.db == nil {
-		return read(d.file, 0, keep)
+		return read(d.file, 0, as)
 	}
 	snapshot, err := d.Snapshot(func() {}) // so that its pages are not used again
 	if err != nil {
@@ -73,7 +68,7 @@ func (d *Data) readAgain(keep bool) (*reading, error) {
 		return nil, errors.Join(err, snapshot.Close())
 	}
 	defer f.Close()
-	r, err := read(f, uint64(snapshot.tx.ID()), keep)
+	r, err := read(f, uint64(snapshot.tx.ID()), as)
 	// It is closed before the next one begins: a change that makes the file grow waits for the first one, and the next one would
 	// wait for that change.
 	if err = errors.Join(err, snapshot.Close()); err == nil && len(r.wrong) == 0 {
@@ -83,7 +78,7 @@ func (d *Data) readAgain(keep bool) (*reading, error) {
 		err = r.close()
 	}
 	// The meta page is overwritten by the second change after the snapshot. So read again while nothing changes.
-	again, nextErr := d.Snapshot(func() { r, err = read(f, 0, keep) })
+	again, nextErr := d.Snapshot(func() { r, err = read(f, 0, as) })
 	if nextErr != nil {
 		return nil, nextErr
 	}

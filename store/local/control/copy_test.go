@@ -1,0 +1,64 @@
+package control
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"mtagd/store/local/codec"
+	"mtagd/store/testenv"
+)
+
+// A file without its format, but with records, is damaged, and not new.
+func TestAMissingFormatIsDamage(t *testing.T) {
+	dir := t.TempDir()
+	d := openHere(t, dir)
+	filled(t, d, 1)
+	want := everything(t, d)
+	testenv.Check(t, d.Close())
+	path := filepath.Join(dir, fileName)
+	remove := func() {
+		testenv.Check(t, changeFile(path, func(tx *bolt.Tx) error { return tx.Bucket([]byte(inMeta)).Delete([]byte(keyFormat)) }))
+	}
+	remove()
+	d = openHere(t, dir)
+	if got := everything(t, d); !reflect.DeepEqual(got, want) {
+		t.Errorf("with the copy there is %v", got)
+	}
+	testenv.Check(t, d.Close())
+	remove() // the copy is in its place
+	if d, err := Open(dir, time.Now, quiet); err == nil {
+		t.Errorf("without the copy there is %v", everything(t, d))
+		testenv.Check(t, d.Close())
+	}
+}
+
+// A copy is only replaced by a sound file. Else nothing is changed until the next start, which takes it.
+func TestADamagedFileIsNotCopied(t *testing.T) {
+	dir := t.TempDir()
+	d := openHere(t, dir)
+	filled(t, d, 1)
+	want := everything(t, d)
+	testenv.Check(t, d.dropCopy()) // as after a commit on a full disk
+	content, err := os.ReadFile(d.path)
+	testenv.Check(t, err)
+	f, err := os.OpenFile(d.path, os.O_WRONLY, 0)
+	testenv.Check(t, err)
+	_, err = f.WriteAt([]byte("X"), int64(bytes.LastIndex(content, []byte(`"shop0-4.com"`))))
+	testenv.Check(t, errors.Join(err, f.Close()))
+	for range 2 {
+		if _, err := d.AddPartner(t.Context(), "Later"); !errors.Is(err, codec.ErrCorrupt) {
+			t.Errorf("a change gives %v", err)
+		}
+	}
+	testenv.Check(t, d.Close())
+	if got := everything(t, open(t, dir)); !reflect.DeepEqual(got, want) {
+		t.Errorf("after the next start there is %v", got)
+	}
+}

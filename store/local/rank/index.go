@@ -175,6 +175,7 @@ func (x *Index) Replay(events []codec.Event, last uint64) error {
 	err := x.merge(x.unmerged)
 	if err == nil {
 		x.unmerged = frozenEvents{}
+		err = x.sweeper.sweep(context.Background()) // it has not started: what all merges of a rebuild replace would take many times the space
 	}
 	if space.IsFull(err) && x.entries < maxUnmerged {
 		return nil // the first merge after Start is of the same events again

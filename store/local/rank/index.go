@@ -69,7 +69,7 @@ type committedBatch struct {
 }
 
 const (
-	// A merge is due after this time, or when this many events are in memory: about 25 MB, which a replay applies in
+	// A merge is due after this time (see mergeRest), or when this many events are in memory: about 25 MB, which a replay applies in
 	// less than a second. Events of overflow series count as several, as they take more memory.
 	mergeInterval   = 5 * time.Second
 	mergeEntries    = 500_000
@@ -175,6 +175,7 @@ func (x *Index) Replay(events []codec.Event, last uint64) error {
 	err := x.merge(x.unmerged)
 	if err == nil {
 		x.unmerged = frozenEvents{}
+		err = x.sweeper.sweep(context.Background()) // it has not started: what all merges of a rebuild replace would take many times the space
 	}
 	if space.IsFull(err) && x.entries < maxUnmerged {
 		return nil // the first merge after Start is of the same events again

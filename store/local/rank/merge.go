@@ -155,7 +155,8 @@ type treeEdit struct {
 	*merger
 	*storedTree
 	m        codec.MerchantKey
-	replaced []uint64 // ids of stored nodes that are not in the new tree
+	replaced []uint64       // ids of stored nodes that are not in the new tree
+	freed    []freedSubtree // of stored subtrees, likewise
 }
 
 // editTree begins a change of a merchant's stored tree. The caller holds Index.storing.
@@ -178,9 +179,10 @@ func loadToEdit[E event[E]](t *treeEdit) loader[E] {
 	}
 }
 
-// free hands a stored subtree that is no longer in the tree to the sweeper, which deletes it. With height 0 it is one node.
-func (t *treeEdit) free(id uint64, height uint8) error {
-	return storeFreed(t.tx, freedSubtree{t.m, id, height})
+// free has store hand a stored subtree to the sweeper, which deletes it: not before, as the stored tree has it until then. With height 0
+// it is one node.
+func (t *treeEdit) free(id uint64, height uint8) {
+	t.freed = append(t.freed, freedSubtree{t.m, id, height})
 }
 
 // heightOf returns the height of a stored tree, which must have events. That of a leaf is 0.
@@ -221,7 +223,10 @@ func (t *treeEdit) store() error {
 		}
 	}
 	for _, id := range t.replaced[now:] {
-		if err := t.free(id, 0); err != nil {
+		t.free(id, 0)
+	}
+	for _, f := range t.freed {
+		if err := storeFreed(t.tx, f); err != nil {
 			return err
 		}
 	}

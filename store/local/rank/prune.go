@@ -46,7 +46,7 @@ func (c *child[E]) removeKeys(keys []E, load loader[E]) (removed tally, err erro
 
 // removeBefore removes the entries before k from below c. The height of a leaf is 0. Nothing may be left below c then. All
 // nodes must be stored.
-func (c *child[E]) removeBefore(k E, height uint8, load loader[E], free func(id uint64, height uint8) error) (removed tally, err error) {
+func (c *child[E]) removeBefore(k E, height uint8, load loader[E], free func(id uint64, height uint8)) (removed tally, err error) {
 	n, err := c.open(load)
 	if err != nil {
 		return tally{}, err
@@ -65,9 +65,7 @@ func (c *child[E]) removeBefore(k E, height uint8, load loader[E], free func(id 
 		i--
 		for _, before := range n.children[:i] {
 			removed.add(before.tally)
-			if err := free(before.id, height-1); err != nil {
-				return tally{}, err
-			}
+			free(before.id, height-1)
 		}
 		n.children = n.children[i:]
 		r, err := n.children[0].removeBefore(k, height-1, load, free)

@@ -135,7 +135,8 @@ func drop[E event[E]](t *treeEdit, root *child[E]) error {
 	}
 	id := root.id
 	*root = child[E]{}
-	return t.free(id, height)
+	t.free(id, height)
+	return nil
 }
 
 // removeNamesBefore removes the events before a time from the tree of names.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -79,10 +80,15 @@ func TestDrillARemovalMayBeCutOffAnywhere(t *testing.T) {
 					t.Fatal(err)
 				}
 				when := fmt.Sprintf("cut off after %d commits", commits)
-				if n, _, _ := x.Usage(t.Context(), m); err != nil && n == uint64(len(before[m])) {
-					before.check(t, rng, x, when)
-				} else {
-					after.check(t, rng, x, when)
+				left = math.MaxInt
+				for range 2 {
+					if n, _, _ := x.Usage(t.Context(), m); err != nil && n == uint64(len(before[m])) {
+						before.check(t, rng, x, when)
+					} else {
+						after.check(t, rng, x, when)
+					}
+					sweep(t, x)
+					when += ", and swept"
 				}
 				closeIndex(t, x)
 

@@ -128,7 +128,8 @@ func (e *examination) examine() {
 	e.checkMemory()
 	e.checkNames()
 	e.checkCA()
-	if down := checkNamed(checkDown); !running { // the last of its urgency: the others may be why
+	known := e.store == "" || e.serve.Admin != adminOff
+	if down := checkNamed(checkDown); known && !running { // the last of its urgency: the others may be why
 		if slices.ContainsFunc(e.findings, func(f finding) bool { return f.urgency == page }) {
 			down.do = "correct what is above, then " + down.do
 		}
@@ -251,7 +252,7 @@ func checkWritable(dir string) error {
 	for err == nil && service != nil && path != "/" {
 		path = filepath.Dir(path)
 		var info fs.FileInfo
-		if info, err = os.Stat(path); err == nil && info.Mode()&0o001 == 0 && !owns(service.uid, info) {
+		if info, err = os.Stat(path); err == nil && !passes(service.uid, service.gid, info) {
 			err = fmt.Errorf("the user mtagd cannot go through %s to %s", path, dir)
 		}
 	}
@@ -273,6 +274,17 @@ func checkWritable(dir string) error {
 }
 
 func owns(uid int, file fs.FileInfo) bool { return int(file.Sys().(*syscall.Stat_t).Uid) == uid }
+
+// passes reports whether a user can go through a directory.
+func passes(uid, gid int, dir fs.FileInfo) bool {
+	right := fs.FileMode(0o001)
+	if owns(uid, dir) {
+		right = 0o100
+	} else if int(dir.Sys().(*syscall.Stat_t).Gid) == gid {
+		right = 0o010
+	}
+	return dir.Mode()&right != 0
+}
 
 // checkControl opens the control data as the start does, and compares it with the file of keys.
 func (e *examination) checkControl() {

@@ -176,6 +176,10 @@ func TestDoctor(t *testing.T) {
 		"data that cannot be written": {func(i *installation) { i.stopped(); i.lock("data") }, page + "the service cannot write its data: ", "does not answer"},
 		"backups cannot be written":   {func(i *installation) { i.stopped(); i.lock("backups") }, ticket + "the service cannot write its backups: ", "does not answer"},
 		"a lost secret key":           {func(i *installation) { i.stopped(); addDestination(i) }, page + "the secret key file ", "does not answer"},
+		"neither admin pages nor a database": {func(i *installation) { // whether the service runs is not known
+			i.config["admin"], i.config["store"] = "off", "postgres://127.0.0.1:1/x"
+			delete(i.config, "backup-to")
+		}, page + "the database of --store: ", "the admin pages are off"},
 		"no database": {func(i *installation) {
 			i.stopped()
 			i.config["store"] = "postgres://127.0.0.1:1/x"
@@ -243,6 +247,19 @@ func TestDoctor(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestWhoCanGoThroughADirectory(t *testing.T) {
+	dir := t.TempDir()
+	uid, gid := os.Getuid(), os.Getgid()
+	for mode, want := range map[os.FileMode][3]bool{0o700: {true}, 0o710: {true, true}, 0o701: {true, false, true}, 0o071: {false, true, true}} {
+		must(t, os.Chmod(dir, mode))
+		info, err := os.Stat(dir)
+		must(t, err)
+		if got := [3]bool{passes(uid, gid, info), passes(uid+1, gid, info), passes(uid+1, gid+1, info)}; got != want {
+			t.Errorf("%o: owner, group and others: %v, want %v", mode, got, want)
+		}
 	}
 }
 

@@ -136,9 +136,9 @@ func TestInitRefuses(t *testing.T) {
 	i.stopped()
 	file := filepath.Join(i.dir, "new.yaml")
 	init := func(input string, more ...string) (string, error) {
-		cmd := exec.Command("mtagd", append([]string{"init", "--write", file, "--data", filepath.Join(i.dir, "new"), "--no-start", "--tls", "off",
+		cmd := exec.Command("mtagd", append([]string{"init", "--write", file, "--data", "new", "--no-start", "--tls", "off",
 			"--http", "127.0.0.1:0", "--hsts", "--handshakes-per-ip", "7", "--dns-resolver", i.zone.address}, more...)...)
-		cmd.Stdin = strings.NewReader(input)
+		cmd.Stdin, cmd.Dir = strings.NewReader(input), i.dir
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
@@ -157,7 +157,7 @@ func TestInitRefuses(t *testing.T) {
 	if err != nil || !strings.Contains(out, "https://"+baseHost+"/console/#link=mtl_") || !strings.Contains(out, "systemctl enable --now") {
 		t.Fatalf("%v, %s", err, out)
 	}
-	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "client-tag-host: "+tagHost+"\n") ||
+	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "client-tag-host: "+tagHost+"\n") || !strings.Contains(string(text), "data: "+i.dir+"/new\n") ||
 		!strings.Contains(string(text), "hsts: true\n") || !strings.Contains(string(text), "handshakes-per-ip: 7\n") || strings.Contains(string(text), "backup-to") {
 		t.Errorf("%v: %s", err, text)
 	}

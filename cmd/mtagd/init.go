@@ -69,6 +69,15 @@ func (c *initCommand) run(p *process, parsed *kong.Context) error {
 	if err := c.askAll(p); err != nil {
 		return err
 	}
+	for _, dir := range []*string{&p.data, &c.Serve.BackupTo} { // the service runs in another directory
+		if *dir != "" && !strings.Contains(*dir, "://") {
+			absolute, err := filepath.Abs(*dir)
+			if err != nil {
+				return err
+			}
+			*dir = absolute
+		}
+	}
 	if err := c.Serve.check(p.data, p.origin); err != nil {
 		return err
 	}

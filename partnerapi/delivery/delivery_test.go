@@ -951,13 +951,25 @@ func TestAPreviewOfOneEvent(t *testing.T) {
 			t.Errorf("%+v, %v", all, err)
 		}
 	}
+	b.until("sent", func() bool { return b.status(d).Delivered == 15 })
+	for _, id := range []store.EventID{first[1].ID, ""} { // a test is the same event as the delivery, and not another one without a tag
+		all, err := b.s.Preview(t.Context(), d, id, false)
+		var body struct{ Data json.RawMessage }
+		if err == nil {
+			err = json.Unmarshal(all[0].Body, &body)
+		}
+		if err != nil || !slices.ContainsFunc(s.all(), func(g got) bool { return bytes.Contains(g.body, body.Data) }) {
+			t.Errorf("what would be sent is %s, %v", body.Data, err)
+		}
+	}
 	b.m, b.tag = b.shop(b.m.Partner)
 	other := b.create(s.URL, nil)
 	for _, of := range []struct {
 		d    Destination
 		id   store.EventID
 		want store.Kind
-	}{{other, first[0].ID, store.KindNotFound}, {d, "evt_0000000002hp2002", store.KindNotFound}, {d, "cur" + first[0].ID[3:], store.KindInvalid}} {
+	}{{other, first[0].ID, store.KindNotFound}, {d, "evt_0000000002hp2002", store.KindNotFound}, {d, "evt_0000000000000000", store.KindNotFound},
+		{d, "evt_vvvvvvvvvvvvvvvv", store.KindNotFound}, {d, "cur" + first[0].ID[3:], store.KindInvalid}} {
 		if _, err := b.s.Preview(t.Context(), of.d, of.id, false); store.KindOf(err) != of.want {
 			t.Errorf("%s: %v", of.id, err)
 		}

@@ -160,38 +160,51 @@ func (s *Service) Preview(ctx context.Context, d Destination, id store.EventID, 
 	return all, nil
 }
 
-func (s *Service) eventsToPreview(ctx context.Context, d Destination, id store.EventID) (events []store.Event, err error) {
+func (s *Service) eventsToPreview(ctx context.Context, d Destination, id store.EventID) (events []store.Received, err error) {
+	ids := []store.EventID{id}
 	if id == "" {
 		page, err := s.Engine.Events(ctx, store.Query{Merchant: d.Merchant, Names: d.Events, SortBy: store.ByTime, Limit: 10})
-		if events = page.Events; len(events) == 0 {
-			events = []store.Event{{ID: "00000000000000000000", MUID: "test", Name: "Purchase", Time: s.Now().UTC(), Raw: exampleEvent}}
+		if err != nil {
+			return nil, err
 		}
-		return events, err
+		if len(page.Events) == 0 {
+			now := s.Now().UTC()
+			example := store.Event{ID: "00000000000000000000", MUID: "test", Name: "Purchase", Time: now, Raw: exampleEvent}
+			return []store.Received{{Event: example, Merchant: d.Merchant, ReceivedAt: now}}, nil
+		}
+		ids = nil
+		for _, e := range page.Events {
+			ids = append(ids, e.ID)
+		}
 	}
-	before, at, ok := id.Cursors()
-	if !ok {
-		return nil, store.Invalid("eventId", "is not the id of an event")
+	for _, id := range ids { // only the feed knows the tag, and when an event was received
+		before, at, ok := id.Cursors()
+		if !ok {
+			return nil, store.Invalid("eventId", "is not the id of an event")
+		}
+		_, err = s.Engine.Feed(ctx, store.FeedQuery{Merchants: []store.MerchantID{d.Merchant}, After: before, UpTo: at}, func(e *store.Received) bool {
+			events = append(events, newItem(e, before, time.Time{}).event)
+			return false
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
-	_, err = s.Engine.Feed(ctx, store.FeedQuery{Merchants: []store.MerchantID{d.Merchant}, After: before, UpTo: at}, func(e *store.Received) bool {
-		events = append(events, newItem(e, before, time.Time{}).event.Event)
-		return false
-	})
-	if err == nil && len(events) == 0 {
-		err = store.NotFound("event")
+	if id != "" && len(events) == 0 {
+		return nil, store.NotFound("event")
 	}
-	return events, err
+	return events, nil
 }
 
 var exampleEvent = []byte(`{"event":"Purchase","event_id":"test","muid":"test","email":"test@example.com","value":89.5,"currency":"EUR","order_id":"test",` +
 	`"pageUrl":"https://shop.example/thanks","client_user_agent":"Mozilla/5.0","consent":{"analytics_storage":"granted","ad_storage":"granted","ad_user_data":"granted"}}`)
 
 // preview returns what would be sent for an event; no request when nothing would.
-func (s *Service) preview(rt *route, stored store.Event, gone erasing, now time.Time) (Preview, *kind.Request, error) {
-	e := &kind.Event{Received: store.Received{Event: stored, Merchant: rt.Merchant}, Delivery: rt.deliveryID(stored.ID)}
+func (s *Service) preview(rt *route, stored store.Received, gone erasing, now time.Time) (Preview, *kind.Request, error) {
+	e := &kind.Event{Received: stored, Delivery: rt.deliveryID(stored.ID)}
 	p := Preview{EventID: stored.ID, Event: stored.Name, Result: "send"}
 	e.Browser = s.Browser(rt.Merchant, stored.Client)
-	fate, why := rt.judge(e, gone.has(e), now) // when it came is not known: it may have been before an erasure
-	e.ReceivedAt = now.UTC()
+	fate, why := rt.judge(e, gone.has(e), now)
 	if fate != unsent {
 		p.Result = "not sent: " + why
 		return p, nil, nil

@@ -1,5 +1,5 @@
 // Package export writes events in the order of receipt as files: NDJSON, CSV, Parquet. It has no part of the HTTP
-// protocol: operators export to files too.
+// protocol.
 //
 //	export.go   Copy: from the feed to a Writer
 //	format.go   the formats

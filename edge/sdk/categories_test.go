@@ -332,10 +332,10 @@ func TestEachStateOfConsent(t *testing.T) {
 		{"no call yet", `{ consentMode: true }`, ``, false, false},
 		{"waiting for an update", `{ consentMode: true }`, `gtag('consent', 'default', { analytics_storage: 'granted', ad_storage: 'granted', wait_for_update: 60000 });`, false, false},
 		{"denied", `{ consentMode: true }`, denied, false, false},
-		{"granted", `{ consentMode: true }`, denied + `gtag('consent', 'update', { analytics_storage: 'granted', ad_storage: 'granted' });`, true, true},
-		{"ad_storage denied", `{ consentMode: true }`, denied + `gtag('consent', 'update', { analytics_storage: 'granted' });`, true, false},
+		{"granted", `{ consentMode: true, debug: true }`, denied + `gtag('consent', 'update', { analytics_storage: 'granted', ad_storage: 'granted' });`, true, true},
+		{"ad_storage denied", `{ consentMode: true, debug: true }`, denied + `gtag('consent', 'update', { analytics_storage: 'granted' });`, true, false},
 		{"granted, then denied", `{ consent: true }`, `mtag('consent', { analytics_storage: 'denied', ad_storage: 'denied' });`, false, false},
-		{"only ads granted", `{ consent: false }`, `mtag('consent', { ad_storage: 'granted', ad_user_data: 'granted' });`, false, false},
+		{"only ads granted", `{ consent: false, debug: true }`, `mtag('consent', { ad_storage: 'granted', ad_user_data: 'granted' });`, false, false},
 		{"granted, then ads denied", `{ consent: true }`, `mtag('consent', { ad_storage: 'denied' });`, true, false},
 		{"denied, then granted", `{ consent: false }`, `mtag('consent', { analytics_storage: 'granted', ad_storage: 'granted' });`, true, true},
 		{"denied in an unknown word", `{ consent: true }`, `mtag('consent', { analytics_storage: 'no', ad_storage: 'no' });`, false, false},
@@ -344,26 +344,42 @@ func TestEachStateOfConsent(t *testing.T) {
 		head := gtag + strings.Replace(w.snippetWith("attribution"), "{ consent: true }", tt.options, 1) + "<script>" + tt.calls + "</script>"
 		w.page(path, head)
 		before := len(w.gate.seen())
+		w.gate.setFault(refuse(503))
 		tab.goTo(w.gate.url(shopHost) + path + "?gclid=SECRET&utm_source=letter")
-		tab.do(`mtag('event', 'Search', { gclid: 'SECRET' }); history.pushState({}, '', '?fbclid=SECRET')`)
+		tab.do(`mtag('event', 'Search', { gclid: 'SECRET', email: 'ann@example.com' }); history.pushState({}, '', '?fbclid=SECRET')`)
+		device := ""
+		look := func() string {
+			device += tab.get(`document.cookie + JSON.stringify([localStorage, sessionStorage])`)
+			return device
+		}
 		if tt.granted {
+			w.wait("what is stored with "+tt.name, func() bool { return strings.Contains(look(), "Search") })
+			w.gate.setFault(nil)
+			tab.do(`dispatchEvent(new Event('online'))`)
 			w.wait("the events with "+tt.name, func() bool { return len(w.at(path, false)) == 1 })
 			tab.wantNothingStored()
 		} else {
 			tab.get(`new Promise((resolve) => setTimeout(resolve, 1000))`) // the part has come
 			tab.wantNoTrace()
 		}
-		device := tab.get(`document.cookie + JSON.stringify([localStorage, sessionStorage])`)
+		look()
 		wire := ""
 		for _, r := range w.gate.seen()[before:] {
 			wire += fmt.Sprintln(r.path, r.query, r.header, r.body)
 		}
-		if (wire != "") != tt.granted || strings.Contains(wire, "SECRET") != tt.ads || strings.Contains(device, "SECRET") != tt.ads {
+		if (wire != "") != tt.granted || strings.Contains(wire, "SECRET") != tt.ads || strings.Contains(device, "SECRET") != tt.ads || strings.Contains(device, "ann@") {
 			t.Errorf("%s: on the wire: %s\non the device: %s", tt.name, wire, device)
 		}
 		tab.do(`mtag('consent', false)`)
 		tab.wantNoTrace()
 		tab.goTo("about:blank")
+	}
+	w.gate.mu.Lock()
+	defer w.gate.mu.Unlock()
+	for _, r := range w.gate.requests {
+		if all := fmt.Sprint(r.query, r.header["Referer"]); r.path == "/script" && (strings.Contains(all, "SECRET") || strings.Contains(all, w.tag)) {
+			t.Errorf("a request for a part has %s", all)
+		}
 	}
 }
 

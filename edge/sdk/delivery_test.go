@@ -54,9 +54,12 @@ func TestWhatTheTagHostRefusesIsNotSentAgain(t *testing.T) {
 	w.wait("a warning", func() bool { return tab.warned("status 403 on purpose") })
 	w.gate.setFault(nil)
 	tab.wantNothingStored()
-	tab.do(`mtag('event', 'Good'); mtag('event', 'bad name'); mtag('event', 'AlsoGood')`)
+	tab.do(`mtag('event', 'Good'); mtag('event', 'bad name', { email: 'ann@example.com' }); mtag('event', 'AlsoGood')`)
 	w.want("Good", "AlsoGood")
 	w.wait("a warning", func() bool { return tab.warned("event must be a PascalCase name") })
+	if console := fmt.Sprint(tab.lines()); !strings.Contains(console, "bad name") || strings.Contains(console, "ann@") {
+		t.Errorf("the console has %s", console)
+	}
 	tab.wantNothingStored()
 }
 

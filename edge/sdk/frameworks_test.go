@@ -32,7 +32,7 @@ func TestTheFrameworksOfTheGuide(t *testing.T) {
 		t.Fatal("the guide has no code")
 	}
 	for _, tt := range []struct{ name, file string }{
-		{"next", "instrumentation-client.js"}, {"nuxt", "plugins/tag.client.js"}, {"sveltekit", "src/hooks.client.js"},
+		{"next", "instrumentation-client.js"}, {"nuxt", "plugins/tag.client.js"}, {"sveltekit", "src/hooks.client.js"}, {"vite", "src/tag.js"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if !strings.Contains(section, "`"+tt.file+"`") {

@@ -165,6 +165,13 @@ func TestAMUIDThatThePageSets(t *testing.T) {
 		for (const muid of ['', ' ', 7, null, undefined, {}]) mtag('event', 'Wrong', { muid });
 	`)
 	events := w.want(append(repeat(6, "Wrong"), "PageView", "Own")...)
+	for _, r := range w.gate.seen() {
+		for _, e := range r.events() {
+			if _, isText := e["muid"].(string); !isText {
+				t.Errorf("a tag host of another site, which gets no cookie, would refuse %v", e)
+			}
+		}
+	}
 	own := w.muidCookie().Value
 	for _, e := range events {
 		if want := map[bool]string{true: "ann-smith", false: own}[e.EventName == "Own"]; e.MUID != want {

@@ -21,8 +21,8 @@ const enum Is {
 }
 
 let open = 0; // requests that are under way
-let due = 0; // when the next request may be made, in ms of performance.now()
-let notBefore = 0; // when Retry-After ends, likewise
+let due: number; // when the next request may be made, in ms of performance.now()
+let notBefore: number; // when Retry-After ends, likewise
 let failures = 0; // consecutive; after one, a request has one event, so that an event that always fails does not block others
 
 // whenAllowed calls with the value: now, or with a copy when there is consent. The call may write cookies.
@@ -45,14 +45,15 @@ export const withdraw = (elsewhere?: boolean): void => {
   if (!elsewhere) keys(Key.PREFIX).forEach((name) => delete storage()[name]);
 };
 
-// add queues an event of the visitor. It is called by whenAllowed. If fields has no muid, the event gets the visitor's.
+// add queues an event of the visitor. It is called by whenAllowed. Without a muid that is a text, the event gets the visitor's:
+// the tag host refuses a number.
 export const add = (path: string, fields: any, then?: () => void) => {
   put(path, {
     language: navigator.language,
     screen: screen.width + 'x' + screen.height,
     timezone: kit.timezone_,
     ...fields,
-    muid: fields.muid || muid,
+    muid: (fields.muid || 0).trim ? fields.muid : muid,
   }, then);
 };
 
@@ -98,19 +99,18 @@ export const drain = () => safely(() => {
       if (xhr.getResponseHeader('mtag')) answer = JSON.parse(xhr.responseText);
     } catch {}
     batch.forEach((entry, i) => {
-      entry.request_ = undefined;
+      entry.request_ = null;
       const result = answer && answer.results ? answer.results[i] : answer;
       const status = result && (result.status || xhr.status);
       if (!status || /^5|4(08|2[159]|31)/.test(status)) {
         failed = 1;
-        if (kit.waiting_.delete(entry)) kit.waiting_.add(entry); // move it to the end
-        return;
+        return kit.waiting_.delete(entry) && kit.waiting_.add(entry); // moves it to the end
       }
       unhold(entry);
       // The storage event tells other tabs of the deletion.
       --kit.records_[entry.record_] || delete storage()[entry.record_];
       if (status < 400) kit.recorded_(entry);
-      else warn(result.message, entry.text_);
+      else warn(result.message, JSON.parse(entry.text_).event); // its fields may be personal
     });
     open--;
     if (!kit.allowed_) return soon(() => kit.allowed_ || erase()); // the answer may have renewed the cookie at the last moment

@@ -21,4 +21,4 @@ export const kit: Record<string, any> & {
   strip_(text: string): string | void; // returns the part of an event that may be stored
   visit_(how?: number): object | void; // returns the attribution fields for an event
   edit_(event: any): any; // returns the event to send; false, null or undefined drops it
-} = { referrer_: document.referrer, waiting_: new Set(), chars_: 0, records_: {}, take_: backlog, strip_: backlog, recorded_: ({ told_ }) => tell(told_), visit_() {}, edit_: (event) => event };
+} = { chars_: 0, records_: {}, take_: backlog, waiting_: new Set(), edit_: (event) => event, recorded_: ({ told_ }) => tell(told_), referrer_: document.referrer, strip_: backlog, visit_() {} };

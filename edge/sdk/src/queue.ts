@@ -23,7 +23,7 @@ export interface Entry {
   text_: string; // JSON
   record_: string; // the record that it belongs to: a key of localStorage; empty before save
   told_?: (value?: any) => void; // the page's callback when the event is recorded; of a call, what to do with the value when there is consent
-  request_?: XMLHttpRequest; // under way, with the event
+  request_?: XMLHttpRequest | null; // under way, with the event
 }
 
 export let making: unknown; // drain will run when the running calls are done

@@ -24,7 +24,7 @@ try {
 
 export let muid = ''; // of the last look
 let kept = ''; // not empty when the browser accepted the cookie
-let domain: string | undefined; // the root domain; undefined before the first look
+let domain = ''; // the root domain; empty before the first look
 
 // sender returns the visitor's muid, from the cookie or a new one; without consent it returns nothing. Once per page it
 // writes the cookie, to set or renew it. Where cookies are denied, each page load gets a new muid. A cookie that is missing
@@ -34,7 +34,7 @@ export const sender = () => {
   if (!muid) {
     const found = read();
     // A cookie of this host alone would hide the visitor's own on other hosts.
-    if (cookie(Cookie.MUID)) write(Cookie.MUID, '', 0, '');
+    write(Cookie.MUID, '', 0, '');
     setVisitor(read() || found);
     kept = kit.root_() || cookie(Cookie.MUID);
     // Another tab may have written its own. The calls of one task, and their request, look once.
@@ -56,10 +56,10 @@ export const erase = (only = read()) => {
   muid = '';
 };
 
-// read returns the muid of the cookie, '' without one that the tag host accepts. Many visitors would share an "undefined".
+// read returns the muid of the cookie, undefined without one that the tag host accepts. Many visitors would share an "undefined".
 // Of several it is the last: browsers list cookies of a longer path first.
 const read = () =>
-  values(Cookie.MUID).filter((value) => /^(?!undefined|null$)[!#-+\--[\]-~]{1,256}$/.test(value)).pop() || '';
+  values(Cookie.MUID).filter((value) => /^(?!undefined|null$)[!#-+\--[\]-~]{1,256}$/.test(value)).pop();
 
 // cookie returns the value of a cookie, '' without it.
 export const cookie = (kit.cookie_ = (name: string) => values(name)[0] || '');
@@ -71,7 +71,7 @@ const values = (name: string) =>
 // write sets a cookie. An empty domain is the host alone.
 const write = (kit.write_ = (name: string, value: string, seconds: number, on = kit.root_()) => {
   jar.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax` + ';domain=' + on +
-    (/s:/.test(location.protocol) ? ';secure' : '');
+    (location.protocol > 'https' ? ';secure' : '');
 });
 
 // root returns the root domain of the page. Browsers refuse cookies on a public suffix, so the root domain is the
@@ -80,12 +80,12 @@ const write = (kit.write_ = (name: string, value: string, seconds: number, on = 
 kit.root_ = () => {
   const labels = location.hostname.split('.');
   const probe = Cookie.PROBE + uuid(); // another tab's probe must not replace it
-  for (let n = labels.length - 1 || 1; domain == undefined && n--; ) {
+  for (let n = labels.length - 1 || 1; !domain && n--; ) {
     const candidate = labels.slice(n).join('.');
     write(probe, '1', 9, candidate);
     if (cookie(probe)) write(probe, '', 0, (domain = candidate));
   }
-  return domain || '';
+  return domain;
 };
 
 // uuid makes a random UUID. Without TLS there is no crypto.randomUUID, but the address of a Blob ends with one.

@@ -246,11 +246,12 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 	return data, parts, nil
 }
 
-// checkVersion refuses a directory of a version before 1.0.0.
+// checkVersion refuses a directory of a version before 1.0.0. In one of those, 1.0.0 leaves "tables" there until it compacts.
 func checkVersion(dir string) error {
-	for _, name := range []string{"events/MANIFEST", "events/upgrading", "events/keys/MANIFEST", "archive/MANIFEST"} {
+	for _, name := range []string{"events/MANIFEST", "events/upgrading", "events/keys/MANIFEST", "events/keys/tables", "archive/MANIFEST", "archive/tables"} {
 		if path := filepath.Join(dir, name); exists(path) {
-			return fmt.Errorf("%s is there, so the data is of a version before 1.0.0: start version 1.0.0 on it once. Nothing was changed", path)
+			return fmt.Errorf("%s is there, so the data is of a version before 1.0.0: start version 1.0.0 on it, back it up, and restore the backup. "+
+				"Nothing was changed", path)
 		}
 	}
 	return nil

@@ -182,7 +182,7 @@ func openMeasured(t *testing.T, dir string) (*engine, func() map[string]float64)
 
 // A directory of a version before the first release is refused, and not changed.
 func TestADirectoryFromBeforeTheFirstRelease(t *testing.T) {
-	for _, name := range []string{"events/MANIFEST", "events/upgrading", "events/keys/MANIFEST", "archive/MANIFEST"} {
+	for _, name := range []string{"events/MANIFEST", "events/upgrading", "events/keys/MANIFEST", "events/keys/tables", "archive/MANIFEST", "archive/tables"} {
 		dir := t.TempDir()
 		path := filepath.Join(dir, name)
 		testenv.Check(t, os.MkdirAll(filepath.Dir(path), 0o700))

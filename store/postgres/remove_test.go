@@ -15,6 +15,7 @@ import (
 	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
 	"mtagd/store/postgres/remove"
+	"mtagd/store/testenv"
 )
 
 // shop is an engine with one merchant, whose visitors have a muid and an email.
@@ -314,6 +315,41 @@ func TestRetention(t *testing.T) {
 		t.Errorf("%d events are stored, want 48", n)
 	}
 	s.expect(48)
+}
+
+// Whoever makes a retention longer saves what a removal has not reached yet.
+func TestALongerRetentionEndsARemoval(t *testing.T) {
+	s := newShop(t, Options{})
+	s.keepAll()
+	keepFor := func(r store.Retention) {
+		_, err := s.UpdateMerchant(t.Context(), s.id, func(m store.Merchant) store.Merchant { m.Retention = r; return m })
+		testenv.Check(t, err)
+	}
+	const first, rest = 5000, 100
+	var marks []store.Mark
+	for i := range first + rest {
+		marks = append(marks, s.visit(0, 72+i))
+	}
+	s.record(marks...)
+	s.rollUp(s.key())
+	keepFor(2)
+	tx, err := s.db.Pool.Begin(t.Context())
+	testenv.Check(t, err)
+	defer conn.Rollback(tx)
+	_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", conn.LockRollup)
+	testenv.Check(t, err)
+	expired := make(chan error, 1)
+	go func() { expired <- s.Expire(context.Background()) }()
+	await(t, "the removal has not begun", func() (waits bool) {
+		testenv.Check(t, tx.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted)", conn.LockRollup).Scan(&waits))
+		return waits
+	})
+	keepFor(store.Forever)
+	conn.Rollback(tx)
+	testenv.Check(t, <-expired)
+	if n := s.rows("event", s.id); n != rest {
+		t.Errorf("%d events are stored, want %d", n, rest)
+	}
 }
 
 // keepAll keeps the engine from removing events in the background until the end of the test.

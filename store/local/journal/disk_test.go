@@ -3,14 +3,18 @@ package journal
 import (
 	"errors"
 	"math"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
 
 	"mtagd/store"
 	"mtagd/store/groupcommit"
+	"mtagd/store/testenv"
 )
 
 // withFreeSpace makes the journal believe that this much is free.
@@ -47,6 +51,33 @@ func TestNothingIsAcceptedWhileTheDiskIsNearlyFull(t *testing.T) {
 	}
 	if got := len(since(t, j, 0)); got != 2 {
 		t.Errorf("%d events, want 2", got)
+	}
+}
+
+// A stop on a disk that is nearly full is no failure: what cannot be flushed is in the log.
+func TestDrillAStopOnAFullDisk(t *testing.T) {
+	testenv.Drill(t)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64m"); err != nil {
+		testenv.Skip(t, "a small file system cannot be mounted: "+err.Error())
+	}
+	defer func() { testenv.Check(t, unix.Unmount(dir, unix.MNT_DETACH)) }()
+	mark := newMark(store.NewMerchantID(), "PageView", 0, []byte("{}"))
+	mark.DedupeID = "1"
+	for _, want := range []store.Outcome{store.Recorded, store.Duplicate} {
+		j := open(t, filepath.Join(dir, "journal"))
+		withFreeSpace(j, math.MaxInt64)
+		marks := []store.Mark{mark}
+		if err := j.Record(ctx, marks); err != nil || marks[0].Outcome != want {
+			t.Errorf("%v, %v; want %v", marks[0].Outcome, err, want)
+		}
+		var s unix.Statfs_t
+		testenv.Check(t, unix.Statfs(dir, &s))
+		other, err := os.Create(filepath.Join(dir, "other"))
+		testenv.Check(t, err)
+		testenv.Check(t, errors.Join(unix.Fallocate(int(other.Fd()), 0, 0, int64(s.Bavail)*s.Bsize-10<<20), other.Close()))
+		closeJournal(t, j)
+		testenv.Check(t, os.Remove(other.Name()))
 	}
 }
 

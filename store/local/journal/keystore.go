@@ -217,6 +217,9 @@ func (k *keyStore) flush(version uint64) error {
 		return k.db.Put(codec.Entry{Key: key, Value: v.value, Version: version, ExpiresAt: v.expiresAt, Deleted: v.deleted})
 	}
 	if flushing.len() > 0 {
+		if err := k.db.Room(); err != nil { // else what is put could not be flushed when the database is closed
+			return err
+		}
 		if k.isNew {
 			if err := put([]byte{prefixFormat}, keyed{value: []byte(format)}); err != nil {
 				return err

@@ -73,7 +73,7 @@ func (t Deltas) Subtract(ctx context.Context, tx pgx.Tx, merchant uuid.UUID) err
 		return err
 	}
 	columns := t.Columns()
-	_, err := tx.Exec(ctx, deleteEmptyCounters, append([]any{merchant}, columns[1:5]...)...)
+	_, err := tx.Exec(ctx, DeleteEmptyCounters, append([]any{merchant}, columns[1:5]...)...)
 	return err
 }
 
@@ -86,9 +86,11 @@ func (t Deltas) AddUsageTo(ctx context.Context, tx pgx.Tx, folded map[uuid.UUID]
 
 // Rollups and removals lock rows in one order, so that they never deadlock.
 var (
-	deleteEmptyCounters = `DELETE FROM counter WHERE merchant = $1 AND n = 0 AND (level, name, bucket, tag, bot) IN
-		(SELECT l.level, v.name, ` + BucketOfMinute + `, w.tag, w.bot
-		FROM unnest($2::bigint[], $3::text[], $4::text[], $5::boolean[]) AS w(minute, name, tag, bot), ` + ForEachCounter + `)`
+	// DeleteEmptyCounters looks each counter up. Else a plan could compare all that are empty with all of these.
+	DeleteEmptyCounters = `DELETE FROM counter WHERE merchant = $1 AND ctid = ANY(ARRAY(SELECT c.ctid
+		FROM unnest($2::bigint[], $3::text[], $4::text[], $5::boolean[]) AS w(minute, name, tag, bot), ` + ForEachCounter + `,
+		LATERAL (SELECT ctid FROM counter WHERE merchant = $1 AND level = l.level AND name = v.name AND bucket = ` + BucketOfMinute + `
+			AND tag = w.tag AND bot = w.bot AND n = 0 LIMIT 1) AS c))`
 
 	addCounters = `INSERT INTO counter (merchant, level, name, bucket, tag, bot, n)
 		SELECT w.merchant, l.level, v.name, ` + BucketOfMinute + `, w.tag, w.bot, sum(w.n)::bigint FROM ` + deltas + `, ` + ForEachCounter + `

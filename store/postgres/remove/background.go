@@ -153,6 +153,11 @@ func (t tasks) ExpireOf(ctx context.Context, id store.MerchantID, before int64) 
 	}
 	const portion = 5000
 	for {
+		now, err := t.Now(ctx)
+		if err != nil {
+			return some, err
+		}
+		before = min(before, t.ExpiredBefore(id, now)) // the retention may be longer by now
 		old, err := conn.SelectRows(ctx, t.r.db, func(at *store.Position) []any { return []any{&at.Seq, &at.Index} },
 			"SELECT seq, idx FROM event WHERE merchant = $1 AND at < $2 ORDER BY at LIMIT $3", merchant, before, portion)
 		if err != nil {

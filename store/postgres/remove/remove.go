@@ -33,6 +33,11 @@ func (r *Remover) RemoveEvents(ctx context.Context, merchant uuid.UUID, events [
 	return nil
 }
 
+// beginRemoval waits for rollups, and sets what count.BeginRollUp does. A plan for any merchant would be bad for one with many
+// counters.
+const beginRemoval = `SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
+		set_config('plan_cache_mode', 'force_custom_plan', true), pg_advisory_xact_lock($1)`
+
 const deleteEvents = `DELETE FROM event WHERE merchant = $1 AND (seq, idx) IN (SELECT * FROM unnest($2::bigint[], $3::smallint[]))
 		RETURNING at, bot, tag, name, length(muid), length(raw)`
 
@@ -42,7 +47,7 @@ func (r *Remover) removeSome(ctx context.Context, merchant uuid.UUID, events []s
 		seqs[i], idxs[i] = int64(r.Seq), int16(r.Index)
 	}
 	return r.db.Transact(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockRollup); err != nil {
+		if _, err := tx.Exec(ctx, beginRemoval, conn.LockRollup); err != nil {
 			return err
 		}
 		removed := count.Deltas{}

@@ -228,13 +228,13 @@ func TestARepairOfTheArchiveRepeatsRemovals(t *testing.T) {
 	var err error
 	begun, replaced := false, make(chan struct{})
 	x.remover.busy.Lock()
-	x.opt.broken = func(m store.MerchantID) error {
+	x.remover.broken = func(m store.MerchantID) error {
 		if m != "" || begun {
 			return nil
 		}
 		begun = true
 		go func() {
-			err = x.replaceArchive()
+			err = x.healer.replaceArchive()
 			close(replaced)
 		}()
 		select {
@@ -276,11 +276,11 @@ func TestAnErrorOfTheDiskPutsOffARebuild(t *testing.T) {
 		{2 * diskFailsLong, both, true},
 		{2 * diskFailsLong, codec.ErrCorrupt, true},
 	} {
-		if e.diskFails = (time.Time{}); c.since > 0 {
-			e.diskFails = time.Now().Add(-c.since)
+		if e.healer.diskFails = (time.Time{}); c.since > 0 {
+			e.healer.diskFails = time.Now().Add(-c.since)
 		}
-		if may := e.mayRebuild(c.err); may != c.may || errors.Is(c.err, syscall.EIO) == e.diskFails.IsZero() {
-			t.Errorf("since %v, %v: %v, since %v", c.since, c.err, may, e.diskFails)
+		if may := e.healer.mayRebuild(c.err); may != c.may || errors.Is(c.err, syscall.EIO) == e.healer.diskFails.IsZero() {
+			t.Errorf("since %v, %v: %v, since %v", c.since, c.err, may, e.healer.diskFails)
 		}
 	}
 }

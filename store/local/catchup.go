@@ -2,7 +2,6 @@ package local
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -145,14 +144,6 @@ func (l *liveIndex) replayJournal(x *rank.Index, from, upTo uint64) error {
 		err = ofEvents("events/", err)
 	}
 	return errors.Join(err, skipped)
-}
-
-// ofEvents wraps an error of reading events without codec.ErrCorrupt, so that it is not taken for damage of the index.
-func ofEvents(dir string, err error) error {
-	if errors.Is(err, codec.ErrCorrupt) {
-		return fmt.Errorf("%s: %v", dir, err)
-	}
-	return err
 }
 
 // progressInterval is how often a replay logs its progress. Most replays take less.

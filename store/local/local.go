@@ -54,34 +54,21 @@
 //
 // Damage of the index costs no events: the engine rebuilds the index from the archive and the journal by itself.
 //
-//	local.go    opens, connects and closes the parts
-//	catchup.go  replays events into the index
-//	stored.go   the events in the journal and the archive: reads them from both, and keeps them from moving and from being removed
-//	archiver.go moves events from the journal to the archive
-//	listing.go  Events: one page of a merchant's events; Summary; Usage
-//	feed.go     Feed: events in the order of receipt
-//	watch.go    the callers that wait for events
-//	rebuild.go  rebuilds a damaged index
-//	remover.go  removes events in the background
-//	erase.go    erases persons, and removes what is left of deleted merchants
-//	person.go   finds what belongs to a person
-//	retention.go  which events are kept
-//	generation.go  notices files that are older than the others
-//	note.go     notes damaged chunks and blocks, and takes their events out of the index
-//	verify.go   checks all data
-//	compare.go  finds the events in which index and journal differ
-//	repair.go   writes what can be read into a new directory
-//	openarchive.go  opens the archive, also a damaged one
-//	damage.go   notes damaged chunks
-//	complete.go compares what answers read with what the index counts
-//	rebuildtables.go  replaces damaged tables
-//	relink.go   writes lost links and event_ids again
-//	lost.go     what is known of lost events
-//	source.go   what a backup reads (the package backup)
-//	fill.go     fills a new data directory, which cannot be opened before it is complete
-//	restore.go  a new data directory from a backup
-//	migrate.go  all data, for another engine (package migrate)
-//	import.go   a new data directory from another engine
+// # Who knows whom
+//
+// Each of these knows only those before it. None knows the engine, which opens, connects and closes them.
+//
+//	stored      the events in the journal and the archive, and what damage has cost: stored.go, note.go, damage.go, lost.go
+//	liveIndex   the index, which it fills and rebuilds: rebuild.go, catchup.go
+//	reader      listings and sums (listing.go), the feed (feed.go), checks that an answer is complete (complete.go), and a check of all data
+//	            (verify.go, compare.go); watch.go wakes who waits for events
+//	archiver    moves events from the journal to the archive
+//	remover     removes events of persons and of deleted merchants (erase.go), and those past the retention (retention.go)
+//	people      what belongs to a person: person.go
+//	healer      replaces damaged tables (openarchive.go, rebuildtables.go), and writes lost links and event_ids again (relink.go)
+//
+// Besides, generation.go notices files that are older than the others, source.go is what a backup reads (package backup), migrate.go what a
+// move to another engine reads (package migrate), and restore.go, repair.go and import.go fill a new data directory (fill.go).
 package local
 
 import (
@@ -159,14 +146,7 @@ func Parts(dir string) map[string]string {
 	}
 }
 
-// engine implements store.Engine. It only connects the others, of which each knows those before it:
-//
-//	stored      the events, and what damage has cost
-//	liveIndex   the index of the events: lets others read it, and rebuilds it from stored
-//	reader      listings, the feed, personal data, verifications
-//	archiver    moves events from the journal to the archive
-//	remover     removes events
-//	healer      replaces damaged files
+// engine implements store.Engine.
 type engine struct {
 	*control.Data
 	watch.Watchers
@@ -292,8 +272,7 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 		Pace:       func() func() { return e.background.pace(compactWork, compactShare) }}); err != nil {
 		return err
 	}
-	rebuilt := false
-	if e.archive, rebuilt, err = e.healer.openArchive(); err != nil {
+	if err = e.healer.openArchive(); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.journal.Close())
 	}
 	x, err := e.index.openIndex()
@@ -315,9 +294,6 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), x.Close(), e.archive.Close(), e.journal.Close())
 	}
 	e.Recorder = &e.journal.Recorder
-	if rebuilt {
-		e.healer.noteRebuilt()
-	}
 	if e.journal.HasLost() {
 		_ = e.shorts.note(codec.MerchantKey{}, errors.New("a part of the log of events is lost")) // it is not known yet which events
 	}
@@ -362,9 +338,7 @@ func (e *engine) Ready() error {
 }
 
 // Verify implements store.Engine.
-func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verified, error) {
-	return e.reader.Verify(ctx, v)
-}
+func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verified, error) { return e.reader.Verify(ctx, v) }
 
 // Impaired says what is wrong with the data while the engine accepts events.
 func (e *engine) Impaired() error { return e.healer.Impaired() }

@@ -15,14 +15,14 @@ const archivePart = "archive.part"
 
 // openArchive opens the archive. A damaged one is replaced first by what can be read of it, so that damage costs only the events that it hit
 // (rebuildtables.go). A kill leaves the one or the other.
-func (h *healer) openArchive() (a *archive.Archive, rebuilt bool, err error) {
+func (h *healer) openArchive() error {
 	if err := os.RemoveAll(filepath.Join(h.dir, archivePart)); err != nil {
-		return nil, false, err
+		return err
 	}
 	dir := Parts(h.dir)["archive"]
-	a, damage := archive.Open(dir, h.log)
-	if !errors.Is(damage, codec.ErrCorrupt) {
-		return a, false, damage
+	var damage error
+	if h.archive, damage = archive.Open(dir, h.log); !errors.Is(damage, codec.ErrCorrupt) {
+		return damage
 	}
 	h.log.Error("archive/ is damaged: what can be read of it is copied. This may take minutes", "error", damage)
 	forgotten, err := h.journal.Forgotten()
@@ -30,11 +30,12 @@ func (h *healer) openArchive() (a *archive.Archive, rebuilt bool, err error) {
 		err = archive.Rebuild(h.opened, dir, filepath.Join(h.dir, archivePart), forgotten, h.log, h.lostPart, h.repeatErasures)
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("archive/ is damaged, and cannot be rebuilt: %w. Nothing was changed. Restore a backup, or let "+
+		return fmt.Errorf("archive/ is damaged, and cannot be rebuilt: %w. Nothing was changed. Restore a backup, or let "+
 			"\"mtagd repair\" make a new directory of what there is", err)
 	}
-	a, err = archive.Open(dir, h.log)
-	return a, true, err
+	h.noteRebuilt()
+	h.archive, err = archive.Open(dir, h.log)
+	return err
 }
 
 // lostPart logs that a part of a file of the archive is lost.

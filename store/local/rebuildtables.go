@@ -1,7 +1,6 @@
 package local
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -180,13 +179,4 @@ func (h *healer) completeMetrics() []prometheus.Collector {
 		}
 		return 0
 	})}
-}
-
-// unread returns the error of an answer that needs events of a merchant that cannot be read now. Customers see it.
-func unread(ctx context.Context, m codec.MerchantKey, err error) error {
-	if err == nil || ctx.Err() != nil || isDamage(err) || store.KindOf(err) != store.KindInternal {
-		return err
-	}
-	return fmt.Errorf("%w: %v", &store.Error{Kind: store.KindUnavailable, Field: "merchantId",
-		Message: string(m.ID()) + ": some of its events cannot be read now. Ask again in a minute, or for other merchants only"}, err)
 }

@@ -58,13 +58,11 @@ func (r *remover) run() {
 		} else {
 			try("the removal of events that are past the retention", r.retryExpiry)
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-r.wake:
-		case <-timer.C:
+		case <-time.After(wait):
 		}
-		timer.Stop()
 	}
 }
 

@@ -3,10 +3,12 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 
+	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
@@ -148,4 +150,21 @@ func (s *stored) readArchived(ctx context.Context, m codec.MerchantKey, wanted [
 		err = damaged
 	}
 	return n, unread(ctx, m, err)
+}
+
+// unread returns the error of an answer that needs events of a merchant that cannot be read now. Customers see it.
+func unread(ctx context.Context, m codec.MerchantKey, err error) error {
+	if err == nil || ctx.Err() != nil || isDamage(err) || store.KindOf(err) != store.KindInternal {
+		return err
+	}
+	return fmt.Errorf("%w: %v", &store.Error{Kind: store.KindUnavailable, Field: "merchantId",
+		Message: string(m.ID()) + ": some of its events cannot be read now. Ask again in a minute, or for other merchants only"}, err)
+}
+
+// ofEvents wraps an error of reading events without codec.ErrCorrupt, so that it is not taken for damage of the index.
+func ofEvents(dir string, err error) error {
+	if errors.Is(err, codec.ErrCorrupt) {
+		return fmt.Errorf("%s: %v", dir, err)
+	}
+	return err
 }

@@ -51,14 +51,11 @@ func (r *reader) Verify(ctx context.Context, v store.Verification) (store.Verifi
 	if indexWrong || w.disagree {
 		r.index.startRebuild(x.Index, fmt.Errorf("%w: a verification has found damage", codec.ErrCorrupt))
 	}
-	for _, note := range []func() error{
-		func() error { return r.noteChunks(ctx, x.Index, w.damaged) },
-		func() error { return r.noteBlocks(ctx, x.Index, w.blocks) },
-	} {
-		if err != nil {
-			break
-		}
-		err = note()
+	if err == nil {
+		err = r.noteChunks(ctx, x.Index, w.damaged)
+	}
+	if err == nil {
+		err = r.noteBlocks(ctx, x.Index, w.blocks)
 	}
 	return w.counts, err
 }

@@ -338,7 +338,9 @@ func (e *engine) Ready() error {
 }
 
 // Verify implements store.Engine.
-func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verified, error) { return e.reader.Verify(ctx, v) }
+func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verified, error) {
+	return e.reader.Verify(ctx, v)
+}
 
 // Impaired says what is wrong with the data while the engine accepts events.
 func (e *engine) Impaired() error { return e.healer.Impaired() }

@@ -2,7 +2,6 @@ package local
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -15,9 +14,9 @@ import (
 // catchUp replays the events that the index does not cover. If the index is older than other files, or does not cover the whole
 // archive, it is emptied first, and all events are replayed. A kill loses nothing: the next start continues where the index
 // ends, or begins again.
-func (e *engine) catchUp(x *rank.Index) error {
-	covered, boundary := x.Covered(), e.archive.Boundary()
-	forgotten, err := e.journal.Forgotten()
+func (l *liveIndex) catchUp(x *rank.Index) error {
+	covered, boundary := x.Covered(), l.archive.Boundary()
+	forgotten, err := l.journal.Forgotten()
 	if err != nil {
 		return ofEvents("events/", err)
 	}
@@ -26,11 +25,11 @@ func (e *engine) catchUp(x *rank.Index) error {
 			"than events/. Nothing was changed. Copy the whole directory before anything else. Then restore archive/ and events/ " +
 			"from a backup, or, if there is none, let \"mtagd repair\" make a new directory of what there is")
 	}
-	last, err := e.lastChunk()
+	last, err := l.lastChunk()
 	if err != nil {
 		return err
 	}
-	if covered > last && e.journal.LostUpTo(covered) {
+	if covered > last && l.journal.LostUpTo(covered) {
 		last = covered // a listing finds out what is missing
 	}
 	if covered > last {
@@ -40,9 +39,9 @@ func (e *engine) catchUp(x *rank.Index) error {
 			"is older than index.db. Nothing was changed. Copy the whole directory before anything else. Then restore events/ " +
 			"from a newer backup, or, if there is none, let \"mtagd repair\" make a new directory of what there is")
 	}
-	isOther := !e.parts.hasIndex(x.Opening())
+	isOther := !l.parts.hasIndex(x.Opening())
 	if isOther {
-		e.opt.Log.Warn("index.db is older than the other files: it is rebuilt from archive/ and events/")
+		l.log.Warn("index.db is older than the other files: it is rebuilt from archive/ and events/")
 	}
 	if covered < boundary || isOther {
 		if err := x.Reset(); err != nil {
@@ -50,15 +49,15 @@ func (e *engine) catchUp(x *rank.Index) error {
 		}
 		covered = 0
 	}
-	return e.replay(x, covered, last)
+	return l.replay(x, covered, last)
 }
 
 // replay passes the events of the chunks after from, up to and including upTo, to an index. If from is 0, it replays the archive
 // first. No events may move to the archive meanwhile. Chunks and blocks that cannot be read are noted as damaged. If the error is
 // codec.ErrCorrupt, the index is damaged.
-func (e *engine) replay(x *rank.Index, from, upTo uint64) error {
-	if boundary := e.archive.Boundary(); from == 0 && boundary > 0 {
-		if err := e.replayArchive(x, boundary); err != nil {
+func (l *liveIndex) replay(x *rank.Index, from, upTo uint64) error {
+	if boundary := l.archive.Boundary(); from == 0 && boundary > 0 {
+		if err := l.replayArchive(x, boundary); err != nil {
 			return err
 		}
 		from = boundary
@@ -66,15 +65,15 @@ func (e *engine) replay(x *rank.Index, from, upTo uint64) error {
 	if from >= upTo {
 		return nil
 	}
-	return e.replayJournal(x, from, upTo)
+	return l.replayJournal(x, from, upTo)
 }
 
 // replayArchive replays all archived events into an empty index, one merchant after the other. With each merge the index notes
 // the number up to which it covers the events, and it takes only events with a greater number. Here that is the number of the
 // call of Replay, far below the number of any chunk; only the last call passes the boundary. So after a kill the index does not
 // cover the boundary, and the next start begins again.
-func (e *engine) replayArchive(x *rank.Index, boundary uint64) error {
-	merchants, err := e.archive.Merchants()
+func (l *liveIndex) replayArchive(x *rank.Index, boundary uint64) error {
+	merchants, err := l.archive.Merchants()
 	if err != nil {
 		return ofEvents("archive/", err)
 	}
@@ -83,10 +82,10 @@ func (e *engine) replayArchive(x *rank.Index, boundary uint64) error {
 	for i, m := range merchants {
 		if now := time.Now(); now.After(next) {
 			next = now.Add(progressInterval)
-			e.opt.Log.Info("index.db is being rebuilt from archive/", "percent", 100*i/len(merchants))
+			l.log.Info("index.db is being rebuilt from archive/", "percent", 100*i/len(merchants))
 		}
 		var failed error
-		err := e.archive.Since(e.opened, m, codec.Position{}, func(events []archive.Event) error {
+		err := l.archive.Since(l.opened, m, codec.Position{}, func(events []archive.Event) error {
 			replayed = replayed[:0]
 			for _, stored := range events {
 				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
@@ -99,8 +98,8 @@ func (e *engine) replayArchive(x *rank.Index, boundary uint64) error {
 			failed = x.Replay(replayed, calls)
 			return failed
 		}, func(d archive.Damage) {
-			if err := e.damage.add(noteOf(d)); err != nil {
-				e.opt.Log.Error("a damaged block cannot be noted", "merchant", m.ID(), "error", err)
+			if err := l.damage.add(noteOf(d)); err != nil {
+				l.log.Error("a damaged block cannot be noted", "merchant", m.ID(), "error", err)
 			}
 		})
 		if failed != nil {
@@ -116,14 +115,14 @@ func (e *engine) replayArchive(x *rank.Index, boundary uint64) error {
 // errReplayed ends a replay at its last chunk.
 var errReplayed = errors.New("replayed")
 
-func (e *engine) replayJournal(x *rank.Index, from, upTo uint64) error {
-	p := replayProgress{log: e.opt.Log, last: upTo, next: time.Now().Add(progressInterval)}
+func (l *liveIndex) replayJournal(x *rank.Index, from, upTo uint64) error {
+	p := replayProgress{log: l.log, last: upTo, next: time.Now().Add(progressInterval)}
 	var skipped, failed error
-	err := e.journal.Since(from, func(events []codec.Event, seq uint64) error {
+	err := l.journal.Since(from, func(events []codec.Event, seq uint64) error {
 		if seq > upTo {
 			return errReplayed
 		}
-		if err := e.opened.Err(); err != nil {
+		if err := l.opened.Err(); err != nil {
 			return err
 		}
 		p.report(seq)
@@ -133,8 +132,8 @@ func (e *engine) replayJournal(x *rank.Index, from, upTo uint64) error {
 		if d.Seq > upTo {
 			return
 		}
-		if err := e.damage.add(note{Chunk: d.Seq, Reason: d.Reason()}); err != nil {
-			e.opt.Log.Error("a damaged chunk cannot be noted", "chunk", d.Seq, "error", err)
+		if err := l.damage.add(note{Chunk: d.Seq, Reason: d.Reason()}); err != nil {
+			l.log.Error("a damaged chunk cannot be noted", "chunk", d.Seq, "error", err)
 		}
 		skipped = errors.Join(skipped, x.Replay(nil, d.Seq)) // the index must cover it too: listings wait until the last chunk is covered
 	})
@@ -145,14 +144,6 @@ func (e *engine) replayJournal(x *rank.Index, from, upTo uint64) error {
 		err = ofEvents("events/", err)
 	}
 	return errors.Join(err, skipped)
-}
-
-// ofEvents wraps an error of reading events without codec.ErrCorrupt, so that it is not taken for damage of the index.
-func ofEvents(dir string, err error) error {
-	if errors.Is(err, codec.ErrCorrupt) {
-		return fmt.Errorf("%s: %v", dir, err)
-	}
-	return err
 }
 
 // progressInterval is how often a replay logs its progress. Most replays take less.

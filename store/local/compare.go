@@ -42,10 +42,8 @@ func (v *verifier) differences() (*comparison, error) {
 	if len(differ) > 0 {
 		release := v.pauseMoves()
 		defer release()
-		if v.removing != nil {
-			v.removing.Lock()
-			defer v.removing.Unlock()
-		}
+		v.removing.Lock()
+		defer v.removing.Unlock()
 		maps.DeleteFunc(differ, func(m codec.MerchantKey, _ *merchantSums) bool { return !v.unchanged(m) })
 		c.merchants = slices.Collect(maps.Keys(differ))
 		if err := c.locate(); err != nil {

@@ -20,7 +20,7 @@ import (
 // counts in the chunks up to upTo. The index counts as of one moment, and knows nothing of the archive. Events that are removed while
 // the answer reads may be missing.
 type expected struct {
-	e      *engine
+	r      *reader
 	m      codec.MerchantKey
 	from   int64  // µs since 1970: earlier events are past the retention and being removed
 	upTo   uint64 // the answer reads all chunks up to this one
@@ -30,12 +30,9 @@ type expected struct {
 	read    uint64
 }
 
-func (e *engine) expect(ctx context.Context, m codec.MerchantKey) (*expected, error) {
-	x := &expected{e: e, m: m, from: e.retainedFrom(m.ID()), removed: e.remover.removedOf(m)}
-	err := e.withIndex(func(u *usedIndex) (err error) {
-		if err := u.wait(ctx, e.journal.Committed()); err != nil {
-			return err
-		}
+func (r *reader) expect(ctx context.Context, m codec.MerchantKey) (*expected, error) {
+	x := &expected{r: r, m: m, from: r.retainedFrom(m.ID()), removed: r.removedOf(m)}
+	err := r.index.withCommitted(ctx, func(u *usedIndex) (err error) {
 		x.events, x.upTo, err = u.CountFrom(ctx, m, x.from)
 		return err
 	})
@@ -45,7 +42,7 @@ func (e *engine) expect(ctx context.Context, m codec.MerchantKey) (*expected, er
 // check returns an error when the answer has read too few events. Then all data is verified, which notes what is lost.
 func (x *expected) check() error {
 	missing := func() uint64 {
-		if has := x.read + x.e.remover.removedOf(x.m) - x.removed; has < x.events {
+		if has := x.read + x.r.removedOf(x.m) - x.removed; has < x.events {
 			return x.events - has
 		}
 		return 0
@@ -53,34 +50,31 @@ func (x *expected) check() error {
 	if missing() == 0 {
 		return nil
 	}
-	x.e.damage.removing.Lock() // a removal may be under way
+	x.r.removing.Lock() // a removal may be under way
 	n := missing()
-	x.e.damage.removing.Unlock()
+	x.r.removing.Unlock()
 	switch {
 	case n == 0:
 		return nil
-	case x.e.IsRemoved(x.m.ID()):
+	case x.r.control.IsRemoved(x.m.ID()):
 		return store.NotFound("merchant")
 	}
-	return x.e.shorts.note(x.m, fmt.Errorf("%d of %d events of merchant %s were not found", n, x.events, x.m.ID()))
+	return x.r.shorts.note(x.m, fmt.Errorf("%d of %d events of merchant %s were not found", n, x.events, x.m.ID()))
 }
 
 // checkCounts compares what the archive and the journal have of each merchant with what the index counts. Nothing may be moved meanwhile.
-func (e *engine) checkCounts(ctx context.Context) error {
-	e.damage.removing.Lock()
-	defer e.damage.removing.Unlock()
+func (r *reader) checkCounts(ctx context.Context) error {
+	r.removing.Lock()
+	defer r.removing.Unlock()
 	type counted struct{ events, read, upTo uint64 }
 	all := map[codec.MerchantKey]*counted{}
-	damaged, from, upTo := false, e.archive.Boundary(), uint64(0)
-	err := e.withIndex(func(u *usedIndex) error {
-		if err := u.wait(ctx, e.journal.Committed()); err != nil {
-			return err
-		}
+	damaged, from, upTo := false, r.archive.Boundary(), uint64(0)
+	err := r.index.withCommitted(ctx, func(u *usedIndex) error {
 		of := func(m codec.MerchantKey) (c *counted, err error) {
 			if c = all[m]; c == nil {
 				c = &counted{}
 				all[m] = c
-				c.events, c.upTo, err = u.CountFrom(ctx, m, e.retainedFrom(m.ID()))
+				c.events, c.upTo, err = u.CountFrom(ctx, m, r.retainedFrom(m.ID()))
 				upTo = max(upTo, c.upTo)
 			}
 			return c, err
@@ -92,7 +86,7 @@ func (e *engine) checkCounts(ctx context.Context) error {
 			}
 		}
 		if err == nil {
-			err = e.archive.Each(func(m codec.MerchantKey, has archive.Usage) error {
+			err = r.archive.Each(func(m codec.MerchantKey, has archive.Usage) error {
 				c, err := of(m)
 				c.read += has.Events
 				return err
@@ -100,7 +94,7 @@ func (e *engine) checkCounts(ctx context.Context) error {
 		}
 		for more := true; more && err == nil; { // what was committed meanwhile may count too
 			before := from
-			err = e.journal.Since(from, func(events []codec.Event, last uint64) error {
+			err = r.journal.Since(from, func(events []codec.Event, last uint64) error {
 				from = last
 				for i := range events {
 					c, err := of(events[i].Merchant)
@@ -112,14 +106,14 @@ func (e *engine) checkCounts(ctx context.Context) error {
 					}
 				}
 				return ctx.Err()
-			}, func(d journal.DamagedChunk) { from, damaged = d.Seq, damaged || !e.damage.isNoted(d.Seq) })
+			}, func(d journal.DamagedChunk) { from, damaged = d.Seq, damaged || !r.damage.isNoted(d.Seq) })
 			more = from < upTo && from > before
 		}
 		return err
 	})
 	for m, c := range all {
-		if err == nil && c.read < c.events && !damaged && !e.IsRemoved(m.ID()) { // else it is not known how many events the chunk has
-			err = e.shorts.note(m, fmt.Errorf("%d of %d events of merchant %s were not found", c.events-c.read, c.events, m.ID()))
+		if err == nil && c.read < c.events && !damaged && !r.control.IsRemoved(m.ID()) { // else it is not known how many events the chunk has
+			err = r.shorts.note(m, fmt.Errorf("%d of %d events of merchant %s were not found", c.events-c.read, c.events, m.ID()))
 		}
 	}
 	return err

@@ -289,7 +289,7 @@ func TestACutOffErasureIsNoDamage(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := x.withIndex(func(u *usedIndex) error {
+	if err := x.index.withIndex(func(u *usedIndex) error {
 		var keys []rank.Key
 		err := u.ScanEvents(ctx, keyOf(t, x.shop), func(k rank.Key, _ string) { keys = append(keys, k) })
 		if err == nil {
@@ -327,8 +327,7 @@ func TestHiddenEventsAreNotMissing(t *testing.T) {
 	x := e.index.use()
 	defer x.users.Done()
 	v := verifier{Verification: store.Verification{Found: func(store.Finding) {}, Read: func(store.Part, uint64, uint64) {}}, ctx: ctx,
-		control: e.Data, journal: e.journal, archive: e.archive, index: x.Index, damage: e.damage, pauseMoves: e.archiver.pauseMoves,
-		removing: &e.damage.removing, now: e.opt.Now(),
+		stored: e.stored, control: e.Data, index: x.Index, now: e.now(),
 		missing: func(keys map[codec.MerchantKey][]rank.Key) error {
 			t.Errorf("%d events are noted as missing", len(keys[key]))
 			return nil

@@ -47,10 +47,6 @@ type damageLog struct {
 	log  *slog.Logger
 	now  func() time.Time
 
-	// Held while events are removed from the index, and to keep them from being removed. If archiver.moving is needed too, lock
-	// that first.
-	removing sync.Mutex
-
 	mu    sync.Mutex
 	notes map[noteKey]note
 }
@@ -126,18 +122,17 @@ func (d *damageLog) add(n note) error {
 }
 
 // isNoted reports whether a chunk was found damaged, and its events were taken out of the index.
-func (d *damageLog) isNoted(seq uint64) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, noted := d.notes[noteKey{chunk: seq}]
-	return noted
-}
+func (d *damageLog) isNoted(seq uint64) bool { return d.has(noteKey{chunk: seq}) }
 
 // isNotedBlock is isNoted for a block of the archive.
 func (d *damageLog) isNotedBlock(block archive.Damage) bool {
+	n := noteOf(block)
+	return d.has(n.key())
+}
+
+func (d *damageLog) has(key noteKey) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n := noteOf(block)
-	_, noted := d.notes[n.key()]
+	_, noted := d.notes[key]
 	return noted
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // pace returns the pauses of an erasure.
-func (r *remover) pace() func() { return r.e.background.pace(eraseWork, eraseShare) }
+func (r *remover) pace() func() { return r.background.pace(eraseWork, eraseShare) }
 
 // removeEvents removes archived events of a merchant from the index, and then from the archive. keys are in the order of
 // positions.
@@ -29,7 +29,7 @@ func (r *remover) removeEvents(ctx context.Context, m codec.MerchantKey, keys []
 	var indexed rank.Removed
 	done := r.change(m)
 	defer func() { done(indexed.Events) }()
-	if err := r.e.withIndex(func(x *usedIndex) (err error) {
+	if err := r.index.withIndex(func(x *usedIndex) (err error) {
 		indexed, err = x.Remove(ctx, m, keys)
 		return err
 	}); err != nil {
@@ -42,7 +42,7 @@ func (r *remover) removeEvents(ctx context.Context, m codec.MerchantKey, keys []
 	slices.SortFunc(positions, codec.Position.Compare)
 	removed := 0
 	for near := range neighbours(positions) {
-		some, err := r.e.archive.Rewrite(ctx, m, near[0], near[len(near)-1], func(e archive.Event) bool {
+		some, err := r.archive.Rewrite(ctx, m, near[0], near[len(near)-1], func(e archive.Event) bool {
 			_, goes := slices.BinarySearchFunc(near, e.Position, codec.Position.Compare)
 			return !goes
 		}, r.damaged, r.pace())
@@ -52,7 +52,7 @@ func (r *remover) removeEvents(ctx context.Context, m codec.MerchantKey, keys []
 		removed += int(some)
 	}
 	if removed < len(keys) {
-		return r.e.shorts.note(m, fmt.Errorf("%d of %d events of merchant %s could not be removed", len(keys)-removed, len(keys), m.ID()))
+		return r.shorts.note(m, fmt.Errorf("%d of %d events of merchant %s could not be removed", len(keys)-removed, len(keys), m.ID()))
 	}
 	return nil
 }
@@ -63,17 +63,17 @@ func (r *remover) Drop(ctx context.Context, id store.MerchantID) error {
 	if err != nil {
 		return err
 	}
-	if err := cmp.Or(r.broken(id), r.e.archiver.moveTo(ctx, r.e.journal.Barrier())); err != nil {
+	if err := cmp.Or(r.broken(id), r.archiver.moveTo(ctx, r.journal.Barrier())); err != nil {
 		return err
 	}
-	if err := r.e.journal.RemoveMerchant(ctx, m, r.pace()); err != nil {
+	if err := r.journal.RemoveMerchant(ctx, m, r.pace()); err != nil {
 		return err
 	}
 	defer r.change(m)(0)
-	if err := r.e.withIndex(func(x *usedIndex) error { return x.Drop(ctx, m) }); err != nil {
+	if err := r.index.withIndex(func(x *usedIndex) error { return x.Drop(ctx, m) }); err != nil {
 		return err
 	}
-	_, err = r.e.archive.DropMerchant(ctx, m)
+	_, err = r.archive.DropMerchant(ctx, m)
 	return err
 }
 
@@ -82,9 +82,9 @@ func (r *remover) Purge(ctx context.Context) error {
 	if err := r.broken(""); err != nil {
 		return err
 	}
-	err := r.e.journal.Purge(ctx, func(seq uint64) error { return r.e.archiver.moveTo(ctx, seq) })
+	err := r.journal.Purge(ctx, func(seq uint64) error { return r.archiver.moveTo(ctx, seq) })
 	if err == nil {
-		err = r.e.archive.Purge(ctx, r.pace())
+		err = r.archive.Purge(ctx, r.pace())
 	}
 	if errors.Is(err, journal.ErrCopied) || archive.IsBusy(err) {
 		return fmt.Errorf("%w: %w", removal.ErrWaits, journal.ErrCopied)
@@ -93,7 +93,7 @@ func (r *remover) Purge(ctx context.Context) error {
 		return err
 	}
 	for _, name := range replaced { // nobody knows whose data they have
-		err = errors.Join(err, os.RemoveAll(filepath.Join(r.e.dir, name)))
+		err = errors.Join(err, os.RemoveAll(filepath.Join(r.dir, name)))
 	}
 	return err
 }

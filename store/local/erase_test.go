@@ -458,7 +458,7 @@ func TestAPageBesideAnErasure(t *testing.T) {
 	if !isDamage(damage) {
 		t.Fatalf("the read of removed events gives %v", damage)
 	}
-	testenv.Check(t, x.withIndex(func(u *usedIndex) error { return x.noteDamage(ctx, u, damage) }))
+	testenv.Check(t, x.index.withIndex(func(u *usedIndex) error { return x.noteDamage(ctx, u.Index, damage) }))
 	if len(x.damage.notes) > 0 {
 		t.Errorf("noted: %+v", x.damage.notes)
 	}

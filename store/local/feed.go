@@ -22,13 +22,13 @@ const (
 
 // Feed implements store.Feed. It reads the archive, and then the journal, until the end of the query. In the journal it
 // skips chunks that are known to have no events of the merchants.
-func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (store.FeedEnd, error) {
-	if !e.beginReading() {
+func (r *reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Received) bool) (store.FeedEnd, error) {
+	if !r.beginReading() {
 		return store.FeedEnd{}, store.Unavailable("the service is stopping")
 	}
-	defer e.verifying.RUnlock()
-	q.Merchants = e.WithoutRemoved(q.Merchants)
-	f, err := newFeed(q, e.watchers.last.Load(), e.retainedFrom, use)
+	defer r.verifying.RUnlock()
+	q.Merchants = r.control.WithoutRemoved(q.Merchants)
+	f, err := newFeed(q, r.watchers.last.Load(), r.retainedFrom, use)
 	if err != nil {
 		return store.FeedEnd{}, err
 	}
@@ -36,7 +36,7 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 		return store.FeedEnd{}, err
 	}
 	for f.at.Compare(f.end) < 0 && !f.full() {
-		if err := e.feedNext(ctx, f); err != nil {
+		if err := r.feedNext(ctx, f); err != nil {
 			return store.FeedEnd{}, err
 		}
 	}
@@ -44,34 +44,34 @@ func (e *engine) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 }
 
 // feedNext reads the next portion of the archive or of the journal.
-func (e *engine) feedNext(ctx context.Context, f *feed) (err error) {
-	if boundary := e.archive.Boundary(); f.nextChunk() <= boundary {
-		err = e.feedArchived(ctx, f, codec.EndOf(boundary))
+func (r *reader) feedNext(ctx context.Context, f *feed) (err error) {
+	if boundary := r.archive.Boundary(); f.nextChunk() <= boundary {
+		err = r.feedArchived(ctx, f, codec.EndOf(boundary))
 	} else {
-		err = e.feedJournal(ctx, f)
+		err = r.feedJournal(ctx, f)
 	}
 	if damaged, ok := errors.AsType[journal.DamagedChunks](err); ok {
-		err = e.feedPast(ctx, f, damaged)
+		err = r.feedPast(ctx, f, damaged)
 	}
 	return err
 }
 
 // beginReading makes Close wait until verifying.RUnlock is called. It returns false when Close has begun.
-func (e *engine) beginReading() bool {
-	e.verifying.RLock()
-	if e.opened.Err() != nil {
-		e.verifying.RUnlock()
+func (r *reader) beginReading() bool {
+	r.verifying.RLock()
+	if r.opened.Err() != nil {
+		r.verifying.RUnlock()
 		return false
 	}
 	return true
 }
 
 // feedArchived reads the next portion of the archive, whose end is end.
-func (e *engine) feedArchived(ctx context.Context, f *feed, end codec.Position) error {
+func (r *reader) feedArchived(ctx context.Context, f *feed, end codec.Position) error {
 	if f.end.Compare(end) < 0 {
 		end = f.end
 	}
-	next, err := e.nextArchived(ctx, f, end)
+	next, err := r.nextArchived(ctx, f, end)
 	if err != nil {
 		return err
 	}
@@ -92,30 +92,30 @@ func (e *engine) feedArchived(ctx context.Context, f *feed, end codec.Position) 
 
 // nextArchived reads the next portion of the archive, up to end. It leaves out damaged blocks that were noted before. When it finds
 // others, it notes them, and fails: nobody may take the answer for complete. The next call goes around them.
-func (e *engine) nextArchived(ctx context.Context, f *feed, end codec.Position) (archive.Next, error) {
-	next, err := e.archive.Next(ctx, f.merchants, f.at, end, f.portion)
+func (r *reader) nextArchived(ctx context.Context, f *feed, end codec.Position) (archive.Next, error) {
+	next, err := r.archive.Next(ctx, f.merchants, f.at, end, f.portion)
 	if unreadable, ok := errors.AsType[archive.Unread](err); ok {
 		err = unread(ctx, unreadable.Merchant, err)
 	}
 	if err != nil {
 		return archive.Next{}, ofEvents("archive/", err)
 	}
-	found := slices.DeleteFunc(next.Damaged, e.damage.isNotedBlock)
+	found := slices.DeleteFunc(next.Damaged, r.damage.isNotedBlock)
 	if len(found) == 0 {
 		return next, nil
 	}
-	if err := e.withIndex(func(x *usedIndex) error { return e.noteBlocks(ctx, x, found) }); err != nil {
+	if err := r.index.withIndex(func(x *usedIndex) error { return r.noteBlocks(ctx, x.Index, found) }); err != nil {
 		return archive.Next{}, err
 	}
 	return archive.Next{}, unread(ctx, found[0].Merchant, errors.New(found[0].Err.Error()))
 }
 
 // feedJournal reads the next chunks of the journal.
-func (e *engine) feedJournal(ctx context.Context, f *feed) error {
-	err := e.journal.Scan(ctx, f.nextChunk(), f.end.Seq, f.chunks, func(seq uint64, events []journal.Event) (more bool) {
-		return !e.hasMoved(f.nextChunk()) && f.take(seq, events)
+func (r *reader) feedJournal(ctx context.Context, f *feed) error {
+	err := r.journal.Scan(ctx, f.nextChunk(), f.end.Seq, f.chunks, func(seq uint64, events []journal.Event) (more bool) {
+		return !r.hasMoved(f.nextChunk()) && f.take(seq, events)
 	})
-	if f.stopped || e.hasMoved(f.nextChunk()) {
+	if f.stopped || r.hasMoved(f.nextChunk()) {
 		return nil
 	}
 	if err == nil && !f.full() {
@@ -124,19 +124,15 @@ func (e *engine) feedJournal(ctx context.Context, f *feed) error {
 	return err
 }
 
-// hasMoved reports whether a chunk is in the archive. A reader of the journal must ask after it has found the next chunk, or none.
-// If the chunk where it continues has moved, chunks may be missing from what it found: moved chunks are deleted from the journal.
-func (e *engine) hasMoved(seq uint64) bool { return seq <= e.archive.Boundary() }
-
 // feedPast moves the feed past a damaged chunk that was noted before. It notes another one, and fails: nobody may take the answer
 // for complete. If the chunk can be read now, or has moved to the archive, the feed stays where it is.
-func (e *engine) feedPast(ctx context.Context, f *feed, damaged journal.DamagedChunks) error {
+func (r *reader) feedPast(ctx context.Context, f *feed, damaged journal.DamagedChunks) error {
 	seq := damaged[0].Seq
-	known := e.damage.isNoted(seq)
-	if err := e.withIndex(func(x *usedIndex) error { return e.noteChunks(ctx, x, damaged) }); err != nil {
+	known := r.damage.isNoted(seq)
+	if err := r.index.withIndex(func(x *usedIndex) error { return r.noteChunks(ctx, x.Index, damaged) }); err != nil {
 		return err
 	}
-	if f.events++; e.journal.CheckChunk(seq) == nil || e.hasMoved(seq) {
+	if f.events++; r.journal.CheckChunk(seq) == nil || r.hasMoved(seq) {
 		return nil
 	}
 	if !known {
@@ -147,8 +143,8 @@ func (e *engine) feedPast(ctx context.Context, f *feed, damaged journal.DamagedC
 }
 
 // Latest implements store.Feed.
-func (e *engine) Latest(context.Context) (store.Cursor, error) {
-	return codec.EndOf(e.watchers.last.Load()).Cursor(), nil
+func (r *reader) Latest(context.Context) (store.Cursor, error) {
+	return codec.EndOf(r.watchers.last.Load()).Cursor(), nil
 }
 
 // feed is one call of Feed.

@@ -33,7 +33,8 @@ func Import(dir string, log *slog.Logger, do func(migrate.Target) error) error {
 // All events go into the archive, as events of the journal have no gaps in their positions. The journal only has links and remembered
 // event_ids.
 type directory struct {
-	source // without an engine before Index
+	source         // of engine
+	engine *engine // nil before Index
 
 	dir     string
 	log     *slog.Logger
@@ -111,7 +112,7 @@ func (d *directory) Index(_ context.Context, upTo uint64) error {
 	}
 	e, err := openFilled(d.dir, Options{Log: d.log})
 	if err == nil {
-		d.source.e = e
+		d.engine, d.source = e, e.source()
 	}
 	return err
 }
@@ -119,8 +120,8 @@ func (d *directory) Index(_ context.Context, upTo uint64) error {
 // close closes what is open.
 func (d *directory) close() error {
 	var errs []error
-	if d.e != nil {
-		errs = append(errs, d.e.Close())
+	if d.engine != nil {
+		errs = append(errs, d.engine.Close())
 	}
 	if d.archive != nil {
 		errs = append(errs, d.archive.Close())
@@ -131,7 +132,7 @@ func (d *directory) close() error {
 	if d.control != nil {
 		errs = append(errs, d.control.Close())
 	}
-	d.e, d.archive, d.keys, d.control = nil, nil, nil, nil
+	d.engine, d.archive, d.keys, d.control = nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 

@@ -2,14 +2,27 @@ package local
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"math"
+	"sync"
+	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/control"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 )
+
+// reader answers what is asked of the events.
+type reader struct {
+	*stored
+	control  *control.Data
+	index    *liveIndex
+	watchers *watchers
+	now      func() time.Time
+
+	verifying sync.RWMutex // held for reading by long reads, which Close waits for: verifications, the feed, personal data
+}
 
 // Events implements store.Events:
 //
@@ -19,52 +32,38 @@ import (
 //  4. If the page has events of damaged chunks or blocks, note these, and begin again at 2.
 //
 // When the index is damaged where the query reads it, Events fails with KindUnavailable, and the index is rebuilt.
-func (e *engine) Events(ctx context.Context, q store.Query) (store.Page, error) {
+func (r *reader) Events(ctx context.Context, q store.Query) (store.Page, error) {
 	m, err := codec.NewMerchantKey(q.Merchant)
 	if err != nil {
 		return store.Page{}, err
 	}
-	if e.IsRemoved(q.Merchant) {
+	if r.control.IsRemoved(q.Merchant) {
 		return store.Page{}, ctx.Err()
 	}
-	q = e.kept(q)
+	if from := r.retainedFrom(q.Merchant); from != math.MinInt64 && (q.From == nil || q.From.UnixMicro() < from) {
+		q.From = new(timeOf(from))
+	}
 	var page store.Page
-	err = e.withIndex(func(x *usedIndex) (err error) {
-		page, err = e.pageOf(ctx, x, m, q)
+	err = r.index.withCommitted(ctx, func(x *usedIndex) (err error) {
+		page, err = r.pageOf(ctx, x, m, q)
 		return err
 	})
 	return page, err
 }
 
-// withIndex calls read with the index, and again when the index is replaced while read waits for it. When the index is damaged
-// where read needs it, withIndex fails with KindUnavailable, and the index is rebuilt.
-func (e *engine) withIndex(read func(x *usedIndex) error) error {
-	x := e.index.use()
-	err := func() error {
-		defer x.users.Done()
-		return read(x)
-	}()
-	if errors.Is(err, errReplaced) {
-		return e.withIndex(read)
-	}
-	if errors.Is(err, codec.ErrCorrupt) {
-		e.startRebuild(x.Index, err)
-		err = fmt.Errorf("%w: %w", store.Unavailable("the index of the events is being rebuilt"), err)
-	}
-	return err
-}
-
-// pageOf does the four steps of Events with an index. It returns codec.ErrCorrupt if the index is damaged.
-func (e *engine) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, q store.Query) (store.Page, error) {
-	if err := x.wait(ctx, e.journal.Committed()); err != nil {
-		return store.Page{}, err
-	}
+// pageOf does the steps 2 to 4 of Events with an index. It returns codec.ErrCorrupt if the index is damaged.
+func (r *reader) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, q store.Query) (store.Page, error) {
 	for range maxNoted {
-		page, err := e.page(ctx, x, m, q)
+		total, found, err := x.Page(ctx, m, rank.NewSelection(q))
+		if err != nil {
+			return store.Page{}, err
+		}
+		page := store.Page{Events: make([]store.Event, len(found)), Total: int(total)}
+		err = r.readEvents(ctx, m, found, func(n int, event journal.Event) { page.Events[n] = event.Listed() })
 		if !isDamage(err) {
 			return page, err
 		}
-		if err := e.noteDamage(ctx, x, err); err != nil {
+		if err := r.noteDamage(ctx, x.Index, err); err != nil {
 			return store.Page{}, err
 		}
 	}
@@ -72,24 +71,21 @@ func (e *engine) pageOf(ctx context.Context, x *usedIndex, m codec.MerchantKey, 
 }
 
 // Summary implements store.Events. It needs only the index.
-func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (store.Summary, error) {
+func (r *reader) Summary(ctx context.Context, q store.SummaryQuery) (store.Summary, error) {
 	var merchants []rank.Kept
 	seen := map[codec.MerchantKey]bool{}
-	for _, id := range e.WithoutRemoved(q.Merchants) {
+	for _, id := range r.control.WithoutRemoved(q.Merchants) {
 		m, err := codec.NewMerchantKey(id)
 		if err != nil {
 			return store.Summary{}, err
 		}
 		if !seen[m] {
 			seen[m] = true
-			merchants = append(merchants, rank.Kept{Merchant: m, From: e.retainedFrom(id)})
+			merchants = append(merchants, rank.Kept{Merchant: m, From: r.retainedFrom(id)})
 		}
 	}
 	var summary store.Summary
-	err := e.withIndex(func(x *usedIndex) (err error) {
-		if err := x.wait(ctx, e.journal.Committed()); err != nil {
-			return err
-		}
+	err := r.index.withCommitted(ctx, func(x *usedIndex) (err error) {
 		summary, err = x.Summarize(ctx, merchants, &q)
 		return err
 	})
@@ -97,18 +93,15 @@ func (e *engine) Summary(ctx context.Context, q store.SummaryQuery) (store.Summa
 }
 
 // Usage implements store.Events.
-func (e *engine) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
+func (r *reader) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
 	usage := make([]store.Usage, len(merchants))
-	err := e.withIndex(func(x *usedIndex) error {
-		if err := x.wait(ctx, e.journal.Committed()); err != nil {
-			return err
-		}
+	err := r.index.withCommitted(ctx, func(x *usedIndex) error {
 		for i, id := range merchants {
 			m, err := codec.NewMerchantKey(id)
 			if err != nil {
 				return err
 			}
-			if e.IsRemoved(id) {
+			if r.control.IsRemoved(id) {
 				continue
 			}
 			if usage[i].Events, usage[i].Bytes, err = x.Usage(ctx, m); err != nil {
@@ -125,16 +118,3 @@ func (e *engine) Usage(ctx context.Context, merchants []store.MerchantID) ([]sto
 
 // maxNoted is how often one call of Events notes damaged chunks or blocks before it fails.
 const maxNoted = 3
-
-// page reads one page.
-func (e *engine) page(ctx context.Context, x *usedIndex, m codec.MerchantKey, q store.Query) (store.Page, error) {
-	total, found, err := x.Page(ctx, m, rank.NewSelection(q))
-	if err != nil {
-		return store.Page{}, err
-	}
-	page := store.Page{Events: make([]store.Event, len(found)), Total: int(total)}
-	if err := e.readEvents(ctx, m, found, func(n int, event journal.Event) { page.Events[n] = event.Listed() }); err != nil {
-		return store.Page{}, err
-	}
-	return page, nil
-}

@@ -54,33 +54,21 @@
 //
 // Damage of the index costs no events: the engine rebuilds the index from the archive and the journal by itself.
 //
-//	local.go    opens, connects and closes the parts
-//	catchup.go  replays events into the index
-//	archiver.go moves events from the journal to the archive, and reads them from both
-//	listing.go  Events: one page of a merchant's events; Summary; Usage
-//	feed.go     Feed: events in the order of receipt
-//	watch.go    the callers that wait for events
-//	rebuild.go  rebuilds a damaged index
-//	remover.go  removes events in the background
-//	erase.go    erases persons, and removes what is left of deleted merchants
-//	person.go   finds what belongs to a person
-//	retention.go  which events are kept
-//	generation.go  notices files that are older than the others
-//	note.go     notes damaged chunks and blocks, and takes their events out of the index
-//	verify.go   checks all data
-//	compare.go  finds the events in which index and journal differ
-//	repair.go   writes what can be read into a new directory
-//	openarchive.go  opens the archive, also a damaged one
-//	damage.go   notes damaged chunks
-//	complete.go compares what answers read with what the index counts
-//	rebuildtables.go  replaces damaged tables
-//	relink.go   writes lost links and event_ids again
-//	lost.go     what is known of lost events
-//	source.go   what a backup reads (the package backup)
-//	fill.go     fills a new data directory, which cannot be opened before it is complete
-//	restore.go  a new data directory from a backup
-//	migrate.go  all data, for another engine (package migrate)
-//	import.go   a new data directory from another engine
+// # Who knows whom
+//
+// Each of these knows only those before it. None knows the engine, which opens, connects and closes them.
+//
+//	stored      the events in the journal and the archive, and what damage has cost: stored.go, note.go, damage.go, lost.go
+//	liveIndex   the index, which it fills and rebuilds: rebuild.go, catchup.go
+//	reader      listings and sums (listing.go), the feed (feed.go), checks that an answer is complete (complete.go), and a check of all data
+//	            (verify.go, compare.go); watch.go wakes who waits for events
+//	archiver    moves events from the journal to the archive
+//	remover     removes events of persons and of deleted merchants (erase.go), and those past the retention (retention.go)
+//	people      what belongs to a person: person.go
+//	healer      replaces damaged tables (openarchive.go, rebuildtables.go), and writes lost links and event_ids again (relink.go)
+//
+// Besides, generation.go notices files that are older than the others, source.go is what a backup reads (package backup), migrate.go what a
+// move to another engine reads (package migrate), and restore.go, repair.go and import.go fill a new data directory (fill.go).
 package local
 
 import (
@@ -142,6 +130,9 @@ func (o Options) withDefaults() Options {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.broken == nil {
+		o.broken = func(store.MerchantID) error { return nil }
+	}
 	return o
 }
 
@@ -160,24 +151,13 @@ type engine struct {
 	*control.Data
 	watch.Watchers
 	*groupcommit.Recorder // the journal's
-	dir                   string
-	opt                   Options
-	parts                 *generation
-	journal               *journal.Journal
-	archive               *archive.Archive
-	index                 liveIndex
-	damage                *damageLog
-	archiver              *archiver
-	background            *background
-	watchers              *watchers
-	remover               *remover
-	shorts                *shorts
-	diskFails             time.Time // when the disk began to return errors, while damage is known (mayRebuild)
-
-	opened    context.Context // ends when Close begins
-	close     context.CancelFunc
-	running   sync.WaitGroup // remover, replaceDamaged, and KeepTidy
-	verifying sync.RWMutex   // held for reading by long reads, which Close waits for: verifications, the feed, personal data
+	*reader
+	archiver   *archiver
+	background *background
+	remover    *remover
+	healer     *healer
+	close      context.CancelFunc // ends opened
+	running    sync.WaitGroup     // remover, healer, and KeepTidy
 }
 
 var _ store.Engine = (*engine)(nil)
@@ -192,11 +172,16 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{Data: data, dir: dir, opt: opt, parts: parts, shorts: newShorts()}
-	e.opened, e.close = context.WithCancel(context.Background())
+	s := &stored{dir: dir, log: opt.Log, shorts: newShorts(), changed: map[codec.MerchantKey]uint64{}, removed: map[codec.MerchantKey]uint64{}}
+	e := &engine{Data: data}
+	s.opened, e.close = context.WithCancel(context.Background())
+	x := &liveIndex{stored: s, parts: parts, maxSeries: opt.maxSeries, registerer: opt.Metrics}
+	e.reader = &reader{stored: s, control: data, index: x, watchers: newWatchers(&e.Watchers), now: opt.Now}
 	e.background = newBackground(e.opened, opt.archiveRun > 0)
-	e.remover = newRemover(e, opt.Log)
-	data.Removing, data.People = e.remover.nudge, people{e}
+	e.archiver = newArchiver(x, e.background, opt)
+	e.remover = newRemover(data.Data, e.archiver, opt)
+	e.healer = &healer{stored: s, control: data, reader: e.reader, archiver: e.archiver, remover: e.remover, background: e.background, now: opt.Now}
+	data.Removing, data.People = e.remover.nudge, people{e.reader, e.remover}
 	if opt.Retention != 0 {
 		if err := data.SetDefaultRetention(e.opened, opt.Retention); err != nil {
 			return nil, errors.Join(err, data.Close())
@@ -206,7 +191,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 		return nil, errors.Join(err, data.Close())
 	}
 	e.running.Go(func() { e.KeepTidy(e.opened, e.Tidy) })
-	e.running.Go(e.replaceDamaged)
+	e.running.Go(e.healer.replaceDamaged)
 	if !opt.keepAll {
 		e.running.Go(e.remover.run)
 	}
@@ -284,24 +269,21 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	parts := Parts(dir)
 	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Refuses: e.Refuses,
-		Rebuilding: e.keysLost,
+		Rebuilding: e.healer.keysLost,
 		Pace:       func() func() { return e.background.pace(compactWork, compactShare) }}); err != nil {
 		return err
 	}
-	rebuilt := false
-	if e.archive, rebuilt, err = e.openArchive(); err != nil {
+	if err = e.healer.openArchive(); err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.journal.Close())
 	}
-	e.archiver = newArchiver(e, opt)
-	x, err := e.openIndex()
+	x, err := e.index.openIndex()
 	if err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), e.archive.Close(), e.journal.Close())
 	}
-	e.index.now = newUsedIndex(x)
-	x.OnDamage(func(err error) { e.startRebuild(x, err) })
-	err = errors.Join(durable.SyncPath(dir), e.parts.advance(x.SetOpening)) // the first: names of new files
+	e.index.now = e.index.newUsedIndex(x)
+	err = errors.Join(durable.SyncPath(dir), e.index.parts.advance(x.SetOpening)) // the first: names of new files
 	last, lastErr := e.lastChunk()
-	e.watchers = newWatchers(last, &e.Watchers)
+	e.watchers.last.Store(last)
 	if err = errors.Join(err, lastErr); err == nil {
 		err = e.journal.Start(e.acceptsEvents, func(events []codec.Event, last uint64, release func()) {
 			e.archiver.note(events)
@@ -313,9 +295,6 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 		return errors.Join(fmt.Errorf("open %s: %w", dir, err), x.Close(), e.archive.Close(), e.journal.Close())
 	}
 	e.Recorder = &e.journal.Recorder
-	if rebuilt {
-		e.noteRebuilt()
-	}
 	if e.journal.HasLost() {
 		_ = e.shorts.note(codec.MerchantKey{}, errors.New("a part of the log of events is lost")) // it is not known yet which events
 	}
@@ -324,15 +303,9 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	e.watchers.start()
 	e.archiver.start()
 	if opt.Metrics != nil {
-		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.background.metrics(), e.completeMetrics())...)
+		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.background.metrics(), e.healer.completeMetrics())...)
 	}
 	return nil
-}
-
-// lastChunk returns the number of the last chunk of the archive and the journal; 0 when there is none.
-func (e *engine) lastChunk() (uint64, error) {
-	last, err := e.journal.LastChunk()
-	return max(last, e.archive.Boundary()), ofEvents("events/", err)
 }
 
 // acceptsEvents returns an error after a failure that needs a restart: then the journal accepts no marks. After a failure of the
@@ -365,6 +338,14 @@ func (e *engine) Ready() error {
 	return e.journal.Ready()
 }
 
+// Verify implements store.Engine.
+func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verified, error) {
+	return e.reader.Verify(ctx, v)
+}
+
+// Impaired says what is wrong with the data while the engine accepts events.
+func (e *engine) Impaired() error { return e.healer.Impaired() }
+
 // FreeSpace implements store.Engine.
 func (e *engine) FreeSpace() uint64 { return e.journal.FreeSpace() }
 
@@ -380,14 +361,10 @@ func (e *engine) Close() error {
 	if store.KindOf(err) == store.KindUnavailable {
 		err = nil // the disk is full
 	}
-	return errors.Join(err, e.closeParts())
-}
-
-func (e *engine) closeParts() error {
 	// First, so that the index gets the last commits before it closes.
 	e.journal.Drain()
 	e.watchers.close()
 	e.index.work.Wait()
-	e.archiver.wait()
-	return errors.Join(e.index.now.Close(), e.archive.Close(), e.journal.Close(), e.Data.Close())
+	e.archiver.done.Wait()
+	return errors.Join(err, e.index.now.Close(), e.archive.Close(), e.journal.Close(), e.Data.Close())
 }

@@ -56,26 +56,23 @@ func checkMoved(dir string) error {
 }
 
 // source implements migrate.Live.
-type source struct{ e *engine }
+type source struct {
+	*reader
+	remover *remover
+}
 
 // MigrateFrom returns an open engine as the source of a migration.
-func MigrateFrom(opened store.Engine) migrate.Live { return source{opened.(*engine)} }
+func MigrateFrom(opened store.Engine) migrate.Live { return opened.(*engine).source() }
+
+func (e *engine) source() source { return source{e.reader, e.remover} }
 
 // errMoving is for what is refused while the data moves, or after it has moved.
 var errMoving = store.Unavailable("the data moves to another store")
 
 // Hold implements migrate.Live.
 func (s source) Hold() (release func()) {
-	s.e.remover.busy.Lock() // waits for a running task
-	return s.e.remover.busy.Unlock
-}
-
-// Latest implements migrate.Source.
-func (s source) Latest(ctx context.Context) (store.Cursor, error) { return s.e.Latest(ctx) }
-
-// Usage implements migrate.Data. It counts in the index.
-func (s source) Usage(ctx context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
-	return s.e.Usage(ctx, merchants)
+	s.remover.busy.Lock() // waits for a running task
+	return s.remover.busy.Unlock
 }
 
 // movePortion is how many archived events are read at once.
@@ -83,14 +80,13 @@ const movePortion = 4 * maxPortion
 
 // Events implements migrate.Data. It reads as Feed does, but all events of all merchants.
 func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrate.Event) error) error {
-	e := s.e
-	if !e.beginReading() {
+	if !s.beginReading() {
 		return store.Unavailable("the service is stopping")
 	}
-	defer e.verifying.RUnlock()
+	defer s.verifying.RUnlock()
 	var failed error
-	q := store.FeedQuery{Merchants: e.MerchantIDs(), UpTo: codec.EndOf(upTo).Cursor()}
-	f, err := newFeed(q, e.watchers.last.Load(), func(store.MerchantID) int64 { return math.MinInt64 }, func(r *store.Received) bool {
+	q := store.FeedQuery{Merchants: s.control.MerchantIDs(), UpTo: codec.EndOf(upTo).Cursor()}
+	f, err := newFeed(q, s.watchers.last.Load(), func(store.MerchantID) int64 { return math.MinInt64 }, func(r *store.Received) bool {
 		failed = use(movedEvent(r))
 		return failed == nil
 	})
@@ -103,7 +99,7 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrat
 			return err
 		}
 		f.events, f.portion = 0, movePortion
-		if err := e.feedNext(ctx, f); err != nil {
+		if err := s.feedNext(ctx, f); err != nil {
 			return err
 		}
 	}
@@ -119,7 +115,7 @@ func movedEvent(r *store.Received) *migrate.Event {
 
 // Keys implements migrate.Data.
 func (s source) Keys(ctx context.Context, since uint64, use func(*migrate.Key) error) (moment uint64, err error) {
-	return s.e.journal.Keys(ctx, since, journal.KeyReader{
+	return s.journal.Keys(ctx, since, journal.KeyReader{
 		Link: func(m codec.MerchantKey, l store.Link, former bool) error {
 			return use(&migrate.Key{Merchant: m, Key: l.Identifier[:], MUID: []byte(l.MUID), Source: l.Source, Former: former})
 		},
@@ -131,15 +127,15 @@ func (s source) Keys(ctx context.Context, since uint64, use func(*migrate.Key) e
 
 // Control implements migrate.Data. The certificates are among it.
 func (s source) Control(ctx context.Context) (*migrate.Control, error) {
-	records, err := s.e.Export()
+	records, err := s.control.Export()
 	if err != nil {
 		return nil, err
 	}
 	c := &migrate.Control{Records: records}
-	if c.Documents, err = store.KeptDocuments(func(kind store.DocumentKind) ([]store.Document, error) { return s.e.Documents(ctx, kind, "", "") }); err != nil {
+	if c.Documents, err = store.KeptDocuments(func(kind store.DocumentKind) ([]store.Document, error) { return s.control.Documents(ctx, kind, "", "") }); err != nil {
 		return nil, err
 	}
-	err = eachCertificate(s.e.dir, func(path string, content []byte) error {
+	err = eachCertificate(s.dir, func(path string, content []byte) error {
 		if !strings.HasPrefix(path, "locks/") { // of certmagic, in this process
 			c.Files = append(c.Files, migrate.File{Path: path, Content: content})
 		}
@@ -151,36 +147,35 @@ func (s source) Control(ctx context.Context) (*migrate.Control, error) {
 
 // Audit implements migrate.Data.
 func (s source) Audit(ctx context.Context, after store.AuditID, use func(*store.AuditEntry) error) error {
-	return s.e.Entries(ctx, after, use)
+	return s.control.Entries(ctx, after, use)
 }
 
 // Freeze implements migrate.Source.
 func (s source) Freeze(ctx context.Context) (migrate.Frozen, error) {
-	e := s.e
-	if err := e.Tidy(ctx); err != nil { // when keys were last used
+	if err := s.control.Tidy(ctx); err != nil { // when keys were last used
 		return nil, err
 	}
-	e.Data.Freeze(errMoving)
-	if err := e.journal.Pause(ctx, errMoving); err != nil {
-		e.Data.Freeze(nil)
+	s.control.Freeze(errMoving)
+	if err := s.journal.Pause(ctx, errMoving); err != nil {
+		s.control.Freeze(nil)
 		return nil, err
 	}
-	return &frozen{e: e}, nil
+	return &frozen{source: s}, nil
 }
 
 // frozen implements migrate.Frozen.
 type frozen struct {
-	e      *engine
+	source
 	marked bool
 }
 
 // MarkMoved implements migrate.Frozen.
 func (f *frozen) MarkMoved(_ context.Context, to migrate.Place) error {
-	text, err := json.Marshal(Moved{to, f.e.opt.Now().UTC()})
+	text, err := json.Marshal(Moved{to, f.now().UTC()})
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(f.e.dir, movedFile)
+	path := filepath.Join(f.dir, movedFile)
 	err = durable.ReplaceFile(path, text)
 	info, failed := os.Stat(path)
 	f.marked = failed == nil && info.Mode().IsRegular() // even after an error: a power cut may or may not keep the file, so the engine stays frozen
@@ -190,7 +185,7 @@ func (f *frozen) MarkMoved(_ context.Context, to migrate.Place) error {
 // Thaw implements migrate.Frozen.
 func (f *frozen) Thaw() {
 	if !f.marked {
-		f.e.journal.Resume()
-		f.e.Data.Freeze(nil)
+		f.journal.Resume()
+		f.control.Freeze(nil)
 	}
 }

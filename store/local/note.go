@@ -24,23 +24,23 @@ func isDamage(err error) bool {
 }
 
 // noteDamage notes what an error of isDamage names.
-func (e *engine) noteDamage(ctx context.Context, x *usedIndex, damage error) error {
+func (s *stored) noteDamage(ctx context.Context, x *rank.Index, damage error) error {
 	if blocks, ok := errors.AsType[archive.Damaged](damage); ok {
-		return e.noteBlocks(ctx, x, blocks)
+		return s.noteBlocks(ctx, x, blocks)
 	}
 	chunks, _ := errors.AsType[journal.DamagedChunks](damage)
-	return e.noteChunks(ctx, x, chunks)
+	return s.noteChunks(ctx, x, chunks)
 }
 
 // noteChunks notes damaged chunks, and takes their events out of the index, so that pages and totals have only events that can be read.
 // A chunk that can be read now, or has moved to the archive, is skipped.
-func (e *engine) noteChunks(ctx context.Context, x *usedIndex, found journal.DamagedChunks) error {
-	e.damage.removing.Lock()
-	defer e.damage.removing.Unlock()
+func (s *stored) noteChunks(ctx context.Context, x *rank.Index, found journal.DamagedChunks) error {
+	s.removing.Lock()
+	defer s.removing.Unlock()
 	var damaged journal.DamagedChunks
 	var seqs []uint64
 	for _, d := range found {
-		if d.Err = e.journal.CheckChunk(d.Seq); d.Err == nil || e.hasMoved(d.Seq) {
+		if d.Err = s.journal.CheckChunk(d.Seq); d.Err == nil || s.hasMoved(d.Seq) {
 			continue
 		}
 		damaged = append(damaged, d)
@@ -66,7 +66,7 @@ func (e *engine) noteChunks(ctx context.Context, x *usedIndex, found journal.Dam
 		if lost.events > 0 {
 			n.From, n.To = timeOf(lost.from), timeOf(lost.to)
 		}
-		if err := e.damage.add(n); err != nil {
+		if err := s.damage.add(n); err != nil {
 			return fmt.Errorf("note a damaged chunk: %w", err)
 		}
 	}
@@ -80,9 +80,9 @@ func (e *engine) noteChunks(ctx context.Context, x *usedIndex, found journal.Dam
 }
 
 // noteBlocks is noteChunks for blocks of the archive.
-func (e *engine) noteBlocks(ctx context.Context, x *usedIndex, found archive.Damaged) error {
-	e.damage.removing.Lock()
-	defer e.damage.removing.Unlock()
+func (s *stored) noteBlocks(ctx context.Context, x *rank.Index, found archive.Damaged) error {
+	s.removing.Lock()
+	defer s.removing.Unlock()
 	indexed := make([][]rank.Key, len(found)) // the events of each that the index has
 	for i, d := range found {
 		if slices.ContainsFunc(found[:i], func(before archive.Damage) bool { return before.Merchant == d.Merchant }) {
@@ -108,7 +108,7 @@ func (e *engine) noteBlocks(ctx context.Context, x *usedIndex, found archive.Dam
 			continue // it was removed since the page asked the index
 		}
 		if len(keys) == 0 { // noted before, or all were removed
-			if err := e.damage.add(noteOf(d)); err != nil {
+			if err := s.damage.add(noteOf(d)); err != nil {
 				return fmt.Errorf("note a damaged block: %w", err)
 			}
 			continue
@@ -118,7 +118,7 @@ func (e *engine) noteBlocks(ctx context.Context, x *usedIndex, found archive.Dam
 		for i, k := range keys {
 			positions[i] = k.Position
 		}
-		err := e.archive.Read(ctx, d.Merchant, positions, func(int, archive.Event) {})
+		err := s.archive.Read(ctx, d.Merchant, positions, func(int, archive.Event) {})
 		if err == nil {
 			continue // it can be read now
 		}
@@ -127,7 +127,7 @@ func (e *engine) noteBlocks(ctx context.Context, x *usedIndex, found archive.Dam
 		}
 		n := noteOf(d)
 		n.Events, n.From, n.To = lost.events, timeOf(lost.from), timeOf(lost.to)
-		if err := e.damage.add(n); err != nil {
+		if err := s.damage.add(n); err != nil {
 			return fmt.Errorf("note a damaged block: %w", err)
 		}
 		if _, err := x.Remove(ctx, d.Merchant, keys); err != nil {
@@ -139,14 +139,14 @@ func (e *engine) noteBlocks(ctx context.Context, x *usedIndex, found archive.Dam
 
 // noteMissing notes events that only the index has, up to the chunk upTo, and takes them out of it. The caller keeps events from
 // moving and from being removed.
-func (e *engine) noteMissing(ctx context.Context, x *usedIndex, upTo uint64, keys map[codec.MerchantKey][]rank.Key) error {
+func (s *stored) noteMissing(ctx context.Context, x *rank.Index, upTo uint64, keys map[codec.MerchantKey][]rank.Key) error {
 	var lost eventGroup
 	for m, keys := range keys {
 		for _, k := range keys {
 			lost.add(m, k)
 		}
 	}
-	if err := e.damage.add(note{Chunk: max(1, upTo), Archived: fmt.Sprintf("missing, %d events", lost.events), Reason: "neither archive/ nor events/ has the events",
+	if err := s.damage.add(note{Chunk: max(1, upTo), Archived: fmt.Sprintf("missing, %d events", lost.events), Reason: "neither archive/ nor events/ has the events",
 		Events: lost.events, Merchants: lost.ids(), From: timeOf(lost.from), To: timeOf(lost.to)}); err != nil {
 		return fmt.Errorf("note lost events: %w", err)
 	}

@@ -15,35 +15,36 @@ const archivePart = "archive.part"
 
 // openArchive opens the archive. A damaged one is replaced first by what can be read of it, so that damage costs only the events that it hit
 // (rebuildtables.go). A kill leaves the one or the other.
-func (e *engine) openArchive() (a *archive.Archive, rebuilt bool, err error) {
-	if err := os.RemoveAll(filepath.Join(e.dir, archivePart)); err != nil {
-		return nil, false, err
+func (h *healer) openArchive() error {
+	if err := os.RemoveAll(filepath.Join(h.dir, archivePart)); err != nil {
+		return err
 	}
-	dir := Parts(e.dir)["archive"]
-	a, damage := archive.Open(dir, e.opt.Log)
-	if !errors.Is(damage, codec.ErrCorrupt) {
-		return a, false, damage
+	dir := Parts(h.dir)["archive"]
+	var damage error
+	if h.archive, damage = archive.Open(dir, h.log); !errors.Is(damage, codec.ErrCorrupt) {
+		return damage
 	}
-	e.opt.Log.Error("archive/ is damaged: what can be read of it is copied. This may take minutes", "error", damage)
-	forgotten, err := e.journal.Forgotten()
+	h.log.Error("archive/ is damaged: what can be read of it is copied. This may take minutes", "error", damage)
+	forgotten, err := h.journal.Forgotten()
 	if err == nil {
-		err = archive.Rebuild(e.opened, dir, filepath.Join(e.dir, archivePart), forgotten, e.opt.Log, e.lostPart, e.repeatErasures)
+		err = archive.Rebuild(h.opened, dir, filepath.Join(h.dir, archivePart), forgotten, h.log, h.lostPart, h.repeatErasures)
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("archive/ is damaged, and cannot be rebuilt: %w. Nothing was changed. Restore a backup, or let "+
+		return fmt.Errorf("archive/ is damaged, and cannot be rebuilt: %w. Nothing was changed. Restore a backup, or let "+
 			"\"mtagd repair\" make a new directory of what there is", err)
 	}
-	a, err = archive.Open(dir, e.opt.Log)
-	return a, true, err
+	h.noteRebuilt()
+	h.archive, err = archive.Open(dir, h.log)
+	return err
 }
 
 // lostPart logs that a part of a file of the archive is lost.
-func (e *engine) lostPart(path string, err error) {
-	e.opt.Log.Error("a part of archive/ is lost", "file", path, "error", err)
+func (h *healer) lostPart(path string, err error) {
+	h.log.Error("a part of archive/ is lost", "file", path, "error", err)
 }
 
 // repeatErasures has erasures done again: what they have removed may be back.
-func (e *engine) repeatErasures() error { return e.RepeatErasures(e.opened) }
+func (h *healer) repeatErasures() error { return h.control.RepeatErasures(h.opened) }
 
 func exists(path string) bool {
 	_, err := os.Stat(path)

@@ -15,7 +15,10 @@ import (
 )
 
 // people implements rules.People.
-type people struct{ *engine }
+type people struct {
+	*reader
+	remover *remover
+}
 
 // LinksOf implements rules.People. Without muids it need not read all links of the merchant.
 func (p people) LinksOf(ctx context.Context, m store.MerchantKey, who store.Person) (links []store.Link, err error) {
@@ -51,7 +54,7 @@ func (p people) EventsOf(ctx context.Context, m store.MerchantKey, who *rules.Pe
 	pace := p.remover.pace()
 	if begin != nil {
 		last := p.journal.Barrier()
-		if err := cmp.Or(p.remover.broken(m.ID()), p.archiver.moveTo(ctx, last)); err != nil {
+		if err := cmp.Or(p.remover.broken(m.ID()), p.remover.archiver.moveTo(ctx, last)); err != nil {
 			return err
 		}
 		begin(last)
@@ -94,9 +97,9 @@ const foundAtOnce = 256
 // eachOf calls use with those events of a merchant that belong to persons, in the order of receipt, until use returns an error, and
 // with those that claimed links lead to (rules.Matcher). It reads all events that were committed before the call, and fails at the end
 // when some of them were not found. pace is called now and then. No transaction is open while use runs, which may take long.
-func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Persons, pace func(),
+func (p people) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Persons, pace func(),
 	use func(event *journal.Event, owners, claimed []int) error) error {
-	all, err := e.expect(ctx, m)
+	all, err := p.expect(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -114,8 +117,8 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Per
 		return len(owners)+len(claimed) > 0
 	}
 	for {
-		boundary := min(e.archive.Boundary(), upTo)
-		if err := e.archive.Select(ctx, m, after, codec.EndOf(boundary), func() func(archive.Event) bool {
+		boundary := min(p.archive.Boundary(), upTo)
+		if err := p.archive.Select(ctx, m, after, codec.EndOf(boundary), func() func(archive.Event) bool {
 			matcher := who.Matcher()
 			return func(stored archive.Event) bool {
 				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
@@ -130,15 +133,15 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Per
 				return ofEvents("archive/", err)
 			}
 			return one(&event)
-		}, e.remover.damaged, pace); err != nil {
+		}, p.remover.damaged, pace); err != nil {
 			return unread(ctx, m, err)
 		}
 		if after = codec.EndOf(max(boundary, after.Seq)); after.Seq >= upTo {
 			break
 		}
 		var found []journal.Event
-		err := e.journal.Scan(ctx, after.Seq+1, upTo, journal.NewMerchantSet(m), func(seq uint64, events []journal.Event) bool {
-			if e.hasMoved(after.Seq + 1) {
+		err := p.journal.Scan(ctx, after.Seq+1, upTo, journal.NewMerchantSet(m), func(seq uint64, events []journal.Event) bool {
+			if p.hasMoved(after.Seq + 1) {
 				return false
 			}
 			for i := range events {
@@ -164,7 +167,7 @@ func (e *engine) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Per
 		}
 		damaged, isDamaged := errors.AsType[journal.DamagedChunks](err)
 		switch {
-		case e.hasMoved(after.Seq + 1): // the next round reads it from the archive
+		case p.hasMoved(after.Seq + 1): // the next round reads it from the archive
 		case err == nil && len(found) >= foundAtOnce:
 		case isDamaged:
 			after = codec.EndOf(damaged[0].Seq)

@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -22,6 +23,11 @@ import (
 
 // liveIndex is the index that the engine uses. A rebuild replaces it.
 type liveIndex struct {
+	*stored    // what a rebuild reads
+	parts      *generation
+	maxSeries  int                   // Options.maxSeries
+	registerer prometheus.Registerer // Options.Metrics
+
 	pushing sync.Mutex // held while a commit is passed to the index, and while the index is replaced
 	pushed  uint64     // the last chunk that was passed to the index
 
@@ -42,7 +48,8 @@ type usedIndex struct {
 	metrics  []prometheus.Collector
 }
 
-func newUsedIndex(x *rank.Index) *usedIndex {
+func (l *liveIndex) newUsedIndex(x *rank.Index) *usedIndex {
+	x.OnDamage(func(err error) { l.startRebuild(x, err) })
 	u := &usedIndex{Index: x, metrics: x.Metrics()}
 	u.replaced, u.replace = context.WithCancel(context.Background())
 	return u
@@ -69,6 +76,34 @@ func (l *liveIndex) use() *usedIndex {
 	defer l.mu.Unlock()
 	l.now.users.Add(1)
 	return l.now
+}
+
+// withIndex calls read with the index, and again when the index is replaced while read waits for it. When the index is damaged
+// where read needs it, withIndex fails with KindUnavailable, and the index is rebuilt.
+func (l *liveIndex) withIndex(read func(x *usedIndex) error) error {
+	x := l.use()
+	err := func() error {
+		defer x.users.Done()
+		return read(x)
+	}()
+	if errors.Is(err, errReplaced) {
+		return l.withIndex(read)
+	}
+	if errors.Is(err, codec.ErrCorrupt) {
+		l.startRebuild(x.Index, err)
+		err = fmt.Errorf("%w: %w", store.Unavailable("the index of the events is being rebuilt"), err)
+	}
+	return err
+}
+
+// withCommitted is withIndex, when the index has all events that were committed before the call.
+func (l *liveIndex) withCommitted(ctx context.Context, read func(x *usedIndex) error) error {
+	return l.withIndex(func(x *usedIndex) error {
+		if err := x.wait(ctx, l.journal.Committed()); err != nil {
+			return err
+		}
+		return read(x)
+	})
 }
 
 // push passes the events of a commit to the index.
@@ -115,74 +150,71 @@ func (l *liveIndex) metrics() []prometheus.Collector {
 }
 
 // openIndex opens index.db and replays the events that it lacks. If it is damaged, it is rebuilt.
-func (e *engine) openIndex() (*rank.Index, error) {
-	path := Parts(e.dir)["index"]
+func (l *liveIndex) openIndex() (*rank.Index, error) {
+	path := Parts(l.dir)["index"]
 	if err := removeIfExists(path + boltfile.NewSuffix); err != nil { // a rebuild was cut off
 		return nil, err
 	}
-	x, err := e.tryIndex(path)
+	x, err := l.tryIndex(path)
 	if !errors.Is(err, codec.ErrCorrupt) {
 		return x, err
 	}
-	e.opt.Log.Error("index.db is damaged, or of another version. No events are lost: it is rebuilt from events/", "error", err)
+	l.log.Error("index.db is damaged, or of another version. No events are lost: it is rebuilt from events/", "error", err)
 	if err := os.Remove(path); err != nil {
 		return nil, err
 	}
-	e.index.rebuilt++
-	return e.tryIndex(path)
+	l.rebuilt++
+	return l.tryIndex(path)
 }
 
 // tryIndex opens an index and replays the events that it lacks.
-func (e *engine) tryIndex(path string) (*rank.Index, error) {
-	x, err := rank.Open(path, e.opt.Log)
+func (l *liveIndex) tryIndex(path string) (*rank.Index, error) {
+	x, err := rank.Open(path, l.log)
 	if err != nil {
 		return nil, err
 	}
-	if e.opt.maxSeries > 0 {
-		x.LimitSeries(e.opt.maxSeries)
-	}
-	if err := e.catchUp(x); err != nil {
+	x.LimitSeries(l.maxSeries)
+	if err := l.catchUp(x); err != nil {
 		return nil, errors.Join(err, x.Discard())
 	}
 	return x, nil
 }
 
 // startRebuild starts a rebuild if err says that the index x is damaged, unless x was replaced already.
-func (e *engine) startRebuild(x *rank.Index, err error) {
+func (l *liveIndex) startRebuild(x *rank.Index, err error) {
 	if !errors.Is(err, codec.ErrCorrupt) {
 		return
 	}
-	l := &e.index
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.rebuilding || l.now.Index != x || e.opened.Err() != nil {
+	if l.rebuilding || l.now.Index != x || l.opened.Err() != nil {
 		return
 	}
 	l.rebuilding = true
-	e.opt.Log.Error("index.db is damaged. No events are lost, and events are recorded: it is rebuilt from events/ beside the old one. "+
+	l.log.Error("index.db is damaged. No events are lost, and events are recorded: it is rebuilt from events/ beside the old one. "+
 		"Some listings fail until then", "error", err)
-	l.work.Go(e.rebuildIndex)
+	l.work.Go(l.rebuildIndex)
 }
 
 // rebuildRetry is how long a rebuild that has failed waits before it begins again.
 const rebuildRetry = time.Minute
 
 // rebuildIndex rebuilds the index until that succeeds or the engine closes.
-func (e *engine) rebuildIndex() {
+func (l *liveIndex) rebuildIndex() {
 	began := time.Now()
 	for {
-		err := e.tryRebuild()
+		err := l.tryRebuild()
 		if err == nil {
-			e.opt.Log.Info("index.db was rebuilt", "seconds", int(time.Since(began).Seconds()))
+			l.log.Info("index.db was rebuilt", "seconds", int(time.Since(began).Seconds()))
 			return
 		}
-		if e.opened.Err() != nil {
+		if l.opened.Err() != nil {
 			return
 		}
-		e.opt.Log.Error("index.db cannot be rebuilt now; this is tried again", "error", err)
+		l.log.Error("index.db cannot be rebuilt now; this is tried again", "error", err)
 		select {
 		case <-time.After(rebuildRetry):
-		case <-e.opened.Done():
+		case <-l.opened.Done():
 			return
 		}
 	}
@@ -195,22 +227,22 @@ func (e *engine) rebuildIndex() {
 //  3. Replay the rest while the journal's next commit waits. Replace the file and the index.
 //
 // After a kill before the file is replaced, the next start or listing finds the damage in the old file again.
-func (e *engine) tryRebuild() (err error) {
+func (l *liveIndex) tryRebuild() (err error) {
 	// An event that moved meanwhile could be missed by the replays of both the archive and the journal. An event that was removed
 	// could stay in the new index.
-	defer e.archiver.pauseMoves()()
-	e.damage.removing.Lock()
-	defer e.damage.removing.Unlock()
-	path := Parts(e.dir)["index"]
+	defer l.pauseMoves()()
+	l.removing.Lock()
+	defer l.removing.Unlock()
+	path := Parts(l.dir)["index"]
 	if info, err := os.Stat(path); err != nil {
 		return err
-	} else if free := e.FreeSpace(); free < uint64(info.Size()) {
+	} else if free := l.journal.FreeSpace(); free < uint64(info.Size()) {
 		return store.Unavailable("the disk has too little space for another index.db")
 	}
 	if err := removeIfExists(path + boltfile.NewSuffix); err != nil {
 		return err
 	}
-	x, err := rank.Open(path+boltfile.NewSuffix, e.opt.Log)
+	x, err := rank.Open(path+boltfile.NewSuffix, l.log)
 	if err != nil {
 		return err
 	}
@@ -219,57 +251,52 @@ func (e *engine) tryRebuild() (err error) {
 			err = errors.Join(err, x.Discard(), removeIfExists(path+boltfile.NewSuffix))
 		}
 	}()
-	if err := x.SetOpening(e.parts.opening.now); err != nil {
+	if err := x.SetOpening(l.parts.opening.now); err != nil {
 		return err
 	}
-	if e.opt.maxSeries > 0 {
-		x.LimitSeries(e.opt.maxSeries)
-	}
-	l := &e.index
+	x.LimitSeries(l.maxSeries)
 	from := uint64(0)
 	for range 3 {
 		l.pushing.Lock()
 		upTo := l.pushed
 		l.pushing.Unlock()
-		if err := e.replay(x, from, upTo); err != nil {
+		if err := l.replay(x, from, upTo); err != nil {
 			return err
 		}
 		from = upTo
 	}
 	l.pushing.Lock()
 	defer l.pushing.Unlock()
-	if err := e.replay(x, from, l.pushed); err != nil {
+	if err := l.replay(x, from, l.pushed); err != nil {
 		return err
 	}
-	if err := errors.Join(os.Rename(path+boltfile.NewSuffix, path), durable.SyncPath(e.dir)); err != nil {
+	if err := errors.Join(os.Rename(path+boltfile.NewSuffix, path), durable.SyncPath(l.dir)); err != nil {
 		return err
 	}
-	e.replaceIndex(x)
+	l.replaceIndex(x)
 	return nil
 }
 
 // replaceIndex makes x the index that is used. x has all events that were passed to the old one. The caller holds pushing.
-func (e *engine) replaceIndex(x *rank.Index) {
-	l := &e.index
-	x.OnDamage(func(err error) { e.startRebuild(x, err) })
+func (l *liveIndex) replaceIndex(x *rank.Index) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.now
-	l.now = newUsedIndex(x)
+	l.now = l.newUsedIndex(x)
 	x.Start()
 	old.replace()
 	l.rebuilding = false
 	l.rebuilt++
-	if e.opt.Metrics != nil {
+	if l.registerer != nil {
 		for _, c := range old.metrics {
-			e.opt.Metrics.Unregister(c)
+			l.registerer.Unregister(c)
 		}
-		e.opt.Metrics.MustRegister(l.now.metrics...)
+		l.registerer.MustRegister(l.now.metrics...)
 	}
 	l.work.Go(func() {
 		old.users.Wait()
 		if err := old.Discard(); err != nil {
-			e.opt.Log.Warn("the old index was not closed", "error", err)
+			l.log.Warn("the old index was not closed", "error", err)
 		}
 	})
 }

@@ -13,11 +13,11 @@ func TestAListingThatWaitsForAReplacedIndex(t *testing.T) {
 	m := store.NewMerchantID()
 	record(t, e, m, 100)
 	calls := 0
-	if err := e.withIndex(func(x *usedIndex) error {
+	if err := e.index.withIndex(func(x *usedIndex) error {
 		if calls++; calls > 1 {
 			return x.wait(ctx, e.journal.Committed())
 		}
-		e.startRebuild(x.Index, codec.ErrCorrupt)
+		e.index.startRebuild(x.Index, codec.ErrCorrupt)
 		return x.wait(ctx, e.journal.Committed()+1) // ends when it is replaced
 	}); err != nil || calls != 2 {
 		t.Errorf("after %d calls: %v", calls, err)
@@ -31,7 +31,7 @@ func TestDamageOfTheReplacedIndexIsNoDamage(t *testing.T) {
 	record(t, e, store.NewMerchantID(), 100)
 	old := e.index.now.Index
 	for range 2 {
-		e.startRebuild(old, codec.ErrCorrupt)
+		e.index.startRebuild(old, codec.ErrCorrupt)
 		e.index.work.Wait() // for the rebuild
 	}
 	if n := rebuilds(e); n != 1 {

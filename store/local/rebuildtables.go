@@ -1,7 +1,6 @@
 package local
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/control"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/space"
 )
@@ -35,27 +35,39 @@ const (
 	diskFailsLong  = 10 * time.Minute // how long a rebuild waits while the disk also returns errors
 )
 
+// healer replaces what is damaged while the engine runs, and writes again what that has cost and events still have.
+type healer struct {
+	*stored
+	control    *control.Data
+	reader     *reader
+	archiver   *archiver
+	remover    *remover
+	background *background
+	now        func() time.Time
+	diskFails  time.Time // when the disk began to return errors, while damage is known (mayRebuild)
+}
+
 // replaceDamaged looks for damage that reads have met, until the engine closes.
-func (e *engine) replaceDamaged() {
-	if !e.archive.StoppedCleanly() || !e.journal.StoppedCleanly() { // damage is found before somebody needs what is there
-		if err := errors.Join(e.archive.Recheck(e.opened, e.background.pace(compactWork, compactShare)), e.journal.Recheck(e.opened)); err != nil && e.opened.Err() == nil {
-			e.opt.Log.Error("the check after the last stop has found damage", "error", err)
+func (h *healer) replaceDamaged() {
+	if !h.archive.StoppedCleanly() || !h.journal.StoppedCleanly() { // damage is found before somebody needs what is there
+		if err := errors.Join(h.archive.Recheck(h.opened, h.background.pace(compactWork, compactShare)), h.journal.Recheck(h.opened)); err != nil && h.opened.Err() == nil {
+			h.log.Error("the check after the last stop has found damage", "error", err)
 		}
 	}
 	wait, retry := damageInterval, replaceRetry
 	for {
 		select {
 		case <-time.After(wait):
-		case <-e.opened.Done():
+		case <-h.opened.Done():
 			return
 		}
 		if wait == damageInterval {
 			retry = replaceRetry
 		}
 		wait = damageInterval
-		for _, check := range []func() error{e.checkArchive, e.checkKeys, e.settleShorts, e.relink} {
-			if err := check(); err != nil && e.opened.Err() == nil {
-				e.opt.Log.Error("what is damaged cannot be rebuilt now, and what needs it is not answered", "error", err)
+		for _, check := range []func() error{h.checkArchive, h.checkKeys, h.settleShorts, h.relink} {
+			if err := check(); err != nil && h.opened.Err() == nil {
+				h.log.Error("what is damaged cannot be rebuilt now, and what needs it is not answered", "error", err)
 				if wait = time.Second; !archive.IsBusy(err) && !errors.Is(err, journal.ErrCopied) {
 					wait, retry = retry, min(2*retry, replaceRarest)
 				}
@@ -64,97 +76,91 @@ func (e *engine) replaceDamaged() {
 	}
 }
 
-func (e *engine) checkArchive() error {
-	damage := e.archive.Damage()
+func (h *healer) checkArchive() error {
+	damage := h.archive.Damage()
 	if damage == nil {
 		return nil
 	}
-	e.opt.Log.Error("archive/ is damaged: answers that need the damaged part get an error, all others go on", "error", damage)
-	if err := e.archive.Recheck(e.opened, e.remover.pace()); !e.mayRebuild(err) {
+	h.log.Error("archive/ is damaged: answers that need the damaged part get an error, all others go on", "error", damage)
+	if err := h.archive.Recheck(h.opened, h.remover.pace()); !h.mayRebuild(err) {
 		return err
 	}
-	if err := e.replaceArchive(); err != nil {
+	if err := h.replaceArchive(); err != nil {
 		return err
 	}
-	e.remover.nudge()
-	e.opt.Log.Info("archive/ was replaced by what can be read of it")
-	e.noteRebuilt()
+	h.remover.nudge()
+	h.log.Info("archive/ was replaced by what can be read of it")
+	h.noteRebuilt()
 	return nil
 }
 
 // mayRebuild reports whether tables with this damage are rebuilt now. Only replaceDamaged calls it.
-func (e *engine) mayRebuild(damage error) bool {
+func (h *healer) mayRebuild(damage error) bool {
 	if !errors.Is(damage, unix.EIO) {
-		e.diskFails = time.Time{}
+		h.diskFails = time.Time{}
 		return errors.Is(damage, codec.ErrCorrupt)
 	}
-	if e.diskFails.IsZero() {
-		e.diskFails = time.Now()
+	if h.diskFails.IsZero() {
+		h.diskFails = time.Now()
 	}
-	return errors.Is(damage, codec.ErrCorrupt) && time.Since(e.diskFails) >= diskFailsLong
+	return errors.Is(damage, codec.ErrCorrupt) && time.Since(h.diskFails) >= diskFailsLong
 }
 
 // noteRebuilt notes that a part of the archive may be lost. settleShorts finds out, and tries until it has.
-func (e *engine) noteRebuilt() {
-	_ = e.shorts.note(codec.MerchantKey{}, errors.New("a part of archive/ may be lost"))
+func (h *healer) noteRebuilt() {
+	_ = h.shorts.note(codec.MerchantKey{}, errors.New("a part of archive/ may be lost"))
 }
 
 // replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile, and no erasure runs: it would say that
 // it is done, though what it had removed is back.
-func (e *engine) replaceArchive() error {
-	e.remover.busy.Lock()
-	defer e.remover.busy.Unlock()
-	defer e.archiver.pauseMoves()()
-	e.damage.removing.Lock()
-	defer e.damage.removing.Unlock()
-	size, _ := e.archive.Sizes()
-	if free, err := space.Free(e.dir); err != nil || free < MinFree+size {
+func (h *healer) replaceArchive() error {
+	h.remover.busy.Lock()
+	defer h.remover.busy.Unlock()
+	defer h.pauseMoves()()
+	h.removing.Lock()
+	defer h.removing.Unlock()
+	size, _ := h.archive.Sizes()
+	if free, err := space.Free(h.dir); err != nil || free < MinFree+size {
 		return errors.Join(err, errNoSpace)
 	}
-	return e.archive.Rebuild(e.opened, filepath.Join(e.dir, archivePart), e.lostPart, e.repeatErasures)
+	return h.archive.Rebuild(h.opened, filepath.Join(h.dir, archivePart), h.lostPart, h.repeatErasures)
 }
 
-func (e *engine) checkKeys() error {
-	if e.journal.Damage() == nil {
+func (h *healer) checkKeys() error {
+	if h.journal.Damage() == nil {
 		return nil
 	}
-	err := e.journal.Recheck(e.opened)
-	if !e.mayRebuild(err) {
+	err := h.journal.Recheck(h.opened)
+	if !h.mayRebuild(err) {
 		return err
 	}
-	e.remover.busy.Lock() // as in replaceArchive
-	defer e.remover.busy.Unlock()
-	defer e.remover.nudge()
-	return e.journal.RebuildKeys(e.opened, err, e.keysLost)
+	h.remover.busy.Lock() // as in replaceArchive
+	defer h.remover.busy.Unlock()
+	defer h.remover.nudge()
+	return h.journal.RebuildKeys(h.opened, err, h.keysLost)
 }
 
 // settleShorts finds out what is missing after a short read.
-func (e *engine) settleShorts() error {
-	found := e.shorts.all()
+func (h *healer) settleShorts() error {
+	found := h.shorts.all()
 	if found == nil {
 		return nil
 	}
-	e.opt.Log.Error("answers have found fewer events than the index counts, and have failed. All data is verified now", "error", errors.Join(found...))
-	if err := e.verifyNow(); err != nil {
+	h.log.Error("answers have found fewer events than the index counts, and have failed. All data is verified now", "error", errors.Join(found...))
+	pace := h.remover.pace()
+	if _, err := h.reader.Verify(h.opened, store.Verification{Found: func(f store.Finding) {
+		h.log.Error("damage was found in the data", "part", f.Part, "where", f.Where, "problem", f.Problem, "events", f.Events, "merchants", f.Merchants)
+	}, Read: func(store.Part, uint64, uint64) { pace() }}); err != nil {
 		return err
 	}
-	e.shorts.clear()
+	h.shorts.clear()
 	return nil
 }
 
-// verifyNow verifies all data in the background of a running server, as the scrub does.
-func (e *engine) verifyNow() error {
-	pace := e.remover.pace()
-	_, err := e.Verify(e.opened, store.Verification{Found: func(f store.Finding) {
-		e.opt.Log.Error("damage was found in the data", "part", f.Part, "where", f.Where, "problem", f.Problem, "events", f.Events, "merchants", f.Merchants)
-	}, Read: func(store.Part, uint64, uint64) { pace() }})
-	return err
-}
-
 // Impaired says what is wrong with the data while the engine accepts events: some answers fail. It returns nil when nothing is known.
-func (e *engine) Impaired() error {
-	all := e.shorts.all()
-	for part, damage := range map[string]error{"archive/": e.archive.Damage(), "events/": e.journal.Damage()} {
+func (h *healer) Impaired() error {
+	all := h.shorts.all()
+	for part, damage := range map[string]error{"archive/": h.archive.Damage(), "events/": h.journal.Damage()} {
 		if damage != nil {
 			all = append(all, fmt.Errorf("%s is damaged, and is being rebuilt: %w", part, damage))
 		}
@@ -163,23 +169,14 @@ func (e *engine) Impaired() error {
 }
 
 // completeMetrics returns the metrics of damage, and of short reads.
-func (e *engine) completeMetrics() []prometheus.Collector {
-	return []prometheus.Collector{e.shorts.count, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+func (h *healer) completeMetrics() []prometheus.Collector {
+	return []prometheus.Collector{h.shorts.count, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "mtagd_impaired",
 		Help: "1 while some answers fail because data is damaged or missing, else 0; /readyz says which.",
 	}, func() float64 {
-		if e.Impaired() != nil {
+		if h.Impaired() != nil {
 			return 1
 		}
 		return 0
 	})}
-}
-
-// unread returns the error of an answer that needs events of a merchant that cannot be read now. Customers see it.
-func unread(ctx context.Context, m codec.MerchantKey, err error) error {
-	if err == nil || ctx.Err() != nil || isDamage(err) || store.KindOf(err) != store.KindInternal {
-		return err
-	}
-	return fmt.Errorf("%w: %v", &store.Error{Kind: store.KindUnavailable, Field: "merchantId",
-		Message: string(m.ID()) + ": some of its events cannot be read now. Ask again in a minute, or for other merchants only"}, err)
 }

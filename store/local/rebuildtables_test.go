@@ -228,13 +228,13 @@ func TestARepairOfTheArchiveRepeatsRemovals(t *testing.T) {
 	var err error
 	begun, replaced := false, make(chan struct{})
 	x.remover.busy.Lock()
-	x.opt.broken = func(m store.MerchantID) error {
+	x.remover.broken = func(m store.MerchantID) error {
 		if m != "" || begun {
 			return nil
 		}
 		begun = true
 		go func() {
-			err = x.replaceArchive()
+			err = x.healer.replaceArchive()
 			close(replaced)
 		}()
 		select {
@@ -261,7 +261,7 @@ func TestARepairOfTheArchiveRepeatsRemovals(t *testing.T) {
 
 // Damage is rebuilt at once, but not while the disk returns errors, unless that lasts: what it does not read would be lost.
 func TestAnErrorOfTheDiskPutsOffARebuild(t *testing.T) {
-	e := &engine{}
+	h := &healer{}
 	disk, both := error(syscall.EIO), errors.Join(syscall.EIO, codec.ErrCorrupt)
 	for _, c := range []struct {
 		since time.Duration // the disk fails
@@ -276,11 +276,11 @@ func TestAnErrorOfTheDiskPutsOffARebuild(t *testing.T) {
 		{2 * diskFailsLong, both, true},
 		{2 * diskFailsLong, codec.ErrCorrupt, true},
 	} {
-		if e.diskFails = (time.Time{}); c.since > 0 {
-			e.diskFails = time.Now().Add(-c.since)
+		if h.diskFails = (time.Time{}); c.since > 0 {
+			h.diskFails = time.Now().Add(-c.since)
 		}
-		if may := e.mayRebuild(c.err); may != c.may || errors.Is(c.err, syscall.EIO) == e.diskFails.IsZero() {
-			t.Errorf("since %v, %v: %v, since %v", c.since, c.err, may, e.diskFails)
+		if may := h.mayRebuild(c.err); may != c.may || errors.Is(c.err, syscall.EIO) == h.diskFails.IsZero() {
+			t.Errorf("since %v, %v: %v, since %v", c.since, c.err, may, h.diskFails)
 		}
 	}
 }

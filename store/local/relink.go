@@ -21,55 +21,55 @@ import (
 const relinkFile = "relink"
 
 // keysLost notes that links and event_ids may be lost, and that removed ones may be back.
-func (e *engine) keysLost() error {
-	return cmp.Or(durable.ReplaceFile(filepath.Join(e.dir, relinkFile), nil), e.repeatErasures())
+func (h *healer) keysLost() error {
+	return cmp.Or(durable.ReplaceFile(filepath.Join(h.dir, relinkFile), nil), h.repeatErasures())
 }
 
 // relink writes the links and event_ids of all events again that are missing.
-func (e *engine) relink() error {
-	path := filepath.Join(e.dir, relinkFile)
+func (h *healer) relink() error {
+	path := filepath.Join(h.dir, relinkFile)
 	if !exists(path) {
 		return nil
 	}
-	if err := e.archiver.moveTo(e.opened, e.journal.Barrier()); err != nil { // newer events have theirs
+	if err := h.archiver.moveTo(h.opened, h.journal.Barrier()); err != nil { // newer events have theirs
 		return err
 	}
-	merchants, err := e.archive.Merchants()
+	merchants, err := h.archive.Merchants()
 	if err != nil {
 		return err
 	}
 	written := 0
 	for _, m := range merchants {
-		n, err := e.relinkOf(m)
+		n, err := h.relinkOf(m)
 		if err != nil {
 			return err
 		}
 		written += n
 	}
-	e.opt.Log.Info("lost links and event_ids were written again from the events that have them", "written", written)
-	return errors.Join(os.Remove(path), durable.SyncPath(e.dir))
+	h.log.Info("lost links and event_ids were written again from the events that have them", "written", written)
+	return errors.Join(os.Remove(path), durable.SyncPath(h.dir))
 }
 
 // relinkedAtOnce is of how many events the links are in memory.
 const relinkedAtOnce = 4_000_000
 
-func (e *engine) relinkOf(m codec.MerchantKey) (written int, err error) {
-	e.remover.busy.Lock() // an erasure must not miss what is written
-	defer e.remover.busy.Unlock()
-	if e.IsRemoved(m.ID()) {
+func (h *healer) relinkOf(m codec.MerchantKey) (written int, err error) {
+	h.remover.busy.Lock() // an erasure must not miss what is written
+	defer h.remover.busy.Unlock()
+	if h.control.IsRemoved(m.ID()) {
 		return 0, nil
 	}
-	has, err := e.archive.Usage(m)
+	has, err := h.archive.Usage(m)
 	if err != nil {
 		return 0, err
 	}
-	pace := e.remover.pace()
-	remembered := uint64(e.opt.Now().Add(-store.DedupeWindow).UnixMicro()) // chunks are numbered by time
+	pace := h.remover.pace()
+	remembered := uint64(h.now().Add(-store.DedupeWindow).UnixMicro()) // chunks are numbered by time
 	parts := int(1 + has.Events/relinkedAtOnce)
 	for part := range parts {
 		var reader rules.EventReader
-		r := e.journal.NewRefill(m)
-		if err := e.archive.Since(e.opened, m, codec.Position{}, func(events []archive.Event) error {
+		r := h.journal.NewRefill(m)
+		if err := h.archive.Since(h.opened, m, codec.Position{}, func(events []archive.Event) error {
 			for _, stored := range events {
 				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 				if err != nil {
@@ -91,7 +91,7 @@ func (e *engine) relinkOf(m codec.MerchantKey) (written int, err error) {
 			}
 			pace()
 			return nil
-		}, e.remover.damaged); err != nil {
+		}, h.remover.damaged); err != nil {
 			return written, err
 		}
 		n, err := r.Write()

@@ -17,16 +17,8 @@ import (
 )
 
 // retainedFrom is rules.RetainedFrom for a merchant.
-func (e *engine) retainedFrom(id store.MerchantID) int64 {
-	return rules.RetainedFrom(e.RetentionOf(id), e.opt.Now())
-}
-
-// kept returns a query without the events that are past the retention.
-func (e *engine) kept(q store.Query) store.Query {
-	if from := e.retainedFrom(q.Merchant); from != math.MinInt64 && (q.From == nil || q.From.UnixMicro() < from) {
-		q.From = new(timeOf(from))
-	}
-	return q
+func (r *reader) retainedFrom(id store.MerchantID) int64 {
+	return rules.RetainedFrom(r.control.RetentionOf(id), r.now())
 }
 
 // Events that are past the retention for rules.ExpiryDelay are removed every expiryInterval.
@@ -42,11 +34,11 @@ const (
 )
 
 // expire removes the events of all merchants that are past the retention.
-func (r *remover) expire(ctx context.Context) error { return r.runner.Expire(ctx, r.e.Expiring()) }
+func (r *remover) expire(ctx context.Context) error { return r.runner.Expire(ctx, r.Expiring()) }
 
 // retryExpiry attempts again what expire could not remove.
 func (r *remover) retryExpiry(ctx context.Context) error {
-	removals, err := r.e.Removals(ctx)
+	removals, err := r.Removals(ctx)
 	failed := map[store.MerchantID]bool{}
 	for _, x := range removals {
 		if x.Kind == store.OfRetention {
@@ -56,7 +48,7 @@ func (r *remover) retryExpiry(ctx context.Context) error {
 	if err != nil || len(failed) == 0 {
 		return err
 	}
-	return r.runner.Expire(ctx, slices.DeleteFunc(r.e.Expiring(), func(id store.MerchantID) bool { return !failed[id] }))
+	return r.runner.Expire(ctx, slices.DeleteFunc(r.Expiring(), func(id store.MerchantID) bool { return !failed[id] }))
 }
 
 // ExpireOf implements removal.Engine.
@@ -69,14 +61,14 @@ func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int6
 	if err != nil || expired == 0 {
 		return false, err
 	}
-	if err := cmp.Or(r.broken(id), r.e.archiver.moveTo(ctx, r.e.journal.Committed())); err != nil {
+	if err := cmp.Or(r.broken(id), r.archiver.moveTo(ctx, r.journal.Committed())); err != nil {
 		return false, err
 	}
 	left, err := r.expireKnown(ctx, m, before)
 	if err != nil || !left {
 		return true, err
 	}
-	if err := r.e.archiver.moveTo(ctx, r.e.journal.Committed()); err != nil {
+	if err := r.archiver.moveTo(ctx, r.journal.Committed()); err != nil {
 		return true, err
 	}
 	_, err = r.rewriteBefore(ctx, m, codec.Position{}, endOfTime, before)
@@ -109,7 +101,7 @@ func (r *remover) expireKnown(ctx context.Context, m codec.MerchantKey, from int
 		return false, err
 	}
 	defer r.change(m)(0) // 0: the removed events are counted already
-	err = r.e.withIndex(func(x *usedIndex) error {
+	err = r.index.withIndex(func(x *usedIndex) error {
 		indexed, err := x.RemoveBefore(ctx, m, from)
 		left = indexed.Events > removed
 		return err
@@ -120,11 +112,11 @@ func (r *remover) expireKnown(ctx context.Context, m codec.MerchantKey, from int
 // rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions. It takes long. So
 // it makes many small changes, and runs new erasures in between. The caller holds busy.
 func (r *remover) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, last codec.Position, from int64) (events uint64, err error) {
-	pace := r.e.background.pace(expireWork, expireShare)
+	pace := r.background.pace(expireWork, expireShare)
 	for more := true; more && err == nil; {
 		done := r.change(m)
 		var removed uint64
-		removed, first, more, err = r.e.archive.RewriteSome(ctx, m, first, last, func(stored archive.Event) bool {
+		removed, first, more, err = r.archive.RewriteSome(ctx, m, first, last, func(stored archive.Event) bool {
 			event, err := journal.DecodeBody(m, stored.Position, stored.Body)
 			return err != nil || event.Time >= from
 		}, r.damaged)
@@ -160,10 +152,7 @@ func neighbours(positions []codec.Position) iter.Seq[[]codec.Position] {
 
 // expired returns how many events of a merchant are before a time, and the positions of up to n of them.
 func (r *remover) expired(ctx context.Context, m codec.MerchantKey, before int64, n int) (total uint64, positions []codec.Position, err error) {
-	err = r.e.withIndex(func(x *usedIndex) (err error) {
-		if err := x.wait(ctx, r.e.journal.Committed()); err != nil {
-			return err
-		}
+	err = r.index.withCommitted(ctx, func(x *usedIndex) (err error) {
 		total, positions, err = x.Page(ctx, m, rank.NewSelection(store.Query{To: new(timeOf(before - 1)), SortBy: store.ByTime, Asc: true, Limit: n}))
 		return err
 	})

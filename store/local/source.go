@@ -23,7 +23,8 @@ const certificatesDir = "certificates"
 
 // Source streams a data directory to a backup. It implements backup.Source.
 type Source struct {
-	e           *engine
+	reader      *reader
+	background  *background
 	closeEngine func() error // nil: the source does not own the engine
 
 	full    chan struct{}   // holds a value while a stream reads the whole journal
@@ -34,7 +35,8 @@ type Source struct {
 
 // SourceOf returns the source of an engine that runs. Close it before the engine.
 func SourceOf(opened store.Engine) *Source {
-	s := &Source{e: opened.(*engine), full: make(chan struct{}, 1)}
+	e := opened.(*engine)
+	s := &Source{reader: e.reader, background: e.background, full: make(chan struct{}, 1)}
 	s.stop, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -62,7 +64,7 @@ func (s *Source) Close() error {
 }
 
 // ID implements backup.Source.
-func (s *Source) ID(context.Context) (string, error) { return s.e.ID() }
+func (s *Source) ID(context.Context) (string, error) { return s.reader.control.ID() }
 
 // Stream implements backup.Source.
 func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) (err error) {
@@ -74,7 +76,7 @@ func (s *Source) Stream(ctx context.Context, r backup.Request, to io.Writer) (er
 	if err := s.stop.Err(); err != nil {
 		return errors.New("the server is stopping")
 	}
-	w := backup.NewWriter(&pacedWriter{s.e.background.pacer(ctx, backupWork, func() int { return backupShare }), to})
+	w := backup.NewWriter(&pacedWriter{s.background.pacer(ctx, backupWork, func() int { return backupShare }), to})
 	if err := s.stream(ctx, r, w); err != nil {
 		return errors.Join(err, w.Fail(err))
 	}
@@ -101,23 +103,23 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	s.e.journal.AwaitPurge() // before moves are paused, so that the wait delays nothing else
-	release := sync.OnceFunc(s.e.archiver.pauseMoves())
+	s.reader.journal.AwaitPurge() // before moves are paused, so that the wait delays nothing else
+	release := sync.OnceFunc(s.reader.pauseMoves())
 	defer release()
-	archived, err := s.e.archive.Snapshot()
+	archived, err := s.reader.archive.Snapshot()
 	if err != nil {
 		return err
 	}
 	defer archived.Close()
-	if err := s.e.checkCounts(ctx); err != nil {
+	if err := s.reader.checkCounts(ctx); err != nil {
 		return err
 	}
 	var events journal.Snapshot
 	defer func() { events.Close() }()
 	var unarchived func() (events int, err error)
 	if err := s.begin(r, w, archived, func() (uint64, error) {
-		events, err = s.e.journal.Snapshot()
-		unarchived = s.e.journal.Counter(archived.Boundary, events.Version)
+		events, err = s.reader.journal.Snapshot()
+		unarchived = s.reader.journal.Counter(archived.Boundary, events.Version)
 		release()
 		return events.Version, err
 	}); err != nil {
@@ -143,27 +145,27 @@ func end(w *backup.Writer, archived archive.Snapshot, unarchived func() (events 
 // canContinue reports whether the journal and the archive still have what the last backup has, and whether that backup can be
 // continued.
 func (s *Source) canContinue(r backup.Request) (bool, error) {
-	archived, err := s.e.archive.Snapshot()
+	archived, err := s.reader.archive.Snapshot()
 	if err != nil {
 		return false, err
 	}
 	defer archived.Close()
-	if r.Since > s.e.journal.Version() || r.Archive > archived.Version || r.Archive > 0 && r.Archive <= archived.Purged {
+	if r.Since > s.reader.journal.Version() || r.Archive > archived.Version || r.Archive > 0 && r.Archive <= archived.Purged {
 		return false, nil
 	}
 	if r.LastChunk <= archived.Boundary {
 		return true, nil
 	}
-	return s.e.journal.HasChunk(r.LastChunk), nil
+	return s.reader.journal.HasChunk(r.LastChunk), nil
 }
 
 // streamRecent writes the stream of a small backup, if the log still has all commits, and reports whether it did.
 func (s *Source) streamRecent(ctx context.Context, r backup.Request, w *backup.Writer) (done bool, err error) {
-	defer s.e.journal.KeepLog()()
-	release := s.e.archiver.pauseMoves()
-	version, entries := s.e.journal.Recent(r.Since, r.Needed)
-	archived, err := s.e.archive.Snapshot()
-	unarchived := s.e.journal.Counter(archived.Boundary, version)
+	defer s.reader.journal.KeepLog()()
+	release := s.reader.pauseMoves()
+	version, entries := s.reader.journal.Recent(r.Since, r.Needed)
+	archived, err := s.reader.archive.Snapshot()
+	unarchived := s.reader.journal.Counter(archived.Boundary, version)
 	release()
 	defer archived.Close()
 	if entries == nil || err != nil {
@@ -192,8 +194,8 @@ func (s *Source) streamRecent(ctx context.Context, r backup.Request, w *backup.W
 func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snapshot, moment func() (uint64, error)) (err error) {
 	h := backup.Header{Since: r.Since, Archive: archived.Version}
 	var failed error
-	data, err := s.e.Data.Snapshot(func() {
-		h.Time = s.e.opt.Now()
+	data, err := s.reader.control.Snapshot(func() {
+		h.Time = s.reader.now()
 		h.Version, failed = moment()
 	})
 	if err != nil {
@@ -204,12 +206,12 @@ func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snap
 		return failed
 	}
 	h.ControlVersion = data.Version
-	if h.LastChunk, err = s.e.journal.LastChunkAt(h.Version); err != nil {
+	if h.LastChunk, err = s.reader.journal.LastChunkAt(h.Version); err != nil {
 		return err
 	}
 	h.LastChunk = max(h.LastChunk, archived.Boundary)
 	if r.Since == 0 {
-		h.Size = s.e.journal.Size() + archived.Size() + data.Size()
+		h.Size = s.reader.journal.Size() + archived.Size() + data.Size()
 	}
 	if err := w.Header(h); err != nil {
 		return err
@@ -222,12 +224,7 @@ func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snap
 	if !r.Certificates {
 		return nil
 	}
-	return s.streamCertificates(w)
-}
-
-// streamCertificates writes all files below the directory of certificates.
-func (s *Source) streamCertificates(w *backup.Writer) error {
-	return eachCertificate(s.e.dir, w.Certificate)
+	return eachCertificate(s.reader.dir, w.Certificate)
 }
 
 // eachCertificate passes all files below the directory of certificates of a data directory.
@@ -258,7 +255,7 @@ func eachCertificate(dir string, use func(path string, content []byte) error) er
 // streamEvents writes what is new in the journal.
 func (s *Source) streamEvents(ctx context.Context, r backup.Request, events journal.Snapshot, w *backup.Writer) error {
 	return events.Entries(ctx, r.Since, func(e codec.Entry) error { return s.entry(w, e) }, func(seq uint64, err error) {
-		s.e.opt.Log.Error("backup: a damaged chunk is left out", "chunk", seq, "error", err)
+		s.reader.log.Error("backup: a damaged chunk is left out", "chunk", seq, "error", err)
 		w.Damaged(seq)
 	})
 }
@@ -289,7 +286,7 @@ func (s *Source) streamArchive(ctx context.Context, r backup.Request, archived a
 		e.Key = key
 		return s.entry(w, e)
 	}, func(err error) {
-		s.e.opt.Log.Error("backup: damaged events of the archive are left out", "error", err)
+		s.reader.log.Error("backup: damaged events of the archive are left out", "error", err)
 		w.Damaged(0)
 	}); err != nil {
 		return err

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"mtagd/store"
@@ -26,16 +25,16 @@ import (
 )
 
 // Verify implements store.Engine. Damaged chunks that it finds are noted. Close ends it.
-func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verified, error) {
-	e.verifying.RLock()
-	defer e.verifying.RUnlock()
-	if err := cmp.Or(ctx.Err(), e.opened.Err()); err != nil {
+func (r *reader) Verify(ctx context.Context, v store.Verification) (store.Verified, error) {
+	r.verifying.RLock()
+	defer r.verifying.RUnlock()
+	if err := cmp.Or(ctx.Err(), r.opened.Err()); err != nil {
 		return store.Verified{}, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(e.opened, cancel)()
-	x := e.index.use()
+	defer context.AfterFunc(r.opened, cancel)()
+	x := r.index.use()
 	defer x.users.Done()
 	defer context.AfterFunc(x.replaced, cancel)() // else the old file would take space until the verification ends
 	indexWrong := false
@@ -44,23 +43,19 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 		indexWrong = indexWrong || f.Part == store.PartIndex
 		found(f)
 	}
-	w := verifier{Verification: v, ctx: ctx, control: e.Data, journal: e.journal, archive: e.archive, index: x.Index, damage: e.damage,
-		pauseMoves: e.archiver.pauseMoves, removing: &e.damage.removing, now: e.opt.Now()}
-	w.missing = func(keys map[codec.MerchantKey][]rank.Key) error { return e.noteMissing(ctx, x, w.upTo, keys) }
-	since := e.remover.moment()
-	w.unchanged = func(m codec.MerchantKey) bool { return e.remover.unchanged(m, since) }
+	w := verifier{Verification: v, ctx: ctx, stored: r.stored, control: r.control, index: x.Index, now: r.now()}
+	w.missing = func(keys map[codec.MerchantKey][]rank.Key) error { return r.noteMissing(ctx, x.Index, w.upTo, keys) }
+	since := r.moment()
+	w.unchanged = func(m codec.MerchantKey) bool { return r.unchanged(m, since) }
 	err := w.verify()
 	if indexWrong || w.disagree {
-		e.startRebuild(x.Index, fmt.Errorf("%w: a verification has found damage", codec.ErrCorrupt))
+		r.index.startRebuild(x.Index, fmt.Errorf("%w: a verification has found damage", codec.ErrCorrupt))
 	}
-	for _, note := range []func() error{
-		func() error { return e.noteChunks(ctx, x, w.damaged) },
-		func() error { return e.noteBlocks(ctx, x, w.blocks) },
-	} {
-		if err != nil {
-			break
-		}
-		err = note()
+	if err == nil {
+		err = r.noteChunks(ctx, x.Index, w.damaged)
+	}
+	if err == nil {
+		err = r.noteBlocks(ctx, x.Index, w.blocks)
 	}
 	return w.counts, err
 }
@@ -68,8 +63,7 @@ func (e *engine) Verify(ctx context.Context, v store.Verification) (store.Verifi
 // VerifyClosed verifies the data in dir while no engine has it open, like Engine.Verify. It changes nothing. What cannot be
 // opened is a finding. It fails with store.ErrInUse when another process has the data open.
 func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ store.Verified, err error) {
-	w := verifier{Verification: v, ctx: ctx, pauseMoves: func() func() { return func() {} }, now: time.Now(),
-		unchanged: func(codec.MerchantKey) bool { return true }}
+	w := verifier{Verification: v, ctx: ctx, stored: &stored{}, now: time.Now(), unchanged: func(codec.MerchantKey) bool { return true }}
 	defer func() { err = errors.Join(err, w.close()) }()
 	if w.control, err = control.OpenReadOnly(dir); err != nil {
 		if errors.Is(err, store.ErrInUse) {
@@ -114,16 +108,12 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 // sides. Where the sums differ, it looks for the events (compare.go).
 type verifier struct {
 	store.Verification
-	ctx        context.Context
-	control    *control.Data
-	journal    *journal.Journal
-	archive    *archive.Archive
-	index      *rank.Index
-	damage     *damageLog
-	pauseMoves func() (release func()) // keeps events from moving to the archive
-	now        time.Time
-	unchanged  func(codec.MerchantKey) bool // no events of the merchant were removed since the verification began
-	removing   sync.Locker                  // held while events must not be removed; nil without an engine
+	*stored
+	ctx       context.Context
+	control   *control.Data
+	index     *rank.Index
+	now       time.Time
+	unchanged func(codec.MerchantKey) bool // no events of the merchant were removed since the verification began
 
 	counts   store.Verified
 	boundary uint64 // of the archive, when the journal was read

@@ -28,10 +28,8 @@ type watchers struct {
 // newsPause is how long a watcher waits at most to be woken. Without the pause, each commit would wake it.
 const newsPause = 10 * time.Millisecond
 
-func newWatchers(last uint64, all *watch.Watchers) *watchers {
-	w := &watchers{Watchers: all, work: make(chan struct{}, 1), ended: make(chan struct{})}
-	w.last.Store(last)
-	return w
+func newWatchers(all *watch.Watchers) *watchers {
+	return &watchers{Watchers: all, work: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
 func (w *watchers) start() { w.run.Go(w.wakeAll) }

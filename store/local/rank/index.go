@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,8 +155,8 @@ func (x *Index) Reset() error {
 	return nil
 }
 
-// LimitSeries changes how many series the index counts for each merchant. Only tests call it, before Replay.
-func (x *Index) LimitSeries(n int) { x.maxSeries = n }
+// LimitSeries changes how many series the index counts for each merchant; 0: the default. Only tests change it, before Replay.
+func (x *Index) LimitSeries(n int) { x.maxSeries = cmp.Or(n, maxSeries) }
 
 // Replay applies events of chunks after Covered; last is the number of their last chunk. Call it before Start, in the
 // order of receipt. Events that were removed while the journal still has them must be left out when the whole index is

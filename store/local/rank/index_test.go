@@ -56,9 +56,7 @@ func (j *journal) open(t *testing.T, dir string) *Index {
 		t.Fatal(err)
 	}
 	x.db.NoSync = true // faster; the tests of kills copy the file, and see what is written, synced or not
-	if j.maxSeries > 0 {
-		x.LimitSeries(j.maxSeries)
-	}
+	x.LimitSeries(j.maxSeries)
 	for i := x.Covered(); i < uint64(len(j.commits)); i++ {
 		if err := x.Replay(j.commits[i], i+1); err != nil {
 			t.Fatal(err)

@@ -1,0 +1,170 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"mtagd/store"
+	"mtagd/store/local/archive"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
+)
+
+// stored are the events of a data directory: the older ones in the archive, the newer ones in the journal. It knows what damage has cost,
+// and keeps events from moving from one to the other, and from being removed.
+type stored struct {
+	dir    string
+	log    *slog.Logger
+	opened context.Context // ends when Close begins
+
+	journal *journal.Journal
+	archive *archive.Archive
+	damage  *damageLog
+	shorts  *shorts
+
+	moving sync.Mutex // held while events move to the archive, and to keep them from moving
+	// Held while events are removed from the index, and to keep them from being removed. If moving is needed too, lock that first.
+	removing sync.Mutex
+
+	changing sync.Mutex
+	// Guarded by changing:
+	changed map[codec.MerchantKey]uint64 // the number of the last change
+	changes uint64
+	removed map[codec.MerchantKey]uint64 // how many events
+}
+
+// lastChunk returns the number of the last chunk of the archive and the journal; 0 when there is none.
+func (s *stored) lastChunk() (uint64, error) {
+	last, err := s.journal.LastChunk()
+	return max(last, s.archive.Boundary()), ofEvents("events/", err)
+}
+
+// hasMoved reports whether a chunk is in the archive. A reader of the journal must ask after it has found the next chunk, or none.
+// If the chunk where it continues has moved, chunks may be missing from what it found: moved chunks are deleted from the journal.
+func (s *stored) hasMoved(seq uint64) bool { return seq <= s.archive.Boundary() }
+
+// pauseMoves keeps events from moving until release is called.
+func (s *stored) pauseMoves() (release func()) {
+	s.moving.Lock()
+	return s.moving.Unlock
+}
+
+// change is called before events of a merchant are removed, and done afterwards, with their number. In between, the index
+// and the archive differ. So a comparison of the two waits, and skips merchants from which events were removed since it
+// began (unchanged).
+func (s *stored) change(m codec.MerchantKey) (done func(events uint64)) {
+	s.removing.Lock()
+	return func(events uint64) {
+		s.changing.Lock()
+		s.changes++
+		s.changed[m] = s.changes
+		s.removed[m] += events
+		s.changing.Unlock()
+		s.removing.Unlock()
+	}
+}
+
+// removedOf returns how many events of a merchant were removed since the engine was opened.
+func (s *stored) removedOf(m codec.MerchantKey) uint64 {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	return s.removed[m]
+}
+
+// moment returns the number of the last change, for unchanged.
+func (s *stored) moment() uint64 {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	return s.changes
+}
+
+// unchanged reports whether no events of a merchant were removed since a moment.
+func (s *stored) unchanged(m codec.MerchantKey, since uint64) bool {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	return s.changed[m] <= since
+}
+
+// readEvents calls use with the events of a merchant at these positions; n is the index of the position in positions. An event
+// is valid until use returns. If some events are damaged, use has got only a part of the others, and readEvents returns
+// journal.DamagedChunks or archive.Damaged.
+func (s *stored) readEvents(ctx context.Context, m codec.MerchantKey, positions []codec.Position, use func(n int, event journal.Event)) error {
+	wanted := make([]journal.Wanted, len(positions))
+	for i, at := range positions {
+		wanted[i] = journal.Wanted{Position: at, N: i}
+	}
+	slices.SortFunc(wanted, func(a, b journal.Wanted) int { return a.Compare(b.Position) })
+	archived, err := s.readArchived(ctx, m, wanted, use)
+	if err != nil {
+		return err
+	}
+	wanted = wanted[archived:]
+	for {
+		err := s.journal.Read(ctx, wanted, use)
+		damaged, ok := errors.AsType[journal.DamagedChunks](err)
+		if !ok {
+			return err
+		}
+		// The events may have moved meanwhile: read those that the archive has now.
+		moved, err := s.readArchived(ctx, m, wanted, use)
+		if err != nil {
+			return err
+		}
+		if moved == 0 {
+			return damaged
+		}
+		wanted = wanted[moved:]
+	}
+}
+
+// readArchived reads the events that the archive has, and returns their number n. wanted is sorted, so they are its first n.
+func (s *stored) readArchived(ctx context.Context, m codec.MerchantKey, wanted []journal.Wanted, use func(n int, event journal.Event)) (n int, err error) {
+	boundary := s.archive.Boundary()
+	n, _ = slices.BinarySearchFunc(wanted, boundary+1, func(w journal.Wanted, seq uint64) int {
+		if w.Seq < seq {
+			return -1
+		}
+		return 1
+	})
+	if n == 0 {
+		return 0, nil
+	}
+	positions := make([]codec.Position, n)
+	for i := range positions {
+		positions[i] = wanted[i].Position
+	}
+	var damaged archive.Damaged
+	err = s.archive.Read(ctx, m, positions, func(i int, stored archive.Event) {
+		event, err := journal.DecodeBody(m, stored.Position, stored.Body)
+		if err != nil {
+			damaged = append(damaged, archive.Damage{Merchant: m, After: codec.Position{Seq: stored.Seq - 1}, Last: stored.Position, Err: err})
+			return
+		}
+		use(wanted[i].N, event)
+	})
+	if err == nil && damaged != nil {
+		err = damaged
+	}
+	return n, unread(ctx, m, err)
+}
+
+// unread returns the error of an answer that needs events of a merchant that cannot be read now. Customers see it.
+func unread(ctx context.Context, m codec.MerchantKey, err error) error {
+	if err == nil || ctx.Err() != nil || isDamage(err) || store.KindOf(err) != store.KindInternal {
+		return err
+	}
+	return fmt.Errorf("%w: %v", &store.Error{Kind: store.KindUnavailable, Field: "merchantId",
+		Message: string(m.ID()) + ": some of its events cannot be read now. Ask again in a minute, or for other merchants only"}, err)
+}
+
+// ofEvents wraps an error of reading events without codec.ErrCorrupt, so that it is not taken for damage of the index.
+func ofEvents(dir string, err error) error {
+	if errors.Is(err, codec.ErrCorrupt) {
+		return fmt.Errorf("%s: %v", dir, err)
+	}
+	return err
+}

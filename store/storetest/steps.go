@@ -110,7 +110,6 @@ func markOf(m store.MerchantID, tag store.TagID, id store.Identity) store.Mark {
 	return e
 }
 
-// record records marks, and expects these outcomes for the first of them.
 // Record sends events again, as senders do, while the engine is unavailable: on a busy machine its database may be silent for a moment.
 func (b *bed) Record(ctx context.Context, marks []store.Mark) (err error) {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -120,6 +119,7 @@ func (b *bed) Record(ctx context.Context, marks []store.Mark) (err error) {
 	}
 }
 
+// record records marks, and expects these outcomes for the first of them.
 func (b *bed) record(marks []store.Mark, want ...store.Outcome) {
 	b.t.Helper()
 	testenv.Check(b.t, b.Record(b.t.Context(), marks))

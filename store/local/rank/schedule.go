@@ -40,9 +40,13 @@ func (x *Index) run() {
 	}
 }
 
-// mergeRest is how many times as long as a merge took no other is due, up to a minute, unless much is in memory. In a large tree of
-// names, nearly each event with a made-up name replaces a leaf of its own, until a merge has more events than there are leaves.
-const mergeRest = 10
+// After a long merge no other is due for mergeRest times as long as it took beyond longMerge, up to a minute, unless much is in memory. In a
+// large tree of names, nearly each event with a made-up name replaces a leaf of its own, until a merge has more events than there are leaves.
+// Other merges are short: if they were put off, a start after a kill would have more to apply.
+const (
+	longMerge = time.Second / 2
+	mergeRest = 10
+)
 
 // mergeState is what the applying goroutine knows about the running merge and the next one.
 type mergeState struct {
@@ -91,7 +95,7 @@ func (m *mergeState) startIfDue() {
 // memory; after any other error the index fails.
 func (m *mergeState) end(err error) {
 	x := m.x
-	m.running, m.restUntil = false, time.Now().Add(min(mergeRest*time.Since(m.began), time.Minute))
+	m.running, m.restUntil = false, time.Now().Add(min(mergeRest*max(0, time.Since(m.began)-longMerge), time.Minute))
 	if err == nil {
 		x.unmerged = frozenEvents{}
 		m.answerWaiting(nil)

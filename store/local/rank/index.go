@@ -69,7 +69,7 @@ type committedBatch struct {
 }
 
 const (
-	// A merge is due after this time (see mergeRest), or when this many events are in memory: about 25 MB, which a replay applies in
+	// A merge is due after this time, or when this many events are in memory: about 25 MB, which a replay applies in
 	// less than a second. Events of overflow series count as several, as they take more memory.
 	mergeInterval   = 5 * time.Second
 	mergeEntries    = 500_000

@@ -348,18 +348,6 @@ func TestAReplayOnAFullDiskIsMergedLater(t *testing.T) {
 	closeIndex(t, x)
 }
 
-// The longer a merge took, the later the next one is due, within a minute.
-func TestMergesRest(t *testing.T) {
-	m := mergeState{x: &Index{}}
-	for took, least := range map[time.Duration]time.Duration{time.Second: 11 * time.Second, time.Hour: time.Hour + time.Minute} {
-		m.began = time.Now().Add(-took)
-		m.end(nil)
-		if rest := m.restUntil.Sub(m.began); rest < least || time.Until(m.restUntil) > time.Minute {
-			t.Errorf("%v after a merge of %v began, the next one may be due", rest, took)
-		}
-	}
-}
-
 // sweep deletes what is in no tree.
 func sweep(t *testing.T, x *Index) {
 	t.Helper()

@@ -209,9 +209,7 @@ func TestOfflineAndBack(t *testing.T) {
 	w.wait("the browser to be offline", func() bool { return tab.get(`navigator.onLine`) == "false" })
 	tab.do(`mtag('event', 'Offline'); mtag('event', 'StillOffline')`)
 	w.wait("a failed try", func() bool { return tab.get(`failed`) != "0" })
-	if got := tab.get(stored); got != "2" {
-		t.Errorf("%s events are stored, want 2", got)
-	}
+	w.wait("two stored events", func() bool { return tab.get(stored) == "2" })
 	failures := tab.get(`failed`)
 	w.gate.setFault(nil)
 	tab.offline(false)

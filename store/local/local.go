@@ -210,7 +210,7 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 		return nil, nil, err
 	}
 	if !opt.unfinished {
-		if err := cmp.Or(CheckFinished(dir), checkVersion(dir), checkParts(dir), checkMoved(dir)); err != nil {
+		if err := cmp.Or(CheckFinished(dir), refuseEarlier(dir), checkParts(dir), checkMoved(dir)); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -231,8 +231,8 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 	return data, parts, nil
 }
 
-// checkVersion refuses a directory of a version before 1.0.0. In one of those, 1.0.0 leaves "tables" there until it compacts.
-func checkVersion(dir string) error {
+// refuseEarlier refuses a directory of a version before 1.0.0. In one of those, 1.0.0 leaves "tables" there until it compacts.
+func refuseEarlier(dir string) error {
 	for _, name := range []string{"events/MANIFEST", "events/upgrading", "events/keys/MANIFEST", "events/keys/tables", "archive/MANIFEST", "archive/tables"} {
 		if path := filepath.Join(dir, name); exists(path) {
 			return fmt.Errorf("%s is there, so the data is of a version before 1.0.0: start version 1.0.0 on it, back it up, and restore the backup. "+

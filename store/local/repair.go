@@ -22,7 +22,7 @@ import (
 // Repair makes a new data directory of what can be read of the one in dir, which it does not change. The directory to must
 // be empty or missing. What is lost is passed to lost. It fails with store.ErrInUse when another process has dir open.
 func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(store.Finding)) (err error) {
-	if err := checkVersion(dir); err != nil {
+	if err := refuseEarlier(dir); err != nil {
 		return err
 	}
 	old, err := control.OpenReadOnly(dir) // stays locked until the end

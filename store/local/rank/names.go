@@ -150,8 +150,8 @@ func (s *namesInRange) collect(out []named, from, n int) ([]named, error) {
 	return out, err
 }
 
-// readNames reads the names within a selection's time range. It needs no lock: no events wait for it.
-func (x *Index) readNames(ctx context.Context, m codec.MerchantKey, s *Selection) (found *namesInRange, err error) {
+// namesWithin reads the names within a selection's time range. It needs no lock: no events wait for it.
+func (x *Index) namesWithin(ctx context.Context, m codec.MerchantKey, s *Selection) (found *namesInRange, err error) {
 	err = view(x.db, func(tx *bolt.Tx) error {
 		t, err := loadTree(tx, m)
 		if err != nil || t.names.isEmpty() {

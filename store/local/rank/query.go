@@ -31,7 +31,7 @@ func (x *Index) Page(
 		if !errors.Is(err, errNamesNeeded) {
 			break
 		}
-		if names, err = x.readNames(ctx, m, s); err != nil {
+		if names, err = x.namesWithin(ctx, m, s); err != nil {
 			break
 		}
 	}

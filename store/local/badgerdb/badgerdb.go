@@ -46,7 +46,7 @@
 //	table.go     the files of tables, and the blocks in them
 //	list.go      the other files
 //	space.go     free space
-//	repair.go   reads what is sound of damaged files
+//	repair.go    reads what is sound of damaged files
 package badgerdb
 
 import (

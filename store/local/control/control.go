@@ -5,8 +5,8 @@
 //	audit.go      the audit log
 //	control.go    Data: changes
 //	open.go       opens control.db: checks and loads all of it
-//	moveout.go    what a move to another engine copies
-//	movein.go     takes what a move from another engine copies
+//	export.go     what a move to another engine copies
+//	import.go     takes what a move from another engine copies
 //	snapshot.go   the control data as of one moment, for a backup
 //	verify.go     checks all records
 //	copy.go       the second file

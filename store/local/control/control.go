@@ -1,5 +1,5 @@
-// Package control stores the control data of the embedded engine in one bbolt file. It is the driver of package rules, which has the
-// rules and all records in memory. Each change is one synced transaction.
+// Package control stores the control data of the embedded engine in a bbolt file and a second one with the same records. It is the
+// driver of package rules, which has the rules and all records in memory. Each change is one synced transaction in each file.
 //
 //	inspect.go    what a data directory contains, before anything is opened
 //	audit.go      the audit log

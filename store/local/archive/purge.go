@@ -3,6 +3,7 @@ package archive
 import (
 	"context"
 	"errors"
+
 	"mtagd/store/local/badgerdb"
 )
 

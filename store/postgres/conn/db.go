@@ -17,13 +17,14 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"mtagd/store/budget"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mtagd/store/budget"
 )
 
 // Options are the inputs of a DB besides its configuration.

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mtagd/store"
 	"net"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"mtagd/store"
 )
 
 // IsConnectionFailure reports whether the server cannot be reached, has ended the connection, or accepts no writes: the same

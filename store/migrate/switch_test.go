@@ -80,7 +80,7 @@ func (w wrongTarget) SetControl(ctx context.Context, c *migrate.Control) error {
 	return w.Successor.SetControl(ctx, &wrong)
 }
 
-// What the target does not have as the source has it is noticed, and the source goes on.
+// Each difference between the target and the source is found, and the source goes on.
 func TestDifferencesAreNoticed(t *testing.T) {
 	e := openLocal(t, t.TempDir())
 	s := newShop(t, e)

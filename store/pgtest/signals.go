@@ -89,7 +89,7 @@ func guard(pids []int) (thaw func() error, err error) {
 	return thaw, err
 }
 
-// atEnd runs a shell command when run is called, or when this process ends however that is.
+// atEnd runs a shell command when run is called, or when this process ends, in whatever way.
 func atEnd(command string) (run func() error, err error) {
 	cmd := exec.Command("sh", "-c", "read line; "+command)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it

@@ -52,7 +52,7 @@ func readerOf(t *testing.T, db *conn.DB) *Reader {
 	return New(db, c, 0)
 }
 
-// A feed does not go on with what another server has than the one that it has begun with.
+// A feed ends with an error when another server answers than the one that it began with.
 func TestAFeedReadsFromOneServer(t *testing.T) {
 	r := readerOf(t, openDB(t))
 	f := &feed{end: store.EndOf(1), server: 1}

@@ -37,7 +37,7 @@ needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells
 PROGRAM = ./cmd/mtagd
 FIRST = $(PROGRAM) ./store/postgres ./partnerapi/delivery ./store/local
 PLAIN = mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi
-DRILLS = ^TestDrill|Allocates$$|^TestConformance$$/^(Listing|Summary)$$
+DRILLS = ^TestDrill|Allocates$$|^TestConformance$$/./^(Listing|Summary)$$
 DRILLED = $(sort ./store/postgres/ $(dir $(shell grep -rlE 'testenv\.(Drill|Race)' --include='*_test.go' --exclude-dir=node_modules .)))
 COMMANDS = ^Test(Scripts|Release|AFullDisk|Doctor|Dev.*|Demo.*|InstallGuide|InitRefuses|ReadmeCommands|Completion|ManPages|Browser.*|ConsoleOverTLS)$$
 RACE = $(shell command -v $$($(GO) env CC) >/dev/null && echo -race)

@@ -220,7 +220,7 @@ func TestAnAnswerSaysThatNothingMoreIsRead(t *testing.T) {
 	var w *world
 	w = newWorld(t, func(cfg *Config) {
 		cfg.PartnerNeedsBody = func(*fasthttp.RequestCtx) bool {
-			w.server.open.stopReading()
+			w.server.open.stopReading(func(*conn) bool { return true })
 			return true
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -91,7 +92,9 @@ func TestClientContextLastsAsLongAsTheClient(t *testing.T) {
 			ctx, cancel := ClientContext(r)
 			defer cancel()
 			go w.shutdown()
-			<-r.Done() // the server has begun to stop
+			for !w.server.open.stopping.Load() {
+				runtime.Gosched()
+			}
 			select {
 			case <-ctx.Done():
 				r.SetStatusCode(500)
@@ -181,7 +184,7 @@ func TestWaitContextEndsWhenTheConnectionIsNeeded(t *testing.T) {
 	})
 	go func() {
 		<-began
-		w.server.open.stopReading()
+		w.server.open.stopReading(func(*conn) bool { return true })
 	}()
 	w.do("GET", baseHost, "/v1/x", "").Want(t, 200, "")
 }

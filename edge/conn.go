@@ -23,6 +23,7 @@ type conn struct {
 	interval       time.Duration // by which deadlines move, see rateInterval
 	client         netip.Addr    // as clientaddr.Of returns it; the zero Addr until a proxy in front has named it
 	readingStopped atomic.Bool
+	idle           atomic.Bool                        // it has had a request, and waits for the next one
 	waiting        atomic.Pointer[context.CancelFunc] // of a WaitContext; nil when there is none
 	isStopping     func() bool                        // whether the server has begun to stop
 	read, write    deadline
@@ -243,12 +244,16 @@ func connOf(c net.Conn) *conn {
 // connStateChanged ends the state of a request, when its answer is written or the connection is closed. fasthttp calls
 // it.
 func connStateChanged(nc net.Conn, state fasthttp.ConnState) {
-	if state != fasthttp.StateIdle && state != fasthttp.StateClosed {
-		return
-	}
 	c := connOf(nc)
 	if c == nil {
 		return
+	}
+	c.idle.Store(state == fasthttp.StateIdle)
+	if state != fasthttp.StateIdle && state != fasthttp.StateClosed {
+		return
+	}
+	if c.isStopping() { // and this answer began before that: it has not closed the connection
+		c.stopReading()
 	}
 	if c.body != nil { // rare: most requests do not touch the budget, which all connections share
 		c.body.release()

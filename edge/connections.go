@@ -2,6 +2,7 @@ package edge
 
 import (
 	"cmp"
+	"context"
 	"net"
 	"net/netip"
 	"slices"
@@ -22,12 +23,40 @@ type connections struct {
 
 	refusals *limit.Refusals // counts the connections that makeRoom ends; nil: not counted
 
-	stopping atomic.Bool // set by endWaiting
+	stopping atomic.Bool // set by stop
 
-	mu       sync.Mutex
-	all      map[*conn]struct{}
-	ofClient map[netip.Addr]int // by conn.client
-	left     *sync.Cond         // a connection was removed
+	mu        sync.Mutex
+	accepting map[net.Listener]struct{}
+	all       map[*conn]struct{}
+	ofClient  map[netip.Addr]int // by conn.client
+	left      *sync.Cond         // a connection or a listener was removed
+}
+
+func (o *connections) makeMaps() {
+	if o.all == nil {
+		o.accepting, o.all, o.ofClient = map[net.Listener]struct{}{}, map[*conn]struct{}{}, map[netip.Addr]int{}
+		o.left = sync.NewCond(&o.mu)
+	}
+}
+
+// startAccepting notes a listener until endAccepting. When the server is stopping, it closes the listener and returns false.
+func (o *connections) startAccepting(ln net.Listener) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.stopping.Load() {
+		_ = ln.Close() // of which nothing was accepted
+		return false
+	}
+	o.makeMaps()
+	o.accepting[ln] = struct{}{}
+	return true
+}
+
+func (o *connections) endAccepting(ln net.Listener) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.accepting, ln)
+	o.left.Broadcast()
 }
 
 // add adds a connection. When the limit is reached, it first ends others, and waits until one is closed.
@@ -36,9 +65,7 @@ func (o *connections) add(tcp *net.TCPConn) *conn {
 	c.closed, c.isStopping = func() { o.remove(c) }, o.stopping.Load
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.all == nil {
-		o.all, o.ofClient, o.left = map[*conn]struct{}{}, map[netip.Addr]int{}, sync.NewCond(&o.mu)
-	}
+	o.makeMaps()
 	for o.limit > 0 && len(o.all) >= o.limit {
 		o.makeRoom()
 		o.left.Wait()
@@ -75,7 +102,7 @@ func (o *connections) remove(c *conn) {
 		return
 	}
 	delete(o.all, c)
-	o.left.Signal()
+	o.left.Broadcast()
 	if !c.client.IsValid() {
 		return
 	}
@@ -90,23 +117,48 @@ func (o *connections) count() int {
 	return len(o.all)
 }
 
-// endWaiting ends every WaitContext, and those that begin later.
-func (o *connections) endWaiting() {
-	o.stopping.Store(true)
+// stop closes the listeners, and ends every WaitContext and those that begin later. A connection that becomes idle from now
+// on ends.
+func (o *connections) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.stopping.Store(true)
+	for ln := range o.accepting {
+		_ = ln.Close() // it fails only when it is closed already
+	}
 	for c := range o.all {
 		c.endWaiting()
 	}
 }
 
-// stopReading makes reads on every connection fail. Requests that have arrived are still answered.
-func (o *connections) stopReading() {
+// stopReading makes reads on some connections fail. Requests that have arrived are still answered.
+func (o *connections) stopReading(of func(*conn) bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for c := range o.all {
-		c.stopReading()
+		if of(c) {
+			c.stopReading()
+		}
 	}
+}
+
+// wait waits until no connection is left and none can be added. It returns ctx's error when ctx ends first.
+func (o *connections) wait(ctx context.Context) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.makeMaps()
+	defer context.AfterFunc(ctx, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.left.Broadcast()
+	})()
+	for len(o.accepting) > 0 || len(o.all) > 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		o.left.Wait()
+	}
+	return nil
 }
 
 // roomShare is the share of all connections that makeRoom ends at once. It looks at every connection to find them, so

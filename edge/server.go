@@ -36,7 +36,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -102,7 +101,6 @@ func (s *Server) newHTTP(answer func(*fasthttp.RequestCtx, time.Time), needsBody
 		IdleTimeout:                  idleTimeout,
 		NoDefaultServerHeader:        true,
 		DisablePreParseMultipartForm: true,
-		CloseOnShutdown:              true,
 	}
 }
 
@@ -127,6 +125,10 @@ func (s *Server) accepting(ln net.Listener) net.Listener {
 }
 
 func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {
+	if !s.open.startAccepting(ln) {
+		return nil
+	}
+	defer s.open.endAccepting(ln)
 	err := http.Serve(ln)
 	if s.dispatcher.stopping.Load() {
 		return nil
@@ -137,10 +139,8 @@ func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {
 	return err
 }
 
-// flushTime is how long Shutdown lets connections send their buffered answers before it stops fasthttp. fasthttp keeps
-// the answers of a connection in a buffer while more requests wait on it, and drops the buffer when it is stopped.
-// During flushTime the next answer closes the connection, and that sends the buffer.
-const flushTime = 50 * time.Millisecond
+// idleEnd is how long Shutdown leaves connections that have no request: one may be on its way.
+const idleEnd = 50 * time.Millisecond
 
 // arrivalTime is how long Shutdown waits for requests that have not arrived in full, and for connections without a
 // request. Clients open connections in advance: with their read timeout, every stop would take 15 seconds.
@@ -149,21 +149,15 @@ const arrivalTime = 2 * time.Second
 // Shutdown stops accepting connections. It returns nil when all requests that had arrived are answered, or ctx's error
 // when ctx ends first. From the call on, each answer closes its connection. The engine must stay open until Shutdown
 // has returned.
+//
+// It does not shut fasthttp down. That would close connections that seem idle while their next request is read and recorded,
+// and drop answers that are buffered because more requests wait on the connection.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.dispatcher.stopping.Store(true)
-	s.open.endWaiting()
-	select {
-	case <-time.After(flushTime):
-	case <-ctx.Done():
-	}
-	defer time.AfterFunc(arrivalTime, s.open.stopReading).Stop()
-	var all sync.WaitGroup
-	var errs [3]error
-	for i, server := range []*fasthttp.Server{s.http, s.https, s.plain} { // concurrently, so that all stop accepting now
-		all.Go(func() { errs[i] = server.ShutdownWithContext(ctx) })
-	}
-	all.Wait()
-	return errors.Join(errs[:]...)
+	s.open.stop()
+	defer time.AfterFunc(idleEnd, func() { s.open.stopReading(func(c *conn) bool { return c.idle.Load() }) }).Stop()
+	defer time.AfterFunc(arrivalTime, func() { s.open.stopReading(func(*conn) bool { return true }) }).Stop()
+	return s.open.wait(ctx)
 }
 
 // Connections returns the number of open connections.

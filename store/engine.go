@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Engine stores all data of the service. Every engine passes the conformance suite in storetest.
+// Engine stores all data of the service. Every engine passes the tests in storetest.
 //
 // All methods may be called from many goroutines at once. A method that returns an error has changed nothing, except
 // where it says otherwise. An error that callers act on carries a Kind.

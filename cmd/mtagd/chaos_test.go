@@ -45,8 +45,8 @@ type chaos struct {
 	faults  map[string]int
 	outages map[string][]time.Duration // until both nodes recorded again
 	ops     []operation
-	refused map[string]time.Time // when the event of an event_id was last refused
-	mu      sync.Mutex           // guards ops and refused
+	mu      sync.Mutex // guards ops
+	losses  []span     // when a primary may have lost events that it had shown
 }
 
 // shop is a merchant with a client-side tag.
@@ -126,8 +126,7 @@ func newChaos(t *testing.T) *chaos {
 	}
 	t.Cleanup(zone.stop)
 	c := &chaos{T: t, seed: seed, cluster: cluster, zone: zone.address, ended: make(chan struct{}), allSent: make(chan struct{}), sent: newSent(),
-		refused: map[string]time.Time{},
-		faults:  map[string]int{}, outages: map[string][]time.Duration{},
+		faults: map[string]int{}, outages: map[string][]time.Duration{},
 		persons: persons{stays: map[string]bool{}, goes: map[string]bool{}, unknown: map[string]bool{}},
 		client:  &http.Client{Timeout: answerTimeout(), Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	t.Cleanup(c.client.CloseIdleConnections)

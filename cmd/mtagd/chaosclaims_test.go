@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -42,7 +43,7 @@ const (
 	failedOp        // the answer is none that such a call may have
 )
 
-// doOp makes a call, and notes it unless it did nothing.
+// doOp makes a call, and notes it unless it did nothing. A refused event is noted too: see hasShown.
 func (c *chaos) doOp(op operation, n *chaosNode, r request, read func(got answer) (result, int)) result {
 	op.call = time.Now()
 	got, err := c.ask(n, r)
@@ -57,12 +58,7 @@ func (c *chaos) doOp(op operation, n *chaosNode, r request, read func(got answer
 			c.Errorf("%s %s on %s: %d %s", r.method, r.path, n.name, got.status, got.body)
 		}
 	}
-	if op.result == nothing && op.what == recordOnce {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.refused[op.on] = op.answer
-	}
-	if op.result != nothing && op.result != failedOp && (op.result != lost || op.what != readOnce) {
+	if (op.result != nothing || op.what == recordOnce) && op.result != failedOp && (op.result != lost || op.what != readOnce) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.ops = append(c.ops, op)
@@ -193,13 +189,34 @@ var claims = porcupine.NondeterministicModel{
 // listingLag is how old a listing may be: for as long as a node does not notice that its primary was replaced.
 const listingLag = 5 * time.Second
 
+// A span is from one time to another.
+type span struct{ from, to time.Time }
+
+func (s span) overlaps(from, to time.Time) bool { return s.from.Before(to) && from.Before(s.to) }
+
+// hasShown reports whether a listing may show the event of a call that was refused, and with reason. A primary shows events that its
+// standbys do not have yet, and that are not on its disk. It loses them when it is killed or replaced; what it has shown is lost.
+func (c *chaos) hasShown(read, refused operation) bool {
+	return read.answer.After(refused.call) && slices.ContainsFunc(c.losses, func(s span) bool {
+		return s.overlaps(refused.call, refused.answer) && read.call.Before(s.to.Add(listingLag))
+	})
+}
+
 // checkClaims looks for an order of the calls on each domain and event_id that explains all answers.
 func (c *chaos) checkClaims() {
-	byKey := map[string][]porcupine.Operation{}
+	byKey, refused := map[string][]porcupine.Operation{}, map[string][]operation{}
+	for _, op := range c.ops {
+		if op.result == nothing {
+			refused[op.on] = append(refused[op.on], op)
+		}
+	}
 	for i, op := range c.ops {
+		if op.result == nothing {
+			continue
+		}
 		if op.what == readOnce {
-			if op.count == 1 && op.call.Before(c.refused[op.on].Add(listingLag)) {
-				continue // it may have seen the event on a primary that was replaced before any standby had it: the refusal is true
+			if op.count == 1 && slices.ContainsFunc(refused[op.on], func(r operation) bool { return c.hasShown(op, r) }) {
+				continue
 			}
 			op.call = op.call.Add(-listingLag)
 		}

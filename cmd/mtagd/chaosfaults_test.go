@@ -33,6 +33,7 @@ var faults = []fault{
 		return c.failOver(ctx, "promotion", nil)
 	}},
 	{"the primary is killed and starts again", true, func(_ context.Context, c *chaos, random *rand.Rand) error {
+		defer c.noteLoss(time.Now())
 		s := c.primary()
 		if err := s.Crash(); err != nil {
 			return err
@@ -150,6 +151,7 @@ func (c *chaos) primary() *pgtest.Server { return c.cluster.Servers[c.cluster.Pr
 
 // failOver promotes a standby, and makes the old primary another one. thaw, unless it is nil, lets the old primary go on before.
 func (c *chaos) failOver(ctx context.Context, what string, thaw func() error) error {
+	defer c.noteLoss(time.Now())
 	old := c.cluster.Primary
 	if err := c.cluster.Promote(ctx); err != nil {
 		return err
@@ -163,6 +165,9 @@ func (c *chaos) failOver(ctx context.Context, what string, thaw func() error) er
 	}
 	return c.cluster.Rejoin(old)
 }
+
+// noteLoss notes that from a time on until now a primary may have lost events that no standby had.
+func (c *chaos) noteLoss(from time.Time) { c.losses = append(c.losses, span{from, time.Now()}) }
 
 func (c *chaos) stopPrimary(d time.Duration) error {
 	thaw, err := c.primary().Freeze()

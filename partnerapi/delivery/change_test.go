@@ -120,7 +120,7 @@ func TestAChangeWhileAShardIsOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	engine := slow{mortal{b.engine, new(atomic.Bool)}, make(chan struct{}), make(chan struct{})}
-	b.s = Open(Config{Engine: engine, Keys: b.keys, Allow: b.allow, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	b.s = Open(Config{Engine: engine, Keys: b.keys, Allow: b.allow, Log: slog.New(slog.DiscardHandler), Now: time.Now, Interval: 20 * time.Millisecond})
 	<-engine.asked
 	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Filter: new("n > 1")}); err != nil {
 		t.Fatal(err)

@@ -45,6 +45,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -83,9 +84,10 @@ type Config struct {
 	Metrics prometheus.Registerer // nil: they are not exported
 
 	// For tests.
-	Kinds   []kind.Kind                      // besides the usual ones
-	Roots   *tls.Config                      // nil: the system's
-	Backoff func(failures int) time.Duration // nil: backoff
+	Kinds    []kind.Kind                      // besides the usual ones
+	Roots    *tls.Config                      // nil: the system's
+	Backoff  func(failures int) time.Duration // nil: backoff
+	Interval time.Duration                    // instead of flushInterval, followInterval and leaseInterval; 0: these
 }
 
 // Service delivers events.
@@ -177,7 +179,7 @@ func (s *Service) runShard(ctx context.Context, i int) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(leaseInterval):
+		case <-time.After(cmp.Or(s.Interval, leaseInterval)):
 		}
 	}
 }
@@ -265,7 +267,7 @@ func (s *Service) follow(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(followInterval):
+		case <-time.After(cmp.Or(s.Interval, followInterval)):
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (b *bed) start() {
 	b.dead = new(atomic.Bool)
 	b.s = Open(Config{
 		Engine: mortal{b.engine, b.dead}, Keys: b.keys, Allow: b.allow, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Now: func() time.Time { return time.Now().Add(time.Duration(b.ahead.Load())) },
-		Backoff: b.wait,
+		Backoff: b.wait, Interval: 20 * time.Millisecond,
 	})
 }
 
@@ -587,9 +587,9 @@ func TestARetryBehindManyOthers(t *testing.T) {
 	b.close()
 	s.answerWith(nil)
 	b.open()
-	b.until("no retries", func() bool { return b.status(d).Retries == 0 })
-	if st := b.status(d); st.Delivered != 3 || len(s.all()) != 3 {
-		t.Errorf("%d events were delivered, %d count as erased", len(s.all()), st.Erased)
+	b.until("no retries", func() bool { st := b.status(d); return st.Retries == 0 && st.Delivered+st.Erased+st.Dead == 3 })
+	if st, sent := b.status(d), distinct(s.all()); st.Delivered != 3 || len(sent) != 3 { // A may be sent twice: close cuts an attempt off
+		t.Errorf("%v were delivered: %+v", sent, st)
 	}
 }
 

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -171,14 +172,15 @@ func (sh *shard) run() {
 
 func (sh *shard) flushAll() {
 	failed := time.Time{}
-	pause := flushInterval
+	interval := cmp.Or(sh.s.Interval, flushInterval)
+	pause := interval
 	for sh.sleep(pause) {
 		began := time.Now()
 		if err := sh.flush(sh.ctx); err != nil && sh.ctx.Err() == nil && time.Since(failed) > time.Minute {
 			failed = time.Now()
 			sh.s.Log.Error("how far deliveries are cannot be written: after a restart, more events would be sent again", "error", err)
 		}
-		pause = max(flushInterval, 10*time.Since(began)) // thousands of states take a while, and events come first
+		pause = max(interval, 10*time.Since(began)) // thousands of states take a while, and events come first
 	}
 }
 

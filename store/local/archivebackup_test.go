@@ -102,7 +102,7 @@ func TestABackupAfterAKillOfTheArchiver(t *testing.T) {
 	e := open(t, dir)
 	record(t, e, m, 3000)
 	testenv.Check(t, e.index.now.Wait(ctx, e.journal.Committed()))
-	release := e.archiver.pauseMoves()
+	release := e.archiver.PauseMoves()
 	testenv.Check(t, e.index.now.Merge(ctx))
 	upTo, err := e.index.now.StoredUpTo()
 	testenv.Check(t, err)
@@ -130,7 +130,7 @@ func drop(t *testing.T, e *engine, m store.MerchantID) {
 	t.Helper()
 	k, err := codec.NewMerchantKey(m)
 	testenv.Check(t, err)
-	release := e.archiver.pauseMoves()
+	release := e.archiver.PauseMoves()
 	defer release()
 	testenv.Check(t, e.index.now.Drop(ctx, k))
 	if removed, err := e.archive.DropMerchant(ctx, k); err != nil || removed == 0 {

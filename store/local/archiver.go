@@ -55,8 +55,8 @@ const (
 
 func newArchiver(l *liveIndex, b *background, opt Options) *archiver {
 	a := &archiver{stored: l.stored, index: l, background: b, run: archiveRun, paced: true}
-	if opt.archiveRun > 0 {
-		a.run, a.paced = opt.archiveRun, false
+	if opt.ArchiveRun > 0 {
+		a.run, a.paced = opt.ArchiveRun, false
 	}
 	a.waiting.Store(math.MaxInt64 / 2) // unknown, until a run that is not full has been read
 	return a

@@ -108,7 +108,7 @@ func TestABacklogIsArchived(t *testing.T) {
 		record(t, e, shop, 100)
 	}
 	closeEngine(t, e)
-	opened, err := Open(dir, Options{Log: quiet, archiveRun: 2000})
+	opened, err := Open(dir, Options{Log: quiet, ArchiveRun: 2000})
 	testenv.Check(t, err)
 	e = opened.(*engine)
 	for e.archiver.waiting.Load() >= 2000 {
@@ -130,7 +130,7 @@ func TestDrillAKillWhileEventsAreArchived(t *testing.T) {
 	want := recordMany(t, e, shops, 50)
 	killed := map[string]string{"before the run": copied(t, dir)}
 
-	release := e.archiver.pauseMoves()
+	release := e.archiver.PauseMoves()
 	testenv.Check(t, e.index.now.Merge(ctx))
 	upTo, err := e.index.now.StoredUpTo()
 	testenv.Check(t, err)
@@ -183,7 +183,7 @@ func TestTheArchiveMustFitTheJournal(t *testing.T) {
 
 // Listings, while events are recorded and archived all the time, have every event that was acknowledged.
 func TestListingsWhileEventsMove(t *testing.T) {
-	e, err := Open(t.TempDir(), Options{Log: quiet, archiveRun: 500})
+	e, err := Open(t.TempDir(), Options{Log: quiet, ArchiveRun: 500})
 	testenv.Check(t, err)
 	defer closeEngine(t, e.(*engine))
 	m := store.NewMerchantID()
@@ -230,7 +230,7 @@ func TestDrillArchivedEventsGiveSpaceBack(t *testing.T) {
 		}
 	}
 	e := open(t, dir)
-	release := e.archiver.pauseMoves()
+	release := e.archiver.PauseMoves()
 	recordNoise(e, 80)
 	before := logs()
 	release()

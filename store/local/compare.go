@@ -40,7 +40,7 @@ func (v *verifier) differences() (*comparison, error) {
 		c.chunks[d.Seq] = &chunkDifference{seq: d.Seq, damage: &d}
 	}
 	if len(differ) > 0 {
-		release := v.pauseMoves()
+		release := v.PauseMoves()
 		defer release()
 		v.removing.Lock()
 		defer v.removing.Unlock()

@@ -27,7 +27,7 @@ var besides = flag.Int("besides", 2, "how many verifications TestVerifyBesideEve
 // tables are merged and removed, and while backups read everything.
 func TestVerifyBesideEverything(t *testing.T) {
 	dir := t.TempDir()
-	opened, err := Open(dir, Options{Log: quiet, archiveRun: 5000, eager: true})
+	opened, err := Open(dir, Options{Log: quiet, ArchiveRun: 5000, eager: true})
 	testenv.Check(t, err)
 	x := &erasing{t: t, dir: dir, engine: opened.(*engine)}
 	p, err := x.AddPartner(ctx, "Acme")

@@ -337,7 +337,7 @@ func TestPersonalData(t *testing.T) {
 func TestAnErasureGoesOnAfterAKill(t *testing.T) {
 	x := newErasing(t)
 	x.visit(x.shop, 50, 4)
-	release := x.archiver.pauseMoves() // it can move nothing, so it removes nothing
+	release := x.archiver.PauseMoves() // it can move nothing, so it removes nothing
 	era := x.erase(byEmail(3), false)
 	killed := copied(t, x.dir)
 	release()
@@ -391,7 +391,7 @@ func TestAPurgeThatFailsIsNoted(t *testing.T) {
 	x := &erasing{t: t, dir: t.TempDir()}
 	var fails atomic.Bool
 	fails.Store(true)
-	opened, err := Open(x.dir, Options{Log: quiet, broken: func(m store.MerchantID) error {
+	opened, err := Open(x.dir, Options{Log: quiet, Broken: func(m store.MerchantID) error {
 		if m == "" && fails.Load() {
 			return errors.New("no room")
 		}

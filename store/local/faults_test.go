@@ -45,7 +45,7 @@ var childMerchant = store.MerchantID("018f0000-0000-7000-8000-000000000001")
 // serveChild opens an engine, and does what the lines of standard input say. It answers each with a line. Events move to the
 // archive all the time.
 func serveChild(dir string) {
-	e, err := Open(dir, Options{Log: quiet, archiveRun: 5000})
+	e, err := Open(dir, Options{Log: quiet, ArchiveRun: 5000})
 	if err != nil {
 		fmt.Println("error", err)
 		return

@@ -42,7 +42,7 @@ func newFlipOracle(t *testing.T) (dir string, o flipOracle) {
 	t.Helper()
 	live := t.TempDir()
 	o = flipOracle{merchants: soundDirectory(t, live), pages: map[store.MerchantID][]store.Page{}}
-	opened, err := Open(live, Options{Log: quiet, maxSeries: 3})
+	opened, err := Open(live, Options{Log: quiet, MaxSeries: 3})
 	testenv.Check(t, err)
 	e := opened.(*engine)
 	defer closeEngine(t, e)
@@ -128,7 +128,7 @@ func feedOf(e *engine, m store.MerchantID) (events []store.Event, err error) {
 // check opens a damaged directory and compares all its answers. wrong are the answers that differ without an error and without noted
 // damage. failed are the queries that gave an error.
 func (o *flipOracle) check(dir string) (wrong []string, failed []error, refused error) {
-	opened, err := Open(dir, Options{Log: quiet, maxSeries: 3})
+	opened, err := Open(dir, Options{Log: quiet, MaxSeries: 3})
 	if err != nil {
 		return nil, nil, err
 	}

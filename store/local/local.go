@@ -115,12 +115,11 @@ type Options struct {
 	unfinished bool // the directory is being filled: CheckFinished is left out
 
 	// For tests. 0 and false: the default.
-	archiveRun int  // bytes of events that are archived together, without pauses
-	maxSeries  int  // rank.LimitSeries
-	eager      bool // what is left of deleted merchants is removed without removal.Delay
-
-	broken func(store.MerchantID) error // why the events of a merchant cannot be removed; "": why the files cannot be purged
-	audit  store.AuditLimits
+	ArchiveRun  int                          // bytes of events that are archived together, without pauses
+	MaxSeries   int                          // rank.LimitSeries
+	eager       bool                         // what is left of deleted merchants is removed without removal.Delay
+	Broken      func(store.MerchantID) error // why the events of a merchant cannot be removed; "": why the files cannot be purged
+	AuditLimits store.AuditLimits
 }
 
 func (o Options) withDefaults() Options {
@@ -130,8 +129,8 @@ func (o Options) withDefaults() Options {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.broken == nil {
-		o.broken = func(store.MerchantID) error { return nil }
+	if o.Broken == nil {
+		o.Broken = func(store.MerchantID) error { return nil }
 	}
 	return o
 }
@@ -175,9 +174,9 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	s := &stored{dir: dir, log: opt.Log, shorts: newShorts(), changed: map[codec.MerchantKey]uint64{}, removed: map[codec.MerchantKey]uint64{}}
 	e := &engine{Data: data}
 	s.opened, e.close = context.WithCancel(context.Background())
-	x := &liveIndex{stored: s, parts: parts, maxSeries: opt.maxSeries, registerer: opt.Metrics}
+	x := &liveIndex{stored: s, parts: parts, maxSeries: opt.MaxSeries, registerer: opt.Metrics}
 	e.reader = &reader{stored: s, control: data, index: x, watchers: newWatchers(&e.Watchers), now: opt.Now}
-	e.background = newBackground(e.opened, opt.archiveRun > 0)
+	e.background = newBackground(e.opened, opt.ArchiveRun > 0)
 	e.archiver = newArchiver(x, e.background, opt)
 	e.remover = newRemover(data.Data, e.archiver, opt)
 	e.healer = &healer{stored: s, control: data, reader: e.reader, archiver: e.archiver, remover: e.remover, background: e.background, now: opt.Now}
@@ -225,8 +224,8 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 	}
 	data.KeepCopy()
 	data.Changing, data.Changed = parts.changing, parts.changed
-	if opt.audit != (store.AuditLimits{}) {
-		data.AuditLimits = opt.audit
+	if opt.AuditLimits != (store.AuditLimits{}) {
+		data.AuditLimits = opt.AuditLimits
 	}
 	return data, parts, nil
 }

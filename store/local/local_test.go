@@ -2,22 +2,18 @@ package local
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
-	"mtagd/store/storetest"
 	"mtagd/store/testenv"
 )
 
@@ -25,57 +21,6 @@ var (
 	quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 	ctx   = context.Background()
 )
-
-func TestConformance(t *testing.T) { storetest.Run(t, newStore(Options{audit: storetest.AuditLimits})) }
-
-// The archiver moves every few events at once, and all the time.
-func TestDrillWhileEventsAreArchived(t *testing.T) {
-	testenv.Drill(t)
-	storetest.Run(t, newStore(Options{archiveRun: 1000}), "Marks", "Identities", "Listing", "Contexts", "Durability", "Feed")
-}
-
-// Most names of the suite are then in overflow series, some of them for one tag only. That concerns only the listing.
-func TestDrillListingWhereFewSeriesAreCounted(t *testing.T) {
-	testenv.Drill(t)
-	storetest.Run(t, newStore(Options{maxSeries: 3}), "Listing")
-}
-
-// newStore returns stores in empty directories. Kill copies the files as they are; the next Open opens the copy.
-func newStore(opt Options) func(t *testing.T) storetest.Store {
-	return func(t *testing.T) storetest.Store {
-		dir := t.TempDir()
-		var opened *engine
-		var broken atomic.Pointer[[]store.MerchantID]
-		broken.Store(&[]store.MerchantID{})
-		return storetest.Store{
-			Open: func(t *testing.T, now func() time.Time) store.Engine {
-				t.Helper()
-				opt := opt // tests run at the same time
-				opt.Log, opt.Now = quiet, now
-				opt.broken = func(m store.MerchantID) error {
-					if slices.Contains(*broken.Load(), m) {
-						return errors.New("a block cannot be written")
-					}
-					return nil
-				}
-				e, err := Open(dir, opt)
-				testenv.Check(t, err)
-				opened = e.(*engine)
-				return e
-			},
-			Kill: func(t *testing.T) {
-				t.Helper()
-				// A copy takes a while: it must not see events while they move to the archive.
-				defer opened.archiver.pauseMoves()()
-				dir = copied(t, dir)
-			},
-			Break: func(_ *testing.T, merchants ...store.MerchantID) func() {
-				broken.Store(&merchants)
-				return func() { broken.Store(&[]store.MerchantID{}) }
-			},
-		}
-	}
-}
 
 func open(t *testing.T, dir string) *engine {
 	t.Helper()

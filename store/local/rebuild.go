@@ -25,7 +25,7 @@ import (
 type liveIndex struct {
 	*stored    // what a rebuild reads
 	parts      *generation
-	maxSeries  int                   // Options.maxSeries
+	maxSeries  int                   // Options.MaxSeries
 	registerer prometheus.Registerer // Options.Metrics
 
 	pushing sync.Mutex // held while a commit is passed to the index, and while the index is replaced
@@ -230,7 +230,7 @@ func (l *liveIndex) rebuildIndex() {
 func (l *liveIndex) tryRebuild() (err error) {
 	// An event that moved meanwhile could be missed by the replays of both the archive and the journal. An event that was removed
 	// could stay in the new index.
-	defer l.pauseMoves()()
+	defer l.PauseMoves()()
 	l.removing.Lock()
 	defer l.removing.Unlock()
 	path := Parts(l.dir)["index"]

@@ -116,7 +116,7 @@ func (h *healer) noteRebuilt() {
 func (h *healer) replaceArchive() error {
 	h.remover.busy.Lock()
 	defer h.remover.busy.Unlock()
-	defer h.pauseMoves()()
+	defer h.PauseMoves()()
 	h.removing.Lock()
 	defer h.removing.Unlock()
 	size, _ := h.archive.Sizes()

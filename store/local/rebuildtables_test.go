@@ -70,7 +70,7 @@ func TestDamageOfTheArchiveNeedsNoRestart(t *testing.T) {
 	until(t, "tables are merged", func() bool { return !e.archiver.reclaiming.Load() }) // a merge could replace the damaged table
 	key, other := keyOf(t, shops[0]), shops[1]
 	want := everything(t, e, other)[0].Total
-	release := e.archiver.pauseMoves() // nothing is rebuilt yet
+	release := e.archiver.PauseMoves() // nothing is rebuilt yet
 	damageTableOf(t, filepath.Join(dir, "archive"), append([]byte{'B'}, key[:]...))
 	_, err := feedOf(e, shops[0])
 	if store.KindOf(err) != store.KindUnavailable || !strings.Contains(fmt.Sprint(err), string(shops[0])) {

@@ -21,7 +21,7 @@ type remover struct {
 	index      *liveIndex
 	archiver   *archiver
 	background *background
-	broken     func(store.MerchantID) error // Options.broken
+	broken     func(store.MerchantID) error // Options.Broken
 
 	wake   chan struct{} // holds a value when there is a task
 	runner *removal.Runner
@@ -30,7 +30,7 @@ type remover struct {
 
 func newRemover(tasks *rules.Data, a *archiver, opt Options) *remover {
 	r := &remover{Data: tasks, stored: a.stored, index: a.index, archiver: a, background: a.background,
-		broken: opt.broken, wake: make(chan struct{}, 1)}
+		broken: opt.Broken, wake: make(chan struct{}, 1)}
 	r.runner = &removal.Runner{Engine: r, Metrics: removal.NewMetrics(opt.Metrics), Delay: removal.Delay,
 		Reclaim: func(context.Context) error { return a.reclaim() }}
 	if opt.eager {

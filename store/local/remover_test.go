@@ -74,7 +74,7 @@ func serveLife(dir string) {
 		}
 		c.now.Store(&command.Now)
 		if c.engine == nil {
-			e, err := Open(dir, Options{Log: quiet, Now: func() time.Time { return *c.now.Load() }, archiveRun: 3000, eager: true})
+			e, err := Open(dir, Options{Log: quiet, Now: func() time.Time { return *c.now.Load() }, ArchiveRun: 3000, eager: true})
 			if err != nil {
 				panic(err)
 			}

@@ -110,7 +110,7 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 	if err != nil {
 		return 0, err
 	}
-	release := e.archiver.pauseMoves()
+	release := e.archiver.PauseMoves()
 	events = e.archive.Events()
 	var damaged error
 	err = e.journal.Since(e.archive.Boundary(), func(of []codec.Event, _ uint64) error {

@@ -104,7 +104,7 @@ func (s *Source) stream(ctx context.Context, r backup.Request, w *backup.Writer)
 		return ctx.Err()
 	}
 	s.reader.journal.AwaitPurge() // before moves are paused, so that the wait delays nothing else
-	release := sync.OnceFunc(s.reader.pauseMoves())
+	release := sync.OnceFunc(s.reader.PauseMoves())
 	defer release()
 	archived, err := s.reader.archive.Snapshot()
 	if err != nil {
@@ -162,7 +162,7 @@ func (s *Source) canContinue(r backup.Request) (bool, error) {
 // streamRecent writes the stream of a small backup, if the log still has all commits, and reports whether it did.
 func (s *Source) streamRecent(ctx context.Context, r backup.Request, w *backup.Writer) (done bool, err error) {
 	defer s.reader.journal.KeepLog()()
-	release := s.reader.pauseMoves()
+	release := s.reader.PauseMoves()
 	version, entries := s.reader.journal.Recent(r.Since, r.Needed)
 	archived, err := s.reader.archive.Snapshot()
 	unarchived := s.reader.journal.Counter(archived.Boundary, version)

@@ -47,8 +47,8 @@ func (s *stored) lastChunk() (uint64, error) {
 // If the chunk where it continues has moved, chunks may be missing from what it found: moved chunks are deleted from the journal.
 func (s *stored) hasMoved(seq uint64) bool { return seq <= s.archive.Boundary() }
 
-// pauseMoves keeps events from moving until release is called.
-func (s *stored) pauseMoves() (release func()) {
+// PauseMoves keeps events from moving until release is called.
+func (s *stored) PauseMoves() (release func()) {
 	s.moving.Lock()
 	return s.moving.Unlock
 }

@@ -246,7 +246,7 @@ func (v *verifier) sums(m codec.MerchantKey) *merchantSums {
 }
 
 func (v *verifier) verifyJournal() error {
-	release := v.pauseMoves()
+	release := v.PauseMoves()
 	defer release()
 	if v.archive != nil {
 		v.boundary = v.archive.Boundary()

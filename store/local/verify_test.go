@@ -28,7 +28,7 @@ import (
 // merchants.
 func soundDirectory(t *testing.T, dir string) []store.MerchantID {
 	t.Helper()
-	opened, err := Open(dir, Options{Log: quiet, maxSeries: 3})
+	opened, err := Open(dir, Options{Log: quiet, MaxSeries: 3})
 	testenv.Check(t, err)
 	e := opened.(*engine)
 	p, err := e.AddPartner(ctx, "Agency")
@@ -350,7 +350,7 @@ func removeFromIndex(dir string, id store.MerchantID, n int) error {
 func TestAnotherNameInTheIndexIsNoLoss(t *testing.T) {
 	dir, m := t.TempDir(), store.NewMerchantID()
 	for _, most := range []int{3, 0} {
-		opened, err := Open(dir, Options{Log: quiet, maxSeries: most})
+		opened, err := Open(dir, Options{Log: quiet, MaxSeries: most})
 		testenv.Check(t, err)
 		e := opened.(*engine)
 		record(t, e, m, 100)

@@ -36,7 +36,7 @@ func TestAuditEntriesAreLogged(t *testing.T) {
 // takes access away. Later it may go on.
 func TestChangesAreRefusedBeforeYoungEntriesAreDropped(t *testing.T) {
 	var now atomic.Int64 // s since 1970
-	e, err := openURL(pgtest.Database(t), Options{Log: quiet, Now: func() time.Time { return time.Unix(now.Load(), 0) }, audit: store.AuditLimits{Partners: 10, PartnerAge: time.Hour}})
+	e, err := openURL(pgtest.Database(t), Options{Log: quiet, Now: func() time.Time { return time.Unix(now.Load(), 0) }, AuditLimits: store.AuditLimits{Partners: 10, PartnerAge: time.Hour}})
 	testenv.Check(t, err)
 	defer func() {
 		if err := e.Close(); err != nil {

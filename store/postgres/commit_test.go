@@ -69,7 +69,7 @@ func TestARefusalAfterTheCommit(t *testing.T) {
 	})
 	t.Run("by the end of its connection", func(t *testing.T) {
 		primary, standby := startWithStandby(t)
-		s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: time.Minute})
+		s := newShopOn(t, primary.URL("postgres"), Options{FlushTimeout: time.Minute})
 		var process atomic.Int64
 		e := s.openWatched(&watcher{batch: func(c *pgx.Conn) { process.Store(int64(c.PgConn().PID())) }})
 		testenv.Check(t, standby.Kill())

@@ -26,7 +26,7 @@ import (
 // has it, before a standby has it.
 func TestACanceledWaitForTheStandbysAcknowledgesNothing(t *testing.T) {
 	primary, standby := startWithStandby(t)
-	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: time.Minute})
+	s := newShopOn(t, primary.URL("postgres"), Options{FlushTimeout: time.Minute})
 	testenv.Check(t, standby.Kill())
 	recorded := make(chan error, 1)
 	go func() { recorded <- s.Record(context.Background(), []store.Mark{s.visit(0, 0)}) }()
@@ -76,7 +76,7 @@ func TestACanceledWaitForTheStandbysAcknowledgesNothing(t *testing.T) {
 // an error.
 func TestAnEventThatNoStandbyHas(t *testing.T) {
 	primary, standby := startWithStandby(t)
-	s := newShopOn(t, fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir()), Options{flushTimeout: time.Minute})
+	s := newShopOn(t, fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir()), Options{FlushTimeout: time.Minute})
 	var who store.Identity
 	who.Add(store.Email, "a@example.com")
 	mark := func(i int, muid store.MUID) store.Mark {
@@ -233,7 +233,7 @@ func TestWhatACrashMayHaveLostIsNotConfirmed(t *testing.T) {
 func TestCommitsWaitWhateverTheSettingIs(t *testing.T) {
 	t.Parallel() // it mostly waits
 	primary, standby := startWithStandby(t)
-	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: time.Second})
+	s := newShopOn(t, primary.URL("postgres"), Options{FlushTimeout: time.Second})
 	operator, err := pgx.Connect(t.Context(), primary.URL("postgres"))
 	testenv.Check(t, err)
 	defer func() { _ = operator.Close(context.Background()) }() // its server may be gone

@@ -44,7 +44,7 @@ func (s *shop) rollUp(merchants ...uuid.UUID) {
 // Two nodes record and fold, in portions that split flushes, while events are removed. All counts are exact meanwhile:
 // totals, summaries, usage and every counter.
 func TestCountsAreExactDuringRollups(t *testing.T) {
-	patient := Options{Log: quiet, flushTimeout: time.Minute} // under load a flush may take long, and every mark counts here
+	patient := Options{Log: quiet, FlushTimeout: time.Minute} // under load a flush may take long, and every mark counts here
 	s := newShop(t, patient)
 	nodes := []*engine{s.engine, s.opened(openURL(s.url, patient))}
 	stop := make(chan struct{})

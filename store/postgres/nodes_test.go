@@ -278,7 +278,7 @@ func startWithStandby(t *testing.T) (primary, standby *pgtest.Server) {
 func TestWithoutTheSynchronousStandbyNothingIsAcknowledged(t *testing.T) {
 	t.Parallel() // it mostly waits
 	primary, standby := startWithStandby(t)
-	s := newShopOn(t, primary.URL("postgres"), Options{flushTimeout: 2 * time.Second})
+	s := newShopOn(t, primary.URL("postgres"), Options{FlushTimeout: 2 * time.Second})
 	s.record(s.visit(0, 0))
 	testenv.Check(t, standby.Kill())
 	for attempt := range 2 {

@@ -5,23 +5,9 @@ import (
 
 	"mtagd/store/pgtest"
 	"mtagd/store/postgres/conn"
-	"mtagd/store/storetest"
 
 	"github.com/jackc/pgx/v5"
 )
-
-// Behind a pooler, each transaction may run on another connection to the server, and few connections serve all clients.
-func TestBehindAPooler(t *testing.T) {
-	for _, mode := range []string{"transaction", "session"} {
-		t.Run(mode, func(t *testing.T) {
-			through := pgtest.Pooler(t, mode)
-			storetest.Run(t, func(t *testing.T) storetest.Store {
-				url := pgtest.Database(t)
-				return storeIn(url, through(url))
-			}, "Marks")
-		})
-	}
-}
 
 func TestPoolersAreRecognized(t *testing.T) {
 	url := pgtest.Database(t)

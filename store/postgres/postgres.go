@@ -113,10 +113,10 @@ type Options struct {
 	// For tests. false and 0: the default.
 	eager        bool // deleted merchants are removed without removal.Delay
 	keepDeltas   bool // the node does not roll up deltas by itself
-	flushTimeout time.Duration
+	FlushTimeout time.Duration
 	queryTimeout time.Duration
 	verifyPiece  int64
-	audit        store.AuditLimits
+	AuditLimits  store.AuditLimits
 }
 
 // Open opens the engine in a database, and creates its tables there if it is new. The address is a postgres:// URL, or keywords
@@ -198,11 +198,11 @@ func (e *engine) openRooms(ctx context.Context, opt Options) error {
 			return err
 		}
 		var err error
-		if e.Control, err = control.Load(ctx, e.db, cmp.Or(opt.audit, store.DefaultAuditLimits)); err != nil {
+		if e.Control, err = control.Load(ctx, e.db, cmp.Or(opt.AuditLimits, store.DefaultAuditLimits)); err != nil {
 			return err
 		}
 		e.Nodes, e.Reader = nodes.New(e.db, e.Ready), read.New(e.db, e.Control, opt.verifyPiece)
-		if e.Writer, err = write.New(ctx, e.db, e.counts, write.Options{Size: opt.Size, FlushTimeout: opt.flushTimeout, Recorded: e.Watchers.Wake, Metrics: opt.Metrics}); err != nil || opt.Retention == 0 {
+		if e.Writer, err = write.New(ctx, e.db, e.counts, write.Options{Size: opt.Size, FlushTimeout: opt.FlushTimeout, Recorded: e.Watchers.Wake, Metrics: opt.Metrics}); err != nil || opt.Retention == 0 {
 			return err
 		}
 		return e.SetDefaultRetention(ctx, opt.Retention)

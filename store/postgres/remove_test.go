@@ -196,7 +196,7 @@ func TestErasure(t *testing.T) {
 
 // A flush that has asked who is refused before the erasure was requested may be committed later.
 func TestAnErasureWaitsForFlushesUnderWay(t *testing.T) {
-	s := newShop(t, Options{flushTimeout: time.Minute})
+	s := newShop(t, Options{FlushTimeout: time.Minute})
 	s.record(s.visit(1, 0))
 	for _, sql := range []string{"CREATE TABLE gate ()",
 		`CREATE FUNCTION await_gate() RETURNS trigger LANGUAGE plpgsql AS

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"testing"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -95,6 +96,13 @@ func (s *statements) check() (errs []error) {
 		}
 	}
 	return errs
+}
+
+func TestStatementsAreAboutOneMerchant(t *testing.T) {
+	useEverything(t, newShop(t, Options{}))
+	for _, err := range sent.check() {
+		t.Error(err)
+	}
 }
 
 // isListed reports whether a statement is in anyMerchant.

@@ -15,7 +15,7 @@
 //  3. Its methods here: reads with view, changes with update, put, delete and audit. If it belongs to a merchant or a partner,
 //     deleteMerchants or DeletePartner delete it too (delete.go).
 //  4. Nothing for a move to another engine: it copies all records but sessions (export.go).
-//  5. Its sentences in package storetest. Over the driver in memory they run in a second: go test ./store/rules.
+//  5. Its sentences in package storetest. Over a driver in memory: go test ./store/storetest -run TestConformance/memory.
 //
 // In this order:
 //
@@ -30,6 +30,7 @@
 //	persons.go    what belongs to a person: links, and events by their muid or by the identifiers in their bodies
 //	links.go      where a link comes from, and which former ones are kept
 //	documents.go  destinations of events
+//	difference.go for tests of a driver
 //	repair.go    compares records, and repairs what is left of damaged ones
 //	export.go     control data as a move copies it
 package rules

@@ -1,4 +1,4 @@
-package rules
+package storetest
 
 import (
 	"context"
@@ -12,22 +12,19 @@ import (
 	"time"
 
 	"mtagd/store"
-	"mtagd/store/storetest"
+	"mtagd/store/rules"
 	"mtagd/store/testenv"
 )
 
-// The rules pass the tests of control data over a driver that has nothing but memory.
-func TestConformance(t *testing.T) {
-	storetest.Run(t, func(*testing.T) storetest.Store {
-		m := newMemory()
-		return storetest.Store{
-			Open: func(t *testing.T, now func() time.Time) store.Engine {
-				t.Helper()
-				return m.open(t, now)
-			},
-			Kill: func(*testing.T) {},
-		}
-	}, "Partners", "Merchants", "Search", "Deletion", "Repeats", "Keys", "Sessions", "Tags", "Claims", "Directory", "Audit", "Documents")
+func newMemoryStore(*testing.T) backing {
+	m := newMemory()
+	return backing{
+		open: func(t *testing.T, now func() time.Time) store.Engine {
+			t.Helper()
+			return m.open(t, now)
+		},
+		kill: func(*testing.T) {},
+	}
 }
 
 func newMemory() *memory {
@@ -43,29 +40,29 @@ type memory struct {
 	docs    []store.Document
 
 	now  func() time.Time
-	data *Data
+	data *rules.Data
 
 	// The data of another machine, which applies what is new now and then: the last version of each record.
-	other   *Data
-	news    []Record
+	other   *rules.Data
+	news    []rules.Record
 	changes int
 }
 
 func (m *memory) open(t *testing.T, now func() time.Time) store.Engine {
 	t.Helper()
 	m.now, m.news = now, nil
-	for _, d := range []**Data{&m.data, &m.other} {
+	for _, d := range []**rules.Data{&m.data, &m.other} {
 		s, err := m.load()
 		testenv.Check(t, err)
-		*d = New(m, s, slog.New(slog.DiscardHandler))
+		*d = rules.New(m, s, slog.New(slog.DiscardHandler))
 	}
-	return engine{Data: m.data, memory: m}
+	return memoryEngine{Data: m.data, memory: m}
 }
 
-func (m *memory) load() (*State, error) {
-	s := NewState()
+func (m *memory) load() (*rules.State, error) {
+	s := rules.NewState()
 	for id, value := range m.records {
-		if err := s.Load(Record{Kind: id[0], Key: id[1], Value: value}); err != nil {
+		if err := s.Load(rules.Record{Kind: id[0], Key: id[1], Value: value}); err != nil {
 			return nil, err
 		}
 	}
@@ -78,24 +75,25 @@ func (m *memory) verify(wrong func(kind, key, problem string)) error {
 	if err != nil {
 		return err
 	}
-	New(m, s, slog.New(slog.DiscardHandler))
+	rules.New(m, s, slog.New(slog.DiscardHandler))
 	s.Compare(wrong)
 	if err := m.follow(); err != nil {
 		return err
 	}
-	for name, d := range map[string]*Data{"memory": m.data, "memory of another machine": m.other} {
-		if diff := Difference(d, s); diff != "" {
+	for name, d := range map[string]*rules.Data{"memory": m.data, "memory of another machine": m.other} {
+		if diff := rules.Difference(d, s); diff != "" {
 			wrong(name, "", diff)
 		}
 	}
-	for host := range m.hosts() {
-		a, b := m.data.dir, m.other.dir
+	hosts, err := m.hosts()
+	for host := range hosts {
+		a, b := m.data.Directory(), m.other.Directory()
 		x, y := byID(a.TagsOn(host)), byID(b.TagsOn(host))
 		if !reflect.DeepEqual(x, y) || a.KnowsHost(host) != b.KnowsHost(host) {
 			wrong("directory of another machine", host, fmt.Sprintf("has %+v, want %+v", y, x))
 		}
 	}
-	return nil
+	return err
 }
 
 func byID(tags []store.Tag) map[store.TagID]store.Tag {
@@ -107,15 +105,22 @@ func byID(tags []store.Tag) map[store.TagID]store.Tag {
 }
 
 // hosts returns all hosts of tags, and tracking domains.
-func (m *memory) hosts() map[string]bool {
+func (m *memory) hosts() (map[string]bool, error) {
 	all := map[string]bool{"": true}
-	for _, t := range m.data.state.tags {
-		all[m.data.state.complete(t).Host] = true
+	for _, id := range m.data.MerchantIDs() {
+		shop, err := m.data.Merchant(context.Background(), id)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range shop.Tags {
+			all[t.Host] = true
+		}
 	}
-	for host := range m.data.state.tracking {
-		all[host] = true
+	partners, err := m.data.Partners(context.Background())
+	for _, p := range partners {
+		all[p.TrackingDomain] = true
 	}
-	return all
+	return all, err
 }
 
 // follow lets the other machine apply what is new.
@@ -126,13 +131,13 @@ func (m *memory) follow() error {
 }
 
 // Update implements Driver.
-func (m *memory) Update(ctx context.Context, build func(Turn) (Change, error)) error {
+func (m *memory) Update(ctx context.Context, build func(rules.Turn) (rules.Change, error)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	turn := Turn{Now: m.now()}
+	turn := rules.Turn{Now: m.now()}
 	if n := len(m.log); n > 0 {
 		turn.LastEntry = m.log[n-1].ID
 	}
@@ -150,7 +155,7 @@ func (m *memory) Update(ctx context.Context, build func(Turn) (Change, error)) e
 		} else {
 			m.records[id] = r.Value
 		}
-		m.news = append(slices.DeleteFunc(m.news, func(old Record) bool { return old.Kind == r.Kind && old.Key == r.Key }), r)
+		m.news = append(slices.DeleteFunc(m.news, func(old rules.Record) bool { return old.Kind == r.Kind && old.Key == r.Key }), r)
 	}
 	if m.changes++; m.changes%5 == 0 {
 		if err := m.follow(); err != nil {
@@ -162,7 +167,7 @@ func (m *memory) Update(ctx context.Context, build func(Turn) (Change, error)) e
 
 // makeRoom drops entries of the audit log that are too many.
 func (m *memory) makeRoom(added []store.AuditEntry) error {
-	limits := storetest.AuditLimits
+	limits := auditLimits
 	held := map[store.PartnerID]int{}
 	for _, e := range slices.Concat(m.log, added) {
 		held[e.Holder()]++
@@ -212,14 +217,14 @@ func (m *memory) Audit(ctx context.Context, q store.AuditQuery) (entries []store
 // feed is store.Feed, whose method would have the name of the field.
 type feed interface{ store.Feed }
 
-// engine is a store.Engine that counts events, and reads none.
-type engine struct {
-	*Data
+// memoryEngine is a store.Engine that counts events, and reads none.
+type memoryEngine struct {
+	*rules.Data
 	feed
 	memory *memory
 }
 
-func (e engine) Record(_ context.Context, marks []store.Mark) error {
+func (e memoryEngine) Record(_ context.Context, marks []store.Mark) error {
 	for i := range marks {
 		marks[i].Outcome = store.Recorded
 		e.memory.events[marks[i].Merchant]++
@@ -227,7 +232,7 @@ func (e engine) Record(_ context.Context, marks []store.Mark) error {
 	return nil
 }
 
-func (e engine) Events(_ context.Context, q store.Query) (p store.Page, err error) {
+func (e memoryEngine) Events(_ context.Context, q store.Query) (p store.Page, err error) {
 	if !e.IsRemoved(q.Merchant) {
 		p.Total = e.memory.events[q.Merchant]
 		p.Events = make([]store.Event, p.Total)
@@ -235,24 +240,24 @@ func (e engine) Events(_ context.Context, q store.Query) (p store.Page, err erro
 	return p, nil
 }
 
-func (engine) Resolve(context.Context, store.MerchantID, store.Identity) (store.MUID, error) {
+func (memoryEngine) Resolve(context.Context, store.MerchantID, store.Identity) (store.MUID, error) {
 	return "", nil
 }
 
-func (engine) Summary(context.Context, store.SummaryQuery) (s store.Summary, err error) {
+func (memoryEngine) Summary(context.Context, store.SummaryQuery) (s store.Summary, err error) {
 	return s, nil
 }
 
-func (engine) Usage(_ context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
+func (memoryEngine) Usage(_ context.Context, merchants []store.MerchantID) ([]store.Usage, error) {
 	return make([]store.Usage, len(merchants)), nil
 }
 
-func (engine) Ready() error      { return nil }
-func (engine) FreeSpace() uint64 { return 1 << 40 }
-func (e engine) Close() error    { return e.Tidy(context.Background()) }
+func (memoryEngine) Ready() error      { return nil }
+func (memoryEngine) FreeSpace() uint64 { return 1 << 40 }
+func (e memoryEngine) Close() error    { return e.Tidy(context.Background()) }
 
 // Verify compares the records with each other, and what was stored with what is in memory.
-func (e engine) Verify(_ context.Context, v store.Verification) (counts store.Verified, err error) {
+func (e memoryEngine) Verify(_ context.Context, v store.Verification) (counts store.Verified, err error) {
 	return counts, e.memory.verify(func(kind, key, problem string) {
 		v.Found(store.Finding{Part: store.PartControl, Where: kind + " " + key, Problem: problem})
 	})
@@ -261,7 +266,7 @@ func (e engine) Verify(_ context.Context, v store.Verification) (counts store.Ve
 // Another machine may learn at once that a partner has moved to another tracking domain, and that another one has the former domain now.
 func TestTrackingDomainsThatChangeHandsTogether(t *testing.T) {
 	m := newMemory()
-	d := m.open(t, time.Now).(engine)
+	d := m.open(t, time.Now).(memoryEngine)
 	ctx := t.Context()
 	enable := func(p store.Partner, domain string) {
 		t.Helper()
@@ -311,7 +316,7 @@ func (m *memory) ReadDocuments(_ context.Context, kind store.DocumentKind, of *s
 	return docs, nil
 }
 
-func (e engine) PutDocuments(_ context.Context, docs []store.Document) error {
+func (e memoryEngine) PutDocuments(_ context.Context, docs []store.Document) error {
 	for _, doc := range docs {
 		e.memory.docs = slices.DeleteFunc(e.memory.docs, func(old store.Document) bool { return store.CompareDocuments(old, doc) == 0 })
 		if doc.Content != nil && (doc.Merchant == "" || e.HasMerchant(doc.Merchant)) {
@@ -319,4 +324,51 @@ func (e engine) PutDocuments(_ context.Context, docs []store.Document) error {
 		}
 	}
 	return nil
+}
+
+// changing is a context in which something else happens whenever it is looked at.
+type changing struct {
+	context.Context
+	change func()
+}
+
+func (c changing) Err() error {
+	c.change()
+	return c.Context.Err()
+}
+
+// filteredAtOnce is that of package rules.
+const filteredAtOnce = 100
+
+func TestAFilterOfMerchantsLetsOthersWrite(t *testing.T) {
+	d := newMemory().open(t, time.Now).(memoryEngine)
+	p, err := d.AddPartner(t.Context(), "Agency")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []store.MerchantID
+	for i := range 2*filteredAtOnce + 1 {
+		m, err := d.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: fmt.Sprintf("Shop %d", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, m.ID)
+	}
+	looks := 0
+	ctx := changing{t.Context(), func() {
+		if looks++; looks != 3 { // after the ids were copied
+			return
+		}
+		if _, err := d.DeleteMerchant(t.Context(), ids[0]); err != nil {
+			t.Error(err)
+		}
+	}}
+	page, total, err := d.Merchants(ctx, store.MerchantQuery{Partner: p.ID, Name: "SHOP", Offset: filteredAtOnce, Limit: filteredAtOnce})
+	if err != nil || total != 2*filteredAtOnce || len(page) != filteredAtOnce ||
+		page[0].ID != ids[filteredAtOnce+1] || page[len(page)-1].ID != ids[2*filteredAtOnce] {
+		t.Errorf("%d merchants of %d, error %v; want those after the one that was deleted meanwhile", len(page), total, err)
+	}
+	if looks < 4 {
+		t.Errorf("the lock was taken %d times, want one for the ids and one for each %d merchants", looks, filteredAtOnce)
+	}
 }

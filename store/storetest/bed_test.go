@@ -9,19 +9,19 @@ import (
 	"mtagd/store"
 )
 
-// Store is where an engine stores its data, such as a directory or a database. It is empty at first. Its functions end
+// backing is where an engine stores its data, such as a directory or a database. It is empty at first. Its functions end
 // the test when they fail.
-type Store struct {
-	// Open opens an engine on the store, with now as its only clock. To see what is durable, the suite closes the engine
-	// and calls Open again.
-	Open func(t *testing.T, now func() time.Time) store.Engine
+type backing struct {
+	// open opens an engine on the store, with now as its only clock. To see what is durable, the suite closes the engine
+	// and calls open again.
+	open func(t *testing.T, now func() time.Time) store.Engine
 
-	// Kill is called while an engine is open. The next Open must find the store as if the engine had been killed at this
-	// moment. The suite closes the engine between the two calls; that must not change what the next Open finds.
-	Kill func(t *testing.T)
+	// kill is called while an engine is open. The next open must find the store as if the engine had been killed at this
+	// moment. The suite closes the engine between the two calls; that must not change what the next open finds.
+	kill func(t *testing.T)
 
-	// Break keeps the engine from removing events of some merchants until mend is called.
-	Break func(t *testing.T, merchants ...store.MerchantID) (mend func())
+	// fail keeps the engine from removing events of some merchants until mend is called.
+	fail func(t *testing.T, merchants ...store.MerchantID) (mend func())
 }
 
 // test is one sentence of the contract.
@@ -35,12 +35,12 @@ type bed struct {
 	store.Engine
 	t       *testing.T
 	clock   *clock
-	store   Store
+	backing backing
 	running bool
 }
 
-func newBed(t *testing.T, s Store) *bed {
-	b := &bed{t: t, store: s, clock: &clock{now: start, step: time.Millisecond}}
+func newBed(t *testing.T, s backing) *bed {
+	b := &bed{t: t, backing: s, clock: &clock{now: start, step: time.Millisecond}}
 	b.open()
 	t.Cleanup(func() {
 		if b.running {
@@ -52,7 +52,7 @@ func newBed(t *testing.T, s Store) *bed {
 
 func (b *bed) open() {
 	b.t.Helper()
-	b.Engine, b.running = b.store.Open(b.t, b.clock.Now), true
+	b.Engine, b.running = b.backing.open(b.t, b.clock.Now), true
 }
 
 func (b *bed) close() {
@@ -99,7 +99,7 @@ func (b *bed) reopened(yield func(when string) bool) {
 // kill kills the engine, and opens the store again.
 func (b *bed) kill() {
 	b.t.Helper()
-	b.store.Kill(b.t)
+	b.backing.kill(b.t)
 	b.reopen()
 }
 

@@ -347,7 +347,7 @@ var personTests = []test{
 		visit := markOf(m, tag, who("ann", email("ann@example.com")))
 		var ids []store.ErasureID
 		b.record([]store.Mark{visit, mark(m, tag, "bob")})
-		mend := b.store.Break(t, m) // so that it stays in the middle
+		mend := b.backing.fail(t, m) // so that it stays in the middle
 		for range 3 {
 			e, err := b.Erase(t.Context(), m, who("ann"), store.ErasureOptions{})
 			if err != nil || slices.Contains(ids, e.ID) {
@@ -381,7 +381,7 @@ var personTests = []test{
 		}
 		bad, well := add(), add()
 		b.clock.move(48 * time.Hour)
-		mend := b.store.Break(t, bad.erased, bad.deleted, bad.expired)
+		mend := b.backing.fail(t, bad.erased, bad.deleted, bad.expired)
 		receipts := map[store.MerchantID]store.ErasureID{}
 		erase := func(m store.MerchantID, muid store.MUID) store.ErasureID {
 			e, err := b.Erase(t.Context(), m, who(muid), store.ErasureOptions{})

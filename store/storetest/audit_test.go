@@ -11,8 +11,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// AuditLimits are what engines must be opened with: with those outside of tests, the log would be full after a million changes.
-var AuditLimits = store.AuditLimits{Partners: 120, PartnerAge: day, Operators: 60, OperatorAge: 30 * day}
+// auditLimits are what engines must be opened with: with those outside of tests, the log would be full after a million changes.
+var auditLimits = store.AuditLimits{Partners: 120, PartnerAge: day, Operators: 60, OperatorAge: 30 * day}
 
 // auditLog returns the whole audit log, oldest entry first.
 func (b *bed) auditLog() []store.AuditEntry {
@@ -354,10 +354,10 @@ var auditTests = []test{
 		toggle(byKey, quiet, 10)
 		toggle(byOperator, noisy, 10) // of an operator, though about a partner
 		first := b.auditLog()[:23]
-		toggle(byKey, noisy, AuditLimits.Partners+30)
-		expect("one partner has filled the log", map[store.PartnerID]int{"": 13, quiet.ID: 10, noisy.ID: AuditLimits.Partners - 10})
-		toggle(byKey, loud, AuditLimits.Partners)
-		half := (AuditLimits.Partners - 10) / 2
+		toggle(byKey, noisy, auditLimits.Partners+30)
+		expect("one partner has filled the log", map[store.PartnerID]int{"": 13, quiet.ID: 10, noisy.ID: auditLimits.Partners - 10})
+		toggle(byKey, loud, auditLimits.Partners)
+		half := (auditLimits.Partners - 10) / 2
 		expect("two partners have filled it", map[store.PartnerID]int{"": 13, quiet.ID: 10, noisy.ID: half, loud.ID: half})
 		log := b.auditLog()
 		if !slices.EqualFunc(log[:len(first)], first, sameAuditEntry) {
@@ -370,11 +370,11 @@ var auditTests = []test{
 		if newest[loud.ID] != log[len(log)-1].ID || newest[noisy.ID] >= log[len(log)-half].ID {
 			t.Errorf("not the oldest entries were dropped: %v", newest)
 		}
-		toggle(byOperator, quiet, AuditLimits.Operators)
-		expect("operators have more entries than they may, and all are young", map[store.PartnerID]int{"": AuditLimits.Operators + 13, quiet.ID: 10, noisy.ID: half, loud.ID: half})
-		b.clock.move(AuditLimits.OperatorAge + time.Hour)
-		toggle(byOperator, quiet, AuditLimits.Operators)
-		expect("the old ones of them have gone", map[store.PartnerID]int{"": AuditLimits.Operators, quiet.ID: 10, noisy.ID: half, loud.ID: half})
+		toggle(byOperator, quiet, auditLimits.Operators)
+		expect("operators have more entries than they may, and all are young", map[store.PartnerID]int{"": auditLimits.Operators + 13, quiet.ID: 10, noisy.ID: half, loud.ID: half})
+		b.clock.move(auditLimits.OperatorAge + time.Hour)
+		toggle(byOperator, quiet, auditLimits.Operators)
+		expect("the old ones of them have gone", map[store.PartnerID]int{"": auditLimits.Operators, quiet.ID: 10, noisy.ID: half, loud.ID: half})
 	}}, {"what a partner has just done stays in the audit log, whatever it does after that", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		ctx := store.WithActor(t.Context(), store.Actor{Kind: store.ByKey, Name: "aaaaaaaaaaaa"})
@@ -384,7 +384,7 @@ var auditTests = []test{
 		}
 		testenv.Check(t, toggle())
 		first := b.auditLog()[1]
-		for range AuditLimits.Partners + 30 {
+		for range auditLimits.Partners + 30 {
 			if err := toggle(); err != nil {
 				expectKind(t, err, store.KindBusy)
 				break
@@ -394,14 +394,14 @@ var auditTests = []test{
 		if !slices.ContainsFunc(b.auditLog(), func(e entry) bool { return sameAuditEntry(e, first) }) {
 			t.Error("the first entry has gone")
 		}
-		b.clock.move(AuditLimits.PartnerAge)
+		b.clock.move(auditLimits.PartnerAge)
 		for range 2 {
 			if err := toggle(); err != nil {
 				t.Errorf("a day later: %v", err)
 			}
 		}
 		b.reopen()
-		if log := b.auditLog(); len(log) > AuditLimits.Partners+30 || slices.ContainsFunc(log, func(e entry) bool { return sameAuditEntry(e, first) }) {
+		if log := b.auditLog(); len(log) > auditLimits.Partners+30 || slices.ContainsFunc(log, func(e entry) bool { return sameAuditEntry(e, first) }) {
 			t.Errorf("%d entries, and the first one is there", len(log))
 		}
 	}},

@@ -17,6 +17,7 @@ import (
 	"mtagd/partnerapi/console"
 	"mtagd/partnerapi/delivery"
 	"mtagd/store"
+	"mtagd/store/local"
 	"mtagd/tlsmgr"
 	"mtagd/tlsmgr/certs"
 	"mtagd/tlsmgr/dns"
@@ -249,8 +250,8 @@ func (d *daemon) system() console.System {
 		Version: version(), Started: d.started, NotReady: d.engine.Ready(),
 		Disks: d.disks.view(), Reserve: reserve, Rates: d.rates.since(time.Now()),
 	}
-	if d.backup != nil {
-		s.Backup = d.backups.view(d.backup.Every)
+	if d.schedule != nil {
+		s.Backup = d.schedule.view()
 	}
 	return s
 }
@@ -306,13 +307,16 @@ func (d *daemon) openEdge(context.Context) (err error) {
 	return err
 }
 
-// openSource makes what backups read, by the clock or by the command. Its streams end before the engine closes. A database is
-// backed up by its own tools.
+// openSource makes what backups read, by the clock or by the command. Its streams end before the engine closes. A database
+// is backed up by its own tools.
 func (d *daemon) openSource(context.Context) error {
 	if d.Store != "" {
 		return nil
 	}
-	d.source = sourceOf(d.engine)
+	d.source = local.SourceOf(d.engine)
 	d.onStop(d.source.Close)
+	if d.backup != nil {
+		d.schedule = newSchedule(*d.backup, d.source, d.metrics, d.Log)
+	}
 	return nil
 }

@@ -4,9 +4,8 @@
 //
 //	shop.go      the shop: its partner, merchant and tag
 //	history.go   two merchants more, with three months of made-up events
-//	pages.go     what it answers below /demo/
+//	pages.go     what it answers below /demo/, and the HTML of its pages
 //	products.go  what it sells
-//	html.go      the HTML of its pages
 //	site/        parts, style and scripts of the pages
 package demo
 

@@ -88,7 +88,8 @@ const (
 	readyPage  = "/readyz"  // events are accepted
 )
 
-// adminPages are the admin pages. guardAdmin decides who may see them. impaired says what is wrong with the data while events are accepted.
+// adminPages are the admin pages. guardAdmin decides who may see them. impaired says what is wrong with the data while
+// events are accepted.
 func adminPages(metrics prometheus.Gatherer, ready, impaired func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
@@ -129,8 +130,8 @@ func guardAdmin(pages http.Handler, ready func() error, token string, refusals *
 }
 
 // tokenGuard asks for the token, on loopback too. Without a token it shows only whether the service runs and is ready,
-// without the reason: probes of Kubernetes and of load balancers then need no secret. A token cannot be guessed, so wrong ones are only
-// counted.
+// without the reason: probes of Kubernetes and of load balancers then need no secret. A token cannot be guessed, so wrong
+// ones are only counted.
 type tokenGuard struct {
 	pages    http.Handler
 	status   http.Handler
@@ -154,8 +155,8 @@ func (g *tokenGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "the admin pages need the token of --admin-token", http.StatusUnauthorized)
 }
 
-// endSoon ends the connection after the answer. Without it, whoever announces a body and does not send it, or does not read the
-// answers, would have one of the few connections for ever.
+// endSoon ends the connection after the answer. Without it, whoever announces a body and does not send it, or does not read
+// the answers, would have one of the few connections for ever.
 func (g *tokenGuard) endSoon(w http.ResponseWriter) {
 	w.Header().Set("Connection", "close")
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Second)) // fails if the connection has ended

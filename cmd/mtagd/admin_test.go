@@ -38,7 +38,8 @@ func TestAdminAddressTaken(t *testing.T) {
 
 var errImpaired = errors.New("a table is damaged")
 
-// guardedPages are the admin pages of a service with this token, whose data is damaged, and that is not ready because of notReady.
+// guardedPages are the admin pages of a service with this token, whose data is damaged, and that is not ready because of
+// notReady.
 func guardedPages(t *testing.T, token string, notReady error) http.Handler {
 	t.Helper()
 	metrics := prometheus.NewRegistry()
@@ -147,8 +148,8 @@ func TestWrongAdminTokens(t *testing.T) {
 	}
 }
 
-// Without the token, nobody holds one of the few connections of the admin pages: neither by a body that does not come, nor by answers
-// that are not read.
+// Without the token, nobody holds one of the few connections of the admin pages: neither by a body that does not come, nor
+// by answers that are not read.
 func TestConnectionsWithoutTheAdminTokenEndSoon(t *testing.T) {
 	server := httptest.NewServer(guardedPages(t, testToken, nil))
 	t.Cleanup(server.Close)

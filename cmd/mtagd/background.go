@@ -17,8 +17,8 @@ import (
 	"mtagd/store"
 )
 
-// scrubber verifies the data all the time in the background, slowly: it reads for 1 % of the time. What it finds is logged. In a data
-// directory, damaged events are noted and taken out of the index.
+// scrubber verifies the data all the time in the background, slowly: it reads for 1 % of the time. What it finds is logged.
+// In a data directory, damaged events are noted and taken out of the index.
 type scrubber struct {
 	verify store.Verify
 	shared store.Shared // with other nodes; nil: there are none
@@ -56,8 +56,8 @@ func newScrubber(verify store.Verify, shared store.Shared, metrics prometheus.Re
 	return s
 }
 
-// scrubbed is the result of the last complete pass, in a file that all nodes share. When the pass ended is when the file was written,
-// by the database's clock.
+// scrubbed is the result of the last complete pass, in a file that all nodes share. When the pass ended is when the file
+// was written, by the database's clock.
 type scrubbed struct {
 	Findings int64 `json:"findings"`
 }

@@ -71,7 +71,8 @@ func TestTheScrubReadsForOnePercentOfTheTime(t *testing.T) {
 	}
 }
 
-// databaseTime is when all files were written, by the database's clock, which is far from that of the nodes (seconds since 1970).
+// databaseTime is when all files were written, by the database's clock, which is far from that of the nodes (seconds since
+// 1970).
 const databaseTime = 1_000_000_000
 
 // sharedFiles is what two nodes share, in memory.

@@ -175,8 +175,8 @@ func (c *initCommand) write(p *process, flags []*kong.Flag) error {
 	return nil
 }
 
-// makeDir makes a directory that only the service's user can read. The user can reach it: directories above it that are missing are
-// made, too, for everybody.
+// makeDir makes a directory that only the service's user can read. The user can reach it: directories above it that are
+// missing are made, too, for everybody.
 func makeDir(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -48,8 +48,8 @@ func (d *daemon) acceptOperators(ctx context.Context) error {
 	return nil
 }
 
-// listenForOperators opens the operator socket. Without a database, the engine has made the data directory, and no other server has
-// it open.
+// listenForOperators opens the operator socket. Without a database, the engine has made the data directory, and no other
+// server has it open.
 func (d *daemon) listenForOperators(ctx context.Context) (net.Listener, error) {
 	if d.Store != "" {
 		if err := os.MkdirAll(d.Data, 0o700); err != nil {

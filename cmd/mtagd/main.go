@@ -9,15 +9,15 @@
 //	daemon.go, start.go, listeners.go  how it starts, runs and stops
 //	engine.go                          the choice of the storage engine
 //	systemd.go, copied.go, runtime.go  systemd, copied data directories, and the Go runtime
-//	admin.go                           the admin pages: /metrics, /healthz, /readyz and pprof, who may see them, and mtagd health
+//	admin.go                           the admin pages (metrics, health, profiles), who may see them, and mtagd health
 //	system.go, throttle.go             disks and recent rates, and limits on repeated log messages
-//	schedule.go, background.go         background work: backups, verification, warnings of domains, and limits that nodes share
+//	schedule.go, background.go         background work: backups, verification, domains that must not be, and shared limits
 //	backup.go, restore.go              mtagd backup and restore
 //	verify.go                          mtagd verify and repair
 //	migrate.go                         mtagd migrate and store distribute
 //	init.go, doctor.go, alerts.go      mtagd init and doctor, and what the alerts check
 //	manual.go                          mtagd version, completion and man
-//	operator/                          mtagd partner, key, console, merchant, tag, domain, secret and audit, and their socket
+//	operator/                          mtagd partner, key, console, merchant, tag, domain, secret, audit, and their socket
 //	demo/                              the demo shop
 package main
 

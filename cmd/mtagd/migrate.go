@@ -73,8 +73,8 @@ func (c *migrateCommand) Run(p *process) error {
 	return printJSON(p.stdout, result)
 }
 
-// toDatabase moves a data directory into a database, in the running server if there is one. next says what is to be done then. The
-// result is nil when an earlier run has moved the data.
+// toDatabase moves a data directory into a database, in the running server if there is one. next says what is to be done
+// then. The result is nil when an earlier run has moved the data.
 func (c *migrateCommand) toDatabase(p *process, bar *progressBar) (result *migrate.Result, next string, err error) {
 	if err := existingData(p.data); err != nil {
 		return nil, "", err

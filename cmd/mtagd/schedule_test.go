@@ -118,7 +118,8 @@ func (s *busySource) Stream(_ context.Context, _ backup.Request, to io.Writer) e
 	return errors.Join(w.Header(h), w.End())
 }
 
-// slow is a destination that needs a while for each object. It measures how old the oldest commit of a point is when that is there.
+// slow is a destination that needs a while for each object. It measures how old the oldest commit of a point is when that
+// is there.
 type slow struct {
 	backup.Destination
 	src    *busySource

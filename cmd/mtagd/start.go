@@ -56,9 +56,9 @@ func (d *daemon) openData(ctx context.Context) (err error) {
 	return nil
 }
 
-// openEngine opens the storage engine. It waits until the database can be used: after a power cut, the database may start later than the node.
-// If the node ended instead, systemd and Kubernetes would restart it ever more slowly, or give up. And after a migration, the next start
-// would fail while the configuration does not name the database yet.
+// openEngine opens the storage engine. It waits until the database can be used: after a power cut, the database may start
+// later than the node. If the node ended instead, systemd and Kubernetes would restart it ever more slowly, or give up. And
+// after a migration, the next start would fail while the configuration does not name the database yet.
 func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 	const pause, logEach = time.Second, 10 * time.Second
 	var logged time.Time
@@ -154,8 +154,8 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 	return nil
 }
 
-// startDelivery begins to deliver events. It makes the file of keys if there is none. All nodes of a database need the same one, so there
-// it must be named, unless the data has moved from this data directory.
+// startDelivery begins to deliver events. It makes the file of keys if there is none. All nodes of a database need the same
+// one, so there it must be named, unless the data has moved from this data directory.
 func (d *daemon) startDelivery(context.Context) error {
 	file := secretKeyFile(d.Data, d.SecretKeyFile)
 	if _, err := os.Stat(file); err != nil && d.Store != "" && d.SecretKeyFile == "" {
@@ -256,7 +256,8 @@ func (d *daemon) system() console.System {
 	return s
 }
 
-// tagURL is the address of a tag host, or of the base host. In development mode it has no TLS, and the port that the service listens on.
+// tagURL is the address of a tag host, or of the base host. In development mode it has no TLS, and the port that the
+// service listens on.
 func (d *daemon) tagURL(host string) string {
 	if d.Dev == nil {
 		return "https://" + host

@@ -91,8 +91,8 @@ func (s *Shop) findPartner(ctx context.Context) error {
 	return os.WriteFile(s.KeyFile, []byte(s.apiKey+"\n"), 0o600)
 }
 
-// Announce prints the addresses and the API key to try, a link that signs in to the console, and data, the data directory. Neither
-// is a secret: the service can be reached from this machine only.
+// Announce prints the addresses and the API key to try, a link that signs in to the console, and data, the data directory.
+// Neither is a secret: the service can be reached from this machine only.
 func (s *Shop) Announce(ctx context.Context, w io.Writer, data string) error {
 	_, link, err := s.Engine.AddLink(ctx, s.partner)
 	if err != nil {

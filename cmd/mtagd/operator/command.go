@@ -1,4 +1,5 @@
-// Package operator lets an operator manage partners, API keys, merchants, tags and domains, with a running server or without one.
+// Package operator lets an operator manage partners, API keys, merchants, tags and domains, with a running server or
+// without one.
 //
 // A command is a value: its fields are flags on the command line, and its JSON is the message that carries it to a running
 // server over a unix socket. The server, or the command's own process when no server runs, applies the value to the control

@@ -23,7 +23,7 @@ type scrubber struct {
 	verify store.Verify
 	shared store.Shared // with other nodes; nil: there are none
 	log    *slog.Logger
-	wait   func(context.Context, time.Duration) // until this time has passed or the context ends
+	sleep  func(context.Context, time.Duration) error // store.Sleep
 
 	findings atomic.Int64 // of the last complete pass
 	finished atomic.Int64 // when it ended, in seconds since 1970; 0: none has
@@ -37,12 +37,7 @@ const (
 )
 
 func newScrubber(verify store.Verify, shared store.Shared, metrics prometheus.Registerer, log *slog.Logger) *scrubber {
-	s := &scrubber{verify: verify, shared: shared, log: log, wait: func(ctx context.Context, d time.Duration) {
-		select {
-		case <-ctx.Done():
-		case <-time.After(d):
-		}
-	}}
+	s := &scrubber{verify: verify, shared: shared, log: log, sleep: store.Sleep}
 	metrics.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "mtagd_scrub_last_finished_timestamp_seconds",
@@ -120,7 +115,7 @@ func (s *scrubber) run(ctx context.Context) {
 			s.log.Error("the data was not verified to the end", "error", err)
 			wait = scrubPause
 		}
-		s.wait(ctx, wait)
+		_ = s.sleep(ctx, wait) // the loop ends with ctx
 	}
 }
 
@@ -138,7 +133,7 @@ func (s *scrubber) pass(ctx context.Context) error {
 			}
 		},
 		Read: func(store.Part, uint64, uint64) {
-			s.wait(ctx, min(scrubLonger, (scrubShare-1)*time.Since(began)))
+			_ = s.sleep(ctx, min(scrubLonger, (scrubShare-1)*time.Since(began)))
 			began = time.Now()
 		},
 	})
@@ -195,12 +190,7 @@ func drawSeed(ctx context.Context, shared store.Shared) (err error) {
 		return err
 	}
 	if lease == nil {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(100 * time.Millisecond):
-			return nil
-		}
+		return store.Sleep(ctx, 100*time.Millisecond)
 	}
 	defer func() { err = errors.Join(err, lease.Release(context.WithoutCancel(ctx))) }()
 	if files, err := shared.Files(ctx, seedFile, false); err != nil || len(files) > 0 {

@@ -33,7 +33,10 @@ func TestTheScrubReadsForOnePercentOfTheTime(t *testing.T) {
 		return store.Verified{}, ctx.Err()
 	}, nil, metrics, slog.New(slog.NewTextHandler(&log, nil)))
 	var waited []time.Duration
-	s.wait = func(_ context.Context, d time.Duration) { waited = append(waited, d) }
+	s.sleep = func(_ context.Context, d time.Duration) error {
+		waited = append(waited, d)
+		return nil
+	}
 	if err := s.pass(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func (d *daemon) acceptOperators(ctx context.Context) error {
 	}
 	running := operator.Running{Control: d.engine, BaseURL: d.tagURL(d.BaseHost), Claimable: d.claimable()}
 	if d.hasTLS() {
-		running.Order = d.tlsmgr.Certificates().Order
+		running.Order = d.tlsmgr.Certificates.Order
 	}
 	if d.delivery != nil {
 		running.RotateKey = d.delivery.RotateKey

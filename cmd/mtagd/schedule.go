@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"mtagd/partnerapi/console"
+	"mtagd/store"
 	"mtagd/store/local/backup"
 )
 
@@ -71,15 +72,7 @@ func (s *schedule) run(ctx context.Context) {
 		s.succeeded(newest)
 		wait = min(time.Until(newest.Add(s.Every)), s.Every) // its time is in the future when a clock was wrong
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-		if ctx.Err() != nil {
-			return
-		}
+	for store.Sleep(ctx, wait) == nil && ctx.Err() == nil {
 		started := time.Now()
 		err := s.once(ctx, started)
 		if ctx.Err() != nil {

@@ -71,10 +71,8 @@ func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 			d.Log.Error("the database cannot be used now: the start waits for it", "error", err)
 			logged = time.Now()
 		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(pause):
+		if err := store.Sleep(ctx, pause); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -200,7 +198,7 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		WhenAnswered:  edge.WhenAnswered,
 	}
 	if d.hasTLS() {
-		c.Certificates = d.tlsmgr.Certificates()
+		c.Certificates = d.tlsmgr.Certificates
 	}
 	d.api = partnerapi.New(c)
 	if err := d.openConsole(); err != nil || d.Dev == nil {
@@ -233,7 +231,7 @@ func (d *daemon) openConsole() error {
 		Limits:   d.hasLimits(),
 	}
 	if d.hasTLS() {
-		c.Certificates = d.tlsmgr.Certificates()
+		c.Certificates = d.tlsmgr.Certificates
 	}
 	opened, err := console.New(c)
 	if err != nil {
@@ -299,8 +297,8 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		c.PartnerNeedsBody = partnerapi.NeedsBody(d.engine.Directory(), d.tagURL(d.BaseHost), time.Now)
 	}
 	if d.hasTLS() {
-		c.TLS = d.tlsmgr.Certificates().TLSConfig()
-		c.Challenge = d.tlsmgr.Certificates().HTTPChallenge
+		c.TLS = d.tlsmgr.Certificates.TLSConfig()
+		c.Challenge = d.tlsmgr.Certificates.HTTPChallenge
 		c.HSTS = d.HSTS
 		c.HandshakesPerIP = d.HandshakesPerIP
 	}

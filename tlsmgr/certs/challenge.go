@@ -136,7 +136,7 @@ func (c *challenges) Present(ctx context.Context, asked acme.Challenge) error {
 			return err
 		}
 		if asked.Type == acme.ChallengeTypeHTTP01 { // the other nodes refuse plain HTTP for a host that they do not know yet
-			if err := pause(ctx, store.MaxDirectoryAge); err != nil {
+			if err := store.Sleep(ctx, store.MaxDirectoryAge); err != nil {
 				return err
 			}
 		}
@@ -211,7 +211,7 @@ func (r *reads[T]) get(ctx context.Context) (result T, err error) {
 		defer cancel()
 		for {
 			result, err := r.read(ctx)
-			if err == nil || pause(ctx, r.every) != nil {
+			if err == nil || store.Sleep(ctx, r.every) != nil {
 				return result, err
 			}
 		}

@@ -90,7 +90,7 @@ func (s *sharedStorage) Lock(ctx context.Context, name string) error {
 			return nil
 		}
 		if err == nil {
-			err = pause(ctx, time.Duration((0.5+rand.Float64())*float64(leasePoll)))
+			err = store.Sleep(ctx, time.Duration((0.5+rand.Float64())*float64(leasePoll)))
 		}
 		if err != nil {
 			return cmp.Or(err, s.locks.Unlock(ctx, name))
@@ -173,7 +173,7 @@ func (s *sharedStorage) Exists(ctx context.Context, key string) bool {
 		if err == nil {
 			return len(files) > 0
 		}
-		if pause(waiting, leasePoll) != nil {
+		if store.Sleep(waiting, leasePoll) != nil {
 			return false
 		}
 	}
@@ -236,14 +236,4 @@ func pathError(op, key string, err error) error {
 		return nil
 	}
 	return &fs.PathError{Op: op, Path: key, Err: err}
-}
-
-// pause waits, or returns the error of ctx when it ends before.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"mtagd/bench"
 	"mtagd/bench/mtagbench/load"
+	"mtagd/store"
 )
 
 // Listing is how long the queries of one kind took.
@@ -96,10 +97,8 @@ func ListSteadily(ctx context.Context, api *Client, d *Dataset, rate float64, du
 		if intended >= duration {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(intended - time.Since(began)):
+		if err := store.Sleep(ctx, intended-time.Since(began)); err != nil {
+			return err
 		}
 		q := kinds[n%len(kinds)].draw(d, random)
 		if _, err := api.ask("GET", q.path, nil); err != nil {

@@ -7,15 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
 	"regexp"
 	"runtime"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -69,19 +66,6 @@ const defaultAdmin = "127.0.0.1:8095"
 // adminOff is the address that switches the admin pages off.
 const adminOff = "off"
 
-// listenAdmin opens a listener for the admin pages. It returns nil if they are off, or if the address is optional and taken.
-func listenAdmin(address string, optional bool, log *slog.Logger) (net.Listener, error) {
-	if address == adminOff {
-		return nil, nil
-	}
-	l, err := net.Listen("tcp", address)
-	if optional && errors.Is(err, syscall.EADDRINUSE) {
-		log.Warn("no admin pages: another program uses their default address; choose another address with --admin", "address", address)
-		return nil, nil
-	}
-	return l, err
-}
-
 // The admin pages that probes request.
 const (
 	healthPage = "/healthz" // the process runs
@@ -126,7 +110,7 @@ func guardAdmin(pages http.Handler, ready func() error, token string, refusals *
 	if token == "" {
 		return onlyLoopbackHosts(pages)
 	}
-	return &tokenGuard{pages: pages, status: statusPages(ready), want: sha256.Sum256([]byte(token)), refusals: refusals}
+	return &tokenGuard{pages, ready, sha256.Sum256([]byte(token)), refusals}
 }
 
 // tokenGuard asks for the token, on loopback too. Without a token it shows only whether the service runs and is ready,
@@ -134,7 +118,7 @@ func guardAdmin(pages http.Handler, ready func() error, token string, refusals *
 // ones are only counted.
 type tokenGuard struct {
 	pages    http.Handler
-	status   http.Handler
+	ready    func() error
 	want     [sha256.Size]byte
 	refusals *limit.Refusals
 }
@@ -146,13 +130,16 @@ func (g *tokenGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.endSoon(w)
-	if authorization == "" && (r.URL.Path == healthPage || r.URL.Path == readyPage) {
-		g.status.ServeHTTP(w, r)
-		return
+	switch {
+	case authorization == "" && r.URL.Path == healthPage:
+		writeHealth(w, r)
+	case authorization == "" && r.URL.Path == readyPage:
+		writeReady(w, g.ready())
+	default:
+		g.refusals.Count(limit.AdminToken, limit.Tenant{})
+		w.Header().Set("WWW-Authenticate", `Bearer realm="mtagd admin"`)
+		http.Error(w, "the admin pages need the token of --admin-token", http.StatusUnauthorized)
 	}
-	g.refusals.Count(limit.AdminToken, limit.Tenant{})
-	w.Header().Set("WWW-Authenticate", `Bearer realm="mtagd admin"`)
-	http.Error(w, "the admin pages need the token of --admin-token", http.StatusUnauthorized)
 }
 
 // endSoon ends the connection after the answer. Without it, whoever announces a body and does not send it, or does not read
@@ -167,14 +154,6 @@ func (g *tokenGuard) isToken(authorization string) bool {
 	scheme, token, _ := strings.Cut(authorization, " ")
 	got := sha256.Sum256([]byte(token))
 	return subtle.ConstantTimeCompare(got[:], g.want[:]) == 1 && strings.EqualFold(scheme, "Bearer")
-}
-
-// statusPages says whether the service runs and is ready, and no more.
-func statusPages(ready func() error) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+healthPage, writeHealth)
-	mux.HandleFunc("GET "+readyPage, func(w http.ResponseWriter, _ *http.Request) { writeReady(w, ready()) })
-	return mux
 }
 
 // onlyLoopbackHosts refuses requests whose Host is not a loopback address or localhost. A page in a browser on this

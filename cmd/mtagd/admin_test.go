@@ -27,12 +27,11 @@ func TestAdminAddressTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	quiet := slog.New(slog.DiscardHandler)
-	if l, err := listenAdmin(taken.Addr().String(), true, quiet); l != nil || err != nil {
-		t.Errorf("with the default address taken: %v, %v", l, err)
-	}
-	if l, err := listenAdmin(taken.Addr().String(), false, quiet); l != nil || err == nil {
-		t.Errorf("with the address of --admin taken: %v, %v", l, err)
+	for _, optional := range []bool{true, false} {
+		d := newDaemon(config{serveCommand: serveCommand{Admin: taken.Addr().String()}, AdminOptional: optional, Log: slog.New(slog.DiscardHandler)})
+		if err := d.acceptAdmins(t.Context()); (err == nil) != optional || len(d.listeners) > 0 {
+			t.Errorf("with the address taken, optional %v: %v", optional, err)
+		}
 	}
 }
 

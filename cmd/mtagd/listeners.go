@@ -76,17 +76,17 @@ func (d *daemon) acceptMigration(mux *http.ServeMux) {
 // acceptAdmins serves the admin pages, unless they are off. After the signal to stop, /readyz answers that the service
 // is stopping.
 func (d *daemon) acceptAdmins(ctx context.Context) error {
-	listener := d.inherited[socketAdmin]
-	if listener == nil {
-		var err error
-		if listener, err = listenAdmin(d.Admin, d.AdminOptional, d.Log); err != nil {
-			return fmt.Errorf("--admin: %w", err)
-		}
-	}
-	if listener == nil {
+	if d.Admin == adminOff {
 		return nil
 	}
-	d.listeners[socketAdmin] = listener
+	listener, err := d.listen(socketAdmin, d.Admin)
+	if d.AdminOptional && errors.Is(err, syscall.EADDRINUSE) {
+		d.Log.Warn("no admin pages: another program uses their default address; choose another address with --admin", "address", d.Admin)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	ready := func() error {
 		if ctx.Err() != nil {
 			return errors.New("stopping")

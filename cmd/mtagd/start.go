@@ -49,7 +49,7 @@ func (d *daemon) openData(ctx context.Context) (err error) {
 	if d.engine, err = d.openEngine(ctx); err != nil {
 		return err
 	}
-	d.disks = newDiskMetrics(dataParts(d.Data, d.Store), d.engine)
+	d.disks = &diskMetrics{parts: dataParts(d.Data, d.Store), engine: d.engine}
 	d.metrics.MustRegister(d.disks)
 	d.onStop(d.engine.Close)
 	exportLabels(d.metrics, d.engine.Directory())

@@ -32,10 +32,6 @@ type diskMetrics struct {
 // usedInterval is how old the used bytes may be. To measure them, each file is looked at, and a certificate is several.
 const usedInterval = time.Minute
 
-func newDiskMetrics(parts map[string]string, engine store.Engine) *diskMetrics {
-	return &diskMetrics{parts: parts, engine: engine}
-}
-
 var (
 	freeDesc = prometheus.NewDesc("mtagd_disk_free_bytes",
 		"Free space on the disk of a part of the data directory: journal (events/), archive, index, control, certificates. With --store only store: what is left of --store-size.", []string{"part"}, nil)

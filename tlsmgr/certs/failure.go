@@ -1,7 +1,6 @@
 package certs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -107,14 +106,7 @@ type refusal struct {
 	until  time.Time // zero when it says nothing
 }
 
-type refusalKey struct{}
-
-// withRefusal returns a context for an attempt's requests. They note a refusal in r.
-func withRefusal(ctx context.Context, r *refusal) context.Context {
-	return context.WithValue(ctx, refusalKey{}, r)
-}
-
-// noteRetryAfter is a transport that notes the Retry-After of refused requests: those answered with 429 or 503.
+// noteRetryAfter is a transport that notes, for an attempt, the Retry-After of refused requests: those answered with 429 or 503.
 type noteRetryAfter struct{ http.RoundTripper }
 
 func (n noteRetryAfter) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -122,9 +114,9 @@ func (n noteRetryAfter) RoundTrip(request *http.Request) (*http.Response, error)
 	if err != nil {
 		return nil, err
 	}
-	if r, ok := request.Context().Value(refusalKey{}).(*refusal); ok &&
+	if a, ok := request.Context().Value(attemptKey{}).(*attempt); ok &&
 		(answer.StatusCode == http.StatusTooManyRequests || answer.StatusCode == http.StatusServiceUnavailable) {
-		*r = refusal{answer.StatusCode, retryAfter(answer.Header.Get("Retry-After"), time.Now())}
+		a.refused = refusal{answer.StatusCode, retryAfter(answer.Header.Get("Retry-After"), time.Now())}
 	}
 	return answer, nil
 }

@@ -4,9 +4,8 @@
 //
 //	shop.go      the shop: its partner, merchant and tag
 //	history.go   two merchants more, with three months of made-up events
-//	pages.go     what it answers below /demo/, and the HTML of its pages
-//	products.go  what it sells
-//	site/        parts, style and scripts of the pages
+//	pages.go     what it sells, what it answers below /demo/, and the HTML of its pages
+//	site/        the products, and parts, style and scripts of the pages
 package demo
 
 import (

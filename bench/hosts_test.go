@@ -66,13 +66,10 @@ func BenchmarkManyHosts(b *testing.B) {
 	}
 
 	before := memory()
-	certificates, err := certs.New(certs.Config{
+	certificates := certs.New(certs.Config{
 		Dir: dir, Hosts: store.NewHosts(engine.directory), CA: absentCA, Log: log,
 		CheckDNS: func(context.Context, string) store.DNSFinding { return store.DNSFinding{Verdict: store.DNSCorrect} },
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
 	defer certificates.Stop()
 	server, err := edge.New(edge.Config{
 		Engine: engine, BaseHost: "api.test", ClientTagHost: "tags.test", PartnerAPI: func(*fasthttp.RequestCtx) {},

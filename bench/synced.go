@@ -8,6 +8,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+var bareBody = []byte(`{"message":"Event accepted"}`)
+
+// NewBareServer makes the server that mtagd is compared with. It reads a request and answers 201 with the body of a
+// POST /mark answer, so it shows what fasthttp alone can do on this machine.
+func NewBareServer() *fasthttp.Server {
+	return &fasthttp.Server{
+		Handler:               answerBare,
+		NoDefaultServerHeader: true,
+	}
+}
+
+func answerBare(ctx *fasthttp.RequestCtx) {
+	ctx.SetStatusCode(fasthttp.StatusCreated)
+	ctx.SetContentType("application/json")
+	ctx.SetBody(bareBody)
+}
+
 // syncedFileSize is what the file has, in bytes. It is written again from its beginning when it is full.
 const syncedFileSize = 256 << 20
 

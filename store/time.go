@@ -1,6 +1,19 @@
 package store
 
-import "time"
+import (
+	"context"
+	"time"
+)
+
+// Sleep waits, or returns the error of ctx when that ends before.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
 
 // FormatTime writes a time in the form that partners and operators read: ISO 8601 in UTC, in whole seconds (spec,
 // Resources).

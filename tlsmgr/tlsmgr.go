@@ -30,21 +30,20 @@ type Config struct {
 	// Certificates is nil when something else terminates TLS. New sets Log, Hosts and CheckDNS.
 	Certificates *certs.Config
 
-	Log *slog.Logger
+	RecheckEvery time.Duration // 0: an hour
+	Log          *slog.Logger
 }
 
-// Manager checks the DNS of hosts and holds their certificates. Its methods are safe for concurrent use.
+// Manager checks the DNS of hosts and holds their certificates. Verify updates no tag: the caller does that with the
+// finding. Its methods are safe for concurrent use.
 type Manager struct {
-	verifier     *dns.Verifier
+	*dns.Verifier
 	recheck      *dns.Recheck
-	certificates *certs.Certificates // nil without TLS
+	Certificates *certs.Certificates // nil without TLS
 }
 
 // New returns a Manager. It can verify; everything else begins with Start.
-func New(cfg Config) (*Manager, error) { return newManager(cfg, 0) }
-
-// newManager lets tests choose the interval of the recheck; 0 means an hour.
-func newManager(cfg Config, recheckEvery time.Duration) (*Manager, error) {
+func New(cfg Config) (*Manager, error) {
 	hosts := store.NewHosts(cfg.Engine.Directory(), cfg.OwnHosts...)
 	m := &Manager{}
 
@@ -54,21 +53,19 @@ func newManager(cfg Config, recheckEvery time.Duration) (*Manager, error) {
 		verify.CA, verify.Roots = cfg.Certificates.CA, cfg.Certificates.Roots
 	}
 	var err error
-	if m.verifier, err = dns.NewVerifier(verify); err != nil {
+	if m.Verifier, err = dns.NewVerifier(verify); err != nil {
 		return nil, err
 	}
 
 	recheck := dns.RecheckConfig{
-		Hosts: hosts, Engine: cfg.Engine, Verify: m.verifier.Verify, Every: recheckEvery, Log: cfg.Log,
+		Hosts: hosts, Engine: cfg.Engine, Verify: m.Verify, Every: cfg.RecheckEvery, Log: cfg.Log,
 	}
 	if cfg.Certificates != nil {
 		c := *cfg.Certificates
 		c.Log, c.Hosts = cfg.Log, hosts
 		c.CheckDNS = func(ctx context.Context, host string) store.DNSFinding { return m.recheck.Now(ctx, host) }
-		if m.certificates, err = certs.New(c); err != nil {
-			return nil, err
-		}
-		recheck.Found = m.certificates.DNSFound
+		m.Certificates = certs.New(c)
+		recheck.Found = m.Certificates.DNSFound
 	}
 	m.recheck = dns.NewRecheck(recheck)
 	return m, nil
@@ -77,8 +74,8 @@ func newManager(cfg Config, recheckEvery time.Duration) (*Manager, error) {
 // Start begins the hourly recheck, and gets the certificates of all hosts in the background. Call it once the
 // listeners are open: from then on the CA may connect to validate challenges.
 func (m *Manager) Start() {
-	if m.certificates != nil {
-		m.certificates.Start()
+	if m.Certificates != nil {
+		m.Certificates.Start()
 	}
 	m.recheck.Start()
 }
@@ -86,15 +83,7 @@ func (m *Manager) Start() {
 // Stop ends what Start began. Call it once, after the last handshake and before the engine is closed.
 func (m *Manager) Stop() {
 	m.recheck.Stop()
-	if m.certificates != nil {
-		m.certificates.Stop()
+	if m.Certificates != nil {
+		m.Certificates.Stop()
 	}
 }
-
-// Verify checks a host's DNS. It updates no tag: the caller does that with the finding.
-func (m *Manager) Verify(ctx context.Context, host string) store.DNSFinding {
-	return m.verifier.Verify(ctx, host)
-}
-
-// Certificates returns nil without TLS.
-func (m *Manager) Certificates() *certs.Certificates { return m.certificates }

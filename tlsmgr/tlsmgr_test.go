@@ -113,14 +113,14 @@ func until(t *testing.T, what string, condition func() bool) {
 func TestRecheckUpdatesTagsWithoutTLS(t *testing.T) {
 	resolver := startNames(t, target)
 	engine, tag := newEngine(t)
-	m, err := newManager(Config{
-		Engine: engine, OwnHosts: []string{"api.service.test"}, Log: slog.New(slog.DiscardHandler),
+	m, err := New(Config{
+		RecheckEvery: 20 * time.Millisecond, Engine: engine, OwnHosts: []string{"api.service.test"}, Log: slog.New(slog.DiscardHandler),
 		DNS: dns.Config{CNAMETarget: target, Resolvers: []string{resolver.address}},
-	}, 20*time.Millisecond)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Certificates() != nil {
+	if m.Certificates != nil {
 		t.Error("the manager has certificates without TLS")
 	}
 	m.Start()
@@ -144,27 +144,27 @@ func TestRecheckPassesFindingsToTheCertificates(t *testing.T) {
 	ca := acmetest.Start(t, acmetest.Options{Resolver: resolver.address})
 	plain, secure := listen(t), listen(t)
 	var log bytes.Buffer // read after Stop
-	m, err := newManager(Config{
-		Engine: engine, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	m, err := New(Config{
+		RecheckEvery: 100 * time.Millisecond, Engine: engine, Log: slog.New(slog.NewTextHandler(&log, nil)),
 		DNS: dns.Config{CNAMETarget: target, Resolvers: []string{resolver.address}},
 		Certificates: &certs.Config{
 			Dir: t.TempDir(), CA: ca.URL, Roots: ca.Roots,
 		},
-	}, 100*time.Millisecond)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ca.Validate(plain.Addr().String(), secure.Addr().String())
 	challenges := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.Host) // the test's CA does not ask at port 80
-		if answer, ok := m.Certificates().HTTPChallenge(host, r.URL.Path); ok {
+		if answer, ok := m.Certificates.HTTPChallenge(host, r.URL.Path); ok {
 			fmt.Fprint(w, answer)
 		}
 	})}
 	go challenges.Serve(plain)
 	defer challenges.Close()
 	handshakes := http.Server{ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
-	go handshakes.Serve(tls.NewListener(secure, m.Certificates().TLSConfig()))
+	go handshakes.Serve(tls.NewListener(secure, m.Certificates.TLSConfig()))
 	defer handshakes.Close()
 
 	m.Start()
@@ -177,7 +177,7 @@ func TestRecheckPassesFindingsToTheCertificates(t *testing.T) {
 	}
 	resolver.pointTo(target)
 	until(t, "the tracking domain has its certificate", func() bool {
-		return m.Certificates().Certificate(trackingHost).Status == store.CertificateValid
+		return m.Certificates.Certificate(trackingHost).Status == store.CertificateValid
 	})
 	m.Stop()
 	for _, line := range []string{"here=false", "here=true"} {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"path/filepath"
 	"runtime"
@@ -80,11 +79,11 @@ func measureLatencyCurve(b *benchmark) error {
 			}
 		}
 	}
-	var text bytes.Buffer
-	if err := picture.Write(&text); err != nil {
+	text, err := picture.SVG()
+	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(b.Out, pictureFile), text.Bytes())
+	return writeFile(filepath.Join(b.Out, pictureFile), text)
 }
 
 // measureOverload offers twice the maximum rate: single events from more connections than reached the maximum, then from

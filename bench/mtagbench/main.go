@@ -5,10 +5,9 @@
 //
 //	main.go      the command line, and what all commands share
 //	run.go       run: the whole measurement, one part after the other
-//	data.go      parts: filling, starting
+//	parts.go     parts: filling, starting, listing alone and under ingest
 //	rate.go      parts: the maximum rate compared with a synced file, and fairness between two merchants
 //	latency.go   parts: latency at a fixed load, and overload
-//	listing.go   parts: listing, alone and under ingest
 //	postgres.go  postgres: two nodes on a primary and a synchronous standby, beside a queue table
 //	profile.go   profile: the CPU profile for the compiler
 //	peers.go     the hidden commands, which run in processes of their own
@@ -22,7 +21,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -88,16 +86,12 @@ func (p *program) measure(temp string, f func(dir string, servers *server.Group)
 
 // write writes a table to a file and to standard output, below a line that describes the machine.
 func (p *program) write(table *report.Table, file, where string, strict bool) error {
-	var text bytes.Buffer
-	fmt.Fprintf(&text, "Measured %s on %d cores, %s, %s/%s%s\n",
-		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, where)
-	if err := table.Write(&text); err != nil {
+	text := fmt.Sprintf("Measured %s on %d cores, %s, %s/%s%s\n%s", time.Now().UTC().Format(time.DateOnly),
+		runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, where, table)
+	if _, err := io.WriteString(p.stdout, text); err != nil {
 		return err
 	}
-	if _, err := p.stdout.Write(text.Bytes()); err != nil {
-		return err
-	}
-	if err := writeFile(file, text.Bytes()); err != nil {
+	if err := writeFile(file, text); err != nil {
 		return err
 	}
 	if strict && table.Missed > 0 {
@@ -107,11 +101,11 @@ func (p *program) write(table *report.Table, file, where string, strict bool) er
 }
 
 // writeFile writes a file, and creates its directory.
-func writeFile(name string, text []byte) error {
+func writeFile(name, text string) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
 		return err
 	}
-	return os.WriteFile(name, text, 0o666)
+	return os.WriteFile(name, []byte(text), 0o666)
 }
 
 func loadAverage() string {

@@ -86,7 +86,7 @@ func (listCommand) Run(p *program) error {
 	if err := json.NewDecoder(os.Stdin).Decode(&l); err != nil {
 		return err
 	}
-	api, err := dataset.NewClient(l.Address, l.Host, l.Key, "")
+	api, err := dataset.NewClient(l.Address, l.Host, l.Key)
 	if err != nil {
 		return err
 	}

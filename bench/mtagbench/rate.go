@@ -9,6 +9,7 @@ import (
 
 	"mtagd/bench/mtagbench/load"
 	"mtagd/bench/mtagbench/report"
+	"mtagd/store"
 )
 
 // compareWithFile finds the maximum rates of single events. The synced file and mtagd take turns, and each round of mtagd is
@@ -152,11 +153,9 @@ func runBeside(ctx context.Context, long, short load.Phase) (r *load.Result, err
 	var failed error
 	var running sync.WaitGroup
 	running.Go(func() { _, failed = load.Run(ctx, long) })
-	select {
-	case <-ctx.Done():
-	case <-time.After(heavyWarmUp):
+	if err = store.Sleep(ctx, heavyWarmUp); err == nil {
+		r, err = load.Run(ctx, short)
 	}
-	r, err = load.Run(ctx, short)
 	running.Wait()
 	return r, errors.Join(err, failed)
 }

@@ -1,18 +1,25 @@
 package main
 
 import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
 	"errors"
+	"fmt"
 	"io"
-	"log/slog"
-	"net"
 	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"regexp"
 	"runtime"
-	"syscall"
+	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"mtagd/edge/limit"
 	"mtagd/store"
 )
 
@@ -59,26 +66,14 @@ const defaultAdmin = "127.0.0.1:8095"
 // adminOff is the address that switches the admin pages off.
 const adminOff = "off"
 
-// listenAdmin opens a listener for the admin pages. It returns nil if they are off, or if the address is optional and taken.
-func listenAdmin(address string, optional bool, log *slog.Logger) (net.Listener, error) {
-	if address == adminOff {
-		return nil, nil
-	}
-	l, err := net.Listen("tcp", address)
-	if optional && errors.Is(err, syscall.EADDRINUSE) {
-		log.Warn("no admin pages: another program uses their default address; choose another address with --admin", "address", address)
-		return nil, nil
-	}
-	return l, err
-}
-
 // The admin pages that probes request.
 const (
 	healthPage = "/healthz" // the process runs
 	readyPage  = "/readyz"  // events are accepted
 )
 
-// adminPages are the admin pages. guardAdmin decides who may see them. impaired says what is wrong with the data while events are accepted.
+// adminPages are the admin pages. guardAdmin decides who may see them. impaired says what is wrong with the data while
+// events are accepted.
 func adminPages(metrics prometheus.Gatherer, ready, impaired func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
@@ -93,7 +88,9 @@ func adminPages(metrics prometheus.Gatherer, ready, impaired func() error) http.
 			io.WriteString(w, checkNamed(checkDamage).reason(err))
 		}
 	})
-	mux.HandleFunc("GET /debug/pprof/{name...}", serveProfile) // no cmdline: it may have secrets
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace) // no cmdline: it may have secrets
 	return mux
 }
 
@@ -105,4 +102,134 @@ func writeReady(w http.ResponseWriter, err error) {
 		return
 	}
 	io.WriteString(w, "ready\n")
+}
+
+// guardAdmin decides who may see the admin pages, because profiles expose the program's memory: if a token is set, who has
+// it; else who is on this machine.
+func guardAdmin(pages http.Handler, ready func() error, token string, refusals *limit.Refusals) http.Handler {
+	if token == "" {
+		return onlyLoopbackHosts(pages)
+	}
+	return &tokenGuard{pages, ready, sha256.Sum256([]byte(token)), refusals}
+}
+
+// tokenGuard asks for the token, on loopback too. Without a token it shows only whether the service runs and is ready,
+// without the reason: probes of Kubernetes and of load balancers then need no secret. A token cannot be guessed, so wrong
+// ones are only counted.
+type tokenGuard struct {
+	pages    http.Handler
+	ready    func() error
+	want     [sha256.Size]byte
+	refusals *limit.Refusals
+}
+
+func (g *tokenGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	authorization := r.Header.Get("Authorization")
+	if g.isToken(authorization) {
+		g.pages.ServeHTTP(w, r)
+		return
+	}
+	g.endSoon(w)
+	switch {
+	case authorization == "" && r.URL.Path == healthPage:
+		writeHealth(w, r)
+	case authorization == "" && r.URL.Path == readyPage:
+		writeReady(w, g.ready())
+	default:
+		g.refusals.Count(limit.AdminToken, limit.Tenant{})
+		w.Header().Set("WWW-Authenticate", `Bearer realm="mtagd admin"`)
+		http.Error(w, "the admin pages need the token of --admin-token", http.StatusUnauthorized)
+	}
+}
+
+// endSoon ends the connection after the answer. Without it, whoever announces a body and does not send it, or does not read
+// the answers, would have one of the few connections for ever.
+func (g *tokenGuard) endSoon(w http.ResponseWriter) {
+	w.Header().Set("Connection", "close")
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Second)) // fails if the connection has ended
+}
+
+// isToken compares hashes: so the time that it takes says nothing about the token, not even its length.
+func (g *tokenGuard) isToken(authorization string) bool {
+	scheme, token, _ := strings.Cut(authorization, " ")
+	got := sha256.Sum256([]byte(token))
+	return subtle.ConstantTimeCompare(got[:], g.want[:]) == 1 && strings.EqualFold(scheme, "Bearer")
+}
+
+// onlyLoopbackHosts refuses requests whose Host is not a loopback address or localhost. A page in a browser on this
+// machine can reach the admin pages, but it cannot read them: they are of another origin. If its own name leads to a
+// loopback address (DNS rebinding), they have the same origin, but the Host is that name.
+func onlyLoopbackHosts(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := store.HostName(r.Host)
+		if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.Unmap().IsLoopback()) {
+			http.Error(w, "without --admin-token, the admin pages are served at localhost and loopback addresses only", http.StatusMisdirectedRequest)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// tokenPattern is what an Authorization header can carry (RFC 6750), in a length that nobody guesses.
+var tokenPattern = regexp.MustCompile(`^[A-Za-z0-9._~+/-]{32,512}=*$`)
+
+// checkAdminToken accepts a token, or none. It drops the line end of a file that the token is from.
+func checkAdminToken(token *string) error {
+	*token = strings.TrimSpace(*token)
+	if *token != "" && !tokenPattern.MatchString(*token) {
+		return errors.New("must have 32 to 512 letters, digits or characters of ._~+/-, as from: openssl rand -hex 32") // without the secret
+	}
+	return nil
+}
+
+// healthCommand is "mtagd health", for container images that contain no HTTP client.
+type healthCommand struct {
+	Admin      string `default:"${admin}" placeholder:"ADDR" help:"Address of the server's admin pages (default ${default})."`
+	AdminToken string `name:"admin-token" placeholder:"TOKEN" help:"Bearer token of the admin pages. Without it, a server that has a token does not say why it is not ready. It is a secret: set it in the environment or in the config file."`
+}
+
+// healthTimeout limits the request. It is shorter than the 30 s after which Docker gives up.
+const healthTimeout = 10 * time.Second
+
+// Run asks /readyz. It returns an error if no server answers, or if the server does not accept events.
+func (c *healthCommand) Run(p *process) error {
+	if c.Admin == adminOff {
+		return errors.New("the health is unknown: the admin pages are off")
+	}
+	if err := checkAddr(c.Admin); err != nil {
+		return &usageError{where: p.origin.of("admin"), err: err}
+	}
+	if err := checkAdminToken(&c.AdminToken); err != nil {
+		return &usageError{where: p.origin.of("admin-token"), err: err}
+	}
+	status, text, err := askAdmin(p.ctx, c.Admin, c.AdminToken, readyPage)
+	if err != nil {
+		return fmt.Errorf("no answer: %w", err)
+	}
+	if status != http.StatusOK {
+		return errors.New(text)
+	}
+	_, err = fmt.Fprintln(p.stdout, text)
+	return err
+}
+
+// askAdmin reads an admin page.
+func askAdmin(ctx context.Context, address, token, path string) (status int, text string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // without the proxy of the environment
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return response.StatusCode, strings.TrimSpace(string(body)), err
 }

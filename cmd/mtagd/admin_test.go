@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -26,18 +27,18 @@ func TestAdminAddressTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	quiet := slog.New(slog.DiscardHandler)
-	if l, err := listenAdmin(taken.Addr().String(), true, quiet); l != nil || err != nil {
-		t.Errorf("with the default address taken: %v, %v", l, err)
-	}
-	if l, err := listenAdmin(taken.Addr().String(), false, quiet); l != nil || err == nil {
-		t.Errorf("with the address of --admin taken: %v, %v", l, err)
+	for _, optional := range []bool{true, false} {
+		d := newDaemon(config{serveCommand: serveCommand{Admin: taken.Addr().String()}, AdminOptional: optional, Log: slog.New(slog.DiscardHandler)})
+		if err := d.acceptAdmins(t.Context()); (err == nil) != optional || len(d.listeners) > 0 {
+			t.Errorf("with the address taken, optional %v: %v", optional, err)
+		}
 	}
 }
 
 var errImpaired = errors.New("a table is damaged")
 
-// guardedPages are the admin pages of a service with this token, whose data is damaged, and that is not ready because of notReady.
+// guardedPages are the admin pages of a service with this token, whose data is damaged, and that is not ready because of
+// notReady.
 func guardedPages(t *testing.T, token string, notReady error) http.Handler {
 	t.Helper()
 	metrics := prometheus.NewRegistry()
@@ -146,8 +147,8 @@ func TestWrongAdminTokens(t *testing.T) {
 	}
 }
 
-// Without the token, nobody holds one of the few connections of the admin pages: neither by a body that does not come, nor by answers
-// that are not read.
+// Without the token, nobody holds one of the few connections of the admin pages: neither by a body that does not come, nor
+// by answers that are not read.
 func TestConnectionsWithoutTheAdminTokenEndSoon(t *testing.T) {
 	server := httptest.NewServer(guardedPages(t, testToken, nil))
 	t.Cleanup(server.Close)
@@ -207,5 +208,22 @@ func TestPprofShowsNoCommandLine(t *testing.T) {
 	guardedPages(t, "", nil).ServeHTTP(w, r)
 	if w.Code != http.StatusNotFound {
 		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// A server that does not accept events is not healthy; the error says why.
+func TestHealthOfAServerThatIsNotReady(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/readyz" {
+			t.Errorf("requested %s, want /readyz", r.URL.Path)
+		}
+		http.Error(w, "disk full", http.StatusServiceUnavailable)
+	}))
+	defer server.Close()
+	var stdout bytes.Buffer
+	c := healthCommand{Admin: server.Listener.Addr().String()}
+	err := c.Run(&process{ctx: t.Context(), stdout: &stdout})
+	if err == nil || !strings.Contains(err.Error(), "disk full") || stdout.Len() > 0 {
+		t.Errorf("%v, printed %q", err, stdout.String())
 	}
 }

@@ -23,8 +23,8 @@ var (
 	chaosSeed = flag.Uint64("chaosseed", 0, "the seed of what TestChaos draws; 0: another one each time")
 )
 
-// chaos is a service of two nodes on a PostgreSQL cluster of a primary and two standbys, any one of which must have a commit. Every
-// process reaches every server through a link of its own, which faults cut.
+// chaos is a service of two nodes on a PostgreSQL cluster of a primary and two standbys, any one of which must have a
+// commit. Every process reaches every server through a link of its own, which faults cut.
 type chaos struct {
 	*testing.T
 	seed    uint64
@@ -61,8 +61,8 @@ type chaosNode struct {
 	stopped atomic.Int64 // how often it was stopped: requests may take as long as they like then
 }
 
-// answerTimeout is how long a client waits. No request may take as long, whatever has failed, unless the node itself is stopped. Beside
-// other tests the machine itself may be slow.
+// answerTimeout is how long a client waits. No request may take as long, whatever has failed, unless the node itself is
+// stopped. Beside other tests the machine itself may be slow.
 func answerTimeout() time.Duration {
 	if *chaosTime == 0 {
 		return startTimeout
@@ -219,8 +219,8 @@ func (c *chaos) ask(n *chaosNode, r request) (answer, error) {
 	return got, nil
 }
 
-// retry sends a request to one node after the other until it is answered otherwise than with 503, as a client behind a load balancer
-// does. It returns false when the clients must end before.
+// retry sends a request to one node after the other until it is answered otherwise than with 503, as a client behind a load
+// balancer does. It returns false when the clients must end before.
 func (c *chaos) retry(r request) (answer, bool) {
 	for i := 0; ; i++ {
 		got, err := c.ask(c.node[i%2], r)

@@ -12,8 +12,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// operation is a call whose order with others is checked: what a claim, or an event_id, goes through must be explained by one order of
-// all calls on it, in which each takes effect between its beginning and its answer.
+// operation is a call whose order with others is checked: what a claim, or an event_id, goes through must be explained by
+// one order of all calls on it, in which each takes effect between its beginning and its answer.
 type operation struct {
 	on     string // the root domain or event_id
 	by     string // the merchant that claims it

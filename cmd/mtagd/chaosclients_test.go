@@ -76,8 +76,8 @@ func (c *chaos) sendOne(n *chaosNode, key string, remembered bool) outcome {
 	return o
 }
 
-// send sends events until the clients must end: as a tag does, with an event_id and until they are recorded; and once only, so that
-// some are refused for good.
+// send sends events until the clients must end: as a tag does, with an event_id and until they are recorded; and once only,
+// so that some are refused for good.
 func (c *chaos) send(sender int) {
 	random := rand.New(rand.NewPCG(c.seed, uint64(100+sender)))
 	for i := 0; c.isRunning(); i++ {
@@ -110,7 +110,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// sendUntilRecorded sends an event to one node after the other. An attempt that was refused takes nothing away from what is known.
+// sendUntilRecorded sends an event to one node after the other. An attempt that was refused takes nothing away from what is
+// known.
 func (c *chaos) sendUntilRecorded(key, body string) {
 	known := isRefused
 	for i := 0; ; i++ {
@@ -210,8 +211,8 @@ func (c *chaos) follow(follower int) {
 	}
 }
 
-// manage changes control data through both nodes, and expects each change to be there once, and on the other node within a second
-// unless that is not ready.
+// manage changes control data through both nodes, and expects each change to be there once, and on the other node within a
+// second unless that is not ready.
 func (c *chaos) manage() {
 	for i := 0; c.isRunning(); i++ {
 		name := fmt.Sprintf("merchant-%d", i)

@@ -15,8 +15,8 @@ type persons struct {
 	erasures             []string        // that were accepted
 }
 
-// erasePersons sends events of two persons, has one of them erased, and begins again with others. What is under way when the clients
-// must end is unknown.
+// erasePersons sends events of two persons, has one of them erased, and begins again with others. What is under way when
+// the clients must end is unknown.
 func (c *chaos) erasePersons() {
 	p := &c.persons
 	for i := 0; c.isRunning(); i++ {
@@ -63,7 +63,8 @@ func (c *chaos) erasePersons() {
 // erasedWithin is how long the last erasures may take, once there are no faults any more.
 const erasedWithin = 2 * time.Minute
 
-// checkPersons waits until all erasures are done. Then the events of the erased persons are gone, and those of the others are there once.
+// checkPersons waits until all erasures are done. Then the events of the erased persons are gone, and those of the others
+// are there once.
 func (c *chaos) checkPersons() {
 	ask := func(path string) []byte {
 		got, err := c.ask(c.node[0], request{method: "GET", path: "/v1/partners/" + path})

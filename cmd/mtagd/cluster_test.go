@@ -42,7 +42,8 @@ func at[T any](t *testing.T, in any, path string) T {
 	return value
 }
 
-// kubernetes returns the objects of deploy/kubernetes by kind. Those that kustomization.yaml leaves out are named there in a comment.
+// kubernetes returns the objects of deploy/kubernetes by kind. Those that kustomization.yaml leaves out are named there in
+// a comment.
 func kubernetes(t *testing.T) map[string]object {
 	t.Helper()
 	files, err := filepath.Glob("../../deploy/kubernetes/*.yaml")

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -120,15 +122,13 @@ func bootID() string {
 
 // startOf returns when a process started, in ticks since the system's start, or "" if it does not run.
 func startOf(pid int) string {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return ""
 	}
-	_, rest, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " ") // the name may contain anything
-	fields := strings.Fields(rest)
-	const start = 19 // of the fields after the name
-	if len(fields) <= start {
+	stat, err := process.Stat()
+	if err != nil {
 		return ""
 	}
-	return fields[start]
+	return strconv.FormatUint(stat.Starttime, 10)
 }

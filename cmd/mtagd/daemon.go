@@ -48,7 +48,6 @@ type daemon struct {
 	started  time.Time
 	metrics  *prometheus.Registry
 	rates    *rates          // of the last minutes
-	backups  *backupState    // by the clock
 	disks    *diskMetrics    // of the parts of the data directory
 	refusals *limit.Refusals // counts what is refused
 	refused  *refused.Memory // remembers what tag hosts refuse, for the partners
@@ -66,6 +65,7 @@ type daemon struct {
 	shop     *demo.Shop              // nil in production
 	server   *edge.Server            // the public front door
 	source   *local.Source           // what backups read; nil with a database
+	schedule *schedule               // of backups by the clock; nil: there are none
 	marked   bool                    // the data directory has the marker of a running server
 
 	stops    []func() error // undo the steps done so far
@@ -76,7 +76,7 @@ type daemon struct {
 
 func newDaemon(cfg config) *daemon {
 	return &daemon{
-		config: cfg, started: time.Now(), metrics: newMetrics(), rates: newRates(), backups: &backupState{},
+		config: cfg, started: time.Now(), metrics: newMetrics(), rates: newRates(),
 		listeners: map[string]net.Listener{},
 		failed:    make(chan error, maxParts), migrated: make(chan string, 1),
 	}
@@ -149,7 +149,8 @@ func (d *daemon) wait(ctx context.Context) error {
 	}
 }
 
-// goOn prepares to go on with a database. The sockets stay open: connections wait in them until the service accepts them again.
+// goOn prepares to go on with a database. The sockets stay open: connections wait in them until the service accepts them
+// again.
 func (d *daemon) goOn(database string) error {
 	next := d.config
 	next.Store, next.backup, next.Sockets = database, nil, map[string]net.Listener{}

@@ -41,7 +41,8 @@ func TestDaemonRechecksDNSWithoutTLS(t *testing.T) {
 	}
 }
 
-// A node may start while the database is away, also at the end of a migration. It waits, and goes on when the database is back.
+// A node may start while the database is away, also at the end of a migration. It waits, and goes on when the database is
+// back.
 func TestTheStartWaitsForTheDatabase(t *testing.T) {
 	database := pgtest.NewServer(t)
 	if err := database.Crash(); err != nil {

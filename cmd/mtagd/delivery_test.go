@@ -15,8 +15,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// moodySink takes what destinations send, and remembers it. Now and then it answers 503 or nonsense, hangs, or takes a request and
-// says nothing.
+// moodySink takes what destinations send, and remembers it. Now and then it answers 503 or nonsense, hangs, or takes a
+// request and says nothing.
 type moodySink struct {
 	*httptest.Server
 	calm atomic.Bool
@@ -118,9 +118,9 @@ func (s *moodySink) has(event string) bool {
 	return has
 }
 
-// TestDrillDeliveriesSurviveKills kills the service while visitors' events come in and go out to destinations that fail in many ways.
-// In the end each destination has every acknowledged event that it may have, with one id, and those of each visitor in order. An ad
-// platform has no event without consent.
+// TestDrillDeliveriesSurviveKills kills the service while visitors' events come in and go out to destinations that fail in
+// many ways. In the end each destination has every acknowledged event that it may have, with one id, and those of each
+// visitor in order. An ad platform has no event without consent.
 func TestDrillDeliveriesSurviveKills(t *testing.T) {
 	testenv.Drill(t)
 	const visitors = 8

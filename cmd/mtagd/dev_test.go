@@ -18,7 +18,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// startDev runs "mtagd dev" in dir on a free port, and returns its address, and the API key and the console's link that it prints.
+// startDev runs "mtagd dev" in dir on a free port, and returns its address, and the API key and the console's link that it
+// prints.
 func startDev(t *testing.T, dir string) (url, key, link string) {
 	t.Helper()
 	cmd := exec.Command("mtagd", "dev", "--http", "127.0.0.1:0")
@@ -118,7 +119,8 @@ func TestDevKeepsItsKey(t *testing.T) {
 	})
 }
 
-// The console has three months of events at once, which say that they are made up, and the link that is printed signs in to it.
+// The console has three months of events at once, which say that they are made up, and the link that is printed signs in to
+// it.
 func TestDevHistory(t *testing.T) {
 	url, key, link := startDev(t, t.TempDir())
 	read := func(path string, answer any) {

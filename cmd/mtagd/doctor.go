@@ -244,8 +244,8 @@ func (e *examination) checkDataDirectory(running bool) {
 
 const makeWritable = "give it to the service's user, who must reach it: chown -R mtagd:mtagd, and chmod o+x above it; a read-only file system must be mounted again: dmesg says what has happened"
 
-// checkWritable returns why the service cannot write to a directory. For root it looks whether all belongs to the service's user, and
-// whether that can reach it.
+// checkWritable returns why the service cannot write to a directory. For root it looks whether all belongs to the service's
+// user, and whether that can reach it.
 func checkWritable(dir string) error {
 	service := serviceUser()
 	path, err := filepath.Abs(dir)

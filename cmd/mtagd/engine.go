@@ -21,8 +21,9 @@ import (
 	"mtagd/store/postgres"
 )
 
-// openEngine opens the storage engine for the service, and creates it if the data directory or the database is new. With an empty
-// database, everything is in the data directory. size is how many bytes of a database events may take; 0: the default. This file is the only one that names an engine.
+// openEngine opens the storage engine for the service, and creates it if the data directory or the database is new. With an
+// empty database, everything is in the data directory. size is how many bytes of a database events may take; 0: the
+// default.
 func openEngine(ctx context.Context, data, database string, keep store.Retention, size int64, log *slog.Logger, metrics prometheus.Registerer) (store.Engine, error) {
 	if database != "" {
 		return openDatabase(ctx, database, postgres.Options{Log: log, Retention: keep, Size: size, Metrics: metrics})
@@ -63,9 +64,6 @@ func checkStore(s string) error {
 
 // errNotWithStore is for what is about the files of the embedded engine.
 var errNotWithStore = errors.New("is not for a database of --store: back it up, restore and repair it with the tools of PostgreSQL")
-
-// sourceOf returns what backups of the engine read.
-func sourceOf(engine store.Engine) *local.Source { return local.SourceOf(engine) }
 
 // sharedOf returns what an engine shares with other nodes; nil when there are no other nodes.
 func sharedOf(engine store.Engine) store.Shared {

@@ -18,9 +18,9 @@ import (
 	"mtagd/tlsmgr/acmetest"
 )
 
-// The shell commands of the guide's first page work as they are, from the set-up to an alert, with a real CA and DNS of a test.
-// TestRelease installs the package before them. What is not of this test's directory is replaced: sudo, systemctl, and where curl
-// finds the hosts.
+// The shell commands of the guide's first page work as they are, from the set-up to an alert, with a real CA and DNS of a
+// test. TestRelease installs the package before them. What is not of this test's directory is replaced: sudo, systemctl,
+// and where curl finds the hosts.
 func TestInstallGuide(t *testing.T) {
 	testenv.Program(t, "curl")
 	z, err := startZone()

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// What comments say about who knows whom: a package, or one in a directory that ends with a slash, imports of this program only these.
+// What comments say about who knows whom: a package, or one in a directory that ends with a slash, imports of this program
+// only these.
 var mayImport = []struct {
 	packages, imports string
 }{

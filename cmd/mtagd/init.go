@@ -55,8 +55,8 @@ func (c *initCommand) questions() []question {
 	}
 }
 
-// run sets up an installation.
-func (c *initCommand) run(p *process, parsed *kong.Context) error {
+// Run sets up an installation.
+func (c *initCommand) Run(p *process) error {
 	if p.store != "" {
 		return &usageError{where: p.origin.of("store"), err: errors.New("is not for mtagd init: see deploy/scale.md")}
 	}
@@ -84,7 +84,7 @@ func (c *initCommand) run(p *process, parsed *kong.Context) error {
 	if err := c.examine(p); err != nil {
 		return err
 	}
-	if err := c.write(p, parsed.Selected().Flags); err != nil {
+	if err := c.write(p, p.parsed.Selected().Flags); err != nil {
 		return err
 	}
 	return c.finish(p)
@@ -175,8 +175,8 @@ func (c *initCommand) write(p *process, flags []*kong.Flag) error {
 	return nil
 }
 
-// makeDir makes a directory that only the service's user can read. The user can reach it: directories above it that are missing are
-// made, too, for everybody.
+// makeDir makes a directory that only the service's user can read. The user can reach it: directories above it that are
+// missing are made, too, for everybody.
 func makeDir(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -7,9 +7,11 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"syscall"
 
+	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/netutil"
 
@@ -28,7 +30,7 @@ func (d *daemon) acceptOperators(ctx context.Context) error {
 	}
 	running := operator.Running{Control: d.engine, BaseURL: d.tagURL(d.BaseHost), Claimable: d.claimable()}
 	if d.hasTLS() {
-		running.Order = d.tlsmgr.Certificates().Order
+		running.Order = d.tlsmgr.Certificates.Order
 	}
 	if d.delivery != nil {
 		running.RotateKey = d.delivery.RotateKey
@@ -46,8 +48,8 @@ func (d *daemon) acceptOperators(ctx context.Context) error {
 	return nil
 }
 
-// listenForOperators opens the operator socket. Without a database, the engine has made the data directory, and no other server has
-// it open.
+// listenForOperators opens the operator socket. Without a database, the engine has made the data directory, and no other
+// server has it open.
 func (d *daemon) listenForOperators(ctx context.Context) (net.Listener, error) {
 	if d.Store != "" {
 		if err := os.MkdirAll(d.Data, 0o700); err != nil {
@@ -74,17 +76,17 @@ func (d *daemon) acceptMigration(mux *http.ServeMux) {
 // acceptAdmins serves the admin pages, unless they are off. After the signal to stop, /readyz answers that the service
 // is stopping.
 func (d *daemon) acceptAdmins(ctx context.Context) error {
-	listener := d.inherited[socketAdmin]
-	if listener == nil {
-		var err error
-		if listener, err = listenAdmin(d.Admin, d.AdminOptional, d.Log); err != nil {
-			return fmt.Errorf("--admin: %w", err)
-		}
-	}
-	if listener == nil {
+	if d.Admin == adminOff {
 		return nil
 	}
-	d.listeners[socketAdmin] = listener
+	listener, err := d.listen(socketAdmin, d.Admin)
+	if d.AdminOptional && errors.Is(err, syscall.EADDRINUSE) {
+		d.Log.Warn("no admin pages: another program uses their default address; choose another address with --admin", "address", d.Admin)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	ready := func() error {
 		if ctx.Err() != nil {
 			return errors.New("stopping")
@@ -104,12 +106,7 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 
 // scrub verifies all data in the background. Of the nodes of a database, one does.
 func (d *daemon) scrub(context.Context) error {
-	s := newScrubber(d.engine.Verify, d.metrics, d.Log)
-	if shared := sharedOf(d.engine); shared != nil {
-		d.inBackground(func(ctx context.Context) { s.runShared(ctx, shared) })
-	} else {
-		d.inBackground(s.run)
-	}
+	d.inBackground(newScrubber(d.engine.Verify, sharedOf(d.engine), d.metrics, d.Log).run)
 	return nil
 }
 
@@ -132,8 +129,8 @@ func (d *daemon) acceptRequests(ctx context.Context) error {
 
 // startBackups backs up by the clock, if a destination was given.
 func (d *daemon) startBackups(ctx context.Context) error {
-	if d.backup != nil {
-		d.onStop(newSchedule(*d.backup, d.source, d.backups, d.metrics, d.Log).runInBackground(ctx))
+	if d.schedule != nil {
+		d.onStop(d.schedule.runInBackground(ctx))
 	}
 	return nil
 }
@@ -155,4 +152,70 @@ func (d *daemon) tellSystemd(context.Context) error {
 		return nil
 	})
 	return err
+}
+
+// The names of the listening sockets (FileDescriptorName= of a systemd socket unit).
+const (
+	socketHTTP  = "http"
+	socketHTTPS = "https"
+	socketAdmin = "admin"
+)
+
+// inheritSockets takes the listening sockets that systemd has opened for the service (sd_listen_fds(3)). systemd keeps
+// them open while the service restarts, so no connection is refused: it waits in its socket. The addresses of the flags
+// are not used for these sockets.
+func inheritSockets(cfg config) (map[string]net.Listener, error) {
+	inherited := map[string]net.Listener{}
+	for _, file := range activation.Files(true) {
+		name := file.Name()
+		listener, err := inherit(cfg, name, file)
+		if err == nil && inherited[name] != nil {
+			err = errors.New("the name is given twice: a socket unit must have one ListenStream=")
+		}
+		if err != nil {
+			return nil, &usageError{where: fmt.Sprintf("socket %q of systemd", name), err: err}
+		}
+		inherited[name] = listener
+	}
+	return inherited, nil
+}
+
+// inherit checks a socket and takes it. It refuses what the service would not use: connections would wait in such a
+// socket for ever.
+func inherit(cfg config, name string, file *os.File) (net.Listener, error) {
+	switch {
+	case name != socketHTTP && name != socketHTTPS && name != socketAdmin:
+		return nil, errors.New("the name is unknown: set FileDescriptorName= to http, https or admin")
+	case name == socketHTTPS && !cfg.hasTLS():
+		return nil, errors.New("HTTPS is off (--tls off): disable the socket unit")
+	case name == socketAdmin && cfg.Admin == adminOff:
+		return nil, errors.New("the admin pages are off (--admin off): disable the socket unit")
+	}
+	listener, err := net.FileListener(file)
+	if err != nil {
+		return nil, err
+	}
+	file.Close() // the listener has a copy
+	tcp, ok := listener.(*net.TCPListener)
+	if !ok {
+		return nil, errors.New("not a TCP socket")
+	}
+	if at, err := netip.ParseAddrPort(tcp.Addr().String()); name == socketAdmin && cfg.AdminToken == "" && (err != nil || !at.Addr().Unmap().IsLoopback()) {
+		return nil, fmt.Errorf("without --admin-token, the admin pages are served at loopback addresses only, not at %s", tcp.Addr())
+	}
+	return listener, nil
+}
+
+// copyListener returns another listener of the same socket. Closing one of them leaves the socket open.
+func copyListener(l net.Listener) (net.Listener, error) {
+	tcp, ok := l.(*net.TCPListener)
+	if !ok {
+		return nil, fmt.Errorf("not a TCP socket: %s", l.Addr())
+	}
+	file, err := tcp.File()
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return net.FileListener(file)
 }

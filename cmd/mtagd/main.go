@@ -3,23 +3,22 @@
 //
 // This package connects the parts. Read in this order:
 //
-//	main.go, process.go                                  the command line: one command, its errors and exit codes
-//	config.go, configfile.go, environment.go, checks.go  where values come from, and which are accepted
-//	serve.go, dev.go                                     the commands that run the service
-//	daemon.go, start.go, listeners.go                    how it starts, runs and stops
-//	engine.go                                            the choice of the storage engine
-//	sockets.go, systemd.go, copied.go, runtime.go        sockets, systemd, copied data directories, and the Go runtime
-//	admin.go, admintoken.go, profiles.go                  the admin pages: /metrics, /healthz, /readyz and pprof, and who may see them
-//	disk.go, rates.go, throttle.go                       metrics, recent rates, and limits on repeated log messages
-//	schedule.go, scrub.go, domains.go, shared.go         background work: backups, verification, DNS checks, and limits that nodes share
-//	backup.go, stream.go, point.go, restore.go           mtagd backup and restore
-//	verify.go, repair.go                                 mtagd verify and repair
-//	migrate.go, migrateserver.go, distribute.go          mtagd migrate and store distribute
-//	progress.go                                          the progress bar
-//	init.go, doctor.go, alerts.go, health.go             mtagd init, doctor and health
-//	version.go, completion.go, manual.go                 mtagd version, completion and man
-//	operate.go, operator/                                mtagd partner, key, console, merchant, tag, domain, secret and audit, and the socket that carries them
-//	demo/                                                the demo shop
+//	main.go, process.go                the command line: one command, its errors, exit codes and progress
+//	config.go, checks.go               where values come from, and which are accepted
+//	serve.go                           the commands that run the service: mtagd serve and dev
+//	daemon.go, start.go, listeners.go  how it starts, runs and stops
+//	engine.go                          the choice of the storage engine
+//	systemd.go, copied.go, runtime.go  systemd, copied data directories, and the Go runtime
+//	admin.go                           the admin pages (metrics, health, profiles), who may see them, and mtagd health
+//	system.go, throttle.go             disks and recent rates, and limits on repeated log messages
+//	schedule.go, background.go         background work: backups, verification, domains that must not be, and shared limits
+//	backup.go, restore.go              mtagd backup and restore
+//	verify.go                          mtagd verify and repair
+//	migrate.go                         mtagd migrate and store distribute
+//	init.go, doctor.go, alerts.go      mtagd init and doctor, and what the alerts check
+//	manual.go                          mtagd version, completion and man
+//	operator/                          mtagd partner, key, console, merchant, tag, domain, secret, audit, and their socket
+//	demo/                              the demo shop
 package main
 
 import (
@@ -122,6 +121,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 	p := &process{
 		ctx:    ctx,
+		parsed: parsed,
 		stdout: stdout,
 		stderr: stderr,
 		data:   grammar.Data,
@@ -131,11 +131,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	selected := parsed.Selected().Target
 	if command, ok := selected.Interface().(operator.Command); ok {
 		return report(stderr, operate(p, command))
-	}
-	if onGrammar, ok := selected.Addr().Interface().(interface {
-		run(p *process, parsed *kong.Context) error
-	}); ok {
-		return report(stderr, onGrammar.run(p, parsed))
 	}
 	return report(stderr, selected.Addr().Interface().(interface{ Run(p *process) error }).Run(p))
 }
@@ -210,9 +205,9 @@ type helpCommand struct {
 	Command []string `arg:"" optional:"" help:"The command, such as key issue."`
 }
 
-// run shows the same as the command's --help.
-func (c *helpCommand) run(_ *process, parsed *kong.Context) error {
-	command, err := kong.Trace(parsed.Kong, c.Command)
+// Run shows the same as the command's --help.
+func (c *helpCommand) Run(p *process) error {
+	command, err := kong.Trace(p.parsed.Kong, c.Command)
 	if err == nil {
 		err = command.Error
 	}

@@ -5,14 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/http"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/migrate"
 	"mtagd/store/postgres"
+	"mtagd/store/postgres/schema"
 )
 
 // migrateCommand is "mtagd migrate --to URL" or "mtagd migrate --to DIR".
@@ -69,8 +73,8 @@ func (c *migrateCommand) Run(p *process) error {
 	return printJSON(p.stdout, result)
 }
 
-// toDatabase moves a data directory into a database, in the running server if there is one. next says what is to be done then. The
-// result is nil when an earlier run has moved the data.
+// toDatabase moves a data directory into a database, in the running server if there is one. next says what is to be done
+// then. The result is nil when an earlier run has moved the data.
 func (c *migrateCommand) toDatabase(p *process, bar *progressBar) (result *migrate.Result, next string, err error) {
 	if err := existingData(p.data); err != nil {
 		return nil, "", err
@@ -178,3 +182,87 @@ func switchTo(ctx context.Context, engine store.Engine, address string, opt migr
 
 // count shows how many things are done in a phase.
 func (b *progressBar) count(phase migrate.Phase, done uint64) { b.show(string(phase), done, 0) }
+
+// migratePath is where the operator socket migrates the data directory.
+const migratePath = "/migrate"
+
+// migrationLogInterval is how often a migration logs the progress of a phase.
+const migrationLogInterval = 30 * time.Second
+
+// handleMigration lets the operator socket migrate the running server's data. After a successful migration it answers, and
+// then calls moved. A migration is cancelled when its command ends or when ctx ends. wait waits for the migration to end,
+// and prevents another one.
+func handleMigration(ctx context.Context, mux *http.ServeMux, engine store.Engine, log *slog.Logger, moved func(to string)) (wait func()) {
+	stopping := ctx
+	busy := make(chan struct{}, 1)
+	mux.HandleFunc("POST "+migratePath, func(w http.ResponseWriter, r *http.Request) {
+		var asked migration
+		if !operator.Decode(w, r, &asked) {
+			return
+		}
+		select {
+		case busy <- struct{}{}:
+			defer func() { <-busy }()
+		default:
+			http.Error(w, "a migration is under way already", http.StatusConflict)
+			return
+		}
+		succeeded := false
+		operator.Answer(w, r, func(ctx context.Context, say func(operator.Message)) (any, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(stopping, cancel)()
+			var last migrate.Phase
+			var logged time.Time
+			result, err := switchTo(ctx, engine, asked.To, migrate.Options{Log: log, Progress: func(phase migrate.Phase, done uint64) {
+				if phase != last || time.Since(logged) >= migrationLogInterval {
+					log.Info("migration", "phase", phase, "done", done)
+					last, logged = phase, time.Now()
+				}
+				say(operator.Message{Step: string(phase), Done: done})
+			}})
+			if err != nil {
+				if _, moved := errors.AsType[*migrate.Unfinished](err); !moved {
+					err = fmt.Errorf("the service goes on as before: %w", err)
+				}
+				log.Error("the migration has failed", "error", err)
+				return nil, &store.Error{Kind: store.KindInternal, Message: oneLine(err)} // the operator sees the whole text
+			}
+			log.Info("all data has moved to the database: this process ends the service on the directory, and goes on with the database", "events", result.Events, "seconds_refused", result.Refused)
+			succeeded = true
+			return result, nil
+		})
+		if succeeded {
+			moved(asked.To) // while busy: no second migration begins
+		}
+	})
+	return func() { busy <- struct{}{} } // never released: no other migration begins
+}
+
+// storeCommands are "mtagd store …".
+type storeCommands struct {
+	Distribute distributeCommand `cmd:"" help:"Spread the tables of the --store database over the workers of a Citus cluster. Nodes may run meanwhile."`
+}
+
+// distributeCommand is "mtagd store distribute".
+type distributeCommand struct{}
+
+func (*distributeCommand) Help() string {
+	return "The database needs the extension citus, on the coordinator and on at least one worker. Tables move one after the other. " +
+		"What writes to a table waits while it moves, and answers 503 if that takes more than a few seconds. After an interruption, " +
+		"run the command again: it goes on. When everything is in its place, it changes nothing. Later, the first node that starts after an " +
+		"update distributes new tables. The command also turns off jit for the user of the address, on all workers: compiling most statements " +
+		"of a node takes longer than running them."
+}
+
+// Run distributes the tables, and prints where each one is now.
+func (*distributeCommand) Run(p *process) error {
+	if p.store == "" {
+		return &usageError{where: "--store", err: errors.New("must name the database that is to be distributed")}
+	}
+	done, err := schema.Distribute(p.ctx, p.store)
+	if err != nil {
+		return fmt.Errorf("--store: %w", err)
+	}
+	return printJSON(p.stdout, done)
+}

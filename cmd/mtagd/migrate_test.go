@@ -97,8 +97,9 @@ func (b *taggedService) expect(n int) {
 	}
 }
 
-// A service moves into a database under load. Meanwhile the command, the server and PostgreSQL are killed. Then it is stopped, and moves back.
-// Every acknowledged event is there once; the feed goes on where it was; and after the switch the same process goes on with the same addresses.
+// A service moves into a database under load. Meanwhile the command, the server and PostgreSQL are killed. Then it is
+// stopped, and moves back. Every acknowledged event is there once; the feed goes on where it was; and after the switch the
+// same process goes on with the same addresses.
 func TestMigrateUnderLoad(t *testing.T) {
 	b := newTaggedService(t)
 	database := pgtest.NewServer(t)

@@ -71,7 +71,8 @@ func TestAlertsFile(t *testing.T) {
 	}
 }
 
-// Each check has a test, and a page in the runbook. The runbook has no pages of other checks. A check reads no metric that its alert does not.
+// Each check has a test, and a page in the runbook. The runbook has no pages of other checks. A check reads no metric that
+// its alert does not.
 func TestChecksHaveTestsAndPages(t *testing.T) {
 	pages := map[string]bool{}
 	for _, match := range regexp.MustCompile(`(?m)^### (Mtagd\w+)$`).FindAllStringSubmatch(readDeploy(t, "runbook.md"), -1) {
@@ -150,8 +151,8 @@ func TestDashboard(t *testing.T) {
 	promtool(t, "check", "rules", file)
 }
 
-// A running service with backups has every metric of the alerts, of the dashboard and of the guides. The page of metrics says what each
-// means, because no guide does.
+// A running service with backups has every metric of the alerts, of the dashboard and of the guides. The page of metrics
+// says what each means, because no guide does.
 func TestMetricsOfGuidesAlertsAndDashboardExist(t *testing.T) {
 	w := newSecureWorld(t, "--backup-to", t.TempDir())
 	if err := w.api(w.client(), "GET", "/config", "", new(any)); err != nil { // so that the API has counted a request

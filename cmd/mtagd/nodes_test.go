@@ -133,7 +133,8 @@ func (n *nodes) addShop(elsewhere string) {
 	n.tag = tag.TagID
 }
 
-// Two nodes on one PostgreSQL database are one service: what one of them knows, the other knows. A node that is killed takes nothing along.
+// Two nodes on one PostgreSQL database are one service: what one of them knows, the other knows. A node that is killed
+// takes nothing along.
 func TestTwoNodesOnOneDatabase(t *testing.T) {
 	n := newNodes(t)
 	elsewhere := t.TempDir() // where no server runs: commands open the database themselves
@@ -254,7 +255,8 @@ func (n *nodes) flood() int64 {
 	return stored.Load()
 }
 
-// One address with one tag id cannot fill a database: it has half of a merchant's share, which is a quarter of a small database.
+// One address with one tag id cannot fill a database: it has half of a merchant's share, which is a quarter of a small
+// database.
 func TestOneAddressStoresAPartOfTheStore(t *testing.T) {
 	n := newNodes(t, "--store-size", "4MiB")
 	n.addShop(t.TempDir())
@@ -276,7 +278,8 @@ func TestOneAddressStoresAPartOfTheStore(t *testing.T) {
 	}
 }
 
-// Both nodes get more events of a merchant than it may store, at the same time. Together they store no more than one node would.
+// Both nodes get more events of a merchant than it may store, at the same time. Together they store no more than one node
+// would.
 func TestTwoNodesStoreWhatOneMayStore(t *testing.T) {
 	n := newNodes(t)
 	n.addShop(t.TempDir())
@@ -353,8 +356,8 @@ func TestTwoNodesShareCertificates(t *testing.T) {
 	}
 }
 
-// A node is killed while it changes the tables: while it waits for the first of them, and when only the new version is not noted yet.
-// Nothing is changed then, and the next start changes all.
+// A node is killed while it changes the tables: while it waits for the first of them, and when only the new version is not
+// noted yet. Nothing is changed then, and the next start changes all.
 func TestANodeThatIsKilledWhileItChangesTheTables(t *testing.T) {
 	ctx := t.Context()
 	url := pgtest.NewServer(t).URL("postgres")

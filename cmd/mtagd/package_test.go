@@ -43,8 +43,8 @@ func makeRelease(t *testing.T, from, version string, variables ...string) (dir s
 	return dir
 }
 
-// TestRelease makes a release, and what can be installed of it is installed, upgraded under load and removed, in a throw-away copy
-// of this Debian.
+// TestRelease makes a release, and what can be installed of it is installed, upgraded under load and removed, in a
+// throw-away copy of this Debian.
 func TestRelease(t *testing.T) {
 	testenv.NotShort(t, "to compile a release")
 	here, err := filepath.Abs("../..")
@@ -225,7 +225,8 @@ func readTar(t *testing.T, name string) map[string][]byte {
 	}
 }
 
-// freeAddress returns an address that nobody uses. The kernel gives others ports from 32768 on, so none of them takes it meanwhile.
+// freeAddress returns an address that nobody uses. The kernel gives others ports from 32768 on, so none of them takes it
+// meanwhile.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -248,8 +249,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// testPackage installs a package of a program, starts what it has installed, upgrades it to the same version while events come in, and
-// removes it.
+// testPackage installs a package of a program, starts what it has installed, upgrades it to the same version while events
+// come in, and removes it.
 func testPackage(t *testing.T, binary, zsh string, install, upgrade, remove, purge []string) {
 	d := copyDebian(t)
 	systemctl := "#!/bin/sh\necho \"$*\" >>/systemctl.log\ncase $* in \"try-restart mtagd.service\") test -e /running || exit 0; touch /restart; while test -e /restart; do sleep 0.05; done ;; esac\n"
@@ -467,7 +468,8 @@ echo mounted; exec sleep 600`
 
 const debianPath = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 
-// command is one in the copy. It finds files of this machine, too, because a directory of the machine has not changed in the copy.
+// command is one in the copy. It finds files of this machine, too, because a directory of the machine has not changed in
+// the copy.
 func (d *debian) command(arguments ...string) *exec.Cmd {
 	cmd := exec.Command("nsenter", append([]string{fmt.Sprintf("--mount=/proc/%d/ns/mnt", d.anchor.Process.Pid), "chroot", d.root}, arguments...)...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", debianPath)

@@ -67,8 +67,8 @@ const (
 	memoryInterval      = time.Second
 )
 
-// garbagePercent is how much garbage may grow before the collector runs, in percent of the live data. Go's default of 100 would save
-// one percent of the processor time, and take 100 MB more.
+// garbagePercent is how much garbage may grow before the collector runs, in percent of the live data. Go's default of 100
+// would save one percent of the processor time, and take 100 MB more.
 const garbagePercent = 50
 
 // limitMemory adjusts the limit to the number of open connections until ctx ends, unless GOMEMLIMIT is set.

@@ -11,11 +11,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"mtagd/partnerapi/console"
+	"mtagd/store"
 	"mtagd/store/local/backup"
 )
 
-// continuousBelow is the interval below which a backup is one every few seconds: it ships what the last commits have written,
-// and makes no point when there is nothing new.
+// continuousBelow is the interval below which a backup is one every few seconds: it ships what the last commits have
+// written, and makes no point when there is nothing new.
 const continuousBelow = time.Minute
 
 // retryBackup is how long a schedule waits after a failure, unless its interval is shorter.
@@ -25,7 +26,6 @@ const retryBackup = 5 * time.Minute
 type schedule struct {
 	backupConfig
 	backup *backup.Backup
-	state  *backupState
 	log    *slog.Logger
 
 	last     prometheus.Gauge
@@ -34,12 +34,15 @@ type schedule struct {
 	shipped  prometheus.Counter
 	failures prometheus.Counter
 
+	mu    sync.Mutex
+	shown console.Backup // what operators see
+
 	folded bool          // the first point of this process was made
 	took   time.Duration // by the last point
 }
 
 // newSchedule makes a schedule and registers its metrics.
-func newSchedule(cfg backupConfig, src backup.Source, state *backupState, metrics *prometheus.Registry, log *slog.Logger) *schedule {
+func newSchedule(cfg backupConfig, src backup.Source, metrics *prometheus.Registry, log *slog.Logger) *schedule {
 	registered := promauto.With(metrics)
 	gauge := func(name, help string) prometheus.Gauge {
 		return registered.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
@@ -49,7 +52,7 @@ func newSchedule(cfg backupConfig, src backup.Source, state *backupState, metric
 	}
 	gauge("mtagd_backup_interval_seconds", "How often a backup is made (--backup-every).").Set(cfg.Every.Seconds())
 	return &schedule{
-		backupConfig: cfg, state: state, log: log, backup: backup.New(cfg.To, src),
+		backupConfig: cfg, shown: console.Backup{Every: cfg.Every}, log: log, backup: backup.New(cfg.To, src),
 		last:     gauge("mtagd_backup_last_success_timestamp_seconds", "When the last backup that succeeded began; 0 when there is none."),
 		duration: gauge("mtagd_backup_duration_seconds", "How long the last backup that succeeded took."),
 		bytes:    gauge("mtagd_backup_bytes", "Bytes that the last backup that succeeded has added to its destination."),
@@ -66,19 +69,10 @@ func (s *schedule) run(ctx context.Context) {
 		s.log.Warn("backup: the destination cannot be read", "to", s.To.String(), "error", err)
 	}
 	if !newest.IsZero() {
-		s.last.Set(float64(newest.UnixMilli()) / 1e3)
-		s.state.succeeded(newest)
+		s.succeeded(newest)
 		wait = min(time.Until(newest.Add(s.Every)), s.Every) // its time is in the future when a clock was wrong
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-		if ctx.Err() != nil {
-			return
-		}
+	for store.Sleep(ctx, wait) == nil && ctx.Err() == nil {
 		started := time.Now()
 		err := s.once(ctx, started)
 		if ctx.Err() != nil {
@@ -86,16 +80,15 @@ func (s *schedule) run(ctx context.Context) {
 		}
 		wait = time.Until(started.Add(s.pause()))
 		if err != nil {
-			s.failures.Inc()
-			s.state.failed(started, err)
+			s.failed(started, err)
 			s.log.Error("backup failed", "to", s.To.String(), "error", err)
 			wait = min(s.Every, retryBackup)
 		}
 	}
 }
 
-// pause is the time from the beginning of a backup to that of the next one. A backup every few seconds begins so early that it ends
-// in time: what was committed just after the last one began is then as old as Every, and not older.
+// pause is the time from the beginning of a backup to that of the next one. A backup every few seconds begins so early that
+// it ends in time: what was committed just after the last one began is then as old as Every, and not older.
 func (s *schedule) pause() time.Duration {
 	if s.Every >= continuousBelow {
 		return s.Every
@@ -115,8 +108,7 @@ func (s *schedule) once(ctx context.Context, started time.Time) error {
 	}
 	took := time.Since(started)
 	s.folded = true
-	s.last.Set(float64(started.UnixMilli()) / 1e3)
-	s.state.succeeded(started)
+	s.succeeded(started)
 	s.duration.Set(took.Seconds())
 	if result.Nothing {
 		s.bytes.Set(0)
@@ -162,30 +154,25 @@ func (s *schedule) runInBackground(ctx context.Context) (stop func() error) {
 	}
 }
 
-// backupState is what people see of the backups.
-type backupState struct {
-	mu    sync.Mutex
-	shown console.Backup
+func (s *schedule) succeeded(at time.Time) {
+	s.last.Set(float64(at.UnixMilli()) / 1e3)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shown.Last, s.shown.Error = at, ""
 }
 
-func (b *backupState) succeeded(at time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.shown.Last, b.shown.Error = at, ""
+func (s *schedule) failed(at time.Time, err error) {
+	s.failures.Inc()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shown.Failed, s.shown.Error = at, oneLine(err)
+	s.shown.Failures++
 }
 
-func (b *backupState) failed(at time.Time, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.shown.Failed, b.shown.Error = at, oneLine(err)
-	b.shown.Failures++
-}
-
-// view returns the state of backups that are made every so often.
-func (b *backupState) view(every time.Duration) *console.Backup {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	shown := b.shown
-	shown.Every = every
+// view returns what operators see of the backups.
+func (s *schedule) view() *console.Backup {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shown := s.shown
 	return &shown
 }

@@ -39,7 +39,7 @@ func (d hanging) List(ctx context.Context, prefix string) ([]backup.Stored, erro
 func newTestSchedule(to backup.Destination) (*schedule, *prometheus.Registry) {
 	metrics := prometheus.NewRegistry()
 	cfg := backupConfig{To: to, Every: time.Hour, Keep: 24 * time.Hour}
-	return newSchedule(cfg, emptySource{}, &backupState{}, metrics, slog.New(slog.DiscardHandler)), metrics
+	return newSchedule(cfg, emptySource{}, metrics, slog.New(slog.DiscardHandler)), metrics
 }
 
 // failures returns how many backups have failed.
@@ -118,7 +118,8 @@ func (s *busySource) Stream(_ context.Context, _ backup.Request, to io.Writer) e
 	return errors.Join(w.Header(h), w.End())
 }
 
-// slow is a destination that needs a while for each object. It measures how old the oldest commit of a point is when that is there.
+// slow is a destination that needs a while for each object. It measures how old the oldest commit of a point is when that
+// is there.
 type slow struct {
 	backup.Destination
 	src    *busySource
@@ -172,7 +173,7 @@ func TestAScheduleWaitsForItsDisk(t *testing.T) {
 		if n := failures(t, metrics); n != 3 {
 			t.Errorf("%v failures were counted, want 3", n)
 		}
-		if shown := s.state.view(s.Every); shown.Failures != 3 || shown.Error == "" || time.Since(shown.Failed) > retryBackup || !shown.Last.IsZero() {
+		if shown := s.view(); shown.Failures != 3 || shown.Error == "" || time.Since(shown.Failed) > retryBackup || !shown.Last.IsZero() {
 			t.Errorf("operators see %+v", shown)
 		}
 		if err := os.Mkdir(dir, 0o700); err != nil {
@@ -180,7 +181,7 @@ func TestAScheduleWaitsForItsDisk(t *testing.T) {
 		}
 		time.Sleep(retryBackup)
 		synctest.Wait()
-		if shown := s.state.view(s.Every); shown.Failures != 3 || shown.Error != "" || shown.Last.IsZero() {
+		if shown := s.view(); shown.Failures != 3 || shown.Error != "" || shown.Last.IsZero() {
 			t.Errorf("then operators see %+v", shown)
 		}
 		if err := stop(); err != nil {

@@ -36,8 +36,8 @@ import (
 //	                             it never has
 //	status N                     the answer's status
 //	error N CODE [TEXT]          status and standard error body; TEXT is part of the message
-//	json PATH VALUE              a value of the answer's JSON; "PATH ~ REGEXP", "PATH -> VARIABLE", "PATH -> VARIABLE REGEXP" for
-//	                             what is in parentheses;
+//	json PATH VALUE              a value of the answer's JSON; "PATH ~ REGEXP", "PATH -> VARIABLE", "PATH -> VARIABLE REGEXP"
+//	                             for what is in parentheses;
 //	                             PATH is .a.b[0]; .a.length is the length of a list or the size of an object
 //	! json PATH                  there is no such value
 //	printed PATH ...             the same for what the last command printed
@@ -47,7 +47,7 @@ import (
 //	dns NAME TYPE VALUE          set the record of a name in the service's DNS; "dns NAME also TYPE VALUE" adds one;
 //	                             "dns NAME" removes all; "dns NAME servfail|bogus|refuse|silent" makes the name fail;
 //	                             "dns @ADDRESS NAME ..." does it at a zone's name server, which listens on $DNSPORT
-//	fails CODE ARGUMENT...       "mtagd ARGUMENT..." exits with CODE, with one line on standard error and nothing on standard output
+//	fails CODE ARGUMENT...       "mtagd ARGUMENT..." exits with CODE, one line on standard error and nothing on standard output
 //	says TEXT                    the line contains TEXT
 //	log REGEXP                   the service's log has a match; "! log": it has none
 func TestScripts(t *testing.T) {

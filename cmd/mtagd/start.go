@@ -17,6 +17,7 @@ import (
 	"mtagd/partnerapi/console"
 	"mtagd/partnerapi/delivery"
 	"mtagd/store"
+	"mtagd/store/local"
 	"mtagd/tlsmgr"
 	"mtagd/tlsmgr/certs"
 	"mtagd/tlsmgr/dns"
@@ -48,16 +49,16 @@ func (d *daemon) openData(ctx context.Context) (err error) {
 	if d.engine, err = d.openEngine(ctx); err != nil {
 		return err
 	}
-	d.disks = newDiskMetrics(dataParts(d.Data, d.Store), d.engine)
+	d.disks = &diskMetrics{parts: dataParts(d.Data, d.Store), engine: d.engine}
 	d.metrics.MustRegister(d.disks)
 	d.onStop(d.engine.Close)
 	exportLabels(d.metrics, d.engine.Directory())
 	return nil
 }
 
-// openEngine opens the storage engine. It waits until the database can be used: after a power cut, the database may start later than the node.
-// If the node ended instead, systemd and Kubernetes would restart it ever more slowly, or give up. And after a migration, the next start
-// would fail while the configuration does not name the database yet.
+// openEngine opens the storage engine. It waits until the database can be used: after a power cut, the database may start
+// later than the node. If the node ended instead, systemd and Kubernetes would restart it ever more slowly, or give up. And
+// after a migration, the next start would fail while the configuration does not name the database yet.
 func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 	const pause, logEach = time.Second, 10 * time.Second
 	var logged time.Time
@@ -70,10 +71,8 @@ func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
 			d.Log.Error("the database cannot be used now: the start waits for it", "error", err)
 			logged = time.Now()
 		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(pause):
+		if err := store.Sleep(ctx, pause); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -153,8 +152,8 @@ func (d *daemon) openTLSManager(context.Context) (err error) {
 	return nil
 }
 
-// startDelivery begins to deliver events. It makes the file of keys if there is none. All nodes of a database need the same one, so there
-// it must be named, unless the data has moved from this data directory.
+// startDelivery begins to deliver events. It makes the file of keys if there is none. All nodes of a database need the same
+// one, so there it must be named, unless the data has moved from this data directory.
 func (d *daemon) startDelivery(context.Context) error {
 	file := secretKeyFile(d.Data, d.SecretKeyFile)
 	if _, err := os.Stat(file); err != nil && d.Store != "" && d.SecretKeyFile == "" {
@@ -199,7 +198,7 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		WhenAnswered:  edge.WhenAnswered,
 	}
 	if d.hasTLS() {
-		c.Certificates = d.tlsmgr.Certificates()
+		c.Certificates = d.tlsmgr.Certificates
 	}
 	d.api = partnerapi.New(c)
 	if err := d.openConsole(); err != nil || d.Dev == nil {
@@ -232,7 +231,7 @@ func (d *daemon) openConsole() error {
 		Limits:   d.hasLimits(),
 	}
 	if d.hasTLS() {
-		c.Certificates = d.tlsmgr.Certificates()
+		c.Certificates = d.tlsmgr.Certificates
 	}
 	opened, err := console.New(c)
 	if err != nil {
@@ -249,13 +248,14 @@ func (d *daemon) system() console.System {
 		Version: version(), Started: d.started, NotReady: d.engine.Ready(),
 		Disks: d.disks.view(), Reserve: reserve, Rates: d.rates.since(time.Now()),
 	}
-	if d.backup != nil {
-		s.Backup = d.backups.view(d.backup.Every)
+	if d.schedule != nil {
+		s.Backup = d.schedule.view()
 	}
 	return s
 }
 
-// tagURL is the address of a tag host, or of the base host. In development mode it has no TLS, and the port that the service listens on.
+// tagURL is the address of a tag host, or of the base host. In development mode it has no TLS, and the port that the
+// service listens on.
 func (d *daemon) tagURL(host string) string {
 	if d.Dev == nil {
 		return "https://" + host
@@ -297,8 +297,8 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		c.PartnerNeedsBody = partnerapi.NeedsBody(d.engine.Directory(), d.tagURL(d.BaseHost), time.Now)
 	}
 	if d.hasTLS() {
-		c.TLS = d.tlsmgr.Certificates().TLSConfig()
-		c.Challenge = d.tlsmgr.Certificates().HTTPChallenge
+		c.TLS = d.tlsmgr.Certificates.TLSConfig()
+		c.Challenge = d.tlsmgr.Certificates.HTTPChallenge
 		c.HSTS = d.HSTS
 		c.HandshakesPerIP = d.HandshakesPerIP
 	}
@@ -306,13 +306,16 @@ func (d *daemon) openEdge(context.Context) (err error) {
 	return err
 }
 
-// openSource makes what backups read, by the clock or by the command. Its streams end before the engine closes. A database is
-// backed up by its own tools.
+// openSource makes what backups read, by the clock or by the command. Its streams end before the engine closes. A database
+// is backed up by its own tools.
 func (d *daemon) openSource(context.Context) error {
 	if d.Store != "" {
 		return nil
 	}
-	d.source = sourceOf(d.engine)
+	d.source = local.SourceOf(d.engine)
 	d.onStop(d.source.Close)
+	if d.backup != nil {
+		d.schedule = newSchedule(*d.backup, d.source, d.metrics, d.Log)
+	}
 	return nil
 }

@@ -327,10 +327,8 @@ func (c *copier) switchOver(ctx context.Context, src Live, dst Successor) error 
 			return nil
 		}
 		c.opt.Log.Error("everything is copied, but the target cannot be opened: it is tried again", "error", err)
-		select {
-		case <-ctx.Done():
+		if store.Sleep(ctx, time.Second) != nil {
 			return &Unfinished{err}
-		case <-time.After(time.Second):
 		}
 	}
 }

@@ -30,28 +30,22 @@ type Certificates struct {
 	running sync.WaitGroup
 }
 
-// New returns Certificates that order nothing before Start. It returns an error when the metrics are registered already.
-func New(cfg Config) (*Certificates, error) { return newCertificates(cfg, usualPace) }
+// New returns Certificates that order nothing before Start.
+func New(cfg Config) *Certificates { return newCertificates(cfg, usualPace) }
 
-func newCertificates(cfg Config, p pace) (*Certificates, error) {
+func newCertificates(cfg Config, p pace) *Certificates {
 	c := &Certificates{
-		Config:  cfg,
-		pace:    p,
-		metrics: newMetrics(),
-		states:  &hostStates{byName: map[string]*hostState{}},
-		checks:  newTurns(rate.NewLimiter(rate.Inf, 0), checksAtOnce),
+		Config: cfg,
+		pace:   p,
+		states: &hostStates{byName: map[string]*hostState{}},
+		checks: newTurns(rate.NewLimiter(rate.Inf, 0), checksAtOnce),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	storage := newStorage(cfg)
 	c.ca = newIssuer(cfg, p, storage)
 	c.magic = newMagic(cfg, p, storage, c.ca, c.mayRenew, c.onEvent)
-	if cfg.Metrics != nil {
-		if err := c.metrics.register(cfg.Metrics, gauges{c.all, c.ownMissing, c.ca.turns.waiting}); err != nil {
-			c.Stop()
-			return nil, err
-		}
-	}
-	return c, nil
+	c.metrics = newMetrics(cfg.Metrics, gauges{c.all, c.ownMissing, c.ca.turns.waiting})
+	return c
 }
 
 // Start loads the certificates that are on disk and orders those that are missing, in the background.
@@ -111,7 +105,7 @@ func (c *Certificates) loadAll() {
 // loadNew loads the certificates of hosts that were verified by other nodes, until stop. So each node has all certificates in memory,
 // before a visitor asks for one and if the store is away.
 func (c *Certificates) loadNew() {
-	for pause(c.ctx, c.pace.loadNew) == nil {
+	for store.Sleep(c.ctx, c.pace.loadNew) == nil {
 		for _, host := range c.Hosts.All() {
 			c.states.mu.Lock()
 			h, known := c.states.byName[host]

@@ -1,7 +1,10 @@
 package certs
 
 import (
+	"context"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/mholt/acmez/v3/acme"
 
@@ -52,5 +55,53 @@ func TestANodeEndsOnlyItsOwnChallenge(t *testing.T) {
 		if found, ok := c.of(t.Context(), "shop.test"); ok {
 			t.Errorf("node %d answers with %q, which has ended", i, found.Token)
 		}
+	}
+}
+
+// A flood of questions for challenges is one question at a time to the store, and each sees what was there when it was put.
+func TestReadsAreShared(t *testing.T) {
+	count := 0
+	r := reads[int]{every: time.Millisecond, read: func(context.Context) (int, error) {
+		count++
+		return count, nil
+	}}
+	last := 0
+	for range 3 {
+		got := make(chan int)
+		for range 100 {
+			go func() {
+				n, err := r.get(t.Context())
+				if err != nil {
+					t.Error(err)
+				}
+				got <- n
+			}()
+		}
+		newest := last
+		for range 100 {
+			n := <-got
+			if n <= last {
+				t.Errorf("read %d is from before the question", n)
+			}
+			newest = max(newest, n)
+		}
+		last = newest
+	}
+	if last > 150 {
+		t.Errorf("%d reads for 300 questions", last)
+	}
+	tries := 0
+	r.read = func(context.Context) (int, error) {
+		if tries++; tries < 3 {
+			return 0, fmt.Errorf("away")
+		}
+		return tries, nil
+	}
+	if n, err := r.get(t.Context()); n != 3 || err != nil {
+		t.Errorf("after two failures: %d, %v", n, err)
+	}
+	r.read = func(ctx context.Context) (int, error) { return 0, fmt.Errorf("away") }
+	if _, err := r.get(t.Context()); err == nil {
+		t.Error("a failure is hidden")
 	}
 }

@@ -90,7 +90,12 @@ func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certm
 	if err := stillLocked(ctx, i.storage, issueLock(host)); err != nil {
 		return nil, certmagic.ErrNoRetry{Err: err}
 	}
-	isOrder := noteAsked(ctx)
+	tried, isOrder := ctx.Value(attemptKey{}).(*attempt)
+	if !isOrder {
+		tried = &attempt{}
+		ctx = context.WithValue(ctx, attemptKey{}, tried)
+	}
+	tried.asked = true
 	if isOrder {
 		if err := i.allowance.take(ctx); err != nil {
 			return nil, certmagic.ErrNoRetry{Err: err}
@@ -98,10 +103,9 @@ func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certm
 	}
 	challenge := i.limits.challenge(host)
 	solving := &solver{challenges: i.challenges}
-	var refused refusal
-	chain, err := i.obtain(withRefusal(ctx, &refused), csr, host, map[string]acmez.Solver{challenge: solving})
+	chain, err := i.obtain(ctx, csr, host, map[string]acmez.Solver{challenge: solving})
 	if err != nil {
-		err = i.noteFailure(ctx, host, challenge, err, solving.presented, refused)
+		err = i.noteFailure(ctx, host, challenge, err, solving.presented, tried.refused)
 		if _, counted := errors.AsType[errCounted](err); isOrder && !counted {
 			err = errors.Join(err, i.allowance.giveBack(ctx))
 		}
@@ -130,21 +134,14 @@ func stillLocked(ctx context.Context, storage certmagic.Storage, lock string) er
 // issueLock is certmagic's name for the lock of a host's orders and renewals.
 func issueLock(host string) string { return "issue_cert_" + host }
 
-type askedKey struct{}
-
-// withAsked returns a context for an order. If the CA is asked, it sets asked.
-func withAsked(ctx context.Context, asked *bool) context.Context {
-	return context.WithValue(ctx, askedKey{}, asked)
+// attempt is what acmez and certmagic do not pass on of one attempt at the CA. It is in the context of an attempt. Renewals by
+// certmagic's timer begin without: they have no turns.
+type attempt struct {
+	asked   bool    // the CA was asked
+	refused refusal // the last one
 }
 
-// noteAsked notes that the CA is asked. It reports whether it is by an order: renewals by certmagic's timer have no turns.
-func noteAsked(ctx context.Context) (isOrder bool) {
-	asked, isOrder := ctx.Value(askedKey{}).(*bool)
-	if isOrder {
-		*asked = true
-	}
-	return isOrder
-}
+type attemptKey struct{}
 
 // nextTry returns when the CA allows the next attempt for a host; a time in the past when it does now.
 func (i issuer) nextTry(host string) time.Time {

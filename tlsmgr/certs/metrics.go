@@ -4,42 +4,36 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"mtagd/store"
 )
 
 // metrics are the counters.
 type metrics struct {
-	outcomes                *prometheus.CounterVec // of orders and renewals
-	issued, failed, limited prometheus.Counter     // the values of outcomes
-	unknown                 prometheus.Counter     // handshakes for unknown names
+	issued, failed, limited prometheus.Counter // orders and renewals, by outcome
+	unknown                 prometheus.Counter // handshakes for unknown names
 }
 
-func newMetrics() *metrics {
-	outcomes := prometheus.NewCounterVec(prometheus.CounterOpts{
+// newMetrics registers the counters and the gauges, unless registry is nil.
+func newMetrics(registry prometheus.Registerer, g gauges) *metrics {
+	registered := promauto.With(registry)
+	outcomes := registered.NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_certificate_orders_total",
 		Help: "Certificates ordered and renewed, by outcome: issued, failed, or limited (refused because of the CA's rate limit).",
 	}, []string{"outcome"})
+	if registry != nil {
+		registry.MustRegister(g)
+	}
 	return &metrics{
-		outcomes: outcomes,
-		issued:   outcomes.WithLabelValues("issued"),
-		failed:   outcomes.WithLabelValues("failed"),
-		limited:  outcomes.WithLabelValues("limited"),
-		unknown: prometheus.NewCounter(prometheus.CounterOpts{
+		issued:  outcomes.WithLabelValues("issued"),
+		failed:  outcomes.WithLabelValues("failed"),
+		limited: outcomes.WithLabelValues("limited"),
+		unknown: registered.NewCounter(prometheus.CounterOpts{
 			Name: "mtagd_tls_unknown_names_total",
 			Help: "Handshakes refused because their name is none of the service's.",
 		}),
 	}
-}
-
-// register registers the counters and the gauges.
-func (m *metrics) register(registry prometheus.Registerer, g gauges) error {
-	for _, collector := range []prometheus.Collector{m.outcomes, m.unknown, g} {
-		if err := registry.Register(collector); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // gauges are computed from the state of all certificates at each collection.

@@ -121,8 +121,8 @@ func (c *Certificates) try(host string, h *hostState) error {
 	ctx, cancel := context.WithTimeout(c.ctx, c.pace.order)
 	defer cancel()
 	began := time.Now()
-	var asked bool
-	ctx = withAsked(ctx, &asked)
+	var tried attempt
+	ctx = context.WithValue(ctx, attemptKey{}, &tried)
 	if old.Empty() {
 		err = c.magic.ordering.ObtainCertSync(ctx, host)
 	} else {
@@ -131,7 +131,7 @@ func (c *Certificates) try(host string, h *hostState) error {
 	if _, counted = errors.AsType[errCounted](err); err != nil {
 		return err
 	}
-	if counted = asked; asked { // else another node has got it meanwhile
+	if counted = tried.asked; counted { // else another node has got it meanwhile
 		c.Log.Info("certificate issued", "host", host, "took_ms", time.Since(began).Milliseconds())
 	}
 	issued, err := c.magic.load(c.ctx, host)

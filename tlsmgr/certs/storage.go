@@ -1,8 +1,14 @@
 package certs
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/caddyserver/certmagic"
 	"golang.org/x/sync/semaphore"
@@ -48,4 +54,186 @@ func newStorage(cfg Config) certmagic.Storage {
 		return &sharedStorage{shared: cfg.Shared, leases: map[string]store.Lease{}}
 	}
 	return &fileStorage{files: files{&certmagic.FileStorage{Path: cfg.Dir}}}
+}
+
+// sharedStorage keeps certificates in the store that all nodes share. A lock is a lease: so one node at a time orders or renews the
+// certificate of a host, and what it stores, the others load instead of ordering too.
+type sharedStorage struct {
+	shared store.Shared
+	locks  // keep the goroutines of this process from asking the store for the same lease
+
+	mu     sync.Mutex
+	leases map[string]store.Lease // that this process has, by lock name
+}
+
+var (
+	_ certmagic.Storage          = (*sharedStorage)(nil)
+	_ certmagic.TryLocker        = (*sharedStorage)(nil)
+	_ certmagic.LockLeaseRenewer = (*sharedStorage)(nil)
+)
+
+const (
+	// leasePoll is the mean time between two looks whether a lease is free that another node has.
+	leasePoll = 500 * time.Millisecond
+	// existsWithin is how long Exists waits for a store that does not answer. It cannot return an error, and false would order
+	// a certificate.
+	existsWithin = 30 * time.Second
+)
+
+func (s *sharedStorage) Lock(ctx context.Context, name string) error {
+	if err := s.locks.Lock(ctx, name); err != nil {
+		return err
+	}
+	for {
+		got, err := s.tryLease(ctx, name)
+		if got {
+			return nil
+		}
+		if err == nil {
+			err = store.Sleep(ctx, time.Duration((0.5+rand.Float64())*float64(leasePoll)))
+		}
+		if err != nil {
+			return cmp.Or(err, s.locks.Unlock(ctx, name))
+		}
+	}
+}
+
+func (s *sharedStorage) TryLock(ctx context.Context, name string) (bool, error) {
+	if got, err := s.locks.TryLock(ctx, name); err != nil || !got {
+		return false, err
+	}
+	got, err := s.tryLease(ctx, name)
+	if !got {
+		err = cmp.Or(err, s.locks.Unlock(ctx, name))
+	}
+	return got, err
+}
+
+// tryLease takes the lease of a lock, or returns false while another node has it.
+func (s *sharedStorage) tryLease(ctx context.Context, name string) (bool, error) {
+	l, err := s.shared.Lease(ctx, name)
+	if err != nil || l == nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leases[name] = l
+	return true, nil
+}
+
+// Unlock implements certmagic.Locker. The error is store.ErrLeaseLost when another node has got the lock before.
+func (s *sharedStorage) Unlock(ctx context.Context, name string) error {
+	s.mu.Lock()
+	l := s.leases[name]
+	delete(s.leases, name)
+	s.mu.Unlock()
+	if l == nil {
+		return fmt.Errorf("certs: %s is not locked", name)
+	}
+	err := l.Release(ctx)
+	return cmp.Or(err, s.locks.Unlock(ctx, name))
+}
+
+// RenewLockLease implements certmagic.LockLeaseRenewer. Leases are renewed in the background: here it only makes sure that the lock
+// is still this node's. The error is store.ErrLeaseLost when it is not.
+func (s *sharedStorage) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
+	s.mu.Lock()
+	l := s.leases[name]
+	s.mu.Unlock()
+	if l == nil {
+		return fmt.Errorf("certs: %s is not locked", name)
+	}
+	return l.Renew(ctx)
+}
+
+func (s *sharedStorage) Store(ctx context.Context, key string, value []byte) error {
+	return pathError("store", key, s.shared.PutFile(ctx, key, value))
+}
+
+func (s *sharedStorage) Load(ctx context.Context, key string) ([]byte, error) {
+	files, err := s.shared.Files(ctx, key, true)
+	if err == nil && (len(files) == 0 || files[0].Path != key) {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return nil, pathError("load", key, err)
+	}
+	return files[0].Content, nil
+}
+
+func (s *sharedStorage) Delete(ctx context.Context, key string) error {
+	return pathError("delete", key, s.shared.RemoveFiles(ctx, key))
+}
+
+func (s *sharedStorage) Exists(ctx context.Context, key string) bool {
+	waiting, cancel := context.WithTimeout(ctx, existsWithin)
+	defer cancel()
+	for {
+		files, err := s.shared.Files(waiting, key, false)
+		if err == nil {
+			return len(files) > 0
+		}
+		if store.Sleep(waiting, leasePoll) != nil {
+			return false
+		}
+	}
+}
+
+// List implements certmagic.Storage. Like certmagic's own, it also returns the directories.
+func (s *sharedStorage) List(ctx context.Context, path string, recursive bool) ([]string, error) {
+	files, err := s.shared.Files(ctx, path, false)
+	if err == nil && len(files) == 0 {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return nil, pathError("list", path, err)
+	}
+	begin := path + "/"
+	if path == "" {
+		begin = ""
+	}
+	var keys []string
+	seen := map[string]bool{}
+	for _, f := range files {
+		rest, isBelow := strings.CutPrefix(f.Path, begin)
+		if !isBelow {
+			continue // the file at the path itself
+		}
+		key := begin
+		for i, part := range strings.Split(rest, "/") {
+			if i > 0 {
+				key += "/"
+			}
+			if key += part; !seen[key] {
+				seen[key] = true
+				keys = append(keys, key)
+			}
+			if !recursive {
+				break
+			}
+		}
+	}
+	return keys, nil
+}
+
+func (s *sharedStorage) Stat(ctx context.Context, key string) (certmagic.KeyInfo, error) {
+	files, err := s.shared.Files(ctx, key, false)
+	if err == nil && len(files) == 0 {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return certmagic.KeyInfo{}, pathError("stat", key, err)
+	}
+	if f := files[0]; f.Path == key {
+		return certmagic.KeyInfo{Key: key, Modified: f.Modified, Size: f.Size, IsTerminal: true}, nil
+	}
+	return certmagic.KeyInfo{Key: key}, nil
+}
+
+// pathError returns an error as those of files are: isUnusable knows it.
+func pathError(op, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: key, Err: err}
 }

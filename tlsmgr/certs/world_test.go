@@ -131,10 +131,7 @@ func (w *certWorld) start(change ...func(*Config, *pace)) (stop func()) {
 	for _, c := range change {
 		c(&cfg, &p)
 	}
-	var err error
-	if w.certs, err = newCertificates(cfg, p); err != nil {
-		w.Fatal(err)
-	}
+	w.certs = newCertificates(cfg, p)
 	if w.tokens != nil {
 		w.certs.ca.turns.tokens = w.tokens
 	}

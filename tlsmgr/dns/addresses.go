@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"mtagd/store"
 )
 
 // reserved are IP ranges that are not public, besides those that the standard library knows. It includes the IPv6
@@ -70,4 +72,62 @@ func prefixes(texts ...string) []netip.Prefix {
 
 func contains(all []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// A resolver of the operator may know more than the public internet: names and addresses of the operator's own network.
+// A partner can point a host at any name and read the finding. So findings must not say what lies behind a name in
+// the operator's network, not even whether it exists. Unless Config.AllowPrivate is set:
+//
+//   - What only resolvers say about the names after the host's own is not described. Then the finding is the same
+//     whether such a name exists or not. What the public name servers of its zone say is described, except that a name
+//     does not exist: they are asked only if the resolvers have no internal zone for the name.
+//   - Addresses that are not public are not described, nor are names below a top-level domain that is not public.
+//
+// The log has what is left out, at debug level.
+
+// hide returns the observation s without what must not be described. The path is the one that led to a view.
+func (c *chain) hide(path []string, seen view, s observation) observation {
+	if s.verdict == store.DNSCorrect || s.verdict == store.DNSUnreachable {
+		return s
+	}
+	if seen.by.recursive() && len(path) == 1 && len(seen.aliases) == 1 {
+		path = []string{c.host, seen.aliases[0]} // the host's own record; the resolver alone knows what follows
+	}
+	switch {
+	case slices.ContainsFunc(slices.Concat(path, seen.aliases), isInternal):
+		return c.wrong("wrong_target", bare(c.host)+" does not lead to "+bare(c.target), "").instead(s)
+	case seen.by.recursive() && len(path) > 1 && s.verdict == store.DNSPending:
+		return observation{verdict: store.DNSPending, code: "timeout", namesWho: s.namesWho,
+			fact: c.points(path, path[1]) + ", but where that leads is not known at the moment", fix: "try again in a few minutes"}.instead(s)
+	case seen.by.recursive() && len(path) > 1:
+		return c.elsewhere(path, "").instead(s)
+	case seen.absent && len(seen.aliases) == 0 && len(path) > 1:
+		return c.elsewhere(path, "").instead(s)
+	case s.verdict == store.DNSWrong && len(seen.aliases) == 0 && !allPublic(seen.addresses):
+		return c.wrong("wrong_address", bare(c.host)+" has addresses that are not those of "+bare(c.target),
+			"replace its A and AAAA records by a CNAME record that points to "+bare(c.target)).instead(s)
+	}
+	return s
+}
+
+// instead notes the observation that s stands for, for the log.
+func (s observation) instead(of observation) observation {
+	if s.hidden = of.hidden; s.hidden == "" {
+		s.hidden = of.code + ": " + of.fact
+	}
+	return s
+}
+
+// isInternal reports whether a name is below a top-level domain that is not in the public DNS.
+func isInternal(name string) bool {
+	return !store.IsPublicName(strings.ToLower(bare(name)))
+}
+
+func allPublic(addresses map[netip.Addr]bool) bool {
+	for a := range addresses {
+		if !isPublic(a) {
+			return false
+		}
+	}
+	return true
 }

@@ -2,11 +2,18 @@ package dns
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/mholt/acmez/v3/acme"
 	miekg "github.com/miekg/dns"
+	"golang.org/x/sync/singleflight"
 )
 
 // The ACME challenges that the service can answer.
@@ -21,7 +28,7 @@ var challenges = []string{"http-01", "tls-alpn-01"}
 func (l *lookup) askCAA(ctx context.Context) observation {
 	ctx, cancel := l.afterResolvers(ctx)
 	defer cancel()
-	identities := l.ca.identities(ctx)
+	identities := l.identities(ctx)
 	if len(identities) == 0 {
 		return observation{}
 	}
@@ -117,4 +124,47 @@ func allowsChallenge(methods string) bool {
 		}
 	}
 	return false
+}
+
+// directoryTimeout bounds one request for the CA's directory.
+const directoryTimeout = 10 * time.Second
+
+// ca knows the names that CAA records use for the CA.
+type ca struct {
+	directory string // URL of the CA's ACME directory; empty: no CA
+	client    *http.Client
+	log       *slog.Logger
+	reading   singleflight.Group
+}
+
+func newCA(directory string, roots *x509.CertPool, log *slog.Logger) *ca {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = &tls.Config{RootCAs: roots}
+	return &ca{directory: directory, client: &http.Client{Transport: transport, Timeout: directoryTimeout}, log: log}
+}
+
+// identities returns the names that CAA records may use for the CA (RFC 8555, section 7.1.1, caaIdentities). It returns
+// none if there is no CA, if its directory lists none, or if that cannot be read before ctx ends. A read goes on for other
+// calls. The acme package keeps a directory for half a day.
+func (c *ca) identities(ctx context.Context) []string {
+	if c.directory == "" {
+		return nil
+	}
+	read := c.reading.DoChan("", func() (any, error) {
+		client := acme.Client{Directory: c.directory, HTTPClient: c.client}
+		directory, err := client.GetDirectory(context.Background())
+		if err != nil {
+			c.log.Warn("the CA's directory cannot be read, so CAA records are not checked", "directory", c.directory, "error", err)
+		}
+		if directory.Meta == nil {
+			return []string(nil), nil
+		}
+		return directory.Meta.CAAIdentities, nil
+	})
+	select {
+	case got := <-read:
+		return got.Val.([]string)
+	case <-ctx.Done():
+		return nil
+	}
 }

@@ -1,13 +1,16 @@
 package dns
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	miekg "github.com/miekg/dns"
 )
@@ -48,61 +51,37 @@ func TestMayIssue(t *testing.T) {
 }
 
 func TestTheCAsIdentitiesComeFromItsDirectory(t *testing.T) {
-	asked, status := 0, http.StatusOK
+	var asked atomic.Int32
+	failing := true
 	directory := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked++
-		w.WriteHeader(status)
-		fmt.Fprint(w, `{"newNonce":"https://ca.example/nonce","meta":{"caaIdentities":["ca.example","ca.test"]}}`)
+		asked.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		if failing {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		fmt.Fprint(w, `{"newNonce":"https://ca.example/nonce","newOrder":"https://ca.example/order","meta":{"caaIdentities":["ca.example","ca.test"]}}`)
 	}))
 	t.Cleanup(directory.Close)
-	now := testTime
-	newDirectoryVerifier := func(t *testing.T) *ca {
-		v := newVerifier(t, "127.0.0.1:53")
-		v.ca.directory, v.ca.client = directory.URL, directory.Client()
-		v.ca.now = func() time.Time { return now }
-		return v.ca
+	var log bytes.Buffer
+	c := newCA(directory.URL, nil, slog.New(slog.NewTextHandler(&log, nil)))
+	c.client = directory.Client()
+	if got := c.identities(t.Context()); got != nil || !strings.Contains(log.String(), "CAA records are not checked") {
+		t.Errorf("from a directory that cannot be read: %q, and the log is %s", got, &log)
 	}
-	want := []string{"ca.example", "ca.test"}
-
-	t.Run("they are read once", func(t *testing.T) {
-		c := newDirectoryVerifier(t)
-		asked = 0
-		for range 3 {
-			if got := c.identities(t.Context()); !slices.Equal(got, want) {
-				t.Errorf("got %q, want %q", got, want)
-			}
+	failing = false
+	asked.Store(0)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.identities(ended) // does not wait, but the read goes on
+	for range 3 {
+		if got := c.identities(t.Context()); !slices.Equal(got, []string{"ca.example", "ca.test"}) {
+			t.Errorf("got %q, and the log is %s", got, &log)
 		}
-		if asked != 1 {
-			t.Errorf("the directory was read %d times", asked)
-		}
-	})
-	t.Run("a directory that cannot be read is read again later", func(t *testing.T) {
-		c := newDirectoryVerifier(t)
-		status = http.StatusBadGateway
-		if got := c.identities(t.Context()); got != nil {
-			t.Errorf("got %q", got)
-		}
-		status = http.StatusOK
-		if got := c.identities(t.Context()); got != nil {
-			t.Errorf("got %q before directoryRetry has passed", got)
-		}
-		now = now.Add(directoryRetry)
-		if got := c.identities(t.Context()); !slices.Equal(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	})
-	t.Run("a call does not wait for the directory when its context has ended", func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		c := newDirectoryVerifier(t)
-		c.identities(ctx)
-		if got := c.identities(t.Context()); !slices.Equal(got, want) { // the read goes on for other calls
-			t.Errorf("got %q, want %q", got, want)
-		}
-	})
-	t.Run("without a directory there are none", func(t *testing.T) {
-		if got := newVerifier(t, "127.0.0.1:53").ca.identities(t.Context()); got != nil {
-			t.Errorf("got %q", got)
-		}
-	})
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("the directory was read %d times", n)
+	}
+	if got := newCA("", nil, nil).identities(t.Context()); got != nil {
+		t.Errorf("without a CA there are %q", got)
+	}
 }

@@ -14,16 +14,13 @@
 //
 //	recheck.go    Recheck: the hourly check of every host, which updates tags
 //	verify.go     Verifier: one verification, which asks all sides
-//	weigh.go      one finding from what all sides see
+//	finding.go    what one side sees, and one finding from what all sides see, in sentences for merchants
 //	chain.go      what one side sees: a chain of CNAME records, or a flattened record
-//	private.go   what findings must not say of the operator's network
-//	caa.go        CAA records
-//	ca.go         the names that CAA records use for the CA
+//	addresses.go  which addresses are public, or of proxies, and what findings must not say of the operator's network
+//	caa.go        CAA records, and the names that they use for the CA
 //	zone.go       a zone's own name servers: which they are, and which may be asked
 //	lookup.go     questions to all resolvers
 //	view.go       what one server says about one name
-//	observation.go   what one side sees, and why a server failed, in sentences for merchants
-//	addresses.go  which addresses are public, and which belong to proxies
 //	ask.go        one question to one server, and which answers count
 //
 // # Findings
@@ -51,5 +48,5 @@
 // A stranger controls the zone, and could make its name servers point into the operator's network. So servers at
 // addresses that are not public are asked only if Config.AllowPrivate is set. When none of a zone's name servers can be
 // found or asked, the resolvers decide alone. Then findings say little about the names that a host's record leads to:
-// see private.go.
+// see addresses.go.
 package dns

@@ -71,11 +71,11 @@ func (r *Recheck) run() {
 	for {
 		hosts := r.Hosts.OfTags()
 		slices.Sort(hosts)
-		if len(hosts) == 0 && !r.pause(r.Every/60) {
+		if len(hosts) == 0 && store.Sleep(r.ctx, r.Every/60) != nil {
 			return
 		}
 		for _, host := range hosts {
-			if !r.pause(r.Every / time.Duration(len(hosts))) {
+			if store.Sleep(r.ctx, r.Every/time.Duration(len(hosts))) != nil {
 				return
 			}
 			select {
@@ -91,16 +91,6 @@ func (r *Recheck) run() {
 				}
 			})
 		}
-	}
-}
-
-// pause returns false when Stop is called in the meantime.
-func (r *Recheck) pause(d time.Duration) bool {
-	select {
-	case <-r.ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 

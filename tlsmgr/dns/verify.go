@@ -41,10 +41,10 @@ const verifyTimeout = 8 * time.Second
 type Verifier struct {
 	target       string // canonical: lower case, with the final dot
 	resolvers    []nameServer
-	port         int  // of zones' own name servers
-	allowPrivate bool // ask zones' own name servers at private addresses too
-	hidesPrivate bool // findings do not describe what may be in the operator's network: see private.go
-	ca           *ca
+	port         int                            // of zones' own name servers
+	allowPrivate bool                           // ask zones' own name servers at private addresses too
+	hidesPrivate bool                           // findings do not describe what may be in the operator's network: see hide
+	identities   func(context.Context) []string // the names that CAA records may use for the CA
 	log          *slog.Logger
 	now          func() time.Time
 	timeout      time.Duration // for a whole verification
@@ -89,7 +89,7 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 	if v.now == nil {
 		v.now = time.Now
 	}
-	v.ca = newCA(cfg.CA, cfg.Roots, v.log, v.now)
+	v.identities = newCA(cfg.CA, cfg.Roots, v.log).identities
 	return v, nil
 }
 

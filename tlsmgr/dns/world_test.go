@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -414,7 +415,7 @@ func (w *world) verifier(t *testing.T) *Verifier {
 	v := newVerifier(t, resolvers...)
 	v.allowPrivate = !w.public
 	if w.ca != "" {
-		v.ca.known = []string{w.ca}
+		v.identities = func(context.Context) []string { return []string{w.ca} }
 	}
 	if _, err := fmt.Sscan(w.port, &v.port); err != nil {
 		t.Fatal(err)

@@ -14,47 +14,36 @@ import (
 
 // Client calls the partner API, one request at a time.
 type Client struct {
-	Target  load.Target
-	Key     string
-	tagHost string
-	http    *fasthttp.HostClient
+	Target load.Target
+	Key    string
+	http   *fasthttp.HostClient
 }
 
-// NewClient makes a client of the server at an address. host is the host of the partner API, tagHost that of client-side
-// tags.
-func NewClient(address, host, key, tagHost string) (*Client, error) {
+// NewClient makes a client of the server at an address. host is the host of the partner API.
+func NewClient(address, host, key string) (*Client, error) {
 	t, err := load.NewTarget(address, host, "")
-	return &Client{Target: t, Key: key, tagHost: tagHost, http: &fasthttp.HostClient{Addr: address, MaxConns: 4}}, err
+	return &Client{Target: t, Key: key, http: &fasthttp.HostClient{Addr: address, MaxConns: 4}}, err
 }
 
-// AddMerchant creates a merchant with a client-side tag, and with a preverified tag if the partner has preverified
-// access. It returns a dataset without events.
+// AddMerchant creates a merchant with a client-side and a preverified tag. It returns a dataset without events.
 func (c *Client) AddMerchant(name string) (d Dataset, err error) {
 	var merchant struct{ MerchantID string }
 	if err := c.call("POST", "/v1/partners/merchant", map[string]string{"name": name}, &merchant); err != nil {
 		return d, err
 	}
 	d.Merchant = merchant.MerchantID
-	var config struct {
-		PreverifiedEnabled bool
-		PreverifiedDomain  string
+	for _, kind := range []string{"client-side", "preverified"} {
+		var tag struct{ TagID, Host string }
+		if err := c.call("POST", "/v1/partners/tracktag/generate", map[string]string{"merchantId": d.Merchant, "type": kind}, &tag); err != nil {
+			return d, err
+		}
+		id := url.PathEscape(tag.TagID)
+		if err := c.call("GET", "/v1/partners/tracktag/"+id, nil, &tag); err != nil {
+			return d, err
+		}
+		d.Tags = append(d.Tags, Tag{id, tag.Host})
 	}
-	if err := c.call("GET", "/v1/partners/config", nil, &config); err != nil {
-		return d, err
-	}
-	if err := c.addTag(&d, "client-side", c.tagHost); err != nil || !config.PreverifiedEnabled {
-		return d, err
-	}
-	return d, c.addTag(&d, "preverified", config.PreverifiedDomain)
-}
-
-func (c *Client) addTag(d *Dataset, kind, host string) error {
-	var tag struct{ TagID string }
-	if err := c.call("POST", "/v1/partners/tracktag/generate", map[string]string{"merchantId": d.Merchant, "type": kind}, &tag); err != nil {
-		return err
-	}
-	d.Tags = append(d.Tags, Tag{url.PathEscape(tag.TagID), host})
-	return nil
+	return d, nil
 }
 
 // call sends in as JSON (nil: no body), and decodes the answer into out.

@@ -3,12 +3,8 @@
 // Read in this order:
 //
 //	generator.go  runs a phase: all connections from one goroutine, by epoll
-//	phase.go      a phase of load, and its result
-//	events.go     the requests of POST /mark
-//	conn.go       a connection that never blocks
-//	target.go     the server's address
-//	reply.go      reads an answer
-//	histogram.go  latencies and their percentiles
+//	phase.go      a phase of load: the server's address, the requests, and the result
+//	conn.go       a connection that never blocks, and how an answer is read
 package load
 
 import (

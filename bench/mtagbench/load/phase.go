@@ -2,8 +2,78 @@ package load
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"net/netip"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"mtagd/bench"
 )
+
+// Target is where load goes: the server's address, and the host and path that requests name.
+type Target struct {
+	Address netip.AddrPort
+	Host    string
+	Path    string
+}
+
+// NewTarget reads the address of a server, which must be a loopback address: this program cannot load somebody else's server.
+func NewTarget(address, host, path string) (t Target, err error) {
+	t = Target{Host: host, Path: path}
+	if t.Address, err = netip.ParseAddrPort(address); err == nil && !t.Address.Addr().IsLoopback() {
+		err = fmt.Errorf("%s is not a loopback address", address)
+	}
+	return t, err
+}
+
+// Kind is what is special about the events of a source.
+type Kind uint8
+
+// The kinds of events.
+const (
+	Plain      Kind = iota // one of 100,000 muids
+	Identified             // with an email and an event_id: the engine links identifiers and looks for duplicates
+	Browser                // with all that the browser tag sends; bench.BrowserEventSize bytes
+)
+
+// Marks is an endless source of POST /mark requests for one tag, each with batch events. With batch 1, the body is an
+// object, not an array. The target's path is /mark/:tagId.
+func Marks(t Target, kind Kind, batch int) func(b []byte) (request []byte, events int) {
+	size := bench.EventSize
+	if kind == Browser {
+		size = bench.BrowserEventSize
+	}
+	length := size
+	if batch > 1 {
+		length = batch*(size+1) + 1 // brackets and commas included
+	}
+	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", t.Path, t.Host, length)
+	made := uint64(0)
+	if kind != Plain {
+		made = rand.Uint64() // no two sources repeat an event_id
+	}
+	now := time.Now()
+	appendEvent := func(b []byte) []byte {
+		made++
+		name := bench.Names[made%uint64(len(bench.Names))]
+		if kind == Browser {
+			return bench.AppendBrowserEvent(b, made, name, now)
+		}
+		return bench.AppendEvent(b, made, name, time.Time{}, kind == Identified)
+	}
+	return func(b []byte) ([]byte, int) {
+		b = append(b, head...)
+		if batch == 1 {
+			return appendEvent(b), 1
+		}
+		for i := range batch {
+			b = append(b, "[,"[min(i, 1)])
+			b = appendEvent(b)
+		}
+		return append(b, ']'), batch
+	}
+}
 
 // Phase is one stretch of load.
 type Phase struct {
@@ -78,3 +148,32 @@ func (r *Result) fail(err error) {
 		r.FirstFailure = err
 	}
 }
+
+// Histogram counts latencies in microseconds, exact to three digits. Those above a minute count as a minute.
+type Histogram struct{ counts *hdrhistogram.Histogram }
+
+const longestLatency = time.Minute
+
+// NewHistogram makes an empty histogram.
+func NewHistogram() *Histogram {
+	return &Histogram{hdrhistogram.New(1, longestLatency.Microseconds(), 3)}
+}
+
+// Record adds a latency.
+func (h *Histogram) Record(d time.Duration) {
+	_ = h.counts.RecordValue(min(max(d, time.Microsecond), longestLatency).Microseconds()) // always in range
+}
+
+// At is a percentile, 0 to 100.
+func (h *Histogram) At(percentile float64) time.Duration {
+	return time.Duration(h.counts.ValueAtQuantile(percentile)) * time.Microsecond
+}
+
+// Max is the longest latency.
+func (h *Histogram) Max() time.Duration { return time.Duration(h.counts.Max()) * time.Microsecond }
+
+// Count is the number of latencies.
+func (h *Histogram) Count() int64 { return h.counts.TotalCount() }
+
+// Add adds the latencies of another histogram.
+func (h *Histogram) Add(other *Histogram) { h.counts.Merge(other.counts) }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/xml"
 	"fmt"
-	"io"
 	"math"
 	"strings"
 )
@@ -35,11 +34,11 @@ const (
 	labelHeight             = 18
 )
 
-// Write writes the chart as SVG. Its background is white, so that it can be read on light and dark pages.
-func (c *Chart) Write(w io.Writer) error {
+// SVG draws the chart. Its background is white, so that it can be read on light and dark pages.
+func (c *Chart) SVG() (string, error) {
 	d, err := newDrawing(c)
 	if err != nil {
-		return err
+		return "", err
 	}
 	fmt.Fprintf(d, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" font-family="system-ui, sans-serif" font-size="12" fill="#333">`+"\n",
 		chartWidth, chartHeight, chartWidth, chartHeight)
@@ -50,8 +49,7 @@ func (c *Chart) Write(w io.Writer) error {
 	d.lines(c.Lines)
 	d.labels(c.Lines)
 	d.WriteString("</svg>\n")
-	_, err = io.WriteString(w, d.String())
-	return err
+	return d.String(), nil
 }
 
 // drawing is the SVG of a chart while it is written, and the scales of its axes.

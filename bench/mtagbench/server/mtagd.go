@@ -3,10 +3,8 @@
 // Read in this order:
 //
 //	mtagd.go    mtagd with one partner, made through its own commands
-//	file.go     the synced file, which is a command of this program
-//	postgres.go a primary and a synchronous standby
-//	queue.go    the peer of the engine on PostgreSQL, which is a command of this program, too
-//	process.go  a process: its output, its end, its CPU time and memory
+//	postgres.go a primary and a synchronous standby, and the peer of the engine on PostgreSQL
+//	process.go  a process, such as the synced file: its output, its end, its CPU time and memory
 package server
 
 import (
@@ -14,14 +12,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"mtagd/bench/mtagbench/dataset"
@@ -134,7 +130,7 @@ func (m *Mtagd) Start() error {
 		return errors.Join(err, process.Kill())
 	}
 	m.StartupTime = time.Since(began)
-	m.API, err = dataset.NewClient(address, baseHost, m.key, tagHost)
+	m.API, err = dataset.NewClient(address, baseHost, m.key)
 	return err
 }
 
@@ -203,25 +199,10 @@ func (m *Mtagd) MarkTarget(d *dataset.Dataset) load.Target {
 }
 
 // DiskUsage is what the data directory takes on disk, in bytes.
-func (m *Mtagd) DiskUsage() (int64, error) { return diskUsage(m.data) }
-
-// diskUsage counts allocated blocks. File sizes would be too much: memory-mapped files are longer than their contents.
-func diskUsage(dir string) (total int64, err error) {
-	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := entry.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed since
-		}
-		if err != nil {
-			return err
-		}
-		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-			total += stat.Blocks * 512
-		}
-		return nil
-	})
-	return total, err
+func (m *Mtagd) DiskUsage() (used int64, err error) {
+	out, err := exec.Command("du", "--summarize", "--block-size=1", m.data).Output()
+	if err == nil {
+		_, err = fmt.Sscan(string(out), &used)
+	}
+	return used, err
 }

@@ -1,8 +1,6 @@
 package server
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -37,26 +35,4 @@ func TestProcess(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	g.Stop()
-}
-
-// A hole in a file takes no disk.
-func TestDiskUsage(t *testing.T) {
-	dir := t.TempDir()
-	before, err := diskUsage(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "full"), make([]byte, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "hole"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(filepath.Join(dir, "hole"), 100<<20); err != nil {
-		t.Fatal(err)
-	}
-	after, err := diskUsage(dir)
-	if err != nil || after-before < 1<<20 || after-before > 2<<20 {
-		t.Errorf("%d bytes, %v", after-before, err)
-	}
 }

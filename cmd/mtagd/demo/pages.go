@@ -2,10 +2,13 @@ package demo
 
 import (
 	"crypto/rand"
+	"embed"
 	"encoding/json"
 	"fmt"
 	"html"
 	"path"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/valyala/fasthttp"
@@ -46,13 +49,12 @@ func (s *Shop) Serve(ctx *fasthttp.RequestCtx) {
 	case "shop.css", "shop.js", "consent.js", "panel.js":
 		s.file(ctx, name)
 	default:
-		id, ok := strings.CutPrefix(name, "product/")
-		product, known := findProduct(id)
-		if !ok || !known {
+		i := slices.IndexFunc(products, func(p product) bool { return name == "product/"+p.ID })
+		if i < 0 {
 			ctx.NotFound()
 			return
 		}
-		s.page(ctx, "product", product.Name, "", product.page())
+		s.page(ctx, "product", products[i].Name, "", products[i].page())
 	}
 }
 
@@ -67,15 +69,10 @@ func (s *Shop) page(ctx *fasthttp.RequestCtx, name, title, query, main string) {
 		"consent: false", "consent: localStorage.getItem('consent') === 'yes'",
 		`/script"`, `/script?with=attribution"`,
 	).Replace(partnerapi.Snippet(s.URL, s.tag))
-	all, err := json.Marshal(products) // escapes what would end the script element around it
-	if err != nil {
-		ctx.Error(err.Error(), fasthttp.StatusInternalServerError)
-		return
-	}
 	ctx.Response.Header.Set("Content-Security-Policy", fmt.Sprintf("default-src 'none'; script-src 'self' 'nonce-%[1]s' %[2]s; "+
 		"connect-src 'self' %[2]s; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'", nonce, s.URL))
 	ctx.SetContentType("text/html; charset=utf-8")
-	ctx.SetBodyString(fill("layout.html", "title", html.EscapeString(title), "snippet", snippet, "products", string(all),
+	ctx.SetBodyString(fill("layout.html", "title", html.EscapeString(title), "snippet", snippet, "products", string(productsJSON),
 		"page", name, "query", html.EscapeString(query), "main", main, "tag", html.EscapeString(string(s.tag))))
 }
 
@@ -99,4 +96,113 @@ func (s *Shop) events(ctx *fasthttp.RequestCtx) {
 	ctx.SetStatusCode(r.Response.StatusCode())
 	ctx.SetContentTypeBytes(r.Response.Header.ContentType())
 	ctx.SetBody(r.Response.Body())
+}
+
+//go:embed site
+var site embed.FS
+
+// fill returns a file of site with values in place of {{name}}. pairs are names and their values, which are HTML. It is no
+// html/template, because that calls methods by a name that the linker does not know: the binary would be larger by
+// megabytes.
+func fill(file string, pairs ...string) string {
+	text, err := site.ReadFile("site/" + file)
+	if err != nil {
+		panic(fmt.Errorf("the binary has no %s: %w", file, err))
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		pairs[i] = "{{" + pairs[i] + "}}"
+	}
+	return strings.NewReplacer(pairs...).Replace(string(text))
+}
+
+func home(query string) string {
+	found := search(query)
+	if query == "" {
+		return fill("home.html", "shelf", shelf(found))
+	}
+	list := shelf(found)
+	if list == "" {
+		list = `<p class="nothing">We have nothing like that. <a href="/demo/">See everything</a></p>`
+	}
+	return fill("search.html", "query", html.EscapeString(query), "found", strconv.Itoa(len(found)),
+		"all", strconv.Itoa(len(products)), "shelf", list)
+}
+
+func cart() string {
+	var drawings strings.Builder
+	for _, p := range products {
+		fmt.Fprintf(&drawings, "<template data-drawing=\"%s\">%s</template>\n", p.ID, p.drawing())
+	}
+	return fill("cart.html", "drawings", drawings.String())
+}
+
+func shelf(shown []product) string {
+	var cards strings.Builder
+	for _, p := range shown {
+		cards.WriteString(fill("card.html", "id", p.ID, "name", html.EscapeString(p.Name), "line", html.EscapeString(p.Line),
+			"price", p.price(), "glaze", p.Glaze, "drawing", p.drawing()))
+	}
+	return cards.String()
+}
+
+func (p product) page() string {
+	others := slices.DeleteFunc(slices.Clone(products), func(other product) bool { return other.ID == p.ID })
+	var choices, facts strings.Builder
+	for _, glaze := range glazes {
+		checked := ""
+		if glaze == p.Glaze {
+			checked = " checked"
+		}
+		fmt.Fprintf(&choices, `<label class="glaze-%[1]s"><input type="radio" name="glaze" value="%[1]s"%[2]s><i></i>%[1]s</label> `, glaze, checked)
+	}
+	for _, f := range p.Facts {
+		fmt.Fprintf(&facts, "<dt>%s</dt><dd>%s</dd>", html.EscapeString(f[0]), html.EscapeString(f[1]))
+	}
+	return fill("product.html", "id", p.ID, "name", html.EscapeString(p.Name), "category", html.EscapeString(p.Category),
+		"price", p.price(), "text", html.EscapeString(p.Text), "glaze", p.Glaze, "glazes", choices.String(),
+		"facts", facts.String(), "drawing", p.drawing(), "shelf", shelf(others[:3]))
+}
+
+// drawing returns the drawing, 400 by 300. Its colours come from the glaze of the element around it.
+func (p product) drawing() string {
+	return fill("drawings/"+p.ID+".svg", "name", html.EscapeString(p.Name))
+}
+
+// price returns the price with two decimals.
+func (p product) price() string { return strconv.FormatFloat(p.Price, 'f', 2, 64) }
+
+// product is a piece that the shop sells.
+type product struct {
+	ID       string
+	Name     string
+	Category string
+	Price    float64 // EUR
+	Glaze    string
+
+	Line  string      // the text in a list
+	Text  string      // the text on its own page
+	Facts [][2]string // pairs of a name and a value
+}
+
+var glazes = []string{"sand", "moss", "ink", "rust"}
+
+//go:embed site/products.json
+var productsJSON []byte
+
+var products = func() (all []product) {
+	if err := json.Unmarshal(productsJSON, &all); err != nil {
+		panic(fmt.Errorf("site/products.json: %w", err))
+	}
+	return all
+}()
+
+// search finds the pieces whose texts contain the query. An empty query finds all.
+func search(query string) []product {
+	var found []product
+	for _, p := range products {
+		if strings.Contains(strings.ToLower(p.Name+" "+p.Category+" "+p.Line), strings.ToLower(query)) {
+			found = append(found, p)
+		}
+	}
+	return found
 }

@@ -4,10 +4,8 @@
 //
 //	shop.go      the shop: its partner, merchant and tag
 //	history.go   two merchants more, with three months of made-up events
-//	pages.go     what it answers below /demo/
-//	products.go  what it sells
-//	html.go      the HTML of its pages
-//	site/        parts, style and scripts of the pages
+//	pages.go     what it sells, what it answers below /demo/, and the HTML of its pages
+//	site/        the products, and parts, style and scripts of the pages
 package demo
 
 import (
@@ -92,8 +90,8 @@ func (s *Shop) findPartner(ctx context.Context) error {
 	return os.WriteFile(s.KeyFile, []byte(s.apiKey+"\n"), 0o600)
 }
 
-// Announce prints the addresses and the API key to try, a link that signs in to the console, and data, the data directory. Neither
-// is a secret: the service can be reached from this machine only.
+// Announce prints the addresses and the API key to try, a link that signs in to the console, and data, the data directory.
+// Neither is a secret: the service can be reached from this machine only.
 func (s *Shop) Announce(ctx context.Context, w io.Writer, data string) error {
 	_, link, err := s.Engine.AddLink(ctx, s.partner)
 	if err != nil {

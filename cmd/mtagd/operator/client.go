@@ -58,14 +58,8 @@ func WhileInUse(ctx context.Context, try func() error) error {
 	deadline, cancel := context.WithTimeout(ctx, busyTimeout)
 	defer cancel()
 	for {
-		err := try()
-		if !errors.Is(err, store.ErrInUse) {
+		if err := try(); !errors.Is(err, store.ErrInUse) || store.Sleep(deadline, busyRetry) != nil {
 			return err
-		}
-		select {
-		case <-deadline.Done():
-			return err
-		case <-time.After(busyRetry):
 		}
 	}
 }

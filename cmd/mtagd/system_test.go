@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -42,22 +41,5 @@ func TestRates(t *testing.T) {
 	}
 	if n := len(r.samples); n != 31 {
 		t.Errorf("%d samples are kept", n)
-	}
-}
-
-func TestTheStateOfBackups(t *testing.T) {
-	var b backupState
-	at := time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)
-	if got := b.view(time.Hour); !got.Last.IsZero() || !got.Failed.IsZero() || got.Every != time.Hour {
-		t.Errorf("at first: %+v", got)
-	}
-	b.failed(at, errors.New("no room\nat all"))
-	b.failed(at.Add(time.Minute), errors.New("no room"))
-	if got := b.view(time.Hour); got.Failures != 2 || got.Error != "no room" || !got.Failed.Equal(at.Add(time.Minute)) || !got.Last.IsZero() {
-		t.Errorf("after two failures: %+v", got)
-	}
-	b.succeeded(at.Add(time.Hour))
-	if got := b.view(time.Hour); got.Error != "" || !got.Last.Equal(at.Add(time.Hour)) || got.Failures != 2 {
-		t.Errorf("after a success: %+v", got)
 	}
 }

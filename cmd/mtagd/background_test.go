@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"net/http"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
+	"mtagd/store/local"
 )
 
 // The scrub waits 99 times as long as each read has taken. What it finds is in the log and in the metrics.
@@ -27,9 +31,12 @@ func TestTheScrubReadsForOnePercentOfTheTime(t *testing.T) {
 		}
 		v.Found(store.Finding{Part: store.PartEvents, Where: "chunk 7", Problem: "is missing", Events: 12})
 		return store.Verified{}, ctx.Err()
-	}, metrics, slog.New(slog.NewTextHandler(&log, nil)))
+	}, nil, metrics, slog.New(slog.NewTextHandler(&log, nil)))
 	var waited []time.Duration
-	s.wait = func(_ context.Context, d time.Duration) { waited = append(waited, d) }
+	s.sleep = func(_ context.Context, d time.Duration) error {
+		waited = append(waited, d)
+		return nil
+	}
 	if err := s.pass(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +74,8 @@ func TestTheScrubReadsForOnePercentOfTheTime(t *testing.T) {
 	}
 }
 
-// databaseTime is when all files were written, by the database's clock, which is far from that of the nodes (seconds since 1970).
+// databaseTime is when all files were written, by the database's clock, which is far from that of the nodes (seconds since
+// 1970).
 const databaseTime = 1_000_000_000
 
 // sharedFiles is what two nodes share, in memory.
@@ -129,15 +137,15 @@ func TestOneNodeAtATimeScrubs(t *testing.T) {
 	}
 	var nodes [2]*scrubber
 	for i := range nodes {
-		nodes[i] = newScrubber(verify, prometheus.NewRegistry(), quiet)
+		nodes[i] = newScrubber(verify, shared, prometheus.NewRegistry(), quiet)
 	}
 	during = func() {
-		if err := nodes[1].turn(t.Context(), shared); err != nil || passes != 1 {
+		if err := nodes[1].turn(t.Context()); err != nil || passes != 1 {
 			t.Errorf("while a node verifies, %d do, %v", passes, err)
 		}
 	}
 	for _, s := range nodes {
-		if err := s.turn(t.Context(), shared); err != nil {
+		if err := s.turn(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if s.findings.Load() != 1 || s.finished.Load() == 0 {
@@ -157,16 +165,75 @@ func TestOneNodeAtATimeScrubs(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := nodes[0].turn(ended, shared); err == nil {
+	if err := nodes[0].turn(ended); err == nil {
 		t.Error("a pass that was cut off counts as complete")
 	}
 	during = func() {}
-	if err := nodes[1].turn(t.Context(), shared); err != nil || nodes[1].findings.Load() != 1 || passes != 3 {
+	if err := nodes[1].turn(t.Context()); err != nil || nodes[1].findings.Load() != 1 || passes != 3 {
 		t.Errorf("the other node does not verify: %v, %d findings", err, nodes[1].findings.Load())
 	}
 	for _, s := range nodes {
-		if _, err := s.readLast(t.Context(), shared); err != nil || s.findings.Load() != 1 || s.finished.Load() != databaseTime {
+		if _, err := s.readLast(t.Context()); err != nil || s.findings.Load() != 1 || s.finished.Load() != databaseTime {
 			t.Errorf("a node shows %d findings, finished at %d, %v", s.findings.Load(), s.finished.Load(), err)
 		}
+	}
+}
+
+// A domain of an earlier version or of other flags, which could not be claimed today, is a warning at the start.
+func TestServeWarnsOfDomainsThatCannotBeClaimed(t *testing.T) {
+	data := t.TempDir()
+	control, err := local.OpenControl(data, local.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := control.AddPartner(t.Context(), "Agency")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, domain := range []string{"shoes.test", "mtagd.test", "hats.com"} {
+		m, err := control.AddMerchant(t.Context(), p.ID, store.NewMerchant{Name: "Shop"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := control.GenerateTag(t.Context(), m.ID, store.ServerSide, domain); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Without a server, the command does not know the service's hosts.
+	if err := control.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("mtagd", "partner", "preverify", string(p.ID), "--domain", "t.agency.invalid", "--data", data).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+
+	s, err := startService(data, "127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"msg":"a domain could not be registered today; release it with \"mtagd domain release\"","partner":"` + string(p.ID) + `"`,
+		`"domain":"shoes.test","error":"domain must have a public top-level domain`,
+		`"domain":"mtagd.test","error":"domain must not be on mtagd.test`,
+		`"domain":"t.agency.invalid","error":"domain must have a public top-level domain`,
+	} {
+		if err := s.waitLog(want); err != nil {
+			t.Error(err)
+		}
+	}
+	resp, err := http.Get("http://" + s.admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	metrics, err := io.ReadAll(resp.Body)
+	if err != nil || !strings.Contains(string(metrics), "\nmtagd_labels_used 3\n") {
+		t.Errorf("%v: no 3 labels in the metrics: %s", err, metrics)
+	}
+	if strings.Contains(s.Log(), "hats.com") {
+		t.Errorf("a warning of a domain that can be claimed: %s", s.Log())
+	}
+	if err := s.stop(); err != nil {
+		t.Error(err)
 	}
 }

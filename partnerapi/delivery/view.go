@@ -150,8 +150,13 @@ func (s *Service) Preview(ctx context.Context, d Destination, id store.EventID, 
 			sent := s.client.send(ctx, *r, requestTimeout)
 			masked := mask([]piece{{event: &kind.Event{Browser: s.Browser(rt.Merchant, e.Client)}}})
 			p.Status, p.Answer = sent.answer.Status, first(masked(string(sent.answer.Body)), keptAnswer)
-			if p.Result = reasonOf(sent); sent.err == nil && rt.target.Read(*r, sent.answer).Outcome == kind.Done {
-				p.Result = "delivered"
+			if p.Result = reasonOf(sent); sent.err == nil {
+				switch v := rt.target.Read(*r, sent.answer); {
+				case v.Took(0):
+					p.Result = "delivered"
+				case v.Refused[0] != "":
+					p.Result = first(masked(v.Refused[0]), keptReason)
+				}
 			}
 			return []Preview{p}, nil
 		}

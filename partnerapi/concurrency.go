@@ -75,11 +75,6 @@ func (s *slots) acquire(ctx context.Context, partner store.PartnerID) (release f
 	}
 }
 
-// newTurns returns the turns of takeTurn. A partner may have all of them while no other partner waits.
-func newTurns(atOnce int64) *budget.Budget[store.PartnerID] {
-	return budget.New(atOnce, func(store.PartnerID) int64 { return atOnce })
-}
-
 // takeTurn waits until a request of a partner may read on in the feed, or search its merchants. All such requests together use half of the
 // processors, so that the others find one: a client that catches up takes as many events as it gets. Partners take turns:
 // the many requests of one wait for each other. When ctx ends first, takeTurn returns its error. After it, the caller must

@@ -110,7 +110,7 @@ func newAPI(cfg Config) *api {
 		exports:       newExportSlots(),
 		metrics:       newMetrics(cfg.Metrics),
 		console:       cookie.New(cfg.BaseURL),
-		turns:         newTurns(max(1, int64(runtime.GOMAXPROCS(0)/2))),
+		turns:         budget.Turns[store.PartnerID](max(1, int64(runtime.GOMAXPROCS(0)/2))),
 	}
 	if cfg.Limits {
 		a.limits = newLimits(cfg.Nodes)

@@ -13,13 +13,10 @@
 //
 //	api.go           routes, and the steps before a handler
 //	merchants.go     list, read, create and delete merchants
-//	change.go        change a merchant
-//	identity.go      a merchant's secrets: who may link identifiers of its users
-//	keys.go          list, issue and revoke the partner's own API keys
-//	idempotency.go   requests that may be repeated: Idempotency-Key
-//	generate.go      generate a tag
+//	change.go        change a merchant; its secrets: who may link identifiers of its users
+//	keys.go          list, issue and revoke the partner's own API keys; what is enabled for it
+//	generate.go      generate a tag; check whether it can get its domain
 //	verify.go        verify the DNS of a tag
-//	claim.go         check whether a tag can get its domain
 //	events.go        list events
 //	feed.go          read events in the order of receipt, and wait for new ones
 //	stream.go        the same as server-sent events
@@ -31,20 +28,17 @@
 //	refused.go       why an event is missing: what was refused, and what an event would get
 //	erasures.go      erase a person, read what is held of one
 //	destinations.go  where events are delivered to: package delivery
-//	tag.go           read a tag; the JSON of a tag
-//	features.go      read what is enabled for the partner
+//	tag.go           read a tag; the JSON of a tag, and the HTML that installs it
 //	owner.go         load a merchant or tag of the partner; refuse changes of a suspended one
 //	limits.go        the rates of requests that a partner and an address may send
 //	auth.go          find the partner of an API key or a session; what is known before the body
 //	cookie/          the sessions of the web console
 //	errors.go        turn errors into answers
 //	config.go        what the API is made of
-//	query.go         parameters of path and query; pages of a list
+//	query.go         parameters of path and query, and Idempotency-Key; pages of a list
 //	json.go          request and answer bodies
-//	answermemory.go  limit the memory of the listings that a partner has under way
-//	concurrency.go   limit the verifications, streams and exports that a partner has under way
+//	shares.go        limit what a partner has under way: the memory of listings, verifications, streams, exports
 //	metrics.go       names the endpoints; counts the readers of the feed, and the events that they get
-//	snippet.go       the HTML that installs a tag
 package partnerapi
 
 import (

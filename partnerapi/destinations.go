@@ -65,7 +65,7 @@ func listDestinationTypes(_ context.Context, r *fasthttp.RequestCtx, _ store.Par
 		}
 		list.Types = append(list.Types, of)
 	}
-	return reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, list)
 }
 
 // destinationChange is the body of createDestination and changeDestination.
@@ -116,23 +116,7 @@ type destinationJSON struct {
 	Paused        bool              `json:"paused"`
 	CreatedAt     string            `json:"createdAt"`
 	MaxAgeHours   int               `json:"maxAgeHours"`
-	Status        statusJSON        `json:"status"`
-}
-
-type statusJSON struct {
-	State        string  `json:"state"`
-	Delivered    uint64  `json:"delivered"`
-	Filtered     uint64  `json:"filtered"`
-	NoConsent    uint64  `json:"noConsent"`
-	Dead         uint64  `json:"dead"`
-	Erased       uint64  `json:"erased"`
-	Retries      int     `json:"retries"`
-	Replays      int     `json:"replays"`
-	DeadLetters  int     `json:"deadLetters"`
-	FailingSince *string `json:"failingSince"`
-	NextTry      *string `json:"nextTry"`
-	LastSuccess  *string `json:"lastSuccess"`
-	LastError    *string `json:"lastError"`
+	Status        delivery.Status   `json:"status"`
 }
 
 func (a *api) showDestination(ctx context.Context, d delivery.Destination, made map[string]string) (destinationJSON, error) {
@@ -155,11 +139,7 @@ func (a *api) showDestination(ctx context.Context, d delivery.Destination, made 
 		DestinationID: d.ID, MerchantID: d.Merchant, Type: d.Type, Name: d.Name, Settings: settings, SecretNames: slices.Sorted(maps.Keys(d.Secrets)),
 		Secrets: made, Events: d.Events, Filter: d.Filter, Mapping: mapping, Consent: d.Consent, Paused: d.Paused, CreatedAt: store.FormatTime(d.CreatedAt),
 		MaxAgeHours: a.Delivery.MaxAgeHours(d),
-		Status: statusJSON{
-			State: st.Word, Delivered: st.Delivered, Filtered: st.Filtered, NoConsent: st.NoConsent, Dead: st.Dead, Erased: st.Erased,
-			Retries: st.Retries, Replays: st.Replays, DeadLetters: st.DeadLetters,
-			FailingSince: pointed(st.FailingSince), NextTry: pointed(st.NextTry), LastSuccess: pointed(st.LastSuccess), LastError: st.LastError,
-		},
+		Status:      st,
 	}, nil
 }
 
@@ -198,7 +178,7 @@ func (a *api) listDestinations(ctx context.Context, r *fasthttp.RequestCtx, part
 		}
 		list.Destinations = append(list.Destinations, shown)
 	}
-	return reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, list)
 }
 
 // createDestination creates a destination. Secrets that are made for it are only in this answer.
@@ -220,7 +200,7 @@ func (a *api) replyDestination(ctx context.Context, r *fasthttp.RequestCtx, stat
 	if err != nil {
 		return err
 	}
-	return reply(r, status, shown)
+	return Reply(r, status, shown)
 }
 
 func (a *api) readDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
@@ -247,7 +227,7 @@ func (a *api) deleteDestination(ctx context.Context, r *fasthttp.RequestCtx, par
 	if err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, struct {
+	return Reply(r, fasthttp.StatusOK, struct {
 		DestinationID string `json:"destinationId"`
 		Deleted       bool   `json:"deleted"`
 	}{d.ID, true})
@@ -276,7 +256,7 @@ func (a *api) testDestination(ctx context.Context, r *fasthttp.RequestCtx, partn
 	if err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, struct {
+	return Reply(r, fasthttp.StatusOK, struct {
 		Events []delivery.Preview `json:"events"`
 	}{all})
 }
@@ -371,7 +351,7 @@ func (a *api) listDeliveries(ctx context.Context, r *fasthttp.RequestCtx, partne
 		}
 		list.Deliveries = append(list.Deliveries, shown)
 	}
-	return reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, list)
 }
 
 // discardDeadLetters drops the dead letters of a destination.

@@ -99,7 +99,7 @@ func (a *api) replyErasure(ctx context.Context, r *fasthttp.RequestCtx, status i
 	if err != nil {
 		return err
 	}
-	return reply(r, status, shown[0])
+	return Reply(r, status, shown[0])
 }
 
 func showErasure(e store.Erasure) erasureJSON {
@@ -161,7 +161,7 @@ func (a *api) listErasures(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	if list.Erasures, err = a.showErasures(ctx, m.ID, erasures...); err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, list)
 }
 
 // personalData streams everything that is held of a person, one JSON object a line: {"type":"link",…}, {"type":"event",…}, and at

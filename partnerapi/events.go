@@ -39,7 +39,7 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 	q.Merchant = m.ID
 	var page store.Page
 	if has {
-		memory, err := a.listings.reserve(ctx, partner.ID, w.limit)
+		memory, err := a.listings.reserve(ctx, partner.ID, memoryOf(w.limit))
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 
 // releaseWhenAnswered releases a listing's memory when its answer is written. It returns a function for the end of the
 // handler.
-func (a *api) releaseWhenAnswered(r *fasthttp.RequestCtx, m *listing) (handlerDone func()) {
+func (a *api) releaseWhenAnswered(r *fasthttp.RequestCtx, m *reservation) (handlerDone func()) {
 	if a.WhenAnswered == nil {
 		return m.release
 	}

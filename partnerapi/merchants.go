@@ -109,7 +109,7 @@ func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner
 	if err := a.addUsage(ctx, list.Merchants); err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, list)
 }
 
 // findMerchants returns a page of merchants. Looking for a part of a name or a domain reads all of the partner's merchants, perhaps
@@ -134,7 +134,7 @@ func (a *api) getMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	if err := a.addUsage(ctx, shown); err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, shown[0])
+	return Reply(r, fasthttp.StatusOK, shown[0])
 }
 
 // addUsage adds what the merchants' events take. While the engine cannot tell, it leaves that out: merchants can be read
@@ -186,7 +186,7 @@ func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 	if err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusCreated, struct {
+	return Reply(r, fasthttp.StatusCreated, struct {
 		MerchantID store.MerchantID `json:"merchantId"`
 		Name       string           `json:"name"`
 		Domain     string           `json:"domain,omitempty"`
@@ -207,7 +207,7 @@ func (a *api) deleteMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 	} else if err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, struct {
+	return Reply(r, fasthttp.StatusOK, struct {
 		MerchantID store.MerchantID `json:"merchantId"`
 		Deleted    bool             `json:"deleted"`
 	}{m.ID, true})

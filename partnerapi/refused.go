@@ -55,7 +55,7 @@ func (a *api) listRefused(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	if err != nil {
 		return err
 	}
-	memory, err := a.listings.reserveBytes(ctx, partner.ID, int64(limit)*entryMemory)
+	memory, err := a.listings.reserve(ctx, partner.ID, int64(limit)*entryMemory)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (a *api) listRefused(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	for _, e := range listing.Entries {
 		list.Refused = append(list.Refused, showRefused(m.ID, e))
 	}
-	return reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, list)
 }
 
 func showRefused(merchant store.MerchantID, e refused.Entry) refusedJSON {
@@ -136,7 +136,7 @@ func (a *api) tryEvents(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 	for _, f := range trial.Findings {
 		shown.Findings = append(shown.Findings, eventFindingJSON{f.Level, f.Code, f.Path, told(f), unlessEmpty(f.Suggestion)})
 	}
-	return reply(r, fasthttp.StatusOK, shown)
+	return Reply(r, fasthttp.StatusOK, shown)
 }
 
 // told returns the message of a finding with the value that it is about: is "25", a string; reports need a number.

@@ -2,6 +2,10 @@ package partnerapi
 
 import (
 	"context"
+	"fmt"
+	"html"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -94,7 +98,7 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 	if len(newest.Events) > 0 {
 		lastEvent = newest.Events[0].Time
 	}
-	return reply(r, fasthttp.StatusOK, a.showDetails(t, lastEvent))
+	return Reply(r, fasthttp.StatusOK, a.showDetails(t, lastEvent))
 }
 
 // showDetails shows a tag whose latest event is at lastEvent, the zero time when it has none.
@@ -133,3 +137,18 @@ func pointed(t *time.Time) *string {
 	}
 	return new(store.FormatTime(*t))
 }
+
+// Snippet returns the two script elements that install a tag in the head of a page (spec, Browser installation
+// contract). tagURL is the address of the tag's host. Consent is false, because only the site knows what its visitors have
+// agreed to.
+func Snippet(tagURL string, id store.TagID) string {
+	return fmt.Sprintf(`<script>
+  window.mtrem = window.mtrem || []; window.mtag = window.mtag || function () { mtrem.push(arguments); };
+  mtag('init', '%s', { consent: false }); /* true when this visitor has agreed */
+</script>
+<script async src="%s"></script>
+`, inScript.Replace(tagURL+"?tagId="+url.QueryEscape(string(id))), html.EscapeString(tagURL+"/script"))
+}
+
+// inScript escapes what would end a JavaScript string in single quotes, or the script element around it.
+var inScript = strings.NewReplacer(`\`, `\\`, `'`, `\'`, "\n", `\n`, "\r", `\r`, `<`, `\x3C`)

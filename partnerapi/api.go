@@ -68,6 +68,10 @@ type operation struct {
 	waits  bool     // its context is that of Config.Waiting
 }
 
+func op(name string, handle handler, query ...string) operation {
+	return operation{name, handle, query, false}
+}
+
 // handler answers one request of an authenticated partner, or returns an error instead.
 type handler func(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error
 
@@ -91,33 +95,14 @@ func (a *api) routes() fasthttp.RequestHandler {
 	return routes.Handler
 }
 
-// resources are the operations by path. openapi/openapi.yaml describes them.
+// resources are the operations by path. Each is listed beside its handler, and openapi/openapi.yaml describes it.
 func (a *api) resources() map[string]resource {
-	page := []string{"page", "limit"}
-	generate := resource{"POST": {"generate_tag", a.generateTag, nil, false}}
-	all := map[string]resource{
-		"/v1/partners/merchant":                                {"GET": {"list_merchants", a.listMerchants, append(slices.Clone(page), merchantFilters...), false}, "POST": {"create_merchant", a.createMerchant, nil, false}},
-		"/v1/partners/merchant/{merchantId}":                   {"GET": {"read_merchant", a.getMerchant, nil, false}, "PATCH": {"change_merchant", a.changeMerchant, nil, false}, "DELETE": {"delete_merchant", a.deleteMerchant, nil, false}},
-		"/v1/partners/merchant/{merchantId}/secret":            {"POST": {"create_secret", a.createSecret, nil, false}},
-		"/v1/partners/merchant/{merchantId}/secret/{secretId}": {"DELETE": {"delete_secret", a.deleteSecret, nil, false}},
-		"/v1/partners/tracktag":                                generate,
-		"/v1/partners/tracktag/generate":                       generate,
-		"/v1/partners/tracktag/verify":                         {"POST": {"verify_tag", a.verifyTag, nil, false}},
-		"/v1/partners/tracktag/{tagId}":                        {"GET": {"read_tag", a.readTag, nil, false}},
-		"/v1/partners/events":                                  {"GET": {"list_events", a.listEvents, append(slices.Clone(page), eventFilters...), false}},
-		"/v1/partners/events/feed":                             {"GET": {"read_feed", a.readFeed, feedParameters, true}},
-		"/v1/partners/events/export":                           {"GET": {"export_events", a.exportEvents, exportFilters, false}},
-		"/v1/partners/events/summary":                          {"GET": {"summarize_events", a.summarizeEvents, summaryFilters, false}},
-		"/v1/partners/key":                                     {"GET": {"list_keys", a.listKeys, nil, false}, "POST": {"issue_key", a.issueKey, nil, false}},
-		"/v1/partners/key/{keyId}":                             {"DELETE": {"revoke_key", a.revokeKey, []string{"evenLast"}, false}},
-		"/v1/partners/erasures":                                {"GET": {"list_erasures", a.listErasures, append(slices.Clone(page), "merchantId"), false}, "POST": {"erase_person", a.erase, nil, false}},
-		"/v1/partners/erasures/{erasureId}":                    {"GET": {"read_erasure", a.readErasure, nil, false}},
-		"/v1/partners/personal-data":                           {"POST": {personalOperation, a.personalData, nil, false}},
-		"/v1/partners/debug/refused":                           {"GET": {"list_refused", a.listRefused, refusedParameters, false}},
-		"/v1/partners/debug/mark":                              {"POST": {tryOperation, a.tryEvents, tryParameters, false}},
-		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil, false}},
+	all := map[string]resource{}
+	for _, some := range []map[string]resource{
+		a.merchantResources(), a.tagResources(), a.eventResources(), a.keyResources(), a.personResources(), a.debugResources(), a.deliveryResources(),
+	} {
+		maps.Copy(all, some)
 	}
-	maps.Copy(all, a.deliveryResources())
 	return all
 }
 

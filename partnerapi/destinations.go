@@ -20,16 +20,15 @@ func (a *api) deliveryResources() map[string]resource {
 	if a.Delivery == nil {
 		return nil
 	}
-	const list = "/v1/partners/merchant/{merchantId}/destinations"
+	const list, one = "/v1/partners/merchant/{merchantId}/destinations", "/v1/partners/merchant/{merchantId}/destinations/{destinationId}"
 	return map[string]resource{
-		"/v1/partners/destination-types": {"GET": {"list_destination_types", listDestinationTypes, nil, false}},
-		list:                             {"GET": {"list_destinations", a.listDestinations, nil, false}, "POST": {"create_destination", a.createDestination, nil, false}},
-		list + "/{destinationId}": {"GET": {"read_destination", a.readDestination, nil, false}, "PATCH": {"change_destination", a.changeDestination, nil, false},
-			"DELETE": {"delete_destination", a.deleteDestination, nil, false}},
-		list + "/{destinationId}/test":   {"POST": {"test_destination", a.testDestination, nil, false}},
-		list + "/{destinationId}/replay": {"POST": {"replay_events", a.replayEvents, nil, false}},
-		list + "/{destinationId}/deliveries": {"GET": {"list_deliveries", a.listDeliveries, []string{"state", "eventId", "limit"}, false},
-			"DELETE": {"discard_dead_letters", a.discardDeadLetters, nil, false}},
+		"/v1/partners/destination-types": {"GET": op("list_destination_types", listDestinationTypes)},
+		list:                             {"GET": op("list_destinations", a.listDestinations), "POST": op("create_destination", a.createDestination)},
+		one: {"GET": op("read_destination", a.readDestination), "PATCH": op("change_destination", a.changeDestination),
+			"DELETE": op("delete_destination", a.deleteDestination)},
+		one + "/test":       {"POST": op("test_destination", a.testDestination)},
+		one + "/replay":     {"POST": op("replay_events", a.replayEvents)},
+		one + "/deliveries": {"GET": op("list_deliveries", a.listDeliveries, "state", "eventId", "limit"), "DELETE": op("discard_dead_letters", a.discardDeadLetters)},
 	}
 }
 

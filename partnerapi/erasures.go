@@ -15,6 +15,14 @@ import (
 	"mtagd/store"
 )
 
+func (a *api) personResources() map[string]resource {
+	return map[string]resource{
+		"/v1/partners/erasures":             {"GET": op("list_erasures", a.listErasures, "page", "limit", "merchantId"), "POST": op("erase_person", a.erase)},
+		"/v1/partners/erasures/{erasureId}": {"GET": op("read_erasure", a.readErasure)},
+		"/v1/partners/personal-data":        {"POST": op(personalOperation, a.personalData)},
+	}
+}
+
 // personRequest is the body of a request about a person, who is named by one of the four.
 type personRequest struct {
 	MerchantID string `json:"merchantId"`

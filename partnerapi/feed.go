@@ -14,8 +14,6 @@ import (
 	"mtagd/store"
 )
 
-var feedParameters = []string{"merchantId", "isBot", "after", "limit", "wait"}
-
 const (
 	eventsPerRead = 100 // unless the request has a limit
 	maxRead       = 1000

@@ -9,6 +9,14 @@ import (
 	"mtagd/store"
 )
 
+func (a *api) keyResources() map[string]resource {
+	return map[string]resource{
+		"/v1/partners/key":         {"GET": op("list_keys", a.listKeys), "POST": op("issue_key", a.issueKey)},
+		"/v1/partners/key/{keyId}": {"DELETE": op("revoke_key", a.revokeKey, "evenLast")},
+		"/v1/partners/config":      {"GET": op("read_config", a.readConfig)},
+	}
+}
+
 // keyJSON is the JSON of an API key. Text is only in the answer that issues it.
 type keyJSON struct {
 	KeyID      store.KeyID  `json:"keyId"`

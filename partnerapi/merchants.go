@@ -9,6 +9,16 @@ import (
 	"mtagd/store"
 )
 
+func (a *api) merchantResources() map[string]resource {
+	const list, one = "/v1/partners/merchant", "/v1/partners/merchant/{merchantId}"
+	return map[string]resource{
+		list:                       {"GET": op("list_merchants", a.listMerchants, "page", "limit", "name", "domain"), "POST": op("create_merchant", a.createMerchant)},
+		one:                        {"GET": op("read_merchant", a.getMerchant), "PATCH": op("change_merchant", a.changeMerchant), "DELETE": op("delete_merchant", a.deleteMerchant)},
+		one + "/secret":            {"POST": op("create_secret", a.createSecret)},
+		one + "/secret/{secretId}": {"DELETE": op("delete_secret", a.deleteSecret)},
+	}
+}
+
 // merchantJSON is the JSON of a merchant (spec, Resources: Merchant).
 type merchantJSON struct {
 	MerchantID store.MerchantID               `json:"merchantId"`
@@ -82,9 +92,6 @@ func (a *api) showMerchant(partner store.Partner, m store.Merchant) merchantJSON
 	}
 	return shown
 }
-
-// merchantFilters are the query parameters of listMerchants besides page and limit.
-var merchantFilters = []string{"name", "domain"}
 
 // listMerchants answers with one page of the partner's merchants, oldest first (spec, List merchants). name and domain are parts
 // of the names and domains that are wanted, in any case.

@@ -18,8 +18,12 @@ const (
 	entryMemory    = 8 << 10
 )
 
-// refusedParameters are the query parameters of listRefused.
-var refusedParameters = []string{"merchantId", "tagId", "limit"}
+func (a *api) debugResources() map[string]resource {
+	return map[string]resource{
+		"/v1/partners/debug/refused": {"GET": op("list_refused", a.listRefused, "merchantId", "tagId", "limit")},
+		"/v1/partners/debug/mark":    {"POST": op(tryOperation, a.tryEvents, "tagId", "withSecret")},
+	}
+}
 
 // refusedJSON is the JSON of events that were refused for the same reason, or accepted although they are odd.
 type refusedJSON struct {
@@ -94,9 +98,6 @@ func unlessEmpty(s string) *string {
 
 // tryOperation is the name of the operation that tries events. Its method is POST, but it changes nothing.
 const tryOperation = "try_events"
-
-// tryParameters are the query parameters of tryEvents.
-var tryParameters = []string{"tagId", "withSecret"}
 
 // eventFindingJSON is the JSON of something that is wrong in an event.
 type eventFindingJSON struct {

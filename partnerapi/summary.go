@@ -8,9 +8,6 @@ import (
 	"mtagd/store"
 )
 
-// summaryFilters are the query parameters of summarizeEvents.
-var summaryFilters = []string{"merchantId", "tagId", "events", "startDate", "endDate", "isBot", "bucket", "timezone", "by"}
-
 // summaryJSON is the answer of summarizeEvents. With a bucket, each list of counts has one number for each of Buckets.
 type summaryJSON struct {
 	Bucket   store.Bucket       `json:"bucket,omitzero"`

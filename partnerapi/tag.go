@@ -13,6 +13,16 @@ import (
 	"mtagd/store"
 )
 
+func (a *api) tagResources() map[string]resource {
+	generate := resource{"POST": op("generate_tag", a.generateTag)}
+	return map[string]resource{
+		"/v1/partners/tracktag":          generate,
+		"/v1/partners/tracktag/generate": generate,
+		"/v1/partners/tracktag/verify":   {"POST": op("verify_tag", a.verifyTag)},
+		"/v1/partners/tracktag/{tagId}":  {"GET": op("read_tag", a.readTag)},
+	}
+}
+
 // tagJSON is the JSON of a tag (spec, Resources: Tracking tag).
 type tagJSON struct {
 	TagID   store.TagID     `json:"tagId"`

@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mtagd/edge"
+	"mtagd/edge/tag"
 	"mtagd/store"
 	"mtagd/tlsmgr/certs"
 )
@@ -72,8 +73,8 @@ func BenchmarkManyHosts(b *testing.B) {
 	})
 	defer certificates.Stop()
 	server, err := edge.New(edge.Config{
-		Engine: engine, BaseHost: "api.test", ClientTagHost: "tags.test", PartnerAPI: func(*fasthttp.RequestCtx) {},
-		PartnerError: func(*fasthttp.RequestCtx, int, string) {}, Log: log, Now: time.Now, TLS: certificates.TLSConfig(),
+		Config:   tag.Config{Engine: engine, ClientTagHost: "tags.test", Log: log, Now: time.Now},
+		BaseHost: "api.test", PartnerAPI: func(*fasthttp.RequestCtx) {}, TLS: certificates.TLSConfig(),
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/valyala/fasthttp/fasthttputil"
 
 	"mtagd/edge"
+	"mtagd/edge/tag"
 	"mtagd/store"
 )
 
@@ -66,8 +67,8 @@ func BenchmarkMark(b *testing.B) {
 func newServer(b *testing.B, e store.Engine) *edge.Server {
 	b.Helper()
 	server, err := edge.New(edge.Config{
-		Engine: e, BaseHost: "api.mtagd.test", ClientTagHost: tagHost,
-		Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Config:   tag.Config{Engine: e, ClientTagHost: tagHost, Log: slog.New(slog.DiscardHandler), Now: time.Now},
+		BaseHost: "api.mtagd.test",
 	})
 	if err != nil {
 		b.Fatal(err)

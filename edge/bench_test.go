@@ -39,10 +39,10 @@ func markRequest(t testing.TB, limits bool, memory *refused.Memory) (*Server, *f
 	e := &noopEngine{directory: store.NewDirectory()}
 	e.directory.SetTag(tag)
 	e.directory.SetMerchant(store.Merchant{ID: tag.Merchant, Limits: store.MerchantLimits{EventsPerSecond: 1e12}})
-	s, err := New(Config{
-		Engine: e, BaseHost: baseHost, ClientTagHost: clientHost, Log: slog.New(slog.DiscardHandler), Now: time.Now,
-		Limits: limits, AddressEvents: 1e12, Refused: memory,
-	})
+	cfg := Config{BaseHost: baseHost, AddressEvents: 1e12}
+	cfg.Engine, cfg.ClientTagHost, cfg.Log, cfg.Now = e, clientHost, slog.New(slog.DiscardHandler), time.Now
+	cfg.Limits, cfg.Refused = limits, memory
+	s, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"mtagd/edge/limit"
 	"mtagd/edge/requestid"
 	"mtagd/edge/tag"
+	"mtagd/partnerapi"
 	"mtagd/store"
 )
 
@@ -23,7 +24,6 @@ type dispatcher struct {
 	Config
 	directory *store.Directory
 	tags      *tag.Server
-	clients   *limit.Clients // nil: addresses have no limit
 	metrics   *metrics
 	stopping  atomic.Bool // set by Shutdown: each answer closes its connection
 }
@@ -33,27 +33,14 @@ func newDispatcher(cfg Config) (*dispatcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	var clients *limit.Clients
 	if cfg.Limits {
-		clients = limit.NewClients(cfg.AddressEvents, cfg.Nodes, cfg.Refusals, cfg.Log)
+		cfg.Clients = limit.NewClients(cfg.AddressEvents, cfg.Nodes, cfg.Refusals, cfg.Log)
 	}
-	tags, err := tag.New(tag.Config{
-		Engine:        cfg.Engine,
-		ClientTagHost: cfg.ClientTagHost,
-		Log:           cfg.Log,
-		Metrics:       cfg.Metrics,
-		Now:           cfg.Now,
-		Refusals:      cfg.Refusals,
-		Limits:        cfg.Limits,
-		Clients:       clients,
-		Nodes:         cfg.Nodes,
-		Browsers:      cfg.Browsers,
-		Refused:       cfg.Refused,
-	})
+	tags, err := tag.New(cfg.Config)
 	if err != nil {
 		return nil, err
 	}
-	return &dispatcher{Config: cfg, directory: cfg.Engine.Directory(), tags: tags, clients: clients, metrics: m}, nil
+	return &dispatcher{Config: cfg, directory: cfg.Engine.Directory(), tags: tags, metrics: m}, nil
 }
 
 // requestInfo is what is known of a request so far.
@@ -77,7 +64,7 @@ func (d *dispatcher) handle(ctx *fasthttp.RequestCtx, began time.Time) {
 	}
 	if v.surface == partnerSurface {
 		d.PartnerAPI(ctx)
-		if d.PartnerOf(ctx) == "" {
+		if partnerapi.PartnerOf(ctx) == "" {
 			d.admitClient(ctx, &v)
 		}
 		return
@@ -133,10 +120,7 @@ func (d *dispatcher) admit(ctx *fasthttp.RequestCtx, v *requestInfo) (target, bo
 // The tag protocol takes it itself: it also counts the events. A request to the partner API is answered first, because
 // only then it is known whether its key is valid: without one, its answer costs no more than a refusal.
 func (d *dispatcher) admitClient(ctx *fasthttp.RequestCtx, v *requestInfo) bool {
-	if d.clients == nil {
-		return true
-	}
-	wait := d.clients.Take(ctx, clientaddr.Of(ctx.RemoteAddr()), 1, d.Now())
+	wait := d.Clients.Take(ctx, clientaddr.Of(ctx.RemoteAddr()), 1, d.Now())
 	if wait == 0 {
 		return true
 	}
@@ -196,7 +180,7 @@ func (d *dispatcher) findSurface(v *requestInfo, t target) bool {
 // writeError answers with an error body in the surface's form. The message must be plain ASCII without quotes.
 func (d *dispatcher) writeError(ctx *fasthttp.RequestCtx, sf surface, status int, message string) {
 	if sf == partnerSurface {
-		d.PartnerError(ctx, status, message)
+		partnerapi.WriteError(ctx, status, message)
 		return
 	}
 	tag.WriteError(ctx, status, message)
@@ -221,7 +205,7 @@ func (d *dispatcher) finish(ctx *fasthttp.RequestCtx, v *requestInfo) {
 	}
 	status, took := ctx.Response.StatusCode(), time.Since(v.began)
 	if v.surface == partnerSurface {
-		d.metrics.countPartnerRequest(d.partnerEndpoint(ctx), status, took)
+		d.metrics.countPartnerRequest(partnerEndpoint(ctx), status, took)
 	} else {
 		d.metrics.countTagRequest(v.endpoint, status, took)
 	}
@@ -247,14 +231,14 @@ func slowDown(ctx *fasthttp.RequestCtx) {
 }
 
 // partnerEndpoint returns the name of the partner API's endpoint that a request was for.
-func (d *dispatcher) partnerEndpoint(ctx *fasthttp.RequestCtx) string {
-	return cmp.Or(d.PartnerEndpoint(ctx), "other")
+func partnerEndpoint(ctx *fasthttp.RequestCtx) string {
+	return cmp.Or(partnerapi.EndpointOf(ctx), "other")
 }
 
 func (d *dispatcher) logRequest(ctx *fasthttp.RequestCtx, v *requestInfo, status int, took time.Duration) {
 	endpoint := v.endpoint.String()
 	if v.surface == partnerSurface {
-		endpoint = d.partnerEndpoint(ctx)
+		endpoint = partnerEndpoint(ctx)
 	}
 	attrs := []slog.Attr{
 		slog.String("surface", surfaceNames[v.surface]),
@@ -264,7 +248,7 @@ func (d *dispatcher) logRequest(ctx *fasthttp.RequestCtx, v *requestInfo, status
 		slog.Float64("took_ms", float64(took.Microseconds())/1000),
 		slog.String("request_id", requestid.Of(ctx)),
 	}
-	if partner := d.PartnerOf(ctx); partner != "" {
+	if partner := partnerapi.PartnerOf(ctx); partner != "" {
 		attrs = append(attrs, slog.String("partner", partner))
 	}
 	d.Log.LogAttrs(ctx, slog.LevelDebug, "request", attrs...)

@@ -19,6 +19,7 @@ import (
 
 	"mtagd/edge/limit"
 	"mtagd/edge/tag/tagtest"
+	"mtagd/partnerapi"
 	"mtagd/store"
 )
 
@@ -186,7 +187,7 @@ func TestARequestIsLoggedInOneLineAtDebug(t *testing.T) {
 		cfg.Log = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		cfg.PartnerAPI = func(ctx *fasthttp.RequestCtx) {
 			if string(ctx.Path()) == "/v1/x" {
-				ctx.SetUserValue("partner", "the-partner")
+				partnerapi.SetPartner(ctx, "the-partner")
 			}
 			ctx.SetStatusCode(500)
 		}
@@ -360,7 +361,7 @@ func TestAPartnerTakesNoTokenOfItsAddress(t *testing.T) {
 	now := time.Now()
 	w := newWorld(t, func(cfg *Config) {
 		cfg.Limits, cfg.AddressEvents, cfg.Now = true, 1, func() time.Time { return now }
-		cfg.PartnerOf = func(*fasthttp.RequestCtx) string { return "p" }
+		cfg.PartnerAPI = func(ctx *fasthttp.RequestCtx) { partnerapi.SetPartner(ctx, "p") }
 	})
 	for range 100 {
 		w.do("GET", baseHost, "/v1/x", "").Want(t, 200, "")

@@ -16,7 +16,9 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"mtagd/edge/limit"
+	"mtagd/edge/tag"
 	"mtagd/edge/tag/tagtest"
+	"mtagd/partnerapi"
 )
 
 // The hosts of the service.
@@ -48,14 +50,20 @@ func newTunedWorld(t *testing.T, tune func(*Server), configure ...func(*Config))
 	t.Helper()
 	w := &world{T: t, Shop: tagtest.Open(t), log: new(strings.Builder), registry: prometheus.NewRegistry()}
 	cfg := Config{
-		Engine:        w.Engine,
-		BaseHost:      baseHost,
-		ClientTagHost: clientHost,
+		Config: tag.Config{
+			Engine:        w.Engine,
+			ClientTagHost: clientHost,
+			Log:           slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+			Metrics:       w.registry,
+			Now:           time.Now,
+		},
+		BaseHost: baseHost,
 		PartnerAPI: func(ctx *fasthttp.RequestCtx) {
 			switch string(ctx.Path()) {
 			case "/v1/panic":
 				panic("on purpose")
 			case "/v1/busy":
+				partnerapi.SetEndpoint(ctx, "busy")
 				ctx.SetStatusCode(429)
 			case "/v1/gone":
 				ctx.SetStatusCode(499)
@@ -64,24 +72,6 @@ func newTunedWorld(t *testing.T, tune func(*Server), configure ...func(*Config))
 			}
 			fmt.Fprintf(ctx, `{"partner":%q}`, ctx.Path())
 		},
-		PartnerError: func(ctx *fasthttp.RequestCtx, status int, message string) {
-			ctx.SetStatusCode(status)
-			fmt.Fprintf(ctx, `{"message":%q,"code":"X","statusCode":%d}`, message, status)
-		},
-		PartnerTooLarge: "larger than 64 KiB",
-		PartnerOf: func(ctx *fasthttp.RequestCtx) string {
-			partner, _ := ctx.UserValue("partner").(string)
-			return partner
-		},
-		PartnerEndpoint: func(ctx *fasthttp.RequestCtx) string {
-			if string(ctx.Path()) == "/v1/busy" {
-				return "busy"
-			}
-			return ""
-		},
-		Log:     slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Metrics: w.registry,
-		Now:     time.Now,
 	}
 	var err error
 	if cfg.Refusals, err = limit.NewRefusals(cfg.Log, cfg.Metrics); err != nil {

@@ -8,10 +8,10 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"time"
 
 	"mtagd/edge/clientaddr"
+	"mtagd/store/budget"
 )
 
 // handshakeTimeout is how long a handshake may take, from the moment when its connection was accepted.
@@ -22,7 +22,7 @@ const handshakeTimeout = 10 * time.Second
 type tlsListener struct {
 	net.Listener
 	config  *tls.Config
-	perIP   int // concurrent handshakes that one client may have; 0: no limit
+	clients *budget.Budget[netip.Addr] // the handshakes under way
 	log     *slog.Logger
 	metrics *metrics
 
@@ -30,23 +30,23 @@ type tlsListener struct {
 	ready chan net.Conn // handshake done, for Accept
 	ended chan struct{} // closed when Listener has ended
 	err   error         // why Listener has ended; set before ended is closed
-
-	mu       sync.Mutex
-	underWay map[netip.Addr]int // handshakes of each client
 }
 
-// newTLSListener starts accepting connections, with at most limit handshakes under way. Close stops it.
+// newTLSListener starts accepting connections, with at most limit handshakes under way, and perIP of one client; 0 for no limit. Close
+// stops it.
 func newTLSListener(ln net.Listener, config *tls.Config, perIP, limit int, log *slog.Logger, m *metrics) *tlsListener {
+	if perIP == 0 {
+		perIP = limit
+	}
 	l := &tlsListener{
 		Listener: ln,
 		config:   config,
-		perIP:    perIP,
+		clients:  budget.New(int64(limit), func(netip.Addr) int64 { return int64(perIP) }),
 		log:      log,
 		metrics:  m,
 		slots:    make(chan struct{}, limit),
 		ready:    make(chan net.Conn),
 		ended:    make(chan struct{}),
-		underWay: map[netip.Addr]int{},
 	}
 	go l.acceptAll()
 	return l
@@ -110,11 +110,11 @@ func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 		return nil
 	}
 	client := clientaddr.Of(c.RemoteAddr()) // behind a proxy, this reads the proxy's header
-	if !l.enter(client) {
+	if l.clients.TryReserve(client, 1) != nil {
 		l.metrics.handshakes[handshakeLimited].Inc()
 		return nil
 	}
-	defer l.leave(client)
+	defer l.clients.Release(client, 1)
 
 	raw := connOf(c)
 	if raw == nil {
@@ -137,29 +137,4 @@ func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
 	}
 	secure.serverName = strings.ToLower(state.ServerName)
 	return secure
-}
-
-// enter counts a handshake that begins. When the client has too many under way, it returns false and counts nothing.
-func (l *tlsListener) enter(client netip.Addr) bool {
-	if l.perIP == 0 {
-		return true
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.underWay[client] >= l.perIP {
-		return false
-	}
-	l.underWay[client]++
-	return true
-}
-
-func (l *tlsListener) leave(client netip.Addr) {
-	if l.perIP == 0 {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.underWay[client]--; l.underWay[client] == 0 {
-		delete(l.underWay, client)
-	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mtagd/edge/tag"
 	"mtagd/edge/tag/tagtest"
 	"mtagd/store"
 )
@@ -325,7 +326,7 @@ func TestServeFailsWhenItsListenerIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	ln.Close()
-	s, err := New(Config{Engine: w.Engine, Log: slog.New(slog.DiscardHandler)})
+	s, err := New(Config{Config: tag.Config{Engine: w.Engine, Log: slog.New(slog.DiscardHandler)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"mtagd/edge/limit"
 	"mtagd/edge/requestid"
 	"mtagd/edge/tag"
+	"mtagd/partnerapi"
 	"mtagd/store"
 )
 
@@ -72,7 +73,7 @@ func (d *dispatcher) refuseUnreadable(ctx *fasthttp.RequestCtx, c *conn, err err
 		d.writeError(ctx, v.surface, fasthttp.StatusRequestTimeout, "Request was not received in time")
 		return // without drainOnClose: the client of a slow request would only be waited for again
 	case errors.Is(err, fasthttp.ErrBodyTooLarge) && v.surface == partnerSurface:
-		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, d.PartnerTooLarge)
+		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, partnerapi.TooLarge)
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		d.writeError(ctx, v.surface, fasthttp.StatusRequestEntityTooLarge, tag.BodyTooLargeMessage)
 	case errors.As(err, &small):

@@ -24,25 +24,25 @@ func TestListingsWaitForMemory(t *testing.T) {
 			directory.SetPartner(store.Partner{ID: id, Limits: store.PartnerLimits{AnswerBytes: 2 * perEvent}})
 		}
 		l := newListings(4*perEvent, directory, time.Minute)
-		reserve := func(partner store.PartnerID) *listing {
+		reserve := func(partner store.PartnerID) *reservation {
 			t.Helper()
-			m, err := l.reserve(t.Context(), partner, 1)
+			m, err := l.reserve(t.Context(), partner, perEvent)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return m
 		}
 		first, second := reserve("a"), reserve("a")
-		if _, err := l.reserve(t.Context(), "a", 1); store.KindOf(err) != store.KindBusy {
+		if _, err := l.reserve(t.Context(), "a", perEvent); store.KindOf(err) != store.KindBusy {
 			t.Errorf("over the partner's share: got %v, want an error of kind busy", err)
 		}
 		other, another := reserve("b"), reserve("c")
-		if _, err := l.reserve(t.Context(), "d", 1); store.KindOf(err) != store.KindUnavailable {
+		if _, err := l.reserve(t.Context(), "d", perEvent); store.KindOf(err) != store.KindUnavailable {
 			t.Errorf("over the memory of all: got %v, want an error of kind unavailable", err)
 		}
 		gone, leave := context.WithCancel(t.Context())
 		leave()
-		if _, err := l.reserve(gone, "a", 1); !errors.Is(err, context.Canceled) {
+		if _, err := l.reserve(gone, "a", perEvent); !errors.Is(err, context.Canceled) {
 			t.Errorf("a client that has gone: got %v", err)
 		}
 		begun := time.Now()
@@ -52,7 +52,7 @@ func TestListingsWaitForMemory(t *testing.T) {
 			t.Errorf("waited %v, want the second until another answer was built", waited)
 		}
 		synctest.Wait() // until keep has returned
-		for _, m := range []*listing{first, second, other, another, third} {
+		for _, m := range []*reservation{first, second, other, another, third} {
 			m.release()
 		}
 		if n := l.budget.Reserved(); n != 0 {

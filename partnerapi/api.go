@@ -13,13 +13,10 @@
 //
 //	api.go           routes, and the steps before a handler
 //	merchants.go     list, read, create and delete merchants
-//	change.go        change a merchant
-//	identity.go      a merchant's secrets: who may link identifiers of its users
-//	keys.go          list, issue and revoke the partner's own API keys
-//	idempotency.go   requests that may be repeated: Idempotency-Key
-//	generate.go      generate a tag
+//	change.go        change a merchant; its secrets: who may link identifiers of its users
+//	keys.go          list, issue and revoke the partner's own API keys; what is enabled for it
+//	generate.go      generate a tag; check whether it can get its domain
 //	verify.go        verify the DNS of a tag
-//	claim.go         check whether a tag can get its domain
 //	events.go        list events
 //	feed.go          read events in the order of receipt, and wait for new ones
 //	stream.go        the same as server-sent events
@@ -31,20 +28,17 @@
 //	refused.go       why an event is missing: what was refused, and what an event would get
 //	erasures.go      erase a person, read what is held of one
 //	destinations.go  where events are delivered to: package delivery
-//	tag.go           read a tag; the JSON of a tag
-//	features.go      read what is enabled for the partner
+//	tag.go           read a tag; the JSON of a tag, and the HTML that installs it
 //	owner.go         load a merchant or tag of the partner; refuse changes of a suspended one
 //	limits.go        the rates of requests that a partner and an address may send
 //	auth.go          find the partner of an API key or a session; what is known before the body
 //	cookie/          the sessions of the web console
 //	errors.go        turn errors into answers
 //	config.go        what the API is made of
-//	query.go         parameters of path and query; pages of a list
+//	query.go         parameters of path and query, and Idempotency-Key; pages of a list
 //	json.go          request and answer bodies
-//	answermemory.go  limit the memory of the listings that a partner has under way
-//	concurrency.go   limit the verifications, streams and exports that a partner has under way
+//	shares.go        limit what a partner has under way: the memory of listings, verifications, streams, exports
 //	metrics.go       names the endpoints; counts the readers of the feed, and the events that they get
-//	snippet.go       the HTML that installs a tag
 package partnerapi
 
 import (
@@ -74,6 +68,10 @@ type operation struct {
 	waits  bool     // its context is that of Config.Waiting
 }
 
+func op(name string, handle handler, query ...string) operation {
+	return operation{name, handle, query, false}
+}
+
 // handler answers one request of an authenticated partner, or returns an error instead.
 type handler func(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error
 
@@ -97,33 +95,14 @@ func (a *api) routes() fasthttp.RequestHandler {
 	return routes.Handler
 }
 
-// resources are the operations by path. openapi/openapi.yaml describes them.
+// resources are the operations by path. Each is listed beside its handler, and openapi/openapi.yaml describes it.
 func (a *api) resources() map[string]resource {
-	page := []string{"page", "limit"}
-	generate := resource{"POST": {"generate_tag", a.generateTag, nil, false}}
-	all := map[string]resource{
-		"/v1/partners/merchant":                                {"GET": {"list_merchants", a.listMerchants, append(slices.Clone(page), merchantFilters...), false}, "POST": {"create_merchant", a.createMerchant, nil, false}},
-		"/v1/partners/merchant/{merchantId}":                   {"GET": {"read_merchant", a.getMerchant, nil, false}, "PATCH": {"change_merchant", a.changeMerchant, nil, false}, "DELETE": {"delete_merchant", a.deleteMerchant, nil, false}},
-		"/v1/partners/merchant/{merchantId}/secret":            {"POST": {"create_secret", a.createSecret, nil, false}},
-		"/v1/partners/merchant/{merchantId}/secret/{secretId}": {"DELETE": {"delete_secret", a.deleteSecret, nil, false}},
-		"/v1/partners/tracktag":                                generate,
-		"/v1/partners/tracktag/generate":                       generate,
-		"/v1/partners/tracktag/verify":                         {"POST": {"verify_tag", a.verifyTag, nil, false}},
-		"/v1/partners/tracktag/{tagId}":                        {"GET": {"read_tag", a.readTag, nil, false}},
-		"/v1/partners/events":                                  {"GET": {"list_events", a.listEvents, append(slices.Clone(page), eventFilters...), false}},
-		"/v1/partners/events/feed":                             {"GET": {"read_feed", a.readFeed, feedParameters, true}},
-		"/v1/partners/events/export":                           {"GET": {"export_events", a.exportEvents, exportFilters, false}},
-		"/v1/partners/events/summary":                          {"GET": {"summarize_events", a.summarizeEvents, summaryFilters, false}},
-		"/v1/partners/key":                                     {"GET": {"list_keys", a.listKeys, nil, false}, "POST": {"issue_key", a.issueKey, nil, false}},
-		"/v1/partners/key/{keyId}":                             {"DELETE": {"revoke_key", a.revokeKey, []string{"evenLast"}, false}},
-		"/v1/partners/erasures":                                {"GET": {"list_erasures", a.listErasures, append(slices.Clone(page), "merchantId"), false}, "POST": {"erase_person", a.erase, nil, false}},
-		"/v1/partners/erasures/{erasureId}":                    {"GET": {"read_erasure", a.readErasure, nil, false}},
-		"/v1/partners/personal-data":                           {"POST": {personalOperation, a.personalData, nil, false}},
-		"/v1/partners/debug/refused":                           {"GET": {"list_refused", a.listRefused, refusedParameters, false}},
-		"/v1/partners/debug/mark":                              {"POST": {tryOperation, a.tryEvents, tryParameters, false}},
-		"/v1/partners/config":                                  {"GET": {"read_config", a.readConfig, nil, false}},
+	all := map[string]resource{}
+	for _, some := range []map[string]resource{
+		a.merchantResources(), a.tagResources(), a.eventResources(), a.keyResources(), a.personResources(), a.debugResources(), a.deliveryResources(),
+	} {
+		maps.Copy(all, some)
 	}
-	maps.Copy(all, a.deliveryResources())
 	return all
 }
 

@@ -67,17 +67,17 @@ type Certificates interface {
 // api has the handlers as its methods.
 type api struct {
 	Config
-	verifications *slots
-	readings      *slots // of everything that is held of a person
-	trials        *slots // of events; one takes up to 10 ms of a processor, so a partner uses one processor at most
+	verifications *shares
+	readings      *shares // of everything that is held of a person
+	trials        *shares // of events; one takes up to 10 ms of a processor, so a partner uses one processor at most
 	labelsWarned  sync.Once
 	limits        *limits // nil: no limits
 	console       cookie.Cookie
-	listings      *listings
-	readers       *slots // requests that follow the feed
+	listings      *shares
+	readers       *shares // requests that follow the feed
 	watches       *watches
 	heartbeat     time.Duration // the constant of this name, except in tests
-	exports       *slots
+	exports       *shares
 	metrics       *metrics
 	turns         *budget.Budget[store.PartnerID] // see takeTurn
 }
@@ -110,7 +110,7 @@ func newAPI(cfg Config) *api {
 		exports:       newExportSlots(),
 		metrics:       newMetrics(cfg.Metrics),
 		console:       cookie.New(cfg.BaseURL),
-		turns:         newTurns(max(1, int64(runtime.GOMAXPROCS(0)/2))),
+		turns:         budget.Turns[store.PartnerID](max(1, int64(runtime.GOMAXPROCS(0)/2))),
 	}
 	if cfg.Limits {
 		a.limits = newLimits(cfg.Nodes)

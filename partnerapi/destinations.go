@@ -20,16 +20,15 @@ func (a *api) deliveryResources() map[string]resource {
 	if a.Delivery == nil {
 		return nil
 	}
-	const list = "/v1/partners/merchant/{merchantId}/destinations"
+	const list, one = "/v1/partners/merchant/{merchantId}/destinations", "/v1/partners/merchant/{merchantId}/destinations/{destinationId}"
 	return map[string]resource{
-		"/v1/partners/destination-types": {"GET": {"list_destination_types", listDestinationTypes, nil, false}},
-		list:                             {"GET": {"list_destinations", a.listDestinations, nil, false}, "POST": {"create_destination", a.createDestination, nil, false}},
-		list + "/{destinationId}": {"GET": {"read_destination", a.readDestination, nil, false}, "PATCH": {"change_destination", a.changeDestination, nil, false},
-			"DELETE": {"delete_destination", a.deleteDestination, nil, false}},
-		list + "/{destinationId}/test":   {"POST": {"test_destination", a.testDestination, nil, false}},
-		list + "/{destinationId}/replay": {"POST": {"replay_events", a.replayEvents, nil, false}},
-		list + "/{destinationId}/deliveries": {"GET": {"list_deliveries", a.listDeliveries, []string{"state", "eventId", "limit"}, false},
-			"DELETE": {"discard_dead_letters", a.discardDeadLetters, nil, false}},
+		"/v1/partners/destination-types": {"GET": op("list_destination_types", listDestinationTypes)},
+		list:                             {"GET": op("list_destinations", a.listDestinations), "POST": op("create_destination", a.createDestination)},
+		one: {"GET": op("read_destination", a.readDestination), "PATCH": op("change_destination", a.changeDestination),
+			"DELETE": op("delete_destination", a.deleteDestination)},
+		one + "/test":       {"POST": op("test_destination", a.testDestination)},
+		one + "/replay":     {"POST": op("replay_events", a.replayEvents)},
+		one + "/deliveries": {"GET": op("list_deliveries", a.listDeliveries, "state", "eventId", "limit"), "DELETE": op("discard_dead_letters", a.discardDeadLetters)},
 	}
 }
 
@@ -65,7 +64,7 @@ func listDestinationTypes(_ context.Context, r *fasthttp.RequestCtx, _ store.Par
 		}
 		list.Types = append(list.Types, of)
 	}
-	return reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, list)
 }
 
 // destinationChange is the body of createDestination and changeDestination.
@@ -116,23 +115,7 @@ type destinationJSON struct {
 	Paused        bool              `json:"paused"`
 	CreatedAt     string            `json:"createdAt"`
 	MaxAgeHours   int               `json:"maxAgeHours"`
-	Status        statusJSON        `json:"status"`
-}
-
-type statusJSON struct {
-	State        string  `json:"state"`
-	Delivered    uint64  `json:"delivered"`
-	Filtered     uint64  `json:"filtered"`
-	NoConsent    uint64  `json:"noConsent"`
-	Dead         uint64  `json:"dead"`
-	Erased       uint64  `json:"erased"`
-	Retries      int     `json:"retries"`
-	Replays      int     `json:"replays"`
-	DeadLetters  int     `json:"deadLetters"`
-	FailingSince *string `json:"failingSince"`
-	NextTry      *string `json:"nextTry"`
-	LastSuccess  *string `json:"lastSuccess"`
-	LastError    *string `json:"lastError"`
+	Status        delivery.Status   `json:"status"`
 }
 
 func (a *api) showDestination(ctx context.Context, d delivery.Destination, made map[string]string) (destinationJSON, error) {
@@ -155,11 +138,7 @@ func (a *api) showDestination(ctx context.Context, d delivery.Destination, made 
 		DestinationID: d.ID, MerchantID: d.Merchant, Type: d.Type, Name: d.Name, Settings: settings, SecretNames: slices.Sorted(maps.Keys(d.Secrets)),
 		Secrets: made, Events: d.Events, Filter: d.Filter, Mapping: mapping, Consent: d.Consent, Paused: d.Paused, CreatedAt: store.FormatTime(d.CreatedAt),
 		MaxAgeHours: a.Delivery.MaxAgeHours(d),
-		Status: statusJSON{
-			State: st.Word, Delivered: st.Delivered, Filtered: st.Filtered, NoConsent: st.NoConsent, Dead: st.Dead, Erased: st.Erased,
-			Retries: st.Retries, Replays: st.Replays, DeadLetters: st.DeadLetters,
-			FailingSince: pointed(st.FailingSince), NextTry: pointed(st.NextTry), LastSuccess: pointed(st.LastSuccess), LastError: st.LastError,
-		},
+		Status:      st,
 	}, nil
 }
 
@@ -198,7 +177,7 @@ func (a *api) listDestinations(ctx context.Context, r *fasthttp.RequestCtx, part
 		}
 		list.Destinations = append(list.Destinations, shown)
 	}
-	return reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, list)
 }
 
 // createDestination creates a destination. Secrets that are made for it are only in this answer.
@@ -220,7 +199,7 @@ func (a *api) replyDestination(ctx context.Context, r *fasthttp.RequestCtx, stat
 	if err != nil {
 		return err
 	}
-	return reply(r, status, shown)
+	return Reply(r, status, shown)
 }
 
 func (a *api) readDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
@@ -247,7 +226,7 @@ func (a *api) deleteDestination(ctx context.Context, r *fasthttp.RequestCtx, par
 	if err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, struct {
+	return Reply(r, fasthttp.StatusOK, struct {
 		DestinationID string `json:"destinationId"`
 		Deleted       bool   `json:"deleted"`
 	}{d.ID, true})
@@ -276,7 +255,7 @@ func (a *api) testDestination(ctx context.Context, r *fasthttp.RequestCtx, partn
 	if err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, struct {
+	return Reply(r, fasthttp.StatusOK, struct {
 		Events []delivery.Preview `json:"events"`
 	}{all})
 }
@@ -371,7 +350,7 @@ func (a *api) listDeliveries(ctx context.Context, r *fasthttp.RequestCtx, partne
 		}
 		list.Deliveries = append(list.Deliveries, shown)
 	}
-	return reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, list)
 }
 
 // discardDeadLetters drops the dead letters of a destination.

@@ -15,6 +15,14 @@ import (
 	"mtagd/store"
 )
 
+func (a *api) personResources() map[string]resource {
+	return map[string]resource{
+		"/v1/partners/erasures":             {"GET": op("list_erasures", a.listErasures, "page", "limit", "merchantId"), "POST": op("erase_person", a.erase)},
+		"/v1/partners/erasures/{erasureId}": {"GET": op("read_erasure", a.readErasure)},
+		"/v1/partners/personal-data":        {"POST": op(personalOperation, a.personalData)},
+	}
+}
+
 // personRequest is the body of a request about a person, who is named by one of the four.
 type personRequest struct {
 	MerchantID string `json:"merchantId"`
@@ -99,7 +107,7 @@ func (a *api) replyErasure(ctx context.Context, r *fasthttp.RequestCtx, status i
 	if err != nil {
 		return err
 	}
-	return reply(r, status, shown[0])
+	return Reply(r, status, shown[0])
 }
 
 func showErasure(e store.Erasure) erasureJSON {
@@ -161,7 +169,7 @@ func (a *api) listErasures(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	if list.Erasures, err = a.showErasures(ctx, m.ID, erasures...); err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, list)
 }
 
 // personalData streams everything that is held of a person, one JSON object a line: {"type":"link",…}, {"type":"event",…}, and at

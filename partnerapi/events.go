@@ -2,6 +2,7 @@ package partnerapi
 
 import (
 	"context"
+	"slices"
 
 	"github.com/goccy/go-json/v2"
 	"github.com/valyala/fasthttp"
@@ -10,8 +11,18 @@ import (
 	"mtagd/store"
 )
 
-// eventFilters are the query parameters of listEvents besides page and limit.
-var eventFilters = []string{"merchantId", "tagId", "events", "startDate", "endDate", "isBot", "sortBy", "sortOrder"}
+func (a *api) eventResources() map[string]resource {
+	filters := []string{"merchantId", "tagId", "events", "startDate", "endDate", "isBot"}
+	with := func(more ...string) []string { return slices.Concat(filters, more) }
+	feed := op("read_feed", a.readFeed, "merchantId", "isBot", "after", "limit", "wait")
+	feed.waits = true
+	return map[string]resource{
+		"/v1/partners/events":         {"GET": op("list_events", a.listEvents, with("page", "limit", "sortBy", "sortOrder")...)},
+		"/v1/partners/events/feed":    {"GET": feed},
+		"/v1/partners/events/export":  {"GET": op("export_events", a.exportEvents, with("format")...)},
+		"/v1/partners/events/summary": {"GET": op("summarize_events", a.summarizeEvents, with("bucket", "timezone", "by")...)},
+	}
+}
 
 // listEvents answers with one page of a merchant's events (spec, List events). When tagId is not a tag of the
 // merchant, the page is empty.
@@ -39,7 +50,7 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 	q.Merchant = m.ID
 	var page store.Page
 	if has {
-		memory, err := a.listings.reserve(ctx, partner.ID, w.limit)
+		memory, err := a.listings.reserve(ctx, partner.ID, memoryOf(w.limit))
 		if err != nil {
 			return err
 		}
@@ -53,7 +64,7 @@ func (a *api) listEvents(ctx context.Context, r *fasthttp.RequestCtx, partner st
 
 // releaseWhenAnswered releases a listing's memory when its answer is written. It returns a function for the end of the
 // handler.
-func (a *api) releaseWhenAnswered(r *fasthttp.RequestCtx, m *listing) (handlerDone func()) {
+func (a *api) releaseWhenAnswered(r *fasthttp.RequestCtx, m *reservation) (handlerDone func()) {
 	if a.WhenAnswered == nil {
 		return m.release
 	}

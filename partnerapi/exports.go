@@ -12,9 +12,6 @@ import (
 	"mtagd/store"
 )
 
-// exportFilters are the filters of a listing that an export has too.
-var exportFilters = []string{"merchantId", "tagId", "events", "startDate", "endDate", "isBot", "format"}
-
 // exportEvents answers with all events of a merchant that the filters select, in the order of receipt. Events that come
 // while it is sent are not in it. An export that cannot be finished is cut off, for example when the service stops: its client
 // must not take it for complete.

@@ -14,8 +14,6 @@ import (
 	"mtagd/store"
 )
 
-var feedParameters = []string{"merchantId", "isBot", "after", "limit", "wait"}
-
 const (
 	eventsPerRead = 100 // unless the request has a limit
 	maxRead       = 1000
@@ -128,7 +126,7 @@ func (p *params) seconds(name string, most int) time.Duration {
 
 // awaitPage returns the next page of the feed. When it has no events, awaitPage waits for some, as long as the request
 // wants, or until mayWait ends. Its errors include those of mayGoOn.
-func (a *api) awaitPage(ctx, mayWait context.Context, f feed) (body []byte, memory *listing, err error) {
+func (a *api) awaitPage(ctx, mayWait context.Context, f feed) (body []byte, memory *reservation, err error) {
 	if f.wait > 0 {
 		release, err := a.readers.acquire(ctx, f.partner)
 		if err != nil {
@@ -161,8 +159,8 @@ func (a *api) awaitPage(ctx, mayWait context.Context, f feed) (body []byte, memo
 
 // readPage reads the next events into a page, and moves the watch's cursor. The page ends after limit events, or with the
 // event that makes it larger than size. The caller must release the memory.
-func (a *api) readPage(ctx context.Context, w *watch, limit, size int, page *feedPage) (*listing, error) {
-	memory, err := a.listings.reserveBytes(ctx, w.feed.partner, int64(size)+beyondPage)
+func (a *api) readPage(ctx context.Context, w *watch, limit, size int, page *feedPage) (*reservation, error) {
+	memory, err := a.listings.reserve(ctx, w.feed.partner, int64(size)+beyondPage)
 	if err != nil {
 		return nil, err
 	}

@@ -43,8 +43,8 @@ func unmarshal(r *fasthttp.RequestCtx, into any, options ...json.Options) error 
 	return store.Invalid("body", "must be valid JSON in UTF-8, without repeated names")
 }
 
-// reply answers with v as JSON.
-func reply(r *fasthttp.RequestCtx, status int, v any) error {
+// Reply answers with v as JSON.
+func Reply(r *fasthttp.RequestCtx, status int, v any) error {
 	body, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil {
 		return err

@@ -9,6 +9,14 @@ import (
 	"mtagd/store"
 )
 
+func (a *api) keyResources() map[string]resource {
+	return map[string]resource{
+		"/v1/partners/key":         {"GET": op("list_keys", a.listKeys), "POST": op("issue_key", a.issueKey)},
+		"/v1/partners/key/{keyId}": {"DELETE": op("revoke_key", a.revokeKey, "evenLast")},
+		"/v1/partners/config":      {"GET": op("read_config", a.readConfig)},
+	}
+}
+
 // keyJSON is the JSON of an API key. Text is only in the answer that issues it.
 type keyJSON struct {
 	KeyID      store.KeyID  `json:"keyId"`
@@ -40,7 +48,7 @@ func (a *api) listKeys(ctx context.Context, r *fasthttp.RequestCtx, partner stor
 	for _, k := range keys {
 		list.Keys = append(list.Keys, showKey(r, k))
 	}
-	return reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, list)
 }
 
 // issueKey issues a key for the partner.
@@ -86,7 +94,7 @@ func (a *api) issueKey(ctx context.Context, r *fasthttp.RequestCtx, partner stor
 	}
 	shown := showKey(r, k)
 	shown.Text = text
-	return reply(r, fasthttp.StatusCreated, shown)
+	return Reply(r, fasthttp.StatusCreated, shown)
 }
 
 // revokeKey revokes a key of the partner, and answers with it. The last key that can change anything is kept, unless the
@@ -110,5 +118,21 @@ func (a *api) revokeKey(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 	case err != nil:
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, showKey(r, k))
+	return Reply(r, fasthttp.StatusOK, showKey(r, k))
+}
+
+// readConfig answers with what is enabled for the partner (spec, Partner configuration).
+func (a *api) readConfig(_ context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
+	type features struct {
+		Preverified bool `json:"preverified"`
+		ClientSide  bool `json:"clientSide"`
+		ServerSide  bool `json:"serverSide"`
+	}
+	enabled := partner.PreverifiedEnabled()
+	return Reply(r, fasthttp.StatusOK, struct {
+		PartnerID          store.PartnerID `json:"partnerId"`
+		PreverifiedEnabled bool            `json:"preverifiedEnabled"`
+		PreverifiedDomain  string          `json:"preverifiedDomain"`
+		Features           features        `json:"features"`
+	}{partner.ID, enabled, partner.TrackingDomain, features{enabled, true, true}})
 }

@@ -9,6 +9,16 @@ import (
 	"mtagd/store"
 )
 
+func (a *api) merchantResources() map[string]resource {
+	const list, one = "/v1/partners/merchant", "/v1/partners/merchant/{merchantId}"
+	return map[string]resource{
+		list:                       {"GET": op("list_merchants", a.listMerchants, "page", "limit", "name", "domain"), "POST": op("create_merchant", a.createMerchant)},
+		one:                        {"GET": op("read_merchant", a.getMerchant), "PATCH": op("change_merchant", a.changeMerchant), "DELETE": op("delete_merchant", a.deleteMerchant)},
+		one + "/secret":            {"POST": op("create_secret", a.createSecret)},
+		one + "/secret/{secretId}": {"DELETE": op("delete_secret", a.deleteSecret)},
+	}
+}
+
 // merchantJSON is the JSON of a merchant (spec, Resources: Merchant).
 type merchantJSON struct {
 	MerchantID store.MerchantID               `json:"merchantId"`
@@ -83,9 +93,6 @@ func (a *api) showMerchant(partner store.Partner, m store.Merchant) merchantJSON
 	return shown
 }
 
-// merchantFilters are the query parameters of listMerchants besides page and limit.
-var merchantFilters = []string{"name", "domain"}
-
 // listMerchants answers with one page of the partner's merchants, oldest first (spec, List merchants). name and domain are parts
 // of the names and domains that are wanted, in any case.
 func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
@@ -109,7 +116,7 @@ func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner
 	if err := a.addUsage(ctx, list.Merchants); err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, list)
 }
 
 // findMerchants returns a page of merchants. Looking for a part of a name or a domain reads all of the partner's merchants, perhaps
@@ -134,7 +141,7 @@ func (a *api) getMerchant(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	if err := a.addUsage(ctx, shown); err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, shown[0])
+	return Reply(r, fasthttp.StatusOK, shown[0])
 }
 
 // addUsage adds what the merchants' events take. While the engine cannot tell, it leaves that out: merchants can be read
@@ -186,7 +193,7 @@ func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 	if err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusCreated, struct {
+	return Reply(r, fasthttp.StatusCreated, struct {
 		MerchantID store.MerchantID `json:"merchantId"`
 		Name       string           `json:"name"`
 		Domain     string           `json:"domain,omitempty"`
@@ -207,7 +214,7 @@ func (a *api) deleteMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 	} else if err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, struct {
+	return Reply(r, fasthttp.StatusOK, struct {
 		MerchantID store.MerchantID `json:"merchantId"`
 		Deleted    bool             `json:"deleted"`
 	}{m.ID, true})

@@ -73,7 +73,7 @@ func TestAClientThatLeavesWhileItsListingWaitsIsNotRefused(t *testing.T) {
 }
 
 // noneFree returns slots of which a partner has taken all.
-func noneFree(t *testing.T, partner store.PartnerID) *slots {
+func noneFree(t *testing.T, partner store.PartnerID) *shares {
 	t.Helper()
 	taken := newSlots(1, time.Millisecond, errVerifications)
 	if _, err := taken.acquire(t.Context(), partner); err != nil {

@@ -18,8 +18,12 @@ const (
 	entryMemory    = 8 << 10
 )
 
-// refusedParameters are the query parameters of listRefused.
-var refusedParameters = []string{"merchantId", "tagId", "limit"}
+func (a *api) debugResources() map[string]resource {
+	return map[string]resource{
+		"/v1/partners/debug/refused": {"GET": op("list_refused", a.listRefused, "merchantId", "tagId", "limit")},
+		"/v1/partners/debug/mark":    {"POST": op(tryOperation, a.tryEvents, "tagId", "withSecret")},
+	}
+}
 
 // refusedJSON is the JSON of events that were refused for the same reason, or accepted although they are odd.
 type refusedJSON struct {
@@ -55,7 +59,7 @@ func (a *api) listRefused(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	if err != nil {
 		return err
 	}
-	memory, err := a.listings.reserveBytes(ctx, partner.ID, int64(limit)*entryMemory)
+	memory, err := a.listings.reserve(ctx, partner.ID, int64(limit)*entryMemory)
 	if err != nil {
 		return err
 	}
@@ -69,7 +73,7 @@ func (a *api) listRefused(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	for _, e := range listing.Entries {
 		list.Refused = append(list.Refused, showRefused(m.ID, e))
 	}
-	return reply(r, fasthttp.StatusOK, list)
+	return Reply(r, fasthttp.StatusOK, list)
 }
 
 func showRefused(merchant store.MerchantID, e refused.Entry) refusedJSON {
@@ -94,9 +98,6 @@ func unlessEmpty(s string) *string {
 
 // tryOperation is the name of the operation that tries events. Its method is POST, but it changes nothing.
 const tryOperation = "try_events"
-
-// tryParameters are the query parameters of tryEvents.
-var tryParameters = []string{"tagId", "withSecret"}
 
 // eventFindingJSON is the JSON of something that is wrong in an event.
 type eventFindingJSON struct {
@@ -136,7 +137,7 @@ func (a *api) tryEvents(ctx context.Context, r *fasthttp.RequestCtx, partner sto
 	for _, f := range trial.Findings {
 		shown.Findings = append(shown.Findings, eventFindingJSON{f.Level, f.Code, f.Path, told(f), unlessEmpty(f.Suggestion)})
 	}
-	return reply(r, fasthttp.StatusOK, shown)
+	return Reply(r, fasthttp.StatusOK, shown)
 }
 
 // told returns the message of a finding with the value that it is about: is "25", a string; reports need a number.

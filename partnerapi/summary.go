@@ -8,9 +8,6 @@ import (
 	"mtagd/store"
 )
 
-// summaryFilters are the query parameters of summarizeEvents.
-var summaryFilters = []string{"merchantId", "tagId", "events", "startDate", "endDate", "isBot", "bucket", "timezone", "by"}
-
 // summaryJSON is the answer of summarizeEvents. With a bucket, each list of counts has one number for each of Buckets.
 type summaryJSON struct {
 	Bucket   store.Bucket       `json:"bucket,omitzero"`
@@ -70,7 +67,7 @@ func (a *api) summarizeEvents(ctx context.Context, r *fasthttp.RequestCtx, partn
 	if err != nil {
 		return err
 	}
-	memory, err := a.listings.reserveBytes(ctx, partner.ID, size)
+	memory, err := a.listings.reserve(ctx, partner.ID, size)
 	if err != nil {
 		return err
 	}
@@ -79,7 +76,7 @@ func (a *api) summarizeEvents(ctx context.Context, r *fasthttp.RequestCtx, partn
 	if err != nil {
 		return err
 	}
-	return reply(r, fasthttp.StatusOK, showSummary(&q, sum))
+	return Reply(r, fasthttp.StatusOK, showSummary(&q, sum))
 }
 
 // summaryMemory returns the most bytes that a summary of merchants with so many tags and its answer take. The error is that of

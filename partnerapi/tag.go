@@ -2,12 +2,26 @@ package partnerapi
 
 import (
 	"context"
+	"fmt"
+	"html"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
 	"mtagd/store"
 )
+
+func (a *api) tagResources() map[string]resource {
+	generate := resource{"POST": op("generate_tag", a.generateTag)}
+	return map[string]resource{
+		"/v1/partners/tracktag":          generate,
+		"/v1/partners/tracktag/generate": generate,
+		"/v1/partners/tracktag/verify":   {"POST": op("verify_tag", a.verifyTag)},
+		"/v1/partners/tracktag/{tagId}":  {"GET": op("read_tag", a.readTag)},
+	}
+}
 
 // tagJSON is the JSON of a tag (spec, Resources: Tracking tag).
 type tagJSON struct {
@@ -94,7 +108,7 @@ func (a *api) readTag(ctx context.Context, r *fasthttp.RequestCtx, partner store
 	if len(newest.Events) > 0 {
 		lastEvent = newest.Events[0].Time
 	}
-	return reply(r, fasthttp.StatusOK, a.showDetails(t, lastEvent))
+	return Reply(r, fasthttp.StatusOK, a.showDetails(t, lastEvent))
 }
 
 // showDetails shows a tag whose latest event is at lastEvent, the zero time when it has none.
@@ -133,3 +147,18 @@ func pointed(t *time.Time) *string {
 	}
 	return new(store.FormatTime(*t))
 }
+
+// Snippet returns the two script elements that install a tag in the head of a page (spec, Browser installation
+// contract). tagURL is the address of the tag's host. Consent is false, because only the site knows what its visitors have
+// agreed to.
+func Snippet(tagURL string, id store.TagID) string {
+	return fmt.Sprintf(`<script>
+  window.mtrem = window.mtrem || []; window.mtag = window.mtag || function () { mtrem.push(arguments); };
+  mtag('init', '%s', { consent: false }); /* true when this visitor has agreed */
+</script>
+<script async src="%s"></script>
+`, inScript.Replace(tagURL+"?tagId="+url.QueryEscape(string(id))), html.EscapeString(tagURL+"/script"))
+}
+
+// inScript escapes what would end a JavaScript string in single quotes, or the script element around it.
+var inScript = strings.NewReplacer(`\`, `\\`, `'`, `\'`, "\n", `\n`, "\r", `\r`, `<`, `\x3C`)

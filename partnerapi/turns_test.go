@@ -6,12 +6,13 @@ import (
 	"testing/synctest"
 
 	"mtagd/store"
+	"mtagd/store/budget"
 )
 
 // One partner has many requests that search the feed. Another partner's request waits for one of them at most.
 func TestPartnersTakeTurnsInTheFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &api{turns: newTurns(1)}
+		a := &api{turns: budget.Turns[store.PartnerID](1)}
 		if err := a.takeTurn(t.Context(), "heavy"); err != nil {
 			t.Fatal(err)
 		}

@@ -111,7 +111,7 @@ func (a *api) tagToVerify(
 func (a *api) replyFinding(r *fasthttp.RequestCtx, host string, found store.DNSFinding) error {
 	switch found.Verdict {
 	case store.DNSCorrect:
-		return reply(r, fasthttp.StatusOK, struct {
+		return Reply(r, fasthttp.StatusOK, struct {
 			Verified bool `json:"verified"`
 		}{true})
 	case store.DNSPending:
@@ -136,7 +136,7 @@ func (a *api) replyPending(r *fasthttp.RequestCtx) error {
 		Method     string `json:"method"`
 	}
 	const status = fasthttp.StatusUnprocessableEntity
-	return reply(r, status, struct {
+	return Reply(r, status, struct {
 		Success bool    `json:"success"`
 		Error   pending `json:"error"`
 	}{Error: pending{

@@ -42,9 +42,9 @@ var mayImport = []struct {
 	{"store/postgres/remove", "store store/removal store/rules store/postgres/conn store/postgres/control store/postgres/count store/postgres/read store/postgres/write"},
 	{"store/postgres", "store store/postgres/ store/budget store/groupcommit store/migrate store/removal store/rules"},
 	// The protocols see the engine's contract alone, and only the front door sees connections.
-	{"edge", "store store/budget edge/"},
+	{"edge", "store store/budget edge/ partnerapi"},
 	{"edge/", "store edge/"},
-	{"edge/tag", "store edge/asset edge/check edge/clientaddr edge/limit edge/refused edge/requestid edge/sdk"},
+	{"edge/tag", "store store/budget edge/asset edge/check edge/clientaddr edge/limit edge/refused edge/requestid edge/sdk"},
 	{"partnerapi partnerapi/", "store store/budget partnerapi partnerapi/ edge/"},
 	{"partnerapi/delivery", "store store/rules partnerapi/delivery/"}, // the rules say whose an event is
 	// A kind of destination knows what a kind is, and no more.

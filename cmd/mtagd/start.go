@@ -13,6 +13,7 @@ import (
 	"mtagd/edge"
 	"mtagd/edge/limit"
 	"mtagd/edge/refused"
+	"mtagd/edge/tag"
 	"mtagd/partnerapi"
 	"mtagd/partnerapi/console"
 	"mtagd/partnerapi/delivery"
@@ -268,24 +269,22 @@ func (d *daemon) tagURL(host string) string {
 func (d *daemon) openEdge(context.Context) (err error) {
 	addThreads() // before edge.New, which counts the threads: it decides how many large batches are parsed at once
 	c := edge.Config{
-		Engine:          d.engine,
-		BaseHost:        d.BaseHost,
-		Aliases:         d.Aliases,
-		ClientTagHost:   d.ClientTagHost,
-		PartnerAPI:      d.api,
-		PartnerError:    partnerapi.WriteError,
-		PartnerOf:       partnerapi.PartnerOf,
-		PartnerEndpoint: partnerapi.EndpointOf,
-		PartnerTooLarge: partnerapi.TooLarge,
-		Log:             d.Log,
-		Metrics:         d.rates.counters,
-		Now:             time.Now,
-		Refusals:        d.refusals,
-		Refused:         d.refused,
-		Limits:          d.hasLimits(),
-		Nodes:           d.nodes,
-		AddressEvents:   d.AddressEvents,
-		TrustedProxies:  d.proxies,
+		Config: tag.Config{
+			Engine:        d.engine,
+			ClientTagHost: d.ClientTagHost,
+			Log:           d.Log,
+			Metrics:       d.rates.counters,
+			Now:           time.Now,
+			Refusals:      d.refusals,
+			Refused:       d.refused,
+			Limits:        d.hasLimits(),
+			Nodes:         d.nodes,
+		},
+		BaseHost:       d.BaseHost,
+		Aliases:        d.Aliases,
+		PartnerAPI:     d.api,
+		AddressEvents:  d.AddressEvents,
+		TrustedProxies: d.proxies,
 	}
 	if d.delivery != nil {
 		c.Browsers = d.delivery

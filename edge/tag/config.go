@@ -10,6 +10,7 @@ import (
 	"mtagd/edge/limit"
 	"mtagd/edge/refused"
 	"mtagd/store"
+	"mtagd/store/budget"
 )
 
 // Config is what a Server is made of.
@@ -44,8 +45,8 @@ type Server struct {
 	directory *store.Directory
 	scripts   versions
 	metrics   *metrics
-	limits    *limits // nil: no limits
-	parsing   *turns
+	limits    *limits                          // nil: no limits
+	parsing   *budget.Budget[store.MerchantID] // slots for large batches
 	bots      *bots
 	reports   *reporter // nil: nothing is reported
 }
@@ -61,7 +62,7 @@ func New(cfg Config) (*Server, error) {
 		directory: cfg.Engine.Directory(),
 		scripts:   newVersions(),
 		metrics:   m,
-		parsing:   newTurns(parsers()),
+		parsing:   budget.Turns[store.MerchantID](parsers()),
 		bots:      newBots(),
 		reports:   newReporter(cfg.Refused, cfg.Clients != nil),
 	}

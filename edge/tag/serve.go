@@ -7,7 +7,6 @@
 //	serve.go     answers a request: method, tag, endpoint
 //	route.go     which endpoint and which tag a request means
 //	mark.go      POST /mark: records one event or a batch before it answers
-//	turns.go     bounds how many large batches are parsed at once
 //	report.go    which events partners can look up because they were refused, or are odd
 //	explain.go   what partners are told about each refusal
 //	try.go       what POST /mark would answer, without recording anything

@@ -7,6 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/partnerapi"
 	"mtagd/store"
 )
 
@@ -53,5 +54,5 @@ func (c *Console) audit(r *fasthttp.RequestCtx) error {
 		partner, _ := c.Engine.Directory().Partner(e.Partner)
 		view.Entries = append(view.Entries, entryJSON{e, store.FormatTime(e.At), partner.Name})
 	}
-	return reply(r, view)
+	return partnerapi.Reply(r, fasthttp.StatusOK, view)
 }

@@ -138,7 +138,7 @@ func (c *Console) overview(r *fasthttp.RequestCtx) error {
 	if view.Suspended.Items, view.Suspended.Total, err = c.suspended(ctx); err != nil {
 		return err
 	}
-	return reply(r, view)
+	return partnerapi.Reply(r, fasthttp.StatusOK, view)
 }
 
 func viewRates(rates Rates) ratesJSON {

@@ -97,7 +97,7 @@ func (c *Console) showLink(r *fasthttp.RequestCtx) error {
 	if err != nil {
 		return c.noLink(err)
 	}
-	return reply(r, c.show(link, store.Key{}))
+	return partnerapi.Reply(r, fasthttp.StatusOK, c.show(link, store.Key{}))
 }
 
 // credentials returns those of a request. The error says that it has none, or comes from another site.
@@ -195,7 +195,7 @@ func (c *Console) begun(r *fasthttp.RequestCtx, s store.Session, key store.Key, 
 	partnerapi.SetPartner(r, caller(s))
 	c.cookie.Set(r, text, s.ExpiresAt.Sub(c.Now()))
 	c.Log.Info("console: signed in", "partner", s.Partner, "key_id", s.Key, "link_id", s.Link, "session", s.ID, "request_id", requestid.Of(r))
-	return reply(r, c.show(s, key))
+	return partnerapi.Reply(r, fasthttp.StatusOK, c.show(s, key))
 }
 
 // endReplaced ends the session of the request's cookie, which a new one replaces: nobody could end it any more.
@@ -248,7 +248,7 @@ func (c *Console) showSession(r *fasthttp.RequestCtx) error {
 	if err != nil {
 		return err
 	}
-	return reply(r, c.show(s, key))
+	return partnerapi.Reply(r, fasthttp.StatusOK, c.show(s, key))
 }
 
 // signOut ends the session of a request. It is no error if that has ended already.
@@ -265,17 +265,6 @@ func (c *Console) signOut(r *fasthttp.RequestCtx) error {
 		c.Log.Info("console: signed out", "partner", s.Partner, "session", s.ID, "request_id", requestid.Of(r))
 	}
 	r.SetStatusCode(fasthttp.StatusNoContent)
-	return nil
-}
-
-// reply answers with JSON.
-func reply(r *fasthttp.RequestCtx, v any) error {
-	body, err := json.Marshal(v, json.Deterministic(true))
-	if err != nil {
-		return err
-	}
-	r.SetContentType("application/json")
-	r.SetBody(body)
 	return nil
 }
 

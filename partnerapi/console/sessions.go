@@ -56,7 +56,7 @@ func (c *Console) listSessions(r *fasthttp.RequestCtx, current store.Session) er
 		view.Sessions = append(view.Sessions, signedInJSON{s.ID, s.ID == current.ID, store.FormatTime(s.CreatedAt), store.FormatTime(s.SeenAt),
 			store.FormatTime(s.ExpiresAt), s.Key, key.Name, s.Link})
 	}
-	return reply(r, view)
+	return partnerapi.Reply(r, fasthttp.StatusOK, view)
 }
 
 // endSession ends the session of the partner that the path names.

@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"time"
 
@@ -20,11 +21,17 @@ import (
 //     id in clear. A destination has only an API secret, and an erasure only hashes. (The page is developers.google.com/analytics/
 //     devguides/config/admin/v1/rest/v1alpha/properties/submitUserDeletion.)
 //   - Meta, Snap, TikTok, Google Ads, Microsoft, Pinterest, LinkedIn: no such interface was found (searched 2026-11).
+//
+// Destinations that have failed, or took long, are asked at places of their own. So one that hangs delays others for firstAsk, once.
 const (
 	askInterval = 5 * time.Second
-	asksAtOnce  = 16
+	asksAtOnce  = 16               // of destinations in good order, and as many of others
+	firstAsk    = 5 * time.Second  // how long a destination in good order may take to answer
+	askTurn     = 10 * time.Second // for how long one is asked before others get their turn
 	maxAskAge   = 72 * time.Hour
 )
+
+var errLongAsk = errors.New("there are more requests to erase than the destination has taken in its turn")
 
 // AskState says how far a request to erase is.
 type AskState string
@@ -54,42 +61,62 @@ func takesErasures(t kind.Target) bool {
 
 // askAll asks the destinations of a shard to erase, until the shard stops.
 func (sh *shard) askAll() {
-	places := make(chan struct{}, asksAtOnce)
+	good, failing := make(chan struct{}, asksAtOnce), make(chan struct{}, asksAtOnce)
 	for sh.sleep(min(askInterval, 5*sh.s.Backoff(1))) {
 		now := sh.s.Now()
-		var due []*runner
 		sh.mu.Lock()
-		for _, of := range sh.of {
+		for _, of := range sh.of { // in another order each time
 			for _, r := range of.runners {
-				if r.takesErasures && r.isOn() && !r.asking && !now.Before(r.nextAsk) {
+				if !r.takesErasures || !r.isOn() || r.asking || now.Before(r.nextAsk) {
+					continue
+				}
+				places := good
+				if r.failedAsks > 0 {
+					places = failing
+				}
+				select {
+				case places <- struct{}{}:
 					r.asking = true
-					due = append(due, r)
+					failures := r.failedAsks
+					sh.runners.Go(func() {
+						err := sh.ask(r, failures)
+						<-places
+						r.noteAsk(err)
+					})
+				default: // its turn comes
 				}
 			}
 		}
 		sh.mu.Unlock()
-		for _, r := range due {
-			places <- struct{}{}
-			sh.runners.Go(func() {
-				err := sh.ask(r)
-				<-places
-				sh.mu.Lock()
-				defer sh.mu.Unlock()
-				r.asking = false
-				if r.failedAsks++; err == nil {
-					r.failedAsks = 0
-				} else {
-					r.nextAsk = sh.s.Now().Add(sh.s.Backoff(r.failedAsks))
-				}
-			})
-		}
 	}
 }
 
-// ask sends a destination the requests that it has not taken yet. Only one call for a destination runs at a time.
-func (sh *shard) ask(r *runner) error {
+// noteAsk notes how a call of ask has ended.
+func (r *runner) noteAsk(err error) {
+	r.sh.mu.Lock()
+	defer r.sh.mu.Unlock()
+	r.asking = false
+	switch {
+	case err == nil:
+		r.failedAsks = 0
+		return
+	case errors.Is(err, errLongAsk):
+		r.failedAsks = 1
+	default:
+		r.failedAsks++
+	}
+	r.nextAsk = r.sh.s.Now().Add(r.sh.s.Backoff(r.failedAsks))
+}
+
+// ask sends a destination the requests that it has not taken yet. failures is how many calls have failed in a row. Only one call for a
+// destination runs at a time.
+func (sh *shard) ask(r *runner, failures int) error {
 	const page = 100
-	s, ctx := sh.s, sh.ctx
+	s, ctx, began := sh.s, sh.ctx, time.Now()
+	timeout := requestTimeout
+	if failures == 0 {
+		timeout = firstAsk
+	}
 	if r.asked == nil {
 		known, err := s.asksOf(ctx, r.merchant)
 		if err != nil {
@@ -120,7 +147,10 @@ func (sh *shard) ask(r *runner) error {
 				continue
 			}
 			r.askedAll = false
-			outcome, err := s.tellErasure(ctx, d, e)
+			if time.Since(began) > askTurn {
+				return errLongAsk
+			}
+			outcome, err := s.tellErasure(ctx, d, e, timeout)
 			switch {
 			case err == nil:
 				r.asked[e.ID] = true
@@ -137,7 +167,7 @@ func (sh *shard) ask(r *runner) error {
 }
 
 // tellErasure tells a destination of an erasure, and notes the outcome.
-func (s *Service) tellErasure(ctx context.Context, d Destination, e store.Erasure) (kind.Outcome, error) {
+func (s *Service) tellErasure(ctx context.Context, d Destination, e store.Erasure, timeout time.Duration) (kind.Outcome, error) {
 	rt, err := s.open(d)
 	if err != nil {
 		return kind.Again, err
@@ -146,7 +176,7 @@ func (s *Service) tellErasure(ctx context.Context, d Destination, e store.Erasur
 		return kind.Again, store.Unavailable("the destination takes no erasures any more")
 	}
 	request := rt.target.(kind.Eraser).Erasure(e, d.deliveryID(store.EventID(e.ID)), s.Now())
-	sent := s.client.send(ctx, request, requestTimeout)
+	sent := s.client.send(ctx, request, timeout)
 	if ctx.Err() != nil {
 		return kind.Again, ctx.Err()
 	}

@@ -129,3 +129,35 @@ func TestWebhooksAreToldOfErasures(t *testing.T) {
 		t.Errorf("after 72 hours it is %+v", a)
 	}
 }
+
+// Webhooks that hang have places of their own: others are told meanwhile.
+func TestAHangingWebhookDelaysNoOther(t *testing.T) {
+	b, s, hole := newBed(t), newSink(t), newSink(t)
+	release := make(chan struct{})
+	t.Cleanup(sync.OnceFunc(func() { close(release) }))
+	hole.answerWith(func(*http.Request, []byte) int { <-release; return 200 })
+	create := func(url string) Destination {
+		d, _ := b.createWith(url, func(c *Change) { c.Settings = json.RawMessage(fmt.Sprintf(`{"url":%q,"erasures":true}`, url)) })
+		return d
+	}
+	for range 2 * asksAtOnce {
+		create(hole.URL)
+	}
+	sh := b.shard()
+	sh.mu.Lock()
+	for _, r := range sh.of[b.m.ID].runners {
+		r.failedAsks = 1
+	}
+	sh.mu.Unlock()
+	var who store.Identity
+	who.Add(store.Email, "ann@example.com")
+	must(b.engine.Erase(t.Context(), b.m.ID, who, store.ErasureOptions{}))
+	asked := func(s *sink) int { s.mu.Lock(); defer s.mu.Unlock(); return s.asked }
+	b.until("they hang", func() bool { return asked(hole) == asksAtOnce })
+	create(s.URL)
+	must(b.engine.Erase(t.Context(), b.m.ID, who, store.ErasureOptions{}))
+	b.until("it is told", func() bool { return asked(s) == 1 })
+	if n := asked(hole); n != asksAtOnce {
+		t.Errorf("of those that hang, %d had their turn before it", n)
+	}
+}

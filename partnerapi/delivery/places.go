@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"maps"
@@ -55,11 +54,11 @@ func (r *runner) kick() {
 	}
 }
 
-// lack makes keepTime look for requests to cut off, because destinations wait for places or memory. The caller holds mu.
+// lack has requests cut off, because destinations wait for places or memory. The caller holds mu.
 func (sh *shard) lack() {
 	if !sh.short {
 		sh.short = true
-		sh.hurry()
+		sh.runners.Go(sh.relieve)
 	}
 }
 
@@ -157,75 +156,35 @@ func (sh *shard) cutOff() (short bool) {
 	return true
 }
 
-// schedule makes a destination due at a time, unless it is due earlier. The caller holds mu.
-func (sh *shard) schedule(r *runner, at time.Time) {
-	switch {
-	case r.place == 0:
-		r.due = at
-		heap.Push(&sh.times, r)
-	case at.Before(r.due):
-		r.due = at
-		heap.Fix(&sh.times, r.place-1)
-	}
-	if sh.times[0] == r {
-		sh.hurry()
-	}
-}
-
-// hurry wakes keepTime.
-func (sh *shard) hurry() {
-	select {
-	case sh.alarm <- struct{}{}:
-	default:
-	}
-}
-
-// keepTime queues destinations when they are due, and cuts off requests.
-func (sh *shard) keepTime() {
-	for sh.ctx.Err() == nil {
-		wait := time.Hour
+// relieve cuts off requests as long as destinations wait for places or memory.
+func (sh *shard) relieve() {
+	for {
 		sh.mu.Lock()
-		for now := sh.s.Now(); len(sh.times) > 0; {
-			r := sh.times[0]
-			if r.due.After(now) {
-				wait = r.due.Sub(now)
-				break
-			}
-			heap.Pop(&sh.times)
+		short := sh.cutOff()
+		sh.short = short
+		sh.mu.Unlock()
+		if !short || !sh.sleep(patience/10) {
+			return
+		}
+	}
+}
+
+// schedule kicks a destination at a time, unless it will be kicked earlier. The caller holds mu.
+func (sh *shard) schedule(r *runner, at time.Time) {
+	if r.timer != nil {
+		if !at.Before(r.due) {
+			return
+		}
+		r.timer.Stop()
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(at.Sub(sh.s.Now()), func() {
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		if r.timer == timer { // else it was replaced while it fired
+			r.timer = nil
 			r.kick()
 		}
-		if sh.short = sh.cutOff(); sh.short {
-			wait = min(wait, patience/10)
-		}
-		sh.mu.Unlock()
-		select {
-		case <-sh.ctx.Done():
-		case <-sh.alarm:
-		case <-time.After(wait):
-		}
-	}
-}
-
-// times is a heap of destinations, ordered by due.
-type times []*runner
-
-func (t times) Len() int           { return len(t) }
-func (t times) Less(i, j int) bool { return t[i].due.Before(t[j].due) }
-func (t times) Swap(i, j int) {
-	t[i], t[j] = t[j], t[i]
-	t[i].place, t[j].place = i+1, j+1
-}
-
-func (t *times) Push(x any) {
-	r := x.(*runner)
-	*t = append(*t, r)
-	r.place = len(*t)
-}
-
-func (t *times) Pop() any {
-	last := len(*t) - 1
-	r := (*t)[last]
-	*t = (*t)[:last]
-	r.place = 0
-	return r
+	})
+	r.timer, r.due = timer, at
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"mtagd/partnerapi/delivery/kind"
 	"mtagd/store"
 )
 
@@ -179,6 +180,12 @@ func TestLongReasons(t *testing.T) {
 	d := b.createPlatform("linkedin", fmt.Sprintf(`{"conversions":{"Purchase":"1"},"endpoint":%q}`, p.URL), map[string]string{"accessToken": "right"})
 	b.send("m", "Purchase", agreed+`,"email":"a@example.com","event_id":"refused"`)
 	b.until("a dead letter", func() bool { return b.status(d).Dead == 1 })
+	if got := must(b.s.Preview(t.Context(), d, "", true)); !strings.HasPrefix(got[0].Result, "xxx") {
+		t.Errorf("a test with an event that is refused has the result %q", got[0].Result)
+	}
+	if got := must(b.s.Deliveries(t.Context(), d, Delivered, "")); len(got) > 0 {
+		t.Errorf("nothing was taken, and %+v", got)
+	}
 	b.send("m", "Purchase", agreed+`,"email":"a@example.com","event_id":"again"`)
 	b.until("it fails", func() bool { return b.status(d).Word == "failing" })
 	all, err := b.s.Deliveries(t.Context(), d, "", "")
@@ -192,6 +199,36 @@ func TestLongReasons(t *testing.T) {
 	for _, reason := range reasons {
 		if len(reason) > keptReason {
 			t.Errorf("a reason has %d bytes", len(reason))
+		}
+	}
+}
+
+// A 2xx answer says nothing of an event unless the platform's answer to it can be read.
+func TestAnAnswerThatCannotBeReadIsNoSuccess(t *testing.T) {
+	partly := map[string]string{ // takes one of two events, and does not say which
+		"meta": `{"events_received":1}`, "microsoft": `{"eventsReceived":1,"error":{"details":[{"index":7,"errorMessage":"wrong"}]}}`,
+		"pinterest": `{"events":[{"status":"processed"}]}`, "linkedin": `{"elements":[{"status":201}]}`, "tiktok": `{}`, "snap": `{"status":"INVALID"}`,
+	}
+	for _, k := range Kinds() {
+		if _, is := accounts[k.Name]; !is || k.Name == "ga4" { // whose answer never has a body
+			continue
+		}
+		target := openPlatform(t, k, nil)
+		two := kind.Request{Events: []int{0, 1}}
+		for _, body := range []string{"", "<html>Sign in to this network</html>", `{"elements":[{"sta`} {
+			if v := target.Read(two, kind.Answer{Status: 200, Body: []byte(body)}); v.Outcome != kind.Again || v.Reason == "" {
+				t.Errorf("%s: %q is %+v", k.Name, body, v)
+			}
+		}
+		cut := []byte(`{"x":"` + strings.Repeat("x", int(two.MaxAnswer())-6))
+		if v := target.Read(two, kind.Answer{Status: 200, Body: cut}); v.Outcome != kind.Refused {
+			t.Errorf("%s: after an answer that was cut, the request is not divided: %+v", k.Name, v)
+		}
+		if v := target.Read(two, kind.Answer{Status: 200, Body: []byte(partly[k.Name])}); partly[k.Name] != "" && (v.Took(0) || v.Took(1)) {
+			t.Errorf("%s: %s is %+v", k.Name, partly[k.Name], v)
+		}
+		if v := target.Read(two, kind.Answer{Status: 500, Body: []byte("<html>")}); v.Outcome != kind.Again {
+			t.Errorf("%s: 500 is %+v", k.Name, v)
 		}
 	}
 }

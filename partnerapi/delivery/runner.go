@@ -37,8 +37,8 @@ type runner struct {
 
 	changes         int // how often it was configured
 	queued, running bool
-	due             time.Time // see schedule
-	place           int       // in the schedule, from 1 on; 0: it is not there
+	timer           *time.Timer // see schedule; nil: there is none
+	due             time.Time   // when it fires
 
 	asking     bool // a call of ask runs
 	failedAsks int  // calls of ask that failed in a row

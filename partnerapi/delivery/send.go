@@ -311,9 +311,13 @@ func (l *lane) request(rt *route, request kind.Request, of []piece) {
 	masked := mask(of)
 	sent.answer.Body, v.Reason = []byte(masked(string(sent.answer.Body))), first(masked(v.Reason), keptReason)
 	l.mu.Lock()
-	state := Delivered
+	state := Failed
+	for i := range of {
+		if v.Took(i) {
+			state = Delivered
+		}
+	}
 	if v.Outcome != kind.Done {
-		state = Failed
 		l.d.reason = v.Reason
 	}
 	l.d.responded = l.d.responded || v.Outcome == kind.Done || v.Outcome == kind.Refused

@@ -25,7 +25,6 @@ type shard struct {
 	runners  sync.WaitGroup
 	reads    chan struct{} // bounds how many destinations read the feed at once
 	wake     chan struct{} // the set of merchants has changed, or a destination waits to be attached
-	alarm    chan struct{} // wakes keepTime
 
 	mu        sync.Mutex
 	of        map[store.MerchantID]*group
@@ -40,10 +39,9 @@ type shard struct {
 
 	healthy, failing places
 	hungry           int  // destinations that wait for memory
-	short            bool // keepTime looks often, because destinations wait for places or for memory
+	short            bool // relieve runs, because destinations wait for places or for memory
 	calls            map[*call]bool
 	usual            time.Duration // moving average of how long a request takes
-	times            times
 	routes           int // open routes
 }
 
@@ -72,7 +70,7 @@ func (s *Service) shardName(i int) string { return fmt.Sprintf("%d/%d", i, s.cou
 func (s *Service) openShard(ctx context.Context, i int) (*shard, error) {
 	sh := &shard{
 		s: s, ctx: ctx, name: s.shardName(i), of: map[store.MerchantID]*group{}, dirty: map[*runner]bool{},
-		reads: make(chan struct{}, concurrentReads), wake: make(chan struct{}, 1), alarm: make(chan struct{}, 1),
+		reads: make(chan struct{}, concurrentReads), wake: make(chan struct{}, 1),
 		erasing: map[store.MerchantID]erasing{}, calls: map[*call]bool{}, changed: true,
 		healthy: places{free: healthyPlaces / s.count()}, failing: places{free: failingPlaces / s.count()},
 	}
@@ -156,11 +154,19 @@ func (sh *shard) run() {
 	sh.mu.Unlock()
 	var running sync.WaitGroup
 	running.Go(sh.readHead)
-	running.Go(sh.keepTime)
 	running.Go(sh.flushAll)
 	running.Go(sh.askAll)
 	running.Wait()
 	sh.runners.Wait()
+	sh.mu.Lock()
+	for _, of := range sh.of {
+		for _, r := range of.runners {
+			if r.timer != nil {
+				r.timer.Stop() // else it keeps the shard in memory
+			}
+		}
+	}
+	sh.mu.Unlock()
 	if sh.s.Shared == nil || errors.Is(context.Cause(sh.ctx), errStopping) { // else another node may have written newer states
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(sh.ctx), 5*time.Second)
 		defer cancel()

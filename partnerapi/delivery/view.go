@@ -14,18 +14,17 @@ import (
 	"mtagd/store"
 )
 
-// Status is how far a destination is.
+// Status is how far a destination is, as it is shown.
 type Status struct {
-	Word    string // active, failing, paused or broken
-	Retries int    // events that are tried again
-	Replays int    // ranges that are still sent again
-
-	DeadLetters int
+	Word string `json:"state"` // active, failing, paused or broken
 	counts
-	LastError   *string
-	LastSuccess *time.Time
-
-	FailingSince, NextTry *time.Time // nil: it does not fail
+	Retries      int        `json:"retries"` // events that are tried again
+	Replays      int        `json:"replays"` // ranges that are still sent again
+	DeadLetters  int        `json:"deadLetters"`
+	FailingSince *time.Time `json:"failingSince"` // nil: it does not fail
+	NextTry      *time.Time `json:"nextTry"`
+	LastSuccess  *time.Time `json:"lastSuccess"`
+	LastError    *string    `json:"lastError"`
 }
 
 // Status returns the status of a destination, as of a second ago at most.
@@ -35,7 +34,7 @@ func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
 		return Status{}, err
 	}
 	out := Status{
-		Word: "active", Retries: len(st.Retry), Replays: len(st.Replays), DeadLetters: st.Letters, counts: st.Counts, LastSuccess: unlessZero(st.LastSuccess),
+		Word: "active", Retries: len(st.Retry), Replays: len(st.Replays), DeadLetters: st.Letters, counts: st.Counts, LastSuccess: shownTime(st.LastSuccess),
 	}
 	if st.LastError != "" {
 		out.LastError = &st.LastError
@@ -51,7 +50,7 @@ func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
 			out.LastError = &d.PausedReason
 		}
 	case st.Failures > 0:
-		out.Word, out.FailingSince, out.NextTry = "failing", unlessZero(st.FailingSince), unlessZero(st.NextTry)
+		out.Word, out.FailingSince, out.NextTry = "failing", shownTime(st.FailingSince), shownTime(st.NextTry)
 	}
 	return out, nil
 }
@@ -68,11 +67,12 @@ func (s *Service) stateOf(ctx context.Context, m store.MerchantID, id string) (s
 	return st, json.Unmarshal(doc.Content, &st)
 }
 
-func unlessZero(t time.Time) *time.Time {
+// shownTime returns a time in whole seconds; the zero time becomes null.
+func shownTime(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
-	return &t
+	return new(t.UTC().Truncate(time.Second))
 }
 
 // deliveries returns the deliveries of a destination, the newest first.
@@ -150,8 +150,13 @@ func (s *Service) Preview(ctx context.Context, d Destination, id store.EventID, 
 			sent := s.client.send(ctx, *r, requestTimeout)
 			masked := mask([]piece{{event: &kind.Event{Browser: s.Browser(rt.Merchant, e.Client)}}})
 			p.Status, p.Answer = sent.answer.Status, first(masked(string(sent.answer.Body)), keptAnswer)
-			if p.Result = reasonOf(sent); sent.err == nil && rt.target.Read(*r, sent.answer).Outcome == kind.Done {
-				p.Result = "delivered"
+			if p.Result = reasonOf(sent); sent.err == nil {
+				switch v := rt.target.Read(*r, sent.answer); {
+				case v.Took(0):
+					p.Result = "delivered"
+				case v.Refused[0] != "":
+					p.Result = first(masked(v.Refused[0]), keptReason)
+				}
 			}
 			return []Preview{p}, nil
 		}

@@ -17,6 +17,7 @@ import (
 	"mtagd/edge"
 	"mtagd/edge/refused"
 	"mtagd/edge/sdk"
+	"mtagd/edge/tag"
 	"mtagd/partnerapi"
 	"mtagd/partnerapi/delivery"
 	"mtagd/partnerapi/openapi/openapitest"
@@ -52,12 +53,8 @@ func newService(t testing.TB) *service {
 	s.delivery = delivery.Open(delivery.Config{Engine: engine, Keys: keys, Log: slog.New(slog.DiscardHandler), Now: clock})
 	const host = "127.0.0.1"
 	server, err := edge.New(edge.Config{
-		Engine:        engine,
-		BaseHost:      host,
-		ClientTagHost: host,
-		Log:           slog.New(slog.DiscardHandler),
-		Now:           clock,
-		Refused:       s.refused,
+		Config:   tag.Config{Engine: engine, ClientTagHost: host, Log: slog.New(slog.DiscardHandler), Now: clock, Refused: s.refused},
+		BaseHost: host,
 		PartnerAPI: partnerapi.New(partnerapi.Config{
 			Engine:        engine,
 			Delivery:      s.delivery,
@@ -73,10 +70,6 @@ func newService(t testing.TB) *service {
 			Waiting:       edge.WaitContext,
 			WhenAnswered:  edge.WhenAnswered,
 		}),
-		PartnerError:    partnerapi.WriteError,
-		PartnerOf:       partnerapi.PartnerOf,
-		PartnerEndpoint: partnerapi.EndpointOf,
-		PartnerTooLarge: partnerapi.TooLarge,
 	})
 	must(t, err)
 	served := make(chan error, 1)

@@ -214,13 +214,16 @@ func (m *memory) Audit(ctx context.Context, q store.AuditQuery) (entries []store
 	return entries, ctx.Err()
 }
 
-// feed is store.Feed, whose method would have the name of the field.
-type feed interface{ store.Feed }
+// others are the parts of store.Engine of which only some methods are called. Under their own names, they would hide methods.
+type others interface {
+	store.Events
+	store.Feed
+}
 
 // memoryEngine is a store.Engine that counts events, and reads none.
 type memoryEngine struct {
 	*rules.Data
-	feed
+	others
 	memory *memory
 }
 

@@ -199,8 +199,7 @@ func token(key string, now time.Time) (string, error) {
 
 var errKey = errors.New("must be the key of a service account, as the JSON that Google Cloud makes")
 
-func read(_ kind.Request, a kind.Answer) kind.Verdict {
-	v := kind.Standard(a)
+func read(r kind.Request, a kind.Answer) kind.Verdict {
 	var body struct {
 		Error struct {
 			Message string `json:"message"`
@@ -212,7 +211,8 @@ func read(_ kind.Request, a kind.Answer) kind.Verdict {
 			} `json:"details"`
 		} `json:"error"`
 	}
-	if v.Outcome == kind.Done || json.Unmarshal(a.Body, &body) != nil {
+	v, ok := r.Parse(a, &body)
+	if !ok || v.Outcome == kind.Done {
 		return v
 	}
 	v.Reason = body.Error.Message

@@ -215,6 +215,12 @@ type Verdict struct {
 	Reason  string
 }
 
+// Took reports whether the event at a place of Request.Events was delivered.
+func (v Verdict) Took(event int) bool {
+	_, refused := v.Refused[event]
+	return v.Outcome == Done && !refused && !v.Again[event]
+}
+
 // Standard reads an answer by its status as platforms do: what may pass with time or with other credentials is tried again.
 func Standard(a Answer) Verdict {
 	switch {
@@ -224,4 +230,24 @@ func Standard(a Answer) Verdict {
 		return Verdict{Outcome: Refused}
 	}
 	return Verdict{Outcome: Again}
+}
+
+// Parse reads an answer by its status, and its body as JSON. It returns false when the body cannot be read: then v is final. A 2xx
+// answer that cannot be read does not say what was taken, or is not the platform's.
+func (r Request) Parse(a Answer, into any) (v Verdict, ok bool) {
+	v, ok = Standard(a), json.Unmarshal(a.Body, into) == nil
+	if !ok && v.Outcome == Done {
+		v = r.Unclear(a)
+	}
+	return v, ok
+}
+
+// Unclear is the verdict on a 2xx answer that does not say which events were taken. The request is sent again: by their ids, the
+// platform drops the events that it has. If the answer was too long to be read whole, the request is sent in halves.
+func (r Request) Unclear(a Answer) Verdict {
+	v := Verdict{Outcome: Again, Reason: "the answer cannot be read"}
+	if len(r.Events) > 1 && int64(len(a.Body)) >= r.MaxAnswer() {
+		v.Outcome = Refused
+	}
+	return v
 }

@@ -13,7 +13,6 @@
 package linkedin
 
 import (
-	"encoding/json"
 	"net/http"
 	"net/netip"
 	"regexp"
@@ -80,7 +79,6 @@ func event(_ *kind.Account, rule string, e *kind.Event) (map[string]any, *kind.R
 }
 
 func read(r kind.Request, a kind.Answer) kind.Verdict {
-	v := kind.Standard(a)
 	var body struct {
 		Message  string `json:"message"`
 		Elements []struct {
@@ -90,15 +88,15 @@ func read(r kind.Request, a kind.Answer) kind.Verdict {
 			} `json:"error"`
 		} `json:"elements"`
 	}
-	if json.Unmarshal(a.Body, &body) != nil {
+	v, ok := r.Parse(a, &body)
+	switch {
+	case !ok:
 		return v
-	}
-	if v.Outcome != kind.Done {
+	case v.Outcome != kind.Done:
 		v.Reason = body.Message
 		return v
-	}
-	if len(body.Elements) != len(r.Events) {
-		return v
+	case len(body.Elements) != len(r.Events):
+		return r.Unclear(a)
 	}
 	v.Refused, v.Again = map[int]string{}, map[int]bool{}
 	for i, e := range body.Elements {

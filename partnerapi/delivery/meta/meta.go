@@ -9,7 +9,7 @@
 package meta
 
 import (
-	"encoding/json"
+	"fmt"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -89,20 +89,27 @@ func clickID(e *kind.Event) string {
 }
 
 // read reads an answer. Meta also answers temporary errors with 400, such as those of the token and of rate limits.
-func read(_ kind.Request, a kind.Answer) kind.Verdict {
-	v := kind.Standard(a)
+func read(r kind.Request, a kind.Answer) kind.Verdict {
 	var body struct {
-		Error struct {
+		Received *int `json:"events_received"`
+		Error    struct {
 			Message     string `json:"message"`
 			UserMessage string `json:"error_user_msg"`
 			Code        int    `json:"code"`
 			IsTransient bool   `json:"is_transient"`
 		} `json:"error"`
 	}
-	if v.Outcome == kind.Done || json.Unmarshal(a.Body, &body) != nil || body.Error.Code == 0 {
-		return v
+	v, ok := r.Parse(a, &body)
+	if v.Outcome == kind.Done && body.Received != nil && *body.Received < len(r.Events) {
+		v = kind.Verdict{Outcome: kind.Refused, Reason: fmt.Sprintf("Meta has received %d of %d events", *body.Received, len(r.Events))}
 	}
 	e := body.Error
+	if !ok || e.Code == 0 {
+		return v
+	}
+	if v.Outcome == kind.Done { // an error, whatever the status
+		v.Outcome = kind.Again
+	}
 	v.Reason = strings.TrimSpace(e.Message + " " + e.UserMessage)
 	switch c := e.Code; {
 	case e.IsTransient, c == 1, c == 2, c == 4, c == 17, c == 32, c == 341, c == 613, c >= 80000 && c < 90000: // it passes

@@ -11,7 +11,6 @@
 package microsoft
 
 import (
-	"encoding/json"
 	"net/http"
 	"regexp"
 	"strings"
@@ -89,9 +88,9 @@ func email(s string) string {
 }
 
 func read(r kind.Request, a kind.Answer) kind.Verdict {
-	v := kind.Standard(a)
 	var body struct {
-		Error struct {
+		Received *int `json:"eventsReceived"`
+		Error    struct {
 			Message string `json:"message"`
 			Details []struct {
 				Index     int    `json:"index"`
@@ -100,21 +99,27 @@ func read(r kind.Request, a kind.Answer) kind.Verdict {
 			} `json:"details"`
 		} `json:"error"`
 	}
-	if json.Unmarshal(a.Body, &body) != nil {
+	v, ok := r.Parse(a, &body)
+	if !ok {
 		return v
 	}
 	var all []string
-	refused := map[int]string{}
+	refused, named := map[int]string{}, true
 	for _, d := range body.Error.Details {
-		if d.IsWarning || d.Index < 0 || d.Index >= len(r.Events) {
+		if d.IsWarning {
 			continue
 		}
 		all = append(all, d.Message)
 		refused[d.Index] = strings.TrimSpace(refused[d.Index] + " " + d.Message)
+		named = named && d.Index >= 0 && d.Index < len(r.Events)
 	}
-	if v.Outcome == kind.Done {
+	named = named && (body.Received == nil || *body.Received+len(refused) >= len(r.Events))
+	switch {
+	case v.Outcome == kind.Done && named:
 		v.Refused = refused
 		return v
+	case v.Outcome == kind.Done: // some are refused, and it is not said which
+		v.Outcome = kind.Refused
 	}
 	v.Reason = strings.TrimSpace(body.Error.Message + " " + strings.Join(all, " "))
 	return v

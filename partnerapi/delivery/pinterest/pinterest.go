@@ -10,7 +10,6 @@
 package pinterest
 
 import (
-	"encoding/json"
 	"net/http"
 	"regexp"
 	"strings"
@@ -87,20 +86,23 @@ type result struct {
 }
 
 func read(r kind.Request, a kind.Answer) kind.Verdict {
-	v := kind.Standard(a)
 	var body struct {
 		result
 		Message string `json:"message"`
 		Details result `json:"details"` // with status 422
 	}
-	if json.Unmarshal(a.Body, &body) != nil {
-		return v
-	}
-	if v.Reason = body.Message; v.Outcome == kind.Again {
+	v, ok := r.Parse(a, &body)
+	if !ok {
 		return v
 	}
 	events := append(body.Events, body.Details.Events...)
-	if len(events) != len(r.Events) {
+	switch v.Reason = body.Message; {
+	case v.Outcome == kind.Again:
+		return v
+	case len(events) == len(r.Events):
+	case v.Outcome == kind.Done:
+		return r.Unclear(a)
+	default:
 		return v
 	}
 	v.Outcome, v.Refused = kind.Done, map[int]string{}

@@ -9,7 +9,6 @@
 package snap
 
 import (
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -68,8 +67,7 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 }
 
 // read reads an answer. It names at most one wrong event, and then Snap has taken none of the request.
-func read(_ kind.Request, a kind.Answer) kind.Verdict {
-	v := kind.Standard(a)
+func read(r kind.Request, a kind.Answer) kind.Verdict {
 	var body struct {
 		Status string `json:"status"`
 		Reason string `json:"reason"`
@@ -77,7 +75,8 @@ func read(_ kind.Request, a kind.Answer) kind.Verdict {
 			Messages []string `json:"error_msgs"`
 		} `json:"errors"`
 	}
-	if json.Unmarshal(a.Body, &body) != nil {
+	v, ok := r.Parse(a, &body)
+	if !ok {
 		return v
 	}
 	if v.Outcome == kind.Done && body.Status == "INVALID" {

@@ -5,7 +5,6 @@
 package tiktok
 
 import (
-	"encoding/json"
 	"net/http"
 	"regexp"
 	"time"
@@ -63,17 +62,17 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 	return one, nil
 }
 
-func read(_ kind.Request, a kind.Answer) kind.Verdict {
-	v := kind.Standard(a)
+func read(r kind.Request, a kind.Answer) kind.Verdict {
 	var body struct {
 		Code    *int   `json:"code"`
 		Message string `json:"message"`
 	}
-	if v.Outcome != kind.Done {
+	v, ok := r.Parse(a, &body)
+	switch {
+	case !ok || v.Outcome != kind.Done:
 		return v
-	}
-	if json.Unmarshal(a.Body, &body) != nil || body.Code == nil {
-		return kind.Verdict{Outcome: kind.Again, Reason: "the answer cannot be read"}
+	case body.Code == nil:
+		return r.Unclear(a)
 	}
 	switch c := *body.Code; {
 	case c == 0:

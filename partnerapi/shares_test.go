@@ -13,7 +13,7 @@ import (
 )
 
 func TestSlots(t *testing.T) {
-	acquire := func(t *testing.T, l *slots, partner store.PartnerID) func() {
+	acquire := func(t *testing.T, l *shares, partner store.PartnerID) func() {
 		t.Helper()
 		release, err := l.acquire(t.Context(), partner)
 		if err != nil {

@@ -117,7 +117,7 @@ func TestDrillZerosOverAPage(t *testing.T) {
 		r, err := d.readAgain(toRepair)
 		testenv.Check(t, err)
 		all := r.raw
-		testenv.Check(t, errors.Join(r.close(), d.Close()))
+		testenv.Check(t, d.Close())
 		content, err := os.ReadFile(filepath.Join(dir, fileName))
 		testenv.Check(t, err)
 		second, err := os.ReadFile(filepath.Join(dir, copyName))
@@ -129,10 +129,10 @@ func TestDrillZerosOverAPage(t *testing.T) {
 			return b
 		}
 		for at := 0; at < len(content); at += page {
-			if problem := tryFiles(t, zeroed(content, at), second, want); problem != "" {
+			if problem := tryFiles(t, files{zeroed(content, at), second}, want); problem != "" {
 				t.Errorf("page %d of control.db: %s", at/page, problem)
 			}
-			if problem := tryFiles(t, content, zeroed(second, at), want); problem != "" {
+			if problem := tryFiles(t, files{content, zeroed(second, at)}, want); problem != "" {
 				t.Errorf("page %d of the copy: %s", at/page, problem)
 			}
 			dir, to := t.TempDir(), t.TempDir()
@@ -157,7 +157,7 @@ func TestDrillZerosOverAPage(t *testing.T) {
 			if len(has) < len(all) && len(r.wrong) == 0 {
 				t.Errorf("page %d of both: records are lost in silence", at/page)
 			}
-			testenv.Check(t, errors.Join(r.close(), d.Repair(to, func(string, string) {}), d.Close()))
+			testenv.Check(t, errors.Join(d.Repair(to, func(string, string) {}), d.Close()))
 			repaired := openHere(t, to)
 			if _, err := repaired.Verify(t.Context(), func(where, problem string) { t.Errorf("page %d, after repair: %s %s", at/page, where, problem) }); err != nil {
 				t.Error(err)
@@ -244,7 +244,7 @@ func TestFormats(t *testing.T) {
 			if again.format != Format || len(again.wrong) > 0 {
 				t.Errorf("format %q, bit %d: the next start finds %q, %v", format, bit, again.format, again.wrong)
 			}
-			testenv.Check(t, errors.Join(again.close(), r.Close()))
+			testenv.Check(t, r.Close())
 		}
 	}
 }

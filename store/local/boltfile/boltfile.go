@@ -9,13 +9,10 @@
 package boltfile
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -46,49 +43,41 @@ func OpenReadOnly(path, format string, buckets ...[]byte) (*bolt.DB, error) {
 	return openPrepared(path, format, buckets, bolt.Options{ReadOnly: true})
 }
 
-func openPrepared(path, format string, buckets [][]byte, opt bolt.Options) (db *bolt.DB, err error) {
-	db, err = OpenChecked(path, opt, checkBranches)
+func openPrepared(path, format string, buckets [][]byte, opt bolt.Options) (*bolt.DB, error) {
+	db, err := OpenChecked(path, opt, checkBranches)
 	if err != nil {
 		return nil, err
 	}
-	err = CatchDamage(path, func() error {
-		ready, err := isPrepared(db, format, buckets)
-		if err != nil || ready {
-			return err
-		}
-		if opt.ReadOnly {
-			return fmt.Errorf("%w: a bucket is missing", codec.ErrCorrupt)
-		}
-		return prepare(db, format, buckets)
-	})
-	if err != nil {
-		return nil, errors.Join(named(path, err), db.Close())
+	if err := CatchDamage(path, func() error { return prepare(db, format, append(buckets, BucketMeta)) }); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), db.Close())
 	}
 	return db, nil
 }
 
-// isPrepared checks the format of an existing file, and reports whether prepare has nothing to do. So opening a file
-// usually writes nothing, and needs no space on a full disk.
-func isPrepared(db *bolt.DB, format string, buckets [][]byte) (ready bool, err error) {
-	err = db.View(func(tx *bolt.Tx) error {
-		meta := tx.Bucket(BucketMeta)
-		if meta == nil {
-			return nil
+// prepare checks the format of a file, and creates missing buckets. It usually writes nothing, so needs no space on a full disk.
+func prepare(db *bolt.DB, format string, buckets [][]byte) error {
+	found, ready := "", true
+	err := db.View(func(tx *bolt.Tx) error {
+		for _, name := range buckets {
+			ready = ready && tx.Bucket(name) != nil
 		}
-		found := meta.Get(keyFormat)
-		if found != nil && string(found) != format {
-			return codec.UnknownFormat{Found: string(found), Known: format}
+		if meta := tx.Bucket(BucketMeta); meta != nil {
+			found = string(meta.Get(keyFormat))
 		}
-		ready = found != nil && !slices.ContainsFunc(buckets, func(name []byte) bool { return tx.Bucket(name) == nil })
 		return nil
 	})
-	return ready, err
-}
-
-// prepare writes the format, and creates missing buckets.
-func prepare(db *bolt.DB, format string, buckets [][]byte) error {
+	switch {
+	case err != nil:
+		return err
+	case found != "" && found != format:
+		return codec.UnknownFormat{Found: found, Known: format}
+	case found != "" && ready:
+		return nil
+	case db.IsReadOnly():
+		return fmt.Errorf("%w: a bucket is missing", codec.ErrCorrupt)
+	}
 	return db.Update(func(tx *bolt.Tx) error {
-		for _, name := range append(buckets, BucketMeta) {
+		for _, name := range buckets {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
 			}
@@ -120,7 +109,7 @@ func OpenChecked(path string, opt bolt.Options, check func(f *os.File) error) (d
 		}
 		return err
 	})
-	return db, named(path, err)
+	return db, err
 }
 
 // writeMetasAgain writes the two meta pages again, as they are, and syncs them. When the last transaction before a restart
@@ -144,10 +133,7 @@ func writeMetasAgain(db *bolt.DB) error {
 
 // OpenToRead opens an existing file for scans. Others may open it in the same way, but not to write. It fails with
 // store.ErrInUse like OpenChecked.
-func OpenToRead(path string) (*os.File, error) {
-	f, err := openLocked(path, os.O_RDONLY)
-	return f, named(path, err)
-}
+func OpenToRead(path string) (*os.File, error) { return openLocked(path, os.O_RDONLY) }
 
 // How long openLocked waits while another process has the file open, and how often it looks. An operator command holds it for
 // milliseconds, a server for as long as it runs.
@@ -184,15 +170,7 @@ func openLocked(path string, flag int) (*os.File, error) {
 func isAt(f *os.File, path string) bool {
 	own, err := f.Stat()
 	there, thereErr := os.Stat(path)
-	return cmp.Or(err, thereErr) == nil && os.SameFile(own, there)
-}
-
-// named adds the path of a file to an error that does not have it.
-func named(path string, err error) error {
-	if _, ok := errors.AsType[*fs.PathError](err); err == nil || ok || errors.Is(err, store.ErrInUse) {
-		return err
-	}
-	return fmt.Errorf("open %s: %w", path, err)
+	return err == nil && thereErr == nil && os.SameFile(own, there)
 }
 
 // CatchDamage calls do, which reads or writes a bbolt file, and turns its panics into errors that name the file. bbolt

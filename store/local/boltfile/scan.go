@@ -2,6 +2,7 @@ package boltfile
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ import (
 //   - a branch has the first key of each child, with which bbolt finds it again,
 //   - the keys of a bucket are in order, also over the pages,
 //   - the list of free pages has all other pages, and no more,
-//   - no transaction after the one that is read has existed, as far as the other meta page can tell.
+//   - both meta pages are whole, so no transaction after the one that is read has existed.
 //
 // So what is not found is not there, and a bbolt that opens the file afterwards is safe.
 type Scan struct {
@@ -51,54 +52,32 @@ func OpenScan(f *os.File) (*Scan, error) {
 		return nil, err
 	}
 	s := &Scan{f: f}
-	m, err := s.findMeta()
-	if err != nil {
-		return nil, err
+	first, ok := s.metaAt(0) // and the second one page later
+	second, also := s.metaAt(first.pageSize)
+	for size := 1 << 10; !ok && !also && size <= 1<<16; size *= 2 {
+		second, also = s.metaAt(size)
+		also = also && second.pageSize == size
 	}
-	if want := int64(m.size) * int64(m.pageSize); info.Size() < want {
+	if !ok && !also {
+		return nil, damage("it has no valid meta page")
+	}
+	if s.meta = first; !ok || also && second.txid > first.txid {
+		s.meta = second
+	}
+	if !ok || !also {
+		s.wrong = damage("a meta page is damaged: the last change may be missing")
+	}
+	if want := int64(s.meta.size) * int64(s.meta.pageSize); info.Size() < want {
 		return nil, damage("it is cut short: %d bytes instead of %d", info.Size(), want)
 	}
-	s.meta = m
 	return s, nil
 }
 
-// findMeta chooses the meta page that counts. When the other one is damaged, it may have been that of the last transaction, which would be
-// undone in silence. So it must be seen to be older.
-func (s *Scan) findMeta() (m meta, err error) {
-	first, ok := s.metaAt(0, 0)
-	if !ok { // the second is one page later
-		for size := 1 << 10; size <= 1<<16; size *= 2 {
-			if m, ok := s.metaAt(size, 0); ok && m.pageSize == size {
-				s.noteDamaged(0, first, m)
-				return m, nil
-			}
-		}
-		return m, damage("it has no valid meta page")
-	}
-	second, ok := s.metaAt(first.pageSize, 0)
-	if !ok {
-		s.noteDamaged(first.pageSize, second, first)
-	} else if second.txid > first.txid {
-		return second, nil
-	}
-	return first, nil
-}
-
-// noteDamaged notes that a meta page is damaged, unless it is of the transaction before. One wrong bit can make the next transaction look like that.
-func (s *Scan) noteDamaged(at int, damaged, other meta) {
-	if _, ok := s.metaAt(at, other.txid+1); ok || damaged.txid != other.txid-1 {
-		s.wrong = damage("a meta page is damaged: the last change may be missing")
-	}
-}
-
-// metaAt reads the meta page at an offset; if txid is not 0, as if it were of that transaction.
-func (s *Scan) metaAt(at int, txid uint64) (m meta, ok bool) {
+// metaAt reads the meta page at an offset.
+func (s *Scan) metaAt(at int) (m meta, ok bool) {
 	b := make([]byte, headerSize+metaSize)
 	if _, err := s.f.ReadAt(b, int64(at)); err != nil {
 		return m, false
-	}
-	if txid != 0 {
-		binary.LittleEndian.PutUint64(b[headerSize+48:], txid)
 	}
 	return parseMeta(b[headerSize:])
 }
@@ -108,19 +87,19 @@ func (s *Scan) Txid() uint64 { return s.meta.txid }
 
 // Records checks the whole file, and calls use with what is in it. That counts only if Records returns nil.
 func (s *Scan) Records(use Use) error {
-	if s.wrong != nil && !s.branchesOnly {
-		return s.wrong
-	}
 	s.seen, s.use = map[uint64]bool{}, use
 	if err := s.tree(s.meta.root, nil, ""); err != nil {
 		return err
 	}
 	s.all = true
-	return s.checkFree()
+	return cmp.Or(s.wrong, s.checkFree())
 }
 
-// HasAll reports whether Records has found all records, and only what is free is wrong.
+// HasAll reports whether Records has found all records: then only a meta page or the list of free pages is damaged.
 func (s *Scan) HasAll() bool { return s.all }
+
+// MayBeOlder reports whether the last change may be missing, because a meta page is damaged.
+func (s *Scan) MayBeOlder() bool { return s.wrong != nil }
 
 // Check checks all pages of a file, as of the last transaction. Others go on writing.
 func Check(db *bolt.DB) error {
@@ -129,43 +108,39 @@ func Check(db *bolt.DB) error {
 		return err
 	}
 	defer f.Close()
-	s, tx, err := beginScan(db, f)
-	if err != nil {
+	writer, err := db.Begin(true) // keeps others from committing
+	if err != nil && !db.IsReadOnly() {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // never fails here
+	tx, err := db.Begin(false)
+	s, scanErr := OpenScan(f)
+	if writer != nil {
+		err = errors.Join(err, writer.Rollback())
+	}
+	if err == nil {
+		defer func() { _ = tx.Rollback() }() // never fails here
+	}
+	if err = errors.Join(err, scanErr); err != nil {
+		return err
+	}
 	return s.Records(func(string, []byte, []byte) {})
 }
 
-// beginScan begins a scan, and a transaction that keeps what it reads. Nothing is committed in between.
-func beginScan(db *bolt.DB, f *os.File) (s *Scan, tx *bolt.Tx, err error) {
-	if !db.IsReadOnly() {
-		writer, err := db.Begin(true)
-		if err != nil {
-			return nil, nil, err
-		}
-		defer func() { _ = writer.Rollback() }()
-	}
-	if tx, err = db.Begin(false); err != nil {
-		return nil, nil, err
-	}
-	if s, err = OpenScan(f); err != nil {
-		return nil, nil, errors.Join(err, tx.Rollback())
-	}
-	return s, tx, nil
-}
-
-// checkBranches checks the branches and the list of free pages.
+// checkBranches checks the branches and the list of free pages. A damaged meta page counts as none: who reads the file sees that it is older.
 func checkBranches(f *os.File) error {
-	if info, err := f.Stat(); err != nil || info.Size() == 0 { // a new one
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 { // a new one
 		return err
 	}
 	s, err := OpenScan(f)
-	if err != nil {
-		return err
+	if err == nil {
+		s.branchesOnly, s.wrong = true, nil
+		err = s.Records(func(string, []byte, []byte) {})
 	}
-	s.branchesOnly = true
-	return s.Records(func(string, []byte, []byte) {})
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return nil
 }
 
 // tree reads a page, and what is below it. first is the key of the branch above; nil: the page is the root of the bucket.
@@ -305,10 +280,10 @@ func (s *Scan) page(id uint64) ([]byte, error) {
 }
 
 // Leaves passes the records of all leaves that are not in the list of free pages, also of those below a damaged page. Only the caller knows
-// which are sound. It passes nothing when the list or a meta page is lost: older records could be among them.
+// which are sound. It passes nothing when the list is lost: older records could be among them.
 func (s *Scan) Leaves(use func(key, value []byte)) {
 	_, free, err := s.freePages()
-	if err != nil || s.wrong != nil {
+	if err != nil {
 		return
 	}
 	skip := map[uint64]bool{s.meta.free: true}

@@ -25,9 +25,10 @@ type reading struct {
 	wrote  uint64 // the transaction of that change; 0: unknown
 	entries
 
-	records uint64
-	wrong   []problem
-	raw     []write // all records that are sound, toRepair
+	mayBeOlder bool // the last change may be missing
+	records    uint64
+	wrong      []problem
+	raw        []write // all records that are sound, toRepair
 }
 
 // purpose is what a file is read for. To compare, it keeps no records.
@@ -82,7 +83,7 @@ func readScan(scan *boltfile.Scan, as purpose) (*reading, error) {
 	if r.format != "" && r.format != Format && r.format != formerFormat {
 		return nil, codec.UnknownFormat{Found: r.format, Known: Format}
 	}
-	r.txid = scan.Txid()
+	r.txid, r.mayBeOlder = scan.Txid(), scan.MayBeOlder()
 	r.compareSums()
 	return r, nil
 }
@@ -124,7 +125,7 @@ func (r *reading) isComplete() bool {
 
 // newest returns the sums of the last transaction; nil: what was read may be of an earlier one.
 func (r *reading) newest() sums {
-	if r == nil || r.wanted == nil || r.wrote+1 < r.txid {
+	if r == nil || r.wanted == nil || r.mayBeOlder || r.wrote+1 < r.txid {
 		return nil
 	}
 	return r.wanted

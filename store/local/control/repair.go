@@ -19,6 +19,9 @@ func (d *Data) Repair(to string, lost func(where, problem string), sums ...uint6
 	if len(r.wrong) > 0 {
 		r = r.completed(copyPath(d.path), sums)
 	}
+	if r.mayBeOlder && (r.wanted == nil || !slices.Contains(sums, r.wanted.sum())) { // else it is known to be the newest
+		r = &reading{state: rules.NewState(), wrong: r.wrong}
+	}
 	d.sums = r.wanted // Sum says which file it was
 	for _, p := range r.wrong {
 		lost(p.where(), p.text)

@@ -6,8 +6,11 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -321,6 +324,7 @@ func TestAMissingControlFileStopsTheStart(t *testing.T) {
 	dir := t.TempDir()
 	closeEngine(t, open(t, dir))
 	path := filepath.Join(dir, "control.db")
+	testenv.Check(t, os.Remove(filepath.Join(dir, "control.copy")))
 	for name, damage := range map[string]func() error{
 		"missing": func() error { return os.Remove(path) },
 		"empty":   func() error { return os.WriteFile(path, nil, 0o600) },
@@ -420,7 +424,8 @@ func TestAFailedCommitOfControlDataNeedsARestart(t *testing.T) {
 	}
 }
 
-// When the commit of the copy fails, only that change does. The next one makes the copy anew, unless the disk was full.
+// When the copy cannot be written, only that change fails, and the next one makes the copy anew, unless the disk was full. When it cannot be
+// synced, which comes after the change was committed, it is made anew at once.
 func TestACopyThatCannotBeWritten(t *testing.T) {
 	for _, op := range []faultfs.Op{faultfs.Sync, faultfs.Write} {
 		for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC} {
@@ -433,7 +438,11 @@ func TestACopyThatCannotBeWritten(t *testing.T) {
 			before, err := os.Stat(filepath.Join(dir, "control.copy"))
 			testenv.Check(t, err)
 			d.Fail(faultfs.Rule{Op: op, Files: "control.copy", Count: 1, Errno: errno})
-			if _, err := data.AddPartner(ctx, "Failed"); err == nil || errors.Is(err, store.ErrNeedsRestart) {
+			want := 2
+			if op == faultfs.Sync {
+				want++
+			}
+			if _, err := data.AddPartner(ctx, "Second"); (err == nil) != (want == 3) || errors.Is(err, store.ErrNeedsRestart) {
 				t.Errorf("%v %v: the change gives %v", op, errno, err)
 			}
 			d.Fail()
@@ -441,15 +450,65 @@ func TestACopyThatCannotBeWritten(t *testing.T) {
 			testenv.Check(t, err)
 			after, err := os.Stat(filepath.Join(dir, "control.copy"))
 			testenv.Check(t, errors.Join(err, data.Close(), os.Truncate(filepath.Join(dir, "control.db"), 10)))
-			if kept := os.SameFile(before, after); kept != (errno == syscall.ENOSPC) {
+			if kept := os.SameFile(before, after); kept != (op == faultfs.Write && errno == syscall.ENOSPC) {
 				t.Errorf("%v %v: the same copy: %v", op, errno, kept)
 			}
 			data, err = OpenControl(dir, Options{Log: quiet})
 			testenv.Check(t, err)
-			if partners, err := data.Partners(ctx); err != nil || len(partners) != 2 {
+			if partners, err := data.Partners(ctx); err != nil || len(partners) != want {
 				t.Errorf("%v %v: there are %d partners, %v", op, errno, len(partners), err)
 			}
 			testenv.Check(t, data.Close())
+		}
+	}
+}
+
+// A power cut at any moment leaves all changes that were answered, in control.db, and after the next start in both files.
+func TestDrillAPowerCutBesideChangesOfControlData(t *testing.T) {
+	testenv.Drill(t)
+	random := testenv.Random(t)
+	for range testenv.Rounds(8) {
+		d := faultfs.New(t)
+		dir := filepath.Join(d.Dir, "data")
+		data, err := OpenControl(dir, Options{Log: quiet})
+		testenv.Check(t, err)
+		var answered atomic.Int64
+		stop, cut := int64(random.IntN(12)), make(chan struct{})
+		var changes sync.WaitGroup
+		changes.Go(func() {
+			for {
+				if _, err := data.AddPartner(ctx, "Shop"); err != nil {
+					t.Error(err)
+					return
+				}
+				if answered.Add(1); answered.Load() >= stop {
+					select {
+					case <-cut:
+						return
+					default:
+					}
+				}
+			}
+		})
+		for answered.Load() < stop {
+			runtime.Gosched()
+		}
+		for range random.IntN(2000) { // so that it is in the middle of a change
+			runtime.Gosched()
+		}
+		before := answered.Load()
+		d.Cut()
+		close(cut)
+		changes.Wait()
+		testenv.Check(t, data.Close())
+		d.Restore(random.Float64(), random.Uint64())
+		for _, name := range []string{"control.db", "control.copy"} { // the second time, the copy is in its place
+			data, err := OpenControl(dir, Options{Log: quiet})
+			testenv.Check(t, err)
+			if partners, err := data.Partners(ctx); err != nil || int64(len(partners)) < before {
+				t.Errorf("%d of %d partners are in %s, %v", len(partners), before, name, err)
+			}
+			testenv.Check(t, errors.Join(data.Close(), os.Truncate(filepath.Join(dir, "control.db"), 10)))
 		}
 	}
 }

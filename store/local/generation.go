@@ -49,14 +49,13 @@ type generation struct {
 
 	mu      sync.Mutex
 	known   bool // else it is missing
-	cutOff  bool // a change of the control data was
+	cutOff  bool // a change of the control data was: one of the two numbers is wrong
 	opening present
 	control present
 }
 
-// readGeneration reads DIR/generation, and compares all but index.db with it. Nobody else changes the control data meanwhile.
-func readGeneration(dir string, data *control.Data, log *slog.Logger) (*generation, error) {
-	sum, sumKnown := data.Sum()
+// readGeneration reads DIR/generation.
+func readGeneration(dir string, log *slog.Logger) (*generation, error) {
 	g := &generation{dir: dir, log: log}
 	b, err := os.ReadFile(filepath.Join(dir, generationFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -67,39 +66,40 @@ func readGeneration(dir string, data *control.Data, log *slog.Logger) (*generati
 			g.known, g.opening, g.control = true, present{record[0], record[1]}, present{record[2], record[3]}
 		}
 	}
-	if !g.known {
-		if len(b) > 0 {
-			log.Warn("the file generation is damaged, and is written anew: an old control.db would not be noticed now", "dir", dir)
-		}
-		g.control = present{sum, sum}
-		return g, nil
-	}
-	if sumKnown && !g.control.is(sum) {
-		return nil, fmt.Errorf("control.db %w: a key that was revoked could be valid again. %s", errOtherTime, adviceOtherTime)
-	}
-	for _, part := range stampedParts {
-		b, err := os.ReadFile(filepath.Join(dir, part, generationFile))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		if of := sealedNumbers(b, 0, 1); of != nil && !g.opening.is(of[0]) {
-			return nil, fmt.Errorf("%s %w. %s", part, errOtherTime, adviceOtherTime)
-		}
-	}
-	if sumKnown {
-		g.cutOff = g.control != present{sum, sum}
-		g.control = present{sum, sum}
+	if !g.known && len(b) > 0 {
+		log.Warn("the file generation is damaged, and is written anew: an old control.db would not be noticed now", "dir", dir)
 	}
 	return g, nil
 }
 
-// openGeneration is readGeneration for a directory that is changed from now on.
-func openGeneration(dir string, data *control.Data, log *slog.Logger) (*generation, error) {
-	g, err := readGeneration(dir, data, log)
-	if err == nil && g.cutOff {
-		err = g.write(synced)
+// sums are what control.Open needs.
+func (g *generation) sums() []uint64 {
+	if !g.known {
+		return nil
 	}
-	return g, err
+	return []uint64{g.control.now, g.control.next}
+}
+
+// compare compares all but index.db with what was read. Nobody else changes the control data meanwhile.
+func (g *generation) compare(data *control.Data) error {
+	sum, sumKnown := data.Sum()
+	if g.known && sumKnown && !g.control.is(sum) {
+		return fmt.Errorf("control.db %w: a key that was revoked could be valid again. %s", errOtherTime, adviceOtherTime)
+	}
+	for _, part := range stampedParts {
+		b, err := os.ReadFile(filepath.Join(g.dir, part, generationFile))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if of := sealedNumbers(b, 0, 1); g.known && of != nil && !g.opening.is(of[0]) {
+			return fmt.Errorf("%s %w. %s", part, errOtherTime, adviceOtherTime)
+		}
+	}
+	if sumKnown {
+		g.cutOff = g.known && g.control != present{sum, sum}
+		g.control = present{sum, sum}
+	}
+	return nil
 }
 
 // hasIndex reports whether index.db may be that of the last opening. 0: it has no number.

@@ -214,11 +214,17 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 		}
 	}
 	opt = opt.withDefaults()
-	data, err := control.Open(dir, opt.Now, opt.Log)
+	parts, err := readGeneration(dir, opt.Log)
 	if err != nil {
 		return nil, nil, err
 	}
-	parts, err := openGeneration(dir, data, opt.Log)
+	data, err := control.Open(dir, opt.Now, opt.Log, parts.sums()...)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err = parts.compare(data); err == nil && parts.cutOff {
+		err = parts.write(synced)
+	}
 	if err != nil {
 		return nil, nil, errors.Join(err, data.Close())
 	}
@@ -241,20 +247,21 @@ func refuseEarlier(dir string) error {
 	return nil
 }
 
-// checkParts refuses a directory that has events, but no control.db or an empty one. A new control.db would lack the merchants of
-// these events.
+// checkParts refuses a directory that has events, but no control data. A new control.db would lack the merchants of these events.
 func checkParts(dir string) error {
-	info, err := os.Stat(filepath.Join(dir, "control.db"))
-	if err == nil && info.Size() > 0 {
-		return nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	for _, name := range []string{"control.db", "control.copy"} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err == nil && info.Size() > 0 {
+			return nil // control.Open sees whether it is sound
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	for _, name := range []string{"events", "archive", "index.db"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 			return fmt.Errorf("%s is missing or empty, but %s is there: the partners, merchants and tags are missing. "+
-				"Nothing was changed. Copy control.copy there, restore a backup, or let \"mtagd repair\" make a new directory of what there is",
+				"Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new directory of what there is",
 				filepath.Join(dir, "control.db"), filepath.Join(dir, name))
 		}
 	}

@@ -41,12 +41,17 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 		lost(store.Finding{Part: store.PartControl, Where: "control.db",
 			Problem: "cannot be opened, so all partners, keys, merchants and tags are lost: " + err.Error()})
 	}
+	parts, err := readGeneration(dir, log)
+	if err != nil {
+		log.Warn("the file generation cannot be read: an old control.db is not noticed now", "error", err)
+		parts = &generation{dir: dir, log: log}
+	}
 	err = fill(to, "mtagd repair", func() error {
-		if err := repairControl(old, to, log, lost); err != nil {
+		if err := repairControl(old, to, log, lost, parts.sums()); err != nil {
 			return err
 		}
 		if old != nil {
-			if _, err := readGeneration(dir, old, log); err != nil {
+			if err := parts.compare(old); err != nil {
 				lost(store.Finding{Part: store.PartControl, Where: dir, Problem: "what was changed since may be lost, and a key that was revoked may be valid: " + err.Error()})
 			}
 		}
@@ -76,11 +81,11 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 }
 
 // repairControl writes what can be read of old; nil: nothing.
-func repairControl(old *control.Data, to string, log *slog.Logger, lost func(store.Finding)) error {
+func repairControl(old *control.Data, to string, log *slog.Logger, lost func(store.Finding), sums []uint64) error {
 	if old != nil {
 		return old.Repair(to, func(where, problem string) {
 			lost(store.Finding{Part: store.PartControl, Where: where, Problem: problem})
-		})
+		}, sums...)
 	}
 	empty, err := control.Open(to, time.Now, log)
 	if err != nil {

@@ -72,7 +72,11 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 		v.Found(store.Finding{Part: store.PartControl, Where: "control.db", Problem: "cannot be opened: " + err.Error()})
 	}
 	if w.control != nil {
-		if _, err := readGeneration(dir, w.control, Options{}.withDefaults().Log); err != nil {
+		parts, err := readGeneration(dir, Options{}.withDefaults().Log)
+		if err == nil {
+			err = parts.compare(w.control)
+		}
+		if err != nil {
 			v.Found(store.Finding{Part: store.PartControl, Where: dir, Problem: err.Error()})
 		}
 	}

@@ -1,20 +1,10 @@
-// Package boltfile opens bbolt files, and finds damage in them, as bbolt has no checksums. It turns the panics of damaged files
-// into errors. There are two ways to open a file:
+// Package boltfile opens bbolt files, and finds damage in them. bbolt has no checksums and trusts its pages: a wrong bit can make it
+// skip records, write over pages that are in use, or recurse until the process ends. So each file is scanned before bbolt reads it:
+// Open scans what bbolt relies on, the branches of the trees and the list of free pages, which are about 1 % of a file. OpenChecked
+// leaves it to the caller how much is scanned. Whether a record is right only the caller knows, by a seal of its own.
 //
-//   - Open is for large files whose values are sealed. It checks the branches of the trees and the list of free pages, on which
-//     bbolt relies.
-//   - OpenChecked is for files that are loaded into memory as a whole, and whose records are sealed. A Scan reads them without bbolt,
-//     and checks everything.
-//
-// Files:
-//
-//	boltfile.go  Open: files with a format version; CatchDamage
-//	check.go     opens files to verify them, and checks pages
-//	checked.go   OpenChecked
-//	scan.go      Scan: reads a file, and checks all of it
-//	meta.go      which transaction a scan reads
-//	walk.go      goes through the tree of pages
-//	checkpage.go checks a page, and what it says of its children
+//	boltfile.go  opens files; CatchDamage
+//	scan.go      Scan: reads a file without bbolt, and checks it
 //	pages.go     the byte form of pages
 package boltfile
 
@@ -23,20 +13,14 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
-	"slices"
-	"strings"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	berrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
 )
-
-// lockWait is how long Open waits while another process has the file open. An operator command holds it for
-// milliseconds, a server for as long as it runs.
-const lockWait = 2 * time.Second
 
 // BucketMeta is in every file. Its key "format" has the version of the file's layout.
 var (
@@ -44,76 +28,88 @@ var (
 	keyFormat  = []byte("format")
 )
 
+// NewSuffix ends the name of a file that is being made. It loses it when the file replaces another one.
+const NewSuffix = ".new"
+
 // Open opens or creates a bbolt file with BucketMeta and these buckets. It refuses a file of another format version. It
 // fails with store.ErrInUse when another process has the file open.
-func Open(path, format string, buckets ...[]byte) (db *bolt.DB, err error) {
+func Open(path, format string, buckets ...[]byte) (*bolt.DB, error) {
+	return openPrepared(path, format, buckets, bolt.Options{})
+}
+
+// OpenReadOnly opens an existing file to verify it. Other processes may open it in the same way, but not to write. It fails
+// like Open, and also when a bucket is missing.
+func OpenReadOnly(path, format string, buckets ...[]byte) (*bolt.DB, error) {
+	return openPrepared(path, format, buckets, bolt.Options{ReadOnly: true})
+}
+
+func openPrepared(path, format string, buckets [][]byte, opt bolt.Options) (*bolt.DB, error) {
+	db, err := OpenChecked(path, opt, checkBranches)
+	if err != nil {
+		return nil, err
+	}
+	if err := CatchDamage(path, func() error { return prepare(db, format, append(buckets, BucketMeta)) }); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), db.Close())
+	}
+	return db, nil
+}
+
+// prepare checks the format of a file, and creates missing buckets. It usually writes nothing, so needs no space on a full disk.
+func prepare(db *bolt.DB, format string, buckets [][]byte) error {
+	found, ready := "", true
+	err := db.View(func(tx *bolt.Tx) error {
+		for _, name := range buckets {
+			ready = ready && tx.Bucket(name) != nil
+		}
+		if meta := tx.Bucket(BucketMeta); meta != nil {
+			found = string(meta.Get(keyFormat))
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case found != "" && found != format:
+		return codec.UnknownFormat{Found: found, Known: format}
+	case found != "" && ready:
+		return nil
+	case db.IsReadOnly():
+		return fmt.Errorf("%w: a bucket is missing", codec.ErrCorrupt)
+	}
+	return db.Update(func(tx *bolt.Tx) error {
+		for _, name := range buckets {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		return tx.Bucket(BucketMeta).Put(keyFormat, []byte(format))
+	})
+}
+
+// OpenChecked opens or creates a bbolt file. Before bbolt reads a file, it calls check; bbolt fills an empty one. check
+// may replace the file and return an error. Nobody else changes it meanwhile. OpenChecked fails with store.ErrInUse when another process has the file open.
+func OpenChecked(path string, opt bolt.Options, check func(f *os.File) error) (db *bolt.DB, err error) {
+	opt.FreelistType = bolt.FreelistMapType
+	opt.OpenFile = func(name string, flag int, _ os.FileMode) (*os.File, error) {
+		f, err := openLocked(name, flag) // bbolt locks it again, which does nothing
+		if err != nil {
+			return nil, err
+		}
+		if err := check(f); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		return f, nil
+	}
 	err = CatchDamage(path, func() (err error) {
-		db, err = open(path, format, buckets)
+		db, err = bolt.Open(path, 0o600, &opt)
+		if err == nil && !opt.ReadOnly {
+			if err = writeMetasAgain(db); err != nil {
+				err = errors.Join(err, db.Close())
+			}
+		}
 		return err
 	})
 	return db, err
-}
-
-func open(path, format string, buckets [][]byte) (*bolt.DB, error) {
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait, FreelistType: bolt.FreelistMapType})
-	if errors.Is(err, berrors.ErrTimeout) {
-		return nil, store.ErrInUse
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, asDamage(err))
-	}
-	err = writeMetasAgain(db)
-	if err == nil {
-		err = checkBranches(db)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
-	}
-	ready, err := isPrepared(db, format, buckets)
-	if err == nil && !ready {
-		err = prepare(db, format, buckets)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
-	}
-	return db, nil
-}
-
-func openReadOnly(path, format string, buckets [][]byte) (*bolt.DB, error) {
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait, ReadOnly: true, FreelistType: bolt.FreelistMapType, PreLoadFreelist: true})
-	if errors.Is(err, berrors.ErrTimeout) {
-		return nil, store.ErrInUse
-	}
-	if err == nil {
-		err = CatchDamage(path, func() error { return checkBranches(db) })
-	}
-	if err != nil && db != nil {
-		err = errors.Join(err, db.Close())
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, asDamage(err))
-	}
-	ready, err := isPrepared(db, format, buckets)
-	if err == nil && !ready {
-		err = fmt.Errorf("%w: a bucket is missing", codec.ErrCorrupt)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
-	}
-	return db, nil
-}
-
-// asDamage adds codec.ErrCorrupt to an error with which bbolt refuses a damaged file.
-func asDamage(err error) error {
-	for _, damage := range []error{berrors.ErrInvalid, berrors.ErrChecksum, berrors.ErrVersionMismatch} {
-		if errors.Is(err, damage) {
-			return fmt.Errorf("%w: %w", codec.ErrCorrupt, err)
-		}
-	}
-	if strings.Contains(err.Error(), "file size too small") { // it has no type
-		return fmt.Errorf("%w: %w", codec.ErrCorrupt, err)
-	}
-	return err
 }
 
 // writeMetasAgain writes the two meta pages again, as they are, and syncs them. When the last transaction before a restart
@@ -135,37 +131,46 @@ func writeMetasAgain(db *bolt.DB) error {
 	return f.Sync()
 }
 
-// isPrepared checks the format of an existing file, and reports whether prepare has nothing to do. So opening a file
-// usually writes nothing, and needs no space on a full disk.
-func isPrepared(db *bolt.DB, format string, buckets [][]byte) (ready bool, err error) {
-	err = db.View(func(tx *bolt.Tx) error {
-		meta := tx.Bucket(BucketMeta)
-		if meta == nil {
-			return nil
+// OpenToRead opens an existing file for scans. Others may open it in the same way, but not to write. It fails with
+// store.ErrInUse like OpenChecked.
+func OpenToRead(path string) (*os.File, error) { return openLocked(path, os.O_RDONLY) }
+
+// How long openLocked waits while another process has the file open, and how often it looks. An operator command holds it for
+// milliseconds, a server for as long as it runs.
+const (
+	lockWait  = 2 * time.Second
+	lockRetry = 50 * time.Millisecond
+)
+
+// openLocked opens and locks a file: alone, or together with others that only read it.
+func openLocked(path string, flag int) (*os.File, error) {
+	lock := unix.LOCK_EX
+	if flag == os.O_RDONLY {
+		lock = unix.LOCK_SH
+	}
+	for deadline := time.Now().Add(lockWait); ; time.Sleep(lockRetry) {
+		f, err := os.OpenFile(path, flag, 0o600)
+		if err != nil {
+			return nil, err
 		}
-		found := meta.Get(keyFormat)
-		if found != nil && string(found) != format {
-			return codec.UnknownFormat{Found: string(found), Known: format}
+		err = unix.Flock(int(f.Fd()), lock|unix.LOCK_NB)
+		if err == nil && isAt(f, path) { // else it was replaced before it was locked
+			return f, nil
 		}
-		ready = found != nil && !slices.ContainsFunc(buckets, func(name []byte) bool { return tx.Bucket(name) == nil })
-		return nil
-	})
-	return ready, err
+		if err = errors.Join(err, f.Close()); err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock: %w", err)
+		}
+		if time.Now().After(deadline) {
+			return nil, store.ErrInUse
+		}
+	}
 }
 
-// prepare writes the format, and creates missing buckets.
-func prepare(db *bolt.DB, format string, buckets [][]byte) error {
-	return db.Update(func(tx *bolt.Tx) error {
-		if _, err := tx.CreateBucketIfNotExists(BucketMeta); err != nil {
-			return err
-		}
-		for _, name := range buckets {
-			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
-				return err
-			}
-		}
-		return tx.Bucket(BucketMeta).Put(keyFormat, []byte(format))
-	})
+// isAt reports whether a file is the one at a path.
+func isAt(f *os.File, path string) bool {
+	own, err := f.Stat()
+	there, thereErr := os.Stat(path)
+	return err == nil && thereErr == nil && os.SameFile(own, there)
 }
 
 // CatchDamage calls do, which reads or writes a bbolt file, and turns its panics into errors that name the file. bbolt

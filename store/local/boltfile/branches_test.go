@@ -34,27 +34,25 @@ func TestWrongBranchesAndFreePagesAreRefused(t *testing.T) {
 		}
 	}
 	testenv.Check(t, db.Close())
+	sound, err := os.ReadFile(path)
+	testenv.Check(t, err)
 	f, err := os.Open(path)
 	testenv.Check(t, err)
 	defer f.Close()
-	s, err := OpenScan(f, ScanOptions{})
+	s, err := OpenScan(f)
 	testenv.Check(t, err)
-	defer s.Close()
-	testenv.Check(t, s.Check())
-	branch := uint64(2)
-	for id := range s.meta.size {
-		b, err := s.page(id)
-		if err != nil {
-			continue
-		}
-		p, err := parsePage(b, id, false)
-		elements, elementsErr := p.elements()
-		if err == nil && elementsErr == nil && !p.leaf && s.isLeaf(elements[0].child) && isReached(s, id) {
-			branch = id
+	s.seen, s.use = map[uint64]bool{}, func(string, []byte, []byte) {}
+	testenv.Check(t, s.tree(s.meta.root, nil, ""))
+	branch := uint64(0)
+	for id := range s.seen {
+		if b, err := s.page(id); err == nil {
+			if p, err := parsePage(b); err == nil && !p.leaf && len(p.elements) > 3 && s.isLeaf(p.elements[0].child) {
+				branch = id
+			}
 		}
 	}
 	free, child := s.meta.free, func(i int) uint64 { return branch*uint64(s.meta.pageSize) + headerSize + uint64(i)*elementSize + 8 }
-	first := binary.LittleEndian.Uint64(s.data[child(0):])
+	first := binary.LittleEndian.Uint64(sound[child(0):])
 	for name, wrong := range map[string]struct{ at, reference uint64 }{
 		"a branch that leads to itself":                  {child(3), branch},
 		"a branch that leads to its tree's parent":       {child(3), s.meta.root},
@@ -65,7 +63,7 @@ func TestWrongBranchesAndFreePagesAreRefused(t *testing.T) {
 		"the list of free pages in itself":               {free*uint64(s.meta.pageSize) + headerSize, free},
 		"a page outside of the file in the list of free": {free*uint64(s.meta.pageSize) + headerSize, s.meta.size},
 	} {
-		content := slices.Clone(s.data)
+		content := slices.Clone(sound)
 		binary.LittleEndian.PutUint64(content[wrong.at:], wrong.reference)
 		damaged := filepath.Join(t.TempDir(), "a.db")
 		testenv.Check(t, os.WriteFile(damaged, content, 0o600))
@@ -78,7 +76,43 @@ func TestWrongBranchesAndFreePagesAreRefused(t *testing.T) {
 	}
 }
 
-func isReached(s *Scan, id uint64) bool {
-	reached := walk{Scan: s, seen: map[uint64]bool{}}
-	return reached.page(s.meta.root, visit{}) == nil && reached.seen[id]
+// Whatever bbolt has written passes, after each of many changes. A branch has the first key of each child.
+func TestWhatBboltWritesPasses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	names := [][]byte{[]byte("large"), []byte("small")}
+	db, err := Open(path, "1", names...)
+	testenv.Check(t, err)
+	random := testenv.Random(t)
+	for round := range 150 {
+		testenv.Check(t, db.Update(func(tx *bolt.Tx) error {
+			for range random.IntN(400) {
+				b := tx.Bucket(names[0])
+				key := fmt.Appendf(nil, "%0*d", 4+random.IntN(2)*300, random.IntN(3000)) // long keys: branches below branches
+				if random.IntN(300) == 0 {
+					b, key = tx.Bucket(names[1]), key[:1]
+				}
+				var err error
+				if from := b.Cursor(); random.IntN(60) == 0 { // makes pages empty, or nearly so
+					for k, _ := from.Seek(key); k != nil && random.IntN(200) > 0 && err == nil; k, _ = from.Next() {
+						err = b.Delete(slices.Clone(k))
+					}
+				} else if random.IntN(5) < 2+round/75 {
+					err = b.Delete(key)
+				} else {
+					err = b.Put(key, make([]byte, random.IntN(200)*(1+random.IntN(40)/39*60)))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+		if err := Check(db); err != nil {
+			t.Fatalf("after round %d: %v", round, err)
+		}
+	}
+	testenv.Check(t, db.Close())
+	db, err = Open(path, "1", names...)
+	testenv.Check(t, err)
+	testenv.Check(t, db.Close())
 }

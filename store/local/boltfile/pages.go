@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"hash/fnv"
-
-	"mtagd/store/local/codec"
 )
 
 // The layout of a bbolt file, version 2. All numbers are little endian.
@@ -44,20 +41,19 @@ type meta struct {
 
 // parseMeta reads the meta after a page's header.
 func parseMeta(b []byte) (m meta, ok bool) {
-	b = b[headerSize : headerSize+metaSize]
 	sum := fnv.New64a()
 	sum.Write(b[:metaSize-8]) // never fails
 	u64 := func(at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
 	m = meta{pageSize: int(binary.LittleEndian.Uint32(b[8:])), root: u64(16), free: u64(32), size: u64(40), txid: u64(48)}
 	return m, binary.LittleEndian.Uint32(b) == metaMagic && binary.LittleEndian.Uint32(b[4:]) == metaVersion &&
-		u64(56) == sum.Sum64()
+		m.pageSize >= 1<<9 && u64(56) == sum.Sum64()
 }
 
 // page is a branch or leaf page, also one inside a value.
 type page struct {
-	b    []byte
-	leaf bool
-	n    int
+	leaf     bool
+	elements []element
+	end      int // of the last value
 }
 
 // element is an element of a page.
@@ -67,75 +63,68 @@ type element struct {
 	child      uint64 // of a branch
 }
 
-var errPage = errors.New("is not a page of keys")
+var errPage = errors.New("is not a page of keys as bbolt writes it")
 
-// parsePage reads the header of a page. inline says that it is inside a value.
-func parsePage(b []byte, id uint64, inline bool) (p page, err error) {
+// parsePage reads a page. Its elements must be as bbolt writes them: in order, and without gaps.
+func parsePage(b []byte) (p page, err error) {
 	if len(b) < headerSize {
 		return p, errPage
 	}
 	kind, n := binary.LittleEndian.Uint16(b[8:]), int(binary.LittleEndian.Uint16(b[10:]))
-	switch {
-	case binary.LittleEndian.Uint64(b) != id && !inline:
-		return p, fmt.Errorf("has the number %d", binary.LittleEndian.Uint64(b))
-	case kind != kindLeaf && (kind != kindBranch || inline), headerSize+n*elementSize > len(b):
+	at := headerSize + n*elementSize
+	if kind != kindLeaf && kind != kindBranch || at > len(b) {
 		return p, errPage
 	}
-	return page{b: b, leaf: kind == kindLeaf, n: n}, nil
-}
-
-// elements reads all elements. It fails unless they are as bbolt writes them: in order, and without gaps.
-func (p page) elements() ([]element, error) {
-	all := make([]element, p.n)
-	at := headerSize + p.n*elementSize
+	p.leaf = kind == kindLeaf
+	all := make([]element, n)
 	for i := range all {
 		own := headerSize + i*elementSize
-		e := p.b[own : own+elementSize]
+		e := b[own : own+elementSize]
 		u32 := func(at int) int { return int(binary.LittleEndian.Uint32(e[at:])) }
 		pos, keySize, valueSize := u32(0), u32(4), 0
 		if p.leaf {
 			pos, keySize, valueSize = u32(4), u32(8), u32(12)
 			all[i].bucket = u32(0) == 1
-			if u32(0) > 1 {
-				return nil, errPage
-			}
 		} else {
 			all[i].child = binary.LittleEndian.Uint64(e[8:])
 		}
-		if own+pos != at || keySize == 0 || at+keySize+valueSize > len(p.b) {
-			return nil, errPage
+		if own+pos != at || keySize == 0 || at+keySize+valueSize > len(b) || p.leaf && u32(0) > 1 {
+			return p, errPage
 		}
-		all[i].key = p.b[at : at+keySize : at+keySize]
+		all[i].key = b[at : at+keySize : at+keySize]
 		at += keySize
-		all[i].value = p.b[at : at+valueSize : at+valueSize]
+		all[i].value = b[at : at+valueSize : at+valueSize]
 		at += valueSize
 		if i > 0 && bytes.Compare(all[i-1].key, all[i].key) >= 0 {
-			return nil, fmt.Errorf("%w: its keys are not in order", codec.ErrCorrupt)
+			return p, errPage
 		}
 	}
-	return all, nil
+	p.elements, p.end = all, at
+	return p, nil
 }
 
-// dataEnd is where the last element's value ends.
-func dataEnd(elements []element) int {
-	end := headerSize + len(elements)*elementSize
-	for _, e := range elements {
-		end += len(e.key) + len(e.value)
+// parseBucket reads a value that is a bucket: its root page or, when that is 0, the only leaf itself.
+func parseBucket(value []byte) (root uint64, inline page, err error) {
+	if len(value) < bucketSize {
+		return 0, inline, errPage
 	}
-	return end
+	if root = binary.LittleEndian.Uint64(value); root == 0 {
+		inline, err = parsePage(value[bucketSize:])
+	}
+	if err == nil && (root == 0 && !inline.leaf || bucketSize+inline.end != len(value) || binary.LittleEndian.Uint64(value[8:]) != 0) {
+		err = errPage // nothing here uses sequences
+	}
+	return root, inline, err
 }
 
-// freePages reads the numbers on a page of free pages.
-func freePages(b []byte, id uint64) ([]uint64, error) {
-	if binary.LittleEndian.Uint64(b) != id || binary.LittleEndian.Uint16(b[8:]) != kindFreelist {
-		return nil, errors.New("is not the list of free pages")
-	}
+// parseFree reads the numbers on a page of free pages.
+func parseFree(b []byte) ([]uint64, error) {
 	n, at := uint64(binary.LittleEndian.Uint16(b[10:])), headerSize
-	if n == 0xFFFF && len(b) >= headerSize+8 {
+	if n == 0xFFFF {
 		n, at = binary.LittleEndian.Uint64(b[headerSize:]), headerSize+8
 	}
-	if n > uint64(len(b)-at)/8 {
-		return nil, errors.New("is not a list of free pages")
+	if binary.LittleEndian.Uint16(b[8:]) != kindFreelist || n > uint64(len(b)-at)/8 {
+		return nil, damage("the list of free pages is not one")
 	}
 	free := make([]uint64, n)
 	for i := range free {

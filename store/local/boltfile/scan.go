@@ -1,142 +1,288 @@
 package boltfile
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 
-	"golang.org/x/sys/unix"
+	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store/local/codec"
 )
 
-// Scan reads bbolt files without bbolt, which trusts its pages: a wrong bit can make it skip records, read others twice or for
-// ever, or write over pages that are in use. A scan checks that
+// Scan reads a bbolt file without bbolt, and checks that
 //
 //   - each page that is reachable is well-formed, and reached once,
-//   - the keys are in order, also over the pages,
+//   - a branch has the first key of each child, with which bbolt finds it again,
+//   - the keys of a bucket are in order, also over the pages,
 //   - the list of free pages has all other pages, and no more,
-//   - no transaction after the one that is read has existed, as far as the other meta page can tell.
+//   - both meta pages are whole, so no transaction after the one that is read has existed.
 //
-// So what is not found is not there, and a bbolt that opens the file afterwards is safe. Whether a value is right the scan
-// cannot know.
+// So what is not found is not there, and a bbolt that opens the file afterwards is safe.
 type Scan struct {
-	opt   ScanOptions
-	name  string
-	data  []byte // the file, mapped
+	f     io.ReaderAt
 	meta  meta
-	wrong error // what findMeta has found
+	wrong error // the other meta page may be that of a later transaction
+
+	branchesOnly bool            // the leaves, except that with the file's buckets, are not read
+	seen         map[uint64]bool // the pages that were reached
+	last         []byte          // the last key of the bucket that is read
+	use          Use
+	all          bool // all records were read
 }
 
-// ScanOptions are a scan's inputs.
-type ScanOptions struct {
-	// Bucket reports whether a bucket may have this name and sequence; nil when nobody can tell.
-	Bucket func(path []string, name []byte, sequence uint64) bool
-	// Txid is the transaction to read; 0 for the last one.
-	Txid uint64
-	// BranchesOnly leaves out the leaves, except those with the file's buckets: that these are not damaged is not checked.
-	BranchesOnly bool
+// Use gets each bucket, with a nil key, and each record. The slices are valid until it returns.
+type Use func(bucket string, key, value []byte)
+
+// damage is an error for what is wrong with a file.
+func damage(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", codec.ErrCorrupt, fmt.Errorf(format, args...))
 }
 
-// Record is a record as a scan finds it. Key and Value are valid until the scan is closed.
-type Record struct {
-	Path       []string
-	Key, Value []byte
-}
-
-// A PageError says which page is damaged.
-type PageError struct {
-	Page    uint64
-	Problem string
-}
-
-func (e *PageError) Error() string { return fmt.Sprintf("page %d %s", e.Page, e.Problem) }
-
-// Unwrap makes it a codec.ErrCorrupt.
-func (e *PageError) Unwrap() error { return codec.ErrCorrupt }
-
-// OpenScan maps a file, which must not be empty, for a scan.
-func OpenScan(f *os.File, opt ScanOptions) (*Scan, error) {
+// OpenScan begins a scan as of the last transaction. Nothing may be committed meanwhile. Later, others may commit while a transaction
+// keeps the pages.
+func OpenScan(f *os.File) (*Scan, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
-	if info.Size() < 4*headerSize {
-		return nil, fmt.Errorf("%w: it is too short", codec.ErrCorrupt)
+	s := &Scan{f: f}
+	first, ok := s.metaAt(0) // and the second one page later
+	second, also := s.metaAt(first.pageSize)
+	for size := 1 << 10; !ok && !also && size <= 1<<16; size *= 2 {
+		second, also = s.metaAt(size)
+		also = also && second.pageSize == size
 	}
-	data, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return nil, err
+	if !ok && !also {
+		return nil, damage("it has no valid meta page")
 	}
-	s := &Scan{opt: opt, name: f.Name(), data: data}
-	if err := CatchDamage(s.name, func() error { s.wrong = s.findMeta(); return nil }); err != nil {
-		s.Close()
-		return nil, err
+	if s.meta = first; !ok || also && second.txid > first.txid {
+		s.meta = second
+	}
+	if !ok || !also {
+		s.wrong = damage("a meta page is damaged: the last change may be missing")
+	}
+	if want := int64(s.meta.size) * int64(s.meta.pageSize); info.Size() < want {
+		return nil, damage("it is cut short: %d bytes instead of %d", info.Size(), want)
 	}
 	return s, nil
 }
 
-// Txid returns the transaction that is read; 0 when no meta page is valid.
+// metaAt reads the meta page at an offset.
+func (s *Scan) metaAt(at int) (m meta, ok bool) {
+	b := make([]byte, headerSize+metaSize)
+	if _, err := s.f.ReadAt(b, int64(at)); err != nil {
+		return m, false
+	}
+	return parseMeta(b[headerSize:])
+}
+
+// Txid returns the transaction that is read.
 func (s *Scan) Txid() uint64 { return s.meta.txid }
 
-// Close ends the scan.
-func (s *Scan) Close() { _ = unix.Munmap(s.data) } // fails only for memory that is not mapped
-
-// Check checks the whole file, until it finds something wrong.
-func (s *Scan) Check() error {
-	if s.wrong != nil {
-		return damaged(s.wrong)
+// Records checks the whole file, and calls use with what is in it. That counts only if Records returns nil.
+func (s *Scan) Records(use Use) error {
+	s.seen, s.use = map[uint64]bool{}, use
+	if err := s.tree(s.meta.root, nil, ""); err != nil {
+		return err
 	}
-	return CatchDamage(s.name, func() error {
-		w := walk{Scan: s, seen: map[uint64]bool{}}
-		if err := w.page(s.meta.root, visit{}); err != nil {
+	s.all = true
+	return cmp.Or(s.wrong, s.checkFree())
+}
+
+// HasAll reports whether Records has found all records: then only a meta page or the list of free pages is damaged.
+func (s *Scan) HasAll() bool { return s.all }
+
+// MayBeOlder reports whether the last change may be missing, because a meta page is damaged.
+func (s *Scan) MayBeOlder() bool { return s.wrong != nil }
+
+// Check checks all pages of a file, as of the last transaction. Others go on writing.
+func Check(db *bolt.DB) error {
+	f, err := os.Open(strings.TrimSuffix(db.Path(), NewSuffix)) // bbolt does not learn that a file was renamed
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	writer, err := db.Begin(true) // keeps others from committing
+	if err != nil && !db.IsReadOnly() {
+		return err
+	}
+	tx, err := db.Begin(false)
+	s, scanErr := OpenScan(f)
+	if writer != nil {
+		err = errors.Join(err, writer.Rollback())
+	}
+	if err == nil {
+		defer func() { _ = tx.Rollback() }() // never fails here
+	}
+	if err = errors.Join(err, scanErr); err != nil {
+		return err
+	}
+	return s.Records(func(string, []byte, []byte) {})
+}
+
+// checkBranches checks the branches and the list of free pages. A damaged meta page counts as none: who reads the file sees that it is older.
+func checkBranches(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 { // a new one
+		return err
+	}
+	s, err := OpenScan(f)
+	if err == nil {
+		s.branchesOnly, s.wrong = true, nil
+		err = s.Records(func(string, []byte, []byte) {})
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return nil
+}
+
+// tree reads a page, and what is below it. first is the key of the branch above; nil: the page is the root of the bucket.
+func (s *Scan) tree(id uint64, first []byte, bucket string) error {
+	b, err := s.page(id)
+	if err == nil {
+		err = s.reach(id, uint64(len(b)/s.meta.pageSize))
+	}
+	if err != nil {
+		return err
+	}
+	p, err := parsePage(b)
+	switch {
+	case err != nil:
+		return damage("page %d %w", id, err)
+	case len(p.elements) == 0 && (!p.leaf || first != nil), first != nil && !bytes.Equal(p.elements[0].key, first):
+		return damage("page %d has other keys than the page above it says", id)
+	case p.leaf:
+		return s.leaf(p, bucket)
+	}
+	unread := s.branchesOnly && bucket != "" && s.isLeaf(p.elements[0].child) // the leaves of a bucket have one depth
+	for _, e := range p.elements {
+		if unread {
+			err = s.reach(e.child, 1)
+		} else {
+			err = s.tree(e.child, e.key, bucket)
+		}
+		if err != nil {
 			return err
 		}
-		return w.checkFree()
-	})
-}
-
-// Records calls use with all records of a file that Check has found sound.
-func (s *Scan) Records(use func(Record) error) error {
-	return CatchDamage(s.name, func() error {
-		w := walk{Scan: s, seen: map[uint64]bool{}, use: use}
-		return w.page(s.meta.root, visit{})
-	})
-}
-
-// InUse returns the offsets and sizes of what is in use: the metas and the pages that can be reached.
-func (s *Scan) InUse() (parts [][2]int) {
-	parts = [][2]int{{0, headerSize + metaSize}, {s.meta.pageSize, headerSize + metaSize}}
-	w := walk{Scan: s, seen: map[uint64]bool{}}
-	_ = w.page(s.meta.root, visit{}) // ends at damage
-	w.seen[s.meta.free] = true
-	for id := range w.seen {
-		parts = append(parts, [2]int{int(id) * s.meta.pageSize, s.meta.pageSize})
 	}
-	return parts
+	return nil
 }
 
-// page returns a page with the pages that belong to it.
+// reach notes that n pages from id on were reached, which must not have been so before.
+func (s *Scan) reach(id, n uint64) error {
+	for i := id; i < id+n; i++ {
+		if i < 2 || i >= s.meta.size || s.seen[i] {
+			return damage("page %d is in two places, or outside of the file", i)
+		}
+		s.seen[i] = true
+	}
+	return nil
+}
+
+func (s *Scan) isLeaf(id uint64) bool {
+	b, err := s.page(id)
+	return err == nil && binary.LittleEndian.Uint16(b[8:]) == kindLeaf
+}
+
+// leaf reads the records of a bucket, or the buckets of the file.
+func (s *Scan) leaf(p page, bucket string) error {
+	for _, e := range p.elements {
+		if s.last != nil && bytes.Compare(s.last, e.key) >= 0 {
+			return damage("key %q of bucket %q is not in order", e.key, bucket)
+		}
+		s.last = e.key
+		switch {
+		case e.bucket != (bucket == ""):
+			return damage("key %q of bucket %q is a bucket, or not one", e.key, bucket)
+		case !e.bucket:
+			s.use(bucket, e.key, e.value)
+		default:
+			if err := s.bucket(e); err != nil {
+				return err
+			}
+			s.last = e.key
+		}
+	}
+	return nil
+}
+
+func (s *Scan) bucket(e element) error {
+	s.last = nil
+	s.use(string(e.key), nil, nil)
+	root, inline, err := parseBucket(e.value)
+	switch {
+	case err != nil:
+		return damage("bucket %q %w", e.key, err)
+	case root != 0:
+		return s.tree(root, nil, string(e.key))
+	}
+	return s.leaf(inline, string(e.key))
+}
+
+// checkFree checks that each page is either in the tree, or in the list of free pages.
+func (s *Scan) checkFree() error {
+	b, free, err := s.freePages()
+	if err == nil {
+		err = s.reach(s.meta.free, uint64(len(b)/s.meta.pageSize))
+	}
+	for _, id := range free {
+		if err == nil {
+			err = s.reach(id, 1)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("free pages: %w", err)
+	}
+	if missing := s.meta.size - 2 - uint64(len(s.seen)); missing != 0 && !s.branchesOnly { // which does not know how many pages a leaf has
+		return damage("%d free pages are not in the list", missing)
+	}
+	return nil
+}
+
+func (s *Scan) freePages() (b []byte, free []uint64, err error) {
+	if b, err = s.page(s.meta.free); err == nil {
+		free, err = parseFree(b)
+	}
+	return b, free, err
+}
+
+// page reads a page with the pages that belong to it.
 func (s *Scan) page(id uint64) ([]byte, error) {
 	if id < 2 || id >= s.meta.size {
-		return nil, fmt.Errorf("is outside of the file")
+		return nil, damage("page %d is outside of the file", id)
 	}
-	at := int(id) * s.meta.pageSize
-	more := uint64(binary.LittleEndian.Uint32(s.data[at+12:]))
+	b := make([]byte, s.meta.pageSize)
+	_, err := s.f.ReadAt(b, int64(id)*int64(s.meta.pageSize))
+	if err != nil {
+		return nil, damage("page %d: %w", id, err)
+	}
+	if binary.LittleEndian.Uint64(b) != id {
+		return nil, damage("page %d has the number %d", id, binary.LittleEndian.Uint64(b))
+	}
+	more := uint64(binary.LittleEndian.Uint32(b[12:]))
 	if more >= s.meta.size-id {
-		return nil, fmt.Errorf("has its end outside of the file")
+		return nil, damage("page %d has its end outside of the file", id)
 	}
-	return s.data[at : at+int(1+more)*s.meta.pageSize], nil
+	if more > 0 {
+		b = make([]byte, int(1+more)*s.meta.pageSize)
+		if _, err := s.f.ReadAt(b, int64(id)*int64(s.meta.pageSize)); err != nil {
+			return nil, damage("page %d: %w", id, err)
+		}
+	}
+	return b, nil
 }
 
 // Leaves passes the records of all leaves that are not in the list of free pages, also of those below a damaged page. Only the caller knows
-// which are sound. It passes nothing when the list or a meta page is lost: older records could be among them. The slices are valid until the scan is closed.
+// which are sound. It passes nothing when the list is lost: older records could be among them.
 func (s *Scan) Leaves(use func(key, value []byte)) {
-	list, err := s.page(s.meta.free)
-	if err != nil || s.wrong != nil {
-		return
-	}
-	free, err := freePages(list, s.meta.free)
+	_, free, err := s.freePages()
 	if err != nil {
 		return
 	}
@@ -145,25 +291,25 @@ func (s *Scan) Leaves(use func(key, value []byte)) {
 		skip[id] = true
 	}
 	for id := uint64(2); id < s.meta.size; id++ {
-		b, err := s.page(id)
-		if skip[id] || err != nil {
+		if skip[id] {
 			continue
 		}
-		if p, err := parsePage(b, id, false); err == nil && p.leaf {
-			elements, _ := p.elements() // none when the page is damaged
-			leaf(elements, use)
+		if b, err := s.page(id); err == nil {
+			p, _ := parsePage(b) // no elements when it is damaged
+			records(p, use)
 		}
 	}
 }
 
-func leaf(elements []element, use func(key, value []byte)) {
-	for _, e := range elements {
-		switch {
-		case !e.bucket:
+func records(p page, use func(key, value []byte)) {
+	if !p.leaf {
+		return
+	}
+	for _, e := range p.elements {
+		if !e.bucket {
 			use(e.key, e.value)
-		case len(e.value) > bucketSize:
-			below, _ := inlineElements(e)
-			leaf(below, use)
+		} else if _, inline, err := parseBucket(e.value); err == nil {
+			records(inline, use)
 		}
 	}
 }

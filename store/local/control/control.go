@@ -191,6 +191,7 @@ func (d *Data) store(c rules.Change) error {
 			*d.held[holder] = left
 		}
 		d.note(c.Entries)
+		d.syncCopy()
 		if d.Changed != nil {
 			d.Changed()
 		}

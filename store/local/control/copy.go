@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
@@ -17,30 +18,33 @@ import (
 	"mtagd/store/local/space"
 )
 
-// control.copy is a second control.db: each change is committed to both, to the copy first. Damage of one file loses nothing: a start that
-// finds control.db damaged puts the copy in its place. A copy that is missing, damaged or of another time is made anew when it is known that
-// control.db is the newest (KeepCopy), or by the next change.
+// control.copy is a second control.db: each change is committed to both. Damage of one file loses nothing: a start that finds control.db
+// damaged puts the copy in its place. A copy that is missing, damaged or of another time is made anew when it is known that control.db is
+// the newest (KeepCopy), or by the next change.
+//
+// The copy is written first, but synced last, so a change costs it one sync: a power cut leaves at least control.db whole, as it was before
+// the change or after it.
 const copyName = "control.copy"
 
 func copyPath(path string) string { return filepath.Join(filepath.Dir(path), copyName) }
 
-// readCopy reads the copy as readWhole does. The caller closes it.
-func readCopy(path string, want sums, as purpose) (*reading, error) {
+// readCopy reads the copy, of which nothing may be wrong.
+func readCopy(path string, as purpose) (*reading, error) {
 	f, err := os.Open(copyPath(path))
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return readWhole(f, want, as)
+	return readWhole(f, as)
 }
 
 // openCopy opens the copy, if it has the records of control.db.
 func (d *Data) openCopy() error {
-	r, err := readCopy(d.path, d.sums, toCompare)
-	if err != nil {
+	r, err := readCopy(d.path, toCompare)
+	if err != nil || r.wanted.sum() != d.sums.sum() {
 		return nil // it is missing, damaged, or of another time
 	}
-	err = errors.Join(r.close(), d.useCopy())
+	err = d.useCopy()
 	if err == nil || errors.Is(err, store.ErrInUse) { // as of a server, whose control.db was replaced
 		return err
 	}
@@ -49,11 +53,11 @@ func (d *Data) openCopy() error {
 }
 
 func (d *Data) useCopy() error {
-	db, err := boltfile.OpenChecked(copyPath(d.path), func(*os.File) error { return nil })
+	db, err := boltfile.OpenChecked(copyPath(d.path), bolt.Options{NoSync: true}, func(*os.File) error { return nil })
 	if err != nil {
 		return err
 	}
-	if err := upgrade(db, Format, nil); err != nil {
+	if err := prepare(db, Format, d.sums); err != nil {
 		return errors.Join(err, db.Close())
 	}
 	d.copy = db
@@ -83,8 +87,17 @@ func (d *Data) removeCopy() error {
 func (d *Data) KeepCopy() {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	if d.copy != nil || d.sums == nil {
-		return
+	d.syncCopy()
+}
+
+// syncCopy syncs the copy, or makes it anew.
+func (d *Data) syncCopy() {
+	if d.copy != nil {
+		err := d.copy.Sync()
+		if err == nil {
+			return
+		}
+		d.log.Error("control.copy cannot be synced, and is made anew", "error", errors.Join(err, d.dropCopy()))
 	}
 	if err := d.makeCopy(); err != nil {
 		d.log.Error("control.db has no copy now: damage of it would cost what it hits", "error", err)
@@ -102,11 +115,11 @@ func (d *Data) makeCopy() error {
 			if _, err := tx.WriteTo(f); err != nil {
 				return err
 			}
-			r, err := readWhole(f, d.sums, toCompare)
-			if err != nil {
-				return err
+			r, err := readWhole(f, toCompare)
+			if err == nil && r.wanted.sum() != d.sums.sum() {
+				err = fmt.Errorf("%w: it is of another time", codec.ErrCorrupt)
 			}
-			return r.close()
+			return err
 		})
 	})
 	if err == nil {
@@ -124,8 +137,11 @@ func (d *Data) makeCopy() error {
 }
 
 // takeCopy puts the copy in the place of control.db, and returns errReplaced, or else why not. It needs no space on the disk.
-func (d *Data) takeCopy(r *reading) error {
-	c, err := readCopy(d.path, r.newest(), toLoad)
+func (d *Data) takeCopy(r *reading, sums []uint64) error {
+	c, err := readCopy(d.path, toLoad)
+	if err == nil && !c.mayReplace(r, sums) {
+		err = errors.New("it is of another time: a key that was revoked could be valid again")
+	}
 	if err != nil {
 		return err
 	}
@@ -135,8 +151,23 @@ func (d *Data) takeCopy(r *reading) error {
 		}
 	}
 	d.log.Error("control.db is damaged: its copy takes its place, and nothing is lost", "records", c.records, "file", d.path)
-	err = errors.Join(c.close(), os.Rename(copyPath(d.path), d.path), durable.SyncPath(filepath.Dir(d.path)))
+	err = errors.Join(os.Rename(copyPath(d.path), d.path), durable.SyncPath(filepath.Dir(d.path)))
 	return cmp.Or(err, errReplaced)
+}
+
+// mayReplace reports whether a sound file may take the place of a damaged one: it must not be older. sums are those that the records may
+// have, the former one first; none: that is not known.
+func (r *reading) mayReplace(damaged *reading, sums []uint64) bool {
+	own := r.wanted.sum()
+	if len(sums) > 0 && !slices.Contains(sums, own) {
+		return false
+	}
+	newest := damaged.newest()
+	if newest == nil || newest.sum() == own {
+		return true
+	}
+	// A kill between the two commits leaves the copy with the change, and control.db without it.
+	return slices.Index(sums, own) > slices.Index(sums, newest.sum())
 }
 
 // replaceFile writes a file beside another one, and puts it in its place.
@@ -171,7 +202,8 @@ func (t transaction) each(change func(tx *bolt.Tx) error) error {
 	return err
 }
 
-// update makes a change in both files. The copy is committed before control.db, whose transaction it returns once its commit has begun.
+// update makes a change in both files. The copy is committed before control.db, whose transaction it returns once its commit has begun. The
+// caller syncs the copy.
 func (d *Data) update(change func(t transaction) error) (committing int, err error) {
 	if d.copy == nil {
 		if err := d.makeCopy(); err != nil {

@@ -1,13 +1,15 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,21 +35,16 @@ func TestDrillEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
 		testenv.Check(t, err)
 		second, err := os.ReadFile(filepath.Join(dir, copyName))
 		testenv.Check(t, err)
-		parts := inUse(t, dir)
 		random := testenv.Random(t)
-		refused := 0
 		for range testenv.Rounds(15) {
-			part := parts[random.IntN(len(parts))]
-			at, bit := part[0]+random.IntN(part[1]), random.IntN(8)
+			at, bit := random.IntN(len(sound)), random.IntN(8)
 			name := fmt.Sprintf("%d partners, byte %d, bit %d", partners, at, bit)
 			sound[at] ^= 1 << bit
-			if problem := tryFiles(t, sound, second, want); problem != "" {
+			if problem := tryFiles(t, files{sound, second}, want); problem != "" {
 				t.Errorf("%s: %s", name, problem)
-				refused++
 			}
 			sound[at] ^= 1 << bit
 		}
-		t.Logf("%d pages in use, %d not repaired", len(parts), refused)
 	}
 }
 
@@ -73,7 +70,7 @@ func TestDrillOneWrongBitOfATransactionNumber(t *testing.T) {
 			at := page + 16 + 48
 			for bit := range 3 {
 				sound[at] ^= 1 << bit
-				if problem := tryFiles(t, sound, second, want); problem != "" {
+				if problem := tryFiles(t, files{sound, second}, want); problem != "" {
 					t.Errorf("page at %d, bit %d: %s", page, bit, problem)
 				}
 				sound[at] ^= 1 << bit
@@ -82,14 +79,178 @@ func TestDrillOneWrongBitOfATransactionNumber(t *testing.T) {
 	}
 }
 
-// tryFiles opens control data with this content and this copy, and says what is not as it should be.
-func tryFiles(t *testing.T, content, second []byte, want []any) string {
+// files are the contents of control.db and its copy.
+type files [2][]byte
+
+func (f files) in(t *testing.T, dir string) {
+	t.Helper()
+	for i, name := range []string{fileName, copyName} {
+		testenv.Check(t, os.WriteFile(filepath.Join(dir, name), f[i], 0o600))
+	}
+}
+
+func filesIn(t *testing.T, dir string) (f files) {
+	t.Helper()
+	for i, name := range []string{fileName, copyName} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		testenv.Check(t, err)
+		f[i] = b
+	}
+	return f
+}
+
+// with returns the files with a change in one of them.
+func (f files) with(i int, change func(b []byte) []byte) files {
+	f[i] = change(slices.Clone(f[i]))
+	return f
+}
+
+func flip(at, bit int) func([]byte) []byte {
+	return func(b []byte) []byte { b[at%len(b)] ^= 1 << bit; return b }
+}
+
+// What a start makes of the two files, whatever is wrong with them.
+func TestDrillDamageOfEitherFile(t *testing.T) {
+	testenv.Drill(t)
+	dir := t.TempDir()
+	d := openHere(t, dir)
+	filled(t, d, 1)
+	former, _ := d.Sum()
+	before, older := everything(t, d), filesIn(t, dir)
+	keys, err := d.Keys(t.Context(), firstPartner(t, d))
+	testenv.Check(t, err)
+	_, err = d.RevokeKey(t.Context(), keys[0].ID, true)
+	testenv.Check(t, err)
+	last, _ := d.Sum()
+	want := everything(t, d)
+	testenv.Check(t, d.Close())
+	sound := filesIn(t, dir)
+	const page = 4096
+	try := func(what string, f files, want []any, sums ...uint64) {
+		t.Helper()
+		if problem := tryFiles(t, f, want, sums...); problem != "" {
+			t.Errorf("%s: %s", what, problem)
+		}
+	}
+	refuse := func(what string, f files, sums ...uint64) {
+		t.Helper()
+		dir := t.TempDir()
+		f.in(t, dir)
+		if d, err := Open(dir, time.Now, quiet, sums...); err == nil || !strings.Contains(err.Error(), fileName) {
+			t.Errorf("%s: the start gives %v", what, err)
+			if err == nil {
+				testenv.Check(t, d.Close())
+			}
+		}
+		if after := filesIn(t, dir); !reflect.DeepEqual(after, f) {
+			t.Errorf("%s: the start has changed a file", what)
+		}
+	}
+	for i, name := range []string{fileName, copyName} {
+		for at := 0; at < len(sound[i]); at += 97 {
+			try(fmt.Sprintf("byte %d of %s", at, name), sound.with(i, flip(at, at%8)), want, last)
+		}
+		for pages := range len(sound[i]) / page {
+			try(fmt.Sprintf("%s is cut after %d pages", name, pages), sound.with(i, func(b []byte) []byte { return b[:pages*page+pages%2] }), want, last)
+		}
+	}
+	try("control.db is empty", files{{}, sound[1]}, want, last)
+	refuse("control.db is empty, and the copy is cut short", files{{}, sound[1][:8192]}, last)
+	try("the files are swapped", files{sound[1], sound[0]}, want, last)
+	try("an older copy", files{sound[0], older[1]}, want, last)
+	stale := files{sound[0], older[1]}.with(0, damageValue(t))
+	refuse("an older copy of a damaged file", stale, last)
+	refuse("an older copy of a damaged file, when nothing else is known", stale)
+	cut := func(b []byte) []byte { return b[:len(b)/2] }
+	refuse("both are cut short", sound.with(0, cut).with(1, cut), last)
+
+	// A kill between the two commits of the revocation.
+	between := files{older[0], sound[1]}
+	try("a kill between the commits, and a value of control.db", between.with(0, damageValue(t)), want, former, last)
+	try("a kill between the commits", between, before, former, last)
+	random := testenv.Random(t)
+	for range testenv.Rounds(30) {
+		at := random.IntN(len(older[0]))
+		f := between.with(0, flip(at, at%8))
+		problem := tryFiles(t, f, want, former, last)
+		if unused := problem != "" && tryFiles(t, f, before, former, last) == ""; problem != "" && !unused {
+			t.Errorf("a kill between the commits, and byte %d of control.db: %s", at, problem)
+		}
+	}
+	try("a kill between the commits, and the copy is cut short", between.with(1, cut), before, former, last)
+	refuse("a kill between the commits, and control.db is damaged, when nothing else is known", between.with(0, damageValue(t)))
+}
+
+// damageValue damages a value in use: the sums are still known.
+func damageValue(t *testing.T) func([]byte) []byte {
+	return func(b []byte) []byte {
+		path := filepath.Join(t.TempDir(), fileName)
+		for at := range b {
+			if at%97 != 0 {
+				continue
+			}
+			b[at] ^= 1
+			testenv.Check(t, os.WriteFile(path, b, 0o600))
+			f, err := os.Open(path)
+			testenv.Check(t, err)
+			r, _ := read(f, toCompare)
+			testenv.Check(t, f.Close())
+			if r.newest() != nil && len(r.wrong) > 0 && r.wrong[0].key != "" {
+				return b
+			}
+			b[at] ^= 1
+		}
+		t.Fatal("there is no value")
+		return nil
+	}
+}
+
+// When both files are damaged, a repair takes from each what the other has not: damage in different places loses nothing.
+func TestDrillRepairOfTwoDamagedFiles(t *testing.T) {
+	testenv.Drill(t)
+	dir := t.TempDir()
+	d := openHere(t, dir)
+	filled(t, d, 3)
+	want := everything(t, d)
+	sum, _ := d.Sum()
+	all, err := d.readAgain(toRepair)
+	testenv.Check(t, err)
+	testenv.Check(t, d.Close())
+	sound := filesIn(t, dir)
+	random := testenv.Random(t)
+	for range testenv.Rounds(40) {
+		dir, to := t.TempDir(), t.TempDir()
+		a, b := 2+random.IntN(len(sound[0])/4096-2), 2+random.IntN(len(sound[1])/4096-2)
+		zeros := func(page int) func([]byte) []byte {
+			return func(b []byte) []byte { clear(b[page*4096 : page*4096+4096]); return b }
+		}
+		sound.with(0, zeros(a)).with(1, zeros(b)).in(t, dir)
+		damaged, err := OpenReadOnly(dir)
+		testenv.Check(t, err)
+		inBoth := slices.ContainsFunc(all.raw, func(w write) bool {
+			b1, b2 := sound[0][a*4096:a*4096+4096], sound[1][b*4096:b*4096+4096]
+			return bytes.Contains(b1, seal(w.bucket, w.key, w.value)) && bytes.Contains(b2, seal(w.bucket, w.key, w.value))
+		})
+		lost := 0
+		testenv.Check(t, damaged.Repair(to, func(string, string) { lost++ }, sum))
+		testenv.Check(t, damaged.Close())
+		repaired := openHere(t, to)
+		got := everything(t, repaired)
+		testenv.Check(t, repaired.Close())
+		if same := reflect.DeepEqual(got, want); !same && lost == 0 || !inBoth && (!same || lost > 0) {
+			t.Errorf("pages %d and %d: %d things are lost; everything is there: %v", a, b, lost, same)
+		}
+	}
+}
+
+// tryFiles opens control data with these files, and says what is not as it should be.
+func tryFiles(t *testing.T, f files, want []any, sums ...uint64) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(t.TempDir(), "")
 	testenv.Check(t, err)
 	defer os.RemoveAll(dir)
-	testenv.Check(t, errors.Join(os.WriteFile(filepath.Join(dir, fileName), content, 0o600), os.WriteFile(filepath.Join(dir, copyName), second, 0o600)))
-	d, err := Open(dir, time.Now, quiet)
+	f.in(t, dir)
+	d, err := Open(dir, time.Now, quiet, sums...)
 	if err != nil {
 		return err.Error()
 	}
@@ -111,18 +272,6 @@ func tryFiles(t *testing.T, content, second []byte, want []any) string {
 		return fmt.Sprintf("WRONG after a change: %v\nwant %v", got, changed)
 	}
 	return ""
-}
-
-// inUse returns the offsets and sizes of what is in use in control.db.
-func inUse(t *testing.T, dir string) [][2]int {
-	t.Helper()
-	d, err := OpenReadOnly(dir)
-	testenv.Check(t, err)
-	defer d.Close()
-	r, err := d.readAgain(toLoad)
-	testenv.Check(t, err)
-	defer r.close()
-	return r.scan.InUse()
 }
 
 func firstPartner(t *testing.T, d *Data) store.PartnerID {
@@ -149,9 +298,8 @@ func TestDrillAWrongBitInTheKeyOfABranch(t *testing.T) {
 	testenv.Check(t, err)
 	u32 := func(at int) int { return int(binary.LittleEndian.Uint32(sound[at:])) }
 	var last, others []int // the offsets of the elements
-	for _, part := range inUse(t, dir) {
-		page := part[0]
-		if binary.LittleEndian.Uint16(sound[page+8:]) != 1 { // a branch
+	for page := 0; page < len(sound); page += os.Getpagesize() {
+		if binary.LittleEndian.Uint16(sound[page+8:]) != 1 || binary.LittleEndian.Uint64(sound[page:]) != uint64(page/os.Getpagesize()) { // a branch
 			continue
 		}
 		n := int(binary.LittleEndian.Uint16(sound[page+10:]))
@@ -167,7 +315,7 @@ func TestDrillAWrongBitInTheKeyOfABranch(t *testing.T) {
 	for _, element := range append(last, others[:min(len(others), testenv.Rounds(15))]...) {
 		end := element + u32(element) + u32(element+4) - 1
 		sound[end] ^= 1
-		if problem := tryFiles(t, sound, second, want); problem != "" {
+		if problem := tryFiles(t, files{sound, second}, want); problem != "" {
 			t.Errorf("key at byte %d of page %d: %s", end%os.Getpagesize(), element/os.Getpagesize(), problem)
 		}
 		sound[end] ^= 1

@@ -33,11 +33,14 @@ func Inspect(dir string) (Contents, error) {
 	found := Nothing
 	for _, entry := range entries {
 		switch entry.Name() {
-		case fileName:
-			return ControlData, checkExists(filepath.Join(dir, fileName))
+		case fileName, copyName: // Open takes the copy when control.db is missing
+			found = ControlData
+			if err := checkExists(filepath.Join(dir, entry.Name())); err != nil {
+				return found, err
+			}
 		case "lost+found": // in the root of every ext4 file system
 		default:
-			found = OtherFiles
+			found = max(found, OtherFiles)
 		}
 	}
 	return found, nil

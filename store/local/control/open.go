@@ -18,13 +18,13 @@ import (
 	"mtagd/store/rules"
 )
 
-// Open opens or creates control.db in dir, a directory that must exist. now is the engine's clock. Open fails with store.ErrInUse
-// when another process has the file open.
-func Open(dir string, now func() time.Time, log *slog.Logger) (*Data, error) {
+// Open opens or creates control.db in dir, a directory that must exist. now is the engine's clock. sums are those that the newest records may
+// have, the former one first; none: the caller does not know. Open fails with store.ErrInUse when another process has the file open.
+func Open(dir string, now func() time.Time, log *slog.Logger, sums ...uint64) (*Data, error) {
 	d := &Data{path: filepath.Join(dir, fileName), now: now, log: log, AuditLimits: store.DefaultAuditLimits}
-	err := d.open()
+	err := d.open(sums)
 	if errors.Is(err, errReplaced) {
-		err = d.open() // what was written is read again and checked, as at every start
+		err = d.open(sums) // what was written is read again and checked, as at every start
 	}
 	if err != nil {
 		return nil, err
@@ -32,52 +32,57 @@ func Open(dir string, now func() time.Time, log *slog.Logger) (*Data, error) {
 	return d, nil
 }
 
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // errReplaced says that the copy was put in the place of a damaged file.
 var errReplaced = errors.New("control.db was replaced")
 
 // open opens the file.
-func (d *Data) open() error {
-	var found *reading
-	db, err := boltfile.OpenChecked(d.path, func(f *os.File) (err error) {
+func (d *Data) open(may []uint64) error {
+	found := newReading(toLoad)
+	found.wanted = sums{}
+	isMissing := !exists(d.path)
+	db, err := boltfile.OpenChecked(d.path, bolt.Options{}, func(f *os.File) (err error) {
 		for _, path := range []string{d.path, copyPath(d.path)} { // a replacement was cut off
 			if err := os.Remove(path + boltfile.NewSuffix); !errors.Is(err, os.ErrNotExist) && err != nil {
 				return err
 			}
 		}
-		found, err = read(f, 0, toLoad)
+		if info, err := f.Stat(); err != nil || info.Size() == 0 && !exists(copyPath(d.path)) { // a new one
+			return err
+		}
+		r, err := read(f, toLoad)
 		if err != nil && !errors.Is(err, codec.ErrCorrupt) && !isWrongBit(err) {
 			return err
 		}
-		if err == nil && len(found.wrong) == 0 {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", fileName, err)
+		} else if err = r.problems(); err == nil {
+			if r.format != "" {
+				found = r
+			}
 			return nil
 		}
-		if err == nil {
-			err = found.problems()
-		}
-		if failed := d.takeCopy(found); !errors.Is(failed, errReplaced) {
-			return fmt.Errorf("%w. Its copy cannot take its place: %v. Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new "+
+		if failed := d.takeCopy(r, may); !errors.Is(failed, errReplaced) {
+			if isMissing {
+				failed = errors.Join(failed, os.Remove(d.path))
+			}
+			return fmt.Errorf("%w. Its copy cannot take its place: %w. Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new "+
 				"directory of what can be read", err, failed)
 		}
 		return errReplaced
 	})
-	if found != nil {
-		defer found.close()
-	}
 	if err != nil {
 		return err
 	}
-	if found != nil && found.format != "" {
-		err = upgrade(db, found.format, found.wanted)
-	} else {
-		found = newReading()
-		found.wanted = sums{}
-		err = create(db)
-	}
-	if err != nil {
+	if err := prepare(db, found.format, found.wanted); err != nil {
 		return errors.Join(err, db.Close())
 	}
-	d.db = db
-	d.load(found)
+	d.db, d.sums, d.entries = db, found.wanted, found.entries
+	d.Data = rules.New(driver{d}, found.state, d.log)
 	if err := d.openCopy(); err != nil {
 		return errors.Join(err, d.Close())
 	}
@@ -92,8 +97,8 @@ func writeNew(path string, records []write) error {
 	}
 	records = slices.DeleteFunc(records, func(w write) bool { return w.bucket == inMeta && w.key == keySums })
 	slices.SortFunc(records, func(a, b write) int { return cmp.Or(cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.key, b.key)) })
-	err = create(db)
 	sums := sums{}
+	err = prepare(db, "", sums)
 	for batch := range slices.Chunk(records, writtenAtOnce) {
 		if err == nil {
 			err = db.Update(func(tx *bolt.Tx) error { return storeAll(transaction{Tx: tx}, sums, batch) })
@@ -105,54 +110,26 @@ func writeNew(path string, records []write) error {
 // writtenAtOnce is how many records one transaction writes into a new file.
 const writtenAtOnce = 20_000
 
-// create makes the buckets of a new file.
-func create(db *bolt.DB) error {
-	return db.Update(func(tx *bolt.Tx) error {
-		if err := createBuckets(tx); err != nil {
-			return err
-		}
-		return storeAll(transaction{Tx: tx}, sums{}, []write{{inMeta, keyFormat, []byte(Format)}})
-	})
-}
-
-func createBuckets(tx *bolt.Tx) error {
-	for _, name := range buckets {
-		if _, err := tx.CreateBucketIfNotExists([]byte(name)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// upgrade writes this version of the format, and makes the buckets that an earlier file does not have. Without sums, the file has none or they
-// stay.
-func upgrade(db *bolt.DB, from string, of sums) error {
-	complete := from == Format
+// prepare writes this version of the format into a file of another one, and makes the buckets that are missing.
+func prepare(db *bolt.DB, format string, of sums) error {
+	ready := format == Format
 	err := db.View(func(tx *bolt.Tx) error {
 		for _, name := range buckets {
-			complete = complete && tx.Bucket([]byte(name)) != nil
+			ready = ready && tx.Bucket([]byte(name)) != nil
 		}
 		return nil
 	})
-	if err != nil || complete {
+	if err != nil || ready {
 		return err
 	}
 	return db.Update(func(tx *bolt.Tx) error {
-		if err := createBuckets(tx); err != nil {
-			return err
+		for _, name := range buckets {
+			if _, err := tx.CreateBucketIfNotExists([]byte(name)); err != nil {
+				return err
+			}
 		}
-		format := write{inMeta, keyFormat, []byte(Format)}
-		if of == nil {
-			return format.put(tx)
-		}
-		return storeAll(transaction{Tx: tx}, of, []write{format}) // the sums say that this is the last transaction
+		return storeAll(transaction{Tx: tx}, of, []write{{inMeta, keyFormat, []byte(Format)}}) // the sums say that this is the last transaction
 	})
-}
-
-// load takes over what was read.
-func (d *Data) load(r *reading) {
-	d.sums, d.entries = r.wanted, r.entries
-	d.Data = rules.New(driver{d}, r.state, d.log)
 }
 
 // OpenReadOnly opens existing control data for Verify, Repair and the reading methods but Audit. The file may be damaged.
@@ -167,11 +144,11 @@ func openToRead(path string) (*Data, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := read(f, 0, toLoad)
+	r, err := read(f, toLoad)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	d.file, d.sums = f, r.wanted
 	d.Data = rules.New(driver{d}, r.state, d.log)
-	return d, r.close()
+	return d, nil
 }

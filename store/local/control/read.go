@@ -16,7 +16,8 @@ import (
 
 // reading is what is read of a control.db, all of it, before anything is served.
 type reading struct {
-	scan   *boltfile.Scan
+	as     purpose
+	txid   uint64 // the transaction that is read
 	format string // "" for a file that nothing was written to
 	state  *rules.State
 	found  sums   // of the records that are there
@@ -24,11 +25,10 @@ type reading struct {
 	wrote  uint64 // the transaction of that change; 0: unknown
 	entries
 
-	records uint64
-	wrong   []problem
-
-	as  purpose
-	raw []write // all records that are sound, toRepair
+	mayBeOlder bool // the last change may be missing
+	records    uint64
+	wrong      []problem
+	raw        []write // all records that are sound, toRepair
 }
 
 // purpose is what a file is read for. To compare, it keeps no records.
@@ -53,53 +53,53 @@ func (p problem) where() string {
 	return fmt.Sprintf("%s: %s %q", fileName, p.bucket, p.key)
 }
 
-func newReading() *reading {
-	return &reading{state: rules.NewState(), found: sums{}, entries: entries{held: map[store.PartnerID]*holding{}}}
+func newReading(as purpose) *reading {
+	return &reading{as: as, state: rules.NewState(), found: sums{}, entries: entries{held: map[store.PartnerID]*holding{}}}
 }
 
-// read reads a file as of a transaction; 0 for the last one. It returns an error only if nothing can be read: what is wrong otherwise is
-// in reading.wrong. The caller closes reading.scan.
-func read(f *os.File, txid uint64, as purpose) (r *reading, err error) {
-	r = newReading()
-	r.as = as
-	scan, err := boltfile.OpenScan(f, boltfile.ScanOptions{Txid: txid, Bucket: isKnown})
+// read reads a file as of the last transaction. It returns an error only if nothing can be read: what is wrong otherwise is in
+// reading.wrong.
+func read(f *os.File, as purpose) (*reading, error) {
+	scan, err := boltfile.OpenScan(f)
 	if err != nil {
 		return nil, err
 	}
-	r.scan = scan
-	if damage := scan.Check(); damage != nil {
-		r.report(problem{text: damage.Error()})
-		err = boltfile.CatchDamage(fileName, func() error { scan.Leaves(r.leaf); return nil })
-		r.format = cmp.Or(r.format, Format)
-	} else {
-		err = scan.Records(r.record)
-		if r.format == "" && r.records > 0 {
-			r.format = Format
-			r.report(problem{bucket: inMeta, key: keyFormat, text: "is missing"})
+	return readScan(scan, as)
+}
+
+func readScan(scan *boltfile.Scan, as purpose) (*reading, error) {
+	r := newReading(as)
+	if damage := scan.Records(r.record); damage != nil {
+		if !scan.HasAll() {
+			r = newReading(as)
+			scan.Leaves(r.leaf)
 		}
+		r.report(problem{text: damage.Error()})
+		r.format = cmp.Or(r.format, Format)
+	} else if r.format == "" && r.records > 0 {
+		r.format = Format
+		r.report(problem{bucket: inMeta, key: keyFormat, text: "is missing"})
 	}
-	if err == nil && r.format != "" && r.format != Format && r.format != formerFormat {
-		err = codec.UnknownFormat{Found: r.format, Known: Format}
+	if r.format != "" && r.format != Format && r.format != formerFormat {
+		return nil, codec.UnknownFormat{Found: r.format, Known: Format}
 	}
-	if err != nil {
-		return nil, errors.Join(err, r.close())
-	}
+	r.txid, r.mayBeOlder = scan.Txid(), scan.MayBeOlder()
 	r.compareSums()
 	return r, nil
 }
 
-// readWhole reads a file of which nothing is wrong. Unless want is nil, it must have the records with these sums.
-func readWhole(f *os.File, want sums, as purpose) (*reading, error) {
-	r, err := read(f, 0, as)
+// readWhole reads a file of which nothing is wrong.
+func readWhole(f *os.File, as purpose) (*reading, error) {
+	r, err := read(f, as)
 	if err != nil {
 		return nil, err
 	}
 	err = r.problems()
-	if err == nil && (!r.isComplete() || want != nil && r.wanted.sum() != want.sum()) {
-		err = errors.New("it is of another time")
+	if err == nil && !r.isComplete() {
+		err = errors.New("it has no records")
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%w: %w", codec.ErrCorrupt, err), r.close())
+		return nil, fmt.Errorf("%w: %w", codec.ErrCorrupt, err)
 	}
 	return r, nil
 }
@@ -125,15 +125,10 @@ func (r *reading) isComplete() bool {
 
 // newest returns the sums of the last transaction; nil: what was read may be of an earlier one.
 func (r *reading) newest() sums {
-	if r == nil || r.wanted == nil || r.wrote+1 < r.scan.Txid() {
+	if r == nil || r.wanted == nil || r.mayBeOlder || r.wrote+1 < r.txid {
 		return nil
 	}
 	return r.wanted
-}
-
-func (r *reading) close() error {
-	r.scan.Close()
-	return nil
 }
 
 func (r *reading) report(p problem) { r.wrong = append(r.wrong, p) }
@@ -147,37 +142,40 @@ func (r *reading) problems() error {
 	return errors.Join(errs...)
 }
 
-func bucketOf(path []string) string {
-	if len(path) == 0 {
-		return ""
+// record reads a record of a file whose pages are sound, or a bucket.
+func (r *reading) record(bucket string, k, sealed []byte) {
+	key := string(k)
+	switch {
+	case k == nil && !slices.Contains(buckets, bucket):
+		r.report(problem{text: fmt.Sprintf("has an unknown bucket %q", bucket)})
+	case k == nil:
+	case isPlain(bucket, key):
+		r.format = string(sealed)
+	default:
+		value, seal, ok := unseal(bucket, key, sealed)
+		r.add(bucket, key, value, seal, ok)
 	}
-	return path[0]
 }
 
-// isKnown reports whether a file has this bucket.
-func isKnown(path []string, name []byte, sequence uint64) bool {
-	return len(path) == 0 && slices.Contains(buckets, string(name)) && sequence == 0
-}
-
-// record reads a record of a file whose pages are sound.
-func (r *reading) record(rec boltfile.Record) error {
-	bucket, key := bucketOf(rec.Path), string(rec.Key)
-	if isPlain(bucket, key) {
-		r.format = string(rec.Value)
-		return nil
-	}
-	value, seal, ok := unseal(bucket, key, rec.Value)
+// add adds a record; ok says that it is sound.
+func (r *reading) add(bucket, key string, value []byte, seal uint64, ok bool) {
 	if !ok {
-		r.records++
-		r.damaged(bucket, key, "is damaged")
 		seal = 0 // so that the sums do not match
-	} else {
-		r.sound(bucket, key, value)
 	}
+	r.records++
 	if isSummed(bucket, key) {
 		r.found.add(bucket, seal)
 	}
-	return nil
+	if !ok {
+		r.damaged(bucket, key, "is damaged")
+		return
+	}
+	if r.as == toRepair {
+		r.raw = append(r.raw, write{bucket, key, slices.Clone(value)})
+	}
+	if err := r.decode(bucket, key, value); err != nil {
+		r.damaged(bucket, key, err.Error())
+	}
 }
 
 // leaf reads what may be a record of a file with damaged pages.
@@ -188,23 +186,9 @@ func (r *reading) leaf(key, sealed []byte) {
 	}
 	for _, bucket := range buckets {
 		if value, seal, ok := unseal(bucket, key, sealed); ok {
-			r.sound(bucket, string(key), value)
-			if isSummed(bucket, string(key)) {
-				r.found.add(bucket, seal)
-			}
+			r.add(bucket, string(key), value, seal, ok)
 			return
 		}
-	}
-}
-
-// sound reads the value of a record, whose seal is right.
-func (r *reading) sound(bucket, key string, value []byte) {
-	r.records++
-	if r.as == toRepair {
-		r.raw = append(r.raw, write{bucket, key, slices.Clone(value)})
-	}
-	if err := r.decode(bucket, key, value); err != nil {
-		r.damaged(bucket, key, err.Error())
 	}
 }
 
@@ -225,8 +209,8 @@ func (r *reading) decode(bucket, key string, value []byte) (err error) {
 	case bucket == inLog:
 		r.noteEntry(key, value)
 		return nil
-	case !slices.Contains(buckets, bucket):
-		return fmt.Errorf("%w: an unknown bucket", codec.ErrCorrupt)
+	case !slices.Contains(buckets, bucket): // which was reported
+		return nil
 	case bucket == inDocuments, r.as == toCompare:
 		return nil
 	}
@@ -246,10 +230,7 @@ func (r *reading) noteEntry(key string, value []byte) {
 
 // compareSums finds out whether records are missing. In a bucket with damaged records only their number can be compared.
 func (r *reading) compareSums() {
-	if r.format == "" {
-		return
-	}
-	if r.isComplete() {
+	if r.format == "" || r.isComplete() {
 		return
 	}
 	unsound := map[string]bool{}
@@ -263,8 +244,8 @@ func (r *reading) compareSums() {
 	// The pages of an earlier state can all be sound, below the meta page of a later one whose own pages were not written. bbolt
 	// never writes over the pages of the state before, so that state is two transactions earlier or more. One earlier is sound:
 	// new buckets are made without sums.
-	if r.wrote > 0 && r.wrote+1 < r.scan.Txid() {
-		r.report(problem{text: fmt.Sprintf("has the records of transaction %d, but is of transaction %d", r.wrote, r.scan.Txid())})
+	if r.wrote > 0 && r.wrote+1 < r.txid {
+		r.report(problem{text: fmt.Sprintf("has the records of transaction %d, but is of transaction %d", r.wrote, r.txid)})
 	}
 	for _, bucket := range buckets {
 		found, wanted := r.found[bucket], r.wanted[bucket]

@@ -1,26 +1,27 @@
 package control
 
 import (
+	"os"
 	"path/filepath"
+	"slices"
 
 	"mtagd/store"
 	"mtagd/store/rules"
 )
 
 // Repair writes the records that can be read, and that fit together, into a new control.db in the directory to. It passes what
-// is left out to lost.
-func (d *Data) Repair(to string, lost func(where, problem string)) error {
+// is left out to lost. sums are as for Open.
+func (d *Data) Repair(to string, lost func(where, problem string), sums ...uint64) error {
 	r, err := d.readAgain(toRepair)
 	if err != nil {
 		return err
 	}
 	if len(r.wrong) > 0 {
-		if second, err := readCopy(d.path, r.newest(), toRepair); err == nil { // nothing is lost
-			r.close()
-			r = second
-		}
+		r = r.completed(copyPath(d.path), sums)
 	}
-	defer r.close()
+	if r.mayBeOlder && (r.wanted == nil || !slices.Contains(sums, r.wanted.sum())) { // else it is known to be the newest
+		r = &reading{state: rules.NewState(), wrong: r.wrong}
+	}
 	d.sums = r.wanted // Sum says which file it was
 	for _, p := range r.wrong {
 		lost(p.where(), p.text)
@@ -72,4 +73,43 @@ func (d *Data) Repair(to string, lost func(where, problem string)) error {
 		}
 	}
 	return writeNew(filepath.Join(to, fileName), records)
+}
+
+// completed returns what is in a damaged file or in its copy: the copy, if nothing is lost with it, else the records of both, if they are of
+// one time.
+func (r *reading) completed(path string, sums []uint64) *reading {
+	f, err := os.Open(path)
+	if err != nil {
+		return r
+	}
+	defer f.Close()
+	second, err := read(f, toRepair)
+	if err != nil {
+		return r
+	}
+	if len(second.wrong) == 0 && second.isComplete() && second.mayReplace(r, sums) {
+		return second
+	}
+	both := newReading(toRepair)
+	both.format = Format
+	has := map[[2]string]bool{}
+	for _, w := range slices.Concat(r.raw, second.raw) {
+		if id := [2]string{w.bucket, w.key}; !has[id] {
+			has[id] = true
+			both.add(w.bucket, w.key, w.value, sealOf(w.bucket, w.key, w.value), true)
+		}
+	}
+	if both.isComplete() {
+		return both
+	}
+	if one, other := r.newest(), second.newest(); one == nil || other == nil || one.sum() != other.sum() {
+		return r
+	}
+	for _, p := range r.wrong {
+		if p.bucket == "" || p.key != "" && !has[[2]string{p.bucket, p.key}] {
+			both.report(p)
+		}
+	}
+	both.compareSums()
+	return both
 }

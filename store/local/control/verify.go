@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"mtagd/store/local/boltfile"
 	"mtagd/store/rules"
 )
 
@@ -23,7 +24,6 @@ func (d *Data) Verify(ctx context.Context, wrong func(where, problem string)) (r
 		wrong(fileName, err.Error())
 		return 0, nil
 	}
-	defer r.close()
 	for _, p := range r.wrong {
 		wrong(p.where(), p.text)
 	}
@@ -44,43 +44,34 @@ func (d *Data) verifyCopy() error {
 	if d.db != nil && d.copy == nil { // the next change makes it
 		return nil
 	}
-	r, err := readCopy(d.path, nil, toCompare)
+	_, err := readCopy(d.path, toCompare)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return errors.Join(err, d.dropCopy())
+		err = errors.Join(err, d.dropCopy())
 	}
-	return r.close()
+	return err
 }
 
 // readAgain reads the file as of the last change.
-func (d *Data) readAgain(as purpose) (*reading, error) {
+func (d *Data) readAgain(as purpose) (r *reading, err error) {
 	if d.db == nil {
-		return read(d.file, 0, as)
-	}
-	snapshot, err := d.Snapshot(func() {}) // so that its pages are not used again
-	if err != nil {
-		return nil, err
+		return read(d.file, as)
 	}
 	f, err := os.Open(d.path)
 	if err != nil {
-		return nil, errors.Join(err, snapshot.Close())
+		return nil, err
 	}
 	defer f.Close()
-	r, err := read(f, uint64(snapshot.tx.ID()), as)
-	// It is closed before the next one begins: a change that makes the file grow waits for the first one, and the next one would
-	// wait for that change.
-	if err = errors.Join(err, snapshot.Close()); err == nil && len(r.wrong) == 0 {
-		return r, nil
+	var scan *boltfile.Scan
+	var scanErr error
+	snapshot, err := d.Snapshot(func() { scan, scanErr = boltfile.OpenScan(f) }) // until it is closed, its pages are not used again
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		err = r.close()
+	if scanErr == nil {
+		r, scanErr = readScan(scan, as)
 	}
-	// The meta page is overwritten by the second change after the snapshot. So read again while nothing changes.
-	again, nextErr := d.Snapshot(func() { r, err = read(f, 0, as) })
-	if nextErr != nil {
-		return nil, nextErr
-	}
-	return r, errors.Join(err, again.Close())
+	return r, errors.Join(scanErr, snapshot.Close())
 }

@@ -59,9 +59,8 @@ func merchantsIn(db *bolt.DB, bucket []byte) (all []codec.MerchantKey, err error
 // scannedLeaves is how many leaves a transaction of scan reads. A longer one would keep bbolt from reusing pages.
 const scannedLeaves = 64
 
-// times and names return the root of one of a merchant's trees, for scan.
+// times returns the root of the tree of times, for scan.
 func times(t *storedTree) *child[entry] { return &t.root }
-func names(t *storedTree) *child[named] { return &t.names }
 
 // scan calls use with all events of one of a merchant's stored trees, in their order, and with the merchant's series. It checks what
 // the nodes say of those below them. An event that is stored or removed meanwhile may be among them or not. No transaction is open while

@@ -45,6 +45,7 @@ type merger struct {
 	ctx    context.Context // ends the merge between two transactions
 	db     *bolt.DB
 	budget int // of each transaction, in entries
+	maxRun int
 	commit func(*bolt.Tx) error
 
 	tx    *bolt.Tx
@@ -53,7 +54,13 @@ type merger struct {
 }
 
 func newMerger(db *bolt.DB, budget int, commit func(*bolt.Tx) error) *merger {
-	return &merger{ctx: context.Background(), db: db, budget: budget, commit: commit}
+	return &merger{ctx: context.Background(), db: db, budget: budget, maxRun: maxRun, commit: commit}
+}
+
+func (x *Index) newMerger() *merger {
+	w := newMerger(x.db, x.txBudget, x.commit)
+	w.maxRun = x.maxRun
+	return w
 }
 
 func (w *merger) begin() error {
@@ -122,32 +129,11 @@ func (w *merger) mergeTree(m codec.MerchantKey, events *recentEvents, covered ui
 			return err
 		}
 	}
-	if err := t.insertNames(events.frozen.runs); err != nil {
+	if err := t.addRun(&events.frozen.names); err != nil {
 		return err
 	}
 	t.covered, t.series = covered, events.series.names()
 	return t.store()
-}
-
-// insertNames adds the events of runs to the tree of names.
-func (t *treeEdit) insertNames(runs map[uint32][][]named) error {
-	var events []named
-	for _, of := range runs {
-		events = append(events, slices.Concat(of...)...)
-	}
-	slices.SortFunc(events, byName) // so that neighbours are in one transaction
-	load := loadToEdit[named](t)
-	for some := range slices.Chunk(events, leafEntries) {
-		for _, e := range some {
-			if err := t.names.insertAtRoot(e, load); err != nil {
-				return err
-			}
-		}
-		if err := t.spend(len(some)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // treeEdit is a change of a merchant's stored trees. Nobody sees it before store.
@@ -201,15 +187,24 @@ func (t *treeEdit) spend(entries int) error {
 	if t.left -= entries; t.left > 0 {
 		return nil
 	}
-	if err := errors.Join(storeNodes(t, &t.root), storeNodes(t, &t.names)); err != nil {
+	if err := t.storeNodes(); err != nil {
 		return err
 	}
 	return t.next()
 }
 
+// storeNodes writes the changed nodes of all trees.
+func (t *treeEdit) storeNodes() error {
+	err := storeNodes(t, &t.root)
+	for i := range t.runs {
+		err = errors.Join(err, storeNodes(t, &t.runs[i].root))
+	}
+	return err
+}
+
 // store writes the changed nodes and the root record, and deletes the replaced nodes, or frees them when they are many.
 func (t *treeEdit) store() error {
-	if err := cmp.Or(t.check(), storeNodes(t, &t.root), storeNodes(t, &t.names)); err != nil {
+	if err := cmp.Or(t.check(), t.storeNodes()); err != nil {
 		return err
 	}
 	if err := storeTree(t.tx, t.m, t.storedTree); err != nil {

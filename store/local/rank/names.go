@@ -2,7 +2,6 @@ package rank
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sort"
 
@@ -11,12 +10,26 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Events of overflow series are in the counted trees like all others, but there without their names. A merchant's stored tree of names
-// has them once more, in the order of names, and events of the same name in the order of Key. So it counts the events of any name
-// within any time range, and finds the n-th of them. All names within a time range are not a part of the tree: for a page that is
-// sorted by name, the whole tree of names is read (namesInRange), 0.15 s for a million events.
+// Events of overflow series are in the counted trees like all others, but there without their names. Runs have them once more, in the
+// order of names. So each run counts its events of any name within any time range, and finds the n-th of them.
 //
-// Those in memory are in sorted runs, by series. A run never changes. So a run may be read after Index.mu was unlocked.
+// Anybody can make up names, so what they cost is bounded. A stored run is written from its first event to its last, and never gets
+// further ones: a merge replaces the last runs, while they are no more than twice as large, by one that also has the new events. So an
+// event is written about once for each time that the number of events doubles, up to maxRun, whatever its name is. There are few runs:
+// each is more than twice as large as the next one, except those with about maxRun events, of which there are N/maxRun to 3N/maxRun.
+//
+// Each run knows its first and last Key. Events come nearly in the order of time, so a time range begins or ends within few runs. For a
+// page that is sorted by name, these are read whole (namesInRange). All others count what is within the range.
+
+// run is some of a merchant's events of overflow series: a counted tree in the order of names.
+type run struct {
+	root     child[named]
+	from, to Key // no event is before from, or after to
+}
+
+// maxRun is how many events a run has at most, unless a single merge brings more: the memory of a merge follows from it, and how much of a
+// run is read when a time range begins or ends in it.
+const maxRun = 256 << 10
 
 // isOverflow reports whether a series is the overflow series of a tag.
 func isOverflow(series string) bool {
@@ -24,30 +37,101 @@ func isOverflow(series string) bool {
 	return tag != "" && name == ""
 }
 
-// addRuns adds events to runs. The goal: each run of a series is more than twice as large as the next one. So there are few, and no
-// event is copied often.
-func addRuns(all map[uint32][][]named, events []named) map[uint32][][]named {
-	all = maps.Clone(all)
-	if all == nil {
-		all = map[uint32][][]named{}
+// add adds an event to a run in memory.
+func (r *run) add(e named) error {
+	if r.root.isEmpty() {
+		r.from, r.to = e.Key, e.Key
 	}
-	slices.SortFunc(events, byName)
-	bySeries := map[uint32][]named{}
-	for _, e := range events {
-		bySeries[e.series] = append(bySeries[e.series], e)
-	}
-	for series, run := range bySeries {
-		runs := all[series]
-		for len(runs) > 0 && len(runs[len(runs)-1]) <= 2*len(run) {
-			run = mergeRuns(runs[len(runs)-1], run)
-			runs = runs[:len(runs)-1]
-		}
-		all[series] = append(slices.Clip(runs), run)
-	}
-	return all
+	r.widen(e.Key, e.Key)
+	return r.root.insertAtRoot(e, nil)
 }
 
-func mergeRuns(a, b []named) []named {
+// widen makes the bounds of the run also those of other events.
+func (r *run) widen(from, to Key) {
+	if from.compare(r.from) < 0 {
+		r.from = from
+	}
+	if to.compare(r.to) > 0 {
+		r.to = to
+	}
+}
+
+// overlaps reports whether the run may have events with lo ≤ key < hi, and within reports whether all its events are such.
+func (r *run) overlaps(lo, hi Key) bool { return r.to.compare(lo) >= 0 && r.from.compare(hi) < 0 }
+func (r *run) within(lo, hi Key) bool   { return r.from.compare(lo) >= 0 && r.to.compare(hi) < 0 }
+
+// addRun writes the events of a run in memory as a new one, with those of the last stored runs that it replaces.
+func (t *treeEdit) addRun(recent *run) error {
+	if recent.root.isEmpty() {
+		return nil
+	}
+	added := run{from: recent.from, to: recent.to}
+	var events []named
+	for _, leaf := range recent.root.leaves() {
+		events = append(events, leaf.node.entries...)
+	}
+	for len(t.runs) > 0 {
+		last := &t.runs[len(t.runs)-1]
+		if n := int(last.root.counts.of(nil)); n > 2*len(events) || n+len(events) > t.maxRun {
+			break
+		}
+		older, err := t.eventsOf(last)
+		if err != nil {
+			return err
+		}
+		events = mergeSlices(older, events)
+		added.widen(last.from, last.to)
+		if err := drop(t, &last.root); err != nil {
+			return err
+		}
+		t.runs = t.runs[:len(t.runs)-1]
+	}
+	t.runs = append(slices.Clip(t.runs), added)
+	root, load := &t.runs[len(t.runs)-1].root, loadToEdit[named](t)
+	for some := range slices.Chunk(events, leafEntries) {
+		for _, e := range some {
+			if err := root.insertAtRoot(e, load); err != nil {
+				return err
+			}
+		}
+		if err := t.spend(len(some)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eventsOf reads all events of a stored run.
+func (t *treeEdit) eventsOf(r *run) (events []named, err error) {
+	_, err = newPages(t.ctx, t.tx, t.m, &nodeArena[named]{}).each(&r.root, named{}, func(e *named) bool {
+		events = append(events, *e)
+		return true
+	})
+	return events, err
+}
+
+// removeNamed removes from the runs the events whose keys are gone. It reads only the runs that it concerns.
+func (t *treeEdit) removeNamed(concerns func(r *run) bool, gone func(k Key) bool) error {
+	for i := range t.runs {
+		r := &t.runs[i]
+		if r.root.isEmpty() || !concerns(r) {
+			continue
+		}
+		events, err := t.eventsOf(r)
+		if err != nil {
+			return err
+		}
+		events = slices.DeleteFunc(events, func(e named) bool { return !gone(e.Key) })
+		if err := removeAll(t, &r.root, events); err != nil {
+			return err
+		}
+	}
+	t.runs = slices.DeleteFunc(t.runs, func(r run) bool { return r.root.isEmpty() })
+	return nil
+}
+
+// mergeSlices merges two slices that are sorted by name.
+func mergeSlices(a, b []named) []named {
 	merged := make([]named, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
 		if byName(a[0], b[0]) > 0 {
@@ -58,15 +142,8 @@ func mergeRuns(a, b []named) []named {
 	return append(append(merged, a...), b...)
 }
 
-// part returns the events of a sorted run from one on, and before another.
-func part(run []named, from, to named) []named {
-	i, _ := slices.BinarySearchFunc(run, from, byName)
-	n, _ := slices.BinarySearchFunc(run[i:], to, byName)
-	return run[i : i+n]
-}
-
-// namesInRange are the events of a stored tree of names that are of some series and within a time range, in the order of names. It is a
-// source. It knows how many there are before each of its marks, so each call reads the events between two marks.
+// namesInRange are the events of a run that are of some series and within a time range, in the order of names. It is a source. It knows
+// how many there are before each of its marks, so each call reads the events between two marks.
 type namesInRange struct {
 	*pages[named]
 	root    *child[named]
@@ -82,10 +159,10 @@ type nameMark struct {
 	before int
 }
 
-// eventsPerMark is how many events of the tree are between two marks.
-const eventsPerMark = 8 * leafEntries
+// eventsPerMark is how many events of the run are between two marks.
+const eventsPerMark = 4 * leafEntries
 
-// readRange reads the whole tree.
+// readRange reads the whole run.
 func readRange(p *pages[named], root *child[named], members []bool, lo, hi Key) (*namesInRange, error) {
 	s := &namesInRange{pages: p, root: root, members: members, lo: lo, hi: hi}
 	n := 0
@@ -150,17 +227,25 @@ func (s *namesInRange) collect(out []named, from, n int) ([]named, error) {
 	return out, err
 }
 
-// namesWithin reads the names within a selection's time range. It needs no lock: no events wait for it.
-func (x *Index) namesWithin(ctx context.Context, m codec.MerchantKey, s *Selection) (found *namesInRange, err error) {
-	err = view(x.db, func(tx *bolt.Tx) error {
+// namesWithin reads the names within a selection's time range, of the stored runs in which it begins or ends. It needs no lock: no events
+// wait for it. The result is by the id of the run's root.
+func (x *Index) namesWithin(ctx context.Context, m codec.MerchantKey, s *Selection) (map[uint64]*namesInRange, error) {
+	found := map[uint64]*namesInRange{}
+	return found, view(x.db, func(tx *bolt.Tx) error {
 		t, err := loadTree(tx, m)
-		if err != nil || t.names.isEmpty() {
+		if err != nil {
 			return err
 		}
-		found, err = readRange(newPages(ctx, tx, m, &nodeArena[named]{}), &t.names, s.overflowOf(t.series), s.lo, s.hi)
-		return err
+		p, members := newPages(ctx, tx, m, &nodeArena[named]{}), s.overflowOf(t.series)
+		for i := range t.runs {
+			if r := &t.runs[i]; r.overlaps(s.lo, s.hi) && !r.within(s.lo, s.hi) {
+				if found[r.root.id], err = readRange(p, &r.root, members, s.lo, s.hi); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
 	})
-	return found, err
 }
 
 // overflowOf returns the members (see reader) that are overflow series with events that may be selected.

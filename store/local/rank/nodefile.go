@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc64"
 	"slices"
+	"strings"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -27,7 +28,7 @@ var (
 
 // Format is the version of the file's layout.
 const (
-	Format = "4"
+	Format = "5"
 	format = Format
 )
 
@@ -249,7 +250,7 @@ func loadFreed(tx *bolt.Tx) (all []freedSubtree, err error) {
 // storedTree is a merchant's stored trees.
 type storedTree struct {
 	root    child[entry] // the zero child when there are no events
-	names   child[named] // of the tree of names, which has the events of overflow series once more
+	runs    []run        // the events of overflow series once more, by name
 	nextID  uint64       // greater than the ids of all nodes of these trees
 	covered uint64       // the events of chunks up to this seq are in the tree
 	series  []string     // by number, from 1; 0 is unused
@@ -263,21 +264,30 @@ func (t *storedTree) encode(b []byte) []byte {
 	for _, s := range t.series {
 		b = codec.AppendPrefixed(b, s)
 	}
-	return t.names.encode(b, &named{})
+	b = binary.AppendUvarint(b, uint64(len(t.runs)))
+	for i := range t.runs {
+		r := &t.runs[i]
+		b = r.root.encode(appendKey(appendKey(b, &Key{}, r.from), &Key{}, r.to), &named{})
+	}
+	return b
 }
 
 func decodeTree(b []byte) (*storedTree, error) {
 	d := codec.Decoder{B: b}
-	t := &storedTree{nextID: d.Uvarint(), covered: d.Uvarint(), root: decodeChild(&d, &entry{}, &counts{})}
+	t := &storedTree{nextID: d.Uvarint(), covered: d.Uvarint(), root: decodeChild(&d, &entry{}, &counts{}, nil)}
 	t.series = make([]string, d.Count())
 	for i := range t.series {
 		t.series[i] = string(d.Prefixed())
 	}
-	t.names = decodeChild(&d, &named{}, &counts{})
+	t.runs = make([]run, d.Count())
+	for i := range t.runs {
+		t.runs[i].from, t.runs[i].to = decodeKey(&d, &Key{}), decodeKey(&d, &Key{})
+		t.runs[i].root = decodeChild(&d, &named{}, &counts{}, &strings.Builder{})
+	}
 	return t, d.Err("root record")
 }
 
-// check fails when the tree of names has other numbers of events than the tree counts for overflow series.
+// check fails when the runs have other numbers of events than the tree of times counts for overflow series.
 func (t *storedTree) check() error {
 	overflow := slices.Clone(t.root.counts)
 	for _, c := range overflow {
@@ -286,8 +296,12 @@ func (t *storedTree) check() error {
 		}
 	}
 	overflow = slices.DeleteFunc(overflow, func(c seriesCount) bool { return !isOverflow(t.series[c.series]) })
-	if !slices.Equal(overflow, t.names.counts) {
-		return fmt.Errorf("index.db: %w: the tree of names has other events than the tree of times", codec.ErrCorrupt)
+	var named tally
+	for i := range t.runs {
+		named.add(t.runs[i].root.tally)
+	}
+	if !slices.Equal(overflow, named.counts) {
+		return fmt.Errorf("index.db: %w: the runs have other events than the tree of times", codec.ErrCorrupt)
 	}
 	return nil
 }
@@ -297,10 +311,10 @@ func decodeSize(b []byte) (uint64, error) {
 	d := codec.Decoder{B: b}
 	d.Uvarint()
 	d.Uvarint()
-	return decodeChild(&d, &entry{}, &counts{}).bytes, d.Err("root record")
+	return decodeChild(&d, &entry{}, &counts{}, nil).bytes, d.Err("root record")
 }
 
-// The first byte of a node says what it is; in the tree of names, it is 2 more.
+// The first byte of a node says what it is; in a run, it is 2 more.
 const (
 	kindLeaf = iota
 	kindInner
@@ -341,8 +355,8 @@ func (c *child[E]) encode(b []byte, prev *E) []byte {
 }
 
 // decodeChild appends the counts to all.
-func decodeChild[E event[E]](d *codec.Decoder, prev *E, all *counts) child[E] {
-	c := child[E]{first: (*prev).decodeKey(d, prev), id: d.Uvarint(), tally: tally{bytes: d.Uvarint()}}
+func decodeChild[E event[E]](d *codec.Decoder, prev *E, all *counts, text *strings.Builder) child[E] {
+	c := child[E]{first: (*prev).decodeKey(d, prev, text), id: d.Uvarint(), tally: tally{bytes: d.Uvarint()}}
 	start := len(*all)
 	*all = decodeCounts(d, *all)
 	c.counts = slices.Clip((*all)[start:])
@@ -354,6 +368,7 @@ func decodeNode[E event[E]](b []byte, a *nodeArena[E]) (*node[E], error) {
 	d := codec.Decoder{B: b}
 	n := &node[E]{}
 	var prev E
+	var text strings.Builder
 	kind, count := byte(d.Uvarint()), d.Count()
 	if prev.isNamed() {
 		kind -= kindNames
@@ -362,13 +377,13 @@ func decodeNode[E event[E]](b []byte, a *nodeArena[E]) (*node[E], error) {
 	case kindLeaf:
 		n.entries = extend(&a.entries, count, leafEntries)
 		for i := range n.entries {
-			n.entries[i] = prev.decode(&d, &prev)
+			n.entries[i] = prev.decode(&d, &prev, &text)
 		}
 	case kindInner:
 		n.children = extend(&a.children, count, innerChildren)
 		reserve(&a.counts, len(d.B)/2) // each count takes at least two bytes
 		for i := range n.children {
-			n.children[i] = decodeChild(&d, &prev, &a.counts)
+			n.children[i] = decodeChild(&d, &prev, &a.counts, &text)
 		}
 	default:
 		d.Fail()
@@ -418,11 +433,11 @@ func decodeKey(d *codec.Decoder, prev *Key) Key {
 
 func (e entry) appendKey(b []byte, prev *entry) []byte { return appendKey(b, &prev.Key, e.Key) }
 
-func (entry) decodeKey(d *codec.Decoder, prev *entry) entry {
+func (entry) decodeKey(d *codec.Decoder, prev *entry, _ *strings.Builder) entry {
 	return entry{Key: decodeKey(d, &prev.Key)}
 }
 
-func (entry) decode(d *codec.Decoder, prev *entry) entry {
+func (entry) decode(d *codec.Decoder, prev *entry, _ *strings.Builder) entry {
 	return entry{decodeKey(d, &prev.Key), uint32(d.Uvarint()), uint32(d.Uvarint())}
 }
 
@@ -437,20 +452,26 @@ func (e named) appendKey(b []byte, prev *named) []byte {
 	return e.entry.appendKey(b, &prev.entry)
 }
 
-func (named) decodeKey(d *codec.Decoder, prev *named) named {
+func (named) decodeKey(d *codec.Decoder, prev *named, text *strings.Builder) named {
 	shared, rest := d.Uvarint(), d.Prefixed()
 	if shared > uint64(len(prev.name)) {
 		d.Fail()
 		shared = 0
 	}
 	if len(rest) > 0 || shared < uint64(len(prev.name)) { // an equal name shares the memory of the last one
-		prev.name = prev.name[:shared] + string(rest)
+		if text.Len() == 0 {
+			text.Grow(len(d.B))
+		}
+		start := text.Len()
+		text.WriteString(prev.name[:shared])
+		text.Write(rest)
+		prev.name = text.String()[start:]
 	}
 	return named{prev.name, entry{Key: decodeKey(d, &prev.Key)}}
 }
 
-func (named) decode(d *codec.Decoder, prev *named) named {
-	e := prev.decodeKey(d, prev)
+func (named) decode(d *codec.Decoder, prev *named, text *strings.Builder) named {
+	e := prev.decodeKey(d, prev, text)
 	e.series, e.size = uint32(d.Uvarint()), uint32(d.Uvarint())
 	return e
 }

@@ -16,10 +16,10 @@ import (
 func (x *Index) Page(
 	ctx context.Context, m codec.MerchantKey, s *Selection,
 ) (total uint64, page []codec.Position, err error) {
-	var names *namesInRange
+	ranged := map[uint64]*namesInRange{}
 	for try := range namesTries {
 		err = x.view(ctx, m, func(r *reader) error {
-			r.ranged, r.mayRange = names, try == namesTries-1
+			r.ranged, r.mayRange = ranged, try == namesTries-1
 			var events []named
 			total, events, err = r.page(s)
 			page = make([]codec.Position, len(events))
@@ -31,15 +31,15 @@ func (x *Index) Page(
 		if !errors.Is(err, errNamesNeeded) {
 			break
 		}
-		if names, err = x.namesWithin(ctx, m, s); err != nil {
+		if ranged, err = x.namesWithin(ctx, m, s); err != nil {
 			break
 		}
 	}
 	return total, page, err
 }
 
-// errNamesNeeded asks for namesInRange, which takes long, and is read before Index.mu is locked. When merges have replaced the tree
-// each time, it is read while no events are applied.
+// errNamesNeeded asks for namesWithin, which takes long, and is read before Index.mu is locked. When merges have replaced runs each time,
+// they are read while no events are applied.
 var errNamesNeeded = errors.New("the names within the time range are needed")
 
 const namesTries = 4
@@ -48,8 +48,8 @@ const namesTries = 4
 //
 //   - The counted trees suffice, if no events of overflow series are selected by name or sorted by name. So it is for
 //     merchants with few series.
-//   - With a names filter, the events of a name in the tree of names, and in each run in memory, are a source.
-//   - Without, when all names are sorted, the tree of names is a source, and each run.
+//   - With a names filter, the events of a name in each run are a source.
+//   - Without, when all names are sorted, each run is a source.
 func (r *reader) page(s *Selection) (total uint64, page []named, err error) {
 	q := pageQuery{reader: r, Selection: s, selected: make([]uint64, len(r.series))}
 	for _, root := range r.trees {
@@ -199,42 +199,42 @@ func (q *pageQuery) isCounted(counted map[string]bool, name string) bool {
 // smallSource is how many events are rather collected at once than used as a source.
 const smallSource = 64
 
-// appendNameSources appends the events of a name in the time range: a source of those in the tree of names, and one for each run with
-// many. It collects those of all other runs in the first source.
+// appendNameSources appends the events of a name in the time range: a source for each run with many. It collects those of all other runs in
+// the first source.
 func (q *pageQuery) appendNameSources(all []source, name string) ([]source, error) {
 	if all == nil {
 		all = append(all, &sliceSource{compare: byKey})
 	}
 	few := all[0].(*sliceSource)
 	from, to := named{name, entry{Key: q.lo}}, named{name, entry{Key: q.hi}}
-	for _, series := range q.overflow {
-		for _, run := range q.recent[series] {
-			if events := part(run, from, to); len(events) > smallSource {
-				all = append(all, &sliceSource{events, byKey})
-			} else {
-				few.events = append(few.events, events...)
-			}
+	members := q.overflowOf(q.series)
+	for _, r := range q.runs {
+		if !r.overlaps(q.lo, q.hi) {
+			continue
+		}
+		earlier, upTo := make([]uint64, len(q.series)), make([]uint64, len(q.series))
+		if err := errors.Join(q.nameNodes.addBefore(earlier, &r.root, from), q.nameNodes.addBefore(upTo, &r.root, to)); err != nil {
+			return nil, err
+		}
+		section := treeSection{name: name, members: members, earlier: sum(earlier, members)}
+		section.end = int(sum(upTo, members) - section.earlier)
+		of := q.runSource(r, section)
+		if section.end > smallSource {
+			all = append(all, of)
+			continue
+		}
+		var err error
+		if few.events, err = of.collect(few.events, 0, section.end); err != nil {
+			return nil, err
 		}
 	}
 	slices.SortFunc(few.events, byKey)
-	if q.namesRoot.isEmpty() {
-		return all, nil
-	}
-	earlier, upTo := make([]uint64, len(q.series)), make([]uint64, len(q.series))
-	if err := errors.Join(q.nameNodes.addBefore(earlier, &q.namesRoot, from), q.nameNodes.addBefore(upTo, &q.namesRoot, to)); err != nil {
-		return nil, err
-	}
-	members := q.overflowOf(q.series)
-	section := treeSection{name: name, members: members, earlier: sum(earlier, members)}
-	if section.end = int(sum(upTo, members) - section.earlier); section.end > 0 {
-		all = append(all, q.nameTree(section))
-	}
 	return all, nil
 }
 
-// nameTree returns a section of the tree of names.
-func (q *pageQuery) nameTree(section treeSection) source {
-	return &treeSource[named]{pages: &q.nameNodes, series: len(q.series), root: &q.namesRoot, sections: []treeSection{section}}
+// runSource returns a section of a run.
+func (r *reader) runSource(of *run, section treeSection) source {
+	return &treeSource[named]{pages: &r.nameNodes, series: len(r.series), root: &of.root, sections: []treeSection{section}}
 }
 
 // pageByName finds a page of all names, sorted by name.
@@ -243,15 +243,9 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 	all := s.size()
 	for _, id := range q.overflow {
 		all += int(q.selected[id])
-		for _, run := range q.recent[id] {
-			within := slices.DeleteFunc(slices.Clone(run), func(e named) bool { return e.Key.compare(q.lo) < 0 || e.Key.compare(q.hi) >= 0 })
-			s.all = append(s.all, &sliceSource{within, byName})
-		}
 	}
-	if !q.namesRoot.isEmpty() {
-		if s.all, err = q.appendNames(s.all); err != nil {
-			return 0, nil, err
-		}
+	if s.all, err = q.appendRuns(s.all); err != nil {
+		return 0, nil, err
 	}
 	if s.size() != all {
 		return 0, nil, errSelected
@@ -269,31 +263,38 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 	return uint64(all), page, err
 }
 
-// appendNames appends the tree of names, or what is within the time range.
-func (q *pageQuery) appendNames(all []source) ([]source, error) {
+// appendRuns appends what is within the time range of each run.
+func (q *pageQuery) appendRuns(all []source) ([]source, error) {
 	members := q.overflowOf(q.series)
-	has, within := q.namesRoot.counts.of(members), uint64(0)
-	for i, root := range q.trees {
-		if root.node == nil {
-			within = sum(q.within[i], members)
+	for _, r := range q.runs {
+		if !r.overlaps(q.lo, q.hi) {
+			continue
+		}
+		var of source
+		if r.within(q.lo, q.hi) {
+			of = q.runSource(r, treeSection{members: members, end: int(r.root.counts.of(members))})
+		} else {
+			ranged := q.ranged[r.root.id]
+			if ranged == nil {
+				if r.root.node == nil && !q.mayRange {
+					return nil, errNamesNeeded
+				}
+				var err error
+				if ranged, err = readRange(&q.nameNodes, &r.root, members, q.lo, q.hi); err != nil {
+					return nil, err
+				}
+				if r.root.node == nil {
+					q.ranged[r.root.id] = ranged
+				}
+			}
+			ranged.pages, ranged.root = &q.nameNodes, &r.root
+			of = ranged
+		}
+		if of.size() > 0 {
+			all = append(all, of)
 		}
 	}
-	switch {
-	case within == 0:
-		return all, nil
-	case within == has:
-		return append(all, q.nameTree(treeSection{members: members, end: int(has)})), nil
-	case q.ranged == nil || q.ranged.root.id != q.namesRoot.id:
-		if !q.mayRange {
-			return nil, errNamesNeeded
-		}
-		var err error
-		if q.ranged, err = readRange(&q.nameNodes, &q.namesRoot, members, q.lo, q.hi); err != nil {
-			return nil, err
-		}
-	}
-	q.ranged.pages, q.ranged.root = &q.nameNodes, &q.namesRoot
-	return append(all, q.ranged), nil
+	return all, nil
 }
 
 // newestFirst returns the events with from ≤ place < to, where names ascend and the events of each name are newest first.

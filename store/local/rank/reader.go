@@ -18,11 +18,10 @@ type reader struct {
 	trees  []*child[entry] // the roots of the stored tree and of those in memory, without empty ones
 	stored []child[entry]  // a copy of the roots that are stored: it may be used after Index.mu was unlocked, trees may not
 
+	runs      []*run // stored, and in memory
 	nameNodes pages[named]
-	namesRoot child[named]         // of the stored tree of names
-	recent    map[uint32][][]named // the events of overflow series in memory, by series
-	ranged    *namesInRange        // of namesRoot, or of an earlier one; nil: not read
-	mayRange  bool                 // reads it where it is needed
+	ranged    map[uint64]*namesInRange // of stored runs, by the ids of their roots
+	mayRange  bool                     // reads more of them where they are needed
 }
 
 // pages reads the stored nodes of one tree.
@@ -42,13 +41,20 @@ func (r *reader) inMemory() *reader {
 	return &only
 }
 
-// dropMemory leaves the reader the stored events alone, and those in recent, which never change. It may be used after Index.mu
-// was unlocked.
-func (r *reader) dropMemory() {
+// dropMemory leaves the reader the stored events alone. It may be used after Index.mu was unlocked. copyRuns says that it gets a
+// copy of the runs in memory.
+func (r *reader) dropMemory(copyRuns bool) {
 	r.trees = r.trees[:0]
 	for i := range r.stored {
 		r.trees = append(r.trees, &r.stored[i])
 	}
+	stored := slices.DeleteFunc(slices.Clone(r.runs), func(run *run) bool { return run.root.node != nil })
+	if copyRuns {
+		for _, of := range r.runs[len(stored):] {
+			stored = append(stored, &run{of.root.clone(), of.from, of.to})
+		}
+	}
+	r.runs = stored
 }
 
 // node returns a child's node. When the query's context has ended, node returns its error instead of loading.

@@ -124,7 +124,7 @@ func (s *summary) count(ctx context.Context, unlock func()) (store.Summary, erro
 			return store.Summary{}, err
 		}
 		s.recent = append(s.recent, recent)
-		r.dropMemory()
+		r.dropMemory(s.countsNames())
 	}
 	unlock()
 	overflow, err := s.chooseGroups(ctx)
@@ -299,27 +299,24 @@ func (s *summary) adder(r keptReader) func(bucketEvents) {
 // column.
 func (s *summary) addOverflow(o *overflowNames) error {
 	rest := len(s.groups)
+	var names []string
+	var groups []int
 	for _, name := range o.names {
 		group, ok := s.groups[s.key(o.tag, name)]
 		if !ok {
-			if s.names == nil {
-				continue
-			}
 			group = rest
 		}
-		counts, err := o.count(name, o.bounds)
-		if err != nil {
-			return err
-		}
-		for i, n := range counts {
-			bucket := s.counts[i*s.columns():]
-			bucket[group] += n
-			if s.names == nil {
-				bucket[rest] -= n
-			}
+		if ok || s.names != nil {
+			names, groups = append(names, name), append(groups, group)
 		}
 	}
-	return nil
+	return o.count(names, o.bounds, func(name, i int, n uint64) {
+		bucket := s.counts[i*s.columns():]
+		bucket[groups[name]] += n
+		if s.names == nil {
+			bucket[rest] -= n
+		}
+	})
 }
 
 // result turns the counts into a summary.

@@ -12,7 +12,7 @@ import (
 // A merchant's events are in counted B+ trees. The leaves hold one entry per event, ordered by Key. An inner node knows
 // for each of its children how many events of each series are below it. So a walk from the root to one leaf counts the
 // events of some series before a key, and another such walk finds the n-th event of some series. The cost is the same for
-// every page and every distribution of times. The tree of names (names.go) is one in the order of names.
+// every page and every distribution of times. Runs (names.go) are such trees in the order of names.
 
 // Key orders events: by time, equal times by position.
 type Key struct {
@@ -31,7 +31,7 @@ func (k Key) compare(o Key) int {
 type entry struct {
 	Key
 	series uint32
-	size   uint32 // codec.Event.Size; 0 in the tree of names
+	size   uint32 // codec.Event.Size; 0 in a run
 }
 
 // named is an event with its name.
@@ -47,9 +47,9 @@ type event[E any] interface {
 	of(e *named) E
 	named(name string) named // name is that of an event that does not know it
 	isNamed() bool
-	appendKey(b []byte, prev *E) []byte // as difference to the previous one
-	decodeKey(d *codec.Decoder, prev *E) E
-	decode(d *codec.Decoder, prev *E) E // also series and size
+	appendKey(b []byte, prev *E) []byte                           // as difference to the previous one
+	decodeKey(d *codec.Decoder, prev *E, text *strings.Builder) E // names are in text, the memory of all names of a node
+	decode(d *codec.Decoder, prev *E, text *strings.Builder) E    // also series and size
 }
 
 func (e entry) compare(o entry) int     { return e.Key.compare(o.Key) }
@@ -246,10 +246,16 @@ func (c *child[E]) raise(right *child[E]) {
 	}
 }
 
-// clone copies a leaf, with space for further entries.
+// clone copies a leaf, with space for further entries; or a tree. All nodes must be in memory.
 func (c *child[E]) clone() child[E] {
-	entries := append(make([]E, 0, leafEntries), c.node.entries...)
-	return child[E]{first: c.first, tally: tally{slices.Clone(c.counts), c.bytes}, node: &node[E]{entries: entries}}
+	n := &node[E]{}
+	if c.node.children == nil {
+		n.entries = append(make([]E, 0, leafEntries), c.node.entries...)
+	}
+	for i := range c.node.children {
+		n.children = append(n.children, c.node.children[i].clone())
+	}
+	return child[E]{first: c.first, tally: tally{slices.Clone(c.counts), c.bytes}, node: n}
 }
 
 // leaves returns the leaves below c in their order. All nodes must be in memory.

@@ -66,7 +66,7 @@ func TestANodeThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// A tree of names that does not have the events of the tree of times is found by verify, and not written.
+// Runs that do not have the overflow events of the tree of times are found by verify, and not written.
 func TestNamesThatDoNotFit(t *testing.T) {
 	j := journal{names: 100, maxSeries: 3}
 	x, m := j.open(t, t.TempDir()), newMerchant(t)
@@ -95,7 +95,7 @@ func TestNamesThatDoNotFit(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		stored.names = child[named]{}
+		stored.runs = nil
 		return storeTree(tx, m, stored)
 	}); err != nil {
 		t.Fatal(err)

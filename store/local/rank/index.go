@@ -403,13 +403,14 @@ func (x *Index) CountFrom(ctx context.Context, m codec.MerchantKey, from int64) 
 }
 
 // view calls read with the merchant's trees, as of one moment. The nodes that read loads are valid until read returns. No
-// events are applied until then.
+// events are applied until then, or until read calls detach.
 func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *reader) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	x.mu.RLock()
-	defer x.mu.RUnlock()
+	unlock := sync.OnceFunc(x.mu.RUnlock)
+	defer unlock()
 	return view(x.db, func(tx *bolt.Tx) error {
 		arena := x.arenas.Get().(*nodeArena[entry])
 		defer arena.release(&x.arenas)
@@ -417,6 +418,7 @@ func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *read
 		if err != nil {
 			return err
 		}
+		r.unlock = unlock
 		return read(r)
 	})
 }
@@ -427,7 +429,7 @@ func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey,
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{pages: *newPages(ctx, tx, m, arena), series: t.series, ranged: map[uint64]*namesInRange{}}
+	r := &reader{pages: *newPages(ctx, tx, m, arena), series: t.series}
 	for i := range t.runs {
 		r.runs = append(r.runs, &t.runs[i])
 	}

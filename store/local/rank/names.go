@@ -2,8 +2,8 @@ package rank
 
 import (
 	"context"
+	"math/bits"
 	"slices"
-	"sort"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -19,7 +19,7 @@ import (
 // each is more than twice as large as the next one, except those with about maxRun events, of which there are N/maxRun to 3N/maxRun.
 //
 // Each run knows its first and last Key. Events come nearly in the order of time, so a time range begins or ends within few runs. For a
-// page that is sorted by name, these are read whole (namesInRange). All others count what is within the range.
+// page that is sorted by name, these are read whole (runInRange). All others count what is within the range.
 
 // run is some of a merchant's events of overflow series: a counted tree in the order of names.
 type run struct {
@@ -103,10 +103,7 @@ func (t *treeEdit) addRun(recent *run) error {
 
 // eventsOf reads all events of a stored run.
 func (t *treeEdit) eventsOf(r *run) (events []named, err error) {
-	_, err = newPages(t.ctx, t.tx, t.m, &nodeArena[named]{}).each(&r.root, named{}, func(e *named) bool {
-		events = append(events, *e)
-		return true
-	})
+	err = newPages(t.ctx, t.tx, t.m, &nodeArena[named]{}).each(&r.root, func(e *named) { events = append(events, *e) })
 	return events, err
 }
 
@@ -142,110 +139,61 @@ func mergeSlices(a, b []named) []named {
 	return append(append(merged, a...), b...)
 }
 
-// namesInRange are the events of a run that are of some series and within a time range, in the order of names. It is a source. It knows
-// how many there are before each of its marks, so each call reads the events between two marks.
-type namesInRange struct {
-	*pages[named]
-	root    *child[named]
-	members []bool
-	lo, hi  Key
-	marks   []nameMark
-	few     []named // the events, while they are no more than eventsPerMark
-	n       int
+// runInRange is the events of a run that are of some series and within a time range, in the order of names. It is a source.
+type runInRange struct {
+	all      source
+	selected []uint64 // bit n says whether the n-th event of the run is one of them
+	n        int
 }
 
-type nameMark struct {
-	event  named
-	before int
-}
-
-// eventsPerMark is how many events of the run are between two marks.
-const eventsPerMark = 4 * leafEntries
-
-// readRange reads the whole run.
-func readRange(p *pages[named], root *child[named], members []bool, lo, hi Key) (*namesInRange, error) {
-	s := &namesInRange{pages: p, root: root, members: members, lo: lo, hi: hi}
-	n := 0
-	_, err := p.each(root, named{}, func(e *named) bool {
-		if n%eventsPerMark == 0 {
-			s.marks = append(s.marks, nameMark{*e, s.n})
+// readRange reads a whole run.
+func (q *pageQuery) readRange(r *run, members []bool) (*runInRange, error) {
+	s := &runInRange{all: q.runSource(r, treeSection{end: int(r.root.counts.of(nil))})}
+	at := 0
+	err := q.nameNodes.each(&r.root, func(e *named) {
+		if at%64 == 0 {
+			s.selected = append(s.selected, 0)
 		}
-		n++
-		if s.selects(e) {
-			if s.n++; s.n <= eventsPerMark {
-				s.few = append(s.few, *e)
-			}
+		if members[e.series] && e.Key.compare(q.lo) >= 0 && e.Key.compare(q.hi) < 0 {
+			s.selected[at/64] |= 1 << (at % 64)
+			s.n++
 		}
-		return true
+		at++
 	})
 	return s, err
 }
 
-func (s *namesInRange) selects(e *named) bool {
-	return s.members[e.series] && e.Key.compare(s.lo) >= 0 && e.Key.compare(s.hi) < 0
-}
+func (s *runInRange) size() int { return s.n }
 
-func (s *namesInRange) size() int { return s.n }
-
-func (s *namesInRange) below(e *named) (int, error) {
-	if s.n <= eventsPerMark {
-		return (&sliceSource{s.few, byName}).below(e)
+func (s *runInRange) below(e *named) (n int, err error) {
+	at, err := s.all.below(e)
+	for _, word := range s.selected[:at/64] {
+		n += bits.OnesCount64(word)
 	}
-	mark := s.marks[max(0, sort.Search(len(s.marks), func(i int) bool { return s.marks[i].event.compare(*e) > 0 })-1)]
-	n := mark.before
-	_, err := s.each(s.root, mark.event, func(at *named) bool {
-		if at.compare(*e) >= 0 {
-			return false
-		}
-		if s.selects(at) {
-			n++
-		}
-		return true
-	})
+	if at%64 > 0 {
+		n += bits.OnesCount64(s.selected[at/64] << (64 - at%64))
+	}
 	return n, err
 }
 
-func (s *namesInRange) collect(out []named, from, n int) ([]named, error) {
-	if s.n <= eventsPerMark {
-		return (&sliceSource{s.few, byName}).collect(out, from, n)
-	}
-	mark := s.marks[max(0, sort.Search(len(s.marks), func(i int) bool { return s.marks[i].before > from })-1)]
-	skip := from - mark.before
-	_, err := s.each(s.root, mark.event, func(e *named) bool {
-		switch {
-		case n == 0:
-			return false
-		case !s.selects(e):
-		case skip > 0:
-			skip--
-		default:
-			out = append(out, *e)
+func (s *runInRange) collect(out []named, from, n int) (_ []named, err error) {
+	for i, word := range s.selected {
+		if in := bits.OnesCount64(word); in <= from {
+			from -= in
+			continue
+		}
+		for ; word != 0 && n > 0; word &= word - 1 {
+			if from > 0 {
+				from--
+				continue
+			}
+			if out, err = s.all.collect(out, 64*i+bits.TrailingZeros64(word), 1); err != nil {
+				return nil, err
+			}
 			n--
 		}
-		return true
-	})
-	return out, err
-}
-
-// namesWithin reads the names within a selection's time range, of the stored runs in which it begins or ends. It needs no lock: no events
-// wait for it. The result is by the id of the run's root.
-func (x *Index) namesWithin(ctx context.Context, m codec.MerchantKey, s *Selection) (map[uint64]*namesInRange, error) {
-	found := map[uint64]*namesInRange{}
-	return found, view(x.db, func(tx *bolt.Tx) error {
-		t, err := loadTree(tx, m)
-		if err != nil {
-			return err
-		}
-		p, members := newPages(ctx, tx, m, &nodeArena[named]{}), s.overflowOf(t.series)
-		for i := range t.runs {
-			if r := &t.runs[i]; r.overlaps(s.lo, s.hi) && !r.within(s.lo, s.hi) {
-				if found[r.root.id], err = readRange(p, &r.root, members, s.lo, s.hi); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
+	}
+	return out, nil
 }
 
 // overflowOf returns the members (see reader) that are overflow series with events that may be selected.

@@ -46,12 +46,12 @@ func (s *summary) overflow(r keptReader, n []uint64) (all []*overflowNames) {
 	return all
 }
 
-// maxCandidates is about how many candidates for a group a summary counts.
-const maxCandidates = 500
+// maxSamples is about how many events a summary looks at to find candidates for groups.
+const maxSamples = 2000
 
-// appendFrequent appends names that may have many events: those of the events at about n quantiles, in the order of names. So a flood of
-// made-up names does not hide the names of a shop. The quantiles of the runs are shifted against each other: so a name that is as frequent
-// in all of them is met, though it has few events in each.
+// appendFrequent appends names that may have many events: those that the events at n quantiles, in the order of names, have at least
+// twice, or all names if there are no more events. So a flood of made-up names does not hide the names of a shop. The quantiles of the runs
+// are shifted against each other: so a name that is as frequent in all of them is met, though it has few events in each.
 func (o *overflowNames) appendFrequent(names []string, n int) ([]string, error) {
 	members := o.member()
 	all := sources{compare: byName}
@@ -59,13 +59,16 @@ func (o *overflowNames) appendFrequent(names []string, n int) ([]string, error) 
 		all.all = append(all.all, o.runSource(r, treeSection{members: members, end: int(r.root.counts.of(members))}))
 	}
 	step := max(1, all.size()/n)
+	met := map[string]int{}
 	for i, one := range all.all {
 		for rank := i * step / len(all.all); rank < one.size(); rank += step {
 			found, err := one.collect(nil, rank, 1)
 			if err != nil {
 				return nil, err
 			}
-			names = append(names, found[0].name)
+			if met[found[0].name]++; met[found[0].name] == min(step, 2) {
+				names = append(names, found[0].name)
+			}
 		}
 	}
 	return names, nil

@@ -16,33 +16,17 @@ import (
 func (x *Index) Page(
 	ctx context.Context, m codec.MerchantKey, s *Selection,
 ) (total uint64, page []codec.Position, err error) {
-	ranged := map[uint64]*namesInRange{}
-	for try := range namesTries {
-		err = x.view(ctx, m, func(r *reader) error {
-			r.ranged, r.mayRange = ranged, try == namesTries-1
-			var events []named
-			total, events, err = r.page(s)
-			page = make([]codec.Position, len(events))
-			for i, e := range events {
-				page[i] = e.Position
-			}
-			return err
-		})
-		if !errors.Is(err, errNamesNeeded) {
-			break
+	err = x.view(ctx, m, func(r *reader) error {
+		var events []named
+		total, events, err = r.page(s)
+		page = make([]codec.Position, len(events))
+		for i, e := range events {
+			page[i] = e.Position
 		}
-		if ranged, err = x.namesWithin(ctx, m, s); err != nil {
-			break
-		}
-	}
+		return err
+	})
 	return total, page, err
 }
-
-// errNamesNeeded asks for namesWithin, which takes long, and is read before Index.mu is locked. When merges have replaced runs each time,
-// they are read while no events are applied.
-var errNamesNeeded = errors.New("the names within the time range are needed")
-
-const namesTries = 4
 
 // page finds a page. There are three ways:
 //
@@ -51,6 +35,11 @@ const namesTries = 4
 //   - With a names filter, the events of a name in each run are a source.
 //   - Without, when all names are sorted, each run is a source.
 func (r *reader) page(s *Selection) (total uint64, page []named, err error) {
+	if s.SortBy == store.ByName && s.names == nil && slices.ContainsFunc(r.runs, func(of *run) bool {
+		return of.root.node == nil && of.overlaps(s.lo, s.hi) && !of.within(s.lo, s.hi)
+	}) {
+		r.detach()
+	}
 	q := pageQuery{reader: r, Selection: s, selected: make([]uint64, len(r.series))}
 	for _, root := range r.trees {
 		low, n := make([]uint64, len(r.series)), make([]uint64, len(r.series))
@@ -274,21 +263,10 @@ func (q *pageQuery) appendRuns(all []source) ([]source, error) {
 		if r.within(q.lo, q.hi) {
 			of = q.runSource(r, treeSection{members: members, end: int(r.root.counts.of(members))})
 		} else {
-			ranged := q.ranged[r.root.id]
-			if ranged == nil {
-				if r.root.node == nil && !q.mayRange {
-					return nil, errNamesNeeded
-				}
-				var err error
-				if ranged, err = readRange(&q.nameNodes, &r.root, members, q.lo, q.hi); err != nil {
-					return nil, err
-				}
-				if r.root.node == nil {
-					q.ranged[r.root.id] = ranged
-				}
+			var err error
+			if of, err = q.readRange(r, members); err != nil {
+				return nil, err
 			}
-			ranged.pages, ranged.root = &q.nameNodes, &r.root
-			of = ranged
 		}
 		if of.size() > 0 {
 			all = append(all, of)

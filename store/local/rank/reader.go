@@ -16,12 +16,12 @@ type reader struct {
 	pages[entry]
 	series []string        // by number
 	trees  []*child[entry] // the roots of the stored tree and of those in memory, without empty ones
-	stored []child[entry]  // a copy of the roots that are stored: it may be used after Index.mu was unlocked, trees may not
+	stored []child[entry]  // a copy of the roots that are stored
 
 	runs      []*run // stored, and in memory
 	nameNodes pages[named]
-	ranged    map[uint64]*namesInRange // of stored runs, by the ids of their roots
-	mayRange  bool                     // reads more of them where they are needed
+
+	unlock func() // unlocks Index.mu: then what is in memory may change
 }
 
 // pages reads the stored nodes of one tree.
@@ -41,20 +41,32 @@ func (r *reader) inMemory() *reader {
 	return &only
 }
 
-// dropMemory leaves the reader the stored events alone. It may be used after Index.mu was unlocked. copyRuns says that it gets a
-// copy of the runs in memory.
-func (r *reader) dropMemory(copyRuns bool) {
+// dropMemory leaves the reader the stored trees alone.
+func (r *reader) dropMemory() {
 	r.trees = r.trees[:0]
 	for i := range r.stored {
 		r.trees = append(r.trees, &r.stored[i])
 	}
-	stored := slices.DeleteFunc(slices.Clone(r.runs), func(run *run) bool { return run.root.node != nil })
-	if copyRuns {
-		for _, of := range r.runs[len(stored):] {
-			stored = append(stored, &run{of.root.clone(), of.from, of.to})
+}
+
+// copyRuns replaces the runs in memory by copies.
+func (r *reader) copyRuns() {
+	for i, of := range r.runs {
+		if of.root.node != nil {
+			r.runs[i] = &run{of.root.clone(), of.from, of.to}
 		}
 	}
-	r.runs = stored
+}
+
+// detach replaces all that is in memory by copies, and unlocks Index.mu: events are applied while the query reads much.
+func (r *reader) detach() {
+	for i, root := range r.trees {
+		if root.node != nil {
+			r.trees[i] = new(root.clone())
+		}
+	}
+	r.copyRuns()
+	r.unlock()
 }
 
 // node returns a child's node. When the query's context has ended, node returns its error instead of loading.
@@ -95,33 +107,29 @@ func (r *pages[E]) find(c *child[E], k E) (e E, found bool, err error) {
 	}
 }
 
-// each calls use with the events below c, from a key on and in their order, until use returns false. It keeps no nodes in memory.
-func (r *pages[E]) each(c *child[E], from E, use func(e *E) (more bool)) (more bool, err error) {
+// each calls use with the events below c, in their order. It keeps no nodes in memory.
+func (r *pages[E]) each(c *child[E], use func(e *E)) error {
 	n := c.node
 	if n == nil {
 		if err := r.ctx.Err(); err != nil {
-			return false, err
+			return err
 		}
 		r.loads++
 		defer r.arena.truncate(r.arena.size())
+		var err error
 		if n, err = loadNode(r.nodes, r.m, c.id, r.arena); err != nil {
-			return false, err
+			return err
 		}
 	}
 	for i := range n.entries {
-		if e := &n.entries[i]; (*e).compare(from) >= 0 && !use(e) {
-			return false, nil
-		}
+		use(&n.entries[i])
 	}
 	for i := range n.children {
-		if i+1 < len(n.children) && n.children[i+1].first.compare(from) <= 0 {
-			continue
-		}
-		if more, err := r.each(&n.children[i], from, use); err != nil || !more {
-			return false, err
+		if err := r.each(&n.children[i], use); err != nil {
+			return err
 		}
 	}
-	return true, nil
+	return nil
 }
 
 // before counts the events before k, by series.

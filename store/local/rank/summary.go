@@ -124,7 +124,10 @@ func (s *summary) count(ctx context.Context, unlock func()) (store.Summary, erro
 			return store.Summary{}, err
 		}
 		s.recent = append(s.recent, recent)
-		r.dropMemory(s.countsNames())
+		r.dropMemory()
+		if s.countsNames() {
+			r.copyRuns()
+		}
 	}
 	unlock()
 	overflow, err := s.chooseGroups(ctx)
@@ -220,7 +223,7 @@ func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, 
 		// A name may be counted for one tag or merchant, and be in the overflow series of another.
 		names := slices.Collect(maps.Keys(totals))
 		for _, o := range overflow {
-			if names, err = o.appendFrequent(names, max(1, maxCandidates/len(overflow))); err != nil {
+			if names, err = o.appendFrequent(names, max(1, maxSamples/len(overflow))); err != nil {
 				return nil, err
 			}
 		}

@@ -88,7 +88,7 @@ func (w *walker[E]) walk(c *child[E]) error {
 	}
 	for _, e := range n.entries {
 		switch {
-		case !w.members[e.plain().series]:
+		case w.members != nil && !w.members[e.plain().series]:
 		case w.skip > 0:
 			w.skip--
 		case w.left > 0:

@@ -74,7 +74,7 @@ func (named) isNamed() bool        { return true }
 // Sizes of nodes. Entries take about 11 bytes, children about 65 with 20 series.
 const (
 	leafEntries   = 128
-	innerChildren = 64
+	innerChildren = 16
 )
 
 // node is a leaf, with entries, or an inner node, with children; never both.

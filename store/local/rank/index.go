@@ -40,7 +40,7 @@ type Index struct {
 	entries int    // in the active trees
 	covered uint64 // the events of chunks up to this seq are in the trees
 
-	arenas sync.Pool // *nodeArena[entry], for readers
+	arenas sync.Pool // *nodeArena, for readers
 
 	onDamage func(error) // of OnDamage
 
@@ -105,7 +105,7 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 		mergeInterval: mergeInterval,
 		mergeEntries:  mergeEntries,
 		recent:        map[codec.MerchantKey]*recentEvents{},
-		arenas:        sync.Pool{New: func() any { return &nodeArena[entry]{} }},
+		arenas:        sync.Pool{New: func() any { return &nodeArena{} }},
 		queue:         make(chan committedBatch, maxQueue),
 		merges:        make(chan chan error),
 		done:          make(chan struct{}),
@@ -269,14 +269,14 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 			continue // this is a replay, and the stored tree has the event already
 		}
 		series, overflow := r.series.number(e.Series)
-		at := entry{Key{e.Time, e.Position}, series, e.Size}
+		at := entry{Key: Key{e.Time, e.Position}, series: series, size: e.Size}
 		if err := r.active.root.insertAtRoot(at, nil); err != nil {
 			return err
 		}
 		if overflow {
 			_, name := codec.SplitSeries(e.Series)
-			at.size = 0
-			if err := r.active.names.add(named{string(name), at}); err != nil {
+			at.name, at.size = string(name), 0
+			if err := r.active.names.add(at); err != nil {
 				return err
 			}
 			x.entries += overflowEntries - 1
@@ -412,7 +412,7 @@ func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *read
 	unlock := sync.OnceFunc(x.mu.RUnlock)
 	defer unlock()
 	return view(x.db, func(tx *bolt.Tx) error {
-		arena := x.arenas.Get().(*nodeArena[entry])
+		arena := x.arenas.Get().(*nodeArena)
 		defer arena.release(&x.arenas)
 		r, err := x.newReader(ctx, tx, m, arena)
 		if err != nil {
@@ -424,7 +424,7 @@ func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *read
 }
 
 // newReader returns a reader of a merchant's trees. The caller holds mu, at least since the transaction began.
-func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena[entry]) (*reader, error) {
+func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena) (*reader, error) {
 	t, err := loadTree(tx, m)
 	if err != nil {
 		return nil, err
@@ -433,7 +433,7 @@ func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey,
 	for i := range t.runs {
 		r.runs = append(r.runs, &t.runs[i])
 	}
-	roots := []*child[entry]{&t.root}
+	roots := []*child{&t.root}
 	if recent := x.recent[m]; recent != nil {
 		r.series = recent.series.names()
 		memory := []*eventsInMemory{&recent.frozen, &recent.active}
@@ -446,9 +446,6 @@ func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey,
 				r.runs = append(r.runs, &events.names)
 			}
 		}
-	}
-	if len(r.runs) > 0 {
-		r.nameNodes = *newPages(ctx, tx, m, &nodeArena[named]{})
 	}
 	for _, root := range roots {
 		if !root.isEmpty() {

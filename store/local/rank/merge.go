@@ -120,7 +120,7 @@ func (w *merger) mergeTree(m codec.MerchantKey, events *recentEvents, covered ui
 	if t.covered >= covered {
 		return nil // an earlier attempt of this merge has written this tree
 	}
-	load := loadToEdit[entry](t)
+	load := loadToEdit(t)
 	for _, leaf := range events.frozen.root.leaves() {
 		if err := t.root.insertLeafAtRoot(leaf, load); err != nil {
 			return err
@@ -157,11 +157,11 @@ func (w *merger) editTree(m codec.MerchantKey) (*treeEdit, error) {
 }
 
 // loadToEdit returns what loads a node, to change it. The node gets memory of its own, as it is kept until it is stored.
-func loadToEdit[E event[E]](t *treeEdit) loader[E] {
-	return func(id uint64) (*node[E], error) {
+func loadToEdit(t *treeEdit) loader {
+	return func(id uint64) (*node, error) {
 		t.left -= leafEntries
 		t.replaced = append(t.replaced, id)
-		return loadNode(t.nodes, t.m, id, &nodeArena[E]{})
+		return loadNode(t.nodes, t.m, id, &nodeArena{})
 	}
 }
 
@@ -172,9 +172,9 @@ func (t *treeEdit) free(id uint64, height uint8) {
 }
 
 // heightOf returns the height of a stored tree, which must have events. That of a leaf is 0.
-func heightOf[E event[E]](t *treeEdit, root *child[E]) (h uint8, err error) {
+func heightOf(t *treeEdit, root *child) (h uint8, err error) {
 	for id := root.id; ; h++ {
-		n, err := loadNode(t.nodes, t.m, id, &nodeArena[E]{})
+		n, err := loadNode(t.nodes, t.m, id, &nodeArena{})
 		if err != nil || n.children == nil {
 			return h, err
 		}
@@ -245,11 +245,7 @@ func (w *merger) deleteSubtree(m codec.MerchantKey, id uint64, height uint8) err
 		return nil // already deleted, before a kill
 	}
 	if height > 0 {
-		below := idsBelow[entry]
-		if sealed[0] >= kindNames {
-			below = idsBelow[named]
-		}
-		ids, err := below(w.nodes, m, id)
+		ids, err := idsBelow(w.nodes, m, id)
 		if err != nil {
 			return err
 		}
@@ -263,8 +259,8 @@ func (w *merger) deleteSubtree(m codec.MerchantKey, id uint64, height uint8) err
 }
 
 // idsBelow returns the ids of a node's children.
-func idsBelow[E event[E]](nodes *bolt.Bucket, m codec.MerchantKey, id uint64) (ids []uint64, err error) {
-	n, err := loadNode(nodes, m, id, &nodeArena[E]{})
+func idsBelow(nodes *bolt.Bucket, m codec.MerchantKey, id uint64) (ids []uint64, err error) {
+	n, err := loadNode(nodes, m, id, &nodeArena{})
 	if err != nil {
 		return nil, err
 	}
@@ -304,7 +300,7 @@ func (w *merger) deleteKey(bucket *bolt.Bucket, key []byte, cost int) error {
 }
 
 // storeNodes writes the nodes at and below c that are in memory, and releases them.
-func storeNodes[E event[E]](t *treeEdit, c *child[E]) error {
+func storeNodes(t *treeEdit, c *child) error {
 	if c.node == nil {
 		return nil
 	}

@@ -389,12 +389,12 @@ func checkNothingLeftBehind(t *testing.T, x *Index) {
 	}
 }
 
-func countNodes[E event[E]](nodes *bolt.Bucket, m codec.MerchantKey, c *child[E], reachable *int) error {
+func countNodes(nodes *bolt.Bucket, m codec.MerchantKey, c *child, reachable *int) error {
 	if c.isEmpty() {
 		return nil
 	}
 	*reachable++
-	n, err := loadNode(nodes, m, c.id, &nodeArena[E]{})
+	n, err := loadNode(nodes, m, c.id, &nodeArena{})
 	if err != nil {
 		return err
 	}

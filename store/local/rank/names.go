@@ -23,7 +23,7 @@ import (
 
 // run is some of a merchant's events of overflow series: a counted tree in the order of names.
 type run struct {
-	root     child[named]
+	root     child
 	from, to Key // no event is before from, or after to
 }
 
@@ -38,7 +38,7 @@ func isOverflow(series string) bool {
 }
 
 // add adds an event to a run in memory.
-func (r *run) add(e named) error {
+func (r *run) add(e entry) error {
 	if r.root.isEmpty() {
 		r.from, r.to = e.Key, e.Key
 	}
@@ -66,7 +66,7 @@ func (t *treeEdit) addRun(recent *run) error {
 		return nil
 	}
 	added := run{from: recent.from, to: recent.to}
-	var events []named
+	var events []entry
 	for _, leaf := range recent.root.leaves() {
 		events = append(events, leaf.node.entries...)
 	}
@@ -87,7 +87,7 @@ func (t *treeEdit) addRun(recent *run) error {
 		t.runs = t.runs[:len(t.runs)-1]
 	}
 	t.runs = append(slices.Clip(t.runs), added)
-	root, load := &t.runs[len(t.runs)-1].root, loadToEdit[named](t)
+	root, load := &t.runs[len(t.runs)-1].root, loadToEdit(t)
 	for some := range slices.Chunk(events, leafEntries) {
 		for _, e := range some {
 			if err := root.insertAtRoot(e, load); err != nil {
@@ -102,8 +102,8 @@ func (t *treeEdit) addRun(recent *run) error {
 }
 
 // eventsOf reads all events of a stored run.
-func (t *treeEdit) eventsOf(r *run) (events []named, err error) {
-	err = newPages(t.ctx, t.tx, t.m, &nodeArena[named]{}).each(&r.root, func(e *named) { events = append(events, *e) })
+func (t *treeEdit) eventsOf(r *run) (events []entry, err error) {
+	err = newPages(t.ctx, t.tx, t.m, &nodeArena{}).each(&r.root, func(e *entry) { events = append(events, *e) })
 	return events, err
 }
 
@@ -118,7 +118,7 @@ func (t *treeEdit) removeNamed(concerns func(r *run) bool, gone func(k Key) bool
 		if err != nil {
 			return err
 		}
-		events = slices.DeleteFunc(events, func(e named) bool { return !gone(e.Key) })
+		events = slices.DeleteFunc(events, func(e entry) bool { return !gone(e.Key) })
 		if err := removeAll(t, &r.root, events); err != nil {
 			return err
 		}
@@ -128,8 +128,8 @@ func (t *treeEdit) removeNamed(concerns func(r *run) bool, gone func(k Key) bool
 }
 
 // mergeSlices merges two slices that are sorted by name.
-func mergeSlices(a, b []named) []named {
-	merged := make([]named, 0, len(a)+len(b))
+func mergeSlices(a, b []entry) []entry {
+	merged := make([]entry, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
 		if byName(a[0], b[0]) > 0 {
 			a, b = b, a
@@ -150,7 +150,7 @@ type runInRange struct {
 func (q *pageQuery) readRange(r *run, members []bool) (*runInRange, error) {
 	s := &runInRange{all: q.runSource(r, treeSection{end: int(r.root.counts.of(nil))})}
 	at := 0
-	err := q.nameNodes.each(&r.root, func(e *named) {
+	err := q.pages.each(&r.root, func(e *entry) {
 		if at%64 == 0 {
 			s.selected = append(s.selected, 0)
 		}
@@ -165,7 +165,7 @@ func (q *pageQuery) readRange(r *run, members []bool) (*runInRange, error) {
 
 func (s *runInRange) size() int { return s.n }
 
-func (s *runInRange) below(e *named) (n int, err error) {
+func (s *runInRange) below(e *entry) (n int, err error) {
 	at, err := s.all.below(e)
 	for _, word := range s.selected[:at/64] {
 		n += bits.OnesCount64(word)
@@ -176,7 +176,7 @@ func (s *runInRange) below(e *named) (n int, err error) {
 	return n, err
 }
 
-func (s *runInRange) collect(out []named, from, n int) (_ []named, err error) {
+func (s *runInRange) collect(out []entry, from, n int) (_ []entry, err error) {
 	for i, word := range s.selected {
 		if in := bits.OnesCount64(word); in <= from {
 			from -= in
@@ -206,6 +206,6 @@ func (s *Selection) overflowOf(series []string) []bool {
 	return members
 }
 
-func newPages[E event[E]](ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena[E]) *pages[E] {
-	return &pages[E]{ctx: ctx, m: m, nodes: tx.Bucket(bucketNodes), loaded: map[uint64]*node[E]{}, arena: arena}
+func newPages(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena) *pages {
+	return &pages{ctx: ctx, m: m, nodes: tx.Bucket(bucketNodes), loaded: map[uint64]*node{}, arena: arena}
 }

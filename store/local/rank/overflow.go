@@ -106,17 +106,17 @@ const countedAtOnce = 10_000
 func (o *overflowNames) count(names []string, bounds []int64, use func(name, bucket int, n uint64)) error {
 	first := 0
 	for some := range slices.Chunk(names, max(1, countedAtOnce/len(bounds))) {
-		var at []named
+		var at []entry
 		for _, name := range some {
 			for _, time := range bounds {
-				at = append(at, named{name, entry{Key: Key{Time: time}}})
+				at = append(at, entry{Key: Key{Time: time}, name: name})
 			}
 		}
 		for _, r := range o.runs {
 			if !r.overlaps(Key{Time: bounds[0]}, Key{Time: bounds[len(bounds)-1]}) {
 				continue
 			}
-			if err := countBetween(&o.nameNodes, &r.root, at, len(o.reader.series), func(e bucketEvents) {
+			if err := countBetween(&o.pages, &r.root, at, len(o.reader.series), func(e bucketEvents) {
 				if bucket := e.bound % len(bounds); e.series == o.series && bucket > 0 && e.bound < len(at) {
 					use(first+e.bound/len(bounds), bucket-1, e.n)
 				}

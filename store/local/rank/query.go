@@ -17,7 +17,7 @@ func (x *Index) Page(
 	ctx context.Context, m codec.MerchantKey, s *Selection,
 ) (total uint64, page []codec.Position, err error) {
 	err = x.view(ctx, m, func(r *reader) error {
-		var events []named
+		var events []entry
 		total, events, err = r.page(s)
 		page = make([]codec.Position, len(events))
 		for i, e := range events {
@@ -34,7 +34,7 @@ func (x *Index) Page(
 //     merchants with few series.
 //   - With a names filter, the events of a name in each run are a source.
 //   - Without, when all names are sorted, each run is a source.
-func (r *reader) page(s *Selection) (total uint64, page []named, err error) {
+func (r *reader) page(s *Selection) (total uint64, page []entry, err error) {
 	if s.SortBy == store.ByName && s.names == nil && slices.ContainsFunc(r.runs, func(of *run) bool {
 		return of.root.node == nil && of.overlaps(s.lo, s.hi) && !of.within(s.lo, s.hi)
 	}) {
@@ -96,7 +96,7 @@ func (q *pageQuery) findSections() {
 // appendTreeSources appends a source for each tree with events of the sections. The sections are sorted.
 func (q *pageQuery) appendTreeSources(all []source, sections ...string) []source {
 	for i, root := range q.trees {
-		s := &treeSource[entry]{pages: &q.pages, series: len(q.series), root: root, byName: q.names == nil && len(q.overflow) > 0}
+		s := &treeSource{pages: &q.pages, series: len(q.series), root: root, byName: q.names == nil && len(q.overflow) > 0}
 		end := 0
 		for _, name := range sections {
 			members := q.sections[name]
@@ -113,7 +113,7 @@ func (q *pageQuery) appendTreeSources(all []source, sections ...string) []source
 }
 
 // pageOfSections finds a page section by section. further has more sources of sections besides the counted trees.
-func (q *pageQuery) pageOfSections(further map[string]sources) (total uint64, page []named, err error) {
+func (q *pageQuery) pageOfSections(further map[string]sources) (total uint64, page []entry, err error) {
 	sections := further
 	for name := range q.sections {
 		sections[name] = sources{q.appendTreeSources(sections[name].all, name), byKey}
@@ -149,7 +149,7 @@ func (q *pageQuery) pageOfSections(further map[string]sources) (total uint64, pa
 }
 
 // pageOfNames finds a page of a selection with a names filter.
-func (q *pageQuery) pageOfNames() (total uint64, page []named, err error) {
+func (q *pageQuery) pageOfNames() (total uint64, page []entry, err error) {
 	counted := make(map[string]bool, len(q.series))
 	for _, series := range q.series {
 		counted[series] = true
@@ -195,14 +195,14 @@ func (q *pageQuery) appendNameSources(all []source, name string) ([]source, erro
 		all = append(all, &sliceSource{compare: byKey})
 	}
 	few := all[0].(*sliceSource)
-	from, to := named{name, entry{Key: q.lo}}, named{name, entry{Key: q.hi}}
+	from, to := entry{Key: q.lo, name: name}, entry{Key: q.hi, name: name}
 	members := q.overflowOf(q.series)
 	for _, r := range q.runs {
 		if !r.overlaps(q.lo, q.hi) {
 			continue
 		}
 		earlier, upTo := make([]uint64, len(q.series)), make([]uint64, len(q.series))
-		if err := errors.Join(q.nameNodes.addBefore(earlier, &r.root, from), q.nameNodes.addBefore(upTo, &r.root, to)); err != nil {
+		if err := errors.Join(q.pages.addBefore(earlier, &r.root, from), q.pages.addBefore(upTo, &r.root, to)); err != nil {
 			return nil, err
 		}
 		section := treeSection{name: name, members: members, earlier: sum(earlier, members)}
@@ -223,11 +223,11 @@ func (q *pageQuery) appendNameSources(all []source, name string) ([]source, erro
 
 // runSource returns a section of a run.
 func (r *reader) runSource(of *run, section treeSection) source {
-	return &treeSource[named]{pages: &r.nameNodes, series: len(r.series), root: &of.root, sections: []treeSection{section}}
+	return &treeSource{pages: &r.pages, series: len(r.series), root: &of.root, sections: []treeSection{section}}
 }
 
 // pageByName finds a page of all names, sorted by name.
-func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
+func (q *pageQuery) pageByName() (total uint64, page []entry, err error) {
 	s := sources{q.appendTreeSources(nil, slices.Sorted(maps.Keys(q.sections))...), byName}
 	all := s.size()
 	for _, id := range q.overflow {
@@ -281,7 +281,7 @@ func (q *pageQuery) appendRuns(all []source) ([]source, error) {
 // Each name has the same places as in the sources' order. Only within the name the order is the other way round. So the
 // events of a name that lies completely between the bounds are the same in both orders, and are reversed. Of the first and
 // the last name, others may have to be collected.
-func (s sources) newestFirst(from, to int) (page []named, err error) {
+func (s sources) newestFirst(from, to int) (page []entry, err error) {
 	if page, err = s.collect(from, to); err != nil {
 		return nil, err
 	}
@@ -309,10 +309,11 @@ func (s sources) newestFirst(from, to int) (page []named, err error) {
 
 // bounds returns where the events of a name begin and end.
 func (s sources) bounds(name string) (start, end int, err error) {
-	least := entry{Key: Key{Time: math.MinInt64}}
-	if start, err = s.below(&named{name, least}); err != nil {
+	least := entry{Key: Key{Time: math.MinInt64}, name: name}
+	if start, err = s.below(&least); err != nil {
 		return 0, 0, err
 	}
-	end, err = s.below(&named{name + "\x00", least}) // the least name that is greater
+	least.name += "\x00" // the least name that is greater
+	end, err = s.below(&least)
 	return start, end, err
 }

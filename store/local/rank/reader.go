@@ -13,31 +13,30 @@ import (
 // reader reads one merchant's trees, as of one moment. Some methods count or collect only the events of some series. Their
 // argument members has true for each number of such a series; nil stands for all series.
 type reader struct {
-	pages[entry]
-	series []string        // by number
-	trees  []*child[entry] // the roots of the stored tree and of those in memory, without empty ones
-	stored []child[entry]  // a copy of the roots that are stored
+	pages
+	series []string // by number
+	trees  []*child // the roots of the stored tree and of those in memory, without empty ones
+	stored []child  // a copy of the roots that are stored
 
-	runs      []*run // stored, and in memory
-	nameNodes pages[named]
+	runs []*run // stored, and in memory
 
 	unlock func() // unlocks Index.mu: then what is in memory may change
 }
 
 // pages reads the stored nodes of one tree.
-type pages[E event[E]] struct {
+type pages struct {
 	ctx    context.Context // of the query
 	m      codec.MerchantKey
 	nodes  *bolt.Bucket
-	loaded map[uint64]*node[E] // nodes that were read, by id
-	arena  *nodeArena[E]       // their memory
-	loads  int                 // how many nodes were read
+	loaded map[uint64]*node // nodes that were read, by id
+	arena  *nodeArena       // their memory
+	loads  int              // how many nodes were read
 }
 
 // inMemory returns a reader of only the trees in memory.
 func (r *reader) inMemory() *reader {
 	only := *r
-	only.trees = slices.DeleteFunc(slices.Clone(r.trees), func(root *child[entry]) bool { return root.node == nil })
+	only.trees = slices.DeleteFunc(slices.Clone(r.trees), func(root *child) bool { return root.node == nil })
 	return &only
 }
 
@@ -70,7 +69,7 @@ func (r *reader) detach() {
 }
 
 // node returns a child's node. When the query's context has ended, node returns its error instead of loading.
-func (r *pages[E]) node(c *child[E]) (*node[E], error) {
+func (r *pages) node(c *child) (*node, error) {
 	if c.node != nil {
 		return c.node, nil
 	}
@@ -90,14 +89,14 @@ func (r *pages[E]) node(c *child[E]) (*node[E], error) {
 }
 
 // find returns the event with this key below c.
-func (r *pages[E]) find(c *child[E], k E) (e E, found bool, err error) {
+func (r *pages) find(c *child, k entry) (e entry, found bool, err error) {
 	for {
 		at, err := r.node(c)
 		if err != nil {
 			return e, false, err
 		}
 		if at.children == nil {
-			i, found := slices.BinarySearchFunc(at.entries, k, E.compare)
+			i, found := slices.BinarySearchFunc(at.entries, k, entry.compare)
 			if found {
 				e = at.entries[i]
 			}
@@ -108,7 +107,7 @@ func (r *pages[E]) find(c *child[E], k E) (e E, found bool, err error) {
 }
 
 // each calls use with the events below c, in their order. It keeps no nodes in memory.
-func (r *pages[E]) each(c *child[E], use func(e *E)) error {
+func (r *pages) each(c *child, use func(e *entry)) error {
 	n := c.node
 	if n == nil {
 		if err := r.ctx.Err(); err != nil {
@@ -144,7 +143,7 @@ func (r *reader) before(k Key) ([]uint64, error) {
 }
 
 // addBefore counts the events below c that are before k, by series, and adds the counts to n.
-func (r *pages[E]) addBefore(n []uint64, c *child[E], k E) error {
+func (r *pages) addBefore(n []uint64, c *child, k entry) error {
 	for {
 		at, err := r.node(c)
 		if err != nil {
@@ -155,7 +154,7 @@ func (r *pages[E]) addBefore(n []uint64, c *child[E], k E) error {
 				if e.compare(k) >= 0 {
 					break
 				}
-				n[e.plain().series]++
+				n[e.series]++
 			}
 			return nil
 		}
@@ -195,7 +194,7 @@ func (r *reader) between(lo, hi Key) ([]uint64, error) {
 }
 
 // last returns the key of the last event below c.
-func (r *pages[E]) last(c *child[E]) (last E, err error) {
+func (r *pages) last(c *child) (last entry, err error) {
 	for {
 		n, err := r.node(c)
 		if err != nil {

@@ -47,7 +47,7 @@ func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (re
 	for _, k := range keys {
 		last = max(last, k.Seq)
 	}
-	if err := x.mergeFirst(ctx, m, func(_ *child[entry], covered uint64) bool { return covered < last }); err != nil {
+	if err := x.mergeFirst(ctx, m, func(_ *child, covered uint64) bool { return covered < last }); err != nil {
 		return Removed{}, err
 	}
 	found, overflow, err := x.find(ctx, m, keys)
@@ -66,9 +66,9 @@ func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (re
 }
 
 // removeAll removes sorted events from a tree.
-func removeAll[E event[E]](t *treeEdit, root *child[E], events []E) error {
+func removeAll(t *treeEdit, root *child, events []entry) error {
 	for batch := range slices.Chunk(events, removalBatch) {
-		if _, err := root.removeKeys(batch, loadToEdit[E](t)); err != nil {
+		if _, err := root.removeKeys(batch, loadToEdit(t)); err != nil {
 			return err
 		}
 		root.cutTop()
@@ -100,7 +100,7 @@ func (x *Index) Drop(ctx context.Context, m codec.MerchantKey) error {
 func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int64, names bool) (Removed, error) {
 	x.removing.Lock()
 	defer x.removing.Unlock()
-	if err := x.mergeFirst(ctx, m, func(root *child[entry], _ uint64) bool { return root.first.Time < time }); err != nil {
+	if err := x.mergeFirst(ctx, m, func(root *child, _ uint64) bool { return root.first.Time < time }); err != nil {
 		return Removed{}, err
 	}
 	return x.edit(ctx, m, func(t *treeEdit) error {
@@ -120,7 +120,7 @@ func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int6
 		if err != nil {
 			return err
 		}
-		removed, err := t.root.removeBefore(entry{Key: Key{Time: time}}, height, loadToEdit[entry](t), t.free)
+		removed, err := t.root.removeBefore(entry{Key: Key{Time: time}}, height, loadToEdit(t), t.free)
 		if err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int6
 }
 
 // drop removes all events from a tree that was not changed yet.
-func drop[E event[E]](t *treeEdit, root *child[E]) error {
+func drop(t *treeEdit, root *child) error {
 	if root.isEmpty() {
 		return nil
 	}
@@ -145,7 +145,7 @@ func drop[E event[E]](t *treeEdit, root *child[E]) error {
 		return err
 	}
 	id := root.id
-	*root = child[E]{}
+	*root = child{}
 	t.free(id, height)
 	return nil
 }
@@ -164,7 +164,7 @@ func (t *treeEdit) removeNamedBefore(time int64) error {
 
 // mergeFirst has all applied events merged, if it finds events of the merchant in memory that concern the removal: in a tree
 // with this root, while the stored tree covers the events of chunks up to a seq.
-func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns func(root *child[entry], covered uint64) bool) error {
+func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns func(root *child, covered uint64) bool) error {
 	if err := x.Failure(); err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns fu
 		if r == nil {
 			return false
 		}
-		for _, root := range []*child[entry]{&r.active.root, &r.frozen.root} {
+		for _, root := range []*child{&r.active.root, &r.frozen.root} {
 			if !root.isEmpty() && concerns(root, r.covered) {
 				return true
 			}
@@ -197,7 +197,7 @@ func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (foun
 			if err != nil || t.root.isEmpty() {
 				return err
 			}
-			r := newPages(ctx, tx, m, &nodeArena[entry]{})
+			r := newPages(ctx, tx, m, &nodeArena{})
 			for _, k := range batch {
 				e, ok, err := r.find(&t.root, entry{Key: k})
 				if err != nil {

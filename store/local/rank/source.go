@@ -8,35 +8,35 @@ type source interface {
 	// size returns the number of events.
 	size() int
 	// below counts the events that are less than e.
-	below(e *named) (int, error)
+	below(e *entry) (int, error)
 	// collect appends up to n events, from the place from on.
-	collect(out []named, from, n int) ([]named, error)
+	collect(out []entry, from, n int) ([]entry, error)
 }
 
 // byKey and byName are the orders of sources. The events of a name are also ordered byKey.
-func byKey(a, b named) int  { return a.Key.compare(b.Key) }
-func byName(a, b named) int { return a.compare(b) }
+func byKey(a, b entry) int  { return a.Key.compare(b.Key) }
+func byName(a, b entry) int { return a.compare(b) }
 
 // sliceSource is a few sorted events.
 type sliceSource struct {
-	events  []named
-	compare func(a, b named) int
+	events  []entry
+	compare func(a, b entry) int
 }
 
 func (s *sliceSource) size() int { return len(s.events) }
 
-func (s *sliceSource) below(e *named) (int, error) {
+func (s *sliceSource) below(e *entry) (int, error) {
 	return sort.Search(len(s.events), func(i int) bool { return s.compare(s.events[i], *e) >= 0 }), nil
 }
 
-func (s *sliceSource) collect(out []named, from, n int) ([]named, error) {
+func (s *sliceSource) collect(out []entry, from, n int) ([]entry, error) {
 	return append(out, s.events[from:min(from+n, len(s.events))]...), nil
 }
 
 // sources are several sources in one order. They have no event in common.
 type sources struct {
 	all     []source
-	compare func(a, b named) int
+	compare func(a, b entry) int
 }
 
 func (s sources) size() (n int) {
@@ -47,7 +47,7 @@ func (s sources) size() (n int) {
 }
 
 // below counts the events of all sources that are less than e.
-func (s sources) below(e *named) (n int, err error) {
+func (s sources) below(e *entry) (n int, err error) {
 	for _, one := range s.all {
 		below, err := one.below(e)
 		if err != nil {
@@ -65,7 +65,7 @@ const fewEvents = 64
 //
 //  1. Narrow down where the run begins in each source, until few candidates remain.
 //  2. From there on, merge the sources.
-func (s sources) collect(from, to int) ([]named, error) {
+func (s sources) collect(from, to int) ([]entry, error) {
 	if from >= to {
 		return nil, nil
 	}
@@ -88,8 +88,8 @@ func (s sources) collect(from, to int) ([]named, error) {
 }
 
 // take returns the next n events, in order, of sources that are read from these places on.
-func (s sources) take(places []int, n int) (found []named, err error) {
-	blocks := make([][]named, len(s.all)) // the next events of each source
+func (s sources) take(places []int, n int) (found []entry, err error) {
+	blocks := make([][]entry, len(s.all)) // the next events of each source
 	for len(found) < n {
 		least := -1
 		for i, one := range s.all {

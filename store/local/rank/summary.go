@@ -48,7 +48,7 @@ func (x *Index) summarize(ctx context.Context, merchants []Kept, s *summary) (st
 		return store.Summary{}, err
 	}
 	defer func() { _ = tx.Rollback() }() // fails only when the transaction has ended already
-	arena := x.arenas.Get().(*nodeArena[entry])
+	arena := x.arenas.Get().(*nodeArena)
 	defer arena.release(&x.arenas)
 	if err := s.open(ctx, x, tx, merchants, arena); err != nil {
 		return store.Summary{}, err
@@ -100,7 +100,7 @@ func (s *summary) boundsOf(r keptReader) []int64 {
 func (s *summary) columns() int { return len(s.groups) + 1 }
 
 // open makes a reader for each merchant. The caller holds Index.mu.
-func (s *summary) open(ctx context.Context, x *Index, tx *bolt.Tx, merchants []Kept, arena *nodeArena[entry]) error {
+func (s *summary) open(ctx context.Context, x *Index, tx *bolt.Tx, merchants []Kept, arena *nodeArena) error {
 	for _, m := range merchants {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -98,12 +98,12 @@ func (v *verifier) merchant(m codec.MerchantKey) error {
 		return err
 	}
 	for i, more := 0, true; more; i++ {
-		if err := scan(v.ctx, v.x.db, m, func(t *storedTree) *child[named] {
+		if err := scan(v.ctx, v.x.db, m, func(t *storedTree) *child {
 			if more = i < len(t.runs); !more {
-				return &child[named]{}
+				return &child{}
 			}
 			return &t.runs[i].root
-		}, func(*named, []string) { v.read() }); err != nil {
+		}, func(*entry, []string) { v.read() }); err != nil {
 			return err
 		}
 	}

@@ -45,7 +45,7 @@ func countBetween(p *pages, root *child, bounds []entry, series int, use func(bu
 
 // walk counts the events below a child, which are all less than end; nil: no end is known.
 func (c *bucketCounter) walk(at *child, end *entry) error {
-	if c.next == len(c.bounds) || end != nil && c.bounds[c.next].compare(*end) >= 0 { // no bound is between them
+	if c.next == len(c.bounds) || end != nil && c.bounds[c.next].compare(end) >= 0 { // no bound is between them
 		for _, s := range at.counts {
 			c.add(s.series, s.n)
 		}
@@ -81,7 +81,7 @@ func (c *bucketCounter) walk(at *child, end *entry) error {
 
 // reach moves to a key. When bounds are passed, it notes the events before them.
 func (c *bucketCounter) reach(k entry) {
-	for c.next < len(c.bounds) && c.bounds[c.next].compare(k) <= 0 {
+	for c.next < len(c.bounds) && c.bounds[c.next].compare(&k) <= 0 {
 		c.note()
 		c.next++
 	}

@@ -113,7 +113,7 @@ func (s *scanner) scan(c *child, end *entry) error {
 	if n.isEmpty() {
 		return bad("is empty")
 	}
-	if is := newChild(n); !slices.Equal(is.counts, c.counts) || is.bytes != c.bytes || is.first.compare(c.first) < 0 {
+	if is := newChild(n); !slices.Equal(is.counts, c.counts) || is.bytes != c.bytes || is.first.compare(&c.first) < 0 {
 		return bad("has other events than its parent says")
 	}
 	if n.children == nil {
@@ -123,9 +123,9 @@ func (s *scanner) scan(c *child, end *entry) error {
 		switch {
 		case e.series == 0 || int(e.series) >= len(s.series):
 			return bad("has an event of an unknown series")
-		case i > 0 && n.entries[i-1].compare(e) >= 0 || end != nil && e.compare(*end) >= 0:
+		case i > 0 && n.entries[i-1].compare(&e) >= 0 || end != nil && e.compare(end) >= 0:
 			return bad("has events in a wrong order")
-		case !s.begun || e.compare(s.last) > 0:
+		case !s.begun || e.compare(&s.last) > 0:
 			s.entries = append(s.entries, e)
 			s.begun, s.last = true, e
 		}
@@ -135,10 +135,10 @@ func (s *scanner) scan(c *child, end *entry) error {
 		if i+1 < len(n.children) {
 			next = &n.children[i+1].first
 		}
-		if next != nil && n.children[i].first.compare(*next) >= 0 {
+		if next != nil && n.children[i].first.compare(next) >= 0 {
 			return bad("has children in a wrong order")
 		}
-		if s.begun && next != nil && (*next).compare(s.last) <= 0 {
+		if s.begun && next != nil && next.compare(&s.last) <= 0 {
 			continue // read already
 		}
 		if s.leaves <= 0 {

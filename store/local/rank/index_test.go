@@ -107,7 +107,7 @@ func list(t *testing.T, x *Index, m codec.MerchantKey) (keys []Key) {
 			return err
 		}
 		_, byName, err := r.page(NewSelection(store.Query{SortBy: store.ByName, Limit: math.MaxInt}))
-		if !slices.IsSortedFunc(byName, func(a, b entry) int { return b.compare(a) }) {
+		if !slices.IsSortedFunc(byName, func(a, b entry) int { return b.compare(&a) }) {
 			t.Error("the listing by name is not sorted")
 		}
 		slices.SortFunc(byName, func(a, b entry) int { return a.Key.compare(b.Key) })

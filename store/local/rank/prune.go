@@ -18,7 +18,7 @@ func (c *child) removeKeys(keys []entry, load loader) (removed tally, err error)
 		return tally{}, err
 	}
 	n.entries = slices.DeleteFunc(n.entries, func(e entry) bool {
-		_, found := slices.BinarySearchFunc(keys, e, entry.compare)
+		_, found := slices.BinarySearchFunc(keys, e, byName)
 		if found {
 			removed.addEntry(e)
 		}
@@ -27,7 +27,7 @@ func (c *child) removeKeys(keys []entry, load loader) (removed tally, err error)
 	for i := range n.children {
 		end := len(keys)
 		if i+1 < len(n.children) {
-			end, _ = slices.BinarySearchFunc(keys, n.children[i+1].first, entry.compare)
+			end, _ = slices.BinarySearchFunc(keys, n.children[i+1].first, byName)
 		}
 		if end == 0 {
 			continue
@@ -52,7 +52,7 @@ func (c *child) removeBefore(k entry, height uint8, load loader, free func(id ui
 		return tally{}, err
 	}
 	if height == 0 {
-		i := sort.Search(len(n.entries), func(i int) bool { return n.entries[i].compare(k) >= 0 })
+		i := sort.Search(len(n.entries), func(i int) bool { return n.entries[i].compare(&k) >= 0 })
 		for _, e := range n.entries[:i] {
 			removed.addEntry(e)
 		}
@@ -60,7 +60,7 @@ func (c *child) removeBefore(k entry, height uint8, load loader, free func(id ui
 		return removed, c.subtract(removed)
 	}
 	// As in addBefore: of the children that begin before k, only the last one may have entries that are not.
-	i := sort.Search(len(n.children), func(i int) bool { return n.children[i].first.compare(k) >= 0 })
+	i := sort.Search(len(n.children), func(i int) bool { return n.children[i].first.compare(&k) >= 0 })
 	if i > 0 {
 		i--
 		for _, before := range n.children[:i] {

@@ -96,13 +96,13 @@ func (r *pages) find(c *child, k entry) (e entry, found bool, err error) {
 			return e, false, err
 		}
 		if at.children == nil {
-			i, found := slices.BinarySearchFunc(at.entries, k, entry.compare)
+			i, found := slices.BinarySearchFunc(at.entries, k, byName)
 			if found {
 				e = at.entries[i]
 			}
 			return e, found, nil
 		}
-		c = &at.children[max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(k) > 0 })-1)]
+		c = &at.children[max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(&k) > 0 })-1)]
 	}
 }
 
@@ -151,7 +151,7 @@ func (r *pages) addBefore(n []uint64, c *child, k entry) error {
 		}
 		if at.children == nil {
 			for _, e := range at.entries {
-				if e.compare(k) >= 0 {
+				if e.compare(&k) >= 0 {
 					break
 				}
 				n[e.series]++
@@ -160,7 +160,7 @@ func (r *pages) addBefore(n []uint64, c *child, k entry) error {
 		}
 		// Find the last child that begins before k, or else the first child. All events of the children before it are before
 		// k, and no events of the children after it are. So only this child has to be read.
-		i := max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(k) >= 0 })-1)
+		i := max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(&k) >= 0 })-1)
 		for _, c := range at.children[:i] {
 			for _, s := range c.counts {
 				n[s.series] += s.n

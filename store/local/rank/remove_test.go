@@ -166,7 +166,7 @@ func TestNodesAreJoinedAfterRemovals(t *testing.T) {
 		n := min(1000, len(left))
 		keys := slices.Clone(left[:n])
 		left = left[n:]
-		slices.SortFunc(keys, entry.compare)
+		slices.SortFunc(keys, byName)
 		removed, err := root.removeKeys(keys, nil)
 		if err != nil || removed.counts.of(nil) != uint64(n) {
 			t.Fatalf("%d of %d entries removed, %v", removed.counts.of(nil), n, err)

@@ -15,7 +15,7 @@ type source interface {
 
 // byKey and byName are the orders of sources. The events of a name are also ordered byKey.
 func byKey(a, b entry) int  { return a.Key.compare(b.Key) }
-func byName(a, b entry) int { return a.compare(b) }
+func byName(a, b entry) int { return a.compare(&b) }
 
 // sliceSource is a few sorted events.
 type sliceSource struct {

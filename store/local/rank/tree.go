@@ -36,7 +36,7 @@ type entry struct {
 }
 
 // compare orders by name, equal names by Key. So the tree of times, without names, is ordered by Key.
-func (e entry) compare(o entry) int {
+func (e *entry) compare(o *entry) int {
 	if e.name != o.name {
 		return strings.Compare(e.name, o.name)
 	}
@@ -150,7 +150,7 @@ func (c *child) insertAtRoot(e entry, load loader) error {
 		*c = newChild(&node{entries: []entry{e}})
 		return nil
 	}
-	right, err := c.insert(e, load)
+	right, err := c.insert(&e, load)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (c *child) insertLeafAtRoot(leaf *child, load loader) error {
 	}
 	// A leaf that comes after all entries is appended as it is, if both it and the last leaf are at least half full.
 	n := len(last.entries)
-	if min(n, len(leaf.node.entries)) >= leafEntries/2 && last.entries[n-1].compare(leaf.first) < 0 {
+	if min(n, len(leaf.node.entries)) >= leafEntries/2 && last.entries[n-1].compare(&leaf.first) < 0 {
 		c.raise(c.appendLeaf(leaf.clone()))
 		return nil
 	}
@@ -242,7 +242,7 @@ func (c *child) leaves() (all []*child) {
 }
 
 // insert adds an entry below c. When c's node had to be split, it returns c's new right sibling.
-func (c *child) insert(e entry, load loader) (right *child, err error) {
+func (c *child) insert(e *entry, load loader) (right *child, err error) {
 	n, err := c.open(load)
 	if err != nil {
 		return nil, err
@@ -268,9 +268,9 @@ func (c *child) insert(e entry, load loader) (right *child, err error) {
 		c.recount()
 		return right, nil
 	}
-	c.addEntry(e)
-	if e.compare(c.first) < 0 {
-		c.first = e
+	c.addEntry(*e)
+	if e.compare(&c.first) < 0 {
+		c.first = *e
 	}
 	return nil, nil
 }
@@ -281,13 +281,13 @@ func (c *child) recount() {
 	c.first, c.tally = left.first, left.tally
 }
 
-func (n *node) insertEntry(e entry) (right *child) {
+func (n *node) insertEntry(e *entry) (right *child) {
 	i := len(n.entries)
 	if i > 0 && n.entries[i-1].compare(e) > 0 {
 		i = sort.Search(i, func(i int) bool { return n.entries[i].compare(e) > 0 })
 	}
 	var split []entry
-	if n.entries, split = insertItem(n.entries, i, e, leafEntries); split == nil {
+	if n.entries, split = insertItem(n.entries, i, *e, leafEntries); split == nil {
 		return nil
 	}
 	return new(newChild(&node{entries: split}))

@@ -50,7 +50,7 @@ func checkTree(t *testing.T, r *reader, root *child) (leaves []int) {
 		for i := range n.children {
 			all = append(all, walk(&n.children[i])...)
 		}
-		if all[0].compare(c.first) < 0 {
+		if all[0].compare(&c.first) < 0 {
 			t.Fatalf("entry %v is below a child that begins at %v", all[0], c.first)
 		}
 		var counted counts
@@ -117,7 +117,7 @@ func TestDrillTreeHoldsWhatWasInserted(t *testing.T) {
 					recentRoot = child{}
 				}
 			}
-			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j]) < 0 })
+			sort.Slice(want, func(i, j int) bool { return want[i].compare(&want[j]) < 0 })
 			stored, err := loadTree(w.tx, m)
 			if err != nil {
 				t.Fatal(err)
@@ -156,7 +156,7 @@ func TestDrillTreesAreReadAsOne(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j]) < 0 })
+			sort.Slice(want, func(i, j int) bool { return want[i].compare(&want[j]) < 0 })
 			r := &reader{series: make([]string, 8), trees: []*child{&trees[0], &trees[1], &trees[2]}}
 			for range 100 {
 				compareWithSorted(t, rng, r, want)

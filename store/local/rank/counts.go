@@ -9,9 +9,9 @@ type bucketEvents struct {
 
 // bucketCounter counts the events of a tree by series, between each two neighbouring bounds. It walks the tree once, and
 // enters only nodes with a bound between their events.
-type bucketCounter[E event[E]] struct {
-	*pages[E]
-	bounds []E // sorted
+type bucketCounter struct {
+	*pages
+	bounds []entry // sorted
 	use    func(bucketEvents)
 
 	next    int      // the first bound after the current place
@@ -33,8 +33,8 @@ func (r *reader) countBuckets(times []int64, use func(bucketEvents)) error {
 	return nil
 }
 
-func countBetween[E event[E]](p *pages[E], root *child[E], bounds []E, series int, use func(bucketEvents)) error {
-	c := bucketCounter[E]{pages: p, bounds: bounds, use: use, passed: make([]uint64, series)}
+func countBetween(p *pages, root *child, bounds []entry, series int, use func(bucketEvents)) error {
+	c := bucketCounter{pages: p, bounds: bounds, use: use, passed: make([]uint64, series)}
 	c.reach(root.first)
 	if err := c.walk(root, nil); err != nil {
 		return err
@@ -44,8 +44,8 @@ func countBetween[E event[E]](p *pages[E], root *child[E], bounds []E, series in
 }
 
 // walk counts the events below a child, which are all less than end; nil: no end is known.
-func (c *bucketCounter[E]) walk(at *child[E], end *E) error {
-	if c.next == len(c.bounds) || end != nil && c.bounds[c.next].compare(*end) >= 0 { // no bound is between them
+func (c *bucketCounter) walk(at *child, end *entry) error {
+	if c.next == len(c.bounds) || end != nil && c.bounds[c.next].compare(end) >= 0 { // no bound is between them
 		for _, s := range at.counts {
 			c.add(s.series, s.n)
 		}
@@ -64,7 +64,7 @@ func (c *bucketCounter[E]) walk(at *child[E], end *E) error {
 	}
 	for _, e := range n.entries {
 		c.reach(e)
-		c.add(e.plain().series, 1)
+		c.add(e.series, 1)
 	}
 	for i := range n.children {
 		below, next := &n.children[i], end
@@ -80,14 +80,14 @@ func (c *bucketCounter[E]) walk(at *child[E], end *E) error {
 }
 
 // reach moves to a key. When bounds are passed, it notes the events before them.
-func (c *bucketCounter[E]) reach(k E) {
-	for c.next < len(c.bounds) && c.bounds[c.next].compare(k) <= 0 {
+func (c *bucketCounter) reach(k entry) {
+	for c.next < len(c.bounds) && c.bounds[c.next].compare(&k) <= 0 {
 		c.note()
 		c.next++
 	}
 }
 
-func (c *bucketCounter[E]) add(series uint32, n uint64) {
+func (c *bucketCounter) add(series uint32, n uint64) {
 	if c.passed[series] == 0 {
 		c.touched = append(c.touched, series)
 	}
@@ -95,7 +95,7 @@ func (c *bucketCounter[E]) add(series uint32, n uint64) {
 }
 
 // note passes the counts since the last bound to use.
-func (c *bucketCounter[E]) note() {
+func (c *bucketCounter) note() {
 	for _, series := range c.touched {
 		c.use(bucketEvents{c.next, series, c.passed[series]})
 		c.passed[series] = 0

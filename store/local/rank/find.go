@@ -59,15 +59,14 @@ func merchantsIn(db *bolt.DB, bucket []byte) (all []codec.MerchantKey, err error
 // scannedLeaves is how many leaves a transaction of scan reads. A longer one would keep bbolt from reusing pages.
 const scannedLeaves = 64
 
-// times and names return the root of one of a merchant's trees, for scan.
-func times(t *storedTree) *child[entry] { return &t.root }
-func names(t *storedTree) *child[named] { return &t.names }
+// times returns the root of the tree of times, for scan.
+func times(t *storedTree) *child { return &t.root }
 
 // scan calls use with all events of one of a merchant's stored trees, in their order, and with the merchant's series. It checks what
 // the nodes say of those below them. An event that is stored or removed meanwhile may be among them or not. No transaction is open while
 // use runs.
-func scan[E event[E]](ctx context.Context, db *bolt.DB, m codec.MerchantKey, root func(*storedTree) *child[E], use func(e *E, series []string)) error {
-	s := scanner[E]{m: m}
+func scan(ctx context.Context, db *bolt.DB, m codec.MerchantKey, root func(*storedTree) *child, use func(e *entry, series []string)) error {
+	s := scanner{m: m}
 	for s.leaves <= 0 {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -78,7 +77,7 @@ func scan[E event[E]](ctx context.Context, db *bolt.DB, m codec.MerchantKey, roo
 			if err != nil || root(t).isEmpty() {
 				return err
 			}
-			s.nodes, s.arena, s.series = tx.Bucket(bucketNodes), &nodeArena[E]{}, t.series
+			s.nodes, s.arena, s.series = tx.Bucket(bucketNodes), &nodeArena{}, t.series
 			return s.scan(root(t), nil)
 		}); err != nil {
 			return err
@@ -91,19 +90,19 @@ func scan[E event[E]](ctx context.Context, db *bolt.DB, m codec.MerchantKey, roo
 }
 
 // scanner reads a part of a tree in one transaction.
-type scanner[E event[E]] struct {
+type scanner struct {
 	m       codec.MerchantKey
 	nodes   *bolt.Bucket
-	arena   *nodeArena[E]
+	arena   *nodeArena
 	series  []string
 	begun   bool
-	last    E   // entries up to it were read already
-	leaves  int // how many more may be read
-	entries []E
+	last    entry // entries up to it were read already
+	leaves  int   // how many more may be read
+	entries []entry
 }
 
 // scan reads the node of c and those below it. No entry below c may be at or after end, unless that is nil.
-func (s *scanner[E]) scan(c *child[E], end *E) error {
+func (s *scanner) scan(c *child, end *entry) error {
 	bad := func(problem string) error {
 		return fmt.Errorf("index.db: %w: node %d of merchant %s %s", codec.ErrCorrupt, c.id, s.m.ID(), problem)
 	}
@@ -114,7 +113,7 @@ func (s *scanner[E]) scan(c *child[E], end *E) error {
 	if n.isEmpty() {
 		return bad("is empty")
 	}
-	if is := newChild(n); !slices.Equal(is.counts, c.counts) || is.bytes != c.bytes || is.first.compare(c.first) < 0 {
+	if is := newChild(n); !slices.Equal(is.counts, c.counts) || is.bytes != c.bytes || is.first.compare(&c.first) < 0 {
 		return bad("has other events than its parent says")
 	}
 	if n.children == nil {
@@ -122,11 +121,11 @@ func (s *scanner[E]) scan(c *child[E], end *E) error {
 	}
 	for i, e := range n.entries {
 		switch {
-		case e.plain().series == 0 || int(e.plain().series) >= len(s.series):
+		case e.series == 0 || int(e.series) >= len(s.series):
 			return bad("has an event of an unknown series")
-		case i > 0 && n.entries[i-1].compare(e) >= 0 || end != nil && e.compare(*end) >= 0:
+		case i > 0 && n.entries[i-1].compare(&e) >= 0 || end != nil && e.compare(end) >= 0:
 			return bad("has events in a wrong order")
-		case !s.begun || e.compare(s.last) > 0:
+		case !s.begun || e.compare(&s.last) > 0:
 			s.entries = append(s.entries, e)
 			s.begun, s.last = true, e
 		}
@@ -136,10 +135,10 @@ func (s *scanner[E]) scan(c *child[E], end *E) error {
 		if i+1 < len(n.children) {
 			next = &n.children[i+1].first
 		}
-		if next != nil && n.children[i].first.compare(*next) >= 0 {
+		if next != nil && n.children[i].first.compare(next) >= 0 {
 			return bad("has children in a wrong order")
 		}
-		if s.begun && next != nil && (*next).compare(s.last) <= 0 {
+		if s.begun && next != nil && next.compare(&s.last) <= 0 {
 			continue // read already
 		}
 		if s.leaves <= 0 {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +29,7 @@ type Index struct {
 	commit        func(*bolt.Tx) error
 	txBudget      int
 	maxSeries     int
+	maxRun        int
 	mergeInterval time.Duration
 	mergeEntries  int
 
@@ -37,11 +37,10 @@ type Index struct {
 	// goroutine adds and removes merchants, so it may read the map without mu.
 	mu      sync.RWMutex
 	recent  map[codec.MerchantKey]*recentEvents
-	entries int      // in the active trees
-	covered uint64   // the events of chunks up to this seq are in the trees
-	numbers []uint32 // of the series of the events that are being applied
+	entries int    // in the active trees
+	covered uint64 // the events of chunks up to this seq are in the trees
 
-	arenas sync.Pool // *nodeArena[entry], for readers
+	arenas sync.Pool // *nodeArena, for readers
 
 	onDamage func(error) // of OnDamage
 
@@ -70,7 +69,7 @@ type committedBatch struct {
 }
 
 const (
-	// A merge is due after this time (see mergeRest), or when this many events are in memory: about 25 MB, which a replay applies in
+	// A merge is due after this time, or when this many events are in memory: about 25 MB, which a replay applies in
 	// less than a second. Events of overflow series count as several, as they take more memory.
 	mergeInterval   = 5 * time.Second
 	mergeEntries    = 500_000
@@ -102,10 +101,11 @@ func Open(path string, log *slog.Logger) (*Index, error) {
 		commit:        (*bolt.Tx).Commit,
 		txBudget:      txBudget,
 		maxSeries:     maxSeries,
+		maxRun:        maxRun,
 		mergeInterval: mergeInterval,
 		mergeEntries:  mergeEntries,
 		recent:        map[codec.MerchantKey]*recentEvents{},
-		arenas:        sync.Pool{New: func() any { return &nodeArena[entry]{} }},
+		arenas:        sync.Pool{New: func() any { return &nodeArena{} }},
 		queue:         make(chan committedBatch, maxQueue),
 		merges:        make(chan chan error),
 		done:          make(chan struct{}),
@@ -256,12 +256,8 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 	if err := x.addRecents(events); err != nil {
 		return err
 	}
-	runs := x.prepare(events)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for r, runs := range runs {
-		r.active.runs = runs
-	}
 	var r *recentEvents
 	applied := uint64(0)
 	for i := range events {
@@ -272,8 +268,18 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 		if e.Seq <= r.covered {
 			continue // this is a replay, and the stored tree has the event already
 		}
-		if err := r.active.root.insertAtRoot(entry{Key{e.Time, e.Position}, x.numbers[i], e.Size}, nil); err != nil {
+		series, overflow := r.series.number(e.Series)
+		at := entry{Key: Key{e.Time, e.Position}, series: series, size: e.Size}
+		if err := r.active.root.insertAtRoot(at, nil); err != nil {
 			return err
+		}
+		if overflow {
+			_, name := codec.SplitSeries(e.Series)
+			at.name, at.size = string(name), 0
+			if err := r.active.names.add(at); err != nil {
+				return err
+			}
+			x.entries += overflowEntries - 1
 		}
 		x.entries++
 		applied++
@@ -281,46 +287,6 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 	x.events.Add(applied)
 	x.covered = last
 	return nil
-}
-
-// prepare notes the series numbers of the events, and returns the new runs of each merchant that has events of overflow series among
-// them. It does not hold mu while it sorts, as that takes time.
-func (x *Index) prepare(events []codec.Event) map[*recentEvents]map[uint32][][]named {
-	runs := map[*recentEvents]map[uint32][][]named{}
-	for r, overflow := range x.number(events) {
-		runs[r] = addRuns(r.active.runs, overflow)
-	}
-	return runs
-}
-
-// number notes the series numbers of the events in x.numbers, and returns those of overflow series.
-func (x *Index) number(events []codec.Event) map[*recentEvents][]named {
-	x.mu.RLock() // a merge that ends meanwhile changes covered
-	defer x.mu.RUnlock()
-	x.numbers = x.numbers[:0]
-	var overflow map[*recentEvents][]named
-	var r *recentEvents
-	for i := range events {
-		e := &events[i]
-		if i == 0 || e.Merchant != events[i-1].Merchant {
-			r = x.recent[e.Merchant]
-		}
-		if e.Seq <= r.covered {
-			x.numbers = append(x.numbers, 0)
-			continue
-		}
-		number, isOverflow := r.series.number(e.Series)
-		x.numbers = append(x.numbers, number)
-		if isOverflow {
-			if overflow == nil {
-				overflow = map[*recentEvents][]named{}
-			}
-			_, name := codec.SplitSeries(e.Series)
-			overflow[r] = append(overflow[r], named{string(name), entry{Key{e.Time, e.Position}, number, 0}})
-			x.entries += overflowEntries - 1
-		}
-	}
-	return overflow
 }
 
 // addRecents adds an empty recentEvents for each merchant of the events that has none in memory. It reads the root
@@ -389,7 +355,7 @@ func (x *Index) merge(f frozenEvents) error {
 	x.storing.Lock()
 	defer x.storing.Unlock()
 	began := time.Now()
-	if err := newMerger(x.db, x.txBudget, x.commit).mergeAll(f); err != nil {
+	if err := x.newMerger().mergeAll(f); err != nil {
 		return err
 	}
 	x.mergeTime.Observe(time.Since(began).Seconds())
@@ -437,35 +403,37 @@ func (x *Index) CountFrom(ctx context.Context, m codec.MerchantKey, from int64) 
 }
 
 // view calls read with the merchant's trees, as of one moment. The nodes that read loads are valid until read returns. No
-// events are applied until then.
+// events are applied until then, or until read calls detach.
 func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *reader) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	x.mu.RLock()
-	defer x.mu.RUnlock()
+	unlock := sync.OnceFunc(x.mu.RUnlock)
+	defer unlock()
 	return view(x.db, func(tx *bolt.Tx) error {
-		arena := x.arenas.Get().(*nodeArena[entry])
+		arena := x.arenas.Get().(*nodeArena)
 		defer arena.release(&x.arenas)
 		r, err := x.newReader(ctx, tx, m, arena)
 		if err != nil {
 			return err
 		}
+		r.unlock = unlock
 		return read(r)
 	})
 }
 
 // newReader returns a reader of a merchant's trees. The caller holds mu, at least since the transaction began.
-func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena[entry]) (*reader, error) {
+func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena) (*reader, error) {
 	t, err := loadTree(tx, m)
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{pages: *newPages(ctx, tx, m, arena), series: t.series, namesRoot: t.names, recent: map[uint32][][]named{}}
-	if !t.names.isEmpty() {
-		r.nameNodes = *newPages(ctx, tx, m, &nodeArena[named]{})
+	r := &reader{pages: *newPages(ctx, tx, m, arena), series: t.series}
+	for i := range t.runs {
+		r.runs = append(r.runs, &t.runs[i])
 	}
-	roots := []*child[entry]{&t.root}
+	roots := []*child{&t.root}
 	if recent := x.recent[m]; recent != nil {
 		r.series = recent.series.names()
 		memory := []*eventsInMemory{&recent.frozen, &recent.active}
@@ -474,8 +442,8 @@ func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey,
 		}
 		for _, events := range memory {
 			roots = append(roots, &events.root)
-			for series, runs := range events.runs {
-				r.recent[series] = slices.Concat(r.recent[series], runs)
+			if !events.names.root.isEmpty() {
+				r.runs = append(r.runs, &events.names)
 			}
 		}
 	}

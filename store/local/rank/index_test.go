@@ -107,11 +107,11 @@ func list(t *testing.T, x *Index, m codec.MerchantKey) (keys []Key) {
 			return err
 		}
 		_, byName, err := r.page(NewSelection(store.Query{SortBy: store.ByName, Limit: math.MaxInt}))
-		if !slices.IsSortedFunc(byName, func(a, b named) int { return b.compare(a) }) {
+		if !slices.IsSortedFunc(byName, func(a, b entry) int { return b.compare(&a) }) {
 			t.Error("the listing by name is not sorted")
 		}
-		slices.SortFunc(byName, func(a, b named) int { return a.Key.compare(b.Key) })
-		if !slices.EqualFunc(byName, keys, func(e named, k Key) bool { return e.Key == k }) {
+		slices.SortFunc(byName, func(a, b entry) int { return a.Key.compare(b.Key) })
+		if !slices.EqualFunc(byName, keys, func(e entry, k Key) bool { return e.Key == k }) {
 			t.Errorf("%d events by name, %d by time", len(byName), len(keys))
 		}
 		return err

@@ -45,6 +45,7 @@ type merger struct {
 	ctx    context.Context // ends the merge between two transactions
 	db     *bolt.DB
 	budget int // of each transaction, in entries
+	maxRun int
 	commit func(*bolt.Tx) error
 
 	tx    *bolt.Tx
@@ -53,7 +54,13 @@ type merger struct {
 }
 
 func newMerger(db *bolt.DB, budget int, commit func(*bolt.Tx) error) *merger {
-	return &merger{ctx: context.Background(), db: db, budget: budget, commit: commit}
+	return &merger{ctx: context.Background(), db: db, budget: budget, maxRun: maxRun, commit: commit}
+}
+
+func (x *Index) newMerger() *merger {
+	w := newMerger(x.db, x.txBudget, x.commit)
+	w.maxRun = x.maxRun
+	return w
 }
 
 func (w *merger) begin() error {
@@ -113,7 +120,7 @@ func (w *merger) mergeTree(m codec.MerchantKey, events *recentEvents, covered ui
 	if t.covered >= covered {
 		return nil // an earlier attempt of this merge has written this tree
 	}
-	load := loadToEdit[entry](t)
+	load := loadToEdit(t)
 	for _, leaf := range events.frozen.root.leaves() {
 		if err := t.root.insertLeafAtRoot(leaf, load); err != nil {
 			return err
@@ -122,32 +129,11 @@ func (w *merger) mergeTree(m codec.MerchantKey, events *recentEvents, covered ui
 			return err
 		}
 	}
-	if err := t.insertNames(events.frozen.runs); err != nil {
+	if err := t.addRun(&events.frozen.names); err != nil {
 		return err
 	}
 	t.covered, t.series = covered, events.series.names()
 	return t.store()
-}
-
-// insertNames adds the events of runs to the tree of names.
-func (t *treeEdit) insertNames(runs map[uint32][][]named) error {
-	var events []named
-	for _, of := range runs {
-		events = append(events, slices.Concat(of...)...)
-	}
-	slices.SortFunc(events, byName) // so that neighbours are in one transaction
-	load := loadToEdit[named](t)
-	for some := range slices.Chunk(events, leafEntries) {
-		for _, e := range some {
-			if err := t.names.insertAtRoot(e, load); err != nil {
-				return err
-			}
-		}
-		if err := t.spend(len(some)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // treeEdit is a change of a merchant's stored trees. Nobody sees it before store.
@@ -171,11 +157,11 @@ func (w *merger) editTree(m codec.MerchantKey) (*treeEdit, error) {
 }
 
 // loadToEdit returns what loads a node, to change it. The node gets memory of its own, as it is kept until it is stored.
-func loadToEdit[E event[E]](t *treeEdit) loader[E] {
-	return func(id uint64) (*node[E], error) {
+func loadToEdit(t *treeEdit) loader {
+	return func(id uint64) (*node, error) {
 		t.left -= leafEntries
 		t.replaced = append(t.replaced, id)
-		return loadNode(t.nodes, t.m, id, &nodeArena[E]{})
+		return loadNode(t.nodes, t.m, id, &nodeArena{})
 	}
 }
 
@@ -186,9 +172,9 @@ func (t *treeEdit) free(id uint64, height uint8) {
 }
 
 // heightOf returns the height of a stored tree, which must have events. That of a leaf is 0.
-func heightOf[E event[E]](t *treeEdit, root *child[E]) (h uint8, err error) {
+func heightOf(t *treeEdit, root *child) (h uint8, err error) {
 	for id := root.id; ; h++ {
-		n, err := loadNode(t.nodes, t.m, id, &nodeArena[E]{})
+		n, err := loadNode(t.nodes, t.m, id, &nodeArena{})
 		if err != nil || n.children == nil {
 			return h, err
 		}
@@ -201,15 +187,24 @@ func (t *treeEdit) spend(entries int) error {
 	if t.left -= entries; t.left > 0 {
 		return nil
 	}
-	if err := errors.Join(storeNodes(t, &t.root), storeNodes(t, &t.names)); err != nil {
+	if err := t.storeNodes(); err != nil {
 		return err
 	}
 	return t.next()
 }
 
+// storeNodes writes the changed nodes of all trees.
+func (t *treeEdit) storeNodes() error {
+	err := storeNodes(t, &t.root)
+	for i := range t.runs {
+		err = errors.Join(err, storeNodes(t, &t.runs[i].root))
+	}
+	return err
+}
+
 // store writes the changed nodes and the root record, and deletes the replaced nodes, or frees them when they are many.
 func (t *treeEdit) store() error {
-	if err := cmp.Or(t.check(), storeNodes(t, &t.root), storeNodes(t, &t.names)); err != nil {
+	if err := cmp.Or(t.check(), t.storeNodes()); err != nil {
 		return err
 	}
 	if err := storeTree(t.tx, t.m, t.storedTree); err != nil {
@@ -250,11 +245,7 @@ func (w *merger) deleteSubtree(m codec.MerchantKey, id uint64, height uint8) err
 		return nil // already deleted, before a kill
 	}
 	if height > 0 {
-		below := idsBelow[entry]
-		if sealed[0] >= kindNames {
-			below = idsBelow[named]
-		}
-		ids, err := below(w.nodes, m, id)
+		ids, err := idsBelow(w.nodes, m, id)
 		if err != nil {
 			return err
 		}
@@ -268,8 +259,8 @@ func (w *merger) deleteSubtree(m codec.MerchantKey, id uint64, height uint8) err
 }
 
 // idsBelow returns the ids of a node's children.
-func idsBelow[E event[E]](nodes *bolt.Bucket, m codec.MerchantKey, id uint64) (ids []uint64, err error) {
-	n, err := loadNode(nodes, m, id, &nodeArena[E]{})
+func idsBelow(nodes *bolt.Bucket, m codec.MerchantKey, id uint64) (ids []uint64, err error) {
+	n, err := loadNode(nodes, m, id, &nodeArena{})
 	if err != nil {
 		return nil, err
 	}
@@ -309,7 +300,7 @@ func (w *merger) deleteKey(bucket *bolt.Bucket, key []byte, cost int) error {
 }
 
 // storeNodes writes the nodes at and below c that are in memory, and releases them.
-func storeNodes[E event[E]](t *treeEdit, c *child[E]) error {
+func storeNodes(t *treeEdit, c *child) error {
 	if c.node == nil {
 		return nil
 	}

@@ -170,7 +170,7 @@ func checkRandomPage(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey
 	if rng.IntN(3) == 0 {
 		q.Bot = new(rng.IntN(2) == 0)
 	}
-	var want []named
+	var want []entry
 	for _, e := range events {
 		tag, name := codec.SplitSeries(e.Series)
 		if q.Tag != "" && string(tag) != string(q.Tag) || q.Names != nil && !slices.Contains(q.Names, string(name)) ||
@@ -178,9 +178,9 @@ func checkRandomPage(t *testing.T, rng *rand.Rand, x *Index, m codec.MerchantKey
 			q.Bot != nil && codec.IsBot(e.Series) != *q.Bot {
 			continue
 		}
-		want = append(want, named{string(name), entry{Key: keyOf(&e)}})
+		want = append(want, entry{Key: keyOf(&e), name: string(name)})
 	}
-	slices.SortFunc(want, func(a, b named) int {
+	slices.SortFunc(want, func(a, b entry) int {
 		order := 0
 		if q.SortBy == store.ByName {
 			if order = cmp.Compare(a.name, b.name); order == 0 {

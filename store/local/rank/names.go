@@ -2,21 +2,34 @@ package rank
 
 import (
 	"context"
-	"maps"
+	"math/bits"
 	"slices"
-	"sort"
 
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store/local/codec"
 )
 
-// Events of overflow series are in the counted trees like all others, but there without their names. A merchant's stored tree of names
-// has them once more, in the order of names, and events of the same name in the order of Key. So it counts the events of any name
-// within any time range, and finds the n-th of them. All names within a time range are not a part of the tree: for a page that is
-// sorted by name, the whole tree of names is read (namesInRange), 0.15 s for a million events.
+// Events of overflow series are in the counted trees like all others, but there without their names. Runs have them once more, in the
+// order of names. So each run counts its events of any name within any time range, and finds the n-th of them.
 //
-// Those in memory are in sorted runs, by series. A run never changes. So a run may be read after Index.mu was unlocked.
+// Anybody can make up names, so what they cost is bounded. A stored run is written from its first event to its last, and never gets
+// further ones: a merge replaces the last runs, while they are no more than twice as large, by one that also has the new events. So an
+// event is written about once for each time that the number of events doubles, up to maxRun, whatever its name is. There are few runs:
+// each is more than twice as large as the next one, except those with about maxRun events, of which there are N/maxRun to 3N/maxRun.
+//
+// Each run knows its first and last Key. Events come nearly in the order of time, so a time range begins or ends within few runs. For a
+// page that is sorted by name, these are read whole (runInRange). All others count what is within the range.
+
+// run is some of a merchant's events of overflow series: a counted tree in the order of names.
+type run struct {
+	root     child
+	from, to Key // no event is before from, or after to
+}
+
+// maxRun is how many events a run has at most, unless a single merge brings more: the memory of a merge follows from it, and how much of a
+// run is read when a time range begins or ends in it.
+const maxRun = 256 << 10
 
 // isOverflow reports whether a series is the overflow series of a tag.
 func isOverflow(series string) bool {
@@ -24,31 +37,99 @@ func isOverflow(series string) bool {
 	return tag != "" && name == ""
 }
 
-// addRuns adds events to runs. The goal: each run of a series is more than twice as large as the next one. So there are few, and no
-// event is copied often.
-func addRuns(all map[uint32][][]named, events []named) map[uint32][][]named {
-	all = maps.Clone(all)
-	if all == nil {
-		all = map[uint32][][]named{}
+// add adds an event to a run in memory.
+func (r *run) add(e entry) error {
+	if r.root.isEmpty() {
+		r.from, r.to = e.Key, e.Key
 	}
-	slices.SortFunc(events, byName)
-	bySeries := map[uint32][]named{}
-	for _, e := range events {
-		bySeries[e.series] = append(bySeries[e.series], e)
-	}
-	for series, run := range bySeries {
-		runs := all[series]
-		for len(runs) > 0 && len(runs[len(runs)-1]) <= 2*len(run) {
-			run = mergeRuns(runs[len(runs)-1], run)
-			runs = runs[:len(runs)-1]
-		}
-		all[series] = append(slices.Clip(runs), run)
-	}
-	return all
+	r.widen(e.Key, e.Key)
+	return r.root.insertAtRoot(e, nil)
 }
 
-func mergeRuns(a, b []named) []named {
-	merged := make([]named, 0, len(a)+len(b))
+// widen makes the bounds of the run also those of other events.
+func (r *run) widen(from, to Key) {
+	if from.compare(r.from) < 0 {
+		r.from = from
+	}
+	if to.compare(r.to) > 0 {
+		r.to = to
+	}
+}
+
+// overlaps reports whether the run may have events with lo ≤ key < hi, and within reports whether all its events are such.
+func (r *run) overlaps(lo, hi Key) bool { return r.to.compare(lo) >= 0 && r.from.compare(hi) < 0 }
+func (r *run) within(lo, hi Key) bool   { return r.from.compare(lo) >= 0 && r.to.compare(hi) < 0 }
+
+// addRun writes the events of a run in memory as a new one, with those of the last stored runs that it replaces.
+func (t *treeEdit) addRun(recent *run) error {
+	if recent.root.isEmpty() {
+		return nil
+	}
+	added := run{from: recent.from, to: recent.to}
+	var events []entry
+	for _, leaf := range recent.root.leaves() {
+		events = append(events, leaf.node.entries...)
+	}
+	for len(t.runs) > 0 {
+		last := &t.runs[len(t.runs)-1]
+		if n := int(last.root.counts.of(nil)); n > 2*len(events) || n+len(events) > t.maxRun {
+			break
+		}
+		older, err := t.eventsOf(last)
+		if err != nil {
+			return err
+		}
+		events = mergeSlices(older, events)
+		added.widen(last.from, last.to)
+		if err := drop(t, &last.root); err != nil {
+			return err
+		}
+		t.runs = t.runs[:len(t.runs)-1]
+	}
+	t.runs = append(slices.Clip(t.runs), added)
+	root, load := &t.runs[len(t.runs)-1].root, loadToEdit(t)
+	for some := range slices.Chunk(events, leafEntries) {
+		for _, e := range some {
+			if err := root.insertAtRoot(e, load); err != nil {
+				return err
+			}
+		}
+		if err := t.spend(len(some)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eventsOf reads all events of a stored run.
+func (t *treeEdit) eventsOf(r *run) (events []entry, err error) {
+	err = newPages(t.ctx, t.tx, t.m, &nodeArena{}).each(&r.root, func(e *entry) { events = append(events, *e) })
+	return events, err
+}
+
+// removeNamed removes from the runs the events whose keys are gone. It reads only the runs that it concerns.
+func (t *treeEdit) removeNamed(concerns func(r *run) bool, gone func(k Key) bool) error {
+	for i := range t.runs {
+		r := &t.runs[i]
+		if r.root.isEmpty() || !concerns(r) {
+			continue
+		}
+		events, err := t.eventsOf(r)
+		if err != nil {
+			return err
+		}
+		events = slices.DeleteFunc(events, func(e entry) bool { return !gone(e.Key) })
+		if err := removeAll(t, &r.root, events); err != nil {
+			return err
+		}
+	}
+	t.runs = slices.DeleteFunc(t.runs, func(r run) bool { return r.root.isEmpty() })
+	return nil
+}
+
+// mergeSlices merges two slices that are sorted by name.
+func mergeSlices(a, b []entry) []entry {
+	merged := make([]entry, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
 		if byName(a[0], b[0]) > 0 {
 			a, b = b, a
@@ -58,109 +139,61 @@ func mergeRuns(a, b []named) []named {
 	return append(append(merged, a...), b...)
 }
 
-// part returns the events of a sorted run from one on, and before another.
-func part(run []named, from, to named) []named {
-	i, _ := slices.BinarySearchFunc(run, from, byName)
-	n, _ := slices.BinarySearchFunc(run[i:], to, byName)
-	return run[i : i+n]
+// runInRange is the events of a run that are of some series and within a time range, in the order of names. It is a source.
+type runInRange struct {
+	all      source
+	selected []uint64 // bit n says whether the n-th event of the run is one of them
+	n        int
 }
 
-// namesInRange are the events of a stored tree of names that are of some series and within a time range, in the order of names. It is a
-// source. It knows how many there are before each of its marks, so each call reads the events between two marks.
-type namesInRange struct {
-	*pages[named]
-	root    *child[named]
-	members []bool
-	lo, hi  Key
-	marks   []nameMark
-	few     []named // the events, while they are no more than eventsPerMark
-	n       int
-}
-
-type nameMark struct {
-	event  named
-	before int
-}
-
-// eventsPerMark is how many events of the tree are between two marks.
-const eventsPerMark = 8 * leafEntries
-
-// readRange reads the whole tree.
-func readRange(p *pages[named], root *child[named], members []bool, lo, hi Key) (*namesInRange, error) {
-	s := &namesInRange{pages: p, root: root, members: members, lo: lo, hi: hi}
-	n := 0
-	_, err := p.each(root, named{}, func(e *named) bool {
-		if n%eventsPerMark == 0 {
-			s.marks = append(s.marks, nameMark{*e, s.n})
+// readRange reads a whole run.
+func (q *pageQuery) readRange(r *run, members []bool) (*runInRange, error) {
+	s := &runInRange{all: q.runSource(r, treeSection{end: int(r.root.counts.of(nil))})}
+	at := 0
+	err := q.pages.each(&r.root, func(e *entry) {
+		if at%64 == 0 {
+			s.selected = append(s.selected, 0)
 		}
-		n++
-		if s.selects(e) {
-			if s.n++; s.n <= eventsPerMark {
-				s.few = append(s.few, *e)
-			}
+		if members[e.series] && e.Key.compare(q.lo) >= 0 && e.Key.compare(q.hi) < 0 {
+			s.selected[at/64] |= 1 << (at % 64)
+			s.n++
 		}
-		return true
+		at++
 	})
 	return s, err
 }
 
-func (s *namesInRange) selects(e *named) bool {
-	return s.members[e.series] && e.Key.compare(s.lo) >= 0 && e.Key.compare(s.hi) < 0
-}
+func (s *runInRange) size() int { return s.n }
 
-func (s *namesInRange) size() int { return s.n }
-
-func (s *namesInRange) below(e *named) (int, error) {
-	if s.n <= eventsPerMark {
-		return (&sliceSource{s.few, byName}).below(e)
+func (s *runInRange) below(e *entry) (n int, err error) {
+	at, err := s.all.below(e)
+	for _, word := range s.selected[:at/64] {
+		n += bits.OnesCount64(word)
 	}
-	mark := s.marks[max(0, sort.Search(len(s.marks), func(i int) bool { return s.marks[i].event.compare(*e) > 0 })-1)]
-	n := mark.before
-	_, err := s.each(s.root, mark.event, func(at *named) bool {
-		if at.compare(*e) >= 0 {
-			return false
-		}
-		if s.selects(at) {
-			n++
-		}
-		return true
-	})
+	if at%64 > 0 {
+		n += bits.OnesCount64(s.selected[at/64] << (64 - at%64))
+	}
 	return n, err
 }
 
-func (s *namesInRange) collect(out []named, from, n int) ([]named, error) {
-	if s.n <= eventsPerMark {
-		return (&sliceSource{s.few, byName}).collect(out, from, n)
-	}
-	mark := s.marks[max(0, sort.Search(len(s.marks), func(i int) bool { return s.marks[i].before > from })-1)]
-	skip := from - mark.before
-	_, err := s.each(s.root, mark.event, func(e *named) bool {
-		switch {
-		case n == 0:
-			return false
-		case !s.selects(e):
-		case skip > 0:
-			skip--
-		default:
-			out = append(out, *e)
+func (s *runInRange) collect(out []entry, from, n int) (_ []entry, err error) {
+	for i, word := range s.selected {
+		if in := bits.OnesCount64(word); in <= from {
+			from -= in
+			continue
+		}
+		for ; word != 0 && n > 0; word &= word - 1 {
+			if from > 0 {
+				from--
+				continue
+			}
+			if out, err = s.all.collect(out, 64*i+bits.TrailingZeros64(word), 1); err != nil {
+				return nil, err
+			}
 			n--
 		}
-		return true
-	})
-	return out, err
-}
-
-// namesWithin reads the names within a selection's time range. It needs no lock: no events wait for it.
-func (x *Index) namesWithin(ctx context.Context, m codec.MerchantKey, s *Selection) (found *namesInRange, err error) {
-	err = view(x.db, func(tx *bolt.Tx) error {
-		t, err := loadTree(tx, m)
-		if err != nil || t.names.isEmpty() {
-			return err
-		}
-		found, err = readRange(newPages(ctx, tx, m, &nodeArena[named]{}), &t.names, s.overflowOf(t.series), s.lo, s.hi)
-		return err
-	})
-	return found, err
+	}
+	return out, nil
 }
 
 // overflowOf returns the members (see reader) that are overflow series with events that may be selected.
@@ -173,6 +206,6 @@ func (s *Selection) overflowOf(series []string) []bool {
 	return members
 }
 
-func newPages[E event[E]](ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena[E]) *pages[E] {
-	return &pages[E]{ctx: ctx, m: m, nodes: tx.Bucket(bucketNodes), loaded: map[uint64]*node[E]{}, arena: arena}
+func newPages(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena) *pages {
+	return &pages{ctx: ctx, m: m, nodes: tx.Bucket(bucketNodes), loaded: map[uint64]*node{}, arena: arena}
 }

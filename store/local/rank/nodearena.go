@@ -3,9 +3,9 @@ package rank
 import "sync"
 
 // nodeArena is the memory of decoded nodes. Without it, decoded nodes were most of what a listing allocated.
-type nodeArena[E event[E]] struct {
-	entries  []E
-	children []child[E]
+type nodeArena struct {
+	entries  []entry
+	children []child
 	counts   counts
 }
 
@@ -13,7 +13,7 @@ type nodeArena[E event[E]] struct {
 const maxKeptItems = 64 << 10
 
 // release puts the arena into the pool, unless it is too large. Its nodes must not be used any more.
-func (a *nodeArena[E]) release(pool *sync.Pool) {
+func (a *nodeArena) release(pool *sync.Pool) {
 	if max(cap(a.entries), cap(a.children), cap(a.counts)) > maxKeptItems {
 		return
 	}
@@ -21,16 +21,17 @@ func (a *nodeArena[E]) release(pool *sync.Pool) {
 	pool.Put(a)
 }
 
-func (a *nodeArena[E]) reset() {
+func (a *nodeArena) reset() {
 	clear(a.children) // they refer to counts
+	clear(a.entries)  // and these to names
 	a.entries, a.children, a.counts = a.entries[:0], a.children[:0], a.counts[:0]
 }
 
 // size returns the number of items of each kind.
-func (a *nodeArena[E]) size() [3]int { return [3]int{len(a.entries), len(a.children), len(a.counts)} }
+func (a *nodeArena) size() [3]int { return [3]int{len(a.entries), len(a.children), len(a.counts)} }
 
 // truncate gives back the memory of the nodes that were decoded since the arena had this size.
-func (a *nodeArena[E]) truncate(size [3]int) {
+func (a *nodeArena) truncate(size [3]int) {
 	a.entries = a.entries[:min(size[0], len(a.entries))] // reserve may have made it shorter
 	a.children = a.children[:min(size[1], len(a.children))]
 	a.counts = a.counts[:min(size[2], len(a.counts))]

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc64"
 	"slices"
+	"strings"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -27,7 +28,7 @@ var (
 
 // Format is the version of the file's layout.
 const (
-	Format = "4"
+	Format = "5"
 	format = Format
 )
 
@@ -209,7 +210,7 @@ func storeTree(tx *bolt.Tx, m codec.MerchantKey, t *storedTree) error {
 }
 
 // loadNode reads a node of a merchant's stored tree into memory of the arena.
-func loadNode[E event[E]](nodes *bolt.Bucket, m codec.MerchantKey, id uint64, a *nodeArena[E]) (*node[E], error) {
+func loadNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, a *nodeArena) (*node, error) {
 	key := nodeKey(m, id)
 	n, err := decodeNode(codec.Unseal(key, nodes.Get(key)), a)
 	if err != nil {
@@ -218,7 +219,7 @@ func loadNode[E event[E]](nodes *bolt.Bucket, m codec.MerchantKey, id uint64, a 
 	return n, nil
 }
 
-func storeNode[E event[E]](nodes *bolt.Bucket, m codec.MerchantKey, id uint64, n *node[E]) error {
+func storeNode(nodes *bolt.Bucket, m codec.MerchantKey, id uint64, n *node) error {
 	key := nodeKey(m, id)
 	return nodes.Put(key, codec.Seal(key, n.encode(nil)))
 }
@@ -248,36 +249,49 @@ func loadFreed(tx *bolt.Tx) (all []freedSubtree, err error) {
 
 // storedTree is a merchant's stored trees.
 type storedTree struct {
-	root    child[entry] // the zero child when there are no events
-	names   child[named] // of the tree of names, which has the events of overflow series once more
-	nextID  uint64       // greater than the ids of all nodes of these trees
-	covered uint64       // the events of chunks up to this seq are in the tree
-	series  []string     // by number, from 1; 0 is unused
+	root    child    // the zero child when there are no events
+	runs    []run    // the events of overflow series once more, by name
+	nextID  uint64   // greater than the ids of all nodes of these trees
+	covered uint64   // the events of chunks up to this seq are in the tree
+	series  []string // by number, from 1; 0 is unused
 }
 
 func (t *storedTree) encode(b []byte) []byte {
 	b = binary.AppendUvarint(b, t.nextID)
 	b = binary.AppendUvarint(b, t.covered)
-	b = t.root.encode(b, &entry{})
+	b = t.root.encode(b, &entry{}, false)
 	b = binary.AppendUvarint(b, uint64(len(t.series)))
 	for _, s := range t.series {
 		b = codec.AppendPrefixed(b, s)
 	}
-	return t.names.encode(b, &named{})
+	b = binary.AppendUvarint(b, uint64(len(t.runs)))
+	for i := range t.runs {
+		r := &t.runs[i]
+		b = (&entry{Key: r.from}).appendKey(b, &entry{}, false)
+		b = (&entry{Key: r.to}).appendKey(b, &entry{}, false)
+		b = r.root.encode(b, &entry{}, true)
+	}
+	return b
 }
 
 func decodeTree(b []byte) (*storedTree, error) {
 	d := codec.Decoder{B: b}
-	t := &storedTree{nextID: d.Uvarint(), covered: d.Uvarint(), root: decodeChild(&d, &entry{}, &counts{})}
+	t := &storedTree{nextID: d.Uvarint(), covered: d.Uvarint(), root: decodeChild(&d, &entry{}, &counts{}, nil)}
 	t.series = make([]string, d.Count())
 	for i := range t.series {
 		t.series[i] = string(d.Prefixed())
 	}
-	t.names = decodeChild(&d, &named{}, &counts{})
+	t.runs = make([]run, d.Count())
+	for i := range t.runs {
+		var from, to entry
+		from.decodeKey(&d, nil)
+		to.decodeKey(&d, nil)
+		t.runs[i] = run{decodeChild(&d, &entry{}, &counts{}, &strings.Builder{}), from.Key, to.Key}
+	}
 	return t, d.Err("root record")
 }
 
-// check fails when the tree of names has other numbers of events than the tree counts for overflow series.
+// check fails when the runs have other numbers of events than the tree of times counts for overflow series.
 func (t *storedTree) check() error {
 	overflow := slices.Clone(t.root.counts)
 	for _, c := range overflow {
@@ -286,8 +300,12 @@ func (t *storedTree) check() error {
 		}
 	}
 	overflow = slices.DeleteFunc(overflow, func(c seriesCount) bool { return !isOverflow(t.series[c.series]) })
-	if !slices.Equal(overflow, t.names.counts) {
-		return fmt.Errorf("index.db: %w: the tree of names has other events than the tree of times", codec.ErrCorrupt)
+	var inRuns tally
+	for i := range t.runs {
+		inRuns.add(t.runs[i].root.tally)
+	}
+	if !slices.Equal(overflow, inRuns.counts) {
+		return fmt.Errorf("index.db: %w: the runs have other events than the tree of times", codec.ErrCorrupt)
 	}
 	return nil
 }
@@ -297,52 +315,50 @@ func decodeSize(b []byte) (uint64, error) {
 	d := codec.Decoder{B: b}
 	d.Uvarint()
 	d.Uvarint()
-	return decodeChild(&d, &entry{}, &counts{}).bytes, d.Err("root record")
+	return decodeChild(&d, &entry{}, &counts{}, nil).bytes, d.Err("root record")
 }
 
-// The first byte of a node says what it is; in the tree of names, it is 2 more.
+// The first byte of a node says what it is; in a run, it is 2 more.
 const (
 	kindLeaf = iota
 	kindInner
 	kindNames // is added
 )
 
-func (n *node[E]) kind() (kind byte) {
+func (n *node) encode(b []byte) []byte {
+	kind, withNames := byte(kindLeaf), false
 	if n.children != nil {
-		kind = kindInner
+		kind, withNames = kindInner, n.children[0].first.name != ""
+	} else if len(n.entries) > 0 {
+		withNames = n.entries[0].name != ""
 	}
-	var e E
-	if e.isNamed() {
+	if withNames {
 		kind += kindNames
 	}
-	return kind
-}
-
-func (n *node[E]) encode(b []byte) []byte {
-	b = binary.AppendUvarint(append(b, n.kind()), uint64(max(len(n.entries), len(n.children))))
-	var prev E
-	for i := range n.entries {
-		b = n.entries[i].appendKey(b, &prev)
-		e := n.entries[i].plain()
+	b = binary.AppendUvarint(append(b, kind), uint64(max(len(n.entries), len(n.children))))
+	var prev entry
+	for _, e := range n.entries {
+		b = e.appendKey(b, &prev, withNames)
 		b = binary.AppendUvarint(b, uint64(e.series))
 		b = binary.AppendUvarint(b, uint64(e.size))
 	}
 	for i := range n.children {
-		b = n.children[i].encode(b, &prev)
+		b = n.children[i].encode(b, &prev, withNames)
 	}
 	return b
 }
 
-func (c *child[E]) encode(b []byte, prev *E) []byte {
-	b = c.first.appendKey(b, prev)
+func (c *child) encode(b []byte, prev *entry, withNames bool) []byte {
+	b = c.first.appendKey(b, prev, withNames)
 	b = binary.AppendUvarint(b, c.id)
 	b = binary.AppendUvarint(b, c.bytes)
 	return c.counts.encode(b)
 }
 
 // decodeChild appends the counts to all.
-func decodeChild[E event[E]](d *codec.Decoder, prev *E, all *counts) child[E] {
-	c := child[E]{first: (*prev).decodeKey(d, prev), id: d.Uvarint(), tally: tally{bytes: d.Uvarint()}}
+func decodeChild(d *codec.Decoder, prev *entry, all *counts, names *strings.Builder) child {
+	prev.decodeKey(d, names)
+	c := child{first: entry{Key: prev.Key, name: prev.name}, id: d.Uvarint(), tally: tally{bytes: d.Uvarint()}}
 	start := len(*all)
 	*all = decodeCounts(d, *all)
 	c.counts = slices.Clip((*all)[start:])
@@ -350,25 +366,28 @@ func decodeChild[E event[E]](d *codec.Decoder, prev *E, all *counts) child[E] {
 }
 
 // decodeNode decodes a node into memory of the arena.
-func decodeNode[E event[E]](b []byte, a *nodeArena[E]) (*node[E], error) {
+func decodeNode(b []byte, a *nodeArena) (*node, error) {
 	d := codec.Decoder{B: b}
-	n := &node[E]{}
-	var prev E
-	kind, count := byte(d.Uvarint()), d.Count()
-	if prev.isNamed() {
-		kind -= kindNames
+	n := &node{}
+	var prev entry
+	var names *strings.Builder
+	kind, count := d.Uvarint(), d.Count()
+	if kind >= kindNames {
+		kind, names = kind-kindNames, &strings.Builder{}
 	}
 	switch kind {
 	case kindLeaf:
 		n.entries = extend(&a.entries, count, leafEntries)
 		for i := range n.entries {
-			n.entries[i] = prev.decode(&d, &prev)
+			prev.decodeKey(&d, names)
+			prev.series, prev.size = uint32(d.Uvarint()), uint32(d.Uvarint())
+			n.entries[i] = prev
 		}
 	case kindInner:
 		n.children = extend(&a.children, count, innerChildren)
 		reserve(&a.counts, len(d.B)/2) // each count takes at least two bytes
 		for i := range n.children {
-			n.children[i] = decodeChild(&d, &prev, &a.counts)
+			n.children[i] = decodeChild(&d, &prev, &a.counts, names)
 		}
 	default:
 		d.Fail()
@@ -401,56 +420,47 @@ func decodeCounts(d *codec.Decoder, c counts) counts {
 	return c
 }
 
-func appendKey(b []byte, prev *Key, k Key) []byte {
-	b = binary.AppendVarint(b, k.Time-prev.Time)
-	b = binary.AppendVarint(b, int64(k.Seq-prev.Seq))
-	b = binary.AppendUvarint(b, uint64(k.Index))
-	*prev = k
+// appendKey appends a key as difference to the previous one, which it then makes the previous one.
+func (e *entry) appendKey(b []byte, prev *entry, withNames bool) []byte {
+	if withNames {
+		shared := 0
+		for shared < min(len(e.name), len(prev.name)) && e.name[shared] == prev.name[shared] {
+			shared++
+		}
+		b = binary.AppendUvarint(b, uint64(shared))
+		b = codec.AppendPrefixed(b, e.name[shared:])
+	}
+	b = binary.AppendVarint(b, e.Time-prev.Time)
+	b = binary.AppendVarint(b, int64(e.Seq-prev.Seq))
+	b = binary.AppendUvarint(b, uint64(e.Index))
+	*prev = *e
 	return b
 }
 
-func decodeKey(d *codec.Decoder, prev *Key) Key {
-	prev.Time += d.Varint()
-	prev.Seq += uint64(d.Varint())
-	prev.Index = uint16(d.Uvarint())
-	return *prev
-}
-
-func (e entry) appendKey(b []byte, prev *entry) []byte { return appendKey(b, &prev.Key, e.Key) }
-
-func (entry) decodeKey(d *codec.Decoder, prev *entry) entry {
-	return entry{Key: decodeKey(d, &prev.Key)}
-}
-
-func (entry) decode(d *codec.Decoder, prev *entry) entry {
-	return entry{decodeKey(d, &prev.Key), uint32(d.Uvarint()), uint32(d.Uvarint())}
-}
-
-func (e named) appendKey(b []byte, prev *named) []byte {
-	shared := 0
-	for shared < min(len(e.name), len(prev.name)) && e.name[shared] == prev.name[shared] {
-		shared++
+// decodeKey makes the previous key the next one. Its name is put into names, which is nil in the tree of times.
+func (e *entry) decodeKey(d *codec.Decoder, names *strings.Builder) {
+	if names != nil {
+		e.decodeName(d, names)
 	}
-	b = binary.AppendUvarint(b, uint64(shared))
-	b = codec.AppendPrefixed(b, e.name[shared:])
-	prev.name = e.name
-	return e.entry.appendKey(b, &prev.entry)
+	e.Time += d.Varint()
+	e.Seq += uint64(d.Varint())
+	e.Index = uint16(d.Uvarint())
 }
 
-func (named) decodeKey(d *codec.Decoder, prev *named) named {
+func (e *entry) decodeName(d *codec.Decoder, names *strings.Builder) {
 	shared, rest := d.Uvarint(), d.Prefixed()
-	if shared > uint64(len(prev.name)) {
+	if shared > uint64(len(e.name)) || shared == 0 && len(rest) == 0 {
 		d.Fail()
-		shared = 0
+		return
 	}
-	if len(rest) > 0 || shared < uint64(len(prev.name)) { // an equal name shares the memory of the last one
-		prev.name = prev.name[:shared] + string(rest)
+	if len(rest) == 0 && shared == uint64(len(e.name)) {
+		return // an equal name shares the memory of the last one
 	}
-	return named{prev.name, entry{Key: decodeKey(d, &prev.Key)}}
-}
-
-func (named) decode(d *codec.Decoder, prev *named) named {
-	e := prev.decodeKey(d, prev)
-	e.series, e.size = uint32(d.Uvarint()), uint32(d.Uvarint())
-	return e
+	if names.Len() == 0 {
+		names.Grow(len(d.B)) // one allocation for most nodes
+	}
+	start := names.Len()
+	names.WriteString(e.name[:shared])
+	names.Write(rest)
+	e.name = names.String()[start:]
 }

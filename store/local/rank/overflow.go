@@ -18,10 +18,13 @@ type overflowNames struct {
 	counted map[string]bool
 }
 
+// countsNames reports whether the summary needs the names of events of overflow series.
+func (s *summary) countsNames() bool { return s.names != nil || s.query.By == store.GroupByName }
+
 // overflow returns what counts the events of a merchant's overflow series by name, if the summary needs that. n has the
 // number of events within the range, by series.
 func (s *summary) overflow(r keptReader, n []uint64) (all []*overflowNames) {
-	if s.names == nil && s.query.By != store.GroupByName {
+	if !s.countsNames() {
 		return nil
 	}
 	for id, series := range r.series {
@@ -43,28 +46,29 @@ func (s *summary) overflow(r keptReader, n []uint64) (all []*overflowNames) {
 	return all
 }
 
-// maxCandidates is about how many candidates for a group a summary counts.
-const maxCandidates = 500
+// maxSamples is about how many events a summary looks at to find candidates for groups.
+const maxSamples = 2000
 
-// appendFrequent appends names that may have many events: those of the events at about n quantiles, in the order of names. Names that have
-// at least that share of the series' events are always among them. So a flood of made-up names does not hide the names of a shop.
+// appendFrequent appends names that may have many events: those that the events at n quantiles, in the order of names, have at least
+// twice, or all names if there are no more events. So a flood of made-up names does not hide the names of a shop. The quantiles of the runs
+// are shifted against each other: so a name that is as frequent in all of them is met, though it has few events in each.
 func (o *overflowNames) appendFrequent(names []string, n int) ([]string, error) {
+	members := o.member()
 	all := sources{compare: byName}
-	for _, run := range o.recent[o.series] {
-		all.all = append(all.all, &sliceSource{run, byName})
+	for _, r := range o.runs {
+		all.all = append(all.all, o.runSource(r, treeSection{members: members, end: int(r.root.counts.of(members))}))
 	}
-	if !o.namesRoot.isEmpty() {
-		section := treeSection{members: o.member()}
-		section.end = int(o.namesRoot.counts.of(section.members))
-		all.all = append(all.all, &treeSource[named]{pages: &o.nameNodes, series: len(o.reader.series), root: &o.namesRoot, sections: []treeSection{section}})
-	}
-	for _, one := range all.all {
-		for rank := 0; rank < one.size(); rank += max(1, all.size()/n) {
+	step := max(1, all.size()/n)
+	met := map[string]int{}
+	for i, one := range all.all {
+		for rank := i * step / len(all.all); rank < one.size(); rank += step {
 			found, err := one.collect(nil, rank, 1)
 			if err != nil {
 				return nil, err
 			}
-			names = append(names, found[0].name)
+			if met[found[0].name]++; met[found[0].name] == min(step, 2) {
+				names = append(names, found[0].name)
+			}
 		}
 	}
 	return names, nil
@@ -80,42 +84,47 @@ func (o *overflowNames) member() []bool {
 // addTotals adds the number of events within the summary's range to the totals of their groups. It drops the names that
 // have none.
 func (o *overflowNames) addTotals(totals map[string]uint64, s *summary) error {
-	var kept []string
-	for _, name := range o.names {
-		if o.counted[name] {
-			continue
-		}
-		n, err := o.count(name, []int64{o.bounds[0], o.bounds[len(o.bounds)-1]})
-		if err != nil {
-			return err
-		}
-		if n[0] > 0 {
-			totals[s.key(o.tag, name)] += n[0]
-			kept = append(kept, name)
+	names := slices.DeleteFunc(slices.Clone(o.names), func(name string) bool { return o.counted[name] })
+	n := make([]uint64, len(names))
+	if err := o.count(names, []int64{o.bounds[0], o.bounds[len(o.bounds)-1]}, func(name, _ int, more uint64) { n[name] += more }); err != nil {
+		return err
+	}
+	o.names = nil
+	for i, name := range names {
+		if n[i] > 0 {
+			totals[s.key(o.tag, name)] += n[i]
+			o.names = append(o.names, name)
 		}
 	}
-	o.names = kept
 	return nil
 }
 
-// count counts the events of a name between each two neighbouring bounds.
-func (o *overflowNames) count(name string, bounds []int64) ([]uint64, error) {
-	n := make([]uint64, len(bounds)-1)
-	at := make([]named, len(bounds))
-	for i, time := range bounds {
-		at[i] = named{name, entry{Key: Key{Time: time}}}
-	}
-	for _, run := range o.recent[o.series] {
-		for i := range n {
-			n[i] += uint64(len(part(run, at[i], at[i+1])))
+// countedAtOnce is how many places between names and bounds a walk through a run counts.
+const countedAtOnce = 10_000
+
+// count counts the events of sorted names between each two neighbouring bounds. use gets the numbers of the name and of the bucket.
+func (o *overflowNames) count(names []string, bounds []int64, use func(name, bucket int, n uint64)) error {
+	first := 0
+	for some := range slices.Chunk(names, max(1, countedAtOnce/len(bounds))) {
+		var at []entry
+		for _, name := range some {
+			for _, time := range bounds {
+				at = append(at, entry{Key: Key{Time: time}, name: name})
+			}
 		}
-	}
-	if o.namesRoot.isEmpty() {
-		return n, nil
-	}
-	return n, countBetween(&o.nameNodes, &o.namesRoot, at, len(o.reader.series), func(e bucketEvents) {
-		if e.series == o.series && 0 < e.bound && e.bound < len(bounds) {
-			n[e.bound-1] += e.n
+		for _, r := range o.runs {
+			if !r.overlaps(Key{Time: bounds[0]}, Key{Time: bounds[len(bounds)-1]}) {
+				continue
+			}
+			if err := countBetween(&o.pages, &r.root, at, len(o.reader.series), func(e bucketEvents) {
+				if bucket := e.bound % len(bounds); e.series == o.series && bucket > 0 && e.bound < len(at) {
+					use(first+e.bound/len(bounds), bucket-1, e.n)
+				}
+			}); err != nil {
+				return err
+			}
 		}
-	})
+		first += len(some)
+	}
+	return nil
 }

@@ -12,22 +12,22 @@ import (
 // parent. Changed neighbours become one node when they fit into one. An unchanged neighbour is not loaded for that.
 
 // removeKeys removes these entries, which are sorted, from below c. Nothing may be left below it then.
-func (c *child[E]) removeKeys(keys []E, load loader[E]) (removed tally, err error) {
+func (c *child) removeKeys(keys []entry, load loader) (removed tally, err error) {
 	n, err := c.open(load)
 	if err != nil {
 		return tally{}, err
 	}
-	n.entries = slices.DeleteFunc(n.entries, func(e E) bool {
-		_, found := slices.BinarySearchFunc(keys, e, E.compare)
+	n.entries = slices.DeleteFunc(n.entries, func(e entry) bool {
+		_, found := slices.BinarySearchFunc(keys, e, byName)
 		if found {
-			removed.addEntry(e.plain())
+			removed.addEntry(e)
 		}
 		return found
 	})
 	for i := range n.children {
 		end := len(keys)
 		if i+1 < len(n.children) {
-			end, _ = slices.BinarySearchFunc(keys, n.children[i+1].first, E.compare)
+			end, _ = slices.BinarySearchFunc(keys, n.children[i+1].first, byName)
 		}
 		if end == 0 {
 			continue
@@ -46,21 +46,21 @@ func (c *child[E]) removeKeys(keys []E, load loader[E]) (removed tally, err erro
 
 // removeBefore removes the entries before k from below c. The height of a leaf is 0. Nothing may be left below c then. All
 // nodes must be stored.
-func (c *child[E]) removeBefore(k E, height uint8, load loader[E], free func(id uint64, height uint8)) (removed tally, err error) {
+func (c *child) removeBefore(k entry, height uint8, load loader, free func(id uint64, height uint8)) (removed tally, err error) {
 	n, err := c.open(load)
 	if err != nil {
 		return tally{}, err
 	}
 	if height == 0 {
-		i := sort.Search(len(n.entries), func(i int) bool { return n.entries[i].compare(k) >= 0 })
+		i := sort.Search(len(n.entries), func(i int) bool { return n.entries[i].compare(&k) >= 0 })
 		for _, e := range n.entries[:i] {
-			removed.addEntry(e.plain())
+			removed.addEntry(e)
 		}
 		n.entries = n.entries[i:]
 		return removed, c.subtract(removed)
 	}
 	// As in addBefore: of the children that begin before k, only the last one may have entries that are not.
-	i := sort.Search(len(n.children), func(i int) bool { return n.children[i].first.compare(k) >= 0 })
+	i := sort.Search(len(n.children), func(i int) bool { return n.children[i].first.compare(&k) >= 0 })
 	if i > 0 {
 		i--
 		for _, before := range n.children[:i] {
@@ -79,24 +79,24 @@ func (c *child[E]) removeBefore(k E, height uint8, load loader[E], free func(id 
 }
 
 // cutTop removes the nodes at the top that have only one child, and the root of a tree without entries.
-func (c *child[E]) cutTop() {
+func (c *child) cutTop() {
 	for c.node != nil && len(c.node.children) == 1 {
 		*c = c.node.children[0]
 	}
 	if c.node != nil && c.node.isEmpty() {
-		*c = child[E]{}
+		*c = child{}
 	}
 }
 
-func (n *node[E]) isEmpty() bool { return len(n.entries) == 0 && len(n.children) == 0 }
+func (n *node) isEmpty() bool { return len(n.entries) == 0 && len(n.children) == 0 }
 
 // dropEmpty takes out the children that have nothing below them.
-func (n *node[E]) dropEmpty() {
-	n.children = slices.DeleteFunc(n.children, func(c child[E]) bool { return c.node != nil && c.node.isEmpty() })
+func (n *node) dropEmpty() {
+	n.children = slices.DeleteFunc(n.children, func(c child) bool { return c.node != nil && c.node.isEmpty() })
 }
 
 // join makes one child of neighbours that have changed and fit into one node.
-func (n *node[E]) join() {
+func (n *node) join() {
 	for i := len(n.children) - 1; i > 0; i-- {
 		left, right := &n.children[i-1], &n.children[i]
 		if left.node == nil || right.node == nil ||
@@ -104,7 +104,7 @@ func (n *node[E]) join() {
 			len(left.node.children)+len(right.node.children) > innerChildren {
 			continue
 		}
-		*left = newChild(&node[E]{
+		*left = newChild(&node{
 			entries:  slices.Concat(left.node.entries, right.node.entries),
 			children: slices.Concat(left.node.children, right.node.children),
 		})
@@ -113,7 +113,7 @@ func (n *node[E]) join() {
 }
 
 // subtract updates c after entries were removed below its node.
-func (c *child[E]) subtract(removed tally) error {
+func (c *child) subtract(removed tally) error {
 	for _, r := range removed.counts {
 		i := slices.IndexFunc(c.counts, func(s seriesCount) bool { return s.series == r.series })
 		if i < 0 || c.counts[i].n < r.n {

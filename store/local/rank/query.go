@@ -16,41 +16,30 @@ import (
 func (x *Index) Page(
 	ctx context.Context, m codec.MerchantKey, s *Selection,
 ) (total uint64, page []codec.Position, err error) {
-	var names *namesInRange
-	for try := range namesTries {
-		err = x.view(ctx, m, func(r *reader) error {
-			r.ranged, r.mayRange = names, try == namesTries-1
-			var events []named
-			total, events, err = r.page(s)
-			page = make([]codec.Position, len(events))
-			for i, e := range events {
-				page[i] = e.Position
-			}
-			return err
-		})
-		if !errors.Is(err, errNamesNeeded) {
-			break
+	err = x.view(ctx, m, func(r *reader) error {
+		var events []entry
+		total, events, err = r.page(s)
+		page = make([]codec.Position, len(events))
+		for i, e := range events {
+			page[i] = e.Position
 		}
-		if names, err = x.namesWithin(ctx, m, s); err != nil {
-			break
-		}
-	}
+		return err
+	})
 	return total, page, err
 }
-
-// errNamesNeeded asks for namesInRange, which takes long, and is read before Index.mu is locked. When merges have replaced the tree
-// each time, it is read while no events are applied.
-var errNamesNeeded = errors.New("the names within the time range are needed")
-
-const namesTries = 4
 
 // page finds a page. There are three ways:
 //
 //   - The counted trees suffice, if no events of overflow series are selected by name or sorted by name. So it is for
 //     merchants with few series.
-//   - With a names filter, the events of a name in the tree of names, and in each run in memory, are a source.
-//   - Without, when all names are sorted, the tree of names is a source, and each run.
-func (r *reader) page(s *Selection) (total uint64, page []named, err error) {
+//   - With a names filter, the events of a name in each run are a source.
+//   - Without, when all names are sorted, each run is a source.
+func (r *reader) page(s *Selection) (total uint64, page []entry, err error) {
+	if s.SortBy == store.ByName && s.names == nil && slices.ContainsFunc(r.runs, func(of *run) bool {
+		return of.root.node == nil && of.overlaps(s.lo, s.hi) && !of.within(s.lo, s.hi)
+	}) {
+		r.detach()
+	}
 	q := pageQuery{reader: r, Selection: s, selected: make([]uint64, len(r.series))}
 	for _, root := range r.trees {
 		low, n := make([]uint64, len(r.series)), make([]uint64, len(r.series))
@@ -107,7 +96,7 @@ func (q *pageQuery) findSections() {
 // appendTreeSources appends a source for each tree with events of the sections. The sections are sorted.
 func (q *pageQuery) appendTreeSources(all []source, sections ...string) []source {
 	for i, root := range q.trees {
-		s := &treeSource[entry]{pages: &q.pages, series: len(q.series), root: root, byName: q.names == nil && len(q.overflow) > 0}
+		s := &treeSource{pages: &q.pages, series: len(q.series), root: root, byName: q.names == nil && len(q.overflow) > 0}
 		end := 0
 		for _, name := range sections {
 			members := q.sections[name]
@@ -124,7 +113,7 @@ func (q *pageQuery) appendTreeSources(all []source, sections ...string) []source
 }
 
 // pageOfSections finds a page section by section. further has more sources of sections besides the counted trees.
-func (q *pageQuery) pageOfSections(further map[string]sources) (total uint64, page []named, err error) {
+func (q *pageQuery) pageOfSections(further map[string]sources) (total uint64, page []entry, err error) {
 	sections := further
 	for name := range q.sections {
 		sections[name] = sources{q.appendTreeSources(sections[name].all, name), byKey}
@@ -160,7 +149,7 @@ func (q *pageQuery) pageOfSections(further map[string]sources) (total uint64, pa
 }
 
 // pageOfNames finds a page of a selection with a names filter.
-func (q *pageQuery) pageOfNames() (total uint64, page []named, err error) {
+func (q *pageQuery) pageOfNames() (total uint64, page []entry, err error) {
 	counted := make(map[string]bool, len(q.series))
 	for _, series := range q.series {
 		counted[series] = true
@@ -199,59 +188,53 @@ func (q *pageQuery) isCounted(counted map[string]bool, name string) bool {
 // smallSource is how many events are rather collected at once than used as a source.
 const smallSource = 64
 
-// appendNameSources appends the events of a name in the time range: a source of those in the tree of names, and one for each run with
-// many. It collects those of all other runs in the first source.
+// appendNameSources appends the events of a name in the time range: a source for each run with many. It collects those of all other runs in
+// the first source.
 func (q *pageQuery) appendNameSources(all []source, name string) ([]source, error) {
 	if all == nil {
 		all = append(all, &sliceSource{compare: byKey})
 	}
 	few := all[0].(*sliceSource)
-	from, to := named{name, entry{Key: q.lo}}, named{name, entry{Key: q.hi}}
-	for _, series := range q.overflow {
-		for _, run := range q.recent[series] {
-			if events := part(run, from, to); len(events) > smallSource {
-				all = append(all, &sliceSource{events, byKey})
-			} else {
-				few.events = append(few.events, events...)
-			}
+	from, to := entry{Key: q.lo, name: name}, entry{Key: q.hi, name: name}
+	members := q.overflowOf(q.series)
+	for _, r := range q.runs {
+		if !r.overlaps(q.lo, q.hi) {
+			continue
+		}
+		earlier, upTo := make([]uint64, len(q.series)), make([]uint64, len(q.series))
+		if err := errors.Join(q.pages.addBefore(earlier, &r.root, from), q.pages.addBefore(upTo, &r.root, to)); err != nil {
+			return nil, err
+		}
+		section := treeSection{name: name, members: members, earlier: sum(earlier, members)}
+		section.end = int(sum(upTo, members) - section.earlier)
+		of := q.runSource(r, section)
+		if section.end > smallSource {
+			all = append(all, of)
+			continue
+		}
+		var err error
+		if few.events, err = of.collect(few.events, 0, section.end); err != nil {
+			return nil, err
 		}
 	}
 	slices.SortFunc(few.events, byKey)
-	if q.namesRoot.isEmpty() {
-		return all, nil
-	}
-	earlier, upTo := make([]uint64, len(q.series)), make([]uint64, len(q.series))
-	if err := errors.Join(q.nameNodes.addBefore(earlier, &q.namesRoot, from), q.nameNodes.addBefore(upTo, &q.namesRoot, to)); err != nil {
-		return nil, err
-	}
-	members := q.overflowOf(q.series)
-	section := treeSection{name: name, members: members, earlier: sum(earlier, members)}
-	if section.end = int(sum(upTo, members) - section.earlier); section.end > 0 {
-		all = append(all, q.nameTree(section))
-	}
 	return all, nil
 }
 
-// nameTree returns a section of the tree of names.
-func (q *pageQuery) nameTree(section treeSection) source {
-	return &treeSource[named]{pages: &q.nameNodes, series: len(q.series), root: &q.namesRoot, sections: []treeSection{section}}
+// runSource returns a section of a run.
+func (r *reader) runSource(of *run, section treeSection) source {
+	return &treeSource{pages: &r.pages, series: len(r.series), root: &of.root, sections: []treeSection{section}}
 }
 
 // pageByName finds a page of all names, sorted by name.
-func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
+func (q *pageQuery) pageByName() (total uint64, page []entry, err error) {
 	s := sources{q.appendTreeSources(nil, slices.Sorted(maps.Keys(q.sections))...), byName}
 	all := s.size()
 	for _, id := range q.overflow {
 		all += int(q.selected[id])
-		for _, run := range q.recent[id] {
-			within := slices.DeleteFunc(slices.Clone(run), func(e named) bool { return e.Key.compare(q.lo) < 0 || e.Key.compare(q.hi) >= 0 })
-			s.all = append(s.all, &sliceSource{within, byName})
-		}
 	}
-	if !q.namesRoot.isEmpty() {
-		if s.all, err = q.appendNames(s.all); err != nil {
-			return 0, nil, err
-		}
+	if s.all, err = q.appendRuns(s.all); err != nil {
+		return 0, nil, err
 	}
 	if s.size() != all {
 		return 0, nil, errSelected
@@ -269,31 +252,27 @@ func (q *pageQuery) pageByName() (total uint64, page []named, err error) {
 	return uint64(all), page, err
 }
 
-// appendNames appends the tree of names, or what is within the time range.
-func (q *pageQuery) appendNames(all []source) ([]source, error) {
+// appendRuns appends what is within the time range of each run.
+func (q *pageQuery) appendRuns(all []source) ([]source, error) {
 	members := q.overflowOf(q.series)
-	has, within := q.namesRoot.counts.of(members), uint64(0)
-	for i, root := range q.trees {
-		if root.node == nil {
-			within = sum(q.within[i], members)
+	for _, r := range q.runs {
+		if !r.overlaps(q.lo, q.hi) {
+			continue
+		}
+		var of source
+		if r.within(q.lo, q.hi) {
+			of = q.runSource(r, treeSection{members: members, end: int(r.root.counts.of(members))})
+		} else {
+			var err error
+			if of, err = q.readRange(r, members); err != nil {
+				return nil, err
+			}
+		}
+		if of.size() > 0 {
+			all = append(all, of)
 		}
 	}
-	switch {
-	case within == 0:
-		return all, nil
-	case within == has:
-		return append(all, q.nameTree(treeSection{members: members, end: int(has)})), nil
-	case q.ranged == nil || q.ranged.root.id != q.namesRoot.id:
-		if !q.mayRange {
-			return nil, errNamesNeeded
-		}
-		var err error
-		if q.ranged, err = readRange(&q.nameNodes, &q.namesRoot, members, q.lo, q.hi); err != nil {
-			return nil, err
-		}
-	}
-	q.ranged.pages, q.ranged.root = &q.nameNodes, &q.namesRoot
-	return append(all, q.ranged), nil
+	return all, nil
 }
 
 // newestFirst returns the events with from ≤ place < to, where names ascend and the events of each name are newest first.
@@ -302,7 +281,7 @@ func (q *pageQuery) appendNames(all []source) ([]source, error) {
 // Each name has the same places as in the sources' order. Only within the name the order is the other way round. So the
 // events of a name that lies completely between the bounds are the same in both orders, and are reversed. Of the first and
 // the last name, others may have to be collected.
-func (s sources) newestFirst(from, to int) (page []named, err error) {
+func (s sources) newestFirst(from, to int) (page []entry, err error) {
 	if page, err = s.collect(from, to); err != nil {
 		return nil, err
 	}
@@ -330,10 +309,11 @@ func (s sources) newestFirst(from, to int) (page []named, err error) {
 
 // bounds returns where the events of a name begin and end.
 func (s sources) bounds(name string) (start, end int, err error) {
-	least := entry{Key: Key{Time: math.MinInt64}}
-	if start, err = s.below(&named{name, least}); err != nil {
+	least := entry{Key: Key{Time: math.MinInt64}, name: name}
+	if start, err = s.below(&least); err != nil {
 		return 0, 0, err
 	}
-	end, err = s.below(&named{name + "\x00", least}) // the least name that is greater
+	least.name += "\x00" // the least name that is greater
+	end, err = s.below(&least)
 	return start, end, err
 }

@@ -13,37 +13,34 @@ import (
 // reader reads one merchant's trees, as of one moment. Some methods count or collect only the events of some series. Their
 // argument members has true for each number of such a series; nil stands for all series.
 type reader struct {
-	pages[entry]
-	series []string        // by number
-	trees  []*child[entry] // the roots of the stored tree and of those in memory, without empty ones
-	stored []child[entry]  // a copy of the roots that are stored: it may be used after Index.mu was unlocked, trees may not
+	pages
+	series []string // by number
+	trees  []*child // the roots of the stored tree and of those in memory, without empty ones
+	stored []child  // a copy of the roots that are stored
 
-	nameNodes pages[named]
-	namesRoot child[named]         // of the stored tree of names
-	recent    map[uint32][][]named // the events of overflow series in memory, by series
-	ranged    *namesInRange        // of namesRoot, or of an earlier one; nil: not read
-	mayRange  bool                 // reads it where it is needed
+	runs []*run // stored, and in memory
+
+	unlock func() // unlocks Index.mu: then what is in memory may change
 }
 
 // pages reads the stored nodes of one tree.
-type pages[E event[E]] struct {
+type pages struct {
 	ctx    context.Context // of the query
 	m      codec.MerchantKey
 	nodes  *bolt.Bucket
-	loaded map[uint64]*node[E] // nodes that were read, by id
-	arena  *nodeArena[E]       // their memory
-	loads  int                 // how many nodes were read
+	loaded map[uint64]*node // nodes that were read, by id
+	arena  *nodeArena       // their memory
+	loads  int              // how many nodes were read
 }
 
 // inMemory returns a reader of only the trees in memory.
 func (r *reader) inMemory() *reader {
 	only := *r
-	only.trees = slices.DeleteFunc(slices.Clone(r.trees), func(root *child[entry]) bool { return root.node == nil })
+	only.trees = slices.DeleteFunc(slices.Clone(r.trees), func(root *child) bool { return root.node == nil })
 	return &only
 }
 
-// dropMemory leaves the reader the stored events alone, and those in recent, which never change. It may be used after Index.mu
-// was unlocked.
+// dropMemory leaves the reader the stored trees alone.
 func (r *reader) dropMemory() {
 	r.trees = r.trees[:0]
 	for i := range r.stored {
@@ -51,8 +48,28 @@ func (r *reader) dropMemory() {
 	}
 }
 
+// copyRuns replaces the runs in memory by copies.
+func (r *reader) copyRuns() {
+	for i, of := range r.runs {
+		if of.root.node != nil {
+			r.runs[i] = &run{of.root.clone(), of.from, of.to}
+		}
+	}
+}
+
+// detach replaces all that is in memory by copies, and unlocks Index.mu: events are applied while the query reads much.
+func (r *reader) detach() {
+	for i, root := range r.trees {
+		if root.node != nil {
+			r.trees[i] = new(root.clone())
+		}
+	}
+	r.copyRuns()
+	r.unlock()
+}
+
 // node returns a child's node. When the query's context has ended, node returns its error instead of loading.
-func (r *pages[E]) node(c *child[E]) (*node[E], error) {
+func (r *pages) node(c *child) (*node, error) {
 	if c.node != nil {
 		return c.node, nil
 	}
@@ -72,50 +89,46 @@ func (r *pages[E]) node(c *child[E]) (*node[E], error) {
 }
 
 // find returns the event with this key below c.
-func (r *pages[E]) find(c *child[E], k E) (e E, found bool, err error) {
+func (r *pages) find(c *child, k entry) (e entry, found bool, err error) {
 	for {
 		at, err := r.node(c)
 		if err != nil {
 			return e, false, err
 		}
 		if at.children == nil {
-			i, found := slices.BinarySearchFunc(at.entries, k, E.compare)
+			i, found := slices.BinarySearchFunc(at.entries, k, byName)
 			if found {
 				e = at.entries[i]
 			}
 			return e, found, nil
 		}
-		c = &at.children[max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(k) > 0 })-1)]
+		c = &at.children[max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(&k) > 0 })-1)]
 	}
 }
 
-// each calls use with the events below c, from a key on and in their order, until use returns false. It keeps no nodes in memory.
-func (r *pages[E]) each(c *child[E], from E, use func(e *E) (more bool)) (more bool, err error) {
+// each calls use with the events below c, in their order. It keeps no nodes in memory.
+func (r *pages) each(c *child, use func(e *entry)) error {
 	n := c.node
 	if n == nil {
 		if err := r.ctx.Err(); err != nil {
-			return false, err
+			return err
 		}
 		r.loads++
 		defer r.arena.truncate(r.arena.size())
+		var err error
 		if n, err = loadNode(r.nodes, r.m, c.id, r.arena); err != nil {
-			return false, err
+			return err
 		}
 	}
 	for i := range n.entries {
-		if e := &n.entries[i]; (*e).compare(from) >= 0 && !use(e) {
-			return false, nil
-		}
+		use(&n.entries[i])
 	}
 	for i := range n.children {
-		if i+1 < len(n.children) && n.children[i+1].first.compare(from) <= 0 {
-			continue
-		}
-		if more, err := r.each(&n.children[i], from, use); err != nil || !more {
-			return false, err
+		if err := r.each(&n.children[i], use); err != nil {
+			return err
 		}
 	}
-	return true, nil
+	return nil
 }
 
 // before counts the events before k, by series.
@@ -130,7 +143,7 @@ func (r *reader) before(k Key) ([]uint64, error) {
 }
 
 // addBefore counts the events below c that are before k, by series, and adds the counts to n.
-func (r *pages[E]) addBefore(n []uint64, c *child[E], k E) error {
+func (r *pages) addBefore(n []uint64, c *child, k entry) error {
 	for {
 		at, err := r.node(c)
 		if err != nil {
@@ -138,16 +151,16 @@ func (r *pages[E]) addBefore(n []uint64, c *child[E], k E) error {
 		}
 		if at.children == nil {
 			for _, e := range at.entries {
-				if e.compare(k) >= 0 {
+				if e.compare(&k) >= 0 {
 					break
 				}
-				n[e.plain().series]++
+				n[e.series]++
 			}
 			return nil
 		}
 		// Find the last child that begins before k, or else the first child. All events of the children before it are before
 		// k, and no events of the children after it are. So only this child has to be read.
-		i := max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(k) >= 0 })-1)
+		i := max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(&k) >= 0 })-1)
 		for _, c := range at.children[:i] {
 			for _, s := range c.counts {
 				n[s.series] += s.n
@@ -181,7 +194,7 @@ func (r *reader) between(lo, hi Key) ([]uint64, error) {
 }
 
 // last returns the key of the last event below c.
-func (r *pages[E]) last(c *child[E]) (last E, err error) {
+func (r *pages) last(c *child) (last entry, err error) {
 	for {
 		n, err := r.node(c)
 		if err != nil {

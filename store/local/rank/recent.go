@@ -10,6 +10,6 @@ type recentEvents struct {
 
 // eventsInMemory is a merchant's events that are not stored yet.
 type eventsInMemory struct {
-	root child[entry]         // of their tree
-	runs map[uint32][][]named // those of overflow series, by series (names.go)
+	root  child // of their tree
+	names run   // those of overflow series (names.go)
 }

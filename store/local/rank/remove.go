@@ -35,8 +35,8 @@ type Removed struct {
 }
 
 // Remove removes the events of a merchant that have these keys. The events must have been applied (Wait); it ignores keys
-// that no event has. The cost depends on the number of keys. When some are of overflow series, it reads the tree of names.
-// Call it between Start and Close.
+// that no event has. The cost depends on the number of keys. Of overflow events, it reads the runs with
+// such keys. Call it between Start and Close.
 func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (removed Removed, err error) {
 	x.removing.Lock()
 	defer x.removing.Unlock()
@@ -47,7 +47,7 @@ func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (re
 	for _, k := range keys {
 		last = max(last, k.Seq)
 	}
-	if err := x.mergeFirst(ctx, m, func(_ *child[entry], covered uint64) bool { return covered < last }); err != nil {
+	if err := x.mergeFirst(ctx, m, func(_ *child, covered uint64) bool { return covered < last }); err != nil {
 		return Removed{}, err
 	}
 	found, overflow, err := x.find(ctx, m, keys)
@@ -55,14 +55,20 @@ func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (re
 		return Removed{}, err
 	}
 	return x.edit(ctx, m, func(t *treeEdit) error {
-		return errors.Join(removeAll(t, &t.root, found), removeAll(t, &t.names, overflow))
+		return errors.Join(removeAll(t, &t.root, found), t.removeNamed(func(r *run) bool {
+			i, _ := slices.BinarySearchFunc(overflow, r.from, Key.compare)
+			return i < len(overflow) && overflow[i].compare(r.to) <= 0
+		}, func(k Key) bool {
+			_, gone := slices.BinarySearchFunc(overflow, k, Key.compare)
+			return gone
+		}))
 	})
 }
 
 // removeAll removes sorted events from a tree.
-func removeAll[E event[E]](t *treeEdit, root *child[E], events []E) error {
+func removeAll(t *treeEdit, root *child, events []entry) error {
 	for batch := range slices.Chunk(events, removalBatch) {
-		if _, err := root.removeKeys(batch, loadToEdit[E](t)); err != nil {
+		if _, err := root.removeKeys(batch, loadToEdit(t)); err != nil {
 			return err
 		}
 		root.cutTop()
@@ -78,7 +84,7 @@ const removalBatch = 1000
 
 // RemoveBefore removes a merchant's events before a time (µs since 1970): those that were applied before the call, and
 // perhaps some that are applied meanwhile. It costs a few nodes, however many events there are; the sweeper then deletes
-// the nodes below these. When some are of overflow series, it reads the tree of names. Call it between Start and Close.
+// the nodes below these. Of overflow events, it reads the runs in which the time is. Call it between Start and Close.
 func (x *Index) RemoveBefore(ctx context.Context, m codec.MerchantKey, time int64) (Removed, error) {
 	return x.removeBefore(ctx, m, time, false)
 }
@@ -94,13 +100,18 @@ func (x *Index) Drop(ctx context.Context, m codec.MerchantKey) error {
 func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int64, names bool) (Removed, error) {
 	x.removing.Lock()
 	defer x.removing.Unlock()
-	if err := x.mergeFirst(ctx, m, func(root *child[entry], _ uint64) bool { return root.first.Time < time }); err != nil {
+	if err := x.mergeFirst(ctx, m, func(root *child, _ uint64) bool { return root.first.Time < time }); err != nil {
 		return Removed{}, err
 	}
 	return x.edit(ctx, m, func(t *treeEdit) error {
 		if names {
 			t.series = []string{""} // a tree in memory has its own list of series, which the next merge stores
-			return errors.Join(drop(t, &t.root), drop(t, &t.names))
+			err := drop(t, &t.root)
+			for i := range t.runs {
+				err = errors.Join(err, drop(t, &t.runs[i].root))
+			}
+			t.runs = nil
+			return err
 		}
 		if t.root.isEmpty() {
 			return errNoChange
@@ -109,7 +120,7 @@ func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int6
 		if err != nil {
 			return err
 		}
-		removed, err := t.root.removeBefore(entry{Key: Key{Time: time}}, height, loadToEdit[entry](t), t.free)
+		removed, err := t.root.removeBefore(entry{Key: Key{Time: time}}, height, loadToEdit(t), t.free)
 		if err != nil {
 			return err
 		}
@@ -118,14 +129,14 @@ func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int6
 			return errNoChange
 		}
 		if slices.ContainsFunc(removed.counts, func(c seriesCount) bool { return isOverflow(t.series[c.series]) }) {
-			return t.removeNamesBefore(ctx, time)
+			return t.removeNamedBefore(time)
 		}
 		return nil
 	})
 }
 
 // drop removes all events from a tree that was not changed yet.
-func drop[E event[E]](t *treeEdit, root *child[E]) error {
+func drop(t *treeEdit, root *child) error {
 	if root.isEmpty() {
 		return nil
 	}
@@ -134,40 +145,26 @@ func drop[E event[E]](t *treeEdit, root *child[E]) error {
 		return err
 	}
 	id := root.id
-	*root = child[E]{}
+	*root = child{}
 	t.free(id, height)
 	return nil
 }
 
-// removeNamesBefore removes the events before a time from the tree of names.
-func (t *treeEdit) removeNamesBefore(ctx context.Context, time int64) error {
-	r := newPages(ctx, t.tx, t.m, &nodeArena[named]{})
-	for from, more := (named{}), true; more && !t.names.isEmpty(); {
-		var gone []named
-		r.nodes = t.nodes
-		var err error
-		if more, err = r.each(&t.names, from, func(e *named) bool {
-			if e.Time < time {
-				gone = append(gone, *e)
+// removeNamedBefore removes the events before a time from the runs.
+func (t *treeEdit) removeNamedBefore(time int64) error {
+	for i := range t.runs {
+		if r := &t.runs[i]; r.to.Time < time {
+			if err := drop(t, &r.root); err != nil {
+				return err
 			}
-			return len(gone) < removalBatch
-		}); err != nil {
-			return err
-		}
-		more = !more
-		if len(gone) > 0 {
-			from = gone[len(gone)-1]
-		}
-		if err := removeAll(t, &t.names, gone); err != nil {
-			return err
 		}
 	}
-	return nil
+	return t.removeNamed(func(r *run) bool { return r.from.Time < time }, func(k Key) bool { return k.Time < time })
 }
 
 // mergeFirst has all applied events merged, if it finds events of the merchant in memory that concern the removal: in a tree
 // with this root, while the stored tree covers the events of chunks up to a seq.
-func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns func(root *child[entry], covered uint64) bool) error {
+func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns func(root *child, covered uint64) bool) error {
 	if err := x.Failure(); err != nil {
 		return err
 	}
@@ -178,7 +175,7 @@ func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns fu
 		if r == nil {
 			return false
 		}
-		for _, root := range []*child[entry]{&r.active.root, &r.frozen.root} {
+		for _, root := range []*child{&r.active.root, &r.frozen.root} {
 			if !root.isEmpty() && concerns(root, r.covered) {
 				return true
 			}
@@ -191,9 +188,8 @@ func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns fu
 	return x.Merge(ctx)
 }
 
-// find returns which of the sorted keys the stored tree has, and those that are also in the tree of names, in its order.
-func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (found []entry, overflow []named, err error) {
-	unnamed := map[Key]bool{}
+// find returns which of the sorted keys the stored tree has, and those of them that are also in a run.
+func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (found []entry, overflow []Key, err error) {
 	// Transactions are short, and each reads into memory of its own.
 	for batch := range slices.Chunk(keys, removalBatch) {
 		if err := view(x.db, func(tx *bolt.Tx) error {
@@ -201,7 +197,7 @@ func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (foun
 			if err != nil || t.root.isEmpty() {
 				return err
 			}
-			r := newPages(ctx, tx, m, &nodeArena[entry]{})
+			r := newPages(ctx, tx, m, &nodeArena{})
 			for _, k := range batch {
 				e, ok, err := r.find(&t.root, entry{Key: k})
 				if err != nil {
@@ -210,7 +206,7 @@ func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (foun
 				if ok {
 					found = append(found, e)
 					if isOverflow(t.series[e.series]) {
-						unnamed[k] = true
+						overflow = append(overflow, k)
 					}
 				}
 			}
@@ -219,22 +215,14 @@ func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (foun
 			return nil, nil, err
 		}
 	}
-	if len(unnamed) == 0 {
-		return found, nil, nil
-	}
-	err = scan(ctx, x.db, m, names, func(e *named, _ []string) {
-		if unnamed[e.Key] {
-			overflow = append(overflow, *e)
-		}
-	})
-	return found, overflow, err
+	return found, overflow, nil
 }
 
 // edit has change remove events from a merchant's stored tree, if it has one. change may return errNoChange.
 func (x *Index) edit(ctx context.Context, m codec.MerchantKey, change func(t *treeEdit) error) (removed Removed, err error) {
 	x.storing.Lock()
 	defer x.storing.Unlock()
-	w := newMerger(x.db, x.txBudget, x.commit)
+	w := x.newMerger()
 	w.ctx = ctx
 	err = w.run(func() error {
 		if w.tx.Bucket(bucketRoots).Get(m[:]) == nil {

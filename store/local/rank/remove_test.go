@@ -153,10 +153,10 @@ func TestDrillRemovedEventsAreGone(t *testing.T) {
 // However many entries are removed, and in whatever portions, the rest is in nodes that are not nearly empty.
 func TestNodesAreJoinedAfterRemovals(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
-	var root child[entry]
+	var root child
 	var left []entry
 	for i := range 30_000 {
-		e := entry{Key{rng.Int64N(1 << 30), codec.Position{Seq: 1, Index: uint16(i)}}, uint32(i % 3), uint32(i)}
+		e := entry{Key{rng.Int64N(1 << 30), codec.Position{Seq: 1, Index: uint16(i)}}, uint32(i % 3), uint32(i), ""}
 		left = append(left, e)
 		if err := root.insertAtRoot(e, nil); err != nil {
 			t.Fatal(err)
@@ -166,7 +166,7 @@ func TestNodesAreJoinedAfterRemovals(t *testing.T) {
 		n := min(1000, len(left))
 		keys := slices.Clone(left[:n])
 		left = left[n:]
-		slices.SortFunc(keys, entry.compare)
+		slices.SortFunc(keys, byName)
 		removed, err := root.removeKeys(keys, nil)
 		if err != nil || removed.counts.of(nil) != uint64(n) {
 			t.Fatalf("%d of %d entries removed, %v", removed.counts.of(nil), n, err)

@@ -24,7 +24,7 @@ func (x *Index) run() {
 	for {
 		select {
 		case <-ticker.C:
-			m.due = m.due || time.Now().After(m.restUntil)
+			m.due = true
 		case err := <-m.ended:
 			m.end(err)
 		case r := <-x.merges:
@@ -40,22 +40,12 @@ func (x *Index) run() {
 	}
 }
 
-// After a long merge no other is due for mergeRest times as long as it took beyond longMerge, up to a minute, unless much is in memory. In a
-// large tree of names, nearly each event with a made-up name replaces a leaf of its own, until a merge has more events than there are leaves.
-// Other merges are short: if they were put off, a start after a kill would have more to apply.
-const (
-	longMerge = time.Second / 2
-	mergeRest = 10
-)
-
 // mergeState is what the applying goroutine knows about the running merge and the next one.
 type mergeState struct {
-	x         *Index
-	due       bool       // the ticker has ticked since the last merge began
-	running   bool       // a merge is running
-	began     time.Time  // when it began
-	restUntil time.Time  // until then, no merge is due for the time alone
-	ended     chan error // the result of the running merge
+	x       *Index
+	due     bool       // the ticker has ticked since the last merge began
+	running bool       // a merge is running
+	ended   chan error // the result of the running merge
 
 	requested []chan error // that wait for the next merge
 	waiting   []chan error // that wait for the running one
@@ -86,7 +76,7 @@ func (m *mergeState) startIfDue() {
 		x.unmerged = x.freeze()
 		m.waiting, m.requested = m.requested, nil
 	}
-	m.running, m.due, m.began = true, false, time.Now()
+	m.running, m.due = true, false
 	events := x.unmerged
 	go func() { m.ended <- x.merge(events) }()
 }
@@ -95,7 +85,7 @@ func (m *mergeState) startIfDue() {
 // memory; after any other error the index fails.
 func (m *mergeState) end(err error) {
 	x := m.x
-	m.running, m.restUntil = false, time.Now().Add(min(mergeRest*max(0, time.Since(m.began)-longMerge), time.Minute))
+	m.running = false
 	if err == nil {
 		x.unmerged = frozenEvents{}
 		m.answerWaiting(nil)

@@ -1,10 +1,6 @@
 package rank
 
-import (
-	"errors"
-	"slices"
-	"sort"
-)
+import "sort"
 
 // The events of a page may be spread over several sources: the trees, and the events in memory. Each source has some of the
 // events that a query selects, in the order that all sources have in common.
@@ -12,35 +8,35 @@ type source interface {
 	// size returns the number of events.
 	size() int
 	// below counts the events that are less than e.
-	below(e *named) (int, error)
+	below(e *entry) (int, error)
 	// collect appends up to n events, from the place from on.
-	collect(out []named, from, n int) ([]named, error)
+	collect(out []entry, from, n int) ([]entry, error)
 }
 
 // byKey and byName are the orders of sources. The events of a name are also ordered byKey.
-func byKey(a, b named) int  { return a.Key.compare(b.Key) }
-func byName(a, b named) int { return a.compare(b) }
+func byKey(a, b entry) int  { return a.Key.compare(b.Key) }
+func byName(a, b entry) int { return a.compare(&b) }
 
 // sliceSource is a few sorted events.
 type sliceSource struct {
-	events  []named
-	compare func(a, b named) int
+	events  []entry
+	compare func(a, b entry) int
 }
 
 func (s *sliceSource) size() int { return len(s.events) }
 
-func (s *sliceSource) below(e *named) (int, error) {
+func (s *sliceSource) below(e *entry) (int, error) {
 	return sort.Search(len(s.events), func(i int) bool { return s.compare(s.events[i], *e) >= 0 }), nil
 }
 
-func (s *sliceSource) collect(out []named, from, n int) ([]named, error) {
+func (s *sliceSource) collect(out []entry, from, n int) ([]entry, error) {
 	return append(out, s.events[from:min(from+n, len(s.events))]...), nil
 }
 
 // sources are several sources in one order. They have no event in common.
 type sources struct {
 	all     []source
-	compare func(a, b named) int
+	compare func(a, b entry) int
 }
 
 func (s sources) size() (n int) {
@@ -51,7 +47,7 @@ func (s sources) size() (n int) {
 }
 
 // below counts the events of all sources that are less than e.
-func (s sources) below(e *named) (n int, err error) {
+func (s sources) below(e *entry) (n int, err error) {
 	for _, one := range s.all {
 		below, err := one.below(e)
 		if err != nil {
@@ -69,7 +65,7 @@ const fewEvents = 64
 //
 //  1. Narrow down where the run begins in each source, until few candidates remain.
 //  2. From there on, merge the sources.
-func (s sources) collect(from, to int) ([]named, error) {
+func (s sources) collect(from, to int) ([]entry, error) {
 	if from >= to {
 		return nil, nil
 	}
@@ -91,29 +87,28 @@ func (s sources) collect(from, to int) ([]named, error) {
 	return found[skip:], nil
 }
 
-// errTaken ends a merge that has enough events.
-var errTaken = errors.New("taken")
-
 // take returns the next n events, in order, of sources that are read from these places on.
-func (s sources) take(places []int, n int) (found []named, err error) {
-	var from []*mergeSource
-	for i, one := range s.all {
-		from = append(from, &mergeSource{n: one.size() - places[i], read: func(at int) ([]named, error) {
-			return one.collect(nil, places[i]+at, max(8, n/8))
-		}})
-	}
-	err = mergeSorted(from, s.compare, func(e *named) error {
-		if found = append(found, *e); len(found) == n {
-			return errTaken
+func (s sources) take(places []int, n int) (found []entry, err error) {
+	blocks := make([][]entry, len(s.all)) // the next events of each source
+	for len(found) < n {
+		least := -1
+		for i, one := range s.all {
+			if len(blocks[i]) == 0 && places[i] < one.size() {
+				if blocks[i], err = one.collect(nil, places[i], max(8, n/8)); err != nil {
+					return nil, err
+				}
+				places[i] += len(blocks[i])
+			}
+			if len(blocks[i]) > 0 && (least < 0 || s.compare(blocks[i][0], blocks[least][0]) < 0) {
+				least = i
+			}
 		}
-		return nil
-	})
-	if err == nil {
-		err = errSelected
-	} else if err == errTaken {
-		err = nil
+		if least < 0 {
+			return nil, errSelected
+		}
+		found, blocks[least] = append(found, blocks[least][0]), blocks[least][1:]
 	}
-	return found, err
+	return found, nil
 }
 
 // narrow returns a place in each source such that all events before these places are among the first rank of all, and
@@ -166,56 +161,4 @@ func (s sources) narrow(rank int) (low []int, err error) {
 			low[widest]++ // the pivot is before the run too
 		}
 	}
-}
-
-// mergeSource is n sorted items, which are read block by block.
-type mergeSource struct {
-	n    int
-	read func(at int) (block []named, err error) // some items from one on
-
-	at    int     // place of the next item
-	block []named // items from the next one on
-}
-
-// fill reads the next block when the previous one is used up. It reports whether there is an item.
-func (s *mergeSource) fill() (ok bool, err error) {
-	if len(s.block) > 0 || s.at == s.n {
-		return s.at < s.n, nil
-	}
-	s.block, err = s.read(s.at)
-	return err == nil, err
-}
-
-// mergeSorted calls use with the items of all sources, in order.
-func mergeSorted(sources []*mergeSource, compare func(a, b named) int, use func(item *named) error) error {
-	var order []*mergeSource // sorted by their next items
-	insert := func(s *mergeSource) error {
-		ok, err := s.fill()
-		if err != nil || !ok {
-			return err
-		}
-		i := sort.Search(len(order), func(i int) bool { return compare(order[i].block[0], s.block[0]) > 0 })
-		order = slices.Insert(order, i, s)
-		return nil
-	}
-	for _, s := range sources {
-		if err := insert(s); err != nil {
-			return err
-		}
-	}
-	for len(order) > 0 {
-		s := order[0]
-		if err := use(&s.block[0]); err != nil {
-			return err
-		}
-		s.at, s.block = s.at+1, s.block[1:]
-		if len(s.block) > 0 && (len(order) == 1 || compare(s.block[0], order[1].block[0]) <= 0) {
-			continue // the common case
-		}
-		order = slices.Delete(order, 0, 1)
-		if err := insert(s); err != nil {
-			return err
-		}
-	}
-	return nil
 }

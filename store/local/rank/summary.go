@@ -48,7 +48,7 @@ func (x *Index) summarize(ctx context.Context, merchants []Kept, s *summary) (st
 		return store.Summary{}, err
 	}
 	defer func() { _ = tx.Rollback() }() // fails only when the transaction has ended already
-	arena := x.arenas.Get().(*nodeArena[entry])
+	arena := x.arenas.Get().(*nodeArena)
 	defer arena.release(&x.arenas)
 	if err := s.open(ctx, x, tx, merchants, arena); err != nil {
 		return store.Summary{}, err
@@ -100,7 +100,7 @@ func (s *summary) boundsOf(r keptReader) []int64 {
 func (s *summary) columns() int { return len(s.groups) + 1 }
 
 // open makes a reader for each merchant. The caller holds Index.mu.
-func (s *summary) open(ctx context.Context, x *Index, tx *bolt.Tx, merchants []Kept, arena *nodeArena[entry]) error {
+func (s *summary) open(ctx context.Context, x *Index, tx *bolt.Tx, merchants []Kept, arena *nodeArena) error {
 	for _, m := range merchants {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -125,6 +125,9 @@ func (s *summary) count(ctx context.Context, unlock func()) (store.Summary, erro
 		}
 		s.recent = append(s.recent, recent)
 		r.dropMemory()
+		if s.countsNames() {
+			r.copyRuns()
+		}
 	}
 	unlock()
 	overflow, err := s.chooseGroups(ctx)
@@ -220,7 +223,7 @@ func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, 
 		// A name may be counted for one tag or merchant, and be in the overflow series of another.
 		names := slices.Collect(maps.Keys(totals))
 		for _, o := range overflow {
-			if names, err = o.appendFrequent(names, max(1, maxCandidates/len(overflow))); err != nil {
+			if names, err = o.appendFrequent(names, max(1, maxSamples/len(overflow))); err != nil {
 				return nil, err
 			}
 		}
@@ -299,27 +302,24 @@ func (s *summary) adder(r keptReader) func(bucketEvents) {
 // column.
 func (s *summary) addOverflow(o *overflowNames) error {
 	rest := len(s.groups)
+	var names []string
+	var groups []int
 	for _, name := range o.names {
 		group, ok := s.groups[s.key(o.tag, name)]
 		if !ok {
-			if s.names == nil {
-				continue
-			}
 			group = rest
 		}
-		counts, err := o.count(name, o.bounds)
-		if err != nil {
-			return err
-		}
-		for i, n := range counts {
-			bucket := s.counts[i*s.columns():]
-			bucket[group] += n
-			if s.names == nil {
-				bucket[rest] -= n
-			}
+		if ok || s.names != nil {
+			names, groups = append(names, name), append(groups, group)
 		}
 	}
-	return nil
+	return o.count(names, o.bounds, func(name, i int, n uint64) {
+		bucket := s.counts[i*s.columns():]
+		bucket[groups[name]] += n
+		if s.names == nil {
+			bucket[rest] -= n
+		}
+	})
 }
 
 // result turns the counts into a summary.

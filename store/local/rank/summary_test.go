@@ -73,7 +73,7 @@ func TestASummaryHoldsUpEventsForAMoment(t *testing.T) {
 
 	s := newSummary(&store.SummaryQuery{Bucket: store.Daily, By: store.GroupByName, Zone: time.UTC, Now: time.Unix(10, 0)})
 	if err := x.db.View(func(tx *bolt.Tx) error {
-		arena := x.arenas.Get().(*nodeArena[entry])
+		arena := x.arenas.Get().(*nodeArena)
 		defer arena.release(&x.arenas)
 		x.mu.RLock()
 		unlock := sync.OnceFunc(x.mu.RUnlock)

@@ -12,7 +12,7 @@ import (
 // A merchant's events are in counted B+ trees. The leaves hold one entry per event, ordered by Key. An inner node knows
 // for each of its children how many events of each series are below it. So a walk from the root to one leaf counts the
 // events of some series before a key, and another such walk finds the n-th event of some series. The cost is the same for
-// every page and every distribution of times. The tree of names (names.go) is one in the order of names.
+// every page and every distribution of times. Runs (names.go) are such trees in the order of names.
 
 // Key orders events: by time, equal times by position.
 type Key struct {
@@ -31,64 +31,36 @@ func (k Key) compare(o Key) int {
 type entry struct {
 	Key
 	series uint32
-	size   uint32 // codec.Event.Size; 0 in the tree of names
+	size   uint32 // codec.Event.Size; 0 in a run
+	name   string // only in runs
 }
 
-// named is an event with its name.
-type named struct {
-	name string
-	entry
-}
-
-// event is what the leaves of a tree hold: an entry when the tree is in the order of Key, a named event when it is in the order of names.
-type event[E any] interface {
-	compare(o E) int
-	plain() entry
-	of(e *named) E
-	named(name string) named // name is that of an event that does not know it
-	isNamed() bool
-	appendKey(b []byte, prev *E) []byte // as difference to the previous one
-	decodeKey(d *codec.Decoder, prev *E) E
-	decode(d *codec.Decoder, prev *E) E // also series and size
-}
-
-func (e entry) compare(o entry) int     { return e.Key.compare(o.Key) }
-func (e entry) plain() entry            { return e }
-func (entry) of(e *named) entry         { return e.entry }
-func (e entry) named(name string) named { return named{name, e} }
-func (entry) isNamed() bool             { return false }
-
-// compare orders by name, equal names by Key.
-func (e named) compare(o named) int {
-	if c := strings.Compare(e.name, o.name); c != 0 {
-		return c
+// compare orders by name, equal names by Key. So the tree of times, without names, is ordered by Key.
+func (e *entry) compare(o *entry) int {
+	if e.name != o.name {
+		return strings.Compare(e.name, o.name)
 	}
 	return e.Key.compare(o.Key)
 }
 
-func (e named) plain() entry       { return e.entry }
-func (named) of(e *named) named    { return *e }
-func (e named) named(string) named { return e }
-func (named) isNamed() bool        { return true }
-
 // Sizes of nodes. Entries take about 11 bytes, children about 65 with 20 series.
 const (
 	leafEntries   = 128
-	innerChildren = 64
+	innerChildren = 16
 )
 
 // node is a leaf, with entries, or an inner node, with children; never both.
-type node[E event[E]] struct {
-	entries  []E
-	children []child[E]
+type node struct {
+	entries  []entry
+	children []child
 }
 
 // child is what an inner node knows about one node below it.
-type child[E event[E]] struct {
-	first E        // no entry below is less
-	tally          // of the events below
-	id    uint64   // the stored node; 0 when the node was never stored
-	node  *node[E] // the node in memory, when it changed or was never stored; else nil
+type child struct {
+	first entry  // no entry below is less
+	tally        // of the events below
+	id    uint64 // the stored node; 0 when the node was never stored
+	node  *node  // the node in memory, when it changed or was never stored; else nil
 }
 
 // tally says how many events there are, and how large they are.
@@ -110,7 +82,7 @@ func (t *tally) addEntry(e entry) {
 }
 
 // isEmpty reports whether the tree whose root is c has no events. The zero child is the root of an empty tree.
-func (c *child[E]) isEmpty() bool { return c.node == nil && c.id == 0 }
+func (c *child) isEmpty() bool { return c.node == nil && c.id == 0 }
 
 // counts are numbers of events by series, in ascending order of series, without zeroes.
 type counts []seriesCount
@@ -145,12 +117,12 @@ func (c *counts) add(series uint32, n uint64) {
 }
 
 // newChild returns the child for a node in memory.
-func newChild[E event[E]](n *node[E]) child[E] {
-	c := child[E]{node: n}
+func newChild(n *node) child {
+	c := child{node: n}
 	if n.children == nil {
 		c.first = n.entries[0]
 		for i := range n.entries {
-			c.addEntry(n.entries[i].plain())
+			c.addEntry(n.entries[i])
 		}
 		return c
 	}
@@ -162,10 +134,10 @@ func newChild[E event[E]](n *node[E]) child[E] {
 }
 
 // loader loads a stored node, to change it. It may be nil when all nodes of the tree are in memory.
-type loader[E event[E]] func(id uint64) (*node[E], error)
+type loader func(id uint64) (*node, error)
 
 // open returns c's node, to change it or what is below.
-func (c *child[E]) open(load loader[E]) (_ *node[E], err error) {
+func (c *child) open(load loader) (_ *node, err error) {
 	if c.node == nil {
 		c.node, err = load(c.id)
 	}
@@ -173,12 +145,12 @@ func (c *child[E]) open(load loader[E]) (_ *node[E], err error) {
 }
 
 // insertAtRoot adds an entry to the tree whose root is c.
-func (c *child[E]) insertAtRoot(e E, load loader[E]) error {
+func (c *child) insertAtRoot(e entry, load loader) error {
 	if c.isEmpty() {
-		*c = newChild(&node[E]{entries: []E{e}})
+		*c = newChild(&node{entries: []entry{e}})
 		return nil
 	}
-	right, err := c.insert(e, load)
+	right, err := c.insert(&e, load)
 	if err != nil {
 		return err
 	}
@@ -187,7 +159,7 @@ func (c *child[E]) insertAtRoot(e E, load loader[E]) error {
 }
 
 // insertLeafAtRoot adds all entries of another tree's leaf to the tree whose root is c. The leaf does not change.
-func (c *child[E]) insertLeafAtRoot(leaf *child[E], load loader[E]) error {
+func (c *child) insertLeafAtRoot(leaf *child, load loader) error {
 	if c.isEmpty() {
 		*c = leaf.clone()
 		return nil
@@ -198,7 +170,7 @@ func (c *child[E]) insertLeafAtRoot(leaf *child[E], load loader[E]) error {
 	}
 	// A leaf that comes after all entries is appended as it is, if both it and the last leaf are at least half full.
 	n := len(last.entries)
-	if min(n, len(leaf.node.entries)) >= leafEntries/2 && last.entries[n-1].compare(leaf.first) < 0 {
+	if min(n, len(leaf.node.entries)) >= leafEntries/2 && last.entries[n-1].compare(&leaf.first) < 0 {
 		c.raise(c.appendLeaf(leaf.clone()))
 		return nil
 	}
@@ -211,7 +183,7 @@ func (c *child[E]) insertLeafAtRoot(leaf *child[E], load loader[E]) error {
 }
 
 // lastLeaf returns the last leaf below c. It loads the leaf and the nodes above it, to change them.
-func (c *child[E]) lastLeaf(load loader[E]) (*node[E], error) {
+func (c *child) lastLeaf(load loader) (*node, error) {
 	for {
 		n, err := c.open(load)
 		if err != nil || n.children == nil {
@@ -222,7 +194,7 @@ func (c *child[E]) lastLeaf(load loader[E]) (*node[E], error) {
 }
 
 // appendLeaf appends a leaf to what is below c. When c's node had to be split, it returns c's new right sibling.
-func (c *child[E]) appendLeaf(leaf child[E]) (right *child[E]) {
+func (c *child) appendLeaf(leaf child) (right *child) {
 	n := c.node
 	if n.children == nil {
 		return &leaf
@@ -240,22 +212,28 @@ func (c *child[E]) appendLeaf(leaf child[E]) (right *child[E]) {
 
 // raise makes c a new root above the old one and its new right sibling. right is nil when the old root was not split:
 // then c stays as it is.
-func (c *child[E]) raise(right *child[E]) {
+func (c *child) raise(right *child) {
 	if right != nil {
-		*c = newChild(&node[E]{children: append(make([]child[E], 0, innerChildren), *c, *right)})
+		*c = newChild(&node{children: append(make([]child, 0, innerChildren), *c, *right)})
 	}
 }
 
-// clone copies a leaf, with space for further entries.
-func (c *child[E]) clone() child[E] {
-	entries := append(make([]E, 0, leafEntries), c.node.entries...)
-	return child[E]{first: c.first, tally: tally{slices.Clone(c.counts), c.bytes}, node: &node[E]{entries: entries}}
+// clone copies a leaf, with space for further entries; or a tree. All nodes must be in memory.
+func (c *child) clone() child {
+	n := &node{}
+	if c.node.children == nil {
+		n.entries = append(make([]entry, 0, leafEntries), c.node.entries...)
+	}
+	for i := range c.node.children {
+		n.children = append(n.children, c.node.children[i].clone())
+	}
+	return child{first: c.first, tally: tally{slices.Clone(c.counts), c.bytes}, node: n}
 }
 
 // leaves returns the leaves below c in their order. All nodes must be in memory.
-func (c *child[E]) leaves() (all []*child[E]) {
+func (c *child) leaves() (all []*child) {
 	if c.node.children == nil {
-		return []*child[E]{c}
+		return []*child{c}
 	}
 	for i := range c.node.children {
 		all = append(all, c.node.children[i].leaves()...)
@@ -264,7 +242,7 @@ func (c *child[E]) leaves() (all []*child[E]) {
 }
 
 // insert adds an entry below c. When c's node had to be split, it returns c's new right sibling.
-func (c *child[E]) insert(e E, load loader[E]) (right *child[E], err error) {
+func (c *child) insert(e *entry, load loader) (right *child, err error) {
 	n, err := c.open(load)
 	if err != nil {
 		return nil, err
@@ -290,37 +268,37 @@ func (c *child[E]) insert(e E, load loader[E]) (right *child[E], err error) {
 		c.recount()
 		return right, nil
 	}
-	c.addEntry(e.plain())
-	if e.compare(c.first) < 0 {
-		c.first = e
+	c.addEntry(*e)
+	if e.compare(&c.first) < 0 {
+		c.first = *e
 	}
 	return nil, nil
 }
 
 // recount updates c after its node was split.
-func (c *child[E]) recount() {
+func (c *child) recount() {
 	left := newChild(c.node)
 	c.first, c.tally = left.first, left.tally
 }
 
-func (n *node[E]) insertEntry(e E) (right *child[E]) {
+func (n *node) insertEntry(e *entry) (right *child) {
 	i := len(n.entries)
 	if i > 0 && n.entries[i-1].compare(e) > 0 {
 		i = sort.Search(i, func(i int) bool { return n.entries[i].compare(e) > 0 })
 	}
-	var split []E
-	if n.entries, split = insertItem(n.entries, i, e, leafEntries); split == nil {
+	var split []entry
+	if n.entries, split = insertItem(n.entries, i, *e, leafEntries); split == nil {
 		return nil
 	}
-	return new(newChild(&node[E]{entries: split}))
+	return new(newChild(&node{entries: split}))
 }
 
-func (n *node[E]) insertChild(i int, c child[E]) (right *child[E]) {
-	var split []child[E]
+func (n *node) insertChild(i int, c child) (right *child) {
+	var split []child
 	if n.children, split = insertItem(n.children, i, c, innerChildren); split == nil {
 		return nil
 	}
-	return new(newChild(&node[E]{children: split}))
+	return new(newChild(&node{children: split}))
 }
 
 // insertItem inserts an item of a node at i. It splits a full node: right is the items of the new one. When the item comes

@@ -35,10 +35,10 @@ func openMerger(t *testing.T) *merger {
 
 // checkTree compares the first key and the counts of every child with the entries below it. It returns the number of
 // entries of each leaf.
-func checkTree(t *testing.T, r *reader, root *child[entry]) (leaves []int) {
+func checkTree(t *testing.T, r *reader, root *child) (leaves []int) {
 	t.Helper()
-	var walk func(c *child[entry]) []entry
-	walk = func(c *child[entry]) (all []entry) {
+	var walk func(c *child) []entry
+	walk = func(c *child) (all []entry) {
 		n, err := r.node(c)
 		if err != nil {
 			t.Fatal(err)
@@ -50,7 +50,7 @@ func checkTree(t *testing.T, r *reader, root *child[entry]) (leaves []int) {
 		for i := range n.children {
 			all = append(all, walk(&n.children[i])...)
 		}
-		if all[0].compare(c.first) < 0 {
+		if all[0].compare(&c.first) < 0 {
 			t.Fatalf("entry %v is below a child that begins at %v", all[0], c.first)
 		}
 		var counted counts
@@ -72,7 +72,7 @@ func checkTree(t *testing.T, r *reader, root *child[entry]) (leaves []int) {
 }
 
 // entriesOf returns the entries below c, in their order.
-func entriesOf(c *child[entry]) (all []entry) {
+func entriesOf(c *child) (all []entry) {
 	for _, leaf := range c.leaves() {
 		all = append(all, leaf.node.entries...)
 	}
@@ -97,10 +97,10 @@ func TestDrillTreeHoldsWhatWasInserted(t *testing.T) {
 			var m codec.MerchantKey
 			var merges uint64
 			series := newDictionary(make([]string, 8), maxSeries)
-			var recentRoot child[entry]
+			var recentRoot child
 			var want []entry
 			for i := range n {
-				e := entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8)), uint32(rng.IntN(300))}
+				e := entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8)), uint32(rng.IntN(300)), ""}
 				want = append(want, e)
 				if err := recentRoot.insertAtRoot(e, nil); err != nil {
 					t.Fatal(err)
@@ -114,15 +114,15 @@ func TestDrillTreeHoldsWhatWasInserted(t *testing.T) {
 					if !slices.Equal(entriesOf(&recentRoot), before) {
 						t.Fatal("the merge changed the frozen tree")
 					}
-					recentRoot = child[entry]{}
+					recentRoot = child{}
 				}
 			}
-			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j]) < 0 })
+			sort.Slice(want, func(i, j int) bool { return want[i].compare(&want[j]) < 0 })
 			stored, err := loadTree(w.tx, m)
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := &reader{pages: *newPages(t.Context(), w.tx, m, &nodeArena[entry]{}), series: stored.series, trees: []*child[entry]{&stored.root}}
+			r := &reader{pages: *newPages(t.Context(), w.tx, m, &nodeArena{}), series: stored.series, trees: []*child{&stored.root}}
 			leaves := checkTree(t, r, &stored.root)
 			for _, size := range leaves[:len(leaves)-1] {
 				if name == "ascending" && size < leafEntries/2 {
@@ -147,17 +147,17 @@ func TestDrillTreesAreReadAsOne(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(5, 6))
 			const n = 30_000
-			var trees [3]child[entry]
+			var trees [3]child
 			var want []entry
 			for i := range n {
-				e := entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8)), uint32(rng.IntN(300))}
+				e := entry{Key{timeOf(rng, i), codec.Position{Seq: uint64(1000 + i/5), Index: uint16(i % 5)}}, uint32(rng.IntN(8)), uint32(rng.IntN(300)), ""}
 				want = append(want, e)
 				if err := trees[i*len(trees)/n].insertAtRoot(e, nil); err != nil {
 					t.Fatal(err)
 				}
 			}
-			sort.Slice(want, func(i, j int) bool { return want[i].compare(want[j]) < 0 })
-			r := &reader{series: make([]string, 8), trees: []*child[entry]{&trees[0], &trees[1], &trees[2]}}
+			sort.Slice(want, func(i, j int) bool { return want[i].compare(&want[j]) < 0 })
+			r := &reader{series: make([]string, 8), trees: []*child{&trees[0], &trees[1], &trees[2]}}
 			for range 100 {
 				compareWithSorted(t, rng, r, want)
 			}
@@ -196,42 +196,39 @@ func compareWithSorted(t *testing.T, rng *rand.Rand, r *reader, want []entry) {
 	all := sources{compare: byKey}
 	for _, root := range r.trees {
 		if n := int(root.counts.of(members)); n > 0 {
-			all.all = append(all.all, &treeSource[entry]{pages: &r.pages, series: len(r.series), root: root, sections: []treeSection{{members: members, end: n}}})
+			all.all = append(all.all, &treeSource{pages: &r.pages, series: len(r.series), root: root, sections: []treeSection{{members: members, end: n}}})
 		}
 	}
 	got, err := all.collect(from, to)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.EqualFunc(got, matching[from:to], func(a named, b entry) bool { return a.entry == b }) {
+	if !slices.EqualFunc(got, matching[from:to], func(a, b entry) bool { return a == b }) {
 		t.Fatalf("the run %d ≤ rank < %d of %d events is wrong", from, to, len(matching))
 	}
 }
 
 func FuzzNode(f *testing.F) {
-	first, other := entry{Key{5, codec.Position{Seq: 7, Index: 1}}, 2, 300}, entry{Key{1, codec.Position{Seq: 2, Index: 3}}, 4, 200}
-	for _, b := range slices.Concat(nodesOf(first), nodesOf(other), nodesOf(named{"Purchase", first}), nodesOf(named{"PageView", other})) {
+	first, other := entry{Key{5, codec.Position{Seq: 7, Index: 1}}, 2, 300, ""}, entry{Key{1, codec.Position{Seq: 2, Index: 3}}, 4, 200, ""}
+	firstNamed, otherNamed := first, other
+	firstNamed.name, otherNamed.name = "Purchase", "PageView"
+	for _, b := range slices.Concat(nodesOf(first), nodesOf(other), nodesOf(firstNamed), nodesOf(otherNamed)) {
 		f.Add(b)
 	}
 	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		checkNode[entry](t, b, nodesOf(other))
-		checkNode[named](t, b, nodesOf(named{"PageView", other}))
+		checkNode(t, b, slices.Concat(nodesOf(other), nodesOf(otherNamed)))
 	})
 }
 
 // nodesOf returns a leaf and an inner node.
-func nodesOf[E event[E]](e E) [][]byte {
-	var zero E
-	c := child[E]{first: zero.of(new(e.named("Name"))), id: 3, tally: tally{counts{{1, 2}, {9, 1}}, 900}}
-	return [][]byte{(&node[E]{entries: []E{e, e}}).encode(nil), (&node[E]{children: []child[E]{c, c}}).encode(nil)}
+func nodesOf(e entry) [][]byte {
+	c := child{first: entry{Key: e.Key, name: e.name}, id: 3, tally: tally{counts{{1, 2}, {9, 1}}, 900}}
+	return [][]byte{(&node{entries: []entry{e, e}}).encode(nil), (&node{children: []child{c, c}}).encode(nil)}
 }
 
-func checkNode[E interface {
-	comparable
-	event[E]
-}](t *testing.T, b []byte, others [][]byte) {
-	arena := &nodeArena[E]{}
+func checkNode(t *testing.T, b []byte, others [][]byte) {
+	arena := &nodeArena{}
 	n, err := decodeNode(b, arena)
 	if err != nil {
 		if !errors.Is(err, codec.ErrCorrupt) {

@@ -9,10 +9,10 @@ import (
 
 // treeSource is events of one tree, section by section: those of counted series within a time range; or, of the tree of names, all
 // events, or those of a name within a time range.
-type treeSource[E event[E]] struct {
-	*pages[E]
+type treeSource struct {
+	*pages
 	series   int
-	root     *child[E]
+	root     *child
 	byName   bool          // the sources are in the order of names
 	sections []treeSection // sorted by name
 }
@@ -26,9 +26,9 @@ type treeSection struct {
 	start, end int    // the section's range of indexes in the source
 }
 
-func (s *treeSource[E]) size() int { return s.sections[len(s.sections)-1].end }
+func (s *treeSource) size() int { return s.sections[len(s.sections)-1].end }
 
-func (s *treeSource[E]) below(e *named) (int, error) {
+func (s *treeSource) below(e *entry) (int, error) {
 	section := &s.sections[0]
 	if s.byName && section.name != "" {
 		i := sort.Search(len(s.sections), func(i int) bool { return s.sections[i].name >= e.name })
@@ -40,24 +40,26 @@ func (s *treeSource[E]) below(e *named) (int, error) {
 		}
 	}
 	of := *e
-	if section.name != "" {
+	switch {
+	case s.root.first.name == "": // the tree of times
+		of.name = ""
+	case section.name != "":
 		of.name = section.name
 	}
 	n := make([]uint64, s.series)
-	var k E
-	if err := s.addBefore(n, s.root, k.of(&of)); err != nil {
+	if err := s.addBefore(n, s.root, of); err != nil {
 		return 0, err
 	}
 	return min(section.start+int(max(sum(n, section.members), section.earlier)-section.earlier), section.end), nil
 }
 
-func (s *treeSource[E]) collect(out []named, from, n int) ([]named, error) {
+func (s *treeSource) collect(out []entry, from, n int) ([]entry, error) {
 	for _, section := range s.sections {
 		if n == 0 || section.end <= from {
 			continue
 		}
 		take := min(n, section.end-from)
-		w := walker[E]{s.pages, section, uint64(from-section.start) + section.earlier, take, out}
+		w := walker{s.pages, section, uint64(from-section.start) + section.earlier, take, out}
 		if err := w.walk(s.root); err != nil {
 			return nil, err
 		}
@@ -73,27 +75,30 @@ func (s *treeSource[E]) collect(out []named, from, n int) ([]named, error) {
 var errSelected = fmt.Errorf("index.db: %w: counts of events", codec.ErrCorrupt)
 
 // walker collects events of a section from its tree.
-type walker[E event[E]] struct {
-	*pages[E]
+type walker struct {
+	*pages
 	treeSection
 	skip uint64 // number of events to skip
 	left int    // number of events to collect after that
-	out  []named
+	out  []entry
 }
 
-func (w *walker[E]) walk(c *child[E]) error {
+func (w *walker) walk(c *child) error {
 	n, err := w.node(c)
 	if err != nil {
 		return err
 	}
 	for _, e := range n.entries {
 		switch {
-		case !w.members[e.plain().series]:
+		case w.members != nil && !w.members[e.series]:
 		case w.skip > 0:
 			w.skip--
 		case w.left > 0:
 			w.left--
-			w.out = append(w.out, e.named(w.name))
+			if w.name != "" {
+				e.name = w.name
+			}
+			w.out = append(w.out, e)
 		}
 	}
 	for i := range n.children {

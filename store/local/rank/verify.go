@@ -97,8 +97,15 @@ func (v *verifier) merchant(m codec.MerchantKey) error {
 	if err != nil {
 		return err
 	}
-	if err := scan(v.ctx, v.x.db, m, names, func(*named, []string) { v.read() }); err != nil {
-		return err
+	for i, more := 0, true; more; i++ {
+		if err := scan(v.ctx, v.x.db, m, func(t *storedTree) *child {
+			if more = i < len(t.runs); !more {
+				return &child{}
+			}
+			return &t.runs[i].root
+		}, func(*entry, []string) { v.read() }); err != nil {
+			return err
+		}
 	}
 	v.Read(min(v.done, v.total), v.total)
 	return view(v.x.db, func(tx *bolt.Tx) error {

@@ -13,9 +13,9 @@ import (
 
 // A node whose seal is right, but which does not fit its parent or its order, is found by verify and by each scan.
 func TestANodeThatDoesNotFit(t *testing.T) {
-	for problem, spoil := range map[string]func(n *node[entry]){
-		"other events than its parent says": func(n *node[entry]) { n.entries = n.entries[1:] },
-		"wrong order":                       func(n *node[entry]) { n.entries[1], n.entries[2] = n.entries[2], n.entries[1] },
+	for problem, spoil := range map[string]func(n *node){
+		"other events than its parent says": func(n *node) { n.entries = n.entries[1:] },
+		"wrong order":                       func(n *node) { n.entries[1], n.entries[2] = n.entries[2], n.entries[1] },
 	} {
 		var j journal
 		x := j.open(t, t.TempDir())
@@ -43,11 +43,11 @@ func TestANodeThatDoesNotFit(t *testing.T) {
 				return err
 			}
 			nodes := tx.Bucket(bucketNodes)
-			root, err := loadNode(nodes, m, tree.root.id, &nodeArena[entry]{})
+			root, err := loadNode(nodes, m, tree.root.id, &nodeArena{})
 			if err != nil {
 				return err
 			}
-			leaf, err := loadNode(nodes, m, root.children[1].id, &nodeArena[entry]{})
+			leaf, err := loadNode(nodes, m, root.children[1].id, &nodeArena{})
 			if err != nil {
 				return err
 			}
@@ -66,7 +66,7 @@ func TestANodeThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// A tree of names that does not have the events of the tree of times is found by verify, and not written.
+// Runs that do not have the overflow events of the tree of times are found by verify, and not written.
 func TestNamesThatDoNotFit(t *testing.T) {
 	j := journal{names: 100, maxSeries: 3}
 	x, m := j.open(t, t.TempDir()), newMerchant(t)
@@ -95,7 +95,7 @@ func TestNamesThatDoNotFit(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		stored.names = child[named]{}
+		stored.runs = nil
 		return storeTree(tx, m, stored)
 	}); err != nil {
 		t.Fatal(err)

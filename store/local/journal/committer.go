@@ -148,6 +148,7 @@ func (c *committer) commit(t *transaction) error {
 	}
 	c.j.chunks.add(t.written)
 	c.j.keys.add(t.changed)
+	t.learnLinks()
 	c.version.Store(t.version)
 	if len(t.arena.events) == 0 {
 		release()

@@ -101,49 +101,58 @@ func (e entries) each(use func(key []byte, v keyed) error) error {
 	return nil
 }
 
-// knownLinks is a set of links that are on disk: an event that repeats one of them needs no look-up. It has fingerprints,
-// which nobody can foresee. Only the committer uses it.
+// knownLinks is a set of links that are on disk: an event that repeats one of them needs no look-up. Only the committer uses it.
 type knownLinks struct {
 	seed    maphash.Seed
-	buckets [][4]uint64 // by the key of the link, the newest fingerprint first; 0: there is none
+	buckets [][knownInBucket]uint64 // by the key of the link, the newest one first; 0: there is none
 	b       []byte
 }
 
-// knownBuckets take 2 MB, enough for the links of 200,000 visitors.
-const knownBuckets = 64 << 10
+// The links of half a million visitors take 4 MB. A bucket is a cache line.
+const (
+	knownBuckets  = 64 << 10
+	knownInBucket = 8
+)
 
-func (k *knownLinks) place(key []byte, muid store.MUID, bySecret bool) (bucket *[4]uint64, fingerprint uint64) {
+// place returns the bucket of a key, and 16 bits by which its links are found there to be dropped.
+func (k *knownLinks) place(key []byte) (bucket *[knownInBucket]uint64, tag uint64) {
 	if k.buckets == nil {
-		k.seed, k.buckets = maphash.MakeSeed(), make([][4]uint64, knownBuckets)
+		k.seed, k.buckets = maphash.MakeSeed(), make([][knownInBucket]uint64, knownBuckets)
 	}
+	hash := maphash.Bytes(k.seed, key)
+	return &k.buckets[hash%knownBuckets], hash>>48 | 1
+}
+
+// find returns the bucket of a link, and what the bucket has of it: 48 bits of a hash which nobody can foresee, and the tag.
+func (k *knownLinks) find(key []byte, muid store.MUID, bySecret bool) (bucket *[knownInBucket]uint64, link uint64) {
+	bucket, tag := k.place(key)
 	k.b = append(append(k.b[:0], key...), 0)
 	if bySecret {
 		k.b[len(key)] = 1
 	}
 	k.b = append(k.b, muid...)
-	return k.bucket(key), maphash.Bytes(k.seed, k.b) | 1
-}
-
-func (k *knownLinks) bucket(key []byte) *[4]uint64 {
-	return &k.buckets[maphash.Bytes(k.seed, key)%knownBuckets]
+	return bucket, maphash.Bytes(k.seed, k.b)<<16 | tag
 }
 
 // has reports whether the link with a key leads to a muid, and if bySecret is true, by the merchant's secret.
 func (k *knownLinks) has(key []byte, muid store.MUID, bySecret bool) bool {
-	bucket, fingerprint := k.place(key, muid, bySecret)
-	return slices.Contains(bucket[:], fingerprint)
+	bucket, link := k.find(key, muid, bySecret)
+	return slices.Contains(bucket[:], link)
 }
 
 func (k *knownLinks) add(key []byte, muid store.MUID, bySecret bool) {
-	bucket, fingerprint := k.place(key, muid, bySecret)
+	bucket, link := k.find(key, muid, bySecret)
 	copy(bucket[1:], bucket[:])
-	bucket[0] = fingerprint
+	bucket[0] = link
 }
 
 // drop drops a key, which gets another value.
 func (k *knownLinks) drop(key []byte) {
-	if k.buckets != nil {
-		*k.bucket(key) = [4]uint64{}
+	bucket, tag := k.place(key)
+	for i, link := range bucket {
+		if uint16(link) == uint16(tag) {
+			bucket[i] = 0
+		}
 	}
 }
 

@@ -139,6 +139,19 @@ func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 	return nil
 }
 
+// learnLinks makes the links that the transaction has written known. It is on disk.
+func (t *transaction) learnLinks() {
+	for key, v := range t.changed.others {
+		if key[0] != prefixLink || v.deleted {
+			continue
+		}
+		if l, err := parseLink(v.value); err == nil {
+			t.linkKey = append(t.linkKey[:0], key...)
+			t.keys.known.add(t.linkKey, store.MUID(l.muid), l.source == store.BySecret)
+		}
+	}
+}
+
 // replace makes a link a former one, and returns the one that replaces it. That was a former one itself if the identifier led to the muid
 // before.
 func (t *transaction) replace(m codec.MerchantKey, k store.IdentityKey, now link, muid []byte) (next link, err error) {

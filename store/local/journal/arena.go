@@ -4,10 +4,10 @@ import "mtagd/store/local/codec"
 
 // arena is the memory of one transaction, until the callback has read its events. Slices of the arena stay valid when the arena grows.
 type arena struct {
-	chunks  []byte        // chunks, one after the other
-	packed  []byte        // the last one, as it is stored
-	record  []byte        // entries
-	events  []codec.Event // the events in chunks; their series alias chunks
+	chunks []byte        // chunks, one after the other
+	packed []byte        // the last one, as it is stored
+	record []byte        // entries
+	events []codec.Event // the events in chunks; their series alias chunks
 }
 
 // arenas keeps released arenas for later transactions.

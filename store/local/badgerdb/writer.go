@@ -64,7 +64,7 @@ func (m *memTable) build(b *builder) {
 	for i, p := range sorted {
 		e := m.entries[p.entry]
 		key := m.key(e)
-		if i+1 < len(sorted) {
+		if i+1 < len(sorted) && sorted[i+1].owner == p.owner && sorted[i+1].follows == p.follows {
 			if next := m.entries[sorted[i+1].entry]; next.version == e.version && bytes.Equal(m.key(next), key) {
 				continue
 			}

@@ -113,7 +113,6 @@ func (c *committer) begin() *transaction {
 		record:    a.record,
 		now:       c.clock.now(),
 		refuses:   c.j.refuses,
-		changed:   a.changed,
 		expiresAt: uint64(time.Now().Add(dedupeTTL).Unix()),
 	}
 }
@@ -132,6 +131,7 @@ func (c *committer) commit(t *transaction) error {
 	}
 	at, err := c.j.log.Append(t.record)
 	if err != nil {
+		c.j.keys.end(false)
 		release()
 		c.failed.Store(&err)
 		if !errors.Is(err, log.ErrUncertain) {
@@ -147,7 +147,7 @@ func (c *committer) commit(t *transaction) error {
 		s.at, s.packed = at, record[s.from:s.to:s.to]
 	}
 	c.j.chunks.add(t.written)
-	c.j.keys.add(t.changed)
+	c.j.keys.end(true)
 	c.version.Store(t.version)
 	if len(t.arena.events) == 0 {
 		release()
@@ -164,6 +164,7 @@ func (c *committer) edit(change func(t *transaction) error) error {
 	defer c.writing.Unlock()
 	t := c.begin()
 	if err := change(t); err != nil {
+		c.j.keys.end(false)
 		c.arenas.put(t.arena)
 		return err
 	}

@@ -1,149 +1,201 @@
 package journal
 
 import (
-	"encoding/binary"
+	"bytes"
 	"hash/maphash"
-	"maps"
 	"math"
 	"slices"
-	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
-// entries are the newest entries of some keys, in memory. Most are of event_ids: they take about 80 bytes each, and no
-// pointer that the garbage collector would follow.
-type entries struct {
-	eventIDs map[eventIDKey]int64 // when the event was received (µs since 1970), or deletedID
-	others   map[string]keyed
+// unflushed has the entries that may not be in the database yet, in the order in which they were written. Most are of event_ids, which take
+// about 70 bytes each, without pointers that the garbage collector would follow.
+type unflushed struct {
+	bytes   []byte // key, value, key, value …
+	entries []unflushedEntry
+	index   []uint64 // by the hash of the key, with linear probing: 32 bits of the hash, and the number of the key's newest entry; 0: free
+	seed    maphash.Seed
+
+	// Entries up to these numbers. The first one has the number 1.
+	flushing int // are being written to the database, or could not be written to it
+	onDisk   int // are in the log; the others are of the transaction that is under way
 }
+
+type unflushedEntry struct {
+	from       uint32 // where the key begins in bytes
+	before     uint32 // the number of the key's entry before this one; 0: there is none
+	key, value uint16 // lengths
+	deleted    bool
+}
+
+// smallestIndex takes 2 MB, and is enough for flushEntries. It is a power of two, as all sizes of the index are.
+const smallestIndex = 256 << 10
 
 // eventIDKey is a whole key of a remembered event_id.
 type eventIDKey [1 + len(codec.MerchantKey{}) + 16]byte
-
-const deletedID = math.MinInt64
-
-// keyed is the value of a key, or says that the key was deleted.
-type keyed struct {
-	value     []byte // it never changes
-	expiresAt uint64 // s since 1970; 0: never
-	deleted   bool
-}
-
-func newEntries() entries { return entries{map[eventIDKey]int64{}, map[string]keyed{}} }
 
 func isEventID(key []byte) bool {
 	return len(key) == len(eventIDKey{}) && key[0] == prefixDedupe
 }
 
-// set notes an entry. Of an event_id it keeps the time of receipt: the entry expires dedupeTTL after it was written to the
-// database.
-func (e entries) set(key []byte, v keyed) {
-	switch {
-	case isEventID(key) && v.deleted:
-		e.eventIDs[eventIDKey(key)] = deletedID
-	case isEventID(key) && len(v.value) == 8:
-		e.eventIDs[eventIDKey(key)] = int64(binary.BigEndian.Uint64(v.value))
-	default:
-		e.others[string(key)] = v
+func (u *unflushed) len() int { return len(u.entries) }
+
+// at returns an entry, which must not be changed.
+func (u *unflushed) at(number int) (key, value []byte, deleted bool) {
+	e := &u.entries[number-1]
+	b := u.bytes[e.from:]
+	return b[:e.key:e.key], b[e.key : e.key+e.value : e.key+e.value], e.deleted
+}
+
+// find returns the place of a key in the index, and the hash that belongs there.
+func (u *unflushed) find(key []byte) (place *uint64, hash uint64) {
+	hash = maphash.Bytes(u.seed, key)
+	for i := hash; ; i++ {
+		place = &u.index[i&uint64(len(u.index)-1)]
+		if *place == 0 {
+			return place, hash &^ math.MaxUint32
+		}
+		if (*place^hash)>>32 == 0 {
+			if found, _, _ := u.at(int(uint32(*place))); bytes.Equal(found, key) {
+				return place, hash &^ math.MaxUint32
+			}
+		}
+	}
+}
+
+// get returns the newest entry of a key with a number up to last; 0: there is none.
+func (u *unflushed) get(key []byte, last int) (number int) {
+	if len(u.entries) == 0 {
+		return 0
+	}
+	place, _ := u.find(key)
+	number = int(uint32(*place))
+	for number > last {
+		number = int(u.entries[number-1].before)
+	}
+	return number
+}
+
+// set adds an entry.
+func (u *unflushed) set(key, value []byte, deleted bool) {
+	if 2*len(u.entries) >= len(u.index) {
+		if u.index == nil {
+			u.seed = maphash.MakeSeed()
+		}
+		u.index = make([]uint64, max(smallestIndex, 2*len(u.index)))
+		u.fill()
+	}
+	place, hash := u.find(key)
+	u.entries = append(u.entries, unflushedEntry{uint32(len(u.bytes)), uint32(*place), uint16(len(key)), uint16(len(value)), deleted})
+	u.bytes = append(append(u.bytes, key...), value...)
+	*place = hash | uint64(len(u.entries))
+}
+
+// fill fills the index, which is empty.
+func (u *unflushed) fill() {
+	for i := range u.entries {
+		key, _, _ := u.at(i + 1)
+		place, hash := u.find(key)
+		*place = hash | uint64(i+1)
 	}
 }
 
-func (e entries) get(key []byte) (v keyed, found bool) {
-	if isEventID(key) {
-		received, found := e.eventIDs[eventIDKey(key)]
-		if !found || received == deletedID {
-			return keyed{deleted: true}, found
+// cut drops the entries of the transaction that is under way. The last one goes first, so that no gap is left in the index before a
+// key that was put behind it.
+func (u *unflushed) cut() {
+	for n := len(u.entries); n > u.onDisk; n-- {
+		key, _, _ := u.at(n)
+		place, hash := u.find(key)
+		e := u.entries[n-1]
+		if *place = 0; e.before > 0 {
+			*place = hash | uint64(e.before)
 		}
-		return keyed{value: binary.BigEndian.AppendUint64(nil, uint64(received))}, true
+		u.entries, u.bytes = u.entries[:n-1], u.bytes[:e.from]
 	}
-	v, found = e.others[string(key)]
-	return v, found
 }
 
-func (e entries) len() int { return len(e.eventIDs) + len(e.others) }
-
-// add adds newer entries.
-func (e entries) add(newer entries) {
-	maps.Copy(e.eventIDs, newer.eventIDs)
-	maps.Copy(e.others, newer.others)
-}
-
-func (e entries) clone() entries { return entries{maps.Clone(e.eventIDs), maps.Clone(e.others)} }
-
-func (e entries) clear() {
-	clear(e.eventIDs)
-	clear(e.others)
-}
-
-// each calls use with the entries, in any order. They are valid until use returns.
-func (e entries) each(use func(key []byte, v keyed) error) error {
-	expiresAt := uint64(time.Now().Add(dedupeTTL).Unix())
-	var key, value []byte
-	for id, received := range e.eventIDs {
-		key = append(key[:0], id[:]...)
-		v := keyed{deleted: true}
-		if received != deletedID {
-			value = binary.BigEndian.AppendUint64(value[:0], uint64(received))
-			v = keyed{value: value, expiresAt: expiresAt}
-		}
-		if err := use(key, v); err != nil {
-			return err
-		}
+// drop drops the entries that were flushed.
+func (u *unflushed) drop() {
+	if u.flushing == 0 {
+		return
 	}
-	for name, v := range e.others {
-		key = append(key[:0], name...)
-		if err := use(key, v); err != nil {
-			return err
-		}
+	n, from := uint32(u.flushing), uint32(len(u.bytes))
+	if u.flushing < len(u.entries) {
+		from = u.entries[n].from
 	}
-	return nil
+	entries, left := u.entries[n:], u.bytes[from:]
+	if len(u.index) > smallestIndex && len(entries) < flushEntries { // the database could not be written for a while
+		entries, left = slices.Clone(entries), bytes.Clone(left)
+		u.index = make([]uint64, smallestIndex)
+	} else {
+		entries, left = append(u.entries[:0], entries...), append(u.bytes[:0], left...)
+		clear(u.index)
+	}
+	for i := range entries {
+		e := &entries[i]
+		e.from -= from
+		e.before = max(e.before, n) - n
+	}
+	u.entries, u.bytes = entries, left
+	u.onDisk -= u.flushing
+	u.flushing = 0
+	u.fill()
 }
 
-// knownLinks is a set of links that are on disk: an event that repeats one of them needs no look-up. It has fingerprints,
-// which nobody can foresee. Only the committer uses it.
+// knownLinks is a set of links that are on disk: an event that repeats one of them needs no look-up. Only the committer uses it.
 type knownLinks struct {
 	seed    maphash.Seed
-	buckets [][4]uint64 // by the key of the link, the newest fingerprint first; 0: there is none
+	buckets [][knownInBucket]uint64 // by the key of the link, the newest one first; 0: there is none
 	b       []byte
 }
 
-// knownBuckets take 2 MB, enough for the links of 200,000 visitors.
-const knownBuckets = 64 << 10
+// The links of half a million visitors take 4 MB. A bucket is a cache line.
+const (
+	knownBuckets  = 64 << 10
+	knownInBucket = 8
+)
 
-func (k *knownLinks) place(key []byte, muid store.MUID, bySecret bool) (bucket *[4]uint64, fingerprint uint64) {
+// place returns the bucket of a key, and 16 bits by which its links are found there to be dropped.
+func (k *knownLinks) place(key []byte) (bucket *[knownInBucket]uint64, tag uint64) {
 	if k.buckets == nil {
-		k.seed, k.buckets = maphash.MakeSeed(), make([][4]uint64, knownBuckets)
+		k.seed, k.buckets = maphash.MakeSeed(), make([][knownInBucket]uint64, knownBuckets)
 	}
+	hash := maphash.Bytes(k.seed, key)
+	return &k.buckets[hash%knownBuckets], hash>>48 | 1
+}
+
+// find returns the bucket of a link, and what the bucket has of it: 48 bits of a hash which nobody can foresee, and the tag.
+func (k *knownLinks) find(key []byte, muid store.MUID, bySecret bool) (bucket *[knownInBucket]uint64, link uint64) {
+	bucket, tag := k.place(key)
 	k.b = append(append(k.b[:0], key...), 0)
 	if bySecret {
 		k.b[len(key)] = 1
 	}
 	k.b = append(k.b, muid...)
-	return k.bucket(key), maphash.Bytes(k.seed, k.b) | 1
-}
-
-func (k *knownLinks) bucket(key []byte) *[4]uint64 {
-	return &k.buckets[maphash.Bytes(k.seed, key)%knownBuckets]
+	return bucket, maphash.Bytes(k.seed, k.b)<<16 | tag
 }
 
 // has reports whether the link with a key leads to a muid, and if bySecret is true, by the merchant's secret.
 func (k *knownLinks) has(key []byte, muid store.MUID, bySecret bool) bool {
-	bucket, fingerprint := k.place(key, muid, bySecret)
-	return slices.Contains(bucket[:], fingerprint)
+	bucket, link := k.find(key, muid, bySecret)
+	return slices.Contains(bucket[:], link)
 }
 
 func (k *knownLinks) add(key []byte, muid store.MUID, bySecret bool) {
-	bucket, fingerprint := k.place(key, muid, bySecret)
+	bucket, link := k.find(key, muid, bySecret)
 	copy(bucket[1:], bucket[:])
-	bucket[0] = fingerprint
+	bucket[0] = link
 }
 
 // drop drops a key, which gets another value.
 func (k *knownLinks) drop(key []byte) {
-	if k.buckets != nil {
-		*k.bucket(key) = [4]uint64{}
+	bucket, tag := k.place(key)
+	for i, link := range bucket {
+		if uint16(link) == uint16(tag) {
+			bucket[i] = 0
+		}
 	}
 }
 

@@ -225,14 +225,13 @@ func (j *Journal) replay() error {
 // replayRecord takes in the entries of a record.
 func (j *Journal) replayRecord(at log.Position, record []byte) error {
 	var written []stored
-	changed := newEntries()
 	if err := eachEntry(record, func(e codec.Entry, to int) error {
 		j.last = max(j.last, e.Version)
 		if seq, isChunk := ChunkOf(e); isChunk {
 			j.last = max(j.last, seq)
 			written = append(written, stored{seq: seq, version: e.Version, at: at, from: to - len(e.Value), to: to})
-		} else {
-			changed.set(e.Key, keyed{value: append([]byte(nil), e.Value...), expiresAt: e.ExpiresAt, deleted: e.Deleted})
+		} else if uint64(at) >= j.flushed.Load() { // what the database has may be newer, when a record between is damaged
+			j.keys.set(e)
 		}
 		return nil
 	}); err != nil {
@@ -245,9 +244,7 @@ func (j *Journal) replayRecord(at log.Position, record []byte) error {
 		}
 	}
 	j.chunks.add(written)
-	if uint64(at) >= j.flushed.Load() { // what the database has may be newer, when a record between is damaged
-		j.keys.add(changed)
-	}
+	j.keys.end(true)
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/badgerdb"
@@ -26,10 +27,9 @@ type keyStore struct {
 	links linkCache  // the committer's
 	known knownLinks // the committer's
 
-	mu       sync.RWMutex
-	recent   entries
-	upTo     log.Position // the end of the log when flushing was taken
-	flushing entries      // what is being written to the database, or could not be written to it; recent is newer
+	mu     sync.RWMutex
+	memory unflushed
+	upTo   log.Position // the end of the log when the last flush began
 }
 
 // openKeys opens or creates the database in dir. A damaged one is replaced by one of what can be read; before that counts,
@@ -89,7 +89,7 @@ func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage
 
 func newKeyStore(db *badgerdb.DB) *keyStore {
 	db.Keep(math.MaxUint64)
-	return &keyStore{db: db, recent: newEntries(), flushing: newEntries()}
+	return &keyStore{db: db}
 }
 
 // checkFormat refuses a database of another format version. The first commit writes the version into a new one. It reads all
@@ -107,48 +107,61 @@ func (k *keyStore) checkFormat() error {
 	return err
 }
 
-// get returns the newest value of a key. The value must not be changed.
+// get returns the newest value of a key that is on disk. The value must not be changed.
 func (k *keyStore) get(key []byte) (value []byte, found bool, err error) {
-	if v, found := k.unflushed(key); found {
-		return v.value, !v.deleted, nil
+	if value, deleted, found := k.unflushed(key, false); found {
+		return value, !deleted, nil
 	}
 	// If a flush has ended since, it had no value of this key: what it writes stays in memory until it has ended.
 	return k.read(key)
 }
 
-// cachedLink is get for a link's key. Only the committer calls it.
+// getWritten is get with what the transaction that is under way has written. Only the committer calls it.
+func (k *keyStore) getWritten(key []byte) (value []byte, found bool, err error) {
+	if value, deleted, found := k.unflushed(key, true); found {
+		return value, !deleted, nil
+	}
+	return k.read(key)
+}
+
+// cachedLink is getWritten for a link's key.
 func (k *keyStore) cachedLink(key []byte) (value []byte, found bool, err error) {
-	if v, found := k.unflushed(key); found {
-		return v.value, !v.deleted, nil
+	if value, deleted, found := k.unflushed(key, true); found {
+		return value, !deleted, nil
 	}
 	return k.links.get(key, k.read)
 }
 
-// receivedAt returns when an event_id was received (µs since 1970), or deletedID.
+// receivedAt returns when an event_id was received (µs since 1970). Only the committer calls it.
 func (k *keyStore) receivedAt(id *eventIDKey) (at int64, found bool, err error) {
-	k.mu.RLock()
-	if at, found = k.recent.eventIDs[*id]; !found {
-		at, found = k.flushing.eventIDs[*id]
-	}
-	k.mu.RUnlock()
-	if found {
-		return at, true, nil
-	}
-	b, found, err := k.read(id[:])
+	b, found, err := k.getWritten(id[:])
 	if found && err == nil {
 		at, err = parseReceived(b)
 	}
 	return at, found, err
 }
 
-// unflushed returns the entry of a key that is in memory.
-func (k *keyStore) unflushed(key []byte) (v keyed, found bool) {
+// unflushed returns the entry of a key that is in memory: the newest that is in the log, or of all.
+func (k *keyStore) unflushed(key []byte, all bool) (value []byte, deleted, found bool) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	if v, found = k.recent.get(key); !found {
-		v, found = k.flushing.get(key)
+	last := k.memory.onDisk
+	if all {
+		last = k.memory.len()
 	}
-	return v, found
+	number := k.memory.get(key, last)
+	if number == 0 {
+		return nil, false, false
+	}
+	_, value, deleted = k.memory.at(number)
+	return bytes.Clone(value), deleted, true
+}
+
+// isWritten reports whether the transaction that is under way has written a key.
+func (k *keyStore) isWritten(key []byte) bool {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.memory.get(key, k.memory.len()) > k.memory.onDisk
 }
 
 // read returns the value of a key in the database.
@@ -165,28 +178,52 @@ func notNow(err error) error {
 	return err
 }
 
-// add adds what a commit has changed.
-func (k *keyStore) add(changed entries) {
-	if changed.len() == 0 {
-		return
-	}
+// set notes an entry of the transaction that is under way. It counts for others when end is called.
+func (k *keyStore) set(e codec.Entry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.recent.add(changed)
+	k.memory.set(e.Key, e.Value, e.Deleted)
+	if e.Key[0] == prefixLink {
+		k.links.drop(e.Key)
+		k.known.drop(e.Key)
+	}
+}
+
+// end ends a transaction: its entries are in the log, and its links are known, or it drops them.
+func (k *keyStore) end(inLog bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !inLog {
+		k.memory.cut()
+	}
+	for n := k.memory.onDisk + 1; n <= k.memory.len(); n++ {
+		key, value, deleted := k.memory.at(n)
+		if key[0] == prefixLink && !deleted && k.memory.get(key, k.memory.len()) == n {
+			if l, err := parseLink(value); err == nil {
+				k.known.add(key, store.MUID(l.muid), l.source == store.BySecret)
+			}
+		}
+	}
+	k.memory.onDisk = k.memory.len()
 }
 
 // inMemory returns how many entries are in memory.
 func (k *keyStore) inMemory() int {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	return k.recent.len() + k.flushing.len()
+	return k.memory.len()
 }
 
-// allUnflushed returns a copy of what is not in the database, or may not be.
-func (k *keyStore) allUnflushed() []entries {
+// eachUnflushed calls use with the newest entries of the keys in memory. They are valid until use returns.
+func (k *keyStore) eachUnflushed(use func(key, value []byte)) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	return []entries{k.recent.clone(), k.flushing.clone()}
+	for n := range k.memory.onDisk {
+		key, value, _ := k.memory.at(n + 1)
+		if k.memory.get(key, k.memory.onDisk) == n+1 {
+			use(key, value)
+		}
+	}
 }
 
 // begin takes what the next flush writes, and reports whether there is anything. No commit of the journal may be under way,
@@ -194,13 +231,8 @@ func (k *keyStore) allUnflushed() []entries {
 func (k *keyStore) begin(end log.Position) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.flushing.len() == 0 { // the last flush has succeeded
-		k.flushing, k.recent = k.recent, k.flushing // maps that have their size already take half the time
-	} else {
-		k.flushing.add(k.recent)
-		k.recent.clear()
-	}
-	if k.flushing.len() == 0 {
+	k.memory.flushing = k.memory.onDisk
+	if k.memory.flushing == 0 {
 		return false
 	}
 	k.upTo = end
@@ -211,24 +243,31 @@ func (k *keyStore) begin(end log.Position) bool {
 // a later flush writes it.
 func (k *keyStore) flush(version uint64) error {
 	k.mu.RLock()
-	flushing, upTo := k.flushing, k.upTo
+	memory, upTo := k.memory, k.upTo // what is flushed does not change
 	k.mu.RUnlock()
-	put := func(key []byte, v keyed) error {
-		return k.db.Put(codec.Entry{Key: key, Value: v.value, Version: version, ExpiresAt: v.expiresAt, Deleted: v.deleted})
+	expiresAt := uint64(time.Now().Add(dedupeTTL).Unix())
+	put := func(key, value []byte, deleted bool) error {
+		e := codec.Entry{Key: key, Value: value, Version: version, Deleted: deleted}
+		if isEventID(key) && !deleted {
+			e.ExpiresAt = expiresAt
+		}
+		return k.db.Put(e)
 	}
-	if flushing.len() > 0 {
+	if memory.flushing > 0 {
 		if err := k.db.Room(); err != nil { // else what is put could not be flushed when the database is closed
 			return err
 		}
 		if k.isNew {
-			if err := put([]byte{prefixFormat}, keyed{value: []byte(format)}); err != nil {
+			if err := put([]byte{prefixFormat}, []byte(format), false); err != nil {
 				return err
 			}
 		}
-		if err := flushing.each(put); err != nil {
-			return err
+		for n := range memory.flushing {
+			if err := put(memory.at(n + 1)); err != nil {
+				return err
+			}
 		}
-		if err := put([]byte{prefixFlushed}, keyed{value: binary.BigEndian.AppendUint64(nil, uint64(upTo))}); err != nil {
+		if err := put([]byte{prefixFlushed}, binary.BigEndian.AppendUint64(nil, uint64(upTo)), false); err != nil {
 			return err
 		}
 		k.isNew = false
@@ -238,10 +277,7 @@ func (k *keyStore) flush(version uint64) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.flushing.len() > 2*flushEntries { // the database could not be written for a while
-		k.flushing = newEntries()
-	}
-	k.flushing.clear()
+	k.memory.drop()
 	return nil
 }
 

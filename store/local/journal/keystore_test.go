@@ -47,8 +47,9 @@ func TestALargeFlush(t *testing.T) {
 	testenv.Check(t, err)
 	key := func(i int) []byte { return appendDedupeKey(nil, codec.MerchantKey{1}, "Visit", strconv.Itoa(i)) }
 	for i := range n {
-		k.recent.set(key(i), keyed{value: binary.BigEndian.AppendUint64(nil, uint64(i))})
+		k.set(codec.Entry{Key: key(i), Value: binary.BigEndian.AppendUint64(nil, uint64(i))})
 	}
+	k.end(true)
 	k.begin(1000)
 	copied := filepath.Join(t.TempDir(), "keys")
 	testenv.Check(t, os.CopyFS(copied, os.DirFS(dir)))

@@ -1,12 +1,15 @@
 package journal
 
 import (
+	"fmt"
 	"path/filepath"
 	"syscall"
 	"testing"
 
 	"mtagd/store"
+	"mtagd/store/local/codec"
 	"mtagd/store/local/faultfs"
+	"mtagd/store/testenv"
 )
 
 // A link that the committer knows to be on disk is written again after it has changed.
@@ -43,6 +46,50 @@ func TestALinkOfAFailedCommitIsNotKnown(t *testing.T) {
 	}
 	if found, err := j.Resolve(ctx, shop, ann()); err != nil || found != "u-1" {
 		t.Fatalf("the email leads to %q, %v", found, err)
+	}
+}
+
+// A link that is known is written again after it was removed, as an erasure does, also when it was removed before a flush.
+func TestAKnownLinkIsRemoved(t *testing.T) {
+	j := open(t, t.TempDir())
+	defer closeJournal(t, j)
+	shop := store.NewMerchantID()
+	m, err := codec.NewMerchantKey(shop)
+	testenv.Check(t, err)
+	for round := range 4 {
+		for range 3 {
+			testenv.Check(t, j.Record(ctx, []store.Mark{linking(shop, "u-1")}))
+		}
+		if round%2 == 1 {
+			testenv.Check(t, j.flush())
+		}
+		if found, err := j.Resolve(ctx, shop, ann()); err != nil || found != "u-1" {
+			t.Fatalf("after %d removals the email leads to %q, %v", round, found, err)
+		}
+		id := ann()
+		testenv.Check(t, j.Remove(m, []store.Link{{Identifier: id.Keys()[0], MUID: "u-1"}}, nil))
+		if found, err := j.Resolve(ctx, shop, ann()); err != nil || found != "" {
+			t.Fatalf("after it was removed, the email leads to %q, %v", found, err)
+		}
+	}
+}
+
+// A bucket forgets only the links of the key that is dropped, and the oldest one when it is full.
+func TestBucketsOfKnownLinks(t *testing.T) {
+	var k knownLinks
+	keys := [][]byte{}
+	for i := 0; len(keys) < knownInBucket+1; i++ { // of the same bucket
+		key := fmt.Appendf(nil, "key %d", i)
+		if bucket, _ := k.place(key); bucket == &k.buckets[0] {
+			keys = append(keys, key)
+			k.add(key, "u-1", false)
+		}
+	}
+	k.drop(keys[3])
+	for i, key := range keys {
+		if want := i != 0 && i != 3; k.has(key, "u-1", false) != want || k.has(key, "u-1", true) || k.has(key, "u-2", false) {
+			t.Errorf("the link %d is known: %v, want %v; or another one is", i, !want, want)
+		}
 	}
 }
 

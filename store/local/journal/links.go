@@ -104,20 +104,20 @@ func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 		if t.keys.known.has(key, id.MUID, bySecret) {
 			continue
 		}
-		now, _, err := readLink(t.get, key)
+		now, _, err := readLink(t.keys.getWritten, key)
 		if err != nil {
 			return err
 		}
 		same := string(now.muid) == string(id.MUID)
 		if same && (!bySecret || now.source == store.BySecret) {
-			if _, changed := t.changed.get(key); !changed { // what this transaction has changed is not on disk yet
+			if !t.keys.isWritten(key) { // what this transaction has written is not on disk yet
 				t.keys.known.add(key, id.MUID, bySecret)
 			}
 			continue
 		}
 		if !looked {
 			t.scratch = appendLinkedKey(t.scratch[:0], m, store.MUIDKey(id.MUID))
-			if _, isLinked, err = t.get(t.scratch); err != nil {
+			if _, isLinked, err = t.keys.getWritten(t.scratch); err != nil {
 				return err
 			}
 			looked = true
@@ -144,7 +144,7 @@ func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 func (t *transaction) replace(m codec.MerchantKey, k store.IdentityKey, now link, muid []byte) (next link, err error) {
 	next = link{muid: muid, former: now.former}
 	key := appendFormerKey(nil, m, k, muid)
-	b, found, err := t.get(key)
+	b, found, err := t.keys.getWritten(key)
 	if err != nil {
 		return next, err
 	}
@@ -249,7 +249,7 @@ func parseAnyLink(key, value []byte) (k store.IdentityKey, l link, err error) {
 // removeLink removes a link, or a former one, unless the identifier was linked otherwise since.
 func (t *transaction) removeLink(m codec.MerchantKey, l store.Link) error {
 	key := appendLinkKey(nil, m, l.Identifier)
-	now, found, err := readLink(t.get, key)
+	now, found, err := readLink(t.keys.getWritten, key)
 	if err != nil {
 		return err
 	}

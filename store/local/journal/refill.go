@@ -12,26 +12,31 @@ import (
 type Refill struct {
 	j       *Journal
 	m       codec.MerchantKey
-	missing map[string]keyed
+	missing map[string]missingKey
+}
+
+type missingKey struct {
+	value     []byte
+	expiresAt uint64 // s since 1970; 0: never
 }
 
 // NewRefill returns an empty one.
 func (j *Journal) NewRefill(m codec.MerchantKey) *Refill {
-	return &Refill{j: j, m: m, missing: map[string]keyed{}}
+	return &Refill{j: j, m: m, missing: map[string]missingKey{}}
 }
 
 // Link adds a claimed link. Of those of one identifier, the last one counts.
 func (r *Refill) Link(k store.IdentityKey, muid []byte) error {
-	return r.add(appendLinkKey(nil, r.m, k), keyed{value: link{muid: muid}.append(nil)})
+	return r.add(appendLinkKey(nil, r.m, k), missingKey{value: link{muid: muid}.append(nil)})
 }
 
 // Remember adds an event_id that was received at a time.
 func (r *Refill) Remember(e Remembered, at time.Time) error {
 	return r.add(appendDedupeKey(nil, r.m, e.Name, e.EventID),
-		keyed{value: binary.BigEndian.AppendUint64(nil, uint64(at.UnixMicro())), expiresAt: uint64(at.Add(dedupeTTL).Unix())})
+		missingKey{value: binary.BigEndian.AppendUint64(nil, uint64(at.UnixMicro())), expiresAt: uint64(at.Add(dedupeTTL).Unix())})
 }
 
-func (r *Refill) add(key []byte, v keyed) error {
+func (r *Refill) add(key []byte, v missingKey) error {
 	if _, known := r.missing[string(key)]; !known {
 		if _, found, err := r.j.keys.get(key); found || err != nil {
 			return err
@@ -48,7 +53,7 @@ func (r *Refill) Write() (written int, err error) {
 		keys = append(keys, key)
 	}
 	return len(keys), changeEach(r.j, keys, func(t *transaction, key string) error {
-		if _, found, err := t.get([]byte(key)); found || err != nil {
+		if _, found, err := t.keys.getWritten([]byte(key)); found || err != nil {
 			return err
 		}
 		v := r.missing[key]

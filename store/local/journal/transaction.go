@@ -24,7 +24,6 @@ type transaction struct {
 
 	record  []byte   // entries (codec.AppendEntry), in the arena
 	written []stored // the chunks in it, without their bytes and positions
-	changed entries  // those in it that are not of chunks, in the arena
 
 	merchant store.MerchantID  // of the last mark
 	key      codec.MerchantKey // its key
@@ -52,22 +51,6 @@ func (t *transaction) isFull() bool {
 // isEmpty reports whether there is nothing to commit.
 func (t *transaction) isEmpty() bool { return len(t.record) == 0 }
 
-// get returns the value of a key, as this transaction sees it. The value must not be changed.
-func (t *transaction) get(key []byte) (value []byte, found bool, err error) {
-	if v, changed := t.changed.get(key); changed {
-		return v.value, !v.deleted, nil
-	}
-	return t.keys.get(key)
-}
-
-// getCached is get for a link's key.
-func (t *transaction) getCached(key []byte) (value []byte, found bool, err error) {
-	if v, changed := t.changed.get(key); changed {
-		return v.value, !v.deleted, nil
-	}
-	return t.keys.cachedLink(key)
-}
-
 // add resolves, deduplicates and appends one mark (store.Events, Record).
 func (t *transaction) add(m *store.Mark) error {
 	if m.Merchant != t.merchant { // consecutive events often have the same merchant
@@ -80,7 +63,7 @@ func (t *transaction) add(m *store.Mark) error {
 	key, muid := t.key, m.Identity.MUID
 	m.ByClaim = false
 	if muid == "" {
-		l, err := resolve(t.getCached, key, &m.Identity)
+		l, err := resolve(t.keys.cachedLink, key, &m.Identity)
 		if err != nil {
 			return err
 		}
@@ -124,14 +107,8 @@ const dedupeTTL = store.DedupeWindow + 24*time.Hour
 
 // remembers reports whether an event_id was received within store.DedupeWindow.
 func (t *transaction) remembers(id *eventIDKey) (bool, error) {
-	at, found := t.changed.eventIDs[*id]
-	if !found {
-		var err error
-		if at, found, err = t.keys.receivedAt(id); err != nil || !found {
-			return false, err
-		}
-	}
-	return at != deletedID && t.now.Sub(time.UnixMicro(at)) < store.DedupeWindow, nil
+	at, found, err := t.keys.receivedAt(id)
+	return found && t.now.Sub(time.UnixMicro(at)) < store.DedupeWindow, err
 }
 
 func parseReceived(b []byte) (at int64, err error) {
@@ -187,7 +164,7 @@ func (t *transaction) append(e codec.Entry) (end int) {
 	return len(t.record) - codec.EntryTrailerSize(e)
 }
 
-// set gives a key a value, which must not change afterwards unless it is that of an event_id.
+// set gives a key a value.
 func (t *transaction) set(key, value []byte, expiresAt uint64) {
 	t.change(codec.Entry{Key: key, Value: value, Version: t.version, ExpiresAt: expiresAt})
 }
@@ -199,9 +176,5 @@ func (t *transaction) delete(key []byte) {
 
 func (t *transaction) change(e codec.Entry) {
 	t.append(e)
-	t.changed.set(e.Key, keyed{value: e.Value, expiresAt: e.ExpiresAt, deleted: e.Deleted})
-	if e.Key[0] == prefixLink {
-		t.keys.links.drop(e.Key)
-		t.keys.known.drop(e.Key)
-	}
+	t.keys.set(e)
 }

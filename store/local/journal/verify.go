@@ -96,16 +96,13 @@ func (j *Journal) Verify(ctx context.Context, c Check) (counts Counts, err error
 	}); err != nil && ctx.Err() == nil {
 		c.Wrong("events", err)
 	}
-	for _, memory := range j.keys.allUnflushed() {
-		_ = memory.each(func(key []byte, v keyed) error {
-			switch isLinked, isEventID, _ := isStored(key, v.value); {
-			case isLinked:
-				counts.Links++
-			case isEventID:
-				counts.Marks++
-			}
-			return nil
-		})
-	}
+	j.keys.eachUnflushed(func(key, value []byte) {
+		switch isLinked, isEventID, _ := isStored(key, value); {
+		case isLinked:
+			counts.Links++
+		case isEventID:
+			counts.Marks++
+		}
+	})
 	return counts, ctx.Err()
 }

@@ -77,7 +77,7 @@ drills:
 
 # What takes a minute or two while one works: no browser, no server, no drill, no race detector.
 quick:
-	$(TEST) -short -p 4 ./...
+	$(TEST) -short -p 4 -parallel 8 ./...
 
 check: export CI = true
 check: needs format vet staticcheck tidy generated size fuzz-json test

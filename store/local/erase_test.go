@@ -391,7 +391,7 @@ func TestAPurgeThatFailsIsNoted(t *testing.T) {
 	x := &erasing{t: t, dir: t.TempDir()}
 	var fails atomic.Bool
 	fails.Store(true)
-	opened, err := Open(x.dir, Options{Log: quiet, Broken: func(m store.MerchantID) error {
+	opened, err := Open(x.dir, Options{Log: quiet, eager: true, Broken: func(m store.MerchantID) error {
 		if m == "" && fails.Load() {
 			return errors.New("no room")
 		}

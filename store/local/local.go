@@ -117,7 +117,7 @@ type Options struct {
 	// For tests. 0 and false: the default.
 	ArchiveRun  int                          // bytes of events that are archived together, without pauses
 	MaxSeries   int                          // rank.LimitSeries
-	eager       bool                         // what is left of deleted merchants is removed without removal.Delay, and soon again after a failure
+	eager       bool                         // what is left of deleted merchants is removed without removal.Delay
 	Broken      func(store.MerchantID) error // why the events of a merchant cannot be removed; "": why the files cannot be purged
 	AuditLimits store.AuditLimits
 }

@@ -23,7 +23,6 @@ type remover struct {
 	background *background
 	broken     func(store.MerchantID) error // Options.Broken
 
-	retry  time.Duration // after a failure
 	wake   chan struct{} // holds a value when there is a task
 	runner *removal.Runner
 	busy   sync.Mutex // held by a task
@@ -31,11 +30,11 @@ type remover struct {
 
 func newRemover(tasks *rules.Data, a *archiver, opt Options) *remover {
 	r := &remover{Data: tasks, stored: a.stored, index: a.index, archiver: a, background: a.background,
-		broken: opt.Broken, retry: removalRetry, wake: make(chan struct{}, 1)}
+		broken: opt.Broken, wake: make(chan struct{}, 1)}
 	r.runner = &removal.Runner{Engine: r, Metrics: removal.NewMetrics(opt.Metrics), Delay: removal.Delay,
 		Reclaim: func(context.Context) error { return a.reclaim() }}
 	if opt.eager {
-		r.runner.Delay, r.retry = 0, 10*time.Millisecond
+		r.runner.Delay = 0
 	}
 	return r
 }
@@ -49,7 +48,7 @@ func (r *remover) run() {
 		try := func(what string, task func(context.Context) error) {
 			if err := r.do(ctx, task); err != nil && ctx.Err() == nil {
 				r.log.Error(what+" cannot be finished now, and is tried again", "error", err)
-				wait = r.retry
+				wait = removalRetry
 			}
 		}
 		try("an erasure", r.runner.Run)

@@ -35,10 +35,10 @@ needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells
 #   for DRILLS: tests of the packages DRILLED that damage, kill and compare. The race detector skips them (testenv.Drill);
 #   for COMMANDS: tests of PROGRAM that send it one command or request after the other. Its other tests, such as load tests, use it.
 PROGRAM = ./cmd/mtagd
-FIRST = $(PROGRAM) ./store/postgres ./partnerapi/delivery ./store/local
+FIRST = $(PROGRAM) ./store/storetest ./store/postgres ./partnerapi/delivery ./store/local
 PLAIN = mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi
 DRILLS = ^TestDrill|Allocates$$|^TestConformance$$/./^(Listing|Summary)$$
-DRILLED = $(sort ./store/postgres/ $(dir $(shell grep -rlE 'testenv\.(Drill|Race)' --include='*_test.go' --exclude-dir=node_modules .)))
+DRILLED = $(sort $(dir $(shell grep -rlE 'testenv\.(Drill|Race)' --include='*_test.go' --exclude-dir=node_modules .)))
 COMMANDS = ^Test(Scripts|Release|AFullDisk|Doctor|Dev.*|Demo.*|InstallGuide|InitRefuses|ReadmeCommands|Completion|ManPages|Browser.*|ConsoleOverTLS)$$
 RACE = $(shell command -v $$($(GO) env CC) >/dev/null && echo -race)
 
@@ -77,7 +77,7 @@ drills:
 
 # What takes a minute or two while one works: no browser, no server, no drill, no race detector.
 quick:
-	$(TEST) -short -p 4 ./...
+	$(TEST) -short -p 4 -parallel 8 ./...
 
 check: export CI = true
 check: needs format vet staticcheck tidy generated size fuzz-json test

@@ -14,11 +14,14 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"mtagd/store/testenv"
 )
 
 // A visitor's browser loads the script from a merchant's own host, and its events are listed. The host's certificate
 // was ordered after the verification.
 func TestBrowserSendsEventsThroughAVerifiedHost(t *testing.T) {
+	testenv.NotShort(t, "a browser")
 	w := newSecureWorld(t)
 	client := w.client()
 	merchant, tag, host, err := w.newTag(client, "shop.com")

@@ -8,11 +8,14 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"mtagd/store/testenv"
 )
 
 // TestInABrowser goes through the console in Chromium, against the real program. Each journey has its own partner and its own
 // browser profile.
 func TestInABrowser(t *testing.T) {
+	testenv.NotShort(t, "a browser")
 	s := newService(t)
 	browser := startBrowser(t, s)
 	for _, journey := range []struct {

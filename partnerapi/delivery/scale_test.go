@@ -14,13 +14,15 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
-var many = flag.Int("destinations", 500, "destinations of TestManyDestinations; a fifth of them never answers")
+var many = flag.Int("destinations", 500, "destinations of TestDrillManyDestinations; a fifth of them never answers")
 
-// TestManyDestinations has a fifth of all destinations hang. The others must get their events soon, and memory must be bounded. The
+// TestDrillManyDestinations has a fifth of all destinations hang. The others must get their events soon, and memory must be bounded. The
 // figures for many destinations: go test -run ManyDestinations -destinations 10000 -v
-func TestManyDestinations(t *testing.T) {
+func TestDrillManyDestinations(t *testing.T) {
+	testenv.Drill(t)
 	b := newBedWith(t, backoff)
 	hole, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
 	if err != nil {

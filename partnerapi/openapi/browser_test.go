@@ -11,6 +11,7 @@ import (
 
 // TestThePageInABrowser opens the page on a phone and on a desk, in both themes.
 func TestThePageInABrowser(t *testing.T) {
+	testenv.NotShort(t, "a browser")
 	s := newService(t)
 	allocator, stop := chromedp.NewExecAllocator(t.Context(),
 		chromedp.ExecPath(testenv.Program(t, testenv.Chromium...)), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.NoFirstRun,

@@ -188,6 +188,7 @@ func (n *badNetwork) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // TestTheClientsAreUpToDate generates both clients again.
 func TestTheClientsAreUpToDate(t *testing.T) {
+	testenv.NotShort(t, "the go command")
 	generate := func(kind, committed string) string {
 		t.Helper()
 		file := filepath.Join(t.TempDir(), "generated")

@@ -7,11 +7,14 @@ import (
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
+
+	"mtagd/store/testenv"
 )
 
 // TestEachDocumentedLimitIsReal changes one value of each documented example. What the document allows must be accepted, and what
 // is just beyond must be refused with 400.
 func TestEachDocumentedLimitIsReal(t *testing.T) {
+	testenv.NotShort(t, "time")
 	s := newService(t)
 	for _, o := range s.document.Operations() {
 		f := s.fixture(needsBare(o))

@@ -151,6 +151,8 @@ func TestDrillAKillWhileAnArchiveIsRepaired(t *testing.T) {
 
 // Events that were erased may be back in a repaired archive, so they are erased again, and the copies of damaged files are removed.
 func TestARebuiltArchiveRepeatsErasures(t *testing.T) {
+	testenv.NotShort(t, "time")
+	t.Parallel() // it waits for the next attempt
 	x := newErasing(t)
 	x.visit(x.shop, 50, 20)
 	archiveAll(t, x.engine)

@@ -388,6 +388,8 @@ func TestErasureOfADeletedMerchant(t *testing.T) {
 
 // The receipt of an erasure whose bytes cannot be removed from the files says so.
 func TestAPurgeThatFailsIsNoted(t *testing.T) {
+	testenv.NotShort(t, "time")
+	t.Parallel() // it waits for the next attempt
 	x := &erasing{t: t, dir: t.TempDir()}
 	var fails atomic.Bool
 	fails.Store(true)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mholt/acmez/v3/acme"
@@ -100,8 +101,14 @@ func TestReadsAreShared(t *testing.T) {
 	if n, err := r.get(t.Context()); n != 3 || err != nil {
 		t.Errorf("after two failures: %d, %v", n, err)
 	}
-	r.read = func(ctx context.Context) (int, error) { return 0, fmt.Errorf("away") }
-	if _, err := r.get(t.Context()); err == nil {
-		t.Error("a failure is hidden")
-	}
+}
+
+func TestAReadThatAlwaysFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := reads[int]{every: time.Millisecond, read: func(context.Context) (int, error) { return 0, fmt.Errorf("away") }}
+		began := time.Now()
+		if _, err := r.get(t.Context()); err == nil || time.Since(began) < readTimeout {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
 }

@@ -96,7 +96,7 @@ func (l *lookup) each(n int, f func(i int)) {
 		all.Go(func() {
 			defer func() {
 				if p := recover(); p != nil {
-					l.log.Error("DNS lookup panicked", "panic", p, "stack", string(debug.Stack()))
+					l.Log.Error("DNS lookup panicked", "panic", p, "stack", string(debug.Stack()))
 				}
 			}()
 			f(i)

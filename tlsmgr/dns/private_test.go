@@ -27,7 +27,7 @@ func whatPartnersSee(t *testing.T, zone string, reply func(question, answer *mie
 	v := newVerifier(t, s.address)
 	v.hidesPrivate = true
 	var log bytes.Buffer
-	v.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	v.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	return v.Verify(t.Context(), testHost), log.String()
 }
 
@@ -125,7 +125,7 @@ func TestAFindingDoesNotTellWhetherANameBehindTheHostExists(t *testing.T) {
 	v := w.verifier(t)
 	v.hidesPrivate = true
 	var log bytes.Buffer
-	v.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	v.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	found := v.Verify(t.Context(), testHost)
 	expect(t, found, store.DNSWrong, "wrong_target")
 	const want = "according to shop.com's name servers, mtag-ab12.shop.com points to egde.example.com; point it to edge.example.com"

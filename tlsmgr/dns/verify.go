@@ -1,7 +1,6 @@
 package dns
 
 import (
-	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -22,14 +21,14 @@ import (
 
 // Config says what a Verifier checks and which servers it asks.
 type Config struct {
-	CNAMETarget  string           // the name that merchants point their records at
-	Resolvers    []string         // host:port each; empty: those of /etc/resolv.conf
-	Port         int              // where zones' own name servers are asked; 0: 53
-	AllowPrivate bool             // ask zones' own name servers at private addresses too, and describe what is private
-	CA           string           // URL of the ACME directory of the CA that CAA records must allow; empty: CAA records are not checked
-	Roots        *x509.CertPool   // verify the server at CA; nil: the system's
-	Log          *slog.Logger     // nil: no log
-	Now          func() time.Time // nil: time.Now
+	CNAMETarget  string         // the name that merchants point their records at
+	Resolvers    []string       // host:port each; empty: those of /etc/resolv.conf
+	Port         int            // where zones' own name servers are asked
+	AllowPrivate bool           // ask zones' own name servers at private addresses too, and describe what is private
+	CA           string         // URL of the ACME directory of the CA that CAA records must allow; empty: CAA records are not checked
+	Roots        *x509.CertPool // verify the server at CA; nil: the system's
+	Log          *slog.Logger
+	Now          func() time.Time
 }
 
 // verifyTimeout limits a whole verification. A merchant waits for it, and a chain through slow zones could otherwise
@@ -39,15 +38,12 @@ const verifyTimeout = 8 * time.Second
 // Verifier checks whether tag hosts reach the CNAME target (spec, Verify server-side tag DNS). Its methods are
 // safe for concurrent use.
 type Verifier struct {
+	Config
 	target       string // canonical: lower case, with the final dot
 	resolvers    []nameServer
-	port         int                            // of zones' own name servers
-	allowPrivate bool                           // ask zones' own name servers at private addresses too
 	hidesPrivate bool                           // findings do not describe what may be in the operator's network: see hide
 	identities   func(context.Context) []string // the names that CAA records may use for the CA
-	log          *slog.Logger
-	now          func() time.Time
-	timeout      time.Duration // for a whole verification
+	timeout      time.Duration                  // for a whole verification
 	graceTimeout time.Duration
 
 	running singleflight.Group // verifications in progress, by host
@@ -67,12 +63,10 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		}
 	}
 	v := &Verifier{
+		Config:       cfg,
+		identities:   newCA(cfg.CA, cfg.Roots, cfg.Log).identities,
 		target:       miekg.CanonicalName(target),
-		port:         cmp.Or(cfg.Port, 53),
-		allowPrivate: cfg.AllowPrivate,
 		hidesPrivate: !cfg.AllowPrivate,
-		log:          cfg.Log,
-		now:          cfg.Now,
 		timeout:      verifyTimeout,
 		graceTimeout: graceTimeout,
 	}
@@ -83,13 +77,6 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		}
 		v.resolvers = append(v.resolvers, nameServer{name: resolverName(host), address: address, timeout: resolverTimeout})
 	}
-	if v.log == nil {
-		v.log = slog.New(slog.DiscardHandler)
-	}
-	if v.now == nil {
-		v.now = time.Now
-	}
-	v.identities = newCA(cfg.CA, cfg.Roots, v.log).identities
 	return v, nil
 }
 
@@ -134,7 +121,7 @@ func (v *Verifier) Verify(ctx context.Context, host string) store.DNSFinding {
 		return f.Val.(store.DNSFinding)
 	case <-ctx.Done():
 		f := finding(store.DNSPending, "timeout", "no answer about "+bare(host)+" came in time", "try again in a few minutes")
-		f.CheckedAt = v.now().UTC()
+		f.CheckedAt = v.Now().UTC()
 		return f
 	}
 }
@@ -157,10 +144,10 @@ func (v *Verifier) verify(ctx context.Context, host string) store.DNSFinding {
 	l.each(len(parts), func(i int) { parts[i]() })
 
 	for _, s := range append([]side{own}, resolvers...) {
-		v.log.Debug("dns seen", "host", bare(host), "by", s.who, "verdict", s.verdict, "code", s.code, "fact", s.fact, "hidden", s.hidden)
+		v.Log.Debug("dns seen", "host", bare(host), "by", s.who, "verdict", s.verdict, "code", s.code, "fact", s.fact, "hidden", s.hidden)
 	}
 	f := weigh(own, resolvers, caa)
-	f.CheckedAt = v.now().UTC()
+	f.CheckedAt = v.Now().UTC()
 	return f
 }
 

@@ -71,7 +71,7 @@ func TestClientReturnsErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: Handler(control)}
+	server := &http.Server{Handler: Handler(control), ConnContext: ConnContext}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(socket) }()
 	if _, err := client.Run(t.Context(), keyList{Partner: "nobody"}); store.KindOf(err) != store.KindNotFound {

@@ -4,7 +4,6 @@
 //	main.go   the steps, and the list of modules
 //	smoke.go  a first run of each binary
 //	image.go  the container image
-//	sbom.go   the list of modules
 package main
 
 import (

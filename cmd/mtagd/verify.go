@@ -120,15 +120,14 @@ func eventsText(f store.Finding) string {
 			text += fmt.Sprintf(" from %s to %s", store.FormatTime(f.From), store.FormatTime(f.To))
 		}
 	}
-	for i, m := range f.Merchants {
-		switch i {
-		case 0:
-			text += "; merchant " + string(m)
-		case 5:
-			return text + fmt.Sprintf(" and %d more", len(f.Merchants)-i)
-		default:
-			text += ", " + string(m)
-		}
+	const shown = 5
+	separator := "; merchant "
+	for _, m := range f.Merchants[:min(len(f.Merchants), shown)] {
+		text += separator + string(m)
+		separator = ", "
+	}
+	if more := len(f.Merchants) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"mtagd/store"
@@ -118,5 +120,24 @@ func TestAServerThatEndsBeforeItAnswers(t *testing.T) {
 	defer server.Close()
 	if err := Ask(t.Context(), data, "/migrate", nil, nil, nil); !errors.Is(err, ErrStopped) {
 		t.Error(err)
+	}
+}
+
+// Only the owner may open the operator socket.
+func TestSocketMode(t *testing.T) {
+	data := t.TempDir()
+	l, err := Listen(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(data, socketName))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, mode %v", err, info.Mode())
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(data, socketName)); !os.IsNotExist(err) {
+		t.Errorf("Close has not removed the socket: %v", err)
 	}
 }

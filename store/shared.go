@@ -38,7 +38,6 @@ type Shared interface {
 // File is a small file that all nodes share, such as a certificate.
 type File struct {
 	Path     string
-	Size     int64
 	Modified time.Time     // by the store's clock
 	Age      time.Duration // since then, by the store's clock too
 	Content  []byte

@@ -115,7 +115,7 @@ func TestRecheckUpdatesTagsWithoutTLS(t *testing.T) {
 	engine, tag := newEngine(t)
 	m, err := New(Config{
 		RecheckEvery: 20 * time.Millisecond, Engine: engine, OwnHosts: []string{"api.service.test"}, Log: slog.New(slog.DiscardHandler),
-		DNS: dns.Config{CNAMETarget: target, Resolvers: []string{resolver.address}},
+		DNS: dns.Config{CNAMETarget: target, Resolvers: []string{resolver.address}, Port: 53, Now: time.Now},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestRecheckPassesFindingsToTheCertificates(t *testing.T) {
 	var log bytes.Buffer // read after Stop
 	m, err := New(Config{
 		RecheckEvery: 100 * time.Millisecond, Engine: engine, Log: slog.New(slog.NewTextHandler(&log, nil)),
-		DNS: dns.Config{CNAMETarget: target, Resolvers: []string{resolver.address}},
+		DNS: dns.Config{CNAMETarget: target, Resolvers: []string{resolver.address}, Port: 53, Now: time.Now},
 		Certificates: &certs.Config{
 			Dir: t.TempDir(), CA: ca.URL, Roots: ca.Roots,
 		},

@@ -6,8 +6,7 @@
 //	main.go      the command line, and what all commands share
 //	run.go       run: the whole measurement, one part after the other
 //	parts.go     parts: filling, starting, listing alone and under ingest
-//	rate.go      parts: the maximum rate compared with a synced file, and fairness between two merchants
-//	latency.go   parts: latency at a fixed load, and overload
+//	rate.go      parts: the maximum rate beside a synced file, fairness, latency at fixed loads, and overload
 //	postgres.go  postgres: two nodes on a primary and a synchronous standby, beside a queue table
 //	profile.go   profile: the CPU profile for the compiler
 //	peers.go     the hidden commands, which run in processes of their own

@@ -114,6 +114,9 @@ func (b *postgresBenchmark) measureIngest() error {
 		{title: fmt.Sprintf("batches of %d", batchEvents), connections: batchConnections, batch: batchEvents, merchants: one, target: 40_000},
 		queue,
 	}
+	for _, p := range parts {
+		p.measured = rounds{}
+	}
 	for n := range b.Rounds {
 		for _, p := range parts {
 			if err := b.measureRound(p); err != nil {
@@ -205,10 +208,7 @@ func (b *postgresBenchmark) measureRound(p *postgresPart) error {
 	for i := range nodeCount {
 		running.Go(func() {
 			t, next := b.source(p, i)
-			results[i], errs[i] = load.Run(b.ctx, load.Phase{Target: t, Connections: p.connections / nodeCount, Duration: b.Round, Next: next})
-			if errs[i] == nil {
-				errs[i] = results[i].AllAccepted()
-			}
+			results[i], errs[i] = load.RunAccepted(b.ctx, load.Phase{Target: t, Connections: p.connections / nodeCount, Duration: b.Round, Next: next})
 		})
 	}
 	running.Wait()
@@ -224,9 +224,6 @@ func (b *postgresBenchmark) measureRound(p *postgresPart) error {
 		latency.Add(r.Latency)
 		events += float64(r.Events)
 		rate += r.Rate()
-	}
-	if p.measured == nil {
-		p.measured = rounds{}
 	}
 	p.measured.add("rate", rate)
 	p.measured.add("p50", latency.At(50).Seconds())

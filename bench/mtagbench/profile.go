@@ -67,11 +67,7 @@ func takeProfile(p *program, mtagd *server.Mtagd, data *dataset.Manifest) ([]byt
 	}()
 	for i, phase := range phases {
 		p.progress("load %d of %d", i+1, len(phases))
-		r, err := load.Run(p.ctx, phase)
-		if err == nil {
-			err = r.AllAccepted()
-		}
-		if err != nil {
+		if _, err := load.RunAccepted(p.ctx, phase); err != nil {
 			return nil, err
 		}
 	}

@@ -154,9 +154,9 @@ func checkEAB(keyID, hmacKey string) error {
 	return nil
 }
 
-func checkLeast(n, least int) error {
-	if n < least {
-		return fmt.Errorf("must be at least %d, not %d", least, n)
+func checkNotNegative(n int) error {
+	if n < 0 {
+		return fmt.Errorf("must be at least 0, not %d", n)
 	}
 	return nil
 }

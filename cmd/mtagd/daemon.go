@@ -15,6 +15,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"mtagd/cmd/mtagd/demo"
+	"mtagd/cmd/mtagd/operator"
 	"mtagd/edge"
 	"mtagd/edge/limit"
 	"mtagd/edge/refused"
@@ -187,6 +188,7 @@ const (
 func (d *daemon) startInternal(l net.Listener, h http.Handler) {
 	server := &http.Server{
 		Handler:           h,
+		ConnContext:       operator.ConnContext,
 		ReadHeaderTimeout: internalHeaderTimeout,
 		IdleTimeout:       internalIdleTimeout,
 		MaxHeaderBytes:    internalHeaderBytes,

@@ -29,29 +29,25 @@ func (*verifyCommand) Help() string {
 
 // Run verifies the data, in the running server if there is one. It returns an error when damage was found.
 func (c *verifyCommand) Run(p *process) error {
-	findings, counts, err := verifyShowing(p, func(v store.Verification) (store.Verified, error) { return verifyData(p, v) })
-	if err != nil {
-		return err
-	}
-	if err := c.print(p.stdout, findings, counts); err != nil {
-		return err
-	}
-	if len(findings) > 0 {
-		return fmt.Errorf("damage was found: findings: %d", len(findings))
-	}
-	return nil
+	return c.show(p, "damage was found", func(v store.Verification) (store.Verified, error) { return verifyData(p, v) })
 }
 
-// verifyShowing verifies with a progress bar.
-func verifyShowing(p *process, verify func(store.Verification) (store.Verified, error)) ([]store.Finding, store.Verified, error) {
+// show verifies with a progress bar, and prints the report. The error of findings says what is wrong.
+func (c *verifyCommand) show(p *process, wrong string, verify func(store.Verification) (store.Verified, error)) error {
 	bar := newProgressBar(p.stderr, "verify")
-	defer bar.end()
 	findings := []store.Finding{}
 	counts, err := verify(store.Verification{
 		Found: func(f store.Finding) { findings = append(findings, f) },
 		Read:  func(part store.Part, done, total uint64) { bar.show(string(part), done, total) },
 	})
-	return findings, counts, err
+	bar.end()
+	if err == nil {
+		err = c.print(p.stdout, findings, counts)
+	}
+	if err == nil && len(findings) > 0 {
+		err = fmt.Errorf("%s: findings: %d", wrong, len(findings))
+	}
+	return err
 }
 
 // verifyData verifies the data, in the running server if there is one.
@@ -124,15 +120,14 @@ func eventsText(f store.Finding) string {
 			text += fmt.Sprintf(" from %s to %s", store.FormatTime(f.From), store.FormatTime(f.To))
 		}
 	}
-	for i, m := range f.Merchants {
-		switch i {
-		case 0:
-			text += "; merchant " + string(m)
-		case 5:
-			return text + fmt.Sprintf(" and %d more", len(f.Merchants)-i)
-		default:
-			text += ", " + string(m)
-		}
+	const shown = 5
+	separator := "; merchant "
+	for _, m := range f.Merchants[:min(len(f.Merchants), shown)] {
+		text += separator + string(m)
+		separator = ", "
+	}
+	if more := len(f.Merchants) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
 }
@@ -168,16 +163,6 @@ func (c *repairCommand) Run(p *process) error {
 	if lost == 0 {
 		fmt.Fprintln(p.stdout, "nothing is lost")
 	}
-	findings, counts, err := verifyShowing(p, func(v store.Verification) (store.Verified, error) { return verifyClosed(p.ctx, c.To, v) })
-	if err != nil {
-		return err
-	}
 	fmt.Fprintf(p.stdout, "\nthe new directory %s:\n", c.To)
-	if err := (&verifyCommand{}).print(p.stdout, findings, counts); err != nil {
-		return err
-	}
-	if len(findings) > 0 {
-		return fmt.Errorf("%s is not sound: findings: %d", c.To, len(findings))
-	}
-	return nil
+	return (&verifyCommand{}).show(p, c.To+" is not sound", func(v store.Verification) (store.Verified, error) { return verifyClosed(p.ctx, c.To, v) })
 }

@@ -1,6 +1,8 @@
 package certs
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,11 +47,7 @@ func (s *hostStates) get(host string) *hostState {
 func (s *hostStates) names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	names := make([]string, 0, len(s.byName))
-	for name := range s.byName {
-		names = append(names, name)
-	}
-	return names
+	return slices.Collect(maps.Keys(s.byName))
 }
 
 func (s *hostStates) leadsElsewhere(host string) bool {

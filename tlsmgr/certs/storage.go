@@ -3,10 +3,10 @@ package certs
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"time"
 
@@ -179,55 +179,14 @@ func (s *sharedStorage) Exists(ctx context.Context, key string) bool {
 	}
 }
 
-// List implements certmagic.Storage. Like certmagic's own, it also returns the directories.
-func (s *sharedStorage) List(ctx context.Context, path string, recursive bool) ([]string, error) {
-	files, err := s.shared.Files(ctx, path, false)
-	if err == nil && len(files) == 0 {
-		err = fs.ErrNotExist
-	}
-	if err != nil {
-		return nil, pathError("list", path, err)
-	}
-	begin := path + "/"
-	if path == "" {
-		begin = ""
-	}
-	var keys []string
-	seen := map[string]bool{}
-	for _, f := range files {
-		rest, isBelow := strings.CutPrefix(f.Path, begin)
-		if !isBelow {
-			continue // the file at the path itself
-		}
-		key := begin
-		for i, part := range strings.Split(rest, "/") {
-			if i > 0 {
-				key += "/"
-			}
-			if key += part; !seen[key] {
-				seen[key] = true
-				keys = append(keys, key)
-			}
-			if !recursive {
-				break
-			}
-		}
-	}
-	return keys, nil
+// List implements certmagic.Storage. Only certmagic's own issuer and its CleanStorage need it, and Stat: nothing here calls them.
+func (s *sharedStorage) List(context.Context, string, bool) ([]string, error) {
+	return nil, errors.ErrUnsupported
 }
 
-func (s *sharedStorage) Stat(ctx context.Context, key string) (certmagic.KeyInfo, error) {
-	files, err := s.shared.Files(ctx, key, false)
-	if err == nil && len(files) == 0 {
-		err = fs.ErrNotExist
-	}
-	if err != nil {
-		return certmagic.KeyInfo{}, pathError("stat", key, err)
-	}
-	if f := files[0]; f.Path == key {
-		return certmagic.KeyInfo{Key: key, Modified: f.Modified, Size: f.Size, IsTerminal: true}, nil
-	}
-	return certmagic.KeyInfo{Key: key}, nil
+// Stat implements certmagic.Storage: see List.
+func (s *sharedStorage) Stat(context.Context, string) (certmagic.KeyInfo, error) {
+	return certmagic.KeyInfo{}, errors.ErrUnsupported
 }
 
 // pathError returns an error as those of files are: isUnusable knows it.

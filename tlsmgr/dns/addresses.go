@@ -33,15 +33,7 @@ var cloudflare = prefixes(
 	"2a06:98c0::/29", "2c0f:f248::/32",
 )
 
-// isCloudflare reports whether all of the addresses are Cloudflare's.
-func isCloudflare(addresses map[netip.Addr]bool) bool {
-	for a := range addresses {
-		if !contains(cloudflare, a) {
-			return false
-		}
-	}
-	return true
-}
+func isCloudflare(a netip.Addr) bool { return contains(cloudflare, a) }
 
 // cdnZones are zones that contain the names that content delivery networks give to their customers' sites.
 var cdnZones = []string{
@@ -53,9 +45,10 @@ func isCDN(name string) bool {
 	return slices.ContainsFunc(cdnZones, func(zone string) bool { return strings.HasSuffix(name, "."+zone) })
 }
 
-func isSubset(some, of map[netip.Addr]bool) bool {
-	for a := range some {
-		if !of[a] {
+// every reports whether all of the addresses are of a kind.
+func every(addresses map[netip.Addr]bool, is func(netip.Addr) bool) bool {
+	for a := range addresses {
+		if !is(a) {
 			return false
 		}
 	}
@@ -103,7 +96,7 @@ func (c *chain) hide(path []string, seen view, s observation) observation {
 		return c.elsewhere(path, "").instead(s)
 	case seen.absent && len(seen.aliases) == 0 && len(path) > 1:
 		return c.elsewhere(path, "").instead(s)
-	case s.verdict == store.DNSWrong && len(seen.aliases) == 0 && !allPublic(seen.addresses):
+	case s.verdict == store.DNSWrong && len(seen.aliases) == 0 && !every(seen.addresses, isPublic):
 		return c.wrong("wrong_address", bare(c.host)+" has addresses that are not those of "+bare(c.target),
 			"replace its A and AAAA records by a CNAME record that points to "+bare(c.target)).instead(s)
 	}
@@ -121,13 +114,4 @@ func (s observation) instead(of observation) observation {
 // isInternal reports whether a name is below a top-level domain that is not in the public DNS.
 func isInternal(name string) bool {
 	return !store.IsPublicName(strings.ToLower(bare(name)))
-}
-
-func allPublic(addresses map[netip.Addr]bool) bool {
-	for a := range addresses {
-		if !isPublic(a) {
-			return false
-		}
-	}
-	return true
 }

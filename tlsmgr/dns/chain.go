@@ -39,7 +39,7 @@ func (c *chain) followPath(ctx context.Context, path []string) observation {
 	case name == c.target:
 		return observation{verdict: store.DNSCorrect, code: "ok", fact: c.points(path[:1], c.target)}
 	case slices.Contains(path[:last], name):
-		return c.wrong("loop", bare(c.host)+" leads into a loop of CNAME records ("+arrows(path)+")", "")
+		return c.wrong("loop", bare(c.host)+" leads into a loop of CNAME records ("+strings.Join(bareNames(path), " → ")+")", "")
 	case last == maxHops || c.asked > 2*maxHops:
 		return c.wrong("too_many_hops", fmt.Sprintf("%s goes through more than %d CNAME records", bare(c.host), maxHops),
 			"point it straight to "+bare(c.target))
@@ -117,10 +117,7 @@ func (c *chain) judgeOpenly(ctx context.Context, path []string, views []view) ob
 	case seen.err != nil:
 		return c.failed(path, views)
 	case len(seen.aliases) > 1:
-		var targets []string
-		for _, alias := range seen.aliases {
-			targets = append(targets, bare(alias))
-		}
+		targets := bareNames(seen.aliases)
 		return c.wrong("several_cnames",
 			fmt.Sprintf("%s has %d CNAME records (to %s)", bare(path[len(path)-1]), len(targets), list(targets)),
 			"leave the one that points to "+bare(c.target))
@@ -154,7 +151,7 @@ func (c *chain) failed(path []string, views []view) observation {
 func (c *chain) judgeAddresses(path []string, addresses map[netip.Addr]bool) observation {
 	ours, err := c.targetAddresses()
 	switch {
-	case err == nil && isSubset(addresses, ours):
+	case err == nil && every(addresses, func(a netip.Addr) bool { return ours[a] }):
 		return observation{verdict: store.DNSCorrect, code: "flattened",
 			fact: fmt.Sprintf("%s has the addresses of %s", bare(c.host), bare(c.target))}
 	case len(path) > 1: // the CNAME record is wrong, whatever the target's addresses are
@@ -164,7 +161,7 @@ func (c *chain) judgeAddresses(path []string, addresses map[netip.Addr]bool) obs
 			fact: fmt.Sprintf("%s has addresses, but those of %s are not known at the moment, so they cannot be compared", bare(c.host), bare(c.target)),
 			fix:  fmt.Sprintf("point it to %s by a CNAME record, or try again in a few minutes", bare(c.target))}
 	}
-	if isCloudflare(addresses) {
+	if every(addresses, isCloudflare) {
 		return c.wrong("proxied", fmt.Sprintf("%s has addresses of Cloudflare's proxy (%s)", bare(c.host), listAddresses(addresses)),
 			fmt.Sprintf("switch the proxy off for this record (DNS only) and make it a CNAME record that points to %s", bare(c.target)))
 	}

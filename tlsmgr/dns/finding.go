@@ -102,12 +102,11 @@ func listAddresses(addresses map[netip.Addr]bool) string {
 	return list(words)
 }
 
-func arrows(path []string) string {
-	var names []string
-	for _, name := range path {
-		names = append(names, bare(name))
+func bareNames(names []string) (all []string) {
+	for _, name := range names {
+		all = append(all, bare(name))
 	}
-	return strings.Join(names, " → ")
+	return all
 }
 
 // bare removes the final dot of a name, except for the root's.

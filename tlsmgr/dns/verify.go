@@ -1,7 +1,56 @@
+// Package dns checks whether the DNS of tag hosts leads to the service's CNAME target: when a merchant verifies a
+// tag, and once an hour for every host.
+//
+// A verification asks several sides at the same time:
+//
+//   - each configured resolver, because visitors use resolvers
+//   - the authoritative name servers of the host's zone, here called the zone's own, because a resolver may have an
+//     old answer in its cache
+//
+// On each side it follows the CNAME records from the host to their end. Then it weighs what the sides see into one
+// finding. Meanwhile it checks CAA records, which can forbid the CA to issue a certificate.
+//
+// Read in this order:
+//
+//	recheck.go    Recheck: the hourly check of every host, which updates tags
+//	verify.go     Verifier: one verification, which asks all sides
+//	finding.go    what one side sees, and one finding from what all sides see, in sentences for merchants
+//	chain.go      what one side sees: a chain of CNAME records, or a flattened record
+//	addresses.go  which addresses are public, or of proxies, and what findings must not say of the operator's network
+//	caa.go        CAA records, and the names that they use for the CA
+//	zone.go       a zone's own name servers: which they are, and which may be asked
+//	view.go       what one server says about one name, and questions to all resolvers
+//	ask.go        one question to one server, and which answers count
+//
+// # Findings
+//
+// A finding has a verdict and a code. Codes of a correct host: ok; flattened (it has the target's addresses);
+// ok_server_failing (one of its zone's name servers gives no answer); ok_caa_forbids and ok_caa_servfail (the CA may
+// not issue a certificate for it).
+//
+// Codes of a pending host, when the sides differ: partly_propagated (some see the right record); record_changed (its
+// zone's name servers no longer have the right record); servers_disagree (these servers differ).
+// When a side gives no usable answer: timeout, silent_name_server, servfail, refused, lame_delegation,
+// no_server_address (none of the zone's name servers has a public address), dnssec_bogus (there is an answer only when signatures are not checked),
+// no_tcp, bad_answer, target_unknown (the host has addresses, but the target's are unknown).
+//
+// Codes of a wrong host: no_record, no_domain, appended_name and appended_value (the DNS provider appended the domain
+// once more), wrong_target, chain_ends_elsewhere, wrong_address, proxied, loop, too_many_hops, several_cnames.
+//
+// Code when no resolver can be reached: unreachable.
+//
+// # Which name servers are asked
+//
+// The resolvers are asked for a zone's name servers. When that fails for the merchant's domain, the name servers of the
+// zone above it are asked instead. At most four name servers of a zone are asked about the host, without recursion.
+//
+// A stranger controls the zone, and could make its name servers point into the operator's network. So servers at
+// addresses that are not public are asked only if Config.AllowPrivate is set. When none of a zone's name servers can be
+// found or asked, the resolvers decide alone. Then findings say little about the names that a host's record leads to:
+// see addresses.go.
 package dns
 
 import (
-	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -22,14 +71,14 @@ import (
 
 // Config says what a Verifier checks and which servers it asks.
 type Config struct {
-	CNAMETarget  string           // the name that merchants point their records at
-	Resolvers    []string         // host:port each; empty: those of /etc/resolv.conf
-	Port         int              // where zones' own name servers are asked; 0: 53
-	AllowPrivate bool             // ask zones' own name servers at private addresses too, and describe what is private
-	CA           string           // URL of the ACME directory of the CA that CAA records must allow; empty: CAA records are not checked
-	Roots        *x509.CertPool   // verify the server at CA; nil: the system's
-	Log          *slog.Logger     // nil: no log
-	Now          func() time.Time // nil: time.Now
+	CNAMETarget  string         // the name that merchants point their records at
+	Resolvers    []string       // host:port each; empty: those of /etc/resolv.conf
+	Port         int            // where zones' own name servers are asked
+	AllowPrivate bool           // ask zones' own name servers at private addresses too, and describe what is private
+	CA           string         // URL of the ACME directory of the CA that CAA records must allow; empty: CAA records are not checked
+	Roots        *x509.CertPool // verify the server at CA; nil: the system's
+	Log          *slog.Logger
+	Now          func() time.Time
 }
 
 // verifyTimeout limits a whole verification. A merchant waits for it, and a chain through slow zones could otherwise
@@ -39,15 +88,12 @@ const verifyTimeout = 8 * time.Second
 // Verifier checks whether tag hosts reach the CNAME target (spec, Verify server-side tag DNS). Its methods are
 // safe for concurrent use.
 type Verifier struct {
+	Config
 	target       string // canonical: lower case, with the final dot
 	resolvers    []nameServer
-	port         int                            // of zones' own name servers
-	allowPrivate bool                           // ask zones' own name servers at private addresses too
 	hidesPrivate bool                           // findings do not describe what may be in the operator's network: see hide
 	identities   func(context.Context) []string // the names that CAA records may use for the CA
-	log          *slog.Logger
-	now          func() time.Time
-	timeout      time.Duration // for a whole verification
+	timeout      time.Duration                  // for a whole verification
 	graceTimeout time.Duration
 
 	running singleflight.Group // verifications in progress, by host
@@ -67,12 +113,10 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		}
 	}
 	v := &Verifier{
+		Config:       cfg,
+		identities:   newCA(cfg.CA, cfg.Roots, cfg.Log).identities,
 		target:       miekg.CanonicalName(target),
-		port:         cmp.Or(cfg.Port, 53),
-		allowPrivate: cfg.AllowPrivate,
 		hidesPrivate: !cfg.AllowPrivate,
-		log:          cfg.Log,
-		now:          cfg.Now,
 		timeout:      verifyTimeout,
 		graceTimeout: graceTimeout,
 	}
@@ -83,13 +127,6 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 		}
 		v.resolvers = append(v.resolvers, nameServer{name: resolverName(host), address: address, timeout: resolverTimeout})
 	}
-	if v.log == nil {
-		v.log = slog.New(slog.DiscardHandler)
-	}
-	if v.now == nil {
-		v.now = time.Now
-	}
-	v.identities = newCA(cfg.CA, cfg.Roots, v.log).identities
 	return v, nil
 }
 
@@ -134,7 +171,7 @@ func (v *Verifier) Verify(ctx context.Context, host string) store.DNSFinding {
 		return f.Val.(store.DNSFinding)
 	case <-ctx.Done():
 		f := finding(store.DNSPending, "timeout", "no answer about "+bare(host)+" came in time", "try again in a few minutes")
-		f.CheckedAt = v.now().UTC()
+		f.CheckedAt = v.Now().UTC()
 		return f
 	}
 }
@@ -157,10 +194,10 @@ func (v *Verifier) verify(ctx context.Context, host string) store.DNSFinding {
 	l.each(len(parts), func(i int) { parts[i]() })
 
 	for _, s := range append([]side{own}, resolvers...) {
-		v.log.Debug("dns seen", "host", bare(host), "by", s.who, "verdict", s.verdict, "code", s.code, "fact", s.fact, "hidden", s.hidden)
+		v.Log.Debug("dns seen", "host", bare(host), "by", s.who, "verdict", s.verdict, "code", s.code, "fact", s.fact, "hidden", s.hidden)
 	}
 	f := weigh(own, resolvers, caa)
-	f.CheckedAt = v.now().UTC()
+	f.CheckedAt = v.Now().UTC()
 	return f
 }
 

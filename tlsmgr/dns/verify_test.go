@@ -30,7 +30,7 @@ var testTime = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // newVerifier asks the given resolvers, with a short timeout.
 func newVerifier(t *testing.T, resolvers ...string) *Verifier {
 	t.Helper()
-	v, err := NewVerifier(Config{CNAMETarget: testTarget, Resolvers: resolvers, Now: func() time.Time { return testTime }})
+	v, err := NewVerifier(Config{CNAMETarget: testTarget, Resolvers: resolvers, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return testTime }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -391,11 +391,11 @@ func TestNamesOfUnknownZoneAndRoot(t *testing.T) {
 		t.Helper()
 		v := newVerifier(t, s.address)
 		var log bytes.Buffer
-		v.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		v.allowPrivate = true
+		v.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		v.AllowPrivate = true
 		_, port, _ := net.SplitHostPort(s.address)
 		var err error
-		if v.port, err = strconv.Atoi(port); err != nil {
+		if v.Port, err = strconv.Atoi(port); err != nil {
 			t.Fatal(err)
 		}
 		return v.Verify(t.Context(), testHost), log.String()

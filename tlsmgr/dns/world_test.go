@@ -413,11 +413,11 @@ func (w *world) verifier(t *testing.T) *Verifier {
 		resolvers = append(resolvers, net.JoinHostPort(r.address, w.port))
 	}
 	v := newVerifier(t, resolvers...)
-	v.allowPrivate = !w.public
+	v.AllowPrivate = !w.public
 	if w.ca != "" {
 		v.identities = func(context.Context) []string { return []string{w.ca} }
 	}
-	if _, err := fmt.Sscan(w.port, &v.port); err != nil {
+	if _, err := fmt.Sscan(w.port, &v.Port); err != nil {
 		t.Fatal(err)
 	}
 	for i := range v.resolvers {

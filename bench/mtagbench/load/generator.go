@@ -62,6 +62,15 @@ func Run(ctx context.Context, p Phase) (*Result, error) {
 	return &g.Result, nil
 }
 
+// RunAccepted runs a phase in which the server must accept every request that is sent.
+func RunAccepted(ctx context.Context, p Phase) (*Result, error) {
+	r, err := Run(ctx, p)
+	if err == nil {
+		err = r.AllAccepted()
+	}
+	return r, err
+}
+
 func (g *generator) connect(ctx context.Context) (err error) {
 	if g.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return err

@@ -56,7 +56,7 @@ func TestTheAuditLogNamesTheUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: Handler(control)}
+	server := &http.Server{Handler: Handler(control), ConnContext: ConnContext}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(socket) }()
 	if _, err := client.Run(t.Context(), partnerAdd{Name: "Through the socket"}); err != nil {

@@ -72,23 +72,12 @@ func (c Client) send(ctx context.Context, command Command) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	response, err := do(ctx, c.Data, http.MethodPost, pathOf(reflect.TypeOf(command)), command)
+	response, err := Request(ctx, c.Data, http.MethodPost, pathOf(reflect.TypeOf(command)), command)
 	if err != nil {
 		return nil, err
 	}
 	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
-	if err != nil {
-		return nil, err
-	}
-	if response.StatusCode == statusFailed {
-		var failure store.Error
-		if err := json.Unmarshal(answer, &failure); err != nil {
-			return nil, err
-		}
-		return nil, &failure
-	}
-	return answer, refusal(response, answer)
+	return io.ReadAll(response.Body)
 }
 
 // UnknownCommandError is the error of a command that the running server does not have.
@@ -98,19 +87,9 @@ type UnknownCommandError struct {
 
 func (e *UnknownCommandError) Error() string { return "the running server does not know this command" }
 
-// refusal returns the error of an answer that is not statusDone.
-func refusal(response *http.Response, why []byte) error {
-	switch response.StatusCode {
-	case statusDone:
-		return nil
-	case http.StatusNotFound, http.StatusMethodNotAllowed:
-		return &UnknownCommandError{response.Header.Get("Server")}
-	}
-	return fmt.Errorf("the running server answered %s %s", response.Status, bytes.TrimSpace(why))
-}
-
-// do sends a request to the operator socket of a data directory, with a message in JSON, on a connection of its own.
-func do(ctx context.Context, data, method, path string, message any) (*http.Response, error) {
+// Request sends a request to the operator socket of a data directory, with a message in JSON, on a connection of its own. The
+// caller closes the answer's body. IsNoServer is true for the error of a data directory without a running server.
+func Request(ctx context.Context, data, method, path string, message any) (*http.Response, error) {
 	text, err := json.Marshal(message)
 	if err != nil {
 		return nil, err
@@ -129,21 +108,22 @@ func do(ctx context.Context, data, method, path string, message any) (*http.Resp
 	if err != nil {
 		return nil, fmt.Errorf("operator socket: %w", err)
 	}
-	return response, nil
-}
-
-// Request sends a request to the operator socket of a data directory, with a message in JSON. The caller closes the answer's
-// body. IsNoServer is true for the error of a data directory without a running server.
-func Request(ctx context.Context, data, method, path string, message any) (*http.Response, error) {
-	response, err := do(ctx, data, method, path, message)
-	if err != nil {
-		return nil, err
+	if response.StatusCode == statusDone {
+		return response, nil
 	}
-	if response.StatusCode != http.StatusOK {
-		why, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // beside the status it only explains
-		return nil, errors.Join(refusal(response, why), response.Body.Close())
+	defer response.Body.Close()
+	why, _ := io.ReadAll(io.LimitReader(response.Body, maxMessage)) // without it, the status says enough
+	switch response.StatusCode {
+	case statusFailed:
+		var failure store.Error
+		if err := json.Unmarshal(why, &failure); err != nil {
+			return nil, err
+		}
+		return nil, &failure
+	case http.StatusNotFound, http.StatusMethodNotAllowed:
+		return nil, &UnknownCommandError{response.Header.Get("Server")}
 	}
-	return response, nil
+	return nil, fmt.Errorf("the running server answered %s %s", response.Status, bytes.TrimSpace(why))
 }
 
 // Dial connects to the operator socket of the server that runs on a data directory. IsNoServer says whether none does.

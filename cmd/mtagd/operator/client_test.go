@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"mtagd/store"
@@ -71,7 +73,7 @@ func TestClientReturnsErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: Handler(control)}
+	server := &http.Server{Handler: Handler(control), ConnContext: ConnContext}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(socket) }()
 	if _, err := client.Run(t.Context(), keyList{Partner: "nobody"}); store.KindOf(err) != store.KindNotFound {
@@ -118,5 +120,24 @@ func TestAServerThatEndsBeforeItAnswers(t *testing.T) {
 	defer server.Close()
 	if err := Ask(t.Context(), data, "/migrate", nil, nil, nil); !errors.Is(err, ErrStopped) {
 		t.Error(err)
+	}
+}
+
+// Only the owner may open the operator socket.
+func TestSocketMode(t *testing.T) {
+	data := t.TempDir()
+	l, err := Listen(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(data, socketName))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, mode %v", err, info.Mode())
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(data, socketName)); !os.IsNotExist(err) {
+		t.Errorf("Close has not removed the socket: %v", err)
 	}
 }

@@ -9,9 +9,8 @@
 //	server.go    the server's end of the socket
 //	socket.go    the socket's place, the protocol's statuses, the answer to a long command, and the user at the other end
 //	merchant.go  the merchant commands
-//	tag.go       the tag commands
+//	tag.go       the tag and domain commands
 //	partner.go   the partner commands
-//	domain.go    the domain commands
 //	audit.go     the audit log
 //	access.go    API keys, links to the web console, and the key of credentials
 //	command.go   what every command has, the flags that set limits, and the reason for a change

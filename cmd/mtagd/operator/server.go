@@ -43,35 +43,22 @@ type listener struct {
 	release func()
 }
 
-// Accept returns a connection whose remote address is the name of the system user at its other end.
-func (l listener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	name, err := peer(conn)
-	if err != nil {
-		name = "unknown"
-	}
-	return userConn{conn, userAddr(name)}, nil
-}
-
-type userConn struct {
-	net.Conn
-	user userAddr
-}
-
-func (c userConn) RemoteAddr() net.Addr { return c.user }
-
-// userAddr is the name of a user as the address of a connection.
-type userAddr string
-
-func (userAddr) Network() string  { return "unix" }
-func (a userAddr) String() string { return string(a) }
-
 func (l listener) Close() error {
 	defer l.release()
 	return l.Listener.Close()
+}
+
+// ConnContext is that of a server on such a listener: commands are those of the system user at the other end of a connection.
+func ConnContext(ctx context.Context, conn net.Conn) context.Context {
+	socket, is := conn.(*net.UnixConn)
+	if !is {
+		return ctx
+	}
+	name, err := peer(socket)
+	if err != nil {
+		name = "unknown"
+	}
+	return byOperator(ctx, name)
 }
 
 // Running is the control data of a running server, with what only the server knows.
@@ -100,7 +87,7 @@ func (r Running) EnablePreverified(ctx context.Context, id store.PartnerID, doma
 	return p, err
 }
 
-// Handler runs the commands that arrive on a listener of Listen.
+// Handler runs the commands that arrive on a listener of Listen, in a server with ConnContext.
 func Handler(control store.Control) *http.ServeMux {
 	mux := http.NewServeMux()
 	handleAll(mux, reflect.TypeFor[Commands](), control)
@@ -122,7 +109,7 @@ func handleAll(mux *http.ServeMux, t reflect.Type, control store.Control) {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		status := statusDone
-		result, err := command.Elem().Interface().(Command).apply(byOperator(r.Context(), r.RemoteAddr), control)
+		result, err := command.Elem().Interface().(Command).apply(r.Context(), control)
 		if err != nil {
 			status, result = statusFailed, wireError(err)
 		}

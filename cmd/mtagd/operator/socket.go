@@ -122,11 +122,7 @@ func byOperator(ctx context.Context, user string) context.Context {
 }
 
 // peer returns the name of the system user at the other end of a unix socket, as the kernel knows it.
-func peer(conn net.Conn) (string, error) {
-	socket, ok := conn.(*net.UnixConn)
-	if !ok {
-		return "", errors.New("not a unix socket")
-	}
+func peer(socket *net.UnixConn) (string, error) {
 	raw, err := socket.SyscallConn()
 	if err != nil {
 		return "", err

@@ -31,7 +31,7 @@ func (n *Nodes) Files(ctx context.Context, path string, content bool) (files []s
 		columns = "content"
 	}
 	err = n.db.RetryFor(ctx, readFilesTimeout, func(ctx context.Context) (err error) {
-		files, err = conn.CollectRows(ctx, n.db.Pool, func(f *store.File) []any { return []any{&f.Path, &f.Modified, &f.Age, &f.Size, &f.Content} }, "SELECT path, modified, clock_timestamp() - modified, length(content), "+columns+" FROM file WHERE "+below+" ORDER BY path", path)
+		files, err = conn.CollectRows(ctx, n.db.Pool, func(f *store.File) []any { return []any{&f.Path, &f.Modified, &f.Age, &f.Content} }, "SELECT path, modified, clock_timestamp() - modified, "+columns+" FROM file WHERE "+below+" ORDER BY path", path)
 		return err
 	})
 	return files, err

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -114,6 +115,48 @@ func TestManyDestinations(t *testing.T) {
 	if mib(busy) > most {
 		t.Errorf("%.1f MiB are more than %.1f", mib(busy), most)
 	}
+}
+
+var ingest = flag.Int("ingest", 0, "events of TestIngestBesideIdleDestinations; 0: it is skipped")
+
+// TestIngestBesideIdleDestinations logs the processor time of an event of a shop without destinations. Compare the figures of
+// go test -run IngestBeside -ingest 300000 -v with -destinations 0 and 10000, several times in turns.
+func TestIngestBesideIdleDestinations(t *testing.T) {
+	if *ingest == 0 {
+		t.Skip("it only measures: -ingest")
+	}
+	b := newBedWith(t, backoff)
+	busy, tag := b.shop(b.m.Partner)
+	for i := range *many {
+		if i%10 == 0 {
+			b.m, _ = b.shop(b.m.Partner)
+		}
+		b.create("http://127.0.0.1:1", nil)
+	}
+	used := func() time.Duration {
+		var of syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &of); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(of.Utime.Nano() + of.Stime.Nano())
+	}
+	record := func(n int) {
+		marks := make([]store.Mark, 100)
+		for range n / len(marks) {
+			for i := range marks {
+				marks[i] = store.Mark{Merchant: busy.ID, Tag: tag, Identity: store.Identity{MUID: store.MUID(fmt.Sprint("m", i))}, Name: "Purchase", Time: time.Now(),
+					Raw: []byte(`{"event":"Purchase","value":89.5,"currency":"EUR","pageUrl":"https://shop.example/thanks","pageTitle":"Thank you"}`)}
+			}
+			if err := b.engine.Record(t.Context(), marks); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	record(*ingest / 4)
+	runtime.GC()
+	before, began := used(), time.Now()
+	record(*ingest)
+	t.Logf("%d destinations: %v of processor time an event, in %v", *many, (used()-before)/time.Duration(*ingest), time.Since(began))
 }
 
 // Destinations that hang take all places. Their requests are cut off, so that another destination gets its events; they get theirs later.

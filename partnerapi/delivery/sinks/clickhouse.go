@@ -26,7 +26,7 @@ func openClickHouse(o kind.Options) (kind.Target, error) {
 	if err := o.Decode(t); err != nil {
 		return nil, err
 	}
-	if err := checkURL("url", t.URL, o); err != nil {
+	if err := o.CheckURL("url", t.URL); err != nil {
 		return nil, err
 	}
 	if !isName(t.Database) {

@@ -33,7 +33,7 @@ func openS3(o kind.Options) (kind.Target, error) {
 	if err := o.Decode(t); err != nil {
 		return nil, err
 	}
-	if err := checkURL("endpoint", t.Endpoint, o); err != nil {
+	if err := o.CheckURL("endpoint", t.Endpoint); err != nil {
 		return nil, err
 	}
 	for name, text := range map[string]string{"bucket": t.Bucket, "prefix": t.Prefix, "region": t.Region, "accessKeyId": t.AccessKeyID} {

@@ -24,7 +24,6 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strings"
 	"time"
@@ -145,13 +144,4 @@ func readEach(a kind.Answer) kind.Verdict {
 		v.Outcome = kind.Again
 	}
 	return v
-}
-
-// checkURL checks the address of a server.
-func checkURL(name, address string, o kind.Options) error {
-	u, err := url.Parse(address)
-	if err != nil || u.Host == "" || u.Scheme != "https" && !(o.AllowHTTP && u.Scheme == "http") || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return store.Invalid("settings."+name, "must be an address such as https://example.com")
-	}
-	return nil
 }

@@ -35,6 +35,11 @@ var Kind = kind.Platform{
 		"Subscribe": "SUBSCRIBE", "Schedule": "RESERVE",
 	},
 	Event: event,
+	Shop: kind.ShopNames{
+		Value: "value", Currency: "currency", Order: "order_id", Search: "search_string", IDs: "content_ids", Items: "contents",
+		ID: "id", Count: "quantity", Price: "item_price", Texts: []string{"quantity", "item_price"},
+	},
+	ShopInto: "custom_data",
 	Request: func(a *kind.Account, _ []*kind.Event, list []any, _ time.Time) (string, http.Header, map[string]any) {
 		address := "/v3/" + a.Text("pixelId") + "/events"
 		if a.Flag("test") {
@@ -57,12 +62,6 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 		one["action_source"] = "OFFLINE"
 	}
 	kind.Put(one, "event_source_url", e.PageURL())
-	if custom := e.Shop(kind.ShopNames{
-		Value: "value", Currency: "currency", Order: "order_id", Search: "search_string", IDs: "content_ids", Items: "contents",
-		ID: "id", Count: "quantity", Price: "item_price", Texts: []string{"quantity", "item_price"},
-	}); len(custom) > 0 {
-		one["custom_data"] = custom
-	}
 	return one, nil
 }
 

@@ -18,7 +18,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"mtagd/partnerapi/delivery/kind"
@@ -38,18 +37,13 @@ import (
 // 16 bytes), and the user agent.
 type clients struct {
 	s              *Service
-	latest         atomic.Pointer[hourKey] // nil: there is none
-	tended, logged time.Time               // guarded by Service.telling
-	from           int64                   // guarded by Service.telling: the first hour whose key may be needed
+	tended, logged time.Time // guarded by Service.telling
+	from           int64     // guarded by Service.telling: the first hour whose key may be needed
 
 	mu     sync.Mutex
 	keys   map[int64]cipher.AEAD                // by hour
+	latest int64                                // the hour whose key encrypts; nothing is encrypted while there is none
 	active map[store.MerchantID]map[string]bool // the destinations that take it
-}
-
-type hourKey struct {
-	hour int64
-	aead cipher.AEAD
 }
 
 const (
@@ -76,13 +70,6 @@ func (c *clients) note(m store.MerchantID, id string, takes bool) {
 	}
 }
 
-// wanted reports whether a merchant has a destination that takes what is known of browsers.
-func (c *clients) wanted(m store.MerchantID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.active[m]) > 0
-}
-
 // takesNow reports whether the destination of a route takes what is known of browsers: the merchant may have switched it off since.
 func (s *Service) takesNow(ctx context.Context, rt *route) bool {
 	if !rt.kind.Client {
@@ -98,18 +85,21 @@ func (s *Service) takes(d Destination) bool { return d.ID != "" && !d.Paused && 
 // Seal implements tag.Browsers. It returns nil when no destination of the merchant takes client details, or when the hour has
 // no key yet.
 func (s *Service) Seal(m store.MerchantID, address netip.Addr, userAgent []byte) []byte {
-	key := s.clients.latest.Load()
-	if key == nil || !s.clients.wanted(m) {
+	c := s.clients
+	c.mu.Lock()
+	wanted, hour, aead := len(c.active[m]) > 0, c.latest, c.keys[c.latest]
+	c.mu.Unlock()
+	if !wanted || aead == nil {
 		return nil
 	}
 	ip := address.AsSlice()
 	text := append(append(append(make([]byte, 0, 1+len(ip)+len(userAgent)), byte(len(ip))), ip...), userAgent...)
 	text = text[:min(len(text), maxClient)]
-	n := key.aead.NonceSize()
-	b := make([]byte, hourLength+n, hourLength+n+len(text)+key.aead.Overhead())
-	binary.BigEndian.PutUint64(b, uint64(key.hour))
+	n := aead.NonceSize()
+	b := make([]byte, hourLength+n, hourLength+n+len(text)+aead.Overhead())
+	binary.BigEndian.PutUint64(b, uint64(hour))
 	_, _ = rand.Read(b[hourLength:]) // never fails
-	return key.aead.Seal(b, b[hourLength:], text, []byte(m))
+	return aead.Seal(b, b[hourLength:], text, []byte(m))
 }
 
 // MayTake implements tag.Browsers: the event must grant ad_storage and ad_user_data.
@@ -155,10 +145,9 @@ func (c *clients) tend(ctx context.Context) {
 	now := c.s.Now()
 	hour := hourOf(now)
 	c.mu.Lock()
-	needs := len(c.active) > 0
+	needs, hasKey := len(c.active) > 0, c.keys[hour] != nil
 	c.mu.Unlock()
-	latest := c.latest.Load()
-	if hourOf(c.tended) == hour && (!needs || latest != nil && latest.hour == hour) && (c.s.Shared == nil || now.Sub(c.tended) < time.Minute) {
+	if hourOf(c.tended) == hour && (!needs || hasKey) && (c.s.Shared == nil || now.Sub(c.tended) < time.Minute) {
 		return
 	}
 	if hourOf(c.tended) != hour {
@@ -227,11 +216,9 @@ func (s *Service) reached(ctx context.Context, d Destination) (store.Position, e
 
 // forget drops keys that are too old from memory, when the file or table cannot be written.
 func (c *clients) forget(hour int64) {
-	if latest := c.latest.Load(); latest != nil && latest.hour != hour {
-		c.latest.Store(nil)
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.latest = hour
 	maps.DeleteFunc(c.keys, func(of int64, _ cipher.AEAD) bool { return of+clientHours <= hour })
 }
 
@@ -270,12 +257,8 @@ func (c *clients) renew(ctx context.Context, hour int64, needs bool) error {
 		keys[of] = added.aead
 	}
 	c.mu.Lock()
-	c.keys = keys
-	c.mu.Unlock()
-	c.latest.Store(nil)
-	if aead := keys[hour]; aead != nil {
-		c.latest.Store(&hourKey{hour, aead})
-	}
+	defer c.mu.Unlock()
+	c.keys, c.latest = keys, hour
 	return nil
 }
 

@@ -404,13 +404,10 @@ func (s *Service) Replay(ctx context.Context, m store.Merchant, id string, r Rep
 // Get returns a destination. KindNotFound: destination.
 func (s *Service) Get(ctx context.Context, m store.MerchantID, id string) (d Destination, err error) {
 	doc, err := s.Engine.Destination(ctx, m, id)
-	if store.KindOf(err) == store.KindNotFound {
-		err = errNoDestination
-	}
 	if err != nil {
 		return d, err
 	}
-	return d, json.Unmarshal(doc.Content, &d)
+	return decodeDestination(doc)
 }
 
 // List returns the destinations of a merchant, the oldest first.

@@ -40,12 +40,10 @@ type jsonWriter struct {
 	line []byte
 }
 
-// Write implements Writer.
 func (j *jsonWriter) Write(e *store.Received) error {
 	j.line = append(AppendJSON(j.line[:0], e), '\n')
 	_, err := j.w.Write(j.line)
 	return err
 }
 
-// Close implements Writer.
 func (j *jsonWriter) Close() error { return nil }

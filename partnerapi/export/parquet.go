@@ -68,7 +68,6 @@ func newParquetWriter(w io.Writer) *parquetWriter {
 	return p
 }
 
-// Write implements Writer.
 func (p *parquetWriter) Write(e *store.Received) error {
 	for i := range p.columns {
 		c, f := &p.columns[i], &Fields[i]
@@ -187,7 +186,6 @@ func (c *parquetColumn) describe(t *compact, offset int64, values int) {
 	}
 }
 
-// Close implements Writer.
 func (p *parquetWriter) Close() error {
 	p.endGroup()
 	var t compact

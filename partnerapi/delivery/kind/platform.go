@@ -103,7 +103,6 @@ func (p *Platform) open(o Options) (Target, error) {
 	return &Account{Endpoint: strings.TrimRight(address, "/"), Secret: o.Secret(p.Secret.Name), values: v, platform: p, mapping: o.Mapping}, o.CheckURL(endpoint, address)
 }
 
-// Limits implements Target.
 func (a *Account) Limits() Limits { return a.platform.Limits }
 
 // Name returns the platform's name of an event; empty: the event is left out.
@@ -122,7 +121,6 @@ func (a *Account) Name(of string) string {
 	return name
 }
 
-// Requests implements Target.
 func (a *Account) Requests(events []*Event, now time.Time) (requests []Request, refused []Refusal) {
 	type part struct {
 		events []*Event
@@ -178,7 +176,6 @@ func (a *Account) Requests(events []*Event, now time.Time) (requests []Request, 
 	return requests, refused
 }
 
-// Read implements Target.
 func (a *Account) Read(r Request, answer Answer) Verdict { return a.platform.Read(r, answer) }
 
 // Snake returns AddToCart as add_to_cart.

@@ -65,10 +65,8 @@ func openKafka(o kind.Options) (kind.Target, error) {
 	return t, nil
 }
 
-// Limits implements kind.Target.
 func (t *kafka) Limits() kind.Limits { return limits(time.Second) }
 
-// Requests implements kind.Target.
 func (t *kafka) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	body, values := lines(events)
 	return []kind.Request{{
@@ -142,7 +140,6 @@ func answerOfKafka(err error) (kind.Answer, error) {
 	return kind.Answer{Status: status, Body: []byte(refused.Error())}, nil
 }
 
-// Read implements kind.Target.
 func (t *kafka) Read(_ kind.Request, a kind.Answer) kind.Verdict {
 	v := kind.Standard(a)
 	v.Reason = string(a.Body)

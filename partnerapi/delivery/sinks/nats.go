@@ -51,10 +51,8 @@ func openNATS(o kind.Options) (kind.Target, error) {
 	return t, nil
 }
 
-// Limits implements kind.Target.
 func (t *nats) Limits() kind.Limits { return limits(time.Second) }
 
-// Requests implements kind.Target.
 func (t *nats) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	body, messages := lines(events)
 	return []kind.Request{{
@@ -65,7 +63,6 @@ func (t *nats) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []ki
 	}}, nil
 }
 
-// Read implements kind.Target.
 func (t *nats) Read(_ kind.Request, a kind.Answer) kind.Verdict { return readEach(a) }
 
 // publish publishes events on a new connection, in order, and waits until all are acknowledged. When the stream refuses one, all

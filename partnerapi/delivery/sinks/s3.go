@@ -51,10 +51,8 @@ func isPath(s string) bool {
 	})
 }
 
-// Limits implements kind.Target.
 func (t *s3) Limits() kind.Limits { return limits(time.Minute) }
 
-// Requests implements kind.Target.
 func (t *s3) Requests(events []*kind.Event, _ time.Time) (requests []kind.Request, refused []kind.Refusal) {
 	hour := func(i int) string { return events[i].ReceivedAt.UTC().Format("date=2006-01-02/hour=15") }
 	for from, to := 0, 0; from < len(events); from = to {

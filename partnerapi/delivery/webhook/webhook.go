@@ -139,7 +139,6 @@ func isHeader(name, value string) bool {
 	return true
 }
 
-// Limits implements kind.Target.
 func (t *target) Limits() kind.Limits {
 	l := kind.Limits{Events: t.BatchSize, Lanes: 1, MaxAge: maxAge, Raw: len(t.mapping) == 0}
 	if t.BatchSize == 1 {
@@ -169,7 +168,6 @@ func appendJSON(b []byte, v any) []byte {
 	return append(b, text...)
 }
 
-// Requests implements kind.Target.
 func (t *target) Requests(events []*kind.Event, now time.Time) ([]kind.Request, []kind.Refusal) {
 	var requests []kind.Request
 	for from := 0; from < len(events); from += t.BatchSize {

@@ -2,13 +2,12 @@
 // protocol.
 //
 //	export.go   Copy: from the feed to a Writer
-//	format.go   the formats
+//	format.go   the formats; compresses what a Writer writes
 //	fields.go   the fields of an event
 //	json.go     NDJSON; an event as one line of JSON, as the feed has it too
 //	csv.go      CSV
 //	parquet.go  Parquet
 //	thrift.go   the encoding of its metadata
-//	encoding.go compresses what a Writer writes
 //
 // All formats have the same columns: Fields.
 package export

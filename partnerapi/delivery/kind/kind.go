@@ -5,9 +5,8 @@
 //	platform.go what ad platforms have in common
 //	settings.go settings of a kind
 //	mapping.go  fields that a merchant maps
-//	person.go   normalises and hashes what identifies a person
+//	person.go   normalises and hashes what identifies a person; what the visitor has agreed to
 //	shop.go     what was bought, and where
-//	consent.go  what the visitor has agreed to
 package kind
 
 import (

@@ -42,8 +42,8 @@ type Config struct {
 	Context func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 
 	// Waiting is Context for a request that waits for events, streams or exports them. This context also ends when the request
-	// must not take any longer: the service stops, for example. The function that releases it may be called after the handler has
-	// returned. nil: only that function ends the context.
+	// must not take any longer: the service stops, for example. The function that releases it may be called after the handler
+	// has returned. nil: only that function ends the context.
 	Waiting func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 
 	// WhenAnswered calls a function when the answer to a request is written or its connection is closed. nil: large

@@ -225,7 +225,8 @@ func (a *api) deleteDestination(ctx context.Context, r *fasthttp.RequestCtx, par
 	}{d.ID, true})
 }
 
-// testDestination sends one event, the newest one that the destination would get, or an example, or shows what would be sent.
+// testDestination sends one event, the newest one that the destination would get, or an example, or shows what would be
+// sent.
 func (a *api) testDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	in := struct {
 		Send    *bool         `json:"send"`

@@ -13,8 +13,8 @@ import (
 )
 
 // exportEvents answers with all events of a merchant that the filters select, in the order of receipt. Events that come
-// while it is sent are not in it. An export that cannot be finished is cut off, for example when the service stops: its client
-// must not take it for complete.
+// while it is sent are not in it. An export that cannot be finished is cut off, for example when the service stops: its
+// client must not take it for complete.
 func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
 	format := export.Format(p.word("format", export.Formats...))

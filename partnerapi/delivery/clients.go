@@ -25,16 +25,16 @@ import (
 )
 
 // clients encrypts client details: the address and the user agent of the browser that sends an event, for ad platforms
-// (store.Event.Client). Each hour has its own key. It is destroyed an hour or two later, if by then no destination that takes the details
-// has an older event to deliver, a dead letter or a replay; otherwise at a later hour, and at the latest after store.ClientLife. Then no
-// copy of the details can be decrypted any more.
+// (store.Event.Client). Each hour has its own key. It is destroyed an hour or two later, if by then no destination that
+// takes the details has an older event to deliver, a dead letter or a replay; otherwise at a later hour, and at the latest
+// after store.ClientLife. Then no copy of the details can be decrypted any more.
 //
-// The keys of the hours are encrypted by the installation's key. They are in a file beside it, whose name ends in ".hours"; with
-// a database, in a table that no backup has. When the keys are lost, platforms get the events without client details.
+// The keys of the hours are encrypted by the installation's key. They are in a file beside it, whose name ends in ".hours";
+// with a database, in a table that no backup has. When the keys are lost, platforms get the events without client details.
 //
 // Encrypted client details are: the hour of the key, counted from 1970 (8 bytes, big-endian); a nonce; the ciphertext of
-// AES-256-GCM, with the merchant's id as additional data. The plaintext is the length of the address (1 byte), the address (4 or
-// 16 bytes), and the user agent.
+// AES-256-GCM, with the merchant's id as additional data. The plaintext is the length of the address (1 byte), the address
+// (4 or 16 bytes), and the user agent.
 type clients struct {
 	s              *Service
 	tended, logged time.Time // guarded by Service.telling
@@ -70,7 +70,8 @@ func (c *clients) note(m store.MerchantID, id string, takes bool) {
 	}
 }
 
-// takesNow reports whether the destination of a route takes what is known of browsers: the merchant may have switched it off since.
+// takesNow reports whether the destination of a route takes what is known of browsers: the merchant may have switched it off
+// since.
 func (s *Service) takesNow(ctx context.Context, rt *route) bool {
 	if !rt.kind.Client {
 		return false
@@ -82,8 +83,8 @@ func (s *Service) takesNow(ctx context.Context, rt *route) bool {
 // takes reports whether a destination takes client details now.
 func (s *Service) takes(d Destination) bool { return d.ID != "" && !d.Paused && s.kinds[d.Type].Client }
 
-// Seal implements tag.Browsers. It returns nil when no destination of the merchant takes client details, or when the hour has
-// no key yet.
+// Seal implements tag.Browsers. It returns nil when no destination of the merchant takes client details, or when the hour
+// has no key yet.
 func (s *Service) Seal(m store.MerchantID, address netip.Addr, userAgent []byte) []byte {
 	c := s.clients
 	c.mu.Lock()
@@ -139,8 +140,8 @@ func (c *clients) key(hour int64) cipher.AEAD {
 	return c.keys[hour]
 }
 
-// tend destroys old keys, makes the key of this hour if a destination needs it, and reads the keys that other nodes have made.
-// The caller holds Service.telling.
+// tend destroys old keys, makes the key of this hour if a destination needs it, and reads the keys that other nodes have
+// made. The caller holds Service.telling.
 func (c *clients) tend(ctx context.Context) {
 	now := c.s.Now()
 	hour := hourOf(now)
@@ -195,7 +196,8 @@ func (c *clients) firstNeeded(ctx context.Context, hour int64) int64 {
 	return max(oldest, first-1) // an event is recorded a little later than it is encrypted
 }
 
-// reached returns the place up to which a destination has everything. It is the first one if there are dead letters or replays.
+// reached returns the place up to which a destination has everything. It is the first one if there are dead letters or
+// replays.
 func (s *Service) reached(ctx context.Context, d Destination) (store.Position, error) {
 	st, err := s.stateOf(ctx, d.Merchant, d.ID)
 	places := []store.Cursor{cmp.Or(st.Cursor, d.Start)}
@@ -297,8 +299,8 @@ func (k *Keyring) shortKeys(_ context.Context, from, hour int64, added []byte) (
 	return keys, writeFile(path, after.String())
 }
 
-// mask returns a function that replaces the client details of some events in a text that will be kept: an answer, or a reason from it. Read
-// the answer first: a visitor chooses the user agent, so it may equal any part of the answer.
+// mask returns a function that replaces the client details of some events in a text that will be kept: an answer, or a
+// reason from it. Read the answer first: a visitor chooses the user agent, so it may equal any part of the answer.
 func mask(events []piece) func(string) string {
 	var pairs []string
 	for _, one := range events {

@@ -19,8 +19,8 @@ import (
 
 var many = flag.Int("destinations", 500, "destinations of TestManyDestinations; a fifth of them never answers")
 
-// TestManyDestinations has a fifth of all destinations hang. The others must get their events soon, and memory must be bounded. The
-// figures for many destinations: go test -run ManyDestinations -destinations 10000 -v
+// TestManyDestinations has a fifth of all destinations hang. The others must get their events soon, and memory must be
+// bounded. The figures for many destinations: go test -run ManyDestinations -destinations 10000 -v
 func TestManyDestinations(t *testing.T) {
 	b := newBedWith(t, backoff)
 	hole, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
@@ -101,7 +101,8 @@ func TestManyDestinations(t *testing.T) {
 		}
 	}
 	mib := func(n uint64) float64 { return float64(int64(n)-int64(before)) / (1 << 20) }
-	// The first part is for the engine, the receiver of the test, and up to 128 connections, of which a busy machine needs more.
+	// The first part is for the engine, the receiver of the test, and up to 128 connections, of which a busy machine needs
+	// more.
 	most := 40 + float64(*many)*32/10_000
 	busy := heap()
 	for deadline := time.Now().Add(time.Minute); mib(busy) > most && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -119,8 +120,8 @@ func TestManyDestinations(t *testing.T) {
 
 var ingest = flag.Int("ingest", 0, "events of TestIngestBesideIdleDestinations; 0: it is skipped")
 
-// TestIngestBesideIdleDestinations logs the processor time of an event of a shop without destinations. Compare the figures of
-// go test -run IngestBeside -ingest 300000 -v with -destinations 0 and 10000, several times in turns.
+// TestIngestBesideIdleDestinations logs the processor time of an event of a shop without destinations. Compare the figures
+// of go test -run IngestBeside -ingest 300000 -v with -destinations 0 and 10000, several times in turns.
 func TestIngestBesideIdleDestinations(t *testing.T) {
 	if *ingest == 0 {
 		t.Skip("it only measures: -ingest")
@@ -159,7 +160,8 @@ func TestIngestBesideIdleDestinations(t *testing.T) {
 	t.Logf("%d destinations: %v of processor time an event, in %v", *many, (used()-before)/time.Duration(*ingest), time.Since(began))
 }
 
-// Destinations that hang take all places. Their requests are cut off, so that another destination gets its events; they get theirs later.
+// Destinations that hang take all places. Their requests are cut off, so that another destination gets its events; they get
+// theirs later.
 func TestHangingRequestsAreCutOff(t *testing.T) {
 	b, s := newBed(t), newSink(t)
 	hole, release := newSink(t), make(chan struct{})

@@ -96,8 +96,8 @@ func (s *Service) deliveries(ctx context.Context, of store.DocumentKind, m store
 	return all, nil
 }
 
-// Deliveries returns the last deliveries of a destination and its dead letters, the newest first. state selects those of one state;
-// event those of one event.
+// Deliveries returns the last deliveries of a destination and its dead letters, the newest first. state selects those of one
+// state; event those of one event.
 func (s *Service) Deliveries(ctx context.Context, d Destination, state DeliveryState, event store.EventID) (all []Delivery, err error) {
 	for _, of := range []store.DocumentKind{store.Deliveries, store.DeadLetters} {
 		list, err := s.deliveries(ctx, of, d.Merchant, d.ID)
@@ -126,8 +126,8 @@ type Preview struct {
 	Answer string `json:"answer,omitempty"`
 }
 
-// Preview returns what would be sent for one event, or, without an id, for the last events of a merchant, or for an example when there
-// are none. With send it also sends the first of these that would be sent. KindNotFound: event.
+// Preview returns what would be sent for one event, or, without an id, for the last events of a merchant, or for an example
+// when there are none. With send it also sends the first of these that would be sent. KindNotFound: event.
 func (s *Service) Preview(ctx context.Context, d Destination, id store.EventID, send bool) (all []Preview, err error) {
 	rt, err := s.open(d)
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"mtagd/store"
 )
 
-// A Parquet file has row groups, a row group has a chunk for each column, and a chunk has pages of values. Here every value is
-// there and is written as it is (PLAIN), and a page is compressed with zstd. What a reader needs to find the pages follows at the
-// end of the file, in Thrift's compact encoding. Numbers in the comments are ids in github.com/apache/parquet-format, parquet.thrift.
-// A library for all that Parquet can do would be a tenth of the program.
+// A Parquet file has row groups, a row group has a chunk for each column, and a chunk has pages of values. Here every value
+// is there and is written as it is (PLAIN), and a page is compressed with zstd. What a reader needs to find the pages
+// follows at the end of the file, in Thrift's compact encoding. Numbers in the comments are ids in
+// github.com/apache/parquet-format, parquet.thrift. A library for all that Parquet can do would be a tenth of the program.
 
-// A row group is in memory until it is written, its full pages compressed. So it ends when it has this many events, or bytes of
-// raw_data.
+// A row group is in memory until it is written, its full pages compressed. So it ends when it has this many events, or bytes
+// of raw_data.
 const (
 	rowGroupEvents = 64 << 10
 	rowGroupBytes  = 16 << 20

@@ -9,8 +9,8 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 )
 
-// TestEachDocumentedLimitIsReal changes one value of each documented example. What the document allows must be accepted, and what
-// is just beyond must be refused with 400.
+// TestEachDocumentedLimitIsReal changes one value of each documented example. What the document allows must be accepted, and
+// what is just beyond must be refused with 400.
 func TestEachDocumentedLimitIsReal(t *testing.T) {
 	s := newService(t)
 	for _, o := range s.document.Operations() {

@@ -1,10 +1,10 @@
-// Package filter decides by an expression whether an event is delivered. The expressions are a part of the Common Expression Language
-// (CEL, https://github.com/google/cel-spec): literals, fields, ! && || == != < <= > >= in, + on texts and numbers, lists, has(), size(),
-// and on texts contains(), startsWith(), endsWith() and lowerAscii(). They have no loops, no functions that take long, and
-// bounded length, so each evaluation ends within microseconds.
+// Package filter decides by an expression whether an event is delivered. The expressions are a part of the Common Expression
+// Language (CEL, https://github.com/google/cel-spec): literals, fields, ! && || == != < <= > >= in, + on texts and numbers,
+// lists, has(), size(), and on texts contains(), startsWith(), endsWith() and lowerAscii(). They have no loops, no functions
+// that take long, and bounded length, so each evaluation ends within microseconds.
 //
-// As in CEL, an error on one side of && and || is nothing if the other side decides. Any other error, such as a field that the event
-// does not have, makes the whole expression false: an event that cannot be judged is not delivered.
+// As in CEL, an error on one side of && and || is nothing if the other side decides. Any other error, such as a field that
+// the event does not have, makes the whole expression false: an event that cannot be judged is not delivered.
 package filter
 
 import (

@@ -87,7 +87,8 @@ func (o Options) CheckURL(setting, address string) error {
 	return nil
 }
 
-// Receiver returns the server that settings have secrets sent to, as it is named by their url, endpoint, host or brokers; "" when they name none.
+// Receiver returns the server that settings have secrets sent to, as it is named by their url, endpoint, host or brokers; ""
+// when they name none.
 func Receiver(settings json.RawMessage) string {
 	var s struct{ URL, Endpoint, Host, Brokers string }
 	if json.Unmarshal(settings, &s) != nil { // kinds refuse them

@@ -20,8 +20,8 @@ import (
 	"mtagd/store"
 )
 
-// kafka is a topic of a Kafka cluster. The key of a record is the muid, so that one partition has all events of a visitor, in
-// order.
+// kafka is a topic of a Kafka cluster. The key of a record is the muid, so that one partition has all events of a visitor,
+// in order.
 type kafka struct {
 	Brokers    string `json:"brokers"`
 	Topic      string `json:"topic"`
@@ -77,8 +77,8 @@ func (t *kafka) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []k
 	}}, nil
 }
 
-// produce writes events by a new idempotent producer, and waits until all in-sync replicas have them. All connections are made
-// by dial, because the first broker may name others at any address.
+// produce writes events by a new idempotent producer, and waits until all in-sync replicas have them. All connections are
+// made by dial, because the first broker may name others at any address.
 func (t *kafka) produce(ctx context.Context, dial kind.Dial, events []*kind.Event, values [][]byte) (kind.Answer, error) {
 	var unreached atomic.Pointer[error] // why the last dial failed: the client's error does not say it
 	c, err := kgo.NewClient(kgo.ClientID("mtagd"), kgo.SeedBrokers(t.brokers...), kgo.SASL(t.sasl), kgo.DefaultProduceTopic(t.Topic),

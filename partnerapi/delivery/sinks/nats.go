@@ -65,8 +65,8 @@ func (t *nats) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []ki
 
 func (t *nats) Read(_ kind.Request, a kind.Answer) kind.Verdict { return readEach(a) }
 
-// publish publishes events on a new connection, in order, and waits until all are acknowledged. When the stream refuses one, all
-// are sent again later, and the stream drops those that it has.
+// publish publishes events on a new connection, in order, and waits until all are acknowledged. When the stream refuses one,
+// all are sent again later, and the stream drops those that it has.
 func (t *nats) publish(ctx context.Context, dial kind.Dial, events []*kind.Event, messages [][]byte) (kind.Answer, error) {
 	raw, err := dial(ctx, "tcp", t.address)
 	if err != nil {

@@ -114,8 +114,8 @@ func valuesOf[V any](f *export.Field, events []*kind.Event) (all []V) {
 	return all
 }
 
-// insert inserts the events that the table does not have, in one transaction. It creates the table, or columns that it lacks. If
-// PostgreSQL refuses an event, such as one with \u0000, the answer is a bad request.
+// insert inserts the events that the table does not have, in one transaction. It creates the table, or columns that it
+// lacks. If PostgreSQL refuses an event, such as one with \u0000, the answer is a bad request.
 func (t *postgres) insert(ctx context.Context, dial kind.Dial, events []*kind.Event) (kind.Answer, error) {
 	config := t.config.Copy()
 	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {

@@ -1,7 +1,9 @@
-// Package tiktok sends events to the Events API 2.0 of TikTok, POST /open_api/v1.3/event/track/ (business-api.tiktok.com/portal/docs;
-// read 2026-11 through the recorded examples of docs.mparticle.com and doc.commandersact.com: TikTok's own pages were not at hand).
+// Package tiktok sends events to the Events API 2.0 of TikTok, POST /open_api/v1.3/event/track/
+// (business-api.tiktok.com/portal/docs; read 2026-11 through the recorded examples of docs.mparticle.com and
+// doc.commandersact.com: TikTok's own pages were not at hand).
 //
-// TikTok answers 200 to most things: "code" in the body says what it means. Email, phone and external id are hashed; the phone has its + before.
+// TikTok answers 200 to most things: "code" in the body says what it means. Email, phone and external id are hashed; the
+// phone has its + before.
 package tiktok
 
 import (

@@ -1,3 +1,14 @@
+// Package export writes events in the order of receipt as files: NDJSON, CSV, Parquet. It has no part of the HTTP
+// protocol.
+//
+//	format.go   the formats; compresses what a Writer writes
+//	fields.go   the fields of an event
+//	json.go     NDJSON; an event as one line of JSON, as the feed has it too
+//	csv.go      CSV
+//	parquet.go  Parquet
+//	thrift.go   the encoding of its metadata
+//
+// All formats have the same columns: Fields.
 package export
 
 import (

@@ -43,7 +43,7 @@ type conn struct {
 	departed int64 // bytes that the client's kernel had received by then
 
 	outer  net.Conn     // the connection around this one that fasthttp reads from; nil when it reads from this one
-	buffer readerBuffer // what fasthttp has read; see requestline.go
+	buffer readerBuffer // what fasthttp has read; see framing.go
 
 	requestState
 }

@@ -10,16 +10,14 @@
 //	body.go         what is checked before a body is read, and before its handler is called
 //	plain.go        redirects plain HTTP to HTTPS, and answers the CA's challenges
 //	dispatch.go     passes each request to its protocol; counts and logs it
-//	framing.go      refuses requests that a proxy in front might read differently
+//	framing.go      refuses requests that a proxy in front might read differently; shows how a request line ends
 //	target.go       reads the host, path and query of a request
 //	client.go       contexts that end when the client has gone, or when a request must not wait any longer
 //	handshake.go    TLS: concurrent handshakes, limited per client
 //	proxy.go        the client of each connection, also behind a load balancer
-//	accept.go       accepts connections, also when descriptors run out
-//	connections.go  the open connections: how many, and which one ends for a new one
+//	connections.go  the open connections: how many, and which one ends for a new one; accepts them, also when descriptors run out
 //	conn.go         one connection: deadlines, the current request, and how it closes
 //	bodies.go       limits the memory for large bodies
-//	requestline.go  shows how a request line ends
 //	deadline.go     deadlines that cost little and move while data flows
 //	metrics.go      counts requests, handshakes and connections
 //

@@ -64,9 +64,10 @@ func TestListingsWaitForMemory(t *testing.T) {
 // unread is a service whose clients have not read their answers.
 func unread(t *testing.T, s *service, bytes int64) *api {
 	a := newAPI(Config{
-		Engine: s.engine,
-		Log:    slog.New(slog.DiscardHandler),
-		Now:    func() time.Time { return s.now },
+		Engine:  s.engine,
+		Log:     slog.New(slog.DiscardHandler),
+		Now:     func() time.Time { return s.now },
+		Context: endless,
 		WhenAnswered: func(_ *fasthttp.RequestCtx, call func()) {
 			t.Cleanup(call)
 		},

@@ -1,9 +1,9 @@
 // Package partnerapi is the partner REST API. A partner's backend creates merchants, generates and verifies
 // their tracking tags, and lists the events that the tags recorded. README.md is the guide for partners.
 //
-// Each request is checked in this order: route and method, API key or session of the web console, limits on rates, size of the body, parameters,
-// existence, ownership, state. The first check that fails decides the answer. A suspended partner's changes are refused
-// before their parameters are checked, except for what persons may ask for.
+// Each request is checked in this order: route and method, API key or session of the web console, limits on rates, size of
+// the body, parameters, existence, ownership, state. The first check that fails decides the answer. A suspended partner's
+// changes are refused before their parameters are checked, except for what persons may ask for.
 //
 // A handler decodes the request, asks the engine and answers, or returns an error, which errors.go turns into an
 // answer. Two files answer refusals themselves: api.go a wrong method, a wrong key, too many requests and a large body;
@@ -167,8 +167,8 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 	}
 }
 
-// lawful are the operations that a suspended partner may use too, although their method is POST: the law gives a person who asks what
-// is held of him, or wants it erased, a time in which the partner must answer.
+// lawful are the operations that a suspended partner may use too, although their method is POST: the law gives a person who
+// asks what is held of him, or wants it erased, a time in which the partner must answer.
 var lawful = map[string]bool{"erase_person": true, personalOperation: true}
 
 // personalOperation changes nothing. It is limited like changes, because what it answers is worth more than an event.

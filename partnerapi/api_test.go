@@ -19,6 +19,7 @@ import (
 	"github.com/valyala/fasthttp/fasthttputil"
 
 	"mtagd/edge/limit"
+	"mtagd/edge/refused"
 	"mtagd/partnerapi/delivery"
 	"mtagd/partnerapi/export"
 	"mtagd/partnerapi/openapi/openapitest"
@@ -55,7 +56,7 @@ type service struct {
 
 func newService(t testing.TB) *service {
 	t.Helper()
-	s := &service{t: t, now: time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)}
+	s := &service{t: t, now: time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC), context: endless}
 	quiet := slog.New(slog.DiscardHandler)
 	engine, err := local.Open(t.TempDir(), local.Options{Log: quiet, Now: func() time.Time { return s.now }})
 	if err != nil {
@@ -69,6 +70,11 @@ func newService(t testing.TB) *service {
 	s.engine = engine
 	s.serve(engine, &s.dns)
 	return s
+}
+
+// endless opens the context of a request whose client stays.
+func endless(*fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
+	return context.WithCancel(context.Background())
 }
 
 // serve replaces the API by one with another engine or DNS.
@@ -92,7 +98,9 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 		Now:           func() time.Time { return s.now },
 		Refusals:      refusals,
 		Limits:        s.limits,
+		Refused:       refused.New(func() time.Time { return s.now }),
 		Context:       s.context,
+		Waiting:       endless,
 	})
 	document, err := openapitest.Load()
 	if err != nil {

@@ -31,8 +31,8 @@ const Operator store.PartnerID = "operator"
 // SetPartner sets what PartnerOf returns, for a request that something in front of the API has authenticated.
 func SetPartner(r *fasthttp.RequestCtx, id store.PartnerID) { r.SetUserValue(partnerValue, string(id)) }
 
-// caller is what has authenticated a request: an API key, or a session of the web console. A session that a key has begun has
-// both.
+// caller is what has authenticated a request: an API key, or a session of the web console. A session that a key has begun
+// has both.
 type caller struct {
 	key     store.Key     // zero without one
 	session store.Session // zero without one
@@ -95,8 +95,8 @@ func isTooLarge(r *fasthttp.RequestCtx) bool {
 	return max(r.Request.Header.ContentLength(), len(r.PostBody())) > maxBody
 }
 
-// authenticate returns the partner of a request and its caller: a valid API key, or else a valid session of a partner that the
-// request may use. A request with an Authorization header has no session.
+// authenticate returns the partner of a request and its caller: a valid API key, or else a valid session of a partner that
+// the request may use. A request with an Authorization header has no session.
 func authenticate(
 	r *fasthttp.RequestCtx, directory *store.Directory, console cookie.Cookie, now time.Time,
 ) (store.Partner, caller, bool) {

@@ -10,8 +10,8 @@ import (
 	"mtagd/store"
 )
 
-// merchantChange is the body of changeMerchant. A field that is nil was not sent. Where null has a meaning, it arrives as the
-// JSON null.
+// merchantChange is the body of changeMerchant. A field that is nil was not sent. Where null has a meaning, it arrives as
+// the JSON null.
 type merchantChange struct {
 	Name                   jsontext.Value `json:"name"`
 	Domain                 jsontext.Value `json:"domain"`        // null: none

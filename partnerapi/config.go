@@ -32,18 +32,19 @@ type Config struct {
 	Log           *slog.Logger
 	Now           func() time.Time
 	Refusals      *limit.Refusals       // nil: refusals are not counted
-	Refused       *refused.Memory       // what the tag hosts have refused; nil: nothing
+	Refused       *refused.Memory       // what the tag hosts have refused
 	Limits        bool                  // limit the rates of requests
 	Nodes         *limit.Exchange       // makes limits hold over several nodes; nil: there is one
 	Metrics       prometheus.Registerer // gets the API's own metrics; nil: they are not exported
 
 	// Context returns the context of a GET or HEAD request, which ends when the client has gone, and the function that
-	// releases it. All other requests run until they are done. nil: GET and HEAD do too.
+	// releases it. All other requests run until they are done. It is not the RequestCtx itself, which ends when the server begins to
+	// shut down: requests that are under way then must be finished.
 	Context func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 
 	// Waiting is Context for a request that waits for events, streams or exports them. This context also ends when the request
-	// must not take any longer: the service stops, for example. The function that releases it may be called after the handler has
-	// returned. nil: only that function ends the context.
+	// must not take any longer: the service stops, for example. The function that releases it may be called after the handler
+	// has returned.
 	Waiting func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 
 	// WhenAnswered calls a function when the answer to a request is written or its connection is closed. nil: large
@@ -83,21 +84,6 @@ type api struct {
 }
 
 func newAPI(cfg Config) *api {
-	if cfg.Context == nil {
-		// Not the RequestCtx itself: as a context it ends when the server begins to shut down, but requests that are
-		// under way then must be finished.
-		cfg.Context = func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
-			return context.Background(), func() {}
-		}
-	}
-	if cfg.Waiting == nil {
-		cfg.Waiting = func(*fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
-			return context.WithCancel(context.Background())
-		}
-	}
-	if cfg.Refused == nil {
-		cfg.Refused = refused.New(cfg.Now)
-	}
 	a := &api{
 		Config:        cfg,
 		verifications: newSlots(verificationsPerPartner, slotTimeout, errVerifications),

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/goccy/go-json/jsontext"
 	"github.com/valyala/fasthttp"
@@ -137,7 +136,7 @@ func (a *api) showDestination(ctx context.Context, d delivery.Destination, made 
 	return destinationJSON{
 		DestinationID: d.ID, MerchantID: d.Merchant, Type: d.Type, Name: d.Name, Settings: settings, SecretNames: slices.Sorted(maps.Keys(d.Secrets)),
 		Secrets: made, Events: d.Events, Filter: d.Filter, Mapping: mapping, Consent: d.Consent, Paused: d.Paused, CreatedAt: store.FormatTime(d.CreatedAt),
-		MaxAgeHours: a.Delivery.MaxAgeHours(d),
+		MaxAgeHours: st.MaxAgeHours,
 		Status:      st,
 	}, nil
 }
@@ -147,15 +146,9 @@ func (a *api) destination(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	if m, err = a.merchantInPath(ctx, r, partner); err != nil {
 		return m, d, err
 	}
-	id := pathParam(r, "destinationId")
-	if strings.Trim(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
-		return m, d, errNoDestination
-	}
-	d, err = a.Delivery.Get(ctx, m.ID, id)
+	d, err = a.Delivery.Get(ctx, m.ID, pathParam(r, "destinationId"))
 	return m, d, err
 }
-
-var errNoDestination = notFound("no such destination")
 
 // listDestinations answers with the destinations of a merchant, oldest first.
 func (a *api) listDestinations(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
@@ -232,7 +225,8 @@ func (a *api) deleteDestination(ctx context.Context, r *fasthttp.RequestCtx, par
 	}{d.ID, true})
 }
 
-// testDestination sends one event, the newest one that the destination would get, or an example, or shows what would be sent.
+// testDestination sends one event, the newest one that the destination would get, or an example, or shows what would be
+// sent.
 func (a *api) testDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	in := struct {
 		Send    *bool         `json:"send"`

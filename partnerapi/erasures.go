@@ -172,10 +172,10 @@ func (a *api) listErasures(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	return Reply(r, fasthttp.StatusOK, list)
 }
 
-// personalData streams everything that is held of a person, one JSON object a line: {"type":"link",…}, {"type":"event",…}, and at
-// the end {"type":"end",…} with the numbers of both, and of the events that were left out because only claimed links lead to them. An
-// answer without the last line is not complete. It ends early when the key
-// is revoked, when the client has gone, and when the service stops.
+// personalData streams everything that is held of a person, one JSON object a line: {"type":"link",…}, {"type":"event",…},
+// and at the end {"type":"end",…} with the numbers of both, and of the events that were left out because only claimed links
+// lead to them. An answer without the last line is not complete. It ends early when the key is revoked, when the client has
+// gone, and when the service stops.
 func (a *api) personalData(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	in, m, id, err := a.readPerson(ctx, r, partner)
 	if err != nil {

@@ -90,8 +90,8 @@ func readPersonalData(t *testing.T, s *service, p *partner, merchant string) (li
 	return strings.Split(strings.TrimSpace(string(body)), "\n"), err
 }
 
-// Everything that is held of a person comes as lines of JSON, with a last line that says that it is complete. A stranger whose
-// event has line breaks between its values adds no line.
+// Everything that is held of a person comes as lines of JSON, with a last line that says that it is complete. A stranger
+// whose event has line breaks between its values adds no line.
 func TestPersonalData(t *testing.T) {
 	s, p, merchant := visited(t)
 	s.record(merchant, "cs_x", event{at: "2026-11-01T00:00:00Z", name: "Forged", muid: "m-bob",

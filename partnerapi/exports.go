@@ -2,7 +2,10 @@ package partnerapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 
 	"github.com/valyala/fasthttp"
@@ -13,8 +16,8 @@ import (
 )
 
 // exportEvents answers with all events of a merchant that the filters select, in the order of receipt. Events that come
-// while it is sent are not in it. An export that cannot be finished is cut off, for example when the service stops: its client
-// must not take it for complete.
+// while it is sent are not in it. An export that cannot be finished is cut off, for example when the service stops: its
+// client must not take it for complete.
 func (a *api) exportEvents(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
 	format := export.Format(p.word("format", export.Formats...))
@@ -64,7 +67,13 @@ func (a *api) selectedEvents(ctx context.Context, partner store.Partner, p *para
 	return m.ID, q, err
 }
 
-// writeExport writes an export batch by batch: while one is sent, none is in the making.
+// Bounds of a batch of an export. Its events are in memory, and nothing else is sent meanwhile.
+const (
+	batchEvents = 1000
+	batchBytes  = 1 << 20
+)
+
+// writeExport writes an export batch by batch: while one is sent, none is in the making. Events that come later are not in it.
 func (a *api) writeExport(
 	ctx context.Context, w io.Writer, partner store.PartnerID, from caller, q store.FeedQuery, format export.Format, encoding export.Encoding,
 ) error {
@@ -73,19 +82,19 @@ func (a *api) writeExport(
 	if err != nil {
 		return err
 	}
-	c, err := export.NewCopy(ctx, a.Engine, q, export.NewWriter(format, encoder))
-	if err != nil {
+	if q.UpTo, err = a.Engine.Latest(ctx); err != nil {
 		return err
 	}
+	to := export.NewWriter(format, encoder)
 	for more := true; more; {
-		before := c.Events
-		if more, err = a.nextBatch(ctx, partner, c, encoder); err != nil {
+		var events int
+		if events, more, err = a.nextBatch(ctx, partner, &q, to, encoder); err != nil {
 			return err
 		}
 		if _, ok := a.validFor(from); !ok { // it may have ended while the batch waited for its turn
 			return errKeyEnded
 		}
-		a.metrics.events.WithLabelValues("export").Add(float64(c.Events - before))
+		a.metrics.events.WithLabelValues("export").Add(float64(events))
 		if batch.Len() == 0 {
 			continue
 		}
@@ -97,14 +106,33 @@ func (a *api) writeExport(
 	return nil
 }
 
-// nextBatch makes the next batch when it is the export's turn.
-func (a *api) nextBatch(ctx context.Context, partner store.PartnerID, c *export.Copy, encoder io.Closer) (more bool, err error) {
+// nextBatch writes the next batch to a file when it is the export's turn, and moves the query behind it. After the last one it
+// closes the file. When a merchant was deleted meanwhile, some of its events may be missing: then it fails instead.
+func (a *api) nextBatch(
+	ctx context.Context, partner store.PartnerID, q *store.FeedQuery, to export.Writer, encoder io.Closer,
+) (events int, more bool, err error) {
 	if err := a.takeTurn(ctx, partner); err != nil {
-		return false, err
+		return 0, false, err
 	}
 	defer a.endTurn(partner)
-	if more, err = c.Next(ctx); err == nil && !more {
-		err = encoder.Close()
+	size := 0
+	var failed error
+	end, err := a.Engine.Feed(ctx, *q, func(e *store.Received) bool {
+		failed = to.Write(e)
+		events++
+		size += len(e.Raw)
+		return failed == nil && events < batchEvents && size < batchBytes
+	})
+	if err = cmp.Or(err, failed); err != nil {
+		return 0, false, err
 	}
-	return more, err
+	if q.After = end.Cursor; end.More {
+		return events, true, nil
+	}
+	for _, id := range q.Merchants {
+		if _, err := a.Engine.Merchant(ctx, id); err != nil {
+			return 0, false, fmt.Errorf("the file is not complete: merchant %s: %w", id, err)
+		}
+	}
+	return events, false, errors.Join(to.Close(), encoder.Close())
 }

@@ -93,8 +93,8 @@ func (a *api) showMerchant(partner store.Partner, m store.Merchant) merchantJSON
 	return shown
 }
 
-// listMerchants answers with one page of the partner's merchants, oldest first (spec, List merchants). name and domain are parts
-// of the names and domains that are wanted, in any case.
+// listMerchants answers with one page of the partner's merchants, oldest first (spec, List merchants). name and domain are
+// parts of the names and domains that are wanted, in any case.
 func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
 	w := p.window(merchantsPerPage)
@@ -119,8 +119,8 @@ func (a *api) listMerchants(ctx context.Context, r *fasthttp.RequestCtx, partner
 	return Reply(r, fasthttp.StatusOK, list)
 }
 
-// findMerchants returns a page of merchants. Looking for a part of a name or a domain reads all of the partner's merchants, perhaps
-// 50,000, so partners take turns.
+// findMerchants returns a page of merchants. Looking for a part of a name or a domain reads all of the partner's merchants,
+// perhaps 50,000, so partners take turns.
 func (a *api) findMerchants(ctx context.Context, q store.MerchantQuery) ([]store.Merchant, int, error) {
 	if q.Name != "" || q.Domain != "" {
 		if err := a.takeTurn(ctx, q.Partner); err != nil {

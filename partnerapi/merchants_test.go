@@ -37,7 +37,8 @@ func TestCreateMerchant(t *testing.T) {
 	}
 }
 
-// A merchant can require a secret from its first moment. The request that is repeated gets the same answer, another one does not.
+// A merchant can require a secret from its first moment. The request that is repeated gets the same answer, another one does
+// not.
 func TestCreateMerchantThatRequiresASecret(t *testing.T) {
 	s := newService(t)
 	p := s.partner("Agency")

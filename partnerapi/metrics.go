@@ -39,7 +39,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 // endpointValue is the name of the user value that holds the name of the operation that a request was for, a string.
 const endpointValue = "endpoint"
 
-// SetEndpoint sets what EndpointOf returns, for a request that something in front of the API answers. There must be few names.
+// SetEndpoint sets what EndpointOf returns, for a request that something in front of the API answers. There must be few
+// names.
 func SetEndpoint(r *fasthttp.RequestCtx, name string) { r.SetUserValue(endpointValue, name) }
 
 // EndpointOf returns the name of the operation that a request was for, such as list_events; "" when there is none at its

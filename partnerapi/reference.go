@@ -11,7 +11,8 @@ import (
 	"mtagd/partnerapi/openapi"
 )
 
-// references are the pages that describe the API, by path. Everybody may read them. They are made when they are first asked for.
+// references are the pages that describe the API, by path. Everybody may read them. They are made when they are first asked
+// for.
 func (a *api) references() map[string]fasthttp.RequestHandler {
 	document := sync.OnceValues(func() ([]byte, error) { return openapi.Document(a.BaseURL, a.TagURL(a.ClientTagHost)) })
 	return map[string]fasthttp.RequestHandler{

@@ -43,7 +43,8 @@ type refusedJSON struct {
 	Sample     jsontext.Value   `json:"sample"` // an object, or null
 }
 
-// listRefused answers with the refused and odd events of a merchant. When tagId is not a tag of the merchant, the list is empty.
+// listRefused answers with the refused and odd events of a merchant. When tagId is not a tag of the merchant, the list is
+// empty.
 func (a *api) listRefused(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
 	merchantID := p.required("merchantId")
@@ -108,7 +109,8 @@ type eventFindingJSON struct {
 	Suggestion *string     `json:"suggestion"`
 }
 
-// tryEvents answers with what POST /mark would answer to the same body, and with what is wrong in the events. It records nothing.
+// tryEvents answers with what POST /mark would answer to the same body, and with what is wrong in the events. It records
+// nothing.
 func (a *api) tryEvents(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	p := params{args: r.QueryArgs()}
 	tagID := p.required("tagId")

@@ -18,19 +18,19 @@ const (
 	slotTimeout             = 15 * time.Second
 )
 
-// A request that follows the feed holds a connection and a goroutine for as long as it waits. An export takes up to
-// 50 MiB of memory, for as long as its client takes to read it. Who gets no slot for one is refused immediately. A partner has at most
-// as many exports under way as there are free slots, so that a few partners cannot have all of them.
+// A request that follows the feed holds a connection and a goroutine for as long as it waits. An export takes up to 50 MiB
+// of memory, for as long as its client takes to read it. Who gets no slot for one is refused immediately. A partner has at
+// most as many exports under way as there are free slots, so that a few partners cannot have all of them.
 const (
 	exportsPerPartner = 4
 	exportsAtOnce     = 4 * exportsPerPartner // of all partners
 )
 
-// A page of events can be large: 100 events of 64 KiB. Its memory is in use until the client has read it. So each
-// partner has a share of the memory for listings, PartnerLimits.AnswerBytes. A listing that does not fit waits, and fails
-// when there is no room before the timeout. When much of the memory of all is in use, a partner may have at most as much as is
-// free. With the default share, five pages of 100 events of unknown size fit, or
-// about 40 of 12: pages of small events take a millisecond, so that is as fast as no limit.
+// A page of events can be large: 100 events of 64 KiB. Its memory is in use until the client has read it. So each partner
+// has a share of the memory for listings, PartnerLimits.AnswerBytes. A listing that does not fit waits, and fails when there
+// is no room before the timeout. When much of the memory of all is in use, a partner may have at most as much as is free.
+// With the default share, five pages of 100 events of unknown size fit, or about 40 of 12: pages of small events take a
+// millisecond, so that is as fast as no limit.
 const (
 	listingMemory = 256 << 20 // bytes, of all partners together
 	memoryTimeout = 5 * time.Second
@@ -130,13 +130,14 @@ func (r *reservation) release() {
 	r.n = 0
 }
 
-// memoryOf returns how many bytes a page with a limit of events may take: the events, and the answer that is built from them.
+// memoryOf returns how many bytes a page with a limit of events may take: the events, and the answer that is built from
+// them.
 func memoryOf(limit int) int64 { return int64(limit) * 2 * store.MaxEventBytes }
 
-// takeTurn waits until a request of a partner may read on in the feed, or search its merchants. All such requests together use half of the
-// processors, so that the others find one: a client that catches up takes as many events as it gets. Partners take turns:
-// the many requests of one wait for each other. When ctx ends first, takeTurn returns its error. After it, the caller must
-// call endTurn. A turn is for one call of Feed, or one search.
+// takeTurn waits until a request of a partner may read on in the feed, or search its merchants. All such requests together
+// use half of the processors, so that the others find one: a client that catches up takes as many events as it gets.
+// Partners take turns: the many requests of one wait for each other. When ctx ends first, takeTurn returns its error. After
+// it, the caller must call endTurn. A turn is for one call of Feed, or one search.
 func (a *api) takeTurn(ctx context.Context, partner store.PartnerID) error {
 	if a.turns.Reserve(ctx, partner, 1) != nil {
 		return ctx.Err()

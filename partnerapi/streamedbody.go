@@ -23,8 +23,8 @@ const writePatience = 10 * time.Second
 // client that reads slowly does not hold up the stop of the service.
 const endPatience = time.Second
 
-// streamedBody is the body of an answer that is made while it is sent. fasthttp has it written by the goroutine of the connection,
-// when the handler has returned.
+// streamedBody is the body of an answer that is made while it is sent. fasthttp has it written by the goroutine of the
+// connection, when the handler has returned.
 type streamedBody struct {
 	ctx     context.Context // ends when nobody reads the answer any more, or when the service stops
 	conn    net.Conn
@@ -36,9 +36,9 @@ type streamedBody struct {
 
 var _ fasthttp.BodyWriterTo = (*streamedBody)(nil)
 
-// newStreamedBody returns the body of an answer. write writes the body; its context is that of Config.Waiting. When write fails, the
-// connection is closed without the end of the body, so that the client does not take it for complete. The body calls the
-// functions of onClose when it is finished, also when it was never written.
+// newStreamedBody returns the body of an answer. write writes the body; its context is that of Config.Waiting. When write
+// fails, the connection is closed without the end of the body, so that the client does not take it for complete. The body
+// calls the functions of onClose when it is finished, also when it was never written.
 func (a *api) newStreamedBody(
 	r *fasthttp.RequestCtx, write func(ctx context.Context, w io.Writer) error, onClose ...func(),
 ) *streamedBody {

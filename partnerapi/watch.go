@@ -9,7 +9,8 @@ import (
 	"mtagd/store"
 )
 
-// ownersInterval is how often the service looks for new merchants of a partner while requests wait for events of all of them.
+// ownersInterval is how often the service looks for new merchants of a partner while requests wait for events of all of
+// them.
 const ownersInterval = time.Second
 
 // watch is a reader of the feed: where it is, and what it waits for.
@@ -54,8 +55,8 @@ func (w *watch) wait(ctx context.Context, most time.Duration) bool {
 	return false
 }
 
-// mayGoOn checks again what was checked when a request began to follow the feed. It returns after how long to check
-// the next time. errKeyEnded: the key was revoked or has expired, or the session has ended. errNoMerchant: the merchant was deleted.
+// mayGoOn checks again what was checked when a request began to follow the feed. It returns after how long to check the next
+// time. errKeyEnded: the key was revoked or has expired, or the session has ended. errNoMerchant: the merchant was deleted.
 func (a *api) mayGoOn(ctx context.Context, f feed) (next time.Duration, err error) {
 	next, ok := a.validFor(f.caller)
 	if !ok {

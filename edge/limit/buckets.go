@@ -2,8 +2,7 @@
 //
 // Read in this order:
 //
-//	clients.go    the limit of a client address that all ports and hosts share
-//	addresses.go  the buckets of client addresses
+//	clients.go    the buckets of client addresses, and the limit of an address that all ports and hosts share
 //	buckets.go    a token bucket for each key, in bounded memory
 //	exchange.go   tells other nodes what was taken, so that limits hold over all nodes
 //	refusals.go   counts and logs what is refused, by cause

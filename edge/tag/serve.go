@@ -15,14 +15,13 @@
 //	cookie.go    reads and renews the cookie that holds the muid
 //	bots.go      which user agents call themselves bots
 //	engine.go    records events, and answers when the engine cannot
-//	config.go    what a Server is made of
+//	config.go    what a Server is made of; counts events
 //	limits.go    limits the events of a merchant, and the bytes that are stored
 //	script.go    GET /script: the loader and the extras that are asked for, compressed once
 //	cors.go      the headers of every answer: for pages of any origin, and to know the service by
 //	decode.go    reads an event's JSON: who, what, when
 //	readable.go  refuses or repairs events that some JSON parsers cannot read
 //	answer.go    the answers that never change, rendered once
-//	metrics.go   counts events
 //
 // The front door has set X-Request-Id on every answer. Errors are logged with that id.
 package tag

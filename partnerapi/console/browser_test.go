@@ -170,8 +170,8 @@ func (b *tab) gone(text string) {
 	b.wait("end of "+strconv.Quote(text), "document.body?.innerText.includes("+strconv.Quote(text)+") === false")
 }
 
-// named is a function of the page: the element that can be used, and has a name. Only those in an open dialog count, and those in
-// the header come last.
+// named is a function of the page: the element that can be used, and has a name. Only those in an open dialog count, and
+// those in the header come last.
 const named = `((name) => {
 	const scope = document.querySelector('dialog[open]') ?? document;
 	const all = [...scope.querySelectorAll('button, a[href], summary, label, input[aria-label], select[aria-label]')];

@@ -1,5 +1,5 @@
-// Package console serves the web console below /console/ on the base host: its page, its sessions, and what operators see. The page
-// gets everything else from the partner API, as every other client does.
+// Package console serves the web console below /console/ on the base host: its page, its sessions, and what operators see.
+// The page gets everything else from the partner API, as every other client does.
 //
 // The page is a program that runs in the browser. It is built from app/, and embedded from dist/.
 //
@@ -18,17 +18,17 @@
 // Whoever signs in with an API key, or with a link that an operator has made, gets a session: a random text of 160 bits in a
 // cookie (package cookie). It is control data, of which only a hash is stored. Two other ways were weighed:
 //
-//   - A sealed cookie that says who is signed in needs no record. But signing out must end a session at once, also for whoever has
-//     copied the cookie. So every machine of the service would need a list of the ended sessions: a record after all, and a
-//     secret to guard as well.
+//   - A sealed cookie that says who is signed in needs no record. But signing out must end a session at once, also for
+//     whoever has copied the cookie. So every machine of the service would need a list of the ended sessions: a record after
+//     all, and a secret to guard as well.
 //   - A table in memory is lost at every restart, and no other machine has it.
 //
-// Each request looks its session up in the directory, in memory. A session ends after 12 hours, when somebody signs out, with its key
-// and with its partner. It may do what its key may do; a link's session may do everything that its partner may. As with a key, a
-// suspended partner can still read.
+// Each request looks its session up in the directory, in memory. A session ends after 12 hours, when somebody signs out,
+// with its key and with its partner. It may do what its key may do; a link's session may do everything that its partner may.
+// As with a key, a suspended partner can still read.
 //
-// A link can be used once, within 15 minutes, when its holder has said so: the page shows first whom it signs in. Its text is after the # of its URL, which browsers send to no server: so no proxy and
-// no log has it.
+// A link can be used once, within 15 minutes, when its holder has said so: the page shows first whom it signs in. Its text
+// is after the # of its URL, which browsers send to no server: so no proxy and no log has it.
 package console
 
 import (

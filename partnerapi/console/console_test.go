@@ -19,6 +19,8 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge"
+	"mtagd/edge/refused"
 	"mtagd/partnerapi"
 	"mtagd/store"
 	"mtagd/store/local"
@@ -67,6 +69,7 @@ func newService(t *testing.T, change ...func(cfg *Config)) *service {
 	cfg.API = partnerapi.New(partnerapi.Config{
 		Engine: engine, BaseURL: cfg.BaseURL, ClientTagHost: "tags.example.net", CNAMETarget: "cname.example.net",
 		TagURL: func(host string) string { return "https://" + host }, Log: cfg.Log, Now: cfg.Now,
+		Context: edge.ClientContext, Waiting: edge.WaitContext, Refused: refused.New(cfg.Now),
 	})
 	console, err := New(cfg)
 	if err != nil {

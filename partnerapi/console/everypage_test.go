@@ -81,7 +81,8 @@ func sample(p *partner) []page {
 	}
 }
 
-// asPartner and asOperator begin a session. A new one replaces the one before; asked is called when the page asks whether it may.
+// asPartner and asOperator begin a session. A new one replaces the one before; asked is called when the page asks whether it
+// may.
 func (b *tab) asPartner(p *partner) {
 	b.Helper()
 	b.open("/")
@@ -105,8 +106,8 @@ var (
 	widths = []int64{320, 768, 1280}
 )
 
-// everyPage looks at each page as axe-core does, which stands for a screen reader and for eyes that see colours badly, and whether
-// it fits the window.
+// everyPage looks at each page as axe-core does, which stands for a screen reader and for eyes that see colours badly, and
+// whether it fits the window.
 func everyPage(b *tab, p *partner) {
 	testenv.Program(b, "npm")
 	axe, err := os.ReadFile(filepath.Join("app", "node_modules", "axe-core", "axe.min.js"))

@@ -9,7 +9,8 @@ import (
 	"mtagd/store"
 )
 
-// hosts are the hosts that are served, with their DNS and certificates. There may be many thousands, so the list is kept for hostsAge.
+// hosts are the hosts that are served, with their DNS and certificates. There may be many thousands, so the list is kept for
+// hostsAge.
 type hosts struct {
 	all          store.Hosts
 	directory    *store.Directory
@@ -20,8 +21,8 @@ type hosts struct {
 // hostsAge is how old the list of hosts may be.
 const hostsAge = 10 * time.Second
 
-// dueBefore is how long before its end a certificate is due. The service renews a certificate when a third of its life is left. So
-// one that is due could probably not be renewed.
+// dueBefore is how long before its end a certificate is due. The service renews a certificate when a third of its life is
+// left. So one that is due could probably not be renewed.
 const dueBefore = 14 * 24 * time.Hour
 
 // hostsJSON is the JSON of all hosts.

@@ -12,8 +12,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// TestInABrowser goes through the console in Chromium, against the real program. Each journey has its own partner and its own
-// browser profile.
+// TestInABrowser goes through the console in Chromium, against the real program. Each journey has its own partner and its
+// own browser profile.
 func TestInABrowser(t *testing.T) {
 	testenv.NotShort(t, "a browser")
 	s := newService(t)
@@ -72,7 +72,8 @@ func destinations(b *tab, p *partner) {
 	b.gone("very secret")
 }
 
-// A partner creates a merchant, gets its DNS record right at the third try, and installs the tag. The console shows each step.
+// A partner creates a merchant, gets its DNS record right at the third try, and installs the tag. The console shows each
+// step.
 func firstEvent(b *tab, p *partner) {
 	b.open("/")
 	b.signIn("mtp_wrong")

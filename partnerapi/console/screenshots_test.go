@@ -133,7 +133,8 @@ func (b *tab) picture(name string) {
 	b.look("light", 1100, 620)
 }
 
-// reduce makes a PNG smaller: it keeps the 256 colours that most pixels have, and gives each other pixel the nearest of them.
+// reduce makes a PNG smaller: it keeps the 256 colours that most pixels have, and gives each other pixel the nearest of
+// them.
 func reduce(full []byte) ([]byte, error) {
 	picture, err := png.Decode(bytes.NewReader(full))
 	if err != nil {

@@ -25,7 +25,8 @@ type signedInJSON struct {
 	Link      store.SessionID `json:"linkId,omitempty"`
 }
 
-// forPartners returns a handler that only sessions of partners reach. Those of keys that can only read reach it if mayRead is set.
+// forPartners returns a handler that only sessions of partners reach. Those of keys that can only read reach it if mayRead
+// is set.
 func (c *Console) forPartners(mayRead bool, handle func(*fasthttp.RequestCtx, store.Session) error) func(*fasthttp.RequestCtx) error {
 	return func(r *fasthttp.RequestCtx) error {
 		s, key, err := c.current(r)

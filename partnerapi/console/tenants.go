@@ -13,7 +13,8 @@ import (
 // maxListed is how many partners, suspended tenants and hosts an overview lists.
 const maxListed = 1000
 
-// tenants has the figures of the partners. They are kept for figuresAge, because each merchant must be looked up to get them.
+// tenants has the figures of the partners. They are kept for figuresAge, because each merchant must be looked up to get
+// them.
 type tenants struct {
 	engine  store.Engine
 	log     *slog.Logger

@@ -1,15 +1,15 @@
 // Package cookie carries the sessions of the web console in a cookie, and decides which requests may use it.
 //
-// A browser sends the cookie with every request to the base host, also with requests that another site makes. So the cookie alone
-// proves nothing. A request may use it if
+// A browser sends the cookie with every request to the base host, also with requests that another site makes. So the cookie
+// alone proves nothing. A request may use it if
 //
-//   - it has the header X-Console: 1. A page of another site cannot send that: the browser first sends a preflight, which the base
-//     host never allows. Or it is a GET or HEAD whose Sec-Fetch-Site says that it comes from the base host itself. Downloads and
-//     EventSource need this, because they cannot have headers of their own;
+//   - it has the header X-Console: 1. A page of another site cannot send that: the browser first sends a preflight, which
+//     the base host never allows. Or it is a GET or HEAD whose Sec-Fetch-Site says that it comes from the base host itself.
+//     Downloads and EventSource need this, because they cannot have headers of their own;
 //   - and Sec-Fetch-Site and Origin, where they are sent, name no other site.
 //
-// SameSite=Strict already keeps the cookie away from most requests of other sites. These checks are for hosts that the browser takes
-// for the same site, such as other hosts of the operator's domain.
+// SameSite=Strict already keeps the cookie away from most requests of other sites. These checks are for hosts that the
+// browser takes for the same site, such as other hosts of the operator's domain.
 package cookie
 
 import (
@@ -24,8 +24,8 @@ import (
 // Cookie is the cookie of one service.
 type Cookie struct{ scheme string }
 
-// New returns the cookie of the service at a base URL. With https it has the prefix __Host-: browsers take it only from the base
-// host itself, over HTTPS. In development, over plain HTTP, it has another name.
+// New returns the cookie of the service at a base URL. With https it has the prefix __Host-: browsers take it only from the
+// base host itself, over HTTPS. In development, over plain HTTP, it has another name.
 func New(baseURL string) Cookie {
 	scheme, _, _ := strings.Cut(baseURL, "://")
 	return Cookie{scheme}

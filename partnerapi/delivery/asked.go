@@ -12,17 +12,19 @@ import (
 )
 
 // A destination can be asked to erase, too. It gets a request for each erasure of its merchant that is newer than the
-// destination, at least once, until it takes the request or maxAskAge has passed. The receipt of the erasure shows the state.
+// destination, at least once, until it takes the request or maxAskAge has passed. The receipt of the erasure shows the
+// state.
 //
 // Only webhooks can be asked. An ad platform would need an interface that deletes a person's events, and that works with the
 // credentials of a destination:
 //
-//   - GA4: properties.submitUserDeletion of the Admin API needs OAuth with the scope analytics.edit, and the user id or client
-//     id in clear. A destination has only an API secret, and an erasure only hashes. (The page is developers.google.com/analytics/
-//     devguides/config/admin/v1/rest/v1alpha/properties/submitUserDeletion.)
+//   - GA4: properties.submitUserDeletion of the Admin API needs OAuth with the scope analytics.edit, and the user id or
+//     client id in clear. A destination has only an API secret, and an erasure only hashes. (The page is
+//     developers.google.com/analytics/ devguides/config/admin/v1/rest/v1alpha/properties/submitUserDeletion.)
 //   - Meta, Snap, TikTok, Google Ads, Microsoft, Pinterest, LinkedIn: no such interface was found (searched 2026-11).
 //
-// Destinations that have failed, or took long, are asked at places of their own. So one that hangs delays others for firstAsk, once.
+// Destinations that have failed, or took long, are asked at places of their own. So one that hangs delays others for
+// firstAsk, once.
 const (
 	askInterval = 5 * time.Second
 	asksAtOnce  = 16               // of destinations in good order, and as many of others
@@ -108,8 +110,8 @@ func (r *runner) noteAsk(err error) {
 	r.nextAsk = r.sh.s.Now().Add(r.sh.s.Backoff(r.failedAsks))
 }
 
-// ask sends a destination the requests that it has not taken yet. failures is how many calls have failed in a row. Only one call for a
-// destination runs at a time.
+// ask sends a destination the requests that it has not taken yet. failures is how many calls have failed in a row. Only one
+// call for a destination runs at a time.
 func (sh *shard) ask(r *runner, failures int) error {
 	const page = 100
 	s, ctx, began := sh.s, sh.ctx, time.Now()

@@ -40,7 +40,8 @@ func TestNoRequestReachesAPrivateAddress(t *testing.T) {
 	d := b.create(s.URL, nil)
 	b.send("m", "Purchase", "")
 	b.until("one is delivered", func() bool { return b.status(d).Delivered == 1 })
-	// The operator does not allow it any more: an address that was allowed when the destination was made, and names that lead there.
+	// The operator does not allow it any more: an address that was allowed when the destination was made, and names that lead
+	// there.
 	b.close()
 	b.allow = []netip.Prefix{netip.MustParsePrefix("10.255.0.0/16")}
 	b.open()

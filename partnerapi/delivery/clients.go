@@ -18,7 +18,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"mtagd/partnerapi/delivery/kind"
@@ -26,30 +25,25 @@ import (
 )
 
 // clients encrypts client details: the address and the user agent of the browser that sends an event, for ad platforms
-// (store.Event.Client). Each hour has its own key. It is destroyed an hour or two later, if by then no destination that takes the details
-// has an older event to deliver, a dead letter or a replay; otherwise at a later hour, and at the latest after store.ClientLife. Then no
-// copy of the details can be decrypted any more.
+// (store.Event.Client). Each hour has its own key. It is destroyed an hour or two later, if by then no destination that
+// takes the details has an older event to deliver, a dead letter or a replay; otherwise at a later hour, and at the latest
+// after store.ClientLife. Then no copy of the details can be decrypted any more.
 //
-// The keys of the hours are encrypted by the installation's key. They are in a file beside it, whose name ends in ".hours"; with
-// a database, in a table that no backup has. When the keys are lost, platforms get the events without client details.
+// The keys of the hours are encrypted by the installation's key. They are in a file beside it, whose name ends in ".hours";
+// with a database, in a table that no backup has. When the keys are lost, platforms get the events without client details.
 //
 // Encrypted client details are: the hour of the key, counted from 1970 (8 bytes, big-endian); a nonce; the ciphertext of
-// AES-256-GCM, with the merchant's id as additional data. The plaintext is the length of the address (1 byte), the address (4 or
-// 16 bytes), and the user agent.
+// AES-256-GCM, with the merchant's id as additional data. The plaintext is the length of the address (1 byte), the address
+// (4 or 16 bytes), and the user agent.
 type clients struct {
 	s              *Service
-	latest         atomic.Pointer[hourKey] // nil: there is none
-	tended, logged time.Time               // guarded by Service.telling
-	from           int64                   // guarded by Service.telling: the first hour whose key may be needed
+	tended, logged time.Time // guarded by Service.telling
+	from           int64     // guarded by Service.telling: the first hour whose key may be needed
 
 	mu     sync.Mutex
 	keys   map[int64]cipher.AEAD                // by hour
+	latest int64                                // the hour whose key encrypts; nothing is encrypted while there is none
 	active map[store.MerchantID]map[string]bool // the destinations that take it
-}
-
-type hourKey struct {
-	hour int64
-	aead cipher.AEAD
 }
 
 const (
@@ -76,14 +70,8 @@ func (c *clients) note(m store.MerchantID, id string, takes bool) {
 	}
 }
 
-// wanted reports whether a merchant has a destination that takes what is known of browsers.
-func (c *clients) wanted(m store.MerchantID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.active[m]) > 0
-}
-
-// takesNow reports whether the destination of a route takes what is known of browsers: the merchant may have switched it off since.
+// takesNow reports whether the destination of a route takes what is known of browsers: the merchant may have switched it off
+// since.
 func (s *Service) takesNow(ctx context.Context, rt *route) bool {
 	if !rt.kind.Client {
 		return false
@@ -95,21 +83,24 @@ func (s *Service) takesNow(ctx context.Context, rt *route) bool {
 // takes reports whether a destination takes client details now.
 func (s *Service) takes(d Destination) bool { return d.ID != "" && !d.Paused && s.kinds[d.Type].Client }
 
-// Seal implements tag.Browsers. It returns nil when no destination of the merchant takes client details, or when the hour has
-// no key yet.
+// Seal implements tag.Browsers. It returns nil when no destination of the merchant takes client details, or when the hour
+// has no key yet.
 func (s *Service) Seal(m store.MerchantID, address netip.Addr, userAgent []byte) []byte {
-	key := s.clients.latest.Load()
-	if key == nil || !s.clients.wanted(m) {
+	c := s.clients
+	c.mu.Lock()
+	wanted, hour, aead := len(c.active[m]) > 0, c.latest, c.keys[c.latest]
+	c.mu.Unlock()
+	if !wanted || aead == nil {
 		return nil
 	}
 	ip := address.AsSlice()
 	text := append(append(append(make([]byte, 0, 1+len(ip)+len(userAgent)), byte(len(ip))), ip...), userAgent...)
 	text = text[:min(len(text), maxClient)]
-	n := key.aead.NonceSize()
-	b := make([]byte, hourLength+n, hourLength+n+len(text)+key.aead.Overhead())
-	binary.BigEndian.PutUint64(b, uint64(key.hour))
+	n := aead.NonceSize()
+	b := make([]byte, hourLength+n, hourLength+n+len(text)+aead.Overhead())
+	binary.BigEndian.PutUint64(b, uint64(hour))
 	_, _ = rand.Read(b[hourLength:]) // never fails
-	return key.aead.Seal(b, b[hourLength:], text, []byte(m))
+	return aead.Seal(b, b[hourLength:], text, []byte(m))
 }
 
 // MayTake implements tag.Browsers: the event must grant ad_storage and ad_user_data.
@@ -149,16 +140,15 @@ func (c *clients) key(hour int64) cipher.AEAD {
 	return c.keys[hour]
 }
 
-// tend destroys old keys, makes the key of this hour if a destination needs it, and reads the keys that other nodes have made.
-// The caller holds Service.telling.
+// tend destroys old keys, makes the key of this hour if a destination needs it, and reads the keys that other nodes have
+// made. The caller holds Service.telling.
 func (c *clients) tend(ctx context.Context) {
 	now := c.s.Now()
 	hour := hourOf(now)
 	c.mu.Lock()
-	needs := len(c.active) > 0
+	needs, hasKey := len(c.active) > 0, c.keys[hour] != nil
 	c.mu.Unlock()
-	latest := c.latest.Load()
-	if hourOf(c.tended) == hour && (!needs || latest != nil && latest.hour == hour) && (c.s.Shared == nil || now.Sub(c.tended) < time.Minute) {
+	if hourOf(c.tended) == hour && (!needs || hasKey) && (c.s.Shared == nil || now.Sub(c.tended) < time.Minute) {
 		return
 	}
 	if hourOf(c.tended) != hour {
@@ -206,7 +196,8 @@ func (c *clients) firstNeeded(ctx context.Context, hour int64) int64 {
 	return max(oldest, first-1) // an event is recorded a little later than it is encrypted
 }
 
-// reached returns the place up to which a destination has everything. It is the first one if there are dead letters or replays.
+// reached returns the place up to which a destination has everything. It is the first one if there are dead letters or
+// replays.
 func (s *Service) reached(ctx context.Context, d Destination) (store.Position, error) {
 	st, err := s.stateOf(ctx, d.Merchant, d.ID)
 	places := []store.Cursor{cmp.Or(st.Cursor, d.Start)}
@@ -227,11 +218,9 @@ func (s *Service) reached(ctx context.Context, d Destination) (store.Position, e
 
 // forget drops keys that are too old from memory, when the file or table cannot be written.
 func (c *clients) forget(hour int64) {
-	if latest := c.latest.Load(); latest != nil && latest.hour != hour {
-		c.latest.Store(nil)
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.latest = hour
 	maps.DeleteFunc(c.keys, func(of int64, _ cipher.AEAD) bool { return of+clientHours <= hour })
 }
 
@@ -270,12 +259,8 @@ func (c *clients) renew(ctx context.Context, hour int64, needs bool) error {
 		keys[of] = added.aead
 	}
 	c.mu.Lock()
-	c.keys = keys
-	c.mu.Unlock()
-	c.latest.Store(nil)
-	if aead := keys[hour]; aead != nil {
-		c.latest.Store(&hourKey{hour, aead})
-	}
+	defer c.mu.Unlock()
+	c.keys, c.latest = keys, hour
 	return nil
 }
 
@@ -314,8 +299,8 @@ func (k *Keyring) shortKeys(_ context.Context, from, hour int64, added []byte) (
 	return keys, writeFile(path, after.String())
 }
 
-// mask returns a function that replaces the client details of some events in a text that will be kept: an answer, or a reason from it. Read
-// the answer first: a visitor chooses the user agent, so it may equal any part of the answer.
+// mask returns a function that replaces the client details of some events in a text that will be kept: an answer, or a
+// reason from it. Read the answer first: a visitor chooses the user agent, so it may equal any part of the answer.
 func mask(events []piece) func(string) string {
 	var pairs []string
 	for _, one := range events {

@@ -1,6 +1,6 @@
-// Package delivery sends events on to where merchants want them: to webhooks, to ad platforms. A destination is a reader of the feed: a
-// cursor, and a bounded set of events that are tried again. There is no queue beside the feed, so a destination that is down costs
-// nothing, and what is erased or past its retention is not sent.
+// Package delivery sends events on to where merchants want them: to webhooks, to ad platforms. A destination is a reader of
+// the feed: a cursor, and a bounded set of events that are tried again. There is no queue beside the feed, so a destination
+// that is down costs nothing, and what is erased or past its retention is not sent.
 //
 // # How it works
 //
@@ -14,14 +14,16 @@
 // takes events, leaves out those that its filter or missing consent excludes, lets its kind make the requests, sends them,
 // and notes each outcome. At rest it is only a struct: no goroutine, no timer, no read.
 //
-//   - At least once: the cursor moves when events are taken, and states are written once a second. An event has the same id each time.
+//   - At least once: the cursor moves when events are taken, and states are written once a second. An event has the same id
+//     each time.
 //
-//   - In order for each visitor: events of one muid are in the same lane, and a lane stops at the first failure. An event that fails
-//     while others are taken waits in the set of retries, with all later ones of its muid. When nothing is taken, or the set is full, the
-//     destination waits as a whole: its cursor stays.
+//   - In order for each visitor: events of one muid are in the same lane, and a lane stops at the first failure. An event
+//     that fails while others are taken waits in the set of retries, with all later ones of its muid. When nothing is taken,
+//     or the set is full, the destination waits as a whole: its cursor stays.
 //
-//   - It is tried again with growing, jittered pauses, or when Retry-After says, as long as the kind says that it makes sense. Then the event
-//     is a dead letter, with the last answer. The letters are ranges of the feed: a replay reads them again.
+//   - It is tried again with growing, jittered pauses, or when Retry-After says, as long as the kind says that it makes
+//     sense. Then the event is a dead letter, with the last answer. The letters are ranges of the feed: a replay reads them
+//     again.
 //
 //     delivery.go     Service: shards and leases
 //     destination.go  create and change destinations

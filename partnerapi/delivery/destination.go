@@ -280,8 +280,8 @@ func (s *Service) applySecrets(d *Destination, k kind.Kind, given map[string]str
 	return made, nil
 }
 
-// Create creates a destination. made are the secrets that were made for it: nobody can read them again. KindLimited: the merchant has
-// store.MaxDestinations.
+// Create creates a destination. made are the secrets that were made for it: nobody can read them again. KindLimited: the
+// merchant has store.MaxDestinations.
 func (s *Service) Create(ctx context.Context, m store.Merchant, c Change) (d Destination, made map[string]string, err error) {
 	if c.Type == nil {
 		return d, nil, store.Invalid("type", "is required")
@@ -304,8 +304,8 @@ func (s *Service) Create(ctx context.Context, m store.Merchant, c Change) (d Des
 	return d, made, err
 }
 
-// update changes a stored destination in one transaction. The change returns what the audit log says of it. KindNotFound: destination,
-// unless it is new.
+// update changes a stored destination in one transaction. The change returns what the audit log says of it. KindNotFound:
+// destination, unless it is new.
 func (s *Service) update(ctx context.Context, m store.Merchant, id string, change func(d *Destination) (detail string, err error)) error {
 	var d Destination
 	err := s.Engine.UpdateDestination(ctx, m.ID, id, func(content []byte) ([]byte, store.AuditEntry, error) {
@@ -404,13 +404,10 @@ func (s *Service) Replay(ctx context.Context, m store.Merchant, id string, r Rep
 // Get returns a destination. KindNotFound: destination.
 func (s *Service) Get(ctx context.Context, m store.MerchantID, id string) (d Destination, err error) {
 	doc, err := s.Engine.Destination(ctx, m, id)
-	if store.KindOf(err) == store.KindNotFound {
-		err = errNoDestination
-	}
 	if err != nil {
 		return d, err
 	}
-	return d, json.Unmarshal(doc.Content, &d)
+	return decodeDestination(doc)
 }
 
 // List returns the destinations of a merchant, the oldest first.

@@ -105,7 +105,8 @@ func TestKafkaIsTriedAgain(t *testing.T) {
 	b.until("it is delivered", func() bool { return b.status(d).Delivered == 1 })
 }
 
-// A broker may name others, at addresses that are as forbidden as its own would be. This one is for documentation: nobody is there.
+// A broker may name others, at addresses that are as forbidden as its own would be. This one is for documentation: nobody is
+// there.
 func TestKafkaReachesNoPrivateAddress(t *testing.T) {
 	testenv.NotShort(t, "ten seconds, in which the client asks again")
 	c := kafkaCluster(t, kfake.SeedTopics(1, "shop"))

@@ -16,7 +16,7 @@ import (
 // oldest requests are cut off.
 const (
 	healthyPlaces = 384 // in all shards together
-	failingPlaces = 256
+	failingPlaces = 128
 	patience      = 500 * time.Millisecond // no request is cut off before this time, nor before four times the usual time
 	firstProbe    = 2 * time.Second        // how long a failing destination may take to answer; it doubles with each failure
 )

@@ -17,8 +17,8 @@ import (
 	"mtagd/store"
 )
 
-// platform is a fake that refuses what the real one documents as refused. check returns the answer to a body, and the names of the events
-// that were taken.
+// platform is a fake that refuses what the real one documents as refused. check returns the answer to a body, and the names
+// of the events that were taken.
 type platform struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -318,7 +318,8 @@ func TestTikTokGetsWhatItTakes(t *testing.T) {
 	}
 }
 
-// fields returns what is wrong with an object of a request: a field that the platform does not know, or one that should be a hash.
+// fields returns what is wrong with an object of a request: a field that the platform does not know, or one that should be a
+// hash.
 func fields(of any, known, hashed string) string {
 	object, _ := of.(map[string]any)
 	for name, v := range object {
@@ -335,7 +336,8 @@ func fields(of any, known, hashed string) string {
 	return ""
 }
 
-// wrong returns what is wrong with an event that has the fields known, the time at and a currency: the first complaint that is not empty.
+// wrong returns what is wrong with an event that has the fields known, the time at and a currency: the first complaint that
+// is not empty.
 func wrong(at time.Time, days int, currency any, complaints ...string) string {
 	if age := time.Since(at); age > time.Duration(days)*24*time.Hour || age < -time.Minute {
 		complaints = append(complaints, "the time is out of range")
@@ -509,8 +511,8 @@ func fakeLinkedIn() func(r *http.Request, body map[string]any) (int, string, []s
 	}
 }
 
-// TestEachPlatformGetsWhatItTakes sends the same events to five platforms: a purchase, one that is wrong, one without consent, old ones,
-// an event of the merchant's own, two of somebody unknown, and one that platforms do not have.
+// TestEachPlatformGetsWhatItTakes sends the same events to five platforms: a purchase, one that is wrong, one without
+// consent, old ones, an event of the merchant's own, two of somebody unknown, and one that platforms do not have.
 func TestEachPlatformGetsWhatItTakes(t *testing.T) {
 	b := newBed(t)
 	type expected struct {

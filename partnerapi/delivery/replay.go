@@ -71,7 +71,8 @@ func (sh *shard) replayDeliveries(r *runner, replay Replay) (begun bool) {
 	return true
 }
 
-// forget deletes what is stored of a destination that was deleted. The state goes too, so openShard finds what a kill has left.
+// forget deletes what is stored of a destination that was deleted. The state goes too, so openShard finds what a kill has
+// left.
 func (sh *shard) forget(m store.MerchantID, id string) {
 	s, ctx := sh.s, sh.ctx
 	sh.flushing.Lock() // a flush may be about to write it

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,8 +20,8 @@ import (
 
 var many = flag.Int("destinations", 500, "destinations of TestDrillManyDestinations; a fifth of them never answers")
 
-// TestDrillManyDestinations has a fifth of all destinations hang. The others must get their events soon, and memory must be bounded. The
-// figures for many destinations: go test -run ManyDestinations -destinations 10000 -v
+// TestDrillManyDestinations has a fifth of all destinations hang. The others must get their events soon, and memory must be
+// bounded. The figures for many destinations: go test -run ManyDestinations -destinations 10000 -v
 func TestDrillManyDestinations(t *testing.T) {
 	testenv.Drill(t)
 	b := newBedWith(t, backoff)
@@ -102,7 +103,8 @@ func TestDrillManyDestinations(t *testing.T) {
 		}
 	}
 	mib := func(n uint64) float64 { return float64(int64(n)-int64(before)) / (1 << 20) }
-	// The first part is for the engine, the receiver of the test, and up to 128 connections, of which a busy machine needs more.
+	// The first part is for the engine, the receiver of the test, and up to 128 connections, of which a busy machine needs
+	// more.
 	most := 40 + float64(*many)*32/10_000
 	busy := heap()
 	for deadline := time.Now().Add(time.Minute); mib(busy) > most && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -118,7 +120,50 @@ func TestDrillManyDestinations(t *testing.T) {
 	}
 }
 
-// Destinations that hang take all places. Their requests are cut off, so that another destination gets its events; they get theirs later.
+var ingest = flag.Int("ingest", 0, "events of TestIngestBesideIdleDestinations; 0: it is skipped")
+
+// TestIngestBesideIdleDestinations logs the processor time of an event of a shop without destinations. Compare the figures
+// of go test -run IngestBeside -ingest 300000 -v with -destinations 0 and 10000, several times in turns.
+func TestIngestBesideIdleDestinations(t *testing.T) {
+	if *ingest == 0 {
+		t.Skip("it only measures: -ingest")
+	}
+	b := newBedWith(t, backoff)
+	busy, tag := b.shop(b.m.Partner)
+	for i := range *many {
+		if i%10 == 0 {
+			b.m, _ = b.shop(b.m.Partner)
+		}
+		b.create("http://127.0.0.1:1", nil)
+	}
+	used := func() time.Duration {
+		var of syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &of); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(of.Utime.Nano() + of.Stime.Nano())
+	}
+	record := func(n int) {
+		marks := make([]store.Mark, 100)
+		for range n / len(marks) {
+			for i := range marks {
+				marks[i] = store.Mark{Merchant: busy.ID, Tag: tag, Identity: store.Identity{MUID: store.MUID(fmt.Sprint("m", i))}, Name: "Purchase", Time: time.Now(),
+					Raw: []byte(`{"event":"Purchase","value":89.5,"currency":"EUR","pageUrl":"https://shop.example/thanks","pageTitle":"Thank you"}`)}
+			}
+			if err := b.engine.Record(t.Context(), marks); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	record(*ingest / 4)
+	runtime.GC()
+	before, began := used(), time.Now()
+	record(*ingest)
+	t.Logf("%d destinations: %v of processor time an event, in %v", *many, (used()-before)/time.Duration(*ingest), time.Since(began))
+}
+
+// Destinations that hang take all places. Their requests are cut off, so that another destination gets its events; they get
+// theirs later.
 func TestHangingRequestsAreCutOff(t *testing.T) {
 	b, s := newBed(t), newSink(t)
 	hole, release := newSink(t), make(chan struct{})

@@ -45,8 +45,8 @@ func requestOf(t *testing.T, platform, name, fields string) (body map[string]any
 	return body
 }
 
-// TestRequestsAreThoseOfTheSDKs compares requests with what the official SDKs of the platforms make of the same events: that of Meta
-// normalises and hashes by itself; that of Google has all fields and their types.
+// TestRequestsAreThoseOfTheSDKs compares requests with what the official SDKs of the platforms make of the same events: that
+// of Meta normalises and hashes by itself; that of Google has all fields and their types.
 func TestRequestsAreThoseOfTheSDKs(t *testing.T) {
 	node := testenv.Program(t, "node")
 	if _, err := os.Stat("testdata/sdk/node_modules"); err != nil {
@@ -104,9 +104,10 @@ func TestRequestsAreThoseOfTheSDKs(t *testing.T) {
 	}
 }
 
-// TestRequestsFitThePublishedDescriptions checks the requests for each pre-defined event against testdata/schemas.json: what the OpenAPI
-// descriptions of Pinterest (github.com/pinterest/api-description, 5.23.0) and of Snap's SDK (github.com/Snapchat/business-sdk-v3-java,
-// commit 8ab7075) say of a request. That of Snap allows other fields; here it does not.
+// TestRequestsFitThePublishedDescriptions checks the requests for each pre-defined event against testdata/schemas.json: what
+// the OpenAPI descriptions of Pinterest (github.com/pinterest/api-description, 5.23.0) and of Snap's SDK
+// (github.com/Snapchat/business-sdk-v3-java, commit 8ab7075) say of a request. That of Snap allows other fields; here it
+// does not.
 func TestRequestsFitThePublishedDescriptions(t *testing.T) {
 	text, err := os.ReadFile("testdata/schemas.json")
 	if err != nil {

@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// Keyring is the keys of the installation, which encrypt the secrets of destinations by AES-256-GCM. They are in a file of their own: one
-// key a line, its id and 32 bytes in base64; the first one encrypts. All nodes of a database need the same file.
+// Keyring is the keys of the installation, which encrypt the secrets of destinations by AES-256-GCM. They are in a file of
+// their own: one key a line, its id and 32 bytes in base64; the first one encrypts. All nodes of a database need the same
+// file.
 type Keyring struct {
 	path string
 	mu   sync.RWMutex // guards keys

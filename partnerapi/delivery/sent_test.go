@@ -87,7 +87,8 @@ const order = `{"event_id":"p1","value":89.5,"currency":"eur","order_id":"o1","e
 	`"pageTitle":"Thanks","pageUrl":"https://shop.example/thanks?gclid=G1&gbraid=G2&wbraid=G3&fbclid=F1&ttclid=T1&msclkid=M1&epik=E1&ScCid=S1&li_fat_id=L1#top",` +
 	`"consent":{"analytics_storage":"granted","ad_storage":"granted","ad_user_data":"granted"}}`
 
-// TestWhatPlatformsAreSent compares the requests for one order with testdata/sent.json. The hashes of microsoft are those of its guide.
+// TestWhatPlatformsAreSent compares the requests for one order with testdata/sent.json. The hashes of microsoft are those of
+// its guide.
 func TestWhatPlatformsAreSent(t *testing.T) {
 	text, err := os.ReadFile("testdata/sent.json")
 	if err != nil {
@@ -158,8 +159,8 @@ func TestAMappingCanReplaceEverything(t *testing.T) {
 var predefined = strings.Fields("PageView ViewContent ViewItem Login Signup CompleteRegistration StartTrial AddPaymentInfo AddShippingInfo ViewCart AddToCart " +
 	"AddToWishlist RemoveFromCart BeginCheckout Purchase Refund Search Share Subscribe Lead SubmitApplication Contact Donate Schedule")
 
-// TestPlatformsNamePredefinedEvents shows the name of each pre-defined event at each platform, as testdata/names.json has it; a missing one
-// is left out.
+// TestPlatformsNamePredefinedEvents shows the name of each pre-defined event at each platform, as testdata/names.json has
+// it; a missing one is left out.
 func TestPlatformsNamePredefinedEvents(t *testing.T) {
 	text, err := os.ReadFile("testdata/names.json")
 	if err != nil {

@@ -42,7 +42,7 @@ type shard struct {
 	short            bool // relieve runs, because destinations wait for places or for memory
 	calls            map[*call]bool
 	usual            time.Duration // moving average of how long a request takes
-	routes           int // open routes
+	routes           int           // open routes
 }
 
 // group is the destinations of a merchant.

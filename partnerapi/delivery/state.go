@@ -11,8 +11,8 @@ import (
 	"mtagd/store"
 )
 
-// state is how far a destination is, as it is stored. Everything before Cursor is delivered, refused or left out, but for what is in
-// Retry and Replays. So any state that was ever stored loses nothing: at most, events are sent again.
+// state is how far a destination is, as it is stored. Everything before Cursor is delivered, refused or left out, but for
+// what is in Retry and Replays. So any state that was ever stored loses nothing: at most, events are sent again.
 type state struct {
 	Cursor   store.Cursor `json:"cursor"`
 	Attached bool         `json:"attached,omitempty"` // it is where the shard is (headState), if that is later
@@ -113,8 +113,8 @@ func deliveryDocumentID(destination string, sequence uint64) string {
 	return fmt.Sprintf("%s/%016x", destination, sequence)
 }
 
-// flush writes the states that have changed, and then how far the shard is. A kill in between loses nothing: what is attached is then
-// where the shard was before.
+// flush writes the states that have changed, and then how far the shard is. A kill in between loses nothing: what is
+// attached is then where the shard was before.
 func (sh *shard) flush(ctx context.Context) error {
 	sh.flushing.Lock()
 	defer sh.flushing.Unlock()

@@ -25,6 +25,8 @@ type Status struct {
 	NextTry      *time.Time `json:"nextTry"`
 	LastSuccess  *time.Time `json:"lastSuccess"`
 	LastError    *string    `json:"lastError"`
+
+	MaxAgeHours int `json:"-"` // how old events may be that it takes, or for how long they are tried; 0 when it is broken
 }
 
 // Status returns the status of a destination, as of a second ago at most.
@@ -39,10 +41,12 @@ func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
 	if st.LastError != "" {
 		out.LastError = &st.LastError
 	}
-	if _, err := s.open(d); err != nil {
+	rt, err := s.open(d)
+	if err != nil {
 		out.Word, out.LastError = "broken", new(err.Error())
 		return out, nil
 	}
+	out.MaxAgeHours = int(rt.target.Limits().MaxAge.Hours())
 	switch {
 	case d.Paused:
 		out.Word = "paused"
@@ -92,8 +96,8 @@ func (s *Service) deliveries(ctx context.Context, of store.DocumentKind, m store
 	return all, nil
 }
 
-// Deliveries returns the last deliveries of a destination and its dead letters, the newest first. state selects those of one state;
-// event those of one event.
+// Deliveries returns the last deliveries of a destination and its dead letters, the newest first. state selects those of one
+// state; event those of one event.
 func (s *Service) Deliveries(ctx context.Context, d Destination, state DeliveryState, event store.EventID) (all []Delivery, err error) {
 	for _, of := range []store.DocumentKind{store.Deliveries, store.DeadLetters} {
 		list, err := s.deliveries(ctx, of, d.Merchant, d.ID)
@@ -122,8 +126,8 @@ type Preview struct {
 	Answer string `json:"answer,omitempty"`
 }
 
-// Preview returns what would be sent for one event, or, without an id, for the last events of a merchant, or for an example when there
-// are none. With send it also sends the first of these that would be sent. KindNotFound: event.
+// Preview returns what would be sent for one event, or, without an id, for the last events of a merchant, or for an example
+// when there are none. With send it also sends the first of these that would be sent. KindNotFound: event.
 func (s *Service) Preview(ctx context.Context, d Destination, id store.EventID, send bool) (all []Preview, err error) {
 	rt, err := s.open(d)
 	if err != nil {
@@ -267,13 +271,4 @@ func (s *Service) hider(d Destination) func(string) string {
 		}
 	}
 	return strings.NewReplacer(pairs...).Replace
-}
-
-// MaxAgeHours returns how old events may be that a destination takes, or for how long they are tried; 0 when its settings cannot be used.
-func (s *Service) MaxAgeHours(d Destination) int {
-	rt, err := s.open(d)
-	if err != nil {
-		return 0
-	}
-	return int(rt.target.Limits().MaxAge.Hours())
 }

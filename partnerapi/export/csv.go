@@ -27,7 +27,6 @@ func newCSVWriter(w io.Writer) *csvWriter {
 	return c
 }
 
-// Write implements Writer.
 func (c *csvWriter) Write(e *store.Received) error {
 	c.cells = c.cells[:0]
 	for i := range Fields {
@@ -50,7 +49,6 @@ func (c *csvWriter) cell(f *Field, e *store.Received) string {
 	}
 }
 
-// Close implements Writer.
 func (c *csvWriter) Close() error {
 	c.w.Flush()
 	return c.w.Error()

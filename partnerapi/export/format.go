@@ -1,7 +1,21 @@
+// Package export writes events in the order of receipt as files: NDJSON, CSV, Parquet. It has no part of the HTTP
+// protocol.
+//
+//	format.go   the formats; compresses what a Writer writes
+//	fields.go   the fields of an event
+//	json.go     NDJSON; an event as one line of JSON, as the feed has it too
+//	csv.go      CSV
+//	parquet.go  Parquet
+//	thrift.go   the encoding of its metadata
+//
+// All formats have the same columns: Fields.
 package export
 
 import (
 	"io"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
 
 	"mtagd/store"
 )
@@ -53,3 +67,29 @@ func NewWriter(f Format, w io.Writer) Writer {
 		return &jsonWriter{w: w}
 	}
 }
+
+// Encoding is how a file is compressed for sending, as the Content-Encoding header names it; empty for not at all.
+type Encoding string
+
+// The encodings, the preferred one first.
+const (
+	Zstd Encoding = "zstd"
+	Gzip Encoding = "gzip"
+)
+
+// Encode returns a writer that compresses what is written to w. It must be closed.
+func Encode(e Encoding, w io.Writer) (io.WriteCloser, error) {
+	switch e {
+	case Gzip:
+		return gzip.NewWriterLevel(w, gzip.BestSpeed)
+	case Zstd:
+		return zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(512<<10))
+	}
+	return plain{w}, nil
+}
+
+// plain is a writer that compresses nothing.
+type plain struct{ io.Writer }
+
+// Close implements io.Closer.
+func (plain) Close() error { return nil }

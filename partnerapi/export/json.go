@@ -15,8 +15,8 @@ func AppendJSON(b []byte, e *store.Received) []byte {
 	return append(AppendRaw(AppendMembers(append(b, '{'), e, Feed), e.Raw), '}')
 }
 
-// AppendRaw appends the body of an event as one line. Whoever may send events decides where a body has line breaks, and could
-// otherwise write lines of their own into an answer.
+// AppendRaw appends the body of an event as one line. Whoever may send events decides where a body has line breaks, and
+// could otherwise write lines of their own into an answer.
 func AppendRaw(b, raw []byte) []byte {
 	b = append(b, raw...)
 	added := b[len(b)-len(raw):]
@@ -40,12 +40,10 @@ type jsonWriter struct {
 	line []byte
 }
 
-// Write implements Writer.
 func (j *jsonWriter) Write(e *store.Received) error {
 	j.line = append(AppendJSON(j.line[:0], e), '\n')
 	_, err := j.w.Write(j.line)
 	return err
 }
 
-// Close implements Writer.
 func (j *jsonWriter) Close() error { return nil }

@@ -10,13 +10,13 @@ import (
 	"mtagd/store"
 )
 
-// A Parquet file has row groups, a row group has a chunk for each column, and a chunk has pages of values. Here every value is
-// there and is written as it is (PLAIN), and a page is compressed with zstd. What a reader needs to find the pages follows at the
-// end of the file, in Thrift's compact encoding. Numbers in the comments are ids in github.com/apache/parquet-format, parquet.thrift.
-// A library for all that Parquet can do would be a tenth of the program.
+// A Parquet file has row groups, a row group has a chunk for each column, and a chunk has pages of values. Here every value
+// is there and is written as it is (PLAIN), and a page is compressed with zstd. What a reader needs to find the pages
+// follows at the end of the file, in Thrift's compact encoding. Numbers in the comments are ids in
+// github.com/apache/parquet-format, parquet.thrift. A library for all that Parquet can do would be a tenth of the program.
 
-// A row group is in memory until it is written, its full pages compressed. So it ends when it has this many events, or bytes of
-// raw_data.
+// A row group is in memory until it is written, its full pages compressed. So it ends when it has this many events, or bytes
+// of raw_data.
 const (
 	rowGroupEvents = 64 << 10
 	rowGroupBytes  = 16 << 20
@@ -68,7 +68,6 @@ func newParquetWriter(w io.Writer) *parquetWriter {
 	return p
 }
 
-// Write implements Writer.
 func (p *parquetWriter) Write(e *store.Received) error {
 	for i := range p.columns {
 		c, f := &p.columns[i], &Fields[i]
@@ -187,7 +186,6 @@ func (c *parquetColumn) describe(t *compact, offset int64, values int) {
 	}
 }
 
-// Close implements Writer.
 func (p *parquetWriter) Close() error {
 	p.endGroup()
 	var t compact

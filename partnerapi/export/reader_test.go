@@ -109,8 +109,8 @@ func sameJSON(t *testing.T, a, b string) bool {
 	return reflect.DeepEqual(first, second)
 }
 
-// spreadsheetCells are the cells that a spreadsheet makes of a file. Quotes count only around a whole cell: they begin and end
-// it, and a doubled one stands for one. What follows the end of a quoted cell is appended to it.
+// spreadsheetCells are the cells that a spreadsheet makes of a file. Quotes count only around a whole cell: they begin and
+// end it, and a doubled one stands for one. What follows the end of a quoted cell is appended to it.
 func spreadsheetCells(file string, separators string) (cells []string) {
 	for rest := file; rest != ""; {
 		var cell []byte

@@ -23,8 +23,9 @@ const (
 	typescriptDir = "../client/typescript"
 )
 
-// TestTheClients runs the same requests with both clients, through a network that fails each of them several times: before and
-// after the service has done what was asked. Nothing may be there twice, nothing may be missing, and errors have their fields.
+// TestTheClients runs the same requests with both clients, through a network that fails each of them several times: before
+// and after the service has done what was asked. Nothing may be there twice, nothing may be missing, and errors have their
+// fields.
 func TestTheClients(t *testing.T) {
 	t.Run("Go", func(t *testing.T) {
 		testContract(t, func(url, key string) ([]byte, error) {

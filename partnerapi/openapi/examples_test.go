@@ -16,8 +16,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// TestTheCommandsOfThePageWork runs the cURL command of each operation, as the page of the running service shows it. Each must
-// succeed, and the answer must fit the document.
+// TestTheCommandsOfThePageWork runs the cURL command of each operation, as the page of the running service shows it. Each
+// must succeed, and the answer must fit the document.
 func TestTheCommandsOfThePageWork(t *testing.T) {
 	testenv.Program(t, "curl")
 	s := newService(t)
@@ -58,8 +58,8 @@ func run(t *testing.T, s *service, o openapitest.Operation, f fixture, command s
 	return response.StatusCode, string(text)
 }
 
-// TestEventsOfFilesAndStreamsFitTheirSchema reads an event from an export and from a stream of the feed, whose bodies the document
-// describes in words only.
+// TestEventsOfFilesAndStreamsFitTheirSchema reads an event from an export and from a stream of the feed, whose bodies the
+// document describes in words only.
 func TestEventsOfFilesAndStreamsFitTheirSchema(t *testing.T) {
 	s := newService(t)
 	f := s.fixture(false)

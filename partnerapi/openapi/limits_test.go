@@ -11,8 +11,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// TestEachDocumentedLimitIsReal changes one value of each documented example. What the document allows must be accepted, and what
-// is just beyond must be refused with 400.
+// TestEachDocumentedLimitIsReal changes one value of each documented example. What the document allows must be accepted, and
+// what is just beyond must be refused with 400.
 func TestEachDocumentedLimitIsReal(t *testing.T) {
 	testenv.NotShort(t, "time")
 	s := newService(t)

@@ -27,8 +27,9 @@ func Page(text []byte) (page []byte, policy string, err error) {
 	return []byte(d.html()), policy, nil
 }
 
-// The page is written without html/template, because templates call methods by a name that the linker does not know: it would
-// keep all exported methods of the program, which are megabytes. So all text goes through htmlBuilder.add, which escapes it.
+// The page is written without html/template, because templates call methods by a name that the linker does not know: it
+// would keep all exported methods of the program, which are megabytes. So all text goes through htmlBuilder.add, which
+// escapes it.
 
 // htmlBuilder builds HTML.
 type htmlBuilder struct{ strings.Builder }

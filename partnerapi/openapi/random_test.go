@@ -15,8 +15,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// TestRandomRequests sends requests that are made from the schemas, most of them wrong somewhere. No answer may be a 5xx, and each
-// must fit the document. A failure names the seed, and the request is the same with the same seed.
+// TestRandomRequests sends requests that are made from the schemas, most of them wrong somewhere. No answer may be a 5xx,
+// and each must fit the document. A failure names the seed, and the request is the same with the same seed.
 func TestRandomRequests(t *testing.T) {
 	s := newService(t)
 	for _, o := range s.document.Operations() {

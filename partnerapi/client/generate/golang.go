@@ -72,7 +72,8 @@ func (w *writer) declare(name string, schema *openapi3.Schema) {
 	}
 }
 
-// fieldType returns the type of a field. Numbers and booleans that may be absent are pointers, because 0 and false are values.
+// fieldType returns the type of a field. Numbers and booleans that may be absent are pointers, because 0 and false are
+// values.
 func (w *writer) fieldType(name string, schema *openapi3.SchemaRef, required bool) string {
 	of, null := w.typeOf(name, schema)
 	nilable := strings.HasPrefix(of, "[]") || strings.HasPrefix(of, "map") || of == "json.RawMessage" || of == "any"

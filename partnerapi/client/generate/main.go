@@ -1,6 +1,6 @@
-// Command generate writes what the clients have from the OpenAPI document of the service: "go" the types and methods of the Go
-// client, "routes" the table of operations of the TypeScript client, and "json" the document, from which openapi-typescript makes
-// its types.
+// Command generate writes what the clients have from the OpenAPI document of the service: "go" the types and methods of the
+// Go client, "routes" the table of operations of the TypeScript client, and "json" the document, from which
+// openapi-typescript makes its types.
 package main
 
 import (
@@ -49,11 +49,12 @@ func operations(document *openapitest.Document) []openapitest.Operation {
 	return list
 }
 
-// repeatable are the POSTs that may be sent again although they have no Idempotency-Key: they do nothing, or the same as once.
-// Events have an event_id.
+// repeatable are the POSTs that may be sent again although they have no Idempotency-Key: they do nothing, or the same as
+// once. Events have an event_id.
 var repeatable = []string{"generateTag", "verifyTag", "erasePerson", "readPersonalData", "tryEvents", "sendEvents", "resolveMUID"}
 
-// repeat says after what a client may repeat an operation: safe after anything, keyed with its Idempotency-Key, once only after 429.
+// repeat says after what a client may repeat an operation: safe after anything, keyed with its Idempotency-Key, once only
+// after 429.
 func repeat(o openapitest.Operation) string {
 	switch {
 	case o.Parameters.GetByInAndName("header", "Idempotency-Key") != nil:

@@ -1,9 +1,10 @@
-// Package client is a client of the partner API and of the tag hosts, with the standard library alone. client.gen.go is generated
-// from the OpenAPI document of the service; the reference page under /v1/docs explains every request.
+// Package client is a client of the partner API and of the tag hosts, with the standard library alone. client.gen.go is
+// generated from the OpenAPI document of the service; the reference page under /v1/docs explains every request.
 //
 // A request is repeated after a network error, 429 and 5xx, with jittered back-off and not before Retry-After. What creates
-// something has an Idempotency-Key, and an event an event_id, so nothing is there twice. The few requests for which the service
-// has neither, such as CreateSecret, are repeated only after 429. A context ends a request and the waiting between two attempts.
+// something has an Idempotency-Key, and an event an event_id, so nothing is there twice. The few requests for which the
+// service has neither, such as CreateSecret, are repeated only after 429. A context ends a request and the waiting between
+// two attempts.
 package client
 
 //go:generate go run -C ../../.. ./partnerapi/client/generate go partnerapi/client/go/client.gen.go
@@ -98,13 +99,14 @@ func (n *Nullable[T]) UnmarshalJSON(text []byte) error {
 
 type idempotencyKey struct{}
 
-// WithIdempotencyKey gives the next request with this context a key of your own instead of a random one. With a key that you have
-// stored, you can repeat the request even after a restart of your program, within 24 hours.
+// WithIdempotencyKey gives the next request with this context a key of your own instead of a random one. With a key that you
+// have stored, you can repeat the request even after a restart of your program, within 24 hours.
 func WithIdempotencyKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, idempotencyKey{}, key)
 }
 
-// SendEvent sends an event to the tag host. When it returns nil, the event is on disk. An event without an EventID gets a random one.
+// SendEvent sends an event to the tag host. When it returns nil, the event is on disk. An event without an EventID gets a
+// random one.
 func (c *Client) SendEvent(ctx context.Context, tagID string, event NewEvent) error {
 	event.EventID = cmp.Or(event.EventID, rand.Text())
 	_, err := call[Accepted](ctx, c, sendEvents(tagID, event))
@@ -124,9 +126,9 @@ func sendEvents(tagID string, body any) request {
 	return request{method: "POST", path: "/mark/" + url.PathEscape(tagID), body: body, repeat: safe}
 }
 
-// Feed follows your events in the order of receipt, from query.After on. Store the Cursor of each page together with what you made
-// of its events; a later Feed that begins there goes on exactly after them. It waits for new events for ever, and survives outages:
-// it ends with the error of the context, or with one that waiting does not help with, such as 401.
+// Feed follows your events in the order of receipt, from query.After on. Store the Cursor of each page together with what
+// you made of its events; a later Feed that begins there goes on exactly after them. It waits for new events for ever, and
+// survives outages: it ends with the error of the context, or with one that waiting does not help with, such as 401.
 func (c *Client) Feed(ctx context.Context, query ReadFeedQuery) iter.Seq2[*FeedPage, error] {
 	if query.Wait == nil {
 		wait := int64(30)

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestContract is what the contract test of the clients asks of this one. CONTRACT has a server that fails again and again, an API
-// key, and a file for what was got. The TypeScript client has the same in contract.ts.
+// TestContract is what the contract test of the clients asks of this one. CONTRACT has a server that fails again and again,
+// an API key, and a file for what was got. The TypeScript client has the same in contract.ts.
 func TestContract(t *testing.T) {
 	var url, key, file string
 	if n, _ := fmt.Sscan(os.Getenv("CONTRACT"), &url, &key, &file); n != 3 {

@@ -1,10 +1,10 @@
-// Package filter decides by an expression whether an event is delivered. The expressions are a part of the Common Expression Language
-// (CEL, https://github.com/google/cel-spec): literals, fields, ! && || == != < <= > >= in, + on texts and numbers, lists, has(), size(),
-// and on texts contains(), startsWith(), endsWith() and lowerAscii(). They have no loops, no functions that take long, and
-// bounded length, so each evaluation ends within microseconds.
+// Package filter decides by an expression whether an event is delivered. The expressions are a part of the Common Expression
+// Language (CEL, https://github.com/google/cel-spec): literals, fields, ! && || == != < <= > >= in, + on texts and numbers,
+// lists, has(), size(), and on texts contains(), startsWith(), endsWith() and lowerAscii(). They have no loops, no functions
+// that take long, and bounded length, so each evaluation ends within microseconds.
 //
-// As in CEL, an error on one side of && and || is nothing if the other side decides. Any other error, such as a field that the event
-// does not have, makes the whole expression false: an event that cannot be judged is not delivered.
+// As in CEL, an error on one side of && and || is nothing if the other side decides. Any other error, such as a field that
+// the event does not have, makes the whole expression false: an event that cannot be judged is not delivered.
 package filter
 
 import (
@@ -174,21 +174,25 @@ func (p *parser) compare() node {
 	left := p.sum()
 	for _, op := range []string{"==", "!=", "<=", ">=", "<", ">", "in"} {
 		if p.accept(op) {
-			right := p.sum()
-			return func(f map[string]any) (any, error) {
-				l, err := left(f)
-				if err != nil {
-					return nil, err
-				}
-				r, err := right(f)
-				if err != nil {
-					return nil, err
-				}
-				return relate(op, l, r)
-			}
+			return both(left, p.sum(), func(l, r any) (any, error) { return relate(op, l, r) })
 		}
 	}
 	return left
+}
+
+// both is a node of the values of two others.
+func both(left, right node, of func(l, r any) (any, error)) node {
+	return func(f map[string]any) (any, error) {
+		l, err := left(f)
+		if err != nil {
+			return nil, err
+		}
+		r, err := right(f)
+		if err != nil {
+			return nil, err
+		}
+		return of(l, r)
+	}
 }
 
 func relate(op string, l, r any) (any, error) {
@@ -265,30 +269,23 @@ func number(v any) (float64, bool) {
 func (p *parser) sum() node {
 	left := p.unary()
 	for p.accept("+") {
-		l, r := left, p.unary()
-		left = func(f map[string]any) (any, error) {
-			a, err := l(f)
-			if err != nil {
-				return nil, err
-			}
-			b, err := r(f)
-			if err != nil {
-				return nil, err
-			}
-			if x, ok := number(a); ok {
-				if y, ok := number(b); ok {
-					return x + y, nil
-				}
-			}
-			x, okX := a.(string)
-			y, okY := b.(string)
-			if !okX || !okY {
-				return nil, errNoValue
-			}
+		left = both(left, p.unary(), add)
+	}
+	return left
+}
+
+func add(a, b any) (any, error) {
+	if x, ok := number(a); ok {
+		if y, ok := number(b); ok {
 			return x + y, nil
 		}
 	}
-	return left
+	x, okX := a.(string)
+	y, okY := b.(string)
+	if !okX || !okY {
+		return nil, errNoValue
+	}
+	return x + y, nil
 }
 
 func (p *parser) unary() node {
@@ -350,15 +347,7 @@ func (p *parser) postfix(of node) node {
 func constant(v any) node { return func(map[string]any) (any, error) { return v, nil } }
 
 func member(of, key node) node {
-	return func(f map[string]any) (any, error) {
-		v, err := of(f)
-		if err != nil {
-			return nil, err
-		}
-		k, err := key(f)
-		if err != nil {
-			return nil, err
-		}
+	return both(of, key, func(v, k any) (any, error) {
 		switch in := v.(type) {
 		case map[string]any:
 			name, _ := k.(string)
@@ -371,7 +360,7 @@ func member(of, key node) node {
 			}
 		}
 		return nil, errNoValue
-	}
+	})
 }
 
 var methods = map[string]func(s, arg string) any{
@@ -392,19 +381,14 @@ func (p *parser) method(of node, name string) node {
 		arg = p.or()
 	}
 	p.expect(")")
-	return func(f map[string]any) (any, error) {
-		v, err := of(f)
-		if err != nil {
-			return nil, err
-		}
-		a, err := arg(f)
+	return both(of, arg, func(v, a any) (any, error) {
 		s, okS := v.(string)
 		text, okA := a.(string)
-		if err != nil || !okS || !okA {
+		if !okS || !okA {
 			return nil, errNoValue
 		}
 		return call(s, text), nil
-	}
+	})
 }
 
 func (p *parser) primary() node {

@@ -1,6 +1,7 @@
-// Package googleads sends events to Google Ads by the Data Manager API, POST /v1/events:ingest (developers.google.com/data-manager/api:
-// reference/rest/v1/events/ingest and devguides/events/send-events, read 2026-11; fields of google.golang.org/api/datamanager/v1,
-// revision 20261106; identifiers as util/src/formatter.ts of github.com/googleads/data-manager-node has them).
+// Package googleads sends events to Google Ads by the Data Manager API, POST /v1/events:ingest
+// (developers.google.com/data-manager/api: reference/rest/v1/events/ingest and devguides/events/send-events, read 2026-11;
+// fields of google.golang.org/api/datamanager/v1, revision 20261106; identifiers as util/src/formatter.ts of
+// github.com/googleads/data-manager-node has them).
 //
 //   - The setting conversions gives each event name the number of a conversion action. Other events are left out. So are
 //     events that have none of these: a click id (gclid, gbraid, wbraid), an email, a phone number, an address.

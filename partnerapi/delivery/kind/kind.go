@@ -1,13 +1,12 @@
-// Package kind says what a kind of destination is: how it turns events into requests, and reads the answers. A kind knows nothing of
-// retries, cursors or connections, and gets its secrets in clear. Each kind is a package of its own.
+// Package kind says what a kind of destination is: how it turns events into requests, and reads the answers. A kind knows
+// nothing of retries, cursors or connections, and gets its secrets in clear. Each kind is a package of its own.
 //
 //	kind.go     Kind, Target, Event
 //	platform.go what ad platforms have in common
 //	settings.go settings of a kind
 //	mapping.go  fields that a merchant maps
-//	person.go   normalises and hashes what identifies a person
+//	person.go   normalises and hashes what identifies a person; what the visitor has agreed to
 //	shop.go     what was bought, and where
-//	consent.go  what the visitor has agreed to
 package kind
 
 import (
@@ -77,8 +76,8 @@ func (o Options) Secret(name string) string {
 // Target makes the requests of one destination. Its methods may be called from many goroutines.
 type Target interface {
 	Limits() Limits
-	// Requests returns the requests for some events, in the order in which they are sent, and the events that the destination cannot take
-	// (Refusal). Each event is in one request, or refused.
+	// Requests returns the requests for some events, in the order in which they are sent, and the events that the destination
+	// cannot take (Refusal). Each event is in one request, or refused.
 	Requests(events []*Event, now time.Time) ([]Request, []Refusal)
 	// Read says what the answer to a request means.
 	Read(r Request, a Answer) Verdict
@@ -155,7 +154,8 @@ func (e *Event) Number(names ...string) (json.Number, bool) {
 	return text, true
 }
 
-// EventID is what tells the same event of a browser's pixel and of the server: the sender's event_id, or that of the service.
+// EventID is what tells the same event of a browser's pixel and of the server: the sender's event_id, or that of the
+// service.
 func (e *Event) EventID() string {
 	if id := e.Text("event_id"); id != "" {
 		return id
@@ -232,8 +232,8 @@ func Standard(a Answer) Verdict {
 	return Verdict{Outcome: Again}
 }
 
-// Parse reads an answer by its status, and its body as JSON. It returns false when the body cannot be read: then v is final. A 2xx
-// answer that cannot be read does not say what was taken, or is not the platform's.
+// Parse reads an answer by its status, and its body as JSON. It returns false when the body cannot be read: then v is final.
+// A 2xx answer that cannot be read does not say what was taken, or is not the platform's.
 func (r Request) Parse(a Answer, into any) (v Verdict, ok bool) {
 	v, ok = Standard(a), json.Unmarshal(a.Body, into) == nil
 	if !ok && v.Outcome == Done {
@@ -242,8 +242,8 @@ func (r Request) Parse(a Answer, into any) (v Verdict, ok bool) {
 	return v, ok
 }
 
-// Unclear is the verdict on a 2xx answer that does not say which events were taken. The request is sent again: by their ids, the
-// platform drops the events that it has. If the answer was too long to be read whole, the request is sent in halves.
+// Unclear is the verdict on a 2xx answer that does not say which events were taken. The request is sent again: by their ids,
+// the platform drops the events that it has. If the answer was too long to be read whole, the request is sent in halves.
 func (r Request) Unclear(a Answer) Verdict {
 	v := Verdict{Outcome: Again, Reason: "the answer cannot be read"}
 	if len(r.Events) > 1 && int64(len(a.Body)) >= r.MaxAnswer() {

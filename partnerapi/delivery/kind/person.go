@@ -38,7 +38,8 @@ func GoogleEmail(s string) string {
 // Postcode are the names of the field with a postal code.
 var Postcode = []string{"zip", "postal_code", "postcode"}
 
-// postcode returns a postal code in lower case without punctuation, and one of the United States without its last four digits.
+// postcode returns a postal code in lower case without punctuation, and one of the United States without its last four
+// digits.
 func postcode(s string) string {
 	if short, _, ok := strings.Cut(s, "-"); ok && len(short) == 5 && len(s) == 10 {
 		s = short
@@ -111,4 +112,24 @@ func Put(in map[string]any, name, value string) {
 	if name != "" && value != "" {
 		in[name] = value
 	}
+}
+
+// AdConsent is what ad platforms need.
+var AdConsent = []string{"ad_storage", "ad_user_data"}
+
+// HasConsent reports whether an event says that its visitor has agreed to all of some categories: its field consent is true,
+// or an object in which each of them is true or "granted". What is not stated is not granted.
+func HasConsent(fields map[string]any, categories []string) bool {
+	switch consent := fields["consent"].(type) {
+	case bool:
+		return consent || len(categories) == 0
+	case map[string]any:
+		for _, category := range categories {
+			if v := consent[category]; v != true && v != "granted" {
+				return false
+			}
+		}
+		return true
+	}
+	return len(categories) == 0
 }

@@ -28,6 +28,10 @@ type Platform struct {
 
 	// Event returns the platform's form of an event, or why the event is not sent.
 	Event func(a *Account, name string, e *Event) (map[string]any, *Refusal)
+	// Shop are the platform's names for products and values, and ShopInto the object in its form of an event that has them;
+	// empty: Event itself adds them.
+	Shop     ShopNames
+	ShopInto string
 	// MapInto is the object in the platform's form of an event that a merchant's mapping sets fields in; empty: the event
 	// itself.
 	MapInto string
@@ -95,11 +99,10 @@ func (p *Platform) open(o Options) (Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, err := checkEndpoint(v.texts[endpoint], o.AllowHTTP)
-	return &Account{Endpoint: address, Secret: o.Secret(p.Secret.Name), values: v, platform: p, mapping: o.Mapping}, err
+	address := v.texts[endpoint]
+	return &Account{Endpoint: strings.TrimRight(address, "/"), Secret: o.Secret(p.Secret.Name), values: v, platform: p, mapping: o.Mapping}, o.CheckURL(endpoint, address)
 }
 
-// Limits implements Target.
 func (a *Account) Limits() Limits { return a.platform.Limits }
 
 // Name returns the platform's name of an event; empty: the event is left out.
@@ -118,7 +121,6 @@ func (a *Account) Name(of string) string {
 	return name
 }
 
-// Requests implements Target.
 func (a *Account) Requests(events []*Event, now time.Time) (requests []Request, refused []Refusal) {
 	type part struct {
 		events []*Event
@@ -140,6 +142,11 @@ func (a *Account) Requests(events []*Event, now time.Time) (requests []Request, 
 			refusal.Event = i
 			refused = append(refused, *refusal)
 			continue
+		}
+		if p.ShopInto != "" {
+			if shop := e.Shop(p.Shop); len(shop) > 0 {
+				one[p.ShopInto] = shop
+			}
 		}
 		into := one
 		if p.MapInto != "" {
@@ -169,7 +176,6 @@ func (a *Account) Requests(events []*Event, now time.Time) (requests []Request, 
 	return requests, refused
 }
 
-// Read implements Target.
 func (a *Account) Read(r Request, answer Answer) Verdict { return a.platform.Read(r, answer) }
 
 // Snake returns AddToCart as add_to_cart.

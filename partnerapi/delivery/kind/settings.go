@@ -77,17 +77,18 @@ func (o Options) read(settings []Setting) (values, error) {
 	return v, nil
 }
 
-// checkEndpoint checks the URL of a platform's API. It differs from the default only in tests and for a merchant's own
-// gateway.
-func checkEndpoint(address string, allowHTTP bool) (string, error) {
+// CheckURL checks the address of a server: that of a platform's API, which differs from the default only in tests and for a
+// merchant's own gateway, or of a merchant's own system.
+func (o Options) CheckURL(setting, address string) error {
 	u, err := url.Parse(address)
-	if err != nil || u.Host == "" || u.Scheme != "https" && !(allowHTTP && u.Scheme == "http") || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return "", store.Invalid("settings.endpoint", "must be an address such as https://example.com")
+	if err != nil || u.Host == "" || u.Scheme != "https" && !(o.AllowHTTP && u.Scheme == "http") || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return store.Invalid("settings."+setting, "must be an address such as https://example.com")
 	}
-	return strings.TrimRight(address, "/"), nil
+	return nil
 }
 
-// Receiver returns the server that settings have secrets sent to, as it is named by their url, endpoint, host or brokers; "" when they name none.
+// Receiver returns the server that settings have secrets sent to, as it is named by their url, endpoint, host or brokers; ""
+// when they name none.
 func Receiver(settings json.RawMessage) string {
 	var s struct{ URL, Endpoint, Host, Brokers string }
 	if json.Unmarshal(settings, &s) != nil { // kinds refuse them

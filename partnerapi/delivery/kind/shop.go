@@ -46,6 +46,7 @@ func PutNumber(in map[string]any, name string, n json.Number) {
 type ShopNames struct {
 	Value, Currency, Order, Search   string
 	IDs, Items                       string   // of all products
+	Type                             string   // says that Items are products
 	ID, Name, Category, Count, Price string   // of each
 	Texts                            []string // numbers that are sent as strings
 }
@@ -83,6 +84,7 @@ func (e *Event) Shop(n ShopNames) map[string]any {
 	}
 	if len(items) > 0 && n.Items != "" {
 		in[n.Items] = items
+		Put(in, n.Type, "product")
 	}
 	if len(ids) > 0 && n.IDs != "" {
 		in[n.IDs] = ids

@@ -1,10 +1,12 @@
-// Package linkedin sends events to the Conversions API of LinkedIn, POST /rest/conversionEvents (learn.microsoft.com/linkedin/marketing/
-// integrations/ads-reporting/conversions-api and /linkedin/marketing/conversions/conversions-faq, read 2026-11 through the collection
-// "LinkedIn Marketing Solutions Versioned APIs", step 10, and github.com/segmentio/action-destinations; the types of identifiers
-// from conversions-api-schema of 2026-05-15, as others cite it).
+// Package linkedin sends events to the Conversions API of LinkedIn, POST /rest/conversionEvents
+// (learn.microsoft.com/linkedin/marketing/ integrations/ads-reporting/conversions-api and
+// /linkedin/marketing/conversions/conversions-faq, read 2026-11 through the collection "LinkedIn Marketing Solutions
+// Versioned APIs", step 10, and github.com/segmentio/action-destinations; the types of identifiers from
+// conversions-api-schema of 2026-05-15, as others cite it).
 //
 //   - The setting conversions gives each event name the number of a conversion rule. Other events are left out. So are
-//     events with none of these: an email, li_fat_id, the visitor's address. LinkedIn takes addresses of IPv4 alone, and no user agent.
+//     events with none of these: an email, li_fat_id, the visitor's address. LinkedIn takes addresses of IPv4 alone, and no
+//     user agent.
 //   - A request has at most 5,000 events (here 1,000). LinkedIn accepts 600 requests a minute, and events of the last 90
 //     days.
 //   - The answer has a status for each event. LinkedIn counts an event from the Insight Tag and from the server once if

@@ -1,6 +1,6 @@
-// Package meta sends events to the Conversions API of Meta, as its documentation has it (developers.facebook.com/documentation/
-// ads-commerce/conversions-api: parameters/server-event of 2026-02-12, parameters/customer-information-parameters of 2026-01-09,
-// using-the-api of 2026-02-06).
+// Package meta sends events to the Conversions API of Meta, as its documentation has it
+// (developers.facebook.com/documentation/ ads-commerce/conversions-api: parameters/server-event of 2026-02-12,
+// parameters/customer-information-parameters of 2026-01-09, using-the-api of 2026-02-06).
 //
 //   - One event older than 7 days makes Meta refuse its whole request, so older ones are never sent.
 //   - An event of a website needs the page and the visitor's user agent. With deliverClientDetails the service adds the user
@@ -33,10 +33,15 @@ var Kind = kind.Platform{
 	Names: map[string]string{
 		"ViewItem": "ViewContent", "Signup": "CompleteRegistration", "SignUp": "CompleteRegistration", "BeginCheckout": "InitiateCheckout",
 	},
-	Custom:  func(name string) string { return name },
-	Event:   event,
-	Request: request,
-	Read:    read,
+	Custom: func(name string) string { return name },
+	Event:  event,
+	Shop: kind.ShopNames{
+		Value: "value", Currency: "currency", Order: "order_id", Search: "search_string",
+		IDs: "content_ids", Items: "contents", Type: "content_type", ID: "id", Count: "quantity", Price: "item_price",
+	},
+	ShopInto: "custom_data",
+	Request:  request,
+	Read:     read,
 }.Kind()
 
 func request(a *kind.Account, _ []*kind.Event, list []any, _ time.Time) (string, http.Header, map[string]any) {
@@ -63,16 +68,6 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 	kind.Put(one, "action_source", e.Text("action_source"))
 	kind.Put(one, "event_source_url", e.PageURL())
 	kind.Put(one, "referrer_url", e.Text("referrer"))
-	custom := e.Shop(kind.ShopNames{
-		Value: "value", Currency: "currency", Order: "order_id", Search: "search_string",
-		IDs: "content_ids", Items: "contents", ID: "id", Count: "quantity", Price: "item_price",
-	})
-	if custom["contents"] != nil {
-		custom["content_type"] = "product"
-	}
-	if len(custom) > 0 {
-		one["custom_data"] = custom
-	}
 	return one, nil
 }
 

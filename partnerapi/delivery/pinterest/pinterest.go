@@ -1,6 +1,6 @@
-// Package pinterest sends events to the Conversions API of Pinterest, POST /v5/ad_accounts/{id}/events, as its OpenAPI description has it
-// (github.com/pinterest/api-description, v5/openapi.json 5.23.0 of 2025-12-11; the names of events from developers.pinterest.com/docs/
-// api-features/conversion-overview, read 2026-11).
+// Package pinterest sends events to the Conversions API of Pinterest, POST /v5/ad_accounts/{id}/events, as its OpenAPI
+// description has it (github.com/pinterest/api-description, v5/openapi.json 5.23.0 of 2025-12-11; the names of events from
+// developers.pinterest.com/docs/ api-features/conversion-overview, read 2026-11).
 //
 //   - Pinterest identifies a person by email, or by IP address and user agent together. Events with neither are left out.
 //   - The answer says for each event whether it was processed, even with status 422.
@@ -35,6 +35,11 @@ var Kind = kind.Platform{
 		"Subscribe": "subscribe", "Lead": "lead", "SubmitApplication": "submit_application", "Contact": "contact", "Schedule": "schedule",
 	},
 	Event: event,
+	Shop: kind.ShopNames{
+		Value: "value", Currency: "currency", Order: "order_id", Search: "search_string", IDs: "content_ids", Items: "contents",
+		ID: "id", Name: "item_name", Category: "item_category", Count: "quantity", Price: "item_price", Texts: []string{"value", "item_price"},
+	},
+	ShopInto: "custom_data",
 	Request: func(a *kind.Account, _ []*kind.Event, list []any, _ time.Time) (string, http.Header, map[string]any) {
 		address := "/v5/ad_accounts/" + a.Text("adAccountId") + "/events"
 		if a.Flag("test") {
@@ -68,12 +73,6 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 	kind.Put(one, "event_source_url", e.PageURL())
 	if language, _, _ := strings.Cut(e.Text("language"), "-"); len(language) == 2 {
 		one["language"] = strings.ToLower(language)
-	}
-	if custom := e.Shop(kind.ShopNames{
-		Value: "value", Currency: "currency", Order: "order_id", Search: "search_string", IDs: "content_ids", Items: "contents",
-		ID: "id", Name: "item_name", Category: "item_category", Count: "quantity", Price: "item_price", Texts: []string{"value", "item_price"},
-	}); len(custom) > 0 {
-		one["custom_data"] = custom
 	}
 	return one, nil
 }

@@ -26,7 +26,7 @@ func openClickHouse(o kind.Options) (kind.Target, error) {
 	if err := o.Decode(t); err != nil {
 		return nil, err
 	}
-	if err := checkURL("url", t.URL, o); err != nil {
+	if err := o.CheckURL("url", t.URL); err != nil {
 		return nil, err
 	}
 	if !isName(t.Database) {
@@ -38,10 +38,8 @@ func openClickHouse(o kind.Options) (kind.Target, error) {
 	return t, checkTable(t.Table)
 }
 
-// Limits implements kind.Target.
 func (t *clickHouse) Limits() kind.Limits { return limits(time.Second) }
 
-// Requests implements kind.Target.
 func (t *clickHouse) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	query := url.Values{
 		"database": {t.Database}, "query": {"INSERT INTO " + t.Table + " FORMAT JSONEachRow"},
@@ -53,7 +51,6 @@ func (t *clickHouse) Requests(events []*kind.Event, _ time.Time) ([]kind.Request
 	return []kind.Request{{URL: strings.TrimRight(t.URL, "/") + "/?" + query.Encode(), Header: header, Body: body, Events: all(len(events))}}, nil
 }
 
-// Read implements kind.Target.
 func (t *clickHouse) Read(_ kind.Request, a kind.Answer) kind.Verdict {
 	v := kind.Standard(a)
 	if v.Outcome != kind.Done {

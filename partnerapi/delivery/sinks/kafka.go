@@ -20,8 +20,8 @@ import (
 	"mtagd/store"
 )
 
-// kafka is a topic of a Kafka cluster. The key of a record is the muid, so that one partition has all events of a visitor, in
-// order.
+// kafka is a topic of a Kafka cluster. The key of a record is the muid, so that one partition has all events of a visitor,
+// in order.
 type kafka struct {
 	Brokers    string `json:"brokers"`
 	Topic      string `json:"topic"`
@@ -65,10 +65,8 @@ func openKafka(o kind.Options) (kind.Target, error) {
 	return t, nil
 }
 
-// Limits implements kind.Target.
 func (t *kafka) Limits() kind.Limits { return limits(time.Second) }
 
-// Requests implements kind.Target.
 func (t *kafka) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	body, values := lines(events)
 	return []kind.Request{{
@@ -79,8 +77,8 @@ func (t *kafka) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []k
 	}}, nil
 }
 
-// produce writes events by a new idempotent producer, and waits until all in-sync replicas have them. All connections are made
-// by dial, because the first broker may name others at any address.
+// produce writes events by a new idempotent producer, and waits until all in-sync replicas have them. All connections are
+// made by dial, because the first broker may name others at any address.
 func (t *kafka) produce(ctx context.Context, dial kind.Dial, events []*kind.Event, values [][]byte) (kind.Answer, error) {
 	var unreached atomic.Pointer[error] // why the last dial failed: the client's error does not say it
 	c, err := kgo.NewClient(kgo.ClientID("mtagd"), kgo.SeedBrokers(t.brokers...), kgo.SASL(t.sasl), kgo.DefaultProduceTopic(t.Topic),
@@ -142,7 +140,6 @@ func answerOfKafka(err error) (kind.Answer, error) {
 	return kind.Answer{Status: status, Body: []byte(refused.Error())}, nil
 }
 
-// Read implements kind.Target.
 func (t *kafka) Read(_ kind.Request, a kind.Answer) kind.Verdict {
 	v := kind.Standard(a)
 	v.Reason = string(a.Body)

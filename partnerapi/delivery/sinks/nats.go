@@ -51,10 +51,8 @@ func openNATS(o kind.Options) (kind.Target, error) {
 	return t, nil
 }
 
-// Limits implements kind.Target.
 func (t *nats) Limits() kind.Limits { return limits(time.Second) }
 
-// Requests implements kind.Target.
 func (t *nats) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	body, messages := lines(events)
 	return []kind.Request{{
@@ -65,11 +63,10 @@ func (t *nats) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []ki
 	}}, nil
 }
 
-// Read implements kind.Target.
 func (t *nats) Read(_ kind.Request, a kind.Answer) kind.Verdict { return readEach(a) }
 
-// publish publishes events on a new connection, in order, and waits until all are acknowledged. When the stream refuses one, all
-// are sent again later, and the stream drops those that it has.
+// publish publishes events on a new connection, in order, and waits until all are acknowledged. When the stream refuses one,
+// all are sent again later, and the stream drops those that it has.
 func (t *nats) publish(ctx context.Context, dial kind.Dial, events []*kind.Event, messages [][]byte) (kind.Answer, error) {
 	raw, err := dial(ctx, "tcp", t.address)
 	if err != nil {

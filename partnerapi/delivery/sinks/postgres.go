@@ -62,10 +62,8 @@ func openPostgres(o kind.Options) (kind.Target, error) {
 	return t, checkTable(t.Table)
 }
 
-// Limits implements kind.Target.
 func (t *postgres) Limits() kind.Limits { return limits(time.Second) }
 
-// Requests implements kind.Target.
 func (t *postgres) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	body, _ := lines(events[:1]) // for a preview: the columns are sent as arrays
 	return []kind.Request{{
@@ -116,8 +114,8 @@ func valuesOf[V any](f *export.Field, events []*kind.Event) (all []V) {
 	return all
 }
 
-// insert inserts the events that the table does not have, in one transaction. It creates the table, or columns that it lacks. If
-// PostgreSQL refuses an event, such as one with \u0000, the answer is a bad request.
+// insert inserts the events that the table does not have, in one transaction. It creates the table, or columns that it
+// lacks. If PostgreSQL refuses an event, such as one with \u0000, the answer is a bad request.
 func (t *postgres) insert(ctx context.Context, dial kind.Dial, events []*kind.Event) (kind.Answer, error) {
 	config := t.config.Copy()
 	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -195,7 +193,6 @@ func answerOf(err error) (kind.Answer, error) {
 	return kind.Answer{Status: status, Body: []byte(refused.Code + " " + refused.Message)}, nil
 }
 
-// Read implements kind.Target.
 func (t *postgres) Read(_ kind.Request, a kind.Answer) kind.Verdict {
 	v := kind.Standard(a)
 	v.Reason = string(a.Body)

@@ -33,7 +33,7 @@ func openS3(o kind.Options) (kind.Target, error) {
 	if err := o.Decode(t); err != nil {
 		return nil, err
 	}
-	if err := checkURL("endpoint", t.Endpoint, o); err != nil {
+	if err := o.CheckURL("endpoint", t.Endpoint); err != nil {
 		return nil, err
 	}
 	for name, text := range map[string]string{"bucket": t.Bucket, "prefix": t.Prefix, "region": t.Region, "accessKeyId": t.AccessKeyID} {
@@ -51,10 +51,8 @@ func isPath(s string) bool {
 	})
 }
 
-// Limits implements kind.Target.
 func (t *s3) Limits() kind.Limits { return limits(time.Minute) }
 
-// Requests implements kind.Target.
 func (t *s3) Requests(events []*kind.Event, _ time.Time) (requests []kind.Request, refused []kind.Refusal) {
 	hour := func(i int) string { return events[i].ReceivedAt.UTC().Format("date=2006-01-02/hour=15") }
 	for from, to := 0, 0; from < len(events); from = to {

@@ -8,12 +8,12 @@
 //
 //   - A repeated file replaces the first one. After a kill or a failure, events may be repeated in other files.
 //
-//   - NATS drops repeats by the event's id, within the duplicate window of the stream. Events are in order, unless the stream
-//     refuses one.
+//   - NATS drops repeats by the event's id, within the duplicate window of the stream. Events are in order, unless the
+//     stream refuses one.
 //
-//   - Kafka has the events of a visitor in order. An idempotent producer leaves no repeats within a request. After a kill or a
-//     failure, events may be repeated. Transactions would not change that, because the position of a destination is not stored
-//     in Kafka.
+//   - Kafka has the events of a visitor in order. An idempotent producer leaves no repeats within a request. After a kill or
+//     a failure, events may be repeated. Transactions would not change that, because the position of a destination is not
+//     stored in Kafka.
 //
 // So readers of Kafka, ClickHouse and of files must drop repeats by the id.
 package sinks
@@ -24,7 +24,6 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strings"
 	"time"
@@ -145,13 +144,4 @@ func readEach(a kind.Answer) kind.Verdict {
 		v.Outcome = kind.Again
 	}
 	return v
-}
-
-// checkURL checks the address of a server.
-func checkURL(name, address string, o kind.Options) error {
-	u, err := url.Parse(address)
-	if err != nil || u.Host == "" || u.Scheme != "https" && !(o.AllowHTTP && u.Scheme == "http") || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return store.Invalid("settings."+name, "must be an address such as https://example.com")
-	}
-	return nil
 }

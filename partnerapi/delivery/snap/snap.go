@@ -1,6 +1,7 @@
-// Package snap sends events to the Conversions API v3 of Snap, POST /v3/{pixel}/events (developers.snap.com/api/marketing-api/
-// Conversions-API: UsingTheAPI and the overview, read 2026-11; fields and answers from api/openapi.yaml of github.com/Snapchat/
-// business-sdk-v3-java at commit 186f8ca; the names of events from github.com/api-evangelist/snapchat, which is not Snap's own).
+// Package snap sends events to the Conversions API v3 of Snap, POST /v3/{pixel}/events
+// (developers.snap.com/api/marketing-api/ Conversions-API: UsingTheAPI and the overview, read 2026-11; fields and answers
+// from api/openapi.yaml of github.com/Snapchat/ business-sdk-v3-java at commit 186f8ca; the names of events from
+// github.com/api-evangelist/snapchat, which is not Snap's own).
 //
 //   - Snap identifies a person by email or phone, or by IP address and user agent together. Events with none of them are
 //     left out.
@@ -35,6 +36,11 @@ var Kind = kind.Platform{
 		"Subscribe": "SUBSCRIBE", "Schedule": "RESERVE",
 	},
 	Event: event,
+	Shop: kind.ShopNames{
+		Value: "value", Currency: "currency", Order: "order_id", Search: "search_string", IDs: "content_ids", Items: "contents",
+		ID: "id", Count: "quantity", Price: "item_price", Texts: []string{"quantity", "item_price"},
+	},
+	ShopInto: "custom_data",
 	Request: func(a *kind.Account, _ []*kind.Event, list []any, _ time.Time) (string, http.Header, map[string]any) {
 		address := "/v3/" + a.Text("pixelId") + "/events"
 		if a.Flag("test") {
@@ -57,12 +63,6 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 		one["action_source"] = "OFFLINE"
 	}
 	kind.Put(one, "event_source_url", e.PageURL())
-	if custom := e.Shop(kind.ShopNames{
-		Value: "value", Currency: "currency", Order: "order_id", Search: "search_string", IDs: "content_ids", Items: "contents",
-		ID: "id", Count: "quantity", Price: "item_price", Texts: []string{"quantity", "item_price"},
-	}); len(custom) > 0 {
-		one["custom_data"] = custom
-	}
 	return one, nil
 }
 

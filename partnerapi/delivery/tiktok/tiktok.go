@@ -1,7 +1,9 @@
-// Package tiktok sends events to the Events API 2.0 of TikTok, POST /open_api/v1.3/event/track/ (business-api.tiktok.com/portal/docs;
-// read 2026-11 through the recorded examples of docs.mparticle.com and doc.commandersact.com: TikTok's own pages were not at hand).
+// Package tiktok sends events to the Events API 2.0 of TikTok, POST /open_api/v1.3/event/track/
+// (business-api.tiktok.com/portal/docs; read 2026-11 through the recorded examples of docs.mparticle.com and
+// doc.commandersact.com: TikTok's own pages were not at hand).
 //
-// TikTok answers 200 to most things: "code" in the body says what it means. Email, phone and external id are hashed; the phone has its + before.
+// TikTok answers 200 to most things: "code" in the body says what it means. Email, phone and external id are hashed; the
+// phone has its + before.
 package tiktok
 
 import (
@@ -27,6 +29,11 @@ var Kind = kind.Platform{
 	},
 	Custom: func(name string) string { return name },
 	Event:  event,
+	Shop: kind.ShopNames{
+		Value: "value", Currency: "currency", Order: "order_id", Search: "query", Items: "contents", Type: "content_type",
+		ID: "content_id", Name: "content_name", Category: "content_category", Count: "quantity", Price: "price",
+	},
+	ShopInto: "properties",
 	Request: func(a *kind.Account, _ []*kind.Event, list []any, _ time.Time) (string, http.Header, map[string]any) {
 		body := map[string]any{"event_source": "web", "event_source_id": a.Text("pixelCode"), "data": list}
 		kind.Put(body, "test_event_code", a.Text("testEventCode"))
@@ -48,16 +55,6 @@ func event(_ *kind.Account, name string, e *kind.Event) (map[string]any, *kind.R
 		page := map[string]any{"url": address}
 		kind.Put(page, "referrer", e.Text("referrer"))
 		one["page"] = page
-	}
-	properties := e.Shop(kind.ShopNames{
-		Value: "value", Currency: "currency", Order: "order_id", Search: "query",
-		Items: "contents", ID: "content_id", Name: "content_name", Category: "content_category", Count: "quantity", Price: "price",
-	})
-	if properties["contents"] != nil {
-		properties["content_type"] = "product"
-	}
-	if len(properties) > 0 {
-		one["properties"] = properties
 	}
 	return one, nil
 }

@@ -1,10 +1,10 @@
 // Package webhook sends events to an address of the merchant, signed by the Standard Webhooks scheme
-// (https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md, read 2026-11): the headers webhook-id,
-// webhook-timestamp and webhook-signature, the last one with a signature "v1,…" for each valid secret.
+// (https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md, read 2026-11): the headers
+// webhook-id, webhook-timestamp and webhook-signature, the last one with a signature "v1,…" for each valid secret.
 //
-// The body is {"type":"event.recorded","timestamp":…,"data":{…}}. With a batch larger than 1 the type is "event.batch", and data
-// has the list "events". Each event has "id", by which the receiver drops repeats; without a batch, webhook-id is the same. With
-// the setting erasures, each erasure is sent with the type "person.erased": see Erasure.
+// The body is {"type":"event.recorded","timestamp":…,"data":{…}}. With a batch larger than 1 the type is "event.batch", and
+// data has the list "events". Each event has "id", by which the receiver drops repeats; without a batch, webhook-id is the
+// same. With the setting erasures, each erasure is sent with the type "person.erased": see Erasure.
 package webhook
 
 import (
@@ -139,7 +139,6 @@ func isHeader(name, value string) bool {
 	return true
 }
 
-// Limits implements kind.Target.
 func (t *target) Limits() kind.Limits {
 	l := kind.Limits{Events: t.BatchSize, Lanes: 1, MaxAge: maxAge, Raw: len(t.mapping) == 0}
 	if t.BatchSize == 1 {
@@ -148,8 +147,8 @@ func (t *target) Limits() kind.Limits {
 	return l
 }
 
-// appendEvent appends an event as the feed returns it, except that its id is the one at this destination and eventId its own. With a
-// mapping, it appends only the mapped fields.
+// appendEvent appends an event as the feed returns it, except that its id is the one at this destination and eventId its
+// own. With a mapping, it appends only the mapped fields.
 func (t *target) appendEvent(b []byte, e *kind.Event) []byte {
 	if len(t.mapping) > 0 {
 		mapped := map[string]any{}
@@ -169,7 +168,6 @@ func appendJSON(b []byte, v any) []byte {
 	return append(b, text...)
 }
 
-// Requests implements kind.Target.
 func (t *target) Requests(events []*kind.Event, now time.Time) ([]kind.Request, []kind.Refusal) {
 	var requests []kind.Request
 	for from := 0; from < len(events); from += t.BatchSize {
@@ -228,9 +226,9 @@ func (t *target) header(id string, body []byte, now time.Time) http.Header {
 // TakesErasures implements kind.Eraser.
 func (t *target) TakesErasures() bool { return t.Erasures }
 
-// Erasure implements kind.Eraser. A person is named only by SHA-256 hashes, in hexadecimal. For a muid, the hash is of a byte 255
-// and the muid (store.MUIDKey). For an identifier, it is of a byte for the kind (0: email, 1: phone, 2: deviceId) and the
-// normalised value (store.IdentityKey).
+// Erasure implements kind.Eraser. A person is named only by SHA-256 hashes, in hexadecimal. For a muid, the hash is of a
+// byte 255 and the muid (store.MUIDKey). For an identifier, it is of a byte for the kind (0: email, 1: phone, 2: deviceId)
+// and the normalised value (store.IdentityKey).
 func (t *target) Erasure(e store.Erasure, id string, now time.Time) kind.Request {
 	var data struct {
 		ID          string              `json:"id"`
@@ -247,8 +245,8 @@ func (t *target) Erasure(e store.Erasure, id string, now time.Time) kind.Request
 	return kind.Request{URL: t.URL, Header: t.header(id, body, now), Body: body}
 }
 
-// Read implements kind.Target. Whatever is not 2xx or 410 is tried again, as the scheme has it. Only a batch that is refused as it is may
-// have one event that is the reason.
+// Read implements kind.Target. Whatever is not 2xx or 410 is tried again, as the scheme has it. Only a batch that is refused
+// as it is may have one event that is the reason.
 func (t *target) Read(r kind.Request, a kind.Answer) kind.Verdict {
 	v := kind.Standard(a)
 	switch {

@@ -55,16 +55,19 @@ func (d *Data) open(may []uint64) error {
 			return err
 		}
 		r, err := read(f, toLoad)
-		if err != nil && !errors.Is(err, codec.ErrCorrupt) && !isWrongBit(err) {
-			return err
-		}
 		if err != nil {
-			err = fmt.Errorf("%s: %w", fileName, err)
-		} else if err = r.problems(); err == nil {
+			err = fmt.Errorf("%s: %w", d.path, err)
+		}
+		switch {
+		case err == nil && len(r.wrong) == 0:
 			if r.format != "" {
 				found = r
 			}
 			return nil
+		case err == nil:
+			err = r.problems()
+		case !errors.Is(err, codec.ErrCorrupt) && !isWrongBit(err):
+			return err
 		}
 		if failed := d.takeCopy(r, may); !errors.Is(failed, errReplaced) {
 			if isMissing {

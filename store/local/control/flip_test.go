@@ -137,7 +137,7 @@ func TestDrillDamageOfEitherFile(t *testing.T) {
 		t.Helper()
 		dir := t.TempDir()
 		f.in(t, dir)
-		if d, err := Open(dir, time.Now, quiet, sums...); err == nil || !strings.Contains(err.Error(), fileName) {
+		if d, err := OpenNewest(dir, time.Now, quiet, func() ([]uint64, error) { return sums, nil }); err == nil || !strings.Contains(err.Error(), fileName) {
 			t.Errorf("%s: the start gives %v", what, err)
 			if err == nil {
 				testenv.Check(t, d.Close())
@@ -254,7 +254,7 @@ func tryFiles(t *testing.T, f files, want []any, sums ...uint64) string {
 	testenv.Check(t, err)
 	defer os.RemoveAll(dir)
 	f.in(t, dir)
-	d, err := Open(dir, time.Now, quiet, sums...)
+	d, err := OpenNewest(dir, time.Now, quiet, func() ([]uint64, error) { return sums, nil })
 	if err != nil {
 		return err.Error()
 	}

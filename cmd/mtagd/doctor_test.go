@@ -159,13 +159,15 @@ func TestDoctor(t *testing.T) {
 		says   string
 		others string // what else it may say; a regular expression
 	}{
-		"nothing is wrong":             {func(*installation) {}, "nothing is wrong", ""},
-		"the service is stopped":       {func(i *installation) { i.stopped() }, page + "the service does not answer", ""},
-		"an unknown key":               {func(i *installation) { i.config["base-hots"] = "x" }, `unknown key "base-hots"`, ""},
-		"no host":                      {func(i *installation) { delete(i.config, "base-host") }, page + "--base-host: is required", ""},
-		"a wrong CA's root":            {func(i *installation) { i.write(filepath.Join(i.dir, "ca.pem"), "x") }, "holds no PEM certificate", ""},
-		"no data directory":            {func(i *installation) { must(i, os.RemoveAll(i.data)); i.stopped() }, page + "the data directory " + "", "does not answer"},
-		"another program's directory":  {func(i *installation) { must(i, os.Remove(filepath.Join(i.data, "control.db"))) }, "contains other files, but no control.db", ""},
+		"nothing is wrong":       {func(*installation) {}, "nothing is wrong", ""},
+		"the service is stopped": {func(i *installation) { i.stopped() }, page + "the service does not answer", ""},
+		"an unknown key":         {func(i *installation) { i.config["base-hots"] = "x" }, `unknown key "base-hots"`, ""},
+		"no host":                {func(i *installation) { delete(i.config, "base-host") }, page + "--base-host: is required", ""},
+		"a wrong CA's root":      {func(i *installation) { i.write(filepath.Join(i.dir, "ca.pem"), "x") }, "holds no PEM certificate", ""},
+		"no data directory":      {func(i *installation) { must(i, os.RemoveAll(i.data)); i.stopped() }, page + "the data directory " + "", "does not answer"},
+		"another program's directory": {func(i *installation) {
+			must(i, errors.Join(os.Remove(filepath.Join(i.data, "control.db")), os.Remove(filepath.Join(i.data, "control.copy"))))
+		}, "contains other files, but no control.db", ""},
 		"data that everybody can read": {func(i *installation) { must(i, os.Chmod(i.data, 0o755)) }, ticket + "everybody on this machine can reach into", ""},
 		"data of a newer version":      {func(i *installation) { i.stopped(); setFormat(i) }, "if a newer version wrote it, install that", "does not answer|is not known to this version"},
 		"damaged control data": {func(i *installation) {

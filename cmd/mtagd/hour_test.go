@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -163,5 +164,23 @@ func TestInitRefuses(t *testing.T) {
 	}
 	if out, err := init(baseHost + "\n\n\n\n\n"); err == nil || !strings.Contains(out, "is there already") {
 		t.Errorf("%v, %s", err, out)
+	}
+}
+
+// Others may use the directory of backups: its mode stays. A data directory is for the service alone.
+func TestInitLeavesTheModeOfABackupDirectory(t *testing.T) {
+	service := &owner{os.Getuid(), os.Getgid()}
+	for _, c := range []struct {
+		exists, private bool
+		want            os.FileMode
+	}{{true, false, 0o750}, {true, true, 0o700}, {false, false, 0o700}} {
+		path := filepath.Join(t.TempDir(), "dir")
+		if c.exists {
+			must(t, errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o750)))
+		}
+		must(t, makeDir(path, service, c.private))
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != c.want {
+			t.Errorf("%+v: the directory is %v, %v", c, info, err)
+		}
 	}
 }

@@ -176,29 +176,36 @@ func (c *initCommand) write(p *process, flags []*kong.Flag) error {
 }
 
 // makeDir makes a directory that only the service's user can read. The user can reach it: directories above it that are
-// missing are made, too, for everybody.
-func makeDir(path string) error {
+// missing are made, too, for everybody. Others may use a directory that exists, unless it is private: its mode stays.
+func makeDir(path string, service *owner, private bool) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	err := os.Mkdir(path, 0o700)
+	isNew := err == nil
+	if !isNew && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if service := serviceUser(); service != nil {
-		return errors.Join(os.Chown(path, service.uid, service.gid), os.Chmod(path, 0o700))
+	if service == nil {
+		return nil
 	}
-	return nil
+	if err := os.Chown(path, service.uid, service.gid); err != nil || !isNew && !private {
+		return err
+	}
+	return os.Chmod(path, 0o700)
 }
 
+type owner struct{ uid, gid int }
+
 // serviceUser returns the user of the package's unit. It is nil where there is none, and for others than root.
-func serviceUser() *struct{ uid, gid int } {
+func serviceUser() *owner {
 	found, err := user.Lookup("mtagd")
 	if err != nil || os.Getuid() != 0 {
 		return nil
 	}
 	uid, _ := strconv.Atoi(found.Uid) // on Unix both are numbers
 	gid, _ := strconv.Atoi(found.Gid)
-	return &struct{ uid, gid int }{uid, gid}
+	return &owner{uid, gid}
 }
 
 // finish starts the service where systemd runs, and prints the console's link.
@@ -236,7 +243,7 @@ func (c *initCommand) prepareDirs(data string) error {
 	defer syscall.Umask(syscall.Umask(0o022)) // with another one, the service's user might not reach them
 	paths := ""
 	for _, dir := range dirs {
-		if err := makeDir(dir); err != nil {
+		if err := makeDir(dir, serviceUser(), dir == data); err != nil {
 			return err
 		}
 		if dir != usualData {

@@ -72,7 +72,7 @@ func readGeneration(dir string, log *slog.Logger) (*generation, error) {
 	return g, nil
 }
 
-// sums are what control.Open needs.
+// sums are what control.OpenNewest needs.
 func (g *generation) sums() []uint64 {
 	if !g.known {
 		return nil

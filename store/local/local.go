@@ -214,15 +214,21 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 		}
 	}
 	opt = opt.withDefaults()
-	parts, err := readGeneration(dir, opt.Log)
+	data, err := control.OpenNewest(dir, opt.Now, opt.Log, func() ([]uint64, error) {
+		parts, err := readGeneration(dir, opt.Log)
+		if err != nil {
+			return nil, err
+		}
+		return parts.sums(), nil
+	})
 	if err != nil {
 		return nil, nil, err
 	}
-	data, err := control.Open(dir, opt.Now, opt.Log, parts.sums()...)
-	if err != nil {
-		return nil, nil, err
+	parts, err := readGeneration(dir, opt.Log) // now that control.db is locked
+	if err == nil {
+		err = parts.compare(data)
 	}
-	if err = parts.compare(data); err == nil && parts.cutOff {
+	if err == nil && parts.cutOff {
 		err = parts.write(synced)
 	}
 	if err != nil {

@@ -36,12 +36,10 @@
 //	verify.go       checks points
 //	restore.go      reads the chain of a point into a Target
 //	list.go         finds points
-//	options.go      what a backup can be told
 //	stream.go       how a data directory arrives: Source, and the frames of its stream
 //	manifest.go     Manifest: what belongs to a point
 //	piece.go        compresses and encrypts pieces
-//	open.go         the choice of a destination by its name
 //	directory.go    a directory as a destination
 //	s3.go           a bucket as a destination
-//	destination.go  Destination: where backups are
+//	destination.go  Destination: where backups are, and the choice of one by its name
 package backup

@@ -99,16 +99,21 @@ func obsolete(points []*Manifest, keep time.Duration, now time.Time) (gone []*Ma
 }
 
 // garbage returns the objects that belong to no point: those of the points that were just removed, and old ones.
-func garbage(stored []Stored, points []*Manifest, removed map[string]bool, now time.Time) (names []string) {
-	needed := map[string]bool{}
-	for _, m := range points {
-		for _, p := range m.pieces() {
-			needed[p.Name] = true
+func garbage(stored []Stored, points, removed []*Manifest, now time.Time) (names []string) {
+	needed, dropped := objectsOf(points), objectsOf(removed)
+	for _, object := range stored {
+		if !needed[object.Name] && (dropped[object.Name] || now.Sub(timeOf(object.Name)) >= garbageAge) {
+			names = append(names, object.Name)
 		}
 	}
-	for _, object := range stored {
-		if !needed[object.Name] && (removed[object.Name] || now.Sub(timeOf(object.Name)) >= garbageAge) {
-			names = append(names, object.Name)
+	return names
+}
+
+func objectsOf(points []*Manifest) map[string]bool {
+	names := map[string]bool{}
+	for _, m := range points {
+		for _, p := range m.pieces() {
+			names[p.Name] = true
 		}
 	}
 	return names

@@ -114,7 +114,7 @@ func TestGarbage(t *testing.T) {
 	if got, want := garbage(stored, points, nil, start), []string{old.Name}; !slices.Equal(got, want) {
 		t.Errorf("%v is removed, want %v", got, want)
 	}
-	if got, want := garbage(stored, points, map[string]bool{young.Name: true}, start), []string{old.Name, young.Name}; !slices.Equal(got, want) {
+	if got, want := garbage(stored, points, []*Manifest{{Events: []Piece{{Name: young.Name}}}}, start), []string{old.Name, young.Name}; !slices.Equal(got, want) {
 		t.Errorf("with the objects of a removed point, %v is removed, want %v", got, want)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -14,35 +15,33 @@ import (
 // Points returns all points in a destination, by data directory and then the oldest first. Manifests that cannot be read are
 // in the error; the points are returned nevertheless, unless the destination cannot be read: then they are nil.
 func Points(ctx context.Context, d Destination) ([]*Manifest, error) {
-	return (&catalog{d: d}).load(ctx, "")
+	return catalog{}.load(ctx, d, "")
 }
 
-// catalog remembers the manifests of a destination.
-type catalog struct {
-	d     Destination
-	known map[string]*Manifest // by object name
-}
+// catalog remembers the manifests of a destination, by object name.
+type catalog map[string]*Manifest
 
 // load returns the points of a data directory, or of all when data is empty, in the order of Points.
-func (c *catalog) load(ctx context.Context, data string) ([]*Manifest, error) {
+func (c catalog) load(ctx context.Context, d Destination, data string) ([]*Manifest, error) {
 	prefix := ""
 	if data != "" {
 		prefix = data + "/points/"
 	}
-	stored, err := c.d.List(ctx, prefix)
+	stored, err := d.List(ctx, prefix)
 	if err != nil {
 		return nil, err
 	}
-	found := map[string]*Manifest{}
+	known := maps.Clone(c)
+	clear(c)
 	points := []*Manifest{} // not nil: the destination can be read
 	var errs []error
 	for _, object := range stored {
 		if !isManifest(object.Name) {
 			continue
 		}
-		m := c.known[object.Name]
+		m := known[object.Name]
 		if m == nil {
-			if m, err = readManifest(ctx, c.d, object.Name); err != nil {
+			if m, err = readManifest(ctx, d, object.Name); err != nil {
 				if ctx.Err() != nil {
 					return nil, err
 				}
@@ -50,10 +49,9 @@ func (c *catalog) load(ctx context.Context, data string) ([]*Manifest, error) {
 				continue
 			}
 		}
-		found[object.Name] = m
+		c[object.Name] = m
 		points = append(points, m)
 	}
-	c.known = found
 	slices.SortFunc(points, inOrder)
 	return points, errors.Join(errs...)
 }

@@ -9,11 +9,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
 
-// Manifest is a point. It is stored as the SHA-256 of its JSON in hexadecimal digits, a line feed, and the JSON.
+// Manifest is a point.
 type Manifest struct {
 	Format int       `json:"format"`
 	Point  string    `json:"point"`
@@ -82,10 +83,7 @@ func manifestName(data, point string) string { return data + "/points/" + point 
 func objectsPrefix(data, point string) string { return data + "/objects/" + point + "/" }
 
 // pieces returns all pieces of a point.
-func (m *Manifest) pieces() []Piece {
-	var all []Piece
-	return append(append(append(all, m.Control...), m.Certificates...), m.Events...)
-}
+func (m *Manifest) pieces() []Piece { return slices.Concat(m.Control, m.Certificates, m.Events) }
 
 // Written returns how many bytes the point has added to the destination.
 func (m *Manifest) Written() (bytes int64) {

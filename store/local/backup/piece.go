@@ -15,12 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A piece is compressed (zstd), and then encrypted if the point has recipients (age). It has up to pieceSize bytes before
-// that: this bounds the memory of backup and restore.
-const pieceSize = 4 << 20
-
-// maxPiece bounds the memory of a piece that claims to be larger than any piece is.
-const maxPiece = 4 * pieceSize
+// A piece has up to pieceSize bytes: this bounds the memory of backup and restore. maxPiece bounds that of one which claims to be larger.
+const (
+	pieceSize = 4 << 20
+	maxPiece  = 4 * pieceSize
+)
 
 // Piece is an object of a point. It may have been written by an older point.
 type Piece struct {

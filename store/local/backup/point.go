@@ -53,7 +53,9 @@ func (w *writing) read(ctx context.Context, f *frames) error {
 	if err := w.begin(content); err != nil {
 		return err
 	}
-	var control, certificates, events bytes.Buffer
+	control := &part{list: &w.m.Control, limit: controlPiece}
+	certificates := &part{list: &w.m.Certificates, limit: pieceSize}
+	events := &part{list: &w.m.Events, limit: pieceSize}
 	for {
 		kind, content, err := f.next()
 		if err != nil {
@@ -65,14 +67,13 @@ func (w *writing) read(ctx context.Context, f *frames) error {
 		}
 		switch kind {
 		case frameControl:
-			err = w.gather(ctx, &control, content, &w.m.Control)
+			err = w.add(ctx, control, content)
 		case frameCertificate:
-			err = w.whole(ctx, &certificates, content, &w.m.Certificates)
+			err = w.add(ctx, certificates, content)
 		case frameEntries:
-			err = w.whole(ctx, &events, content, &w.m.Events)
+			err = w.add(ctx, events, content)
 		case frameEnd:
-			return errors.Join(json.Unmarshal(content, &w.m.Count), w.flush(ctx, &control, &w.m.Control),
-				w.flush(ctx, &certificates, &w.m.Certificates), w.flush(ctx, &events, &w.m.Events))
+			return errors.Join(json.Unmarshal(content, &w.m.Count), w.flush(ctx, control), w.flush(ctx, certificates), w.flush(ctx, events))
 		default:
 			err = fmt.Errorf("the stream has an unknown frame %q", kind)
 		}
@@ -113,42 +114,34 @@ func (w *writing) begin(content []byte) error {
 	return nil
 }
 
-// gather appends to a part, and writes it in pieces of pieceSize.
-func (w *writing) gather(ctx context.Context, part *bytes.Buffer, content []byte, list *[]Piece) error {
-	for len(content) > 0 {
-		n := min(len(content), controlPiece-part.Len())
-		part.Write(content[:n])
-		content = content[n:]
-		if part.Len() == controlPiece {
-			if err := w.flush(ctx, part, list); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+// part gathers what becomes the pieces of a list.
+type part struct {
+	bytes.Buffer
+	list  *[]Piece
+	limit int // of a piece, unless one frame is larger
 }
 
 // controlPiece is the size of the pieces of control.db. They are small, because a change of the file touches few of its pages.
 const controlPiece = 256 << 10
 
-// whole appends entries to a part, and writes it when it is large enough. No piece ends in the middle of an entry.
-func (w *writing) whole(ctx context.Context, part *bytes.Buffer, content []byte, list *[]Piece) error {
-	if part.Len() > 0 && part.Len()+len(content) > pieceSize {
-		if err := w.flush(ctx, part, list); err != nil {
+// add appends the content of a frame, which is not split.
+func (w *writing) add(ctx context.Context, p *part, content []byte) error {
+	if p.Len() > 0 && p.Len()+len(content) > p.limit {
+		if err := w.flush(ctx, p); err != nil {
 			return err
 		}
 	}
-	part.Write(content)
+	p.Write(content)
 	return nil
 }
 
 // flush writes a piece.
-func (w *writing) flush(ctx context.Context, part *bytes.Buffer, list *[]Piece) error {
-	if part.Len() == 0 {
+func (w *writing) flush(ctx context.Context, p *part) error {
+	if p.Len() == 0 {
 		return nil
 	}
-	defer part.Reset()
-	plain := part.Bytes()
+	defer p.Reset()
+	plain := p.Bytes()
 	piece, ok := w.reusable[sum(plain)]
 	if !ok {
 		stored, err := w.pieces.pack(plain)
@@ -164,7 +157,7 @@ func (w *writing) flush(ctx context.Context, part *bytes.Buffer, list *[]Piece) 
 			return err
 		}
 	}
-	*list = append(*list, piece)
+	*p.list = append(*p.list, piece)
 	return nil
 }
 

@@ -6,11 +6,26 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"time"
 
 	"filippo.io/age"
 )
+
+// Options are what a backup can be told.
+type Options struct {
+	Full         bool          // make a base
+	Certificates bool          // back up certificates too
+	Recipients   []string      // encrypt for these age recipients; empty: do not encrypt
+	Keep         time.Duration // remove points that are older; 0: keep all
+	Small        bool          // one of a backup every few seconds: a point only when there is something new
+	Fold         bool          // build on the newest point that is not small
+
+	Progress func(done, total int64) // bytes; may be nil. A total of 0 is unknown
+	Log      *slog.Logger
+	Now      func() time.Time
+}
 
 // Result is what a backup has done.
 type Result struct {
@@ -33,7 +48,7 @@ type Backup struct {
 const cleanEvery = 10 * time.Minute
 
 // New returns a Backup.
-func New(d Destination, src Source) *Backup { return &Backup{d: d, src: src, catalog: catalog{d: d}} }
+func New(d Destination, src Source) *Backup { return &Backup{d: d, src: src, catalog: catalog{}} }
 
 // Newest returns the time of the newest point of the data directory; it is zero when there is none.
 func (b *Backup) Newest(ctx context.Context) (time.Time, error) {
@@ -41,7 +56,7 @@ func (b *Backup) Newest(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	points, err := b.catalog.load(ctx, data)
+	points, err := b.catalog.load(ctx, b.d, data)
 	if len(points) == 0 {
 		return time.Time{}, err
 	}
@@ -63,7 +78,7 @@ func (b *Backup) Run(ctx context.Context, opt Options) (result Result, err error
 		return Result{}, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	points, unreadable := b.catalog.load(ctx, data)
+	points, unreadable := b.catalog.load(ctx, b.d, data)
 	if unreadable != nil && (points == nil || ctx.Err() != nil) {
 		return Result{}, unreadable
 	}
@@ -185,18 +200,12 @@ func (b *Backup) clean(ctx context.Context, points []*Manifest, opt Options) (re
 		}
 		removed++
 	}
-	dropped := map[string]bool{}
-	for _, m := range gone {
-		for _, p := range m.pieces() {
-			dropped[p.Name] = true
-		}
-	}
 	kept := slices.DeleteFunc(slices.Clone(points), func(m *Manifest) bool { return slices.Contains(gone, m) })
 	stored, err := b.d.List(ctx, points[0].Data+"/objects/")
 	if err != nil {
 		return removed, err
 	}
-	for _, name := range garbage(stored, kept, dropped, opt.Now()) {
+	for _, name := range garbage(stored, kept, gone, opt.Now()) {
 		if err := b.d.Delete(ctx, name); err != nil {
 			return removed, err
 		}

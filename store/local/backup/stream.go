@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"mtagd/store/local/codec"
@@ -172,27 +173,26 @@ var errCut = errors.New("the data directory's stream was cut off")
 // next returns the next frame. Its content is valid until the next call.
 func (f *frames) next() (kind byte, content []byte, err error) {
 	kind, err = f.r.ReadByte()
-	if err != nil {
-		return 0, nil, cutOff(err)
+	var n uint64
+	if err == nil {
+		n, err = binary.ReadUvarint(f.r)
 	}
-	n, err := binary.ReadUvarint(f.r)
-	if err != nil {
-		return 0, nil, cutOff(err)
+	if err == nil && n > maxFrame {
+		err = fmt.Errorf("a frame of %d bytes", n)
 	}
-	if n > maxFrame {
-		return 0, nil, fmt.Errorf("a frame of %d bytes", n)
+	if err == nil {
+		f.buf = slices.Grow(f.buf[:0], int(n))[:n]
+		_, err = io.ReadFull(f.r, f.buf)
 	}
-	if uint64(cap(f.buf)) < n {
-		f.buf = make([]byte, n)
+	switch {
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		return 0, nil, errCut
+	case err != nil:
+		return 0, nil, err
+	case kind == frameFailure:
+		return 0, nil, errors.New(string(f.buf))
 	}
-	content = f.buf[:n]
-	if _, err := io.ReadFull(f.r, content); err != nil {
-		return 0, nil, cutOff(err)
-	}
-	if kind == frameFailure {
-		return 0, nil, errors.New(string(content))
-	}
-	return kind, content, nil
+	return kind, f.buf, nil
 }
 
 // end returns nil when nothing follows the end frame. It waits until the source has ended.
@@ -203,13 +203,6 @@ func (f *frames) end() error {
 	}
 	if errors.Is(err, io.EOF) {
 		return nil
-	}
-	return err
-}
-
-func cutOff(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return errCut
 	}
 	return err
 }

@@ -48,15 +48,14 @@ func Verify(ctx context.Context, d Destination, identities []age.Identity, check
 			report.Problems = append(report.Problems, Problem{m.Point, err.Error()})
 		}
 		err := r.point(ctx, m, seen)
-		if errors.Is(err, ErrNoIdentity) {
-			report.Encrypted++
-			err = r.checksums(ctx, m, seen)
-		}
 		if ctx.Err() != nil {
 			return report, ctx.Err()
 		}
 		if err != nil {
 			report.Problems = append(report.Problems, Problem{m.Point, err.Error()})
+		}
+		if r.isSealed(m) {
+			report.Encrypted++
 		}
 	}
 	report.Objects, report.Bytes = len(seen), r.done
@@ -64,45 +63,23 @@ func Verify(ctx context.Context, d Destination, identities []age.Identity, check
 }
 
 // point checks what a point has that was not seen yet. A damaged object is reported with each point that has it.
-func (r *reading) point(ctx context.Context, m *Manifest, seen map[string]bool) error {
-	var err error
-	if len(m.Recipients) > 0 && len(r.pieces.identities) == 0 {
-		return ErrNoIdentity
+func (r *reading) point(ctx context.Context, m *Manifest, seen map[string]bool) (err error) {
+	once := func(pieces []Piece, use func([]byte) error) {
+		for _, piece := range pieces {
+			if seen[piece.Name] {
+				continue
+			}
+			if failed := r.each(ctx, m, []Piece{piece}, use); failed != nil {
+				err = errors.Join(err, failed)
+			} else {
+				seen[piece.Name] = true
+			}
+		}
 	}
-	for _, piece := range m.Control {
-		err = errors.Join(err, r.once(ctx, m, piece, seen, func([]byte) error { return nil }))
-	}
-	for _, piece := range m.Certificates {
-		err = errors.Join(err, r.once(ctx, m, piece, seen, r.certificates))
-	}
-	if err != nil {
-		return err
-	}
+	once(m.Control, func([]byte) error { return nil })
+	once(m.Certificates, r.certificates)
 	for _, piece := range m.Events {
 		seen[piece.Name] = true
 	}
-	return r.events(ctx, m)
-}
-
-func (r *reading) once(ctx context.Context, m *Manifest, piece Piece, seen map[string]bool, use func([]byte) error) error {
-	if seen[piece.Name] {
-		return nil
-	}
-	if err := r.each(ctx, m, []Piece{piece}, use); err != nil {
-		return err
-	}
-	seen[piece.Name] = true
-	return nil
-}
-
-// checksums compares only the checksums of an encrypted point.
-func (r *reading) checksums(ctx context.Context, m *Manifest, seen map[string]bool) error {
-	for _, piece := range m.pieces() {
-		err := r.once(ctx, m, piece, seen, func([]byte) error { return nil })
-		if err != nil && !errors.Is(err, ErrNoIdentity) {
-			return err
-		}
-		seen[piece.Name] = true
-	}
-	return nil
+	return errors.Join(err, r.events(ctx, m))
 }

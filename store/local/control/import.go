@@ -26,7 +26,7 @@ func (d *Data) Import(records []rules.Record, docs []store.Document) error {
 	if err := d.db.Close(); err != nil {
 		return err
 	}
-	return d.open(nil)
+	return d.open(func() ([]uint64, error) { return nil, nil })
 }
 
 // AddEntries adds entries to the end of the audit log.

@@ -18,9 +18,15 @@ import (
 	"mtagd/store/rules"
 )
 
-// Open opens or creates control.db in dir, a directory that must exist. now is the engine's clock. sums are those that the newest records may
-// have, the former one first; none: the caller does not know. Open fails with store.ErrInUse when another process has the file open.
-func Open(dir string, now func() time.Time, log *slog.Logger, sums ...uint64) (*Data, error) {
+// Open opens or creates control.db in dir, a directory that must exist. now is the engine's clock. Open fails with store.ErrInUse
+// when another process has the file open.
+func Open(dir string, now func() time.Time, log *slog.Logger) (*Data, error) {
+	return OpenNewest(dir, now, log, func() ([]uint64, error) { return nil, nil })
+}
+
+// OpenNewest is Open for a caller who knows which sums the newest records may have, the former one first. It asks for them when the copy
+// may have to take the place of control.db, which is locked then.
+func OpenNewest(dir string, now func() time.Time, log *slog.Logger, sums func() ([]uint64, error)) (*Data, error) {
 	d := &Data{path: filepath.Join(dir, fileName), now: now, log: log, AuditLimits: store.DefaultAuditLimits}
 	err := d.open(sums)
 	if errors.Is(err, errReplaced) {
@@ -41,7 +47,7 @@ func exists(path string) bool {
 var errReplaced = errors.New("control.db was replaced")
 
 // open opens the file.
-func (d *Data) open(may []uint64) error {
+func (d *Data) open(sumsOf func() ([]uint64, error)) error {
 	found := newReading(toLoad)
 	found.wanted = sums{}
 	isMissing := !exists(d.path)
@@ -51,23 +57,31 @@ func (d *Data) open(may []uint64) error {
 				return err
 			}
 		}
-		if info, err := f.Stat(); err != nil || info.Size() == 0 && !exists(copyPath(d.path)) { // a new one
+		info, err := f.Stat()
+		if err != nil || info.Size() == 0 && !exists(copyPath(d.path)) { // a new one
 			return err
 		}
 		r, err := read(f, toLoad)
-		if err != nil && !errors.Is(err, codec.ErrCorrupt) && !isWrongBit(err) {
-			return err
-		}
 		if err != nil {
-			err = fmt.Errorf("%s: %w", fileName, err)
-		} else if err = r.problems(); err == nil {
+			err = fmt.Errorf("%s: %w", d.path, err)
+		}
+		switch {
+		case err == nil && len(r.wrong) == 0:
 			if r.format != "" {
 				found = r
 			}
 			return nil
+		case err == nil:
+			err = r.problems()
+		case !errors.Is(err, codec.ErrCorrupt) && !isWrongBit(err):
+			return err
 		}
-		if failed := d.takeCopy(r, may); !errors.Is(failed, errReplaced) {
-			if isMissing {
+		may, failed := sumsOf()
+		if failed == nil {
+			failed = d.takeCopy(r, may)
+		}
+		if !errors.Is(failed, errReplaced) {
+			if isMissing && info.Size() == 0 { // nobody else has made it meanwhile
 				failed = errors.Join(failed, os.Remove(d.path))
 			}
 			return fmt.Errorf("%w. Its copy cannot take its place: %w. Nothing was changed. Restore a backup, or let \"mtagd repair\" make a new "+

@@ -10,7 +10,7 @@ import (
 )
 
 // Repair writes the records that can be read, and that fit together, into a new control.db in the directory to. It passes what
-// is left out to lost. sums are as for Open.
+// is left out to lost. sums are as for OpenNewest.
 func (d *Data) Repair(to string, lost func(where, problem string), sums ...uint64) error {
 	r, err := d.readAgain(toRepair)
 	if err != nil {

@@ -91,10 +91,8 @@ func (d *Disk) mount() {
 		d.t.Fatal(err)
 	}
 	d.rpc = rpc.NewClient(pipes{out, in})
-	var refused string
-	d.call("Mount", struct{}{}, &refused)
-	if refused != "" {
-		testenv.Skip(d.t, "FUSE is not permitted here, so nothing is tested on a failing disk: "+refused)
+	if err := d.rpc.Call("Server.Do", Command{Mount: true}, new(int)); err != nil {
+		testenv.Skip(d.t, "FUSE is not permitted here, so nothing is tested on a failing disk: "+err.Error())
 	}
 }
 
@@ -108,11 +106,12 @@ func (p pipes) Read(b []byte) (int, error)  { return p.ReadCloser.Read(b) }
 func (p pipes) Write(b []byte) (int, error) { return p.WriteCloser.Write(b) }
 func (p pipes) Close() error                { return p.WriteCloser.Close() }
 
-func (d *Disk) call(method string, args, reply any) {
+func (d *Disk) do(c Command) (failed int) {
 	d.t.Helper()
-	if err := d.rpc.Call("Server."+method, args, reply); err != nil {
-		d.t.Fatalf("faultfs: %s: %v", method, err)
+	if err := d.rpc.Call("Server.Do", c, &failed); err != nil {
+		d.t.Fatalf("faultfs: %+v: %v", c, err)
 	}
+	return failed
 }
 
 // unmount ends the other process, which unmounts.
@@ -124,32 +123,27 @@ func (d *Disk) unmount() {
 // Fail replaces the rules. Without rules the disk works.
 func (d *Disk) Fail(rules ...Rule) {
 	d.t.Helper()
-	d.call("Fail", rules, new(int))
+	d.do(Command{Fail: true, Rules: rules})
 }
 
 // Failed returns how often the present rules have applied.
-func (d *Disk) Failed() (n int) {
+func (d *Disk) Failed() int {
 	d.t.Helper()
-	d.call("Failed", struct{}{}, &n)
-	return n
+	return d.do(Command{})
 }
 
 // Cut is the moment of a power cut: nothing that is written or synced from now on will survive. The process that uses the
 // disk goes on, and may close its files. Then Restore shows what is on the disk.
 func (d *Disk) Cut() {
 	d.t.Helper()
-	d.call("Cut", struct{}{}, new(int))
+	d.do(Command{Cut: true})
 }
 
 // Restore mounts the disk again after a power cut. keep is the share of what was not synced that survives, from 0 to 1;
 // seed decides which part. No file of the disk may be open or mapped.
 func (d *Disk) Restore(keep float64, seed uint64) {
 	d.t.Helper()
-	var failure string
-	d.call("Restore", Survival{Keep: keep, Seed: seed}, &failure)
-	if failure != "" {
-		d.t.Fatal("faultfs: ", failure)
-	}
+	d.do(Command{Restore: &Survival{Keep: keep, Seed: seed}})
 	d.unmount()
 	d.mount()
 }

@@ -1,7 +1,6 @@
 package faultfs
 
 import (
-	"cmp"
 	"context"
 	"net/rpc"
 	"os"
@@ -47,58 +46,43 @@ type Server struct {
 	failed int
 }
 
-// Mount mounts the file system. refused says why it is not permitted, if so.
-func (s *Server) Mount(_ struct{}, refused *string) error {
-	root := &node{s: s, LoopbackNode: fs.LoopbackNode{RootData: &fs.LoopbackRoot{Path: s.base}}}
-	var err error
-	if s.server, err = fs.Mount(s.dir, root, &fs.Options{MountOptions: fuse.MountOptions{
-		FsName: "faultfs", DirectMountStrict: true, DisableXAttrs: true,
-	}}); err != nil {
-		*refused = err.Error()
+// Command is what Disk asks for.
+type Command struct {
+	Mount, Cut bool
+	Fail       bool // Rules are the new ones
+	Rules      []Rule
+	Restore    *Survival
+}
+
+// Do serves a command. failed is how often the present rules have applied.
+func (s *Server) Do(c Command, failed *int) (err error) {
+	if c.Mount {
+		root := &node{s: s, LoopbackNode: fs.LoopbackNode{RootData: &fs.LoopbackRoot{Path: s.base}}}
+		s.server, err = fs.Mount(s.dir, root, &fs.Options{MountOptions: fuse.MountOptions{
+			FsName: "faultfs", DirectMountStrict: true, DisableXAttrs: true,
+		}})
 	}
-	return nil
+	if c.Restore != nil {
+		s.unmount() // which writes what the kernel still has
+		s.server = nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.Fail {
+		s.rules, s.failed = c.Rules, 0
+	}
+	if c.Restore != nil {
+		err = s.undo.takeBack(s.base, *c.Restore)
+	}
+	s.undo.wasCut = s.undo.wasCut || c.Cut
+	*failed = s.failed
+	return err
 }
 
 func (s *Server) unmount() {
 	if s.server != nil && s.server.Unmount() != nil {
 		_ = unix.Unmount(s.dir, unix.MNT_DETACH)
 	}
-}
-
-// Fail serves Disk.Fail.
-func (s *Server) Fail(rules []Rule, _ *int) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.rules, s.failed = rules, 0
-	return nil
-}
-
-// Failed serves Disk.Failed.
-func (s *Server) Failed(_ struct{}, n *int) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	*n = s.failed
-	return nil
-}
-
-// Cut serves Disk.Cut.
-func (s *Server) Cut(_ struct{}, _ *int) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.undo.cut()
-	return nil
-}
-
-// Restore unmounts, which writes what the kernel still has, and takes back what does not survive.
-func (s *Server) Restore(what Survival, failure *string) error {
-	s.unmount()
-	s.server = nil
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.undo.takeBack(s.base, what); err != nil {
-		*failure = err.Error()
-	}
-	return nil
 }
 
 // rule returns the rule that applies to an operation, if there is one. The lock is held.
@@ -131,6 +115,25 @@ func (s *Server) fails(op Op, path string) syscall.Errno {
 	return r.Errno
 }
 
+// change makes a change, unless a rule makes it fail.
+func (s *Server) change(at func() string, do func(u *undo, path string) error) syscall.Errno {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	path := at()
+	if errno := s.fails(Write, path); errno != 0 {
+		return errno
+	}
+	return fs.ToErrno(do(&s.undo, path))
+}
+
+// orNil returns nil for 0, which as an error is not nil.
+func orNil(errno syscall.Errno) error {
+	if errno == 0 {
+		return nil
+	}
+	return errno
+}
+
 type node struct {
 	fs.LoopbackNode
 	s *Server
@@ -143,18 +146,21 @@ func (n *node) WrapChild(_ context.Context, child fs.InodeEmbedder) fs.InodeEmbe
 
 func (n *node) path() string { return filepath.Join(n.s.base, n.Path(nil)) }
 
-func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
-	n.s.mu.Lock()
-	defer n.s.mu.Unlock()
-	path := filepath.Join(n.path(), name)
-	if errno := n.s.fails(Write, path); errno != 0 {
-		return nil, nil, 0, errno
-	}
-	child, fh, fuseFlags, errno := n.LoopbackNode.Create(ctx, name, flags, mode, out)
-	if errno == 0 {
-		n.s.undo.created(path)
-		fh = &file{LoopbackFile: fh.(*fs.LoopbackFile), n: child.Operations().(*node)}
-	}
+// at returns the path of a file in a directory.
+func (n *node) at(name string) func() string {
+	return func() string { return filepath.Join(n.path(), name) }
+}
+
+func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (child *fs.Inode, fh fs.FileHandle,
+	fuseFlags uint32, errno syscall.Errno) {
+	errno = n.s.change(n.at(name), func(u *undo, path string) error {
+		child, fh, fuseFlags, errno = n.LoopbackNode.Create(ctx, name, flags, mode, out)
+		if errno == 0 {
+			u.created(path)
+			fh = &file{LoopbackFile: fh.(*fs.LoopbackFile), n: child.Operations().(*node)}
+		}
+		return orNil(errno)
+	})
 	return child, fh, fuseFlags, errno
 }
 
@@ -188,58 +194,44 @@ func (n *node) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, s
 }
 
 func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
-	n.s.mu.Lock()
-	defer n.s.mu.Unlock()
-	path := filepath.Join(n.path(), name)
-	if errno := n.s.fails(Write, path); errno != 0 {
-		return errno
-	}
-	return fs.ToErrno(n.s.undo.remove(path))
+	return n.s.change(n.at(name), (*undo).remove)
 }
 
 func (n *node) Rmdir(ctx context.Context, name string) syscall.Errno {
-	n.s.mu.Lock()
-	defer n.s.mu.Unlock()
-	path := filepath.Join(n.path(), name)
-	if errno := n.s.fails(Write, path); errno != 0 {
-		return errno
-	}
-	if files, err := os.ReadDir(path); err != nil || len(files) > 0 {
-		return cmp.Or(fs.ToErrno(err), syscall.ENOTEMPTY)
-	}
-	return fs.ToErrno(n.s.undo.remove(path))
+	return n.s.change(n.at(name), func(u *undo, path string) error {
+		files, err := os.ReadDir(path)
+		if err == nil && len(files) > 0 {
+			err = syscall.ENOTEMPTY
+		}
+		if err != nil {
+			return err
+		}
+		return u.remove(path)
+	})
 }
 
 func (n *node) Rename(ctx context.Context, name string, parent fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
-	n.s.mu.Lock()
-	defer n.s.mu.Unlock()
 	if flags != 0 {
 		return syscall.EINVAL
 	}
-	from, to := filepath.Join(n.path(), name), filepath.Join(parent.(*node).path(), newName)
-	if errno := n.s.fails(Write, to); errno != 0 {
-		return errno
-	}
-	return fs.ToErrno(n.s.undo.rename(from, to))
+	return n.s.change(parent.(*node).at(newName), func(u *undo, to string) error { return u.rename(filepath.Join(n.path(), name), to) })
 }
 
 func (n *node) Link(context.Context, fs.InodeEmbedder, string, *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	return nil, syscall.ENOTSUP
 }
 
-func (n *node) Setattr(ctx context.Context, fh fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
-	n.s.mu.Lock()
-	defer n.s.mu.Unlock()
-	if size, ok := in.GetSize(); ok {
-		path := n.path()
-		if errno := n.s.fails(Write, path); errno != 0 {
-			return errno
-		}
-		if err := n.s.undo.resize(path, int64(size)); err != nil {
-			return fs.ToErrno(err)
-		}
+func (n *node) Setattr(ctx context.Context, fh fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) (errno syscall.Errno) {
+	size, ok := in.GetSize()
+	if !ok {
+		return n.LoopbackNode.Setattr(ctx, nil, in, out)
 	}
-	return n.LoopbackNode.Setattr(ctx, nil, in, out)
+	return n.s.change(n.path, func(u *undo, path string) error {
+		if err := u.resize(path, int64(size)); err != nil {
+			return err
+		}
+		return orNil(n.LoopbackNode.Setattr(ctx, nil, in, out))
+	})
 }
 
 // Fsync serves directories.
@@ -303,36 +295,28 @@ func (f *file) Read(ctx context.Context, buf []byte, off int64) (fuse.ReadResult
 	return fuse.ReadResultData(b), 0
 }
 
-func (f *file) Write(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
-	f.n.s.mu.Lock()
-	defer f.n.s.mu.Unlock()
-	path := f.n.path()
-	if errno := f.n.s.fails(Write, path); errno != 0 {
-		return 0, errno
-	}
-	if err := f.n.s.undo.write(path, off, int64(len(data))); err != nil {
-		return 0, fs.ToErrno(err)
-	}
-	return f.LoopbackFile.Write(ctx, data, off)
+func (f *file) Write(ctx context.Context, data []byte, off int64) (n uint32, errno syscall.Errno) {
+	errno = f.n.s.change(f.n.path, func(u *undo, path string) error {
+		if err := u.write(path, off, int64(len(data))); err != nil {
+			return err
+		}
+		n, errno = f.LoopbackFile.Write(ctx, data, off)
+		return orNil(errno)
+	})
+	return n, errno
 }
 
 func (f *file) Allocate(ctx context.Context, off, size uint64, mode uint32) syscall.Errno {
-	f.n.s.mu.Lock()
-	defer f.n.s.mu.Unlock()
-	path := f.n.path()
-	if errno := f.n.s.fails(Write, path); errno != 0 {
-		return errno
-	}
-	var err error
-	if mode&unix.FALLOC_FL_PUNCH_HOLE != 0 {
-		err = f.n.s.undo.write(path, int64(off), int64(size))
-	} else {
-		err = f.n.s.undo.base(path, func(*inodeUndo) error { return nil }) // remembers the size
-	}
-	if err != nil {
-		return fs.ToErrno(err)
-	}
-	return f.LoopbackFile.Allocate(ctx, off, size, mode)
+	return f.n.s.change(f.n.path, func(u *undo, path string) error {
+		changed := int64(0) // only the size
+		if mode&unix.FALLOC_FL_PUNCH_HOLE != 0 {
+			changed = int64(size)
+		}
+		if err := u.write(path, int64(off), changed); err != nil {
+			return err
+		}
+		return orNil(f.LoopbackFile.Allocate(ctx, off, size, mode))
+	})
 }
 
 func (f *file) Fsync(context.Context, uint32) syscall.Errno { return f.n.sync() }

@@ -21,13 +21,15 @@ type undo struct {
 	trash string // has the removed files whose removal is not synced, by a number
 	count int    // of files that were ever in trash
 
-	inodes  map[uint64]*inodeUndo // what was not synced, by the file's inode
-	entries []entryUndo           // changes of directories that were not synced, in their order
+	changes         // until the power is cut
+	wasCut  bool    // then later changes are remembered apart:
+	after   changes // all of them are taken back
+}
 
-	// After a power cut, changes are remembered apart: all of them are taken back.
-	wasCut       bool
-	afterInodes  map[uint64]*inodeUndo
-	afterEntries []entryUndo
+// changes are what was not synced.
+type changes struct {
+	inodes  map[uint64]*inodeUndo // by the file's inode
+	entries []entryUndo           // of directories, in their order
 }
 
 // inodeUndo is a file as of its last sync: its size, and those pages that have changed since.
@@ -43,7 +45,13 @@ type entryUndo struct {
 	kept string // where the removed or replaced file is in trash, else ""
 }
 
-func (u *undo) cut() { u.wasCut = true }
+// now returns where changes are remembered.
+func (u *undo) now() *changes {
+	if u.wasCut {
+		return &u.after
+	}
+	return &u.changes
+}
 
 // base calls change with the undo of a file.
 func (u *undo) base(path string, change func(*inodeUndo) error) error {
@@ -53,19 +61,14 @@ func (u *undo) base(path string, change func(*inodeUndo) error) error {
 	} else if err != nil {
 		return err
 	}
-	inodes := &u.inodes
-	if u.wasCut {
-		inodes = &u.afterInodes
+	c := u.now()
+	if c.inodes == nil {
+		c.inodes = map[uint64]*inodeUndo{}
 	}
-	if *inodes == nil {
-		*inodes = map[uint64]*inodeUndo{}
+	if c.inodes[s.Ino] == nil {
+		c.inodes[s.Ino] = &inodeUndo{size: s.Size, pages: map[int64][]byte{}}
 	}
-	i, found := (*inodes)[s.Ino]
-	if !found {
-		i = &inodeUndo{size: s.Size, pages: map[int64][]byte{}}
-		(*inodes)[s.Ino] = i
-	}
-	return change(i)
+	return change(c.inodes[s.Ino])
 }
 
 // write remembers the pages that a write changes.
@@ -92,10 +95,8 @@ func (i *inodeUndo) keep(path string, off, end int64) error {
 		if _, found := i.pages[at]; found {
 			continue
 		}
-		if data, err := f.Seek(at, 3); err != nil || data >= end { // SEEK_DATA: the rest is a hole
-			if end-at > 1<<20 {
-				return i.keepZeros(at, min(end, at+1<<20))
-			}
+		if data, err := f.Seek(at, 3); err != nil || data >= end { // SEEK_DATA: the rest is a hole. Of a large one only the beginning is remembered:
+			end = min(end, at+1<<20) // nothing is written to the rest
 		}
 		page := make([]byte, pageSize)
 		if n, err := f.ReadAt(page, at); n == 0 && err != nil {
@@ -106,23 +107,7 @@ func (i *inodeUndo) keep(path string, off, end int64) error {
 	return nil
 }
 
-// keepZeros remembers a hole. Of a large one only the beginning is remembered: nothing is written to the rest.
-func (i *inodeUndo) keepZeros(off, end int64) error {
-	for at := off; at < end; at += pageSize {
-		if _, found := i.pages[at]; !found {
-			i.pages[at] = make([]byte, pageSize)
-		}
-	}
-	return nil
-}
-
-func (u *undo) addEntry(e entryUndo) {
-	if u.wasCut {
-		u.afterEntries = append(u.afterEntries, e)
-	} else {
-		u.entries = append(u.entries, e)
-	}
-}
+func (u *undo) addEntry(e entryUndo) { u.now().entries = append(u.now().entries, e) }
 
 func (u *undo) created(path string) { u.addEntry(entryUndo{path: path}) }
 
@@ -194,7 +179,7 @@ func forgets(e entryUndo, path string) bool {
 // takeBack makes the directory what it is after the power cut.
 func (u *undo) takeBack(base string, what Survival) error {
 	random := rand.New(rand.NewPCG(what.Seed, 0))
-	for _, e := range slices.Backward(u.afterEntries) {
+	for _, e := range slices.Backward(u.after.entries) {
 		if err := e.takeBack(); err != nil {
 			return err
 		}
@@ -216,7 +201,7 @@ func (u *undo) takeBack(base string, what Survival) error {
 		if err := syscall.Lstat(path, &s); err != nil {
 			return err
 		}
-		if i := u.afterInodes[s.Ino]; i != nil {
+		if i := u.after.inodes[s.Ino]; i != nil {
 			if err := i.takeBack(path, func() bool { return false }, nil); err != nil {
 				return err
 			}

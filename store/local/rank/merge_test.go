@@ -291,8 +291,8 @@ func TestAFullDiskIsNoFailureWhileMuchIsInMemory(t *testing.T) {
 func waitMerged(t *testing.T, x *Index, m codec.MerchantKey) {
 	t.Helper()
 	merged := func() (done bool) {
-		x.mu.RLock()
-		defer x.mu.RUnlock()
+		x.mu.Lock()
+		defer x.mu.Unlock()
 		r := x.recent[m]
 		return r == nil || r.covered > 0
 	}

@@ -35,11 +35,6 @@ func (x *Index) Page(
 //   - With a names filter, the events of a name in each run are a source.
 //   - Without, when all names are sorted, each run is a source.
 func (r *reader) page(s *Selection) (total uint64, page []entry, err error) {
-	if s.SortBy == store.ByName && s.names == nil && slices.ContainsFunc(r.runs, func(of *run) bool {
-		return of.root.node == nil && of.overlaps(s.lo, s.hi) && !of.within(s.lo, s.hi)
-	}) {
-		r.detach()
-	}
 	q := pageQuery{reader: r, Selection: s, selected: make([]uint64, len(r.series))}
 	for _, root := range r.trees {
 		low, n := make([]uint64, len(r.series)), make([]uint64, len(r.series))

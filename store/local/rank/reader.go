@@ -16,14 +16,11 @@ type reader struct {
 	pages
 	series []string // by number
 	trees  []*child // the roots of the stored tree and of those in memory, without empty ones
-	stored []child  // a copy of the roots that are stored
-
-	runs []*run // stored, and in memory
-
-	unlock func() // unlocks Index.mu: then what is in memory may change
+	runs   []*run   // stored, and in memory
+	upTo   uint64   // the events of chunks up to this seq are in these
 }
 
-// pages reads the stored nodes of one tree.
+// pages reads the stored nodes of a merchant's trees.
 type pages struct {
 	ctx    context.Context // of the query
 	m      codec.MerchantKey
@@ -31,41 +28,6 @@ type pages struct {
 	loaded map[uint64]*node // nodes that were read, by id
 	arena  *nodeArena       // their memory
 	loads  int              // how many nodes were read
-}
-
-// inMemory returns a reader of only the trees in memory.
-func (r *reader) inMemory() *reader {
-	only := *r
-	only.trees = slices.DeleteFunc(slices.Clone(r.trees), func(root *child) bool { return root.node == nil })
-	return &only
-}
-
-// dropMemory leaves the reader the stored trees alone.
-func (r *reader) dropMemory() {
-	r.trees = r.trees[:0]
-	for i := range r.stored {
-		r.trees = append(r.trees, &r.stored[i])
-	}
-}
-
-// copyRuns replaces the runs in memory by copies.
-func (r *reader) copyRuns() {
-	for i, of := range r.runs {
-		if of.root.node != nil {
-			r.runs[i] = &run{of.root.clone(), of.from, of.to}
-		}
-	}
-}
-
-// detach replaces all that is in memory by copies, and unlocks Index.mu: events are applied while the query reads much.
-func (r *reader) detach() {
-	for i, root := range r.trees {
-		if root.node != nil {
-			r.trees[i] = new(root.clone())
-		}
-	}
-	r.copyRuns()
-	r.unlock()
 }
 
 // node returns a child's node. When the query's context has ended, node returns its error instead of loading.

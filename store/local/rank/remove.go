@@ -169,8 +169,8 @@ func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns fu
 		return err
 	}
 	needed := func() bool {
-		x.mu.RLock()
-		defer x.mu.RUnlock()
+		x.mu.Lock()
+		defer x.mu.Unlock()
 		r := x.recent[m]
 		if r == nil {
 			return false

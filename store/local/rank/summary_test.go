@@ -4,11 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
-
-	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -47,9 +44,8 @@ func TestDrillSummariesOfHighTrees(t *testing.T) {
 	}
 }
 
-// A summary lets events be applied again before it chooses the groups and reads what is stored. Events that come then, and a
-// merge that begins or ends, do not disturb it.
-func TestASummaryHoldsUpEventsForAMoment(t *testing.T) {
+// A summary is of the moment at which it begins. Events that are applied meanwhile, and a merge that begins or ends, do not disturb it.
+func TestASummaryIsOfOneMoment(t *testing.T) {
 	var j journal
 	x, m := j.open(t, t.TempDir()), newMerchant(t)
 	defer closeIndex(t, x)
@@ -72,27 +68,15 @@ func TestASummaryHoldsUpEventsForAMoment(t *testing.T) {
 	replay(2)
 
 	s := newSummary(&store.SummaryQuery{Bucket: store.Daily, By: store.GroupByName, Zone: time.UTC, Now: time.Unix(10, 0)})
-	if err := x.db.View(func(tx *bolt.Tx) error {
-		arena := x.arenas.Get().(*nodeArena)
-		defer arena.release(&x.arenas)
-		x.mu.RLock()
-		unlock := sync.OnceFunc(x.mu.RUnlock)
-		defer unlock()
-		if err := s.open(t.Context(), x, tx, []Kept{{m, math.MinInt64}}, arena); err != nil {
-			return err
-		}
+	if err := x.view(t.Context(), m, func(r *reader) error {
+		replay(3)
+		x.freeze()
+		replay(4)
+		s.readers = []keptReader{{r, math.MinInt64}}
 		if err := s.divide(); err != nil {
 			return err
 		}
-		got, err := s.count(t.Context(), func() {
-			if s.groups != nil {
-				t.Error("the groups are chosen while no event can be applied")
-			}
-			unlock()
-			replay(3)
-			x.freeze()
-			replay(4)
-		})
+		got, err := s.count(t.Context())
 		if got.All.Total != 200 || len(got.Groups) != 1 || got.Groups[0].Total != 200 || got.Groups[0].Key != "PageView" {
 			t.Errorf("the summary has %d events, want 200; its groups are %v", got.All.Total, got.Groups)
 		}

@@ -37,8 +37,10 @@ type entry struct {
 
 // compare orders by name, equal names by Key. So the tree of times, without names, is ordered by Key.
 func (e *entry) compare(o *entry) int {
-	if e.name != o.name {
-		return strings.Compare(e.name, o.name)
+	if e.name != "" || o.name != "" {
+		if c := strings.Compare(e.name, o.name); c != 0 {
+			return c
+		}
 	}
 	return e.Key.compare(o.Key)
 }

@@ -11,11 +11,10 @@ import (
 // overflowNames counts events of one overflow series by name.
 type overflowNames struct {
 	*reader
-	series  uint32
-	tag     string
-	bounds  []int64  // of the buckets
-	names   []string // the names to count: none of them is counted in the tree
-	counted map[string]bool
+	series uint32
+	tag    string
+	bounds []int64  // of the buckets
+	names  []string // the names to count
 }
 
 // countsNames reports whether the summary needs the names of events of overflow series.
@@ -32,13 +31,8 @@ func (s *summary) overflow(r keptReader, n []uint64) (all []*overflowNames) {
 		if _, ok := s.section(series); !ok || !isOverflow(series) || n[id] == 0 {
 			continue
 		}
-		o := &overflowNames{reader: r.reader, series: uint32(id), tag: tag, bounds: s.boundsOf(r), counted: map[string]bool{}}
+		o := &overflowNames{reader: r.reader, series: uint32(id), tag: tag, bounds: s.boundsOf(r)}
 		all = append(all, o)
-		for _, other := range r.series {
-			if t, name := codec.SplitSeries(other); t == tag && codec.IsBot(other) == codec.IsBot(series) {
-				o.counted[name] = true
-			}
-		}
 		if s.names != nil {
 			o.names = slices.Sorted(maps.Keys(s.names))
 		}
@@ -84,7 +78,7 @@ func (o *overflowNames) member() []bool {
 // addTotals adds the number of events within the summary's range to the totals of their groups. It drops the names that
 // have none.
 func (o *overflowNames) addTotals(totals map[string]uint64, s *summary) error {
-	names := slices.DeleteFunc(slices.Clone(o.names), func(name string) bool { return o.counted[name] })
+	names := slices.DeleteFunc(slices.Clone(o.names), func(name string) bool { return o.counts(o.series, name) })
 	n := make([]uint64, len(names))
 	if err := o.count(names, []int64{o.bounds[0], o.bounds[len(o.bounds)-1]}, func(name, _ int, more uint64) { n[name] += more }); err != nil {
 		return err

@@ -145,13 +145,9 @@ func (q *pageQuery) pageOfSections(further map[string]sources) (total uint64, pa
 
 // pageOfNames finds a page of a selection with a names filter.
 func (q *pageQuery) pageOfNames() (total uint64, page []entry, err error) {
-	counted := make(map[string]bool, len(q.series))
-	for _, series := range q.series {
-		counted[series] = true
-	}
 	further := map[string]sources{}
 	for name := range q.names {
-		if q.isCounted(counted, name) {
+		if !slices.ContainsFunc(q.overflow, func(id uint32) bool { return !q.counts(id, name) }) {
 			continue
 		}
 		section := ""
@@ -166,18 +162,6 @@ func (q *pageQuery) pageOfNames() (total uint64, page []entry, err error) {
 		further[section] = s
 	}
 	return q.pageOfSections(further)
-}
-
-// isCounted reports whether no events of a name are in overflow series: no events of counted series ever are.
-func (q *pageQuery) isCounted(counted map[string]bool, name string) bool {
-	for _, overflow := range q.overflow {
-		series := q.series[overflow]
-		tag, _ := codec.SplitSeries(series)
-		if !counted[string(codec.AppendSeries(nil, store.TagID(tag), name, codec.IsBot(series)))] {
-			return false
-		}
-	}
-	return true
 }
 
 // smallSource is how many events are rather collected at once than used as a source.

@@ -7,6 +7,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
@@ -14,10 +15,11 @@ import (
 // argument members has true for each number of such a series; nil stands for all series.
 type reader struct {
 	pages
-	series []string // by number
-	trees  []*child // the roots of the stored tree and of those in memory, without empty ones
-	runs   []*run   // stored, and in memory
-	upTo   uint64   // the events of chunks up to this seq are in these
+	series  []string        // by number
+	counted map[string]bool // of these; nil: see counts
+	trees   []*child        // the roots of the stored tree and of those in memory, without empty ones
+	runs    []*run          // stored, and in memory
+	upTo    uint64          // the events of chunks up to this seq are in these
 }
 
 // pages reads the stored nodes of a merchant's trees.
@@ -142,17 +144,17 @@ func sum(n []uint64, members []bool) (total uint64) {
 	return total
 }
 
-// between counts the events from lo on and before hi, by series.
-func (r *reader) between(lo, hi Key) ([]uint64, error) {
-	low, err := r.before(lo)
-	if err != nil {
-		return nil, err
+// counts reports whether the trees of times count a name of an overflow series: then no run has it.
+func (r *reader) counts(overflow uint32, name string) bool {
+	if r.counted == nil {
+		r.counted = make(map[string]bool, len(r.series))
+		for _, series := range r.series {
+			r.counted[series] = true
+		}
 	}
-	n, err := r.before(hi)
-	for id := range n {
-		n[id] -= low[id]
-	}
-	return n, err
+	series := r.series[overflow]
+	tag, _ := codec.SplitSeries(series)
+	return r.counted[string(codec.AppendSeries(nil, store.TagID(tag), name, codec.IsBot(series)))]
 }
 
 // last returns the key of the last event below c.

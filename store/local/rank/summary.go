@@ -159,8 +159,12 @@ func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, 
 	totals := map[string]uint64{} // by key of the group
 	for _, r := range s.readers {
 		bounds := s.boundsOf(r)
-		n, err := r.between(Key{Time: bounds[0]}, Key{Time: bounds[len(bounds)-1]})
-		if err != nil {
+		n := make([]uint64, len(r.series)) // within the range
+		if err := r.countBuckets([]int64{bounds[0], bounds[len(bounds)-1]}, func(e bucketEvents) {
+			if e.bound == 1 {
+				n[e.series] += e.n
+			}
+		}); err != nil {
 			return nil, err
 		}
 		for id, n := range n {

@@ -215,6 +215,7 @@ func FuzzNode(f *testing.F) {
 	for _, b := range slices.Concat(nodesOf(first), nodesOf(other), nodesOf(firstNamed), nodesOf(otherNamed)) {
 		f.Add(b)
 	}
+	f.Add([]byte{1, 0})
 	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		checkNode(t, b, slices.Concat(nodesOf(other), nodesOf(otherNamed)))

@@ -164,16 +164,8 @@ func (q *pageQuery) pageOfNames() (total uint64, page []entry, err error) {
 	return q.pageOfSections(further)
 }
 
-// smallSource is how many events are rather collected at once than used as a source.
-const smallSource = 64
-
-// appendNameSources appends the events of a name in the time range: a source for each run with many. It collects those of all other runs in
-// the first source.
+// appendNameSources appends a source for each run with events of a name in the time range.
 func (q *pageQuery) appendNameSources(all []source, name string) ([]source, error) {
-	if all == nil {
-		all = append(all, &sliceSource{compare: byKey})
-	}
-	few := all[0].(*sliceSource)
 	from, to := entry{Key: q.lo, name: name}, entry{Key: q.hi, name: name}
 	members := q.overflowOf(q.series)
 	for _, r := range q.runs {
@@ -185,18 +177,10 @@ func (q *pageQuery) appendNameSources(all []source, name string) ([]source, erro
 			return nil, err
 		}
 		section := treeSection{name: name, members: members, earlier: sum(earlier, members)}
-		section.end = int(sum(upTo, members) - section.earlier)
-		of := q.runSource(r, section)
-		if section.end > smallSource {
-			all = append(all, of)
-			continue
-		}
-		var err error
-		if few.events, err = of.collect(few.events, 0, section.end); err != nil {
-			return nil, err
+		if section.end = int(sum(upTo, members) - section.earlier); section.end > 0 {
+			all = append(all, q.runSource(r, section))
 		}
 	}
-	slices.SortFunc(few.events, byKey)
 	return all, nil
 }
 

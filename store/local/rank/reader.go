@@ -2,7 +2,6 @@ package rank
 
 import (
 	"context"
-	"slices"
 	"sort"
 
 	bolt "go.etcd.io/bbolt"
@@ -50,24 +49,6 @@ func (r *pages) node(c *child) (*node, error) {
 	}
 	r.loaded[c.id] = n
 	return n, nil
-}
-
-// find returns the event with this key below c.
-func (r *pages) find(c *child, k entry) (e entry, found bool, err error) {
-	for {
-		at, err := r.node(c)
-		if err != nil {
-			return e, false, err
-		}
-		if at.children == nil {
-			i, found := slices.BinarySearchFunc(at.entries, k, byName)
-			if found {
-				e = at.entries[i]
-			}
-			return e, found, nil
-		}
-		c = &at.children[max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(&k) > 0 })-1)]
-	}
 }
 
 // each calls use with the events below c, in their order. It keeps no nodes in memory.

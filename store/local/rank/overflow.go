@@ -1,8 +1,10 @@
 package rank
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -43,9 +45,12 @@ func (s *summary) overflow(r keptReader, n []uint64) (all []*overflowNames) {
 // maxSamples is about how many events a summary looks at to find candidates for groups.
 const maxSamples = 2000
 
-// appendFrequent appends names that may have many events: those that the events at n quantiles, in the order of names, have at least
-// twice, or all names if there are no more events. So a flood of made-up names does not hide the names of a shop. The quantiles of the runs
-// are shifted against each other: so a name that is as frequent in all of them is met, though it has few events in each.
+// maxCandidates is how many names of an overflow series are candidates.
+const maxCandidates = 2 * store.MaxSummaryGroups
+
+// appendFrequent appends names that may have many events: those that the events at n quantiles, in the order of names, have most often, and
+// at least twice; or all names if there are no more events. So a flood of made-up names does not hide the names of a shop. The quantiles of
+// the runs are shifted against each other: so a name that is as frequent in all of them is met, though it has few events in each.
 func (o *overflowNames) appendFrequent(names []string, n int) ([]string, error) {
 	members := o.member()
 	all := sources{compare: byName}
@@ -60,12 +65,14 @@ func (o *overflowNames) appendFrequent(names []string, n int) ([]string, error) 
 			if err != nil {
 				return nil, err
 			}
-			if met[found[0].name]++; met[found[0].name] == min(step, 2) {
-				names = append(names, found[0].name)
-			}
+			met[found[0].name]++
 		}
 	}
-	return names, nil
+	candidates := slices.SortedFunc(maps.Keys(met), func(a, b string) int { return cmp.Or(met[b]-met[a], strings.Compare(a, b)) })
+	if step > 1 {
+		candidates = slices.DeleteFunc(candidates[:min(len(candidates), maxCandidates)], func(name string) bool { return met[name] < 2 })
+	}
+	return append(names, candidates...), nil
 }
 
 // member returns the series alone as members (see reader).

@@ -85,3 +85,36 @@ func TestASummaryIsOfOneMoment(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A flood of made-up names does not hide a name that has one of a hundred events of the overflow series, in each run.
+func TestASummaryFindsFrequentNamesInAFlood(t *testing.T) {
+	var j journal
+	x, m := j.open(t, t.TempDir()), newMerchant(t)
+	defer closeIndex(t, x)
+	x.LimitSeries(1)
+	x.maxRun = 4096
+	for seq := range uint64(20) {
+		var batch []codec.Event
+		for i := range 1000 {
+			name := fmt.Sprintf("M%dx%d", seq*7919%1000, i)
+			if i%100 == 50 {
+				name = "Wish"
+			}
+			batch = append(batch, codec.Event{Merchant: m, Position: codec.Position{Seq: seq + 1, Index: uint16(i)}, Time: int64(seq)*1000 + int64(i),
+				Series: codec.AppendSeries(nil, "cs_a", name, false)})
+		}
+		if err := x.Replay(batch, seq+1); err != nil {
+			t.Fatal(err)
+		}
+		if seq%3 == 0 {
+			if err := x.merge(x.freeze()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sum, err := x.Summarize(t.Context(), []Kept{{m, math.MinInt64}}, &store.SummaryQuery{
+		Bucket: store.Daily, By: store.GroupByName, Zone: time.UTC, Now: time.Unix(10, 0)})
+	if err != nil || sum.All.Total != 20_000 || len(sum.Groups) == 0 || sum.Groups[0].Key != "Wish" || sum.Groups[0].Total != 200 {
+		t.Errorf("the summary has %d events in %d groups, %v", sum.All.Total, len(sum.Groups), err)
+	}
+}

@@ -27,7 +27,7 @@ type flipOracle struct {
 	control   []string
 }
 
-// flipQueries select all events of a merchant in the ways in which the index is read: by its tree of times, and by its tree of names.
+// flipQueries select all events of a merchant in the ways in which the index is read: by its tree of times, and by its runs of names.
 func flipQueries(m store.MerchantID) []store.Query {
 	return []store.Query{
 		{Merchant: m, Limit: 1_000_000},

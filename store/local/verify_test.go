@@ -237,7 +237,7 @@ func TestDrillVerifyFinds(t *testing.T) {
 					return b.Put(slices.Clone(k), v)
 				}
 			}
-			return errors.New("there is no tree of names")
+			return errors.New("there is no run of names")
 		}), store.PartIndex, "node"},
 		"a node is missing": {inIndex(func(tx *bolt.Tx) error {
 			b := tx.Bucket([]byte("nodes"))

@@ -176,3 +176,44 @@ func TestUsageCountsAllEvents(t *testing.T) {
 	expect("after a kill", 357)
 	closeIndex(t, x)
 }
+
+// A flood of made-up names writes each event few times, in order, and leaves few runs.
+func TestAFloodOfMadeUpNamesIsWrittenFewTimes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	var j journal
+	x, m := j.open(t, t.TempDir()), newMerchant(t)
+	defer closeIndex(t, x)
+	x.LimitSeries(1)
+	x.maxRun = 16 << 10
+	const n, batch = 100_000, 1000
+	for seq := range uint64(n / batch) {
+		events := make([]codec.Event, batch)
+		for i := range events {
+			events[i] = codec.Event{Merchant: m, Position: codec.Position{Seq: seq + 1, Index: uint16(i)}, Time: int64(seq)*batch + int64(i),
+				Series: codec.AppendSeries(nil, "cs_a", fmt.Sprintf("M%016x", rng.Uint64()), false)}
+		}
+		if err := x.Replay(events, seq+1); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.merge(x.freeze()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Each event takes about 35 bytes in the tree of times and a run, and is written about four times: for 1,000, 2,000 … 16,000 events.
+	if stats := x.db.Stats(); stats.TxStats.GetPageAlloc() > 220*n {
+		t.Errorf("%d bytes an event were written", stats.TxStats.GetPageAlloc()/n)
+	}
+	if err := x.view(t.Context(), m, func(r *reader) error {
+		if len(r.runs) > 3*n/x.maxRun+5 {
+			t.Errorf("%d runs", len(r.runs))
+		}
+		for i := range r.runs {
+			if i > 0 && r.runs[i].from.compare(r.runs[i-1].to) <= 0 {
+				t.Errorf("run %d begins before the previous one ends", i)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -8,7 +8,7 @@ import (
 
 // maxSeries is how many series the counted trees count for each merchant, besides those of bots. It bounds the size of root
 // records and inner nodes, whatever names visitors make up. Events of further series are counted in their tag's overflow
-// series, and are in the tree of names too (names.go). There may be a quarter as many series of bots, which have overflow series of
+// series, and are in runs too (names.go). There may be a quarter as many series of bots, which have overflow series of
 // their own: so bots do not use up the series of the others.
 const maxSeries = 256
 

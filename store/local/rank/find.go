@@ -43,12 +43,9 @@ func (x *Index) FindChunks(
 }
 
 // StoredMerchants returns the merchants that have a stored tree.
-func (x *Index) StoredMerchants() ([]codec.MerchantKey, error) { return merchantsIn(x.db, bucketRoots) }
-
-// merchantsIn returns the keys of a bucket, which are merchants.
-func merchantsIn(db *bolt.DB, bucket []byte) (all []codec.MerchantKey, err error) {
-	err = view(db, func(tx *bolt.Tx) error {
-		return tx.Bucket(bucket).ForEach(func(k, _ []byte) error {
+func (x *Index) StoredMerchants() (all []codec.MerchantKey, err error) {
+	err = view(x.db, func(tx *bolt.Tx) error {
+		return tx.Bucket(bucketRoots).ForEach(func(k, _ []byte) error {
 			all = append(all, codec.MerchantKey(k))
 			return nil
 		})

@@ -33,9 +33,9 @@ type Index struct {
 	mergeInterval time.Duration
 	mergeEntries  int
 
-	// Readers hold mu while they walk trees. Whoever changes recent, or a tree in it, holds mu too. Only the applying
-	// goroutine adds and removes merchants, so it may read the map without mu.
-	mu      sync.RWMutex
+	// Whoever changes recent, or a tree in it, holds mu. Readers hold it only to take a snapshot. Only the applying goroutine
+	// adds and removes merchants, so it may read the map without mu.
+	mu      sync.Mutex
 	recent  map[codec.MerchantKey]*recentEvents
 	entries int    // in the active trees
 	covered uint64 // the events of chunks up to this seq are in the trees
@@ -391,7 +391,7 @@ func (x *Index) Usage(ctx context.Context, m codec.MerchantKey) (events, bytes u
 // have, as of one moment.
 func (x *Index) CountFrom(ctx context.Context, m codec.MerchantKey, from int64) (events, upTo uint64, err error) {
 	err = x.view(ctx, m, func(r *reader) error {
-		upTo = x.covered
+		upTo = r.upTo
 		earlier, err := r.before(Key{Time: from})
 		for _, root := range r.trees {
 			events += root.counts.of(nil)
@@ -402,57 +402,81 @@ func (x *Index) CountFrom(ctx context.Context, m codec.MerchantKey, from int64) 
 	return events, upTo, err
 }
 
-// view calls read with the merchant's trees, as of one moment. The nodes that read loads are valid until read returns. No
-// events are applied until then, or until read calls detach.
+// view calls read with a reader of the merchant's trees, as of one moment. What it returns is valid until read returns. Events are applied
+// meanwhile.
 func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *reader) error) error {
+	return x.viewAll(ctx, []codec.MerchantKey{m}, func(readers []*reader) error { return read(readers[0]) })
+}
+
+// viewAll is as view, of several merchants.
+func (x *Index) viewAll(ctx context.Context, merchants []codec.MerchantKey, read func(readers []*reader) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	x.mu.RLock()
-	unlock := sync.OnceFunc(x.mu.RUnlock)
-	defer unlock()
-	return view(x.db, func(tx *bolt.Tx) error {
-		arena := x.arenas.Get().(*nodeArena)
-		defer arena.release(&x.arenas)
-		r, err := x.newReader(ctx, tx, m, arena)
+	return boltfile.CatchDamage("index.db", func() error {
+		tx, memory, upTo, err := x.snapshot(merchants)
 		if err != nil {
 			return err
 		}
-		r.unlock = unlock
-		return read(r)
+		defer func() { _ = tx.Rollback() }() // fails only when the transaction has ended already
+		arena := x.arenas.Get().(*nodeArena)
+		defer arena.release(&x.arenas)
+		readers := make([]*reader, len(merchants))
+		for i, m := range merchants {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if readers[i], err = newReader(newPages(ctx, tx, m, arena), tx, memory[i]); err != nil {
+				return err
+			}
+			readers[i].upTo = upTo
+		}
+		return read(readers)
 	})
 }
 
-// newReader returns a reader of a merchant's trees. The caller holds mu, at least since the transaction began.
-func (x *Index) newReader(ctx context.Context, tx *bolt.Tx, m codec.MerchantKey, arena *nodeArena) (*reader, error) {
-	t, err := loadTree(tx, m)
+// snapshot begins a transaction, and returns what is in memory of these merchants (nil: nothing) and x.covered, as of one moment.
+func (x *Index) snapshot(merchants []codec.MerchantKey) (tx *bolt.Tx, memory []*recentEvents, upTo uint64, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	memory = make([]*recentEvents, len(merchants))
+	for i, m := range merchants {
+		if recent := x.recent[m]; recent != nil {
+			memory[i] = recent.snapshot()
+		}
+	}
+	tx, err = x.db.Begin(false)
+	return tx, memory, x.covered, err
+}
+
+// newReader returns a reader of a merchant's trees. recent is nil when nothing is in memory.
+func newReader(p *pages, tx *bolt.Tx, recent *recentEvents) (*reader, error) {
+	t, err := loadTree(tx, p.m)
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{pages: *newPages(ctx, tx, m, arena), series: t.series}
+	r := &reader{pages: *p, series: t.series}
+	add := func(root *child) {
+		if !root.isEmpty() {
+			r.trees = append(r.trees, root)
+		}
+	}
+	add(&t.root)
 	for i := range t.runs {
 		r.runs = append(r.runs, &t.runs[i])
 	}
-	roots := []*child{&t.root}
-	if recent := x.recent[m]; recent != nil {
-		r.series = recent.series.names()
-		memory := []*eventsInMemory{&recent.frozen, &recent.active}
-		if t.covered != recent.covered { // a merge was committed just now, and the stored tree has the frozen events
-			memory = memory[1:]
-		}
-		for _, events := range memory {
-			roots = append(roots, &events.root)
-			if !events.names.root.isEmpty() {
-				r.runs = append(r.runs, &events.names)
-			}
-		}
+	if recent == nil {
+		return r, nil
 	}
-	for _, root := range roots {
-		if !root.isEmpty() {
-			r.trees = append(r.trees, root)
-			if root.node == nil {
-				r.stored = append(r.stored, *root)
-			}
+	r.series = recent.series.names()
+	memory := []*eventsInMemory{&recent.frozen, &recent.active}
+	if t.covered != recent.covered { // a merge was committed just now, and the stored tree has the frozen events
+		memory = memory[1:]
+	}
+	for _, events := range memory {
+		add(&events.root)
+		if !events.names.root.isEmpty() {
+			r.runs = append(r.runs, &events.names)
 		}
 	}
 	return r, nil

@@ -137,8 +137,8 @@ func TestListingsGoOnWhileRootRecordsAreRead(t *testing.T) {
 	events := j.commit(other, 10, func(i int) int64 { return int64(i) })
 	x.Push(events, events[0].Seq, func() {})
 	<-reading
-	if x.mu.TryRLock() {
-		x.mu.RUnlock()
+	if x.mu.TryLock() {
+		x.mu.Unlock()
 		if n := len(list(t, x, known)); n != 10 {
 			t.Errorf("%d events, want 10", n)
 		}

@@ -62,7 +62,7 @@ func TestDrillAMergeMayBeCutOffAnywhere(t *testing.T) {
 			x.Start()
 			closeIndex(t, x) // merges, so that there are nodes to replace
 
-			commit(500)
+			commit(1200) // which replaces the run of the others
 			x = j.open(t, dir)
 			want := map[codec.MerchantKey][]Key{}
 			for _, m := range merchants {
@@ -90,6 +90,8 @@ func TestDrillAMergeMayBeCutOffAnywhere(t *testing.T) {
 				closeIndex(t, x)                // merges
 				x = j.open(t, base)
 				same(x, "after the next merge")
+				sweep(t, x)
+				same(x, "after a sweep")
 				checkNothingLeftBehind(t, x)
 				closeIndex(t, x)
 				if done {
@@ -291,8 +293,8 @@ func TestAFullDiskIsNoFailureWhileMuchIsInMemory(t *testing.T) {
 func waitMerged(t *testing.T, x *Index, m codec.MerchantKey) {
 	t.Helper()
 	merged := func() (done bool) {
-		x.mu.RLock()
-		defer x.mu.RUnlock()
+		x.mu.Lock()
+		defer x.mu.Unlock()
 		r := x.recent[m]
 		return r == nil || r.covered > 0
 	}

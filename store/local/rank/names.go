@@ -119,7 +119,7 @@ func (t *treeEdit) removeNamed(concerns func(r *run) bool, gone func(k Key) bool
 			return err
 		}
 		events = slices.DeleteFunc(events, func(e entry) bool { return !gone(e.Key) })
-		if err := removeAll(t, &r.root, events); err != nil {
+		if _, err := removeAll(t, &r.root, events); err != nil {
 			return err
 		}
 	}

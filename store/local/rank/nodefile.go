@@ -326,11 +326,9 @@ const (
 )
 
 func (n *node) encode(b []byte) []byte {
-	kind, withNames := byte(kindLeaf), false
+	kind, withNames := byte(kindLeaf), len(n.entries) > 0 && n.entries[0].name != ""
 	if n.children != nil {
-		kind, withNames = kindInner, n.children[0].first.name != ""
-	} else if len(n.entries) > 0 {
-		withNames = n.entries[0].name != ""
+		kind, withNames = kindInner, len(n.children) > 0 && n.children[0].first.name != ""
 	}
 	if withNames {
 		kind += kindNames

@@ -1,8 +1,10 @@
 package rank
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -11,11 +13,10 @@ import (
 // overflowNames counts events of one overflow series by name.
 type overflowNames struct {
 	*reader
-	series  uint32
-	tag     string
-	bounds  []int64  // of the buckets
-	names   []string // the names to count: none of them is counted in the tree
-	counted map[string]bool
+	series uint32
+	tag    string
+	bounds []int64  // of the buckets
+	names  []string // the names to count
 }
 
 // countsNames reports whether the summary needs the names of events of overflow series.
@@ -32,13 +33,8 @@ func (s *summary) overflow(r keptReader, n []uint64) (all []*overflowNames) {
 		if _, ok := s.section(series); !ok || !isOverflow(series) || n[id] == 0 {
 			continue
 		}
-		o := &overflowNames{reader: r.reader, series: uint32(id), tag: tag, bounds: s.boundsOf(r), counted: map[string]bool{}}
+		o := &overflowNames{reader: r.reader, series: uint32(id), tag: tag, bounds: s.boundsOf(r)}
 		all = append(all, o)
-		for _, other := range r.series {
-			if t, name := codec.SplitSeries(other); t == tag && codec.IsBot(other) == codec.IsBot(series) {
-				o.counted[name] = true
-			}
-		}
 		if s.names != nil {
 			o.names = slices.Sorted(maps.Keys(s.names))
 		}
@@ -49,9 +45,12 @@ func (s *summary) overflow(r keptReader, n []uint64) (all []*overflowNames) {
 // maxSamples is about how many events a summary looks at to find candidates for groups.
 const maxSamples = 2000
 
-// appendFrequent appends names that may have many events: those that the events at n quantiles, in the order of names, have at least
-// twice, or all names if there are no more events. So a flood of made-up names does not hide the names of a shop. The quantiles of the runs
-// are shifted against each other: so a name that is as frequent in all of them is met, though it has few events in each.
+// maxCandidates is how many names of an overflow series are candidates.
+const maxCandidates = 2 * store.MaxSummaryGroups
+
+// appendFrequent appends names that may have many events: those that the events at n quantiles, in the order of names, have most often, and
+// at least twice; or all names if there are no more events. So a flood of made-up names does not hide the names of a shop. The quantiles of
+// the runs are shifted against each other: so a name that is as frequent in all of them is met, though it has few events in each.
 func (o *overflowNames) appendFrequent(names []string, n int) ([]string, error) {
 	members := o.member()
 	all := sources{compare: byName}
@@ -66,12 +65,14 @@ func (o *overflowNames) appendFrequent(names []string, n int) ([]string, error) 
 			if err != nil {
 				return nil, err
 			}
-			if met[found[0].name]++; met[found[0].name] == min(step, 2) {
-				names = append(names, found[0].name)
-			}
+			met[found[0].name]++
 		}
 	}
-	return names, nil
+	candidates := slices.SortedFunc(maps.Keys(met), func(a, b string) int { return cmp.Or(met[b]-met[a], strings.Compare(a, b)) })
+	if step > 1 {
+		candidates = slices.DeleteFunc(candidates[:min(len(candidates), maxCandidates)], func(name string) bool { return met[name] < 2 })
+	}
+	return append(names, candidates...), nil
 }
 
 // member returns the series alone as members (see reader).
@@ -84,7 +85,7 @@ func (o *overflowNames) member() []bool {
 // addTotals adds the number of events within the summary's range to the totals of their groups. It drops the names that
 // have none.
 func (o *overflowNames) addTotals(totals map[string]uint64, s *summary) error {
-	names := slices.DeleteFunc(slices.Clone(o.names), func(name string) bool { return o.counted[name] })
+	names := slices.DeleteFunc(slices.Clone(o.names), func(name string) bool { return o.counts(o.series, name) })
 	n := make([]uint64, len(names))
 	if err := o.count(names, []int64{o.bounds[0], o.bounds[len(o.bounds)-1]}, func(name, _ int, more uint64) { n[name] += more }); err != nil {
 		return err

@@ -35,11 +35,6 @@ func (x *Index) Page(
 //   - With a names filter, the events of a name in each run are a source.
 //   - Without, when all names are sorted, each run is a source.
 func (r *reader) page(s *Selection) (total uint64, page []entry, err error) {
-	if s.SortBy == store.ByName && s.names == nil && slices.ContainsFunc(r.runs, func(of *run) bool {
-		return of.root.node == nil && of.overlaps(s.lo, s.hi) && !of.within(s.lo, s.hi)
-	}) {
-		r.detach()
-	}
 	q := pageQuery{reader: r, Selection: s, selected: make([]uint64, len(r.series))}
 	for _, root := range r.trees {
 		low, n := make([]uint64, len(r.series)), make([]uint64, len(r.series))
@@ -150,13 +145,9 @@ func (q *pageQuery) pageOfSections(further map[string]sources) (total uint64, pa
 
 // pageOfNames finds a page of a selection with a names filter.
 func (q *pageQuery) pageOfNames() (total uint64, page []entry, err error) {
-	counted := make(map[string]bool, len(q.series))
-	for _, series := range q.series {
-		counted[series] = true
-	}
 	further := map[string]sources{}
 	for name := range q.names {
-		if q.isCounted(counted, name) {
+		if !slices.ContainsFunc(q.overflow, func(id uint32) bool { return !q.counts(id, name) }) {
 			continue
 		}
 		section := ""
@@ -173,28 +164,8 @@ func (q *pageQuery) pageOfNames() (total uint64, page []entry, err error) {
 	return q.pageOfSections(further)
 }
 
-// isCounted reports whether no events of a name are in overflow series: no events of counted series ever are.
-func (q *pageQuery) isCounted(counted map[string]bool, name string) bool {
-	for _, overflow := range q.overflow {
-		series := q.series[overflow]
-		tag, _ := codec.SplitSeries(series)
-		if !counted[string(codec.AppendSeries(nil, store.TagID(tag), name, codec.IsBot(series)))] {
-			return false
-		}
-	}
-	return true
-}
-
-// smallSource is how many events are rather collected at once than used as a source.
-const smallSource = 64
-
-// appendNameSources appends the events of a name in the time range: a source for each run with many. It collects those of all other runs in
-// the first source.
+// appendNameSources appends a source for each run with events of a name in the time range.
 func (q *pageQuery) appendNameSources(all []source, name string) ([]source, error) {
-	if all == nil {
-		all = append(all, &sliceSource{compare: byKey})
-	}
-	few := all[0].(*sliceSource)
 	from, to := entry{Key: q.lo, name: name}, entry{Key: q.hi, name: name}
 	members := q.overflowOf(q.series)
 	for _, r := range q.runs {
@@ -206,18 +177,10 @@ func (q *pageQuery) appendNameSources(all []source, name string) ([]source, erro
 			return nil, err
 		}
 		section := treeSection{name: name, members: members, earlier: sum(earlier, members)}
-		section.end = int(sum(upTo, members) - section.earlier)
-		of := q.runSource(r, section)
-		if section.end > smallSource {
-			all = append(all, of)
-			continue
-		}
-		var err error
-		if few.events, err = of.collect(few.events, 0, section.end); err != nil {
-			return nil, err
+		if section.end = int(sum(upTo, members) - section.earlier); section.end > 0 {
+			all = append(all, q.runSource(r, section))
 		}
 	}
-	slices.SortFunc(few.events, byKey)
 	return all, nil
 }
 

@@ -2,11 +2,11 @@ package rank
 
 import (
 	"context"
-	"slices"
 	"sort"
 
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
@@ -14,16 +14,14 @@ import (
 // argument members has true for each number of such a series; nil stands for all series.
 type reader struct {
 	pages
-	series []string // by number
-	trees  []*child // the roots of the stored tree and of those in memory, without empty ones
-	stored []child  // a copy of the roots that are stored
-
-	runs []*run // stored, and in memory
-
-	unlock func() // unlocks Index.mu: then what is in memory may change
+	series  []string        // by number
+	counted map[string]bool // of these; nil: see counts
+	trees   []*child        // the roots of the stored tree and of those in memory, without empty ones
+	runs    []*run          // stored, and in memory
+	upTo    uint64          // the events of chunks up to this seq are in these
 }
 
-// pages reads the stored nodes of one tree.
+// pages reads the stored nodes of a merchant's trees.
 type pages struct {
 	ctx    context.Context // of the query
 	m      codec.MerchantKey
@@ -31,41 +29,6 @@ type pages struct {
 	loaded map[uint64]*node // nodes that were read, by id
 	arena  *nodeArena       // their memory
 	loads  int              // how many nodes were read
-}
-
-// inMemory returns a reader of only the trees in memory.
-func (r *reader) inMemory() *reader {
-	only := *r
-	only.trees = slices.DeleteFunc(slices.Clone(r.trees), func(root *child) bool { return root.node == nil })
-	return &only
-}
-
-// dropMemory leaves the reader the stored trees alone.
-func (r *reader) dropMemory() {
-	r.trees = r.trees[:0]
-	for i := range r.stored {
-		r.trees = append(r.trees, &r.stored[i])
-	}
-}
-
-// copyRuns replaces the runs in memory by copies.
-func (r *reader) copyRuns() {
-	for i, of := range r.runs {
-		if of.root.node != nil {
-			r.runs[i] = &run{of.root.clone(), of.from, of.to}
-		}
-	}
-}
-
-// detach replaces all that is in memory by copies, and unlocks Index.mu: events are applied while the query reads much.
-func (r *reader) detach() {
-	for i, root := range r.trees {
-		if root.node != nil {
-			r.trees[i] = new(root.clone())
-		}
-	}
-	r.copyRuns()
-	r.unlock()
 }
 
 // node returns a child's node. When the query's context has ended, node returns its error instead of loading.
@@ -86,24 +49,6 @@ func (r *pages) node(c *child) (*node, error) {
 	}
 	r.loaded[c.id] = n
 	return n, nil
-}
-
-// find returns the event with this key below c.
-func (r *pages) find(c *child, k entry) (e entry, found bool, err error) {
-	for {
-		at, err := r.node(c)
-		if err != nil {
-			return e, false, err
-		}
-		if at.children == nil {
-			i, found := slices.BinarySearchFunc(at.entries, k, byName)
-			if found {
-				e = at.entries[i]
-			}
-			return e, found, nil
-		}
-		c = &at.children[max(0, sort.Search(len(at.children), func(i int) bool { return at.children[i].first.compare(&k) > 0 })-1)]
-	}
 }
 
 // each calls use with the events below c, in their order. It keeps no nodes in memory.
@@ -180,17 +125,17 @@ func sum(n []uint64, members []bool) (total uint64) {
 	return total
 }
 
-// between counts the events from lo on and before hi, by series.
-func (r *reader) between(lo, hi Key) ([]uint64, error) {
-	low, err := r.before(lo)
-	if err != nil {
-		return nil, err
+// counts reports whether the trees of times count a name of an overflow series: then no run has it.
+func (r *reader) counts(overflow uint32, name string) bool {
+	if r.counted == nil {
+		r.counted = make(map[string]bool, len(r.series))
+		for _, series := range r.series {
+			r.counted[series] = true
+		}
 	}
-	n, err := r.before(hi)
-	for id := range n {
-		n[id] -= low[id]
-	}
-	return n, err
+	series := r.series[overflow]
+	tag, _ := codec.SplitSeries(series)
+	return r.counted[string(codec.AppendSeries(nil, store.TagID(tag), name, codec.IsBot(series)))]
 }
 
 // last returns the key of the last event below c.

@@ -6,8 +6,6 @@ import (
 	"math"
 	"slices"
 
-	bolt "go.etcd.io/bbolt"
-
 	"mtagd/store/local/codec"
 )
 
@@ -50,33 +48,52 @@ func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (re
 	if err := x.mergeFirst(ctx, m, func(_ *child, covered uint64) bool { return covered < last }); err != nil {
 		return Removed{}, err
 	}
-	found, overflow, err := x.find(ctx, m, keys)
-	if err != nil || len(found) == 0 {
-		return Removed{}, err
+	entries := make([]entry, len(keys))
+	for i, k := range keys {
+		entries[i].Key = k
 	}
 	return x.edit(ctx, m, func(t *treeEdit) error {
-		return errors.Join(removeAll(t, &t.root, found), t.removeNamed(func(r *run) bool {
-			i, _ := slices.BinarySearchFunc(overflow, r.from, Key.compare)
-			return i < len(overflow) && overflow[i].compare(r.to) <= 0
+		removed, err := removeAll(t, &t.root, entries)
+		switch {
+		case err != nil:
+			return err
+		case removed.counts == nil:
+			return errNoChange
+		case !t.hasOverflow(removed):
+			return nil
+		}
+		return t.removeNamed(func(r *run) bool {
+			i, _ := slices.BinarySearchFunc(keys, r.from, Key.compare)
+			return i < len(keys) && keys[i].compare(r.to) <= 0
 		}, func(k Key) bool {
-			_, gone := slices.BinarySearchFunc(overflow, k, Key.compare)
+			_, gone := slices.BinarySearchFunc(keys, k, Key.compare)
 			return gone
-		}))
+		})
 	})
 }
 
-// removeAll removes sorted events from a tree.
-func removeAll(t *treeEdit, root *child, events []entry) error {
+// hasOverflow reports whether some events were of overflow series.
+func (t *treeEdit) hasOverflow(events tally) bool {
+	return slices.ContainsFunc(events.counts, func(c seriesCount) bool { return isOverflow(t.series[c.series]) })
+}
+
+// removeAll removes sorted events from a tree, if it has them.
+func removeAll(t *treeEdit, root *child, events []entry) (removed tally, err error) {
 	for batch := range slices.Chunk(events, removalBatch) {
-		if _, err := root.removeKeys(batch, loadToEdit(t)); err != nil {
-			return err
+		if root.isEmpty() {
+			break
 		}
+		some, err := root.removeKeys(batch, loadToEdit(t))
+		if err != nil {
+			return tally{}, err
+		}
+		removed.add(some)
 		root.cutTop()
 		if err := t.spend(len(batch)); err != nil {
-			return err
+			return tally{}, err
 		}
 	}
-	return nil
+	return removed, nil
 }
 
 // removalBatch is how many events are removed before the budget of the transaction is checked: each may load a leaf.
@@ -128,7 +145,7 @@ func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int6
 		if removed.counts == nil {
 			return errNoChange
 		}
-		if slices.ContainsFunc(removed.counts, func(c seriesCount) bool { return isOverflow(t.series[c.series]) }) {
+		if t.hasOverflow(removed) {
 			return t.removeNamedBefore(time)
 		}
 		return nil
@@ -169,8 +186,8 @@ func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns fu
 		return err
 	}
 	needed := func() bool {
-		x.mu.RLock()
-		defer x.mu.RUnlock()
+		x.mu.Lock()
+		defer x.mu.Unlock()
 		r := x.recent[m]
 		if r == nil {
 			return false
@@ -186,36 +203,6 @@ func (x *Index) mergeFirst(ctx context.Context, m codec.MerchantKey, concerns fu
 		return nil
 	}
 	return x.Merge(ctx)
-}
-
-// find returns which of the sorted keys the stored tree has, and those of them that are also in a run.
-func (x *Index) find(ctx context.Context, m codec.MerchantKey, keys []Key) (found []entry, overflow []Key, err error) {
-	// Transactions are short, and each reads into memory of its own.
-	for batch := range slices.Chunk(keys, removalBatch) {
-		if err := view(x.db, func(tx *bolt.Tx) error {
-			t, err := loadTree(tx, m)
-			if err != nil || t.root.isEmpty() {
-				return err
-			}
-			r := newPages(ctx, tx, m, &nodeArena{})
-			for _, k := range batch {
-				e, ok, err := r.find(&t.root, entry{Key: k})
-				if err != nil {
-					return err
-				}
-				if ok {
-					found = append(found, e)
-					if isOverflow(t.series[e.series]) {
-						overflow = append(overflow, k)
-					}
-				}
-			}
-			return nil
-		}); err != nil {
-			return nil, nil, err
-		}
-	}
-	return found, overflow, nil
 }
 
 // edit has change remove events from a merchant's stored tree, if it has one. change may return errNoChange.

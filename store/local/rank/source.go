@@ -1,7 +1,5 @@
 package rank
 
-import "sort"
-
 // The events of a page may be spread over several sources: the trees, and the events in memory. Each source has some of the
 // events that a query selects, in the order that all sources have in common.
 type source interface {
@@ -16,22 +14,6 @@ type source interface {
 // byKey and byName are the orders of sources. The events of a name are also ordered byKey.
 func byKey(a, b entry) int  { return a.Key.compare(b.Key) }
 func byName(a, b entry) int { return a.compare(&b) }
-
-// sliceSource is a few sorted events.
-type sliceSource struct {
-	events  []entry
-	compare func(a, b entry) int
-}
-
-func (s *sliceSource) size() int { return len(s.events) }
-
-func (s *sliceSource) below(e *entry) (int, error) {
-	return sort.Search(len(s.events), func(i int) bool { return s.compare(s.events[i], *e) >= 0 }), nil
-}
-
-func (s *sliceSource) collect(out []entry, from, n int) ([]entry, error) {
-	return append(out, s.events[from:min(from+n, len(s.events))]...), nil
-}
 
 // sources are several sources in one order. They have no event in common.
 type sources struct {

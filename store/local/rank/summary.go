@@ -7,13 +7,9 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
-
 	"mtagd/store"
-	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 )
 
@@ -25,52 +21,45 @@ type Kept struct {
 
 // Summarize counts the events of some merchants (store.Summary).
 //
-// The cost depends on the numbers of buckets, series, groups, and names in the filter, but not on that of events. Events are
-// applied meanwhile, except while it counts those in memory: it does that first.
-func (x *Index) Summarize(ctx context.Context, merchants []Kept, q *store.SummaryQuery) (result store.Summary, err error) {
-	err = boltfile.CatchDamage("index.db", func() (err error) {
-		result, err = x.summarize(ctx, merchants, newSummary(q))
-		return err
-	})
-	return result, err
+// The cost depends on the numbers of buckets, series, groups, and names in the filter, but not on that of events.
+func (x *Index) Summarize(ctx context.Context, merchants []Kept, q *store.SummaryQuery) (store.Summary, error) {
+	return x.summarize(ctx, merchants, newSummary(q))
 }
 
 func newSummary(q *store.SummaryQuery) *summary {
 	return &summary{query: q, Selection: NewSelection(store.Query{Tag: q.Tag, Names: q.Names, From: q.From, To: q.To, Bot: q.Bot})}
 }
 
-func (x *Index) summarize(ctx context.Context, merchants []Kept, s *summary) (store.Summary, error) {
-	x.mu.RLock()
-	unlock := sync.OnceFunc(x.mu.RUnlock)
-	defer unlock()
-	tx, err := x.db.Begin(false)
-	if err != nil {
-		return store.Summary{}, err
+func (x *Index) summarize(ctx context.Context, merchants []Kept, s *summary) (result store.Summary, err error) {
+	keys := make([]codec.MerchantKey, len(merchants))
+	for i, m := range merchants {
+		keys[i] = m.Merchant
 	}
-	defer func() { _ = tx.Rollback() }() // fails only when the transaction has ended already
-	arena := x.arenas.Get().(*nodeArena)
-	defer arena.release(&x.arenas)
-	if err := s.open(ctx, x, tx, merchants, arena); err != nil {
-		return store.Summary{}, err
-	}
-	if s.bounds == nil {
-		if err := s.divide(); len(s.starts) == 0 || err != nil {
-			return store.Summary{}, err
+	err = x.viewAll(ctx, keys, func(readers []*reader) error {
+		for i, r := range readers {
+			if len(r.trees) > 0 {
+				s.readers = append(s.readers, keptReader{r, merchants[i].From})
+			}
 		}
-	}
-	return s.count(ctx, unlock)
+		if s.bounds == nil {
+			if err := s.divide(); len(s.starts) == 0 || err != nil {
+				return err
+			}
+		}
+		result, err = s.count(ctx)
+		return err
+	})
+	return result, err
 }
 
 // summary makes one summary:
 //
-//  1. Count the events in memory by bucket and series. Only this needs Index.mu.
-//  2. Count the stored events of the whole range, to choose the groups.
-//  3. Count those of each bucket, by group. So the memory does not grow with the number of names.
+//  1. Count the events of the whole range, to choose the groups.
+//  2. Count those of each bucket, by group. So the memory does not grow with the number of names.
 type summary struct {
 	*Selection
 	query   *store.SummaryQuery
-	readers []keptReader     // of the merchants that have events
-	recent  [][]bucketEvents // of each reader: its events in memory
+	readers []keptReader // of the merchants that have events
 
 	starts []time.Time
 	bounds []int64        // of the buckets (µs since 1970), within the range of the query; tests set others
@@ -99,48 +88,15 @@ func (s *summary) boundsOf(r keptReader) []int64 {
 // The columns of counts: one for each group, and one more for the selected events that are in no group.
 func (s *summary) columns() int { return len(s.groups) + 1 }
 
-// open makes a reader for each merchant. The caller holds Index.mu.
-func (s *summary) open(ctx context.Context, x *Index, tx *bolt.Tx, merchants []Kept, arena *nodeArena) error {
-	for _, m := range merchants {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		r, err := x.newReader(ctx, tx, m.Merchant, arena)
-		if err != nil {
-			return err
-		}
-		if len(r.trees) > 0 {
-			s.readers = append(s.readers, keptReader{r, m.From})
-		}
-	}
-	return nil
-}
-
-// count makes the summary. It calls unlock when all events in memory are counted.
-func (s *summary) count(ctx context.Context, unlock func()) (store.Summary, error) {
-	for _, r := range s.readers {
-		var recent []bucketEvents
-		if err := r.inMemory().countBuckets(s.boundsOf(r), func(e bucketEvents) { recent = append(recent, e) }); err != nil {
-			return store.Summary{}, err
-		}
-		s.recent = append(s.recent, recent)
-		r.dropMemory()
-		if s.countsNames() {
-			r.copyRuns()
-		}
-	}
-	unlock()
+// count makes the summary.
+func (s *summary) count(ctx context.Context) (store.Summary, error) {
 	overflow, err := s.chooseGroups(ctx)
 	if err != nil {
 		return store.Summary{}, err
 	}
 	s.counts = make([]uint64, (len(s.bounds)-1)*s.columns())
-	for i, r := range s.readers {
-		add := s.adder(r)
-		for _, e := range s.recent[i] {
-			add(e)
-		}
-		if err := r.countBuckets(s.boundsOf(r), add); err != nil {
+	for _, r := range s.readers {
+		if err := r.countBuckets(s.boundsOf(r), s.adder(r)); err != nil {
 			return store.Summary{}, err
 		}
 	}
@@ -201,16 +157,15 @@ func (s *summary) span() (first, last *time.Time, err error) {
 // one.
 func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, err error) {
 	totals := map[string]uint64{} // by key of the group
-	for i, r := range s.readers {
+	for _, r := range s.readers {
 		bounds := s.boundsOf(r)
-		n, err := r.between(Key{Time: bounds[0]}, Key{Time: bounds[len(bounds)-1]})
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range s.recent[i] {
-			if 0 < e.bound && e.bound < len(s.bounds) {
+		n := make([]uint64, len(r.series)) // within the range
+		if err := r.countBuckets([]int64{bounds[0], bounds[len(bounds)-1]}, func(e bucketEvents) {
+			if e.bound == 1 {
 				n[e.series] += e.n
 			}
+		}); err != nil {
+			return nil, err
 		}
 		for id, n := range n {
 			if key, ok := s.group(r.series[id]); ok && n > 0 {

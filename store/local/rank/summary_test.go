@@ -4,11 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
-
-	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
@@ -47,9 +44,8 @@ func TestDrillSummariesOfHighTrees(t *testing.T) {
 	}
 }
 
-// A summary lets events be applied again before it chooses the groups and reads what is stored. Events that come then, and a
-// merge that begins or ends, do not disturb it.
-func TestASummaryHoldsUpEventsForAMoment(t *testing.T) {
+// A summary is of the moment at which it begins. Events that are applied meanwhile, and a merge that begins or ends, do not disturb it.
+func TestASummaryIsOfOneMoment(t *testing.T) {
 	var j journal
 	x, m := j.open(t, t.TempDir()), newMerchant(t)
 	defer closeIndex(t, x)
@@ -72,32 +68,53 @@ func TestASummaryHoldsUpEventsForAMoment(t *testing.T) {
 	replay(2)
 
 	s := newSummary(&store.SummaryQuery{Bucket: store.Daily, By: store.GroupByName, Zone: time.UTC, Now: time.Unix(10, 0)})
-	if err := x.db.View(func(tx *bolt.Tx) error {
-		arena := x.arenas.Get().(*nodeArena)
-		defer arena.release(&x.arenas)
-		x.mu.RLock()
-		unlock := sync.OnceFunc(x.mu.RUnlock)
-		defer unlock()
-		if err := s.open(t.Context(), x, tx, []Kept{{m, math.MinInt64}}, arena); err != nil {
-			return err
-		}
+	if err := x.view(t.Context(), m, func(r *reader) error {
+		replay(3)
+		x.freeze()
+		replay(4)
+		s.readers = []keptReader{{r, math.MinInt64}}
 		if err := s.divide(); err != nil {
 			return err
 		}
-		got, err := s.count(t.Context(), func() {
-			if s.groups != nil {
-				t.Error("the groups are chosen while no event can be applied")
-			}
-			unlock()
-			replay(3)
-			x.freeze()
-			replay(4)
-		})
+		got, err := s.count(t.Context())
 		if got.All.Total != 200 || len(got.Groups) != 1 || got.Groups[0].Total != 200 || got.Groups[0].Key != "PageView" {
 			t.Errorf("the summary has %d events, want 200; its groups are %v", got.All.Total, got.Groups)
 		}
 		return err
 	}); err != nil {
 		t.Error(err)
+	}
+}
+
+// A flood of made-up names does not hide a name that has one of a hundred events of the overflow series, in each run.
+func TestASummaryFindsFrequentNamesInAFlood(t *testing.T) {
+	var j journal
+	x, m := j.open(t, t.TempDir()), newMerchant(t)
+	defer closeIndex(t, x)
+	x.LimitSeries(1)
+	x.maxRun = 4096
+	for seq := range uint64(20) {
+		var batch []codec.Event
+		for i := range 1000 {
+			name := fmt.Sprintf("M%dx%d", seq*7919%1000, i)
+			if i%100 == 50 {
+				name = "Wish"
+			}
+			batch = append(batch, codec.Event{Merchant: m, Position: codec.Position{Seq: seq + 1, Index: uint16(i)}, Time: int64(seq)*1000 + int64(i),
+				Series: codec.AppendSeries(nil, "cs_a", name, false)})
+		}
+		if err := x.Replay(batch, seq+1); err != nil {
+			t.Fatal(err)
+		}
+		if seq%3 == 0 {
+			if err := x.merge(x.freeze()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sum, err := x.Summarize(t.Context(), []Kept{{m, math.MinInt64}}, &store.SummaryQuery{
+		Bucket: store.Daily, By: store.GroupByName, Zone: time.UTC, Now: time.Unix(10, 0)})
+	if err != nil || sum.All.Total != 20_000 || len(sum.Groups) == 0 || sum.Groups[0].Key != "Wish" || sum.Groups[0].Total != 200 {
+		t.Errorf("the summary has %d events in %d groups, %v", sum.All.Total, len(sum.Groups), err)
 	}
 }

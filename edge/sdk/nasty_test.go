@@ -94,6 +94,13 @@ func TestPagesWithoutWhatTheTagNeeds(t *testing.T) {
 	w.wait("a warning", func() bool { return tab.warned("on purpose") })
 }
 
+// A part loads on a page that has no head any more.
+func TestAPageThatRemovesItsHead(t *testing.T) {
+	w := newWorld(t)
+	w.visit("/").do(`document.head.remove(); mtag('event', 'add_to_cart')`)
+	w.want("AddToCart", "PageView")
+}
+
 // An unload handler runs after pagehide.
 func TestAnUnloadHandler(t *testing.T) {
 	w := newWorld(t)

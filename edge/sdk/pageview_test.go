@@ -159,6 +159,7 @@ func TestChoicesWhileAPageIsInTheBackForwardCache(t *testing.T) {
 		{`mtag('consent', false)`, false, false, false, false},
 		{`mtag('consent', false); mtag('consent', true)`, true, true, true, false},
 		{`mtag('reset')`, true, true, false, false},
+		{`mtag('reset'); mtag('consent', { ad_storage: 'denied' })`, true, false, false, false},
 	} {
 		t.Run(tt.calls, func(t *testing.T) {
 			t.Parallel()

@@ -12,18 +12,17 @@ import (
 // that, and more than twice as much for twice as many. So results are remembered, a long user agent is cut, and a request has only
 // maxParsed parsed. The memory is bounded, also when each request has another user agent.
 type bots struct {
-	mu     sync.RWMutex
-	recent map[string]bool
-	old    map[string]bool // what recent was before it was full
+	mu    sync.RWMutex
+	known map[string]bool
 }
 
 const (
 	maxUserAgent  = 256  // bytes; the rest of a longer one is ignored
-	maxUserAgents = 2048 // in each of the two maps
+	maxUserAgents = 4096 // in the memory, which is emptied when it is full
 	maxParsed     = 16   // of the events of one request; the rest is judged by the request's own User-Agent
 )
 
-func newBots() *bots { return &bots{recent: map[string]bool{}} }
+func newBots() *bots { return &bots{known: map[string]bool{}} }
 
 // isBot reports whether a user agent calls itself a bot. It does not keep userAgent, and does not allocate when it remembers
 // the result.
@@ -40,17 +39,9 @@ func (b *bots) remembered(userAgent string) (is, ok bool) {
 	if userAgent == "" {
 		return false, true
 	}
-	userAgent = userAgent[:min(len(userAgent), maxUserAgent)]
 	b.mu.RLock()
-	is, ok = b.recent[userAgent]
-	fresh := ok
-	if !ok {
-		is, ok = b.old[userAgent]
-	}
-	b.mu.RUnlock()
-	if ok && !fresh {
-		b.remember(strings.Clone(userAgent), is)
-	}
+	defer b.mu.RUnlock()
+	is, ok = b.known[userAgent[:min(len(userAgent), maxUserAgent)]]
 	return is, ok
 }
 
@@ -58,15 +49,11 @@ func (b *bots) remembered(userAgent string) (is, ok bool) {
 func (b *bots) parse(userAgent string) bool {
 	userAgent = strings.Clone(userAgent[:min(len(userAgent), maxUserAgent)])
 	is := useragent.Parse(userAgent).Bot
-	b.remember(userAgent, is)
-	return is
-}
-
-func (b *bots) remember(userAgent string, is bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.recent) >= maxUserAgents {
-		b.old, b.recent = b.recent, make(map[string]bool, maxUserAgents)
+	if len(b.known) >= maxUserAgents {
+		clear(b.known)
 	}
-	b.recent[userAgent] = is
+	b.known[userAgent] = is
+	return is
 }

@@ -40,7 +40,7 @@ func TestUserAgentsTakeBoundedMemory(t *testing.T) {
 			t.Fatal("Googlebot/2.1 is no bot")
 		}
 	}
-	if n := len(b.recent) + len(b.old); n > 2*maxUserAgents {
+	if n := len(b.known); n > maxUserAgents {
 		t.Errorf("%d user agents are remembered", n)
 	}
 }

@@ -55,11 +55,8 @@ func newScripts(v sdk.Version, making *sync.Mutex) *scripts {
 	return s
 }
 
-// bit returns the bit of the extra at an index.
-func (s *scripts) bit(index int) combination { return 1 << index }
-
 // unknown is the bit of names that are no extra.
-func (s *scripts) unknown() combination { return s.bit(len(s.Extras)) }
+func (s *scripts) unknown() combination { return 1 << len(s.Extras) }
 
 // find returns the script for a query, as it was sent: ?with= lists extras with commas between them.
 func (s *scripts) find(query []byte) asset.File {
@@ -89,7 +86,7 @@ func (s *scripts) parse(list string) combination {
 			continue
 		}
 		if i := slices.IndexFunc(s.Extras, func(e sdk.Extra) bool { return e.Name == name }); i >= 0 {
-			wanted |= s.bit(i)
+			wanted |= 1 << i
 		} else {
 			wanted |= unknown
 		}
@@ -112,7 +109,7 @@ func (s *scripts) source(wanted combination) []byte {
 	var names []string
 	for i, extra := range s.Extras {
 		names = append(names, extra.Name)
-		if wanted&s.bit(i) != 0 {
+		if wanted&(1<<i) != 0 {
 			source = append(source, extra.Script...)
 		}
 	}

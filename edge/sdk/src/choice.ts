@@ -5,7 +5,7 @@ import { unhold } from './queue';
 import { withdraw } from './delivery';
 import { announce, cookie, Cookie, sender } from './visitor';
 import { safely, soon, warn } from './warn';
-import { need } from './parts';
+import { load, need } from './parts';
 import { kit } from './kit';
 
 // Who has made a choice, unless the page has called consent.
@@ -34,7 +34,7 @@ export const categories = (given: any, word = given === true ? Word.GRANTED : Wo
 // that was stated before. A call withdraws consent when it names analytics_storage. To leave out click ids without ad_storage
 // needs a part: until it is there nothing is stored or sent, and without it there is no consent.
 kit.choose_ = (given: any, by?: By) => {
-  if (Object(given) !== given && given !== !!given) warn('wrong consent:', given);
+  if (given !== !!given && given !== categories(given)) warn('wrong consent:', given);
   given = categories(given);
   const all = (kit.consent_ = { ...kit.consent_, ...given, ...(by == By.DEFAULT && kit.consent_) });
   const granted = all.analytics_storage == Word.GRANTED;
@@ -54,6 +54,10 @@ kit.decided_ = (granted: unknown, by?: By) => {
   sender(); // a missing cookie is a withdrawal: the visitor becomes a new one before anything is written
   // Calls that waited for consent are made. Events are sent, and then stored.
   kit.allowed_ = true;
+  // Browsers without the Navigation API or Temporal need the part older.
+  const { navigation, Temporal } = window as any;
+  if (navigation && Temporal) kit.timezone_ = Temporal.Now.timeZoneId();
+  else load('older');
   [...kit.waiting_].forEach((entry) => entry.path_ || safely(() => {
     unhold(entry);
     entry.told_!(JSON.parse(entry.text_));

@@ -20,6 +20,7 @@ const enum Is {
   LATE = 99, // ms that a timer comes later than the time for which it is set, because clocks are rounded
 }
 
+let device: object; // its fields, which are slow to read
 let open = 0; // requests that are under way
 let due: number; // when the next request may be made, in ms of performance.now()
 let notBefore: number; // when Retry-After ends, likewise
@@ -49,8 +50,7 @@ export const withdraw = (elsewhere?: boolean): void => {
 // the tag host refuses a number.
 export const add = (path: string, fields: any, then?: () => void) => {
   put(path, {
-    language: navigator.language,
-    screen: screen.width + 'x' + screen.height,
+    ...(device = device || { language: navigator.language, screen: screen.width + 'x' + screen.height }),
     timezone: kit.timezone_,
     ...fields,
     muid: (fields.muid || 0).trim ? fields.muid : muid,
@@ -89,6 +89,7 @@ export const drain = () => safely(() => {
   const batch = next(idle(), Is.MAX_BODY);
   if (!batch[0]) return;
   const xhr = new XMLHttpRequest();
+  const visitor = muid;
   open++;
   // abort calls it too
   xhr.onloadend = () => {
@@ -113,7 +114,7 @@ export const drain = () => safely(() => {
       else warn(result.message, JSON.parse(entry.text_).event); // its fields may be personal
     });
     open--;
-    if (!kit.allowed_) return soon(() => kit.allowed_ || erase()); // the answer may have renewed the cookie at the last moment
+    if (!kit.allowed_) return soon(() => kit.allowed_ || erase(visitor)); // the answer may have renewed the cookie at the last moment
     if (failed) {
       notBefore = now() + Math.min((xhr.getResponseHeader('retry-after') as any) * 1e3 || 0, Is.MAX_RETRY_AFTER);
       due = notBefore + Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** (failures++ + Math.random()));

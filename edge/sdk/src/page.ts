@@ -1,8 +1,6 @@
 // The page: the fields that it adds to events, and page views.
 
-import { whenAllowed } from './delivery';
 import { kit } from './kit';
-import { load } from './parts';
 import { soon } from './warn';
 
 const enum After {
@@ -13,7 +11,7 @@ let pending: any; // the page view that waits for its title
 
 // page returns the fields of an event that is made now, without the title, which may come later.
 kit.page_ = () => ({
-  event_time: new Date().toISOString(),
+  event_time: new Date(), // in JSON as RFC 3339 has it
   pageUrl: location.href,
   referrer: kit.referrer_,
 });
@@ -36,11 +34,9 @@ kit.changed_ = () => {
   soon(settle, After.TITLE);
 };
 
-// watchViews makes the first page view, and one after each change of the URL. Browsers without the Navigation API or
-// Temporal load the part older.
+// watchViews makes the first page view, and one after each change of the URL.
 export const watchViews = () => {
-  const { navigation, Temporal } = window as any;
-  whenAllowed('', () => (navigation && Temporal ? (kit.timezone_ = Temporal.Now.timeZoneId()) : load('older')));
   kit.viewed_();
+  const { navigation } = window as any;
   if (navigation) navigation.addEventListener('currententrychange', kit.changed_);
 };

@@ -9,12 +9,13 @@ type Call = () => void;
 const enum Is {
   PATIENCE = 6e3, // ms for which calls wait for a part, and then until the next look: 7 seconds in all
   DELAY = 1e3, // ms before the first look whether it has loaded
+  MAX_DELAY = 3e5, // ms, 5 minutes; the device may have slept for hours
 }
 
 const asked: Record<string, unknown> = {}; // parts that were requested
 export let base = ''; // the address of the tag host; empty before init
-export let tag = ''; // the tag id
-export let prefix = ''; // the keys of the tag's records in localStorage begin with it
+export let tag: string; // the tag id
+export let prefix: string; // the keys of the tag's records in localStorage begin with it
 const since: Record<string, number> = {}; // when a part was first needed, in ms of performance.now()
 let held: Call[] | false = []; // calls that wait for init, or for a part
 
@@ -43,7 +44,7 @@ export const load = (part: string) => {
   const script = (asked[part] = document.createElement('script'));
   script.src = base + '/script?with=' + part;
   script.onerror = () => (asked[part] = 0); // the next need loads it again
-  document.head.append(script);
+  document.documentElement.append(script); // a page may have removed its head
 };
 
 // need makes a call once the part has loaded. Later calls wait for it, and loading is tried again, each time after twice
@@ -55,5 +56,5 @@ export const need = (part: string, call: Call, instead?: Call) => {
   const waited = now() - (since[part] = since[part] || now());
   if (instead && (kit.left_ || waited > Is.PATIENCE)) return instead();
   held = [() => need(part, call, instead)];
-  soon(release, waited + Is.DELAY);
+  soon(release, Math.min(waited, Is.MAX_DELAY) + Is.DELAY);
 };

@@ -7,7 +7,7 @@ import { kit } from './kit';
 import { add, flush, whenAllowed } from './delivery';
 import { base, hold, need, release, start } from './parts';
 import { safely, soon, tell, warn } from './warn';
-import { Key, storage } from './storage';
+import { Key, keys, storage } from './storage';
 import { unhold } from './queue';
 import { announce, erase, muid, sender, setVisitor, uuid } from './visitor';
 import type { Identifiers, Options } from '../npm/mtag';
@@ -23,7 +23,7 @@ let common = {}; // fields of every event, from mtag('set')
 const commands: Record<string, (...args: any[]) => void> = {
   init(url: string, options = {} as Options) {
     // A relative URL, or one without https://, would lead to the page's own host.
-    const [, host, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?(?:.*&)?tagId=([^&#]+)/.exec(url) || [];
+    const [, host, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?.*\btagId=([^&#]+)/.exec(url) || [];
     if (base || !tagId) return warn('wrong init:', url);
     const choose = () => kit.init_(options);
     start(host, tagId, () => (Object.keys({ consent: 0, ...options })[1] || ([] as any).toJSON ? need('options', choose) : choose()), watchViews);
@@ -96,15 +96,12 @@ const run = (call: ArrayLike<any>) => safely(() => {
   /init|part/.test(name) ? make() : hold(make);
 });
 
-// hear makes a call that another tab has announced.
-const hear = (text: string | null) => text && run(JSON.parse(text));
-
 kit.viewed_ = (view) => run(['event', 'PageView', view]);
 
 const begin = () => {
-  let known: string; // what was announced before the page was left
+  let left: number; // when the page was left
   addEventListener('pagehide', () => {
-    known = storage()[Key.PREFIX];
+    left = Date.now();
     kit.abort_();
     kit.left_ = true;
     release();
@@ -113,13 +110,13 @@ const begin = () => {
   addEventListener('pageshow', ({ persisted }) => {
     kit.left_ = false;
     if (!persisted) return;
-    if (storage()[Key.PREFIX] != known) hear(storage()[Key.PREFIX]);
+    keys(Key.SAID).map((key) => JSON.parse(storage()[key])).forEach((call) => call.pop() > left && run(call));
     kit.viewed_();
   });
   addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));
   addEventListener('online', kit.retryNow_);
   // The browser opens localStorage for it.
-  soon(() => addEventListener('storage', ({ key, newValue }) => key == Key.PREFIX && hear(newValue)));
+  soon(() => addEventListener('storage', ({ key, newValue }) => newValue && key!.startsWith(Key.SAID) && run(JSON.parse(newValue))));
   // Not an assignment, which a page with a frozen Array.prototype forbids.
   Object.defineProperty(calls, 'push', { value: (...later: any[]) => later.forEach(run) });
   calls.splice(0).forEach(run);

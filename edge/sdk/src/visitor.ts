@@ -15,16 +15,8 @@ const enum Life {
   SECONDS = 400 * 24 * 60 * 60, // 400 days, the longest that browsers keep a cookie
 }
 
-// jar has the cookies. Where they throw, as in a sandbox, it has none.
-let jar = { set cookie(_: string) {} };
-try {
-  document.cookie;
-  jar = document;
-} catch {}
-
 export let muid = ''; // of the last look
-let kept = ''; // not empty when the browser accepted the cookie
-let domain = ''; // the root domain; empty before the first look
+let domain = ''; // the root domain; empty before the first look, and where cookies are denied
 
 // sender returns the visitor's muid, from the cookie or a new one; without consent it returns nothing. Once per page it
 // writes the cookie, to set or renew it. Where cookies are denied, each page load gets a new muid. A cookie that is missing
@@ -34,11 +26,10 @@ export const sender = () => {
   if (!muid) {
     const found = read();
     // A cookie of this host alone would hide the visitor's own on other hosts.
-    write(Cookie.MUID, '', 0, '');
-    setVisitor(read() || found);
-    kept = kit.root_() || cookie(Cookie.MUID);
+    if (found) write(Cookie.MUID, '', 0, '');
+    setVisitor(found && (read() || found));
     // Another tab may have written its own. The calls of one task, and their request, look once.
-  } else if (kept && !making) muid = read() || cookie(Cookie.MUID) && muid;
+  } else if (domain && !making) muid = read() || cookie(Cookie.MUID) && muid;
   return muid || withdraw();
 };
 
@@ -64,14 +55,20 @@ const read = () =>
 // cookie returns the value of a cookie, '' without it.
 export const cookie = (kit.cookie_ = (name: string) => values(name)[0] || '');
 
-// values returns the values of all cookies with that name.
-const values = (name: string) =>
-  ('; ' + jar.cookie).split(`; ${name}=`).slice(1).map((rest) => rest.split(';')[0]);
+// values returns the values of all cookies with that name. Where cookies throw, as in a sandbox, there are none.
+const values = (name: string) => {
+  let all = '; ';
+  try {
+    all += document.cookie;
+  } catch {}
+  return all.split(`; ${name}=`).slice(1).map((rest) => rest.split(';')[0]);
+};
 
 // write sets a cookie. An empty domain is the host alone.
 const write = (kit.write_ = (name: string, value: string, seconds: number, on = kit.root_()) => {
-  jar.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax` + ';domain=' + on +
-    (location.protocol > 'https' ? ';secure' : '');
+  try {
+    document.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax;domain=` + on + (location.protocol > 'https' ? ';secure' : '');
+  } catch {}
 });
 
 // root returns the root domain of the page. Browsers refuse cookies on a public suffix, so the root domain is the
@@ -91,6 +88,6 @@ kit.root_ = () => {
 // uuid makes a random UUID. Without TLS there is no crypto.randomUUID, but the address of a Blob ends with one.
 export const uuid = () => crypto.randomUUID ? crypto.randomUUID() : URL.createObjectURL(new Blob()).slice(-36);
 
-// announce makes the other tabs of the host repeat a call: at once, or when they return from the back/forward cache. The
-// browser tells them only of a text that is new, so it has the time. A withdrawal removes it.
-export const announce = (...call: unknown[]) => store(Key.PREFIX, json([...call, Date.now()]));
+// announce makes the other tabs of the host repeat a call: at once, or when they return from the back/forward cache. The browser tells them only of
+// a text that is new, so it has the time. A withdrawal removes it.
+export const announce = (...call: unknown[]) => store(Key.SAID + call[0], json([...call, Date.now()]));

@@ -1,9 +1,6 @@
 // warn writes what went wrong to the console, for the developers of the site.
 export const warn = (...words: unknown[]) => console.warn('mtag:', ...words);
 
-// tell calls a function of the page, if it is one, soon. Its errors go to the console.
-export const tell = (callback: any, value?: unknown) => Promise.resolve(value).then(callback).catch(warn);
-
 // safely calls a function. It writes an error to the console, and never throws it into the page.
 export const safely = (call: () => void) => {
   try {
@@ -11,6 +8,12 @@ export const safely = (call: () => void) => {
   } catch (error) {
     warn(error);
   }
+};
+
+// tell calls a function of the page, if there is one, right after this task. Its errors go to the console.
+export const tell = async (callback: any, value?: unknown) => {
+  await 0;
+  safely(() => callback && callback(value));
 };
 
 // now returns the ms since the page began. Unlike the clock of the device, it is never put right.

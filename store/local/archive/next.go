@@ -39,7 +39,7 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 	f := first{n: n, upTo: upTo}
 	var damaged Damaged
 	var memory memory
-	err := a.view(func(txn *badgerdb.Txn) error {
+	err := a.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{})
 		for _, m := range merchants {
 			if err := ctx.Err(); err != nil {

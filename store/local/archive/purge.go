@@ -3,7 +3,6 @@ package archive
 import (
 	"context"
 	"errors"
-	"mtagd/store/local/badgerdb"
 )
 
 var errBusy = errors.New("the archive is being copied")
@@ -17,14 +16,14 @@ func IsBusy(err error) bool { return errors.Is(err, errBusy) }
 func (a *Archive) Purge(ctx context.Context, pace func()) error {
 	a.compacting.Lock()
 	defer a.compacting.Unlock()
-	if err := a.beginPurge(); err != nil {
+	if err := a.notePurge(); err != nil {
 		return err
 	}
 	return a.db.CompactAndWait(ctx, pace)
 }
 
-// beginPurge waits until nobody reads an older version.
-func (a *Archive) beginPurge() error {
+// notePurge notes that a backup which has the deleted blocks must not be continued.
+func (a *Archive) notePurge() error {
 	a.writing.Lock()
 	defer a.writing.Unlock()
 	if err := a.Failure(); err != nil {
@@ -33,15 +32,10 @@ func (a *Archive) beginPurge() error {
 	if a.snapshots > 0 {
 		return errBusy
 	}
-	// A backup that has the deleted blocks must not be continued.
-	if err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyPurged, encodeNumber(keyPurged, a.last)) }); err != nil {
+	if err := a.commit(numberEntry(keyPurged, a.last)); err != nil {
 		return a.fail(err)
 	}
-	if err := a.flush(); err != nil {
-		return err
-	}
-	a.versions.wait()
-	return nil
+	return a.flush()
 }
 
 // Reclaim gives back the space of blocks that were replaced or removed, when it is a quarter of all, and merges the tables of recent

@@ -57,10 +57,9 @@ func (a *Archive) Rebuild(ctx context.Context, part string, wrong func(path stri
 		return err
 	}
 	a.last = max(a.last, a.db.MaxVersion())
-	a.versions.set(a.db, a.last)
 	a.gaps.Store(a.Boundary()) // as Repair has noted
 	// What was removed may be back, and what a backup has may be lost: no backup is continued.
-	if err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyPurged, encodeNumber(keyPurged, a.last)) }); err != nil {
+	if err := a.commit(numberEntry(keyPurged, a.last)); err != nil {
 		return a.fail(err)
 	}
 	return errors.Join(a.flush(), a.countAll())

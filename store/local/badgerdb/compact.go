@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,12 +76,11 @@ func toMerge(parts []*part) (from int) {
 	return from
 }
 
-// Compact writes all live entries into a new part. It drops deletions, and older versions that Keep does not need. Reads and commits
-// go on meanwhile. It calls pace often.
+// Compact writes all live entries into a new part: of each key the newest one, and no deletions. Reads and writes go on meanwhile. It
+// calls pace often.
 //
 //  1. Flush, so that all is in tables, and begin a new last part: what comes from now on is there.
-//  2. Read all tables of the old parts, and copy the newest entries as of Keep, and all later ones. Compare the number and hashes
-//     of what was read with the lists.
+//  2. Read all tables of the old parts, and copy what is live. Compare the number and hashes of what was read with the lists.
 //  3. Read back what was written, and compare.
 //  4. Write the list of the last part: from now on, the new part counts instead of the old ones.
 //  5. Remove the old parts when their last reader ends. CompactAndWait waits for that.
@@ -120,7 +118,6 @@ type compaction struct {
 
 	parts []*part  // the old ones
 	older []string // the names of the parts before the old ones
-	keep  uint64   // entries that no read as of this version or later needs are dropped
 	name  string   // of the new part
 	want  contents
 	stuck bool // it is not known which of them count
@@ -161,7 +158,7 @@ func (c *compaction) writePart(dir string) (hasTables bool, err error) {
 	}
 	w := partWriter{c: c, dir: dir, builder: newBuilder(tableBytes), list: list{older: c.older, tables: map[uint64]listed{}}}
 	defer w.builder.release()
-	err = c.d.view(c.parts, math.MaxUint64, func(txn *Txn) error { return c.copyEntries(txn, &w) })
+	err = c.d.view(tablesOf(c.parts), func(txn *Txn) error { return c.copyEntries(txn, &w) })
 	if err == nil {
 		err = cmp.Or(w.list.write(dir), durable.SyncPath(c.d.dir))
 	}
@@ -233,7 +230,6 @@ func (c *compaction) begin(from func([]*part) int) error {
 		}
 	}
 	c.older = names(all[:n])
-	c.keep = min(d.keep.Load(), d.last)
 	c.name = sealedName(d.current())
 	return nil
 }
@@ -321,7 +317,7 @@ func (c *compaction) compare(what string, found contents) error {
 // copyEntries copies what is live to the new part.
 func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
 	var read contents
-	var last []byte // the last key of which the newest entry as of keep was read
+	var last []byte // key
 	bytesRead := 0
 	it := txn.NewIterator(IteratorOptions{AllVersions: true})
 	for it.Rewind(); it.Valid(); it.Next() {
@@ -334,21 +330,18 @@ func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
 				return err
 			}
 		}
-		if item.Version() <= c.keep {
-			if last != nil && bytes.Equal(item.Key(), last) {
-				continue
-			}
-			last = append(last[:0], item.Key()...)
-			if !item.IsLive() && len(c.older) == 0 {
-				continue
-			}
+		if bytes.Equal(item.Key(), last) {
+			continue // an older entry
+		}
+		if last = append(last[:0], item.Key()...); !item.IsLive() && len(c.older) == 0 {
+			continue
 		}
 		e := item.entry
 		if !item.IsLive() {
 			e = entry{version: e.version, deleted: true} // it hides older entries in the parts before
 			one = contentsOf(item.Key(), e.version, nil)
 		}
-		if w.builder.bytes >= tableBytes && it.at == 0 { // all versions of a key go to one table
+		if w.builder.bytes >= tableBytes {
 			if err := w.flush(); err != nil {
 				return err
 			}

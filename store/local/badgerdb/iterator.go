@@ -188,7 +188,7 @@ func (it *Iterator) nextKey() (more bool) {
 
 // take keeps an entry of the current key, if it is wanted.
 func (it *Iterator) take(e *Item) {
-	if e.version > it.t.version || e.version <= it.opt.Since || string(e.key) == filler ||
+	if e.version <= it.opt.Since || string(e.key) == filler ||
 		it.after != nil && bytes.Compare(e.key, it.after) >= 0 { // where a reverse iterator begins
 		return
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"os"
 	"sync"
 
@@ -88,7 +87,6 @@ func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage
 }
 
 func newKeyStore(db *badgerdb.DB) *keyStore {
-	db.Keep(math.MaxUint64)
 	return &keyStore{db: db, recent: newEntries(), flushing: newEntries()}
 }
 
@@ -248,7 +246,7 @@ func (k *keyStore) flush(version uint64) error {
 // each calls use with all entries of the database whose keys begin with a prefix and that were written after the version
 // since, in the order of the keys, beginning at the key from. use gets values of its own.
 func (k *keyStore) each(prefix, from []byte, since uint64, use func(key, value []byte) error) error {
-	return notNow(k.db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
+	return notNow(k.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: prefix, Since: since})
 		for it.Seek(from); it.Valid(); it.Next() {
 			if err := use(bytes.Clone(it.Item().Key()), bytes.Clone(it.Item().Value())); err != nil {

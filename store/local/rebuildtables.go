@@ -38,22 +38,16 @@ const (
 // healer replaces what is damaged while the engine runs, and writes again what that has cost and events still have.
 type healer struct {
 	*stored
-	control    *control.Data
-	reader     *reader
-	archiver   *archiver
-	remover    *remover
-	background *background
-	now        func() time.Time
-	diskFails  time.Time // when the disk began to return errors, while damage is known (mayRebuild)
+	control   *control.Data
+	reader    *reader
+	archiver  *archiver
+	remover   *remover
+	now       func() time.Time
+	diskFails time.Time // when the disk began to return errors, while damage is known (mayRebuild)
 }
 
 // replaceDamaged looks for damage that reads have met, until the engine closes.
 func (h *healer) replaceDamaged() {
-	if !h.archive.StoppedCleanly() || !h.journal.StoppedCleanly() { // damage is found before somebody needs what is there
-		if err := errors.Join(h.archive.Recheck(h.opened, h.background.pace(compactWork, compactShare)), h.journal.Recheck(h.opened)); err != nil && h.opened.Err() == nil {
-			h.log.Error("the check after the last stop has found damage", "error", err)
-		}
-	}
 	wait, retry := damageInterval, replaceRetry
 	for {
 		select {

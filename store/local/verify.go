@@ -63,7 +63,7 @@ func (r *reader) Verify(ctx context.Context, v store.Verification) (store.Verifi
 // VerifyClosed verifies the data in dir while no engine has it open, like Engine.Verify. It changes nothing. What cannot be
 // opened is a finding. It fails with store.ErrInUse when another process has the data open.
 func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ store.Verified, err error) {
-	w := verifier{Verification: v, ctx: ctx, stored: &stored{}, now: time.Now(), unchanged: func(codec.MerchantKey) bool { return true }}
+	w := verifierOfClosed(ctx, v)
 	defer func() { err = errors.Join(err, w.close()) }()
 	if w.control, err = control.OpenReadOnly(dir); err != nil {
 		if errors.Is(err, store.ErrInUse) {
@@ -151,6 +151,11 @@ func hashOf(k rank.Key, series string) uint64 {
 		rank.Key
 		series string
 	}{k, series})
+}
+
+// verifierOfClosed returns a verifier of data that no engine has open. It has no parts yet.
+func verifierOfClosed(ctx context.Context, v store.Verification) verifier {
+	return verifier{Verification: v, ctx: ctx, stored: &stored{damage: &damageLog{}}, now: time.Now(), unchanged: func(codec.MerchantKey) bool { return true }}
 }
 
 func (v *verifier) verify() (err error) {

@@ -34,9 +34,6 @@ func replace(ctx context.Context, dir, part string, boundary uint64, log *slog.L
 // Damage returns damage of a table that a read has met, or nil.
 func (a *Archive) Damage() error { return a.db.Damage() }
 
-// StoppedCleanly is badgerdb.DB.StoppedCleanly.
-func (a *Archive) StoppedCleanly() bool { return a.db.StoppedCleanly() }
-
 // Recheck reads all tables after damage was met, and returns what is wrong with them.
 func (a *Archive) Recheck(ctx context.Context, pace func()) error { return a.db.Recheck(ctx, pace) }
 

@@ -85,7 +85,6 @@ type DB struct {
 	log  *slog.Logger
 	lock *os.File
 
-	clean    bool
 	readOnly bool
 	met      met
 
@@ -150,7 +149,6 @@ func (d *DB) open() error {
 
 // openParts opens the parts with these names.
 func (d *DB) openParts(names []string) (err error) {
-	d.clean = true
 	var parts []*part
 	for i, name := range names {
 		h, err := d.openPart(name)
@@ -163,7 +161,6 @@ func (d *DB) openParts(names []string) (err error) {
 		if i == len(names)-1 {
 			h.list.older = names[:i]
 		}
-		d.clean = d.clean && h.clean
 		d.last = max(d.last, h.list.version, h.newestVersion())
 		parts = append(parts, h)
 	}
@@ -191,10 +188,6 @@ func OpenReadOnly(dir string, log *slog.Logger) (*DB, error) {
 	}
 	return d, nil
 }
-
-// StoppedCleanly reports whether the last stop was clean and less than 15 minutes ago. If not, Check finds what happened to the
-// files since. Reads find it too.
-func (d *DB) StoppedCleanly() bool { return d.clean }
 
 // met is the first damage that a read, a compaction or Check has met since the database was opened, or Adopt.
 type met struct{ first atomic.Pointer[error] }
@@ -347,14 +340,9 @@ func paced(ctx context.Context, pace func()) func() error {
 // Close closes the files. What was put is on disk. No other method may run.
 func (d *DB) Close() error {
 	d.retiring.Wait()
-	hasRoom := !d.readOnly && d.room(0) == nil
 	err := d.flush()
 	for _, h := range d.parts {
 		h.close()
-		if err == nil && hasRoom {
-			h.list.closed = d.Damage() == nil
-			err = h.list.write(h.dir)
-		}
 	}
 	if d.lock != nil {
 		err = errors.Join(err, d.lock.Close())

@@ -191,16 +191,6 @@ func TestDrillCommitsAreRead(t *testing.T) {
 		}
 	}
 	m.reopen(dir)
-	if !m.StoppedCleanly() {
-		t.Error("the stop was not clean")
-	}
-	m.change(1000)
-	check(t, m.Flush())
-	killed := open(t, copied(t, dir))
-	if killed.StoppedCleanly() {
-		t.Error("a kill counts as a clean stop")
-	}
-	check(t, killed.Close())
 	m.check()
 	check(t, m.Close())
 	d, err := OpenReadOnly(dir, quiet)

@@ -251,6 +251,9 @@ func (d *DB) beginPart() error {
 
 // addPart makes a new last part of a directory, or an empty one when from is "".
 func (d *DB) addPart(l list, from string) error {
+	if d.failed != nil {
+		return d.failed
+	}
 	name, err := nameDir(d.dir, l, from)
 	var h *part
 	if err == nil {
@@ -258,7 +261,13 @@ func (d *DB) addPart(l list, from string) error {
 	}
 	if err != nil && name != "" { // nothing may be written to the part before, if this one keeps its name: only the last one counts
 		dir := filepath.Join(d.dir, name)
-		if undo := cmp.Or(os.Rename(dir, dir+newSuffix), durable.SyncPath(d.dir)); undo != nil {
+		undo := os.Rename(dir, dir+newSuffix)
+		if undo == nil {
+			undo = durable.SyncPath(d.dir)
+		}
+		if undo == nil {
+			err = errors.Join(err, os.RemoveAll(dir+newSuffix))
+		} else {
 			d.failed = fmt.Errorf("%s cannot be removed: %w", dir, undo)
 		}
 	}
@@ -285,16 +294,15 @@ func nameDir(dir string, l list, from string) (name string, err error) {
 	to := filepath.Join(dir, name)
 	if from == "" {
 		from = to + newSuffix
-		err = os.Mkdir(from, 0o700)
+		if err := os.Mkdir(from, 0o700); err != nil {
+			return "", err
+		}
 	}
-	if err == nil {
-		err = l.write(from)
-	}
-	if err == nil {
+	if err = l.write(from); err == nil {
 		err = os.Rename(from, to)
 	}
 	if err != nil {
-		return "", err
+		return "", errors.Join(err, os.RemoveAll(from))
 	}
 	return name, durable.SyncPath(dir)
 }

@@ -323,6 +323,9 @@ func TestANameThatCannotBeSynced(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		disk.Fail()
+		if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 1 {
+			t.Errorf("%s: %q is left", name, left)
+		}
 		m.change(1000)
 		check(t, m.Flush())
 		d := open(t, copied(t, dir))

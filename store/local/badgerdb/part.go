@@ -11,7 +11,6 @@ import (
 type part struct {
 	name   string
 	dir    string
-	clean  bool                   // the last stop was clean
 	list   list                   // guarded by DB.writing
 	tables atomic.Pointer[tables] // those that are read
 	ready  bool                   // prepare has succeeded; guarded by DB.writing
@@ -36,7 +35,6 @@ func (d *DB) openPart(name string) (h *part, err error) {
 	if h.isSealed() && len(tables) == 0 {
 		return nil, damaged(h.dir, "it has no tables")
 	}
-	h.clean, l.closed = l.closed, false
 	h.list = l
 	h.tables.Store(openTables(tables))
 	return h, nil

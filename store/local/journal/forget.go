@@ -126,9 +126,6 @@ func (j *Journal) tidyOnce() (err error) {
 // Damage returns damage of the database that a read has met, or nil.
 func (j *Journal) Damage() error { return j.keys.db.Damage() }
 
-// StoppedCleanly is badgerdb.DB.StoppedCleanly of that database.
-func (j *Journal) StoppedCleanly() bool { return j.keys.db.StoppedCleanly() }
-
 // Recheck reads the whole database after damage was met, and returns what is wrong with it.
 func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(ctx, j.pace()) }
 

@@ -237,7 +237,7 @@ func TestDrillAKillKeepsWhatWasFlushed(t *testing.T) {
 	defer func() { check(t, m.Close()) }()
 	states := []map[string]string{{}}
 	for i := range 30 {
-		m.change(400_000)
+		m.change(700_000)
 		states = append(states, maps.Clone(m.live))
 		if i == 9 {
 			check(t, m.Flush())

@@ -67,8 +67,7 @@ func (s Snapshot) Blocks(ctx context.Context, since, newer uint64, use func(code
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			item := it.Item()
-			e := codec.Entry{Key: item.Key(), Value: item.Value(), Version: item.Version()}
+			e := it.Item().Entry()
 			n, err := CheckBlock(e)
 			if err != nil {
 				sound = false

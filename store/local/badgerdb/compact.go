@@ -1,7 +1,6 @@
 package badgerdb
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -325,36 +324,32 @@ func (c *compaction) compare(what string, found contents) error {
 // copyEntries copies what is live to the new part.
 func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
 	var read contents
-	var last []byte // key
 	bytesRead := 0
-	it := txn.NewIterator(IteratorOptions{AllVersions: true})
+	it := txn.NewIterator(IteratorOptions{Deletions: true, each: func(e *Item) {
+		read.join(contentsOf(e.key, e.version, e.value))
+		bytesRead += len(e.value) + len(e.key)
+	}})
 	for it.Rewind(); it.Valid(); it.Next() {
-		item := it.Item()
-		one := contentsOf(item.Key(), item.Version(), item.Value())
-		read.join(one)
-		if bytesRead += len(item.Value()) + len(item.Key()); bytesRead >= paceBytes {
+		if bytesRead >= paceBytes {
 			bytesRead = 0
 			if err := c.pace(); err != nil {
 				return err
 			}
 		}
-		if bytes.Equal(item.Key(), last) {
-			continue // an older entry
-		}
-		if last = append(last[:0], item.Key()...); !item.IsLive() && len(c.older) == 0 {
+		item := it.Item()
+		if !item.IsLive() && len(c.older) == 0 {
 			continue
 		}
 		e := item.entry
 		if !item.IsLive() {
 			e = entry{version: e.version, deleted: true} // it hides older entries in the parts before
-			one = contentsOf(item.Key(), e.version, nil)
 		}
 		if w.builder.bytes >= tableBytes {
 			if err := w.flush(); err != nil {
 				return err
 			}
 		}
-		w.builder.add(item.Key(), e, one)
+		w.builder.add(item.Key(), e)
 	}
 	if txn.bad != nil {
 		return txn.bad

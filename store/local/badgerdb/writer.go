@@ -64,8 +64,7 @@ func (m *memTable) build(b *builder) {
 			continue
 		}
 		last = key
-		value := m.bytes[e.from+e.key : e.from+e.key+e.value]
-		b.add(key, entry{value, e.version, e.expiresAt, e.deleted}, contentsOf(key, e.version, value))
+		b.add(key, entry{m.bytes[e.from+e.key : e.from+e.key+e.value], e.version, e.expiresAt, e.deleted})
 	}
 }
 
@@ -136,9 +135,9 @@ func (b *builder) release() {
 	b.pool.Release()
 }
 
-// add adds an entry; one are its contents (contentsOf). Entries must come in the order of their keys. Tables are not compressed, because hashes do not compress. Their Bloom filters have 15 bits for each key, because a look-up
+// add adds an entry. Entries must come in the order of their keys. Tables are not compressed, because hashes do not compress. Their Bloom filters have 15 bits for each key, because a look-up
 // of a new key asks the filters of dozens of tables.
-func (b *builder) add(key []byte, e entry, one contents) {
+func (b *builder) add(key []byte, e entry) {
 	if b.table == nil {
 		// 5/8, because the builder first allocates twice TableSize
 		b.table = table.NewTableBuilder(table.Options{TableSize: uint64(b.size) * 5 / 8, BlockSize: 4 << 10, BloomFalsePositive: 0.001,
@@ -150,7 +149,7 @@ func (b *builder) add(key []byte, e entry, one contents) {
 	if e.deleted {
 		v = y.ValueStruct{Meta: metaDelete}
 	}
-	b.contents.join(one)
+	b.contents.join(contentsOf(key, e.version, v.Value))
 	b.bytes += len(b.key) + len(v.Value) + 8
 	b.table.Add(b.key, v, 0)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"time"
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
@@ -64,24 +63,14 @@ func (s Snapshot) Entries(ctx context.Context, since uint64, use func(codec.Entr
 		return err
 	}
 	return s.keys.View(func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badgerdb.IteratorOptions{AllVersions: true, Since: since}) // all, because others hide deletions
-		var last []byte
-		now := uint64(time.Now().Unix())
+		it := txn.NewIterator(badgerdb.IteratorOptions{Deletions: true, Since: since})
 		for it.Rewind(); it.Valid(); it.Next() {
-			item := it.Item()
-			if string(item.Key()) == string(last) {
-				continue // an older entry of the same key
-			}
-			last = append(last[:0], item.Key()...)
-			e := codec.Entry{Key: last, Version: item.Version(), ExpiresAt: item.ExpiresAt(), Deleted: !item.IsLive()}
-			if e.ExpiresAt != 0 && e.ExpiresAt <= now {
-				continue
-			}
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if !e.Deleted {
-				e.Value = item.Value()
+			e := it.Item().Entry()
+			if e.ExpiresAt != 0 && e.Deleted {
+				continue // it has expired
 			}
 			if err := use(e); err != nil {
 				return err

@@ -31,11 +31,11 @@ func (v *verifier) differences() (*comparison, error) {
 			continue // deleted: its events are being removed
 		}
 		isSound := !s.unsound && !v.unsound && !v.hidden
-		if s.index != s.journal && (isSound || v.onlyLost) && v.index != nil && v.journal != nil {
+		if s.events != (eventSum{}) && (isSound || v.onlyLost) && v.index != nil && v.journal != nil {
 			differ[m] = s
 		}
 	}
-	c := comparison{verifier: v, chunks: map[uint64]*chunkDifference{}, blocks: make([]eventGroup, len(v.blocks)), buckets: map[bucket]eventSum{}}
+	c := comparison{verifier: v, chunks: map[uint64]*chunkDifference{}, blocks: make([]eventGroup, len(v.blocks))}
 	for _, d := range v.damaged {
 		c.chunks[d.Seq] = &chunkDifference{seq: d.Seq, damage: &d}
 	}
@@ -58,27 +58,17 @@ func (v *verifier) differences() (*comparison, error) {
 	return &c, nil
 }
 
-// comparison finds the events that only the index or only the journal (with the archive) has, in two passes over the merchants'
-// events. The first pass finds the buckets that differ. So the second needs memory only for the events in these.
+// comparison finds the events that only the index or only the journal (with the archive) has. It needs memory only for those of the buckets
+// that differ.
 type comparison struct {
 	*verifier
 	merchants []codec.MerchantKey
-	buckets   map[bucket]eventSum   // index less journal
 	events    map[locatedEvent]bool // events in differing buckets; true: the index has it, false: the journal
 	chunks    map[uint64]*chunkDifference
 	blocks    []eventGroup // for each of verifier.blocks: the events that the index has in this damaged block
 }
 
-// bucket is the part of a merchant's events whose chunks have the same hash.
-type bucket struct {
-	m codec.MerchantKey
-	n uint64
-}
-
-const (
-	bucketsOfMerchant = 1024
-	maxLocated        = 1_000_000 // events
-)
+const maxLocated = 1_000_000 // events
 
 type locatedEvent struct {
 	m    codec.MerchantKey
@@ -96,23 +86,9 @@ type chunkDifference struct {
 }
 
 func (c *comparison) locate() error {
-	if err := c.eachEvent(func(e locatedEvent, indexed bool) {
-		b := bucketOf(e)
-		sum := c.buckets[b]
-		if indexed {
-			sum.n++
-			sum.hash += e.hash
-		} else {
-			sum.n--
-			sum.hash -= e.hash
-		}
-		c.buckets[b] = sum
-	}); err != nil {
-		return err
-	}
 	c.events = map[locatedEvent]bool{}
 	if err := c.eachEvent(func(e locatedEvent, indexed bool) {
-		if c.buckets[bucketOf(e)] == (eventSum{}) {
+		if c.buckets[e.hash%buckets] == (eventSum{}) {
 			return
 		}
 		if is, ok := c.events[e]; ok && is != indexed {
@@ -182,10 +158,6 @@ func (c *comparison) noteMissing() error {
 	return c.missing(keys)
 }
 
-func bucketOf(e locatedEvent) bucket {
-	return bucket{e.m, e.key.Seq * 0x9e3779b97f4a7c15 >> 32 % bucketsOfMerchant}
-}
-
 // eachEvent calls use with each event of the merchants that is compared: those of the index, then those of the journal. No
 // events may move to the archive meanwhile. Damage was reported before. If there is more now, nothing may be noted as missing: it
 // may only be hidden.
@@ -199,7 +171,7 @@ func (c *comparison) eachEvent(compare func(e locatedEvent, indexed bool)) error
 	for _, m := range c.merchants {
 		if err := c.index.ScanEvents(c.ctx, m, func(k rank.Key, series string) {
 			if k.Seq <= c.upTo {
-				use(locatedEvent{m, k, hashOf(k, series)}, true)
+				use(locatedEvent{m, k, hashOf(m, k, series)}, true)
 			}
 		}); err != nil && c.ctx.Err() != nil {
 			return err // other errors were reported before
@@ -230,10 +202,10 @@ func (c *comparison) eachEvent(compare func(e locatedEvent, indexed bool)) error
 			}
 		}
 	}
-	if err := c.journal.Since(boundary, func(events []codec.Event, last uint64) error {
+	if err := c.journal.Since(boundary, c.upTo, func(events []codec.Event, _ uint64) error {
 		for i := range events {
 			e := &events[i]
-			if s := wanted[e.Merchant]; s != nil && last <= c.upTo {
+			if s := wanted[e.Merchant]; s != nil {
 				use(locatedEvent{e.Merchant, rank.Key{Time: e.Time, Position: e.Position}, s.hash(e)}, false)
 			}
 		}

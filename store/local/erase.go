@@ -35,13 +35,8 @@ func (r *remover) removeEvents(ctx context.Context, m codec.MerchantKey, keys []
 	}); err != nil {
 		return err
 	}
-	positions := make([]codec.Position, len(keys))
-	for i, k := range keys {
-		positions[i] = k.Position
-	}
-	slices.SortFunc(positions, codec.Position.Compare)
 	removed := 0
-	for near := range neighbours(positions) {
+	for near := range neighbours(positionsOf(keys)) {
 		some, err := r.archive.Rewrite(ctx, m, near[0], near[len(near)-1], func(e archive.Event) bool {
 			_, goes := slices.BinarySearchFunc(near, e.Position, codec.Position.Compare)
 			return !goes

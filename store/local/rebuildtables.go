@@ -3,7 +3,6 @@ package local
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -117,7 +116,7 @@ func (h *healer) replaceArchive() error {
 	if free, err := space.Free(h.dir); err != nil || free < MinFree+size {
 		return errors.Join(err, errNoSpace)
 	}
-	return h.archive.Rebuild(h.opened, filepath.Join(h.dir, archivePart), h.lostPart, h.repeatErasures)
+	return h.archive.Rebuild(h.opened, h.lostPart, h.repeatErasures)
 }
 
 func (h *healer) checkKeys() error {

@@ -569,7 +569,7 @@ func TestDamageIsNoEndOfAMerchant(t *testing.T) {
 	if err := add(10_000, 1500); err == nil {
 		t.Fatal("events are added behind damage")
 	}
-	testenv.Check(t, a.Rebuild(ctx, filepath.Join(filepath.Dir(dir), "part"), func(string, error) {}, func() error { return nil }))
+	testenv.Check(t, a.Rebuild(ctx, func(string, error) {}, func() error { return nil }))
 	left := 0
 	testenv.Check(t, a.Since(ctx, m, codec.Position{}, func(e []Event) error { left += len(e); return nil }, func(Damage) {}))
 	if left < 2900 {

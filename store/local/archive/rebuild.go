@@ -4,31 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 
 	"mtagd/store/local/badgerdb"
 )
 
 // Rebuild is Archive.Rebuild for an archive that cannot be opened. The new one has at least this boundary.
-func Rebuild(ctx context.Context, dir, part string, boundary uint64, log *slog.Logger, wrong func(path string, err error), before func() error) error {
-	return replace(ctx, dir, part, boundary, log, wrong, before, func(part string) error { return badgerdb.Replace(dir, part, log) })
-}
-
-func replace(ctx context.Context, dir, part string, boundary uint64, log *slog.Logger, wrong func(path string, err error), before func() error,
-	adopt func(part string) error) error {
-	if err := os.RemoveAll(part); err != nil {
-		return err
-	}
-	if err := Repair(ctx, dir, part, boundary, log, wrong); err != nil {
-		return err
-	}
-	if err := before(); err != nil {
-		return err
-	}
-	if err := adopt(part); err != nil {
-		return err
-	}
-	return os.RemoveAll(part)
+func Rebuild(ctx context.Context, dir string, boundary uint64, log *slog.Logger, wrong func(path string, err error), before func() error) error {
+	return badgerdb.Rebuild(dir, log, func(to string) error { return Repair(ctx, dir, to, boundary, log, wrong) }, before)
 }
 
 // Damage returns damage of a table that a read has met, or nil.
@@ -38,8 +20,8 @@ func (a *Archive) Damage() error { return a.db.Damage() }
 func (a *Archive) Recheck(ctx context.Context, pace func()) error { return a.db.Recheck(ctx, pace) }
 
 // Rebuild replaces damaged tables by new ones with what can be read of them (Repair), beside reads. It needs space for a second archive,
-// which it writes to the directory part. It calls before when that is complete, and fails while the archive is being copied (IsBusy).
-func (a *Archive) Rebuild(ctx context.Context, part string, wrong func(path string, err error), before func() error) error {
+// and calls before when that is complete. It fails while the archive is being copied (IsBusy).
+func (a *Archive) Rebuild(ctx context.Context, wrong func(path string, err error), before func() error) error {
 	a.compacting.Lock()
 	defer a.compacting.Unlock()
 	a.writing.Lock()
@@ -50,7 +32,7 @@ func (a *Archive) Rebuild(ctx context.Context, part string, wrong func(path stri
 	if err := errors.Join(a.Failure(), a.flush()); err != nil {
 		return err
 	}
-	if err := replace(ctx, a.dir, part, a.Boundary(), a.log, wrong, before, a.db.Adopt); err != nil {
+	if err := a.db.Rebuild(func(to string) error { return Repair(ctx, a.dir, to, a.Boundary(), a.log, wrong) }, before); err != nil {
 		return err
 	}
 	a.last = max(a.last, a.db.MaxVersion())

@@ -47,6 +47,7 @@
 //	list.go      the other files
 //	space.go     free space
 //	repair.go    reads what is sound of damaged files
+//	rebuild.go   replaces a damaged database by another one
 package badgerdb
 
 import (
@@ -189,7 +190,7 @@ func OpenReadOnly(dir string, log *slog.Logger) (*DB, error) {
 	return d, nil
 }
 
-// met is the first damage that a read, a compaction or Check has met since the database was opened, or Adopt.
+// met is the first damage that a read, a compaction or Check has met since the database was opened or rebuilt.
 type met struct{ first atomic.Pointer[error] }
 
 func (m *met) note(err error) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -378,55 +377,4 @@ func (c *compaction) switchOver(parts []*part) error {
 	}
 	d.replace(c.parts, parts)
 	return nil
-}
-
-// Adopt replaces what the database has by what the database in another directory has, which must be closed and have one part, and loses its
-// tables. Reads that have begun go on with the old tables, which are removed when they end. A kill leaves the one or the other.
-func (d *DB) Adopt(dir string) error {
-	d.compacting.Lock()
-	defer d.compacting.Unlock()
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	l, from, err := onlyPart(dir)
-	if err != nil {
-		return err
-	}
-	was := d.parts
-	l.version = max(l.version, d.last)
-	if err := d.addPart(l, from); err != nil {
-		return err
-	}
-	d.replace(was, nil)
-	d.last = max(d.last, l.version, d.current().newestVersion())
-	d.memory, d.dirty = memTable{}, false
-	d.met.first.Store(nil)
-	return nil
-}
-
-// Replace is Adopt for the database in dir that cannot be opened.
-func Replace(dir, by string, log *slog.Logger) (err error) {
-	d, err := lock(dir, log)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.lock.Close()) }()
-	l, from, err := onlyPart(by)
-	if err == nil {
-		_, err = nameDir(dir, l, from)
-	}
-	return err // the next Open removes the others
-}
-
-// onlyPart returns the directory of the only part of a database, with its list.
-func onlyPart(dir string) (l list, part string, err error) {
-	counts, _, err := findParts(dir)
-	if err == nil && len(counts) != 1 {
-		err = fmt.Errorf("%s has %d parts instead of one", dir, len(counts))
-	}
-	if err != nil {
-		return l, "", err
-	}
-	part = filepath.Join(dir, counts[0])
-	l, err = readList(part)
-	return l, part, err
 }

@@ -308,7 +308,7 @@ func TestDrillASwitchThatFails(t *testing.T) {
 func TestANameThatCannotBeSynced(t *testing.T) {
 	for name, begin := range map[string]func(m *model, by string) error{
 		"a compaction": func(m *model, _ string) error { return m.Compact(ctx, noPace) },
-		"Adopt":        func(m *model, by string) error { return m.Adopt(by) },
+		"a rebuild":    func(m *model, by string) error { return m.adopt(by) },
 	} {
 		disk := faultfs.New(t)
 		dir := filepath.Join(disk.Dir, "db")

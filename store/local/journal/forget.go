@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"os"
 	"time"
 
 	"mtagd/store/local/badgerdb"
@@ -140,19 +139,16 @@ func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() e
 		return ErrCopied
 	}
 	defer j.compacting.Store(false)
-	dir := keysDir(j.dir)
-	part := dir + ".part"
-	if err := copyKeys(ctx, dir, part, j.logger, damage); err != nil {
-		return err
-	}
-	if err := before(); err != nil {
-		return err
-	}
-	release := j.holdCommits()
-	j.keys.links, j.keys.known = linkCache{}, knownLinks{} // what was lost is linked again
-	err := j.keys.db.Adopt(part)
-	release()
-	return errors.Join(err, os.RemoveAll(part))
+	release := func() {}
+	defer func() { release() }()
+	return j.keys.db.Rebuild(func(to string) error { return copyKeys(ctx, keysDir(j.dir), to, j.logger, damage) }, func() error {
+		if err := before(); err != nil {
+			return err
+		}
+		release = j.holdCommits()
+		j.keys.links, j.keys.known = linkCache{}, knownLinks{} // what was lost is linked again
+		return nil
+	})
 }
 
 // isCopied reports whether a snapshot is open: a merge would keep, and copy again each time, all that came after it.

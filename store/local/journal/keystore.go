@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 
 	"mtagd/store"
@@ -31,23 +30,13 @@ type keyStore struct {
 	flushing entries      // what is being written to the database, or could not be written to it; recent is newer
 }
 
-// openKeys opens or creates the database in dir. A damaged one is replaced by one of what can be read; before that counts,
-// rebuilding is called, if it is not nil. A kill before the end leaves the damaged one.
+// openKeys opens or creates the database in dir. A damaged one is rebuilt of what can be read; before that counts, rebuilding is called.
 func openKeys(dir string, logger *slog.Logger, rebuilding func() error) (*keyStore, error) {
 	k, err := tryKeys(dir, logger)
 	if !errors.Is(err, codec.ErrCorrupt) {
 		return k, err
 	}
-	part := dir + ".part"
-	if err := copyKeys(context.Background(), dir, part, logger, err); err != nil {
-		return nil, err
-	}
-	if rebuilding != nil {
-		if err := rebuilding(); err != nil {
-			return nil, err
-		}
-	}
-	if err := errors.Join(badgerdb.Replace(dir, part, logger), os.RemoveAll(part)); err != nil {
+	if err := badgerdb.Rebuild(dir, logger, func(to string) error { return copyKeys(context.Background(), dir, to, logger, err) }, rebuilding); err != nil {
 		return nil, err
 	}
 	return tryKeys(dir, logger)
@@ -66,13 +55,10 @@ func tryKeys(dir string, logger *slog.Logger) (*keyStore, error) {
 	return k, nil
 }
 
-// copyKeys makes a new database of what can be read of a damaged one, in the directory part.
-func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage error) error {
+// copyKeys makes a new database of what can be read of a damaged one, in the directory to.
+func copyKeys(ctx context.Context, dir, to string, logger *slog.Logger, damage error) error {
 	logger.Error("the database of links and event_ids is damaged: a new one is made of what can be read", "error", damage)
-	if err := os.RemoveAll(part); err != nil {
-		return err
-	}
-	keys, err := openKeys(part, logger, nil)
+	keys, err := tryKeys(to, logger)
 	if err != nil {
 		return err
 	}

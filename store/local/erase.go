@@ -11,8 +11,8 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 	"mtagd/store/removal"
 )
@@ -81,8 +81,8 @@ func (r *remover) Purge(ctx context.Context) error {
 	if err == nil {
 		err = r.archive.Purge(ctx, r.pace())
 	}
-	if errors.Is(err, journal.ErrCopied) || archive.IsBusy(err) {
-		return fmt.Errorf("%w: %w", removal.ErrWaits, journal.ErrCopied)
+	if errors.Is(err, badgerdb.ErrCopied) {
+		return fmt.Errorf("%w: %w", removal.ErrWaits, err)
 	}
 	if err != nil {
 		return err

@@ -9,10 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mtagd/store"
-	"mtagd/store/local/archive"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
-	"mtagd/store/local/journal"
 	"mtagd/store/local/space"
 )
 
@@ -61,7 +60,7 @@ func (h *healer) replaceDamaged() {
 		for _, check := range []func() error{h.checkArchive, h.checkKeys, h.settleShorts, h.relink} {
 			if err := check(); err != nil && h.opened.Err() == nil {
 				h.log.Error("what is damaged cannot be rebuilt now, and what needs it is not answered", "error", err)
-				if wait = time.Second; !archive.IsBusy(err) && !errors.Is(err, journal.ErrCopied) {
+				if wait = time.Second; !errors.Is(err, badgerdb.ErrCopied) {
 					wait, retry = retry, min(2*retry, replaceRarest)
 				}
 			}

@@ -2,16 +2,12 @@ package archive
 
 import (
 	"context"
-	"errors"
+
+	"mtagd/store/local/badgerdb"
 )
 
-var errBusy = errors.New("the archive is being copied")
-
-// IsBusy reports whether an error says that the archive is being copied: a later call may succeed.
-func IsBusy(err error) bool { return errors.Is(err, errBusy) }
-
 // Purge removes the bytes of deleted blocks: afterwards, no file has anything of what was replaced or removed before the call. It
-// fails while the archive is being copied (IsBusy), and when the disk has too little space for a second archive. It waits for reads
+// fails while the archive is being copied (badgerdb.ErrCopied), and when the disk has too little space for a second archive. It waits for reads
 // that began before it. It calls pace about every MB.
 func (a *Archive) Purge(ctx context.Context, pace func()) error {
 	a.compacting.Lock()
@@ -30,7 +26,7 @@ func (a *Archive) notePurge() error {
 		return err
 	}
 	if a.snapshots > 0 {
-		return errBusy
+		return badgerdb.ErrCopied
 	}
 	if err := a.commit(numberEntry(keyPurged, a.last)); err != nil {
 		return a.fail(err)

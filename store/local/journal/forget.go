@@ -128,15 +128,15 @@ func (j *Journal) Damage() error { return j.keys.db.Damage() }
 // Recheck reads the whole database after damage was met, and returns what is wrong with it.
 func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(ctx, j.pace()) }
 
-// RebuildKeys replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails with ErrCopied
-// during a backup. It calls before when the new one is complete.
+// RebuildKeys replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails with
+// badgerdb.ErrCopied during a backup. It calls before when the new one is complete.
 func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() error) error {
 	j.copying.Lock()
 	defer j.copying.Unlock()
 	j.flushes.Lock()
 	defer j.flushes.Unlock()
 	if j.copies > 0 || !j.compacting.CompareAndSwap(false, true) {
-		return ErrCopied
+		return badgerdb.ErrCopied
 	}
 	defer j.compacting.Store(false)
 	release := func() {}

@@ -202,22 +202,25 @@ func (a *archiver) reclaim() error {
 func (a *archiver) read(upTo uint64, pace func()) (run *archive.Run, last uint64, damaged journal.DamagedChunks, err error) {
 	run = &a.buffer
 	run.Reset(a.run)
-	err = a.journal.StoredChunks(a.archive.Boundary(), upTo, func(seq uint64, events []journal.Stored) bool {
-		last = seq
-		for _, e := range events {
-			run.Append(e.Merchant, e.Position, e.Body)
+	last = a.archive.Boundary()
+	for {
+		err := a.journal.Scan(a.opened, last+1, upTo, nil, func(seq uint64, events []journal.Event) bool {
+			last = seq
+			for i := range events {
+				run.Append(events[i].Merchant, events[i].Position, events[i].Body)
+			}
+			pace()
+			return run.Bytes() < a.run
+		})
+		damaged, isDamage := errors.AsType[journal.DamagedChunks](err)
+		if !isDamage {
+			return run, last, nil, err
 		}
-		pace()
-		return run.Bytes() < a.run && a.opened.Err() == nil
-	}, func(d journal.DamagedChunk) bool {
-		if a.damage.isNoted(d.Seq) {
-			last = d.Seq
-			return true
+		if !a.damage.isNoted(damaged[0].Seq) {
+			return run, last, damaged, nil
 		}
-		damaged = journal.DamagedChunks{d}
-		return false
-	})
-	return run, last, damaged, err
+		last = damaged[0].Seq
+	}
 }
 
 // forgetArchived lets the journal forget archived chunks.

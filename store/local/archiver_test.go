@@ -2,6 +2,7 @@ package local
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -30,7 +31,7 @@ func archiveAll(t *testing.T, e *engine) {
 // chunks returns how many chunks a journal has.
 func chunks(t *testing.T, j *journal.Journal) (n int) {
 	t.Helper()
-	testenv.Check(t, j.Since(0, func([]codec.Event, uint64) error { n++; return nil }, func(journal.DamagedChunk) { n++ }))
+	testenv.Check(t, j.Since(0, math.MaxUint64, func([]codec.Event, uint64) error { n++; return nil }, func(journal.DamagedChunk) { n++ }))
 	return n
 }
 

@@ -2,7 +2,6 @@ package local
 
 import (
 	"errors"
-	"log/slog"
 	"time"
 
 	"mtagd/store/local/archive"
@@ -77,13 +76,10 @@ func (l *liveIndex) replayArchive(x *rank.Index, boundary uint64) error {
 	if err != nil {
 		return ofEvents("archive/", err)
 	}
-	next, calls := time.Now().Add(progressInterval), uint64(0)
+	progress, calls := l.progress("index.db is being rebuilt from archive/"), uint64(0)
 	var replayed []codec.Event
 	for i, m := range merchants {
-		if now := time.Now(); now.After(next) {
-			next = now.Add(progressInterval)
-			l.log.Info("index.db is being rebuilt from archive/", "percent", 100*i/len(merchants))
-		}
+		progress(uint64(i), uint64(len(merchants)))
 		var failed error
 		err := l.archive.Since(l.opened, m, codec.Position{}, func(events []archive.Event) error {
 			replayed = replayed[:0]
@@ -112,35 +108,26 @@ func (l *liveIndex) replayArchive(x *rank.Index, boundary uint64) error {
 	return x.Replay(nil, boundary)
 }
 
-// errReplayed ends a replay at its last chunk.
-var errReplayed = errors.New("replayed")
-
 func (l *liveIndex) replayJournal(x *rank.Index, from, upTo uint64) error {
-	p := replayProgress{log: l.log, last: upTo, next: time.Now().Add(progressInterval)}
+	progress, first := l.progress("index.db is catching up with events/"), uint64(0)
 	var skipped, failed error
-	err := l.journal.Since(from, func(events []codec.Event, seq uint64) error {
-		if seq > upTo {
-			return errReplayed
-		}
+	err := l.journal.Since(from, upTo, func(events []codec.Event, seq uint64) error {
 		if err := l.opened.Err(); err != nil {
 			return err
 		}
-		p.report(seq)
+		if first == 0 {
+			first = seq // chunks are numbered by time, and the last one that the index covers may be much older
+		}
+		progress(seq-first, upTo-first)
 		failed = x.Replay(events, seq)
 		return failed
 	}, func(d journal.DamagedChunk) {
-		if d.Seq > upTo {
-			return
-		}
 		if err := l.damage.add(note{Chunk: d.Seq, Reason: d.Reason()}); err != nil {
 			l.log.Error("a damaged chunk cannot be noted", "chunk", d.Seq, "error", err)
 		}
 		skipped = errors.Join(skipped, x.Replay(nil, d.Seq)) // the index must cover it too: listings wait until the last chunk is covered
 	})
-	switch {
-	case errors.Is(err, errReplayed):
-		err = nil
-	case failed == nil:
+	if failed == nil {
 		err = ofEvents("events/", err)
 	}
 	return errors.Join(err, skipped)
@@ -149,21 +136,13 @@ func (l *liveIndex) replayJournal(x *rank.Index, from, upTo uint64) error {
 // progressInterval is how often a replay logs its progress. Most replays take less.
 const progressInterval = 5 * time.Second
 
-// replayProgress logs how far a replay is.
-type replayProgress struct {
-	log         *slog.Logger
-	first, last uint64 // the first and the last chunk to replay; first is 0 until report is called
-	next        time.Time
-}
-
-// report is called with each chunk. Chunk numbers are times (µs since 1970), so the percentage is of a time. That begins with the
-// first replayed chunk: the last chunk that the index covers may be much older, and an emptied index covers none.
-func (p *replayProgress) report(seq uint64) {
-	if p.first == 0 {
-		p.first = seq
-	}
-	if now := time.Now(); now.After(p.next) {
-		p.next = now.Add(progressInterval)
-		p.log.Info("index.db is catching up with events/", "percent", 100*(seq-p.first)/max(1, p.last-p.first))
+// progress returns a function that logs now and then how far a replay is.
+func (l *liveIndex) progress(message string) func(done, total uint64) {
+	next := time.Now().Add(progressInterval)
+	return func(done, total uint64) {
+		if now := time.Now(); now.After(next) {
+			next = now.Add(progressInterval)
+			l.log.Info(message, "percent", 100*done/max(1, total))
+		}
 	}
 }

@@ -16,69 +16,39 @@ import (
 // compare reports the damaged chunks with what the index knows of their events, and the events that only the index or only
 // the journal has.
 func (v *verifier) compare() error {
-	c, err := v.differences()
-	if err != nil {
-		return err
+	c := comparison{verifier: v, merchants: map[codec.MerchantKey]*merchantSums{}, events: map[locatedEvent]bool{},
+		chunks: map[uint64]*chunkDifference{}, blocks: make([]eventGroup, len(v.blocks))}
+	for _, d := range v.damaged {
+		c.chunks[d.Seq] = &chunkDifference{seq: d.Seq, damage: &d}
 	}
-	return c.report()
-}
-
-// differences finds the events that only the index or only the journal has.
-func (v *verifier) differences() (*comparison, error) {
-	differ := map[codec.MerchantKey]*merchantSums{}
 	for m, s := range v.indexed {
 		if v.control != nil && v.control.IsRemoved(m.ID()) {
 			continue // deleted: its events are being removed
 		}
 		isSound := !s.unsound && !v.unsound && !v.hidden
-		if s.index != s.journal && (isSound || v.onlyLost) && v.index != nil && v.journal != nil {
-			differ[m] = s
+		if s.events != (eventSum{}) && (isSound || v.onlyLost) && v.index != nil && v.journal != nil {
+			c.merchants[m] = s
 		}
 	}
-	c := comparison{verifier: v, chunks: map[uint64]*chunkDifference{}, blocks: make([]eventGroup, len(v.blocks)), buckets: map[bucket]eventSum{}}
-	for _, d := range v.damaged {
-		c.chunks[d.Seq] = &chunkDifference{seq: d.Seq, damage: &d}
-	}
-	if len(differ) > 0 {
-		release := v.PauseMoves()
-		defer release()
-		v.removing.Lock()
-		defer v.removing.Unlock()
-		maps.DeleteFunc(differ, func(m codec.MerchantKey, _ *merchantSums) bool { return !v.unchanged(m) })
-		c.merchants = slices.Collect(maps.Keys(differ))
+	if len(c.merchants) > 0 {
 		if err := c.locate(); err != nil {
-			return nil, err
-		}
-		if v.missing != nil {
-			if err := c.noteMissing(); err != nil {
-				return nil, err
-			}
+			return err
 		}
 	}
-	return &c, nil
+	return c.report()
 }
 
-// comparison finds the events that only the index or only the journal (with the archive) has, in two passes over the merchants'
-// events. The first pass finds the buckets that differ. So the second needs memory only for the events in these.
+// comparison finds the events that only the index or only the journal (with the archive) has. It needs memory only for those of the buckets
+// that differ.
 type comparison struct {
 	*verifier
-	merchants []codec.MerchantKey
-	buckets   map[bucket]eventSum   // index less journal
-	events    map[locatedEvent]bool // events in differing buckets; true: the index has it, false: the journal
+	merchants map[codec.MerchantKey]*merchantSums // those that differ
+	events    map[locatedEvent]bool               // events in differing buckets; true: the index has it, false: the journal
 	chunks    map[uint64]*chunkDifference
 	blocks    []eventGroup // for each of verifier.blocks: the events that the index has in this damaged block
 }
 
-// bucket is the part of a merchant's events whose chunks have the same hash.
-type bucket struct {
-	m codec.MerchantKey
-	n uint64
-}
-
-const (
-	bucketsOfMerchant = 1024
-	maxLocated        = 1_000_000 // events
-)
+const maxLocated = 1_000_000 // events
 
 type locatedEvent struct {
 	m    codec.MerchantKey
@@ -95,34 +65,24 @@ type chunkDifference struct {
 	missing   bool                  // the journal does not have the chunk
 }
 
+// locate finds the events of the merchants that differ, while none moves and none is removed.
 func (c *comparison) locate() error {
-	if err := c.eachEvent(func(e locatedEvent, indexed bool) {
-		b := bucketOf(e)
-		sum := c.buckets[b]
-		if indexed {
-			sum.n++
-			sum.hash += e.hash
-		} else {
-			sum.n--
-			sum.hash -= e.hash
-		}
-		c.buckets[b] = sum
-	}); err != nil {
+	defer c.PauseMoves()()
+	c.removing.Lock()
+	defer c.removing.Unlock()
+	maps.DeleteFunc(c.merchants, func(m codec.MerchantKey, _ *merchantSums) bool { return !c.unchanged(m) })
+	if err := c.readMerchants(); err != nil {
 		return err
 	}
-	c.events = map[locatedEvent]bool{}
-	if err := c.eachEvent(func(e locatedEvent, indexed bool) {
-		if c.buckets[bucketOf(e)] == (eventSum{}) {
-			return
-		}
-		if is, ok := c.events[e]; ok && is != indexed {
-			delete(c.events, e)
-		} else if len(c.events) < maxLocated {
-			c.events[e] = indexed
-		}
-	}); err != nil {
-		return err
+	c.group()
+	if c.missing != nil {
+		return c.noteMissing()
 	}
+	return nil
+}
+
+// group sums up the events by the chunk or the damaged block that they are of.
+func (c *comparison) group() {
 	erasing := map[codec.MerchantKey]bool{} // the index has lost their events already: an erasure was cut off, and goes on soon
 	if c.control != nil {
 		for _, era := range c.control.Unfinished() {
@@ -150,7 +110,6 @@ func (c *comparison) locate() error {
 			d.unindexed.add(e.m, e.key)
 		}
 	}
-	return nil
 }
 
 // noteMissing passes on the events that only the index has, and no damage says why. Missing chunks of the journal count as damaged.
@@ -182,42 +141,43 @@ func (c *comparison) noteMissing() error {
 	return c.missing(keys)
 }
 
-func bucketOf(e locatedEvent) bucket {
-	return bucket{e.m, e.key.Seq * 0x9e3779b97f4a7c15 >> 32 % bucketsOfMerchant}
+// take keeps an event that only the index or only the journal may have.
+func (c *comparison) take(e locatedEvent, indexed bool) {
+	if e.key.Time < c.merchants[e.m].retainedFrom || c.buckets[e.hash%buckets] == (eventSum{}) {
+		return
+	}
+	if is, ok := c.events[e]; ok && is != indexed {
+		delete(c.events, e)
+	} else if len(c.events) < maxLocated {
+		c.events[e] = indexed
+	}
 }
 
-// eachEvent calls use with each event of the merchants that is compared: those of the index, then those of the journal. No
-// events may move to the archive meanwhile. Damage was reported before. If there is more now, nothing may be noted as missing: it
-// may only be hidden.
-func (c *comparison) eachEvent(compare func(e locatedEvent, indexed bool)) error {
+// readMerchants reads the events of the merchants: those of the index, then those of the archive and the journal. Damage was reported before. If
+// there is more now, nothing may be noted as missing: it may only be hidden.
+func (c *comparison) readMerchants() error {
 	var more error
-	use := func(e locatedEvent, indexed bool) {
-		if e.key.Time >= c.indexed[e.m].retainedFrom {
-			compare(e, indexed)
-		}
-	}
-	for _, m := range c.merchants {
+	for m := range c.merchants {
 		if err := c.index.ScanEvents(c.ctx, m, func(k rank.Key, series string) {
 			if k.Seq <= c.upTo {
-				use(locatedEvent{m, k, hashOf(k, series)}, true)
+				c.take(locatedEvent{m, k, hashOf(m, k, series)}, true)
 			}
 		}); err != nil && c.ctx.Err() != nil {
 			return err // other errors were reported before
 		}
 	}
-	wanted := map[codec.MerchantKey]*merchantSums{}
-	for _, m := range c.merchants {
-		wanted[m] = c.indexed[m]
+	takeStored := func(s *merchantSums, e *codec.Event) {
+		c.take(locatedEvent{e.Merchant, rank.Key{Time: e.Time, Position: e.Position}, s.hash(e)}, false)
 	}
 	boundary := uint64(0)
 	if c.archive != nil {
 		boundary = c.archive.Boundary()
-		for m, s := range wanted {
+		for m, s := range c.merchants {
 			if err := c.archive.Since(c.ctx, m, codec.Position{}, func(events []archive.Event) error {
 				for _, stored := range events {
 					e, err := journal.DecodeBody(m, stored.Position, stored.Body)
 					if err == nil && stored.Seq <= c.upTo { // other errors were reported before
-						use(locatedEvent{m, rank.Key{Time: e.Time, Position: e.Position}, s.hash(&e.Event)}, false)
+						takeStored(s, &e.Event)
 					}
 				}
 				return nil
@@ -230,11 +190,10 @@ func (c *comparison) eachEvent(compare func(e locatedEvent, indexed bool)) error
 			}
 		}
 	}
-	if err := c.journal.Since(boundary, func(events []codec.Event, last uint64) error {
+	if err := c.journal.Since(boundary, c.upTo, func(events []codec.Event, _ uint64) error {
 		for i := range events {
-			e := &events[i]
-			if s := wanted[e.Merchant]; s != nil && last <= c.upTo {
-				use(locatedEvent{e.Merchant, rank.Key{Time: e.Time, Position: e.Position}, s.hash(e)}, false)
+			if s := c.merchants[events[i].Merchant]; s != nil {
+				takeStored(s, &events[i])
 			}
 		}
 		return c.ctx.Err()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -94,7 +95,7 @@ func (r *reader) checkCounts(ctx context.Context) error {
 		}
 		for more := true; more && err == nil; { // what was committed meanwhile may count too
 			before := from
-			err = r.journal.Since(from, func(events []codec.Event, last uint64) error {
+			err = r.journal.Since(from, math.MaxUint64, func(events []codec.Event, last uint64) error {
 				from = last
 				for i := range events {
 					c, err := of(events[i].Merchant)

@@ -15,7 +15,6 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/backup"
-	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/rank"
 	"mtagd/store/testenv"
@@ -179,14 +178,7 @@ func TestDrillAVanishedBlockIsNoShorterAnswer(t *testing.T) {
 				dir := copied(t, live)
 				keys, err := keysOfBadger(filepath.Join(dir, "archive"), append([]byte{'B'}, key[:]...))
 				testenv.Check(t, err)
-				if err := changeBadger(filepath.Join(dir, "archive"), func(txn *badgerdb.Txn) error {
-					for _, k := range which(keys) {
-						txn.Delete(k)
-					}
-					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Check(t, removeKeys(filepath.Join(dir, "archive"), which(keys)))
 				e := open(t, dir)
 				defer closeEngine(t, e)
 				if err := ask(e); err == nil || store.KindOf(err) == store.KindNotFound {
@@ -242,14 +234,7 @@ func TestDrillAShortBackupFails(t *testing.T) {
 				continue // a backup every few seconds does not count all events
 			}
 			dir := copied(t, live)
-			if err := changeBadger(filepath.Join(dir, "archive"), func(txn *badgerdb.Txn) error {
-				for _, k := range gone {
-					txn.Delete(k)
-				}
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Check(t, removeKeys(filepath.Join(dir, "archive"), gone))
 			e := open(t, dir)
 			to := destination(t, filepath.Join(t.TempDir(), "backup"))
 			testenv.Check(t, os.CopyFS(fmt.Sprint(to), os.DirFS(fmt.Sprint(d))))

@@ -31,7 +31,7 @@ func TestADirectoryOfAnotherFormatIsRefused(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(db.Commit(db.MaxVersion()+1, func(txn *badgerdb.Txn) error { return txn.Set([]byte("F"), []byte("99")) }), db.Flush(), db.Close())
+		return errors.Join(db.Put(codec.Entry{Key: []byte("F"), Value: []byte("99"), Version: db.MaxVersion() + 1}), db.Flush(), db.Close())
 	}
 	inBolt := func(path string) error {
 		return changeBolt(path, func(tx *bolt.Tx) error { return tx.Bucket([]byte("meta")).Put([]byte("format"), []byte("99")) })

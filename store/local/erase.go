@@ -11,8 +11,8 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
 	"mtagd/store/removal"
 )
@@ -35,13 +35,8 @@ func (r *remover) removeEvents(ctx context.Context, m codec.MerchantKey, keys []
 	}); err != nil {
 		return err
 	}
-	positions := make([]codec.Position, len(keys))
-	for i, k := range keys {
-		positions[i] = k.Position
-	}
-	slices.SortFunc(positions, codec.Position.Compare)
 	removed := 0
-	for near := range neighbours(positions) {
+	for near := range neighbours(positionsOf(keys)) {
 		some, err := r.archive.Rewrite(ctx, m, near[0], near[len(near)-1], func(e archive.Event) bool {
 			_, goes := slices.BinarySearchFunc(near, e.Position, codec.Position.Compare)
 			return !goes
@@ -86,8 +81,8 @@ func (r *remover) Purge(ctx context.Context) error {
 	if err == nil {
 		err = r.archive.Purge(ctx, r.pace())
 	}
-	if errors.Is(err, journal.ErrCopied) || archive.IsBusy(err) {
-		return fmt.Errorf("%w: %w", removal.ErrWaits, journal.ErrCopied)
+	if errors.Is(err, badgerdb.ErrCopied) {
+		return fmt.Errorf("%w: %w", removal.ErrWaits, err)
 	}
 	if err != nil {
 		return err

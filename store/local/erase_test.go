@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
@@ -435,7 +436,7 @@ func TestAnErasureWaitsForABackup(t *testing.T) {
 	s, err := x.journal.Snapshot()
 	testenv.Check(t, err)
 	for range 3 {
-		if err := purge(); !errors.Is(err, journal.ErrCopied) {
+		if err := purge(); !errors.Is(err, badgerdb.ErrCopied) {
 			t.Errorf("a purge during a backup: %v", err)
 		}
 	}

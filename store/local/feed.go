@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -28,9 +29,14 @@ func (r *reader) Feed(ctx context.Context, q store.FeedQuery, use func(*store.Re
 	}
 	defer r.verifying.RUnlock()
 	q.Merchants = r.control.WithoutRemoved(q.Merchants)
-	f, err := newFeed(q, r.watchers.last.Load(), r.retainedFrom, use)
+	f, err := newFeed(q, r.watchers.last.Load(), r.retainedFrom)
 	if err != nil {
 		return store.FeedEnd{}, err
+	}
+	var event store.Received
+	f.use = func(e *journal.Event, of store.MerchantID) bool {
+		event = f.received(e, of)
+		return use(&event)
 	}
 	if err := ctx.Err(); err != nil {
 		return store.FeedEnd{}, err
@@ -150,7 +156,7 @@ func (r *reader) Latest(context.Context) (store.Cursor, error) {
 // feed is one call of Feed.
 type feed struct {
 	store.FeedQuery
-	use       func(*store.Received) bool
+	use       func(e *journal.Event, of store.MerchantID) (more bool) // the event is valid until it returns
 	merchants []codec.MerchantKey
 	wanted    map[codec.MerchantKey]wantedEvents
 	chunks    journal.MerchantSet // of the merchants
@@ -161,9 +167,11 @@ type feed struct {
 	portion int            // how many archived events to read next
 	stopped bool           // by use
 
-	event store.Received // for use
 	texts map[string]string
 }
+
+// keptForEver is a retainedFrom for all events.
+func keptForEver(store.MerchantID) int64 { return math.MinInt64 }
 
 // wantedEvents are a merchant's events from a time on (µs since 1970).
 type wantedEvents struct {
@@ -171,8 +179,8 @@ type wantedEvents struct {
 	from     int64
 }
 
-// newFeed returns the feed of a query; last is the last chunk on disk.
-func newFeed(q store.FeedQuery, last uint64, retainedFrom func(store.MerchantID) int64, use func(*store.Received) bool) (*feed, error) {
+// newFeed returns the feed of a query, without its use; last is the last chunk on disk.
+func newFeed(q store.FeedQuery, last uint64, retainedFrom func(store.MerchantID) int64) (*feed, error) {
 	after, ok := store.ParseCursor(q.After)
 	if !ok {
 		return nil, store.Invalid("after", "is not a cursor of this service")
@@ -187,7 +195,7 @@ func newFeed(q store.FeedQuery, last uint64, retainedFrom func(store.MerchantID)
 			end = upTo
 		}
 	}
-	f := &feed{FeedQuery: q, use: use, at: after, end: end, portion: firstPortion, texts: map[string]string{}}
+	f := &feed{FeedQuery: q, at: after, end: end, portion: firstPortion, texts: map[string]string{}}
 	f.wanted = make(map[codec.MerchantKey]wantedEvents, len(q.Merchants))
 	for _, id := range q.Merchants {
 		if m, err := codec.NewMerchantKey(id); err == nil { // no merchant has an id of another form
@@ -246,8 +254,7 @@ func (f *feed) takeEvent(e *journal.Event) (more bool) {
 		return true
 	}
 	f.at = e.Position
-	f.event = f.received(e, wanted.merchant)
-	f.stopped = !f.use(&f.event)
+	f.stopped = !f.use(e, wanted.merchant)
 	return !f.stopped
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -86,12 +85,15 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrat
 	defer s.verifying.RUnlock()
 	var failed error
 	q := store.FeedQuery{Merchants: s.control.MerchantIDs(), UpTo: codec.EndOf(upTo).Cursor()}
-	f, err := newFeed(q, s.watchers.last.Load(), func(store.MerchantID) int64 { return math.MinInt64 }, func(r *store.Received) bool {
-		failed = use(movedEvent(r))
-		return failed == nil
-	})
+	f, err := newFeed(q, s.watchers.last.Load(), keptForEver)
 	if err != nil {
 		return err
+	}
+	f.use = func(e *journal.Event, _ store.MerchantID) bool {
+		tag, name := codec.SplitSeries(e.Series)
+		failed = use(&migrate.Event{Merchant: e.Merchant, At: e.Position, Time: e.Time, Tag: f.text(tag), Name: f.text(name), Bot: codec.IsBot(e.Series),
+			MUID: e.MUID, Details: e.Details, Raw: e.Raw})
+		return failed == nil
 	}
 	f.at = codec.EndOf(after)
 	for f.at.Compare(f.end) < 0 && failed == nil {
@@ -104,13 +106,6 @@ func (s source) Events(ctx context.Context, after, upTo uint64, use func(*migrat
 		}
 	}
 	return failed
-}
-
-func movedEvent(r *store.Received) *migrate.Event {
-	m, _ := codec.NewMerchantKey(r.Merchant) // newFeed has checked it
-	at, _ := store.ParseCursor(r.Cursor)     // which is the position
-	return &migrate.Event{Merchant: m, At: at, Time: r.Time.UnixMicro(), Tag: string(r.Tag), Name: r.Name, Bot: r.Bot,
-		MUID: []byte(r.MUID), Details: r.Details, Raw: r.Raw}
 }
 
 // Keys implements migrate.Data.

@@ -34,12 +34,12 @@ func (s *stored) noteDamage(ctx context.Context, x *rank.Index, damage error) er
 
 // noteChunks notes damaged chunks, and takes their events out of the index, so that pages and totals have only events that can be read.
 // A chunk that can be read now, or has moved to the archive, is skipped.
-func (s *stored) noteChunks(ctx context.Context, x *rank.Index, found journal.DamagedChunks) error {
+func (s *stored) noteChunks(ctx context.Context, x *rank.Index, chunks journal.DamagedChunks) error {
 	s.removing.Lock()
 	defer s.removing.Unlock()
 	var damaged journal.DamagedChunks
 	var seqs []uint64
-	for _, d := range found {
+	for _, d := range chunks {
 		if d.Err = s.journal.CheckChunk(d.Seq); d.Err == nil || s.hasMoved(d.Seq) {
 			continue
 		}
@@ -49,29 +49,50 @@ func (s *stored) noteChunks(ctx context.Context, x *rank.Index, found journal.Da
 	if damaged == nil {
 		return nil
 	}
-	keys, err := x.FindChunks(ctx, seqs)
+	found, err := x.FindChunks(ctx, seqs)
 	if err != nil {
 		return err
 	}
-	for _, d := range damaged {
-		var lost eventGroup
-		for m, keys := range keys {
-			for _, k := range keys {
-				if k.Seq == d.Seq {
-					lost.add(m, k)
-				}
+	lost := map[uint64]map[codec.MerchantKey][]rank.Key{}
+	for m, keys := range found {
+		for _, k := range keys {
+			if lost[k.Seq] == nil {
+				lost[k.Seq] = map[codec.MerchantKey][]rank.Key{}
 			}
-		}
-		n := note{Chunk: d.Seq, Reason: d.Reason(), Events: lost.events, Merchants: lost.ids()}
-		if lost.events > 0 {
-			n.From, n.To = timeOf(lost.from), timeOf(lost.to)
-		}
-		if err := s.damage.add(n); err != nil {
-			return fmt.Errorf("note a damaged chunk: %w", err)
+			lost[k.Seq][m] = append(lost[k.Seq][m], k)
 		}
 	}
-	// After a kill before this, the damage is found again, and the events are removed then.
-	for m, keys := range keys {
+	for _, d := range damaged {
+		if err := s.noteLost(note{Chunk: d.Seq, Reason: d.Reason()}, lost[d.Seq]); err != nil {
+			return err
+		}
+	}
+	return takeOut(ctx, x, found)
+}
+
+// noteLost notes lost events. After a kill before they are taken out of the index, the damage is found again.
+func (s *stored) noteLost(n note, events map[codec.MerchantKey][]rank.Key) error {
+	var lost eventGroup
+	for m, keys := range events {
+		for _, k := range keys {
+			lost.add(m, k)
+		}
+	}
+	if lost.events > 0 {
+		n.Events, n.Merchants, n.From, n.To = lost.events, lost.ids(), timeOf(lost.from), timeOf(lost.to)
+	}
+	if err := s.damage.add(n); err != nil {
+		return fmt.Errorf("note lost events: %w", err)
+	}
+	return nil
+}
+
+// takeOut takes events out of the index.
+func takeOut(ctx context.Context, x *rank.Index, events map[codec.MerchantKey][]rank.Key) error {
+	for m, keys := range events {
+		if len(keys) == 0 {
+			continue
+		}
 		if _, err := x.Remove(ctx, m, keys); err != nil {
 			return err
 		}
@@ -100,37 +121,23 @@ func (s *stored) noteBlocks(ctx context.Context, x *rank.Index, found archive.Da
 	}
 	for i, d := range found {
 		keys := indexed[i]
-		var lost eventGroup
-		for _, k := range keys {
-			lost.add(d.Merchant, k)
-		}
 		if len(keys) == 0 && archive.IsMissing(d) {
 			continue // it was removed since the page asked the index
 		}
-		if len(keys) == 0 { // noted before, or all were removed
-			if err := s.damage.add(noteOf(d)); err != nil {
-				return fmt.Errorf("note a damaged block: %w", err)
+		if len(keys) > 0 { // else it was noted before, or all were removed
+			err := s.archive.Read(ctx, d.Merchant, positionsOf(keys), func(int, archive.Event) {})
+			if err == nil {
+				continue // it can be read now
 			}
-			continue
+			if _, is := errors.AsType[archive.Damaged](err); !is { // they may only be hidden
+				return unread(ctx, d.Merchant, err)
+			}
 		}
-		slices.SortFunc(keys, func(a, b rank.Key) int { return a.Compare(b.Position) })
-		positions := make([]codec.Position, len(keys))
-		for i, k := range keys {
-			positions[i] = k.Position
+		lost := map[codec.MerchantKey][]rank.Key{d.Merchant: keys}
+		if err := s.noteLost(noteOf(d), lost); err != nil {
+			return err
 		}
-		err := s.archive.Read(ctx, d.Merchant, positions, func(int, archive.Event) {})
-		if err == nil {
-			continue // it can be read now
-		}
-		if _, is := errors.AsType[archive.Damaged](err); !is { // they may only be hidden
-			return unread(ctx, d.Merchant, err)
-		}
-		n := noteOf(d)
-		n.Events, n.From, n.To = lost.events, timeOf(lost.from), timeOf(lost.to)
-		if err := s.damage.add(n); err != nil {
-			return fmt.Errorf("note a damaged block: %w", err)
-		}
-		if _, err := x.Remove(ctx, d.Merchant, keys); err != nil {
+		if err := takeOut(ctx, x, lost); err != nil {
 			return err
 		}
 	}
@@ -140,22 +147,24 @@ func (s *stored) noteBlocks(ctx context.Context, x *rank.Index, found archive.Da
 // noteMissing notes events that only the index has, up to the chunk upTo, and takes them out of it. The caller keeps events from
 // moving and from being removed.
 func (s *stored) noteMissing(ctx context.Context, x *rank.Index, upTo uint64, keys map[codec.MerchantKey][]rank.Key) error {
-	var lost eventGroup
-	for m, keys := range keys {
-		for _, k := range keys {
-			lost.add(m, k)
-		}
+	events := 0
+	for _, of := range keys {
+		events += len(of)
 	}
-	if err := s.damage.add(note{Chunk: max(1, upTo), Archived: fmt.Sprintf("missing, %d events", lost.events), Reason: "neither archive/ nor events/ has the events",
-		Events: lost.events, Merchants: lost.ids(), From: timeOf(lost.from), To: timeOf(lost.to)}); err != nil {
-		return fmt.Errorf("note lost events: %w", err)
+	if err := s.noteLost(note{Chunk: max(1, upTo), Archived: fmt.Sprintf("missing, %d events", events), Reason: "neither archive/ nor events/ has the events"}, keys); err != nil {
+		return err
 	}
-	for m, keys := range keys {
-		if _, err := x.Remove(ctx, m, keys); err != nil {
-			return err
-		}
+	return takeOut(ctx, x, keys)
+}
+
+// positionsOf returns the positions of events, sorted.
+func positionsOf(keys []rank.Key) []codec.Position {
+	positions := make([]codec.Position, len(keys))
+	for i, k := range keys {
+		positions[i] = k.Position
 	}
-	return nil
+	slices.SortFunc(positions, codec.Position.Compare)
+	return positions
 }
 
 // noteOf returns what the archive knows of a damaged block.

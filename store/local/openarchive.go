@@ -10,7 +10,7 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// archivePart is a directory beside archive/, where an archive of what can be read of a damaged one is written.
+// archivePart is a directory beside archive/, where an archive of what can be read of a damaged one is written (badgerdb.Rebuild).
 const archivePart = "archive.part"
 
 // openArchive opens the archive. A damaged one is replaced first by what can be read of it, so that damage costs only the events that it hit
@@ -27,7 +27,7 @@ func (h *healer) openArchive() error {
 	h.log.Error("archive/ is damaged: what can be read of it is copied. This may take minutes", "error", damage)
 	forgotten, err := h.journal.Forgotten()
 	if err == nil {
-		err = archive.Rebuild(h.opened, dir, filepath.Join(h.dir, archivePart), forgotten, h.log, h.lostPart, h.repeatErasures)
+		err = archive.Rebuild(h.opened, dir, forgotten, h.log, h.lostPart, h.repeatErasures)
 	}
 	if err != nil {
 		return fmt.Errorf("archive/ is damaged, and cannot be rebuilt: %w. Nothing was changed. Restore a backup, or let "+

@@ -3,7 +3,6 @@ package local
 import (
 	"cmp"
 	"context"
-	"errors"
 	"sync/atomic"
 
 	"mtagd/store"
@@ -103,80 +102,69 @@ func (p people) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Pers
 	if err != nil {
 		return err
 	}
-	after, upTo := codec.Position{}, all.upTo
-	var archived atomic.Uint64 // events that were read
-	matcher := who.Matcher()
-	one := func(event *journal.Event) error {
-		if owners, claimed := matcher.Of(event.MUID, event.Raw, event.ByClaim); len(owners)+len(claimed) > 0 {
-			return use(event, owners, claimed)
-		}
-		return nil
-	}
+	var read atomic.Uint64
 	concerns := func(matcher *rules.Matcher, event *journal.Event) bool {
+		if event.Time >= all.from {
+			read.Add(1)
+		}
 		owners, claimed := matcher.Of(event.MUID, event.Raw, event.ByClaim)
 		return len(owners)+len(claimed) > 0
 	}
-	for {
-		boundary := min(p.archive.Boundary(), upTo)
-		if err := p.archive.Select(ctx, m, after, codec.EndOf(boundary), func() func(archive.Event) bool {
-			matcher := who.Matcher()
-			return func(stored archive.Event) bool {
-				event, err := journal.DecodeBody(m, stored.Position, stored.Body)
-				if err == nil && event.Time >= all.from {
-					archived.Add(1)
-				}
-				return err == nil && concerns(matcher, &event)
-			}
-		}, func(stored archive.Event) error {
-			event, err := journal.DecodeBody(m, stored.Position, stored.Body)
-			if err != nil {
-				return ofEvents("archive/", err)
-			}
-			return one(&event)
-		}, p.remover.damaged, pace); err != nil {
-			return unread(ctx, m, err)
+	matcher := who.Matcher()
+	pass := func(event *journal.Event) error {
+		owners, claimed := matcher.Of(event.MUID, event.Raw, event.ByClaim)
+		return use(event, owners, claimed)
+	}
+	f, err := newFeed(store.FeedQuery{Merchants: []store.MerchantID{m.ID()}}, all.upTo, keptForEver)
+	if err != nil {
+		return err
+	}
+	var found []journal.Event
+	f.use = func(event *journal.Event, _ store.MerchantID) bool {
+		if concerns(matcher, event) {
+			found = append(found, event.Clone())
 		}
-		if after = codec.EndOf(max(boundary, after.Seq)); after.Seq >= upTo {
-			break
+		return len(found) < foundAtOnce
+	}
+	for f.at.Compare(f.end) < 0 {
+		if boundary := p.archive.Boundary(); f.nextChunk() <= boundary {
+			upTo := codec.EndOf(min(boundary, all.upTo))
+			if err := p.selectArchived(ctx, m, f.at, upTo, who, concerns, pass, pace); err != nil {
+				return err
+			}
+			f.moveTo(upTo)
+			continue
 		}
-		var found []journal.Event
-		err := p.journal.Scan(ctx, after.Seq+1, upTo, journal.NewMerchantSet(m), func(seq uint64, events []journal.Event) bool {
-			if p.hasMoved(after.Seq + 1) {
-				return false
-			}
-			for i := range events {
-				event := &events[i]
-				if event.Merchant != m {
-					continue
-				}
-				if event.Time >= all.from {
-					all.read++
-				}
-				if concerns(matcher, event) {
-					found = append(found, event.Clone())
-				}
-			}
-			after = codec.EndOf(seq)
-			pace()
-			return len(found) < foundAtOnce
-		})
+		found, f.events, f.stopped = found[:0], 0, false
+		if err := cmp.Or(ctx.Err(), p.feedNext(ctx, f)); err != nil {
+			return err
+		}
 		for i := range found {
-			if err := one(&found[i]); err != nil {
+			if err := pass(&found[i]); err != nil {
 				return err
 			}
 		}
-		damaged, isDamaged := errors.AsType[journal.DamagedChunks](err)
-		switch {
-		case p.hasMoved(after.Seq + 1): // the next round reads it from the archive
-		case err == nil && len(found) >= foundAtOnce:
-		case isDamaged:
-			after = codec.EndOf(damaged[0].Seq)
-		case err != nil:
-			return err
-		default:
-			after = codec.EndOf(upTo)
-		}
+		pace()
 	}
-	all.read += archived.Load()
+	all.read = read.Load()
 	return all.check()
+}
+
+// selectArchived passes the events of the archive that concern somebody.
+func (p people) selectArchived(ctx context.Context, m codec.MerchantKey, after, upTo codec.Position, who *rules.Persons,
+	concerns func(*rules.Matcher, *journal.Event) bool, pass func(*journal.Event) error, pace func()) error {
+	err := p.archive.Select(ctx, m, after, upTo, func() func(archive.Event) bool {
+		matcher := who.Matcher()
+		return func(stored archive.Event) bool {
+			event, err := journal.DecodeBody(m, stored.Position, stored.Body)
+			return err == nil && concerns(matcher, &event)
+		}
+	}, func(stored archive.Event) error {
+		event, err := journal.DecodeBody(m, stored.Position, stored.Body)
+		if err != nil {
+			return ofEvents("archive/", err)
+		}
+		return pass(&event)
+	}, p.remover.damaged, pace)
+	return unread(ctx, m, err)
 }

@@ -3,17 +3,15 @@ package local
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"mtagd/store"
-	"mtagd/store/local/archive"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
-	"mtagd/store/local/journal"
 	"mtagd/store/local/space"
 )
 
@@ -38,22 +36,16 @@ const (
 // healer replaces what is damaged while the engine runs, and writes again what that has cost and events still have.
 type healer struct {
 	*stored
-	control    *control.Data
-	reader     *reader
-	archiver   *archiver
-	remover    *remover
-	background *background
-	now        func() time.Time
-	diskFails  time.Time // when the disk began to return errors, while damage is known (mayRebuild)
+	control   *control.Data
+	reader    *reader
+	archiver  *archiver
+	remover   *remover
+	now       func() time.Time
+	diskFails time.Time // when the disk began to return errors, while damage is known (mayRebuild)
 }
 
 // replaceDamaged looks for damage that reads have met, until the engine closes.
 func (h *healer) replaceDamaged() {
-	if !h.archive.StoppedCleanly() || !h.journal.StoppedCleanly() { // damage is found before somebody needs what is there
-		if err := errors.Join(h.archive.Recheck(h.opened, h.background.pace(compactWork, compactShare)), h.journal.Recheck(h.opened)); err != nil && h.opened.Err() == nil {
-			h.log.Error("the check after the last stop has found damage", "error", err)
-		}
-	}
 	wait, retry := damageInterval, replaceRetry
 	for {
 		select {
@@ -68,7 +60,7 @@ func (h *healer) replaceDamaged() {
 		for _, check := range []func() error{h.checkArchive, h.checkKeys, h.settleShorts, h.relink} {
 			if err := check(); err != nil && h.opened.Err() == nil {
 				h.log.Error("what is damaged cannot be rebuilt now, and what needs it is not answered", "error", err)
-				if wait = time.Second; !archive.IsBusy(err) && !errors.Is(err, journal.ErrCopied) {
+				if wait = time.Second; !errors.Is(err, badgerdb.ErrCopied) {
 					wait, retry = retry, min(2*retry, replaceRarest)
 				}
 			}
@@ -123,7 +115,7 @@ func (h *healer) replaceArchive() error {
 	if free, err := space.Free(h.dir); err != nil || free < MinFree+size {
 		return errors.Join(err, errNoSpace)
 	}
-	return h.archive.Rebuild(h.opened, filepath.Join(h.dir, archivePart), h.lostPart, h.repeatErasures)
+	return h.archive.Rebuild(h.opened, h.lostPart, h.repeatErasures)
 }
 
 func (h *healer) checkKeys() error {

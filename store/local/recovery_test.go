@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"mtagd/store"
@@ -70,27 +71,27 @@ func TestTheIndexMustFitTheEvents(t *testing.T) {
 	}
 }
 
-// A long replay logs how far it is, from its first chunk to the last. The numbers of chunks are µs since 1970.
+// A long replay logs how far it is.
 func TestAReplayLogsItsProgress(t *testing.T) {
-	const start = 1_800_000_000_000_000
-	var log strings.Builder
-	p := replayProgress{log: slog.New(slog.NewTextHandler(&log, nil)), last: start + 200, next: time.Now().Add(time.Hour)}
-	p.report(start)
-	p.report(start + 50)
-	if log.Len() > 0 {
-		t.Errorf("a short replay logs %s", &log)
-	}
-	p.next = time.Now().Add(-time.Second)
-	p.report(start + 100)
-	p.report(start + 101) // too soon
-	if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "percent=50") {
-		t.Errorf("the replay logs %s, want one line with 50 percent", &log)
-	}
-
-	log.Reset()
-	p = replayProgress{log: p.log, last: start} // one chunk, which takes long to read
-	p.report(start)
-	if !strings.Contains(log.String(), "percent=0") {
-		t.Errorf("the replay of one chunk logs %s, want 0 percent", &log)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		l := &liveIndex{stored: &stored{log: slog.New(slog.NewTextHandler(&log, nil))}}
+		progress := l.progress("catching up")
+		progress(0, 200)
+		progress(50, 200)
+		if log.Len() > 0 {
+			t.Errorf("a short replay logs %s", &log)
+		}
+		time.Sleep(2 * progressInterval)
+		progress(100, 200)
+		progress(101, 200) // too soon
+		if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "percent=50") {
+			t.Errorf("the replay logs %s, want one line with 50 percent", &log)
+		}
+		time.Sleep(2 * progressInterval)
+		progress(0, 0) // one chunk, which takes long to read
+		if !strings.Contains(log.String(), "percent=0") {
+			t.Errorf("the replay of one chunk logs %s, want 0 percent", &log)
+		}
+	})
 }

@@ -12,7 +12,6 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
-	"mtagd/store/local/codec"
 	"mtagd/store/local/control"
 	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
@@ -113,8 +112,8 @@ func repairEvents(ctx context.Context, dir, to string, log *slog.Logger, lost fu
 	if err := journal.Repair(ctx, filepath.Join(dir, "events"), filepath.Join(to, "events"), opt, wrong); err != nil {
 		return err
 	}
-	v := verifier{Verification: store.Verification{Found: lost, Read: func(store.Part, uint64, uint64) {}}, ctx: ctx, stored: &stored{}, now: time.Now(), onlyLost: true,
-		unchanged: func(codec.MerchantKey) bool { return true }}
+	v := verifierOfClosed(ctx, store.Verification{Found: lost, Read: func(store.Part, uint64, uint64) {}})
+	v.onlyLost = true
 	defer func() { err = errors.Join(err, v.close()) }()
 	if v.journal, err = journal.OpenReadOnly(filepath.Join(to, "events"), opt); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 
@@ -113,7 +114,7 @@ func checkRestored(ctx context.Context, dir string, opt Options) (events int, er
 	release := e.archiver.PauseMoves()
 	events = e.archive.Events()
 	var damaged error
-	err = e.journal.Since(e.archive.Boundary(), func(of []codec.Event, _ uint64) error {
+	err = e.journal.Since(e.archive.Boundary(), math.MaxUint64, func(of []codec.Event, _ uint64) error {
 		events += len(of)
 		return ctx.Err()
 	}, func(d journal.DamagedChunk) { damaged = fmt.Errorf("chunk %d %s", d.Seq, d.Reason()) })

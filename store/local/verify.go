@@ -63,7 +63,7 @@ func (r *reader) Verify(ctx context.Context, v store.Verification) (store.Verifi
 // VerifyClosed verifies the data in dir while no engine has it open, like Engine.Verify. It changes nothing. What cannot be
 // opened is a finding. It fails with store.ErrInUse when another process has the data open.
 func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ store.Verified, err error) {
-	w := verifier{Verification: v, ctx: ctx, stored: &stored{}, now: time.Now(), unchanged: func(codec.MerchantKey) bool { return true }}
+	w := verifierOfClosed(ctx, v)
 	defer func() { err = errors.Join(err, w.close()) }()
 	if w.control, err = control.OpenReadOnly(dir); err != nil {
 		if errors.Is(err, store.ErrInUse) {
@@ -109,7 +109,7 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 //
 // Each event that the index has stored must be in the journal or the archive, and each event there that the index covers must be in
 // the index. To compare them in any order and in little memory, the verifier adds up the hashes of each merchant's events on both
-// sides. Where the sums differ, it looks for the events (compare.go).
+// sides, and those of parts of all events, the buckets. Where the sums differ, it looks for the events (compare.go).
 type verifier struct {
 	store.Verification
 	*stored
@@ -123,8 +123,9 @@ type verifier struct {
 	boundary uint64 // of the archive, when the journal was read
 	upTo     uint64 // events of later chunks are not compared: the index may not have stored them
 	indexed  map[codec.MerchantKey]*merchantSums
-	unsound  bool // damage was found that may concern the index of any merchant
-	hidden   bool // damage was found that may hide events of the archive or the journal
+	buckets  []eventSum // the events of the index less those of the journal and the archive
+	unsound  bool       // damage was found that may concern the index of any merchant
+	hidden   bool       // damage was found that may hide events of the archive or the journal
 	damaged  journal.DamagedChunks
 	blocks   archive.Damaged
 
@@ -135,30 +136,47 @@ type verifier struct {
 
 // merchantSums are the sums of a merchant's events.
 type merchantSums struct {
-	retainedFrom   int64           // earlier events are past the retention and being removed: they are not compared
-	series         map[string]bool // those that the index counts
-	index, journal eventSum        // the archive's events are in journal
-	unsound        bool            // damage was found in its index, so that is not compared
+	retainedFrom int64           // earlier events are past the retention and being removed: they are not compared
+	series       map[string]bool // those that the index counts
+	events       eventSum        // of the index less those of the journal and the archive
+	unsound      bool            // damage was found in its index, so that is not compared
 }
 
+// eventSum is the number of some events, and the sum of their hashes.
 type eventSum struct{ n, hash uint64 }
+
+// buckets are few enough for any memory.
+const buckets = 1 << 16
 
 var seed = maphash.MakeSeed()
 
-func (s *eventSum) add(hash uint64) {
-	s.n++
-	s.hash += hash
+func (s *eventSum) add(o eventSum) { s.n, s.hash = s.n+o.n, s.hash+o.hash }
+
+// count adds an event of the index to the sums, or subtracts one of the journal or the archive.
+func (v *verifier) count(s *merchantSums, hash uint64, indexed bool) {
+	one := eventSum{1, hash}
+	if !indexed {
+		one = eventSum{^uint64(0), -hash}
+	}
+	s.events.add(one)
+	v.buckets[hash%buckets].add(one)
 }
 
-func hashOf(k rank.Key, series string) uint64 {
+func hashOf(m codec.MerchantKey, k rank.Key, series string) uint64 {
 	return maphash.Comparable(seed, struct {
+		codec.MerchantKey
 		rank.Key
 		series string
-	}{k, series})
+	}{m, k, series})
+}
+
+// verifierOfClosed returns a verifier of data that no engine has open. It has no parts yet.
+func verifierOfClosed(ctx context.Context, v store.Verification) verifier {
+	return verifier{Verification: v, ctx: ctx, stored: &stored{damage: &damageLog{}}, now: time.Now(), unchanged: func(codec.MerchantKey) bool { return true }}
 }
 
 func (v *verifier) verify() (err error) {
-	v.indexed = map[codec.MerchantKey]*merchantSums{}
+	v.indexed, v.buckets = map[codec.MerchantKey]*merchantSums{}, make([]eventSum, buckets)
 	if v.control != nil {
 		if v.counts.Records, err = v.control.Verify(v.ctx, func(where, problem string) {
 			v.Found(store.Finding{Part: store.PartControl, Where: where, Problem: problem})
@@ -203,8 +221,8 @@ func (v *verifier) verifyIndex() (err error) {
 		Tags: v.verifyTags,
 		Event: func(m codec.MerchantKey, k rank.Key, series string) {
 			v.counts.Entries++
-			if k.Seq <= v.upTo && k.Time >= v.sums(m).retainedFrom {
-				v.sums(m).index.add(hashOf(k, series))
+			if s := v.sums(m); k.Seq <= v.upTo && k.Time >= s.retainedFrom {
+				v.count(s, hashOf(m, k, series), true)
 			}
 		},
 		Read: func(done, total uint64) { v.Read(store.PartIndex, done, total) },
@@ -271,7 +289,7 @@ func (v *verifier) verifyJournal() error {
 				for i := range events {
 					s := v.sums(events[i].Merchant)
 					if events[i].Time >= s.retainedFrom {
-						s.journal.add(s.hash(&events[i]))
+						v.count(s, s.hash(&events[i]), false)
 					}
 				}
 			}
@@ -298,7 +316,7 @@ func (v *verifier) verifyArchive() (err error) {
 				if err != nil {
 					v.wrongInEvents("archive", err)
 				} else if stored.Seq <= v.upTo && event.Time >= s.retainedFrom {
-					s.journal.add(s.hash(&event.Event))
+					v.count(s, s.hash(&event.Event), false)
 				}
 			}
 		},
@@ -318,7 +336,7 @@ func (s *merchantSums) hash(e *codec.Event) uint64 {
 	if !s.series[series] {
 		series = codec.OverflowSeries(series)
 	}
-	return hashOf(rank.Key{Time: e.Time, Position: e.Position}, series)
+	return hashOf(e.Merchant, rank.Key{Time: e.Time, Position: e.Position}, series)
 }
 
 func (v *verifier) close() (err error) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -164,8 +163,8 @@ func TestDrillVerifyFinds(t *testing.T) {
 	inIndex := func(change func(tx *bolt.Tx) error) func(dir string) error {
 		return func(dir string) error { return changeBolt(filepath.Join(dir, "index.db"), change) }
 	}
-	inEvents := func(change func(txn *badgerdb.Txn) error) func(dir string) error {
-		return func(dir string) error { return changeBadger(filepath.Join(dir, "events", "keys"), change) }
+	inEvents := func(e codec.Entry) func(dir string) error {
+		return func(dir string) error { return changeBadger(filepath.Join(dir, "events", "keys"), e) }
 	}
 	first := func(tx *bolt.Tx, bucket string) (*bolt.Bucket, []byte, []byte) {
 		b := tx.Bucket([]byte(bucket))
@@ -259,10 +258,8 @@ func TestDrillVerifyFinds(t *testing.T) {
 			return removeFromIndex(dir, merchants[0], 1)
 		}, store.PartEvents, "not in the index"},
 		"the log is missing":  {func(dir string) error { return os.RemoveAll(filepath.Join(dir, "events", "log")) }, store.PartEvents, ""},
-		"an entry is unknown": {inEvents(func(txn *badgerdb.Txn) error { return txn.Set([]byte("Y"), nil) }), store.PartEvents, "entry 59"},
-		"a link is empty": {inEvents(func(txn *badgerdb.Txn) error {
-			return txn.Set(append([]byte("L"), make([]byte, 48)...), nil)
-		}), store.PartEvents, "entry 4c"},
+		"an entry is unknown": {inEvents(codec.Entry{Key: []byte("Y")}), store.PartEvents, "entry 59"},
+		"a link is empty":     {inEvents(codec.Entry{Key: append([]byte("L"), make([]byte, 48)...)}), store.PartEvents, "entry 4c"},
 		"a table is damaged": {func(dir string) error {
 			tables, err := filepath.Glob(filepath.Join(dir, "events", "keys", "*", "*.sst"))
 			if err != nil || len(tables) == 0 {
@@ -302,13 +299,25 @@ func changeFile(path string, change func(b []byte)) error {
 	return os.WriteFile(path, b, 0o600)
 }
 
-// changeBadger changes a journal's database in one transaction.
-func changeBadger(path string, change func(txn *badgerdb.Txn) error) error {
+// changeBadger writes entries to a database.
+func changeBadger(path string, entries ...codec.Entry) error {
 	db, err := badgerdb.Open(path, quiet)
 	if err != nil {
 		return err
 	}
-	return errors.Join(db.Commit(db.MaxVersion()+1, change), db.Flush(), db.Close())
+	for i := range entries {
+		entries[i].Version = db.MaxVersion() + 1
+	}
+	return errors.Join(db.Put(entries...), db.Flush(), db.Close())
+}
+
+// removeKeys removes keys from a database.
+func removeKeys(path string, keys [][]byte) error {
+	var entries []codec.Entry
+	for _, k := range keys {
+		entries = append(entries, codec.Entry{Key: k, Deleted: true})
+	}
+	return changeBadger(path, entries...)
 }
 
 // keysOfBadger returns the keys of a database that begin with a prefix.
@@ -317,7 +326,7 @@ func keysOfBadger(path string, prefix []byte) (keys [][]byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
+	err = db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: prefix})
 		for it.Rewind(); it.Valid(); it.Next() {
 			keys = append(keys, bytes.Clone(it.Item().Key()))

@@ -52,7 +52,7 @@ func (a *Archive) Add(r *Run, boundary uint64, pace func()) error {
 	if err != nil {
 		return err
 	}
-	if err := a.viewNewest(func(txn *badgerdb.Txn) error {
+	if err := a.db.View(func(txn *badgerdb.Txn) error {
 		for events := r.events; len(events) > 0; {
 			n := 1
 			for n < len(events) && events[n].merchant == events[0].merchant {

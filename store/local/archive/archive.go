@@ -50,7 +50,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"sync"
 	"sync/atomic"
 
@@ -67,7 +66,6 @@ type Archive struct {
 
 	boundary atomic.Uint64 // as of the last flush
 	gaps     atomic.Uint64 // blocks that begin in a chunk up to this one may be behind a gap
-	versions versions      // as of the last flush
 	last     uint64        // the version of the last commit; guarded by writing
 	moved    uint64        // the boundary as of the last commit; guarded by writing
 	isNew    bool          // nothing was committed; guarded by writing
@@ -83,9 +81,6 @@ type Archive struct {
 
 // total is what all blocks have.
 type total struct{ events, bytes atomic.Int64 }
-
-// newest is greater than the version of any commit.
-const newest = math.MaxUint64
 
 // Event is an archived event. Its body is valid until the function that got the event returns.
 type Event struct {
@@ -126,9 +121,8 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
 	}
 	a := &Archive{dir: dir, db: db, log: log, coder: coder}
 	a.last = db.MaxVersion()
-	a.versions.start(db, a.last)
 	isNew := false
-	err = a.view(func(txn *badgerdb.Txn) error {
+	err = a.db.View(func(txn *badgerdb.Txn) error {
 		found, known, err := txn.Get(keyFormat)
 		if isNew = !known; err == nil && known && string(found) != format {
 			err = codec.UnknownFormat{Found: string(found), Known: format}
@@ -157,7 +151,7 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
 // allowGaps notes that blocks which begin in a chunk up to this one may be behind a gap.
 func (a *Archive) allowGaps(upTo uint64) error {
 	a.gaps.Store(upTo)
-	err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyGaps, encodeNumber(keyGaps, upTo)) })
+	err := a.commit(numberEntry(keyGaps, upTo))
 	if err == nil {
 		err = a.flush()
 	}
@@ -207,21 +201,22 @@ func (a *Archive) flush() error {
 	if err := a.db.Flush(); err != nil {
 		return a.fail(err)
 	}
-	a.versions.set(a.db, a.last)
 	a.boundary.Store(a.moved)
 	return nil
 }
 
-// commit writes one transaction. The caller holds writing, or is alone.
-func (a *Archive) commit(fill func(txn *badgerdb.Txn) error) error {
-	err := a.db.Commit(a.last+1, func(txn *badgerdb.Txn) error {
-		if a.isNew {
-			if err := errors.Join(txn.Set(keyFormat, []byte(format)), txn.Set(keyGaps, encodeNumber(keyGaps, a.gaps.Load()))); err != nil {
-				return err
-			}
-		}
-		return fill(txn)
-	})
+// commit writes entries, all of them or, with an error, none. They are read after the next flush. The caller holds writing, or is alone.
+func (a *Archive) commit(entries ...codec.Entry) error {
+	if err := a.db.Room(); err != nil { // else what is put could not be flushed
+		return err
+	}
+	if a.isNew {
+		entries = append([]codec.Entry{{Key: keyFormat, Value: []byte(format)}, numberEntry(keyGaps, a.gaps.Load())}, entries...)
+	}
+	for i := range entries {
+		entries[i].Version = a.last + 1
+	}
+	err := a.db.Put(entries...)
 	if err == nil {
 		a.last++
 		a.isNew = false

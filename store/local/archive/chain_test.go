@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
 )
@@ -30,10 +29,7 @@ func TestDrillAGap(t *testing.T) {
 	if err != nil || len(blocks) < 5 {
 		t.Fatal(len(blocks), err)
 	}
-	if err := a.commit(func(txn *badgerdb.Txn) error {
-		txn.Delete(blocks[2].append(nil))
-		return nil
-	}); err != nil {
+	if err := a.commit(codec.Entry{Key: blocks[2].append(nil), Deleted: true}); err != nil {
 		t.Fatal(err)
 	}
 	closeArchive(t, a)

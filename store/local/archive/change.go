@@ -11,9 +11,8 @@ import (
 // the archive is consistent after each.
 type change struct {
 	a        *Archive
-	sets     []entry
-	deletes  [][]byte
-	bytes    int                            // of sets and deletes
+	entries  []codec.Entry
+	bytes    int                            // of the entries
 	usage    map[codec.MerchantKey]Usage    // of the merchants that change: reads may not see what was committed since
 	changed  map[codec.MerchantKey]struct{} // since the last commit
 	growth   Usage                          // of all merchants; a negative growth wraps around
@@ -21,8 +20,6 @@ type change struct {
 
 	memory memory
 }
-
-type entry struct{ key, value []byte }
 
 // A commit ends when it has one of these sizes, so that little is in memory.
 const (
@@ -37,17 +34,19 @@ func (a *Archive) begin() (*change, error) {
 
 // add writes a block.
 func (c *change) add(txn *badgerdb.Txn, b *block, revision uint32) error {
-	key := blockKey{b.merchant, b.last, revision}.append(nil)
 	stored := c.a.coder.append(nil, b)
-	c.sets = append(c.sets, entry{key, stored})
-	c.bytes += len(key) + len(stored)
+	c.put(codec.Entry{Key: blockKey{b.merchant, b.last, revision}.append(nil), Value: stored})
 	return c.count(txn, b.merchant, func(u *Usage) { u.add(Usage{uint64(b.events), uint64(len(stored)), b.last}) })
+}
+
+func (c *change) put(e codec.Entry) {
+	c.entries = append(c.entries, e)
+	c.bytes += len(e.Key) + len(e.Value)
 }
 
 // remove deletes a block.
 func (c *change) remove(txn *badgerdb.Txn, k blockKey, has Usage) error {
-	c.deletes = append(c.deletes, k.append(nil))
-	c.bytes += blockKeyBytes
+	c.put(codec.Entry{Key: k.append(nil), Deleted: true})
 	return c.count(txn, k.merchant, func(u *Usage) { u.subtract(has) })
 }
 
@@ -69,12 +68,12 @@ func (c *change) count(txn *badgerdb.Txn, m codec.MerchantKey, change func(u *Us
 
 // isFull reports whether the change should be committed before more is added.
 func (c *change) isFull() bool {
-	return c.bytes >= commitBytes || len(c.sets)+len(c.deletes)+len(c.changed) >= commitEntries
+	return c.bytes >= commitBytes || len(c.entries)+len(c.changed) >= commitEntries
 }
 
 // isEmpty reports whether there is nothing to commit.
 func (c *change) isEmpty() bool {
-	return len(c.sets)+len(c.deletes)+len(c.changed) == 0 && c.boundary == 0
+	return len(c.entries)+len(c.changed) == 0 && c.boundary == 0
 }
 
 // commit writes the change so far. It is on disk, and read, after Archive.flush.
@@ -82,26 +81,14 @@ func (c *change) commit() error {
 	if c.isEmpty() {
 		return nil
 	}
-	err := c.a.commit(func(txn *badgerdb.Txn) error {
-		for _, k := range c.deletes {
-			txn.Delete(k)
-		}
-		for _, e := range c.sets {
-			if err := txn.Set(e.key, e.value); err != nil {
-				return err
-			}
-		}
-		for m := range c.changed {
-			if err := setUsage(txn, m, c.usage[m]); err != nil {
-				return err
-			}
-		}
-		if c.boundary > 0 {
-			return txn.Set(keyBoundary, encodeNumber(keyBoundary, c.boundary))
-		}
-		return nil
-	})
-	if err != nil {
+	entries := c.entries
+	for m := range c.changed {
+		entries = append(entries, usageEntry(m, c.usage[m]))
+	}
+	if c.boundary > 0 {
+		entries = append(entries, numberEntry(keyBoundary, c.boundary))
+	}
+	if err := c.a.commit(entries...); err != nil {
 		return c.a.fail(err)
 	}
 	if c.boundary > 0 {
@@ -109,18 +96,17 @@ func (c *change) commit() error {
 	}
 	c.a.all.events.Add(int64(c.growth.Events))
 	c.a.all.bytes.Add(int64(c.growth.Stored))
-	c.sets, c.deletes, c.bytes, c.growth, c.boundary = nil, nil, 0, Usage{}, 0
+	c.entries, c.bytes, c.growth, c.boundary = nil, 0, Usage{}, 0
 	clear(c.changed)
 	return nil
 }
 
-func setUsage(txn *badgerdb.Txn, m codec.MerchantKey, u Usage) error {
+func usageEntry(m codec.MerchantKey, u Usage) codec.Entry {
 	key := appendMerchantKey(nil, prefixMerchant, m)
 	if u == (Usage{}) {
-		txn.Delete(key)
-		return nil
+		return codec.Entry{Key: key, Deleted: true}
 	}
-	return txn.Set(key, u.encode(key))
+	return codec.Entry{Key: key, Value: u.encode(key)}
 }
 
 func loadUsage(txn *badgerdb.Txn, m codec.MerchantKey) (u Usage, err error) {

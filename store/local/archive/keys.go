@@ -119,8 +119,8 @@ func parseUsage(key, v []byte) (u Usage, err error) {
 	return u, d.Err("counts of a merchant")
 }
 
-func encodeNumber(key []byte, n uint64) []byte {
-	return codec.Seal(key, binary.BigEndian.AppendUint64(nil, n))
+func numberEntry(key []byte, n uint64) codec.Entry {
+	return codec.Entry{Key: key, Value: codec.Seal(key, binary.BigEndian.AppendUint64(nil, n))}
 }
 
 func parseNumber(key, v []byte) (uint64, error) {

@@ -39,13 +39,14 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 	f := first{n: n, upTo: upTo}
 	var damaged Damaged
 	var memory memory
-	err := a.view(func(txn *badgerdb.Txn) error {
+	err := a.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{})
 		for _, m := range merchants {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			from := after
+			f.ofOne = 0
 			if err := a.eachBlock(txn, it, m, after, upTo, (*[]Damage)(&damaged), func(k blockKey, item *badgerdb.Item) bool {
 				if b, _, err := readHeader(item.Value()); err == nil && b.merchant == m && b.last == k.last && b.first.Compare(f.upTo) > 0 {
 					return false
@@ -83,6 +84,7 @@ type first struct {
 	upTo   codec.Position // later events are not among the first
 	events []Received
 	bytes  int // of their bodies
+	ofOne  int // events of the merchant that were added
 }
 
 // add adds an event. It returns false when later events of the merchant need not be added.
@@ -96,7 +98,8 @@ func (f *first) add(m codec.MerchantKey, e Event) (more bool) {
 	if len(f.events) >= 2*f.n || f.bytes >= 2*nextBytes {
 		f.cut()
 	}
-	return e.Compare(f.upTo) < 0
+	f.ofOne++
+	return e.Compare(f.upTo) < 0 && f.ofOne <= f.n // one more, so that cut sees that there are more
 }
 
 // cut leaves the first n events, and of these the first nextBytes.

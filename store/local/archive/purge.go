@@ -2,47 +2,36 @@ package archive
 
 import (
 	"context"
-	"errors"
 
 	"mtagd/store/local/badgerdb"
 )
 
-var errBusy = errors.New("the archive is being copied")
-
-// IsBusy reports whether an error says that the archive is being copied: a later call may succeed.
-func IsBusy(err error) bool { return errors.Is(err, errBusy) }
-
 // Purge removes the bytes of deleted blocks: afterwards, no file has anything of what was replaced or removed before the call. It
-// fails while the archive is being copied (IsBusy), and when the disk has too little space for a second archive. It waits for reads
+// fails while the archive is being copied (badgerdb.ErrCopied), and when the disk has too little space for a second archive. It waits for reads
 // that began before it. It calls pace about every MB.
 func (a *Archive) Purge(ctx context.Context, pace func()) error {
 	a.compacting.Lock()
 	defer a.compacting.Unlock()
-	if err := a.beginPurge(); err != nil {
+	if err := a.notePurge(); err != nil {
 		return err
 	}
 	return a.db.CompactAndWait(ctx, pace)
 }
 
-// beginPurge waits until nobody reads an older version.
-func (a *Archive) beginPurge() error {
+// notePurge notes that a backup which has the deleted blocks must not be continued.
+func (a *Archive) notePurge() error {
 	a.writing.Lock()
 	defer a.writing.Unlock()
 	if err := a.Failure(); err != nil {
 		return err
 	}
 	if a.snapshots > 0 {
-		return errBusy
+		return badgerdb.ErrCopied
 	}
-	// A backup that has the deleted blocks must not be continued.
-	if err := a.commit(func(txn *badgerdb.Txn) error { return txn.Set(keyPurged, encodeNumber(keyPurged, a.last)) }); err != nil {
+	if err := a.commit(numberEntry(keyPurged, a.last)); err != nil {
 		return a.fail(err)
 	}
-	if err := a.flush(); err != nil {
-		return err
-	}
-	a.versions.wait()
-	return nil
+	return a.flush()
 }
 
 // Reclaim gives back the space of blocks that were replaced or removed, when it is a quarter of all, and merges the tables of recent

@@ -56,7 +56,7 @@ func (a *Archive) unpack(m *memory, k blockKey, stored []byte) (b block, err err
 func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []codec.Position, use func(i int, e Event)) error {
 	var damaged Damaged
 	var memory memory
-	err := a.view(func(txn *badgerdb.Txn) error {
+	err := a.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		var from [blockKeyBytes]byte
 		for i := 0; i < len(positions); {
@@ -248,7 +248,7 @@ type storedBlock struct {
 // position upTo, to damaged.
 func (a *Archive) nextBlocks(m codec.MerchantKey, after, upTo codec.Position, n int, damaged func(Damage)) (blocks []storedBlock, err error) {
 	var gaps []Damage
-	err = a.view(func(txn *badgerdb.Txn) error {
+	err = a.db.View(func(txn *badgerdb.Txn) error {
 		return a.eachBlock(txn, txn.NewIterator(badgerdb.IteratorOptions{}), m, after, upTo, &gaps, func(k blockKey, item *badgerdb.Item) bool {
 			blocks = append(blocks, storedBlock{k, bytes.Clone(item.Value())})
 			return len(blocks) < n
@@ -312,7 +312,7 @@ func next(p codec.Position) codec.Position {
 
 // Each calls use with the counts of each merchant. A merchant may have only blocks without events.
 func (a *Archive) Each(use func(m codec.MerchantKey, u Usage) error) error {
-	return a.view(func(txn *badgerdb.Txn) error { return eachUsage(txn, 0, use) })
+	return a.db.View(func(txn *badgerdb.Txn) error { return eachUsage(txn, 0, use) })
 }
 
 // eachUsage calls use with the counts that were written after the commit since.
@@ -347,7 +347,7 @@ func (a *Archive) Merchants() (all []codec.MerchantKey, err error) {
 
 // Usage returns what the archive has of a merchant.
 func (a *Archive) Usage(m codec.MerchantKey) (u Usage, err error) {
-	err = a.view(func(txn *badgerdb.Txn) (err error) {
+	err = a.db.View(func(txn *badgerdb.Txn) (err error) {
 		u, err = loadUsage(txn, m)
 		return err
 	})

@@ -40,7 +40,7 @@ func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 		return 0, after, false, err
 	}
 	r := rewrite{change: c, keep: func(e Event) bool { return e.Compare(from) < 0 || e.Compare(to) > 0 || keep(e) }}
-	err = a.viewNewest(func(txn *badgerdb.Txn) error {
+	err = a.db.View(func(txn *badgerdb.Txn) error {
 		r.txn = txn
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		read := 0
@@ -156,7 +156,7 @@ func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (remove
 	if err != nil {
 		return 0, err
 	}
-	err = a.viewNewest(func(txn *badgerdb.Txn) error {
+	err = a.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 		var kept Usage
 		for it.Seek(endOfMerchant(m)); atBlock(it); it.Next() {

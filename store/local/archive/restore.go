@@ -31,7 +31,6 @@ func (w *Writer) Close(boundary uint64) error {
 	err := w.a.db.Flush()
 	if err == nil {
 		w.a.last = w.a.db.MaxVersion()
-		w.a.versions.set(w.a.db, w.a.last)
 		err = w.finish(boundary)
 	}
 	return errors.Join(err, w.a.Close())
@@ -46,7 +45,7 @@ func (w *Writer) finish(boundary uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := w.a.viewNewest(func(txn *badgerdb.Txn) error {
+	if err := w.a.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}, Reverse: true})
 		var covers []cover // of the merchant: the blocks that reach back to where the iterator is
 		var of codec.MerchantKey
@@ -73,8 +72,7 @@ func (w *Writer) finish(boundary uint64) error {
 			}
 			covers = append(reach, cover{b.first, k.last, version, k.revision})
 			if replaced {
-				c.deletes = append(c.deletes, k.append(nil))
-				c.bytes += blockKeyBytes
+				c.put(codec.Entry{Key: k.append(nil), Deleted: true})
 			} else if err := c.count(txn, k.merchant, func(u *Usage) {
 				u.add((&loadedBlock{k, b, len(it.Item().Value())}).usage())
 			}); err != nil {

@@ -15,6 +15,7 @@ type Snapshot struct {
 	Version  uint64 // of the last commit
 	Purged   uint64 // a copy as of this version, or an earlier one, cannot be continued
 	a        *Archive
+	db       badgerdb.Snapshot
 }
 
 // Snapshot returns the archive as of the last commit. It waits for a change that is being made.
@@ -24,12 +25,12 @@ func (a *Archive) Snapshot() (s Snapshot, err error) {
 	if err := a.flush(); err != nil { // or after a kill, other commits would get the versions that a copy has
 		return Snapshot{}, err
 	}
-	s = Snapshot{Boundary: a.Boundary(), Events: a.Events(), Version: a.versions.acquire(), a: a}
-	if err := a.viewNewest(func(txn *badgerdb.Txn) error {
+	s = Snapshot{Boundary: a.Boundary(), Events: a.Events(), Version: a.last, a: a, db: a.db.Snapshot()}
+	if err := s.db.View(func(txn *badgerdb.Txn) error {
 		s.Purged, _, err = getNumber(txn, keyPurged)
 		return err
 	}); err != nil {
-		a.versions.release(a.db, s.Version)
+		s.db.Close()
 		return Snapshot{}, err
 	}
 	a.snapshots++
@@ -42,7 +43,7 @@ func (s Snapshot) Close() {
 		s.a.writing.Lock()
 		defer s.a.writing.Unlock()
 		s.a.snapshots--
-		s.a.versions.release(s.a.db, s.Version)
+		s.db.Close()
 	}
 }
 
@@ -59,15 +60,14 @@ func (s Snapshot) Size() int64 {
 // damaged, nobody knows what it had: Blocks fails. It also fails when all blocks have fewer events than the merchants' counts say, or when
 // a block behind the chunk newer is missing.
 func (s Snapshot) Blocks(ctx context.Context, since, newer uint64, use func(codec.Entry) error, damaged func(error)) error {
-	return s.a.db.View(s.Version, func(txn *badgerdb.Txn) error {
+	return s.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}, Since: since})
 		events, sound := uint64(0), true
 		for it.Rewind(); atBlock(it); it.Next() {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			item := it.Item()
-			e := codec.Entry{Key: item.Key(), Value: item.Value(), Version: item.Version()}
+			e := it.Item().Entry()
 			n, err := CheckBlock(e)
 			if err != nil {
 				sound = false

@@ -59,7 +59,7 @@ func (a *Archive) Verify(ctx context.Context, c Check) (blocks uint64, err error
 
 // blockMerchants returns all merchants that have blocks, also those without counts.
 func (a *Archive) blockMerchants() (all []codec.MerchantKey, err error) {
-	err = a.view(func(txn *badgerdb.Txn) error {
+	err = a.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}})
 		for it.Rewind(); atBlock(it); {
 			k, err := parseBlockKey(it.Item().Key())
@@ -77,7 +77,7 @@ func (a *Archive) blockMerchants() (all []codec.MerchantKey, err error) {
 // compare compares the headers of a merchant's blocks with its counts, and returns the number of blocks.
 func (a *Archive) compare(m codec.MerchantKey) (blocks uint64, err error) {
 	var sum, counted Usage
-	if err := a.view(func(txn *badgerdb.Txn) error {
+	if err := a.db.View(func(txn *badgerdb.Txn) error {
 		if counted, err = loadUsage(txn, m); err != nil {
 			return err
 		}

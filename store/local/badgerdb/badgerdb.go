@@ -3,11 +3,11 @@
 //
 // # What is durable when
 //
-// Commit writes a transaction to memory. It is on disk when Flush returns. A kill loses all commits since the last Flush: the
+// Put writes to memory. A Flush makes everything before it durable, and readable, at once. A kill loses what was put since: the
 // caller has a log of its own, and replays it.
 //
-// So this package needs no log and none of Badger's memtables. When the commits in memory have 4 MB, and at a Flush, they become
-// a table of Badger (badger/v4/table). A table is written as a whole, synced, read back, and listed. badger.DB is not used,
+// So this package needs no log and none of Badger's memtables. When the entries in memory have 8 MB, and at a Flush, they become
+// a table of Badger (badger/v4/table). A table is written as a whole, synced, and read back. A Flush lists it. badger.DB is not used,
 // because it would write each entry three times (log, skip list, table), and cannot be told to write a table.
 //
 // # Files
@@ -31,15 +31,15 @@
 //
 // # Memory and space
 //
-// Commits in memory take about 5 MB, and 15 MB more while a table is made of them. Commit, Flush, Compact and Merge first look at
-// the free space of the disk (space.go).
+// Entries in memory take about 9 MB, and three times as much while a table is made of them. Flush, Compact and Merge first look at the free
+// space of the disk (space.go).
 //
 // Files in reading order:
 //
-//	badgerdb.go  DB: open, commit, flush, close
+//	badgerdb.go  DB: open, put, flush, close
 //	part.go      a part: opens and closes it, and removes it after its last reader
-//	writer.go    commits in memory, and how they become tables
-//	txn.go       transactions
+//	writer.go    entries in memory, and how they become tables
+//	view.go      reads as of one Flush
 //	iterator.go  reads entries in the order of their keys
 //	runs.go      finds a key in the tables
 //	compact.go   Compact and Merge
@@ -47,6 +47,7 @@
 //	list.go      the other files
 //	space.go     free space
 //	repair.go    reads what is sound of damaged files
+//	rebuild.go   replaces a damaged database by another one
 package badgerdb
 
 import (
@@ -56,7 +57,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -69,8 +69,7 @@ import (
 )
 
 const (
-	memTableBytes = 4 << 20
-	putBytes      = 8 << 20   // in memory with Put
+	memTableBytes = 8 << 20
 	tableBytes    = 2 << 20   // of Compact
 	paceBytes     = 256 << 10 // read by Compact between two pauses
 
@@ -81,22 +80,20 @@ const (
 // filler is a key that sorts behind all others. The former version wrote it to fill a memtable of Badger.
 const filler = "\xff\xff\xff\xff\xff\xff\xff\xfffiller"
 
-// DB is a database. Any goroutine may read what was flushed. One at a time may call Commit; Flush and Compact may run beside it.
+// DB is a database. Any goroutine may read what was flushed. Flush and Compact may run beside Put.
 type DB struct {
 	dir  string
 	log  *slog.Logger
 	lock *os.File
 
-	keep     atomic.Uint64
-	clean    bool
 	readOnly bool
 	met      met
 
 	compacting sync.Mutex // held while Compact runs; locked before writing
 	writing    sync.Mutex // held by whoever writes to the last part, or replaces parts
-	memory     memTable   // commits that are in no table
-	dirty      bool       // something was committed since the last Flush
-	last       uint64     // version of the last commit
+	memory     memTable   // entries that are in no table
+	dirty      bool       // something was put since the last Flush
+	last       uint64     // the greatest version
 	failed     error      // nothing may be written any more
 
 	mu       sync.Mutex
@@ -153,8 +150,6 @@ func (d *DB) open() error {
 
 // openParts opens the parts with these names.
 func (d *DB) openParts(names []string) (err error) {
-	d.clean = true
-	d.keep.Store(math.MaxUint64)
 	var parts []*part
 	for i, name := range names {
 		h, err := d.openPart(name)
@@ -167,7 +162,6 @@ func (d *DB) openParts(names []string) (err error) {
 		if i == len(names)-1 {
 			h.list.older = names[:i]
 		}
-		d.clean = d.clean && h.clean
 		d.last = max(d.last, h.list.version, h.newestVersion())
 		parts = append(parts, h)
 	}
@@ -196,11 +190,7 @@ func OpenReadOnly(dir string, log *slog.Logger) (*DB, error) {
 	return d, nil
 }
 
-// StoppedCleanly reports whether the last stop was clean and less than 15 minutes ago. If not, Check finds what happened to the
-// files since. Reads find it too.
-func (d *DB) StoppedCleanly() bool { return d.clean }
-
-// met is the first damage that a read, a compaction or Check has met since the database was opened, or Adopt.
+// met is the first damage that a read, a compaction or Check has met since the database was opened or rebuilt.
 type met struct{ first atomic.Pointer[error] }
 
 func (m *met) note(err error) {
@@ -231,49 +221,33 @@ func (d *DB) Recheck(ctx context.Context, pace func()) error {
 	return errors.Join(found...)
 }
 
-// Commit writes one transaction. Versions grow from commit to commit. It is on disk, and read, after Flush.
-func (d *DB) Commit(version uint64, fill func(txn *Txn) error) error {
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	if err := d.writable(memTableBytes); err != nil {
-		return err
-	}
-	if version <= d.last {
-		return fmt.Errorf("commit %d after commit %d", version, d.last)
-	}
-	before := len(d.memory.entries)
-	if err := fill(&Txn{memory: &d.memory, version: version}); err != nil {
-		d.memory.cut(before)
-		return err
-	}
-	d.dirty = true
-	d.last = version
-	return nil
-}
-
-// Put writes an entry of any version, in any order, for a caller that may see a part of what it has put after a kill. It is on disk after
-// Flush. Less memory is needed than for a large Commit.
-func (d *DB) Put(e codec.Entry) error {
-	if err := checkSizes(e.Key, e.Value); err != nil {
-		return err
-	}
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	if d.memory.isFull(putBytes) {
-		if err := d.writable(putBytes); err != nil {
+// Put writes entries of any versions to memory, all of them or, with an error, none. They are on disk, and read, after Flush. Of the
+// entries of a key, the one with the greatest version counts, and of those the last one.
+func (d *DB) Put(entries ...codec.Entry) error {
+	for i := range entries {
+		if err := checkSizes(&entries[i]); err != nil {
 			return err
 		}
 	}
-	if e.Deleted {
-		e.Value = nil
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	if d.memory.isFull() {
+		if err := cmp.Or(d.failed, d.room(0)); err != nil {
+			return err
+		}
+		if err := d.writeTable(); err != nil {
+			return err
+		}
 	}
-	d.memory.add(e.Key, entry{e.Value, e.Version, e.ExpiresAt, e.Deleted})
+	for i := range entries {
+		d.memory.add(&entries[i])
+		d.last = max(d.last, entries[i].Version)
+	}
 	d.dirty = true
-	d.last = max(d.last, e.Version)
 	return nil
 }
 
-// Flush makes all commits durable.
+// Flush makes everything that was put durable, and readable.
 func (d *DB) Flush() error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -295,6 +269,7 @@ func (d *DB) flush() error {
 	if err := h.list.write(h.dir); err != nil {
 		return err
 	}
+	h.publish()
 	d.dirty = false
 	return nil
 }
@@ -308,10 +283,6 @@ func (d *DB) MaxVersion() uint64 {
 	defer d.writing.Unlock()
 	return d.last
 }
-
-// Keep makes Compact keep what is needed to read as of a version or any later one, in transactions that begin after it. Without a
-// call, it keeps only the newest data.
-func (d *DB) Keep(version uint64) { d.keep.Store(version) }
 
 // TableBytes returns how many bytes the tables have.
 func (d *DB) TableBytes() (bytes int64) {
@@ -367,17 +338,12 @@ func paced(ctx context.Context, pace func()) func() error {
 	}
 }
 
-// Close closes the files. What was committed is on disk. No other method may run.
+// Close closes the files. What was put is on disk. No other method may run.
 func (d *DB) Close() error {
 	d.retiring.Wait()
-	hasRoom := !d.readOnly && d.room(0) == nil
 	err := d.flush()
 	for _, h := range d.parts {
 		h.close()
-		if err == nil && hasRoom {
-			h.list.closed = d.Damage() == nil
-			err = h.list.write(h.dir)
-		}
 	}
 	if d.lock != nil {
 		err = errors.Join(err, d.lock.Close())

@@ -1,13 +1,10 @@
 package badgerdb
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,12 +74,11 @@ func toMerge(parts []*part) (from int) {
 	return from
 }
 
-// Compact writes all live entries into a new part. It drops deletions, and older versions that Keep does not need. Reads and commits
-// go on meanwhile. It calls pace often.
+// Compact writes all live entries into a new part: of each key the newest one, and no deletions. Reads and writes go on meanwhile. It
+// calls pace often.
 //
 //  1. Flush, so that all is in tables, and begin a new last part: what comes from now on is there.
-//  2. Read all tables of the old parts, and copy the newest entries as of Keep, and all later ones. Compare the number and hashes
-//     of what was read with the lists.
+//  2. Read all tables of the old parts, and copy what is live. Compare the number and hashes of what was read with the lists.
 //  3. Read back what was written, and compare.
 //  4. Write the list of the last part: from now on, the new part counts instead of the old ones.
 //  5. Remove the old parts when their last reader ends. CompactAndWait waits for that.
@@ -120,7 +116,6 @@ type compaction struct {
 
 	parts []*part  // the old ones
 	older []string // the names of the parts before the old ones
-	keep  uint64   // entries that no read as of this version or later needs are dropped
 	name  string   // of the new part
 	want  contents
 	stuck bool // it is not known which of them count
@@ -161,7 +156,7 @@ func (c *compaction) writePart(dir string) (hasTables bool, err error) {
 	}
 	w := partWriter{c: c, dir: dir, builder: newBuilder(tableBytes), list: list{older: c.older, tables: map[uint64]listed{}}}
 	defer w.builder.release()
-	err = c.d.view(c.parts, math.MaxUint64, func(txn *Txn) error { return c.copyEntries(txn, &w) })
+	err = c.d.view(tablesOf(c.parts), func(txn *Txn) error { return c.copyEntries(txn, &w) })
 	if err == nil {
 		err = cmp.Or(w.list.write(dir), durable.SyncPath(c.d.dir))
 	}
@@ -233,7 +228,6 @@ func (c *compaction) begin(from func([]*part) int) error {
 		}
 	}
 	c.older = names(all[:n])
-	c.keep = min(d.keep.Load(), d.last)
 	c.name = sealedName(d.current())
 	return nil
 }
@@ -255,6 +249,9 @@ func (d *DB) beginPart() error {
 
 // addPart makes a new last part of a directory, or an empty one when from is "".
 func (d *DB) addPart(l list, from string) error {
+	if d.failed != nil {
+		return d.failed
+	}
 	name, err := nameDir(d.dir, l, from)
 	var h *part
 	if err == nil {
@@ -262,7 +259,13 @@ func (d *DB) addPart(l list, from string) error {
 	}
 	if err != nil && name != "" { // nothing may be written to the part before, if this one keeps its name: only the last one counts
 		dir := filepath.Join(d.dir, name)
-		if undo := cmp.Or(os.Rename(dir, dir+newSuffix), durable.SyncPath(d.dir)); undo != nil {
+		undo := os.Rename(dir, dir+newSuffix)
+		if undo == nil {
+			undo = durable.SyncPath(d.dir)
+		}
+		if undo == nil {
+			err = errors.Join(err, os.RemoveAll(dir+newSuffix))
+		} else {
 			d.failed = fmt.Errorf("%s cannot be removed: %w", dir, undo)
 		}
 	}
@@ -289,16 +292,15 @@ func nameDir(dir string, l list, from string) (name string, err error) {
 	to := filepath.Join(dir, name)
 	if from == "" {
 		from = to + newSuffix
-		err = os.Mkdir(from, 0o700)
+		if err := os.Mkdir(from, 0o700); err != nil {
+			return "", err
+		}
 	}
-	if err == nil {
-		err = l.write(from)
-	}
-	if err == nil {
+	if err = l.write(from); err == nil {
 		err = os.Rename(from, to)
 	}
 	if err != nil {
-		return "", err
+		return "", errors.Join(err, os.RemoveAll(from))
 	}
 	return name, durable.SyncPath(dir)
 }
@@ -321,39 +323,32 @@ func (c *compaction) compare(what string, found contents) error {
 // copyEntries copies what is live to the new part.
 func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
 	var read contents
-	var last []byte // the last key of which the newest entry as of keep was read
 	bytesRead := 0
-	it := txn.NewIterator(IteratorOptions{AllVersions: true})
+	it := txn.NewIterator(IteratorOptions{Deletions: true, each: func(e *Item) {
+		read.join(contentsOf(e.key, e.version, e.value))
+		bytesRead += len(e.value) + len(e.key)
+	}})
 	for it.Rewind(); it.Valid(); it.Next() {
-		item := it.Item()
-		one := contentsOf(item.Key(), item.Version(), item.Value())
-		read.join(one)
-		if bytesRead += len(item.Value()) + len(item.Key()); bytesRead >= paceBytes {
+		if bytesRead >= paceBytes {
 			bytesRead = 0
 			if err := c.pace(); err != nil {
 				return err
 			}
 		}
-		if item.Version() <= c.keep {
-			if last != nil && bytes.Equal(item.Key(), last) {
-				continue
-			}
-			last = append(last[:0], item.Key()...)
-			if !item.IsLive() && len(c.older) == 0 {
-				continue
-			}
+		item := it.Item()
+		if !item.IsLive() && len(c.older) == 0 {
+			continue
 		}
 		e := item.entry
 		if !item.IsLive() {
 			e = entry{version: e.version, deleted: true} // it hides older entries in the parts before
-			one = contentsOf(item.Key(), e.version, nil)
 		}
-		if w.builder.bytes >= tableBytes && it.at == 0 { // all versions of a key go to one table
+		if w.builder.bytes >= tableBytes {
 			if err := w.flush(); err != nil {
 				return err
 			}
 		}
-		w.builder.add(item.Key(), e, one)
+		w.builder.add(item.Key(), e)
 	}
 	if txn.bad != nil {
 		return txn.bad
@@ -382,55 +377,4 @@ func (c *compaction) switchOver(parts []*part) error {
 	}
 	d.replace(c.parts, parts)
 	return nil
-}
-
-// Adopt replaces what the database has by what the database in another directory has, which must be closed and have one part, and loses its
-// tables. Reads that have begun go on with the old tables, which are removed when they end. A kill leaves the one or the other.
-func (d *DB) Adopt(dir string) error {
-	d.compacting.Lock()
-	defer d.compacting.Unlock()
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	l, from, err := onlyPart(dir)
-	if err != nil {
-		return err
-	}
-	was := d.parts
-	l.version = max(l.version, d.last)
-	if err := d.addPart(l, from); err != nil {
-		return err
-	}
-	d.replace(was, nil)
-	d.last = max(d.last, l.version, d.current().newestVersion())
-	d.memory, d.dirty = memTable{}, false
-	d.met.first.Store(nil)
-	return nil
-}
-
-// Replace is Adopt for the database in dir that cannot be opened.
-func Replace(dir, by string, log *slog.Logger) (err error) {
-	d, err := lock(dir, log)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.lock.Close()) }()
-	l, from, err := onlyPart(by)
-	if err == nil {
-		_, err = nameDir(dir, l, from)
-	}
-	return err // the next Open removes the others
-}
-
-// onlyPart returns the directory of the only part of a database, with its list.
-func onlyPart(dir string) (l list, part string, err error) {
-	counts, _, err := findParts(dir)
-	if err == nil && len(counts) != 1 {
-		err = fmt.Errorf("%s has %d parts instead of one", dir, len(counts))
-	}
-	if err != nil {
-		return l, "", err
-	}
-	part = filepath.Join(dir, counts[0])
-	l, err = readList(part)
-	return l, part, err
 }

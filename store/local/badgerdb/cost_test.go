@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"math"
 	"os"
 	"runtime/debug"
 	"strconv"
@@ -72,7 +71,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 				for b.Loop() {
 					for left := mb << 20; left > 0; {
 						version++
-						if err := d.Commit(version, func(txn *Txn) error {
+						if err := commit(d, version, func(txn *batch) error {
 							for n := 0; n < 200<<10; n += len(value) {
 								key := make([]byte, 40)
 								rand.Read(key)
@@ -115,7 +114,7 @@ func BenchmarkGet(b *testing.B) {
 		return k
 	}
 	for v := range 200 {
-		if err := d.Commit(uint64(v+1), func(txn *Txn) error {
+		if err := commit(d, uint64(v+1), func(txn *batch) error {
 			for i := range 2000 {
 				if err := txn.Set(key(v*2000+i), make([]byte, 30)); err != nil {
 					return err
@@ -146,7 +145,7 @@ func BenchmarkGet(b *testing.B) {
 			}
 		})
 	}
-	_ = d.View(math.MaxUint64, func(txn *Txn) error {
+	_ = d.View(func(txn *Txn) error {
 		run("checked", func(i int) error { _, _, err := txn.Get(key(i * 7919 % 400000)); return err })
 		run("checked-seek", func(i int) error {
 			it := txn.NewIterator(IteratorOptions{})

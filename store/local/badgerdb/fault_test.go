@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/dgraph-io/badger/v4/y"
 	"golang.org/x/sys/unix"
 
 	"mtagd/store/local/codec"
@@ -43,7 +41,7 @@ func TestDrillAFullDisk(t *testing.T) {
 	for range 80 {
 		was, version := maps.Clone(m.live), m.version
 		m.version++
-		if full = m.Commit(m.version, func(txn *Txn) error {
+		if full = commit(m.DB, m.version, func(txn *batch) error {
 			k := fmt.Sprintf("key-%05d", m.r.IntN(20_000))
 			m.live[k] = string(make([]byte, 400_000))
 			return txn.Set([]byte(k), []byte(m.live[k]))
@@ -73,8 +71,8 @@ func TestDrillAFullDisk(t *testing.T) {
 	m.checkFlushed()
 	check(t, os.Remove(filepath.Join(dir, "other"))) // the close may have removed files
 	fill(margin - 1<<20)
-	if err := m.Commit(m.version+1, func(*Txn) error { return nil }); !IsNearlyFull(err) {
-		t.Fatal("a commit on a full disk after a restart:", err)
+	if err := m.Room(); !IsNearlyFull(err) {
+		t.Fatal("room on a full disk after a restart:", err)
 	}
 	check(t, os.Remove(filepath.Join(dir, "other")))
 	m.change(1000)
@@ -112,7 +110,7 @@ func TestDrillDamageCostsOnlyWhatIsThere(t *testing.T) {
 
 	lost := 0
 	for k, v := range m.live {
-		err := m.View(math.MaxUint64, func(txn *Txn) error {
+		err := m.View(func(txn *Txn) error {
 			b, _, err := txn.Get([]byte(k))
 			if err == nil && string(b) != v {
 				t.Errorf("%s is wrong", k)
@@ -132,7 +130,7 @@ func TestDrillDamageCostsOnlyWhatIsThere(t *testing.T) {
 	if m.Damage() == nil || other.Damage() != nil {
 		t.Errorf("the damage that was met is %v and %v", m.Damage(), other.Damage())
 	}
-	check(t, m.View(math.MaxUint64, func(txn *Txn) error { // the last keys
+	check(t, m.View(func(txn *Txn) error { // the last keys
 		it := txn.NewIterator(IteratorOptions{Prefix: []byte("key-19")})
 		n := 0
 		for it.Rewind(); it.Valid(); it.Next() {
@@ -186,7 +184,7 @@ func TestDrillNothingHidesAKey(t *testing.T) {
 	testenv.Drill(t)
 	m := newModel(t, t.TempDir())
 	for version := range uint64(2) {
-		check(t, m.Commit(version+1, func(txn *Txn) error { // entries of the same size, so that many blocks have the same
+		check(t, commit(m.DB, version+1, func(txn *batch) error { // entries of the same size, so that many blocks have the same
 			for i := range 6000 {
 				k := fmt.Sprintf("key-%d-%04d", version, i)
 				m.live[k] = fmt.Sprintf("%0100d", i)
@@ -250,7 +248,7 @@ func TestLargeEntries(t *testing.T) {
 	d := open(t, t.TempDir())
 	for key, value := range map[int]int{0: 1, maxKeyBytes + 1: 1, 1 << 16: 1, 1: maxValueBytes + 1} {
 		e := codec.Entry{Key: make([]byte, key), Value: make([]byte, value), Version: 1}
-		if d.Put(e) == nil || d.Commit(1, func(txn *Txn) error { return txn.Set(e.Key, e.Value) }) == nil {
+		if d.Put(e) == nil {
 			t.Errorf("a key of %d bytes with a value of %d is taken", key, value)
 		}
 	}
@@ -286,45 +284,4 @@ func TestBlocksAreFoundWithoutAnIndex(t *testing.T) {
 			t.Errorf("%s is not found", k)
 		}
 	}
-}
-
-// An iterator that Badger ends at a damaged block, while it skips old versions, has met damage in both directions.
-func TestDamageBehindSkippedVersions(t *testing.T) {
-	d := open(t, t.TempDir())
-	version := uint64(0)
-	set := func(key string) {
-		version++
-		check(t, d.Commit(version, func(txn *Txn) error { return txn.Set([]byte(key), make([]byte, 1000)) }))
-	}
-	set("a")
-	for range 100 {
-		set("b")
-		set("d")
-	}
-	set("c")
-	set("e")
-	check(t, d.Flush())
-	table := d.parts[0].tables.Load().all[0]
-	for _, c := range []struct {
-		key     string
-		reverse bool
-		reached int // keys
-	}{{"c", false, 2}, {"c", true, 2}} {
-		p := table.place(table.block(y.KeyWithTs([]byte(c.key), 0)))
-		at := p.at + p.size/2
-		flip(t, table.path, at)
-		n := 0
-		err := d.View(math.MaxUint64, func(txn *Txn) error {
-			it := txn.NewIterator(IteratorOptions{Reverse: c.reverse})
-			for it.Rewind(); it.Valid(); it.Next() {
-				n++
-			}
-			return nil
-		})
-		if !errors.Is(err, codec.ErrCorrupt) || n > c.reached {
-			t.Errorf("reverse %v: %d keys, %v", c.reverse, n, err)
-		}
-		flip(t, table.path, at)
-	}
-	check(t, d.Close())
 }

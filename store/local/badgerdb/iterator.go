@@ -2,7 +2,6 @@ package badgerdb
 
 import (
 	"bytes"
-	"cmp"
 	"math"
 	"slices"
 	"sort"
@@ -10,15 +9,18 @@ import (
 
 	"github.com/dgraph-io/badger/v4/y"
 
+	"mtagd/store/local/codec"
 	"mtagd/store/merge"
 )
 
 // IteratorOptions say what an iterator reads.
 type IteratorOptions struct {
-	Prefix      []byte // of the keys
-	Reverse     bool
-	AllVersions bool   // also deletions, and what later entries of a key replace; the newest comes first
-	Since       uint64 // only entries of later versions
+	Prefix    []byte // of the keys
+	Reverse   bool
+	Deletions bool   // also entries that are not live
+	Since     uint64 // only entries of later versions
+
+	each func(e *Item) // gets all entries that are read, also those that newer ones of their key replace; nil: nothing
 }
 
 // Item is an entry. It is valid until the iterator moves.
@@ -36,13 +38,19 @@ func (i *Item) Value() []byte { return i.value }
 // Version returns the version of the commit that has written the entry.
 func (i *Item) Version() uint64 { return i.version }
 
-// ExpiresAt returns when the entry expires, in s since 1970; 0: never.
-func (i *Item) ExpiresAt() uint64 { return i.expiresAt }
+// Entry returns the entry. One that has expired counts as deleted.
+func (i *Item) Entry() codec.Entry {
+	e := codec.Entry{Key: i.key, Version: i.version, ExpiresAt: i.expiresAt, Deleted: !i.isLive()}
+	if !e.Deleted {
+		e.Value = i.value
+	}
+	return e
+}
 
 // IsLive reports whether the entry is neither a deletion nor expired.
 func (i *Item) IsLive() bool { return i.isLive() }
 
-// Iterator reads the entries of all tables in the order of their keys, or in the reverse order. It reads a block only when that may have the
+// Iterator reads the newest entry of each key, in the order of the keys or in the reverse order. It reads a block only when that may have the
 // next key. When it meets damage, it ends, and View returns a Damage.
 type Iterator struct {
 	t      *Txn
@@ -51,11 +59,9 @@ type Iterator struct {
 	all    []*cursor
 	unread merge.Sources[*cursor] // the cursors with further entries
 
-	key    []byte // the current one
-	items  []Item // the entries of that key, the newest first
-	at     int
-	values []byte // of the items
-	bad    error  // the damage at which it has ended
+	item  Item
+	valid bool
+	bad   error // the damage at which it has ended
 }
 
 // NewIterator returns an iterator. Call Rewind or Seek first.
@@ -113,40 +119,38 @@ func (it *Iterator) Seek(key []byte) {
 			it.unread.Add(c)
 		}
 	}
-	it.items = it.items[:0]
 	it.Next()
 }
 
 // Next goes to the next entry.
 func (it *Iterator) Next() {
-	it.at++
-	for it.at >= len(it.items) && it.nextKey() {
+	for it.nextKey() && !it.valid {
 	}
 }
 
 // Valid reports whether there is an entry.
-func (it *Iterator) Valid() bool { return it.at < len(it.items) }
+func (it *Iterator) Valid() bool { return it.valid }
 
 // Item returns the entry.
-func (it *Iterator) Item() *Item { return &it.items[it.at] }
+func (it *Iterator) Item() *Item { return &it.item }
 
 // Err returns the damage at which the iterator has ended, or nil.
 func (it *Iterator) Err() error { return it.bad }
 
 // end ends the iterator, with damage or with nil.
 func (it *Iterator) end(damage error) {
-	it.items, it.at = it.items[:0], 0
+	it.valid = false
 	it.unread.Clear()
 	it.bad = it.t.found(damage)
 }
 
-// nextKey passes over all entries of the next key, and keeps those that are wanted: there may be none. It returns false at the end.
+// nextKey passes over all entries of the next key, and keeps the newest one that is wanted: there may be none. It returns false at the end.
 func (it *Iterator) nextKey() (more bool) {
-	it.items, it.at, it.values = it.items[:0], 0, it.values[:0]
+	it.valid = false
 	known := false
 	for c, ok := it.unread.First(); ok; c, ok = it.unread.First() {
 		key := c.key()
-		if known && !bytes.Equal(key, it.key) {
+		if known && !bytes.Equal(key, it.item.key) {
 			break
 		}
 		if it.isBehind(key) {
@@ -157,7 +161,7 @@ func (it *Iterator) nextKey() (more bool) {
 		if !c.loaded {
 			more, err = c.load()
 		} else {
-			it.key, known = append(it.key[:0], key...), true
+			it.item.key, known = append(it.item.key[:0], key...), true
 			it.take(&c.entries[c.at])
 			more, err = c.next()
 		}
@@ -171,29 +175,24 @@ func (it *Iterator) nextKey() (more bool) {
 			it.unread.RemoveFirst()
 		}
 	}
-	at := 0
-	for i := range it.items {
-		e := &it.items[i]
-		e.key, e.value = it.key, it.values[at:at+len(e.value)]
-		at += len(e.value)
-	}
-	slices.SortStableFunc(it.items, func(a, b Item) int { return cmp.Compare(b.version, a.version) })
-	if len(it.items) > 0 && !it.opt.AllVersions {
-		if it.items = it.items[:1]; !it.items[0].isLive() {
-			it.items = it.items[:0]
-		}
-	}
+	it.valid = it.valid && (it.opt.Deletions || it.item.isLive())
 	return known
 }
 
-// take keeps an entry of the current key, if it is wanted.
+// take keeps an entry of the current key, if it is wanted, and newer than the one that is kept.
 func (it *Iterator) take(e *Item) {
-	if e.version > it.t.version || e.version <= it.opt.Since || string(e.key) == filler ||
+	if e.version <= it.opt.Since || string(e.key) == filler ||
 		it.after != nil && bytes.Compare(e.key, it.after) >= 0 { // where a reverse iterator begins
 		return
 	}
-	it.items = append(it.items, *e)
-	it.values = append(it.values, e.value...)
+	if it.opt.each != nil {
+		it.opt.each(e)
+	}
+	if !it.valid || e.version > it.item.version {
+		value := append(it.item.value[:0], e.value...)
+		it.item.entry, it.valid = e.entry, true
+		it.item.value = value
+	}
 }
 
 // isBehind reports whether a key, and all that follow, do not have the prefix.

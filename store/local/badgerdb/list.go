@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
@@ -18,12 +17,11 @@ import (
 
 // list is what the file "tables" of a part has: the version of the last commit, the older parts ("older 3" is s3, "older g4" is g4), and
 // a line for each table, with its number, its size, the number of its entries, the sum of their hashes, and the checksum of its index.
-// The file is sealed (codec.Seal) with its name as the key. The line "closed" says that the last stop was clean.
+// The file is sealed (codec.Seal) with its name as the key. Earlier versions wrote a line "closed".
 type list struct {
 	version uint64   // tables may not have it any more: versions must not come twice
 	older   []string // the parts before this one that count, the oldest first; of a sealed one, those when it was made
 	tables  map[uint64]listed
-	closed  bool
 }
 
 type listed struct {
@@ -32,10 +30,7 @@ type listed struct {
 	index uint32 // checksum of the table's index
 }
 
-const (
-	listName  = "tables"
-	closedAge = 15 * time.Minute // a directory that was not used for longer may have been moved or copied
-)
+const listName = "tables"
 
 func (l list) write(dir string) error {
 	b := fmt.Appendf(nil, "version %d\n", l.version)
@@ -45,9 +40,6 @@ func (l list) write(dir string) error {
 	for _, id := range slices.Sorted(maps.Keys(l.tables)) {
 		t := l.tables[id]
 		b = fmt.Appendf(b, "%d %d %d %x %x\n", id, t.size, t.entries, t.sum, t.index)
-	}
-	if l.closed {
-		b = append(b, "closed\n"...)
 	}
 	return durable.ReplaceFile(filepath.Join(dir, listName), codec.Seal([]byte(listName), b))
 }
@@ -68,8 +60,6 @@ func readList(dir string) (l list, err error) {
 	l.tables = map[uint64]listed{}
 	for line := range strings.Lines(string(b)) {
 		if line == "closed\n" {
-			info, err := os.Stat(path)
-			l.closed = err == nil && time.Since(info.ModTime()).Abs() < closedAge
 			continue
 		}
 		if _, err := fmt.Sscanf(line, "version %d\n", &l.version); err == nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -158,11 +157,11 @@ func TestPartsThatAreMissing(t *testing.T) {
 func TestCompactAndWaitWaitsForOlderReaders(t *testing.T) {
 	dir := t.TempDir()
 	d := open(t, dir)
-	check(t, d.Commit(1, func(txn *Txn) error { return txn.Set([]byte("k"), []byte("secret")) }))
+	check(t, commit(d, 1, func(txn *batch) error { return txn.Set([]byte("k"), []byte("secret")) }))
 	check(t, d.Flush())
 	reading, goOn, read := make(chan bool), make(chan bool), make(chan error)
 	go func() {
-		read <- d.View(math.MaxUint64, func(*Txn) error {
+		read <- d.View(func(*Txn) error {
 			close(reading)
 			<-goOn
 			return nil
@@ -170,7 +169,7 @@ func TestCompactAndWaitWaitsForOlderReaders(t *testing.T) {
 	}()
 	<-reading
 	check(t, d.Merge(ctx, noPace))
-	check(t, d.Commit(2, func(txn *Txn) error { txn.Delete([]byte("k")); return nil }))
+	check(t, commit(d, 2, func(txn *batch) error { txn.Delete([]byte("k")); return nil }))
 	compacted := make(chan error)
 	go func() { compacted <- d.CompactAndWait(ctx, noPace) }()
 	for done := false; !done; { // what it compacts itself is removed soon
@@ -309,7 +308,7 @@ func TestDrillASwitchThatFails(t *testing.T) {
 func TestANameThatCannotBeSynced(t *testing.T) {
 	for name, begin := range map[string]func(m *model, by string) error{
 		"a compaction": func(m *model, _ string) error { return m.Compact(ctx, noPace) },
-		"Adopt":        func(m *model, by string) error { return m.Adopt(by) },
+		"a rebuild":    func(m *model, by string) error { return m.adopt(by) },
 	} {
 		disk := faultfs.New(t)
 		dir := filepath.Join(disk.Dir, "db")
@@ -324,6 +323,9 @@ func TestANameThatCannotBeSynced(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		disk.Fail()
+		if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 1 {
+			t.Errorf("%s: %q is left", name, left)
+		}
 		m.change(1000)
 		check(t, m.Flush())
 		d := open(t, copied(t, dir))
@@ -334,14 +336,18 @@ func TestANameThatCannotBeSynced(t *testing.T) {
 	}
 }
 
-// Reads of many parts are those of a model, as of an earlier version, too.
+// Reads of many parts are those of a model, and so are those of a snapshot.
 func TestDrillReadsOfManyParts(t *testing.T) {
 	testenv.Drill(t)
 	for seed := range uint64(2) {
 		dir := t.TempDir()
 		m := newModel(t, dir)
 		m.r = rand.New(rand.NewPCG(seed, 0))
-		kept, keptAt := map[string]string{}, uint64(0)
+		kept, snapshot := map[string]string{}, m.Snapshot()
+		keep := func() {
+			check(t, m.Flush())
+			kept, snapshot = maps.Clone(m.live), m.Snapshot()
+		}
 		for range 30 {
 			switch m.r.IntN(9) {
 			case 0:
@@ -352,29 +358,31 @@ func TestDrillReadsOfManyParts(t *testing.T) {
 			case 2:
 				check(t, m.Flush())
 			case 3:
-				kept, keptAt = maps.Clone(m.live), m.version
-				m.Keep(keptAt)
+				snapshot.Close()
+				keep()
 			case 4:
+				snapshot.Close()
 				m.reopen(dir)
-				m.Keep(keptAt)
+				keep()
 			default:
 				m.changeFew()
 			}
 			check(t, m.Flush())
 			for _, reverse := range []bool{false, true} {
 				for _, prefix := range []string{"", "k1", "z"} {
-					m.compare(math.MaxUint64, m.live, reverse, prefix)
-					m.compare(keptAt, kept, reverse, prefix)
+					m.compare(m.View, m.live, reverse, prefix)
+					m.compare(snapshot.View, kept, reverse, prefix)
 				}
 			}
 		}
+		snapshot.Close()
 		check(t, m.Close())
 	}
 }
 
 func (m *model) changeFew() {
 	m.version++
-	check(m.t, m.Commit(m.version, func(txn *Txn) error {
+	check(m.t, commit(m.DB, m.version, func(txn *batch) error {
 		for range m.r.IntN(60) {
 			k, v := fmt.Sprintf("k%d", m.r.IntN(200)), fmt.Sprint(m.version)
 			if m.r.IntN(3) == 0 {
@@ -389,12 +397,12 @@ func (m *model) changeFew() {
 	}))
 }
 
-// compare compares all reads as of a version with what there must be.
-func (m *model) compare(version uint64, all map[string]string, reverse bool, prefix string) {
+// compare compares all reads of a view with what there must be.
+func (m *model) compare(view func(func(*Txn) error) error, all map[string]string, reverse bool, prefix string) {
 	m.t.Helper()
 	want := maps.Clone(all)
 	maps.DeleteFunc(want, func(k, _ string) bool { return !strings.HasPrefix(k, prefix) })
-	check(m.t, m.View(version, func(txn *Txn) error {
+	check(m.t, view(func(txn *Txn) error {
 		it := txn.NewIterator(IteratorOptions{Reverse: reverse, Prefix: []byte(prefix)})
 		found, last := map[string]string{}, ""
 		it.Seek([]byte("k150"))
@@ -410,12 +418,12 @@ func (m *model) compare(version uint64, all map[string]string, reverse bool, pre
 			last = k
 		}
 		if !maps.Equal(found, want) {
-			m.t.Fatalf("version %d, reverse %v, prefix %q: %d entries instead of %d", version, reverse, prefix, len(found), len(want))
+			m.t.Fatalf("reverse %v, prefix %q: %d entries instead of %d", reverse, prefix, len(found), len(want))
 		}
 		for i := range 200 {
 			k := fmt.Sprintf("k%d", i)
 			if v, found, err := txn.Get([]byte(k)); err != nil || found != (all[k] != "") || string(v) != all[k] && found {
-				m.t.Fatalf("version %d: Get(%s) gives %s, %v, %v", version, k, v, found, err)
+				m.t.Fatalf("Get(%s) gives %s, %v, %v", k, v, found, err)
 			}
 		}
 		return nil

@@ -11,10 +11,13 @@ import (
 type part struct {
 	name   string
 	dir    string
-	clean  bool                   // the last stop was clean
 	list   list                   // guarded by DB.writing
-	tables atomic.Pointer[tables] // all, but for the newest
+	tables atomic.Pointer[tables] // those that are read
 	ready  bool                   // prepare has succeeded; guarded by DB.writing
+
+	// Written since the last Flush; guarded by DB.writing.
+	unread []*tableFile
+	filter *keyFilter // of the keys in tables that were added to the part
 
 	readers int           // those who use it, and one while it is in DB.parts; guarded by DB.mu
 	closed  chan struct{} // after it is closed and removed, or removal has failed
@@ -32,14 +35,21 @@ func (d *DB) openPart(name string) (h *part, err error) {
 	if h.isSealed() && len(tables) == 0 {
 		return nil, damaged(h.dir, "it has no tables")
 	}
-	h.clean, l.closed = l.closed, false
 	h.list = l
 	h.tables.Store(openTables(tables))
 	return h, nil
 }
 
 // close closes the tables.
-func (h *part) close() { closeTables(h.tables.Load().all) }
+func (h *part) close() { closeTables(slices.Concat(h.tables.Load().all, h.unread)) }
+
+// publish has the tables read that were written since the last Flush.
+func (h *part) publish() {
+	if len(h.unread) > 0 {
+		h.tables.Store(h.tables.Load().with(h.unread, h.filter))
+		h.unread = nil
+	}
+}
 
 // prepare writes the list to the disk, and removes files that are not listed. Only then may tables be added to the part.
 func (h *part) prepare() error {

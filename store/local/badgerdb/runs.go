@@ -2,7 +2,6 @@ package badgerdb
 
 import (
 	"bytes"
-	"math"
 	"slices"
 	"sort"
 	"sync"
@@ -151,30 +150,29 @@ func (e entry) isLive() bool {
 	return !e.deleted && (e.expiresAt == 0 || e.expiresAt > uint64(time.Now().Unix()))
 }
 
-// newest is the newest entry of a key up to a version, of those that were taken.
+// newest is the newest entry of a key, of those that were taken.
 type newest struct {
 	entry
 	known bool
-	upTo  uint64
 }
 
 func (n *newest) take(version uint64, v y.ValueStruct) {
-	if version <= n.upTo && (!n.known || version >= n.version) {
+	if !n.known || version >= n.version {
 		n.entry = entry{append(n.value[:0], v.Value...), version, v.ExpiresAt, v.Meta&metaDelete != 0}
 		n.known = true
 	}
 }
 
-// get returns the newest entry of a key up to a version.
-func (t *tables) get(key []byte, hash uint32, upTo uint64, buf *buffer) (e entry, known bool, err error) {
-	n := newest{upTo: upTo}
+// get returns the newest entry of a key.
+func (t *tables) get(key []byte, hash uint32, buf *buffer) (e entry, known bool, err error) {
+	var n newest
 	err = t.find(key, hash, buf, &n)
 	return n.entry, n.known && err == nil, err
 }
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// Get returns the newest value of a key, as of the last Flush or later. It returns a Damage when a block that may have the key cannot be read.
+// Get returns the value of a key, as of the last Flush. It returns a Damage when a block that may have the key cannot be read.
 func (d *DB) Get(key []byte) (value []byte, found bool, err error) {
 	parts := d.acquire()
 	defer d.release(parts)
@@ -183,7 +181,7 @@ func (d *DB) Get(key []byte) (value []byte, found bool, err error) {
 	for _, h := range parts {
 		buf.tables = append(buf.tables, h.tables.Load())
 	}
-	value, found, err = get(buf.tables, key, math.MaxUint64, buf)
+	value, found, err = get(buf.tables, key, buf)
 	clear(buf.tables) // they may be closed soon
 	buf.tables = buf.tables[:0]
 	d.met.note(err)

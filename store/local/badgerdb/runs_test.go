@@ -11,6 +11,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4/y"
 
+	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
 )
 
@@ -53,7 +54,7 @@ func TestGetFindsTheNewestEntry(t *testing.T) {
 	}
 	for round := range 6 {
 		m.version++
-		check(t, m.Commit(m.version, func(txn *Txn) error {
+		check(t, commit(m.DB, m.version, func(txn *batch) error {
 			for n := round; n < 250; n += 1 + round {
 				k, v := key(n), fmt.Sprint("value ", round)
 				if n%7 == round {
@@ -94,7 +95,7 @@ func TestSortedIsTheOrderOfKeys(t *testing.T) {
 			key[i] = byte(r.IntN(2)) * 255 // so that many begin alike
 		}
 		version := uint64(r.IntN(3))
-		m.add(key, entry{version: version})
+		m.add(&codec.Entry{Key: key, Version: version})
 		want = append(want, y.KeyWithTs(key, version))
 	}
 	slices.SortStableFunc(want, y.CompareKeys)
@@ -104,40 +105,51 @@ func TestSortedIsTheOrderOfKeys(t *testing.T) {
 		if got := y.KeyWithTs(m.key(e), e.version); !bytes.Equal(got, want[i]) {
 			t.Fatalf("entry %d is %x instead of %x", i, got, want[i])
 		}
-		if i > 0 && bytes.Equal(want[i], want[i-1]) && last.entry > p.entry {
-			t.Fatalf("of two entries with the key %x, the later one comes first", want[i])
+		if i > 0 && bytes.Equal(want[i], want[i-1]) && last.entry < p.entry {
+			t.Fatalf("of two entries with the key %x, the earlier one comes first", want[i])
 		}
 		last = p
 	}
 }
 
-// A key whose versions fill several blocks is found as of each of them, and so are its neighbours, without an allocation but for the value.
-func TestGetFindsAllVersionsOfAKey(t *testing.T) {
+// In a table of an earlier version, a key has several entries, which may fill several blocks. The newest is found, and so are its neighbours,
+// without an allocation but for the value. Damage among the others is met.
+func TestATableWithManyEntriesOfAKey(t *testing.T) {
 	d := open(t, t.TempDir())
 	defer func() { check(t, d.Close()) }()
-	value := func(version uint64) string { return fmt.Sprintf("%0100d", version) }
-	const versions = 200
-	for v := uint64(1); v <= versions; v++ {
-		check(t, d.Commit(v, func(txn *Txn) error {
-			if v == 1 {
-				check(t, errors.Join(txn.Set([]byte("a"), []byte("before")), txn.Set([]byte("c"), []byte("behind"))))
-			}
-			return txn.Set([]byte("b"), []byte(value(v)))
-		}))
+	h, b := d.current(), newBuilder(1<<20)
+	defer b.release()
+	check(t, h.prepare())
+	h.filter = new(keyFilter)
+	add := func(key, value string, version uint64) {
+		h.filter.add(y.Hash([]byte(key)))
+		b.add([]byte(key), entry{value: []byte(value), version: version})
 	}
+	add("a", "before", 1)
+	for version := uint64(200); version > 0; version-- {
+		add("b", fmt.Sprintf("%0100d", version), version)
+	}
+	add("c", "behind", 1)
+	table, err := b.write(h.dir, 1, atOnce, func([]byte) {})
+	check(t, err)
+	h.list.tables[1], h.unread, d.dirty = listed{table.size, b.contents, table.sum}, []*tableFile{table}, true
 	check(t, d.Flush())
-	d.Keep(0)
-	for v := uint64(1); v <= versions; v++ {
-		check(t, d.View(v, func(txn *Txn) error {
-			for key, want := range map[string]string{"a": "before", "b": value(v), "c": "behind", "aa": "", "bb": ""} {
-				if got, found, err := txn.Get([]byte(key)); err != nil || found != (want != "") || string(got) != want {
-					t.Errorf("as of %d, %s is %q, %v, %v", v, key, got, found, err)
-				}
-			}
-			return nil
-		}))
+	for key, want := range map[string]string{"a": "before", "b": fmt.Sprintf("%0100d", 200), "c": "behind", "aa": "", "bb": ""} {
+		if got, found, err := d.Get([]byte(key)); err != nil || found != (want != "") || string(got) != want {
+			t.Errorf("%s is %q, %v, %v", key, got, found, err)
+		}
 	}
 	if n := testing.AllocsPerRun(100, func() { _, _, _ = d.Get([]byte("c")) }); n > 1 && !testenv.Race {
 		t.Errorf("a look-up allocates %.0f times", n)
+	}
+	if found, err := everything(d, false); err != nil || len(found) != 3 {
+		t.Errorf("%d keys, %v", len(found), err)
+	}
+	middle := table.place(table.blocks / 2)
+	flip(t, table.path, middle.at+middle.size/2)
+	for _, reverse := range []bool{false, true} {
+		if found, err := everything(d, reverse); !errors.Is(err, codec.ErrCorrupt) || len(found) > 2 {
+			t.Errorf("reverse %v: %d keys behind damage, %v", reverse, len(found), err)
+		}
 	}
 }

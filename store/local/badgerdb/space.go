@@ -7,7 +7,7 @@ import (
 )
 
 // margin is how many bytes stay free: a nearly full disk is slow, and freeing space takes some space itself.
-const margin = 6 * memTableBytes
+const margin = 24 << 20
 
 var errNearlyFull = errors.New("the disk is nearly full")
 

@@ -18,7 +18,7 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// memTable has the commits that are in no table yet. It has no pointers, which the garbage collector would follow.
+// memTable has the entries that are in no table yet. It has no pointers, which the garbage collector would follow.
 type memTable struct {
 	bytes   []byte // key, value, key, value …
 	entries []memEntry
@@ -33,44 +33,37 @@ type memEntry struct {
 func (m *memTable) key(e memEntry) []byte { return m.bytes[e.from : e.from+e.key] }
 
 // checkSizes refuses what does not fit into a table, as an entry of somebody else's backup may not.
-func checkSizes(key, value []byte) error {
-	if len(key) == 0 || len(key) > maxKeyBytes || len(value) > maxValueBytes {
-		return fmt.Errorf("an entry with a key of %d bytes and a value of %d", len(key), len(value))
+func checkSizes(e *codec.Entry) error {
+	if len(e.Key) == 0 || len(e.Key) > maxKeyBytes || len(e.Value) > maxValueBytes {
+		return fmt.Errorf("an entry with a key of %d bytes and a value of %d", len(e.Key), len(e.Value))
 	}
 	return nil
 }
 
-func (m *memTable) add(key []byte, e entry) {
+func (m *memTable) add(e *codec.Entry) {
 	if m.bytes == nil {
-		m.bytes = make([]byte, 0, memTableBytes+maxValueBytes)
+		m.bytes = make([]byte, 0, memTableBytes/2)
 	}
-	from := uint32(len(m.bytes))
-	m.bytes = append(append(m.bytes, key...), e.value...)
-	m.entries = append(m.entries, memEntry{from, uint32(len(key)), uint32(len(e.value)), e.deleted, e.version, e.expiresAt})
+	from, value := uint32(len(m.bytes)), e.Value
+	if e.Deleted {
+		value = nil
+	}
+	m.bytes = append(append(m.bytes, e.Key...), value...)
+	m.entries = append(m.entries, memEntry{from, uint32(len(e.Key)), uint32(len(value)), e.Deleted, e.Version, e.ExpiresAt})
 }
 
-// cut keeps only this many entries.
-func (m *memTable) cut(entries int) {
-	if entries < len(m.entries) {
-		m.bytes, m.entries = m.bytes[:m.entries[entries].from], m.entries[:entries]
-	}
-}
+func (m *memTable) isFull() bool { return len(m.bytes)+len(m.entries)*8 >= memTableBytes }
 
-func (m *memTable) isFull(bytes int) bool { return len(m.bytes)+len(m.entries)*8 >= bytes }
-
-// build adds all entries to a table. Of entries with the same key and version, only the last one counts.
+// build adds the newest entry of each key to a table.
 func (m *memTable) build(b *builder) {
 	sorted := m.sorted()
 	for i, p := range sorted {
 		e := m.entries[p.entry]
 		key := m.key(e)
-		if i+1 < len(sorted) && sorted[i+1].owner == p.owner && sorted[i+1].follows == p.follows {
-			if next := m.entries[sorted[i+1].entry]; next.version == e.version && bytes.Equal(m.key(next), key) {
-				continue
-			}
+		if i > 0 && sorted[i-1].owner == p.owner && sorted[i-1].follows == p.follows && bytes.Equal(m.key(m.entries[sorted[i-1].entry]), key) {
+			continue
 		}
-		value := m.bytes[e.from+e.key : e.from+e.key+e.value]
-		b.add(key, entry{value, e.version, e.expiresAt, e.deleted}, contentsOf(key, e.version, value))
+		b.add(key, entry{m.bytes[e.from+e.key : e.from+e.key+e.value], e.version, e.expiresAt, e.deleted})
 	}
 }
 
@@ -84,7 +77,7 @@ type sortPlace struct {
 // ownerBytes is how much of a key names its owner: a byte for its kind, and a merchant.
 const ownerBytes = 1 + len(codec.MerchantKey{})
 
-// sorted returns the order of the entries: by key, and those of a key newest first. Of the same version, the one that was added last comes last.
+// sorted returns the order of the entries: by key, and those of a key newest first, and of those of a version, the last one first.
 func (m *memTable) sorted() []sortPlace {
 	all := make([]sortPlace, len(m.entries))
 	owners := map[string]uint32{} // numbered in the order in which they are met, and then in that of their names
@@ -115,7 +108,7 @@ func (m *memTable) sorted() []sortPlace {
 			return cmp.Compare(a.follows, b.follows)
 		}
 		x, y := m.entries[a.entry], m.entries[b.entry]
-		return cmp.Or(bytes.Compare(m.key(x), m.key(y)), cmp.Compare(y.version, x.version), cmp.Compare(a.entry, b.entry))
+		return cmp.Or(bytes.Compare(m.key(x), m.key(y)), cmp.Compare(y.version, x.version), cmp.Compare(b.entry, a.entry))
 	})
 	return all
 }
@@ -141,10 +134,9 @@ func (b *builder) release() {
 	b.pool.Release()
 }
 
-// add adds an entry; one are its contents (contentsOf). Entries must come in the order of their keys, and those of a key newest
-// first. Tables are not compressed, because hashes do not compress. Their Bloom filters have 15 bits for each key, because a look-up
+// add adds an entry. Entries must come in the order of their keys. Tables are not compressed, because hashes do not compress. Their Bloom filters have 15 bits for each key, because a look-up
 // of a new key asks the filters of dozens of tables.
-func (b *builder) add(key []byte, e entry, one contents) {
+func (b *builder) add(key []byte, e entry) {
 	if b.table == nil {
 		// 5/8, because the builder first allocates twice TableSize
 		b.table = table.NewTableBuilder(table.Options{TableSize: uint64(b.size) * 5 / 8, BlockSize: 4 << 10, BloomFalsePositive: 0.001,
@@ -156,7 +148,7 @@ func (b *builder) add(key []byte, e entry, one contents) {
 	if e.deleted {
 		v = y.ValueStruct{Meta: metaDelete}
 	}
-	b.contents.join(one)
+	b.contents.join(contentsOf(key, e.version, v.Value))
 	b.bytes += len(b.key) + len(v.Value) + 8
 	b.table.Add(b.key, v, 0)
 }
@@ -186,16 +178,8 @@ func (b *builder) write(dir string, id uint64, pace func() error, use func(key [
 	return t, nil
 }
 
-// writable returns an error when nothing can be committed. It writes the memtable as a table when that has so many bytes. The caller
-// holds writing.
-func (d *DB) writable(full int) error {
-	if err := cmp.Or(d.failed, d.room(0)); err != nil || !d.memory.isFull(full) {
-		return err
-	}
-	return d.writeTable()
-}
-
-// writeTable writes the memtable as a table, and empties it. The table counts once the list has it, or when there is no list. After an error the memtable is unchanged. The caller holds writing.
+// writeTable writes the memtable as a table, which counts from the next Flush on, and empties it. After an error the memtable is
+// unchanged. The caller holds writing.
 func (d *DB) writeTable() error {
 	h := d.current()
 	if err := h.prepare(); err != nil || len(d.memory.entries) == 0 {
@@ -204,18 +188,16 @@ func (d *DB) writeTable() error {
 	b := newBuilder(len(d.memory.bytes) + 32*len(d.memory.entries))
 	defer b.release()
 	d.memory.build(b)
-	now := h.tables.Load()
-	filter := now.filter
-	if filter == nil {
-		filter = new(keyFilter)
+	if h.filter == nil {
+		h.filter = new(keyFilter)
 	}
 	id := h.newest() + 1
-	t, err := b.write(h.dir, id, atOnce, func(key []byte) { filter.add(y.Hash(key)) })
+	t, err := b.write(h.dir, id, atOnce, func(key []byte) { h.filter.add(y.Hash(key)) })
 	if err != nil {
 		return err
 	}
 	h.list.tables[id] = listed{t.size, b.contents, t.sum}
-	h.tables.Store(now.with([]*tableFile{t}, filter))
+	h.unread = append(h.unread, t)
 	d.memory = memTable{entries: d.memory.entries[:0]} // growing it again would cost more than writing it
 	return nil
 }

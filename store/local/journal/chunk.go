@@ -64,11 +64,13 @@ type Event struct {
 	store.Details
 	MUID []byte
 	Raw  []byte
+	Body []byte // what DecodeBody reads
 }
 
-// Clone returns a copy that stays valid.
+// Clone returns a copy that stays valid, without the body.
 func (e *Event) Clone() Event {
 	c := *e
+	c.Body = nil
 	c.Series, c.MUID, c.Raw, c.Details = bytes.Clone(e.Series), bytes.Clone(e.MUID), bytes.Clone(e.Raw), e.Details.Clone()
 	return c
 }
@@ -112,10 +114,11 @@ func (e *Event) decodeBody(d *codec.Decoder) {
 		return
 	}
 	e.Time = d.Varint()
-	e.Size = uint32(len(e.Merchant) + len(start) - len(d.B))
+	e.Body = start[:len(start)-len(d.B)]
+	e.Size = uint32(len(e.Merchant) + len(e.Body))
 }
 
-// DecodeBody returns the event with a body (Stored). It aliases the body.
+// DecodeBody returns the event with a body. It aliases the body.
 func DecodeBody(m codec.MerchantKey, at codec.Position, body []byte) (Event, error) {
 	e := Event{Event: codec.Event{Merchant: m, Position: at}}
 	d := codec.Decoder{B: body}

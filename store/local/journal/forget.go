@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"os"
 	"time"
 
 	"mtagd/store/local/badgerdb"
@@ -126,36 +125,30 @@ func (j *Journal) tidyOnce() (err error) {
 // Damage returns damage of the database that a read has met, or nil.
 func (j *Journal) Damage() error { return j.keys.db.Damage() }
 
-// StoppedCleanly is badgerdb.DB.StoppedCleanly of that database.
-func (j *Journal) StoppedCleanly() bool { return j.keys.db.StoppedCleanly() }
-
 // Recheck reads the whole database after damage was met, and returns what is wrong with it.
 func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(ctx, j.pace()) }
 
-// RebuildKeys replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails with ErrCopied
-// during a backup. It calls before when the new one is complete.
+// RebuildKeys replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails with
+// badgerdb.ErrCopied during a backup. It calls before when the new one is complete.
 func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() error) error {
 	j.copying.Lock()
 	defer j.copying.Unlock()
 	j.flushes.Lock()
 	defer j.flushes.Unlock()
 	if j.copies > 0 || !j.compacting.CompareAndSwap(false, true) {
-		return ErrCopied
+		return badgerdb.ErrCopied
 	}
 	defer j.compacting.Store(false)
-	dir := keysDir(j.dir)
-	part := dir + ".part"
-	if err := copyKeys(ctx, dir, part, j.logger, damage); err != nil {
-		return err
-	}
-	if err := before(); err != nil {
-		return err
-	}
-	release := j.holdCommits()
-	j.keys.links, j.keys.known = linkCache{}, knownLinks{} // what was lost is linked again
-	err := j.keys.db.Adopt(part)
-	release()
-	return errors.Join(err, os.RemoveAll(part))
+	release := func() {}
+	defer func() { release() }()
+	return j.keys.db.Rebuild(func(to string) error { return copyKeys(ctx, keysDir(j.dir), to, j.logger, damage) }, func() error {
+		if err := before(); err != nil {
+			return err
+		}
+		release = j.holdCommits()
+		j.keys.links, j.keys.known = linkCache{}, knownLinks{} // what was lost is linked again
+		return nil
+	})
 }
 
 // isCopied reports whether a snapshot is open: a merge would keep, and copy again each time, all that came after it.

@@ -166,6 +166,9 @@ func Open(dir string, opt Options) (*Journal, error) {
 	if j.pace == nil {
 		j.pace = func() func() { return func() {} }
 	}
+	if opt.Rebuilding == nil {
+		opt.Rebuilding = func() error { return nil }
+	}
 	var err error
 	if j.log, err = log.Open(logDir(dir), log.Options{Log: opt.Log}); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)

@@ -95,7 +95,7 @@ func record(t *testing.T, j *testJournal, m store.MerchantID, n int) {
 // since returns the events of all chunks after seq.
 func since(t *testing.T, j *testJournal, seq uint64) (all []codec.Event) {
 	t.Helper()
-	if err := j.Since(seq, func(events []codec.Event, last uint64) error {
+	if err := j.Since(seq, math.MaxUint64, func(events []codec.Event, last uint64) error {
 		if events[len(events)-1].Seq != last {
 			t.Errorf("the last event of chunk %d is at %v", last, events[len(events)-1].Position)
 		}

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"os"
 	"sync"
 	"time"
 
@@ -32,23 +30,13 @@ type keyStore struct {
 	upTo   log.Position // the end of the log when the last flush began
 }
 
-// openKeys opens or creates the database in dir. A damaged one is replaced by one of what can be read; before that counts,
-// rebuilding is called, if it is not nil. A kill before the end leaves the damaged one.
+// openKeys opens or creates the database in dir. A damaged one is rebuilt of what can be read; before that counts, rebuilding is called.
 func openKeys(dir string, logger *slog.Logger, rebuilding func() error) (*keyStore, error) {
 	k, err := tryKeys(dir, logger)
 	if !errors.Is(err, codec.ErrCorrupt) {
 		return k, err
 	}
-	part := dir + ".part"
-	if err := copyKeys(context.Background(), dir, part, logger, err); err != nil {
-		return nil, err
-	}
-	if rebuilding != nil {
-		if err := rebuilding(); err != nil {
-			return nil, err
-		}
-	}
-	if err := errors.Join(badgerdb.Replace(dir, part, logger), os.RemoveAll(part)); err != nil {
+	if err := badgerdb.Rebuild(dir, logger, func(to string) error { return copyKeys(context.Background(), dir, to, logger, err) }, rebuilding); err != nil {
 		return nil, err
 	}
 	return tryKeys(dir, logger)
@@ -67,13 +55,10 @@ func tryKeys(dir string, logger *slog.Logger) (*keyStore, error) {
 	return k, nil
 }
 
-// copyKeys makes a new database of what can be read of a damaged one, in the directory part.
-func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage error) error {
+// copyKeys makes a new database of what can be read of a damaged one, in the directory to.
+func copyKeys(ctx context.Context, dir, to string, logger *slog.Logger, damage error) error {
 	logger.Error("the database of links and event_ids is damaged: a new one is made of what can be read", "error", damage)
-	if err := os.RemoveAll(part); err != nil {
-		return err
-	}
-	keys, err := openKeys(part, logger, nil)
+	keys, err := tryKeys(to, logger)
 	if err != nil {
 		return err
 	}
@@ -88,7 +73,6 @@ func copyKeys(ctx context.Context, dir, part string, logger *slog.Logger, damage
 }
 
 func newKeyStore(db *badgerdb.DB) *keyStore {
-	db.Keep(math.MaxUint64)
 	return &keyStore{db: db}
 }
 
@@ -284,7 +268,7 @@ func (k *keyStore) flush(version uint64) error {
 // each calls use with all entries of the database whose keys begin with a prefix and that were written after the version
 // since, in the order of the keys, beginning at the key from. use gets values of its own.
 func (k *keyStore) each(prefix, from []byte, since uint64, use func(key, value []byte) error) error {
-	return notNow(k.db.View(math.MaxUint64, func(txn *badgerdb.Txn) error {
+	return notNow(k.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: prefix, Since: since})
 		for it.Seek(from); it.Valid(); it.Next() {
 			if err := use(bytes.Clone(it.Item().Key()), bytes.Clone(it.Item().Value())); err != nil {

@@ -112,39 +112,34 @@ func (j *Journal) Scan(ctx context.Context, from, upTo uint64, of MerchantSet, u
 		if !s.mayHave(of) {
 			continue
 		}
-		if more, err := r.pass(ctx, s, use); err != nil || !more {
+		if err := ctx.Err(); err != nil {
 			return err
+		}
+		events, err := r.read(s)
+		if err != nil {
+			return DamagedChunks{{s.seq, err}}
+		}
+		if !use(s.seq, events) {
+			return nil
 		}
 	}
 	return nil
 }
 
-// pass calls use with the events of a chunk, unless ctx has ended.
-func (r *reader) pass(ctx context.Context, s stored, use Use) (more bool, err error) {
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	events, err := r.read(s)
-	if err != nil {
-		return false, DamagedChunks{{s.seq, err}}
-	}
-	return use(s.seq, events), nil
-}
-
-// Since calls use once for each chunk after the chunk seq, with its events, in the order of receipt; last is the number
-// of the chunk. The events are valid until use returns. Since passes chunks that cannot be read to damaged, and goes on.
-func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) error, damaged func(DamagedChunk)) error {
+// Since calls use once for each chunk after the chunk seq, up to and including upTo, with its events, in the order of receipt; last is the
+// number of the chunk. The events are valid until use returns. Since passes chunks that cannot be read to damaged, and goes on.
+func (j *Journal) Since(seq, upTo uint64, use func(events []codec.Event, last uint64) error, damaged func(DamagedChunk)) error {
 	r := reader{chunks: &j.chunks}
 	var passed []codec.Event
 	lost := j.lost
 	passLost := func(before uint64) {
 		for ; len(lost) > 0 && lost[0].Seq < before; lost = lost[1:] {
-			if lost[0].Seq > seq {
+			if lost[0].Seq > seq && lost[0].Seq <= upTo {
 				damaged(lost[0])
 			}
 		}
 	}
-	for _, s := range j.chunks.between(seq, math.MaxUint64) {
+	for _, s := range j.chunks.between(seq, upTo) {
 		passLost(s.seq)
 		events, err := r.read(s)
 		if err != nil {
@@ -161,50 +156,6 @@ func (j *Journal) Since(seq uint64, use func(events []codec.Event, last uint64) 
 	}
 	passLost(math.MaxUint64)
 	return nil
-}
-
-// Stored is an event as a chunk has it. The body is valid until the function that got it returns.
-type Stored struct {
-	Merchant codec.MerchantKey
-	codec.Position
-	Body []byte // see DecodeBody
-}
-
-// StoredChunks calls use with the events of each chunk after the chunk seq, up to and including the chunk last, in the order of
-// receipt, until use returns false. It passes a chunk that cannot be read to damaged, which also says whether to go on.
-func (j *Journal) StoredChunks(seq, last uint64, use func(seq uint64, events []Stored) (more bool), damaged func(DamagedChunk) (more bool)) error {
-	r := reader{chunks: &j.chunks}
-	var events []Stored
-	for _, s := range j.chunks.between(seq, last) {
-		chunk, err := r.unpack(s)
-		if err == nil {
-			events, err = appendStored(events[:0], chunk, s.seq)
-		}
-		more := false
-		if err != nil {
-			more = damaged(DamagedChunk{s.seq, err})
-		} else {
-			more = use(s.seq, events)
-		}
-		if !more {
-			return nil
-		}
-	}
-	return nil
-}
-
-// appendStored splits a chunk into its events.
-func appendStored(events []Stored, chunk []byte, seq uint64) ([]Stored, error) {
-	d := codec.Decoder{B: chunk}
-	for i := 0; len(d.B) > 0; i++ {
-		before := d.B
-		e := decodeEvent(&d, codec.Position{Seq: seq, Index: uint16(i)})
-		if err := d.Err("chunk"); err != nil {
-			return nil, err
-		}
-		events = append(events, Stored{e.Merchant, e.Position, before[len(e.Merchant) : len(before)-len(d.B)]})
-	}
-	return events, nil
 }
 
 // HasChunk reports whether a chunk is in the journal.

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"mtagd/store"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
 
@@ -82,12 +83,10 @@ func changeEach[T any](j *Journal, items []T, make func(*transaction, T) error) 
 	return nil
 }
 
-// ErrCopied is the error of Purge while a backup reads the journal. A later call may succeed.
-var ErrCopied = errors.New("the events are being backed up")
-
 // Purge removes the bytes of deleted and replaced entries from the files: links, remembered event_ids, and chunks. Afterwards, no
 // file of the journal has a byte of what was deleted or replaced before the call. forget must delete all chunks up to the one that
-// it gets: then the records that were there before the call are not needed, and their files go.
+// it gets: then the records that were there before the call are not needed, and their files go. Purge fails with badgerdb.ErrCopied while a
+// backup reads the journal.
 func (j *Journal) Purge(ctx context.Context, forget func(seq uint64) error) error {
 	if err := j.log.Roll(); err != nil {
 		return err
@@ -99,7 +98,7 @@ func (j *Journal) Purge(ctx context.Context, forget func(seq uint64) error) erro
 	j.copying.Lock()
 	defer j.copying.Unlock()
 	if j.copies > 0 {
-		return ErrCopied
+		return badgerdb.ErrCopied
 	}
 	if err := cmp.Or(ctx.Err(), j.flush()); err != nil {
 		return err

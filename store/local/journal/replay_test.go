@@ -2,6 +2,7 @@ package journal
 
 import (
 	"bytes"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -104,7 +105,7 @@ func TestADamagedRecord(t *testing.T) {
 	j = start(t, opened)
 	defer closeJournal(t, j)
 	events, damaged := 0, 0
-	testenv.Check(t, j.Since(0, func(e []codec.Event, _ uint64) error { events += len(e); return nil }, func(DamagedChunk) { damaged++ }))
+	testenv.Check(t, j.Since(0, math.MaxUint64, func(e []codec.Event, _ uint64) error { events += len(e); return nil }, func(DamagedChunk) { damaged++ }))
 	if events != 2 || damaged != 1 {
 		t.Errorf("%d events and %d damaged chunks, want 2 and 1", events, damaged)
 	}

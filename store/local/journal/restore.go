@@ -28,7 +28,7 @@ func Create(dir string, logger *slog.Logger) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys, err := openKeys(keysDir(dir), logger, nil)
+	keys, err := tryKeys(keysDir(dir), logger)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}

@@ -5,19 +5,19 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"time"
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/log"
 )
 
-// Snapshot is the journal as of one commit. The journal keeps what the snapshot needs until Close. Only one may be open.
+// Snapshot is the journal as of one commit. The journal keeps what the snapshot needs until Close.
 type Snapshot struct {
 	Version uint64 // of the last commit that is in it
 
 	j      *Journal
 	chunks []stored
+	keys   badgerdb.Snapshot
 }
 
 // AwaitPurge returns when no purge runs. Snapshot would wait for it, too, but whoever calls that may keep others waiting.
@@ -35,11 +35,10 @@ func (j *Journal) Snapshot() (s Snapshot, err error) {
 	s.j = j
 	if err := j.flushKeys(func() {
 		s.Version, s.chunks = j.Version(), j.chunks.between(0, math.MaxUint64)
-		j.keys.db.Keep(s.Version)
 	}); err != nil {
-		j.keys.db.Keep(math.MaxUint64)
 		return Snapshot{}, err
 	}
+	s.keys = j.keys.db.Snapshot()
 	j.copies++
 	return s, nil
 }
@@ -50,7 +49,7 @@ func (s Snapshot) Close() {
 		s.j.copying.Lock()
 		defer s.j.copying.Unlock()
 		s.j.copies--
-		s.j.keys.db.Keep(math.MaxUint64)
+		s.keys.Close()
 	}
 }
 
@@ -63,25 +62,15 @@ func (s Snapshot) Entries(ctx context.Context, since uint64, use func(codec.Entr
 	if err := s.chunkEntries(ctx, since, use, damaged); err != nil {
 		return err
 	}
-	return s.j.keys.db.View(s.Version, func(txn *badgerdb.Txn) error {
-		it := txn.NewIterator(badgerdb.IteratorOptions{AllVersions: true, Since: since}) // all, because others hide deletions
-		var last []byte
-		now := uint64(time.Now().Unix())
+	return s.keys.View(func(txn *badgerdb.Txn) error {
+		it := txn.NewIterator(badgerdb.IteratorOptions{Deletions: true, Since: since})
 		for it.Rewind(); it.Valid(); it.Next() {
-			item := it.Item()
-			if string(item.Key()) == string(last) {
-				continue // an older entry of the same key
-			}
-			last = append(last[:0], item.Key()...)
-			e := codec.Entry{Key: last, Version: item.Version(), ExpiresAt: item.ExpiresAt(), Deleted: !item.IsLive()}
-			if e.ExpiresAt != 0 && e.ExpiresAt <= now {
-				continue
-			}
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if !e.Deleted {
-				e.Value = item.Value()
+			e := it.Item().Entry()
+			if e.ExpiresAt != 0 && e.Deleted {
+				continue // it has expired
 			}
 			if err := use(e); err != nil {
 				return err

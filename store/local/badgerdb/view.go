@@ -1,0 +1,94 @@
+package badgerdb
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/dgraph-io/badger/v4/y"
+)
+
+// ErrCopied is the error of those whose data must not be replaced or purged while a backup reads it. A later call may succeed.
+var ErrCopied = errors.New("the events are being backed up")
+
+// Snapshot is the database as of a Flush. It stays readable until Close.
+type Snapshot struct {
+	d      *DB
+	parts  []*part
+	tables []*tables // of the parts, the oldest first
+}
+
+// Snapshot returns the database as of the last Flush.
+func (d *DB) Snapshot() Snapshot {
+	parts := d.acquire()
+	return Snapshot{d, parts, tablesOf(parts)}
+}
+
+func tablesOf(parts []*part) (all []*tables) {
+	for _, h := range parts {
+		all = append(all, h.tables.Load())
+	}
+	return all
+}
+
+// View is DB.View as of the snapshot.
+func (s Snapshot) View(read func(txn *Txn) error) error { return s.d.view(s.tables, read) }
+
+// Close lets the files go that only the snapshot needs.
+func (s Snapshot) Close() { s.d.release(s.parts) }
+
+// Txn reads as of one Flush. A read that needs a damaged block fails.
+type Txn struct {
+	tables  []*tables
+	met     *met
+	buf     buffer
+	cursors []*cursor // of its iterators
+	bad     error     // the first damage
+}
+
+// View calls read with a transaction that reads as of the last Flush. When a read has met damage, it returns a Damage.
+func (d *DB) View(read func(txn *Txn) error) error {
+	s := d.Snapshot()
+	defer s.Close()
+	return s.View(read)
+}
+
+func (d *DB) view(all []*tables, read func(txn *Txn) error) error {
+	txn := &Txn{tables: all, met: &d.met}
+	err := read(txn)
+	for _, c := range txn.cursors {
+		c.run = nil
+		cursors.Put(c)
+	}
+	if txn.bad != nil && !errors.Is(err, txn.bad) {
+		err = errors.Join(txn.bad, err)
+	}
+	return err
+}
+
+// found notes damage.
+func (t *Txn) found(err error) error {
+	if err != nil {
+		t.met.note(err)
+		if t.bad == nil {
+			t.bad = err
+		}
+	}
+	return err
+}
+
+// Get returns the value of a key.
+func (t *Txn) Get(key []byte) (value []byte, found bool, err error) {
+	value, found, err = get(t.tables, key, &t.buf)
+	return value, found, t.found(err)
+}
+
+// get returns the value of a key, as it is in the newest part that has an entry of it.
+func get(parts []*tables, key []byte, buf *buffer) (value []byte, found bool, err error) {
+	hash := y.Hash(key)
+	for _, t := range slices.Backward(parts) {
+		if e, known, err := t.get(key, hash, buf); known || err != nil {
+			return e.value, known && e.isLive(), err
+		}
+	}
+	return nil, false, nil
+}

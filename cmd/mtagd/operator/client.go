@@ -20,12 +20,10 @@ import (
 // Client runs commands on the service of one data directory.
 type Client struct {
 	Data string // the data directory, which contains the socket of a running server
-	Open Opener
+	// Open opens the control data when no server runs. It returns store.ErrInUse when another process has the data open.
+	// If there is no data, it creates some if create is set, and else returns an error.
+	Open func(ctx context.Context, create bool) (Control, error)
 }
-
-// Opener opens the control data when no server runs. It returns store.ErrInUse when another process has the data open.
-// If there is no data, it creates some if create is set, and else returns an error.
-type Opener func(ctx context.Context, create bool) (Control, error)
 
 // Control is opened control data.
 type Control interface {

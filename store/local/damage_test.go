@@ -319,11 +319,18 @@ func TestADamagedChunkIsNotListed(t *testing.T) {
 	}
 }
 
-// A new control.db beside events would lack the merchants of these events.
+// A new control.db beside events would lack the merchants of these events. The copy has them.
 func TestAMissingControlFileStopsTheStart(t *testing.T) {
 	dir := t.TempDir()
-	closeEngine(t, open(t, dir))
+	e := open(t, dir)
+	_, err := e.AddPartner(ctx, "Acme")
+	testenv.Check(t, err)
+	closeEngine(t, e)
 	path := filepath.Join(dir, "control.db")
+	testenv.Check(t, os.Remove(path))
+	e = open(t, dir)
+	partnerOf(t, e)
+	closeEngine(t, e)
 	testenv.Check(t, os.Remove(filepath.Join(dir, "control.copy")))
 	for name, damage := range map[string]func() error{
 		"missing": func() error { return os.Remove(path) },

@@ -32,8 +32,8 @@
 //
 // Open reads the whole file, before bbolt does, and checks the pages (package boltfile), the seals and the sums.
 //
-//   - When anything is wrong, control.copy takes its place, which has the same records (copy.go).
-//   - When the copy is damaged too or missing, Open fails. "mtagd repair" makes a new file of what can be read.
+//   - When anything is wrong, or the file is missing, control.copy takes its place (copy.go), unless it has older records.
+//   - When the copy cannot, Open fails. "mtagd repair" makes a new file of what can be read of either.
 //
 // What the disk does to the file later does not reach requests. A change that meets damage fails, and changes nothing.
 package control

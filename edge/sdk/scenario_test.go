@@ -375,6 +375,8 @@ func TestARandomVisitWithdrawsConsent(t *testing.T) {
 		}
 		weather.end()
 		s.wait("the last answer", func() bool { return s.gate.nowOpen() == 0 })
+		// A page erases the cookie of a late answer when it has the answer.
+		s.wait("no cookie", func() bool { return len(s.tabs[0].cookies()) == 0 })
 		for _, v := range s.tabs {
 			v.wantNoTrace()
 		}

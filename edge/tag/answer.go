@@ -21,27 +21,24 @@ type answer struct {
 }
 
 // refusal is an answer of the form {"success":false,"message":…} (spec, Errors, format 5).
-func refusal(status int, message string) *answer {
-	return newRefusal(status, message, "")
-}
+func refusal(status int, message string) *answer { return detailedRefusal(status, message, "") }
 
 // invalid is the refusal of a wrong request, with a message that is formatted.
 func invalid(format string, args ...any) *answer {
 	return refusal(fasthttp.StatusBadRequest, fmt.Sprintf(format, args...))
 }
 
-// detailedRefusal is a refusal with one more field, detail, for what the spec's message leaves out.
+// detailedRefusal is a refusal with one more field, detail, for what the spec's message leaves out; empty: without it.
 func detailedRefusal(status int, message, detail string) *answer {
-	return newRefusal(status, message, `,"detail":"`+detail+`"`)
-}
-
-func newRefusal(status int, message, more string) *answer {
-	texts := `"success":false,"message":"` + message + `"` + more + "}"
+	texts := `"success":false,"message":"` + message + `"`
+	if detail != "" {
+		texts += `,"detail":"` + detail + `"`
+	}
 	return &answer{
 		status:  status,
 		message: message,
-		body:    []byte("{" + texts),
-		result:  []byte(`{"status":` + strconv.Itoa(status) + "," + texts),
+		body:    []byte("{" + texts + "}"),
+		result:  []byte(`{"status":` + strconv.Itoa(status) + "," + texts + "}"),
 	}
 }
 

@@ -32,10 +32,6 @@ const (
 	kindBegin
 )
 
-func newAttempts() *attempts {
-	return &attempts{limit.NewAddresses(addressRate), limit.NewBuckets()}
-}
-
 // wrong takes a token for a wrong key or link, and returns how long the client must wait for one. id is that of the key; it
 // may be empty. Without limits (nil), wrong and right return 0.
 func (a *attempts) wrong(client netip.Addr, id string, now time.Time) (wait time.Duration) {

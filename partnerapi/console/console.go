@@ -84,7 +84,7 @@ func New(cfg Config) (*Console, error) {
 	c.tenants.engine, c.tenants.log = cfg.Engine, cfg.Log
 	c.hosts = hosts{all: store.NewHosts(cfg.Engine.Directory(), cfg.OwnHosts...), directory: cfg.Engine.Directory(), certificates: cfg.Certificates}
 	if cfg.Limits {
-		c.attempts = newAttempts()
+		c.attempts = &attempts{limit.NewAddresses(addressRate), limit.NewBuckets()}
 	}
 	return c, nil
 }

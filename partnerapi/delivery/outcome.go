@@ -147,7 +147,7 @@ func (r *runner) noteDelivery(d Delivery) {
 		r.deliveries = append(r.deliveries, d)
 	}
 	if r.st.Sequence > maxDeliveries {
-		r.dropped = append(r.dropped, store.Document{Kind: store.Deliveries, Merchant: r.merchant, ID: deliveryDocumentID(r.id, r.st.Sequence-maxDeliveries)})
+		r.dropped = append(r.dropped, store.Document{Kind: store.Deliveries, Merchant: r.merchant, ID: fmt.Sprintf("%s/%016x", r.id, r.st.Sequence-maxDeliveries)})
 	}
 }
 

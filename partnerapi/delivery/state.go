@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -107,10 +106,6 @@ const maxEventIDs = 20
 // headState is how far a shard is, as it is stored.
 type headState struct {
 	Cursor store.Cursor `json:"cursor"`
-}
-
-func deliveryDocumentID(destination string, sequence uint64) string {
-	return fmt.Sprintf("%s/%016x", destination, sequence)
 }
 
 // flush writes the states that have changed, and then how far the shard is. A kill in between loses nothing: what is

@@ -217,3 +217,30 @@ func TestARequestWithTwoPartsInAGroupIsRefused(t *testing.T) {
 		t.Errorf("%d requests and %d marks still wait", q.turns.requests, q.turns.marks)
 	}
 }
+
+// More merchants send batches than a group has room for. Each gets the same share over some groups.
+func TestManyMerchantsShareTheRoomForBatches(t *testing.T) {
+	q := newIdleQueue()
+	q.Synced(0)
+	const merchants = 3 * fewestShared
+	for m := range merchants {
+		join(t, q, newRequest(merchant(m), 100, 1))
+	}
+	total := map[uuid.UUID]int{}
+	for range 9 {
+		group := marksOf(commit(q))
+		marks := 0
+		for m, n := range group {
+			total[m] += n
+			marks += n
+		}
+		if marks != fewestShared {
+			t.Errorf("a group has %d marks of batches, want %d", marks, fewestShared)
+		}
+	}
+	for m := range merchants {
+		if total[merchant(m)] != 3 {
+			t.Fatalf("after three rounds a merchant has had %d marks", total[merchant(m)])
+		}
+	}
+}

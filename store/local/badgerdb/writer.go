@@ -198,6 +198,6 @@ func (d *DB) writeTable() error {
 	}
 	h.list.tables[id] = listed{t.size, b.contents, t.sum}
 	h.unread = append(h.unread, t)
-	d.memory = memTable{entries: d.memory.entries[:0]} // growing it again would cost more than writing it
+	d.memory = memTable{}
 	return nil
 }

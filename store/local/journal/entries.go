@@ -126,7 +126,7 @@ func (u *unflushed) drop() {
 		from = u.entries[n].from
 	}
 	entries, left := u.entries[n:], u.bytes[from:]
-	if len(u.index) > smallestIndex && len(entries) < flushEntries { // the database could not be written for a while
+	if len(u.index) > 2*smallestIndex && len(entries) < flushEntries { // the database could not be written for a while
 		entries, left = slices.Clone(entries), bytes.Clone(left)
 		u.index = make([]uint64, smallestIndex)
 	} else {

@@ -41,7 +41,7 @@ func TestUnflushedEntries(t *testing.T) {
 	grown := false
 	for round := range 300 {
 		written := map[string]value{}
-		for range random.IntN(2000) {
+		for range random.IntN(4000) {
 			n := random.Uint64N(keys)
 			if n%2 == 0 {
 				n %= 1000 // these change often
@@ -64,7 +64,7 @@ func TestUnflushedEntries(t *testing.T) {
 			maps.Copy(committed, written)
 		}
 		u.onDisk = u.len()
-		grown = grown || len(u.index) > smallestIndex
+		grown = grown || len(u.index) > 2*smallestIndex
 		if round > 240 && random.IntN(4) == 0 {
 			u.flushing = u.onDisk
 		}

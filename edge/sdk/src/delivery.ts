@@ -20,7 +20,6 @@ const enum Is {
   LATE = 99, // ms that a timer comes later than the time for which it is set, because clocks are rounded
 }
 
-let device: object; // its fields, which are slow to read
 let open = 0; // requests that are under way
 let due: number; // when the next request may be made, in ms of performance.now()
 let notBefore: number; // when Retry-After ends, likewise
@@ -50,7 +49,8 @@ export const withdraw = (elsewhere?: boolean): void => {
 // the tag host refuses a number.
 export const add = (path: string, fields: any, then?: () => void) => {
   put(path, {
-    ...(device = device || { language: navigator.language, screen: screen.width + 'x' + screen.height }),
+    language: navigator.language,
+    screen: screen.width + 'x' + screen.height,
     timezone: kit.timezone_,
     ...fields,
     muid: (fields.muid || 0).trim ? fields.muid : muid,
@@ -85,7 +85,7 @@ const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter(({ reque
 // handler.
 export const drain = () => safely(() => {
   if (kit.left_) return flush();
-  if (open >= Is.MAX_OPEN || now() < due) return;
+  if (!kit.waiting_.size || open >= Is.MAX_OPEN || now() < due) return; // idle looks at the cookie, which is slow
   const batch = next(idle(), Is.MAX_BODY);
   if (!batch[0]) return;
   const xhr = new XMLHttpRequest();
@@ -100,7 +100,7 @@ export const drain = () => safely(() => {
       if (xhr.getResponseHeader('mtag')) answer = JSON.parse(xhr.responseText);
     } catch {}
     batch.forEach((entry, i) => {
-      entry.request_ = null;
+      entry.request_ = 0;
       const result = answer && answer.results ? answer.results[i] : answer;
       const status = result && (result.status || xhr.status);
       if (!status || /^5|4(08|2[159]|31)/.test(status)) {

@@ -23,7 +23,7 @@ export interface Entry {
   text_: string; // JSON
   record_: string; // the record that it belongs to: a key of localStorage; empty before save
   told_?: (value?: any) => void; // the page's callback when the event is recorded; of a call, what to do with the value when there is consent
-  request_?: XMLHttpRequest | null; // under way, with the event
+  request_?: XMLHttpRequest | 0; // under way, with the event
 }
 
 export let making: unknown; // drain will run when the running calls are done
@@ -51,7 +51,7 @@ export const save = () => {
     if (!kit.allowed_ || entry.path_ != 'mark' || entry.record_) return;
     const text = /@|%40|mail|phone|mobile|"tel/i.test(entry.text_) ? kit.strip_(entry.text_) : entry.text_;
     if (!text) return;
-    entry.record_ = name = name || prefix + Date.now() + 'mark-' + uuid();
+    entry.record_ = name = name || prefix + Date.now() + 'mark' + uuid();
     lines.push(text);
   });
   if ((kit.records_[name] = lines.length)) store(name, lines.join('\n'));

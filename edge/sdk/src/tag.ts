@@ -9,7 +9,7 @@ import { base, hold, need, release, start } from './parts';
 import { safely, soon, tell, warn } from './warn';
 import { Key, keys, storage } from './storage';
 import { unhold } from './queue';
-import { announce, erase, muid, sender, setVisitor, uuid } from './visitor';
+import { announce, erase, muid, sender, setVisitor } from './visitor';
 import type { Identifiers, Options } from '../npm/mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
@@ -23,7 +23,7 @@ let common = {}; // fields of every event, from mtag('set')
 const commands: Record<string, (...args: any[]) => void> = {
   init(url: string, options = {} as Options) {
     // A relative URL, or one without https://, would lead to the page's own host.
-    const [, host, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?.*\btagId=([^&#]+)/.exec(url) || [];
+    const [, host, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?.*tagId=([^&#]+)/.exec(url) || [];
     if (base || !tagId) return warn('wrong init:', url);
     const choose = () => kit.init_(options);
     start(host, tagId, () => (Object.keys({ consent: 0, ...options })[1] || ([] as any).toJSON ? need('options', choose) : choose()), watchViews);
@@ -37,8 +37,9 @@ const commands: Record<string, (...args: any[]) => void> = {
       name = name.type;
     }
     if (name > '[' && !kit.names) return need('names', () => commands.event(name, fields, recorded), () => warn('not sent:', name)); // a name of GA4
-    // The tag host records each event_id once. An event without one would be recorded again by each retry.
-    const event = { pageTitle: document.title, ...kit.page_(), ...common, ...fields, event: name, event_id: ((fields || 0).event_id || uuid()) + '' };
+    // The tag host records each event_id once. An event without one would be recorded again by each retry. A UUID takes a fifth of
+    // a call. The length of the queue is for pages whose Math.random is constant.
+    const event = { pageTitle: document.title, ...kit.page_(), ...common, ...fields, event: name, event_id: ((fields || 0).event_id || Date.now() + '-' + Math.random() + kit.waiting_.size) + '' };
     whenAllowed(event, (event) => {
       const edited = kit.edit_({ ...kit.visit_(), consent: kit.consent_, ...event });
       if (edited) add('mark', edited, recorded);

@@ -329,7 +329,7 @@ func keysOfBadger(path string, prefix []byte) (keys [][]byte, err error) {
 	err = db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: prefix})
 		for it.Rewind(); it.Valid(); it.Next() {
-			keys = append(keys, bytes.Clone(it.Item().Key()))
+			keys = append(keys, bytes.Clone(it.Entry().Key))
 		}
 		return nil
 	})

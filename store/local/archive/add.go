@@ -132,14 +132,14 @@ func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (e
 	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	first := true
 	for it.Seek(endOfMerchant(m)); atBlock(it); it.Next() {
-		k, err := parseBlockKey(it.Item().Key())
+		k, err := parseBlockKey(it.Entry().Key)
 		if err != nil {
 			return end, nil, err
 		}
 		if first {
 			end, first = k.last, false
 		}
-		b, err := c.a.unpack(&c.memory, k, it.Item().Value())
+		b, err := c.a.unpack(&c.memory, k, it.Entry().Value)
 		if err != nil {
 			c.a.log.Error("a block of archived events cannot be read", "merchant", m.ID(), "last_event", k.last.EventID(), "error", err)
 			break
@@ -148,7 +148,7 @@ func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (e
 			break
 		}
 		b.content = bytes.Clone(b.content)
-		replaced = append(replaced, loadedBlock{k, b, len(it.Item().Value())})
+		replaced = append(replaced, loadedBlock{k, b, len(it.Entry().Value)})
 		size += len(b.content)
 	}
 	return end, replaced, it.Err()

@@ -72,7 +72,7 @@ func parseBlockKey(b []byte) (k blockKey, err error) {
 
 // atBlock moves an iterator past keys that earlier versions wrote, and reports whether it is at a block then.
 func atBlock(it *badgerdb.Iterator) bool {
-	for it.Valid() && len(it.Item().Key()) == purgeKeyBytes {
+	for it.Valid() && len(it.Entry().Key) == purgeKeyBytes {
 		it.Next()
 	}
 	return it.Valid()

@@ -47,12 +47,12 @@ func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after
 			}
 			from := after
 			f.ofOne = 0
-			if err := a.eachBlock(txn, it, m, after, upTo, (*[]Damage)(&damaged), func(k blockKey, item *badgerdb.Item) bool {
-				if b, _, err := readHeader(item.Value()); err == nil && b.merchant == m && b.last == k.last && b.first.Compare(f.upTo) > 0 {
+			if err := a.eachBlock(txn, it, m, after, upTo, (*[]Damage)(&damaged), func(k blockKey, stored []byte) bool {
+				if b, _, err := readHeader(stored); err == nil && b.merchant == m && b.last == k.last && b.first.Compare(f.upTo) > 0 {
 					return false
 				}
 				more := true
-				b, err := a.unpack(&memory, k, item.Value())
+				b, err := a.unpack(&memory, k, stored)
 				if err == nil {
 					err = b.each(func(e Event) bool {
 						if e.Compare(after) > 0 {

@@ -73,11 +73,11 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 				i++
 				continue
 			}
-			k, err := parseBlockKey(it.Item().Key())
+			k, err := parseBlockKey(it.Entry().Key)
 			if err != nil {
 				return err
 			}
-			b, err := a.unpack(&memory, k, it.Item().Value())
+			b, err := a.unpack(&memory, k, it.Entry().Value)
 			n := 1
 			for i+n < len(positions) && positions[i+n].Compare(k.last) <= 0 {
 				n++
@@ -132,7 +132,7 @@ func before(p codec.Position) codec.Position {
 func endBefore(txn *badgerdb.Txn, m codec.MerchantKey, at codec.Position) (end codec.Position) {
 	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	if it.Seek(blockKey{m, before(at), math.MaxUint32}.append(nil)); atBlock(it) {
-		k, _ := parseBlockKey(it.Item().Key()) // if the key is damaged, only the reported range is wrong
+		k, _ := parseBlockKey(it.Entry().Key) // if the key is damaged, only the reported range is wrong
 		end = k.last
 	}
 	return end
@@ -249,8 +249,8 @@ type storedBlock struct {
 func (a *Archive) nextBlocks(m codec.MerchantKey, after, upTo codec.Position, n int, damaged func(Damage)) (blocks []storedBlock, err error) {
 	var gaps []Damage
 	err = a.db.View(func(txn *badgerdb.Txn) error {
-		return a.eachBlock(txn, txn.NewIterator(badgerdb.IteratorOptions{}), m, after, upTo, &gaps, func(k blockKey, item *badgerdb.Item) bool {
-			blocks = append(blocks, storedBlock{k, bytes.Clone(item.Value())})
+		return a.eachBlock(txn, txn.NewIterator(badgerdb.IteratorOptions{}), m, after, upTo, &gaps, func(k blockKey, stored []byte) bool {
+			blocks = append(blocks, storedBlock{k, bytes.Clone(stored)})
 			return len(blocks) < n
 		})
 	})
@@ -269,7 +269,7 @@ var errGap = fmt.Errorf("%w: a block is missing", codec.ErrCorrupt)
 // where the merchant's counts say. A removal keeps that. So a reader sees that it has read all of them, whatever Badger
 // returns.
 func (a *Archive) eachBlock(txn *badgerdb.Txn, it *badgerdb.Iterator, m codec.MerchantKey, after, upTo codec.Position, gaps *[]Damage,
-	use func(k blockKey, item *badgerdb.Item) (more bool)) error {
+	use func(k blockKey, stored []byte) (more bool)) error {
 	if last := codec.EndOf(a.Boundary()); upTo.Compare(last) > 0 {
 		upTo = last
 	}
@@ -281,14 +281,14 @@ func (a *Archive) eachBlock(txn *badgerdb.Txn, it *badgerdb.Iterator, m codec.Me
 	}
 	it.Within(appendMerchantKey(nil, prefixBlock, m))
 	for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); atBlock(it); it.Next() {
-		k, err := parseBlockKey(it.Item().Key())
+		k, err := parseBlockKey(it.Entry().Key)
 		if err != nil {
 			return err
 		}
-		if b, _, err := readHeader(it.Item().Value()); err == nil { // on an error, unpack fails later
+		if b, _, err := readHeader(it.Entry().Value); err == nil { // on an error, unpack fails later
 			pass(b.first, k.last)
 		}
-		if !use(k, it.Item()) {
+		if !use(k, it.Entry().Value) {
 			return nil
 		}
 	}
@@ -319,11 +319,11 @@ func (a *Archive) Each(use func(m codec.MerchantKey, u Usage) error) error {
 func eachUsage(txn *badgerdb.Txn, since uint64, use func(m codec.MerchantKey, u Usage) error) error {
 	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixMerchant}, Since: since})
 	for it.Rewind(); it.Valid(); it.Next() {
-		k := it.Item().Key()
+		k := it.Entry().Key
 		if len(k) != merchantKeyBytes {
 			return fmt.Errorf("%w: key of a merchant", codec.ErrCorrupt)
 		}
-		u, err := parseUsage(k, it.Item().Value())
+		u, err := parseUsage(k, it.Entry().Value)
 		if err == nil {
 			err = use(codec.MerchantKey(k[1:]), u)
 		}

@@ -52,11 +52,11 @@ func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 				more = true
 				break
 			}
-			k, err := parseBlockKey(it.Item().Key())
+			k, err := parseBlockKey(it.Entry().Key)
 			if err != nil {
 				return err
 			}
-			b, err := a.unpack(&c.memory, k, it.Item().Value())
+			b, err := a.unpack(&c.memory, k, it.Entry().Value)
 			if err == nil && b.first.Compare(to) > 0 {
 				break
 			}
@@ -68,7 +68,7 @@ func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 				damaged(Damage{m, before(k.last), k.last, err})
 				continue
 			}
-			if err := r.filter(&loadedBlock{k, b, len(it.Item().Value())}); err != nil {
+			if err := r.filter(&loadedBlock{k, b, len(it.Entry().Value)}); err != nil {
 				return err
 			}
 			if c.isFull() {
@@ -163,13 +163,13 @@ func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (remove
 			if err := ctx.Err(); err != nil {
 				return errors.Join(err, c.commit())
 			}
-			k, err := parseBlockKey(it.Item().Key())
+			k, err := parseBlockKey(it.Entry().Key)
 			if err != nil {
 				return err
 			}
 			var has Usage // zero when the header cannot be read
-			if b, _, err := readHeader(it.Item().Value()); err == nil {
-				has = (&loadedBlock{k, b, len(it.Item().Value())}).usage()
+			if b, _, err := readHeader(it.Entry().Value); err == nil {
+				has = (&loadedBlock{k, b, len(it.Entry().Value)}).usage()
 			}
 			if err := c.remove(txn, k, has); err != nil {
 				return err

@@ -50,18 +50,18 @@ func (w *Writer) finish(boundary uint64) error {
 		var covers []cover // of the merchant: the blocks that reach back to where the iterator is
 		var of codec.MerchantKey
 		for it.Seek(append([]byte{prefixBlock}, bytes.Repeat([]byte{0xff}, blockKeyBytes)...)); it.Valid(); it.Next() {
-			k, err := parseBlockKey(it.Item().Key())
+			k, err := parseBlockKey(it.Entry().Key)
 			if err != nil {
 				return err
 			}
-			b, _, err := readHeader(it.Item().Value())
+			b, _, err := readHeader(it.Entry().Value)
 			if err != nil {
 				return err
 			}
 			if k.merchant != of {
 				covers, of = covers[:0], k.merchant
 			}
-			version, replaced := it.Item().Version(), false
+			version, replaced := it.Entry().Version, false
 			reach := covers[:0]
 			for _, other := range covers {
 				if other.first.Compare(k.last) > 0 {
@@ -74,7 +74,7 @@ func (w *Writer) finish(boundary uint64) error {
 			if replaced {
 				c.put(codec.Entry{Key: k.append(nil), Deleted: true})
 			} else if err := c.count(txn, k.merchant, func(u *Usage) {
-				u.add((&loadedBlock{k, b, len(it.Item().Value())}).usage())
+				u.add((&loadedBlock{k, b, len(it.Entry().Value)}).usage())
 			}); err != nil {
 				return err
 			}

@@ -67,7 +67,7 @@ func (s Snapshot) Blocks(ctx context.Context, since, newer uint64, use func(code
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			e := it.Item().Entry()
+			e := *it.Entry()
 			n, err := CheckBlock(e)
 			if err != nil {
 				sound = false
@@ -100,7 +100,7 @@ func (a *Archive) checkNewBlocks(txn *badgerdb.Txn, since, newer uint64) error {
 	return eachUsage(txn, since, func(m codec.MerchantKey, _ Usage) error {
 		var gaps []Damage
 		err := a.eachBlock(txn, txn.NewIterator(badgerdb.IteratorOptions{}), m, codec.EndOf(newer), newestPosition, &gaps,
-			func(blockKey, *badgerdb.Item) bool { return true })
+			func(blockKey, []byte) bool { return true })
 		if err == nil && gaps != nil {
 			err = fmt.Errorf("%w: of merchant %s, after event %s", errGap, m.ID(), gaps[0].After.EventID())
 		}

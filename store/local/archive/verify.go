@@ -62,7 +62,7 @@ func (a *Archive) blockMerchants() (all []codec.MerchantKey, err error) {
 	err = a.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}})
 		for it.Rewind(); atBlock(it); {
-			k, err := parseBlockKey(it.Item().Key())
+			k, err := parseBlockKey(it.Entry().Key)
 			if err != nil {
 				return err
 			}
@@ -84,7 +84,7 @@ func (a *Archive) compare(m codec.MerchantKey) (blocks uint64, err error) {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		for it.Rewind(); atBlock(it); it.Next() {
 			blocks++
-			stored := it.Item().Value()
+			stored := it.Entry().Value
 			b, _, err := readHeader(stored)
 			if err != nil {
 				return err

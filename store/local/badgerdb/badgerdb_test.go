@@ -111,7 +111,7 @@ func everything(d *DB, reverse bool) (found map[string]string, err error) {
 	err = d.View(func(txn *Txn) error {
 		it := txn.NewIterator(IteratorOptions{Reverse: reverse})
 		for it.Rewind(); it.Valid(); it.Next() {
-			found[string(it.Item().Key())] = string(it.Item().Value())
+			found[string(it.Entry().Key)] = string(it.Entry().Value)
 		}
 		return nil
 	})
@@ -142,7 +142,7 @@ func (m *model) checkFlushed() {
 					at--
 				}
 				it.Seek([]byte(from))
-				if it.Valid() != (at >= 0 && at < len(keys)) || it.Valid() && (string(it.Item().Key()) != keys[at] || string(it.Item().Value()) != m.live[keys[at]]) {
+				if it.Valid() != (at >= 0 && at < len(keys)) || it.Valid() && (string(it.Entry().Key) != keys[at] || string(it.Entry().Value) != m.live[keys[at]]) {
 					m.t.Fatalf("a wrong entry is found from %s on (reverse %v)", from, reverse)
 				}
 			}
@@ -314,7 +314,7 @@ func TestCompactBesideCommitsAndReaders(t *testing.T) {
 		check(t, snapshot.View(func(txn *Txn) error {
 			it := txn.NewIterator(IteratorOptions{})
 			for it.Rewind(); it.Valid(); it.Next() {
-				found[string(it.Item().Key())] = string(it.Item().Value())
+				found[string(it.Entry().Key)] = string(it.Entry().Value)
 			}
 			return nil
 		}))

@@ -324,9 +324,9 @@ func (c *compaction) compare(what string, found contents) error {
 func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
 	var read contents
 	bytesRead := 0
-	it := txn.NewIterator(IteratorOptions{Deletions: true, each: func(e *Item) {
-		read.join(contentsOf(e.key, e.version, e.value))
-		bytesRead += len(e.value) + len(e.key)
+	it := txn.NewIterator(IteratorOptions{Deletions: true, each: func(e *codec.Entry) {
+		read.join(contentsOf(e))
+		bytesRead += len(e.Value) + len(e.Key)
 	}})
 	for it.Rewind(); it.Valid(); it.Next() {
 		if bytesRead >= paceBytes {
@@ -335,20 +335,16 @@ func (c *compaction) copyEntries(txn *Txn, w *partWriter) error {
 				return err
 			}
 		}
-		item := it.Item()
-		if !item.IsLive() && len(c.older) == 0 {
+		e := it.Entry()
+		if e.Deleted && len(c.older) == 0 { // else it hides older entries in the parts before
 			continue
-		}
-		e := item.entry
-		if !item.IsLive() {
-			e = entry{version: e.version, deleted: true} // it hides older entries in the parts before
 		}
 		if w.builder.bytes >= tableBytes {
 			if err := w.flush(); err != nil {
 				return err
 			}
 		}
-		w.builder.add(item.Key(), e)
+		w.builder.add(e)
 	}
 	if txn.bad != nil {
 		return txn.bad

@@ -17,38 +17,11 @@ import (
 type IteratorOptions struct {
 	Prefix    []byte // of the keys
 	Reverse   bool
-	Deletions bool   // also entries that are not live
+	Deletions bool   // also deletions; an entry that has expired counts as one
 	Since     uint64 // only entries of later versions
 
-	each func(e *Item) // gets all entries that are read, also those that newer ones of their key replace; nil: nothing
+	each func(e *codec.Entry) // gets all entries that are read, also those that newer ones of their key replace; nil: nothing
 }
-
-// Item is an entry. It is valid until the iterator moves.
-type Item struct {
-	key []byte
-	entry
-}
-
-// Key returns the key.
-func (i *Item) Key() []byte { return i.key }
-
-// Value returns the value.
-func (i *Item) Value() []byte { return i.value }
-
-// Version returns the version of the commit that has written the entry.
-func (i *Item) Version() uint64 { return i.version }
-
-// Entry returns the entry. One that has expired counts as deleted.
-func (i *Item) Entry() codec.Entry {
-	e := codec.Entry{Key: i.key, Version: i.version, ExpiresAt: i.expiresAt, Deleted: !i.isLive()}
-	if !e.Deleted {
-		e.Value = i.value
-	}
-	return e
-}
-
-// IsLive reports whether the entry is neither a deletion nor expired.
-func (i *Item) IsLive() bool { return i.isLive() }
 
 // Iterator reads the newest entry of each key, in the order of the keys or in the reverse order. It reads a block only when that may have the
 // next key. When it meets damage, it ends, and View returns a Damage.
@@ -59,7 +32,8 @@ type Iterator struct {
 	all    []*cursor
 	unread merge.Sources[*cursor] // the cursors with further entries
 
-	item  Item
+	entry codec.Entry
+	value []byte // memory for that of the entry
 	valid bool
 	bad   error // the damage at which it has ended
 }
@@ -131,8 +105,8 @@ func (it *Iterator) Next() {
 // Valid reports whether there is an entry.
 func (it *Iterator) Valid() bool { return it.valid }
 
-// Item returns the entry.
-func (it *Iterator) Item() *Item { return &it.item }
+// Entry returns the entry. It is valid until the iterator moves.
+func (it *Iterator) Entry() *codec.Entry { return &it.entry }
 
 // Err returns the damage at which the iterator has ended, or nil.
 func (it *Iterator) Err() error { return it.bad }
@@ -150,7 +124,7 @@ func (it *Iterator) nextKey() (more bool) {
 	known := false
 	for c, ok := it.unread.First(); ok; c, ok = it.unread.First() {
 		key := c.key()
-		if known && !bytes.Equal(key, it.item.key) {
+		if known && !bytes.Equal(key, it.entry.Key) {
 			break
 		}
 		if it.isBehind(key) {
@@ -161,7 +135,7 @@ func (it *Iterator) nextKey() (more bool) {
 		if !c.loaded {
 			more, err = c.load()
 		} else {
-			it.item.key, known = append(it.item.key[:0], key...), true
+			it.entry.Key, known = append(it.entry.Key[:0], key...), true
 			it.take(&c.entries[c.at])
 			more, err = c.next()
 		}
@@ -175,23 +149,25 @@ func (it *Iterator) nextKey() (more bool) {
 			it.unread.RemoveFirst()
 		}
 	}
-	it.valid = it.valid && (it.opt.Deletions || it.item.isLive())
+	if it.valid && !isLive(&it.entry) {
+		it.entry.Value, it.entry.Deleted = nil, true
+		it.valid = it.opt.Deletions
+	}
 	return known
 }
 
 // take keeps an entry of the current key, if it is wanted, and newer than the one that is kept.
-func (it *Iterator) take(e *Item) {
-	if e.version <= it.opt.Since || string(e.key) == filler ||
-		it.after != nil && bytes.Compare(e.key, it.after) >= 0 { // where a reverse iterator begins
+func (it *Iterator) take(e *codec.Entry) {
+	if e.Version <= it.opt.Since || string(e.Key) == filler ||
+		it.after != nil && bytes.Compare(e.Key, it.after) >= 0 { // where a reverse iterator begins
 		return
 	}
 	if it.opt.each != nil {
 		it.opt.each(e)
 	}
-	if !it.valid || e.version > it.item.version {
-		value := append(it.item.value[:0], e.value...)
-		it.item.entry, it.valid = e.entry, true
-		it.item.value = value
+	if !it.valid || e.Version > it.entry.Version {
+		it.value = append(it.value[:0], e.Value...)
+		it.entry, it.valid = codec.Entry{Key: it.entry.Key, Value: it.value, Version: e.Version, ExpiresAt: e.ExpiresAt, Deleted: e.Deleted}, true
 	}
 }
 
@@ -212,7 +188,7 @@ type cursor struct {
 	from         []byte // entries before this key do not count
 	loaded       bool   // else the block is not read yet: its keys are not before bound
 	bound        []byte
-	entries      []Item // of the block
+	entries      []codec.Entry // of the block
 	at           int
 
 	keys []byte
@@ -225,7 +201,7 @@ var cursors = sync.Pool{New: func() any { return new(cursor) }}
 // key returns the next key, or one that is not behind it.
 func (c *cursor) key() []byte {
 	if c.loaded {
-		return c.entries[c.at].key
+		return c.entries[c.at].Key
 	}
 	return c.bound
 }
@@ -275,23 +251,23 @@ func (c *cursor) load() (more bool, err error) {
 	c.entries, c.keys = c.entries[:0], c.keys[:0]
 	if err := eachInBlock(b, func(key []byte, v y.ValueStruct) {
 		c.keys = append(c.keys, y.ParseKey(key)...)
-		c.entries = append(c.entries, Item{key[:len(key)-8], entry{v.Value, y.ParseTs(key), v.ExpiresAt, v.Meta&metaDelete != 0}})
+		c.entries = append(c.entries, entryOf(key, v))
 	}); err != nil {
 		return false, &Damage{t.path, err}
 	}
 	at := 0
 	for i := range c.entries {
 		e := &c.entries[i]
-		e.key = c.keys[at : at+len(e.key)]
-		at += len(e.key)
+		e.Key = c.keys[at : at+len(e.Key)]
+		at += len(e.Key)
 	}
 	switch c.at = 0; {
 	case !c.reverse:
-		c.at = sort.Search(len(c.entries), func(i int) bool { return bytes.Compare(c.entries[i].key, c.from) >= 0 }) - 1
+		c.at = sort.Search(len(c.entries), func(i int) bool { return bytes.Compare(c.entries[i].Key, c.from) >= 0 }) - 1
 	case len(c.from) == 0:
 		c.at = len(c.entries)
 	default:
-		c.at = sort.Search(len(c.entries), func(i int) bool { return bytes.Compare(c.entries[i].key, c.from) > 0 })
+		c.at = sort.Search(len(c.entries), func(i int) bool { return bytes.Compare(c.entries[i].Key, c.from) > 0 })
 	}
 	c.loaded = true
 	return c.next()

@@ -15,7 +15,7 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// list is what the file "tables" of a part has: the version of the last commit, the older parts ("older 3" is s3, "older g4" is g4), and
+// list is what the file "tables" of a part has: the greatest version that was put, the older parts ("older 3" is s3, "older g4" is g4), and
 // a line for each table, with its number, its size, the number of its entries, the sum of their hashes, and the checksum of its index.
 // The file is sealed (codec.Seal) with its name as the key. Earlier versions wrote a line "closed".
 type list struct {

@@ -411,8 +411,8 @@ func (m *model) compare(view func(func(*Txn) error) error, all map[string]string
 			from = append(from, 0xff)
 		}
 		for it.Seek(from); it.Valid(); it.Next() {
-			k := string(it.Item().Key())
-			if found[k] = string(it.Item().Value()); last != "" && (k <= last) != reverse {
+			k := string(it.Entry().Key)
+			if found[k] = string(it.Entry().Value); last != "" && (k <= last) != reverse {
 				m.t.Fatalf("%s comes after %s", k, last)
 			}
 			last = k

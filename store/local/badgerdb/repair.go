@@ -16,8 +16,6 @@ import (
 	"mtagd/store/local/crc"
 )
 
-const metaDelete = 1 << 0 // of an entry that deletes its key
-
 // EachEntry reads the tables of a database one by one, without the lists, and calls use with the entries whose keys
 // fit, in any order, older ones and deletions too. An entry is valid until use returns. EachEntry reads every sound block, and those with
 // one wrong bit. It passes damage to wrong.
@@ -49,7 +47,7 @@ func EachEntry(ctx context.Context, dir string, fits func(key []byte) bool, use 
 		var failed error
 		damage := eachSoundBlock(path, func(block []byte) error {
 			return eachInBlock(block, func(key []byte, v y.ValueStruct) {
-				e := codec.Entry{Key: y.ParseKey(key), Value: v.Value, Version: y.ParseTs(key), ExpiresAt: v.ExpiresAt, Deleted: v.Meta&metaDelete != 0}
+				e := entryOf(key, v)
 				if failed == nil && string(e.Key) != filler && fits(e.Key) {
 					failed = use(e)
 				}

@@ -6,9 +6,10 @@ import (
 	"sort"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/dgraph-io/badger/v4/y"
+
+	"mtagd/store/local/codec"
 )
 
 // tables are those of a part. It does not change.
@@ -138,36 +139,24 @@ func (f *keyFilter) mayHave(hash uint32) bool {
 	return true
 }
 
-// entry is what the newest entry of a key says.
-type entry struct {
-	value     []byte
-	version   uint64
-	expiresAt uint64 // s since 1970; 0: never
-	deleted   bool
-}
-
-func (e entry) isLive() bool {
-	return !e.deleted && (e.expiresAt == 0 || e.expiresAt > uint64(time.Now().Unix()))
-}
-
 // newest is the newest entry of a key, of those that were taken.
 type newest struct {
-	entry
+	codec.Entry
 	known bool
 }
 
 func (n *newest) take(version uint64, v y.ValueStruct) {
-	if !n.known || version >= n.version {
-		n.entry = entry{append(n.value[:0], v.Value...), version, v.ExpiresAt, v.Meta&metaDelete != 0}
+	if !n.known || version >= n.Version {
+		n.Entry = codec.Entry{Value: append(n.Value[:0], v.Value...), Version: version, ExpiresAt: v.ExpiresAt, Deleted: v.Meta&metaDelete != 0}
 		n.known = true
 	}
 }
 
 // get returns the newest entry of a key.
-func (t *tables) get(key []byte, hash uint32, buf *buffer) (e entry, known bool, err error) {
+func (t *tables) get(key []byte, hash uint32, buf *buffer) (e codec.Entry, known bool, err error) {
 	var n newest
 	err = t.find(key, hash, buf, &n)
-	return n.entry, n.known && err == nil, err
+	return n.Entry, n.known && err == nil, err
 }
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}

@@ -123,7 +123,7 @@ func TestATableWithManyEntriesOfAKey(t *testing.T) {
 	h.filter = new(keyFilter)
 	add := func(key, value string, version uint64) {
 		h.filter.add(y.Hash([]byte(key)))
-		b.add([]byte(key), entry{value: []byte(value), version: version})
+		b.add(&codec.Entry{Key: []byte(key), Value: []byte(value), Version: version})
 	}
 	add("a", "before", 1)
 	for version := uint64(200); version > 0; version-- {

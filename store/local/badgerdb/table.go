@@ -12,6 +12,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/dgraph-io/badger/v4/fb"
@@ -47,20 +48,32 @@ func damaged(path, format string, args ...any) *Damage {
 // contents is what a table has, without fillers. sum is the sum of the hashes of the entries, so the order does not matter.
 type contents struct{ entries, sum uint64 }
 
+const metaDelete = 1 << 0 // of an entry that deletes its key
+
+// entryOf returns an entry of a table. It aliases what it is made of.
+func entryOf(key []byte, v y.ValueStruct) codec.Entry {
+	return codec.Entry{Key: y.ParseKey(key), Value: v.Value, Version: y.ParseTs(key), ExpiresAt: v.ExpiresAt, Deleted: v.Meta&metaDelete != 0}
+}
+
+// isLive reports whether an entry is neither a deletion nor expired.
+func isLive(e *codec.Entry) bool {
+	return !e.Deleted && (e.ExpiresAt == 0 || e.ExpiresAt > uint64(time.Now().Unix()))
+}
+
 // contentsOf returns the contents of a table with only this entry.
-func contentsOf(key []byte, version uint64, value []byte) contents {
-	if string(key) == filler {
+func contentsOf(e *codec.Entry) contents {
+	if string(e.Key) == filler {
 		return contents{}
 	}
 	var buf [128]byte
-	b := append(append(binary.BigEndian.AppendUint64(buf[:0], version), key...), 0)
-	if len(b)+len(value) <= len(buf) { // a small entry, as most are: one call is faster
-		return contents{1, xxhash.Sum64(append(b, value...))}
+	b := append(append(binary.BigEndian.AppendUint64(buf[:0], e.Version), e.Key...), 0)
+	if len(b)+len(e.Value) <= len(buf) { // a small entry, as most are: one call is faster
+		return contents{1, xxhash.Sum64(append(b, e.Value...))}
 	}
 	var d xxhash.Digest
 	d.Reset()
 	d.Write(b)
-	d.Write(value)
+	d.Write(e.Value)
 	return contents{1, d.Sum64()}
 }
 
@@ -281,7 +294,8 @@ func (t *tableFile) readAll(pace func() error, use func(key []byte, v y.ValueStr
 		}
 		if err := eachInBlock(b, func(key []byte, v y.ValueStruct) {
 			n++
-			c.join(contentsOf(y.ParseKey(key), y.ParseTs(key), v.Value))
+			e := entryOf(key, v)
+			c.join(contentsOf(&e))
 			if use != nil {
 				use(y.ParseKey(key), v)
 			}

@@ -87,7 +87,7 @@ func get(parts []*tables, key []byte, buf *buffer) (value []byte, found bool, er
 	hash := y.Hash(key)
 	for _, t := range slices.Backward(parts) {
 		if e, known, err := t.get(key, hash, buf); known || err != nil {
-			return e.value, known && e.isLive(), err
+			return e.Value, known && isLive(&e), err
 		}
 	}
 	return nil, false, nil

@@ -63,7 +63,7 @@ func (m *memTable) build(b *builder) {
 		if i > 0 && sorted[i-1].owner == p.owner && sorted[i-1].follows == p.follows && bytes.Equal(m.key(m.entries[sorted[i-1].entry]), key) {
 			continue
 		}
-		b.add(key, entry{m.bytes[e.from+e.key : e.from+e.key+e.value], e.version, e.expiresAt, e.deleted})
+		b.add(&codec.Entry{Key: key, Value: m.bytes[e.from+e.key : e.from+e.key+e.value], Version: e.version, ExpiresAt: e.expiresAt, Deleted: e.deleted})
 	}
 }
 
@@ -136,19 +136,19 @@ func (b *builder) release() {
 
 // add adds an entry. Entries must come in the order of their keys. Tables are not compressed, because hashes do not compress. Their Bloom filters have 15 bits for each key, because a look-up
 // of a new key asks the filters of dozens of tables.
-func (b *builder) add(key []byte, e entry) {
+func (b *builder) add(e *codec.Entry) {
 	if b.table == nil {
 		// 5/8, because the builder first allocates twice TableSize
 		b.table = table.NewTableBuilder(table.Options{TableSize: uint64(b.size) * 5 / 8, BlockSize: 4 << 10, BloomFalsePositive: 0.001,
 			Compression: options.None, AllocPool: b.pool})
 		b.contents, b.bytes = contents{}, 0
 	}
-	b.key = binary.BigEndian.AppendUint64(append(b.key[:0], key...), math.MaxUint64-e.version)
-	v := y.ValueStruct{Value: e.value, ExpiresAt: e.expiresAt}
-	if e.deleted {
+	b.key = binary.BigEndian.AppendUint64(append(b.key[:0], e.Key...), math.MaxUint64-e.Version)
+	v := y.ValueStruct{Value: e.Value, ExpiresAt: e.ExpiresAt}
+	if e.Deleted {
 		v = y.ValueStruct{Meta: metaDelete}
 	}
-	b.contents.join(contentsOf(key, e.version, v.Value))
+	b.contents.join(contentsOf(e))
 	b.bytes += len(b.key) + len(v.Value) + 8
 	b.table.Add(b.key, v, 0)
 }

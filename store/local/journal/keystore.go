@@ -271,7 +271,7 @@ func (k *keyStore) each(prefix, from []byte, since uint64, use func(key, value [
 	return notNow(k.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: prefix, Since: since})
 		for it.Seek(from); it.Valid(); it.Next() {
-			if err := use(bytes.Clone(it.Item().Key()), bytes.Clone(it.Item().Value())); err != nil {
+			if err := use(bytes.Clone(it.Entry().Key), bytes.Clone(it.Entry().Value)); err != nil {
 				return err
 			}
 		}

@@ -68,7 +68,7 @@ func (s Snapshot) Entries(ctx context.Context, since uint64, use func(codec.Entr
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			e := it.Item().Entry()
+			e := *it.Entry()
 			if e.ExpiresAt != 0 && e.Deleted {
 				continue // it has expired
 			}

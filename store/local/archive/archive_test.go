@@ -604,3 +604,39 @@ func TestRecordsOfEarlierVersionsAreRead(t *testing.T) {
 	m.check(t, a)
 	closeArchive(t, a)
 }
+
+// Portions of any size have every event of the merchants once, in the order of receipt.
+func TestNextMissesNothing(t *testing.T) {
+	a, r, m := openArchive(t, t.TempDir()), rand.New(rand.NewPCG(17, 18)), model{}
+	defer closeArchive(t, a)
+	seq := uint64(1_700_000_000_000_000)
+	for range 3 {
+		seq = m.add(t, a, r, 200, 3, seq)
+	}
+	var merchants []codec.MerchantKey
+	want := 0
+	for of, events := range m {
+		merchants, want = append(merchants, of), want+len(events)
+	}
+	for _, of := range [][]codec.MerchantKey{merchants, merchants[:1]} {
+		if len(of) == 1 {
+			want = len(m[of[0]])
+		}
+		found, at, end := 0, codec.Position{}, codec.EndOf(a.Boundary())
+		for at.Compare(end) < 0 {
+			next, err := a.Next(ctx, of, at, end, 7)
+			testenv.Check(t, err)
+			for _, e := range next.Events {
+				if e.Compare(at) <= 0 {
+					t.Fatalf("event %v comes after %v", e.Position, at)
+				}
+				at = e.Position
+				found++
+			}
+			at = next.UpTo
+		}
+		if found != want {
+			t.Errorf("%d events of %d merchants are found, want %d", found, len(of), want)
+		}
+	}
+}

@@ -105,14 +105,19 @@ func lostEvents(d *damageLog) (n int) {
 	return n
 }
 
-// What a repair that was cut off has written is removed when the archive can be opened.
+// What a repair that was cut off has written is removed when the database can be opened: nobody would erase what is in it.
 func TestALeftoverOfARepair(t *testing.T) {
 	dir := t.TempDir()
 	archivedDirectory(t, dir)
-	testenv.Check(t, os.CopyFS(filepath.Join(dir, archivePart), os.DirFS(filepath.Join(dir, "archive"))))
+	leftovers := []string{filepath.Join(dir, archivePart), filepath.Join(dir, "events", "keys.part")}
+	for _, path := range leftovers {
+		testenv.Check(t, os.CopyFS(path, os.DirFS(filepath.Join(dir, "archive"))))
+	}
 	closeEngine(t, open(t, dir))
-	if exists(filepath.Join(dir, archivePart)) {
-		t.Errorf("%s is left", archivePart)
+	for _, path := range leftovers {
+		if exists(path) {
+			t.Errorf("%s is left", path)
+		}
 	}
 }
 

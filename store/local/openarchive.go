@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
@@ -16,9 +15,6 @@ const archivePart = "archive.part"
 // openArchive opens the archive. A damaged one is replaced first by what can be read of it, so that damage costs only the events that it hit
 // (rebuildtables.go). A kill leaves the one or the other.
 func (h *healer) openArchive() error {
-	if err := os.RemoveAll(filepath.Join(h.dir, archivePart)); err != nil {
-		return err
-	}
 	dir := Parts(h.dir)["archive"]
 	var damage error
 	if h.archive, damage = archive.Open(dir, h.log); !errors.Is(damage, codec.ErrCorrupt) {

@@ -377,3 +377,24 @@ func TestAnotherNameInTheIndexIsNoLoss(t *testing.T) {
 		closeEngine(t, e)
 	}
 }
+
+// When more events may differ than are kept in memory, none is said to be missing in the index that may be in it.
+func TestManyEventsThatMayDiffer(t *testing.T) {
+	defer func(before int) { maxLocated = before }(maxLocated)
+	maxLocated = 3
+	m, found := codec.MerchantKey{1}, 0
+	v := verifier{Verification: store.Verification{Found: func(store.Finding) { found++ }}, buckets: make([]eventSum, buckets)}
+	c := comparison{verifier: &v, merchants: map[codec.MerchantKey]*merchantSums{m: {}}, events: map[locatedEvent]bool{}, chunks: map[uint64]*chunkDifference{}}
+	for i := range v.buckets {
+		v.buckets[i].n = 1
+	}
+	for _, indexed := range []bool{true, false} {
+		for i := range 10 {
+			c.take(locatedEvent{m: m, key: rank.Key{Position: codec.Position{Seq: 1, Index: uint16(i)}}}, indexed)
+		}
+	}
+	c.group()
+	if err := c.report(); err != nil || found > 0 || v.disagree {
+		t.Errorf("%d findings, the index and the journal disagree: %v, %v", found, v.disagree, err)
+	}
+}

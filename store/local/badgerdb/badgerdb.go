@@ -111,7 +111,7 @@ func Open(dir string, log *slog.Logger) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.open(); err != nil {
+	if err := cmp.Or(os.RemoveAll(dir+rebuilt), d.open()); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), d.lock.Close())
 	}
 	return d, nil

@@ -2,6 +2,7 @@ package badgerdb
 
 import (
 	"bytes"
+	"cmp"
 	"math"
 	"slices"
 	"sort"
@@ -41,13 +42,16 @@ type Iterator struct {
 // NewIterator returns an iterator. Call Rewind or Seek first.
 func (t *Txn) NewIterator(opt IteratorOptions) *Iterator {
 	it := &Iterator{t: t, opt: opt, unread: merge.New(func(a, b *cursor) bool {
-		return bytes.Compare(a.key(), b.key()) < 0 != opt.Reverse
+		if order := bytes.Compare(a.key(), b.key()); order != 0 {
+			return order < 0 != opt.Reverse
+		}
+		return cmp.Or(a.part-b.part, cmp.Compare(a.run[a.table].id, b.run[b.table].id)) > 0 // of a version, the newest table counts
 	})}
-	for _, part := range t.tables {
+	for n, part := range t.tables {
 		for _, r := range slices.Concat(part.first, part.added) {
 			if r = slices.DeleteFunc(slices.Clone(r), func(f *tableFile) bool { return f.version <= opt.Since }); len(r) > 0 {
 				c := cursors.Get().(*cursor)
-				c.run, c.reverse = r, opt.Reverse
+				c.part, c.run, c.reverse = n, r, opt.Reverse
 				it.all = append(it.all, c)
 			}
 		}
@@ -181,6 +185,7 @@ func (it *Iterator) isBehind(key []byte) bool {
 
 // cursor goes through the entries of a run.
 type cursor struct {
+	part    int // the newest one has the greatest number
 	run     run
 	reverse bool
 

@@ -31,8 +31,11 @@ func Rebuild(dir string, log *slog.Logger, write func(dir string) error, before 
 	})
 }
 
+// rebuilt follows the name of a directory in that of the one that is to replace it. After a kill, Open removes that.
+const rebuilt = ".part"
+
 func rebuild(dir string, write func(dir string) error, before func() error, adopt func(dir string) error) error {
-	by := dir + ".part"
+	by := dir + rebuilt
 	err := os.RemoveAll(by)
 	if err == nil {
 		err = write(by)

@@ -94,6 +94,7 @@ func (r run) find(key []byte, hash uint32, buf *buffer, n *newest) error {
 		}
 		e, err := entriesOf(b, buf)
 		if err == nil {
+			n.reading = f.id
 			more, err = e.find(key, n)
 		}
 		if err != nil {
@@ -142,13 +143,14 @@ func (f *keyFilter) mayHave(hash uint32) bool {
 // newest is the newest entry of a key, of those that were taken.
 type newest struct {
 	codec.Entry
-	known bool
+	known          bool
+	table, reading uint64 // the number of the entry's table, and of the one that is read: of a version, the newest table counts
 }
 
 func (n *newest) take(version uint64, v y.ValueStruct) {
-	if !n.known || version >= n.Version {
+	if !n.known || version > n.Version || version == n.Version && n.reading > n.table {
 		n.Entry = codec.Entry{Value: append(n.Value[:0], v.Value...), Version: version, ExpiresAt: v.ExpiresAt, Deleted: v.Meta&metaDelete != 0}
-		n.known = true
+		n.known, n.table = true, n.reading
 	}
 }
 

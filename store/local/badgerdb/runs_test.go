@@ -84,6 +84,50 @@ func TestGetFindsTheNewestEntry(t *testing.T) {
 	check(t, m.Close())
 }
 
+// Entries of one version may be in several tables, whose keys may lie in any order, and in two parts when a merge begins between them.
+// Everywhere the last one counts.
+func TestTheLastEntryOfAVersionCounts(t *testing.T) {
+	d := open(t, t.TempDir())
+	keys := []string{"c", "d", "e"}
+	put := func(value string, others ...string) {
+		t.Helper()
+		for _, key := range append(others, keys...) {
+			check(t, d.Put(codec.Entry{Key: []byte(key), Value: []byte(value), Version: 1}))
+		}
+		d.writing.Lock()
+		defer d.writing.Unlock()
+		check(t, d.writeTable())
+	}
+	checkAll := func(when, want string) {
+		t.Helper()
+		for _, reverse := range []bool{false, true} {
+			found, err := everything(d, reverse)
+			check(t, err)
+			for _, key := range keys {
+				value, _, err := d.Get([]byte(key))
+				if err != nil || string(value) != want || found[key] != want {
+					t.Errorf("%s, %s is %q, reading all gives %q, %v; want %q", when, key, value, found[key], err, want)
+				}
+			}
+		}
+	}
+	put("1", "b")
+	put("2", "a", "z")
+	put("3", "f")
+	check(t, d.Flush())
+	checkAll("flushed", "3")
+	put("4", "g")
+	d.writing.Lock()
+	check(t, errors.Join(d.flush(), d.beginPart())) // as a compaction does
+	d.writing.Unlock()
+	put("5", "b")
+	check(t, d.Flush())
+	checkAll("in two parts", "5")
+	check(t, d.Compact(ctx, noPace))
+	checkAll("compacted", "5")
+	check(t, d.Close())
+}
+
 // A table is sorted by key, whatever the owners of the keys are, and the entries of a key by version.
 func TestSortedIsTheOrderOfKeys(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))

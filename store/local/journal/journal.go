@@ -70,7 +70,7 @@
 //	'E' merchant, name and event_id (16)
 //	                                    remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian). The
 //	                                    16 bytes are the first ones of the SHA-256 of the event's name, a zero byte, and
-//	                                    the event_id. The database drops the key 8 days after receipt
+//	                                    the event_id. The database drops the key 8 days after a flush
 package journal
 
 import (

@@ -48,7 +48,7 @@ func tryKeys(dir string, logger *slog.Logger) (*keyStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := newKeyStore(db)
+	k := &keyStore{db: db}
 	if err := k.checkFormat(); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -70,10 +70,6 @@ func copyKeys(ctx context.Context, dir, to string, logger *slog.Logger, damage e
 		logger.Error("a part of the links and event_ids cannot be read", "file", path, "error", err)
 	})
 	return errors.Join(err, keys.db.Close())
-}
-
-func newKeyStore(db *badgerdb.DB) *keyStore {
-	return &keyStore{db: db}
 }
 
 // checkFormat refuses a database of another format version. The first commit writes the version into a new one. It reads all
@@ -224,7 +220,7 @@ func (k *keyStore) begin(end log.Position) bool {
 }
 
 // flush writes what begin has taken to the database, with this version. When it returns nil, that is on disk. After an error
-// a later flush writes it.
+// a later flush writes it. A merge that begins meanwhile makes a part of it readable: all is in memory, too, and prefixFlushed comes last.
 func (k *keyStore) flush(version uint64) error {
 	k.mu.RLock()
 	memory, upTo := k.memory, k.upTo // what is flushed does not change

@@ -76,6 +76,28 @@ func TestALargeFlush(t *testing.T) {
 	testenv.Check(t, k.db.Close())
 }
 
+// While the database cannot be written, a removal or a refill does not fill the memory.
+func TestDrillManyChangesOfADatabaseThatCannotBeWritten(t *testing.T) {
+	testenv.Drill(t)
+	j := open(t, t.TempDir())
+	j.flushes.Lock() // tidy would flush, too
+	for i := range maxEntries {
+		j.keys.set(codec.Entry{Key: appendDedupeKey(nil, codec.MerchantKey{1}, "Visit", strconv.Itoa(i)), Value: make([]byte, 8)})
+	}
+	j.keys.end(true)
+	part := filepath.Join(keysDir(j.dir), "g1")
+	testenv.Check(t, os.Rename(part, part+"-away"))
+	j.flushes.Unlock()
+	if err := j.Remove(codec.MerchantKey{1}, nil, []Remembered{{"Visit", "1"}}); err == nil {
+		t.Error("a removal goes on")
+	}
+	testenv.Check(t, os.Rename(part+"-away", part))
+	if err := j.Remove(codec.MerchantKey{1}, nil, []Remembered{{"Visit", "2"}}); err != nil || j.keys.inMemory() > maxEntries {
+		t.Error(j.keys.inMemory(), err)
+	}
+	closeJournal(t, j)
+}
+
 // An event_id counts while it is in memory, also while the database cannot be written, and until it is removed.
 func TestEventIDsThatAreNotFlushedCount(t *testing.T) {
 	j := open(t, t.TempDir())

@@ -37,7 +37,7 @@ func OpenReadOnly(dir string, opt Options) (j *Journal, err error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), j.log.Close())
 	}
-	j.keys = newKeyStore(db)
+	j.keys = &keyStore{db: db}
 	if err = j.keys.checkFormat(); err == nil {
 		err = j.replay()
 	}

@@ -21,6 +21,7 @@ import (
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/durable"
 	"mtagd/store/local/faultfs"
 	"mtagd/store/testenv"
 )
@@ -468,6 +469,61 @@ func TestACopyThatCannotBeWritten(t *testing.T) {
 			testenv.Check(t, data.Close())
 		}
 	}
+}
+
+// An old copy that can be neither synced nor made anew does not stay: after a power cut it could be as before the change, and take the
+// place of control.db.
+func TestACopyThatCannotBeSyncedDoesNotStay(t *testing.T) {
+	d := faultfs.New(t)
+	dir := filepath.Join(d.Dir, "data")
+	data, err := OpenControl(dir, Options{Log: quiet})
+	testenv.Check(t, err)
+	p, err := data.AddPartner(ctx, "Shop")
+	testenv.Check(t, err)
+	k, _, err := data.IssueKey(ctx, p.ID, store.KeyOptions{})
+	testenv.Check(t, err)
+	d.Fail(faultfs.Rule{Op: faultfs.Sync, Files: "control.copy", Errno: syscall.EIO},
+		faultfs.Rule{Op: faultfs.Write, Files: "control.copy.new", Errno: syscall.ENOSPC})
+	_, err = data.RevokeKey(ctx, k.ID, true)
+	testenv.Check(t, err)
+	d.Fail()
+	d.Cut()
+	testenv.Check(t, data.Close())
+	d.Restore(0, 1)
+	testenv.Check(t, os.Truncate(filepath.Join(dir, "control.db"), 10))
+	if data, err = OpenControl(dir, Options{Log: quiet}); err == nil {
+		k, ok := data.Directory().Key(k.ID)
+		t.Errorf("control.db was cut short, and the start takes another file: the revoked key is %+v, %v", k, ok)
+		testenv.Check(t, data.Close())
+	}
+}
+
+// A copy that was written before a kill is synced before it takes the place of control.db.
+func TestACopyIsSyncedBeforeItIsTaken(t *testing.T) {
+	d := faultfs.New(t)
+	dir := filepath.Join(d.Dir, "data")
+	data, err := OpenControl(dir, Options{Log: quiet})
+	testenv.Check(t, err)
+	_, err = data.AddPartner(ctx, "Shop")
+	testenv.Check(t, errors.Join(err, data.Close()))
+	path := filepath.Join(dir, "control.copy")
+	content, err := os.ReadFile(path)
+	testenv.Check(t, err)
+	testenv.Check(t, errors.Join(os.WriteFile(path, content[:10], 0o600), durable.SyncPath(path), os.WriteFile(path, content, 0o600),
+		os.Truncate(filepath.Join(dir, "control.db"), 10)))
+	d.Fail(faultfs.Rule{Op: faultfs.Sync, Files: "control.db", Errno: syscall.EIO}) // what comes after the rename does not happen
+	if data, err = OpenControl(dir, Options{Log: quiet}); err == nil {
+		t.Error("the start succeeds")
+		testenv.Check(t, data.Close())
+	}
+	d.Cut()
+	d.Restore(0, 1)
+	data, err = OpenControl(dir, Options{Log: quiet})
+	testenv.Check(t, err)
+	if partners, err := data.Partners(ctx); err != nil || len(partners) != 1 {
+		t.Errorf("there are %d partners, %v", len(partners), err)
+	}
+	testenv.Check(t, data.Close())
 }
 
 // A power cut at any moment leaves all changes that were answered, in control.db, and after the next start in both files.

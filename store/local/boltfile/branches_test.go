@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,6 +74,28 @@ func TestWrongBranchesAndFreePagesAreRefused(t *testing.T) {
 		if _, err := OpenReadOnly(damaged, "1", things); !errors.Is(err, codec.ErrCorrupt) {
 			t.Errorf("%s: OpenReadOnly gives %v, want codec.ErrCorrupt", name, err)
 		}
+	}
+}
+
+// A meta page that claims a file of any size is refused, before memory for its pages is asked for.
+func TestAMetaPageThatClaimsTooMuch(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	db, err := Open(path, "1")
+	testenv.Check(t, err)
+	testenv.Check(t, db.Close())
+	content, err := os.ReadFile(path)
+	testenv.Check(t, err)
+	for page := range 2 {
+		m := content[page*os.Getpagesize()+headerSize:]
+		binary.LittleEndian.PutUint64(m[40:], 1<<52)
+		sum := fnv.New64a()
+		sum.Write(m[:metaSize-8])
+		binary.LittleEndian.PutUint64(m[56:], sum.Sum64())
+	}
+	binary.LittleEndian.PutUint32(content[2*os.Getpagesize()+12:], 1<<31)
+	testenv.Check(t, os.WriteFile(path, content, 0o600))
+	if _, err := Open(path, "1"); !errors.Is(err, codec.ErrCorrupt) {
+		t.Errorf("Open gives %v, want codec.ErrCorrupt", err)
 	}
 }
 

@@ -67,8 +67,8 @@ func OpenScan(f *os.File) (*Scan, error) {
 	if !ok || !also {
 		s.wrong = damage("a meta page is damaged: the last change may be missing")
 	}
-	if want := int64(s.meta.size) * int64(s.meta.pageSize); info.Size() < want {
-		return nil, damage("it is cut short: %d bytes instead of %d", info.Size(), want)
+	if pages := uint64(info.Size()) / uint64(s.meta.pageSize); pages < s.meta.size {
+		return nil, damage("it is cut short: %d pages instead of %d", pages, s.meta.size)
 	}
 	return s, nil
 }

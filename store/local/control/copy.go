@@ -80,7 +80,7 @@ func (d *Data) removeCopy() error {
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
-	return errors.Join(d.dropCopy(), err)
+	return errors.Join(d.dropCopy(), err, durable.SyncPath(filepath.Dir(d.path)))
 }
 
 // KeepCopy makes the copy, if there is none. On a full disk the next change does.
@@ -90,16 +90,23 @@ func (d *Data) KeepCopy() {
 	d.syncCopy()
 }
 
-// syncCopy syncs the copy, or makes it anew.
+// syncCopy syncs the copy, or makes it anew. One that cannot be synced does not stay: a power cut could leave it as it was before the last
+// change.
 func (d *Data) syncCopy() {
+	isOld := false
 	if d.copy != nil {
 		err := d.copy.Sync()
 		if err == nil {
 			return
 		}
+		isOld = true
 		d.log.Error("control.copy cannot be synced, and is made anew", "error", errors.Join(err, d.dropCopy()))
 	}
-	if err := d.makeCopy(); err != nil {
+	err := d.makeCopy()
+	if isOld && err != nil && d.broken.Load() == nil {
+		err = errors.Join(err, d.removeCopy())
+	}
+	if err != nil {
 		d.log.Error("control.db has no copy now: damage of it would cost what it hits", "error", err)
 	}
 }
@@ -151,6 +158,9 @@ func (d *Data) takeCopy(r *reading, sums []uint64) error {
 		}
 	}
 	d.log.Error("control.db is damaged: its copy takes its place, and nothing is lost", "records", c.records, "file", d.path)
+	if err := durable.SyncPath(copyPath(d.path)); err != nil { // a kill may have left it unsynced
+		return err
+	}
 	err = errors.Join(os.Rename(copyPath(d.path), d.path), durable.SyncPath(filepath.Dir(d.path)))
 	return cmp.Or(err, errReplaced)
 }

@@ -11,6 +11,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store/local/codec"
+	"mtagd/store/rules"
 	"mtagd/store/testenv"
 )
 
@@ -59,5 +60,29 @@ func TestADamagedFileIsNotCopied(t *testing.T) {
 	testenv.Check(t, d.Close())
 	if got := everything(t, open(t, dir)); !reflect.DeepEqual(got, want) {
 		t.Errorf("after the next start there is %v", got)
+	}
+}
+
+// A repair that puts the records of both files together brings back nothing that was deleted after the time of an old copy.
+func TestARepairBringsBackNothing(t *testing.T) {
+	dir, to := t.TempDir(), t.TempDir()
+	d := openHere(t, dir)
+	_, err := d.AddPartner(t.Context(), "Acme")
+	testenv.Check(t, err)
+	gone, err := d.AddPartner(t.Context(), "Gone")
+	testenv.Check(t, err)
+	older := filesIn(t, dir)
+	testenv.Check(t, driver{d}.Update(t.Context(), func(rules.Turn) (rules.Change, error) {
+		return rules.Change{Records: []rules.Record{{Kind: rules.Partners, Key: string(gone.ID)}}}, nil
+	}))
+	last, _ := d.Sum()
+	testenv.Check(t, d.Close())
+	testenv.Check(t, changeFile(filepath.Join(dir, fileName), func(tx *bolt.Tx) error { return tx.Bucket([]byte(inMeta)).Delete([]byte(keySums)) }))
+	testenv.Check(t, os.WriteFile(filepath.Join(dir, copyName), older[1], 0o600))
+	damaged, err := OpenReadOnly(dir)
+	testenv.Check(t, err)
+	testenv.Check(t, errors.Join(damaged.Repair(to, func(string, string) {}, last), damaged.Close()))
+	if partners, err := open(t, to).Partners(t.Context()); err != nil || len(partners) != 1 || partners[0].ID == gone.ID {
+		t.Errorf("after the repair there are %v, %v", partners, err)
 	}
 }

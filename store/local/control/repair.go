@@ -99,7 +99,7 @@ func (r *reading) completed(path string, sums []uint64) *reading {
 			both.add(w.bucket, w.key, w.value, sealOf(w.bucket, w.key, w.value), true)
 		}
 	}
-	if both.isComplete() {
+	if both.isComplete() && both.mayReplace(r, sums) {
 		return both
 	}
 	if one, other := r.newest(), second.newest(); one == nil || other == nil || one.sum() != other.sum() {

@@ -118,7 +118,14 @@ func (t *treeEdit) removeNamed(concerns func(r *run) bool, gone func(k Key) bool
 		if err != nil {
 			return err
 		}
-		events = slices.DeleteFunc(events, func(e entry) bool { return !gone(e.Key) })
+		r.from, r.to = r.to, r.from // until widen
+		events = slices.DeleteFunc(events, func(e entry) bool {
+			stays := !gone(e.Key)
+			if stays {
+				r.widen(e.Key, e.Key)
+			}
+			return stays
+		})
 		if _, err := removeAll(t, &r.root, events); err != nil {
 			return err
 		}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	bolt "go.etcd.io/bbolt"
+
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
@@ -229,4 +231,37 @@ func TestDrillRemovalsDisturbNothing(t *testing.T) {
 	r.model[m] = nil
 	r.check(t, rng, r.Index, "at the end")
 	closeIndex(t, r.Index)
+}
+
+// After a removal, a run knows its bounds again: else each later one, and each page of later events, would read it.
+func TestRunsKnowTheirBoundsAfterARemoval(t *testing.T) {
+	j := journal{names: 100, maxSeries: 1}
+	x, m := j.open(t, t.TempDir()), newMerchant(t)
+	x.Start()
+	defer closeIndex(t, x)
+	j.push(t, x, m, 100)
+	bounds := func() (from, to Key) {
+		t.Helper()
+		testenv.Check(t, view(x.db, func(tx *bolt.Tx) error {
+			stored, err := loadTree(tx, m)
+			if err == nil && len(stored.runs) != 1 {
+				t.Fatalf("there are %d runs", len(stored.runs))
+			}
+			from, to = stored.runs[0].from, stored.runs[0].to
+			return err
+		}))
+		return from, to
+	}
+	_, err := x.RemoveBefore(t.Context(), m, 50_000)
+	testenv.Check(t, err)
+	if from, _ := bounds(); from.Time < 50_000 {
+		t.Errorf("the run begins at %d", from.Time)
+	}
+	keys := list(t, x, m)
+	_, err = x.Remove(t.Context(), m, keys[len(keys)-10:])
+	testenv.Check(t, err)
+	left := list(t, x, m)
+	if from, to := bounds(); from.compare(left[0]) > 0 || to.compare(keys[len(keys)-11]) > 0 {
+		t.Errorf("the run is from %v to %v; events from %v to %v are left", from, to, left[0], left[len(left)-1])
+	}
 }

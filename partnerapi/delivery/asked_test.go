@@ -161,3 +161,20 @@ func TestAHangingWebhookDelaysNoOther(t *testing.T) {
 		t.Errorf("of those that hang, %d had their turn before it", n)
 	}
 }
+
+// Each look at the destinations asks all that are due, however many there are.
+func TestOneLookAsksAllDestinations(t *testing.T) {
+	looks := make(chan struct{}, 100)
+	looks <- struct{}{}
+	b, s := newBedWith(t, func(int) time.Duration { <-looks; return time.Millisecond }), newSink(t)
+	t.Cleanup(sync.OnceFunc(func() { close(looks) }))
+	const webhooks = 3 * asksAtOnce
+	for range webhooks {
+		b.createWith(s.URL, func(c *Change) { c.Settings = json.RawMessage(fmt.Sprintf(`{"url":%q,"erasures":true}`, s.URL)) })
+	}
+	var who store.Identity
+	who.Add(store.Email, "ann@example.com")
+	must(b.engine.Erase(t.Context(), b.m.ID, who, store.ErasureOptions{}))
+	looks <- struct{}{}
+	b.until("all are told", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.asked == webhooks })
+}

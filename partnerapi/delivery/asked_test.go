@@ -144,14 +144,26 @@ func TestAHangingWebhookDelaysNoOther(t *testing.T) {
 		create(hole.URL)
 	}
 	sh := b.shard()
-	sh.mu.Lock()
-	for _, r := range sh.of[b.m.ID].runners {
-		r.failedAsks = 1
-	}
-	sh.mu.Unlock()
+	b.until("none is being asked, and all count as failing", func() bool {
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		all := sh.of[b.m.ID].runners
+		if slices.ContainsFunc(all, func(r *runner) bool { return r.asking }) {
+			return false
+		}
+		for _, r := range all {
+			r.failedAsks, r.nextAsk = 1, time.Now().Add(time.Hour)
+		}
+		return true
+	})
 	var who store.Identity
 	who.Add(store.Email, "ann@example.com")
 	must(b.engine.Erase(t.Context(), b.m.ID, who, store.ErasureOptions{}))
+	sh.mu.Lock()
+	for _, r := range sh.of[b.m.ID].runners {
+		r.nextAsk = time.Time{}
+	}
+	sh.mu.Unlock()
 	asked := func(s *sink) int { s.mu.Lock(); defer s.mu.Unlock(); return s.asked }
 	b.until("they hang", func() bool { return asked(hole) == asksAtOnce })
 	create(s.URL)

@@ -63,29 +63,23 @@ func takesErasures(t kind.Target) bool {
 
 // askAll asks the destinations of a shard to erase, until the shard stops.
 func (sh *shard) askAll() {
-	good, failing := make(chan struct{}, asksAtOnce), make(chan struct{}, asksAtOnce)
+	good, failing := &places{free: asksAtOnce}, &places{free: asksAtOnce}
 	for sh.sleep(min(askInterval, 5*sh.s.Backoff(1))) {
 		now := sh.s.Now()
 		sh.mu.Lock()
-		for _, of := range sh.of { // in another order each time
+		for _, of := range sh.of {
 			for _, r := range of.runners {
 				if !r.takesErasures || !r.isOn() || r.asking || now.Before(r.nextAsk) {
 					continue
 				}
-				places := good
+				p := good
 				if r.failedAsks > 0 {
-					places = failing
+					p = failing
 				}
-				select {
-				case places <- struct{}{}:
-					r.asking = true
-					failures := r.failedAsks
-					sh.runners.Go(func() {
-						err := sh.ask(r, failures)
-						<-places
-						r.noteAsk(err)
-					})
-				default: // its turn comes
+				r.asking = true
+				if p.waiting = append(p.waiting, r); p.free > 0 {
+					p.free--
+					sh.runners.Go(func() { sh.askWaiting(p) })
 				}
 			}
 		}
@@ -93,11 +87,27 @@ func (sh *shard) askAll() {
 	}
 }
 
-// noteAsk notes how a call of ask has ended.
+// askWaiting uses one place for the destinations that wait to be asked, one after the other, and frees it when none waits.
+func (sh *shard) askWaiting(p *places) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	for len(p.waiting) > 0 && sh.ctx.Err() == nil {
+		r := p.waiting[0]
+		p.waiting = p.waiting[1:]
+		if r.isOn() {
+			failures := r.failedAsks
+			sh.mu.Unlock()
+			err := sh.ask(r, failures)
+			sh.mu.Lock()
+			r.noteAsk(err)
+		}
+		r.asking = false
+	}
+	p.free++
+}
+
+// noteAsk notes how a call of ask has ended. The caller holds mu.
 func (r *runner) noteAsk(err error) {
-	r.sh.mu.Lock()
-	defer r.sh.mu.Unlock()
-	r.asking = false
 	switch {
 	case err == nil:
 		r.failedAsks = 0

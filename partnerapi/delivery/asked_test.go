@@ -144,14 +144,26 @@ func TestAHangingWebhookDelaysNoOther(t *testing.T) {
 		create(hole.URL)
 	}
 	sh := b.shard()
-	sh.mu.Lock()
-	for _, r := range sh.of[b.m.ID].runners {
-		r.failedAsks = 1
-	}
-	sh.mu.Unlock()
+	b.until("none is being asked, and all count as failing", func() bool {
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		all := sh.of[b.m.ID].runners
+		if slices.ContainsFunc(all, func(r *runner) bool { return r.asking }) {
+			return false
+		}
+		for _, r := range all {
+			r.failedAsks, r.nextAsk = 1, time.Now().Add(time.Hour)
+		}
+		return true
+	})
 	var who store.Identity
 	who.Add(store.Email, "ann@example.com")
 	must(b.engine.Erase(t.Context(), b.m.ID, who, store.ErasureOptions{}))
+	sh.mu.Lock()
+	for _, r := range sh.of[b.m.ID].runners {
+		r.nextAsk = time.Time{}
+	}
+	sh.mu.Unlock()
 	asked := func(s *sink) int { s.mu.Lock(); defer s.mu.Unlock(); return s.asked }
 	b.until("they hang", func() bool { return asked(hole) == asksAtOnce })
 	create(s.URL)
@@ -160,4 +172,21 @@ func TestAHangingWebhookDelaysNoOther(t *testing.T) {
 	if n := asked(hole); n != asksAtOnce {
 		t.Errorf("of those that hang, %d had their turn before it", n)
 	}
+}
+
+// Each look at the destinations asks all that are due, however many there are.
+func TestOneLookAsksAllDestinations(t *testing.T) {
+	looks := make(chan struct{}, 100)
+	looks <- struct{}{}
+	b, s := newBedWith(t, func(int) time.Duration { <-looks; return time.Millisecond }), newSink(t)
+	t.Cleanup(sync.OnceFunc(func() { close(looks) }))
+	const webhooks = 3 * asksAtOnce
+	for range webhooks {
+		b.createWith(s.URL, func(c *Change) { c.Settings = json.RawMessage(fmt.Sprintf(`{"url":%q,"erasures":true}`, s.URL)) })
+	}
+	var who store.Identity
+	who.Add(store.Email, "ann@example.com")
+	must(b.engine.Erase(t.Context(), b.m.ID, who, store.ErasureOptions{}))
+	looks <- struct{}{}
+	b.until("all are told", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.asked == webhooks })
 }

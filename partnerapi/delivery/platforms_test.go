@@ -233,6 +233,31 @@ func TestAnAnswerThatCannotBeReadIsNoSuccess(t *testing.T) {
 	}
 }
 
+// A page that answers instead of the platform may be so long that requests are sent in halves. The destination fails all the
+// same.
+func TestALongPageIsAFailure(t *testing.T) {
+	page := "<html>" + strings.Repeat("x", 100_000)
+	b, p := newBed(t), newPlatform(t, func(*http.Request, map[string]any) (int, string, []string) { return 200, page, nil })
+	d := b.createPlatform("meta", fmt.Sprintf(`{"pixelId":"123456","endpoint":%q}`, p.URL), map[string]string{"accessToken": "right"})
+	pause := func(is bool) {
+		if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: &is}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pause(true)
+	for i := range 3 {
+		b.send(fmt.Sprint(i), "Purchase", agreed+`,"email":"a@example.com"`)
+	}
+	pause(false)
+	b.until("it fails", func() bool {
+		st := b.status(d)
+		return st.Word == "failing" && strings.Contains(*st.LastError, "cannot be read")
+	})
+	if st := b.status(d); st.Delivered+st.Dead > 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
 // fakeGA4 refuses what the validation server of the Measurement Protocol does.
 func fakeGA4(r *http.Request, body map[string]any) (int, string, []string) {
 	q := r.URL.Query()

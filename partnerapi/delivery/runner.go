@@ -40,7 +40,7 @@ type runner struct {
 	timer           *time.Timer // see schedule; nil: there is none
 	due             time.Time   // when it fires
 
-	asking     bool // a call of ask runs
+	asking     bool // it waits to be asked, or a call of ask runs
 	failedAsks int  // calls of ask that failed in a row
 	nextAsk    time.Time
 	asked      map[store.ErasureID]bool // of the running ask

@@ -320,7 +320,7 @@ func (l *lane) request(rt *route, request kind.Request, of []piece) {
 	if v.Outcome != kind.Done {
 		l.d.reason = v.Reason
 	}
-	l.d.responded = l.d.responded || v.Outcome == kind.Done || v.Outcome == kind.Refused
+	l.d.responded = l.d.responded || v.Outcome == kind.Done || v.Outcome == kind.Refused && len(of) == 1 // else its halves tell
 	l.d.retryAfter = max(l.d.retryAfter, sent.retryAfter(sh.s.Now()))
 	l.d.gone = l.d.gone || v.Outcome == kind.Gone
 	l.d.deliveries = append(l.d.deliveries, l.describe(state, sent, v.Reason, of))

@@ -157,8 +157,7 @@ func (sh *shard) run() {
 	running.Go(sh.flushAll)
 	running.Go(sh.askAll)
 	running.Wait()
-	sh.runners.Wait()
-	sh.mu.Lock()
+	sh.mu.Lock() // a timer that fires later starts nothing in runners
 	for _, of := range sh.of {
 		for _, r := range of.runners {
 			if r.timer != nil {
@@ -167,6 +166,7 @@ func (sh *shard) run() {
 		}
 	}
 	sh.mu.Unlock()
+	sh.runners.Wait()
 	if sh.s.Shared == nil || errors.Is(context.Cause(sh.ctx), errStopping) { // else another node may have written newer states
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(sh.ctx), 5*time.Second)
 		defer cancel()

@@ -126,7 +126,7 @@ func allowsChallenge(methods string) bool {
 	return false
 }
 
-// directoryTimeout bounds one request for the CA's directory.
+// directoryTimeout bounds a read of the CA's directory. Meanwhile the acme package begins no order.
 const directoryTimeout = 10 * time.Second
 
 // ca knows the names that CAA records use for the CA.
@@ -140,7 +140,7 @@ type ca struct {
 func newCA(directory string, roots *x509.CertPool, log *slog.Logger) *ca {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = &tls.Config{RootCAs: roots}
-	return &ca{directory: directory, client: &http.Client{Transport: transport, Timeout: directoryTimeout}, log: log}
+	return &ca{directory: directory, client: &http.Client{Transport: transport}, log: log}
 }
 
 // identities returns the names that CAA records may use for the CA (RFC 8555, section 7.1.1, caaIdentities). It returns
@@ -151,8 +151,10 @@ func (c *ca) identities(ctx context.Context) []string {
 		return nil
 	}
 	read := c.reading.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), directoryTimeout)
+		defer cancel()
 		client := acme.Client{Directory: c.directory, HTTPClient: c.client}
-		directory, err := client.GetDirectory(context.Background())
+		directory, err := client.GetDirectory(ctx)
 		if err != nil {
 			c.log.Warn("the CA's directory cannot be read, so CAA records are not checked", "directory", c.directory, "error", err)
 		}

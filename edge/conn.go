@@ -241,8 +241,8 @@ func connOf(c net.Conn) *conn {
 	return nil
 }
 
-// connStateChanged ends the state of a request, when its answer is written or the connection is closed. fasthttp calls
-// it.
+// connStateChanged notes whether a connection is idle. When an answer is written or the connection is closed, it ends the
+// state of the request. fasthttp calls it.
 func connStateChanged(nc net.Conn, state fasthttp.ConnState) {
 	c := connOf(nc)
 	if c == nil {
@@ -252,7 +252,7 @@ func connStateChanged(nc net.Conn, state fasthttp.ConnState) {
 	if state != fasthttp.StateIdle && state != fasthttp.StateClosed {
 		return
 	}
-	if c.isStopping() { // and this answer began before that: it has not closed the connection
+	if c.isStopping() { // the answer was begun before the stop, so it has not closed the connection
 		c.stopReading()
 	}
 	if c.body != nil { // rare: most requests do not touch the budget, which all connections share

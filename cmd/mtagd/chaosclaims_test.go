@@ -194,8 +194,9 @@ type span struct{ from, to time.Time }
 
 func (s span) overlaps(from, to time.Time) bool { return s.from.Before(to) && from.Before(s.to) }
 
-// hasShown reports whether a listing may show the event of a call that was refused, and with reason. A primary shows events that its
-// standbys do not have yet, and that are not on its disk. It loses them when it is killed or replaced; what it has shown is lost.
+// hasShown reports whether a listing may show the event of a call that was refused. A primary shows events that its standbys
+// and its disk do not have yet. When it is killed or replaced, it may lose an event that a listing has shown: the event is
+// then refused rightly. So only a refusal during such a loss counts. Listings may lag after it.
 func (c *chaos) hasShown(read, refused operation) bool {
 	return read.answer.After(refused.call) && slices.ContainsFunc(c.losses, func(s span) bool {
 		return s.overlaps(refused.call, refused.answer) && read.call.Before(s.to.Add(listingLag))

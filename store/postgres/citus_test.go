@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -157,7 +158,7 @@ func useEverything(t *testing.T, s *shop) {
 	for _, q := range []store.Query{{}, {From: &from, To: &to}, {Names: []string{"PageView"}}, {Tag: s.tag, From: &from},
 		{SortBy: store.ByName, From: &from, Asc: true}, {SortBy: store.ByName}, {Asc: true, Offset: 10}, {Asc: true, Tag: s.tag},
 		{Asc: true, Names: []string{"PageView"}}, {Asc: true, Names: []string{"PageView"}, Tag: s.tag}} {
-		q.Merchant, q.Limit = s.id, 20
+		q.Merchant, q.Limit, q.SortBy = s.id, 20, cmp.Or(q.SortBy, store.ByTime)
 		if page, err := s.Events(t.Context(), q); err != nil || page.Total == 0 {
 			t.Fatal(page.Total, err)
 		}

@@ -11,7 +11,7 @@ import (
 	"mtagd/store/testenv"
 )
 
-// auditLimits are what engines must be opened with: with those outside of tests, the log would be full after a million changes.
+// auditLimits are what engines must be opened with: with the usual ones, the log would be full after a million changes.
 var auditLimits = store.AuditLimits{Partners: 120, PartnerAge: day, Operators: 60, OperatorAge: 30 * day}
 
 // auditLog returns the whole audit log, oldest entry first.

@@ -113,8 +113,8 @@ func embedded(opt local.Options) func(t *testing.T) backing {
 
 func direct(url string) string { return url }
 
-// onPostgreSQL returns stores in empty databases, whose engines connect through what may be a pooler. kill cuts all connections: a node has
-// nothing else that a kill could take. Beside other tests a flush may take long.
+// onPostgreSQL returns stores in empty databases. Their engines connect to what through returns, such as a pooler. kill cuts
+// all connections: a node has nothing else that a kill could take. Beside other tests a flush may take long.
 func onPostgreSQL(database func(t testing.TB) (url string), through func(url string) string) func(t *testing.T) backing {
 	return func(t *testing.T) backing {
 		url := database(t)

@@ -266,7 +266,8 @@ func (e memoryEngine) Verify(_ context.Context, v store.Verification) (counts st
 	})
 }
 
-// Another machine may learn at once that a partner has moved to another tracking domain, and that another one has the former domain now.
+// Another machine may learn at once that a partner has moved to another tracking domain, and that another partner has the
+// former domain now.
 func TestTrackingDomainsThatChangeHandsTogether(t *testing.T) {
 	m := newMemory()
 	d := m.open(t, time.Now).(memoryEngine)

@@ -262,6 +262,7 @@ func (l *loadModel) retry(t *testing.T, c *child) {
 				t.Fatalf("the retry of call %d: %s", n, got)
 			}
 		}
+		l.known[n] = true
 	}
 	l.acked, l.failed = append(l.acked, l.failed...), nil
 }

@@ -77,6 +77,14 @@ func serveChild(dir string) {
 				err = fmt.Errorf("%d events of %d", len(page.Events), page.Total)
 			}
 			answer(strings.Join(append([]string{"ok"}, numbers...), " "), err)
+		case "load": // a number: records events with this and the next numbers until the end
+			n, _ := strconv.Atoi(arg)
+			serveLoad(e, n)
+		case "retry":
+			n, _ := strconv.Atoi(arg)
+			answer("ok", e.Record(ctx, loadMarks(n, "load")))
+		case "known":
+			answer("ok", checkLoad(e, arg))
 		case "ready":
 			answer("ok", e.Ready())
 		case "close":
@@ -96,7 +104,13 @@ type child struct {
 
 func startChild(t *testing.T, dir string) *child {
 	t.Helper()
-	c := &child{t: t, cmd: exec.Command(os.Args[0])}
+	return startChildOf(t, os.Args[0], dir)
+}
+
+// startChildOf is startChild for another test binary.
+func startChildOf(t *testing.T, binary, dir string) *child {
+	t.Helper()
+	c := &child{t: t, cmd: exec.Command(binary)}
 	c.cmd.Env = append(os.Environ(), childEnv+"="+dir)
 	c.cmd.Stderr = os.Stderr
 	in, err := c.cmd.StdinPipe()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -126,13 +127,14 @@ func feedOf(e *engine, m store.MerchantID) (events []store.Event, err error) {
 }
 
 // check opens a damaged directory and compares all its answers. wrong are the answers that differ without an error and without noted
-// damage. failed are the queries that gave an error.
-func (o *flipOracle) check(dir string) (wrong []string, failed []error, refused error) {
-	opened, err := Open(dir, Options{Log: quiet, MaxSeries: 3})
+// damage. failed are the queries that gave an error. opened is called between the start and the queries.
+func (o *flipOracle) check(dir string, opened func()) (wrong []string, failed []error, refused error) {
+	engineOf, err := Open(dir, Options{Log: quiet, MaxSeries: 3})
 	if err != nil {
 		return nil, nil, err
 	}
-	e := opened.(*engine)
+	e := engineOf.(*engine)
+	opened()
 	defer func() {
 		if err := e.Close(); err != nil {
 			failed = append(failed, fmt.Errorf("close: %w", err))
@@ -233,7 +235,7 @@ func (e *engine) without(page store.Page, m store.MerchantID, all []store.Event)
 func TestDrillAWrongBitInAnyFileIsNeverServed(t *testing.T) {
 	testenv.Drill(t)
 	killed, o := newFlipOracle(t)
-	if wrong, failed, refused := o.check(copied(t, killed)); wrong != nil || failed != nil || refused != nil {
+	if wrong, failed, refused := o.check(copied(t, killed), func() {}); wrong != nil || failed != nil || refused != nil {
 		t.Fatalf("without damage: %v, %v, %v", wrong, failed, refused)
 	}
 	files := slices.DeleteFunc(filesBelow(t, killed), func(path string) bool {
@@ -254,14 +256,39 @@ func TestDrillAWrongBitInAnyFileIsNeverServed(t *testing.T) {
 			t.Fatal(err)
 		}
 		at, bit := 0, random.IntN(8)
-		damage(t, filepath.Join(dir, path), func(b []byte) []byte {
-			at = random.IntN(1 + len(bytes.TrimRight(b, "\x00"))) // files of the log end with zeros
-			at = min(at, len(b)-1)
-			b[at] ^= 1 << bit
-			return b
-		})
+		running := random.IntN(3) == 0
+		flip := func() {
+			f, err := os.OpenFile(filepath.Join(dir, path), os.O_RDWR, 0)
+			if errors.Is(err, fs.ErrNotExist) { // the start has removed it
+				return
+			}
+			testenv.Check(t, err)
+			b, err := io.ReadAll(f)
+			testenv.Check(t, err)
+			if len(b) > 0 {
+				at = min(random.IntN(1+len(bytes.TrimRight(b, "\x00"))), len(b)-1) // files of the log end with zeros
+				_, err = f.WriteAt([]byte{b[at] ^ 1<<bit}, int64(at))              // in place: the file may be mapped
+			}
+			testenv.Check(t, errors.Join(err, f.Close()))
+		}
+		var wrong []string
+		var failed []error
+		var refused error
+		if running {
+			wrong, failed, refused = o.check(dir, flip)
+			where := fmt.Sprintf("bit %d of byte %d of %s while it runs", bit, at, path)
+			if wrong != nil || refused != nil {
+				t.Errorf("%s: %v, %v", where, wrong, refused)
+			}
+			for _, err := range failed {
+				t.Logf("%s: %v", where, err)
+				break
+			}
+		} else {
+			flip()
+		}
 		where := fmt.Sprintf("bit %d of byte %d of %s", bit, at, path)
-		wrong, failed, refused := o.check(dir)
+		wrong, failed, refused = o.check(dir, func() {})
 		kind := filepath.Ext(path)
 		if kind == ".db" || kind == "" {
 			kind = filepath.Base(path)

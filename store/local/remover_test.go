@@ -222,6 +222,7 @@ type lifeModel struct {
 	read      map[store.MerchantID]store.Cursor
 	readUpTo  map[store.MerchantID]int // the last number that a follower of the feed has read
 	unsettled bool
+	cut       func(unheard, kill func()) // ends the process, or cuts the power
 
 	child    *exec.Cmd
 	commands io.WriteCloser
@@ -394,6 +395,8 @@ func textsIn(dir string, texts ...string) []string {
 	return found
 }
 
+var lifeDisk = flag.String("lifedisk", "", "TestDrillLife cuts the power of a disk with this file system (newLossyDisk) instead of killing the process")
+
 // A random life: events come in, persons are erased, events expire, merchants are deleted, the process is killed at any moment.
 // Whenever everything has settled, listing, totals, summary, and the feed from where a reader was have exactly what is left, and no
 // file has a byte of what was erased.
@@ -403,10 +406,15 @@ func TestDrillLife(t *testing.T) {
 		defer flag.Set("rapid.checks", checks.DefValue)
 		testenv.Check(t, flag.Set("rapid.checks", "3"))
 	}
+	parent, cut, cuts := t.TempDir(), func(_, kill func()) { kill() }, 0
+	if *lifeDisk != "" {
+		d := newLossyDisk(t, *lifeDisk, testenv.Random(t))
+		parent, cut = d.dir, d.cut
+	}
 	rapid.Check(t, func(r *rapid.T) {
-		dir, err := os.MkdirTemp(t.TempDir(), "life")
+		dir, err := os.MkdirTemp(parent, "life")
 		testenv.Check(r, err)
-		l := &lifeModel{t: r, dir: dir, now: day0, events: map[store.MerchantID][]lifeEvent{}, days: map[store.MerchantID]store.Retention{},
+		l := &lifeModel{t: r, dir: dir, cut: cut, now: day0, events: map[store.MerchantID][]lifeEvent{}, days: map[store.MerchantID]store.Retention{},
 			persons: map[store.MerchantID]map[int]*lifePerson{}, read: map[store.MerchantID]store.Cursor{}, readUpTo: map[store.MerchantID]int{}}
 		l.launch()
 		defer func() { l.kill() }()
@@ -442,7 +450,8 @@ func TestDrillLife(t *testing.T) {
 			"expire":      func(r *rapid.T) { l.do(lifeCommand{Op: "expire"}) },
 			"kill": func(r *rapid.T) {
 				time.Sleep(time.Duration(rapid.IntRange(0, 50).Draw(r, "ms")) * time.Millisecond)
-				l.kill()
+				l.cut(func() {}, l.kill)
+				cuts++
 				for _, f := range withoutTags(closedFindings(t, l.dir)) {
 					r.Errorf("after a kill: %+v", f)
 				}
@@ -453,4 +462,5 @@ func TestDrillLife(t *testing.T) {
 		})
 		l.settle()
 	})
+	t.Logf("%d kills or power cuts", cuts)
 }

@@ -227,9 +227,9 @@ func TestAnEventWithAnEmailWhosePageIsGone(t *testing.T) {
 		w.gate.setFault(refuse(http.StatusServiceUnavailable))
 		tab := w.visit("/")
 		before := len(w.gate.seen())
-		tab.do(`mtag('event', 'Login', { email: 'ann@example.com' })`)
+		tab.do(`mtag('event', 'Login', { email: 'ann@example.com', then: 'before %s' })`, last)
 		w.wait("a refusal", func() bool { return len(w.gate.seen()) > before && w.gate.seen()[before].status > 0 })
-		w.wait("the stored copy", func() bool { return strings.Contains(tab.get(`JSON.stringify(localStorage)`), "Login") })
+		w.wait("the stored copy", func() bool { return strings.Contains(tab.get(`JSON.stringify(localStorage)`), "before "+last) })
 		tab.goTo(w.gate.url(shopHost) + "/plain")
 		w.gate.setFault(withEmail) // what the page sent while it was left may come late
 		next := w.visit(last)

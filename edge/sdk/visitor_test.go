@@ -14,8 +14,8 @@ import (
 
 var uuidV4 = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
-// madeID is an event_id that the tag has made: the time, a random number, and how many events wait.
-var madeID = regexp.MustCompile(`^\d{13}-[\d.e-]+$`)
+// madeID is an event_id that the tag has made: a UUID of the page, and a number.
+var madeID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\d+$`)
 
 // cookies returns all cookies of the profile.
 func (w *world) cookies() []*network.Cookie {

@@ -69,11 +69,11 @@ const next = (list: Entry[], max: number) => {
 };
 
 // address returns where events are sent. The tag host corrects a wrong clock by t.
-const address = ([{ path_ }]: Entry[]) => `${base}/${path_}/${tag}?t=${Date.now()}`;
+const address = (batch: Entry[]) => base + '/' + batch[0].path_ + '/' + tag + '?t=' + Date.now();
 
 // render returns the body of a request. It is text/plain, which needs no preflight.
 const render = (batch: Entry[]) => {
-  const texts = batch.map(({ text_ }) => text_);
+  const texts = batch.map((entry) => entry.text_);
   return texts[1] ? `[${texts}]` : texts[0];
 };
 
@@ -89,7 +89,6 @@ export const drain = () => safely(() => {
   const batch = next(idle(), Is.MAX_BODY);
   if (!batch[0]) return;
   const xhr = new XMLHttpRequest();
-  const visitor = muid;
   open++;
   // abort calls it too
   xhr.onloadend = () => {
@@ -114,7 +113,7 @@ export const drain = () => safely(() => {
       else warn(result.message, JSON.parse(entry.text_).event); // its fields may be personal
     });
     open--;
-    if (!kit.allowed_) return soon(() => kit.allowed_ || erase(visitor)); // the answer may have renewed the cookie at the last moment
+    if (!kit.allowed_) return;
     if (failed) {
       notBefore = now() + Math.min((xhr.getResponseHeader('retry-after') as any) * 1e3 || 0, Is.MAX_RETRY_AFTER);
       due = notBefore + Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** (failures++ + Math.random()));

@@ -16,9 +16,8 @@ export const kit: Record<string, any> & {
   chars_: number; // length of all texts in waiting_
   records_: Record<string, number>; // how many events of a record wait
   recorded_(entry: Entry): void;
-  viewed_(view?: object): void; // sends a page view
   take_(records: string[]): void; // takes the events that other pages have left
   strip_(text: string): string | void; // returns the part of an event that may be stored
   visit_(how?: number): object | void; // returns the attribution fields for an event
   edit_(event: any): any; // returns the event to send; false, null or undefined drops it
-} = { chars_: 0, records_: {}, take_: backlog, waiting_: new Set(), edit_: (event) => event, recorded_: ({ told_ }) => tell(told_), referrer_: document.referrer, strip_: backlog, visit_() {} };
+} = { chars_: 0, records_: {}, take_: backlog, waiting_: new Set(), edit_: (event) => event, recorded_: (entry) => tell(entry.told_), referrer_: document.referrer, strip_: backlog, visit_() {} };

@@ -11,7 +11,7 @@ let pending: any; // the page view that waits for its title
 
 // page returns the fields of an event that is made now, without the title, which may come later.
 kit.page_ = () => ({
-  event_time: new Date(), // in JSON as RFC 3339 has it
+  event_time: new Date().toISOString(),
   pageUrl: location.href,
   referrer: kit.referrer_,
 });

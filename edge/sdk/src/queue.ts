@@ -10,7 +10,7 @@ import { drain } from './delivery';
 import { kit } from './kit';
 import { prefix } from './parts';
 import { json, storage, store } from './storage';
-import { uuid } from './visitor';
+import { unique } from './visitor';
 import { soon, tell, warn } from './warn';
 
 const enum Max {
@@ -51,7 +51,7 @@ export const save = () => {
     if (!kit.allowed_ || entry.path_ != 'mark' || entry.record_) return;
     const text = /@|%40|mail|phone|mobile|"tel/i.test(entry.text_) ? kit.strip_(entry.text_) : entry.text_;
     if (!text) return;
-    entry.record_ = name = name || prefix + Date.now() + 'mark' + uuid();
+    entry.record_ = name = name || prefix + Date.now() + 'mark' + unique();
     lines.push(text);
   });
   if ((kit.records_[name] = lines.length)) store(name, lines.join('\n'));

@@ -9,7 +9,7 @@ import { base, hold, need, release, start } from './parts';
 import { safely, soon, tell, warn } from './warn';
 import { Key, keys, storage } from './storage';
 import { unhold } from './queue';
-import { announce, erase, muid, sender, setVisitor } from './visitor';
+import { announce, erase, muid, sender, setVisitor, unique } from './visitor';
 import type { Identifiers, Options } from '../npm/mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
@@ -23,7 +23,7 @@ let common = {}; // fields of every event, from mtag('set')
 const commands: Record<string, (...args: any[]) => void> = {
   init(url: string, options = {} as Options) {
     // A relative URL, or one without https://, would lead to the page's own host.
-    const [, host, tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?.*tagId=([^&#]+)/.exec(url) || [];
+    const [, host, , tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?(.*&)?tagId=([^&#]+)/.exec(url) || [];
     if (base || !tagId) return warn('wrong init:', url);
     const choose = () => kit.init_(options);
     start(host, tagId, () => (Object.keys({ consent: 0, ...options })[1] || ([] as any).toJSON ? need('options', choose) : choose()), watchViews);
@@ -37,9 +37,8 @@ const commands: Record<string, (...args: any[]) => void> = {
       name = name.type;
     }
     if (name > '[' && !kit.names) return need('names', () => commands.event(name, fields, recorded), () => warn('not sent:', name)); // a name of GA4
-    // The tag host records each event_id once. An event without one would be recorded again by each retry. A UUID takes a fifth of
-    // a call. The length of the queue is for pages whose Math.random is constant.
-    const event = { pageTitle: document.title, ...kit.page_(), ...common, ...fields, event: name, event_id: ((fields || 0).event_id || Date.now() + '-' + Math.random() + kit.waiting_.size) + '' };
+    // The tag host records each event_id once. An event without one would be recorded again by each retry.
+    const event = { ...kit.page_(), pageTitle: document.title, ...common, ...fields, event: name, event_id: ((fields || 0).event_id || unique()) + '' };
     whenAllowed(event, (event) => {
       const edited = kit.edit_({ ...kit.visit_(), consent: kit.consent_, ...event });
       if (edited) add('mark', edited, recorded);
@@ -97,7 +96,8 @@ const run = (call: ArrayLike<any>) => safely(() => {
   /init|part/.test(name) ? make() : hold(make);
 });
 
-kit.viewed_ = (view) => run(['event', 'PageView', view]);
+// viewed sends a page view.
+kit.viewed_ = (view?: object) => run(['event', 'PageView', view]);
 
 const begin = () => {
   let left: number; // when the page was left
@@ -116,8 +116,8 @@ const begin = () => {
   });
   addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));
   addEventListener('online', kit.retryNow_);
-  // The browser opens localStorage for it.
-  soon(() => addEventListener('storage', ({ key, newValue }) => newValue && key!.startsWith(Key.SAID) && run(JSON.parse(newValue))));
+  // At once: a page that misses a withdrawal could write the cookie again.
+  addEventListener('storage', ({ key, newValue }) => newValue && key!.startsWith(Key.SAID) && run(JSON.parse(newValue)));
   // Not an assignment, which a page with a frozen Array.prototype forbids.
   Object.defineProperty(calls, 'push', { value: (...later: any[]) => later.forEach(run) });
   calls.splice(0).forEach(run);

@@ -4,6 +4,7 @@ import { withdraw } from './delivery';
 import { json, Key, store } from './storage';
 import { making } from './queue';
 import { kit } from './kit';
+import { soon } from './warn';
 
 export const enum Cookie {
   MUID = '_muid',
@@ -27,7 +28,7 @@ export const sender = () => {
     const found = read();
     // A cookie of this host alone would hide the visitor's own on other hosts.
     if (found) write(Cookie.MUID, '', 0, '');
-    setVisitor(found && (read() || found));
+    setVisitor(read() || found);
     // Another tab may have written its own. The calls of one task, and their request, look once.
   } else if (domain && !making) muid = read() || cookie(Cookie.MUID) && muid;
   return muid || withdraw();
@@ -39,12 +40,14 @@ export const setVisitor = (value?: string) => {
   kit.renew_ = '&renew=1'; // some browsers keep a cookie that a script has written for only a week
 };
 
-// erase deletes the cookies, and makes the next visitor a new one. With only, it leaves those of another muid alone.
-export const erase = (only = read()) => {
+// erase deletes the cookies, and makes the next visitor a new one. It leaves those of another muid alone. It does so again a
+// moment later: the last answer, or a page that has just been loaded, may have renewed them at the last moment.
+export const erase = (only = read() || muid, last?: unknown) => {
   [Cookie.MUID, Cookie.VISIT].forEach((name) => {
     if (cookie(name) && (read() || only) == only) write(name, '', 0), write(name, '', 0, '');
   });
   muid = '';
+  last || soon(() => kit.allowed_ || erase(only, 1));
 };
 
 // read returns the muid of the cookie, undefined without one that the tag host accepts. Many visitors would share an "undefined".
@@ -76,7 +79,7 @@ const write = (kit.write_ = (name: string, value: string, seconds: number, on = 
 // every other one is a public suffix. The root domain is '' where cookies are denied.
 kit.root_ = () => {
   const labels = location.hostname.split('.');
-  const probe = Cookie.PROBE + uuid(); // another tab's probe must not replace it
+  const probe = Cookie.PROBE + unique(); // another tab's probe must not replace it
   for (let n = labels.length - 1 || 1; !domain && n--; ) {
     const candidate = labels.slice(n).join('.');
     write(probe, '1', 9, candidate);
@@ -88,6 +91,12 @@ kit.root_ = () => {
 // uuid makes a random UUID. Without TLS there is no crypto.randomUUID, but the address of a Blob ends with one.
 export const uuid = () => crypto.randomUUID ? crypto.randomUUID() : URL.createObjectURL(new Blob()).slice(-36);
 
-// announce makes the other tabs of the host repeat a call: at once, or when they return from the back/forward cache. The browser tells them only of
-// a text that is new, so it has the time. A withdrawal removes it.
+const page = uuid();
+let made = 0;
+
+// unique makes a text that no page ever makes again. A UUID for each event would take a fifth of its call.
+export const unique = () => page + made++;
+
+// announce makes the other tabs of the host repeat a call: at once, or when they return from the back/forward cache. The
+// browser tells them only of a text that is new, so it has the time. A withdrawal removes it.
 export const announce = (...call: unknown[]) => store(Key.SAID + call[0], json([...call, Date.now()]));

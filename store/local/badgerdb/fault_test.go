@@ -15,8 +15,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// When the disk is nearly full, a write fails with IsNearlyFull, and nothing is half done. The database can be read, also after a
-// restart, and written again when there is space.
+// When the disk is nearly full, a write fails with IsNearlyFull, and nothing is half done. The database can be read, also
+// after a restart, and written again when there is space.
 func TestDrillAFullDisk(t *testing.T) {
 	testenv.Drill(t)
 	dir := t.TempDir()
@@ -94,8 +94,8 @@ func flip(t *testing.T, path string, at int64) {
 	check(t, errors.Join(err, f.Close()))
 }
 
-// Damage of a block costs the reads that need it: not those of other keys, no commits, and nothing of another database. It can be
-// repaired: only what is in the block is lost.
+// Damage of a block costs the reads that need it: not those of other keys, no commits, and nothing of another database. It
+// can be repaired: only what is in the block is lost.
 func TestDrillDamageCostsOnlyWhatIsThere(t *testing.T) {
 	testenv.Drill(t)
 	dir := t.TempDir()

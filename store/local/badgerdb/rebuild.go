@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 )
 
-// Rebuild replaces what the database has by what write writes to a new database in another directory, and closes: it must have one part. Then
-// Rebuild calls before. Reads that have begun go on with the old tables, which are removed when they end. A kill leaves the old data or the
-// new.
+// Rebuild replaces what the database has by what write writes to a new database in another directory, and closes: it must
+// have one part. Then Rebuild calls before. Reads that have begun go on with the old tables, which are removed when they
+// end. A kill leaves the old data or the new.
 func (d *DB) Rebuild(write func(dir string) error, before func() error) error {
 	return rebuild(d.dir, write, before, d.adopt)
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/dgraph-io/badger/v4/y"
 )
 
-// ErrCopied is the error of those whose data must not be replaced or purged while a backup reads it. A later call may succeed.
+// ErrCopied is the error of those whose data must not be replaced or purged while a backup reads it. A later call may
+// succeed.
 var ErrCopied = errors.New("the events are being backed up")
 
 // Snapshot is the database as of a Flush. It stays readable until Close.

@@ -30,7 +30,8 @@ type keyStore struct {
 	upTo   log.Position // the end of the log when the last flush began
 }
 
-// openKeys opens or creates the database in dir. A damaged one is rebuilt of what can be read; before that counts, rebuilding is called.
+// openKeys opens or creates the database in dir. A damaged one is rebuilt of what can be read; before that counts,
+// rebuilding is called.
 func openKeys(dir string, logger *slog.Logger, rebuilding func() error) (*keyStore, error) {
 	k, err := tryKeys(dir, logger)
 	if !errors.Is(err, codec.ErrCorrupt) {

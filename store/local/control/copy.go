@@ -18,12 +18,12 @@ import (
 	"mtagd/store/local/space"
 )
 
-// control.copy is a second control.db: each change is committed to both. Damage of one file loses nothing: a start that finds control.db
-// damaged puts the copy in its place. A copy that is missing, damaged or of another time is made anew when it is known that control.db is
-// the newest (KeepCopy), or by the next change.
+// control.copy is a second control.db: each change is committed to both. Damage of one file loses nothing: a start that
+// finds control.db damaged puts the copy in its place. A copy that is missing, damaged or of another time is made anew when
+// it is known that control.db is the newest (KeepCopy), or by the next change.
 //
-// The copy is written first, but synced last, so a change costs it one sync: a power cut leaves at least control.db whole, as it was before
-// the change or after it.
+// The copy is written first, but synced last, so a change costs it one sync: a power cut leaves at least control.db whole,
+// as it was before the change or after it.
 const copyName = "control.copy"
 
 func copyPath(path string) string { return filepath.Join(filepath.Dir(path), copyName) }
@@ -104,7 +104,8 @@ func (d *Data) syncCopy() {
 	}
 }
 
-// makeCopy makes the copy anew. It does not replace it by damage: then nothing is changed any more, as the next start may need the old one.
+// makeCopy makes the copy anew. It does not replace it by damage: then nothing is changed any more, as the next start may
+// need the old one.
 func (d *Data) makeCopy() error {
 	path := copyPath(d.path)
 	err := d.db.View(func(tx *bolt.Tx) error {
@@ -136,7 +137,8 @@ func (d *Data) makeCopy() error {
 	return err
 }
 
-// takeCopy puts the copy in the place of control.db, and returns errReplaced, or else why not. It needs no space on the disk.
+// takeCopy puts the copy in the place of control.db, and returns errReplaced, or else why not. It needs no space on the
+// disk.
 func (d *Data) takeCopy(r *reading, sums []uint64) error {
 	c, err := readCopy(d.path, toLoad)
 	if err == nil && !c.mayReplace(r, sums) {
@@ -155,8 +157,8 @@ func (d *Data) takeCopy(r *reading, sums []uint64) error {
 	return cmp.Or(err, errReplaced)
 }
 
-// mayReplace reports whether a sound file may take the place of a damaged one: it must not be older. sums are those that the records may
-// have, the former one first; none: that is not known.
+// mayReplace reports whether a sound file may take the place of a damaged one: it must not be older. sums are those that the
+// records may have, the former one first; none: that is not known.
 func (r *reading) mayReplace(damaged *reading, sums []uint64) bool {
 	own := r.wanted.sum()
 	if len(sums) > 0 && !slices.Contains(sums, own) {
@@ -202,8 +204,8 @@ func (t transaction) each(change func(tx *bolt.Tx) error) error {
 	return err
 }
 
-// update makes a change in both files. The copy is committed before control.db, whose transaction it returns once its commit has begun. The
-// caller syncs the copy.
+// update makes a change in both files. The copy is committed before control.db, whose transaction it returns once its commit
+// has begun. The caller syncs the copy.
 func (d *Data) update(change func(t transaction) error) (committing int, err error) {
 	if d.copy == nil {
 		if err := d.makeCopy(); err != nil {

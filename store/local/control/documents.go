@@ -12,7 +12,8 @@ import (
 	"mtagd/store/rules"
 )
 
-// inDocuments is the bucket of documents: kind, "/", merchant id, "/", id → content. Only destinations are records of package rules.
+// inDocuments is the bucket of documents: kind, "/", merchant id, "/", id → content. Only destinations are records of
+// package rules.
 const inDocuments = "documents"
 
 func documentKey(kind store.DocumentKind, m store.MerchantID, id string) string {

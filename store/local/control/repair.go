@@ -9,8 +9,8 @@ import (
 	"mtagd/store/rules"
 )
 
-// Repair writes the records that can be read, and that fit together, into a new control.db in the directory to. It passes what
-// is left out to lost. sums are as for OpenNewest.
+// Repair writes the records that can be read, and that fit together, into a new control.db in the directory to. It passes
+// what is left out to lost. sums are as for OpenNewest.
 func (d *Data) Repair(to string, lost func(where, problem string), sums ...uint64) error {
 	r, err := d.readAgain(toRepair)
 	if err != nil {
@@ -75,8 +75,8 @@ func (d *Data) Repair(to string, lost func(where, problem string), sums ...uint6
 	return writeNew(filepath.Join(to, fileName), records)
 }
 
-// completed returns what is in a damaged file or in its copy: the copy, if nothing is lost with it, else the records of both, if they are of
-// one time.
+// completed returns what is in a damaged file or in its copy: the copy, if nothing is lost with it, else the records of
+// both, if they are of one time.
 func (r *reading) completed(path string, sums []uint64) *reading {
 	f, err := os.Open(path)
 	if err != nil {

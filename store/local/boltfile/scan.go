@@ -44,8 +44,8 @@ func damage(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", codec.ErrCorrupt, fmt.Errorf(format, args...))
 }
 
-// OpenScan begins a scan as of the last transaction. Nothing may be committed meanwhile. Later, others may commit while a transaction
-// keeps the pages.
+// OpenScan begins a scan as of the last transaction. Nothing may be committed meanwhile. Later, others may commit while a
+// transaction keeps the pages.
 func OpenScan(f *os.File) (*Scan, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -126,7 +126,8 @@ func Check(db *bolt.DB) error {
 	return s.Records(func(string, []byte, []byte) {})
 }
 
-// checkBranches checks the branches and the list of free pages. A damaged meta page counts as none: who reads the file sees that it is older.
+// checkBranches checks the branches and the list of free pages. A damaged meta page counts as none: who reads the file sees
+// that it is older.
 func checkBranches(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil || info.Size() == 0 { // a new one
@@ -279,8 +280,8 @@ func (s *Scan) page(id uint64) ([]byte, error) {
 	return b, nil
 }
 
-// Leaves passes the records of all leaves that are not in the list of free pages, also of those below a damaged page. Only the caller knows
-// which are sound. It passes nothing when the list is lost: older records could be among them.
+// Leaves passes the records of all leaves that are not in the list of free pages, also of those below a damaged page. Only
+// the caller knows which are sound. It passes nothing when the list is lost: older records could be among them.
 func (s *Scan) Leaves(use func(key, value []byte)) {
 	_, free, err := s.freePages()
 	if err != nil {

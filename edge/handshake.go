@@ -32,8 +32,8 @@ type tlsListener struct {
 	err   error         // why Listener has ended; set before ended is closed
 }
 
-// newTLSListener starts accepting connections, with at most limit handshakes under way, and perIP of one client; 0 for no limit. Close
-// stops it.
+// newTLSListener starts accepting connections, with at most limit handshakes under way, and perIP of one client; 0 for no
+// limit. Close stops it.
 func newTLSListener(ln net.Listener, config *tls.Config, perIP, limit int, log *slog.Logger, m *metrics) *tlsListener {
 	if perIP == 0 {
 		perIP = limit

@@ -213,7 +213,8 @@ func TestAPageMayNotSendASecret(t *testing.T) {
 	}
 }
 
-// What a request can prove decides which links are trusted: those with the merchant's secret, and the first ones of a cookie's muid.
+// What a request can prove decides which links are trusted: those with the merchant's secret, and the first ones of a
+// cookie's muid.
 func TestSourcesOfLinks(t *testing.T) {
 	const cookie = "_muid=ann"
 	for _, c := range []struct {

@@ -169,7 +169,8 @@ func (l Locked) Moved(ctx context.Context) error {
 // Release releases the locks. After Moved it does nothing.
 func (l Locked) Release() { l.guard.Release() }
 
-// Latest implements migrate.Source. The standbys have all events up to there, and so do the workers of a distributed database.
+// Latest implements migrate.Source. The standbys have all events up to there, and so do the workers of a distributed
+// database.
 func (d *Database) Latest(ctx context.Context) (store.Cursor, error) {
 	seen, err := d.db.ConfirmAll(ctx)
 	return store.EndOf(uint64(seen.Flush)).Cursor(), err

@@ -14,8 +14,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// A database that goose has brought to version 16 is migrated once, although several nodes begin at once, and connections are cut between
-// the steps.
+// A database that goose has brought to version 16 is migrated once, although several nodes begin at once, and connections
+// are cut between the steps.
 func TestNodesMigrateTheSchemaOnce(t *testing.T) {
 	url := pgtest.EmptyDatabase(t)
 	connect := func() *pgxpool.Pool {

@@ -182,7 +182,8 @@ func (h *hosts) askAll() (*pgx.ConnConfig, error) {
 	return best.config, nil
 }
 
-// noPrimaryError has the texts of the servers' errors. It does not wrap them: whatever they are, this is a failure to connect.
+// noPrimaryError has the texts of the servers' errors. It does not wrap them: whatever they are, this is a failure to
+// connect.
 type noPrimaryError struct{ error }
 
 // SafeToRetry is for pgconn.SafeToRetry.

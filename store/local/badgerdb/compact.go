@@ -217,7 +217,8 @@ func (c *compaction) begin(from func([]*part) int) error {
 	if err := d.room(size(full[n:])); err != nil {
 		return err
 	}
-	if len(full) == len(d.parts) || slices.Contains(names(full), sealedName(d.current())) { // else a compaction that has failed has begun it
+	// Otherwise a failed compaction has already begun a new part.
+	if len(full) == len(d.parts) || slices.Contains(names(full), sealedName(d.current())) {
 		if err := d.beginPart(); err != nil {
 			return err
 		}
@@ -261,7 +262,7 @@ func (d *DB) addPart(l list, from string) error {
 	if err == nil {
 		h, err = d.openPart(name)
 	}
-	if err != nil && name != "" { // nothing may be written to the part before, if this one keeps its name: only the last one counts
+	if err != nil && name != "" { // while this part keeps its name, it is the last one, and only that may be written
 		dir := filepath.Join(d.dir, name)
 		undo := os.Rename(dir, dir+newSuffix)
 		if undo == nil {

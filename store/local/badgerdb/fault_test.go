@@ -184,7 +184,8 @@ func TestDrillNothingHidesAKey(t *testing.T) {
 	testenv.Drill(t)
 	m := newModel(t, t.TempDir())
 	for version := range uint64(2) {
-		check(t, commit(m.DB, version+1, func(txn *batch) error { // entries of the same size, so that many blocks have the same
+		// Entries of the same size, so that many blocks have the same size.
+		check(t, commit(m.DB, version+1, func(txn *batch) error {
 			for i := range 6000 {
 				k := fmt.Sprintf("key-%d-%04d", version, i)
 				m.live[k] = fmt.Sprintf("%0100d", i)

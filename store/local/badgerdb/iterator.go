@@ -20,7 +20,7 @@ type IteratorOptions struct {
 	Deletions bool   // also deletions; an entry that has expired counts as one
 	Since     uint64 // only entries of later versions
 
-	each func(e *codec.Entry) // gets all entries that are read, also those that newer ones of their key replace; nil: nothing
+	each func(e *codec.Entry) // gets every entry that is read, also those with a newer one of the same key; may be nil
 }
 
 // Iterator reads the newest entry of each key, in the order of the keys or in the reverse order. It reads a block only when

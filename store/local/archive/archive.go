@@ -37,7 +37,7 @@
 // The values of 'S', 'P', 'G' and 'M' are sealed (codec.Seal). A block is:
 //
 //	length of the block (4 bytes, with these and the checksum) | merchant | first position | last position |
-//	number of events (4 bytes) | length of the content (4 bytes) | content, compressed with zstd | CRC-32C of all that (4 bytes)
+//	number of events (4 bytes) | length of the content (4 bytes) | content, zstd-compressed | CRC-32C of all that (4 bytes)
 //
 // The content has for each event, in the order of positions:
 //

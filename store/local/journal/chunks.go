@@ -28,7 +28,7 @@ type stored struct {
 	from, to     int          // where the packed chunk is in the record
 	events       int          // 0: unknown, because the chunk was read at the start
 	packed       []byte       // nil: it is only in the log
-	merchants    []uint32     // hashOf the merchants with events in it; nil: unknown, because the chunk was read at the start
+	merchants    []uint32     // hashOf the merchants with events in it; nil for chunks from before the start
 }
 
 // MerchantSet is the merchants whose chunks are read, as hashes; nil: all. A few other merchants may have the same hashes.

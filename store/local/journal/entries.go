@@ -15,7 +15,7 @@ import (
 type unflushed struct {
 	bytes   []byte // key, value, key, value …
 	entries []unflushedEntry
-	index   []uint64 // by the hash of the key, with linear probing: 32 bits of the hash, and the number of the key's newest entry; 0: free
+	index   []uint64 // hash table, linear probing: 32 bits of the key's hash, and the number of its newest entry; 0: free
 	seed    maphash.Seed
 
 	// Entries up to these numbers. The first one has the number 1.

@@ -83,7 +83,7 @@ func (j *Journal) needed() log.Position {
 // A flush begins when so many entries are in memory, or when the records since the last one have so many bytes.
 const (
 	flushEntries = 100_000
-	maxEntries   = 10 * flushEntries // while the database cannot be written, no more events are accepted: about 100 MB of memory
+	maxEntries   = 10 * flushEntries // about 100 MB; while the database cannot be written, no more events are accepted
 	flushBytes   = 32 << 20
 )
 

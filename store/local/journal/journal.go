@@ -59,15 +59,15 @@
 //
 //	'F'                                 format version, in ASCII digits; only in the database
 //	'B'                                 seq (8 bytes): chunks up to it may have been dropped (Forget)
-//	'C'                                 position in the log (8 bytes): links and event_ids of the records before it are in the database;
-//	                                    only there
+//	'C'                                 position in the log (8 bytes): links and event_ids of the records before it are in
+//	                                    the database; only in the database
 //	'A' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
-//	'L' merchant, identifier (32)       identity link: a byte 255, its source, how many former links of each source there are, and
-//	                                    the muid. The identifier is the SHA-256 of a byte for its kind
+//	'L' merchant, identifier (32)       identity link: a byte 255, its source, the number of former links of each source,
+//	                                    and the muid. The identifier is the SHA-256 of a byte for its kind
 //	                                    (store.IdentifierKind) and its normalised value
 //	'H' merchant, identifier (32), muid (16)
-//	                                    former link of an identifier: its source and the muid. The 16 bytes are the first ones of
-//	                                    store.MUIDKey
+//	                                    former link of an identifier: its source and the muid. The 16 bytes are the
+//	                                    first ones of store.MUIDKey
 //	'U' merchant, muid (16)             1: an identifier was linked to this muid
 //	'E' merchant, name and event_id (16)
 //	                                    remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian). The

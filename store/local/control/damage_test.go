@@ -265,7 +265,8 @@ func TestAfterAPanicNothingIsWritten(t *testing.T) {
 	filled(t, d, 1)
 	want := everything(t, d)[0]
 	err := driver{d}.Update(t.Context(), func(rules.Turn) (c rules.Change, err error) {
-		c.Records = append(c.Records, rules.Record{Kind: "nowhere", Key: "x", Value: []byte("y")}) // a bucket that bbolt does not find
+		// This bucket does not exist in the file.
+		c.Records = append(c.Records, rules.Record{Kind: "nowhere", Key: "x", Value: []byte("y")})
 		return c, nil
 	})
 	if !errors.Is(err, codec.ErrCorrupt) {

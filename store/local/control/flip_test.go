@@ -305,7 +305,8 @@ func TestDrillAWrongBitInTheKeyOfABranch(t *testing.T) {
 	u32 := func(at int) int { return int(binary.LittleEndian.Uint32(sound[at:])) }
 	var last, others []int // the offsets of the elements
 	for page := 0; page < len(sound); page += os.Getpagesize() {
-		if binary.LittleEndian.Uint16(sound[page+8:]) != 1 || binary.LittleEndian.Uint64(sound[page:]) != uint64(page/os.Getpagesize()) { // a branch
+		// Only branches.
+		if binary.LittleEndian.Uint16(sound[page+8:]) != 1 || binary.LittleEndian.Uint64(sound[page:]) != uint64(page/os.Getpagesize()) {
 			continue
 		}
 		n := int(binary.LittleEndian.Uint16(sound[page+10:]))

@@ -142,7 +142,8 @@ func prepare(db *bolt.DB, format string, of sums) error {
 				return err
 			}
 		}
-		return storeAll(transaction{Tx: tx}, of, []write{{inMeta, keyFormat, []byte(Format)}}) // the sums say that this is the last transaction
+		// storeAll also writes the sums, with the number of this transaction.
+		return storeAll(transaction{Tx: tx}, of, []write{{inMeta, keyFormat, []byte(Format)}})
 	})
 }
 

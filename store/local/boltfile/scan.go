@@ -241,7 +241,8 @@ func (s *Scan) checkFree() error {
 	if err != nil {
 		return fmt.Errorf("free pages: %w", err)
 	}
-	if missing := s.meta.size - 2 - uint64(len(s.seen)); missing != 0 && !s.branchesOnly { // which does not know how many pages a leaf has
+	// A scan of the branches does not know how many pages a leaf has.
+	if missing := s.meta.size - 2 - uint64(len(s.seen)); missing != 0 && !s.branchesOnly {
 		return damage("%d free pages are not in the list", missing)
 	}
 	return nil

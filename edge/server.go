@@ -15,7 +15,7 @@
 //	client.go       contexts that end when the client has gone, or when a request must not wait any longer
 //	handshake.go    TLS: concurrent handshakes, limited per client
 //	proxy.go        the client of each connection, also behind a load balancer
-//	connections.go  the open connections: how many, and which one ends for a new one; accepts them, also when descriptors run out
+//	connections.go  the open connections: accepts them, counts them, and closes idle ones to make room for new ones
 //	conn.go         one connection: deadlines, the current request, and how it closes
 //	bodies.go       limits the memory for large bodies
 //	deadline.go     deadlines that cost little and move while data flows

@@ -36,8 +36,9 @@
 //	fbc fbp              Meta Conversions API: user_data.fbc, user_data.fbp
 //	ttclid               TikTok Events API: user.ttclid
 //	msclkid              Microsoft: userData.msclkid (Conversions API), MicrosoftClickId (offline conversions)
-//	utm_source …         GA4 Measurement Protocol, event campaign_details: source, medium, campaign, term, content; utm_id is campaign_id
-//	session_id           GA4: params.session_id. It is unique together with the muid, and not the id that Google's own tag uses
+//	utm_source …         GA4 Measurement Protocol, event campaign_details: source, medium, campaign, term, content;
+//	                     utm_id is campaign_id
+//	session_id           GA4: params.session_id. It is unique only together with the muid. Google's own tag uses another id
 //	event_id             Meta and TikTok: event_id
 //	muid                 Meta: user_data.external_id. TikTok: user.external_id, hashed. GA4: client_id
 //	pageUrl              Meta: event_source_url. TikTok: page.url

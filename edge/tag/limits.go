@@ -31,7 +31,7 @@ const (
 	leastDay         = 1 << 30 // a merchant or an address may store this much, if it is no more than
 	leastShare       = 4       // a quarter of the free space
 	addressShare     = 2       // one address may store half of what its merchant may
-	besidesRaw       = 128     // bytes that an event takes on the disk besides its raw bytes: its ids, its place in the index, links
+	besidesRaw       = 128     // bytes of an event on the disk besides its raw bytes: ids, index, links
 )
 
 const secondsPerDay = 24 * 60 * 60

@@ -149,7 +149,7 @@ func (p *pace) isDue(id store.MerchantID, now time.Time) bool {
 	}
 	next := &p.merchants[index>>20]
 	was := next.Load()
-	if wait := was - at; wait > 0 && wait <= int64(betweenJudgedOfMerchant) { // a longer one is that of a clock that was set back
+	if wait := was - at; wait > 0 && wait <= int64(betweenJudgedOfMerchant) { // a longer wait: the clock was set back
 		return false
 	}
 	all := p.all.Load()

@@ -191,7 +191,8 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mig
 		if err != nil {
 			return err
 		}
-		merchants, err := conn.Column[uuid.UUID](ctx, tx, "SELECT id FROM "+conn.Merchants+" m") // usage may not have the merchants yet
+		// usage may lack new merchants.
+		merchants, err := conn.Column[uuid.UUID](ctx, tx, "SELECT id FROM "+conn.Merchants+" m")
 		if err != nil {
 			return err
 		}

@@ -49,7 +49,8 @@ func TestNodesMigrateTheSchemaOnce(t *testing.T) {
 				if err == nil {
 					return
 				}
-				if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code != "57P01" || failed.Add(1) > 1000 { // terminated
+				// 57P01: the connection was terminated.
+				if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code != "57P01" || failed.Add(1) > 1000 {
 					t.Error(err)
 					return
 				}

@@ -23,7 +23,8 @@
 //	records.go    the kinds of records, and their bytes
 //	state.go      what is in memory
 //	apply.go      puts changes into memory
-//	partners.go, keys.go, sessions.go, merchants.go, tags.go, claims.go, once.go, delete.go, erasures.go, retention.go   the rules
+//	partners.go, keys.go, sessions.go, merchants.go, tags.go, claims.go,
+//	once.go, delete.go, erasures.go, retention.go   the rules
 //	counts.go     what the limits of a partner need to know of its tags
 //	marks.go      what becomes of a mark, and which events are past the retention
 //	personaldata.go, erasing.go   what is stored of a person, and how it is erased

@@ -137,7 +137,7 @@ func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {
 	return err
 }
 
-// idleEnd is how long Shutdown leaves connections that have no request: one may be on its way.
+// idleEnd is how long Shutdown keeps connections without a request open: a request may be on its way.
 const idleEnd = 50 * time.Millisecond
 
 // arrivalTime is how long Shutdown waits for requests that have not arrived in full, and for connections without a

@@ -54,7 +54,7 @@ func (r *runner) kick() {
 	}
 }
 
-// lack has requests cut off, because destinations wait for places or memory. The caller holds mu.
+// lack starts relieve, unless it runs, because destinations wait for places or memory. The caller holds mu.
 func (sh *shard) lack() {
 	if !sh.short {
 		sh.short = true

@@ -29,7 +29,7 @@ type flush struct {
 	held     heldLinks                                // of held_link: what the group may write again, and what it writes
 	kept     map[heldKey]bool                         // those of held that the group makes, or gives a greater source
 	linkRows int                                      // that the group's links take, at most
-	linked   map[muidKey]bool                         // muids with a linked identifier: those read for the group, and its own
+	linked   map[muidKey]bool                         // muids with a linked identifier: those read, and those of the group
 	events   []event
 	deltas   count.Deltas // of the events
 

@@ -18,11 +18,11 @@
 //	DIR/gN/tables    our list of its tables, with counts, and of the earlier parts that count (list.go)
 //	DIR/gN.new/      a last part that is not complete
 //
-// When those that are not sealed have many tables, Merge begins another last part, and writes what is live in those before,
-// and in some sealed parts of about their size, into a new sealed part. So each entry is written again only a few times,
-// however large the database becomes. Compact does that with all parts. Both count what they have read and written, note in
-// the list that the new part counts instead of the old ones, and remove these. Readers that are in those keep them until
-// they end. A kill at any point leaves one complete set of parts, and no file ever comes back.
+// When the unsealed parts have many tables, Merge begins a new last part. It writes the live entries of the other unsealed
+// parts, and of some sealed parts of about their size, into a new sealed part. So each entry is rewritten only a few times,
+// however large the database becomes. Compact does the same with all parts. Both count what they have read and written, note
+// in the list that the new part replaces the old ones, and remove the old ones. A reader of an old part keeps its files
+// until it ends. A kill at any point leaves one complete set of parts, and no file ever comes back.
 //
 // # Damage
 //

@@ -53,10 +53,10 @@ func size(parts []*part) (bytes int64) {
 	return bytes
 }
 
-// toMerge returns which parts Merge takes: the last ones, from this one on. It takes all while they are small. Later it
-// takes those that are not sealed, and three older ones at a time if they are about as large as what it has already: so
-// there are at most three of each size, each about four times as large as the one before, and an entry is written again once
-// for each size. Much smaller ones come along.
+// toMerge returns the first of the parts that Merge takes, up to the last one. While the sealed parts are small, it takes
+// all parts. Later it takes the unsealed ones, then three sealed ones at a time if they are about as large as what it has
+// taken, and single ones that are much smaller. So there are at most three parts of each size, each size is about four times
+// the one below, and an entry is rewritten once for each size.
 func toMerge(parts []*part) (from int) {
 	from = firstUnsealed(parts)
 	total := size(parts[from:])

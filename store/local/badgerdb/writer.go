@@ -32,10 +32,10 @@ type memEntry struct {
 
 func (m *memTable) key(e memEntry) []byte { return m.bytes[e.from : e.from+e.key] }
 
-// checkSizes refuses what does not fit into a table, as an entry of somebody else's backup may not.
+// checkSizes refuses an entry that does not fit into a table. A backup that somebody has forged may have one.
 func checkSizes(e *codec.Entry) error {
 	if len(e.Key) == 0 || len(e.Key) > maxKeyBytes || len(e.Value) > maxValueBytes {
-		return fmt.Errorf("an entry with a key of %d bytes and a value of %d", len(e.Key), len(e.Value))
+		return fmt.Errorf("the key (%d bytes) or the value (%d bytes) of an entry has the wrong size", len(e.Key), len(e.Value))
 	}
 	return nil
 }
@@ -78,8 +78,7 @@ type sortPlace struct {
 // ownerBytes is how much of a key names its owner: a byte for its kind, and a merchant.
 const ownerBytes = 1 + len(codec.MerchantKey{})
 
-// sorted returns the order of the entries: by key, and those of a key newest first, and of those of a version, the last one
-// first.
+// sorted returns the order of the entries: by key, then the newest version first, then the last entry of a version first.
 func (m *memTable) sorted() []sortPlace {
 	all := make([]sortPlace, len(m.entries))
 	owners := map[string]uint32{} // numbered in the order in which they are met, and then in that of their names

@@ -1,8 +1,8 @@
 // Package boltfile opens bbolt files, and finds damage in them. bbolt has no checksums and trusts its pages: a wrong bit can
 // make it skip records, write over pages that are in use, or recurse until the process ends. So each file is scanned before
 // bbolt reads it: Open scans what bbolt relies on, the branches of the trees and the list of free pages, which are about 1 %
-// of a file. OpenChecked leaves it to the caller how much is scanned. Whether a record is right only the caller knows, by a
-// seal of its own.
+// of a file. OpenChecked leaves it to the caller how much is scanned. Only the caller can tell whether a record is right, by
+// a seal of its own.
 //
 //	boltfile.go  opens files; CatchDamage
 //	scan.go      Scan: reads a file without bbolt, and checks it
@@ -29,7 +29,7 @@ var (
 	keyFormat  = []byte("format")
 )
 
-// NewSuffix ends the name of a file that is being made. It loses it when the file replaces another one.
+// NewSuffix ends the name of a file that is being written. The complete file is renamed, and replaces the old one.
 const NewSuffix = ".new"
 
 // Open opens or creates a bbolt file with BucketMeta and these buckets. It refuses a file of another format version. It

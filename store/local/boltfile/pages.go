@@ -124,7 +124,7 @@ func parseFree(b []byte) ([]uint64, error) {
 		n, at = binary.LittleEndian.Uint64(b[headerSize:]), headerSize+8
 	}
 	if binary.LittleEndian.Uint16(b[8:]) != kindFreelist || n > uint64(len(b)-at)/8 {
-		return nil, damage("the list of free pages is not one")
+		return nil, damage("the list of free pages is not a page of its type, or too long")
 	}
 	free := make([]uint64, n)
 	for i := range free {

@@ -24,8 +24,8 @@ func Open(dir string, now func() time.Time, log *slog.Logger) (*Data, error) {
 	return OpenNewest(dir, now, log, func() ([]uint64, error) { return nil, nil })
 }
 
-// OpenNewest is Open for a caller who knows which sums the newest records may have, the former one first. It asks for them
-// when the copy may have to take the place of control.db, which is locked then.
+// OpenNewest is Open for a caller who knows which sums the newest records may have, the former one first. It calls sums when
+// the copy may have to take the place of control.db. control.db is locked then.
 func OpenNewest(dir string, now func() time.Time, log *slog.Logger, sums func() ([]uint64, error)) (*Data, error) {
 	d := &Data{path: filepath.Join(dir, fileName), now: now, log: log, AuditLimits: store.DefaultAuditLimits}
 	err := d.open(sums)

@@ -182,8 +182,8 @@ func numberOf(name string) (n int, ok bool) {
 
 func isSealed(name string) bool { return name[0] == 's' }
 
-// findParts returns the names of the parts that count, the oldest first, and of all others. With an error, they are those
-// that may count.
+// findParts returns the names of the parts that count, the oldest first, and of all others. With an error, counts has the
+// parts that may count.
 func findParts(dir string) (counts, others []string, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {

@@ -50,7 +50,7 @@ type contents struct{ entries, sum uint64 }
 
 const metaDelete = 1 << 0 // of an entry that deletes its key
 
-// entryOf returns an entry of a table. It aliases what it is made of.
+// entryOf returns an entry of a table. It aliases key and v.
 func entryOf(key []byte, v y.ValueStruct) codec.Entry {
 	return codec.Entry{Key: y.ParseKey(key), Value: v.Value, Version: y.ParseTs(key), ExpiresAt: v.ExpiresAt, Deleted: v.Meta&metaDelete != 0}
 }
@@ -310,9 +310,9 @@ func (t *tableFile) readAll(pace func() error, use func(key []byte, v y.ValueStr
 	return c, nil
 }
 
-// eachInBlock calls use with the entries of a sound block: they, the place of each (4, little endian), their number (4), and
-// the checksum. An entry is how much its key shares with the first one (2, little endian), the length of the rest (2), the
-// rest, and the value.
+// eachInBlock calls use with the entries of a sound block. A block has the entries, the place of each (4 bytes, little
+// endian), their number (4), and the checksum. An entry has the length of what its key shares with the first key (2, little
+// endian), the length of the rest (2), the rest, and the value.
 func eachInBlock(b []byte, use func(key []byte, v y.ValueStruct)) error {
 	e, err := entriesOf(b, new(buffer))
 	for i := 0; i < e.n && err == nil; i++ {

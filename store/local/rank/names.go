@@ -110,7 +110,8 @@ func (t *treeEdit) eventsOf(r *run) (events []entry, err error) {
 	return events, err
 }
 
-// removeNamed removes from the runs the events whose keys are gone. It reads only the runs that it concerns.
+// removeNamed removes the events for whose keys gone returns true from the runs. It reads only runs for which concerns
+// returns true.
 func (t *treeEdit) removeNamed(concerns func(r *run) bool, gone func(k Key) bool) error {
 	for i := range t.runs {
 		r := &t.runs[i]

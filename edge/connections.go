@@ -46,7 +46,7 @@ func (o *connections) startAccepting(ln net.Listener) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.stopping.Load() {
-		_ = ln.Close() // of which nothing was accepted
+		_ = ln.Close() // it has accepted nothing
 		return false
 	}
 	o.makeMaps()

@@ -15,7 +15,7 @@
 //	client.go       contexts that end when the client has gone, or when a request must not wait any longer
 //	handshake.go    TLS: concurrent handshakes, limited per client
 //	proxy.go        the client of each connection, also behind a load balancer
-//	connections.go  the open connections: how many, and which one ends for a new one; accepts them, also when descriptors run out
+//	connections.go  the open connections: accepts them, counts them, and closes idle ones to make room for new ones
 //	conn.go         one connection: deadlines, the current request, and how it closes
 //	bodies.go       limits the memory for large bodies
 //	deadline.go     deadlines that cost little and move while data flows
@@ -137,7 +137,7 @@ func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {
 	return err
 }
 
-// idleEnd is how long Shutdown leaves connections that have no request: one may be on its way.
+// idleEnd is how long Shutdown keeps connections without a request open: a request may be on its way.
 const idleEnd = 50 * time.Millisecond
 
 // arrivalTime is how long Shutdown waits for requests that have not arrived in full, and for connections without a

@@ -38,13 +38,13 @@ type Config struct {
 	Metrics       prometheus.Registerer // gets the API's own metrics; nil: they are not exported
 
 	// Context returns the context of a GET or HEAD request, which ends when the client has gone, and the function that
-	// releases it. All other requests run until they are done. It is not the RequestCtx itself, which ends when the server begins to
-	// shut down: requests that are under way then must be finished.
+	// releases it. All other requests run until they are done. The RequestCtx itself does not fit: it ends when the server
+	// begins to shut down, and requests under way must still be answered.
 	Context func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 
-	// Waiting is Context for a request that waits for events, streams or exports them. This context also ends when the request
-	// must not take any longer: the service stops, for example. The function that releases it may be called after the handler
-	// has returned.
+	// Waiting is Context for a request that waits for events, streams or exports them. Its context also ends when the request
+	// must end, for example because the service stops. The function that releases it may be called after the handler has
+	// returned.
 	Waiting func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 
 	// WhenAnswered calls a function when the answer to a request is written or its connection is closed. nil: large

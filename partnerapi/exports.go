@@ -73,7 +73,8 @@ const (
 	batchBytes  = 1 << 20
 )
 
-// writeExport writes an export batch by batch: while one is sent, none is in the making. Events that come later are not in it.
+// writeExport writes an export batch by batch: it makes no batch while it sends one. Events that come later are not in the
+// export.
 func (a *api) writeExport(
 	ctx context.Context, w io.Writer, partner store.PartnerID, from caller, q store.FeedQuery, format export.Format, encoding export.Encoding,
 ) error {

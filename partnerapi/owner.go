@@ -75,8 +75,8 @@ func (a *api) merchant(ctx context.Context, partner store.Partner, id string) (s
 	return owned(partner, m, err, errNoMerchant)
 }
 
-// merchantWithTag returns a merchant of the partner that has tags, and whether a tag is one of them. An empty one stands for
-// all.
+// merchantWithTag returns a merchant of the partner that has tags, and whether tag is one of them. An empty tag stands for
+// all of them.
 func (a *api) merchantWithTag(ctx context.Context, partner store.Partner, id string, tag store.TagID) (m store.Merchant, has bool, err error) {
 	m, err = a.merchant(ctx, partner, id)
 	if err == nil && len(m.Tags) == 0 {
@@ -110,8 +110,8 @@ func owned[T interface {
 	return v, nil
 }
 
-// first returns the error that is answered when a resource was not found and the body is wrong: that of an id that no
-// resource can have, then that of the body.
+// first chooses the error to answer when a resource was not found and the body may be wrong, too. The error of an id that no
+// resource can have comes first, then that of the body.
 func first(absent, body error) error {
 	if store.KindOf(absent) == store.KindInvalid {
 		return absent

@@ -79,8 +79,8 @@ func (a *api) summarizeEvents(ctx context.Context, r *fasthttp.RequestCtx, partn
 	return Reply(r, fasthttp.StatusOK, showSummary(&q, sum))
 }
 
-// summaryMemory returns the most bytes that a summary of merchants with so many tags and its answer take. The error is that
-// of too many buckets.
+// summaryMemory returns how many bytes a summary of merchants with so many tags takes at most, with its answer. It fails
+// when there are too many buckets.
 func summaryMemory(q store.SummaryQuery, tags int) (int64, error) {
 	buckets, groups := store.MaxSummaryBuckets, 1
 	if q.From != nil {

@@ -96,7 +96,7 @@ func (s *scrubber) readLast(ctx context.Context) (due bool, err error) {
 	}
 	var last scrubbed
 	if err := json.Unmarshal(files[0].Content, &last); err != nil {
-		return false, fmt.Errorf("the result of the last verification: %w", err)
+		return false, fmt.Errorf("read the result of the last verification: %w", err)
 	}
 	s.finished.Store(files[0].Modified.Unix())
 	s.findings.Store(last.Findings)
@@ -156,7 +156,7 @@ func (d *daemon) shareLimits(ctx context.Context) error {
 	}
 	seed, err := sharedSeed(ctx, shared)
 	if err != nil {
-		return fmt.Errorf("limits over all nodes: %w", err)
+		return fmt.Errorf("read the seed of the limits over all nodes: %w", err)
 	}
 	d.nodes = limit.NewExchange(seed, time.Now)
 	d.inBackground(func(ctx context.Context) { d.nodes.Run(ctx, shared.Exchange, d.Log) })

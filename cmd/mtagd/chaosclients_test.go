@@ -110,8 +110,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// sendUntilRecorded sends an event to one node after the other. An attempt that was refused takes nothing away from what is
-// known.
+// sendUntilRecorded sends an event to one node after the other until it is recorded. A refused attempt does not change what
+// earlier attempts may have done.
 func (c *chaos) sendUntilRecorded(key, body string) {
 	known := isRefused
 	for i := 0; ; i++ {

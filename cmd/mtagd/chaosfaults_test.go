@@ -149,8 +149,8 @@ func wait(d time.Duration) { time.Sleep(d) }
 
 func (c *chaos) primary() *pgtest.Server { return c.cluster.Servers[c.cluster.Primary] }
 
-// failOver promotes a standby, and makes the old primary another one. thaw, unless it is nil, lets the old primary go on
-// before.
+// failOver promotes a standby, and makes the old primary a standby. Before that, thaw lets the old primary go on, unless
+// thaw is nil.
 func (c *chaos) failOver(ctx context.Context, what string, thaw func() error) error {
 	defer c.noteLoss(time.Now())
 	old := c.cluster.Primary

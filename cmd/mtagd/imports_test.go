@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// What comments say about who knows whom: a package, or one in a directory that ends with a slash, imports of this program
-// only these.
+// mayImport says which packages of this program a package may import. A name with a slash at its end stands for all packages
+// in that directory.
 var mayImport = []struct {
 	packages, imports string
 }{

@@ -94,7 +94,7 @@ type suggestCommand struct {
 	Words []string `arg:"" optional:"" help:"The words so far."`
 }
 
-// Run prints the words.
+// Run prints the possible next words.
 func (c *suggestCommand) Run(p *process) error {
 	node := p.parsed.Model.Node
 	for _, word := range c.Words {
@@ -126,10 +126,10 @@ type manualCommand struct {
 	Dir string `arg:"" help:"Existing directory for the pages."`
 }
 
-// Run writes the pages.
+// Run writes the manual pages.
 func (c *manualCommand) Run(p *process) error { return c.write(p.parsed.Model.Node, "mtagd") }
 
-// write writes the page of a command and those of the commands below it. path is the words that lead to it.
+// write writes the pages of a command and of its subcommands. path is the words that call the command.
 func (c *manualCommand) write(node *kong.Node, path string) error {
 	name := strings.ReplaceAll(path, " ", "-")
 	err := os.WriteFile(filepath.Join(c.Dir, name+".1"), []byte(manPage(name, path, node)), 0o644)
@@ -139,7 +139,7 @@ func (c *manualCommand) write(node *kong.Node, path string) error {
 	return err
 }
 
-// shown returns the commands below another one that help shows.
+// shown returns the subcommands of a command that are not hidden.
 func shown(node *kong.Node) []*kong.Node {
 	return slices.DeleteFunc(slices.Clone(node.Children), func(child *kong.Node) bool { return child.Hidden })
 }

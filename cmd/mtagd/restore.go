@@ -98,8 +98,8 @@ func complete(m *backup.Manifest, newer error, damaged int) error {
 	return nil
 }
 
-// find finds the point that is to be restored, and after it the older ones, which are restored when it is damaged. With the
-// name of a point there are none. at is the time in --point; it may be zero.
+// find returns the point to restore, and after it the older points, which replace it when it is damaged. If --point names a
+// point, find returns only that one. at is the time in --point, or zero.
 func (c *restoreCommand) find(points []*backup.Manifest) (wanted []*backup.Manifest, at time.Time, err error) {
 	for _, m := range points {
 		if m.Point == c.Point {

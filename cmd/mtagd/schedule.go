@@ -15,8 +15,8 @@ import (
 	"mtagd/store/local/backup"
 )
 
-// continuousBelow is the interval below which a backup is one every few seconds: it ships what the last commits have
-// written, and makes no point when there is nothing new.
+// continuousBelow is the interval below which backups are continuous: every few seconds, a backup ships what the last
+// commits have written. It makes no point when there is nothing new.
 const continuousBelow = time.Minute
 
 // retryBackup is how long a schedule waits after a failure, unless its interval is shorter.
@@ -87,8 +87,8 @@ func (s *schedule) run(ctx context.Context) {
 	}
 }
 
-// pause is the time from the beginning of a backup to that of the next one. A backup every few seconds begins so early that
-// it ends in time: what was committed just after the last one began is then as old as Every, and not older.
+// pause is the time from the beginning of a backup to the beginning of the next one. Continuous backups begin early enough
+// to end in time: a commit just after the last beginning is at most as old as Every when it has been backed up.
 func (s *schedule) pause() time.Duration {
 	if s.Every >= continuousBelow {
 		return s.Every

@@ -164,7 +164,7 @@ const devCNAMETarget = "cname.mtagd.localhost"
 
 func (c *devCommand) Run(p *process) error {
 	if p.store != "" {
-		return &usageError{where: p.origin.of("store"), err: errors.New("is not for mtagd dev")}
+		return &usageError{where: p.origin.of("store"), err: errors.New("cannot be used with mtagd dev")}
 	}
 	if err := checkAddr(c.HTTP); err != nil {
 		return &usageError{where: p.origin.of("http"), err: err}

@@ -80,8 +80,8 @@ func (f File) choose(acceptEncoding string) form {
 	return f.forms[slices.IndexFunc(f.forms, func(e form) bool { return e.encoding == best })]
 }
 
-// Negotiate returns the encoding that an Accept-Encoding header gives the greatest weight (RFC 9110, 12.5.3), of equal ones the
-// first that is offered. It returns "" when the header wants none of them.
+// Negotiate returns the encoding that an Accept-Encoding header gives the greatest weight (RFC 9110, 12.5.3), of equal ones
+// the first that is offered. It returns "" when the header wants none of them.
 func Negotiate(accept string, offered ...string) (best string) {
 	greatest := 0.0
 	for _, encoding := range offered {

@@ -1,6 +1,6 @@
-// Package check finds mistakes in events that POST /mark accepts nevertheless: a name that is nearly that of a pre-defined event, a
-// price that is a string, a time that is ignored. POST /mark stores such events as they are, because real shops send them. Reports
-// need the right types, so senders must learn of these mistakes.
+// Package check finds mistakes in events that POST /mark accepts nevertheless: a name that is nearly that of a pre-defined
+// event, a price that is a string, a time that is ignored. POST /mark stores such events as they are, because real shops
+// send them. Reports need the right types, so senders must learn of these mistakes.
 //
 // Read in this order:
 //
@@ -46,8 +46,8 @@ const MaxFindings = 50
 // maxFields is how many fields at the top of an event are compared with names that their sender may have meant.
 const maxFields = 200
 
-// Event returns the findings of an event. event is the JSON object as encoding/json decodes it into an any. received is when it was
-// received, by the sender's clock if that is known to be wrong. No finding has the level Error.
+// Event returns the findings of an event. event is the JSON object as encoding/json decodes it into an any. received is when
+// it was received, by the sender's clock if that is known to be wrong. No finding has the level Error.
 func Event(event map[string]any, received time.Time) []Finding {
 	names := sortedNames(event)
 	c := checker{names: names[:min(len(names), maxFields)]}

@@ -8,8 +8,8 @@ import (
 	"mtagd/store"
 )
 
-// SuggestName returns the event name that a sender may have meant: a known name that is close to it, or else, when the name is
-// not PascalCase, the same words in PascalCase. It returns "" when there is no such name, and for a known name.
+// SuggestName returns the event name that a sender may have meant: a known name that is close to it, or else, when the name
+// is not PascalCase, the same words in PascalCase. It returns "" when there is no such name, and for a known name.
 func SuggestName(name string) string {
 	if known := nearestName(name); known != "" || store.IsEventName(name) {
 		return known
@@ -70,8 +70,8 @@ func newWords(names []string) []word {
 	return words
 }
 
-// nearest returns the name that is closest to a text: the same letters and digits in another case or with other separators, or
-// else at most a few typing errors away.
+// nearest returns the name that is closest to a text: the same letters and digits in another case or with other separators,
+// or else at most a few typing errors away.
 func nearest(text string, words []word) string {
 	folded, best, least := fold(text), "", 0
 	if folded == "" || len(folded) > maxWord {
@@ -101,8 +101,9 @@ func fold(text string) string {
 // maxWord is the longest text that is compared, in bytes. Every name is shorter.
 const maxWord = 80
 
-// distance returns the edit distance of two texts: how many bytes must be inserted, deleted, replaced or swapped with their neighbour
-// to get from one to the other. If that is more than most, the result is any number above most. Both have at most maxWord bytes.
+// distance returns the edit distance of two texts: how many bytes must be inserted, deleted, replaced or swapped with their
+// neighbour to get from one to the other. If that is more than most, the result is any number above most. Both have at most
+// maxWord bytes.
 func distance(a, b string, most int) int {
 	if len(a)-len(b) > most || len(b)-len(a) > most {
 		return most + 1

@@ -46,7 +46,8 @@ type Buckets struct {
 	sets  [numSets]set
 }
 
-// Seed makes keys of names. It is secret: strangers must not choose which keys share a set. Nodes that share limits have the same.
+// Seed makes keys of names. It is secret: strangers must not choose which keys share a set. Nodes that share limits have the
+// same.
 type Seed [2]uint64
 
 // The size of the table: 65,536 buckets in 2.5 MiB.
@@ -125,9 +126,9 @@ func (b *Buckets) Take(k Key, n int64, r Rate, now time.Time) (wait time.Duratio
 	return 0
 }
 
-// Check returns how long it is until a bucket has tokens; 0 when it has some, and Spend may take them. Each other node may have given as
-// many as this one since they heard of each other: these count as taken. So what nodes give together stays within the bucket, but the
-// last tokens come slowly.
+// Check returns how long it is until a bucket has tokens; 0 when it has some, and Spend may take them. Each other node may
+// have given as many as this one since they heard of each other: these count as taken. So what nodes give together stays
+// within the bucket, but the last tokens come slowly.
 func (b *Buckets) Check(k Key, r Rate, now time.Time) (wait time.Duration) {
 	s := &b.sets[k%numSets]
 	s.mu.Lock()

@@ -33,8 +33,8 @@ type Clients struct {
 	nextHint atomic.Int64 // when a proxy may be suspected again; nanoseconds since 1970
 }
 
-// NewClients makes a limit over all nodes that an exchange connects. perSecond is how many events one address may send; 0 for no
-// limit: then it returns nil.
+// NewClients makes a limit over all nodes that an exchange connects. perSecond is how many events one address may send; 0
+// for no limit: then it returns nil.
 func NewClients(perSecond int, nodes *Exchange, refusals *Refusals, log *slog.Logger) *Clients {
 	if perSecond == 0 {
 		return nil

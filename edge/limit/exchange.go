@@ -11,12 +11,13 @@ import (
 	"time"
 )
 
-// Exchange connects the limits of several nodes. Once a second each node tells the others what it has given from its buckets, and
-// takes from its own what the others have given. It tells only of keys that have taken a hundredth of their burst since it told of
-// them last: for others it does not matter.
+// Exchange connects the limits of several nodes. Once a second each node tells the others what it has given from its
+// buckets, and takes from its own what the others have given. It tells only of keys that have taken a hundredth of their
+// burst since it told of them last: for others it does not matter.
 //
-// So a limit holds over all nodes, but late. Before a node has heard of the others, each gives what is left in its own bucket: at
-// most a full one. What was given too much is owed, and the rate over all nodes is kept in the long run. Only Check does not rely on that.
+// So a limit holds over all nodes, but late. Before a node has heard of the others, each gives what is left in its own
+// bucket: at most a full one. What was given too much is owed, and the rate over all nodes is kept in the long run. Only
+// Check does not rely on that.
 //
 // Nothing waits for the exchange. While it fails, a node counts for itself, and drops what it could not tell: told later, it
 // would refuse events for a load that is long past.
@@ -31,7 +32,8 @@ type Exchange struct {
 	noted  [1 + tellTakes]map[spentKey]*spent // since the last exchange, between it and the one before, and so on
 }
 
-// tellTakes is after how many exchanges all nodes have heard what was noted before: they send once a second, but not at the same time.
+// tellTakes is after how many exchanges all nodes have heard what was noted before: they send once a second, but not at the
+// same time.
 const tellTakes = 2
 
 // Table is one of the sets of buckets that nodes share.
@@ -120,8 +122,8 @@ func (x *Exchange) untold(t Table, k Key) (tokens float64) {
 	return tokens
 }
 
-// Run exchanges messages until ctx ends. send passes one on to the other nodes, and returns those of the others since the last call,
-// and how many other nodes there are.
+// Run exchanges messages until ctx ends. send passes one on to the other nodes, and returns those of the others since the
+// last call, and how many other nodes there are.
 func (x *Exchange) Run(ctx context.Context, send func(ctx context.Context, mine []byte) (messages [][]byte, others int, err error), log *slog.Logger) {
 	tick := time.NewTicker(exchangeEvery)
 	defer tick.Stop()
@@ -147,8 +149,8 @@ func (x *Exchange) Run(ctx context.Context, send func(ctx context.Context, mine 
 	}
 }
 
-// A message is a sequence of entries: the table in one byte, then in eight bytes each, big-endian, the key, and as float64 the
-// tokens, the rate in a second, and the burst.
+// A message is a sequence of entries: the table in one byte, then in eight bytes each, big-endian, the key, and as float64
+// the tokens, the rate in a second, and the burst.
 const entrySize = 1 + 4*8
 
 // message returns what was given since the last message.

@@ -88,8 +88,8 @@ func TestTwoNodesThatAreBothBelowTheLimitKeepIt(t *testing.T) {
 	}
 }
 
-// What is stored is known only afterwards. Both nodes get as much as they take, and hear of each other as late as they may: together they
-// do not store more than the limit, and sooner or later all of it.
+// What is stored is known only afterwards. Both nodes get as much as they take, and hear of each other as late as they may:
+// together they do not store more than the limit, and sooner or later all of it.
 func TestTwoNodesStoreWhatOneMayStore(t *testing.T) {
 	for _, second := range []int{1, 7} { // the second node gets that many times as much
 		const burst, size, seconds = 1_000_000, 500, 30

@@ -26,7 +26,7 @@ const (
 	PartnerWrites                // a partner's requests that change control data
 	Verifications                // of one partner, under way at the same time
 	FeedReaders                  // of one partner: requests that follow its feed, and exports
-	Authentication               // requests without a valid API key, of one client address; or with a wrong secret, to a merchant's tag
+	Authentication               // requests of one client address without a valid API key, or of a tag with a wrong secret
 	AdminToken                   // requests for admin pages without the token of --admin-token
 
 	// Memory and connections.

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Of an event with very many words in its identifiers no name is kept but those of the contract, so comparing names costs little.
+// Of an event with very many words in its identifiers no name is kept but those of the contract, so comparing names costs
+// little.
 func TestAnEventThatIsMadeToBeSlow(t *testing.T) {
 	for what, mail := range map[string]string{"a long identifier": strings.Repeat("q9z.", 2000), "one of many words": strings.Repeat("abc.", 60)} {
 		text := fmt.Sprintf(`{"event":"Abca","email":%q`, mail)

@@ -12,10 +12,10 @@
 //
 // Anybody who knows a tag id can have events refused. A stranger cannot use that to:
 //
-//   - Use up the processors. An event of a known entry costs a map look-up. Only the event of a new entry is parsed, and new entries
-//     have rates: for each address, for each address at one merchant, and for each merchant.
-//   - Evict a shop's entries. A new name evicts another name with the same reason: of the sender that has most of them, the one with
-//     the fewest events. From many addresses, a stranger can still evict what came in only once.
+//   - Use up the processors. An event of a known entry costs a map look-up. Only the event of a new entry is parsed, and new
+//     entries have rates: for each address, for each address at one merchant, and for each merchant.
+//   - Evict a shop's entries. A new name evicts another name with the same reason: of the sender that has most of them, the
+//     one with the fewest events. From many addresses, a stranger can still evict what came in only once.
 //   - Use up the memory. All entries together have a limit in bytes. Beyond it, the merchant that takes most loses entries.
 package refused
 

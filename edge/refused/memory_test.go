@@ -95,8 +95,8 @@ func TestEventsWithTheSameReasonAreCounted(t *testing.T) {
 	w.check()
 }
 
-// Places that differ in the index of an array are one entry, and so are fields of any name, unless they stand for different fields
-// of the contract.
+// Places that differ in the index of an array are one entry, and so are fields of any name, unless they stand for different
+// fields of the contract.
 func TestPlaces(t *testing.T) {
 	w := newWorld(t)
 	at := func(path, suggests string) func(*Event) {

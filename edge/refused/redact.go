@@ -17,11 +17,13 @@ import (
 // An event may name a person anywhere: in a value, in the name of a field, even in its own name. So only this is kept:
 //
 //   - Values: their types, and the lengths of texts. In clear are only currency codes and the words in clearWords.
-//   - Names of fields: those of the contract; at the top of the event also others that look like names that a programmer gives.
+//   - Names of fields: those of the contract; at the top of the event also others that look like names that a programmer
+//     gives.
 //   - The event's name: a known one, one that is nearly known, or one in PascalCase.
 //   - The origin: scheme, host and port.
 //
-// A name is not kept if it contains one of the event's identifiers, or more than maxDigits digits, as ids and phone numbers do.
+// A name is not kept if it contains one of the event's identifiers, or more than maxDigits digits, as ids and phone numbers
+// do.
 const (
 	maxDigits   = 4
 	maxName     = 40       // bytes of a field's name
@@ -31,15 +33,15 @@ const (
 	maxDepth    = 5        // of a sample
 	leastPart   = 3        // bytes of an identifier that must not be in a name; everything has a shorter one in it
 
-	// Of an event with longer or more identifiers, no name is kept but those of the contract: a stranger could make comparing
-	// them slow.
+	// Of an event with longer or more identifiers, no name is kept but those of the contract: a stranger could make
+	// comparing them slow.
 	maxIdentifier = 256 // bytes
 	maxParts      = 50  // of all identifiers
 	maxNames      = 200 // of fields; the others are counted
 )
 
-// identifiers are the texts that must not be in a name, in lower case: each identifier of an event, and the words before the @
-// of its emails.
+// identifiers are the texts that must not be in a name, in lower case: each identifier of an event, and the words before the
+// @ of its emails.
 type identifiers struct {
 	parts   []string
 	tooMany bool
@@ -148,7 +150,8 @@ func shownField(name string, atTop bool, ids *identifiers) bool {
 	return atTop && name != "" && len(name) <= maxName && !tellsOf(name, ids) && hasOnly(letters+numbers+"_-", name)
 }
 
-// tellsOf reports whether a name may identify a person: it contains an identifier, a word before the @ of an email, or many digits.
+// tellsOf reports whether a name may identify a person: it contains an identifier, a word before the @ of an email, or many
+// digits.
 func tellsOf(name string, ids *identifiers) bool {
 	if digits(name) > maxDigits {
 		return true
@@ -191,8 +194,8 @@ func isIndex(part string) bool {
 	return part != "" && len(part) <= maxDigits && hasOnly(numbers, part)
 }
 
-// place returns a JSON pointer in which * replaces indexes of arrays, and names that are not those of the contract. So there are few
-// places.
+// place returns a JSON pointer in which * replaces indexes of arrays, and names that are not those of the contract. So there
+// are few places.
 func place(path string) string {
 	if path == "" || strings.Count(path, "/") == 1 && check.IsField(path[1:]) { // the common cases
 		return path

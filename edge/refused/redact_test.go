@@ -16,8 +16,8 @@ import (
 
 const merchantID store.MerchantID = "0b2e8a52-5d3c-4f4e-9d3a-0a7c3c0f5a11"
 
-// TestNothingPersonalIsKept puts emails, phone numbers, ids of devices and names of persons everywhere in events, and demands that
-// no entry has one of them.
+// TestNothingPersonalIsKept puts emails, phone numbers, ids of devices and names of persons everywhere in events, and
+// demands that no entry has one of them.
 func TestNothingPersonalIsKept(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)

@@ -202,8 +202,8 @@ func TestAPartThatComesLate(t *testing.T) {
 	}
 }
 
-// partTimers makes the tag wait for a part for 350 ms instead of 7 seconds, or without an end. window.waited says for how long it has
-// waited, in ms of the 7 seconds.
+// partTimers makes the tag wait for a part for 350 ms instead of 7 seconds, or without an end. window.waited says for how
+// long it has waited, in ms of the 7 seconds.
 func partTimers(endless bool) string {
 	return fmt.Sprintf(`<script>{
 		const now = performance.now.bind(performance), set = setTimeout;
@@ -321,7 +321,8 @@ func TestADefaultWithoutTheParts(t *testing.T) {
 	}
 }
 
-// What is on the device and on the wire in each state of consent: nothing without analytics_storage, no click id without ad_storage.
+// What is on the device and on the wire in each state of consent: nothing without analytics_storage, no click id without
+// ad_storage.
 func TestEachStateOfConsent(t *testing.T) {
 	w := newWorld(t)
 	tab := w.tab()

@@ -115,8 +115,8 @@ func runLimited[T any](tab context.Context, action chromedp.Action[T]) (T, error
 	return value, err
 }
 
-// offline cuts nothing off. Chromium can do that too, but the network process hears of it in its own time: before and after a request
-// that the page makes next.
+// offline cuts nothing off. Chromium can do that too, but the network process hears of it in its own time: before and after
+// a request that the page makes next.
 func (c *chromiumTab) offline(is bool) error {
 	_, err := chromedp.Call(c.ctx, network.OverrideNetworkState,
 		network.OverrideNetworkStateParams{Offline: is, DownloadThroughput: -1, UploadThroughput: -1})

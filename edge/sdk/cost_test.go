@@ -41,7 +41,8 @@ func (t *tab) cost(name string) int {
 	return n
 }
 
-// Events that are made together are stored together, and look at the cookie once. What waits is read once, when consent is known.
+// Events that are made together are stored together, and look at the cookie once. What waits is read once, when consent is
+// known.
 func TestWhatManyEventsCost(t *testing.T) {
 	const calls = 1000
 	w := newWorld(t)

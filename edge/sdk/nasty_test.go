@@ -80,7 +80,8 @@ func TestPagesThatBreakTheTagsTools(t *testing.T) {
 	})
 }
 
-// Without XMLHttpRequest, events go out when the page closes. A page whose title throws loses them, with a line in the console.
+// Without XMLHttpRequest, events go out when the page closes. A page whose title throws loses them, with a line in the
+// console.
 func TestPagesWithoutWhatTheTagNeeds(t *testing.T) {
 	w := newWorld(t)
 	w.page("/next", "")

@@ -191,8 +191,8 @@ func TestChoicesWhileAPageIsInTheBackForwardCache(t *testing.T) {
 	}
 }
 
-// returnsFromTheCache leaves a page, calls next on another one, goes back and calls then. It tries again when the page does not come
-// from the cache: a busy browser may drop a page.
+// returnsFromTheCache leaves a page, calls next on another one, goes back and calls then. It tries again when the page does
+// not come from the cache: a busy browser may drop a page.
 func returnsFromTheCache(t *testing.T, f fault, next, then func(*tab)) {
 	for range 3 {
 		w := newWorld(struct{ testing.TB }{t}) // a *testing.T would be made parallel again

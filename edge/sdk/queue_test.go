@@ -13,7 +13,8 @@ const (
 	stored     = recordKeys + `.reduce((n, key) => n + localStorage[key].split('\n').length, 0)`
 )
 
-// wantNothingStored waits until the tag host has answered every event. What has no answer is stored 99 ms after it was made, not at once.
+// wantNothingStored waits until the tag host has answered every event. What has no answer is stored 99 ms after it was made,
+// not at once.
 func (t *tab) wantNothingStored() {
 	t.Helper()
 	began := time.Now()

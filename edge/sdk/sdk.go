@@ -36,8 +36,9 @@
 //	fbc fbp              Meta Conversions API: user_data.fbc, user_data.fbp
 //	ttclid               TikTok Events API: user.ttclid
 //	msclkid              Microsoft: userData.msclkid (Conversions API), MicrosoftClickId (offline conversions)
-//	utm_source …         GA4 Measurement Protocol, event campaign_details: source, medium, campaign, term, content; utm_id is campaign_id
-//	session_id           GA4: params.session_id. It is unique together with the muid, and not the id that Google's own tag uses
+//	utm_source …         GA4 Measurement Protocol, event campaign_details: source, medium, campaign, term, content;
+//	                     utm_id is campaign_id
+//	session_id           GA4: params.session_id. It is unique only together with the muid. Google's own tag uses another id
 //	event_id             Meta and TikTok: event_id
 //	muid                 Meta: user_data.external_id. TikTok: user.external_id, hashed. GA4: client_id
 //	pageUrl              Meta: event_source_url. TikTok: page.url
@@ -68,7 +69,8 @@ import (
 	"strings"
 )
 
-// Names that end with an underscore get short ones; the page never sees them. A second pass finds shorter ones for variables.
+// Names that end with an underscore get short ones; the page never sees them. A second pass finds shorter ones for
+// variables.
 //go:generate go tool esbuild src/tag.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --mangle-cache=src/names.json --format=iife --target=es2019 --log-level=warning --outfile=loader.js
 //go:generate go tool esbuild loader.js --tsconfig-raw={} --minify --target=es2019 --log-level=warning --allow-overwrite --outfile=loader.js
 //go:generate go tool esbuild src/extras/attribution.ts src/extras/backlog.ts src/extras/downloads.ts src/extras/forms.ts src/extras/ga4.ts src/extras/link.ts src/extras/names.ts src/extras/older.ts src/extras/options.ts src/extras/outbound.ts src/extras/scroll.ts --tsconfig-raw={} --bundle --minify --mangle-props=_$ --mangle-cache=src/names.json --format=iife --target=es2019 --log-level=warning --outdir=extras

@@ -9,8 +9,8 @@ import (
 
 // bots knows which user agents call themselves bots. Package useragent has the rules: a well-known name, a name with bot in
 // it, or an address for webmasters. They take about 2 µs for a browser's, but up to 40 µs for 256 bytes that are made up for
-// that, and more than twice as much for twice as many. So results are remembered, a long user agent is cut, and a request has only
-// maxParsed parsed. The memory is bounded, also when each request has another user agent.
+// that, and more than twice as much for twice as many. So results are remembered, a long user agent is cut, and a request
+// has only maxParsed parsed. The memory is bounded, also when each request has another user agent.
 type bots struct {
 	mu    sync.RWMutex
 	known map[string]bool

@@ -31,7 +31,7 @@ const (
 	leastDay         = 1 << 30 // a merchant or an address may store this much, if it is no more than
 	leastShare       = 4       // a quarter of the free space
 	addressShare     = 2       // one address may store half of what its merchant may
-	besidesRaw       = 128     // bytes that an event takes on the disk besides its raw bytes: its ids, its place in the index, links
+	besidesRaw       = 128     // bytes of an event on the disk besides its raw bytes: ids, index, links
 )
 
 const secondsPerDay = 24 * 60 * 60
@@ -96,8 +96,8 @@ func (l *limits) admitRequest(ctx *fasthttp.RequestCtx, client netip.Addr, now t
 // admit decides whether a sender may send this many events. Whoever is suspended was refused before (refusalByState), and so
 // was a body for which there is no memory (edge, bodies.go). It
 //
-//  1. checks that the merchant, the address and the partner may store more bytes today. It takes none: how many are stored is known only
-//     afterwards, and spend takes them then.
+//  1. checks that the merchant, the address and the partner may store more bytes today. It takes none: how many are stored
+//     is known only afterwards, and spend takes them then.
 //  2. takes a token of the address for each event after the first: admitRequest has taken that of the first.
 //  3. takes a token of the merchant for each event.
 //

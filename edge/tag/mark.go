@@ -70,10 +70,10 @@ func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sende
 	sendJSON(ctx, fasthttp.StatusOK, appendResults(nil, good, results))
 }
 
-// largeBatch is from how many bytes on a batch needs a slot to be parsed. Parsing one takes up to some milliseconds. Without slots,
-// batches would occupy all processors, and every other request would wait for a processor several times: to be read, to be
-// written and to be answered. Merchants take turns. Smaller batches are parsed in less than half a millisecond, and turns would
-// cost a tenth of their rate.
+// largeBatch is from how many bytes on a batch needs a slot to be parsed. Parsing one takes up to some milliseconds. Without
+// slots, batches would occupy all processors, and every other request would wait for a processor several times: to be read,
+// to be written and to be answered. Merchants take turns. Smaller batches are parsed in less than half a millisecond, and
+// turns would cost a tenth of their rate.
 const largeBatch = 64 << 10
 
 // parsers is how many large batches may be parsed at the same time. Two of Go's threads are left for everything else.
@@ -81,8 +81,8 @@ const largeBatch = 64 << 10
 func parsers() int64 { return int64(max(1, runtime.GOMAXPROCS(0)-2)) }
 
 // parseBatch reads an array of events into marks, which alias the body. events has the fields of each event, and results its
-// answer: nil for the marks, a refusal for the others. A large array waits for its merchant's turn. When the array is refused as a whole,
-// parseBatch has answered the request, and ok is false.
+// answer: nil for the marks, a refusal for the others. A large array waits for its merchant's turn. When the array is
+// refused as a whole, parseBatch has answered the request, and ok is false.
 func (s *Server) parseBatch(
 	ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, body []byte,
 ) (marks []store.Mark, events []fields, results []*answer, ok bool) {

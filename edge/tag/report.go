@@ -13,7 +13,8 @@ import (
 	"mtagd/store"
 )
 
-// reporter tells package refused of events that were refused, and of odd ones that were accepted. A nil reporter does nothing.
+// reporter tells package refused of events that were refused, and of odd ones that were accepted. A nil reporter does
+// nothing.
 type reporter struct {
 	memory    *refused.Memory
 	addresses bool // tell senders apart by their addresses
@@ -36,8 +37,8 @@ func (r *reporter) result(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender
 	}
 }
 
-// event returns what is known of an event when its request is, and of its sender. f has the event's fields; nil when they were
-// not read.
+// event returns what is known of an event when its request is, and of its sender. f has the event's fields; nil when they
+// were not read.
 func (r *reporter) event(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, f *fields) refused.Event {
 	e := refused.Event{
 		Merchant: tag.Merchant,
@@ -79,8 +80,8 @@ func (r *reporter) refused(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sende
 // maxJudged is the largest event that is judged, in bytes.
 const maxJudged = 16 << 10
 
-// accepted reports an accepted event if it is odd. It judges only some: checking an event takes longer than to accept it. Of a
-// merchant that sends few, it judges all.
+// accepted reports an accepted event if it is odd. It judges only some: checking an event takes longer than to accept it. Of
+// a merchant that sends few, it judges all.
 func (r *reporter) accepted(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, f *fields, object []byte) {
 	if r == nil || len(object) > maxJudged || !r.pace.isDue(tag.Merchant, from.now) {
 		return
@@ -116,10 +117,10 @@ func decodeObject(event []byte) map[string]any {
 	return object
 }
 
-// pace limits how many accepted events are judged. Judging one takes some 20 µs, and a few milliseconds when a stranger has made
-// it for that. The limits are one in 100 ms for a merchant, and one in 1 ms for all; and all together take a twentieth of one
-// processor at most. The gate costs a few nanoseconds, because every accepted event passes it: merchants with the same index
-// share a place.
+// pace limits how many accepted events are judged. Judging one takes some 20 µs, and a few milliseconds when a stranger has
+// made it for that. The limits are one in 100 ms for a merchant, and one in 1 ms for all; and all together take a twentieth
+// of one processor at most. The gate costs a few nanoseconds, because every accepted event passes it: merchants with the
+// same index share a place.
 type pace struct {
 	all       atomic.Int64 // when the next event may be judged, in nanoseconds since 1970
 	merchants [4096]atomic.Int64
@@ -148,7 +149,7 @@ func (p *pace) isDue(id store.MerchantID, now time.Time) bool {
 	}
 	next := &p.merchants[index>>20]
 	was := next.Load()
-	if wait := was - at; wait > 0 && wait <= int64(betweenJudgedOfMerchant) { // a longer one is that of a clock that was set back
+	if wait := was - at; wait > 0 && wait <= int64(betweenJudgedOfMerchant) { // a longer wait: the clock was set back
 		return false
 	}
 	all := p.all.Load()

@@ -101,9 +101,9 @@ func (s *scripts) newScript(wanted combination) asset.File {
 	return asset.New("text/javascript; charset=utf-8", s.source(wanted), wanted&s.unknown() == 0)
 }
 
-// source returns a combination's source text: the extras and then the loader, whose first call needs them. With a wrong name the rest still works:
-// the script reports the mistake in the console. It finds the name in its own URL, so the answer has no text of the
-// request.
+// source returns a combination's source text: the extras and then the loader, whose first call needs them. With a wrong name
+// the rest still works: the script reports the mistake in the console. It finds the name in its own URL, so the answer has
+// no text of the request.
 func (s *scripts) source(wanted combination) []byte {
 	var source []byte
 	var names []string
@@ -121,9 +121,9 @@ func (s *scripts) source(wanted combination) []byte {
 	return source
 }
 
-// sendScript is GET /script (spec, Script), and GET /script/VERSION. Browsers use the first for an hour without asking again.
-// For a day after that they may use the old one once more while they fetch the new one. A version never changes, so that
-// pages can name its hash in integrity.
+// sendScript is GET /script (spec, Script), and GET /script/VERSION. Browsers use the first for an hour without asking
+// again. For a day after that they may use the old one once more while they fetch the new one. A version never changes, so
+// that pages can name its hash in integrity.
 func (s *Server) sendScript(ctx *fasthttp.RequestCtx, route Route) {
 	of, ok := s.scripts[string(route.id)]
 	if !ok {

@@ -12,9 +12,9 @@ import (
 // authorizationKey is in canonical case, as originKey is.
 var authorizationKey = []byte(fasthttp.HeaderAuthorization)
 
-// mayIdentify reports whether a request may link identifiers to a muid, and resolve a muid by them, and whether it has the merchant's
-// secret. It returns an answer instead when the request carries a wrong secret: a typing error must not go unnoticed. required says that
-// only the merchant's secret allows it.
+// mayIdentify reports whether a request may link identifiers to a muid, and resolve a muid by them, and whether it has the
+// merchant's secret. It returns an answer instead when the request carries a wrong secret: a typing error must not go
+// unnoticed. required says that only the merchant's secret allows it.
 //
 // Where no secret is required, an Authorization header without "mts_" is not meant for this service: a proxy may have
 // added it, or a client may send its API key with every request. It is ignored, as it was before there were secrets.

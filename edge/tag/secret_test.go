@@ -175,7 +175,8 @@ func TestAWrongSecretDoesNotGoUnnoticed(t *testing.T) {
 func TestASecretIsOneMerchantsOnly(t *testing.T) {
 	w := newWorld(t)
 	secret := w.requireSecret(true)
-	w.do("POST", w.ServerSide.Host, "/id", `{"email":"a@x.com"}`, "Authorization", "Bearer "+secret).Want(t, 200, `"muid":null`) // the same merchant's
+	// Another tag of the same merchant.
+	w.do("POST", w.ServerSide.Host, "/id", `{"email":"a@x.com"}`, "Authorization", "Bearer "+secret).Want(t, 200, `"muid":null`)
 	if _, err := w.Engine.UpdateTag(t.Context(), w.Inactive.ID, func(t store.Tag) store.Tag {
 		return t.AfterVerify(store.DNSFinding{Verdict: store.DNSCorrect})
 	}); err != nil {
@@ -213,7 +214,8 @@ func TestAPageMayNotSendASecret(t *testing.T) {
 	}
 }
 
-// What a request can prove decides which links are trusted: those with the merchant's secret, and the first ones of a cookie's muid.
+// What a request can prove decides which links are trusted: those with the merchant's secret, and the first ones of a
+// cookie's muid.
 func TestSourcesOfLinks(t *testing.T) {
 	const cookie = "_muid=ann"
 	for _, c := range []struct {

@@ -21,9 +21,10 @@ type Trial struct {
 // maxTrialFindings is from how many findings on the further events of a batch are not checked.
 const maxTrialFindings = 200
 
-// Try returns what POST /mark would answer to the body of a request, which is for the partner API, and what is wrong with the
-// events. It records nothing and links nothing. It reads the body as POST /mark does, for a sender without a cookie. withSecret:
-// the sender has the merchant's secret. Try knows neither limits nor persons whose events are refused after an erasure.
+// Try returns what POST /mark would answer to the body of a request, which is for the partner API, and what is wrong with
+// the events. It records nothing and links nothing. It reads the body as POST /mark does, for a sender without a cookie.
+// withSecret: the sender has the merchant's secret. Try knows neither limits nor persons whose events are refused after an
+// erasure.
 func Try(ctx context.Context, r *fasthttp.RequestCtx, engine store.Engine, tag store.Tag, withSecret bool, now time.Time) (Trial, error) {
 	settings := engine.Directory().Settings(&tag)
 	t := trial{
@@ -116,8 +117,8 @@ func (t *trial) event(ctx context.Context, r *fasthttp.RequestCtx, path string, 
 	return result, nil
 }
 
-// resolve returns the answer to an event of an identity that can be read. It notes the links that the event would make, because
-// they count for the events behind it.
+// resolve returns the answer to an event of an identity that can be read. It notes the links that the event would make,
+// because they count for the events behind it.
 func (t *trial) resolve(ctx context.Context, id *store.Identity) (*answer, error) {
 	if id.MUID != "" {
 		for _, k := range id.Keys() {

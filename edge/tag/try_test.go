@@ -22,7 +22,8 @@ func (w *world) try(tag store.Tag, body string, withSecret bool) Trial {
 	return trial
 }
 
-// TestTryAnswersLikeMark sends each body to both. A trial must have the status and the body of the answer, and record nothing.
+// TestTryAnswersLikeMark sends each body to both. A trial must have the status and the body of the answer, and record
+// nothing.
 func TestTryAnswersLikeMark(t *testing.T) {
 	w := newWorld(t)
 	w.mark(`{"muid":"known","email":"known@example.com","event":"Login"}`).Want(t, 201, "")

@@ -8,13 +8,13 @@ import (
 	"mtagd/store"
 )
 
-// attempts limits signing in. A wrong key costs little, and nobody guesses 160 bits: the limit keeps a guesser from using up
-// more than that. Like that of the partner API it never refuses a valid key, because other people may have the same address,
-// or the guesser knows the id of their key. A right one costs a synced write and an audit entry, and so each key has a rate
-// of them.
+// attempts limits signing in. Nobody guesses 160 bits, and a wrong key costs little: the limit keeps the cost of many wrong
+// keys small. Like the limit of the partner API, it never refuses a valid key: other people may share the guesser's address,
+// and the guesser may know the id of their key. A sign-in with a valid key costs a synced write and an audit entry, so each
+// key has a rate of sign-ins.
 //
-// Links are not in memory: the engine must look each up, perhaps in a database. So a link takes a token before that, right
-// or wrong.
+// Links are not in memory: the engine must look each up, perhaps in a database. So a link takes a token before the look-up,
+// whether it is valid or not.
 type attempts struct {
 	addresses *limit.Addresses
 	others    *limit.Buckets
@@ -32,8 +32,8 @@ const (
 	kindBegin
 )
 
-// wrong takes a token for a wrong key or link, and returns how long the client must wait for one. id is that of the key; it
-// may be empty. Without limits (nil), wrong and right return 0.
+// wrong takes a token for a wrong key or link, and returns how long the client must wait for one. id is the key's id, or
+// empty. Without limits (nil), wrong and right return 0.
 func (a *attempts) wrong(client netip.Addr, id string, now time.Time) (wait time.Duration) {
 	if a == nil {
 		return 0

@@ -80,9 +80,8 @@ func (c *Console) signIn(r *fasthttp.RequestCtx) error {
 	return c.useKey(r, in.APIKey)
 }
 
-// showLink answers whom a link signs in, and leaves it as it is: the page asks before it uses one. Otherwise whoever sends a
-// link could put another one into a session of his own, unnoticed, and a program that looks at links in mails would use it
-// up.
+// showLink answers whom a link signs in, and does not use it up: the page asks first. Otherwise the sender of a link could
+// sign the recipient in as himself, unnoticed, and a program that opens links in mails would use it up.
 func (c *Console) showLink(r *fasthttp.RequestCtx) error {
 	in, err := c.credentials(r)
 	if err != nil {

@@ -20,20 +20,20 @@ import (
 //
 //   - GA4: properties.submitUserDeletion of the Admin API needs OAuth with the scope analytics.edit, and the user id or
 //     client id in clear. A destination has only an API secret, and an erasure only hashes. (The page is
-//     developers.google.com/analytics/ devguides/config/admin/v1/rest/v1alpha/properties/submitUserDeletion.)
+//     developers.google.com/analytics/devguides/config/admin/v1/rest/v1alpha/properties/submitUserDeletion.)
 //   - Meta, Snap, TikTok, Google Ads, Microsoft, Pinterest, LinkedIn: no such interface was found (searched 2026-11).
 //
-// Destinations that have failed, or took long, are asked at places of their own. So one that hangs delays others for
-// firstAsk, once.
+// Destinations that have failed, or took long, have places of their own. So a destination that hangs delays the others only
+// the first time, by firstAsk.
 const (
 	askInterval = 5 * time.Second
-	asksAtOnce  = 16               // of destinations in good order, and as many of others
+	asksAtOnce  = 16               // to destinations in good order, and as many to others
 	firstAsk    = 5 * time.Second  // how long a destination in good order may take to answer
-	askTurn     = 10 * time.Second // for how long one is asked before others get their turn
+	askTurn     = 10 * time.Second // how long a destination is asked before it is the turn of others
 	maxAskAge   = 72 * time.Hour
 )
 
-var errLongAsk = errors.New("there are more requests to erase than the destination has taken in its turn")
+var errLongAsk = errors.New("the destination has not taken all requests to erase in its turn")
 
 // AskState says how far a request to erase is.
 type AskState string

@@ -31,9 +31,9 @@ type guard struct{ allow []netip.Prefix }
 
 var errAddress = errors.New("the address is not public, and the operator has not allowed it")
 
-// Networks that are no places in the internet besides those that package netip knows (IANA's special-purpose registries):
-// shared addresses, protocol assignments, documentation, benchmarks, reserved ones, and of IPv6 all but what is given out
-// (2000::/3). Addresses that wrap an IPv4 address, and would be looked through by a translator, are among them.
+// Networks that are not public, besides those that package netip knows (IANA's special-purpose registries): shared
+// addresses, protocol assignments, documentation, benchmarks, reserved ones, and all of IPv6 outside of 2000::/3. They
+// include addresses that embed an IPv4 address, to which a translator would forward.
 var special = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24",
 	"203.0.113.0/24", "240.0.0.0/4", "::/3", "4000::/2", "8000::/1", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
 

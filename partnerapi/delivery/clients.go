@@ -196,8 +196,8 @@ func (c *clients) firstNeeded(ctx context.Context, hour int64) int64 {
 	return max(oldest, first-1) // an event is recorded a little later than it is encrypted
 }
 
-// reached returns the place up to which a destination has everything. It is the first one if there are dead letters or
-// replays.
+// reached returns the position up to which a destination has everything. With dead letters or replays, it is the beginning
+// of the feed.
 func (s *Service) reached(ctx context.Context, d Destination) (store.Position, error) {
 	st, err := s.stateOf(ctx, d.Merchant, d.ID)
 	places := []store.Cursor{cmp.Or(st.Cursor, d.Start)}

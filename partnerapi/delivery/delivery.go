@@ -21,9 +21,9 @@
 //     that fails while others are taken waits in the set of retries, with all later ones of its muid. When nothing is taken,
 //     or the set is full, the destination waits as a whole: its cursor stays.
 //
-//   - It is tried again with growing, jittered pauses, or when Retry-After says, as long as the kind says that it makes
-//     sense. Then the event is a dead letter, with the last answer. The letters are ranges of the feed: a replay reads them
-//     again.
+//   - A failed event is tried again after growing, jittered pauses, or when Retry-After says, for as long as its kind says
+//     that it makes sense. Then it becomes a dead letter, with the last answer. Dead letters are ranges of the feed: a
+//     replay reads them again.
 //
 //     delivery.go     Service: shards and leases
 //     destination.go  create and change destinations

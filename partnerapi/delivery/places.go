@@ -54,7 +54,7 @@ func (r *runner) kick() {
 	}
 }
 
-// lack has requests cut off, because destinations wait for places or memory. The caller holds mu.
+// lack starts relieve, unless it runs, because destinations wait for places or memory. The caller holds mu.
 func (sh *shard) lack() {
 	if !sh.short {
 		sh.short = true
@@ -169,7 +169,7 @@ func (sh *shard) relieve() {
 	}
 }
 
-// schedule kicks a destination at a time, unless it will be kicked earlier. The caller holds mu.
+// schedule plans a kick of a destination, unless an earlier one is planned. The caller holds mu.
 func (sh *shard) schedule(r *runner, at time.Time) {
 	if r.timer != nil {
 		if !at.Before(r.due) {

@@ -108,8 +108,8 @@ type headState struct {
 	Cursor store.Cursor `json:"cursor"`
 }
 
-// flush writes the states that have changed, and then how far the shard is. A kill in between loses nothing: what is
-// attached is then where the shard was before.
+// flush writes the states that have changed, and then how far the shard is. A kill in between loses nothing: attached
+// destinations are then where the shard was before.
 func (sh *shard) flush(ctx context.Context) error {
 	sh.flushing.Lock()
 	defer sh.flushing.Unlock()

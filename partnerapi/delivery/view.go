@@ -26,7 +26,7 @@ type Status struct {
 	LastSuccess  *time.Time `json:"lastSuccess"`
 	LastError    *string    `json:"lastError"`
 
-	MaxAgeHours int `json:"-"` // how old events may be that it takes, or for how long they are tried; 0 when it is broken
+	MaxAgeHours int `json:"-"` // the greatest age of events that it accepts, or how long events are retried; 0 when it is broken
 }
 
 // Status returns the status of a destination, as of a second ago at most.

@@ -10,8 +10,8 @@ import (
 	"mtagd/store"
 )
 
-// A Parquet file has row groups, a row group has a chunk for each column, and a chunk has pages of values. Here every value
-// is there and is written as it is (PLAIN), and a page is compressed with zstd. What a reader needs to find the pages
+// A Parquet file has row groups, a row group has a chunk for each column, and a chunk has pages of values. Here no value is
+// missing, values are written as they are (PLAIN), and pages are compressed with zstd. What a reader needs to find the pages
 // follows at the end of the file, in Thrift's compact encoding. Numbers in the comments are ids in
 // github.com/apache/parquet-format, parquet.thrift. A library for all that Parquet can do would be a tenth of the program.
 

@@ -1,8 +1,8 @@
 // Package openapi describes the whole HTTP interface of the service, the partner API and the tag hosts, as an OpenAPI 3.1
 // document, and shows it as a reference page.
 //
-// An endpoint that changes is changed in openapi.yaml, too. The tests of the handlers fail until it is, because package
-// openapitest checks all their answers. Then make clients.
+// Change an endpoint in openapi.yaml, too, and run make clients. Until then the tests of the handlers fail, because package
+// openapitest checks all their answers.
 //
 // Read in this order:
 //

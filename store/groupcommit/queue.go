@@ -176,9 +176,9 @@ func (q *Queue) Next(timer *time.Timer) bool {
 	}
 }
 
-// Synced tells the queue how long the sync of a group took. While several merchants wait, a group has as many marks of batches as can be
-// written in the shortest recent sync: an event waits about twice as long as without the batches, and these lose little. Without a
-// call, it has sharedMarks.
+// Synced tells the queue how long the sync of a group took. While several merchants wait, a group has as many marks of
+// batches as can be written in the shortest recent sync: an event waits about twice as long as without the batches, and the
+// batches lose little. Before the first call, a group has sharedMarks of them.
 func (q *Queue) Synced(took time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -17,9 +17,9 @@ import (
 // request arrives while the group is built has one turn in it.
 //
 // An event waits for the group that is being written, and then for its own. So while several merchants wait, groups are
-// small: only the first turn of each merchant may exceed sharedMarks and sharedBytes, and batches have no more marks than can be written
-// during a sync (share). While one merchant waits, groups are large, because each costs a sync. Such a group ends early when another
-// merchant joins it.
+// small: only the first turn of each merchant may exceed sharedMarks and sharedBytes, and batches have no more marks than
+// can be written during a sync (share). While one merchant waits, groups are large, because each costs a sync. Such a group
+// ends early when another merchant joins it.
 //
 // Each request costs the same, however many merchants wait. A merchant without requests in flight is forgotten.
 type turns struct {

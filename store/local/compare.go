@@ -38,8 +38,8 @@ func (v *verifier) compare() error {
 	return c.report()
 }
 
-// comparison finds the events that only the index or only the journal (with the archive) has. It needs memory only for those of the buckets
-// that differ.
+// comparison finds the events that only the index or only the journal (with the archive) has. It keeps only events of
+// buckets that differ in memory.
 type comparison struct {
 	*verifier
 	merchants map[codec.MerchantKey]*merchantSums // those that differ
@@ -156,8 +156,8 @@ func (c *comparison) take(e locatedEvent, indexed bool) {
 	}
 }
 
-// readMerchants reads the events of the merchants: those of the index, then those of the archive and the journal. Damage was reported before. If
-// there is more now, nothing may be noted as missing: it may only be hidden.
+// readMerchants reads the events of the merchants: those of the index, then those of the archive and the journal. If it
+// meets damage that was not reported before, nothing may be noted as missing: the damage may hide it.
 func (c *comparison) readMerchants() error {
 	var more error
 	for m := range c.merchants {

@@ -49,7 +49,7 @@ type generation struct {
 
 	mu      sync.Mutex
 	known   bool // else it is missing
-	cutOff  bool // a change of the control data was: one of the two numbers is wrong
+	cutOff  bool // a change of the control data was cut off: one of its two numbers is wrong
 	opening present
 	control present
 }
@@ -67,12 +67,12 @@ func readGeneration(dir string, log *slog.Logger) (*generation, error) {
 		}
 	}
 	if !g.known && len(b) > 0 {
-		log.Warn("the file generation is damaged, and is written anew: an old control.db would not be noticed now", "dir", dir)
+		log.Warn("the file generation is damaged and is rewritten: this start cannot notice an old control.db", "dir", dir)
 	}
 	return g, nil
 }
 
-// sums are what control.OpenNewest needs.
+// sums returns the sums for control.OpenNewest; nil: unknown.
 func (g *generation) sums() []uint64 {
 	if !g.known {
 		return nil

@@ -117,8 +117,8 @@ type Options struct {
 	// For tests. 0 and false: the default.
 	ArchiveRun  int                          // bytes of events that are archived together, without pauses
 	MaxSeries   int                          // rank.LimitSeries
-	eager       bool                         // what is left of deleted merchants is removed without removal.Delay
-	Broken      func(store.MerchantID) error // why the events of a merchant cannot be removed; "": why the files cannot be purged
+	eager       bool                         // removes what is left of deleted merchants without removal.Delay
+	Broken      func(store.MerchantID) error // returns an error to keep a merchant's events from removal; for "", the files from a purge
 	AuditLimits store.AuditLimits
 }
 

@@ -70,7 +70,7 @@ func (s *stored) noteChunks(ctx context.Context, x *rank.Index, chunks journal.D
 	return takeOut(ctx, x, found)
 }
 
-// noteLost notes lost events. After a kill before they are taken out of the index, the damage is found again.
+// noteLost notes lost events. If a kill comes before they are taken out of the index, the damage is found again.
 func (s *stored) noteLost(n note, events map[codec.MerchantKey][]rank.Key) error {
 	var lost eventGroup
 	for m, keys := range events {

@@ -42,7 +42,7 @@ func Repair(ctx context.Context, dir, to string, log *slog.Logger, lost func(sto
 	}
 	parts, err := readGeneration(dir, log)
 	if err != nil {
-		log.Warn("the file generation cannot be read: an old control.db is not noticed now", "error", err)
+		log.Warn("the file generation cannot be read: this repair cannot notice an old control.db", "error", err)
 		parts = &generation{dir: dir, log: log}
 	}
 	err = fill(to, "mtagd repair", func() error {

@@ -371,7 +371,8 @@ func TestThePersonOfALargeMerchantIsFound(t *testing.T) {
 	}
 }
 
-// Slow reads of the service itself, and slow look-ups of one merchant's tag hosts, do not keep those of another merchant waiting.
+// Slow reads of the service itself, and slow look-ups of one merchant's tag hosts, do not keep those of another merchant
+// waiting.
 func TestLookUpsWaitForNoOtherReads(t *testing.T) {
 	const conns = 8
 	s := newShopOn(t, fmt.Sprintf("%s&pool_max_conns=%d", pgtest.Database(t), conns), Options{})
@@ -411,8 +412,8 @@ func TestLookUpsWaitForNoOtherReads(t *testing.T) {
 	reading.Wait()
 }
 
-// Changes that wait for their turn, because a change of another node is under way, leave the connections to events and to the
-// follower. A wrong link, which anybody can send, does not wait with them.
+// Changes that wait for their turn, because a change of another node is under way, leave the connections to events and to
+// the follower. A wrong link, which anybody can send, does not wait with them.
 func TestChangesThatWaitLeaveConnections(t *testing.T) {
 	const conns = 6
 	s := newShopOn(t, fmt.Sprintf("%s&pool_max_conns=%d", pgtest.Database(t), conns), Options{})

@@ -78,7 +78,8 @@ func (s *shop) holdRollups() (release func()) {
 	return release
 }
 
-// While a merchant's rows are moved, as many are added. The rollup ends all the same, and other merchants get their share of it.
+// While a merchant's rows are moved, as many are added. The rollup ends all the same, and other merchants get their share of
+// it.
 func TestABusyMerchantDoesNotStopRollups(t *testing.T) {
 	s := newShop(t, Options{keepDeltas: true})
 	other := s.another()

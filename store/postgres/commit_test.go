@@ -43,7 +43,8 @@ func TestACommitThatTheServerRefuses(t *testing.T) {
 // standbys have them.
 func TestARefusalAfterTheCommit(t *testing.T) {
 	t.Run("by a lock", func(t *testing.T) {
-		s := newShopOn(t, pgtest.Database(t)+"&lock_timeout=200", Options{}) // of all but the first commit, which has its own
+		// The first commit sets a lock_timeout of its own.
+		s := newShopOn(t, pgtest.Database(t)+"&lock_timeout=200", Options{})
 		inTheWay, err := pgx.Connect(t.Context(), s.url+"&lock_timeout=0")
 		testenv.Check(t, err)
 		defer func() { _ = inTheWay.Close(context.Background()) }()
@@ -52,7 +53,8 @@ func TestARefusalAfterTheCommit(t *testing.T) {
 			if s.Record(t.Context(), []store.Mark{s.visit(0, n)}) != nil { // prepares the statements of the connection
 				return false // the node was slow
 			}
-			if _, err := inTheWay.Exec(t.Context(), "BEGIN; LOCK TABLE change"); err != nil { // which the second commit reads
+			// The second commit reads this table.
+			if _, err := inTheWay.Exec(t.Context(), "BEGIN; LOCK TABLE change"); err != nil {
 				t.Fatal(err)
 			}
 			refused := s.Record(t.Context(), []store.Mark{s.visit(1, n)})

@@ -321,7 +321,8 @@ func TestDeadDeltasAreNotRead(t *testing.T) {
 	}
 }
 
-// The server keeps the plan of a fold. A plan that was made while the tally was empty must still be good when the tally is large.
+// The server keeps the plan of a fold. A plan that was made while the tally was empty must still be good when the tally is
+// large.
 func TestARollupDoesNotScanAllDeltas(t *testing.T) {
 	s := newShop(t, Options{})
 	session, err := pgx.Connect(t.Context(), s.url)
@@ -347,7 +348,8 @@ func TestARollupDoesNotScanAllDeltas(t *testing.T) {
 	}
 }
 
-// A removal looks up the counters that it may have emptied: with many, to compare them with all empty ones takes half a minute.
+// A removal looks up the counters that it may have emptied: with many, to compare them with all empty ones takes half a
+// minute.
 func TestARemovalLooksCountersUp(t *testing.T) {
 	s := newShop(t, Options{})
 	session, err := pgx.Connect(t.Context(), s.url)

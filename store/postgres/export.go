@@ -169,7 +169,8 @@ func (l Locked) Moved(ctx context.Context) error {
 // Release releases the locks. After Moved it does nothing.
 func (l Locked) Release() { l.guard.Release() }
 
-// Latest implements migrate.Source. The standbys have all events up to there, and so do the workers of a distributed database.
+// Latest implements migrate.Source. The standbys have all events up to there, and so do the workers of a distributed
+// database.
 func (d *Database) Latest(ctx context.Context) (store.Cursor, error) {
 	seen, err := d.db.ConfirmAll(ctx)
 	return store.EndOf(uint64(seen.Flush)).Cursor(), err
@@ -190,7 +191,8 @@ func (d *Database) Events(ctx context.Context, after, upTo uint64, use func(*mig
 		if err != nil {
 			return err
 		}
-		merchants, err := conn.Column[uuid.UUID](ctx, tx, "SELECT id FROM "+conn.Merchants+" m") // usage may not have the merchants yet
+		// usage may lack new merchants.
+		merchants, err := conn.Column[uuid.UUID](ctx, tx, "SELECT id FROM "+conn.Merchants+" m")
 		if err != nil {
 			return err
 		}

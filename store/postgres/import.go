@@ -110,7 +110,8 @@ func queueKeys(b *pgx.Batch, keys []migrate.Key) {
 		ON CONFLICT (merchant, key) DO UPDATE SET seen = excluded.seen`, merchants, ids, seen)
 }
 
-// countMoved makes the counters of a merchant from its events. Minutes are counted first: there are fewer of them than events.
+// countMoved makes the counters of a merchant from its events. Minutes are counted first: there are fewer of them than
+// events.
 var countMoved = `WITH w AS MATERIALIZED (
 		SELECT name, ` + count.BucketSQL("at", "60000000") + ` AS minute, tag, bot, count(*) AS n
 		FROM event WHERE merchant = $1 GROUP BY 1, 2, 3, 4)
@@ -164,7 +165,8 @@ func (d *Database) noteReady(ctx context.Context, tx pgx.Tx, ready bool) error {
 // number is missing before it, so that a node which was started on the empty database finds that it must be started again.
 const numberOfImport = 2
 
-// SetControl implements migrate.Target. It writes as changes do, but for what nodes need to know of a change: there are none.
+// SetControl implements migrate.Target. It writes as changes do, but for what nodes need to know of a change: there are
+// none.
 func (d *Database) SetControl(ctx context.Context, all *migrate.Control) error {
 	return pgx.BeginFunc(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}

@@ -273,8 +273,8 @@ func startWithStandby(t *testing.T) (primary, standby *pgtest.Server) {
 	return primary, standby
 }
 
-// Without its synchronous standby, the primary commits nothing: no event is acknowledged, not even as a duplicate of one that is
-// visible already. The node is not ready, and says why. When the standby is back, the events can be sent again.
+// Without its synchronous standby, the primary commits nothing: no event is acknowledged, not even as a duplicate of one
+// that is visible already. The node is not ready, and says why. When the standby is back, the events can be sent again.
 func TestWithoutTheSynchronousStandbyNothingIsAcknowledged(t *testing.T) {
 	t.Parallel() // it mostly waits
 	primary, standby := startWithStandby(t)
@@ -304,8 +304,8 @@ func TestWithoutTheSynchronousStandbyNothingIsAcknowledged(t *testing.T) {
 	s.expect(3)
 }
 
-// The primary is killed while events come in, and its synchronous standby is promoted: every event that was acknowledged is there
-// once. Meanwhile calls fail; those that say that nothing was recorded are right.
+// The primary is killed while events come in, and its synchronous standby is promoted: every event that was acknowledged is
+// there once. Meanwhile calls fail; those that say that nothing was recorded are right.
 func TestFailOver(t *testing.T) {
 	primary, standby := startWithStandby(t)
 	url := fmt.Sprintf("postgres:///postgres?host=%s,%s&user=mtagd", primary.Dir(), standby.Dir())

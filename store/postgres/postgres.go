@@ -14,8 +14,8 @@
 // Requests wait in a queue (package groupcommit), of which one goroutine makes groups. A group is one transaction of two
 // round trips:
 //
-//  1. The event_ids of the group are remembered, and those that already were are found. The links that the group needs are read.
-//     Now the outcome of each mark is known.
+//  1. The event_ids of the group are remembered, and those that already were are found. The links that the group needs are
+//     read. Now the outcome of each mark is known.
 //  2. Links are written. The lock conn.LockReceipt is taken, and the flush gets its number. Events, deltas and the flush are
 //     written. COMMIT waits neither for the disk nor for the standbys. Then a second commit, of a message that nobody reads,
 //     waits for both. It follows the first one in the write-ahead log: when the standbys have it, they have the flush. Only
@@ -119,8 +119,8 @@ type Options struct {
 	AuditLimits  store.AuditLimits
 }
 
-// Open opens the engine in a database, and creates its tables there if it is new. The address is a postgres:// URL, or keywords
-// and values, as PostgreSQL's own tools take it. With several servers in it, the one that accepts writes is used.
+// Open opens the engine in a database, and creates its tables there if it is new. The address is a postgres:// URL, or
+// keywords and values, as PostgreSQL's own tools take it. With several servers in it, the one that accepts writes is used.
 func Open(ctx context.Context, address string, opt Options) (store.Engine, error) {
 	config, err := conn.Configure(ctx, address)
 	if err == nil {
@@ -132,7 +132,8 @@ func Open(ctx context.Context, address string, opt Options) (store.Engine, error
 	return nil, conn.Unavailable(fmt.Errorf("open the database: %w", err))
 }
 
-// Check returns why Open would fail: the database cannot be reached, or has the schema of a newer version. It changes nothing.
+// Check returns why Open would fail: the database cannot be reached, or has the schema of a newer version. It changes
+// nothing.
 func Check(ctx context.Context, address string) error {
 	config, err := conn.Configure(ctx, address)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// A database that goose has brought to version 16 is migrated once, although several nodes begin at once, and connections are cut between
-// the steps.
+// A database that goose has brought to version 16 is migrated once, although several nodes begin at once, and connections
+// are cut between the steps.
 func TestNodesMigrateTheSchemaOnce(t *testing.T) {
 	url := pgtest.EmptyDatabase(t)
 	connect := func() *pgxpool.Pool {
@@ -49,7 +49,8 @@ func TestNodesMigrateTheSchemaOnce(t *testing.T) {
 				if err == nil {
 					return
 				}
-				if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code != "57P01" || failed.Add(1) > 1000 { // terminated
+				// 57P01: the connection was terminated.
+				if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code != "57P01" || failed.Add(1) > 1000 {
 					t.Error(err)
 					return
 				}

@@ -82,8 +82,8 @@ var anyMerchant = map[string]string{
 // unstable matches a change of rows that Citus refuses, as each server would compute another time.
 var unstable = regexp.MustCompile(`(?i)^(?:UPDATE|DELETE) .*clock_timestamp`)
 
-// check returns an error for each statement on the distributed tables that does not name the merchant. Only a statement that does
-// touches one shard.
+// check returns an error for each statement on the distributed tables that does not name the merchant. Only a statement that
+// does touches one shard.
 func (s *statements) check() (errs []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

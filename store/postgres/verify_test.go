@@ -91,7 +91,8 @@ func TestVerifyInPieces(t *testing.T) {
 	if found := verify(func() {
 		switch reads {
 		case 2:
-			s.record(at(1, 4), at(4, 4), at(19, 4)) // the last ones are counted in later pieces: from the tally, and from the counters
+			// The last ones are counted in later pieces: from the tally, and from the counters.
+			s.record(at(1, 4), at(4, 4), at(19, 4))
 		case 4:
 			s.rollUp(s.key())
 		case 5:

@@ -68,7 +68,8 @@ func (d *Data) toRemove() {
 	}
 }
 
-// deleteMerchants deletes merchants of one partner with their tags and claims, and notes that their events are to be removed.
+// deleteMerchants deletes merchants of one partner with their tags and claims, and notes that their events are to be
+// removed.
 func (c *change) deleteMerchants(partner store.PartnerID, merchants []store.Merchant) {
 	c.deleteDestinations(merchants)
 	for _, m := range merchants {

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Export returns the records that a move copies, in the order of their kinds and keys: all but sessions, and the id of the data directory.
+// Export returns the records that a move copies, in the order of their kinds and keys: all but sessions, and the id of the
+// data directory.
 func (d *Data) Export() ([]Record, error) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

@@ -95,8 +95,8 @@ func (d *Data) Merchants(ctx context.Context, q store.MerchantQuery) (page []sto
 // filteredAtOnce is how many merchants a filter reads before it lets others have the lock.
 const filteredAtOnce = 100
 
-// filterMerchants returns the page of the merchants that fit the query. It compares outside the lock: a partner may have so many
-// merchants that others would wait. A merchant that is deleted meanwhile is left out.
+// filterMerchants returns the page of the merchants that fit the query. It compares outside the lock: a partner may have so
+// many merchants that others would wait. A merchant that is deleted meanwhile is left out.
 func (d *Data) filterMerchants(ctx context.Context, q store.MerchantQuery) (page []store.Merchant, total int, err error) {
 	ids, err := viewed(ctx, d, func(s *State, _ time.Time) ([]store.MerchantID, error) {
 		return slices.Clone(s.merchantsOf[q.Partner]), nil

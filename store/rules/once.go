@@ -43,8 +43,8 @@ func (s *State) reply(partner store.PartnerID, once string, now time.Time) (r re
 	return r, err == nil && now.Sub(r.At) < store.OnceWindow, err
 }
 
-// putReply notes what a call with an idempotency key creates; without one it does nothing. It drops the oldest reply when the
-// partner has too many.
+// putReply notes what a call with an idempotency key creates; without one it does nothing. It drops the oldest reply when
+// the partner has too many.
 func (c *change) putReply(r reply, once string) {
 	if once == "" {
 		return

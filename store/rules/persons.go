@@ -167,8 +167,8 @@ func (f *fields) keys() []store.IdentityKey {
 	return id.Keys()
 }
 
-// mayHave is false for most bodies that have none of the wanted identifiers, and much faster than reading them. It looks at all
-// texts that follow such a name, wherever they are. Where something may be written with escapes, it gives up.
+// mayHave is false for most bodies that have none of the wanted identifiers, and much faster than reading them. It looks at
+// all texts that follow such a name, wherever they are. Where something may be written with escapes, it gives up.
 func mayHave(raw []byte, wanted map[store.IdentityKey][]int) bool {
 	if bytes.Contains(raw, []byte(`\u00`)) {
 		return true // a name may be

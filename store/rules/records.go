@@ -17,18 +17,18 @@ type Record struct {
 
 // The kinds of records.
 const (
-	Meta         = "meta"         // "id" → id of the data directory, once it was backed up; "retention" → days that events are kept by default, -1 for ever
+	Meta         = "meta"         // "id" → the directory's id, set by a backup; "retention" → default in days, -1: for ever
 	Partners     = "partners"     // partner id → store.Partner
 	Keys         = "keys"         // key id → store.Key
 	Uses         = "uses"         // key id → when the key was last used (RFC 3339)
 	Merchants    = "merchants"    // merchant id → store.Merchant with "ordinal", its place among its partner's merchants
 	Domains      = "domains"      // root domain → id of the server-side tag that has the claim to it
 	Tags         = "tags"         // tag id → store.Tag
-	Replies      = "replies"      // partner id, "/", SHA-256 of an idempotency key in hexadecimal → what the call with this key has created (reply)
-	Removals     = "removals"     // merchant id → store.Removal: a merchant that was deleted, and whose events are still to be removed
-	Expiries     = "expiries"     // merchant id → store.Removal: an attempt has failed to remove its events that are past the retention
+	Replies      = "replies"      // partner id, "/", SHA-256 of an idempotency key (hex) → what its call created (reply)
+	Removals     = "removals"     // merchant id → store.Removal: a deleted merchant whose events must still be removed
+	Expiries     = "expiries"     // merchant id → store.Removal: removing its events that are past the retention has failed
 	Erasures     = "erasures"     // erasure id → store.Erasure
-	Suppressed   = "suppressed"   // merchant id, "/", store.IdentityKey in hexadecimal → erasure id: events of this person are refused
+	Suppressed   = "suppressed"   // merchant id, "/", store.IdentityKey (hex) → erasure id: the person's events are refused
 	Sessions     = "sessions"     // session id → store.Session, links too
 	Destinations = "destinations" // merchant id, "/", id → where events are delivered to, as package delivery writes it
 )

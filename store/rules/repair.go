@@ -77,9 +77,9 @@ func (s *State) Compare(wrong func(bucket, key, text string)) {
 	}
 }
 
-// Repair makes partners and merchants anew that are lost, as what belongs to them is not. They are suspended, because nobody knows
-// whether they were. It drops claims whose tag is lost. A verified tag whose claim is lost gets it again, as only one tag can have
-// been verified for a domain.
+// Repair makes partners and merchants anew that are lost, as what belongs to them is not. They are suspended, because nobody
+// knows whether they were. It drops claims whose tag is lost. A verified tag whose claim is lost gets it again, as only one
+// tag can have been verified for a domain.
 func (s *State) Repair(lost func(bucket, key, text string)) {
 	const (
 		name   = "(recovered)"

@@ -12,8 +12,8 @@
 //  1. Its type, its limits, its checks and its methods in Control: package store.
 //  2. A constant and a line in kinds (records.go), a map in State (state.go). With an index, also its set and
 //     its remove (apply.go).
-//  3. Its methods here: reads with view, changes with update, put, delete and audit. If it belongs to a merchant or a partner,
-//     deleteMerchants or DeletePartner delete it too (delete.go).
+//  3. Its methods here: reads with view, changes with update, put, delete and audit. If it belongs to a merchant or a
+//     partner, deleteMerchants or DeletePartner delete it too (delete.go).
 //  4. Nothing for a move to another engine: it copies all records but sessions (export.go).
 //  5. Its sentences in package storetest. Over a driver in memory: go test ./store/storetest -run TestConformance/memory.
 //
@@ -23,7 +23,8 @@
 //	records.go    the kinds of records, and their bytes
 //	state.go      what is in memory
 //	apply.go      puts changes into memory
-//	partners.go, keys.go, sessions.go, merchants.go, tags.go, claims.go, once.go, delete.go, erasures.go, retention.go   the rules
+//	partners.go, keys.go, sessions.go, merchants.go, tags.go, claims.go,
+//	once.go, delete.go, erasures.go, retention.go   the rules
 //	counts.go     what the limits of a partner need to know of its tags
 //	marks.go      what becomes of a mark, and which events are past the retention
 //	personaldata.go, erasing.go   what is stored of a person, and how it is erased
@@ -47,7 +48,8 @@ import (
 	"mtagd/store"
 )
 
-// Driver keeps records and the audit log. Where its methods fail, nothing was changed, except where the error has KindUncertain.
+// Driver keeps records and the audit log. Where its methods fail, nothing was changed, except where the error has
+// KindUncertain.
 type Driver interface {
 	// Update makes one change. It waits for its turn, passes changes that others have made to Apply, calls build, stores
 	// what it returns in one transaction, and passes the records to Apply. When that is nothing, it stores nothing.
@@ -56,9 +58,9 @@ type Driver interface {
 	Now(ctx context.Context) (time.Time, error)
 	// Audit is store.Control.Audit.
 	Audit(ctx context.Context, q store.AuditQuery) ([]store.AuditEntry, error)
-	// ReadDocuments returns documents of a kind in the order of store.CompareDocuments: those of one merchant, or, with nil, all. Of a
-	// merchant, id selects the one with this id or, with a slash at its end, those whose ids begin with it. Damaged ones are left out, but
-	// for one that is asked for by its id.
+	// ReadDocuments returns documents of a kind in the order of store.CompareDocuments: those of one merchant, or, with nil,
+	// all. Of a merchant, id selects the one with this id or, with a slash at its end, those whose ids begin with it.
+	// Damaged ones are left out, but for one that is asked for by its id.
 	ReadDocuments(ctx context.Context, kind store.DocumentKind, m *store.MerchantID, id string) ([]store.Document, error)
 }
 

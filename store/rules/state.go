@@ -8,8 +8,8 @@ import (
 	"mtagd/store"
 )
 
-// State is all control data but the audit log, in memory. Requests are answered from it, so that no answer depends on what the
-// disk gives back later.
+// State is all control data but the audit log, in memory. Requests are answered from it, so that no answer depends on what
+// the disk gives back later.
 type State struct {
 	id           string          // of the data directory; may be empty
 	retention    store.Retention // of merchants without one of their own

@@ -134,8 +134,8 @@ func stillLocked(ctx context.Context, storage certmagic.Storage, lock string) er
 // issueLock is certmagic's name for the lock of a host's orders and renewals.
 func issueLock(host string) string { return "issue_cert_" + host }
 
-// attempt is what acmez and certmagic do not pass on of one attempt at the CA. It is in the context of an attempt. Renewals by
-// certmagic's timer begin without: they have no turns.
+// attempt notes what acmez and certmagic do not return of one attempt at the CA. It is in the context of the attempt.
+// Renewals by certmagic's timer begin without one, because they have no turns.
 type attempt struct {
 	asked   bool    // the CA was asked
 	refused refusal // the last one

@@ -179,7 +179,7 @@ func (s *sharedStorage) Exists(ctx context.Context, key string) bool {
 	}
 }
 
-// List implements certmagic.Storage. Only certmagic's own issuer and its CleanStorage need it, and Stat: nothing here calls them.
+// List implements certmagic.Storage. Only certmagic's own issuer and its CleanStorage call List and Stat. Neither runs here.
 func (s *sharedStorage) List(context.Context, string, bool) ([]string, error) {
 	return nil, errors.ErrUnsupported
 }

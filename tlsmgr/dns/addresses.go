@@ -45,7 +45,7 @@ func isCDN(name string) bool {
 	return slices.ContainsFunc(cdnZones, func(zone string) bool { return strings.HasSuffix(name, "."+zone) })
 }
 
-// every reports whether all of the addresses are of a kind.
+// every reports whether a condition holds for all addresses.
 func every(addresses map[netip.Addr]bool, is func(netip.Addr) bool) bool {
 	for a := range addresses {
 		if !is(a) {

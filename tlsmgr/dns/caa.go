@@ -144,8 +144,8 @@ func newCA(directory string, roots *x509.CertPool, log *slog.Logger) *ca {
 }
 
 // identities returns the names that CAA records may use for the CA (RFC 8555, section 7.1.1, caaIdentities). It returns
-// none if there is no CA, if its directory lists none, or if that cannot be read before ctx ends. A read goes on for other
-// calls. The acme package keeps a directory for half a day.
+// none if there is no CA, if its directory lists none, or if the directory cannot be read before ctx ends. The read then
+// goes on for other calls. The acme package keeps a directory for half a day.
 func (c *ca) identities(ctx context.Context) []string {
 	if c.directory == "" {
 		return nil

@@ -73,7 +73,7 @@ import (
 type Config struct {
 	CNAMETarget  string         // the name that merchants point their records at
 	Resolvers    []string       // host:port each; empty: those of /etc/resolv.conf
-	Port         int            // where zones' own name servers are asked
+	Port         int            // of zones' own name servers
 	AllowPrivate bool           // ask zones' own name servers at private addresses too, and describe what is private
 	CA           string         // URL of the ACME directory of the CA that CAA records must allow; empty: CAA records are not checked
 	Roots        *x509.CertPool // verify the server at CA; nil: the system's

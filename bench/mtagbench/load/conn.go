@@ -108,7 +108,7 @@ func parseReply(b []byte) (r reply, size int, err error) {
 		case 'c':
 			if v, ok := header(line, "Content-Length"); ok {
 				if length, err = strconv.Atoi(string(v)); err != nil || length < 0 {
-					return r, 0, fmt.Errorf("Content-Length %q", v)
+					return r, 0, fmt.Errorf("invalid Content-Length %q", v)
 				}
 			} else if v, ok := header(line, "Connection"); ok {
 				r.closes = bytes.EqualFold(v, []byte("close"))

@@ -143,7 +143,7 @@ func (c consoleLink) apply(ctx context.Context, control store.Control) (any, err
 	if running, ok := control.(Running); ok {
 		base = running.BaseURL
 	} else if c.BaseHost == "" {
-		return nil, store.Invalid("--base-host", "is required, because no server runs that knows it")
+		return nil, store.Invalid("--base-host", "is required while no server runs")
 	} else {
 		host, err := store.CheckHostName("--base-host", c.BaseHost)
 		if err != nil {
@@ -162,8 +162,8 @@ func (c consoleLink) apply(ctx context.Context, control store.Control) (any, err
 }
 
 type consoleEnd struct {
-	Partner  store.PartnerID `required:"" xor:"who" placeholder:"PARTNER_ID" help:"End those of this partner. Its API keys stay valid."`
-	Operator bool            `required:"" xor:"who" help:"End those of operators."`
+	Partner  store.PartnerID `required:"" xor:"who" placeholder:"PARTNER_ID" help:"End the sessions of this partner. Its API keys stay valid."`
+	Operator bool            `required:"" xor:"who" help:"End the sessions of operators."`
 }
 
 func (c consoleEnd) apply(ctx context.Context, control store.Control) (any, error) {

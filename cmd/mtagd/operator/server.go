@@ -48,7 +48,8 @@ func (l listener) Close() error {
 	return l.Listener.Close()
 }
 
-// ConnContext is that of a server on such a listener: commands are those of the system user at the other end of a connection.
+// ConnContext is the http.Server.ConnContext for a listener of Listen. Commands on a connection count as those of the system
+// user at its other end.
 func ConnContext(ctx context.Context, conn net.Conn) context.Context {
 	socket, is := conn.(*net.UnixConn)
 	if !is {

@@ -3,7 +3,7 @@ import { kit } from './kit';
 // Every key of the tag in localStorage begins with PREFIX.
 export const enum Key {
   PREFIX = '_mtag.',
-  SAID = '_mtag..', // and the name of a call, as other tabs shall repeat it
+  SAID = '_mtag..', // followed by the name of a call: the last one, for other tabs to repeat
 }
 
 let opened: Record<string, string>;

@@ -97,6 +97,6 @@ let made = 0;
 // unique makes a text that no page ever makes again. A UUID for each event would take a fifth of its call.
 export const unique = () => page + made++;
 
-// announce makes the other tabs of the host repeat a call: at once, or when they return from the back/forward cache. The
-// browser tells them only of a text that is new, so it has the time. A withdrawal removes it.
+// announce makes the other tabs of the host repeat a call: at once, or when they return from the back/forward cache. The browser
+// tells them only of values that change, so the value includes the time. A withdrawal removes it.
 export const announce = (...call: unknown[]) => store(Key.SAID + call[0], json([...call, Date.now()]));

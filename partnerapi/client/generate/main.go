@@ -49,12 +49,12 @@ func operations(document *openapitest.Document) []openapitest.Operation {
 	return list
 }
 
-// repeatable are the POSTs that may be sent again although they have no Idempotency-Key: they do nothing, or the same as
-// once. Events have an event_id.
+// repeatable are the POSTs that may be sent again although they have no Idempotency-Key: sending one twice has the same
+// effect as sending it once. Events have an event_id.
 var repeatable = []string{"generateTag", "verifyTag", "erasePerson", "readPersonalData", "tryEvents", "sendEvents", "resolveMUID"}
 
-// repeat says after what a client may repeat an operation: safe after anything, keyed with its Idempotency-Key, once only
-// after 429.
+// repeat says when a client may repeat an operation: "safe" after any failure, "keyed" after any failure with the same
+// Idempotency-Key, "once" only after 429.
 func repeat(o openapitest.Operation) string {
 	switch {
 	case o.Parameters.GetByInAndName("header", "Idempotency-Key") != nil:

@@ -128,7 +128,7 @@ func sendEvents(tagID string, body any) request {
 
 // Feed follows your events in the order of receipt, from query.After on. Store the Cursor of each page together with what
 // you made of its events; a later Feed that begins there goes on exactly after them. It waits for new events for ever, and
-// survives outages: it ends with the error of the context, or with one that waiting does not help with, such as 401.
+// survives outages: it ends with the error of the context, or with an error that does not go away by waiting, such as 401.
 func (c *Client) Feed(ctx context.Context, query ReadFeedQuery) iter.Seq2[*FeedPage, error] {
 	if query.Wait == nil {
 		wait := int64(30)

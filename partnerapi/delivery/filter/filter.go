@@ -3,7 +3,7 @@
 // lists, has(), size(), and on texts contains(), startsWith(), endsWith() and lowerAscii(). They have no loops, no functions
 // that take long, and bounded length, so each evaluation ends within microseconds.
 //
-// As in CEL, an error on one side of && and || is nothing if the other side decides. Any other error, such as a field that
+// As in CEL, an error on one side of && or || is ignored if the other side decides. Any other error, such as a field that
 // the event does not have, makes the whole expression false: an event that cannot be judged is not delivered.
 package filter
 
@@ -180,7 +180,7 @@ func (p *parser) compare() node {
 	return left
 }
 
-// both is a node of the values of two others.
+// both returns a node that combines the values of two others.
 func both(left, right node, of func(l, r any) (any, error)) node {
 	return func(f map[string]any) (any, error) {
 		l, err := left(f)

@@ -1,5 +1,5 @@
 // Package ga4 sends events to Google Analytics 4 by its Measurement Protocol
-// (developers.google.com/analytics/devguides/collection/ protocol/ga4: sending-events and reference, read 2026-11).
+// (developers.google.com/analytics/devguides/collection/protocol/ga4: sending-events and reference, read 2026-11).
 //
 //   - A request is of one client, with at most 25 events, which may be up to 72 hours old.
 //   - The client id is that of the cookie _ga, if the event has it (client_id or _ga), else a number that follows from the

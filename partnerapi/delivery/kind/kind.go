@@ -154,8 +154,8 @@ func (e *Event) Number(names ...string) (json.Number, bool) {
 	return text, true
 }
 
-// EventID is what tells the same event of a browser's pixel and of the server: the sender's event_id, or that of the
-// service.
+// EventID is the id by which a platform recognises an event that a browser's pixel has sent, too: the sender's event_id, or
+// else the service's id.
 func (e *Event) EventID() string {
 	if id := e.Text("event_id"); id != "" {
 		return id

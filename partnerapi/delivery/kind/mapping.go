@@ -98,8 +98,8 @@ func At(of map[string]any, path string) any {
 	}
 }
 
-// Set puts a value at a path. It replaces what is in its way. It changes no object in there, but copies: one may be of the
-// event, or the default of a mapping, which all events share.
+// Set puts a value at a path, and replaces what is in its way. It copies the objects along the path before it changes them:
+// they may belong to the event, or to the default of a mapping, which all events share.
 func Set(in map[string]any, path string, v any) {
 	for {
 		name, rest, deeper := strings.Cut(path, ".")

@@ -28,8 +28,8 @@ type Platform struct {
 
 	// Event returns the platform's form of an event, or why the event is not sent.
 	Event func(a *Account, name string, e *Event) (map[string]any, *Refusal)
-	// Shop are the platform's names for products and values, and ShopInto the object in its form of an event that has them;
-	// empty: Event itself adds them.
+	// Shop has the platform's names for products and values. ShopInto is the object in the platform's form of an event that
+	// gets them; empty: Event itself adds them.
 	Shop     ShopNames
 	ShopInto string
 	// MapInto is the object in the platform's form of an event that a merchant's mapping sets fields in; empty: the event

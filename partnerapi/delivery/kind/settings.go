@@ -77,8 +77,8 @@ func (o Options) read(settings []Setting) (values, error) {
 	return v, nil
 }
 
-// CheckURL checks the address of a server: that of a platform's API, which differs from the default only in tests and for a
-// merchant's own gateway, or of a merchant's own system.
+// CheckURL checks the address of a server: of a merchant's own system, or of a platform's API. The latter differs from the
+// default only in tests, and when the merchant has a gateway.
 func (o Options) CheckURL(setting, address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "https" && !(o.AllowHTTP && u.Scheme == "http") || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
@@ -87,8 +87,8 @@ func (o Options) CheckURL(setting, address string) error {
 	return nil
 }
 
-// Receiver returns the server that settings have secrets sent to, as it is named by their url, endpoint, host or brokers; ""
-// when they name none.
+// Receiver returns the server that gets the destination's secrets: what url, endpoint, host or brokers in its settings name;
+// "" when there is none of these.
 func Receiver(settings json.RawMessage) string {
 	var s struct{ URL, Endpoint, Host, Brokers string }
 	if json.Unmarshal(settings, &s) != nil { // kinds refuse them

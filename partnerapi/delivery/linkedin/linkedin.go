@@ -1,5 +1,5 @@
 // Package linkedin sends events to the Conversions API of LinkedIn, POST /rest/conversionEvents
-// (learn.microsoft.com/linkedin/marketing/ integrations/ads-reporting/conversions-api and
+// (learn.microsoft.com/linkedin/marketing/integrations/ads-reporting/conversions-api and
 // /linkedin/marketing/conversions/conversions-faq, read 2026-11 through the collection "LinkedIn Marketing Solutions
 // Versioned APIs", step 10, and github.com/segmentio/action-destinations; the types of identifiers from
 // conversions-api-schema of 2026-05-15, as others cite it).

@@ -1,5 +1,5 @@
 // Package meta sends events to the Conversions API of Meta, as its documentation has it
-// (developers.facebook.com/documentation/ ads-commerce/conversions-api: parameters/server-event of 2026-02-12,
+// (developers.facebook.com/documentation/ads-commerce/conversions-api: parameters/server-event of 2026-02-12,
 // parameters/customer-information-parameters of 2026-01-09, using-the-api of 2026-02-06).
 //
 //   - One event older than 7 days makes Meta refuse its whole request, so older ones are never sent.

@@ -118,7 +118,7 @@ func read(r kind.Request, a kind.Answer) kind.Verdict {
 	case v.Outcome == kind.Done && named:
 		v.Refused = refused
 		return v
-	case v.Outcome == kind.Done: // some are refused, and it is not said which
+	case v.Outcome == kind.Done: // some events are refused, and the answer does not say which
 		v.Outcome = kind.Refused
 	}
 	v.Reason = strings.TrimSpace(body.Error.Message + " " + strings.Join(all, " "))

@@ -1,6 +1,6 @@
 // Package pinterest sends events to the Conversions API of Pinterest, POST /v5/ad_accounts/{id}/events, as its OpenAPI
 // description has it (github.com/pinterest/api-description, v5/openapi.json 5.23.0 of 2025-12-11; the names of events from
-// developers.pinterest.com/docs/ api-features/conversion-overview, read 2026-11).
+// developers.pinterest.com/docs/api-features/conversion-overview, read 2026-11).
 //
 //   - Pinterest identifies a person by email, or by IP address and user agent together. Events with neither are left out.
 //   - The answer says for each event whether it was processed, even with status 422.

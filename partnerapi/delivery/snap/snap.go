@@ -1,6 +1,6 @@
 // Package snap sends events to the Conversions API v3 of Snap, POST /v3/{pixel}/events
-// (developers.snap.com/api/marketing-api/ Conversions-API: UsingTheAPI and the overview, read 2026-11; fields and answers
-// from api/openapi.yaml of github.com/Snapchat/ business-sdk-v3-java at commit 186f8ca; the names of events from
+// (developers.snap.com/api/marketing-api/Conversions-API: UsingTheAPI and the overview, read 2026-11; fields and answers
+// from api/openapi.yaml of github.com/Snapchat/business-sdk-v3-java at commit 186f8ca; the names of events from
 // github.com/api-evangelist/snapchat, which is not Snap's own).
 //
 //   - Snap identifies a person by email or phone, or by IP address and user agent together. Events with none of them are

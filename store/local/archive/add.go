@@ -28,7 +28,8 @@ func (r *Run) Append(m codec.MerchantKey, at codec.Position, body []byte) {
 	r.events = append(r.events, runEvent{m, at, uint32(from), uint32(len(r.bodies))})
 }
 
-// Reset removes all events, and keeps their memory for others: at least this many bytes of bodies, and those of one more chunk.
+// Reset removes all events, and keeps their memory for others: at least this many bytes of bodies, and those of one more
+// chunk.
 func (r *Run) Reset(bytes int) {
 	r.events, r.bodies = r.events[:0], slices.Grow(r.bodies[:0], bytes+bytes/64)
 }
@@ -36,12 +37,12 @@ func (r *Run) Reset(bytes int) {
 // Bytes returns the size of all bodies. It must stay below 4 GiB.
 func (r *Run) Bytes() int { return len(r.bodies) }
 
-// growth bounds how often an event is rewritten: a block is replaced only if it is at most growth times as large as the events that
-// follow it. So with each rewrite of an event, its block becomes at least half as large again, until it is full.
+// growth bounds how often an event is rewritten: a block is replaced only if it is at most growth times as large as the
+// events that follow it. So with each rewrite of an event, its block becomes at least half as large again, until it is full.
 const growth = 2
 
-// Add stores a run, whose events are after the boundary and up to the new one. When Add returns nil, they are on disk. After an error
-// or a kill some of them may be: add all of them again. Between blocks it calls pace, which may wait.
+// Add stores a run, whose events are after the boundary and up to the new one. When Add returns nil, they are on disk. After
+// an error or a kill some of them may be: add all of them again. Between blocks it calls pace, which may wait.
 func (a *Archive) Add(r *Run, boundary uint64, pace func()) error {
 	slices.SortFunc(r.events, func(x, y runEvent) int {
 		return cmp.Or(bytes.Compare(x.merchant[:], y.merchant[:]), x.at.Compare(y.at))
@@ -74,7 +75,8 @@ func (a *Archive) Add(r *Run, boundary uint64, pace func()) error {
 	return a.flush()
 }
 
-// addEvents adds new events of one merchant. If its last blocks are small, it rewrites their events together with the new ones.
+// addEvents adds new events of one merchant. If its last blocks are small, it rewrites their events together with the new
+// ones.
 func (c *change) addEvents(txn *badgerdb.Txn, r *Run, events []runEvent, pace func()) error {
 	m, size := events[0].merchant, 0
 	for _, e := range events {
@@ -125,9 +127,9 @@ func (b *loadedBlock) usage() Usage {
 	return Usage{uint64(b.events), uint64(b.stored), b.blockKey.last}
 }
 
-// lastBlocks returns the last blocks of a merchant that are replaced when events of this size are added, the last one first, and the
-// end of the merchant's last block. A block that cannot be read is not replaced, nor are those before it. The same holds for a
-// block without events: a backup must not lose it (restore.go).
+// lastBlocks returns the last blocks of a merchant that are replaced when events of this size are added, the last one first,
+// and the end of the merchant's last block. A block that cannot be read is not replaced, nor are those before it. The same
+// holds for a block without events: a backup must not lose it (restore.go).
 func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (end codec.Position, replaced []loadedBlock, err error) {
 	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	first := true

@@ -1,28 +1,28 @@
-// Package archive keeps events for years: packed, by merchant, in the order of receipt. Events arrive in the journal; package local
-// moves them here later. They keep their positions. To this package, an event is only a position and a body.
+// Package archive keeps events for years: packed, by merchant, in the order of receipt. Events arrive in the journal;
+// package local moves them here later. They keep their positions. To this package, an event is only a position and a body.
 //
 // # How events are stored
 //
-// The events of a merchant are in blocks: up to about 16 KiB of neighbouring events, compressed together. The blocks are in a
-// Badger database of their own, which keeps all values in its tables. Compactions give back the space of deleted blocks.
+// The events of a merchant are in blocks: up to about 16 KiB of neighbouring events, compressed together. The blocks are in
+// a Badger database of their own, which keeps all values in its tables. Compactions give back the space of deleted blocks.
 //
-// Add stores a run of events, of any merchants. The last blocks of a merchant may not be full. Unless they are much larger than the
-// merchant's part of the run, Add rewrites their events together with the new ones (add.go). So small merchants do not get a
-// block for each event, and no event is rewritten more often than the logarithm of a block's size.
+// Add stores a run of events, of any merchants. The last blocks of a merchant may not be full. Unless they are much larger
+// than the merchant's part of the run, Add rewrites their events together with the new ones (add.go). So small merchants do
+// not get a block for each event, and no event is rewritten more often than the logarithm of a block's size.
 //
-// A run may take several commits, and is on disk when Add returns (badgerdb.DB.Flush). The commit that deletes a block also has its
-// events in another block. The last commit moves the boundary. After a kill between two of them, or while a merge flushes the first
-// ones, the archive has events after the boundary. Reads leave them out, because the journal has them too. When they are added again,
-// Add skips those that are not after the last block of their merchant.
+// A run may take several commits, and is on disk when Add returns (badgerdb.DB.Flush). The commit that deletes a block also
+// has its events in another block. The last commit moves the boundary. After a kill between two of them, or while a merge
+// flushes the first ones, the archive has events after the boundary. Reads leave them out, because the journal has them too.
+// When they are added again, Add skips those that are not after the last block of their merchant.
 //
-// Removing events leaves no gap between blocks: a block from which events are removed is replaced by one with the same range of
-// positions, even if no event is left. So where two blocks overlap, the one with the greater version is right. For this reason
-// a backup needs no deletions, and repaired blocks can be put together again (restore.go).
+// Removing events leaves no gap between blocks: a block from which events are removed is replaced by one with the same range
+// of positions, even if no event is left. So where two blocks overlap, the one with the greater version is right. For this
+// reason a backup needs no deletions, and repaired blocks can be put together again (restore.go).
 //
 // # What is in Badger
 //
-// The directory archive/ is of format "1". All integers are big endian, except for uvarints. A merchant is the 16 bytes of its
-// UUID. A position is the number of a chunk of the journal (8 bytes) and the place in that chunk (2 bytes). Commits are
+// The directory archive/ is of format "1". All integers are big endian, except for uvarints. A merchant is the 16 bytes of
+// its UUID. A position is the number of a chunk of the journal (8 bytes) and the place in that chunk (2 bytes). Commits are
 // numbered from 1: that is the version of what they write.
 //
 //	'F'                                   format version, in ASCII digits
@@ -37,11 +37,12 @@
 // The values of 'S', 'P', 'G' and 'M' are sealed (codec.Seal). A block is:
 //
 //	length of the block (4 bytes, with these and the checksum) | merchant | first position | last position |
-//	number of events (4 bytes) | length of the content (4 bytes) | content, compressed with zstd | CRC-32C of all that (4 bytes)
+//	number of events (4 bytes) | length of the content (4 bytes) | content, zstd-compressed | CRC-32C of all that (4 bytes)
 //
 // The content has for each event, in the order of positions:
 //
-//   - the number of its chunk, less that of the event before (uvarint). For the first event: less that of the block's first position
+//   - the number of its chunk, less that of the event before (uvarint). For the first event: less that of the block's first
+//     position
 //   - its place in the chunk (uvarint), less that of the event before if both are of one chunk
 //   - the body (length-prefixed)
 package archive
@@ -194,7 +195,8 @@ func (a *Archive) Sizes() (all, dead int64) {
 // Dir returns the archive's directory.
 func (a *Archive) Dir() string { return a.dir }
 
-// Boundary returns the number of a chunk of the journal: the archive has all events up to it, and reads return none after it.
+// Boundary returns the number of a chunk of the journal: the archive has all events up to it, and reads return none after
+// it.
 func (a *Archive) Boundary() uint64 { return a.boundary.Load() }
 
 // flush makes all commits durable. From now on they are read. The caller holds writing, or is alone.
@@ -206,7 +208,8 @@ func (a *Archive) flush() error {
 	return nil
 }
 
-// commit writes entries, all of them or, with an error, none. They are read after the next flush. The caller holds writing, or is alone.
+// commit writes entries, all of them or, with an error, none. They are read after the next flush. The caller holds writing,
+// or is alone.
 func (a *Archive) commit(entries ...codec.Entry) error {
 	if err := a.db.Room(); err != nil { // else what is put could not be flushed
 		return err

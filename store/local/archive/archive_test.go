@@ -216,7 +216,8 @@ func TestARunThatWasCutOffIsAddedAgain(t *testing.T) {
 	closeArchive(t, a)
 }
 
-// A removal removes exactly the events for which keep returns false. After a purge, no file has their blocks. A copy has the same events.
+// A removal removes exactly the events for which keep returns false. After a purge, no file has their blocks. A copy has the
+// same events.
 func TestDrillRemovedEventsAreGone(t *testing.T) {
 	testenv.Drill(t)
 	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(9, 10)), model{}
@@ -578,7 +579,8 @@ func TestDamageIsNoEndOfAMerchant(t *testing.T) {
 	}
 }
 
-// Version 1.0.0 left what earlier versions had written: counts without the end of the last block, and marks of blocks that were removed.
+// Version 1.0.0 left what earlier versions had written: counts without the end of the last block, and marks of blocks that
+// were removed.
 func TestRecordsOfEarlierVersionsAreRead(t *testing.T) {
 	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(15, 16)), model{}
 	a := openArchive(t, dir)

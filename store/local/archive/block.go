@@ -17,8 +17,8 @@ const (
 	// listing that needs one event has to unpack all of them.
 	blockBytes = 16 << 10
 
-	// maxContent bounds the memory that a damaged header can claim. The largest block was full but for one byte, and then got
-	// the largest event.
+	// maxContent bounds the memory that a damaged header can claim. The largest block was full but for one byte, and then
+	// got the largest event.
 	maxContent = blockBytes + store.MaxEventBytes + 64<<10
 
 	blockHeader  = 4 + len(codec.MerchantKey{}) + 2*positionBytes + 4 + 4
@@ -28,8 +28,8 @@ const (
 // checker unpacks the blocks of CheckBlock, which are in no open archive.
 var checker = sync.OnceValues(newCoder)
 
-// block is a block in memory. It has all events of the merchant from first to last, except those that were removed. These may
-// include the events at first and last.
+// block is a block in memory. It has all events of the merchant from first to last, except those that were removed. These
+// may include the events at first and last.
 type block struct {
 	merchant    codec.MerchantKey
 	first, last codec.Position

@@ -7,8 +7,8 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// change collects blocks to write and blocks to delete, with the counts of their merchants. A large change takes several commits;
-// the archive is consistent after each.
+// change collects blocks to write and blocks to delete, with the counts of their merchants. A large change takes several
+// commits; the archive is consistent after each.
 type change struct {
 	a        *Archive
 	entries  []codec.Entry
@@ -27,7 +27,8 @@ const (
 	commitEntries = 3000
 )
 
-// begin begins a change. The caller holds writing until the change has ended. The change reads what one that was cut off has committed.
+// begin begins a change. The caller holds writing until the change has ended. The change reads what one that was cut off has
+// committed.
 func (a *Archive) begin() (*change, error) {
 	return &change{a: a, usage: map[codec.MerchantKey]Usage{}, changed: map[codec.MerchantKey]struct{}{}}, cmp.Or(a.Failure(), a.flush())
 }

@@ -33,8 +33,8 @@ func (u Unread) Unwrap() error { return u.Err }
 // nextBytes bounds the bodies that a call of Next returns, except for one that is larger.
 const nextBytes = 8 << 20
 
-// Next reads the first n events of merchants after a position, or fewer, up to and including upTo. It reads at least one block of
-// each merchant that has events there.
+// Next reads the first n events of merchants after a position, or fewer, up to and including upTo. It reads at least one
+// block of each merchant that has events there.
 func (a *Archive) Next(ctx context.Context, merchants []codec.MerchantKey, after, upTo codec.Position, n int) (Next, error) {
 	f := first{n: n, upTo: upTo}
 	var damaged Damaged

@@ -6,9 +6,9 @@ import (
 	"mtagd/store/local/badgerdb"
 )
 
-// Purge removes the bytes of deleted blocks: afterwards, no file has anything of what was replaced or removed before the call. It
-// fails while the archive is being copied (badgerdb.ErrCopied), and when the disk has too little space for a second archive. It waits for reads
-// that began before it. It calls pace about every MB.
+// Purge removes the bytes of deleted blocks: afterwards, no file has anything of what was replaced or removed before the
+// call. It fails while the archive is being copied (badgerdb.ErrCopied), and when the disk has too little space for a second
+// archive. It waits for reads that began before it. It calls pace about every MB.
 func (a *Archive) Purge(ctx context.Context, pace func()) error {
 	a.compacting.Lock()
 	defer a.compacting.Unlock()
@@ -34,8 +34,8 @@ func (a *Archive) notePurge() error {
 	return a.flush()
 }
 
-// Reclaim gives back the space of blocks that were replaced or removed, when it is a quarter of all, and merges the tables of recent
-// runs, when there are many. It calls pace about every MB.
+// Reclaim gives back the space of blocks that were replaced or removed, when it is a quarter of all, and merges the tables
+// of recent runs, when there are many. It calls pace about every MB.
 func (a *Archive) Reclaim(ctx context.Context, pace func()) error {
 	all, dead := a.Sizes()
 	isDead := dead >= max(all/4, databaseSlack)

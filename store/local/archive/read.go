@@ -244,8 +244,8 @@ type storedBlock struct {
 	value []byte
 }
 
-// nextBlocks returns the first blocks of a merchant that end after a position, up to n. It passes gaps between them, before the
-// position upTo, to damaged.
+// nextBlocks returns the first blocks of a merchant that end after a position, up to n. It passes gaps between them, before
+// the position upTo, to damaged.
 func (a *Archive) nextBlocks(m codec.MerchantKey, after, upTo codec.Position, n int, damaged func(Damage)) (blocks []storedBlock, err error) {
 	var gaps []Damage
 	err = a.db.View(func(txn *badgerdb.Txn) error {

@@ -8,9 +8,9 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// A removal replaces blocks by blocks with the events that stay and the same range of positions. After an error or a kill, the first
-// of the events may be removed: call it again. The bytes of removed events stay in the files until Purge, or until compactions
-// happen to drop them.
+// A removal replaces blocks by blocks with the events that stay and the same range of positions. After an error or a kill,
+// the first of the events may be removed: call it again. The bytes of removed events stay in the files until Purge, or until
+// compactions happen to drop them.
 
 // removedBlocks is how many blocks RewriteSome reads. Nobody else writes meanwhile.
 const removedBlocks = 100

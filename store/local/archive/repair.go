@@ -9,9 +9,10 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Repair writes what can be read of the archive in dir into a new one in the directory to, which must be empty or missing. It
-// reads Badger's files one by one, without the lists, and looks for sound blocks behind damage. The new boundary is the greatest one
-// that it finds, or the given one if that is greater. Damage is passed to wrong, with the file's path. It changes nothing in dir.
+// Repair writes what can be read of the archive in dir into a new one in the directory to, which must be empty or missing.
+// It reads Badger's files one by one, without the lists, and looks for sound blocks behind damage. The new boundary is the
+// greatest one that it finds, or the given one if that is greater. Damage is passed to wrong, with the file's path. It
+// changes nothing in dir.
 //
 // Events of a deleted block whose replacement is lost are in the new archive. The index is rebuilt, so they are listed.
 func Repair(ctx context.Context, dir, to string, boundary uint64, log *slog.Logger, wrong func(path string, err error)) error {

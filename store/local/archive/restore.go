@@ -9,9 +9,9 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Writer writes blocks into a new archive: those of a backup, or those that could be read of damaged files. They come in any order,
-// also blocks that others have replaced. Where two overlap, the one with the greater version is right: a block has all events from
-// its first position to its last.
+// Writer writes blocks into a new archive: those of a backup, or those that could be read of damaged files. They come in any
+// order, also blocks that others have replaced. Where two overlap, the one with the greater version is right: a block has
+// all events from its first position to its last.
 type Writer struct{ a *Archive }
 
 // Create creates an archive in dir, which must not exist or be empty.

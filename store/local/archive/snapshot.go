@@ -57,8 +57,8 @@ func (s Snapshot) Size() int64 {
 
 // Blocks calls use with the blocks that were written after the commit since. An entry is valid until use returns. Deletions
 // are left out: a block that replaces others says so (Writer). A block that is damaged is passed to damaged. When a table is
-// damaged, nobody knows what it had: Blocks fails. It also fails when all blocks have fewer events than the merchants' counts say, or when
-// a block behind the chunk newer is missing.
+// damaged, nobody knows what it had: Blocks fails. It also fails when all blocks have fewer events than the merchants'
+// counts say, or when a block behind the chunk newer is missing.
 func (s Snapshot) Blocks(ctx context.Context, since, newer uint64, use func(codec.Entry) error, damaged func(error)) error {
 	return s.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}, Since: since})
@@ -95,7 +95,8 @@ func (s Snapshot) Blocks(ctx context.Context, since, newer uint64, use func(code
 	})
 }
 
-// checkNewBlocks returns an error when a block behind the chunk newer is missing, of a merchant that has changed after the commit since.
+// checkNewBlocks returns an error when a block behind the chunk newer is missing, of a merchant that has changed after the
+// commit since.
 func (a *Archive) checkNewBlocks(txn *badgerdb.Txn, since, newer uint64) error {
 	return eachUsage(txn, since, func(m codec.MerchantKey, _ Usage) error {
 		var gaps []Damage

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Manifest is a point.
+// Manifest describes a point.
 type Manifest struct {
 	Format int       `json:"format"`
 	Point  string    `json:"point"`

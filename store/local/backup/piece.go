@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A piece has up to pieceSize bytes: this bounds the memory of backup and restore. maxPiece bounds that of one which claims to be larger.
+// A piece has up to pieceSize bytes: this bounds the memory of backup and restore. A piece that claims to have more than
+// maxPiece is not decompressed.
 const (
 	pieceSize = 4 << 20
 	maxPiece  = 4 * pieceSize

@@ -112,7 +112,7 @@ func (r *reading) each(ctx context.Context, m *Manifest, pieces []Piece, use fun
 	return nil
 }
 
-// isSealed reports whether a point cannot be decrypted: only checksums are compared.
+// isSealed reports whether a point cannot be decrypted. Then only checksums are compared.
 func (r *reading) isSealed(m *Manifest) bool {
 	return len(m.Recipients) > 0 && len(r.pieces.identities) == 0
 }

@@ -178,7 +178,7 @@ func (f *frames) next() (kind byte, content []byte, err error) {
 		n, err = binary.ReadUvarint(f.r)
 	}
 	if err == nil && n > maxFrame {
-		err = fmt.Errorf("a frame of %d bytes", n)
+		err = fmt.Errorf("a frame is too large: %d bytes", n)
 	}
 	if err == nil {
 		f.buf = slices.Grow(f.buf[:0], int(n))[:n]

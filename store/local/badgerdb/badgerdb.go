@@ -1,14 +1,15 @@
-// Package badgerdb is Badger behind a log: large batches of entries in sorted tables, checked whenever they are read, and compacted
-// when the caller says so. It uses only what Badger exports.
+// Package badgerdb is Badger behind a log: large batches of entries in sorted tables, checked whenever they are read, and
+// compacted when the caller says so. It uses only what Badger exports.
 //
 // # What is durable when
 //
-// Put writes to memory. A Flush makes everything before it durable, and readable, at once. A kill loses what was put since: the
-// caller has a log of its own, and replays it.
+// Put writes to memory. A Flush makes everything before it durable, and readable, at once. A kill loses what was put since:
+// the caller has a log of its own, and replays it.
 //
-// So this package needs no log and none of Badger's memtables. When the entries in memory have 8 MB, and at a Flush, they become
-// a table of Badger (badger/v4/table). A table is written as a whole, synced, and read back. A Flush lists it. badger.DB is not used,
-// because it would write each entry three times (log, skip list, table), and cannot be told to write a table.
+// So this package needs no log and none of Badger's memtables. When the entries in memory have 8 MB, and at a Flush, they
+// become a table of Badger (badger/v4/table). A table is written as a whole, synced, and read back. A Flush lists it.
+// badger.DB is not used, because it would write each entry three times (log, skip list, table), and cannot be told to write
+// a table.
 //
 // # Files
 //
@@ -17,22 +18,22 @@
 //	DIR/gN/tables    our list of its tables, with counts, and of the earlier parts that count (list.go)
 //	DIR/gN.new/      a last part that is not complete
 //
-// When those that are not sealed have many tables, Merge begins another last part, and writes what is live in those before,
-// and in some sealed parts of about their size, into a new sealed part. So each entry is written again only a few times,
-// however large the database becomes. Compact does that with all parts. Both count what they have read and written, note in
-// the list that the new part counts instead of the old ones, and remove these. Readers that are in those keep them until they
-// end. A kill at any point leaves one complete set of parts, and no file ever comes back.
+// When the unsealed parts have many tables, Merge begins a new last part. It writes the live entries of the other unsealed
+// parts, and of some sealed parts of about their size, into a new sealed part. So each entry is rewritten only a few times,
+// however large the database becomes. Compact does the same with all parts. Both count what they have read and written, note
+// in the list that the new part replaces the old ones, and remove the old ones. A reader of an old part keeps its files
+// until it ends. A kill at any point leaves one complete set of parts, and no file ever comes back.
 //
 // # Damage
 //
-// Open compares the sizes and the index checksums of the tables with our list. Reads do not use Badger's iterators, because these
-// take a block that cannot be read for the end of a table; ours check each block. Check reads everything. All of them return or
-// report Damage, which names the file. Damage of one table fails the reads that need the table, and compactions.
+// Open compares the sizes and the index checksums of the tables with our list. Reads do not use Badger's iterators, because
+// these take a block that cannot be read for the end of a table; ours check each block. Check reads everything. All of them
+// return or report Damage, which names the file. Damage of one table fails the reads that need the table, and compactions.
 //
 // # Memory and space
 //
-// Entries in memory take about 9 MB, and three times as much while a table is made of them. Flush, Compact and Merge first look at the free
-// space of the disk (space.go).
+// Entries in memory take about 9 MB, and three times as much while a table is made of them. Flush, Compact and Merge first
+// look at the free space of the disk (space.go).
 //
 // Files in reading order:
 //
@@ -221,8 +222,8 @@ func (d *DB) Recheck(ctx context.Context, pace func()) error {
 	return errors.Join(found...)
 }
 
-// Put writes entries of any versions to memory, all of them or, with an error, none. They are on disk, and read, after Flush. Of the
-// entries of a key, the one with the greatest version counts, and of those the last one.
+// Put writes entries of any versions to memory, all of them or, with an error, none. They are on disk, and read, after
+// Flush. Of the entries of a key, the one with the greatest version counts, and of those the last one.
 func (d *DB) Put(entries ...codec.Entry) error {
 	for i := range entries {
 		if err := checkSizes(&entries[i]); err != nil {

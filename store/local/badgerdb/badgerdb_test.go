@@ -432,7 +432,8 @@ func TestAPutThatFails(t *testing.T) {
 	check(t, m.Close())
 }
 
-// After a kill, a table that the list does not have does not count. When the list cannot be read, all tables do, unless one is missing.
+// After a kill, a table that the list does not have does not count. When the list cannot be read, all tables do, unless one
+// is missing.
 func TestTablesWithoutAList(t *testing.T) {
 	was := t.TempDir()
 	m := newModel(t, was)
@@ -464,8 +465,8 @@ func TestTablesWithoutAList(t *testing.T) {
 	}
 }
 
-// A part of the former version has Badger's files, and gaps in the numbers of its tables. The files go. When the list is lost as well, it
-// is not known whether a table is missing: that is damage, and all entries are found.
+// A part of the former version has Badger's files, and gaps in the numbers of its tables. The files go. When the list is
+// lost as well, it is not known whether a table is missing: that is damage, and all entries are found.
 func TestAPartOfTheFormerVersion(t *testing.T) {
 	m := newModel(t, t.TempDir())
 	for range 3 {

@@ -14,8 +14,9 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// NeedsMerge reports whether it is time for Merge: the unsealed parts are as large as the sealed ones, or have so many tables that
-// reads become slow. Tables that were there when a part was opened slow reads down most, because they share no filter (keyFilter).
+// NeedsMerge reports whether it is time for Merge: the unsealed parts are as large as the sealed ones, or have so many
+// tables that reads become slow. Tables that were there when a part was opened slow reads down most, because they share no
+// filter (keyFilter).
 func (d *DB) NeedsMerge() bool {
 	parts := d.acquire()
 	defer d.release(parts)
@@ -34,7 +35,8 @@ const (
 	mostFirstRuns = 8
 )
 
-// firstUnsealed returns which part is the first one that is not sealed: the last part, or one before it, after a compaction that has failed.
+// firstUnsealed returns which part is the first one that is not sealed: the last part, or one before it, after a compaction
+// that has failed.
 func firstUnsealed(parts []*part) int {
 	for i, h := range parts {
 		if !h.isSealed() {
@@ -51,9 +53,10 @@ func size(parts []*part) (bytes int64) {
 	return bytes
 }
 
-// toMerge returns which parts Merge takes: the last ones, from this one on. It takes all while they are small. Later it takes those that are
-// not sealed, and three older ones at a time if they are about as large as what it has already: so there are at most three of each size, each about
-// four times as large as the one before, and an entry is written again once for each size. Much smaller ones come along.
+// toMerge returns the first of the parts that Merge takes, up to the last one. While the sealed parts are small, it takes
+// all parts. Later it takes the unsealed ones, then three sealed ones at a time if they are about as large as what it has
+// taken, and single ones that are much smaller. So there are at most three parts of each size, each size is about four times
+// the one below, and an entry is rewritten once for each size.
 func toMerge(parts []*part) (from int) {
 	from = firstUnsealed(parts)
 	total := size(parts[from:])
@@ -74,17 +77,18 @@ func toMerge(parts []*part) (from int) {
 	return from
 }
 
-// Compact writes all live entries into a new part: of each key the newest one, and no deletions. Reads and writes go on meanwhile. It
-// calls pace often.
+// Compact writes all live entries into a new part: of each key the newest one, and no deletions. Reads and writes go on
+// meanwhile. It calls pace often.
 //
 //  1. Flush, so that all is in tables, and begin a new last part: what comes from now on is there.
-//  2. Read all tables of the old parts, and copy what is live. Compare the number and hashes of what was read with the lists.
+//  2. Read all tables of the old parts, and copy what is live. Compare the number and hashes of what was read with the
+//     lists.
 //  3. Read back what was written, and compare.
 //  4. Write the list of the last part: from now on, the new part counts instead of the old ones.
 //  5. Remove the old parts when their last reader ends. CompactAndWait waits for that.
 //
-// Compact returns damage that it finds; then the old parts stay in use. After a kill, the next Open removes the new part; after step
-// 4, the old ones.
+// Compact returns damage that it finds; then the old parts stay in use. After a kill, the next Open removes the new part;
+// after step 4, the old ones.
 func (d *DB) Compact(ctx context.Context, pace func()) error {
 	return d.compact(ctx, pace, func([]*part) int { return 0 })
 }
@@ -213,7 +217,8 @@ func (c *compaction) begin(from func([]*part) int) error {
 	if err := d.room(size(full[n:])); err != nil {
 		return err
 	}
-	if len(full) == len(d.parts) || slices.Contains(names(full), sealedName(d.current())) { // else a compaction that has failed has begun it
+	// Otherwise a failed compaction has already begun a new part.
+	if len(full) == len(d.parts) || slices.Contains(names(full), sealedName(d.current())) {
 		if err := d.beginPart(); err != nil {
 			return err
 		}
@@ -257,7 +262,7 @@ func (d *DB) addPart(l list, from string) error {
 	if err == nil {
 		h, err = d.openPart(name)
 	}
-	if err != nil && name != "" { // nothing may be written to the part before, if this one keeps its name: only the last one counts
+	if err != nil && name != "" { // while this part keeps its name, it is the last one, and only that may be written
 		dir := filepath.Join(d.dir, name)
 		undo := os.Rename(dir, dir+newSuffix)
 		if undo == nil {
@@ -276,8 +281,8 @@ func (d *DB) addPart(l list, from string) error {
 	return nil
 }
 
-// nameDir gives a directory, or an empty one when from is "", the name of a new last part of the database in dir. From then on it counts.
-// With an error, it has the name that is returned, or none.
+// nameDir gives a directory, or an empty one when from is "", the name of a new last part of the database in dir. From then
+// on it counts. With an error, it has the name that is returned, or none.
 func nameDir(dir string, l list, from string) (name string, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// When the disk is nearly full, a write fails with IsNearlyFull, and nothing is half done. The database can be read, also after a
-// restart, and written again when there is space.
+// When the disk is nearly full, a write fails with IsNearlyFull, and nothing is half done. The database can be read, also
+// after a restart, and written again when there is space.
 func TestDrillAFullDisk(t *testing.T) {
 	testenv.Drill(t)
 	dir := t.TempDir()
@@ -94,8 +94,8 @@ func flip(t *testing.T, path string, at int64) {
 	check(t, errors.Join(err, f.Close()))
 }
 
-// Damage of a block costs the reads that need it: not those of other keys, no commits, and nothing of another database. It can be
-// repaired: only what is in the block is lost.
+// Damage of a block costs the reads that need it: not those of other keys, no commits, and nothing of another database. It
+// can be repaired: only what is in the block is lost.
 func TestDrillDamageCostsOnlyWhatIsThere(t *testing.T) {
 	testenv.Drill(t)
 	dir := t.TempDir()
@@ -184,7 +184,8 @@ func TestDrillNothingHidesAKey(t *testing.T) {
 	testenv.Drill(t)
 	m := newModel(t, t.TempDir())
 	for version := range uint64(2) {
-		check(t, commit(m.DB, version+1, func(txn *batch) error { // entries of the same size, so that many blocks have the same
+		// Entries of the same size, so that many blocks have the same size.
+		check(t, commit(m.DB, version+1, func(txn *batch) error {
 			for i := range 6000 {
 				k := fmt.Sprintf("key-%d-%04d", version, i)
 				m.live[k] = fmt.Sprintf("%0100d", i)

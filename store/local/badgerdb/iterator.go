@@ -21,11 +21,11 @@ type IteratorOptions struct {
 	Deletions bool   // also deletions; an entry that has expired counts as one
 	Since     uint64 // only entries of later versions
 
-	each func(e *codec.Entry) // gets all entries that are read, also those that newer ones of their key replace; nil: nothing
+	each func(e *codec.Entry) // gets every entry that is read, also those with a newer one of the same key; may be nil
 }
 
-// Iterator reads the newest entry of each key, in the order of the keys or in the reverse order. It reads a block only when that may have the
-// next key. When it meets damage, it ends, and View returns a Damage.
+// Iterator reads the newest entry of each key, in the order of the keys or in the reverse order. It reads a block only when
+// that may have the next key. When it meets damage, it ends, and View returns a Damage.
 type Iterator struct {
 	t      *Txn
 	opt    IteratorOptions
@@ -122,7 +122,8 @@ func (it *Iterator) end(damage error) {
 	it.bad = it.t.found(damage)
 }
 
-// nextKey passes over all entries of the next key, and keeps the newest one that is wanted: there may be none. It returns false at the end.
+// nextKey passes over all entries of the next key, and keeps the newest one that is wanted: there may be none. It returns
+// false at the end.
 func (it *Iterator) nextKey() (more bool) {
 	it.valid = false
 	known := false

@@ -190,7 +190,8 @@ func TestCompactAndWaitWaitsForOlderReaders(t *testing.T) {
 	check(t, d.Close())
 }
 
-// Without the last part, or its list, nobody knows what counts: that is damage, and nothing is removed. All can still be repaired.
+// Without the last part, or its list, nobody knows what counts: that is damage, and nothing is removed. All can still be
+// repaired.
 func TestTheLastPartIsMissing(t *testing.T) {
 	dir := t.TempDir()
 	m := newModel(t, dir)
@@ -227,7 +228,8 @@ func damageList(t *testing.T, part string) {
 	check(t, errors.Join(err, os.WriteFile(path, bytes.ToUpper(b), 0o600)))
 }
 
-// A kill leaves parts that count no longer, or do not count yet, and the list of the last part is damaged: they still do not count.
+// A kill leaves parts that count no longer, or do not count yet, and the list of the last part is damaged: they still do not
+// count.
 func TestADamagedListBesideOtherParts(t *testing.T) {
 	dir := t.TempDir()
 	m := newModel(t, dir)
@@ -265,8 +267,8 @@ func TestADamagedListBesideOtherParts(t *testing.T) {
 	check(t, m.Close())
 }
 
-// When a list cannot be written, that of the new last part, that of the sealed one, or that which makes it count, the old parts go on, and a
-// kill finds them.
+// When a list cannot be written, that of the new last part, that of the sealed one, or that which makes it count, the old
+// parts go on, and a kill finds them.
 func TestDrillASwitchThatFails(t *testing.T) {
 	testenv.Drill(t)
 	for skip, all := range [][]int{{1}, {1}, {1, 2, 0}} {
@@ -304,7 +306,8 @@ func TestDrillASwitchThatFails(t *testing.T) {
 	}
 }
 
-// When the name of a new last part cannot be synced, it does not keep it: what is flushed later is not lost, and a kill finds all.
+// When the name of a new last part cannot be synced, it does not keep it: what is flushed later is not lost, and a kill
+// finds all.
 func TestANameThatCannotBeSynced(t *testing.T) {
 	for name, begin := range map[string]func(m *model, by string) error{
 		"a compaction": func(m *model, _ string) error { return m.Compact(ctx, noPace) },

@@ -12,15 +12,15 @@ type part struct {
 	name   string
 	dir    string
 	list   list                   // guarded by DB.writing
-	tables atomic.Pointer[tables] // those that are read
+	tables atomic.Pointer[tables] // what reads use
 	ready  bool                   // prepare has succeeded; guarded by DB.writing
 
 	// Written since the last Flush; guarded by DB.writing.
 	unread []*tableFile
 	filter *keyFilter // of the keys in tables that were added to the part
 
-	readers int           // those who use it, and one while it is in DB.parts; guarded by DB.mu
-	closed  chan struct{} // after it is closed and removed, or removal has failed
+	readers int           // its users, plus one while it is in DB.parts; guarded by DB.mu
+	closed  chan struct{} // closed after the part was closed and removed, or could not be removed
 }
 
 func (h *part) isSealed() bool { return isSealed(h.name) }
@@ -43,7 +43,7 @@ func (d *DB) openPart(name string) (h *part, err error) {
 // close closes the tables.
 func (h *part) close() { closeTables(slices.Concat(h.tables.Load().all, h.unread)) }
 
-// publish has the tables read that were written since the last Flush.
+// publish lets reads use the tables that were written since the last Flush.
 func (h *part) publish() {
 	if len(h.unread) > 0 {
 		h.tables.Store(h.tables.Load().with(h.unread, h.filter))
@@ -131,7 +131,8 @@ func (d *DB) awaitRemoval(ctx context.Context) error {
 	return nil
 }
 
-// replace replaces neighbouring parts by others, which may be none. With no parts to replace, the others come last. The caller holds writing.
+// replace replaces neighbouring parts by others, which may be none. With no parts to replace, the others come last. The
+// caller holds writing.
 func (d *DB) replace(was, by []*part) {
 	d.mu.Lock()
 	for _, h := range by {

@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 )
 
-// Rebuild replaces what the database has by what write writes to a new database in another directory, and closes: it must have one part. Then
-// Rebuild calls before. Reads that have begun go on with the old tables, which are removed when they end. A kill leaves the old data or the
-// new.
+// Rebuild replaces the content of the database. write makes a new database in another directory, with one part, and closes
+// it. Then Rebuild calls before, and takes that part. Reads that have begun go on with the old tables; these are removed
+// when the reads end. A kill leaves the old data or the new.
 func (d *DB) Rebuild(write func(dir string) error, before func() error) error {
 	return rebuild(d.dir, write, before, d.adopt)
 }

@@ -17,8 +17,8 @@ import (
 )
 
 // EachEntry reads the tables of a database one by one, without the lists, and calls use with the entries whose keys
-// fit, in any order, older ones and deletions too. An entry is valid until use returns. EachEntry reads every sound block, and those with
-// one wrong bit. It passes damage to wrong.
+// fit, in any order, older ones and deletions too. An entry is valid until use returns. EachEntry reads every sound block,
+// and those with one wrong bit. It passes damage to wrong.
 //
 // A part never has a table whose entries were deleted from it. So nothing comes back that Compact has removed.
 func EachEntry(ctx context.Context, dir string, fits func(key []byte) bool, use func(codec.Entry) error, wrong func(path string, err error)) error {
@@ -101,8 +101,8 @@ func eachSoundBlock(path string, use func(block []byte) error) (damage error) {
 	return nil
 }
 
-// eachFoundBlock looks for sound blocks where the index of a table is damaged. Where b looks like the end of a block, and the
-// checksum is right from one of the ends before it on, there is one.
+// eachFoundBlock looks for sound blocks where the index of a table is damaged. Where b looks like the end of a block, and
+// the checksum is right from one of the ends before it on, there is one.
 func eachFoundBlock(b []byte, use func(block []byte) error) {
 	starts := []int{0}
 	for end := 4; end <= len(b); end++ {

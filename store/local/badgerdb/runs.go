@@ -104,8 +104,8 @@ func (r run) find(key []byte, hash uint32, buf *buffer, n *newest) error {
 	return nil
 }
 
-// keyFilter is a Bloom filter of the keys of many tables. Each has one of its own, but to ask dozens of them takes microseconds. The bits
-// of a key are in one cache line. With 2 million keys, one of a hundred others passes.
+// keyFilter is a Bloom filter of the keys of many tables. Each has one of its own, but to ask dozens of them takes
+// microseconds. The bits of a key are in one cache line. With 2 million keys, one of a hundred others passes.
 type keyFilter [filterWords]atomic.Uint64
 
 const (
@@ -163,7 +163,8 @@ func (t *tables) get(key []byte, hash uint32, buf *buffer) (e codec.Entry, known
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// Get returns the value of a key, as of the last Flush. It returns a Damage when a block that may have the key cannot be read.
+// Get returns the value of a key, as of the last Flush. It returns a Damage when a block that may have the key cannot be
+// read.
 func (d *DB) Get(key []byte) (value []byte, found bool, err error) {
 	parts := d.acquire()
 	defer d.release(parts)

@@ -156,8 +156,8 @@ func TestSortedIsTheOrderOfKeys(t *testing.T) {
 	}
 }
 
-// In a table of an earlier version, a key has several entries, which may fill several blocks. The newest is found, and so are its neighbours,
-// without an allocation but for the value. Damage among the others is met.
+// In a table of an earlier version, a key has several entries, which may fill several blocks. The newest is found, and so
+// are its neighbours, without an allocation but for the value. Damage among the others is met.
 func TestATableWithManyEntriesOfAKey(t *testing.T) {
 	d := open(t, t.TempDir())
 	defer func() { check(t, d.Close()) }()

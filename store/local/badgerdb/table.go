@@ -26,9 +26,9 @@ import (
 //
 //	block ... | index | length of the index (4) | checksum | length of the checksum (4)
 //
-// The index is a flatbuffer (badger/fb): the first key, place and length of each block, and a Bloom filter. A block ends with
-// its own checksum and the length of that. Lengths are big endian. Checksums are Badger's message pb.Checksum: the byte 16, and
-// a CRC-32C as a uvarint; or nothing, when the CRC is 0.
+// The index is a flatbuffer (badger/fb): the first key, place and length of each block, and a Bloom filter. A block ends
+// with its own checksum and the length of that. Lengths are big endian. Checksums are Badger's message pb.Checksum: the byte
+// 16, and a CRC-32C as a uvarint; or nothing, when the CRC is 0.
 
 // Damage is a file that cannot be read, or not as it was written. errors.Is(err, codec.ErrCorrupt) tells wrong data from an
 // error of the disk.
@@ -50,7 +50,7 @@ type contents struct{ entries, sum uint64 }
 
 const metaDelete = 1 << 0 // of an entry that deletes its key
 
-// entryOf returns an entry of a table. It aliases what it is made of.
+// entryOf returns an entry of a table. It aliases key and v.
 func entryOf(key []byte, v y.ValueStruct) codec.Entry {
 	return codec.Entry{Key: y.ParseKey(key), Value: v.Value, Version: y.ParseTs(key), ExpiresAt: v.ExpiresAt, Deleted: v.Meta&metaDelete != 0}
 }
@@ -79,8 +79,8 @@ func contentsOf(e *codec.Entry) contents {
 
 func (c *contents) join(o contents) { c.entries, c.sum = c.entries+o.entries, c.sum+o.sum }
 
-// tableFile is an open table. Its index is in memory, and not in a map of the file: nothing that happens to the file makes a key look
-// missing. That takes about 3 MB for a million event_ids.
+// tableFile is an open table. Its index is in memory, and not in a map of the file: nothing that happens to the file makes a
+// key look missing. That takes about 3 MB for a million event_ids.
 type tableFile struct {
 	id                uint64
 	path              string
@@ -235,7 +235,8 @@ func (t *tableFile) place(block int) place {
 	return place{o.KeyBytes(), int64(o.Offset()), int64(o.Len())}
 }
 
-// block returns the block in which a key with a version is, if the table has it: the last one that begins with it or before it.
+// block returns the block in which a key with a version is, if the table has it: the last one that begins with it or before
+// it.
 func (t *tableFile) block(key []byte) int {
 	return max(0, sort.Search(t.blocks, func(i int) bool { return y.CompareKeys(t.place(i).key, key) > 0 })-1)
 }
@@ -268,8 +269,8 @@ func (t *tableFile) readBlock(block int, buf *buffer) ([]byte, error) {
 	return b, nil
 }
 
-// readAll reads a whole table, checks every block, and counts the entries. It calls pace between blocks, and use, if there is one, with the
-// keys and values.
+// readAll reads a whole table, checks every block, and counts the entries. It calls pace between blocks, and use, if there
+// is one, with the keys and values.
 func (t *tableFile) readAll(pace func() error, use func(key []byte, v y.ValueStruct)) (c contents, err error) {
 	index, err := t.readIndex()
 	if err == nil && index.sum != t.sum {
@@ -309,9 +310,9 @@ func (t *tableFile) readAll(pace func() error, use func(key []byte, v y.ValueStr
 	return c, nil
 }
 
-// eachInBlock calls use with the entries of a sound block: they, the place of each (4, little endian), their number (4), and the
-// checksum. An entry is how much its key shares with the first one (2, little endian), the length of the rest (2), the rest, and
-// the value.
+// eachInBlock calls use with the entries of a sound block. A block has the entries, the place of each (4 bytes, little
+// endian), their number (4), and the checksum. An entry has the length of what its key shares with the first key (2, little
+// endian), the length of the rest (2), the rest, and the value.
 func eachInBlock(b []byte, use func(key []byte, v y.ValueStruct)) error {
 	e, err := entriesOf(b, new(buffer))
 	for i := 0; i < e.n && err == nil; i++ {

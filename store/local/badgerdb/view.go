@@ -7,7 +7,7 @@ import (
 	"github.com/dgraph-io/badger/v4/y"
 )
 
-// ErrCopied is the error of those whose data must not be replaced or purged while a backup reads it. A later call may succeed.
+// ErrCopied is the error of a call that would replace or purge data while a backup reads it. A later call may succeed.
 var ErrCopied = errors.New("the events are being backed up")
 
 // Snapshot is the database as of a Flush. It stays readable until Close.
@@ -33,7 +33,7 @@ func tablesOf(parts []*part) (all []*tables) {
 // View is DB.View as of the snapshot.
 func (s Snapshot) View(read func(txn *Txn) error) error { return s.d.view(s.tables, read) }
 
-// Close lets the files go that only the snapshot needs.
+// Close releases the files that only the snapshot needs.
 func (s Snapshot) Close() { s.d.release(s.parts) }
 
 // Txn reads as of one Flush. A read that needs a damaged block fails.

@@ -32,10 +32,10 @@ type memEntry struct {
 
 func (m *memTable) key(e memEntry) []byte { return m.bytes[e.from : e.from+e.key] }
 
-// checkSizes refuses what does not fit into a table, as an entry of somebody else's backup may not.
+// checkSizes refuses an entry that does not fit into a table. A backup that somebody has forged may have one.
 func checkSizes(e *codec.Entry) error {
 	if len(e.Key) == 0 || len(e.Key) > maxKeyBytes || len(e.Value) > maxValueBytes {
-		return fmt.Errorf("an entry with a key of %d bytes and a value of %d", len(e.Key), len(e.Value))
+		return fmt.Errorf("the key (%d bytes) or the value (%d bytes) of an entry has the wrong size", len(e.Key), len(e.Value))
 	}
 	return nil
 }
@@ -67,8 +67,9 @@ func (m *memTable) build(b *builder) {
 	}
 }
 
-// sortPlace is where an entry comes in a table: by the owner of its key, and by what follows that in the key, of which these are the first bytes.
-// Hardly any two entries have both the same, so a sort need not read keys, which are all over the memory.
+// sortPlace is where an entry comes in a table: by the owner of its key, and by what follows that in the key, of which these
+// are the first bytes. Hardly any two entries have both the same, so a sort need not read keys, which are all over the
+// memory.
 type sortPlace struct {
 	follows      uint64
 	owner, entry uint32
@@ -77,7 +78,7 @@ type sortPlace struct {
 // ownerBytes is how much of a key names its owner: a byte for its kind, and a merchant.
 const ownerBytes = 1 + len(codec.MerchantKey{})
 
-// sorted returns the order of the entries: by key, and those of a key newest first, and of those of a version, the last one first.
+// sorted returns the order of the entries: by key, then the newest version first, then the last entry of a version first.
 func (m *memTable) sorted() []sortPlace {
 	all := make([]sortPlace, len(m.entries))
 	owners := map[string]uint32{} // numbered in the order in which they are met, and then in that of their names
@@ -134,8 +135,9 @@ func (b *builder) release() {
 	b.pool.Release()
 }
 
-// add adds an entry. Entries must come in the order of their keys. Tables are not compressed, because hashes do not compress. Their
-// Bloom filters have 15 bits for each key, because a look-up of a new key asks the filters of dozens of tables.
+// add adds an entry. Entries must come in the order of their keys. Tables are not compressed, because hashes do not
+// compress. Their Bloom filters have 15 bits for each key, because a look-up of a new key asks the filters of dozens of
+// tables.
 func (b *builder) add(e *codec.Entry) {
 	if b.table == nil {
 		// 5/8, because the builder first allocates twice TableSize
@@ -178,8 +180,8 @@ func (b *builder) write(dir string, id uint64, pace func() error, use func(key [
 	return t, nil
 }
 
-// writeTable writes the memtable as a table, which counts from the next Flush on, and empties it. After an error the memtable is
-// unchanged. The caller holds writing.
+// writeTable writes the memtable as a table, which counts from the next Flush on, and empties it. After an error the
+// memtable is unchanged. The caller holds writing.
 func (d *DB) writeTable() error {
 	h := d.current()
 	if err := h.prepare(); err != nil || len(d.memory.entries) == 0 {

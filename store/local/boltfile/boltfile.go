@@ -1,7 +1,8 @@
-// Package boltfile opens bbolt files, and finds damage in them. bbolt has no checksums and trusts its pages: a wrong bit can make it
-// skip records, write over pages that are in use, or recurse until the process ends. So each file is scanned before bbolt reads it:
-// Open scans what bbolt relies on, the branches of the trees and the list of free pages, which are about 1 % of a file. OpenChecked
-// leaves it to the caller how much is scanned. Whether a record is right only the caller knows, by a seal of its own.
+// Package boltfile opens bbolt files, and finds damage in them. bbolt has no checksums and trusts its pages: a wrong bit can
+// make it skip records, write over pages that are in use, or recurse until the process ends. So each file is scanned before
+// bbolt reads it: Open scans what bbolt relies on, the branches of the trees and the list of free pages, which are about 1 %
+// of a file. OpenChecked leaves it to the caller how much is scanned. Only the caller can tell whether a record is right, by
+// a seal of its own.
 //
 //	boltfile.go  opens files; CatchDamage
 //	scan.go      Scan: reads a file without bbolt, and checks it
@@ -28,7 +29,7 @@ var (
 	keyFormat  = []byte("format")
 )
 
-// NewSuffix ends the name of a file that is being made. It loses it when the file replaces another one.
+// NewSuffix ends the name of a file that is being written. The complete file is renamed, and replaces the old one.
 const NewSuffix = ".new"
 
 // Open opens or creates a bbolt file with BucketMeta and these buckets. It refuses a file of another format version. It
@@ -54,7 +55,8 @@ func openPrepared(path, format string, buckets [][]byte, opt bolt.Options) (*bol
 	return db, nil
 }
 
-// prepare checks the format of a file, and creates missing buckets. It usually writes nothing, so needs no space on a full disk.
+// prepare checks the format of a file, and creates missing buckets. It usually writes nothing, so needs no space on a full
+// disk.
 func prepare(db *bolt.DB, format string, buckets [][]byte) error {
 	found, ready := "", true
 	err := db.View(func(tx *bolt.Tx) error {
@@ -87,7 +89,8 @@ func prepare(db *bolt.DB, format string, buckets [][]byte) error {
 }
 
 // OpenChecked opens or creates a bbolt file. Before bbolt reads a file, it calls check; bbolt fills an empty one. check
-// may replace the file and return an error. Nobody else changes it meanwhile. OpenChecked fails with store.ErrInUse when another process has the file open.
+// may replace the file and return an error. Nobody else changes it meanwhile. OpenChecked fails with store.ErrInUse when
+// another process has the file open.
 func OpenChecked(path string, opt bolt.Options, check func(f *os.File) error) (db *bolt.DB, err error) {
 	opt.FreelistType = bolt.FreelistMapType
 	opt.OpenFile = func(name string, flag int, _ os.FileMode) (*os.File, error) {
@@ -135,8 +138,8 @@ func writeMetasAgain(db *bolt.DB) error {
 // store.ErrInUse like OpenChecked.
 func OpenToRead(path string) (*os.File, error) { return openLocked(path, os.O_RDONLY) }
 
-// How long openLocked waits while another process has the file open, and how often it looks. An operator command holds it for
-// milliseconds, a server for as long as it runs.
+// How long openLocked waits while another process has the file open, and how often it looks. An operator command holds it
+// for milliseconds, a server for as long as it runs.
 const (
 	lockWait  = 2 * time.Second
 	lockRetry = 50 * time.Millisecond

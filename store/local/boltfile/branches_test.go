@@ -110,7 +110,8 @@ func TestWhatBboltWritesPasses(t *testing.T) {
 		testenv.Check(t, db.Update(func(tx *bolt.Tx) error {
 			for range random.IntN(400) {
 				b := tx.Bucket(names[0])
-				key := fmt.Appendf(nil, "%0*d", 4+random.IntN(2)*300, random.IntN(3000)) // long keys: branches below branches
+				// Long keys make branches below branches.
+				key := fmt.Appendf(nil, "%0*d", 4+random.IntN(2)*300, random.IntN(3000))
 				if random.IntN(300) == 0 {
 					b, key = tx.Bucket(names[1]), key[:1]
 				}

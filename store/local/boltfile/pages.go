@@ -10,14 +10,14 @@ import (
 // The layout of a bbolt file, version 2. All numbers are little endian.
 //
 // The file is a sequence of pages. A page has a header of 16 bytes: its number (8), its kind (2), how many elements it has
-// (2), and how many pages after it belong to it (4). Pages 0 and 1 are metas; the valid one with the higher transaction counts:
-// magic (4), version (4), page size (4), flags (4), page of the root bucket (8), its sequence (8), page of the list of free
-// pages (8), number of pages (8), transaction (8), FNV-1a of all that (8).
+// (2), and how many pages after it belong to it (4). Pages 0 and 1 are metas; the valid one with the higher transaction
+// counts: magic (4), version (4), page size (4), flags (4), page of the root bucket (8), its sequence (8), page of the list
+// of free pages (8), number of pages (8), transaction (8), FNV-1a of all that (8).
 //
 // A branch or leaf page has its elements after the header, 16 bytes each, and then the keys and values in the same order,
-// without gaps. Element of a branch: position of the key from the element's start (4), size of the key (4), page (8). Element of
-// a leaf: 1 if the value is a bucket (4), position (4), size of the key (4), size of the value (4). A value that is a bucket has
-// its root page (8), its sequence (8) and, when the root page is 0, the only leaf page itself.
+// without gaps. Element of a branch: position of the key from the element's start (4), size of the key (4), page (8).
+// Element of a leaf: 1 if the value is a bucket (4), position (4), size of the key (4), size of the value (4). A value that
+// is a bucket has its root page (8), its sequence (8) and, when the root page is 0, the only leaf page itself.
 const (
 	headerSize  = 16
 	elementSize = 16
@@ -124,7 +124,7 @@ func parseFree(b []byte) ([]uint64, error) {
 		n, at = binary.LittleEndian.Uint64(b[headerSize:]), headerSize+8
 	}
 	if binary.LittleEndian.Uint16(b[8:]) != kindFreelist || n > uint64(len(b)-at)/8 {
-		return nil, damage("the list of free pages is not one")
+		return nil, damage("the list of free pages is not a page of its type, or too long")
 	}
 	free := make([]uint64, n)
 	for i := range free {

@@ -23,7 +23,7 @@ import (
 //   - the list of free pages has all other pages, and no more,
 //   - both meta pages are whole, so no transaction after the one that is read has existed.
 //
-// So what is not found is not there, and a bbolt that opens the file afterwards is safe.
+// Then a record that is not found does not exist, and bbolt can open the file safely.
 type Scan struct {
 	f     io.ReaderAt
 	meta  meta
@@ -44,8 +44,8 @@ func damage(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", codec.ErrCorrupt, fmt.Errorf(format, args...))
 }
 
-// OpenScan begins a scan as of the last transaction. Nothing may be committed meanwhile. Later, others may commit while a transaction
-// keeps the pages.
+// OpenScan begins a scan as of the last transaction. No transaction may commit before OpenScan returns. Later ones may,
+// while an open read transaction keeps the scanned pages from being reused.
 func OpenScan(f *os.File) (*Scan, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Scan) metaAt(at int) (m meta, ok bool) {
 // Txid returns the transaction that is read.
 func (s *Scan) Txid() uint64 { return s.meta.txid }
 
-// Records checks the whole file, and calls use with what is in it. That counts only if Records returns nil.
+// Records checks the whole file, and calls use with what is in it. The file is sound only if Records returns nil.
 func (s *Scan) Records(use Use) error {
 	s.seen, s.use = map[uint64]bool{}, use
 	if err := s.tree(s.meta.root, nil, ""); err != nil {
@@ -126,7 +126,8 @@ func Check(db *bolt.DB) error {
 	return s.Records(func(string, []byte, []byte) {})
 }
 
-// checkBranches checks the branches and the list of free pages. A damaged meta page counts as none: who reads the file sees that it is older.
+// checkBranches checks the branches and the list of free pages. It ignores a damaged meta page: readers of the file notice
+// when it is older.
 func checkBranches(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil || info.Size() == 0 { // a new one
@@ -157,7 +158,7 @@ func (s *Scan) tree(id uint64, first []byte, bucket string) error {
 	case err != nil:
 		return damage("page %d %w", id, err)
 	case len(p.elements) == 0 && (!p.leaf || first != nil), first != nil && !bytes.Equal(p.elements[0].key, first):
-		return damage("page %d has other keys than the page above it says", id)
+		return damage("the first key of page %d differs from the page above", id)
 	case p.leaf:
 		return s.leaf(p, bucket)
 	}
@@ -175,11 +176,11 @@ func (s *Scan) tree(id uint64, first []byte, bucket string) error {
 	return nil
 }
 
-// reach notes that n pages from id on were reached, which must not have been so before.
+// reach notes that n pages from id on were reached. It fails when one of them was reached before.
 func (s *Scan) reach(id, n uint64) error {
 	for i := id; i < id+n; i++ {
 		if i < 2 || i >= s.meta.size || s.seen[i] {
-			return damage("page %d is in two places, or outside of the file", i)
+			return damage("page %d is used twice, or is outside of the file", i)
 		}
 		s.seen[i] = true
 	}
@@ -200,7 +201,7 @@ func (s *Scan) leaf(p page, bucket string) error {
 		s.last = e.key
 		switch {
 		case e.bucket != (bucket == ""):
-			return damage("key %q of bucket %q is a bucket, or not one", e.key, bucket)
+			return damage("key %q of bucket %q has the wrong type", e.key, bucket)
 		case !e.bucket:
 			s.use(bucket, e.key, e.value)
 		default:
@@ -240,7 +241,8 @@ func (s *Scan) checkFree() error {
 	if err != nil {
 		return fmt.Errorf("free pages: %w", err)
 	}
-	if missing := s.meta.size - 2 - uint64(len(s.seen)); missing != 0 && !s.branchesOnly { // which does not know how many pages a leaf has
+	// A scan of the branches does not know how many pages a leaf has.
+	if missing := s.meta.size - 2 - uint64(len(s.seen)); missing != 0 && !s.branchesOnly {
 		return damage("%d free pages are not in the list", missing)
 	}
 	return nil
@@ -264,11 +266,11 @@ func (s *Scan) page(id uint64) ([]byte, error) {
 		return nil, damage("page %d: %w", id, err)
 	}
 	if binary.LittleEndian.Uint64(b) != id {
-		return nil, damage("page %d has the number %d", id, binary.LittleEndian.Uint64(b))
+		return nil, damage("page %d says that it is page %d", id, binary.LittleEndian.Uint64(b))
 	}
 	more := uint64(binary.LittleEndian.Uint32(b[12:]))
 	if more >= s.meta.size-id {
-		return nil, damage("page %d has its end outside of the file", id)
+		return nil, damage("page %d ends outside of the file", id)
 	}
 	if more > 0 {
 		b = make([]byte, int(1+more)*s.meta.pageSize)
@@ -279,8 +281,8 @@ func (s *Scan) page(id uint64) ([]byte, error) {
 	return b, nil
 }
 
-// Leaves passes the records of all leaves that are not in the list of free pages, also of those below a damaged page. Only the caller knows
-// which are sound. It passes nothing when the list is lost: older records could be among them.
+// Leaves passes the records of all leaves that are not in the list of free pages, also of those below a damaged page. Only
+// the caller knows which are sound. It passes nothing when the list is lost: older records could be among them.
 func (s *Scan) Leaves(use func(key, value []byte)) {
 	_, free, err := s.freePages()
 	if err != nil {

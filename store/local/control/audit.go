@@ -44,8 +44,8 @@ func (s *entries) note(added []store.AuditEntry) {
 	}
 }
 
-// holderIn is AuditEntry.Holder for the JSON of an entry. It is much faster than to decode it. Within a string, a quote has a backslash
-// before it, so nothing but the fields themselves is found.
+// holderIn is AuditEntry.Holder for the JSON of an entry. It is much faster than to decode it. Within a string, a quote has
+// a backslash before it, so nothing but the fields themselves is found.
 func holderIn(entry []byte) store.PartnerID {
 	const byOperator, partner = `"actor":{"kind":"` + string(store.ByOperator) + `"`, `"partnerId":"`
 	_, rest, found := bytes.Cut(entry, []byte(partner))
@@ -56,8 +56,8 @@ func holderIn(entry []byte) store.PartnerID {
 	return store.PartnerID(id)
 }
 
-// dropOldest makes room for the new entries: for each, at most two others go. With smaller limits the log gets shorter little by
-// little. Damaged entries stay. It returns what the holders have then.
+// dropOldest makes room for the new entries: for each, at most two others go. With smaller limits the log gets shorter
+// little by little. Damaged entries stay. It returns what the holders have then.
 func (d *Data) dropOldest(tx transaction, s sums, entries []store.AuditEntry) (dropped map[store.PartnerID]holding, err error) {
 	if len(entries) == 0 {
 		return nil, nil
@@ -106,8 +106,8 @@ func (d *Data) dropOldest(tx transaction, s sums, entries []store.AuditEntry) (d
 	return dropped, nil
 }
 
-// drop drops at most n entries of one holder, the oldest first. It begins where the last one has stopped: so it reads the entries of
-// others once, and not each time.
+// drop drops at most n entries of one holder, the oldest first. It begins where the last one has stopped: so it reads the
+// entries of others once, and not each time.
 func (d *Data) drop(tx transaction, s sums, holder store.PartnerID, h *holding, n int) error {
 	age := d.AuditLimits.PartnerAge
 	if holder == "" {
@@ -136,8 +136,8 @@ func (d *Data) drop(tx transaction, s sums, holder store.PartnerID, h *holding, 
 }
 
 // Audit implements rules.Driver. It decodes only entries that may be in the answer: the time is in the key, and the id of
-// the partner is in the JSON as it is. The log is the only part that is read from the disk. When all of it is read, one that is not
-// found is missed.
+// the partner is in the JSON as it is. The log is the only part that is read from the disk. When all of it is read, one that
+// is not found is missed.
 func (d driver) Audit(ctx context.Context, q store.AuditQuery) (entries []store.AuditEntry, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

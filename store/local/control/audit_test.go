@@ -78,7 +78,8 @@ func TestTheHolderInAnEntry(t *testing.T) {
 	}
 }
 
-// A change whose entry cannot be written is not made. The entries of changes that are made are copied to the log of the process.
+// A change whose entry cannot be written is not made. The entries of changes that are made are copied to the log of the
+// process.
 func TestNoChangeWithoutItsEntry(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	var lines strings.Builder
@@ -106,7 +107,8 @@ func TestNoChangeWithoutItsEntry(t *testing.T) {
 	}
 }
 
-// A partner that has more young entries than its share is refused further ones, except when it takes access away. The service is not.
+// A partner that has more young entries than its share is refused further ones, except when it takes access away. The
+// service is not.
 func TestChangesAreRefusedBeforeYoungEntriesAreDropped(t *testing.T) {
 	d, err := Open(t.TempDir(), time.Now, quiet)
 	testenv.Check(t, err)

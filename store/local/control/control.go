@@ -1,5 +1,6 @@
-// Package control stores the control data of the embedded engine in a bbolt file and a second one with the same records. It is the
-// driver of package rules, which has the rules and all records in memory. Each change is one synced transaction in each file.
+// Package control stores the control data of the embedded engine in a bbolt file and a second one with the same records. It
+// is the driver of package rules, which has the rules and all records in memory. Each change is one synced transaction in
+// each file.
 //
 //	inspect.go    what a data directory contains, before anything is opened
 //	audit.go      the audit log
@@ -16,17 +17,17 @@
 //
 // # What is in control.db
 //
-// The file is of format "5". It has a bucket for each kind of record of package rules, with key → value as there, and one more; the file
-// of an earlier version gets those that it does not have when it is opened:
+// The file is of format "5". It has a bucket for each kind of record of package rules, with key → value as there, and one
+// more; the file of an earlier version gets those that it does not have when it is opened:
 //
 //	meta        also "format" → version, without a seal; "sums" → see below
 //	log         AuditID, time in nanoseconds since 1970 (8 bytes each, big endian) → store.AuditEntry
 //
 // Each value ends with a seal: the XXH64 (8 bytes, big endian) of bucket, key and value, each after its length (4 bytes, big
-// endian). So a record that has moved to another key is damaged too. "sums" has for each bucket its name (length-prefixed), the
-// number of its records (uvarint) and the sum of their seals modulo 2^64 (8 bytes, big endian); "format" and "sums" itself do
-// not count. It changes in the transaction of each change, whose id is the number of a bucket without a name and with sum 0. So
-// records that are missing or too old are noticed.
+// endian). So a record that has moved to another key is damaged too. "sums" has for each bucket its name (length-prefixed),
+// the number of its records (uvarint) and the sum of their seals modulo 2^64 (8 bytes, big endian); "format" and "sums"
+// itself do not count. It changes in the transaction of each change, whose id is the number of a bucket without a name and
+// with sum 0. So records that are missing or too old are noticed.
 //
 // # Damage
 //
@@ -71,8 +72,8 @@ type Data struct {
 
 	AuditLimits store.AuditLimits // of the audit log; set before the first change
 
-	// Changing is called with the Sum that a change will make, before it is committed; its error keeps the change from being made.
-	// Changed is called when the change is on disk. Both are set before the first change, and may be nil.
+	// Changing is called with the Sum that a change will make, before it is committed; its error keeps the change from being
+	// made. Changed is called when the change is on disk. Both are set before the first change, and may be nil.
 	Changing func(sum uint64) error
 	Changed  func()
 
@@ -87,9 +88,9 @@ type Data struct {
 // fileName is the name of the file in the data directory.
 const fileName = "control.db"
 
-// Format is the version of the file's layout. It also stands for that of the whole data directory, because it is read first: the former
-// version is that of directories in which Badger wrote the tables (package badgerdb), with the same control.db. A version with one wrong
-// bit is recognised, so the next version is "10", which has more bits.
+// Format is the version of the file's layout. It also stands for that of the whole data directory, because it is read first:
+// the former version is that of directories in which Badger wrote the tables (package badgerdb), with the same control.db. A
+// version with one wrong bit is recognised, so the next version is "10", which has more bits.
 const (
 	Format       = "5"
 	formerFormat = "2"
@@ -103,8 +104,8 @@ func (d *Data) Close() error {
 	return errors.Join(d.db.Close(), d.dropCopy())
 }
 
-// Sum returns a number that identifies all records. It is not known when the record with the sums of all buckets is damaged: then
-// nothing can be changed.
+// Sum returns a number that identifies all records. It is not known when the record with the sums of all buckets is damaged:
+// then nothing can be changed.
 func (d *Data) Sum() (sum uint64, known bool) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -219,8 +220,9 @@ func isBefore(db *bolt.DB, id int) bool {
 	return err == nil && before
 }
 
-// Failure returns a store.ErrNeedsRestart once a commit has failed: the control data cannot be changed until a restart. It takes
-// no lock. A panic of bbolt is none, because a restart might refuse the damaged file, while everything in memory is served.
+// Failure returns a store.ErrNeedsRestart once a commit has failed: the control data cannot be changed until a restart. It
+// takes no lock. A panic of bbolt is none, because a restart might refuse the damaged file, while everything in memory is
+// served.
 func (d *Data) Failure() error {
 	if broken := d.broken.Load(); broken != nil && errors.Is(*broken, store.ErrNeedsRestart) {
 		return *broken

@@ -18,17 +18,17 @@ import (
 	"mtagd/store/local/space"
 )
 
-// control.copy is a second control.db: each change is committed to both. Damage of one file loses nothing: a start that finds control.db
-// damaged puts the copy in its place. A copy that is missing, damaged or of another time is made anew when it is known that control.db is
-// the newest (KeepCopy), or by the next change.
+// control.copy is a second control.db: each change is committed to both. Damage of one file loses nothing: a start that
+// finds control.db damaged puts the copy in its place. A copy that is missing, damaged, older or newer is rewritten when it
+// is known that control.db is the newest (KeepCopy), or by the next change.
 //
-// The copy is written first, but synced last, so a change costs it one sync: a power cut leaves at least control.db whole, as it was before
-// the change or after it.
+// The copy is written first, but synced last, so a change costs it one sync: a power cut leaves at least control.db whole,
+// as it was before the change or after it.
 const copyName = "control.copy"
 
 func copyPath(path string) string { return filepath.Join(filepath.Dir(path), copyName) }
 
-// readCopy reads the copy, of which nothing may be wrong.
+// readCopy reads the copy. It fails when anything in the copy is wrong.
 func readCopy(path string, as purpose) (*reading, error) {
 	f, err := os.Open(copyPath(path))
 	if err != nil {
@@ -42,13 +42,13 @@ func readCopy(path string, as purpose) (*reading, error) {
 func (d *Data) openCopy() error {
 	r, err := readCopy(d.path, toCompare)
 	if err != nil || r.wanted.sum() != d.sums.sum() {
-		return nil // it is missing, damaged, or of another time
+		return nil // it is missing, damaged, older or newer
 	}
 	err = d.useCopy()
 	if err == nil || errors.Is(err, store.ErrInUse) { // as of a server, whose control.db was replaced
 		return err
 	}
-	d.log.Error("control.copy cannot be used, and is made anew", "error", err)
+	d.log.Error("control.copy cannot be used, and is rewritten", "error", err)
 	return nil
 }
 
@@ -90,8 +90,8 @@ func (d *Data) KeepCopy() {
 	d.syncCopy()
 }
 
-// syncCopy syncs the copy, or makes it anew. One that cannot be synced does not stay: a power cut could leave it as it was before the last
-// change.
+// syncCopy syncs the copy, or rewrites it. One that cannot be synced does not stay: a power cut could leave it as it was
+// before the last change.
 func (d *Data) syncCopy() {
 	isOld := false
 	if d.copy != nil {
@@ -100,23 +100,24 @@ func (d *Data) syncCopy() {
 			return
 		}
 		isOld = true
-		d.log.Error("control.copy cannot be synced, and is made anew", "error", errors.Join(err, d.dropCopy()))
+		d.log.Error("control.copy cannot be synced, and is rewritten", "error", errors.Join(err, d.dropCopy()))
 	}
 	err := d.makeCopy()
 	if isOld && err != nil && d.broken.Load() == nil {
 		err = errors.Join(err, d.removeCopy())
 	}
 	if err != nil {
-		d.log.Error("control.db has no copy now: damage of it would cost what it hits", "error", err)
+		d.log.Error("control.db has no copy now: damage of it now loses records", "error", err)
 	}
 }
 
-// makeCopy makes the copy anew. It does not replace it by damage: then nothing is changed any more, as the next start may need the old one.
+// makeCopy rewrites the copy. When control.db turns out to be damaged, makeCopy keeps the old copy, which the next start may
+// need, and no more changes are accepted.
 func (d *Data) makeCopy() error {
 	path := copyPath(d.path)
 	err := d.db.View(func(tx *bolt.Tx) error {
 		if free, err := space.Free(filepath.Dir(path)); err == nil && free < tx.Size() {
-			return unix.ENOSPC // without writing as much of it as there is room for, for each change
+			return unix.ENOSPC // otherwise each change would write a part of it until the disk is full
 		}
 		return replaceFile(path, func(f *os.File) error {
 			if _, err := tx.WriteTo(f); err != nil {
@@ -124,7 +125,7 @@ func (d *Data) makeCopy() error {
 			}
 			r, err := readWhole(f, toCompare)
 			if err == nil && r.wanted.sum() != d.sums.sum() {
-				err = fmt.Errorf("%w: it is of another time", codec.ErrCorrupt)
+				err = fmt.Errorf("%w: its records are not those in memory", codec.ErrCorrupt)
 			}
 			return err
 		})
@@ -143,11 +144,12 @@ func (d *Data) makeCopy() error {
 	return err
 }
 
-// takeCopy puts the copy in the place of control.db, and returns errReplaced, or else why not. It needs no space on the disk.
+// takeCopy puts the copy in the place of control.db, and returns errReplaced; or else it returns why it cannot. It needs no
+// space on the disk.
 func (d *Data) takeCopy(r *reading, sums []uint64) error {
 	c, err := readCopy(d.path, toLoad)
 	if err == nil && !c.mayReplace(r, sums) {
-		err = errors.New("it is of another time: a key that was revoked could be valid again")
+		err = errors.New("it is older or newer: a key that was revoked could be valid again")
 	}
 	if err != nil {
 		return err
@@ -165,8 +167,8 @@ func (d *Data) takeCopy(r *reading, sums []uint64) error {
 	return cmp.Or(err, errReplaced)
 }
 
-// mayReplace reports whether a sound file may take the place of a damaged one: it must not be older. sums are those that the records may
-// have, the former one first; none: that is not known.
+// mayReplace reports whether a sound file may take the place of a damaged one: it must not be older. sums are the sums that
+// the newest records may have, the former one first; empty: unknown.
 func (r *reading) mayReplace(damaged *reading, sums []uint64) bool {
 	own := r.wanted.sum()
 	if len(sums) > 0 && !slices.Contains(sums, own) {
@@ -212,8 +214,8 @@ func (t transaction) each(change func(tx *bolt.Tx) error) error {
 	return err
 }
 
-// update makes a change in both files. The copy is committed before control.db, whose transaction it returns once its commit has begun. The
-// caller syncs the copy.
+// update makes a change in both files. The copy is committed before control.db, whose transaction it returns once its commit
+// has begun. The caller syncs the copy.
 func (d *Data) update(change func(t transaction) error) (committing int, err error) {
 	if d.copy == nil {
 		if err := d.makeCopy(); err != nil {

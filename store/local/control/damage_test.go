@@ -101,7 +101,8 @@ func TestAFileWithMissingRecordsIsRefused(t *testing.T) {
 	}
 }
 
-// Zeros over a page of one file lose nothing. Zeros over the same page of both lose at most what was on it, and what follows from that.
+// Zeros over a page of one file lose nothing. Zeros over the same page of both lose at most what was on it, and what follows
+// from that.
 func TestDrillZerosOverAPage(t *testing.T) {
 	testenv.Drill(t)
 	for _, partners := range []int{1, 4} { // 1: small buckets are inside of the root page
@@ -178,7 +179,8 @@ func TestDrillZerosOverAPage(t *testing.T) {
 	}
 }
 
-// A copy of another time is not taken: a key that was revoked since would be valid again. Beside a sound file, the next change makes it anew.
+// A copy of another time is not taken: a key that was revoked since would be valid again. Beside a sound file, the next
+// change makes it anew.
 func TestAnOlderCopyIsNotTaken(t *testing.T) {
 	dir := t.TempDir()
 	d := openHere(t, dir)
@@ -218,8 +220,8 @@ func setFormat(t *testing.T, path, format string) {
 	testenv.Check(t, changeFile(path, func(tx *bolt.Tx) error { return tx.Bucket([]byte(inMeta)).Put([]byte(keyFormat), []byte(format)) }))
 }
 
-// A file of the next version is refused, and its copy does not take its place. One of the former version, or with a wrong bit in either, is
-// brought to this one, and nothing else changes.
+// A file of the next version is refused, and its copy does not take its place. One of the former version, or with a wrong
+// bit in either, is brought to this one, and nothing else changes.
 func TestFormats(t *testing.T) {
 	dir := t.TempDir()
 	d := openHere(t, dir)
@@ -263,7 +265,8 @@ func TestAfterAPanicNothingIsWritten(t *testing.T) {
 	filled(t, d, 1)
 	want := everything(t, d)[0]
 	err := driver{d}.Update(t.Context(), func(rules.Turn) (c rules.Change, err error) {
-		c.Records = append(c.Records, rules.Record{Kind: "nowhere", Key: "x", Value: []byte("y")}) // a bucket that bbolt does not find
+		// This bucket does not exist in the file.
+		c.Records = append(c.Records, rules.Record{Kind: "nowhere", Key: "x", Value: []byte("y")})
 		return c, nil
 	})
 	if !errors.Is(err, codec.ErrCorrupt) {

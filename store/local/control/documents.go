@@ -12,7 +12,8 @@ import (
 	"mtagd/store/rules"
 )
 
-// inDocuments is the bucket of documents: kind, "/", merchant id, "/", id → content. Only destinations are records of package rules.
+// inDocuments is the bucket of documents: kind, "/", merchant id, "/", id → content. Only destinations are records of
+// package rules.
 const inDocuments = "documents"
 
 func documentKey(kind store.DocumentKind, m store.MerchantID, id string) string {
@@ -90,7 +91,7 @@ func (d *Data) PutDocuments(ctx context.Context, docs []store.Document) error {
 			for _, doc := range docs {
 				key := documentKey(doc.Kind, doc.Merchant, doc.ID)
 				_, readErr := readDocument(key, b.Get([]byte(key)))
-				damaged := readErr != nil && store.KindOf(readErr) != store.KindNotFound // it cannot be replaced: the others are
+				damaged := readErr != nil && store.KindOf(readErr) != store.KindNotFound // it stays as it is
 				if !damaged && (doc.Merchant == "" || d.HasMerchant(doc.Merchant)) {
 					c.Records = append(c.Records, rules.Record{Kind: inDocuments, Key: key, Value: doc.Content})
 				}

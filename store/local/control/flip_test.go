@@ -48,7 +48,8 @@ func TestDrillEachWrongBitIsCorrectedOrHasNoEffect(t *testing.T) {
 	}
 }
 
-// One wrong bit of the number of the last transaction makes its meta page look like that of the transaction before the other one.
+// One wrong bit of the number of the last transaction makes its meta page look like that of the transaction before the other
+// one.
 func TestDrillOneWrongBitOfATransactionNumber(t *testing.T) {
 	testenv.Drill(t)
 	for more := range 2 { // so that either value of the second bit is the older number
@@ -287,8 +288,9 @@ func firstPartner(t *testing.T, d *Data) store.PartnerID {
 	return partners[0].ID
 }
 
-// A wrong bit in a branch's key of a page hides nothing, but bbolt would lose its way with the next change below that key. The
-// next change of tryFile is below the last key of two branches. Of the other keys as many are tried as of the flips above.
+// A wrong bit in a branch's key of a page hides nothing, but bbolt would lose its way with the next change below that key.
+// The next change of tryFile is below the last key of two branches. Of the other keys as many are tried as of the flips
+// above.
 func TestDrillAWrongBitInTheKeyOfABranch(t *testing.T) {
 	testenv.Drill(t)
 	dir := t.TempDir()
@@ -303,7 +305,8 @@ func TestDrillAWrongBitInTheKeyOfABranch(t *testing.T) {
 	u32 := func(at int) int { return int(binary.LittleEndian.Uint32(sound[at:])) }
 	var last, others []int // the offsets of the elements
 	for page := 0; page < len(sound); page += os.Getpagesize() {
-		if binary.LittleEndian.Uint16(sound[page+8:]) != 1 || binary.LittleEndian.Uint64(sound[page:]) != uint64(page/os.Getpagesize()) { // a branch
+		// Only branches.
+		if binary.LittleEndian.Uint16(sound[page+8:]) != 1 || binary.LittleEndian.Uint64(sound[page:]) != uint64(page/os.Getpagesize()) {
 			continue
 		}
 		n := int(binary.LittleEndian.Uint16(sound[page+10:]))

@@ -11,8 +11,8 @@ import (
 	"mtagd/store/rules"
 )
 
-// Import fills new control data, which has nothing but the audit log and the directory's id, with records and documents, in one transaction. It reads
-// what it has written again, and checks it.
+// Import fills new control data, which has nothing but the audit log and the directory's id, with records and documents, in
+// one transaction. It reads what it has written again, and checks it.
 func (d *Data) Import(records []rules.Record, docs []store.Document) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()

@@ -39,7 +39,7 @@ func TestInspect(t *testing.T) {
 func TestInspectRefusesALinkToControlDataThatDoesNotExist(t *testing.T) {
 	dir := t.TempDir()
 	target := filepath.Join(t.TempDir(), "control.db")
-	testenv.Check(t, os.WriteFile(filepath.Join(dir, copyName), nil, 0o600)) // which is no reason to go on
+	testenv.Check(t, os.WriteFile(filepath.Join(dir, copyName), nil, 0o600)) // a copy alone does not change the answer
 	testenv.Check(t, os.Symlink(target, filepath.Join(dir, "control.db")))
 	if _, err := Inspect(dir); err == nil || !strings.Contains(err.Error(), "symbolic link") {
 		t.Errorf("Inspect gives %v, want an error that names the symbolic link", err)

@@ -18,14 +18,14 @@ import (
 	"mtagd/store/rules"
 )
 
-// Open opens or creates control.db in dir, a directory that must exist. now is the engine's clock. Open fails with store.ErrInUse
-// when another process has the file open.
+// Open opens or creates control.db in dir, a directory that must exist. now is the engine's clock. Open fails with
+// store.ErrInUse when another process has the file open.
 func Open(dir string, now func() time.Time, log *slog.Logger) (*Data, error) {
 	return OpenNewest(dir, now, log, func() ([]uint64, error) { return nil, nil })
 }
 
-// OpenNewest is Open for a caller who knows which sums the newest records may have, the former one first. It asks for them when the copy
-// may have to take the place of control.db, which is locked then.
+// OpenNewest is Open for a caller who knows which sums the newest records may have, the former one first. It calls sums when
+// the copy may have to take the place of control.db. control.db is locked then.
 func OpenNewest(dir string, now func() time.Time, log *slog.Logger, sums func() ([]uint64, error)) (*Data, error) {
 	d := &Data{path: filepath.Join(dir, fileName), now: now, log: log, AuditLimits: store.DefaultAuditLimits}
 	err := d.open(sums)
@@ -142,7 +142,8 @@ func prepare(db *bolt.DB, format string, of sums) error {
 				return err
 			}
 		}
-		return storeAll(transaction{Tx: tx}, of, []write{{inMeta, keyFormat, []byte(Format)}}) // the sums say that this is the last transaction
+		// storeAll also writes the sums, with the number of this transaction.
+		return storeAll(transaction{Tx: tx}, of, []write{{inMeta, keyFormat, []byte(Format)}})
 	})
 }
 

@@ -57,8 +57,8 @@ func newReading(as purpose) *reading {
 	return &reading{as: as, state: rules.NewState(), found: sums{}, entries: entries{held: map[store.PartnerID]*holding{}}}
 }
 
-// read reads a file as of the last transaction. It returns an error only if nothing can be read: what is wrong otherwise is in
-// reading.wrong.
+// read reads a file as of the last transaction. It returns an error only if nothing can be read: what is wrong otherwise is
+// in reading.wrong.
 func read(f *os.File, as purpose) (*reading, error) {
 	scan, err := boltfile.OpenScan(f)
 	if err != nil {
@@ -241,9 +241,9 @@ func (r *reading) compareSums() {
 		r.report(problem{bucket: inMeta, key: keySums, text: "is missing, so it is not known which records are"})
 		return
 	}
-	// The pages of an earlier state can all be sound, below the meta page of a later one whose own pages were not written. bbolt
-	// never writes over the pages of the state before, so that state is two transactions earlier or more. One earlier is sound:
-	// new buckets are made without sums.
+	// The pages of an earlier state can all be sound, below the meta page of a later one whose own pages were not written.
+	// bbolt never writes over the pages of the state before, so that state is two transactions earlier or more. One earlier
+	// is sound: new buckets are made without sums.
 	if r.wrote > 0 && r.wrote+1 < r.txid {
 		r.report(problem{text: fmt.Sprintf("has the records of transaction %d, but is of transaction %d", r.wrote, r.txid)})
 	}

@@ -63,7 +63,8 @@ func unseal[K string | []byte](bucket string, key K, sealed []byte) (value []byt
 	return value, sum, sum == sealOf(bucket, key, value)
 }
 
-// isPlain reports whether a record has no seal: the format, which older versions read, and the sums, of which no sum is kept.
+// isPlain reports whether a record has no seal: the format, which older versions read, and the sums, of which no sum is
+// kept.
 func isPlain(bucket, key string) bool { return bucket == inMeta && key == keyFormat }
 
 func isSummed(bucket, key string) bool {
@@ -97,8 +98,8 @@ func (s sums) sum() uint64 {
 	return h.Sum64()
 }
 
-// bytes returns the sums of all buckets: name (length-prefixed), number (uvarint), sum (8 bytes, big endian). Before them is the
-// transaction that writes them, as the number of a bucket without a name, which earlier versions skip.
+// bytes returns the sums of all buckets: name (length-prefixed), number (uvarint), sum (8 bytes, big endian). Before them is
+// the transaction that writes them, as the number of a bucket without a name, which earlier versions skip.
 func (s sums) bytes(transaction uint64) []byte {
 	b := binary.BigEndian.AppendUint64(binary.AppendUvarint(codec.AppendPrefixed(nil, ""), transaction), 0)
 	for _, bucket := range buckets {

@@ -9,8 +9,8 @@ import (
 	"mtagd/store/rules"
 )
 
-// Repair writes the records that can be read, and that fit together, into a new control.db in the directory to. It passes what
-// is left out to lost. sums are as for OpenNewest.
+// Repair writes the records that can be read, and that fit together, into a new control.db in the directory to. It calls
+// lost for each record that it leaves out. sums are as for OpenNewest.
 func (d *Data) Repair(to string, lost func(where, problem string), sums ...uint64) error {
 	r, err := d.readAgain(toRepair)
 	if err != nil {
@@ -75,8 +75,8 @@ func (d *Data) Repair(to string, lost func(where, problem string), sums ...uint6
 	return writeNew(filepath.Join(to, fileName), records)
 }
 
-// completed returns what is in a damaged file or in its copy: the copy, if nothing is lost with it, else the records of both, if they are of
-// one time.
+// completed adds to a damaged file what its copy has. It returns the copy if that is sound and may replace the file; else
+// the records of both, if together they are complete or both files have the same sums; else the damaged file alone.
 func (r *reading) completed(path string, sums []uint64) *reading {
 	f, err := os.Open(path)
 	if err != nil {

@@ -66,7 +66,7 @@ func (d *Data) readAgain(as purpose) (r *reading, err error) {
 	defer f.Close()
 	var scan *boltfile.Scan
 	var scanErr error
-	snapshot, err := d.Snapshot(func() { scan, scanErr = boltfile.OpenScan(f) }) // until it is closed, its pages are not used again
+	snapshot, err := d.Snapshot(func() { scan, scanErr = boltfile.OpenScan(f) }) // until Close, bbolt keeps its pages
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,8 @@ package journal
 
 import "mtagd/store/local/codec"
 
-// arena is the memory of one transaction, until the callback has read its events. Slices of the arena stay valid when the arena grows.
+// arena is the memory of one transaction, until the callback has read its events. Slices of the arena stay valid when the
+// arena grows.
 type arena struct {
 	chunks []byte        // chunks, one after the other
 	packed []byte        // the last one, as it is stored

@@ -21,10 +21,10 @@ import (
 // What follows the merchant is the event's body, which the archive keeps as it is. In raw, the event's details
 // (store.Details.Append) are before its JSON.
 //
-// Tag and name together are the series (codec.AppendSeries): the name of a bot's event has a mark behind it. A chunk is stored
-// as one S2 block. Compression pays, as events resemble each other, and logging and syncing cost by the byte. zstd would make a
-// full chunk a third smaller at six times the cost, and the chunk of a single event a sixth smaller at forty times the cost
-// (BenchmarkCompress in bench).
+// Tag and name together are the series (codec.AppendSeries): the name of a bot's event has a mark behind it. A chunk is
+// stored as one S2 block. Compression pays, as events resemble each other, and logging and syncing cost by the byte. zstd
+// would make a full chunk a third smaller at six times the cost, and the chunk of a single event a sixth smaller at forty
+// times the cost (BenchmarkCompress in bench).
 const (
 	// A chunk is closed when it has reached one of these sizes.
 	maxChunkBytes  = 8 << 10

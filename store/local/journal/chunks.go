@@ -10,8 +10,8 @@ import (
 	"mtagd/store/local/log"
 )
 
-// chunks are the chunks of the log that were not forgotten, in the order of receipt. The newest ones are in memory, so that reads need
-// no file.
+// chunks are the chunks of the log that were not forgotten, in the order of receipt. The newest ones are in memory, so that
+// reads need no file.
 type chunks struct {
 	log *log.Log
 
@@ -28,7 +28,7 @@ type stored struct {
 	from, to     int          // where the packed chunk is in the record
 	events       int          // 0: unknown, because the chunk was read at the start
 	packed       []byte       // nil: it is only in the log
-	merchants    []uint32     // hashOf the merchants with events in it; nil: unknown, because the chunk was read at the start
+	merchants    []uint32     // hashOf the merchants with events in it; nil for chunks from before the start
 }
 
 // MerchantSet is the merchants whose chunks are read, as hashes; nil: all. A few other merchants may have the same hashes.
@@ -50,7 +50,8 @@ func (s *stored) mayHave(of MerchantSet) bool {
 	return of == nil || s.merchants == nil || slices.ContainsFunc(s.merchants, func(hash uint32) bool { _, has := of[hash]; return has })
 }
 
-// maxHeld is how many bytes of chunks are in memory, as they are stored. So much waits for the archive only when that cannot keep up.
+// maxHeld is how many bytes of chunks are in memory, as they are stored. So much waits for the archive only when that cannot
+// keep up.
 const maxHeld = 24 << 20
 
 // add adds the chunks of a record. Their packed bytes must not change.

@@ -19,8 +19,8 @@ import (
 // from one goroutine, and while a call blocks, nothing is committed.
 type HandOver func(events []codec.Event, last uint64, release func())
 
-// committer writes groups, one after the other. Only its goroutine records marks. So marks need no locks, and each sees what all
-// earlier marks have linked and remembered. Changes of the background take turns with it (edit).
+// committer writes groups, one after the other. Only its goroutine records marks. So marks need no locks, and each sees what
+// all earlier marks have linked and remembered. Changes of the background take turns with it (edit).
 type committer struct {
 	j         *Journal
 	clock     *clock
@@ -117,8 +117,8 @@ func (c *committer) begin() *transaction {
 	}
 }
 
-// commit writes a transaction to the log, and hands its events over when it is on disk. KindUnavailable: nothing was written. After
-// another error nobody knows until the next commit.
+// commit writes a transaction to the log, and hands its events over when it is on disk. KindUnavailable: nothing was
+// written. After another error nobody knows until the next commit.
 func (c *committer) commit(t *transaction) error {
 	t.closeChunk()
 	t.arena.record = t.record

@@ -12,8 +12,8 @@ import (
 	"mtagd/store/local/space"
 )
 
-// MinFree is how many bytes of the disk must be free: events are refused before less is. That is enough for the files that the databases
-// may begin, for a compaction, and for the events that the index has in memory.
+// MinFree is how many bytes of the disk must be free: events are refused before less is. That is enough for the files that
+// the databases may begin, for a compaction, and for the events that the index has in memory.
 const MinFree = 128 << 20
 
 const (

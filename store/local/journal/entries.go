@@ -10,12 +10,12 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// unflushed has the entries that may not be in the database yet, in the order in which they were written. Most are of event_ids, which take
-// about 70 bytes each, without pointers that the garbage collector would follow.
+// unflushed has the entries that may not be in the database yet, in the order in which they were written. Most are of
+// event_ids, which take about 70 bytes each, without pointers that the garbage collector would follow.
 type unflushed struct {
 	bytes   []byte // key, value, key, value …
 	entries []unflushedEntry
-	index   []uint64 // by the hash of the key, with linear probing: 32 bits of the hash, and the number of the key's newest entry; 0: free
+	index   []uint64 // hash table, linear probing: 32 bits of the key's hash, and the number of its newest entry; 0: free
 	seed    maphash.Seed
 
 	// Entries up to these numbers. The first one has the number 1.
@@ -102,8 +102,8 @@ func (u *unflushed) fill() {
 	}
 }
 
-// cut drops the entries of the transaction that is under way. The last one goes first, so that no gap is left in the index before a
-// key that was put behind it.
+// cut drops the entries of the transaction that is under way. The last one goes first, so that no gap is left in the index
+// before a key that was put behind it.
 func (u *unflushed) cut() {
 	for n := len(u.entries); n > u.onDisk; n-- {
 		key, _, _ := u.at(n)
@@ -144,7 +144,8 @@ func (u *unflushed) drop() {
 	u.fill()
 }
 
-// knownLinks is a set of links that are on disk: an event that repeats one of them needs no look-up. Only the committer uses it.
+// knownLinks is a set of links that are on disk: an event that repeats one of them needs no look-up. Only the committer uses
+// it.
 type knownLinks struct {
 	seed    maphash.Seed
 	buckets [][knownInBucket]uint64 // by the key of the link, the newest one first; 0: there is none

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// What is not flushed has the newest entry of each key, for others without what a transaction has written so far. It grows, transactions
-// fail, flushes drop what they have written, also during a transaction.
+// What is not flushed has the newest entry of each key, for others without what a transaction has written so far. It grows,
+// transactions fail, flushes drop what they have written, also during a transaction.
 func TestUnflushedEntries(t *testing.T) {
 	type value struct {
 		value   string

@@ -10,7 +10,8 @@ import (
 	"mtagd/store/local/log"
 )
 
-// Forget drops the chunks up to and including last, whose events are on disk elsewhere. Call it after Start, from one goroutine.
+// Forget drops the chunks up to and including last, whose events are on disk elsewhere. Call it after Start, from one
+// goroutine.
 func (j *Journal) Forget(last uint64) error {
 	err := j.committer.edit(func(t *transaction) error {
 		t.set([]byte{prefixForgotten}, binary.BigEndian.AppendUint64(nil, last), 0)
@@ -25,8 +26,8 @@ func (j *Journal) Forget(last uint64) error {
 // Forgotten returns the number of a chunk: chunks up to it may have been dropped by Forget.
 func (j *Journal) Forgotten() (seq uint64, err error) { return j.keys.number(prefixForgotten) }
 
-// flush writes the links and event_ids that are only in memory and in the log to the database. When it returns nil, what was committed
-// before the call is on disk there, and the log is not needed for it.
+// flush writes the links and event_ids that are only in memory and in the log to the database. When it returns nil, what was
+// committed before the call is on disk there, and the log is not needed for it.
 func (j *Journal) flush() error {
 	j.flushes.Lock()
 	defer j.flushes.Unlock()
@@ -53,8 +54,8 @@ func (j *Journal) flushKeys(atMoment func()) error {
 	return err
 }
 
-// skipVersion takes the next version for a commit of the database: it is greater than the versions of all records before it. No
-// commit may be under way.
+// skipVersion takes the next version for a commit of the database: it is greater than the versions of all records before it.
+// No commit may be under way.
 func (j *Journal) skipVersion() {
 	if j.committer == nil {
 		j.last++
@@ -82,12 +83,12 @@ func (j *Journal) needed() log.Position {
 // A flush begins when so many entries are in memory, or when the records since the last one have so many bytes.
 const (
 	flushEntries = 100_000
-	maxEntries   = 10 * flushEntries // while the database cannot be written, no more events are accepted: about 100 MB of memory
+	maxEntries   = 10 * flushEntries // about 100 MB; while the database cannot be written, no more events are accepted
 	flushBytes   = 32 << 20
 )
 
-// tidy moves links and event_ids from the log to the database now and then, compacts that, and removes files of the log that are not
-// needed any more, until Close.
+// tidy moves links and event_ids from the log to the database now and then, compacts that, and removes files of the log that
+// are not needed any more, until Close.
 func (j *Journal) tidy() {
 	tick := time.NewTicker(tidyInterval)
 	defer tick.Stop()
@@ -128,8 +129,8 @@ func (j *Journal) Damage() error { return j.keys.db.Damage() }
 // Recheck reads the whole database after damage was met, and returns what is wrong with it.
 func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(ctx, j.pace()) }
 
-// RebuildKeys replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails with
-// badgerdb.ErrCopied during a backup. It calls before when the new one is complete.
+// RebuildKeys replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails
+// with badgerdb.ErrCopied during a backup. It calls before when the new one is complete.
 func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() error) error {
 	j.copying.Lock()
 	defer j.copying.Unlock()
@@ -167,8 +168,8 @@ func (j *Journal) merge() {
 	}
 }
 
-// trim removes the files of the log that are not needed, unless a snapshot may need them. During a purge it does nothing: events must be
-// flushed meanwhile.
+// trim removes the files of the log that are not needed, unless a snapshot may need them. During a purge it does nothing:
+// events must be flushed meanwhile.
 func (j *Journal) trim() error {
 	if !j.copying.TryLock() {
 		return nil

@@ -1,6 +1,7 @@
 // Package journal stores what the embedded engine must have on disk before it acknowledges an event: the event, its
-// identity links and its event_id. It appends that to a log, one record for a group of requests. Links and event_ids move from there to
-// a database, and events to the archive. The journal does not know the archive, nor the index: a callback gets the events of each record.
+// identity links and its event_id. It appends that to a log, one record for a group of requests. Links and event_ids move
+// from there to a database, and events to the archive. The journal does not know the archive, nor the index: a callback gets
+// the events of each record.
 //
 // # How an event is recorded
 //
@@ -12,13 +13,14 @@
 //  4. The log syncs. Then the committer passes the events to the callback. Record returns when all of its marks are on
 //     disk, which may take several groups.
 //
-// After a failed write the events of the group are refused. The next group is written to a new file of the log (package log).
+// After a failed write the events of the group are refused. The next group is written to a new file of the log (package
+// log).
 //
 // # Where things are
 //
-// Chunks are in the log until Forget drops them, the newest ones in memory too (chunks.go). Links and event_ids are in memory and in
-// the log, until a flush writes them to the database (keystore.go, forget.go). A file of the log goes when nothing in it is needed. So a
-// start reads only what was not archived or flushed.
+// Chunks are in the log until Forget drops them, the newest ones in memory too (chunks.go). Links and event_ids are in
+// memory and in the log, until a flush writes them to the database (keystore.go, forget.go). A file of the log goes when
+// nothing in it is needed. So a start reads only what was not archived or flushed.
 //
 // Files in reading order:
 //
@@ -51,21 +53,21 @@
 //
 // # Entries
 //
-// A record of the log is a list of entries (codec.AppendEntry). Integers in keys are big endian. A merchant is the 16 bytes of its UUID.
-// A seq is the number of a chunk; versions of commits are from the same sequence (clock.go). Only the newest entry of a key counts. All
-// entries but chunks are also those of the database, which is of format "6".
+// A record of the log is a list of entries (codec.AppendEntry). Integers in keys are big endian. A merchant is the 16 bytes
+// of its UUID. A seq is the number of a chunk; versions of commits are from the same sequence (clock.go). Only the newest
+// entry of a key counts. All entries but chunks are also those of the database, which is of format "6".
 //
 //	'F'                                 format version, in ASCII digits; only in the database
 //	'B'                                 seq (8 bytes): chunks up to it may have been dropped (Forget)
-//	'C'                                 position in the log (8 bytes): links and event_ids of the records before it are in the database;
-//	                                    only there
+//	'C'                                 position in the log (8 bytes): links and event_ids of the records before it are in
+//	                                    the database; only in the database
 //	'A' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
-//	'L' merchant, identifier (32)       identity link: a byte 255, its source, how many former links of each source there are, and
-//	                                    the muid. The identifier is the SHA-256 of a byte for its kind
+//	'L' merchant, identifier (32)       identity link: a byte 255, its source, the number of former links of each source,
+//	                                    and the muid. The identifier is the SHA-256 of a byte for its kind
 //	                                    (store.IdentifierKind) and its normalised value
 //	'H' merchant, identifier (32), muid (16)
-//	                                    former link of an identifier: its source and the muid. The 16 bytes are the first ones of
-//	                                    store.MUIDKey
+//	                                    former link of an identifier: its source and the muid. The 16 bytes are the
+//	                                    first ones of store.MUIDKey
 //	'U' merchant, muid (16)             1: an identifier was linked to this muid
 //	'E' merchant, name and event_id (16)
 //	                                    remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian). The
@@ -107,12 +109,12 @@ type Options struct {
 	Log *slog.Logger
 	Now func() time.Time
 
-	// Refuses returns the outcome of a mark that is refused, because of its person or its merchant, else 0; nil: none are. It is called for
-	// each mark, with its muid.
+	// Refuses returns the outcome of a mark that is refused, because of its person or its merchant, else 0; nil: none are.
+	// It is called for each mark, with its muid.
 	Refuses func(m store.MerchantID, id *store.Identity, muid store.MUID) store.Outcome
 
-	// Rebuilding is called when damaged links and event_ids were rebuilt, before that counts: what was removed may be back; nil: nothing is
-	// called.
+	// Rebuilding is called when damaged links and event_ids were rebuilt, before that counts: what was removed may be back;
+	// nil: nothing is called.
 	Rebuilding func() error
 
 	// Pace returns the function that a compaction calls between pieces of work, to pause; nil: there are no pauses.
@@ -254,7 +256,8 @@ func (j *Journal) replayRecord(at log.Position, record []byte) error {
 // HasLost reports whether a part of the log could not be read when it was opened.
 func (j *Journal) HasLost() bool { return len(j.lost) > 0 }
 
-// LostUpTo notes that the log had chunks up to a number, and that its end is damaged. It returns false when the end is sound.
+// LostUpTo notes that the log had chunks up to a number, and that its end is damaged. It returns false when the end is
+// sound.
 func (j *Journal) LostUpTo(seq uint64) bool {
 	if j.endsLost {
 		j.lost[len(j.lost)-1].Seq = seq
@@ -311,7 +314,8 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	return nil
 }
 
-// LastChunk returns the number of the last chunk on disk; 0 when there was none. Unlike Committed, it can be called before Start.
+// LastChunk returns the number of the last chunk on disk; 0 when there was none. Unlike Committed, it can be called before
+// Start.
 func (j *Journal) LastChunk() (seq uint64, err error) { return j.LastChunkAt(math.MaxUint64) }
 
 // LastChunkAt returns the number of the last chunk that was on disk after the commit with this version.

@@ -39,7 +39,8 @@ func appendLinkKey(b []byte, m codec.MerchantKey, k store.IdentityKey) []byte {
 // formerKeyBytes is the length of a key of a former link.
 const formerKeyBytes = 1 + len(codec.MerchantKey{}) + len(store.IdentityKey{}) + muidHashBytes
 
-// muidHashBytes is how much of store.MUIDKey is in a key. Where two muids have the same, links to one count as links to both.
+// muidHashBytes is how much of store.MUIDKey is in a key. Where two muids have the same, links to one count as links to
+// both.
 const muidHashBytes = 16
 
 func appendFormerKey(b []byte, m codec.MerchantKey, k store.IdentityKey, muid []byte) []byte {

@@ -30,7 +30,8 @@ type keyStore struct {
 	upTo   log.Position // the end of the log when the last flush began
 }
 
-// openKeys opens or creates the database in dir. A damaged one is rebuilt of what can be read; before that counts, rebuilding is called.
+// openKeys opens or creates the database in dir. It rebuilds a damaged one from what can be read, and calls rebuilding
+// before the new one replaces it.
 func openKeys(dir string, logger *slog.Logger, rebuilding func() error) (*keyStore, error) {
 	k, err := tryKeys(dir, logger)
 	if !errors.Is(err, codec.ErrCorrupt) {
@@ -55,7 +56,7 @@ func tryKeys(dir string, logger *slog.Logger) (*keyStore, error) {
 	return k, nil
 }
 
-// copyKeys makes a new database of what can be read of a damaged one, in the directory to.
+// copyKeys copies what can be read of a damaged database into a new one in the directory to.
 func copyKeys(ctx context.Context, dir, to string, logger *slog.Logger, damage error) error {
 	logger.Error("the database of links and event_ids is damaged: a new one is made of what can be read", "error", damage)
 	keys, err := tryKeys(to, logger)
@@ -121,7 +122,7 @@ func (k *keyStore) receivedAt(id *eventIDKey) (at int64, found bool, err error) 
 	return at, found, err
 }
 
-// unflushed returns the entry of a key that is in memory: the newest that is in the log, or of all.
+// unflushed returns the newest entry of a key in memory: of those in the log, or of all.
 func (k *keyStore) unflushed(key []byte, all bool) (value []byte, deleted, found bool) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -150,7 +151,7 @@ func (k *keyStore) read(key []byte) (value []byte, found bool, err error) {
 	return value, found, notNow(err)
 }
 
-// notNow gives damage of a table the kind of a request that may be repeated: it is rebuilt soon.
+// notNow makes damage of a table an error after which the client tries again: the table is rebuilt soon.
 func notNow(err error) error {
 	if damage, ok := errors.AsType[*badgerdb.Damage](err); ok {
 		err = fmt.Errorf("%w: %w", store.Unavailable("links and event_ids cannot be read now"), damage)
@@ -158,7 +159,7 @@ func notNow(err error) error {
 	return err
 }
 
-// set notes an entry of the transaction that is under way. It counts for others when end is called.
+// set notes an entry of the transaction that is under way. Others see it after end.
 func (k *keyStore) set(e codec.Entry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -169,7 +170,7 @@ func (k *keyStore) set(e codec.Entry) {
 	}
 }
 
-// end ends a transaction: its entries are in the log, and its links are known, or it drops them.
+// end ends a transaction. If its entries are in the log, others see them and its links are known; else end drops both.
 func (k *keyStore) end(inLog bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

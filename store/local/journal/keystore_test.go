@@ -14,8 +14,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// When links are rebuilt, removed ones may be back. So whoever has to remove them again hears of it before the rebuilt ones count, and when
-// that fails, the damaged ones stay.
+// When links are rebuilt, removed ones may be back. So whoever has to remove them again hears of it before the rebuilt ones
+// count, and when that fails, the damaged ones stay.
 func TestRebuiltLinksAreAnnouncedBeforeTheyCount(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
@@ -39,7 +39,8 @@ func TestRebuiltLinksAreAnnouncedBeforeTheyCount(t *testing.T) {
 	}
 }
 
-// After a long failure a flush has many entries. They become several tables, which count together: a kill between two of them costs nothing.
+// After a long failure a flush has many entries. They become several tables, which count together: a kill between two of
+// them costs nothing.
 func TestALargeFlush(t *testing.T) {
 	const n = 200_000
 	dir := t.TempDir()
@@ -66,7 +67,8 @@ func TestALargeFlush(t *testing.T) {
 	testenv.Check(t, k.db.Close())
 	one, err := os.ReadFile(tables[0])
 	testenv.Check(t, err)
-	testenv.Check(t, os.WriteFile(filepath.Join(copied, "g1", filepath.Base(tables[0])), one, 0o600)) // killed after the first
+	// As after a kill that leaves only the first table.
+	testenv.Check(t, os.WriteFile(filepath.Join(copied, "g1", filepath.Base(tables[0])), one, 0o600))
 	if k, err = tryKeys(copied, quiet); err != nil {
 		t.Fatal(err)
 	}

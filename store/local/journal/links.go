@@ -139,8 +139,8 @@ func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 	return nil
 }
 
-// replace makes a link a former one, and returns the one that replaces it. That was a former one itself if the identifier led to the muid
-// before.
+// replace makes a link a former one, and returns the one that replaces it. That was a former one itself if the identifier
+// led to the muid before.
 func (t *transaction) replace(m codec.MerchantKey, k store.IdentityKey, now link, muid []byte) (next link, err error) {
 	next = link{muid: muid, former: now.former}
 	key := appendFormerKey(nil, m, k, muid)
@@ -183,8 +183,8 @@ func (j *Journal) LinksOf(ctx context.Context, m codec.MerchantKey, k store.Iden
 	return links, nil
 }
 
-// Links returns the links of a merchant that belong to somebody, up to a number of them, the former ones last. from is nil, or the next
-// that the call before has returned. next is nil when there are no more.
+// Links returns the links of a merchant that belong to somebody, up to a number of them, the former ones last. from is nil,
+// or the next that the call before has returned. next is nil when there are no more.
 func (j *Journal) Links(ctx context.Context, m codec.MerchantKey, from []byte, most int, belongs func(store.Link) bool) (links []store.Link, next []byte, err error) {
 	if err := j.flush(); err != nil {
 		return nil, nil, err

@@ -19,8 +19,8 @@ type KeyReader struct {
 	EventID func(m codec.MerchantKey, key []byte, seen int64) error
 }
 
-// Keys passes the links and the remembered event_ids that were written after the commit since, and some that were written before. It
-// returns the last commit that it has read. A former link that is in use again is not passed as removed.
+// Keys passes the links and the remembered event_ids that were written after the commit since, and some that were written
+// before. It returns the last commit that it has read. A former link that is in use again is not passed as removed.
 func (j *Journal) Keys(ctx context.Context, since uint64, use KeyReader) (version uint64, err error) {
 	version = j.Version()
 	if err := j.flush(); err != nil {
@@ -69,21 +69,21 @@ func (w *Writer) PutFormer(m codec.MerchantKey, l store.Link, version uint64) er
 	return w.Put(codec.Entry{Key: appendFormerKey(nil, m, l.Identifier, muid), Value: former(l.Source, muid), Version: version})
 }
 
-// PutEventID writes a remembered event_id, by the same rule as PutLink. The key is the one that Keys passes, and must not change
-// afterwards. seen is when the event was received (µs since 1970).
+// PutEventID writes a remembered event_id, by the same rule as PutLink. The key is the one that Keys passes, and must not
+// change afterwards. seen is when the event was received (µs since 1970).
 func (w *Writer) PutEventID(m codec.MerchantKey, key []byte, seen int64, version uint64) error {
 	return w.Put(codec.Entry{Key: slices.Concat([]byte{prefixDedupe}, m[:], key), Value: binary.BigEndian.AppendUint64(nil, uint64(seen)),
 		Version: version, ExpiresAt: uint64(max(time.UnixMicro(seen).Add(dedupeTTL).Unix(), 1))})
 }
 
-// PutForgotten notes that chunks up to a number are elsewhere. New chunks will have greater numbers. The version must be greater than
-// those of all other entries.
+// PutForgotten notes that chunks up to a number are elsewhere. New chunks will have greater numbers. The version must be
+// greater than those of all other entries.
 func (w *Writer) PutForgotten(last, version uint64) error {
 	return w.Put(codec.Entry{Key: []byte{prefixForgotten}, Value: binary.BigEndian.AppendUint64(nil, last), Version: max(version, last+1)})
 }
 
-// Pause refuses marks and links with an error, and returns when those that were accepted before are on disk. When ctx ends before
-// that, they are accepted again.
+// Pause refuses marks and links with an error, and returns when those that were accepted before are on disk. When ctx ends
+// before that, they are accepted again.
 func (j *Journal) Pause(ctx context.Context, refuse error) error {
 	q := j.committer.queue
 	q.Pause(refuse)

@@ -44,8 +44,8 @@ func (d DamagedChunks) Error() string {
 }
 
 // Read calls use with each wanted event and its N. It sorts wanted, and reads the events in the order of positions. So it
-// unpacks each chunk once. An event is valid until use returns. When ctx ends, Read stops before the next chunk and returns ctx's
-// error. When chunks are damaged or missing, Read goes on with the others, and returns a DamagedChunks.
+// unpacks each chunk once. An event is valid until use returns. When ctx ends, Read stops before the next chunk and returns
+// ctx's error. When chunks are damaged or missing, Read goes on with the others, and returns a DamagedChunks.
 func (j *Journal) Read(ctx context.Context, wanted []Wanted, use func(n int, e Event)) error {
 	slices.SortFunc(wanted, func(a, b Wanted) int { return cmp.Or(a.Compare(b.Position), cmp.Compare(a.N, b.N)) })
 	r := reader{chunks: &j.chunks}
@@ -126,8 +126,9 @@ func (j *Journal) Scan(ctx context.Context, from, upTo uint64, of MerchantSet, u
 	return nil
 }
 
-// Since calls use once for each chunk after the chunk seq, up to and including upTo, with its events, in the order of receipt; last is the
-// number of the chunk. The events are valid until use returns. Since passes chunks that cannot be read to damaged, and goes on.
+// Since calls use once for each chunk after the chunk seq, up to and including upTo, with its events, in the order of
+// receipt; last is the number of the chunk. The events are valid until use returns. Since passes chunks that cannot be read
+// to damaged, and goes on.
 func (j *Journal) Since(seq, upTo uint64, use func(events []codec.Event, last uint64) error, damaged func(DamagedChunk)) error {
 	r := reader{chunks: &j.chunks}
 	var passed []codec.Event

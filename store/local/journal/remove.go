@@ -10,8 +10,8 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Barrier returns the number of the last chunk on disk. A mark that Options.Refuses let pass before the call is in it or in an
-// earlier one.
+// Barrier returns the number of the last chunk on disk. A mark that Options.Refuses let pass before the call is in it or in
+// an earlier one.
 func (j *Journal) Barrier() (seq uint64) {
 	j.committer.writing.Lock()
 	defer j.committer.writing.Unlock()
@@ -88,10 +88,10 @@ func changeEach[T any](j *Journal, items []T, make func(*transaction, T) error) 
 	return nil
 }
 
-// Purge removes the bytes of deleted and replaced entries from the files: links, remembered event_ids, and chunks. Afterwards, no
-// file of the journal has a byte of what was deleted or replaced before the call. forget must delete all chunks up to the one that
-// it gets: then the records that were there before the call are not needed, and their files go. Purge fails with badgerdb.ErrCopied while a
-// backup reads the journal.
+// Purge removes the bytes of deleted and replaced entries from the files: links, remembered event_ids, and chunks.
+// Afterwards, no file of the journal has a byte of what was deleted or replaced before the call. forget must delete all
+// chunks up to the one that it gets: then the records that were there before the call are not needed, and their files go.
+// Purge fails with badgerdb.ErrCopied while a backup reads the journal.
 func (j *Journal) Purge(ctx context.Context, forget func(seq uint64) error) error {
 	if err := j.log.Roll(); err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 	"mtagd/store/local/log"
 )
 
-// Repair writes what can be read of the journal in dir into a new one in the directory to, which must be empty or missing. It reads the
-// files of the database one by one. It changes nothing in dir. Damage is passed to wrong, with the file's path.
+// Repair writes what can be read of the journal in dir into a new one in the directory to, which must be empty or missing.
+// It reads the files of the database one by one. It changes nothing in dir. Damage is passed to wrong, with the file's path.
 func Repair(ctx context.Context, dir, to string, opt Options, wrong func(path string, err error)) error {
 	for _, part := range []string{logDir(dir), keysDir(dir)} {
 		if _, err := os.Stat(part); err != nil {

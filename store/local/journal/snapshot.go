@@ -54,8 +54,8 @@ func (s Snapshot) Close() {
 }
 
 // Entries calls use with the newest entry of each key, deletions included, of those that were written after the commit
-// since. Expired entries are left out. The entry is valid until use returns. Chunks come first, in the order of receipt. An entry may be
-// one that was written before: nobody knows when a link came to the database.
+// since. Expired entries are left out. The entry is valid until use returns. Chunks come first, in the order of receipt. An
+// entry may be one that was written before: nobody knows when a link came to the database.
 //
 // A chunk that is damaged is left out too: damaged is called with its number.
 func (s Snapshot) Entries(ctx context.Context, since uint64, use func(codec.Entry) error, damaged func(seq uint64, err error)) error {
@@ -105,8 +105,8 @@ func (s Snapshot) chunkEntries(ctx context.Context, since uint64, use func(codec
 	return nil
 }
 
-// Counter returns a function that counts the events of the chunks after the chunk seq, up to the commit with this version. Call Counter
-// while nobody can forget chunks, and the function while a snapshot is open, or after KeepLog.
+// Counter returns a function that counts the events of the chunks after the chunk seq, up to the commit with this version.
+// Call Counter while nobody can forget chunks, and the function while a snapshot is open, or after KeepLog.
 func (j *Journal) Counter(seq, version uint64) func() (events int, err error) {
 	chunks := j.chunks.between(seq, j.chunks.last(version))
 	return func() (int, error) { return j.chunks.count(chunks) }
@@ -177,7 +177,8 @@ func (j *Journal) KeepLog() (release func()) {
 // Recent returns a function that passes all entries of the commits after since, up to and including version. It reads them
 // from the log, which suits a backup every few seconds: in the database, new links and event_ids are spread over all tables.
 // entries is nil when the log may lack some of them. Of several entries with one key, the last one counts. From the first
-// call until Purge, the log keeps the records after the commit unneeded, up to maxRecent bytes. The caller has called KeepLog.
+// call until Purge, the log keeps the records after the commit unneeded, up to maxRecent bytes. The caller has called
+// KeepLog.
 func (j *Journal) Recent(since, unneeded uint64) (version uint64, entries func(use func(codec.Entry) error) error) {
 	release := j.holdCommits()
 	now := moment{j.Version(), j.log.End()}

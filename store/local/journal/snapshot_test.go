@@ -42,7 +42,8 @@ func entriesOf(t *testing.T, s Snapshot, since uint64) map[string]codec.Entry {
 	return found
 }
 
-// What Recent passes is what a search finds, for any two commits, also after flushes. The log keeps what is needed, and no more.
+// What Recent passes is what a search finds, for any two commits, also after flushes. The log keeps what is needed, and no
+// more.
 func TestRecentHasWhatASearchFinds(t *testing.T) {
 	j := opened(t, t.TempDir())
 	if _, entries := j.Recent(0, 0); entries != nil && j.Version() > 0 {

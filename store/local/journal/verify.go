@@ -50,8 +50,8 @@ func OpenReadOnly(dir string, opt Options) (j *Journal, err error) {
 // CloseReadOnly closes a journal that OpenReadOnly has opened.
 func (j *Journal) CloseReadOnly() error { return errors.Join(j.keys.db.Close(), j.log.Close()) }
 
-// Verify reads the log and the database again, checks their checksums, and decodes every entry. Entries are written meanwhile; it may see
-// these or not. It returns an error only when ctx ends.
+// Verify reads the log and the database again, checks their checksums, and decodes every entry. Entries are written
+// meanwhile; it may see these or not. It returns an error only when ctx ends.
 func (j *Journal) Verify(ctx context.Context, c Check) (counts Counts, err error) {
 	if err := j.keys.db.Check(ctx, func() {}, func(d *badgerdb.Damage) { c.Wrong("events", d) }); err != nil {
 		return counts, err

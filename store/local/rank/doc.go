@@ -4,19 +4,20 @@
 // event it knows only position, time, series and size.
 //
 // Each merchant has a stored tree, and up to two trees in memory with the events since. All are counted B+ trees
-// (tree.go), ordered by time, with counts by series (a tag and a name, of bots or of others). They suffice for merchants with
-// up to 256 series, and 64 of bots. The events of further series are counted only by tag, and are also in runs, which are counted trees in
-// the order of names (names.go).
+// (tree.go), ordered by time, with counts by series (a tag and a name, of bots or of others). They suffice for merchants
+// with up to 256 series, and 64 of bots. The events of further series are counted only by tag. They are also in runs, which
+// are counted trees in the order of names (names.go).
 //
-// One goroutine applies events to the trees in memory, in the order of receipt. Every few seconds a merge writes the events in memory
-// into the stored trees. Another goroutine deletes what is no longer in them. After a crash, package local replays the events that the
-// stored trees do not cover, so that none is lost and none is counted twice. Events can be removed, which changes the stored trees as a
-// merge does. Readers take a snapshot of both: a node that they may have does not change, but is copied first.
+// One goroutine applies events to the trees in memory, in the order of receipt. Every few seconds a merge writes the events
+// in memory into the stored trees. Another goroutine deletes what is no longer in them. After a crash, package local replays
+// the events that the stored trees do not cover, so that none is lost and none is counted twice. Removing events changes the
+// stored trees as a merge does. Readers take a snapshot of the trees in memory and of the stored ones. A node that a reader
+// may have never changes: it is copied first.
 //
 // # What is in index.db
 //
-// A bbolt file of format "5"; one of another format is rebuilt. Nodes are replaced all the time, and bbolt reuses their pages. Badger would have to compact
-// them away, and requests would wait for that. Buckets:
+// A bbolt file of format "5"; one of another format is rebuilt. Nodes are replaced all the time, and bbolt reuses their
+// pages. Badger would have to compact them away, and requests would wait for that. Buckets:
 //
 //	meta      "format" → version
 //	          "opening" → the number of SetOpening (8 bytes, big endian)
@@ -32,9 +33,10 @@
 // ends with the CRC-32C of its key and itself (4 bytes, big endian). In the bucket meta, all but "format" are sealed too. Damage
 // that hides a root record, or brings back an earlier one, is found by "roots" when the file is opened.
 //
-// A root record: next id, covered (uvarints), root, number of series (uvarint), series (each length-prefixed), number of runs (uvarint),
-// runs (least and greatest key, both without name and as difference to zero; root). A root is as a child, and its id is 0 when the tree has no
-// events. Series are numbered from 1, in this order; the first in the record is empty. An overflow series has a tag and an empty name. A series of bots has a mark behind its name (codec.AppendSeries).
+// A root record: next id, covered (uvarints), root, number of series (uvarint), series (each length-prefixed), number of
+// runs (uvarint), runs (least and greatest key, both without name and as difference to zero; root). A root has the form of a
+// child; its id is 0 when the tree has no events. Series are numbered from 1, in this order; the first in the record is
+// empty. An overflow series has a tag and an empty name. A series of bots has a mark behind its name (codec.AppendSeries).
 //
 // A leaf: 0, number of entries, entries. An inner node: 1, number of children, children. In a run, 2 and 3. The numbers are
 // uvarints. Keys are differences to the previous key.

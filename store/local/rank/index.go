@@ -324,11 +324,6 @@ func (x *Index) addRecents(events []codec.Event) error {
 	return nil
 }
 
-// view runs a read-only transaction. It turns a panic over a damaged file into an error.
-func view(db *bolt.DB, do func(tx *bolt.Tx) error) error {
-	return boltfile.CatchDamage("index.db", func() error { return db.View(do) })
-}
-
 // freeze returns the active trees for the next merge; new events go into new active trees. It drops merchants without new
 // events from memory. Only the applying goroutine calls it, while no merge is running.
 func (x *Index) freeze() frozenEvents {
@@ -368,13 +363,6 @@ func (x *Index) merge(f frozenEvents) error {
 	return nil
 }
 
-// Metrics returns the index's metrics.
-func (x *Index) Metrics() []prometheus.Collector {
-	return []prometheus.Collector{x.mergeTime, prometheus.NewGaugeFunc(
-		prometheus.GaugeOpts{Name: "mtagd_index_events", Help: "Events of all merchants in the index."},
-		func() float64 { return float64(x.events.Load()) }), &sizes{x: x}}
-}
-
 // Usage returns the number of a merchant's events, and the sum of their sizes (codec.Event).
 func (x *Index) Usage(ctx context.Context, m codec.MerchantKey) (events, bytes uint64, err error) {
 	err = x.view(ctx, m, func(r *reader) error {
@@ -387,8 +375,8 @@ func (x *Index) Usage(ctx context.Context, m codec.MerchantKey) (events, bytes u
 	return events, bytes, err
 }
 
-// CountFrom returns how many events of a merchant the trees have from a time on (µs since 1970), and the last chunk whose events they
-// have, as of one moment.
+// CountFrom returns how many events of a merchant the trees have from a time on (µs since 1970), and the last chunk whose
+// events they have, as of one moment.
 func (x *Index) CountFrom(ctx context.Context, m codec.MerchantKey, from int64) (events, upTo uint64, err error) {
 	err = x.view(ctx, m, func(r *reader) error {
 		upTo = r.upTo
@@ -402,13 +390,18 @@ func (x *Index) CountFrom(ctx context.Context, m codec.MerchantKey, from int64) 
 	return events, upTo, err
 }
 
-// view calls read with a reader of the merchant's trees, as of one moment. What it returns is valid until read returns. Events are applied
-// meanwhile.
+// view runs a read-only transaction. It turns a panic over a damaged file into an error.
+func view(db *bolt.DB, do func(tx *bolt.Tx) error) error {
+	return boltfile.CatchDamage("index.db", func() error { return db.View(do) })
+}
+
+// view calls read with a reader of the merchant's trees, as of one moment. What the reader returns is valid until read
+// returns. Meanwhile new events are applied.
 func (x *Index) view(ctx context.Context, m codec.MerchantKey, read func(r *reader) error) error {
 	return x.viewAll(ctx, []codec.MerchantKey{m}, func(readers []*reader) error { return read(readers[0]) })
 }
 
-// viewAll is as view, of several merchants.
+// viewAll is view for several merchants, as of one moment.
 func (x *Index) viewAll(ctx context.Context, merchants []codec.MerchantKey, read func(readers []*reader) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -435,7 +428,8 @@ func (x *Index) viewAll(ctx context.Context, merchants []codec.MerchantKey, read
 	})
 }
 
-// snapshot begins a transaction, and returns what is in memory of these merchants (nil: nothing) and x.covered, as of one moment.
+// snapshot begins a transaction, and returns what is in memory of these merchants (nil: nothing) and x.covered, as of one
+// moment.
 func (x *Index) snapshot(merchants []codec.MerchantKey) (tx *bolt.Tx, memory []*recentEvents, upTo uint64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -13,6 +13,13 @@ import (
 	"mtagd/store/local/codec"
 )
 
+// Metrics returns the index's metrics.
+func (x *Index) Metrics() []prometheus.Collector {
+	return []prometheus.Collector{x.mergeTime, prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: "mtagd_index_events", Help: "Events of all merchants in the index."},
+		func() float64 { return float64(x.events.Load()) }), &sizes{x: x}}
+}
+
 // newDuration returns a histogram of how long background work takes.
 func newDuration(name, help string) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{

@@ -10,16 +10,19 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// Events of overflow series are in the counted trees like all others, but there without their names. Runs have them once more, in the
-// order of names. So each run counts its events of any name within any time range, and finds the n-th of them.
+// The tree of times has the events of overflow series like all others, but without their names. Runs have these events a
+// second time, in the order of names. So each run can count its events of a name within a time range, and find the n-th of
+// them.
 //
-// Anybody can make up names, so what they cost is bounded. A stored run is written from its first event to its last, and never gets
-// further ones: a merge replaces the last runs, while they are no more than twice as large, by one that also has the new events. So an
-// event is written about once for each time that the number of events doubles, up to maxRun, whatever its name is. There are few runs:
-// each is more than twice as large as the next one, except those with about maxRun events, of which there are N/maxRun to 3N/maxRun.
+// Anybody can make up names, so their cost is bounded. A stored run is written from its first event to its last, and never
+// grows. A merge replaces the last runs, while they are at most twice as large, by one run that also has the new events. So
+// an event is written about once for each doubling of the number of events, up to maxRun, whatever its name is. There are
+// few runs: each is more than twice as large as the next one, except those with about maxRun events. Of these there are
+// N/maxRun to 3N/maxRun.
 //
-// Each run knows its first and last Key. Events come nearly in the order of time, so a time range begins or ends within few runs. For a
-// page that is sorted by name, these are read whole (runInRange). All others count what is within the range.
+// Each run knows its first and last Key. Events come nearly in the order of time, so a time range begins or ends within few
+// runs. For a page that is sorted by name, these runs are read whole (runInRange). All other runs count what is within the
+// range.
 
 // run is some of a merchant's events of overflow series: a counted tree in the order of names.
 type run struct {
@@ -27,8 +30,8 @@ type run struct {
 	from, to Key // no event is before from, or after to
 }
 
-// maxRun is how many events a run has at most, unless a single merge brings more: the memory of a merge follows from it, and how much of a
-// run is read when a time range begins or ends in it.
+// maxRun is how many events a run has at most, unless a single merge brings more. It bounds the memory of a merge, and how
+// much is read of a run in which a time range begins or ends.
 const maxRun = 256 << 10
 
 // isOverflow reports whether a series is the overflow series of a tag.
@@ -46,7 +49,7 @@ func (r *run) add(e entry) error {
 	return r.root.insertAtRoot(e, nil)
 }
 
-// widen makes the bounds of the run also those of other events.
+// widen extends the bounds of the run to include others.
 func (r *run) widen(from, to Key) {
 	if from.compare(r.from) < 0 {
 		r.from = from
@@ -56,7 +59,7 @@ func (r *run) widen(from, to Key) {
 	}
 }
 
-// overlaps reports whether the run may have events with lo ≤ key < hi, and within reports whether all its events are such.
+// overlaps reports whether the run may have events with lo ≤ key < hi, and within whether it has no others.
 func (r *run) overlaps(lo, hi Key) bool { return r.to.compare(lo) >= 0 && r.from.compare(hi) < 0 }
 func (r *run) within(lo, hi Key) bool   { return r.from.compare(lo) >= 0 && r.to.compare(hi) < 0 }
 
@@ -107,7 +110,8 @@ func (t *treeEdit) eventsOf(r *run) (events []entry, err error) {
 	return events, err
 }
 
-// removeNamed removes from the runs the events whose keys are gone. It reads only the runs that it concerns.
+// removeNamed removes the events for whose keys gone returns true from the runs. It reads only runs for which concerns
+// returns true.
 func (t *treeEdit) removeNamed(concerns func(r *run) bool, gone func(k Key) bool) error {
 	for i := range t.runs {
 		r := &t.runs[i]

@@ -305,7 +305,7 @@ func (t *storedTree) check() error {
 		inRuns.add(t.runs[i].root.tally)
 	}
 	if !slices.Equal(overflow, inRuns.counts) {
-		return fmt.Errorf("index.db: %w: the runs have other events than the tree of times", codec.ErrCorrupt)
+		return fmt.Errorf("index.db: %w: the runs and the tree of times have different numbers of overflow events", codec.ErrCorrupt)
 	}
 	return nil
 }

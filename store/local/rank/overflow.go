@@ -48,9 +48,10 @@ const maxSamples = 2000
 // maxCandidates is how many names of an overflow series are candidates.
 const maxCandidates = 2 * store.MaxSummaryGroups
 
-// appendFrequent appends names that may have many events: those that the events at n quantiles, in the order of names, have most often, and
-// at least twice; or all names if there are no more events. So a flood of made-up names does not hide the names of a shop. The quantiles of
-// the runs are shifted against each other: so a name that is as frequent in all of them is met, though it has few events in each.
+// appendFrequent appends names that may have many events. It looks at about n events, at equal distances in the order of
+// names of each run, and takes the names that it meets most often, at least twice. If there are not more events, it takes
+// all names. So a flood of made-up names does not hide the names of a shop. It begins at another place in each run: so it
+// also meets a name that has few events in each run, but many in all of them.
 func (o *overflowNames) appendFrequent(names []string, n int) ([]string, error) {
 	members := o.member()
 	all := sources{compare: byName}

@@ -33,8 +33,8 @@ type Removed struct {
 }
 
 // Remove removes the events of a merchant that have these keys. The events must have been applied (Wait); it ignores keys
-// that no event has. The cost depends on the number of keys. Of overflow events, it reads the runs with
-// such keys. Call it between Start and Close.
+// that no event has. The cost depends on the number of keys. If it removes overflow events, it also reads all runs whose
+// range includes one of the keys. Call it between Start and Close.
 func (x *Index) Remove(ctx context.Context, m codec.MerchantKey, keys []Key) (removed Removed, err error) {
 	x.removing.Lock()
 	defer x.removing.Unlock()

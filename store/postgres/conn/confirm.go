@@ -33,7 +33,8 @@ type Snapshot struct {
 	Change int64 // 0: the read does not depend on changes
 }
 
-// covers reports whether everything that the other snapshot saw was visible in this one, and nothing of it was lost in between.
+// covers reports whether everything that the other snapshot saw was visible in this one, and nothing of it was lost in
+// between.
 func (s Snapshot) covers(other Snapshot) bool {
 	return s.Server == other.Server && s.Flush >= other.Flush && s.Change >= other.Change
 }
@@ -72,12 +73,13 @@ const (
 
 	ReadSnapshot = `SELECT ` + ThisServer + `, coalesce((SELECT max(seq) FROM flush), 0), coalesce((SELECT max(seq) FROM change), 0)`
 
-	// CommitNothing commits a message that nobody reads, and returns the snapshot before it. The commit waits for the standbys.
+	// CommitNothing commits a message that nobody reads, and returns the snapshot before it. The commit waits for the
+	// standbys.
 	CommitNothing = ReadSnapshot + `, pg_logical_emit_message(true, 'mtagd', '')::text, ` + waitForStandbys
 
-	// Durably is the synchronous_commit of transactions that must not be lost: the operator's setting, or on if that is off or
-	// local, which do not wait for the standbys. A node does not start with off or local, but the role, a promoted server or a
-	// pooler's connection may get them later.
+	// Durably is the synchronous_commit of transactions that must not be lost: the operator's setting, or on if that is off
+	// or local, which do not wait for the standbys. A node does not start with off or local, but the role, a promoted server
+	// or a pooler's connection may get them later.
 	Durably = `CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END`
 
 	// waitForStandbys makes the commit of its transaction wait for the standbys.

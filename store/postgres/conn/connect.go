@@ -30,8 +30,8 @@ func Configure(ctx context.Context, address string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// parseURL returns the configuration of the connections. The address may name several servers: the one that accepts writes is
-// used.
+// parseURL returns the configuration of the connections. The address may name several servers: the one that accepts writes
+// is used.
 func parseURL(address string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
@@ -71,7 +71,8 @@ func adaptToPooler(ctx context.Context, address string, config *pgxpool.Config) 
 	return err
 }
 
-// isPooler reports whether connections lead to a pooler: it announces a process that is not the one that runs the statements.
+// isPooler reports whether connections lead to a pooler: it announces a process that is not the one that runs the
+// statements.
 func isPooler(ctx context.Context, config *pgxpool.Config) (pooled bool, err error) {
 	once := config.ConnConfig.Copy()
 	once.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol

@@ -63,5 +63,5 @@ func EndedOr(ctx context.Context, err error) error {
 
 const (
 	queryCanceled        = "57014" // the SQLSTATE of a statement that was canceled
-	serializationFailure = "40001" // the SQLSTATE of a transaction that the server gave up, for example on a standby that is being promoted
+	serializationFailure = "40001" // the server aborted the transaction, for example during a promotion
 )

@@ -64,8 +64,8 @@ func (g *Guard) renew() error {
 			return nil
 		case <-tick.C:
 		}
-		// Release must not interrupt the query, because that would close the connection. So the query has a timeout of its own:
-		// the holder gives up when the server does.
+		// Release must not interrupt the query, because that would close the connection. So the query has a timeout of its
+		// own: the holder gives up when the server does.
 		ctx, cancel := context.WithTimeout(context.Background(), guardLease-guardRenew)
 		_, err := g.tx.Exec(ctx, "SELECT 1")
 		cancel()

@@ -182,7 +182,8 @@ func (h *hosts) askAll() (*pgx.ConnConfig, error) {
 	return best.config, nil
 }
 
-// noPrimaryError has the texts of the servers' errors. It does not wrap them: whatever they are, this is a failure to connect.
+// noPrimaryError has the texts of the servers' errors. It does not wrap them: whatever they are, this is a failure to
+// connect.
 type noPrimaryError struct{ error }
 
 // SafeToRetry is for pgconn.SafeToRetry.
@@ -191,7 +192,7 @@ func (noPrimaryError) SafeToRetry() bool { return true }
 // probed is what a server says of itself.
 type probed struct {
 	config   *pgx.ConnConfig
-	timeline string // rises with each promotion: of two servers that accept writes, one was replaced. "": the server does not say
+	timeline string // rises with each promotion: of two servers that accept writes, the lower one is old; "": unknown
 	err      error  // it cannot be reached, or it is no primary
 }
 

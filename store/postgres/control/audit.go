@@ -37,8 +37,8 @@ const byOperator = `(partner IS NULL OR record->'actor'->>'kind' = '` + string(s
 // full log, so it waits until a hundredth of the log is new. Then it also finds out whose changes are refused.
 func (c *Control) dropAudit(ctx context.Context) error {
 	limits := c.auditLimits
-	// There may be far fewer than the difference of their numbers, but never more. That is found at once, and says enough while
-	// the log has not been full.
+	// There may be far fewer than the difference of their numbers, but never more. That is found at once, and says enough
+	// while the log has not been full.
 	var last, span int
 	if err := c.db.Pool.QueryRow(ctx, "SELECT coalesce(max(id), 0), coalesce(max(id) - min(id), 0) FROM audit").Scan(&last, &span); err != nil ||
 		c.auditFull.Load() == nil && (span < min(limits.Partners, limits.Operators) || last-c.auditDropped < limits.Partners/100) {

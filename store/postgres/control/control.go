@@ -137,7 +137,8 @@ func (c *Control) makeChange(ctx context.Context, build func(c *change) error) e
 	caller := ctx
 	ctx, cancel := context.WithTimeout(caller, changeTimeout)
 	defer cancel()
-	// All changes of all nodes wait for each other. They do it here, without a connection: flushes and the follower need these.
+	// All changes of all nodes wait for each other. They do it here, without a connection: flushes and the follower need
+	// these.
 	select {
 	case c.changing <- struct{}{}:
 		defer func() { <-c.changing }()

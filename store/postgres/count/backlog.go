@@ -32,12 +32,12 @@ const (
 	rollUpAfter    = 10 * time.Second // when fewer rows are due
 
 	// MaxBacklog is the number of a merchant's rows in the tally at which this node refuses the merchant's events. Each page
-	// reads all rows, at about 1 µs a row. Rows arrive faster than they are rolled up if nearly every event has another minute
-	// or name, for example when a merchant sends the events of a whole year. Other merchants are not affected.
+	// reads all rows, at about 1 µs a row. Rows arrive faster than they are rolled up if nearly every event has another
+	// minute or name, for example when a merchant sends the events of a whole year. Other merchants are not affected.
 	MaxBacklog = 50_000
 
-	// RowsAtOnce takes well under a second on a healthy disk. On a slow one it may take more than rollUpTimeout. So a transaction
-	// moves half as many rows after each failure, down to fewestRows.
+	// RowsAtOnce takes well under a second on a healthy disk. On a slow one it may take more than rollUpTimeout. So a
+	// transaction moves half as many rows after each failure, down to fewestRows.
 	RowsAtOnce    = 4000
 	fewestRows    = 50
 	rollUpTimeout = 30 * time.Second

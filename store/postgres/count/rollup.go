@@ -78,7 +78,8 @@ func (c *Counters) RollUp(ctx context.Context, merchants []uuid.UUID) error {
 
 // The statements that take rows out of the tally, the oldest first: at most $3 of each merchant, up to the flush $2.
 const (
-	// TakeRows starts after usage.folded, and so skips the dead rows of earlier rollups. With Citus, it would query all shards.
+	// TakeRows starts after usage.folded, and so skips the dead rows of earlier rollups. With Citus, it would query all
+	// shards.
 	TakeRows = `DELETE FROM tally WHERE ctid = ANY(ARRAY(SELECT t.ctid FROM unnest($1::uuid[]) AS w(merchant) CROSS JOIN LATERAL (
 		SELECT ctid FROM tally WHERE merchant = w.merchant AND seq > coalesce((SELECT folded FROM usage u WHERE u.merchant = w.merchant), 0)
 		AND seq <= $2 ORDER BY seq LIMIT $3) AS t)) RETURNING merchant, seq, minute, name, tag, bot, n, bytes`

@@ -18,8 +18,8 @@ const (
 	leaseRenew = 5 * time.Second
 	leaseGiven = leaseFor - leaseRenew
 
-	// leaseRelease is how long Release tries. If it fails, the lease expires by itself. A node that stops must not wait for a
-	// database that is gone.
+	// leaseRelease is how long Release tries. If it fails, the lease expires by itself. A node that stops must not wait for
+	// a database that is gone.
 	leaseRelease = 5 * time.Second
 )
 

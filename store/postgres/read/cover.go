@@ -10,7 +10,8 @@ import (
 // rawLevel is the level of spans whose events are counted one by one.
 const rawLevel = count.ByMinute - 1
 
-// span is a range of time (µs since 1970), from lo to before hi. At a level of the counters it begins and ends with a bucket.
+// span is a range of time (µs since 1970), from lo to before hi. At a level of the counters it begins and ends with a
+// bucket.
 type span struct {
 	level  int
 	lo, hi int64

@@ -15,8 +15,9 @@ import (
 //
 //  1. The range is split into spans, whose events the counters know. Their sum is the total. With ByName, each name has
 //     nodes of its own: those of the names near the page.
-//  2. The nodes that the page is in are known now. Where the page begins deep in a node, the node is replaced by the buckets of
-//     the level below, again and again, down to minutes. So is a node whose events are filtered: the page's events may be rare.
+//  2. The nodes that the page is in are known now. Where the page begins deep in a node, the node is replaced by the buckets
+//     of the level below, again and again, down to minutes. So is a node whose events are filtered: the page's events may be
+//     rare.
 //  3. The events of these nodes are read.
 func (r *Reader) Events(ctx context.Context, q store.Query) (page store.Page, err error) {
 	err = r.db.Read(ctx, func(tx pgx.Tx) error {

@@ -31,7 +31,8 @@ const verifyPiece = 200_000
 const eventsPerName = 2
 
 var (
-	// recount returns how many counters of a piece differ, by how many events in all, and the range of time that they are in.
+	// recount returns how many counters of a piece differ, by how many events in all, and the range of time that they are
+	// in.
 	recount = `WITH RECURSIVE named AS (` + countedNames + `), counted AS (SELECT ` + eachLevel + `, count(*) AS n FROM event AS e, ` + levels + `
 			WHERE merchant = $1 AND at >= $2 AND at < $3 GROUP BY 1, 2, 3, 4, 5, 6),
 		tallied AS (SELECT minute * 60000000 AS at, name, tag, bot, n FROM tally
@@ -44,7 +45,8 @@ var (
 			coalesce(min(bucket * size), 0), coalesce(max((bucket + 1) * size), 0)
 		FROM counted c FULL JOIN stored s USING (level, size, name, bucket, tag, bot) WHERE coalesce(c.n, 0) <> coalesce(s.n, 0)`
 
-	// countedNames finds the names of counters, with one index search for each. A piece needs them to read only its own counters.
+	// countedNames finds the names of counters, with one index search for each. A piece needs them to read only its own
+	// counters.
 	countedNames = `(SELECT level, name FROM counter WHERE merchant = $1 AND level < 2 ORDER BY level, name LIMIT 1)
 		UNION ALL SELECT next.* FROM named CROSS JOIN LATERAL (SELECT level, name FROM counter
 			WHERE merchant = $1 AND level < 2 AND (level, name) > (named.level, named.name) ORDER BY level, name LIMIT 1) AS next`
@@ -58,7 +60,8 @@ var (
 	// A large body is in pages of its own, and its length is known without them. || makes the server read it.
 	sumSizes = `coalesce(sum(length(raw || ''::bytea) + length(muid) + length(name) + length(tag) + 8)`
 
-	// countRest reads columns that no index has. Otherwise the server could count entries of an index, without reading the rows.
+	// countRest reads columns that no index has. Otherwise the server could count entries of an index, without reading the
+	// rows.
 	countRest = `SELECT (SELECT count(*) FROM (SELECT key, muid FROM link WHERE merchant = $1
 		UNION SELECT key, muid FROM held_link WHERE merchant = $1) AS l), (SELECT count(abs(seen)) FROM dedup WHERE merchant = $1),
 		(SELECT count(abs(n)) FROM counter WHERE merchant = $1)`

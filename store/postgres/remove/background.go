@@ -238,8 +238,8 @@ func (r *Remover) ForgetOld(ctx context.Context) error {
 	}
 }
 
-// forgetIDs removes some event_ids that count no more, and returns how many it has found. It finds those of all merchants, and
-// removes them merchant by merchant: so each deletion is about one shard.
+// forgetIDs removes some event_ids that count no more, and returns how many it has found. It finds those of all merchants,
+// and removes them merchant by merchant: so each deletion is about one shard.
 func (r *Remover) forgetIDs(ctx context.Context, before int64, portion int) (n int, err error) {
 	old := map[uuid.UUID][][]byte{}
 	if err := r.db.Read(ctx, func(tx pgx.Tx) error {

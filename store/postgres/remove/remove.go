@@ -33,8 +33,8 @@ func (r *Remover) RemoveEvents(ctx context.Context, merchant uuid.UUID, events [
 	return nil
 }
 
-// beginRemoval waits for rollups, and sets what count.BeginRollUp does. A plan for any merchant would be bad for one with many
-// counters.
+// beginRemoval waits for rollups, and sets what count.BeginRollUp does. A plan for any merchant would be bad for one with
+// many counters.
 const beginRemoval = `SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true),
 		set_config('plan_cache_mode', 'force_custom_plan', true), pg_advisory_xact_lock($1)`
 

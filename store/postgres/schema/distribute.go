@@ -21,8 +21,8 @@ const (
 	OnCoordinator Placement = "on coordinator" // not distributed
 )
 
-// Placements has the tables that are not reference tables. Tables that have few rows for each merchant, such as suppressed, are
-// reference tables, so that one statement can ask about all merchants of a group.
+// Placements has the tables that are not reference tables. Tables that have few rows for each merchant, such as suppressed,
+// are reference tables, so that one statement can ask about all merchants of a group.
 var Placements = map[string]Placement{
 	"event":   ByMerchant,
 	"dedup":   ByMerchant,
@@ -34,9 +34,9 @@ var Placements = map[string]Placement{
 	"held_link":   ByMerchant,
 	"linked_muid": ByMerchant,
 
-	// The row of a flush is where its commit is decided: with Citus, that is on the coordinator. All nodes ask for the last rows
-	// several times a second: if they were distributed, they would ask all shards, and if they were on each node, each flush would
-	// wait for all workers. They are the rows of one hour.
+	// The row of a flush is where its commit is decided: with Citus, that is on the coordinator. All nodes ask for the last
+	// rows several times a second: if they were distributed, they would ask all shards, and if they were on each node, each
+	// flush would wait for all workers. They are the rows of one hour.
 	"flush": OnCoordinator,
 }
 
@@ -128,8 +128,8 @@ func countWorkers(ctx context.Context, pool *pgxpool.Pool) (workers int, err err
 
 // distributeTables moves the tables that are not yet where they should be.
 func distributeTables(ctx context.Context, pool *pgxpool.Pool) (tables []Table, err error) {
-	// A table comes after those that it refers to, and event before those that are beside it. The tables of goose say what the
-	// coordinator has.
+	// A table comes after those that it refers to, and event before those that are beside it. The tables of goose say what
+	// the coordinator has.
 	names, err := conn.Column[string](ctx, pool, `WITH RECURSIVE ours AS (SELECT oid, relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
 			AND relpersistence = 'p' AND relname NOT LIKE 'goose%'),
 		deep (oid, relname, depth) AS (SELECT oid, relname, 0 FROM ours
@@ -149,7 +149,8 @@ func distributeTables(ctx context.Context, pool *pgxpool.Pool) (tables []Table, 
 	return tables, nil
 }
 
-// moveTable hands one table over. What was in it remains on the coordinator, where no statement sees it, until it is removed.
+// moveTable hands one table over. What was in it remains on the coordinator, where no statement sees it, until it is
+// removed.
 func moveTable(ctx context.Context, pool *pgxpool.Pool, t *Table) error {
 	if t.Placement == OnCoordinator {
 		return nil
@@ -159,8 +160,8 @@ func moveTable(ctx context.Context, pool *pgxpool.Pool, t *Table) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockDistribute); err != nil {
 			return err
 		}
-		// A table that refers to a reference table was registered with Citus together with it, but has not moved: its partmethod
-		// is n, and its repmodel is not t.
+		// A table that refers to a reference table was registered with Citus together with it, but has not moved: its
+		// partmethod is n, and its repmodel is not t.
 		var there bool
 		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = $1::text::regclass
 			AND (partmethod = 'h' OR repmodel = 't'))`, t.Name).Scan(&there); err != nil || there {

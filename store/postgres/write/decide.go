@@ -21,15 +21,15 @@ type flush struct {
 	now      *int64 // µs since 1970; nil: the database's clock
 	items    []item
 	fresh    map[dedupKey]freshness
-	refuses  map[uuid.UUID]bool                       // merchants some of whose events are refused: they were deleted, or a person is suppressed
+	refuses  map[uuid.UUID]bool                       // merchants with refused events: deleted, or with a suppressed person
 	removed  map[uuid.UUID]bool                       // merchants that were deleted
 	refused  map[uuid.UUID]map[store.IdentityKey]bool // of these, persons whose events are refused
 	known    links                                    // links of the database
 	changed  links                                    // links that the group makes
-	held     heldLinks                                // of held_link: those that the group may make again, and those that it makes
+	held     heldLinks                                // of held_link: what the group may write again, and what it writes
 	kept     map[heldKey]bool                         // those of held that the group makes, or gives a greater source
 	linkRows int                                      // that the group's links take, at most
-	linked   map[muidKey]bool                         // muids that an identifier was linked to: those of the database that the group asks for, and the group's
+	linked   map[muidKey]bool                         // muids with a linked identifier: those read, and those of the group
 	events   []event
 	deltas   count.Deltas // of the events
 

@@ -52,9 +52,9 @@ const (
 
 	writeFlush = `INSERT INTO flush (merchant, id, node, seq, merchants) VALUES ($1, $2, $3, currval('receipt'), $4)`
 
-	// When the node stops in the middle of a flush, the server ends the flush and releases its locks. Even two waits for locks
-	// in a row end long before flushTimeout. Then it is certain that nothing was committed. Citus writes to one shard after the
-	// other, in one order: so two flushes never wait for each other.
+	// When the node stops in the middle of a flush, the server ends the flush and releases its locks. Even two waits for
+	// locks in a row end long before flushTimeout. Then it is certain that nothing was committed. Citus writes to one shard
+	// after the other, in one order: so two flushes never wait for each other.
 	//
 	// COMMIT does not wait for the standbys: conn.CommitNothing does that. With Citus, COMMIT waits too, because the
 	// coordinator's later commit does not cover the standbys of the workers.

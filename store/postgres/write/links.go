@@ -23,7 +23,7 @@ type linkKey struct {
 type link struct {
 	muid   store.MUID
 	source store.LinkSource
-	held   [store.BySecret + 1]int // links of the identifier in held_link, of each source; those BySecret are not counted before
+	held   [store.BySecret + 1]int // links of the identifier in held_link, by source; BySecret is not counted before
 }
 
 // links are those of identifiers.

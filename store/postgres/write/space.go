@@ -15,8 +15,8 @@ import (
 const defaultSize = 100 << 30
 
 const (
-	// eventCost is about what an event takes besides its bytes in usage: its rows and indexes, an event_id. Plain events take
-	// less.
+	// eventCost is about what an event takes besides its bytes in usage: its rows and indexes, an event_id. Plain events
+	// take less.
 	eventCost = 1 << 10
 
 	// LinkCost is about how many bytes a row of link, held_link or linked_muid takes, with its indexes.

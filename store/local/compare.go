@@ -240,9 +240,11 @@ func (c *comparison) report() error {
 				found(d.indexed.finding(where, "is missing"), "are missing")
 			}
 		}
-		if d.unindexed.events > 0 && !c.onlyLost && !c.isFull {
+		if d.unindexed.events > 0 && !c.onlyLost {
 			c.disagree = true
-			found(d.unindexed.finding(where, "has events that are not in the index"), "have events that are not in the index")
+			if !c.isFull {
+				found(d.unindexed.finding(where, "has events that are not in the index"), "have events that are not in the index")
+			}
 		}
 	}
 	for kind, events := range further {

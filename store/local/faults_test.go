@@ -83,6 +83,8 @@ func serveChild(dir string) {
 		case "retry":
 			n, _ := strconv.Atoi(arg)
 			answer("ok", e.Record(ctx, loadMarks(n, "load")))
+		case "backup":
+			answer("ok", backUpNow(e))
 		case "known":
 			answer("ok", checkLoad(e, arg))
 		case "ready":

@@ -280,9 +280,8 @@ func TestDrillAWrongBitInAnyFileIsNeverServed(t *testing.T) {
 			if wrong != nil || refused != nil {
 				t.Errorf("%s: %v, %v", where, wrong, refused)
 			}
-			for _, err := range failed {
-				t.Logf("%s: %v", where, err)
-				break
+			if len(failed) > 0 {
+				t.Logf("%s: %d queries failed, the first: %v", where, len(failed), failed[0])
 			}
 		} else {
 			flip()

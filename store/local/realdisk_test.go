@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mtagd/store"
+	"mtagd/store/local/backup"
 	"mtagd/store/local/faultfs"
 	"mtagd/store/testenv"
 )
@@ -103,10 +104,19 @@ func serveLoad(e store.Engine, from int) {
 	var failed atomic.Bool
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
+	source := SourceOf(e)
 	go func() {
 		<-stop
+		_ = source.Close()
 		_ = e.Close() // the drill does not wait for it
 	}()
+	if d := backupEnv(); d != nil { // a kill or power cut may find it anywhere
+		go func() {
+			for b := backup.New(d, source); !failed.Load(); {
+				_, _ = b.Run(ctx, backup.Options{Log: quiet, Now: time.Now, Small: rand.IntN(2) == 0})
+			}
+		}()
+	}
 	for w := range loadWorkers {
 		all.Go(func() {
 			for i := 0; !failed.Load(); i++ {
@@ -125,6 +135,25 @@ func serveLoad(e store.Engine, from int) {
 	}
 	all.Wait()
 	fmt.Println("ok")
+}
+
+// backupEnv returns where the child backs up to, nil for nowhere.
+func backupEnv() backup.Destination {
+	dir := os.Getenv("LOCAL_TEST_BACKUP")
+	if dir == "" {
+		return nil
+	}
+	d, err := backup.Open(dir, true)
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+// backUpNow makes a point of what a child has.
+func backUpNow(e store.Engine) error {
+	_, err := tryBackup(e.(*engine), "", backupEnv(), func(o *backup.Options) { o.Small = rand.IntN(2) == 0 })
+	return err
 }
 
 // checkLoad checks that links and event_ids of the calls in arg are remembered.
@@ -267,6 +296,32 @@ func (l *loadModel) retry(t *testing.T, c *child) {
 	l.acked, l.failed = append(l.acked, l.failed...), nil
 }
 
+// checkNewestPoint restores the newest point, which was made after the last check. Then it has the same calls.
+func (l *loadModel) checkNewestPoint(t *testing.T) {
+	t.Helper()
+	d := backupEnv()
+	points, err := backup.Points(ctx, d)
+	testenv.Check(t, err)
+	dir := filepath.Join(t.TempDir(), "restored")
+	newest := points[0]
+	for _, p := range points {
+		if p.Time.After(newest.Time) {
+			newest = p
+		}
+	}
+	testenv.Check(t, restoreTo(d, newest, dir))
+	c := startChild(t, dir)
+	c.opened()
+	before := len(l.known)
+	l.from = l.next
+	l.check(t, c)
+	if len(l.known) != before {
+		t.Errorf("the newest point has %d calls, want %d", len(l.known), before)
+	}
+	c.kill()
+	testenv.Check(t, os.RemoveAll(dir))
+}
+
 // The power is cut, or the process killed, while several clients record, and events move to the archive.
 func drillLoad(t *testing.T, dir string, rounds int, random *rand.Rand, cut func(unheard, kill func())) {
 	t.Helper()
@@ -288,6 +343,12 @@ func drillLoad(t *testing.T, dir string, rounds int, random *rand.Rand, cut func
 		if t.Failed() {
 			kept := filepath.Join(os.TempDir(), "failed-"+strings.ReplaceAll(t.Name(), "/", "-"))
 			t.Fatalf("round %d; a copy is in %s: %v", i, kept, faultfs.Copy(data, kept))
+		}
+		if backupEnv() != nil && i%3 == 2 {
+			if got := c.ask("backup"); got != "ok" {
+				t.Error("backup: ", got)
+			}
+			l.checkNewestPoint(t)
 		}
 		l.loadFor(c, time.Duration(random.IntN(700))*time.Millisecond, func() {
 			if random.IntN(4) == 0 {
@@ -316,6 +377,23 @@ func TestDrillAKillUnderLoadLosesNothing(t *testing.T) {
 	testenv.Drill(t)
 	random := testenv.Random(t)
 	drillLoad(t, t.TempDir(), testenv.Rounds(2), random, func(_, kill func()) { kill() })
+}
+
+// Backups run beside the load. What a point has and the power cut has taken must not hide or double what comes later in its place.
+func TestDrillBackupsOfADiskThatLosesPower(t *testing.T) {
+	testenv.Drill(t)
+	for _, kind := range []string{"fuse", "ext4", "kill"} {
+		t.Run(kind, func(t *testing.T) {
+			random := testenv.Random(t)
+			t.Setenv("LOCAL_TEST_BACKUP", filepath.Join(t.TempDir(), "backup"))
+			dir, cut := t.TempDir(), func(_, kill func()) { kill() }
+			if kind != "kill" {
+				d := newLossyDisk(t, kind, random)
+				dir, cut = d.dir, d.cut
+			}
+			drillLoad(t, dir, testenv.Rounds(2)+1, random, cut) // the third makes a point
+		})
+	}
 }
 
 func TestDrillAPowerCutUnderLoadLosesNothing(t *testing.T) {

@@ -2,6 +2,7 @@ package sdk_test
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 )
@@ -105,7 +106,6 @@ func TestOtherTabsHearOfAGrant(t *testing.T) {
 	first.doHeard(`mtag('consent', false)`, second)
 	second.wantNoTrace()
 	second.do(`mtag('event', 'Waits')`)
-	second.listens()
 	first.doHeard(`mtag('consent', { analytics_storage: 'granted', ad_storage: 'denied' })`, second)
 	for _, e := range w.want("PageView", "PageView", "Waits") {
 		if e.EventName == "Waits" && consentOf(e)["ad_storage"] != "denied" {
@@ -270,13 +270,21 @@ func TestAPartThatIsSlow(t *testing.T) {
 	</script>`+w.snippet(true))
 	tab := w.visit("/")
 	muid := w.want("PageView")[0].MUID
+	tab.wantNothingStored()
+	sent := len(w.gate.seen())
+	w.gate.setFault(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() })
+	tab.do(`mtag('event', 'Aborted')`)
+	w.wait("a request under way", func() bool { return len(w.gate.seen()) > sent })
+	w.gate.setFault(nil)
 	tab.do(`
 		mtag('consent', { ad_storage: 'denied' });
 		for (let i = 0; i < 3; i++) mtrem.push(['part', 'other' + i, () => {}]);
 		mtag('event', 'After');
 	`)
-	if e := w.want("PageView", "After")[1]; e.MUID != muid {
-		t.Errorf("the visitor was %s and is %s", muid, e.MUID)
+	for _, e := range w.want("Aborted", "After", "PageView") {
+		if e.MUID != muid {
+			t.Errorf("%s: the visitor was %s and is %s", e.EventName, muid, e.MUID)
+		}
 	}
 }
 

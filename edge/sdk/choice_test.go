@@ -250,7 +250,6 @@ func TestAResetReachesAllTabs(t *testing.T) {
 	first, second := w.attributed("/?utm_source=letter&gclid=g1"), w.visit("/")
 	before := w.want("PageView", "PageView")[0].MUID
 	second.do(`mtag('set', { plan: 'gold' })`)
-	second.listens()
 	first.doHeard(`mtag('reset')`, second)
 	second.do(`Date.now = ((now) => () => now() + 5000)(Date.now); mtag('event', 'Search')`)
 	second.wantNothingStored()

@@ -252,7 +252,7 @@ func TestAnInitURLThatIsWrongIsReported(t *testing.T) {
 	tab := w.visit("/")
 	for _, url := range []string{
 		"tags.shop.localhost?tagId=x", "localhost:8080?tagId=x", "/t?tagId=x", "//tags.shop.localhost?tagId=x", "?tagId=x",
-		"https://?tagId=x", w.gate.url(tagHost), w.gate.url(tagHost) + "?tagId=", "undefined",
+		"https://?tagId=x", w.gate.url(tagHost), w.gate.url(tagHost) + "?tagId=", w.gate.url(tagHost) + "?notagId=x", "undefined",
 	} {
 		tab.do(`mtrem.push(['init', %q, { consent: true }], ['event', 'Early'])`, url)
 		w.wait("a warning", func() bool { return tab.warned("wrong init: " + url) })
@@ -263,7 +263,7 @@ func TestAnInitURLThatIsWrongIsReported(t *testing.T) {
 		t.Error("the tag has sent events to the page's host")
 	}
 	tab.do("%s", w.initCall(true))
-	w.want(append(repeat(9, "Early"), "Last", "PageView")...)
+	w.want(append(repeat(10, "Early"), "Last", "PageView")...)
 }
 
 func TestConsentThatIsNoBooleanIsReported(t *testing.T) {

@@ -80,6 +80,18 @@ func TestPagesThatBreakTheTagsTools(t *testing.T) {
 	})
 }
 
+// Two visitors call at the same time by the clock of their pages, which never moves, and with the same random number. The service
+// records the same name and id once.
+func TestEventsOfTwoVisitorsHaveDifferentIDs(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", "<script>Math.random = () => 0.5; Date.now = () => 1e12</script>"+w.snippet(true))
+	first, second := w.visit("/"), w.visit("/")
+	w.want("PageView", "PageView")
+	first.do(`mtag('event', 'Purchase')`)
+	second.do(`mtag('event', 'Purchase')`)
+	w.want("PageView", "PageView", "Purchase", "Purchase")
+}
+
 // Without XMLHttpRequest, events go out when the page closes. A page whose title throws loses them, with a line in the
 // console.
 func TestPagesWithoutWhatTheTagNeeds(t *testing.T) {

@@ -121,12 +121,6 @@ func (t *tab) do(script string, args ...any) {
 	t.check(t.driver.run("{" + fmt.Sprintf(script, args...) + "\n}"))
 }
 
-// listens waits until the tag hears of other tabs, which is a moment after its script has run.
-func (t *tab) listens() {
-	t.Helper()
-	t.get(`new Promise((resolve) => setTimeout(resolve, 99))`) // the tag's own timer was set before
-}
-
 // doHeard runs statements in the page, and waits until other tabs have heard of what they change in localStorage.
 func (t *tab) doHeard(script string, by ...*tab) {
 	t.Helper()

@@ -39,8 +39,8 @@ kit.choose_ = (given: any, by?: By) => {
   const all = (kit.consent_ = { ...kit.consent_, ...given, ...(by == By.DEFAULT && kit.consent_) });
   const granted = all.analytics_storage == Word.GRANTED;
   if (granted && all.ad_storage != Word.GRANTED && !kit.options) {
-    kit.abort_();
     kit.allowed_ = false;
+    kit.abort_();
     return need('options', () => kit.choose_(given, by), () => by == By.DEFAULT || kit.choose_(false, by));
   }
   if (granted || given.analytics_storage) kit.decided_(granted && all, by);

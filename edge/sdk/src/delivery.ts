@@ -74,7 +74,7 @@ const address = (batch: Entry[]) => base + '/' + batch[0].path_ + '/' + tag + '?
 // render returns the body of a request. It is text/plain, which needs no preflight.
 const render = (batch: Entry[]) => {
   const texts = batch.map((entry) => entry.text_);
-  return texts[1] ? `[${texts}]` : texts[0];
+  return texts[1] ? '[' + texts + ']' : texts[0];
 };
 
 const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter(({ request_ }) => leaving || !request_) : [];
@@ -115,6 +115,7 @@ export const drain = () => safely(() => {
     open--;
     if (!kit.allowed_) return;
     if (failed) {
+      save(); // a part that it needs may have failed too
       notBefore = now() + Math.min((xhr.getResponseHeader('retry-after') as any) * 1e3 || 0, Is.MAX_RETRY_AFTER);
       due = notBefore + Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** (failures++ + Math.random()));
       soon(drain, due - now() + Is.LATE);

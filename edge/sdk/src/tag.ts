@@ -111,7 +111,10 @@ const begin = () => {
   addEventListener('pageshow', ({ persisted }) => {
     kit.left_ = false;
     if (!persisted) return;
-    keys(Key.SAID).map((key) => JSON.parse(storage()[key])).forEach((call) => call.pop() > left && run(call));
+    keys(Key.SAID).forEach((key) => {
+      const call = JSON.parse(storage()[key]);
+      if (call.pop() > left) run(call);
+    });
     kit.viewed_();
   });
   addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));

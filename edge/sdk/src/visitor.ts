@@ -64,7 +64,7 @@ const values = (name: string) => {
   try {
     all += document.cookie;
   } catch {}
-  return all.split(`; ${name}=`).slice(1).map((rest) => rest.split(';')[0]);
+  return all.split('; ' + name + '=').slice(1).map((rest) => rest.split(';')[0]);
 };
 
 // write sets a cookie. An empty domain is the host alone.

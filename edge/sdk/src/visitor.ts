@@ -88,6 +88,6 @@ kit.root_ = () => {
 // uuid makes a random UUID. Without TLS there is no crypto.randomUUID, but the address of a Blob ends with one.
 export const uuid = () => crypto.randomUUID ? crypto.randomUUID() : URL.createObjectURL(new Blob()).slice(-36);
 
-// announce makes the other tabs of the host repeat a call: at once, or when they return from the back/forward cache. The browser
-// tells them only of values that change, so the value includes the time. A withdrawal removes it.
+// announce makes the other tabs of the host repeat a call: at once, or when they return from the back/forward cache. The browser tells them only of
+// a text that is new, so it has the time. A withdrawal removes it.
 export const announce = (...call: unknown[]) => store(Key.SAID + call[0], json([...call, Date.now()]));

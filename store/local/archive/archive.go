@@ -10,10 +10,9 @@
 // than the merchant's part of the run, Add rewrites their events together with the new ones (add.go). So small merchants do
 // not get a block for each event, and no event is rewritten more often than the logarithm of a block's size.
 //
-// A run may take several commits, and is on disk when Add returns (badgerdb.DB.Flush). The commit that deletes a block also
-// has its events in another block. The last commit moves the boundary. After a kill between two of them, the archive has
-// events after the boundary. Reads leave them out, because the journal has them too. When they are added again, Add skips
-// those that are not after the last block of their merchant.
+// A run may take several commits, and is on disk when Add returns (badgerdb.DB.Flush). The commit that deletes a block also has its events in another block. The last commit moves the
+// boundary. After a kill between two of them, the archive has events after the boundary. Reads leave them out, because the journal
+// has them too. When they are added again, Add skips those that are not after the last block of their merchant.
 //
 // Removing events leaves no gap between blocks: a block from which events are removed is replaced by one with the same range
 // of positions, even if no event is left. So where two blocks overlap, the one with the greater version is right. For this

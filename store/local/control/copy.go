@@ -90,17 +90,17 @@ func (d *Data) KeepCopy() {
 	d.syncCopy()
 }
 
-// syncCopy syncs the copy, or rewrites it.
+// syncCopy syncs the copy, or makes it anew.
 func (d *Data) syncCopy() {
 	if d.copy != nil {
 		err := d.copy.Sync()
 		if err == nil {
 			return
 		}
-		d.log.Error("control.copy cannot be synced, and is rewritten", "error", errors.Join(err, d.dropCopy()))
+		d.log.Error("control.copy cannot be synced, and is made anew", "error", errors.Join(err, d.dropCopy()))
 	}
 	if err := d.makeCopy(); err != nil {
-		d.log.Error("control.db has no copy now: if it is damaged, the damaged records are lost", "error", err)
+		d.log.Error("control.db has no copy now: damage of it would cost what it hits", "error", err)
 	}
 }
 

@@ -252,7 +252,7 @@ func connStateChanged(nc net.Conn, state fasthttp.ConnState) {
 	if state != fasthttp.StateIdle && state != fasthttp.StateClosed {
 		return
 	}
-	if c.isStopping() { // the answer began before the stop, and left the connection open
+	if c.isStopping() { // and this answer began before that: it has not closed the connection
 		c.stopReading()
 	}
 	if c.body != nil { // rare: most requests do not touch the budget, which all connections share

@@ -222,7 +222,7 @@ func checkVariables(environ []string, root *kong.Node) error {
 		if !strings.HasPrefix(name, "MTAGD_") || slices.Contains(known, name) || linkVariable.MatchString(entry) {
 			continue
 		}
-		errs = append(errs, &usageError{where: name, err: errors.New("no flag has this variable: each command's --help lists its variables")})
+		errs = append(errs, &usageError{where: name, err: errors.New("no flag has this variable: the --help of each command lists its variables")})
 	}
 	return errors.Join(errs...)
 }

@@ -59,20 +59,21 @@ func TestAMerchantWithTooManyRowsIsRefused(t *testing.T) {
 	s.expectConsistent()
 }
 
-// holdRollups keeps all nodes from rolling up until release is called or the test ends.
+// holdRollups keeps all nodes from rolling up until release is called or the test ends. It has a connection of its own: a node
+// on a busy machine may take it that the server is silent, and close all of the pool.
 func (s *shop) holdRollups() (release func()) {
 	s.t.Helper()
-	tx, err := s.db.Pool.Begin(s.t.Context())
+	session, err := pgx.Connect(s.t.Context(), s.url)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	release = sync.OnceFunc(func() {
-		if err := tx.Rollback(context.Background()); err != nil {
+		if err := session.Close(context.Background()); err != nil {
 			s.t.Error(err)
 		}
 	})
 	s.t.Cleanup(release)
-	if _, err := tx.Exec(s.t.Context(), "SELECT pg_advisory_xact_lock($1)", conn.LockRollup); err != nil {
+	if _, err := session.Exec(s.t.Context(), "SELECT pg_advisory_lock($1)", conn.LockRollup); err != nil {
 		s.t.Fatal(err)
 	}
 	return release

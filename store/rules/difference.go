@@ -10,8 +10,8 @@ import (
 	"mtagd/store"
 )
 
-// Difference is for tests of a driver. It names the fields in which the state of d differs from a state that was just
-// loaded; "" when they are equal. The changes, one after the other, must lead to the same state as loading all records.
+// Difference says, for tests of a driver, in which of its fields the state of d differs from one that was loaded anew; "": in none. What
+// has followed from one change after the other must be what follows from all records.
 func Difference(d *Data, loaded *State) string {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

@@ -100,7 +100,7 @@ func TestNamesThatDoNotFit(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if wrong := verify(); len(wrong) != 1 || !strings.Contains(wrong[0], "other events") {
+	if wrong := verify(); len(wrong) != 1 || !strings.Contains(wrong[0], "numbers of overflow events") {
 		t.Errorf("verify finds %q", wrong)
 	}
 	if _, err := x.edit(t.Context(), m, func(*treeEdit) error { return nil }); !errors.Is(err, codec.ErrCorrupt) {

@@ -117,6 +117,17 @@ func serveLoad(e store.Engine, from int) {
 			}
 		}()
 	}
+	all.Go(func() {
+		p, err := e.AddPartner(ctx, "Agency")
+		for err == nil && !failed.Load() {
+			var m store.Merchant
+			if m, err = e.AddMerchant(ctx, p.ID, store.NewMerchant{Name: "Shop"}); err == nil {
+				out.Lock()
+				fmt.Println("added", m.ID)
+				out.Unlock()
+			}
+		}
+	})
 	for w := range loadWorkers {
 		all.Go(func() {
 			for i := 0; !failed.Load(); i++ {
@@ -190,6 +201,7 @@ type loadModel struct {
 	acked  []int        // the first of each acknowledged call since the last check
 	failed []int        // the first of each call that was refused since the last check
 	known  map[int]bool // the first of each call that a start has had
+	added  []string     // acknowledged merchants
 	from   int          // where the last load began
 	deaf   atomic.Bool  // what is acknowledged from now on counts no more
 	next   int
@@ -218,6 +230,8 @@ func (l *loadModel) loadFor(c *child, d time.Duration, end func()) {
 		text, _, _ = strings.Cut(text, " ")
 		n, _ := strconv.Atoi(text)
 		switch verb {
+		case "added":
+			l.added = append(l.added, text)
 		case "acked":
 			l.acked = append(l.acked, n)
 			l.next = max(l.next, n+loadBatch)
@@ -275,6 +289,11 @@ func (l *loadModel) check(t *testing.T, c *child) {
 	}
 	for part := range slices.Chunk(sample, 500) {
 		if got := c.ask("known " + strings.Trim(fmt.Sprint(part), "[]")); got != "ok" {
+			t.Error(got)
+		}
+	}
+	for part := range slices.Chunk(l.added, 500) {
+		if got := c.ask("merchants " + strings.Join(part, " ")); got != "ok" {
 			t.Error(got)
 		}
 	}
@@ -424,7 +443,7 @@ func TestDrillAFaultUnderLoadLosesNothing(t *testing.T) {
 		c.opened()
 		for range 2 {
 			rule := faultfs.Rule{
-				Op: ops[random.IntN(len(ops))], Files: []string{"*", "*.log", "*.sst", "control*"}[random.IntN(4)],
+				Op: ops[random.IntN(len(ops))], Files: []string{"*", "*.log", "*.sst*", "control*"}[random.IntN(4)],
 				Errno: []syscall.Errno{syscall.EIO, syscall.ENOSPC}[random.IntN(2)],
 			}
 			where := fmt.Sprintf("round %d: %s of %s: %v", i, rule.Op, rule.Files, rule.Errno)

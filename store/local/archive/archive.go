@@ -145,7 +145,7 @@ func open(dir string, db *badgerdb.DB, log *slog.Logger) (*Archive, error) {
 	}
 	a.isNew = isNew
 	if err == nil {
-		err = a.countAll()
+		err = a.sumAll()
 	}
 	return a, err
 }
@@ -172,8 +172,8 @@ func getNumber(txn *badgerdb.Txn, key []byte) (n uint64, found bool, err error) 
 	return n, found, err
 }
 
-// countAll sums what all merchants have.
-func (a *Archive) countAll() error {
+// sumAll sums what all merchants have.
+func (a *Archive) sumAll() error {
 	a.all.events.Store(0)
 	a.all.bytes.Store(0)
 	return a.Each(func(_ codec.MerchantKey, u Usage) error {

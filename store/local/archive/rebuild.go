@@ -41,5 +41,5 @@ func (a *Archive) Rebuild(ctx context.Context, wrong func(path string, err error
 	if err := a.commit(numberEntry(keyPurged, a.last)); err != nil {
 		return a.fail(err)
 	}
-	return errors.Join(a.flush(), a.countAll())
+	return errors.Join(a.flush(), a.sumAll())
 }

@@ -10,7 +10,9 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"reflect"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -86,22 +88,23 @@ type UnknownCommandError struct {
 func (e *UnknownCommandError) Error() string { return "the running server does not know this command" }
 
 // Request sends a request to the operator socket of a data directory, with a message in JSON, on a connection of its own. The
-// caller closes the answer's body. IsNoServer is true for the error of a data directory without a running server.
+// caller closes the answer's body. IsNoServer is true for the error of a data directory without a running server. The error of a
+// server that stops before it has read the message is store.ErrInUse.
 func Request(ctx context.Context, data, method, path string, message any) (*http.Response, error) {
 	text, err := json.Marshal(message)
 	if err != nil {
 		return nil, err
 	}
-	request, err := http.NewRequestWithContext(ctx, method, "http://mtagd"+path, bytes.NewReader(text))
-	if err != nil {
-		return nil, err
+	response, started, err := send(ctx, data, method, path, text)
+	hungUp := false
+	for _, e := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
+		hungUp = hungUp || errors.Is(err, e)
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return Dial(ctx, data)
-	}}}
-	response, err := client.Do(request)
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+	switch {
+	case hungUp && started:
 		err = fmt.Errorf("%w: %w", ErrStopped, err)
+	case hungUp: // a server that stops has not accepted the connection
+		err = fmt.Errorf("%w: %w", store.ErrInUse, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("operator socket: %w", err)
@@ -122,6 +125,23 @@ func Request(ctx context.Context, data, method, path string, message any) (*http
 		return nil, &UnknownCommandError{response.Header.Get("Server")}
 	}
 	return nil, fmt.Errorf("the running server answered %s %s", response.Status, bytes.TrimSpace(why))
+}
+
+// send sends a request to the running server. The server first says that it reads the message. Until then it has not started
+// to do anything.
+func send(ctx context.Context, data, method, path string, message []byte) (_ *http.Response, started bool, err error) {
+	var reads atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got100Continue: func() { reads.Store(true) }})
+	request, err := http.NewRequestWithContext(ctx, method, "http://mtagd"+path, bytes.NewReader(message))
+	if err != nil {
+		return nil, false, err
+	}
+	request.Header.Set("Expect", "100-continue")
+	const forever = 1 << 62
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: forever,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return Dial(ctx, data) }}}
+	response, err := client.Do(request)
+	return response, reads.Load(), err
 }
 
 // Dial connects to the operator socket of the server that runs on a data directory. IsNoServer says whether none does.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -115,10 +116,35 @@ func TestAServerThatEndsBeforeItAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })}
+	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		panic(http.ErrAbortHandler)
+	})}
 	go func() { _ = server.Serve(socket) }() // until Close
 	defer server.Close()
 	if err := Ask(t.Context(), data, "/migrate", nil, nil, nil); !errors.Is(err, ErrStopped) {
+		t.Error(err)
+	}
+}
+
+// A server that stops before it has read a command has not run it. So the command runs without a server.
+func TestAServerThatStopsBeforeItReadsACommand(t *testing.T) {
+	data := t.TempDir()
+	socket, err := Listen(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for range 3 {
+			if conn, err := socket.Accept(); err == nil {
+				_, _ = conn.Read(make([]byte, 10))
+				conn.Close()
+			}
+		}
+		socket.Close()
+	}()
+	client := Client{Data: data, Open: func(context.Context, bool) (Control, error) { return local.OpenControl(data, local.Options{}) }}
+	if _, err := client.Run(t.Context(), partnerAdd{Name: "Agency"}); err != nil {
 		t.Error(err)
 	}
 }

@@ -42,7 +42,7 @@ type Queue struct {
 
 // isSmall reports whether a request is so small that sharing a sync pays. A group does not wait for larger ones: they may
 // be long in coming.
-func (r *request) isSmall() bool { return r.length() < sharedMarks/2 }
+func (r *request) isSmall() bool { return r.length() < takeMarks }
 
 const (
 	markOverhead = 200 // bytes of keys and lengths for each mark
@@ -50,8 +50,6 @@ const (
 	// MaxGatherTime bounds how long a group waits for expected requests. A sync costs the same for one event as for a
 	// hundred. Without this wait, smaller groups at half of the highest load would need as many syncs as the highest load.
 	MaxGatherTime = 2 * time.Millisecond
-
-	timeOfMark = time.Microsecond // about as long a mark takes
 )
 
 // New returns an empty queue. admit and release are called for each request: see the fields.
@@ -174,15 +172,6 @@ func (q *Queue) Next(timer *time.Timer) bool {
 		}
 		q.arrived.Wait()
 	}
-}
-
-// Synced tells the queue how long the sync of a group took. While several merchants wait, a group has as many marks of
-// batches as can be written in the shortest recent sync: an event waits about twice as long as without the batches, and the
-// batches lose little. Before the first call, a group has sharedMarks of them.
-func (q *Queue) Synced(took time.Duration) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.turns.share = min(max(fewestShared, int(took/timeOfMark)), q.turns.share*17/16, sharedMarks)
 }
 
 // Recheck wakes Next. It takes the lock, so that the signal cannot come between Next's check and its wait.

@@ -17,17 +17,14 @@ import (
 // request arrives while the group is built has one turn in it.
 //
 // An event waits for the group that is being written, and then for its own. So while several merchants wait, groups are
-// small: only the first turn of each merchant may exceed sharedMarks and sharedBytes, and batches have no more marks than
-// can be written during a sync (share). While one merchant waits, groups are large, because each costs a sync. Such a group
-// ends early when another merchant joins it.
+// small: only the first turn of each merchant may exceed sharedMarks and sharedBytes. While one merchant waits, groups
+// are large, because each costs a sync. Such a group ends early when another merchant joins it.
 //
 // Each request costs the same, however many merchants wait. A merchant without requests in flight is forgotten.
 type turns struct {
 	tenants map[uuid.UUID]*tenant // those with requests in flight
 	now     fifo[*tenant]         // wait for a turn in the current group
 	later   fifo[*tenant]         // have no more turns in it, and wait for the next one
-
-	share int // marks of batches in a group while several merchants wait (Queue.Synced)
 
 	requests int // that wait; of the one at the head of a tenant, a part may have been taken
 	marks    int // that wait
@@ -39,7 +36,6 @@ type turns struct {
 	merchants int    // in the group
 	taken     int    // marks in the group
 	size      int    // bytes of the group, about
-	batched   int    // of taken, those of batches
 	leftOver  bool   // the group became full before it had all that was waiting when it began
 	arrivals  bool   // requests have arrived since the group began
 }
@@ -73,8 +69,6 @@ type request struct {
 // length is the number of marks. A link counts as one.
 func (r *request) length() int { return max(len(r.Marks), 1) }
 
-func (r *request) isBatch() bool { return r.length() >= batchMarks }
-
 // Part is some marks of a request, Marks[From:To], or its Link.
 type Part struct {
 	*request
@@ -87,12 +81,10 @@ func (p Part) Fail(err error) { p.err = err }
 
 const (
 	// The limits of a group. The last mark may exceed the bytes.
-	MaxMarks     = 2000
-	groupBytes   = 1 << 20
-	sharedMarks  = 512 // while several merchants wait; from here on a larger group is hardly cheaper for each mark
-	fewestShared = 128 // of batches, when syncs are short
-	sharesOfOne  = 8   // of batches, while one merchant waits
-	sharedBytes  = 256 << 10
+	MaxMarks    = 2000
+	groupBytes  = 1 << 20
+	sharedMarks = 512 // while several merchants wait; from here on a larger group is hardly cheaper for each mark
+	sharedBytes = 256 << 10
 
 	// Requests are refused immediately while the queue would exceed maxQueueBytes. That is enough for dozens of the
 	// largest requests, whose bodies are in memory anyway. One merchant may hold three times as many bytes as are free:
@@ -111,13 +103,13 @@ const (
 	// waited for maxQueueTime.
 	maxQueueTime = time.Second
 
-	// Requests of so many marks are batches.
-	batchMarks = 16
+	// After these marks, the committer checks for merchants whose requests arrived since.
+	takeMarks = sharedMarks / 2
 )
 
 var spareTenants = sync.Pool{New: func() any { return new(tenant) }}
 
-func newTurns() turns { return turns{tenants: map[uuid.UUID]*tenant{}, share: sharedMarks} }
+func newTurns() turns { return turns{tenants: map[uuid.UUID]*tenant{}} }
 
 // hasRoom reports whether a request may wait, too.
 func (q *turns) hasRoom(r *request) bool {
@@ -177,17 +169,17 @@ func (q *turns) charge(t *tenant, r *request, bytes int) {
 func (q *turns) begin() {
 	q.number++
 	q.group = q.group[:0]
-	q.merchants, q.taken, q.size, q.batched = 0, 0, 0, 0
+	q.merchants, q.taken, q.size = 0, 0, 0
 	q.leftOver, q.arrivals = false, false
 	for q.later.len() > 0 {
 		q.now.push(q.later.pop())
 	}
 }
 
-// take gives turns until the group has about share/2 more marks, and returns the parts that were taken. When it returns none,
+// take gives turns until the group has takeMarks more marks, and returns the parts that were taken. When it returns none,
 // the group is complete.
 func (q *turns) take() []Part {
-	parts, enough := len(q.group), min(q.taken+q.share/2, MaxMarks)
+	parts, enough := len(q.group), min(q.taken+takeMarks, MaxMarks)
 	for q.now.len() > 0 && q.taken < enough && q.size < groupBytes {
 		t := q.now.pop()
 		if !q.turn(t) {
@@ -208,17 +200,11 @@ func (q *turns) turn(t *tenant) bool {
 	merchants := q.now.len() + 1
 	marks, bytes := MaxMarks-q.taken, groupBytes-q.size
 	again := t.group == q.number
-	isShared := max(q.merchants, merchants) > 1
-	if again && isShared {
+	if again && max(q.merchants, merchants) > 1 {
 		marks, bytes = sharedMarks-q.taken, sharedBytes-q.size
 	}
 	marks = min(marks, max(1, sharedMarks/max(2, merchants)))
 	bytes = min(bytes, max(1, sharedBytes/max(2, merchants)))
-	batched := sharesOfOne*q.share - q.batched // how many marks of batches it may take
-	if isShared {
-		batched = q.share - q.batched
-	}
-	batched = min(batched, max(1, q.share/max(2, merchants)))
 	before := len(q.group)
 	for marks > 0 && bytes > 0 && t.waiting.len() > 0 {
 		r := t.waiting.first()
@@ -236,13 +222,6 @@ func (q *turns) turn(t *tenant) bool {
 		}
 		markBytes := 1 + r.size/r.length()
 		n := min(marks, r.length()-r.taken, 1+bytes/markBytes)
-		if r.isBatch() {
-			if n = min(n, batched); n <= 0 {
-				break
-			}
-			batched -= n
-			q.batched += n
-		}
 		p := Part{request: r, From: r.taken, To: r.taken + n, last: r.taken+n == r.length()}
 		q.group = append(q.group, p)
 		r.taken = p.To

@@ -83,15 +83,15 @@ func TestAMerchantThatIsAloneGetsLargeGroups(t *testing.T) {
 // Single events that arrive while a group is built are not in it. They gather for the next one.
 func TestAMerchantHasOnlyWhatWaitedBeforeTheGroup(t *testing.T) {
 	q := newIdleQueue()
-	for range sharedMarks {
+	for range 2 * takeMarks {
 		join(t, q, newRequest(merchant(0), 1, 1))
 	}
 	q.turns.begin()
 	for len(q.Take()) > 0 {
 		join(t, q, newRequest(merchant(0), 1, 1))
 	}
-	if got := len(q.turns.group); got != sharedMarks {
-		t.Errorf("the group has %d requests, want the %d that waited", got, sharedMarks)
+	if got := len(q.turns.group); got != 2*takeMarks {
+		t.Errorf("the group has %d requests, want the %d that waited", got, 2*takeMarks)
 	}
 	q.Finish(nil)
 }
@@ -221,8 +221,7 @@ func TestARequestWithTwoPartsInAGroupIsRefused(t *testing.T) {
 // More merchants send batches than a group has room for. Each gets the same share over some groups.
 func TestManyMerchantsShareTheRoomForBatches(t *testing.T) {
 	q := newIdleQueue()
-	q.Synced(0)
-	const merchants = 3 * fewestShared
+	const merchants = 3 * MaxMarks
 	for m := range merchants {
 		join(t, q, newRequest(merchant(m), 100, 1))
 	}
@@ -234,8 +233,8 @@ func TestManyMerchantsShareTheRoomForBatches(t *testing.T) {
 			total[m] += n
 			marks += n
 		}
-		if marks != fewestShared {
-			t.Errorf("a group has %d marks of batches, want %d", marks, fewestShared)
+		if marks != MaxMarks {
+			t.Errorf("a group has %d marks of batches, want %d", marks, MaxMarks)
 		}
 	}
 	for m := range merchants {

@@ -141,7 +141,6 @@ func (c *committer) commit(t *transaction) error {
 	}
 	c.failed.Store(nil)
 	c.metrics.Committed(began, true)
-	c.queue.Synced(time.Since(began))
 	record := bytes.Clone(t.record)
 	for i := range t.written {
 		s := &t.written[i]

@@ -77,13 +77,19 @@ func TestBatchesDoNotDelayAnotherMerchantsEvent(t *testing.T) {
 // A part of a request is refused. A refusal means that nothing was recorded. So the rest is not recorded, and a request
 // of which a part is on disk fails instead.
 func TestARefusedRequestHasNothingOnDisk(t *testing.T) {
-	for refused, kind := range []store.Kind{store.KindUnavailable, store.KindInternal, store.KindInternal} {
+	for refused, c := range []struct {
+		kind   store.Kind
+		events int
+	}{
+		{store.KindUnavailable, 0},
+		{store.KindInternal, groupcommit.MaxMarks},
+		{store.KindInternal, 2 * groupcommit.MaxMarks},
+	} {
 		opened, err := Open(t.TempDir(), Options{Log: quiet, Now: time.Now})
 		testenv.Check(t, err)
-		handed, closed := 0, -1 // closed: how many were handed over before
+		handed := 0
 		refuse := func() {
-			if handed >= refused*groupcommit.MaxMarks/2 && closed < 0 {
-				closed = handed
+			if handed == refused*groupcommit.MaxMarks {
 				if err := opened.log.Close(); err != nil {
 					t.Error(err)
 				}
@@ -103,11 +109,11 @@ func TestARefusedRequestHasNothingOnDisk(t *testing.T) {
 		for i := range marks {
 			marks[i] = newMark(m, "Purchase", i, []byte("{}"))
 		}
-		if err := j.Record(ctx, marks); err == nil || store.KindOf(err) != kind {
-			t.Errorf("when group %d is refused, Record gives %v, want kind %d", refused, err, kind)
+		if err := j.Record(ctx, marks); err == nil || store.KindOf(err) != c.kind {
+			t.Errorf("when group %d is refused, Record gives %v, want kind %d", refused, err, c.kind)
 		}
-		if handed != closed || handed == len(marks) {
-			t.Errorf("when group %d is refused, %d events are on disk, want %d", refused, handed, closed)
+		if handed != c.events {
+			t.Errorf("when group %d is refused, %d events are on disk, want %d", refused, handed, c.events)
 		}
 		if requests, bytes := j.committer.queue.Length(); requests != 0 || bytes != 0 {
 			t.Errorf("when group %d is refused, %d requests with %d bytes still wait", refused, requests, bytes)

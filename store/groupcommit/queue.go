@@ -15,6 +15,7 @@ package groupcommit
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"time"
 
@@ -190,8 +191,8 @@ func (q *Queue) Take() []Part {
 	return q.turns.take()
 }
 
-// Finish ends the current group. The callers whose requests are complete return err. It returns the size of these
-// requests.
+// Finish ends the current group. The callers whose requests are complete return err, those of small requests first. It
+// returns the size of these requests.
 func (q *Queue) Finish(err error) (size int) {
 	q.mu.Lock()
 	group := q.turns.finish(err)
@@ -205,10 +206,23 @@ func (q *Queue) Finish(err error) (size int) {
 		}
 	}
 	q.mu.Unlock()
+	var large []Part
+	woken := false
 	for _, p := range group {
-		if p.last {
+		switch {
+		case !p.last:
+		case p.isSmall():
 			p.done <- p.err
+			woken = true
+		default:
+			large = append(large, p)
 		}
+	}
+	if woken {
+		runtime.Gosched() // else they stand behind the committer, which builds the next group, and behind large requests
+	}
+	for _, p := range large {
+		p.done <- p.err
 	}
 	return size
 }

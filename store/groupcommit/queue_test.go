@@ -3,6 +3,8 @@ package groupcommit
 import (
 	"context"
 	"errors"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,6 +54,35 @@ func expectRefused(t *testing.T, q *Queue, r *request, why string) {
 	t.Helper()
 	if err := q.join(r); store.KindOf(err) != store.KindUnavailable {
 		t.Errorf("%s, a request gets %v, want KindUnavailable", why, err)
+	}
+}
+
+// The caller of a small request answers before the committer builds the next group, also when that waits already and there is
+// one processor.
+func TestSmallRequestsAnswerFirst(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const groups = 20
+	before := 0
+	for range groups {
+		synctest.Test(t, func(t *testing.T) {
+			q := newIdleQueue()
+			var answered atomic.Bool
+			go func() {
+				if err := q.Record(context.Background(), merchant(0), make([]store.Mark, 1)); err != nil {
+					t.Error(err)
+				}
+				answered.Store(true)
+			}()
+			synctest.Wait()
+			join(t, q, newRequest(merchant(1), takeMarks, 1))
+			commit(q)
+			if answered.Load() {
+				before++
+			}
+		})
+	}
+	if before < groups/2 { // Go's scheduler resumes the committer first now and then
+		t.Errorf("%d of %d callers of a small request had answered when the group was finished, want nearly all", before, groups)
 	}
 }
 

@@ -103,36 +103,35 @@ func (f *fields) decode(object []byte) *answer {
 	return nil
 }
 
-// splitBatch splits a JSON array into its elements, which alias the body, or returns the answer that refuses it.
-func splitBatch(body []byte) ([][]byte, *answer) {
+// splitBatch appends the elements of a JSON array, which alias the body, or returns the answer that refuses it.
+func splitBatch(elements [][]byte, body []byte) ([][]byte, *answer) {
 	if !utf8.Valid(body) {
-		return nil, bodyNotUTF8
+		return elements, bodyNotUTF8
 	}
 	d := jsontext.NewDecoder(bytes.NewReader(body), lenient)
 	if _, err := d.ReadToken(); err != nil { // the opening bracket
-		return nil, syntaxRefusal(err)
+		return elements, syntaxRefusal(err)
 	}
-	var elements [][]byte
 	for d.PeekKind() != ']' {
 		v, err := d.ReadValue()
 		if err != nil {
-			return nil, syntaxRefusal(err)
+			return elements, syntaxRefusal(err)
 		}
 		if len(elements) == store.MaxBatchEvents {
-			return nil, batchTooLong
+			return elements, batchTooLong
 		}
 		end := int(d.InputOffset())
 		elements = append(elements, body[end-len(v):end])
 	}
 	if _, err := d.ReadToken(); err != nil { // the closing bracket
-		return nil, syntaxRefusal(err)
+		return elements, syntaxRefusal(err)
 	}
 	end := d.InputOffset()
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, bodyNotJSON(end)
+		return elements, bodyNotJSON(end)
 	}
 	if len(elements) == 0 {
-		return nil, batchEmpty
+		return elements, batchEmpty
 	}
 	return elements, nil
 }

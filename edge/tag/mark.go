@@ -3,6 +3,7 @@ package tag
 import (
 	"context"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -46,28 +47,39 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 	scratchPool.Put(sc) // not deferred: after a panic the engine might still read the mark
 }
 
+// batch is the memory that a request with an array of events needs. It is reused: as garbage, it would keep the collector busy.
+type batch struct {
+	elements [][]byte     // the events, which alias the body
+	events   []fields     // of each event
+	results  []*answer    // to each event
+	marks    []store.Mark // of those that are not refused; they alias the body and the fields
+}
+
+var batchPool = sync.Pool{New: func() any { return new(batch) }}
+
 // markBatch answers an array of events with one result for each, in order. A result is the answer that the event would
 // have got alone.
 func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, body []byte) {
-	marks, events, results, ok := s.parseBatch(ctx, tag, from, body)
-	if !ok {
-		return
-	}
-	if len(marks) > 0 && !s.record(ctx, tag, from, marks) {
-		return
-	}
-	good := 0
-	for i := range results {
-		if results[i] == nil {
-			results[i] = s.outcome(&marks[0])
-			s.reports.result(ctx, tag, from, results[i], &events[i], marks[0].Raw)
-			marks = marks[1:]
+	b := batchPool.Get().(*batch)
+	if s.parseBatch(ctx, tag, from, body, b) && (len(b.marks) == 0 || s.record(ctx, tag, from, b.marks)) {
+		good, marks := 0, b.marks
+		for i := range b.results {
+			if b.results[i] == nil {
+				b.results[i] = s.outcome(&marks[0])
+				s.reports.result(ctx, tag, from, b.results[i], &b.events[i], marks[0].Raw)
+				marks = marks[1:]
+			}
+			if b.results[i] == accepted {
+				good++
+			}
 		}
-		if results[i] == accepted {
-			good++
-		}
+		sendJSON(ctx, fasthttp.StatusOK, appendResults(nil, good, b.results))
 	}
-	sendJSON(ctx, fasthttp.StatusOK, appendResults(nil, good, results))
+	// The fields lose their memory, which could grow with each batch. Not deferred: see mark.
+	clear(b.elements)
+	clear(b.events)
+	clear(b.marks)
+	batchPool.Put(b)
 }
 
 // largeBatch is from how many bytes on a batch needs a slot to be parsed. Parsing one takes up to some milliseconds. Without
@@ -80,44 +92,46 @@ const largeBatch = 64 << 10
 // mtagd has one more thread than processors, so one processor is left.
 func parsers() int64 { return int64(max(1, runtime.GOMAXPROCS(0)-2)) }
 
-// parseBatch reads an array of events into marks, which alias the body. events has the fields of each event, and results its
-// answer: nil for the marks, a refusal for the others. A large array waits for its merchant's turn. When the array is
-// refused as a whole, parseBatch has answered the request, and ok is false.
-func (s *Server) parseBatch(
-	ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, body []byte,
-) (marks []store.Mark, events []fields, results []*answer, ok bool) {
+// parseBatch reads an array of events into b. Results are nil for the events that have marks. A large array waits for its
+// merchant's turn. When the array is refused as a whole, parseBatch has answered the request, and returns false.
+func (s *Server) parseBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, body []byte, b *batch) bool {
 	if len(body) >= largeBatch {
 		_ = s.parsing.Reserve(context.Background(), tag.Merchant, 1) // it waits for ever, and so does not fail
 		defer s.parsing.Release(tag.Merchant, 1)
 	}
-	elements, refused := splitBatch(body)
-	if refused != nil {
+	var refused *answer
+	b.events, b.results, b.marks = b.events[:0], b.results[:0], b.marks[:0]
+	if b.elements, refused = splitBatch(b.elements[:0], body); refused != nil {
 		s.metrics.events[eventRefused].Inc()
 		refused = refusalOf(ctx, refused)
 		refused.send(ctx)
 		s.reports.refused(ctx, tag, from, refused, nil, nil)
-		return nil, nil, nil, false
+		return false
 	}
-	if !s.limits.admit(ctx, from, len(elements)) {
+	n := len(b.elements)
+	if !s.limits.admit(ctx, from, n) {
 		s.reports.refused(ctx, tag, from, from.limited, nil, nil)
-		return nil, nil, nil, false
+		return false
 	}
-	events = make([]fields, len(elements)) // a mark aliases its fields until Record has returned
-	marks = make([]store.Mark, 0, len(elements))
-	results = make([]*answer, len(elements))
-	for i, element := range elements {
+	b.events, b.results, b.marks = slices.Grow(b.events, n)[:n], slices.Grow(b.results, n)[:n], slices.Grow(b.marks, n)
+	for i, element := range b.elements {
 		var m store.Mark
-		if results[i] = events[i].readMark(&m, tag, element, from); results[i] == nil {
-			marks = append(marks, m)
+		if b.results[i] = b.events[i].readMark(&m, tag, element, from); b.results[i] == nil {
+			b.marks = append(b.marks, m)
 		} else {
 			s.metrics.events[eventRefused].Inc()
-			s.reports.refused(ctx, tag, from, results[i], &events[i], element)
+			s.reports.refused(ctx, tag, from, b.results[i], &b.events[i], element)
 		}
 	}
-	return marks, events, results, true
+	return true
 }
 
 func appendResults(b []byte, good int, results []*answer) []byte {
+	size := 64
+	for _, r := range results {
+		size += len(r.result) + 1
+	}
+	b = slices.Grow(b, size)
 	b = append(b, `{"accepted":`...)
 	b = strconv.AppendInt(b, int64(good), 10)
 	b = append(b, `,"results":[`...)

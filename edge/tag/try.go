@@ -66,7 +66,7 @@ func (t *trial) body(ctx context.Context, r *fasthttp.RequestCtx) error {
 		}
 		return err
 	}
-	elements, refused := splitBatch(body)
+	elements, refused := splitBatch(nil, body)
 	if refused != nil {
 		refused = refusalOf(r, refused)
 		t.Status, t.Answer = refused.status, refused.body

@@ -225,6 +225,24 @@ func TestMarkAnswersABatchEventByEvent(t *testing.T) {
 	}
 }
 
+// The memory of a batch is used again, also for other merchants. If it kept what fields need, it would grow with each batch.
+func TestABatchKeepsNothing(t *testing.T) {
+	w := newWorld(t)
+	w.mark(`[{"muid":"m1","event":"A","email":"b@example.com","event_id":"`+strings.Repeat("e", 100)+`"}]`).Want(t, 200, `{"accepted":1`)
+	for range 4 {
+		b := batchPool.Get().(*batch)
+		if n := cap(b.events); n > 0 && b.events[:n][0].EventID != nil {
+			t.Error("the field of an event is kept")
+		}
+		if n := cap(b.marks); n > 0 && b.marks[:n][0].Raw != nil {
+			t.Error("a mark is kept")
+		}
+		if n := cap(b.elements); n > 0 && b.elements[:n][0] != nil {
+			t.Error("a body is kept")
+		}
+	}
+}
+
 func TestMarkRefusesABatchAsAWhole(t *testing.T) {
 	w := newWorld(t)
 	good := `{"muid":"m","event":"A"}`

@@ -55,6 +55,13 @@ type batch struct {
 	marks    []store.Mark // of those that are not refused; they alias the body and the fields
 }
 
+// clear forgets the request. The fields lose their memory: it could grow with each batch.
+func (b *batch) clear() {
+	clear(b.elements)
+	clear(b.events)
+	clear(b.marks)
+}
+
 var batchPool = sync.Pool{New: func() any { return new(batch) }}
 
 // markBatch answers an array of events with one result for each, in order. A result is the answer that the event would
@@ -75,11 +82,8 @@ func (s *Server) markBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sende
 		}
 		sendJSON(ctx, fasthttp.StatusOK, appendResults(nil, good, b.results))
 	}
-	// The fields lose their memory, which could grow with each batch. Not deferred: see mark.
-	clear(b.elements)
-	clear(b.events)
-	clear(b.marks)
-	batchPool.Put(b)
+	b.clear()
+	batchPool.Put(b) // not deferred: see mark
 }
 
 // largeBatch is from how many bytes on a batch needs a slot to be parsed. Parsing one takes up to some milliseconds. Without

@@ -55,8 +55,8 @@ func (d *daemon) listenForOperators(ctx context.Context) (net.Listener, error) {
 		if err := os.MkdirAll(d.Data, 0o700); err != nil {
 			return nil, err
 		}
-		if other, err := operator.Dial(ctx, d.Data); err == nil {
-			return nil, errors.Join(fmt.Errorf("another server uses %s: each node needs a --data of its own", d.Data), other.Close())
+		if serverRuns(ctx, d.Data) {
+			return nil, fmt.Errorf("another server uses %s: each node needs a --data of its own", d.Data)
 		}
 	}
 	return operator.Listen(d.Data)

@@ -19,7 +19,7 @@ build:
 release: node
 	$(GO) run -C tools ./release
 	cd partnerapi/client/typescript && npm pack --silent --pack-destination $(CURDIR)/bin/release
-	cd bin/release && sha256sum mtagd-client-*.tgz >>SHA256SUMS
+	cd bin/release && sha256sum mtagd-* >SHA256SUMS && cat SHA256SUMS
 
 # Each of these programs is needed by some tests: browsers for the browser tag and the console, nginx, BIND, PostgreSQL and PgBouncer,
 # promtool for the alert rules, gnuplot for the chart of the bench, Node.js for the TypeScript client and the console, shells for completion, a C compiler for the race detector. As root on

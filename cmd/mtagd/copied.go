@@ -13,8 +13,8 @@ import (
 	"mtagd/cmd/mtagd/operator"
 )
 
-// A copy of the files of a running server is of many moments: it may lack events, or be damaged. So a server leaves a marker
-// in its data directory while it runs. The marker says which file it is, and in which directory.
+// The files of a running server change while they are copied, so the copy may lack events, or be damaged. So a server leaves
+// a marker in its data directory while it runs. The marker says which file it is, and in which directory.
 //
 //   - No marker: the server had stopped.
 //   - The marker is the file that it says: the server was killed, or the power was cut. The directory may have been moved.

@@ -93,7 +93,12 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 		}
 		return d.engine.Ready()
 	}
-	exportReady(d.metrics, ready)
+	exportGauge(d.metrics, "mtagd_ready", "1 while events are accepted, else 0; /readyz says why.", func() float64 {
+		if ready() != nil {
+			return 0
+		}
+		return 1
+	})
 	impaired := func() error { return nil }
 	if e, ok := d.engine.(interface{ Impaired() error }); ok { // a database has its own ways
 		impaired = e.Impaired

@@ -95,7 +95,7 @@ func (r *release) identify() error {
 	return nil
 }
 
-// dir has what is only needed meanwhile.
+// dir has the files that only later steps need.
 func (r *release) dir() string { return filepath.Join(r.out, "build") }
 
 func (r *release) binary(architecture string) string {

@@ -30,8 +30,8 @@ type marker struct {
 	Data  string `json:"data"` // the data directory, with its absolute path
 }
 
-// checkCopied refuses a copy of the directory of a server that runs, and warns of one that may have been. It also removes
-// the marker at the end, after the engine has closed.
+// checkCopied refuses a copy of a running server's directory, and warns of what may be such a copy. It also removes the marker
+// at the end, after the engine has closed.
 func (d *daemon) checkCopied(ctx context.Context) error {
 	if d.Store != "" { // nothing in the directory is worth a copy
 		return nil

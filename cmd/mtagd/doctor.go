@@ -374,7 +374,7 @@ func (e *examination) checkMemory() {
 	}
 }
 
-// memoryUnder returns how much memory the service has at most on a machine, or in a container, whose files are under root.
+// memoryUnder returns the memory limit of the service, on a machine or in a container whose files are under root.
 func memoryUnder(root string) uint64 {
 	least := uint64(math.MaxUint64)
 	for file, unit := range map[string]uint64{"proc/meminfo": 1 << 10, "sys/fs/cgroup/memory.max": 1, "sys/fs/cgroup/system.slice/mtagd.service/memory.max": 1} {

@@ -98,8 +98,8 @@ func (c *Certificates) loadAll() {
 	}
 }
 
-// loadNew loads the certificates of hosts that were verified by other nodes, until stop. So each node has all certificates in memory,
-// before a visitor asks for one and if the store is away.
+// loadNew loads the certificates of hosts that other nodes have verified, until stop. So each node has all certificates in
+// memory before a visitor asks for one, and needs no store then.
 func (c *Certificates) loadNew() {
 	for store.Sleep(c.ctx, c.pace.loadNew) == nil {
 		for _, host := range c.Hosts.All() {

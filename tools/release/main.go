@@ -120,7 +120,9 @@ func (r *release) document() error {
 	if err := os.MkdirAll(pages, 0o755); err != nil {
 		return err
 	}
-	if err := run(exec.Command(host, "man", pages)); err != nil {
+	manual := exec.Command(host, "man", pages)
+	manual.Env = []string{"COLUMNS=80"} // on any machine
+	if err := run(manual); err != nil {
 		return err
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {

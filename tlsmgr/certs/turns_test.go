@@ -96,6 +96,12 @@ func TestOrdersFeelTheirWayAfterARefusal(t *testing.T) {
 				}
 			})
 		}
+		end := func(i int) {
+			w.mu.Lock()
+			end := ends[i]
+			w.mu.Unlock()
+			end()
+		}
 		expect := func(when string, want int) {
 			t.Helper()
 			synctest.Wait()
@@ -107,22 +113,22 @@ func TestOrdersFeelTheirWayAfterARefusal(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		expect("after the refusal", 1)
-		ends[0]()
+		end(0)
 		expect("after one order without a refusal", 3)
-		ends[1]()
+		end(1)
 		expect("after two", 5)
 		w.refuseUntil(time.Now())
-		ends[2]() // it began before the second refusal, and says nothing about it
-		ends[3]()
+		end(2) // it began before the second refusal, and says nothing about it
+		end(3)
 		expect("after the second refusal, with one order in progress", 5)
-		ends[4]()
+		end(4)
 		expect("without one", 6)
-		ends[5]()
+		end(5)
 		expect("after an order without a refusal", 8)
-		ends[6]()
-		ends[7]()
+		end(6)
+		end(7)
 		expect("at the end", 9)
-		ends[8]()
+		end(8)
 	})
 }
 

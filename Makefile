@@ -3,7 +3,7 @@
 GO ?= go
 FUZZTIME ?= 20s
 
-.PHONY: run build size needs test again quick drills chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps bench-tag mtagbench screenshot screenshots profile clients node frameworks keep-script release shells
+.PHONY: run build size needs test again quick drills chaos check format vet staticcheck tidy generated fuzz fuzz-json vuln cc chromium firefox bind nginx postgres pgbouncer promtool bench bench-quick bench-full bench-postgres bench-postgres-full bench-steps bench-tag mtagbench screenshot screenshots profile clients node frameworks keep-script release shells gnuplot
 
 # A first run does not need the profile, with which the compiler works longer.
 run:
@@ -19,13 +19,13 @@ build:
 release: node
 	$(GO) run -C tools ./release
 	cd partnerapi/client/typescript && npm pack --silent --pack-destination $(CURDIR)/bin/release
-	cd bin/release && sha256sum mtagd-client-*.tgz >>SHA256SUMS
+	cd bin/release && sha256sum mtagd-* >SHA256SUMS && cat SHA256SUMS
 
 # Each of these programs is needed by some tests: browsers for the browser tag and the console, nginx, BIND, PostgreSQL and PgBouncer,
-# promtool for the alert rules, Node.js for the TypeScript client and the console, shells for completion, a C compiler for the race detector. As root on
+# promtool for the alert rules, gnuplot for the chart of the bench, Node.js for the TypeScript client and the console, shells for completion, a C compiler for the race detector. As root on
 # Debian, needs installs them. Elsewhere make test skips the tests, and names at its end what was missing. With CI=true, which make check
 # sets, nothing may be missing.
-needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells
+needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells gnuplot
 
 # Tests often wait for browsers or servers, so five packages run at a time on a machine with two cores. FIRST are the packages that
 # take longest: if they started last, one core would be idle at the end.
@@ -133,13 +133,13 @@ chaos: postgres
 # Measures mtagd and, for comparison, fasthttp with a synced file, on loopback. Writes a table and a chart to bench/results;
 # bench/README.md explains them. bench takes about five minutes. bench-quick takes one, and writes to bin/results.
 # bench-full takes half an hour: it has 10,000,000 events, for which the targets are set.
-bench: build mtagbench
+bench: build mtagbench gnuplot
 	bin/mtagbench run $(BENCHFLAGS)
 
-bench-quick: build mtagbench
+bench-quick: build mtagbench gnuplot
 	bin/mtagbench run --out bin/results --events 100000 --merchants 10 --queries 50 --rounds 2 --round 1s --steady 5s $(BENCHFLAGS)
 
-bench-full: build mtagbench
+bench-full: build mtagbench gnuplot
 	bin/mtagbench run --events 10000000 --queries 1000 --rounds 5 --round 5s --steady 10m $(BENCHFLAGS)
 
 # Measures two nodes on PostgreSQL, with a primary and a synchronous standby, all on this machine, and a queue table beside
@@ -222,6 +222,9 @@ nginx:
 
 shells:
 	@command -v zsh >/dev/null && command -v fish >/dev/null && command -v rpm >/dev/null || $(call install,zsh fish rpm groff-base,zsh and fish to test completion and rpm to test packages)
+
+gnuplot:
+	@command -v gnuplot >/dev/null || $(call install,gnuplot-nox,gnuplot to draw the chart of the bench)
 
 # Debian's package would make a database cluster and run it, unless it is told not to. The tests make their own.
 postgres:

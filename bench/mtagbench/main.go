@@ -90,21 +90,13 @@ func (p *program) write(table *report.Table, file, where string, strict bool) er
 	if _, err := io.WriteString(p.stdout, text); err != nil {
 		return err
 	}
-	if err := writeFile(file, text); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o777), os.WriteFile(file, []byte(text), 0o666)); err != nil {
 		return err
 	}
 	if strict && table.Missed > 0 {
 		return fmt.Errorf("%d targets were missed", table.Missed)
 	}
 	return nil
-}
-
-// writeFile writes a file, and creates its directory.
-func writeFile(name, text string) error {
-	if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
-		return err
-	}
-	return os.WriteFile(name, []byte(text), 0o666)
 }
 
 func loadAverage() string {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -59,7 +60,8 @@ func (c *runCommand) Validate() error {
 	if c.Events < 1 || c.Merchants < 1 || c.Queries < 1 || c.Rounds < 1 || c.Round < time.Second || c.Steady < time.Second {
 		return errors.New("--events, --merchants, --queries and --rounds must be at least 1, --round and --steady at least 1s")
 	}
-	return nil
+	_, err := exec.LookPath("gnuplot") // not only when the chart is due
+	return err
 }
 
 // memoryTarget is in bytes, for every part.

@@ -38,25 +38,9 @@ func newMetrics() *prometheus.Registry {
 	return metrics
 }
 
-// exportReady adds whether /readyz answers 200.
-func exportReady(metrics *prometheus.Registry, ready func() error) {
-	metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "mtagd_ready",
-		Help: "1 while events are accepted, else 0; /readyz says why.",
-	}, func() float64 {
-		if ready() != nil {
-			return 0
-		}
-		return 1
-	}))
-}
-
-// exportLabels adds the number of labels in use, which is bounded for the whole service.
-func exportLabels(metrics *prometheus.Registry, directory *store.Directory) {
-	metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "mtagd_labels_used",
-		Help: "Labels of the form mtag-xxxx that tags have.",
-	}, func() float64 { return float64(directory.Labels()) }))
+// exportGauge adds a metric whose value is found when somebody looks.
+func exportGauge(metrics prometheus.Registerer, name, help string, value func() float64) {
+	metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 }
 
 // defaultAdmin is the address without --admin. It is optional; an address that --admin names is not. It is not Prometheus'

@@ -19,9 +19,9 @@ type check struct {
 	urgency urgency
 	what    string // is wrong, with a {unit} where the value goes
 	do      string
-	is      func(m metrics, now float64) (value float64, wrong bool) // at one look: rates count from the start. nil: it needs the history that Prometheus has
-	expr    string                                                   // the same in Prometheus
-	hold    string                                                   // how long it must be so before Prometheus tells somebody
+	is      func(m metrics, now float64) (value float64, wrong bool) // judges by the metrics of this moment; nil if that needs their history
+	expr    string                                                   // the same in Prometheus, which has the history
+	hold    string                                                   // how long it must be true before the alert fires
 }
 
 // units write a value: {unit} in the text of a check, in an alert and in words.
@@ -226,7 +226,7 @@ and on (instance) time() - process_start_time_seconds{job="mtagd"} > 7 * 86400`,
 		expr: `mtagd_certificate_orders_oldest_wait_seconds > 3600`, hold: "15m",
 	},
 	{
-		name: "MtagdFilesRunOut", urgency: ticket, what: "nearly as many connections and files are open as may be",
+		name: "MtagdFilesRunOut", urgency: ticket, what: "nearly all file descriptors are in use",
 		do: "find who has so many (ss -tn), or raise LimitNOFILE in mtagd.service",
 		is: func(m metrics, _ float64) (float64, bool) {
 			return 0, m.most("process_open_fds") > 0.9*m.most("process_max_fds")
@@ -234,7 +234,7 @@ and on (instance) time() - process_start_time_seconds{job="mtagd"} > 7 * 86400`,
 		expr: `process_open_fds{job="mtagd"} > 0.9 * process_max_fds{job="mtagd"}`, hold: "5m",
 	},
 	{
-		name: "MtagdDestinationsFail", urgency: ticket, what: "{n} destinations of events take nothing",
+		name: "MtagdDestinationsFail", urgency: ticket, what: "{n} destinations accept no events",
 		do: "nothing is lost: lastError of the destination says why; after a restore, put the old secret.key back",
 		is: func(m metrics, _ float64) (float64, bool) {
 			n := m.sum("mtagd_delivery_failing", "") + m.sum("mtagd_delivery_broken", "")

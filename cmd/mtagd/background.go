@@ -30,24 +30,19 @@ type scrubber struct {
 }
 
 const (
-	scrubShare  = 100           // one in so many seconds is for reading
-	scrubPause  = time.Hour     // after a pass
-	scrubMaxLog = 20            // findings of one pass that are logged
-	scrubLonger = 1 * time.Hour // no single pause is longer, whatever a read has taken
+	scrubShare    = 100       // one in so many seconds is for reading
+	scrubPause    = time.Hour // after a pass
+	scrubMaxLog   = 20        // findings of one pass that are logged
+	scrubMaxPause = time.Hour // between two reads, however long a read took
 )
 
 func newScrubber(verify store.Verify, shared store.Shared, metrics prometheus.Registerer, log *slog.Logger) *scrubber {
 	s := &scrubber{verify: verify, shared: shared, log: log, sleep: store.Sleep}
-	metrics.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "mtagd_scrub_last_finished_timestamp_seconds",
-			Help: "When the last complete verification of all data in the background ended; 0 before the first. With --store, that of any node.",
-		}, func() float64 { return float64(s.finished.Load()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "mtagd_scrub_findings",
-			Help: "What the last complete verification in the background, or the running one, has found wrong.",
-		}, func() float64 { return float64(s.findings.Load()) }),
-	)
+	exportGauge(metrics, "mtagd_scrub_last_finished_timestamp_seconds",
+		"When the last complete verification of all data in the background ended; 0 before the first. With --store, that of any node.",
+		func() float64 { return float64(s.finished.Load()) })
+	exportGauge(metrics, "mtagd_scrub_findings", "What the last complete verification in the background, or the running one, has found wrong.",
+		func() float64 { return float64(s.findings.Load()) })
 	return s
 }
 
@@ -133,7 +128,7 @@ func (s *scrubber) pass(ctx context.Context) error {
 			}
 		},
 		Read: func(store.Part, uint64, uint64) {
-			_ = s.sleep(ctx, min(scrubLonger, (scrubShare-1)*time.Since(began)))
+			_ = s.sleep(ctx, min(scrubMaxPause, (scrubShare-1)*time.Since(began)))
 			began = time.Now()
 		},
 	})

@@ -46,7 +46,7 @@ func (c *backupCommand) Run(p *process) error {
 		return &usageError{where: p.origin.of("recipient"), err: err}
 	}
 	if err := yieldToOthers(); err != nil {
-		fmt.Fprintf(p.stderr, "mtagd: the backup takes as much of the processors as a server does: %v\n", err)
+		fmt.Fprintf(p.stderr, "mtagd: the backup cannot lower its priority, and may slow the server down: %v\n", err)
 	}
 	src, err := openSource(p)
 	if err != nil {

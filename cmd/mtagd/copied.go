@@ -7,34 +7,32 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 
-	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
+
+	"mtagd/cmd/mtagd/operator"
 )
 
-// A copy of the files of a running server is of many moments: it may lack events, or be damaged. So a server leaves a marker
-// in its data directory while it runs. The marker says which file it is, and which process wrote it.
+// The files of a running server change while they are copied, so the copy may lack events, or be damaged. So a server leaves
+// a marker in its data directory while it runs. The marker says which file it is, and in which directory.
 //
 //   - No marker: the server had stopped.
 //   - The marker is the file that it says: the server was killed, or the power was cut. The directory may have been moved.
 //   - It is another file: the directory was copied, while the server ran or after it was killed. These two cannot be told
-//     apart, so there is only a warning. But when the process that wrote the marker still runs, it ran during the copy too.
+//     apart, so there is only a warning. But when a server runs on the directory that the marker names, it most likely ran
+//     during the copy, too.
 const markerName = "mtagd.running"
 
 // marker is the content of the file.
 type marker struct {
-	Inode   uint64 `json:"inode"`
-	Born    int64  `json:"born"`    // when the file was created, in ns since 1970; 0: the file system does not say
-	Boot    string `json:"boot"`    // id of the system's start
-	PID     int    `json:"pid"`     // of the server
-	Started string `json:"started"` // when the server started, in ticks since the system's start
+	Inode uint64 `json:"inode"`
+	Born  int64  `json:"born"` // when the file was created, in ns since 1970; 0: the file system does not say
+	Data  string `json:"data"` // the data directory, with its absolute path
 }
 
-// checkCopied refuses a copy of the directory of a server that runs, and warns of one that may have been. It also removes
-// the marker at the end, after the engine has closed.
-func (d *daemon) checkCopied(context.Context) error {
+// checkCopied refuses a copy of a running server's directory, and warns of what may be such a copy. It also removes the marker
+// at the end, after the engine has closed.
+func (d *daemon) checkCopied(ctx context.Context) error {
 	if d.Store != "" { // nothing in the directory is worth a copy
 		return nil
 	}
@@ -47,10 +45,10 @@ func (d *daemon) checkCopied(context.Context) error {
 		case err != nil: // the file system does not tell files apart
 			d.Log.Warn("it is not known whether this data directory was copied while a server was running on it", "error", err)
 		case left.Inode == here.Inode && left.Born == here.Born:
-		case left.isRunning():
-			return fmt.Errorf("data directory %s is a copy of one whose server is still running (process %d). The files changed while they were copied: "+
+		case left.Data != "" && serverRuns(ctx, left.Data):
+			return fmt.Errorf("data directory %s is a copy of %s, whose server is still running. The files changed while they were copied: "+
 				`the copy may lack events, or be damaged. Use "mtagd backup" and "mtagd restore", or stop the server before you copy. `+
-				"If the copy is a snapshot that the file system took at one moment, remove %s and start again", d.Data, left.PID, path)
+				"If the copy is a snapshot that the file system took at one moment, remove %s and start again", d.Data, left.Data, path)
 		default:
 			d.Log.Warn("this data directory was copied while a server was running on it, or after that server was killed. "+
 				`A copy of a running server's files may lack events, or be damaged: use "mtagd backup" and "mtagd restore" instead, or stop the server before you copy`,
@@ -85,17 +83,21 @@ func (d *daemon) writeMarker(path string) error {
 	d.marked = true
 	m, err := fileMarker(path)
 	if err == nil {
-		m.PID = os.Getpid()
-		m.Boot = bootID()
-		m.Started = startOf(m.PID)
+		m.Data, err = filepath.Abs(d.Data)
+	}
+	if err == nil {
 		err = json.NewEncoder(f).Encode(m)
 	}
 	return errors.Join(err, f.Close())
 }
 
-// isRunning reports whether the process that wrote the marker runs on this machine.
-func (m marker) isRunning() bool {
-	return m.PID != os.Getpid() && m.Started != "" && m.Boot != "" && m.Boot == bootID() && m.Started == startOf(m.PID)
+// serverRuns reports whether a server runs on a data directory.
+func serverRuns(ctx context.Context, data string) bool {
+	conn, err := operator.Dial(ctx, data)
+	if err == nil {
+		conn.Close()
+	}
+	return err == nil
 }
 
 // fileMarker returns a marker that says which file this is.
@@ -109,26 +111,4 @@ func fileMarker(path string) (marker, error) {
 		m.Born = s.Btime.Sec*1e9 + int64(s.Btime.Nsec)
 	}
 	return m, nil
-}
-
-// bootID returns the id of the system's start, or "" if there is none.
-func bootID() string {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(id))
-}
-
-// startOf returns when a process started, in ticks since the system's start, or "" if it does not run.
-func startOf(pid int) string {
-	process, err := procfs.NewProc(pid)
-	if err != nil {
-		return ""
-	}
-	stat, err := process.Stat()
-	if err != nil {
-		return ""
-	}
-	return strconv.FormatUint(stat.Starttime, 10)
 }

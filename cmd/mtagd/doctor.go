@@ -141,11 +141,11 @@ func (e *examination) examine() {
 func (e *examination) checkRunning() bool {
 	if e.serve.Admin == adminOff {
 		e.add(ticket, "the admin pages are off", "set admin: without it neither alerts nor mtagd doctor see how the service is")
-		return e.locked()
+		return serverRuns(e.ctx, e.data)
 	}
 	status, text, err := e.admin(readyPage)
 	switch {
-	case err != nil && e.locked():
+	case err != nil && serverRuns(e.ctx, e.data):
 		e.add(page, "a server uses the data directory, but its admin pages do not answer: %v", "give mtagd doctor the same --admin as the server, and read its log", err)
 		return true
 	case err != nil:
@@ -155,11 +155,14 @@ func (e *examination) checkRunning() bool {
 		return true
 	case status != http.StatusOK && status != http.StatusServiceUnavailable:
 		e.add(page, "another program answers at %s", "choose another address with admin, in the socket unit too", e.serve.Admin)
-		return e.locked()
+		return serverRuns(e.ctx, e.data)
 	}
 	allowed, metrics, err := e.admin("/metrics")
-	if err != nil || allowed != http.StatusOK {
-		e.add(ticket, "the server shows no metrics (status %d, %v)", "give mtagd doctor the admin-token that the server was started with, or look at its log", allowed, err)
+	if err == nil && allowed != http.StatusOK {
+		err = errors.New(http.StatusText(allowed))
+	}
+	if err != nil {
+		e.add(ticket, "the server shows no metrics: %v", "give mtagd doctor the admin-token that the server was started with, or look at its log", err)
 		metrics = ""
 	}
 	m := parseMetrics(metrics)
@@ -185,16 +188,6 @@ func (e *examination) checkRunning() bool {
 // admin reads an admin page.
 func (e *examination) admin(path string) (status int, text string, err error) {
 	return askAdmin(e.ctx, e.serve.Admin, e.serve.AdminToken, path)
-}
-
-// locked reports whether a server has the data directory open.
-func (e *examination) locked() bool {
-	opened, err := openControl(e.data, false, e.stderr)
-	if err != nil {
-		return errors.Is(err, store.ErrInUse)
-	}
-	opened.Close()
-	return false
 }
 
 // checkConfigFile finds a file with a secret that everybody can read.
@@ -377,11 +370,11 @@ const leastMemory = 256 << 20
 
 func (e *examination) checkMemory() {
 	if total := memoryUnder("/"); total < leastMemory {
-		e.add(ticket, "the service may have %s of memory", "give it at least 512 MiB (MemoryMax of the unit, the limit of the container, or the machine's): it may be killed under load", humanize.IBytes(total))
+		e.add(ticket, "the service has at most %s of memory", "give it at least 512 MiB (MemoryMax of the unit, the limit of the container, or the machine's): it may be killed under load", humanize.IBytes(total))
 	}
 }
 
-// memoryUnder returns how much memory the service may have on a machine, or in a container, whose files are under root.
+// memoryUnder returns the memory limit of the service, on a machine or in a container whose files are under root.
 func memoryUnder(root string) uint64 {
 	least := uint64(math.MaxUint64)
 	for file, unit := range map[string]uint64{"proc/meminfo": 1 << 10, "sys/fs/cgroup/memory.max": 1, "sys/fs/cgroup/system.slice/mtagd.service/memory.max": 1} {

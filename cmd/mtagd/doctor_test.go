@@ -24,6 +24,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"go.etcd.io/bbolt"
 
+	"mtagd/cmd/mtagd/operator"
 	"mtagd/store"
 	"mtagd/store/local"
 	"mtagd/store/testenv"
@@ -196,12 +197,18 @@ func TestDoctor(t *testing.T) {
 		"a host that leads elsewhere": {func(i *installation) { must(i, i.zone.set(cnameTarget, "A", "127.0.0.9")) }, ticket + "cname-target " + cnameTarget + " leads to 127.0.0.9", ""},
 		"no way to the CA":            {func(i *installation) { i.ca.Close() }, ticket + "the CA does not answer", ""},
 		"a wrong clock":               {func(i *installation) { i.clock = time.Hour }, page + "the clock of this machine is wrong by -", ""},
-		"a wrong admin token":         {func(i *installation) { i.refuse = 401 }, ticket + "the server refuses the admin token", ""},
-		"no admin token":              {func(i *installation) { i.hidden, i.ready = true, "not ready\n" }, page + "no events are accepted", "the server shows no metrics"},
-		"another program's port":      {func(i *installation) { i.refuse = 404 }, page + "another program answers at", "does not answer"},
-		"a secret that all can read":  {publish, ticket + "everybody on this machine can read ", ""},
-		"no events accepted":          {func(i *installation) { i.ready = "not ready\nMtagdNotReady: the disk is full" }, page + "no events are accepted: the disk is full", ""},
-		"some answers fail":           {func(i *installation) { i.ready = "ready\nMtagdDamage: x" }, page + "data is damaged: x", ""},
+		"a server with other admin pages": {func(i *installation) {
+			i.stopped()
+			socket, err := operator.Listen(i.data)
+			must(i, err)
+			i.Cleanup(func() { must(i, socket.Close()) })
+		}, page + "a server uses the data directory, but its admin pages do not answer", ""},
+		"a wrong admin token":        {func(i *installation) { i.refuse = 401 }, ticket + "the server refuses the admin token", ""},
+		"no admin token":             {func(i *installation) { i.hidden, i.ready = true, "not ready\n" }, page + "no events are accepted", "the server shows no metrics"},
+		"another program's port":     {func(i *installation) { i.refuse = 404 }, page + "another program answers at", "does not answer"},
+		"a secret that all can read": {publish, ticket + "everybody on this machine can read ", ""},
+		"no events accepted":         {func(i *installation) { i.ready = "not ready\nMtagdNotReady: the disk is full" }, page + "no events are accepted: the disk is full", ""},
+		"some answers fail":          {func(i *installation) { i.ready = "ready\nMtagdDamage: x" }, page + "data is damaged: x", ""},
 		"commits hang": {func(i *installation) {
 			i.metrics["mtagd_journal_last_commit_timestamp_seconds"], i.metrics["mtagd_journal_queue_bytes"] = old, 1
 		}, page + "events wait", ""},
@@ -227,7 +234,7 @@ func TestDoctor(t *testing.T) {
 		"erasures fail":                  {func(i *installation) { i.metrics[`mtagd_removals_failing{kind="erasure"}`] = 1 }, ticket + "events that must go cannot be removed", ""},
 		"a certificate ends":             {func(i *installation) { i.setOld("mtagd_certificate_first_expiry_timestamp_seconds") }, ticket + "time left of a certificate: -30 days", ""},
 		"an order that waits":            {func(i *installation) { i.metrics["mtagd_certificate_orders_oldest_wait_seconds"] = 7200 }, ticket + "an order of a certificate has waited for 2h", ""},
-		"few files left":                 {func(i *installation) { i.metrics["process_open_fds"] = 950 }, ticket + "nearly as many connections", ""},
+		"few files left":                 {func(i *installation) { i.metrics["process_open_fds"] = 950 }, ticket + "nearly all file descriptors", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "copy")

@@ -21,9 +21,8 @@ import (
 	"mtagd/store/postgres"
 )
 
-// openEngine opens the storage engine for the service, and creates it if the data directory or the database is new. With an
-// empty database, everything is in the data directory. size is how many bytes of a database events may take; 0: the
-// default.
+// openEngine opens the storage engine for the service, and creates it if the data directory or the database is new. If
+// database is "", everything is in the data directory. size is how many bytes of a database events may take; 0: the default.
 func openEngine(ctx context.Context, data, database string, keep store.Retention, size int64, log *slog.Logger, metrics prometheus.Registerer) (store.Engine, error) {
 	if database != "" {
 		return openDatabase(ctx, database, postgres.Options{Log: log, Retention: keep, Size: size, Metrics: metrics})

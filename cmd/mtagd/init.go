@@ -90,7 +90,7 @@ func (c *initCommand) Run(p *process) error {
 	return c.finish(p)
 }
 
-// askAll asks for what the flags do not say. At the end of the input, defaults count.
+// askAll asks for what the flags do not say. When the input ends, the defaults are used.
 func (c *initCommand) askAll(p *process) error {
 	answers := bufio.NewReader(os.Stdin)
 	for _, q := range c.questions() {

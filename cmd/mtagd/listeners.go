@@ -55,8 +55,8 @@ func (d *daemon) listenForOperators(ctx context.Context) (net.Listener, error) {
 		if err := os.MkdirAll(d.Data, 0o700); err != nil {
 			return nil, err
 		}
-		if other, err := operator.Dial(ctx, d.Data); err == nil {
-			return nil, errors.Join(fmt.Errorf("another server uses %s: each node needs a --data of its own", d.Data), other.Close())
+		if serverRuns(ctx, d.Data) {
+			return nil, fmt.Errorf("another server uses %s: each node needs a --data of its own", d.Data)
 		}
 	}
 	return operator.Listen(d.Data)
@@ -93,7 +93,12 @@ func (d *daemon) acceptAdmins(ctx context.Context) error {
 		}
 		return d.engine.Ready()
 	}
-	exportReady(d.metrics, ready)
+	exportGauge(d.metrics, "mtagd_ready", "1 while events are accepted, else 0; /readyz says why.", func() float64 {
+		if ready() != nil {
+			return 0
+		}
+		return 1
+	})
 	impaired := func() error { return nil }
 	if e, ok := d.engine.(interface{ Impaired() error }); ok { // a database has its own ways
 		impaired = e.Impaired

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -127,76 +129,42 @@ type manualCommand struct {
 }
 
 // Run writes the manual pages.
-func (c *manualCommand) Run(p *process) error { return c.write(p.parsed.Model.Node, "mtagd") }
+func (c *manualCommand) Run(p *process) error {
+	return c.write(p.parsed.Kong, p.parsed.Model.Node, nil)
+}
 
-// write writes the pages of a command and of its subcommands. path is the words that call the command.
-func (c *manualCommand) write(node *kong.Node, path string) error {
-	name := strings.ReplaceAll(path, " ", "-")
-	err := os.WriteFile(filepath.Join(c.Dir, name+".1"), []byte(manPage(name, path, node)), 0o644)
+// write writes the pages of a command and of its subcommands: the text of --help, with the headings of a manual. words call
+// the command.
+func (c *manualCommand) write(parser *kong.Kong, node *kong.Node, words []string) error {
+	command, err := kong.Trace(parser, words)
+	if err != nil {
+		return err
+	}
+	var help bytes.Buffer
+	parser.Stdout = &help
+	if err := kong.DefaultHelpPrinter(kong.HelpOptions{Compact: true, WrapUpperBound: 72, ValueFormatter: helpWithVariable}, command); err != nil { // of 80 columns, man needs 7
+		return err
+	}
+	name := strings.Join(append([]string{"mtagd"}, words...), "-")
+	text := controlLine.ReplaceAllString(roff.Replace(help.String()), `\&$0`)
+	page := fmt.Sprintf(".TH %s 1 \"\" \"mtagd %s\"\n.SH NAME\n%s \\- %s\n.SH DESCRIPTION\n.nf\n%s\n.fi\n"+
+		".SH EXIT STATUS\n0: done. 1: failed. 2: the command line or the configuration is wrong.\n",
+		strings.ToUpper(name), roff.Replace(version()), roff.Replace(name), roff.Replace(firstSentence(strings.ReplaceAll(node.Help, "\n", " "))),
+		heading.ReplaceAllStringFunc(text, func(h string) string { return ".fi\n.SH " + strings.ToUpper(h[:len(h)-1]) + "\n.nf" }))
+	err = os.WriteFile(filepath.Join(c.Dir, name+".1"), []byte(page), 0o644)
 	for _, child := range shown(node) {
-		err = cmp.Or(err, c.write(child, path+" "+child.Name))
+		err = cmp.Or(err, c.write(parser, child, append(slices.Clone(words), child.Name)))
 	}
 	return err
 }
 
+var (
+	roff        = strings.NewReplacer(`\`, `\e`, "-", `\-`)
+	controlLine = regexp.MustCompile(`(?m)^[.']`)          // roff would take it for a command
+	heading     = regexp.MustCompile(`(?m)^[A-Z][a-z]+:$`) // of --help
+)
+
 // shown returns the subcommands of a command that are not hidden.
 func shown(node *kong.Node) []*kong.Node {
 	return slices.DeleteFunc(slices.Clone(node.Children), func(child *kong.Node) bool { return child.Hidden })
-}
-
-// manPage returns the page of a command, in the man macros.
-func manPage(name, path string, node *kong.Node) string {
-	var page strings.Builder
-	line := func(format string, args ...any) { fmt.Fprintf(&page, format+"\n", args...) }
-	line(`.TH %s 1 "" "mtagd %s"`, strings.ToUpper(name), roff(version()))
-	line(".SH NAME\n%s \\- %s", roff(name), roff(strings.TrimSuffix(firstLine(node.Help), ".")))
-	line(".SH SYNOPSIS\n%s", roff(path+" "+node.FlagSummary(true)+summaries(node)))
-	line(".SH DESCRIPTION\n%s", roff(strings.ReplaceAll(node.Help, "\n\n", "\n")))
-	if node.Detail != "" {
-		line(".PP\n%s", roff(node.Detail))
-	}
-	commands := shown(node)
-	if len(commands) > 0 {
-		line(".SH COMMANDS")
-	}
-	for _, child := range commands {
-		line(".TP\n\\fB%s\\fR\n%s See %s(1).", roff(child.Name), roff(child.Help), roff(name+"-"+child.Name))
-	}
-	line(".SH OPTIONS")
-	for _, flags := range node.AllFlags(true) {
-		for _, flag := range flags {
-			value := ""
-			if !flag.IsBool() {
-				value = " \\fI" + roff(flag.FormatPlaceHolder()) + "\\fR"
-			}
-			line(".TP\n\\fB\\-\\-%s\\fR%s\n%s", roff(flag.Name), value, roff(helpWithVariable(flag.Value)))
-		}
-	}
-	line(".SH EXIT STATUS\n0: done. 1: failed. 2: the command line or the configuration is wrong.")
-	if name != "mtagd" {
-		line(".SH SEE ALSO\nmtagd(1)")
-	}
-	return page.String()
-}
-
-func summaries(node *kong.Node) string {
-	var words strings.Builder
-	for _, p := range node.Positional {
-		words.WriteString(" " + p.Summary())
-	}
-	return words.String()
-}
-
-func firstLine(s string) string {
-	line, _, _ := strings.Cut(s, "\n")
-	return line
-}
-
-// roff returns a text in which roff finds no commands.
-func roff(s string) string {
-	s = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(s)
-	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
-		s = `\&` + s
-	}
-	return strings.ReplaceAll(s, "\n", "\n.PP\n")
 }

@@ -68,7 +68,7 @@ func TestManPages(t *testing.T) {
 		t.Errorf("%v: %.2000s", err, out)
 	}
 	page, err := exec.Command(groff, "-man", "-Tascii", "-P-cbou", filepath.Join(dir, "mtagd-key-issue.1")).Output()
-	if err != nil || !strings.Contains(string(page), "--partner PARTNER_ID") || !strings.Contains(string(page), "[$MTAGD_EXPIRES_IN]") {
+	if err != nil || !strings.Contains(string(page), "--partner=PARTNER_ID") || !strings.Contains(string(page), "[$MTAGD_EXPIRES_IN]") {
 		t.Errorf("%v: %s", err, page)
 	}
 }

@@ -18,7 +18,7 @@ import (
 type restoreCommand struct {
 	Src      string `arg:"" placeholder:"SRC" help:"Where the backup is: a directory, or s3://ENDPOINT/BUCKET/PREFIX."`
 	Point    string `placeholder:"TIME" help:"Restore the newest point that is not after this time, such as 2026-11-20T08:30:00Z, or the point with this name (default: the newest)."`
-	From     string `placeholder:"ID" help:"The data directory whose points are meant, when SRC has those of several."`
+	From     string `placeholder:"ID" help:"The data directory whose points count, if SRC has points of several."`
 	Identity string `placeholder:"FILE" help:"File with the age identity for an encrypted backup."`
 }
 

@@ -53,7 +53,8 @@ func (d *daemon) openData(ctx context.Context) (err error) {
 	d.disks = &diskMetrics{parts: dataParts(d.Data, d.Store), engine: d.engine}
 	d.metrics.MustRegister(d.disks)
 	d.onStop(d.engine.Close)
-	exportLabels(d.metrics, d.engine.Directory())
+	exportGauge(d.metrics, "mtagd_labels_used", "Labels of the form mtag-xxxx that tags have.",
+		func() float64 { return float64(d.engine.Directory().Labels()) })
 	return nil
 }
 

@@ -21,7 +21,7 @@ func startWatchdog(ready func() error, log *slog.Logger) (stop func(forGood bool
 	}
 	send := func(state string) {
 		if _, err := systemd.SdNotify(false, state); err != nil {
-			log.Warn("systemd cannot be told how the service is", "error", err)
+			log.Warn("systemd cannot be notified", "error", err)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -3,10 +3,7 @@
 package acmetest
 
 import (
-	"bytes"
 	"crypto/x509"
-	"encoding/base64"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -32,9 +29,10 @@ import (
 type Options struct {
 	Resolver string        // host:port of the resolver that validation asks, over TCP
 	Validity time.Duration // of certificates; 0: 90 days
-	// EAB is the external account binding that a new account needs: key id and base64url HMAC key; empty: none. The CA
-	// accepts it in one request only, and refuses every later request that has it.
-	EAB [2]string
+	EAB      [2]string     // the external account binding that a new account needs: key id and base64url HMAC key; empty: none
+
+	// Before, if not nil, sees each request before the CA. It answers the request itself if it returns true.
+	Before func(w http.ResponseWriter, r *http.Request) (answered bool)
 }
 
 // CA is a running CA. Its methods are safe for concurrent use.
@@ -52,7 +50,6 @@ type CA struct {
 	refusal     *Refusal
 	orders      int
 	validations int
-	eabUsed     bool
 }
 
 // Refusal is the answer to a refused order.
@@ -64,7 +61,6 @@ type Refusal struct {
 
 // Pebble's paths, for which it exports no names.
 const (
-	newAccountPath  = "/sign-me-up"
 	newOrderPath    = "/order-plz"
 	challengePath   = "/chalZ/"
 	renewalInfoPath = "/draft-ietf-acme-ari-03/renewalInfo/"
@@ -93,7 +89,7 @@ func Start(t testing.TB, opt Options) *CA {
 	authority := ca.New(quiet, c.db, "", "ecdsa", 0, 1, profiles)
 	validator := va.New(quiet, c.http.port(), c.alpn.port(), false, opt.Resolver, c.db)
 	front := wfe.New(quiet, c.db, validator, authority, []string{"pebble.letsencrypt.org"}, false, opt.EAB != [2]string{}, 0, 0)
-	server := httptest.NewUnstartedServer(c.faulty(front.Handler()))
+	server := httptest.NewUnstartedServer(c.faulty(front.Handler(), opt.Before))
 	server.Config.ErrorLog = quiet
 	server.StartTLS()
 	t.Cleanup(server.Close)
@@ -168,7 +164,7 @@ func (c *CA) Validations() int {
 }
 
 // faulty wraps the CA's handler with the faults that the test has set.
-func (c *CA) faulty(next http.Handler) http.Handler {
+func (c *CA) faulty(next http.Handler, before func(http.ResponseWriter, *http.Request) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		isOrder := r.URL.Path == newOrderPath
 		c.mu.Lock()
@@ -183,10 +179,7 @@ func (c *CA) faulty(next http.Handler) http.Handler {
 		switch {
 		case down:
 			panic(http.ErrAbortHandler) // the connection breaks
-		case r.URL.Path == newAccountPath && hasEAB(r) && !c.useEAB():
-			w.Header().Set("Content-Type", "application/problem+json")
-			w.WriteHeader(http.StatusForbidden)
-			fmt.Fprint(w, `{"type":"urn:ietf:params:acme:error:unauthorized","detail":"the external account binding was used before","status":403}`)
+		case before != nil && before(w, r):
 		case isOrder && refusal != nil:
 			w.Header().Set("Content-Type", "application/problem+json")
 			if refusal.RetryAfter != "" {
@@ -205,32 +198,6 @@ func (c *CA) faulty(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		}
 	})
-}
-
-// hasEAB reports whether a request has an external account binding. The request's body can be read again.
-func hasEAB(r *http.Request) bool {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return false // Pebble gets no body either, and refuses the request
-	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	var signed struct {
-		Payload string `json:"payload"`
-	}
-	if err := json.Unmarshal(body, &signed); err != nil {
-		return false
-	}
-	payload, err := base64.RawURLEncoding.DecodeString(signed.Payload)
-	return err == nil && bytes.Contains(payload, []byte(`"externalAccountBinding"`))
-}
-
-// useEAB reports whether the external account binding has not been used before.
-func (c *CA) useEAB() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	used := c.eabUsed
-	c.eabUsed = true
-	return !used
 }
 
 // forward is a TCP proxy. Pebble needs its validation ports when it starts; a test sets the address behind them later.

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"mtagd/store"
 )
 
@@ -22,7 +20,6 @@ type Certificates struct {
 	metrics *metrics
 	magic   *magic
 	states  *hostStates
-	checks  *turns // of the DNS checks before orders
 	ca      issuer
 
 	ctx     context.Context // cancelled by stop
@@ -38,7 +35,6 @@ func newCertificates(cfg Config, p pace) *Certificates {
 		Config: cfg,
 		pace:   p,
 		states: &hostStates{byName: map[string]*hostState{}},
-		checks: newTurns(rate.NewLimiter(rate.Inf, 0), checksAtOnce),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	storage := newStorage(cfg)
@@ -102,8 +98,8 @@ func (c *Certificates) loadAll() {
 	}
 }
 
-// loadNew loads the certificates of hosts that were verified by other nodes, until stop. So each node has all certificates in memory,
-// before a visitor asks for one and if the store is away.
+// loadNew loads the certificates of hosts that other nodes have verified, until stop. So each node has all certificates in
+// memory before a visitor asks for one, and needs no store then.
 func (c *Certificates) loadNew() {
 	for store.Sleep(c.ctx, c.pace.loadNew) == nil {
 		for _, host := range c.Hosts.All() {

@@ -4,13 +4,18 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -279,7 +284,27 @@ func TestStorageLocks(t *testing.T) {
 func TestExternalAccountBindingIsUsedOnce(t *testing.T) {
 	t.Parallel()
 	eab := [2]string{"kid-1", "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W"}
-	w := newCertWorld(t, acmetest.Options{EAB: eab})
+	var used atomic.Int64
+	once := func(rw http.ResponseWriter, r *http.Request) bool {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return false // the client has disconnected
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		var signed struct{ Payload string }
+		if json.Unmarshal(body, &signed) != nil {
+			return false // it has no body
+		}
+		payload, err := base64.RawURLEncoding.DecodeString(signed.Payload)
+		if err != nil || !bytes.Contains(payload, []byte(`"externalAccountBinding"`)) || used.Add(1) == 1 {
+			return false
+		}
+		rw.Header().Set("Content-Type", "application/problem+json")
+		rw.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(rw, `{"type":"urn:ietf:params:acme:error:unauthorized","detail":"the binding was used before","status":403}`)
+		return true
+	}
+	w := newCertWorld(t, acmetest.Options{EAB: eab, Before: once})
 	bind := func(cfg *Config, _ *pace) { cfg.EABKeyID, cfg.EABHMACKey = eab[0], eab[1] }
 	stop := w.start(bind)
 	w.untilStatus(w.ownHost, store.CertificateValid)
@@ -293,7 +318,7 @@ func TestExternalAccountBindingIsUsedOnce(t *testing.T) {
 		got = w.certs.Certificate(tag.Host)
 		return got.Status == store.CertificateValid || got.Status == store.CertificateFailed
 	})
-	if got.Status != store.CertificateValid {
-		t.Errorf("after the restart: %+v", got)
+	if got.Status != store.CertificateValid || used.Load() != 1 {
+		t.Errorf("after the restart: %+v; the binding was sent %d times", got, used.Load())
 	}
 }

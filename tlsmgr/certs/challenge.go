@@ -11,7 +11,6 @@ import (
 
 	"github.com/mholt/acmez/v3"
 	"github.com/mholt/acmez/v3/acme"
-	"golang.org/x/sync/singleflight"
 
 	"mtagd/store"
 )
@@ -49,13 +48,13 @@ func newChallenges(shared store.Shared) *challenges {
 }
 
 // of returns the challenge of a host. It asks the other nodes when this one has none. While they cannot be asked, there is none.
-func (c *challenges) of(ctx context.Context, host string) (challenge, bool) {
+func (c *challenges) of(host string) (challenge, bool) {
 	host = strings.ToLower(host)
 	found, ok := c.known(host)
 	if ok && !found.elsewhere || c.shared == nil {
 		return found, ok
 	}
-	all, err := c.reads.get(ctx)
+	all, err := c.reads.get()
 	if err != nil {
 		return challenge{}, false
 	}
@@ -190,36 +189,31 @@ type reads[T any] struct {
 	every time.Duration // between the beginnings of two reads
 	read  func(ctx context.Context) (T, error)
 
-	asked singleflight.Group // callers that wait for the next read
-	one   sync.Mutex         // held during a read
-	last  time.Time          // when it began
+	mu     sync.Mutex // held during a read
+	began  time.Time  // the last read
+	result T
+	err    error
 }
 
 // readTimeout bounds a read with its repeats. A failed read is repeated, because the store fails immediately while its node
 // is not ready, and a CA counts each challenge without an answer.
 const readTimeout = 5 * time.Second
 
-// get returns the result of a read that begins from now on, or the error of ctx when it ends before.
-func (r *reads[T]) get(ctx context.Context) (result T, err error) {
-	done := r.asked.DoChan("", func() (any, error) {
-		r.one.Lock()
-		defer r.one.Unlock()
-		time.Sleep(time.Until(r.last.Add(r.every)))
-		r.asked.Forget("") // later callers need a new read
-		r.last = time.Now()
-		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
-		defer cancel()
-		for {
-			result, err := r.read(ctx)
-			if err == nil || store.Sleep(ctx, r.every) != nil {
-				return result, err
-			}
+// get returns the result of a read that begins from now on.
+func (r *reads[T]) get() (T, error) {
+	asked := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.began.After(asked) {
+		return r.result, r.err
+	}
+	time.Sleep(time.Until(r.began.Add(r.every)))
+	r.began = time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
+	for {
+		if r.result, r.err = r.read(ctx); r.err == nil || store.Sleep(ctx, r.every) != nil {
+			return r.result, r.err
 		}
-	})
-	select {
-	case got := <-done:
-		return got.Val.(T), got.Err
-	case <-ctx.Done():
-		return result, ctx.Err()
 	}
 }

@@ -44,7 +44,7 @@ func TestANodeEndsOnlyItsOwnChallenge(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, c := range nodes {
-		if found, ok := c.of(t.Context(), "shop.test"); !ok || found.Token != "current" {
+		if found, ok := c.of("shop.test"); !ok || found.Token != "current" {
 			t.Errorf("node %d answers with %q", i, found.Token)
 		}
 	}
@@ -53,7 +53,7 @@ func TestANodeEndsOnlyItsOwnChallenge(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, c := range nodes {
-		if found, ok := c.of(t.Context(), "shop.test"); ok {
+		if found, ok := c.of("shop.test"); ok {
 			t.Errorf("node %d answers with %q, which has ended", i, found.Token)
 		}
 	}
@@ -71,7 +71,7 @@ func TestReadsAreShared(t *testing.T) {
 		got := make(chan int)
 		for range 100 {
 			go func() {
-				n, err := r.get(t.Context())
+				n, err := r.get()
 				if err != nil {
 					t.Error(err)
 				}
@@ -98,7 +98,7 @@ func TestReadsAreShared(t *testing.T) {
 		}
 		return tries, nil
 	}
-	if n, err := r.get(t.Context()); n != 3 || err != nil {
+	if n, err := r.get(); n != 3 || err != nil {
 		t.Errorf("after two failures: %d, %v", n, err)
 	}
 }
@@ -107,7 +107,7 @@ func TestAReadThatAlwaysFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := reads[int]{every: time.Millisecond, read: func(context.Context) (int, error) { return 0, fmt.Errorf("away") }}
 		began := time.Now()
-		if _, err := r.get(t.Context()); err == nil || time.Since(began) < readTimeout {
+		if _, err := r.get(); err == nil || time.Since(began) < readTimeout {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})

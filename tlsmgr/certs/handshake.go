@@ -64,7 +64,7 @@ func resumeOnlyAtOwnHost(config *tls.Config) {
 func (c *Certificates) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	known := false
 	if isChallenge(hello) {
-		_, known = c.ca.challenges.of(hello.Context(), hello.ServerName)
+		_, known = c.ca.challenges.of(hello.ServerName)
 	} else {
 		known = c.Hosts.MayHaveCertificate(strings.ToLower(hello.ServerName))
 	}
@@ -125,7 +125,7 @@ func (c *Certificates) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certific
 // HTTPChallenge returns the answer to an HTTP-01 challenge of the CA (RFC 8555). ok is false when the host has no
 // challenge at the path.
 func (c *Certificates) HTTPChallenge(host, path string) (answer string, ok bool) {
-	challenge, ok := c.ca.challenges.of(context.Background(), host)
+	challenge, ok := c.ca.challenges.of(host)
 	if !ok || path != challenge.HTTP01ResourcePath() {
 		return "", false
 	}

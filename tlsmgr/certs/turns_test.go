@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"mtagd/store"
 )
 
@@ -26,22 +24,30 @@ type turnWorld struct {
 	served []string // hosts, in the order of their turns
 }
 
-func newTurnWorld(t *testing.T, tokens *rate.Limiter, slots int) *turnWorld {
-	w := &turnWorld{T: t, turns: newTurns(tokens, slots)}
+func newTurnWorld(t *testing.T, slots int) *turnWorld {
+	w := &turnWorld{T: t, turns: newTurns(slots)}
 	w.ctx, w.cancel = context.WithCancel(t.Context())
 	return w
 }
 
+// newPausedWorld has a CA that refuses all orders for an hour.
+func newPausedWorld(t *testing.T, slots int) *turnWorld {
+	w := newTurnWorld(t, slots)
+	w.refuseUntil(time.Now().Add(time.Hour))
+	return w
+}
+
 // order makes an order that ends as soon as its turn has begun.
-func (w *turnWorld) order(partner store.PartnerID, host string, urgent, counted bool) {
+func (w *turnWorld) order(partner store.PartnerID, host string, urgent bool) {
 	w.running.Go(func() {
-		if w.wait(w.ctx, partner, host, urgent) != nil {
+		end, err := w.wait(w.ctx, partner, host, urgent)
+		if err != nil {
 			return
 		}
 		w.mu.Lock()
 		w.served = append(w.served, host)
 		w.mu.Unlock()
-		w.end(counted)
+		end()
 	})
 	synctest.Wait()
 }
@@ -58,100 +64,111 @@ func (w *turnWorld) hosts() []string {
 	return slices.Clone(w.served)
 }
 
-// spent is a limiter of Let's Encrypt's rate whose tokens are spent.
-func spent() *rate.Limiter {
-	l := newOrderLimiter("https://acme-v02.api.letsencrypt.org/directory")
-	l.AllowN(time.Now(), letsEncryptBurst)
-	return l
-}
-
 func TestPartnersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTurnWorld(t, spent(), ordersAtOnce)
+		w := newPausedWorld(t, 1)
 		defer w.stopAll()
 		for i := range 300 {
-			w.order("A", fmt.Sprintf("a%d", i), false, true)
+			w.order("A", fmt.Sprintf("a%d", i), false)
 		}
-		w.order("B", "b0", false, true)
-		w.order("B", "b1", false, true)
-		w.order("", "own", false, true)
-		time.Sleep(5 * letsEncryptEvery)
+		w.order("B", "b0", false)
+		w.order("B", "b1", false)
+		w.order("", "own", false)
+		time.Sleep(time.Hour)
 		synctest.Wait()
-		if got, want := w.hosts(), []string{"own", "a0", "b0", "a1", "b1"}; !slices.Equal(got, want) {
+		if got, want := w.hosts(), []string{"own", "a0", "b0", "a1", "b1", "a2"}; !slices.Equal(got[:len(want)], want) {
 			t.Errorf("served %v, want %v", got, want)
 		}
 	})
 }
 
-func TestOrdersKeepToTheLimitOfLetsEncrypt(t *testing.T) {
+func TestOrdersFeelTheirWayAfterARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTurnWorld(t, newOrderLimiter("https://acme-v02.api.letsencrypt.org/directory"), ordersAtOnce)
+		w := newPausedWorld(t, 3)
 		defer w.stopAll()
-		for i := range 700 {
-			w.order("A", fmt.Sprint(i), false, true)
+		var ends []func()
+		for i := range 9 {
+			w.running.Go(func() {
+				if end, err := w.wait(w.ctx, "A", fmt.Sprint(i), false); err == nil {
+					w.mu.Lock()
+					defer w.mu.Unlock()
+					ends = append(ends, end)
+				}
+			})
 		}
-		for _, c := range []struct {
-			sleep time.Duration
-			want  int
-		}{{0, 300}, {35 * time.Second, 300}, {2 * time.Second, 301}, {3*time.Hour - 37*time.Second, 600}} {
-			time.Sleep(c.sleep)
+		end := func(i int) {
+			w.mu.Lock()
+			end := ends[i]
+			w.mu.Unlock()
+			end()
+		}
+		expect := func(when string, want int) {
+			t.Helper()
 			synctest.Wait()
-			if n := len(w.hosts()); n != c.want {
-				t.Errorf("%d orders, want %d", n, c.want)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if len(ends) != want {
+				t.Errorf("%s, %d orders have begun, want %d", when, len(ends), want)
 			}
 		}
-	})
-}
-
-func TestOrderThatTheCADidNotCountSpendsNoToken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newTurnWorld(t, rate.NewLimiter(rate.Every(time.Hour), 1), ordersAtOnce)
-		defer w.stopAll()
-		for i := range 3 {
-			w.order("A", fmt.Sprint(i), false, false)
-		}
-		w.order("A", "counted", false, true)
-		w.order("A", "waits", false, true)
-		if got, want := w.hosts(), []string{"0", "1", "2", "counted"}; !slices.Equal(got, want) {
-			t.Errorf("served %v, want %v", got, want)
-		}
+		time.Sleep(time.Hour)
+		expect("after the refusal", 1)
+		end(0)
+		expect("after one order without a refusal", 3)
+		end(1)
+		expect("after two", 5)
+		w.refuseUntil(time.Now())
+		end(2) // it began before the second refusal, and says nothing about it
+		end(3)
+		expect("after the second refusal, with one order in progress", 5)
+		end(4)
+		expect("without one", 6)
+		end(5)
+		expect("after an order without a refusal", 8)
+		end(6)
+		end(7)
+		expect("at the end", 9)
+		end(8)
 	})
 }
 
 func TestSlotsLimitTheOrdersInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTurnWorld(t, rate.NewLimiter(rate.Inf, 0), 2)
+		w := newTurnWorld(t, 2)
 		defer w.stopAll()
+		var ends []func()
 		for _, host := range []string{"a", "b"} {
-			if err := w.wait(w.ctx, "A", host, false); err != nil {
+			end, err := w.wait(w.ctx, "A", host, false)
+			if err != nil {
 				t.Fatal(err)
 			}
+			ends = append(ends, end)
 		}
-		w.order("A", "c", false, true)
+		w.order("A", "c", false)
 		if got := w.hosts(); len(got) > 0 {
 			t.Errorf("%v began without a slot", got)
 		}
-		w.end(true)
+		ends[0]()
 		synctest.Wait()
 		if got := w.hosts(); !slices.Equal(got, []string{"c"}) {
 			t.Errorf("served %v, want c", got)
 		}
-		w.end(true)
+		ends[1]()
 	})
 }
 
 func TestOrderIsBroughtForwardInTheQueueOfItsPartner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTurnWorld(t, spent(), ordersAtOnce)
+		w := newPausedWorld(t, 1)
 		defer w.stopAll()
 		for _, host := range []string{"a0", "a1", "a2", "a3"} {
-			w.order("A", host, false, true)
+			w.order("A", host, false)
 		}
-		w.order("B", "b0", false, true)
+		w.order("B", "b0", false)
 		w.bringForward("a2")
 		w.bringForward("unknown")
-		w.order("A", "urgent", true, true)
-		time.Sleep(6 * letsEncryptEvery)
+		w.order("A", "urgent", true)
+		time.Sleep(time.Hour)
 		synctest.Wait()
 		if got, want := w.hosts(), []string{"urgent", "b0", "a2", "a0", "a1", "a3"}; !slices.Equal(got, want) {
 			t.Errorf("served %v, want %v", got, want)
@@ -161,11 +178,11 @@ func TestOrderIsBroughtForwardInTheQueueOfItsPartner(t *testing.T) {
 
 func TestNoTurnBeginsWhileTheCARefusesAllHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTurnWorld(t, rate.NewLimiter(rate.Inf, 0), ordersAtOnce)
+		w := newTurnWorld(t, ordersAtOnce)
 		defer w.stopAll()
 		w.refuseUntil(time.Now().Add(time.Hour))
 		w.refuseUntil(time.Now().Add(time.Minute)) // does not shorten it
-		w.order("A", "a", false, true)
+		w.order("A", "a", false)
 		time.Sleep(time.Hour - time.Second)
 		synctest.Wait()
 		if got := w.hosts(); len(got) > 0 {
@@ -181,18 +198,18 @@ func TestNoTurnBeginsWhileTheCARefusesAllHosts(t *testing.T) {
 
 func TestCancelledWaitLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTurnWorld(t, spent(), 1)
+		w := newPausedWorld(t, 1)
 		defer w.stopAll()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := w.wait(ctx, "A", "a", false); err == nil {
-			t.Fatal("a turn began without a token")
+		if _, err := w.wait(ctx, "A", "a", false); err == nil {
+			t.Fatal("a turn began while the CA refuses all hosts")
 		}
 		if n, _ := w.waiting(); n != 0 {
 			t.Errorf("%d orders wait", n)
 		}
-		w.order("B", "b", false, true)
-		time.Sleep(letsEncryptEvery)
+		w.order("B", "b", false)
+		time.Sleep(time.Hour)
 		synctest.Wait()
 		if got := w.hosts(); !slices.Equal(got, []string{"b"}) {
 			t.Errorf("served %v, want b", got)
@@ -203,13 +220,13 @@ func TestCancelledWaitLeavesTheQueue(t *testing.T) {
 // What partners read must agree with what happens.
 func TestOrdersBeforeAnOrderAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTurnWorld(t, spent(), ordersAtOnce)
+		w := newPausedWorld(t, 1)
 		defer w.stopAll()
 		began := time.Now()
 		before := map[string]int{}
 		for partner, n := range map[store.PartnerID]int{"A": 5, "B": 2, "C": 1, "": 2, "D": 3} {
 			for i := range n {
-				w.order(partner, fmt.Sprint(partner, i), false, true)
+				w.order(partner, fmt.Sprint(partner, i), false)
 			}
 		}
 		for _, q := range w.queues {
@@ -224,7 +241,7 @@ func TestOrdersBeforeAnOrderAreCounted(t *testing.T) {
 		if n, since := w.waiting(); n != 13 || !since.Equal(began) {
 			t.Errorf("%d orders wait since %s, want 13 since %s", n, since, began)
 		}
-		time.Sleep(20 * letsEncryptEvery)
+		time.Sleep(time.Hour)
 		synctest.Wait()
 		for i, host := range w.hosts() {
 			if before[host] != i {

@@ -75,7 +75,7 @@ func failureOf(s nameServer, err error) failure {
 	return table[slices.IndexFunc(table, func(f failure) bool { return f.err == nil || errors.Is(err, f.err) })]
 }
 
-// about fills in the texts of a failure and makes a observation of it.
+// about fills in the texts of a failure and makes an observation of it.
 func (f failure) about(name, who, zone string) observation {
 	words := strings.NewReplacer("{name}", bare(name), "{who}", who, "{zone}", zoneName(zone))
 	s := observation{verdict: store.DNSPending, code: f.code, fact: words.Replace(f.fact), fix: words.Replace(f.fix), namesWho: true}

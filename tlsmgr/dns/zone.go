@@ -156,7 +156,7 @@ func (l *lookup) newZone(ctx context.Context, name string, servers []string, glu
 	return z
 }
 
-// obstacle says why none of the zone's name servers could be asked, in a observation without a verdict. Its code is empty
+// obstacle says why none of the zone's name servers could be asked, in an observation without a verdict. Its code is empty
 // if the merchant can do nothing about it. The two reasons have one sentence: whether a name has a private address or
 // none must not be told of names in the operator's network.
 func (z zoneServers) obstacle() observation {

@@ -1,5 +1,5 @@
-// Command release makes the files of a release: static binaries, packages, a container image, a list of what is in them, and
-// checksums. The same commit makes the same bytes on any machine: nothing of the machine, the time or the directory is in them.
+// Command release makes the files of a release: static binaries, packages, a container image, and a list of what is in them.
+// The same commit makes the same bytes on any machine: nothing of the machine, the time or the directory is in them.
 //
 //	main.go   the steps, and the list of modules
 //	smoke.go  a first run of each binary
@@ -9,12 +9,10 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
-	"crypto/sha256"
 	"debug/buildinfo"
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"log"
 	"os"
 	"os/exec"
@@ -64,7 +62,7 @@ func (r *release) make() error {
 			return err
 		}
 	}
-	for _, step := range []func() error{r.smoke, r.document, r.packages, r.image, r.sbom, r.checksums} {
+	for _, step := range []func() error{r.smoke, r.document, r.packages, r.image, r.sbom} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -97,7 +95,7 @@ func (r *release) identify() error {
 	return nil
 }
 
-// dir has what is only needed meanwhile.
+// dir has the files that only later steps need.
 func (r *release) dir() string { return filepath.Join(r.out, "build") }
 
 func (r *release) binary(architecture string) string {
@@ -122,7 +120,9 @@ func (r *release) document() error {
 	if err := os.MkdirAll(pages, 0o755); err != nil {
 		return err
 	}
-	if err := run(exec.Command(host, "man", pages)); err != nil {
+	manual := exec.Command(host, "man", pages)
+	manual.Env = []string{"COLUMNS=80"} // on any machine
+	if err := run(manual); err != nil {
 		return err
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
@@ -184,33 +184,6 @@ func (r *release) packages() error {
 		}
 	}
 	return nil
-}
-
-// checksums writes SHA256SUMS, which sha256sum --check reads.
-func (r *release) checksums() error {
-	files, err := os.ReadDir(r.out)
-	if err != nil {
-		return err
-	}
-	var sums strings.Builder
-	for _, f := range files {
-		if f.IsDir() {
-			continue
-		}
-		opened, err := os.Open(filepath.Join(r.out, f.Name()))
-		if err != nil {
-			return err
-		}
-		sum := sha256.New()
-		_, err = io.Copy(sum, opened)
-		opened.Close()
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(&sums, "%x  %s\n", sum.Sum(nil), f.Name())
-	}
-	fmt.Print(sums.String())
-	return os.WriteFile(filepath.Join(r.out, "SHA256SUMS"), []byte(sums.String()), 0o644)
 }
 
 // run runs a program; its output is part of the error.

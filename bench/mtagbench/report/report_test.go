@@ -1,12 +1,12 @@
 package report
 
 import (
-	"encoding/xml"
-	"errors"
-	"io"
-	"strconv"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"mtagd/store/testenv"
 )
 
 // A figure on its target meets it, and the table says what was missed.
@@ -57,97 +57,27 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// A chart is well-formed, its lines lie within the axes, higher values are higher up, and no label covers another.
+// A chart has its texts, and a line for each one.
 func TestChart(t *testing.T) {
-	c := Chart{Title: "a < b & c", X: "x", Y: "y", Lines: []Line{
-		{Label: "one", Colour: "#111", Points: []Point{{0, 1}, {1000, 31.6227766}, {2000, 1000}}},
-		{Label: "two", Colour: "#222", Dash: "2 4", Points: []Point{{0, 0.5}, {2000, 990}}},
-		{Label: "three", Colour: "#333", Points: []Point{{2000, 0.011}}},
-		{Label: "four", Colour: "#444", Points: []Point{{2000, 0.01}}},
+	testenv.Program(t, "gnuplot")
+	c := Chart{Title: "a < b & c_d", Subtitle: `a "quoted" word`, X: "x", Y: "y", Lines: []Line{
+		{Label: "one", Colour: "#111111", Points: []Point{{0, 1}, {1000, 31.6227766}, {2000, 1000}}},
+		{Label: "two", Colour: "#222222", Dash: "2", Points: []Point{{0, 0.5}, {2000, 990}}},
 	}}
-	text, err := c.SVG()
+	file := filepath.Join(t.TempDir(), "chart.svg")
+	if err := c.Draw(t.Context(), file); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var lines [][]Point
-	labels := map[string]float64{}
-	for decoder := xml.NewDecoder(strings.NewReader(text)); ; {
-		token, err := decoder.Token()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		element, ok := token.(xml.StartElement)
-		if !ok {
-			continue
-		}
-		attributes := map[string]string{}
-		for _, a := range element.Attr {
-			attributes[a.Name.Local] = a.Value
-		}
-		switch element.Name.Local {
-		case "polyline":
-			var points []Point
-			for pair := range strings.FieldsSeq(attributes["points"]) {
-				x, y, _ := strings.Cut(pair, ",")
-				points = append(points, Point{number(t, x), number(t, y)})
-			}
-			lines = append(lines, points)
-		case "text":
-			if strings.HasPrefix(attributes["fill"], "#") && attributes["font-size"] == "" && attributes["fill"] != "#666" {
-				labels[attributes["fill"]] = number(t, attributes["y"])
-			}
+	for _, part := range []string{"a &lt; b &amp; c_d", "quoted", ">one<", ">two<", "rgb( 17,  17,  17)", "rgb( 34,  34,  34)"} {
+		if !strings.Contains(string(text), part) {
+			t.Errorf("the chart has no %s:\n%s", part, text)
 		}
 	}
-	if len(lines) != 4 || len(labels) != 4 {
-		t.Fatalf("%d lines, %d labels", len(lines), len(labels))
-	}
-	for _, points := range lines {
-		for i, p := range points {
-			if p.X < plotLeft || p.X > plotRight || p.Y < plotTop || p.Y > plotBottom {
-				t.Errorf("point %v is outside the axes", p)
-			}
-			if i > 0 && (p.Y >= points[i-1].Y || p.X <= points[i-1].X) {
-				t.Errorf("point %v is not above and right of %v", p, points[i-1])
-			}
-		}
-	}
-	// Each step of a decade is as high as the next.
-	if one := lines[0]; abs((one[0].Y-one[1].Y)-(one[1].Y-one[2].Y)) > 0.2 {
-		t.Errorf("decades differ in height: %v", one)
-	}
-	for a, at := range labels {
-		if at < plotTop || at > plotBottom+labelHeight/2 {
-			t.Errorf("label %s is above or below the plot", a)
-		}
-		for b, other := range labels {
-			if a != b && abs(at-other) < labelHeight-0.2 {
-				t.Errorf("labels %s and %s overlap", a, b)
-			}
-		}
-	}
-	if _, err := (&Chart{}).SVG(); err == nil {
+	if err := (&Chart{}).Draw(t.Context(), file); err == nil {
 		t.Error("an empty chart is no error")
-	}
-}
-
-func abs(v float64) float64 { return max(v, -v) }
-
-func number(t *testing.T, s string) float64 {
-	t.Helper()
-	v, err := strconv.ParseFloat(s, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
-func TestNiceStep(t *testing.T) {
-	for v, want := range map[float64]float64{1: 1, 1.2: 2, 3: 5, 7: 10, 6873: 10000, 0.03: 0.05, 200: 200} {
-		if got := niceStep(v); abs(got-want) > want/1e6 {
-			t.Errorf("%v: %v, want %v", v, got, want)
-		}
 	}
 }

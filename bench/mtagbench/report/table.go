@@ -3,7 +3,7 @@
 // Read in this order:
 //
 //	table.go  the table, as Markdown, and numbers with their units
-//	chart.go  the chart, as SVG
+//	chart.go  the chart, by gnuplot
 package report
 
 import (

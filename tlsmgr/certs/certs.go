@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"mtagd/store"
 )
 
@@ -20,6 +22,7 @@ type Certificates struct {
 	metrics *metrics
 	magic   *magic
 	states  *hostStates
+	checks  *turns // of the DNS checks before orders
 	ca      issuer
 
 	ctx     context.Context // cancelled by stop
@@ -35,6 +38,7 @@ func newCertificates(cfg Config, p pace) *Certificates {
 		Config: cfg,
 		pace:   p,
 		states: &hostStates{byName: map[string]*hostState{}},
+		checks: newTurns(rate.NewLimiter(rate.Inf, 0), checksAtOnce),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	storage := newStorage(cfg)

@@ -17,7 +17,7 @@
 //	issuer.go     one attempt at the CA, by the ACME protocol
 //	account.go    the service's account at the CA
 //	challenge.go  the challenges by which the CA validates hosts
-//	limits.go     how often attempts for a host may fail, and their type of challenge
+//	limits.go     how often attempts for a host may fail, their type of challenge, and how many orders all nodes have left
 //	turns.go      the queues in which orders wait: partners take turns
 //	failure.go    what a failed order means for the next attempt and for the merchant, and when the CA says to come back
 //	storage.go    certmagic's files, and its locks in memory; or both in the store that several nodes share
@@ -30,10 +30,12 @@ import (
 	"context"
 	"crypto/x509"
 	"log/slog"
+	"net/url"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"mtagd/store"
 )
@@ -91,6 +93,22 @@ var usualPace = pace{
 	maxWait:     6 * time.Hour,
 }
 
-// ordersAtOnce limits the orders in progress. Each begins with a DNS check, which asks dozens of questions at the same time,
-// and then mostly waits for the CA.
-const ordersAtOnce = 64
+// ordersAtOnce limits the orders in progress. An order mostly waits for the CA.
+const ordersAtOnce = 300
+
+// checksAtOnce limits the DNS checks before orders. A check takes at most eight seconds.
+const checksAtOnce = 32
+
+// Let's Encrypt's limit on new orders of one account: 300 in three hours.
+const (
+	letsEncryptBurst = 300
+	letsEncryptEvery = 36 * time.Second
+)
+
+// newOrderLimiter is the token bucket for new orders at a CA.
+func newOrderLimiter(ca string) *rate.Limiter {
+	if u, err := url.Parse(ca); err == nil && strings.HasSuffix(u.Hostname(), ".letsencrypt.org") {
+		return rate.NewLimiter(rate.Every(letsEncryptEvery), letsEncryptBurst)
+	}
+	return rate.NewLimiter(rate.Inf, 0)
+}

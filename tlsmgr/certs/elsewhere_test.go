@@ -1,10 +1,12 @@
 package certs
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"mtagd/store"
 	"mtagd/store/testenv"
@@ -80,24 +82,30 @@ func TestNoCertificateIsOrderedForATrackingDomainThatLeadsElsewhere(t *testing.T
 	}
 }
 
-func TestOrderThatWaitsIsSeen(t *testing.T) {
+func TestHostWhoseDNSLeadsElsewhereSpendsNoToken(t *testing.T) {
 	t.Parallel()
 	w := newCertWorld(t, acmetest.Options{})
+	w.tokens = rate.NewLimiter(rate.Every(24*time.Hour), 1)
 	registry := prometheus.NewRegistry()
 	w.start(func(cfg *Config, _ *pace) {
 		cfg.Hosts = store.NewHosts(w.engine.Directory())
 		cfg.Metrics = registry
 	})
-	end, err := w.certs.ca.turns.wait(t.Context(), "", "busy.test", false)
-	if err != nil {
-		t.Fatal(err)
+	for i := range 3 {
+		tag := w.addTag(fmt.Sprintf("moved%d.com", i), true)
+		w.setDNS(tag.Host, store.DNSWrong)
+		w.certs.Order(tag.Host)
+		w.until("DNS was checked", func() bool { return w.certs.states.leadsElsewhere(tag.Host) })
+		w.untilStatus(tag.Host, store.CertificateNone)
 	}
-	defer end()
-	w.certs.ca.turns.refuseUntil(time.Now()) // from now on one order at a time
-	tag := w.addTag("shop.com", true)
-	w.certs.Order(tag.Host)
-	w.until("the order waits", func() bool {
-		return w.certs.Certificate(tag.Host).Detail == "waits for its turn at the certificate authority: 0 orders before it"
+	first := w.addTag("first.com", true)
+	w.certs.Order(first.Host)
+	w.untilStatus(first.Host, store.CertificateValid) // with the one token
+
+	second := w.addTag("second.com", true)
+	w.certs.Order(second.Host)
+	w.until("the second order waits", func() bool {
+		return w.certs.Certificate(second.Host).Detail == "waits for its turn at the certificate authority: 0 orders before it"
 	})
 	if n := gauge(t, registry, "mtagd_certificate_orders_waiting"); n != 1 {
 		t.Errorf("%v orders wait, want 1", n)

@@ -22,6 +22,11 @@ var (
 	errNotYet       = errors.New("certs: there is no certificate yet")
 )
 
+// errCounted is an attempt that failed and that the CA may have counted.
+type errCounted struct{ error }
+
+func (e errCounted) Unwrap() error { return e.error }
+
 // errTooSoon is an attempt that was not made, because the CA would refuse it before a certain time.
 type errTooSoon struct{ until time.Time }
 

@@ -28,6 +28,7 @@ type issuer struct {
 	challenges *challenges
 	limits     *limits
 	turns      *turns
+	allowance  *allowance
 	storage    certmagic.Storage
 	pace       pace
 	key        string // names the CA in the paths of files
@@ -47,12 +48,14 @@ func newIssuer(cfg Config, p pace, storage certmagic.Storage) issuer {
 		PollTimeout: p.order,
 	}
 	key := (&certmagic.ACMEIssuer{CA: cfg.CA}).IssuerKey()
+	turns := newTurns(newOrderLimiter(cfg.CA), ordersAtOnce)
 	return issuer{
 		client:     client,
 		account:    newAccount(cfg, client, storage, key),
 		challenges: newChallenges(cfg.Shared),
 		limits:     newLimits(storage),
-		turns:      newTurns(ordersAtOnce),
+		turns:      turns,
+		allowance:  newAllowance(storage, key, turns),
 		storage:    storage,
 		pace:       p,
 		key:        key,
@@ -68,7 +71,7 @@ func (i issuer) GetRenewalInfo(ctx context.Context, cert certmagic.Certificate) 
 }
 
 // Issue implements certmagic.Issuer: it makes one attempt with one type of challenge. Certmagic's locks let only one
-// attempt for a host run at a time.
+// attempt for a host run at a time. The error is an errCounted if the CA may have counted the attempt.
 func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
 	if len(csr.DNSNames) != 1 {
 		return nil, certmagic.ErrNoRetry{Err: fmt.Errorf("certs: a request for %d names", len(csr.DNSNames))}
@@ -87,17 +90,26 @@ func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certm
 	if err := stillLocked(ctx, i.storage, issueLock(host)); err != nil {
 		return nil, certmagic.ErrNoRetry{Err: err}
 	}
-	tried, ok := ctx.Value(attemptKey{}).(*attempt)
-	if !ok {
+	tried, isOrder := ctx.Value(attemptKey{}).(*attempt)
+	if !isOrder {
 		tried = &attempt{}
 		ctx = context.WithValue(ctx, attemptKey{}, tried)
 	}
 	tried.asked = true
+	if isOrder {
+		if err := i.allowance.take(ctx); err != nil {
+			return nil, certmagic.ErrNoRetry{Err: err}
+		}
+	}
 	challenge := i.limits.challenge(host)
 	solving := &solver{challenges: i.challenges}
 	chain, err := i.obtain(ctx, csr, host, map[string]acmez.Solver{challenge: solving})
 	if err != nil {
-		return nil, i.noteFailure(ctx, host, challenge, err, solving.presented, tried.refused)
+		err = i.noteFailure(ctx, host, challenge, err, solving.presented, tried.refused)
+		if _, counted := errors.AsType[errCounted](err); isOrder && !counted {
+			err = errors.Join(err, i.allowance.giveBack(ctx))
+		}
+		return nil, err
 	}
 	if solving.presented {
 		if err := i.limits.succeeded(ctx, host, challenge); err != nil {
@@ -197,7 +209,8 @@ func (i issuer) certificateOnDisk(ctx context.Context, host string) *x509.Certif
 	return cert
 }
 
-// noteFailure notes what a failed attempt means for the next ones, and returns its error. An attempt counts if the CA may have begun a validation. It also counts if the CA has refused the order as such: that
+// noteFailure notes what a failed attempt means for the next ones, and marks the error if the CA may have counted it.
+// An attempt counts if the CA may have begun a validation. It also counts if the CA has refused the order as such: that
 // must not be repeated without end either. It does not count if the CA is down, or only says that it is too early.
 func (i issuer) noteFailure(ctx context.Context, host, challenge string, err error, presented bool, refused refusal) error {
 	problem, _ := errors.AsType[acme.Problem](err)
@@ -211,7 +224,11 @@ func (i issuer) noteFailure(ctx context.Context, host, challenge string, err err
 	}
 	refusedOrder := problem.Status >= 400 && problem.Status < 500 && !isRateLimited(problem)
 	counted := presented || notOffered || refusedOrder
-	return errors.Join(err, i.limits.failed(ctx, host, challenge, counted, refused.until))
+	err = errors.Join(err, i.limits.failed(ctx, host, challenge, counted, refused.until))
+	if counted {
+		return errCounted{err}
+	}
+	return err
 }
 
 // concernsAllHosts reports whether the CA refuses the orders of all hosts: because it is overloaded, or because of a

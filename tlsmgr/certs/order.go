@@ -45,6 +45,7 @@ func (c *Certificates) Order(host string) {
 		h.urgent, h.repaired = true, true
 		h.retryNow()
 	}
+	c.checks.bringForward(host)
 	c.ca.turns.bringForward(host)
 }
 
@@ -112,11 +113,11 @@ func (c *Certificates) try(host string, h *hostState) error {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	end, err := c.waitForTurn(host, h)
-	if err != nil {
+	if err := c.waitForTurn(host, h); err != nil {
 		return err
 	}
-	defer end()
+	counted := false // by the CA
+	defer func() { c.ca.turns.end(counted) }()
 	ctx, cancel := context.WithTimeout(c.ctx, c.pace.order)
 	defer cancel()
 	began := time.Now()
@@ -127,10 +128,10 @@ func (c *Certificates) try(host string, h *hostState) error {
 	} else {
 		err = c.magic.ordering.RenewCertSync(ctx, host, false)
 	}
-	if err != nil {
+	if _, counted = errors.AsType[errCounted](err); err != nil {
 		return err
 	}
-	if tried.asked { // else another node has got it meanwhile
+	if counted = tried.asked; counted { // else another node has got it meanwhile
 		c.Log.Info("certificate issued", "host", host, "took_ms", time.Since(began).Milliseconds())
 	}
 	issued, err := c.magic.load(c.ctx, host)
@@ -157,25 +158,36 @@ func (c *Certificates) removeUnusable(host string) (cert certmagic.Certificate, 
 	return certmagic.Certificate{}, cmp.Or(storage.Delete(ctx, certmagic.StorageKeys.CertsSitePrefix(c.ca.IssuerKey(), host)), fs.ErrNotExist)
 }
 
-// waitForTurn returns when it is the host's turn at the CA. The caller must end the turn. A host that the CA would refuse
-// does not wait: it gets an error.
-func (c *Certificates) waitForTurn(host string, h *hostState) (end func(), err error) {
+// waitForTurn returns when it is the host's turn at the CA. The caller must end the turn. A host whose DNS leads
+// elsewhere, or which the CA would refuse, does not wait: it gets an error. The DNS checks have turns too, so that a
+// partner with many hosts on slow name servers does not delay the others.
+func (c *Certificates) waitForTurn(host string, h *hostState) error {
 	c.states.mu.Lock()
 	urgent, repaired := h.urgent, h.repaired
 	h.urgent, h.repaired = false, false
 	c.states.mu.Unlock()
+	partner := c.Hosts.Partner(host)
+
 	if repaired {
 		if _, _, err := c.ca.limits.load(c.ctx, host); err != nil {
 			c.states.mu.Lock()
 			h.repaired = true // for the next attempt
 			c.states.mu.Unlock()
-			return nil, err
+			return err
 		}
 	}
 	if next := c.ca.limits.nextTry(host); time.Now().Before(next) {
-		return nil, errTooSoon{next}
+		return errTooSoon{next}
 	}
-	return c.ca.turns.wait(c.ctx, c.Hosts.Partner(host), host, urgent)
+	if err := c.checks.wait(c.ctx, partner, host, urgent); err != nil {
+		return err
+	}
+	err := c.mayOrder(c.ctx, host)
+	c.checks.end(false)
+	if err != nil {
+		return err
+	}
+	return c.ca.turns.wait(c.ctx, partner, host, urgent)
 }
 
 // onEvent is what certmagic calls during an order or a renewal. An error of it cancels the order.
@@ -234,9 +246,10 @@ func (c *Certificates) endRenewal(host string, err error) bool {
 	return true
 }
 
-// mayOrder is called before each request for a certificate. It checks the DNS of a tag host: if DNS leads elsewhere, the
-// request would fail, and failures count against the CA's limits. When the check gets no answer, the request is made
-// anyway: an outage of our resolvers must not let certificates expire.
+// mayOrder is called before an order waits for its turn, and again before each request for a certificate: the wait may
+// have been long. It checks the DNS of a tag host: if DNS leads elsewhere, the request would fail, and failures count
+// against the CA's limits. When the check gets no answer, the request is made anyway: an outage of our resolvers must
+// not let certificates expire.
 func (c *Certificates) mayOrder(ctx context.Context, host string) error {
 	if !c.Hosts.MayHaveCertificate(host) {
 		return errUnknownHost

@@ -6,24 +6,25 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"mtagd/store"
 )
 
-// turns decides which order goes to the CA next. There is one queue per partner of orders that wait, and the partners take
-// turns (round robin). So 300 waiting orders of one partner delay the first order of another partner by at most one order.
-// The service's own hosts go before all partners.
+// turns decides which order goes to the CA next, or has its DNS checked next. An order needs a slot and a token. The slots
+// limit how many orders are in progress; the tokens keep to the CA's limit on new orders. There is one queue per partner
+// of orders that wait for them, and the partners take turns (round robin). So 300 waiting orders of one partner delay the
+// first order of another partner by at most one order. The service's own hosts go before all partners.
 //
-// Which limits a CA has, only the CA knows. When it refuses the orders of all hosts, no turn begins until the time that it
-// names. Then one order is in progress, and one more after each that ends without another refusal.
+// A token is reserved for a turn until the turn ends. It is spent only if the CA has counted the order.
 type turns struct {
 	mu           sync.Mutex
-	slots        int         // how many orders may be in progress
-	most         int         // fewer, after a refusal
-	inProgress   int         // orders
-	refusals     int         // of the orders of all hosts, so far
-	refusedUntil time.Time   // before this the CA refuses the orders of all hosts
-	queues       []*queue    // the next one to be served first; none is empty
-	timer        *time.Timer // calls serve again at refusedUntil
+	tokens       *rate.Limiter // of the CA's limit on new orders
+	reserved     int           // tokens of the turns in progress
+	slots        int           // free slots
+	refusedUntil time.Time     // before this the CA refuses the orders of all hosts
+	queues       []*queue      // the next one to be served first; none is empty
+	timer        *time.Timer   // calls serve again when the next token is due, or at refusedUntil
 }
 
 // queue holds the orders of one partner that wait for their turn. The partner is empty for the service's own hosts.
@@ -37,15 +38,15 @@ type turn struct {
 	host   string
 	since  time.Time
 	begins chan struct{} // closed when the wait is over
-
-	refusals int // turns.refusals when it began
 }
 
-func newTurns(slots int) *turns { return &turns{slots: slots, most: slots} }
+func newTurns(tokens *rate.Limiter, slots int) *turns {
+	return &turns{tokens: tokens, slots: slots}
+}
 
 // wait returns when it is the host's turn. The caller must call end afterwards. An urgent order goes before the other
 // orders of its partner. The error is that of ctx.
-func (t *turns) wait(ctx context.Context, partner store.PartnerID, host string, urgent bool) (end func(), err error) {
+func (t *turns) wait(ctx context.Context, partner store.PartnerID, host string, urgent bool) error {
 	mine := &turn{host: host, since: time.Now(), begins: make(chan struct{})}
 	t.mu.Lock()
 	t.join(partner, mine, urgent)
@@ -53,16 +54,16 @@ func (t *turns) wait(ctx context.Context, partner store.PartnerID, host string, 
 	t.mu.Unlock()
 	select {
 	case <-mine.begins:
-		return func() { t.end(mine) }, nil
+		return nil
 	case <-ctx.Done():
 	}
 	t.mu.Lock()
 	left := t.leave(mine)
 	t.mu.Unlock()
 	if !left { // its turn has begun at the same moment
-		t.end(mine)
+		t.end(false)
 	}
-	return nil, ctx.Err()
+	return ctx.Err()
 }
 
 // join adds a turn to its partner's queue. The caller holds t.mu.
@@ -109,23 +110,32 @@ func (t *turns) leave(mine *turn) bool {
 	return true
 }
 
-// end ends a turn.
-func (t *turns) end(mine *turn) {
+// end ends the turn of an order. counted says that the CA has counted the order: then its token is spent.
+func (t *turns) end(counted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.inProgress--
-	if mine.refusals == t.refusals {
-		t.most = min(t.most+1, t.slots)
+	t.slots++
+	t.reserved--
+	if counted {
+		t.tokens.Allow() // there is a token: it was reserved
 	}
 	t.serve()
+}
+
+// learn takes over how many tokens all nodes together have left: a negative number after an order that found none. Turns in progress
+// have reserved theirs.
+func (t *turns) learn(left float64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if spent := int(t.tokens.Tokens() - float64(t.reserved) - left); spent > 0 {
+		t.tokens.AllowN(time.Now(), spent)
+	}
 }
 
 // refuseUntil lets no turn begin before a time. Turns in progress go on.
 func (t *turns) refuseUntil(until time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.most = 1
-	t.refusals++
 	if until.After(t.refusedUntil) {
 		t.refusedUntil = until
 	}
@@ -138,10 +148,10 @@ func (t *turns) refused() time.Time {
 	return t.refusedUntil
 }
 
-// serve lets as many turns begin as may be in progress. The caller holds t.mu.
+// serve lets as many turns begin as there are slots and tokens. The caller holds t.mu.
 func (t *turns) serve() {
-	for t.inProgress < t.most && len(t.queues) > 0 {
-		if wait := time.Until(t.refusedUntil); wait > 0 {
+	for t.slots > 0 && len(t.queues) > 0 {
+		if wait := t.untilNext(); wait > 0 {
 			t.serveIn(wait)
 			return
 		}
@@ -153,10 +163,26 @@ func (t *turns) serve() {
 		} else if q.partner != "" {
 			t.queues = append(t.queues[1:], q)
 		}
-		t.inProgress++
-		next.refusals = t.refusals
+		t.slots--
+		t.reserved++
 		close(next.begins)
 	}
+}
+
+// untilNext returns how long it takes until the CA allows another order; 0 when it does now. The caller holds t.mu.
+func (t *turns) untilNext() time.Duration {
+	if wait := time.Until(t.refusedUntil); wait > 0 {
+		return wait
+	}
+	if t.tokens.Limit() == rate.Inf {
+		return 0
+	}
+	missing := float64(t.reserved+1) - t.tokens.Tokens()
+	if missing <= 0 {
+		return 0
+	}
+	wait := time.Duration(missing / float64(t.tokens.Limit()) * float64(time.Second))
+	return max(wait, time.Millisecond) // a rounding error must not make it 0
 }
 
 // serveIn calls serve after a while, instead of at the time of an earlier call. The caller holds t.mu.

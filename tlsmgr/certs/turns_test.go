@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"mtagd/store"
 )
 
@@ -24,30 +26,22 @@ type turnWorld struct {
 	served []string // hosts, in the order of their turns
 }
 
-func newTurnWorld(t *testing.T, slots int) *turnWorld {
-	w := &turnWorld{T: t, turns: newTurns(slots)}
+func newTurnWorld(t *testing.T, tokens *rate.Limiter, slots int) *turnWorld {
+	w := &turnWorld{T: t, turns: newTurns(tokens, slots)}
 	w.ctx, w.cancel = context.WithCancel(t.Context())
 	return w
 }
 
-// newPausedWorld has a CA that refuses all orders for an hour.
-func newPausedWorld(t *testing.T, slots int) *turnWorld {
-	w := newTurnWorld(t, slots)
-	w.refuseUntil(time.Now().Add(time.Hour))
-	return w
-}
-
 // order makes an order that ends as soon as its turn has begun.
-func (w *turnWorld) order(partner store.PartnerID, host string, urgent bool) {
+func (w *turnWorld) order(partner store.PartnerID, host string, urgent, counted bool) {
 	w.running.Go(func() {
-		end, err := w.wait(w.ctx, partner, host, urgent)
-		if err != nil {
+		if w.wait(w.ctx, partner, host, urgent) != nil {
 			return
 		}
 		w.mu.Lock()
 		w.served = append(w.served, host)
 		w.mu.Unlock()
-		end()
+		w.end(counted)
 	})
 	synctest.Wait()
 }
@@ -64,111 +58,100 @@ func (w *turnWorld) hosts() []string {
 	return slices.Clone(w.served)
 }
 
+// spent is a limiter of Let's Encrypt's rate whose tokens are spent.
+func spent() *rate.Limiter {
+	l := newOrderLimiter("https://acme-v02.api.letsencrypt.org/directory")
+	l.AllowN(time.Now(), letsEncryptBurst)
+	return l
+}
+
 func TestPartnersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newPausedWorld(t, 1)
+		w := newTurnWorld(t, spent(), ordersAtOnce)
 		defer w.stopAll()
 		for i := range 300 {
-			w.order("A", fmt.Sprintf("a%d", i), false)
+			w.order("A", fmt.Sprintf("a%d", i), false, true)
 		}
-		w.order("B", "b0", false)
-		w.order("B", "b1", false)
-		w.order("", "own", false)
-		time.Sleep(time.Hour)
+		w.order("B", "b0", false, true)
+		w.order("B", "b1", false, true)
+		w.order("", "own", false, true)
+		time.Sleep(5 * letsEncryptEvery)
 		synctest.Wait()
-		if got, want := w.hosts(), []string{"own", "a0", "b0", "a1", "b1", "a2"}; !slices.Equal(got[:len(want)], want) {
+		if got, want := w.hosts(), []string{"own", "a0", "b0", "a1", "b1"}; !slices.Equal(got, want) {
 			t.Errorf("served %v, want %v", got, want)
 		}
 	})
 }
 
-func TestOrdersFeelTheirWayAfterARefusal(t *testing.T) {
+func TestOrdersKeepToTheLimitOfLetsEncrypt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newPausedWorld(t, 3)
+		w := newTurnWorld(t, newOrderLimiter("https://acme-v02.api.letsencrypt.org/directory"), ordersAtOnce)
 		defer w.stopAll()
-		var ends []func()
-		for i := range 9 {
-			w.running.Go(func() {
-				if end, err := w.wait(w.ctx, "A", fmt.Sprint(i), false); err == nil {
-					w.mu.Lock()
-					defer w.mu.Unlock()
-					ends = append(ends, end)
-				}
-			})
+		for i := range 700 {
+			w.order("A", fmt.Sprint(i), false, true)
 		}
-		end := func(i int) {
-			w.mu.Lock()
-			end := ends[i]
-			w.mu.Unlock()
-			end()
-		}
-		expect := func(when string, want int) {
-			t.Helper()
+		for _, c := range []struct {
+			sleep time.Duration
+			want  int
+		}{{0, 300}, {35 * time.Second, 300}, {2 * time.Second, 301}, {3*time.Hour - 37*time.Second, 600}} {
+			time.Sleep(c.sleep)
 			synctest.Wait()
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if len(ends) != want {
-				t.Errorf("%s, %d orders have begun, want %d", when, len(ends), want)
+			if n := len(w.hosts()); n != c.want {
+				t.Errorf("%d orders, want %d", n, c.want)
 			}
 		}
-		time.Sleep(time.Hour)
-		expect("after the refusal", 1)
-		end(0)
-		expect("after one order without a refusal", 3)
-		end(1)
-		expect("after two", 5)
-		w.refuseUntil(time.Now())
-		end(2) // it began before the second refusal, and says nothing about it
-		end(3)
-		expect("after the second refusal, with one order in progress", 5)
-		end(4)
-		expect("without one", 6)
-		end(5)
-		expect("after an order without a refusal", 8)
-		end(6)
-		end(7)
-		expect("at the end", 9)
-		end(8)
+	})
+}
+
+func TestOrderThatTheCADidNotCountSpendsNoToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTurnWorld(t, rate.NewLimiter(rate.Every(time.Hour), 1), ordersAtOnce)
+		defer w.stopAll()
+		for i := range 3 {
+			w.order("A", fmt.Sprint(i), false, false)
+		}
+		w.order("A", "counted", false, true)
+		w.order("A", "waits", false, true)
+		if got, want := w.hosts(), []string{"0", "1", "2", "counted"}; !slices.Equal(got, want) {
+			t.Errorf("served %v, want %v", got, want)
+		}
 	})
 }
 
 func TestSlotsLimitTheOrdersInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTurnWorld(t, 2)
+		w := newTurnWorld(t, rate.NewLimiter(rate.Inf, 0), 2)
 		defer w.stopAll()
-		var ends []func()
 		for _, host := range []string{"a", "b"} {
-			end, err := w.wait(w.ctx, "A", host, false)
-			if err != nil {
+			if err := w.wait(w.ctx, "A", host, false); err != nil {
 				t.Fatal(err)
 			}
-			ends = append(ends, end)
 		}
-		w.order("A", "c", false)
+		w.order("A", "c", false, true)
 		if got := w.hosts(); len(got) > 0 {
 			t.Errorf("%v began without a slot", got)
 		}
-		ends[0]()
+		w.end(true)
 		synctest.Wait()
 		if got := w.hosts(); !slices.Equal(got, []string{"c"}) {
 			t.Errorf("served %v, want c", got)
 		}
-		ends[1]()
+		w.end(true)
 	})
 }
 
 func TestOrderIsBroughtForwardInTheQueueOfItsPartner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newPausedWorld(t, 1)
+		w := newTurnWorld(t, spent(), ordersAtOnce)
 		defer w.stopAll()
 		for _, host := range []string{"a0", "a1", "a2", "a3"} {
-			w.order("A", host, false)
+			w.order("A", host, false, true)
 		}
-		w.order("B", "b0", false)
+		w.order("B", "b0", false, true)
 		w.bringForward("a2")
 		w.bringForward("unknown")
-		w.order("A", "urgent", true)
-		time.Sleep(time.Hour)
+		w.order("A", "urgent", true, true)
+		time.Sleep(6 * letsEncryptEvery)
 		synctest.Wait()
 		if got, want := w.hosts(), []string{"urgent", "b0", "a2", "a0", "a1", "a3"}; !slices.Equal(got, want) {
 			t.Errorf("served %v, want %v", got, want)
@@ -178,11 +161,11 @@ func TestOrderIsBroughtForwardInTheQueueOfItsPartner(t *testing.T) {
 
 func TestNoTurnBeginsWhileTheCARefusesAllHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTurnWorld(t, ordersAtOnce)
+		w := newTurnWorld(t, rate.NewLimiter(rate.Inf, 0), ordersAtOnce)
 		defer w.stopAll()
 		w.refuseUntil(time.Now().Add(time.Hour))
 		w.refuseUntil(time.Now().Add(time.Minute)) // does not shorten it
-		w.order("A", "a", false)
+		w.order("A", "a", false, true)
 		time.Sleep(time.Hour - time.Second)
 		synctest.Wait()
 		if got := w.hosts(); len(got) > 0 {
@@ -198,18 +181,18 @@ func TestNoTurnBeginsWhileTheCARefusesAllHosts(t *testing.T) {
 
 func TestCancelledWaitLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newPausedWorld(t, 1)
+		w := newTurnWorld(t, spent(), 1)
 		defer w.stopAll()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := w.wait(ctx, "A", "a", false); err == nil {
-			t.Fatal("a turn began while the CA refuses all hosts")
+		if err := w.wait(ctx, "A", "a", false); err == nil {
+			t.Fatal("a turn began without a token")
 		}
 		if n, _ := w.waiting(); n != 0 {
 			t.Errorf("%d orders wait", n)
 		}
-		w.order("B", "b", false)
-		time.Sleep(time.Hour)
+		w.order("B", "b", false, true)
+		time.Sleep(letsEncryptEvery)
 		synctest.Wait()
 		if got := w.hosts(); !slices.Equal(got, []string{"b"}) {
 			t.Errorf("served %v, want b", got)
@@ -220,13 +203,13 @@ func TestCancelledWaitLeavesTheQueue(t *testing.T) {
 // What partners read must agree with what happens.
 func TestOrdersBeforeAnOrderAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newPausedWorld(t, 1)
+		w := newTurnWorld(t, spent(), ordersAtOnce)
 		defer w.stopAll()
 		began := time.Now()
 		before := map[string]int{}
 		for partner, n := range map[store.PartnerID]int{"A": 5, "B": 2, "C": 1, "": 2, "D": 3} {
 			for i := range n {
-				w.order(partner, fmt.Sprint(partner, i), false)
+				w.order(partner, fmt.Sprint(partner, i), false, true)
 			}
 		}
 		for _, q := range w.queues {
@@ -241,7 +224,7 @@ func TestOrdersBeforeAnOrderAreCounted(t *testing.T) {
 		if n, since := w.waiting(); n != 13 || !since.Equal(began) {
 			t.Errorf("%d orders wait since %s, want 13 since %s", n, since, began)
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(20 * letsEncryptEvery)
 		synctest.Wait()
 		for i, host := range w.hosts() {
 			if before[host] != i {

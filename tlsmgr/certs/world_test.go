@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/time/rate"
 
 	"mtagd/store"
 	"mtagd/store/local"
@@ -54,7 +55,8 @@ type certWorld struct {
 
 	ownHost, trackingHost string
 
-	firstChallenge string // type of challenge; empty: the usual one
+	tokens         *rate.Limiter // of new orders; nil: no limit
+	firstChallenge string        // type of challenge; empty: the usual one
 
 	certs       *Certificates
 	http, https string
@@ -130,6 +132,9 @@ func (w *certWorld) start(change ...func(*Config, *pace)) (stop func()) {
 		c(&cfg, &p)
 	}
 	w.certs = newCertificates(cfg, p)
+	if w.tokens != nil {
+		w.certs.ca.turns.tokens = w.tokens
+	}
 	if w.firstChallenge != "" {
 		w.certs.ca.limits.works = w.firstChallenge
 	}

@@ -149,21 +149,25 @@ func (l *liveIndex) metrics() []prometheus.Collector {
 	}
 }
 
-// openIndex opens index.db and replays the events that it lacks. If it is damaged, it is rebuilt.
+// openIndex opens index.db and replays the events that it lacks. If it is damaged or too old, it is rebuilt.
 func (l *liveIndex) openIndex() (*rank.Index, error) {
 	path := Parts(l.dir)["index"]
 	if err := removeIfExists(path + boltfile.NewSuffix); err != nil { // a rebuild was cut off
 		return nil, err
 	}
 	x, err := l.tryIndex(path)
-	if !errors.Is(err, codec.ErrCorrupt) {
+	switch {
+	case errors.Is(err, errBeginAgain):
+		l.log.Warn("index.db is older than the other files, or its rebuild was cut off: it is rebuilt from archive/ and events/")
+	case errors.Is(err, codec.ErrCorrupt):
+		l.log.Error("index.db is damaged, or of another version. No events are lost: it is rebuilt from archive/ and events/", "error", err)
+		l.rebuilt++
+	default:
 		return x, err
 	}
-	l.log.Error("index.db is damaged, or of another version. No events are lost: it is rebuilt from events/", "error", err)
 	if err := os.Remove(path); err != nil {
 		return nil, err
 	}
-	l.rebuilt++
 	return l.tryIndex(path)
 }
 

@@ -126,9 +126,9 @@ func Check(db *bolt.DB) error {
 	return s.Records(func(string, []byte, []byte) {})
 }
 
-// checkBranches checks the branches and the list of free pages. It ignores a damaged meta page: readers of the file notice
-// when it is older.
-func checkBranches(f *os.File) error {
+// CheckBranches is for OpenChecked: it checks the branches and the list of free pages. It ignores a damaged meta page:
+// readers of the file notice when it is older.
+func CheckBranches(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil || info.Size() == 0 { // a new one
 		return err

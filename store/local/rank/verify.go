@@ -20,7 +20,7 @@ type Check struct {
 
 // OpenReadOnly opens an existing index for Verify, ScanEvents and Covered. Other methods must not be called, except Close.
 func OpenReadOnly(path string) (*Index, error) {
-	db, err := boltfile.OpenReadOnly(path, format, buckets...)
+	db, err := openFile(path, bolt.Options{ReadOnly: true})
 	if err != nil {
 		return nil, err
 	}

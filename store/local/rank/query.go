@@ -132,7 +132,7 @@ func (q *pageQuery) addNames(to *sources) error {
 				return err
 			}
 			s.add(name, members, sum(earlier, members), sum(upTo, members)-sum(earlier, members))
-			if q.SortBy == store.ByTime { // the events of several names are not in the order of keys
+			if q.SortBy != store.ByName { // the events of several names are not in the order of keys
 				to.add(s)
 				s = q.source(&r.root)
 			}

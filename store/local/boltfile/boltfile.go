@@ -22,9 +22,6 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// NewSuffix ends the name of a file that is being written. The complete file is renamed, and replaces the old one.
-const NewSuffix = ".new"
-
 // OpenChecked opens or creates a bbolt file. Before bbolt reads a file, it calls check; bbolt fills an empty one. check
 // may replace the file and return an error. Nobody else changes it meanwhile. OpenChecked fails with store.ErrInUse when
 // another process has the file open.

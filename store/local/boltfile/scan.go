@@ -13,6 +13,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store/local/codec"
+	"mtagd/store/local/durable"
 )
 
 // Scan reads a bbolt file without bbolt, and checks that
@@ -103,7 +104,7 @@ func (s *Scan) MayBeOlder() bool { return s.wrong != nil }
 
 // Check checks all pages of a file, as of the last transaction. Others go on writing.
 func Check(db *bolt.DB) error {
-	f, err := os.Open(strings.TrimSuffix(db.Path(), NewSuffix)) // bbolt does not learn that a file was renamed
+	f, err := os.Open(strings.TrimSuffix(db.Path(), durable.NewSuffix)) // bbolt does not learn that a file was renamed
 	if err != nil {
 		return err
 	}

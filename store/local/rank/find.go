@@ -10,38 +10,6 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// FindChunks returns the keys of all events in these chunks, by merchant. Without merchants it looks at all of them. It reads
-// all their stored events, as the trees are ordered by time; events are applied and merged meanwhile. Call it between Start
-// and Close.
-func (x *Index) FindChunks(
-	ctx context.Context, chunks []uint64, merchants ...codec.MerchantKey,
-) (map[codec.MerchantKey][]Key, error) {
-	if err := x.Merge(ctx); err != nil {
-		return nil, err
-	}
-	found := map[codec.MerchantKey][]Key{}
-	wanted := make(map[uint64]bool, len(chunks))
-	for _, c := range chunks {
-		wanted[c] = true
-	}
-	if merchants == nil {
-		var err error
-		if merchants, err = x.StoredMerchants(); err != nil {
-			return nil, err
-		}
-	}
-	for _, m := range merchants {
-		if err := scan(ctx, x.db, m, times, func(e *entry, _ []string) {
-			if wanted[e.Seq] {
-				found[m] = append(found[m], e.Key)
-			}
-		}); err != nil {
-			return nil, err
-		}
-	}
-	return found, nil
-}
-
 // StoredMerchants returns the merchants that have a stored tree.
 func (x *Index) StoredMerchants() (all []codec.MerchantKey, err error) {
 	err = view(x.db, func(tx *bolt.Tx) error {

@@ -1,10 +1,12 @@
 package boltfile
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -155,4 +157,57 @@ func TestWhatBboltWritesPasses(t *testing.T) {
 	db, err = open(path, bolt.Options{}, names...)
 	testenv.Check(t, err)
 	testenv.Check(t, db.Close())
+}
+
+// countedReads counts the bytes that are read.
+type countedReads struct {
+	io.ReaderAt
+	bytes int
+}
+
+func (c *countedReads) ReadAt(b []byte, at int64) (int, error) {
+	c.bytes += len(b)
+	return c.ReaderAt.ReadAt(b, at)
+}
+
+// Damaged pages that all claim those behind them do not make Leaves read the file many times.
+func TestLeavesReadsAFileAFewTimes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	things := []byte("things")
+	db, err := open(path, bolt.Options{}, things)
+	testenv.Check(t, err)
+	testenv.Check(t, db.Update(func(tx *bolt.Tx) error {
+		for i := range 5000 {
+			if err := tx.Bucket(things).Put(fmt.Appendf(nil, "key %d", i), make([]byte, 100)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	testenv.Check(t, db.Close())
+	content, err := os.ReadFile(path)
+	testenv.Check(t, err)
+	size := uint32(0) // pages
+	leaves := func() (n, read int) {
+		f := &countedReads{ReaderAt: bytes.NewReader(content)}
+		file, err := os.Open(path)
+		testenv.Check(t, err)
+		defer file.Close()
+		s, err := OpenScan(file)
+		testenv.Check(t, err)
+		s.f, size = f, uint32(s.meta.size)
+		s.Leaves(func(_, _ []byte) { n++ })
+		return n, f.bytes
+	}
+	if n, read := leaves(); n < 5000 || read > len(content) {
+		t.Errorf("%d records, %d bytes of %d are read", n, read, len(content))
+	}
+	for id := uint32(2); id < size; id++ {
+		if page := content[int(id)*os.Getpagesize():]; binary.LittleEndian.Uint16(page[8:]) == kindLeaf {
+			binary.LittleEndian.PutUint32(page[12:], size-id-1)
+		}
+	}
+	if _, read := leaves(); read > 8*len(content) {
+		t.Errorf("%d bytes of %d are read", read, len(content))
+	}
 }

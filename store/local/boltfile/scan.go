@@ -283,7 +283,8 @@ func (s *Scan) page(id uint64) ([]byte, error) {
 }
 
 // Leaves passes the records of all leaves that are not in the list of free pages, also of those below a damaged page. Only
-// the caller knows which are sound. It passes nothing when the list is lost: older records could be among them.
+// the caller knows which are sound. It passes nothing when the list is lost: older records could be among them. Of a file in
+// which pages overlap, it may not read all.
 func (s *Scan) Leaves(use func(key, value []byte)) {
 	_, free, err := s.freePages()
 	if err != nil {
@@ -293,13 +294,15 @@ func (s *Scan) Leaves(use func(key, value []byte)) {
 	for _, id := range free {
 		skip[id] = true
 	}
-	for id := uint64(2); id < s.meta.size; id++ {
+	left := 2 * s.meta.size // pages to read: damaged ones may all claim those behind them
+	for id := uint64(2); id < s.meta.size && left > 0; id++ {
 		if skip[id] {
 			continue
 		}
 		if b, err := s.page(id); err == nil {
 			p, _ := parsePage(b) // no elements when it is damaged
 			records(p, use)
+			left -= min(left, uint64(len(b)/s.meta.pageSize))
 		}
 	}
 }

@@ -64,7 +64,7 @@ func (d *Data) useCopy() error {
 	return nil
 }
 
-// dropCopy says that the copy has not what control.db has.
+// dropCopy closes the copy. From then on, it may lack what control.db has.
 func (d *Data) dropCopy() error {
 	if d.copy == nil {
 		return nil
@@ -74,7 +74,7 @@ func (d *Data) dropCopy() error {
 	return old.Close()
 }
 
-// removeCopy removes the copy before control.db gets something that it has not.
+// removeCopy removes the copy: the next change goes to control.db alone.
 func (d *Data) removeCopy() error {
 	return errors.Join(d.dropCopy(), durable.Remove(copyPath(d.path)), durable.SyncPath(filepath.Dir(d.path)))
 }

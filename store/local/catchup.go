@@ -10,9 +10,11 @@ import (
 	"mtagd/store/local/rank"
 )
 
-// catchUp replays the events that the index does not cover. If the index is older than other files, or does not cover the whole
-// archive, it is emptied first, and all events are replayed. A kill loses nothing: the next start continues where the index
-// ends, or begins again.
+// errBeginAgain says that an index is older than the other files, or that its rebuild from the archive was cut off.
+var errBeginAgain = errors.New("index.db does not have all events of archive/")
+
+// catchUp replays the events that the index does not cover, in a new index all events. A kill loses nothing: the next start
+// continues where the index ends, or begins again (errBeginAgain).
 func (l *liveIndex) catchUp(x *rank.Index) error {
 	covered, boundary := x.Covered(), l.archive.Boundary()
 	forgotten, err := l.journal.Forgotten()
@@ -38,15 +40,8 @@ func (l *liveIndex) catchUp(x *rank.Index) error {
 			"is older than index.db. Nothing was changed. Copy the whole directory before anything else. Then restore events/ " +
 			"from a newer backup, or, if there is none, let \"mtagd repair\" make a new directory of what there is")
 	}
-	isOther := !l.parts.hasIndex(x.Opening())
-	if isOther {
-		l.log.Warn("index.db is older than the other files: it is rebuilt from archive/ and events/")
-	}
-	if covered < boundary || isOther {
-		if err := x.Reset(); err != nil {
-			return err
-		}
-		covered = 0
+	if covered > 0 && covered < boundary || !l.parts.hasIndex(x.Opening()) {
+		return errBeginAgain
 	}
 	return l.replay(x, covered, last)
 }

@@ -113,7 +113,7 @@ func (c *comparison) group() {
 	}
 }
 
-// noteMissing passes on the events that only the index has, and no damage says why. Missing chunks of the journal count as damaged.
+// noteMissing passes on the events that only the index has, unless damage explains that. Missing chunks of the journal count as damaged.
 func (c *comparison) noteMissing() error {
 	keys := map[codec.MerchantKey][]rank.Key{}
 	stored := map[locatedEvent]bool{} // without a hash: the index has them under another name

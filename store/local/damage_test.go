@@ -19,7 +19,6 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/badgerdb"
-	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
 	"mtagd/store/local/faultfs"
@@ -235,10 +234,10 @@ func TestARebuildThatIsCutOffBeginsAgain(t *testing.T) {
 	index := filepath.Join(dir, "index.db")
 	b, err := os.ReadFile(index)
 	testenv.Check(t, err)
-	testenv.Check(t, os.WriteFile(index+boltfile.NewSuffix, b[:len(b)/2], 0o600))
+	testenv.Check(t, os.WriteFile(index+durable.NewSuffix, b[:len(b)/2], 0o600))
 	damage(t, index, func(b []byte) []byte { clear(b[2*os.Getpagesize():]); return b })
 	e = open(t, dir)
-	if _, err := os.Stat(index + boltfile.NewSuffix); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(index + durable.NewSuffix); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the part of a new index is still there: %v", err)
 	}
 	checkRebuilt(t, e, dir, m, 3000)

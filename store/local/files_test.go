@@ -2,6 +2,7 @@ package local
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -9,12 +10,13 @@ import (
 	"testing"
 
 	"github.com/cespare/xxhash/v2"
+	"golang.org/x/sys/unix"
 
 	"mtagd/store/local/faultfs"
 )
 
 // What copies directories, as a kill would leave them.
-var copied, copyFiles, eachWritten, sizes = faultfs.Copied, faultfs.Copy, faultfs.EachWritten, faultfs.Sizes
+var copied, copyFiles, sizes = faultfs.Copied, faultfs.Copy, faultfs.Sizes
 
 // fileSums returns a checksum of the content of each file in a directory, except Badger's locks.
 func fileSums(t *testing.T, dir string) map[string]uint64 {
@@ -58,4 +60,23 @@ func contentSum(path string) (uint64, error) {
 		return nil
 	})
 	return sum.Sum64(), err
+}
+
+// eachWritten calls use for each part of a sparse file that is not a hole. Holes read as zeros.
+func eachWritten(f *os.File, use func(start, end int64) error) error {
+	for end := int64(0); ; {
+		start, err := unix.Seek(int(f.Fd()), end, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return nil // no more data
+		}
+		if err != nil {
+			return err
+		}
+		if end, err = unix.Seek(int(f.Fd()), start, unix.SEEK_HOLE); err != nil {
+			return err
+		}
+		if err := use(start, end); err != nil {
+			return err
+		}
+	}
 }

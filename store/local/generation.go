@@ -28,7 +28,7 @@ import (
 //
 // The order of writes, for both: the next number goes to DIR/generation beside the present one, then to the parts, or with the change
 // to control.db; then DIR/generation has only the next one. After a kill between two of these, either number is right. A number that
-// is missing or damaged is no proof of anything: earlier versions did not have this file, and let it fall behind.
+// is missing or damaged proves nothing, because earlier versions did not have this file, or did not keep it up to date.
 //
 // The file has two copies of a record, 512 bytes apart: opening and next opening, sum and next sum of the control data (8 bytes each,
 // big endian), XXH64 of these. It is written in place, so that a full disk does not matter. A part's file has the number and its XXH64.

@@ -37,37 +37,39 @@ func (s *stored) noteDamage(ctx context.Context, x *rank.Index, damage error) er
 func (s *stored) noteChunks(ctx context.Context, x *rank.Index, chunks journal.DamagedChunks) error {
 	s.removing.Lock()
 	defer s.removing.Unlock()
+	lost, all := map[uint64]map[codec.MerchantKey][]rank.Key{}, map[codec.MerchantKey][]rank.Key{} // by chunk, and of all chunks
 	var damaged journal.DamagedChunks
-	var seqs []uint64
 	for _, d := range chunks {
-		if d.Err = s.journal.CheckChunk(d.Seq); d.Err == nil || s.hasMoved(d.Seq) {
-			continue
+		if d.Err = s.journal.CheckChunk(d.Seq); d.Err != nil && !s.hasMoved(d.Seq) {
+			damaged = append(damaged, d)
+			lost[d.Seq] = map[codec.MerchantKey][]rank.Key{}
 		}
-		damaged = append(damaged, d)
-		seqs = append(seqs, d.Seq)
 	}
 	if damaged == nil {
 		return nil
 	}
-	found, err := x.FindChunks(ctx, seqs)
-	if err != nil {
+	if err := x.Merge(ctx); err != nil {
 		return err
 	}
-	lost := map[uint64]map[codec.MerchantKey][]rank.Key{}
-	for m, keys := range found {
-		for _, k := range keys {
-			if lost[k.Seq] == nil {
-				lost[k.Seq] = map[codec.MerchantKey][]rank.Key{}
-			}
-			lost[k.Seq][m] = append(lost[k.Seq][m], k)
+	merchants, err := x.StoredMerchants()
+	for _, m := range merchants {
+		if err == nil {
+			err = x.ScanEvents(ctx, m, func(k rank.Key, _ string) {
+				if of := lost[k.Seq]; of != nil {
+					of[m], all[m] = append(of[m], k), append(all[m], k)
+				}
+			})
 		}
 	}
 	for _, d := range damaged {
-		if err := s.noteLost(note{Chunk: d.Seq, Reason: d.Reason()}, lost[d.Seq]); err != nil {
-			return err
+		if err == nil {
+			err = s.noteLost(note{Chunk: d.Seq, Reason: d.Reason()}, lost[d.Seq])
 		}
 	}
-	return takeOut(ctx, x, found)
+	if err != nil {
+		return err
+	}
+	return takeOut(ctx, x, all)
 }
 
 // noteLost notes lost events. If a kill comes before they are taken out of the index, the damage is found again.

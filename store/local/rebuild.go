@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
-	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
 	"mtagd/store/local/rank"
@@ -149,21 +148,25 @@ func (l *liveIndex) metrics() []prometheus.Collector {
 	}
 }
 
-// openIndex opens index.db and replays the events that it lacks. If it is damaged, it is rebuilt.
+// openIndex opens index.db and replays the events that it lacks. If it is damaged or too old, it is rebuilt.
 func (l *liveIndex) openIndex() (*rank.Index, error) {
 	path := Parts(l.dir)["index"]
-	if err := removeIfExists(path + boltfile.NewSuffix); err != nil { // a rebuild was cut off
+	if err := durable.Remove(path + durable.NewSuffix); err != nil { // a rebuild was cut off
 		return nil, err
 	}
 	x, err := l.tryIndex(path)
-	if !errors.Is(err, codec.ErrCorrupt) {
+	switch {
+	case errors.Is(err, errBeginAgain):
+		l.log.Warn("index.db is older than the other files, or its rebuild was cut off: it is rebuilt from archive/ and events/")
+	case errors.Is(err, codec.ErrCorrupt):
+		l.log.Error("index.db is damaged, or of another version. No events are lost: it is rebuilt from archive/ and events/", "error", err)
+		l.rebuilt++
+	default:
 		return x, err
 	}
-	l.log.Error("index.db is damaged, or of another version. No events are lost: it is rebuilt from events/", "error", err)
 	if err := os.Remove(path); err != nil {
 		return nil, err
 	}
-	l.rebuilt++
 	return l.tryIndex(path)
 }
 
@@ -239,16 +242,16 @@ func (l *liveIndex) tryRebuild() (err error) {
 	} else if free := l.journal.FreeSpace(); free < uint64(info.Size()) {
 		return store.Unavailable("the disk has too little space for another index.db")
 	}
-	if err := removeIfExists(path + boltfile.NewSuffix); err != nil {
+	if err := durable.Remove(path + durable.NewSuffix); err != nil {
 		return err
 	}
-	x, err := rank.Open(path+boltfile.NewSuffix, l.log)
+	x, err := rank.Open(path+durable.NewSuffix, l.log)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, x.Discard(), removeIfExists(path+boltfile.NewSuffix))
+			err = errors.Join(err, x.Discard(), durable.Remove(path+durable.NewSuffix))
 		}
 	}()
 	if err := x.SetOpening(l.parts.opening.now); err != nil {
@@ -270,7 +273,7 @@ func (l *liveIndex) tryRebuild() (err error) {
 	if err := l.replay(x, from, l.pushed); err != nil {
 		return err
 	}
-	if err := errors.Join(os.Rename(path+boltfile.NewSuffix, path), durable.SyncPath(l.dir)); err != nil {
+	if err := errors.Join(os.Rename(path+durable.NewSuffix, path), durable.SyncPath(l.dir)); err != nil {
 		return err
 	}
 	l.replaceIndex(x)
@@ -299,11 +302,4 @@ func (l *liveIndex) replaceIndex(x *rank.Index) {
 			l.log.Warn("the old index was not closed", "error", err)
 		}
 	})
-}
-
-func removeIfExists(path string) error {
-	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
 }

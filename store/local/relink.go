@@ -16,8 +16,8 @@ import (
 )
 
 // Links and event_ids that damage has cost are written again from the events that have them, in the background. Until that is done,
-// DIR/relink is there. Events do not say who has vouched for a link, so it is claimed, whoever has: the next event with the merchant's
-// secret makes it a trusted one. Lost for good are the links of which no event is left, such as those of /id.
+// DIR/relink is there. Events do not say who has vouched for a link, so it is written as a claimed one: the next event with the
+// merchant's secret makes it a trusted one. Lost for good are the links of which no event is left, such as those of /id.
 const relinkFile = "relink"
 
 // keysLost notes that links and event_ids may be lost, and that removed ones may be back.

@@ -43,8 +43,8 @@ func (s *stored) lastChunk() (uint64, error) {
 	return max(last, s.archive.Boundary()), ofEvents("events/", err)
 }
 
-// hasMoved reports whether a chunk is in the archive. A reader of the journal must ask after it has found the next chunk, or none.
-// If the chunk where it continues has moved, chunks may be missing from what it found: moved chunks are deleted from the journal.
+// hasMoved reports whether a chunk is in the archive. A reader of the journal asks after it has looked for the next chunk. If the
+// chunk where it continues has moved, it may have missed chunks, because the journal deletes those that have moved.
 func (s *stored) hasMoved(seq uint64) bool { return seq <= s.archive.Boundary() }
 
 // PauseMoves keeps events from moving until release is called.

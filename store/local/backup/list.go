@@ -71,8 +71,8 @@ type UnreadableError struct {
 
 func (e *UnreadableError) Error() string { return e.Err.Error() }
 
-// NewestUnreadable returns the newest of the points that an error of Points names, by the times in their names, of those not after
-// a time; a zero time is after all. It returns "" when there is none.
+// NewestUnreadable returns the newest of the points that an error of Points names. Points after a time do not count, unless that is
+// zero. It returns "" when there is none.
 func NewestUnreadable(err error, at time.Time) (newest string) {
 	several, _ := err.(interface{ Unwrap() []error })
 	if several == nil {

@@ -99,7 +99,7 @@ type DB struct {
 
 	mu       sync.Mutex
 	retiring sync.WaitGroup
-	leaving  []*part // those that count no longer, and are not removed yet; guarded by mu
+	leaving  []*part // those that do not count any more, and were not removed yet; guarded by mu
 	parts    []*part // the oldest first; the last one is written to. Replaced, not changed, by who holds both locks
 }
 

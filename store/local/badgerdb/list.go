@@ -21,7 +21,7 @@ import (
 // "closed".
 type list struct {
 	version uint64   // tables may not have it any more: versions must not come twice
-	older   []string // the parts before this one that count, the oldest first; of a sealed one, those when it was made
+	older   []string // the parts before this one that count, the oldest first. A sealed part has those from when it was made
 	tables  map[uint64]listed
 }
 

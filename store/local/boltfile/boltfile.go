@@ -1,8 +1,7 @@
 // Package boltfile opens bbolt files, and finds damage in them. bbolt has no checksums and trusts its pages: a wrong bit can
 // make it skip records, write over pages that are in use, or recurse until the process ends. So each file is scanned before
-// bbolt reads it: Open scans what bbolt relies on, the branches of the trees and the list of free pages, which are about 1 %
-// of a file. OpenChecked leaves it to the caller how much is scanned. Only the caller can tell whether a record is right, by
-// a seal of its own.
+// bbolt reads it: all of it, or with CheckBranches what bbolt relies on, the branches of the trees and the list of free
+// pages, which are about 1 % of a file. Only the caller can tell whether a record is right, by a seal of its own.
 //
 //	boltfile.go  opens files; CatchDamage
 //	scan.go      Scan: reads a file without bbolt, and checks it
@@ -22,71 +21,6 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/codec"
 )
-
-// BucketMeta is in every file. Its key "format" has the version of the file's layout.
-var (
-	BucketMeta = []byte("meta")
-	keyFormat  = []byte("format")
-)
-
-// NewSuffix ends the name of a file that is being written. The complete file is renamed, and replaces the old one.
-const NewSuffix = ".new"
-
-// Open opens or creates a bbolt file with BucketMeta and these buckets. It refuses a file of another format version. It
-// fails with store.ErrInUse when another process has the file open.
-func Open(path, format string, buckets ...[]byte) (*bolt.DB, error) {
-	return openPrepared(path, format, buckets, bolt.Options{})
-}
-
-// OpenReadOnly opens an existing file to verify it. Other processes may open it in the same way, but not to write. It fails
-// like Open, and also when a bucket is missing.
-func OpenReadOnly(path, format string, buckets ...[]byte) (*bolt.DB, error) {
-	return openPrepared(path, format, buckets, bolt.Options{ReadOnly: true})
-}
-
-func openPrepared(path, format string, buckets [][]byte, opt bolt.Options) (*bolt.DB, error) {
-	db, err := OpenChecked(path, opt, checkBranches)
-	if err != nil {
-		return nil, err
-	}
-	if err := CatchDamage(path, func() error { return prepare(db, format, append(buckets, BucketMeta)) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), db.Close())
-	}
-	return db, nil
-}
-
-// prepare checks the format of a file, and creates missing buckets. It usually writes nothing, so needs no space on a full
-// disk.
-func prepare(db *bolt.DB, format string, buckets [][]byte) error {
-	found, ready := "", true
-	err := db.View(func(tx *bolt.Tx) error {
-		for _, name := range buckets {
-			ready = ready && tx.Bucket(name) != nil
-		}
-		if meta := tx.Bucket(BucketMeta); meta != nil {
-			found = string(meta.Get(keyFormat))
-		}
-		return nil
-	})
-	switch {
-	case err != nil:
-		return err
-	case found != "" && found != format:
-		return codec.UnknownFormat{Found: found, Known: format}
-	case found != "" && ready:
-		return nil
-	case db.IsReadOnly():
-		return fmt.Errorf("%w: a bucket is missing", codec.ErrCorrupt)
-	}
-	return db.Update(func(tx *bolt.Tx) error {
-		for _, name := range buckets {
-			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
-				return err
-			}
-		}
-		return tx.Bucket(BucketMeta).Put(keyFormat, []byte(format))
-	})
-}
 
 // OpenChecked opens or creates a bbolt file. Before bbolt reads a file, it calls check; bbolt fills an empty one. check
 // may replace the file and return an error. Nobody else changes it meanwhile. OpenChecked fails with store.ErrInUse when

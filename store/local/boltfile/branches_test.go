@@ -1,10 +1,12 @@
 package boltfile
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,12 +18,28 @@ import (
 	"mtagd/store/testenv"
 )
 
+// open opens or creates a file with some buckets.
+func open(path string, opt bolt.Options, names ...[]byte) (*bolt.DB, error) {
+	db, err := OpenChecked(path, opt, CheckBranches)
+	if err != nil || opt.ReadOnly {
+		return db, err
+	}
+	return db, db.Update(func(tx *bolt.Tx) error {
+		for _, name := range names {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // bbolt follows the references of a branch, and writes over free pages, without looking. A file in which these are wrong is
 // refused.
 func TestWrongBranchesAndFreePagesAreRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.db")
 	things := []byte("things")
-	db, err := Open(path, "1", things)
+	db, err := open(path, bolt.Options{}, things)
 	testenv.Check(t, err)
 	for range 2 { // the second time frees pages
 		if err := db.Update(func(tx *bolt.Tx) error {
@@ -68,11 +86,11 @@ func TestWrongBranchesAndFreePagesAreRefused(t *testing.T) {
 		binary.LittleEndian.PutUint64(content[wrong.at:], wrong.reference)
 		damaged := filepath.Join(t.TempDir(), "a.db")
 		testenv.Check(t, os.WriteFile(damaged, content, 0o600))
-		if _, err := Open(damaged, "1", things); !errors.Is(err, codec.ErrCorrupt) {
+		if _, err := open(damaged, bolt.Options{}, things); !errors.Is(err, codec.ErrCorrupt) {
 			t.Errorf("%s: Open gives %v, want codec.ErrCorrupt", name, err)
 		}
-		if _, err := OpenReadOnly(damaged, "1", things); !errors.Is(err, codec.ErrCorrupt) {
-			t.Errorf("%s: OpenReadOnly gives %v, want codec.ErrCorrupt", name, err)
+		if _, err := open(damaged, bolt.Options{ReadOnly: true}); !errors.Is(err, codec.ErrCorrupt) {
+			t.Errorf("%s: read only, it gives %v, want codec.ErrCorrupt", name, err)
 		}
 	}
 }
@@ -80,7 +98,7 @@ func TestWrongBranchesAndFreePagesAreRefused(t *testing.T) {
 // A meta page that claims a file of any size is refused, before memory for its pages is asked for.
 func TestAMetaPageThatClaimsTooMuch(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.db")
-	db, err := Open(path, "1")
+	db, err := open(path, bolt.Options{})
 	testenv.Check(t, err)
 	testenv.Check(t, db.Close())
 	content, err := os.ReadFile(path)
@@ -94,7 +112,7 @@ func TestAMetaPageThatClaimsTooMuch(t *testing.T) {
 	}
 	binary.LittleEndian.PutUint32(content[2*os.Getpagesize()+12:], 1<<31)
 	testenv.Check(t, os.WriteFile(path, content, 0o600))
-	if _, err := Open(path, "1"); !errors.Is(err, codec.ErrCorrupt) {
+	if _, err := open(path, bolt.Options{}); !errors.Is(err, codec.ErrCorrupt) {
 		t.Errorf("Open gives %v, want codec.ErrCorrupt", err)
 	}
 }
@@ -103,7 +121,7 @@ func TestAMetaPageThatClaimsTooMuch(t *testing.T) {
 func TestWhatBboltWritesPasses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.db")
 	names := [][]byte{[]byte("large"), []byte("small")}
-	db, err := Open(path, "1", names...)
+	db, err := open(path, bolt.Options{}, names...)
 	testenv.Check(t, err)
 	random := testenv.Random(t)
 	for round := range 150 {
@@ -136,7 +154,60 @@ func TestWhatBboltWritesPasses(t *testing.T) {
 		}
 	}
 	testenv.Check(t, db.Close())
-	db, err = Open(path, "1", names...)
+	db, err = open(path, bolt.Options{}, names...)
 	testenv.Check(t, err)
 	testenv.Check(t, db.Close())
+}
+
+// countedReads counts the bytes that are read.
+type countedReads struct {
+	io.ReaderAt
+	bytes int
+}
+
+func (c *countedReads) ReadAt(b []byte, at int64) (int, error) {
+	c.bytes += len(b)
+	return c.ReaderAt.ReadAt(b, at)
+}
+
+// Damaged pages that all claim those behind them do not make Leaves read the file many times.
+func TestLeavesReadsAFileAFewTimes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	things := []byte("things")
+	db, err := open(path, bolt.Options{}, things)
+	testenv.Check(t, err)
+	testenv.Check(t, db.Update(func(tx *bolt.Tx) error {
+		for i := range 5000 {
+			if err := tx.Bucket(things).Put(fmt.Appendf(nil, "key %d", i), make([]byte, 100)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	testenv.Check(t, db.Close())
+	content, err := os.ReadFile(path)
+	testenv.Check(t, err)
+	size := uint32(0) // pages
+	leaves := func() (n, read int) {
+		f := &countedReads{ReaderAt: bytes.NewReader(content)}
+		file, err := os.Open(path)
+		testenv.Check(t, err)
+		defer file.Close()
+		s, err := OpenScan(file)
+		testenv.Check(t, err)
+		s.f, size = f, uint32(s.meta.size)
+		s.Leaves(func(_, _ []byte) { n++ })
+		return n, f.bytes
+	}
+	if n, read := leaves(); n < 5000 || read > len(content) {
+		t.Errorf("%d records, %d bytes of %d are read", n, read, len(content))
+	}
+	for id := uint32(2); id < size; id++ {
+		if page := content[int(id)*os.Getpagesize():]; binary.LittleEndian.Uint16(page[8:]) == kindLeaf {
+			binary.LittleEndian.PutUint32(page[12:], size-id-1)
+		}
+	}
+	if _, read := leaves(); read > 8*len(content) {
+		t.Errorf("%d bytes of %d are read", read, len(content))
+	}
 }

@@ -13,6 +13,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"mtagd/store/local/codec"
+	"mtagd/store/local/durable"
 )
 
 // Scan reads a bbolt file without bbolt, and checks that
@@ -103,7 +104,7 @@ func (s *Scan) MayBeOlder() bool { return s.wrong != nil }
 
 // Check checks all pages of a file, as of the last transaction. Others go on writing.
 func Check(db *bolt.DB) error {
-	f, err := os.Open(strings.TrimSuffix(db.Path(), NewSuffix)) // bbolt does not learn that a file was renamed
+	f, err := os.Open(strings.TrimSuffix(db.Path(), durable.NewSuffix)) // bbolt does not learn that a file was renamed
 	if err != nil {
 		return err
 	}
@@ -126,9 +127,9 @@ func Check(db *bolt.DB) error {
 	return s.Records(func(string, []byte, []byte) {})
 }
 
-// checkBranches checks the branches and the list of free pages. It ignores a damaged meta page: readers of the file notice
-// when it is older.
-func checkBranches(f *os.File) error {
+// CheckBranches is for OpenChecked: it checks the branches and the list of free pages. It ignores a damaged meta page:
+// readers of the file notice when it is older.
+func CheckBranches(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil || info.Size() == 0 { // a new one
 		return err
@@ -282,7 +283,8 @@ func (s *Scan) page(id uint64) ([]byte, error) {
 }
 
 // Leaves passes the records of all leaves that are not in the list of free pages, also of those below a damaged page. Only
-// the caller knows which are sound. It passes nothing when the list is lost: older records could be among them.
+// the caller knows which are sound. It passes nothing when the list is lost: older records could be among them. Of a file in
+// which pages overlap, it may not read all.
 func (s *Scan) Leaves(use func(key, value []byte)) {
 	_, free, err := s.freePages()
 	if err != nil {
@@ -292,13 +294,15 @@ func (s *Scan) Leaves(use func(key, value []byte)) {
 	for _, id := range free {
 		skip[id] = true
 	}
-	for id := uint64(2); id < s.meta.size; id++ {
+	left := 2 * s.meta.size // pages to read: damaged ones may all claim those behind them
+	for id := uint64(2); id < s.meta.size && left > 0; id++ {
 		if skip[id] {
 			continue
 		}
 		if b, err := s.page(id); err == nil {
 			p, _ := parsePage(b) // no elements when it is damaged
 			records(p, use)
+			left -= min(left, uint64(len(b)/s.meta.pageSize))
 		}
 	}
 }

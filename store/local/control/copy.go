@@ -64,7 +64,7 @@ func (d *Data) useCopy() error {
 	return nil
 }
 
-// dropCopy says that the copy has not what control.db has.
+// dropCopy closes the copy. From then on, it may lack what control.db has.
 func (d *Data) dropCopy() error {
 	if d.copy == nil {
 		return nil
@@ -74,13 +74,9 @@ func (d *Data) dropCopy() error {
 	return old.Close()
 }
 
-// removeCopy removes the copy before control.db gets something that it has not.
+// removeCopy removes the copy: the next change goes to control.db alone.
 func (d *Data) removeCopy() error {
-	err := os.Remove(copyPath(d.path))
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
-	}
-	return errors.Join(d.dropCopy(), err, durable.SyncPath(filepath.Dir(d.path)))
+	return errors.Join(d.dropCopy(), durable.Remove(copyPath(d.path)), durable.SyncPath(filepath.Dir(d.path)))
 }
 
 // KeepCopy makes the copy, if there is none. On a full disk the next change does.
@@ -119,7 +115,7 @@ func (d *Data) makeCopy() error {
 		if free, err := space.Free(filepath.Dir(path)); err == nil && free < tx.Size() {
 			return unix.ENOSPC // otherwise each change would write a part of it until the disk is full
 		}
-		return replaceFile(path, func(f *os.File) error {
+		return durable.Replace(path, func(f *os.File) error {
 			if _, err := tx.WriteTo(f); err != nil {
 				return err
 			}
@@ -180,23 +176,6 @@ func (r *reading) mayReplace(damaged *reading, sums []uint64) bool {
 	}
 	// A kill between the two commits leaves the copy with the change, and control.db without it.
 	return slices.Index(sums, own) > slices.Index(sums, newest.sum())
-}
-
-// replaceFile writes a file beside another one, and puts it in its place.
-func replaceFile(path string, write func(f *os.File) error) error {
-	next := path + boltfile.NewSuffix
-	f, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
-	if err != nil {
-		return err
-	}
-	err = write(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(next))
-	}
-	return errors.Join(os.Rename(next, path), durable.SyncPath(filepath.Dir(path)))
 }
 
 // transaction is a transaction of control.db, and that of the copy, if there is one.

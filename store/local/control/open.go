@@ -15,6 +15,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/durable"
 	"mtagd/store/rules"
 )
 
@@ -53,7 +54,7 @@ func (d *Data) open(sumsOf func() ([]uint64, error)) error {
 	isMissing := !exists(d.path)
 	db, err := boltfile.OpenChecked(d.path, bolt.Options{}, func(f *os.File) (err error) {
 		for _, path := range []string{d.path, copyPath(d.path)} { // a replacement was cut off
-			if err := os.Remove(path + boltfile.NewSuffix); !errors.Is(err, os.ErrNotExist) && err != nil {
+			if err := durable.Remove(path + durable.NewSuffix); err != nil {
 				return err
 			}
 		}

@@ -1,8 +1,9 @@
-// Package durable changes files so that a power cut leaves the old state or the new one.
+// Package durable changes files so that a power cut leaves the old state or the new one. A caller of Remove syncs the directory.
 package durable
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -16,15 +17,36 @@ func SyncPath(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
+// NewSuffix ends the name of a file that is being written. The complete file is renamed, and replaces the old one.
+const NewSuffix = ".new"
+
 // ReplaceFile replaces a file, or creates it, so that after a power cut it is the old or the new one.
 func ReplaceFile(path string, content []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	return Replace(path, func(f *os.File) error {
+		_, err := f.Write(content)
+		return err
+	})
+}
+
+// Replace is ReplaceFile with what write writes.
+func Replace(path string, write func(f *os.File) error) error {
+	f, err := os.OpenFile(path+NewSuffix, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(path+".new"))
+	if err = write(f); err == nil {
+		err = f.Sync()
 	}
-	return errors.Join(os.Rename(path+".new", path), SyncPath(filepath.Dir(path)))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(path+NewSuffix))
+	}
+	return errors.Join(os.Rename(path+NewSuffix, path), SyncPath(filepath.Dir(path)))
+}
+
+// Remove removes a file, if there is one.
+func Remove(path string) error {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

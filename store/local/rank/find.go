@@ -10,38 +10,6 @@ import (
 	"mtagd/store/local/codec"
 )
 
-// FindChunks returns the keys of all events in these chunks, by merchant. Without merchants it looks at all of them. It reads
-// all their stored events, as the trees are ordered by time; events are applied and merged meanwhile. Call it between Start
-// and Close.
-func (x *Index) FindChunks(
-	ctx context.Context, chunks []uint64, merchants ...codec.MerchantKey,
-) (map[codec.MerchantKey][]Key, error) {
-	if err := x.Merge(ctx); err != nil {
-		return nil, err
-	}
-	found := map[codec.MerchantKey][]Key{}
-	wanted := make(map[uint64]bool, len(chunks))
-	for _, c := range chunks {
-		wanted[c] = true
-	}
-	if merchants == nil {
-		var err error
-		if merchants, err = x.StoredMerchants(); err != nil {
-			return nil, err
-		}
-	}
-	for _, m := range merchants {
-		if err := scan(ctx, x.db, m, times, func(e *entry, _ []string) {
-			if wanted[e.Seq] {
-				found[m] = append(found[m], e.Key)
-			}
-		}); err != nil {
-			return nil, err
-		}
-	}
-	return found, nil
-}
-
 // StoredMerchants returns the merchants that have a stored tree.
 func (x *Index) StoredMerchants() (all []codec.MerchantKey, err error) {
 	err = view(x.db, func(tx *bolt.Tx) error {
@@ -53,37 +21,44 @@ func (x *Index) StoredMerchants() (all []codec.MerchantKey, err error) {
 	return all, err
 }
 
+// times is the number of the tree of times, for scan. The runs follow.
+const times = 0
+
 // scannedLeaves is how many leaves a transaction of scan reads. A longer one would keep bbolt from reusing pages.
 const scannedLeaves = 64
 
-// times returns the root of the tree of times, for scan.
-func times(t *storedTree) *child { return &t.root }
-
-// scan calls use with all events of one of a merchant's stored trees, in their order, and with the merchant's series. It checks what
-// the nodes say of those below them. An event that is stored or removed meanwhile may be among them or not. No transaction is open while
-// use runs.
-func scan(ctx context.Context, db *bolt.DB, m codec.MerchantKey, root func(*storedTree) *child, use func(e *entry, series []string)) error {
+// scan calls use with all events of one of a merchant's stored trees, in their order, and with the merchant's series: of the tree of
+// times, or of a run. It checks what the nodes say of those below them. An event that is stored or removed meanwhile may be among them
+// or not. No transaction is open while use runs. more is false when there is no such tree.
+func scan(ctx context.Context, db *bolt.DB, m codec.MerchantKey, tree int, use func(e *entry, series []string)) (more bool, err error) {
 	s := scanner{m: m}
 	for s.leaves <= 0 {
 		if err := ctx.Err(); err != nil {
-			return err
+			return false, err
 		}
 		s.leaves, s.entries = scannedLeaves, s.entries[:0]
 		if err := view(db, func(tx *bolt.Tx) error {
 			t, err := loadTree(tx, m)
-			if err != nil || root(t).isEmpty() {
+			if err != nil {
 				return err
 			}
+			root := &t.root
+			if more = tree <= len(t.runs); more && tree > times {
+				root = &t.runs[tree-1].root
+			}
+			if !more || root.isEmpty() {
+				return nil
+			}
 			s.nodes, s.arena, s.series = tx.Bucket(bucketNodes), &nodeArena{}, t.series
-			return s.scan(root(t), nil)
+			return s.scan(root, nil)
 		}); err != nil {
-			return err
+			return false, err
 		}
 		for i := range s.entries {
 			use(&s.entries[i], s.series)
 		}
 	}
-	return nil
+	return more, nil
 }
 
 // scanner reads a part of a tree in one transaction.

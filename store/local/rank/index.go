@@ -90,7 +90,10 @@ const (
 // Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. The error for a file that is
 // damaged, or of another format, is codec.ErrCorrupt.
 func Open(path string, log *slog.Logger) (*Index, error) {
-	db, err := openFile(path)
+	db, err := openFile(path, bolt.Options{})
+	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok {
+		err = fmt.Errorf("%w: %w", codec.ErrCorrupt, unknown)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -144,16 +147,6 @@ func (x *Index) countEvents(damaged func(error)) (n uint64, err error) {
 
 // Covered returns the number of the last chunk whose events are in the index. Call it before Start.
 func (x *Index) Covered() uint64 { return x.covered }
-
-// Reset empties an index, in one transaction. All events have to be replayed then: Covered is 0. Call it before Replay.
-func (x *Index) Reset() error {
-	if err := boltfile.CatchDamage("index.db", func() error { return resetFile(x.db) }); err != nil {
-		return err
-	}
-	x.covered = 0
-	x.events.Store(0)
-	return nil
-}
 
 // LimitSeries changes how many series the index counts for each merchant; 0: the default. Only tests change it, before Replay.
 func (x *Index) LimitSeries(n int) { x.maxSeries = cmp.Or(n, maxSeries) }

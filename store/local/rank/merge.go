@@ -152,7 +152,7 @@ func (w *merger) editTree(m codec.MerchantKey) (*treeEdit, error) {
 		return nil, err
 	}
 	// A change that was cut off has left nodes that are in no tree.
-	err = w.deleteFrom(bucketNodes, nodeKey(m, t.nextID), m[:], leafEntries)
+	err = w.deleteFrom(m, t.nextID)
 	return &treeEdit{merger: w, storedTree: t, m: m}, err
 }
 
@@ -239,50 +239,36 @@ func (w *merger) spend(entries int) error {
 // deleteSubtree deletes a node that is in no tree, and all below it. The node is deleted last, so that after a kill the
 // others are still found.
 func (w *merger) deleteSubtree(m codec.MerchantKey, id uint64, height uint8) error {
-	key := nodeKey(m, id)
-	sealed := w.nodes.Get(key)
-	if sealed == nil {
+	if w.nodes.Get(nodeKey(m, id)) == nil {
 		return nil // already deleted, before a kill
 	}
 	if height > 0 {
-		ids, err := idsBelow(w.nodes, m, id)
+		n, err := loadNode(w.nodes, m, id, &nodeArena{})
 		if err != nil {
 			return err
 		}
-		for _, id := range ids {
-			if err := w.deleteSubtree(m, id, height-1); err != nil {
+		for i := range n.children {
+			if err := w.deleteSubtree(m, n.children[i].id, height-1); err != nil {
 				return err
 			}
 		}
 	}
-	return w.deleteKey(w.nodes, key, leafEntries)
+	return w.deleteNode(nodeKey(m, id))
 }
 
-// idsBelow returns the ids of a node's children.
-func idsBelow(nodes *bolt.Bucket, m codec.MerchantKey, id uint64) (ids []uint64, err error) {
-	n, err := loadNode(nodes, m, id, &nodeArena{})
-	if err != nil {
-		return nil, err
-	}
-	for i := range n.children {
-		ids = append(ids, n.children[i].id)
-	}
-	return ids, nil
-}
-
-// deleteFrom deletes the keys of a bucket with this prefix, from a key on. Each costs as much as so many entries.
-func (w *merger) deleteFrom(bucket, from, prefix []byte, cost int) error {
+// deleteFrom deletes the nodes of a merchant from an id on.
+func (w *merger) deleteFrom(m codec.MerchantKey, id uint64) error {
 	var last []byte
 	for {
-		k, _ := w.tx.Bucket(bucket).Cursor().Seek(from) // a new cursor each time, as a deletion moves existing ones
-		if !bytes.HasPrefix(k, prefix) {
+		k, _ := w.nodes.Cursor().Seek(nodeKey(m, id)) // a new cursor each time, as a deletion moves existing ones
+		if !bytes.HasPrefix(k, m[:]) {
 			return nil
 		}
 		if bytes.Equal(k, last) {
 			return errStays
 		}
 		last = append(last[:0], k...)
-		if err := w.deleteKey(w.tx.Bucket(bucket), k, cost); err != nil {
+		if err := w.deleteNode(k); err != nil {
 			return err
 		}
 	}
@@ -291,12 +277,12 @@ func (w *merger) deleteFrom(bucket, from, prefix []byte, cost int) error {
 // errStays means that bbolt finds a key after it was deleted: damage has put the keys of a page out of order.
 var errStays = fmt.Errorf("index.db: %w: a key that was deleted is still there", codec.ErrCorrupt)
 
-// deleteKey deletes a key. It spends as much as for writing the value, as the deletion may load and write a page.
-func (w *merger) deleteKey(bucket *bolt.Bucket, key []byte, cost int) error {
-	if err := bucket.Delete(key); err != nil {
+// deleteNode deletes a node. It spends as much as for writing one, as the deletion may load and write a page.
+func (w *merger) deleteNode(key []byte) error {
+	if err := w.nodes.Delete(key); err != nil {
 		return err
 	}
-	return w.spend(cost)
+	return w.spend(leafEntries)
 }
 
 // storeNodes writes the nodes at and below c that are in memory, and releases them.

@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"math/rand/v2"
@@ -15,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mtagd/store"
-	"mtagd/store/local/boltfile"
 	"mtagd/store/local/codec"
 	"mtagd/store/testenv"
 )
@@ -408,12 +408,29 @@ func countNodes(nodes *bolt.Bucket, m codec.MerchantKey, c *child, reachable *in
 	return nil
 }
 
+// On a full disk nothing can be written, and a file must still open.
+func TestOpeningAnExistingFileChangesNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "index.db")
+	opened := func() []byte {
+		t.Helper()
+		x, err := Open(path, quiet)
+		testenv.Check(t, err)
+		testenv.Check(t, x.Close())
+		content, err := os.ReadFile(path)
+		testenv.Check(t, err)
+		return content
+	}
+	if created := opened(); !bytes.Equal(opened(), created) {
+		t.Error("opening an existing file has changed it")
+	}
+}
+
 // An index of an earlier format is rebuilt.
 func TestAnEarlierFormat(t *testing.T) {
 	var j journal
 	dir := t.TempDir()
 	x := j.open(t, dir)
-	if err := x.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(boltfile.BucketMeta).Put([]byte("format"), []byte("3")) }); err != nil {
+	if err := x.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketMeta).Put([]byte("format"), []byte("3")) }); err != nil {
 		t.Fatal(err)
 	}
 	closeIndex(t, x)

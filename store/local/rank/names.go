@@ -159,7 +159,7 @@ type runInRange struct {
 
 // readRange reads a whole run.
 func (q *pageQuery) readRange(r *run, members []bool) (*runInRange, error) {
-	s := &runInRange{all: q.runSource(r, treeSection{end: int(r.root.counts.of(nil))})}
+	s := &runInRange{all: q.runSource(r, nil)}
 	at := 0
 	err := q.pages.each(&r.root, func(e *entry) {
 		if at%64 == 0 {

@@ -16,76 +16,72 @@ import (
 )
 
 var (
+	bucketMeta  = []byte("meta")
 	bucketNodes = []byte("nodes")
 	bucketRoots = []byte("roots")
 	bucketFreed = []byte("freed")
-	keyCovered  = []byte("covered")
-	keyRoots    = []byte("roots")   // in the bucket meta
-	keyOpening  = []byte("opening") // in the bucket meta
 
-	buckets = [][]byte{bucketNodes, bucketRoots, bucketFreed}
+	buckets = [][]byte{bucketMeta, bucketNodes, bucketRoots, bucketFreed}
+
+	// The keys of the bucket meta.
+	keyFormat  = []byte("format")
+	keyCovered = []byte("covered")
+	keyRoots   = []byte("roots")
+	keyOpening = []byte("opening")
 )
 
 // Format is the version of the file's layout.
-const (
-	Format = "5"
-	format = Format
-)
+const Format = "5"
 
-// openFile opens or creates the file. It returns codec.ErrCorrupt if the root records or buckets are not those of the last
-// transaction, or of another format: then the index is rebuilt.
-func openFile(path string) (*bolt.DB, error) {
-	db, err := boltfile.Open(path, format, buckets...)
-	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok {
-		return nil, fmt.Errorf("%w: %w", codec.ErrCorrupt, unknown)
-	}
+// openFile opens or creates the file. The error for one that is damaged is codec.ErrCorrupt, and for one of another format
+// codec.UnknownFormat.
+func openFile(path string, opt bolt.Options) (*bolt.DB, error) {
+	db, err := boltfile.OpenChecked(path, opt, boltfile.CheckBranches)
 	if err != nil {
 		return nil, err
 	}
-	if err := boltfile.CatchDamage("index.db", func() error { return checkRoots(db) }); err != nil {
+	if err := boltfile.CatchDamage("index.db", func() error { return prepare(db) }); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
 }
 
-// resetFile empties a file, in one transaction.
-func resetFile(db *bolt.DB) error {
-	return db.Update(func(tx *bolt.Tx) error {
-		for _, name := range buckets {
-			if err := tx.DeleteBucket(name); err != nil {
-				return err
-			}
-			if _, err := tx.CreateBucket(name); err != nil {
-				return err
-			}
-		}
-		return initialise(tx)
-	})
-}
-
-// initialise writes the meta records of an empty index.
-func initialise(tx *bolt.Tx) error {
-	return errors.Join(storeCovered(tx, 0), storeMeta(tx, keyRoots, rootSum{}.encode()))
-}
-
-// checkRoots compares the root records with their sum. In a new file it writes the meta records.
+// prepare checks the format and the buckets, and compares the root records with their sum. Into a new file it writes these.
 //
 // bbolt has no checksums: damage of a page may hide records, or bring back those of an earlier transaction. Each node and
 // block is found by its number, and is sealed together with it. But a root record that is missing would be that of a
 // merchant without events, and an earlier one would be taken for the newest.
-func checkRoots(db *bolt.DB) error {
+func prepare(db *bolt.DB) error {
 	isNew := false
-	if err := db.View(func(tx *bolt.Tx) error {
-		meta := tx.Bucket(boltfile.BucketMeta)
-		isNew = meta.Get(keyRoots) == nil && meta.Get(keyCovered) == nil && isEmpty(tx.Bucket(bucketRoots)) && isEmpty(tx.Bucket(bucketNodes))
-		if isNew {
+	err := db.View(func(tx *bolt.Tx) error {
+		if k, _ := tx.Cursor().First(); k == nil && !db.IsReadOnly() {
+			isNew = true
+			return nil
+		}
+		for _, name := range buckets {
+			if tx.Bucket(name) == nil {
+				return fmt.Errorf("index.db: %w: a bucket is missing", codec.ErrCorrupt)
+			}
+		}
+		if found := string(tx.Bucket(bucketMeta).Get(keyFormat)); found != Format {
+			return codec.UnknownFormat{Found: found, Known: Format}
+		}
+		if db.IsReadOnly() {
 			return nil
 		}
 		return compareRoots(tx)
-	}); err != nil || !isNew {
+	})
+	if err != nil || !isNew {
 		return err
 	}
-	return db.Update(initialise)
+	return db.Update(func(tx *bolt.Tx) error {
+		for _, name := range buckets {
+			if _, err := tx.CreateBucket(name); err != nil {
+				return err
+			}
+		}
+		return errors.Join(tx.Bucket(bucketMeta).Put(keyFormat, []byte(Format)), storeCovered(tx, 0), storeMeta(tx, keyRoots, rootSum{}.encode()))
+	})
 }
 
 // compareRoots fails when the root records are not those of their sum.
@@ -99,11 +95,6 @@ func compareRoots(tx *bolt.Tx) error {
 		err = fmt.Errorf("index.db: %w: root records are missing, or are not the newest", codec.ErrCorrupt)
 	}
 	return err
-}
-
-func isEmpty(b *bolt.Bucket) bool {
-	k, _ := b.Cursor().First()
-	return k == nil
 }
 
 // rootSum is the number of root records, and the sum of their hashes.
@@ -129,14 +120,14 @@ func decodeRootSum(b []byte) (s rootSum, err error) {
 
 // loadMeta reads a meta record; nil when it is damaged or missing.
 func loadMeta(tx *bolt.Tx, key []byte) []byte {
-	return codec.Unseal(metaSeal(key), tx.Bucket(boltfile.BucketMeta).Get(key))
+	return codec.Unseal(metaSeal(key), tx.Bucket(bucketMeta).Get(key))
 }
 
 func storeMeta(tx *bolt.Tx, key, value []byte) error {
-	return tx.Bucket(boltfile.BucketMeta).Put(key, codec.Seal(metaSeal(key), value))
+	return tx.Bucket(bucketMeta).Put(key, codec.Seal(metaSeal(key), value))
 }
 
-func metaSeal(key []byte) []byte { return append([]byte(format), key...) }
+func metaSeal(key []byte) []byte { return append([]byte(Format), key...) }
 
 // loadCovered reads the number of the last chunk whose events are in the stored trees.
 func loadCovered(tx *bolt.Tx) (uint64, error) {

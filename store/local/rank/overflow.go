@@ -56,7 +56,7 @@ func (o *overflowNames) appendFrequent(names []string, n int) ([]string, error) 
 	members := o.member()
 	all := sources{compare: byName}
 	for _, r := range o.runs {
-		all.all = append(all.all, o.runSource(r, treeSection{members: members, end: int(r.root.counts.of(members))}))
+		all.add(o.runSource(r, members))
 	}
 	step := max(1, all.size()/n)
 	met := map[string]int{}

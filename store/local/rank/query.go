@@ -28,57 +28,73 @@ func (x *Index) Page(
 	return total, page, err
 }
 
-// page finds a page. There are three ways:
-//
-//   - The counted trees suffice, if no events of overflow series are selected by name or sorted by name. So it is for
-//     merchants with few series.
-//   - With a names filter, the events of a name in each run are a source.
-//   - Without, when all names are sorted, each run is a source.
+// page finds a page. Its events are in the counted trees. Those of overflow series are there without their names: if these
+// are needed, they are taken from the runs.
 func (r *reader) page(s *Selection) (total uint64, page []entry, err error) {
-	q := pageQuery{reader: r, Selection: s, selected: make([]uint64, len(r.series))}
-	for _, root := range r.trees {
-		low, n := make([]uint64, len(r.series)), make([]uint64, len(r.series))
-		if err := errors.Join(r.addBefore(low, root, entry{Key: s.lo}), r.addBefore(n, root, entry{Key: s.hi})); err != nil {
-			return 0, nil, err
-		}
-		for id := range n {
-			n[id] -= low[id]
-			q.selected[id] += n[id]
-		}
-		q.earlier, q.within = append(q.earlier, low), append(q.within, n)
+	q := pageQuery{reader: r, Selection: s, sections: map[string][]bool{}}
+	all := sources{compare: byKey}
+	if s.SortBy == store.ByName {
+		all.compare = byName
 	}
-	q.findSections()
+	overflow, err := q.addTrees(&all)
 	switch {
-	case len(q.overflow) > 0 && s.names != nil:
-		return q.pageOfNames()
-	case len(q.overflow) > 0 && s.SortBy == store.ByName:
-		return q.pageByName()
+	case err != nil || len(q.overflow) == 0:
+	case s.names != nil:
+		err = q.addNames(&all)
 	default:
-		return q.pageOfSections(map[string]sources{})
+		trees := all.size()
+		if err = q.addRuns(&all); err == nil && all.size() != trees+overflow {
+			err = errSelected
+		}
 	}
+	n := all.size()
+	if err != nil || s.Offset >= n {
+		return uint64(n), nil, err
+	}
+	from, to := s.Offset, s.Offset+min(s.Limit, n-s.Offset)
+	switch {
+	case !s.Asc: // also the names: all the other way round
+		page, err = all.collect(n-to, n-from)
+		slices.Reverse(page)
+	case s.SortBy == store.ByName:
+		page, err = all.newestFirst(from, to)
+	default:
+		page, err = all.collect(from, to)
+	}
+	return uint64(n), page, err
 }
 
 // pageQuery is a query for one page.
 type pageQuery struct {
 	*reader
 	*Selection
-	earlier, within [][]uint64 // by tree and series: the number of events before the time range, and within it
-	selected        []uint64   // by series: the number of events within it, over all trees
-
 	sections map[string][]bool // the members (see reader) of each section, among the counted series with events in the time range
 	overflow []uint32          // overflow series with events in the time range, if the query needs their names
 }
 
-// findSections finds the sections of the selection in the counted trees.
-func (q *pageQuery) findSections() {
-	q.sections = map[string][]bool{}
+// addTrees adds a source for each counted tree with events of the selection. It returns how many events of overflow series
+// these do not have.
+func (q *pageQuery) addTrees(to *sources) (overflow int, err error) {
+	earlier, within := make([][]uint64, len(q.trees)), make([][]uint64, len(q.trees)) // by tree and series
+	selected := make([]uint64, len(q.series))
+	for i, root := range q.trees {
+		earlier[i], within[i] = make([]uint64, len(q.series)), make([]uint64, len(q.series))
+		if err := errors.Join(q.addBefore(earlier[i], root, entry{Key: q.lo}), q.addBefore(within[i], root, entry{Key: q.hi})); err != nil {
+			return 0, err
+		}
+		for id := range selected {
+			within[i][id] -= earlier[i][id]
+			selected[id] += within[i][id]
+		}
+	}
 	for id, series := range q.series {
 		section, ok := q.section(series)
-		if !ok || q.selected[id] == 0 {
+		if !ok || selected[id] == 0 {
 			continue
 		}
 		if _, name := codec.SplitSeries(series); name == "" && (q.names != nil || q.SortBy == store.ByName) {
 			q.overflow = append(q.overflow, uint32(id))
+			overflow += int(selected[id])
 			continue
 		}
 		if q.sections[section] == nil {
@@ -86,156 +102,75 @@ func (q *pageQuery) findSections() {
 		}
 		q.sections[section][id] = true
 	}
-}
-
-// appendTreeSources appends a source for each tree with events of the sections. The sections are sorted.
-func (q *pageQuery) appendTreeSources(all []source, sections ...string) []source {
+	names := slices.Sorted(maps.Keys(q.sections))
 	for i, root := range q.trees {
-		s := &treeSource{pages: &q.pages, series: len(q.series), root: root, byName: q.names == nil && len(q.overflow) > 0}
-		end := 0
-		for _, name := range sections {
+		s := q.source(root)
+		for _, name := range names {
 			members := q.sections[name]
-			if n := int(sum(q.within[i], members)); n > 0 {
-				s.sections = append(s.sections, treeSection{name, members, sum(q.earlier[i], members), end, end + n})
-				end += n
-			}
+			s.add(name, members, sum(earlier[i], members), sum(within[i], members))
 		}
-		if end > 0 {
-			all = append(all, s)
-		}
+		to.add(s)
 	}
-	return all
+	return overflow, nil
 }
 
-// pageOfSections finds a page section by section. further has more sources of sections besides the counted trees.
-func (q *pageQuery) pageOfSections(further map[string]sources) (total uint64, page []entry, err error) {
-	sections := further
-	for name := range q.sections {
-		sections[name] = sources{q.appendTreeSources(sections[name].all, name), byKey}
-	}
-	names := slices.Sorted(maps.Keys(sections))
-	if !q.Asc {
-		slices.Reverse(names)
-	}
-	skip, left := q.Offset, q.Limit
-	for _, name := range names {
-		n := sections[name].size()
-		total += uint64(n)
-		if skip >= n || left == 0 {
-			skip -= min(skip, n)
-			continue
-		}
-		take := min(left, n-skip)
-		from := skip
-		if q.listsNewestFirst() {
-			from = n - skip - take
-		}
-		found, err := sections[name].collect(from, from+take)
-		if err != nil {
-			return 0, nil, err
-		}
-		if q.listsNewestFirst() {
-			slices.Reverse(found)
-		}
-		page = append(page, found...)
-		skip, left = 0, left-take
-	}
-	return total, page, nil
-}
-
-// pageOfNames finds a page of a selection with a names filter.
-func (q *pageQuery) pageOfNames() (total uint64, page []entry, err error) {
-	further := map[string]sources{}
-	for name := range q.names {
-		if !slices.ContainsFunc(q.overflow, func(id uint32) bool { return !q.counts(id, name) }) {
-			continue
-		}
-		section := ""
-		if q.SortBy == store.ByName {
-			section = name
-		}
-		s := further[section]
-		s.compare = byKey
-		if s.all, err = q.appendNameSources(s.all, name); err != nil {
-			return 0, nil, err
-		}
-		further[section] = s
-	}
-	return q.pageOfSections(further)
-}
-
-// appendNameSources appends a source for each run with events of a name in the time range.
-func (q *pageQuery) appendNameSources(all []source, name string) ([]source, error) {
-	from, to := entry{Key: q.lo, name: name}, entry{Key: q.hi, name: name}
+// addNames adds sources for the events in the runs that have a name of the filter and are in the time range.
+func (q *pageQuery) addNames(to *sources) error {
 	members := q.overflowOf(q.series)
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(q.names)), func(name string) bool {
+		return !slices.ContainsFunc(q.overflow, func(id uint32) bool { return !q.counts(id, name) })
+	})
 	for _, r := range q.runs {
 		if !r.overlaps(q.lo, q.hi) {
 			continue
 		}
-		earlier, upTo := make([]uint64, len(q.series)), make([]uint64, len(q.series))
-		if err := errors.Join(q.pages.addBefore(earlier, &r.root, from), q.pages.addBefore(upTo, &r.root, to)); err != nil {
-			return nil, err
-		}
-		section := treeSection{name: name, members: members, earlier: sum(earlier, members)}
-		if section.end = int(sum(upTo, members) - section.earlier); section.end > 0 {
-			all = append(all, q.runSource(r, section))
-		}
-	}
-	return all, nil
-}
-
-// runSource returns a section of a run.
-func (r *reader) runSource(of *run, section treeSection) source {
-	return &treeSource{pages: &r.pages, series: len(r.series), root: &of.root, sections: []treeSection{section}}
-}
-
-// pageByName finds a page of all names, sorted by name.
-func (q *pageQuery) pageByName() (total uint64, page []entry, err error) {
-	s := sources{q.appendTreeSources(nil, slices.Sorted(maps.Keys(q.sections))...), byName}
-	all := s.size()
-	for _, id := range q.overflow {
-		all += int(q.selected[id])
-	}
-	if s.all, err = q.appendRuns(s.all); err != nil {
-		return 0, nil, err
-	}
-	if s.size() != all {
-		return 0, nil, errSelected
-	}
-	if q.Offset >= all {
-		return uint64(all), nil, nil
-	}
-	from, to := q.Offset, q.Offset+min(q.Limit, all-q.Offset)
-	if q.Asc {
-		page, err = s.newestFirst(from, to)
-		return uint64(all), page, err
-	}
-	page, err = s.collect(all-to, all-from) // the names descend and the events of each are newest first: all the other way round
-	slices.Reverse(page)
-	return uint64(all), page, err
-}
-
-// appendRuns appends what is within the time range of each run.
-func (q *pageQuery) appendRuns(all []source) ([]source, error) {
-	members := q.overflowOf(q.series)
-	for _, r := range q.runs {
-		if !r.overlaps(q.lo, q.hi) {
-			continue
-		}
-		var of source
-		if r.within(q.lo, q.hi) {
-			of = q.runSource(r, treeSection{members: members, end: int(r.root.counts.of(members))})
-		} else {
-			var err error
-			if of, err = q.readRange(r, members); err != nil {
-				return nil, err
+		s := q.source(&r.root)
+		for _, name := range names {
+			earlier, upTo := make([]uint64, len(q.series)), make([]uint64, len(q.series))
+			if err := errors.Join(q.addBefore(earlier, &r.root, entry{Key: q.lo, name: name}),
+				q.addBefore(upTo, &r.root, entry{Key: q.hi, name: name})); err != nil {
+				return err
+			}
+			s.add(name, members, sum(earlier, members), sum(upTo, members)-sum(earlier, members))
+			if q.SortBy != store.ByName { // the events of several names are not in the order of keys
+				to.add(s)
+				s = q.source(&r.root)
 			}
 		}
-		if of.size() > 0 {
-			all = append(all, of)
+		to.add(s)
+	}
+	return nil
+}
+
+// addRuns adds what is within the time range of each run.
+func (q *pageQuery) addRuns(to *sources) error {
+	members := q.overflowOf(q.series)
+	for _, r := range q.runs {
+		switch {
+		case !r.overlaps(q.lo, q.hi):
+		case r.within(q.lo, q.hi):
+			to.add(q.runSource(r, members))
+		default:
+			of, err := q.readRange(r, members)
+			if err != nil {
+				return err
+			}
+			to.add(of)
 		}
 	}
-	return all, nil
+	return nil
+}
+
+// source returns a source of events of a tree, to which sections are added.
+func (q *pageQuery) source(root *child) *treeSource {
+	return &treeSource{pages: &q.pages, series: len(q.series), root: root, byName: q.SortBy == store.ByName}
+}
+
+// runSource returns all events of some series in a run.
+func (r *reader) runSource(of *run, members []bool) *treeSource {
+	s := &treeSource{pages: &r.pages, series: len(r.series), root: &of.root}
+	s.add("", members, 0, of.root.counts.of(members))
+	return s
 }
 
 // newestFirst returns the events with from ≤ place < to, where names ascend and the events of each name are newest first.

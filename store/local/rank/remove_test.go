@@ -62,10 +62,17 @@ func (r *removals) remove(t *testing.T, m codec.MerchantKey) (what string) {
 	case 4:
 		chunks := []uint64{1 + r.rng.Uint64N(uint64(len(r.commits))), 1 + r.rng.Uint64N(uint64(len(r.commits)))}
 		what = fmt.Sprintf("after chunks %d were removed", chunks)
-		var found map[codec.MerchantKey][]Key
-		if found, err = r.FindChunks(t.Context(), chunks); err == nil {
+		if err = r.Merge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var found []Key
+		if err = r.ScanEvents(t.Context(), m, func(k Key, _ string) {
+			if slices.Contains(chunks, k.Seq) {
+				found = append(found, k)
+			}
+		}); err == nil {
 			want = r.model.remove(m, func(e *codec.Event) bool { return slices.Contains(chunks, e.Seq) })
-			got, err = r.Remove(t.Context(), m, found[m])
+			got, err = r.Remove(t.Context(), m, found)
 		}
 	default:
 		share := []float64{0.001, 0.05, 0.5, 0.98}[r.rng.IntN(4)]

@@ -49,6 +49,3 @@ func (s *Selection) section(series string) (section string, ok bool) {
 	}
 	return "", true
 }
-
-// listsNewestFirst reports whether the events of a section are listed newest first.
-func (s *Selection) listsNewestFirst() bool { return s.SortBy == store.ByName || !s.Asc }

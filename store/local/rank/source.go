@@ -21,6 +21,13 @@ type sources struct {
 	compare func(a, b entry) int
 }
 
+// add adds a source, if it has events.
+func (s *sources) add(one source) {
+	if one.size() > 0 {
+		s.all = append(s.all, one)
+	}
+}
+
 func (s sources) size() (n int) {
 	for _, one := range s.all {
 		n += one.size()

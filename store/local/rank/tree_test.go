@@ -17,7 +17,7 @@ import (
 
 // openMerger returns a merger of an empty file.
 func openMerger(t *testing.T) *merger {
-	db, err := openFile(filepath.Join(t.TempDir(), "index.db"))
+	db, err := openFile(filepath.Join(t.TempDir(), "index.db"), bolt.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

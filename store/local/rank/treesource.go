@@ -8,13 +8,13 @@ import (
 )
 
 // treeSource is events of one tree, section by section: those of counted series within a time range; or, of a run, all
-// events, or those of a name within a time range.
+// events, or those of some names within a time range.
 type treeSource struct {
 	*pages
 	series   int
 	root     *child
 	byName   bool          // the sources are in the order of names
-	sections []treeSection // sorted by name
+	sections []treeSection // sorted by name; none: there are no events
 }
 
 // treeSection is the selected events of some series. They all have this name; "": they have any, and the sources are in the order of keys,
@@ -26,7 +26,19 @@ type treeSection struct {
 	start, end int    // the section's range of indexes in the source
 }
 
-func (s *treeSource) size() int { return s.sections[len(s.sections)-1].end }
+// add adds a section of n events, unless n is 0.
+func (s *treeSource) add(name string, members []bool, earlier, n uint64) {
+	if n > 0 {
+		s.sections = append(s.sections, treeSection{name, members, earlier, s.size(), s.size() + int(n)})
+	}
+}
+
+func (s *treeSource) size() int {
+	if len(s.sections) == 0 {
+		return 0
+	}
+	return s.sections[len(s.sections)-1].end
+}
 
 func (s *treeSource) below(e *entry) (int, error) {
 	section := &s.sections[0]

@@ -20,7 +20,7 @@ type Check struct {
 
 // OpenReadOnly opens an existing index for Verify, ScanEvents and Covered. Other methods must not be called, except Close.
 func OpenReadOnly(path string) (*Index, error) {
-	db, err := boltfile.OpenReadOnly(path, format, buckets...)
+	db, err := openFile(path, bolt.Options{ReadOnly: true})
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,8 @@ func (x *Index) Verify(ctx context.Context, c Check) error {
 // ScanEvents calls use with the events in a merchant's stored tree, in the order of their keys; series is as it is counted.
 // An event that is stored or removed meanwhile may be among them or not.
 func (x *Index) ScanEvents(ctx context.Context, m codec.MerchantKey, use func(k Key, series string)) error {
-	return scan(ctx, x.db, m, times, func(e *entry, series []string) { use(e.Key, series[e.series]) })
+	_, err := scan(ctx, x.db, m, times, func(e *entry, series []string) { use(e.Key, series[e.series]) })
+	return err
 }
 
 // verifier verifies one merchant after the other.
@@ -85,25 +86,19 @@ type verifier struct {
 // merchant verifies a merchant's stored trees.
 func (v *verifier) merchant(m codec.MerchantKey) error {
 	known := 0 // series
-	err := scan(v.ctx, v.x.db, m, times, func(e *entry, series []string) {
-		if len(series) != known {
-			known = len(series)
-			v.Tags(m, series)
-		}
-		v.Event(m, e.Key, series[e.series])
-		v.done++
-		v.read()
-	})
-	if err != nil {
-		return err
-	}
-	for i, more := 0, true; more; i++ {
-		if err := scan(v.ctx, v.x.db, m, func(t *storedTree) *child {
-			if more = i < len(t.runs); !more {
-				return &child{}
+	for tree, more := times, true; more; tree++ {
+		var err error
+		if more, err = scan(v.ctx, v.x.db, m, tree, func(e *entry, series []string) {
+			if v.read(); tree > times {
+				return
 			}
-			return &t.runs[i].root
-		}, func(*entry, []string) { v.read() }); err != nil {
+			if len(series) != known {
+				known = len(series)
+				v.Tags(m, series)
+			}
+			v.Event(m, e.Key, series[e.series])
+			v.done++
+		}); err != nil {
 			return err
 		}
 	}

@@ -55,16 +55,10 @@ const (
 type Account struct {
 	Endpoint string
 	Secret   string
-	values
+	Values
 	platform *Platform
 	mapping  Mapping
 }
-
-// Text returns a setting.
-func (a *Account) Text(name string) string { return a.texts[name] }
-
-// Flag returns a setting.
-func (a *Account) Flag(name string) bool { return a.flags[name] }
 
 // Bearer returns the Authorization header with the secret.
 func (a *Account) Bearer() http.Header { return http.Header{"Authorization": {"Bearer " + a.Secret}} }
@@ -95,12 +89,12 @@ func (p Platform) Kind() Kind {
 }
 
 func (p *Platform) open(o Options) (Target, error) {
-	v, err := o.read(p.Settings)
+	v, err := o.Read(p.Settings)
 	if err != nil {
 		return nil, err
 	}
-	address := v.texts[endpoint]
-	return &Account{Endpoint: strings.TrimRight(address, "/"), Secret: o.Secret(p.Secret.Name), values: v, platform: p, mapping: o.Mapping}, o.CheckURL(endpoint, address)
+	address := v.Text(endpoint)
+	return &Account{Endpoint: strings.TrimRight(address, "/"), Secret: o.Secret(p.Secret.Name), Values: v, platform: p, mapping: o.Mapping}, o.CheckURL(endpoint, address)
 }
 
 func (a *Account) Limits() Limits { return a.platform.Limits }
@@ -109,9 +103,9 @@ func (a *Account) Limits() Limits { return a.platform.Limits }
 func (a *Account) Name(of string) string {
 	p := a.platform
 	if p.Conversions != "" {
-		return a.tables[conversions][of]
+		return a.Table(conversions)[of]
 	}
-	if name, ok := a.tables[eventNames][of]; ok {
+	if name, ok := a.Table(eventNames)[of]; ok {
 		return name
 	}
 	name, ok := p.Names[of]

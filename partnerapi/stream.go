@@ -19,7 +19,7 @@ const (
 	// streamPause is the time between two reads of a stream that has reached the end of the feed. A busy merchant has news
 	// all the time, and a read costs more than its events.
 	streamPause = 100 * time.Millisecond
-	// busyPause is the time until a stream that found no memory tries again.
+	// busyPause is how long a stream waits when there was no memory for its next page.
 	busyPause = time.Second
 	// streamBytes is about how many bytes a stream writes at once.
 	streamBytes = 256 << 10

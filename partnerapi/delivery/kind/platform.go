@@ -28,12 +28,11 @@ type Platform struct {
 
 	// Event returns the platform's form of an event, or why the event is not sent.
 	Event func(a *Account, name string, e *Event) (map[string]any, *Refusal)
-	// Shop has the platform's names for products and values. ShopInto is the object in the platform's form of an event that
-	// gets them; empty: Event itself adds them.
+	// Shop has the platform's names for products and values. They are put into the object ShopInto of what Event returns;
+	// empty: Event itself adds them.
 	Shop     ShopNames
 	ShopInto string
-	// MapInto is the object in the platform's form of an event that a merchant's mapping sets fields in; empty: the event
-	// itself.
+	// MapInto is the object of what Event returns in which a merchant's mapping sets fields; empty: all of it.
 	MapInto string
 	// Group returns a key: only events with the same key share a request, at most GroupSize of them. nil: all events may.
 	Group     func(e *Event) string

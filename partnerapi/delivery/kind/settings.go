@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"mtagd/store"
@@ -51,7 +52,7 @@ func (v Values) Flag(name string) bool { return v.flags[name] }
 // Table returns a setting.
 func (v Values) Table(name string) map[string]string { return v.tables[name] }
 
-// Number returns a setting; 0 if it is not given.
+// Number returns a setting; its default if it is not given.
 func (v Values) Number(name string) int { return v.numbers[name] }
 
 // Read reads settings, and checks them.
@@ -73,7 +74,7 @@ func (o Options) Read(settings []Setting) (Values, error) {
 		var text string
 		var flag bool
 		var table map[string]string
-		var number int
+		number, _ := strconv.Atoi(s.Default) // 0 unless it has one
 		into := map[SettingType]any{Text: &text, Flag: &flag, Table: &table, Number: &number}[s.Type]
 		if isGiven && json.Unmarshal(raw, into) != nil {
 			return v, store.Invalid("settings."+s.Name, "must be %s", s.Hint)

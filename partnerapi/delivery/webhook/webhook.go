@@ -8,7 +8,6 @@
 package webhook
 
 import (
-	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -17,6 +16,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -38,7 +38,7 @@ var settings = []kind.Setting{
 	{Name: "url", Type: kind.Text, Required: true, Hint: "an address such as https://example.com/events"},
 	{Name: "headers", Type: kind.Table, Hint: "headers to send, by their names"},
 	{Name: "erasures", Type: kind.Flag, Hint: "true to be told which persons were erased"},
-	{Name: "batchSize", Type: kind.Number, Hint: "a whole number", Hidden: true},
+	{Name: "batchSize", Type: kind.Number, Default: "1", Hint: "a whole number", Hidden: true},
 }
 
 const (
@@ -92,7 +92,7 @@ func open(o kind.Options) (kind.Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &target{url: v.Text("url"), headers: v.Table("headers"), batchSize: cmp.Or(v.Number("batchSize"), 1), erasures: v.Flag("erasures"),
+	t := &target{url: v.Text("url"), headers: v.Table("headers"), batchSize: v.Number("batchSize"), erasures: v.Flag("erasures"),
 		mapping: o.Mapping, authorization: o.Secret(authorization)}
 	u, err := url.Parse(t.url)
 	switch {
@@ -122,26 +122,16 @@ func open(o kind.Options) (kind.Target, error) {
 	return t, nil
 }
 
+var (
+	headerName  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
+	headerValue = regexp.MustCompile(`^[ -~]{0,1000}$`)
+	// The names that HTTP or the signature uses, or that are secrets.
+	reserved = regexp.MustCompile(`(?i)^(webhook-.*|host|content-length|content-type|transfer-encoding|connection|upgrade|te|trailer|expect|` +
+		`authorization|proxy-authorization|cookie)$`)
+)
+
 func isHeader(name, value string) bool {
-	switch lower := strings.ToLower(name); {
-	case name == "" || len(name) > 100 || len(value) > 1000:
-		return false
-	case strings.HasPrefix(lower, "webhook-"), lower == "host", lower == "content-length", lower == "content-type", lower == "transfer-encoding",
-		lower == "connection", lower == "upgrade", lower == "te", lower == "trailer", lower == "expect",
-		lower == "authorization", lower == "proxy-authorization", lower == "cookie":
-		return false
-	}
-	for i := range len(name) {
-		if c := name[i]; c != '-' && c != '_' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') {
-			return false
-		}
-	}
-	for i := range len(value) {
-		if value[i] < ' ' || value[i] > '~' {
-			return false
-		}
-	}
-	return true
+	return headerName.MatchString(name) && headerValue.MatchString(value) && !reserved.MatchString(name)
 }
 
 func (t *target) Limits() kind.Limits {

@@ -75,8 +75,7 @@ type api struct {
 	limits        *limits // nil: no limits
 	console       cookie.Cookie
 	listings      *shares
-	readers       *shares // requests that follow the feed
-	watches       *watches
+	readers       *shares       // requests that follow the feed
 	heartbeat     time.Duration // the constant of this name, except in tests
 	exports       *shares
 	metrics       *metrics
@@ -91,7 +90,6 @@ func newAPI(cfg Config) *api {
 		trials:        newSlots(1, slotTimeout, errTrials),
 		listings:      newListings(listingMemory, cfg.Engine.Directory(), memoryTimeout),
 		readers:       newReaderSlots(cfg.Engine.Directory(), cfg.Limits),
-		watches:       newWatches(cfg.Engine),
 		heartbeat:     heartbeat,
 		exports:       newExportSlots(),
 		metrics:       newMetrics(cfg.Metrics),

@@ -59,7 +59,9 @@ func listDestinationTypes(_ context.Context, r *fasthttp.RequestCtx, _ store.Par
 			of.Secrets = append(of.Secrets, secret{s.Name, s.Required && s.New == nil})
 		}
 		for _, s := range k.Settings {
-			of.Settings = append(of.Settings, setting{s.Name, s.Type, s.Required, s.Default, s.Hint})
+			if !s.Hidden {
+				of.Settings = append(of.Settings, setting{s.Name, s.Type, s.Required, s.Default, s.Hint})
+			}
 		}
 		list.Types = append(list.Types, of)
 	}

@@ -41,7 +41,7 @@ var (
 var errLastKey = &store.Error{Kind: store.KindConflict, Message: "This is your last API key that can change anything. " +
 	"Issue another one first, or add ?evenLast=true"}
 
-// errKeyEnded ends what takes long: an export, or a request that waits.
+// errKeyEnded ends an export, or a request that waits, when its key ends meanwhile.
 var errKeyEnded = errors.New("the API key was revoked or has expired meanwhile")
 
 func suspended(message string) *store.Error {

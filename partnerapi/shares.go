@@ -19,8 +19,8 @@ const (
 )
 
 // A request that follows the feed holds a connection and a goroutine for as long as it waits. An export takes up to 50 MiB
-// of memory, for as long as its client takes to read it. Who gets no slot for one is refused immediately. A partner has at
-// most as many exports under way as there are free slots, so that a few partners cannot have all of them.
+// of memory until its client has read it. Without a free slot, both are refused immediately. A partner's exports must leave
+// as many slots free as they have, so that a few partners cannot take all.
 const (
 	exportsPerPartner = 4
 	exportsAtOnce     = 4 * exportsPerPartner // of all partners
@@ -28,9 +28,8 @@ const (
 
 // A page of events can be large: 100 events of 64 KiB. Its memory is in use until the client has read it. So each partner
 // has a share of the memory for listings, PartnerLimits.AnswerBytes. A listing that does not fit waits, and fails when there
-// is no room before the timeout. When much of the memory of all is in use, a partner may have at most as much as is free.
-// With the default share, five pages of 100 events of unknown size fit, or about 40 of 12: pages of small events take a
-// millisecond, so that is as fast as no limit.
+// is no room before the timeout. A partner may have at most as much as is free at that moment. The default share has room for
+// five pages of 100 events at once, or about 40 pages of 12. Pages of small events take a millisecond, so few ever wait.
 const (
 	listingMemory = 256 << 20 // bytes, of all partners together
 	memoryTimeout = 5 * time.Second

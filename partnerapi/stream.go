@@ -19,7 +19,7 @@ const (
 	// streamPause is the time between two reads of a stream that has reached the end of the feed. A busy merchant has news
 	// all the time, and a read costs more than its events.
 	streamPause = 100 * time.Millisecond
-	// busyPause is the time until a stream that found no memory tries again.
+	// busyPause is how long a stream waits when there was no memory for its next page.
 	busyPause = time.Second
 	// streamBytes is about how many bytes a stream writes at once.
 	streamBytes = 256 << 10
@@ -104,14 +104,14 @@ func (s *stream) writePage(ctx context.Context, w io.Writer) (more bool, err err
 	memory, err := s.api.readPage(ctx, s.watch, maxRead, streamBytes, &page)
 	switch store.KindOf(err) {
 	case store.KindBusy, store.KindUnavailable:
-		return true, sleep(ctx, busyPause)
+		return true, store.Sleep(ctx, busyPause)
 	}
 	if err != nil {
 		return false, err
 	}
 	defer memory.release()
 	if page.events == 0 {
-		return page.more, sleep(ctx, streamPause)
+		return page.more, store.Sleep(ctx, streamPause)
 	}
 	if _, ok := s.api.validFor(s.watch.feed.caller); !ok { // it may have ended while the page waited for its turn
 		return true, nil
@@ -123,21 +123,11 @@ func (s *stream) writePage(ctx context.Context, w io.Writer) (more bool, err err
 	if page.more {
 		return true, nil
 	}
-	return false, sleep(ctx, streamPause)
+	return false, store.Sleep(ctx, streamPause)
 }
 
 // appendServerSent appends an event as a server-sent event.
 func appendServerSent(b []byte, e *store.Received) []byte {
 	b = append(append(append(b, "id: "...), e.Cursor...), "\ndata: "...)
 	return append(export.AppendJSON(b, e), "\n\n"...)
-}
-
-// sleep waits. When ctx ends first, it returns ctx's error.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

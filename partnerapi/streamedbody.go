@@ -3,6 +3,7 @@ package partnerapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -73,7 +74,7 @@ func (b *streamedBody) WriteTo(w io.Writer) (n int64, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = errors.New("panic")
-			b.log(panicked{p, string(debug.Stack())})
+			b.log(fmt.Errorf("panic: %s", debug.Stack()))
 		}
 		n = out.written
 	}()
@@ -117,11 +118,3 @@ func (w *bodyWriter) Write(b []byte) (int, error) {
 	w.last, w.failed = time.Now(), err
 	return n, err
 }
-
-// panicked is the error of a write that has panicked.
-type panicked struct {
-	value any
-	stack string
-}
-
-func (p panicked) Error() string { return "panic: " + p.stack }

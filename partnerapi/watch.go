@@ -2,16 +2,10 @@ package partnerapi
 
 import (
 	"context"
-	"slices"
-	"sync"
 	"time"
 
 	"mtagd/store"
 )
-
-// ownersInterval is how often the service looks for new merchants of a partner while requests wait for events of all of
-// them.
-const ownersInterval = time.Second
 
 // watch is a reader of the feed: where it is, and what it waits for.
 type watch struct {
@@ -29,7 +23,7 @@ func (a *api) newWatch(f feed) *watch {
 	case f.merchant != "":
 		w.news, w.stop = a.Engine.Watch([]store.MerchantID{f.merchant})
 	default:
-		w.news, w.stop = a.watches.watch(f.partner)
+		w.news, w.stop = a.Engine.WatchPartner(f.partner)
 	}
 	return w
 }
@@ -84,82 +78,4 @@ func (a *api) validFor(c caller) (time.Duration, bool) {
 		next = min(next, key.ExpiresAt.Sub(now))
 	}
 	return next, ok && key.Valid(now)
-}
-
-// watches are the watches of all merchants of a partner. A partner may have thousands of readers and of merchants, so its
-// readers share one call of Engine.Watch.
-type watches struct {
-	engine   store.Engine
-	mu       sync.Mutex
-	partners map[store.PartnerID]*partnerWatch // of the partners that have readers
-}
-
-// partnerWatch is the watch of one partner's merchants.
-type partnerWatch struct {
-	readers map[chan struct{}]struct{} // what the readers wait for; each holds one value
-	ended   chan struct{}              // closed when the last reader has gone
-
-	// Only run uses these.
-	merchants []store.MerchantID // that are watched
-	news      <-chan struct{}    // of these merchants
-	stop      func()             // ends news
-}
-
-func newWatches(engine store.Engine) *watches {
-	return &watches{engine: engine, partners: map[store.PartnerID]*partnerWatch{}}
-}
-
-// watch is Engine.Watch for all merchants of a partner. Those that get their first tag later are watched within
-// ownersInterval; then the channel has a value, as they may have events already.
-func (ws *watches) watch(partner store.PartnerID) (news <-chan struct{}, stop func()) {
-	reader := make(chan struct{}, 1)
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	p := ws.partners[partner]
-	if p == nil {
-		p = &partnerWatch{readers: map[chan struct{}]struct{}{}, ended: make(chan struct{})}
-		p.merchants = ws.engine.Directory().MerchantsWithTags(partner)
-		p.news, p.stop = ws.engine.Watch(p.merchants)
-		ws.partners[partner] = p
-		go ws.run(partner, p)
-	}
-	p.readers[reader] = struct{}{}
-	return reader, func() {
-		ws.mu.Lock()
-		defer ws.mu.Unlock()
-		if delete(p.readers, reader); len(p.readers) == 0 && ws.partners[partner] == p {
-			delete(ws.partners, partner)
-			close(p.ended)
-		}
-	}
-}
-
-// run passes the news of a partner's merchants to its readers, until the last one has gone.
-func (ws *watches) run(partner store.PartnerID, p *partnerWatch) {
-	recheck := time.NewTicker(ownersInterval)
-	defer recheck.Stop()
-	defer func() { p.stop() }()
-	for {
-		select {
-		case <-p.news:
-		case <-recheck.C:
-			merchants := ws.engine.Directory().MerchantsWithTags(partner)
-			if slices.Equal(merchants, p.merchants) {
-				continue
-			}
-			p.stop()
-			p.merchants = merchants
-			p.news, p.stop = ws.engine.Watch(merchants)
-		case <-p.ended:
-			return
-		}
-		ws.mu.Lock()
-		for reader := range p.readers {
-			select {
-			case reader <- struct{}{}:
-			default:
-			}
-		}
-		ws.mu.Unlock()
-	}
 }

@@ -34,7 +34,7 @@ type Directory struct {
 	// The merchants that have a tag, by partner, in the order in which they got their first one. Lists are never changed in
 	// place.
 	owned    map[PartnerID][]MerchantID
-	hasTag   map[MerchantID]bool
+	owner    map[MerchantID]PartnerID    // of these merchants
 	sessions map[SessionID]Session       // without links
 	seen     map[SessionID]*atomic.Int64 // when each of them last authenticated a request: s since 1970
 	uses     map[KeyID]*atomic.Int64     // when each key last authenticated a request: s since 1970
@@ -78,7 +78,7 @@ func NewDirectory() *Directory {
 		secrets: map[MerchantID][]Secret{},
 
 		owned:    map[PartnerID][]MerchantID{},
-		hasTag:   map[MerchantID]bool{},
+		owner:    map[MerchantID]PartnerID{},
 		sessions: map[SessionID]Session{},
 		seen:     map[SessionID]*atomic.Int64{},
 		uses:     map[KeyID]*atomic.Int64{},
@@ -301,6 +301,13 @@ func (d *Directory) MerchantsWithTags(id PartnerID) []MerchantID {
 	return owned[:len(owned):len(owned)]
 }
 
+// Owner returns the partner of a merchant that has a tag; "" of any other.
+func (d *Directory) Owner(id MerchantID) PartnerID {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.owner[id]
+}
+
 // KnowsHost reports whether a server-side tag is on this host, or whether it is a partner's tracking domain. The name is
 // in lower case, without a port.
 func (d *Directory) KnowsHost(host string) bool {
@@ -460,9 +467,9 @@ func (d *Directory) RemoveMerchants(merchants ...Merchant) {
 	for _, m := range merchants {
 		delete(d.merchants, m.ID)
 		delete(d.secrets, m.ID)
-		if d.hasTag[m.ID] {
+		if d.owner[m.ID] != "" {
 			owners[m.Partner] = true
-			delete(d.hasTag, m.ID)
+			delete(d.owner, m.ID)
 		}
 		for _, t := range m.Tags {
 			if t, known := d.tags[t.ID]; known {
@@ -476,7 +483,7 @@ func (d *Directory) RemoveMerchants(merchants ...Merchant) {
 		}
 	}
 	for id := range owners {
-		left := slices.DeleteFunc(slices.Clone(d.owned[id]), func(m MerchantID) bool { return !d.hasTag[m] })
+		left := slices.DeleteFunc(slices.Clone(d.owned[id]), func(m MerchantID) bool { return d.owner[m] == "" })
 		if len(left) > 0 {
 			d.owned[id] = left
 		} else {
@@ -499,8 +506,8 @@ func (d *Directory) SetTag(t Tag) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, known := d.tags[t.ID]; !known {
-		if !d.hasTag[t.Merchant] {
-			d.hasTag[t.Merchant] = true
+		if d.owner[t.Merchant] == "" {
+			d.owner[t.Merchant] = t.Partner
 			d.owned[t.Partner] = append(d.owned[t.Partner], t.Merchant)
 		}
 		h := d.hosts[t.Host]

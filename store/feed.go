@@ -60,4 +60,7 @@ type Feed interface {
 	// value: many events may give one. Who calls Watch before Feed misses nothing: what Feed did not see gives a value
 	// later. Nothing runs for a watch that waits. The caller must call stop.
 	Watch(merchants []MerchantID) (news <-chan struct{}, stop func())
+
+	// WatchPartner is Watch for all merchants of a partner, those that are yet to come too.
+	WatchPartner(partner PartnerID) (news <-chan struct{}, stop func())
 }

@@ -203,8 +203,9 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 		c.Certificates = d.tlsmgr.Certificates
 	}
 	d.api = partnerapi.New(c)
-	if err := d.openConsole(); err != nil || d.Dev == nil {
-		return err
+	d.openConsole()
+	if d.Dev == nil {
+		return nil
 	}
 	d.shop, err = demo.Open(ctx, demo.Config{
 		Engine:  d.engine,
@@ -220,7 +221,7 @@ func (d *daemon) openAPI(ctx context.Context) (err error) {
 }
 
 // openConsole puts the web console in front of the partner API.
-func (d *daemon) openConsole() error {
+func (d *daemon) openConsole() {
 	c := console.Config{
 		Engine:   d.engine,
 		API:      d.api,
@@ -235,13 +236,8 @@ func (d *daemon) openConsole() error {
 	if d.hasTLS() {
 		c.Certificates = d.tlsmgr.Certificates
 	}
-	opened, err := console.New(c)
-	if err != nil {
-		return err
-	}
-	d.api = opened.Serve
+	d.api = console.New(c).Serve
 	d.inBackground(d.rates.run)
-	return nil
 }
 
 // system is what operators see of the process.

@@ -38,6 +38,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"mtagd/edge/asset"
 	"mtagd/edge/limit"
 	"mtagd/partnerapi"
 	"mtagd/partnerapi/cookie"
@@ -67,26 +68,21 @@ type Certificates interface {
 type Console struct {
 	Config
 	cookie   cookie.Cookie
-	attempts *attempts // nil: no limits
-	page     servedFile
-	assets   map[string]servedFile // by name
+	attempts *attempts                    // nil: no limits
+	files    map[string]func() asset.File // of the page, by name
 	tenants  tenants
 	hosts    hosts
 }
 
-// New makes a console. It fails when the embedded page is incomplete.
-func New(cfg Config) (*Console, error) {
-	page, assets, err := embedded(dist)
-	if err != nil {
-		return nil, err
-	}
-	c := &Console{Config: cfg, cookie: cookie.New(cfg.BaseURL), page: page, assets: assets}
+// New makes a console.
+func New(cfg Config) *Console {
+	c := &Console{Config: cfg, cookie: cookie.New(cfg.BaseURL), files: pageFiles()}
 	c.tenants.engine, c.tenants.log = cfg.Engine, cfg.Log
 	c.hosts = hosts{all: store.NewHosts(cfg.Engine.Directory(), cfg.OwnHosts...), directory: cfg.Engine.Directory(), certificates: cfg.Certificates}
 	if cfg.Limits {
 		c.attempts = &attempts{limit.NewAddresses(addressRate), limit.NewBuckets()}
 	}
-	return c, nil
+	return c
 }
 
 const (

@@ -225,7 +225,7 @@ func unreachable(b *tab, p *partner) {
 	id, tag := p.newTag("Shoe shop", "shoes.test")
 	p.mark(tag, map[string]any{"muid": "ann", "event": "Purchase"})
 	_, err := chromedp.Call(b.ctx, network.SetBlockedURLs, network.SetBlockedURLsParams{
-		URLPatterns: []*network.BlockPattern{{URLPattern: "https://*:*/console/assets/chart-*", Block: true}}})
+		URLPatterns: []*network.BlockPattern{{URLPattern: "https://*:*/console/assets/chart.js", Block: true}}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -1,9 +1,9 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"strings"
 	"time"
 
@@ -23,17 +23,12 @@ import (
 //     developers.google.com/analytics/devguides/config/admin/v1/rest/v1alpha/properties/submitUserDeletion.)
 //   - Meta, Snap, TikTok, Google Ads, Microsoft, Pinterest, LinkedIn: no such interface was found (searched 2026-11).
 //
-// Destinations that have failed, or took long, have places of their own. So a destination that hangs delays the others only
-// the first time, by firstAsk.
+// Every askInterval, the destinations look for new erasures. That is work like sending events: see runner.next.
 const (
 	askInterval = 5 * time.Second
-	asksAtOnce  = 16               // to destinations in good order, and as many to others
-	firstAsk    = 5 * time.Second  // how long a destination in good order may take to answer
-	askTurn     = 10 * time.Second // how long a destination is asked before it is the turn of others
+	asksAtOnce  = 20 // of one destination, before it is the turn of others
 	maxAskAge   = 72 * time.Hour
 )
-
-var errLongAsk = errors.New("the destination has not taken all requests to erase in its turn")
 
 // AskState says how far a request to erase is.
 type AskState string
@@ -61,25 +56,14 @@ func takesErasures(t kind.Target) bool {
 	return ok && eraser.TakesErasures()
 }
 
-// askAll asks the destinations of a shard to erase, until the shard stops.
+// askAll has destinations look for erasures, until the shard stops.
 func (sh *shard) askAll() {
-	good, failing := &places{free: asksAtOnce}, &places{free: asksAtOnce}
 	for sh.sleep(min(askInterval, 5*sh.s.Backoff(1))) {
-		now := sh.s.Now()
 		sh.mu.Lock()
 		for _, of := range sh.of {
 			for _, r := range of.runners {
-				if !r.takesErasures || !r.isOn() || r.asking || now.Before(r.nextAsk) {
-					continue
-				}
-				p := good
-				if r.failedAsks > 0 {
-					p = failing
-				}
-				r.asking = true
-				if p.waiting = append(p.waiting, r); p.free > 0 {
-					p.free--
-					sh.runners.Go(func() { sh.askWaiting(p) })
+				if r.asks = r.takesErasures; r.asks {
+					r.kick()
 				}
 			}
 		}
@@ -87,108 +71,75 @@ func (sh *shard) askAll() {
 	}
 }
 
-// askWaiting uses one place for the destinations that wait to be asked, one after the other, and frees it when none waits.
-func (sh *shard) askWaiting(p *places) {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	for len(p.waiting) > 0 && sh.ctx.Err() == nil {
-		r := p.waiting[0]
-		p.waiting = p.waiting[1:]
-		if r.isOn() {
-			failures := r.failedAsks
-			sh.mu.Unlock()
-			err := sh.ask(r, failures)
-			sh.mu.Lock()
-			r.noteAsk(err)
-		}
-		r.asking = false
-	}
-	p.free++
-}
-
-// noteAsk notes how a call of ask has ended. The caller holds mu.
-func (r *runner) noteAsk(err error) {
+// ask sends the destination the requests that it has not taken yet, at most asksAtOnce.
+func (r *runner) ask(rt *route) {
+	r.asks = false
+	failures := r.st.Failures
+	r.sh.mu.Unlock()
+	more, err := r.askNext(rt, failures)
+	r.sh.mu.Lock()
 	switch {
-	case err == nil:
-		r.failedAsks = 0
-		return
-	case errors.Is(err, errLongAsk):
-		r.failedAsks = 1
-	default:
+	case r.sh.ctx.Err() != nil:
+	case err != nil:
 		r.failedAsks++
+		r.nextAsk = r.sh.s.Now().Add(r.sh.s.Backoff(r.failedAsks))
+	default:
+		r.failedAsks, r.asks = 0, more
 	}
-	r.nextAsk = r.sh.s.Now().Add(r.sh.s.Backoff(r.failedAsks))
 }
 
-// ask sends a destination the requests that it has not taken yet. failures is how many calls have failed in a row. Only one
-// call for a destination runs at a time.
-func (sh *shard) ask(r *runner, failures int) error {
-	const page = 100
-	s, ctx, began := sh.s, sh.ctx, time.Now()
-	timeout := requestTimeout
-	if failures == 0 {
-		timeout = firstAsk
-	}
-	if r.asked == nil {
-		known, err := s.asksOf(ctx, r.merchant)
+func (r *runner) askNext(rt *route, failures int) (more bool, err error) {
+	s, ctx := r.sh.s, r.sh.ctx
+	var left []store.Erasure
+	for e, err := range s.erasures(ctx, r.merchant) {
 		if err != nil {
-			return err
+			return false, err
 		}
-		r.asked = map[store.ErasureID]bool{}
-		for id, asks := range known {
-			r.asked[id] = asks[r.id].State == Asked
+		if e.ID == r.told || e.At.Before(rt.CreatedAt) || s.Now().Sub(e.At) > maxAskAge { // so are all that follow
+			break
 		}
+		left = append(left, e)
 	}
-	d, err := s.Get(ctx, r.merchant, r.id)
+	if len(left) == 0 {
+		return false, nil
+	}
+	known, err := s.asksOf(ctx, r.merchant)
 	if err != nil {
-		return err
+		return false, err
 	}
-	var failed error // one that is refused does not hold up the others
-	for offset, left := 0, true; left; offset += page {
-		list, total, err := s.Engine.Erasures(ctx, r.merchant, offset, page)
-		if err != nil {
-			return err
+	sent := 0
+	var refused error // does not hold up the others
+	for _, e := range left {
+		if known[e.ID][r.id].State == Asked {
+			continue
 		}
-		left = offset+page < total
-		for _, e := range list {
-			if e.At.Before(d.CreatedAt) || s.Now().Sub(e.At) > maxAskAge { // so are all that follow
-				left = false
-				break
-			}
-			if r.asked[e.ID] {
-				continue
-			}
-			r.askedAll = false
-			if time.Since(began) > askTurn {
-				return errLongAsk
-			}
-			outcome, err := s.tellErasure(ctx, d, e, timeout)
-			switch {
-			case err == nil:
-				r.asked[e.ID] = true
-			case outcome != kind.Refused:
-				return err
-			default:
-				failed = err
-			}
+		if sent++; sent > asksAtOnce || !r.uses(rt) {
+			return true, nil
 		}
-		left = left && !r.askedAll
+		outcome, err := r.tellErasure(rt, e, failures)
+		if err != nil && outcome != kind.Refused {
+			return false, err
+		}
+		refused = cmp.Or(err, refused)
 	}
-	r.askedAll = failed == nil
-	return failed
+	if refused == nil {
+		r.told = left[0].ID
+	}
+	return false, refused
 }
 
-// tellErasure tells a destination of an erasure, and notes the outcome.
-func (s *Service) tellErasure(ctx context.Context, d Destination, e store.Erasure, timeout time.Duration) (kind.Outcome, error) {
-	rt, err := s.open(d)
-	if err != nil {
-		return kind.Again, err
-	}
-	if !takesErasures(rt.target) { // since a moment ago
-		return kind.Again, store.Unavailable("the destination takes no erasures any more")
-	}
-	request := rt.target.(kind.Eraser).Erasure(e, d.deliveryID(store.EventID(e.ID)), s.Now())
-	sent := s.client.send(ctx, request, timeout)
+// uses reports whether a route is still that of the destination, and the destination is on.
+func (r *runner) uses(rt *route) bool {
+	r.sh.mu.Lock()
+	defer r.sh.mu.Unlock()
+	return r.isOn() && r.route == rt
+}
+
+// tellErasure tells the destination of an erasure, and notes the outcome.
+func (r *runner) tellErasure(rt *route, e store.Erasure, failures int) (kind.Outcome, error) {
+	s, ctx := r.sh.s, r.sh.ctx
+	request := rt.target.(kind.Eraser).Erasure(e, rt.deliveryID(store.EventID(e.ID)), s.Now())
+	sent := r.sh.request(request, failures)
 	if ctx.Err() != nil {
 		return kind.Again, ctx.Err()
 	}
@@ -196,13 +147,13 @@ func (s *Service) tellErasure(ctx context.Context, d Destination, e store.Erasur
 	if sent.err == nil {
 		outcome = rt.target.Read(request, sent.answer).Outcome
 	}
-	ask := Ask{Destination: d.ID, Type: d.Type, State: Asked, At: new(s.Now().UTC().Truncate(time.Second))}
+	ask := Ask{Destination: r.id, Type: rt.Type, State: Asked, At: new(s.Now().UTC().Truncate(time.Second))}
 	if outcome != kind.Done {
 		ask.State, ask.Reason = AskPending, new(first(reasonOf(sent), keptReason))
 	}
 	text, err := json.Marshal(ask)
 	if err == nil {
-		err = s.Engine.PutDocuments(ctx, []store.Document{{Kind: store.ErasureAsks, Merchant: d.Merchant, ID: string(e.ID) + "/" + d.ID, Content: text}})
+		err = s.Engine.PutDocuments(ctx, []store.Document{{Kind: store.ErasureAsks, Merchant: r.merchant, ID: string(e.ID) + "/" + r.id, Content: text}})
 	}
 	if err == nil && ask.State != Asked {
 		err = store.Unavailable(*ask.Reason)

@@ -68,7 +68,6 @@ func TestASecretIsNotSentToAnotherServer(t *testing.T) {
 		{"webhook", "authorization", `{"url":"https://shop.example/a"}`, `{"url":"https://SHOP.example/b","batchSize":2}`, `{"url":"https://evil.example/a"}`},
 		{"webhook", "authorization", `{"url":"https://shop.example/a"}`, `{"url":"https://shop.example/b"}`, `{"url":"http://shop.example/a"}`},
 		{"webhook", "authorization", `{"url":"https://shop.example/a"}`, `{"url":"https://shop.example/b"}`, `{"url":"https://shop.example:444/a"}`},
-		{"webhook", "authorization", `{"url":"https://shop.example/a"}`, `{"url":"https://shop.example/b"}`, `{"url":"https://shop.example/a","URL":"https://evil.example"}`},
 		{"meta", "accessToken", `{"pixelId":"123456"}`, `{"pixelId":"1234567"}`, `{"pixelId":"123456","endpoint":"https://evil.example"}`},
 		{"kafka", "password", `{"brokers":"a.example","user":"u"}`, `{"brokers":"a.example","user":"u","mechanism":"PLAIN"}`,
 			`{"brokers":"b.example","user":"u","mechanism":"PLAIN"}`},

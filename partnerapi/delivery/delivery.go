@@ -179,10 +179,7 @@ func (s *Service) runShard(ctx context.Context, i int) {
 		if err != nil && ctx.Err() == nil {
 			s.Log.Error("delivery of events stands still, and is tried again", "shard", i, "error", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(cmp.Or(s.Interval, leaseInterval)):
-		}
+		_ = store.Sleep(ctx, cmp.Or(s.Interval, leaseInterval)) // the loop looks at ctx
 	}
 }
 
@@ -261,16 +258,9 @@ func (s *Service) tell(ctx context.Context) {
 
 // follow tells the shards what other nodes have changed, and which destinations have gone with their merchants.
 func (s *Service) follow(ctx context.Context) {
-	for known := false; ; {
-		if !known {
-			known = s.readTakers(ctx)
-		}
-		s.tell(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(cmp.Or(s.Interval, followInterval)):
-		}
+	known := s.readTakers(ctx)
+	for s.tell(ctx); store.Sleep(ctx, cmp.Or(s.Interval, followInterval)) == nil; s.tell(ctx) {
+		known = known || s.readTakers(ctx)
 	}
 }
 

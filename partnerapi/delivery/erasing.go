@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"mtagd/partnerapi/delivery/kind"
@@ -43,21 +44,17 @@ func (sh *shard) erasingOf(m store.MerchantID) (erasing, error) {
 }
 
 func (s *Service) erasingOf(ctx context.Context, m store.MerchantID) (erasing, error) {
-	const page = 100
 	known := erasing{asked: time.Now()}
 	var persons []store.Person
-	for offset := 0; ; offset += page {
-		list, total, err := s.Engine.Erasures(ctx, m, offset, page)
+	done := 0 // in a row
+	for e, err := range s.erasures(ctx, m) {
 		if err != nil {
 			return erasing{}, err
 		}
-		before := len(persons)
-		for _, e := range list {
-			if e.State != store.ErasureDone || time.Since(e.FinishedAt) < longestRound {
-				persons, known.at = append(persons, e.Person), append(known.at, e.At)
-			}
+		if done++; e.State != store.ErasureDone || time.Since(e.FinishedAt) < longestRound {
+			persons, known.at, done = append(persons, e.Person), append(known.at, e.At), 0
 		}
-		if len(persons) == before || offset+page >= total { // older erasures are done
+		if done == erasuresPerRead { // so are all that are older
 			break
 		}
 	}
@@ -65,6 +62,27 @@ func (s *Service) erasingOf(ctx context.Context, m store.MerchantID) (erasing, e
 		known.persons = rules.NewPersons(persons...)
 	}
 	return known, nil
+}
+
+const erasuresPerRead = 100
+
+// erasures lists the erasures of a merchant, the newest first.
+func (s *Service) erasures(ctx context.Context, m store.MerchantID) iter.Seq2[store.Erasure, error] {
+	return func(yield func(store.Erasure, error) bool) {
+		for offset, total := 0, 1; offset < total; offset += erasuresPerRead {
+			list, all, err := s.Engine.Erasures(ctx, m, offset, erasuresPerRead)
+			if err != nil {
+				yield(store.Erasure{}, err)
+				return
+			}
+			for _, e := range list {
+				if !yield(e, nil) {
+					return
+				}
+			}
+			total = all
+		}
+	}
 }
 
 // has reports whether an event belongs to one of the persons and is erased.

@@ -40,11 +40,11 @@ type runner struct {
 	timer           *time.Timer // see schedule; nil: there is none
 	due             time.Time   // when it fires
 
-	asking     bool // it waits to be asked, or a call of ask runs
-	failedAsks int  // calls of ask that failed in a row
+	asks       bool // it is to look for erasures that it must be told of (asked.go)
+	askedLast  bool // its last work was to look for them: events come first now
+	failedAsks int  // in a row
 	nextAsk    time.Time
-	asked      map[store.ErasureID]bool // of the running ask
-	askedAll   bool                     // it is told of all that there were; also of the running ask
+	told       store.ErasureID // it has taken this erasure and all before it; used by ask alone
 
 	deliveries []Delivery       // not written yet
 	dropped    []store.Document // to be deleted
@@ -239,6 +239,15 @@ func (r *runner) next() func(rt *route) {
 		r.sh.schedule(r, r.st.NextTry)
 		return nil
 	}
+	do := r.nextEvents(now)
+	if r.askedLast = r.asks && r.takesErasures && !now.Before(r.nextAsk) && (do == nil || !r.askedLast); r.askedLast {
+		return r.ask
+	}
+	return do
+}
+
+// nextEvents returns what to do now with events; nil: nothing.
+func (r *runner) nextEvents(now time.Time) func(rt *route) {
 	retries, nextRetry := r.dueRetries(now)
 	switch {
 	case len(retries) > 0:

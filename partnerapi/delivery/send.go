@@ -228,7 +228,7 @@ func (l *sender) isErased(e *kind.Event) bool {
 	return l.gone.has(e)
 }
 
-const notKnown = "events that are being erased are not known now"
+const notKnown = "it is not known now which events are being erased"
 
 // refresh reads the erasures again from time to time, because a round may take long. It reports whether they are known.
 func (l *sender) refresh() bool {
@@ -320,7 +320,7 @@ func (l *lane) request(rt *route, request kind.Request, of []piece) {
 	if v.Outcome != kind.Done {
 		l.d.reason = v.Reason
 	}
-	l.d.responded = l.d.responded || v.Outcome == kind.Done || v.Outcome == kind.Refused && len(of) == 1 // else its halves tell
+	l.d.responded = l.d.responded || v.Outcome == kind.Done || v.Outcome == kind.Refused && len(of) == 1 // a larger request is sent again in halves
 	l.d.retryAfter = max(l.d.retryAfter, sent.retryAfter(sh.s.Now()))
 	l.d.gone = l.d.gone || v.Outcome == kind.Gone
 	l.d.deliveries = append(l.d.deliveries, l.describe(state, sent, v.Reason, of))

@@ -191,14 +191,7 @@ func (sh *shard) flushAll() {
 }
 
 // sleep waits, and returns false when the shard ends.
-func (sh *shard) sleep(d time.Duration) bool {
-	select {
-	case <-sh.ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
-}
+func (sh *shard) sleep(d time.Duration) bool { return store.Sleep(sh.ctx, d) == nil }
 
 func (sh *shard) nudge() {
 	select {

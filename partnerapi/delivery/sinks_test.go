@@ -232,7 +232,7 @@ func TestSettingsOfSinks(t *testing.T) {
 	for settings, field := range map[string]string{
 		`postgresql {"host":"/var/run","user":"u","database":"d"}`:                   "settings.host",
 		`postgresql {"host":"h","user":"u","database":"d","table":"a;b"}`:            "settings.table",
-		`postgresql {"host":"h","user":"u","database":"d","x":1}`:                    "settings",
+		`postgresql {"host":"h","user":"u","database":"d","x":1}`:                    "settings.x",
 		`clickhouse {"url":"file:///etc"}`:                                           "settings.url",
 		`clickhouse {"url":"https://h","table":"a b"}`:                               "settings.table",
 		`clickhouse {"url":"https://h","user":"a\nb"}`:                               "settings.user",

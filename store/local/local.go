@@ -173,6 +173,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	}
 	s := &stored{dir: dir, log: opt.Log, shorts: newShorts(), changed: map[codec.MerchantKey]uint64{}, removed: map[codec.MerchantKey]uint64{}}
 	e := &engine{Data: data}
+	e.OwnerOf = data.Directory().Owner
 	s.opened, e.close = context.WithCancel(context.Background())
 	x := &liveIndex{stored: s, parts: parts, maxSeries: opt.MaxSeries, registerer: opt.Metrics}
 	e.reader = &reader{stored: s, control: data, index: x, watchers: newWatchers(&e.Watchers), now: opt.Now}

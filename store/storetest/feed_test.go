@@ -272,6 +272,8 @@ var feedTests = []test{
 	}},
 	{"a watch tells of new events of its merchants, and of no others", func(t *testing.T, b *bed) {
 		oracles, tags := newShops(b, 3)
+		m, err := b.Merchant(t.Context(), oracles[0].merchant)
+		testenv.Check(t, err)
 		record := func(shop int) {
 			t.Helper()
 			b.record([]store.Mark{oracles[shop].mark(tags[shop][0], "Purchase", start)}, store.Recorded)
@@ -282,6 +284,10 @@ var feedTests = []test{
 		second, stopSecond := b.Watch([]store.MerchantID{oracles[1].merchant})
 		third, stopThird := b.Watch([]store.MerchantID{oracles[2].merchant})
 		defer stopThird()
+		partners, stopPartners := b.WatchPartner(m.Partner)
+		defer stopPartners()
+		strangers, stopStrangers := b.WatchPartner(b.partner("Other").ID)
+		defer stopStrangers()
 		told := func(news <-chan struct{}) {
 			t.Helper()
 			select {
@@ -301,6 +307,16 @@ var feedTests = []test{
 			record(1)
 			told(both)
 			told(second)
+			told(partners)
+		}
+		added := b.merchant(store.Partner{ID: m.Partner}, "Added")
+		tag := b.tag(added, store.ClientSide, "").ID
+		for range 3 { // twice, it may be told of the events before
+			b.record([]store.Mark{(&oracle{merchant: added.ID}).mark(tag, "Purchase", start)}, store.Recorded)
+			told(partners)
+		}
+		if hasNews(strangers) {
+			t.Error("the watch of another partner is told")
 		}
 		stopSecond()
 		record(1)

@@ -12,38 +12,55 @@ import (
 
 // Watchers are those who wait. The zero value has none.
 type Watchers struct {
+	OwnerOf func(store.MerchantID) store.PartnerID // Directory.Owner; nil: nobody waits for a partner
+
 	waiting atomic.Bool
 	mu      sync.Mutex
-	of      map[uuid.UUID]map[chan struct{}]struct{} // by merchant
+	of      map[key]map[chan struct{}]struct{}
+}
+
+// key is whose events somebody waits for: a merchant's, or those of all merchants of a partner.
+type key struct {
+	merchant uuid.UUID
+	partner  store.PartnerID
 }
 
 // Watch implements store.Feed. No merchant has an id that is not a UUID.
 func (w *Watchers) Watch(merchants []store.MerchantID) (news <-chan struct{}, stop func()) {
+	var keys []key
+	for _, id := range merchants {
+		if m, err := uuid.Parse(string(id)); err == nil {
+			keys = append(keys, key{merchant: m})
+		}
+	}
+	return w.watch(keys)
+}
+
+// WatchPartner implements store.Feed.
+func (w *Watchers) WatchPartner(partner store.PartnerID) (news <-chan struct{}, stop func()) {
+	return w.watch([]key{{partner: partner}})
+}
+
+func (w *Watchers) watch(keys []key) (news <-chan struct{}, stop func()) {
 	c := make(chan struct{}, 1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.of == nil {
-		w.of = map[uuid.UUID]map[chan struct{}]struct{}{}
+		w.of = map[key]map[chan struct{}]struct{}{}
 	}
-	var keys []uuid.UUID
-	for _, id := range merchants {
-		m, err := uuid.Parse(string(id))
-		if err != nil {
-			continue
+	for _, k := range keys {
+		if w.of[k] == nil {
+			w.of[k] = map[chan struct{}]struct{}{}
 		}
-		if w.of[m] == nil {
-			w.of[m] = map[chan struct{}]struct{}{}
-		}
-		w.of[m][c] = struct{}{}
-		keys = append(keys, m)
+		w.of[k][c] = struct{}{}
 	}
 	w.waiting.Store(len(w.of) > 0)
 	return c, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		for _, m := range keys {
-			if delete(w.of[m], c); len(w.of[m]) == 0 {
-				delete(w.of, m)
+		for _, k := range keys {
+			if delete(w.of[k], c); len(w.of[k]) == 0 {
+				delete(w.of, k)
 			}
 		}
 		w.waiting.Store(len(w.of) > 0)
@@ -53,16 +70,23 @@ func (w *Watchers) Watch(merchants []store.MerchantID) (news <-chan struct{}, st
 // Any reports whether somebody waits. An engine that asks after its feed has new events misses nobody.
 func (w *Watchers) Any() bool { return w.waiting.Load() }
 
-// Wake wakes those who wait for events of these merchants.
+// Wake wakes those who wait for events of these merchants. The directory must have their tags.
 func (w *Watchers) Wake(merchants []uuid.UUID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, m := range merchants {
-		for c := range w.of[m] {
-			select {
-			case c <- struct{}{}:
-			default: // it holds a value already
-			}
+		w.wake(key{merchant: m})
+		if w.OwnerOf != nil {
+			w.wake(key{partner: w.OwnerOf(store.MerchantID(m.String()))})
+		}
+	}
+}
+
+func (w *Watchers) wake(k key) {
+	for c := range w.of[k] {
+		select {
+		case c <- struct{}{}:
+		default: // it holds a value already
 		}
 	}
 }

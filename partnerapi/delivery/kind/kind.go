@@ -23,11 +23,10 @@ import (
 
 // Kind is a kind of destination.
 type Kind struct {
-	Name    string
-	Consent []string // what a visitor must have agreed to; with any, events of bots are not sent either
-	Secrets []Secret
-	Client  bool // it takes client details (Browser)
-	// Settings are the settings that a form asks for; a webhook has more.
+	Name     string
+	Consent  []string // what a visitor must have agreed to; with any, events of bots are not sent either
+	Secrets  []Secret
+	Client   bool // it takes client details (Browser)
 	Settings []Setting
 
 	// Open checks the settings and the secrets. Its errors are of store.KindInvalid, and name the field.
@@ -50,19 +49,6 @@ type Options struct {
 	Mapping   Mapping
 	Secrets   map[string][]string // the valid ones by name, the newest first
 	AllowHTTP bool                // addresses without TLS may be used
-}
-
-// Decode reads the settings into a struct, and refuses unknown names.
-func (o Options) Decode(into any) error {
-	if len(o.Settings) == 0 {
-		o.Settings = []byte("{}")
-	}
-	d := json.NewDecoder(bytes.NewReader(o.Settings))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return store.Invalid("settings", "must have only the fields of this type of destination, of the right types")
-	}
-	return nil
 }
 
 // Secret returns the newest secret with a name; "" when there is none.

@@ -28,12 +28,11 @@ type Platform struct {
 
 	// Event returns the platform's form of an event, or why the event is not sent.
 	Event func(a *Account, name string, e *Event) (map[string]any, *Refusal)
-	// Shop has the platform's names for products and values. ShopInto is the object in the platform's form of an event that
-	// gets them; empty: Event itself adds them.
+	// Shop has the platform's names for products and values. They are put into the object ShopInto of what Event returns;
+	// empty: Event itself adds them.
 	Shop     ShopNames
 	ShopInto string
-	// MapInto is the object in the platform's form of an event that a merchant's mapping sets fields in; empty: the event
-	// itself.
+	// MapInto is the object of what Event returns in which a merchant's mapping sets fields; empty: all of it.
 	MapInto string
 	// Group returns a key: only events with the same key share a request, at most GroupSize of them. nil: all events may.
 	Group     func(e *Event) string
@@ -55,16 +54,10 @@ const (
 type Account struct {
 	Endpoint string
 	Secret   string
-	values
+	Values
 	platform *Platform
 	mapping  Mapping
 }
-
-// Text returns a setting.
-func (a *Account) Text(name string) string { return a.texts[name] }
-
-// Flag returns a setting.
-func (a *Account) Flag(name string) bool { return a.flags[name] }
 
 // Bearer returns the Authorization header with the secret.
 func (a *Account) Bearer() http.Header { return http.Header{"Authorization": {"Bearer " + a.Secret}} }
@@ -95,12 +88,12 @@ func (p Platform) Kind() Kind {
 }
 
 func (p *Platform) open(o Options) (Target, error) {
-	v, err := o.read(p.Settings)
+	v, err := o.Read(p.Settings)
 	if err != nil {
 		return nil, err
 	}
-	address := v.texts[endpoint]
-	return &Account{Endpoint: strings.TrimRight(address, "/"), Secret: o.Secret(p.Secret.Name), values: v, platform: p, mapping: o.Mapping}, o.CheckURL(endpoint, address)
+	address := v.Text(endpoint)
+	return &Account{Endpoint: strings.TrimRight(address, "/"), Secret: o.Secret(p.Secret.Name), Values: v, platform: p, mapping: o.Mapping}, o.CheckURL(endpoint, address)
 }
 
 func (a *Account) Limits() Limits { return a.platform.Limits }
@@ -109,9 +102,9 @@ func (a *Account) Limits() Limits { return a.platform.Limits }
 func (a *Account) Name(of string) string {
 	p := a.platform
 	if p.Conversions != "" {
-		return a.tables[conversions][of]
+		return a.Table(conversions)[of]
 	}
-	if name, ok := a.tables[eventNames][of]; ok {
+	if name, ok := a.Table(eventNames)[of]; ok {
 		return name
 	}
 	name, ok := p.Names[of]

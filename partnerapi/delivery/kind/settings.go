@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"mtagd/store"
@@ -20,6 +21,7 @@ type Setting struct {
 	Required bool
 	Default  string
 	Pattern  *regexp.Regexp // of a text, and of each value of a table; nil: any
+	Hidden   bool           // no form asks for it
 }
 
 // SettingType is the type of a setting's JSON value.
@@ -27,34 +29,53 @@ type SettingType string
 
 // The types of settings.
 const (
-	Text  SettingType = "text"
-	Flag  SettingType = "flag"  // true or false
-	Table SettingType = "table" // an object of strings
+	Text   SettingType = "text"
+	Flag   SettingType = "flag"   // true or false
+	Table  SettingType = "table"  // an object of strings
+	Number SettingType = "number" // a whole number; only hidden settings
 )
 
-// values are the settings of a destination, by name.
-type values struct {
-	texts  map[string]string
-	flags  map[string]bool
-	tables map[string]map[string]string
+// Values are the settings of a destination, by name.
+type Values struct {
+	texts   map[string]string
+	flags   map[string]bool
+	tables  map[string]map[string]string
+	numbers map[string]int
 }
 
-// read reads settings, and checks them.
-func (o Options) read(settings []Setting) (values, error) {
-	v := values{map[string]string{}, map[string]bool{}, map[string]map[string]string{}}
+// Text returns a setting; its default if it is not given.
+func (v Values) Text(name string) string { return v.texts[name] }
+
+// Flag returns a setting.
+func (v Values) Flag(name string) bool { return v.flags[name] }
+
+// Table returns a setting.
+func (v Values) Table(name string) map[string]string { return v.tables[name] }
+
+// Number returns a setting; its default if it is not given.
+func (v Values) Number(name string) int { return v.numbers[name] }
+
+// Read reads settings, and checks them.
+func (o Options) Read(settings []Setting) (Values, error) {
+	v := Values{map[string]string{}, map[string]bool{}, map[string]map[string]string{}, map[string]int{}}
 	given := map[string]json.RawMessage{}
 	if len(o.Settings) > 0 {
 		if err := json.Unmarshal(o.Settings, &given); err != nil {
 			return v, store.Invalid("settings", "must be an object")
 		}
 	}
+	for name := range given {
+		if !slices.ContainsFunc(settings, func(s Setting) bool { return s.Name == name }) {
+			return v, store.Invalid("settings."+name, "is not a setting of this type of destination")
+		}
+	}
 	for _, s := range settings {
 		raw, isGiven := given[s.Name]
-		delete(given, s.Name)
 		var text string
 		var flag bool
 		var table map[string]string
-		into := map[SettingType]any{Text: &text, Flag: &flag, Table: &table}[s.Type]
+		number, _ := strconv.Atoi(s.Default) // 0 unless it has one
+		into := map[SettingType]any{Text: &text, Flag: &flag, Table: &table, Number: &number}[s.Type]
 		if isGiven && json.Unmarshal(raw, into) != nil {
 			return v, store.Invalid("settings."+s.Name, "must be %s", s.Hint)
 		}
@@ -69,10 +90,7 @@ func (o Options) read(settings []Setting) (values, error) {
 		if text == "" {
 			text = s.Default
 		}
-		v.texts[s.Name], v.flags[s.Name], v.tables[s.Name] = text, flag, table
-	}
-	for name := range given {
-		return v, store.Invalid("settings."+name, "is not a setting of this type of destination")
+		v.texts[s.Name], v.flags[s.Name], v.tables[s.Name], v.numbers[s.Name] = text, flag, table, number
 	}
 	return v, nil
 }

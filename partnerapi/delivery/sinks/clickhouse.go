@@ -7,48 +7,28 @@ import (
 	"time"
 
 	"mtagd/partnerapi/delivery/kind"
-	"mtagd/store"
 )
 
 // clickHouse is a table that is filled over ClickHouse's HTTP interface (https://clickhouse.com/docs/interfaces/http, read
 // 2026-11).
-type clickHouse struct {
-	URL      string `json:"url"`
-	Database string `json:"database"`
-	Table    string `json:"table"`
-	User     string `json:"user"`
+type clickHouse struct{ url, database, table, user, password string }
 
-	password string
-}
-
-func openClickHouse(o kind.Options) (kind.Target, error) {
-	t := &clickHouse{Database: "default", Table: "events", User: "default", password: o.Secret("password")}
-	if err := o.Decode(t); err != nil {
-		return nil, err
-	}
-	if err := o.CheckURL("url", t.URL); err != nil {
-		return nil, err
-	}
-	if !isName(t.Database) {
-		return nil, store.Invalid("settings.database", "must be a name")
-	}
-	if t.User == "" || strings.ContainsFunc(t.User+t.password, func(r rune) bool { return r < ' ' || r > '~' }) {
-		return nil, store.Invalid("settings.user", "must be printable ASCII, like the password")
-	}
-	return t, checkTable(t.Table)
+func openClickHouse(o kind.Options, v kind.Values) (kind.Target, error) {
+	t := &clickHouse{v.Text("url"), v.Text("database"), v.Text("table"), v.Text("user"), o.Secret("password")}
+	return t, o.CheckURL("url", t.url)
 }
 
 func (t *clickHouse) Limits() kind.Limits { return limits(time.Second) }
 
 func (t *clickHouse) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	query := url.Values{
-		"database": {t.Database}, "query": {"INSERT INTO " + t.Table + " FORMAT JSONEachRow"},
+		"database": {t.database}, "query": {"INSERT INTO " + t.table + " FORMAT JSONEachRow"},
 		"insert_deduplication_token": {token(events)}, "wait_end_of_query": {"1"},
 		"date_time_input_format": {"best_effort"}, "input_format_skip_unknown_fields": {"1"}, "input_format_json_read_objects_as_strings": {"1"},
 	}
 	body, _ := lines(events)
-	header := http.Header{"X-Clickhouse-User": {t.User}, "X-Clickhouse-Key": {t.password}}
-	return []kind.Request{{URL: strings.TrimRight(t.URL, "/") + "/?" + query.Encode(), Header: header, Body: body, Events: all(len(events))}}, nil
+	header := http.Header{"X-Clickhouse-User": {t.user}, "X-Clickhouse-Key": {t.password}}
+	return []kind.Request{{URL: strings.TrimRight(t.url, "/") + "/?" + query.Encode(), Header: header, Body: body, Events: all(len(events))}}, nil
 }
 
 func (t *clickHouse) Read(_ kind.Request, a kind.Answer) kind.Verdict {

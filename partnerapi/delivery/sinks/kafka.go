@@ -17,50 +17,34 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"mtagd/partnerapi/delivery/kind"
-	"mtagd/store"
 )
 
 // kafka is a topic of a Kafka cluster. The key of a record is the muid, so that one partition has all events of a visitor,
 // in order.
 type kafka struct {
-	Brokers    string `json:"brokers"`
-	Topic      string `json:"topic"`
-	User       string `json:"user"`
-	Mechanism  string `json:"mechanism"`
-	WithoutTLS bool   `json:"withoutTLS"` // only in tests and in networks that the operator allows
-
-	brokers []string
-	sasl    sasl.Mechanism
+	brokers    []string
+	topic      string
+	sasl       sasl.Mechanism
+	withoutTLS bool
 }
 
-func openKafka(o kind.Options) (kind.Target, error) {
-	t := &kafka{Topic: "events", Mechanism: "SCRAM-SHA-512"}
-	if err := o.Decode(t); err != nil {
-		return nil, err
-	}
-	for host := range strings.SplitSeq(t.Brokers, ",") {
-		at, err := checkHost("brokers", strings.TrimSpace(host), "9092", t.WithoutTLS, o)
+func openKafka(o kind.Options, v kind.Values) (kind.Target, error) {
+	t := &kafka{topic: v.Text("topic"), withoutTLS: v.Flag(withoutTLS)}
+	for host := range strings.SplitSeq(v.Text("brokers"), ",") {
+		at, err := checkHost("brokers", strings.TrimSpace(host), "9092")
 		if err != nil {
 			return nil, err
 		}
 		t.brokers = append(t.brokers, at)
 	}
-	if t.Topic == "" || len(t.Topic) > 249 || !isPath(t.Topic) || strings.ContainsAny(t.Topic, "/=") {
-		return nil, store.Invalid("settings.topic", "must be the name of a topic")
-	}
-	if t.User == "" {
-		return nil, store.Invalid("settings.user", "is required")
-	}
-	as := scram.Auth{User: t.User, Pass: o.Secret("password")}
-	switch t.Mechanism {
-	case "SCRAM-SHA-512":
+	as := scram.Auth{User: v.Text("user"), Pass: o.Secret("password")}
+	switch v.Text("mechanism") {
+	case sha512:
 		t.sasl = as.AsSha512Mechanism()
-	case "SCRAM-SHA-256":
-		t.sasl = as.AsSha256Mechanism()
 	case "PLAIN":
 		t.sasl = plain.Auth{User: as.User, Pass: as.Pass}.AsMechanism()
 	default:
-		return nil, store.Invalid("settings.mechanism", "must be SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN")
+		t.sasl = as.AsSha256Mechanism()
 	}
 	return t, nil
 }
@@ -70,7 +54,7 @@ func (t *kafka) Limits() kind.Limits { return limits(time.Second) }
 func (t *kafka) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	body, values := lines(events)
 	return []kind.Request{{
-		URL: "kafka://" + t.brokers[0] + "/" + t.Topic, Body: body, Events: all(len(events)),
+		URL: "kafka://" + t.brokers[0] + "/" + t.topic, Body: body, Events: all(len(events)),
 		Do: func(ctx context.Context, dial kind.Dial) (kind.Answer, error) {
 			return t.produce(ctx, dial, events, values)
 		},
@@ -81,7 +65,7 @@ func (t *kafka) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []k
 // made by dial, because the first broker may name others at any address.
 func (t *kafka) produce(ctx context.Context, dial kind.Dial, events []*kind.Event, values [][]byte) (kind.Answer, error) {
 	var unreached atomic.Pointer[error] // why the last dial failed: the client's error does not say it
-	c, err := kgo.NewClient(kgo.ClientID("mtagd"), kgo.SeedBrokers(t.brokers...), kgo.SASL(t.sasl), kgo.DefaultProduceTopic(t.Topic),
+	c, err := kgo.NewClient(kgo.ClientID("mtagd"), kgo.SeedBrokers(t.brokers...), kgo.SASL(t.sasl), kgo.DefaultProduceTopic(t.topic),
 		kgo.Dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
 			c, err := t.connect(ctx, dial, network, address)
 			if err != nil {
@@ -116,7 +100,7 @@ func (t *kafka) produce(ctx context.Context, dial kind.Dial, events []*kind.Even
 
 func (t *kafka) connect(ctx context.Context, dial kind.Dial, network, address string) (net.Conn, error) {
 	c, err := dial(ctx, network, address)
-	if err != nil || t.WithoutTLS {
+	if err != nil || t.withoutTLS {
 		return c, err
 	}
 	host, _, _ := net.SplitHostPort(address)

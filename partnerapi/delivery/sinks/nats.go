@@ -20,35 +20,20 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"mtagd/partnerapi/delivery/kind"
-	"mtagd/store"
 )
 
 // nats publishes each event to a subject of a JetStream stream. It speaks the client protocol itself
 // (https://docs.nats.io/reference/reference-protocols/nats-protocol, read 2026-11), because the library nats.go allocates as
 // much as a message claims to have: a hostile server could use up the memory.
 type nats struct {
-	Host       string `json:"host"`
-	Subject    string `json:"subject"`
-	User       string `json:"user"`
-	WithoutTLS bool   `json:"withoutTLS"` // only in tests and in networks that the operator allows
-
-	address  string
-	password string // the user's password, a token, or the content of a .creds file
+	address, subject, user string
+	password               string // the user's password, a token, or the content of a .creds file
+	withoutTLS             bool
 }
 
-func openNATS(o kind.Options) (kind.Target, error) {
-	t := &nats{Subject: "events", password: o.Secret("password")}
-	if err := o.Decode(t); err != nil {
-		return nil, err
-	}
-	var err error
-	if t.address, err = checkHost("host", t.Host, "4222", t.WithoutTLS, o); err != nil {
-		return nil, err
-	}
-	if t.Subject == "" || len(t.Subject) > 200 || strings.ContainsFunc(t.Subject, func(r rune) bool { return r <= ' ' || r > '~' || r == '*' || r == '>' }) {
-		return nil, store.Invalid("settings.subject", "must be a subject such as shop.events, without wildcards")
-	}
-	return t, nil
+func openNATS(o kind.Options, v kind.Values) (kind.Target, error) {
+	address, err := checkHost("host", v.Text("host"), "4222")
+	return &nats{address, v.Text("subject"), v.Text("user"), o.Secret("password"), v.Flag(withoutTLS)}, err
 }
 
 func (t *nats) Limits() kind.Limits { return limits(time.Second) }
@@ -56,7 +41,7 @@ func (t *nats) Limits() kind.Limits { return limits(time.Second) }
 func (t *nats) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	body, messages := lines(events)
 	return []kind.Request{{
-		URL: "nats://" + t.address + "/" + t.Subject, Body: body, Events: all(len(events)),
+		URL: "nats://" + t.address + "/" + t.subject, Body: body, Events: all(len(events)),
 		Do: func(ctx context.Context, dial kind.Dial) (kind.Answer, error) {
 			return t.publish(ctx, dial, events, messages)
 		},
@@ -90,7 +75,7 @@ func (t *nats) publish(ctx context.Context, dial kind.Dial, events []*kind.Event
 			refused[i] = "it is larger than the server takes"
 			continue
 		}
-		fmt.Fprintf(out, "HPUB %s %s%d %d %d\r\n%s%s\r\n", t.Subject, inbox, i, len(header), size, header, messages[i])
+		fmt.Fprintf(out, "HPUB %s %s%d %d %d\r\n%s%s\r\n", t.subject, inbox, i, len(header), size, header, messages[i])
 	}
 	if err := out.Flush(); err != nil {
 		return kind.Answer{}, err
@@ -163,7 +148,7 @@ func (c *natsConn) open(ctx context.Context, t *nats) error {
 	if !is || json.Unmarshal(text, &c.info) != nil || !c.info.Headers {
 		return errNATS
 	}
-	if !t.WithoutTLS {
+	if !t.withoutTLS {
 		if c.in.Buffered() > 0 { // these bytes came before TLS: someone on the way may have added them
 			return errNATS
 		}
@@ -175,7 +160,7 @@ func (c *natsConn) open(ctx context.Context, t *nats) error {
 		c.Conn = secure
 		c.in.Reset(c)
 	}
-	hello := map[string]any{"lang": "go", "version": "1", "name": "mtagd", "protocol": 1, "headers": true, "no_responders": true, "echo": false, "tls_required": !t.WithoutTLS}
+	hello := map[string]any{"lang": "go", "version": "1", "name": "mtagd", "protocol": 1, "headers": true, "no_responders": true, "echo": false, "tls_required": !t.withoutTLS}
 	if err := t.authenticate(hello, c.info.Nonce); err != nil {
 		return err
 	}
@@ -214,8 +199,8 @@ func (t *nats) authenticate(hello map[string]any, nonce string) error {
 			return err
 		}
 		hello["jwt"], hello["sig"] = jwt, base64.RawURLEncoding.EncodeToString(signature)
-	case t.User != "":
-		hello["user"], hello["pass"] = t.User, t.password
+	case t.user != "":
+		hello["user"], hello["pass"] = t.user, t.password
 	default:
 		hello["auth_token"] = t.password
 	}

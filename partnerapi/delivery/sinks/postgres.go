@@ -22,44 +22,29 @@ import (
 
 // postgres is a table in PostgreSQL. It is created if it does not exist.
 type postgres struct {
-	Host       string `json:"host"`
-	Database   string `json:"database"`
-	User       string `json:"user"`
-	Table      string `json:"table"`
-	WithoutTLS bool   `json:"withoutTLS"` // in tests, and in the operator's networks
-
 	config *pgx.ConnConfig
+	table  string
 }
 
-func openPostgres(o kind.Options) (kind.Target, error) {
-	t := &postgres{Table: "events"}
-	if err := o.Decode(t); err != nil {
+func openPostgres(o kind.Options, v kind.Values) (kind.Target, error) {
+	at, err := checkHost("host", v.Text("host"), "5432")
+	if err != nil {
 		return nil, err
-	}
-	at, err := checkHost("host", t.Host, "5432", t.WithoutTLS, o)
-	switch {
-	case err != nil:
-		return nil, err
-	case t.User == "":
-		return nil, store.Invalid("settings.user", "is required")
-	case t.Database == "":
-		return nil, store.Invalid("settings.database", "is required")
 	}
 	host, _, _ := net.SplitHostPort(at)
-	address := url.URL{Scheme: "postgres", User: url.UserPassword(t.User, o.Secret("password")), Host: at,
-		Path: "/" + t.Database, RawQuery: "sslmode=disable&application_name=mtagd"} // TLS is set below, so that files and variables of this machine have no effect
+	address := url.URL{Scheme: "postgres", User: url.UserPassword(v.Text("user"), o.Secret("password")), Host: at,
+		Path: "/" + v.Text("database"), RawQuery: "sslmode=disable&application_name=mtagd"} // TLS is set below, so that files and variables of this machine have no effect
 	config, err := pgx.ParseConfig(address.String())
 	if err != nil {
 		return nil, store.Invalid("settings", "cannot be used to connect")
 	}
-	if !t.WithoutTLS {
+	if !v.Flag(withoutTLS) {
 		config.TLSConfig = &tls.Config{ServerName: host}
 	}
 	config.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // Dial resolves names
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec                                                       // poolers do not keep prepared statements
 	config.MaxProtocolMessageBodyLen = maxAnswer                                                              // pgx would allocate whatever length a message states
-	t.config = config
-	return t, checkTable(t.Table)
+	return &postgres{config, v.Text("table")}, nil
 }
 
 func (t *postgres) Limits() kind.Limits { return limits(time.Second) }
@@ -130,7 +115,7 @@ func (t *postgres) insert(ctx context.Context, dial kind.Dial, events []*kind.Ev
 		return answerOf(err)
 	}
 	defer c.Close(ctx)
-	table := pgx.Identifier(strings.Split(t.Table, ".")).Sanitize()
+	table := pgx.Identifier(strings.Split(t.table, ".")).Sanitize()
 	names := strings.Join(columns, ", ")
 	insert := func() error {
 		_, err := c.Exec(ctx, `INSERT INTO `+table+` (`+names+`) SELECT `+strings.Join(selected, ", ")+`

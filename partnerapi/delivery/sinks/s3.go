@@ -12,43 +12,16 @@ import (
 
 	"mtagd/partnerapi/delivery/kind"
 	"mtagd/partnerapi/export"
-	"mtagd/store"
 )
 
 // s3 writes Parquet files to an S3-compatible store, in a partition for each hour of receipt (UTC):
 // PREFIX/date=2026-11-26/hour=03/TOKEN.parquet. The token is derived from the events, so a replay of some of them does not
 // replace a file that has more.
-type s3 struct {
-	Endpoint    string `json:"endpoint"`
-	Bucket      string `json:"bucket"`
-	Prefix      string `json:"prefix"`
-	Region      string `json:"region"`
-	AccessKeyID string `json:"accessKeyId"`
+type s3 struct{ endpoint, bucket, prefix, region, accessKeyID, secret string }
 
-	secret string
-}
-
-func openS3(o kind.Options) (kind.Target, error) {
-	t := &s3{Region: "us-east-1", secret: o.Secret("secretAccessKey")}
-	if err := o.Decode(t); err != nil {
-		return nil, err
-	}
-	if err := o.CheckURL("endpoint", t.Endpoint); err != nil {
-		return nil, err
-	}
-	for name, text := range map[string]string{"bucket": t.Bucket, "prefix": t.Prefix, "region": t.Region, "accessKeyId": t.AccessKeyID} {
-		if text == "" && name != "prefix" || len(text) > 200 || !isPath(text) {
-			return nil, store.Invalid("settings."+name, "must have letters, digits, and the characters . _ = / - alone")
-		}
-	}
-	t.Endpoint, t.Prefix = strings.TrimRight(t.Endpoint, "/"), strings.Trim(t.Prefix, "/")
-	return t, nil
-}
-
-func isPath(s string) bool {
-	return !strings.Contains(s, "..") && !strings.ContainsFunc(s, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._=/-", r)
-	})
+func openS3(o kind.Options, v kind.Values) (kind.Target, error) {
+	t := &s3{strings.TrimRight(v.Text("endpoint"), "/"), v.Text("bucket"), strings.Trim(v.Text("prefix"), "/"), v.Text("region"), v.Text("accessKeyId"), o.Secret("secretAccessKey")}
+	return t, o.CheckURL("endpoint", t.endpoint)
 }
 
 func (t *s3) Limits() kind.Limits { return limits(time.Minute) }
@@ -66,7 +39,7 @@ func (t *s3) Requests(events []*kind.Event, _ time.Time) (requests []kind.Reques
 			continue
 		}
 		places := all(to)[from:]
-		key := strings.TrimPrefix(t.Prefix+"/"+hour(from)+"/"+token(events[from:to])+".parquet", "/")
+		key := strings.TrimPrefix(t.prefix+"/"+hour(from)+"/"+token(events[from:to])+".parquet", "/")
 		requests = append(requests, t.put(key, body, places))
 	}
 	return requests, refused
@@ -86,7 +59,7 @@ func parquet(events []*kind.Event) ([]byte, error) {
 
 // put returns a signed request.
 func (t *s3) put(key string, body []byte, places []int) kind.Request {
-	address := t.Endpoint + "/" + t.Bucket + "/" + key
+	address := t.endpoint + "/" + t.bucket + "/" + key
 	r, err := http.NewRequest(http.MethodPut, address, bytes.NewReader(body))
 	if err != nil {
 		return kind.Request{URL: address, Events: places} // Open has checked the address
@@ -94,7 +67,7 @@ func (t *s3) put(key string, body []byte, places []int) kind.Request {
 	sum := sha256.Sum256(body)
 	r.Header.Set("X-Amz-Content-Sha256", hex.EncodeToString(sum[:]))
 	r.Header.Set("Content-Type", export.Parquet.ContentType())
-	r = signer.SignV4(*r, t.AccessKeyID, t.secret, "", t.Region)
+	r = signer.SignV4(*r, t.accessKeyID, t.secret, "", t.region)
 	return kind.Request{Method: http.MethodPut, URL: address, Header: r.Header, Body: body, Events: places}
 }
 

@@ -22,6 +22,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"regexp"
@@ -35,35 +36,67 @@ import (
 
 // Kinds are the kinds of sinks.
 func Kinds() []kind.Kind {
-	text := func(name, hint string) kind.Setting {
-		return kind.Setting{Name: name, Type: kind.Text, Hint: hint, Required: true}
+	text := func(name, pattern, hint string) kind.Setting {
+		return kind.Setting{Name: name, Type: kind.Text, Hint: hint, Required: true, Pattern: regexp.MustCompile("^(" + pattern + ")$")}
 	}
-	preset := func(name, value, hint string) kind.Setting {
-		return kind.Setting{Name: name, Type: kind.Text, Hint: hint, Default: value}
+	preset := func(name, value, pattern, hint string) kind.Setting {
+		s := text(name, pattern, hint)
+		s.Default, s.Required = value, false
+		return s
 	}
-	password := []kind.Secret{{Name: "password", Required: true}}
+	direct := kind.Setting{Name: withoutTLS, Type: kind.Flag, Hint: "true only in tests, and in networks that the operator allows", Hidden: true}
+	const (
+		name     = `[A-Za-z_][A-Za-z0-9_]{0,62}`
+		table    = `(` + name + `\.)?` + name
+		path     = `(\.?[A-Za-z0-9_=/-]){1,200}\.?` // without ..
+		ascii    = `[ -~]+`
+		whatever = `(?s).*`
+	)
 	return []kind.Kind{
-		{Name: "postgresql", Secrets: password, Open: openPostgres, Settings: []kind.Setting{
-			text("host", "the name or the address of a server"), text("database", "the name of a database"), text("user", "a user of the database"),
-			preset("table", "events", "a name such as events or public.events"),
-		}},
-		{Name: "clickhouse", Secrets: password, Open: openClickHouse, Settings: []kind.Setting{
-			text("url", "an address such as https://example.com"), preset("database", "default", "the name of a database"),
-			preset("table", "events", "a name such as events"), preset("user", "default", "a user"),
-		}},
-		{Name: "s3", Secrets: []kind.Secret{{Name: "secretAccessKey", Required: true}}, Open: openS3, Settings: []kind.Setting{
-			text("endpoint", "an address such as https://s3.example.com"), text("bucket", "the name of a bucket"), text("accessKeyId", "the id of an access key"),
-			preset("region", "us-east-1", "a region"), preset("prefix", "", "what the names of files begin with"),
-		}},
-		{Name: "kafka", Secrets: password, Open: openKafka, Settings: []kind.Setting{
-			text("brokers", "names or addresses of brokers, with commas between them"), preset("topic", "events", "the name of a topic"),
-			text("user", "a user"), preset("mechanism", "SCRAM-SHA-512", "SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN"),
-		}},
-		{Name: "nats", Secrets: password, Open: openNATS, Settings: []kind.Setting{
-			text("host", "the name or the address of a server"), preset("subject", "events", "a subject of a JetStream stream"),
-			preset("user", "", "a user; without one, the password is a token or the content of a .creds file"),
-		}},
+		sink("postgresql", password, openPostgres, direct, text("host", whatever, "the name or the address of a server"), text("database", whatever, "the name of a database"),
+			text("user", whatever, "a user of the database"), preset("table", "events", table, "a name such as events or public.events")),
+		sink("clickhouse", kind.Secret{Name: "password", Required: true, Check: checkASCII}, openClickHouse, text("url", whatever, "an address such as https://example.com"),
+			preset("database", "default", name, "the name of a database"), preset("table", "events", table, "a name such as events"),
+			preset("user", "default", ascii, "a user, in printable ASCII")),
+		sink("s3", kind.Secret{Name: "secretAccessKey", Required: true}, openS3, text("endpoint", whatever, "an address such as https://s3.example.com"),
+			text("bucket", path, "the name of a bucket, of letters, digits and . _ = / -"), text("accessKeyId", path, "the id of an access key, of letters, digits and . _ = / -"),
+			preset("region", "us-east-1", path, "a region, of letters, digits and . _ = / -"),
+			preset("prefix", "", path, "what the names of files begin with, of letters, digits and . _ = / -")),
+		sink("kafka", password, openKafka, direct, text("brokers", whatever, "names or addresses of brokers, with commas between them"),
+			preset("topic", "events", `[A-Za-z0-9._-]{1,249}`, "the name of a topic"), text("user", whatever, "a user"),
+			preset("mechanism", sha512, sha512+`|SCRAM-SHA-256|PLAIN`, "SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN")),
+		sink("nats", password, openNATS, direct, text("host", whatever, "the name or the address of a server"),
+			preset("subject", "events", `[!-)+-=?-~]{1,200}`, "a subject of a JetStream stream, such as shop.events, without wildcards"),
+			preset("user", "", whatever, "a user; without one, the password is a token or the content of a .creds file")),
 	}
+}
+
+const (
+	withoutTLS = "withoutTLS"
+	sha512     = "SCRAM-SHA-512"
+)
+
+var password = kind.Secret{Name: "password", Required: true}
+
+func checkASCII(secret string) error {
+	if strings.ContainsFunc(secret, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return errors.New("must be printable ASCII")
+	}
+	return nil
+}
+
+// sink returns a kind whose open gets the settings.
+func sink(name string, secret kind.Secret, open func(o kind.Options, v kind.Values) (kind.Target, error), settings ...kind.Setting) kind.Kind {
+	return kind.Kind{Name: name, Secrets: []kind.Secret{secret}, Settings: settings, Open: func(o kind.Options) (kind.Target, error) {
+		v, err := o.Read(settings)
+		switch {
+		case err != nil:
+			return nil, err
+		case v.Flag(withoutTLS) && !o.AllowHTTP:
+			return nil, store.Invalid("settings."+withoutTLS, "must be false")
+		}
+		return open(o, v)
+	}}
 }
 
 // Sinks work best with few large requests.
@@ -104,27 +137,13 @@ func token(events []*kind.Event) string {
 	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-var isName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`).MatchString
-
-var isTable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$`).MatchString
-
-func checkTable(table string) error {
-	if !isTable(table) {
-		return store.Invalid("settings.table", "must be a name such as events or public.events")
-	}
-	return nil
-}
-
 // checkHost returns the address of a server. name is the setting that host comes from, port the default port.
-func checkHost(name, host, port string, withoutTLS bool, o kind.Options) (string, error) {
+func checkHost(name, host, port string) (string, error) {
 	if given, itsPort, err := net.SplitHostPort(host); err == nil {
 		host, port = given, itsPort
 	}
-	switch {
-	case host == "" || strings.ContainsAny(host+port, "/,@ "):
+	if host == "" || strings.ContainsAny(host+port, "/,@ ") {
 		return "", store.Invalid("settings."+name, "must be the name or the address of a server")
-	case withoutTLS && !o.AllowHTTP:
-		return "", store.Invalid("settings.withoutTLS", "must be false")
 	}
 	return net.JoinHostPort(host, port), nil
 }

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -27,14 +28,17 @@ import (
 
 // Kind is the kind "webhook".
 var Kind = kind.Kind{
-	Name:    "webhook",
-	Secrets: []kind.Secret{{Name: signing, Required: true, Signs: true, New: NewSecret, Check: checkSecret}, {Name: authorization, Check: checkAuthorization}},
-	Settings: []kind.Setting{
-		{Name: "url", Type: kind.Text, Required: true, Hint: "an address such as https://example.com/events"},
-		{Name: "headers", Type: kind.Table, Hint: "headers to send, by their names"},
-		{Name: "erasures", Type: kind.Flag, Hint: "true to be told which persons were erased"},
-	},
-	Open: open,
+	Name:     "webhook",
+	Secrets:  []kind.Secret{{Name: signing, Required: true, Signs: true, New: NewSecret, Check: checkSecret}, {Name: authorization, Check: checkAuthorization}},
+	Settings: settings,
+	Open:     open,
+}
+
+var settings = []kind.Setting{
+	{Name: "url", Type: kind.Text, Required: true, Hint: "an address such as https://example.com/events"},
+	{Name: "headers", Type: kind.Table, Hint: "headers to send, by their names"},
+	{Name: "erasures", Type: kind.Flag, Hint: "true to be told which persons were erased"},
+	{Name: "batchSize", Type: kind.Number, Default: "1", Hint: "a whole number", Hidden: true},
 }
 
 const (
@@ -72,11 +76,10 @@ func checkAuthorization(s string) error {
 }
 
 type target struct {
-	URL       string            `json:"url"`
-	Headers   map[string]string `json:"headers"`
-	BatchSize int               `json:"batchSize"`
-	Erasures  bool              `json:"erasures"`
-
+	url           string
+	headers       map[string]string
+	batchSize     int
+	erasures      bool
 	mapping       kind.Mapping
 	keys          [][]byte
 	authorization string
@@ -85,24 +88,26 @@ type target struct {
 const maxBatch, maxHeaders = 1000, 20
 
 func open(o kind.Options) (kind.Target, error) {
-	t := &target{BatchSize: 1, mapping: o.Mapping, authorization: o.Secret(authorization)}
-	if err := o.Decode(t); err != nil {
+	v, err := o.Read(settings)
+	if err != nil {
 		return nil, err
 	}
-	u, err := url.Parse(t.URL)
+	t := &target{url: v.Text("url"), headers: v.Table("headers"), batchSize: v.Number("batchSize"), erasures: v.Flag("erasures"),
+		mapping: o.Mapping, authorization: o.Secret(authorization)}
+	u, err := url.Parse(t.url)
 	switch {
-	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || len(t.URL) > 2000:
+	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || len(t.url) > 2000:
 		return nil, store.Invalid("settings.url", "must be an address such as https://example.com/events")
 	case u.Scheme == "http" && !o.AllowHTTP:
 		return nil, store.Invalid("settings.url", "must begin with https://")
 	case u.User != nil || u.Fragment != "":
 		return nil, store.Invalid("settings.url", "must have no user, password or fragment: signatures say who sends")
-	case t.BatchSize < 1 || t.BatchSize > maxBatch:
+	case t.batchSize < 1 || t.batchSize > maxBatch:
 		return nil, store.Invalid("settings.batchSize", "must be from 1 to %d", maxBatch)
-	case len(t.Headers) > maxHeaders:
+	case len(t.headers) > maxHeaders:
 		return nil, store.Invalid("settings.headers", "must be at most %d", maxHeaders)
 	}
-	for name, value := range t.Headers {
+	for name, value := range t.headers {
 		if !isHeader(name, value) {
 			return nil, store.Invalid("settings.headers", "must be names and texts; names that HTTP or the signature uses are not allowed")
 		}
@@ -117,31 +122,21 @@ func open(o kind.Options) (kind.Target, error) {
 	return t, nil
 }
 
+var (
+	headerName  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
+	headerValue = regexp.MustCompile(`^[ -~]{0,1000}$`)
+	// The names that HTTP or the signature uses, or that are secrets.
+	reserved = regexp.MustCompile(`(?i)^(webhook-.*|host|content-length|content-type|transfer-encoding|connection|upgrade|te|trailer|expect|` +
+		`authorization|proxy-authorization|cookie)$`)
+)
+
 func isHeader(name, value string) bool {
-	switch lower := strings.ToLower(name); {
-	case name == "" || len(name) > 100 || len(value) > 1000:
-		return false
-	case strings.HasPrefix(lower, "webhook-"), lower == "host", lower == "content-length", lower == "content-type", lower == "transfer-encoding",
-		lower == "connection", lower == "upgrade", lower == "te", lower == "trailer", lower == "expect",
-		lower == "authorization", lower == "proxy-authorization", lower == "cookie":
-		return false
-	}
-	for i := range len(name) {
-		if c := name[i]; c != '-' && c != '_' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') {
-			return false
-		}
-	}
-	for i := range len(value) {
-		if value[i] < ' ' || value[i] > '~' {
-			return false
-		}
-	}
-	return true
+	return headerName.MatchString(name) && headerValue.MatchString(value) && !reserved.MatchString(name)
 }
 
 func (t *target) Limits() kind.Limits {
-	l := kind.Limits{Events: t.BatchSize, Lanes: 1, MaxAge: maxAge, Raw: len(t.mapping) == 0}
-	if t.BatchSize == 1 {
+	l := kind.Limits{Events: t.batchSize, Lanes: 1, MaxAge: maxAge, Raw: len(t.mapping) == 0}
+	if t.batchSize == 1 {
 		l.Lanes = 16
 	}
 	return l
@@ -170,11 +165,11 @@ func appendJSON(b []byte, v any) []byte {
 
 func (t *target) Requests(events []*kind.Event, now time.Time) ([]kind.Request, []kind.Refusal) {
 	var requests []kind.Request
-	for from := 0; from < len(events); from += t.BatchSize {
-		part := events[from:min(from+t.BatchSize, len(events))]
+	for from := 0; from < len(events); from += t.batchSize {
+		part := events[from:min(from+t.batchSize, len(events))]
 		id, places := part[0].Delivery, make([]int, len(part))
 		kindOfBody, open, end := "event.recorded", "", ""
-		if t.BatchSize > 1 {
+		if t.batchSize > 1 {
 			kindOfBody, open, end = "event.batch", `{"events":[`, "]}"
 		}
 		size, sum := 0, sha256.New()
@@ -183,7 +178,7 @@ func (t *target) Requests(events []*kind.Event, now time.Time) ([]kind.Request, 
 			places[i] = from + i
 			_, _ = sum.Write([]byte(e.Delivery)) // never fails
 		}
-		if t.BatchSize > 1 {
+		if t.batchSize > 1 {
 			id = "batch_" + base64.RawURLEncoding.EncodeToString(sum.Sum(nil)[:18])
 		}
 		body := append(make([]byte, 0, size), `{"type":"`+kindOfBody+`","timestamp":"`...)
@@ -195,7 +190,7 @@ func (t *target) Requests(events []*kind.Event, now time.Time) ([]kind.Request, 
 			body = t.appendEvent(body, e)
 		}
 		body = append(body, end+"}"...)
-		requests = append(requests, kind.Request{URL: t.URL, Header: t.header(id, body, now), Body: body, Events: places})
+		requests = append(requests, kind.Request{URL: t.url, Header: t.header(id, body, now), Body: body, Events: places})
 	}
 	return requests, nil
 }
@@ -210,7 +205,7 @@ func (t *target) header(id string, body []byte, now time.Time) http.Header {
 		signatures = append(signatures, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
 	}
 	h := http.Header{}
-	for name, value := range t.Headers {
+	for name, value := range t.headers {
 		h.Set(name, value)
 	}
 	if t.authorization != "" {
@@ -224,7 +219,7 @@ func (t *target) header(id string, body []byte, now time.Time) http.Header {
 }
 
 // TakesErasures implements kind.Eraser.
-func (t *target) TakesErasures() bool { return t.Erasures }
+func (t *target) TakesErasures() bool { return t.erasures }
 
 // Erasure implements kind.Eraser. A person is named only by SHA-256 hashes, in hexadecimal. For a muid, the hash is of a
 // byte 255 and the muid (store.MUIDKey). For an identifier, it is of a byte for the kind (0: email, 1: phone, 2: deviceId)
@@ -242,7 +237,7 @@ func (t *target) Erasure(e store.Erasure, id string, now time.Time) kind.Request
 	data.MUIDs, data.Identifiers = append([]store.IdentityKey{}, e.Person.MUIDs...), append([]store.IdentityKey{}, e.Person.Identifiers...)
 	body := append([]byte(`{"type":"person.erased","timestamp":"`+data.RequestedAt+`","data":`), appendJSON(nil, data)...)
 	body = append(body, '}')
-	return kind.Request{URL: t.URL, Header: t.header(id, body, now), Body: body}
+	return kind.Request{URL: t.url, Header: t.header(id, body, now), Body: body}
 }
 
 // Read implements kind.Target. Whatever is not 2xx or 410 is tried again, as the scheme has it. Only a batch that is refused

@@ -32,6 +32,7 @@ func TestInFirefox(t *testing.T) {
 	t.Cleanup(inFirefox.stop)
 	for _, test := range []func(*testing.T){
 		TestAChangeOfTheAddressIsAPageView,
+		TestAClockThatIsPutRightDuringAnOutage,
 		TestAHiddenPage,
 		TestALateAnswerLeavesTheNextVisitor,
 		TestAPageThatIsHiddenOrClosedBeforeItsTitleIsKnown,
@@ -61,8 +62,16 @@ func TestInFirefox(t *testing.T) {
 		TestPagesThatBreakTheTagsTools,
 		TestThreeTabsDuringAnOutage,
 		TestRequestsNeedNoPreflight,
+		TestResetMakesAnotherVisitor,
+		TestTheCookieOfTheVisitIsBounded,
+		TestTheOrdersOfConsentPlatforms,
 		TestTheMUIDIsACookieOfTheRootDomain,
 		TestTheTagHostRenewsTheCookie,
+		TestTheTemplateForGoogleTagManager,
+		TestTheUserThatThePageTellsGA4,
+		TestTheVisitorIsCarriedToAnotherSite,
+		TestWhatIsATouch,
+		TestWhichEntriesOfDataLayerAreEvents,
 		TestWithdrawalOnAnotherHostOfTheSiteIsSeenByTheNextCall,
 		TestWithoutConsentThereIsNoTrace,
 	} {

@@ -102,11 +102,11 @@ kit.viewed_ = (view?: object) => run(['event', 'PageView', view]);
 const begin = () => {
   let heard: string[]; // what other tabs had said when the page was left
   addEventListener('pagehide', () => {
-    heard = keys(Key.SAID).map((key) => storage()[key]);
     kit.abort_();
     kit.left_ = 1;
     release();
     flush();
+    heard = keys(Key.SAID).map((key) => storage()[key]);
   });
   addEventListener('pageshow', (event) => {
     kit.left_ = 0;

@@ -24,7 +24,7 @@ func TestTheVisitorIsCarriedToAnotherSite(t *testing.T) {
 		return w.last(views)
 	}
 	leave := func(html, act string) (e event, at string) {
-		tab.do(`document.body.innerHTML = %q; setTimeout(() => document.querySelector('%s').click())`, html, act) // Firefox does not answer when it leaves at once
+		tab.do(`document.body.innerHTML = %q; document.querySelector('%s').click()`, html, act)
 		e = last()
 		tab.waitFor("/")
 		return e, tab.get(`location.href`)

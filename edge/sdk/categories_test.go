@@ -7,73 +7,160 @@ import (
 	"testing"
 )
 
-// The orders in which published consent platforms call Consent Mode when a visitor who has agreed opens a page. In each,
-// analytics_storage is granted in the end, and ad_storage as it says. Each order is another page of one shop.
-var platforms = []struct{ name, ads, calls string }{
-	{"a category at a time, ads first", "granted", `
-		gtag('consent', 'default', { ad_storage: 'denied', analytics_storage: 'denied' });
-		gtag('consent', 'update', { ad_storage: 'granted' });
-		gtag('consent', 'update', { analytics_storage: 'granted' });`},
-	{"Cookiebot's template: a default with wait_for_update, then all categories at once", "denied", `
-		gtag('set', 'ads_data_redaction', true); gtag('set', 'url_passthrough', false); gtag('set', 'developer_id.dMWZhNz', true);
-		gtag('consent', 'default', { ad_personalization: 'denied', ad_storage: 'denied', ad_user_data: 'denied', analytics_storage: 'denied',
-			functionality_storage: 'denied', personalization_storage: 'denied', security_storage: 'granted', wait_for_update: 500 });
-		gtag('consent', 'update', { ad_personalization: 'denied', ad_storage: 'denied', ad_user_data: 'denied', analytics_storage: 'granted',
-			functionality_storage: 'granted', personalization_storage: 'granted', security_storage: 'granted' });`},
-	{"Cookiebot's template with regions, the cookie of an earlier visit, and the platform's script", "denied", `
-		gtag('set', { url_passthrough: false, 'developer_id.dMWZhNz': true });
-		gtag('consent', 'default', { ad_storage: 'granted', ad_user_data: 'granted', ad_personalization: 'granted', analytics_storage: 'granted',
-			functionality_storage: 'granted', personalization_storage: 'granted', security_storage: 'granted', region: ['US'], wait_for_update: 2000 });
-		gtag('consent', 'default', { ad_storage: 'denied', ad_user_data: 'denied', ad_personalization: 'denied', analytics_storage: 'denied',
-			functionality_storage: 'denied', personalization_storage: 'denied', security_storage: 'granted', region: ['DK', 'NL'], wait_for_update: 2000 });
-		gtag('consent', 'default', { ad_storage: 'denied', ad_user_data: 'denied', ad_personalization: 'denied', analytics_storage: 'denied',
-			functionality_storage: 'denied', personalization_storage: 'denied', security_storage: 'granted' });
-		for (const later of [0, 100]) setTimeout(gtag, later, 'consent', 'update', { ad_storage: 'denied', ad_user_data: 'denied',
-			ad_personalization: 'denied', analytics_storage: 'granted', functionality_storage: 'denied', personalization_storage: 'denied', security_storage: 'granted' });
-		gtag('set', { ads_data_redaction: true });`},
-	{"Complianz's script: a default without a wait, and an update later, both without the names of version 2", "granted", `
-		gtag('consent', 'default', { security_storage: 'granted', functionality_storage: 'granted', personalization_storage: 'denied',
-			analytics_storage: 'denied', ad_storage: 'denied' });
-		addEventListener('load', () => setTimeout(gtag, 100, 'consent', 'update', { security_storage: 'granted', functionality_storage: 'granted',
-			personalization_storage: 'denied', analytics_storage: 'granted', ad_storage: 'granted' }));`},
-	{"OneTrust's: an update that repeats the defaults, then the choice", "granted", `
-		gtag('consent', 'default', { ad_storage: 'denied', analytics_storage: 'denied', region: ['AT', 'DE'], wait_for_update: 500 });
-		gtag('consent', 'default', { ad_storage: 'granted', analytics_storage: 'granted' });
-		gtag('consent', 'update', { functionality_storage: 'granted', security_storage: 'granted' });
-		gtag('consent', 'update', { ad_storage: 'granted', ad_user_data: 'granted', ad_personalization: 'granted', analytics_storage: 'granted' });`},
-	{"Usercentrics': a service at a time, and again", "granted", `
-		gtag('consent', 'default', { ad_storage: 'denied', ad_user_data: 'denied', ad_personalization: 'denied', analytics_storage: 'denied', wait_for_update: 500 });
-		gtag('consent', 'update', { ad_storage: 'granted', ad_user_data: 'granted', ad_personalization: 'granted' });
-		gtag('consent', 'update', { analytics_storage: 'granted' });
-		gtag('consent', 'update', { ad_user_data: 'granted' });`},
+// The calls of Consent Mode that published templates and scripts of consent platforms make, in their order: load(earlier) on
+// each page, with what the visitor has chosen on an earlier one, and say(analytics, ads) when the visitor chooses. Those with a
+// template were read from its code.
+var platforms = []struct{ name, calls string }{
+	{"Cookiebot's template", `
+		function load(earlier) {
+			gtag('set', { url_passthrough: false, 'developer_id.dMWZhNz': true });
+			gtag('consent', 'default', all('granted', 'granted', { region: ['US'], wait_for_update: 2000 }));
+			gtag('consent', 'default', all('denied', 'denied', { region: ['DK', 'NL'], wait_for_update: 2000 }));
+			gtag('consent', 'default', all('denied', 'denied'));
+			if (earlier) gtag('consent', 'update', all(...earlier));
+			gtag('set', { ads_data_redaction: !earlier || earlier[1] != 'granted' });
+			if (earlier) setTimeout(say, 100, ...earlier); // the platform's own script
+		}
+		function say(analytics, ads) {
+			gtag('set', 'ads_data_redaction', ads != 'granted');
+			gtag('consent', 'update', all(analytics, ads));
+		}`},
+	{"CookieFirst's template", `
+		function load(earlier) {
+			gtag('set', { 'developer_id.dNjAwYj': true, url_passthrough: true, ads_data_redaction: true });
+			gtag('consent', 'default', all('granted', 'denied', { region: ['US-CA', 'US-NY'], wait_for_update: 500 }));
+			gtag('consent', 'default', all('denied', 'denied', { wait_for_update: 500 }));
+			if (earlier) say(...earlier);
+		}
+		function say(analytics, ads) { gtag('consent', 'update', all(analytics, ads)) }`},
+	{"Crownpeak's template, which has a default for some regions only", `
+		const named = (analytics, ads) => ({ ad_storage: ads, analytics_storage: analytics, ad_user_data: ads, ad_personalization: ads });
+		function load(earlier) {
+			gtag('set', { ads_data_redaction: true, developer_id: 'dOGRkZj' });
+			gtag('set', { url_passthrough: true });
+			gtag('consent', 'default', Object.assign(named('denied', 'denied'), { region: ['DE', 'AT', 'GB'], wait_for_update: 500 }));
+			if (earlier) setTimeout(say, 100, ...earlier); // its notice calls on each page
+		}
+		function say(analytics, ads) { gtag('consent', 'update', named(analytics, ads)) }`},
+	{"PubConsent's template, whose updates come from a queue of its script", `
+		function load(earlier) {
+			gtag('set', { 'developer_id.dYWU3OD': true, ads_data_redaction: false, url_passthrough: false });
+			gtag('consent', 'default', { region: ['IT', 'FR'], security_storage: 'granted', ad_storage: 'denied', ad_user_data: 'denied',
+				ad_personalization: 'denied', analytics_storage: 'denied', wait_for_update: 500 });
+			gtag('consent', 'default', all('denied', 'denied', { security_storage: 'denied', wait_for_update: 500 }));
+			if (earlier) addEventListener('load', () => setTimeout(say, 50, ...earlier));
+		}
+		function say(analytics, ads) { gtag('consent', 'update', all(analytics, ads, { security_storage: 'denied' })) }`},
+	{"Complianz's script, without the names of version 2", `
+		const named = (analytics, ads) => ({ security_storage: 'granted', functionality_storage: 'granted', personalization_storage: 'denied',
+			analytics_storage: analytics, ad_storage: ads });
+		function load(earlier) {
+			gtag('consent', 'default', named('denied', 'denied'));
+			if (earlier) addEventListener('load', () => setTimeout(say, 100, ...earlier));
+		}
+		function say(analytics, ads) { gtag('consent', 'update', named(analytics, ads)) }`},
+	{"a category at a time, ads first", `
+		function load(earlier) {
+			gtag('consent', 'default', { ad_storage: 'denied', analytics_storage: 'denied' });
+			if (earlier) say(...earlier);
+		}
+		function say(analytics, ads) {
+			gtag('consent', 'update', { ad_storage: ads });
+			gtag('consent', 'update', { analytics_storage: analytics });
+		}`},
+	{"an update of other categories, then the choice", `
+		function load(earlier) {
+			gtag('consent', 'default', { ad_storage: 'denied', analytics_storage: 'denied', region: ['AT', 'DE'], wait_for_update: 500 });
+			gtag('consent', 'default', { ad_storage: 'granted', analytics_storage: 'granted' });
+			gtag('consent', 'update', { functionality_storage: 'granted', security_storage: 'granted' });
+			if (earlier) say(...earlier);
+		}
+		function say(analytics, ads) { gtag('consent', 'update', all(analytics, ads)) }`},
+	{"a service at a time, and again", `
+		function load(earlier) {
+			gtag('consent', 'default', all('denied', 'denied', { wait_for_update: 500 }));
+			if (earlier) say(...earlier);
+		}
+		function say(analytics, ads) {
+			gtag('consent', 'update', { ad_storage: ads, ad_user_data: ads, ad_personalization: ads });
+			gtag('consent', 'update', { analytics_storage: analytics });
+			gtag('consent', 'update', { ad_user_data: ads });
+		}`},
 }
 
-// A visitor who has agreed stays the same with all of them, page after page, and the tabs that are open go on.
+const platformPage = `<script>
+	const all = (analytics, ads, more) => Object.assign({ ad_storage: ads, ad_user_data: ads, ad_personalization: ads, analytics_storage: analytics,
+		functionality_storage: 'denied', personalization_storage: 'denied', security_storage: 'granted' }, more);
+	%s
+	load(location.hash && location.hash.slice(1).split('+'));
+</script>`
+
+// With each platform: before the choice there is no trace. A visitor who agrees, and then to analytics alone, stays the same from
+// page to page, and so does an open tab of the shop. After a denial there is no trace again, in no tab.
 func TestTheOrdersOfConsentPlatforms(t *testing.T) {
 	w := newWorld(t)
-	open, tab := w.visit("/"), w.tab()
-	muid := w.want("PageView")[0].MUID
-	session := ""
+	w.page("/", w.snippet(false))
+	open, page := w.visit("/"), w.tab()
 	for i, tt := range platforms {
 		path := fmt.Sprint("/platform", i)
-		w.page(path, gtag+w.initWith(`{ consentMode: true }`)+"<script>"+tt.calls+"</script>")
-		for round := range 2 {
-			tab.goTo(w.gate.url(shopHost) + path)
-			tab.do(`mtag('event', 'Here')`)
-			open.do(`mtag('event', 'There')`)
-			w.wait("the events of "+tt.name, func() bool { return len(w.at(path, true)) == 2*(round+1) })
-			for _, e := range w.at(path, true) {
-				id := fmt.Sprint(e.RawData["session_id"])
-				if session == "" {
-					session = id
-				}
-				if e.MUID != muid || id != session || consentOf(e)["ad_storage"] != tt.ads {
-					t.Errorf("%s, load %d: %s has muid %s (%s), session %s (%s), consent %v", tt.name, round, e.EventName, e.MUID, muid, id, session, consentOf(e))
+		parts := []string{w.initWith(`{ consentMode: true }`), fmt.Sprintf(platformPage, tt.calls)}
+		w.page(path, gtag+parts[i%2]+parts[1-i%2]) // the tag may come before the platform
+		sent := 0
+		for _, step := range []struct{ earlier, say, event string }{
+			{"", "", ""},
+			{"", "'granted', 'granted'", "Granted"},
+			{"granted+granted", "", "Granted"},
+			{"granted+granted", "'granted', 'denied'", "Denied"},
+			{"granted+denied", "", "Denied"},
+		} {
+			if step.say == "" {
+				page.goTo("about:blank") // another hash alone would load nothing
+				page.goTo(w.gate.url(shopHost) + path + "#" + step.earlier)
+				sent++
+			}
+			page.do(`mtag('event', 'Before')`)
+			if step.event == "" {
+				page.wantNoTrace()
+				open.wantNoTrace()
+				sent++
+				continue
+			}
+			page.do(`if ([%[1]s][0]) say(%[1]s); mtag('event', '%[2]s')`, step.say, step.event)
+			sent += 2
+			w.wait(fmt.Sprintf("%d events of %s", sent, tt.name), func() bool { return len(w.at(path, true)) == sent })
+		}
+		visitors, sessions := map[string]bool{}, map[any]bool{}
+		open.do(`mtag('event', 'Open%d')`, i)
+		w.wait("the event of the open tab", func() bool {
+			for _, e := range w.at("/", false) {
+				if e.EventName == fmt.Sprint("Open", i) {
+					visitors[e.MUID] = true
 				}
 			}
+			return len(visitors) > 0
+		})
+		page.wantNothingStored()
+		open.wantNothingStored()
+		for _, e := range w.at(path, true) {
+			visitors[e.MUID] = true
+			sessions[e.RawData["session_id"]] = true
+			if got := fmt.Sprint(consentOf(e)["ad_storage"]); strings.HasSuffix(e.EventName, "ed") && got != strings.ToLower(e.EventName) {
+				t.Errorf("%s: %s has ad_storage %s", tt.name, e.EventName, got)
+			}
+		}
+		if len(visitors) != 1 || len(sessions) != 1 {
+			t.Errorf("%s: visitors %v, sessions %v, want one of each", tt.name, visitors, sessions)
+		}
+		requests := len(w.gate.seen())
+		page.doHeard(`say('denied', 'denied')`, open)
+		for _, denied := range []*tab{page, open} {
+			denied.do(`mtag('event', 'After')`)
+			denied.wantNoTrace()
+		}
+		if got := len(w.gate.seen()); got != requests {
+			t.Errorf("%s: %d requests after a denial", tt.name, got-requests)
 		}
 	}
-	w.wait("the events of the open tab", func() bool { return len(w.at("/", false)) == 2*len(platforms) })
 }
 
 // A call of one category says nothing about the others, in no order.
@@ -199,6 +286,26 @@ func TestAPartThatComesLate(t *testing.T) {
 	}
 	if kept := tab.get(`JSON.stringify(localStorage)`); strings.Contains(kept, "ann") {
 		t.Errorf("stored: %s", kept)
+	}
+}
+
+// A device that has slept for hours asks again for a part after five minutes, not after hours.
+func TestAPartThatNeverComesAndADeviceThatSleeps(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", noParts+`<script>{
+		const now = performance.now.bind(performance), set = setTimeout;
+		window.longest = 0;
+		performance.now = () => now() + (window.asleep || 0);
+		setTimeout = (call, ms) => {
+			longest = Math.max(longest, ms);
+			set(call, ms && 10);
+		};
+	}</script>`+strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: true, debug: true }", 1))
+	tab := w.visit("/")
+	tab.do(`asleep = 36e6`)
+	w.wait("the longest delay", func() bool { return tab.get(`longest > 2e5`) == "true" })
+	if got := tab.get(`longest`); got != "301000" {
+		t.Errorf("the longest delay is %s ms, want 301000", got)
 	}
 }
 

@@ -32,6 +32,7 @@ func TestInFirefox(t *testing.T) {
 	t.Cleanup(inFirefox.stop)
 	for _, test := range []func(*testing.T){
 		TestAChangeOfTheAddressIsAPageView,
+		TestAClockThatIsPutRightDuringAnOutage,
 		TestAHiddenPage,
 		TestALateAnswerLeavesTheNextVisitor,
 		TestAPageThatIsHiddenOrClosedBeforeItsTitleIsKnown,
@@ -61,8 +62,16 @@ func TestInFirefox(t *testing.T) {
 		TestPagesThatBreakTheTagsTools,
 		TestThreeTabsDuringAnOutage,
 		TestRequestsNeedNoPreflight,
+		TestResetMakesAnotherVisitor,
+		TestTheCookieOfTheVisitIsBounded,
+		TestTheOrdersOfConsentPlatforms,
 		TestTheMUIDIsACookieOfTheRootDomain,
 		TestTheTagHostRenewsTheCookie,
+		TestTheTemplateForGoogleTagManager,
+		TestTheUserThatThePageTellsGA4,
+		TestTheVisitorIsCarriedToAnotherSite,
+		TestWhatIsATouch,
+		TestWhichEntriesOfDataLayerAreEvents,
 		TestWithdrawalOnAnotherHostOfTheSiteIsSeenByTheNextCall,
 		TestWithoutConsentThereIsNoTrace,
 	} {
@@ -92,7 +101,7 @@ type firefox struct {
 	*bidi
 }
 
-// firefoxPrefs resolve every host name to this machine, and spare work and requests of the browser itself.
+// firefoxPrefs resolve every host name to this machine, and spare work, questions and requests of the browser itself.
 const firefoxPrefs = `
 user_pref("network.dns.forceResolve", "127.0.0.1");
 user_pref("browser.chrome.site_icons", false);
@@ -107,6 +116,7 @@ user_pref("app.normandy.enabled", false);
 user_pref("dom.ipc.processPrelaunch.enabled", false);
 user_pref("identity.fxaccounts.enabled", false);
 user_pref("places.history.enabled", false);
+user_pref("security.warn_submit_secure_to_insecure", false);
 user_pref("signon.rememberSignons", false);
 user_pref("toolkit.cosmeticAnimations.enabled", false);
 `

@@ -108,7 +108,7 @@ func TestOneTagPerPage(t *testing.T) {
 		document.head.append(again);
 	`, w.gate.url(tagHost), other, w.loader())
 	w.want("PageView", "AfterTheSecondLoader")
-	if !tab.warned("wrong init: " + w.gate.url(tagHost) + "?tagId=" + other) {
+	if !tab.warned("wrong: " + w.gate.url(tagHost) + "?tagId=" + other) {
 		t.Errorf("no warning: %v", tab.lines())
 	}
 	for _, r := range w.gate.seen() {
@@ -141,7 +141,7 @@ func TestTheSnippetInstalledTwice(t *testing.T) {
 					t.Errorf("the second snippet has sent %v", r)
 				}
 			}
-			want := "wrong init: " + w.gate.url(tagHost) + "?tagId=" + unused
+			want := "wrong: " + w.gate.url(tagHost) + "?tagId=" + unused
 			if n := strings.Count(fmt.Sprint(tab.lines()), "mtag:"); n != 1 || !tab.warned(want) {
 				t.Errorf("console: %q, want one line: %s", tab.lines(), want)
 			}
@@ -230,7 +230,7 @@ func TestMistakesAreReported(t *testing.T) {
 	tab := w.visit("/")
 	for _, tt := range []struct{ call, warning string }{
 		{`mtag('evnet', 'X')`, "is not a function"},
-		{`mtag('consent', 'true')`, "wrong consent: true"},
+		{`mtag('consent', 'true')`, "wrong: true"},
 		{`mtag('consent', true)`, ""},
 		{`mtag('event', 'Big', { n: 1n })`, "BigInt"},
 		{`mtag('event', 'NoJSON', { toJSON() {} })`, "undefined"},
@@ -255,7 +255,7 @@ func TestAnInitURLThatIsWrongIsReported(t *testing.T) {
 		"https://?tagId=x", w.gate.url(tagHost), w.gate.url(tagHost) + "?tagId=", w.gate.url(tagHost) + "?notagId=x", "undefined",
 	} {
 		tab.do(`mtrem.push(['init', %q, { consent: true }], ['event', 'Early'])`, url)
-		w.wait("a warning", func() bool { return tab.warned("wrong init: " + url) })
+		w.wait("a warning", func() bool { return tab.warned("wrong: " + url) })
 	}
 	tab.do(`mtrem.push(['event', 'Last'])`)
 	tab.wantNoTrace()
@@ -272,7 +272,7 @@ func TestConsentThatIsNoBooleanIsReported(t *testing.T) {
 		path := fmt.Sprint("/options", i)
 		w.page(path, strings.Replace(w.snippet(true), "{ consent: true }", options, 1))
 		tab := w.visit(path)
-		w.wait("a warning about "+options, func() bool { return tab.warned("wrong consent:") })
+		w.wait("a warning about "+options, func() bool { return tab.warned("wrong:") })
 		tab.wantNoTrace()
 	}
 }

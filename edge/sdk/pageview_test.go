@@ -156,6 +156,7 @@ func TestChoicesWhileAPageIsInTheBackForwardCache(t *testing.T) {
 	}{
 		{``, true, true, true, true},
 		{`mtag('consent', { ad_storage: 'denied' })`, true, false, true, true},
+		{`Date.now = ((now) => () => now() - 36e5)(Date.now); mtag('consent', { ad_storage: 'denied' })`, true, false, true, true}, // a clock is set back
 		{`mtag('consent', false)`, false, false, false, false},
 		{`mtag('consent', false); mtag('consent', true)`, true, true, true, false},
 		{`mtag('reset')`, true, true, false, false},

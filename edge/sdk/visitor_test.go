@@ -62,6 +62,8 @@ func TestTheMUIDIsACookieOfTheRootDomain(t *testing.T) {
 		{"under a public suffix", "www.shop.co.uk", tagHost, ".shop.co.uk", false},
 		{"an address", "127.0.0.1", tagHost, "127.0.0.1", false},
 		{"one label", "localhost", tagHost, "localhost", false},
+		{"one label of an intranet", "intranet", tagHost, "intranet", false},
+		{"a public suffix", "co.uk", tagHost, "co.uk", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)

@@ -27,19 +27,21 @@ export const enum Visit {
 kit.init_ = (options: any) => kit.choose_(options.consent, By.DEFAULT);
 
 // categories returns a choice by category.
-export const categories = (given: any, word = given === true ? Word.GRANTED : Word.DENIED) =>
-  Object(given) === given ? given : { analytics_storage: word, ad_storage: word };
+export const categories = (given: any, word = given === true ? Word.GRANTED : Word.DENIED) => {
+  if (Object(given) === given) return given;
+  if (given !== !!given) warn('wrong:', given);
+  return { analytics_storage: word, ad_storage: word };
+};
 
 // choose sets what the visitor has agreed to: true or false for all, or an object of categories. A default changes no category
 // that was stated before. A call withdraws consent when it names analytics_storage. To leave out click ids without ad_storage
 // needs a part: until it is there nothing is stored or sent, and without it there is no consent.
 kit.choose_ = (given: any, by?: By) => {
-  if (given !== !!given && given !== categories(given)) warn('wrong consent:', given);
   given = categories(given);
   const all = (kit.consent_ = { ...kit.consent_, ...given, ...(by == By.DEFAULT && kit.consent_) });
   const granted = all.analytics_storage == Word.GRANTED;
   if (granted && all.ad_storage != Word.GRANTED && !kit.options) {
-    kit.allowed_ = false;
+    kit.allowed_ = 0;
     kit.abort_();
     return need('options', () => kit.choose_(given, by), () => by == By.DEFAULT || kit.choose_(false, by));
   }
@@ -47,20 +49,23 @@ kit.choose_ = (given: any, by?: By) => {
 };
 
 // decided begins to store and send, or withdraws consent. A call of the page goes to the other tabs: a page that has nothing
-// to withdraw must not store anything.
+// to withdraw must not store anything, and a new visitor's cookie must be there before another tab writes its own.
 kit.decided_ = (granted: unknown, by?: By) => {
-  if (!by && (granted || kit.allowed_ || cookie(Cookie.MUID))) announce('consent', granted, By.TAB);
-  if (!granted) return by == By.DEFAULT || withdraw(by == By.TAB);
+  const say = () => by || announce('consent', granted, By.TAB);
+  if (!granted) {
+    if (kit.allowed_ || cookie(Cookie.MUID)) say();
+    return by == By.DEFAULT || withdraw(by == By.TAB);
+  }
   sender(); // a missing cookie is a withdrawal: the visitor becomes a new one before anything is written
   // Calls that waited for consent are made. Events are sent, and then stored.
-  kit.allowed_ = true;
+  kit.allowed_ = 1;
   // Browsers without the Navigation API or Temporal need the part older.
-  const { navigation, Temporal } = window as any;
-  if (navigation && Temporal) kit.timezone_ = Temporal.Now.timeZoneId();
+  if (self.navigation && self.Temporal) kit.timezone_ = Temporal.Now.timeZoneId();
   else load('older');
   [...kit.waiting_].forEach((entry) => entry.path_ || safely(() => {
     unhold(entry);
     entry.told_!(JSON.parse(entry.text_));
   }));
+  say();
   soon(kit.retryNow_);
 };

@@ -13,7 +13,7 @@ const enum Is {
   MAX_BODY = 6e4, // characters
   MAX_LAST_BODY = 2e4, // characters, of up to 3 bytes; browsers allow 64 KiB for requests that outlive the page
   TIMEOUT = 3e4, // ms for one request
-  MAX_OPEN = 2, // requests at a time: one without an answer must not hold up the others
+  MAX_OPEN = 1, // other requests at a time: one without an answer must not hold up the others
   FIRST_DELAY = 250, // ms before the first retry, or up to twice as long; each failure doubles it
   MAX_DELAY = 3e4, // ms
   MAX_RETRY_AFTER = 3e5, // ms, 5 minutes
@@ -37,7 +37,7 @@ kit.abort_ = () => kit.waiting_.forEach(({ request_ }) => request_ && request_.a
 // withdraw aborts all requests, and removes what the tag has stored. The events wait in memory. When consent was withdrawn
 // elsewhere, in another tab, the cookies may already be a new visitor's: then they stay.
 export const withdraw = (elsewhere?: boolean): void => {
-  kit.allowed_ = false;
+  kit.allowed_ = 0;
   kit.abort_();
   kit.visit_(Visit.FORGET);
   erase(elsewhere ? muid : undefined);
@@ -71,13 +71,13 @@ const next = (list: Entry[], max: number) => {
 // address returns where events are sent. The tag host corrects a wrong clock by t.
 const address = (batch: Entry[]) => base + '/' + batch[0].path_ + '/' + tag + '?t=' + Date.now();
 
-// render returns the body of a request. It is text/plain, which needs no preflight.
-const render = (batch: Entry[]) => {
+// render returns the body of a request, which the browser makes a text: text/plain needs no preflight.
+const render = (batch: Entry[]): any => {
   const texts = batch.map((entry) => entry.text_);
-  return texts[1] ? '[' + texts + ']' : texts[0];
+  return texts[1] ? '[' + texts + ']' : texts;
 };
 
-const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter(({ request_ }) => leaving || !request_) : [];
+const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter((entry) => leaving || !entry.request_) : [];
 
 // drain makes a request of the first events, unless a retry is not due yet. When the request fails, it sets when to retry. If
 // the page's timers never fire, the next event triggers the retry. If the page has broken XMLHttpRequest, events are sent when
@@ -85,7 +85,7 @@ const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter(({ reque
 // handler.
 export const drain = () => safely(() => {
   if (kit.left_) return flush();
-  if (!kit.waiting_.size || open >= Is.MAX_OPEN || now() < due) return; // idle looks at the cookie, which is slow
+  if (!kit.waiting_.size || open > Is.MAX_OPEN || now() < due) return; // idle looks at the cookie, which is slow
   const batch = next(idle(), Is.MAX_BODY);
   if (!batch[0]) return;
   const xhr = new XMLHttpRequest();
@@ -94,10 +94,8 @@ export const drain = () => safely(() => {
   xhr.onloadend = () => {
     let answer: any;
     let failed: unknown;
-    try {
-      // Without this header the answer is not from the tag host but from a captive portal, such as a hotel's, or a proxy.
-      if (xhr.getResponseHeader('mtag')) answer = JSON.parse(xhr.responseText);
-    } catch {}
+    // Without this header the answer is not from the tag host but from a captive portal, such as a hotel's, or a proxy.
+    safely(() => xhr.getResponseHeader('mtag') && (answer = JSON.parse(xhr.responseText)));
     batch.forEach((entry, i) => {
       entry.request_ = 0;
       const result = answer && answer.results ? answer.results[i] : answer;
@@ -116,7 +114,7 @@ export const drain = () => safely(() => {
     if (!kit.allowed_) return;
     if (failed) {
       save(); // a part that it needs may have failed too
-      notBefore = now() + Math.min((xhr.getResponseHeader('retry-after') as any) * 1e3 || 0, Is.MAX_RETRY_AFTER);
+      notBefore = now() + Math.min(Is.MAX_RETRY_AFTER, (xhr.getResponseHeader('retry-after') as any) * 1e3 || 0);
       due = notBefore + Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** (failures++ + Math.random()));
       soon(drain, due - now() + Is.LATE);
     } else failures = 0;
@@ -126,7 +124,7 @@ export const drain = () => safely(() => {
   // The answer may renew the cookie: the request ends with the page, and when consent is withdrawn.
   xhr.open('POST', address(batch) + kit.renew_);
   kit.renew_ = '';
-  xhr.withCredentials = true;
+  xhr.withCredentials = 1 as any; // true, in a byte less
   xhr.timeout = Is.TIMEOUT;
   xhr.send(render(batch));
 });

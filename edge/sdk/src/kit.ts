@@ -8,8 +8,8 @@ import { tell } from './warn';
 const backlog = () => load('backlog');
 
 export const kit: Record<string, any> & {
-  allowed_?: boolean; // the visitor consents
-  left_?: boolean; // after pagehide
+  allowed_?: number; // 1 when the visitor consents
+  left_?: number; // 1 after pagehide
   consent_?: Record<string, string>; // the categories that the page has stated; undefined before that
   replacer_?: (this: any, name: string, value: any) => any; // for JSON.stringify, for everything that is stored or sent
   waiting_: Set<Entry>;
@@ -20,4 +20,4 @@ export const kit: Record<string, any> & {
   strip_(text: string): string | void; // returns the part of an event that may be stored
   visit_(how?: number): object | void; // returns the attribution fields for an event
   edit_(event: any): any; // returns the event to send; false, null or undefined drops it
-} = { chars_: 0, records_: {}, take_: backlog, waiting_: new Set(), edit_: (event) => event, recorded_: (entry) => tell(entry.told_), referrer_: document.referrer, strip_: backlog, visit_() {} };
+} = { chars_: 0, records_: {}, take_: backlog, waiting_: new Set(), edit_: (event) => event, recorded_: (entry) => tell(entry.told_), strip_: backlog, visit_() {} };

@@ -3,17 +3,25 @@
 import { kit } from './kit';
 import { soon } from './warn';
 
+declare global {
+  var navigation: EventTarget | undefined, Temporal: any; // of new browsers
+}
+
 const enum After {
   TITLE = 500, // ms after a change of the URL, in which a single-page application sets the new title
 }
 
 let pending: any; // the page view that waits for its title
 
+let referrer = document.referrer;
+let time: number; // when the last event was made, in ms
+let timeText: string; // the same for the service: to make it takes a tenth of a call
+
 // page returns the fields of an event that is made now, without the title, which may come later.
-kit.page_ = () => ({
-  event_time: new Date().toISOString(),
+export const page = () => ({
+  event_time: time == (time = Date.now()) ? timeText : (timeText = new Date().toISOString()),
   pageUrl: location.href,
-  referrer: kit.referrer_,
+  referrer,
 });
 
 // settle sends the page view that waits for its title.
@@ -28,15 +36,14 @@ kit.url_ = location.href; // of the last page view
 kit.changed_ = () => {
   if (kit.url_ == location.href) return;
   settle();
-  kit.referrer_ = kit.url_; // document.referrer changes only with a page load
+  referrer = kit.url_; // document.referrer changes only with a page load
   kit.url_ = location.href;
-  pending = kit.page_();
+  pending = page();
   soon(settle, After.TITLE);
 };
 
 // watchViews makes the first page view, and one after each change of the URL.
 export const watchViews = () => {
   kit.viewed_();
-  const { navigation } = window as any;
-  if (navigation) navigation.addEventListener('currententrychange', kit.changed_);
+  if (self.navigation) navigation!.addEventListener('currententrychange', kit.changed_);
 };

@@ -7,7 +7,7 @@ import { now, safely, soon } from './warn';
 type Call = () => void;
 
 const enum Is {
-  PATIENCE = 6e3, // ms for which calls wait for a part, and then until the next look: 7 seconds in all
+  PATIENCE = 65e2, // ms for which calls wait for a part, and then until the next look: 7 seconds in all
   DELAY = 1e3, // ms before the first look whether it has loaded
   MAX_DELAY = 3e5, // ms, 5 minutes; the device may have slept for hours
 }
@@ -56,5 +56,5 @@ export const need = (part: string, call: Call, instead?: Call) => {
   const waited = now() - (since[part] = since[part] || now());
   if (instead && (kit.left_ || waited > Is.PATIENCE)) return instead();
   held = [() => need(part, call, instead)];
-  soon(release, Math.min(waited, Is.MAX_DELAY) + Is.DELAY);
+  soon(release, Is.DELAY + Math.min(Is.MAX_DELAY, waited));
 };

@@ -15,7 +15,7 @@ import { soon, tell, warn } from './warn';
 
 const enum Max {
   CHARS = 2e6, // of all texts in the queue; localStorage holds 5 million for each origin
-  EVENT = 65200, // longest text; the tag host accepts 64 KiB
+  EVENT = 65e3, // longest text; the tag host accepts 64 KiB
 }
 
 export interface Entry {

@@ -1,8 +1,8 @@
-// The browser tag: runs the calls of mtag(). The init snippet queues calls in window.mtrem. When this script loads, it
+// The browser tag: runs the calls of mtag(). The init snippet queues calls in self.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
 import { By, categories, Visit, Word } from './choice';
-import { watchViews } from './page';
+import { page, watchViews } from './page';
 import { kit } from './kit';
 import { add, flush, whenAllowed } from './delivery';
 import { base, hold, need, release, start } from './parts';
@@ -13,10 +13,10 @@ import { announce, erase, muid, sender, setVisitor, unique } from './visitor';
 import type { Identifiers, Options } from '../npm/mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
-  running?: boolean;
+  running?: number;
 }
 
-const calls: Calls = (window.mtrem = window.mtrem || []);
+const calls: Calls = (self.mtrem = self.mtrem || []);
 
 let common = {}; // fields of every event, from mtag('set')
 
@@ -24,7 +24,7 @@ const commands: Record<string, (...args: any[]) => void> = {
   init(url: string, options = {} as Options) {
     // A relative URL, or one without https://, would lead to the page's own host.
     const [, host, , tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?(.*&)?tagId=([^&#]+)/.exec(url) || [];
-    if (base || !tagId) return warn('wrong init:', url);
+    if (base || !tagId) return warn('wrong:', url);
     const choose = () => kit.init_(options);
     start(host, tagId, () => (Object.keys({ consent: 0, ...options })[1] || ([] as any).toJSON ? need('options', choose) : choose()), watchViews);
   },
@@ -38,7 +38,7 @@ const commands: Record<string, (...args: any[]) => void> = {
     }
     if (name > '[' && !kit.names) return need('names', () => commands.event(name, fields, recorded), () => warn('not sent:', name)); // a name of GA4
     // The tag host records each event_id once. An event without one would be recorded again by each retry.
-    const event = { ...kit.page_(), pageTitle: document.title, ...common, ...fields, event: name, event_id: ((fields || 0).event_id || unique()) + '' };
+    const event = { ...page(), pageTitle: document.title, ...common, ...fields, event: name, event_id: ((fields || 0).event_id || unique()) + '' };
     whenAllowed(event, (event) => {
       const edited = kit.edit_({ ...kit.visit_(), consent: kit.consent_, ...event });
       if (edited) add('mark', edited, recorded);
@@ -100,21 +100,18 @@ const run = (call: ArrayLike<any>) => safely(() => {
 kit.viewed_ = (view?: object) => run(['event', 'PageView', view]);
 
 const begin = () => {
-  let left: number; // when the page was left
+  let heard: string[]; // what other tabs had said when the page was left
   addEventListener('pagehide', () => {
-    left = Date.now();
     kit.abort_();
-    kit.left_ = true;
+    kit.left_ = 1;
     release();
     flush();
+    heard = keys(Key.SAID).map((key) => storage()[key]);
   });
-  addEventListener('pageshow', ({ persisted }) => {
-    kit.left_ = false;
-    if (!persisted) return;
-    keys(Key.SAID).forEach((key) => {
-      const call = JSON.parse(storage()[key]);
-      if (call.pop() > left) run(call);
-    });
+  addEventListener('pageshow', (event) => {
+    kit.left_ = 0;
+    if (!event.persisted) return;
+    keys(Key.SAID).map((key) => storage()[key]).forEach((call) => heard.includes(call) || run(JSON.parse(call)));
     kit.viewed_();
   });
   addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));
@@ -129,7 +126,7 @@ const begin = () => {
 // A prerendered page may never be shown, so its calls wait until it is. When a page has two loaders, only the first
 // starts.
 if (!calls.running) {
-  calls.running = true;
+  calls.running = 1;
   if ((document as any).prerendering) document.addEventListener('prerenderingchange', begin);
   else begin();
 }

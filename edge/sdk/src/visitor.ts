@@ -55,8 +55,8 @@ export const erase = (only = read() || muid, last?: unknown) => {
 const read = () =>
   values(Cookie.MUID).filter((value) => /^(?!undefined|null$)[!#-+\--[\]-~]{1,256}$/.test(value)).pop();
 
-// cookie returns the value of a cookie, '' without it.
-export const cookie = (kit.cookie_ = (name: string) => values(name)[0] || '');
+// cookie returns the value of a cookie, undefined without it.
+export const cookie = (kit.cookie_ = (name: string) => values(name)[0]);
 
 // values returns the values of all cookies with that name. Where cookies throw, as in a sandbox, there are none.
 const values = (name: string) => {
@@ -70,7 +70,7 @@ const values = (name: string) => {
 // write sets a cookie. An empty domain is the host alone.
 const write = (kit.write_ = (name: string, value: string, seconds: number, on = kit.root_()) => {
   try {
-    document.cookie = `${name}=${value};path=/;max-age=${seconds};samesite=lax;domain=` + on + (location.protocol > 'https' ? ';secure' : '');
+    document.cookie = name + '=' + value + ';path=/;max-age=' + seconds + ';samesite=lax;domain=' + on + (location.protocol > 'https' ? ';secure' : '');
   } catch {}
 });
 

@@ -28,7 +28,7 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 		s.markBatch(ctx, tag, from, body)
 		return
 	}
-	if !s.limits.admit(ctx, from, 1) {
+	if !s.limits.admit(ctx, from, 1, len(body)+len(from.client)) {
 		s.reports.refused(ctx, tag, from, from.limited, nil, nil)
 		return
 	}
@@ -98,7 +98,7 @@ func (s *Server) parseBatch(
 		s.reports.refused(ctx, tag, from, refused, nil, nil)
 		return nil, nil, nil, false
 	}
-	if !s.limits.admit(ctx, from, len(elements)) {
+	if !s.limits.admit(ctx, from, len(elements), len(body)+len(elements)*len(from.client)) {
 		s.reports.refused(ctx, tag, from, from.limited, nil, nil)
 		return nil, nil, nil, false
 	}

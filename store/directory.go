@@ -65,9 +65,15 @@ type hostTags struct {
 }
 
 // hotMap is a map that is read without a lock: processors that take turns with the memory of a lock slow each other down.
-type hotMap[K comparable, V any] struct{ m sync.Map } // the values are *V
+type hotMap[K comparable, V any] struct {
+	m    sync.Map     // the values are *V
+	size atomic.Int64 // most directories have no settings: then get hashes no id
+}
 
 func (h *hotMap[K, V]) get(k K) (v V, ok bool) {
+	if h.size.Load() == 0 {
+		return v, false
+	}
 	p, ok := h.m.Load(k)
 	if ok {
 		v = *p.(*V)
@@ -75,8 +81,17 @@ func (h *hotMap[K, V]) get(k K) (v V, ok bool) {
 	return v, ok
 }
 
-func (h *hotMap[K, V]) set(k K, v V) { h.m.Store(k, &v) }
-func (h *hotMap[K, V]) remove(k K)   { h.m.Delete(k) }
+func (h *hotMap[K, V]) set(k K, v V) {
+	if _, replaced := h.m.Swap(k, &v); !replaced {
+		h.size.Add(1)
+	}
+}
+
+func (h *hotMap[K, V]) remove(k K) {
+	if _, removed := h.m.LoadAndDelete(k); removed {
+		h.size.Add(-1)
+	}
+}
 
 // all iterates over the entries.
 func (h *hotMap[K, V]) all(yield func(K, V) bool) {

@@ -35,7 +35,8 @@ func (h Hosts) MayHaveCertificate(host string) bool {
 	d := h.directory
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.mayHaveCertificate(host, d.hosts[host])
+	known, _ := d.hosts.get(host)
+	return d.mayHaveCertificate(host, known)
 }
 
 // IsOwn reports whether a host is one of the service's own. Their DNS is not checked: the operator configures it.
@@ -49,9 +50,9 @@ func (h Hosts) Partner(host string) PartnerID {
 	d := h.directory
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	known := d.hosts[host]
+	known, _ := d.hosts.get(host)
 	if len(known.tags) > 0 {
-		return d.tags[known.tags[0]].Partner
+		return d.tag(known.tags[0]).Partner
 	}
 	return known.reserved
 }
@@ -65,7 +66,7 @@ func (h Hosts) OfTags() []string {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	var hosts []string
-	for host, known := range d.hosts {
+	for host, known := range d.hosts.all {
 		if !h.IsOwn(host) && d.mayHaveCertificate(host, known) {
 			hosts = append(hosts, host)
 		}
@@ -81,7 +82,7 @@ func (d *Directory) mayHaveCertificate(host string, known hostTags) bool {
 	case known.reserved != "": // a tracking domain
 		return true
 	default: // a host that is not reserved has at most one tag
-		return len(known.tags) > 0 && d.tags[known.tags[0]].Status() == Active
+		return len(known.tags) > 0 && d.tag(known.tags[0]).Status() == Active
 	}
 }
 

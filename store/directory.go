@@ -20,14 +20,15 @@ type Directory struct {
 	mu       sync.RWMutex
 	partners map[PartnerID]Partner
 	keys     map[KeyID]Key
-	tags     map[TagID]Tag
-	hosts    map[string]hostTags
 	labels   int // tags that have a label
 
-	// These two have few entries, most often none: then looking up a tag's settings hashes no id.
-	partnerSettings map[PartnerID]partnerSettings   // of the partners whose settings are not the zero value
-	merchants       map[MerchantID]MerchantSettings // of the merchants whose settings are not the zero value
-	suspendedTags   map[TagID]struct{}
+	// What each event looks up. Only writers hold mu.
+	tags            hotMap[TagID, Tag]
+	hosts           hotMap[string, hostTags]
+	partnerSettings hotMap[PartnerID, partnerSettings]   // of the partners whose settings are not the zero value
+	merchants       hotMap[MerchantID, MerchantSettings] // of the merchants whose settings are not the zero value
+
+	suspendedTags map[TagID]struct{}
 
 	secrets map[MerchantID][]Secret // of the merchants that have any
 
@@ -59,8 +60,42 @@ type partnerSettings struct {
 
 // hostTags are the tags on one host.
 type hostTags struct {
-	tags     []TagID
+	tags     []TagID   // never changed in place, but appended to
 	reserved PartnerID // whose tracking domain the host is: it is known even before its first tag; "": nobody's
+}
+
+// hotMap is a map that is read without a lock: processors that take turns with the memory of a lock slow each other down.
+type hotMap[K comparable, V any] struct {
+	m    sync.Map     // the values are *V
+	size atomic.Int64 // most directories have no settings: then get hashes no id
+}
+
+func (h *hotMap[K, V]) get(k K) (v V, ok bool) {
+	if h.size.Load() == 0 {
+		return v, false
+	}
+	p, ok := h.m.Load(k)
+	if ok {
+		v = *p.(*V)
+	}
+	return v, ok
+}
+
+func (h *hotMap[K, V]) set(k K, v V) {
+	if _, replaced := h.m.Swap(k, &v); !replaced {
+		h.size.Add(1)
+	}
+}
+
+func (h *hotMap[K, V]) remove(k K) {
+	if _, removed := h.m.LoadAndDelete(k); removed {
+		h.size.Add(-1)
+	}
+}
+
+// all iterates over the entries.
+func (h *hotMap[K, V]) all(yield func(K, V) bool) {
+	h.m.Range(func(k, v any) bool { return yield(k.(K), *v.(*V)) })
 }
 
 // NewDirectory returns an empty directory.
@@ -68,14 +103,9 @@ func NewDirectory() *Directory {
 	return &Directory{
 		partners: map[PartnerID]Partner{},
 		keys:     map[KeyID]Key{},
-		tags:     map[TagID]Tag{},
-		hosts:    map[string]hostTags{},
 
-		partnerSettings: map[PartnerID]partnerSettings{},
-		merchants:       map[MerchantID]MerchantSettings{},
-		suspendedTags:   map[TagID]struct{}{},
-
-		secrets: map[MerchantID][]Secret{},
+		suspendedTags: map[TagID]struct{}{},
+		secrets:       map[MerchantID][]Secret{},
 
 		owned:    map[PartnerID][]MerchantID{},
 		owner:    map[MerchantID]PartnerID{},
@@ -242,20 +272,19 @@ func (d *Directory) HasSecret(id MerchantID, text SecretText) bool {
 }
 
 // Tag returns a tag with its host.
-func (d *Directory) Tag(id TagID) (Tag, bool) {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	t, ok := d.tags[id]
-	return t, ok
+func (d *Directory) Tag(id TagID) (Tag, bool) { return d.tags.get(id) }
+
+// tag returns a tag that is there, else the zero Tag.
+func (d *Directory) tag(id TagID) Tag {
+	t, _ := d.tags.get(id)
+	return t
 }
 
 // Settings returns the settings of a tag's merchant, with those of its partner. Suspended is set when the tag, its merchant
 // or its partner is suspended.
 func (d *Directory) Settings(t *Tag) MerchantSettings {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	s := d.merchants[t.Merchant]
-	p := d.partnerSettings[t.Partner]
+	s, _ := d.merchants.get(t.Merchant)
+	p, _ := d.partnerSettings.get(t.Partner)
 	s.Suspended = s.Suspended || t.Suspended || p.suspended
 	s.PartnerBytesPerDay = p.bytesPerDay
 	return s
@@ -273,12 +302,12 @@ func (d *Directory) Suspended() Suspended {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	var s Suspended
-	for id, settings := range d.partnerSettings {
+	for id, settings := range d.partnerSettings.all {
 		if settings.suspended {
 			s.Partners = append(s.Partners, id)
 		}
 	}
-	for id, settings := range d.merchants {
+	for id, settings := range d.merchants.all {
 		if settings.Suspended {
 			s.Merchants = append(s.Merchants, id)
 		}
@@ -311,9 +340,7 @@ func (d *Directory) Owner(id MerchantID) PartnerID {
 // KnowsHost reports whether a server-side tag is on this host, or whether it is a partner's tracking domain. The name is
 // in lower case, without a port.
 func (d *Directory) KnowsHost(host string) bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	h := d.hosts[host]
+	h, _ := d.hosts.get(host)
 	return host != "" && (len(h.tags) > 0 || h.reserved != "")
 }
 
@@ -321,22 +348,21 @@ func (d *Directory) KnowsHost(host string) bool {
 func (d *Directory) TagsOn(host string) []Tag {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
+	h, _ := d.hosts.get(host)
 	var tags []Tag
-	for _, id := range d.hosts[host].tags {
-		tags = append(tags, d.tags[id])
+	for _, id := range h.tags {
+		tags = append(tags, d.tag(id))
 	}
 	return tags
 }
 
 // OnlyTag returns the one tag on a host; false when there are none or several. The empty host stands for the shared host of client-side tags.
 func (d *Directory) OnlyTag(host string) (Tag, bool) {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	h := d.hosts[host]
+	h, _ := d.hosts.get(host)
 	if len(h.tags) != 1 {
 		return Tag{}, false
 	}
-	return d.tags[h.tags[0]], true
+	return d.Tag(h.tags[0])
 }
 
 // Labels returns how many mtag-xxxx labels the tags have.
@@ -354,20 +380,20 @@ func (d *Directory) SetPartner(p Partner) {
 	old := d.partners[p.ID]
 	d.partners[p.ID] = p
 	if s := (partnerSettings{p.Suspended, p.Limits.BytesPerDay}); s != (partnerSettings{}) {
-		d.partnerSettings[p.ID] = s
+		d.partnerSettings.set(p.ID, s)
 	} else {
-		delete(d.partnerSettings, p.ID)
+		d.partnerSettings.remove(p.ID)
 	}
 	if old.TrackingDomain == p.TrackingDomain {
 		return
 	}
 	moved := d.leaveHost(old)
 	for _, id := range moved {
-		d.tags[id] = d.tags[id].WithHost(p.TrackingDomain)
+		d.tags.set(id, d.tag(id).WithHost(p.TrackingDomain))
 	}
 	if p.TrackingDomain != "" {
-		h := d.hosts[p.TrackingDomain]
-		d.hosts[p.TrackingDomain] = hostTags{append(h.tags, moved...), p.ID}
+		h, _ := d.hosts.get(p.TrackingDomain)
+		d.hosts.set(p.TrackingDomain, hostTags{append(h.tags, moved...), p.ID})
 	}
 }
 
@@ -377,10 +403,10 @@ func (d *Directory) leaveHost(p Partner) (moved []TagID) {
 	if p.TrackingDomain == "" {
 		return nil
 	}
-	h := d.hosts[p.TrackingDomain]
+	h, _ := d.hosts.get(p.TrackingDomain)
 	var left []TagID
 	for _, id := range h.tags {
-		if d.tags[id].Partner == p.ID {
+		if d.tag(id).Partner == p.ID {
 			moved = append(moved, id)
 		} else {
 			left = append(left, id)
@@ -390,9 +416,9 @@ func (d *Directory) leaveHost(p Partner) (moved []TagID) {
 		h.reserved = ""
 	}
 	if h.tags = left; len(left) == 0 && h.reserved == "" {
-		delete(d.hosts, p.TrackingDomain)
+		d.hosts.remove(p.TrackingDomain)
 	} else {
-		d.hosts[p.TrackingDomain] = h
+		d.hosts.set(p.TrackingDomain, h)
 	}
 	return moved
 }
@@ -403,9 +429,9 @@ func (d *Directory) SetMerchant(m Merchant) {
 	defer d.mu.Unlock()
 	s := MerchantSettings{Suspended: m.Suspended, Limits: m.Limits, IdentityRequiresSecret: m.IdentityRequiresSecret, DeliverClientDetails: m.DeliverClientDetails}
 	if s != (MerchantSettings{}) {
-		d.merchants[m.ID] = s
+		d.merchants.set(m.ID, s)
 	} else {
-		delete(d.merchants, m.ID)
+		d.merchants.remove(m.ID)
 	}
 	if len(m.Secrets) > 0 {
 		d.secrets[m.ID] = m.Secrets
@@ -456,7 +482,7 @@ func (d *Directory) RemovePartner(id PartnerID) {
 	defer d.mu.Unlock()
 	d.leaveHost(d.partners[id])
 	delete(d.partners, id)
-	delete(d.partnerSettings, id)
+	d.partnerSettings.remove(id)
 }
 
 // RemoveMerchants removes merchants: their settings, secrets and tags.
@@ -465,22 +491,22 @@ func (d *Directory) RemoveMerchants(merchants ...Merchant) {
 	defer d.mu.Unlock()
 	hosts, owners := map[string]bool{}, map[PartnerID]bool{}
 	for _, m := range merchants {
-		delete(d.merchants, m.ID)
 		delete(d.secrets, m.ID)
 		if d.owner[m.ID] != "" {
 			owners[m.Partner] = true
 			delete(d.owner, m.ID)
 		}
 		for _, t := range m.Tags {
-			if t, known := d.tags[t.ID]; known {
+			if t, known := d.Tag(t.ID); known {
 				hosts[t.Host] = true
 				if t.Label != "" {
 					d.labels--
 				}
-				delete(d.tags, t.ID)
+				d.tags.remove(t.ID)
 				delete(d.suspendedTags, t.ID)
 			}
 		}
+		d.merchants.remove(m.ID) // after the tags: a suspended merchant must not accept events meanwhile
 	}
 	for id := range owners {
 		left := slices.DeleteFunc(slices.Clone(d.owned[id]), func(m MerchantID) bool { return d.owner[m] == "" })
@@ -491,12 +517,12 @@ func (d *Directory) RemoveMerchants(merchants ...Merchant) {
 		}
 	}
 	for host := range hosts { // once each: the shared host may have most tags
-		h := d.hosts[host]
-		h.tags = slices.DeleteFunc(h.tags, func(id TagID) bool { return d.tags[id].ID == "" })
+		h, _ := d.hosts.get(host)
+		h.tags = slices.DeleteFunc(slices.Clone(h.tags), func(id TagID) bool { return d.tag(id).ID == "" })
 		if len(h.tags) > 0 || h.reserved != "" {
-			d.hosts[host] = h
+			d.hosts.set(host, h)
 		} else {
-			delete(d.hosts, host)
+			d.hosts.remove(host)
 		}
 	}
 }
@@ -505,19 +531,19 @@ func (d *Directory) RemoveMerchants(merchants ...Merchant) {
 func (d *Directory) SetTag(t Tag) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if _, known := d.tags[t.ID]; !known {
+	if _, known := d.Tag(t.ID); !known {
 		if d.owner[t.Merchant] == "" {
 			d.owner[t.Merchant] = t.Partner
 			d.owned[t.Partner] = append(d.owned[t.Partner], t.Merchant)
 		}
-		h := d.hosts[t.Host]
+		h, _ := d.hosts.get(t.Host)
 		h.tags = append(h.tags, t.ID)
-		d.hosts[t.Host] = h
+		d.hosts.set(t.Host, h)
 		if t.Label != "" {
 			d.labels++
 		}
 	}
-	d.tags[t.ID] = t
+	d.tags.set(t.ID, t)
 	if t.Suspended {
 		d.suspendedTags[t.ID] = struct{}{}
 	} else {

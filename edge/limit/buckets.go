@@ -18,6 +18,7 @@ import (
 	"hash/maphash"
 	"math"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -39,28 +40,30 @@ type Rate struct {
 // more than they may. When there are too many of them, the bucket that will be full soonest is forgotten: its key may
 // take a little more than it should. No key ever gets less.
 type Buckets struct {
+	sets  [numSets]set // first, so that cache lines begin where sets begin
 	own   maphash.Seed // of keys, without other nodes: this hash is faster
 	seed  Seed         // of keys, with other nodes
 	share *Exchange    // nil: there are no other nodes
 	table Table        // among those that are shared
-	sets  [numSets]set
 }
 
 // Seed makes keys of names. It is secret: strangers must not choose which keys share a set. Nodes that share limits have the
 // same.
 type Seed [2]uint64
 
-// The size of the table: 65,536 buckets in 2.5 MiB.
+// The size of the table: 57,344 buckets in 2.5 MiB.
 const (
 	numSets   = 8192
-	setPlaces = 8
+	setPlaces = 7
 )
 
-// set is the buckets of the keys with the same index. A key can be at any place of its set.
+// set is the buckets of the keys with the same index. A key can be at any place of its set. The lock and the keys are one cache
+// line, and each level is in one: when processors take turns with a bucket, they wait for nothing else.
 type set struct {
 	mu     sync.Mutex
 	keys   [setPlaces]Key
 	levels [setPlaces]level
+	_      [32]byte
 }
 
 // level is how much of a bucket is taken. Times are in nanoseconds since 1970.
@@ -104,10 +107,10 @@ func (b *Buckets) PairKey(kind byte, name string, address netip.Addr) Key {
 	return b.AddressKey(kind, address) ^ b.hash(name)
 }
 
-// of makes the key of one kind.
+// of makes the key of one kind. The kinds of a name are in the same set.
 func (k Key) of(kind byte) Key {
-	const odd = 0x9e3779b97f4a7c15 // spreads the kinds over all bits
-	return k ^ Key(kind)*odd
+	const odd = 0x9e3779b97f4a7c15 // spreads the kinds over all other bits
+	return k ^ Key(kind)*odd*numSets
 }
 
 // Take takes n tokens from a bucket and returns 0. When the bucket is empty, it takes none, and returns how long it is
@@ -126,25 +129,67 @@ func (b *Buckets) Take(k Key, n int64, r Rate, now time.Time) (wait time.Duratio
 	return 0
 }
 
-// Check returns how long it is until a bucket has tokens; 0 when it has some, and Spend may take them. Each other node may
-// have given as many as this one since they heard of each other: these count as taken. So what nodes give together stays
-// within the bucket, but the last tokens come slowly.
-func (b *Buckets) Check(k Key, r Rate, now time.Time) (wait time.Duration) {
-	s := &b.sets[k%numSets]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l := s.find(k, r, now.UnixNano())
-	if wait := l.wait(r); wait > 0 || b.share == nil {
-		return wait
-	}
-	others := float64(b.share.others.Load())
-	if left := r.Burst - l.taken; l.taken*others >= left && (l.mine+b.share.untold(b.table, k))*others >= left {
-		return exchangeEvery
-	}
-	return 0
+// Portion is what a request takes from one of several buckets.
+type Portion struct {
+	Key    Key
+	Rate   Rate
+	Tokens int64
+	Strict bool // other nodes may not give the same tokens
 }
 
-// Spend takes n tokens from a bucket even if it is empty. It is for what is known only after it was used.
+// TakeAll takes from several buckets as Take does. When one of them is empty, it takes nothing, and returns which one that is,
+// and how long it is until it has tokens again. Portions of one name should follow each other: their buckets share a lock.
+//
+// For a strict portion each other node may have given as many tokens as this one since they heard of each other: these count
+// as taken. So what nodes give together stays within the bucket, but the last tokens come slowly.
+func (b *Buckets) TakeAll(all []Portion, now time.Time) (wait time.Duration, empty int) {
+	var locked *set
+	for i := range all {
+		p := &all[i]
+		if s := &b.sets[p.Key%numSets]; s != locked {
+			if locked != nil {
+				locked.mu.Unlock()
+			}
+			s.mu.Lock()
+			locked = s
+		}
+		l := locked.find(p.Key, p.Rate, now.UnixNano())
+		if wait = l.wait(p.Rate); wait == 0 && p.Strict && b.mayBeEmpty(p, l) {
+			wait = exchangeEvery
+		}
+		if wait > 0 {
+			locked.mu.Unlock()
+			b.GiveBack(all[:i], now)
+			return wait, i
+		}
+		l.take(float64(p.Tokens), p.Rate)
+		b.tell(p.Key, l, p.Tokens, p.Rate)
+	}
+	if locked != nil {
+		locked.mu.Unlock()
+	}
+	return 0, 0
+}
+
+// GiveBack puts back what TakeAll has taken.
+func (b *Buckets) GiveBack(all []Portion, now time.Time) {
+	for _, p := range all {
+		b.Spend(p.Key, -p.Tokens, p.Rate, now)
+	}
+}
+
+// mayBeEmpty reports whether other nodes may have given what is left in a bucket. The caller holds the lock of its set.
+func (b *Buckets) mayBeEmpty(p *Portion, l *level) bool {
+	if b.share == nil {
+		return false
+	}
+	others := float64(b.share.others.Load())
+	left := p.Rate.Burst - l.taken
+	return l.taken*others >= left && (l.mine+b.share.untold(b.table, p.Key))*others >= left
+}
+
+// Spend takes n tokens from a bucket even if it is empty, or puts back as many when n is less than 0. It is for what is known
+// only after it was used.
 func (b *Buckets) Spend(k Key, n int64, r Rate, now time.Time) {
 	s := &b.sets[k%numSets]
 	s.mu.Lock()
@@ -175,13 +220,13 @@ func (b *Buckets) hear(other spent, now time.Time) {
 // find returns the level of a key, as of now. A key without a place gets that of the bucket which is full, or will be
 // soonest.
 func (s *set) find(k Key, r Rate, now int64) *level {
+	if i := slices.Index(s.keys[:], k); i >= 0 {
+		l := &s.levels[i]
+		l.refill(r, now)
+		return l
+	}
 	soonest := 0
-	for i := range s.keys {
-		if s.keys[i] == k {
-			l := &s.levels[i]
-			l.refill(r, now)
-			return l
-		}
+	for i := range s.levels {
 		if s.levels[i].full < s.levels[soonest].full {
 			soonest = i
 		}
@@ -209,7 +254,7 @@ func (l *level) wait(r Rate) time.Duration {
 }
 
 func (l *level) take(n float64, r Rate) {
-	l.taken += n
+	l.taken = max(0, l.taken+n)
 	l.full = l.at + int64(seconds(l.taken/r.PerSecond))
 }
 

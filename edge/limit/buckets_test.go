@@ -106,6 +106,30 @@ func TestSpendMayTakeMoreThanThereIs(t *testing.T) {
 	c.waits(time.Second, rate)
 }
 
+func TestAllBucketsGiveOrNone(t *testing.T) {
+	c := newClock(t)
+	rate := Rate{PerSecond: 10, Burst: 10}
+	for i := range 3 { // the empty one is the first, in another set, in the same set
+		empty := []Key{c.Key(0, "empty"), c.Key(1, "empty"), c.Key(2, "k")}[i]
+		c.Spend(empty, 20, rate, c.now)
+		all := []Portion{{c.key, rate, 9, true}, {c.Key(1, "k"), rate, 9, false}, {c.Key(0, "other"), rate, 9, true}}
+		all[i].Key = empty
+		if wait, which := c.TakeAll(all, c.now); (wait-time.Second).Abs() > time.Microsecond || which != i {
+			t.Errorf("wait %v for bucket %d, want a second for bucket %d", wait, which, i)
+		}
+	}
+	full := []Portion{{c.key, rate, 10, true}, {c.Key(1, "k"), rate, 10, false}, {c.Key(0, "other"), rate, 10, true}}
+	for range 2 {
+		if wait, _ := c.TakeAll(full, c.now); wait != 0 {
+			t.Fatalf("wait %v, want all tokens now", wait)
+		}
+		if wait, _ := c.TakeAll(full, c.now); wait == 0 {
+			t.Fatal("the buckets gave more than they have")
+		}
+		c.GiveBack(full, c.now)
+	}
+}
+
 func TestAClockThatIsSetBackHarmsNobody(t *testing.T) {
 	c := newClock(t)
 	rate := Rate{PerSecond: 10, Burst: 10}

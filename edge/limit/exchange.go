@@ -17,7 +17,7 @@ import (
 //
 // So a limit holds over all nodes, but late. Before a node has heard of the others, each gives what is left in its own
 // bucket: at most a full one. What was given too much is owed, and the rate over all nodes is kept in the long run. Only
-// Check does not rely on that.
+// strict portions do not rely on that.
 //
 // Nothing waits for the exchange. While it fails, a node counts for itself, and drops what it could not tell: told later, it
 // would refuse events for a load that is long past.

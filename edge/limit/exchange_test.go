@@ -101,8 +101,7 @@ func TestTwoNodesStoreWhatOneMayStore(t *testing.T) {
 			w.now = start.Add(time.Duration(ms) * time.Millisecond)
 			for i, b := range w.own {
 				for range []int{1, second}[i] {
-					if b.Check(b.Key(0, "m"), rate, w.now) == 0 {
-						b.Spend(b.Key(0, "m"), size, rate, w.now)
+					if wait, _ := b.TakeAll([]Portion{{b.Key(0, "m"), rate, size, true}}, w.now); wait == 0 {
 						stored += size
 					}
 				}

@@ -3,6 +3,7 @@ package tag
 import (
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/mileusna/useragent"
 )
@@ -12,8 +13,8 @@ import (
 // that, and more than twice as much for twice as many. So results are remembered, a long user agent is cut, and a request
 // has only maxParsed parsed. The memory is bounded, also when each request has another user agent.
 type bots struct {
-	mu    sync.RWMutex
-	known map[string]bool
+	known sync.Map     // bool by user agent; read without a lock
+	size  atomic.Int64 // of known
 }
 
 const (
@@ -21,8 +22,6 @@ const (
 	maxUserAgents = 4096 // in the memory, which is emptied when it is full
 	maxParsed     = 16   // of the events of one request; the rest is judged by the request's own User-Agent
 )
-
-func newBots() *bots { return &bots{known: map[string]bool{}} }
 
 // isBot reports whether a user agent calls itself a bot. It does not keep userAgent, and does not allocate when it remembers
 // the result.
@@ -39,21 +38,18 @@ func (b *bots) remembered(userAgent string) (is, ok bool) {
 	if userAgent == "" {
 		return false, true
 	}
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	is, ok = b.known[userAgent[:min(len(userAgent), maxUserAgent)]]
-	return is, ok
+	value, ok := b.known.Load(userAgent[:min(len(userAgent), maxUserAgent)])
+	return ok && value.(bool), ok
 }
 
 // parse applies the rules to a user agent, and remembers the result.
 func (b *bots) parse(userAgent string) bool {
 	userAgent = strings.Clone(userAgent[:min(len(userAgent), maxUserAgent)])
 	is := useragent.Parse(userAgent).Bot
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.known) >= maxUserAgents {
-		clear(b.known)
+	if b.size.Add(1) > maxUserAgents {
+		b.known.Clear()
+		b.size.Store(1)
 	}
-	b.known[userAgent] = is
+	b.known.Store(userAgent, is)
 	return is
 }

@@ -7,7 +7,7 @@ import (
 )
 
 func TestUserAgentsThatCallThemselvesBots(t *testing.T) {
-	b := newBots()
+	b := new(bots)
 	for userAgent, want := range map[string]bool{
 		"Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)":                                                       true,
 		"Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko; compatible; bingbot/2.0; +http://www.bing.com/bingbot.htm) Chrome/120.0.0.0": true,
@@ -31,7 +31,7 @@ func TestUserAgentsThatCallThemselvesBots(t *testing.T) {
 }
 
 func TestUserAgentsTakeBoundedMemory(t *testing.T) {
-	b := newBots()
+	b := new(bots)
 	for i := range 5 * maxUserAgents {
 		if userAgent := fmt.Sprintf("Visitor%d/1.0", i); b.isBot(userAgent) {
 			t.Fatalf("%s is a bot", userAgent)
@@ -40,7 +40,11 @@ func TestUserAgentsTakeBoundedMemory(t *testing.T) {
 			t.Fatal("Googlebot/2.1 is no bot")
 		}
 	}
-	if n := len(b.known); n > maxUserAgents {
+	n := 0
+	for range b.known.Range {
+		n++
+	}
+	if n > maxUserAgents {
 		t.Errorf("%d user agents are remembered", n)
 	}
 }

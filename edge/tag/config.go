@@ -63,7 +63,7 @@ func New(cfg Config) (*Server, error) {
 		scripts:   newVersions(),
 		metrics:   m,
 		parsing:   budget.Turns[store.MerchantID](parsers()),
-		bots:      newBots(),
+		bots:      new(bots),
 		reports:   newReporter(cfg.Refused, cfg.Clients != nil),
 	}
 	if cfg.Limits {

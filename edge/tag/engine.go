@@ -19,13 +19,11 @@ func (s *Server) record(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, 
 		s.reports.refused(ctx, tag, from, s.engineFailed(ctx, from.merchant, "record", err), nil, nil)
 		return false
 	}
-	stored := 0
 	for i := range marks {
 		if marks[i].Outcome == store.Recorded {
-			stored += len(marks[i].Raw) + marks[i].Details.Bytes() + besidesRaw
+			from.stored += len(marks[i].Raw) + marks[i].Details.Bytes() + besidesRaw
 		}
 	}
-	s.limits.spend(from, stored)
 	return true
 }
 

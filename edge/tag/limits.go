@@ -76,15 +76,11 @@ type sender struct {
 	browsers     Browsers
 	limited      *answer // why admit has refused the request
 
-	days    [4]dayBucket // the first numDays are the buckets for the bytes that the request stores
-	numDays int
-}
-
-// dayBucket is a bucket for the bytes of a day, and what to answer when it is empty.
-type dayBucket struct {
-	key     limit.Key
-	rate    limit.Rate
-	refused *answer
+	portions    [5]limit.Portion // what admit takes: bytes are strict, events are not
+	refusals    [5]*answer       // what to answer when the bucket of a portion is empty
+	numPortions int
+	reserved    int // bytes that admit has taken
+	stored      int // bytes that were stored
 }
 
 // admitRequest takes the tokens of a request. When there are none, it answers the request and returns false. It is the first
@@ -93,55 +89,48 @@ func (l *limits) admitRequest(ctx *fasthttp.RequestCtx, client netip.Addr, now t
 	return l == nil || l.takeAddress(ctx, client, 1+len(ctx.Request.Body())/bodyToken, now)
 }
 
-// admit decides whether a sender may send this many events. Whoever is suspended was refused before (refusalByState), and so
-// was a body for which there is no memory (edge, bodies.go). It
+// admit decides whether a sender may send this many events, of so many bytes. Whoever is suspended was refused before
+// (refusalByState), and so was a body for which there is no memory (edge, bodies.go). It
 //
-//  1. checks that the merchant, the address and the partner may store more bytes today. It takes none: how many are stored
-//     is known only afterwards, and spend takes them then.
-//  2. takes a token of the address for each event after the first: admitRequest has taken that of the first.
-//  3. takes a token of the merchant for each event.
+//  1. takes the bytes of the merchant, the address and the partner, as if all events were stored. How many are is known only
+//     afterwards: then settle gives back the others.
+//  2. takes a token of the merchant for each event.
+//  3. takes a token of the address for each event after the first: admitRequest has taken that of the first.
 //
-// When one of them has none left, admit answers the request and returns false.
-func (l *limits) admit(ctx *fasthttp.RequestCtx, from *sender, events int) bool {
+// When one of them has none left, admit takes nothing, answers the request and returns false.
+func (l *limits) admit(ctx *fasthttp.RequestCtx, from *sender, events, bytes int) bool {
 	if l == nil {
 		return true
 	}
-	l.findDays(from)
-	for _, d := range from.days[:from.numDays] {
-		if wait := l.buckets.Check(d.key, d.rate, from.now); wait > 0 {
-			l.countBytes(d.refused, from)
-			from.limited = d.refused
-			d.refused.sendAfter(ctx, wait)
-			return false
-		}
+	bytes += events * besidesRaw
+	l.findPortions(from, int64(events), int64(bytes))
+	portions := from.portions[:from.numPortions]
+	if wait, empty := l.buckets.TakeAll(portions, from.now); wait > 0 {
+		from.limited = from.refusals[empty]
+		l.count(from)
+		from.limited.sendAfter(ctx, wait)
+		return false
 	}
 	if events > 1 && !l.takeAddress(ctx, from.address, events-1, from.now) {
 		from.limited = tooManyFromAddress
+		l.buckets.GiveBack(portions, from.now)
 		return false
 	}
-	perSecond := float64(from.limits.EventsPerSecond.Or(store.DefaultEventsPerSecond))
-	if perSecond < 0 { // store.NoLimit
-		return true
-	}
-	rate := limit.Rate{PerSecond: perSecond, Burst: perSecond * merchantBurst.Seconds()}
-	wait := l.buckets.Take(l.buckets.Key(kindEvents, string(from.merchant)), int64(events), rate, from.now)
-	if wait == 0 {
-		return true
-	}
-	l.refusals.Count(limit.MerchantEvents, limit.Merchant(from.merchant))
-	from.limited = tooManyForMerchant
-	tooManyForMerchant.sendAfter(ctx, wait)
-	return false
+	from.reserved = bytes
+	return true
 }
 
-// spend takes bytes that were stored. The request has passed admit.
-func (l *limits) spend(from *sender, bytes int) {
-	if l == nil || bytes == 0 {
+// settle takes the bytes that a request has stored instead of those that admit has taken.
+func (l *limits) settle(from *sender) {
+	if l == nil || from.stored == from.reserved {
 		return
 	}
-	for _, d := range from.days[:from.numDays] {
-		l.buckets.Spend(d.key, int64(bytes), d.rate, from.now)
+	for _, p := range from.portions[:from.numPortions] {
+		if p.Strict {
+			l.buckets.Spend(p.Key, int64(from.stored-from.reserved), p.Rate, from.now)
+		}
 	}
+	from.reserved = from.stored
 }
 
 func (l *limits) takeAddress(ctx *fasthttp.RequestCtx, client netip.Addr, n int, now time.Time) bool {
@@ -152,9 +141,11 @@ func (l *limits) takeAddress(ctx *fasthttp.RequestCtx, client netip.Addr, n int,
 	return wait == 0
 }
 
-// countBytes counts a request that is refused because of the bytes of a day.
-func (l *limits) countBytes(refused *answer, from *sender) {
-	switch refused {
+// count counts a request that admit refuses because of what the merchant, the partner or the address's bytes have left.
+func (l *limits) count(from *sender) {
+	switch from.limited {
+	case tooManyForMerchant:
+		l.refusals.Count(limit.MerchantEvents, limit.Merchant(from.merchant))
 	case tooManyBytesFromAddress:
 		l.refusals.Count(limit.AddressBytes, limit.Tenant{})
 	case tooManyBytesOfPartner:
@@ -164,27 +155,34 @@ func (l *limits) countBytes(refused *answer, from *sender) {
 	}
 }
 
-// findDays sets the buckets of a sender's bytes. A limit that the operator has lifted has none. What the operator has set
-// for a merchant holds for those who send to it: an address may store as much, even if its own share is less. It does not
+// findPortions sets the portions of a sender. A limit that the operator has lifted has none. What the operator has set for the
+// bytes of a merchant holds for those who send to it: an address may store as much, even if its own share is less. It does not
 // change the limit of the partner.
-func (l *limits) findDays(from *sender) {
-	from.numDays = 0
+func (l *limits) findPortions(from *sender, events, bytes int64) {
+	from.numPortions = 0
 	free := max(float64(l.freeSpace()), leastShare) // without any, the engine refuses what this admits
-	add := func(key limit.Key, bytes float64, refused *answer) {
-		from.days[from.numDays] = dayBucket{key, limit.Rate{PerSecond: bytes / secondsPerDay, Burst: bytes}, refused}
-		from.numDays++
+	add := func(p limit.Portion, refused *answer) {
+		from.portions[from.numPortions], from.refusals[from.numPortions] = p, refused
+		from.numPortions++
 	}
+	addBytes := func(key limit.Key, inDay float64, refused *answer) {
+		add(limit.Portion{Key: key, Rate: limit.Rate{PerSecond: inDay / secondsPerDay, Burst: inDay}, Tokens: bytes, Strict: true}, refused)
+	}
+	ofMerchant := from.limits.BytesPerDay
 	share := max(free/diskShare, min(leastDay, free/leastShare))
-	if set := from.limits.BytesPerDay; set != store.NoLimit {
-		bytes := float64(set.Or(store.Limit(share)))
-		add(l.buckets.Key(kindBytes, string(from.merchant)), bytes, tooManyBytes)
-		if l.clients != nil {
-			add(l.buckets.PairKey(kindSenderBytes, string(from.merchant), from.address), bytes/addressShare, tooManyBytes)
-			add(l.buckets.AddressKey(kindAddressBytes, from.address), max(share, bytes), tooManyBytesFromAddress)
-		}
+	inDay := float64(ofMerchant.Or(store.Limit(share)))
+	if ofMerchant != store.NoLimit {
+		addBytes(l.buckets.Key(kindBytes, string(from.merchant)), inDay, tooManyBytes)
+	}
+	if n := float64(from.limits.EventsPerSecond.Or(store.DefaultEventsPerSecond)); n >= 0 { // else store.NoLimit
+		rate := limit.Rate{PerSecond: n, Burst: n * merchantBurst.Seconds()}
+		add(limit.Portion{Key: l.buckets.Key(kindEvents, string(from.merchant)), Rate: rate, Tokens: events}, tooManyForMerchant)
+	}
+	if ofMerchant != store.NoLimit && l.clients != nil {
+		addBytes(l.buckets.PairKey(kindSenderBytes, string(from.merchant), from.address), inDay/addressShare, tooManyBytes)
+		addBytes(l.buckets.AddressKey(kindAddressBytes, from.address), max(share, inDay), tooManyBytesFromAddress)
 	}
 	if set := from.partnerBytes; set != store.NoLimit {
-		bytes := float64(set.Or(store.Limit(free / partnerDiskShare)))
-		add(l.buckets.Key(kindPartnerBytes, string(from.partner)), bytes, tooManyBytesOfPartner)
+		addBytes(l.buckets.Key(kindPartnerBytes, string(from.partner)), float64(set.Or(store.Limit(free/partnerDiskShare))), tooManyBytesOfPartner)
 	}
 }

@@ -237,19 +237,26 @@ func TestTheDefaultForBytesIsATenthOfTheFreeSpace(t *testing.T) {
 	} {
 		l := newLimits(limit.NewClients(1, nil, nil, nil), nil, func() uint64 { return c.free }, nil)
 		from := &sender{merchant: "m", now: time.Now()}
-		may := func() bool { return l.admit(new(fasthttp.RequestCtx), from, 1) }
-		if !may() {
+		if !l.stores(from, 0) {
 			t.Errorf("%d bytes are free: a sender may store nothing", c.free)
 		}
-		l.spend(from, int(c.day/addressShare)-1)
-		if !may() {
+		if !l.stores(from, int(c.day/addressShare)-1) || !l.stores(from, 2) {
 			t.Errorf("%d bytes are free: a sender may not store half of %d", c.free, c.day)
 		}
-		l.spend(from, 2)
-		if may() {
+		if l.stores(from, 0) {
 			t.Errorf("%d bytes are free: a sender may store more than half of %d", c.free, c.day)
 		}
 	}
+}
+
+// stores reports whether a sender may store so many bytes, and takes them.
+func (l *limits) stores(from *sender, bytes int) bool {
+	from.stored, from.reserved = bytes, 0
+	ok := l.admit(new(fasthttp.RequestCtx), from, 1, 0)
+	if ok {
+		l.settle(from)
+	}
+	return ok
 }
 
 // A stranger may know the tag ids of many merchants, and a partner may make many.
@@ -289,10 +296,11 @@ func TestTheBytesOfManyMerchantsAreLimited(t *testing.T) {
 					limits:  store.MerchantLimits{BytesPerDay: c.merchantBytes},
 					partner: store.PartnerID(c.partner(i)), partnerBytes: c.partnerBytes, now: now,
 				}
-				if !l.admit(ctx, from, 1) {
+				if !l.admit(ctx, from, 1, 0) {
 					break
 				}
-				l.spend(from, gib)
+				from.stored = gib
+				l.settle(from)
 				stored++
 			}
 			if stored != c.want {

@@ -29,7 +29,7 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 		s.markBatch(ctx, tag, from, body)
 		return
 	}
-	if !s.limits.admit(ctx, from, 1) {
+	if !s.limits.admit(ctx, from, 1, len(body)+len(from.client)) {
 		s.reports.refused(ctx, tag, from, from.limited, nil, nil)
 		return
 	}
@@ -59,6 +59,7 @@ type batch struct {
 func (b *batch) clear() {
 	clear(b.elements)
 	clear(b.events)
+	clear(b.results)
 	clear(b.marks)
 }
 
@@ -113,7 +114,7 @@ func (s *Server) parseBatch(ctx *fasthttp.RequestCtx, tag *store.Tag, from *send
 		return false
 	}
 	n := len(b.elements)
-	if !s.limits.admit(ctx, from, n) {
+	if !s.limits.admit(ctx, from, n, len(body)+n*len(from.client)) {
 		s.reports.refused(ctx, tag, from, from.limited, nil, nil)
 		return false
 	}

@@ -231,7 +231,7 @@ func TestABatchKeepsNothing(t *testing.T) {
 	w := newWorld(t)
 	event := []byte(`{"muid":"m1","event":"A","email":"b@example.com"}`)
 	b := &batch{elements: [][]byte{event}, events: make([]fields, 1), marks: make([]store.Mark, 1)}
-	if refused := b.events[0].readMark(&b.marks[0], &w.Client, event, &sender{mayIdentify: true, bots: newBots()}); refused != nil {
+	if refused := b.events[0].readMark(&b.marks[0], &w.Client, event, &sender{mayIdentify: true, bots: new(bots)}); refused != nil {
 		t.Fatal(refused.message)
 	}
 	b.clear()

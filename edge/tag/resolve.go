@@ -12,7 +12,7 @@ import (
 // resolve is POST /id/:tagId (spec, "Resolve a muid"). It answers with the muid that the identifiers are linked to,
 // null when there is none. A muid in the request is linked to the identifiers beside it if the sender may, and returned.
 func (s *Server) resolve(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
-	if !s.limits.admit(ctx, from, 1) {
+	if !s.limits.admit(ctx, from, 1, len(ctx.PostBody())) {
 		return
 	}
 	var f fields
@@ -31,7 +31,7 @@ func (s *Server) resolve(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender)
 		return
 	}
 	if id.MUID != "" && len(id.Keys()) > 0 {
-		s.limits.spend(from, len(ctx.PostBody())+besidesRaw) // the links
+		from.stored = len(ctx.PostBody()) + besidesRaw // the links
 	}
 	b := []byte(`{"success":true,"muid":`)
 	if muid == "" {

@@ -105,6 +105,7 @@ func (s *Server) serveTag(ctx *fasthttp.RequestCtx, route Route, client netip.Ad
 	default:
 		s.resolve(ctx, &tag, &from)
 	}
+	s.limits.settle(&from)
 	if onlyMUID {
 		renewCookie(ctx, &route, muid)
 	}

@@ -30,7 +30,7 @@ func Try(ctx context.Context, r *fasthttp.RequestCtx, engine store.Engine, tag s
 	t := trial{
 		engine: engine,
 		tag:    tag,
-		from:   sender{now: now, mayIdentify: withSecret || !settings.IdentityRequiresSecret, withSecret: withSecret, bots: newBots()},
+		from:   sender{now: now, mayIdentify: withSecret || !settings.IdentityRequiresSecret, withSecret: withSecret, bots: new(bots)},
 		linked: map[store.IdentityKey]bool{},
 	}
 	if err := t.body(ctx, r); err != nil {

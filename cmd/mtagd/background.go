@@ -149,8 +149,11 @@ func (d *daemon) shareLimits(ctx context.Context) error {
 	if shared == nil || !d.hasLimits() {
 		return nil
 	}
-	seed, err := sharedSeed(ctx, shared)
-	if err != nil {
+	var seed limit.Seed
+	if err := d.awaitDatabase(ctx, func() (err error) {
+		seed, err = sharedSeed(ctx, shared)
+		return err
+	}); err != nil {
 		return fmt.Errorf("read the seed of the limits over all nodes: %w", err)
 	}
 	d.nodes = limit.NewExchange(seed, time.Now)

@@ -13,8 +13,10 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"mtagd/store"
 	"mtagd/store/pgtest"
 	"mtagd/store/testenv"
 )
@@ -74,6 +76,39 @@ func TestTheStartWaitsForTheDatabase(t *testing.T) {
 	if err := <-opened; err != nil {
 		t.Error(err)
 	}
+}
+
+// busyDatabase cannot be used until its seed is asked for again.
+type busyDatabase struct {
+	store.Engine
+	sharedFiles
+	asked int
+}
+
+func (b *busyDatabase) Files(ctx context.Context, path string, content bool) ([]store.File, error) {
+	if b.asked++; b.asked == 1 {
+		return nil, store.Unavailable("the database does not answer")
+	}
+	return []store.File{{Path: path, Content: make([]byte, 16)}}, nil
+}
+
+func (b *busyDatabase) Exchange(ctx context.Context, _ []byte) ([][]byte, int, error) {
+	<-ctx.Done()
+	return nil, 0, ctx.Err()
+}
+
+// The database may become too busy after it was opened. The start waits then too.
+func TestTheStartWaitsForTheSeedOfTheLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		database := &busyDatabase{}
+		d := newDaemon(config{Store: "postgres://database", serveCommand: serveCommand{Limits: "on"}, Log: slog.New(slog.DiscardHandler)})
+		d.engine = database
+		testenv.Check(t, d.shareLimits(t.Context()))
+		testenv.Check(t, d.stop())
+		if database.asked != 2 {
+			t.Errorf("the seed was asked for %d times, want 2", database.asked)
+		}
+	})
 }
 
 // A node that is stopped while it waits for its database has not failed.

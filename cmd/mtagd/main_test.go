@@ -66,10 +66,9 @@ func TestTwoHangupsStopCleanly(t *testing.T) {
 		}
 	}
 
-	send("GET /health HTTP/1.1\r\nHost: " + tagHost + "\r\n\r\n")
-	receive(http.StatusOK) // the service has accepted the connection
 	const event = `{"muid":"m-1","event":"Purchase"}`
-	send(fmt.Sprintf("POST /mark/%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n", b.tag, tagHost, len(event)))
+	send(fmt.Sprintf("POST /mark/%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", b.tag, tagHost, len(event)))
+	receive(http.StatusContinue) // the request is in progress
 	hangUp()
 	if err := b.waitLog(`"msg":"stopping"`); err != nil {
 		t.Fatal(err)

@@ -58,23 +58,32 @@ func (d *daemon) openData(ctx context.Context) (err error) {
 	return nil
 }
 
-// openEngine opens the storage engine. It waits until the database can be used: after a power cut, the database may start
-// later than the node. If the node ended instead, systemd and Kubernetes would restart it ever more slowly, or give up. And
-// after a migration, the next start would fail while the configuration does not name the database yet.
-func (d *daemon) openEngine(ctx context.Context) (store.Engine, error) {
+// openEngine opens the storage engine.
+func (d *daemon) openEngine(ctx context.Context) (engine store.Engine, err error) {
+	err = d.awaitDatabase(ctx, func() (err error) {
+		engine, err = openEngine(ctx, d.Data, d.Store, retention(d.RetentionDays), d.storeSize, d.Log, d.metrics)
+		return err
+	})
+	return engine, err
+}
+
+// awaitDatabase repeats a step of the start until the database can be used: after a power cut, the database may start later
+// than the node. If the node ended instead, systemd and Kubernetes would restart it ever more slowly, or give up. And after
+// a migration, the next start would fail while the configuration does not name the database yet.
+func (d *daemon) awaitDatabase(ctx context.Context, step func() error) error {
 	const pause, logEach = time.Second, 10 * time.Second
 	var logged time.Time
 	for {
-		engine, err := openEngine(ctx, d.Data, d.Store, retention(d.RetentionDays), d.storeSize, d.Log, d.metrics)
+		err := step()
 		if err == nil || d.Store == "" || store.KindOf(err) != store.KindUnavailable {
-			return engine, err
+			return err
 		}
 		if time.Since(logged) >= logEach { // the reason may change
 			d.Log.Error("the database cannot be used now: the start waits for it", "error", err)
 			logged = time.Now()
 		}
 		if err := store.Sleep(ctx, pause); err != nil {
-			return nil, err
+			return err
 		}
 	}
 }

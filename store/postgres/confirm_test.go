@@ -205,6 +205,32 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 	})
 }
 
+// A primary that was replaced still has the domain of a tag that was deleted after the fail-over. It may not say that the
+// domain is taken: without its standbys, it does not know.
+func TestAPrimaryWithoutStandbysRefusesNoChange(t *testing.T) {
+	primary, standby := startWithStandby(t)
+	s := newShopOn(t, primary.URL("postgres"), Options{})
+	_, _, err := s.GenerateTag(t.Context(), s.id, store.ServerSide, "shoes.com")
+	testenv.Check(t, err)
+	other, err := s.AddMerchant(t.Context(), s.partner, store.NewMerchant{Name: "Other"})
+	testenv.Check(t, err)
+	claim := func(limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		_, _, err := s.GenerateTag(ctx, other.ID, store.ServerSide, "shoes.com")
+		return err
+	}
+	if err := claim(time.Minute); store.KindOf(err) != store.KindConflict {
+		t.Fatalf("the domain is taken, but the claim has the error %v", err)
+	}
+	testenv.Check(t, standby.Kill())
+	if err := claim(200 * time.Millisecond); err == nil || store.KindOf(err) == store.KindConflict {
+		t.Errorf("no standby confirms that the domain is taken, but the claim has the error %v", err)
+	}
+	testenv.Check(t, standby.Start())
+	await(t, "the domain is not taken again", func() bool { return store.KindOf(claim(time.Minute)) == store.KindConflict })
+}
+
 // When a process of the server is killed, the server ends all connections and recovers, but keeps its start time. What was
 // visible before may be lost.
 func TestWhatACrashMayHaveLostIsNotConfirmed(t *testing.T) {

@@ -122,6 +122,7 @@ type change struct {
 	id  uuid.UUID // of the transaction
 	now time.Time // UTC
 
+	seen      conn.Snapshot // when its turn began
 	last      int64         // the number of the last change before this one
 	lastEntry store.AuditID // of the audit log
 	records   []Record      // that the change writes, with its number
@@ -163,6 +164,13 @@ func (c *Control) makeChange(ctx context.Context, build func(c *change) error) e
 	}
 	if err != nil {
 		_ = tx.Rollback(working) // it ends with its connection otherwise
+		session.Release()
+		if kind := store.KindOf(err); kind != store.KindInternal && kind != store.KindUnavailable {
+			// After a fail-over, the old primary may still say what was true before. It can make no commit.
+			if unconfirmed := c.db.ConfirmNow(ctx, made.seen); unconfirmed != nil {
+				err = unconfirmed
+			}
+		}
 		return conn.EndedOr(caller, conn.Unavailable(err))
 	}
 	if err = tx.Commit(working); err == nil {
@@ -198,19 +206,18 @@ func (c *change) takeTurn() error {
 	if _, err := c.tx.Exec(c.ctx, "SELECT pg_advisory_xact_lock($1)", conn.LockControl); err != nil {
 		return err
 	}
-	var seen conn.Snapshot
-	if err := seen.ReadFrom(c.tx.QueryRow(c.ctx, conn.ReadSnapshot+", clock_timestamp(), coalesce((SELECT max(id) FROM audit), 0)"), &c.now, &c.lastEntry); err != nil {
+	if err := c.seen.ReadFrom(c.tx.QueryRow(c.ctx, conn.ReadSnapshot+", clock_timestamp(), coalesce((SELECT max(id) FROM audit), 0)"), &c.now, &c.lastEntry); err != nil {
 		return err
 	}
-	if c.last, c.now = seen.Change, c.now.UTC(); c.of.db.Now != nil {
+	if c.last, c.now = c.seen.Change, c.now.UTC(); c.of.db.Now != nil {
 		c.now = c.of.db.Now().UTC()
 	}
-	u := update{seen: seen}
+	u := update{seen: c.seen}
 	if err := u.readChanges(c.ctx, c.tx, c.of.follower.lastApplied()); err != nil {
 		return err
 	}
 	if len(u.records) > 0 {
-		if err := c.of.db.ConfirmNow(c.ctx, seen); err != nil {
+		if err := c.of.db.ConfirmNow(c.ctx, c.seen); err != nil {
 			return notOnStandbys(err)
 		}
 	}

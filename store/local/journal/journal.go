@@ -203,7 +203,15 @@ func (j *Journal) replay() error {
 	if flushed > uint64(j.log.First()) && flushed <= uint64(j.log.End()) {
 		j.flushed.Store(flushed)
 	}
-	for from := j.log.First(); ; {
+	from := j.log.First()
+	if !j.readOnly { // verify and repair read all records
+		if at, ok, err := j.readCheckpoint(flushed, forgotten); err != nil {
+			return err
+		} else if ok {
+			from = at
+		}
+	}
+	for {
 		err := j.log.Replay(from, j.replayRecord)
 		damage, isDamage := errors.AsType[*log.Damage](err)
 		if !isDamage {
@@ -241,12 +249,6 @@ func (j *Journal) replayRecord(at log.Position, record []byte) error {
 		return nil
 	}); err != nil {
 		return err
-	}
-	if len(written) > 0 {
-		kept := append([]byte(nil), record...)
-		for i := range written {
-			written[i].packed = kept[written[i].from:written[i].to]
-		}
 	}
 	j.chunks.add(written)
 	j.keys.end(true)

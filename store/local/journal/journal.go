@@ -34,6 +34,7 @@
 //	entries.go      those in memory
 //	read.go         reads events by position, and chunks in the order of receipt
 //	refill.go       writes links and event_ids again that damage has cost
+//	checkpoint.go   where a start begins to read the log
 //	forget.go       drops chunks, flushes links and event_ids, and removes files of the log (tidy)
 //	remove.go       removes links and remembered event_ids, and their bytes
 //	snapshot.go     the journal as of one commit, and what the last commits have written, for a backup
@@ -50,6 +51,7 @@
 //
 //	log/   the log (package log)
 //	keys/  the database (package badgerdb)
+//	checkpoint  the chunks in the older part of the log, for a start (checkpoint.go)
 //
 // # Entries
 //

@@ -165,7 +165,7 @@ func TestListingsGoOnWhileABatchIsApplied(t *testing.T) {
 	x := j.open(t, t.TempDir())
 	seq := uint64(0)
 	for batch := 0; ; batch++ {
-		if batch == 200 {
+		if batch == 20 {
 			t.Fatal("no listing came between two events of a batch")
 		}
 		events := make([]codec.Event, 1000*chunk)

@@ -167,7 +167,12 @@ func (d *DB) openParts(names []string) (err error) {
 		parts = append(parts, h)
 	}
 	for _, h := range parts {
-		if err == nil && !d.readOnly && d.room(0) == nil {
+		if err != nil || d.readOnly || d.room(0) != nil {
+			break
+		}
+		if h.list.found { // it is on the disk, and is written again before a table is added
+			err = h.removeOthers()
+		} else {
 			err = h.prepare()
 		}
 	}

@@ -23,6 +23,7 @@ type list struct {
 	version uint64   // tables may not have it any more: versions must not come twice
 	older   []string // the parts before this one that count, the oldest first. A sealed part has those from when it was made
 	tables  map[uint64]listed
+	found   bool // there is a sound file
 }
 
 type listed struct {
@@ -58,7 +59,7 @@ func readList(dir string) (l list, err error) {
 	if b = codec.Unseal([]byte(listName), b); b == nil {
 		return list{}, nil
 	}
-	l.tables = map[uint64]listed{}
+	l.tables, l.found = map[uint64]listed{}, true
 	for line := range strings.Lines(string(b)) {
 		if line == "closed\n" {
 			continue

@@ -8,6 +8,7 @@ import (
 
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/log"
+	"mtagd/store/local/space"
 )
 
 // Forget drops the chunks up to and including last, whose events are on disk elsewhere. Call it after Start, from one
@@ -41,17 +42,24 @@ func (j *Journal) flushKeys(atMoment func()) error {
 	}
 	release := j.holdCommits()
 	end := j.log.End()
-	if j.keys.begin(end) {
+	flushes := j.keys.begin(end)
+	if flushes {
 		j.skipVersion()
 	}
 	version := j.Version()
 	atMoment()
 	release()
-	err := j.keys.flush(version)
-	if err == nil {
-		j.flushed.Store(uint64(end))
+	if err := j.keys.flush(version); err != nil {
+		return err
 	}
-	return err
+	j.flushed.Store(uint64(end))
+	if !flushes {
+		return nil // the database does not say that end was reached
+	}
+	if err := j.writeCheckpoint(end, version); err != nil && !space.IsFull(err) {
+		j.logger.Warn("the next start reads more of the log of events", "error", err)
+	}
+	return nil
 }
 
 // skipVersion takes the next version for a commit of the database: it is greater than the versions of all records before it.

@@ -34,6 +34,7 @@
 //	entries.go      those in memory
 //	read.go         reads events by position, and chunks in the order of receipt
 //	refill.go       writes links and event_ids again that damage has cost
+//	checkpoint.go   where a start begins to read the log
 //	forget.go       drops chunks, flushes links and event_ids, and removes files of the log (tidy)
 //	remove.go       removes links and remembered event_ids, and their bytes
 //	snapshot.go     the journal as of one commit, and what the last commits have written, for a backup
@@ -50,6 +51,7 @@
 //
 //	log/   the log (package log)
 //	keys/  the database (package badgerdb)
+//	checkpoint  the chunks in the older part of the log, for a start (checkpoint.go)
 //
 // # Entries
 //
@@ -203,7 +205,15 @@ func (j *Journal) replay() error {
 	if flushed > uint64(j.log.First()) && flushed <= uint64(j.log.End()) {
 		j.flushed.Store(flushed)
 	}
-	for from := j.log.First(); ; {
+	from := j.log.First()
+	if !j.readOnly { // verify and repair read all records
+		if at, ok, err := j.readCheckpoint(flushed, forgotten); err != nil {
+			return err
+		} else if ok {
+			from = at
+		}
+	}
+	for {
 		err := j.log.Replay(from, j.replayRecord)
 		damage, isDamage := errors.AsType[*log.Damage](err)
 		if !isDamage {
@@ -241,12 +251,6 @@ func (j *Journal) replayRecord(at log.Position, record []byte) error {
 		return nil
 	}); err != nil {
 		return err
-	}
-	if len(written) > 0 {
-		kept := append([]byte(nil), record...)
-		for i := range written {
-			written[i].packed = kept[written[i].from:written[i].to]
-		}
 	}
 	j.chunks.add(written)
 	j.keys.end(true)

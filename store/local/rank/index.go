@@ -82,6 +82,10 @@ const (
 	// than twice mergeEntries.
 	maxUnmerged = 8 * mergeEntries
 
+	// applyPiece is from how many events on a batch is applied in several pieces, each of whole chunks: listings wait for one
+	// piece, and not for the batch, which may take 10 ms.
+	applyPiece = 256
+
 	// maxQueue is how many commits may wait to be applied. Applying is several times as fast as committing, so the queue
 	// is nearly always empty. The journal's keptArenas follows from it.
 	maxQueue = 16
@@ -252,9 +256,14 @@ func (x *Index) apply(events []codec.Event, last uint64) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var r *recentEvents
-	applied := uint64(0)
+	applied, piece := uint64(0), 0
 	for i := range events {
 		e := &events[i]
+		if i-piece >= applyPiece && e.Seq != events[i-1].Seq {
+			x.covered, piece = events[i-1].Seq, i
+			x.mu.Unlock() // a listing may be waiting
+			x.mu.Lock()
+		}
 		if i == 0 || e.Merchant != events[i-1].Merchant {
 			r = x.recent[e.Merchant]
 		}

@@ -9,6 +9,8 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -151,6 +153,55 @@ func TestListingsGoOnWhileRootRecordsAreRead(t *testing.T) {
 	}
 	if n := len(list(t, x, other)); n != 10 {
 		t.Errorf("%d events of the other merchant, want 10", n)
+	}
+	closeIndex(t, x)
+}
+
+// Listings do not wait until a whole batch is applied. What they see is whole chunks.
+func TestListingsGoOnWhileABatchIsApplied(t *testing.T) {
+	const chunk = 20
+	var j journal
+	m := newMerchant(t)
+	x := j.open(t, t.TempDir())
+	seq := uint64(0)
+	for batch := 0; ; batch++ {
+		if batch == 20 {
+			t.Fatal("no listing came between two events of a batch")
+		}
+		events := make([]codec.Event, 1000*chunk)
+		first := seq
+		for i := range events {
+			if i%chunk == 0 {
+				seq++
+			}
+			events[i] = codec.Event{Merchant: m, Position: codec.Position{Seq: seq, Index: uint16(i % chunk)}, Time: int64(i),
+				Series: codec.AppendSeries(nil, "cs_a", "Name", false), Size: 100}
+		}
+		var reading sync.WaitGroup
+		var partly, ended atomic.Bool
+		for range 2 {
+			reading.Go(func() {
+				for !ended.Load() {
+					n, upTo, err := x.CountFrom(t.Context(), m, math.MinInt64)
+					if err != nil || n != upTo*chunk {
+						t.Errorf("%d events up to chunk %d: %v", n, upTo, err)
+						return
+					}
+					if upTo > first && upTo < seq {
+						partly.Store(true)
+					}
+				}
+			})
+		}
+		err := x.apply(events, seq)
+		ended.Store(true)
+		reading.Wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if partly.Load() {
+			break
+		}
 	}
 	closeIndex(t, x)
 }

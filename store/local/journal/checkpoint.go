@@ -1,0 +1,75 @@
+package journal
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"mtagd/store/local/codec"
+	"mtagd/store/local/log"
+)
+
+// A checkpoint lists the chunks in the log before a position, so that a start reads only the records after it. It is written
+// after each flush, so the links and event_ids of the records before it are in the database. If it is missing, damaged or
+// does not fit, the start reads the whole log: so it is not synced. Damage before the position is found when a chunk is read.
+//
+// The file events/checkpoint is sealed (codec.Seal) with its name as the key. It has the log's id (8 bytes, big endian), and
+// then uvarints: the position, the greatest version before it, and the number of chunks; for each chunk its number, version
+// and position, each less that of the chunk before, where it begins and ends in the record, and how many events it has.
+const checkpointFile = "checkpoint"
+
+// writeCheckpoint notes the chunks before a position, up to which all is flushed. version is the greatest before it.
+func (j *Journal) writeCheckpoint(at log.Position, version uint64) error {
+	b := binary.BigEndian.AppendUint64(nil, j.log.ID())
+	chunks := j.chunks.between(0, math.MaxUint64)
+	n, _ := slices.BinarySearchFunc(chunks, at, func(s stored, at log.Position) int { return cmp.Compare(s.at, at) })
+	for _, n := range []uint64{uint64(at), version, uint64(n)} {
+		b = binary.AppendUvarint(b, n)
+	}
+	last := stored{}
+	for _, s := range chunks[:n] {
+		for _, n := range []uint64{s.seq - last.seq, s.version - last.version, uint64(s.at - last.at), uint64(s.from), uint64(s.to), uint64(s.events)} {
+			b = binary.AppendUvarint(b, n)
+		}
+		last = s
+	}
+	path := filepath.Join(j.dir, checkpointFile)
+	err := os.WriteFile(path+".new", codec.Seal([]byte(checkpointFile), b), 0o600)
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	return err
+}
+
+// readCheckpoint takes in the chunks of the checkpoint after forgotten, and returns its position. It returns false, and takes
+// in nothing, when the checkpoint does not fit the log, or the database lacks what was flushed before it.
+func (j *Journal) readCheckpoint(flushed, forgotten uint64) (at log.Position, ok bool, err error) {
+	sealed, err := os.ReadFile(filepath.Join(j.dir, checkpointFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, false, nil
+	}
+	d := codec.Decoder{B: codec.Unseal([]byte(checkpointFile), sealed)}
+	if err != nil || len(d.B) < 8 || binary.BigEndian.Uint64(d.Bytes(8)) != j.log.ID() {
+		return 0, false, err
+	}
+	at, version := log.Position(d.Uvarint()), d.Uvarint()
+	list := make([]stored, 0, min(d.Uvarint(), uint64(len(d.B))))
+	for s := (stored{}); len(d.B) > 0; {
+		s.seq, s.version, s.at = s.seq+d.Uvarint(), s.version+d.Uvarint(), s.at+log.Position(d.Uvarint())
+		s.from, s.to, s.events = int(d.Uvarint()), int(d.Uvarint()), int(d.Uvarint())
+		if s.seq > forgotten {
+			list = append(list, s)
+		}
+	}
+	first := j.log.First()
+	if d.Err(checkpointFile) != nil || at < first || at > j.log.End() || uint64(at) > flushed || len(list) > 0 && list[0].at < first {
+		return 0, false, nil
+	}
+	j.chunks.list = list
+	j.last = max(j.last, version, j.chunks.last(math.MaxUint64))
+	return at, true, nil
+}

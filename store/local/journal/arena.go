@@ -30,7 +30,7 @@ func (f arenas) get() *arena {
 // largeArena is from how many bytes on an arena is large; keptLarge arenas are enough while the index is not behind.
 const (
 	largeArena = 512 << 10
-	keptLarge  = 6
+	keptLarge  = 3
 )
 
 // put takes an arena back when nothing refers to it any more.

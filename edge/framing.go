@@ -70,6 +70,7 @@ const maxHeaderBytes = 16 << 10
 type readerBuffer struct {
 	data  []byte // the reader's buffer, from its start to the end of the last read
 	fresh bool   // data was read since the last request was answered, so the current request begins at its start
+	ended bool   // data ends with the last chunk of a body. Once a request was read, data may be another connection's
 }
 
 // note takes a read of n bytes into b. It must be called with each read that fasthttp makes.
@@ -85,6 +86,7 @@ func (r *readerBuffer) note(b []byte, n int) {
 	start := maxHeaderBytes - len(b)
 	r.data = unsafe.Slice((*byte)(unsafe.Add(free, -start)), start+n)
 	r.fresh = true
+	r.ended = string(r.data) == "0\r\n\r\n" || bytes.HasSuffix(r.data, []byte("\r\n0\r\n\r\n"))
 }
 
 // hasBareRequestLine reports whether the line of a request, whose head fasthttp has just read from the buffer, ends
@@ -125,6 +127,4 @@ var errBareHead = errors.New("the head of a request ends with a line feed alone"
 
 // endsWithLastChunk reports whether a request with a chunked body, which fasthttp has just read, ends with the last chunk
 // and the data too: there are no trailers, and no other request follows yet. fasthttp accepts line feeds alone there.
-func (r *readerBuffer) endsWithLastChunk() bool {
-	return string(r.data) == "0\r\n\r\n" || bytes.HasSuffix(r.data, []byte("\r\n0\r\n\r\n"))
-}
+func (r *readerBuffer) endsWithLastChunk() bool { return r.ended }

@@ -62,7 +62,7 @@ func TestDestinations(t *testing.T) {
 		`{"type":"webhook","settings":{"url":"http://x.example"}}`:                                                                    "settings.url",
 		`{"type":"webhook","settings":{"url":"https://u:p@x.example"}}`:                                                               "settings.url",
 		`{"type":"webhook","settings":{"url":"ftp://x.example"}}`:                                                                     "settings.url",
-		`{"type":"webhook","settings":{"url":"https://x.example","URL":"https://evil.example"}}`:                                      "settings.URL",
+		`{"type":"webhook","settings":{"url":"https://x.example","URL":"https://evil.example"}}`:                                      "settings.url",
 		`{"type":"webhook","settings":{"uri":"https://x.example"}}`:                                                                   "settings.uri",
 		`{"type":"webhook","settings":{"url":"https://x.example","batchSize":0}}`:                                                     "settings.batchSize",
 		`{"type":"webhook","settings":{"url":"https://x.example","batchSize":"2"}}`:                                                   "settings.batchSize",

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,33 +89,35 @@ func (r *runner) ask(rt *route) {
 	}
 }
 
+// askNext is ask without mu. more: the destination may have more to take immediately.
 func (r *runner) askNext(rt *route, failures int) (more bool, err error) {
 	s, ctx := r.sh.s, r.sh.ctx
+	_, total, err := s.Engine.Erasures(ctx, r.merchant, 0, 1)
+	if err != nil || total == r.told {
+		return false, err
+	}
 	var left []store.Erasure
 	for e, err := range s.erasures(ctx, r.merchant) {
 		if err != nil {
 			return false, err
 		}
-		if e.ID == r.told || e.At.Before(rt.CreatedAt) || s.Now().Sub(e.At) > maxAskAge { // so are all that follow
+		if e.At.Before(rt.CreatedAt) || s.Now().Sub(e.At) > maxAskAge { // so are all that follow
 			break
 		}
 		left = append(left, e)
-	}
-	if len(left) == 0 {
-		return false, nil
 	}
 	known, err := s.asksOf(ctx, r.merchant)
 	if err != nil {
 		return false, err
 	}
-	sent := 0
-	var refused error // does not hold up the others
-	for _, e := range left {
-		if known[e.ID][r.id].State == Asked {
-			continue
-		}
-		if sent++; sent > asksAtOnce || !r.uses(rt) {
-			return true, nil
+	left = slices.DeleteFunc(left, func(e store.Erasure) bool { return known[e.ID][r.id].State == Asked })
+	// Those that were never tried come first, so that others that fail each time do not hold them up.
+	lastTried := func(e store.Erasure) time.Time { return *cmp.Or(known[e.ID][r.id].At, new(time.Time)) }
+	slices.SortStableFunc(left, func(a, b store.Erasure) int { return lastTried(a).Compare(lastTried(b)) })
+	var refused error
+	for i, e := range left {
+		if i == asksAtOnce || !r.uses(rt) {
+			return refused == nil, refused
 		}
 		outcome, err := r.tellErasure(rt, e, failures)
 		if err != nil && outcome != kind.Refused {
@@ -123,7 +126,7 @@ func (r *runner) askNext(rt *route, failures int) (more bool, err error) {
 		refused = cmp.Or(err, refused)
 	}
 	if refused == nil {
-		r.told = left[0].ID
+		r.told = total
 	}
 	return false, refused
 }

@@ -4,10 +4,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -127,6 +129,47 @@ func TestWebhooksAreToldOfErasures(t *testing.T) {
 	b.ahead.Store(int64(maxAskAge + time.Hour))
 	if a := state(d.ID); a.State != AskFailed {
 		t.Errorf("after 72 hours it is %+v", a)
+	}
+}
+
+// A webhook that refuses many requests to erase gets all others, and the refused ones again only after a pause.
+func TestManyRefusedRequestsToErase(t *testing.T) {
+	var pauses atomic.Int64
+	b, s := newBedWith(t, func(int) time.Duration { pauses.Add(1); return 20 * time.Millisecond }), newSink(t)
+	var mu sync.Mutex
+	tries, taken := map[string]int{}, 0
+	s.answerWith(func(r *http.Request, body []byte) int {
+		mu.Lock()
+		defer mu.Unlock()
+		if id := r.Header.Get("webhook-id"); tries[id] > 0 || len(tries) <= asksAtOnce {
+			tries[id]++
+			return 400
+		}
+		taken++
+		return 200
+	})
+	d := b.create(s.URL, func(c *Change) {
+		c.Settings, c.Paused = json.RawMessage(fmt.Sprintf(`{"url":%q,"erasures":true}`, s.URL)), new(true)
+	})
+	for i := range 2*asksAtOnce + 3 {
+		var who store.Identity
+		who.Add(store.Email, fmt.Sprintf("%d@example.com", i))
+		must(b.engine.Erase(t.Context(), b.m.ID, who, store.ErasureOptions{}))
+	}
+	if _, _, err := b.s.Update(t.Context(), b.m, d.ID, Change{Paused: new(false)}); err != nil {
+		t.Fatal(err)
+	}
+	b.until("the others are told, and the refused ones again", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return taken == asksAtOnce+2 && !slices.ContainsFunc(slices.Collect(maps.Values(tries)), func(n int) bool { return n < 3 })
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	for _, n := range tries {
+		if int64(n) > pauses.Load()+1 {
+			t.Errorf("a request was sent %d times with %d pauses", n, pauses.Load())
+		}
 	}
 }
 

@@ -68,6 +68,7 @@ func TestASecretIsNotSentToAnotherServer(t *testing.T) {
 		{"webhook", "authorization", `{"url":"https://shop.example/a"}`, `{"url":"https://SHOP.example/b","batchSize":2}`, `{"url":"https://evil.example/a"}`},
 		{"webhook", "authorization", `{"url":"https://shop.example/a"}`, `{"url":"https://shop.example/b"}`, `{"url":"http://shop.example/a"}`},
 		{"webhook", "authorization", `{"url":"https://shop.example/a"}`, `{"url":"https://shop.example/b"}`, `{"url":"https://shop.example:444/a"}`},
+		{"webhook", "authorization", `{"URL":"https://shop.example/a"}`, `{"url":"https://shop.example/b"}`, `{"Url":"https://evil.example/a"}`},
 		{"meta", "accessToken", `{"pixelId":"123456"}`, `{"pixelId":"1234567"}`, `{"pixelId":"123456","endpoint":"https://evil.example"}`},
 		{"kafka", "password", `{"brokers":"a.example","user":"u"}`, `{"brokers":"a.example","user":"u","mechanism":"PLAIN"}`,
 			`{"brokers":"b.example","user":"u","mechanism":"PLAIN"}`},
@@ -130,5 +131,16 @@ func TestAChangeWhileAShardIsOpened(t *testing.T) {
 	b.until("delivered", func() bool { return b.status(d).Delivered > 0 })
 	if n := distinct(s.all()); !slices.Equal(n, []int{2}) {
 		t.Errorf("it got %v", n)
+	}
+}
+
+// Destinations that were created when the case of names did not matter go on.
+func TestSettingsWithNamesInAnotherCase(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	d := b.create("", func(c *Change) { c.Settings = json.RawMessage(fmt.Sprintf(`{"URL":%q,"BATCHsize":7}`, s.URL)) })
+	b.send("m", "Purchase", "")
+	b.until("the event is delivered", func() bool { return b.status(d).Delivered == 1 })
+	if all := s.all(); !bytes.Contains(all[0].body, []byte(`"event.batch"`)) {
+		t.Errorf("batchSize is not read: %s", all[0].body)
 	}
 }

@@ -44,7 +44,7 @@ type runner struct {
 	askedLast  bool // its last work was to look for them: events come first now
 	failedAsks int  // in a row
 	nextAsk    time.Time
-	told       store.ErasureID // it has taken this erasure and all before it; used by ask alone
+	told       int // how many erasures the merchant had when the destination had taken all; used by ask alone
 
 	deliveries []Delivery       // not written yet
 	dropped    []store.Document // to be deleted

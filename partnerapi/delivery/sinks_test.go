@@ -245,6 +245,7 @@ func TestSettingsOfSinks(t *testing.T) {
 		`s3 {"endpoint":"https://h?x","bucket":"b","accessKeyId":"a"}`:               "settings.endpoint",
 		`s3 {"endpoint":"https://h","bucket":"b","accessKeyId":"a","prefix":"../x"}`: "settings.prefix",
 		`s3 {"endpoint":"https://h","bucket":"b?c","accessKeyId":"a"}`:               "settings.bucket",
+		`nats {"host":"h","Host":"evil"}`:                                            "settings.host",
 	} {
 		name, text, _ := strings.Cut(settings, " ")
 		secret := map[string]string{"s3": "secretAccessKey"}[name]

@@ -72,21 +72,24 @@ func (w *Watchers) Any() bool { return w.waiting.Load() }
 
 // Wake wakes those who wait for events of these merchants. The directory must have their tags.
 func (w *Watchers) Wake(merchants []uuid.UUID) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	if !w.Any() {
+		return
+	}
+	keys := map[key]bool{} // many merchants may have one partner, for whom many wait
 	for _, m := range merchants {
-		w.wake(key{merchant: m})
+		keys[key{merchant: m}] = true
 		if w.OwnerOf != nil {
-			w.wake(key{partner: w.OwnerOf(store.MerchantID(m.String()))})
+			keys[key{partner: w.OwnerOf(store.MerchantID(m.String()))}] = true
 		}
 	}
-}
-
-func (w *Watchers) wake(k key) {
-	for c := range w.of[k] {
-		select {
-		case c <- struct{}{}:
-		default: // it holds a value already
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for k := range keys {
+		for c := range w.of[k] {
+			select {
+			case c <- struct{}{}:
+			default: // it holds a value already
+			}
 		}
 	}
 }

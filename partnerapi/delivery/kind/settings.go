@@ -58,16 +58,22 @@ func (v Values) Number(name string) int { return v.numbers[name] }
 // Read reads settings, and checks them.
 func (o Options) Read(settings []Setting) (Values, error) {
 	v := Values{map[string]string{}, map[string]bool{}, map[string]map[string]string{}, map[string]int{}}
-	given := map[string]json.RawMessage{}
+	given, all := map[string]json.RawMessage{}, map[string]json.RawMessage{}
 	if len(o.Settings) > 0 {
-		if err := json.Unmarshal(o.Settings, &given); err != nil {
+		if err := json.Unmarshal(o.Settings, &all); err != nil {
 			return v, store.Invalid("settings", "must be an object")
 		}
 	}
-	for name := range given {
-		if !slices.ContainsFunc(settings, func(s Setting) bool { return s.Name == name }) {
+	for name, raw := range all {
+		// Names that older versions stored may be in another case. Receiver reads them in any case, too.
+		i := slices.IndexFunc(settings, func(s Setting) bool { return strings.EqualFold(s.Name, name) })
+		if i < 0 {
 			return v, store.Invalid("settings."+name, "is not a setting of this type of destination")
 		}
+		if name = settings[i].Name; given[name] != nil {
+			return v, store.Invalid("settings."+name, "must be given once: another name differs in case alone")
+		}
+		given[name] = raw
 	}
 	for _, s := range settings {
 		raw, isGiven := given[s.Name]

@@ -15,6 +15,7 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
+	"mtagd/store/local/rank"
 	"mtagd/store/testenv"
 )
 
@@ -149,18 +150,28 @@ func TestDrillAKillWhileEventsAreArchived(t *testing.T) {
 	closeEngine(t, e)
 
 	for when, dir := range killed {
-		for _, index := range []bool{true, false} {
-			if !index {
-				testenv.Check(t, os.Remove(filepath.Join(dir, "index.db")))
+		for _, index := range []string{"sound", "missing", "of a rebuild that was cut off"} {
+			path := filepath.Join(dir, "index.db")
+			if index != "sound" {
+				testenv.Check(t, os.Remove(path))
+			}
+			if index == "of a rebuild that was cut off" { // with an event that no longer exists
+				m, err := codec.NewMerchantKey(shops[0])
+				testenv.Check(t, err)
+				x, err := rank.Open(path, quiet)
+				testenv.Check(t, err)
+				testenv.Check(t, x.Replay([]codec.Event{{Merchant: m, Position: codec.Position{Seq: 1}, Series: codec.AppendSeries(nil, "cs_a", "A", false)}}, 1))
+				x.Start()
+				testenv.Check(t, x.Close())
 			}
 			e := open(t, dir)
 			if got := listAll(t, e, shops); !reflect.DeepEqual(got, want) {
-				t.Errorf("killed %s: the listings are not the same, with the index: %v", when, index)
+				t.Errorf("killed %s: the listings are not the same, the index is %s", when, index)
 			}
 			findNothing(t, e)
 			archiveAll(t, e)
 			if got := listAll(t, e, shops); !reflect.DeepEqual(got, want) {
-				t.Errorf("killed %s: the listings are not the same after everything was archived, with the index: %v", when, index)
+				t.Errorf("killed %s: the listings are not the same after everything was archived, the index is %s", when, index)
 			}
 			findNothing(t, e)
 			closeEngine(t, e)

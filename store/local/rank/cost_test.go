@@ -137,6 +137,32 @@ func TestDrillMadeUpNamesDoNotMakePagesCostly(t *testing.T) {
 	}
 }
 
+// A page by name loads the nodes of its events once, whichever end of the listing comes first.
+func TestAPageByNameLoadsItsNodesOnce(t *testing.T) {
+	const common = 20_000
+	m := newMerchant(t)
+	x := withMadeUpNames(t, m, common, 0, false)
+	defer closeIndex(t, x)
+	for _, names := range [][]string{nil, {"Common3"}, {"Common3", "Common5"}} {
+		loads := map[bool]int{}
+		for _, asc := range []bool{true, false} {
+			for place := range 20 {
+				q := store.Query{Names: names, SortBy: store.ByName, Asc: asc, Limit: 50, Offset: place * 100}
+				if err := x.view(t.Context(), m, func(r *reader) error {
+					_, _, err := r.page(NewSelection(q))
+					loads[asc] += r.loads
+					return err
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if up, down := loads[true], loads[false]; up > down+20 {
+			t.Errorf("names %v: %d nodes were loaded in ascending order, %d in descending order", names, up, down)
+		}
+	}
+}
+
 // A merchant's usage is known as of now, whether its events are in memory, being merged or stored.
 func TestUsageCountsAllEvents(t *testing.T) {
 	j := journal{names: 40, maxSeries: 3}

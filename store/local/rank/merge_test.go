@@ -425,17 +425,22 @@ func TestOpeningAnExistingFileChangesNothing(t *testing.T) {
 	}
 }
 
-// An index of an earlier format is rebuilt.
+// An index of an earlier format is rebuilt. For verify it is no damage, whatever buckets it has.
 func TestAnEarlierFormat(t *testing.T) {
 	var j journal
 	dir := t.TempDir()
 	x := j.open(t, dir)
-	if err := x.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketMeta).Put([]byte("format"), []byte("3")) }); err != nil {
+	if err := x.db.Update(func(tx *bolt.Tx) error {
+		return errors.Join(tx.DeleteBucket(bucketFreed), tx.Bucket(bucketMeta).Put([]byte("format"), []byte("3")))
+	}); err != nil {
 		t.Fatal(err)
 	}
 	closeIndex(t, x)
 	if _, err := Open(filepath.Join(dir, "index.db"), quiet); !errors.Is(err, codec.ErrCorrupt) {
 		t.Fatalf("Open gives %v", err)
+	}
+	if _, err := OpenReadOnly(filepath.Join(dir, "index.db")); !errors.As(err, &codec.UnknownFormat{}) {
+		t.Fatalf("OpenReadOnly gives %v", err)
 	}
 }
 

@@ -58,13 +58,18 @@ func prepare(db *bolt.DB) error {
 			isNew = true
 			return nil
 		}
+		if meta := tx.Bucket(bucketMeta); meta != nil { // the buckets of another format may be others
+			if found := string(meta.Get(keyFormat)); found != "" && found != Format {
+				return codec.UnknownFormat{Found: found, Known: Format}
+			}
+		}
 		for _, name := range buckets {
 			if tx.Bucket(name) == nil {
 				return fmt.Errorf("index.db: %w: a bucket is missing", codec.ErrCorrupt)
 			}
 		}
-		if found := string(tx.Bucket(bucketMeta).Get(keyFormat)); found != Format {
-			return codec.UnknownFormat{Found: found, Known: Format}
+		if tx.Bucket(bucketMeta).Get(keyFormat) == nil {
+			return fmt.Errorf("index.db: %w: the format is missing", codec.ErrCorrupt)
 		}
 		if db.IsReadOnly() {
 			return nil

@@ -31,7 +31,7 @@ func (x *Index) Page(
 // page finds a page. Its events are in the counted trees. Those of overflow series are there without their names: if these
 // are needed, they are taken from the runs.
 func (r *reader) page(s *Selection) (total uint64, page []entry, err error) {
-	q := pageQuery{reader: r, Selection: s, sections: map[string][]bool{}}
+	q := pageQuery{reader: r, Selection: s, sections: map[string][]bool{}, sizes: map[string]int{}}
 	all := sources{compare: byKey}
 	if s.SortBy == store.ByName {
 		all.compare = byName
@@ -56,8 +56,17 @@ func (r *reader) page(s *Selection) (total uint64, page []entry, err error) {
 	case !s.Asc: // also the names: all the other way round
 		page, err = all.collect(n-to, n-from)
 		slices.Reverse(page)
-	case s.SortBy == store.ByName:
+	case s.SortBy == store.ByName && len(q.overflow) > 0 && s.names == nil:
 		page, err = all.newestFirst(from, to)
+	case s.SortBy == store.ByName:
+		start := 0
+		for _, name := range slices.Sorted(maps.Keys(q.sizes)) {
+			end := start + q.sizes[name]
+			found, failed := all.collect(start+end-min(to, end), start+end-max(from, start)) // nothing, if it ends before it begins
+			slices.Reverse(found)
+			page, err = append(page, found...), errors.Join(err, failed)
+			start = end
+		}
 	default:
 		page, err = all.collect(from, to)
 	}
@@ -69,6 +78,7 @@ type pageQuery struct {
 	*reader
 	*Selection
 	sections map[string][]bool // the members (see reader) of each section, among the counted series with events in the time range
+	sizes    map[string]int    // the number of selected events of each section, without those of addRuns
 	overflow []uint32          // overflow series with events in the time range, if the query needs their names
 }
 
@@ -107,7 +117,9 @@ func (q *pageQuery) addTrees(to *sources) (overflow int, err error) {
 		s := q.source(root)
 		for _, name := range names {
 			members := q.sections[name]
-			s.add(name, members, sum(earlier[i], members), sum(within[i], members))
+			n := sum(within[i], members)
+			s.add(name, members, sum(earlier[i], members), n)
+			q.sizes[name] += int(n)
 		}
 		to.add(s)
 	}
@@ -131,7 +143,9 @@ func (q *pageQuery) addNames(to *sources) error {
 				q.addBefore(upTo, &r.root, entry{Key: q.hi, name: name})); err != nil {
 				return err
 			}
-			s.add(name, members, sum(earlier, members), sum(upTo, members)-sum(earlier, members))
+			n := sum(upTo, members) - sum(earlier, members)
+			s.add(name, members, sum(earlier, members), n)
+			q.sizes[name] += int(n)
 			if q.SortBy != store.ByName { // the events of several names are not in the order of keys
 				to.add(s)
 				s = q.source(&r.root)

@@ -57,11 +57,13 @@ func addThreads() {
 	}
 }
 
-// The soft limit of memory, in bytes. If the live data came close to it, the collector would run all the time: it grows with
-// the number of connections.
+// The heap's soft limit, in bytes. Without a limit, the collector lets garbage grow to the size of the live data, and
+// Badger's compactions produce a lot. If the live data came close to the limit, the collector would run all the time.
+// So the limit grows with the number of connections, which may be large.
 const (
-	memoryEngine        = 180 << 20 // the engine under full load has up to 130 MB of live data
-	memoryPerConnection = 24 << 10  // stack, a small request, and its answer
+	memoryFloor         = 400 << 20
+	memoryEngine        = 200 << 20 // the engine under full load, and room for garbage
+	memoryPerConnection = 36 << 10  // buffers, stack and a small request
 	memoryInterval      = time.Second
 )
 
@@ -77,7 +79,7 @@ func limitMemory(ctx context.Context, connections func() int) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	debug.SetMemoryLimit(memoryEngine)
+	debug.SetMemoryLimit(memoryFloor)
 	go func() {
 		ticker := time.NewTicker(memoryInterval)
 		defer ticker.Stop()
@@ -86,7 +88,7 @@ func limitMemory(ctx context.Context, connections func() int) {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				debug.SetMemoryLimit(memoryEngine + int64(connections())*memoryPerConnection)
+				debug.SetMemoryLimit(max(memoryFloor, memoryEngine+int64(connections())*memoryPerConnection))
 			}
 		}
 	}()

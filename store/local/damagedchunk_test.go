@@ -213,6 +213,35 @@ func TestDrillTheLastChunkMayBeDamaged(t *testing.T) {
 	}
 }
 
+// The last chunk is damaged, and the index covers it: each start knows that it is lost, though other records come behind it.
+func TestADamagedLastChunkStopsNoStart(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, e, m, 30)
+	archiveAll(t, e) // a start notes that these chunks are forgotten, which is a record
+	record(t, e, m, 30)
+	mark := newMark(m, "Login", 1, []byte("{}"))
+	mark.Identity.Add(store.Email, "ann@example.com")
+	testenv.Check(t, e.Record(ctx, []store.Mark{mark}))
+	testenv.Check(t, e.Record(ctx, []store.Mark{newMark(m, "Last", 1, []byte(`{"last":"ab"}`))}))
+	everything(t, e, m)
+	testenv.Check(t, e.index.now.Merge(ctx))
+	killed := copied(t, dir)
+	closeEngine(t, e)
+	testenv.Check(t, damageChunk(killed, `{"last":`))
+	for range 3 {
+		e := open(t, killed)
+		if total := everything(t, e, m)[0].Total; total != 61 {
+			t.Errorf("total %d, want 61", total)
+		}
+		if !e.journal.HasLost() {
+			t.Error("the start does not see that a part of the log is lost")
+		}
+		closeEngine(t, e)
+	}
+}
+
 // gauge returns the value of a metric.
 func gauge(metrics prometheus.Gatherer, name string) (float64, error) {
 	families, err := metrics.Gather()

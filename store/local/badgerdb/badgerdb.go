@@ -170,10 +170,10 @@ func (d *DB) openParts(names []string) (err error) {
 		if err != nil || d.readOnly || d.room(0) != nil {
 			break
 		}
-		if h.list.found { // it is on the disk, and is written again before a table is added
-			err = h.removeOthers()
-		} else {
+		if !h.list.found {
 			err = h.prepare()
+		} else if err = durable.SyncPath(h.dir); err == nil { // a kill may have come before the list's name was synced
+			err = h.removeOthers() // the list is written again before a table is added
 		}
 	}
 	d.replace(nil, parts)

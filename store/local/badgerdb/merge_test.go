@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"mtagd/store/local/codec"
+	"mtagd/store/local/durable"
 	"mtagd/store/local/faultfs"
 	"mtagd/store/testenv"
 )
@@ -431,4 +432,32 @@ func (m *model) compare(view func(func(*Txn) error) error, all map[string]string
 		}
 		return nil
 	}))
+}
+
+// A start uses a list whose name a kill has left unsynced. What it has read stays after a power cut.
+func TestAStartSyncsTheListOfTables(t *testing.T) {
+	disk := faultfs.New(t)
+	dir := filepath.Join(disk.Dir, "db")
+	m := newModel(t, dir)
+	m.change(1000)
+	check(t, m.Flush())
+	list := filepath.Join(dir, "g1", listName)
+	before, err := os.ReadFile(list)
+	check(t, err)
+	m.change(1000)
+	check(t, m.Close())
+	after, err := os.ReadFile(list)
+	check(t, err)
+	check(t, durable.ReplaceFile(list, before))
+	check(t, os.WriteFile(list+newSuffix, after, 0o600))
+	check(t, errors.Join(durable.SyncPath(list+newSuffix), os.Rename(list+newSuffix, list))) // a kill comes before the sync of the directory
+	d := open(t, dir)
+	disk.Cut()
+	check(t, d.Close())
+	disk.Restore(0, 1)
+	d = open(t, dir)
+	defer func() { check(t, d.Close()) }()
+	if found, err := everything(d, false); err != nil || !maps.Equal(found, m.live) {
+		t.Errorf("%d keys instead of %d, %v", len(found), len(m.live), err)
+	}
 }

@@ -16,18 +16,23 @@ import (
 // A checkpoint lists the chunks in the log before a position, so that a start reads only the records after it. It is written
 // after each flush, so the links and event_ids of the records before it are in the database. If it is missing, damaged or
 // does not fit, the start reads the whole log: so it is not synced. Damage before the position is found when a chunk is read.
+// While a part of the log is known to be lost, none is written, so that each start sees the loss until that part is removed.
 //
-// The file events/checkpoint is sealed (codec.Seal) with its name as the key. It has the log's id (8 bytes, big endian), and
-// then uvarints: the position, the greatest version before it, and the number of chunks; for each chunk its number, version
-// and position, each less that of the chunk before, where it begins and ends in the record, and how many events it has.
+// The file events/checkpoint is sealed (codec.Seal) with its name as the key. It has uvarints: the position, the checksum of
+// the record before it (log.Before), the greatest version before it, and the number of chunks; for each chunk its number,
+// version and position, each less that of the chunk before, where it begins and ends in the record, and how many events it has.
 const checkpointFile = "checkpoint"
 
 // writeCheckpoint notes the chunks before a position, up to which all is flushed. version is the greatest before it.
 func (j *Journal) writeCheckpoint(at log.Position, version uint64) error {
-	b := binary.BigEndian.AppendUint64(nil, j.log.ID())
+	sum, err := j.log.Before(at)
+	if err != nil {
+		return err
+	}
 	chunks := j.chunks.between(0, math.MaxUint64)
 	n, _ := slices.BinarySearchFunc(chunks, at, func(s stored, at log.Position) int { return cmp.Compare(s.at, at) })
-	for _, n := range []uint64{uint64(at), version, uint64(n)} {
+	var b []byte
+	for _, n := range []uint64{uint64(at), uint64(sum), version, uint64(n)} {
 		b = binary.AppendUvarint(b, n)
 	}
 	last := stored{}
@@ -38,7 +43,7 @@ func (j *Journal) writeCheckpoint(at log.Position, version uint64) error {
 		last = s
 	}
 	path := filepath.Join(j.dir, checkpointFile)
-	err := os.WriteFile(path+".new", codec.Seal([]byte(checkpointFile), b), 0o600)
+	err = os.WriteFile(path+".new", codec.Seal([]byte(checkpointFile), b), 0o600)
 	if err == nil {
 		err = os.Rename(path+".new", path)
 	}
@@ -47,17 +52,17 @@ func (j *Journal) writeCheckpoint(at log.Position, version uint64) error {
 
 // readCheckpoint takes in the chunks of the checkpoint after forgotten, and returns its position. It returns false, and takes
 // in nothing, when the checkpoint does not fit the log, or the database lacks what was flushed before it.
-func (j *Journal) readCheckpoint(flushed, forgotten uint64) (at log.Position, ok bool, err error) {
+func (j *Journal) readCheckpoint(flushed, forgotten uint64) (at log.Position, ok bool) {
 	sealed, err := os.ReadFile(filepath.Join(j.dir, checkpointFile))
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, false, nil
+	if err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			j.logger.Warn("the whole log of events is read, because its checkpoint cannot be read", "error", err)
+		}
+		return 0, false
 	}
 	d := codec.Decoder{B: codec.Unseal([]byte(checkpointFile), sealed)}
-	if err != nil || len(d.B) < 8 || binary.BigEndian.Uint64(d.Bytes(8)) != j.log.ID() {
-		return 0, false, err
-	}
-	at, version := log.Position(d.Uvarint()), d.Uvarint()
-	list := make([]stored, 0, min(d.Uvarint(), uint64(len(d.B))))
+	at, sum, version := log.Position(d.Uvarint()), d.Uvarint(), d.Uvarint()
+	list := make([]stored, 0, d.Count())
 	for s := (stored{}); len(d.B) > 0; {
 		s.seq, s.version, s.at = s.seq+d.Uvarint(), s.version+d.Uvarint(), s.at+log.Position(d.Uvarint())
 		s.from, s.to, s.events = int(d.Uvarint()), int(d.Uvarint()), int(d.Uvarint())
@@ -65,11 +70,13 @@ func (j *Journal) readCheckpoint(flushed, forgotten uint64) (at log.Position, ok
 			list = append(list, s)
 		}
 	}
-	first := j.log.First()
-	if d.Err(checkpointFile) != nil || at < first || at > j.log.End() || uint64(at) > flushed || len(list) > 0 && list[0].at < first {
-		return 0, false, nil
+	if d.Err(checkpointFile) != nil || uint64(at) > flushed || len(list) > 0 && list[0].at < j.log.First() {
+		return 0, false
+	}
+	if before, err := j.log.Before(at); err != nil || uint64(before) != sum { // the log ends earlier, or has other records there
+		return 0, false
 	}
 	j.chunks.list = list
 	j.last = max(j.last, version, j.chunks.last(math.MaxUint64))
-	return at, true, nil
+	return at, true
 }

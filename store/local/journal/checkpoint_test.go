@@ -41,11 +41,15 @@ func TestCheckpoint(t *testing.T) {
 		checkpoint []byte
 		used       bool
 	}{
-		{"sound", good, true}, {"damaged", flipped, false}, {"cut short", good[:5], false}, {"empty", nil, false},
+		{"sound", good, true}, {"damaged", flipped, false}, {"cut short", good[:5], false}, {"empty", nil, false}, {"unreadable", nil, false},
 	} {
 		testenv.Check(t, os.WriteFile(path, c.checkpoint, 0o600))
 		copied := t.TempDir()
 		testenv.Check(t, os.CopyFS(copied, os.DirFS(killed)))
+		if c.name == "unreadable" {
+			unreadable := filepath.Join(copied, checkpointFile)
+			testenv.Check(t, errors.Join(os.Remove(unreadable), os.Mkdir(unreadable, 0o700)))
+		}
 		j := open(t, copied)
 		if used := j.chunks.list[0].events == 3; used != c.used { // a chunk that is read at the start has no number of events
 			t.Errorf("%s: the checkpoint was used: %v", c.name, used)
@@ -63,4 +67,43 @@ func TestCheckpoint(t *testing.T) {
 		t.Error("the checkpoint was used, though the database lacks what it needs")
 	}
 	closeJournal(t, j)
+}
+
+// The last record before a checkpoint loses a sector, so that a start drops it as torn. Others come in its place, and the log grows past
+// the position of the checkpoint, which does not count any more.
+func TestACheckpointOfOtherRecords(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, j, m, 3)
+	testenv.Check(t, j.Forget(1)) // the flush has something to write
+	record(t, j, m, 250)
+	testenv.Check(t, j.flush())
+	killed := t.TempDir()
+	testenv.Check(t, os.CopyFS(killed, os.DirFS(dir)))
+	at := int(j.chunks.list[len(j.chunks.list)-1].at)
+	closeJournal(t, j)
+	logs, err := filepath.Glob(filepath.Join(logDir(killed), "*.log"))
+	testenv.Check(t, err)
+	for _, path := range logs {
+		b, err := os.ReadFile(path)
+		testenv.Check(t, err)
+		clear(b[4096+at : 4096+at+512]) // the spare file is empty
+		testenv.Check(t, os.WriteFile(path, b, 0o600))
+	}
+	j = open(t, killed)
+	if n := len(since(t, j, 0)); n != 3 {
+		t.Fatalf("%d events are left, want 3", n)
+	}
+	for range 8 {
+		record(t, j, m, 5)
+	}
+	again := t.TempDir()
+	testenv.Check(t, os.CopyFS(again, os.DirFS(killed)))
+	closeJournal(t, j)
+	j = open(t, again)
+	defer closeJournal(t, j)
+	if n := len(since(t, j, 0)); n != 43 {
+		t.Errorf("%d events, want 43", n)
+	}
 }

@@ -53,8 +53,8 @@ func (j *Journal) flushKeys(atMoment func()) error {
 		return err
 	}
 	j.flushed.Store(uint64(end))
-	if !flushes {
-		return nil // the database does not say that end was reached
+	if !flushes || j.HasLost() { // without a flush, the database does not say that end was reached
+		return nil
 	}
 	if err := j.writeCheckpoint(end, version); err != nil && !space.IsFull(err) {
 		j.logger.Warn("the next start reads more of the log of events", "error", err)

@@ -132,7 +132,7 @@ type Journal struct {
 	keys     *keyStore
 	chunks   chunks
 	lost     DamagedChunks // damage that was found in the log, each as the chunk after the last sound one
-	endsLost bool          // the last one is at the end
+	endsLost bool          // no chunk is behind the last one
 	logger   *slog.Logger
 	now      func() time.Time
 	refuses  func(m store.MerchantID, id *store.Identity, muid store.MUID) store.Outcome
@@ -207,9 +207,7 @@ func (j *Journal) replay() error {
 	}
 	from := j.log.First()
 	if !j.readOnly { // verify and repair read all records
-		if at, ok, err := j.readCheckpoint(flushed, forgotten); err != nil {
-			return err
-		} else if ok {
+		if at, ok := j.readCheckpoint(flushed, forgotten); ok {
 			from = at
 		}
 	}
@@ -230,10 +228,8 @@ func (j *Journal) replay() error {
 			"file", damage.File, "offset", damage.Offset, "reason", damage.Err, "records", damage.Lost)
 		seq := max(j.chunks.last(math.MaxUint64), forgotten) + 1
 		j.lost = append(j.lost, DamagedChunk{seq, damage})
-		j.last = max(j.last, seq)
-		if from = damage.Next; from >= j.log.End() {
-			from, j.endsLost = j.log.End(), true
-		}
+		j.last, j.endsLost = max(j.last, seq), true
+		from = min(damage.Next, j.log.End())
 	}
 }
 
@@ -253,6 +249,7 @@ func (j *Journal) replayRecord(at log.Position, record []byte) error {
 		return err
 	}
 	j.chunks.add(written)
+	j.endsLost = j.endsLost && written == nil
 	j.keys.end(true)
 	return nil
 }
@@ -260,8 +257,8 @@ func (j *Journal) replayRecord(at log.Position, record []byte) error {
 // HasLost reports whether a part of the log could not be read when it was opened.
 func (j *Journal) HasLost() bool { return len(j.lost) > 0 }
 
-// LostUpTo notes that the log had chunks up to a number, and that its end is damaged. It returns false when the end is
-// sound.
+// LostUpTo notes that the log had chunks up to a number, which damage behind the last sound one has cost. It returns false when
+// there is no such damage.
 func (j *Journal) LostUpTo(seq uint64) bool {
 	if j.endsLost {
 		j.lost[len(j.lost)-1].Seq = seq

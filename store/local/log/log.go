@@ -256,9 +256,6 @@ func (l *Log) startFull(files []*file, t tail) error {
 	return nil
 }
 
-// ID returns the random id of the log.
-func (l *Log) ID() uint64 { return l.id }
-
 // First returns the position from which on the log has records.
 func (l *Log) First() Position {
 	if files := *l.files.Load(); len(files) > 0 {

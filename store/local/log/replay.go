@@ -117,18 +117,39 @@ func (l *Log) logCorrected(files []*file) {
 
 // Read reads the payload of one record, into buffer if it is large enough. It returns ErrNotFound, or a *Damage.
 func (l *Log) Read(at Position, buffer []byte) ([]byte, error) {
+	h, record, err := l.recordAt(at, buffer)
+	if err != nil {
+		return nil, err
+	}
+	return record[headSize : headSize+h.length], nil
+}
+
+// Before returns the checksum of the record before a position; 0 when that was damaged or there is none. It stands for all records
+// before the position, because each has that of the one before. Its errors are those of Read.
+func (l *Log) Before(at Position) (sum uint32, err error) {
+	l.writing.Lock()
+	end, last := l.End(), l.chain.sum
+	l.writing.Unlock()
+	if at == end {
+		return last, nil
+	}
+	h, _, err := l.recordAt(at, nil)
+	return h.chain, err
+}
+
+func (l *Log) recordAt(at Position, buffer []byte) (head, []byte, error) {
 	files, end := *l.files.Load(), l.End()
 	i := sort.Search(len(files), func(i int) bool { return files[i].first > at })
 	if i == 0 || at >= end {
-		return nil, ErrNotFound
+		return head{}, nil, ErrNotFound
 	}
 	f := files[i-1]
 	h, record, err := f.record(f.offset(at), f.offset(end), buffer)
 	switch {
 	case errors.Is(err, os.ErrClosed): // trimmed in the meantime
-		return nil, ErrNotFound
+		return head{}, nil, ErrNotFound
 	case err != nil:
-		return nil, f.damage(f.offset(at), err)
+		return head{}, nil, f.damage(f.offset(at), err)
 	}
-	return record[headSize : headSize+h.length], nil
+	return h, record, nil
 }

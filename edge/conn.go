@@ -103,7 +103,7 @@ const aheadBytes = 1536
 // only while it reads one. With the first byte, receive reads what follows: so a request still takes one system call.
 func (c *conn) receive(b []byte) (n int, err error) {
 	if len(c.early) == 0 {
-		if len(b) > 1 || c.outer != nil {
+		if len(b) > 1 {
 			n, err = c.TCPConn.Read(b)
 			c.received += int64(n)
 			return n, err

@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	gometrics "runtime/metrics"
 	"strconv"
 	"syscall"
 	"time"
@@ -57,19 +58,27 @@ func addThreads() {
 	}
 }
 
-// The soft limit of memory, in bytes. If the live data came close to it, the collector would run all the time: it grows with
-// the number of connections.
+// The parts of the soft limit of memory, in bytes.
 const (
-	memoryEngine        = 180 << 20 // the engine under full load has up to 130 MB of live data
-	memoryPerConnection = 24 << 10  // stack, a small request, and its answer
+	memoryEngine        = 180 << 20
+	memoryPerConnection = 24 << 10 // stack, a small request, and its answer
 	memoryInterval      = time.Second
 )
+
+// memoryLimit returns the soft limit of memory. If the live data came close to it, the collector would run all the time, and
+// take half of the processors. Lists of events, bodies and a large directory may have more live data than the constants
+// allow: so the limit is at least half above the live data.
+func memoryLimit(connections int) int64 {
+	live := []gometrics.Sample{{Name: "/gc/heap/live:bytes"}} // when the collector last ran
+	gometrics.Read(live)
+	return max(memoryEngine+int64(connections)*memoryPerConnection, int64(live[0].Value.Uint64())*3/2)
+}
 
 // garbagePercent is how much garbage may grow before the collector runs, in percent of the live data. Go's default of 100
 // would save one percent of the processor time, and take 100 MB more.
 const garbagePercent = 50
 
-// limitMemory adjusts the limit to the number of open connections until ctx ends, unless GOMEMLIMIT is set.
+// limitMemory keeps the limit at memoryLimit until ctx ends, unless GOMEMLIMIT is set.
 func limitMemory(ctx context.Context, connections func() int) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbagePercent)
@@ -77,7 +86,7 @@ func limitMemory(ctx context.Context, connections func() int) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	debug.SetMemoryLimit(memoryEngine)
+	debug.SetMemoryLimit(memoryLimit(0))
 	go func() {
 		ticker := time.NewTicker(memoryInterval)
 		defer ticker.Stop()
@@ -86,7 +95,7 @@ func limitMemory(ctx context.Context, connections func() int) {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				debug.SetMemoryLimit(memoryEngine + int64(connections())*memoryPerConnection)
+				debug.SetMemoryLimit(memoryLimit(connections()))
 			}
 		}
 	}()

@@ -35,10 +35,8 @@ type conn struct {
 
 	// Only the goroutine that serves the connection uses the fields below.
 
-	received int64  // bytes read since the read deadline was set or moved
-	early    []byte // read with the first byte of a request, and not passed to fasthttp yet
-	ahead    []byte // the memory of early
-	sent     int64  // bytes written so far
+	received int64 // bytes read since the read deadline was set or moved
+	sent     int64 // bytes written so far
 
 	// The last check of how fast the client reads the answer.
 	checked  bool  // there was one since the write deadline was set
@@ -86,7 +84,8 @@ func (c *conn) Read(b []byte) (int, error) {
 		}
 	}
 	for {
-		n, err := c.receive(b)
+		n, err := c.TCPConn.Read(b)
+		c.received += int64(n)
 		if err == nil || n > 0 || c.readingStopped.Load() || c.read.passed(err, c.armRead, c.clientSends, c.interval) {
 			if c.outer == nil {
 				c.buffer.note(b, n)
@@ -94,32 +93,6 @@ func (c *conn) Read(b []byte) (int, error) {
 			return n, err
 		}
 	}
-}
-
-// aheadBytes is enough for the head and body of a usual event.
-const aheadBytes = 1536
-
-// receive reads from the connection. fasthttp waits for the first byte of a request alone, so that it holds its large buffer
-// only while it reads one. With the first byte, receive reads what follows: so a request still takes one system call.
-func (c *conn) receive(b []byte) (n int, err error) {
-	if len(c.early) == 0 {
-		if len(b) > 1 {
-			n, err = c.TCPConn.Read(b)
-			c.received += int64(n)
-			return n, err
-		}
-		if c.ahead == nil {
-			c.ahead = make([]byte, aheadBytes)
-		}
-		n, err = c.TCPConn.Read(c.ahead)
-		c.received += int64(n)
-		if c.early = c.ahead[:n]; n == 0 {
-			return 0, err
-		}
-	}
-	n = copy(b, c.early)
-	c.early = c.early[n:]
-	return n, nil
 }
 
 // Write implements net.Conn.

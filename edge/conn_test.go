@@ -70,27 +70,6 @@ func TestCloseWaitsForTheClient(t *testing.T) {
 	}
 }
 
-// A request takes one system call, although fasthttp asks for its first byte alone, also behind a proxy.
-func TestTheFirstByteIsReadWithWhatFollows(t *testing.T) {
-	for name, outer := range map[string]net.Conn{"directly": nil, "behind a proxy": new(proxiedConn)} {
-		c, client := accept(t)
-		c.outer = outer
-		if _, err := io.WriteString(client, "request"); err != nil {
-			t.Fatal(err)
-		}
-		if n, err := c.Read(make([]byte, 1)); n != 1 || err != nil {
-			t.Fatal(n, err)
-		}
-		if err := c.TCPConn.Close(); err != nil {
-			t.Fatal(err)
-		}
-		rest := make([]byte, maxHeaderBytes)
-		if n, err := c.Read(rest); err != nil || string(rest[:n]) != "equest" {
-			t.Errorf("%s: %q, %v after the first byte", name, rest[:n], err)
-		}
-	}
-}
-
 // stopReading ends a read even when the server arms a later deadline at the same time.
 func TestStopReadingEndsAReadWhateverIsArmedMeanwhile(t *testing.T) {
 	hour := time.Now().Add(time.Hour)

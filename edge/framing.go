@@ -70,7 +70,7 @@ const maxHeaderBytes = 16 << 10
 type readerBuffer struct {
 	data  []byte // the reader's buffer, from its start to the end of the last read
 	fresh bool   // data was read since the last request was answered, so the current request begins at its start
-	ended bool   // data ends with the last chunk of a body; data is another connection's once the request was read
+	ended bool   // data ends with the last chunk of a body. Once a request was read, data may be another connection's
 }
 
 // note takes a read of n bytes into b. It must be called with each read that fasthttp makes.

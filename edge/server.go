@@ -76,6 +76,7 @@ func New(cfg Config) (*Server, error) {
 	s.open.refusals = cfg.Refusals
 	s.http = s.newHTTP(d.handle, d.needsBody)
 	s.https = s.newHTTP(d.handle, d.needsBody)
+	s.https.ReduceMemoryUsage = true // browsers keep connections open: idle ones then hold no buffers
 	s.plain = s.newHTTP(d.handlePlain, func(*fasthttp.RequestCtx) bool { return false })
 	return s, nil
 }
@@ -92,7 +93,6 @@ func (s *Server) newHTTP(answer func(*fasthttp.RequestCtx, time.Time), needsBody
 		Concurrency:                  2 * s.open.limit, // open has the limit; this one must not be reached
 		ReadBufferSize:               maxHeaderBytes,
 		WriteBufferSize:              1 << 10, // a usual answer fits; longer ones are written without the buffer
-		ReduceMemoryUsage:            true,    // a connection holds no buffers while it is idle or its events are being stored
 		MaxRequestBodySize:           store.MaxBatchBytes,
 		ReadTimeout:                  readTimeout,
 		WriteTimeout:                 writeTimeout,

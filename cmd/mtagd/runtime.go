@@ -58,20 +58,22 @@ func addThreads() {
 	}
 }
 
-// The parts of the soft limit of memory, in bytes.
+// The heap's soft limit, in bytes. Without a limit, the collector lets garbage grow to the size of the live data, and
+// Badger's compactions produce a lot. If the live data came close to the limit, the collector would run all the time.
+// So the limit grows with the number of connections, which may be large.
 const (
-	memoryEngine        = 180 << 20
-	memoryPerConnection = 24 << 10 // stack, a small request, and its answer
+	memoryFloor         = 400 << 20
+	memoryEngine        = 200 << 20 // the engine under full load, and room for garbage
+	memoryPerConnection = 36 << 10  // buffers, stack and a small request
 	memoryInterval      = time.Second
 )
 
-// memoryLimit returns the soft limit of memory. If the live data came close to it, the collector would run all the time, and
-// take half of the processors. Lists of events, bodies and a large directory may have more live data than the constants
-// allow: so the limit is at least half above the live data.
+// memoryLimit returns the soft limit. It is at least half above the live data, because lists of events, bodies and a large
+// directory may be more than the constants allow.
 func memoryLimit(connections int) int64 {
 	live := []gometrics.Sample{{Name: "/gc/heap/live:bytes"}} // when the collector last ran
 	gometrics.Read(live)
-	return max(memoryEngine+int64(connections)*memoryPerConnection, int64(live[0].Value.Uint64())*3/2)
+	return max(memoryFloor, memoryEngine+int64(connections)*memoryPerConnection, int64(live[0].Value.Uint64())*3/2)
 }
 
 // garbagePercent is how much garbage may grow before the collector runs, in percent of the live data. Go's default of 100

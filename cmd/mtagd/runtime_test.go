@@ -7,7 +7,7 @@ import (
 
 // Live data near the limit would keep the collector busy all the time.
 func TestTheMemoryLimitStaysAboveTheLiveData(t *testing.T) {
-	const size = 256 << 20
+	const size = 320 << 20
 	live := make([]byte, size)
 	runtime.GC()
 	if limit := memoryLimit(0); limit < size*3/2 {

@@ -27,17 +27,8 @@ func (f arenas) get() *arena {
 	}
 }
 
-// largeArena is from how many bytes on an arena is large; keptLarge arenas are enough while the index is not behind.
-const (
-	largeArena = 512 << 10
-	keptLarge  = 6
-)
-
 // put takes an arena back when nothing refers to it any more.
 func (f arenas) put(a *arena) {
-	if cap(a.chunks)+cap(a.record) > largeArena && len(f) >= keptLarge {
-		return
-	}
 	clear(a.events) // their series may still alias an array that chunks has outgrown
 	a.chunks, a.record, a.events = a.chunks[:0], a.record[:0], a.events[:0]
 	select {

@@ -41,7 +41,7 @@ type transaction struct {
 }
 
 // maxTransaction is how many bytes a transaction may have before the next mark.
-const maxTransaction = 512 << 10
+const maxTransaction = 1 << 20
 
 // isFull reports whether the transaction must be committed before the next mark.
 func (t *transaction) isFull() bool {

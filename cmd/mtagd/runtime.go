@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	gometrics "runtime/metrics"
 	"strconv"
 	"syscall"
 	"time"
@@ -67,11 +68,19 @@ const (
 	memoryInterval      = time.Second
 )
 
+// memoryLimit returns the soft limit. It is at least half above the live data, because lists of events, bodies and a large
+// directory may be more than the constants allow.
+func memoryLimit(connections int) int64 {
+	live := []gometrics.Sample{{Name: "/gc/heap/live:bytes"}} // when the collector last ran
+	gometrics.Read(live)
+	return max(memoryFloor, memoryEngine+int64(connections)*memoryPerConnection, int64(live[0].Value.Uint64())*3/2)
+}
+
 // garbagePercent is how much garbage may grow before the collector runs, in percent of the live data. Go's default of 100
 // would save one percent of the processor time, and take 100 MB more.
 const garbagePercent = 50
 
-// limitMemory adjusts the limit to the number of open connections until ctx ends, unless GOMEMLIMIT is set.
+// limitMemory keeps the limit at memoryLimit until ctx ends, unless GOMEMLIMIT is set.
 func limitMemory(ctx context.Context, connections func() int) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbagePercent)
@@ -79,7 +88,7 @@ func limitMemory(ctx context.Context, connections func() int) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	debug.SetMemoryLimit(memoryFloor)
+	debug.SetMemoryLimit(memoryLimit(0))
 	go func() {
 		ticker := time.NewTicker(memoryInterval)
 		defer ticker.Stop()
@@ -88,7 +97,7 @@ func limitMemory(ctx context.Context, connections func() int) {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				debug.SetMemoryLimit(max(memoryFloor, memoryEngine+int64(connections())*memoryPerConnection))
+				debug.SetMemoryLimit(memoryLimit(connections()))
 			}
 		}
 	}()

@@ -134,14 +134,15 @@ type Portion struct {
 	Key    Key
 	Rate   Rate
 	Tokens int64
-	Strict bool // other nodes may not give the same tokens
+	Strict bool // other nodes may not give the same tokens; how many are used is known only when Settle is called
 }
 
 // TakeAll takes from several buckets as Take does. When one of them is empty, it takes nothing, and returns which one that is,
 // and how long it is until it has tokens again. Portions of one name should follow each other: their buckets share a lock.
 //
 // For a strict portion each other node may have given as many tokens as this one since they heard of each other: these count
-// as taken. So what nodes give together stays within the bucket, but the last tokens come slowly.
+// as taken. So what nodes give together stays within the bucket, but the last tokens come slowly. Other nodes hear of strict
+// portions from Settle: they cannot be told that tokens were given back.
 func (b *Buckets) TakeAll(all []Portion, now time.Time) (wait time.Duration, empty int) {
 	var locked *set
 	for i := range all {
@@ -163,7 +164,9 @@ func (b *Buckets) TakeAll(all []Portion, now time.Time) (wait time.Duration, emp
 			return wait, i
 		}
 		l.take(float64(p.Tokens), p.Rate)
-		b.tell(p.Key, l, p.Tokens, p.Rate)
+		if !p.Strict {
+			b.tell(p.Key, l, p.Tokens, p.Rate)
+		}
 	}
 	if locked != nil {
 		locked.mu.Unlock()
@@ -173,8 +176,20 @@ func (b *Buckets) TakeAll(all []Portion, now time.Time) (wait time.Duration, emp
 
 // GiveBack puts back what TakeAll has taken.
 func (b *Buckets) GiveBack(all []Portion, now time.Time) {
+	b.Settle(all, 0, now)
 	for _, p := range all {
-		b.Spend(p.Key, -p.Tokens, p.Rate, now)
+		if !p.Strict {
+			b.Spend(p.Key, -p.Tokens, p.Rate, now)
+		}
+	}
+}
+
+// Settle takes as many tokens as were used from the bucket of each strict portion, instead of those that TakeAll has taken.
+func (b *Buckets) Settle(all []Portion, used int64, now time.Time) {
+	for _, p := range all {
+		if p.Strict && (used != p.Tokens || b.share != nil) {
+			b.change(p.Key, used-p.Tokens, used, p.Rate, now)
+		}
 	}
 }
 
@@ -188,15 +203,17 @@ func (b *Buckets) mayBeEmpty(p *Portion, l *level) bool {
 	return l.taken*others >= left && (l.mine+b.share.untold(b.table, p.Key))*others >= left
 }
 
-// Spend takes n tokens from a bucket even if it is empty, or puts back as many when n is less than 0. It is for what is known
-// only after it was used.
-func (b *Buckets) Spend(k Key, n int64, r Rate, now time.Time) {
+// Spend takes n tokens from a bucket even if it is empty, or puts back as many when n is less than 0.
+func (b *Buckets) Spend(k Key, n int64, r Rate, now time.Time) { b.change(k, n, n, r, now) }
+
+// change takes n tokens from a bucket, and notes for the other nodes that some were taken.
+func (b *Buckets) change(k Key, n, taken int64, r Rate, now time.Time) {
 	s := &b.sets[k%numSets]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.find(k, r, now.UnixNano())
 	l.take(float64(n), r)
-	b.tell(k, l, n, r)
+	b.tell(k, l, taken, r)
 }
 
 // tell notes what was taken for the other nodes, once it is worth it. The caller holds the lock of the level's set.

@@ -101,7 +101,9 @@ func TestTwoNodesStoreWhatOneMayStore(t *testing.T) {
 			w.now = start.Add(time.Duration(ms) * time.Millisecond)
 			for i, b := range w.own {
 				for range []int{1, second}[i] {
-					if wait, _ := b.TakeAll([]Portion{{b.Key(0, "m"), rate, size, true}}, w.now); wait == 0 {
+					all := []Portion{{b.Key(0, "m"), rate, 2 * size, true}}
+					if wait, _ := b.TakeAll(all, w.now); wait == 0 {
+						b.Settle(all, size, w.now)
 						stored += size
 					}
 				}
@@ -119,6 +121,32 @@ func TestTwoNodesStoreWhatOneMayStore(t *testing.T) {
 		if given := burst + rate.PerSecond*seconds; stored > given+2*size || stored < 0.98*given {
 			t.Errorf("%.0f bytes were stored, want %.0f", stored, given)
 		}
+	}
+}
+
+// A stranger sends a node what is refused: the others must not believe that it was stored.
+func TestNodesDoNotTellOfWhatIsGivenBack(t *testing.T) {
+	w := newTwoNodes(t)
+	b := w.own[0]
+	all := []Portion{{b.Key(0, "m"), Rate{PerSecond: 1, Burst: 1000}, 1000, true}}
+	for _, giveBack := range []func(){
+		func() { b.Settle(all, 0, w.now) },
+		func() { b.GiveBack(all, w.now) },
+	} {
+		if wait, _ := b.TakeAll(all, w.now); wait > 0 {
+			t.Fatalf("a full bucket gives nothing for %v", wait)
+		}
+		giveBack()
+		if m := w.node[0].message(); len(m) > 0 {
+			t.Errorf("a message of %d bytes", len(m))
+		}
+	}
+	if wait, _ := b.TakeAll(all, w.now); wait > 0 {
+		t.Fatalf("a full bucket gives nothing for %v", wait)
+	}
+	b.Settle(all, 1000, w.now)
+	if m := w.node[0].message(); len(m) != entrySize {
+		t.Errorf("a message of %d bytes about what was used, want %d", len(m), entrySize)
 	}
 }
 

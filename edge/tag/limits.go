@@ -79,8 +79,8 @@ type sender struct {
 	portions    [5]limit.Portion // what admit takes: bytes are strict, events are not
 	refusals    [5]*answer       // what to answer when the bucket of a portion is empty
 	numPortions int
-	reserved    int // bytes that admit has taken
-	stored      int // bytes that were stored
+	admitted    bool // admit has taken the portions
+	stored      int  // bytes that were stored
 }
 
 // admitRequest takes the tokens of a request. When there are none, it answers the request and returns false. It is the first
@@ -116,21 +116,16 @@ func (l *limits) admit(ctx *fasthttp.RequestCtx, from *sender, events, bytes int
 		l.buckets.GiveBack(portions, from.now)
 		return false
 	}
-	from.reserved = bytes
+	from.admitted = true
 	return true
 }
 
 // settle takes the bytes that a request has stored instead of those that admit has taken.
 func (l *limits) settle(from *sender) {
-	if l == nil || from.stored == from.reserved {
+	if l == nil || !from.admitted {
 		return
 	}
-	for _, p := range from.portions[:from.numPortions] {
-		if p.Strict {
-			l.buckets.Spend(p.Key, int64(from.stored-from.reserved), p.Rate, from.now)
-		}
-	}
-	from.reserved = from.stored
+	l.buckets.Settle(from.portions[:from.numPortions], int64(from.stored), from.now)
 }
 
 func (l *limits) takeAddress(ctx *fasthttp.RequestCtx, client netip.Addr, n int, now time.Time) bool {

@@ -251,7 +251,7 @@ func TestTheDefaultForBytesIsATenthOfTheFreeSpace(t *testing.T) {
 
 // stores reports whether a sender may store so many bytes, and takes them.
 func (l *limits) stores(from *sender, bytes int) bool {
-	from.stored, from.reserved = bytes, 0
+	from.stored, from.admitted = bytes, false
 	ok := l.admit(new(fasthttp.RequestCtx), from, 1, 0)
 	if ok {
 		l.settle(from)

@@ -2,37 +2,36 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-
-	"mtagd/cmd/mtagd/operator"
 )
 
 // The files of a running server change while they are copied, so the copy may lack events, or be damaged. So a server leaves
-// a marker in its data directory while it runs. The marker says which file it is, and in which directory.
+// a marker in its data directory while it runs. The marker says which file it is, and names a socket of the server.
 //
 //   - No marker: the server had stopped.
 //   - The marker is the file that it says: the server was killed, or the power was cut. The directory may have been moved.
 //   - It is another file: the directory was copied, while the server ran or after it was killed. These two cannot be told
-//     apart, so there is only a warning. But when a server runs on the directory that the marker names, it most likely ran
-//     during the copy, too.
+//     apart, so there is only a warning. But when the socket is still open, the server ran during the copy.
 const markerName = "mtagd.running"
 
 // marker is the content of the file.
 type marker struct {
-	Inode uint64 `json:"inode"`
-	Born  int64  `json:"born"` // when the file was created, in ns since 1970; 0: the file system does not say
-	Data  string `json:"data"` // the data directory, with its absolute path
+	Inode  uint64 `json:"inode"`
+	Born   int64  `json:"born"`   // when the file was created, in ns since 1970; 0: the file system does not say
+	Socket string `json:"socket"` // abstract: it has no file that could be moved or copied, and ends with the process
 }
 
 // checkCopied refuses a copy of a running server's directory, and warns of what may be such a copy. It also removes the marker
 // at the end, after the engine has closed.
-func (d *daemon) checkCopied(ctx context.Context) error {
+func (d *daemon) checkCopied(context.Context) error {
 	if d.Store != "" { // nothing in the directory is worth a copy
 		return nil
 	}
@@ -45,10 +44,10 @@ func (d *daemon) checkCopied(ctx context.Context) error {
 		case err != nil: // the file system does not tell files apart
 			d.Log.Warn("it is not known whether this data directory was copied while a server was running on it", "error", err)
 		case left.Inode == here.Inode && left.Born == here.Born:
-		case left.Data != "" && serverRuns(ctx, left.Data):
-			return fmt.Errorf("data directory %s is a copy of %s, whose server is still running. The files changed while they were copied: "+
+		case left.isOpen():
+			return fmt.Errorf("data directory %s is a copy of one whose server is still running. The files changed while they were copied: "+
 				`the copy may lack events, or be damaged. Use "mtagd backup" and "mtagd restore", or stop the server before you copy. `+
-				"If the copy is a snapshot that the file system took at one moment, remove %s and start again", d.Data, left.Data, path)
+				"If the copy is a snapshot that the file system took at one moment, remove %s and start again", d.Data, path)
 		default:
 			d.Log.Warn("this data directory was copied while a server was running on it, or after that server was killed. "+
 				`A copy of a running server's files may lack events, or be damaged: use "mtagd backup" and "mtagd restore" instead, or stop the server before you copy`,
@@ -56,8 +55,8 @@ func (d *daemon) checkCopied(ctx context.Context) error {
 		}
 	}
 	d.onStop(func() error {
-		if !d.marked {
-			return nil
+		if here, err := fileMarker(path); err != nil || here != d.marker {
+			return nil // there is none, or that of a copy, which took this directory's place
 		}
 		return os.Remove(path)
 	})
@@ -80,20 +79,22 @@ func (d *daemon) writeMarker(path string) error {
 	if err != nil {
 		return err
 	}
-	d.marked = true
 	m, err := fileMarker(path)
 	if err == nil {
-		m.Data, err = filepath.Abs(d.Data)
-	}
-	if err == nil {
-		err = json.NewEncoder(f).Encode(m)
+		d.marker = m
+		m.Socket = "@mtagd-" + rand.Text()
+		var socket net.PacketConn
+		if socket, err = net.ListenPacket("unixgram", m.Socket); err == nil {
+			d.onStop(socket.Close)
+			err = json.NewEncoder(f).Encode(m)
+		}
 	}
 	return errors.Join(err, f.Close())
 }
 
-// serverRuns reports whether a server runs on a data directory.
-func serverRuns(ctx context.Context, data string) bool {
-	conn, err := operator.Dial(ctx, data)
+// isOpen reports whether the server that wrote the marker runs on this machine, in this network namespace.
+func (m marker) isOpen() bool {
+	conn, err := net.Dial("unixgram", m.Socket)
 	if err == nil {
 		conn.Close()
 	}

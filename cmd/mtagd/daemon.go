@@ -67,7 +67,7 @@ type daemon struct {
 	server   *edge.Server            // the public front door
 	source   *local.Source           // what backups read; nil with a database
 	schedule *schedule               // of backups by the clock; nil: there are none
-	marked   bool                    // the data directory has the marker of a running server
+	marker   marker                  // the file that this server left in the data directory; zero: none
 
 	stops    []func() error // undo the steps done so far
 	failed   chan error     // gets the error of a part that has ended by itself

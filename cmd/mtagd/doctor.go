@@ -283,7 +283,7 @@ func passes(uid, gid int, dir fs.FileInfo) bool {
 func (e *examination) checkControl() {
 	opened, err := openControl(e.data, false, e.stderr)
 	if err != nil {
-		e.add(page, "%v", "if it is damaged, do as it says ("+checkNamed(checkDamage).runbook()+"); if a newer version wrote it, install that", err)
+		e.add(page, "%v", "if a server is starting, read its log; if the data is damaged, do as it says ("+checkNamed(checkDamage).runbook()+"); if a newer version wrote it, install that", err)
 		return
 	}
 	defer opened.Close()

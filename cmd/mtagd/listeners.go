@@ -62,6 +62,15 @@ func (d *daemon) listenForOperators(ctx context.Context) (net.Listener, error) {
 	return operator.Listen(d.Data)
 }
 
+// serverRuns reports whether a server runs on a data directory.
+func serverRuns(ctx context.Context, data string) bool {
+	conn, err := operator.Dial(ctx, data)
+	if err == nil {
+		conn.Close()
+	}
+	return err == nil
+}
+
 // acceptMigration lets a command move all data to a database. Its run ends before the engine closes.
 func (d *daemon) acceptMigration(mux *http.ServeMux) {
 	ctx, cancel := context.WithCancel(context.Background())

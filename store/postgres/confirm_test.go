@@ -205,8 +205,8 @@ func TestANodeDoesNotStartWithAChangeThatNoStandbyHas(t *testing.T) {
 	})
 }
 
-// A primary that was replaced still has the domain of a tag that was deleted after the fail-over. It may not say that the
-// domain is taken: without its standbys, it does not know.
+// A primary that was replaced still has what was changed back after the fail-over. It may not say that a domain is taken, nor
+// that a retention is set already: without its standbys, it does not know.
 func TestAPrimaryWithoutStandbysRefusesNoChange(t *testing.T) {
 	primary, standby := startWithStandby(t)
 	s := newShopOn(t, primary.URL("postgres"), Options{})
@@ -220,15 +220,25 @@ func TestAPrimaryWithoutStandbysRefusesNoChange(t *testing.T) {
 		_, _, err := s.GenerateTag(ctx, other.ID, store.ServerSide, "shoes.com")
 		return err
 	}
+	keep := func(limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		return s.SetDefaultRetention(ctx, 30)
+	}
 	if err := claim(time.Minute); store.KindOf(err) != store.KindConflict {
 		t.Fatalf("the domain is taken, but the claim has the error %v", err)
 	}
+	testenv.Check(t, errors.Join(keep(time.Minute), keep(time.Minute)))
 	testenv.Check(t, standby.Kill())
 	if err := claim(200 * time.Millisecond); err == nil || store.KindOf(err) == store.KindConflict {
 		t.Errorf("no standby confirms that the domain is taken, but the claim has the error %v", err)
 	}
+	if err := keep(200 * time.Millisecond); err == nil {
+		t.Error("no standby confirms that the retention is set")
+	}
 	testenv.Check(t, standby.Start())
 	await(t, "the domain is not taken again", func() bool { return store.KindOf(claim(time.Minute)) == store.KindConflict })
+	testenv.Check(t, keep(time.Minute))
 }
 
 // When a process of the server is killed, the server ends all connections and recovers, but keeps its start time. What was

@@ -190,7 +190,7 @@ type reads[T any] struct {
 	read  func(ctx context.Context) (T, error)
 
 	mu     sync.Mutex // held during a read
-	began  time.Time  // the last read
+	began  time.Time  // the last read, or its last repeat
 	result T
 	err    error
 }
@@ -208,10 +208,10 @@ func (r *reads[T]) get() (T, error) {
 		return r.result, r.err
 	}
 	time.Sleep(time.Until(r.began.Add(r.every)))
-	r.began = time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	for {
+		r.began = time.Now()
 		if r.result, r.err = r.read(ctx); r.err == nil || store.Sleep(ctx, r.every) != nil {
 			return r.result, r.err
 		}

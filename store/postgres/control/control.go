@@ -9,6 +9,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -162,14 +163,13 @@ func (c *Control) makeChange(ctx context.Context, build func(c *change) error) e
 	if err = made.takeTurn(); err == nil {
 		err = build(made)
 	}
-	if err != nil {
+	if err != nil || !made.written {
 		_ = tx.Rollback(working) // it ends with its connection otherwise
 		session.Release()
-		if kind := store.KindOf(err); kind != store.KindInternal && kind != store.KindUnavailable {
-			// After a fail-over, the old primary may still say what was true before. It can make no commit.
-			if unconfirmed := c.db.ConfirmNow(ctx, made.seen); unconfirmed != nil {
-				err = unconfirmed
-			}
+		if kind := store.KindOf(err); err == nil || kind != store.KindInternal && kind != store.KindUnavailable {
+			// After a fail-over, the old primary may still say what was true before: that the change is not allowed, or was
+			// already made. It can make no commit.
+			err = cmp.Or(c.db.ConfirmNow(ctx, made.seen), err)
 		}
 		return conn.EndedOr(caller, conn.Unavailable(err))
 	}
@@ -180,7 +180,7 @@ func (c *Control) makeChange(ctx context.Context, build func(c *change) error) e
 	if err != nil && conn.IsConnectionFailure(err) {
 		err = made.settle(err)
 	}
-	if err != nil || !made.written {
+	if err != nil {
 		return conn.Unavailable(err)
 	}
 	return c.follower.applyRecords(made.last+1, made.records)
@@ -265,9 +265,6 @@ func QueueRecords(b *pgx.Batch, version int64, records []rules.Record) {
 // transaction has ended by then.
 func (c *change) settle(lost error) error {
 	uncertain := store.Uncertain("it is not known whether the change was made")
-	if !c.written {
-		return fmt.Errorf("%w: %w", uncertain, lost) // it has left no trace that could be looked for
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), settleChangeTimeout)
 	defer cancel()
 	committed := false

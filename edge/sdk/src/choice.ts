@@ -49,11 +49,11 @@ kit.choose_ = (given: any, by?: By) => {
 };
 
 // decided begins to store and send, or withdraws consent. A call of the page goes to the other tabs: a page that has nothing
-// to withdraw must not store anything, and a new visitor's cookie must be there before another tab writes its own.
+// to withdraw must not store anything. A new visitor's cookie must be there before another tab writes its own, and a call that
+// waited may have withdrawn consent: the page's beforeSend sees it.
 kit.decided_ = (granted: unknown, by?: By) => {
-  const say = () => by || announce('consent', granted, By.TAB);
   if (!granted) {
-    if (kit.allowed_ || cookie(Cookie.MUID)) say();
+    if (!by && (kit.allowed_ || cookie(Cookie.MUID))) announce('consent', granted);
     return by == By.DEFAULT || withdraw(by == By.TAB);
   }
   sender(); // a missing cookie is a withdrawal: the visitor becomes a new one before anything is written
@@ -66,6 +66,6 @@ kit.decided_ = (granted: unknown, by?: By) => {
     unhold(entry);
     entry.told_!(JSON.parse(entry.text_));
   }));
-  say();
+  if (!by && sender()) announce('consent', granted);
   soon(kit.retryNow_);
 };

@@ -1,7 +1,7 @@
 // The browser tag: runs the calls of mtag(). The init snippet queues calls in self.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
-import { By, categories, Visit, Word } from './choice';
+import { categories, Visit, Word } from './choice';
 import { page, watchViews } from './page';
 import { kit } from './kit';
 import { add, flush, whenAllowed } from './delivery';
@@ -63,7 +63,7 @@ const commands: Record<string, (...args: any[]) => void> = {
     kit.abort_();
     if (sender()) {
       setVisitor();
-      announce('reset', By.TAB);
+      announce('reset');
       kit.visit_(Visit.RESET);
     } else {
       if (kit.waiting_.size) warn('not sent:', kit.waiting_.size);

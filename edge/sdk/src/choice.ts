@@ -4,7 +4,7 @@
 import { unhold } from './queue';
 import { withdraw } from './delivery';
 import { announce, cookie, Cookie, sender } from './visitor';
-import { safely, soon, warn } from './warn';
+import { safely, soon, tell, warn } from './warn';
 import { load, need } from './parts';
 import { kit } from './kit';
 
@@ -59,9 +59,9 @@ kit.decided_ = (granted: unknown, by?: By) => {
   sender(); // a missing cookie is a withdrawal: the visitor becomes a new one before anything is written
   // Calls that waited for consent are made. Events are sent, and then stored.
   kit.allowed_ = 1;
-  // Browsers without the Navigation API or Temporal need the part older.
+  // Browsers without the Navigation API or Temporal need the part older. To load it fails with Trusted Types.
   if (self.navigation && self.Temporal) kit.timezone_ = Temporal.Now.timeZoneId();
-  else load('older');
+  else tell(load, 'older');
   [...kit.waiting_].forEach((entry) => entry.path_ || safely(() => {
     unhold(entry);
     entry.told_!(JSON.parse(entry.text_));

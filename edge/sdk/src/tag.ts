@@ -100,18 +100,19 @@ const run = (call: ArrayLike<any>) => safely(() => {
 kit.viewed_ = (view?: object) => run(['event', 'PageView', view]);
 
 const begin = () => {
+  const said = () => keys(Key.SAID).map((key) => storage()[key]);
   let heard: string[]; // what other tabs had said when the page was left
   addEventListener('pagehide', () => {
     kit.abort_();
     kit.left_ = 1;
     release();
     flush();
-    heard = keys(Key.SAID).map((key) => storage()[key]);
+    heard = said();
   });
   addEventListener('pageshow', (event) => {
     kit.left_ = 0;
     if (!event.persisted) return;
-    keys(Key.SAID).map((key) => storage()[key]).forEach((call) => heard.includes(call) || run(JSON.parse(call)));
+    said().forEach((call) => heard.includes(call) || run(JSON.parse(call)));
     kit.viewed_();
   });
   addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));

@@ -204,6 +204,28 @@ func TestOtherTabsHearOfAGrant(t *testing.T) {
 	first.wantNoTrace()
 }
 
+// A tab that hears of a grant finds the cookie, also when nothing has waited. It hears of none that a waiting event has withdrawn.
+func TestOtherTabsHearOfAGrantWhenTheCookieIsThere(t *testing.T) {
+	w := newWorld(t)
+	w.page("/other", `<script>
+		window.said = [];
+		addEventListener('storage', ({ newValue }) => newValue && said.push(newValue + document.cookie));
+	</script>`)
+	w.page("/", w.initWith(`{ consent: false, pageviews: false, beforeSend: (event) => event.event != 'Stop' || mtag('consent', false) }`))
+	other, tab := w.visit("/other"), w.visit("/")
+	tab.do(`mtag('event', 'Stop')`)
+	tab.doHeard(`mtag('consent', true)`, other)
+	if got := other.get(`said`); strings.Contains(got, "granted") {
+		t.Errorf("a grant that was withdrawn: %s", got)
+	}
+	tab.wantNoTrace()
+	tab.goTo(w.gate.url(shopHost) + "/")
+	tab.doHeard(`mtag('consent', true)`, other)
+	if got := other.get(`said`); !strings.Contains(got, "_muid=") {
+		t.Errorf("heard %s, without the cookie", got)
+	}
+}
+
 // Each case is what the page tells of the visitor's region, its defaults, and whether the tag may work at once.
 func TestDefaultsForRegions(t *testing.T) {
 	w := newWorld(t)

@@ -120,6 +120,19 @@ func TestWithdrawalOnAnotherHostOfTheSiteIsSeenByTheNextCall(t *testing.T) {
 	}
 }
 
+// The page erases the cookies once more a moment after it has seen the withdrawal: not those of the next visitor.
+func TestTheNextVisitorAfterAWithdrawalOnAnotherHost(t *testing.T) {
+	w, blog := withdrawnOnAnotherHost(t)
+	blog.do(`window.later = []; window.setTimeout = (call) => later.push(call); mtag('event', 'Waits')`)
+	blog.wantNoTrace()
+	next := w.visit("/")
+	events := w.want("PageView", "PageView", "PageView")
+	blog.do(`later.forEach((call) => call())`)
+	if got := next.get(`document.cookie`); !strings.Contains(got, events[2].MUID) {
+		t.Errorf("the cookies are %q, want the muid %s", got, events[2].MUID)
+	}
+}
+
 // Consent that is given again makes a new visitor, also when the page has not noticed the withdrawal.
 func TestConsentThatIsGivenAgainAfterAWithdrawalOnAnotherHost(t *testing.T) {
 	w, blog := withdrawnOnAnotherHost(t)

@@ -193,6 +193,15 @@ func TestAStrictContentSecurityPolicy(t *testing.T) {
 	}
 }
 
+// Trusted Types forbid the tag to load parts: what waited for consent is sent without older.
+func TestTrustedTypesInABrowserWithoutTemporal(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", "<script>delete window.Temporal</script>"+w.snippet(false), "Content-Security-Policy", "require-trusted-types-for 'script'")
+	tab := w.visit("/")
+	tab.do(`mtag('event', 'Early'); mtag('consent', true)`)
+	w.want("PageView", "Early")
+}
+
 func TestALoaderThatLoadsLateMissesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", "<script>"+w.initCall(true)+` mtag('event', 'Early')</script>`)

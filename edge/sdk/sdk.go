@@ -53,7 +53,8 @@
 //	                               with the time in ms, "mark" and a random text
 //	localStorage _mtag..consent    the last call of consent, which other tabs repeat, and the time; likewise of reset
 //
-// Without consent it stores and sends nothing. The calls of identify wait in memory only.
+// Without consent it stores and sends nothing; it reads only the cookie _muid, and what other tabs have said.
+// The calls of identify wait in memory only.
 //
 // Extras are scripts that pages ask for: automatic events, and parts of the tag that few pages need. They are in
 // src/extras and are built into extras. They stand before the loader in the same file.

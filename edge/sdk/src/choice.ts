@@ -4,7 +4,7 @@
 import { unhold } from './queue';
 import { withdraw } from './delivery';
 import { announce, cookie, Cookie, sender } from './visitor';
-import { safely, soon, warn } from './warn';
+import { safely, soon, tell, warn } from './warn';
 import { load, need } from './parts';
 import { kit } from './kit';
 
@@ -49,23 +49,23 @@ kit.choose_ = (given: any, by?: By) => {
 };
 
 // decided begins to store and send, or withdraws consent. A call of the page goes to the other tabs: a page that has nothing
-// to withdraw must not store anything, and a new visitor's cookie must be there before another tab writes its own.
+// to withdraw must not store anything. A new visitor's cookie must be there before another tab writes its own, and a call that
+// waited may have withdrawn consent: the page's beforeSend sees it.
 kit.decided_ = (granted: unknown, by?: By) => {
-  const say = () => by || announce('consent', granted, By.TAB);
   if (!granted) {
-    if (kit.allowed_ || cookie(Cookie.MUID)) say();
+    if (!by && (kit.allowed_ || cookie(Cookie.MUID))) announce('consent', granted);
     return by == By.DEFAULT || withdraw(by == By.TAB);
   }
   sender(); // a missing cookie is a withdrawal: the visitor becomes a new one before anything is written
   // Calls that waited for consent are made. Events are sent, and then stored.
   kit.allowed_ = 1;
-  // Browsers without the Navigation API or Temporal need the part older.
+  // Browsers without the Navigation API or Temporal need the part older. To load it fails with Trusted Types.
   if (self.navigation && self.Temporal) kit.timezone_ = Temporal.Now.timeZoneId();
-  else load('older');
+  else tell(load, 'older');
   [...kit.waiting_].forEach((entry) => entry.path_ || safely(() => {
     unhold(entry);
     entry.told_!(JSON.parse(entry.text_));
   }));
-  say();
+  if (!by && sender()) announce('consent', granted);
   soon(kit.retryNow_);
 };

@@ -120,7 +120,7 @@ export const drain = () => safely(() => {
     } else failures = 0;
     drain();
   };
-  batch.forEach((entry) => (entry.request_ = xhr));
+  batch.map((entry) => (entry.request_ = xhr));
   // The answer may renew the cookie: the request ends with the page, and when consent is withdrawn.
   xhr.open('POST', address(batch) + kit.renew_);
   kit.renew_ = '';

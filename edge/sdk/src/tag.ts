@@ -1,7 +1,7 @@
 // The browser tag: runs the calls of mtag(). The init snippet queues calls in self.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
-import { By, categories, Visit, Word } from './choice';
+import { categories, Visit, Word } from './choice';
 import { page, watchViews } from './page';
 import { kit } from './kit';
 import { add, flush, whenAllowed } from './delivery';
@@ -63,7 +63,7 @@ const commands: Record<string, (...args: any[]) => void> = {
     kit.abort_();
     if (sender()) {
       setVisitor();
-      announce('reset', By.TAB);
+      announce('reset');
       kit.visit_(Visit.RESET);
     } else {
       if (kit.waiting_.size) warn('not sent:', kit.waiting_.size);
@@ -100,18 +100,19 @@ const run = (call: ArrayLike<any>) => safely(() => {
 kit.viewed_ = (view?: object) => run(['event', 'PageView', view]);
 
 const begin = () => {
+  const said = () => keys(Key.SAID).map((key) => storage()[key]);
   let heard: string[]; // what other tabs had said when the page was left
   addEventListener('pagehide', () => {
     kit.abort_();
     kit.left_ = 1;
     release();
     flush();
-    heard = keys(Key.SAID).map((key) => storage()[key]);
+    heard = said();
   });
   addEventListener('pageshow', (event) => {
     kit.left_ = 0;
     if (!event.persisted) return;
-    keys(Key.SAID).map((key) => storage()[key]).forEach((call) => heard.includes(call) || run(JSON.parse(call)));
+    said().forEach((call) => heard.includes(call) || run(JSON.parse(call)));
     kit.viewed_();
   });
   addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));

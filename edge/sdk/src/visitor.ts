@@ -1,5 +1,6 @@
 // The visitor: the muid and its cookie. The tag's cookies are on the root domain, so all hosts of a site share them.
 
+import { By } from './choice';
 import { withdraw } from './delivery';
 import { json, Key, store } from './storage';
 import { making } from './queue';
@@ -55,8 +56,8 @@ export const erase = (only = read() || muid, last?: unknown) => {
 const read = () =>
   values(Cookie.MUID).filter((value) => /^(?!undefined|null$)[!#-+\--[\]-~]{1,256}$/.test(value)).pop();
 
-// cookie returns the value of a cookie, undefined without it.
-export const cookie = (kit.cookie_ = (name: string) => values(name)[0]);
+// cookie returns the value of a cookie, '' without it.
+export const cookie = (kit.cookie_ = (name: string) => values(name)[0] || '');
 
 // values returns the values of all cookies with that name. Where cookies throw, as in a sandbox, there are none.
 const values = (name: string) => {
@@ -99,4 +100,4 @@ export const unique = () => page + made++;
 
 // announce makes the other tabs of the host repeat a call: at once, or when they return from the back/forward cache. The browser
 // tells them only of values that change, so the value includes the time. A withdrawal removes it.
-export const announce = (...call: unknown[]) => store(Key.SAID + call[0], json([...call, Date.now()]));
+export const announce = (...call: unknown[]) => store(Key.SAID + call[0], json([...call, By.TAB, Date.now()]));

@@ -45,7 +45,7 @@ part('options', (_, kit) => {
       if (kit.hidden_) kit.abort_(); // so may a request under way
     }
     decided_(granted, ...more);
-    if (granted) kit.visit_(); // with a new visitor's
+    if (granted && kit.allowed_) kit.visit_(); // with a new visitor's, unless beforeSend has withdrawn consent
   };
 
   // hide sets what to leave out of every event, waiting ones included.

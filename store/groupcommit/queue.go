@@ -209,20 +209,20 @@ func (q *Queue) Finish(err error) (size int) {
 	var large []Part
 	woken := false
 	for _, p := range group {
-		switch {
-		case !p.last:
-		case p.isSmall():
+		if !p.isSmall() {
+			large = append(large, p)
+		} else if p.last {
 			p.done <- p.err
 			woken = true
-		default:
-			large = append(large, p)
 		}
 	}
-	if woken {
-		runtime.Gosched() // else they stand behind the committer, which builds the next group, and behind large requests
+	if woken && large != nil {
+		runtime.Gosched() // else they stand behind large requests, and behind the committer, which builds the next group
 	}
 	for _, p := range large {
-		p.done <- p.err
+		if p.last {
+			p.done <- p.err
+		}
 	}
 	return size
 }

@@ -27,8 +27,8 @@ release: node
 # sets, nothing may be missing.
 needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells gnuplot
 
-# Tests often wait for browsers or servers, so six packages run at a time on a machine with two cores. FIRST are the packages that
-# take longest: if they started last, one core would be idle at the end. PLAIN run two at a time: in turn, they would end last.
+# Tests often wait for browsers or servers, so five packages run at a time on a machine with two cores. FIRST are the packages that
+# take longest: if they started last, one core would be idle at the end.
 #
 # The race detector makes a test five to ten times as expensive, so it is on only where goroutines meet. It is off
 #   for PLAIN: packages that test another process, or send one request after the other;
@@ -56,7 +56,7 @@ TEST = GORACE=atexit_sleep_ms=50 GOGC=400 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$
 # Every test. The file in the variable SKIPPED gets what was missing (package testenv).
 test: needs
 	@out=$$(mktemp -d) && trap 'rm -r $$out' EXIT && export SKIPPED=$$out/skipped && { \
-	{ $(TEST) -p 2 $(PLAIN) || touch $$out/failed; } & \
+	{ $(TEST) -p 1 $(PLAIN) || touch $$out/failed; } & \
 	{ $(TEST) -p 1 -run '$(DRILLS)|$(COMMANDS)' $(PROGRAM) $(DRILLED) || touch $$out/failed; } & \
 	$(TEST) $(RACE) -p 3 -skip '$(COMMANDS)' $(FIRST) $(filter-out $(PLAIN),$(shell $(GO) list ./...)) || touch $$out/failed; \
 	wait; } | tee $$out/log; \

@@ -96,7 +96,8 @@ const platformPage = `<script>
 </script>`
 
 // With each platform: before the choice there is no trace. A visitor who agrees, and then to analytics alone, stays the same from
-// page to page, and so does an open tab of the shop. After a denial there is no trace again, in no tab.
+// page to page, and so does an open tab of the shop. After a denial there is no trace again, in no tab. Not in Firefox: while the machine is
+// busy, its tabs hear of a grant before they see the cookie, and make a visitor of their own.
 func TestTheOrdersOfConsentPlatforms(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", w.snippet(false))

@@ -63,7 +63,6 @@ func TestInFirefox(t *testing.T) {
 		TestRequestsNeedNoPreflight,
 		TestResetMakesAnotherVisitor,
 		TestTheCookieOfTheVisitIsBounded,
-		TestTheOrdersOfConsentPlatforms,
 		TestTheMUIDIsACookieOfTheRootDomain,
 		TestTheTagHostRenewsTheCookie,
 		TestTheTemplateForGoogleTagManager,

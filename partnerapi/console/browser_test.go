@@ -216,7 +216,9 @@ func (b *tab) fill(label, text string) {
 // choose chooses an option of the select with a label.
 func (b *tab) choose(label, value string) {
 	b.Helper()
-	b.ask(fmt.Sprintf(`((e) => { e = e.control ?? e; e.value = %q; e.dispatchEvent(new Event('change', { bubbles: true })); })(%s(%q))`, value, named, label))
+	find := "((e) => e?.control ?? e)(" + named + "(" + strconv.Quote(label) + "))"
+	b.wait(fmt.Sprintf("option %q of %q", value, label), fmt.Sprintf("[...%s?.options ?? []].some((o) => o.value === %q)", find, value))
+	b.ask(fmt.Sprintf("((e) => { e.value = %q; e.dispatchEvent(new Event('change', { bubbles: true })); })(%s)", value, find))
 }
 
 func (b *tab) signIn(key string) {

@@ -203,6 +203,7 @@ func (e *engine) openRooms(ctx context.Context, opt Options) error {
 			return err
 		}
 		e.Nodes, e.Reader = nodes.New(e.db, e.Ready), read.New(e.db, e.Control, opt.verifyPiece)
+		e.Reader.OwnerOf = e.Directory().Owner
 		if e.Writer, err = write.New(ctx, e.db, e.counts, write.Options{Size: opt.Size, FlushTimeout: opt.FlushTimeout, Recorded: e.Watchers.Wake, Metrics: opt.Metrics}); err != nil || opt.Retention == 0 {
 			return err
 		}

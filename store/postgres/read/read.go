@@ -34,7 +34,7 @@ type Reader struct {
 
 // New returns a reader of a database. verifyPiece is for tests: about how many events Verify reads at once; 0: the default.
 func New(db *conn.DB, c *control.Control, verifyAtOnce int64) *Reader {
-	return &Reader{Watchers: watch.Watchers{OwnerOf: c.Directory().Owner}, db: db, control: c, verifyPiece: cmp.Or(verifyAtOnce, verifyPiece)}
+	return &Reader{db: db, control: c, verifyPiece: cmp.Or(verifyAtOnce, verifyPiece)}
 }
 
 // PositionOf returns the place of an event in the order of receipt. Ids and cursors are those of the embedded engine, so

@@ -102,9 +102,11 @@ type firefox struct {
 	free []string // the first tabs of windows that no profile uses
 }
 
-// firefoxPrefs resolve every host name to this machine, and spare work, questions and requests of the browser itself.
+// firefoxPrefs resolve every host name to this machine, keep the pages of all tabs in the back/forward cache, and spare work, questions
+// and requests of the browser itself.
 const firefoxPrefs = `
 user_pref("network.dns.forceResolve", "127.0.0.1");
+user_pref("browser.sessionhistory.max_total_viewers", 100);
 user_pref("browser.chrome.site_icons", false);
 user_pref("browser.newtab.preload", false);
 user_pref("browser.newtabpage.enabled", false);

@@ -95,9 +95,11 @@ const platformPage = `<script>
 	load(location.hash && location.hash.slice(1).split('+'));
 </script>`
 
-// With each platform: before the choice there is no trace. A visitor who agrees, and then to analytics alone, stays the same from
-// page to page, and so does an open tab of the shop. After a denial there is no trace again, in no tab. Not in Firefox: while the machine is
-// busy, its tabs hear of a grant before they see the cookie, and make a visitor of their own.
+// With each platform: before the choice there is no trace. A visitor who agrees, and then to analytics alone, stays the same
+// from page to page, and so does an open tab of the shop. After a denial there is no trace again, in no tab.
+//
+// It does not run in Firefox: on a busy machine, a tab of Firefox hears of a grant before it sees the cookie, and makes a
+// visitor of its own.
 func TestTheOrdersOfConsentPlatforms(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", w.snippet(false))

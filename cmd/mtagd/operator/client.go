@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"reflect"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -96,14 +97,11 @@ func Request(ctx context.Context, data, method, path string, message any) (*http
 		return nil, err
 	}
 	response, started, err := send(ctx, data, method, path, text)
-	hungUp := false
-	for _, e := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
-		hungUp = hungUp || errors.Is(err, e)
-	}
+	hungUp := slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE}, func(e error) bool { return errors.Is(err, e) })
 	switch {
 	case hungUp && started:
 		err = fmt.Errorf("%w: %w", ErrStopped, err)
-	case hungUp: // a server that stops has not accepted the connection
+	case hungUp: // the server stopped before it accepted the connection
 		err = fmt.Errorf("%w: %w", store.ErrInUse, err)
 	}
 	if err != nil {

@@ -92,8 +92,8 @@ func (l *limits) admitRequest(ctx *fasthttp.RequestCtx, client netip.Addr, now t
 // admit decides whether a sender may send this many events, of so many bytes. Whoever is suspended was refused before
 // (refusalByState), and so was a body for which there is no memory (edge, bodies.go). It
 //
-//  1. takes the bytes of the merchant, the address and the partner, as if all events were stored. How many are is known only
-//     afterwards: then settle gives back the others.
+//  1. takes the bytes of the merchant, the address and the partner, as if all events were stored. Only afterwards it is known
+//     how many were: settle gives back the bytes of the others.
 //  2. takes a token of the merchant for each event.
 //  3. takes a token of the address for each event after the first: admitRequest has taken that of the first.
 //

@@ -28,7 +28,7 @@ func ReplaceFile(path string, content []byte) error {
 	})
 }
 
-// Replace is ReplaceFile with what write writes.
+// Replace is ReplaceFile for content that write writes to the new file.
 func Replace(path string, write func(f *os.File) error) error {
 	f, err := os.OpenFile(path+NewSuffix, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
 	if err != nil {

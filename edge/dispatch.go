@@ -59,7 +59,7 @@ func (d *dispatcher) handle(ctx *fasthttp.RequestCtx, began time.Time) {
 	if !ok {
 		return
 	}
-	if d.HSTS && t.host == d.BaseHost && isSecure(ctx) {
+	if d.HSTS && t.host == d.BaseHost && ctx.Conn().(*clientConn).secure {
 		ctx.Response.Header.Set(fasthttp.HeaderStrictTransportSecurity, "max-age=31536000") // a year
 	}
 	if v.surface == partnerSurface {
@@ -149,13 +149,8 @@ func (d *dispatcher) readTarget(ctx *fasthttp.RequestCtx) (target, string) {
 // isOwnHost reports whether a host may be asked for on the connection of a request. With TLS that is the host whose
 // certificate the client has checked.
 func isOwnHost(ctx *fasthttp.RequestCtx, host string) bool {
-	secure, isTLS := ctx.Conn().(*tlsConn)
-	return !isTLS || host == secure.serverName
-}
-
-func isSecure(ctx *fasthttp.RequestCtx) bool {
-	_, isTLS := ctx.Conn().(*tlsConn)
-	return isTLS
+	c := ctx.Conn().(*clientConn)
+	return !c.secure || host == c.serverName
 }
 
 // findSurface sets the surface of a target. It returns false when this server does not serve the host. Then it guesses
@@ -224,7 +219,7 @@ const refusalDelay = 200 * time.Millisecond
 // slowDown waits before a refused request is answered. The body needs no memory meanwhile.
 func slowDown(ctx *fasthttp.RequestCtx) {
 	ctx.Request.ResetBody()
-	if c := connOf(ctx.Conn()); c != nil && c.body != nil {
+	if c := connOf(ctx); c.body != nil {
 		c.body.release()
 	}
 	time.Sleep(refusalDelay)

@@ -20,11 +20,11 @@ const handshakeTimeout = 10 * time.Second
 // tlsListener accepts connections and does their handshakes concurrently. A slow or idle client costs one goroutine
 // until handshakeTimeout. Accept returns only connections whose handshake has succeeded.
 type tlsListener struct {
-	net.Listener
-	config  *tls.Config
-	clients *budget.Budget[netip.Addr] // the handshakes under way
-	log     *slog.Logger
-	metrics *metrics
+	net.Listener // returns *clientConn
+	config       *tls.Config
+	clients      *budget.Budget[netip.Addr] // the handshakes under way
+	log          *slog.Logger
+	metrics      *metrics
 
 	slots chan struct{} // one for each handshake under way
 	ready chan net.Conn // handshake done, for Accept
@@ -73,68 +73,62 @@ func (l *tlsListener) acceptAll() {
 		}
 		go func() {
 			defer func() { <-l.slots }()
-			l.serve(c)
+			l.serve(c.(*clientConn))
 		}()
 	}
 }
 
 // serve does the handshake of one connection, and then passes the connection to Accept or closes it.
-func (l *tlsListener) serve(c net.Conn) {
-	done := l.handshake(c)
-	if done == nil {
+func (l *tlsListener) serve(c *clientConn) {
+	if !l.handshake(c) {
 		// The client has gone or is refused, so an error of Close does not matter.
 		_ = c.Close()
 		return
 	}
 	select {
-	case l.ready <- done:
+	case l.ready <- c:
 	case <-l.ended:
 		_ = c.Close()
 	}
 }
 
-// handshake returns the connection after its handshake. It is nil when there is nothing to serve: the handshake failed,
-// the client has too many under way, or the CA needed only the handshake.
-func (l *tlsListener) handshake(c net.Conn) (done net.Conn) {
+// handshake adds TLS to a connection. It returns false when there is nothing to serve: the handshake failed, the client has
+// too many under way, or the CA needed only the handshake.
+func (l *tlsListener) handshake(c *clientConn) (done bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			l.metrics.panics.Inc()
 			l.log.Error("panic", "surface", "handshake", "value", p, "stack", string(debug.Stack()))
-			done = nil
+			done = false
 		}
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
 	if c.SetDeadline(deadline) != nil {
-		return nil
+		return false
 	}
 	client := clientaddr.Of(c.RemoteAddr()) // behind a proxy, this reads the proxy's header
 	if l.clients.TryReserve(client, 1) != nil {
 		l.metrics.handshakes[handshakeLimited].Inc()
-		return nil
+		return false
 	}
 	defer l.clients.Release(client, 1)
 
-	raw := connOf(c)
-	if raw == nil {
-		return nil
-	}
-	secure := &tlsConn{Conn: tls.Server(c, l.config), raw: raw}
-	raw.outer = secure
+	secure := tls.Server(c.Conn, l.config)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		l.metrics.handshakes[handshakeFailed].Inc()
-		return nil
+		return false
 	}
 	l.metrics.handshakes[handshakeDone].Inc()
 	state := secure.ConnectionState()
 	if state.NegotiatedProtocol != "" && state.NegotiatedProtocol != "http/1.1" {
 		_ = secure.Close() // a challenge of the CA (TLS-ALPN-01): the handshake was the answer
-		return nil
+		return false
 	}
 	if c.SetDeadline(time.Time{}) != nil {
-		return nil
+		return false
 	}
-	secure.serverName = strings.ToLower(state.ServerName)
-	return secure
+	c.Conn, c.secure, c.serverName = secure, true, strings.ToLower(state.ServerName)
+	return true
 }

@@ -14,8 +14,8 @@
 //	target.go       reads the host, path and query of a request
 //	client.go       contexts that end when the client has gone, or when a request must not wait any longer
 //	handshake.go    TLS: concurrent handshakes, limited per client
-//	proxy.go        the client of each connection, also behind a load balancer
-//	connections.go  the open connections: accepts them, counts them, and closes idle ones to make room for new ones
+//	listener.go     accepts connections, and finds the client of each one, also behind a load balancer
+//	connections.go  the open connections: counts them, and closes idle ones to make room for new ones
 //	conn.go         one connection: deadlines, the current request, and how it closes
 //	bodies.go       limits the memory for large bodies
 //	deadline.go     deadlines that cost little and move while data flows
@@ -102,7 +102,7 @@ func (s *Server) newHTTP(answer func(*fasthttp.RequestCtx, time.Time), needsBody
 	}
 }
 
-// Serve answers everything over plain HTTP on a listener. It returns nil after Shutdown. Before that it returns only
+// Serve answers everything over plain HTTP on a listener of TCP connections. It returns nil after Shutdown. Before that it returns only
 // with an error, also when the caller closes the listener.
 func (s *Server) Serve(ln net.Listener) error { return s.serve(s.http, s.accepting(ln)) }
 
@@ -117,9 +117,7 @@ func (s *Server) ServeTLS(ln net.Listener) error {
 func (s *Server) ServePlain(ln net.Listener) error { return s.serve(s.plain, s.accepting(ln)) }
 
 func (s *Server) accepting(ln net.Listener) net.Listener {
-	d := s.dispatcher
-	accepted := retryingListener{ln, d.Log, &s.open}
-	return &clientListener{accepted, &s.open, d.TrustedProxies, d.Refusals}
+	return &listener{ln, &s.open, s.dispatcher.TrustedProxies, s.dispatcher.Refusals, s.dispatcher.Log}
 }
 
 func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {

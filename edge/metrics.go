@@ -43,11 +43,10 @@ type handshakeOutcome uint8
 const (
 	handshakeDone handshakeOutcome = iota
 	handshakeFailed
-	handshakeLimited // not begun: the client had too many under way
 	handshakeOutcomes
 )
 
-var handshakeNames = [handshakeOutcomes]string{"done", "failed", "limited"}
+var handshakeNames = [handshakeOutcomes]string{"done", "failed"}
 
 // statusCodes are the codes that tag hosts answer with.
 var statusCodes = []int{
@@ -59,7 +58,7 @@ var statusCodes = []int{
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	handshakes := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_tls_handshakes_total",
-		Help: "TLS handshakes, by outcome: done, failed, or limited by --handshakes-per-ip.",
+		Help: "TLS handshakes, by outcome: done or failed.",
 	}, []string{"outcome"})
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -28,19 +28,11 @@ type dispatcher struct {
 	stopping  atomic.Bool // set by Shutdown: each answer closes its connection
 }
 
-func newDispatcher(cfg Config) (*dispatcher, error) {
-	m, err := newMetrics(cfg.Metrics)
-	if err != nil {
-		return nil, err
-	}
+func newDispatcher(cfg Config) *dispatcher {
 	if cfg.Limits {
 		cfg.Clients = limit.NewClients(cfg.AddressEvents, cfg.Nodes, cfg.Refusals, cfg.Log)
 	}
-	tags, err := tag.New(cfg.Config)
-	if err != nil {
-		return nil, err
-	}
-	return &dispatcher{Config: cfg, directory: cfg.Engine.Directory(), tags: tags, metrics: m}, nil
+	return &dispatcher{Config: cfg, directory: cfg.Engine.Directory(), tags: tag.New(cfg.Config), metrics: newMetrics(cfg.Metrics)}
 }
 
 // requestInfo is what is known of a request so far.

@@ -59,16 +59,13 @@ type Server struct {
 	bodies     *bodies
 }
 
-// New makes a server. Nothing runs before Serve. New fails when cfg.Metrics already has the server's metrics.
+// New makes a server. Nothing runs before Serve. New fails when the limit of open files cannot be read.
 func New(cfg Config) (*Server, error) {
-	d, err := newDispatcher(cfg)
-	if err != nil {
-		return nil, err
-	}
 	most, err := maxConnections()
 	if err != nil {
 		return nil, err
 	}
+	d := newDispatcher(cfg)
 	s := &Server{dispatcher: d, bodies: newBodies()}
 	s.open.limit = most
 	s.open.interval = rateInterval

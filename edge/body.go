@@ -21,11 +21,7 @@ type front struct {
 
 // serve answers a request that was read to the end. The answer must not alias the body.
 func (f *front) serve(ctx *fasthttp.RequestCtx) {
-	c := connOf(ctx.Conn())
-	if c == nil {
-		f.answer(ctx, ctx.Time())
-		return
-	}
+	c := connOf(ctx)
 	if c.body != nil {
 		c.body.arrived()
 	}
@@ -60,10 +56,7 @@ func (f *front) checkChunks(ctx *fasthttp.RequestCtx, c *conn) {
 // body.
 func (f *front) headReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	ctx := contextOf(h)
-	c := connOf(ctx.Conn())
-	if c == nil {
-		return fasthttp.RequestConfig{}
-	}
+	c := connOf(ctx)
 	c.headRead = true
 	c.bareLine = c.buffer.hasBareRequestLine(h)
 	n := h.ContentLength()
@@ -105,7 +98,7 @@ func (c *conn) keepHead(h *fasthttp.RequestHeader) {
 // restoreHead gives a request back the head that keepHead has kept. fasthttp empties a request when it cannot read the
 // chunked body, but the answer depends on the head.
 func restoreHead(ctx *fasthttp.RequestCtx) {
-	if c := connOf(ctx.Conn()); c != nil && c.head != nil {
+	if c := connOf(ctx); c.head != nil {
 		c.head.CopyTo(&ctx.Request.Header)
 	}
 }

@@ -18,7 +18,7 @@ const clientCheckInterval = 100 * time.Millisecond
 // CancelFunc before it returns. A connection that this package did not accept is not checked: there only the CancelFunc
 // ends the context.
 func ClientContext(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
-	c := connOf(r.Conn())
+	c := connOf(r)
 	if c == nil {
 		return context.WithCancel(context.Background())
 	}
@@ -33,7 +33,7 @@ const waitCheckInterval = 3 * time.Second
 // and a stream must end. The CancelFunc may be called after the handler has returned: when its stream has ended. A
 // connection has one WaitContext at a time: a later one replaces it.
 func WaitContext(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
-	c := connOf(r.Conn())
+	c := connOf(r)
 	if c == nil {
 		return context.WithCancel(context.Background())
 	}

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -10,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pires/go-proxyproto"
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sys/unix"
 )
@@ -42,7 +40,6 @@ type conn struct {
 	checked  bool  // there was one since the write deadline was set
 	departed int64 // bytes that the client's kernel had received by then
 
-	outer  net.Conn     // the connection around this one that fasthttp reads from; nil when it reads from this one
 	buffer readerBuffer // what fasthttp has read; see framing.go
 
 	requestState
@@ -78,18 +75,10 @@ func (c *conn) Close() error {
 
 // Read implements net.Conn.
 func (c *conn) Read(b []byte) (int, error) {
-	if c.outer == nil {
-		if err := c.checkHead(b); err != nil {
-			return 0, err
-		}
-	}
 	for {
 		n, err := c.TCPConn.Read(b)
 		c.received += int64(n)
 		if err == nil || n > 0 || c.readingStopped.Load() || c.read.passed(err, c.armRead, c.clientSends, c.interval) {
-			if c.outer == nil {
-				c.buffer.note(b, n)
-			}
 			return n, err
 		}
 	}
@@ -175,68 +164,35 @@ func (c *conn) armRead(t time.Time) error {
 	return err
 }
 
-// proxiedConn is a connection behind a proxy. Its first read reads the proxy's header.
-type proxiedConn struct {
-	*proxyproto.Conn
+// clientConn is what fasthttp reads from and writes to: a conn, perhaps with the PROXY protocol and TLS around it.
+type clientConn struct {
+	net.Conn
 	raw *conn
-}
 
-// Read implements net.Conn.
-func (c *proxiedConn) Read(b []byte) (int, error) {
-	if c.raw.outer == c {
-		if err := c.raw.checkHead(b); err != nil {
-			return 0, err
-		}
-	}
-	n, err := c.Conn.Read(b)
-	if c.raw.outer == c {
-		c.raw.buffer.note(b, n)
-	}
-	return n, err
-}
-
-// tlsConn is a connection with TLS, perhaps behind a proxy.
-type tlsConn struct {
-	*tls.Conn
-	raw        *conn
+	secure     bool   // with TLS
 	serverName string // the SNI, in lower case; set when the handshake is done
 }
 
 // Read implements net.Conn.
-func (c *tlsConn) Read(b []byte) (int, error) {
-	if err := c.raw.checkHead(b); err != nil {
-		return 0, err
+func (c *clientConn) Read(b []byte) (int, error) {
+	if !c.raw.headRead {
+		if err := c.raw.buffer.checkHead(b); err != nil {
+			return 0, err
+		}
 	}
 	n, err := c.Conn.Read(b)
 	c.raw.buffer.note(b, n)
 	return n, err
 }
 
-// checkHead is readerBuffer.checkHead before each read that fasthttp makes.
-func (c *conn) checkHead(b []byte) error {
-	if c.headRead {
-		return nil
-	}
-	return c.buffer.checkHead(b)
-}
-
 // drainOnClose makes the connection of a request read the rest of the request before it closes.
-func drainOnClose(ctx *fasthttp.RequestCtx) {
-	if c := connOf(ctx.Conn()); c != nil {
-		c.drain.Store(true)
-	}
-}
+func drainOnClose(ctx *fasthttp.RequestCtx) { connOf(ctx).drain.Store(true) }
 
-// connOf returns the conn beneath TLS and the PROXY protocol. It is nil when no retryingListener accepted the
-// connection.
-func connOf(c net.Conn) *conn {
-	switch outer := c.(type) {
-	case *conn:
-		return outer
-	case *tlsConn:
-		return outer.raw
-	case *proxiedConn:
-		return outer.raw
+// connOf returns the connection of a request. It is nil when no listener of this package accepted it: the demo shop makes
+// such requests to the partner API, and tests do.
+func connOf(ctx *fasthttp.RequestCtx) *conn {
+	if c, ok := ctx.Conn().(*clientConn); ok {
+		return c.raw
 	}
 	return nil
 }
@@ -244,10 +200,7 @@ func connOf(c net.Conn) *conn {
 // connStateChanged notes whether a connection is idle. When an answer is written or the connection is closed, it ends the
 // state of the request. fasthttp calls it.
 func connStateChanged(nc net.Conn, state fasthttp.ConnState) {
-	c := connOf(nc)
-	if c == nil {
-		return
-	}
+	c := nc.(*clientConn).raw
 	c.idle.Store(state == fasthttp.StateIdle)
 	if state != fasthttp.StateIdle && state != fasthttp.StateClosed {
 		return
@@ -268,7 +221,7 @@ func connStateChanged(nc net.Conn, state fasthttp.ConnState) {
 // WhenAnswered calls a function when the answer to a request is written or its connection is closed. On a connection
 // that this package did not accept, it calls the function now.
 func WhenAnswered(r *fasthttp.RequestCtx, call func()) {
-	if c := connOf(r.Conn()); c != nil {
+	if c := connOf(r); c != nil {
 		c.answered = call
 		return
 	}

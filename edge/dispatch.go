@@ -28,19 +28,11 @@ type dispatcher struct {
 	stopping  atomic.Bool // set by Shutdown: each answer closes its connection
 }
 
-func newDispatcher(cfg Config) (*dispatcher, error) {
-	m, err := newMetrics(cfg.Metrics)
-	if err != nil {
-		return nil, err
-	}
+func newDispatcher(cfg Config) *dispatcher {
 	if cfg.Limits {
 		cfg.Clients = limit.NewClients(cfg.AddressEvents, cfg.Nodes, cfg.Refusals, cfg.Log)
 	}
-	tags, err := tag.New(cfg.Config)
-	if err != nil {
-		return nil, err
-	}
-	return &dispatcher{Config: cfg, directory: cfg.Engine.Directory(), tags: tags, metrics: m}, nil
+	return &dispatcher{Config: cfg, directory: cfg.Engine.Directory(), tags: tag.New(cfg.Config), metrics: newMetrics(cfg.Metrics)}
 }
 
 // requestInfo is what is known of a request so far.
@@ -59,7 +51,7 @@ func (d *dispatcher) handle(ctx *fasthttp.RequestCtx, began time.Time) {
 	if !ok {
 		return
 	}
-	if d.HSTS && t.host == d.BaseHost && isSecure(ctx) {
+	if d.HSTS && t.host == d.BaseHost && ctx.Conn().(*clientConn).secure {
 		ctx.Response.Header.Set(fasthttp.HeaderStrictTransportSecurity, "max-age=31536000") // a year
 	}
 	if v.surface == partnerSurface {
@@ -149,13 +141,8 @@ func (d *dispatcher) readTarget(ctx *fasthttp.RequestCtx) (target, string) {
 // isOwnHost reports whether a host may be asked for on the connection of a request. With TLS that is the host whose
 // certificate the client has checked.
 func isOwnHost(ctx *fasthttp.RequestCtx, host string) bool {
-	secure, isTLS := ctx.Conn().(*tlsConn)
-	return !isTLS || host == secure.serverName
-}
-
-func isSecure(ctx *fasthttp.RequestCtx) bool {
-	_, isTLS := ctx.Conn().(*tlsConn)
-	return isTLS
+	c := ctx.Conn().(*clientConn)
+	return !c.secure || host == c.serverName
 }
 
 // findSurface sets the surface of a target. It returns false when this server does not serve the host. Then it guesses
@@ -224,7 +211,7 @@ const refusalDelay = 200 * time.Millisecond
 // slowDown waits before a refused request is answered. The body needs no memory meanwhile.
 func slowDown(ctx *fasthttp.RequestCtx) {
 	ctx.Request.ResetBody()
-	if c := connOf(ctx.Conn()); c != nil && c.body != nil {
+	if c := connOf(ctx); c.body != nil {
 		c.body.release()
 	}
 	time.Sleep(refusalDelay)

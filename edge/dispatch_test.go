@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"regexp"
 	"strconv"
 	"strings"
@@ -376,22 +375,13 @@ func TestPlainHTTPTakesTokensToo(t *testing.T) {
 			cfg.Limits, cfg.AddressEvents, cfg.Now = true, 1, func() time.Time { return now }
 			cfg.Challenge = func(string, string) (string, bool) { return "", false }
 		})
-		status := func() int {
-			ctx := new(fasthttp.RequestCtx)
-			ctx.Init(new(fasthttp.Request), &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}, nil)
-			ctx.Request.SetRequestURI(path)
-			ctx.Request.Header.SetHost(clientHost)
-			w.server.dispatcher.handlePlain(ctx, time.Now())
-			return ctx.Response.StatusCode()
-		}
+		plain := world{T: t, addr: w.listen(w.server.ServePlain)}
 		for range 30 {
-			if got := status(); got == 429 {
-				t.Fatalf("%s is refused too early", path)
+			if got := plain.do("GET", clientHost, path, "").Status; got == 429 || got == 500 {
+				t.Fatalf("%s: status %d too early", path, got)
 			}
 		}
-		if got := status(); got != 429 {
-			t.Errorf("%s: status %d, want 429", path, got)
-		}
+		plain.do("GET", clientHost, path, "").Want(t, 429, "")
 	}
 }
 

@@ -73,13 +73,11 @@ func newTunedWorld(t *testing.T, tune func(*Server), configure ...func(*Config))
 			fmt.Fprintf(ctx, `{"partner":%q}`, ctx.Path())
 		},
 	}
-	var err error
-	if cfg.Refusals, err = limit.NewRefusals(cfg.Log, cfg.Metrics); err != nil {
-		t.Fatal(err)
-	}
+	cfg.Refusals = limit.NewRefusals(cfg.Log, cfg.Metrics)
 	for _, change := range configure {
 		change(&cfg)
 	}
+	var err error
 	if w.server, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 // with a space, and unknown HTTP versions.
 func framingFault(ctx *fasthttp.RequestCtx) string {
 	h := &ctx.Request.Header
-	if c := connOf(ctx.Conn()); c != nil && c.bareLine {
+	if connOf(ctx).bareLine {
 		return bareLineFault
 	}
 	if p := h.Protocol(); string(p) != "HTTP/1.1" && string(p) != "HTTP/1.0" {

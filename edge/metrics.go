@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"mtagd/edge/tag"
 )
@@ -43,11 +44,10 @@ type handshakeOutcome uint8
 const (
 	handshakeDone handshakeOutcome = iota
 	handshakeFailed
-	handshakeLimited // not begun: the client had too many under way
 	handshakeOutcomes
 )
 
-var handshakeNames = [handshakeOutcomes]string{"done", "failed", "limited"}
+var handshakeNames = [handshakeOutcomes]string{"done", "failed"}
 
 // statusCodes are the codes that tag hosts answer with.
 var statusCodes = []int{
@@ -56,32 +56,27 @@ var statusCodes = []int{
 	500, 503,
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
-	handshakes := prometheus.NewCounterVec(prometheus.CounterOpts{
+// newMetrics registers the metrics, unless reg is nil.
+func newMetrics(reg prometheus.Registerer) *metrics {
+	registered := promauto.With(reg)
+	handshakes := registered.NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_tls_handshakes_total",
-		Help: "TLS handshakes, by outcome: done, failed, or limited by --handshakes-per-ip.",
+		Help: "TLS handshakes, by outcome: done or failed.",
 	}, []string{"outcome"})
 	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+		requests: registered.NewCounterVec(prometheus.CounterOpts{
 			Name: "mtagd_http_requests_total",
 			Help: "Requests answered, by surface (partner: the API; tag: the tag hosts), endpoint and status code. Endpoints are mark, id, script and health, the API's operations such as list_events, console_…, and other.",
 		}, []string{"surface", "endpoint", "code"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		duration: registered.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "mtagd_http_request_duration_seconds",
 			Help:    "Time from the end of a request to its answer. With read_feed it includes the up to 30 s that a client wants to wait; of streams and exports it is the time to their beginning.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5},
 		}, []string{"surface", "endpoint"}),
-		panics: prometheus.NewCounter(prometheus.CounterOpts{
+		panics: registered.NewCounter(prometheus.CounterOpts{
 			Name: "mtagd_panics_total",
 			Help: "Requests that ended in a panic: a bug in mtagd.",
 		}),
-	}
-	if reg != nil {
-		for _, c := range []prometheus.Collector{m.requests, m.duration, handshakes, m.panics} {
-			if err := reg.Register(c); err != nil {
-				return nil, err
-			}
-		}
 	}
 	surface := surfaceNames[tagSurface]
 	for e := range tag.Endpoints {
@@ -93,7 +88,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	for o, name := range handshakeNames {
 		m.handshakes[o] = handshakes.WithLabelValues(name)
 	}
-	return m, nil
+	return m
 }
 
 // countTagRequest counts an answered request to a tag host.

@@ -13,9 +13,9 @@
 //	framing.go      refuses requests that a proxy in front might read differently; shows how a request line ends
 //	target.go       reads the host, path and query of a request
 //	client.go       contexts that end when the client has gone, or when a request must not wait any longer
-//	handshake.go    TLS: concurrent handshakes, limited per client
-//	proxy.go        the client of each connection, also behind a load balancer
-//	connections.go  the open connections: accepts them, counts them, and closes idle ones to make room for new ones
+//	handshake.go    TLS: concurrent handshakes
+//	listener.go     accepts connections, and finds the client of each one, also behind a load balancer
+//	connections.go  the open connections: counts them, and closes idle ones to make room for new ones
 //	conn.go         one connection: deadlines, the current request, and how it closes
 //	bodies.go       limits the memory for large bodies
 //	deadline.go     deadlines that cost little and move while data flows
@@ -59,16 +59,13 @@ type Server struct {
 	bodies     *bodies
 }
 
-// New makes a server. Nothing runs before Serve. New fails when cfg.Metrics already has the server's metrics.
+// New makes a server. Nothing runs before Serve. New fails when the limit of open files cannot be read.
 func New(cfg Config) (*Server, error) {
-	d, err := newDispatcher(cfg)
-	if err != nil {
-		return nil, err
-	}
 	most, err := maxConnections()
 	if err != nil {
 		return nil, err
 	}
+	d := newDispatcher(cfg)
 	s := &Server{dispatcher: d, bodies: newBodies()}
 	s.open.limit = most
 	s.open.interval = rateInterval
@@ -102,14 +99,14 @@ func (s *Server) newHTTP(answer func(*fasthttp.RequestCtx, time.Time), needsBody
 	}
 }
 
-// Serve answers everything over plain HTTP on a listener. It returns nil after Shutdown. Before that it returns only
+// Serve answers everything over plain HTTP on a listener of TCP connections. It returns nil after Shutdown. Before that it returns only
 // with an error, also when the caller closes the listener.
 func (s *Server) Serve(ln net.Listener) error { return s.serve(s.http, s.accepting(ln)) }
 
 // ServeTLS does what Serve does, over HTTPS.
 func (s *Server) ServeTLS(ln net.Listener) error {
 	d := s.dispatcher
-	ln = newTLSListener(s.accepting(ln), d.TLS, d.HandshakesPerIP, s.open.limit, d.Log, d.metrics)
+	ln = newTLSListener(s.accepting(ln), d.TLS, d.Log, d.metrics)
 	return s.serve(s.https, ln)
 }
 
@@ -117,9 +114,7 @@ func (s *Server) ServeTLS(ln net.Listener) error {
 func (s *Server) ServePlain(ln net.Listener) error { return s.serve(s.plain, s.accepting(ln)) }
 
 func (s *Server) accepting(ln net.Listener) net.Listener {
-	d := s.dispatcher
-	accepted := retryingListener{ln, d.Log, &s.open}
-	return &clientListener{accepted, &s.open, d.TrustedProxies, d.Refusals}
+	return &listener{ln, &s.open, s.dispatcher.TrustedProxies, s.dispatcher.Refusals, s.dispatcher.Log}
 }
 
 func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {

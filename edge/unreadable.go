@@ -20,8 +20,8 @@ import (
 // handleExpect answers a client that asks before it sends its body (Expect: 100-continue). A body that would be refused
 // is refused now.
 func (f *front) handleExpect(ctx *fasthttp.RequestCtx) int {
-	c := connOf(ctx.Conn())
-	isRefused := c != nil && (c.headDecides || c.bodyRefused != nil)
+	c := connOf(ctx)
+	isRefused := c.headDecides || c.bodyRefused != nil
 	if ctx.Request.Header.ContentLength() <= store.MaxBatchBytes && !isRefused {
 		return fasthttp.StatusContinue
 	}
@@ -33,19 +33,19 @@ func (f *front) handleExpect(ctx *fasthttp.RequestCtx) int {
 // after the answer.
 func (f *front) handleUnreadable(ctx *fasthttp.RequestCtx, err error) {
 	restoreHead(ctx)
-	c := connOf(ctx.Conn())
-	if c != nil && c.headDecides {
+	c := connOf(ctx)
+	if c.headDecides {
 		f.answer(ctx, time.Now())
 		drainOnClose(ctx)
 		return
 	}
 	f.refuseUnreadable(ctx, c, err)
-	if c != nil && c.body != nil {
+	if c.body != nil {
 		c.body.release() // now, because Close may take a second
 	}
 }
 
-// refuseUnreadable answers a request that fasthttp could not read because of err. c is its connection, or nil.
+// refuseUnreadable answers a request that fasthttp could not read because of err. c is its connection.
 func (d *dispatcher) refuseUnreadable(ctx *fasthttp.RequestCtx, c *conn, err error) {
 	v := requestInfo{began: time.Now()}
 	defer d.finish(ctx, &v)
@@ -57,10 +57,10 @@ func (d *dispatcher) refuseUnreadable(ctx *fasthttp.RequestCtx, c *conn, err err
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
 	switch {
-	case c != nil && c.bodyRefused == errManyOfClient:
+	case c.bodyRefused == errManyOfClient:
 		d.Refusals.Count(limit.BodyMemory, limit.Tenant{})
 		d.writeError(ctx, v.surface, fasthttp.StatusTooManyRequests, "Too many large requests of this client are under way, please retry")
-	case c != nil && (c.bodyRefused != nil || c.body != nil && c.body.hasGivenWay()):
+	case c.bodyRefused != nil || c.body != nil && c.body.hasGivenWay():
 		d.Refusals.Count(limit.BodyMemory, limit.Tenant{})
 		d.writeError(ctx, v.surface, fasthttp.StatusServiceUnavailable, "Too many large requests are under way, please retry")
 	case errors.As(err, &timeout) && timeout.Timeout() && d.stopping.Load():

@@ -80,10 +80,7 @@ func endless(*fasthttp.RequestCtx) (context.Context, context.CancelFunc) {
 // serve replaces the API by one with another engine or DNS.
 func (s *service) serve(engine store.Engine, dns Verifier) {
 	log := slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	refusals, err := limit.NewRefusals(log, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	refusals := limit.NewRefusals(log, nil)
 	s.api = newAPI(Config{
 		Engine:        engine,
 		Delivery:      s.delivery,

@@ -90,7 +90,7 @@ func TestTryEvents(t *testing.T) {
 	p.post(uri, `{"muid":"m","event":"Purchase","event_id":"1","products":[{"id":"a","price":"25"}]}`).is(200).
 		has("status", 201).has("answer.message", "Event accepted").has("findings.0.level", "warning").has("findings.0.code", "wrong_type").
 		has("findings.0.path", "/products/0/price").has("findings.0.message", `is "25", a string; reports need a number`).
-		has("findings.0.suggestion", "25").has("findings.1", nil)
+		has("findings.0.suggestion", nil).has("findings.1", nil)
 	p.post(uri, `{"muid":"m","event":"Purchse","event_id":"1"}`).is(200).has("status", 201).
 		has("findings.0.message", `is "Purchse", not a pre-defined event: did you mean Purchase?`).has("findings.0.suggestion", "Purchase")
 	p.post(uri, `{"muid":"m","event":"Login","event_id":"1"}`).is(200).has("status", 201).has("findings.0", nil)

@@ -42,10 +42,7 @@ var errImpaired = errors.New("a table is damaged")
 func guardedPages(t *testing.T, token string, notReady error) http.Handler {
 	t.Helper()
 	metrics := prometheus.NewRegistry()
-	refusals, err := limit.NewRefusals(slog.New(slog.DiscardHandler), metrics)
-	if err != nil {
-		t.Fatal(err)
-	}
+	refusals := limit.NewRefusals(slog.New(slog.DiscardHandler), metrics)
 	ready := func() error { return notReady }
 	return guardAdmin(adminPages(metrics, ready, func() error { return errImpaired }), ready, token, refusals)
 }

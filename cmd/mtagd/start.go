@@ -33,10 +33,8 @@ func (d *daemon) inheritSockets(context.Context) (err error) {
 }
 
 // countRefusals begins to count what is refused, and to remember refused events.
-func (d *daemon) countRefusals(context.Context) (err error) {
-	if d.refusals, err = limit.NewRefusals(d.Log, d.rates.counters); err != nil {
-		return err
-	}
+func (d *daemon) countRefusals(context.Context) error {
+	d.refusals = limit.NewRefusals(d.Log, d.rates.counters)
 	d.refused = refused.New(time.Now)
 	d.onStop(func() error {
 		d.refusals.Flush()
@@ -305,7 +303,6 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		c.TLS = d.tlsmgr.Certificates.TLSConfig()
 		c.Challenge = d.tlsmgr.Certificates.HTTPChallenge
 		c.HSTS = d.HSTS
-		c.HandshakesPerIP = d.HandshakesPerIP
 	}
 	d.server, err = edge.New(c)
 	return err

@@ -14,10 +14,7 @@ func TestRates(t *testing.T) {
 	r := newRates()
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mtagd_events_total"}, []string{"outcome"})
 	r.counters.MustRegister(events)
-	refusals, err := limit.NewRefusals(slog.New(slog.DiscardHandler), r.counters)
-	if err != nil {
-		t.Fatal(err)
-	}
+	refusals := limit.NewRefusals(slog.New(slog.DiscardHandler), r.counters)
 	start := time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)
 	if got := r.since(start); got.Over != 0 || got.Events != 0 {
 		t.Errorf("before the first sample: %+v", got)

@@ -74,10 +74,7 @@ func TestALogDropsRepeatedMessages(t *testing.T) {
 func TestALogHasTheRefusalsOfEveryCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text lockedText
-		refusals, err := limit.NewRefusals(slog.New(throttle(slog.NewTextHandler(&text, nil))), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		refusals := limit.NewRefusals(slog.New(throttle(slog.NewTextHandler(&text, nil))), nil)
 		count := func(when string) {
 			t.Helper()
 			synctest.Wait()

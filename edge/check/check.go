@@ -36,21 +36,20 @@ type Finding struct {
 	Message string // contains no value of the event
 	// Value is what the event has at the path, as JSON; "" when that is long. It may name a person.
 	Value string
-	// Suggestion is what to send instead: a name, or a value as JSON; "" when that is not clear. It may name a person.
+	// Suggestion is the name to send instead; "" when that is not clear. It may name a person.
 	Suggestion string
 }
 
 // MaxFindings is how many findings Event returns at most.
 const MaxFindings = 50
 
-// maxFields is how many fields at the top of an event are compared with names that their sender may have meant.
+// maxFields is how many fields at the top of an event are compared with the names of identifiers.
 const maxFields = 200
 
 // Event returns the findings of an event. event is the JSON object as encoding/json decodes it into an any. received is when
 // it was received, by the sender's clock if that is known to be wrong. No finding has the level Error.
 func Event(event map[string]any, received time.Time) []Finding {
-	names := sortedNames(event)
-	c := checker{names: names[:min(len(names), maxFields)]}
+	var c checker
 	name := c.name(event)
 	c.identifiers(event)
 	c.time(event, received)
@@ -59,21 +58,14 @@ func Event(event map[string]any, received time.Time) []Finding {
 	}
 	if own, predefined := events[name]; predefined {
 		c.fields("", event, own)
-		c.misspelt(event, fieldWords[name])
 		if !isAbsent(event["value"]) && isAbsent(event["currency"]) && own["currency"].kind == currency {
 			c.add(Info, "no_currency", "/currency", "is missing: a value without a currency cannot be added up")
 		}
-	} else {
-		c.misspelt(event, readWords)
 	}
-	c.nested(event)
 	return c.found
 }
 
-type checker struct {
-	names []string // of the fields at the top, sorted; the first maxFields
-	found []Finding
-}
+type checker struct{ found []Finding }
 
 func (c *checker) add(level Level, code, path, message string) {
 	c.suggest(level, code, path, message, "", "")
@@ -112,7 +104,7 @@ func (c *checker) identifiers(event map[string]any) {
 		switch {
 		case isAbsent(value):
 		case !isText:
-			c.wrongType(path, value, text, "an identifier that is not a string is ignored")
+			c.wrongType(path, value, "an identifier that is not a string is ignored")
 		case strings.TrimSpace(s) == "":
 			c.add(Warning, "empty_identifier", path, "is empty, so it identifies nobody")
 		case slices.Contains([]string{"undefined", "null", "NaN", "[object Object]", "0"}, strings.TrimSpace(s)):
@@ -123,7 +115,8 @@ func (c *checker) identifiers(event map[string]any) {
 			c.add(Warning, "no_phone", path, "has no digits, so it identifies nobody")
 		}
 	}
-	for _, name := range c.names {
+	names := sortedNames(event)
+	for _, name := range names[:min(len(names), maxFields)] {
 		if meant := identifierNames[fold(name)]; meant != "" && meant != name && isAbsent(event[meant]) {
 			c.suggest(Info, "unknown_identifier", pointer("", name), "does not identify a person here; the service reads muid, email, phone and deviceId", "", meant)
 		}
@@ -145,19 +138,12 @@ var identifierNames = map[string]string{
 func (c *checker) time(event map[string]any, received time.Time) {
 	const path, counts = "/event_time", "; the time of receipt counts"
 	value := event["event_time"]
-	if n, ok := value.(float64); ok {
-		c.wrongType(path, value, text, "a time is sent as in RFC 3339"+counts)
-		if at := fromEpoch(n); at != "" {
-			c.found[len(c.found)-1].Suggestion = at
-		}
-		return
-	}
 	sent, ok := value.(string)
 	at, isTime := store.ParseTime(sent)
 	switch {
 	case isAbsent(value):
 	case !ok:
-		c.wrongType(path, value, text, "a time is sent as in RFC 3339"+counts)
+		c.wrongType(path, value, "a time is sent as in RFC 3339"+counts)
 	case !isTime:
 		c.suggest(Warning, "wrong_time", path, "is not a time as in RFC 3339, such as 2026-11-20T08:30:00Z"+counts, short(sent), "")
 	case at.After(received.Add(store.MaxClockLead)):
@@ -165,36 +151,4 @@ func (c *checker) time(event map[string]any, received time.Time) {
 	case at.Before(received.AddDate(-1, 0, 0)):
 		c.suggest(Warning, "old_time", path, "is more than a year ago", short(sent), "")
 	}
-}
-
-// fromEpoch returns the time, as JSON, of a number of seconds or milliseconds since 1970; "" when it can be neither.
-func fromEpoch(n float64) string {
-	switch {
-	case n > 1e9 && n < 1e10:
-		return quote(store.FormatTime(time.Unix(int64(n), 0)))
-	case n > 1e12 && n < 1e13:
-		return quote(store.FormatTime(time.UnixMilli(int64(n))))
-	}
-	return ""
-}
-
-// nested finds fields of the event that are in an object inside it, where other services expect them.
-func (c *checker) nested(event map[string]any) {
-	for _, name := range c.names {
-		inner, ok := event[name].(map[string]any)
-		if !ok || !wrappers[fold(name)] {
-			continue
-		}
-		for _, field := range sortedNames(inner) {
-			if IsField(field) && isAbsent(event[field]) {
-				c.suggest(Warning, "nested", pointer(pointer("", name), field), "is not read there: the fields of an event are at its top level", "", "/"+field)
-			}
-		}
-	}
-}
-
-// wrappers are the names of objects in which other services expect an event's fields, folded.
-var wrappers = map[string]bool{
-	"properties": true, "props": true, "params": true, "parameters": true, "data": true, "payload": true, "eventdata": true,
-	"customdata": true, "ecommerce": true, "attributes": true, "context": true, "userdata": true, "user": true, "traits": true,
 }

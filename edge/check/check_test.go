@@ -39,10 +39,10 @@ func TestFindings(t *testing.T) {
 		{"a name is known though not pre-defined", `{"muid":"m","event":"PageView"}`, nil},
 		{"a short name is near by accident", `{"muid":"m","event":"Load"}`, nil},
 		{"SignUp is in use too", `{"muid":"m","event":"SignUp"}`, []string{"info other_spelling /event Signup"}},
-		{"a value is text", `{"muid":"m","event":"Purchase","value":"89.5","currency":"EUR"}`, []string{"warning wrong_type /value 89.5"}},
+		{"a value is text", `{"muid":"m","event":"Purchase","value":"89.5","currency":"EUR"}`, []string{"warning wrong_type /value "}},
 		{"a value has a comma", `{"muid":"m","event":"Purchase","value":"89,5","currency":"EUR"}`, []string{"warning wrong_type /value "}},
 		{"a value has no currency", `{"muid":"m","event":"Lead","value":8}`, []string{"info no_currency /currency "}},
-		{"a currency is small", `{"muid":"m","event":"Lead","currency":"eur"}`, []string{`warning wrong_currency /currency "EUR"`}},
+		{"a currency is small", `{"muid":"m","event":"Lead","currency":"eur"}`, []string{"warning wrong_currency /currency "}},
 		{"a currency is a sign", `{"muid":"m","event":"Lead","currency":"€"}`, []string{"warning wrong_currency /currency "}},
 		{"a currency is a number", `{"muid":"m","event":"Lead","currency":978}`, []string{"warning wrong_type /currency "}},
 		{"null is absent", `{"muid":"m","event":"Lead","currency":null,"value":null,"event_time":null}`, nil},
@@ -50,29 +50,25 @@ func TestFindings(t *testing.T) {
 		{"a product is text", fmt.Sprintf(product, `"a"`), []string{"warning wrong_type /products/0 "}},
 		{"a product is null", fmt.Sprintf(product, `null`), []string{"warning wrong_type /products/0 "}},
 		{"a product has no id", fmt.Sprintf(product, `{"id":"a"},{"name":"b"}`), []string{"warning missing /products/1/id "}},
-		{"a product's id is a number", fmt.Sprintf(product, `{"id":12345678}`), []string{`warning wrong_type /products/0/id "12345678"`}},
-		{"a product's price is text", fmt.Sprintf(product, `{"id":"a","price":"25"}`), []string{"warning wrong_type /products/0/price 25"}},
+		{"a product's id is a number", fmt.Sprintf(product, `{"id":12345678}`), []string{"warning wrong_type /products/0/id "}},
+		{"a product's price is text", fmt.Sprintf(product, `{"id":"a","price":"25"}`), []string{"warning wrong_type /products/0/price "}},
 		{"a variant lacks what it needs", fmt.Sprintf(product, `{"id":"a","variants":[{"attributes":{"a/b":1},"price":{"discounted":"1"},"isAvailable":"true"}]}`), []string{
-			`warning wrong_type /products/0/variants/0/attributes/a~1b "1"`,
-			"warning wrong_type /products/0/variants/0/isAvailable true",
+			"warning wrong_type /products/0/variants/0/attributes/a~1b ",
+			"warning wrong_type /products/0/variants/0/isAvailable ",
 			"warning missing /products/0/variants/0/price/currency ",
-			"warning wrong_type /products/0/variants/0/price/discounted 1",
+			"warning wrong_type /products/0/variants/0/price/discounted ",
 			"warning missing /products/0/variants/0/price/original "}},
 		{"products of an event of its own name are its own affair", `{"muid":"m","event":"VoucherPrinted","products":"x"}`, nil},
-		{"a field is misspelt", `{"muid":"m","event":"Purchase","curency":"EUR","transactionId":"7","eventId":"x"}`, []string{
-			"warning unknown_field /curency currency", "warning unknown_field /eventId event_id", "warning unknown_field /transactionId transaction_id"}},
-		{"a muid is a number", `{"muid":7,"email":"a@b.c","event":"Login"}`, []string{`warning wrong_type /muid "7"`}},
+		{"a muid is a number", `{"muid":7,"email":"a@b.c","event":"Login"}`, []string{"warning wrong_type /muid "}},
 		{"identifiers say nothing", `{"muid":" ","email":"ann","phone":"none","deviceId":"undefined","event":"Login"}`, []string{
 			"warning empty_identifier /muid ", "warning no_email /email ", "warning no_phone /phone ", "warning placeholder /deviceId "}},
 		{"an identifier has another service's name", `{"muid":"m","event":"Login","phone_number":"1","device_id":"x"}`, []string{
 			"info unknown_identifier /device_id deviceId", "info unknown_identifier /phone_number phone"}},
-		{"a time is in seconds", `{"muid":"m","event":"Login","event_time":1795000000}`, []string{`warning wrong_type /event_time "2026-11-18T11:06:40Z"`}},
-		{"a time is in milliseconds", `{"muid":"m","event":"Login","event_time":1795000000000}`, []string{`warning wrong_type /event_time "2026-11-18T11:06:40Z"`}},
+		{"a time is a number", `{"muid":"m","event":"Login","event_time":1795000000}`, []string{"warning wrong_type /event_time "}},
 		{"a time has no zone", `{"muid":"m","event":"Login","event_time":"2026-11-20T08:30:00"}`, []string{"warning wrong_time /event_time "}},
 		{"a time is ahead", `{"muid":"m","event":"Login","event_time":"2026-11-20T08:35:01Z"}`, []string{"warning future_time /event_time "}},
 		{"a time is a little ahead", `{"muid":"m","event":"Login","event_time":"2026-11-20T08:35:00Z"}`, nil},
 		{"a time is old", `{"muid":"m","event":"Login","event_time":"2024-11-20T08:35:00Z"}`, []string{"warning old_time /event_time "}},
-		{"fields are nested", `{"muid":"m","event":"Lead","properties":{"value":1,"other":2}}`, []string{"warning nested /properties/value /value"}},
 	} {
 		t.Run(c.is, func(t *testing.T) {
 			var got []string
@@ -88,7 +84,7 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// The findings about a value show it only in Value and Suggestion, and only when it is short.
+// The findings about a value show it only in Value, and only when it is short.
 func TestMessagesHaveNoValues(t *testing.T) {
 	long := strings.Repeat("secret", 10)
 	for _, sent := range []string{"secret", long} {

@@ -35,7 +35,7 @@ func (c *checker) field(path string, value any, f field) {
 	case list:
 		elements, ok := value.([]any)
 		if !ok {
-			c.wrongType(path, value, list, need+kindNames[list])
+			c.wrongType(path, value, need+kindNames[list])
 		}
 		for i, element := range elements {
 			if c.isFull() {
@@ -46,7 +46,7 @@ func (c *checker) field(path string, value any, f field) {
 	case object:
 		values, ok := value.(map[string]any)
 		if !ok {
-			c.wrongType(path, value, object, need+kindNames[object])
+			c.wrongType(path, value, need+kindNames[object])
 			return
 		}
 		c.fields(path, values, f.fields)
@@ -62,28 +62,24 @@ func (c *checker) field(path string, value any, f field) {
 		s, ok := value.(string)
 		switch {
 		case !ok:
-			c.wrongType(path, value, currency, need+kindNames[currency])
+			c.wrongType(path, value, need+kindNames[currency])
 		case !IsCurrency(s):
-			suggestion := ""
-			if upper := strings.ToUpper(strings.TrimSpace(s)); IsCurrency(upper) {
-				suggestion = quote(upper)
-			}
-			c.suggest(Warning, "wrong_currency", path, "is not a currency code of 3 capital letters, such as EUR", short(value), suggestion)
+			c.suggest(Warning, "wrong_currency", path, "is not a currency code of 3 capital letters, such as EUR", short(value), "")
 		}
 	default:
 		if kindOf(value) != f.kind {
-			c.wrongType(path, value, f.kind, need+kindNames[f.kind])
+			c.wrongType(path, value, need+kindNames[f.kind])
 		}
 	}
 }
 
 // wrongType adds a finding for a value of a wrong type. Its message is "is <type>; <why>".
-func (c *checker) wrongType(path string, value any, want kind, why string) {
+func (c *checker) wrongType(path string, value any, why string) {
 	is := "null"
 	if value != nil {
 		is = kindNames[kindOf(value)]
 	}
-	c.suggest(Warning, "wrong_type", path, "is "+is+"; "+why, short(value), convert(value, want))
+	c.suggest(Warning, "wrong_type", path, "is "+is+"; "+why, short(value), "")
 }
 
 // kindOf returns the kind of a value that is not null.
@@ -101,56 +97,9 @@ func kindOf(value any) kind {
 	return object
 }
 
-// convert returns a value, as JSON, as one of the kind want; "" when it is not clear what is meant.
-func convert(value any, want kind) string {
-	switch v := value.(type) {
-	case string:
-		v = strings.TrimSpace(v)
-		if want == boolean && (v == "true" || v == "false") {
-			return v
-		}
-		if want == number && len(v) <= maxShort && json.Valid([]byte(v)) && kindOf(decoded(v)) == number {
-			return v
-		}
-	case float64:
-		if want == text {
-			return quote(strconv.FormatFloat(v, 'f', -1, 64))
-		}
-	}
-	return ""
-}
-
-func decoded(text string) (value any) {
-	if json.Unmarshal([]byte(text), &value) != nil {
-		return nil
-	}
-	return value
-}
-
 // IsCurrency reports whether a text has the form of a currency code: 3 capital letters.
 func IsCurrency(s string) bool {
 	return len(s) == 3 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
-}
-
-// misspelt finds names at the top of an event that are nearly those of fields that the event lacks.
-func (c *checker) misspelt(event map[string]any, fields []word) {
-	var absent []word
-	for _, w := range fields {
-		if _, has := event[w.name]; !has {
-			absent = append(absent, w)
-		}
-	}
-	for _, name := range c.names {
-		if IsField(name) || len(name) > maxShort || IsIdentifier(name) {
-			continue
-		}
-		if c.isFull() {
-			return
-		}
-		if meant := nearest(name, absent); meant != "" {
-			c.suggest(Warning, "unknown_field", pointer("", name), "is not a field that reports read: did you mean "+meant+"?", "", meant)
-		}
-	}
 }
 
 // maxShort is how long a value may be to be shown in a finding, in bytes.
@@ -165,11 +114,6 @@ func short(value any) string {
 		}
 	}
 	return ""
-}
-
-func quote(s string) string {
-	b, _ := json.Marshal(s) // a string cannot fail
-	return string(b)
 }
 
 // isAbsent reports whether a field is absent or null.

@@ -20,12 +20,28 @@ func SuggestName(name string) string {
 	return ""
 }
 
-// nearestName returns the known name that is closest to a name, "" when none is close or when the name is known.
-func nearestName(name string) string {
-	if len(name) > store.MaxEventNameLength || IsKnownName(name) {
+// nearestName returns the known name that is closest to a name: the same letters and digits in another case or with other
+// separators, or else at most a few typing errors away. It is "" when none is close or when the name is known.
+func nearestName(name string) (best string) {
+	folded, least := fold(name), 0
+	if folded == "" || len(name) > store.MaxEventNameLength || IsKnownName(name) {
 		return ""
 	}
-	return nearest(name, eventWords)
+	for i, known := range foldedNames {
+		most := typingErrors(known)
+		if d := distance(folded, known, most); d <= most && (best == "" || d < least) {
+			best, least = knownNames[i], d
+		}
+	}
+	return best
+}
+
+// typingErrors is how many typing errors a misspelling of a name may have: Lead none, Login one, Purchase two.
+func typingErrors(folded string) int {
+	if len(folded) <= 4 {
+		return 0
+	}
+	return min(len(folded)/4, 2)
 }
 
 // IsKnownName reports whether a name is that of a pre-defined event, or one that the browser tag sends.
@@ -46,45 +62,6 @@ func pascalCase(name string) string {
 	return b.String()
 }
 
-// word is a name that a sender may have meant.
-type word struct {
-	name   string
-	folded string
-	most   int // how many typing errors a misspelling of it may have
-}
-
-// newWord returns the word of a name. Longer names may have more typing errors: Lead none, Login one, Purchase two.
-func newWord(name string) word {
-	w := word{name: name, folded: fold(name)}
-	if len(w.folded) > 4 {
-		w.most = min(len(w.folded)/4, 2)
-	}
-	return w
-}
-
-func newWords(names []string) []word {
-	words := make([]word, len(names))
-	for i, name := range names {
-		words[i] = newWord(name)
-	}
-	return words
-}
-
-// nearest returns the name that is closest to a text: the same letters and digits in another case or with other separators,
-// or else at most a few typing errors away.
-func nearest(text string, words []word) string {
-	folded, best, least := fold(text), "", 0
-	if folded == "" || len(folded) > maxWord {
-		return ""
-	}
-	for _, w := range words {
-		if d := distance(folded, w.folded, w.most); d <= w.most && (best == "" || d < least) {
-			best, least = w.name, d
-		}
-	}
-	return best
-}
-
 // fold keeps the ASCII letters and digits of a text, in lower case.
 func fold(text string) string {
 	return strings.Map(func(c rune) rune {
@@ -98,17 +75,14 @@ func fold(text string) string {
 	}, text)
 }
 
-// maxWord is the longest text that is compared, in bytes. Every name is shorter.
-const maxWord = 80
-
 // distance returns the edit distance of two texts: how many bytes must be inserted, deleted, replaced or swapped with their
 // neighbour to get from one to the other. If that is more than most, the result is any number above most. Both have at most
-// maxWord bytes.
+// store.MaxEventNameLength bytes.
 func distance(a, b string, most int) int {
 	if len(a)-len(b) > most || len(b)-len(a) > most {
 		return most + 1
 	}
-	var rows [3][maxWord + 1]uint8
+	var rows [3][store.MaxEventNameLength + 1]uint8
 	before, last, row := &rows[0], &rows[1], &rows[2]
 	for j := range len(b) + 1 {
 		last[j] = uint8(j)

@@ -3,6 +3,7 @@ package check
 import (
 	"maps"
 	"slices"
+	"strings"
 )
 
 // kind is what a field must be.
@@ -95,30 +96,14 @@ var events = map[string]schema{
 var others = []string{"PageView", "Logout", "SignUp", "Click", "FileDownload", "FormStart", "FormSubmit", "Scroll"}
 
 var (
-	knownNames = slices.Concat(slices.Sorted(maps.Keys(events)), others)
-	eventWords = newWords(knownNames)
+	knownNames  = slices.Concat(slices.Sorted(maps.Keys(events)), others)
+	foldedNames = strings.Fields(strings.ToLower(strings.Join(knownNames, " "))) // as fold returns them: they have only letters
 )
 
-// read are the fields that the service itself reads in any event. added are those that the browser tag adds.
-var (
-	read = schema{
-		"muid": {}, "email": {}, "phone": {}, "deviceId": {}, "event": {}, "event_time": {}, "event_id": {}, "event_source": {}, "user_agent": {},
-	}
-	added = schema{
-		"type": {}, "pageUrl": {}, "pageTitle": {}, "referrer": {}, "language": {}, "screen": {}, "timezone": {}, "session_id": {}, "first_referrer": {},
-	}
-)
-
-// fieldWords are the names of the fields that are read in each pre-defined event, readWords those in all other events.
-var (
-	readWords  = newWords(slices.Sorted(maps.Keys(read)))
-	fieldWords = map[string][]word{}
-)
-
-func init() {
-	for name, own := range events {
-		fieldWords[name] = newWords(slices.Sorted(maps.Keys(with(own, read))))
-	}
+// common are the fields that the service itself reads in any event, and those that the browser tag adds.
+var common = []string{
+	"muid", "email", "phone", "deviceId", "event", "event_time", "event_id", "event_source", "user_agent",
+	"type", "pageUrl", "pageTitle", "referrer", "language", "screen", "timezone", "session_id", "first_referrer",
 }
 
 // known are the names of all fields, at any depth.
@@ -144,8 +129,9 @@ func allNames() map[string]bool {
 			add(f.fields)
 		}
 	}
-	add(read)
-	add(added)
+	for _, name := range common {
+		names[name] = true
+	}
 	for _, s := range events {
 		add(s)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"mtagd/store"
 )
@@ -107,27 +108,22 @@ const (
 	maxTenants  = 1000 // that a window counts one by one: its memory must be bounded
 )
 
-// NewRefusals makes the counter. reg may be nil: then no metrics are exported. It fails when reg has the metric already.
-func NewRefusals(log *slog.Logger, reg prometheus.Registerer) (*Refusals, error) {
-	total := prometheus.NewCounterVec(prometheus.CounterOpts{
+// NewRefusals makes the counter. reg may be nil: then no metrics are exported.
+func NewRefusals(log *slog.Logger, reg prometheus.Registerer) *Refusals {
+	total := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_refused_total",
 		Help: "Requests and connections refused. The cause is a limit (address_…, merchant_…, partner_…, verifications, feed_readers, " +
 			"body_memory, answer_memory, connections); authentication: no valid API key, or a wrong secret of a merchant; admin_token; " +
 			"unavailable: the engine cannot accept it, the log has the reason; suspended; or what nobody can serve, as scanners " +
 			"send every day (unknown_host, unknown_tag, malformed). The tenant is merchant, partner, or none for strangers.",
 	}, []string{"cause", "tenant"})
-	if reg != nil {
-		if err := reg.Register(total); err != nil {
-			return nil, err
-		}
-	}
 	r := &Refusals{log: log}
 	for c := range causes {
 		for class, name := range tenantNames {
 			r.counters[c][class] = total.WithLabelValues(c.String(), name)
 		}
 	}
-	return r, nil
+	return r
 }
 
 // Count counts a refusal. It may be called from many goroutines at once.

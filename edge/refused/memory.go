@@ -129,7 +129,6 @@ type key struct {
 	code   string
 	place  string
 	name   string
-	meant  string // the suggestion, when it is a name of the contract
 }
 
 // keyOf returns the key of an event, whose strings alias it.
@@ -138,16 +137,13 @@ func keyOf(e *Event) key {
 	if !check.IsKnownName(e.Name) { // the common case allocates nothing
 		k.name = shownName(e.Name, identifiersOf(e, nil))
 	}
-	if check.IsField(e.Suggests) {
-		k.meant = e.Suggests
-	}
 	return k
 }
 
 // clone returns a copy that aliases nothing.
 func (k key) clone() key {
 	k.tag = store.TagID(strings.Clone(string(k.tag)))
-	k.place, k.name, k.meant = strings.Clone(k.place), strings.Clone(k.name), strings.Clone(k.meant)
+	k.place, k.name = strings.Clone(k.place), strings.Clone(k.name)
 	return k
 }
 

@@ -102,7 +102,7 @@ func newEntry(e *Event, k key) *Entry {
 	if suggested == "" {
 		suggested = check.SuggestName(n.Name)
 	}
-	if check.IsNearName(suggested) || check.IsField(suggested) {
+	if check.IsNearName(suggested) {
 		n.Suggestion = strings.Clone(suggested)
 	}
 	n.Path = shownPath(e.Path, ids)

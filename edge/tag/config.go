@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"mtagd/edge/limit"
 	"mtagd/edge/refused"
@@ -51,17 +52,13 @@ type Server struct {
 	reports   *reporter // nil: nothing is reported
 }
 
-// New makes a server. It fails when cfg.Metrics already has the server's metrics.
-func New(cfg Config) (*Server, error) {
-	m, err := newMetrics(cfg.Metrics)
-	if err != nil {
-		return nil, err
-	}
+// New makes a server.
+func New(cfg Config) *Server {
 	s := &Server{
 		cfg:       cfg,
 		directory: cfg.Engine.Directory(),
 		scripts:   newVersions(),
-		metrics:   m,
+		metrics:   newMetrics(cfg.Metrics),
 		parsing:   budget.Turns[store.MerchantID](parsers()),
 		bots:      new(bots),
 		reports:   newReporter(cfg.Refused, cfg.Clients != nil),
@@ -69,7 +66,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Limits {
 		s.limits = newLimits(cfg.Clients, cfg.Nodes, cfg.Engine.FreeSpace, cfg.Refusals)
 	}
-	return s, nil
+	return s
 }
 
 // metrics has every counter, looked up once by its label: a look-up costs more than the increment.
@@ -92,19 +89,15 @@ const (
 
 var outcomeNames = [outcomes]string{"recorded", "duplicate", "unresolved", "suppressed", "refused", "failed"}
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
-	events := prometheus.NewCounterVec(prometheus.CounterOpts{
+// newMetrics registers the metrics, unless reg is nil.
+func newMetrics(reg prometheus.Registerer) *metrics {
+	events := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_events_total",
 		Help: "Events received, by outcome: recorded, duplicate, unresolved (no muid found), suppressed (the person was erased), refused, failed. A batch that is refused as a whole counts as one.",
 	}, []string{"outcome"})
-	if reg != nil {
-		if err := reg.Register(events); err != nil {
-			return nil, err
-		}
-	}
 	m := new(metrics)
 	for o, name := range outcomeNames {
 		m.events[o] = events.WithLabelValues(name)
 	}
-	return m, nil
+	return m
 }

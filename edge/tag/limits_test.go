@@ -41,11 +41,7 @@ func newLimited(t *testing.T, configure ...func(*Config)) *limited {
 		cfg.Now = func() time.Time { return l.now }
 		cfg.Log = slog.New(slog.NewTextHandler(&l.log, nil))
 		cfg.Limits = true
-		refusals, err := limit.NewRefusals(cfg.Log, cfg.Metrics)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg.Refusals = refusals
+		cfg.Refusals = limit.NewRefusals(cfg.Log, cfg.Metrics)
 		limitAddress(limit.DefaultAddressEvents)(cfg)
 	}}, configure...)...)
 	return l

@@ -2,9 +2,7 @@ package tag
 
 import (
 	"bytes"
-	"encoding/binary"
 	"math"
-	"math/bits"
 	"strconv"
 
 	"mtagd/store"
@@ -86,21 +84,9 @@ const safeDigits = 200
 // mayHaveHugeNumber is a quick check, which hardly any event passes. A huge number has an exponent of three digits, or more
 // than safeDigits digits. The check does not tell numbers from text.
 func mayHaveHugeNumber(object []byte) bool {
-	const word = 8
-	if len(object) < word {
-		return false // too short for a huge number
-	}
-	// The e of a number follows a digit. Eight bytes at a time: most letters e are in words, so testing each alone costs
-	// several times as much. The last byte of a step is the first of the next, because the digit and its e may be in two.
-	for i := 0; ; i += word - 1 {
-		i = min(i, len(object)-word)
-		for hits := digitsBeforeE(binary.LittleEndian.Uint64(object[i:])); hits != 0; hits &= hits - 1 {
-			if hasLongExponent(object[i+bits.TrailingZeros64(hits)/8+1:]) {
-				return true
-			}
-		}
-		if i == len(object)-word {
-			break
+	for i := 1; i < len(object); i++ { // the e of a number follows a digit
+		if object[i]|0x20 == 'e' && isDigit(object[i-1]) && hasLongExponent(object[i+1:]) {
+			return true
 		}
 	}
 	// Of a run of more than safeDigits digits, some stand at three neighbouring steps.
@@ -111,22 +97,6 @@ func mayHaveHugeNumber(object []byte) bool {
 		}
 	}
 	return false
-}
-
-// digitsBeforeE sets the highest bit of each byte of w that is e or E and follows a byte from 0x30 to 0x3f, as digits are.
-// The first byte is the lowest.
-func digitsBeforeE(w uint64) uint64 {
-	e := zeroBytes(w | 0x20*eachByte ^ 'e'*eachByte)
-	digit := zeroBytes((w ^ 0x30*eachByte) & (0xf0 * eachByte))
-	return e & (digit << 8)
-}
-
-const eachByte = 0x0101010101010101
-
-// zeroBytes sets the highest bit of each byte of w that is zero, and clears all other bits.
-func zeroBytes(w uint64) uint64 {
-	const low7 = 0x7f * eachByte
-	return ^((w&low7 + low7) | w | low7)
 }
 
 // hasLongExponent reports whether what follows an e is an exponent of three digits or more, and then ends as a number does.

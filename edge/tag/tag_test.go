@@ -45,10 +45,7 @@ func newWorld(t *testing.T, configure ...func(*Config)) *world {
 	for _, change := range configure {
 		change(&cfg)
 	}
-	var err error
-	if w.server, err = New(cfg); err != nil {
-		t.Fatal(err)
-	}
+	w.server = New(cfg)
 	return w
 }
 

@@ -60,7 +60,7 @@ func TestFindingsOfATrial(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"muid":"m","event":"add to cart","event_id":"1","products":7}`:         "error event_malformed /event AddToCart",
 		`{"muid":"m","type":"Purchse","event_id":"1"}`:                           "warning unknown_event /type Purchase",
-		`[` + event + `,{"muid":"m","event":"Lead","event_id":"1","value":"7"}]`: "info no_event_id /0 |warning wrong_type /1/value 7|info no_currency /1/currency ",
+		`[` + event + `,{"muid":"m","event":"Lead","event_id":"1","value":"7"}]`: "info no_event_id /0 |warning wrong_type /1/value |info no_currency /1/currency ",
 		`{"muid":"m","event":"Login","event_id":"1"}`:                            "",
 		`{"muid":"m"`: "error not_json  ",
 		`[{"muid":"m","event":"Login","event_id":"1"},{"event":"Login","event_id":"2"}]`: "error no_identifier /1 ",

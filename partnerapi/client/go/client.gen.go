@@ -440,7 +440,7 @@ type EventFinding struct {
 	Message string `json:"message"`
 	// The place in the body as a JSON pointer. Empty: the whole body.
 	Path string `json:"path"`
-	// What to send instead: a name, or a value as JSON.
+	// The name to send instead.
 	Suggestion *string `json:"suggestion"`
 }
 

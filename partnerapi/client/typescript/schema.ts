@@ -1994,7 +1994,7 @@ export interface components {
             path: string;
             /** @description For people. It is about the value at the path. */
             message: string;
-            /** @description What to send instead: a name, or a value as JSON. */
+            /** @description The name to send instead. */
             suggestion: string | null;
         };
         /** @description One of these is required. Other fields are ignored. */

@@ -35,6 +35,8 @@ type Config struct {
 	Challenge func(host, path string) (answer string, ok bool)
 	// HSTS makes browsers use only HTTPS for the base host, for a year.
 	HSTS bool
+	// HandshakesPerIP limits the concurrent TLS handshakes of one client address. 0: no limit.
+	HandshakesPerIP int
 
 	// ConnectionsPerAddress limits the open connections of one client address: an IPv4 address or an IPv6 /64 network.
 	// The limit is never more than an eighth of all connections that the process may have. 0: no limit.

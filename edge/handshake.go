@@ -5,35 +5,46 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"net"
+	"net/netip"
 	"runtime/debug"
 	"strings"
 	"time"
+
+	"mtagd/edge/clientaddr"
+	"mtagd/store/budget"
 )
 
 // handshakeTimeout is how long a handshake may take, from the moment when its connection was accepted.
 const handshakeTimeout = 10 * time.Second
 
 // tlsListener accepts connections and does their handshakes concurrently. A slow or idle client costs one goroutine
-// until handshakeTimeout, and counts against the limits of connections. Accept returns only connections whose handshake has
-// succeeded.
+// until handshakeTimeout. Accept returns only connections whose handshake has succeeded.
 type tlsListener struct {
 	net.Listener // returns *clientConn
 	config       *tls.Config
+	clients      *budget.Budget[netip.Addr] // the handshakes under way
 	log          *slog.Logger
 	metrics      *metrics
 
+	slots chan struct{} // one for each handshake under way
 	ready chan net.Conn // handshake done, for Accept
 	ended chan struct{} // closed when Listener has ended
 	err   error         // why Listener has ended; set before ended is closed
 }
 
-// newTLSListener starts accepting connections. Close stops it.
-func newTLSListener(ln net.Listener, config *tls.Config, log *slog.Logger, m *metrics) *tlsListener {
+// newTLSListener starts accepting connections, with at most limit handshakes under way, and perIP of one client; 0 for no
+// limit. Close stops it.
+func newTLSListener(ln net.Listener, config *tls.Config, perIP, limit int, log *slog.Logger, m *metrics) *tlsListener {
+	if perIP == 0 {
+		perIP = limit
+	}
 	l := &tlsListener{
 		Listener: ln,
 		config:   config,
+		clients:  budget.New(int64(limit), func(netip.Addr) int64 { return int64(perIP) }),
 		log:      log,
 		metrics:  m,
+		slots:    make(chan struct{}, limit),
 		ready:    make(chan net.Conn),
 		ended:    make(chan struct{}),
 	}
@@ -53,13 +64,17 @@ func (l *tlsListener) Accept() (net.Conn, error) {
 
 func (l *tlsListener) acceptAll() {
 	for {
+		l.slots <- struct{}{} // without a free slot, connections wait in the kernel's queue
 		c, err := l.Listener.Accept()
 		if err != nil {
 			l.err = err
 			close(l.ended)
 			return
 		}
-		go l.serve(c.(*clientConn))
+		go func() {
+			defer func() { <-l.slots }()
+			l.serve(c.(*clientConn))
+		}()
 	}
 }
 
@@ -77,8 +92,8 @@ func (l *tlsListener) serve(c *clientConn) {
 	}
 }
 
-// handshake adds TLS to a connection. It returns false when there is nothing to serve: the handshake failed, or the CA needed
-// only the handshake.
+// handshake adds TLS to a connection. It returns false when there is nothing to serve: the handshake failed, the client has
+// too many under way, or the CA needed only the handshake.
 func (l *tlsListener) handshake(c *clientConn) (done bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -93,6 +108,13 @@ func (l *tlsListener) handshake(c *clientConn) (done bool) {
 	if c.SetDeadline(deadline) != nil {
 		return false
 	}
+	client := clientaddr.Of(c.RemoteAddr()) // behind a proxy, this reads the proxy's header
+	if l.clients.TryReserve(client, 1) != nil {
+		l.metrics.handshakes[handshakeLimited].Inc()
+		return false
+	}
+	defer l.clients.Release(client, 1)
+
 	secure := tls.Server(c.Conn, l.config)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		l.metrics.handshakes[handshakeFailed].Inc()

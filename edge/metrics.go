@@ -44,10 +44,11 @@ type handshakeOutcome uint8
 const (
 	handshakeDone handshakeOutcome = iota
 	handshakeFailed
+	handshakeLimited // not begun: the client had too many under way
 	handshakeOutcomes
 )
 
-var handshakeNames = [handshakeOutcomes]string{"done", "failed"}
+var handshakeNames = [handshakeOutcomes]string{"done", "failed", "limited"}
 
 // statusCodes are the codes that tag hosts answer with.
 var statusCodes = []int{
@@ -61,7 +62,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	registered := promauto.With(reg)
 	handshakes := registered.NewCounterVec(prometheus.CounterOpts{
 		Name: "mtagd_tls_handshakes_total",
-		Help: "TLS handshakes, by outcome: done or failed.",
+		Help: "TLS handshakes, by outcome: done, failed, or limited by --handshakes-per-ip.",
 	}, []string{"outcome"})
 	m := &metrics{
 		requests: registered.NewCounterVec(prometheus.CounterOpts{

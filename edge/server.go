@@ -13,7 +13,7 @@
 //	framing.go      refuses requests that a proxy in front might read differently; shows how a request line ends
 //	target.go       reads the host, path and query of a request
 //	client.go       contexts that end when the client has gone, or when a request must not wait any longer
-//	handshake.go    TLS: concurrent handshakes
+//	handshake.go    TLS: concurrent handshakes, limited per client
 //	listener.go     accepts connections, and finds the client of each one, also behind a load balancer
 //	connections.go  the open connections: counts them, and closes idle ones to make room for new ones
 //	conn.go         one connection: deadlines, the current request, and how it closes
@@ -106,7 +106,7 @@ func (s *Server) Serve(ln net.Listener) error { return s.serve(s.http, s.accepti
 // ServeTLS does what Serve does, over HTTPS.
 func (s *Server) ServeTLS(ln net.Listener) error {
 	d := s.dispatcher
-	ln = newTLSListener(s.accepting(ln), d.TLS, d.Log, d.metrics)
+	ln = newTLSListener(s.accepting(ln), d.TLS, d.HandshakesPerIP, s.open.limit, d.Log, d.metrics)
 	return s.serve(s.https, ln)
 }
 

@@ -185,10 +185,9 @@ func TestFailedAndChallengeHandshakesAreNotServed(t *testing.T) {
 	}
 }
 
-// Connections whose handshake has not begun count against the limit of their client.
 func TestHandshakesAreLimitedPerClient(t *testing.T) {
 	w := newWorld(t, withTLS(t), func(cfg *Config) {
-		cfg.ConnectionsPerAddress = 2
+		cfg.HandshakesPerIP = 2
 		cfg.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
 	})
 	address := w.listen(w.server.ServeTLS)
@@ -204,7 +203,7 @@ func TestHandshakesAreLimitedPerClient(t *testing.T) {
 	}
 	idle := []net.Conn{begin("192.0.2.7"), begin("192.0.2.7")}
 	// A third handshake is refused as soon as the server has counted both.
-	for deadline := time.Now().Add(time.Minute); w.counted()["mtagd_refused_total connections none"] == 0; {
+	for deadline := time.Now().Add(time.Minute); w.counted()["mtagd_tls_handshakes_total limited"] == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("a third handshake is never refused")
 		}

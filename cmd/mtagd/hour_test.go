@@ -138,7 +138,7 @@ func TestInitRefuses(t *testing.T) {
 	file := filepath.Join(i.dir, "new.yaml")
 	init := func(input string, more ...string) (string, error) {
 		cmd := exec.Command("mtagd", append([]string{"init", "--write", file, "--data", "new", "--no-start", "--tls", "off",
-			"--http", "127.0.0.1:0", "--hsts", "--connections-per-address", "7", "--dns-resolver", i.zone.address}, more...)...)
+			"--http", "127.0.0.1:0", "--hsts", "--handshakes-per-ip", "7", "--dns-resolver", i.zone.address}, more...)...)
 		cmd.Stdin, cmd.Dir = strings.NewReader(input), i.dir
 		out, err := cmd.CombinedOutput()
 		return string(out), err
@@ -159,7 +159,7 @@ func TestInitRefuses(t *testing.T) {
 		t.Fatalf("%v, %s", err, out)
 	}
 	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "client-tag-host: "+tagHost+"\n") || !strings.Contains(string(text), "data: "+i.dir+"/new\n") ||
-		!strings.Contains(string(text), "hsts: true\n") || !strings.Contains(string(text), "connections-per-address: 7\n") || strings.Contains(string(text), "backup-to") {
+		!strings.Contains(string(text), "hsts: true\n") || !strings.Contains(string(text), "handshakes-per-ip: 7\n") || strings.Contains(string(text), "backup-to") {
 		t.Errorf("%v: %s", err, text)
 	}
 	if out, err := init(baseHost + "\n\n\n\n\n"); err == nil || !strings.Contains(out, "is there already") {

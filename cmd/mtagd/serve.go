@@ -34,11 +34,12 @@ type serveCommand struct {
 
 	Limits             string `default:"on" placeholder:"on|off" help:"Limit the rates of client addresses, merchants and partners (on), or not (off), as for benchmarks and closed networks. The bounds on memory and disk stay. Default ${default}."`
 	AddressEvents      int    `name:"address-events-per-second" default:"${address_events}" placeholder:"N" help:"Limit of requests and events per second from one client address (IPv6: a /64); 0 for no limit, also on its bytes, as behind an HTTP proxy (default ${default})."`
-	AddressConnections int    `name:"connections-per-address" default:"${address_connections}" placeholder:"N" help:"Limit of open connections of one client address, those in a TLS handshake included, at most an eighth of all; 0 for no limit, as behind an HTTP proxy (default ${default})."`
+	AddressConnections int    `name:"connections-per-address" default:"${address_connections}" placeholder:"N" help:"Limit of open connections of one client address, at most an eighth of all; 0 for no limit, as behind an HTTP proxy (default ${default})."`
 
-	HSTS          bool     `name:"hsts" help:"Tell browsers to use only HTTPS for the base host, for one year."`
-	ProxyProtocol bool     `help:"Expect a PROXY protocol header on connections from --trusted-proxy."`
-	TrustedProxy  []string `placeholder:"CIDR" help:"Network of the load balancers in front of the service. Repeatable."`
+	HandshakesPerIP int      `name:"handshakes-per-ip" default:"1024" placeholder:"N" help:"Limit of concurrent TLS handshakes per client address (IPv6: a /64); 0 for no limit (default ${default})."`
+	HSTS            bool     `name:"hsts" help:"Tell browsers to use only HTTPS for the base host, for one year."`
+	ProxyProtocol   bool     `help:"Expect a PROXY protocol header on connections from --trusted-proxy."`
+	TrustedProxy    []string `placeholder:"CIDR" help:"Network of the load balancers in front of the service. Repeatable."`
 
 	DNSResolver     []string `name:"dns-resolver" placeholder:"HOST:PORT" help:"Resolver to ask when a tag host is verified. Repeatable (default: those of /etc/resolv.conf)."`
 	DNSPort         int      `name:"dns-port" default:"53" placeholder:"N" help:"Port of the name servers of zones (default ${default})."`
@@ -97,6 +98,7 @@ func (c *serveCommand) check(data string, from origin) error {
 		{"limits", oneOf(c.Limits, "on", "off")},
 		{"address-events-per-second", checkNotNegative(c.AddressEvents)},
 		{"connections-per-address", checkNotNegative(c.AddressConnections)},
+		{"handshakes-per-ip", checkNotNegative(c.HandshakesPerIP)},
 		{"proxy-protocol", checkProxyProtocol(c.ProxyProtocol, c.TrustedProxy)},
 		{"trusted-proxy", readNetworks(c.TrustedProxy, &c.proxies)},
 		{"dns-resolver", checkResolvers(c.DNSResolver)},

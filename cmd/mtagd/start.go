@@ -303,6 +303,7 @@ func (d *daemon) openEdge(context.Context) (err error) {
 		c.TLS = d.tlsmgr.Certificates.TLSConfig()
 		c.Challenge = d.tlsmgr.Certificates.HTTPChallenge
 		c.HSTS = d.HSTS
+		c.HandshakesPerIP = d.HandshakesPerIP
 	}
 	d.server, err = edge.New(c)
 	return err

@@ -36,7 +36,7 @@ needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells gn
 #   for COMMANDS: tests of PROGRAM that send it one command or request after the other. Its other tests, such as load tests, use it.
 PROGRAM = ./cmd/mtagd
 FIRST = $(PROGRAM) ./store/storetest ./store/postgres ./partnerapi/delivery ./store/local
-PLAIN = mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi
+PLAIN = mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi mtagd/bench/tags
 DRILLS = ^TestDrill|Allocates$$|^TestConformance$$/./^(Listing|Summary)$$
 DRILLED = $(sort $(dir $(shell grep -rlE 'testenv\.(Drill|Race)' --include='*_test.go' --exclude-dir=node_modules .)))
 COMMANDS = ^Test(Scripts|Release|AFullDisk|Doctor|Dev.*|Demo.*|InstallGuide|InitRefuses|ReadmeCommands|Completion|ManPages|Browser.*|ConsoleOverTLS|Guides|MetricsOfGuides.*|SocketsThat.*)$$

@@ -31,7 +31,7 @@ needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells gn
 # take longest: if they started last, one core would be idle at the end.
 #
 # The race detector makes a test five to ten times as expensive, so it is on only where goroutines meet. It is off
-#   for PLAIN: packages that test another process, or send one request after the other;
+#   for PLAIN: packages that test another process, or send one request after the other, and the one without tests that needs chromedp;
 #   for DRILLS: tests of the packages DRILLED that damage, kill and compare. The race detector skips them (testenv.Drill);
 #   for COMMANDS: tests of PROGRAM that send it one command or request after the other. Its other tests, such as load tests, use it.
 PROGRAM = ./cmd/mtagd

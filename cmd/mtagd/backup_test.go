@@ -50,7 +50,7 @@ func TestBackupUnderLoad(t *testing.T) {
 				if ended {
 					return
 				}
-				time.Sleep(5 * time.Millisecond) // or the load, not the backups, would decide how long the test takes
+				time.Sleep(20 * time.Millisecond) // or the load, not the backups, would decide how long the test takes
 			}
 		})
 	}

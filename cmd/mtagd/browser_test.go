@@ -1,3 +1,7 @@
+//go:build !race
+
+// Only make test without the race detector runs these tests. With it, chromedp would be compiled for nothing.
+
 package main
 
 import (

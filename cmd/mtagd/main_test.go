@@ -98,7 +98,7 @@ func TestOperatorsAtOnce(t *testing.T) {
 	}
 	t.Cleanup(zone.stop)
 	data := t.TempDir()
-	const commands, each = 4, 4
+	const commands, each = 4, 2
 	var all sync.WaitGroup
 	for c := range commands {
 		all.Go(func() {

@@ -363,7 +363,7 @@ func TestAWithdrawalWithoutTheParts(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", noParts+w.snippet(true))
 	w.page("/options", noParts+strings.Replace(w.snippet(true), "{ consent: true }", "{ consent: true, debug: true }", 1))
-	other, page, plain := w.tab(), w.tab(), w.tab() // in all cases: a window of Firefox is expensive
+	other, page, plain := w.tab(), w.tab(), w.tab() // in all cases
 	for _, tt := range []struct{ path, calls, withdrawal string }{
 		{"/", "mtag('event', 'view_item', {})", "mtag('consent', false)"},
 		{"/", "mtag('consent', { ad_storage: 'denied' })", "mtag('consent', false)"},

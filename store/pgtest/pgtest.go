@@ -37,7 +37,7 @@ func Main(m *testing.M, prepare func(url string) error) int {
 	if err != nil || testing.Short() {
 		return m.Run()
 	}
-	if server, err = Start(Options{}); err != nil {
+	if server, err = Start(Options{keep: true}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

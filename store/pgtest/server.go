@@ -40,6 +40,7 @@ type Options struct {
 	Settings string // instead of those for speed
 	TCP      bool   // listen on a port of 127.0.0.1, too
 	Disk     bool   // a disk of its own, if that is permitted, which FillDisk fills
+	keep     bool   // a copy of the new data, with which other servers of this program start: initdb is expensive
 }
 
 // settings are for speed: what a power cut does to PostgreSQL is not tested here. Commits wait for the standby if there is one.
@@ -52,6 +53,7 @@ max_connections = 200
 shared_buffers = 64MB
 max_wal_senders = 8
 hot_standby = on
+jit = off
 log_min_messages = warning
 log_min_error_statement = panic
 `
@@ -71,7 +73,15 @@ func Start(options Options) (*Server, error) {
 
 // initialize makes the server's data and starts it.
 func (s *Server) initialize(settings string) error {
-	err := s.run("initdb", "-D", s.DataDir(), "-U", "mtagd", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	var err error
+	if server != nil {
+		err = s.run("cp", "-a", server.newData(), s.DataDir())
+	} else {
+		err = s.run("initdb", "-D", s.DataDir(), "-U", "mtagd", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	}
+	if err == nil && s.options.keep {
+		err = s.run("cp", "-a", s.DataDir(), s.newData())
+	}
 	if err == nil {
 		err = s.configure(settings)
 	}
@@ -252,6 +262,9 @@ func (s *Server) PID() int { return s.process.Pid }
 
 // DataDir returns the directory of the server's data.
 func (s *Server) DataDir() string { return filepath.Join(s.dir, "data") }
+
+// newData is the directory of what initdb made.
+func (s *Server) newData() string { return filepath.Join(s.dir, "new") }
 
 // Dir returns the directory of the server's socket.
 func (s *Server) Dir() string { return s.dir }

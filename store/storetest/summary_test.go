@@ -47,15 +47,15 @@ var summaryTests = []test{
 		o, n := oracles[0], 0
 		for round := range 3 {
 			var marks []store.Mark
-			for range 900 {
+			for range 450 {
 				n++
 				marks = append(marks, o.mark(pick(r, tags[0]...), fmt.Sprintf("%c%dMadeUp", 'A'+n*7%26, n), randomTime(r)))
 			}
-			for range 900 * min(1, round) { // the first names are made up
+			for range 450 * min(1, round) { // the first names are made up
 				marks = append(marks, o.mark(pick(r, tags[0]...), randomName(r), randomTime(r)))
 			}
 			b.record(marks)
-			expectRandomSummaries(t, b, r, oracles, tags, 8)
+			expectRandomSummaries(t, b, r, oracles, tags, 5)
 			b.reopen()
 		}
 		sum, err := b.Summary(t.Context(), store.SummaryQuery{Merchants: []store.MerchantID{o.merchant}, By: store.GroupByName, Now: start})

@@ -29,8 +29,18 @@ type Kind struct {
 	Client   bool // it takes client details (Browser)
 	Settings []Setting
 
-	// Open checks the settings and the secrets. Its errors are of store.KindInvalid, and name the field.
-	Open func(o Options) (Target, error)
+	// New checks the values of the settings, and the secrets, further than their descriptions do. Its errors are as those of
+	// Open.
+	New func(o Options, v Values) (Target, error)
+}
+
+// Open returns the target of a destination. Its errors are of store.KindInvalid, and name the field.
+func (k Kind) Open(o Options) (Target, error) {
+	v, err := read(o.Settings, k.Settings)
+	if err != nil {
+		return nil, err
+	}
+	return k.New(o, v)
 }
 
 // Secret is a secret that a kind needs.

@@ -15,13 +15,13 @@ import (
 
 // Setting is a setting of a kind.
 type Setting struct {
-	Name     string
-	Type     SettingType
-	Hint     string // what it must be, in words that follow "must be"
-	Required bool
-	Default  string
-	Pattern  *regexp.Regexp // of a text, and of each value of a table; nil: any
-	Hidden   bool           // no form asks for it
+	Name     string         `json:"name"`
+	Type     SettingType    `json:"type"`
+	Hint     string         `json:"hint"` // what it must be, in words that follow "must be"
+	Required bool           `json:"required"`
+	Default  string         `json:"default"`
+	Pattern  *regexp.Regexp `json:"-"` // of a text, and of each value of a table; nil: any
+	Hidden   bool           `json:"-"` // no form asks for it
 }
 
 // SettingType is the type of a setting's JSON value.

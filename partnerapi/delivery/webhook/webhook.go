@@ -29,7 +29,7 @@ import (
 // Kind is the kind "webhook".
 var Kind = kind.Kind{
 	Name:    "webhook",
-	Secrets: []kind.Secret{{Name: signing, Required: true, Signs: true, New: NewSecret, Check: checkSecret}, {Name: authorization, Check: checkAuthorization}},
+	Secrets: []kind.Secret{{Name: signing, Signs: true, New: NewSecret, Check: checkSecret}, {Name: authorization, Check: checkAuthorization}},
 	Settings: []kind.Setting{
 		{Name: "url", Type: kind.Text, Required: true, Hint: "an address such as https://example.com/events"},
 		{Name: "headers", Type: kind.Table, Hint: "headers to send, by their names"},
@@ -98,6 +98,8 @@ func open(o kind.Options, v kind.Values) (kind.Target, error) {
 		return nil, store.Invalid("settings.url", "must have no user, password or fragment: signatures say who sends")
 	case t.batchSize < 1 || t.batchSize > maxBatch:
 		return nil, store.Invalid("settings.batchSize", "must be from 1 to %d", maxBatch)
+	case len(o.Secrets[signing]) == 0: // nothing goes out unsigned
+		return nil, store.Invalid("secrets."+signing, "is required")
 	case len(t.headers) > maxHeaders:
 		return nil, store.Invalid("settings.headers", "must be at most %d", maxHeaders)
 	}

@@ -33,71 +33,14 @@ func (a *api) deliveryResources() map[string]resource {
 
 // listDestinationTypes answers with the types of destinations, and what each of them needs.
 func listDestinationTypes(_ context.Context, r *fasthttp.RequestCtx, _ store.Partner) error {
-	type secret struct {
-		Name     string `json:"name"`
-		Required bool   `json:"required"`
-	}
-	type setting struct {
-		Name     string           `json:"name"`
-		Type     kind.SettingType `json:"type"`
-		Required bool             `json:"required"`
-		Default  string           `json:"default"`
-		Hint     string           `json:"hint"`
-	}
-	type one struct {
-		Type     string    `json:"type"`
-		Consent  []string  `json:"consent"`
-		Secrets  []secret  `json:"secrets"`
-		Settings []setting `json:"settings"`
-	}
 	var list struct {
-		Types []one `json:"types"`
+		Types []kind.Kind `json:"types"`
 	}
 	for _, k := range delivery.Kinds() {
-		of := one{Type: k.Name, Consent: k.Consent}
-		for _, s := range k.Secrets {
-			of.Secrets = append(of.Secrets, secret{s.Name, s.Required && s.New == nil})
-		}
-		for _, s := range k.Settings {
-			if !s.Hidden {
-				of.Settings = append(of.Settings, setting{s.Name, s.Type, s.Required, s.Default, s.Hint})
-			}
-		}
-		list.Types = append(list.Types, of)
+		k.Settings = slices.DeleteFunc(slices.Clone(k.Settings), func(s kind.Setting) bool { return s.Hidden })
+		list.Types = append(list.Types, k)
 	}
 	return Reply(r, fasthttp.StatusOK, list)
-}
-
-// destinationChange is the body of createDestination and changeDestination.
-type destinationChange struct {
-	Type     *string           `json:"type"`
-	Name     *string           `json:"name"`
-	Settings jsontext.Value    `json:"settings"`
-	Secrets  map[string]string `json:"secrets"` // null: make one
-	Events   *[]string         `json:"events"`
-	Filter   *string           `json:"filter"`
-	Mapping  jsontext.Value    `json:"mapping"`
-	Consent  *[]string         `json:"consent"`
-	Paused   *bool             `json:"paused"`
-}
-
-func readDestinationChange(r *fasthttp.RequestCtx) (c delivery.Change, err error) {
-	var in destinationChange
-	if err := decodeChange(r, &in); err != nil {
-		return c, err
-	}
-	c = delivery.Change{Type: in.Type, Name: in.Name, Secrets: in.Secrets, Events: in.Events, Filter: in.Filter, Consent: in.Consent, Paused: in.Paused}
-	if in.Settings != nil && !isNull(in.Settings) {
-		c.Settings = json.RawMessage(in.Settings)
-	}
-	if in.Mapping != nil && !isNull(in.Mapping) {
-		var m kind.Mapping
-		if err := json.Unmarshal(in.Mapping, &m); err != nil {
-			return c, store.Invalid("mapping", "must be an object whose values are paths, or objects with from, default or both")
-		}
-		c.Mapping = &m
-	}
-	return c, nil
 }
 
 // destinationJSON is the JSON of a destination. It has no secrets but those that were just made.
@@ -178,8 +121,8 @@ func (a *api) listDestinations(ctx context.Context, r *fasthttp.RequestCtx, part
 // createDestination creates a destination. Secrets that are made for it are only in this answer.
 func (a *api) createDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	m, absent := a.merchantInPath(ctx, r, partner)
-	c, err := readDestinationChange(r)
-	if err := first(absent, err); err != nil {
+	var c delivery.Change
+	if err := first(absent, decodeChange(r, &c)); err != nil {
 		return err
 	}
 	d, made, err := a.Delivery.Create(ctx, m, c)
@@ -205,8 +148,8 @@ func (a *api) readDestination(ctx context.Context, r *fasthttp.RequestCtx, partn
 // changeDestination changes the fields that the request has.
 func (a *api) changeDestination(ctx context.Context, r *fasthttp.RequestCtx, partner store.Partner) error {
 	m, d, absent := a.destination(ctx, r, partner)
-	c, err := readDestinationChange(r)
-	if err := first(absent, err); err != nil {
+	var c delivery.Change
+	if err := first(absent, decodeChange(r, &c)); err != nil {
 		return err
 	}
 	d, made, err := a.Delivery.Update(ctx, m, d.ID, c)

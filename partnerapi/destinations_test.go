@@ -73,6 +73,8 @@ func TestDestinations(t *testing.T) {
 		`{"type":"webhook","settings":{"url":"https://x.example"},"events":["add to cart"]}`:                                          "events",
 		`{"type":"webhook","settings":{"url":"https://x.example"},"mapping":{"a..b":"c"}}`:                                            "mapping",
 		`{"type":"webhook","settings":{"url":"https://x.example"},"mapping":{"a":{}}}`:                                                "mapping",
+		`{"type":"webhook","settings":{"url":"https://x.example"},"mapping":{"a":5}}`:                                                 "mapping",
+		`{"type":"webhook","settings":null}`:                                                                                          "settings.url",
 		`{"type":"webhook","settings":{"url":"https://x.example"},"secrets":{"signing":"short"}}`:                                     "secrets.signing",
 		`{"type":"webhook","settings":{"url":"https://x.example"},"secrets":{"password":"short"}}`:                                    "secrets.password",
 		`{"type":"webhook","settings":{"url":"https://x.example"},"consent":["Ads"]}`:                                                 "consent",

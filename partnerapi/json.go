@@ -16,7 +16,8 @@ import (
 // Unknown names are ignored, repeated ones are refused. null means absent. The Content-Type is ignored.
 func decode(r *fasthttp.RequestCtx, into any) error { return unmarshal(r, into) }
 
-// decodeChange is decode for a change of a resource. It refuses unknown names. Fields may be pointers to bool, or any JSON.
+// decodeChange is decode for a change of a resource. It refuses unknown names. Fields may be pointers to bool, any JSON, or of
+// types that read themselves.
 func decodeChange(r *fasthttp.RequestCtx, into any) error {
 	return unmarshal(r, into, json.RejectUnknownMembers(true))
 }
@@ -29,6 +30,9 @@ func unmarshal(r *fasthttp.RequestCtx, into any, options ...json.Options) error 
 	err := json.Unmarshal(body, into, options...)
 	if err == nil {
 		return nil
+	}
+	if refused, ok := errors.AsType[*store.Error](err); ok { // by a type that reads itself
+		return refused
 	}
 	if wrong, ok := errors.AsType[*json.SemanticError](err); ok && body[0] == '{' {
 		field := wrong.JSONPointer.LastToken()

@@ -11,35 +11,37 @@ import (
 	"mtagd/partnerapi/openapi"
 )
 
-// references are the pages that describe the API, by path. Everybody may read them. They are made when they are first asked
-// for.
+// references are the document that describes the API and the page that shows it, by path. Everybody may read them. They are
+// made when they are first asked for.
 func (a *api) references() map[string]fasthttp.RequestHandler {
-	document := sync.OnceValues(func() ([]byte, error) { return openapi.Document(a.BaseURL, a.TagURL(a.ClientTagHost)) })
+	page := func(f openapi.PageFile) fasthttp.RequestHandler {
+		return a.serveReference("read_docs", f.ContentType, f.Read)
+	}
+	files := map[string]fasthttp.RequestHandler{}
+	for name, f := range openapi.PageFiles {
+		files[name] = page(f)
+	}
 	return map[string]fasthttp.RequestHandler{
-		"/v1/openapi.json": a.serveReference("read_openapi", func() (reference, error) {
-			body, err := document()
-			return reference{file: asset.New("application/json", body, true)}, err
+		"/v1/openapi.json": a.serveReference("read_openapi", "application/json", func() ([]byte, error) {
+			return openapi.Document(a.BaseURL, a.TagURL(a.ClientTagHost))
 		}),
-		"/v1/docs": a.serveReference("read_docs", func() (reference, error) {
-			text, err := document()
-			if err != nil {
-				return reference{}, err
+		"/v1/docs": page(openapi.Page),
+		"/v1/docs/{file}": func(r *fasthttp.RequestCtx) {
+			if serve, ok := files[pathParam(r, "file")]; ok {
+				serve(r)
+			} else {
+				a.fail(context.Background(), r, errNoRoute)
 			}
-			page, policy, err := openapi.Page(text)
-			return reference{asset.New("text/html; charset=utf-8", page, true), policy}, err
-		}),
+		},
 	}
 }
 
-// reference is a file that describes the API.
-type reference struct {
-	file   asset.File
-	policy string // its Content-Security-Policy; may be empty
-}
-
 // serveReference returns the handler of a file. name is for metrics.
-func (a *api) serveReference(name string, make func() (reference, error)) fasthttp.RequestHandler {
-	made := sync.OnceValues(make)
+func (a *api) serveReference(name, contentType string, read func() ([]byte, error)) fasthttp.RequestHandler {
+	made := sync.OnceValues(func() (asset.File, error) {
+		body, err := read()
+		return asset.New(contentType, body, len(body) < maxBrotli), err
+	})
 	return func(r *fasthttp.RequestCtx) {
 		h := &r.Response.Header
 		if !r.IsGet() && !r.IsHead() {
@@ -48,16 +50,17 @@ func (a *api) serveReference(name string, make func() (reference, error)) fastht
 			return
 		}
 		r.SetUserValue(endpointValue, name)
-		ref, err := made()
+		file, err := made()
 		if err != nil {
 			a.fail(context.Background(), r, fmt.Errorf("%s: %w", name, err))
 			return
 		}
 		h.Set(fasthttp.HeaderCacheControl, "no-cache") // a new version of the service may have another one
-		if ref.policy != "" {
-			h.Set(fasthttp.HeaderContentSecurityPolicy, ref.policy)
-			h.Set(fasthttp.HeaderReferrerPolicy, "no-referrer")
-		}
-		ref.file.Send(r)
+		h.Set(fasthttp.HeaderContentSecurityPolicy, openapi.Policy)
+		h.Set(fasthttp.HeaderReferrerPolicy, "no-referrer")
+		file.Send(r)
 	}
 }
+
+// maxBrotli is the size from which on a file is only compressed by gzip, in bytes: Brotli would take seconds for Swagger UI.
+const maxBrotli = 1 << 20

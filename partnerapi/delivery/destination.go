@@ -59,17 +59,17 @@ type Replay struct {
 // maxReplays bounds the replays of a destination that are remembered, and so those under way.
 const maxReplays = 10
 
-// Change is what a merchant sets. A nil field stays as it is.
+// Change is what a merchant sets. A nil field stays as it is, and settings that are the JSON null.
 type Change struct {
-	Type     *string
-	Name     *string
-	Settings json.RawMessage
-	Secrets  map[string]string // empty: make a new one
-	Events   *[]string
-	Filter   *string
-	Mapping  *kind.Mapping
-	Consent  *[]string
-	Paused   *bool
+	Type     *string           `json:"type"`
+	Name     *string           `json:"name"`
+	Settings json.RawMessage   `json:"settings"`
+	Secrets  map[string]string `json:"secrets"` // empty: make a new one
+	Events   *[]string         `json:"events"`
+	Filter   *string           `json:"filter"`
+	Mapping  *kind.Mapping     `json:"mapping"`
+	Consent  *[]string         `json:"consent"`
+	Paused   *bool             `json:"paused"`
 }
 
 // route is a destination, ready to be used.
@@ -175,7 +175,7 @@ func (s *Service) apply(d *Destination, c Change) (made map[string]string, field
 		return err
 	})
 	receiver := kind.Receiver(d.Settings)
-	set("settings", c.Settings != nil, func() error { d.Settings = c.Settings; return nil })
+	set("settings", c.Settings != nil && string(c.Settings) != "null", func() error { d.Settings = c.Settings; return nil })
 	set("events", c.Events != nil, func() error {
 		d.Events = nil
 		for _, name := range *c.Events {

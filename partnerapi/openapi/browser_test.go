@@ -1,15 +1,16 @@
 package openapi_test
 
 import (
+	"strings"
 	"testing"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
 	"mtagd/store/testenv"
 )
 
-// TestThePageInABrowser opens the page on a phone and on a desk, in both themes.
+// TestThePageInABrowser opens the page on a phone and on a desk. It must have each operation and each schema, and show what
+// an operation takes, answers and how it is called.
 func TestThePageInABrowser(t *testing.T) {
 	testenv.NotShort(t, "a browser")
 	s := newService(t)
@@ -21,34 +22,35 @@ func TestThePageInABrowser(t *testing.T) {
 	defer stop()
 	ctx, closeTab := chromedp.NewContext(allocator)
 	defer closeTab()
-	for _, c := range []struct {
-		theme  string
-		width  int64
-		ground string // the colour behind the text
-	}{
-		{"light", 320, "rgb(255, 255, 255)"},
-		{"dark", 1280, "rgb(22, 24, 28)"},
-	} {
-		must(t, chromedp.Do(ctx, chromedp.EmulateViewport(c.width, 800)))
-		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: c.theme}}})
+	evaluate := func(script string) string {
+		text, err := chromedp.Run(ctx, chromedp.Evaluate[string](script))
 		must(t, err)
-		must(t, chromedp.Do(ctx, chromedp.Navigate(s.url+"/v1/docs#listEvents")))
-		width, err := chromedp.Run(ctx, chromedp.Evaluate[int64]("document.documentElement.scrollWidth"))
-		must(t, err)
-		if width > c.width {
-			t.Errorf("%s: the page is %d pixels wide, the window %d", c.theme, width, c.width)
+		return text
+	}
+	const opened = "#operations-Events-listEvents.is-open"
+	for _, width := range []int64{320, 1280} {
+		must(t, chromedp.Do(ctx, chromedp.EmulateViewport(width, 800)))
+		must(t, chromedp.Do(ctx, chromedp.Navigate("about:blank")))
+		must(t, chromedp.Do(ctx, chromedp.Navigate(s.url+"/v1/docs#/Events/listEvents")))
+		must(t, chromedp.Do(ctx, chromedp.WaitVisible(chromedp.CSS(opened+" pre.example"))))
+		if shown, err := chromedp.Run(ctx, chromedp.Evaluate[int]("document.querySelectorAll('.opblock').length")); err != nil || shown != len(s.document.Operations()) {
+			t.Errorf("the page has %d operations, want %d: %v", shown, len(s.document.Operations()), err)
+		}
+		if shown, err := chromedp.Run(ctx, chromedp.Evaluate[int]("document.querySelectorAll('.models .json-schema-2020-12-accordion, .models .model-container').length")); err != nil || shown < len(s.document.Components.Schemas) {
+			t.Errorf("the page has %d schemas, want %d: %v", shown, len(s.document.Components.Schemas), err)
+		}
+		text := evaluate("document.querySelector('" + opened + "').innerText")
+		for _, part := range []string{"startDate", "sortOrder", "401", "currentPage", "curl '" + s.url + "/v1/partners/events?merchantId="} {
+			if !strings.Contains(text, part) {
+				t.Errorf("the operation does not show %q:\n%s", part, text)
+			}
+		}
+		if wide, err := chromedp.Run(ctx, chromedp.Evaluate[int64]("document.documentElement.scrollWidth")); err != nil || wide > width {
+			t.Errorf("the page is %d pixels wide, the window %d: %v", wide, width, err)
 		}
 		// Without the style, which the policy must allow, it would be transparent.
-		ground, err := chromedp.Run(ctx, chromedp.Evaluate[string]("getComputedStyle(document.body).backgroundColor"))
-		must(t, err)
-		if ground != c.ground {
-			t.Errorf("%s: the background is %s, want %s", c.theme, ground, c.ground)
-		}
-		top, err := chromedp.Run(ctx, chromedp.Evaluate[float64]("document.getElementById('listEvents').getBoundingClientRect().top"))
-		must(t, err)
-		if top < 0 || top > 100 {
-			t.Errorf("%s: the anchor leads to %v pixels from the top", c.theme, top)
+		if colour := evaluate("getComputedStyle(document.querySelector('" + opened + "')).borderTopColor"); colour != "rgb(97, 175, 254)" {
+			t.Errorf("the border of the operation is %s", colour)
 		}
 	}
 }

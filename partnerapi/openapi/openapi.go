@@ -8,10 +8,8 @@
 //
 //	openapi.yaml    the document
 //	openapi.go      the document as JSON
-//	page.go         the reference page; its style is in page.css
-//	curl.go         the command that sends an operation's example
-//	types.go        types and limits in words
-//	model.go        what the page needs of the document
+//	curl.go         the commands that send the examples
+//	page.go         the files of the reference page: Swagger UI, and what is in page/
 package openapi
 
 import (
@@ -35,7 +33,8 @@ const (
 )
 
 // Document returns the document as JSON, in the order of openapi.yaml. base and tagHost are the addresses of the partner API
-// and of the shared host of client-side tags, such as https://api.example.net. It takes some 50 ms.
+// and of the shared host of client-side tags, such as https://api.example.net. Each operation
+// has the command that sends its example. It takes some 50 ms.
 func Document(base, tagHost string) ([]byte, error) {
 	long, err := yaml.YAMLToJSON(source)
 	if err != nil {
@@ -45,7 +44,11 @@ func Document(base, tagHost string) ([]byte, error) {
 	if err := json.Compact(&document, long); err != nil {
 		return nil, fmt.Errorf("openapi.yaml: %w", err)
 	}
-	return replaceServer(replaceServer(document.Bytes(), baseExample, base), tagHostExample, tagHost), nil
+	whole, err := addCommands(replaceServer(replaceServer(document.Bytes(), baseExample, base), tagHostExample, tagHost))
+	if err != nil {
+		return nil, fmt.Errorf("openapi.yaml: %w", err)
+	}
+	return whole, nil
 }
 
 func replaceServer(document []byte, from, to string) []byte {

@@ -40,7 +40,7 @@ func main() {
 }
 
 // omitted are the operations that no client has: other spellings of an operation, and what browsers read.
-var omitted = []string{"generateTagByShortPath", "sendEventsOfHost", "resolveMUIDOfHost", "readScript", "readScriptVersion", "readDocument", "readReference"}
+var omitted = []string{"generateTagByShortPath", "sendEventsOfHost", "resolveMUIDOfHost", "readScript", "readScriptVersion", "readDocument", "readReference", "readReferenceFile"}
 
 // operations lists the operations of the clients by their ids.
 func operations(document *openapitest.Document) []openapitest.Operation {

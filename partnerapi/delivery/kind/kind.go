@@ -21,25 +21,35 @@ import (
 	"mtagd/store"
 )
 
-// Kind is a kind of destination.
+// Kind is a kind of destination. Its JSON is for forms in which a merchant creates one.
 type Kind struct {
-	Name     string
-	Consent  []string // what a visitor must have agreed to; with any, events of bots are not sent either
-	Secrets  []Secret
-	Client   bool // it takes client details (Browser)
-	Settings []Setting
+	Name     string    `json:"type"`
+	Consent  []string  `json:"consent"` // what a visitor must have agreed to; with any, events of bots are not sent either
+	Secrets  []Secret  `json:"secrets"`
+	Settings []Setting `json:"settings"`
+	Client   bool      `json:"-"` // it takes client details (Browser)
 
-	// Open checks the settings and the secrets. Its errors are of store.KindInvalid, and name the field.
-	Open func(o Options) (Target, error)
+	// New checks the values of the settings, and the secrets, further than their descriptions do. Its errors are as those of
+	// Open.
+	New func(o Options, v Values) (Target, error) `json:"-"`
+}
+
+// Open returns the target of a destination. Its errors are of store.KindInvalid, and name the field.
+func (k Kind) Open(o Options) (Target, error) {
+	v, err := read(o.Settings, k.Settings)
+	if err != nil {
+		return nil, err
+	}
+	return k.New(o, v)
 }
 
 // Secret is a secret that a kind needs.
 type Secret struct {
-	Name     string
-	Required bool
-	Signs    bool                      // it only signs requests and is not sent: the settings may name another server without a new secret
-	New      func() string             // makes one when the merchant gives none; nil: the merchant must
-	Check    func(secret string) error // nil: any text
+	Name     string                    `json:"name"`
+	Required bool                      `json:"required"` // the merchant must give it
+	Signs    bool                      `json:"-"`        // it only signs requests and is not sent: the settings may name another server without a new secret
+	New      func() string             `json:"-"`        // makes one when the merchant gives none; nil: there is none then
+	Check    func(secret string) error `json:"-"`        // nil: any text
 }
 
 // Options are what a target is made of.

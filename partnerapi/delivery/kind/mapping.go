@@ -13,6 +13,14 @@ import (
 // Mapping says which fields of what is sent come from which fields of the event. Both are paths such as "user.name".
 type Mapping map[string]Source
 
+// UnmarshalJSON implements json.Unmarshaler. Its error says what a mapping must be.
+func (m *Mapping) UnmarshalJSON(b []byte) error {
+	if json.Unmarshal(b, (*map[string]Source)(m)) != nil {
+		return store.Invalid("mapping", "must be an object whose values are paths, or objects with from, default or both")
+	}
+	return nil
+}
+
 // Source is where a field comes from: a text is the path of a field of the event.
 type Source struct {
 	From    string `json:"from,omitempty"`

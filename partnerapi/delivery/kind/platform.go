@@ -84,14 +84,10 @@ func (p Platform) Kind() Kind {
 		names = Setting{Name: conversions, Type: Table, Required: true, Pattern: number, Hint: "the number of " + p.Conversions + " by the name of the event"}
 	}
 	p.Settings = append(p.Settings, names, Setting{Name: endpoint, Type: Text, Default: p.Endpoint, Hint: "another address than the platform's, for tests"})
-	return Kind{Name: p.Name, Consent: p.Consent, Client: p.Client, Secrets: []Secret{p.Secret}, Settings: p.Settings, Open: p.open}
+	return Kind{Name: p.Name, Consent: p.Consent, Client: p.Client, Secrets: []Secret{p.Secret}, Settings: p.Settings, New: p.open}
 }
 
-func (p *Platform) open(o Options) (Target, error) {
-	v, err := o.Read(p.Settings)
-	if err != nil {
-		return nil, err
-	}
+func (p *Platform) open(o Options, v Values) (Target, error) {
 	address := v.Text(endpoint)
 	return &Account{Endpoint: strings.TrimRight(address, "/"), Secret: o.Secret(p.Secret.Name), Values: v, platform: p, mapping: o.Mapping}, o.CheckURL(endpoint, address)
 }

@@ -15,13 +15,13 @@ import (
 
 // Setting is a setting of a kind.
 type Setting struct {
-	Name     string
-	Type     SettingType
-	Hint     string // what it must be, in words that follow "must be"
-	Required bool
-	Default  string
-	Pattern  *regexp.Regexp // of a text, and of each value of a table; nil: any
-	Hidden   bool           // no form asks for it
+	Name     string         `json:"name"`
+	Type     SettingType    `json:"type"`
+	Hint     string         `json:"hint"` // what it must be, in words that follow "must be"
+	Required bool           `json:"required"`
+	Default  string         `json:"default"`
+	Pattern  *regexp.Regexp `json:"-"` // of a text, and of each value of a table; nil: any
+	Hidden   bool           `json:"-"` // no form asks for it
 }
 
 // SettingType is the type of a setting's JSON value.
@@ -36,33 +36,33 @@ const (
 )
 
 // Values are the settings of a destination, by name.
-type Values struct {
-	texts   map[string]string
-	flags   map[string]bool
-	tables  map[string]map[string]string
-	numbers map[string]int
+type Values map[string]value
+
+// value is the value of a setting. Its type says which of these it is.
+type value struct {
+	text   string
+	flag   bool
+	table  map[string]string
+	number int
 }
 
 // Text returns a setting; its default if it is not given.
-func (v Values) Text(name string) string { return v.texts[name] }
+func (v Values) Text(name string) string { return v[name].text }
 
 // Flag returns a setting.
-func (v Values) Flag(name string) bool { return v.flags[name] }
+func (v Values) Flag(name string) bool { return v[name].flag }
 
 // Table returns a setting.
-func (v Values) Table(name string) map[string]string { return v.tables[name] }
+func (v Values) Table(name string) map[string]string { return v[name].table }
 
 // Number returns a setting; its default if it is not given.
-func (v Values) Number(name string) int { return v.numbers[name] }
+func (v Values) Number(name string) int { return v[name].number }
 
-// Read reads settings, and checks them.
-func (o Options) Read(settings []Setting) (Values, error) {
-	v := Values{map[string]string{}, map[string]bool{}, map[string]map[string]string{}, map[string]int{}}
-	given, all := map[string]json.RawMessage{}, map[string]json.RawMessage{}
-	if len(o.Settings) > 0 {
-		if err := json.Unmarshal(o.Settings, &all); err != nil {
-			return v, store.Invalid("settings", "must be an object")
-		}
+// read reads settings from a JSON object, and checks them.
+func read(object json.RawMessage, settings []Setting) (Values, error) {
+	v, given, all := Values{}, map[string]json.RawMessage{}, map[string]json.RawMessage{}
+	if len(object) > 0 && json.Unmarshal(object, &all) != nil {
+		return v, store.Invalid("settings", "must be an object")
 	}
 	for name, raw := range all {
 		// Names that older versions stored may be in another case. Receiver reads them in any case, too.
@@ -76,27 +76,22 @@ func (o Options) Read(settings []Setting) (Values, error) {
 		given[name] = raw
 	}
 	for _, s := range settings {
-		raw, isGiven := given[s.Name]
-		var text string
-		var flag bool
-		var table map[string]string
-		number, _ := strconv.Atoi(s.Default) // 0 unless it has one
-		into := map[SettingType]any{Text: &text, Flag: &flag, Table: &table, Number: &number}[s.Type]
-		if isGiven && json.Unmarshal(raw, into) != nil {
+		var of value
+		of.number, _ = strconv.Atoi(s.Default) // 0 unless it has one
+		into := map[SettingType]any{Text: &of.text, Flag: &of.flag, Table: &of.table, Number: &of.number}[s.Type]
+		if raw, isGiven := given[s.Name]; isGiven && json.Unmarshal(raw, into) != nil {
 			return v, store.Invalid("settings."+s.Name, "must be %s", s.Hint)
 		}
-		if s.Required && text == "" && len(table) == 0 {
+		if s.Required && of.text == "" && len(of.table) == 0 {
 			return v, store.Invalid("settings."+s.Name, "is required: %s", s.Hint)
 		}
-		for _, one := range slices.AppendSeq([]string{text}, maps.Values(table)) {
+		for _, one := range slices.AppendSeq([]string{of.text}, maps.Values(of.table)) {
 			if one != "" && s.Pattern != nil && !s.Pattern.MatchString(one) {
 				return v, store.Invalid("settings."+s.Name, "must be %s", s.Hint)
 			}
 		}
-		if text == "" {
-			text = s.Default
-		}
-		v.texts[s.Name], v.flags[s.Name], v.tables[s.Name], v.numbers[s.Name] = text, flag, table, number
+		of.text = cmp.Or(of.text, s.Default)
+		v[s.Name] = of
 	}
 	return v, nil
 }

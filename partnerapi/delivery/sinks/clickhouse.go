@@ -11,14 +11,15 @@ import (
 
 // clickHouse is a table that is filled over ClickHouse's HTTP interface (https://clickhouse.com/docs/interfaces/http, read
 // 2026-11).
-type clickHouse struct{ url, database, table, user, password string }
-
-func openClickHouse(o kind.Options, v kind.Values) (kind.Target, error) {
-	t := &clickHouse{v.Text("url"), v.Text("database"), v.Text("table"), v.Text("user"), o.Secret("password")}
-	return t, o.CheckURL("url", t.url)
+type clickHouse struct {
+	common
+	url, database, table, user, password string
 }
 
-func (t *clickHouse) Limits() kind.Limits { return limits(time.Second) }
+func openClickHouse(o kind.Options, v kind.Values) (kind.Target, error) {
+	t := &clickHouse{common{}, v.Text("url"), v.Text("database"), v.Text("table"), v.Text("user"), o.Secret("password")}
+	return t, o.CheckURL("url", t.url)
+}
 
 func (t *clickHouse) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	query := url.Values{
@@ -29,12 +30,4 @@ func (t *clickHouse) Requests(events []*kind.Event, _ time.Time) ([]kind.Request
 	body, _ := lines(events)
 	header := http.Header{"X-Clickhouse-User": {t.user}, "X-Clickhouse-Key": {t.password}}
 	return []kind.Request{{URL: strings.TrimRight(t.url, "/") + "/?" + query.Encode(), Header: header, Body: body, Events: all(len(events))}}, nil
-}
-
-func (t *clickHouse) Read(_ kind.Request, a kind.Answer) kind.Verdict {
-	v := kind.Standard(a)
-	if v.Outcome != kind.Done {
-		v.Reason = strings.TrimSpace(string(a.Body[:min(len(a.Body), 200)]))
-	}
-	return v
 }

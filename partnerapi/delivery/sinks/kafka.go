@@ -22,6 +22,7 @@ import (
 // kafka is a topic of a Kafka cluster. The key of a record is the muid, so that one partition has all events of a visitor,
 // in order.
 type kafka struct {
+	common
 	brokers    []string
 	topic      string
 	sasl       sasl.Mechanism
@@ -31,7 +32,7 @@ type kafka struct {
 func openKafka(o kind.Options, v kind.Values) (kind.Target, error) {
 	t := &kafka{topic: v.Text("topic"), withoutTLS: v.Flag(withoutTLS)}
 	for host := range strings.SplitSeq(v.Text("brokers"), ",") {
-		at, err := checkHost("brokers", strings.TrimSpace(host), "9092")
+		at, err := server(o, v, "brokers", strings.TrimSpace(host), "9092")
 		if err != nil {
 			return nil, err
 		}
@@ -48,8 +49,6 @@ func openKafka(o kind.Options, v kind.Values) (kind.Target, error) {
 	}
 	return t, nil
 }
-
-func (t *kafka) Limits() kind.Limits { return limits(time.Second) }
 
 func (t *kafka) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	body, values := lines(events)
@@ -122,10 +121,4 @@ func answerOfKafka(err error) (kind.Answer, error) {
 		status = http.StatusRequestEntityTooLarge
 	}
 	return kind.Answer{Status: status, Body: []byte(refused.Error())}, nil
-}
-
-func (t *kafka) Read(_ kind.Request, a kind.Answer) kind.Verdict {
-	v := kind.Standard(a)
-	v.Reason = string(a.Body)
-	return v
 }

@@ -26,17 +26,16 @@ import (
 // (https://docs.nats.io/reference/reference-protocols/nats-protocol, read 2026-11), because the library nats.go allocates as
 // much as a message claims to have: a hostile server could use up the memory.
 type nats struct {
+	common
 	address, subject, user string
 	password               string // the user's password, a token, or the content of a .creds file
 	withoutTLS             bool
 }
 
 func openNATS(o kind.Options, v kind.Values) (kind.Target, error) {
-	address, err := checkHost("host", v.Text("host"), "4222")
-	return &nats{address, v.Text("subject"), v.Text("user"), o.Secret("password"), v.Flag(withoutTLS)}, err
+	address, err := server(o, v, "host", v.Text("host"), "4222")
+	return &nats{common{}, address, v.Text("subject"), v.Text("user"), o.Secret("password"), v.Flag(withoutTLS)}, err
 }
-
-func (t *nats) Limits() kind.Limits { return limits(time.Second) }
 
 func (t *nats) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	body, messages := lines(events)
@@ -48,7 +47,14 @@ func (t *nats) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []ki
 	}}, nil
 }
 
-func (t *nats) Read(_ kind.Request, a kind.Answer) kind.Verdict { return readEach(a) }
+// Read implements kind.Target. The body of a success has the refused events.
+func (t *nats) Read(r kind.Request, a kind.Answer) kind.Verdict {
+	v := t.common.Read(r, a)
+	if v.Outcome == kind.Done && json.Unmarshal(a.Body, &v.Refused) != nil {
+		v.Outcome = kind.Again
+	}
+	return v
+}
 
 // publish publishes events on a new connection, in order, and waits until all are acknowledged. When the stream refuses one,
 // all are sent again later, and the stream drops those that it has.
@@ -108,7 +114,8 @@ func (t *nats) publish(ctx context.Context, dial kind.Dial, events []*kind.Event
 			return answerOfNATS(natsError("no stream takes the subject"))
 		}
 	}
-	return answerEach(refused)
+	body, err := json.Marshal(refused)
+	return kind.Answer{Status: http.StatusOK, Body: body}, err
 }
 
 // natsConn is a connection to a NATS server.

@@ -22,12 +22,13 @@ import (
 
 // postgres is a table in PostgreSQL. It is created if it does not exist.
 type postgres struct {
+	common
 	config *pgx.ConnConfig
 	table  string
 }
 
 func openPostgres(o kind.Options, v kind.Values) (kind.Target, error) {
-	at, err := checkHost("host", v.Text("host"), "5432")
+	at, err := server(o, v, "host", v.Text("host"), "5432")
 	if err != nil {
 		return nil, err
 	}
@@ -44,10 +45,8 @@ func openPostgres(o kind.Options, v kind.Values) (kind.Target, error) {
 	config.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // Dial resolves names
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec                                                       // poolers do not keep prepared statements
 	config.MaxProtocolMessageBodyLen = maxAnswer                                                              // pgx would allocate whatever length a message states
-	return &postgres{config, v.Text("table")}, nil
+	return &postgres{common{}, config, v.Text("table")}, nil
 }
-
-func (t *postgres) Limits() kind.Limits { return limits(time.Second) }
 
 func (t *postgres) Requests(events []*kind.Event, _ time.Time) ([]kind.Request, []kind.Refusal) {
 	body, _ := lines(events[:1]) // for a preview: the columns are sent as arrays
@@ -176,10 +175,4 @@ func answerOf(err error) (kind.Answer, error) {
 		status = http.StatusBadRequest
 	}
 	return kind.Answer{Status: status, Body: []byte(refused.Code + " " + refused.Message)}, nil
-}
-
-func (t *postgres) Read(_ kind.Request, a kind.Answer) kind.Verdict {
-	v := kind.Standard(a)
-	v.Reason = string(a.Body)
-	return v
 }

@@ -17,14 +17,22 @@ import (
 // s3 writes Parquet files to an S3-compatible store, in a partition for each hour of receipt (UTC):
 // PREFIX/date=2026-11-26/hour=03/TOKEN.parquet. The token is derived from the events, so a replay of some of them does not
 // replace a file that has more.
-type s3 struct{ endpoint, bucket, prefix, region, accessKeyID, secret string }
+type s3 struct {
+	common
+	endpoint, bucket, prefix, region, accessKeyID, secret string
+}
 
 func openS3(o kind.Options, v kind.Values) (kind.Target, error) {
-	t := &s3{strings.TrimRight(v.Text("endpoint"), "/"), v.Text("bucket"), strings.Trim(v.Text("prefix"), "/"), v.Text("region"), v.Text("accessKeyId"), o.Secret("secretAccessKey")}
+	t := &s3{common{}, strings.TrimRight(v.Text("endpoint"), "/"), v.Text("bucket"), strings.Trim(v.Text("prefix"), "/"), v.Text("region"), v.Text("accessKeyId"), o.Secret("secretAccessKey")}
 	return t, o.CheckURL("endpoint", t.endpoint)
 }
 
-func (t *s3) Limits() kind.Limits { return limits(time.Minute) }
+// Limits implements kind.Target. Fewer files are read faster.
+func (t *s3) Limits() kind.Limits {
+	l := t.common.Limits()
+	l.Wait = time.Minute
+	return l
+}
 
 func (t *s3) Requests(events []*kind.Event, _ time.Time) (requests []kind.Request, refused []kind.Refusal) {
 	hour := func(i int) string { return events[i].ReceivedAt.UTC().Format("date=2006-01-02/hour=15") }
@@ -72,10 +80,10 @@ func (t *s3) put(key string, body []byte, places []int) kind.Request {
 }
 
 // Read implements kind.Target. A file is never the fault of one event.
-func (t *s3) Read(_ kind.Request, a kind.Answer) kind.Verdict {
-	v := kind.Standard(a)
-	if v.Outcome != kind.Done {
-		v.Outcome, v.Reason = kind.Again, strings.TrimSpace(string(a.Body[:min(len(a.Body), 200)]))
+func (t *s3) Read(r kind.Request, a kind.Answer) kind.Verdict {
+	v := t.common.Read(r, a)
+	if v.Outcome == kind.Refused {
+		v.Outcome = kind.Again
 	}
 	return v
 }

@@ -21,10 +21,8 @@ package sinks
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"net"
-	"net/http"
 	"regexp"
 	"strings"
 	"time"
@@ -53,19 +51,19 @@ func Kinds() []kind.Kind {
 		whatever = `(?s).*`
 	)
 	return []kind.Kind{
-		sink("postgresql", password, openPostgres, direct, text("host", whatever, "the name or the address of a server"), text("database", whatever, "the name of a database"),
+		sink("postgresql", openPostgres, password, direct, text("host", whatever, "the name or the address of a server"), text("database", whatever, "the name of a database"),
 			text("user", whatever, "a user of the database"), preset("table", "events", table, "a name such as events or public.events")),
-		sink("clickhouse", kind.Secret{Name: "password", Required: true, Check: checkASCII}, openClickHouse, text("url", whatever, "an address such as https://example.com"),
+		sink("clickhouse", openClickHouse, kind.Secret{Name: "password", Required: true, Check: checkASCII}, text("url", whatever, "an address such as https://example.com"),
 			preset("database", "default", name, "the name of a database"), preset("table", "events", table, "a name such as events"),
 			preset("user", "default", ascii, "a user, in printable ASCII")),
-		sink("s3", kind.Secret{Name: "secretAccessKey", Required: true}, openS3, text("endpoint", whatever, "an address such as https://s3.example.com"),
+		sink("s3", openS3, kind.Secret{Name: "secretAccessKey", Required: true}, text("endpoint", whatever, "an address such as https://s3.example.com"),
 			text("bucket", path, "the name of a bucket, of letters, digits and . _ = / -"), text("accessKeyId", path, "the id of an access key, of letters, digits and . _ = / -"),
 			preset("region", "us-east-1", path, "a region, of letters, digits and . _ = / -"),
 			preset("prefix", "", path, "what the names of files begin with, of letters, digits and . _ = / -")),
-		sink("kafka", password, openKafka, direct, text("brokers", whatever, "names or addresses of brokers, with commas between them"),
+		sink("kafka", openKafka, password, direct, text("brokers", whatever, "names or addresses of brokers, with commas between them"),
 			preset("topic", "events", `[A-Za-z0-9._-]{1,249}`, "the name of a topic"), text("user", whatever, "a user"),
 			preset("mechanism", sha512, sha512+`|SCRAM-SHA-256|PLAIN`, "SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN")),
-		sink("nats", password, openNATS, direct, text("host", whatever, "the name or the address of a server"),
+		sink("nats", openNATS, password, direct, text("host", whatever, "the name or the address of a server"),
 			preset("subject", "events", `[!-)+-=?-~]{1,200}`, "a subject of a JetStream stream, such as shop.events, without wildcards"),
 			preset("user", "", whatever, "a user; without one, the password is a token or the content of a .creds file")),
 	}
@@ -85,23 +83,25 @@ func checkASCII(secret string) error {
 	return nil
 }
 
-// sink returns a kind whose open gets the settings.
-func sink(name string, secret kind.Secret, open func(o kind.Options, v kind.Values) (kind.Target, error), settings ...kind.Setting) kind.Kind {
-	return kind.Kind{Name: name, Secrets: []kind.Secret{secret}, Settings: settings, Open: func(o kind.Options) (kind.Target, error) {
-		v, err := o.Read(settings)
-		switch {
-		case err != nil:
-			return nil, err
-		case v.Flag(withoutTLS) && !o.AllowHTTP:
-			return nil, store.Invalid("settings."+withoutTLS, "must be false")
-		}
-		return open(o, v)
-	}}
+func sink(name string, open func(kind.Options, kind.Values) (kind.Target, error), secret kind.Secret, settings ...kind.Setting) kind.Kind {
+	return kind.Kind{Name: name, Secrets: []kind.Secret{secret}, Settings: settings, New: open}
 }
 
-// Sinks work best with few large requests.
-func limits(wait time.Duration) kind.Limits {
-	return kind.Limits{Events: 1000, Lanes: 1, MaxAge: 30 * 24 * time.Hour, Wait: wait, Raw: true}
+// common is what the sinks have in common.
+type common struct{}
+
+// Limits implements kind.Target. Sinks work best with few large requests.
+func (common) Limits() kind.Limits {
+	return kind.Limits{Events: 1000, Lanes: 1, MaxAge: 30 * 24 * time.Hour, Wait: time.Second, Raw: true}
+}
+
+// Read implements kind.Target. The body of an answer that is no success says why.
+func (common) Read(_ kind.Request, a kind.Answer) kind.Verdict {
+	v := kind.Standard(a)
+	if v.Outcome != kind.Done {
+		v.Reason = strings.TrimSpace(string(a.Body))
+	}
+	return v
 }
 
 // lines returns events as NDJSON, and the object of each in it.
@@ -137,8 +137,12 @@ func token(events []*kind.Event) string {
 	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// checkHost returns the address of a server. name is the setting that host comes from, port the default port.
-func checkHost(name, host, port string) (string, error) {
+// server returns the address of a server that is reached without HTTP. name is the setting that host comes from, port the
+// default port.
+func server(o kind.Options, v kind.Values, name, host, port string) (string, error) {
+	if v.Flag(withoutTLS) && !o.AllowHTTP {
+		return "", store.Invalid("settings."+withoutTLS, "must be false")
+	}
 	if given, itsPort, err := net.SplitHostPort(host); err == nil {
 		host, port = given, itsPort
 	}
@@ -146,21 +150,4 @@ func checkHost(name, host, port string) (string, error) {
 		return "", store.Invalid("settings."+name, "must be the name or the address of a server")
 	}
 	return net.JoinHostPort(host, port), nil
-}
-
-// answerEach answers a request of which some events are refused, with the reasons.
-func answerEach(refused map[int]string) (kind.Answer, error) {
-	body, err := json.Marshal(refused)
-	return kind.Answer{Status: http.StatusOK, Body: body}, err
-}
-
-// readEach reads what answerEach has answered, or an error.
-func readEach(a kind.Answer) kind.Verdict {
-	v := kind.Standard(a)
-	if v.Outcome != kind.Done {
-		v.Reason = string(a.Body)
-	} else if json.Unmarshal(a.Body, &v.Refused) != nil {
-		v.Outcome = kind.Again
-	}
-	return v
 }

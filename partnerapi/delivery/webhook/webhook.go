@@ -28,17 +28,15 @@ import (
 
 // Kind is the kind "webhook".
 var Kind = kind.Kind{
-	Name:     "webhook",
-	Secrets:  []kind.Secret{{Name: signing, Required: true, Signs: true, New: NewSecret, Check: checkSecret}, {Name: authorization, Check: checkAuthorization}},
-	Settings: settings,
-	Open:     open,
-}
-
-var settings = []kind.Setting{
-	{Name: "url", Type: kind.Text, Required: true, Hint: "an address such as https://example.com/events"},
-	{Name: "headers", Type: kind.Table, Hint: "headers to send, by their names"},
-	{Name: "erasures", Type: kind.Flag, Hint: "true to be told which persons were erased"},
-	{Name: "batchSize", Type: kind.Number, Default: "1", Hint: "a whole number", Hidden: true},
+	Name:    "webhook",
+	Secrets: []kind.Secret{{Name: signing, Signs: true, New: NewSecret, Check: checkSecret}, {Name: authorization, Check: checkAuthorization}},
+	Settings: []kind.Setting{
+		{Name: "url", Type: kind.Text, Required: true, Hint: "an address such as https://example.com/events"},
+		{Name: "headers", Type: kind.Table, Hint: "headers to send, by their names"},
+		{Name: "erasures", Type: kind.Flag, Hint: "true to be told which persons were erased"},
+		{Name: "batchSize", Type: kind.Number, Default: "1", Hint: "a whole number", Hidden: true},
+	},
+	New: open,
 }
 
 const (
@@ -87,11 +85,7 @@ type target struct {
 
 const maxBatch, maxHeaders = 1000, 20
 
-func open(o kind.Options) (kind.Target, error) {
-	v, err := o.Read(settings)
-	if err != nil {
-		return nil, err
-	}
+func open(o kind.Options, v kind.Values) (kind.Target, error) {
 	t := &target{url: v.Text("url"), headers: v.Table("headers"), batchSize: v.Number("batchSize"), erasures: v.Flag("erasures"),
 		mapping: o.Mapping, authorization: o.Secret(authorization)}
 	u, err := url.Parse(t.url)
@@ -104,6 +98,8 @@ func open(o kind.Options) (kind.Target, error) {
 		return nil, store.Invalid("settings.url", "must have no user, password or fragment: signatures say who sends")
 	case t.batchSize < 1 || t.batchSize > maxBatch:
 		return nil, store.Invalid("settings.batchSize", "must be from 1 to %d", maxBatch)
+	case len(o.Secrets[signing]) == 0: // nothing goes out unsigned
+		return nil, store.Invalid("secrets."+signing, "is required")
 	case len(t.headers) > maxHeaders:
 		return nil, store.Invalid("settings.headers", "must be at most %d", maxHeaders)
 	}

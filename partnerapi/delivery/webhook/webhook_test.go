@@ -32,7 +32,7 @@ func event(t *testing.T, raw string) *kind.Event {
 
 func TestSignaturesAreThoseOfTheScheme(t *testing.T) {
 	before, now := NewSecret(), NewSecret()
-	target, err := open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {now, before}}})
+	target, err := Kind.Open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {now, before}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestSignaturesAreThoseOfTheScheme(t *testing.T) {
 }
 
 func TestBatches(t *testing.T) {
-	target, err := open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x","batchSize":2}`), Secrets: map[string][]string{signing: {NewSecret()}}})
+	target, err := Kind.Open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x","batchSize":2}`), Secrets: map[string][]string{signing: {NewSecret()}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestBatches(t *testing.T) {
 }
 
 func TestMapping(t *testing.T) {
-	target, err := open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {NewSecret()}},
+	target, err := Kind.Open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {NewSecret()}},
 		Mapping: kind.Mapping{"order.total": {From: "value"}, "order.shop": {From: "shop", Default: "main"}, "no": {From: "none"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestMapping(t *testing.T) {
 
 // What is mapped into a default is of one event, and a field without a name is no source.
 func TestAMappingOfADefault(t *testing.T) {
-	target, err := open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {NewSecret()}},
+	target, err := Kind.Open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {NewSecret()}},
 		Mapping: kind.Mapping{"user": {Default: map[string]any{"plan": "gold"}}, "user.email": {From: "email"}, "user.self": {From: "self"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestTheBodyOfAnEvent(t *testing.T) {
-	target, err := open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {NewSecret()}}})
+	target, err := Kind.Open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {NewSecret()}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestSignaturesInJavaScript(t *testing.T) {
 		testenv.Missing(t, "the packages of the TypeScript client are not installed: make node")
 	}
 	before, now := NewSecret(), NewSecret()
-	target, err := open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {now, before}}})
+	target, err := Kind.Open(kind.Options{Settings: []byte(`{"url":"https://shop.example/x"}`), Secrets: map[string][]string{signing: {now, before}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -263,12 +263,15 @@ func (k *keyStore) flush(version uint64) error {
 	return nil
 }
 
-// each calls use with all entries of the database whose keys begin with a prefix and that were written after the version
-// since, in the order of the keys, beginning at the key from. use gets values of its own.
-func (k *keyStore) each(prefix, from []byte, since uint64, use func(key, value []byte) error) error {
+// each calls use with all entries of the database whose keys begin with a prefix and that were
+// written after the version since, in the order of the keys. use gets values of its own.
+func (k *keyStore) each(ctx context.Context, prefix []byte, since uint64, use func(key, value []byte) error) error {
 	return notNow(k.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: prefix, Since: since})
-		for it.Seek(from); it.Valid(); it.Next() {
+		for it.Rewind(); it.Valid(); it.Next() {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			if err := use(bytes.Clone(it.Entry().Key), bytes.Clone(it.Entry().Value)); err != nil {
 				return err
 			}

@@ -300,7 +300,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		return j.disk.admit(size)
 	}, j.disk.finish)
 	j.committer = &committer{
-		j: j, clock: &clock{now: j.now, last: j.last}, queue: q, handOver: handOver, arenas: make(arenas, keptArenas),
+		j: j, clock: &clock{now: j.now, last: j.last}, queue: q, handOver: handOver, arenas: newArenas(),
 		metrics: groupcommit.NewMetrics(), done: make(chan struct{}),
 	}
 	j.Recorder = groupcommit.Recorder{Queue: q, Linked: func(_ context.Context, m store.MerchantKey, id *store.Identity) (store.MUID, error) {

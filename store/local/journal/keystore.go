@@ -114,15 +114,6 @@ func (k *keyStore) cachedLink(key []byte) (value []byte, found bool, err error) 
 	return k.links.get(key, k.read)
 }
 
-// receivedAt returns when an event_id was received (µs since 1970). Only the committer calls it.
-func (k *keyStore) receivedAt(id *eventIDKey) (at int64, found bool, err error) {
-	b, found, err := k.getWritten(id[:])
-	if found && err == nil {
-		at, err = parseReceived(b)
-	}
-	return at, found, err
-}
-
 // unflushed returns the newest entry of a key in memory: of those in the log, or of all.
 func (k *keyStore) unflushed(key []byte, all bool) (value []byte, deleted, found bool) {
 	k.mu.RLock()

@@ -32,20 +32,8 @@ func (p people) LinksOf(ctx context.Context, m store.MerchantKey, who store.Pers
 		return links, nil
 	}
 	persons := rules.NewPersons(who)
-	for from := []byte(nil); ; {
-		some, next, err := p.journal.Links(ctx, m, from, linksAtOnce, func(l store.Link) bool { return len(persons.OfLink(l)) > 0 })
-		if err != nil {
-			return nil, err
-		}
-		links = append(links, some...)
-		if from = next; from == nil {
-			return links, nil
-		}
-	}
+	return p.journal.Links(ctx, m, func(l store.Link) bool { return len(persons.OfLink(l)) > 0 })
 }
-
-// linksAtOnce is how many links one transaction finds.
-const linksAtOnce = 4096
 
 // EventsOf implements rules.People. An erasure moves the events to the archive, from which Forget removes them, and ends before Close
 // closes the files. An answer makes Close wait.

@@ -128,13 +128,13 @@ func TestTheLastEntryOfAVersionCounts(t *testing.T) {
 	check(t, d.Close())
 }
 
-// A table is sorted by key, whatever the owners of the keys are, and the entries of a key by version.
+// A table is sorted by key, however many bytes the keys have in common, and the entries of a key by version.
 func TestSortedIsTheOrderOfKeys(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var m memTable
 	var want [][]byte // keys in the byte form of tables, which sorts newer versions first
 	for range 5000 {
-		key := make([]byte, r.IntN(ownerBytes+10))
+		key := make([]byte, r.IntN(27))
 		for i := range key {
 			key[i] = byte(r.IntN(2)) * 255 // so that many begin alike
 		}

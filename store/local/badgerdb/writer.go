@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 
@@ -60,53 +59,37 @@ func (m *memTable) build(b *builder) {
 	for i, p := range sorted {
 		e := m.entries[p.entry]
 		key := m.key(e)
-		if i > 0 && sorted[i-1].owner == p.owner && sorted[i-1].follows == p.follows && bytes.Equal(m.key(m.entries[sorted[i-1].entry]), key) {
+		if i > 0 && bytes.Equal(m.key(m.entries[sorted[i-1].entry]), key) {
 			continue
 		}
 		b.add(&codec.Entry{Key: key, Value: m.bytes[e.from+e.key : e.from+e.key+e.value], Version: e.version, ExpiresAt: e.expiresAt, Deleted: e.deleted})
 	}
 }
 
-// sortPlace is where an entry comes in a table: by the owner of its key, and by what follows that in the key, of which these
-// are the first bytes. Hardly any two entries have both the same, so a sort need not read keys, which are all over the
-// memory.
+// sortPlace is where an entry comes in a table: by the first bytes of its key, as big-endian numbers.
+// They are a byte for the kind, a merchant, and most of a hash. Hardly any two entries have the same,
+// so a sort need not read keys, which are all over the memory.
 type sortPlace struct {
-	follows      uint64
-	owner, entry uint32
+	first [3]uint64
+	entry uint32
 }
-
-// ownerBytes is how much of a key names its owner: a byte for its kind, and a merchant.
-const ownerBytes = 1 + len(codec.MerchantKey{})
 
 // sorted returns the order of the entries: by key, then the newest version first, then the last entry of a version first.
 func (m *memTable) sorted() []sortPlace {
 	all := make([]sortPlace, len(m.entries))
-	owners := map[string]uint32{} // numbered in the order in which they are met, and then in that of their names
 	for i, e := range m.entries {
-		key := m.key(e)
-		n := min(ownerBytes, len(key))
-		owner, known := owners[string(key[:n])]
-		if !known {
-			owner = uint32(len(owners))
-			owners[string(key[:n])] = owner
+		var first [24]byte
+		copy(first[:], m.key(e))
+		all[i].entry = uint32(i)
+		for n := range all[i].first {
+			all[i].first[n] = binary.BigEndian.Uint64(first[8*n:])
 		}
-		var follows [8]byte
-		copy(follows[:], key[n:])
-		all[i] = sortPlace{binary.BigEndian.Uint64(follows[:]), owner, uint32(i)}
-	}
-	ranks := make([]uint32, len(owners))
-	for rank, name := range slices.Sorted(maps.Keys(owners)) {
-		ranks[owners[name]] = uint32(rank)
-	}
-	for i := range all {
-		all[i].owner = ranks[all[i].owner]
 	}
 	slices.SortFunc(all, func(a, b sortPlace) int {
-		if a.owner != b.owner {
-			return cmp.Compare(a.owner, b.owner)
-		}
-		if a.follows != b.follows {
-			return cmp.Compare(a.follows, b.follows)
+		for n := range a.first {
+			if a.first[n] != b.first[n] {
+				return cmp.Compare(a.first[n], b.first[n])
+			}
 		}
 		x, y := m.entries[a.entry], m.entries[b.entry]
 		return cmp.Or(bytes.Compare(m.key(x), m.key(y)), cmp.Compare(y.version, x.version), cmp.Compare(b.entry, a.entry))

@@ -23,16 +23,12 @@ import (
 // version and position, each less that of the chunk before, where it begins and ends in the record, and how many events it has.
 const checkpointFile = "checkpoint"
 
-// writeCheckpoint notes the chunks before a position, up to which all is flushed. version is the greatest before it.
-func (j *Journal) writeCheckpoint(at log.Position, version uint64) error {
-	sum, err := j.log.Before(at)
-	if err != nil {
-		return err
-	}
+// writeCheckpoint notes the chunks before a mark, up to which all is flushed. version is the greatest before it.
+func (j *Journal) writeCheckpoint(m mark, version uint64) error {
 	chunks := j.chunks.between(0, math.MaxUint64)
-	n, _ := slices.BinarySearchFunc(chunks, at, func(s stored, at log.Position) int { return cmp.Compare(s.at, at) })
+	n, _ := slices.BinarySearchFunc(chunks, m.at, func(s stored, at log.Position) int { return cmp.Compare(s.at, at) })
 	var b []byte
-	for _, n := range []uint64{uint64(at), uint64(sum), version, uint64(n)} {
+	for _, n := range []uint64{uint64(m.at), uint64(m.sum), version, uint64(n)} {
 		b = binary.AppendUvarint(b, n)
 	}
 	last := stored{}
@@ -43,7 +39,7 @@ func (j *Journal) writeCheckpoint(at log.Position, version uint64) error {
 		last = s
 	}
 	path := filepath.Join(j.dir, checkpointFile)
-	err = os.WriteFile(path+".new", codec.Seal([]byte(checkpointFile), b), 0o600)
+	err := os.WriteFile(path+".new", codec.Seal([]byte(checkpointFile), b), 0o600)
 	if err == nil {
 		err = os.Rename(path+".new", path)
 	}
@@ -52,7 +48,7 @@ func (j *Journal) writeCheckpoint(at log.Position, version uint64) error {
 
 // readCheckpoint takes in the chunks of the checkpoint after forgotten, and returns its position. It returns false, and takes
 // in nothing, when the checkpoint does not fit the log, or the database lacks what was flushed before it.
-func (j *Journal) readCheckpoint(flushed, forgotten uint64) (at log.Position, ok bool) {
+func (j *Journal) readCheckpoint(flushed log.Position, forgotten uint64) (at log.Position, ok bool) {
 	sealed, err := os.ReadFile(filepath.Join(j.dir, checkpointFile))
 	if err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
@@ -70,7 +66,7 @@ func (j *Journal) readCheckpoint(flushed, forgotten uint64) (at log.Position, ok
 			list = append(list, s)
 		}
 	}
-	if d.Err(checkpointFile) != nil || uint64(at) > flushed || len(list) > 0 && list[0].at < j.log.First() {
+	if d.Err(checkpointFile) != nil || at > flushed || len(list) > 0 && list[0].at < j.log.First() {
 		return 0, false
 	}
 	if before, err := j.log.Before(at); err != nil || uint64(before) != sum { // the log ends earlier, or has other records there

@@ -29,7 +29,7 @@ type committer struct {
 	version   atomic.Uint64         // of the last commit on disk
 	failed    atomic.Pointer[error] // the last commit has failed
 	handOver  HandOver
-	arenas    arenas
+	arenas    *sync.Pool // of *arena
 	metrics   *groupcommit.Metrics
 	done      chan struct{} // closed when the goroutine has ended
 
@@ -104,7 +104,7 @@ func (c *committer) writeGroup() error {
 }
 
 func (c *committer) begin() *transaction {
-	a := c.arenas.get()
+	a := c.arenas.Get().(*arena)
 	return &transaction{
 		keys:      c.j.keys,
 		clock:     c.clock,
@@ -122,7 +122,7 @@ func (c *committer) begin() *transaction {
 func (c *committer) commit(t *transaction) error {
 	t.closeChunk()
 	t.arena.record = t.record
-	release := func() { c.arenas.put(t.arena) }
+	release := func() { t.arena.release(c.arenas) }
 	began := time.Now()
 	if t.isEmpty() {
 		c.metrics.Committed(began, false)
@@ -165,7 +165,7 @@ func (c *committer) edit(change func(t *transaction) error) error {
 	t := c.begin()
 	if err := change(t); err != nil {
 		c.j.keys.end(false)
-		c.arenas.put(t.arena)
+		t.arena.release(c.arenas)
 		return err
 	}
 	return c.commit(t)

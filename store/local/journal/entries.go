@@ -3,19 +3,19 @@ package journal
 import (
 	"bytes"
 	"hash/maphash"
-	"math"
 	"slices"
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
 )
 
-// unflushed has the entries that may not be in the database yet, in the order in which they were written. Most are of
-// event_ids, which take about 70 bytes each, without pointers that the garbage collector would follow.
+// unflushed has the entries that may not be in the database yet, in the order in which they were
+// written. Most are of event_ids, which take about 80 bytes each, without pointers that the garbage
+// collector would follow.
 type unflushed struct {
 	bytes   []byte // key, value, key, value …
 	entries []unflushedEntry
-	index   []uint64 // hash table, linear probing: 32 bits of the key's hash, and the number of its newest entry; 0: free
+	newest  map[uint64]uint32 // by the hash of a key: the number of its newest entry
 	seed    maphash.Seed
 
 	// Entries up to these numbers. The first one has the number 1.
@@ -25,13 +25,10 @@ type unflushed struct {
 
 type unflushedEntry struct {
 	from       uint32 // where the key begins in bytes
-	before     uint32 // the number of the key's entry before this one; 0: there is none
+	before     uint32 // the number of the entry before this one with the same hash; 0: there is none
 	key, value uint16 // lengths
 	deleted    bool
 }
-
-// smallestIndex takes 2 MB, and is enough for flushEntries. It is a power of two, as all sizes of the index are.
-const smallestIndex = 256 << 10
 
 // eventIDKey is a whole key of a remembered event_id.
 type eventIDKey [1 + len(codec.MerchantKey{}) + 16]byte
@@ -49,69 +46,37 @@ func (u *unflushed) at(number int) (key, value []byte, deleted bool) {
 	return b[:e.key:e.key], b[e.key : e.key+e.value : e.key+e.value], e.deleted
 }
 
-// find returns the place of a key in the index, and the hash that belongs there.
-func (u *unflushed) find(key []byte) (place *uint64, hash uint64) {
-	hash = maphash.Bytes(u.seed, key)
-	for i := hash; ; i++ {
-		place = &u.index[i&uint64(len(u.index)-1)]
-		if *place == 0 {
-			return place, hash &^ math.MaxUint32
-		}
-		if (*place^hash)>>32 == 0 {
-			if found, _, _ := u.at(int(uint32(*place))); bytes.Equal(found, key) {
-				return place, hash &^ math.MaxUint32
-			}
-		}
-	}
-}
-
 // get returns the newest entry of a key with a number up to last; 0: there is none.
 func (u *unflushed) get(key []byte, last int) (number int) {
 	if len(u.entries) == 0 {
 		return 0
 	}
-	place, _ := u.find(key)
-	number = int(uint32(*place))
-	for number > last {
-		number = int(u.entries[number-1].before)
+	number = int(u.newest[maphash.Bytes(u.seed, key)])
+	for ; number > 0; number = int(u.entries[number-1].before) {
+		if found, _, _ := u.at(number); number <= last && bytes.Equal(found, key) {
+			break
+		}
 	}
 	return number
 }
 
 // set adds an entry.
 func (u *unflushed) set(key, value []byte, deleted bool) {
-	if 2*len(u.entries) >= len(u.index) {
-		if u.index == nil {
-			u.seed = maphash.MakeSeed()
-		}
-		u.index = make([]uint64, max(smallestIndex, 2*len(u.index)))
-		u.fill()
+	if u.newest == nil {
+		u.newest, u.seed = map[uint64]uint32{}, maphash.MakeSeed()
 	}
-	place, hash := u.find(key)
-	u.entries = append(u.entries, unflushedEntry{uint32(len(u.bytes)), uint32(*place), uint16(len(key)), uint16(len(value)), deleted})
+	hash := maphash.Bytes(u.seed, key)
+	u.entries = append(u.entries, unflushedEntry{uint32(len(u.bytes)), u.newest[hash], uint16(len(key)), uint16(len(value)), deleted})
 	u.bytes = append(append(u.bytes, key...), value...)
-	*place = hash | uint64(len(u.entries))
+	u.newest[hash] = uint32(len(u.entries))
 }
 
-// fill fills the index, which is empty.
-func (u *unflushed) fill() {
-	for i := range u.entries {
-		key, _, _ := u.at(i + 1)
-		place, hash := u.find(key)
-		*place = hash | uint64(i+1)
-	}
-}
-
-// cut drops the entries of the transaction that is under way. The last one goes first, so that no gap is left in the index
-// before a key that was put behind it.
+// cut drops the entries of the transaction that is under way, the last one first.
 func (u *unflushed) cut() {
 	for n := len(u.entries); n > u.onDisk; n-- {
 		key, _, _ := u.at(n)
-		place, hash := u.find(key)
 		e := u.entries[n-1]
-		if *place = 0; e.before > 0 {
-			*place = hash | uint64(e.before)
-		}
+		u.newest[maphash.Bytes(u.seed, key)] = e.before
 		u.entries, u.bytes = u.entries[:n-1], u.bytes[:e.from]
 	}
 }
@@ -121,27 +86,16 @@ func (u *unflushed) drop() {
 	if u.flushing == 0 {
 		return
 	}
-	n, from := uint32(u.flushing), uint32(len(u.bytes))
-	if u.flushing < len(u.entries) {
-		from = u.entries[n].from
+	was := *u
+	if u.entries, u.bytes = u.entries[:0], u.bytes[:0]; len(was.entries) > 2*flushEntries {
+		u.entries, u.bytes, u.newest = nil, nil, nil // the database could not be written for a while
 	}
-	entries, left := u.entries[n:], u.bytes[from:]
-	if len(u.index) > 2*smallestIndex && len(entries) < flushEntries { // the database could not be written for a while
-		entries, left = slices.Clone(entries), bytes.Clone(left)
-		u.index = make([]uint64, smallestIndex)
-	} else {
-		entries, left = append(u.entries[:0], entries...), append(u.bytes[:0], left...)
-		clear(u.index)
+	clear(u.newest)
+	for n := was.flushing; n < len(was.entries); n++ {
+		key, value, deleted := was.at(n + 1) // in place, it moves towards the front
+		u.set(key, value, deleted)
 	}
-	for i := range entries {
-		e := &entries[i]
-		e.from -= from
-		e.before = max(e.before, n) - n
-	}
-	u.entries, u.bytes = entries, left
-	u.onDisk -= u.flushing
-	u.flushing = 0
-	u.fill()
+	u.onDisk, u.flushing = was.onDisk-was.flushing, 0
 }
 
 // knownLinks is a set of links that are on disk: an event that repeats one of them needs no look-up. Only the committer uses

@@ -41,7 +41,12 @@ func (j *Journal) flushKeys(atMoment func()) error {
 		return errors.New("the journal is open for reading only")
 	}
 	release := j.holdCommits()
-	end := j.log.End()
+	end := mark{at: j.log.End()}
+	var err error
+	if end.sum, err = j.log.Before(end.at); err != nil {
+		release()
+		return err
+	}
 	flushes := j.keys.begin(end)
 	if flushes {
 		j.skipVersion()
@@ -52,7 +57,7 @@ func (j *Journal) flushKeys(atMoment func()) error {
 	if err := j.keys.flush(version); err != nil {
 		return err
 	}
-	j.flushed.Store(uint64(end))
+	j.flushed.Store(uint64(end.at))
 	if !flushes || j.HasLost() { // without a flush, the database does not say that end was reached
 		return nil
 	}

@@ -61,8 +61,8 @@
 //
 //	'F'                                 format version, in ASCII digits; only in the database
 //	'B'                                 seq (8 bytes): chunks up to it may have been dropped (Forget)
-//	'C'                                 position in the log (8 bytes): links and event_ids of the records before it are in
-//	                                    the database; only in the database
+//	'C'                                 position in the log (8 bytes), and the checksum of the record before it (4 bytes): links
+//	                                    and event_ids of the records before it are in the database; only in the database
 //	'A' seq (8 bytes)                   chunk of events: an S2 block (chunk.go)
 //	'L' merchant, identifier (32)       identity link: a byte 255, its source, the number of former links of each source,
 //	                                    and the muid. The identifier is the SHA-256 of a byte for its kind
@@ -198,16 +198,16 @@ func (j *Journal) replay() error {
 	if err != nil {
 		return err
 	}
-	flushed, err := j.keys.number(prefixFlushed)
+	flushed, err := j.keys.flushedUpTo()
 	if err != nil {
 		return err
 	}
-	if flushed > uint64(j.log.First()) && flushed <= uint64(j.log.End()) {
-		j.flushed.Store(flushed)
+	if flushed.fits(j.log) {
+		j.flushed.Store(uint64(flushed.at))
 	}
 	from := j.log.First()
 	if !j.readOnly { // verify and repair read all records
-		if at, ok := j.readCheckpoint(flushed, forgotten); ok {
+		if at, ok := j.readCheckpoint(flushed.at, forgotten); ok {
 			from = at
 		}
 	}
@@ -300,7 +300,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 		return j.disk.admit(size)
 	}, j.disk.finish)
 	j.committer = &committer{
-		j: j, clock: &clock{now: j.now, last: j.last}, queue: q, handOver: handOver, arenas: make(arenas, keptArenas),
+		j: j, clock: &clock{now: j.now, last: j.last}, queue: q, handOver: handOver, arenas: newArenas(),
 		metrics: groupcommit.NewMetrics(), done: make(chan struct{}),
 	}
 	j.Recorder = groupcommit.Recorder{Queue: q, Linked: func(_ context.Context, m store.MerchantKey, id *store.Identity) (store.MUID, error) {

@@ -27,7 +27,7 @@ type keyStore struct {
 
 	mu     sync.RWMutex
 	memory unflushed
-	upTo   log.Position // the end of the log when the last flush began
+	upTo   mark // the end of the log when the last flush began
 }
 
 // openKeys opens or creates the database in dir. It rebuilds a damaged one from what can be read, and calls rebuilding
@@ -80,10 +80,11 @@ func (k *keyStore) checkFormat() error {
 	if k.isNew = !has && k.db.MaxVersion() == 0; err == nil && !k.isNew && string(found) != format {
 		err = codec.UnknownFormat{Found: string(found), Known: format}
 	}
-	for _, key := range []byte{prefixForgotten, prefixFlushed} {
-		if err == nil {
-			_, err = k.number(key)
-		}
+	if err == nil {
+		_, err = k.number(prefixForgotten)
+	}
+	if err == nil {
+		_, err = k.flushedUpTo()
 	}
 	return err
 }
@@ -111,15 +112,6 @@ func (k *keyStore) cachedLink(key []byte) (value []byte, found bool, err error) 
 		return value, !deleted, nil
 	}
 	return k.links.get(key, k.read)
-}
-
-// receivedAt returns when an event_id was received (µs since 1970). Only the committer calls it.
-func (k *keyStore) receivedAt(id *eventIDKey) (at int64, found bool, err error) {
-	b, found, err := k.getWritten(id[:])
-	if found && err == nil {
-		at, err = parseReceived(b)
-	}
-	return at, found, err
 }
 
 // unflushed returns the newest entry of a key in memory: of those in the log, or of all.
@@ -209,7 +201,7 @@ func (k *keyStore) eachUnflushed(use func(key, value []byte)) {
 
 // begin takes what the next flush writes, and reports whether there is anything. No commit of the journal may be under way,
 // and no other flush. end is that of the log.
-func (k *keyStore) begin(end log.Position) bool {
+func (k *keyStore) begin(end mark) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.memory.flushing = k.memory.onDisk
@@ -248,7 +240,7 @@ func (k *keyStore) flush(version uint64) error {
 				return err
 			}
 		}
-		if err := put([]byte{prefixFlushed}, binary.BigEndian.AppendUint64(nil, uint64(upTo)), false); err != nil {
+		if err := put([]byte{prefixFlushed}, upTo.encode(), false); err != nil {
 			return err
 		}
 		k.isNew = false
@@ -262,12 +254,15 @@ func (k *keyStore) flush(version uint64) error {
 	return nil
 }
 
-// each calls use with all entries of the database whose keys begin with a prefix and that were written after the version
-// since, in the order of the keys, beginning at the key from. use gets values of its own.
-func (k *keyStore) each(prefix, from []byte, since uint64, use func(key, value []byte) error) error {
+// each calls use with all entries of the database whose keys begin with a prefix and that were
+// written after the version since, in the order of the keys. use gets values of its own.
+func (k *keyStore) each(ctx context.Context, prefix []byte, since uint64, use func(key, value []byte) error) error {
 	return notNow(k.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: prefix, Since: since})
-		for it.Seek(from); it.Valid(); it.Next() {
+		for it.Rewind(); it.Valid(); it.Next() {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			if err := use(bytes.Clone(it.Entry().Key), bytes.Clone(it.Entry().Value)); err != nil {
 				return err
 			}
@@ -288,6 +283,42 @@ func (k *keyStore) number(key byte) (uint64, error) {
 	return binary.BigEndian.Uint64(b), nil
 }
 
+// mark is a position in the log, and the checksum of the record before it (log.Before). A start may
+// drop that record as torn, and others come in its place: then the mark does not count any more.
+type mark struct {
+	at  log.Position
+	sum uint32 // 0: unknown
+}
+
+func (m mark) encode() []byte {
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, uint64(m.at)), m.sum)
+}
+
+// fits reports whether the log has the records before the mark, and not others in their place. Damage
+// of them does not matter: the database has what they had, and it would be replaced by older entries
+// if the rest of the records were read again.
+func (m mark) fits(l *log.Log) bool {
+	if m.at <= l.First() || m.at > l.End() {
+		return false
+	}
+	sum, err := l.Before(m.at)
+	return err != nil || sum == 0 || m.sum == 0 || sum == m.sum
+}
+
+// flushedUpTo returns up to where the log was flushed; the zero mark when that is not known. Earlier versions wrote no checksum.
+func (k *keyStore) flushedUpTo() (m mark, err error) {
+	b, found, err := k.get([]byte{prefixFlushed})
+	switch {
+	case err != nil || !found:
+		return m, err
+	case len(b) == 8:
+		return mark{at: log.Position(binary.BigEndian.Uint64(b))}, nil
+	case len(b) == 12:
+		return mark{log.Position(binary.BigEndian.Uint64(b)), binary.BigEndian.Uint32(b[8:])}, nil
+	}
+	return m, codec.ErrCorrupt
+}
+
 // isStored reports whether an entry of the database is one that this version writes.
 func isStored(key, value []byte) (isLinkOrFormer, isEventID, ok bool) {
 	merchant := len(codec.MerchantKey{})
@@ -295,8 +326,10 @@ func isStored(key, value []byte) (isLinkOrFormer, isEventID, ok bool) {
 	case len(key) == 0:
 	case key[0] == prefixFormat && len(key) == 1:
 		return false, false, string(value) == format
-	case (key[0] == prefixForgotten || key[0] == prefixFlushed) && len(key) == 1:
+	case key[0] == prefixForgotten && len(key) == 1:
 		return false, false, len(value) == 8
+	case key[0] == prefixFlushed && len(key) == 1:
+		return false, false, len(value) == 8 || len(value) == 12
 	case key[0] == prefixLink && len(key) == 1+merchant+32:
 		return true, false, isLink(value)
 	case key[0] == prefixFormer && len(key) == formerKeyBytes:

@@ -11,6 +11,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/log"
 	"mtagd/store/testenv"
 )
 
@@ -51,7 +52,7 @@ func TestALargeFlush(t *testing.T) {
 		k.set(codec.Entry{Key: key(i), Value: binary.BigEndian.AppendUint64(nil, uint64(i))})
 	}
 	k.end(true)
-	k.begin(1000)
+	k.begin(mark{at: 1000, sum: 7})
 	copied := filepath.Join(t.TempDir(), "keys")
 	testenv.Check(t, os.CopyFS(copied, os.DirFS(dir)))
 	testenv.Check(t, k.flush(5))
@@ -72,10 +73,29 @@ func TestALargeFlush(t *testing.T) {
 	if k, err = tryKeys(copied, quiet); err != nil {
 		t.Fatal(err)
 	}
-	if upTo, err := k.number(prefixFlushed); err != nil || upTo != 0 || k.db.TableBytes() != 0 {
-		t.Errorf("after a kill the log is needed from %d on, %d bytes, %v", upTo, k.db.TableBytes(), err)
+	if upTo, err := k.flushedUpTo(); err != nil || upTo != (mark{}) || k.db.TableBytes() != 0 {
+		t.Errorf("after a kill the log is needed from %d on, %d bytes, %v", upTo.at, k.db.TableBytes(), err)
 	}
 	testenv.Check(t, k.db.Close())
+}
+
+// Earlier versions noted how far the log was flushed without a checksum.
+func TestAMarkWithoutAChecksum(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir)
+	record(t, j, store.NewMerchantID(), 1)
+	testenv.Check(t, errors.Join(j.Forget(1), j.flush()))
+	at := j.flushed.Load()
+	if m, err := j.keys.flushedUpTo(); err != nil || m.at == 0 || uint64(m.at) != at || m.sum == 0 {
+		t.Fatal(m, err)
+	}
+	testenv.Check(t, j.keys.db.Put(codec.Entry{Key: []byte{prefixFlushed}, Value: binary.BigEndian.AppendUint64(nil, at), Version: j.keys.db.MaxVersion()}))
+	closeJournal(t, j)
+	j = open(t, dir)
+	defer closeJournal(t, j)
+	if m, err := j.keys.flushedUpTo(); err != nil || m != (mark{at: log.Position(at)}) || j.flushed.Load() != at {
+		t.Errorf("it is read as %v, %v, and the log is needed from %d on", m, err, j.flushed.Load())
+	}
 }
 
 // While the database cannot be written, a removal or a refill does not fill the memory.
@@ -116,7 +136,7 @@ func TestEventIDsThatAreNotFlushedCount(t *testing.T) {
 	for _, id := range []string{"1", "2", "3"} {
 		want("at first", id, store.Recorded)
 		release := j.holdCommits()
-		j.keys.begin(j.log.End()) // a flush that fails
+		j.keys.begin(mark{at: j.log.End()}) // a flush that fails
 		release()
 	}
 	for _, id := range []string{"1", "2", "3"} {

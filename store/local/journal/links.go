@@ -2,7 +2,6 @@ package journal
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -167,83 +166,64 @@ func (t *transaction) replace(m codec.MerchantKey, k store.IdentityKey, now link
 	return next, nil
 }
 
-// LinksOf returns the links of an identifier, former ones included.
-func (j *Journal) LinksOf(ctx context.Context, m codec.MerchantKey, k store.IdentityKey) (links []store.Link, err error) {
+// LinksOf returns the links of an identifier, the former ones last.
+func (j *Journal) LinksOf(ctx context.Context, m codec.MerchantKey, k store.IdentityKey) ([]store.Link, error) {
+	return j.findLinks(ctx, slices.Concat(m[:], k[:]), func(store.Link) bool { return true })
+}
+
+// Links returns the links of a merchant that belong to somebody, the former ones last.
+func (j *Journal) Links(ctx context.Context, m codec.MerchantKey, belongs func(store.Link) bool) ([]store.Link, error) {
+	return j.findLinks(ctx, m[:], belongs)
+}
+
+// findLinks returns the links that belong to somebody. of is what their keys have in common behind
+// the first byte.
+func (j *Journal) findLinks(ctx context.Context, of []byte, belongs func(store.Link) bool) (links []store.Link, err error) {
 	if err := j.flush(); err != nil {
 		return nil, err
 	}
-	for _, prefix := range []byte{prefixLink, prefixFormer} {
-		if err := j.eachLink(ctx, slices.Concat([]byte{prefix}, m[:], k[:]), nil, func(_ []byte, l store.Link) error {
+	err = j.keys.eachLink(ctx, of, 0, func(_ codec.MerchantKey, l store.Link, _ bool) error {
+		if belongs(l) {
 			links = append(links, l)
-			return nil
+		}
+		return nil
+	})
+	return links, err
+}
+
+// eachLink calls use with the links of the database that were written after the version since, the
+// former ones last. of is what their keys have in common behind the first byte.
+func (k *keyStore) eachLink(ctx context.Context, of []byte, since uint64, use func(m codec.MerchantKey, l store.Link, former bool) error) error {
+	for _, prefix := range []byte{prefixLink, prefixFormer} {
+		if err := k.each(ctx, append([]byte{prefix}, of...), since, func(key, value []byte) error {
+			m, l, err := parseAnyLink(key, value)
+			if err != nil {
+				return err
+			}
+			return use(m, l, prefix == prefixFormer)
 		}); err != nil {
-			return nil, err
-		}
-	}
-	return links, nil
-}
-
-// Links returns the links of a merchant that belong to somebody, up to a number of them, the former ones last. from is nil,
-// or the next that the call before has returned. next is nil when there are no more.
-func (j *Journal) Links(ctx context.Context, m codec.MerchantKey, from []byte, most int, belongs func(store.Link) bool) (links []store.Link, next []byte, err error) {
-	if err := j.flush(); err != nil {
-		return nil, nil, err
-	}
-	errMore := errors.New("there are more links")
-	for _, prefix := range []byte{prefixLink, prefixFormer} {
-		if from != nil && from[0] != prefix {
-			continue
-		}
-		err := j.eachLink(ctx, append([]byte{prefix}, m[:]...), from, func(key []byte, l store.Link) error {
-			if !belongs(l) {
-				return nil
-			}
-			if len(links) == most {
-				next = key
-				return errMore
-			}
-			links = append(links, l)
-			return nil
-		})
-		if errors.Is(err, errMore) {
-			return links, next, nil
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-		from = nil
-	}
-	return links, nil, nil
-}
-
-// eachLink calls use with the links of the database whose keys begin with a prefix, beginning at the key from.
-func (j *Journal) eachLink(ctx context.Context, prefix, from []byte, use func(key []byte, l store.Link) error) error {
-	n := 0
-	return j.keys.each(prefix, from, 0, func(key, value []byte) error {
-		if n++; n%1024 == 0 && ctx.Err() != nil {
-			return ctx.Err()
-		}
-		k, l, err := parseAnyLink(key, value)
-		if err != nil {
 			return err
 		}
-		return use(key, store.Link{Identifier: k, MUID: store.MUID(l.muid), Source: l.source})
-	})
+	}
+	return nil
 }
 
 // parseAnyLink reads a link or a former one.
-func parseAnyLink(key, value []byte) (k store.IdentityKey, l link, err error) {
-	at := 1 + len(codec.MerchantKey{})
-	if len(key) < at+len(k) {
-		return k, l, fmt.Errorf("%w: key of a link", codec.ErrCorrupt)
+func parseAnyLink(key, value []byte) (m codec.MerchantKey, l store.Link, err error) {
+	at := 1 + len(m)
+	if len(key) < at+len(l.Identifier) {
+		return m, l, fmt.Errorf("%w: key of a link", codec.ErrCorrupt)
 	}
-	copy(k[:], key[at:])
+	copy(m[:], key[1:])
+	copy(l.Identifier[:], key[at:])
+	of := link{}
 	if key[0] == prefixFormer {
-		l.source, l.muid, err = parseFormer(value)
+		of.source, of.muid, err = parseFormer(value)
 	} else {
-		l, err = parseLink(value)
+		of, err = parseLink(value)
 	}
-	return k, l, err
+	l.MUID, l.Source = store.MUID(of.muid), of.source
+	return m, l, err
 }
 
 // removeLink removes a link, or a former one, unless the identifier was linked otherwise since.

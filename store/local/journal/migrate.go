@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"fmt"
 	"slices"
 	"time"
 
@@ -30,29 +29,17 @@ func (j *Journal) Keys(ctx context.Context, since uint64, use KeyReader) (versio
 }
 
 func (k *keyStore) pass(ctx context.Context, since uint64, use KeyReader) error {
-	n := 0
-	for _, prefix := range []byte{prefixLink, prefixFormer, prefixDedupe} {
-		if err := k.each([]byte{prefix}, nil, since, func(key, value []byte) error {
-			if n++; n%1000 == 0 && ctx.Err() != nil {
-				return ctx.Err()
-			}
-			m := codec.MerchantKey(key[1:])
-			if prefix == prefixDedupe {
-				if len(value) != 8 {
-					return fmt.Errorf("%w: remembered event_id", codec.ErrCorrupt)
-				}
-				return use.EventID(m, key[1+len(m):], int64(binary.BigEndian.Uint64(value)))
-			}
-			of, l, err := parseAnyLink(key, value)
-			if err != nil {
-				return err
-			}
-			return use.Link(m, store.Link{Identifier: of, MUID: store.MUID(l.muid), Source: l.source}, prefix == prefixFormer)
-		}); err != nil {
+	if err := k.eachLink(ctx, nil, since, use.Link); err != nil {
+		return err
+	}
+	return k.each(ctx, []byte{prefixDedupe}, since, func(key, value []byte) error {
+		m := codec.MerchantKey(key[1:])
+		seen, err := parseReceived(value)
+		if err != nil {
 			return err
 		}
-	}
-	return nil
+		return use.EventID(m, key[1+len(m):], seen)
+	})
 }
 
 // PutLink writes a link. Of several of the same identifier, the one with the greatest version counts.

@@ -40,12 +40,12 @@ func (j *Journal) RemoveMerchant(ctx context.Context, m codec.MerchantKey, pace 
 	}
 	for _, prefix := range []byte{prefixLink, prefixFormer, prefixLinked, prefixDedupe} {
 		var keys [][]byte
-		if err := j.keys.each(append([]byte{prefix}, m[:]...), nil, 0, func(key, _ []byte) error {
+		if err := j.keys.each(ctx, append([]byte{prefix}, m[:]...), 0, func(key, _ []byte) error {
 			if keys = append(keys, key); len(keys) < 10_000 {
 				return nil
 			}
 			pace()
-			err := errors.Join(ctx.Err(), j.deleteKeys(keys))
+			err := j.deleteKeys(keys)
 			keys = keys[:0]
 			return err
 		}); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/log"
 	"mtagd/store/testenv"
 )
 
@@ -135,8 +136,63 @@ func TestALinkOutlivesItsChunk(t *testing.T) {
 	}
 }
 
+// The last record before the position up to which links were flushed loses a sector, so that a start
+// drops it as torn. Others come in its place, and the log grows past that position: their links are
+// not in the database.
+func TestLinksOfOtherRecords(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir)
+	m := store.NewMerchantID()
+	record(t, j, m, 3)
+	testenv.Check(t, j.Forget(1)) // the flush has something to write
+	record(t, j, m, 250)
+	testenv.Check(t, j.flush())
+	killed := t.TempDir()
+	testenv.Check(t, os.CopyFS(killed, os.DirFS(dir)))
+	last := j.chunks.list[len(j.chunks.list)-1].at
+	closeJournal(t, j)
+	zeroSectors(t, killed, last)
+	j = open(t, killed)
+	var people []store.Identity
+	for i := range 8 {
+		mark := newMark(m, "Login", i, bytes.Repeat([]byte("x"), 4000))
+		mark.Identity.Add(store.DeviceID, "device-"+string(rune('a'+i)))
+		testenv.Check(t, j.Record(ctx, []store.Mark{mark}))
+		people = append(people, store.Identity{})
+		people[i].Add(store.DeviceID, "device-"+string(rune('a'+i)))
+	}
+	again := t.TempDir()
+	testenv.Check(t, os.CopyFS(again, os.DirFS(killed)))
+	closeJournal(t, j)
+	j = open(t, again)
+	defer closeJournal(t, j)
+	for i, who := range people {
+		if muid, err := j.Resolve(ctx, m, who); muid != "u-1" || err != nil {
+			t.Errorf("link %d leads to %q, %v", i, muid, err)
+		}
+	}
+}
+
+// zeroSectors writes zeros over the first sector of the record at a position, as if a power cut had torn it.
+func zeroSectors(t *testing.T, dir string, at log.Position) {
+	t.Helper()
+	logs, err := filepath.Glob(filepath.Join(logDir(dir), "*.log"))
+	testenv.Check(t, err)
+	for _, path := range logs {
+		b, err := os.ReadFile(path)
+		testenv.Check(t, err)
+		clear(b[4096+at : 4096+at+512]) // the spare file is empty
+		testenv.Check(t, os.WriteFile(path, b, 0o600))
+	}
+}
+
 // A link that was flushed counts, though the record that made it is damaged, and an earlier record has another one.
 func TestAnOldLinkBeforeDamage(t *testing.T) {
+	t.Run("the last record", func(t *testing.T) { testOldLinkBeforeDamage(t, 0) })
+	t.Run("the last record but one", func(t *testing.T) { testOldLinkBeforeDamage(t, 1) })
+}
+
+func testOldLinkBeforeDamage(t *testing.T, behind int) {
 	dir := t.TempDir()
 	j := open(t, dir)
 	m := store.NewMerchantID()
@@ -146,7 +202,9 @@ func TestAnOldLinkBeforeDamage(t *testing.T) {
 		mark.Identity.Add(store.Email, "ann@example.com")
 		testenv.Check(t, j.Record(ctx, []store.Mark{mark}))
 	}
-	record(t, j, m, 1)
+	for range behind {
+		record(t, j, m, 1)
+	}
 	closeJournal(t, j)
 	testenv.Check(t, os.Remove(filepath.Join(dir, checkpointFile))) // so that the record is read
 	logs, err := filepath.Glob(filepath.Join(logDir(dir), "*.log"))

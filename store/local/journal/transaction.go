@@ -107,8 +107,12 @@ const dedupeTTL = store.DedupeWindow + 24*time.Hour
 
 // remembers reports whether an event_id was received within store.DedupeWindow.
 func (t *transaction) remembers(id *eventIDKey) (bool, error) {
-	at, found, err := t.keys.receivedAt(id)
-	return found && t.now.Sub(time.UnixMicro(at)) < store.DedupeWindow, err
+	b, found, err := t.keys.getWritten(id[:])
+	if err != nil || !found {
+		return false, err
+	}
+	at, err := parseReceived(b)
+	return t.now.Sub(time.UnixMicro(at)) < store.DedupeWindow, err
 }
 
 func parseReceived(b []byte) (at int64, err error) {

@@ -17,6 +17,7 @@ func OpenReadOnly(dir string) (*Log, error) {
 		last := files[len(files)-1]
 		var t tail
 		t, err = last.findTail()
+		l.chain = t.after
 		l.end.Store(uint64(last.position(t.cut + int64(len(t.last)))))
 	}
 	if err != nil {

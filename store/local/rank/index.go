@@ -87,7 +87,7 @@ const (
 	applyPiece = 256
 
 	// maxQueue is how many commits may wait to be applied. Applying is several times as fast as committing, so the queue
-	// is nearly always empty. The journal's keptArenas follows from it.
+	// is nearly always empty.
 	maxQueue = 16
 )
 

@@ -120,8 +120,12 @@ func (w *merger) mergeTree(m codec.MerchantKey, events *recentEvents, covered ui
 	if t.covered >= covered {
 		return nil // an earlier attempt of this merge has written this tree
 	}
+	load := loadToEdit(t)
 	for _, leaf := range events.frozen.root.leaves() {
-		if err := t.insert(&t.root, leaf.node.entries); err != nil {
+		if err := t.root.insertLeafAtRoot(leaf, load); err != nil {
+			return err
+		}
+		if err := t.spend(len(leaf.node.entries)); err != nil {
 			return err
 		}
 	}
@@ -152,21 +156,13 @@ func (w *merger) editTree(m codec.MerchantKey) (*treeEdit, error) {
 	return &treeEdit{merger: w, storedTree: t, m: m}, err
 }
 
-// load loads a node, to change it. The node gets memory of its own, as it is kept until it is stored.
-func (t *treeEdit) load(id uint64) (*node, error) {
-	t.left -= leafEntries
-	t.replaced = append(t.replaced, id)
-	return loadNode(t.nodes, t.m, id, &nodeArena{})
-}
-
-// insert adds events to one of the trees: few enough to check the budget only afterwards.
-func (t *treeEdit) insert(root *child, events []entry) error {
-	for _, e := range events {
-		if err := root.insertAtRoot(e, t.load); err != nil {
-			return err
-		}
+// loadToEdit returns what loads a node, to change it. The node gets memory of its own, as it is kept until it is stored.
+func loadToEdit(t *treeEdit) loader {
+	return func(id uint64) (*node, error) {
+		t.left -= leafEntries
+		t.replaced = append(t.replaced, id)
+		return loadNode(t.nodes, t.m, id, &nodeArena{})
 	}
-	return t.spend(len(events))
 }
 
 // free has store hand a stored subtree to the sweeper, which deletes it: not before, as the stored tree has it until then. With height 0

@@ -90,8 +90,14 @@ func (t *treeEdit) addRun(recent *run) error {
 		t.runs = t.runs[:len(t.runs)-1]
 	}
 	t.runs = append(slices.Clip(t.runs), added)
+	root, load := &t.runs[len(t.runs)-1].root, loadToEdit(t)
 	for some := range slices.Chunk(events, leafEntries) {
-		if err := t.insert(&t.runs[len(t.runs)-1].root, some); err != nil {
+		for _, e := range some {
+			if err := root.insertAtRoot(e, load); err != nil {
+				return err
+			}
+		}
+		if err := t.spend(len(some)); err != nil {
 			return err
 		}
 	}

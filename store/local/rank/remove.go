@@ -83,7 +83,7 @@ func removeAll(t *treeEdit, root *child, events []entry) (removed tally, err err
 		if root.isEmpty() {
 			break
 		}
-		some, err := root.removeKeys(batch, t.load)
+		some, err := root.removeKeys(batch, loadToEdit(t))
 		if err != nil {
 			return tally{}, err
 		}
@@ -137,7 +137,7 @@ func (x *Index) removeBefore(ctx context.Context, m codec.MerchantKey, time int6
 		if err != nil {
 			return err
 		}
-		removed, err := t.root.removeBefore(entry{Key: Key{Time: time}}, height, t.load, t.free)
+		removed, err := t.root.removeBefore(entry{Key: Key{Time: time}}, height, loadToEdit(t), t.free)
 		if err != nil {
 			return err
 		}

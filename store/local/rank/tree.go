@@ -186,12 +186,69 @@ func (c *child) insertAtRoot(e entry, load loader) error {
 	return nil
 }
 
+// insertLeafAtRoot adds all entries of another tree's leaf to the tree whose root is c. The leaf does not change.
+func (c *child) insertLeafAtRoot(leaf *child, load loader) error {
+	if c.isEmpty() {
+		*c = leaf.clone()
+		return nil
+	}
+	last, err := c.lastLeaf(load)
+	if err != nil {
+		return err
+	}
+	// A leaf that comes after all entries is appended as it is, if both it and the last leaf are at least half full.
+	n := len(last.entries)
+	if min(n, len(leaf.node.entries)) >= leafEntries/2 && last.entries[n-1].compare(&leaf.first) < 0 {
+		c.raise(c.appendLeaf(leaf.clone()))
+		return nil
+	}
+	for _, e := range leaf.node.entries {
+		if err := c.insertAtRoot(e, load); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lastLeaf returns the last leaf below c. It loads the leaf and the nodes above it, to change them.
+func (c *child) lastLeaf(load loader) (*node, error) {
+	for {
+		n, err := c.open(load)
+		if err != nil || n.children == nil {
+			return n, err
+		}
+		c = &n.children[len(n.children)-1]
+	}
+}
+
+// appendLeaf appends a leaf to what is below c. When c's node had to be split, it returns c's new right sibling.
+func (c *child) appendLeaf(leaf child) (right *child) {
+	n := c.node
+	if n.children == nil {
+		return &leaf
+	}
+	last := len(n.children) - 1
+	if below := n.children[last].appendLeaf(leaf); below != nil {
+		if right = n.insertChild(last+1, *below); right != nil {
+			c.recount()
+			return right
+		}
+	}
+	c.add(leaf.tally)
+	return nil
+}
+
 // raise makes c a new root above the old one and its new right sibling. right is nil when the old root was not split:
 // then c stays as it is.
 func (c *child) raise(right *child) {
 	if right != nil {
 		*c = newChild(&node{children: append(make([]child, 0, innerChildren), *c, *right)})
 	}
+}
+
+// clone copies a leaf, with space for further entries.
+func (c *child) clone() child {
+	return child{first: c.first, tally: tally{slices.Clone(c.counts), c.bytes}, node: c.node.copy()}
 }
 
 // leaves returns the leaves below c in their order. All nodes must be in memory.

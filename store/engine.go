@@ -162,9 +162,9 @@ type Events interface {
 	//  2. Deduplicate: when an event of the merchant with the same Name and DedupeID was recorded within DedupeWindow, the
 	//     outcome is Duplicate, and nothing changes. The name counts because anyone who knows a tag id can send events:
 	//     a stranger's Junk with the event_id order-1001 must not displace the shop's Purchase with that event_id.
-	//  3. Link: when the mark came with a muid, its identifiers are linked to that muid, with the mark's LinkSource: ByCookie counts
-	//     as ByAnyone when an identifier was linked to the muid before, or the identifier has too many links ByCookie. A newer link replaces an older one, which is kept for
-	//     Persons. A muid from step 1 links nothing.
+	//  3. Link: when the mark came with a muid, its identifiers are linked to that muid. The newest link of an identifier
+	//     counts; former ones are kept for Persons. Its source is the mark's LinkSource, or a lesser one
+	//     (rules.SourceOfLink). A muid from step 1 links nothing.
 	//  4. Append: the event is stored, and the outcome is Recorded.
 	//
 	// Merchants take turns. When one of them sends more than the engine can write, the calls of the others wait a little

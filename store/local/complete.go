@@ -3,13 +3,7 @@ package local
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
-	"strings"
-	"sync"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
@@ -118,40 +112,4 @@ func (r *reader) checkCounts(ctx context.Context) error {
 		}
 	}
 	return err
-}
-
-// shorts are the merchants of which an answer has read too few events, since the last verification.
-type shorts struct {
-	mu    sync.Mutex
-	found map[codec.MerchantKey]error
-	count prometheus.Counter
-}
-
-func newShorts() *shorts {
-	return &shorts{found: map[codec.MerchantKey]error{}, count: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "mtagd_short_reads_total",
-		Help: "Answers that failed because they found fewer events than the index counts.",
-	})}
-}
-
-// note notes a short read, and returns the error of the answer.
-func (s *shorts) note(m codec.MerchantKey, err error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.found[m] = err
-	s.count.Inc()
-	return fmt.Errorf("the answer is not complete: %w", err)
-}
-
-// all returns the short reads, sorted.
-func (s *shorts) all() (found []error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Values(s.found), func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-}
-
-func (s *shorts) clear() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(s.found)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"mtagd/store"
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
@@ -15,13 +14,6 @@ import (
 
 // replaced are copies of damaged files that earlier versions have kept.
 var replaced = []string{"archive.damaged", "archive.new", "set-aside"}
-
-// isDamage reports whether an error says that events cannot be read.
-func isDamage(err error) bool {
-	_, chunks := errors.AsType[journal.DamagedChunks](err)
-	_, blocks := errors.AsType[archive.Damaged](err)
-	return chunks || blocks
-}
 
 // noteDamage notes what an error of isDamage names.
 func (s *stored) noteDamage(ctx context.Context, x *rank.Index, damage error) error {
@@ -167,10 +159,4 @@ func positionsOf(keys []rank.Key) []codec.Position {
 	}
 	slices.SortFunc(positions, codec.Position.Compare)
 	return positions
-}
-
-// noteOf returns what the archive knows of a damaged block.
-func noteOf(d archive.Damage) note {
-	return note{Chunk: d.Last.Seq, Archived: string(d.Merchant.ID()) + " " + string(d.Last.EventID()),
-		Reason: fmt.Sprintf("cannot be read: %v", d.Err), Merchants: []store.MerchantID{d.Merchant.ID()}}
 }

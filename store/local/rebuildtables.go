@@ -11,7 +11,6 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/control"
 	"mtagd/store/local/space"
 )
 
@@ -32,17 +31,6 @@ const (
 	replaceRarest  = 10 * time.Minute
 	diskFailsLong  = 10 * time.Minute // how long a rebuild waits while the disk also returns errors
 )
-
-// healer replaces what is damaged while the engine runs, and writes again what that has cost and events still have.
-type healer struct {
-	*stored
-	control   *control.Data
-	reader    *reader
-	archiver  *archiver
-	remover   *remover
-	now       func() time.Time
-	diskFails time.Time // when the disk began to return errors, while damage is known (mayRebuild)
-}
 
 // replaceDamaged looks for damage that reads have met, until the engine closes.
 func (h *healer) replaceDamaged() {
@@ -96,11 +84,6 @@ func (h *healer) mayRebuild(damage error) bool {
 		h.diskFails = time.Now()
 	}
 	return errors.Is(damage, codec.ErrCorrupt) && time.Since(h.diskFails) >= diskFailsLong
-}
-
-// noteRebuilt notes that a part of the archive may be lost. settleShorts finds out, and tries until it has.
-func (h *healer) noteRebuilt() {
-	_ = h.shorts.note(codec.MerchantKey{}, errors.New("a part of archive/ may be lost"))
 }
 
 // replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile, and no erasure runs: it would say that

@@ -13,18 +13,9 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
-	"mtagd/store/rules"
 )
 
-// retainedFrom is rules.RetainedFrom for a merchant.
-func (r *reader) retainedFrom(id store.MerchantID) int64 {
-	return rules.RetainedFrom(r.control.RetentionOf(id), r.now())
-}
-
-// Events that are past the retention for rules.ExpiryDelay are removed every expiryInterval.
 const (
-	expiryInterval = 20 * time.Minute
-
 	// maxExpired is how many positions of expired events are held in memory. If a merchant has more, all of its blocks are read
 	// instead.
 	maxExpired = 200_000
@@ -32,24 +23,6 @@ const (
 	// neighbourGap is the longest time (µs) between the receipt of two events that are neighbours.
 	neighbourGap = uint64(10 * time.Minute / time.Microsecond)
 )
-
-// expire removes the events of all merchants that are past the retention.
-func (r *remover) expire(ctx context.Context) error { return r.runner.Expire(ctx, r.Expiring()) }
-
-// retryExpiry attempts again what expire could not remove.
-func (r *remover) retryExpiry(ctx context.Context) error {
-	removals, err := r.Removals(ctx)
-	failed := map[store.MerchantID]bool{}
-	for _, x := range removals {
-		if x.Kind == store.OfRetention {
-			failed[x.Merchant] = true
-		}
-	}
-	if err != nil || len(failed) == 0 {
-		return err
-	}
-	return r.runner.Expire(ctx, slices.DeleteFunc(r.Expiring(), func(id store.MerchantID) bool { return !failed[id] }))
-}
 
 // ExpireOf implements removal.Engine.
 func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int64) (some bool, err error) {

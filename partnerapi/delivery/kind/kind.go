@@ -86,6 +86,14 @@ type Limits struct {
 	Raw         bool          // requests are made of Event.Raw: Event.Fields are nil
 }
 
+// TooOld reports whether an event with this event_time is never sent: it becomes a dead letter.
+func (l Limits) TooOld(at, now time.Time) bool { return l.ByEventTime && now.Sub(at) > l.MaxAge }
+
+// GivesUp reports whether an event that was first tried then, in vain, becomes a dead letter.
+func (l Limits) GivesUp(first, now time.Time) bool {
+	return !l.ByEventTime && now.Sub(first) > l.MaxAge
+}
+
 // Event is an event that is delivered.
 type Event struct {
 	store.Received

@@ -11,9 +11,9 @@ import (
 	"mtagd/store/local/journal"
 )
 
-// expected counts the events of a merchant that an answer reads, and knows how many it must read: those from a time on that the index
-// counts in the chunks up to upTo. The index counts as of one moment, and knows nothing of the archive. Events that are removed while
-// the answer reads may be missing.
+// expected counts the events of a merchant that an answer reads, and knows how many it must read: those from a time on
+// that the index counts in the chunks up to upTo. The index counts as of one moment, and knows nothing of the archive.
+// Events that are removed while the answer reads may be missing.
 type expected struct {
 	r      *reader
 	m      codec.MerchantKey
@@ -57,7 +57,7 @@ func (x *expected) check() error {
 	return x.r.shorts.note(x.m, fmt.Errorf("%d of %d events of merchant %s were not found", n, x.events, x.m.ID()))
 }
 
-// checkCounts compares what the archive and the journal have of each merchant with what the index counts. Nothing may be moved meanwhile.
+// checkCounts compares the events stored of each merchant with what the index counts. Nothing may be moved meanwhile.
 func (r *reader) checkCounts(ctx context.Context) error {
 	r.removing.Lock()
 	defer r.removing.Unlock()

@@ -24,8 +24,8 @@ import (
 	"mtagd/store/local/journal"
 )
 
-// damageFile has a line for each damaged chunk or block that was found: a JSON object (note). What is served does not depend on
-// it. It says what was lost, also when the index no longer knows the events.
+// damageFile has a line for each damaged chunk or block that was found: a JSON object (note). What is served does not
+// depend on it. It says what was lost, also when the index no longer knows the events.
 const damageFile = "damaged.jsonl"
 
 // note is what is known of a damaged chunk, a damaged block of the archive, or an archive that was repaired.

@@ -22,11 +22,11 @@ type healer struct {
 	diskFails time.Time // when the disk began to return errors, while damage is known (mayRebuild)
 }
 
-// archivePart is a directory beside archive/, where an archive of what can be read of a damaged one is written (badgerdb.Rebuild).
+// archivePart is a directory beside archive/, to which a damaged one is copied (badgerdb.Rebuild).
 const archivePart = "archive.part"
 
-// openArchive opens the archive. A damaged one is replaced first by what can be read of it, so that damage costs only the events that it hit
-// (rebuildtables.go). A kill leaves the one or the other.
+// openArchive opens the archive. A damaged one is replaced first by what can be read of it, so that damage costs only
+// the events that it hit (rebuildtables.go). A kill leaves the one or the other.
 func (h *healer) openArchive() error {
 	dir := Parts(h.dir)["archive"]
 	var damage error

@@ -24,8 +24,8 @@ func (s *stored) noteDamage(ctx context.Context, x *rank.Index, damage error) er
 	return s.noteChunks(ctx, x, chunks)
 }
 
-// noteChunks notes damaged chunks, and takes their events out of the index, so that pages and totals have only events that can be read.
-// A chunk that can be read now, or has moved to the archive, is skipped.
+// noteChunks notes damaged chunks, and takes their events out of the index, so that pages and totals have only events
+// that can be read. A chunk that can be read now, or has moved to the archive, is skipped.
 func (s *stored) noteChunks(ctx context.Context, x *rank.Index, chunks journal.DamagedChunks) error {
 	s.removing.Lock()
 	defer s.removing.Unlock()
@@ -138,8 +138,8 @@ func (s *stored) noteBlocks(ctx context.Context, x *rank.Index, found archive.Da
 	return nil
 }
 
-// noteMissing notes events that only the index has, up to the chunk upTo, and takes them out of it. The caller keeps events from
-// moving and from being removed.
+// noteMissing notes events that only the index has, up to the chunk upTo, and takes them out of it. The caller keeps
+// events from moving and from being removed.
 func (s *stored) noteMissing(ctx context.Context, x *rank.Index, upTo uint64, keys map[codec.MerchantKey][]rank.Key) error {
 	events := 0
 	for _, of := range keys {

@@ -14,8 +14,8 @@ import (
 	"mtagd/store/local/space"
 )
 
-// A table of Badger may be found damaged, also when the engine opens. Until it is replaced, answers that need the damaged part fail with
-// KindUnavailable, and all others go on:
+// A table of Badger may be found damaged, also when the engine opens. Until it is replaced, answers that need the
+// damaged part fail with KindUnavailable, and all others go on:
 //
 //  1. Read all tables again. If they are sound, the damage was a passing disk error. While the disk still returns errors,
 //     wait: a rebuild would lose what it cannot read.
@@ -86,8 +86,8 @@ func (h *healer) mayRebuild(damage error) bool {
 	return errors.Is(damage, codec.ErrCorrupt) && time.Since(h.diskFails) >= diskFailsLong
 }
 
-// replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile, and no erasure runs: it would say that
-// it is done, though what it had removed is back.
+// replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile, and no erasure
+// runs: it would say that it is done, though what it had removed is back.
 func (h *healer) replaceArchive() error {
 	h.remover.busy.Lock()
 	defer h.remover.busy.Unlock()
@@ -132,7 +132,7 @@ func (h *healer) settleShorts() error {
 	return nil
 }
 
-// Impaired says what is wrong with the data while the engine accepts events: some answers fail. It returns nil when nothing is known.
+// Impaired says what is wrong with the data while the engine accepts events, but some answers fail; nil: nothing is known.
 func (h *healer) Impaired() error {
 	all := h.shorts.all()
 	for part, damage := range map[string]error{"archive/": h.archive.Damage(), "events/": h.journal.Damage()} {

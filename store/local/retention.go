@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// maxExpired is how many positions of expired events are held in memory. If a merchant has more, all of its blocks are read
-	// instead.
+	// maxExpired is how many positions of expired events are held in memory. If a merchant has more, all of its blocks
+	// are read instead.
 	maxExpired = 200_000
 
 	// neighbourGap is the longest time (µs) between the receipt of two events that are neighbours.
@@ -48,10 +48,10 @@ func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int6
 	return true, err
 }
 
-// expireKnown removes the expired events that the index has: first from the archive, because the index knows where they are, and then
-// from the index. After a kill in between, the index has events that the archive does not have. They are past the retention, so no
-// answer has them, and the next call removes them. left reports whether the archive may have more expired events: backdated ones
-// that came in meanwhile.
+// expireKnown removes the expired events that the index has: first from the archive, because the index knows where they
+// are, and then from the index. After a kill in between, the index has events that the archive does not have. They are
+// past the retention, so no answer has them, and the next call removes them. left reports whether the archive may have
+// more expired events: backdated ones that came in meanwhile.
 func (r *remover) expireKnown(ctx context.Context, m codec.MerchantKey, from int64) (left bool, err error) {
 	total, positions, err := r.expired(ctx, m, from, maxExpired)
 	if err != nil {
@@ -82,8 +82,8 @@ func (r *remover) expireKnown(ctx context.Context, m codec.MerchantKey, from int
 	return left, err
 }
 
-// rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions. It takes long. So
-// it makes many small changes, and runs new erasures in between. The caller holds busy.
+// rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions. It
+// takes long. So it makes many small changes, and runs new erasures in between. The caller holds busy.
 func (r *remover) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, last codec.Position, from int64) (events uint64, err error) {
 	pace := r.background.pace(expireWork, expireShare)
 	for more := true; more && err == nil; {

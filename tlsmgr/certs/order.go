@@ -141,8 +141,8 @@ func (c *Certificates) try(host string, h *hostState) error {
 	return err
 }
 
-// removeUnusable removes the files of a certificate that cannot be used; the error is fs.ErrNotExist then. It has the lock of the
-// host's orders meanwhile, and loads the certificate again first: another node may have been writing the files one by one.
+// removeUnusable removes the files of a certificate that cannot be used; the error is fs.ErrNotExist then. It holds
+// the lock of the host's orders, and loads the certificate again first: another node may have been writing its files.
 func (c *Certificates) removeUnusable(host string) (cert certmagic.Certificate, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.pace.order)
 	defer cancel()

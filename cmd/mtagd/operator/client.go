@@ -88,9 +88,9 @@ type UnknownCommandError struct {
 
 func (e *UnknownCommandError) Error() string { return "the running server does not know this command" }
 
-// Request sends a request to the operator socket of a data directory, with a message in JSON, on a connection of its own. The
-// caller closes the answer's body. IsNoServer is true for the error of a data directory without a running server. The error of a
-// server that stops before it has read the message is store.ErrInUse.
+// Request sends a request to the operator socket of a data directory, with a message in JSON, on a connection of its
+// own. The caller closes the answer's body. IsNoServer is true for the error of a data directory without a running
+// server. The error of a server that stops before it has read the message is store.ErrInUse.
 func Request(ctx context.Context, data, method, path string, message any) (*http.Response, error) {
 	text, err := json.Marshal(message)
 	if err != nil {

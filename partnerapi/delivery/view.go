@@ -14,7 +14,7 @@ import (
 	"mtagd/store"
 )
 
-// Status is how far a destination is, as it is shown.
+// Status is the state of a destination, as the API shows it.
 type Status struct {
 	Word string `json:"state"` // active, failing, paused or broken
 	counts

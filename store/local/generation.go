@@ -177,7 +177,7 @@ func (g *generation) changed() {
 	defer g.mu.Unlock()
 	g.control.now = g.control.next
 	if err := g.write(!synced); err != nil {
-		g.log.Warn("an older control.db would not be noticed now", "error", err)
+		g.log.Warn("if somebody puts back an older control.db, that is not noticed now", "error", err)
 	}
 }
 
@@ -193,7 +193,7 @@ func (g *generation) advance(stampIndex func(number uint64) error) error {
 		err = g.stamp(rand.Uint64(), stampIndex)
 	}
 	if space.IsFull(err) {
-		g.log.Warn("the disk is full: files that are older than the others would not be noticed now", "error", err)
+		g.log.Warn("the disk is full: if somebody puts back older files, that is not noticed now", "error", err)
 		return nil
 	}
 	return err

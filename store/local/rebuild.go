@@ -194,7 +194,7 @@ func (l *liveIndex) startRebuild(x *rank.Index, err error) {
 		return
 	}
 	l.rebuilding = true
-	l.log.Error("index.db is damaged. No events are lost, and events are recorded: it is rebuilt from events/ beside the old one. "+
+	l.log.Error("index.db is damaged and is being rebuilt. No events are lost, and new ones are recorded. "+
 		"Some listings fail until then", "error", err)
 	l.work.Go(l.rebuildIndex)
 }

@@ -199,7 +199,7 @@ func (c *Certificates) onEvent(ctx context.Context, event string, data map[strin
 		if attempts, ok := ctx.Value(certmagic.AttemptsCtxKey).(*int); ok && *attempts > 0 {
 			// Certmagic replaces a revoked certificate in the loop that renews all others. While it retries, which
 			// it does for up to a month, the others wait. So allow no second attempt.
-			return certmagic.ErrNoRetry{Err: errors.New("certs: left to the next renewal check")}
+			return certmagic.ErrNoRetry{Err: errors.New("certs: the next renewal check tries again")}
 		}
 		if err := c.mayOrder(ctx, host); err != nil {
 			return certmagic.ErrNoRetry{Err: err}

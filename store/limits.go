@@ -58,8 +58,7 @@ type PartnerLimits struct {
 	// WritesPerMinute is the rate of requests that change control data. Each costs two synced writes. A burst of three
 	// minutes' worth may come at once.
 	WritesPerMinute Limit `json:"writesPerMinute,omitempty"`
-	// BytesPerDay bounds the bytes that all merchants of the partner store in a day. Its default is a share of the
-	// free disk space, too.
+	// BytesPerDay bounds the bytes that all its merchants store in a day. Its default is a share of the disk, too.
 	BytesPerDay Limit `json:"bytesPerDay,omitempty"`
 	// AnswerBytes bounds the memory of answers that are being sent at the same time.
 	AnswerBytes Limit `json:"answerBytes,omitempty"`

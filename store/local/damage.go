@@ -156,6 +156,9 @@ func isDamage(err error) bool {
 	return chunks || blocks
 }
 
+// timeOf returns the time of µs since 1970.
+func timeOf(µs int64) time.Time { return time.UnixMicro(µs).UTC() }
+
 // shorts are the merchants of which an answer has read too few events, since the last verification.
 type shorts struct {
 	mu    sync.Mutex

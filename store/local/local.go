@@ -58,7 +58,7 @@
 //
 // Each of these knows only those before it. None knows the engine, which opens, connects and closes them.
 //
-//	stored      the events in the journal and the archive, and what damage has cost: stored.go, note.go, damage.go, lost.go
+//	stored      the events in the journal and the archive, and what damage has cost: stored.go, note.go, damage.go
 //	liveIndex   the index, which it fills and rebuilds: rebuild.go, catchup.go
 //	reader      listings and sums (listing.go), the feed (feed.go), whether an answer is complete (complete.go), a check of
 //	            all data (verify.go, compare.go); watch.go wakes who waits for events

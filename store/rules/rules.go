@@ -24,8 +24,7 @@
 //	state.go      what is in memory
 //	apply.go      puts changes into memory
 //	partners.go, keys.go, sessions.go, merchants.go, tags.go, claims.go,
-//	once.go, delete.go, erasures.go   the rules
-//	retention.go  which events are past the retention
+//	once.go, delete.go, erasures.go, retention.go   the rules
 //	counts.go     what the limits of a partner need to know of its tags
 //	marks.go      what becomes of a mark
 //	personaldata.go, erasing.go   what is stored of a person, and how it is erased

@@ -90,8 +90,7 @@ func (e *UnknownCommandError) Error() string { return "the running server does n
 
 // Request sends a request to the operator socket of a data directory, with a message in JSON, on a connection of its
 // own. The caller closes the answer's body. IsNoServer is true for the error of a data directory without a running
-// server. A server that hangs up before it has read the message is asked again, as by WhileInUse: then the error is
-// store.ErrInUse.
+// server. While a server hangs up before it has read the message, it is asked again; at last that is store.ErrInUse.
 func Request(ctx context.Context, data, method, path string, message any) (*http.Response, error) {
 	text, err := json.Marshal(message)
 	if err != nil {

@@ -89,10 +89,8 @@ type Limits struct {
 // TooOld reports whether an event with this event_time is never sent: it becomes a dead letter.
 func (l Limits) TooOld(at, now time.Time) bool { return l.ByEventTime && now.Sub(at) > l.MaxAge }
 
-// GivesUp reports whether an event that was first tried then, in vain, becomes a dead letter.
-func (l Limits) GivesUp(first, now time.Time) bool {
-	return !l.ByEventTime && now.Sub(first) > l.MaxAge
-}
+// GivesUp reports whether an event that was first tried at a time, in vain, becomes a dead letter.
+func (l Limits) GivesUp(at, now time.Time) bool { return !l.ByEventTime && now.Sub(at) > l.MaxAge }
 
 // Event is an event that is delivered.
 type Event struct {

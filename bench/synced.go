@@ -28,10 +28,10 @@ func answerBare(ctx *fasthttp.RequestCtx) {
 // syncedFileSize is what the file has, in bytes. It is written again from its beginning when it is full.
 const syncedFileSize = 256 << 20
 
-// SyncedServer is the bare server, but it answers when the body is in a file and the file is synced. Bodies that come during
-// a sync are written and synced together. So it shows the most that a durable server can do on this machine: no engine
-// writes less, or syncs less often. The file is full of zeros before, because a sync that need not change the metadata of the
-// file system is the fastest.
+// SyncedServer is the bare server, but it answers when the body is in a file and the file is synced. Bodies that come
+// during a sync are written and synced together. So it shows the most that a durable server can do on this machine: no
+// engine writes less, or syncs less often. The file is full of zeros before, because a sync that need not change the
+// metadata of the file system is the fastest.
 type SyncedServer struct {
 	*fasthttp.Server
 	file   *os.File

@@ -9,7 +9,7 @@ import (
 	"mtagd/store"
 )
 
-// front is the way of a request from one of the fasthttp servers to its handler.
+// front passes requests from one of the fasthttp servers to its handler.
 type front struct {
 	*dispatcher
 	bodies *bodies

@@ -167,8 +167,8 @@ func (a *api) serve(res resource) fasthttp.RequestHandler {
 	}
 }
 
-// lawful are the POSTs that a suspended partner may still send: by law, it must answer in time when a person asks what is held
-// of him, or wants it erased.
+// lawful are the POSTs that a suspended partner may still send: by law, it must answer in time when a person asks what
+// is held of him, or wants it erased.
 var lawful = map[string]bool{"erase_person": true, personalOperation: true}
 
 // personalOperation changes nothing. It is limited like changes, because what it answers is worth more than an event.

@@ -42,9 +42,9 @@ type Config struct {
 	// begins to shut down, and requests under way must still be answered.
 	Context func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 
-	// Waiting is Context for a request that waits for events, streams or exports them. Its context also ends when the request
-	// must end, for example because the service stops. The function that releases it may be called after the handler has
-	// returned.
+	// Waiting is Context for a request that waits for events, streams or exports them. Its context also ends when the
+	// request must end, for example because the service stops. The function that releases it may be called after the
+	// handler has returned.
 	Waiting func(r *fasthttp.RequestCtx) (context.Context, context.CancelFunc)
 
 	// WhenAnswered calls a function when the answer to a request is written or its connection is closed. nil: large

@@ -107,8 +107,8 @@ func (a *api) writeExport(
 	return nil
 }
 
-// nextBatch writes the next batch to a file when it is the export's turn, and moves the query behind it. After the last one it
-// closes the file. When a merchant was deleted meanwhile, some of its events may be missing: then it fails instead.
+// nextBatch writes the next batch to a file when it is the export's turn, and moves the query behind it. After the last one
+// it closes the file. When a merchant was deleted meanwhile, some of its events may be missing: then it fails instead.
 func (a *api) nextBatch(
 	ctx context.Context, partner store.PartnerID, q *store.FeedQuery, to export.Writer, encoder io.Closer,
 ) (events int, more bool, err error) {

@@ -19,7 +19,7 @@ const (
 	maxRead       = 1000
 	maxWait       = 30 // seconds
 
-	// A page ends when it has this many bytes: then it has fewer events than its limit. Its last event may begin just before.
+	// A page ends when it has this many bytes, even below its limit. Its last event may begin just before.
 	pageBytes  = 1 << 20
 	beyondPage = 2 * store.MaxEventBytes
 

@@ -206,8 +206,8 @@ func (p *params) timezone(name string) *time.Location {
 		return time.UTC
 	}
 	zone, err := time.LoadLocation(value)
-	// Local is Go's name for the server's own zone. Every name that IANA gives begins with a capital: localtime and posixrules
-	// are files of the server.
+	// Local is Go's name for the server's own zone. Every name that IANA gives begins with a capital: localtime and
+	// posixrules are files of the server.
 	if err != nil || value == "" || value == "Local" || value[0] < 'A' || value[0] > 'Z' {
 		p.reject(name, "must be the name of a time zone, such as Europe/Berlin")
 		return time.UTC

@@ -26,10 +26,10 @@ const (
 	exportsAtOnce     = 4 * exportsPerPartner // of all partners
 )
 
-// A page of events can be large: 100 events of 64 KiB. Its memory is in use until the client has read it. So each partner
-// has a share of the memory for listings, PartnerLimits.AnswerBytes. A listing that does not fit waits, and fails when there
-// is no room before the timeout. A partner may have at most as much as is free at that moment. The default share has room for
-// five pages of 100 events at once, or about 40 pages of 12. Pages of small events take a millisecond, so few ever wait.
+// A page of events can be large: 100 events of 64 KiB. Its memory is in use until the client has read it. So each
+// partner has a share of the memory for listings, PartnerLimits.AnswerBytes. A listing that does not fit waits, and
+// fails when there is no room before the timeout. No partner gets more than is free. The default share has room for
+// five pages of 100 events, or about 40 of 12. Pages of small events take a millisecond, so few ever wait.
 const (
 	listingMemory = 256 << 20 // bytes, of all partners together
 	memoryTimeout = 5 * time.Second

@@ -36,9 +36,9 @@ type AuditID uint64
 
 // AuditLimits say how many entries of the audit log an engine keeps. An entry takes about 400 bytes.
 //
-// Partners share the log. When it is full, those with the most entries lose their oldest ones: a partner that makes many changes
-// pushes out its own history, and none of a partner that has less than an equal share. So partners together cannot fill the disk,
-// and only who has operators' rights can push out operators' entries.
+// Partners share the log. When it is full, those with the most entries lose their oldest ones: a partner that makes
+// many changes pushes out its own history, and none of a partner that has less than an equal share. So partners
+// together cannot fill the disk, and only who has operators' rights can push out operators' entries.
 //
 // Nobody can push out what was done just now. If a partner has more than its share of entries that are so young, its changes
 // are refused (ErrAuditFull) until they are older, except those that nobody must keep it from (AuditEntry.MayBeRefused).
@@ -83,8 +83,8 @@ func (l AuditLimits) Quota(held []int) int {
 	return l.Partners
 }
 
-// Holder returns the partner among whose entries this one counts; "" for operators: an entry of what an operator has done, or of
-// what is no partner's.
+// Holder returns the partner among whose entries this one counts; "" for operators: an entry of what an operator has
+// done, or of what is no partner's.
 func (e AuditEntry) Holder() PartnerID {
 	if e.Actor.Kind == ByOperator {
 		return ""
@@ -95,8 +95,8 @@ func (e AuditEntry) Holder() PartnerID {
 // AuditMessage is the message of the log lines of LogAudit.
 const AuditMessage = "audit"
 
-// LogAudit copies entries to the log, one line each, so that they are kept where the log is when the engine drops them. An engine
-// calls it once the change is made.
+// LogAudit copies entries to the log, one line each, so that they are kept where the log is when the engine drops them.
+// An engine calls it once the change is made.
 func LogAudit(log *slog.Logger, entries []AuditEntry) {
 	for _, e := range entries {
 		attrs := []slog.Attr{slog.Uint64("id", uint64(e.ID)), slog.String("action", string(e.Action)), slog.String("actor", string(e.Actor.Kind))}
@@ -174,8 +174,8 @@ const (
 // Actor is who made a change.
 type Actor struct {
 	Kind ActorKind `json:"kind"`
-	// Name is the id of the API key or of the link, or the system user who ran the command if it is known. It is empty for the
-	// service.
+	// Name is the id of the API key or of the link, or the system user who ran the command if it is known. It is empty
+	// for the service.
 	Name string `json:"name,omitempty"`
 	// Request is the X-Request-Id of the request, if there was one.
 	Request string `json:"requestId,omitempty"`

@@ -14,8 +14,8 @@ import (
 type Details struct {
 	ByClaim bool // the sender gave only identifiers, of which a link that did not come with the merchant's secret led to the muid (Person)
 
-	// Client is the address and the user agent of the browser that has sent the event, encrypted by package delivery with a key that
-	// lasts for ClientLife and is in no backup. nil: none. It does not move to another engine.
+	// Client is the address and the user agent of the browser that has sent the event, encrypted by package delivery
+	// with a key that lasts for ClientLife and is in no backup. nil: none. It does not move to another engine.
 	Client []byte
 }
 
@@ -42,8 +42,8 @@ func (d *Details) Clone() Details {
 	return c
 }
 
-// Append appends details as the embedded engine stores them before the JSON of an event: the number of each that is set, and for
-// bytes their length and the bytes themselves.
+// Append appends details as the embedded engine stores them before the JSON of an event: the number of each that is
+// set, and for bytes their length and the bytes themselves.
 func (d *Details) Append(b []byte) []byte {
 	if d.ByClaim {
 		b = append(b, byClaimNumber)

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Directory holds in memory what every request looks up: API keys, partners, secrets, tags and hosts. Authentication and the hot
-// path look up nothing else. Only the engine changes the directory: at start, and after each committed change. All
-// methods may be called from many goroutines at once.
+// Directory holds in memory what every request looks up: API keys, partners, secrets, tags and hosts. Authentication
+// and the hot path look up nothing else. Only the engine changes the directory: at start, and after each committed
+// change. All methods may be called from many goroutines at once.
 //
 // With one machine the directory has every committed change. Where several machines share a store, it may not yet have
 // the latest changes of the others: Age bounds the delay.
@@ -144,8 +144,8 @@ func (d *Directory) Key(id KeyID) (Key, bool) {
 	return k, ok
 }
 
-// Authenticate returns an API key that is valid at the time now, and its partner; false when the text is no such key. It does
-// not say why not, as the partner API must not either (spec, Authentication, 2). It notes the use of the key.
+// Authenticate returns an API key that is valid at the time now, and its partner; false when the text is no such key.
+// It does not say why not, as the partner API must not either (spec, Authentication, 2). It notes the use of the key.
 func (d *Directory) Authenticate(text APIKey, now time.Time) (Partner, Key, bool) {
 	id, err := text.ID()
 	if err != nil {
@@ -356,7 +356,7 @@ func (d *Directory) TagsOn(host string) []Tag {
 	return tags
 }
 
-// OnlyTag returns the one tag on a host; false when there are none or several. The empty host stands for the shared host of client-side tags.
+// OnlyTag returns the one tag on a host; false when there are none or several. The empty host is that of client-side tags.
 func (d *Directory) OnlyTag(host string) (Tag, bool) {
 	h, _ := d.hosts.get(host)
 	if len(h.tags) != 1 {

@@ -4,8 +4,8 @@
 // "The spec" in comments is the Tracking Tag Partner Service Specification, which the service implements. Customers rely
 // on its words, formats and rules. So a change of the code must not change what a comment quotes from the spec.
 //
-// Engines store Partner, Key, Merchant with its Secrets, Tag, DNSFinding, Session and AuditEntry as JSON on disk. A field may be
-// added; none may be renamed or get another meaning. Customers never see this JSON: partnerapi has its own types for responses.
+// Engines store Partner, Key, Merchant with its Secrets, Tag, DNSFinding, Session and AuditEntry as JSON on disk. A
+// field may be added; none may be renamed or get another meaning. Customers never see it: partnerapi has its own types.
 //
 // The package imports no engine. Read in this order:
 //

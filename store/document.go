@@ -60,10 +60,10 @@ type DocumentUpdate func(content []byte) (replaced []byte, about AuditEntry, err
 type Documents interface {
 	// Destination returns a destination of a merchant. KindNotFound: document.
 	Destination(ctx context.Context, m MerchantID, id string) (Document, error)
-	// Destinations returns the destinations of a merchant in the order of their ids, or, with an empty merchant, those of all.
+	// Destinations returns the destinations of a merchant or of all when it is empty, in the order of their ids.
 	Destinations(ctx context.Context, m MerchantID) ([]Document, error)
-	// UpdateDestination changes a destination as a change of control data. KindNotFound: merchant. KindLimited: the merchant has
-	// MaxDestinations.
+	// UpdateDestination changes a destination as a change of control data. KindNotFound: merchant. KindLimited: the
+	// merchant has MaxDestinations.
 	UpdateDestination(ctx context.Context, m MerchantID, id string, update DocumentUpdate) error
 	// ChangedDestinations returns the destinations that were changed since the last call, on any node, as they are now:
 	// without content if they were deleted. since is 1 at first, for what has changed since the engine was opened, then what
@@ -72,11 +72,11 @@ type Documents interface {
 
 	// Document returns a document. KindNotFound: document.
 	Document(ctx context.Context, kind DocumentKind, m MerchantID, id string) (Document, error)
-	// Documents returns the documents of a merchant in the order of their ids, or, with an empty merchant, those of all merchants and the
-	// service's own. With under, these are those whose ids begin with it and a slash. Damaged ones are left out.
+	// Documents returns the documents of a merchant or all and the service's own when it is empty, in the order of
+	// their ids. With under, these are those whose ids begin with it and a slash. Damaged ones are left out.
 	Documents(ctx context.Context, kind DocumentKind, m MerchantID, under string) ([]Document, error)
-	// PutDocuments replaces documents, and deletes those without content, all in one transaction and without an entry in the audit log.
-	// It leaves out documents of merchants that do not exist.
+	// PutDocuments replaces documents, and deletes those without content, all in one transaction and without an entry
+	// in the audit log. It leaves out documents of merchants that do not exist.
 	PutDocuments(ctx context.Context, documents []Document) error
 }
 

@@ -28,7 +28,7 @@ type Engine interface {
 	// it returns the reason, for operators. The reason is ErrNeedsRestart when a restart would help. Ready does no I/O.
 	Ready() error
 
-	// FreeSpace returns how many bytes events may still take before the engine refuses them for lack of space. It does no I/O.
+	// FreeSpace returns how many bytes events may still take before the engine refuses them. It does no I/O.
 	FreeSpace() (bytes uint64)
 
 	// Verify reads all data, checks every checksum, and compares what must agree. It passes what is wrong to v.Found, and
@@ -43,8 +43,8 @@ type Engine interface {
 // MaxDirectoryAge is how old a directory may be while its engine is ready.
 const MaxDirectoryAge = time.Second
 
-// OnceWindow is how long an engine remembers the calls with an idempotency key, and MaxOnce how many of them for each partner:
-// when there are more, it forgets the oldest.
+// OnceWindow is how long an engine remembers the calls with an idempotency key, and MaxOnce how many of them for each
+// partner: when there are more, it forgets the oldest.
 const (
 	OnceWindow = 24 * time.Hour
 	MaxOnce    = 10_000
@@ -81,14 +81,14 @@ type Control interface {
 	// the partner's last valid key of scope Full, and evenLast is not set.
 	RevokeKey(ctx context.Context, id KeyID, evenLast bool) (Key, error)
 
-	// AddLink makes a link that signs in to the web console, for a partner or, when the id is empty, for operators. It returns
-	// the only copy of its text. KindNotFound: partner.
+	// AddLink makes a link that signs in to the web console, for a partner or, when the id is empty, for operators. It
+	// returns the only copy of its text. KindNotFound: partner.
 	AddLink(ctx context.Context, partner PartnerID) (Session, SessionText, error)
 	// BeginSession begins a session with a key, whose text the caller has checked. It returns the only copy of the session's
 	// text. KindNotFound: key (it is not valid any more).
 	BeginSession(ctx context.Context, id KeyID) (Session, SessionText, error)
-	// Link returns the link with a text, which stays as it is. KindNotFound: link (there is none with this text, it was used, it
-	// has expired, or its partner was deleted).
+	// Link returns the link with a text, which stays as it is. KindNotFound: link (there is none with this text, it was
+	// used, it has expired, or its partner was deleted).
 	Link(ctx context.Context, link SessionText) (Session, error)
 	// UseLink begins a session with a link, which nobody can use again. KindNotFound: link, as with Link.
 	UseLink(ctx context.Context, link SessionText) (Session, SessionText, error)
@@ -98,10 +98,10 @@ type Control interface {
 	// returns how many these are. KindNotFound: partner.
 	EndSessions(ctx context.Context, partner PartnerID) (int, error)
 
-	// AddMerchant creates a merchant. The caller has checked name and domain. When m.Once is set, and a call for the same
-	// partner had the same one within OnceWindow, it returns the merchant of that call as it was created, and changes nothing.
-	// KindNotFound: partner. KindLimited: the partner has as many merchants as it may have. KindMismatch: the call with the
-	// same Once was another request.
+	// AddMerchant creates a merchant. The caller has checked name and domain. When m.Once is set, and a call for the
+	// same partner had the same one within OnceWindow, it returns the merchant of that call as it was created, and
+	// changes nothing. KindNotFound: partner. KindLimited: the partner has as many merchants as it may have.
+	// KindMismatch: the call with the same Once was another request.
 	AddMerchant(ctx context.Context, partner PartnerID, m NewMerchant) (Merchant, error)
 	// Merchant returns a merchant of any partner, with its tags. KindNotFound: merchant.
 	Merchant(ctx context.Context, id MerchantID) (Merchant, error)
@@ -112,10 +112,10 @@ type Control interface {
 	// domains are free, and the merchant's events are in no answer. The events themselves go in the background: the engine
 	// notes that it must remove them. KindNotFound: merchant.
 	DeleteMerchant(ctx context.Context, id MerchantID) (Merchant, error)
-	// Removals returns what is still removed besides erasures, the oldest first: the events of deleted merchants, and those past the
-	// retention that could not be removed at the last attempt.
+	// Removals returns what is still removed besides erasures, the oldest first: the events of deleted merchants, and
+	// those past the retention that could not be removed at the last attempt.
 	Removals(ctx context.Context) ([]Removal, error)
-	// Merchants returns one page of the merchants that a query selects, with their tags, oldest first, and how many it selects.
+	// Merchants returns one page of the merchants that a query selects, with their tags, oldest first, and their number.
 	Merchants(ctx context.Context, q MerchantQuery) ([]Merchant, int, error)
 
 	// GenerateTag returns the merchant's tag of a type. When there is none, it creates one and returns created true.
@@ -156,15 +156,15 @@ type Events interface {
 	// survives a kill and a power cut, and later calls of Events and Resolve see it. When the merchant was deleted, the
 	// outcome of a mark is Removed, on an engine whose caller may not know that yet. For each other mark:
 	//
-	//  1. Resolve: a mark without a muid gets the muid of its first identifier that is linked to one. When no identifier
-	//     is linked, the outcome is Unresolved, and nothing of the mark is kept. When the person was erased with suppress, the
-	//     outcome is Suppressed in any case.
+	//  1. Resolve: a mark without a muid gets the muid of its first identifier that is linked to one. When no
+	//     identifier is linked, the outcome is Unresolved, and nothing of the mark is kept. When the person was erased
+	//     with suppress, the outcome is Suppressed in any case.
 	//  2. Deduplicate: when an event of the merchant with the same Name and DedupeID was recorded within DedupeWindow, the
 	//     outcome is Duplicate, and nothing changes. The name counts because anyone who knows a tag id can send events:
 	//     a stranger's Junk with the event_id order-1001 must not displace the shop's Purchase with that event_id.
-	//  3. Link: when the mark came with a muid, its identifiers are linked to that muid, with the mark's LinkSource: ByCookie counts
-	//     as ByAnyone when an identifier was linked to the muid before, or the identifier has too many links ByCookie. A newer link replaces an older one, which is kept for
-	//     Persons. A muid from step 1 links nothing.
+	//  3. Link: when the mark came with a muid, its identifiers are linked to that muid. The newest link of an identifier
+	//     counts; former ones are kept for Persons. Its source is the mark's LinkSource, or a lesser one
+	//     (rules.SourceOfLink). A muid from step 1 links nothing.
 	//  4. Append: the event is stored, and the outcome is Recorded.
 	//
 	// Merchants take turns. When one of them sends more than the engine can write, the calls of the others wait a little

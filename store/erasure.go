@@ -72,7 +72,7 @@ const (
 	ErasureDone     ErasureState = "done"     // nothing of them is in any file
 )
 
-// Person says by hashes whose events are meant: those with one of the muids, and those whose body has one of the identifiers.
+// Person says by hashes whose events are meant: those with one of the muids, or with one of the identifiers in their body.
 //
 // Anyone can claim that an identifier and a muid belong together. So an event that only such a claim leads to is counted,
 // and not taken: that of a muid in Claimed, and that of a muid in MUIDs if its sender gave only identifiers, of which a link
@@ -145,8 +145,8 @@ type Persons interface {
 	// Erasures returns one page of a merchant's erasures, newest first, and how many it has.
 	Erasures(ctx context.Context, m MerchantID, offset, limit int) ([]Erasure, int, error)
 
-	// PersonalData passes everything that is stored of a person to use, until use returns an error: the links, and the events in
-	// the order of receipt. A record is valid until use returns. It returns how many events were left out because only claimed
-	// links lead to them; none are with withClaimed. KindInvalid as for Erase.
+	// PersonalData passes everything that is stored of a person to use, until use returns an error: the links, and the
+	// events in the order of receipt. A record is valid until use returns. It returns how many events were left out
+	// because only claimed links lead to them; none are with withClaimed. KindInvalid as for Erase.
 	PersonalData(ctx context.Context, m MerchantID, person Identity, withClaimed bool, use func(*PersonalRecord) error) (claimed int, err error)
 }

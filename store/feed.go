@@ -46,14 +46,14 @@ type Feed interface {
 	//
 	// Who goes on from Cursor each time sees every event that matches exactly once, also while events are recorded, and
 	// after restarts and kills. An event that was acknowledged before the call is seen, and no event that a power cut
-	// could take back. The first call that finds events damaged or missing fails with KindUnavailable. When they are lost, later
-	// calls leave them out.
+	// could take back. The first call that finds events damaged or missing fails with KindUnavailable. When they are
+	// lost, later calls leave them out.
 	//
 	// KindInvalid: after (the cursor is not one of this engine's). When ctx ends, Feed stops soon and returns ctx's error.
 	Feed(ctx context.Context, q FeedQuery, use func(e *Received) (more bool)) (FeedEnd, error)
 
-	// Latest returns the cursor after the last event that was acknowledged, on any machine. When it returns, the directory has the
-	// tags of all events up to there.
+	// Latest returns the cursor after the last event that was acknowledged, on any machine. When it returns, the
+	// directory has the tags of all events up to there.
 	Latest(ctx context.Context) (Cursor, error)
 
 	// Watch returns a channel that gets a value soon after events of one of the merchants are on disk. The channel holds one

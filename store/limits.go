@@ -46,8 +46,8 @@ func (l *Limit) UnmarshalJSON(b []byte) error {
 type MerchantLimits struct {
 	// EventsPerSecond is the rate at which events are accepted. A burst of ten seconds' worth may come at once.
 	EventsPerSecond Limit `json:"eventsPerSecond,omitempty"`
-	// BytesPerDay bounds the bytes that the merchant stores in a day: the raw bytes of its events, and 128 for each. Its
-	// default is a tenth of the free disk space, but at least 1 GiB or a quarter of it. One client address may store half of it.
+	// BytesPerDay bounds the bytes that the merchant stores in a day: the raw bytes of its events, and 128 for each.
+	// Its default is a share of the free disk space (package edge/tag, limits.go).
 	BytesPerDay Limit `json:"bytesPerDay,omitempty"`
 }
 
@@ -58,8 +58,7 @@ type PartnerLimits struct {
 	// WritesPerMinute is the rate of requests that change control data. Each costs two synced writes. A burst of three
 	// minutes' worth may come at once.
 	WritesPerMinute Limit `json:"writesPerMinute,omitempty"`
-	// BytesPerDay bounds the bytes that all merchants of the partner store in a day. Its default is a quarter of the free
-	// disk space.
+	// BytesPerDay bounds the bytes that all its merchants store in a day. Its default is a share of the disk, too.
 	BytesPerDay Limit `json:"bytesPerDay,omitempty"`
 	// AnswerBytes bounds the memory of answers that are being sent at the same time.
 	AnswerBytes Limit `json:"answerBytes,omitempty"`

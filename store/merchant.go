@@ -32,7 +32,7 @@ type Merchant struct {
 	IdentityRequiresSecret bool     `json:"identityRequiresSecret,omitempty"`
 	Secrets                []Secret `json:"secrets,omitempty"` // oldest first, at most MaxSecrets
 
-	// DeliverClientDetails is set by the partner: ad platforms get the address and the user agent of a visitor who agrees to it.
+	// DeliverClientDetails is set by the partner: ad platforms get the address and user agent of visitors who agree.
 	DeliverClientDetails bool `json:"deliverClientDetails,omitempty"`
 
 	// Tags are the merchant's tags, oldest first, at most one of each type.

@@ -42,7 +42,7 @@ func (p Partner) CheckUpdate(old Partner) error {
 
 type partnerKey struct{}
 
-// WithPartner returns a context whose queries are a partner's. Engines that can do only so many at once let partners take turns.
+// WithPartner returns a context whose queries are a partner's. Engines that run only some at once let partners take turns.
 func WithPartner(ctx context.Context, id PartnerID) context.Context {
 	return context.WithValue(ctx, partnerKey{}, id)
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Session is what somebody has who is signed in to the web console. It stands for the API key that it was begun with, or for a
-// partner or the operators if a link has begun it. It ends with its key or its partner.
+// Session is what somebody has who is signed in to the web console. It stands for the API key that it was begun with,
+// or for a partner or the operators if a link has begun it. It ends with its key or its partner.
 //
 // A Session with IsLink is a link: an operator makes it, and it begins one session.
 type Session struct {
@@ -34,8 +34,8 @@ const (
 	// SessionSeenDelay is how often an engine stores that a session is used, so that few requests cause a write.
 	SessionSeenDelay = time.Hour
 
-	// MaxSessions is how many sessions may have been begun with one key, or by links for one partner or for operators; and how
-	// many links there may be for one of these. The oldest one ends for a new one.
+	// MaxSessions is how many sessions may have been begun with one key, or by links for one partner or for operators;
+	// and how many links there may be for one of these. The oldest one ends for a new one.
 	MaxSessions = 50
 )
 
@@ -74,8 +74,8 @@ func newSession(partner PartnerID, now time.Time) (Session, SessionText) {
 	return Session{ID: SessionID(id), SecretHash: hash, Partner: partner, CreatedAt: now, ExpiresAt: now.Add(SessionLife)}, SessionText(text)
 }
 
-// maxAhead is how far the clock may have been ahead when a session began. Otherwise a session would live on when the clock is
-// corrected.
+// maxAhead is how far the clock may have been ahead when a session began. Otherwise a session would live on when the
+// clock is corrected.
 const maxAhead = 5 * time.Minute
 
 // Valid reports whether the time of a session or a link is not over.
@@ -116,8 +116,8 @@ func (s Session) Actor() Actor {
 	}
 }
 
-// ID returns the id in the text of a session, or of a link; an error when the text is malformed. It does not check the secret;
-// Matches does.
+// ID returns the id in the text of a session, or of a link; an error when the text is malformed. It does not check the
+// secret; Matches does.
 func (t SessionText) ID() (SessionID, error) {
 	id, _, err := t.parse(sessionPrefix, "a session")
 	if err != nil {

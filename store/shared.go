@@ -10,8 +10,8 @@ import (
 // several nodes at once. Calls survive a fail-over of the store: they are repeated for a while. An error has KindUnavailable
 // when the store cannot be reached.
 type Shared interface {
-	// Files returns the file with a path, and all files below the path as in a directory, in the order of their paths; with an
-	// empty path all. Paths have the form a/b/c. Without content, Content is nil.
+	// Files returns the file with a path, and all files below the path as in a directory, in the order of their paths;
+	// with an empty path all. Paths have the form a/b/c. Without content, Content is nil.
 	Files(ctx context.Context, path string, content bool) ([]File, error)
 	// PutFile writes a file. It is durable when PutFile returns nil.
 	PutFile(ctx context.Context, path string, content []byte) error
@@ -30,8 +30,8 @@ type Shared interface {
 	// call is not repeated.
 	ShortKeys(ctx context.Context, from, hour int64, key []byte) (map[int64][]byte, error)
 
-	// Lease returns a lease on a name, or nil while another has it. It lasts until Release: it is renewed in the background. If
-	// its node dies, it ends within half a minute.
+	// Lease returns a lease on a name, or nil while another has it. It lasts until Release: it is renewed in the
+	// background. If its node dies, it ends within half a minute.
 	Lease(ctx context.Context, name string) (Lease, error)
 }
 

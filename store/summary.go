@@ -53,9 +53,9 @@ type Summary struct {
 	Groups []GroupCounts // the largest first, equal ones by Key; nil when Ungrouped
 
 	// Other is the events that are in no group. A summary has at most MaxSummaryGroups groups. Visitors can make up any
-	// number of names, so an engine need not know the largest ones when there are very many: the counts of a group are exact,
-	// but a name may be in Other that has more events. With SummaryQuery.Names, only these names are counted, and each that
-	// has events is a group, as long as there are no more than MaxSummaryGroups.
+	// number of names, so an engine need not know the largest ones when there are very many: the counts of a group are
+	// exact, but a name may be in Other that has more events. With SummaryQuery.Names, only these names are counted,
+	// and each that has events is a group, as long as there are no more than MaxSummaryGroups.
 	Other Counts
 }
 
@@ -125,8 +125,8 @@ func (q *SummaryQuery) Starts(first, last *time.Time) (starts []time.Time, end t
 // maxSummaryCost is how many counters a summary may read, about. A database reads a million in a second.
 const maxSummaryCost = 5_000_000
 
-// checkCost returns an error when a summary with these buckets would read too much. A bucket that begins within an hour costs
-// more than one of whole hours, and days of UTC cost least: engines count the events of those.
+// checkCost returns an error when a summary with these buckets would read too much. A bucket that begins within an hour
+// costs more than one of whole hours, and days of UTC cost least: engines count the events of those.
 //
 // Without From, the first bucket has what the others leave of all events. So its own counters are not read, but those after
 // the range are, up to upTo.

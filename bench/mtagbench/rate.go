@@ -163,7 +163,7 @@ func runBeside(ctx context.Context, long, short load.Phase) (r *load.Result, err
 	return r, errors.Join(err, failed)
 }
 
-// holdHalfOfMaximum measures latency at half of the maximum rate for a longer time. Much of the latency comes from the machine; the file shows how much.
+// holdHalfOfMaximum measures latency at half of the maximum rate for longer. The file shows how much is the machine's.
 func holdHalfOfMaximum(b *benchmark) error {
 	rate := b.maximum / 2
 	b.progress("half of the maximum, %s, for %v: file, then mtagd", report.PerSecond(rate), b.Steady)

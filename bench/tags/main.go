@@ -10,14 +10,14 @@
 //	after    what the tag does later with them, until the page is idle
 //	backlog  the next page, after 1,000 events were refused
 //
-// A figure is the processor time that the main thread spends in the tag's scripts, from EvaluateScript to the last timer, and in
-// microtasks, as the browser's own trace has it. The longest task is a whole task in which a script ran, but for that of the
-// calls. Both are multiplied by slowdown, for a slow phone. Left out are waits (for cookies, storage and the network),
-// tasks without scripts (layout, most garbage collection), other threads and other processes. What tracing itself costs is
-// included. On a busy machine all figures rise, by up to a half.
+// A figure is the processor time that the main thread spends in the tag's scripts, from EvaluateScript to the last
+// timer, and in microtasks, as the browser's own trace has it. The longest task is a whole task in which a script ran,
+// but for that of the calls. Both are multiplied by slowdown, for a slow phone. Left out are waits (for cookies,
+// storage and the network), tasks without scripts (layout, most garbage collection), other threads and other processes.
+// What tracing itself costs is included. On a busy machine all figures rise, by up to a half.
 //
-// Each measurement is printed as it comes, and the table at the end has the medians. A tag that npm does not have comes from a
-// file, whose script starts by itself and defines track(i), which makes an event. For Umami, whose tracker is in its repository at src/tracker/index.js:
+// Each measurement is printed as it comes, and the table at the end has the medians. A tag that npm does not have is
+// a file, whose script starts by itself and defines track(i), which makes an event. For Umami (src/tracker/index.js):
 //
 //	(sed 's/__COLLECT_API_HOST__//; s,__COLLECT_API_ENDPOINT__,/api/send,' src/tracker/index.js | go tool esbuild --minify
 //	echo 'window.track = (i) => umami.track("Many", { value: i, currency: "EUR" });') >umami.js
@@ -234,7 +234,7 @@ func (b *bench) measure(name string) (ms [figures]float64) {
 	return ms
 }
 
-// visit opens a page and waits for its deferred work. Nothing shows when that has ended, so the wait is the same for all tags.
+// visit opens a page and waits for its deferred work. Nothing shows its end, so the wait is the same for all tags.
 func (b *bench) visit(tab context.Context, path string) {
 	check(chromedp.Do(tab, chromedp.Navigate(b.server.URL+"/"+path)))
 	time.Sleep(quiet)

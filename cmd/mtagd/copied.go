@@ -29,8 +29,8 @@ type marker struct {
 	Socket string `json:"socket"` // abstract: it has no file that could be moved or copied, and ends with the process
 }
 
-// checkCopied refuses a copy of a running server's directory, and warns of what may be such a copy. It also removes the marker
-// at the end, after the engine has closed.
+// checkCopied refuses a copy of a running server's directory, and warns of what may be such a copy. It also removes the
+// marker at the end, after the engine has closed.
 func (d *daemon) checkCopied(context.Context) error {
 	if d.Store != "" { // nothing in the directory is worth a copy
 		return nil

@@ -38,8 +38,8 @@ type messageCounts struct {
 	lines map[string]int
 }
 
-// throttle returns a throttled in front of a handler. It does not drop debug lines: whoever turns them on wants all. Nor does
-// it drop copies of audit entries: there are only as many as changes.
+// throttle returns a throttled in front of a handler. It does not drop debug lines: whoever turns them on wants all.
+// Nor does it drop copies of audit entries: there are only as many as changes.
 func throttle(h slog.Handler) slog.Handler {
 	return throttled{h, &messageCounts{lines: map[string]int{}}}
 }

@@ -57,8 +57,8 @@ const (
 	setPlaces = 7
 )
 
-// set is the buckets of the keys with the same index. A key can be at any place of its set. The lock and the keys are one cache
-// line, and each level is in one: when processors take turns with a bucket, they wait for nothing else.
+// set is the buckets of the keys with the same index. A key can be at any place of its set. The lock and the keys are
+// one cache line, and each level is in one: when processors take turns with a bucket, they wait for nothing else.
 type set struct {
 	mu     sync.Mutex
 	keys   [setPlaces]Key
@@ -137,8 +137,8 @@ type Portion struct {
 	Strict bool // other nodes may not give the same tokens; how many are used is known only when Settle is called
 }
 
-// TakeAll takes from several buckets as Take does. When one of them is empty, it takes nothing, and returns which one that is,
-// and how long it is until it has tokens again. Portions of one name should follow each other: their buckets share a lock.
+// TakeAll takes from several buckets as Take does. When one of them is empty, it takes nothing, and returns which one,
+// and how long until it has tokens again. Portions of one name should follow each other: their buckets share a lock.
 //
 // For a strict portion each other node may have given as many tokens as this one since they heard of each other: these count
 // as taken. So what nodes give together stays within the bucket, but the last tokens come slowly. Other nodes hear of strict

@@ -39,7 +39,7 @@ const tellTakes = 2
 // Table is one of the sets of buckets that nodes share.
 type Table byte
 
-// The tables.
+// The tables that nodes share.
 const (
 	OfClients   Table = iota // of client addresses
 	OfTenants                // of merchants and partners, for events

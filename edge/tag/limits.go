@@ -92,8 +92,8 @@ func (l *limits) admitRequest(ctx *fasthttp.RequestCtx, client netip.Addr, now t
 // admit decides whether a sender may send this many events, of so many bytes. Whoever is suspended was refused before
 // (refusalByState), and so was a body for which there is no memory (edge, bodies.go). It
 //
-//  1. takes the bytes of the merchant, the address and the partner, as if all events were stored. Only afterwards it is known
-//     how many were: settle gives back the bytes of the others.
+//  1. takes the bytes of the merchant, the address and the partner, as if all events were stored. Only afterwards it is
+//     known how many were: settle gives back the bytes of the others.
 //  2. takes a token of the merchant for each event.
 //  3. takes a token of the address for each event after the first: admitRequest has taken that of the first.
 //
@@ -150,9 +150,9 @@ func (l *limits) count(from *sender) {
 	}
 }
 
-// findPortions sets the portions of a sender. A limit that the operator has lifted has none. What the operator has set for the
-// bytes of a merchant holds for those who send to it: an address may store as much, even if its own share is less. It does not
-// change the limit of the partner.
+// findPortions sets the portions of a sender. A limit that the operator has lifted has none. What the operator has set
+// for the bytes of a merchant holds for those who send to it: an address may store as much, even if its own share is
+// less. It does not change the limit of the partner.
 func (l *limits) findPortions(from *sender, events, bytes int64) {
 	from.numPortions = 0
 	free := max(float64(l.freeSpace()), leastShare) // without any, the engine refuses what this admits

@@ -47,7 +47,7 @@ func (s *Server) mark(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender) {
 	scratchPool.Put(sc) // not deferred: after a panic the engine might still read the mark
 }
 
-// batch is the memory that a request with an array of events needs. It is reused: as garbage, it would keep the collector busy.
+// batch is the memory that a request with an array of events needs. It is reused, to spare the garbage collector.
 type batch struct {
 	elements [][]byte     // the events, which alias the body
 	events   []fields     // of each event

@@ -28,7 +28,7 @@ func newReporter(memory *refused.Memory, addresses bool) *reporter {
 	return &reporter{memory: memory, addresses: addresses}
 }
 
-// result reports an event that the engine has not recorded, or an odd one that it has.
+// result reports an event that was not recorded. A recorded one it reports only when something about it is odd.
 func (r *reporter) result(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender, result *answer, f *fields, object []byte) {
 	if result == accepted {
 		r.accepted(ctx, tag, from, f, object)

@@ -11,7 +11,7 @@ import (
 	"mtagd/edge/asset"
 )
 
-// What a page imports on demand, and what several scripts need, are files of their own. It needs the packages of npm ci in app.
+// What a page imports on demand, and what several scripts need, have their own files. It needs npm ci in app.
 //go:generate go tool esbuild app/index.html app/src/main.tsx --outdir=dist --entry-names=[name] --chunk-names=[name] --bundle --splitting --format=esm --target=es2022 --jsx=automatic --jsx-import-source=preact --minify --charset=utf8 --legal-comments=none --loader:.html=copy --log-level=warning
 
 //go:embed dist
@@ -41,8 +41,8 @@ func (c *Console) serveAsset(r *fasthttp.RequestCtx) error {
 	return c.serveFile(r, strings.TrimPrefix(string(r.Path()), assetPrefix))
 }
 
-// serveFile answers with a file. Browsers ask each time whether it has changed: a new version of the service may have another
-// one.
+// serveFile answers with a file. Browsers ask each time whether it has changed: a new version of the service may have
+// another one.
 func (c *Console) serveFile(r *fasthttp.RequestCtx, name string) error {
 	file, ok := c.files[name]
 	if !ok {

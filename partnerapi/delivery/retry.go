@@ -119,7 +119,7 @@ func (r *runner) noteRetries(rt *route, d *round) {
 		switch e := &r.st.Retry[at]; {
 		case d.fates[i] == expired:
 			d.fates[i] = dead // they are not next to each other
-		case d.fates[i] == again && !limits.ByEventTime && now.Sub(e.First) > limits.MaxAge:
+		case d.fates[i] == again && limits.GivesUp(e.First, now):
 			d.fates[i] = dead
 		case d.fates[i] == again:
 			e.Tries++

@@ -176,8 +176,7 @@ func (l *sender) judge(rt *route, i int, e *kind.Event) bool {
 	one, now, limits := l.d.items[i], l.r.sh.s.Now(), rt.target.Limits()
 	*e = kind.Event{Received: one.event}
 	fate, reason := rt.judge(e, l.isErased(e), now)
-	tried := now.Sub(later(e.ReceivedAt, l.since))
-	if fate == unsent && !limits.ByEventTime && !l.isRetry && !l.since.IsZero() && tried > limits.MaxAge {
+	if fate == unsent && !l.isRetry && !l.since.IsZero() && limits.GivesUp(later(e.ReceivedAt, l.since), now) {
 		fate, reason = expired, fmt.Sprintf("the destination did not take it for %d hours", int(limits.MaxAge.Hours()))
 	}
 	if fate != unsent {
@@ -208,7 +207,7 @@ func (rt *route) judge(e *kind.Event, isErased bool, now time.Time) (f fate, why
 		return noConsent, "it needs consent to " + strings.Join(rt.consent, ", ")
 	case !rt.filter.Matches(e.Fields):
 		return filtered, "the filter leaves it out"
-	case limits.ByEventTime && now.Sub(e.Time) > limits.MaxAge:
+	case limits.TooOld(e.Time, now):
 		return expired, fmt.Sprintf("it is older than %d hours, the limit of the platform", int(limits.MaxAge.Hours()))
 	}
 	return unsent, ""

@@ -14,7 +14,7 @@ import (
 	"mtagd/store"
 )
 
-// Status is how far a destination is, as it is shown.
+// Status is the state of a destination, as the API shows it.
 type Status struct {
 	Word string `json:"state"` // active, failing, paused or broken
 	counts
@@ -126,8 +126,8 @@ type Preview struct {
 	Answer string `json:"answer,omitempty"`
 }
 
-// Preview returns what would be sent for an event. Without an id, it does so for the merchant's last events, or for an example
-// when there are none. With send, it sends the first of them that the destination takes. KindNotFound: event.
+// Preview returns what would be sent for an event. Without an id, it does so for the merchant's last events, or for an
+// example when there are none. With send, it sends the first of them that the destination takes. KindNotFound: event.
 func (s *Service) Preview(ctx context.Context, d Destination, id store.EventID, send bool) (all []Preview, err error) {
 	rt, err := s.open(d)
 	if err != nil {

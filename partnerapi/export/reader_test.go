@@ -182,7 +182,9 @@ func TestParquetIsReadByAnotherImplementation(t *testing.T) {
 		want := wanted(&events[i])
 		want[5], want[6] = events[i].Time.Format(time.RFC3339Nano), events[i].ReceivedAt.Format(time.RFC3339Nano)
 		want[8] = string(events[i].Raw)
-		compare(t, i, rows[i], want)
+		if compare(t, i, rows[i], want); t.Failed() {
+			return // one event says enough
+		}
 	}
 }
 

@@ -235,8 +235,8 @@ func (q *Queue) Close() {
 	q.arrived.Signal()
 }
 
-// Pause makes the queue refuse new requests with an error, until it is called with nil. Those that were accepted before may still
-// be under way: they are when Length is not zero.
+// Pause makes the queue refuse new requests with an error, until it is called with nil. Those that were accepted before
+// may still be under way: they are when Length is not zero.
 func (q *Queue) Pause(refuse error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

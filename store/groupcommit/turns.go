@@ -131,7 +131,7 @@ func (q *turns) fitsShare(t *tenant, r *request) bool {
 	return t.bytes+r.size <= shareOfFree*(maxQueueBytes-q.bytes-r.size)
 }
 
-// add adds a request for which there is room. It reports whether no other one waits that arrived since the current group began.
+// add adds a request for which there is room. It reports whether no other has arrived since the current group began.
 func (q *turns) add(r *request) (first bool) {
 	t := q.tenants[r.Merchant]
 	if t == nil {

@@ -17,13 +17,13 @@ import (
 
 // archiver moves events from the journal to the archive in the background, the oldest chunks first:
 //
-//  1. When enough events wait, it reads a run of chunks. It takes only chunks that the index on disk covers. So after a kill, the
-//     journal still has everything that the index must replay.
+//  1. When enough events wait, it reads a run of chunks. It takes only chunks that the index on disk covers. So after a
+//     kill, the journal still has everything that the index must replay.
 //  2. It adds the run to the archive. From then on, these events are read from the archive.
 //  3. The journal forgets the chunks.
 //
-// After a kill between 2 and 3, the next start continues with 3: all events up to the archive's boundary are in the archive. A
-// damaged chunk is noted, as in a listing.
+// After a kill between 2 and 3, the next start continues with 3: all events up to the archive's boundary are in the
+// archive. A damaged chunk is noted, as in a listing.
 type archiver struct {
 	*stored
 	index      *liveIndex
@@ -99,8 +99,8 @@ func (a *archiver) note(events []codec.Event) {
 	a.background.note()
 }
 
-// moveAll moves runs until too few events wait for a full one. If everything is true, it also moves the rest. After an error, a
-// later call tries again.
+// moveAll moves runs until too few events wait for a full one. If everything is true, it also moves the rest. After an
+// error, a later call tries again.
 func (a *archiver) moveAll(everything bool) error {
 	for a.opened.Err() == nil && (everything || a.waiting.Load() >= int64(a.run)) {
 		more, err := a.move(everything, a.pace())
@@ -164,8 +164,8 @@ func (a *archiver) move(everything bool, pace func()) (more bool, err error) {
 	return full, nil
 }
 
-// moveTo moves events until the archive has all events up to the chunk seq, which is on disk. Its pauses are short, because an
-// erasure may wait for it.
+// moveTo moves events until the archive has all events up to the chunk seq, which is on disk. Its pauses are short,
+// because an erasure may wait for it.
 func (a *archiver) moveTo(ctx context.Context, seq uint64) error {
 	if err := a.index.withIndex(func(x *usedIndex) error { return x.wait(ctx, seq) }); err != nil {
 		return err
@@ -197,8 +197,8 @@ func (a *archiver) reclaim() error {
 	return a.archive.Reclaim(a.opened, a.background.pace(compactWork, compactShare))
 }
 
-// read reads a run of the chunks after the boundary, up to the chunk upTo. The run ends before a damaged chunk that was not set
-// aside, which is returned in damaged. last is the last chunk of the run.
+// read reads a run of the chunks after the boundary, up to the chunk upTo. The run ends before a damaged chunk that was
+// not set aside, which is returned in damaged. last is the last chunk of the run.
 func (a *archiver) read(upTo uint64, pace func()) (run *archive.Run, last uint64, damaged journal.DamagedChunks, err error) {
 	run = &a.buffer
 	run.Reset(a.run)
@@ -239,8 +239,8 @@ func (a *archiver) forgetArchived() error {
 // errNoSpace keeps events in the journal while the disk is nearly full.
 var errNoSpace = errors.New("the disk is nearly full")
 
-// pace returns the pauses of a run. They become shorter when more than 32 runs wait, and with 128 there are none: a start after a kill reads
-// what waits, a third of a second for 32 runs.
+// pace returns the pauses of a run. They become shorter when more than 32 runs wait, and with 128 there are none: a
+// start after a kill reads what waits, a third of a second for 32 runs.
 func (a *archiver) pace() func() {
 	return a.background.pacer(a.opened, packWork, func() int {
 		return int(packShare * max(1, a.waiting.Load()/int64(32*a.run)))

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// background shares the processors between requests and the work behind them. While events come in, a kind of work takes only its share of
-// one processor: between pieces of work it pauses. The share grows with what waits. When no events come in, nothing pauses.
+// background shares the processors between requests and the work behind them. While events come in, each kind of work
+// has a share of one processor, which grows with what waits: it pauses between pieces.
 type background struct {
 	off       bool // nothing pauses
 	stop      context.Context
@@ -42,8 +42,8 @@ const (
 const (
 	// pieceOfWork is how long work goes on between two pauses.
 	pieceOfWork = 500 * time.Microsecond
-	// longestPiece is how much of the time since the last pause counts as work. If more has passed, the machine was busy, and most of the
-	// time was waiting.
+	// longestPiece is how much of the time since the last pause counts as work. If more has passed, the machine was
+	// busy, and most of the time was waiting.
 	longestPiece = 20 * time.Millisecond
 	// quietTime is how long no events must have come in until work need not pause.
 	quietTime = 100 * time.Millisecond

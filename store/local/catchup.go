@@ -46,9 +46,9 @@ func (l *liveIndex) catchUp(x *rank.Index) error {
 	return l.replay(x, covered, last)
 }
 
-// replay passes the events of the chunks after from, up to and including upTo, to an index. If from is 0, it replays the archive
-// first. No events may move to the archive meanwhile. Chunks and blocks that cannot be read are noted as damaged. If the error is
-// codec.ErrCorrupt, the index is damaged.
+// replay passes the events of the chunks after from, up to and including upTo, to an index. If from is 0, it replays
+// the archive first. No events may move to the archive meanwhile. Chunks and blocks that cannot be read are noted as
+// damaged. If the error is codec.ErrCorrupt, the index is damaged.
 func (l *liveIndex) replay(x *rank.Index, from, upTo uint64) error {
 	if boundary := l.archive.Boundary(); from == 0 && boundary > 0 {
 		if err := l.replayArchive(x, boundary); err != nil {
@@ -62,10 +62,10 @@ func (l *liveIndex) replay(x *rank.Index, from, upTo uint64) error {
 	return l.replayJournal(x, from, upTo)
 }
 
-// replayArchive replays all archived events into an empty index, one merchant after the other. With each merge the index notes
-// the number up to which it covers the events, and it takes only events with a greater number. Here that is the number of the
-// call of Replay, far below the number of any chunk; only the last call passes the boundary. So after a kill the index does not
-// cover the boundary, and the next start begins again.
+// replayArchive replays all archived events into an empty index, one merchant after the other. With each merge the
+// index notes the number up to which it covers the events, and it takes only events with a greater number. Here that is
+// the number of the call of Replay, far below the number of any chunk; only the last call passes the boundary. So after
+// a kill the index does not cover the boundary, and the next start begins again.
 func (l *liveIndex) replayArchive(x *rank.Index, boundary uint64) error {
 	merchants, err := l.archive.Merchants()
 	if err != nil {

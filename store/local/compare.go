@@ -113,7 +113,7 @@ func (c *comparison) group() {
 	}
 }
 
-// noteMissing passes on the events that only the index has, unless damage explains that. Missing chunks of the journal count as damaged.
+// noteMissing passes on the events that only the index has, unless damage, or a missing chunk, explains that.
 func (c *comparison) noteMissing() error {
 	keys := map[codec.MerchantKey][]rank.Key{}
 	stored := map[locatedEvent]bool{} // without a hash: the index has them under another name
@@ -210,7 +210,7 @@ func (c *comparison) readMerchants() error {
 	return more
 }
 
-// maxListed is how many findings of each kind are reported one by one. The others are one finding, with the sum of their events.
+// maxListed is how many findings of each kind are reported one by one. Another one is the sum of the rest.
 const maxListed = 50
 
 // report reports the differences in the order of the chunks.

@@ -3,13 +3,7 @@ package local
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
-	"strings"
-	"sync"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
@@ -17,9 +11,9 @@ import (
 	"mtagd/store/local/journal"
 )
 
-// expected counts the events of a merchant that an answer reads, and knows how many it must read: those from a time on that the index
-// counts in the chunks up to upTo. The index counts as of one moment, and knows nothing of the archive. Events that are removed while
-// the answer reads may be missing.
+// expected counts the events of a merchant that an answer reads, and knows how many it must read: those from a time on
+// that the index counts in the chunks up to upTo. The index counts as of one moment, and knows nothing of the archive.
+// Events that are removed while the answer reads may be missing.
 type expected struct {
 	r      *reader
 	m      codec.MerchantKey
@@ -63,7 +57,7 @@ func (x *expected) check() error {
 	return x.r.shorts.note(x.m, fmt.Errorf("%d of %d events of merchant %s were not found", n, x.events, x.m.ID()))
 }
 
-// checkCounts compares what the archive and the journal have of each merchant with what the index counts. Nothing may be moved meanwhile.
+// checkCounts compares the events stored of each merchant with what the index counts. Nothing may be moved meanwhile.
 func (r *reader) checkCounts(ctx context.Context) error {
 	r.removing.Lock()
 	defer r.removing.Unlock()
@@ -118,40 +112,4 @@ func (r *reader) checkCounts(ctx context.Context) error {
 		}
 	}
 	return err
-}
-
-// shorts are the merchants of which an answer has read too few events, since the last verification.
-type shorts struct {
-	mu    sync.Mutex
-	found map[codec.MerchantKey]error
-	count prometheus.Counter
-}
-
-func newShorts() *shorts {
-	return &shorts{found: map[codec.MerchantKey]error{}, count: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "mtagd_short_reads_total",
-		Help: "Answers that failed because they found fewer events than the index counts.",
-	})}
-}
-
-// note notes a short read, and returns the error of the answer.
-func (s *shorts) note(m codec.MerchantKey, err error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.found[m] = err
-	s.count.Inc()
-	return fmt.Errorf("the answer is not complete: %w", err)
-}
-
-// all returns the short reads, sorted.
-func (s *shorts) all() (found []error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Values(s.found), func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-}
-
-func (s *shorts) clear() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(s.found)
 }

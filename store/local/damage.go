@@ -5,10 +5,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,10 +20,12 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
+	"mtagd/store/local/codec"
+	"mtagd/store/local/journal"
 )
 
-// damageFile has a line for each damaged chunk or block that was found: a JSON object (note). What is served does not depend on
-// it. It says what was lost, also when the index no longer knows the events.
+// damageFile has a line for each damaged chunk or block that was found: a JSON object (note). What is served does not
+// depend on it. It says what was lost, also when the index no longer knows the events.
 const damageFile = "damaged.jsonl"
 
 // note is what is known of a damaged chunk, a damaged block of the archive, or an archive that was repaired.
@@ -135,4 +141,56 @@ func (d *damageLog) has(key noteKey) bool {
 	defer d.mu.Unlock()
 	_, noted := d.notes[key]
 	return noted
+}
+
+// noteOf returns what the archive knows of a damaged block.
+func noteOf(d archive.Damage) note {
+	return note{Chunk: d.Last.Seq, Archived: string(d.Merchant.ID()) + " " + string(d.Last.EventID()),
+		Reason: fmt.Sprintf("cannot be read: %v", d.Err), Merchants: []store.MerchantID{d.Merchant.ID()}}
+}
+
+// isDamage reports whether an error says that events cannot be read.
+func isDamage(err error) bool {
+	_, chunks := errors.AsType[journal.DamagedChunks](err)
+	_, blocks := errors.AsType[archive.Damaged](err)
+	return chunks || blocks
+}
+
+// timeOf returns the time of µs since 1970.
+func timeOf(µs int64) time.Time { return time.UnixMicro(µs).UTC() }
+
+// shorts are the merchants of which an answer has read too few events, since the last verification.
+type shorts struct {
+	mu    sync.Mutex
+	found map[codec.MerchantKey]error
+	count prometheus.Counter
+}
+
+func newShorts() *shorts {
+	return &shorts{found: map[codec.MerchantKey]error{}, count: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "mtagd_short_reads_total",
+		Help: "Answers that failed because they found fewer events than the index counts.",
+	})}
+}
+
+// note notes a short read, and returns the error of the answer.
+func (s *shorts) note(m codec.MerchantKey, err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.found[m] = err
+	s.count.Inc()
+	return fmt.Errorf("the answer is not complete: %w", err)
+}
+
+// all returns the short reads, sorted.
+func (s *shorts) all() (found []error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.found), func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+}
+
+func (s *shorts) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.found)
 }

@@ -96,8 +96,8 @@ func (r *reader) feedArchived(ctx context.Context, f *feed, end codec.Position) 
 	return nil
 }
 
-// nextArchived reads the next portion of the archive, up to end. It leaves out damaged blocks that were noted before. When it finds
-// others, it notes them, and fails: nobody may take the answer for complete. The next call goes around them.
+// nextArchived reads the next portion of the archive, up to end. It leaves out damaged blocks that were noted before. When
+// it finds others, it notes them, and fails: nobody may take the answer for complete. The next call goes around them.
 func (r *reader) nextArchived(ctx context.Context, f *feed, end codec.Position) (archive.Next, error) {
 	next, err := r.archive.Next(ctx, f.merchants, f.at, end, f.portion)
 	if unreadable, ok := errors.AsType[archive.Unread](err); ok {
@@ -130,8 +130,8 @@ func (r *reader) feedJournal(ctx context.Context, f *feed) error {
 	return err
 }
 
-// feedPast moves the feed past a damaged chunk that was noted before. It notes another one, and fails: nobody may take the answer
-// for complete. If the chunk can be read now, or has moved to the archive, the feed stays where it is.
+// feedPast moves the feed past a damaged chunk that was noted before. It notes another one, and fails: nobody may take
+// the answer for complete. If the chunk can be read now, or has moved to the archive, the feed stays where it is.
 func (r *reader) feedPast(ctx context.Context, f *feed, damaged journal.DamagedChunks) error {
 	seq := damaged[0].Seq
 	known := r.damage.isNoted(seq)

@@ -14,8 +14,8 @@ import (
 	"mtagd/store/local/durable"
 )
 
-// unfinishedFile is in a data directory that a restore, a repair or an import fills: it is created first and removed last. As long as it is
-// there, the directory cannot be opened. It has the name of the command.
+// unfinishedFile is in a data directory that a restore, a repair or an import fills: it is created first and removed
+// last. As long as it is there, the directory cannot be opened. It has the name of the command.
 const unfinishedFile = "unfinished"
 
 // ErrNotEmpty is the error of a fill of a directory with other files.
@@ -83,8 +83,8 @@ func writeMarker(dir, command string) error {
 	return durable.ReplaceFile(filepath.Join(dir, unfinishedFile), []byte(command))
 }
 
-// openFilled opens a directory that is being filled as a server does, which builds the index. Nothing is removed before the events were
-// counted.
+// openFilled opens a directory that is being filled as a server does, which builds the index. Nothing is removed before
+// the events were counted.
 func openFilled(dir string, opt Options) (*engine, error) {
 	opt.keepAll, opt.unfinished = true, true
 	e, err := Open(dir, opt)

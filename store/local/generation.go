@@ -19,19 +19,19 @@ import (
 	"mtagd/store/local/space"
 )
 
-// Files that are older than the others, as when somebody puts back an old control.db, are noticed at the start. DIR/generation says
-// what belongs together:
+// Files that are older than the others, as when somebody puts back an old control.db, are noticed at the start.
+// DIR/generation says what belongs together:
 //
-//   - Each opening of the engine has a random number. events/log, events/keys, archive and index.db have the number of the last
-//     opening, in a file generation or, index.db, in itself.
+//   - Each opening of the engine has a random number. events/log, events/keys, archive and index.db have the number of
+//     the last opening, in a file generation or, index.db, in itself.
 //   - The control data has a sum (control.Data.Sum), which each change replaces.
 //
-// The order of writes, for both: the next number goes to DIR/generation beside the present one, then to the parts, or with the change
-// to control.db; then DIR/generation has only the next one. After a kill between two of these, either number is right. A number that
-// is missing or damaged proves nothing, because earlier versions did not have this file, or did not keep it up to date.
+// The order of writes, for both: the next number goes to DIR/generation beside the present one, then to the parts or
+// control.db; then the present one goes. After a kill between two of these, either number is right. A number that is
+// missing or damaged proves nothing, because earlier versions did not have this file, or did not keep it up to date.
 //
-// The file has two copies of a record, 512 bytes apart: opening and next opening, sum and next sum of the control data (8 bytes each,
-// big endian), XXH64 of these. It is written in place, so that a full disk does not matter. A part's file has the number and its XXH64.
+// Two copies of a record, 512 bytes apart: opening and next opening, sum and next sum of the control data (8 bytes each,
+// big endian), their XXH64. It is written in place, even on a full disk. A part's file has the number and its XXH64.
 const generationFile = "generation"
 
 // stampedParts have a file with the number of the last opening.
@@ -177,7 +177,7 @@ func (g *generation) changed() {
 	defer g.mu.Unlock()
 	g.control.now = g.control.next
 	if err := g.write(!synced); err != nil {
-		g.log.Warn("an older control.db would not be noticed now", "error", err)
+		g.log.Warn("if somebody puts back an older control.db, that is not noticed now", "error", err)
 	}
 }
 
@@ -193,7 +193,7 @@ func (g *generation) advance(stampIndex func(number uint64) error) error {
 		err = g.stamp(rand.Uint64(), stampIndex)
 	}
 	if space.IsFull(err) {
-		g.log.Warn("the disk is full: files that are older than the others would not be noticed now", "error", err)
+		g.log.Warn("the disk is full: if somebody puts back older files, that is not noticed now", "error", err)
 		return nil
 	}
 	return err

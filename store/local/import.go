@@ -15,8 +15,8 @@ import (
 	"mtagd/store/migrate"
 )
 
-// Import fills a new data directory with what do adds to a target. An import that was cut off leaves a directory that cannot be opened;
-// another Import begins again.
+// Import fills a new data directory with what do adds to a target. An import that was cut off leaves a directory that
+// cannot be opened; another Import begins again.
 func Import(dir string, log *slog.Logger, do func(migrate.Target) error) error {
 	return fill(dir, "mtagd migrate", func() error {
 		d := &directory{dir: dir, log: log}
@@ -28,10 +28,10 @@ func Import(dir string, log *slog.Logger, do func(migrate.Target) error) error {
 	})
 }
 
-// directory is a data directory that Import fills. It implements migrate.Target: at first its parts are open, and from Index on the engine.
+// directory is one that Import fills, a migrate.Target: at first its parts are open, and from Index on the engine.
 //
-// All events go into the archive, as events of the journal have no gaps in their positions. The journal only has links and remembered
-// event_ids.
+// All events go into the archive, as events of the journal have no gaps in their positions. The journal only has links
+// and remembered event_ids.
 type directory struct {
 	source         // of engine
 	engine *engine // nil before Index

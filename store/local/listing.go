@@ -11,6 +11,7 @@ import (
 	"mtagd/store/local/control"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
+	"mtagd/store/rules"
 )
 
 // reader answers what is asked of the events.
@@ -22,6 +23,11 @@ type reader struct {
 	now      func() time.Time
 
 	verifying sync.RWMutex // held for reading by long reads, which Close waits for: verifications, the feed, personal data
+}
+
+// retainedFrom is rules.RetainedFrom for a merchant.
+func (r *reader) retainedFrom(id store.MerchantID) int64 {
+	return rules.RetainedFrom(r.control.RetentionOf(id), r.now())
 }
 
 // Events implements store.Events:

@@ -9,20 +9,20 @@
 //	DIR/relink          lost links and event_ids are being written again (relink.go)
 //	DIR/unfinished      a restore, a repair or an import is filling the directory
 //
-// They share log (a write-ahead log of bytes), badgerdb (Badger behind a log), codec (the byte forms of ids and values), boltfile (bbolt
-// files with a format version), durable (files that a power cut does not leave half written), crc (a wrong bit) and space (of the disk).
-// Each package comment describes the format of its files.
+// They share log (a write-ahead log of bytes), badgerdb (Badger behind a log), codec (the byte forms of ids and
+// values), boltfile (bbolt files with a format version), durable (files that a power cut does not leave half written),
+// crc (a wrong bit) and space (of the disk). Each package comment describes the format of its files.
 //
-// DIR/damaged.jsonl has a line for each damaged chunk, an object of JSON (note in damage.go), between two line feeds: the line
-// before may have been cut short. A line that cannot be read is skipped.
+// DIR/damaged.jsonl has a line for each damaged chunk, an object of JSON (note in damage.go), between two line feeds:
+// the line before may have been cut short. A line that cannot be read is skipped.
 //
-// DIR/index.db.new is an index that is being rebuilt, and DIR/archive.part a copy of what can be read of a damaged archive. The next start
-// removes them.
+// DIR/index.db.new is an index that is being rebuilt, and DIR/archive.part a copy of what can be read of a damaged
+// archive. The next start removes them.
 //
 // # Writing
 //
-// Record passes marks to the journal, which appends them to its log in groups. When a group is on disk, the journal passes its
-// events to the index and Record returns. The index applies them a moment later, in the same order.
+// Record passes marks to the journal, which appends them to its log in groups. When a group is on disk, the journal
+// passes its events to the index and Record returns. The index applies them a moment later, in the same order.
 //
 // In the background, the archiver moves the oldest events from the journal to the archive. Events keep their positions,
 // so the index does not change. The archive has all events up to its boundary, which is the number of a chunk, and the
@@ -44,13 +44,13 @@
 //
 // # Damage
 //
-// If a record of the log cannot be read, only its own events are lost: they are noted in damaged.jsonl and in the log, and removed
-// from the index. So pages and totals have only events that can be served. A rebuild of the index skips such chunks. The same holds
-// for a damaged block of the archive. If a table of the archive is damaged, the engine makes a new archive of what can be read (rebuildtables.go).
+// If a record of the log cannot be read, only its own events are lost: they are noted in damaged.jsonl and in the log,
+// and removed from the index. So pages and totals have only events that can be served. The same holds for a damaged
+// block of the archive. Of a damaged table of the archive, the engine copies what can be read (rebuildtables.go).
 //
-// The index counts events independently of the archive. Personal data and erasures compare what they read with it, and so does verify
-// (complete.go). A feed or an export sees that it has all of the archive's blocks of its range (package archive). The first answer that
-// finds events missing fails, and the events are noted.
+// The index counts events independently of the archive. Personal data and erasures compare what they read with it, and
+// so does verify (complete.go). A feed or an export sees that it has all of the archive's blocks of its range (package
+// archive). The first answer that finds events missing fails, and the events are noted.
 //
 // Damage of the index costs no events: the engine rebuilds the index from the archive and the journal by itself.
 //
@@ -58,17 +58,17 @@
 //
 // Each of these knows only those before it. None knows the engine, which opens, connects and closes them.
 //
-//	stored      the events in the journal and the archive, and what damage has cost: stored.go, note.go, damage.go, lost.go
+//	stored      the events in the journal and the archive, and what damage has cost: stored.go, note.go, damage.go
 //	liveIndex   the index, which it fills and rebuilds: rebuild.go, catchup.go
-//	reader      listings and sums (listing.go), the feed (feed.go), checks that an answer is complete (complete.go), and a check of all data
-//	            (verify.go, compare.go); watch.go wakes who waits for events
+//	reader      listings and sums (listing.go), the feed (feed.go), whether an answer is complete (complete.go), a check of
+//	            all data (verify.go, compare.go); watch.go wakes who waits for events
 //	archiver    moves events from the journal to the archive
 //	remover     removes events of persons and of deleted merchants (erase.go), and those past the retention (retention.go)
 //	people      what belongs to a person: person.go
-//	healer      replaces damaged tables (openarchive.go, rebuildtables.go), and writes lost links and event_ids again (relink.go)
+//	healer      replaces damaged tables (healer.go, rebuildtables.go), and rewrites lost links and event_ids (relink.go)
 //
-// Besides, generation.go notices files that are older than the others, source.go is what a backup reads (package backup), migrate.go what a
-// move to another engine reads (package migrate), and restore.go, repair.go and import.go fill a new data directory (fill.go).
+// Besides, generation.go notices files older than the others, source.go is for backups, migrate.go for a move to
+// another engine, and restore.go, repair.go and import.go fill a new data directory (fill.go).
 package local
 
 import (
@@ -77,14 +77,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"mtagd/store"
 	"mtagd/store/groupcommit"
@@ -96,54 +92,6 @@ import (
 	"mtagd/store/local/rank"
 	"mtagd/store/watch"
 )
-
-// MinFree is how many bytes of the disk must be free: events are refused before less is.
-const MinFree = journal.MinFree
-
-// Options are an engine's inputs besides its directory.
-type Options struct {
-	Log *slog.Logger     // nil: slog.Default
-	Now func() time.Time // nil: time.Now
-
-	Metrics prometheus.Registerer // the engine registers its metrics here; nil: they are not exported
-
-	// Retention is how long events of merchants without a retention of their own are kept. 0: as when the engine was last
-	// opened with another value, at first for ever.
-	Retention store.Retention
-
-	keepAll    bool // nothing is removed in the background
-	unfinished bool // the directory is being filled: CheckFinished is left out
-
-	// For tests. 0 and false: the default.
-	ArchiveRun  int                          // bytes of events that are archived together, without pauses
-	MaxSeries   int                          // rank.LimitSeries
-	eager       bool                         // removes what is left of deleted merchants without removal.Delay
-	Broken      func(store.MerchantID) error // returns an error to keep a merchant's events from removal; for "", the files from a purge
-	AuditLimits store.AuditLimits
-}
-
-func (o Options) withDefaults() Options {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	if o.Broken == nil {
-		o.Broken = func(store.MerchantID) error { return nil }
-	}
-	return o
-}
-
-// Parts returns the paths of the engine's files in dir, by what they hold.
-func Parts(dir string) map[string]string {
-	return map[string]string{
-		"control": filepath.Join(dir, "control.db"),
-		"journal": filepath.Join(dir, "events"),
-		"archive": filepath.Join(dir, "archive"),
-		"index":   filepath.Join(dir, "index.db"),
-	}
-}
 
 // engine implements store.Engine.
 type engine struct {
@@ -243,7 +191,7 @@ func openControl(dir string, opt Options) (*control.Data, *generation, error) {
 	return data, parts, nil
 }
 
-// refuseEarlier refuses a directory of a version before 1.0.0. In one of those, 1.0.0 leaves "tables" there until it compacts.
+// refuseEarlier refuses a directory of a version before 1.0.0. 1.0.0 leaves "tables" in one until it compacts.
 func refuseEarlier(dir string) error {
 	for _, name := range []string{"events/MANIFEST", "events/upgrading", "events/keys/MANIFEST", "events/keys/tables", "archive/MANIFEST", "archive/tables"} {
 		if path := filepath.Join(dir, name); exists(path) {
@@ -254,7 +202,7 @@ func refuseEarlier(dir string) error {
 	return nil
 }
 
-// checkParts refuses a directory that has events, but no control data. A new control.db would lack the merchants of these events.
+// checkParts refuses a directory that has events, but no control data. A new control.db would lack their merchants.
 func checkParts(dir string) error {
 	for _, name := range []string{"control.db", "control.copy"} {
 		info, err := os.Stat(filepath.Join(dir, name))
@@ -321,8 +269,8 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	return nil
 }
 
-// acceptsEvents returns an error after a failure that needs a restart: then the journal accepts no marks. After a failure of the
-// index, the index would not get them. After a failed change of control.db, their merchant may be deleted on the disk.
+// acceptsEvents returns an error after a failure that needs a restart: then the journal accepts no marks. A failed
+// index would not get them. After a failed change of control.db, their merchant may be deleted on disk.
 func (e *engine) acceptsEvents() error {
 	if e.index.failure() != nil {
 		return store.Unavailable("the event index failed")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
@@ -16,13 +17,6 @@ import (
 // replaced are copies of damaged files that earlier versions have kept.
 var replaced = []string{"archive.damaged", "archive.new", "set-aside"}
 
-// isDamage reports whether an error says that events cannot be read.
-func isDamage(err error) bool {
-	_, chunks := errors.AsType[journal.DamagedChunks](err)
-	_, blocks := errors.AsType[archive.Damaged](err)
-	return chunks || blocks
-}
-
 // noteDamage notes what an error of isDamage names.
 func (s *stored) noteDamage(ctx context.Context, x *rank.Index, damage error) error {
 	if blocks, ok := errors.AsType[archive.Damaged](damage); ok {
@@ -32,8 +26,8 @@ func (s *stored) noteDamage(ctx context.Context, x *rank.Index, damage error) er
 	return s.noteChunks(ctx, x, chunks)
 }
 
-// noteChunks notes damaged chunks, and takes their events out of the index, so that pages and totals have only events that can be read.
-// A chunk that can be read now, or has moved to the archive, is skipped.
+// noteChunks notes damaged chunks, and takes their events out of the index, so that pages and totals have only events
+// that can be read. A chunk that can be read now, or has moved to the archive, is skipped.
 func (s *stored) noteChunks(ctx context.Context, x *rank.Index, chunks journal.DamagedChunks) error {
 	s.removing.Lock()
 	defer s.removing.Unlock()
@@ -146,8 +140,8 @@ func (s *stored) noteBlocks(ctx context.Context, x *rank.Index, found archive.Da
 	return nil
 }
 
-// noteMissing notes events that only the index has, up to the chunk upTo, and takes them out of it. The caller keeps events from
-// moving and from being removed.
+// noteMissing notes events that only the index has, up to the chunk upTo, and takes them out of it. The caller keeps
+// events from moving and from being removed.
 func (s *stored) noteMissing(ctx context.Context, x *rank.Index, upTo uint64, keys map[codec.MerchantKey][]rank.Key) error {
 	events := 0
 	for _, of := range keys {
@@ -169,8 +163,47 @@ func positionsOf(keys []rank.Key) []codec.Position {
 	return positions
 }
 
-// noteOf returns what the archive knows of a damaged block.
-func noteOf(d archive.Damage) note {
-	return note{Chunk: d.Last.Seq, Archived: string(d.Merchant.ID()) + " " + string(d.Last.EventID()),
-		Reason: fmt.Sprintf("cannot be read: %v", d.Err), Merchants: []store.MerchantID{d.Merchant.ID()}}
+// eventGroup is what is known of some events.
+type eventGroup struct {
+	events    uint64
+	merchants map[codec.MerchantKey]bool
+	from, to  int64 // µs since 1970
+}
+
+func (g *eventGroup) add(m codec.MerchantKey, k rank.Key) {
+	if g.merchants == nil {
+		g.merchants, g.from, g.to = map[codec.MerchantKey]bool{}, k.Time, k.Time
+	}
+	g.events++
+	g.merchants[m] = true
+	g.from, g.to = min(g.from, k.Time), max(g.to, k.Time)
+}
+
+// ids returns the merchants' ids, sorted.
+func (g *eventGroup) ids() []store.MerchantID {
+	var ids []store.MerchantID
+	for m := range g.merchants {
+		ids = append(ids, m.ID())
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// finding returns a finding about the group's events.
+func (g *eventGroup) finding(where, problem string) store.Finding {
+	f := store.Finding{Part: store.PartEvents, Where: where, Problem: problem, Events: g.events, Merchants: g.ids()}
+	if g.events > 0 {
+		f.From, f.To = timeOf(g.from), timeOf(g.to)
+	}
+	return f
+}
+
+// chunkName is how a finding names a chunk.
+func chunkName(seq uint64) string {
+	return fmt.Sprintf("chunk %d (received at %s)", seq, time.UnixMicro(int64(seq)).UTC().Format(time.RFC3339))
+}
+
+// blockName is how a finding names a block of the archive.
+func blockName(d archive.Damage) string {
+	return fmt.Sprintf("archive: the block up to event %s of merchant %s", d.Last.EventID(), d.Merchant.ID())
 }

@@ -35,8 +35,8 @@ func (p people) LinksOf(ctx context.Context, m store.MerchantKey, who store.Pers
 	return p.journal.Links(ctx, m, func(l store.Link) bool { return len(persons.OfLink(l)) > 0 })
 }
 
-// EventsOf implements rules.People. An erasure moves the events to the archive, from which Forget removes them, and ends before Close
-// closes the files. An answer makes Close wait.
+// EventsOf implements rules.People. An erasure moves the events to the archive, from which Forget removes them, and
+// ends before Close closes the files. An answer makes Close wait.
 func (p people) EventsOf(ctx context.Context, m store.MerchantKey, who *rules.Persons, begin func(last uint64), use func(e *rules.PersonalEvent, owners, claimed []int) error) error {
 	pace := p.remover.pace()
 	if begin != nil {
@@ -81,9 +81,9 @@ func (p people) Forget(ctx context.Context, m store.MerchantKey, links []store.L
 // foundAtOnce is how many events eachOf finds in the journal before it passes them on.
 const foundAtOnce = 256
 
-// eachOf calls use with those events of a merchant that belong to persons, in the order of receipt, until use returns an error, and
-// with those that claimed links lead to (rules.Matcher). It reads all events that were committed before the call, and fails at the end
-// when some of them were not found. pace is called now and then. No transaction is open while use runs, which may take long.
+// eachOf calls use with those events of a merchant that belong to persons, in the order of receipt, until use returns
+// an error, and with those that claimed links lead to (rules.Matcher). It reads all events committed before the call,
+// and fails at the end when some are missing. It calls pace now and then. use may take long: no transaction is open.
 func (p people) eachOf(ctx context.Context, m codec.MerchantKey, who *rules.Persons, pace func(),
 	use func(event *journal.Event, owners, claimed []int) error) error {
 	all, err := p.expect(ctx, m)

@@ -16,9 +16,9 @@ import (
 	"mtagd/store/local/rank"
 )
 
-// The index is derived from the events, so damage of index.db loses none. The engine rebuilds the index by itself. If the index
-// cannot be opened, it is rebuilt before the engine opens. If damage is found later, it is rebuilt beside the damaged one:
-// meanwhile events are recorded, and listings are answered unless they read the damaged part.
+// The index is derived from the events, so damage of index.db loses none. The engine rebuilds the index by itself. If
+// the index cannot be opened, it is rebuilt before the engine opens. If damage is found later, it is rebuilt beside the
+// damaged one: meanwhile events are recorded, and listings are answered unless they read the damaged part.
 
 // liveIndex is the index that the engine uses. A rebuild replaces it.
 type liveIndex struct {
@@ -77,8 +77,8 @@ func (l *liveIndex) use() *usedIndex {
 	return l.now
 }
 
-// withIndex calls read with the index, and again when the index is replaced while read waits for it. When the index is damaged
-// where read needs it, withIndex fails with KindUnavailable, and the index is rebuilt.
+// withIndex calls read with the index, and again when the index is replaced while read waits for it. When the index is
+// damaged where read needs it, withIndex fails with KindUnavailable, and the index is rebuilt.
 func (l *liveIndex) withIndex(read func(x *usedIndex) error) error {
 	x := l.use()
 	err := func() error {
@@ -194,7 +194,7 @@ func (l *liveIndex) startRebuild(x *rank.Index, err error) {
 		return
 	}
 	l.rebuilding = true
-	l.log.Error("index.db is damaged. No events are lost, and events are recorded: it is rebuilt from events/ beside the old one. "+
+	l.log.Error("index.db is damaged and is being rebuilt. No events are lost, and new ones are recorded. "+
 		"Some listings fail until then", "error", err)
 	l.work.Go(l.rebuildIndex)
 }
@@ -231,8 +231,8 @@ func (l *liveIndex) rebuildIndex() {
 //
 // After a kill before the file is replaced, the next start or listing finds the damage in the old file again.
 func (l *liveIndex) tryRebuild() (err error) {
-	// An event that moved meanwhile could be missed by the replays of both the archive and the journal. An event that was removed
-	// could stay in the new index.
+	// An event that moved meanwhile could be missed by the replays of both the archive and the journal. An event that
+	// was removed could stay in the new index.
 	defer l.PauseMoves()()
 	l.removing.Lock()
 	defer l.removing.Unlock()

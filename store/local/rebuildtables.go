@@ -11,12 +11,11 @@ import (
 	"mtagd/store"
 	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
-	"mtagd/store/local/control"
 	"mtagd/store/local/space"
 )
 
-// A table of Badger may be found damaged, also when the engine opens. Until it is replaced, answers that need the damaged part fail with
-// KindUnavailable, and all others go on:
+// A table of Badger may be found damaged, also when the engine opens. Until it is replaced, answers that need the
+// damaged part fail with KindUnavailable, and all others go on:
 //
 //  1. Read all tables again. If they are sound, the damage was a passing disk error. While the disk still returns errors,
 //     wait: a rebuild would lose what it cannot read.
@@ -32,17 +31,6 @@ const (
 	replaceRarest  = 10 * time.Minute
 	diskFailsLong  = 10 * time.Minute // how long a rebuild waits while the disk also returns errors
 )
-
-// healer replaces what is damaged while the engine runs, and writes again what that has cost and events still have.
-type healer struct {
-	*stored
-	control   *control.Data
-	reader    *reader
-	archiver  *archiver
-	remover   *remover
-	now       func() time.Time
-	diskFails time.Time // when the disk began to return errors, while damage is known (mayRebuild)
-}
 
 // replaceDamaged looks for damage that reads have met, until the engine closes.
 func (h *healer) replaceDamaged() {
@@ -98,13 +86,8 @@ func (h *healer) mayRebuild(damage error) bool {
 	return errors.Is(damage, codec.ErrCorrupt) && time.Since(h.diskFails) >= diskFailsLong
 }
 
-// noteRebuilt notes that a part of the archive may be lost. settleShorts finds out, and tries until it has.
-func (h *healer) noteRebuilt() {
-	_ = h.shorts.note(codec.MerchantKey{}, errors.New("a part of archive/ may be lost"))
-}
-
-// replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile, and no erasure runs: it would say that
-// it is done, though what it had removed is back.
+// replaceArchive replaces the damaged tables of the archive. Nothing is moved or removed meanwhile, and no erasure
+// runs: it would say that it is done, though what it had removed is back.
 func (h *healer) replaceArchive() error {
 	h.remover.busy.Lock()
 	defer h.remover.busy.Unlock()
@@ -149,7 +132,7 @@ func (h *healer) settleShorts() error {
 	return nil
 }
 
-// Impaired says what is wrong with the data while the engine accepts events: some answers fail. It returns nil when nothing is known.
+// Impaired says what is wrong with the data while the engine accepts events, but some answers fail; nil: nothing is known.
 func (h *healer) Impaired() error {
 	all := h.shorts.all()
 	for part, damage := range map[string]error{"archive/": h.archive.Damage(), "events/": h.journal.Damage()} {

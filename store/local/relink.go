@@ -15,8 +15,8 @@ import (
 	"mtagd/store/rules"
 )
 
-// Links and event_ids that damage has cost are written again from the events that have them, in the background. Until that is done,
-// DIR/relink is there. Events do not say who has vouched for a link, so it is written as a claimed one: the next event with the
+// Links and event_ids that damage has cost are written again in the background, from the events that have them. Until
+// then, DIR/relink is there. Events do not say the source of a link, so it becomes a claimed one: the next event with the
 // merchant's secret makes it a trusted one. Lost for good are the links of which no event is left, such as those of /id.
 const relinkFile = "relink"
 

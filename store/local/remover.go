@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -66,6 +67,24 @@ func (r *remover) run() {
 	}
 }
 
+// expire removes the events of all merchants that are past the retention.
+func (r *remover) expire(ctx context.Context) error { return r.runner.Expire(ctx, r.Expiring()) }
+
+// retryExpiry attempts again what expire could not remove.
+func (r *remover) retryExpiry(ctx context.Context) error {
+	removals, err := r.Removals(ctx)
+	failed := map[store.MerchantID]bool{}
+	for _, x := range removals {
+		if x.Kind == store.OfRetention {
+			failed[x.Merchant] = true
+		}
+	}
+	if err != nil || len(failed) == 0 {
+		return err
+	}
+	return r.runner.Expire(ctx, slices.DeleteFunc(r.Expiring(), func(id store.MerchantID) bool { return !failed[id] }))
+}
+
 // do runs a task when no other one runs.
 func (r *remover) do(ctx context.Context, task func(context.Context) error) error {
 	r.busy.Lock()
@@ -76,6 +95,7 @@ func (r *remover) do(ctx context.Context, task func(context.Context) error) erro
 const (
 	removalInterval = time.Minute
 	removalRetry    = 5 * time.Second
+	expiryInterval  = 20 * time.Minute // between two removals of events that are past the retention for rules.ExpiryDelay
 )
 
 // nudge wakes run, which looks for tasks.

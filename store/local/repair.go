@@ -93,8 +93,8 @@ func repairControl(old *control.Data, to string, log *slog.Logger, lost func(sto
 	return empty.Close()
 }
 
-// beAnother gives a new data directory an id of its own: its next backup must not go on from one of the old directory. Erasures are
-// done again by the next server, because events that were removed may be back.
+// beAnother gives a new data directory an id of its own: its next backup must not go on from one of the old directory.
+// Erasures are done again by the next server, because events that were removed may be back.
 func beAnother(ctx context.Context, data *control.Data) error {
 	_, err := data.ReplaceID()
 	return errors.Join(err, data.RepeatErasures(ctx), data.Close())

@@ -13,43 +13,16 @@ import (
 	"mtagd/store/local/codec"
 	"mtagd/store/local/journal"
 	"mtagd/store/local/rank"
-	"mtagd/store/rules"
 )
 
-// retainedFrom is rules.RetainedFrom for a merchant.
-func (r *reader) retainedFrom(id store.MerchantID) int64 {
-	return rules.RetainedFrom(r.control.RetentionOf(id), r.now())
-}
-
-// Events that are past the retention for rules.ExpiryDelay are removed every expiryInterval.
 const (
-	expiryInterval = 20 * time.Minute
-
-	// maxExpired is how many positions of expired events are held in memory. If a merchant has more, all of its blocks are read
-	// instead.
+	// maxExpired is how many positions of expired events are held in memory. If a merchant has more, all of its blocks
+	// are read instead.
 	maxExpired = 200_000
 
 	// neighbourGap is the longest time (µs) between the receipt of two events that are neighbours.
 	neighbourGap = uint64(10 * time.Minute / time.Microsecond)
 )
-
-// expire removes the events of all merchants that are past the retention.
-func (r *remover) expire(ctx context.Context) error { return r.runner.Expire(ctx, r.Expiring()) }
-
-// retryExpiry attempts again what expire could not remove.
-func (r *remover) retryExpiry(ctx context.Context) error {
-	removals, err := r.Removals(ctx)
-	failed := map[store.MerchantID]bool{}
-	for _, x := range removals {
-		if x.Kind == store.OfRetention {
-			failed[x.Merchant] = true
-		}
-	}
-	if err != nil || len(failed) == 0 {
-		return err
-	}
-	return r.runner.Expire(ctx, slices.DeleteFunc(r.Expiring(), func(id store.MerchantID) bool { return !failed[id] }))
-}
 
 // ExpireOf implements removal.Engine.
 func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int64) (some bool, err error) {
@@ -75,10 +48,10 @@ func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int6
 	return true, err
 }
 
-// expireKnown removes the expired events that the index has: first from the archive, because the index knows where they are, and then
-// from the index. After a kill in between, the index has events that the archive does not have. They are past the retention, so no
-// answer has them, and the next call removes them. left reports whether the archive may have more expired events: backdated ones
-// that came in meanwhile.
+// expireKnown removes the expired events that the index has: first from the archive, because the index knows where they
+// are, and then from the index. After a kill in between, the index has events that the archive does not have. They are
+// past the retention, so no answer has them, and the next call removes them. left reports whether the archive may have
+// more expired events: backdated ones that came in meanwhile.
 func (r *remover) expireKnown(ctx context.Context, m codec.MerchantKey, from int64) (left bool, err error) {
 	total, positions, err := r.expired(ctx, m, from, maxExpired)
 	if err != nil {
@@ -109,8 +82,8 @@ func (r *remover) expireKnown(ctx context.Context, m codec.MerchantKey, from int
 	return left, err
 }
 
-// rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions. It takes long. So
-// it makes many small changes, and runs new erasures in between. The caller holds busy.
+// rewriteBefore removes the events of a merchant from the archive that are before a time and between two positions. It
+// takes long. So it makes many small changes, and runs new erasures in between. The caller holds busy.
 func (r *remover) rewriteBefore(ctx context.Context, m codec.MerchantKey, first, last codec.Position, from int64) (events uint64, err error) {
 	pace := r.background.pace(expireWork, expireShare)
 	for more := true; more && err == nil; {

@@ -142,8 +142,8 @@ func end(w *backup.Writer, archived archive.Snapshot, unarchived func() (events 
 	return w.End()
 }
 
-// canContinue reports whether the journal and the archive still have what the last backup has, and whether that backup can be
-// continued.
+// canContinue reports whether the journal and the archive still have what the last backup has, and whether that backup
+// can be continued.
 func (s *Source) canContinue(r backup.Request) (bool, error) {
 	archived, err := s.reader.archive.Snapshot()
 	if err != nil {
@@ -189,8 +189,8 @@ func (s *Source) streamRecent(ctx context.Context, r backup.Request, w *backup.W
 	return true, end(w, archived, unarchived)
 }
 
-// begin writes the header, the control data and the certificates. moment returns the version of the journal that the stream ends
-// with; no control data changes while it runs.
+// begin writes the header, the control data and the certificates. moment returns the version of the journal that the
+// stream ends with; no control data changes while it runs.
 func (s *Source) begin(r backup.Request, w *backup.Writer, archived archive.Snapshot, moment func() (uint64, error)) (err error) {
 	h := backup.Header{Since: r.Since, Archive: archived.Version}
 	var failed error
@@ -268,8 +268,8 @@ func (s *Source) entry(w *backup.Writer, e codec.Entry) error {
 	return w.Entry(e, chunk, events)
 }
 
-// The keys of the archive's entries in a backup. No key of the journal begins with these bytes. A block has the key prefixBlock
-// followed by its key in the archive. The boundary (8 bytes, big endian) has the key prefixBoundary.
+// The keys of the archive's entries in a backup. No key of the journal begins with these bytes. A block has the key
+// prefixBlock followed by its key in the archive. The boundary (8 bytes, big endian) has the key prefixBoundary.
 const (
 	prefixBlock    = 'P'
 	prefixBoundary = 'Q'

@@ -14,8 +14,8 @@ import (
 	"mtagd/store/local/journal"
 )
 
-// stored are the events of a data directory: the older ones in the archive, the newer ones in the journal. It knows what damage has cost,
-// and keeps events from moving from one to the other, and from being removed.
+// stored are the events of a data directory: the older ones in the archive, the newer ones in the journal. It knows
+// what damage has cost, and keeps events from moving from one to the other, and from being removed.
 type stored struct {
 	dir    string
 	log    *slog.Logger
@@ -27,7 +27,7 @@ type stored struct {
 	shorts  *shorts
 
 	moving sync.Mutex // held while events move to the archive, and to keep them from moving
-	// Held while events are removed from the index, and to keep them from being removed. If moving is needed too, lock that first.
+	// Held while events are removed from the index, and to keep them from that. If moving is needed too, lock that first.
 	removing sync.Mutex
 
 	changing sync.Mutex
@@ -43,8 +43,8 @@ func (s *stored) lastChunk() (uint64, error) {
 	return max(last, s.archive.Boundary()), ofEvents("events/", err)
 }
 
-// hasMoved reports whether a chunk is in the archive. A reader of the journal asks after it has looked for the next chunk. If the
-// chunk where it continues has moved, it may have missed chunks, because the journal deletes those that have moved.
+// hasMoved reports whether a chunk is in the archive. A reader of the journal asks after it has looked for the next chunk.
+// If the chunk where it continues has moved, it may have missed chunks, because the journal deletes those that have moved.
 func (s *stored) hasMoved(seq uint64) bool { return seq <= s.archive.Boundary() }
 
 // PauseMoves keeps events from moving until release is called.
@@ -89,9 +89,9 @@ func (s *stored) unchanged(m codec.MerchantKey, since uint64) bool {
 	return s.changed[m] <= since
 }
 
-// readEvents calls use with the events of a merchant at these positions; n is the index of the position in positions. An event
-// is valid until use returns. If some events are damaged, use has got only a part of the others, and readEvents returns
-// journal.DamagedChunks or archive.Damaged.
+// readEvents calls use with the events of a merchant at these positions; n is the index of the position in positions.
+// An event is valid until use returns. If some events are damaged, use has got only a part of the others, and
+// readEvents returns journal.DamagedChunks or archive.Damaged.
 func (s *stored) readEvents(ctx context.Context, m codec.MerchantKey, positions []codec.Position, use func(n int, event journal.Event)) error {
 	wanted := make([]journal.Wanted, len(positions))
 	for i, at := range positions {

@@ -107,9 +107,9 @@ func VerifyClosed(ctx context.Context, dir string, v store.Verification) (_ stor
 
 // verifier verifies the parts, and compares them. A part that could not be opened is nil.
 //
-// Each event that the index has stored must be in the journal or the archive, and each event there that the index covers must be in
-// the index. To compare them in any order and in little memory, the verifier adds up the hashes of each merchant's events on both
-// sides, and those of parts of all events, the buckets. Where the sums differ, it looks for the events (compare.go).
+// Each event that the index has stored must be in the journal or the archive, and each event there that the index covers
+// must be in the index. To compare in any order and little memory, the verifier sums the hashes of each merchant's events
+// on both sides, and of parts of them (buckets). Where the sums differ, it looks for the events (compare.go).
 type verifier struct {
 	store.Verification
 	*stored
@@ -300,7 +300,7 @@ func (v *verifier) verifyJournal() error {
 	return err
 }
 
-// verifyArchive reads the events up to the boundary as of verifyJournal. Events that have moved since were read in the journal.
+// verifyArchive reads the events up to the boundary as of verifyJournal. Those that have moved since were read there.
 func (v *verifier) verifyArchive() (err error) {
 	_, err = v.archive.Verify(v.ctx, archive.Check{
 		Wrong:   func(err error) { v.wrongInEvents("archive", err) },

@@ -11,8 +11,8 @@ import (
 	"mtagd/store/watch"
 )
 
-// watchers wake those who wait for events. All requests wait for the committer, so it only notes the merchants of its events, and only
-// if somebody waits. A goroutine wakes them.
+// watchers wake those who wait for events. All requests wait for the committer, so it only notes the merchants of its
+// events, and only if somebody waits. A goroutine wakes them.
 type watchers struct {
 	*watch.Watchers
 	last atomic.Uint64 // the last chunk on disk

@@ -191,7 +191,7 @@ func (c *copier) compareKeys(ctx context.Context, merchants []store.MerchantKey)
 	return err
 }
 
-// compareAudit compares the entries of the audit log. The target may have further ones, which the source has dropped meanwhile.
+// compareAudit compares the entries of the audit log. The target may have more, which the source has dropped since.
 func (c *copier) compareAudit(ctx context.Context) error {
 	var ids []store.AuditID // of the source
 	var of [2]Digest

@@ -10,11 +10,11 @@ import (
 
 // Data is what a store has, as it is read in the source, and again in the target.
 type Data interface {
-	// Events passes the events that were received after one moment and up to another (µs since 1970), those of each merchant in the
-	// order of receipt. Events of merchants that were deleted may be left out. An event is valid until use returns.
+	// Events passes the events that were received after one moment and up to another (µs since 1970), those of each
+	// merchant in the order of receipt. Those of deleted merchants may be left out. An event is valid until use returns.
 	Events(ctx context.Context, after, upTo uint64, use func(*Event) error) error
-	// Keys passes links and remembered event_ids that were written after a moment, or more of them, in any order, and returns
-	// the moment up to which it has read. A key is valid until use returns, but its slices stay as they are.
+	// Keys passes links and remembered event_ids that were written after a moment, or more of them, in any order, and
+	// returns the moment up to which it has read. A key is valid until use returns, but its slices stay as they are.
 	Keys(ctx context.Context, since uint64, use func(*Key) error) (moment uint64, err error)
 	// Control returns all control data but sessions and the audit log.
 	Control(ctx context.Context) (*Control, error)

@@ -8,8 +8,8 @@
 //
 //  1. Events are copied, then links and remembered event_ids, then what came in meanwhile, again and again,
 //     until that takes no time.
-//  2. The source is frozen: it refuses events and changes. The rest is copied as by Import, and compared. If that takes longer than
-//     freezeFor, the source goes on, and the switch fails.
+//  2. The source is frozen: it refuses events and changes. The rest is copied as by Import, and compared. If that takes
+//     longer than freezeFor, the source goes on, and the switch fails.
 //  3. The target is marked as complete, then the source as moved. Now the target can be opened.
 //
 // Until the source is marked as moved, it has the whole truth, and goes on serving when a switch fails or is killed.

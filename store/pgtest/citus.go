@@ -33,8 +33,8 @@ citus.max_cached_conns_per_worker = 2
 citus.enable_statistics_collection = off
 `
 
-// NewCitus starts a cluster, and skips the test where the extension is not installed. prepare makes the tables of a database and
-// distributes them.
+// NewCitus starts a cluster, and skips the test where the extension is not installed. prepare makes the tables of a
+// database and distributes them.
 func NewCitus(t testing.TB, prepare func(url string) error) *Citus {
 	t.Helper()
 	Need(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Cluster is a primary with standbys, of which any one must have a commit before it is acknowledged. Every process reaches every
-// server through a link of its own.
+// Cluster is a primary with standbys, of which any one must have a commit before it is acknowledged. Every process
+// reaches every server through a link of its own.
 type Cluster struct {
 	Servers []*Server
 	Primary int // its place in Servers
@@ -23,8 +23,8 @@ type Cluster struct {
 	links map[[2]string]*Link // by the names of who connects, and of the server
 }
 
-// clusterSettings: standbys and primary notice soon when the other is gone. Shared memory is in the server's directory, so that a
-// killed server leaves none behind.
+// clusterSettings: standbys and primary notice soon when the other is gone. Shared memory is in the server's directory,
+// so that a killed server leaves none behind.
 const clusterSettings = `
 synchronous_standby_names = '%s'
 dynamic_shared_memory_type = mmap
@@ -158,8 +158,8 @@ func (c *Cluster) follow(i int) error {
 	return s.configure(fmt.Sprintf("primary_conninfo = 'host=127.0.0.1 port=%d user=mtagd application_name=%s sslmode=disable connect_timeout=2'", l.Port(), s.Name))
 }
 
-// Promote makes the standby that has received most the primary, and the others follow it. First the old primary, which may still
-// run, loses its standbys: so it acknowledges nothing more that the new one has not. Rejoin brings it back.
+// Promote makes the standby that has received most the primary, and the others follow it. First the old primary, which
+// may still run, loses its standbys: so it acknowledges nothing more that the new one has not. Rejoin brings it back.
 func (c *Cluster) Promote(ctx context.Context) error {
 	old := c.Primary
 	best, most := -1, int64(-1)

@@ -104,8 +104,8 @@ func create(t testing.TB, options string) (url string) {
 	return server.URL(name)
 }
 
-// empty removes all rows of a database, except those that say which migrations were applied. No connection is left to it. To truncate a
-// table is expensive, so those without a page are left alone.
+// empty removes all rows of a database, except those that say which migrations were applied. No connection is left to
+// it. To truncate a table is expensive, so those without a page are left alone.
 func empty(url string) error {
 	return run(url, `DO $$ DECLARE written text; BEGIN
 		PERFORM pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();
@@ -123,8 +123,8 @@ func Disconnect(t testing.TB, url string) {
 	testenv.Check(t, EndConnections(url))
 }
 
-// EndConnections is Disconnect without a test. It waits until the connections have ended: a pooler would give one that is about to end to
-// the next client.
+// EndConnections is Disconnect without a test. It waits until the connections have ended: a pooler would give one that
+// is about to end to the next client.
 func EndConnections(url string) error {
 	return run(url, `SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
 		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`)

@@ -17,8 +17,8 @@ import (
 	"mtagd/store/testenv"
 )
 
-// Pooler starts PgBouncer in front of the databases of Database, and returns the function that makes the address of a database
-// one that leads through it. mode is its pool_mode. The test is skipped where PgBouncer is not installed.
+// Pooler starts PgBouncer in front of the databases of Database, and returns the function that makes the address of a
+// database one that leads through it. mode is its pool_mode. The test is skipped where PgBouncer is not installed.
 func Pooler(t testing.TB, mode string) (through func(address string) string) {
 	t.Helper()
 	Need(t)

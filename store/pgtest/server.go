@@ -1,6 +1,6 @@
-// Package pgtest runs PostgreSQL servers for tests: one for a test binary, with a database of its own for each test, and
-// others with standbys for tests that stop or promote servers, and for benchmarks. They listen on unix sockets only unless they
-// are measured, and end with the program that started them.
+// Package pgtest runs PostgreSQL servers for tests: one for a test binary, with a database of its own for each test,
+// and others with standbys for tests that stop or promote servers, and for benchmarks. They listen on unix sockets only
+// unless they are measured, and end with the program that started them.
 package pgtest
 
 import (
@@ -43,7 +43,7 @@ type Options struct {
 	keep     bool   // a copy of the new data, with which other servers of this program start: initdb is expensive
 }
 
-// settings are for speed: what a power cut does to PostgreSQL is not tested here. Commits wait for the standby if there is one.
+// settings are for speed: what a power cut does to PostgreSQL is not tested here. Commits wait for a standby.
 const settings = `
 listen_addresses = ''
 fsync = off

@@ -22,7 +22,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "mtagd_erasures_open", Help: "Erasures of persons that are not done.",
 		}),
 		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "mtagd_erasure_oldest_timestamp_seconds", Help: "When the oldest erasure that is not done was requested; 0 without one.",
+			Name: "mtagd_erasure_oldest_timestamp_seconds", Help: "When the oldest open erasure was requested; 0 when none is open.",
 		}),
 		failing: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "mtagd_removals_failing", Help: "Removals of events whose last attempt has failed, by kind: erasure, deletion, retention.",

@@ -20,8 +20,8 @@ type Engine interface {
 	// Now returns the time that attempts are noted with.
 	Now(ctx context.Context) (time.Time, error)
 
-	// UpdateErasures replaces erasures by change(erasure). change also returns further keys of the person: if the erasure has
-	// Suppress, events with them are refused from now on.
+	// UpdateErasures replaces erasures by change(erasure). change also returns further keys of the person: if the
+	// erasure has Suppress, events with them are refused from now on.
 	UpdateErasures(ctx context.Context, ids []store.ErasureID, change func(e *store.Erasure) (suppressed []store.IdentityKey)) error
 	// SaveRemovals stores removals, and forgets those that are done.
 	SaveRemovals(ctx context.Context, removals []store.Removal) error
@@ -31,10 +31,10 @@ type Engine interface {
 	EraseOf(ctx context.Context, m store.MerchantID, erasures []store.Erasure) error
 	// Drop removes everything of a deleted merchant.
 	Drop(ctx context.Context, m store.MerchantID) error
-	// Purge removes the bytes of what EraseOf and Drop have removed. It returns an ErrWaits while something else needs the files.
+	// Purge removes the bytes of what EraseOf and Drop have removed. It returns an ErrWaits while the files are needed.
 	Purge(ctx context.Context) error
 
-	// ExpiredBefore returns the time (µs since 1970) before which a merchant's events are to be removed; math.MinInt64: none are.
+	// ExpiredBefore returns the time (µs since 1970) before which a merchant's events are removed; math.MinInt64: none.
 	ExpiredBefore(m store.MerchantID, now time.Time) int64
 	// ExpireOf removes the events of a merchant before a time, and reports whether there were any.
 	ExpireOf(ctx context.Context, m store.MerchantID, before int64) (some bool, err error)
@@ -105,7 +105,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	return w.end()
 }
 
-// Expire attempts to remove what is past the retention of some merchants: all of those that do not keep their events for ever.
+// Expire attempts to remove what is past the retention of some merchants: all that do not keep their events for ever.
 func (r *Runner) Expire(ctx context.Context, merchants []store.MerchantID) error {
 	w, err := r.begin(ctx, len(merchants))
 	if err != nil {

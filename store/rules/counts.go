@@ -19,7 +19,7 @@ func (c *counts) set(t store.Tag, isNew bool) {
 		c.labels++
 	}
 	if t.Type == store.ServerSide && !t.Verified && !t.ClaimLost {
-		c.unverified[t.ID] = t.ClaimedAt.Add(store.UnverifiedClaimAge)
+		c.unverified[t.ID] = t.Claim(t.ClaimedAt).FreeFrom
 	} else {
 		delete(c.unverified, t.ID)
 	}

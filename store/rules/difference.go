@@ -10,8 +10,8 @@ import (
 	"mtagd/store"
 )
 
-// Difference says, for tests of a driver, in which of its fields the state of d differs from one that was loaded anew; "": in none. What
-// has followed from one change after the other must be what follows from all records.
+// Difference says, for tests of a driver, in which of its fields the state of d differs from one that was loaded anew;
+// "": in none. What has followed from one change after the other must be what follows from all records.
 func Difference(d *Data, loaded *State) string {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

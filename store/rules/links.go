@@ -11,13 +11,14 @@ import (
 // are claimed. The cookie of the tag host cannot be trusted either once somebody may know its muid: anyone can write a
 // header. What nobody can know is the muid of a visitor to whom no identifier was linked yet.
 
-// SourceOfLink returns the source of a new link. isLinked says whether an identifier was linked to its muid before, and
-// cookies how many links ByCookie the identifier has, former ones included.
-func SourceOfLink(said store.LinkSource, isLinked bool, cookies int) store.LinkSource {
+// SourceOfLink returns the source of a link. before is the one that a link of the same identifier and muid has had: a link
+// never gets a lesser one. isLinked says whether an identifier was linked to the muid before, and cookies how many links
+// ByCookie the identifier has, former ones included.
+func SourceOfLink(said, before store.LinkSource, isLinked bool, cookies int) store.LinkSource {
 	if said == store.ByCookie && (isLinked || cookies >= store.MaxCookieLinks) {
-		return store.ByAnyone
+		return before
 	}
-	return said
+	return max(said, before)
 }
 
 // KeepsFormerLink reports whether a link that was replaced is kept, when n former links ByAnyone of its identifier are. A

@@ -1,9 +1,6 @@
 package rules
 
 import (
-	"math"
-	"time"
-
 	"mtagd/store"
 )
 
@@ -28,18 +25,6 @@ func IsSuppressed[V any](keys map[store.IdentityKey]V, id *store.Identity, muid 
 	}
 	_, is := keys[store.MUIDKey(muid)]
 	return is
-}
-
-// ExpiryDelay is how long an event stays after it is past the retention: queries that began before may still read it.
-const ExpiryDelay = time.Minute
-
-// RetainedFrom returns the time (µs since 1970) before which events with a retention are in no answer; math.MinInt64 when
-// all are kept. Whatever reads events for an answer leaves out earlier ones.
-func RetainedFrom(r store.Retention, now time.Time) int64 {
-	if cutoff, ok := r.Cutoff(now); ok {
-		return cutoff.UnixMicro()
-	}
-	return math.MinInt64
 }
 
 // CheckMUID returns an error if the muid is too long. KindInvalid: muid.

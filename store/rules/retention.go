@@ -2,7 +2,6 @@ package rules
 
 import (
 	"context"
-	"crypto/rand"
 	"math"
 	"slices"
 	"strconv"
@@ -10,6 +9,18 @@ import (
 
 	"mtagd/store"
 )
+
+// ExpiryDelay is how long an event stays after it is past the retention: queries that began before may still read it.
+const ExpiryDelay = time.Minute
+
+// RetainedFrom returns the time (µs since 1970) before which events with a retention are in no answer; math.MinInt64 when
+// all are kept. Whatever reads events for an answer leaves out earlier ones.
+func RetainedFrom(r store.Retention, now time.Time) int64 {
+	if cutoff, ok := r.Cutoff(now); ok {
+		return cutoff.UnixMicro()
+	}
+	return math.MinInt64
+}
 
 // SetDefaultRetention stores how long events of merchants without a retention of their own are kept. So commands that run
 // without a server know it too.
@@ -56,28 +67,4 @@ func (d *Data) Expiring() (all []store.MerchantID) {
 	}
 	slices.Sort(all)
 	return all
-}
-
-// ID returns the id of the data. Data without one gets it now.
-func (d *Data) ID() (string, error) { return d.newID(false) }
-
-// ReplaceID gives the data another id, because it has become another one: it was restored. It ends all sessions, as
-// some of them may have been ended since the backup.
-func (d *Data) ReplaceID() (id string, err error) { return d.newID(true) }
-
-func (d *Data) newID(replace bool) (id string, err error) {
-	err = d.update(context.Background(), func(c *change) error {
-		if id = d.state.id; id != "" && !replace {
-			return nil
-		}
-		if replace {
-			for s := range d.state.sessions {
-				c.delete(Sessions, string(s))
-			}
-		}
-		id = rand.Text()[:16]
-		c.write(Meta, metaID, []byte(id))
-		return nil
-	})
-	return id, err
 }

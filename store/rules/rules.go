@@ -26,10 +26,10 @@
 //	partners.go, keys.go, sessions.go, merchants.go, tags.go, claims.go,
 //	once.go, delete.go, erasures.go, retention.go   the rules
 //	counts.go     what the limits of a partner need to know of its tags
-//	marks.go      what becomes of a mark, and which events are past the retention
+//	marks.go      what becomes of a mark
 //	personaldata.go, erasing.go   what is stored of a person, and how it is erased
 //	persons.go    what belongs to a person: links, and events by their muid or by the identifiers in their bodies
-//	links.go      where a link comes from, and which former ones are kept
+//	links.go      which source a link has, and which former ones are kept
 //	documents.go  destinations of events
 //	difference.go for tests of a driver
 //	repair.go    compares records, and repairs what is left of damaged ones
@@ -39,6 +39,7 @@ package rules
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"log/slog"
 	"sync"
@@ -229,4 +230,28 @@ func (d *Data) KeepTidy(ctx context.Context, tidy func(ctx context.Context) erro
 			}
 		}
 	}
+}
+
+// ID returns the id of the data. Data without one gets it now.
+func (d *Data) ID() (string, error) { return d.newID(false) }
+
+// ReplaceID gives the data another id, because it has become another one: it was restored. It ends all sessions, as
+// some of them may have been ended since the backup.
+func (d *Data) ReplaceID() (id string, err error) { return d.newID(true) }
+
+func (d *Data) newID(replace bool) (id string, err error) {
+	err = d.update(context.Background(), func(c *change) error {
+		if id = d.state.id; id != "" && !replace {
+			return nil
+		}
+		if replace {
+			for s := range d.state.sessions {
+				c.delete(Sessions, string(s))
+			}
+		}
+		id = rand.Text()[:16]
+		c.write(Meta, metaID, []byte(id))
+		return nil
+	})
+	return id, err
 }

@@ -1,6 +1,6 @@
-// Package testenv says what tests need of the machine that they run on. A test that lacks something is skipped, and make test
-// names at its end what was missing. Where the environment has CI=true, as in make check, such a test fails. It also has what
-// tests of all packages do.
+// Package testenv says what tests need of the machine that they run on. A test that lacks something is skipped, and
+// make test names at its end what was missing. Where the environment has CI=true, as in make check, such a test fails.
+// It also has what tests of all packages do.
 package testenv
 
 import (
@@ -106,8 +106,8 @@ func Random(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// Drill skips a test under the race detector, which would make it several times slower and find nothing: it damages, kills and
-// compares, in one goroutine. make test runs it without. Its name begins with TestDrill, by which make test knows it.
+// Drill skips a test under the race detector, which would make it several times slower and find nothing: it damages, kills
+// and compares, in one goroutine. make test runs it without. Its name begins with TestDrill, by which make test knows it.
 func Drill(t testing.TB) {
 	t.Helper()
 	if !strings.HasPrefix(t.Name(), "TestDrill") {

@@ -59,7 +59,7 @@ func (a *account) open(ctx context.Context) (acme.Account, error) {
 	return *a.registered, nil
 }
 
-// forget makes the next open ask the CA again, and register if needed. Call it when the CA does not know the account any more.
+// forget makes the next open ask the CA again, and register if needed. Call it when the CA no longer knows the account.
 func (a *account) forget(ctx context.Context) error {
 	if err := a.one.Acquire(ctx, 1); err != nil {
 		return err

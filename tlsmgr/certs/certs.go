@@ -114,7 +114,7 @@ func (c *Certificates) loadNew() {
 			if !known {
 				c.ensureCertificate(host)
 			} else if elsewhere && c.magic.expiryOf(host).IsZero() {
-				// Another node may have found that DNS leads here, and have ordered. If there is nothing to load, look again soon.
+				// Another node may have seen DNS lead here, and ordered. If there is nothing to load, look again soon.
 				_, _ = c.magic.load(c.ctx, host)
 			}
 		}

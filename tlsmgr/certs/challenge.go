@@ -16,8 +16,8 @@ import (
 )
 
 // challenges holds the challenges by which the CA is validating hosts at the moment, and answers them. A host has at
-// most one at a time, because it has at most one attempt at a time. If several nodes share a store, the challenges are there too,
-// so that each node can answer those of all.
+// most one at a time, because it has at most one attempt at a time. If several nodes share a store, the challenges are
+// there too, so that each node can answer those of all.
 type challenges struct {
 	shared store.Shared // nil: there are no other nodes
 	reads  reads[map[string]acme.Challenge]
@@ -47,7 +47,7 @@ func newChallenges(shared store.Shared) *challenges {
 	return c
 }
 
-// of returns the challenge of a host. It asks the other nodes when this one has none. While they cannot be asked, there is none.
+// of returns the challenge of a host. Without one of its own, it asks the other nodes, if it can.
 func (c *challenges) of(host string) (challenge, bool) {
 	host = strings.ToLower(host)
 	found, ok := c.known(host)
@@ -151,8 +151,8 @@ func sharedForm(asked acme.Challenge) ([]byte, error) {
 	return json.Marshal(acme.Challenge{Type: asked.Type, Token: asked.Token, KeyAuthorization: asked.KeyAuthorization, Identifier: asked.Identifier})
 }
 
-// CleanUp ends a challenge. If this node was away for so long that another has got the host's lock, the host may have another
-// challenge by now: that one stays.
+// CleanUp ends a challenge. If this node was away for so long that another has got the host's lock, the host may have
+// another challenge by now: that one stays.
 func (c *challenges) CleanUp(ctx context.Context, asked acme.Challenge) error {
 	host := asked.Identifier.Value
 	c.mu.Lock()
@@ -183,8 +183,8 @@ func (s *solver) Present(ctx context.Context, asked acme.Challenge) error {
 	return err
 }
 
-// reads shares one read among all who ask at about the same time. Each gets the result of a read that began after it asked. So it
-// misses nothing that was there when it asked, and however many ask, there is one read at a time, with a pause before the next.
+// reads shares one read among all who ask at about the same time. Each gets the result of a read that began after it
+// asked. So it misses nothing that was there when it asked. There is one read at a time, and a pause before the next.
 type reads[T any] struct {
 	every time.Duration // between the beginnings of two reads
 	read  func(ctx context.Context) (T, error)

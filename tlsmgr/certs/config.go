@@ -5,8 +5,8 @@
 // while the host's DNS leads elsewhere. Config.CheckDNS and DNSFound say where DNS leads. The package never updates
 // tags.
 //
-// Several nodes can share their certificates: see store.Shared. Each answers the challenges of all, loads what another has got, and
-// keeps to the same limits of the CA.
+// Several nodes can share their certificates: see store.Shared. Each answers the challenges of all, loads what another
+// has got, and keeps to the same limits of the CA.
 //
 // Read in this order:
 //

@@ -89,8 +89,8 @@ func isRefusedOrder(err error) bool {
 	return ok && problem.Type != acme.ProblemTypeRateLimited && strings.Contains(err.Error(), "creating new order")
 }
 
-// isUnusable reports whether an error says that the files of a certificate can be read, but do not match or are broken: certmagic
-// writes the key before its certificate, and a kill can come in between. Files that cannot be read at the moment may be intact.
+// isUnusable reports whether an error says that the files of a certificate can be read, but do not match or are broken:
+// certmagic writes the key first, and a kill can come in between. Files that cannot be read now may be intact.
 func isUnusable(err error) bool {
 	_, unreadable := errors.AsType[*fs.PathError](err)
 	return err != nil && !unreadable && !errors.Is(err, fs.ErrNotExist)
@@ -106,7 +106,7 @@ type refusal struct {
 	until  time.Time // zero when it says nothing
 }
 
-// noteRetryAfter is a transport that notes, for an attempt, the Retry-After of refused requests: those answered with 429 or 503.
+// noteRetryAfter is a transport that notes, for an attempt, the Retry-After of answers with status 429 or 503.
 type noteRetryAfter struct{ http.RoundTripper }
 
 func (n noteRetryAfter) RoundTrip(request *http.Request) (*http.Response, error) {

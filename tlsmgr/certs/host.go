@@ -26,7 +26,7 @@ type hostState struct {
 	retry   chan struct{} // of the order: a value ends the wait before its next attempt
 	urgent  bool          // the next attempt goes before the partner's other orders
 
-	// repaired says that the cause of failures may have been repaired: those that other nodes know of do not delay the next attempt.
+	// repaired says that what failed may work again: failures of other nodes do not delay the next attempt.
 	repaired bool
 
 	problem      string    // why the last order or renewal failed; empty after a success

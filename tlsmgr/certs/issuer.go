@@ -122,7 +122,7 @@ func (i issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certm
 	return &certmagic.IssuedCertificate{Certificate: chain.ChainPEM, Metadata: chain}, nil
 }
 
-// stillLocked makes sure that this node still has a lock: it may have been away from the store for so long that another has got it.
+// stillLocked makes sure that this node still has a lock: while it was away from the store, another may have got it.
 func stillLocked(ctx context.Context, storage certmagic.Storage, lock string) error {
 	renewer, ok := storage.(certmagic.LockLeaseRenewer)
 	if !ok {

@@ -73,8 +73,8 @@ func (l *limits) challenge(host string) string {
 	return l.works
 }
 
-// load reads what other nodes, or an earlier process, know of a host. If the last failure is news to this node, load returns when it
-// was, and how many there were within the hour.
+// load reads what other nodes, or an earlier process, know of a host. If the last failure is news to this node, load
+// returns when it was, and how many there were within the hour.
 func (l *limits) load(ctx context.Context, host string) (news time.Time, failures int, err error) {
 	text, err := l.storage.Load(ctx, failuresFile(host))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -173,9 +173,9 @@ func otherChallenge(challenge string) string {
 	return acme.ChallengeTypeTLSALPN01
 }
 
-// allowance is how many orders the CA's limit on new orders leaves to the account: a token bucket of all nodes, in a file that an order
-// changes under a lock. The bucket of turns is this node's own copy. It keeps most orders from being begun too early, and is
-// corrected whenever this node orders. If the clocks of nodes differ, so many minutes' tokens may be taken too early, once.
+// allowance is how many orders the CA's limit on new orders leaves to the account: a token bucket of all nodes, in a file
+// that an order changes under a lock. The bucket of turns is this node's own copy. It prevents most orders that are too
+// early, and is corrected when this node orders. Clocks that differ let so many minutes' tokens go too early, once.
 type allowance struct {
 	storage certmagic.Storage
 	file    string // also the name of the lock
@@ -195,7 +195,7 @@ func newAllowance(storage certmagic.Storage, issuerKey string, t *turns) *allowa
 // take takes the token of an order. The error is an errTooSoon when there is none.
 func (a *allowance) take(ctx context.Context) error { return a.add(ctx, -1) }
 
-// giveBack gives back the token of an order that the CA has not counted. If it cannot, the token is lost: that delays one order.
+// giveBack gives back the token of an order that the CA has not counted. If it cannot, one order is delayed.
 func (a *allowance) giveBack(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), caTimeout) // the attempt may have ended by its timeout
 	defer cancel()

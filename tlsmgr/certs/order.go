@@ -141,8 +141,8 @@ func (c *Certificates) try(host string, h *hostState) error {
 	return err
 }
 
-// removeUnusable removes the files of a certificate that cannot be used; the error is fs.ErrNotExist then. It has the lock of the
-// host's orders meanwhile, and loads the certificate again first: another node may have been writing the files one by one.
+// removeUnusable removes the files of a certificate that cannot be used; the error is fs.ErrNotExist then. It holds
+// the lock of the host's orders, and loads the certificate again first: another node may have been writing its files.
 func (c *Certificates) removeUnusable(host string) (cert certmagic.Certificate, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.pace.order)
 	defer cancel()
@@ -199,7 +199,7 @@ func (c *Certificates) onEvent(ctx context.Context, event string, data map[strin
 		if attempts, ok := ctx.Value(certmagic.AttemptsCtxKey).(*int); ok && *attempts > 0 {
 			// Certmagic replaces a revoked certificate in the loop that renews all others. While it retries, which
 			// it does for up to a month, the others wait. So allow no second attempt.
-			return certmagic.ErrNoRetry{Err: errors.New("certs: left to the next renewal check")}
+			return certmagic.ErrNoRetry{Err: errors.New("certs: the next renewal check tries again")}
 		}
 		if err := c.mayOrder(ctx, host); err != nil {
 			return certmagic.ErrNoRetry{Err: err}

@@ -39,8 +39,8 @@ func (l *locks) lock(name string) *semaphore.Weighted {
 	return found.(*semaphore.Weighted)
 }
 
-// fileStorage keeps certificates in files. Lock files are not needed, because only one process at a time has the data directory
-// open; after a kill, they would block the next process.
+// fileStorage keeps certificates in files. Lock files are not needed, because only one process at a time has the data
+// directory open; after a kill, they would block the next process.
 type fileStorage struct {
 	files
 	locks // before those of FileStorage, which are one level deeper
@@ -56,8 +56,8 @@ func newStorage(cfg Config) certmagic.Storage {
 	return &fileStorage{files: files{&certmagic.FileStorage{Path: cfg.Dir}}}
 }
 
-// sharedStorage keeps certificates in the store that all nodes share. A lock is a lease: so one node at a time orders or renews the
-// certificate of a host, and what it stores, the others load instead of ordering too.
+// sharedStorage keeps certificates in the store that all nodes share. A lock is a lease: so one node at a time orders
+// or renews the certificate of a host, and what it stores, the others load instead of ordering too.
 type sharedStorage struct {
 	shared store.Shared
 	locks  // keep the goroutines of this process from asking the store for the same lease
@@ -75,8 +75,8 @@ var (
 const (
 	// leasePoll is the mean time between two looks whether a lease is free that another node has.
 	leasePoll = 500 * time.Millisecond
-	// existsWithin is how long Exists waits for a store that does not answer. It cannot return an error, and false would order
-	// a certificate.
+	// existsWithin is how long Exists waits for a store that does not answer. It cannot return an error, and false
+	// would order a certificate.
 	existsWithin = 30 * time.Second
 )
 
@@ -134,8 +134,8 @@ func (s *sharedStorage) Unlock(ctx context.Context, name string) error {
 	return cmp.Or(err, s.locks.Unlock(ctx, name))
 }
 
-// RenewLockLease implements certmagic.LockLeaseRenewer. Leases are renewed in the background: here it only makes sure that the lock
-// is still this node's. The error is store.ErrLeaseLost when it is not.
+// RenewLockLease implements certmagic.LockLeaseRenewer. Leases are renewed in the background: here it only makes sure
+// that the lock is still this node's. The error is store.ErrLeaseLost when it is not.
 func (s *sharedStorage) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
 	s.mu.Lock()
 	l := s.leases[name]

@@ -85,7 +85,7 @@ func (t *turns) join(partner store.PartnerID, mine *turn, urgent bool) {
 	}
 }
 
-// find returns the queue and the place of the first waiting turn that match accepts. q is -1 when there is none. The caller holds t.mu.
+// find returns the queue and place of the first waiting turn that match accepts; q is -1 without one. t.mu is held.
 func (t *turns) find(match func(*turn) bool) (q, place int) {
 	for q, queue := range t.queues {
 		if place := slices.IndexFunc(queue.waiting, match); place >= 0 {
@@ -122,8 +122,8 @@ func (t *turns) end(counted bool) {
 	t.serve()
 }
 
-// learn takes over how many tokens all nodes together have left: a negative number after an order that found none. Turns in progress
-// have reserved theirs.
+// learn takes over how many tokens all nodes together have left: a negative number after an order that found none.
+// Turns in progress have reserved theirs.
 func (t *turns) learn(left float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -31,8 +31,8 @@
 // Codes of a pending host, when the sides differ: partly_propagated (some see the right record); record_changed (its
 // zone's name servers no longer have the right record); servers_disagree (these servers differ).
 // When a side gives no usable answer: timeout, silent_name_server, servfail, refused, lame_delegation,
-// no_server_address (none of the zone's name servers has a public address), dnssec_bogus (there is an answer only when signatures are not checked),
-// no_tcp, bad_answer, target_unknown (the host has addresses, but the target's are unknown).
+// no_server_address (none of the zone's name servers has a public address), dnssec_bogus (an answer comes only when
+// signatures are not checked), no_tcp, bad_answer, target_unknown (the host has addresses, the target's are unknown).
 //
 // Codes of a wrong host: no_record, no_domain, appended_name and appended_value (the DNS provider appended the domain
 // once more), wrong_target, chain_ends_elsewhere, wrong_address, proxied, loop, too_many_hops, several_cnames.

@@ -187,7 +187,7 @@ func (g *generator) sendDue(now time.Duration) {
 	}
 }
 
-// next appends the next request to b: one that is due to be sent again, or a new one. It returns 0 events if there is none now.
+// next appends the next request to b: one that is due again, or a new one. If there is none, it returns 0 events.
 func (g *generator) next(b []byte, now time.Duration) (request []byte, events int) {
 	if len(g.again) > 0 && g.again[0].due <= now {
 		r := g.again[0]

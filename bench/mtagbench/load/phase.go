@@ -18,7 +18,7 @@ type Target struct {
 	Path    string
 }
 
-// NewTarget reads the address of a server, which must be a loopback address: this program cannot load somebody else's server.
+// NewTarget reads the address of a server, which must be a loopback address: nobody else's server can be put under load.
 func NewTarget(address, host, path string) (t Target, err error) {
 	t = Target{Host: host, Path: path}
 	if t.Address, err = netip.ParseAddrPort(address); err == nil && !t.Address.Addr().IsLoopback() {
@@ -88,7 +88,7 @@ type Phase struct {
 	// Next appends a request to b and says how many events it carries. 0 events end the phase.
 	Next func(b []byte) (request []byte, events int)
 
-	// Resend sends a request again a second after its answer was 503, as senders of events do. Such an answer is not counted as refused.
+	// Resend sends a request again a second after a 503, as senders of events do. That 503 is not counted as refused.
 	Resend bool
 }
 

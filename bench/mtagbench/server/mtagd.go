@@ -47,7 +47,7 @@ type Mtagd struct {
 	earlierPeak  int64 // the peak memory of earlier processes, bytes
 }
 
-// StartMtagd makes a partner with preverified access in an empty data directory, which it creates if necessary, and starts the server on it.
+// StartMtagd makes a partner with preverified access in an empty or new data directory, and starts the server on it.
 func (g *Group) StartMtagd(program, data string) (*Mtagd, error) {
 	m := &Mtagd{group: g, program: program, data: data, storage: []string{"--data", data}}
 	if err := m.addPartner(); err != nil {
@@ -56,7 +56,7 @@ func (g *Group) StartMtagd(program, data string) (*Mtagd, error) {
 	return m, m.Start()
 }
 
-// StartNodes makes such a partner in an empty database, and starts nodes on it. They have directories of their own below dir.
+// StartNodes makes such a partner in an empty database, and starts nodes on it. Each has its own directory below dir.
 func (g *Group) StartNodes(program, database, dir string, n int) (nodes []*Mtagd, err error) {
 	for i := range n {
 		data := filepath.Join(dir, "node"+strconv.Itoa(i+1))

@@ -24,7 +24,7 @@ type Postgres struct {
 	Primary, Standby *pgtest.Server
 }
 
-// postgresSettings are what the guide recommends for a server with 8 GB. Everything about durability is PostgreSQL's default.
+// postgresSettings are what the guide recommends for a server with 8 GB. Durability is as by default.
 const postgresSettings = `
 max_connections = 400
 shared_buffers = 2GB
@@ -39,8 +39,8 @@ log_min_messages = warning
 
 const benchDatabase = "mtagd"
 
-// StartPostgres starts both servers with an empty database, in new directories below temp (empty: the system's). It refuses a
-// directory in memory, because each commit waits for the disk.
+// StartPostgres starts both servers with an empty database, in new directories below temp (empty: the system's). It
+// refuses a directory in memory, because each commit waits for the disk.
 func StartPostgres(temp string) (p *Postgres, err error) {
 	var fs unix.Statfs_t
 	if temp == "" {

@@ -88,23 +88,27 @@ type UnknownCommandError struct {
 
 func (e *UnknownCommandError) Error() string { return "the running server does not know this command" }
 
-// Request sends a request to the operator socket of a data directory, with a message in JSON, on a connection of its own. The
-// caller closes the answer's body. IsNoServer is true for the error of a data directory without a running server. The error of a
-// server that stops before it has read the message is store.ErrInUse.
+// Request sends a request to the operator socket of a data directory, with a message in JSON, on a connection of its
+// own. The caller closes the answer's body. IsNoServer is true for the error of a data directory without a running
+// server. While a server hangs up before it has read the message, it is asked again; at last that is store.ErrInUse.
 func Request(ctx context.Context, data, method, path string, message any) (*http.Response, error) {
 	text, err := json.Marshal(message)
 	if err != nil {
 		return nil, err
 	}
-	response, started, err := send(ctx, data, method, path, text)
-	hungUp := slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE}, func(e error) bool { return errors.Is(err, e) })
-	switch {
-	case hungUp && started:
-		err = fmt.Errorf("%w: %w", ErrStopped, err)
-	case hungUp: // the server stopped before it accepted the connection
-		err = fmt.Errorf("%w: %w", store.ErrInUse, err)
-	}
-	if err != nil {
+	var response *http.Response
+	if err = WhileInUse(ctx, func() (err error) {
+		var started bool
+		response, started, err = send(ctx, data, method, path, text)
+		hungUp := slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE}, func(e error) bool { return errors.Is(err, e) })
+		switch {
+		case hungUp && started:
+			err = fmt.Errorf("%w: %w", ErrStopped, err)
+		case hungUp: // the server stops, or the machine was too busy to send the header in time: nothing was done
+			err = fmt.Errorf("%w: %w", store.ErrInUse, err)
+		}
+		return err
+	}); err != nil {
 		return nil, fmt.Errorf("operator socket: %w", err)
 	}
 	if response.StatusCode == statusDone {

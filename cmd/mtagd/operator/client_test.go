@@ -109,6 +109,31 @@ func TestCommandThatTheServerDoesNotKnow(t *testing.T) {
 	}
 }
 
+// A server on a busy machine may hang up before it has seen the request, because the header comes too late.
+func TestAServerThatHangsUpIsAskedAgain(t *testing.T) {
+	data := t.TempDir()
+	socket, err := Listen(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })}
+	go func() {
+		if c, err := socket.Accept(); err == nil {
+			c.Close()
+		}
+		_ = server.Serve(socket) // until Close
+	}()
+	defer server.Close()
+	answer, err := Request(t.Context(), data, http.MethodPost, "/", "hello")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if text, err := io.ReadAll(answer.Body); string(text) != `"hello"` || err != nil {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
 // A server that is killed before its answer begins has stopped before the command was complete.
 func TestAServerThatEndsBeforeItAnswers(t *testing.T) {
 	data := t.TempDir()

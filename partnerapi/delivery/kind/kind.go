@@ -72,8 +72,8 @@ func (o Options) Secret(name string) string {
 // Target makes the requests of one destination. Its methods may be called from many goroutines.
 type Target interface {
 	Limits() Limits
-	// Requests returns the requests for some events, in the order in which they are sent, and the events that the destination
-	// cannot take (Refusal). Each event is in one request, or refused.
+	// Requests returns the requests for some events, in the order in which they are sent, and the events that the
+	// destination cannot take (Refusal). Each event is in one request, or refused.
 	Requests(events []*Event, now time.Time) ([]Request, []Refusal)
 	// Read says what the answer to a request means.
 	Read(r Request, a Answer) Verdict
@@ -89,12 +89,18 @@ type Eraser interface {
 type Limits struct {
 	Events int // in one request, at most
 	Lanes  int // requests at the same time, of different visitors
-	// MaxAge is how old an event may be. By event_time, older ones are never sent. Otherwise it is how long an event is tried.
+	// MaxAge is how old an event may be. ByEventTime: see TooOld. Otherwise it is how long an event is tried: see GivesUp.
 	MaxAge      time.Duration
 	ByEventTime bool
 	Wait        time.Duration // how long to wait for a full request
 	Raw         bool          // requests are made of Event.Raw: Event.Fields are nil
 }
+
+// TooOld reports whether an event with this event_time is never sent: it becomes a dead letter.
+func (l Limits) TooOld(at, now time.Time) bool { return l.ByEventTime && now.Sub(at) > l.MaxAge }
+
+// GivesUp reports whether an event that was first tried at a time, in vain, becomes a dead letter.
+func (l Limits) GivesUp(at, now time.Time) bool { return !l.ByEventTime && now.Sub(at) > l.MaxAge }
 
 // Event is an event that is delivered.
 type Event struct {
@@ -181,7 +187,7 @@ type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 type Refusal struct {
 	Event  int
 	Reason string
-	// Skipped events are not for this destination, which is no fault: the platform has no such event. Others are dead letters.
+	// Skipped events are not for this destination, because the platform has no such event. Others are dead letters.
 	Skipped bool
 }
 

@@ -19,9 +19,9 @@
 // A manifest is the SHA-256 of its JSON in hexadecimal digits, a line feed, and the JSON. A piece has up to 4 MiB of content
 // (control.db: 256 KiB), compressed with zstd, and then encrypted with age if the point has recipients.
 //
-// No object is ever changed. The manifest has the SHA-256 of each piece, and is written last: a point exists when its manifest
-// does. What a killed backup has left behind is garbage, which the next one removes. Manifests are not encrypted, so that a
-// backup needs no secret to go on from the newest point.
+// No object is ever changed. The manifest has the SHA-256 of each piece, and is written last: a point exists when its
+// manifest does. What a killed backup has left behind is garbage, which the next one removes. Manifests are not
+// encrypted, so that a backup needs no secret to go on from the newest point.
 //
 // # What is in a point
 //

@@ -14,12 +14,12 @@ type Destination interface {
 	Put(ctx context.Context, name string, content []byte) error
 	// Get returns an object, but not more than its first limit bytes. The error is fs.ErrNotExist when there is none.
 	Get(ctx context.Context, name string, limit int64) ([]byte, error)
-	// List returns all objects whose names begin with prefix, which ends with a slash or is empty, in the order of their names.
+	// List returns all objects whose names begin with prefix, which is empty or ends with a slash, sorted by name.
 	List(ctx context.Context, prefix string) ([]Stored, error)
 	// Delete removes an object. It is no error when there is none.
 	Delete(ctx context.Context, name string) error
-	// Lock keeps other backups of a data directory away until unlock is called. It waits for them for a while, and fails with
-	// ErrLocked after that. In a destination that has no locks, it does nothing.
+	// Lock keeps other backups of a data directory away until unlock is called. It waits for them for a while, and
+	// fails with ErrLocked after that. In a destination that has no locks, it does nothing.
 	Lock(ctx context.Context, data string) (unlock func() error, err error)
 	// String names the destination, without secrets.
 	String() string

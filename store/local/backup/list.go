@@ -56,8 +56,8 @@ func (c catalog) load(ctx context.Context, d Destination, data string) ([]*Manif
 	return points, errors.Join(errs...)
 }
 
-// inOrder compares points: those of one data directory by their numbers. Older ones have none: they are compared by what they
-// have. Times do not count first, because a clock may have been wrong.
+// inOrder compares points: those of one data directory by their numbers. Older ones have none: they are compared by
+// what they have. Times do not count first, because a clock may have been wrong.
 func inOrder(a, b *Manifest) int {
 	return cmp.Or(cmp.Compare(a.Data, b.Data), cmp.Compare(a.Number, b.Number), cmp.Compare(a.Version, b.Version),
 		cmp.Compare(a.ControlVersion, b.ControlVersion), a.Time.Compare(b.Time))
@@ -71,8 +71,8 @@ type UnreadableError struct {
 
 func (e *UnreadableError) Error() string { return e.Err.Error() }
 
-// NewestUnreadable returns the newest of the points that an error of Points names. Points after a time do not count, unless that is
-// zero. It returns "" when there is none.
+// NewestUnreadable returns the newest of the points that an error of Points names. Points after a time do not count,
+// unless that is zero. It returns "" when there is none.
 func NewestUnreadable(err error, at time.Time) (newest string) {
 	several, _ := err.(interface{ Unwrap() []error })
 	if several == nil {

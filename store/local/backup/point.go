@@ -121,7 +121,7 @@ type part struct {
 	limit int // of a piece, unless one frame is larger
 }
 
-// controlPiece is the size of the pieces of control.db. They are small, because a change of the file touches few of its pages.
+// controlPiece is the size of the pieces of control.db. They are small, because a change touches few pages.
 const controlPiece = 256 << 10
 
 // add appends the content of a frame, which is not split.

@@ -43,8 +43,8 @@ func (e *DamagedError) Concerns(points []*Manifest, m *Manifest) bool {
 
 func (e *DamagedError) isOf(p Piece) bool { return p.Name == e.object }
 
-// Restore reads a point and its chain into a target. What is wrong with the point is a *DamagedError. It checks every checksum, decodes every entry, and compares the counts
-// with those of the manifests. It returns what the chain has: a chunk that a later point has deleted counts as well.
+// Restore reads a point and its chain into a target. A *DamagedError says what is wrong with it: every checksum,
+// entry and count is checked. It returns what the chain has, chunks that a later point has deleted included.
 func Restore(ctx context.Context, d Destination, points []*Manifest, m *Manifest, identities []age.Identity, check Check,
 	to Target, progress func(done, total int64)) (Count, error) {
 	chain, err := chainOf(points, m)

@@ -25,8 +25,8 @@ import (
 	"github.com/minio/minio-go/v7/pkg/signer"
 )
 
-// bucket is a Destination in an S3-compatible store (https://docs.aws.amazon.com/AmazonS3/latest/API/). The package minio-go as a whole
-// would make the program 1.3 MB larger.
+// bucket is a Destination in an S3-compatible store (https://docs.aws.amazon.com/AmazonS3/latest/API/). The package
+// minio-go as a whole would make the program 1.3 MB larger.
 type bucket struct {
 	address     string // of the bucket, with a slash at the end
 	prefix      string // empty, or ends with a slash
@@ -36,9 +36,9 @@ type bucket struct {
 	client      *http.Client
 }
 
-// openBucket returns the destination ENDPOINT/BUCKET/PREFIX. Credentials are those of the environment (AWS_ACCESS_KEY_ID and
-// AWS_SECRET_ACCESS_KEY, or MINIO_ACCESS_KEY and MINIO_SECRET_KEY), of AWS's shared file, or of the machine's role. The region
-// is AWS_REGION, or what the store answers.
+// openBucket returns the destination ENDPOINT/BUCKET/PREFIX. Credentials are those of the environment
+// (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or MINIO_ACCESS_KEY and MINIO_SECRET_KEY), of AWS's shared file, or of
+// the machine's role. The region is AWS_REGION, or what the store answers.
 func openBucket(where string, secure bool) (Destination, error) {
 	endpoint, rest, _ := strings.Cut(where, "/")
 	name, prefix, _ := strings.Cut(rest, "/")
@@ -78,7 +78,7 @@ const (
 	maxAnswer      = 8 << 20 // bytes of a listing or an error
 )
 
-// do sends a request, again while the store is busy or cannot be reached, and returns the answer's body up to limit bytes. The status is 2xx.
+// do sends a request, again while the store is busy or away, and returns the body of a 2xx answer, up to limit bytes.
 func (b bucket) do(ctx context.Context, method, name string, query url.Values, content []byte, limit int64) (body []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -217,7 +217,7 @@ func (c *compaction) begin(from func([]*part) int) error {
 	if err := d.room(size(full[n:])); err != nil {
 		return err
 	}
-	// Otherwise a failed compaction has already begun a new part.
+	// Begin a new part, unless a compaction that failed has already begun one.
 	if len(full) == len(d.parts) || slices.Contains(names(full), sealedName(d.current())) {
 		if err := d.beginPart(); err != nil {
 			return err

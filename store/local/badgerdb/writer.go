@@ -118,8 +118,8 @@ func (b *builder) release() {
 	b.pool.Release()
 }
 
-// add adds an entry. Entries must come in the order of their keys. Tables are not compressed, because hashes do not compress. Their Bloom filters have 15 bits for each key, because a look-up
-// of a new key asks the filters of dozens of tables.
+// add adds an entry. Entries come in the order of their keys. Hashes do not compress, so tables are not compressed.
+// Their Bloom filters have 15 bits for each key, because a look-up of a new key asks the filters of dozens of tables.
 func (b *builder) add(e *codec.Entry) {
 	if b.table == nil {
 		// 5/8, because the builder first allocates twice TableSize

@@ -11,8 +11,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // taken for that key's.
 func Seal(key, b []byte) []byte { return binary.BigEndian.AppendUint32(b, checksum(key, b)) }
 
-// Unseal checks the sealed value of a key, and returns it without its checksum. When the value is damaged or missing, it returns
-// nil, which every decoder refuses.
+// Unseal checks the sealed value of a key, and returns it without its checksum. When the value is damaged or missing,
+// it returns nil, which every decoder refuses.
 func Unseal(key, b []byte) []byte {
 	n := len(b) - crc32.Size
 	if n < 0 || checksum(key, b[:n]) != binary.BigEndian.Uint32(b[n:]) {

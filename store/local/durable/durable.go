@@ -1,4 +1,4 @@
-// Package durable changes files so that a power cut leaves the old state or the new one. A caller of Remove syncs the directory.
+// Package durable changes files: a power cut leaves the old state or the new one. Callers of Remove sync the directory.
 package durable
 
 import (

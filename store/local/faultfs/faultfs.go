@@ -12,9 +12,9 @@
 // # What survives a power cut
 //
 // A write survives when the file was synced after it. Creating and renaming a file survive when the file or its directory
-// was synced after it, removing a file when the directory was, creating a directory when anything in it was. So do Linux's file systems that have a journal. Of
-// everything else a part survives, chosen at random: each page of a file, a part of one page, each change of a size, and
-// the first few changes of a directory. What a process does after the power cut does not survive.
+// was synced after it, removing a file when the directory was, creating a directory when anything in it was. Linux's file
+// systems with a journal do so. Of all else a random part survives: each page of a file, a part of one page, each change
+// of a size, and the first few changes of a directory. What a process does after the power cut does not survive.
 package faultfs
 
 import (

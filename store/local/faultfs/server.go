@@ -35,7 +35,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// Server is the other process.
+// Server runs in a process of its own, which serves the file system.
 type Server struct {
 	dir, base string
 	server    *fuse.Server

@@ -13,14 +13,14 @@ import (
 	"mtagd/store/local/log"
 )
 
-// A checkpoint lists the chunks in the log before a position, so that a start reads only the records after it. It is written
-// after each flush, so the links and event_ids of the records before it are in the database. If it is missing, damaged or
-// does not fit, the start reads the whole log: so it is not synced. Damage before the position is found when a chunk is read.
-// While a part of the log is known to be lost, none is written, so that each start sees the loss until that part is removed.
+// A checkpoint lists the chunks in the log before a position, so that a start reads only the records after it. It is
+// written after each flush, so the links and event_ids of the records before it are in the database. It is not synced:
+// without one that fits, the start reads the whole log. Damage before the position is found when a chunk is read. While
+// a part of the log is known to be lost, none is written, so that each start sees the loss until that part is removed.
 //
-// The file events/checkpoint is sealed (codec.Seal) with its name as the key. It has uvarints: the position, the checksum of
-// the record before it (log.Before), the greatest version before it, and the number of chunks; for each chunk its number,
-// version and position, each less that of the chunk before, where it begins and ends in the record, and how many events it has.
+// The file events/checkpoint is sealed (codec.Seal) with its name as the key. It has uvarints: the position, the
+// checksum of the record before it (log.Before), the greatest version before it, and the number of chunks; for each
+// chunk its number, version and position, less those of the chunk before, its place in the record, and how many events.
 const checkpointFile = "checkpoint"
 
 // writeCheckpoint notes the chunks before a mark, up to which all is flushed. version is the greatest before it.
@@ -46,8 +46,8 @@ func (j *Journal) writeCheckpoint(m mark, version uint64) error {
 	return err
 }
 
-// readCheckpoint takes in the chunks of the checkpoint after forgotten, and returns its position. It returns false, and takes
-// in nothing, when the checkpoint does not fit the log, or the database lacks what was flushed before it.
+// readCheckpoint takes in the chunks of the checkpoint after forgotten, and returns its position. It returns false, and
+// takes in nothing, when the checkpoint does not fit the log, or the database lacks what was flushed before it.
 func (j *Journal) readCheckpoint(flushed log.Position, forgotten uint64) (at log.Position, ok bool) {
 	sealed, err := os.ReadFile(filepath.Join(j.dir, checkpointFile))
 	if err != nil {

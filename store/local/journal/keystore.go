@@ -212,8 +212,8 @@ func (k *keyStore) begin(end mark) bool {
 	return true
 }
 
-// flush writes what begin has taken to the database, with this version. When it returns nil, that is on disk. After an error
-// a later flush writes it. A merge that begins meanwhile makes a part of it readable: all is in memory, too, and prefixFlushed comes last.
+// flush writes what begin has taken to the database, with this version. When it returns nil, that is on disk. After
+// an error a later flush writes it. A merge may make a part of it readable before: all is in memory, too.
 func (k *keyStore) flush(version uint64) error {
 	k.mu.RLock()
 	memory, upTo := k.memory, k.upTo // what is flushed does not change

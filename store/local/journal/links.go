@@ -121,14 +121,13 @@ func (t *transaction) link(m codec.MerchantKey, id *store.Identity) error {
 			}
 			looked = true
 		}
-		source := rules.SourceOfLink(id.Source, isLinked, now.cookies())
 		next := now
 		if !same {
 			if next, err = t.replace(m, k, now, []byte(id.MUID)); err != nil {
 				return err
 			}
 		}
-		next.source = max(next.source, source)
+		next.source = rules.SourceOfLink(id.Source, next.source, isLinked, now.cookies())
 		t.set(key, next.append(nil), 0)
 	}
 	if looked && !isLinked {

@@ -65,7 +65,7 @@ func (j *Journal) deleteKeys(keys [][]byte) error {
 	})
 }
 
-// changeEach makes a change for each of some items, in one or more transactions. It fails when the database cannot take so many.
+// changeEach makes a change for each of some items, in one or more transactions. It fails when the database is full.
 func changeEach[T any](j *Journal, items []T, make func(*transaction, T) error) error {
 	for len(items) > 0 {
 		if err := j.committer.edit(func(t *transaction) error {

@@ -129,7 +129,7 @@ func (l *Log) removeLeftover() error {
 	return errors.Join(append(errs, durable.SyncPath(l.dir))...)
 }
 
-// Roll begins a new file, unless the last one has no records. Then Trim can remove all records that were there before the call.
+// Roll begins a new file, unless the last one has no records. Then Trim can remove all records before the call.
 func (l *Log) Roll() error { return l.beginAt(math.MaxUint64) }
 
 // Trim removes the files that have only records before a position. For the end of the log it begins a new file first: after

@@ -212,8 +212,8 @@ var (
 	errChain    = errors.New("it does not continue what is before it: something is missing, or was exchanged")
 )
 
-// record reads the record at an offset, whole blocks of it, into buffer or a larger one. It corrects one wrong bit, in memory. An error
-// says that the record is not sound.
+// record reads the record at an offset, whole blocks of it, into buffer or a larger one. It corrects one wrong bit, in
+// memory. An error says that the record is not sound.
 func (f *file) record(offset, limit int64, buffer []byte) (h head, record []byte, err error) {
 	record = slices.Grow(buffer[:0], block)[:block]
 	if err := f.read(record, offset); err != nil {

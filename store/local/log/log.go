@@ -133,8 +133,8 @@ type chain struct {
 }
 
 // Open opens the log in an existing directory, which it alone uses. It drops a torn last record, writes the last record
-// again, and removes files without records. It writes a file, or on a full disk nothing. Damaged records are no error here, but in Replay.
-// A *Damage of Open is a file whose header is damaged and cannot be restored from its first record.
+// again, and removes files without records. It writes a file, or on a full disk nothing. Damaged records are no error
+// here, but in Replay. A *Damage of Open is a file whose header is damaged and cannot be restored from its first record.
 func Open(dir string, o Options) (*Log, error) {
 	l := &Log{dir: dir, logger: cmp.Or(o.Log, slog.Default())}
 	files, unused, err := l.openFiles()
@@ -246,7 +246,7 @@ func (l *Log) start(files, unused []*file, size int64) error {
 	return durable.SyncPath(l.dir)
 }
 
-// startFull opens a log on a disk that has no room for a file. Records can be read. Append writes to a new file, once there is room.
+// startFull opens a log on a disk that has no room for a file. Once there is room, Append writes to a new file.
 func (l *Log) startFull(files []*file, t tail) error {
 	l.logger.Warn("log: the disk is full: nothing can be appended until there is room for a file")
 	l.files.Store(&files)

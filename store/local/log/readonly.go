@@ -5,7 +5,7 @@ import (
 	"log/slog"
 )
 
-// OpenReadOnly opens the log in a directory, which nobody writes to, for Replay and Read. It changes nothing. A torn last record is left out.
+// OpenReadOnly opens a log that nobody writes to, for Replay and Read. It changes nothing, and skips a torn last record.
 func OpenReadOnly(dir string) (*Log, error) {
 	l := &Log{dir: dir, readOnly: true, logger: slog.New(slog.DiscardHandler)}
 	files, unused, err := l.openFiles()

@@ -124,8 +124,8 @@ func (l *Log) Read(at Position, buffer []byte) ([]byte, error) {
 	return record[headSize : headSize+h.length], nil
 }
 
-// Before returns the checksum of the record before a position; 0 when that was damaged or there is none. It stands for all records
-// before the position, because each has that of the one before. Its errors are those of Read.
+// Before returns the checksum of the record before a position; 0 when that was damaged or there is none. It stands for
+// all records before the position, because each has that of the one before. Its errors are those of Read.
 func (l *Log) Before(at Position) (sum uint32, err error) {
 	l.writing.Lock()
 	end, last := l.End(), l.chain.sum

@@ -59,8 +59,8 @@ func (s *spares) create(size int64, filled bool) (*file, error) {
 	return f, nil
 }
 
-// fillAt writes a piece of zeros at an offset, block by block: a larger write would put the blocks into the page cache as one folio, and
-// the sync of a record in it would write them all.
+// fillAt writes a piece of zeros at an offset, block by block: a larger write would put the blocks into the page cache
+// as one folio, and the sync of a record in it would write them all.
 func (f *file) fillAt(offset int64) error {
 	for end := min(offset+int64(len(zeros)), f.size); offset < end; offset += block {
 		if _, err := f.WriteAt(zeros[:min(block, end-offset)], offset); err != nil {

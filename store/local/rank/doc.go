@@ -29,9 +29,9 @@
 //	freed     merchant, node id (8 bytes, big endian) → height (1 byte): a node that a removal took out of a tree with all
 //	          below it, or that was replaced (0: only this node), and that has not been deleted yet
 //
-// A merchant is the 16 bytes of its UUID. bbolt has no checksums. So each node and record is sealed: it
-// ends with the CRC-32C of its key and itself (4 bytes, big endian). In the bucket meta, all but "format" are sealed too. Damage
-// that hides a root record, or brings back an earlier one, is found by "roots" when the file is opened.
+// A merchant is the 16 bytes of its UUID. bbolt has no checksums. So each node and record is sealed: it ends with the
+// CRC-32C of its key and itself (4 bytes, big endian). In the bucket meta, all but "format" are sealed too. Damage that
+// hides a root record, or brings back an earlier one, is found by "roots" when the file is opened.
 //
 // A root record: next id, covered (uvarints), root, number of series (uvarint), series (each length-prefixed), number of
 // runs (uvarint), runs (least and greatest key, both without name and as difference to zero; root). A root has the form of a

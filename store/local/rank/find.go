@@ -27,9 +27,9 @@ const times = 0
 // scannedLeaves is how many leaves a transaction of scan reads. A longer one would keep bbolt from reusing pages.
 const scannedLeaves = 64
 
-// scan calls use with all events of one of a merchant's stored trees, in their order, and with the merchant's series: of the tree of
-// times, or of a run. It checks what the nodes say of those below them. An event that is stored or removed meanwhile may be among them
-// or not. No transaction is open while use runs. more is false when there is no such tree.
+// scan calls use with all events of one of a merchant's stored trees, in their order, and with the merchant's series: of
+// the tree of times, or of a run. It checks what the nodes say of those below them. An event that is stored or removed
+// meanwhile may be among them or not. No transaction is open while use runs. more is false when there is no such tree.
 func scan(ctx context.Context, db *bolt.DB, m codec.MerchantKey, tree int, use func(e *entry, series []string)) (more bool, err error) {
 	s := scanner{m: m}
 	for s.leaves <= 0 {

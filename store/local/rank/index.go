@@ -33,8 +33,8 @@ type Index struct {
 	mergeInterval time.Duration
 	mergeEntries  int
 
-	// Whoever changes recent, or a tree in it, holds mu. Readers hold it only to take a snapshot. Only the applying goroutine
-	// adds and removes merchants, so it may read the map without mu.
+	// Whoever changes recent, or a tree in it, holds mu. Readers hold it only to take a snapshot. Only the applying
+	// goroutine adds and removes merchants, so it may read the map without mu.
 	mu      sync.Mutex
 	recent  map[codec.MerchantKey]*recentEvents
 	entries int    // in the active trees
@@ -75,15 +75,15 @@ const (
 	mergeEntries    = 500_000
 	overflowEntries = 3
 
-	// At twice as many entries nothing more is applied until the running merge is done. The queue fills, and then commits wait.
+	// At twice as many entries nothing is applied until the merge is done: the queue fills, and then commits wait.
 	//
 	// While the disk is full, merges are retried until maxUnmerged entries wait for one. The journal then accepts nothing,
 	// so all that still comes is what was accepted before: its queue of 32 MiB and this package's, which together have less
 	// than twice mergeEntries.
 	maxUnmerged = 8 * mergeEntries
 
-	// applyPiece is from how many events on a batch is applied in several pieces, each of whole chunks: listings wait for one
-	// piece, and not for the batch, which may take 10 ms.
+	// applyPiece is from how many events on a batch is applied in several pieces, each of whole chunks: listings wait
+	// for one piece, and not for the batch, which may take 10 ms.
 	applyPiece = 256
 
 	// maxQueue is how many commits may wait to be applied. Applying is several times as fast as committing, so the queue
@@ -91,8 +91,8 @@ const (
 	maxQueue = 16
 )
 
-// Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. The error for a file that is
-// damaged, or of another format, is codec.ErrCorrupt.
+// Open opens or creates the index at path. The caller then replays the events after Covered, and calls Start. The error
+// for a file that is damaged, or of another format, is codec.ErrCorrupt.
 func Open(path string, log *slog.Logger) (*Index, error) {
 	db, err := openFile(path, bolt.Options{})
 	if unknown, ok := errors.AsType[codec.UnknownFormat](err); ok {
@@ -152,7 +152,7 @@ func (x *Index) countEvents(damaged func(error)) (n uint64, err error) {
 // Covered returns the number of the last chunk whose events are in the index. Call it before Start.
 func (x *Index) Covered() uint64 { return x.covered }
 
-// LimitSeries changes how many series the index counts for each merchant; 0: the default. Only tests change it, before Replay.
+// LimitSeries changes how many series the index counts for each merchant; 0: the default. Only for tests, before Replay.
 func (x *Index) LimitSeries(n int) { x.maxSeries = cmp.Or(n, maxSeries) }
 
 // Replay applies events of chunks after Covered; last is the number of their last chunk. Call it before Start, in the

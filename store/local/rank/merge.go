@@ -29,8 +29,8 @@ const (
 	txBudget    = 250_000
 	sweepBudget = 125_000
 
-	// deletedAtOnce is how many nodes the transaction that has replaced them deletes. Each may be on a page of its own, which is kept in
-	// memory and written again. The sweeper deletes the others: backdated events may replace all leaves of a large tree.
+	// deletedAtOnce is how many nodes the transaction that has replaced them deletes. Each may be on its own page,
+	// which is written again. The sweeper deletes the others: backdated events may replace all leaves of a large tree.
 	deletedAtOnce = txBudget / leafEntries
 )
 
@@ -165,8 +165,8 @@ func loadToEdit(t *treeEdit) loader {
 	}
 }
 
-// free has store hand a stored subtree to the sweeper, which deletes it: not before, as the stored tree has it until then. With height 0
-// it is one node.
+// free has store hand a stored subtree to the sweeper, which deletes it: not before, as the stored tree has it until
+// then. With height 0 it is one node.
 func (t *treeEdit) free(id uint64, height uint8) {
 	t.freed = append(t.freed, freedSubtree{t.m, id, height})
 }
@@ -182,7 +182,7 @@ func heightOf(t *treeEdit, root *child) (h uint8, err error) {
 	}
 }
 
-// spend uses some of the transaction's budget. When none is left, it writes the changed nodes and begins another transaction.
+// spend uses some of the transaction's budget. When none is left, it writes the changed nodes, and begins another one.
 func (t *treeEdit) spend(entries int) error {
 	if t.left -= entries; t.left > 0 {
 		return nil

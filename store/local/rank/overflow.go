@@ -104,7 +104,7 @@ func (o *overflowNames) addTotals(totals map[string]uint64, s *summary) error {
 // countedAtOnce is how many places between names and bounds a walk through a run counts.
 const countedAtOnce = 10_000
 
-// count counts the events of sorted names between each two neighbouring bounds. use gets the numbers of the name and of the bucket.
+// count counts the events of sorted names between each two neighbouring bounds. use gets the numbers of name and bucket.
 func (o *overflowNames) count(names []string, bounds []int64, use func(name, bucket int, n uint64)) error {
 	first := 0
 	for some := range slices.Chunk(names, max(1, countedAtOnce/len(bounds))) {

@@ -22,9 +22,9 @@ import (
 // gone already does nothing. A removal that has returned nil is on disk, and a replay does not bring the events back, as it
 // leaves out what the stored trees cover. Only when the whole index is rebuilt, the caller of Replay must leave them out.
 //
-// What a removal leaves in index.db: the names of the merchant's counted series stay in its root record (not after Drop), and
-// bbolt overwrites freed pages only when it uses them again. These have names, times, positions and sizes of events and the
-// ids of merchants and tags, but nothing else of an event. The file does not get smaller: new events use the freed pages.
+// What a removal leaves in index.db: the names of the merchant's counted series stay in its root record (not after
+// Drop), and bbolt overwrites freed pages only when it uses them again. They have names, times, positions and sizes of
+// events, ids of merchants and tags, and nothing else. The file does not get smaller: new events use the freed pages.
 
 // Removed is what a removal has removed.
 type Removed struct {

@@ -153,8 +153,8 @@ func (s *summary) span() (first, last *time.Time, err error) {
 	return new(time.UnixMicro(least).UTC()), new(time.UnixMicro(greatest).UTC()), nil
 }
 
-// chooseGroups finds the groups with the most events, and returns the names of overflow series that have to be counted one by
-// one.
+// chooseGroups finds the groups with the most events, and returns the names of overflow series that have to be counted
+// one by one.
 func (s *summary) chooseGroups(ctx context.Context) (overflow []*overflowNames, err error) {
 	totals := map[string]uint64{} // by key of the group
 	for _, r := range s.readers {

@@ -17,8 +17,8 @@ type treeSource struct {
 	sections []treeSection // sorted by name; none: there are no events
 }
 
-// treeSection is the selected events of some series. They all have this name; "": they have any, and the sources are in the order of keys,
-// or the tree is in the order of names.
+// treeSection is the selected events of some series. They all have this name; "": they have any, and the sources are in
+// the order of keys, or the tree is in the order of names.
 type treeSection struct {
 	name       string
 	members    []bool // see reader

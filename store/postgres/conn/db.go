@@ -126,10 +126,10 @@ func (d *DB) DropAll() {
 	d.Pool.Reset()
 }
 
-// Age returns how long ago the last answered question was sent to the database.
+// Age returns how long ago the last query that the database has answered was sent.
 func (d *DB) Age() time.Duration { return time.Since(*d.answered.Load()) }
 
-// AnsweredTo records that the database has answered a question that was sent at a time, and that the standbys have what the
+// AnsweredTo records that the database has answered a query that was sent at a time, and that the standbys have what the
 // answer says.
 func (d *DB) AnsweredTo(asked time.Time) { d.answered.Store(&asked) }
 

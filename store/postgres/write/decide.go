@@ -168,7 +168,7 @@ func (f *flush) linkTo(merchant uuid.UUID, who *store.Identity) {
 		now := f.linkOf(at)
 		held := heldKey{at, who.MUID}
 		before, isHeld := f.held[held]
-		source := max(rules.SourceOfLink(who.Source, isLinked, now.held[store.ByCookie]), before)
+		source := rules.SourceOfLink(who.Source, before, isLinked, now.held[store.ByCookie])
 		if now.muid == who.MUID && now.source >= source {
 			continue
 		}

@@ -4,16 +4,29 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"mtagd/store/local/archive"
 	"mtagd/store/local/codec"
+	"mtagd/store/local/control"
 )
 
-// archivePart is a directory beside archive/, where an archive of what can be read of a damaged one is written (badgerdb.Rebuild).
+// healer replaces what is damaged while the engine runs, and writes again what that has cost and events still have.
+type healer struct {
+	*stored
+	control   *control.Data
+	reader    *reader
+	archiver  *archiver
+	remover   *remover
+	now       func() time.Time
+	diskFails time.Time // when the disk began to return errors, while damage is known (mayRebuild)
+}
+
+// archivePart is a directory beside archive/, to which a damaged one is copied (badgerdb.Rebuild).
 const archivePart = "archive.part"
 
-// openArchive opens the archive. A damaged one is replaced first by what can be read of it, so that damage costs only the events that it hit
-// (rebuildtables.go). A kill leaves the one or the other.
+// openArchive opens the archive. A damaged one is replaced first by what can be read of it, so that damage costs only
+// the events that it hit (rebuildtables.go). A kill leaves the one or the other.
 func (h *healer) openArchive() error {
 	dir := Parts(h.dir)["archive"]
 	var damage error
@@ -32,6 +45,11 @@ func (h *healer) openArchive() error {
 	h.noteRebuilt()
 	h.archive, err = archive.Open(dir, h.log)
 	return err
+}
+
+// noteRebuilt notes that a part of the archive may be lost. settleShorts finds out, and tries until it has.
+func (h *healer) noteRebuilt() {
+	_ = h.shorts.note(codec.MerchantKey{}, errors.New("a part of archive/ may be lost"))
 }
 
 // lostPart logs that a part of a file of the archive is lost.

@@ -97,7 +97,7 @@ func (d *Data) open(sumsOf func() ([]uint64, error)) error {
 		return errors.Join(err, db.Close())
 	}
 	d.db, d.sums, d.entries = db, found.wanted, found.entries
-	d.Data = rules.New(driver{d}, found.state, d.log)
+	d.Data = rules.New(driver{d}, found.loaded, d.log)
 	if err := d.openCopy(); err != nil {
 		return errors.Join(err, d.Close())
 	}
@@ -165,6 +165,6 @@ func openToRead(path string) (*Data, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	d.file, d.sums = f, r.wanted
-	d.Data = rules.New(driver{d}, r.state, d.log)
+	d.Data = rules.New(driver{d}, r.loaded, d.log)
 	return d, nil
 }

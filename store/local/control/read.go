@@ -19,7 +19,7 @@ type reading struct {
 	as     purpose
 	txid   uint64 // the transaction that is read
 	format string // "" for a file that nothing was written to
-	state  *rules.State
+	loaded *rules.Loading
 	found  sums   // of the records that are there
 	wanted sums   // as stored with the last change; nil: unknown
 	wrote  uint64 // the transaction of that change; 0: unknown
@@ -54,7 +54,7 @@ func (p problem) where() string {
 }
 
 func newReading(as purpose) *reading {
-	return &reading{as: as, state: rules.NewState(), found: sums{}, entries: entries{held: map[store.PartnerID]*holding{}}}
+	return &reading{as: as, loaded: &rules.Loading{}, found: sums{}, entries: entries{held: map[store.PartnerID]*holding{}}}
 }
 
 // read reads a file as of the last transaction. It returns an error only if nothing can be read: what is wrong otherwise is
@@ -214,7 +214,7 @@ func (r *reading) decode(bucket, key string, value []byte) (err error) {
 	case bucket == inDocuments, r.as == toCompare:
 		return nil
 	}
-	return r.state.Load(rules.Record{Kind: bucket, Key: key, Value: value})
+	return r.loaded.Add(rules.Record{Kind: bucket, Key: key, Value: value})
 }
 
 // noteEntry notes an entry of the audit log; value is nil when it is damaged.

@@ -20,17 +20,18 @@ func (d *Data) Repair(to string, lost func(where, problem string), sums ...uint6
 		r = r.completed(copyPath(d.path), sums)
 	}
 	if r.mayBeOlder && (r.wanted == nil || !slices.Contains(sums, r.wanted.sum())) { // else it is known to be the newest
-		r = &reading{state: rules.NewState(), wrong: r.wrong}
+		r = &reading{loaded: &rules.Loading{}, wrong: r.wrong}
 	}
 	d.sums = r.wanted // Sum says which file it was
 	for _, p := range r.wrong {
 		lost(p.where(), p.text)
 	}
-	r.state.Repair(func(bucket, key, text string) {
+	data := rules.New(driver{d}, r.loaded, d.log)
+	data.Repair(func(bucket, key, text string) {
 		p := problem{bucket: bucket, key: key}
 		lost(p.where(), text)
 	})
-	kept, err := r.state.Records()
+	kept, err := data.Records()
 	if err != nil {
 		return err
 	}

@@ -181,7 +181,7 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	e.archiver = newArchiver(x, e.background, opt)
 	e.remover = newRemover(data.Data, e.archiver, opt)
 	e.healer = &healer{stored: s, control: data, reader: e.reader, archiver: e.archiver, remover: e.remover, now: opt.Now}
-	data.Removing, data.People = e.remover.nudge, people{e.reader, e.remover}
+	data.Removing, data.People = e.remover.runner.Wake, people{e.reader, e.remover}
 	if opt.Retention != 0 {
 		if err := data.SetDefaultRetention(e.opened, opt.Retention); err != nil {
 			return nil, errors.Join(err, data.Close())

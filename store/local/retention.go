@@ -34,22 +34,7 @@ const (
 )
 
 // expire removes the events of all merchants that are past the retention.
-func (r *remover) expire(ctx context.Context) error { return r.runner.Expire(ctx, r.Expiring()) }
-
-// retryExpiry attempts again what expire could not remove.
-func (r *remover) retryExpiry(ctx context.Context) error {
-	removals, err := r.Removals(ctx)
-	failed := map[store.MerchantID]bool{}
-	for _, x := range removals {
-		if x.Kind == store.OfRetention {
-			failed[x.Merchant] = true
-		}
-	}
-	if err != nil || len(failed) == 0 {
-		return err
-	}
-	return r.runner.Expire(ctx, slices.DeleteFunc(r.Expiring(), func(id store.MerchantID) bool { return !failed[id] }))
-}
+func (r *remover) expire(ctx context.Context) error { return r.runner.Expire(ctx, r.Expiring(), false) }
 
 // ExpireOf implements removal.Engine.
 func (r *remover) ExpireOf(ctx context.Context, id store.MerchantID, before int64) (some bool, err error) {

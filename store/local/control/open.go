@@ -105,13 +105,13 @@ func (d *Data) open(sumsOf func() ([]uint64, error)) error {
 }
 
 // writeNew writes a new file with these records. A record with the sums of all others is not among them, or is replaced.
-func writeNew(path string, records []write) error {
+func writeNew(path string, records []rules.Record) error {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{FreelistType: bolt.FreelistMapType})
 	if err != nil {
 		return err
 	}
-	records = slices.DeleteFunc(records, func(w write) bool { return w.bucket == inMeta && w.key == keySums })
-	slices.SortFunc(records, func(a, b write) int { return cmp.Or(cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.key, b.key)) })
+	records = slices.DeleteFunc(records, func(w rules.Record) bool { return w.Kind == inMeta && w.Key == keySums })
+	slices.SortFunc(records, func(a, b rules.Record) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Key, b.Key)) })
 	sums := sums{}
 	err = prepare(db, "", sums)
 	for batch := range slices.Chunk(records, writtenAtOnce) {
@@ -144,7 +144,7 @@ func prepare(db *bolt.DB, format string, of sums) error {
 			}
 		}
 		// storeAll also writes the sums, with the number of this transaction.
-		return storeAll(transaction{Tx: tx}, of, []write{{inMeta, keyFormat, []byte(Format)}})
+		return storeAll(transaction{Tx: tx}, of, []rules.Record{{Kind: inMeta, Key: keyFormat, Value: []byte(Format)}})
 	})
 }
 

@@ -28,7 +28,7 @@ type reading struct {
 	mayBeOlder bool // the last change may be missing
 	records    uint64
 	wrong      []problem
-	raw        []write // all records that are sound, toRepair
+	raw        []rules.Record // all records that are sound, toRepair
 }
 
 // purpose is what a file is read for. To compare, it keeps no records.
@@ -171,7 +171,7 @@ func (r *reading) add(bucket, key string, value []byte, seal uint64, ok bool) {
 		return
 	}
 	if r.as == toRepair {
-		r.raw = append(r.raw, write{bucket, key, slices.Clone(value)})
+		r.raw = append(r.raw, rules.Record{Kind: bucket, Key: key, Value: slices.Clone(value)})
 	}
 	if err := r.decode(bucket, key, value); err != nil {
 		r.damaged(bucket, key, err.Error())

@@ -52,7 +52,7 @@ func (l *Loading) sort() {
 		}
 		return time.Time{}
 	}
-	slices.SortStableFunc(l.all, func(a, b decoded) int {
+	slices.SortFunc(l.all, func(a, b decoded) int {
 		return cmp.Or(cmp.Compare(a.kind, b.kind), made(a.v).Compare(made(b.v)), cmp.Compare(a.key, b.key))
 	})
 }

@@ -17,43 +17,42 @@ type decoded struct {
 	kind int
 	key  string
 	v    any
+	made time.Time // for sort
 }
 
 func decode(r Record) (decoded, error) {
 	at, err := placeOf(r.Kind)
 	if err != nil || r.Value == nil {
-		return decoded{at, r.Key, nil}, err
+		return decoded{kind: at, key: r.Key}, err
 	}
 	v, err := kinds[at].decode(r.Key, r.Value)
-	return decoded{at, r.Key, v}, err
+	return decoded{kind: at, key: r.Key, v: v}, err
 }
 
 // Add adds a record. It fails for one that cannot be read.
 func (l *Loading) Add(r Record) error {
 	one, err := decode(r)
-	if err == nil {
-		l.all = append(l.all, one)
+	if err != nil {
+		return err
 	}
-	return err
+	switch v := one.v.(type) {
+	case merchant:
+		one.made = v.CreatedAt
+	case store.Tag:
+		one.made = v.CreatedAt
+	case store.Erasure:
+		one.made = v.At
+	case reply:
+		one.made = v.At
+	}
+	l.all = append(l.all, one)
+	return nil
 }
 
 // sort sorts records as they were made, so that each gets to the end of the lists that it is in.
 func (l *Loading) sort() {
-	made := func(v any) time.Time {
-		switch v := v.(type) {
-		case merchant:
-			return v.CreatedAt
-		case store.Tag:
-			return v.CreatedAt
-		case store.Erasure:
-			return v.At
-		case reply:
-			return v.At
-		}
-		return time.Time{}
-	}
 	slices.SortFunc(l.all, func(a, b decoded) int {
-		return cmp.Or(cmp.Compare(a.kind, b.kind), made(a.v).Compare(made(b.v)), cmp.Compare(a.key, b.key))
+		return cmp.Or(cmp.Compare(a.kind, b.kind), a.made.Compare(b.made), cmp.Compare(a.key, b.key))
 	})
 }
 

@@ -87,7 +87,10 @@ func (s *State) byReply(a, b string) int {
 // insert adds one that is new to the list of its owner, mostly at its end.
 func insert[K comparable, T any](lists map[K][]T, owner K, one T, order func(a, b T) int) {
 	list := lists[owner]
-	i, _ := slices.BinarySearchFunc(list, one, order)
+	i := len(list)
+	if i > 0 && order(list[i-1], one) > 0 {
+		i, _ = slices.BinarySearchFunc(list, one, order)
+	}
 	lists[owner] = slices.Insert(list, i, one)
 }
 

@@ -28,8 +28,6 @@ type Directory struct {
 	partnerSettings hotMap[PartnerID, partnerSettings]   // of the partners whose settings are not the zero value
 	merchants       hotMap[MerchantID, MerchantSettings] // of the merchants whose settings are not the zero value
 
-	suspendedTags map[TagID]struct{}
-
 	secrets map[MerchantID][]Secret // of the merchants that have any
 
 	// The merchants that have a tag, by partner, in the order in which they got their first one. Lists are never changed in
@@ -104,8 +102,7 @@ func NewDirectory() *Directory {
 		partners: map[PartnerID]Partner{},
 		keys:     map[KeyID]Key{},
 
-		suspendedTags: map[TagID]struct{}{},
-		secrets:       map[MerchantID][]Secret{},
+		secrets: map[MerchantID][]Secret{},
 
 		owned:    map[PartnerID][]MerchantID{},
 		owner:    map[MerchantID]PartnerID{},
@@ -297,10 +294,8 @@ type Suspended struct {
 	Tags      []TagID
 }
 
-// Suspended returns everything that is suspended itself: not the merchants of a suspended partner, for example.
+// Suspended returns everything that is suspended itself: not the merchants of a suspended partner, for example. It looks at all tags.
 func (d *Directory) Suspended() Suspended {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
 	var s Suspended
 	for id, settings := range d.partnerSettings.all {
 		if settings.suspended {
@@ -312,8 +307,10 @@ func (d *Directory) Suspended() Suspended {
 			s.Merchants = append(s.Merchants, id)
 		}
 	}
-	for id := range d.suspendedTags {
-		s.Tags = append(s.Tags, id)
+	for id, t := range d.tags.all {
+		if t.Suspended {
+			s.Tags = append(s.Tags, id)
+		}
 	}
 	slices.Sort(s.Partners)
 	slices.Sort(s.Merchants)
@@ -503,7 +500,6 @@ func (d *Directory) RemoveMerchants(merchants ...Merchant) {
 					d.labels--
 				}
 				d.tags.remove(t.ID)
-				delete(d.suspendedTags, t.ID)
 			}
 		}
 		d.merchants.remove(m.ID) // after the tags: a suspended merchant must not accept events meanwhile
@@ -544,9 +540,4 @@ func (d *Directory) SetTag(t Tag) {
 		}
 	}
 	d.tags.set(t.ID, t)
-	if t.Suspended {
-		d.suspendedTags[t.ID] = struct{}{}
-	} else {
-		delete(d.suspendedTags, t.ID)
-	}
 }

@@ -286,7 +286,7 @@ func TestDeletedMerchantIsRemoved(t *testing.T) {
 	if _, err := x.DeleteMerchant(ctx, x.shop); err != nil {
 		t.Fatal(err)
 	}
-	x.remover.nudge()
+	x.remover.runner.Wake()
 	late := []store.Mark{newVisit(x.shop, 1, 51)}
 	if err := x.Record(ctx, late); err != nil || late[0].Outcome != store.Removed {
 		t.Errorf("an event that was on its way: outcome %d, %v", late[0].Outcome, err)

@@ -124,12 +124,12 @@ func Open(dir string, opt Options) (store.Engine, error) {
 	e.OwnerOf = data.Directory().Owner
 	s.opened, e.close = context.WithCancel(context.Background())
 	x := &liveIndex{stored: s, parts: parts, maxSeries: opt.MaxSeries, registerer: opt.Metrics}
-	e.reader = &reader{stored: s, control: data, index: x, watchers: newWatchers(&e.Watchers), now: opt.Now}
+	e.reader = &reader{stored: s, control: data, index: x, watchers: &watchers{Watchers: &e.Watchers}, now: opt.Now}
 	e.background = newBackground(e.opened, opt.ArchiveRun > 0)
 	e.archiver = newArchiver(x, e.background, opt)
 	e.remover = newRemover(data.Data, e.archiver, opt)
 	e.healer = &healer{stored: s, control: data, reader: e.reader, archiver: e.archiver, remover: e.remover, now: opt.Now}
-	data.Removing, data.People = e.remover.nudge, people{e.reader, e.remover}
+	data.Removing, data.People = e.remover.runner.Wake, people{e.reader, e.remover}
 	if opt.Retention != 0 {
 		if err := data.SetDefaultRetention(e.opened, opt.Retention); err != nil {
 			return nil, errors.Join(err, data.Close())
@@ -261,7 +261,6 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	e.index.pushed = last
 	x.Start()
-	e.watchers.start()
 	e.archiver.start()
 	if opt.Metrics != nil {
 		opt.Metrics.MustRegister(slices.Concat(e.journal.Metrics(), e.index.now.metrics, e.index.metrics(), e.damage.metrics(), e.background.metrics(), e.healer.completeMetrics())...)
@@ -324,7 +323,6 @@ func (e *engine) Close() error {
 	}
 	// First, so that the index gets the last commits before it closes.
 	e.journal.Drain()
-	e.watchers.close()
 	e.index.work.Wait()
 	e.archiver.done.Wait()
 	return errors.Join(err, e.index.now.Close(), e.archive.Close(), e.journal.Close(), e.Data.Close())

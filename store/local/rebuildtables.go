@@ -68,7 +68,7 @@ func (h *healer) checkArchive() error {
 	if err := h.replaceArchive(); err != nil {
 		return err
 	}
-	h.remover.nudge()
+	h.remover.runner.Wake()
 	h.log.Info("archive/ was replaced by what can be read of it")
 	h.noteRebuilt()
 	return nil
@@ -111,7 +111,7 @@ func (h *healer) checkKeys() error {
 	}
 	h.remover.busy.Lock() // as in replaceArchive
 	defer h.remover.busy.Unlock()
-	defer h.remover.nudge()
+	defer h.remover.runner.Wake()
 	return h.journal.RebuildKeys(h.opened, err, h.keysLost)
 }
 

@@ -239,7 +239,7 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 	c := &migrate.Control{}
 	return c, d.db.Read(ctx, func(tx pgx.Tx) error {
-		loaded, err := control.LoadState(ctx, tx)
+		loaded, err := control.LoadRecords(ctx, tx)
 		if err != nil {
 			return err
 		}

@@ -91,7 +91,6 @@ import (
 	"mtagd/store/postgres/remove"
 	"mtagd/store/postgres/schema"
 	"mtagd/store/postgres/write"
-	"mtagd/store/removal"
 )
 
 // Options are an engine's inputs besides its database.
@@ -172,12 +171,8 @@ func openWith(ctx context.Context, config *pgxpool.Config, opt Options) (*engine
 		db.Close()
 		return nil, err
 	}
-	delay := removal.Delay
-	if opt.eager {
-		delay = 0
-	}
 	// Metrics are registered last: Open may be called again with the same registry after it has failed.
-	e.Remover = remove.New(db, e.Control, e.counts, e.Reader, delay, opt.Metrics)
+	e.Remover = remove.New(db, e.Control, e.counts, e.Reader, opt.eager, opt.Metrics)
 	e.News = e.Watchers.Wake
 	e.Follow()
 	e.KeepFlushing()

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"mtagd/store"
 )
 
@@ -47,7 +49,7 @@ const Delay = time.Minute
 // ErrWaits is not noted as a failure: the next call of Run tries it again.
 var ErrWaits = errors.New("the bytes of removed events must stay for now")
 
-// Runner runs the removals of an engine.
+// Runner runs the removals of an engine, one round after the other.
 type Runner struct {
 	Engine  Engine
 	Metrics *Metrics
@@ -55,6 +57,46 @@ type Runner struct {
 
 	// Reclaim gives back the space of what ExpireOf has removed; nil: that needs nothing.
 	Reclaim func(ctx context.Context) error
+
+	wake chan struct{} // holds a value when there may be a task
+}
+
+// NewRunner returns a runner whose metrics are registered, unless metrics is nil. eager, for tests, leaves out Delay.
+func NewRunner(e Engine, metrics prometheus.Registerer, eager bool) *Runner {
+	r := &Runner{Engine: e, Metrics: NewMetrics(metrics), Delay: Delay, wake: make(chan struct{}, 1)}
+	if eager {
+		r.Delay = 0
+	}
+	return r
+}
+
+// How long Keep waits for the next round.
+const (
+	interval   = time.Minute
+	retryAfter = 5 * time.Second
+)
+
+// Keep calls do for each round, until ctx ends: after each Wake, once a minute, and soon after an error.
+func (r *Runner) Keep(ctx context.Context, do func(ctx context.Context) error) {
+	for ctx.Err() == nil {
+		wait := interval
+		if do(ctx) != nil {
+			wait = retryAfter
+		}
+		select {
+		case <-ctx.Done():
+		case <-r.wake:
+		case <-time.After(wait):
+		}
+	}
+}
+
+// Wake begins the next round at once.
+func (r *Runner) Wake() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // it will already
+	}
 }
 
 // Run attempts all erasures and deletions that are due. The erasures of a deleted merchant are done with its deletion.
@@ -105,8 +147,9 @@ func (r *Runner) Run(ctx context.Context) error {
 	return w.end()
 }
 
-// Expire attempts to remove what is past the retention of some merchants: all that do not keep their events for ever.
-func (r *Runner) Expire(ctx context.Context, merchants []store.MerchantID) error {
+// Expire attempts to remove what is past the retention of some merchants: all of those that do not keep their events for ever.
+// again: only of those whose last attempt has failed.
+func (r *Runner) Expire(ctx context.Context, merchants []store.MerchantID, again bool) error {
 	w, err := r.begin(ctx, len(merchants))
 	if err != nil {
 		return err
@@ -124,7 +167,7 @@ func (r *Runner) Expire(ctx context.Context, merchants []store.MerchantID) error
 		if !known {
 			t = store.Removal{Kind: store.OfRetention, Merchant: m, At: w.now.UTC(), State: store.ErasureRemoving}
 		}
-		if !t.IsDue(w.now) {
+		if !known && again || !t.IsDue(w.now) {
 			continue
 		}
 		some := false

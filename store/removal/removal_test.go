@@ -185,7 +185,7 @@ func TestTheRetentionOfAMerchantFails(t *testing.T) {
 	expire := func(want string, merchants ...store.MerchantID) {
 		t.Helper()
 		f.steps = nil
-		err := r.Expire(t.Context(), merchants)
+		err := r.Expire(t.Context(), merchants, false)
 		failed := slices.ContainsFunc(f.steps, func(s string) bool { return f.errs[s] != nil })
 		if got := strings.Join(f.steps, ", "); got != want || (err != nil) != failed {
 			t.Errorf("the steps are %s, %v; want %s", got, err, want)
@@ -208,6 +208,13 @@ func TestTheRetentionOfAMerchantFails(t *testing.T) {
 	expire("expire b, reclaim", "b") // a was deleted
 	if len(f.removals) > 0 {
 		t.Errorf("left are %+v", f.removals)
+	}
+	f.errs = map[string]error{"expire a": errors.New("a bad block")}
+	expire("expire a, expire b, reclaim", "a", "b")
+	f.now = f.now.Add(5 * time.Second)
+	f.steps = nil
+	if err := r.Expire(t.Context(), []store.MerchantID{"a", "b"}, true); err == nil || !slices.Equal(f.steps, []string{"expire a"}) {
+		t.Errorf("the steps of another attempt are %q, %v; want only that of the merchant whose last one has failed", f.steps, err)
 	}
 }
 

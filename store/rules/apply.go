@@ -9,25 +9,60 @@ import (
 	"mtagd/store"
 )
 
+// Loading gathers the records that a driver has read, for New.
+type Loading struct{ all []decoded }
+
+// decoded is a record with its value; nil: it is deleted.
+type decoded struct {
+	kind int
+	key  string
+	v    any
+	made time.Time // for sort
+}
+
+func decode(r Record) (decoded, error) {
+	at, err := placeOf(r.Kind)
+	if err != nil || r.Value == nil {
+		return decoded{kind: at, key: r.Key}, err
+	}
+	v, err := kinds[at].decode(r.Key, r.Value)
+	return decoded{kind: at, key: r.Key, v: v}, err
+}
+
+// Add adds a record. It fails for one that cannot be read.
+func (l *Loading) Add(r Record) error {
+	one, err := decode(r)
+	if err != nil {
+		return err
+	}
+	switch v := one.v.(type) {
+	case merchant:
+		one.made = v.CreatedAt
+	case store.Tag:
+		one.made = v.CreatedAt
+	case store.Erasure:
+		one.made = v.At
+	case reply:
+		one.made = v.At
+	}
+	l.all = append(l.all, one)
+	return nil
+}
+
+// sort sorts records as they were made, so that each gets to the end of the lists that it is in.
+func (l *Loading) sort() {
+	slices.SortFunc(l.all, func(a, b decoded) int {
+		return cmp.Or(cmp.Compare(a.kind, b.kind), a.made.Compare(b.made), cmp.Compare(a.key, b.key))
+	})
+}
+
 // Apply puts records that were stored into memory and into the directory. None of them is there twice. Only the driver calls
 // it, with one change after the other, or with the last version of each record that several changes have written.
 func (d *Data) Apply(records []Record) error {
-	type decoded struct {
-		kind int
-		key  string
-		v    any // nil: deleted
-	}
 	all := make([]decoded, len(records))
 	for i, r := range records {
-		at, err := placeOf(r.Kind)
-		if err != nil {
-			return err
-		}
-		all[i] = decoded{at, r.Key, nil}
-		if r.Value == nil {
-			continue
-		}
-		if all[i].v, err = kinds[at].decode(r.Key, r.Value); err != nil {
+		var err error
+		if all[i], err = decode(r); err != nil {
 			return fmt.Errorf("record %s %q: %w", r.Kind, r.Key, err)
 		}
 	}
@@ -38,6 +73,11 @@ func (d *Data) Apply(records []Record) error {
 		return 2*r.kind + 1
 	}
 	slices.SortStableFunc(all, func(a, b decoded) int { return cmp.Compare(order(a), order(b)) })
+	d.apply(all)
+	return nil
+}
+
+func (d *Data) apply(all []decoded) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, r := range all {
@@ -50,37 +90,6 @@ func (d *Data) Apply(records []Record) error {
 	if len(d.removed) > 0 {
 		d.dir.RemoveMerchants(d.removed...) // together: the shared host may have most tags
 		d.removed = nil
-	}
-	return nil
-}
-
-// fillDirectory puts what was loaded into the directory.
-func (d *Data) fillDirectory() {
-	s := d.state
-	for _, p := range s.partners {
-		d.dir.SetPartner(p)
-	}
-	for _, k := range s.keys {
-		d.dir.SetKey(k)
-		if at, used := s.uses[k.ID]; used {
-			d.dir.SetLastUse(k.ID, at)
-		}
-	}
-	for _, o := range s.sessions {
-		if !o.IsLink {
-			d.dir.SetSession(o)
-		}
-	}
-	for _, m := range s.merchants {
-		d.dir.SetMerchant(m.Merchant)
-	}
-	tags := make([]store.Tag, 0, len(s.tags))
-	for _, t := range s.tags {
-		tags = append(tags, s.complete(t))
-	}
-	store.Sort(tags, func(a, b store.Tag) int { return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID)) })
-	for _, t := range tags {
-		d.dir.SetTag(t)
 	}
 }
 
@@ -109,14 +118,13 @@ func (d *Data) removePartner(id store.PartnerID) {
 	delete(s.keysOf, id)
 	delete(s.merchantsOf, id)
 	delete(s.repliesOf, id)
-	delete(s.counts, id)
 	d.dir.RemovePartner(id)
 }
 
 func (d *Data) setKey(id store.KeyID, k store.Key) {
 	s := d.state
 	if _, known := s.keys[id]; !known {
-		s.keysOf[k.Partner] = append(s.keysOf[k.Partner], id)
+		insert(s.keysOf, k.Partner, id, cmp.Compare[store.KeyID])
 	}
 	s.keys[id] = k
 	d.dir.SetKey(k)
@@ -124,9 +132,7 @@ func (d *Data) setKey(id store.KeyID, k store.Key) {
 
 func (d *Data) removeKey(id store.KeyID) {
 	s := d.state
-	if of := s.keys[id].Partner; s.keysOf[of] != nil {
-		s.keysOf[of] = without(s.keysOf[of], id)
-	}
+	drop(s.keysOf, s.keys[id].Partner, id)
 	delete(s.keys, id)
 	d.dir.RemoveKey(id)
 }
@@ -144,7 +150,7 @@ func (d *Data) setMerchant(id store.MerchantID, m merchant) {
 	_, known := s.merchants[id]
 	s.merchants[id] = m
 	if !known {
-		s.merchantsOf[m.Partner] = insert(s.merchantsOf[m.Partner], id, s.byOrdinal)
+		insert(s.merchantsOf, m.Partner, id, s.byOrdinal)
 	}
 	d.dir.SetMerchant(m.Merchant)
 }
@@ -160,9 +166,7 @@ func (d *Data) removeMerchant(id store.MerchantID) {
 		m.Tags = append(m.Tags, store.Tag{ID: t})
 	}
 	d.removed = append(d.removed, m)
-	if s.merchantsOf[m.Partner] != nil {
-		s.merchantsOf[m.Partner] = without(s.merchantsOf[m.Partner], id)
-	}
+	drop(s.merchantsOf, m.Partner, id)
 	delete(s.tagsOf, id)
 	delete(s.merchants, id)
 }
@@ -171,11 +175,16 @@ func (d *Data) setTag(id store.TagID, t store.Tag) {
 	s := d.state
 	_, known := s.tags[id]
 	s.tags[id] = t
-	if !known {
-		s.noteTag(t)
-	}
 	t = s.complete(t)
-	s.countsOf(t.Partner).set(t, !known)
+	labels := 0
+	if !known {
+		insert(s.tagsOf, t.Merchant, t.ID, cmp.Compare[store.TagID])
+		if t.Label != "" {
+			s.labels[t.Label] = id
+			labels = 1
+		}
+	}
+	s.count(t, labels, t.Type == store.ServerSide && !t.Verified && !t.ClaimLost)
 	d.dir.SetTag(t)
 }
 
@@ -185,24 +194,21 @@ func (d *Data) removeTag(id store.TagID) {
 	if s.labels[t.Label] == id {
 		delete(s.labels, t.Label)
 	}
-	if counts := s.counts[t.Partner]; counts != nil {
-		counts.remove(t)
+	if delete(s.tags, id); t.Label != "" {
+		s.count(t, -1, false)
 	}
-	delete(s.tags, id)
 }
 
 func (d *Data) setReply(key string, r reply) {
 	s := d.state
 	d.removeReply(key)
 	s.replies[key] = r
-	s.repliesOf[r.Partner] = insert(s.repliesOf[r.Partner], key, s.byReply)
+	insert(s.repliesOf, r.Partner, key, s.byReply)
 }
 
 func (d *Data) removeReply(key string) {
 	s := d.state
-	if r, known := s.replies[key]; known && s.repliesOf[r.Partner] != nil {
-		s.repliesOf[r.Partner] = without(s.repliesOf[r.Partner], key)
-	}
+	drop(s.repliesOf, s.replies[key].Partner, key)
 	delete(s.replies, key)
 }
 
@@ -217,7 +223,7 @@ func (d *Data) setErasure(id store.ErasureID, e store.Erasure) {
 	_, known := s.erasures[id]
 	s.erasures[id] = e
 	if !known {
-		s.erasuresOf[e.Merchant] = insert(s.erasuresOf[e.Merchant], id, s.byAge)
+		insert(s.erasuresOf, e.Merchant, id, s.byAge)
 	}
 	if e.State == store.ErasureDone {
 		delete(s.unfinished, id)

@@ -10,31 +10,28 @@ import (
 // however many tags there are.
 type counts struct {
 	labels     int
-	unverified map[store.TagID]time.Time // the claims that are not verified yet: from when on each is free
+	unverified map[store.TagID]time.Time // the claims that are not verified yet: from when on each is free; nil: there are none
 }
 
-// set notes a tag that is new or has changed.
-func (c *counts) set(t store.Tag, isNew bool) {
-	if isNew && t.Label != "" {
-		c.labels++
-	}
-	if t.Type == store.ServerSide && !t.Verified && !t.ClaimLost {
+// count notes a tag that was made, changed or deleted: how many labels more its partner has, and whether it has a claim
+// that is not verified yet.
+func (s *State) count(t store.Tag, labels int, unverified bool) {
+	c := s.counts[t.Partner]
+	if c.labels += labels; unverified {
+		if c.unverified == nil {
+			c.unverified = map[store.TagID]time.Time{}
+		}
 		c.unverified[t.ID] = t.Claim(t.ClaimedAt).FreeFrom
-	} else {
-		delete(c.unverified, t.ID)
+	} else if delete(c.unverified, t.ID); len(c.unverified) == 0 {
+		c.unverified = nil
 	}
-}
-
-// remove forgets a tag that was deleted.
-func (c *counts) remove(t store.Tag) {
-	if t.Label != "" {
-		c.labels--
+	if s.counts[t.Partner] = c; c.labels == 0 && c.unverified == nil {
+		delete(s.counts, t.Partner)
 	}
-	delete(c.unverified, t.ID)
 }
 
 // unverifiedClaims returns how many claims are neither verified nor lapsed.
-func (c *counts) unverifiedClaims(now time.Time) int {
+func (c counts) unverifiedClaims(now time.Time) int {
 	n := 0
 	for _, freeFrom := range c.unverified {
 		if now.Before(freeFrom) {
@@ -42,14 +39,4 @@ func (c *counts) unverifiedClaims(now time.Time) int {
 		}
 	}
 	return n
-}
-
-// countsOf returns the counts of a partner.
-func (s *State) countsOf(partner store.PartnerID) *counts {
-	c := s.counts[partner]
-	if c == nil {
-		c = &counts{unverified: map[store.TagID]time.Time{}}
-		s.counts[partner] = c
-	}
-	return c
 }

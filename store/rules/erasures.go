@@ -133,14 +133,6 @@ func decodeSuppressed(key string, value []byte) (any, error) {
 	return p, err
 }
 
-func (s *State) loadSuppressed(_ string, v any) {
-	p := v.(suppressedPerson)
-	if s.suppressed[p.merchant] == nil {
-		s.suppressed[p.merchant] = map[store.IdentityKey]store.ErasureID{}
-	}
-	s.suppressed[p.merchant][p.key] = p.by
-}
-
 func (s *State) eachSuppressed(use func(key string, value []byte, err error)) {
 	for m, of := range s.suppressed {
 		for k, by := range of {
@@ -149,8 +141,12 @@ func (s *State) eachSuppressed(use func(key string, value []byte, err error)) {
 	}
 }
 
-func (d *Data) setSuppressed(key string, v any) {
-	d.state.loadSuppressed(key, v)
+func (d *Data) setSuppressed(_ string, v any) {
+	s, p := d.state, v.(suppressedPerson)
+	if s.suppressed[p.merchant] == nil {
+		s.suppressed[p.merchant] = map[store.IdentityKey]store.ErasureID{}
+	}
+	s.suppressed[p.merchant][p.key] = p.by
 	d.suppressing.Store(true)
 }
 

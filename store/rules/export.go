@@ -8,9 +8,9 @@ import (
 // Export returns the records that a move copies, in the order of their kinds and keys: all but sessions, and the id of the
 // data directory.
 func (d *Data) Export() ([]Record, error) {
+	all, err := d.Records()
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	all, err := d.state.Records()
 	all = slices.DeleteFunc(all, func(r Record) bool { return r.Kind == Uses || r.Kind == Meta && r.Key == metaID })
 	for id := range d.state.keys {
 		at := d.dir.LastUse(id) // newer than what is stored

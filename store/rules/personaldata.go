@@ -132,7 +132,7 @@ func (d *Data) EraseOf(ctx context.Context, id store.MerchantID, erasures []stor
 	var reader EventReader
 	if err := d.People.EventsOf(ctx, m, x.persons, x.until, func(e *PersonalEvent, owners, claimed []int) error {
 		if x.take(e.At.Seq, owners, claimed) {
-			id, _ := reader.EventID(e.Raw)
+			_, id := reader.Keys(e.Raw)
 			events = append(events, ForgottenEvent{e.At, e.Time, e.Name, id})
 		}
 		return nil

@@ -94,7 +94,7 @@ type Matcher struct {
 	of    []int // the persons who have it
 	claim []int // those to whom only a claimed link leads
 
-	fields fields
+	reader EventReader
 }
 
 // Matcher returns a new one.
@@ -119,8 +119,11 @@ func (p *Matcher) Of(muid, raw []byte, byClaim bool) (owners, claimed []int) {
 			}
 		}
 	}
-	for _, k := range p.fields.identifiers(raw, p.identifiers) {
-		owners = merge(owners, p.identifiers[k])
+	if len(p.identifiers) > 0 && mayHave(raw, p.identifiers) {
+		found, _ := p.reader.Keys(raw)
+		for _, k := range found {
+			owners = merge(owners, p.identifiers[k])
+		}
 	}
 	if len(claimed) > 0 && len(owners) > 0 {
 		claimed = slices.DeleteFunc(slices.Clone(claimed), func(n int) bool { return slices.Contains(owners, n) })
@@ -128,8 +131,8 @@ func (p *Matcher) Of(muid, raw []byte, byClaim bool) (owners, claimed []int) {
 	return owners, claimed
 }
 
-// fields are those of an event's body that say whose it is.
-type fields struct {
+// EventReader reads bodies of events, one after the other. It has the fields of the last one that say whose it is.
+type EventReader struct {
 	Email    jsontext.Value `json:"email"`
 	Phone    jsontext.Value `json:"phone"`
 	DeviceID jsontext.Value `json:"deviceId"`
@@ -139,32 +142,23 @@ type fields struct {
 // lenient reads what the tag server takes.
 var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 
-func (f *fields) read(raw []byte) {
-	f.Email, f.Phone, f.DeviceID, f.EventID = f.Email[:0], f.Phone[:0], f.DeviceID[:0], f.EventID[:0]
-	_ = json.UnmarshalOf(raw, f, lenient) // the fields before an error count, as when the event came in
-}
-
 // fieldNames are the fields that identify a person, as they are in a body.
 var fieldNames = map[store.IdentifierKind][]byte{store.Email: []byte(`"email"`), store.Phone: []byte(`"phone"`), store.DeviceID: []byte(`"deviceId"`)}
 
-// identifiers returns the keys of the identifiers in an event's body, or none when none of them is one of wanted.
-func (f *fields) identifiers(raw []byte, wanted map[store.IdentityKey][]int) []store.IdentityKey {
-	if len(wanted) == 0 || !mayHave(raw, wanted) {
-		return nil
-	}
-	f.read(raw)
-	return f.keys()
-}
-
-// keys returns the keys of the identifiers.
-func (f *fields) keys() []store.IdentityKey {
+// Keys returns the keys of the identifiers in an event's body, and its event_id; "" when there is none.
+func (r *EventReader) Keys(raw []byte) (identifiers []store.IdentityKey, eventID string) {
+	r.Email, r.Phone, r.DeviceID, r.EventID = r.Email[:0], r.Phone[:0], r.DeviceID[:0], r.EventID[:0]
+	_ = json.UnmarshalOf(raw, r, lenient) // the fields before an error count, as when the event came in
 	var id store.Identity
-	for kind, v := range map[store.IdentifierKind]jsontext.Value{store.Email: f.Email, store.Phone: f.Phone, store.DeviceID: f.DeviceID} {
+	for kind, v := range map[store.IdentifierKind]jsontext.Value{store.Email: r.Email, store.Phone: r.Phone, store.DeviceID: r.DeviceID} {
 		if text, ok := textOf(v); ok {
 			id.Add(kind, text)
 		}
 	}
-	return id.Keys()
+	if text, ok := textOf(r.EventID); ok && store.FitsDedupeID(text) {
+		eventID = text
+	}
+	return id.Keys(), eventID
 }
 
 // mayHave is false for most bodies that have none of the wanted identifiers, and much faster than reading them. It looks at
@@ -209,22 +203,4 @@ func textOf(v jsontext.Value) (string, bool) {
 	}
 	s, _ := jsontext.AppendUnquote(nil, []byte(v)) // half of a surrogate pair becomes U+FFFD
 	return string(s), true
-}
-
-// EventReader reads bodies of events, one after the other.
-type EventReader struct{ fields fields }
-
-// EventID returns the event_id under which an event was remembered; false when there is none.
-func (r *EventReader) EventID(raw []byte) (id string, ok bool) {
-	_, id = r.Keys(raw)
-	return id, id != ""
-}
-
-// Keys returns the keys of the identifiers in an event's body, and its event_id; "" when there is none.
-func (r *EventReader) Keys(raw []byte) (identifiers []store.IdentityKey, eventID string) {
-	r.fields.read(raw)
-	if id, ok := textOf(r.fields.EventID); ok && store.FitsDedupeID(id) {
-		eventID = id
-	}
-	return r.fields.keys(), eventID
 }

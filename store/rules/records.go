@@ -43,7 +43,6 @@ const (
 type kind struct {
 	name   string
 	decode func(key string, value []byte) (any, error)
-	load   func(s *State, key string, v any)                             // before derive
 	each   func(s *State, use func(key string, value []byte, err error)) // passes all records
 	set    func(d *Data, key string, v any)                              // into memory and the directory
 	remove func(d *Data, key string)
@@ -55,8 +54,7 @@ var kinds []kind
 
 func init() { // else it would refer to itself
 	kinds = []kind{
-		{Meta, decodeMeta, (*State).loadMeta, (*State).eachMeta,
-			func(d *Data, key string, v any) { d.state.loadMeta(key, v) }, func(*Data, string) {}},
+		{Meta, decodeMeta, (*State).eachMeta, (*Data).setMeta, func(*Data, string) {}},
 		jsonKind(Partners, func(s *State) map[store.PartnerID]store.Partner { return s.partners },
 			func(p store.Partner) string { return string(p.ID) }, (*Data).setPartner, (*Data).removePartner),
 		jsonKind(Keys, func(s *State) map[store.KeyID]store.Key { return s.keys },
@@ -75,7 +73,7 @@ func init() { // else it would refer to itself
 		jsonKind(Expiries, func(s *State) map[store.MerchantID]store.Removal { return s.expiries }, removedMerchant, nil, nil),
 		jsonKind(Erasures, func(s *State) map[store.ErasureID]store.Erasure { return s.erasures },
 			func(e store.Erasure) string { return string(e.ID) }, (*Data).setErasure, nil),
-		{Suppressed, decodeSuppressed, (*State).loadSuppressed, (*State).eachSuppressed, (*Data).setSuppressed, (*Data).removeSuppressed},
+		{Suppressed, decodeSuppressed, (*State).eachSuppressed, (*Data).setSuppressed, (*Data).removeSuppressed},
 		jsonKind(Sessions, func(s *State) map[store.SessionID]store.Session { return s.sessions },
 			func(s store.Session) string { return string(s.ID) }, (*Data).setSession, (*Data).removeSession),
 		mapKind(Destinations, func(s *State) map[string][]byte { return s.destinations }, decodeDestination,
@@ -124,7 +122,6 @@ func mapKind[K ~string, V any](name string, of func(*State) map[K]V, decode func
 	}
 	return kind{name,
 		func(key string, value []byte) (any, error) { return decode(key, value) },
-		func(s *State, key string, v any) { of(s)[K(key)] = v.(V) },
 		func(s *State, use func(key string, value []byte, err error)) {
 			for key, v := range of(s) {
 				value, err := encode(v)
@@ -138,10 +135,7 @@ func mapKind[K ~string, V any](name string, of func(*State) map[K]V, decode func
 
 // Check returns an error for a record that cannot be read.
 func Check(r Record) error {
-	at, err := placeOf(r.Kind)
-	if err == nil {
-		_, err = kinds[at].decode(r.Key, r.Value)
-	}
+	_, err := decode(r)
 	return err
 }
 
@@ -160,12 +154,12 @@ func decodeMeta(key string, b []byte) (any, error) {
 	return store.Retention(n), err
 }
 
-func (s *State) loadMeta(key string, v any) {
+func (d *Data) setMeta(key string, v any) {
 	switch key {
 	case metaID:
-		s.id = v.(string)
+		d.state.id = v.(string)
 	case metaRetention:
-		s.retention = v.(store.Retention)
+		d.state.retention = v.(store.Retention)
 	}
 }
 

@@ -11,7 +11,10 @@ import (
 
 // Records returns all records but sessions: where they are written anew, after a repair or a move, everybody signs in again.
 // Uses of keys that are gone are left out.
-func (s *State) Records() (all []Record, err error) {
+func (d *Data) Records() (all []Record, err error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	s := d.state
 	for _, k := range kinds {
 		if k.name == Sessions {
 			continue
@@ -29,9 +32,10 @@ func (s *State) Records() (all []Record, err error) {
 	return all, err
 }
 
-// Compare finds records that do not agree with each other, after New. Each is as it was written, so this would be a fault of
+// Compare finds records that do not agree with each other. Each is as it was written, so this would be a fault of
 // the program.
-func (s *State) Compare(wrong func(bucket, key, text string)) {
+func (d *Data) Compare(wrong func(bucket, key, text string)) {
+	s := d.state
 	for id, k := range s.keys {
 		if _, ok := s.partners[k.Partner]; !ok {
 			wrong(Keys, string(id), fmt.Sprintf("is of partner %s, which does not exist", k.Partner))
@@ -79,8 +83,9 @@ func (s *State) Compare(wrong func(bucket, key, text string)) {
 
 // Repair makes partners and merchants anew that are lost, as what belongs to them is not. They are suspended, because nobody
 // knows whether they were. It drops claims whose tag is lost. A verified tag whose claim is lost gets it again, as only one
-// tag can have been verified for a domain.
-func (s *State) Repair(lost func(bucket, key, text string)) {
+// tag can have been verified for a domain. Afterwards, the data is only good for Records.
+func (d *Data) Repair(lost func(bucket, key, text string)) {
+	s := d.state
 	const (
 		name   = "(recovered)"
 		anew   = "is lost, and is made anew for what belongs to it, without its name and settings. It is suspended: look at it, and resume it"

@@ -22,7 +22,7 @@
 //	rules.go      Driver, Data, changes
 //	records.go    the kinds of records, and their bytes
 //	state.go      what is in memory
-//	apply.go      puts changes into memory
+//	apply.go      puts what was read, and changes, into memory
 //	partners.go, keys.go, sessions.go, merchants.go, tags.go, claims.go,
 //	once.go, delete.go, erasures.go, retention.go   the rules
 //	counts.go     what the limits of a partner need to know of its tags
@@ -31,7 +31,6 @@
 //	persons.go    what belongs to a person: links, and events by their muid or by the identifiers in their bodies
 //	links.go      which source a link has, and which former ones are kept
 //	documents.go  destinations of events
-//	difference.go for tests of a driver
 //	repair.go    compares records, and repairs what is left of damaged ones
 //	export.go     control data as a move copies it
 package rules
@@ -42,6 +41,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"log/slog"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,12 +101,21 @@ type Data struct {
 }
 
 // New returns the data that was loaded, and puts it into a new directory.
-func New(driver Driver, loaded *State, log *slog.Logger) *Data {
-	d := &Data{driver: driver, log: log, dir: store.NewDirectory(), state: loaded, destinationChanges: 1, changedDestinations: map[string]int64{}}
-	loaded.derive()
-	d.suppressing.Store(len(loaded.suppressed)+len(loaded.removals) > 0)
-	d.fillDirectory()
+func New(driver Driver, loaded *Loading, log *slog.Logger) *Data {
+	d := &Data{driver: driver, log: log, dir: store.NewDirectory(), state: newState(), changedDestinations: map[string]int64{}}
+	loaded.sort()
+	d.apply(loaded.all)
+	d.destinationChanges = 1
+	clear(d.changedDestinations)
 	return d
+}
+
+// Equals reports, for tests of a driver, whether d has the same in memory as other data, which was loaded anew. What has
+// followed from one change after the other must be what follows from all records.
+func (d *Data) Equals(other *Data) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return reflect.DeepEqual(d.state, other.state)
 }
 
 // Directory returns the in-memory view of the control data, as store.Engine describes it.

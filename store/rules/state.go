@@ -27,17 +27,17 @@ type State struct {
 	uses         map[store.KeyID]time.Time         // of keys, as stored
 	destinations map[string][]byte                 // merchant id, "/", id → content
 
-	// What follows from these.
-	keysOf      map[store.PartnerID][]store.KeyID      // in no order
+	// What follows from these. No list is empty.
+	keysOf      map[store.PartnerID][]store.KeyID      // by id
 	merchantsOf map[store.PartnerID][]store.MerchantID // oldest first
-	tagsOf      map[store.MerchantID][]store.TagID     // in no order
+	tagsOf      map[store.MerchantID][]store.TagID     // by id
 	labels      map[string]store.TagID
 	tracking    map[string]store.PartnerID // host → partner
 	repliesOf   map[store.PartnerID][]string
 	erasuresOf  map[store.MerchantID][]store.ErasureID // oldest first
 	unfinished  map[store.ErasureID]bool
 
-	counts map[store.PartnerID]*counts
+	counts map[store.PartnerID]counts
 }
 
 // merchant is a merchant as it is stored.
@@ -46,8 +46,7 @@ type merchant struct {
 	Ordinal uint64 `json:"ordinal"` // in the order of the partner's merchants
 }
 
-// NewState returns an empty state, for a driver to load.
-func NewState() *State {
+func newState() *State {
 	return &State{
 		retention:    store.Forever,
 		partners:     map[store.PartnerID]store.Partner{},
@@ -72,64 +71,7 @@ func NewState() *State {
 		labels:      map[string]store.TagID{},
 		tracking:    map[string]store.PartnerID{},
 		repliesOf:   map[store.PartnerID][]string{},
-		counts:      map[store.PartnerID]*counts{},
-	}
-}
-
-// Load adds a record that was read, before New.
-func (s *State) Load(r Record) error {
-	at, err := placeOf(r.Kind)
-	if err != nil {
-		return err
-	}
-	v, err := kinds[at].decode(r.Key, r.Value)
-	if err == nil {
-		kinds[at].load(s, r.Key, v)
-	}
-	return err
-}
-
-// derive fills in what follows from the records.
-func (s *State) derive() {
-	for id, t := range s.tags {
-		s.noteLabel(id, t)
-	}
-	for id, k := range s.keys {
-		s.keysOf[k.Partner] = append(s.keysOf[k.Partner], id)
-	}
-	for id, m := range s.merchants {
-		s.merchantsOf[m.Partner] = append(s.merchantsOf[m.Partner], id)
-	}
-	for _, list := range s.merchantsOf {
-		slices.SortFunc(list, s.byOrdinal)
-	}
-	for _, t := range s.tags {
-		s.noteTag(t)
-		s.countsOf(t.Partner).set(s.complete(t), true)
-	}
-	for id, p := range s.partners {
-		if p.TrackingDomain != "" {
-			s.tracking[p.TrackingDomain] = id
-		}
-	}
-	for id, r := range s.removals {
-		r.Kind = store.OfDeletion // earlier versions wrote none
-		s.removals[id] = r
-	}
-	for id, e := range s.erasures {
-		s.erasuresOf[e.Merchant] = append(s.erasuresOf[e.Merchant], id)
-		if e.State != store.ErasureDone {
-			s.unfinished[id] = true
-		}
-	}
-	for _, list := range s.erasuresOf {
-		slices.SortFunc(list, s.byAge)
-	}
-	for key, r := range s.replies {
-		s.repliesOf[r.Partner] = append(s.repliesOf[r.Partner], key)
-	}
-	for _, keys := range s.repliesOf {
-		slices.SortFunc(keys, s.byReply)
+		counts:      map[store.PartnerID]counts{},
 	}
 }
 
@@ -142,25 +84,21 @@ func (s *State) byReply(a, b string) int {
 	return cmp.Or(s.replies[a].At.Compare(s.replies[b].At), cmp.Compare(a, b))
 }
 
-// insert adds one that is new to a list, mostly at its end.
-func insert[T any](list []T, one T, order func(a, b T) int) []T {
-	i, _ := slices.BinarySearchFunc(list, one, order)
-	return slices.Insert(list, i, one)
+// insert adds one that is new to the list of its owner, mostly at its end.
+func insert[K comparable, T any](lists map[K][]T, owner K, one T, order func(a, b T) int) {
+	list := lists[owner]
+	i := len(list)
+	if i > 0 && order(list[i-1], one) > 0 {
+		i, _ = slices.BinarySearchFunc(list, one, order)
+	}
+	lists[owner] = slices.Insert(list, i, one)
 }
 
-func without[T comparable](list []T, one T) []T {
-	return slices.DeleteFunc(list, func(other T) bool { return other == one })
-}
-
-// noteTag notes what follows from a tag that is new.
-func (s *State) noteTag(t store.Tag) {
-	s.tagsOf[t.Merchant] = append(s.tagsOf[t.Merchant], t.ID)
-	s.noteLabel(t.ID, t)
-}
-
-func (s *State) noteLabel(id store.TagID, t store.Tag) {
-	if t.Label != "" {
-		s.labels[t.Label] = id
+// drop removes one from the list of its owner.
+func drop[K, T comparable](lists map[K][]T, owner K, one T) {
+	list := slices.DeleteFunc(lists[owner], func(other T) bool { return other == one })
+	if lists[owner] = list; len(list) == 0 {
+		delete(lists, owner)
 	}
 }
 

@@ -59,7 +59,7 @@ func (c *change) newTag(m store.Merchant, t store.TagType, domain string) (tag s
 		if err = c.claimDomain(domain, tag.ID); err != nil {
 			return tag, err
 		}
-		if err := p.Limits.CheckUnverifiedClaims(d.state.countsOf(p.ID).unverifiedClaims(tag.ClaimedAt)); err != nil {
+		if err := p.Limits.CheckUnverifiedClaims(d.state.counts[p.ID].unverifiedClaims(tag.ClaimedAt)); err != nil {
 			return tag, err
 		}
 	}
@@ -69,7 +69,7 @@ func (c *change) newTag(m store.Merchant, t store.TagType, domain string) (tag s
 
 // drawLabel returns a label that no tag has. It does not reserve it.
 func (d *Data) drawLabel(p store.Partner) (string, error) {
-	if err := p.Limits.CheckLabels(d.state.countsOf(p.ID).labels, d.dir.Labels()); err != nil {
+	if err := p.Limits.CheckLabels(d.state.counts[p.ID].labels, d.dir.Labels()); err != nil {
 		return "", err
 	}
 	return store.DrawLabel(func(l string) bool { _, taken := d.state.labels[l]; return taken })

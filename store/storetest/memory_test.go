@@ -52,37 +52,36 @@ func (m *memory) open(t *testing.T, now func() time.Time) store.Engine {
 	t.Helper()
 	m.now, m.news = now, nil
 	for _, d := range []**rules.Data{&m.data, &m.other} {
-		s, err := m.load()
+		var err error
+		*d, err = m.load()
 		testenv.Check(t, err)
-		*d = rules.New(m, s, slog.New(slog.DiscardHandler))
 	}
 	return memoryEngine{Data: m.data, memory: m}
 }
 
-func (m *memory) load() (*rules.State, error) {
-	s := rules.NewState()
+func (m *memory) load() (*rules.Data, error) {
+	loaded := &rules.Loading{}
 	for id, value := range m.records {
-		if err := s.Load(rules.Record{Kind: id[0], Key: id[1], Value: value}); err != nil {
+		if err := loaded.Add(rules.Record{Kind: id[0], Key: id[1], Value: value}); err != nil {
 			return nil, err
 		}
 	}
-	return s, nil
+	return rules.New(m, loaded, slog.New(slog.DiscardHandler)), nil
 }
 
 // verify compares the records with each other, and with what is in memory.
 func (m *memory) verify(wrong func(kind, key, problem string)) error {
-	s, err := m.load()
+	loaded, err := m.load()
 	if err != nil {
 		return err
 	}
-	rules.New(m, s, slog.New(slog.DiscardHandler))
-	s.Compare(wrong)
+	loaded.Compare(wrong)
 	if err := m.follow(); err != nil {
 		return err
 	}
 	for name, d := range map[string]*rules.Data{"memory": m.data, "memory of another machine": m.other} {
-		if diff := rules.Difference(d, s); diff != "" {
-			wrong(name, "", diff)
+		if !d.Equals(loaded) {
+			wrong(name, "", "differs from what was stored")
 		}
 	}
 	hosts, err := m.hosts()

@@ -12,6 +12,7 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/boltfile"
+	"mtagd/store/rules"
 )
 
 // holding is what one partner, or operators, have in the audit log.
@@ -113,7 +114,7 @@ func (d *Data) drop(tx transaction, s sums, holder store.PartnerID, h *holding, 
 	if holder == "" {
 		age = d.AuditLimits.OperatorAge
 	}
-	var old []write
+	var old []rules.Record
 	log := tx.Bucket([]byte(inLog)).Cursor()
 	for key, value := log.Seek(binary.BigEndian.AppendUint64(nil, uint64(h.oldest))); key != nil && len(old) < n; key, value = log.Next() {
 		value, _, ok := unseal(inLog, key, value)
@@ -123,11 +124,11 @@ func (d *Data) drop(tx transaction, s sums, holder store.PartnerID, h *holding, 
 		if h.oldest = auditID(string(key)); d.now().Sub(auditTime(string(key))) < age {
 			break
 		}
-		old = append(old, write{inLog, string(key), nil})
+		old = append(old, rules.Record{Kind: inLog, Key: string(key)})
 		h.oldest++
 	}
 	for _, w := range old {
-		if err := w.store(tx, s); err != nil {
+		if err := storeOne(tx, s, w); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mtagd/store"
+	"mtagd/store/rules"
 	"mtagd/store/testenv"
 )
 
@@ -127,6 +128,6 @@ func changeFile(path string, change func(tx *bolt.Tx) error) error {
 		if err != nil {
 			return err
 		}
-		return write{inMeta, keySums, s.bytes(uint64(tx.ID()))}.store(transaction{Tx: tx}, s)
+		return storeOne(transaction{Tx: tx}, s, rules.Record{Kind: inMeta, Key: keySums, Value: s.bytes(uint64(tx.ID()))})
 	}), db.Close())
 }

@@ -146,15 +146,15 @@ func TestDrillZerosOverAPage(t *testing.T) {
 			testenv.Check(t, err)
 			has := map[[2]string][]byte{}
 			for _, w := range r.raw {
-				has[[2]string{w.bucket, w.key}] = w.value
+				has[[2]string{w.Kind, w.Key}] = w.Value
 			}
 			for _, w := range all {
-				value, ok := has[[2]string{w.bucket, w.key}]
-				if ok && !r.mayBeOlder && isSummed(w.bucket, w.key) && !bytes.Equal(value, w.value) {
-					t.Errorf("page %d of both: %s %q has the value %q, want %q", at/page, w.bucket, w.key, value, w.value)
+				value, ok := has[[2]string{w.Kind, w.Key}]
+				if ok && !r.mayBeOlder && isSummed(w.Kind, w.Key) && !bytes.Equal(value, w.Value) {
+					t.Errorf("page %d of both: %s %q has the value %q, want %q", at/page, w.Kind, w.Key, value, w.Value)
 				}
-				if !ok && len(has) > 0 && !r.mayBeOlder && !bytes.Contains(content[at:at+page], seal(w.bucket, w.key, w.value)) {
-					t.Errorf("page %d of both: %s %q is lost, and was not on the page", at/page, w.bucket, w.key)
+				if !ok && len(has) > 0 && !r.mayBeOlder && !bytes.Contains(content[at:at+page], seal(w.Kind, w.Key, w.Value)) {
+					t.Errorf("page %d of both: %s %q is lost, and was not on the page", at/page, w.Kind, w.Key)
 				}
 			}
 			if len(has) < len(all) && len(r.wrong) == 0 {

@@ -103,7 +103,7 @@ func (d *Data) PutDocuments(ctx context.Context, docs []store.Document) error {
 }
 
 // documentsOf returns the writes that delete the documents of the merchants that a change deletes.
-func documentsOf(tx *bolt.Tx, c rules.Change) (gone []write, err error) {
+func documentsOf(tx *bolt.Tx, c rules.Change) (gone []rules.Record, err error) {
 	for _, r := range c.Records {
 		if r.Kind != rules.Merchants || r.Value != nil {
 			continue
@@ -111,7 +111,7 @@ func documentsOf(tx *bolt.Tx, c rules.Change) (gone []write, err error) {
 		for _, kind := range store.DocumentKinds {
 			prefix := documentKey(kind, store.MerchantID(r.Key), "")
 			if err := eachWith(tx.Bucket([]byte(inDocuments)), prefix, func(key, _ []byte) error {
-				gone = append(gone, write{inDocuments, string(key), nil})
+				gone = append(gone, rules.Record{Kind: inDocuments, Key: string(key)})
 				return nil
 			}); err != nil {
 				return nil, err

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/rules"
 	"mtagd/store/testenv"
 )
 
@@ -232,9 +233,9 @@ func TestDrillRepairOfTwoDamagedFiles(t *testing.T) {
 		sound.with(0, zeros(a)).with(1, zeros(b)).in(t, dir)
 		damaged, err := OpenReadOnly(dir)
 		testenv.Check(t, err)
-		inBoth := slices.ContainsFunc(all.raw, func(w write) bool {
+		inBoth := slices.ContainsFunc(all.raw, func(w rules.Record) bool {
 			b1, b2 := sound[0][a*4096:a*4096+4096], sound[1][b*4096:b*4096+4096]
-			return bytes.Contains(b1, seal(w.bucket, w.key, w.value)) && bytes.Contains(b2, seal(w.bucket, w.key, w.value))
+			return bytes.Contains(b1, seal(w.Kind, w.Key, w.Value)) && bytes.Contains(b2, seal(w.Kind, w.Key, w.Value))
 		})
 		lost := 0
 		testenv.Check(t, damaged.Repair(to, func(string, string) { lost++ }, sum))

@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"maps"
+	"slices"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -16,9 +17,9 @@ import (
 func (d *Data) Import(records []rules.Record, docs []store.Document) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	next, writes := maps.Clone(d.sums), writesIn(records)
+	next, writes := maps.Clone(d.sums), slices.Clip(records)
 	for _, doc := range docs {
-		writes = append(writes, write{inDocuments, documentKey(doc.Kind, doc.Merchant, doc.ID), doc.Content})
+		writes = append(writes, rules.Record{Kind: inDocuments, Key: documentKey(doc.Kind, doc.Merchant, doc.ID), Value: doc.Content})
 	}
 	if err := d.edit(func(tx *bolt.Tx) error { return storeAll(transaction{Tx: tx}, next, writes) }); err != nil {
 		return err

@@ -97,7 +97,7 @@ func (d *Data) open(sumsOf func() ([]uint64, error)) error {
 		return errors.Join(err, db.Close())
 	}
 	d.db, d.sums, d.entries = db, found.wanted, found.entries
-	d.Data = rules.New(driver{d}, found.state, d.log)
+	d.Data = rules.New(driver{d}, found.loaded, d.log)
 	if err := d.openCopy(); err != nil {
 		return errors.Join(err, d.Close())
 	}
@@ -105,13 +105,13 @@ func (d *Data) open(sumsOf func() ([]uint64, error)) error {
 }
 
 // writeNew writes a new file with these records. A record with the sums of all others is not among them, or is replaced.
-func writeNew(path string, records []write) error {
+func writeNew(path string, records []rules.Record) error {
 	db, err := bolt.Open(path, 0o600, &bolt.Options{FreelistType: bolt.FreelistMapType})
 	if err != nil {
 		return err
 	}
-	records = slices.DeleteFunc(records, func(w write) bool { return w.bucket == inMeta && w.key == keySums })
-	slices.SortFunc(records, func(a, b write) int { return cmp.Or(cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.key, b.key)) })
+	records = slices.DeleteFunc(records, func(w rules.Record) bool { return w.Kind == inMeta && w.Key == keySums })
+	slices.SortFunc(records, func(a, b rules.Record) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Key, b.Key)) })
 	sums := sums{}
 	err = prepare(db, "", sums)
 	for batch := range slices.Chunk(records, writtenAtOnce) {
@@ -144,7 +144,7 @@ func prepare(db *bolt.DB, format string, of sums) error {
 			}
 		}
 		// storeAll also writes the sums, with the number of this transaction.
-		return storeAll(transaction{Tx: tx}, of, []write{{inMeta, keyFormat, []byte(Format)}})
+		return storeAll(transaction{Tx: tx}, of, []rules.Record{{Kind: inMeta, Key: keyFormat, Value: []byte(Format)}})
 	})
 }
 
@@ -165,6 +165,6 @@ func openToRead(path string) (*Data, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	d.file, d.sums = f, r.wanted
-	d.Data = rules.New(driver{d}, r.state, d.log)
+	d.Data = rules.New(driver{d}, r.loaded, d.log)
 	return d, nil
 }

@@ -19,7 +19,7 @@ type reading struct {
 	as     purpose
 	txid   uint64 // the transaction that is read
 	format string // "" for a file that nothing was written to
-	state  *rules.State
+	loaded *rules.Loading
 	found  sums   // of the records that are there
 	wanted sums   // as stored with the last change; nil: unknown
 	wrote  uint64 // the transaction of that change; 0: unknown
@@ -28,7 +28,7 @@ type reading struct {
 	mayBeOlder bool // the last change may be missing
 	records    uint64
 	wrong      []problem
-	raw        []write // all records that are sound, toRepair
+	raw        []rules.Record // all records that are sound, toRepair
 }
 
 // purpose is what a file is read for. To compare, it keeps no records.
@@ -54,7 +54,7 @@ func (p problem) where() string {
 }
 
 func newReading(as purpose) *reading {
-	return &reading{as: as, state: rules.NewState(), found: sums{}, entries: entries{held: map[store.PartnerID]*holding{}}}
+	return &reading{as: as, loaded: &rules.Loading{}, found: sums{}, entries: entries{held: map[store.PartnerID]*holding{}}}
 }
 
 // read reads a file as of the last transaction. It returns an error only if nothing can be read: what is wrong otherwise is
@@ -171,7 +171,7 @@ func (r *reading) add(bucket, key string, value []byte, seal uint64, ok bool) {
 		return
 	}
 	if r.as == toRepair {
-		r.raw = append(r.raw, write{bucket, key, slices.Clone(value)})
+		r.raw = append(r.raw, rules.Record{Kind: bucket, Key: key, Value: slices.Clone(value)})
 	}
 	if err := r.decode(bucket, key, value); err != nil {
 		r.damaged(bucket, key, err.Error())
@@ -214,7 +214,7 @@ func (r *reading) decode(bucket, key string, value []byte) (err error) {
 	case bucket == inDocuments, r.as == toCompare:
 		return nil
 	}
-	return r.state.Load(rules.Record{Kind: bucket, Key: key, Value: value})
+	return r.loaded.Add(rules.Record{Kind: bucket, Key: key, Value: value})
 }
 
 // noteEntry notes an entry of the audit log; value is nil when it is damaged.

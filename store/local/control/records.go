@@ -9,6 +9,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 	bolt "go.etcd.io/bbolt"
 
+	"mtagd/store"
 	"mtagd/store/local/codec"
 	"mtagd/store/rules"
 )
@@ -125,17 +126,11 @@ func parseSums(b []byte) (s sums, transaction uint64, err error) {
 	return s, transaction, d.Err("sums of control.db")
 }
 
-// write is a change of one record.
-type write struct {
-	bucket, key string
-	value       []byte // without seal; nil: the record is deleted
-}
-
-// writesOf returns the writes of a change.
-func writesOf(c rules.Change) ([]write, error) {
-	all := writesIn(c.Records)
+// writesOf returns what a change writes, in all buckets.
+func writesOf(c rules.Change) ([]rules.Record, error) {
+	all := slices.Clip(c.Records)
 	for _, e := range c.Entries {
-		w, err := newWrite(inLog, auditKey(e.ID, e.At), e)
+		w, err := inAuditLog(e)
 		if err != nil {
 			return nil, err
 		}
@@ -144,58 +139,52 @@ func writesOf(c rules.Change) ([]write, error) {
 	return all, nil
 }
 
-func writesIn(records []rules.Record) []write {
-	all := make([]write, len(records))
-	for i, r := range records {
-		all[i] = write{r.Kind, r.Key, r.Value}
-	}
-	return all
+func inAuditLog(e store.AuditEntry) (rules.Record, error) {
+	value, err := json.Marshal(e)
+	return rules.Record{Kind: inLog, Key: auditKey(e.ID, e.At), Value: value}, err
 }
 
-func newWrite[T any](bucket, key string, v T) (write, error) {
-	value, err := json.Marshal(v)
-	return write{bucket, key, value}, err
-}
-
-// store makes a change in a transaction, and keeps s up to date. It fails rather than replace a damaged record, whose seal
+// storeOne makes a change in a transaction, and keeps s up to date. It fails rather than replace a damaged record, whose seal
 // is not known.
-func (w write) store(t transaction, s sums) error {
-	if old := t.Bucket([]byte(w.bucket)).Get([]byte(w.key)); old != nil && isSummed(w.bucket, w.key) {
-		_, seal, ok := unseal(w.bucket, w.key, old)
+func storeOne(t transaction, s sums, w rules.Record) error {
+	if old := t.Bucket([]byte(w.Kind)).Get([]byte(w.Key)); old != nil && isSummed(w.Kind, w.Key) {
+		_, seal, ok := unseal(w.Kind, w.Key, old)
 		if !ok {
-			return damaged(w.bucket, w.key)
+			return damaged(w.Kind, w.Key)
 		}
-		s.remove(w.bucket, seal)
+		s.remove(w.Kind, seal)
 	}
-	if w.value != nil && isSummed(w.bucket, w.key) {
-		s.add(w.bucket, sealOf(w.bucket, w.key, w.value))
+	if w.Value != nil && isSummed(w.Kind, w.Key) {
+		s.add(w.Kind, sealOf(w.Kind, w.Key, w.Value))
 	}
-	return t.each(w.put)
+	return t.each(func(tx *bolt.Tx) error { return put(tx, w) })
 }
 
 // put makes a change of one file.
-func (w write) put(tx *bolt.Tx) error {
-	b := tx.Bucket([]byte(w.bucket))
-	if w.value == nil {
-		return b.Delete([]byte(w.key))
+func put(tx *bolt.Tx, w rules.Record) error {
+	b := tx.Bucket([]byte(w.Kind))
+	if w.Value == nil {
+		return b.Delete([]byte(w.Key))
 	}
-	if isPlain(w.bucket, w.key) {
-		return b.Put([]byte(w.key), w.value)
+	if isPlain(w.Kind, w.Key) {
+		return b.Put([]byte(w.Key), w.Value)
 	}
-	if w.bucket == inLog {
+	if w.Kind == inLog {
 		b.FillPercent = 1 // entries are only added at the end, so a full page stays full
 	}
-	return b.Put([]byte(w.key), seal(w.bucket, w.key, w.value))
+	return b.Put([]byte(w.Key), seal(w.Kind, w.Key, w.Value))
 }
 
 // storeAll makes changes, and writes the sums.
-func storeAll(t transaction, s sums, writes []write) error {
+func storeAll(t transaction, s sums, writes []rules.Record) error {
 	for _, w := range writes {
-		if err := w.store(t, s); err != nil {
+		if err := storeOne(t, s, w); err != nil {
 			return err
 		}
 	}
-	return t.each(func(tx *bolt.Tx) error { return write{inMeta, keySums, s.bytes(uint64(tx.ID()))}.put(tx) })
+	return t.each(func(tx *bolt.Tx) error {
+		return put(tx, rules.Record{Kind: inMeta, Key: keySums, Value: s.bytes(uint64(tx.ID()))})
+	})
 }
 
 // damaged is the error for a record that cannot be read.

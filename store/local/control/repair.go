@@ -20,46 +20,46 @@ func (d *Data) Repair(to string, lost func(where, problem string), sums ...uint6
 		r = r.completed(copyPath(d.path), sums)
 	}
 	if r.mayBeOlder && (r.wanted == nil || !slices.Contains(sums, r.wanted.sum())) { // else it is known to be the newest
-		r = &reading{state: rules.NewState(), wrong: r.wrong}
+		r = &reading{loaded: &rules.Loading{}, wrong: r.wrong}
 	}
 	d.sums = r.wanted // Sum says which file it was
 	for _, p := range r.wrong {
 		lost(p.where(), p.text)
 	}
-	r.state.Repair(func(bucket, key, text string) {
+	data := rules.New(driver{d}, r.loaded, d.log)
+	data.Repair(func(bucket, key, text string) {
 		p := problem{bucket: bucket, key: key}
 		lost(p.where(), text)
 	})
-	kept, err := r.state.Records()
+	records, err := data.Records()
 	if err != nil {
 		return err
 	}
-	records := writesIn(kept)
 	owners := map[store.MerchantID]bool{"": true}
-	for _, r := range kept {
+	for _, r := range records {
 		if r.Kind == rules.Merchants {
 			owners[store.MerchantID(r.Key)] = true
 		}
 	}
-	damaged := map[store.AuditID]write{}
+	damaged := map[store.AuditID]rules.Record{}
 	for _, p := range r.wrong {
 		if p.bucket != inLog || len(p.key) != auditKeySize {
 			continue
 		}
-		id, at := auditID(p.key), auditTime(p.key)
-		if damaged[id], err = newWrite(inLog, p.key, store.AuditEntry{ID: id, At: at, Action: store.EntryDamaged}); err != nil {
+		id := auditID(p.key)
+		if damaged[id], err = inAuditLog(store.AuditEntry{ID: id, At: auditTime(p.key), Action: store.EntryDamaged}); err != nil {
 			return err
 		}
 	}
 	first, last := store.AuditID(0), store.AuditID(0)
 	for _, w := range r.raw {
-		if doc := parseDocument(w.key); w.bucket == inDocuments && doc.Kind.IsKept() && owners[doc.Merchant] {
+		if doc := parseDocument(w.Key); w.Kind == inDocuments && doc.Kind.IsKept() && owners[doc.Merchant] {
 			records = append(records, w)
 		}
-		if w.bucket != inLog || len(w.key) != auditKeySize {
+		if w.Kind != inLog || len(w.Key) != auditKeySize {
 			continue
 		}
-		id := auditID(w.key)
+		id := auditID(w.Key)
 		delete(damaged, id)
 		if first == 0 || id < first {
 			first = id
@@ -94,9 +94,9 @@ func (r *reading) completed(path string, sums []uint64) *reading {
 	both.format = Format
 	has := map[[2]string]bool{}
 	for _, w := range slices.Concat(r.raw, second.raw) {
-		if id := [2]string{w.bucket, w.key}; !has[id] {
+		if id := [2]string{w.Kind, w.Key}; !has[id] {
 			has[id] = true
-			both.add(w.bucket, w.key, w.value, sealOf(w.bucket, w.key, w.value), true)
+			both.add(w.Kind, w.Key, w.Value, sealOf(w.Kind, w.Key, w.Value), true)
 		}
 	}
 	if both.isComplete() && both.mayReplace(r, sums) {

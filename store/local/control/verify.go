@@ -28,8 +28,7 @@ func (d *Data) Verify(ctx context.Context, wrong func(where, problem string)) (r
 		wrong(p.where(), p.text)
 	}
 	if len(r.wrong) == 0 {
-		rules.New(driver{d}, r.state, d.log)
-		r.state.Compare(func(bucket, key, text string) {
+		rules.New(driver{d}, r.loaded, d.log).Compare(func(bucket, key, text string) {
 			p := problem{bucket: bucket, key: key}
 			wrong(p.where(), text)
 		})

@@ -119,19 +119,19 @@ func ReadRecords(ctx context.Context, tx conn.Querier, condition string, args ..
 		"SELECT kind, id, body, version FROM record WHERE "+condition, args...)
 }
 
-// LoadState reads all records.
-func LoadState(ctx context.Context, tx conn.Querier) (*rules.State, error) {
+// LoadRecords reads all records.
+func LoadRecords(ctx context.Context, tx conn.Querier) (*rules.Loading, error) {
 	records, err := ReadRecords(ctx, tx, "body IS NOT NULL")
 	if err != nil {
 		return nil, err
 	}
-	s := rules.NewState()
+	loaded := &rules.Loading{}
 	for _, r := range records {
-		if err := s.Load(r.Record); err != nil {
+		if err := loaded.Add(r.Record); err != nil {
 			return nil, fmt.Errorf("record %s %q: %w", r.Kind, r.Key, err)
 		}
 	}
-	return s, nil
+	return loaded, nil
 }
 
 // loadAll loads all control data into memory, as of one moment, and waits until the standbys have it. Otherwise a fail-over
@@ -139,14 +139,14 @@ func LoadState(ctx context.Context, tx conn.Querier) (*rules.State, error) {
 // never apply the second one.
 func (c *Control) loadAll(ctx context.Context) error {
 	var asked time.Time
-	var loaded *rules.State
+	var loaded *rules.Loading
 	var seen conn.Snapshot
 	if err := c.db.Read(ctx, func(tx pgx.Tx) (err error) {
 		asked = time.Now()
 		if err := seen.ReadFrom(tx.QueryRow(ctx, conn.ReadSnapshot)); err != nil {
 			return err
 		}
-		loaded, err = LoadState(ctx, tx)
+		loaded, err = LoadRecords(ctx, tx)
 		return err
 	}); err != nil {
 		return err

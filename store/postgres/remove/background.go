@@ -35,57 +35,35 @@ type Remover struct {
 	db      *conn.DB
 	control *control.Control
 	counts  *count.Counters
-	runner  removal.Runner
-	wake    chan struct{} // holds a value when there may be a task
+	runner  *removal.Runner
 }
 
-// New returns a remover of the events of a database. delay is removal.Delay, but in tests.
-func New(db *conn.DB, c *control.Control, counts *count.Counters, reader *read.Reader, delay time.Duration, metrics prometheus.Registerer) *Remover {
-	r := &Remover{db: db, control: c, counts: counts, wake: make(chan struct{}, 1)}
-	r.runner = removal.Runner{Engine: tasks{c.Data, r}, Metrics: removal.NewMetrics(metrics), Delay: delay}
+// New returns a remover of the events of a database. eager is as for removal.NewRunner.
+func New(db *conn.DB, c *control.Control, counts *count.Counters, reader *read.Reader, eager bool, metrics prometheus.Registerer) *Remover {
+	r := &Remover{db: db, control: c, counts: counts}
+	r.runner = removal.NewRunner(tasks{c.Data, r}, metrics, eager)
 	c.Removing, c.People = r.Wake, people{reader, r}
 	return r
 }
 
-const (
-	interval   = time.Minute
-	retryAfter = 5 * time.Second
-
-	// keepFlushes is how long flushes are kept, for the feed.
-	keepFlushes = time.Hour
-)
+// keepFlushes is how long flushes are kept, for the feed.
+const keepFlushes = time.Hour
 
 // ErrBusy says that this node may not remove events now.
 var ErrBusy = errors.New("another node, or a move, keeps this one from removing events")
 
 // Wake makes the node look for tasks.
-func (r *Remover) Wake() {
-	select {
-	case r.wake <- struct{}{}:
-	default: // it was told already
-	}
-}
+func (r *Remover) Wake() { r.runner.Wake() }
 
 // KeepRemoving does the tasks until ctx ends.
 func (r *Remover) KeepRemoving(ctx context.Context) {
-	for ctx.Err() == nil {
-		wait := interval
-		switch err := r.RunOnce(ctx); {
-		case err == nil || ctx.Err() != nil:
-		case errors.Is(err, ErrBusy):
-			wait = retryAfter // the other node may have begun before this node's erasure was requested
-		default:
+	r.runner.Keep(ctx, func(ctx context.Context) error {
+		err := r.RunOnce(ctx)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrBusy) { // another node may have begun before this node's erasure was requested
 			r.db.Log.Error("background removal, or the rollup of a stopped node's deltas, failed; the node tries again", "error", err)
-			wait = retryAfter
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-r.wake:
-		case <-timer.C:
-		}
-		timer.Stop()
-	}
+		return err
+	})
 }
 
 // ErrLost ends the removals of this node when its lock is lost: another node may have begun them.
@@ -206,7 +184,7 @@ func (p people) Forget(ctx context.Context, m store.MerchantKey, links []store.L
 
 // Expire removes the events of all merchants that are past the retention.
 func (r *Remover) Expire(ctx context.Context) error {
-	return r.runner.Expire(ctx, r.control.Expiring())
+	return r.runner.Expire(ctx, r.control.Expiring(), false)
 }
 
 // ForgetOld removes event_ids that are no longer remembered, and old flushes. It never waits for the rows of a flush under

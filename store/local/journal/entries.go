@@ -146,6 +146,9 @@ func (k *knownLinks) add(key []byte, muid store.MUID, bySecret bool) {
 
 // drop drops a key, which gets another value.
 func (k *knownLinks) drop(key []byte) {
+	if k.buckets == nil {
+		return // a start replays the log: nothing is known yet
+	}
 	bucket, tag := k.place(key)
 	for i, link := range bucket {
 		if uint16(link) == uint16(tag) {

@@ -31,6 +31,20 @@ func TestAKnownLinkChanges(t *testing.T) {
 	}
 }
 
+// A start drops each link that the log has. That makes no table, which takes 4 MB.
+func TestNoTableOfKnownLinksBeforeTheFirst(t *testing.T) {
+	var known knownLinks
+	known.drop([]byte("key"))
+	if known.buckets != nil {
+		t.Error("there is a table before a link is known")
+	}
+	known.add([]byte("key"), "u-1", true)
+	known.drop([]byte("key"))
+	if known.has([]byte("key"), "u-1", true) {
+		t.Error("a link is known after it was dropped")
+	}
+}
+
 // A link of a commit that has failed is not known, although other events of the commit have repeated it.
 func TestALinkOfAFailedCommitIsNotKnown(t *testing.T) {
 	disk := faultfs.New(t)

@@ -97,6 +97,9 @@ const MaxRecord = 16 << 20
 // DefaultFileSize is the size of a file, in bytes. Two files are allocated at any time.
 const DefaultFileSize = 4 << 20
 
+// firstSize is the size of the file that Open begins, if others are larger: Open waits until its zeros are on disk.
+const firstSize = 512 << 10
+
 // Options are settings of a log.
 type Options struct {
 	FileSize int64 // bytes, header included; 0: DefaultFileSize. A larger record gets a larger file
@@ -215,7 +218,7 @@ func (l *Log) start(files, unused []*file, size int64) error {
 		}
 	}
 	l.spares = &spares{dir: l.dir, id: l.id, size: size, count: count}
-	f, err := l.spares.create(block+int64(len(t.last)), true)
+	f, err := l.spares.create(max(min(size, firstSize), block+int64(len(t.last))), true)
 	if err == nil {
 		err = f.begin(header{chain: t.chain.sum, id: l.id, first: first, number: t.chain.number}, t.last)
 	}

@@ -148,6 +148,28 @@ func TestALargeRecordGetsALargeFile(t *testing.T) {
 	mustHold(t, reopen(t, l), 0, want)
 }
 
+// Open waits until the zeros of a file are on disk, so that one is small.
+func TestOpenBeginsASmallFile(t *testing.T) {
+	dir := t.TempDir()
+	var want []record
+	for range 2 {
+		l, err := Open(dir, Options{Log: slog.New(slog.DiscardHandler)})
+		testenv.Check(t, err)
+		last := func() int64 { files := *l.files.Load(); return files[len(files)-1].size }
+		if got := last(); got != firstSize {
+			t.Errorf("Open begins a file of %d bytes, want %d", got, firstSize)
+		}
+		for i := range 4 {
+			want = append(want, add(t, l, payload(i, 200<<10)))
+		}
+		if got := last(); got != DefaultFileSize {
+			t.Errorf("the next file has %d bytes, want %d", got, DefaultFileSize)
+		}
+		mustHold(t, l, 0, want)
+		testenv.Check(t, l.Close())
+	}
+}
+
 func TestWrongSizesAreRefused(t *testing.T) {
 	l := open(t, t.TempDir())
 	for _, n := range []int{0, MaxRecord + 1} {

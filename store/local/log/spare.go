@@ -38,11 +38,11 @@ type spares struct {
 	stopped sync.WaitGroup
 }
 
-// create makes a file of zeros of at least some size, and returns once it and its name are durable. The zeros are written
+// create makes a file of zeros, of some size, and returns once it and its name are durable. The zeros are written
 // if filled is set.
 func (s *spares) create(size int64, filled bool) (*file, error) {
 	s.count++
-	f := &file{count: s.count, header: header{id: s.id, size: max(size, s.size)}}
+	f := &file{count: s.count, header: header{id: s.id, size: size}}
 	var err error
 	if f.File, err = os.OpenFile(filepath.Join(s.dir, fileName(s.count, s.id)), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600); err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (s *spares) start() {
 
 func (s *spares) run() {
 	for {
-		f, err := s.create(0, false)
+		f, err := s.create(s.size, false)
 		s.mu.Lock()
 		s.set(f, err)
 		s.mu.Unlock()

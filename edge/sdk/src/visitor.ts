@@ -60,7 +60,7 @@ const read = () =>
   values(Cookie.MUID).filter((value) => /^(?!undefined|null$)[^\s",\\]{1,256}$/.test(value)).pop();
 
 // cookie returns the value of a cookie, '' without it.
-export const cookie = (kit.cookie_ = (name: string) => values(name)[0]);
+export const cookie = (kit.cookie_ = (name: string) => values(name)[0] || '');
 
 // values returns the values of all cookies with that name. Where cookies throw, as in a sandbox, there are none.
 const values = (name: string) => {

@@ -83,7 +83,7 @@ part('attribution', (_, kit) => {
     fields.t = now;
     if (!kit.hidden_) {
       // Meta's pixel has its own _fbc of the same click. The texts begin with the time: the newest counts.
-      fields.fbc = [kit.cookie_('_fbc') || '', fields.fbc || '', fields.fbclid ? `fb.1.${now}.${fields.fbclid}` : ''].sort()[2] || undefined;
+      fields.fbc = [kit.cookie_('_fbc'), fields.fbc || '', fields.fbclid ? `fb.1.${now}.${fields.fbclid}` : ''].sort()[2] || undefined;
       fields.fbp = kit.cookie_('_fbp') || undefined;
       fields.fbclid = undefined;
     }

@@ -189,6 +189,24 @@ func TestTheCookieOfTheVisitIsBounded(t *testing.T) {
 	}
 }
 
+// Newsletters put addresses into their links. They are in the address of the page, but never in the cookie.
+func TestAnEmailInACampaignIsNotStored(t *testing.T) {
+	w := newWorld(t)
+	w.page("/from", `<meta name="referrer" content="unsafe-url">`)
+	w.page("/", w.snippetWith("attribution"))
+	tab := w.tab()
+	tab.goTo(w.gate.url(otherHost) + "/from?user=bob@example.com")
+	tab.do(`location.href = '%s/?utm_source=letter&utm_medium=email&utm_content=ann%%40example.com&utm_phone=4312345'`, w.gate.url(shopHost))
+	tab.waitFor("/")
+	if got := attributed(w.want("PageView")[0]); !strings.Contains(got, "utm_medium=email utm_source=letter") {
+		t.Errorf("the campaign: %s", got)
+	}
+	tab.wantNothingStored()
+	if value := w.cookie("_mtag.visit").Value; !strings.Contains(value, "utm_medium=email") || strings.Contains(value, "example.com") || strings.Contains(value, "4312345") {
+		t.Errorf("the cookie: %s", value)
+	}
+}
+
 // What is repeated counts once, the first, as in GA4. The site itself is no first touch. The click ids of all platforms
 // are known.
 func TestWhatIsATouch(t *testing.T) {

@@ -97,9 +97,6 @@ const platformPage = `<script>
 
 // With each platform: before the choice there is no trace. A visitor who agrees, and then to analytics alone, stays the same
 // from page to page, and so does an open tab of the shop. After a denial there is no trace again, in no tab.
-//
-// It does not run in Firefox: on a busy machine, a tab of Firefox hears of a grant before it sees the cookie, and makes a
-// visitor of its own.
 func TestTheOrdersOfConsentPlatforms(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", w.snippet(false))
@@ -205,6 +202,29 @@ func TestOtherTabsHearOfAGrant(t *testing.T) {
 	second.wantNothingStored()
 	second.doHeard(`mtag('consent', false)`, first)
 	first.wantNoTrace()
+}
+
+// On a busy machine, a tab of Firefox hears of a grant before it sees the new cookie. It is of the same visitor.
+func TestATabThatHearsOfAGrantBeforeItsCookie(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", w.snippet(false))
+	w.page("/late", `<script>
+		const jar = Object.getOwnPropertyDescriptor(Document.prototype, 'cookie');
+		let seen = false; // until this page has written the cookie, it sees none
+		Object.defineProperty(document, 'cookie', {
+			get: () => jar.get.call(document).replace(/_muid=[^;]*/, seen ? '$&' : ''),
+			set(text) { if (text.startsWith('_muid=')) seen = true; jar.set.call(document, text) },
+		});
+	</script>`+w.snippet(false))
+	first, late := w.visit("/"), w.visit("/late")
+	first.doHeard(`mtag('consent', true)`, late)
+	muids := map[string]bool{w.muidCookie().Value: true}
+	for _, e := range w.want("PageView", "PageView") {
+		muids[e.MUID] = true
+	}
+	if len(muids) != 1 {
+		t.Errorf("visitors %v, want one", muids)
+	}
 }
 
 // A tab that hears of a grant finds the cookie, also when nothing has waited. It hears of none that a waiting event has withdrawn.
@@ -577,7 +597,8 @@ func TestClickIDsNeedAdStorage(t *testing.T) {
 		addEventListener('click', (event) => event.preventDefault());
 		history.pushState({}, '', '/next?wbraid=SECRET&y=1&ttclid=SECRET');
 		mtag('event', 'Own', { gclid: 'SECRET', ScCid: 'SECRET', page: { link: 'https://a.example/?msclkid=SECRET' }, fbc: 'SECRET',
-			nested: '/go?u=https%%3A%%2F%%2Fa.example%%2F%%3Fgclid%%3DSECRET%%26z%%3D1&li_fat_id=SECRET', first_gclid: 'SECRET' });
+			nested: '/go?u=https%%3A%%2F%%2Fa.example%%2F%%3Fgclid%%3DSECRET%%26z%%3D1&li_fat_id=SECRET',
+			twice: '/go?u=%%252F%%253Fgclid%%253DSECRET%%2526z%%253D1', first_gclid: 'SECRET' });
 		document.body.innerHTML = '<a href="https://www.other.test/?epik=SECRET&v=1&rdt_cid=SECRET&irclickid=SECRET">x</a>';
 		document.querySelector('a').click();
 	`)
@@ -607,6 +628,7 @@ func TestClickIDsNeedAdStorage(t *testing.T) {
 		{"PageView" + shop + "/?utm_source=letter&x=1#top", "utm_source", "letter"},
 		{"PageView" + shop + "/next?y=1", "referrer", shop + "/?utm_source=letter&x=1#top"},
 		{"Own" + shop + "/next?y=1", "nested", "/go?u=https%3A%2F%2Fa.example%2F%26z%3D1"},
+		{"Own" + shop + "/next?y=1", "twice", "/go?u=%252F%2526z%253D1"},
 		{"Click" + shop + "/next?y=1", "link_url", "https://www.other.test/?v=1"},
 	} {
 		if got := events[tt.event].RawData[tt.field]; got != tt.want {

@@ -53,6 +53,21 @@ func TestTheVisitorIsCarriedToAnotherSite(t *testing.T) {
 		}
 	}
 
+	// The method is the button's, or the form's, which may have a field of that name. Other parameters stay as they are.
+	for i, tt := range []struct{ html, act, want string }{
+		{`<form action="` + other + `/"><input name="method" value="card"><button>x</button></form>`, "button", "/?method=card"},
+		{`<form action="` + other + `/?a=b%20c"><button formmethod="post">x</button></form>`, "button", "/?a=b%20c"},
+		{`<form method="post" action="` + other + `/"><input name="q"><button formmethod="GET">x</button></form>`, "button", "/?q="},
+		{`<a href="` + other + `/?a=b%20c&sig=x~y%2Fz&flag#h">x</a>`, "a", "/?a=b%20c&sig=x~y%2Fz&flag#h"},
+	} {
+		tab.do(`mtag('consent', false)`)
+		tab.goTo(w.gate.url(shopHost) + "/")
+		last()
+		if e, at := leave(tt.html, tt.act); e.MUID != shop || at != other+tt.want {
+			t.Errorf("case %d: %s, want %s; %s", i, e.MUID, shop, at)
+		}
+	}
+
 	// What carries nobody.
 	tab.goTo(w.gate.url(shopHost) + "/")
 	last()

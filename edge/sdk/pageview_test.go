@@ -215,6 +215,78 @@ func returnsFromTheCache(t *testing.T, f fault, next, then func(*tab)) {
 	t.Error("no page came from the cache, so this has tested nothing")
 }
 
+// Somebody agrees, closes the tab, and withdraws consent on another host of the site. A page that was in the cache meanwhile
+// sends nothing.
+//
+// In Chromium this fails: it tells the page of the grant again, after it has been shown.
+func TestAGrantThatIsWithdrawnWhileAPageIsInTheBackForwardCache(t *testing.T) {
+	if !strings.HasPrefix(t.Name(), "TestInFirefox/") {
+		t.Skip("Chromium tells a page that returns of what was said meanwhile")
+	}
+	w := newWorld(t)
+	w.page("/", w.snippet(false))
+	w.page("/empty", "")
+	tab := w.visit("/")
+	tab.do(`window.kept = true`)
+	tab.goTo(w.gate.url(shopHost) + "/empty")
+	agrees := w.visit("/")
+	agrees.do(`mtag('consent', true)`)
+	w.want("PageView")
+	agrees.wantNothingStored()
+	agrees.close()
+	other := w.tab()
+	other.goTo(w.gate.url("checkout.shop.localhost") + "/")
+	other.do(`mtag('consent', false)`)
+	w.wait("no cookie", func() bool { return len(w.cookies()) == 0 })
+	tab.do(`history.back()`)
+	tab.waitFor("/")
+	if tab.get(`window.kept`) != "true" {
+		t.Error("the page does not come from the cache, so this has tested nothing")
+	}
+	tab.do(`mtag('event', 'AfterReturn')`)
+	if seen := w.gate.seen(); len(seen) != 1 || tab.get(`document.cookie`) != "" {
+		t.Errorf("requests %v, cookies %s; want one request, and no cookie", seen, tab.get(`document.cookie`))
+	}
+}
+
+// A visitor withdraws consent while the next page is prerendered. The server had written it for one who consents.
+func TestConsentThatIsWithdrawnWhileAPageIsPrerendered(t *testing.T) {
+	w := newWorld(t)
+	w.page("/next", w.snippet(true)+`<script>
+		if (document.prerendering) onload = () => fetch('/prerendered');
+		document.onprerenderingchange = () => setTimeout(() => fetch('/shown'), 500);
+	</script>`)
+	w.page("/", w.snippet(true)+`
+		<script type="speculationrules">{"prerender":[{"urls":["/next"],"eagerness":"immediate"}]}</script>
+		<script>new BroadcastChannel('go').onmessage = (message) => (message.data ? location.href = message.data : mtag('consent', false))</script>`)
+	w.visitUndriven("/")
+	w.want("PageView")
+	w.wait("the prerendered page", func() bool { return w.wasAsked("/prerendered") })
+	w.page("/plain", "")
+	other := w.visit("/plain")
+	other.do(`new BroadcastChannel('go').postMessage('')`)
+	w.wait("no cookie", func() bool { return len(w.cookies()) == 0 })
+	other.do(`new BroadcastChannel('go').postMessage('/next')`)
+	w.wait("the page to be shown", func() bool { return w.wasAsked("/shown") })
+	other.wantNoTrace()
+	if seen := w.gate.seen(); len(seen) > 1 {
+		t.Errorf("requests: %v, want that of the first page alone", seen)
+	}
+}
+
+// Where there is no Navigation API, an element with that id takes its name.
+func TestAnElementWithTheIDNavigation(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>delete window.navigation; delete window.NavigateEvent</script>`+w.snippet(true)+`</head><body><nav id="navigation"></nav>`)
+	tab := w.visit("/")
+	if got := tab.get(`navigation`); got != "[object HTMLElement]" {
+		t.Fatalf("navigation is %s", got)
+	}
+	tab.wait("the part older", func() bool { return tab.get(`mtrem.older`) == "true" })
+	tab.do(`history.pushState({}, '', '/shoes')`)
+	w.want("PageView", "PageView")
+}
+
 // Chromium does not prerender in a tab that the test drives, so the page in this tab navigates by itself.
 func TestAPrerenderedPageIsViewedWhenItIsShown(t *testing.T) {
 	w := newWorld(t)

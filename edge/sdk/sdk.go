@@ -51,7 +51,7 @@
 //	localStorage _mtag.<tagId>.…   events that have no answer yet, made together: their JSON texts, one a line. An event
 //	                               with emails or phone numbers is there without them, after a space. The key ends
 //	                               with the time in ms, "mark" and a random text
-//	localStorage _mtag..consent    the last call of consent, which other tabs repeat, and the time; likewise of reset
+//	localStorage _mtag..consent    the last call of consent, which other tabs repeat, the muid and the time; likewise of reset
 //
 // Without consent it stores and sends nothing; it reads only the cookie _muid, and what other tabs have said.
 // The calls of identify wait in memory only.

@@ -161,6 +161,22 @@ func TestCookiesThatThePageHasAlready(t *testing.T) {
 	}
 }
 
+// A cookie that the page's script can neither read nor replace is no withdrawal: the events are recorded, of a visitor for each
+// page load.
+func TestACookieThatAScriptMayNotReplace(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", w.snippet(true), "Set-Cookie", "_muid=theirs; HttpOnly; Path=/; Domain=shop.localhost; Max-Age=1000")
+	w.visit("/").do(`mtag('event', 'First'); setTimeout(() => mtag('event', 'Second'))`)
+	w.want("First", "PageView", "Second")
+	w.page("/", w.snippet(true))
+	tab := w.tab()
+	tab.goTo(w.gate.url("tls "+otherHost) + "/")
+	w.want("First", "PageView", "PageView", "Second")
+	tab.goTo(w.gate.url(otherHost) + "/") // without TLS, the cookie of the page with TLS cannot be replaced
+	tab.do(`mtag('event', 'First'); setTimeout(() => mtag('event', 'Second'))`)
+	w.want("First", "First", "PageView", "PageView", "PageView", "Second", "Second")
+}
+
 // The visitor's own muid takes the place of one that the tag host would refuse.
 func TestAMUIDThatThePageSets(t *testing.T) {
 	w := newWorld(t)
@@ -281,6 +297,16 @@ func TestWithoutConsentThereIsNoTrace(t *testing.T) {
 	if seen := w.gate.seen(); len(seen) > 0 {
 		t.Errorf("requests: %v", seen)
 	}
+}
+
+// An old polyfill of Temporal costs the timezone and a line in the console, and nothing that has waited.
+func TestAPolyfillOfTemporal(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", `<script>Object.defineProperty(window, 'Temporal', { value: { Now: {} } })</script>`+w.snippet(false))
+	tab := w.visit("/")
+	tab.do(`mtag('event', 'Early'); mtag('consent', true)`)
+	w.want("PageView", "Early")
+	w.wait("a warning", func() bool { return tab.warned("timeZoneId") })
 }
 
 func TestEventsWaitForConsent(t *testing.T) {

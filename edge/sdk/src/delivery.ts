@@ -36,11 +36,11 @@ kit.abort_ = () => kit.waiting_.forEach(({ request_ }) => request_ && request_.a
 
 // withdraw aborts all requests, and removes what the tag has stored. The events wait in memory. When consent was withdrawn
 // elsewhere, in another tab, the cookies may already be a new visitor's: then they stay.
-export const withdraw = (elsewhere?: boolean): void => {
+export const withdraw = (elsewhere?: unknown): void => {
   kit.allowed_ = 0;
   kit.abort_();
   kit.visit_(Visit.FORGET);
-  erase(elsewhere ? muid : undefined);
+  erase(elsewhere && muid);
   kit.unstore_();
   if (!elsewhere) keys(Key.PREFIX).forEach((name) => delete storage()[name]);
 };

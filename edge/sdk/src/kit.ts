@@ -20,4 +20,4 @@ export const kit: Record<string, any> & {
   strip_(text: string): string | void; // returns the part of an event that may be stored
   visit_(how?: number): object | void; // returns the attribution fields for an event
   edit_(event: any): any; // returns the event to send; false, null or undefined drops it
-} = { chars_: 0, records_: {}, take_: backlog, waiting_: new Set(), edit_: (event) => event, recorded_: (entry) => tell(entry.told_), strip_: backlog, visit_() {} };
+} = { chars_: 0, records_: {}, waiting_: new Set(), take_: backlog, edit_: (event) => event, recorded_: (entry) => tell(entry.told_), strip_: backlog, visit_() {} };

@@ -4,7 +4,7 @@ import { kit } from './kit';
 import { soon } from './warn';
 
 declare global {
-  var navigation: EventTarget | undefined, Temporal: any; // of new browsers
+  var navigation: EventTarget | undefined, NavigateEvent: any, Temporal: any; // of new browsers; navigation may also be an element with that id
 }
 
 const enum After {
@@ -45,5 +45,5 @@ kit.changed_ = () => {
 // watchViews makes the first page view, and one after each change of the URL.
 export const watchViews = () => {
   kit.viewed_();
-  if (self.navigation) navigation!.addEventListener('currententrychange', kit.changed_);
+  if (self.NavigateEvent) navigation!.addEventListener('currententrychange', kit.changed_);
 };

@@ -13,7 +13,7 @@ const enum Is {
 }
 
 const asked: Record<string, unknown> = {}; // parts that were requested
-export let base = ''; // the address of the tag host; empty before init
+export let base: string; // the address of the tag host; undefined before init
 export let tag: string; // the tag id
 export let prefix: string; // the keys of the tag's records in localStorage begin with it
 const since: Record<string, number> = {}; // when a part was first needed, in ms of performance.now()
@@ -29,11 +29,11 @@ export const release = () => {
   if (calls) calls.forEach(hold);
 };
 
-// start ends the wait for init: it makes the first call, the waiting calls, and the last call.
-export const start = (address: string, id: string, first: Call, last: Call) => {
-  base = address;
-  tag = id;
-  prefix = Key.PREFIX + id + '.';
+// start ends the wait for init: it makes the first call, the waiting calls, and the last call. Found are the parts of the
+// address that init was called with.
+export const start = (found: string[], first: Call, last: Call) => {
+  [, base, , tag] = found;
+  prefix = Key.PREFIX + tag + '.';
   held = [first, ...(held as Call[]), last];
   release();
 };

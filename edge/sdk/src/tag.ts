@@ -9,7 +9,7 @@ import { base, hold, need, release, start } from './parts';
 import { safely, soon, tell, warn } from './warn';
 import { Key, keys, storage } from './storage';
 import { unhold } from './queue';
-import { announce, erase, muid, sender, setVisitor, unique } from './visitor';
+import { announce, cookie, Cookie, erase, muid, sender, setVisitor, unique } from './visitor';
 import type { Identifiers, Options } from '../npm/mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
@@ -23,10 +23,10 @@ let common = {}; // fields of every event, from mtag('set')
 const commands: Record<string, (...args: any[]) => void> = {
   init(url: string, options = {} as Options) {
     // A relative URL, or one without https://, would lead to the page's own host.
-    const [, host, , tagId] = /^(https?:\/\/\w[^?#]*?)\/*\?(.*&)?tagId=([^&#]+)/.exec(url) || [];
-    if (base || !tagId) return warn('wrong:', url);
+    const found = /^(https?:\/\/\w[^?#]*?)\/*\?(.*&)?tagId=([^&#]+)/.exec(url);
+    if (base || !found) return warn('wrong:', url);
     const choose = () => kit.init_(options);
-    start(host, tagId, () => (Object.keys({ consent: 0, ...options })[1] || ([] as any).toJSON ? need('options', choose) : choose()), watchViews);
+    start(found, () => (Object.keys({ consent: 0, ...options })[1] || ([] as any).toJSON ? need('options', choose) : choose()), watchViews);
   },
 
   // mtag('event', 'Purchase', {...}) or mtag('event', { type: 'Purchase', ... })
@@ -50,8 +50,8 @@ const commands: Record<string, (...args: any[]) => void> = {
     whenAllowed(identifiers, (identifiers) => add('id', identifiers));
   },
 
-  consent(choice, by) {
-    kit.choose_(choice, by);
+  consent(...call) {
+    kit.choose_(...call);
   },
 
   // Starts a new visitor. Waiting events keep the present muid. The cookies are replaced, not deleted: other tabs take a
@@ -112,13 +112,12 @@ const begin = () => {
   addEventListener('pageshow', (event) => {
     kit.left_ = 0;
     if (!event.persisted) return;
-    said().forEach((call) => heard.includes(call) || run(JSON.parse(call)));
+    // Without the cookie, consent was withdrawn on another host meanwhile.
+    cookie(Cookie.MUID) && said().forEach((call) => heard.includes(call) || run(JSON.parse(call)));
     kit.viewed_();
   });
   addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));
   addEventListener('online', kit.retryNow_);
-  // At once: a page that misses a withdrawal could write the cookie again.
-  addEventListener('storage', ({ key, newValue }) => newValue && key!.startsWith(Key.SAID) && run(JSON.parse(newValue)));
   // Not an assignment, which a page with a frozen Array.prototype forbids.
   Object.defineProperty(calls, 'push', { value: (...later: any[]) => later.forEach(run) });
   calls.splice(0).forEach(run);
@@ -128,6 +127,8 @@ const begin = () => {
 // starts.
 if (!calls.running) {
   calls.running = 1;
+  // At once, also in a page that is being prerendered: a page that misses a withdrawal could write the cookie again.
+  addEventListener('storage', ({ key, newValue }) => newValue && key!.startsWith(Key.SAID) && run(JSON.parse(newValue)));
   if ((document as any).prerendering) document.addEventListener('prerenderingchange', begin);
   else begin();
 }

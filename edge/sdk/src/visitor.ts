@@ -19,33 +19,36 @@ const enum Life {
 
 export let muid = ''; // of the last look
 let domain = ''; // the root domain; empty before the first look, and where cookies are denied
+let kept: unknown; // whether the cookie was there after it was written: it is not where cookies are denied, or a script may not replace it
 
 // sender returns the visitor's muid, from the cookie or a new one; without consent it returns nothing. Once per page it
 // writes the cookie, to set or renew it. Where cookies are denied, each page load gets a new muid. A cookie that is missing
-// later means that another page of the site has withdrawn consent. To read cookies after a write is slow.
-export const sender = () => {
+// later means that another page of the site has withdrawn consent. To read cookies after a write is slow. Another tab that has
+// told of its visitor may be ahead of its cookie: some browsers tell each process of a cookie by itself.
+export const sender = (visitor?: string) => {
   if (!kit.allowed_) return;
   if (!muid) {
     const found = read();
     // A cookie of this host alone would hide the visitor's own on other hosts.
     if (found) write(Cookie.MUID, '', 0, '');
-    setVisitor(read() || found);
+    setVisitor(read() || found || visitor);
     // Another tab may have written its own. The calls of one task, and their request, look once.
-  } else if (domain && !making) muid = read() || cookie(Cookie.MUID) && muid;
+  } else if (kept && !making) muid = read() || cookie(Cookie.MUID) && muid;
   return muid || withdraw();
 };
 
 // setVisitor writes the cookie: with that muid, or with a new one.
 export const setVisitor = (value?: string) => {
   write(Cookie.MUID, (muid = value || uuid()), Life.SECONDS);
+  kept = read();
   kit.renew_ = '&renew=1'; // some browsers keep a cookie that a script has written for only a week
 };
 
 // erase deletes the cookies, and makes the next visitor a new one. It leaves those of another muid alone. It does so again a
 // moment later: the last answer, or a page that has just been loaded, may have renewed them at the last moment.
-export const erase = (only = read() || muid, last?: unknown) => {
+export const erase = (only: unknown = read() || muid, last?: unknown) => {
   [Cookie.MUID, Cookie.VISIT].forEach((name) => {
-    if (cookie(name) && (read() || only) == only) write(name, '', 0), write(name, '', 0, '');
+    if (cookie(name) && (read() || only) == only) write(name, '', 0, ''), write(name, '', 0);
   });
   muid = '';
   last || soon(() => kit.allowed_ || erase(only, 1));
@@ -54,7 +57,7 @@ export const erase = (only = read() || muid, last?: unknown) => {
 // read returns the muid of the cookie, undefined without one that the tag host accepts. Many visitors would share an "undefined".
 // Of several it is the last: browsers list cookies of a longer path first.
 const read = () =>
-  values(Cookie.MUID).filter((value) => /^(?!undefined|null$)[!#-+\--[\]-~]{1,256}$/.test(value)).pop();
+  values(Cookie.MUID).filter((value) => /^(?!undefined|null$)[^\s",\\]{1,256}$/.test(value)).pop();
 
 // cookie returns the value of a cookie, '' without it.
 export const cookie = (kit.cookie_ = (name: string) => values(name)[0] || '');
@@ -99,5 +102,6 @@ let made = 0;
 export const unique = () => page + made++;
 
 // announce makes the other tabs of the host repeat a call: at once, or when they return from the back/forward cache. The browser
-// tells them only of values that change, so the value includes the time. A withdrawal removes it.
-export const announce = (...call: unknown[]) => store(Key.SAID + call[0], json([...call, By.TAB, Date.now()]));
+// tells them only of values that change, so the value includes the time. The muid is for a tab that does not see the cookie
+// yet. A withdrawal removes it all.
+export const announce = (...call: unknown[]) => store(Key.SAID + call[0], json([...call, By.TAB, muid, Date.now()]));

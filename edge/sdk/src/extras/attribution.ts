@@ -20,6 +20,9 @@ const enum Max {
 const COOKIE = '_mtag.visit';
 const TOUCH = /^(utm_\w+|\w*cl(ic)?k?id|[gw]braid|gad_source|ScCid|li_fat_id|epik|rdt_cid)$/;
 
+// PERSONAL is what is not stored: the links of newsletters may have it.
+const PERSONAL = /^utm_(e?mail|phone)|@|%40/;
+
 type Fields = Record<string, any>;
 
 // withoutCampaign removes what a campaign has added to a URL. The result is only for comparisons.
@@ -53,7 +56,7 @@ part('attribution', (_, kit) => {
     const { referrer } = document;
     try {
       // The site itself has sent nobody.
-      if (!('.' + new URL(referrer).hostname).endsWith('.' + kit.root_())) all.first_referrer = referrer.slice(0, Max.VALUE);
+      if (!('.' + new URL(referrer).hostname).endsWith('.' + kit.root_()) && !PERSONAL.test(referrer)) all.first_referrer = referrer.slice(0, Max.VALUE);
     } catch {} // no referrer
     for (const name in touched) all['first_' + name] = touched[name];
     return all;
@@ -71,7 +74,7 @@ part('attribution', (_, kit) => {
     const known = how ? '' : kit.cookie_(COOKIE) || text;
     const touched = parse(landing);
     const names = Object.keys(touched).filter((name) => TOUCH.test(name) || delete touched[name] && 0);
-    names.forEach((name) => touched[name].length > Max.VALUE && delete touched[name]);
+    names.forEach((name) => (touched[name].length > Max.VALUE || PERSONAL.test(name + touched[name])) && delete touched[name]);
     fields = known ? parse(known) : first(touched);
     // A new campaign replaces the last one's utm fields. A click id stays until the same platform sends a newer one.
     if (names[0]) for (const name in fields) if (name.startsWith('utm_') || names.includes(name)) delete fields[name];

@@ -35,17 +35,21 @@ function verify(token: string) {
   return sum == checksum(muid + '~' + time) && age < Max.AGE && age > -Max.AGE ? decodeURIComponent(muid) : '';
 }
 
+// append adds the parameter to a URL, and remove takes it away. They leave all else as it is: new URL() would encode other
+// parameters anew, and a signature of them would fail.
+const append = (url: string, token: string) =>
+  url.replace(/^[^#]*/, (start) => start + (start.includes('?') ? '&' : '?') + NAME + '=' + encodeURIComponent(token));
+const remove = (url: string) => url.replace(/([?&])_mtag=[^&#]*(&?)/, (_, before, more) => more && before);
+
 part('link', (commands, kit) => {
   let domains: string[] = [];
 
   // Whoever arrives is the visitor of the other site, once there is consent. The parameter leaves the address at once.
   let arrived = '';
-  const here = new URL(location.href);
-  const token = here.searchParams.get(NAME);
+  const token = new URLSearchParams(location.search).get(NAME);
   if (token) {
     arrived = verify(token);
-    here.searchParams.delete(NAME);
-    history.replaceState(history.state, '', here.href);
+    history.replaceState(history.state, '', remove(location.href));
   }
   const { decided_ } = kit;
   kit.decided_ = (granted: boolean, ...rest: unknown[]) => {
@@ -60,10 +64,9 @@ part('link', (commands, kit) => {
     const within = (host: string) => domains.some((domain) => ('.' + host).endsWith('.' + domain));
     if (!within(to.hostname) || ('.' + to.hostname).endsWith('.' + kit.root_())) return;
     const muid = kit.allowed_ && kit.cookie_('_muid');
-    if (muid) to.searchParams.set(NAME, sign(muid));
-    else if (to.searchParams.has(NAME)) to.searchParams.delete(NAME);
-    else return;
-    return to.href;
+    const plain = to.searchParams.has(NAME) ? remove(to.href) : to.href;
+    if (muid) return append(plain, sign(muid));
+    if (plain != to.href) return plain;
   };
 
   commands.link = (list: string[]) => {
@@ -83,7 +86,9 @@ part('link', (commands, kit) => {
         if (old) old.remove();
         if (!href) return;
         const value = new URL(href).searchParams.get(NAME);
-        if (form.method != 'get' || !value) return from.setAttribute(name, href);
+        // form.method may be a field of that name.
+        const method = (button && button.getAttribute('formmethod')) || form.getAttribute('method') || '';
+        if (/^post$/i.test(method) || !value) return from.setAttribute(name, href);
         // The fields of a form replace the query of its address.
         form.append(Object.assign(document.createElement('input'), { type: 'hidden', name: NAME, value }));
       });

@@ -6,8 +6,8 @@ import { part } from './extra';
 const LOADED = 5e3; // ms after the start of the page: by then it has loaded
 
 part('older', (_, kit) => {
-  const { navigation, Temporal } = window as any;
-  if (!navigation) {
+  const { NavigateEvent, Temporal } = window as any;
+  if (!NavigateEvent) {
     for (const method of ['pushState', 'replaceState'] as const) {
       const original = history[method];
       history[method] = function (...state) {

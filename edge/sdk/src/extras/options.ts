@@ -26,15 +26,15 @@ type Categories = Record<string, string>;
 const CLICK = '(\\w*cl(ic)?k?id|[gw]braid|gad_\\w+|gclsrc|_gl|srsltid|li_fat_id|epik|rdt_cid|sccid|tblci|dicbo|cjevent|awc|tduid)';
 const CLICKS: Hidden = [
   RegExp(`^((first_)?${CLICK}|fb[cp])$`, 'i'),
-  RegExp(`[?&#]${CLICK}=[^&#]*|%(3F|26)${CLICK}%3D((?!%26)[^&#])*`, 'gi'),
+  RegExp(`[?&#]${CLICK}=[^&#]*|%(25)*(3F|26)${CLICK}%(25)*3D((?!%(25)*26)[^&#])*`, 'gi'), // encoded once or more
 ];
 
 part('options', (_, kit) => {
   let options: Options = {};
   const { choose_, decided_ } = kit;
 
-  kit.choose_ = (given: any, by?: By) =>
-    choose_(options.gpc && (navigator as any).globalPrivacyControl ? false : given, by);
+  kit.choose_ = (given: any, ...more: unknown[]) =>
+    choose_(options.gpc && (navigator as any).globalPrivacyControl ? false : given, ...more);
 
   kit.decided_ = (granted: boolean, ...more: unknown[]) => {
     hide(kit.consent_!.ad_storage == Word.GRANTED ? undefined : CLICKS);

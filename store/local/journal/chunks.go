@@ -52,7 +52,7 @@ func (s *stored) mayHave(of MerchantSet) bool {
 
 // maxHeld is how many bytes of chunks are in memory, as they are stored. So much waits for the archive only when that cannot
 // keep up.
-const maxHeld = 12 << 20
+const maxHeld = 24 << 20
 
 // add adds the chunks of a record. Their packed bytes must not change.
 func (c *chunks) add(added []stored) {

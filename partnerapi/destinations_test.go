@@ -100,3 +100,27 @@ func TestDestinations(t *testing.T) {
 		t.Error(a.body)
 	}
 }
+
+// What a field must be is said in words that fit its type, and a field inside another has both names.
+func TestFieldsOfDestinationsOfAWrongType(t *testing.T) {
+	s := newService(t)
+	s.deliver()
+	p := s.partner("Acme")
+	list := fmt.Sprintf("%s/%s/destinations", merchants, p.merchant("Shop"))
+	for body, want := range map[string]string{
+		`{"type":5}`:                      "type must be a string",
+		`{"events":"Purchase"}`:           "events must be a list",
+		`{"events":[7]}`:                  "events.0 must be a string",
+		`{"consent":{}}`:                  "consent must be a list",
+		`{"secrets":"x"}`:                 "secrets must be an object",
+		`{"secrets":{"signing":7}}`:       "secrets.signing must be a string",
+		`{"settings":7,"type":"webhook"}`: "settings must be an object",
+		`{"mapping":"x"}`:                 "mapping must be an object whose values are paths, or objects with from, default or both",
+		`{"paused":"yes"}`:                "paused must be true or false",
+		`{"a/b":1}`:                       "a/b is not a field that this request can change",
+	} {
+		if a := p.post(list, body).in(t); a.status != 400 || !strings.Contains(a.body, "parameters: "+want) {
+			t.Errorf("%s: %d %s", body, a.status, a.body)
+		}
+	}
+}

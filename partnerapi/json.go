@@ -2,8 +2,11 @@ package partnerapi
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"reflect"
+	"slices"
+	"strings"
 
 	"github.com/goccy/go-json/jsontext"
 	"github.com/goccy/go-json/v2"
@@ -16,8 +19,8 @@ import (
 // Unknown names are ignored, repeated ones are refused. null means absent. The Content-Type is ignored.
 func decode(r *fasthttp.RequestCtx, into any) error { return unmarshal(r, into) }
 
-// decodeChange is decode for a change of a resource. It refuses unknown names. Fields may be pointers to bool, any JSON, or of
-// types that read themselves.
+// decodeChange is decode for a change of a resource. It refuses unknown names. Fields may also be true or false, lists and
+// objects of strings, any JSON, or of types that read themselves.
 func decodeChange(r *fasthttp.RequestCtx, into any) error {
 	return unmarshal(r, into, json.RejectUnknownMembers(true))
 }
@@ -35,16 +38,22 @@ func unmarshal(r *fasthttp.RequestCtx, into any, options ...json.Options) error 
 		return refused
 	}
 	if wrong, ok := errors.AsType[*json.SemanticError](err); ok && body[0] == '{' {
-		field := wrong.JSONPointer.LastToken()
-		switch {
-		case errors.Is(wrong, json.ErrUnknownName):
+		field := strings.Join(slices.Collect(wrong.JSONPointer.Tokens()), ".")
+		if errors.Is(wrong, json.ErrUnknownName) {
 			return store.Invalid(field, "is not a field that this request can change")
-		case wrong.GoType != nil && wrong.GoType.Kind() == reflect.Bool:
-			return store.Invalid(field, "must be true or false")
 		}
-		return store.Invalid(field, "must be a string")
+		must := "must be a string"
+		if wrong.GoType != nil {
+			must = cmp.Or(wantedTypes[wrong.GoType.Kind()], must)
+		}
+		return store.Invalid(field, "%s", must)
 	}
 	return store.Invalid("body", "must be valid JSON in UTF-8, without repeated names")
+}
+
+// wantedTypes says what a field of a request must be. All others are strings.
+var wantedTypes = map[reflect.Kind]string{
+	reflect.Bool: "must be true or false", reflect.Slice: "must be a list", reflect.Map: "must be an object",
 }
 
 // Reply answers with v as JSON.

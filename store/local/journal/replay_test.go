@@ -3,6 +3,7 @@ package journal
 import (
 	"bytes"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -140,6 +141,12 @@ func TestALinkOutlivesItsChunk(t *testing.T) {
 // drops it as torn. Others come in its place, and the log grows past that position: their links are
 // not in the database.
 func TestLinksOfOtherRecords(t *testing.T) {
+	t.Run("one ends at the position", func(t *testing.T) { testLinksOfOtherRecords(t, 8, 1) })
+	t.Run("one goes beyond the position", func(t *testing.T) { testLinksOfOtherRecords(t, 2, 80) })
+}
+
+// testLinksOfOtherRecords writes so many other records, of so many events each.
+func testLinksOfOtherRecords(t *testing.T, records, events int) {
 	dir := t.TempDir()
 	j := open(t, dir)
 	m := store.NewMerchantID()
@@ -150,16 +157,29 @@ func TestLinksOfOtherRecords(t *testing.T) {
 	killed := t.TempDir()
 	testenv.Check(t, os.CopyFS(killed, os.DirFS(dir)))
 	last := j.chunks.list[len(j.chunks.list)-1].at
+	flushed := log.Position(j.flushed.Load())
 	closeJournal(t, j)
 	zeroSectors(t, killed, last)
 	j = open(t, killed)
 	var people []store.Identity
-	for i := range 8 {
-		mark := newMark(m, "Login", i, bytes.Repeat([]byte("x"), 4000))
-		mark.Identity.Add(store.DeviceID, "device-"+string(rune('a'+i)))
-		testenv.Check(t, j.Record(ctx, []store.Mark{mark}))
+	random, isBoundary := rand.New(rand.NewPCG(1, 2)), false
+	for i := range records {
+		marks := make([]store.Mark, events)
+		for n := range marks {
+			raw := make([]byte, 1000)
+			for at := range raw {
+				raw[at] = byte(random.Uint32())
+			}
+			marks[n] = newMark(m, "Login", i*events+n, raw)
+		}
 		people = append(people, store.Identity{})
 		people[i].Add(store.DeviceID, "device-"+string(rune('a'+i)))
+		marks[0].Identity.Add(store.DeviceID, "device-"+string(rune('a'+i)))
+		testenv.Check(t, j.Record(ctx, marks))
+		isBoundary = isBoundary || j.log.End() == flushed
+	}
+	if isBoundary == (events > 1) || j.log.End() <= flushed {
+		t.Fatalf("the log has %d bytes; a record ends at %d: %v", j.log.End(), flushed, isBoundary)
 	}
 	again := t.TempDir()
 	testenv.Check(t, os.CopyFS(again, os.DirFS(killed)))

@@ -208,11 +208,12 @@ func zeroSectors(t *testing.T, dir string, at log.Position) {
 
 // A link that was flushed counts, though the record that made it is damaged, and an earlier record has another one.
 func TestAnOldLinkBeforeDamage(t *testing.T) {
-	t.Run("the last record", func(t *testing.T) { testOldLinkBeforeDamage(t, 0) })
-	t.Run("the last record but one", func(t *testing.T) { testOldLinkBeforeDamage(t, 1) })
+	t.Run("the last record", func(t *testing.T) { testOldLinkBeforeDamage(t, 0, false) })
+	t.Run("the last record but one", func(t *testing.T) { testOldLinkBeforeDamage(t, 1, false) })
+	t.Run("and the first record that was not flushed", func(t *testing.T) { testOldLinkBeforeDamage(t, 0, true) })
 }
 
-func testOldLinkBeforeDamage(t *testing.T, behind int) {
+func testOldLinkBeforeDamage(t *testing.T, behind int, isKilled bool) {
 	dir := t.TempDir()
 	j := open(t, dir)
 	m := store.NewMerchantID()
@@ -225,18 +226,29 @@ func testOldLinkBeforeDamage(t *testing.T, behind int) {
 	for range behind {
 		record(t, j, m, 1)
 	}
-	closeJournal(t, j)
+	if isKilled {
+		testenv.Check(t, j.flush())
+		testenv.Check(t, j.Record(ctx, []store.Mark{newMark(m, "muid-bbbb", 0, nil)}))
+		record(t, j, m, 1)
+		killed := t.TempDir()
+		testenv.Check(t, os.CopyFS(killed, os.DirFS(dir)))
+		closeJournal(t, j)
+		dir = killed
+	} else {
+		closeJournal(t, j)
+	}
 	testenv.Check(t, os.Remove(filepath.Join(dir, checkpointFile))) // so that the record is read
 	logs, err := filepath.Glob(filepath.Join(logDir(dir), "*.log"))
 	testenv.Check(t, err)
 	for _, path := range logs {
 		b, err := os.ReadFile(path)
 		testenv.Check(t, err)
-		if at := bytes.Index(b, []byte("muid-bbbb")); at >= 0 {
-			b[at] ^= 5
-			testenv.Check(t, os.WriteFile(path, b, 0o600))
-			break
+		for at := range b {
+			if bytes.HasPrefix(b[at:], []byte("muid-bbbb")) {
+				b[at] ^= 5
+			}
 		}
+		testenv.Check(t, os.WriteFile(path, b, 0o600))
 	}
 	j = open(t, dir)
 	defer closeJournal(t, j)

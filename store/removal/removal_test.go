@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -228,4 +229,35 @@ func TestPauses(t *testing.T) {
 			t.Errorf("after %d attempts the next one is not due after %v", tries.Attempts, pause)
 		}
 	}
+}
+
+// Rounds follow soon after an error, else once a minute; after Wake at once, also when that came during a round.
+func TestKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRunner(nil, nil, false)
+		ctx, end := context.WithCancel(t.Context())
+		began, ended := time.Now(), make(chan struct{})
+		var rounds []time.Duration
+		go func() {
+			defer close(ended)
+			r.Keep(ctx, func(context.Context) error {
+				switch rounds = append(rounds, time.Since(began)); len(rounds) {
+				case 1:
+					return errors.New("a bad block")
+				case 4:
+					r.Wake()
+					r.Wake()
+				}
+				return nil
+			})
+		}()
+		time.Sleep(70 * time.Second)
+		r.Wake()
+		time.Sleep(10 * time.Second)
+		end()
+		<-ended
+		if want := []time.Duration{0, 5 * time.Second, 65 * time.Second, 70 * time.Second, 70 * time.Second}; !slices.Equal(rounds, want) {
+			t.Errorf("the rounds began after %v, want %v", rounds, want)
+		}
+	})
 }

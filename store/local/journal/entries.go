@@ -76,7 +76,10 @@ func (u *unflushed) cut() {
 	for n := len(u.entries); n > u.onDisk; n-- {
 		key, _, _ := u.at(n)
 		e := u.entries[n-1]
-		u.newest[maphash.Bytes(u.seed, key)] = e.before
+		hash := maphash.Bytes(u.seed, key)
+		if u.newest[hash] = e.before; e.before == 0 {
+			delete(u.newest, hash) // else they would fill the memory while a disk fails
+		}
 		u.entries, u.bytes = u.entries[:n-1], u.bytes[:e.from]
 	}
 }

@@ -82,3 +82,18 @@ func TestUnflushedEntries(t *testing.T) {
 		t.Errorf("%d entries are left, in a map of %d; %d keys were flushed instead of %d, or other values", u.len(), len(u.newest), len(flushed), len(committed))
 	}
 }
+
+// Transactions that fail leave nothing: nothing is flushed while a disk fails.
+func TestFailedTransactionsLeaveNoEntries(t *testing.T) {
+	var u unflushed
+	u.set([]byte("on disk"), nil, false)
+	u.onDisk = u.len()
+	for n := range 1000 {
+		u.set(binary.BigEndian.AppendUint64(nil, uint64(n)), nil, false)
+		u.set([]byte("on disk"), nil, true)
+		u.cut()
+	}
+	if u.len() != 1 || len(u.newest) != 1 || u.get([]byte("on disk"), u.len()) != 1 {
+		t.Errorf("%d entries are left, in a map of %d, want 1", u.len(), len(u.newest))
+	}
+}

@@ -302,7 +302,34 @@ func (m mark) fits(l *log.Log) bool {
 		return false
 	}
 	sum, err := l.Before(m.at)
-	return err != nil || sum == 0 || m.sum == 0 || sum == m.sum
+	if err != nil { // what is there is damaged, or in the middle of another record
+		return mayBegin(l, m.at)
+	}
+	return sum == 0 || m.sum == 0 || sum == m.sum
+}
+
+// mayBegin reads the log up to a position before its end, and reports whether a record begins there:
+// false when a sound one goes beyond it. It is true when damage hides that.
+func mayBegin(l *log.Log, at log.Position) bool {
+	errThere := errors.New("there")
+	from := l.First()
+	for from < at {
+		err := l.Replay(from, func(begins log.Position, _ []byte) error {
+			if from = begins; begins >= at {
+				return errThere
+			}
+			return nil
+		})
+		damage, isDamage := errors.AsType[*log.Damage](err)
+		switch {
+		case !isDamage:
+			return from == at
+		case damage.Position <= at && at <= damage.Next:
+			return true
+		}
+		from = damage.Next
+	}
+	return from == at
 }
 
 // flushedUpTo returns up to where the log was flushed; the zero mark when that is not known. Earlier versions wrote no checksum.

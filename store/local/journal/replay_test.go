@@ -3,6 +3,7 @@ package journal
 import (
 	"bytes"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -140,6 +141,12 @@ func TestALinkOutlivesItsChunk(t *testing.T) {
 // drops it as torn. Others come in its place, and the log grows past that position: their links are
 // not in the database.
 func TestLinksOfOtherRecords(t *testing.T) {
+	t.Run("one ends at the position", func(t *testing.T) { testLinksOfOtherRecords(t, 8, 1) })
+	t.Run("one goes beyond the position", func(t *testing.T) { testLinksOfOtherRecords(t, 2, 80) })
+}
+
+// testLinksOfOtherRecords writes so many other records, of so many events each.
+func testLinksOfOtherRecords(t *testing.T, records, events int) {
 	dir := t.TempDir()
 	j := open(t, dir)
 	m := store.NewMerchantID()
@@ -150,16 +157,29 @@ func TestLinksOfOtherRecords(t *testing.T) {
 	killed := t.TempDir()
 	testenv.Check(t, os.CopyFS(killed, os.DirFS(dir)))
 	last := j.chunks.list[len(j.chunks.list)-1].at
+	flushed := log.Position(j.flushed.Load())
 	closeJournal(t, j)
 	zeroSectors(t, killed, last)
 	j = open(t, killed)
 	var people []store.Identity
-	for i := range 8 {
-		mark := newMark(m, "Login", i, bytes.Repeat([]byte("x"), 4000))
-		mark.Identity.Add(store.DeviceID, "device-"+string(rune('a'+i)))
-		testenv.Check(t, j.Record(ctx, []store.Mark{mark}))
+	random, isBoundary := rand.New(rand.NewPCG(1, 2)), false
+	for i := range records {
+		marks := make([]store.Mark, events)
+		for n := range marks {
+			raw := make([]byte, 1000)
+			for at := range raw {
+				raw[at] = byte(random.Uint32())
+			}
+			marks[n] = newMark(m, "Login", i*events+n, raw)
+		}
 		people = append(people, store.Identity{})
 		people[i].Add(store.DeviceID, "device-"+string(rune('a'+i)))
+		marks[0].Identity.Add(store.DeviceID, "device-"+string(rune('a'+i)))
+		testenv.Check(t, j.Record(ctx, marks))
+		isBoundary = isBoundary || j.log.End() == flushed
+	}
+	if isBoundary == (events > 1) || j.log.End() <= flushed {
+		t.Fatalf("the log has %d bytes; a record ends at %d: %v", j.log.End(), flushed, isBoundary)
 	}
 	again := t.TempDir()
 	testenv.Check(t, os.CopyFS(again, os.DirFS(killed)))
@@ -188,11 +208,12 @@ func zeroSectors(t *testing.T, dir string, at log.Position) {
 
 // A link that was flushed counts, though the record that made it is damaged, and an earlier record has another one.
 func TestAnOldLinkBeforeDamage(t *testing.T) {
-	t.Run("the last record", func(t *testing.T) { testOldLinkBeforeDamage(t, 0) })
-	t.Run("the last record but one", func(t *testing.T) { testOldLinkBeforeDamage(t, 1) })
+	t.Run("the last record", func(t *testing.T) { testOldLinkBeforeDamage(t, 0, false) })
+	t.Run("the last record but one", func(t *testing.T) { testOldLinkBeforeDamage(t, 1, false) })
+	t.Run("and the first record that was not flushed", func(t *testing.T) { testOldLinkBeforeDamage(t, 0, true) })
 }
 
-func testOldLinkBeforeDamage(t *testing.T, behind int) {
+func testOldLinkBeforeDamage(t *testing.T, behind int, isKilled bool) {
 	dir := t.TempDir()
 	j := open(t, dir)
 	m := store.NewMerchantID()
@@ -205,18 +226,29 @@ func testOldLinkBeforeDamage(t *testing.T, behind int) {
 	for range behind {
 		record(t, j, m, 1)
 	}
-	closeJournal(t, j)
+	if isKilled {
+		testenv.Check(t, j.flush())
+		testenv.Check(t, j.Record(ctx, []store.Mark{newMark(m, "muid-bbbb", 0, nil)}))
+		record(t, j, m, 1)
+		killed := t.TempDir()
+		testenv.Check(t, os.CopyFS(killed, os.DirFS(dir)))
+		closeJournal(t, j)
+		dir = killed
+	} else {
+		closeJournal(t, j)
+	}
 	testenv.Check(t, os.Remove(filepath.Join(dir, checkpointFile))) // so that the record is read
 	logs, err := filepath.Glob(filepath.Join(logDir(dir), "*.log"))
 	testenv.Check(t, err)
 	for _, path := range logs {
 		b, err := os.ReadFile(path)
 		testenv.Check(t, err)
-		if at := bytes.Index(b, []byte("muid-bbbb")); at >= 0 {
-			b[at] ^= 5
-			testenv.Check(t, os.WriteFile(path, b, 0o600))
-			break
+		for at := range b {
+			if bytes.HasPrefix(b[at:], []byte("muid-bbbb")) {
+				b[at] ^= 5
+			}
 		}
+		testenv.Check(t, os.WriteFile(path, b, 0o600))
 	}
 	j = open(t, dir)
 	defer closeJournal(t, j)

@@ -99,8 +99,8 @@ func (s *Server) newHTTP(answer func(*fasthttp.RequestCtx, time.Time), needsBody
 	}
 }
 
-// Serve answers everything over plain HTTP on a listener of TCP connections. It returns nil after Shutdown. Before that it returns only
-// with an error, also when the caller closes the listener.
+// Serve answers everything over plain HTTP on a listener of TCP connections. It returns nil after Shutdown. Before that
+// it returns only with an error, also when the caller closes the listener.
 func (s *Server) Serve(ln net.Listener) error { return s.serve(s.http, s.accepting(ln)) }
 
 // ServeTLS does what Serve does, over HTTPS.

@@ -13,10 +13,8 @@ import (
 // change. All methods may be called from many goroutines at once.
 //
 // With one machine the directory has every committed change. Where several machines share a store, it may not yet have
-// the latest changes of the others: Age bounds the delay.
+// the latest changes of the others: MaxDirectoryAge bounds the delay.
 type Directory struct {
-	age func() time.Duration // nil: the directory is always up to date
-
 	mu       sync.RWMutex
 	partners map[PartnerID]Partner
 	keys     map[KeyID]Key
@@ -110,19 +108,6 @@ func NewDirectory() *Directory {
 		seen:     map[SessionID]*atomic.Int64{},
 		uses:     map[KeyID]*atomic.Int64{},
 	}
-}
-
-// SetAge sets the function that Age calls. An engine that shares its store with other machines calls SetAge before it
-// returns the directory to anyone.
-func (d *Directory) SetAge(age func() time.Duration) { d.age = age }
-
-// Age returns how old the directory may be: every change that was committed longer ago is in it. 0 means that every
-// committed change is in it. An engine is not ready while Age exceeds MaxDirectoryAge.
-func (d *Directory) Age() time.Duration {
-	if d.age == nil {
-		return 0
-	}
-	return d.age()
 }
 
 // Partner returns a partner.

@@ -73,6 +73,13 @@ func FitsDedupeID(id string) bool {
 	return len(id) <= MaxDedupeIDLength || utf8.RuneCountInString(id) <= MaxDedupeIDLength
 }
 
+// RememberedKey is the key under which a merchant's event_id is remembered: the beginning of the SHA-256 of the event's
+// name, a zero byte and the event_id. A name has no zero byte (IsEventName).
+func RememberedKey(name, id string) [16]byte {
+	sum := Hash(func(b []byte) []byte { return append(append(append(b, name...), 0), id...) })
+	return [16]byte(sum[:])
+}
+
 // EventTime returns when an event occurred. That is the sent time, if it is an RFC 3339 time and at most MaxClockLead
 // after receipt; else it is the time of receipt. behind is how far the sender's clock is known to be behind this server's,
 // negative when it is ahead: the sent time is corrected by it first.

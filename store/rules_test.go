@@ -472,14 +472,3 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
-
-func TestADirectorysAgeIsZeroUnlessTheEngineSetsIt(t *testing.T) {
-	d := NewDirectory()
-	if age := d.Age(); age != 0 {
-		t.Errorf("a new directory's age is %v", age)
-	}
-	d.SetAge(func() time.Duration { return 300 * time.Millisecond })
-	if age := d.Age(); age != 300*time.Millisecond {
-		t.Errorf("the age is %v, want the 300ms that the engine gives", age)
-	}
-}

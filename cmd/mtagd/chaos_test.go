@@ -28,7 +28,7 @@ var (
 type chaos struct {
 	*testing.T
 	seed    uint64
-	cluster *pgtest.Cluster
+	cluster *cluster
 	node    [2]*chaosNode
 	client  *http.Client
 	zone    string
@@ -72,7 +72,7 @@ func answerTimeout() time.Duration {
 
 func TestChaos(t *testing.T) {
 	c := newChaos(t)
-	if err := c.cluster.AwaitStandbys(t.Context()); err != nil {
+	if err := c.cluster.awaitStandbys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
@@ -111,12 +111,12 @@ func newChaos(t *testing.T) *chaos {
 	}
 	t.Logf("seed %d", seed)
 	pgtest.Need(t)
-	cluster, err := pgtest.NewCluster(3)
+	cluster, err := newCluster(3)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := cluster.Close(); err != nil {
+		if err := cluster.close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -132,7 +132,7 @@ func newChaos(t *testing.T) *chaos {
 	t.Cleanup(c.client.CloseIdleConnections)
 	for i := range c.node {
 		n := &chaosNode{name: fmt.Sprintf("node%d", i), data: t.TempDir()}
-		if n.store, err = cluster.URL(n.name, "postgres"); err != nil {
+		if n.store, err = cluster.url(n.name, "postgres"); err != nil {
 			t.Fatal(err)
 		}
 		c.node[i] = n
@@ -273,7 +273,7 @@ func (c *chaos) make(f fault, random *rand.Rand) {
 		c.Fatalf("%s: %v", f.name, err)
 	}
 	c.awaitService(f.name, time.Now())
-	if err := c.cluster.AwaitStandbys(ctx); err != nil {
+	if err := c.cluster.awaitStandbys(ctx); err != nil {
 		c.Fatalf("%s: %v", f.name, err)
 	}
 }

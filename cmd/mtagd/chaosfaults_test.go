@@ -25,8 +25,8 @@ const (
 
 var faults = []fault{
 	{"the primary is killed, a standby promoted", true, func(ctx context.Context, c *chaos, random *rand.Rand) error {
-		old := c.cluster.Primary
-		if err := c.cluster.Servers[old].Crash(); err != nil {
+		old := c.cluster.primary
+		if err := c.cluster.servers[old].Crash(); err != nil {
 			return err
 		}
 		wait(draw(random, short))
@@ -45,8 +45,8 @@ var faults = []fault{
 		return pgtest.EndConnections(c.primary().URL("postgres"))
 	}},
 	{"the disk of the primary is full", true, func(ctx context.Context, c *chaos, random *rand.Rand) error {
-		free, err := c.primary().FillDisk(ctx)
-		if errors.Is(err, pgtest.ErrNoDisk) {
+		free, err := c.cluster.fillDisk(ctx)
+		if errors.Is(err, errNoDisk) {
 			c.Log("left out: ", err)
 			return nil
 		}
@@ -71,29 +71,29 @@ var faults = []fault{
 		return c.failOver(ctx, "promotion beside a stopped primary", thaw)
 	}},
 	{"the primary loses its standbys, one is promoted, and the old primary still answers", true, func(ctx context.Context, c *chaos, random *rand.Rand) error {
-		for _, i := range c.cluster.Standbys() {
-			l, err := c.cluster.Link(c.cluster.Servers[i].Name, c.cluster.Primary)
+		for _, i := range c.cluster.standbys() {
+			l, err := c.cluster.link(c.cluster.servers[i].Name, c.cluster.primary)
 			if err != nil {
 				return err
 			}
-			l.Set(pgtest.LinkSilent)
+			l.set(linkSilent)
 		}
 		wait(draw(random, short))
 		return c.failOver(ctx, "promotion beside a fenced primary", nil)
 	}},
 	{"a standby is killed", false, func(_ context.Context, c *chaos, random *rand.Rand) error {
-		standbys := c.cluster.Standbys()
+		standbys := c.cluster.standbys()
 		return c.killServers(draw(random, short), standbys[random.IntN(len(standbys))])
 	}},
 	{"both standbys are killed", true, func(_ context.Context, c *chaos, random *rand.Rand) error {
-		return c.killServers(draw(random, short), c.cluster.Standbys()...)
+		return c.killServers(draw(random, short), c.cluster.standbys()...)
 	}},
 	{"both standbys are away for longer than any time-out", false, func(_ context.Context, c *chaos, _ *rand.Rand) error {
-		return c.killServers(long, c.cluster.Standbys()...)
+		return c.killServers(long, c.cluster.standbys()...)
 	}},
 	{"a standby stops", false, func(_ context.Context, c *chaos, random *rand.Rand) error {
-		standbys := c.cluster.Standbys()
-		thaw, err := c.cluster.Servers[standbys[random.IntN(len(standbys))]].Freeze()
+		standbys := c.cluster.standbys()
+		thaw, err := c.cluster.servers[standbys[random.IntN(len(standbys))]].Freeze()
 		if err != nil {
 			return err
 		}
@@ -115,28 +115,28 @@ var faults = []fault{
 		return c.stopNode(c.node[random.IntN(2)], long)
 	}},
 	{"a node and the primary are cut off from each other", false, func(_ context.Context, c *chaos, random *rand.Rand) error {
-		return c.cutNode(random, pgtest.LinkCut, draw(random, short))
+		return c.cutNode(random, linkCut, draw(random, short))
 	}},
 	{"a node and the primary hear nothing of each other", false, func(_ context.Context, c *chaos, random *rand.Rand) error {
-		return c.cutNode(random, pgtest.LinkSilent, draw(random, 2*short))
+		return c.cutNode(random, linkSilent, draw(random, 2*short))
 	}},
 	{"a node hears nothing of the primary", true, func(_ context.Context, c *chaos, random *rand.Rand) error {
-		return c.cutNode(random, pgtest.LinkToServer, draw(random, 2*short))
+		return c.cutNode(random, linkToServer, draw(random, 2*short))
 	}},
 	{"the primary hears nothing of a node", false, func(_ context.Context, c *chaos, random *rand.Rand) error {
-		return c.cutNode(random, pgtest.LinkFromServer, draw(random, 2*short))
+		return c.cutNode(random, linkFromServer, draw(random, 2*short))
 	}},
 	{"a node and the primary hear nothing of each other for longer than any time-out", false, func(_ context.Context, c *chaos, random *rand.Rand) error {
-		return c.cutNode(random, pgtest.LinkSilent, long)
+		return c.cutNode(random, linkSilent, long)
 	}},
 	{"the primary and its standbys hear nothing of each other", false, func(_ context.Context, c *chaos, random *rand.Rand) error {
-		return c.cutStandbys(pgtest.LinkSilent, draw(random, 2*short))
+		return c.cutStandbys(linkSilent, draw(random, 2*short))
 	}},
 	{"the standbys hear nothing of the primary", false, func(_ context.Context, c *chaos, random *rand.Rand) error {
-		return c.cutStandbys(pgtest.LinkToServer, draw(random, 2*short))
+		return c.cutStandbys(linkToServer, draw(random, 2*short))
 	}},
 	{"the primary hears nothing of the standbys", false, func(_ context.Context, c *chaos, random *rand.Rand) error {
-		return c.cutStandbys(pgtest.LinkFromServer, draw(random, 2*short))
+		return c.cutStandbys(linkFromServer, draw(random, 2*short))
 	}},
 }
 
@@ -147,14 +147,14 @@ func draw(random *rand.Rand, below time.Duration) time.Duration {
 // wait is how long a fault lasts.
 func wait(d time.Duration) { time.Sleep(d) }
 
-func (c *chaos) primary() *pgtest.Server { return c.cluster.Servers[c.cluster.Primary] }
+func (c *chaos) primary() *pgtest.Server { return c.cluster.servers[c.cluster.primary] }
 
 // failOver promotes a standby, and makes the old primary a standby. Before that, thaw lets the old primary go on, unless
 // thaw is nil.
 func (c *chaos) failOver(ctx context.Context, what string, thaw func() error) error {
 	defer c.noteLoss(time.Now())
-	old := c.cluster.Primary
-	if err := c.cluster.Promote(ctx); err != nil {
+	old := c.cluster.primary
+	if err := c.cluster.promote(ctx); err != nil {
 		return err
 	}
 	c.awaitService(what, time.Now())
@@ -164,7 +164,7 @@ func (c *chaos) failOver(ctx context.Context, what string, thaw func() error) er
 		}
 		wait(short)
 	}
-	return c.cluster.Rejoin(old)
+	return c.cluster.rejoin(old)
 }
 
 // noteLoss notes that from a time on until now a primary may have lost events that no standby had.
@@ -193,43 +193,43 @@ func (c *chaos) stopNode(n *chaosNode, d time.Duration) error {
 
 func (c *chaos) killServers(d time.Duration, servers ...int) error {
 	for _, i := range servers {
-		if err := c.cluster.Servers[i].Crash(); err != nil {
+		if err := c.cluster.servers[i].Crash(); err != nil {
 			return err
 		}
 	}
 	wait(d)
 	var errs []error
 	for _, i := range servers {
-		errs = append(errs, c.cluster.Servers[i].Start())
+		errs = append(errs, c.cluster.servers[i].Start())
 	}
 	return errors.Join(errs...)
 }
 
-func (c *chaos) cutNode(random *rand.Rand, state pgtest.LinkState, d time.Duration) error {
+func (c *chaos) cutNode(random *rand.Rand, state linkState, d time.Duration) error {
 	n := c.node[random.IntN(2)]
-	l, err := c.cluster.Link(n.name, c.cluster.Primary)
+	l, err := c.cluster.link(n.name, c.cluster.primary)
 	if err != nil {
 		return err
 	}
-	l.Set(state)
+	l.set(state)
 	wait(d)
-	l.Set(pgtest.LinkOpen)
+	l.set(linkOpen)
 	return nil
 }
 
-func (c *chaos) cutStandbys(state pgtest.LinkState, d time.Duration) error {
-	var links []*pgtest.Link
-	for _, i := range c.cluster.Standbys() {
-		l, err := c.cluster.Link(c.cluster.Servers[i].Name, c.cluster.Primary)
+func (c *chaos) cutStandbys(state linkState, d time.Duration) error {
+	var links []*link
+	for _, i := range c.cluster.standbys() {
+		l, err := c.cluster.link(c.cluster.servers[i].Name, c.cluster.primary)
 		if err != nil {
 			return err
 		}
 		links = append(links, l)
-		l.Set(state)
+		l.set(state)
 	}
 	wait(d)
 	for _, l := range links {
-		l.Set(pgtest.LinkOpen)
+		l.set(linkOpen)
 	}
 	return nil
 }

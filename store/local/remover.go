@@ -59,9 +59,6 @@ func (r *remover) run() {
 // expiryInterval is the time between two removals of events that are past the retention for rules.ExpiryDelay.
 const expiryInterval = 20 * time.Minute
 
-// expire removes the events of all merchants that are past the retention.
-func (r *remover) expire(ctx context.Context) error { return r.runner.Expire(ctx, r.Expiring(), false) }
-
 // do runs a task when no other one runs.
 func (r *remover) do(ctx context.Context, task func(context.Context) error) error {
 	r.busy.Lock()

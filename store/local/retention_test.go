@@ -73,6 +73,9 @@ func (x *expiring) expect(want int) {
 	}
 }
 
+// expire removes the events of all merchants that are past the retention.
+func (r *remover) expire(ctx context.Context) error { return r.runner.Expire(ctx, r.Expiring(), false) }
+
 func (x *expiring) expire() {
 	x.t.Helper()
 	testenv.Check(x.t, x.remover.do(ctx, x.remover.expire))

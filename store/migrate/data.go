@@ -112,7 +112,7 @@ type Event struct {
 // Key is a link, or a remembered event_id.
 type Key struct {
 	Merchant store.MerchantKey
-	Key      []byte // store.IdentityKey of a link; for an event_id, the first 16 bytes of the SHA-256 of name, zero byte and event_id
+	Key      []byte // store.IdentityKey of a link; store.RememberedKey of an event_id
 	Seen     int64  // of an event_id: when it was received, µs since 1970
 
 	// Of a link.

@@ -48,7 +48,7 @@ func NewCitus(t testing.TB, prepare func(url string) error) *Citus {
 	}
 	c := &Citus{prepare: prepare}
 	for i := range 3 {
-		s := NewServerWith(t, Options{Settings: settings + citusSettings})
+		s := NewServerWith(t, Options{Settings: Settings + citusSettings})
 		if i == 0 {
 			c.Coordinator = s
 		} else {
@@ -76,7 +76,7 @@ func (c *Citus) EmptyDatabase(t testing.TB) (url string) {
 	c.databases++
 	name := fmt.Sprintf("test%d", c.databases)
 	for _, s := range append([]*Server{c.Coordinator}, c.Workers...) {
-		testenv.Check(t, s.exec("CREATE DATABASE "+name))
+		testenv.Check(t, s.Exec("CREATE DATABASE "+name))
 		testenv.Check(t, run(s.URL(name), "CREATE EXTENSION citus"))
 	}
 	url = c.Coordinator.URL(name)

@@ -42,7 +42,7 @@ func Main(m *testing.M, prepare func(url string) error) int {
 		return 1
 	}
 	code := 1
-	if err = errors.Join(server.exec("CREATE DATABASE prepared"), prepare(server.URL("prepared"))); err == nil {
+	if err = errors.Join(server.Exec("CREATE DATABASE prepared"), prepare(server.URL("prepared"))); err == nil {
 		code = m.Run()
 	}
 	if err = errors.Join(err, server.Close()); err != nil {
@@ -100,7 +100,7 @@ func EmptyDatabase(t testing.TB) (url string) {
 func create(t testing.TB, options string) (url string) {
 	t.Helper()
 	name := fmt.Sprintf("test%d", databases.Add(1))
-	testenv.Check(t, server.exec("CREATE DATABASE "+name+options))
+	testenv.Check(t, server.Exec("CREATE DATABASE "+name+options))
 	return server.URL(name)
 }
 

@@ -23,7 +23,7 @@ func Pooler(t testing.TB, mode string) (through func(address string) string) {
 	t.Helper()
 	Need(t)
 	path := testenv.Program(t, "pgbouncer")
-	pooler, err := newServer("pgbouncer", Options{}) // for its directory and its user
+	pooler, err := New("pgbouncer", Options{}) // for its directory and its user
 	testenv.Check(t, err)
 	t.Cleanup(func() {
 		if err := pooler.remove(); err != nil {

@@ -31,20 +31,18 @@ type Server struct {
 	port    int // of 127.0.0.1; 0: only the socket
 	process *os.Process
 	ended   chan struct{}
-	unmount func() error // nil: it has no disk of its own
 }
 
 // Options are for servers that are measured.
 type Options struct {
 	Temp     string // directory for the data; empty: the system's
-	Settings string // instead of those for speed
+	Settings string // instead of those for speed, Settings
 	TCP      bool   // listen on a port of 127.0.0.1, too
-	Disk     bool   // a disk of its own, if that is permitted, which FillDisk fills
 	keep     bool   // a copy of the new data, with which other servers of this program start: initdb is expensive
 }
 
-// settings are for speed: what a power cut does to PostgreSQL is not tested here. Commits wait for a standby.
-const settings = `
+// Settings are for speed: what a power cut does to PostgreSQL is not tested here. Commits wait for a standby.
+const Settings = `
 listen_addresses = ''
 fsync = off
 full_page_writes = off
@@ -60,30 +58,29 @@ log_min_error_statement = panic
 
 // Start runs initdb and starts a server in a new directory.
 func Start(options Options) (*Server, error) {
-	options.Settings = cmp.Or(options.Settings, settings)
-	s, err := newServer("primary", options)
+	s, err := New("primary", options)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.initialize(options.Settings); err != nil {
+	if err := s.Init(); err != nil {
 		return nil, errors.Join(err, s.remove())
 	}
 	return s, nil
 }
 
-// initialize makes the server's data and starts it.
-func (s *Server) initialize(settings string) error {
+// Init makes the server's data and starts it.
+func (s *Server) Init() error {
 	var err error
 	if server != nil {
-		err = s.run("cp", "-a", server.newData(), s.DataDir())
+		err = s.Run("cp", "-a", server.newData(), s.DataDir())
 	} else {
-		err = s.run("initdb", "-D", s.DataDir(), "-U", "mtagd", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+		err = s.Run("initdb", "-D", s.DataDir(), "-U", "mtagd", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 	}
 	if err == nil && s.options.keep {
-		err = s.run("cp", "-a", s.DataDir(), s.newData())
+		err = s.Run("cp", "-a", s.DataDir(), s.newData())
 	}
 	if err == nil {
-		err = s.configure(settings)
+		err = s.Configure(cmp.Or(s.options.Settings, Settings))
 	}
 	if err == nil {
 		err = s.Start()
@@ -91,17 +88,13 @@ func (s *Server) initialize(settings string) error {
 	return err
 }
 
-func newServer(name string, options Options) (*Server, error) {
+// New returns a server that does not run, in a new directory. It has no data yet.
+func New(name string, options Options) (*Server, error) {
 	dir, err := os.MkdirTemp(options.Temp, "pgtest")
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{Name: name, dir: dir, options: options}
-	if options.Disk {
-		if err := s.mountDisk(); err != nil {
-			return nil, errors.Join(err, s.remove())
-		}
-	}
 	if options.TCP {
 		if s.port, err = freePort(); err != nil {
 			return nil, errors.Join(err, s.remove())
@@ -114,12 +107,7 @@ func newServer(name string, options Options) (*Server, error) {
 	return s, err
 }
 
-func (s *Server) remove() (err error) {
-	if s.unmount != nil {
-		err = s.unmount()
-	}
-	return errors.Join(err, os.RemoveAll(s.dir))
-}
+func (s *Server) remove() error { return os.RemoveAll(s.dir) }
 
 // freePort returns a port of 127.0.0.1 that was free a moment ago.
 func freePort() (int, error) {
@@ -130,8 +118,8 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
-// configure appends settings.
-func (s *Server) configure(text string) error {
+// Configure appends settings, which the server reads when it starts, or is told to.
+func (s *Server) Configure(text string) error {
 	if s.port > 0 {
 		text += fmt.Sprintf("\nlisten_addresses = '127.0.0.1'\nport = %d", s.port)
 	}
@@ -168,11 +156,11 @@ func (s *Server) Start() error {
 		_ = cmd.Wait() // how it ended is in its log
 		close(ended)
 	}()
-	return s.await()
+	return s.Await()
 }
 
-// await waits until the server accepts connections.
-func (s *Server) await() error {
+// Await waits until the server accepts connections.
+func (s *Server) Await() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for {
@@ -217,7 +205,7 @@ func (s *Server) Close() error { return errors.Join(s.Kill(), s.remove()) }
 
 // Standby starts a standby. With synchronous set, commits of s wait until it has them on disk.
 func (s *Server) Standby(name string, synchronous bool) (*Server, error) {
-	standby, err := newServer(name, s.options)
+	standby, err := New(name, s.options)
 	if err != nil {
 		return nil, err
 	}
@@ -225,15 +213,15 @@ func (s *Server) Standby(name string, synchronous bool) (*Server, error) {
 	if s.port > 0 {
 		conninfo = fmt.Sprintf("host=127.0.0.1 port=%d user=mtagd application_name=%s", s.port, name)
 	}
-	err = s.run("pg_basebackup", "-D", standby.DataDir(), "-d", conninfo, "-R", "-X", "stream", "-c", "fast", "--no-sync")
+	err = s.Run("pg_basebackup", "-D", standby.DataDir(), "-d", conninfo, "-R", "-X", "stream", "-c", "fast", "--no-sync")
 	if err == nil {
-		err = standby.configure("synchronous_standby_names = ''")
+		err = standby.Configure("synchronous_standby_names = ''")
 	}
 	if err == nil {
 		err = standby.Start()
 	}
 	if err == nil && synchronous {
-		err = s.exec("ALTER SYSTEM SET synchronous_standby_names = '"+name+"'", "SELECT pg_reload_conf()")
+		err = s.Exec("ALTER SYSTEM SET synchronous_standby_names = '"+name+"'", "SELECT pg_reload_conf()")
 	}
 	if err != nil {
 		return nil, errors.Join(err, standby.remove())
@@ -244,7 +232,7 @@ func (s *Server) Standby(name string, synchronous bool) (*Server, error) {
 // Promote makes a standby a primary.
 func (s *Server) Promote() error {
 	// Not by a statement: a standby cancels those that are in the way of what it replays.
-	return s.run("pg_ctl", "promote", "-w", "-t", "60", "-D", s.DataDir())
+	return s.Run("pg_ctl", "promote", "-w", "-t", "60", "-D", s.DataDir())
 }
 
 // URL returns the address of a database of the server.
@@ -269,11 +257,11 @@ func (s *Server) newData() string { return filepath.Join(s.dir, "new") }
 // Dir returns the directory of the server's socket.
 func (s *Server) Dir() string { return s.dir }
 
-// exec runs statements, one by one.
-func (s *Server) exec(statements ...string) error { return run(s.URL("postgres"), statements...) }
+// Exec runs statements, one by one.
+func (s *Server) Exec(statements ...string) error { return run(s.URL("postgres"), statements...) }
 
-// run runs a program of PostgreSQL.
-func (s *Server) run(name string, args ...string) (err error) {
+// Run runs a program, as the user of the server's processes. PostgreSQL's own need not be in PATH.
+func (s *Server) Run(name string, args ...string) (err error) {
 	path, err := find(name)
 	if err != nil {
 		return err

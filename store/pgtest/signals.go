@@ -80,7 +80,7 @@ func guard(pids []int) (thaw func() error, err error) {
 	for _, pid := range pids {
 		words = append(words, strconv.Itoa(pid))
 	}
-	thaw, err = atEnd("kill -CONT " + strings.Join(words, " ") + " 2>/dev/null; true")
+	thaw, err = AtEnd("kill -CONT " + strings.Join(words, " ") + " 2>/dev/null; true")
 	if err != nil {
 		for _, pid := range pids {
 			err = errors.Join(err, syscall.Kill(pid, syscall.SIGCONT))
@@ -89,8 +89,8 @@ func guard(pids []int) (thaw func() error, err error) {
 	return thaw, err
 }
 
-// atEnd runs a shell command when run is called, or when this process ends, in whatever way.
-func atEnd(command string) (run func() error, err error) {
+// AtEnd runs a shell command when run is called, or when this process ends, in whatever way.
+func AtEnd(command string) (run func() error, err error) {
 	cmd := exec.Command("sh", "-c", "read line; "+command)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it
 	in, err := cmd.StdinPipe()

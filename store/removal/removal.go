@@ -147,8 +147,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	return w.end()
 }
 
-// Expire attempts to remove what is past the retention of some merchants: all of those that do not keep their events for ever.
-// again: only of those whose last attempt has failed.
+// Expire attempts to remove what is past the retention. The merchants are all that do not keep their events for ever. With
+// again set, it only repeats attempts that have failed.
 func (r *Runner) Expire(ctx context.Context, merchants []store.MerchantID, again bool) error {
 	w, err := r.begin(ctx, len(merchants))
 	if err != nil {

@@ -194,7 +194,8 @@ func (d *Data) removeTag(id store.TagID) {
 	if s.labels[t.Label] == id {
 		delete(s.labels, t.Label)
 	}
-	if delete(s.tags, id); t.Label != "" {
+	delete(s.tags, id)
+	if t.Label != "" { // without a label there is nothing to count
 		s.count(t, -1, false)
 	}
 }

@@ -13,19 +13,24 @@ type counts struct {
 	unverified map[store.TagID]time.Time // the claims that are not verified yet: from when on each is free; nil: there are none
 }
 
-// count notes a tag that was made, changed or deleted: how many labels more its partner has, and whether it has a claim
-// that is not verified yet.
+// count notes a tag that was made, changed or deleted: how many labels its partner has gained, and whether the tag
+// has a claim that is not verified yet.
 func (s *State) count(t store.Tag, labels int, unverified bool) {
 	c := s.counts[t.Partner]
-	if c.labels += labels; unverified {
+	c.labels += labels
+	if unverified {
 		if c.unverified == nil {
 			c.unverified = map[store.TagID]time.Time{}
 		}
 		c.unverified[t.ID] = t.Claim(t.ClaimedAt).FreeFrom
-	} else if delete(c.unverified, t.ID); len(c.unverified) == 0 {
+	} else {
+		delete(c.unverified, t.ID)
+	}
+	if len(c.unverified) == 0 {
 		c.unverified = nil
 	}
-	if s.counts[t.Partner] = c; c.labels == 0 && c.unverified == nil {
+	s.counts[t.Partner] = c
+	if c.labels == 0 && c.unverified == nil {
 		delete(s.counts, t.Partner)
 	}
 }

@@ -9,17 +9,6 @@ import (
 )
 
 var directoryTests = []test{
-	{"while the engine is ready, its directory is no older than the contract allows", func(t *testing.T, b *bed) {
-		p := b.partner("Acme")
-		for range 20 {
-			b.key(p, 0)
-			// An engine that is not ready before or after has done nothing wrong.
-			ready, age, stillReady := b.Ready() == nil, b.Directory().Age(), b.Ready() == nil
-			if ready && stillReady && (age < 0 || age > store.MaxDirectoryAge) {
-				t.Errorf("the directory of a ready engine is %v old, want at most %v", age, store.MaxDirectoryAge)
-			}
-		}
-	}},
 	{"partners and keys are in the directory when their change returns, and after reopening", func(t *testing.T, b *bed) {
 		p := b.partner("Acme")
 		if got, ok := b.Directory().Partner(p.ID); !ok || !samePartner(got, p) {

@@ -73,8 +73,7 @@
 //	'U' merchant, muid (16)             1: an identifier was linked to this muid
 //	'E' merchant, name and event_id (16)
 //	                                    remembered event_id: time of receipt, µs since 1970 (8 bytes, big endian). The
-//	                                    16 bytes are the first ones of the SHA-256 of the event's name, a zero byte, and
-//	                                    the event_id. The database drops the key 8 days after a flush
+//	                                    16 bytes are store.RememberedKey. The database drops the key 8 days after a flush
 package journal
 
 import (

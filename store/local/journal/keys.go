@@ -52,8 +52,7 @@ func appendLinkedKey(b []byte, m codec.MerchantKey, muid store.IdentityKey) []by
 	return append(append(append(b, prefixLinked), m[:]...), muid[:muidHashBytes]...)
 }
 
-// appendDedupeKey appends the key of an event's name and event_id. A name has no zero byte (store.IsEventName).
 func appendDedupeKey(b []byte, m codec.MerchantKey, name, eventID string) []byte {
-	sum := store.Hash(func(b []byte) []byte { return append(append(append(b, name...), 0), eventID...) })
-	return append(append(append(b, prefixDedupe), m[:]...), sum[:16]...)
+	key := store.RememberedKey(name, eventID)
+	return append(append(append(b, prefixDedupe), m[:]...), key[:]...)
 }

@@ -157,7 +157,6 @@ func (c *Control) loadAll(ctx context.Context) error {
 		return notOnStandbys(err)
 	}
 	c.Data = rules.New(Driver{c}, loaded, c.db.Log)
-	c.Directory().SetAge(c.db.Age)
 	c.follower.data, c.follower.applied, c.follower.flushes = c.Data, seen.Change, seen.Flush
 	c.db.AnsweredTo(asked)
 	return nil

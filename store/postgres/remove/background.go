@@ -19,7 +19,6 @@ import (
 	"mtagd/store/postgres/control"
 	"mtagd/store/postgres/count"
 	"mtagd/store/postgres/read"
-	"mtagd/store/postgres/write"
 	"mtagd/store/removal"
 	"mtagd/store/rules"
 )
@@ -172,7 +171,7 @@ func (p people) Forget(ctx context.Context, m store.MerchantKey, links []store.L
 	for i, e := range events {
 		positions[i] = e.At
 		if e.EventID != "" {
-			key := write.RememberedKey(e.Name, e.EventID)
+			key := store.RememberedKey(e.Name, e.EventID)
 			remembered = append(remembered, key[:])
 		}
 	}

@@ -45,20 +45,14 @@ type item struct {
 	dedup    dedupKey // of a mark with an event_id
 }
 
-// dedupKey is a remembered event_id: the beginning of the SHA-256 of its event's name, a zero and the event_id.
+// dedupKey is a remembered event_id.
 type dedupKey struct {
 	merchant uuid.UUID
-	key      [16]byte
+	key      [16]byte // store.RememberedKey
 }
 
 func newDedupKey(merchant uuid.UUID, name, id string) dedupKey {
-	return dedupKey{merchant, RememberedKey(name, id)}
-}
-
-// RememberedKey is the key under which a merchant's event_id is remembered.
-func RememberedKey(name, id string) [16]byte {
-	sum := store.Hash(func(b []byte) []byte { return append(append(append(b, name...), 0), id...) })
-	return [16]byte(sum[:16])
+	return dedupKey{merchant, store.RememberedKey(name, id)}
 }
 
 // freshness says whether the database has an event_id.

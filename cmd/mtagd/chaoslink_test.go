@@ -1,4 +1,4 @@
-package pgtest
+package main
 
 import (
 	"errors"
@@ -8,72 +8,72 @@ import (
 	"time"
 )
 
-// Link is a TCP port through which one process reaches a server. It can lose what goes through it, as a network does.
-type Link struct {
+// link is a TCP port through which one process reaches a server. It can lose what goes through it, as a network does.
+type link struct {
 	listener net.Listener
 	to       string // unix socket
 
 	mu    sync.Mutex
 	moved sync.Cond // the state has changed
-	state LinkState
+	state linkState
 	conns map[net.Conn]bool // both ends
 	all   sync.WaitGroup
 }
 
-// LinkState says what a link does with what it gets.
-type LinkState int
+// linkState says what a link does with what it gets.
+type linkState int
 
 const (
-	LinkOpen       LinkState = iota
-	LinkCut                  // connections end, and new ones are refused, as when nothing listens there
-	LinkSilent               // nothing arrives on either side, and nobody is told
-	LinkToServer             // only what goes to the server arrives
-	LinkFromServer           // only what comes from the server arrives
+	linkOpen       linkState = iota
+	linkCut                  // connections end, and new ones are refused, as when nothing listens there
+	linkSilent               // nothing arrives on either side, and nobody is told
+	linkToServer             // only what goes to the server arrives
+	linkFromServer           // only what comes from the server arrives
 )
 
 // linkChunk is how many bytes a link passes on at once: what a cut tears apart.
 const linkChunk = 4 << 10
 
-func newLink(socket string) (*Link, error) {
+func newLink(socket string) (*link, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	l := &Link{listener: listener, to: socket, conns: map[net.Conn]bool{}}
+	l := &link{listener: listener, to: socket, conns: map[net.Conn]bool{}}
 	l.moved.L = &l.mu
 	l.all.Go(l.accept)
 	return l, nil
 }
 
-// Port returns the port.
-func (l *Link) Port() int { return l.listener.Addr().(*net.TCPAddr).Port }
+// port returns the port.
+func (l *link) port() int { return l.listener.Addr().(*net.TCPAddr).Port }
 
-// Set changes what the link does from now on. Bytes that were held back are passed on when the link is open again.
-func (l *Link) Set(state LinkState) {
+// set changes what the link does from now on. Bytes that were held back are passed on when the link is open again.
+func (l *link) set(state linkState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state = state
-	if state == LinkCut {
+	if state == linkCut {
 		l.closeConns()
 	}
 	l.moved.Broadcast()
 }
 
-func (l *Link) closeConns() {
+func (l *link) closeConns() {
 	for c := range l.conns {
 		_ = c.Close() // it was lost
 	}
 	clear(l.conns)
 }
 
-func (l *Link) close() error {
+func (l *link) close() error {
 	err := l.listener.Close()
-	l.Set(LinkCut)
+	l.set(linkCut)
 	l.all.Wait()
 	return err
 }
 
-func (l *Link) accept() {
+func (l *link) accept() {
 	for {
 		client, err := l.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -87,7 +87,7 @@ func (l *Link) accept() {
 	}
 }
 
-func (l *Link) serve(client net.Conn) {
+func (l *link) serve(client net.Conn) {
 	defer client.Close()
 	if !l.add(client) {
 		return
@@ -105,36 +105,36 @@ func (l *Link) serve(client net.Conn) {
 	back := make(chan struct{})
 	go func() {
 		defer close(back)
-		l.pass(client, server, LinkFromServer)
+		l.pass(client, server, linkFromServer)
 	}()
-	l.pass(server, client, LinkToServer)
+	l.pass(server, client, linkToServer)
 	<-back
 }
 
 // add returns false when the link is cut.
-func (l *Link) add(c net.Conn) bool {
+func (l *link) add(c net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state == LinkCut {
+	if l.state == linkCut {
 		return false
 	}
 	l.conns[c] = true
 	return true
 }
 
-func (l *Link) remove(c net.Conn) {
+func (l *link) remove(c net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.conns, c)
 }
 
 // pass copies from one end to the other until one of them ends. The other end is told of an end as of bytes.
-func (l *Link) pass(to, from net.Conn, direction LinkState) {
+func (l *link) pass(to, from net.Conn, direction linkState) {
 	buf := make([]byte, linkChunk)
 	for {
 		n, err := from.Read(buf)
 		l.mu.Lock()
-		for l.state == LinkSilent || l.state != LinkOpen && l.state != LinkCut && l.state != direction {
+		for l.state == linkSilent || l.state != linkOpen && l.state != linkCut && l.state != direction {
 			l.moved.Wait()
 		}
 		l.mu.Unlock()

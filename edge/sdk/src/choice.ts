@@ -64,7 +64,7 @@ kit.decided_ = (granted: unknown, by?: By, visitor?: string) => {
   // element with the id navigation, or an old polyfill of Temporal.
   if (self.NavigateEvent && self.Temporal) safely(() => (kit.timezone_ = Temporal.Now.timeZoneId()));
   else tell(load, 'older');
-  [...kit.waiting_].forEach((entry) => entry.path_ || safely(() => {
+  [...kit.waiting_].map((entry) => entry.path_ || safely(() => {
     unhold(entry);
     entry.told_!(JSON.parse(entry.text_));
   }));

@@ -42,7 +42,7 @@ export const withdraw = (elsewhere?: unknown): void => {
   kit.visit_(Visit.FORGET);
   erase(elsewhere && muid);
   kit.unstore_();
-  if (!elsewhere) keys(Key.PREFIX).forEach((name) => delete storage()[name]);
+  if (!elsewhere) keys(Key.PREFIX).map((name) => delete storage()[name]);
 };
 
 // add queues an event of the visitor. It is called by whenAllowed. Without a muid that is a text, the event gets the visitor's:
@@ -96,7 +96,7 @@ export const drain = () => safely(() => {
     let failed: unknown;
     // Without this header the answer is not from the tag host but from a captive portal, such as a hotel's, or a proxy.
     safely(() => xhr.getResponseHeader('mtag') && (answer = JSON.parse(xhr.responseText)));
-    batch.forEach((entry, i) => {
+    batch.map((entry, i) => {
       entry.request_ = 0;
       const result = answer && answer.results ? answer.results[i] : answer;
       const status = result && (result.status || xhr.status);

@@ -24,12 +24,6 @@ export const page = () => ({
   referrer,
 });
 
-// settle sends the page view that waits for its title.
-export const settle = () => {
-  if (pending) kit.viewed_(pending);
-  pending = 0;
-};
-
 kit.url_ = location.href; // of the last page view
 
 // changed makes a page view when the URL has changed. The title comes later.
@@ -46,4 +40,10 @@ kit.changed_ = () => {
 export const watchViews = () => {
   kit.viewed_();
   if (self.NavigateEvent) navigation!.addEventListener('currententrychange', kit.changed_);
+};
+
+// settle sends the page view that waits for its title.
+export const settle = () => {
+  if (pending) kit.viewed_(pending);
+  pending = 0;
 };

@@ -26,7 +26,7 @@ export const hold = (call: Call) => (held ? held.push(call) : safely(call));
 export const release = () => {
   const calls = held;
   held = !base && [];
-  if (calls) calls.forEach(hold);
+  if (calls) calls.map(hold);
 };
 
 // start ends the wait for init: it makes the first call, the waiting calls, and the last call. Found are the parts of the

@@ -1,5 +1,12 @@
 import { kit } from './kit';
 
+// store sets a key. It does nothing when localStorage is full.
+export const store = (key: string, text: string) => {
+  try {
+    storage()[key] = text;
+  } catch {}
+};
+
 // Every key of the tag in localStorage begins with PREFIX.
 export const enum Key {
   PREFIX = '_mtag.',
@@ -19,13 +26,6 @@ export const storage = () => {
 
 // keys returns the keys that begin with a prefix.
 export const keys = (prefix: string) => Object.keys(storage()).filter((name) => name.startsWith(prefix));
-
-// store sets a key. It does nothing when localStorage is full.
-export const store = (key: string, text: string) => {
-  try {
-    storage()[key] = text;
-  } catch {}
-};
 
 // json renders a value. It throws what JSON.stringify throws.
 export const json = (value: unknown) => JSON.stringify(value, kit.replacer_);

@@ -18,6 +18,7 @@ interface Calls extends Array<ArrayLike<unknown>> {
 
 const calls: Calls = (self.mtrem = self.mtrem || []);
 
+let shown: number; // when the page last returned from the back/forward cache, in ms since 1970
 let common = {}; // fields of every event, from mtag('set')
 
 const commands: Record<string, (...args: any[]) => void> = {
@@ -51,7 +52,9 @@ const commands: Record<string, (...args: any[]) => void> = {
   },
 
   consent(...call) {
-    kit.choose_(...call);
+    // Chromium tells a page of a grant that was made before it returned from the back/forward cache. Without the cookie, consent
+    // has been withdrawn on another host since then.
+    (call[0] && call[3] < shown && !cookie(Cookie.MUID)) || kit.choose_(...call);
   },
 
   // Starts a new visitor. Waiting events keep the present muid. The cookies are replaced, not deleted: other tabs take a
@@ -88,17 +91,6 @@ const commands: Record<string, (...args: any[]) => void> = {
   },
 };
 
-// run makes one call. A withdrawal does not wait for a part, which may never come; it is also made in its turn.
-const run = (call: ArrayLike<any>) => safely(() => {
-  const [name, ...rest] = call as any;
-  const make = () => commands[name](...rest);
-  if (name == 'consent' && categories(rest[0]).analytics_storage == Word.DENIED) make();
-  /init|part/.test(name) ? make() : hold(make);
-});
-
-// viewed sends a page view.
-kit.viewed_ = (view?: object) => run(['event', 'PageView', view]);
-
 const begin = () => {
   const said = () => keys(Key.SAID).map((key) => storage()[key]);
   let heard: string[]; // what other tabs had said when the page was left
@@ -109,19 +101,30 @@ const begin = () => {
     flush();
     heard = said();
   });
-  addEventListener('pageshow', (event) => {
+  addEventListener('pageshow', () => {
+    if (!kit.left_) return; // the first time
     kit.left_ = 0;
-    if (!event.persisted) return;
-    // Without the cookie, consent was withdrawn on another host meanwhile.
-    cookie(Cookie.MUID) && said().forEach((call) => heard.includes(call) || run(JSON.parse(call)));
+    shown = Date.now();
+    said().map((call) => heard.includes(call) || run(JSON.parse(call)));
     kit.viewed_();
   });
   addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));
   addEventListener('online', kit.retryNow_);
   // Not an assignment, which a page with a frozen Array.prototype forbids.
-  Object.defineProperty(calls, 'push', { value: (...later: any[]) => later.forEach(run) });
-  calls.splice(0).forEach(run);
+  Object.defineProperty(calls, 'push', { value: (...later: any[]) => later.map(run) });
+  calls.splice(0).map(run);
 };
+
+// run makes one call. A withdrawal does not wait for a part, which may never come; it is also made in its turn.
+const run = (call: ArrayLike<any>) => safely(() => {
+  const [name, ...rest] = call as any;
+  const make = () => commands[name](...rest);
+  if (name == 'consent' && categories(rest[0]).analytics_storage == Word.DENIED) make();
+  /init|part/.test(name) ? make() : hold(make);
+});
+
+// viewed sends a page view.
+kit.viewed_ = (view?: object) => run(['event', 'PageView', view]);
 
 // A prerendered page may never be shown, so its calls wait until it is. When a page has two loaders, only the first
 // starts.

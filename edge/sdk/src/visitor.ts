@@ -47,7 +47,7 @@ export const setVisitor = (value?: string) => {
 // erase deletes the cookies, and makes the next visitor a new one. It leaves those of another muid alone. It does so again a
 // moment later: the last answer, or a page that has just been loaded, may have renewed them at the last moment.
 export const erase = (only: unknown = read() || muid, last?: unknown) => {
-  [Cookie.MUID, Cookie.VISIT].forEach((name) => {
+  [Cookie.MUID, Cookie.VISIT].map((name) => {
     if (cookie(name) && (read() || only) == only) write(name, '', 0, ''), write(name, '', 0);
   });
   muid = '';

@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"log/slog"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -46,8 +47,19 @@ func markRequest(t testing.TB, limits bool, memory *refused.Memory) (*Server, *f
 	if err != nil {
 		t.Fatal(err)
 	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	nc, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = nc.Close() })
+	tcp := nc.(*net.TCPConn)
 	ctx := new(fasthttp.RequestCtx)
-	ctx.Init(new(fasthttp.Request), nil, nil)
+	ctx.Init2(&clientConn{Conn: tcp, raw: s.open.add(tcp)}, nil, false)
 	ctx.Request.Header.SetMethod("POST")
 	ctx.Request.Header.SetHost(tag.Host)
 	ctx.Request.SetRequestURI("/mark/" + string(tag.ID))

@@ -98,14 +98,14 @@ func Request(ctx context.Context, data, method, path string, message any) (*http
 	}
 	var response *http.Response
 	if err = WhileInUse(ctx, func() (err error) {
-		var started bool
-		response, started, err = send(ctx, data, method, path, text)
-		hungUp := slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE}, func(e error) bool { return errors.Is(err, e) })
+		var connected, started bool
+		response, connected, started, err = send(ctx, data, method, path, text)
 		switch {
-		case hungUp && started:
-			err = fmt.Errorf("%w: %w", ErrStopped, err)
-		case hungUp: // the server stops, or the machine was too busy to send the header in time: nothing was done
+		case err == nil || !connected || ctx.Err() != nil:
+		case !started: // the server stops, or the machine was too busy to send the header in time: nothing was done
 			err = fmt.Errorf("%w: %w", store.ErrInUse, err)
+		case slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE}, func(e error) bool { return errors.Is(err, e) }):
+			err = fmt.Errorf("%w: %w", ErrStopped, err)
 		}
 		return err
 	}); err != nil {
@@ -131,19 +131,22 @@ func Request(ctx context.Context, data, method, path string, message any) (*http
 
 // send sends a request to the running server. The server first says that it reads the message. Until then it has not started
 // to do anything.
-func send(ctx context.Context, data, method, path string, message []byte) (_ *http.Response, started bool, err error) {
-	var reads atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got100Continue: func() { reads.Store(true) }})
+func send(ctx context.Context, data, method, path string, message []byte) (_ *http.Response, connected, started bool, err error) {
+	var has, reads atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:        func(httptrace.GotConnInfo) { has.Store(true) },
+		Got100Continue: func() { reads.Store(true) },
+	})
 	request, err := http.NewRequestWithContext(ctx, method, "http://mtagd"+path, bytes.NewReader(message))
 	if err != nil {
-		return nil, false, err
+		return nil, false, false, err
 	}
 	request.Header.Set("Expect", "100-continue")
 	const forever = 1 << 62
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: forever,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return Dial(ctx, data) }}}
 	response, err := client.Do(request)
-	return response, reads.Load(), err
+	return response, has.Load(), reads.Load(), err
 }
 
 // Dial connects to the operator socket of the server that runs on a data directory. IsNoServer says whether none does.

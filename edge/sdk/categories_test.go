@@ -417,7 +417,7 @@ func TestAWithdrawalWithoutTheParts(t *testing.T) {
 func TestAPartThatIsSlow(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", `<script>
-		for (const name of ['navigation', 'Temporal']) Object.defineProperty(window, name, { value: undefined });
+		for (const name of ['navigation', 'NavigateEvent', 'Temporal']) Object.defineProperty(window, name, { value: undefined });
 		document.documentElement.append = (script) => setTimeout(() => Element.prototype.append.call(document.documentElement, script), /options/.test(script.src) ? 3000 : 0);
 	</script>`+w.snippet(true))
 	tab := w.visit("/")

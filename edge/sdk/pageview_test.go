@@ -24,7 +24,7 @@ func (w *world) views() string {
 func TestAChangeOfTheAddressIsAPageView(t *testing.T) {
 	for _, tt := range []struct{ name, before string }{
 		{"a browser of today", ""},
-		{"an older browser", `<script>for (const name of ['navigation', 'Temporal']) Object.defineProperty(window, name, { value: undefined })</script>`},
+		{"an older browser", `<script>for (const name of ['navigation', 'NavigateEvent', 'Temporal']) Object.defineProperty(window, name, { value: undefined })</script>`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)

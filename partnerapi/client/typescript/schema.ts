@@ -4389,7 +4389,7 @@ export interface operations {
                      *           "code": "wrong_type",
                      *           "path": "/value",
                      *           "message": "is \"89\", a string; reports need a number",
-                     *           "suggestion": "89"
+                     *           "suggestion": null
                      *         }
                      *       ]
                      *     }

@@ -147,8 +147,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	return w.end()
 }
 
-// Expire attempts to remove what is past the retention. The merchants are all that do not keep their events for ever. With
-// again set, it only repeats attempts that have failed.
+// Expire attempts to remove what is past the retention of merchants: of all that do not keep their events for ever. With
+// again, it attempts only what has failed before.
 func (r *Runner) Expire(ctx context.Context, merchants []store.MerchantID, again bool) error {
 	w, err := r.begin(ctx, len(merchants))
 	if err != nil {

@@ -2,7 +2,9 @@ package tag
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math"
+	"math/bits"
 	"strconv"
 
 	"mtagd/store"
@@ -78,26 +80,47 @@ func hasHugeNumber(object []byte) bool {
 	}
 }
 
-// safeDigits is how many digits a number may have and still be in the range of float64 with an exponent of two digits.
-const safeDigits = 200
-
-// mayHaveHugeNumber is a quick check, which hardly any event passes. A huge number has an exponent of three digits, or more
-// than safeDigits digits. The check does not tell numbers from text.
+// mayHaveHugeNumber is a quick check, which hardly any event passes. A huge number has an exponent of three digits or more,
+// or more than 200 digits in a row. The check does not tell numbers from text.
+//
+// It reads words of eight bytes. Events have many letters e, at places that a processor cannot foresee, so a branch for each
+// of them costs more than all else.
 func mayHaveHugeNumber(object []byte) bool {
-	for i := 1; i < len(object); i++ { // the e of a number follows a digit
-		if object[i]|0x20 == 'e' && isDigit(object[i-1]) && hasLongExponent(object[i+1:]) {
-			return true
-		}
+	if len(object) < wordBytes {
+		return false // too short for a huge number
 	}
-	// Of a run of more than safeDigits digits, some stand at three neighbouring steps.
-	const step = safeDigits / 4
-	for i := 2 * step; i < len(object); i += step {
-		if isNumberByte(object[i]) && isNumberByte(object[i-step]) && isNumberByte(object[i-2*step]) {
+	digitBefore, words := uint64(0), 0
+	for i := 0; i < len(object); i += wordBytes {
+		i = min(i, len(object)-wordBytes) // the last word may overlap the one before
+		w := binary.LittleEndian.Uint64(object[i:])
+		digits := zeroBytes(w&(0xf0*eachByte) ^ '0'*eachByte) // and : ; < = > ?
+		e := zeroBytes(w | 0x20*eachByte ^ 'e'*eachByte)      // and E
+		hits := e & (digits<<8 | digitBefore)
+		for ; hits != 0; hits &= hits - 1 {
+			if hasLongExponent(object[i+bits.TrailingZeros64(hits)/8+1:]) {
+				return true
+			}
+		}
+		digitBefore = digits >> (64 - 8)
+		if digits != highBit*eachByte {
+			words = 0
+		} else if words++; words == manyWords {
 			return true
 		}
 	}
 	return false
 }
+
+const (
+	wordBytes = 8
+	eachByte  = 0x0101010101010101
+	highBit   = 0x80
+
+	manyWords = 20 // of 200 digits in a row, more words have nothing else
+)
+
+// zeroBytes sets the highest bit of each byte of w that is zero, and perhaps of a 1 above it. The first byte is the lowest.
+func zeroBytes(w uint64) uint64 { return (w - eachByte) &^ w & (highBit * eachByte) }
 
 // hasLongExponent reports whether what follows an e is an exponent of three digits or more, and then ends as a number does.
 func hasLongExponent(b []byte) bool {

@@ -70,6 +70,26 @@ func TestAnEventThatAParserCannotReadIsRefusedOrRepaired(t *testing.T) {
 	}
 }
 
+// A huge number is found wherever it is in an event, and the numbers beside it do not matter.
+func TestHugeNumberAnywhere(t *testing.T) {
+	nines := strings.Repeat("9", 210)
+	for n := range 40 {
+		pad := strings.Repeat("e", n)
+		for _, number := range []string{"1e999", "1E+999", "1.5e0400", "12345678e309", nines + "e99", nines + nines} {
+			for _, end := range []string{"}", `,"b":"no number"}`} {
+				if !hasHugeNumber([]byte(`{"` + pad + `":` + number + end)) {
+					t.Errorf("behind %d bytes, %s%s is not found", n, number, end)
+				}
+			}
+		}
+		for _, number := range []string{"1e99", "-1E-99", "12345678", "1." + nines + "e99", `"1e999"`, nines + ",1e99"} {
+			if hasHugeNumber([]byte(`{"` + pad + `":[` + number + `]}`)) {
+				t.Errorf("behind %d bytes, %s counts as huge", n, number)
+			}
+		}
+	}
+}
+
 // Whatever is accepted can be read by a parser with the limits of the rule.
 func FuzzReadable(f *testing.F) {
 	for _, seed := range []string{`{"a":1e308}`, nested(64), nested(65), `{"a":"\ud83d\\\"","b":[1e999]}`, `{"\ude00":{}}`} {

@@ -10,12 +10,12 @@ import (
 )
 
 // unflushed has the entries that may not be in the database yet, in the order in which they were
-// written. Most are of event_ids, which take about 80 bytes each, without pointers that the garbage
+// written. Most are of event_ids, which take about 70 bytes each, without pointers that the garbage
 // collector would follow.
 type unflushed struct {
 	bytes   []byte // key, value, key, value …
 	entries []unflushedEntry
-	newest  map[uint64]uint32 // by the hash of a key: the number of its newest entry
+	newest  []uint32 // hash table: of each bucket, the number of its newest entry; 0: there is none
 	seed    maphash.Seed
 
 	// Entries up to these numbers. The first one has the number 1.
@@ -25,10 +25,14 @@ type unflushed struct {
 
 type unflushedEntry struct {
 	from       uint32 // where the key begins in bytes
-	before     uint32 // the number of the entry before this one with the same hash; 0: there is none
+	before     uint32 // the number of the bucket's entry before this one; 0: there is none
 	key, value uint16 // lengths
+	check      uint16 // bits of the key's hash, so that most other keys of the bucket need not be read
 	deleted    bool
 }
+
+// buckets is how many buckets the hash table has. It takes 1 MB. With flushEntries, a third of the buckets have an entry.
+const buckets = 256 << 10
 
 // eventIDKey is a whole key of a remembered event_id.
 type eventIDKey [1 + len(codec.MerchantKey{}) + 16]byte
@@ -46,14 +50,23 @@ func (u *unflushed) at(number int) (key, value []byte, deleted bool) {
 	return b[:e.key:e.key], b[e.key : e.key+e.value : e.key+e.value], e.deleted
 }
 
+// bucket returns the place of a key's bucket in the hash table, and the check of the key's entries.
+func (u *unflushed) bucket(key []byte) (newest *uint32, check uint16) {
+	hash := maphash.Bytes(u.seed, key)
+	return &u.newest[hash%buckets], uint16(hash >> 48)
+}
+
 // get returns the newest entry of a key with a number up to last; 0: there is none.
 func (u *unflushed) get(key []byte, last int) (number int) {
 	if len(u.entries) == 0 {
 		return 0
 	}
-	number = int(u.newest[maphash.Bytes(u.seed, key)])
-	for ; number > 0; number = int(u.entries[number-1].before) {
-		if found, _, _ := u.at(number); number <= last && bytes.Equal(found, key) {
+	newest, check := u.bucket(key)
+	for number = int(*newest); number > 0; number = int(u.entries[number-1].before) {
+		if number > last || u.entries[number-1].check != check {
+			continue
+		}
+		if found, _, _ := u.at(number); bytes.Equal(found, key) {
 			break
 		}
 	}
@@ -63,23 +76,21 @@ func (u *unflushed) get(key []byte, last int) (number int) {
 // set adds an entry.
 func (u *unflushed) set(key, value []byte, deleted bool) {
 	if u.newest == nil {
-		u.newest, u.seed = map[uint64]uint32{}, maphash.MakeSeed()
+		u.newest, u.seed = make([]uint32, buckets), maphash.MakeSeed()
 	}
-	hash := maphash.Bytes(u.seed, key)
-	u.entries = append(u.entries, unflushedEntry{uint32(len(u.bytes)), u.newest[hash], uint16(len(key)), uint16(len(value)), deleted})
+	newest, check := u.bucket(key)
+	u.entries = append(u.entries, unflushedEntry{uint32(len(u.bytes)), *newest, uint16(len(key)), uint16(len(value)), check, deleted})
 	u.bytes = append(append(u.bytes, key...), value...)
-	u.newest[hash] = uint32(len(u.entries))
+	*newest = uint32(len(u.entries))
 }
 
 // cut drops the entries of the transaction that is under way, the last one first.
 func (u *unflushed) cut() {
 	for n := len(u.entries); n > u.onDisk; n-- {
 		key, _, _ := u.at(n)
+		newest, _ := u.bucket(key)
 		e := u.entries[n-1]
-		hash := maphash.Bytes(u.seed, key)
-		if u.newest[hash] = e.before; e.before == 0 {
-			delete(u.newest, hash) // else they would fill the memory while a disk fails
-		}
+		*newest = e.before
 		u.entries, u.bytes = u.entries[:n-1], u.bytes[:e.from]
 	}
 }
@@ -91,7 +102,7 @@ func (u *unflushed) drop() {
 	}
 	was := *u
 	if u.entries, u.bytes = u.entries[:0], u.bytes[:0]; len(was.entries) > 2*flushEntries {
-		u.entries, u.bytes, u.newest = nil, nil, nil // the database could not be written for a while
+		u.entries, u.bytes = nil, nil // the database could not be written for a while
 	}
 	clear(u.newest)
 	for n := was.flushing; n < len(was.entries); n++ {

@@ -54,10 +54,13 @@ func (s *stored) mayHave(of MerchantSet) bool {
 // keep up.
 const maxHeld = 24 << 20
 
-// add adds the chunks of a record. Their packed bytes must not change.
+// add adds the chunks of a record, and does not keep the slice. Their packed bytes must not change.
 func (c *chunks) add(added []stored) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if len(c.list)+len(added) > cap(c.list) {
+		c.list = slices.Grow(c.list, max(len(c.list), len(added))) // append would copy a large slice more often
+	}
 	c.list = append(c.list, added...)
 	for _, s := range added {
 		c.held += len(s.packed)

@@ -210,8 +210,12 @@ func (j *Journal) replay() error {
 			from = at
 		}
 	}
+	var written []stored // reused from record to record
 	for {
-		err := j.log.Replay(from, j.replayRecord)
+		err := j.log.Replay(from, func(at log.Position, record []byte) (err error) {
+			written, err = j.replayRecord(at, record, written[:0])
+			return err
+		})
 		damage, isDamage := errors.AsType[*log.Damage](err)
 		if !isDamage {
 			if err != nil {
@@ -232,9 +236,8 @@ func (j *Journal) replay() error {
 	}
 }
 
-// replayRecord takes in the entries of a record.
-func (j *Journal) replayRecord(at log.Position, record []byte) error {
-	var written []stored
+// replayRecord takes in the entries of a record. It appends the chunks among them to written, which is empty.
+func (j *Journal) replayRecord(at log.Position, record []byte, written []stored) ([]stored, error) {
 	if err := eachEntry(record, func(e codec.Entry, to int) error {
 		j.last = max(j.last, e.Version)
 		if seq, isChunk := ChunkOf(e); isChunk {
@@ -245,12 +248,12 @@ func (j *Journal) replayRecord(at log.Position, record []byte) error {
 		}
 		return nil
 	}); err != nil {
-		return err
+		return written, err
 	}
 	j.chunks.add(written)
-	j.endsLost = j.endsLost && written == nil
+	j.endsLost = j.endsLost && len(written) == 0
 	j.keys.end(true)
-	return nil
+	return written, nil
 }
 
 // HasLost reports whether a part of the log could not be read when it was opened.

@@ -143,11 +143,14 @@ func (c *chunks) forget(last uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := search(c.list, last+1)
+	held := c.held
 	for _, s := range c.list[:n] {
 		c.held -= len(s.packed)
 	}
 	c.onDisk = max(0, c.onDisk-n)
-	c.list = slices.Clone(c.list[n:]) // so that the forgotten ones are garbage
+	if c.list = c.list[n:]; c.held < held || n >= len(c.list) {
+		c.list = append([]stored(nil), c.list...) // so that the forgotten ones are garbage; a long list is copied when it grows
+	}
 }
 
 // first returns the position of the first record with a chunk; end when there is none.

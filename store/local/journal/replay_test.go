@@ -76,6 +76,40 @@ func TestChunksAreReadFromTheLog(t *testing.T) {
 	}
 }
 
+// Forgotten chunks are not kept in memory. A long list of chunks that are only in the log is not copied for each forgotten
+// one. Readers keep what they have.
+func TestForgottenChunksAreGarbage(t *testing.T) {
+	var c chunks
+	for seq := range uint64(100) {
+		added := stored{seq: seq + 1}
+		if seq >= 90 {
+			added.packed = []byte("chunk")
+		}
+		c.add([]stored{added})
+	}
+	last := func(list []stored) *stored { return &list[:cap(list)][cap(list)-1] } // of the array
+	all := c.between(0, 100)
+	for seq, isCopied := range map[uint64]bool{0: false, 10: false, 60: true, 91: true} {
+		forgotten := chunks{list: c.list, held: c.held, onDisk: 90}
+		forgotten.forget(seq)
+		if copied := last(forgotten.list) != last(c.list); copied != isCopied {
+			t.Errorf("the list without the chunks up to %d was copied: %v, want %v", seq, copied, isCopied)
+		}
+		if first, _ := forgotten.find(seq + 1); first.seq != seq+1 || len(forgotten.list) != 100-int(seq) {
+			t.Errorf("the list without the chunks up to %d has %d, from %d on", seq, len(forgotten.list), first.seq)
+		}
+	}
+	c.forget(100)
+	if cap(c.list) != 0 || c.held != 0 || c.onDisk != 0 {
+		t.Errorf("room for %d chunks and %d bytes are left", cap(c.list), c.held)
+	}
+	for i, s := range all {
+		if s.seq != uint64(i+1) || (s.packed == nil) != (i < 90) {
+			t.Fatalf("a reader has another chunk: %+v", s)
+		}
+	}
+}
+
 // A damaged record costs its own events: those before and after it are served, and the loss is reported.
 func TestADamagedRecord(t *testing.T) {
 	dir := t.TempDir()

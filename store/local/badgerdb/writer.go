@@ -59,7 +59,7 @@ func (m *memTable) build(b *builder) {
 	for i, p := range sorted {
 		e := m.entries[p.entry]
 		key := m.key(e)
-		if i > 0 && bytes.Equal(m.key(m.entries[sorted[i-1].entry]), key) {
+		if i > 0 && sorted[i-1].first == p.first && bytes.Equal(m.key(m.entries[sorted[i-1].entry]), key) {
 			continue
 		}
 		b.add(&codec.Entry{Key: key, Value: m.bytes[e.from+e.key : e.from+e.key+e.value], Version: e.version, ExpiresAt: e.expiresAt, Deleted: e.deleted})

@@ -23,6 +23,10 @@ import (
 // chunk its number, version and position, less those of the chunk before, its place in the record, and how many events.
 const checkpointFile = "checkpoint"
 
+// roomForChunks is room in the list for the chunks of the records after a checkpoint, which are about flushBytes. Else the
+// first one would cost a copy of the list.
+const roomForChunks = 16 << 10
+
 // writeCheckpoint notes the chunks before a mark, up to which all is flushed. version is the greatest before it.
 func (j *Journal) writeCheckpoint(m mark, version uint64) error {
 	chunks := j.chunks.between(0, math.MaxUint64)
@@ -58,7 +62,7 @@ func (j *Journal) readCheckpoint(flushed log.Position, forgotten uint64) (at log
 	}
 	d := codec.Decoder{B: codec.Unseal([]byte(checkpointFile), sealed)}
 	at, sum, version := log.Position(d.Uvarint()), d.Uvarint(), d.Uvarint()
-	list := make([]stored, 0, d.Count())
+	list := make([]stored, 0, d.Count()+roomForChunks)
 	for s := (stored{}); len(d.B) > 0; {
 		s.seq, s.version, s.at = s.seq+d.Uvarint(), s.version+d.Uvarint(), s.at+log.Position(d.Uvarint())
 		s.from, s.to, s.events = int(d.Uvarint()), int(d.Uvarint()), int(d.Uvarint())

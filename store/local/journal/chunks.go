@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"mtagd/store/local/codec"
 	"mtagd/store/local/log"
@@ -17,8 +18,17 @@ type chunks struct {
 
 	mu     sync.RWMutex
 	list   []stored // replaced, or appended to: a reader keeps what it has
-	held   int      // bytes in memory
+	held   int      // bytes of chunks in memory
 	onDisk int      // the first ones, which are only in the log
+}
+
+// heldRecord is a record in memory; nil: it is only in the log.
+type heldRecord struct{ atomic.Pointer[[]byte] }
+
+func newHeldRecord(record []byte) *heldRecord {
+	h := new(heldRecord)
+	h.Store(&record)
+	return h
 }
 
 // stored is a chunk.
@@ -27,8 +37,20 @@ type stored struct {
 	at           log.Position // of the record
 	from, to     int          // where the packed chunk is in the record
 	events       int          // 0: unknown, because the chunk was read at the start
-	packed       []byte       // nil: it is only in the log
+	record       *heldRecord  // nil: it was not in memory since the start
 	merchants    []uint32     // hashOf the merchants with events in it; nil for chunks from before the start
+}
+
+// packed returns the chunk as it is stored; nil when it is only in the log.
+func (s *stored) packed() []byte {
+	if s.record == nil {
+		return nil
+	}
+	record := s.record.Load()
+	if record == nil {
+		return nil
+	}
+	return (*record)[s.from:s.to:s.to]
 }
 
 // MerchantSet is the merchants whose chunks are read, as hashes; nil: all. A few other merchants may have the same hashes.
@@ -54,28 +76,29 @@ func (s *stored) mayHave(of MerchantSet) bool {
 // keep up.
 const maxHeld = 24 << 20
 
-// add adds the chunks of a record, and does not keep the slice. Their packed bytes must not change.
+// add adds the chunks of a record, and does not keep the slice. The record in memory must not change.
 func (c *chunks) add(added []stored) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.list)+len(added) > cap(c.list) {
-		c.list = slices.Grow(c.list, max(len(c.list), len(added))) // append would copy a large slice more often
+		c.list = slices.Grow(c.list, max(len(c.list)/2, len(added))) // append would copy a long list more often
 	}
 	c.list = append(c.list, added...)
-	for _, s := range added {
-		c.held += len(s.packed)
+	for i := range added {
+		c.held += len(added[i].packed())
 	}
 	if c.held <= maxHeld {
 		return
 	}
-	list := slices.Clone(c.list) // readers have the old one
-	for c.held > maxHeld/2 && c.onDisk < len(list) {
-		s := &list[c.onDisk]
-		c.held -= len(s.packed)
-		s.packed = nil
-		c.onDisk++
+	for c.held > maxHeld/2 && c.onDisk < len(c.list) {
+		record := c.list[c.onDisk].record
+		for ; c.onDisk < len(c.list) && c.list[c.onDisk].record == record; c.onDisk++ {
+			c.held -= len(c.list[c.onDisk].packed())
+		}
+		if record != nil {
+			record.Store(nil)
+		}
 	}
-	c.list = list
 }
 
 // between returns the chunks after seq, up to and including last.
@@ -144,8 +167,8 @@ func (c *chunks) forget(last uint64) {
 	defer c.mu.Unlock()
 	n := search(c.list, last+1)
 	held := c.held
-	for _, s := range c.list[:n] {
-		c.held -= len(s.packed)
+	for i := range c.list[:n] {
+		c.held -= len(c.list[i].packed())
 	}
 	c.onDisk = max(0, c.onDisk-n)
 	if c.list = c.list[n:]; c.held < held || n >= len(c.list) {
@@ -175,8 +198,8 @@ type reader struct {
 
 // packed returns a chunk as it is stored. It is valid until the next call.
 func (r *reader) packed(s stored) (packed []byte, err error) {
-	if s.packed != nil {
-		return s.packed, nil
+	if packed = s.packed(); packed != nil {
+		return packed, nil
 	}
 	if r.record == nil || r.at != s.at {
 		if r.record, err = r.chunks.log.Read(s.at, r.record); err != nil {

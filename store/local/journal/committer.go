@@ -141,10 +141,11 @@ func (c *committer) commit(t *transaction) error {
 	}
 	c.failed.Store(nil)
 	c.metrics.Committed(began, true)
-	record := bytes.Clone(t.record)
-	for i := range t.written {
-		s := &t.written[i]
-		s.at, s.packed = at, record[s.from:s.to:s.to]
+	if len(t.written) > 0 {
+		record := newHeldRecord(bytes.Clone(t.record))
+		for i := range t.written {
+			t.written[i].at, t.written[i].record = at, record
+		}
 	}
 	c.j.chunks.add(t.written)
 	c.j.keys.end(true)

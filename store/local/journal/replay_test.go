@@ -83,7 +83,7 @@ func TestForgottenChunksAreGarbage(t *testing.T) {
 	for seq := range uint64(100) {
 		added := stored{seq: seq + 1}
 		if seq >= 90 {
-			added.packed = []byte("chunk")
+			added.record, added.to = newHeldRecord([]byte("chunk")), 5
 		}
 		c.add([]stored{added})
 	}
@@ -104,7 +104,7 @@ func TestForgottenChunksAreGarbage(t *testing.T) {
 		t.Errorf("room for %d chunks and %d bytes are left", cap(c.list), c.held)
 	}
 	for i, s := range all {
-		if s.seq != uint64(i+1) || (s.packed == nil) != (i < 90) {
+		if s.seq != uint64(i+1) || (s.packed() == nil) != (i < 90) {
 			t.Fatalf("a reader has another chunk: %+v", s)
 		}
 	}

@@ -67,7 +67,7 @@ func (j *Journal) Verify(ctx context.Context, c Check) (counts Counts, err error
 		if err := ctx.Err(); err != nil {
 			return counts, err
 		}
-		s.packed = nil // the file is checked, and not what is in memory
+		s.record = nil // the file is checked, and not what is in memory
 		events, err := r.read(s)
 		switch {
 		case err == nil:

@@ -58,8 +58,9 @@ func TestChunksAreReadFromTheLog(t *testing.T) {
 	record(t, j, m, 300)
 	j.chunks.mu.RLock()
 	onDisk := j.chunks.onDisk
+	packed := j.chunks.list[0].packed()
 	j.chunks.mu.RUnlock()
-	if onDisk == 0 {
+	if onDisk == 0 || packed != nil {
 		t.Fatal("all chunks are in memory")
 	}
 	got := since(t, j, 0)

@@ -77,36 +77,38 @@ func TestChunksAreReadFromTheLog(t *testing.T) {
 	}
 }
 
-// Forgotten chunks are not kept in memory. A long list of chunks that are only in the log is not copied for each forgotten
-// one. Readers keep what they have.
+// Forgotten chunks are not kept in memory. A long list of chunks that are only in the log is not copied each time that some
+// of them are forgotten. Readers keep what they have.
 func TestForgottenChunksAreGarbage(t *testing.T) {
-	var c chunks
-	for seq := range uint64(100) {
-		added := stored{seq: seq + 1}
-		if seq >= 90 {
-			added.record, added.to = newHeldRecord([]byte("chunk")), 5
+	for _, test := range []struct {
+		onDisk, forgotten uint64 // of 100 chunks
+		isCopied          bool
+	}{{20, 0, false}, {20, 20, false}, {20, 21, true}, {100, 0, false}, {100, 49, false}, {100, 50, true}, {20, 100, true}} {
+		c := chunks{onDisk: int(test.onDisk)}
+		for seq := range uint64(100) {
+			added := stored{seq: seq + 1}
+			if seq >= test.onDisk {
+				added.record, added.to = newHeldRecord([]byte("chunk")), 5
+			}
+			c.add([]stored{added})
 		}
-		c.add([]stored{added})
-	}
-	last := func(list []stored) *stored { return &list[:cap(list)][cap(list)-1] } // of the array
-	all := c.between(0, 100)
-	for seq, isCopied := range map[uint64]bool{0: false, 10: false, 60: true, 91: true} {
-		forgotten := chunks{list: c.list, held: c.held, onDisk: 90}
-		forgotten.forget(seq)
-		if copied := last(forgotten.list) != last(c.list); copied != isCopied {
-			t.Errorf("the list without the chunks up to %d was copied: %v, want %v", seq, copied, isCopied)
+		all := c.between(0, 100)
+		c.forget(test.forgotten)
+		left := 100 - int(test.forgotten)
+		if isCopied := left == 0 || &c.list[left-1] != &all[99]; isCopied != test.isCopied {
+			t.Errorf("%+v: the list was copied: %v", test, isCopied)
 		}
-		if first, _ := forgotten.find(seq + 1); first.seq != seq+1 || len(forgotten.list) != 100-int(seq) {
-			t.Errorf("the list without the chunks up to %d has %d, from %d on", seq, len(forgotten.list), first.seq)
+		if left == 0 && cap(c.list) > 0 {
+			t.Errorf("%+v: the list has room for %d chunks", test, cap(c.list))
 		}
-	}
-	c.forget(100)
-	if cap(c.list) != 0 || c.held != 0 || c.onDisk != 0 {
-		t.Errorf("room for %d chunks and %d bytes are left", cap(c.list), c.held)
-	}
-	for i, s := range all {
-		if s.seq != uint64(i+1) || (s.packed() == nil) != (i < 90) {
-			t.Fatalf("a reader has another chunk: %+v", s)
+		inMemory := min(left, 100-int(test.onDisk))
+		if len(c.list) != left || c.held != 5*inMemory || c.onDisk != left-inMemory {
+			t.Errorf("%+v: %d chunks are left, %d of them only in the log, %d bytes in memory", test, len(c.list), c.onDisk, c.held)
+		}
+		for i, s := range all {
+			if s.seq != uint64(i+1) || (s.packed() == nil) != (i < int(test.onDisk)) {
+				t.Fatalf("%+v: a reader has another chunk: %+v", test, s)
+			}
 		}
 	}
 }

@@ -23,7 +23,7 @@ const (
 	Partners     = "partners"     // partner id → store.Partner
 	Keys         = "keys"         // key id → store.Key
 	Uses         = "uses"         // key id → when the key was last used (RFC 3339)
-	Merchants    = "merchants"    // merchant id → store.Merchant with "ordinal", its place among its partner's merchants
+	Merchants    = "merchants"    // merchant id → store.Merchant
 	Domains      = "domains"      // root domain → id of the server-side tag that has the claim to it
 	Tags         = "tags"         // tag id → store.Tag
 	Replies      = "replies"      // partner id, "/", SHA-256 of an idempotency key (hex) → what its call created (reply)
@@ -59,7 +59,7 @@ func init() { // else it would refer to itself
 		jsonKind(Partners, func(p store.Partner) string { return string(p.ID) }, (*Data).setPartner, (*Data).removePartner),
 		jsonKind(Keys, func(k store.Key) string { return string(k.ID) }, (*Data).setKey, (*Data).removeKey),
 		newKind(Uses, decodeTime, (*Data).setUse, func(d *Data, id store.KeyID) { delete(d.state.uses, id) }),
-		jsonKind(Merchants, func(m merchant) string { return string(m.ID) }, (*Data).setMerchant, (*Data).removeMerchant),
+		jsonKind(Merchants, func(m store.Merchant) string { return string(m.ID) }, (*Data).setMerchant, (*Data).removeMerchant),
 		newKind(Domains, func(_ string, b []byte) (store.TagID, error) { return store.TagID(b), nil },
 			func(d *Data, domain string, id store.TagID) { d.state.domains[domain] = id },
 			func(d *Data, domain string) { delete(d.state.domains, domain) }),

@@ -77,7 +77,7 @@ func (d *Data) Repair(lost func(bucket, key, text string)) ([]Record, error) {
 	for id, t := range s.tags {
 		m, ok := s.merchants[t.Merchant]
 		if _, removed := s.removals[t.Merchant]; !ok && !removed {
-			m.Merchant = store.Merchant{ID: t.Merchant, Partner: t.Partner, Name: name, CreatedAt: t.CreatedAt, Suspended: true,
+			m = store.Merchant{ID: t.Merchant, Partner: t.Partner, Name: name, CreatedAt: t.CreatedAt, Suspended: true,
 				Retention: store.Forever, IdentityRequiresSecret: true}
 			s.merchants[m.ID] = m
 			c.put(Merchants, string(m.ID), m)

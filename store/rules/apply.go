@@ -214,7 +214,6 @@ func (d *Data) removeReply(key string) {
 }
 
 func (d *Data) setRemoval(id store.MerchantID, r store.Removal) {
-	r.Kind = store.OfDeletion // earlier versions wrote none
 	d.state.removals[id] = r
 	d.suppressing.Store(true)
 }

@@ -35,6 +35,8 @@ type Merchant struct {
 	// DeliverClientDetails is set by the partner: ad platforms get the address and user agent of visitors who agree.
 	DeliverClientDetails bool `json:"deliverClientDetails,omitempty"`
 
+	Ordinal uint64 `json:"ordinal"` // its place among the partner's merchants
+
 	// Tags are the merchant's tags, oldest first, at most one of each type.
 	Tags []Tag `json:"-"`
 }

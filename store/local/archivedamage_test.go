@@ -152,7 +152,7 @@ func TestDrillAKillWhileAnArchiveIsRepaired(t *testing.T) {
 	}
 }
 
-// Events that were erased may be back in a repaired archive, so they are erased again, and the copies of damaged files are removed.
+// Events that were erased may be back in a repaired archive, so they are erased again.
 func TestARebuiltArchiveRepeatsErasures(t *testing.T) {
 	testenv.NotShort(t, "time")
 	t.Parallel() // it waits for the next attempt
@@ -162,7 +162,6 @@ func TestARebuiltArchiveRepeatsErasures(t *testing.T) {
 	was := x.await(x.erase(byMUID(3), false).ID)
 	closeEngine(t, x.engine)
 	testenv.Check(t, damageTable(x.dir))
-	testenv.Check(t, os.MkdirAll(filepath.Join(x.dir, "set-aside", "of an earlier version"), 0o700))
 	x.engine = open(t, x.dir)
 	findings(t, x.engine.Verify)
 	for {
@@ -174,11 +173,6 @@ func TestARebuiltArchiveRepeatsErasures(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	closeEngine(t, x.engine)
-	for _, name := range replaced {
-		if exists(filepath.Join(x.dir, name)) {
-			t.Errorf("%s is still there", name)
-		}
-	}
 }
 
 func withoutTags(all []store.Finding) (found []store.Finding) {

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"mtagd/store"
@@ -83,12 +81,6 @@ func (r *remover) Purge(ctx context.Context) error {
 	}
 	if errors.Is(err, badgerdb.ErrCopied) {
 		return fmt.Errorf("%w: %w", removal.ErrWaits, err)
-	}
-	if err != nil {
-		return err
-	}
-	for _, name := range replaced { // nobody knows whose data they have
-		err = errors.Join(err, os.RemoveAll(filepath.Join(r.dir, name)))
 	}
 	return err
 }

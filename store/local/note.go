@@ -14,9 +14,6 @@ import (
 	"mtagd/store/local/rank"
 )
 
-// replaced are copies of damaged files that earlier versions have kept.
-var replaced = []string{"archive.damaged", "archive.new", "set-aside"}
-
 // noteDamage notes what an error of isDamage names.
 func (s *stored) noteDamage(ctx context.Context, x *rank.Index, damage error) error {
 	if blocks, ok := errors.AsType[archive.Damaged](damage); ok {

@@ -143,7 +143,7 @@ func copyOthers(dir, to string) error {
 	}
 	for _, f := range files {
 		switch {
-		case slices.Contains([]string{"control.db", "control.copy", "events", "archive", archivePart, "index.db", damageFile, generationFile, unfinishedFile, "lost+found"}, f.Name()), slices.Contains(replaced, f.Name()):
+		case slices.Contains([]string{"control.db", "control.copy", "events", "archive", archivePart, "index.db", damageFile, generationFile, unfinishedFile, "lost+found"}, f.Name()):
 		case f.IsDir():
 			if err := os.CopyFS(filepath.Join(to, f.Name()), os.DirFS(filepath.Join(dir, f.Name()))); err != nil {
 				return fmt.Errorf("copy %s: %w", f.Name(), err)

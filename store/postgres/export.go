@@ -239,13 +239,11 @@ func (d *Database) Keys(ctx context.Context, _ uint64, use func(*migrate.Key) er
 func (d *Database) Control(ctx context.Context) (*migrate.Control, error) {
 	c := &migrate.Control{}
 	return c, d.db.Read(ctx, func(tx pgx.Tx) error {
-		loaded, err := control.LoadRecords(ctx, tx)
+		records, err := control.ReadRecords(ctx, tx, "body IS NOT NULL")
 		if err != nil {
 			return err
 		}
-		if c.Records, err = rules.New(nil, loaded, d.db.Log).Export(); err != nil {
-			return err
-		}
+		c.Records = rules.Moved(conn.Map(records, func(r *control.Record) rules.Record { return r.Record }))
 		if c.Documents, err = store.KeptDocuments(func(kind store.DocumentKind) ([]store.Document, error) {
 			return control.DocumentsIn(ctx, tx, " AND kind = $1", string(kind))
 		}); err != nil {

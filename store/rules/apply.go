@@ -36,7 +36,7 @@ func (l *Loading) Add(r Record) error {
 		return err
 	}
 	switch v := one.v.(type) {
-	case merchant:
+	case store.Merchant:
 		one.made = v.CreatedAt
 	case store.Tag:
 		one.made = v.CreatedAt
@@ -145,20 +145,20 @@ func (d *Data) setUse(id store.KeyID, at time.Time) {
 	}
 }
 
-func (d *Data) setMerchant(id store.MerchantID, m merchant) {
+func (d *Data) setMerchant(id store.MerchantID, m store.Merchant) {
 	s := d.state
 	_, known := s.merchants[id]
 	s.merchants[id] = m
 	if !known {
 		insert(s.merchantsOf, m.Partner, id, s.byOrdinal)
 	}
-	d.dir.SetMerchant(m.Merchant)
+	d.dir.SetMerchant(m)
 }
 
 // removeMerchant removes a merchant, before its tags.
 func (d *Data) removeMerchant(id store.MerchantID) {
 	s := d.state
-	m := s.merchants[id].Merchant
+	m := s.merchants[id]
 	if m.ID == "" {
 		return
 	}
@@ -214,7 +214,6 @@ func (d *Data) removeReply(key string) {
 }
 
 func (d *Data) setRemoval(id store.MerchantID, r store.Removal) {
-	r.Kind = store.OfDeletion // earlier versions wrote none
 	d.state.removals[id] = r
 	d.suppressing.Store(true)
 }

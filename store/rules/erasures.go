@@ -133,14 +133,6 @@ func decodeSuppressed(key string, value []byte) (any, error) {
 	return p, err
 }
 
-func (s *State) eachSuppressed(use func(key string, value []byte, err error)) {
-	for m, of := range s.suppressed {
-		for k, by := range of {
-			use(suppressedKey(m, k), []byte(by), nil)
-		}
-	}
-}
-
 func (d *Data) setSuppressed(_ string, v any) {
 	s, p := d.state, v.(suppressedPerson)
 	if s.suppressed[p.merchant] == nil {

@@ -31,11 +31,11 @@ func (d *Data) AddMerchant(ctx context.Context, partner store.PartnerID, n store
 		if err := p.Limits.CheckMerchants(len(list)); err != nil {
 			return err
 		}
-		stored := merchant{m, 1}
+		m.Ordinal = 1
 		if len(list) > 0 {
-			stored.Ordinal = d.state.merchants[list[len(list)-1]].Ordinal + 1
+			m.Ordinal = d.state.merchants[list[len(list)-1]].Ordinal + 1
 		}
-		c.put(Merchants, string(m.ID), stored)
+		c.put(Merchants, string(m.ID), m)
 		c.putReply(reply{Partner: partner, Merchant: m.ID, Name: m.Name, Domain: m.Domain, Secret: m.IdentityRequiresSecret, CreatedAt: m.CreatedAt}, n.Once)
 		c.audit(store.AboutMerchant(store.MerchantCreated, m, m.Domain))
 		return nil
@@ -56,7 +56,7 @@ func (d *Data) UpdateMerchant(ctx context.Context, id store.MerchantID, update f
 			return err
 		}
 		m = update(old)
-		m.Tags = old.Tags
+		m.Tags, m.Ordinal = old.Tags, old.Ordinal
 		if err := m.CheckUpdate(old); err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (d *Data) UpdateMerchant(ctx context.Context, id store.MerchantID, update f
 		if err != nil || len(changes) == 0 {
 			return err
 		}
-		c.put(Merchants, string(id), merchant{m, d.state.merchants[id].Ordinal})
+		c.put(Merchants, string(id), m)
 		c.audit(changes...)
 		return nil
 	})

@@ -1,8 +1,10 @@
 package rules
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,7 +23,7 @@ const (
 	Partners     = "partners"     // partner id → store.Partner
 	Keys         = "keys"         // key id → store.Key
 	Uses         = "uses"         // key id → when the key was last used (RFC 3339)
-	Merchants    = "merchants"    // merchant id → store.Merchant with "ordinal", its place among its partner's merchants
+	Merchants    = "merchants"    // merchant id → store.Merchant
 	Domains      = "domains"      // root domain → id of the server-side tag that has the claim to it
 	Tags         = "tags"         // tag id → store.Tag
 	Replies      = "replies"      // partner id, "/", SHA-256 of an idempotency key (hex) → what its call created (reply)
@@ -43,8 +45,7 @@ const (
 type kind struct {
 	name   string
 	decode func(key string, value []byte) (any, error)
-	each   func(s *State, use func(key string, value []byte, err error)) // passes all records
-	set    func(d *Data, key string, v any)                              // into memory and the directory
+	set    func(d *Data, key string, v any) // into memory and the directory
 	remove func(d *Data, key string)
 }
 
@@ -54,30 +55,24 @@ var kinds []kind
 
 func init() { // else it would refer to itself
 	kinds = []kind{
-		{Meta, decodeMeta, (*State).eachMeta, (*Data).setMeta, func(*Data, string) {}},
-		jsonKind(Partners, func(s *State) map[store.PartnerID]store.Partner { return s.partners },
-			func(p store.Partner) string { return string(p.ID) }, (*Data).setPartner, (*Data).removePartner),
-		jsonKind(Keys, func(s *State) map[store.KeyID]store.Key { return s.keys },
-			func(k store.Key) string { return string(k.ID) }, (*Data).setKey, (*Data).removeKey),
-		mapKind(Uses, func(s *State) map[store.KeyID]time.Time { return s.uses }, decodeTime, time.Time.MarshalText, (*Data).setUse, nil),
-		jsonKind(Merchants, func(s *State) map[store.MerchantID]merchant { return s.merchants },
-			func(m merchant) string { return string(m.ID) }, (*Data).setMerchant, (*Data).removeMerchant),
-		mapKind(Domains, func(s *State) map[string]store.TagID { return s.domains },
-			func(_ string, b []byte) (store.TagID, error) { return store.TagID(b), nil },
-			func(id store.TagID) ([]byte, error) { return []byte(id), nil }, nil, nil),
-		jsonKind(Tags, func(s *State) map[store.TagID]store.Tag { return s.tags },
-			func(t store.Tag) string { return string(t.ID) }, (*Data).setTag, (*Data).removeTag),
-		jsonKind(Replies, func(s *State) map[string]reply { return s.replies },
-			func(r reply) string { return replyKey(r.Partner, r.Key) }, (*Data).setReply, (*Data).removeReply),
-		jsonKind(Removals, func(s *State) map[store.MerchantID]store.Removal { return s.removals }, removedMerchant, (*Data).setRemoval, nil),
-		jsonKind(Expiries, func(s *State) map[store.MerchantID]store.Removal { return s.expiries }, removedMerchant, nil, nil),
-		jsonKind(Erasures, func(s *State) map[store.ErasureID]store.Erasure { return s.erasures },
-			func(e store.Erasure) string { return string(e.ID) }, (*Data).setErasure, nil),
-		{Suppressed, decodeSuppressed, (*State).eachSuppressed, (*Data).setSuppressed, (*Data).removeSuppressed},
-		jsonKind(Sessions, func(s *State) map[store.SessionID]store.Session { return s.sessions },
-			func(s store.Session) string { return string(s.ID) }, (*Data).setSession, (*Data).removeSession),
-		mapKind(Destinations, func(s *State) map[string][]byte { return s.destinations }, decodeDestination,
-			func(content []byte) ([]byte, error) { return content, nil }, (*Data).setDestination, (*Data).removeDestination),
+		{Meta, decodeMeta, (*Data).setMeta, func(*Data, string) {}},
+		jsonKind(Partners, func(p store.Partner) string { return string(p.ID) }, (*Data).setPartner, (*Data).removePartner),
+		jsonKind(Keys, func(k store.Key) string { return string(k.ID) }, (*Data).setKey, (*Data).removeKey),
+		newKind(Uses, decodeTime, (*Data).setUse, func(d *Data, id store.KeyID) { delete(d.state.uses, id) }),
+		jsonKind(Merchants, func(m store.Merchant) string { return string(m.ID) }, (*Data).setMerchant, (*Data).removeMerchant),
+		newKind(Domains, func(_ string, b []byte) (store.TagID, error) { return store.TagID(b), nil },
+			func(d *Data, domain string, id store.TagID) { d.state.domains[domain] = id },
+			func(d *Data, domain string) { delete(d.state.domains, domain) }),
+		jsonKind(Tags, func(t store.Tag) string { return string(t.ID) }, (*Data).setTag, (*Data).removeTag),
+		jsonKind(Replies, func(r reply) string { return replyKey(r.Partner, r.Key) }, (*Data).setReply, (*Data).removeReply),
+		jsonKind(Removals, removedMerchant, (*Data).setRemoval, func(d *Data, id store.MerchantID) { delete(d.state.removals, id) }),
+		jsonKind(Expiries, removedMerchant, func(d *Data, id store.MerchantID, r store.Removal) { d.state.expiries[id] = r },
+			func(d *Data, id store.MerchantID) { delete(d.state.expiries, id) }),
+		jsonKind(Erasures, func(e store.Erasure) string { return string(e.ID) }, (*Data).setErasure,
+			func(d *Data, id store.ErasureID) { delete(d.state.erasures, id) }),
+		{Suppressed, decodeSuppressed, (*Data).setSuppressed, (*Data).removeSuppressed},
+		jsonKind(Sessions, func(s store.Session) string { return string(s.ID) }, (*Data).setSession, (*Data).removeSession),
+		newKind(Destinations, decodeDestination, (*Data).setDestination, (*Data).removeDestination),
 	}
 }
 
@@ -99,8 +94,8 @@ func placeOf(name string) (int, error) {
 }
 
 // jsonKind is a kind whose records are JSON, with their key in it.
-func jsonKind[K ~string, V any](name string, of func(*State) map[K]V, id func(V) string, set func(*Data, K, V), remove func(*Data, K)) kind {
-	return mapKind(name, of, func(key string, value []byte) (v V, err error) {
+func jsonKind[K ~string, V any](name string, id func(V) string, set func(*Data, K, V), remove func(*Data, K)) kind {
+	return newKind(name, func(key string, value []byte) (v V, err error) {
 		if err := json.Unmarshal(value, &v); err != nil {
 			return v, err
 		}
@@ -108,29 +103,23 @@ func jsonKind[K ~string, V any](name string, of func(*State) map[K]V, id func(V)
 			return v, fmt.Errorf("has the id %q", id(v))
 		}
 		return v, nil
-	}, func(v V) ([]byte, error) { return json.Marshal(v) }, set, remove)
+	}, set, remove)
 }
 
-// mapKind is a kind of which the state has a map. set and remove also keep what follows from a record; nil: nothing does.
-func mapKind[K ~string, V any](name string, of func(*State) map[K]V, decode func(key string, value []byte) (V, error), encode func(V) ([]byte, error),
-	set func(*Data, K, V), remove func(*Data, K)) kind {
-	if set == nil {
-		set = func(d *Data, key K, v V) { of(d.state)[key] = v }
-	}
-	if remove == nil {
-		remove = func(d *Data, key K) { delete(of(d.state), key) }
-	}
+func newKind[K ~string, V any](name string, decode func(key string, value []byte) (V, error), set func(*Data, K, V), remove func(*Data, K)) kind {
 	return kind{name,
 		func(key string, value []byte) (any, error) { return decode(key, value) },
-		func(s *State, use func(key string, value []byte, err error)) {
-			for key, v := range of(s) {
-				value, err := encode(v)
-				use(string(key), value, err)
-			}
-		},
 		func(d *Data, key string, v any) { set(d, K(key), v.(V)) },
 		func(d *Data, key string) { remove(d, K(key)) },
 	}
+}
+
+// Moved returns the records that a move copies, in the order of their kinds and keys: all but
+// sessions and the id of the data directory. It may change all.
+func Moved(all []Record) []Record {
+	all = slices.DeleteFunc(all, func(r Record) bool { return r.Kind == Sessions || r.Kind == Meta && r.Key == metaID })
+	slices.SortFunc(all, func(a, b Record) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Key, b.Key)) })
+	return all
 }
 
 // Check returns an error for a record that cannot be read.
@@ -160,14 +149,5 @@ func (d *Data) setMeta(key string, v any) {
 		d.state.id = v.(string)
 	case metaRetention:
 		d.state.retention = v.(store.Retention)
-	}
-}
-
-func (s *State) eachMeta(use func(key string, value []byte, err error)) {
-	if s.retention != 0 {
-		use(metaRetention, []byte(strconv.Itoa(int(s.retention))), nil)
-	}
-	if s.id != "" {
-		use(metaID, []byte(s.id), nil)
 	}
 }

@@ -9,29 +9,6 @@ import (
 	"mtagd/store"
 )
 
-// Records returns all records but sessions: where they are written anew, after a repair or a move, everybody signs in again.
-// Uses of keys that are gone are left out.
-func (d *Data) Records() (all []Record, err error) {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	s := d.state
-	for _, k := range kinds {
-		if k.name == Sessions {
-			continue
-		}
-		k.each(s, func(key string, value []byte, failed error) {
-			if _, known := s.keys[store.KeyID(key)]; k.name == Uses && !known {
-				return
-			}
-			all = append(all, Record{k.name, key, value})
-			if err == nil {
-				err = failed
-			}
-		})
-	}
-	return all, err
-}
-
 // Compare finds records that do not agree with each other. Each is as it was written, so this would be a fault of
 // the program.
 func (d *Data) Compare(wrong func(bucket, key, text string)) {
@@ -81,35 +58,40 @@ func (d *Data) Compare(wrong func(bucket, key, text string)) {
 	}
 }
 
-// Repair makes partners and merchants anew that are lost, as what belongs to them is not. They are suspended, because nobody
-// knows whether they were. It drops claims whose tag is lost. A verified tag whose claim is lost gets it again, as only one
-// tag can have been verified for a domain. Afterwards, the data is only good for Records.
-func (d *Data) Repair(lost func(bucket, key, text string)) {
-	s := d.state
+// Repair returns the changes of records that make those fit together that were read of damaged
+// files. It makes partners and merchants anew that are lost, as what belongs to them is not. They
+// are suspended, because nobody knows whether they were. It drops claims whose tag is lost. A
+// verified tag whose claim is lost gets it again, as only one tag can have been verified for a
+// domain. Afterwards, the data must not be used.
+func (d *Data) Repair(lost func(bucket, key, text string)) ([]Record, error) {
+	s, c := d.state, &change{d: d, at: map[[2]string]int{}}
 	const (
 		name   = "(recovered)"
 		anew   = "is lost, and is made anew for what belongs to it, without its name and settings. It is suspended: look at it, and resume it"
 		orphan = "is left out: its owner is lost"
 	)
-	drop := func(bucket, key string, fits bool) bool {
-		if !fits {
-			lost(bucket, key, orphan)
-		}
-		return !fits
+	leaveOut := func(bucket, key string) {
+		c.delete(bucket, key)
+		lost(bucket, key, orphan)
 	}
-	maps.DeleteFunc(s.tags, func(id store.TagID, t store.Tag) bool {
+	for id, t := range s.tags {
 		m, ok := s.merchants[t.Merchant]
 		if _, removed := s.removals[t.Merchant]; !ok && !removed {
-			m.Merchant = store.Merchant{ID: t.Merchant, Partner: t.Partner, Name: name, CreatedAt: t.CreatedAt, Suspended: true,
+			m = store.Merchant{ID: t.Merchant, Partner: t.Partner, Name: name, CreatedAt: t.CreatedAt, Suspended: true,
 				Retention: store.Forever, IdentityRequiresSecret: true}
 			s.merchants[m.ID] = m
+			c.put(Merchants, string(m.ID), m)
 			lost(Merchants, string(m.ID), anew)
 		}
-		return drop(Tags, string(id), m.Partner == t.Partner)
-	})
+		if m.Partner != t.Partner {
+			delete(s.tags, id)
+			leaveOut(Tags, string(id))
+		}
+	}
 	owned := func(id store.PartnerID, created time.Time) {
 		if _, ok := s.partners[id]; !ok {
 			s.partners[id] = store.Partner{ID: id, Name: name, CreatedAt: created, Suspended: true}
+			c.put(Partners, string(id), s.partners[id])
 			lost(Partners, string(id), anew)
 		}
 	}
@@ -119,22 +101,26 @@ func (d *Data) Repair(lost func(bucket, key, text string)) {
 	for _, m := range s.merchants {
 		owned(m.Partner, m.CreatedAt)
 	}
-	maps.DeleteFunc(s.destinations, func(key string, _ []byte) bool {
-		_, ok := s.merchants[destination(key, nil).Merchant]
-		return drop(Destinations, key, ok)
-	})
-	maps.DeleteFunc(s.domains, func(domain string, id store.TagID) bool {
-		t, ok := s.tags[id]
-		return drop(Domains, domain, ok && t.Type == store.ServerSide && t.Domain == domain)
-	})
-	for id, t := range s.tags {
-		if t.Type != store.ServerSide || !t.Verified || s.domains[t.Domain] == id {
-			continue
-		}
-		if s.domains[t.Domain] == "" {
-			s.domains[t.Domain] = id
-		} else {
-			s.tags[id] = t.LoseClaim()
+	for key := range s.destinations {
+		if _, ok := s.merchants[destination(key, nil).Merchant]; !ok {
+			leaveOut(Destinations, key)
 		}
 	}
+	for domain, id := range s.domains {
+		if t, ok := s.tags[id]; !ok || t.Type != store.ServerSide || t.Domain != domain {
+			delete(s.domains, domain)
+			leaveOut(Domains, domain)
+		}
+	}
+	for id, t := range s.tags {
+		switch {
+		case t.Type != store.ServerSide || !t.Verified || s.domains[t.Domain] == id:
+		case s.domains[t.Domain] == "":
+			s.domains[t.Domain] = id
+			c.write(Domains, t.Domain, []byte(id))
+		default:
+			c.put(Tags, string(id), t.LoseClaim())
+		}
+	}
+	return c.Records, c.err
 }

@@ -10,11 +10,11 @@
 // A new kind of record needs these steps, and nothing in the engines:
 //
 //  1. Its type, its limits, its checks and its methods in Control: package store.
-//  2. A constant and a line in kinds (records.go), a map in State (state.go). With an index, also its set and
-//     its remove (apply.go).
+//  2. A constant and a line in kinds (records.go), a map in State (state.go). With an index, methods that set and remove
+//     it (apply.go).
 //  3. Its methods here: reads with view, changes with update, put, delete and audit. If it belongs to a merchant or a
 //     partner, deleteMerchants or DeletePartner delete it too (delete.go).
-//  4. Nothing for a move to another engine: it copies all records but sessions (export.go).
+//  4. Nothing for a move to another engine: it copies all records but sessions (Moved).
 //  5. Its sentences in package storetest. Over a driver in memory: go test ./store/storetest -run TestConformance/memory.
 //
 // In this order:
@@ -31,8 +31,7 @@
 //	persons.go    what belongs to a person: links, and events by their muid or by the identifiers in their bodies
 //	links.go      which source a link has, and which former ones are kept
 //	documents.go  destinations of events
-//	repair.go    compares records, and repairs what is left of damaged ones
-//	export.go     control data as a move copies it
+//	repair.go     compares records, and repairs what is left of damaged ones
 package rules
 
 import (

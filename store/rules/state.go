@@ -15,12 +15,12 @@ type State struct {
 	retention    store.Retention // of merchants without one of their own
 	partners     map[store.PartnerID]store.Partner
 	keys         map[store.KeyID]store.Key
-	merchants    map[store.MerchantID]merchant      // without their tags
-	tags         map[store.TagID]store.Tag          // without Host and ClaimLost
-	domains      map[string]store.TagID             // root domain → the server-side tag that has the claim to it
-	replies      map[string]reply                   // by replyKey
-	removals     map[store.MerchantID]store.Removal // of deleted merchants
-	expiries     map[store.MerchantID]store.Removal // of events past the retention
+	merchants    map[store.MerchantID]store.Merchant // without their tags
+	tags         map[store.TagID]store.Tag           // without Host and ClaimLost
+	domains      map[string]store.TagID              // root domain → the server-side tag that has the claim to it
+	replies      map[string]reply                    // by replyKey
+	removals     map[store.MerchantID]store.Removal  // of deleted merchants
+	expiries     map[store.MerchantID]store.Removal  // of events past the retention
 	erasures     map[store.ErasureID]store.Erasure
 	suppressed   map[store.MerchantID]map[store.IdentityKey]store.ErasureID
 	sessions     map[store.SessionID]store.Session // links too
@@ -40,18 +40,12 @@ type State struct {
 	counts map[store.PartnerID]counts
 }
 
-// merchant is a merchant as it is stored.
-type merchant struct {
-	store.Merchant
-	Ordinal uint64 `json:"ordinal"` // in the order of the partner's merchants
-}
-
 func newState() *State {
 	return &State{
 		retention:    store.Forever,
 		partners:     map[store.PartnerID]store.Partner{},
 		keys:         map[store.KeyID]store.Key{},
-		merchants:    map[store.MerchantID]merchant{},
+		merchants:    map[store.MerchantID]store.Merchant{},
 		tags:         map[store.TagID]store.Tag{},
 		domains:      map[string]store.TagID{},
 		replies:      map[string]reply{},
@@ -122,7 +116,7 @@ func (s *State) merchant(id store.MerchantID) (store.Merchant, error) {
 	store.Sort(m.Tags, func(a, b store.Tag) int {
 		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(slices.Index(order, a.Type), slices.Index(order, b.Type)))
 	})
-	return m.Merchant, err
+	return m, err
 }
 
 // tag returns a tag. KindNotFound: tag.

@@ -133,7 +133,7 @@ func (b *loadedBlock) usage() Usage {
 func (c *change) lastBlocks(txn *badgerdb.Txn, m codec.MerchantKey, size int) (end codec.Position, replaced []loadedBlock, err error) {
 	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 	first := true
-	for it.Seek(endOfMerchant(m)); atBlock(it); it.Next() {
+	for it.Seek(endOfMerchant(m)); it.Valid(); it.Next() {
 		k, err := parseBlockKey(it.Entry().Key)
 		if err != nil {
 			return end, nil, err

@@ -3,7 +3,6 @@ package archive
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -577,34 +576,6 @@ func TestDamageIsNoEndOfAMerchant(t *testing.T) {
 	if left < 2900 {
 		t.Errorf("%d of 3000 events are left", left)
 	}
-}
-
-// Version 1.0.0 left what earlier versions had written: counts without the end of the last block, and marks of blocks that
-// were removed.
-func TestRecordsOfEarlierVersionsAreRead(t *testing.T) {
-	dir, r, m := t.TempDir(), rand.New(rand.NewPCG(15, 16)), model{}
-	a := openArchive(t, dir)
-	seq := uint64(1_700_000_000_000_000)
-	for range 5 {
-		seq = m.add(t, a, r, 300, 6, seq)
-	}
-	usages := map[codec.MerchantKey]Usage{}
-	testenv.Check(t, a.Each(func(of codec.MerchantKey, u Usage) error {
-		usages[of] = u
-		return nil
-	}))
-	var entries []codec.Entry
-	for of, u := range usages {
-		key := appendMerchantKey(nil, prefixMerchant, of)
-		counts := binary.AppendUvarint(append(binary.AppendUvarint(nil, u.Events), 0), u.Stored)
-		mark := append(blockKey{of, codec.Position{Seq: 1_700_000_000_000_000}, 1}.append(nil), 0)
-		entries = append(entries, codec.Entry{Key: key, Value: codec.Seal(key, counts)}, codec.Entry{Key: mark})
-	}
-	testenv.Check(t, a.commit(entries...))
-	closeArchive(t, a)
-	a = openArchive(t, dir)
-	m.check(t, a)
-	closeArchive(t, a)
 }
 
 // Portions of any size have every event of the merchants once, in the order of receipt.

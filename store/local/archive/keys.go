@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 
-	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
 
@@ -35,7 +34,6 @@ var (
 const (
 	merchantKeyBytes = 1 + len(codec.MerchantKey{})
 	blockKeyBytes    = merchantKeyBytes + positionBytes + 4
-	purgeKeyBytes    = blockKeyBytes + 1
 )
 
 // blockKey is the key of a block.
@@ -70,14 +68,6 @@ func parseBlockKey(b []byte) (k blockKey, err error) {
 	return k, nil
 }
 
-// atBlock moves an iterator past keys that earlier versions wrote, and reports whether it is at a block then.
-func atBlock(it *badgerdb.Iterator) bool {
-	for it.Valid() && len(it.Entry().Key) == purgeKeyBytes {
-		it.Next()
-	}
-	return it.Valid()
-}
-
 // isKey reports whether a key is one of the archive's.
 func isKey(key []byte) bool {
 	n := map[byte]int{prefixBlock: blockKeyBytes, prefixMerchant: merchantKeyBytes, prefixBoundary: 1, prefixPurged: 1, prefixFormat: 1, prefixGaps: 1}
@@ -88,7 +78,7 @@ func isKey(key []byte) bool {
 type Usage struct {
 	Events uint64
 	Stored uint64         // bytes of the blocks
-	Last   codec.Position // the end of the last block; zero: unknown, or there was none
+	Last   codec.Position // the end of the last block; zero: there was none
 }
 
 func (u *Usage) add(o Usage) {
@@ -113,9 +103,7 @@ func parseUsage(key, v []byte) (u Usage, err error) {
 	u.Events = d.Uvarint()
 	d.Uvarint()
 	u.Stored = d.Uvarint()
-	if len(d.B) > 0 { // an earlier version did not write it
-		u.Last = readPosition(&d)
-	}
+	u.Last = readPosition(&d)
 	return u, d.Err("counts of a merchant")
 }
 

@@ -64,11 +64,10 @@ func (a *Archive) Read(ctx context.Context, m codec.MerchantKey, positions []cod
 				return err
 			}
 			it.Seek(blockKey{merchant: m, last: positions[i]}.append(from[:0]))
-			found := atBlock(it)
 			if err := it.Err(); err != nil {
 				return err
 			}
-			if !found {
+			if !it.Valid() {
 				damaged = append(damaged, missing(m, positions[i]))
 				i++
 				continue
@@ -131,7 +130,7 @@ func before(p codec.Position) codec.Position {
 // endBefore returns the end of the merchant's last block that ends before a position.
 func endBefore(txn *badgerdb.Txn, m codec.MerchantKey, at codec.Position) (end codec.Position) {
 	it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
-	if it.Seek(blockKey{m, before(at), math.MaxUint32}.append(nil)); atBlock(it) {
+	if it.Seek(blockKey{m, before(at), math.MaxUint32}.append(nil)); it.Valid() {
 		k, _ := parseBlockKey(it.Entry().Key) // if the key is damaged, only the reported range is wrong
 		end = k.last
 	}
@@ -280,7 +279,7 @@ func (a *Archive) eachBlock(txn *badgerdb.Txn, it *badgerdb.Iterator, m codec.Me
 		after = last
 	}
 	it.Within(appendMerchantKey(nil, prefixBlock, m))
-	for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); atBlock(it); it.Next() {
+	for it.Seek(blockKey{merchant: m, last: next(after)}.append(nil)); it.Valid(); it.Next() {
 		k, err := parseBlockKey(it.Entry().Key)
 		if err != nil {
 			return err

@@ -44,7 +44,7 @@ func (a *Archive) RewriteSome(ctx context.Context, m codec.MerchantKey, from, to
 		r.txn = txn
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
 		read := 0
-		for it.Seek(blockKey{merchant: m, last: from}.append(nil)); atBlock(it); it.Next() {
+		for it.Seek(blockKey{merchant: m, last: from}.append(nil)); it.Valid(); it.Next() {
 			if err := ctx.Err(); err != nil {
 				return errors.Join(err, r.commit())
 			}
@@ -159,7 +159,7 @@ func (a *Archive) DropMerchant(ctx context.Context, m codec.MerchantKey) (remove
 	err = a.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m), Reverse: true})
 		var kept Usage
-		for it.Seek(endOfMerchant(m)); atBlock(it); it.Next() {
+		for it.Seek(endOfMerchant(m)); it.Valid(); it.Next() {
 			if err := ctx.Err(); err != nil {
 				return errors.Join(err, c.commit())
 			}

@@ -63,7 +63,7 @@ func (s Snapshot) Blocks(ctx context.Context, since, newer uint64, use func(code
 	return s.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}, Since: since})
 		events, sound := uint64(0), true
-		for it.Rewind(); atBlock(it); it.Next() {
+		for it.Rewind(); it.Valid(); it.Next() {
 			if err := ctx.Err(); err != nil {
 				return err
 			}

@@ -61,7 +61,7 @@ func (a *Archive) Verify(ctx context.Context, c Check) (blocks uint64, err error
 func (a *Archive) blockMerchants() (all []codec.MerchantKey, err error) {
 	err = a.db.View(func(txn *badgerdb.Txn) error {
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: []byte{prefixBlock}})
-		for it.Rewind(); atBlock(it); {
+		for it.Rewind(); it.Valid(); {
 			k, err := parseBlockKey(it.Entry().Key)
 			if err != nil {
 				return err
@@ -82,7 +82,7 @@ func (a *Archive) compare(m codec.MerchantKey) (blocks uint64, err error) {
 			return err
 		}
 		it := txn.NewIterator(badgerdb.IteratorOptions{Prefix: appendMerchantKey(nil, prefixBlock, m)})
-		for it.Rewind(); atBlock(it); it.Next() {
+		for it.Rewind(); it.Valid(); it.Next() {
 			blocks++
 			stored := it.Entry().Value
 			b, _, err := readHeader(stored)

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -10,7 +11,31 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/boltfile"
+	"mtagd/store/rules"
 )
+
+// Export returns the records that a move copies (rules.Moved), as they are stored.
+func (d *Data) Export() (records []rules.Record, err error) {
+	err = boltfile.CatchDamage(fileName, func() error {
+		return d.db.View(func(tx *bolt.Tx) error {
+			for _, kind := range rules.Kinds() {
+				c := tx.Bucket([]byte(kind)).Cursor()
+				for key, sealed := c.First(); key != nil; key, sealed = c.Next() {
+					if !isSummed(kind, string(key)) {
+						continue
+					}
+					value, _, ok := unseal(kind, key, sealed)
+					if !ok {
+						return damaged(kind, string(key))
+					}
+					records = append(records, rules.Record{Kind: kind, Key: string(key), Value: bytes.Clone(value)})
+				}
+			}
+			return nil
+		})
+	})
+	return rules.Moved(records), err
+}
 
 // Entries passes the entries of the audit log after one, the oldest first. Damaged entries are left out.
 func (d *Data) Entries(ctx context.Context, after store.AuditID, use func(*store.AuditEntry) error) error {

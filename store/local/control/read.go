@@ -170,11 +170,10 @@ func (r *reading) add(bucket, key string, value []byte, seal uint64, ok bool) {
 		r.damaged(bucket, key, "is damaged")
 		return
 	}
-	if r.as == toRepair {
-		r.raw = append(r.raw, rules.Record{Kind: bucket, Key: key, Value: slices.Clone(value)})
-	}
 	if err := r.decode(bucket, key, value); err != nil {
 		r.damaged(bucket, key, err.Error())
+	} else if r.as == toRepair {
+		r.raw = append(r.raw, rules.Record{Kind: bucket, Key: key, Value: slices.Clone(value)})
 	}
 }
 

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,21 +27,21 @@ func (d *Data) Repair(to string, lost func(where, problem string), sums ...uint6
 	for _, p := range r.wrong {
 		lost(p.where(), p.text)
 	}
-	data := rules.New(driver{d}, r.loaded, d.log)
-	data.Repair(func(bucket, key, text string) {
+	repaired, err := rules.New(driver{d}, r.loaded, d.log).Repair(func(bucket, key, text string) {
 		p := problem{bucket: bucket, key: key}
 		lost(p.where(), text)
 	})
-	records, err := data.Records()
 	if err != nil {
 		return err
 	}
-	owners := map[store.MerchantID]bool{"": true}
-	for _, r := range records {
-		if r.Kind == rules.Merchants {
-			owners[store.MerchantID(r.Key)] = true
+	kept := map[[2]string]rules.Record{} // of package rules
+	for _, w := range slices.Concat(r.raw, repaired) {
+		if w.Kind != rules.Sessions && slices.Contains(rules.Kinds(), w.Kind) { // everybody signs in again
+			kept[[2]string{w.Kind, w.Key}] = w
 		}
 	}
+	maps.DeleteFunc(kept, func(_ [2]string, w rules.Record) bool { return w.Value == nil })
+	records := slices.Collect(maps.Values(kept))
 	damaged := map[store.AuditID]rules.Record{}
 	for _, p := range r.wrong {
 		if p.bucket != inLog || len(p.key) != auditKeySize {
@@ -53,8 +54,10 @@ func (d *Data) Repair(to string, lost func(where, problem string), sums ...uint6
 	}
 	first, last := store.AuditID(0), store.AuditID(0)
 	for _, w := range r.raw {
-		if doc := parseDocument(w.Key); w.Kind == inDocuments && doc.Kind.IsKept() && owners[doc.Merchant] {
-			records = append(records, w)
+		if doc := parseDocument(w.Key); w.Kind == inDocuments && doc.Kind.IsKept() {
+			if _, owned := kept[[2]string{rules.Merchants, string(doc.Merchant)}]; owned || doc.Merchant == "" {
+				records = append(records, w)
+			}
 		}
 		if w.Kind != inLog || len(w.Key) != auditKeySize {
 			continue

@@ -119,8 +119,8 @@ func ReadRecords(ctx context.Context, tx conn.Querier, condition string, args ..
 		"SELECT kind, id, body, version FROM record WHERE "+condition, args...)
 }
 
-// LoadRecords reads all records.
-func LoadRecords(ctx context.Context, tx conn.Querier) (*rules.Loading, error) {
+// loadRecords reads all records.
+func loadRecords(ctx context.Context, tx conn.Querier) (*rules.Loading, error) {
 	records, err := ReadRecords(ctx, tx, "body IS NOT NULL")
 	if err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func (c *Control) loadAll(ctx context.Context) error {
 		if err := seen.ReadFrom(tx.QueryRow(ctx, conn.ReadSnapshot)); err != nil {
 			return err
 		}
-		loaded, err = LoadRecords(ctx, tx)
+		loaded, err = loadRecords(ctx, tx)
 		return err
 	}); err != nil {
 		return err

@@ -21,7 +21,7 @@ type sessionJSON struct {
 	Partner   *partnerJSON `json:"partner,omitempty"`
 	Scope     string       `json:"scope"`                 // full or read-only
 	Personal  bool         `json:"personalData,omitzero"` // read-only, but may ask what is held of a person
-	ExpiresAt string       `json:"expiresAt"`
+	ExpiresAt time.Time    `json:"expiresAt"`
 }
 
 type partnerJSON struct {
@@ -31,7 +31,7 @@ type partnerJSON struct {
 
 // show returns what the page needs to know of a session, or of a link, and its key. A session of operators can only read.
 func (c *Console) show(s store.Session, key store.Key) sessionJSON {
-	shown := sessionJSON{Role: "operator", Scope: "read-only", ExpiresAt: store.FormatTime(s.ExpiresAt)}
+	shown := sessionJSON{Role: "operator", Scope: "read-only", ExpiresAt: s.ExpiresAt}
 	if s.IsOperators() {
 		return shown
 	}

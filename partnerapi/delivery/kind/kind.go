@@ -54,7 +54,6 @@ type Secret struct {
 
 // Options are what a target is made of.
 type Options struct {
-	ID        string // of the destination
 	Settings  json.RawMessage
 	Mapping   Mapping
 	Secrets   map[string][]string // the valid ones by name, the newest first

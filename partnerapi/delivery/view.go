@@ -144,7 +144,7 @@ func (s *Service) Preview(ctx context.Context, d Destination, id store.EventID, 
 		}
 		if send && r != nil {
 			sent := s.client.send(ctx, *r, requestTimeout)
-			masked := mask([]piece{{event: &kind.Event{Browser: s.Browser(rt.Merchant, e.Client)}}})
+			masked := mask([]*kind.Event{{Browser: s.Browser(rt.Merchant, e.Client)}})
 			p.Status, p.Answer = sent.answer.Status, first(masked(string(sent.answer.Body)), keptAnswer)
 			if p.Result = reasonOf(sent); sent.err == nil {
 				switch v := rt.target.Read(*r, sent.answer); {

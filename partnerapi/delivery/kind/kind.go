@@ -106,6 +106,7 @@ type Event struct {
 	store.Received
 	Delivery string         // the id of the event at this destination; it never changes
 	Fields   map[string]any // of Raw; numbers are json.Number
+	Place    int            // for package delivery: in the round of its destination
 	Browser  Browser        // zero without Kind.Client, without the visitor's consent, and after store.ClientLife
 }
 

@@ -169,12 +169,16 @@ type clientConn struct {
 	net.Conn
 	raw *conn
 
-	secure     bool   // with TLS
-	serverName string // the SNI, in lower case; set when the handshake is done
+	tls        *handshakes // nil: without TLS
+	secure     bool        // the handshake is done
+	serverName string      // the SNI, in lower case; set when the handshake is done
 }
 
 // Read implements net.Conn.
 func (c *clientConn) Read(b []byte) (int, error) {
+	if c.tls != nil && !c.secure && !c.tls.do(c) {
+		return 0, io.EOF // fasthttp then closes the connection without an answer
+	}
 	if !c.raw.headRead {
 		if err := c.raw.buffer.checkHead(b); err != nil {
 			return 0, err

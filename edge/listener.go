@@ -31,6 +31,7 @@ type listener struct {
 	net.Listener // of *net.TCPConn
 	open         *connections
 	trusted      []netip.Prefix
+	tls          *handshakes // nil: without TLS
 	refusals     *limit.Refusals
 	log          *slog.Logger
 }
@@ -50,7 +51,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		case l.isProxy(c.RemoteAddr()):
 			return l.behindProxy(c), nil
 		case l.setClient(c, c.RemoteAddr()):
-			return &clientConn{Conn: c, raw: c}, nil
+			return &clientConn{Conn: c, raw: c, tls: l.tls}, nil
 		}
 		// The client sees a closed connection. An answer would cost more than it is worth to a client like that.
 		_ = c.Close()
@@ -100,7 +101,7 @@ var errTooManyConnections = errors.New("the client has too many connections")
 // behindProxy returns the connection without the proxy's header. Its first read reads the header. A header without an
 // address is the proxy's own health check, whose connections are not counted.
 func (l *listener) behindProxy(c *conn) net.Conn {
-	return &clientConn{raw: c, Conn: proxyproto.NewConn(c,
+	return &clientConn{raw: c, tls: l.tls, Conn: proxyproto.NewConn(c,
 		proxyproto.WithPolicy(proxyproto.REQUIRE),
 		proxyproto.SetReadHeaderTimeout(proxyHeaderTimeout),
 		proxyproto.ValidateHeader(func(header *proxyproto.Header) error {

@@ -13,7 +13,7 @@
 //	framing.go      refuses requests that a proxy in front might read differently; shows how a request line ends
 //	target.go       reads the host, path and query of a request
 //	client.go       contexts that end when the client has gone, or when a request must not wait any longer
-//	handshake.go    TLS: concurrent handshakes, limited per client
+//	handshake.go    TLS: the handshake of a connection; how many one client may have under way
 //	listener.go     accepts connections, and finds the client of each one, also behind a load balancer
 //	connections.go  the open connections: counts them, and closes idle ones to make room for new ones
 //	conn.go         one connection: deadlines, the current request, and how it closes
@@ -101,20 +101,19 @@ func (s *Server) newHTTP(answer func(*fasthttp.RequestCtx, time.Time), needsBody
 
 // Serve answers everything over plain HTTP on a listener of TCP connections. It returns nil after Shutdown. Before that it
 // returns only with an error, also when the caller closes the listener.
-func (s *Server) Serve(ln net.Listener) error { return s.serve(s.http, s.accepting(ln)) }
+func (s *Server) Serve(ln net.Listener) error { return s.serve(s.http, s.accepting(ln, nil)) }
 
 // ServeTLS does what Serve does, over HTTPS.
 func (s *Server) ServeTLS(ln net.Listener) error {
 	d := s.dispatcher
-	ln = newTLSListener(s.accepting(ln), d.TLS, d.HandshakesPerIP, s.open.limit, d.Log, d.metrics)
-	return s.serve(s.https, ln)
+	return s.serve(s.https, s.accepting(ln, newHandshakes(d.TLS, d.HandshakesPerIP, d.Log, d.metrics)))
 }
 
 // ServePlain does what Serve does, but only answers the CA's challenges, and redirects all other requests to HTTPS.
-func (s *Server) ServePlain(ln net.Listener) error { return s.serve(s.plain, s.accepting(ln)) }
+func (s *Server) ServePlain(ln net.Listener) error { return s.serve(s.plain, s.accepting(ln, nil)) }
 
-func (s *Server) accepting(ln net.Listener) net.Listener {
-	return &listener{ln, &s.open, s.dispatcher.TrustedProxies, s.dispatcher.Refusals, s.dispatcher.Log}
+func (s *Server) accepting(ln net.Listener, tls *handshakes) net.Listener {
+	return &listener{ln, &s.open, s.dispatcher.TrustedProxies, tls, s.dispatcher.Refusals, s.dispatcher.Log}
 }
 
 func (s *Server) serve(http *fasthttp.Server, ln net.Listener) error {

@@ -6,8 +6,8 @@
 // changes are refused before their parameters are checked, except for what persons may ask for.
 //
 // A handler decodes the request, asks the engine and answers, or returns an error, which errors.go turns into an
-// answer. Two files answer refusals themselves: api.go a wrong method, a wrong key, too many requests and a large body;
-// verify.go a DNS check that found the record missing or wrong.
+// answer. Three files answer refusals themselves: api.go a wrong method and a large body; limits.go a wrong key and too many
+// requests; verify.go a DNS check that found the record missing or wrong.
 //
 // Read in this order:
 //
@@ -47,13 +47,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
-	"mtagd/edge/clientaddr"
-	"mtagd/edge/limit"
 	"mtagd/store"
 )
 
@@ -184,40 +181,3 @@ func setSessionHeaders(r *fasthttp.RequestCtx) {
 }
 
 const notAuthenticated = "Authentication required"
-
-// refuseStranger answers a request that has no valid API key.
-func (a *api) refuseStranger(r *fasthttp.RequestCtx) {
-	a.Refusals.Count(limit.Authentication, limit.Tenant{})
-	if wait := a.limits.stranger(clientaddr.Of(r.RemoteAddr()), a.Now()); wait > 0 {
-		TooMany(r, wait, "Too many requests without a valid API key")
-		return
-	}
-	WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
-}
-
-// withinLimits reports whether a partner may send this request now. Otherwise it has answered. changes says that the
-// request changes control data.
-func (a *api) withinLimits(r *fasthttp.RequestCtx, partner store.Partner, changes bool) bool {
-	now := a.Now()
-	if wait := a.limits.request(partner, now); wait > 0 {
-		a.Refusals.Count(limit.PartnerRequests, limit.Partner(partner.ID))
-		TooMany(r, wait, "Too many requests")
-		return false
-	}
-	if !changes {
-		return true
-	}
-	if wait := a.limits.write(partner, now); wait > 0 {
-		a.Refusals.Count(limit.PartnerWrites, limit.Partner(partner.ID))
-		TooMany(r, wait, "Too many requests that change something")
-		return false
-	}
-	return true
-}
-
-// TooMany answers that requests come too fast: what says which.
-func TooMany(r *fasthttp.RequestCtx, wait time.Duration, what string) {
-	seconds := limit.RetryAfter(wait)
-	r.Response.Header.Set(fasthttp.HeaderRetryAfter, seconds)
-	WriteError(r, fasthttp.StatusTooManyRequests, what+". Please try again in "+seconds+" s")
-}

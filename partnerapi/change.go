@@ -117,7 +117,7 @@ func (a *api) createSecret(ctx context.Context, r *fasthttp.RequestCtx, partner 
 	if !m.HasSecret(secret.ID) {
 		return store.Limited("secret", "cannot be created: the merchant has %d secrets, which is the limit. Delete one first", store.MaxSecrets)
 	}
-	return Reply(r, fasthttp.StatusCreated, secretJSON{secret.ID, text, store.FormatTime(secret.CreatedAt)})
+	return Reply(r, fasthttp.StatusCreated, secretJSON{secret.ID, text, secret.CreatedAt})
 }
 
 // deleteSecret deletes a secret of a merchant, and answers with the merchant.

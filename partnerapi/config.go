@@ -72,7 +72,8 @@ type api struct {
 	readings      *shares // of everything that is held of a person
 	trials        *shares // of events; one takes up to 10 ms of a processor, so a partner uses one processor at most
 	labelsWarned  sync.Once
-	limits        *limits // nil: no limits
+	rates         *limit.Buckets   // of partners; nil: no limits
+	strangers     *limit.Addresses // without a valid key; nil: no limits
 	console       cookie.Cookie
 	listings      *shares
 	readers       *shares       // requests that follow the feed
@@ -97,7 +98,7 @@ func newAPI(cfg Config) *api {
 		turns:         budget.Turns[store.PartnerID](max(1, int64(runtime.GOMAXPROCS(0)/2))),
 	}
 	if cfg.Limits {
-		a.limits = newLimits(cfg.Nodes)
+		a.rates, a.strangers = cfg.Nodes.NewBuckets(limit.OfPartners), cfg.Nodes.NewAddresses(limit.OfStrangers, strangerRate)
 	}
 	return a
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -97,7 +98,7 @@ func (d slowDNS) Verify(ctx context.Context, _ string) store.DNSFinding {
 	if ctx.Err() != nil {
 		return store.DNSFinding{Verdict: store.DNSPending, Code: "cut_short"}
 	}
-	return store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok"}
+	return store.DNSFinding{Verdict: store.DNSCorrect, Code: "ok", CheckedAt: time.Now()}
 }
 
 func TestAVerificationIsFinishedWhenItsClientHasGone(t *testing.T) {

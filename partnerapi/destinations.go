@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/goccy/go-json/jsontext"
 	"github.com/valyala/fasthttp"
@@ -57,7 +58,7 @@ type destinationJSON struct {
 	Mapping       jsontext.Value    `json:"mapping"`
 	Consent       []string          `json:"consent"`
 	Paused        bool              `json:"paused"`
-	CreatedAt     string            `json:"createdAt"`
+	CreatedAt     time.Time         `json:"createdAt"`
 	MaxAgeHours   int               `json:"maxAgeHours"`
 	Status        delivery.Status   `json:"status"`
 }
@@ -80,7 +81,7 @@ func (a *api) showDestination(ctx context.Context, d delivery.Destination, made 
 	}
 	return destinationJSON{
 		DestinationID: d.ID, MerchantID: d.Merchant, Type: d.Type, Name: d.Name, Settings: settings, SecretNames: slices.Sorted(maps.Keys(d.Secrets)),
-		Secrets: made, Events: d.Events, Filter: d.Filter, Mapping: mapping, Consent: d.Consent, Paused: d.Paused, CreatedAt: store.FormatTime(d.CreatedAt),
+		Secrets: made, Events: d.Events, Filter: d.Filter, Mapping: mapping, Consent: d.Consent, Paused: d.Paused, CreatedAt: d.CreatedAt,
 		MaxAgeHours: st.MaxAgeHours,
 		Status:      st,
 	}, nil
@@ -246,7 +247,7 @@ func readReplay(r *fasthttp.RequestCtx) (replay delivery.Replay, err error) {
 // deliveryJSON is the JSON of an attempt to deliver events, or of a dead letter.
 type deliveryJSON struct {
 	DeliveryID string          `json:"deliveryId"`
-	At         string          `json:"at"`
+	At         time.Time       `json:"at"`
 	State      string          `json:"state"`
 	Events     int             `json:"events"`
 	EventIDs   []store.EventID `json:"eventIds"`
@@ -282,7 +283,7 @@ func (a *api) listDeliveries(ctx context.Context, r *fasthttp.RequestCtx, partne
 		Deliveries []deliveryJSON `json:"deliveries"`
 	}{}
 	for _, of := range all[:min(limit, len(all))] {
-		shown := deliveryJSON{DeliveryID: of.ID, At: store.FormatTime(of.At), State: string(of.State), Events: of.Events, EventIDs: of.EventIDs,
+		shown := deliveryJSON{DeliveryID: of.ID, At: of.At, State: string(of.State), Events: of.Events, EventIDs: of.EventIDs,
 			Millis: of.Took.Milliseconds(), Answer: of.Answer, Reason: unlessEmpty(of.Reason)}
 		if of.Status != 0 {
 			shown.Status = &of.Status

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"strconv"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -77,10 +78,10 @@ type erasureJSON struct {
 	Events      *int               `json:"events"`        // null until they are counted
 	Claimable   *int               `json:"claimedEvents"` // that stay, because only claimed links lead to them
 	Links       *int               `json:"links"`
-	RequestedAt string             `json:"requestedAt"`
-	FinishedAt  *string            `json:"finishedAt"`
-	Attempts    int                `json:"attempts"`  // that have failed
-	LastError   *string            `json:"lastError"` // of the last one, while the erasure is not done
+	RequestedAt time.Time          `json:"requestedAt"`
+	FinishedAt  time.Time          `json:"finishedAt"` // null until then
+	Attempts    int                `json:"attempts"`   // that have failed
+	LastError   *string            `json:"lastError"`  // of the last one, while the erasure is not done
 
 	Destinations []delivery.Ask `json:"destinations"`
 }
@@ -112,14 +113,14 @@ func (a *api) replyErasure(ctx context.Context, r *fasthttp.RequestCtx, status i
 
 func showErasure(e store.Erasure) erasureJSON {
 	shown := erasureJSON{
-		ErasureID: e.ID, MerchantID: e.Merchant, State: e.State, Suppress: e.Suppress, Claimed: e.Person.WithClaimed, RequestedAt: store.FormatTime(e.At),
+		ErasureID: e.ID, MerchantID: e.Merchant, State: e.State, Suppress: e.Suppress, Claimed: e.Person.WithClaimed, RequestedAt: e.At,
 		Attempts: e.Attempts, LastError: unlessEmpty(e.LastError), Destinations: []delivery.Ask{},
 	}
 	if e.UpTo != 0 {
 		shown.Events, shown.Claimable, shown.Links = &e.Events, &e.Claimed, &e.Links
 	}
 	if e.State == store.ErasureDone {
-		shown.FinishedAt = new(store.FormatTime(e.FinishedAt))
+		shown.FinishedAt = e.FinishedAt
 	}
 	return shown
 }

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-json/jsontext"
 	"github.com/goccy/go-json/v2"
@@ -56,9 +57,17 @@ var wantedTypes = map[reflect.Kind]string{
 	reflect.Bool: "must be true or false", reflect.Slice: "must be a list", reflect.Map: "must be an object",
 }
 
+// withTimes writes times as all of the API does. The zero time becomes null.
+var withTimes = json.WithMarshalers(json.MarshalFunc(func(t time.Time) ([]byte, error) {
+	if t.IsZero() {
+		return []byte("null"), nil
+	}
+	return append(store.AppendTime([]byte{'"'}, t), '"'), nil
+}))
+
 // Reply answers with v as JSON.
 func Reply(r *fasthttp.RequestCtx, status int, v any) error {
-	body, err := json.Marshal(v, json.Deterministic(true))
+	body, err := json.Marshal(v, json.Deterministic(true), withTimes)
 	if err != nil {
 		return err
 	}

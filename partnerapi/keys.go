@@ -3,6 +3,7 @@ package partnerapi
 import (
 	"context"
 	"math"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -25,15 +26,15 @@ type keyJSON struct {
 	Scope      string       `json:"scope"`
 	Personal   bool         `json:"personalData,omitzero"`
 	Current    bool         `json:"current"` // it is the key of the request, or of its session
-	CreatedAt  string       `json:"createdAt"`
-	ExpiresAt  *string      `json:"expiresAt"`
-	RevokedAt  *string      `json:"revokedAt"`
-	LastUsedAt *string      `json:"lastUsedAt"`
+	CreatedAt  time.Time    `json:"createdAt"`
+	ExpiresAt  *time.Time   `json:"expiresAt"`
+	RevokedAt  *time.Time   `json:"revokedAt"`
+	LastUsedAt time.Time    `json:"lastUsedAt"` // null: never
 }
 
 func showKey(r *fasthttp.RequestCtx, k store.Key) keyJSON {
 	return keyJSON{KeyID: k.ID, Name: k.Name, Scope: k.Scope.String(), Personal: k.Personal, Current: k.ID == callerOf(r).key.ID,
-		CreatedAt: store.FormatTime(k.CreatedAt), ExpiresAt: pointed(k.ExpiresAt), RevokedAt: pointed(k.RevokedAt), LastUsedAt: Optional(k.LastUsedAt)}
+		CreatedAt: k.CreatedAt, ExpiresAt: k.ExpiresAt, RevokedAt: k.RevokedAt, LastUsedAt: k.LastUsedAt}
 }
 
 // listKeys answers with the partner's keys, oldest first, without their secrets.

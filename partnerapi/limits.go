@@ -1,69 +1,67 @@
 package partnerapi
 
 import (
-	"net/netip"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
+	"mtagd/edge/clientaddr"
 	"mtagd/edge/limit"
 	"mtagd/store"
 )
 
-// limits are the token buckets of the API.
-//
 // A partner's requests must leave the processor to others. A listing takes 1 to 2 ms of it, so the default of 200 a
 // second is a fifth of two processors. A write costs two synced writes to the disk, which all partners share. The bursts
 // let a platform work off a queue, or set up 500 merchants at once.
-//
-// A request without a valid key costs little: the checksum in the key refuses what is not a key, and one SHA-256 refuses
-// the rest. Its limit keeps a guesser from using up more than that. It applies to the client's address, but never
-// refuses a valid key: other clients may have the same address.
-type limits struct {
-	partners  *limit.Buckets
-	strangers *limit.Addresses
-}
-
 const (
 	requestBurst = 30 * time.Second // of requests at the partner's rate
 	writeBurst   = 3 * time.Minute  // of writes
 )
 
-// strangerRate is the rate at which one address gets 401.
+// strangerRate is the rate at which one address gets 401. A request without a valid key costs little: the checksum in the
+// key refuses what is not a key, and one SHA-256 refuses the rest. The limit keeps a guesser from using up more than that.
+// It never refuses a valid key: other clients may have the same address.
 var strangerRate = limit.Rate{PerSecond: 20, Burst: 200}
 
-// The kinds of buckets.
+// The kinds of buckets in api.rates.
 const (
 	kindRequests byte = iota
 	kindWrites
 )
 
-func newLimits(nodes *limit.Exchange) *limits {
-	return &limits{partners: nodes.NewBuckets(limit.OfPartners), strangers: nodes.NewAddresses(limit.OfStrangers, strangerRate)}
-}
-
-// stranger takes a token for a request without a valid key. It returns how long the client must wait for one. Without
-// limits this and the other methods return 0.
-func (l *limits) stranger(client netip.Addr, now time.Time) (wait time.Duration) {
-	if l == nil {
-		return 0
+// refuseStranger answers a request that has no valid API key.
+func (a *api) refuseStranger(r *fasthttp.RequestCtx) {
+	a.Refusals.Count(limit.Authentication, limit.Tenant{})
+	if wait := a.strangers.Take(clientaddr.Of(r.RemoteAddr()), 1, a.Now()); wait > 0 {
+		TooMany(r, wait, "Too many requests without a valid API key")
+		return
 	}
-	return l.strangers.Take(client, 1, now)
+	WriteError(r, fasthttp.StatusUnauthorized, notAuthenticated)
 }
 
-func (l *limits) request(p store.Partner, now time.Time) (wait time.Duration) {
-	perSecond := p.Limits.RequestsPerSecond.Or(store.DefaultRequestsPerSecond)
-	return l.take(kindRequests, p.ID, float64(perSecond), requestBurst, now)
+// withinLimits reports whether a partner may send this request now. Otherwise it has answered. changes says that the
+// request changes control data.
+func (a *api) withinLimits(r *fasthttp.RequestCtx, partner store.Partner, changes bool) bool {
+	of := partner.Limits
+	requests := limit.RateFor(float64(of.RequestsPerSecond.Or(store.DefaultRequestsPerSecond)), requestBurst)
+	writes := limit.RateFor(float64(of.WritesPerMinute.Or(store.DefaultWritesPerMinute))/60, writeBurst)
+	return a.take(r, partner, kindRequests, requests, limit.PartnerRequests, "Too many requests") &&
+		(!changes || a.take(r, partner, kindWrites, writes, limit.PartnerWrites, "Too many requests that change something"))
 }
 
-func (l *limits) write(p store.Partner, now time.Time) (wait time.Duration) {
-	perMinute := p.Limits.WritesPerMinute.Or(store.DefaultWritesPerMinute)
-	return l.take(kindWrites, p.ID, float64(perMinute)/60, writeBurst, now)
-}
-
-// take takes a token of a partner. A negative rate is store.NoLimit.
-func (l *limits) take(kind byte, id store.PartnerID, perSecond float64, burst time.Duration, now time.Time) time.Duration {
-	if l == nil || perSecond < 0 {
-		return 0
+// take takes a token of a partner. When there is none, it answers the request and returns false.
+func (a *api) take(r *fasthttp.RequestCtx, partner store.Partner, kind byte, rate limit.Rate, cause limit.Cause, what string) bool {
+	wait := a.rates.TakeOne(kind, string(partner.ID), rate, a.Now())
+	if wait > 0 {
+		a.Refusals.Count(cause, limit.Partner(partner.ID))
+		TooMany(r, wait, what)
 	}
-	rate := limit.Rate{PerSecond: perSecond, Burst: perSecond * burst.Seconds()}
-	return l.partners.Take(l.partners.Key(kind, string(id)), 1, rate, now)
+	return wait == 0
+}
+
+// TooMany answers that requests come too fast: what says which.
+func TooMany(r *fasthttp.RequestCtx, wait time.Duration, what string) {
+	seconds := limit.RetryAfter(wait)
+	r.Response.Header.Set(fasthttp.HeaderRetryAfter, seconds)
+	WriteError(r, fasthttp.StatusTooManyRequests, what+". Please try again in "+seconds+" s")
 }

@@ -2,6 +2,7 @@ package partnerapi
 
 import (
 	"context"
+	"time"
 
 	"github.com/goccy/go-json/jsontext"
 	"github.com/valyala/fasthttp"
@@ -25,7 +26,7 @@ type merchantJSON struct {
 	TagID      store.TagID                    `json:"tagId,omitempty"` // of the oldest tag
 	Name       string                         `json:"name"`
 	Domain     string                         `json:"domain,omitempty"`
-	CreatedAt  string                         `json:"createdAt"`
+	CreatedAt  time.Time                      `json:"createdAt"`
 	Retention  jsontext.Value                 `json:"retentionDays,omitzero"` // null: for ever; absent: the operator's default
 	Suspended  bool                           `json:"suspended,omitzero"`     // the merchant or its partner is
 	Tracktags  map[store.TagType]tracktagJSON `json:"tracktags"`
@@ -47,14 +48,14 @@ type tracktagJSON struct {
 	TagID     store.TagID     `json:"tagId"`
 	Subdomain string          `json:"subdomain"` // the tag's host
 	Status    store.TagStatus `json:"status"`
-	CreatedAt string          `json:"createdAt"`
+	CreatedAt time.Time       `json:"createdAt"`
 }
 
 // secretJSON is the JSON of a merchant's secret. Text is only in the answer that creates it.
 type secretJSON struct {
 	SecretID  store.SecretID   `json:"secretId"`
 	Text      store.SecretText `json:"secret,omitempty"`
-	CreatedAt string           `json:"createdAt"`
+	CreatedAt time.Time        `json:"createdAt"`
 }
 
 func (a *api) showMerchant(partner store.Partner, m store.Merchant) merchantJSON {
@@ -62,7 +63,7 @@ func (a *api) showMerchant(partner store.Partner, m store.Merchant) merchantJSON
 		MerchantID: m.ID,
 		Name:       m.Name,
 		Domain:     m.Domain,
-		CreatedAt:  store.FormatTime(m.CreatedAt),
+		CreatedAt:  m.CreatedAt,
 		Suspended:  m.Suspended || partner.Suspended,
 		Tracktags:  make(map[store.TagType]tracktagJSON, len(m.Tags)),
 
@@ -80,14 +81,14 @@ func (a *api) showMerchant(partner store.Partner, m store.Merchant) merchantJSON
 		shown.TagID = m.Tags[0].ID
 	}
 	for _, s := range m.Secrets {
-		shown.Secrets = append(shown.Secrets, secretJSON{SecretID: s.ID, CreatedAt: store.FormatTime(s.CreatedAt)})
+		shown.Secrets = append(shown.Secrets, secretJSON{SecretID: s.ID, CreatedAt: s.CreatedAt})
 	}
 	for _, t := range m.Tags {
 		shown.Tracktags[t.Type] = tracktagJSON{
 			TagID:     t.ID,
 			Subdomain: a.host(t),
 			Status:    t.Status(),
-			CreatedAt: store.FormatTime(t.CreatedAt),
+			CreatedAt: t.CreatedAt,
 		}
 	}
 	return shown
@@ -197,10 +198,10 @@ func (a *api) createMerchant(ctx context.Context, r *fasthttp.RequestCtx, partne
 		MerchantID store.MerchantID `json:"merchantId"`
 		Name       string           `json:"name"`
 		Domain     string           `json:"domain,omitempty"`
-		CreatedAt  string           `json:"createdAt"`
+		CreatedAt  time.Time        `json:"createdAt"`
 
 		IdentityRequiresSecret bool `json:"identityRequiresSecret,omitzero"`
-	}{m.ID, m.Name, m.Domain, store.FormatTime(m.CreatedAt), m.IdentityRequiresSecret})
+	}{m.ID, m.Name, m.Domain, m.CreatedAt, m.IdentityRequiresSecret})
 }
 
 // deleteMerchant deletes a merchant with its tags and its events.

@@ -3,6 +3,7 @@ package partnerapi
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-json/jsontext"
 	"github.com/valyala/fasthttp"
@@ -27,8 +28,8 @@ func (a *api) debugResources() map[string]resource {
 
 // refusedJSON is the JSON of events that were refused for the same reason, or accepted although they are odd.
 type refusedJSON struct {
-	At         string           `json:"at"`
-	LastAt     string           `json:"lastAt"`
+	At         time.Time        `json:"at"`
+	LastAt     time.Time        `json:"lastAt"`
 	Count      int              `json:"count"`
 	MerchantID store.MerchantID `json:"merchantId"`
 	TagID      store.TagID      `json:"tagId"`
@@ -68,9 +69,9 @@ func (a *api) listRefused(ctx context.Context, r *fasthttp.RequestCtx, partner s
 	listing := a.Refused.List(m.ID, store.TagID(tagID), limit)
 	list := struct {
 		Refused []refusedJSON `json:"refused"`
-		Since   string        `json:"since"`
+		Since   time.Time     `json:"since"`
 		Dropped int           `json:"dropped"`
-	}{[]refusedJSON{}, store.FormatTime(listing.Since), listing.Dropped}
+	}{[]refusedJSON{}, listing.Since, listing.Dropped}
 	for _, e := range listing.Entries {
 		list.Refused = append(list.Refused, showRefused(m.ID, e))
 	}
@@ -79,7 +80,7 @@ func (a *api) listRefused(ctx context.Context, r *fasthttp.RequestCtx, partner s
 
 func showRefused(merchant store.MerchantID, e refused.Entry) refusedJSON {
 	shown := refusedJSON{
-		At: store.FormatTime(e.First), LastAt: store.FormatTime(e.Last), Count: e.Count, MerchantID: merchant, TagID: e.Tag,
+		At: e.First, LastAt: e.Last, Count: e.Count, MerchantID: merchant, TagID: e.Tag,
 		Status: e.Status, Code: e.Code, Message: e.Message, Reason: e.Reason, Path: e.Path,
 		Event: unlessEmpty(e.Name), Suggestion: unlessEmpty(e.Suggestion), Origin: unlessEmpty(e.Origin), Sample: e.Sample,
 	}

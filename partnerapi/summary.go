@@ -14,7 +14,7 @@ type summaryJSON struct {
 	Timezone string             `json:"timezone"`
 	By       store.SummaryGroup `json:"by,omitzero"`
 	Total    int                `json:"total"`
-	Buckets  []string           `json:"buckets,omitzero"` // when each begins
+	Buckets  []string           `json:"buckets,omitzero"` // when each begins, perhaps in the year 1, which is no zero time here
 	Counts   []int              `json:"counts,omitzero"`
 	Groups   []groupJSON        `json:"groups,omitzero"`
 	Other    *groupJSON         `json:"other,omitzero"` // the events that are in no group

@@ -63,34 +63,18 @@ func (a *api) host(t store.Tag) string {
 // detailsJSON is the JSON of everything about a tag (spec, Get tag by identifier).
 type detailsJSON struct {
 	tagJSON
-	MerchantID  store.MerchantID `json:"merchantId"`
-	Host        string           `json:"host"`
-	CreatedAt   string           `json:"createdAt"`
-	IsConnected bool             `json:"isConnected"`
-	IsVerified  bool             `json:"isVerified"`
-	DomainLost  bool             `json:"domainLost"`
-	Lifecycle   store.Lifecycle  `json:"lifecycle"`
-	Suspended   bool             `json:"suspended,omitzero"` // the tag, its merchant or its partner is
-	LastEventAt *string          `json:"lastEventAt"`
-	Snippet     string           `json:"snippet"`
-	DNS         *findingJSON     `json:"dns"`
-	Certificate *certificateJSON `json:"certificate"`
-}
-
-// findingJSON is the JSON of a DNS check.
-type findingJSON struct {
-	Verdict   store.DNSVerdict `json:"verdict"`
-	Code      string           `json:"code"`
-	Detail    string           `json:"detail"`
-	CheckedAt string           `json:"checkedAt"`
-}
-
-// certificateJSON is the JSON of a host's certificate.
-type certificateJSON struct {
-	Status   store.CertificateStatus `json:"status"`
-	Detail   string                  `json:"detail"`
-	NotAfter *string                 `json:"notAfter"`
-	NextTry  *string                 `json:"nextTry"`
+	MerchantID  store.MerchantID   `json:"merchantId"`
+	Host        string             `json:"host"`
+	CreatedAt   time.Time          `json:"createdAt"`
+	IsConnected bool               `json:"isConnected"`
+	IsVerified  bool               `json:"isVerified"`
+	DomainLost  bool               `json:"domainLost"`
+	Lifecycle   store.Lifecycle    `json:"lifecycle"`
+	Suspended   bool               `json:"suspended,omitzero"` // the tag, its merchant or its partner is
+	LastEventAt time.Time          `json:"lastEventAt"`        // null before the first
+	Snippet     string             `json:"snippet"`
+	DNS         *store.DNSFinding  `json:"dns"`
+	Certificate *store.Certificate `json:"certificate"`
 }
 
 // readTag answers with everything about a tag: its state, its last DNS check, the certificate of its host, and the
@@ -118,34 +102,20 @@ func (a *api) showDetails(t store.Tag, lastEvent time.Time) detailsJSON {
 		tagJSON:     a.showTag(t),
 		MerchantID:  t.Merchant,
 		Host:        host,
-		CreatedAt:   store.FormatTime(t.CreatedAt),
+		CreatedAt:   t.CreatedAt,
 		IsConnected: t.Connected,
 		IsVerified:  t.Verified,
 		DomainLost:  t.ClaimLost,
 		Lifecycle:   t.Lifecycle(lastEvent),
 		Suspended:   a.Engine.Directory().Settings(&t).Suspended,
-		LastEventAt: Optional(lastEvent),
+		LastEventAt: lastEvent,
 		Snippet:     Snippet(a.TagURL(host), t.ID),
-	}
-	if t.DNS != nil {
-		shown.DNS = &findingJSON{t.DNS.Verdict, t.DNS.Code, t.DNS.Detail, store.FormatTime(t.DNS.CheckedAt)}
+		DNS:         t.DNS,
 	}
 	if a.Certificates != nil {
-		cert := a.Certificates.Certificate(host)
-		shown.Certificate = &certificateJSON{cert.Status, cert.Detail, Optional(cert.NotAfter), Optional(cert.NextTry)}
+		shown.Certificate = new(a.Certificates.Certificate(host))
 	}
 	return shown
-}
-
-// Optional returns a time for JSON; the zero time becomes null.
-func Optional(t time.Time) *string { return pointed(&t) }
-
-// pointed is Optional for a time that may be nil.
-func pointed(t *time.Time) *string {
-	if t == nil || t.IsZero() {
-		return nil
-	}
-	return new(store.FormatTime(*t))
 }
 
 // Snippet returns the two script elements that install a tag in the head of a page (spec, Browser installation

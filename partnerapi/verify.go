@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -128,12 +129,12 @@ func (a *api) replyFinding(r *fasthttp.RequestCtx, host string, found store.DNSF
 // (spec, Errors: formats, 2).
 func (a *api) replyPending(r *fasthttp.RequestCtx) error {
 	type pending struct {
-		Code       string `json:"code"`
-		Message    string `json:"message"`
-		StatusCode int    `json:"statusCode"`
-		Timestamp  string `json:"timestamp"`
-		Path       string `json:"path"`
-		Method     string `json:"method"`
+		Code       string    `json:"code"`
+		Message    string    `json:"message"`
+		StatusCode int       `json:"statusCode"`
+		Timestamp  time.Time `json:"timestamp"`
+		Path       string    `json:"path"`
+		Method     string    `json:"method"`
 	}
 	const status = fasthttp.StatusUnprocessableEntity
 	return Reply(r, status, struct {
@@ -143,7 +144,7 @@ func (a *api) replyPending(r *fasthttp.RequestCtx) error {
 		Code:       code(status),
 		Message:    "DNS verification pending. Please allow time for DNS propagation and try again",
 		StatusCode: status,
-		Timestamp:  store.FormatTime(a.Now()),
+		Timestamp:  a.Now(),
 		Path:       string(r.Path()),
 		Method:     string(r.Method()),
 	}})

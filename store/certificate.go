@@ -99,8 +99,8 @@ const (
 
 // Certificate is what is known about a host's TLS certificate.
 type Certificate struct {
-	Status   CertificateStatus
-	Detail   string    // for the merchant: why the last order or renewal failed, and why an order waits; may be empty
-	NotAfter time.Time // when the certificate expires; zero when there is none
-	NextTry  time.Time // when a failed order is retried; zero when it is not waiting for that
+	Status   CertificateStatus `json:"status"`
+	Detail   string            `json:"detail"`   // for the merchant: why the last order or renewal failed, and why an order waits; may be empty
+	NotAfter time.Time         `json:"notAfter"` // when the certificate expires; zero when there is none
+	NextTry  time.Time         `json:"nextTry"`  // when a failed order is retried; zero when it is not waiting for that
 }

@@ -251,7 +251,7 @@ func (d *daemon) openConsole() {
 func (d *daemon) system() console.System {
 	s := console.System{
 		Version: version(), Started: d.started, NotReady: d.engine.Ready(),
-		Disks: d.disks.view(), Reserve: reserve, Rates: d.rates.since(time.Now()),
+		Disk: console.Disks{Reserve: reserve, Parts: d.disks.view()}, Rates: d.rates.since(time.Now()),
 	}
 	if d.schedule != nil {
 		s.Backup = d.schedule.view()

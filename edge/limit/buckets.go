@@ -33,6 +33,11 @@ type Rate struct {
 	Burst     float64 // tokens of a full bucket
 }
 
+// RateFor returns the rate of a bucket that holds what comes in a time. It is negative, as store.NoLimit is, when perSecond is.
+func RateFor(perSecond float64, burst time.Duration) Rate {
+	return Rate{perSecond, perSecond * burst.Seconds()}
+}
+
 // Buckets has a token bucket for each key. Every bucket begins full. All methods may be called from many goroutines at
 // once. They allocate nothing.
 //
@@ -127,6 +132,14 @@ func (b *Buckets) Take(k Key, n int64, r Rate, now time.Time) (wait time.Duratio
 	l.take(float64(n), r)
 	b.tell(k, l, n, r)
 	return 0
+}
+
+// TakeOne takes a token from the bucket of a name, as Take does. Nil Buckets have no limit, and neither has a negative rate.
+func (b *Buckets) TakeOne(kind byte, name string, r Rate, now time.Time) (wait time.Duration) {
+	if b == nil || r.PerSecond < 0 {
+		return 0
+	}
+	return b.Take(b.Key(kind, name), 1, r, now)
 }
 
 // Portion is what a request takes from one of several buckets.

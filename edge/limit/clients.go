@@ -39,8 +39,8 @@ func NewClients(perSecond int, nodes *Exchange, refusals *Refusals, log *slog.Lo
 	if perSecond == 0 {
 		return nil
 	}
-	rate := Rate{PerSecond: float64(perSecond), Burst: float64(perSecond) * addressBurst.Seconds()}
-	return &Clients{addresses: nodes.NewAddresses(OfClients, rate), refusals: refusals, log: log}
+	addresses := nodes.NewAddresses(OfClients, RateFor(float64(perSecond), addressBurst))
+	return &Clients{addresses: addresses, refusals: refusals, log: log}
 }
 
 // Take takes n tokens of the client that sent a request. When there are none, it counts a refusal, and returns how long

@@ -205,7 +205,7 @@ func (m *Memory) mayBegin(e *Event, now time.Time) bool {
 			return false
 		}
 	}
-	return m.buckets.Take(m.buckets.Key(kindMerchant, string(e.Merchant)), 1, ofMerchant, now) == 0
+	return m.buckets.TakeOne(kindMerchant, string(e.Merchant), ofMerchant, now) == 0
 }
 
 // begin adds an entry, and makes room for it.

@@ -170,8 +170,7 @@ func (l *limits) findPortions(from *sender, events, bytes int64) {
 		addBytes(l.buckets.Key(kindBytes, string(from.merchant)), inDay, tooManyBytes)
 	}
 	if n := float64(from.limits.EventsPerSecond.Or(store.DefaultEventsPerSecond)); n >= 0 { // else store.NoLimit
-		rate := limit.Rate{PerSecond: n, Burst: n * merchantBurst.Seconds()}
-		add(limit.Portion{Key: l.buckets.Key(kindEvents, string(from.merchant)), Rate: rate, Tokens: events}, tooManyForMerchant)
+		add(limit.Portion{Key: l.buckets.Key(kindEvents, string(from.merchant)), Rate: limit.RateFor(n, merchantBurst), Tokens: events}, tooManyForMerchant)
 	}
 	if ofMerchant != store.NoLimit && l.clients != nil {
 		addBytes(l.buckets.PairKey(kindSenderBytes, string(from.merchant), from.address), inDay/addressShare, tooManyBytes)

@@ -21,63 +21,48 @@ import (
 
 // makeReadable returns the answer that refuses the event, or nil. object is valid JSON; makeReadable may change it.
 func makeReadable(object []byte) *answer {
-	if isTooDeep(object) {
-		return eventTooDeep
-	}
-	if hasHugeNumber(object) {
-		return numberTooLarge
+	// Brackets in strings count, too: few events have so many that their levels must be counted.
+	brackets := bytes.Count(object, []byte("{")) + bytes.Count(object, []byte("["))
+	if brackets > store.MaxEventDepth || mayHaveHugeNumber(object) {
+		if refused := inspect(object); refused != nil {
+			return refused
+		}
 	}
 	repairSurrogates(object)
 	return nil
 }
 
-// isTooDeep reports whether an event has more than store.MaxEventDepth levels. It counts brackets first, those in strings
-// too: few events have so many that their levels must be counted.
-func isTooDeep(object []byte) bool {
-	if bytes.Count(object, []byte("{"))+bytes.Count(object, []byte("[")) <= store.MaxEventDepth {
-		return false
-	}
-	depth, deepest := 0, 0
-	for plain, rest := nextPlain(object); ; plain, rest = nextPlain(rest) {
-		for _, c := range plain {
-			switch c {
-			case '{', '[':
-				depth++
-				deepest = max(deepest, depth)
-			case '}', ']':
-				depth--
+// inspect returns the answer that refuses an event with more than store.MaxEventDepth levels, or with a number outside of
+// the range of float64; else nil.
+func inspect(object []byte) *answer {
+	depth := 0
+	for i := 0; i < len(object); i++ {
+		switch c := object[i]; {
+		case c == '"':
+			for i++; object[i] != '"'; i++ {
+				if object[i] == '\\' {
+					i++ // what follows does not end the string
+				}
 			}
-		}
-		if rest == nil {
-			return deepest > store.MaxEventDepth
-		}
-	}
-}
-
-// hasHugeNumber reports whether a number is outside the range of float64.
-func hasHugeNumber(object []byte) bool {
-	if !mayHaveHugeNumber(object) {
-		return false
-	}
-	for plain, rest := nextPlain(object); ; plain, rest = nextPlain(rest) {
-		for i := 0; i < len(plain); i++ {
-			if c := plain[i]; c != '-' && !isDigit(c) {
-				continue
+		case c == '{' || c == '[':
+			if depth++; depth > store.MaxEventDepth {
+				return eventTooDeep
 			}
-			end := i + 1
-			for end < len(plain) && isNumberByte(plain[end]) {
-				end++
+		case c == '}' || c == ']':
+			depth--
+		case c == '-' || isDigit(c):
+			start := i
+			for isNumberByte(object[i+1]) { // the last byte of an object is a bracket
+				i++
 			}
 			// The only possible error is the range, and then the result is infinite.
-			if f, _ := strconv.ParseFloat(string(plain[i:end]), 64); math.IsInf(f, 0) {
-				return true
+			number := view(object[start : i+1])
+			if f, _ := strconv.ParseFloat(number, 64); math.IsInf(f, 0) {
+				return numberTooLarge
 			}
-			i = end
-		}
-		if rest == nil {
-			return false
 		}
 	}
+	return nil
 }
 
 // mayHaveHugeNumber is a quick check, which hardly any event passes. A huge number has an exponent of three digits or more,
@@ -138,27 +123,6 @@ func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 func isNumberByte(c byte) bool {
 	return isDigit(c) || c == '.' || c == 'e' || c == 'E' || c == '+' || c == '-'
-}
-
-// nextPlain splits JSON after its next string: plain is what comes before the string, rest what comes after it. rest is
-// nil when there is no further string.
-func nextPlain(json []byte) (plain, rest []byte) {
-	start := bytes.IndexByte(json, '"')
-	if start < 0 {
-		return json, nil
-	}
-	plain, rest = json[:start], json[start+1:]
-	for {
-		end := bytes.IndexByte(rest, '"')
-		i := end
-		for i > 0 && rest[i-1] == '\\' {
-			i--
-		}
-		if (end-i)%2 == 0 { // backslashes in pairs escape each other, not the quote
-			return plain, rest[end+1:]
-		}
-		rest = rest[end+1:]
-	}
 }
 
 // repairSurrogates replaces each half of a surrogate pair that stands alone by U+FFFD, in place.

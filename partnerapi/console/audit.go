@@ -20,7 +20,6 @@ const (
 // entryJSON is the JSON of an entry of the audit log.
 type entryJSON struct {
 	store.AuditEntry
-	At          string `json:"at"`
 	PartnerName string `json:"partnerName,omitempty"`
 }
 
@@ -52,7 +51,7 @@ func (c *Console) audit(r *fasthttp.RequestCtx) error {
 	}{[]entryJSON{}}
 	for _, e := range entries {
 		partner, _ := c.Engine.Directory().Partner(e.Partner)
-		view.Entries = append(view.Entries, entryJSON{e, store.FormatTime(e.At), partner.Name})
+		view.Entries = append(view.Entries, entryJSON{e, partner.Name})
 	}
 	return partnerapi.Reply(r, fasthttp.StatusOK, view)
 }

@@ -67,11 +67,13 @@ type Certificates interface {
 // Console answers the requests of the console.
 type Console struct {
 	Config
-	cookie   cookie.Cookie
-	attempts *attempts                    // nil: no limits
-	files    map[string]func() asset.File // of the page, by name
-	tenants  tenants
-	hosts    hosts
+	cookie cookie.Cookie
+	files  map[string]func() asset.File // of the page, by name
+
+	ofAddresses *limit.Addresses // wrong keys and links; nil: no limits
+	ofKeys      *limit.Buckets   // attempts with a key; nil: no limits
+	tenants     tenants
+	hosts       hosts
 }
 
 // New makes a console.
@@ -80,7 +82,7 @@ func New(cfg Config) *Console {
 	c.tenants.engine, c.tenants.log = cfg.Engine, cfg.Log
 	c.hosts = hosts{all: store.NewHosts(cfg.Engine.Directory(), cfg.OwnHosts...), directory: cfg.Engine.Directory(), certificates: cfg.Certificates}
 	if cfg.Limits {
-		c.attempts = &attempts{limit.NewAddresses(addressRate), limit.NewBuckets()}
+		c.ofAddresses, c.ofKeys = limit.NewAddresses(addressRate), limit.NewBuckets()
 	}
 	return c
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"mtagd/partnerapi"
 	"mtagd/store"
 )
 
@@ -45,17 +44,14 @@ type hostJSON struct {
 }
 
 type hostDNS struct {
-	Connected bool    `json:"connected"`
-	Detail    string  `json:"detail,omitempty"` // of the last check that changed the finding
-	CheckedAt *string `json:"checkedAt"`        // when that check was
+	Connected bool      `json:"connected"`
+	Detail    string    `json:"detail,omitempty"` // of the last check that changed the finding
+	CheckedAt time.Time `json:"checkedAt"`        // when that check was; null: there was none
 }
 
 type hostCertificate struct {
-	Status   store.CertificateStatus `json:"status"`
-	Detail   string                  `json:"detail,omitempty"`
-	NotAfter *string                 `json:"notAfter"`
-	NextTry  *string                 `json:"nextTryAt"`
-	Due      bool                    `json:"due"`
+	store.Certificate
+	Due bool `json:"due"`
 }
 
 // view returns what is known of the hosts, at most maxListed of them.
@@ -104,7 +100,7 @@ func (h *hosts) one(name string, now time.Time) hostJSON {
 		host.trouble = 2
 	}
 	host.expires = cert.NotAfter
-	host.Certificate = &hostCertificate{cert.Status, cert.Detail, partnerapi.Optional(cert.NotAfter), partnerapi.Optional(cert.NextTry), due}
+	host.Certificate = &hostCertificate{cert, due}
 	return host
 }
 
@@ -117,8 +113,8 @@ func (h *hosts) dns(name string) *hostDNS {
 	dns := &hostDNS{}
 	for _, t := range tags { // the tags of a tracking domain have the same DNS, but each is updated on its own
 		dns.Connected = dns.Connected || t.Connected
-		if t.DNS != nil && dns.CheckedAt == nil {
-			dns.Detail, dns.CheckedAt = t.DNS.Detail, partnerapi.Optional(t.DNS.CheckedAt)
+		if t.DNS != nil && dns.CheckedAt.IsZero() {
+			dns.Detail, dns.CheckedAt = t.DNS.Detail, t.DNS.CheckedAt
 		}
 	}
 	return dns

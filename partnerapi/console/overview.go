@@ -9,18 +9,22 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"mtagd/partnerapi"
-	"mtagd/store"
 )
 
 // System is what is known of the process that runs the service. It is cheap enough to get for each request.
 type System struct {
-	Version  string
-	Started  time.Time
-	NotReady error // why events are refused; nil: they are accepted
-	Disks    []Disk
-	Reserve  uint64 // free bytes below which events are refused
-	Rates    Rates
-	Backup   *Backup // nil: none are scheduled
+	Version  string    `json:"version"`
+	Started  time.Time `json:"startedAt"`
+	NotReady error     `json:"-"` // why events are refused; nil: they are accepted
+	Disk     Disks     `json:"disk"`
+	Rates    Rates     `json:"-"`
+	Backup   *Backup   `json:"-"` // nil: none are scheduled
+}
+
+// Disks is the space of the data directory.
+type Disks struct {
+	Reserve uint64 `json:"reserveBytes"` // free bytes below which events are refused
+	Parts   []Disk `json:"parts"`
 }
 
 // Disk is the space of one part of the data directory, in bytes. Free and Total are those of its disk.
@@ -40,11 +44,11 @@ type Rates struct {
 
 // Backup is the state of the scheduled backups.
 type Backup struct {
-	Every    time.Duration
-	Last     time.Time // when the last one that succeeded began; zero: there is none
-	Failed   time.Time // when the last one that failed began; zero: none has since the start
-	Error    string    // why it has failed; empty once one has succeeded after it
-	Failures uint64    // since the start
+	Every    time.Duration `json:"-"`
+	Last     time.Time     `json:"lastSuccessAt"`       // when the last one that succeeded began; zero: there is none
+	Failed   time.Time     `json:"lastFailureAt"`       // when the last one that failed began; zero: none has since the start
+	Error    string        `json:"lastError,omitempty"` // why it has failed; empty once one has succeeded after it
+	Failures uint64        `json:"failures"`            // since the start
 }
 
 // forOperators returns a handler that only operators reach.
@@ -65,26 +69,19 @@ func (c *Console) forOperators(handle func(*fasthttp.RequestCtx) error) func(*fa
 }
 
 type overviewJSON struct {
-	Now       string   `json:"now"`
-	Version   string   `json:"version"`
-	StartedAt string   `json:"startedAt"`
-	Uptime    int64    `json:"uptimeSeconds"`
-	Ready     bool     `json:"ready"`
-	NotReady  string   `json:"notReady,omitempty"` // why not
-	Partners  partners `json:"partners"`
+	System
+	Now       time.Time `json:"now"`
+	Uptime    int64     `json:"uptimeSeconds"`
+	Ready     bool      `json:"ready"`
+	NotReady  string    `json:"notReady,omitempty"` // why not
+	Partners  partners  `json:"partners"`
 	Suspended struct {
 		Total int             `json:"total"`
 		Items []suspendedJSON `json:"items"`
 	} `json:"suspended"`
 	Hosts   hostsJSON   `json:"hosts"`
-	Disk    diskJSON    `json:"disk"`
 	Rates   ratesJSON   `json:"rates"`
 	Backups *backupJSON `json:"backups"`
-}
-
-type diskJSON struct {
-	Reserve uint64 `json:"reserveBytes"`
-	Parts   []Disk `json:"parts"`
 }
 
 type ratesJSON struct {
@@ -102,12 +99,9 @@ type causeJSON struct {
 }
 
 type backupJSON struct {
-	Interval    int64   `json:"intervalSeconds"`
-	LastSuccess *string `json:"lastSuccessAt"`
-	Age         *int64  `json:"ageSeconds"`
-	LastFailure *string `json:"lastFailureAt"`
-	LastError   string  `json:"lastError,omitempty"`
-	Failures    uint64  `json:"failures"`
+	Backup
+	Interval int64  `json:"intervalSeconds"`
+	Age      *int64 `json:"ageSeconds"` // null: none has succeeded
 }
 
 // overviewTimeout bounds the time in which the tenants' figures are read. They are read once a minute.
@@ -123,11 +117,8 @@ func (c *Console) overview(r *fasthttp.RequestCtx) error {
 		return err
 	}
 	view := overviewJSON{
-		Now: store.FormatTime(now), Version: system.Version,
-		StartedAt: store.FormatTime(system.Started), Uptime: int64(now.Sub(system.Started) / time.Second),
-		Ready: system.NotReady == nil,
-		Hosts: c.hosts.view(now), Disk: diskJSON{system.Reserve, append([]Disk{}, system.Disks...)},
-		Rates: viewRates(system.Rates), Backups: viewBackup(system.Backup, now),
+		System: system, Now: now, Uptime: int64(now.Sub(system.Started) / time.Second), Ready: system.NotReady == nil,
+		Hosts: c.hosts.view(now), Rates: viewRates(system.Rates), Backups: viewBackup(system.Backup, now),
 	}
 	if system.NotReady != nil {
 		view.NotReady = system.NotReady.Error()
@@ -163,11 +154,9 @@ func viewBackup(b *Backup, now time.Time) *backupJSON {
 	if b == nil {
 		return nil
 	}
-	view := &backupJSON{Interval: int64(b.Every / time.Second), LastSuccess: partnerapi.Optional(b.Last), LastFailure: partnerapi.Optional(b.Failed),
-		LastError: b.Error, Failures: b.Failures}
+	view := &backupJSON{Backup: *b, Interval: int64(b.Every / time.Second)}
 	if !b.Last.IsZero() {
-		age := int64(now.Sub(b.Last) / time.Second)
-		view.Age = &age
+		view.Age = new(int64(now.Sub(b.Last) / time.Second))
 	}
 	return view
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/goccy/go-json/v2"
 	"github.com/valyala/fasthttp"
 
-	"mtagd/edge/clientaddr"
 	"mtagd/edge/limit"
 	"mtagd/edge/requestid"
 	"mtagd/partnerapi"
@@ -22,7 +21,7 @@ type sessionJSON struct {
 	Partner   *partnerJSON `json:"partner,omitempty"`
 	Scope     string       `json:"scope"`                 // full or read-only
 	Personal  bool         `json:"personalData,omitzero"` // read-only, but may ask what is held of a person
-	ExpiresAt string       `json:"expiresAt"`
+	ExpiresAt time.Time    `json:"expiresAt"`
 }
 
 type partnerJSON struct {
@@ -32,7 +31,7 @@ type partnerJSON struct {
 
 // show returns what the page needs to know of a session, or of a link, and its key. A session of operators can only read.
 func (c *Console) show(s store.Session, key store.Key) sessionJSON {
-	shown := sessionJSON{Role: "operator", Scope: "read-only", ExpiresAt: store.FormatTime(s.ExpiresAt)}
+	shown := sessionJSON{Role: "operator", Scope: "read-only", ExpiresAt: s.ExpiresAt}
 	if s.IsOperators() {
 		return shown
 	}
@@ -140,7 +139,7 @@ func (c *Console) useKey(r *fasthttp.RequestCtx, text store.APIKey) error {
 	if !ok {
 		return c.refuse(r, string(id))
 	}
-	if wait := c.attempts.right(key.ID, c.Now()); wait > 0 {
+	if wait := c.ofKeys.TakeOne(kindBegin, string(key.ID), beginRate, c.Now()); wait > 0 {
 		c.Refusals.Count(limit.PartnerWrites, limit.Partner(key.Partner))
 		return tooMany{wait, "Too many sign-ins"}
 	}
@@ -171,14 +170,12 @@ func (c *Console) mayAsk(r *fasthttp.RequestCtx, text store.SessionText) error {
 	if _, err := text.ID(); err != nil {
 		return c.refuse(r, "")
 	}
-	if wait := c.attempts.wrong(clientaddr.Of(r.RemoteAddr()), "", c.Now()); wait > 0 {
+	err := c.takeAttempt(r, "")
+	if err != nil {
 		c.Refusals.Count(limit.Authentication, limit.Tenant{})
-		return tooMany{wait, tooManyWrong}
 	}
-	return nil
+	return err
 }
-
-const tooManyWrong = "Too many wrong keys or links"
 
 // noLink returns the error of a link that the engine has not found; other errors as they are.
 func (c *Console) noLink(err error) error {
@@ -222,15 +219,6 @@ func caller(s store.Session) store.PartnerID {
 		return partnerapi.Operator
 	}
 	return s.Partner
-}
-
-// refuse returns the error of a wrong key, or of a text that is no link. id is that of the key, if it has one.
-func (c *Console) refuse(r *fasthttp.RequestCtx, id string) error {
-	c.Refusals.Count(limit.Authentication, limit.Tenant{})
-	if wait := c.attempts.wrong(clientaddr.Of(r.RemoteAddr()), id, c.Now()); wait > 0 {
-		return tooMany{wait, tooManyWrong}
-	}
-	return unauthenticated
 }
 
 // current returns the session of a request. The error says that there is none, or that the request comes from another site.

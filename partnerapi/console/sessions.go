@@ -2,6 +2,7 @@ package console
 
 import (
 	"strings"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -17,9 +18,9 @@ const maxSessions = 200
 type signedInJSON struct {
 	ID        store.SessionID `json:"sessionId"`
 	Current   bool            `json:"current"` // it is that of the request
-	BegunAt   string          `json:"begunAt"`
-	SeenAt    string          `json:"seenAt"` // of its last request; up to an hour too early if another machine has answered that, or after a restart
-	ExpiresAt string          `json:"expiresAt"`
+	BegunAt   time.Time       `json:"begunAt"`
+	SeenAt    time.Time       `json:"seenAt"` // of its last request; up to an hour too early if another machine has answered that, or after a restart
+	ExpiresAt time.Time       `json:"expiresAt"`
 	Key       store.KeyID     `json:"keyId,omitempty"`
 	KeyName   string          `json:"keyName,omitempty"`
 	Link      store.SessionID `json:"linkId,omitempty"`
@@ -54,8 +55,7 @@ func (c *Console) listSessions(r *fasthttp.RequestCtx, current store.Session) er
 	}{[]signedInJSON{}, len(all)}
 	for _, s := range all[:min(len(all), maxSessions)] {
 		key, _ := c.Engine.Directory().Key(s.Key)
-		view.Sessions = append(view.Sessions, signedInJSON{s.ID, s.ID == current.ID, store.FormatTime(s.CreatedAt), store.FormatTime(s.SeenAt),
-			store.FormatTime(s.ExpiresAt), s.Key, key.Name, s.Link})
+		view.Sessions = append(view.Sessions, signedInJSON{s.ID, s.ID == current.ID, s.CreatedAt, s.SeenAt, s.ExpiresAt, s.Key, key.Name, s.Link})
 	}
 	return partnerapi.Reply(r, fasthttp.StatusOK, view)
 }

@@ -55,14 +55,14 @@ type figures struct {
 // partners is the JSON of all partners.
 type partners struct {
 	Total     int               `json:"total"`
-	CountedAt string            `json:"countedAt"` // when the merchants, events and bytes were counted
+	CountedAt time.Time         `json:"countedAt"` // when the merchants, events and bytes were counted
 	Items     []partnerOverview `json:"items"`     // the oldest first
 }
 
 type partnerOverview struct {
 	ID        store.PartnerID `json:"id"`
 	Name      string          `json:"name"`
-	CreatedAt string          `json:"createdAt"`
+	CreatedAt time.Time       `json:"createdAt"`
 	Suspended bool            `json:"suspended"`
 	Domain    string          `json:"preverifiedDomain"`
 	Merchants int             `json:"merchants"`
@@ -75,10 +75,10 @@ func (t *tenants) view(ctx context.Context, list []store.Partner, now time.Time)
 	if err != nil {
 		return partners{}, err
 	}
-	view := partners{Total: len(list), CountedAt: store.FormatTime(read), Items: []partnerOverview{}}
+	view := partners{Total: len(list), CountedAt: read, Items: []partnerOverview{}}
 	for _, p := range list[:min(len(list), maxListed)] {
 		f := figures[p.ID] // zero for a partner that was added since
-		view.Items = append(view.Items, partnerOverview{p.ID, p.Name, store.FormatTime(p.CreatedAt), p.Suspended, p.TrackingDomain,
+		view.Items = append(view.Items, partnerOverview{p.ID, p.Name, p.CreatedAt, p.Suspended, p.TrackingDomain,
 			f.merchants, f.events, f.bytes})
 	}
 	return view, nil

@@ -116,7 +116,7 @@ func (r *runner) askNext(rt *route, failures int) (more bool, err error) {
 	slices.SortStableFunc(left, func(a, b store.Erasure) int { return lastTried(a).Compare(lastTried(b)) })
 	var refused error
 	for i, e := range left {
-		if i == asksAtOnce || !r.uses(rt) {
+		if i == asksAtOnce || r.routeNow() != rt {
 			return refused == nil, refused
 		}
 		outcome, err := r.tellErasure(rt, e, failures)
@@ -129,13 +129,6 @@ func (r *runner) askNext(rt *route, failures int) (more bool, err error) {
 		r.told = total
 	}
 	return false, refused
-}
-
-// uses reports whether a route is still that of the destination, and the destination is on.
-func (r *runner) uses(rt *route) bool {
-	r.sh.mu.Lock()
-	defer r.sh.mu.Unlock()
-	return r.isOn() && r.route == rt
 }
 
 // tellErasure tells the destination of an erasure, and notes the outcome.

@@ -301,10 +301,10 @@ func (k *Keyring) shortKeys(_ context.Context, from, hour int64, added []byte) (
 
 // mask returns a function that replaces the client details of some events in a text that will be kept: an answer, or a
 // reason from it. Read the answer first: a visitor chooses the user agent, so it may equal any part of the answer.
-func mask(events []piece) func(string) string {
+func mask(events []*kind.Event) func(string) string {
 	var pairs []string
-	for _, one := range events {
-		for _, text := range []string{one.event.Browser.Address, one.event.Browser.UserAgent} {
+	for _, e := range events {
+		for _, text := range []string{e.Browser.Address, e.Browser.UserAgent} {
 			if text != "" {
 				quoted, _ := json.Marshal(text) // cannot fail: a string
 				inJSON := string(quoted[1 : len(quoted)-1])

@@ -206,7 +206,7 @@ func TestUserAgentsAreChosenByStrangers(t *testing.T) {
 	d := b.createPlatform("tiktok", fmt.Sprintf(`{"pixelCode":"COQDA8RC77U2TMR44LI0","endpoint":%q}`, p.URL), map[string]string{"accessToken": "right"})
 	b.browseBy("0", "m", `,"pageUrl":"https://shop.example/"`)
 	b.until("it is delivered", func() bool { return b.status(d).Delivered == 1 })
-	known := []piece{{event: &kind.Event{Browser: kind.Browser{UserAgent: `a "b"`}}}}
+	known := []*kind.Event{{Browser: kind.Browser{UserAgent: `a "b"`}}}
 	if got := mask(known)(`{"error":"not a \"b\", a "b""}`); got != `{"error":"not …, …"}` {
 		t.Error(got)
 	}

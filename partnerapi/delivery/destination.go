@@ -137,7 +137,7 @@ func (s *Service) open(d Destination) (*route, error) {
 		}
 	}
 	var err error
-	if r.target, err = k.Open(kind.Options{ID: d.ID, Settings: d.Settings, Mapping: d.Mapping, Secrets: secrets, AllowHTTP: len(s.Allow) > 0}); err != nil {
+	if r.target, err = k.Open(kind.Options{Settings: d.Settings, Mapping: d.Mapping, Secrets: secrets, AllowHTTP: len(s.Allow) > 0}); err != nil {
 		return nil, err
 	}
 	limits := r.target.Limits()

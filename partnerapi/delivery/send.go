@@ -82,20 +82,20 @@ func (r *runner) send(rt *route, items []*item, isRetry bool) *round {
 				blocked[items[i].who] = true
 			}
 		}
-		left = left && d.responded && l.route() != nil
+		left = left && d.responded && r.routeNow() != nil
 	}
 	return d
 }
 
-// route returns the destination as it is now; nil when nothing more may be sent. During a long round the destination may be
+// routeNow returns the destination as it is now; nil when nothing more may be sent. During a long round the destination may be
 // changed, paused or deleted.
-func (l *sender) route() *route {
-	l.r.sh.mu.Lock()
-	defer l.r.sh.mu.Unlock()
-	if l.r.sh.ctx.Err() != nil || !l.r.isOn() {
+func (r *runner) routeNow() *route {
+	r.sh.mu.Lock()
+	defer r.sh.mu.Unlock()
+	if r.sh.ctx.Err() != nil || !r.isOn() {
 		return nil
 	}
-	return l.r.route
+	return r.route
 }
 
 // final returns how many events have a fate: final, or to be tried again later.
@@ -145,38 +145,30 @@ type lane struct {
 	stopped bool // a request has failed: later events must not overtake it
 }
 
-// piece is an event, ready to be sent.
-type piece struct {
-	place int // in the round
-	event *kind.Event
-}
-
 func (l *lane) run(places []int) {
 	for len(places) > 0 && !l.stopped {
-		rt := l.route()
+		rt := l.r.routeNow()
 		if rt == nil {
 			l.stopped = true
 			return
 		}
 		n := min(len(places), rt.target.Limits().Events)
-		events, part := make([]kind.Event, 0, n), make([]piece, 0, n)
-		for ; len(places) > 0 && len(part) < n; places = places[1:] {
-			if events = append(events, kind.Event{}); l.judge(rt, places[0], &events[len(part)]) {
-				part = append(part, piece{places[0], &events[len(part)]})
-			} else {
-				events = events[:len(part)]
+		memory, events := make([]kind.Event, n), make([]*kind.Event, 0, n)
+		for ; len(places) > 0 && len(events) < n; places = places[1:] {
+			if e := &memory[len(events)]; l.judge(rt, places[0], e) {
+				events = append(events, e)
 			}
 		}
-		l.send(rt, part)
+		l.send(rt, events)
 	}
 }
 
 // judge makes e an event that is to be sent. For any other event it notes the fate, and returns false.
 func (l *sender) judge(rt *route, i int, e *kind.Event) bool {
 	one, now, limits := l.d.items[i], l.r.sh.s.Now(), rt.target.Limits()
-	*e = kind.Event{Received: one.event}
+	*e = kind.Event{Received: one.event, Place: i}
 	fate, reason := rt.judge(e, l.isErased(e), now)
-	if fate == unsent && !l.isRetry && !l.since.IsZero() && limits.GivesUp(later(e.ReceivedAt, l.since), now) {
+	if fate == unsent && !l.isRetry && !l.since.IsZero() && limits.GivesUp(e.ReceivedAt, now) && limits.GivesUp(l.since, now) {
 		fate, reason = expired, fmt.Sprintf("the destination did not take it for %d hours", int(limits.MaxAge.Hours()))
 	}
 	if fate != unsent {
@@ -213,13 +205,6 @@ func (rt *route) judge(e *kind.Event, isErased bool, now time.Time) (f fate, why
 	return unsent, ""
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
 // isErased reports whether an event is erased, as far as known at checked.
 func (l *sender) isErased(e *kind.Event) bool {
 	l.mu.Lock()
@@ -245,23 +230,19 @@ func (l *sender) refresh() bool {
 }
 
 // send sends events that judge has passed for this route.
-func (l *lane) send(rt *route, pieces []piece) {
-	if l.stopped || len(pieces) == 0 {
+func (l *lane) send(rt *route, events []*kind.Event) {
+	if l.stopped || len(events) == 0 {
 		return
 	}
-	part := make([]*kind.Event, len(pieces))
-	for i, one := range pieces {
-		part[i] = one.event
-	}
-	requests, refusals := rt.target.Requests(part, l.r.sh.s.Now())
+	requests, refusals := rt.target.Requests(events, l.r.sh.s.Now())
 	for _, refusal := range refusals {
-		at := pieces[refusal.Event].place
+		at := events[refusal.Event].Place
 		if l.d.fates[at], l.d.reasons[at] = dead, refusal.Reason; refusal.Skipped {
 			l.d.fates[at] = filtered
 		}
 	}
 	for n, request := range requests {
-		now := l.route()
+		now := l.r.routeNow()
 		if l.stopped || now == nil || !l.refresh() {
 			l.stopped = true
 			return
@@ -270,16 +251,16 @@ func (l *lane) send(rt *route, pieces []piece) {
 			var places []int
 			for _, later := range requests[n:] {
 				for _, at := range later.Events {
-					places = append(places, pieces[at].place)
+					places = append(places, events[at].Place)
 				}
 			}
 			l.run(places)
 			return
 		}
-		of, left := make([]piece, len(request.Events)), []piece(nil)
+		of, left := make([]*kind.Event, len(request.Events)), []*kind.Event(nil)
 		for i, at := range request.Events {
-			if of[i] = pieces[at]; l.isErased(of[i].event) { // erased since it was judged
-				l.d.fates[of[i].place] = erased
+			if of[i] = events[at]; l.isErased(of[i]) { // erased since it was judged
+				l.d.fates[of[i].Place] = erased
 			} else {
 				left = append(left, of[i])
 			}
@@ -293,7 +274,7 @@ func (l *lane) send(rt *route, pieces []piece) {
 }
 
 // request sends one request, with these events.
-func (l *lane) request(rt *route, request kind.Request, of []piece) {
+func (l *lane) request(rt *route, request kind.Request, of []*kind.Event) {
 	sh := l.r.sh
 	sent := sh.request(request, l.failures)
 	if sh.ctx.Err() != nil {
@@ -328,7 +309,7 @@ func (l *lane) request(rt *route, request kind.Request, of []piece) {
 	}
 	l.mu.Unlock()
 	sh.s.metrics.request(rt.Type, state, sent.took)
-	set := func(at int, f fate, reason string) { l.d.fates[of[at].place], l.d.reasons[of[at].place] = f, reason }
+	set := func(at int, f fate, reason string) { l.d.fates[of[at].Place], l.d.reasons[of[at].Place] = f, reason }
 	switch {
 	case v.Outcome == kind.Refused && len(of) > 1: // perhaps one event is the reason
 		l.send(rt, of[:len(of)/2])
@@ -356,10 +337,10 @@ func (l *lane) request(rt *route, request kind.Request, of []piece) {
 	}
 }
 
-func (l *lane) describe(state DeliveryState, sent sent, reason string, of []piece) Delivery {
+func (l *lane) describe(state DeliveryState, sent sent, reason string, of []*kind.Event) Delivery {
 	items := make([]*item, len(of))
 	for i, one := range of {
-		items[i] = l.d.items[one.place]
+		items[i] = l.d.items[one.Place]
 	}
 	d := describe(items, l.r.sh.s.Now())
 	d.State, d.Status, d.Took, d.Answer = state, sent.answer.Status, sent.took, first(sent.answer.Body, keptAnswer)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"mtagd/store"
@@ -122,31 +123,25 @@ func (sh *shard) flush(ctx context.Context) error {
 		err = errors.Join(err, mErr)
 		parts[len(parts)-1] = append(parts[len(parts)-1], store.Document{Kind: kind, Merchant: m, ID: id, Content: text})
 	}
-	type unwritten struct {
-		letters []Delivery
-		dropped []store.Document
-	}
-	flushed := map[*runner]unwritten{}
+	type written struct{ deliveries, dropped int }
+	flushed := map[*runner]written{}
 	sh.unwritten = 0
 	for r := range sh.dirty {
-		delete(sh.dirty, r)
 		if len(parts) == 0 || len(parts[len(parts)-1]) >= 500 {
 			parts = append(parts, nil)
 		}
-		var of unwritten
 		for _, d := range r.deliveries {
 			kind := store.Deliveries
 			if d.State == Dead {
-				kind, of.letters = store.DeadLetters, append(of.letters, d)
+				kind = store.DeadLetters
 			}
 			add(kind, r.merchant, r.id+"/"+d.ID, d)
 		}
-		of.dropped = r.dropped
 		parts[len(parts)-1] = append(parts[len(parts)-1], r.dropped...)
-		r.deliveries, r.dropped = nil, nil
 		add(store.DeliveryStates, r.merchant, r.id, r.current())
-		flushed[r] = of
+		flushed[r] = written{len(r.deliveries), len(r.dropped)}
 	}
+	clear(sh.dirty)
 	moved := head != sh.flushed
 	sh.mu.Unlock()
 	for _, docs := range parts {
@@ -162,13 +157,17 @@ func (sh *shard) flush(ctx context.Context) error {
 	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	for r, n := range flushed {
+		if err == nil {
+			r.deliveries = append([]Delivery(nil), r.deliveries[n.deliveries:]...) // the memory of the others is free
+			r.dropped = append([]store.Document(nil), r.dropped[n.dropped:]...)
+			continue
+		}
+		r.deliveries = slices.DeleteFunc(r.deliveries, func(d Delivery) bool { return d.State != Dead }) // these only inform
+		r.markDirty()
+	}
 	if err == nil {
 		sh.flushed = head
-		return nil
-	}
-	for r, of := range flushed { // without the other deliveries, which only inform
-		r.deliveries, r.dropped = append(of.letters, r.deliveries...), append(of.dropped, r.dropped...)
-		r.markDirty()
 	}
 	return err
 }

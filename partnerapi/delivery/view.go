@@ -18,13 +18,13 @@ import (
 type Status struct {
 	Word string `json:"state"` // active, failing, paused or broken
 	counts
-	Retries      int        `json:"retries"` // events that are tried again
-	Replays      int        `json:"replays"` // ranges that are still sent again
-	DeadLetters  int        `json:"deadLetters"`
-	FailingSince *time.Time `json:"failingSince"` // nil: it does not fail
-	NextTry      *time.Time `json:"nextTry"`
-	LastSuccess  *time.Time `json:"lastSuccess"`
-	LastError    *string    `json:"lastError"`
+	Retries      int       `json:"retries"` // events that are tried again
+	Replays      int       `json:"replays"` // ranges that are still sent again
+	DeadLetters  int       `json:"deadLetters"`
+	FailingSince time.Time `json:"failingSince"` // zero: it does not fail
+	NextTry      time.Time `json:"nextTry"`
+	LastSuccess  time.Time `json:"lastSuccess"`
+	LastError    *string   `json:"lastError"`
 
 	MaxAgeHours int `json:"-"` // the greatest age of events that it accepts, or how long events are retried; 0 when it is broken
 }
@@ -36,7 +36,7 @@ func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
 		return Status{}, err
 	}
 	out := Status{
-		Word: "active", Retries: len(st.Retry), Replays: len(st.Replays), DeadLetters: st.Letters, counts: st.Counts, LastSuccess: shownTime(st.LastSuccess),
+		Word: "active", Retries: len(st.Retry), Replays: len(st.Replays), DeadLetters: st.Letters, counts: st.Counts, LastSuccess: st.LastSuccess,
 	}
 	if st.LastError != "" {
 		out.LastError = &st.LastError
@@ -54,7 +54,7 @@ func (s *Service) Status(ctx context.Context, d Destination) (Status, error) {
 			out.LastError = &d.PausedReason
 		}
 	case st.Failures > 0:
-		out.Word, out.FailingSince, out.NextTry = "failing", shownTime(st.FailingSince), shownTime(st.NextTry)
+		out.Word, out.FailingSince, out.NextTry = "failing", st.FailingSince, st.NextTry
 	}
 	return out, nil
 }
@@ -69,14 +69,6 @@ func (s *Service) stateOf(ctx context.Context, m store.MerchantID, id string) (s
 		return st, err
 	}
 	return st, json.Unmarshal(doc.Content, &st)
-}
-
-// shownTime returns a time in whole seconds; the zero time becomes null.
-func shownTime(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return new(t.UTC().Truncate(time.Second))
 }
 
 // deliveries returns the deliveries of a destination, the newest first.
@@ -152,7 +144,7 @@ func (s *Service) Preview(ctx context.Context, d Destination, id store.EventID, 
 		}
 		if send && r != nil {
 			sent := s.client.send(ctx, *r, requestTimeout)
-			masked := mask([]piece{{event: &kind.Event{Browser: s.Browser(rt.Merchant, e.Client)}}})
+			masked := mask([]*kind.Event{{Browser: s.Browser(rt.Merchant, e.Client)}})
 			p.Status, p.Answer = sent.answer.Status, first(masked(string(sent.answer.Body)), keptAnswer)
 			if p.Result = reasonOf(sent); sent.err == nil {
 				switch v := rt.target.Read(*r, sent.answer); {

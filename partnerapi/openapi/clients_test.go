@@ -190,23 +190,20 @@ func (n *badNetwork) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // TestTheClientsAreUpToDate generates both clients again.
 func TestTheClientsAreUpToDate(t *testing.T) {
 	testenv.NotShort(t, "the go command")
-	generate := func(kind, committed string) string {
+	generate := func(kind, committed string) {
 		t.Helper()
 		file := filepath.Join(t.TempDir(), "generated")
 		if out, err := exec.CommandContext(t.Context(), "go", "run", "-pgo=off", "../client/generate", kind, file).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		if committed != "" {
-			compare(t, file, committed)
-		}
-		return file
+		compare(t, file, committed)
 	}
 	generate("go", goDir+"/client.gen.go")
 	generate("routes", typescriptDir+"/routes.ts")
-	document := generate("json", "")
+	generate("json", "openapi.json")
 	needNode(t)
 	out := filepath.Join(t.TempDir(), "schema.ts")
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(typescriptDir, "node_modules/.bin/openapi-typescript"), document, "-o", out).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(typescriptDir, "node_modules/.bin/openapi-typescript"), "openapi.json", "-o", out).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	compare(t, out, typescriptDir+"/schema.ts")

@@ -98,15 +98,7 @@ func Request(ctx context.Context, data, method, path string, message any) (*http
 	}
 	var response *http.Response
 	if err = WhileInUse(ctx, func() (err error) {
-		var connected, started bool
-		response, connected, started, err = send(ctx, data, method, path, text)
-		switch {
-		case err == nil || !connected || ctx.Err() != nil:
-		case !started: // the server stops, or the machine was too busy to send the header in time: nothing was done
-			err = fmt.Errorf("%w: %w", store.ErrInUse, err)
-		case slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE}, func(e error) bool { return errors.Is(err, e) }):
-			err = fmt.Errorf("%w: %w", ErrStopped, err)
-		}
+		response, err = send(ctx, data, method, path, text)
 		return err
 	}); err != nil {
 		return nil, fmt.Errorf("operator socket: %w", err)
@@ -130,23 +122,29 @@ func Request(ctx context.Context, data, method, path string, message any) (*http
 }
 
 // send sends a request to the running server. The server first says that it reads the message. Until then it has not started
-// to do anything.
-func send(ctx context.Context, data, method, path string, message []byte) (_ *http.Response, connected, started bool, err error) {
-	var has, reads atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn:        func(httptrace.GotConnInfo) { has.Store(true) },
+// to do anything, and when it hangs up, that is store.ErrInUse. When it hangs up later, that is ErrStopped.
+func send(ctx context.Context, data, method, path string, message []byte) (*http.Response, error) {
+	var connected, reads atomic.Bool
+	request, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:        func(httptrace.GotConnInfo) { connected.Store(true) },
 		Got100Continue: func() { reads.Store(true) },
-	})
-	request, err := http.NewRequestWithContext(ctx, method, "http://mtagd"+path, bytes.NewReader(message))
+	}), method, "http://mtagd"+path, bytes.NewReader(message))
 	if err != nil {
-		return nil, false, false, err
+		return nil, err
 	}
 	request.Header.Set("Expect", "100-continue")
 	const forever = 1 << 62
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: forever,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return Dial(ctx, data) }}}
 	response, err := client.Do(request)
-	return response, has.Load(), reads.Load(), err
+	switch {
+	case err == nil || !connected.Load() || ctx.Err() != nil:
+	case !reads.Load(): // the server stops, or the machine was too busy to send the header in time
+		err = fmt.Errorf("%w: %w", store.ErrInUse, err)
+	case slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE}, func(e error) bool { return errors.Is(err, e) }):
+		err = fmt.Errorf("%w: %w", ErrStopped, err)
+	}
+	return response, err
 }
 
 // Dial connects to the operator socket of the server that runs on a data directory. IsNoServer says whether none does.

@@ -1,6 +1,5 @@
-// Command generate writes what the clients have from the OpenAPI document of the service: "go" the types and methods of the
-// Go client, "routes" the table of operations of the TypeScript client, and "json" the document, from which
-// openapi-typescript makes its types.
+// Command generate makes the OpenAPI document of the service from openapi.yaml ("json"), and what the clients have from it:
+// "go" the types and methods of the Go client, "routes" the table of operations of the TypeScript client.
 package main
 
 import (
@@ -10,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"mtagd/partnerapi/openapi"
 	"mtagd/partnerapi/openapi/openapitest"
 )
 
@@ -19,17 +17,15 @@ func main() {
 		log.Fatal("usage: generate go|routes|json FILE")
 	}
 	document, err := openapitest.Load()
-	if err != nil {
-		log.Fatal(err)
-	}
 	var text []byte
-	switch os.Args[1] {
-	case "go":
+	switch {
+	case os.Args[1] == "json": // the one before may be damaged
+		text, err = jsonDocument()
+	case err != nil:
+	case os.Args[1] == "go":
 		text, err = goClient(document)
-	case "routes":
-		text = routes(document)
 	default:
-		text, err = openapi.Document("https://api.example.net", "https://tags.example.net")
+		text = routes(document)
 	}
 	if err != nil {
 		log.Fatal(err)

@@ -26,7 +26,6 @@ import (
 var Kind = kind.Platform{
 	Name:     "ga4",
 	Endpoint: "https://www.google-analytics.com",
-	Client:   true,
 	Consent:  []string{"analytics_storage"},
 	Secret:   kind.Secret{Name: "apiSecret"},
 	Settings: []kind.Setting{

@@ -39,7 +39,6 @@ import (
 var Kind = kind.Platform{
 	Name:     "googleads",
 	Endpoint: "https://datamanager.googleapis.com",
-	Client:   true,
 	Secret: kind.Secret{Name: "serviceAccountKey", Check: func(secret string) error {
 		_, err := token(secret, time.Now())
 		return err

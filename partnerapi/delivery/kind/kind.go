@@ -54,7 +54,6 @@ type Secret struct {
 
 // Options are what a target is made of.
 type Options struct {
-	ID        string // of the destination
 	Settings  json.RawMessage
 	Mapping   Mapping
 	Secrets   map[string][]string // the valid ones by name, the newest first
@@ -107,6 +106,7 @@ type Event struct {
 	store.Received
 	Delivery string         // the id of the event at this destination; it never changes
 	Fields   map[string]any // of Raw; numbers are json.Number
+	Place    int            // for package delivery: in the round of its destination
 	Browser  Browser        // zero without Kind.Client, without the visitor's consent, and after store.ClientLife
 }
 

@@ -17,7 +17,6 @@ type Platform struct {
 	Secret   Secret   // zero: AccessToken
 	Settings []Setting
 	Limits   Limits
-	Client   bool // Kind.Client
 
 	// Names translates event names to those of the platform. Custom names all other events; if it is nil, they are left out.
 	Names  map[string]string
@@ -84,7 +83,7 @@ func (p Platform) Kind() Kind {
 		names = Setting{Name: conversions, Type: Table, Required: true, Pattern: number, Hint: "the number of " + p.Conversions + " by the name of the event"}
 	}
 	p.Settings = append(p.Settings, names, Setting{Name: endpoint, Type: Text, Default: p.Endpoint, Hint: "another address than the platform's, for tests"})
-	return Kind{Name: p.Name, Consent: p.Consent, Client: p.Client, Secrets: []Secret{p.Secret}, Settings: p.Settings, New: p.open}
+	return Kind{Name: p.Name, Consent: p.Consent, Client: true, Secrets: []Secret{p.Secret}, Settings: p.Settings, New: p.open}
 }
 
 func (p *Platform) open(o Options, v Values) (Target, error) {

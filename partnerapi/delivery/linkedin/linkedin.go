@@ -28,7 +28,6 @@ import (
 var Kind = kind.Platform{
 	Name:     "linkedin",
 	Endpoint: "https://api.linkedin.com",
-	Client:   true,
 	Settings: []kind.Setting{
 		{Name: "apiVersion", Type: kind.Text, Default: "202605", Pattern: regexp.MustCompile(`^20[0-9]{4}$`), Hint: "a version such as 202605"},
 	},

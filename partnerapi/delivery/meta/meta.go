@@ -23,7 +23,6 @@ import (
 var Kind = kind.Platform{
 	Name:     "meta",
 	Endpoint: "https://graph.facebook.com",
-	Client:   true,
 	Settings: []kind.Setting{
 		{Name: "pixelId", Type: kind.Text, Required: true, Pattern: regexp.MustCompile(`^[0-9]{5,20}$`), Hint: "the number of a dataset (pixel)"},
 		{Name: "apiVersion", Type: kind.Text, Default: "v24.0", Pattern: regexp.MustCompile(`^v[0-9]{2}\.0$`), Hint: "a version such as v24.0"},

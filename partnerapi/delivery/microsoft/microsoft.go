@@ -23,7 +23,6 @@ import (
 var Kind = kind.Platform{
 	Name:     "microsoft",
 	Endpoint: "https://capi.uet.microsoft.com",
-	Client:   true,
 	Settings: []kind.Setting{
 		{Name: "tagId", Type: kind.Text, Required: true, Pattern: regexp.MustCompile(`^[0-9]{4,20}$`), Hint: "the number of a UET tag"},
 	},

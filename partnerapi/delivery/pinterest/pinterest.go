@@ -22,7 +22,6 @@ import (
 var Kind = kind.Platform{
 	Name:     "pinterest",
 	Endpoint: "https://api.pinterest.com",
-	Client:   true,
 	Settings: []kind.Setting{
 		{Name: "adAccountId", Type: kind.Text, Required: true, Pattern: regexp.MustCompile(`^[0-9]{5,20}$`), Hint: "the number of an ad account"},
 		{Name: "test", Type: kind.Flag, Hint: "true to have the events checked only"},

@@ -23,7 +23,6 @@ import (
 var Kind = kind.Platform{
 	Name:     "snap",
 	Endpoint: "https://tr.snapchat.com",
-	Client:   true,
 	Settings: []kind.Setting{
 		{Name: "pixelId", Type: kind.Text, Required: true, Pattern: regexp.MustCompile(`^[0-9a-f-]{36}$`), Hint: "the id of a pixel, 36 characters of 0-9, a-f and -"},
 		{Name: "test", Type: kind.Flag, Hint: "true to have the events checked only"},

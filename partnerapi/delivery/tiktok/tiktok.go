@@ -18,7 +18,6 @@ import (
 var Kind = kind.Platform{
 	Name:     "tiktok",
 	Endpoint: "https://business-api.tiktok.com",
-	Client:   true,
 	Settings: []kind.Setting{
 		{Name: "pixelCode", Type: kind.Text, Required: true, Pattern: regexp.MustCompile(`^[A-Z0-9]{10,40}$`), Hint: "the code of a pixel, such as COQDA8RC77U2TMR44LI0"},
 		{Name: "testEventCode", Type: kind.Text, Hint: "the code of the page Test events"},

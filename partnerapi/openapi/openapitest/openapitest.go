@@ -32,13 +32,12 @@ type Document struct {
 }
 
 // Load returns the document. Tests share it.
-var Load = sync.OnceValues(load)
+var Load = sync.OnceValues(func() (*Document, error) {
+	return Parse(openapi.Document("https://api.example.net", "https://tags.example.net"))
+})
 
-func load() (*Document, error) {
-	text, err := openapi.Document("https://api.example.net", "https://tags.example.net")
-	if err != nil {
-		return nil, err
-	}
+// Parse reads a document.
+func Parse(text []byte) (*Document, error) {
 	loader := openapi3.NewLoader()
 	doc, err := loader.LoadFromData(text)
 	if err != nil {

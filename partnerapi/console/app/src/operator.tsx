@@ -36,7 +36,7 @@ interface Host {
   kind: "own" | "server-side" | "preverified";
   partnerId?: string;
   dns: { connected: boolean; detail?: string; checkedAt: string | null } | null;
-  certificate: { status: "none" | "pending" | "valid" | "failed"; detail?: string; notAfter: string | null; nextTryAt: string | null; due: boolean } | null;
+  certificate: { status: "none" | "pending" | "valid" | "failed"; detail?: string; notAfter: string | null; nextTry: string | null; due: boolean } | null;
 }
 
 export function Overview() {
@@ -222,7 +222,7 @@ function CertificateState({ of }: { of: Host["certificate"] }) {
       <Pill tone={tone}>{{ none: "No certificate", pending: "Being ordered", valid: "Certificate valid", failed: "Certificate failed" }[of.status]}</Pill>
       <small>
         {of.notAfter && `until ${day(of.notAfter)} (${ago(of.notAfter)}). `}
-        {of.detail} {of.nextTryAt && `Next try ${ago(of.nextTryAt)}.`}
+        {of.detail} {of.nextTry && `Next try ${ago(of.nextTry)}.`}
       </small>
     </>
   );

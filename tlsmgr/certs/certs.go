@@ -50,6 +50,9 @@ func newCertificates(cfg Config, p pace) *Certificates {
 
 // Start loads the certificates that are on disk and orders those that are missing, in the background.
 func (c *Certificates) Start() {
+	if c.Shared != nil {
+		c.running.Go(func() { c.ca.challenges.follow(c.ctx) })
+	}
 	c.running.Go(func() {
 		c.loadAll()
 		if c.Shared != nil {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 
 	"mtagd/store"
@@ -24,6 +25,8 @@ type Certificates struct {
 	states  *hostStates
 	checks  *turns // of the DNS checks before orders
 	ca      issuer
+
+	directory singleflight.Group // reads of the CA's directory
 
 	ctx     context.Context // cancelled by stop
 	cancel  context.CancelFunc

@@ -25,7 +25,7 @@ import (
 type Config struct {
 	Engine   store.Engine
 	OwnHosts []string   // the base host and the client tag host: they get certificates, but their DNS is not checked
-	DNS      dns.Config // without Log, CA and Roots, which New sets
+	DNS      dns.Config // without Log and CAAIdentities, which New sets
 
 	// Certificates is nil when something else terminates TLS. New sets Log, Hosts and CheckDNS.
 	Certificates *certs.Config
@@ -50,7 +50,7 @@ func New(cfg Config) (*Manager, error) {
 	verify := cfg.DNS
 	verify.Log = cfg.Log
 	if cfg.Certificates != nil {
-		verify.CA, verify.Roots = cfg.Certificates.CA, cfg.Certificates.Roots
+		verify.CAAIdentities = func(ctx context.Context) []string { return m.Certificates.CAAIdentities(ctx) }
 	}
 	var err error
 	if m.Verifier, err = dns.NewVerifier(verify); err != nil {

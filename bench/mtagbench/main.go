@@ -71,8 +71,10 @@ func (p *program) progress(format string, args ...any) {
 }
 
 // measure calls f with a new directory below temp (empty: the system's) and a group for servers. It removes the directory
-// and stops the servers when f returns.
+// and stops the servers when f returns. This process uses one processor: with more, the scheduler of Go would look for work
+// on the others, which the servers need.
 func (p *program) measure(temp string, f func(dir string, servers *server.Group) error) error {
+	runtime.GOMAXPROCS(1)
 	dir, err := os.MkdirTemp(temp, "mtagbench")
 	if err != nil {
 		return err

@@ -111,15 +111,15 @@ func addListings(table *report.Table, all []dataset.Listing, m *dataset.Manifest
 	}
 }
 
-// addSummaries times and checks summaries and the feed, and adds their rows.
+// addSummaries times and checks summaries, and adds their rows.
 func addSummaries(table *report.Table, p *program, api *dataset.Client, m *dataset.Manifest, n int) error {
-	p.progress("summaries, and the feed")
+	p.progress("summaries")
 	all, err := dataset.SummarizeEachKind(p.ctx, api, m, n)
 	if err != nil {
 		return err
 	}
-	table.Section(fmt.Sprintf("Summaries and the feed, %s events", report.Grouped(m.Large.Events)),
-		fmt.Sprintf("Beside each, the same on %s events. Every number was checked. A page of the feed has 100 events.", report.Grouped(m.Small.Events)))
+	table.Section(fmt.Sprintf("Summaries, %s events", report.Grouped(m.Large.Events)),
+		fmt.Sprintf("Beside each, the same on %s events. Every number was checked.", report.Grouped(m.Small.Events)))
 	for _, l := range all {
 		for _, p := range []float64{50, 99} {
 			table.Figure(fmt.Sprintf("%s, p%.0f", l.Kind, p), fmt.Sprintf("%s, %s", report.Milliseconds(l.Large.At(p).Seconds()), report.Milliseconds(l.Small.At(p).Seconds())))

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"mtagd/bench"
 	"mtagd/bench/mtagbench/load"
 	"mtagd/bench/mtagbench/report"
 	"mtagd/store"
@@ -81,7 +82,7 @@ func measureWriteAmplification(b *benchmark) error {
 	if err != nil {
 		return err
 	}
-	b.table.Figure("write amplification, single events", report.Times(float64(after-before)/float64(r.BodyBytes)))
+	b.table.Figure("write amplification, single events", report.Times(float64(after-before)/float64(r.Events*bench.EventSize)))
 	return nil
 }
 

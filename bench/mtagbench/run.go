@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"time"
@@ -71,9 +70,7 @@ const memoryTarget = 512 << 20
 func (c *runCommand) Run(p *program) error {
 	return p.measure(c.Temp, func(dir string, servers *server.Group) (err error) {
 		b := &benchmark{runCommand: c, program: p}
-		if err := describeMachine(b); err != nil {
-			return err
-		}
+		busy := loadAverage()
 		if b.synced, b.syncedTarget, err = servers.StartFile(filepath.Join(dir, "synced")); err != nil {
 			return err
 		}
@@ -110,35 +107,8 @@ func (c *runCommand) Run(p *program) error {
 			return err
 		}
 		return b.write(&b.table, filepath.Join(c.Out, "table.md"),
-			fmt.Sprintf(", client and servers on one machine.\n\n![Latency against offered load](%s)", pictureFile), c.Strict)
+			fmt.Sprintf(", client and servers on one machine. Load average at the start: %s.\n\n![Latency against offered load](%s)", busy, pictureFile), c.Strict)
 	})
-}
-
-// describeMachine measures how busy the machine and its disk are. Each commit of events waits for two synced writes.
-func describeMachine(b *benchmark) error {
-	const writes, size = 200, 64 << 10
-	file, err := os.CreateTemp(b.Temp, "mtagbench")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(file.Name())
-	defer file.Close()
-	b.table.Section("Machine", "Before the run: how busy the machine and its disk are.")
-	b.table.Figure("load average", loadAverage())
-	took := load.NewHistogram()
-	for range writes {
-		began := time.Now()
-		if _, err := file.Write(make([]byte, size)); err != nil {
-			return err
-		}
-		if err := file.Sync(); err != nil {
-			return err
-		}
-		took.Record(time.Since(began))
-	}
-	b.addPercentile(fmt.Sprintf("a synced write of %d KiB, p50", size>>10), took, 50)
-	b.addPercentile(fmt.Sprintf("a synced write of %d KiB, p99", size>>10), took, 99)
-	return nil
 }
 
 // turn runs a phase on a server. It also returns the server's processor time per accepted event, in seconds.

@@ -115,12 +115,7 @@ func (c *restoreCommand) find(points []*backup.Manifest) (wanted []*backup.Manif
 			at = at.Add(time.Second - 1)
 		}
 	}
-	found, err := backup.Find(points, c.From, at)
-	for _, m := range slices.Backward(points[:slices.Index(points, found)+1]) {
-		if m.Data == found.Data && (at.IsZero() || !m.Time.After(at)) {
-			wanted = append(wanted, m)
-		}
-	}
+	wanted, err = backup.Find(points, c.From, at)
 	return wanted, at, err
 }
 

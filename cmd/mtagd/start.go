@@ -44,8 +44,11 @@ func (d *daemon) countRefusals(context.Context) error {
 }
 
 // openData opens the storage engine. From then on no other process can open the data directory, unless a database is used.
-func (d *daemon) openData(ctx context.Context) (err error) {
-	if d.engine, err = d.openEngine(ctx); err != nil {
+func (d *daemon) openData(ctx context.Context) error {
+	if err := d.awaitDatabase(ctx, func() (err error) {
+		d.engine, err = openEngine(ctx, d.Data, d.Store, retention(d.RetentionDays), d.storeSize, d.Log, d.metrics)
+		return err
+	}); err != nil {
 		return err
 	}
 	d.disks = &diskMetrics{parts: dataParts(d.Data, d.Store), engine: d.engine}
@@ -54,15 +57,6 @@ func (d *daemon) openData(ctx context.Context) (err error) {
 	exportGauge(d.metrics, "mtagd_labels_used", "Labels of the form mtag-xxxx that tags have.",
 		func() float64 { return float64(d.engine.Directory().Labels()) })
 	return nil
-}
-
-// openEngine opens the storage engine.
-func (d *daemon) openEngine(ctx context.Context) (engine store.Engine, err error) {
-	err = d.awaitDatabase(ctx, func() (err error) {
-		engine, err = openEngine(ctx, d.Data, d.Store, retention(d.RetentionDays), d.storeSize, d.Log, d.metrics)
-		return err
-	})
-	return engine, err
 }
 
 // awaitDatabase repeats a step of the start until the database can be used: after a power cut, the database may start later

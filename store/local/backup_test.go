@@ -270,9 +270,9 @@ func TestARevokedKeyIsNotInALaterBackup(t *testing.T) {
 		closeEngine(t, e)
 		points, err := backup.Points(ctx, d)
 		testenv.Check(t, err)
-		newest, err := backup.Find(points, first.Data, time.Time{})
+		found, err := backup.Find(points, first.Data, time.Time{})
 		testenv.Check(t, err)
-		r := restored(t, d, newest)
+		r := restored(t, d, found[0])
 		keys, err := r.Keys(ctx, partnerOf(t, r))
 		if err != nil || len(keys) != 1 || keys[0].RevokedAt == nil {
 			t.Errorf("with %d other changes, the newest of %d points has the keys %+v, %v", others, len(points), keys, err)

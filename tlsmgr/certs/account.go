@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/certmagic"
 	"github.com/mholt/acmez/v3/acme"
@@ -118,4 +119,32 @@ func (a *account) key(ctx context.Context) (crypto.Signer, error) {
 		return nil, err
 	}
 	return key, a.storage.Store(ctx, a.keyFile, text)
+}
+
+// directoryTimeout bounds a read of the CA's directory. Meanwhile the acme package begins no order.
+const directoryTimeout = 10 * time.Second
+
+// CAAIdentities returns the names that CAA records may use for the CA (RFC 8555, section 7.1.1, caaIdentities). It returns
+// none if the CA's directory lists none, or cannot be read before ctx ends. The read then goes on for other calls. The acme
+// package keeps a directory for half a day.
+func (c *Certificates) CAAIdentities(ctx context.Context) []string {
+	read := c.directory.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), directoryTimeout)
+		defer cancel()
+		client := acme.Client{Directory: c.CA, HTTPClient: c.ca.client.HTTPClient} // one of its own: it keeps a directory for ever
+		directory, err := client.GetDirectory(ctx)
+		if err != nil {
+			c.Log.Warn("the CA's directory cannot be read, so CAA records are not checked", "directory", c.CA, "error", err)
+		}
+		if directory.Meta == nil {
+			return []string(nil), nil
+		}
+		return directory.Meta.CAAIdentities, nil
+	})
+	select {
+	case got := <-read:
+		return got.Val.([]string)
+	case <-ctx.Done():
+		return nil
+	}
 }

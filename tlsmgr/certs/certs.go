@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 
 	"mtagd/store"
@@ -24,6 +25,8 @@ type Certificates struct {
 	states  *hostStates
 	checks  *turns // of the DNS checks before orders
 	ca      issuer
+
+	directory singleflight.Group // reads of the CA's directory
 
 	ctx     context.Context // cancelled by stop
 	cancel  context.CancelFunc
@@ -50,6 +53,9 @@ func newCertificates(cfg Config, p pace) *Certificates {
 
 // Start loads the certificates that are on disk and orders those that are missing, in the background.
 func (c *Certificates) Start() {
+	if c.Shared != nil {
+		c.running.Go(func() { c.ca.challenges.follow(c.ctx) })
+	}
 	c.running.Go(func() {
 		c.loadAll()
 		if c.Shared != nil {

@@ -1,10 +1,7 @@
 package certs
 
 import (
-	"context"
-	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/mholt/acmez/v3/acme"
@@ -25,6 +22,7 @@ func TestANodeEndsOnlyItsOwnChallenge(t *testing.T) {
 			}
 		})
 		nodes[i] = newChallenges(engine.(store.Shared))
+		go nodes[i].follow(t.Context())
 	}
 	ask := func(token string) acme.Challenge {
 		return acme.Challenge{
@@ -53,64 +51,14 @@ func TestANodeEndsOnlyItsOwnChallenge(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, c := range nodes {
-		if found, ok := c.of("shop.test"); ok {
-			t.Errorf("node %d answers with %q, which has ended", i, found.Token)
-		}
-	}
-}
-
-// A flood of questions for challenges is one question at a time to the store, and each sees what was there when it was put.
-func TestReadsAreShared(t *testing.T) {
-	count := 0
-	r := reads[int]{every: time.Millisecond, read: func(context.Context) (int, error) {
-		count++
-		return count, nil
-	}}
-	last := 0
-	for range 3 {
-		got := make(chan int)
-		for range 100 {
-			go func() {
-				n, err := r.get()
-				if err != nil {
-					t.Error(err)
-				}
-				got <- n
-			}()
-		}
-		newest := last
-		for range 100 {
-			n := <-got
-			if n <= last {
-				t.Errorf("read %d is from before the question", n)
+		for began := time.Now(); ; time.Sleep(time.Millisecond) {
+			found, ok := c.of("shop.test")
+			if !ok {
+				break
 			}
-			newest = max(newest, n)
+			if time.Since(began) > longEnough {
+				t.Fatalf("node %d answers with %q, which has ended", i, found.Token)
+			}
 		}
-		last = newest
 	}
-	if last > 150 {
-		t.Errorf("%d reads for 300 questions", last)
-	}
-	// A failed read is repeated. Who asked before the last repeat gets its result.
-	tries, beginnings := 0, map[time.Time]bool{}
-	r.read = func(context.Context) (int, error) {
-		beginnings[r.began] = true
-		if tries++; tries < 3 {
-			return 0, fmt.Errorf("away")
-		}
-		return tries, nil
-	}
-	if n, err := r.get(); n != 3 || err != nil || len(beginnings) != 3 {
-		t.Errorf("after two failures: %d, %v, %d beginnings", n, err, len(beginnings))
-	}
-}
-
-func TestAReadThatAlwaysFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := reads[int]{every: time.Millisecond, read: func(context.Context) (int, error) { return 0, fmt.Errorf("away") }}
-		began := time.Now()
-		if _, err := r.get(); err == nil || time.Since(began) < readTimeout {
-			t.Errorf("after %v: %v", time.Since(began), err)
-		}
-	})
 }

@@ -15,7 +15,7 @@
 //	order.go      from an order to a certificate, with retries
 //	certmagic.go  certmagic, configured: it keeps the certificates, and renews them
 //	issuer.go     one attempt at the CA, by the ACME protocol
-//	account.go    the service's account at the CA
+//	account.go    the service's account at the CA, and the names that CAA records use for the CA
 //	challenge.go  the challenges by which the CA validates hosts
 //	limits.go     how often attempts for a host may fail, their type of challenge, and how many orders all nodes have left
 //	turns.go      the queues in which orders wait: partners take turns

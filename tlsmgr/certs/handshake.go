@@ -14,7 +14,7 @@ import (
 // the ciphertext (AEAD). The standard library rotates the session ticket keys daily.
 //
 // It refuses a handshake for an unknown name before any cryptography, and without I/O: a flood of made-up names must
-// cost next to nothing. Only a handshake of a CA may have to ask the other nodes: see challenges.
+// cost next to nothing.
 func (c *Certificates) TLSConfig() *tls.Config {
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -62,11 +62,9 @@ func resumeOnlyAtOwnHost(config *tls.Config) {
 
 // admit refuses an unknown name. For a known one it returns no config, so the handshake goes on with TLSConfig's.
 func (c *Certificates) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-	known := false
-	if isChallenge(hello) {
-		_, known = c.ca.challenges.of(hello.ServerName)
-	} else {
-		known = c.Hosts.MayHaveCertificate(strings.ToLower(hello.ServerName))
+	known := c.Hosts.MayHaveCertificate(strings.ToLower(hello.ServerName))
+	if isChallenge(hello) && known {
+		_, known = c.ca.challenges.await(hello.Context(), hello.ServerName)
 	}
 	if !known {
 		c.metrics.unknown.Inc()
@@ -98,8 +96,8 @@ func isChallenge(hello *tls.ClientHelloInfo) bool {
 // none, it starts an order, and makes the handshake wait for it for up to pace.visitor.
 func (c *Certificates) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if isChallenge(hello) {
-		challenge, _ := c.ca.challenges.known(hello.ServerName) // admit has asked the other nodes
-		if challenge.certificate == nil {                       // it has ended since admit, or is one for HTTP-01
+		challenge, _ := c.ca.challenges.of(hello.ServerName)
+		if challenge.certificate == nil { // it has ended since admit, or is one for HTTP-01
 			return nil, errNotYet
 		}
 		return challenge.certificate, nil
@@ -125,7 +123,7 @@ func (c *Certificates) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certific
 // HTTPChallenge returns the answer to an HTTP-01 challenge of the CA (RFC 8555). ok is false when the host has no
 // challenge at the path.
 func (c *Certificates) HTTPChallenge(host, path string) (answer string, ok bool) {
-	challenge, ok := c.ca.challenges.of(host)
+	challenge, ok := c.ca.challenges.await(context.Background(), host)
 	if !ok || path != challenge.HTTP01ResourcePath() {
 		return "", false
 	}

@@ -178,7 +178,7 @@ func (b *bind) run(t *testing.T, name, config string) {
 func (b *bind) verifier(t *testing.T) *Verifier {
 	v := newVerifier(t, fmt.Sprintf("127.0.0.1:%d", b.resolverPort))
 	v.Port, v.AllowPrivate = b.port, true
-	v.identities = func(context.Context) []string { return []string{"letsencrypt.org"} }
+	v.CAAIdentities = func(context.Context) []string { return []string{"letsencrypt.org"} }
 	v.resolvers[0].timeout = 3 * time.Second
 	return v
 }

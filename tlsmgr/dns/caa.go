@@ -2,18 +2,11 @@ package dns
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"log/slog"
-	"net/http"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/mholt/acmez/v3/acme"
 	miekg "github.com/miekg/dns"
-	"golang.org/x/sync/singleflight"
 )
 
 // The ACME challenges that the service can answer.
@@ -28,7 +21,10 @@ var challenges = []string{"http-01", "tls-alpn-01"}
 func (l *lookup) askCAA(ctx context.Context) observation {
 	ctx, cancel := l.afterResolvers(ctx)
 	defer cancel()
-	identities := l.identities(ctx)
+	var identities []string
+	if l.CAAIdentities != nil {
+		identities = l.CAAIdentities(ctx)
+	}
 	if len(identities) == 0 {
 		return observation{}
 	}
@@ -124,49 +120,4 @@ func allowsChallenge(methods string) bool {
 		}
 	}
 	return false
-}
-
-// directoryTimeout bounds a read of the CA's directory. Meanwhile the acme package begins no order.
-const directoryTimeout = 10 * time.Second
-
-// ca knows the names that CAA records use for the CA.
-type ca struct {
-	directory string // URL of the CA's ACME directory; empty: no CA
-	client    *http.Client
-	log       *slog.Logger
-	reading   singleflight.Group
-}
-
-func newCA(directory string, roots *x509.CertPool, log *slog.Logger) *ca {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = &tls.Config{RootCAs: roots}
-	return &ca{directory: directory, client: &http.Client{Transport: transport}, log: log}
-}
-
-// identities returns the names that CAA records may use for the CA (RFC 8555, section 7.1.1, caaIdentities). It returns
-// none if there is no CA, if its directory lists none, or if the directory cannot be read before ctx ends. The read then
-// goes on for other calls. The acme package keeps a directory for half a day.
-func (c *ca) identities(ctx context.Context) []string {
-	if c.directory == "" {
-		return nil
-	}
-	read := c.reading.DoChan("", func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), directoryTimeout)
-		defer cancel()
-		client := acme.Client{Directory: c.directory, HTTPClient: c.client}
-		directory, err := client.GetDirectory(ctx)
-		if err != nil {
-			c.log.Warn("the CA's directory cannot be read, so CAA records are not checked", "directory", c.directory, "error", err)
-		}
-		if directory.Meta == nil {
-			return []string(nil), nil
-		}
-		return directory.Meta.CAAIdentities, nil
-	})
-	select {
-	case got := <-read:
-		return got.Val.([]string)
-	case <-ctx.Done():
-		return nil
-	}
 }

@@ -1,15 +1,7 @@
 package dns
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
-	"slices"
-	"strings"
-	"sync/atomic"
 	"testing"
 
 	miekg "github.com/miekg/dns"
@@ -47,41 +39,5 @@ func TestMayIssue(t *testing.T) {
 				t.Errorf("got %v", got)
 			}
 		})
-	}
-}
-
-func TestTheCAsIdentitiesComeFromItsDirectory(t *testing.T) {
-	var asked atomic.Int32
-	failing := true
-	directory := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked.Add(1)
-		w.Header().Set("Content-Type", "application/json")
-		if failing {
-			w.WriteHeader(http.StatusNotFound)
-		}
-		fmt.Fprint(w, `{"newNonce":"https://ca.example/nonce","newOrder":"https://ca.example/order","meta":{"caaIdentities":["ca.example","ca.test"]}}`)
-	}))
-	t.Cleanup(directory.Close)
-	var log bytes.Buffer
-	c := newCA(directory.URL, nil, slog.New(slog.NewTextHandler(&log, nil)))
-	c.client = directory.Client()
-	if got := c.identities(t.Context()); got != nil || !strings.Contains(log.String(), "CAA records are not checked") {
-		t.Errorf("from a directory that cannot be read: %q, and the log is %s", got, &log)
-	}
-	failing = false
-	asked.Store(0)
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	c.identities(ended) // does not wait, but the read goes on
-	for range 3 {
-		if got := c.identities(t.Context()); !slices.Equal(got, []string{"ca.example", "ca.test"}) {
-			t.Errorf("got %q, and the log is %s", got, &log)
-		}
-	}
-	if n := asked.Load(); n != 1 {
-		t.Errorf("the directory was read %d times", n)
-	}
-	if got := newCA("", nil, nil).identities(t.Context()); got != nil {
-		t.Errorf("without a CA there are %q", got)
 	}
 }

@@ -17,7 +17,7 @@
 //	finding.go    what one side sees, and one finding from what all sides see, in sentences for merchants
 //	chain.go      what one side sees: a chain of CNAME records, or a flattened record
 //	addresses.go  which addresses are public, or of proxies, and what findings must not say of the operator's network
-//	caa.go        CAA records, and the names that they use for the CA
+//	caa.go        CAA records
 //	zone.go       a zone's own name servers: which they are, and which may be asked
 //	view.go       what one server says about one name, and questions to all resolvers
 //	ask.go        one question to one server, and which answers count
@@ -52,7 +52,6 @@ package dns
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -71,14 +70,16 @@ import (
 
 // Config says what a Verifier checks and which servers it asks.
 type Config struct {
-	CNAMETarget  string         // the name that merchants point their records at
-	Resolvers    []string       // host:port each; empty: those of /etc/resolv.conf
-	Port         int            // of zones' own name servers
-	AllowPrivate bool           // ask zones' own name servers at private addresses too, and describe what is private
-	CA           string         // URL of the ACME directory of the CA that CAA records must allow; empty: CAA records are not checked
-	Roots        *x509.CertPool // verify the server at CA; nil: the system's
+	CNAMETarget  string   // the name that merchants point their records at
+	Resolvers    []string // host:port each; empty: those of /etc/resolv.conf
+	Port         int      // of zones' own name servers
+	AllowPrivate bool     // ask zones' own name servers at private addresses too, and describe what is private
 	Log          *slog.Logger
 	Now          func() time.Time
+
+	// CAAIdentities returns the names that CAA records may use for the CA. CAA records are not checked if it is nil, or
+	// returns none.
+	CAAIdentities func(ctx context.Context) []string
 }
 
 // verifyTimeout limits a whole verification. A merchant waits for it, and a chain through slow zones could otherwise
@@ -91,9 +92,8 @@ type Verifier struct {
 	Config
 	target       string // canonical: lower case, with the final dot
 	resolvers    []nameServer
-	hidesPrivate bool                           // findings do not describe what may be in the operator's network: see hide
-	identities   func(context.Context) []string // the names that CAA records may use for the CA
-	timeout      time.Duration                  // for a whole verification
+	hidesPrivate bool          // findings do not describe what may be in the operator's network: see hide
+	timeout      time.Duration // for a whole verification
 	graceTimeout time.Duration
 
 	running singleflight.Group // verifications in progress, by host
@@ -114,7 +114,6 @@ func NewVerifier(cfg Config) (*Verifier, error) {
 	}
 	v := &Verifier{
 		Config:       cfg,
-		identities:   newCA(cfg.CA, cfg.Roots, cfg.Log).identities,
 		target:       miekg.CanonicalName(target),
 		hidesPrivate: !cfg.AllowPrivate,
 		timeout:      verifyTimeout,

@@ -415,7 +415,7 @@ func (w *world) verifier(t *testing.T) *Verifier {
 	v := newVerifier(t, resolvers...)
 	v.AllowPrivate = !w.public
 	if w.ca != "" {
-		v.identities = func(context.Context) []string { return []string{w.ca} }
+		v.CAAIdentities = func(context.Context) []string { return []string{w.ca} }
 	}
 	if _, err := fmt.Sscan(w.port, &v.Port); err != nil {
 		t.Fatal(err)

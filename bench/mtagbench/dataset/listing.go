@@ -4,7 +4,7 @@
 // Read in this order:
 //
 //	listing.go  draws random queries, times them, and knows what their answers must be
-//	summary.go  the same for summaries, and pages of the feed
+//	summary.go  the same for summaries
 //	dataset.go  the formula that every event follows, and how the events of a dataset are sent
 //	client.go   the partner API
 package dataset
@@ -45,7 +45,7 @@ func ListEachKind(ctx context.Context, api *Client, m *Manifest, n int) (all []L
 	return all, nil
 }
 
-// SummarizeEachKind does the same for summaries, and for pages of the feed.
+// SummarizeEachKind does the same for summaries.
 func SummarizeEachKind(ctx context.Context, api *Client, m *Manifest, n int) (all []Listing, err error) {
 	for number, k := range summaryKinds {
 		l, err := timeBoth(ctx, api, m, k.name, n, func(d *Dataset, i int) (string, func([]byte) error) {
@@ -56,8 +56,7 @@ func SummarizeEachKind(ctx context.Context, api *Client, m *Manifest, n int) (al
 		}
 		all = append(all, l)
 	}
-	feed, err := readFeed(ctx, api, m, n)
-	return append(all, feed), err
+	return all, nil
 }
 
 // timeBoth times n requests on both datasets in turns, and checks every answer. draw makes the i-th request on a dataset.

@@ -1,12 +1,10 @@
 package dataset
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
-	"strconv"
 	"time"
 
 	"mtagd/bench"
@@ -96,37 +94,4 @@ func (k summaryKind) check(d *Dataset, lo, hi int, body []byte) error {
 		}
 	}
 	return nil
-}
-
-// feedEvents is how many events a page of the feed has.
-const feedEvents = 100
-
-// readFeed times the first n pages of both datasets' feeds, and checks that each page has new events.
-func readFeed(ctx context.Context, api *Client, m *Manifest, n int) (Listing, error) {
-	cursors := map[*Dataset]string{}
-	return timeBoth(ctx, api, m, "page of the feed", min(n, m.Small.Events/feedEvents), func(d *Dataset, _ int) (string, func([]byte) error) {
-		v := url.Values{"merchantId": {d.Merchant}, "limit": {strconv.Itoa(feedEvents)}}
-		if c := cursors[d]; c != "" {
-			v.Set("after", c)
-		}
-		return "/v1/partners/events/feed?" + v.Encode(), func(body []byte) error {
-			var page struct {
-				Events []struct{ ID, MerchantID string }
-				Cursor string
-			}
-			if err := json.Unmarshal(body, &page); err != nil {
-				return err
-			}
-			if len(page.Events) != feedEvents || page.Cursor == cursors[d] {
-				return fmt.Errorf("%d events, want %d, and cursor %q", len(page.Events), feedEvents, page.Cursor)
-			}
-			for _, e := range page.Events {
-				if e.MerchantID != d.Merchant {
-					return fmt.Errorf("event %s is of merchant %s", e.ID, e.MerchantID)
-				}
-			}
-			cursors[d] = page.Cursor
-			return nil
-		}
-	})
 }

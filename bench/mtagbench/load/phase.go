@@ -114,7 +114,6 @@ type Result struct {
 	Took         time.Duration // from the first intended time to the last answer
 	Requests     int           // sent
 	Events       int           // accepted
-	BodyBytes    int64         // bytes of request bodies that were answered, 503 excepted
 	Refused      int           // requests answered 503
 	NoRetryAfter int           // refused requests whose answer had no Retry-After
 	Failed       int           // requests with another answer, or with none; and broken connections

@@ -95,18 +95,17 @@ func isManifest(name string) bool {
 	return len(parts) == 3 && parts[1] == "points" && strings.HasSuffix(parts[2], ".json")
 }
 
-// Find returns the newest point that is not after a time; a zero time finds the newest one. data is the id of the data
+// Find returns the points that are not after a time, the newest first; with a zero time all. data is the id of the data
 // directory; it may be empty when the destination has points of one only.
-func Find(points []*Manifest, data string, at time.Time) (*Manifest, error) {
-	var found *Manifest
+func Find(points []*Manifest, data string, at time.Time) (found []*Manifest, err error) {
 	ids := map[string]bool{}
-	for _, m := range points {
+	for _, m := range slices.Backward(points) {
 		if data != "" && m.Data != data {
 			continue
 		}
 		ids[m.Data] = true
 		if at.IsZero() || !m.Time.After(at) {
-			found = m
+			found = append(found, m)
 		}
 	}
 	switch {

@@ -140,8 +140,8 @@ func TestAPointOfTheFutureIsNotTheNewest(t *testing.T) {
 	}
 	points, err := Points(t.Context(), d)
 	testenv.Check(t, err)
-	if m, err := Find(points, "", time.Time{}); err != nil || m.Version != 3 {
-		t.Errorf("the newest point is %+v, %v", m, err)
+	if found, err := Find(points, "", time.Time{}); err != nil || found[0].Version != 3 {
+		t.Errorf("the newest points are %+v, %v", found, err)
 	}
 }
 

@@ -77,13 +77,13 @@ func TestHugeNumberAnywhere(t *testing.T) {
 		pad := strings.Repeat("e", n)
 		for _, number := range []string{"1e999", "1E+999", "1.5e0400", "12345678e309", nines + "e99", nines + nines} {
 			for _, end := range []string{"}", `,"b":"no number"}`} {
-				if !hasHugeNumber([]byte(`{"` + pad + `":` + number + end)) {
+				if makeReadable([]byte(`{"`+pad+`":`+number+end)) != numberTooLarge {
 					t.Errorf("behind %d bytes, %s%s is not found", n, number, end)
 				}
 			}
 		}
 		for _, number := range []string{"1e99", "-1E-99", "12345678", "1." + nines + "e99", `"1e999"`, nines + ",1e99"} {
-			if hasHugeNumber([]byte(`{"` + pad + `":[` + number + `]}`)) {
+			if makeReadable([]byte(`{"`+pad+`":[`+number+`]}`)) != nil {
 				t.Errorf("behind %d bytes, %s counts as huge", n, number)
 			}
 		}

@@ -37,7 +37,8 @@ needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells gn
 PROGRAM = ./cmd/mtagd
 FIRST = $(PROGRAM) ./store/storetest ./store/postgres ./partnerapi/delivery ./store/local
 PLAIN = mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi mtagd/bench/tags
-DRILLS = ^TestDrill|Allocates$$|^TestConformance$$/./^(Listing|Summary)$$
+DRILLS = ^TestDrill|Allocates$$|^TestConformance$$/./^(Listing|Summary)$$|^TestConformance$$/^pooler/.|^TestConformance$$/^(postgres|citus)/^($(RULED))$$
+RULED = Partners|Merchants|Search|Deletion|Repeats|Keys|Sessions|Tags|Claims|Directory|Audit|Documents
 DRILLED = $(sort $(dir $(shell grep -rlE 'testenv\.(Drill|Race)' --include='*_test.go' --exclude-dir=node_modules .)))
 COMMANDS = ^Test(Scripts|Release|AFullDisk|Doctor|Dev.*|Demo.*|InstallGuide|InitRefuses|ReadmeCommands|Completion|ManPages|Browser.*|ConsoleOverTLS|Guides|MetricsOfGuides.*|SocketsThat.*)$$
 RACE = $(shell command -v $$($(GO) env CC) >/dev/null && echo -race)

@@ -52,6 +52,14 @@ type part struct {
 // slower and find nothing, so make test runs them without it.
 var computed = []string{"Listing", "Summary"}
 
+// ruled are the parts in which package rules decides, for all engines. With the race detector they run on the other engines,
+// which answer faster than PostgreSQL. What PostgreSQL's engine has of its own there, such as changes of two nodes at once,
+// the tests of store/postgres have the race detector watch.
+var ruled = []string{"Partners", "Merchants", "Search", "Deletion", "Repeats", "Keys", "Sessions", "Tags", "Claims", "Directory", "Audit", "Documents"}
+
+// onDatabase are the parts that make test runs without the race detector on PostgreSQL. The Makefile has their names too.
+var onDatabase = slices.Concat(computed, ruled)
+
 var suite = []part{
 	{"Partners", partnerTests},
 	{"Merchants", merchantTests},
@@ -76,15 +84,15 @@ var suite = []part{
 	{"Durability", durabilityTests},
 }
 
-// run runs the suite, or only the named parts of it. newStore returns a new empty store for each test. The parts run in parallel,
-// as many as go test -parallel allows, because engines mostly wait.
-func run(t *testing.T, newStore func(t *testing.T) backing, parts ...string) {
+// run runs the suite, or only the named parts of it; those that are in plain, only without the race detector. newStore returns
+// a new empty store for each test. The parts run in parallel, as many as go test -parallel allows, because engines mostly wait.
+func run(t *testing.T, newStore func(t *testing.T) backing, plain []string, parts ...string) {
 	for _, part := range suite {
 		if len(parts) > 0 && !slices.Contains(parts, part.name) {
 			continue
 		}
 		t.Run(part.name, func(t *testing.T) {
-			if testenv.Race && slices.Contains(computed, part.name) {
+			if testenv.Race && slices.Contains(plain, part.name) {
 				t.Skip("it runs without the race detector")
 			}
 			t.Parallel()

@@ -327,7 +327,7 @@ var feedTests = []test{
 	}},
 	{"who watches and then reads misses no event, however many watch", func(t *testing.T, b *bed) {
 		oracles, tags := newShops(b, 4)
-		const events = 20
+		const events = 40
 		var reading sync.WaitGroup
 		var missing atomic.Int64
 		for i := range 64 {

@@ -104,7 +104,7 @@ tidy:
 	cd partnerapi/client/go && $(GO) mod tidy -diff
 	cd tools && $(GO) mod tidy -diff
 
-GENERATED = $(sort edge/sdk/loader.js $(wildcard edge/sdk/extras/*.js)) partnerapi/openapi/openapi.json partnerapi/client/go/client.gen.go $(wildcard partnerapi/console/dist/*)
+GENERATED = $(sort edge/sdk/loader.js $(wildcard edge/sdk/extras/*.js)) partnerapi/client/go/client.gen.go $(wildcard partnerapi/console/dist/*)
 
 generated: node
 	@before=$$(cksum $(GENERATED)); $(GO) generate ./... && $(GO) generate -C partnerapi/client/go; \
@@ -170,9 +170,8 @@ screenshot: chromium
 screenshots: chromium node
 	$(GO) test -pgo=off -count=1 -run 'TestScreenshots$$' ./partnerapi/console -screenshots $(CURDIR)/partnerapi/console/screenshots
 
-# Generates openapi.json and the clients of the partner API again, after a change of partnerapi/openapi/openapi.yaml.
+# Generates the clients of the partner API again, after a change of partnerapi/openapi/openapi.yaml.
 clients: node
-	$(GO) generate ./partnerapi/openapi
 	$(GO) generate -C partnerapi/client/go
 	cd partnerapi/client/typescript && npm run --silent generate
 

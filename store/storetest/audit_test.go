@@ -12,7 +12,7 @@ import (
 )
 
 // auditLimits are what engines must be opened with: with the usual ones, the log would be full after a million changes.
-var auditLimits = store.AuditLimits{Partners: 120, PartnerAge: day, Operators: 60, OperatorAge: 30 * day}
+var auditLimits = store.AuditLimits{Partners: 80, PartnerAge: day, Operators: 30, OperatorAge: 30 * day}
 
 // auditLog returns the whole audit log, oldest entry first.
 func (b *bed) auditLog() []store.AuditEntry {

@@ -119,7 +119,7 @@ var feedTests = []test{
 		r := testenv.Random(t)
 		rs := newReceipts(b, 4)
 		var followers []*follower
-		for round := range 40 {
+		for round := range testenv.Rounds(20) {
 			rs.record(b, r, 1+r.IntN(150), pick(r, []int{0}, []int{0, 1}, []int{0, 1, 2, 3})...)
 			f := &follower{FeedQuery: store.FeedQuery{Merchants: rs.merchants(pick(r, []int{0}, []int{1}, []int{2}, []int{3, 1}, []int{0, 1, 2, 3})...)}}
 			if r.IntN(2) == 0 {

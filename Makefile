@@ -33,13 +33,14 @@ needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells gn
 # The race detector makes a test five to ten times as expensive, so it is on only where goroutines meet. It is off
 #   for PLAIN: packages that test another process, or send one request after the other, and the one without tests that needs chromedp;
 #   for DRILLS: tests of the packages DRILLED that damage, kill and compare. The race detector skips them (testenv.Drill);
-#   for COMMANDS: tests of PROGRAM that send it one command or request after the other. Its other tests, such as load tests, use it.
+#   for COMMANDS: tests of PROGRAM that send it one command or request after the other, or run other programs, such as PostgreSQL or
+#   promtool. Its other tests, such as load tests, use it.
 PROGRAM = ./cmd/mtagd
 FIRST = $(PROGRAM) ./store/storetest ./store/postgres ./partnerapi/delivery ./store/local
 PLAIN = mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi mtagd/bench/tags
 DRILLS = ^TestDrill|Allocates$$|^TestConformance$$/./^(Listing|Summary)$$
 DRILLED = $(sort $(dir $(shell grep -rlE 'testenv\.(Drill|Race)' --include='*_test.go' --exclude-dir=node_modules .)))
-COMMANDS = ^Test(Scripts|Release|AFullDisk|Doctor|Dev.*|Demo.*|InstallGuide|InitRefuses|ReadmeCommands|Completion|ManPages|Browser.*|ConsoleOverTLS|Guides|MetricsOfGuides.*|SocketsThat.*)$$
+COMMANDS = ^Test(Scripts|Release|AFullDisk|Doctor|Dev.*|Demo.*|InstallGuide|InitRefuses|ReadmeCommands|Completion|ManPages|Browser.*|ConsoleOverTLS|Guides|MetricsOfGuides.*|SocketsThat.*|Cluster|ANodeThatIsKilled.*|OneAddressStores.*|TheStoreMust.*|TagReadShows.*|Preverify.*|PlainHTTPRedirects.*|ServeWarns.*|UnderSystemd|Unit.*|DockerfileHealthCheck|ExampleConfiguration|KubernetesManifests|ComposeFile|DeployScripts|AlertRules|AlertsFile|Dashboard|TheMemoryLimit.*|AllThreads.*)$$
 RACE = $(shell command -v $$($(GO) env CC) >/dev/null && echo -race)
 
 # On a disk, tests would mostly wait for syncs. So their directories are in /dev/shm, if that has 4 GB left and may run programs.

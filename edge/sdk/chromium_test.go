@@ -25,6 +25,7 @@ func startChromium(path, dir string) (browser, error) {
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-sync", true), chromedp.Flag("ignore-certificate-errors", true),
 		chromedp.Flag("disable-dev-shm-usage", true),
+		chromedp.Flag("disable-features", "SpareRendererForSitePerProcess"), // no process in advance for a page that may never come
 		chromedp.Flag("host-resolver-rules", "MAP * 127.0.0.1"))
 	ctx, close := chromedp.NewContext(allocator)
 	if err := chromedp.Do(ctx); err != nil {

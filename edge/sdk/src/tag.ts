@@ -111,7 +111,8 @@ const begin = () => {
   });
   // The browser had frozen the page, which was hidden. The event is the document's, and does not bubble.
   addEventListener('resume', () => kit.left_ || back(), 1 as any);
-  addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));
+  // A page that returns is visible before it is shown.
+  addEventListener('visibilitychange', () => kit.left_ || (document.hidden ? flush() : kit.retryNow_()));
   addEventListener('online', kit.retryNow_);
   // Not an assignment, which a page with a frozen Array.prototype forbids.
   Object.defineProperty(calls, 'push', { value: (...later: any[]) => later.map(run) });

@@ -10,7 +10,7 @@ import { drain } from './delivery';
 import { kit } from './kit';
 import { prefix } from './parts';
 import { json, storage, store } from './storage';
-import { cookie, Cookie, sender, unique } from './visitor';
+import { cookie, Cookie, unique } from './visitor';
 import { soon, tell, warn } from './warn';
 
 const enum Max {
@@ -47,7 +47,7 @@ export const put = (path: string, fields: any, then?: (value?: any) => void) => 
 export const save = () => {
   const lines: string[] = [];
   const name = prefix + Date.now() + 'mark' + unique() + cookie(Cookie.CONSENT);
-  if (sender()) kit.waiting_.forEach((entry) => {
+  if (kit.allowed_) kit.waiting_.forEach((entry) => {
     if (entry.path_ != 'mark' || entry.record_) return;
     const text = /@|%40|mail|phone|mobile|"tel/i.test(entry.text_) ? kit.strip_(entry.text_) : entry.text_;
     if (!text) return;

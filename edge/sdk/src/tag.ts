@@ -41,7 +41,7 @@ const commands: Record<string, (...args: any[]) => void> = {
     }
     if (name > '[' && !kit.names) return need('names', () => commands.event(name, fields, recorded), () => warn('not sent:', name)); // a name of GA4
     // The tag host records each event_id once. An event without one would be recorded again by each retry.
-    const event = { ...page(), pageTitle: document.title + '', ...common, ...fields, event: name, event_id: ((fields || 0).event_id || unique()) + '' };
+    const event = { ...page(), pageTitle: document.title, ...common, ...fields, event: name, event_id: ((fields || 0).event_id || unique()) + '' };
     whenAllowed(event, (event) => {
       const edited = kit.edit_({ ...kit.visit_(), consent: kit.consent_, ...event });
       if (edited) add('mark', edited, recorded);

@@ -58,7 +58,7 @@ export const read = () => [cookie(Cookie.MUID)].find((value) => /^(?!undefined|n
 // without one, and where cookies throw, as in a sandbox.
 export const cookie = (kit.cookie_ = (name: string) => {
   try {
-    return ('; ' + document.cookie).split('; ' + name + '=').slice(1).pop()!.split(';')[0];
+    return (('; ' + document.cookie).split('; ' + name + '=').slice(1).pop() || '').split(';')[0];
   } catch {
     return '';
   }

@@ -144,6 +144,51 @@ func TestConsentThatIsGivenAgainAfterAWithdrawalOnAnotherHost(t *testing.T) {
 	}
 }
 
+// An outage, and the page is closed. Then consent is withdrawn on another host of the site, which cannot look into the localStorage of
+// the first one. The next page there removes what it has, and sends nothing of it, whether consent is given again before or not.
+func TestWhatAnOutageHasLeftWhenConsentIsWithdrawnOnAnotherHost(t *testing.T) {
+	for _, tt := range []struct {
+		name, calls, path string
+		events            []string
+	}{
+		{"no consent since then", `mtag('consent', false)`, "/ask", nil},
+		{"consent again", `mtag('consent', false); mtag('consent', true)`, "/", []string{"PageView", "PageView"}},
+		{"the muid is deleted, and consent again", `document.cookie = '_muid=;path=/;max-age=0;domain=shop.localhost'`, "/", []string{"PageView", "PageView"}},
+		{"a reset", `mtag('reset')`, "/", []string{"PageView", "PageView", "PageView", "Left"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/empty", "")
+			w.page("/ask", w.snippet(false))
+			blog := w.tab()
+			blog.goTo(w.gate.url("blog.shop.localhost") + "/")
+			w.want("PageView")
+			blog.wantNothingStored()
+			w.gate.setFault(refuse(503))
+			tab := w.visit("/")
+			tab.do(`mtag('event', 'Left')`)
+			w.wait("two stored events", func() bool { return tab.get(stored) == "2" })
+			tab.goTo(w.gate.url(shopHost) + "/empty")
+			w.wait("the last answers", func() bool { return w.gate.nowOpen() == 0 })
+			blog.do("%s", tt.calls)
+			blog.goTo("about:blank")
+			w.gate.setFault(nil)
+			tab.goTo(w.gate.url(shopHost) + tt.path)
+			if tt.events == nil {
+				w.wait("an empty localStorage", func() bool { return tab.get(`localStorage.length`) == "0" })
+				tab.wantNoTrace()
+				return
+			}
+			w.wait("the page view", func() bool { return len(w.at(tt.path, true)) > 1 })
+			tab.wantNothingStored()
+			w.want(tt.events...)
+			if dropped := tab.warned("consent was withdrawn"); dropped == (len(tt.events) > 2) {
+				t.Errorf("a line in the console about what was dropped: %v", dropped)
+			}
+		})
+	}
+}
+
 // withdrawnOnAnotherHost returns a page on another host than the one where consent was withdrawn.
 func withdrawnOnAnotherHost(t *testing.T) (*world, *tab) {
 	t.Helper()

@@ -31,11 +31,18 @@ part('backlog', (_, kit) => {
   // take queues the events of records. It removes broken and too old ones: the tag host might record an old event twice. It
   // takes young records only when this page may close, because it may be the visitor's last page.
   function take(records: string[], leaving?: boolean) {
+    const consent = kit.cookie_('_mtag.consent');
     young = records.filter((record) => {
       const [, born] = /\.(\d+)mark/.exec(record) || [];
       const age = Math.max(0, Date.now() - +born!);
       const text = localStorage[record];
       if (text == undefined) return;
+      // Consent was withdrawn on another host of the site, and was given again since then.
+      if (record.includes('/') && !record.endsWith(consent)) {
+        console.warn('mtag: not sent, consent was withdrawn:', record);
+        delete localStorage[record];
+        return;
+      }
       if (!leaving && age < Is.MIN_AGE && text.split('\n').some((line: string) => line[0] == Is.STRIPPED)) return true;
       const lines: string[] = [];
       for (const line of text.split('\n')) {

@@ -279,3 +279,20 @@ func TestAfterAPanicNothingIsWritten(t *testing.T) {
 		t.Errorf("the partners are %v, %v", partners, err)
 	}
 }
+
+// A move copies no file that has lost records since it was opened.
+func TestNothingIsExportedOfAFileWithMissingRecords(t *testing.T) {
+	d := openHere(t, t.TempDir())
+	filled(t, d, 3)
+	if records, err := d.Export(); err != nil || len(records) == 0 {
+		t.Fatalf("%d records, %v", len(records), err)
+	}
+	testenv.Check(t, d.db.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte(rules.Merchants))
+		key, _ := b.Cursor().First()
+		return b.Delete(slices.Clone(key))
+	}))
+	if _, err := d.Export(); !errors.Is(err, codec.ErrCorrupt) {
+		t.Errorf("%v, want an error: a merchant is missing", err)
+	}
+}

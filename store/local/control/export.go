@@ -11,30 +11,48 @@ import (
 
 	"mtagd/store"
 	"mtagd/store/local/boltfile"
+	"mtagd/store/local/codec"
 	"mtagd/store/rules"
 )
 
-// Export returns the records that a move copies (rules.Moved), as they are stored.
+// Export returns the records that a move copies (rules.Moved), as they are stored. It fails when
+// some are missing: the file was checked when it was opened, and may have been damaged since.
 func (d *Data) Export() (records []rules.Record, err error) {
 	err = boltfile.CatchDamage(fileName, func() error {
-		return d.db.View(func(tx *bolt.Tx) error {
-			for _, kind := range rules.Kinds() {
-				c := tx.Bucket([]byte(kind)).Cursor()
-				for key, sealed := c.First(); key != nil; key, sealed = c.Next() {
-					if !isSummed(kind, string(key)) {
-						continue
-					}
-					value, _, ok := unseal(kind, key, sealed)
-					if !ok {
-						return damaged(kind, string(key))
-					}
-					records = append(records, rules.Record{Kind: kind, Key: string(key), Value: bytes.Clone(value)})
+		found := sums{}
+		tx, wanted, err := d.beginRead()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // of a read, it cannot fail
+		for _, kind := range rules.Kinds() {
+			c := tx.Bucket([]byte(kind)).Cursor()
+			for key, sealed := c.First(); key != nil; key, sealed = c.Next() {
+				if !isSummed(kind, string(key)) {
+					continue
 				}
+				value, seal, ok := unseal(kind, key, sealed)
+				if !ok {
+					return damaged(kind, string(key))
+				}
+				found.add(kind, seal)
+				records = append(records, rules.Record{Kind: kind, Key: string(key), Value: bytes.Clone(value)})
 			}
-			return nil
-		})
+			if found[kind] != wanted[kind] {
+				return fmt.Errorf("%w: %s: %s has %d records where %d were written, or older ones", codec.ErrCorrupt, fileName, kind, found[kind].n, wanted[kind].n)
+			}
+		}
+		return nil
 	})
 	return rules.Moved(records), err
+}
+
+// beginRead begins to read the file, and returns the sums of what it has.
+func (d *Data) beginRead() (tx *bolt.Tx, of sums, err error) {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	tx, err = d.db.Begin(false)
+	return tx, d.sums, err // a change replaces d.sums
 }
 
 // Entries passes the entries of the audit log after one, the oldest first. Damaged entries are left out.

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"context"
 	"crypto/tls"
 	"net/netip"
 
@@ -31,8 +32,9 @@ type Config struct {
 
 	// With TLS, ServeTLS answers for all hosts, and ServePlain redirects to it.
 	TLS *tls.Config
-	// Challenge returns the answer to a CA's challenge over plain HTTP, and false when there is no such challenge.
-	Challenge func(host, path string) (answer string, ok bool)
+	// Challenge returns the answer to a CA's challenge over plain HTTP, and false when there is no such challenge. It may
+	// wait for one until ctx ends.
+	Challenge func(ctx context.Context, host, path string) (answer string, ok bool)
 	// HSTS makes browsers use only HTTPS for the base host, for a year.
 	HSTS bool
 	// HandshakesPerIP limits the concurrent TLS handshakes of one client address. 0: no limit.

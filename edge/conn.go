@@ -22,7 +22,7 @@ type conn struct {
 	client         netip.Addr    // as clientaddr.Of returns it; the zero Addr until a proxy in front has named it
 	readingStopped atomic.Bool
 	idle           atomic.Bool                        // it has had a request, and waits for the next one
-	waiting        atomic.Pointer[context.CancelFunc] // of a WaitContext; nil when there is none
+	waiting        atomic.Pointer[context.CancelFunc] // of a handshake or a WaitContext; nil when there is none
 	isStopping     func() bool                        // whether the server has begun to stop
 	read, write    deadline
 

@@ -3,6 +3,7 @@ package edge
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -373,7 +374,7 @@ func TestPlainHTTPTakesTokensToo(t *testing.T) {
 		w := newWorld(t, func(cfg *Config) {
 			now := time.Now()
 			cfg.Limits, cfg.AddressEvents, cfg.Now = true, 1, func() time.Time { return now }
-			cfg.Challenge = func(string, string) (string, bool) { return "", false }
+			cfg.Challenge = func(context.Context, string, string) (string, bool) { return "", false }
 		})
 		plain := world{T: t, addr: w.listen(w.server.ServePlain)}
 		for range 30 {

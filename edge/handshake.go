@@ -54,6 +54,14 @@ func (h *handshakes) do(c *clientConn) (done bool) {
 
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
+	end := context.CancelFunc(func() { // not when the server begins to stop: the client may be about to send a request
+		if c.raw.readingStopped.Load() {
+			cancel()
+		}
+	})
+	c.raw.waiting.Store(&end) // a handshake may wait for something else than a read: see certs.Certificates
+	defer c.raw.waiting.Store(nil)
+	end()
 	secure := tls.Server(c.Conn, h.config)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		h.metrics.handshakes[handshakeFailed].Inc()

@@ -42,7 +42,9 @@ func (d *dispatcher) handlePlain(ctx *fasthttp.RequestCtx, began time.Time) {
 	case v.surface == tagSurface && tag.CarriesSecret(ctx):
 		d.writeError(ctx, v.surface, fasthttp.StatusForbidden, secretSentInClear)
 	case bytes.HasPrefix(t.path, []byte(challengePath)):
-		answer, ok := d.Challenge(t.host, string(t.path))
+		waiting, cancel := WaitContext(ctx)
+		answer, ok := d.Challenge(waiting, t.host, string(t.path))
+		cancel()
 		if !ok {
 			d.writeError(ctx, v.surface, fasthttp.StatusNotFound, "There is no such challenge")
 			return

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bufio"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -46,7 +47,7 @@ func withTLS(t *testing.T) func(*Config) {
 				return &certificate, nil
 			},
 		}
-		cfg.Challenge = func(host, path string) (string, bool) {
+		cfg.Challenge = func(_ context.Context, host, path string) (string, bool) {
 			return "the answer", host == clientHost && path == challengePath+"token"
 		}
 	}
@@ -229,6 +230,80 @@ func TestHandshakesAreLimitedPerClient(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("a client whose handshakes have ended is still refused")
 		}
+	}
+}
+
+// A handshake and a CA's question may wait for what another node does. Anyone can imitate a CA, so these too make room for
+// new connections.
+func TestAChallengeThatWaitsMakesRoom(t *testing.T) {
+	ended := make(chan error)
+	w := newTunedWorld(t, func(s *Server) { s.open.limit = 1 }, withTLS(t), func(cfg *Config) {
+		cfg.TLS.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			ended <- nil
+			<-hello.Context().Done()
+			ended <- hello.Context().Err()
+			return nil, hello.Context().Err()
+		}
+		cfg.Challenge = func(ctx context.Context, _, _ string) (string, bool) {
+			ended <- nil
+			select {
+			case <-ctx.Done():
+			case <-time.After(handshakeTimeout):
+			}
+			ended <- ctx.Err()
+			return "", false
+		}
+	})
+	secure, plain := w.listen(w.server.ServeTLS), w.listen(w.server.ServePlain)
+	begin := func(address string) {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if address == secure {
+			go w.secure(c, clientHost).Handshake()
+		} else if _, err := fmt.Fprintf(c, "GET %sx HTTP/1.1\r\nHost: %s\r\n\r\n", challengePath, clientHost); err != nil {
+			t.Fatal(err)
+		}
+		<-ended
+	}
+	for _, address := range []string{secure, plain} {
+		begin(address)
+		served := make(chan bool)
+		go func() { served <- health(w.dialFrom("127.0.0.4")) }()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("what waits at %s ended with %v, not for the new connection", address, err)
+		}
+		if !<-served {
+			t.Error("the new connection is not served")
+		}
+	}
+}
+
+// A handshake goes on when the server begins to stop, and the request behind it is answered.
+func TestAHandshakeGoesOnInAStop(t *testing.T) {
+	begun, goOn := make(chan bool), make(chan bool)
+	w := newWorld(t, withTLS(t), func(cfg *Config) {
+		cfg.TLS.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			begun <- true
+			<-goOn
+			return nil, hello.Context().Err()
+		}
+	})
+	c, err := net.Dial("tcp", w.listen(w.server.ServeTLS))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	served := make(chan bool)
+	go func() { served <- health(w.secure(c, clientHost)) }()
+	<-begun
+	w.server.dispatcher.stopping.Store(true)
+	w.server.open.stop()
+	close(goOn)
+	if !<-served {
+		t.Error("the connection is not served")
 	}
 }
 

@@ -92,8 +92,8 @@ func (c *challenges) follow(ctx context.Context) {
 			if json.Unmarshal(f.Content, &asked) != nil || f.Age > challengeLife {
 				continue
 			}
-			known := c.others[path.Base(f.Path)] // only this goroutine writes others
-			if known.Token != asked.Token {
+			known := c.others[path.Base(f.Path)]                        // only this goroutine writes others
+			if known.Token != asked.Token || known.Type != asked.Type { // a CA may give all types of a host's challenge one token
 				if known, err = newChallenge(asked); err != nil {
 					continue
 				}

@@ -121,9 +121,9 @@ func (c *Certificates) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certific
 }
 
 // HTTPChallenge returns the answer to an HTTP-01 challenge of the CA (RFC 8555). ok is false when the host has no
-// challenge at the path.
-func (c *Certificates) HTTPChallenge(host, path string) (answer string, ok bool) {
-	challenge, ok := c.ca.challenges.await(context.Background(), host)
+// challenge at the path. With other nodes, it may wait for one until ctx ends.
+func (c *Certificates) HTTPChallenge(ctx context.Context, host, path string) (answer string, ok bool) {
+	challenge, ok := c.ca.challenges.await(ctx, host)
 	if !ok || path != challenge.HTTP01ResourcePath() {
 		return "", false
 	}

@@ -140,7 +140,7 @@ func TestAnotherNodeAnswersTheChallenge(t *testing.T) {
 			if left, err := b.certs.ca.challenges.shared.Files(t.Context(), challengesDir, false); err != nil || len(left) > 0 {
 				t.Errorf("challenges are left: %v, %v", left, err)
 			}
-			if _, ok := b.certs.HTTPChallenge(tag.Host, "/.well-known/acme-challenge/x"); ok {
+			if _, ok := b.certs.HTTPChallenge(t.Context(), tag.Host, "/.well-known/acme-challenge/x"); ok {
 				t.Error("a challenge that has ended is answered")
 			}
 		})

@@ -144,7 +144,7 @@ func (w *certWorld) start(change ...func(*Config, *pace)) (stop func()) {
 	certs := w.certs
 	server := http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.Host)
-		if answer, ok := certs.HTTPChallenge(host, r.URL.Path); ok {
+		if answer, ok := certs.HTTPChallenge(r.Context(), host, r.URL.Path); ok {
 			fmt.Fprint(rw, answer)
 			return
 		}

@@ -157,7 +157,7 @@ func TestRecheckPassesFindingsToTheCertificates(t *testing.T) {
 	ca.Validate(plain.Addr().String(), secure.Addr().String())
 	challenges := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.Host) // the test's CA does not ask at port 80
-		if answer, ok := m.Certificates.HTTPChallenge(host, r.URL.Path); ok {
+		if answer, ok := m.Certificates.HTTPChallenge(r.Context(), host, r.URL.Path); ok {
 			fmt.Fprint(w, answer)
 		}
 	})}

@@ -62,3 +62,20 @@ func TestANodeEndsOnlyItsOwnChallenge(t *testing.T) {
 		}
 	}
 }
+
+// A CA may give all types of a host's challenge one token.
+func TestAChallengeOfAnotherTypeReplacesOne(t *testing.T) {
+	engine := openNode(t, pgtest.Database(t))
+	defer engine.Close()
+	mine, other := newChallenges(engine.(store.Shared)), newChallenges(engine.(store.Shared))
+	go other.follow(t.Context())
+	for _, kind := range []string{acme.ChallengeTypeHTTP01, acme.ChallengeTypeTLSALPN01} {
+		asked := acme.Challenge{Type: kind, Token: "token", KeyAuthorization: "token.key", Identifier: acme.Identifier{Type: "dns", Value: "shop.test"}}
+		if err := mine.Present(t.Context(), asked); err != nil {
+			t.Fatal(err)
+		}
+		if found, _ := other.of("shop.test"); found.Type != kind || (found.certificate != nil) != (kind == acme.ChallengeTypeTLSALPN01) {
+			t.Errorf("the other node answers %q instead of %s", found.Type, kind)
+		}
+	}
+}

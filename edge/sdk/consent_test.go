@@ -189,6 +189,37 @@ func TestWhatAnOutageHasLeftWhenConsentIsWithdrawnOnAnotherHost(t *testing.T) {
 	}
 }
 
+// The cookie of the consent may be gone while the visitor's own is there: some browsers keep what a script has written for a day
+// or a week, and the tag host renews only the muid. Scripts may also not see the muid. Neither is a withdrawal.
+func TestWhatAnOutageHasLeftWithoutAWithdrawal(t *testing.T) {
+	for _, tt := range []struct {
+		name, host, script string
+		header             []string
+	}{
+		{"the cookie of the consent has expired", shopHost, `document.cookie = '_mtag.consent=;path=/;max-age=0;domain=shop.localhost'`, nil},
+		{"scripts do not see the muid", otherHost, "", []string{"Set-Cookie", "_muid=theirs; HttpOnly; Path=/; Domain=other.test"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/empty", "")
+			w.page("/", w.snippet(true), tt.header...)
+			w.gate.setFault(refuse(503))
+			tab := w.tab()
+			tab.goTo(w.gate.url(tt.host) + "/")
+			tab.do(`mtag('event', 'Left')`)
+			w.wait("two stored events", func() bool { return tab.get(stored) == "2" })
+			tab.goTo(w.gate.url(tt.host) + "/empty")
+			w.wait("the last answers", func() bool { return w.gate.nowOpen() == 0 })
+			tab.do("%s", tt.script)
+			w.gate.setFault(nil)
+			tab.goTo(w.gate.url(tt.host) + "/")
+			w.wait("the page view", func() bool { return len(w.events()) > 0 })
+			tab.wantNothingStored()
+			w.want("PageView", "PageView", "Left")
+		})
+	}
+}
+
 // withdrawnOnAnotherHost returns a page on another host than the one where consent was withdrawn.
 func withdrawnOnAnotherHost(t *testing.T) (*world, *tab) {
 	t.Helper()

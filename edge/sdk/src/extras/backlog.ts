@@ -31,14 +31,14 @@ part('backlog', (_, kit) => {
   // take queues the events of records. It removes broken and too old ones: the tag host might record an old event twice. It
   // takes young records only when this page may close, because it may be the visitor's last page.
   function take(records: string[], leaving?: boolean) {
-    const consent = kit.cookie_('_mtag.consent');
     young = records.filter((record) => {
       const [, born] = /\.(\d+)mark/.exec(record) || [];
       const age = Math.max(0, Date.now() - +born!);
       const text = localStorage[record];
       if (text == undefined) return;
-      // Consent was withdrawn on another host of the site, and was given again since then.
-      if (record.includes('/') && !record.endsWith(consent)) {
+      // Consent was withdrawn on another host of the site, and was given again since then. Then the visitor is another one too: with
+      // the same one the other cookie has expired, or another tab has replaced it. A muid that scripts do not see tells nothing.
+      if (record.includes('/') && !record.endsWith(kit.cookie_('_mtag.consent')) && !text.includes(kit.cookie_('_muid'))) {
         console.warn('mtag: not sent, consent was withdrawn:', record);
         delete localStorage[record];
         return;

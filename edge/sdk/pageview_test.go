@@ -249,22 +249,30 @@ func TestAGrantThatIsWithdrawnWhileAPageIsInTheBackForwardCache(t *testing.T) {
 	}
 }
 
+// neverVisible makes a page see that it is hidden from its beginning, as in a tab that is opened in the background.
+const neverVisible = `<script>
+	Object.defineProperty(document, 'hidden', { get: () => true });
+	document.addEventListener('visibilitychange', (event) => event.stopImmediatePropagation(), true);
+	addEventListener('error', (event) => (window.failed = event.message));
+</script>`
+
 // A browser freezes a tab that has been hidden for long. What the visitor chooses in another one meanwhile counts before
 // anything is sent, also when the page's own code sends at once.
 func TestChoicesWhileATabIsFrozen(t *testing.T) {
 	for _, tt := range []struct {
-		name, calls string
-		sends       bool
-		header      []string
+		name, calls, head string
+		sends             bool
+		header            []string
 	}{
-		{"ad_storage denied", `mtag('consent', { ad_storage: 'denied' })`, true, nil},
-		{"withdrawn", `mtag('consent', false)`, false, nil},
-		{"withdrawn, and scripts do not see the muid", `mtag('consent', false)`, false,
+		{"ad_storage denied", `mtag('consent', { ad_storage: 'denied' })`, "", true, nil},
+		{"ad_storage denied, and the tab was never visible", `mtag('consent', { ad_storage: 'denied' })`, neverVisible, true, nil},
+		{"withdrawn", `mtag('consent', false)`, "", false, nil},
+		{"withdrawn, and scripts do not see the muid", `mtag('consent', false)`, "", false,
 			[]string{"Set-Cookie", "_muid=theirs; HttpOnly; Path=/; Domain=shop.localhost"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)
-			w.page("/", w.snippetWith("options")+`<script>document.addEventListener('resume', () => {
+			w.page("/", tt.head+w.snippetWith("options")+`<script>document.addEventListener('resume', () => {
 				window.resumed = 1;
 				mtag('event', 'Resumed');
 				dispatchEvent(new Event('online'));
@@ -283,6 +291,9 @@ func TestChoicesWhileATabIsFrozen(t *testing.T) {
 			w.gate.setFault(nil)
 			frozen.setState(cdppage.SetWebLifecycleStateStateActive)
 			w.wait("the tab", func() bool { return frozen.get(`window.resumed`) == "1" })
+			if failed := frozen.get(`window.failed || ''`); failed != "" {
+				t.Errorf("an exception for the page: %s", failed)
+			}
 			if tt.sends {
 				w.want("PageView", "PageView", "Resumed")
 				frozen.wantNothingStored()

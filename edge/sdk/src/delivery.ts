@@ -20,8 +20,8 @@ const enum Is {
   LATE = 99, // ms that a timer comes later than the time for which it is set, because clocks are rounded
 }
 
-export let heard: string[]; // what tabs had said when the page was last hidden or left
 let open = 0; // requests that are under way
+export let heard: string[] | '' = ''; // what tabs had said when the page was last hidden or left; '': never hidden yet, or never visible
 let due: number; // when the next request may be made, in ms of performance.now()
 let notBefore: number; // when Retry-After ends, likewise
 let failures = 0; // consecutive; after one, a request has one event, so that an event that always fails does not block others

@@ -69,7 +69,6 @@ func TestInFirefox(t *testing.T) {
 		TestTheOrdersOfConsentPlatforms,
 		TestTheTagHostRenewsTheCookie,
 		TestTheVisitorIsCarriedToAnotherSite,
-		TestWhatAnOutageHasLeftWhenConsentIsWithdrawnOnAnotherHost,
 		TestWithdrawalOnAnotherHostOfTheSiteIsSeenByTheNextCall,
 		TestWithoutConsentThereIsNoTrace,
 	} {

@@ -27,7 +27,7 @@
 //	           ends with its page: an answer must not bring back a cookie that the visitor has had deleted
 //
 // An event leaves the queue on an answer with the header Mtag and a JSON body. Without the header the answer is from
-// something in between, such as a captive portal, and the script tries again, as after 408, 42x, 431 and 5xx.
+// something in between, such as a captive portal, and the script tries again, as after 408, 421, 425, 429, 431 and 5xx.
 //
 // # Which platform wants which field
 //
@@ -48,15 +48,12 @@
 //
 //	cookie _muid                   the visitor's muid, on the site's root domain, for 400 days after the last page
 //	cookie _mtag.visit             attribution and session, on the root domain, for 90 days after the last event
-//	cookie _mtag.consent           the root domain, / and a random text that is another one after each withdrawal; for 400 days
 //	localStorage _mtag.<tagId>.…   events that have no answer yet, made together: their JSON texts, one a line. An event
 //	                               with emails or phone numbers is there without them, after a space. The key ends
-//	                               with the time in ms, "mark", a random text and the cookie _mtag.consent: another
-//	                               host cannot remove them when it withdraws consent, but their host never sends them
-//	localStorage _mtag..consent    the last call of consent, which other tabs repeat, the muid and a random text; likewise of reset
+//	                               with the time in ms, "mark" and a random text
+//	localStorage _mtag..consent    the last call of consent, which other tabs repeat, the muid and the time; likewise of reset
 //
-// Without consent it stores and sends nothing. It reads the cookie _muid and what other tabs have said, and removes what it
-// finds in localStorage when that cookie is missing.
+// Without consent it stores and sends nothing; it reads only the cookie _muid, and what other tabs have said.
 // The calls of identify wait in memory only.
 //
 // Extras are scripts that pages ask for: automatic events, and parts of the tag that few pages need. They are in

@@ -42,7 +42,7 @@ func (w *world) cookie(name string) *network.Cookie {
 func (w *world) muidCookie() *network.Cookie {
 	w.Helper()
 	for _, c := range w.cookies() {
-		if c.Name != "_muid" && c.Name != "_mtag.visit" && c.Name != "_mtag.consent" {
+		if c.Name != "_muid" && c.Name != "_mtag.visit" {
 			w.Fatalf("there is a cookie %s", c.Name)
 		}
 	}

@@ -3,7 +3,7 @@
 
 import { unhold } from './queue';
 import { withdraw } from './delivery';
-import { announce, read, sender } from './visitor';
+import { announce, cookie, Cookie, sender } from './visitor';
 import { safely, soon, tell, warn } from './warn';
 import { load, need } from './parts';
 import { kit } from './kit';
@@ -50,12 +50,11 @@ kit.choose_ = (given: any, by?: By, visitor?: string) => {
 
 // decided begins to store and send, or withdraws consent. A call of the page goes to the other tabs: a page that has nothing
 // to withdraw must not store anything. A new visitor's cookie must be there before another tab writes its own, and a call that
-// waited may have withdrawn consent: the page's beforeSend sees it. Where a default does not grant and there is no visitor, what is
-// here was left when consent was withdrawn on another host.
+// waited may have withdrawn consent: the page's beforeSend sees it.
 kit.decided_ = (granted: unknown, by?: By, visitor?: string) => {
   if (!granted) {
-    if (!by && (kit.allowed_ || read())) announce('consent', granted);
-    return by == By.DEFAULT ? soon(() => kit.allowed_ || read() || withdraw()) : withdraw(by);
+    if (!by && (kit.allowed_ || cookie(Cookie.MUID))) announce('consent', granted);
+    return by == By.DEFAULT || withdraw(by);
   }
   sender(); // a missing cookie is a withdrawal: the visitor becomes a new one before anything is written
   // Calls that waited for consent are made. Events are sent, and then stored.

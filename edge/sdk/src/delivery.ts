@@ -1,10 +1,10 @@
 // Delivery: sends the events of the queue, retries, and stops at once when consent is withdrawn.
 
 import { put, save, unhold, type Entry } from './queue';
-import { Key, keys, said, storage } from './storage';
+import { Key, keys, storage } from './storage';
 import { Visit } from './choice';
 import { now, safely, soon, warn } from './warn';
-import { erase, muid, read, sender } from './visitor';
+import { erase, muid, sender } from './visitor';
 import { settle } from './page';
 import { base, prefix, tag } from './parts';
 import { kit } from './kit';
@@ -21,7 +21,6 @@ const enum Is {
 }
 
 let open = 0; // requests that are under way
-export let heard: string[] | '' = ''; // what tabs had said when the page was last hidden or left; '': never hidden yet, or never visible
 let due: number; // when the next request may be made, in ms of performance.now()
 let notBefore: number; // when Retry-After ends, likewise
 let failures = 0; // consecutive; after one, a request has one event, so that an event that always fails does not block others
@@ -36,15 +35,12 @@ export const whenAllowed = <T>(value: T, call: (value: T) => void) => {
 kit.abort_ = () => kit.waiting_.forEach(({ request_ }) => request_ && request_.abort());
 
 // withdraw aborts all requests, and removes what the tag has stored. The events wait in memory. When consent was withdrawn
-// elsewhere, in another tab, the cookies may already be a new visitor's: then they stay. It deletes the cookies once more a moment
-// later: the last answer, or a page that has just been loaded, may have renewed them at the last moment.
+// elsewhere, in another tab, the cookies may already be a new visitor's: then they stay.
 export const withdraw = (elsewhere?: unknown): void => {
-  const only = !elsewhere && read() || muid;
   kit.allowed_ = 0;
   kit.abort_();
   kit.visit_(Visit.FORGET);
-  erase(only);
-  soon(() => kit.allowed_ || erase(only));
+  erase(elsewhere && muid);
   kit.unstore_();
   if (!elsewhere) keys(Key.PREFIX).map((name) => delete storage()[name]);
 };
@@ -78,12 +74,10 @@ const address = (batch: Entry[]) => base + '/' + batch[0].path_ + '/' + tag + '?
 // render returns the body of a request, which the browser makes a text: text/plain needs no preflight.
 const render = (batch: Entry[]): any => {
   const texts = batch.map((entry) => entry.text_);
-  return batch[1] ? '[' + texts + ']' : texts;
+  return texts[1] ? '[' + texts + ']' : texts;
 };
 
-// idle returns the events to send. It looks at the cookie only when there are some, because that is slow.
-const idle = (leaving?: boolean) =>
-  kit.waiting_.size && sender() ? [...kit.waiting_].filter((entry) => !entry.request_ || leaving) : [];
+const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter((entry) => leaving || !entry.request_) : [];
 
 // drain makes a request of the first events, unless a retry is not due yet. When the request fails, it sets when to retry. If
 // the page's timers never fire, the next event triggers the retry. If the page has broken XMLHttpRequest, events are sent when
@@ -91,7 +85,7 @@ const idle = (leaving?: boolean) =>
 // handler.
 export const drain = () => safely(() => {
   if (kit.left_) return flush();
-  if (open > Is.MAX_OPEN || now() < due) return;
+  if (!kit.waiting_.size || open > Is.MAX_OPEN || now() < due) return; // idle looks at the cookie, which is slow
   const batch = next(idle(), Is.MAX_BODY);
   if (!batch[0]) return;
   const xhr = new XMLHttpRequest();
@@ -106,7 +100,7 @@ export const drain = () => safely(() => {
       entry.request_ = 0;
       const result = answer && answer.results ? answer.results[i] : answer;
       const status = result && (result.status || xhr.status);
-      if (!status || /^5|4(08|2|31)/.test(status)) {
+      if (!status || /^5|4(08|2[159]|31)/.test(status)) {
         failed = 1;
         return kit.waiting_.delete(entry) && kit.waiting_.add(entry); // moves it to the end
       }
@@ -117,6 +111,7 @@ export const drain = () => safely(() => {
       else warn(result.message, JSON.parse(entry.text_).event); // its fields may be personal
     });
     open--;
+    if (!kit.allowed_) return;
     if (failed) {
       save(); // a part that it needs may have failed too
       notBefore = now() + Math.min(Is.MAX_RETRY_AFTER, (xhr.getResponseHeader('retry-after') as any) * 1e3 || 0);
@@ -140,7 +135,6 @@ export const drain = () => safely(() => {
 export const flush = () => safely(() => {
   settle();
   save();
-  heard = said();
   failures = 0;
   const list = idle(true);
   for (let batch; list[0] && navigator.sendBeacon(address((batch = next(list, Is.MAX_LAST_BODY))), render(batch)); );

@@ -10,7 +10,7 @@ import { drain } from './delivery';
 import { kit } from './kit';
 import { prefix } from './parts';
 import { json, storage, store } from './storage';
-import { cookie, Cookie, unique } from './visitor';
+import { unique } from './visitor';
 import { soon, tell, warn } from './warn';
 
 const enum Max {
@@ -46,22 +46,21 @@ export const put = (path: string, fields: any, then?: (value?: any) => void) => 
 // address or phone number. The test for personal data is quick, because most events have none.
 export const save = () => {
   const lines: string[] = [];
-  const name = prefix + Date.now() + 'mark' + unique() + cookie(Cookie.CONSENT);
-  if (kit.allowed_) kit.waiting_.forEach((entry) => {
-    if (entry.path_ != 'mark' || entry.record_) return;
+  let name = '';
+  kit.waiting_.forEach((entry) => {
+    if (!kit.allowed_ || entry.path_ != 'mark' || entry.record_) return;
     const text = /@|%40|mail|phone|mobile|"tel/i.test(entry.text_) ? kit.strip_(entry.text_) : entry.text_;
     if (!text) return;
-    entry.record_ = name;
+    entry.record_ = name = name || prefix + Date.now() + 'mark' + unique();
     lines.push(text);
   });
-  if (lines[0]) {
-    kit.records_[name] = lines.length;
-    store(name, lines.join('\n'));
-  }
+  if ((kit.records_[name] = lines.length)) store(name, lines.join('\n'));
 };
 
 // unhold removes an event from memory only.
-export const unhold = (entry: Entry) => kit.waiting_.delete(entry) && (kit.chars_ -= entry.text_.length);
+export const unhold = (entry: Entry) => {
+  if (kit.waiting_.delete(entry)) kit.chars_ -= entry.text_.length;
+};
 
 // unstore removes the records of this page. What waits is stored anew by save.
 kit.unstore_ = () => kit.waiting_.forEach((entry) => {

@@ -2,14 +2,14 @@
 // runs the queued calls, and from then on each call as it is made.
 
 import { categories, Visit, Word } from './choice';
-import { page } from './page';
+import { page, watchViews } from './page';
 import { kit } from './kit';
-import { add, flush, heard, whenAllowed } from './delivery';
+import { add, flush, whenAllowed } from './delivery';
 import { base, hold, need, release, start } from './parts';
 import { safely, soon, tell, warn } from './warn';
-import { Key, said } from './storage';
+import { Key, keys, storage } from './storage';
 import { unhold } from './queue';
-import { announce, erase, muid, read, sender, setVisitor, unique } from './visitor';
+import { announce, cookie, Cookie, erase, muid, sender, setVisitor, unique } from './visitor';
 import type { Identifiers, Options } from '../npm/mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
@@ -18,18 +18,16 @@ interface Calls extends Array<ArrayLike<unknown>> {
 
 const calls: Calls = (self.mtrem = self.mtrem || []);
 
+let shown: number; // when the page last returned from the back/forward cache, in ms since 1970
 let common = {}; // fields of every event, from mtag('set')
 
 const commands: Record<string, (...args: any[]) => void> = {
   init(url: string, options = {} as Options) {
     // A relative URL, or one without https://, would lead to the page's own host.
-    const found = /^(https?:\/\/[^?#]+?)\/*\?(.*&)?tagId=([^&#]+)/.exec(url);
+    const found = /^(https?:\/\/\w[^?#]*?)\/*\?(.*&)?tagId=([^&#]+)/.exec(url);
     if (base || !found) return warn('wrong:', url);
     const choose = () => kit.init_(options);
-    start(found, () => (Object.keys({ consent: 0, ...options })[1] || ([] as any).toJSON ? need('options', choose) : choose()), () => {
-      kit.viewed_();
-      if (self.NavigateEvent) navigation!.addEventListener('currententrychange', kit.changed_);
-    });
+    start(found, () => (Object.keys({ consent: 0, ...options })[1] || ([] as any).toJSON ? need('options', choose) : choose()), watchViews);
   },
 
   // mtag('event', 'Purchase', {...}) or mtag('event', { type: 'Purchase', ... })
@@ -54,9 +52,9 @@ const commands: Record<string, (...args: any[]) => void> = {
   },
 
   consent(...call) {
-    // A grant that was made before the page returned may have been withdrawn on another host since then. Chromium tells the page
-    // of it a moment later. left_ is undefined in a page that has not been left.
-    (!read() && call[0] && call[1] > kit.left_) || kit.choose_(...call);
+    // Chromium tells a page of a grant that was made before it returned from the back/forward cache. Without the cookie, consent
+    // has been withdrawn on another host since then.
+    (call[0] && call[3] < shown && !cookie(Cookie.MUID)) || kit.choose_(...call);
   },
 
   // Starts a new visitor. Waiting events keep the present muid. The cookies are replaced, not deleted: other tabs take a
@@ -94,25 +92,23 @@ const commands: Record<string, (...args: any[]) => void> = {
 };
 
 const begin = () => {
-  const back = () => {
-    kit.left_ = 0;
-    said().map((call) => heard.includes(call) || run(JSON.parse(call)));
-  };
+  const said = () => keys(Key.SAID).map((key) => storage()[key]);
+  let heard: string[]; // what other tabs had said when the page was left
   addEventListener('pagehide', () => {
     kit.abort_();
     kit.left_ = 1;
     release();
     flush();
+    heard = said();
   });
   addEventListener('pageshow', () => {
     if (!kit.left_) return; // the first time
-    back();
+    kit.left_ = 0;
+    shown = Date.now();
+    said().map((call) => heard.includes(call) || run(JSON.parse(call)));
     kit.viewed_();
   });
-  // The browser had frozen the page, which was hidden. The event is the document's, and does not bubble.
-  addEventListener('resume', () => kit.left_ || back(), 1 as any);
-  // A page that returns is visible before it is shown.
-  addEventListener('visibilitychange', () => kit.left_ || (document.hidden ? flush() : kit.retryNow_()));
+  addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));
   addEventListener('online', kit.retryNow_);
   // Not an assignment, which a page with a frozen Array.prototype forbids.
   Object.defineProperty(calls, 'push', { value: (...later: any[]) => later.map(run) });
@@ -136,6 +132,6 @@ if (!calls.running) {
   calls.running = 1;
   // At once, also in a page that is being prerendered: a page that misses a withdrawal could write the cookie again.
   addEventListener('storage', ({ key, newValue }) => newValue && key!.startsWith(Key.SAID) && run(JSON.parse(newValue)));
-  if ((document as any).prerendering) addEventListener('prerenderingchange', begin, 1 as any);
+  if ((document as any).prerendering) document.addEventListener('prerenderingchange', begin);
   else begin();
 }

@@ -5,11 +5,12 @@ import { withdraw } from './delivery';
 import { json, Key, store } from './storage';
 import { making } from './queue';
 import { kit } from './kit';
+import { soon } from './warn';
 
 export const enum Cookie {
   MUID = '_muid',
   VISIT = '_mtag.visit', // of attribution
-  CONSENT = '_mtag.consent', // the root domain, / and a text that is another one after each withdrawal
+  PROBE = '_mtag', // what the name of a cookie begins with that root sets and deletes
 }
 
 const enum Life {
@@ -17,7 +18,8 @@ const enum Life {
 }
 
 export let muid = ''; // of the last look
-let kept: string | undefined; // the cookie that is missing once consent is withdrawn; undefined where cookies are denied
+let domain = ''; // the root domain; empty before the first look, and where cookies are denied
+let kept: unknown; // whether the cookie was there after it was written: it is not where cookies are denied, or a script may not replace it
 
 // sender returns the visitor's muid, from the cookie or a new one; without consent it returns nothing. Once per page it
 // writes the cookie, to set or renew it. Where cookies are denied, each page load gets a new muid. A cookie that is missing
@@ -26,43 +28,48 @@ let kept: string | undefined; // the cookie that is missing once consent is with
 export const sender = (visitor?: string) => {
   if (!kit.allowed_) return;
   if (!muid) {
-    const found = read() || visitor;
-    if (found) write(Cookie.MUID, '', 0, ''); // a cookie of this host alone would hide the visitor's own on other hosts
-    else if (cookie(Cookie.CONSENT)) erase(); // of an earlier consent, whose _muid was deleted
-    setVisitor(read() || found);
+    const found = read();
+    // A cookie of this host alone would hide the visitor's own on other hosts.
+    if (found) write(Cookie.MUID, '', 0, '');
+    setVisitor(read() || found || visitor);
     // Another tab may have written its own. The calls of one task, and their request, look once.
-  } else if (kept && !making) muid = read() || cookie(kept) && muid;
+  } else if (kept && !making) muid = read() || cookie(Cookie.MUID) && muid;
   return muid || withdraw();
 };
 
 // setVisitor writes the cookie: with that muid, or with a new one.
 export const setVisitor = (value?: string) => {
   write(Cookie.MUID, (muid = value || uuid()), Life.SECONDS);
-  kept = [Cookie.MUID, Cookie.CONSENT].find(cookie); // a script may not see or replace the visitor's own _muid
+  kept = read();
   kit.renew_ = '&renew=1'; // some browsers keep a cookie that a script has written for only a week
 };
 
-// erase deletes the cookies, and makes the next visitor a new one. It leaves those of another muid alone. CONSENT is the last one,
-// because root needs it.
-export const erase = (only: unknown = read()) => {
-  if ((read() || only) == only) {
-    [Cookie.MUID, Cookie.VISIT, Cookie.CONSENT].map((name) => cookie(name) && [write(name, '', 0, ''), write(name, '', 0)]);
-  }
+// erase deletes the cookies, and makes the next visitor a new one. It leaves those of another muid alone. It does so again a
+// moment later: the last answer, or a page that has just been loaded, may have renewed them at the last moment.
+export const erase = (only: unknown = read() || muid, last?: unknown) => {
+  [Cookie.MUID, Cookie.VISIT].map((name) => {
+    if (cookie(name) && (read() || only) == only) write(name, '', 0, ''), write(name, '', 0);
+  });
   muid = '';
+  last || soon(() => kit.allowed_ || erase(only, 1));
 };
 
 // read returns the muid of the cookie, undefined without one that the tag host accepts. Many visitors would share an "undefined".
-export const read = () => [cookie(Cookie.MUID)].find((value) => /^(?!undefined|null$)[^\s",\\]{1,256}$/.test(value));
+// Of several it is the last: browsers list cookies of a longer path first.
+const read = () =>
+  values(Cookie.MUID).filter((value) => /^(?!undefined|null$)[^\s",\\]{1,256}$/.test(value)).pop();
 
-// cookie returns the value of a cookie. Of several it is the last: browsers list cookies of a longer path first. It returns ''
-// without one, and where cookies throw, as in a sandbox.
-export const cookie = (kit.cookie_ = (name: string) => {
+// cookie returns the value of a cookie, '' without it.
+export const cookie = (kit.cookie_ = (name: string) => values(name)[0] || '');
+
+// values returns the values of all cookies with that name. Where cookies throw, as in a sandbox, there are none.
+const values = (name: string) => {
+  let all = '; ';
   try {
-    return (('; ' + document.cookie).split('; ' + name + '=').slice(1).pop() || '').split(';')[0];
-  } catch {
-    return '';
-  }
-});
+    all += document.cookie;
+  } catch {}
+  return all.split('; ' + name + '=').slice(1).map((rest) => rest.split(';')[0]);
+};
 
 // write sets a cookie. An empty domain is the host alone.
 const write = (kit.write_ = (name: string, value: string, seconds: number, on = kit.root_()) => {
@@ -72,25 +79,21 @@ const write = (kit.write_ = (name: string, value: string, seconds: number, on = 
 });
 
 // root returns the root domain of the page. Browsers refuse cookies on a public suffix, so the root domain is the
-// shortest one on which the cookie CONSENT is kept. A single label is one only when it is the host itself, such as
-// localhost: every other one is a public suffix. The root domain is '' where cookies are denied. It is called with consent.
+// shortest one on which a probe cookie is kept. A single label is one only when it is the host itself, such as localhost:
+// every other one is a public suffix. The root domain is '' where cookies are denied.
 kit.root_ = () => {
   const labels = location.hostname.split('.');
-  for (let n = labels.length - 1 || 1; !cookie(Cookie.CONSENT) && n--; ) {
+  const probe = Cookie.PROBE + unique(); // another tab's probe must not replace it
+  for (let n = labels.length - 1 || 1; !domain && n--; ) {
     const candidate = labels.slice(n).join('.');
-    write(Cookie.CONSENT, candidate + '/' + unique(), Life.SECONDS, candidate);
+    write(probe, '1', 9, candidate);
+    if (cookie(probe)) write(probe, '', 0, (domain = candidate));
   }
-  return cookie(Cookie.CONSENT).split('/')[0];
+  return domain;
 };
 
 // uuid makes a random UUID. Without TLS there is no crypto.randomUUID, but the address of a Blob ends with one.
-export const uuid = () => {
-  try {
-    return crypto.randomUUID();
-  } catch {
-    return URL.createObjectURL(new Blob()).slice(-36);
-  }
-};
+export const uuid = () => crypto.randomUUID ? crypto.randomUUID() : URL.createObjectURL(new Blob()).slice(-36);
 
 const page = uuid();
 let made = 0;
@@ -99,6 +102,6 @@ let made = 0;
 export const unique = () => page + made++;
 
 // announce makes the other tabs of the host repeat a call: at once, or when they return from the back/forward cache. The browser
-// tells them only of values that change, so each value is another one. The muid is for a tab that does not see the cookie
+// tells them only of values that change, so the value includes the time. The muid is for a tab that does not see the cookie
 // yet. A withdrawal removes it all.
-export const announce = (...call: unknown[]) => store(Key.SAID + call[0], json([...call, By.TAB, muid, unique()]));
+export const announce = (...call: unknown[]) => store(Key.SAID + call[0], json([...call, By.TAB, muid, Date.now()]));

@@ -36,13 +36,6 @@ part('backlog', (_, kit) => {
       const age = Math.max(0, Date.now() - +born!);
       const text = localStorage[record];
       if (text == undefined) return;
-      // Consent was withdrawn on another host of the site, and was given again since then. Then the visitor is another one too: with
-      // the same one the other cookie has expired, or another tab has replaced it. A muid that scripts do not see tells nothing.
-      if (record.includes('/') && !record.endsWith(kit.cookie_('_mtag.consent')) && !text.includes(kit.cookie_('_muid'))) {
-        console.warn('mtag: not sent, consent was withdrawn:', record);
-        delete localStorage[record];
-        return;
-      }
       if (!leaving && age < Is.MIN_AGE && text.split('\n').some((line: string) => line[0] == Is.STRIPPED)) return true;
       const lines: string[] = [];
       for (const line of text.split('\n')) {

@@ -62,8 +62,8 @@ part('link', (commands, kit) => {
   // consent it takes away what an earlier click has added.
   const carried = (to: URL) => {
     const within = (host: string) => domains.some((domain) => ('.' + host).endsWith('.' + domain));
+    if (!within(to.hostname) || ('.' + to.hostname).endsWith('.' + kit.root_())) return;
     const muid = kit.allowed_ && kit.cookie_('_muid');
-    if (!within(to.hostname) || muid && ('.' + to.hostname).endsWith('.' + kit.root_())) return; // the own site
     const plain = to.searchParams.has(NAME) ? remove(to.href) : to.href;
     if (muid) return append(plain, sign(muid));
     if (plain != to.href) return plain;

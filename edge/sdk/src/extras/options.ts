@@ -22,12 +22,8 @@ const enum Word {
 
 type Categories = Record<string, string>;
 
-// What needs ad_storage: fields and parameters that identify a click on an ad, or who has opened the link of a newsletter, also
-// inside another URL. Those of newsletters are the ones that Brave removes from addresses.
-const CLICK = '(\\w*cl(ic)?k?_?id|[gw]braid|gad_\\w+|gclsrc|_gl|_gac?|srsltid|li_fat_id|epik|rdt_cid|sccid|tblci|dicbo|cjevent|awc|tduid|' +
-  's_(kw)?cid|ef_id|_openstat|igsh(id)?|fb_(action_ids|comment_id)|guce_\\w+|mc_eid|_kx|mkt_tok|__s|__?hs\\w+|hsctatracking|' +
-  '_bhlid|_branch_\\w+|at_recipient_\\w+|bbeml|bsft_uid|et_rid|ml_subscriber\\w*|(mtm|pk)_cid|oft_\\w+|oly_\\w+|sc_(customer|eh|uid)|' +
-  'ss_email_id|vero_\\w+|vgo_ee|wickedid)';
+// What needs ad_storage: fields and parameters that identify a click on an ad, also inside another URL.
+const CLICK = '(\\w*cl(ic)?k?id|[gw]braid|gad_\\w+|gclsrc|_gl|srsltid|li_fat_id|epik|rdt_cid|sccid|tblci|dicbo|cjevent|awc|tduid)';
 const CLICKS: Hidden = [
   RegExp(`^((first_)?${CLICK}|fb[cp])$`, 'i'),
   RegExp(`[?&#]${CLICK}=[^&#]*|%(25)*(3F|26)${CLICK}%(25)*3D((?!%(25)*26)[^&#])*`, 'gi'), // encoded once or more
@@ -43,12 +39,13 @@ part('options', (_, kit) => {
   kit.decided_ = (granted: boolean, ...more: unknown[]) => {
     hide(kit.consent_!.ad_storage == Word.GRANTED ? undefined : CLICKS);
     if (granted) {
+      // The cookie may have click ids that are not allowed any more: it is written anew before the next request.
       kit.visit_(Visit.FORGET);
-      if (kit.hidden_) kit.abort_(); // a request under way may have click ids that are not allowed any more
+      kit.visit_();
+      if (kit.hidden_) kit.abort_(); // so may a request under way
     }
     decided_(granted, ...more);
-    // So may the cookie. It is written anew before the next request, unless beforeSend has withdrawn consent.
-    if (granted && kit.allowed_) kit.visit_();
+    if (granted && kit.allowed_) kit.visit_(); // with a new visitor's, unless beforeSend has withdrawn consent
   };
 
   // hide sets what to leave out of every event, waiting ones included.

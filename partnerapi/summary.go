@@ -14,7 +14,7 @@ type summaryJSON struct {
 	Timezone string             `json:"timezone"`
 	By       store.SummaryGroup `json:"by,omitzero"`
 	Total    int                `json:"total"`
-	Buckets  []string           `json:"buckets,omitzero"` // when each begins, perhaps in the year 1, which is no zero time here
+	Buckets  []string           `json:"buckets,omitzero"` // when each begins; texts, because Reply shows the zero time, at which a bucket may begin, as null
 	Counts   []int              `json:"counts,omitzero"`
 	Groups   []groupJSON        `json:"groups,omitzero"`
 	Other    *groupJSON         `json:"other,omitzero"` // the events that are in no group

@@ -147,8 +147,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	return w.end()
 }
 
-// Expire attempts to remove what is past the retention of merchants: of all that do not keep their events for ever. With
-// again, it attempts only what has failed before.
+// Expire attempts to remove the events that are past the retention of their merchants: all merchants that do not keep events
+// for ever. With again, it attempts only what has failed before.
 func (r *Runner) Expire(ctx context.Context, merchants []store.MerchantID, again bool) error {
 	w, err := r.begin(ctx, len(merchants))
 	if err != nil {

@@ -126,12 +126,12 @@ const directoryTimeout = 10 * time.Second
 
 // CAAIdentities returns the names that CAA records may use for the CA (RFC 8555, section 7.1.1, caaIdentities). It returns
 // none if the CA's directory lists none, or cannot be read before ctx ends. The read then goes on for other calls. The acme
-// package keeps a directory for half a day.
+// package keeps what it has read for half a day, for all clients.
 func (c *Certificates) CAAIdentities(ctx context.Context) []string {
 	read := c.directory.DoChan("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), directoryTimeout)
 		defer cancel()
-		client := acme.Client{Directory: c.CA, HTTPClient: c.ca.client.HTTPClient} // one of its own: it keeps a directory for ever
+		client := acme.Client{Directory: c.CA, HTTPClient: c.ca.client.HTTPClient} // a new one: a client never reads its directory again
 		directory, err := client.GetDirectory(ctx)
 		if err != nil {
 			c.Log.Warn("the CA's directory cannot be read, so CAA records are not checked", "directory", c.CA, "error", err)

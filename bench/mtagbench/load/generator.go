@@ -85,8 +85,8 @@ func RunAccepted(ctx context.Context, p Phase) (*Result, error) {
 	return r, err
 }
 
-// beat wakes the Go scheduler at short intervals until stop is called. By itself it waits for a timer in steps of a
-// millisecond, and the requests of an open loop would leave in bursts.
+// beat wakes the Go scheduler at short intervals until stop is called. Without beat, the scheduler sees timers in steps of a
+// millisecond, so an open loop would send its requests in bursts.
 func beat() (stop func() error, err error) {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {

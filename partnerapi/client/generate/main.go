@@ -19,7 +19,7 @@ func main() {
 	document, err := openapitest.Load()
 	var text []byte
 	switch {
-	case os.Args[1] == "json": // the one before may be damaged
+	case os.Args[1] == "json": // replaces the document, so an error of Load does not matter
 		text, err = jsonDocument()
 	case err != nil:
 	case os.Args[1] == "go":

@@ -39,7 +39,7 @@ func (d *Data) Export() (records []rules.Record, err error) {
 				records = append(records, rules.Record{Kind: kind, Key: string(key), Value: bytes.Clone(value)})
 			}
 			if found[kind] != wanted[kind] {
-				return fmt.Errorf("%w: %s: %s has %d records where %d were written, or older ones", codec.ErrCorrupt, fileName, kind, found[kind].n, wanted[kind].n)
+				return fmt.Errorf("%w: %s: the %d records found in %s are not the %d that were written", codec.ErrCorrupt, fileName, found[kind].n, kind, wanted[kind].n)
 			}
 		}
 		return nil

@@ -22,7 +22,7 @@ type chunks struct {
 	onDisk int      // the first ones, which are only in the log
 }
 
-// heldRecord is a record in memory; nil: it is only in the log.
+// heldRecord points to a record in memory. It points to nil when the record is only in the log.
 type heldRecord struct{ atomic.Pointer[[]byte] }
 
 func newHeldRecord(record []byte) *heldRecord {
@@ -37,7 +37,7 @@ type stored struct {
 	at           log.Position // of the record
 	from, to     int          // where the packed chunk is in the record
 	events       int          // 0: unknown, because the chunk was read at the start
-	record       *heldRecord  // nil: it was not in memory since the start
+	record       *heldRecord  // nil: the chunk is from before the start, and only in the log
 	merchants    []uint32     // hashOf the merchants with events in it; nil for chunks from before the start
 }
 

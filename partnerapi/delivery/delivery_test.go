@@ -551,6 +551,22 @@ func TestFailuresInBetweenChangeNoOrder(t *testing.T) {
 	}
 }
 
+// An event that the destination never takes holds up no other visitor, also when it came alone.
+func TestAnEventThatAlwaysFails(t *testing.T) {
+	b, s := newBed(t), newSink(t)
+	s.answerWith(func(_ *http.Request, body []byte) int {
+		if bytes.Contains(body, []byte(`"A"`)) {
+			return 500
+		}
+		return 200
+	})
+	d := b.create(s.URL, nil)
+	b.send("A", "Purchase", "")
+	b.until("it fails", func() bool { return b.status(d).Word == "failing" })
+	b.send("B", "Purchase", "")
+	b.until("B is delivered, A waits", func() bool { st := b.status(d); return st.Delivered == 1 && st.Retries == 1 })
+}
+
 // A retry is found again behind more events of other merchants than one read of the feed goes through.
 func TestARetryBehindManyOthers(t *testing.T) {
 	b, s := newBed(t), newSink(t)

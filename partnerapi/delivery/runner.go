@@ -374,8 +374,10 @@ func (r *runner) sendReplay(rt *route) {
 // readAndSend reads events and sends them. It releases mu meanwhile.
 func (r *runner) readAndSend(rt *route, q store.FeedQuery) (p portion, err error) {
 	limit, size := maxRound, roundBytes
-	if limits := rt.target.Limits(); r.st.Failures > 0 && !r.expiring(rt) { // one request tests whether the destination has recovered
-		limit, size = max(1, limits.Events/max(1, limits.Lanes)), probeBytes
+	// A request tests whether a failing destination has recovered. Perhaps only this event always fails: after each further
+	// failure there is one event more, up to one for each lane.
+	if limits := rt.target.Limits(); r.st.Failures > 0 && !r.expiring(rt) {
+		limit, size = max(1, limits.Events/max(1, limits.Lanes), min(r.st.Failures, limits.Lanes)), probeBytes
 	}
 	wants, memory, held := r.selection.wants, r.sh.s.memory, int64(size)
 	has := memory.TryAcquire(held)

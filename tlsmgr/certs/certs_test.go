@@ -60,12 +60,12 @@ func TestOwnHostsAndTrackingDomainsAreOrderedAtStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	w.ca.BreakDown(true)
+	w.ca.breakDown(true)
 	w.start(func(cfg *Config, _ *pace) { cfg.Metrics = registry })
 	if n := gauge(t, registry, "mtagd_own_certificates_missing"); n != 1 {
 		t.Errorf("%v own hosts have no certificate, want 1", n)
 	}
-	w.ca.BreakDown(false)
+	w.ca.breakDown(false)
 	w.untilStatus(w.ownHost, store.CertificateValid)
 	w.untilStatus(w.trackingHost, store.CertificateValid)
 	if n := gauge(t, registry, "mtagd_own_certificates_missing"); n != 0 {
@@ -304,7 +304,13 @@ func TestExternalAccountBindingIsUsedOnce(t *testing.T) {
 		fmt.Fprint(rw, `{"type":"urn:ietf:params:acme:error:unauthorized","detail":"the binding was used before","status":403}`)
 		return true
 	}
-	w := newCertWorld(t, acmetest.Options{EAB: eab, Before: once})
+	w := newCertWorld(t, acmetest.Options{EAB: eab, Wrap: func(ca http.Handler) http.Handler {
+		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if !once(rw, r) {
+				ca.ServeHTTP(rw, r)
+			}
+		})
+	}})
 	bind := func(cfg *Config, _ *pace) { cfg.EABKeyID, cfg.EABHMACKey = eab[0], eab[1] }
 	stop := w.start(bind)
 	w.untilStatus(w.ownHost, store.CertificateValid)

@@ -31,7 +31,7 @@ func TestFailuresOfAllNodesCount(t *testing.T) {
 	a, b := n.add(), n.add()
 	a.serves(n.ownHost)
 	n.ca.Validate("", "")
-	before := n.ca.Validations()
+	before := n.ca.countValidations()
 	tag := n.addTag("shop.com", true)
 	for _, node := range []*node{a, b} {
 		n.until("the node knows the host", func() bool { return node.certs.Hosts.MayHaveCertificate(tag.Host) })
@@ -40,7 +40,7 @@ func TestFailuresOfAllNodesCount(t *testing.T) {
 	n.until("both nodes know that the CA would refuse", func() bool {
 		return time.Until(a.certs.ca.nextTry(tag.Host)) > 0 && time.Until(b.certs.ca.nextTry(tag.Host)) > 0
 	})
-	if got := n.ca.Validations() - before; got != failuresAllowed {
+	if got := n.ca.countValidations() - before; got != failuresAllowed {
 		t.Errorf("%d validations failed, want %d", got, failuresAllowed)
 	}
 }
@@ -104,11 +104,11 @@ func TestNodesPauseAfterAFailureOfAnother(t *testing.T) {
 	a.serves(n.ownHost) // before there is another node: the CA validates at this one, which cannot fail
 	b := n.add(slow)
 	n.ca.Validate("", "")
-	before := n.ca.Validations()
+	before := n.ca.countValidations()
 	tag := n.addTag("shop.com", true)
 	waits := func(node *node) bool { return !node.certs.Certificate(tag.Host).NextTry.IsZero() }
 	n.until("both nodes wait", func() bool { return waits(a) && waits(b) })
-	if got := n.ca.Validations() - before; got != 1 {
+	if got := n.ca.countValidations() - before; got != 1 {
 		t.Errorf("%d validations failed", got)
 	}
 	for _, node := range []*node{a, b} {
@@ -136,7 +136,7 @@ func TestHandshakesGoOnWithoutTheDatabase(t *testing.T) {
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	n.ca.WantRenewal(t, cert)
+	n.ca.wantRenewal(t, cert)
 	for began := time.Now(); time.Since(began) < 2*time.Second; {
 		visited := time.Now()
 		if _, err := n.visit(n.ownHost); err != nil || time.Since(visited) > longEnough/2 {

@@ -12,10 +12,10 @@ import (
 
 func TestCertificatesOutliveAFailingCA(t *testing.T) {
 	for name, c := range map[string]struct {
-		fail   func(ca *acmetest.CA, on bool)
+		fail   func(ca *testCA, on bool)
 		detail string
 	}{
-		"CA is down":         {(*acmetest.CA).BreakDown, "cannot be reached"},
+		"CA is down":         {(*testCA).breakDown, "cannot be reached"},
 		"CA limits the rate": {limitRate, "refused on purpose"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -45,10 +45,10 @@ func TestCertificatesOutliveAFailingCA(t *testing.T) {
 	}
 }
 
-func limitRate(ca *acmetest.CA, on bool) {
-	ca.Refuse(nil)
+func limitRate(ca *testCA, on bool) {
+	ca.refuse(nil)
 	if on {
-		ca.Refuse(&acmetest.Refusal{Status: http.StatusTooManyRequests, Detail: "refused on purpose"})
+		ca.refuse(&refusedOrder{status: http.StatusTooManyRequests, detail: "refused on purpose"})
 	}
 }
 
@@ -88,7 +88,7 @@ func TestOnlyFiveValidationsFailInAnHour(t *testing.T) {
 	if wait := time.Until(w.certs.Certificate(tag.Host).NextTry); wait < 50*time.Minute {
 		t.Errorf("the next try is in %s", wait)
 	}
-	if n := w.ca.Validations(); n != 5 {
+	if n := w.ca.countValidations(); n != 5 {
 		t.Errorf("%d validations, want 5", n)
 	}
 	if w.certs.mayRenew(tag.Host) {
@@ -129,27 +129,27 @@ func TestVerifyRetriesAFailedOrder(t *testing.T) {
 
 func TestRetryAfterOfTheCAIsKept(t *testing.T) {
 	for name, c := range map[string]struct {
-		refusal  acmetest.Refusal
+		refusal  refusedOrder
 		allHosts bool
 	}{
-		"limit of a host": {acmetest.Refusal{Status: 429, RetryAfter: "7200",
-			Detail: "too many certificates (5) already issued for this exact set of identifiers in the last 168h0m0s"}, false},
-		"limit of the account": {acmetest.Refusal{Status: 429, RetryAfter: time.Now().Add(2 * time.Hour).UTC().Format(http.TimeFormat),
-			Detail: "too many new orders (300) from this account in the last 3h0m0s"}, true},
-		"overload": {acmetest.Refusal{Status: 503, RetryAfter: "7200", Detail: "maintenance"}, true},
+		"limit of a host": {refusedOrder{status: 429, retryAfter: "7200",
+			detail: "too many certificates (5) already issued for this exact set of identifiers in the last 168h0m0s"}, false},
+		"limit of the account": {refusedOrder{status: 429, retryAfter: time.Now().Add(2 * time.Hour).UTC().Format(http.TimeFormat),
+			detail: "too many new orders (300) from this account in the last 3h0m0s"}, true},
+		"overload": {refusedOrder{status: 503, retryAfter: "7200", detail: "maintenance"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newCertWorld(t, acmetest.Options{})
 			w.startWithoutRetries()
-			w.ca.Refuse(&c.refusal)
+			w.ca.refuse(&c.refusal)
 			refused := w.addTag("refused.com", true)
 			w.certs.Order(refused.Host)
 			got := w.untilStatus(refused.Host, store.CertificateFailed)
 			if wait := time.Until(got.NextTry); wait < 115*time.Minute || wait > 121*time.Minute {
 				t.Errorf("the next try is in %s, want 2 hours", wait)
 			}
-			w.ca.Refuse(nil)
+			w.ca.refuse(nil)
 			ordered := w.ca.Orders()
 			w.certs.Order(refused.Host) // does not end the wait
 			other := w.addTag("other.com", true)

@@ -41,7 +41,7 @@ func TestCertificateIsRenewedByAnotherAccount(t *testing.T) {
 	stop := w.start()
 	before := w.mustVisit(w.ownHost)
 	stop()
-	w.ca.WantRenewal(t, before)
+	w.ca.wantRenewal(t, before)
 	var log bytes.Buffer
 	stop = w.start(func(cfg *Config, _ *pace) {
 		cfg.Email = "ops@example.com"
@@ -79,6 +79,6 @@ func TestRevokedCertificateIsReplaced(t *testing.T) {
 	w.start()
 	w.untilStatus(w.ownHost, store.CertificateValid)
 	revoked := w.mustVisit(w.ownHost)
-	w.ca.Revoke(t, revoked)
+	w.ca.revoke(t, revoked)
 	w.until("another certificate is served", func() bool { return !w.mustVisit(w.ownHost).Equal(revoked) })
 }

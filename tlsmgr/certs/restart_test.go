@@ -21,7 +21,7 @@ func TestRestartOrdersNothing(t *testing.T) {
 	w.untilStatus(w.ownHost, store.CertificateValid)
 	stop()
 	ordered := w.ca.Orders()
-	w.ca.BreakDown(true)
+	w.ca.breakDown(true)
 	w.start()
 	if after := w.mustVisit(tag.Host); !after.Equal(before) {
 		t.Error("another certificate after the restart")

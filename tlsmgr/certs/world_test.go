@@ -47,7 +47,7 @@ var quickPace = pace{
 // test with their HTTP and HTTPS listeners.
 type certWorld struct {
 	*testing.T
-	ca      *acmetest.CA
+	ca      *testCA
 	engine  store.Engine
 	partner store.PartnerID
 	dir     string
@@ -100,7 +100,7 @@ func newCertWorldOn(t *testing.T, engine store.Engine, opt acmetest.Options) *ce
 	out := &testLog{to: t.Output()}
 	t.Cleanup(out.end) // the last one
 	w := &certWorld{
-		T: t, ca: acmetest.Start(t, opt), dir: t.TempDir(), found: map[string]store.DNSVerdict{},
+		T: t, ca: startCA(t, opt), dir: t.TempDir(), found: map[string]store.DNSVerdict{},
 		ownHost: fmt.Sprintf("api%d.service.test", n), trackingHost: fmt.Sprintf("t.agency%d.test", n),
 		log: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}

@@ -253,7 +253,7 @@ func TestCluster(t *testing.T) {
 	for range 2 {
 		write()
 		old := c.primary
-		testenv.Check(t, c.servers[old].Crash())
+		testenv.Check(t, crash(c.servers[old]))
 		testenv.Check(t, c.promote(ctx))
 		write()
 		testenv.Check(t, c.rejoin(old))
@@ -263,7 +263,7 @@ func TestCluster(t *testing.T) {
 	testenv.Check(t, err)
 	testenv.Check(t, thaw())
 	write()
-	testenv.Check(t, c.servers[c.primary].Crash())
+	testenv.Check(t, crash(c.servers[c.primary]))
 	testenv.Check(t, c.servers[c.primary].Start())
 	testenv.Check(t, c.awaitStandbys(ctx))
 	write()

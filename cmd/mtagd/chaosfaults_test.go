@@ -26,7 +26,7 @@ const (
 var faults = []fault{
 	{"the primary is killed, a standby promoted", true, func(ctx context.Context, c *chaos, random *rand.Rand) error {
 		old := c.cluster.primary
-		if err := c.cluster.servers[old].Crash(); err != nil {
+		if err := crash(c.cluster.servers[old]); err != nil {
 			return err
 		}
 		wait(draw(random, short))
@@ -35,7 +35,7 @@ var faults = []fault{
 	{"the primary is killed and starts again", true, func(_ context.Context, c *chaos, random *rand.Rand) error {
 		defer c.noteLoss(time.Now())
 		s := c.primary()
-		if err := s.Crash(); err != nil {
+		if err := crash(s); err != nil {
 			return err
 		}
 		wait(draw(random, short))
@@ -181,7 +181,7 @@ func (c *chaos) stopPrimary(d time.Duration) error {
 
 func (c *chaos) stopNode(n *chaosNode, d time.Duration) error {
 	n.stopped.Add(1)
-	thaw, err := pgtest.FreezeProcess(n.running.Load().cmd.Process)
+	thaw, err := freezeProcess(n.running.Load().cmd.Process)
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (c *chaos) stopNode(n *chaosNode, d time.Duration) error {
 
 func (c *chaos) killServers(d time.Duration, servers ...int) error {
 	for _, i := range servers {
-		if err := c.cluster.servers[i].Crash(); err != nil {
+		if err := crash(c.cluster.servers[i]); err != nil {
 			return err
 		}
 	}

@@ -52,7 +52,7 @@ func TestDaemonRechecksDNSWithoutTLS(t *testing.T) {
 // back.
 func TestTheStartWaitsForTheDatabase(t *testing.T) {
 	database := pgtest.NewServer(t)
-	if err := database.Crash(); err != nil {
+	if err := crash(database); err != nil {
 		t.Fatal(err)
 	}
 	text, logged := io.Pipe()

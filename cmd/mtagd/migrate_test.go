@@ -135,7 +135,7 @@ func TestMigrateUnderLoad(t *testing.T) {
 	kills := map[string]func(command *exec.Cmd) error{
 		"the command": func(c *exec.Cmd) error { _ = c.Process.Kill(); return nil }, /* it may have ended */
 		"the server":  func(*exec.Cmd) error { return b.kill() },
-		"PostgreSQL":  func(*exec.Cmd) error { return errors.Join(database.Crash(), database.Start()) },
+		"PostgreSQL":  func(*exec.Cmd) error { return errors.Join(crash(database), database.Start()) },
 	}
 	for what, kill := range kills {
 		before := strings.Count(b.Log(), `"phase":"copy"`)

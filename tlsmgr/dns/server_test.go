@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,7 +62,8 @@ func readZone(t *testing.T, zone string) []miekg.RR {
 func (s *server) serveDNS(w miekg.ResponseWriter, question *miekg.Msg) {
 	answer := s.answer(question)
 	if s.reply != nil {
-		answer = s.reply(question, answer, dnstest.OverTCP(w))
+		_, overTCP := w.RemoteAddr().(*net.TCPAddr)
+		answer = s.reply(question, answer, overTCP)
 	}
 	if answer != nil {
 		w.WriteMsg(answer) // fails when the client has closed its socket

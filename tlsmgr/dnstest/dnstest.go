@@ -86,9 +86,3 @@ func (s *Server) Stop() error {
 	}
 	return errors.Join(append(errs, s.udp.Shutdown(), <-s.ended)...)
 }
-
-// OverTCP reports whether a question came over TCP.
-func OverTCP(w miekg.ResponseWriter) bool {
-	_, tcp := w.RemoteAddr().(*net.TCPAddr)
-	return tcp
-}

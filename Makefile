@@ -31,7 +31,7 @@ needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells gn
 # take longest: if they started last, one core would be idle at the end.
 #
 # The race detector makes a test five to ten times as expensive, so it is on only where goroutines meet. It is off
-#   for PLAIN: packages that test another process, or send one request after the other, and the one without tests that needs chromedp;
+#   for PLAIN: packages that test another process, or send one request after the other, or only measure;
 #   for DRILLS: tests of the packages DRILLED that damage, kill and compare. The race detector skips them (testenv.Drill);
 #   for COMMANDS: tests of PROGRAM that send it one command or request after the other, or run other programs, such as PostgreSQL or
 #   promtool. Its other tests, such as load tests, use it.
@@ -158,7 +158,7 @@ bench-steps:
 
 # Compares the browser tag with others, which it installs from npm into a temporary directory: about five minutes.
 bench-tag: chromium
-	$(GO) run -pgo=off ./bench/tags $(BENCHFLAGS)
+	$(GO) test -pgo=off -run '^$$' -bench . -benchtime 1x -timeout 0 ./bench/tags -args $(BENCHFLAGS)
 
 mtagbench:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/mtagbench ./bench/mtagbench

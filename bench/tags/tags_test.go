@@ -1,4 +1,4 @@
-// Command tags compares what browser tags cost a page: ours and those of others, in one run, in Chromium.
+// Package tags compares what browser tags cost a page: ours and those of others, in one run, in Chromium.
 //
 //	make bench-tag
 //
@@ -21,8 +21,8 @@
 //
 //	(sed 's/__COLLECT_API_HOST__//; s,__COLLECT_API_ENDPOINT__,/api/send,' src/tracker/index.js | go tool esbuild --minify
 //	echo 'window.track = (i) => umami.track("Many", { value: i, currency: "EUR" });') >umami.js
-//	make bench-tag BENCHFLAGS="--script Umami=umami.js"
-package main
+//	make bench-tag BENCHFLAGS="--script Umami=$PWD/umami.js"
+package tags
 
 import (
 	"cmp"
@@ -39,6 +39,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"testing"
 	"text/tabwriter"
 	"time"
 
@@ -89,52 +90,47 @@ var tags = [][2]string{
 
 // bench is a browser and the server that it sees.
 type bench struct {
+	*testing.B
 	browser context.Context
 	server  *httptest.Server
 	scripts map[string]string // by name of the tag
 	refuses atomic.Bool       // the server takes no events
 }
 
-func main() {
-	rounds := flag.Int("rounds", 3, "rounds; the table has their medians")
+var rounds = flag.Int("rounds", 3, "rounds; the table has their medians")
+
+func init() {
 	flag.Func("script", "NAME=FILE, one more tag", func(value string) error {
 		name, file, _ := strings.Cut(value, "=")
 		script, err := os.ReadFile(file)
 		tags = append(tags, [2]string{name, string(script)})
 		return err
 	})
-	flag.Parse()
-	run(*rounds)
 }
 
-// check ends the run with an error, after the deferred calls.
-func check(err error) {
-	if err != nil {
-		panic(err)
-	}
+func (b *bench) check(err error) {
+	b.Helper()
+	testenv.Check(b, err)
 }
 
-func run(rounds int) {
-	dir, err := os.MkdirTemp("", "bench-tag-")
-	check(err)
-	defer os.RemoveAll(dir)
-	b := &bench{scripts: map[string]string{}}
+func BenchmarkTags(of *testing.B) {
+	chromium := testenv.Program(of, "chromium")
+	dir := of.TempDir()
+	b := &bench{B: of, scripts: map[string]string{}}
 	b.bundle(dir)
 	b.server = httptest.NewServer(b)
 	b.server.URL = strings.Replace(b.server.URL, "127.0.0.1", "www.shop.localhost", 1) // as deep as most shops
 	defer b.server.Close()
-	chromium, err := testenv.Find("chromium")
-	check(err)
 	allocator, cancel := chromedp.NewExecAllocator(context.Background(), chromedp.ExecPath(chromium), chromedp.NoSandbox,
 		chromedp.UserDataDir(filepath.Join(dir, "profile")), chromedp.Flag("headless", "new"), chromedp.Flag("disable-gpu", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-dev-shm-usage", true))
 	defer cancel()
 	b.browser, cancel = chromedp.NewContext(allocator)
 	defer cancel()
-	check(chromedp.Do(b.browser))
+	b.check(chromedp.Do(b.browser))
 	measured := map[string][figures][]float64{} // by name
 	start := time.Now()
-	for round := 0; round < rounds && (round == 0 || time.Since(start)/time.Duration(round)*time.Duration(round+1) < limit); round++ {
+	for round := 0; round < *rounds && (round == 0 || time.Since(start)/time.Duration(round)*time.Duration(round+1) < limit); round++ {
 		for _, tag := range tags {
 			ms, all := b.measure(tag[0]), measured[tag[0]]
 			for i := range ms {
@@ -154,7 +150,7 @@ func run(rounds int) {
 		}
 		fmt.Fprint(table, "\t\n")
 	}
-	check(table.Flush())
+	b.check(table.Flush())
 }
 
 // bundle makes the scripts. Ours is the script that the tag host serves.
@@ -162,7 +158,7 @@ func (b *bench) bundle(dir string) {
 	install := exec.Command("npm", "install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--silent",
 		"posthog-js", "@plausible-analytics/tracker", "@snowplow/browser-tracker", "@segment/analytics-next")
 	install.Dir, install.Stderr = dir, os.Stderr
-	check(install.Run())
+	b.check(install.Run())
 	for _, tag := range tags {
 		b.scripts[tag[0]] = tag[1]
 		if !strings.Contains(tag[1], "import ") {
@@ -174,7 +170,7 @@ func (b *bench) bundle(dir string) {
 			Format: api.FormatIIFE, Target: api.ES2020, Define: map[string]string{"process.env.NODE_ENV": `"production"`},
 		})
 		if len(built.Errors) > 0 {
-			panic(tag[0] + ": " + built.Errors[0].Text)
+			b.Fatal(tag[0] + ": " + built.Errors[0].Text)
 		}
 		b.scripts[tag[0]] = string(built.OutputFiles[0].Contents)
 	}
@@ -220,13 +216,13 @@ const figures = 5
 func (b *bench) measure(name string) (ms [figures]float64) {
 	profile, end := chromedp.NewContext(b.browser, chromedp.WithNewBrowserContext())
 	defer end()
-	check(chromedp.Do(profile)) // opens a tab, which ends with its context
+	b.check(chromedp.Do(profile)) // opens a tab, which ends with its context
 	b.refuses.Store(false)
 	var longest [3]float64
 	_, ms[0], longest[0] = b.cost(profile, func() { b.visit(profile, name) })
-	ms[1], ms[2], longest[1] = b.cost(profile, func() { call(profile) })
+	ms[1], ms[2], longest[1] = b.cost(profile, func() { b.call(profile) })
 	b.refuses.Store(true)
-	call(profile)
+	b.call(profile)
 	b.visit(profile, "empty")
 	b.refuses.Store(false)
 	_, ms[3], longest[2] = b.cost(profile, func() { b.visit(profile, name) })
@@ -236,17 +232,17 @@ func (b *bench) measure(name string) (ms [figures]float64) {
 
 // visit opens a page and waits for its deferred work. Nothing shows its end, so the wait is the same for all tags.
 func (b *bench) visit(tab context.Context, path string) {
-	check(chromedp.Do(tab, chromedp.Navigate(b.server.URL+"/"+path)))
+	b.check(chromedp.Do(tab, chromedp.Navigate(b.server.URL+"/"+path)))
 	time.Sleep(quiet)
 }
 
 // call makes 1,000 calls, and waits for their deferred work.
-func call(tab context.Context) {
+func (b *bench) call(tab context.Context) {
 	ctx, cancel := context.WithTimeout(tab, 2*time.Minute)
 	defer cancel()
 	_, err := chromedp.Run(ctx, chromedp.Evaluate[chromedp.Void]("new Promise((done) => { setTimeout(many); setTimeout(done) })",
 		func(p *runtime.EvaluateParams) { chromedp.EvalAwaitPromise(p) }))
-	check(err)
+	b.check(err)
 	time.Sleep(quiet)
 }
 
@@ -269,7 +265,7 @@ func (b *bench) cost(tab context.Context, work func()) (called, sum, longest flo
 	complete := make(chan struct{})
 	ctx, stop := context.WithTimeout(tab, 2*time.Minute)
 	defer stop()
-	check(chromedp.Listen(ctx, func(event any) {
+	b.check(chromedp.Listen(ctx, func(event any) {
 		switch event := event.(type) {
 		case *tracing.EventDataCollected:
 			for _, text := range event.Value {
@@ -285,10 +281,10 @@ func (b *bench) cost(tab context.Context, work func()) (called, sum, longest flo
 	_, err := chromedp.Call(ctx, tracing.Start, tracing.StartParams{TraceConfig: &tracing.TraceConfig{
 		IncludedCategories: []string{"devtools.timeline", "disabled-by-default-devtools.timeline"},
 	}})
-	check(err)
+	b.check(err)
 	work()
 	_, err = chromedp.Call(ctx, tracing.End, cdp.Empty{})
-	check(err)
+	b.check(err)
 	<-complete
 	slices.SortFunc(events, func(a, b traced) int { return cmp.Or(cmp.Compare(a.TS, b.TS), cmp.Compare(b.Dur, a.Dur)) })
 	own := map[int]bool{} // processes that ran the scripts

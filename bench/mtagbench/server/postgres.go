@@ -64,16 +64,11 @@ func StartPostgres(temp string) (p *Postgres, err error) {
 	if p.Standby, err = p.Primary.Standby("standby", true); err != nil {
 		return nil, err
 	}
+	if err = p.Primary.Exec("CREATE DATABASE " + benchDatabase); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	first, err := pgx.Connect(ctx, p.Primary.URL("postgres"))
-	if err != nil {
-		return nil, err
-	}
-	_, err = first.Exec(ctx, "CREATE DATABASE "+benchDatabase)
-	if err = errors.Join(err, first.Close(ctx)); err != nil {
-		return nil, err
-	}
 	p.Conn, err = pgx.Connect(ctx, p.URL())
 	return p, err
 }

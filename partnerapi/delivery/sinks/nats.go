@@ -23,8 +23,8 @@ import (
 )
 
 // nats publishes each event to a subject of a JetStream stream. It speaks the client protocol itself
-// (https://docs.nats.io/reference/reference-protocols/nats-protocol, read 2026-11), because the library nats.go allocates as
-// much as a message claims to have: a hostile server could use up the memory.
+// (https://docs.nats.io/reference/reference-protocols/nats-protocol, read 2026-11), because the library nats.go (1.55) makes
+// room for as much as a message claims to have, in a goroutine of its own: a server that claims too much ends this process.
 type nats struct {
 	common
 	address, subject, user string

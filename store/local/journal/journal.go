@@ -154,7 +154,7 @@ type Journal struct {
 	committer *committer
 	stopping  context.Context // ends when Close begins
 	stop      context.CancelFunc
-	running   sync.WaitGroup // tidy
+	running   sync.WaitGroup // tidy, merge and filter
 }
 
 func logDir(dir string) string  { return filepath.Join(dir, "log") }
@@ -314,6 +314,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	j.stopping, j.stop = context.WithCancel(context.Background())
 	go j.committer.run()
 	j.running.Go(j.tidy)
+	j.running.Go(j.filter)
 	return nil
 }
 

@@ -33,7 +33,7 @@
 // # Memory and space
 //
 // Entries in memory take about 9 MB, and three times as much while a table is made of them. A million keys of event_ids in
-// tables take 3 MB, and the filter of the unsealed tables 2 MB, however many keys they have. Flush, Compact and Merge first
+// tables take 3 MB, and the filter of the unsealed tables 4 MB, however many keys they have. Flush, Compact and Merge first
 // look at the free space of the disk (space.go).
 //
 // Files in reading order:

@@ -112,11 +112,11 @@ func (r run) find(key []byte, hash uint32, buf *buffer, n *newest) error {
 }
 
 // keyFilter is a Bloom filter of the keys of many tables. Each has one of its own, but to ask dozens of them takes
-// microseconds. The bits of a key are in one cache line. With 2 million keys, one of a hundred others passes.
+// microseconds. The bits of a key are in one cache line. With 4 million keys, two of a hundred others pass.
 type keyFilter [filterWords]atomic.Uint64
 
 const (
-	filterWords = 1 << 18 // 2 MiB
+	filterWords = 1 << 19 // 4 MiB
 	lineWords   = 8
 	bitsOfKey   = 5
 )
@@ -125,7 +125,7 @@ const (
 func line(hash uint32) (from int, mixed uint64) {
 	mixed = uint64(hash) * 0x9e3779b97f4a7c15
 	mixed = (mixed ^ mixed>>32) * 0xd6e8feb86659fd93
-	return int(mixed>>49) * lineWords, mixed
+	return int(mixed>>48) * lineWords, mixed
 }
 
 func (f *keyFilter) add(hash uint32) {

@@ -32,7 +32,8 @@
 //
 // # Memory and space
 //
-// Entries in memory take about 9 MB, and three times as much while a table is made of them. Flush, Compact and Merge first
+// Entries in memory take about 9 MB, and three times as much while a table is made of them. A million keys of event_ids in
+// tables take 3 MB, and the filter of the unsealed tables 4 MB, however many keys they have. Flush, Compact and Merge first
 // look at the free space of the disk (space.go).
 //
 // Files in reading order:
@@ -63,6 +64,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/dgraph-io/badger/v4/y"
 	"golang.org/x/sys/unix"
 
 	"mtagd/store/local/codec"
@@ -322,19 +324,27 @@ func (d *DB) Check(ctx context.Context, pace func(), found func(*Damage)) error 
 			return nil
 		}
 		checked[next.path] = true
-		c, err := next.readAll(paced(ctx, pace), nil)
-		if err == nil && c != want.contents {
-			err = damaged(next.path, "it has %d entries instead of %d, or other ones", c.entries, want.entries)
-		}
+		err := d.checkTable(next, want, paced(ctx, pace), nil)
 		d.release(parts)
 		var damage *Damage
 		if errors.As(err, &damage) {
-			d.met.note(damage)
 			found(damage)
 		} else if err != nil {
 			return err
 		}
 	}
+}
+
+// checkTable reads a table whole, and compares it with what is listed. It notes damage, and returns it.
+func (d *DB) checkTable(t *tableFile, want listed, pace func() error, use func(key []byte, v y.ValueStruct)) error {
+	c, err := t.readAll(pace, use)
+	if err == nil && c != want.contents {
+		err = damaged(t.path, "it has %d entries instead of %d, or other ones", c.entries, want.entries)
+	}
+	if damage, ok := errors.AsType[*Damage](err); ok {
+		d.met.note(damage)
+	}
+	return err
 }
 
 func paced(ctx context.Context, pace func()) func() error {

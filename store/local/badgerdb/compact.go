@@ -15,25 +15,19 @@ import (
 )
 
 // NeedsMerge reports whether it is time for Merge: the unsealed parts are as large as the sealed ones, or have so many
-// tables that reads become slow. Tables that were there when a part was opened slow reads down most, because they share no
-// filter (keyFilter).
+// tables that reads become slow.
 func (d *DB) NeedsMerge() bool {
 	parts := d.acquire()
 	defer d.release(parts)
 	from := firstUnsealed(parts)
-	tables, first := 0, 0
+	tables := 0
 	for _, h := range parts[from:] {
-		t := h.tables.Load()
-		tables += len(t.all)
-		first += len(t.first)
+		tables += len(h.tables.Load().all)
 	}
-	return tables >= 4 && size(parts[from:]) >= size(parts[:from]) || tables >= mostNewTables || first >= mostFirstRuns
+	return tables >= 4 && size(parts[from:]) >= size(parts[:from]) || tables >= mostNewTables
 }
 
-const (
-	mostNewTables = 48
-	mostFirstRuns = 8
-)
+const mostNewTables = 48
 
 // firstUnsealed returns which part is the first one that is not sealed: the last part, or one before it, after a compaction
 // that has failed.
@@ -183,7 +177,7 @@ func (w *partWriter) flush() error {
 		return err
 	}
 	id := uint64(len(w.list.tables) + 1)
-	t, err := w.builder.write(w.dir, id, w.c.pace, func([]byte) {})
+	t, err := w.builder.write(w.dir, id, w.c.pace, nil)
 	if err != nil {
 		return err
 	}

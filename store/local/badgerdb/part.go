@@ -17,7 +17,7 @@ type part struct {
 
 	// Written since the last Flush; guarded by DB.writing.
 	unread []*tableFile
-	filter *keyFilter // of the keys in tables that were added to the part
+	filter *keyFilter // of the keys in tables that were added to the part, or that FilterTables has read
 
 	readers int           // its users, plus one while it is in DB.parts; guarded by DB.mu
 	closed  chan struct{} // closed after the part was closed and removed, or could not be removed
@@ -49,6 +49,14 @@ func (h *part) publish() {
 		h.tables.Store(h.tables.Load().with(h.unread, h.filter))
 		h.unread = nil
 	}
+}
+
+// sharedFilter returns the part's filter. The caller holds DB.writing.
+func (h *part) sharedFilter() *keyFilter {
+	if h.filter == nil {
+		h.filter = new(keyFilter)
+	}
+	return h.filter
 }
 
 // prepare writes the list to the disk, and removes files that are not listed. Only then may tables be added to the part.

@@ -174,7 +174,7 @@ func TestATableWithManyEntriesOfAKey(t *testing.T) {
 		add("b", fmt.Sprintf("%0100d", version), version)
 	}
 	add("c", "behind", 1)
-	table, err := b.write(h.dir, 1, atOnce, func([]byte) {})
+	table, err := b.write(h.dir, 1, atOnce, nil)
 	check(t, err)
 	h.list.tables[1], h.unread, d.dirty = listed{table.size, b.contents, table.sum}, []*tableFile{table}, true
 	check(t, d.Flush())
@@ -195,5 +195,124 @@ func TestATableWithManyEntriesOfAKey(t *testing.T) {
 		if found, err := everything(d, reverse); !errors.Is(err, codec.ErrCorrupt) || len(found) > 2 {
 			t.Errorf("reverse %v: %d keys behind damage, %v", reverse, len(found), err)
 		}
+	}
+}
+
+// filterModel has some tables of before an open, with all that a look-up may meet: keys of one table, keys that are newer in
+// another one, and deletions.
+func filterModel(t *testing.T, dir string) (m *model, key func(n int) []byte, checkAll func(when string)) {
+	m = newModel(t, dir)
+	key = func(n int) []byte { return fmt.Appendf(nil, "key %03d", n) }
+	for round := range 6 {
+		m.version++
+		check(t, commit(m.DB, m.version, func(txn *batch) error {
+			for n := 50 * round; n < 50*round+80; n++ {
+				if n%9 == round {
+					delete(m.live, string(key(n)))
+					txn.Delete(key(n))
+				} else {
+					m.live[string(key(n))] = fmt.Sprint("value ", round)
+					check(t, txn.Set(key(n), []byte(fmt.Sprint("value ", round))))
+				}
+			}
+			return nil
+		}))
+		check(t, m.Flush())
+	}
+	m.reopen(dir)
+	return m, key, func(when string) {
+		t.Helper()
+		for n := range 400 {
+			value, found, err := m.Get(key(n))
+			if want, has := m.live[string(key(n))]; err != nil || found != has || found && string(value) != want {
+				t.Fatalf("%s: Get(%s) gives %q, %v, %v instead of %q, %v", when, key(n), value, found, err, want, has)
+			}
+		}
+	}
+}
+
+// After an open, too, a look-up of a new key asks no table.
+func TestALookUpOfANewKeyReadsNoTableOfBeforeAnOpen(t *testing.T) {
+	m, _, _ := filterModel(t, t.TempDir())
+	defer func() { check(t, m.Close()) }()
+	check(t, m.FilterTables(ctx, noPace))
+	for _, f := range m.current().tables.Load().all { // a table that is asked cannot be read
+		f.filter = nil
+		check(t, f.file.Close())
+	}
+	reads := 0
+	for n := range 1000 {
+		if _, _, err := m.Get(fmt.Appendf(nil, "key %03d of another one", n%300)); err != nil {
+			reads++
+		}
+	}
+	if reads > 10 {
+		t.Errorf("%d of 1000 look-ups of new keys read a table", reads)
+	}
+}
+
+// While the keys of old tables are added to the filter, and afterwards, each is found, or not when it was deleted. The same
+// is true beside new tables, a merge, and after a merge of the tables and another open.
+func TestKeysAreFoundWhileTheirTablesAreFiltered(t *testing.T) {
+	for _, beside := range []string{"nothing", "a flush", "a merge"} {
+		dir := t.TempDir()
+		m, key, checkAll := filterModel(t, dir)
+		pauses := 0
+		check(t, m.FilterTables(ctx, func() {
+			checkAll("while it is built")
+			if pauses++; pauses != 3 || beside == "nothing" {
+				return
+			}
+			m.version++
+			check(t, commit(m.DB, m.version, func(txn *batch) error {
+				for n := 20; n < 320; n += 30 { // one goes, one comes or changes
+					txn.Delete(key(n))
+					delete(m.live, string(key(n)))
+					m.live[string(key(n+1))] = "newest"
+					check(t, txn.Set(key(n+1), []byte("newest")))
+				}
+				return nil
+			}))
+			check(t, m.Flush())
+			if beside == "a merge" {
+				check(t, m.Merge(ctx, noPace))
+			}
+			checkAll("beside " + beside)
+		}))
+		if pauses < 6 {
+			t.Errorf("beside %s: %d pauses", beside, pauses)
+		}
+		checkAll("after it was built beside " + beside)
+		check(t, m.mergeNewest())
+		checkAll("merged")
+		m.reopen(dir)
+		check(t, m.FilterTables(ctx, noPace))
+		checkAll("opened again")
+		m.check()
+		check(t, m.Close())
+	}
+}
+
+// A damaged table is noticed when it is to be filtered. No key is missing because of it: what was in the damaged block gives
+// an error, and all other keys are found.
+func TestADamagedTableIsNotFiltered(t *testing.T) {
+	m, key, _ := filterModel(t, t.TempDir())
+	defer func() { check(t, m.Close()) }()
+	damagedTable := m.current().tables.Load().all[2]
+	flip(t, damagedTable.path, 40)
+	if err := m.FilterTables(ctx, noPace); !errors.Is(err, codec.ErrCorrupt) || m.Damage() == nil {
+		t.Errorf("damage gives %v, and %v is noted", err, m.Damage())
+	}
+	errs := 0
+	for n := range 400 {
+		value, found, err := m.Get(key(n))
+		if damage, ok := errors.AsType[*Damage](err); ok && damage.Path == damagedTable.path {
+			errs++
+		} else if want, has := m.live[string(key(n))]; err != nil || found != has || string(value) != want {
+			t.Errorf("Get(%s) gives %q, %v, %v instead of %q, %v", key(n), value, found, err, want, has)
+		}
+	}
+	if errs < 70 || errs > 90 {
+		t.Errorf("%d look-ups meet the damage", errs)
 	}
 }

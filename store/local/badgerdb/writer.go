@@ -137,8 +137,8 @@ func (b *builder) add(e *codec.Entry) {
 	b.table.Add(b.key, v, 0)
 }
 
-// write writes the table to a file, and reads it back. It calls use with each key.
-func (b *builder) write(dir string, id uint64, pace func() error, use func(key []byte)) (*tableFile, error) {
+// write writes the table to a file, and reads it back. It calls use, if there is one, with the keys and values.
+func (b *builder) write(dir string, id uint64, pace func() error, use func(key []byte, v y.ValueStruct)) (*tableFile, error) {
 	done := b.table.Done()
 	b.file = slices.Grow(b.file[:0], done.Size)[:done.Size]
 	done.Copy(b.file)
@@ -151,7 +151,7 @@ func (b *builder) write(dir string, id uint64, pace func() error, use func(key [
 	if err != nil {
 		return nil, err
 	}
-	found, err := t.readAll(pace, func(key []byte, _ y.ValueStruct) { use(key) })
+	found, err := t.readAll(pace, use)
 	if err == nil && found != b.contents {
 		err = damaged(t.path, "%d entries were written, but it has %d, or other ones", b.contents.entries, found.entries)
 	}
@@ -172,11 +172,8 @@ func (d *DB) writeTable() error {
 	b := newBuilder(len(d.memory.bytes) + 32*len(d.memory.entries))
 	defer b.release()
 	d.memory.build(b)
-	if h.filter == nil {
-		h.filter = new(keyFilter)
-	}
 	id := h.newest() + 1
-	t, err := b.write(h.dir, id, atOnce, func(key []byte) { h.filter.add(y.Hash(key)) })
+	t, err := b.write(h.dir, id, atOnce, h.sharedFilter().addKey)
 	if err != nil {
 		return err
 	}

@@ -144,7 +144,12 @@ func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(
 
 // RebuildKeys replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails
 // with badgerdb.ErrCopied during a backup. It calls before when the new one is complete.
-func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() error) error {
+func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() error) (err error) {
+	defer func() { // when the locks are released
+		if err == nil {
+			err = j.keys.db.FilterTables(ctx, j.pace())
+		}
+	}()
 	j.copying.Lock()
 	defer j.copying.Unlock()
 	j.flushes.Lock()
@@ -178,6 +183,13 @@ func (j *Journal) merge() {
 	defer j.compacting.Store(false)
 	if err := j.keys.db.Merge(j.stopping, j.pace()); err != nil && j.stopping.Err() == nil && !badgerdb.IsNearlyFull(err) {
 		j.logger.Error("links and event_ids cannot be compacted now, and take more space", "error", err)
+	}
+}
+
+// filter makes look-ups of new event_ids cheap in what is in the database from before the start.
+func (j *Journal) filter() {
+	if err := j.keys.db.FilterTables(j.stopping, j.pace()); err != nil && j.stopping.Err() == nil {
+		j.logger.Error("a table of links and event_ids cannot be read", "error", err)
 	}
 }
 

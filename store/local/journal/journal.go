@@ -118,7 +118,8 @@ type Options struct {
 	// nil: nothing is called.
 	Rebuilding func() error
 
-	// Pace returns the function that a compaction calls between pieces of work, to pause; nil: there are no pauses.
+	// Pace returns the function that work on the database in the background calls between pieces, to pause; nil: there are no
+	// pauses.
 	Pace func() func()
 }
 
@@ -154,7 +155,7 @@ type Journal struct {
 	committer *committer
 	stopping  context.Context // ends when Close begins
 	stop      context.CancelFunc
-	running   sync.WaitGroup // tidy
+	running   sync.WaitGroup // tidy, merge and filter
 }
 
 func logDir(dir string) string  { return filepath.Join(dir, "log") }
@@ -314,6 +315,7 @@ func (j *Journal) Start(ready func() error, handOver HandOver) error {
 	j.stopping, j.stop = context.WithCancel(context.Background())
 	go j.committer.run()
 	j.running.Go(j.tidy)
+	j.running.Go(j.filter)
 	return nil
 }
 

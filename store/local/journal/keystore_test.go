@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -154,4 +155,53 @@ func TestEventIDsThatAreNotFlushedCount(t *testing.T) {
 		want("after the flush", id, store.Duplicate)
 	}
 	want("after it was removed and flushed", "3", store.Recorded)
+}
+
+// After a restart the tables of before are read once, with pauses for requests. An event_id in them counts meanwhile, and
+// afterwards.
+func TestEventIDsOfBeforeARestartCountWhileTheirTablesAreRead(t *testing.T) {
+	dir, shop := t.TempDir(), store.NewMerchantID()
+	visit := func(id int) store.Mark {
+		return store.Mark{Merchant: shop, Name: "View", DedupeID: strconv.Itoa(id), Identity: store.Identity{MUID: "m"}, Raw: []byte("{}")}
+	}
+	j := open(t, dir)
+	for id := range 5 {
+		testenv.Check(t, j.Record(ctx, []store.Mark{visit(id)}))
+		testenv.Check(t, j.flush())
+	}
+	closeJournal(t, j)
+	pauses, goOn := make(chan bool), make(chan bool)
+	opened, err := Open(dir, Options{Log: quiet, Now: time.Now, Pace: func() func() {
+		return func() {
+			select {
+			case pauses <- true:
+			case <-goOn:
+			}
+		}
+	}})
+	testenv.Check(t, err)
+	j = start(t, opened)
+	defer closeJournal(t, j)
+	end := sync.OnceFunc(func() { close(goOn) })
+	defer end()
+	count := func(when string) {
+		t.Helper()
+		for id := range 5 {
+			marks := []store.Mark{visit(id)}
+			if err := j.Record(ctx, marks); err != nil || marks[0].Outcome != store.Duplicate {
+				t.Errorf("%s, event_id %d has outcome %d, %v", when, id, marks[0].Outcome, err)
+			}
+		}
+	}
+	for n := range 5 {
+		select {
+		case <-pauses:
+		case <-time.After(time.Minute):
+			t.Fatalf("%d tables are read after the restart", n)
+		}
+		count("while the tables are read")
+	}
+	end()
+	testenv.Check(t, j.keys.db.FilterTables(ctx, func() {}))
+	count("afterwards")
 }

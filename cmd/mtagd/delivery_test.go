@@ -91,6 +91,8 @@ func newMoodySink(t *testing.T, random *rand.Rand) *moodySink {
 			panic(http.ErrAbortHandler)
 		case 4:
 			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			fmt.Fprintf(w, `{"events_received":%d}`, len(events)) // without it, Meta would not have taken them
 		}
 	}))
 	t.Cleanup(s.Close)

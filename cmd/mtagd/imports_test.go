@@ -44,7 +44,8 @@ var mayImport = []struct {
 	// The protocols see the engine's contract alone, and only the front door sees connections.
 	{"edge", "store store/budget edge/ partnerapi"},
 	{"edge/", "store edge/"},
-	{"edge/tag", "store store/budget edge/asset edge/check edge/clientaddr edge/limit edge/refused edge/requestid edge/sdk"},
+	{"edge/tag", "store store/budget edge/asset edge/check edge/clientaddr edge/limit edge/refused edge/requestid edge/sdk edge/tag/eventjson"},
+	{"edge/tag/eventjson", ""},
 	{"partnerapi partnerapi/", "store store/budget partnerapi partnerapi/ edge/"},
 	{"partnerapi/delivery", "store store/rules partnerapi/delivery/"}, // the rules say whose an event is
 	// A kind of destination knows what a kind is, and no more.

@@ -10,25 +10,13 @@ import (
 	"unsafe"
 
 	"github.com/goccy/go-json/jsontext"
-	json "github.com/goccy/go-json/v2"
 
+	"mtagd/edge/tag/eventjson"
 	"mtagd/store"
 )
 
-// fields are the fields of an event that the service itself reads. All others are stored with the body, unread. Names
-// match by exact case. When a name repeats, its last value counts. Each field is raw JSON, empty when the event does
-// not have it.
-type fields struct {
-	MUID      jsontext.Value `json:"muid"`
-	Email     jsontext.Value `json:"email"`
-	Phone     jsontext.Value `json:"phone"`
-	DeviceID  jsontext.Value `json:"deviceId"`
-	Event     jsontext.Value `json:"event"`
-	Type      jsontext.Value `json:"type"`
-	EventTime jsontext.Value `json:"event_time"`
-	EventID   jsontext.Value `json:"event_id"`
-	UserAgent jsontext.Value `json:"user_agent"`
-}
+// fields are the fields of an event that the service itself reads.
+type fields struct{ eventjson.Fields }
 
 // readMark reads one event into a mark, or returns the answer that refuses it. The mark aliases the fields and the
 // object.
@@ -67,37 +55,13 @@ func (f *fields) readMark(m *store.Mark, tag *store.Tag, object []byte, from *se
 	return nil
 }
 
-// lenient accepts what real senders send: repeated names, and the escape of half an emoji (\ud83d) where a browser
-// has cut a page title.
-var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-
-// reset empties the fields and keeps their memory for the next event.
-func (f *fields) reset() {
-	for _, v := range [...]*jsontext.Value{
-		&f.MUID, &f.Email, &f.Phone, &f.DeviceID, &f.Event, &f.Type, &f.EventTime, &f.EventID, &f.UserAgent,
-	} {
-		*v = (*v)[:0]
-	}
-}
-
 // decode reads the fields of one event, or returns the answer that refuses it.
 func (f *fields) decode(object []byte) *answer {
-	f.reset()
-	switch {
-	case len(object) > store.MaxEventBytes:
+	if len(object) > store.MaxEventBytes {
+		f.Reset()
 		return eventTooLarge
-	case !utf8.Valid(object):
-		return bodyNotUTF8
-	case len(object) == 0:
-		return bodyNotObject
-	case object[0] != '{': // checked here because the decoder would accept null
-		var other jsontext.Value
-		if err := json.UnmarshalOf(object, &other, lenient); err != nil {
-			return syntaxRefusal(err)
-		}
-		return bodyNotObject
 	}
-	if err := json.UnmarshalOf(object, f, lenient); err != nil {
+	if err := f.Decode(object); err != nil {
 		return syntaxRefusal(err)
 	}
 	return nil
@@ -108,7 +72,7 @@ func splitBatch(elements [][]byte, body []byte) ([][]byte, *answer) {
 	if !utf8.Valid(body) {
 		return elements, bodyNotUTF8
 	}
-	d := jsontext.NewDecoder(bytes.NewReader(body), lenient)
+	d := jsontext.NewDecoder(bytes.NewReader(body), eventjson.Lenient)
 	if _, err := d.ReadToken(); err != nil { // the opening bracket
 		return elements, syntaxRefusal(err)
 	}
@@ -140,6 +104,8 @@ func splitBatch(elements [][]byte, body []byte) ([][]byte, *answer) {
 func syntaxRefusal(err error) *answer {
 	syntax, ok := errors.AsType[*jsontext.SyntacticError](err)
 	switch {
+	case errors.Is(err, eventjson.ErrNotUTF8):
+		return bodyNotUTF8
 	case !ok:
 		return bodyNotObject
 	case strings.Contains(syntax.Err.Error(), "max depth"): // the decoder exports no value for this error
@@ -154,7 +120,7 @@ func syntaxRefusal(err error) *answer {
 // A sender that may not identify gets the same refusal whether or not the service knows the identifiers.
 func (f *fields) identity(from *sender) (store.Identity, *answer) {
 	var id store.Identity
-	if muid, ok := text(f.MUID); ok && strings.TrimSpace(muid) != "" {
+	if muid, ok := eventjson.Text(f.MUID); ok && strings.TrimSpace(muid) != "" {
 		id.MUID = store.MUID(muid)
 	} else {
 		id.MUID = store.MUID(from.cookie)
@@ -171,13 +137,13 @@ func (f *fields) identity(from *sender) (store.Identity, *answer) {
 	if id.MUID != "" && !from.mayIdentify {
 		return id, nil // nothing is linked
 	}
-	if email, ok := text(f.Email); ok {
+	if email, ok := eventjson.Text(f.Email); ok {
 		id.Add(store.Email, email)
 	}
-	if phone, ok := text(f.Phone); ok {
+	if phone, ok := eventjson.Text(f.Phone); ok {
 		id.Add(store.Phone, phone)
 	}
-	if device, ok := text(f.DeviceID); ok {
+	if device, ok := eventjson.Text(f.DeviceID); ok {
 		id.Add(store.DeviceID, device)
 	}
 	if id.IsZero() {
@@ -203,7 +169,7 @@ func (f *fields) name() (string, *answer) {
 	if isAbsent(v) {
 		return "", eventMissing
 	}
-	name, ok := text(v)
+	name, ok := eventjson.Text(v)
 	if !ok || !store.IsEventName(name) {
 		return "", eventMalformed
 	}
@@ -215,7 +181,7 @@ func (f *fields) dedupeID() (string, *answer) {
 	if isAbsent(f.EventID) {
 		return "", nil
 	}
-	id, ok := text(f.EventID)
+	id, ok := eventjson.Text(f.EventID)
 	switch {
 	case !ok:
 		return "", eventIDNoString
@@ -227,7 +193,7 @@ func (f *fields) dedupeID() (string, *answer) {
 
 // time returns when the event occurred: its event_time, or the time of receipt (see store.EventTime).
 func (f *fields) time(from *sender) time.Time {
-	sent, ok := text(f.EventTime)
+	sent, ok := eventjson.Text(f.EventTime)
 	if !ok {
 		return from.now
 	}
@@ -237,7 +203,7 @@ func (f *fields) time(from *sender) time.Time {
 // bot reports whether a bot caused the event. A backend's own User-Agent says nothing of the visitor, so it can send that of
 // the visitor in the event: then that one counts, unless the request had maxParsed new ones before.
 func (f *fields) bot(from *sender) bool {
-	userAgent, ok := text(f.UserAgent)
+	userAgent, ok := eventjson.Text(f.UserAgent)
 	if !ok || userAgent == "" {
 		return from.isBot
 	}
@@ -253,19 +219,6 @@ func (f *fields) bot(from *sender) bool {
 
 // isAbsent reports whether a field is absent or null, the only JSON value that begins with an n.
 func isAbsent(v jsontext.Value) bool { return len(v) == 0 || v[0] == 'n' }
-
-// text returns the value of a JSON string, and false for any other value. It aliases v unless v has escapes.
-func text(v jsontext.Value) (string, bool) {
-	if len(v) < 2 || v[0] != '"' {
-		return "", false
-	}
-	if bytes.IndexByte(v, '\\') < 0 {
-		return view(v[1 : len(v)-1]), true
-	}
-	// v is valid JSON, so the only possible error is half of a surrogate pair. AppendUnquote writes U+FFFD in its place.
-	s, _ := jsontext.AppendUnquote(nil, []byte(v))
-	return view(s), true
-}
 
 // view returns a string that shares its bytes with b. It is valid until b changes.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goccy/go-json/jsontext"
 
+	"mtagd/edge/tag/eventjson"
 	"mtagd/store"
 )
 
@@ -96,7 +97,7 @@ func FuzzReadable(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, object []byte) {
-		if len(object) == 0 || object[0] != '{' || !utf8.Valid(object) || !json.Valid(object) || !jsontext.Value(object).IsValid(lenient) {
+		if len(object) == 0 || object[0] != '{' || !utf8.Valid(object) || !json.Valid(object) || !jsontext.Value(object).IsValid(eventjson.Lenient) {
 			return
 		}
 		before := string(object)

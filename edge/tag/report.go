@@ -10,6 +10,7 @@ import (
 
 	"mtagd/edge/check"
 	"mtagd/edge/refused"
+	"mtagd/edge/tag/eventjson"
 	"mtagd/store"
 )
 
@@ -52,9 +53,9 @@ func (r *reporter) event(ctx *fasthttp.RequestCtx, tag *store.Tag, from *sender,
 	if f == nil {
 		return e
 	}
-	e.Name, _ = text(f.nameField())
+	e.Name, _ = eventjson.Text(f.nameField())
 	for i, v := range [...][]byte{f.MUID, f.Email, f.Phone, f.DeviceID} {
-		e.Identifiers[i+1], _ = text(v)
+		e.Identifiers[i+1], _ = eventjson.Text(v)
 	}
 	return e
 }

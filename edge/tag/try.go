@@ -8,6 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"mtagd/edge/check"
+	"mtagd/edge/tag/eventjson"
 	"mtagd/store"
 )
 
@@ -149,7 +150,7 @@ func refusalFinding(refused *answer, f *fields) check.Finding {
 		found.Path = f.place(because.path)
 	}
 	if refused == eventMalformed {
-		name, _ := text(f.nameField())
+		name, _ := eventjson.Text(f.nameField())
 		found.Suggestion = check.SuggestName(name)
 	}
 	return found

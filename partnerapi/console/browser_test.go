@@ -31,6 +31,7 @@ func startBrowser(t testing.TB, s *service) context.Context {
 		chromedp.Flag("headless", "new"), chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("lang", "en-US"),
+		chromedp.Flag("disable-features", "SpareRendererForSitePerProcess"), // no process in advance for a page that may never come
 		chromedp.Flag("ignore-certificate-errors", true), chromedp.Flag("host-resolver-rules", rules))
 	t.Cleanup(stop)
 	ctx, closeTab := chromedp.NewContext(allocator)

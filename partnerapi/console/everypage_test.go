@@ -124,7 +124,7 @@ func everyPage(b *tab, p *partner) {
 				if got := b.ask("document.documentElement.scrollWidth - document.documentElement.clientWidth"); got != "0" {
 					b.Errorf("%s is %s pixels too wide for a window of %d", name, got, width)
 				}
-				violations := b.ask(`axe.run().then((r) => r.violations.map((v) =>
+				violations := b.ask(`axe.run({ resultTypes: ['violations'] }).then((r) => r.violations.map((v) =>
 					v.id + ': ' + v.nodes.map((n) => n.html.slice(0, 200) + ' ' + n.failureSummary).join('; ')).join('\n'))`)
 				if violations != "" {
 					b.Errorf("%s, %s, %d pixels wide:\n%s", name, theme, width, violations)

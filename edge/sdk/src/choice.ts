@@ -3,7 +3,7 @@
 
 import { unhold } from './queue';
 import { withdraw } from './delivery';
-import { announce, cookie, Cookie, sender } from './visitor';
+import { announce, read, sender } from './visitor';
 import { safely, soon, tell, warn } from './warn';
 import { load, need } from './parts';
 import { kit } from './kit';
@@ -53,8 +53,8 @@ kit.choose_ = (given: any, by?: By, visitor?: string) => {
 // waited may have withdrawn consent: the page's beforeSend sees it.
 kit.decided_ = (granted: unknown, by?: By, visitor?: string) => {
   if (!granted) {
-    if (!by && (kit.allowed_ || cookie(Cookie.MUID))) announce('consent', granted);
-    return by == By.DEFAULT || withdraw(by);
+    if (!by && (kit.allowed_ || read())) announce('consent', granted);
+    return by == By.DEFAULT ? soon(kit.retryNow_) : withdraw(by);
   }
   sender(); // a missing cookie is a withdrawal: the visitor becomes a new one before anything is written
   // Calls that waited for consent are made. Events are sent, and then stored.

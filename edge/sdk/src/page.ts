@@ -36,14 +36,5 @@ kit.changed_ = () => {
   soon(settle, After.TITLE);
 };
 
-// watchViews makes the first page view, and one after each change of the URL.
-export const watchViews = () => {
-  kit.viewed_();
-  if (self.NavigateEvent) navigation!.addEventListener('currententrychange', kit.changed_);
-};
-
 // settle sends the page view that waits for its title.
-export const settle = () => {
-  if (pending) kit.viewed_(pending);
-  pending = 0;
-};
+export const settle = () => (pending = pending && kit.viewed_(pending)); // viewed returns nothing

@@ -2,15 +2,15 @@
 // runs the queued calls, and from then on each call as it is made.
 
 import { categories, Visit, Word } from './choice';
-import { page, watchViews } from './page';
+import { page } from './page';
 import { kit } from './kit';
 import { add, flush, whenAllowed } from './delivery';
-import { base, hold, need, release, start } from './parts';
+import { hold, init, need, release } from './parts';
 import { safely, soon, tell, warn } from './warn';
-import { Key, keys, storage } from './storage';
+import { Key, said, storage } from './storage';
 import { unhold } from './queue';
-import { announce, cookie, Cookie, erase, muid, sender, setVisitor, unique } from './visitor';
-import type { Identifiers, Options } from '../npm/mtag';
+import { announce, erase, muid, read, sender, setVisitor, unique } from './visitor';
+import type { Identifiers } from '../npm/mtag';
 
 interface Calls extends Array<ArrayLike<unknown>> {
   running?: number;
@@ -18,17 +18,10 @@ interface Calls extends Array<ArrayLike<unknown>> {
 
 const calls: Calls = (self.mtrem = self.mtrem || []);
 
-let shown: number; // when the page last returned from the back/forward cache, in ms since 1970
 let common = {}; // fields of every event, from mtag('set')
 
 const commands: Record<string, (...args: any[]) => void> = {
-  init(url: string, options = {} as Options) {
-    // A relative URL, or one without https://, would lead to the page's own host.
-    const found = /^(https?:\/\/\w[^?#]*?)\/*\?(.*&)?tagId=([^&#]+)/.exec(url);
-    if (base || !found) return warn('wrong:', url);
-    const choose = () => kit.init_(options);
-    start(found, () => (Object.keys({ consent: 0, ...options })[1] || ([] as any).toJSON ? need('options', choose) : choose()), watchViews);
-  },
+  init,
 
   // mtag('event', 'Purchase', {...}) or mtag('event', { type: 'Purchase', ... })
   event(name: any, fields?: any, recorded?: () => void) {
@@ -39,10 +32,9 @@ const commands: Record<string, (...args: any[]) => void> = {
     }
     if (name > '[' && !kit.names) return need('names', () => commands.event(name, fields, recorded), () => warn('not sent:', name)); // a name of GA4
     // The tag host records each event_id once. An event without one would be recorded again by each retry.
-    const event = { ...page(), pageTitle: document.title, ...common, ...fields, event: name, event_id: ((fields || 0).event_id || unique()) + '' };
-    whenAllowed(event, (event) => {
-      const edited = kit.edit_({ ...kit.visit_(), consent: kit.consent_, ...event });
-      if (edited) add('mark', edited, recorded);
+    whenAllowed({ ...page(), pageTitle: document.title, ...common, ...fields, event: name, event_id: ((fields || 0).event_id || unique()) + '' }, (event: any) => {
+      event = kit.edit_({ ...kit.visit_(), consent: kit.consent_, ...event });
+      if (event) add('mark', event, recorded);
     });
   },
 
@@ -51,17 +43,15 @@ const commands: Record<string, (...args: any[]) => void> = {
     whenAllowed(identifiers, (identifiers) => add('id', identifiers));
   },
 
-  consent(...call) {
-    // Chromium tells a page of a grant that was made before it returned from the back/forward cache. Without the cookie, consent
-    // has been withdrawn on another host since then.
-    (call[0] && call[3] < shown && !cookie(Cookie.MUID)) || kit.choose_(...call);
-  },
+  consent: (...call) => kit.choose_(...call),
 
   // Starts a new visitor. Waiting events keep the present muid. The cookies are replaced, not deleted: other tabs take a
   // missing cookie for a withdrawal. Without consent, waiting events have no muid yet: they are dropped, because they would
   // get the next visitor's.
   reset(by) {
     common = {};
+    // The next page would not send records that are of another visitor: save stores them anew.
+    kit.unstore_();
     if (by) return; // another tab has replaced the cookies
     kit.abort_();
     if (sender()) {
@@ -91,24 +81,39 @@ const commands: Record<string, (...args: any[]) => void> = {
   },
 };
 
+let heard: string[] = []; // what tabs of the host had said when this one last looked
+
+const listen = () => (heard = said());
+
+// hear repeats a call of another tab, unless it is known. A call that is gone was withdrawn together with all else.
+const hear = (call = '["consent",false,2]') => heard.includes(call) || run(JSON.parse(call));
+
+// catchUp repeats what other tabs have said while this one was frozen or in the back/forward cache. The browser tells it a moment
+// later, too. A grant without its cookie was withdrawn on another host since then; sender withdraws it in a page that had consent.
+const catchUp = () => {
+  said().map((call) => call.includes(sender() ? '' : read()!) && hear(call));
+  listen();
+};
+
 const begin = () => {
-  const said = () => keys(Key.SAID).map((key) => storage()[key]);
-  let heard: string[]; // what other tabs had said when the page was left
   addEventListener('pagehide', () => {
     kit.abort_();
     kit.left_ = 1;
     release();
     flush();
-    heard = said();
+    listen();
   });
   addEventListener('pageshow', () => {
     if (!kit.left_) return; // the first time
     kit.left_ = 0;
-    shown = Date.now();
-    said().map((call) => heard.includes(call) || run(JSON.parse(call)));
+    catchUp();
     kit.viewed_();
   });
-  addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));
+  // Chromium freezes tabs that have been hidden for long. The events are the document's, and do not bubble.
+  addEventListener('freeze', listen, 1 as any);
+  addEventListener('resume', () => kit.left_ || catchUp(), 1 as any);
+  // A page that returns from the back/forward cache is visible before pageshow.
+  addEventListener('visibilitychange', () => kit.left_ || (document.hidden ? flush() : kit.retryNow_()));
   addEventListener('online', kit.retryNow_);
   // Not an assignment, which a page with a frozen Array.prototype forbids.
   Object.defineProperty(calls, 'push', { value: (...later: any[]) => later.map(run) });
@@ -131,7 +136,7 @@ kit.viewed_ = (view?: object) => run(['event', 'PageView', view]);
 if (!calls.running) {
   calls.running = 1;
   // At once, also in a page that is being prerendered: a page that misses a withdrawal could write the cookie again.
-  addEventListener('storage', ({ key, newValue }) => newValue && key!.startsWith(Key.SAID) && run(JSON.parse(newValue)));
-  if ((document as any).prerendering) document.addEventListener('prerenderingchange', begin);
+  addEventListener('storage', ({ key, newValue }) => newValue && key!.startsWith(Key.SAID) && hear(storage()[key!]));
+  if ((document as any).prerendering) addEventListener('prerenderingchange', begin, 1 as any);
   else begin();
 }

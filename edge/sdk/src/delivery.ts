@@ -1,13 +1,13 @@
 // Delivery: sends the events of the queue, retries, and stops at once when consent is withdrawn.
 
-import { put, save, unhold, type Entry } from './queue';
-import { Key, keys, storage } from './storage';
 import { Visit } from './choice';
 import { now, safely, soon, warn } from './warn';
-import { erase, muid, read, sender } from './visitor';
-import { settle } from './page';
-import { base, prefix, tag } from './parts';
 import { kit } from './kit';
+import { erase, muid, read, sender } from './visitor';
+import { base, prefix, tag } from './parts';
+import { put, save, unhold, type Entry } from './queue';
+import { Key, keys, storage } from './storage';
+import { settle } from './page';
 
 const enum Is {
   MAX_BODY = 6e4, // characters
@@ -32,7 +32,7 @@ export const whenAllowed = <T>(value: T, call: (value: T) => void) => {
 };
 
 // abort ends all requests, but not the last ones of a closing page.
-kit.abort_ = () => kit.waiting_.forEach(({ request_ }) => request_ && request_.abort());
+kit.abort_ = () => [...kit.waiting_].map((entry) => entry.request_ && entry.request_.abort());
 
 // withdraw aborts all requests, and removes what the tag has stored. The events wait in memory. When consent was withdrawn
 // elsewhere, in another tab, the cookies may already be a new visitor's: then they stay.

@@ -1,7 +1,7 @@
 // The page: the fields that it adds to events, and page views.
 
-import { kit } from './kit';
 import { soon } from './warn';
+import { kit } from './kit';
 
 declare global {
   var navigation: EventTarget | undefined, NavigateEvent: any, Temporal: any; // of new browsers; navigation may also be an element with that id

@@ -1,9 +1,9 @@
 // Parts: scripts that the base script loads when a page first needs them.
 
+import type { Options } from '../npm/mtag';
 import { kit } from './kit';
 import { Key } from './storage';
 import { now, safely, soon, warn } from './warn';
-import type { Options } from '../npm/mtag';
 
 type Call = () => void;
 

@@ -6,12 +6,12 @@
 // Without consent, the queue also has the calls that wait for consent. The part backlog sends the events that other pages
 // left, and keeps personal data out of localStorage.
 
-import { drain } from './delivery';
-import { kit } from './kit';
 import { prefix } from './parts';
 import { json, storage, store } from './storage';
-import { cookie, Cookie, unique } from './visitor';
 import { soon, tell, warn } from './warn';
+import { kit } from './kit';
+import { drain } from './delivery';
+import { cookie, Cookie, unique } from './visitor';
 
 const enum Max {
   CHARS = 2e6, // of all texts in the queue; localStorage holds 5 million for each origin
@@ -47,7 +47,7 @@ export const put = (path: string, fields: any, then?: (value?: any) => void) => 
 export const save = () => {
   const lines: string[] = [];
   let name = '';
-  kit.waiting_.forEach((entry) => {
+  [...kit.waiting_].map((entry) => {
     const text = kit.allowed_ && entry.path_ == 'mark' && !entry.record_ &&
       (/@|%40|mail|phone|mobile|"tel/i.test(entry.text_) ? kit.strip_(entry.text_) : entry.text_);
     if (!text) return;
@@ -61,7 +61,7 @@ export const save = () => {
 export const unhold = (entry: Entry) => kit.waiting_.delete(entry) && (kit.chars_ -= entry.text_.length);
 
 // unstore removes the records of this page. What waits is stored anew by save.
-kit.unstore_ = () => kit.waiting_.forEach((entry) => {
+kit.unstore_ = () => [...kit.waiting_].map((entry) => {
   delete storage()[entry.record_];
   entry.record_ = '';
 });

@@ -1,16 +1,16 @@
 // The browser tag: runs the calls of mtag(). The init snippet queues calls in self.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
-import { categories, Visit, Word } from './choice';
-import { page } from './page';
 import { kit } from './kit';
-import { add, flush, whenAllowed } from './delivery';
-import { hold, init, need, release } from './parts';
+import { categories, Visit, Word } from './choice';
 import { safely, soon, tell, warn } from './warn';
-import { Key, said, storage } from './storage';
-import { unhold } from './queue';
-import { announce, erase, muid, read, sender, setVisitor, unique } from './visitor';
 import type { Identifiers } from '../npm/mtag';
+import { Key, said, storage } from './storage';
+import { announce, erase, muid, read, sender, setVisitor, unique } from './visitor';
+import { hold, init, need, release } from './parts';
+import { unhold } from './queue';
+import { page } from './page';
+import { add, flush, whenAllowed } from './delivery';
 
 interface Calls extends Array<ArrayLike<unknown>> {
   running?: number;
@@ -30,9 +30,10 @@ const commands: Record<string, (...args: any[]) => void> = {
       fields = name;
       name = name.type;
     }
-    if (name > '[' && !kit.names) return need('names', () => commands.event(name, fields, recorded), () => warn('not sent:', name)); // a name of GA4
+    // A name of GA4 needs a part.
+    if (name > '[' && !kit.names) need('names', () => commands.event(name, fields, recorded), () => warn('not sent:', name));
     // The tag host records each event_id once. An event without one would be recorded again by each retry.
-    whenAllowed({ ...page(), pageTitle: document.title, ...common, ...fields, event: name, event_id: ((fields || 0).event_id || unique()) + '' }, (event: any) => {
+    else whenAllowed({ ...page(), pageTitle: document.title + '', ...common, ...fields, event: name, event_id: ((fields || 0).event_id || unique()) + '' }, (event: any) => {
       event = kit.edit_({ ...kit.visit_(), consent: kit.consent_, ...event });
       if (event) add('mark', event, recorded);
     });
@@ -47,22 +48,23 @@ const commands: Record<string, (...args: any[]) => void> = {
 
   // Starts a new visitor. Waiting events keep the present muid. The cookies are replaced, not deleted: other tabs take a
   // missing cookie for a withdrawal. Without consent, waiting events have no muid yet: they are dropped, because they would
-  // get the next visitor's.
+  // get the next visitor's. The records are stored anew by save: the next page would send none of another visitor.
   reset(by) {
     common = {};
-    // The next page would not send records that are of another visitor: save stores them anew.
-    kit.unstore_();
-    if (by) return; // another tab has replaced the cookies
-    kit.abort_();
-    if (sender()) {
-      setVisitor();
-      announce('reset');
-      kit.visit_(Visit.RESET);
-    } else {
-      if (kit.waiting_.size) warn('not sent:', kit.waiting_.size);
-      kit.waiting_.forEach(unhold);
-      erase();
+    // Another tab has replaced the cookies.
+    if (!by) {
+      kit.abort_();
+      if (sender()) {
+        setVisitor();
+        announce('reset');
+        kit.visit_(Visit.RESET);
+      } else {
+        if (kit.waiting_.size) warn('not sent:', kit.waiting_.size);
+        [...kit.waiting_].map(unhold);
+        erase();
+      }
     }
+    kit.unstore_();
   },
 
   muid(callback: (muid: string) => void) {
@@ -136,7 +138,7 @@ kit.viewed_ = (view?: object) => run(['event', 'PageView', view]);
 if (!calls.running) {
   calls.running = 1;
   // At once, also in a page that is being prerendered: a page that misses a withdrawal could write the cookie again.
-  addEventListener('storage', ({ key, newValue }) => newValue && key!.startsWith(Key.SAID) && hear(storage()[key!]));
+  addEventListener('storage', (event) => event.newValue && event.key!.startsWith(Key.SAID) && hear(storage()[event.key!]));
   if ((document as any).prerendering) addEventListener('prerenderingchange', begin, 1 as any);
   else begin();
 }

@@ -1,10 +1,10 @@
 // The visitor: the muid and its cookie. The tag's cookies are on the root domain, so all hosts of a site share them.
 
-import { By } from './choice';
-import { withdraw } from './delivery';
-import { json, Key, store } from './storage';
-import { making } from './queue';
 import { kit } from './kit';
+import { json, Key, store } from './storage';
+import { withdraw } from './delivery';
+import { making } from './queue';
+import { By } from './choice';
 import { soon } from './warn';
 
 export const enum Cookie {
@@ -47,9 +47,7 @@ export const setVisitor = (value?: string) => {
 // erase deletes the cookies, and makes the next visitor a new one. It leaves those of another muid alone. It does so again a
 // moment later: the last answer, or a page that has just been loaded, may have renewed them at the last moment.
 export const erase = (only: unknown = read() || muid, last?: unknown) => {
-  [Cookie.MUID, Cookie.VISIT].map((name) => {
-    if (cookie(name) && (read() || only) == only) write(name, '', 0, ''), write(name, '', 0);
-  });
+  [Cookie.MUID, Cookie.VISIT].map((name) => cookie(name) && (read() || only) == only && [write(name, '', 0, ''), write(name, '', 0)]);
   muid = '';
   last || soon(() => kit.allowed_ || erase(only, 1));
 };

@@ -247,6 +247,10 @@ func TestAGrantThatIsWithdrawnWhileAPageIsInTheBackForwardCache(t *testing.T) {
 	if seen := w.gate.seen(); len(seen) != 1 || tab.get(`document.cookie`) != "" {
 		t.Errorf("requests %v, cookies %s; want one request, and no cookie", seen, tab.get(`document.cookie`))
 	}
+	// The page hears of a later grant.
+	other.goTo(w.gate.url(shopHost) + "/")
+	other.doHeard(`mtag('consent', true)`, tab)
+	w.want(append(repeat(4, "PageView"), "AfterReturn")...)
 }
 
 // neverVisible makes a page see that it is hidden from its beginning, as in a tab that is opened in the background.

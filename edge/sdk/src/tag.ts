@@ -83,15 +83,17 @@ const commands: Record<string, (...args: any[]) => void> = {
   },
 };
 
-let heard: string[] = []; // what tabs of the host had said when this one last looked
+let heard: string[] = []; // what tabs of the host had said when this one was left, frozen, or came back
 
 const listen = () => (heard = said());
 
-// hear repeats a call of another tab, unless it is known. A call that is gone was withdrawn together with all else.
+// hear repeats the last call of another tab, unless it is known. When the call is gone, a withdrawal has removed it: then the call
+// is that withdrawal, by By.TAB.
 const hear = (call = '["consent",false,2]') => heard.includes(call) || run(JSON.parse(call));
 
-// catchUp repeats what other tabs have said while this one was frozen or in the back/forward cache. The browser tells it a moment
-// later, too. A grant without its cookie was withdrawn on another host since then; sender withdraws it in a page that had consent.
+// catchUp repeats what other tabs have said while this one was frozen or in the back/forward cache. Chromium tells it a moment
+// later too: by then it is known. A grant without the cookie of its visitor was withdrawn since then, on another host. In a page that
+// has consent, sender sees that.
 const catchUp = () => {
   said().map((call) => call.includes(sender() ? '' : read()!) && hear(call));
   listen();

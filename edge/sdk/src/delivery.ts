@@ -26,10 +26,8 @@ let notBefore: number; // when Retry-After ends, likewise
 let failures = 0; // consecutive; after one, a request has one event, so that an event that always fails does not block others
 
 // whenAllowed calls with the value: now, or with a copy when there is consent. The call may write cookies.
-export const whenAllowed = <T>(value: T, call: (value: T) => void) => {
-  if (sender()) call(value);
-  else put('', value, (value) => whenAllowed(value, call)); // consent may be withdrawn again before that
-};
+export const whenAllowed = <T>(value: T, call: (value: T) => void): void =>
+  sender() ? call(value) : put('', value, (value) => whenAllowed(value, call)); // consent may be withdrawn again before that
 
 // abort ends all requests, but not the last ones of a closing page.
 kit.abort_ = () => [...kit.waiting_].map((entry) => entry.request_ && entry.request_.abort());
@@ -47,7 +45,7 @@ export const withdraw = (elsewhere?: unknown): void => {
 
 // add queues an event of the visitor. It is called by whenAllowed. Without a muid that is a text, the event gets the visitor's:
 // the tag host refuses a number.
-export const add = (path: string, fields: any, then?: () => void) => {
+export const add = (path: string, fields: any, then?: () => void) =>
   put(path, {
     language: navigator.language,
     screen: screen.width + 'x' + screen.height,
@@ -55,7 +53,6 @@ export const add = (path: string, fields: any, then?: () => void) => {
     ...fields,
     muid: (fields.muid || 0).trim ? fields.muid : muid,
   }, then);
-};
 
 // next removes the events for one request from the list, and returns them. A request to /id has one event, and so has the
 // one after a failure.

@@ -61,7 +61,4 @@ export const save = () => {
 export const unhold = (entry: Entry) => kit.waiting_.delete(entry) && (kit.chars_ -= entry.text_.length);
 
 // unstore removes the records of this page. What waits is stored anew by save.
-kit.unstore_ = () => [...kit.waiting_].map((entry) => {
-  delete storage()[entry.record_];
-  entry.record_ = '';
-});
+kit.unstore_ = () => [...kit.waiting_].map((entry) => delete storage()[entry.record_] && (entry.record_ = ''));

@@ -33,7 +33,7 @@ export const sender = (visitor?: string) => {
     if (found) write(Cookie.MUID, '', 0, '');
     setVisitor(read() || found || visitor);
     // Another tab may have written its own. The calls of one task, and their request, look once.
-  } else if (kept && !making) muid = read()!;
+  } else if (kept && !making) muid = read() || '';
   return muid || withdraw();
 };
 

@@ -2,7 +2,8 @@
 // The base script loads it for a page that needs one of the two.
 //
 // The key of a record ends with the muid of the cookie when it was made. When the cookie has another one now, or is gone, consent
-// was withdrawn on another host of the site, which cannot reach this localStorage: the record is removed.
+// was withdrawn on another host of the site, which cannot reach this localStorage: the record is removed. Keys of version 1.0.0 have no
+// muid, and no comma.
 //
 // Email addresses and phone numbers stay in memory: only a stripped copy of such an event is stored. The tag host records an
 // event_id once, and the first copy counts. So while the event's own page may be open, other pages do not send the stripped
@@ -36,7 +37,7 @@ part('backlog', (_, kit) => {
   function take(records: string[], leaving?: boolean) {
     const visitor = ',' + kit.cookie_('_muid');
     young = records.filter((record) => {
-      const age = record.endsWith(visitor) ? Date.now() - +record.split(/\.(\d+)mark/)[1]! : Is.MAX_AGE;
+      const age = record.endsWith(visitor) || !record.includes(',') ? Date.now() - +record.split(/\.(\d+)mark/)[1]! : Is.MAX_AGE;
       const text = localStorage[record];
       if (text == undefined || (!kit.allowed_ && age < Is.MAX_AGE)) return;
       if (!leaving && age < Is.MIN_AGE && text.split('\n').some((line: string) => line[0] == Is.STRIPPED)) return true;

@@ -107,7 +107,8 @@ export const drain = () => safely(() => {
     open--;
     if (failed) {
       save(); // a part that it needs may have failed too
-      due = (notBefore = now() + Math.min(Is.MAX_RETRY_AFTER, (xhr.getResponseHeader('retry-after') as any) * 1e3 || 0)) + Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** (failures++ + Math.random()));
+      due = (notBefore = now() + Math.min(Is.MAX_RETRY_AFTER, (xhr.getResponseHeader('retry-after') as any) * 1e3 || 0)) +
+        Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** (failures++ + Math.random()));
       soon(drain, due - now() + Is.LATE);
     } else failures = 0;
     drain();

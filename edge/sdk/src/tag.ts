@@ -32,8 +32,11 @@ const commands: Record<string, (...args: any[]) => void> = {
     }
     // A name of GA4 needs a part.
     if (name > '[' && !kit.names) need('names', () => commands.event(name, fields, recorded), () => warn('not sent:', name));
-    // The tag host records each event_id once. An event without one would be recorded again by each retry.
-    else whenAllowed({ ...page(), pageTitle: document.title + '', ...common, ...fields, event: name, event_id: ((fields || 0).event_id || unique()) + '' }, (event: any) => {
+    // The title may be a form of that name. The tag host records each event_id once: an event without one would be recorded again by
+    // each retry.
+    else whenAllowed({
+      ...page(), pageTitle: document.title + '', ...common, ...fields, event: name, event_id: ((fields || 0).event_id || unique()) + '',
+    }, (event: any) => {
       event = kit.edit_({ ...kit.visit_(), consent: kit.consent_, ...event });
       if (event) add('mark', event, recorded);
     });

@@ -591,7 +591,8 @@ func TestClickIDsNeedAdStorage(t *testing.T) {
 	w.gate.setFault(refuse(503))
 	tab := w.tab()
 	tab.goTo(w.gate.url(otherHost) + "/ad?gclid=SECRET&q=1")
-	tab.do(`location.href = '%s/?fbclid=SECRET&utm_source=letter&gclid=SECRET&gbraid=SECRET&x=1&gad_source=SECRET&srsltid=SECRET&tblci=SECRET&dicbo=SECRET&cjevent=SECRET&awc=SECRET&tduid=SECRET#top'`, w.gate.url(shopHost))
+	tab.do(`location.href = '%s/?fbclid=SECRET&utm_source=letter&gclid=SECRET&gbraid=SECRET&x=1&gad_source=SECRET&srsltid=SECRET&tblci=SECRET&dicbo=SECRET&cjevent=SECRET&awc=SECRET&tduid=SECRET' +
+		'&s_kwcid=SECRET&ef_id=SECRET&mc_eid=SECRET&_kx=SECRET&_hsenc=SECRET&__hstc=SECRET&__s=SECRET&oly_enc_id=SECRET&vero_id=SECRET&mkt_tok=SECRET&unicorn_click_id=SECRET#top'`, w.gate.url(shopHost))
 	tab.waitFor("/")
 	tab.do(`
 		addEventListener('click', (event) => event.preventDefault());

@@ -144,6 +144,90 @@ func TestConsentThatIsGivenAgainAfterAWithdrawalOnAnotherHost(t *testing.T) {
 	}
 }
 
+// An outage, and the page is closed. Then consent is withdrawn on another host of the site, which cannot look into the localStorage of
+// the first one. The next page there removes what it has, and sends nothing of it, whether consent is given again before or not.
+func TestWhatAnOutageHasLeftWhenConsentIsWithdrawnOnAnotherHost(t *testing.T) {
+	for _, tt := range []struct {
+		name, calls, path string
+		events            []string
+	}{
+		{"no consent since then", `mtag('consent', false)`, "/ask", nil},
+		{"consent again", `mtag('consent', false); mtag('consent', true)`, "/", []string{"PageView", "PageView"}},
+		{"the muid is deleted, and consent again", `document.cookie = '_muid=;path=/;max-age=0;domain=shop.localhost'`, "/", []string{"PageView", "PageView"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/empty", "")
+			w.page("/ask", w.snippet(false))
+			blog := w.tab()
+			blog.goTo(w.gate.url("blog.shop.localhost") + "/")
+			w.want("PageView")
+			blog.wantNothingStored()
+			tab := w.outage(shopHost)
+			blog.do("%s", tt.calls)
+			blog.goTo("about:blank")
+			w.gate.setFault(nil)
+			tab.goTo(w.gate.url(shopHost) + tt.path)
+			if tt.events == nil {
+				w.wait("an empty localStorage", func() bool { return tab.get(`localStorage.length`) == "0" })
+				tab.wantNoTrace()
+				return
+			}
+			w.wait("the page view", func() bool { return len(w.at(tt.path, true)) > 1 })
+			tab.wantNothingStored()
+			w.want(tt.events...)
+			if !tab.warned("withdrawn") {
+				t.Errorf("console: %q, want a line about what was dropped", tab.lines())
+			}
+		})
+	}
+}
+
+// What an outage has left is sent where nothing was withdrawn: after a reset, when another page asks for consent first, and when scripts
+// do not see the muid.
+func TestWhatAnOutageHasLeftWithoutAWithdrawal(t *testing.T) {
+	hidden := []string{"Set-Cookie", "_muid=theirs; HttpOnly; Path=/; Domain=other.test"}
+	for _, tt := range []struct {
+		name, host, calls string
+		header            []string
+	}{
+		{"a reset", shopHost, `mtag('reset')`, nil},
+		{"the visitor is asked again", shopHost, "", nil},
+		{"scripts do not see the muid", otherHost, "", hidden},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/empty", "")
+			w.page("/ask", w.snippet(false), tt.header...)
+			w.page("/", w.snippet(true), tt.header...)
+			tab := w.outage(tt.host, tt.calls)
+			w.gate.setFault(nil)
+			tab.goTo(w.gate.url(tt.host) + "/ask")
+			w.wait("the look at what is left", func() bool { return tab.get(`!!mtrem.backlog`) == "true" })
+			if got := tab.get(stored); got != "2" {
+				t.Errorf("%s events are stored, want 2", got)
+			}
+			tab.do(`mtag('consent', true)`)
+			tab.wantNothingStored()
+			w.want("PageView", "PageView", "Left")
+		})
+	}
+}
+
+// outage returns a tab of an empty page of a host, whose page before has left two events in localStorage.
+func (w *world) outage(host string, calls ...string) *tab {
+	w.Helper()
+	w.gate.setFault(refuse(503))
+	tab := w.tab()
+	tab.goTo(w.gate.url(host) + "/")
+	tab.do(`mtag('event', 'Left')`)
+	w.wait("two stored events", func() bool { return tab.get(stored) == "2" })
+	tab.do("%s", strings.Join(calls, ""))
+	tab.goTo(w.gate.url(host) + "/empty")
+	w.wait("the last answers", func() bool { return w.gate.nowOpen() == 0 })
+	return tab
+}
+
 // withdrawnOnAnotherHost returns a page on another host than the one where consent was withdrawn.
 func withdrawnOnAnotherHost(t *testing.T) (*world, *tab) {
 	t.Helper()

@@ -69,6 +69,7 @@ func TestInFirefox(t *testing.T) {
 		TestTheOrdersOfConsentPlatforms,
 		TestTheTagHostRenewsTheCookie,
 		TestTheVisitorIsCarriedToAnotherSite,
+		TestWhatAnOutageHasLeftWhenConsentIsWithdrawnOnAnotherHost,
 		TestWithdrawalOnAnotherHostOfTheSiteIsSeenByTheNextCall,
 		TestWithoutConsentThereIsNoTrace,
 	} {

@@ -49,6 +49,8 @@ func TestPagesThatBreakTheTagsTools(t *testing.T) {
 		{"Promise is the page's", `Promise.resolve = ((resolve) => (value) => resolve.call(Promise, value))(Promise.resolve)`},
 		{"the dataLayer is huge", `window.dataLayer = Array.from({ length: 50000 }, (_, i) => ({ event: 'gtm.' + i }))`},
 		{"the page blocks for half a second", `setTimeout(() => { for (const end = performance.now() + 500; performance.now() < end; ); })`},
+		{"a form is called title", `document.documentElement.append(document.createElement('form')); Object.assign(document.forms[0], { name: 'title', own: document.forms[0] })`},
+		{"crypto is gone", `Object.defineProperty(window, 'crypto', { value: undefined })`},
 		{"the script is there three times", `for (let i = 0; i < 2; i++) document.write('<script ' + ['defer', 'type=module'][i] + ' src=SCRIPT></' + 'script>')`},
 	} {
 		path := fmt.Sprint("/broken", i)

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	cdppage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
 )
 
 // views returns the URLs of the page views in order, each with its referrer.
@@ -225,7 +228,7 @@ func TestAGrantThatIsWithdrawnWhileAPageIsInTheBackForwardCache(t *testing.T) {
 	tab.do(`window.kept = true`)
 	tab.goTo(w.gate.url(shopHost) + "/empty")
 	agrees := w.visit("/")
-	agrees.do(`mtag('consent', true)`)
+	agrees.do(`Date.now = ((now) => () => now() + 36e5)(Date.now); mtag('consent', true)`) // the clock is put right later
 	w.want("PageView")
 	agrees.wantNothingStored()
 	agrees.close()
@@ -244,6 +247,72 @@ func TestAGrantThatIsWithdrawnWhileAPageIsInTheBackForwardCache(t *testing.T) {
 	if seen := w.gate.seen(); len(seen) != 1 || tab.get(`document.cookie`) != "" {
 		t.Errorf("requests %v, cookies %s; want one request, and no cookie", seen, tab.get(`document.cookie`))
 	}
+	// The page hears of a later grant.
+	other.goTo(w.gate.url(shopHost) + "/")
+	other.doHeard(`mtag('consent', true)`, tab)
+	w.want(append(repeat(4, "PageView"), "AfterReturn")...)
+}
+
+// neverVisible makes a page see that it is hidden from its beginning, as in a tab that is opened in the background.
+const neverVisible = `<script>
+	Object.defineProperty(document, 'hidden', { get: () => true });
+	document.addEventListener('visibilitychange', (event) => event.stopImmediatePropagation(), true);
+	addEventListener('error', (event) => (window.failed = event.message));
+</script>`
+
+// A browser freezes a tab that has been hidden for long. What the visitor chooses in another one meanwhile counts before
+// anything is sent, also when the page's own code sends at once.
+func TestChoicesWhileATabIsFrozen(t *testing.T) {
+	for _, tt := range []struct {
+		name, calls, head string
+		sends             bool
+	}{
+		{"ad_storage denied", `mtag('consent', { ad_storage: 'denied' })`, "", true},
+		{"ad_storage denied, and the tab was never visible", `mtag('consent', { ad_storage: 'denied' })`, neverVisible, true},
+		{"withdrawn", `mtag('consent', false)`, "", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.page("/", tt.head+w.snippetWith("options")+`<script>document.addEventListener('resume', () => {
+				window.resumed = 1;
+				mtag('event', 'Resumed');
+				dispatchEvent(new Event('online'));
+			})</script>`)
+			w.gate.setFault(refuse(503))
+			frozen, other := w.visit("/?gclid=SECRET"), w.visit("/")
+			w.wait("refusals", func() bool { return len(w.gate.seen()) > 1 })
+			frozen.setState(cdppage.SetWebLifecycleStateStateFrozen)
+			other.do("%s; mtag('muid', () => (window.done = 1))", tt.calls)
+			if tt.sends {
+				w.wait("the call", func() bool { return other.get(`window.done`) == "1" })
+			}
+			other.goTo("about:blank")
+			w.wait("the last answers", func() bool { return w.gate.nowOpen() == 0 })
+			before := len(w.gate.seen())
+			w.gate.setFault(nil)
+			frozen.setState(cdppage.SetWebLifecycleStateStateActive)
+			w.wait("the tab", func() bool { return frozen.get(`window.resumed`) == "1" })
+			if failed := frozen.get(`window.failed || ''`); failed != "" {
+				t.Errorf("an exception for the page: %s", failed)
+			}
+			if tt.sends {
+				w.want("PageView", "PageView", "Resumed")
+				frozen.wantNothingStored()
+			}
+			for _, r := range w.gate.seen()[before:] {
+				if !tt.sends || strings.Contains(r.body, "SECRET") {
+					t.Errorf("sent: %s", r.body)
+				}
+			}
+		})
+	}
+}
+
+// setState freezes a tab, or makes it active again. Only Chromium freezes tabs.
+func (t *tab) setState(state cdppage.SetWebLifecycleStateState) {
+	t.Helper()
+	_, err := chromedp.Call(t.ctx, cdppage.SetWebLifecycleState, cdppage.SetWebLifecycleStateParams{State: state})
+	t.check(err)
 }
 
 // A visitor withdraws consent while the next page is prerendered. The server had written it for one who consents.

@@ -101,19 +101,22 @@ func TestAnEventThatIsTooLarge(t *testing.T) {
 func TestAnEventThatIsTooOldIsNotSent(t *testing.T) {
 	w := newWorld(t)
 	w.page("/", `<script>
+		document.cookie = '_muid=m;path=/;domain=shop.localhost';
 		const days = 24 * 60 * 60 * 1000;
-		const put = (age, text) => localStorage.setItem('_mtag.`+w.tag+`.' + Math.floor(Date.now() - age) + 'mark0.5', text);
+		const put = (age, text, visitor = ',m') => localStorage.setItem('_mtag.`+w.tag+`.' + Math.floor(Date.now() - age) + 'mark0.5' + visitor, text);
 		put(6.1 * days, '{"event":"TooOld","muid":"m"}');
 		put(5.9 * days, '{"event":"OldEnough","muid":"m"}');
+		put(4000, '{"event":"OfVersion1","muid":"m"}', '');
 		put(1000, 'broken');
 		put(2000, ''); // the first step of a removal
+		put(3000, '{"event":"OfAnotherVisitor","muid":"m"}', ',n'); // who has withdrawn consent
 		localStorage.setItem('_mtag.cs_other.' + Date.now() + 'mark0.5', '{"event":"OfAnotherTag"}');
 		localStorage.setItem('cart', '{"event":"OfTheShop"}');
 	</script>`+w.snippet(true))
 	tab := w.visit("/")
-	w.want("PageView", "OldEnough")
+	w.want("PageView", "OldEnough", "OfVersion1")
 	w.wait("the removal of the others", func() bool { return tab.get(`Object.keys(localStorage).length`) == "2" })
-	w.wait("a line for each", func() bool { return strings.Count(fmt.Sprint(tab.lines()), "not sent, broken or too old") == 3 })
+	w.wait("a line for each", func() bool { return strings.Count(fmt.Sprint(tab.lines()), "not sent, broken or too old") == 4 })
 }
 
 func TestTheQueueIsBounded(t *testing.T) {

@@ -50,10 +50,12 @@
 //	cookie _mtag.visit             attribution and session, on the root domain, for 90 days after the last event
 //	localStorage _mtag.<tagId>.…   events that have no answer yet, made together: their JSON texts, one a line. An event
 //	                               with emails or phone numbers is there without them, after a space. The key ends
-//	                               with the time in ms, "mark" and a random text
+//	                               with the time in ms, "mark", a random text, a comma and the cookie _muid. With another
+//	                               cookie they are removed: consent was withdrawn on another host, which cannot do that
 //	localStorage _mtag..consent    the last call of consent, which other tabs repeat, the muid and the time; likewise of reset
 //
-// Without consent it stores and sends nothing; it reads only the cookie _muid, and what other tabs have said.
+// Without consent it stores and sends nothing. It reads the cookie _muid and what other tabs have said, and removes what it
+// finds in localStorage without that cookie.
 // The calls of identify wait in memory only.
 //
 // Extras are scripts that pages ask for: automatic events, and parts of the tag that few pages need. They are in

@@ -121,11 +121,12 @@ func (t *tab) do(script string, args ...any) {
 	t.check(t.driver.run("{" + fmt.Sprintf(script, args...) + "\n}"))
 }
 
-// doHeard runs statements in the page, and waits until other tabs have heard of what they change in localStorage.
+// doHeard runs statements in the page, and waits until other tabs have heard of what they change in localStorage. Chromium drops the
+// storage events that are on their way to a process when that process first reads localStorage, so the other tabs read it before.
 func (t *tab) doHeard(script string, by ...*tab) {
 	t.Helper()
 	for _, other := range by {
-		other.do(`window.heard = new Promise((resolve) => addEventListener('storage', ({ key }) => key == 'heard' && resolve(key)))`)
+		other.do(`localStorage.length; window.heard = new Promise((resolve) => addEventListener('storage', ({ key }) => key == 'heard' && resolve(key)))`)
 	}
 	// A tab gets the storage events in order, so those of the tag come before this one.
 	t.do("%s; localStorage.setItem('heard', ''); localStorage.removeItem('heard')", script)

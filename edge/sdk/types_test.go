@@ -139,7 +139,7 @@ func TestTheTypesHaveEveryCommandAndOption(t *testing.T) {
 	_, after, _ := strings.Cut(string(source), "const commands")
 	record, _, _ := strings.Cut(after, "\n};\n")
 	var commands []string
-	for _, m := range regexp.MustCompile(`(?m)^  (\w+)(?:\(.*\{|(?:: \w+)?,)$`).FindAllStringSubmatch(record, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^  (\w+)(?:\(.*\{|(?:: .+)?,)$`).FindAllStringSubmatch(record, -1) {
 		commands = append(commands, m[1])
 	}
 	commands = slices.DeleteFunc(commands, func(name string) bool { return name == "part" }) // not for pages

@@ -1,12 +1,12 @@
 // Choice: what the visitor has agreed to. Without consent, calls wait in the queue. The base script knows yes and no; the
 // part options replaces choose for categories.
 
-import { unhold } from './queue';
 import { withdraw } from './delivery';
-import { announce, cookie, Cookie, sender } from './visitor';
 import { safely, soon, tell, warn } from './warn';
-import { load, need } from './parts';
+import { unhold } from './queue';
 import { kit } from './kit';
+import { announce, read, sender } from './visitor';
+import { load, need } from './parts';
 
 // Who has made a choice, unless the page has called consent.
 export const enum By {
@@ -53,8 +53,8 @@ kit.choose_ = (given: any, by?: By, visitor?: string) => {
 // waited may have withdrawn consent: the page's beforeSend sees it.
 kit.decided_ = (granted: unknown, by?: By, visitor?: string) => {
   if (!granted) {
-    if (!by && (kit.allowed_ || cookie(Cookie.MUID))) announce('consent', granted);
-    return by == By.DEFAULT || withdraw(by);
+    by || ((kit.allowed_ || read()) && announce('consent', granted));
+    return by == By.DEFAULT ? soon(kit.retryNow_) : withdraw(by);
   }
   sender(); // a missing cookie is a withdrawal: the visitor becomes a new one before anything is written
   // Calls that waited for consent are made. Events are sent, and then stored.
@@ -68,6 +68,6 @@ kit.decided_ = (granted: unknown, by?: By, visitor?: string) => {
     unhold(entry);
     entry.told_!(JSON.parse(entry.text_));
   }));
-  if (!by && sender()) announce('consent', granted);
+  by || (sender() && announce('consent', granted));
   soon(kit.retryNow_);
 };

@@ -1,13 +1,13 @@
 // Delivery: sends the events of the queue, retries, and stops at once when consent is withdrawn.
 
-import { put, save, unhold, type Entry } from './queue';
-import { Key, keys, storage } from './storage';
 import { Visit } from './choice';
 import { now, safely, soon, warn } from './warn';
-import { erase, muid, sender } from './visitor';
-import { settle } from './page';
-import { base, prefix, tag } from './parts';
 import { kit } from './kit';
+import { erase, muid, read, sender } from './visitor';
+import { base, prefix, tag } from './parts';
+import { put, save, unhold, type Entry } from './queue';
+import { Key, keys, storage } from './storage';
+import { settle } from './page';
 
 const enum Is {
   MAX_BODY = 6e4, // characters
@@ -26,13 +26,11 @@ let notBefore: number; // when Retry-After ends, likewise
 let failures = 0; // consecutive; after one, a request has one event, so that an event that always fails does not block others
 
 // whenAllowed calls with the value: now, or with a copy when there is consent. The call may write cookies.
-export const whenAllowed = <T>(value: T, call: (value: T) => void) => {
-  if (sender()) call(value);
-  else put('', value, (value) => whenAllowed(value, call)); // consent may be withdrawn again before that
-};
+export const whenAllowed = <T>(value: T, call: (value: T) => void): void =>
+  sender() ? call(value) : put('', value, (value) => whenAllowed(value, call)); // consent may be withdrawn again before that
 
 // abort ends all requests, but not the last ones of a closing page.
-kit.abort_ = () => kit.waiting_.forEach(({ request_ }) => request_ && request_.abort());
+kit.abort_ = () => [...kit.waiting_].map((entry) => entry.request_ && entry.request_.abort());
 
 // withdraw aborts all requests, and removes what the tag has stored. The events wait in memory. When consent was withdrawn
 // elsewhere, in another tab, the cookies may already be a new visitor's: then they stay.
@@ -47,7 +45,7 @@ export const withdraw = (elsewhere?: unknown): void => {
 
 // add queues an event of the visitor. It is called by whenAllowed. Without a muid that is a text, the event gets the visitor's:
 // the tag host refuses a number.
-export const add = (path: string, fields: any, then?: () => void) => {
+export const add = (path: string, fields: any, then?: () => void) =>
   put(path, {
     language: navigator.language,
     screen: screen.width + 'x' + screen.height,
@@ -55,12 +53,10 @@ export const add = (path: string, fields: any, then?: () => void) => {
     ...fields,
     muid: (fields.muid || 0).trim ? fields.muid : muid,
   }, then);
-};
 
 // next removes the events for one request from the list, and returns them. A request to /id has one event, and so has the
 // one after a failure.
-const next = (list: Entry[], max: number) => {
-  const batch: Entry[] = [];
+const next = (list: Entry[], max: number, batch: Entry[] = []) => {
   while (list[0] && (!batch[0] || !failures && batch[0].path_ + list[0].path_ == 'markmark' && max > list[0].text_.length)) {
     max -= list[0].text_.length;
     batch.push(list.shift()!);
@@ -72,12 +68,11 @@ const next = (list: Entry[], max: number) => {
 const address = (batch: Entry[]) => base + '/' + batch[0].path_ + '/' + tag + '?t=' + Date.now();
 
 // render returns the body of a request, which the browser makes a text: text/plain needs no preflight.
-const render = (batch: Entry[]): any => {
-  const texts = batch.map((entry) => entry.text_);
-  return texts[1] ? '[' + texts + ']' : texts;
-};
+const render = (batch: Entry[], texts: any = batch.map((entry) => entry.text_)) => batch[1] ? '[' + texts + ']' : texts;
 
-const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter((entry) => leaving || !entry.request_) : [];
+// idle returns the events to send. It looks at the cookie only when there are some, because that is slow.
+const idle = (leaving?: boolean) =>
+  kit.waiting_.size && sender() ? [...kit.waiting_].filter((entry) => !entry.request_ || leaving) : [];
 
 // drain makes a request of the first events, unless a retry is not due yet. When the request fails, it sets when to retry. If
 // the page's timers never fire, the next event triggers the retry. If the page has broken XMLHttpRequest, events are sent when
@@ -85,7 +80,7 @@ const idle = (leaving?: boolean) => sender() ? [...kit.waiting_].filter((entry) 
 // handler.
 export const drain = () => safely(() => {
   if (kit.left_) return flush();
-  if (!kit.waiting_.size || open > Is.MAX_OPEN || now() < due) return; // idle looks at the cookie, which is slow
+  if (open > Is.MAX_OPEN || now() < due) return;
   const batch = next(idle(), Is.MAX_BODY);
   if (!batch[0]) return;
   const xhr = new XMLHttpRequest();
@@ -101,8 +96,7 @@ export const drain = () => safely(() => {
       const result = answer && answer.results ? answer.results[i] : answer;
       const status = result && (result.status || xhr.status);
       if (!status || /^5|4(08|2[159]|31)/.test(status)) {
-        failed = 1;
-        return kit.waiting_.delete(entry) && kit.waiting_.add(entry); // moves it to the end
+        return kit.waiting_.delete(entry) && kit.waiting_.add((failed = entry)); // moves it to the end
       }
       unhold(entry);
       // The storage event tells other tabs of the deletion.
@@ -111,11 +105,10 @@ export const drain = () => safely(() => {
       else warn(result.message, JSON.parse(entry.text_).event); // its fields may be personal
     });
     open--;
-    if (!kit.allowed_) return;
     if (failed) {
       save(); // a part that it needs may have failed too
-      notBefore = now() + Math.min(Is.MAX_RETRY_AFTER, (xhr.getResponseHeader('retry-after') as any) * 1e3 || 0);
-      due = notBefore + Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** (failures++ + Math.random()));
+      due = (notBefore = now() + Math.min(Is.MAX_RETRY_AFTER, (xhr.getResponseHeader('retry-after') as any) * 1e3 || 0)) +
+        Math.min(Is.MAX_DELAY, Is.FIRST_DELAY * 2 ** (failures++ + Math.random()));
       soon(drain, due - now() + Is.LATE);
     } else failures = 0;
     drain();
@@ -144,9 +137,9 @@ export const flush = () => safely(() => {
 // host has set the time with Retry-After.
 kit.retryNow_ = (hurry?: unknown) => {
   if (hurry) due = notBefore;
-  if (kit.allowed_) {
+  if (base) {
     save();
-    const left = keys(prefix).filter((name) => !kit.records_[name]);
+    const left = keys(kit.allowed_ || read() ? prefix : Key.PREFIX).filter((name) => !kit.records_[name]);
     if (left[0]) kit.take_(left);
   }
   drain();

@@ -2,8 +2,8 @@
 // another version. So the short names of kit and Entry must be the same in all versions: add to names.json, never change it.
 
 import { load } from './parts';
-import type { Entry } from './queue';
 import { tell } from './warn';
+import type { Entry } from './queue';
 
 const backlog = () => load('backlog');
 

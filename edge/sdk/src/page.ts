@@ -1,7 +1,7 @@
 // The page: the fields that it adds to events, and page views.
 
-import { kit } from './kit';
 import { soon } from './warn';
+import { kit } from './kit';
 
 declare global {
   var navigation: EventTarget | undefined, NavigateEvent: any, Temporal: any; // of new browsers; navigation may also be an element with that id
@@ -36,14 +36,5 @@ kit.changed_ = () => {
   soon(settle, After.TITLE);
 };
 
-// watchViews makes the first page view, and one after each change of the URL.
-export const watchViews = () => {
-  kit.viewed_();
-  if (self.NavigateEvent) navigation!.addEventListener('currententrychange', kit.changed_);
-};
-
 // settle sends the page view that waits for its title.
-export const settle = () => {
-  if (pending) kit.viewed_(pending);
-  pending = 0;
-};
+export const settle = () => (pending = pending && kit.viewed_(pending)); // viewed returns nothing

@@ -1,8 +1,9 @@
 // Parts: scripts that the base script loads when a page first needs them.
 
+import type { Options } from '../npm/mtag';
 import { kit } from './kit';
 import { Key } from './storage';
-import { now, safely, soon } from './warn';
+import { now, safely, soon, warn } from './warn';
 
 type Call = () => void;
 
@@ -29,12 +30,22 @@ export const release = () => {
   if (calls) calls.map(hold);
 };
 
-// start ends the wait for init: it makes the first call, the waiting calls, and the last call. Found are the parts of the
-// address that init was called with.
-export const start = (found: string[], first: Call, last: Call) => {
+// init ends the wait for it: it makes the first choice of consent, then the waiting calls, and the first page view.
+export const init = (url: string, options = {} as Options) => {
+  // A relative URL, or one without https://, would lead to the page's own host.
+  const found = /^(https?:\/\/[^?#]+?)\/*\?(.*&)?tagId=([^&#]+)/.exec(url);
+  if (base || !found) return warn('wrong:', url);
   [, base, , tag] = found;
   prefix = Key.PREFIX + tag + '.';
-  held = [first, ...(held as Call[]), last];
+  const choose = () => kit.init_(options);
+  held = [
+    () => (Object.keys({ consent: 0, ...options })[1] || ([] as any).toJSON ? need('options', choose) : choose()),
+    ...(held as Call[]),
+    () => {
+      kit.viewed_();
+      if (self.NavigateEvent) navigation!.addEventListener('currententrychange', kit.changed_);
+    },
+  ];
   release();
 };
 

@@ -6,12 +6,12 @@
 // Without consent, the queue also has the calls that wait for consent. The part backlog sends the events that other pages
 // left, and keeps personal data out of localStorage.
 
-import { drain } from './delivery';
-import { kit } from './kit';
 import { prefix } from './parts';
 import { json, storage, store } from './storage';
-import { unique } from './visitor';
 import { soon, tell, warn } from './warn';
+import { kit } from './kit';
+import { drain } from './delivery';
+import { cookie, Cookie, unique } from './visitor';
 
 const enum Max {
   CHARS = 2e6, // of all texts in the queue; localStorage holds 5 million for each origin
@@ -47,23 +47,18 @@ export const put = (path: string, fields: any, then?: (value?: any) => void) => 
 export const save = () => {
   const lines: string[] = [];
   let name = '';
-  kit.waiting_.forEach((entry) => {
-    if (!kit.allowed_ || entry.path_ != 'mark' || entry.record_) return;
-    const text = /@|%40|mail|phone|mobile|"tel/i.test(entry.text_) ? kit.strip_(entry.text_) : entry.text_;
+  [...kit.waiting_].map((entry) => {
+    const text = kit.allowed_ && entry.path_ == 'mark' && !entry.record_ &&
+      (/@|%40|mail|phone|mobile|"tel/i.test(entry.text_) ? kit.strip_(entry.text_) : entry.text_);
     if (!text) return;
-    entry.record_ = name = name || prefix + Date.now() + 'mark' + unique();
+    entry.record_ = name = name || prefix + Date.now() + 'mark' + unique() + ',' + cookie(Cookie.MUID);
     lines.push(text);
   });
   if ((kit.records_[name] = lines.length)) store(name, lines.join('\n'));
 };
 
 // unhold removes an event from memory only.
-export const unhold = (entry: Entry) => {
-  if (kit.waiting_.delete(entry)) kit.chars_ -= entry.text_.length;
-};
+export const unhold = (entry: Entry) => kit.waiting_.delete(entry) && (kit.chars_ -= entry.text_.length);
 
 // unstore removes the records of this page. What waits is stored anew by save.
-kit.unstore_ = () => kit.waiting_.forEach((entry) => {
-  delete storage()[entry.record_];
-  entry.record_ = '';
-});
+kit.unstore_ = () => [...kit.waiting_].map((entry) => delete storage()[entry.record_] && (entry.record_ = ''));

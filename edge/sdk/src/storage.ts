@@ -27,5 +27,8 @@ export const storage = () => {
 // keys returns the keys that begin with a prefix.
 export const keys = (prefix: string) => Object.keys(storage()).filter((name) => name.startsWith(prefix));
 
+// said returns the last calls that tabs of the host have announced.
+export const said = () => keys(Key.SAID).map((key) => storage()[key]);
+
 // json renders a value. It throws what JSON.stringify throws.
 export const json = (value: unknown) => JSON.stringify(value, kit.replacer_);

@@ -1,16 +1,16 @@
 // The browser tag: runs the calls of mtag(). The init snippet queues calls in self.mtrem. When this script loads, it
 // runs the queued calls, and from then on each call as it is made.
 
-import { categories, Visit, Word } from './choice';
-import { page, watchViews } from './page';
 import { kit } from './kit';
-import { add, flush, whenAllowed } from './delivery';
-import { base, hold, need, release, start } from './parts';
+import { categories, Visit, Word } from './choice';
 import { safely, soon, tell, warn } from './warn';
-import { Key, keys, storage } from './storage';
+import type { Identifiers } from '../npm/mtag';
+import { Key, said, storage } from './storage';
+import { announce, erase, muid, read, sender, setVisitor, unique } from './visitor';
+import { hold, init, need, release } from './parts';
 import { unhold } from './queue';
-import { announce, cookie, Cookie, erase, muid, sender, setVisitor, unique } from './visitor';
-import type { Identifiers, Options } from '../npm/mtag';
+import { page } from './page';
+import { add, flush, whenAllowed } from './delivery';
 
 interface Calls extends Array<ArrayLike<unknown>> {
   running?: number;
@@ -18,17 +18,10 @@ interface Calls extends Array<ArrayLike<unknown>> {
 
 const calls: Calls = (self.mtrem = self.mtrem || []);
 
-let shown: number; // when the page last returned from the back/forward cache, in ms since 1970
 let common = {}; // fields of every event, from mtag('set')
 
 const commands: Record<string, (...args: any[]) => void> = {
-  init(url: string, options = {} as Options) {
-    // A relative URL, or one without https://, would lead to the page's own host.
-    const found = /^(https?:\/\/\w[^?#]*?)\/*\?(.*&)?tagId=([^&#]+)/.exec(url);
-    if (base || !found) return warn('wrong:', url);
-    const choose = () => kit.init_(options);
-    start(found, () => (Object.keys({ consent: 0, ...options })[1] || ([] as any).toJSON ? need('options', choose) : choose()), watchViews);
-  },
+  init,
 
   // mtag('event', 'Purchase', {...}) or mtag('event', { type: 'Purchase', ... })
   event(name: any, fields?: any, recorded?: () => void) {
@@ -37,12 +30,15 @@ const commands: Record<string, (...args: any[]) => void> = {
       fields = name;
       name = name.type;
     }
-    if (name > '[' && !kit.names) return need('names', () => commands.event(name, fields, recorded), () => warn('not sent:', name)); // a name of GA4
-    // The tag host records each event_id once. An event without one would be recorded again by each retry.
-    const event = { ...page(), pageTitle: document.title, ...common, ...fields, event: name, event_id: ((fields || 0).event_id || unique()) + '' };
-    whenAllowed(event, (event) => {
-      const edited = kit.edit_({ ...kit.visit_(), consent: kit.consent_, ...event });
-      if (edited) add('mark', edited, recorded);
+    // A name of GA4 needs a part.
+    if (name > '[' && !kit.names) need('names', () => commands.event(name, fields, recorded), () => warn('not sent:', name));
+    // The title may be a form of that name. The tag host records each event_id once: an event without one would be recorded again by
+    // each retry.
+    else whenAllowed({
+      ...page(), pageTitle: document.title + '', ...common, ...fields, event: name, event_id: ((fields || 0).event_id || unique()) + '',
+    }, (event: any) => {
+      event = kit.edit_({ ...kit.visit_(), consent: kit.consent_, ...event });
+      if (event) add('mark', event, recorded);
     });
   },
 
@@ -51,28 +47,27 @@ const commands: Record<string, (...args: any[]) => void> = {
     whenAllowed(identifiers, (identifiers) => add('id', identifiers));
   },
 
-  consent(...call) {
-    // Chromium tells a page of a grant that was made before it returned from the back/forward cache. Without the cookie, consent
-    // has been withdrawn on another host since then.
-    (call[0] && call[3] < shown && !cookie(Cookie.MUID)) || kit.choose_(...call);
-  },
+  consent: (...call) => kit.choose_(...call),
 
   // Starts a new visitor. Waiting events keep the present muid. The cookies are replaced, not deleted: other tabs take a
   // missing cookie for a withdrawal. Without consent, waiting events have no muid yet: they are dropped, because they would
-  // get the next visitor's.
+  // get the next visitor's. The records are stored anew by save: the next page would send none of another visitor.
   reset(by) {
     common = {};
-    if (by) return; // another tab has replaced the cookies
-    kit.abort_();
-    if (sender()) {
-      setVisitor();
-      announce('reset');
-      kit.visit_(Visit.RESET);
-    } else {
-      if (kit.waiting_.size) warn('not sent:', kit.waiting_.size);
-      kit.waiting_.forEach(unhold);
-      erase();
+    // Another tab has replaced the cookies.
+    if (!by) {
+      kit.abort_();
+      if (sender()) {
+        setVisitor();
+        announce('reset');
+        kit.visit_(Visit.RESET);
+      } else {
+        if (kit.waiting_.size) warn('not sent:', kit.waiting_.size);
+        [...kit.waiting_].map(unhold);
+        erase();
+      }
     }
+    kit.unstore_();
   },
 
   muid(callback: (muid: string) => void) {
@@ -91,24 +86,41 @@ const commands: Record<string, (...args: any[]) => void> = {
   },
 };
 
+let heard: string[] = []; // what tabs of the host had said when this one was left, frozen, or came back
+
+const listen = () => (heard = said());
+
+// hear repeats the last call of another tab, unless it is known. When the call is gone, a withdrawal has removed it: then the call
+// is that withdrawal, by By.TAB.
+const hear = (call = '["consent",false,2]') => heard.includes(call) || run(JSON.parse(call));
+
+// catchUp repeats what other tabs have said while this one was frozen or in the back/forward cache. Chromium tells it a moment
+// later too: by then it is known. A grant without the cookie of its visitor was withdrawn since then, on another host. In a page that
+// has consent, sender sees that.
+const catchUp = () => {
+  said().map((call) => call.includes(sender() ? '' : read()!) && hear(call));
+  listen();
+};
+
 const begin = () => {
-  const said = () => keys(Key.SAID).map((key) => storage()[key]);
-  let heard: string[]; // what other tabs had said when the page was left
   addEventListener('pagehide', () => {
     kit.abort_();
     kit.left_ = 1;
     release();
     flush();
-    heard = said();
+    listen();
   });
   addEventListener('pageshow', () => {
     if (!kit.left_) return; // the first time
     kit.left_ = 0;
-    shown = Date.now();
-    said().map((call) => heard.includes(call) || run(JSON.parse(call)));
+    catchUp();
     kit.viewed_();
   });
-  addEventListener('visibilitychange', () => (document.hidden ? kit.left_ || flush() : kit.retryNow_()));
+  // Chromium freezes tabs that have been hidden for long. The events are the document's, and do not bubble.
+  addEventListener('freeze', listen, 1 as any);
+  addEventListener('resume', () => kit.left_ || catchUp(), 1 as any);
+  // A page that returns from the back/forward cache is visible before pageshow.
+  addEventListener('visibilitychange', () => kit.left_ || (document.hidden ? flush() : kit.retryNow_()));
   addEventListener('online', kit.retryNow_);
   // Not an assignment, which a page with a frozen Array.prototype forbids.
   Object.defineProperty(calls, 'push', { value: (...later: any[]) => later.map(run) });
@@ -131,7 +143,7 @@ kit.viewed_ = (view?: object) => run(['event', 'PageView', view]);
 if (!calls.running) {
   calls.running = 1;
   // At once, also in a page that is being prerendered: a page that misses a withdrawal could write the cookie again.
-  addEventListener('storage', ({ key, newValue }) => newValue && key!.startsWith(Key.SAID) && run(JSON.parse(newValue)));
-  if ((document as any).prerendering) document.addEventListener('prerenderingchange', begin);
+  addEventListener('storage', (event) => event.newValue && event.key!.startsWith(Key.SAID) && hear(storage()[event.key!]));
+  if ((document as any).prerendering) addEventListener('prerenderingchange', begin, 1 as any);
   else begin();
 }

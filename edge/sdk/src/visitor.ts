@@ -1,10 +1,10 @@
 // The visitor: the muid and its cookie. The tag's cookies are on the root domain, so all hosts of a site share them.
 
-import { By } from './choice';
-import { withdraw } from './delivery';
-import { json, Key, store } from './storage';
-import { making } from './queue';
 import { kit } from './kit';
+import { json, Key, store } from './storage';
+import { withdraw } from './delivery';
+import { making } from './queue';
+import { By } from './choice';
 import { soon } from './warn';
 
 export const enum Cookie {
@@ -33,7 +33,7 @@ export const sender = (visitor?: string) => {
     if (found) write(Cookie.MUID, '', 0, '');
     setVisitor(read() || found || visitor);
     // Another tab may have written its own. The calls of one task, and their request, look once.
-  } else if (kept && !making) muid = read() || cookie(Cookie.MUID) && muid;
+  } else if (kept && !making) muid = read() || '';
   return muid || withdraw();
 };
 
@@ -47,29 +47,23 @@ export const setVisitor = (value?: string) => {
 // erase deletes the cookies, and makes the next visitor a new one. It leaves those of another muid alone. It does so again a
 // moment later: the last answer, or a page that has just been loaded, may have renewed them at the last moment.
 export const erase = (only: unknown = read() || muid, last?: unknown) => {
-  [Cookie.MUID, Cookie.VISIT].map((name) => {
-    if (cookie(name) && (read() || only) == only) write(name, '', 0, ''), write(name, '', 0);
-  });
+  [Cookie.MUID, Cookie.VISIT].map((name) => cookie(name) && (read() || only) == only && [write(name, '', 0, ''), write(name, '', 0)]);
   muid = '';
   last || soon(() => kit.allowed_ || erase(only, 1));
 };
 
 // read returns the muid of the cookie, undefined without one that the tag host accepts. Many visitors would share an "undefined".
-// Of several it is the last: browsers list cookies of a longer path first.
-const read = () =>
-  values(Cookie.MUID).filter((value) => /^(?!undefined|null$)[^\s",\\]{1,256}$/.test(value)).pop();
+export const read = () => [cookie(Cookie.MUID)].find((value) => /^(?!undefined|null$)[^\s",\\]{1,256}$/.test(value));
 
-// cookie returns the value of a cookie, '' without it.
-export const cookie = (kit.cookie_ = (name: string) => values(name)[0] || '');
-
-// values returns the values of all cookies with that name. Where cookies throw, as in a sandbox, there are none.
-const values = (name: string) => {
-  let all = '; ';
+// cookie returns the value of a cookie. Of several it is the last: browsers list cookies of a longer path first. It returns ''
+// without one, and where cookies throw, as in a sandbox.
+export const cookie = (kit.cookie_ = (name: string) => {
   try {
-    all += document.cookie;
-  } catch {}
-  return all.split('; ' + name + '=').slice(1).map((rest) => rest.split(';')[0]);
-};
+    return ('; ' + document.cookie).split('; ' + name + '=').slice(1).pop()!.split(';')[0];
+  } catch {
+    return '';
+  }
+});
 
 // write sets a cookie. An empty domain is the host alone.
 const write = (kit.write_ = (name: string, value: string, seconds: number, on = kit.root_()) => {
@@ -84,16 +78,20 @@ const write = (kit.write_ = (name: string, value: string, seconds: number, on = 
 kit.root_ = () => {
   const labels = location.hostname.split('.');
   const probe = Cookie.PROBE + unique(); // another tab's probe must not replace it
-  for (let n = labels.length - 1 || 1; !domain && n--; ) {
-    const candidate = labels.slice(n).join('.');
-    write(probe, '1', 9, candidate);
-    if (cookie(probe)) write(probe, '', 0, (domain = candidate));
+  for (let candidate: string, n = labels.length - 1 || 1; !domain && n--; cookie(probe) && write(probe, '', 0, (domain = candidate))) {
+    write(probe, '1', 9, (candidate = labels.slice(n).join('.')));
   }
   return domain;
 };
 
 // uuid makes a random UUID. Without TLS there is no crypto.randomUUID, but the address of a Blob ends with one.
-export const uuid = () => crypto.randomUUID ? crypto.randomUUID() : URL.createObjectURL(new Blob()).slice(-36);
+export const uuid = () => {
+  try {
+    return crypto.randomUUID();
+  } catch {
+    return URL.createObjectURL(new Blob()).slice(-36);
+  }
+};
 
 const page = uuid();
 let made = 0;

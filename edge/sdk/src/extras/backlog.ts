@@ -1,6 +1,10 @@
 // backlog sends the events that other pages of the host left in localStorage, and keeps personal data out of localStorage.
 // The base script loads it for a page that needs one of the two.
 //
+// The key of a record ends with the muid of the cookie when it was made. When the cookie has another one now, or is gone, consent
+// was withdrawn on another host of the site, which cannot reach this localStorage: the record is removed. Keys of version 1.0.0 have no
+// muid, and no comma.
+//
 // Email addresses and phone numbers stay in memory: only a stripped copy of such an event is stored. The tag host records an
 // event_id once, and the first copy counts. So while the event's own page may be open, other pages do not send the stripped
 // copy.
@@ -28,14 +32,14 @@ part('backlog', (_, kit) => {
 
   kit.take_ = (records) => take(records.sort());
 
-  // take queues the events of records. It removes broken and too old ones: the tag host might record an old event twice. It
-  // takes young records only when this page may close, because it may be the visitor's last page.
+  // take queues the events of records, with consent. It removes broken ones, those of another visitor, and too old ones: the tag host
+  // might record an old event twice. It takes young records only when this page may close, because it may be the visitor's last page.
   function take(records: string[], leaving?: boolean) {
+    const visitor = ',' + kit.cookie_('_muid');
     young = records.filter((record) => {
-      const [, born] = /\.(\d+)mark/.exec(record) || [];
-      const age = Math.max(0, Date.now() - +born!);
+      const age = record.endsWith(visitor) || !record.includes(',') ? Date.now() - +record.split(/\.(\d+)mark/)[1]! : Is.MAX_AGE;
       const text = localStorage[record];
-      if (text == undefined) return;
+      if (text == undefined || (!kit.allowed_ && age < Is.MAX_AGE)) return;
       if (!leaving && age < Is.MIN_AGE && text.split('\n').some((line: string) => line[0] == Is.STRIPPED)) return true;
       const lines: string[] = [];
       for (const line of text.split('\n')) {
@@ -44,7 +48,7 @@ part('backlog', (_, kit) => {
           if (!(age < Is.MAX_AGE)) throw line;
           lines.push(kit.replacer_ ? line.slice(0, +(line[0] == Is.STRIPPED)) + JSON.stringify(event, kit.replacer_) : line);
         } catch {
-          console.warn('mtag: not sent, broken or too old:', record);
+          console.warn('mtag: not sent, broken or too old, or withdrawn:', record);
         }
       }
       kit.records_[record] = lines.length;
@@ -60,7 +64,7 @@ part('backlog', (_, kit) => {
 
   // In the capture phase, before the base script sends the queue.
   for (const leaves of ['pagehide', 'visibilitychange']) {
-    addEventListener(leaves, () => (document.hidden || leaves == 'pagehide') && kit.allowed_ && take(young, true), true);
+    addEventListener(leaves, () => (document.hidden || leaves == 'pagehide') && take(young, true), true);
   }
   kit.retryNow_();
 });

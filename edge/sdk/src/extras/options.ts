@@ -22,8 +22,10 @@ const enum Word {
 
 type Categories = Record<string, string>;
 
-// What needs ad_storage: fields and parameters that identify a click on an ad, also inside another URL.
-const CLICK = '(\\w*cl(ic)?k?id|[gw]braid|gad_\\w+|gclsrc|_gl|srsltid|li_fat_id|epik|rdt_cid|sccid|tblci|dicbo|cjevent|awc|tduid)';
+// What needs ad_storage: fields and parameters that identify a click on an ad, or who has opened a newsletter, also inside another
+// URL.
+const CLICK = '(\\w*cl(ic)?k?_?id|[gw]braid|gad_\\w+|gclsrc|_gl|srsltid|li_fat_id|epik|rdt_cid|sccid|tblci|dicbo|cjevent|awc|tduid|' +
+  's_kwcid|ef_id|mc_eid|_kx|__?hs\\w+|__s|(oly|vero)_\\w+|mkt_tok|wickedid|_openstat)';
 const CLICKS: Hidden = [
   RegExp(`^((first_)?${CLICK}|fb[cp])$`, 'i'),
   RegExp(`[?&#]${CLICK}=[^&#]*|%(25)*(3F|26)${CLICK}%(25)*3D((?!%(25)*26)[^&#])*`, 'gi'), // encoded once or more
@@ -39,13 +41,12 @@ part('options', (_, kit) => {
   kit.decided_ = (granted: boolean, ...more: unknown[]) => {
     hide(kit.consent_!.ad_storage == Word.GRANTED ? undefined : CLICKS);
     if (granted) {
-      // The cookie may have click ids that are not allowed any more: it is written anew before the next request.
       kit.visit_(Visit.FORGET);
-      kit.visit_();
-      if (kit.hidden_) kit.abort_(); // so may a request under way
+      if (kit.hidden_) kit.abort_(); // a request under way may have click ids that are not allowed any more
     }
     decided_(granted, ...more);
-    if (granted && kit.allowed_) kit.visit_(); // with a new visitor's, unless beforeSend has withdrawn consent
+    // So may the cookie. It is written anew before the next request, unless beforeSend has withdrawn consent.
+    if (granted && kit.allowed_) kit.visit_();
   };
 
   // hide sets what to leave out of every event, waiting ones included.
@@ -105,7 +106,7 @@ part('options', (_, kit) => {
       // The names begin with an a: analytics_storage, ad_storage, ad_user_data, ad_personalization.
       for (const name in given) if (name[0] != 'a') delete given[name];
       if (how != Word.DEFAULT) {
-        kit.consent_ = Object.assign({}, defaults, kit.consent_); // what has been waited for has come
+        kit.consent_ = { ...defaults, ...kit.consent_ }; // what has been waited for has come
         return kit.choose_(given);
       }
       const width = fits(region);

@@ -129,7 +129,7 @@ func TestDrillTreeHoldsWhatWasInserted(t *testing.T) {
 					t.Errorf("a leaf has %d entries, want it at least half full", size)
 				}
 			}
-			for range 300 {
+			for range testenv.Rounds(80) {
 				compareWithSorted(t, rng, r, want)
 			}
 		})

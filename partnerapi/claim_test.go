@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 const (
@@ -213,7 +214,8 @@ func TestLimitsOfAPartner(t *testing.T) {
 	p.generate(first.merchant, "client-side", "")
 }
 
-func TestTheLogWarnsOnceWhenATenthOfTheLabelsIsInUse(t *testing.T) {
+func TestDrillTheLogWarnsOnceWhenATenthOfTheLabelsIsInUse(t *testing.T) {
+	testenv.Drill(t)
 	s := newService(t)
 	p := s.partner("Agency")
 	const warning = "many mtag-xxxx labels are in use"

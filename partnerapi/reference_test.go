@@ -10,8 +10,10 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"mtagd/edge/limit"
+	"mtagd/partnerapi/openapi"
 	"mtagd/partnerapi/openapi/openapitest"
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 // TestTheDocumentHasTheRoutes compares the routes of the API with the paths of openapi.yaml: methods and query parameters.
@@ -57,7 +59,8 @@ func TestTheDocumentHasTheRoutes(t *testing.T) {
 	}
 }
 
-func TestTheDocumentNeedsNoKeyAndIsKeptByClients(t *testing.T) {
+func TestDrillTheDocumentNeedsNoKeyAndIsKeptByClients(t *testing.T) {
+	testenv.Drill(t)
 	s := newService(t)
 	first := s.request("GET", "/v1/openapi.json", "").is(200).has("openapi", "3.1.1").has("servers.0.url", "https://api.example.net")
 	again := s.request("GET", "/v1/openapi.json", "", "If-None-Match", string(first.header.Peek("ETag")))
@@ -77,7 +80,8 @@ func TestTheDocumentNeedsNoKeyAndIsKeptByClients(t *testing.T) {
 }
 
 // The document names the addresses of the service that serves it.
-func TestTheDocumentNamesTheServersOfTheService(t *testing.T) {
+func TestDrillTheDocumentNamesTheServersOfTheService(t *testing.T) {
+	testenv.Drill(t)
 	s := newService(t)
 	s.api.BaseURL = "http://localhost:8080"
 	s.api.TagURL = func(host string) string { return "http://" + host + ":8080" }
@@ -90,7 +94,7 @@ func TestTheDocumentNamesTheServersOfTheService(t *testing.T) {
 
 // The rates and shares of a partner stand in sentences of the document.
 func TestTheDocumentHasTheDefaultLimits(t *testing.T) {
-	text := newService(t).request("GET", "/v1/openapi.json", "").is(200).body
+	text := string(openapi.Document("https://api.example.net", "https://tags.example.net"))
 	number := func(n int64) string { return humanize.Comma(n) }
 	rate, writes := int64(store.DefaultRequestsPerSecond), int64(store.DefaultWritesPerMinute)
 	for _, sentence := range []string{

@@ -8,6 +8,7 @@ import (
 
 	"mtagd/edge/refused"
 	"mtagd/store"
+	"mtagd/store/testenv"
 )
 
 const (
@@ -150,7 +151,8 @@ func TestDebuggingIsReading(t *testing.T) {
 }
 
 // Every entry that the memory can have must fit the document, and its memory what the answer reserves.
-func TestManyRefusedEvents(t *testing.T) {
+func TestDrillManyRefusedEvents(t *testing.T) {
+	testenv.Drill(t)
 	s := newService(t)
 	p := s.partner("Agency")
 	merchant, tag := p.tagged()

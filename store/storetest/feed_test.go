@@ -1,11 +1,11 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -326,49 +326,62 @@ var feedTests = []test{
 		}
 	}},
 	{"who watches and then reads misses no event, however many watch", func(t *testing.T, b *bed) {
-		oracles, tags := newShops(b, 4)
-		const events = 40
+		const shops, readers, rounds, each = 4, 64, 10, 2
+		oracles, tags := newShops(b, shops)
+		seen := make(chan struct{}, readers*rounds*each)
+		ctx, cancel := context.WithCancel(t.Context())
 		var reading sync.WaitGroup
-		var missing atomic.Int64
-		for i := range 64 {
-			m := oracles[i%4].merchant
+		defer reading.Wait()
+		defer cancel()
+		for i := range readers {
+			m := []store.MerchantID{oracles[i%shops].merchant}
 			reading.Go(func() {
-				news, stop := b.Watch([]store.MerchantID{m})
-				defer stop()
+				news, stop := b.Watch(m)
+				defer func() { stop() }()
 				var after store.Cursor
-				for seen := 0; seen < events; {
-					end, err := b.Feed(t.Context(), store.FeedQuery{Merchants: []store.MerchantID{m}, After: after}, func(e *store.Received) bool {
-						if string(e.Raw) != fmt.Sprintf(`{"n":%d}`, seen) {
-							t.Errorf("event %d has body %s", seen, e.Raw)
+				for n := 0; ; {
+					end, err := b.Feed(t.Context(), store.FeedQuery{Merchants: m, After: after}, func(e *store.Received) bool {
+						if string(e.Raw) != fmt.Sprintf(`{"n":%d}`, n) {
+							t.Errorf("event %d has body %s", n, e.Raw)
 						}
-						seen++
+						n++
+						seen <- struct{}{}
 						return true
 					})
 					if err != nil {
 						t.Error(err)
 						return
 					}
-					after = end.Cursor
-					if seen == events {
+					if after = end.Cursor; n == rounds*each {
 						return
 					}
 					select {
 					case <-news:
-					case <-time.After(time.Minute):
-						missing.Add(1)
+					case <-ctx.Done():
 						return
+					}
+					if i/shops%2 == 0 {
+						stop()
+						news, stop = b.Watch(m)
 					}
 				}
 			})
 		}
-		for range events {
-			for shop, o := range oracles {
-				b.record([]store.Mark{o.mark(tags[shop][0], "Purchase", start)}, store.Recorded)
+		// The next round begins when all have seen this one, so no later event wakes who has missed one. The second event of a
+		// round comes while they read the first.
+		for range rounds {
+			for range each {
+				for shop, o := range oracles {
+					b.record([]store.Mark{o.mark(tags[shop][0], "Purchase", start)}, store.Recorded)
+				}
 			}
-		}
-		reading.Wait()
-		if missing.Load() > 0 {
-			t.Errorf("%d of 64 readers waited in vain", missing.Load())
+			for n := range readers * each {
+				select {
+				case <-seen:
+				case <-time.After(time.Minute):
+					t.Fatalf("%d of the %d events of a round were seen", n, readers*each)
+				}
+			}
 		}
 	}},
 }

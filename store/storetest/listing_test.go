@@ -158,7 +158,7 @@ var listingTests = []test{
 		}
 		for range b.reopened {
 			for _, way := range everyOrder {
-				expectAllPages(t, b, o, store.Query{SortBy: way.by, Asc: way.asc}, 300)
+				expectAllPages(t, b, o, store.Query{SortBy: way.by, Asc: way.asc}, 800)
 				for _, offset := range []int{0, 50, 330} {
 					o.expect(t, b, store.Query{SortBy: way.by, Asc: way.asc, Names: many, Tag: tags[0][0], Offset: offset, Limit: 100})
 				}
@@ -195,7 +195,7 @@ var listingTests = []test{
 			shop(oracles[1], tags[1])
 			flood(oracles[1], tags[1][0])
 			for i, o := range oracles {
-				expectRandom(t, b, r, o, tags[i], 20)
+				expectRandom(t, b, r, o, tags[i], 10)
 				for _, way := range everyOrder {
 					o.expect(t, b, store.Query{SortBy: way.by, Asc: way.asc, Limit: 3000}) // every name's events at once
 				}
@@ -210,7 +210,7 @@ var listingTests = []test{
 			}
 		}
 		for i, o := range oracles {
-			expectRandom(t, b, r, o, tags[i], 20)
+			expectRandom(t, b, r, o, tags[i], 10)
 			expectAllPages(t, b, o, store.Query{SortBy: store.ByName, Asc: i == 0}, 1000)
 		}
 	}},

@@ -106,8 +106,8 @@ func Random(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// Drill skips a test under the race detector, which would make it several times slower and find nothing: it damages, kills
-// and compares, in one goroutine. make test runs it without. Its name begins with TestDrill, by which make test knows it.
+// Drill skips a test under the race detector, which would make it several times slower and find nothing: it damages, kills,
+// compares or computes, in one goroutine. make test runs it without. Its name begins with TestDrill, by which make test knows it.
 func Drill(t testing.TB) {
 	t.Helper()
 	if !strings.HasPrefix(t.Name(), "TestDrill") {

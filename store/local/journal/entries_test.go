@@ -5,11 +5,14 @@ import (
 	"maps"
 	"math/rand/v2"
 	"testing"
+
+	"mtagd/store/testenv"
 )
 
 // What is not flushed has the newest entry of each key, for others without what a transaction has written so far. It grows,
 // transactions fail, flushes drop what they have written, also during a transaction.
-func TestUnflushedEntries(t *testing.T) {
+func TestDrillUnflushedEntries(t *testing.T) {
+	testenv.Drill(t)
 	type value struct {
 		value   string
 		deleted bool

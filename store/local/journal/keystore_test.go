@@ -43,7 +43,8 @@ func TestRebuiltLinksAreAnnouncedBeforeTheyCount(t *testing.T) {
 
 // After a long failure a flush has many entries. They become several tables, which count together: a kill between two of
 // them costs nothing.
-func TestALargeFlush(t *testing.T) {
+func TestDrillALargeFlush(t *testing.T) {
+	testenv.Drill(t)
 	const n = 200_000
 	dir := t.TempDir()
 	k, err := tryKeys(dir, quiet)

@@ -92,7 +92,8 @@ func TestAKnownLinkIsRemoved(t *testing.T) {
 }
 
 // A bucket forgets only the links of the key that is dropped, and the oldest one when it is full.
-func TestBucketsOfKnownLinks(t *testing.T) {
+func TestDrillBucketsOfKnownLinks(t *testing.T) {
+	testenv.Drill(t)
 	var k knownLinks
 	keys := [][]byte{}
 	for i := 0; len(keys) < knownInBucket+1; i++ { // of the same bucket

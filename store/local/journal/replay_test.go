@@ -244,7 +244,8 @@ func zeroSectors(t *testing.T, dir string, at log.Position) {
 }
 
 // A link that was flushed counts, though the record that made it is damaged, and an earlier record has another one.
-func TestAnOldLinkBeforeDamage(t *testing.T) {
+func TestDrillAnOldLinkBeforeDamage(t *testing.T) {
+	testenv.Drill(t)
 	t.Run("the last record", func(t *testing.T) { testOldLinkBeforeDamage(t, 0, false) })
 	t.Run("the last record but one", func(t *testing.T) { testOldLinkBeforeDamage(t, 1, false) })
 	t.Run("and the first record that was not flushed", func(t *testing.T) { testOldLinkBeforeDamage(t, 0, true) })

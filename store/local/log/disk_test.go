@@ -100,7 +100,8 @@ func TestSeveralFailuresInARow(t *testing.T) {
 
 // The kernel keeps a page that it could not write, and calls it clean. After a restart the page is read as if it were on the
 // disk; a power cut takes it away.
-func TestWhatARestartReadsAfterAnErrorSurvivesAPowerCut(t *testing.T) {
+func TestDrillWhatARestartReadsAfterAnErrorSurvivesAPowerCut(t *testing.T) {
+	testenv.Drill(t)
 	for _, records := range []int{1, 2, 12, 13, 14, 15, 16} { // the last ones go to the second file
 		t.Run(fmt.Sprint(records, " records"), func(t *testing.T) {
 			disk := faultfs.New(t)

@@ -141,7 +141,8 @@ func TestPartsOfARecordFollowEachOther(t *testing.T) {
 	mustHold(t, l, 0, []record{{at, []byte("one, two")}})
 }
 
-func TestALargeRecordGetsALargeFile(t *testing.T) {
+func TestDrillALargeRecordGetsALargeFile(t *testing.T) {
+	testenv.Drill(t)
 	l := open(t, t.TempDir())
 	want := []record{add(t, l, payload(1, 10)), add(t, l, payload(2, MaxRecord)), add(t, l, payload(3, 10))}
 	mustHold(t, l, 0, want)

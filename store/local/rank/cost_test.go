@@ -204,7 +204,8 @@ func TestUsageCountsAllEvents(t *testing.T) {
 }
 
 // A flood of made-up names writes each event few times, in order, and leaves few runs.
-func TestAFloodOfMadeUpNamesIsWrittenFewTimes(t *testing.T) {
+func TestDrillAFloodOfMadeUpNamesIsWrittenFewTimes(t *testing.T) {
+	testenv.Drill(t)
 	rng := rand.New(rand.NewPCG(9, 10))
 	var j journal
 	x, m := j.open(t, t.TempDir()), newMerchant(t)

@@ -446,7 +446,8 @@ func TestAnEarlierFormat(t *testing.T) {
 
 // A merge that replaces many nodes deletes only some in its transaction, which would keep a page of each in memory. The sweeper
 // deletes the rest; before it has started, Replay does that.
-func TestAMergeLeavesManyReplacedNodesToTheSweeper(t *testing.T) {
+func TestDrillAMergeLeavesManyReplacedNodesToTheSweeper(t *testing.T) {
+	testenv.Drill(t)
 	var j journal
 	x, m := j.open(t, t.TempDir()), newMerchant(t)
 	defer closeIndex(t, x)

@@ -160,7 +160,8 @@ func TestDrillRemovedEventsAreGone(t *testing.T) {
 }
 
 // However many entries are removed, and in whatever portions, the rest is in nodes that are not nearly empty.
-func TestNodesAreJoinedAfterRemovals(t *testing.T) {
+func TestDrillNodesAreJoinedAfterRemovals(t *testing.T) {
+	testenv.Drill(t)
 	rng := rand.New(rand.NewPCG(5, 6))
 	var root child
 	var left []entry

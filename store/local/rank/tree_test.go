@@ -129,7 +129,7 @@ func TestDrillTreeHoldsWhatWasInserted(t *testing.T) {
 					t.Errorf("a leaf has %d entries, want it at least half full", size)
 				}
 			}
-			for range 300 {
+			for range testenv.Rounds(80) {
 				compareWithSorted(t, rng, r, want)
 			}
 		})
@@ -268,7 +268,8 @@ func checkNode(t *testing.T, b []byte, others [][]byte) {
 }
 
 // A snapshot of a tree in memory stays as it is, whatever is inserted later.
-func TestASnapshotDoesNotChange(t *testing.T) {
+func TestDrillASnapshotDoesNotChange(t *testing.T) {
+	testenv.Drill(t)
 	rng := rand.New(rand.NewPCG(7, 8))
 	var root child
 	var all []entry

@@ -15,9 +15,8 @@ type part struct {
 	tables atomic.Pointer[tables] // what reads use
 	ready  bool                   // prepare has succeeded; guarded by DB.writing
 
-	// Written since the last Flush; guarded by DB.writing.
-	unread []*tableFile
-	filter *keyFilter // of the keys in tables that were added to the part, or that FilterTables has read
+	unread []*tableFile // written since the last Flush; guarded by DB.writing
+	filter *keyFilter   // of the keys in tables that were added, or that FilterTables has read; made under DB.writing
 
 	readers int           // its users, plus one while it is in DB.parts; guarded by DB.mu
 	closed  chan struct{} // closed after the part was closed and removed, or could not be removed
@@ -88,6 +87,13 @@ func (d *DB) acquire() []*part {
 		h.readers++
 	}
 	return d.parts
+}
+
+// counts reports whether a part was not replaced.
+func (d *DB) counts(h *part) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Contains(d.parts, h)
 }
 
 // release retires parts after their last reader, when they do not count any more.

@@ -190,8 +190,8 @@ func (d *DB) Get(key []byte) (value []byte, found bool, err error) {
 }
 
 // FilterTables makes look-ups of new keys as cheap as before a restart: it reads the tables that are in no filter yet, and
-// adds their keys to the filter of their part. Other calls may run meanwhile. It calls pace between blocks. When it returns
-// an error, the tables of the part in which that was met are asked one by one, as before.
+// adds their keys to the filter of their part. Other calls may run meanwhile. It calls pace between blocks. After an error,
+// the tables of the part in which that was met, and of later parts, are asked one by one, as before.
 func (d *DB) FilterTables(ctx context.Context, pace func()) error {
 	parts := d.acquire()
 	defer d.release(parts)
@@ -212,6 +212,9 @@ func (d *DB) filterPart(h *part, pace func() error) error {
 	filter, listed := h.sharedFilter(), maps.Clone(h.list.tables)
 	d.writing.Unlock()
 	for _, t := range first {
+		if !d.counts(h) {
+			return nil // CompactAndWait may wait until its tables can be removed
+		}
 		if err := d.checkTable(t, listed[t.id], pace, filter.addKey); err != nil {
 			return err
 		}

@@ -252,7 +252,8 @@ func TestALookUpOfANewKeyReadsNoTableOfBeforeAnOpen(t *testing.T) {
 }
 
 // While the keys of old tables are added to the filter, and afterwards, each is found, or not when it was deleted. The same
-// is true beside new tables, a merge, and after a merge of the tables and another open.
+// is true beside new tables, a merge, and after a merge of the tables and another open. Tables that a merge has replaced are
+// not read any more: an erasure may wait until they are removed.
 func TestKeysAreFoundWhileTheirTablesAreFiltered(t *testing.T) {
 	for _, beside := range []string{"nothing", "a flush", "a merge"} {
 		dir := t.TempDir()
@@ -279,7 +280,7 @@ func TestKeysAreFoundWhileTheirTablesAreFiltered(t *testing.T) {
 			}
 			checkAll("beside " + beside)
 		}))
-		if pauses < 6 {
+		if merged := beside == "a merge"; merged && pauses != 3 || !merged && pauses != 6 {
 			t.Errorf("beside %s: %d pauses", beside, pauses)
 		}
 		checkAll("after it was built beside " + beside)

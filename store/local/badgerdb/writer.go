@@ -119,7 +119,7 @@ func (b *builder) release() {
 }
 
 // add adds an entry. Entries come in the order of their keys. Hashes do not compress, so tables are not compressed.
-// Their Bloom filters have 15 bits for each key, because a look-up of a new key asks the filters of dozens of tables.
+// Their Bloom filters have 15 bits for each key, because a look-up may ask the filters of dozens of tables.
 func (b *builder) add(e *codec.Entry) {
 	if b.table == nil {
 		// 5/8, because the builder first allocates twice TableSize

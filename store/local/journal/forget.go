@@ -144,12 +144,7 @@ func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(
 
 // RebuildKeys replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails
 // with badgerdb.ErrCopied during a backup. It calls before when the new one is complete.
-func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() error) (err error) {
-	defer func() { // when the locks are released
-		if err == nil {
-			err = j.keys.db.FilterTables(ctx, j.pace())
-		}
-	}()
+func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() error) error {
 	j.copying.Lock()
 	defer j.copying.Unlock()
 	j.flushes.Lock()
@@ -160,7 +155,7 @@ func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() e
 	defer j.compacting.Store(false)
 	release := func() {}
 	defer func() { release() }()
-	return j.keys.db.Rebuild(func(to string) error { return copyKeys(ctx, keysDir(j.dir), to, j.logger, damage) }, func() error {
+	err := j.keys.db.Rebuild(func(to string) error { return copyKeys(ctx, keysDir(j.dir), to, j.logger, damage) }, func() error {
 		if err := before(); err != nil {
 			return err
 		}
@@ -168,6 +163,10 @@ func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() e
 		j.keys.links, j.keys.known = linkCache{}, knownLinks{} // what was lost is linked again
 		return nil
 	})
+	if err == nil {
+		j.running.Go(j.filter) // beside what links again
+	}
+	return err
 }
 
 // isCopied reports whether a snapshot is open: a merge would keep, and copy again each time, all that came after it.
@@ -186,7 +185,7 @@ func (j *Journal) merge() {
 	}
 }
 
-// filter makes look-ups of new event_ids cheap in what is in the database from before the start.
+// filter makes look-ups of new event_ids cheap in what the database has from before the start, or from a rebuild.
 func (j *Journal) filter() {
 	if err := j.keys.db.FilterTables(j.stopping, j.pace()); err != nil && j.stopping.Err() == nil {
 		j.logger.Error("a table of links and event_ids cannot be read", "error", err)

@@ -206,3 +206,42 @@ func TestEventIDsOfBeforeARestartCountWhileTheirTablesAreRead(t *testing.T) {
 	testenv.Check(t, j.keys.db.FilterTables(ctx, func() {}))
 	count("afterwards")
 }
+
+// A rebuild ends before its tables are in the filter: what it has lost is linked again only afterwards.
+func TestARebuildDoesNotWaitForTheFilter(t *testing.T) {
+	pausing, goOn := make(chan bool), make(chan bool)
+	begun, end := sync.OnceFunc(func() { close(pausing) }), sync.OnceFunc(func() { close(goOn) })
+	opened, err := Open(t.TempDir(), Options{Log: quiet, Now: time.Now, Pace: func() func() {
+		return func() {
+			begun()
+			<-goOn
+		}
+	}})
+	testenv.Check(t, err)
+	j := start(t, opened)
+	defer closeJournal(t, j)
+	mark := store.Mark{Merchant: store.NewMerchantID(), Name: "View", DedupeID: "1", Identity: store.Identity{MUID: "m"}, Raw: []byte("{}")}
+	testenv.Check(t, j.Record(ctx, []store.Mark{mark}))
+	testenv.Check(t, j.flush())
+	rebuilt := make(chan bool)
+	go func() {
+		defer close(rebuilt)
+		err = j.RebuildKeys(ctx, errors.New("damage"), func() error { return nil })
+	}()
+	defer func() { end(); <-rebuilt }()
+	select {
+	case <-rebuilt:
+		testenv.Check(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("the rebuild waits")
+	}
+	select {
+	case <-pausing:
+	case <-time.After(time.Minute):
+		t.Fatal("the tables are not read")
+	}
+	marks := []store.Mark{mark}
+	if err := j.Record(ctx, marks); err != nil || marks[0].Outcome != store.Duplicate {
+		t.Errorf("meanwhile, the event_id has outcome %d, %v", marks[0].Outcome, err)
+	}
+}

@@ -32,7 +32,8 @@ needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells gn
 #
 # The race detector makes a test five to ten times as expensive, so it is on only where goroutines meet. It is off
 #   for PLAIN: packages that test another process, or send one request after the other, or only measure;
-#   for DRILLS: tests of the packages DRILLED that damage, kill and compare. The race detector skips them (testenv.Drill);
+#   for DRILLS: tests of the packages DRILLED that damage, kill, compare or compute, in one goroutine. The race detector skips
+#   them (testenv.Drill);
 #   for COMMANDS: tests of PROGRAM that send it one command or request after the other, or run other programs, such as PostgreSQL or
 #   promtool. Its other tests, such as load tests, use it.
 PROGRAM = ./cmd/mtagd
@@ -92,7 +93,7 @@ vet:
 	$(GO) vet -C partnerapi/client/go ./...
 	$(GO) vet -C tools ./...
 
-# With the profile, it would have everything compiled once more.
+# -pgo=off as in TEST: with the profile, every package would be compiled once more.
 staticcheck:
 	GOFLAGS="$$($(GO) env GOFLAGS) -pgo=off" $(GO) tool -modfile=tools/go.mod staticcheck ./...
 

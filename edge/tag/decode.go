@@ -15,7 +15,7 @@ import (
 	"mtagd/store"
 )
 
-// fields are the fields of an event that the service itself reads.
+// fields reads a mark from the fields of an event.
 type fields struct{ eventjson.Fields }
 
 // readMark reads one event into a mark, or returns the answer that refuses it. The mark aliases the fields and the

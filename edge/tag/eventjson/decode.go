@@ -1,5 +1,5 @@
-// Package eventjson reads the JSON of one event. It is a package of its own because a fuzzer is slowed down by all code that
-// it is linked with.
+// Package eventjson reads the JSON of one event. It is a package of its own because the more code is linked with a fuzz
+// target, the slower it runs.
 package eventjson
 
 import (
@@ -31,11 +31,10 @@ type Fields struct {
 // has cut a page title.
 var Lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 
-// What a text is not, if it is no event. The errors of Decode are these, or those of JSON's syntax.
-var (
-	ErrNotUTF8   = errors.New("not valid UTF-8")
-	ErrNotObject = errors.New("not a JSON object")
-)
+// ErrNotUTF8 is the error of Decode for an event that is not valid UTF-8.
+var ErrNotUTF8 = errors.New("not valid UTF-8")
+
+var errNotObject = errors.New("not a JSON object")
 
 // Reset empties the fields and keeps their memory for the next event.
 func (f *Fields) Reset() {
@@ -46,20 +45,20 @@ func (f *Fields) Reset() {
 	}
 }
 
-// Decode reads the fields of one event.
+// Decode reads the fields of one event. The errors of JSON's syntax wrap a *jsontext.SyntacticError.
 func (f *Fields) Decode(object []byte) error {
 	f.Reset()
 	switch {
 	case !utf8.Valid(object):
 		return ErrNotUTF8
 	case len(object) == 0:
-		return ErrNotObject
+		return errNotObject
 	case object[0] != '{': // checked here because the decoder would accept null
 		var other jsontext.Value
 		if err := json.UnmarshalOf(object, &other, Lenient); err != nil {
 			return err
 		}
-		return ErrNotObject
+		return errNotObject
 	}
 	return json.UnmarshalOf(object, f, Lenient)
 }

@@ -19,11 +19,6 @@ func (s *Server) Freeze() (thaw func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return guard(pids)
-}
-
-// guard continues stopped processes when thaw is called, or when this process ends.
-func guard(pids []int) (thaw func() error, err error) {
 	var words []string
 	for _, pid := range pids {
 		words = append(words, strconv.Itoa(pid))

@@ -136,7 +136,7 @@ func (c *cluster) rejoin(i int) error {
 	if err := os.RemoveAll(s.DataDir()); err != nil {
 		return err
 	}
-	// On a busy machine, pg_basebackup may stand still for longer than the time-out of clusterSettings. It would fail then.
+	// On a busy machine, pg_basebackup may stand still for longer than the time-out of clusterSettings, which would end it.
 	if err := s.Run("pg_basebackup", "-D", s.DataDir(), "-d", fmt.Sprintf("host=%s user=mtagd options='-c wal_sender_timeout=0'", c.servers[c.primary].Dir()), "-X", "stream", "-c", "fast", "--no-sync"); err != nil {
 		return err
 	}

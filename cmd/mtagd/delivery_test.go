@@ -92,7 +92,7 @@ func newMoodySink(t *testing.T, random *rand.Rand) *moodySink {
 		case 4:
 			w.WriteHeader(http.StatusUnauthorized)
 		default:
-			fmt.Fprintf(w, `{"events_received":%d}`, len(events)) // without it, Meta would not have taken them
+			fmt.Fprintf(w, `{"events_received":%d}`, len(events)) // Meta's answer; after an empty one, the events are sent again
 		}
 	}))
 	t.Cleanup(s.Close)

@@ -104,7 +104,7 @@ func TestMigrateUnderLoad(t *testing.T) {
 	b := newTaggedService(t)
 	database := pgtest.NewServer(t)
 	url := database.URL("postgres")
-	s := &senders{b: b, pause: 20 * time.Millisecond} // or they would decide what the test costs
+	s := &senders{b: b, pause: 20 * time.Millisecond} // with a shorter one, they would cost more than the migration
 	s.start(4)
 	s.await(200)
 	cursor := b.api("GET", "/v1/partners/events/feed?limit=100", "")["cursor"].(string)

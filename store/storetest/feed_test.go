@@ -360,15 +360,15 @@ var feedTests = []test{
 					case <-ctx.Done():
 						return
 					}
-					if i/shops%2 == 0 {
+					if i/shops%2 == 0 { // half of the readers of each shop watch anew each time
 						stop()
 						news, stop = b.Watch(m)
 					}
 				}
 			})
 		}
-		// The next round begins when all have seen this one, so no later event wakes who has missed one. The second event of a
-		// round comes while they read the first.
+		// The next round begins when all have seen this one, so no later event wakes a reader that has missed the last one. The
+		// second event of a round comes while they read the first.
 		for range rounds {
 			for range each {
 				for shop, o := range oracles {

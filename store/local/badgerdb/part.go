@@ -89,7 +89,7 @@ func (d *DB) acquire() []*part {
 	return d.parts
 }
 
-// counts reports whether a part was not replaced.
+// counts reports whether a part still counts: it does until another one replaces it.
 func (d *DB) counts(h *part) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

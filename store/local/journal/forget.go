@@ -164,7 +164,7 @@ func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() e
 		return nil
 	})
 	if err == nil {
-		j.running.Go(j.filter) // beside what links again
+		j.running.Go(j.filter) // not awaited: the caller links again what was lost, and that comes first
 	}
 	return err
 }
@@ -185,7 +185,7 @@ func (j *Journal) merge() {
 	}
 }
 
-// filter makes look-ups of new event_ids cheap in what the database has from before the start, or from a rebuild.
+// filter makes look-ups of new event_ids cheap in the tables from before the start, or from a rebuild.
 func (j *Journal) filter() {
 	if err := j.keys.db.FilterTables(j.stopping, j.pace()); err != nil && j.stopping.Err() == nil {
 		j.logger.Error("a table of links and event_ids cannot be read", "error", err)

@@ -118,8 +118,8 @@ type Options struct {
 	// nil: nothing is called.
 	Rebuilding func() error
 
-	// Pace returns the function that work on the database in the background calls between pieces, to pause; nil: there are no
-	// pauses.
+	// Pace returns the function that background work on the database calls between pieces of work, to pause; nil: there are
+	// no pauses.
 	Pace func() func()
 }
 

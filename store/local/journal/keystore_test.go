@@ -158,7 +158,7 @@ func TestEventIDsThatAreNotFlushedCount(t *testing.T) {
 	want("after it was removed and flushed", "3", store.Recorded)
 }
 
-// After a restart the tables of before are read once, with pauses for requests. An event_id in them counts meanwhile, and
+// After a restart the tables from before are read once, with pauses for requests. An event_id in them counts meanwhile, and
 // afterwards.
 func TestEventIDsOfBeforeARestartCountWhileTheirTablesAreRead(t *testing.T) {
 	dir, shop := t.TempDir(), store.NewMerchantID()

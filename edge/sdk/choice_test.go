@@ -326,6 +326,17 @@ func TestDebugPrintsTheWayOfAnEvent(t *testing.T) {
 	}
 }
 
+// A page may clear localStorage when somebody logs out. The other tabs take that for no withdrawal.
+func TestAResetOfAPageThatClearsLocalStorage(t *testing.T) {
+	w := newWorld(t)
+	first, second := w.visit("/"), w.visit("/")
+	w.want("PageView", "PageView")
+	second.wantNothingStored()
+	first.doHeard(`mtag('reset'); localStorage.clear()`, second)
+	second.do(`mtag('event', 'Search')`)
+	w.want("PageView", "PageView", "Search")
+}
+
 // Without consent, what waits has no muid yet. After a reset it must not become the next visitor's.
 func TestResetDropsWhatWaitsForConsent(t *testing.T) {
 	w := newWorld(t)

@@ -53,7 +53,7 @@ const automaticFields = "link_url link_domain link_id link_classes link_text out
 	"form_id form_name form_destination form_submit_text percent_scrolled"
 
 func TestTheSizeOfEachExtra(t *testing.T) {
-	limits := map[string]int{"attribution": 930, "backlog": 870, "downloads": 700, "forms": 700, "ga4": 1620, "link": 1250, "names": 1080, "older": 450, "options": 1880, "outbound": 600, "scroll": 400}
+	limits := map[string]int{"attribution": 930, "backlog": 900, "downloads": 700, "forms": 700, "ga4": 1620, "link": 1250, "names": 1080, "older": 450, "options": 1910, "outbound": 600, "scroll": 400}
 	for _, extra := range sdk.Versions()[0].Extras {
 		t.Run(extra.Name, func(t *testing.T) {
 			if size := compressedSize(t, extra.Script); size > limits[extra.Name] {

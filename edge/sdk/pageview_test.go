@@ -253,6 +253,25 @@ func TestAGrantThatIsWithdrawnWhileAPageIsInTheBackForwardCache(t *testing.T) {
 	w.want(append(repeat(4, "PageView"), "AfterReturn")...)
 }
 
+// A page that was in the cache hears of a grant, also when a reset has made another visitor since then.
+func TestAGrantAndAResetWhileAPageIsInTheBackForwardCache(t *testing.T) {
+	w := newWorld(t)
+	w.page("/", w.snippet(false))
+	w.page("/next", w.snippet(false))
+	tab := w.visit("/")
+	tab.do(`window.kept = true; mtag('event', 'Waiting')`)
+	tab.goTo(w.gate.url(shopHost) + "/next")
+	tab.do(`mtag('consent', true); mtag('reset')`)
+	w.want("PageView")
+	tab.wantNothingStored()
+	tab.do(`history.back()`)
+	tab.waitFor("/")
+	if tab.get(`window.kept`) != "true" {
+		t.Error("the page does not come from the cache, so this has tested nothing")
+	}
+	w.want(append(repeat(3, "PageView"), "Waiting")...)
+}
+
 // neverVisible makes a page see that it is hidden from its beginning, as in a tab that is opened in the background.
 const neverVisible = `<script>
 	Object.defineProperty(document, 'hidden', { get: () => true });

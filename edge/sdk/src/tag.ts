@@ -51,23 +51,20 @@ const commands: Record<string, (...args: any[]) => void> = {
 
   // Starts a new visitor. Waiting events keep the present muid. The cookies are replaced, not deleted: other tabs take a
   // missing cookie for a withdrawal. Without consent, waiting events have no muid yet: they are dropped, because they would
-  // get the next visitor's. The records are stored anew by save: the next page would send none of another visitor.
+  // get the next visitor's. The muid of before tells the next page that it may send that visitor's records.
   reset(by) {
     common = {};
-    // Another tab has replaced the cookies.
-    if (!by) {
-      kit.abort_();
-      if (sender()) {
-        setVisitor();
-        announce('reset');
-        kit.visit_(Visit.RESET);
-      } else {
-        if (kit.waiting_.size) warn('not sent:', kit.waiting_.size);
-        [...kit.waiting_].map(unhold);
-        erase();
-      }
+    if (by) return; // another tab has replaced the cookies
+    kit.abort_();
+    if ((by = sender())) {
+      setVisitor();
+      announce('reset', by);
+      kit.visit_(Visit.RESET);
+    } else {
+      if (kit.waiting_.size) warn('not sent:', kit.waiting_.size);
+      [...kit.waiting_].map(unhold);
+      erase();
     }
-    kit.unstore_();
   },
 
   muid(callback: (muid: string) => void) {
@@ -90,15 +87,13 @@ let heard: string[] = []; // what tabs of the host had said when this one was le
 
 const listen = () => (heard = said());
 
-// hear repeats the last call of another tab, unless it is known. When the call is gone, a withdrawal has removed it: then the call
-// is that withdrawal, by By.TAB.
-const hear = (call = '["consent",false,2]') => heard.includes(call) || run(JSON.parse(call));
+// hear repeats a call of another tab, unless it is known.
+const hear = (call: string) => heard.includes(call) || run(JSON.parse(call));
 
 // catchUp repeats what other tabs have said while this one was frozen or in the back/forward cache. Chromium tells it a moment
-// later too: by then it is known. A grant without the cookie of its visitor was withdrawn since then, on another host. In a page that
-// has consent, sender sees that.
+// later too: by then it is known. Without the cookie, consent was withdrawn since then, on another host.
 const catchUp = () => {
-  said().map((call) => call.includes(sender() ? '' : read()!) && hear(call));
+  if (sender() || read()) said().map(hear);
   listen();
 };
 
@@ -143,7 +138,9 @@ kit.viewed_ = (view?: object) => run(['event', 'PageView', view]);
 if (!calls.running) {
   calls.running = 1;
   // At once, also in a page that is being prerendered: a page that misses a withdrawal could write the cookie again.
-  addEventListener('storage', (event) => event.newValue && event.key!.startsWith(Key.SAID) && hear(storage()[event.key!]));
+  // A withdrawal removes the calls: then a grant is none. A reset stays one, because pages may clear localStorage at logout.
+  addEventListener('storage', ({ newValue, key }) =>
+    newValue && key!.startsWith(Key.SAID) && hear(storage()[key!] || newValue.replace(/granted/g, Word.DENIED)));
   if ((document as any).prerendering) addEventListener('prerenderingchange', begin, 1 as any);
   else begin();
 }

@@ -35,9 +35,12 @@ part('backlog', (_, kit) => {
   // take queues the events of records, with consent. It removes broken ones, those of another visitor, and too old ones: the tag host
   // might record an old event twice. It takes young records only when this page may close, because it may be the visitor's last page.
   function take(records: string[], leaving?: boolean) {
-    const visitor = ',' + kit.cookie_('_muid');
+    const visitor = kit.cookie_('_muid');
+    const reset = localStorage['_mtag..reset'] || '';
     young = records.filter((record) => {
-      const age = record.endsWith(visitor) || !record.includes(',') ? Date.now() - +record.split(/\.(\d+)mark/)[1]! : Is.MAX_AGE;
+      const [, muid = visitor] = record.split(','); // version 1.0.0 wrote none
+      const isSent = muid == visitor || reset.includes(`"${muid}",2,"${visitor}"`);
+      const age = isSent ? Date.now() - +record.split(/\.(\d+)mark/)[1]! : Is.MAX_AGE;
       const text = localStorage[record];
       if (text == undefined || (!kit.allowed_ && age < Is.MAX_AGE)) return;
       if (!leaving && age < Is.MIN_AGE && text.split('\n').some((line: string) => line[0] == Is.STRIPPED)) return true;

@@ -214,6 +214,18 @@ func TestWhatAnOutageHasLeftWithoutAWithdrawal(t *testing.T) {
 	}
 }
 
+// A page may call reset before the tag has looked at what other pages have left.
+func TestAResetRightAfterALoadLosesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.page("/empty", "")
+	w.page("/logout", w.snippet(true)+`<script>mtag('reset')</script>`)
+	tab := w.outage(shopHost)
+	w.gate.setFault(nil)
+	tab.goTo(w.gate.url(shopHost) + "/logout")
+	w.want("PageView", "PageView", "Left")
+	tab.wantNothingStored()
+}
+
 // outage returns a tab of an empty page of a host, whose page before has left two events in localStorage.
 func (w *world) outage(host string, calls ...string) *tab {
 	w.Helper()

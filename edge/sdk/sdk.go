@@ -52,7 +52,8 @@
 //	                               with emails or phone numbers is there without them, after a space. The key ends
 //	                               with the time in ms, "mark", a random text, a comma and the cookie _muid. With another
 //	                               cookie they are removed: consent was withdrawn on another host, which cannot do that
-//	localStorage _mtag..consent    the last call of consent, which other tabs repeat, the muid and the time; likewise of reset
+//	localStorage _mtag..consent    the last call of consent, which other tabs repeat, the muid and the time
+//	localStorage _mtag..reset      likewise of reset, with the muid before it: records of that muid are still sent
 //
 // Without consent it stores and sends nothing. It reads the cookie _muid and what other tabs have said, and removes what it
 // finds in localStorage without that cookie.

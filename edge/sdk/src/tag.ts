@@ -51,7 +51,7 @@ const commands: Record<string, (...args: any[]) => void> = {
 
   // Starts a new visitor. Waiting events keep the present muid. The cookies are replaced, not deleted: other tabs take a
   // missing cookie for a withdrawal. Without consent, waiting events have no muid yet: they are dropped, because they would
-  // get the next visitor's. The muid of before tells the next page that it may send that visitor's records.
+  // get the next visitor's. The announced call has both muids: by them, the next page sends what is stored of the present visitor.
   reset(by) {
     common = {};
     if (by) return; // another tab has replaced the cookies

@@ -2,8 +2,8 @@
 // The base script loads it for a page that needs one of the two.
 //
 // The key of a record ends with the muid of the cookie when it was made. When the cookie has another one now, or is gone, consent
-// was withdrawn on another host of the site, which cannot reach this localStorage: the record is removed. Keys of version 1.0.0 have no
-// muid, and no comma.
+// was withdrawn on another host of the site, which cannot reach this localStorage: the record is removed. A reset on this host also
+// replaces the cookie: its call has the muids of before and after, so the record is sent. Keys of version 1.0.0 have no muid, and no comma.
 //
 // Email addresses and phone numbers stay in memory: only a stripped copy of such an event is stored. The tag host records an
 // event_id once, and the first copy counts. So while the event's own page may be open, other pages do not send the stripped

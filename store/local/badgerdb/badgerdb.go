@@ -326,8 +326,7 @@ func (d *DB) Check(ctx context.Context, pace func(), found func(*Damage)) error 
 		checked[next.path] = true
 		err := d.checkTable(next, want, paced(ctx, pace), nil)
 		d.release(parts)
-		var damage *Damage
-		if errors.As(err, &damage) {
+		if damage, ok := errors.AsType[*Damage](err); ok {
 			found(damage)
 		} else if err != nil {
 			return err

@@ -53,7 +53,7 @@ kit.choose_ = (given: any, by?: By, visitor?: string) => {
 // waited may have withdrawn consent: the page's beforeSend sees it.
 kit.decided_ = (granted: unknown, by?: By, visitor?: string) => {
   if (!granted) {
-    by || ((kit.allowed_ || read()) && announce('consent', granted));
+    if (!by && (kit.allowed_ || read())) announce('consent', granted);
     return by == By.DEFAULT ? soon(kit.retryNow_) : withdraw(by);
   }
   sender(); // a missing cookie is a withdrawal: the visitor becomes a new one before anything is written
@@ -68,6 +68,6 @@ kit.decided_ = (granted: unknown, by?: By, visitor?: string) => {
     unhold(entry);
     entry.told_!(JSON.parse(entry.text_));
   }));
-  by || (sender() && announce('consent', granted));
+  if (!by && sender()) announce('consent', granted);
   soon(kit.retryNow_);
 };

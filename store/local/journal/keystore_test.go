@@ -207,7 +207,7 @@ func TestEventIDsOfBeforeARestartCountWhileTheirTablesAreRead(t *testing.T) {
 	count("afterwards")
 }
 
-// A rebuild ends before its tables are in the filter: what it has lost is linked again only afterwards.
+// A rebuild does not wait for the filter: its caller links again what was lost, and that comes first.
 func TestARebuildDoesNotWaitForTheFilter(t *testing.T) {
 	pausing, goOn := make(chan bool), make(chan bool)
 	begun, end := sync.OnceFunc(func() { close(pausing) }), sync.OnceFunc(func() { close(goOn) })

@@ -66,7 +66,7 @@ func unread(t *testing.T, s *service, bytes int64) *api {
 	a := newAPI(Config{
 		Engine:  s.engine,
 		Log:     slog.New(slog.DiscardHandler),
-		Now:     func() time.Time { return s.now },
+		Now:     s.now,
 		Context: endless,
 		WhenAnswered: func(_ *fasthttp.RequestCtx, call func()) {
 			t.Cleanup(call)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ type service struct {
 	engine store.Engine
 	api    *api
 	handle fasthttp.RequestHandler
-	now    time.Time
+	clock  atomic.Pointer[time.Time]
 	dns    fakeDNS
 
 	certificates Certificates
@@ -56,9 +57,11 @@ type service struct {
 
 func newService(t testing.TB) *service {
 	t.Helper()
-	s := &service{t: t, now: time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC), context: endless}
+	s := &service{t: t, context: endless}
+	start := time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)
+	s.clock.Store(&start)
 	quiet := slog.New(slog.DiscardHandler)
-	engine, err := local.Open(t.TempDir(), local.Options{Log: quiet, Now: func() time.Time { return s.now }})
+	engine, err := local.Open(t.TempDir(), local.Options{Log: quiet, Now: s.now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +73,14 @@ func newService(t testing.TB) *service {
 	s.engine = engine
 	s.serve(engine, &s.dns)
 	return s
+}
+
+// now and advance may be called at once: a stream reads the clock while the test goes on.
+func (s *service) now() time.Time { return *s.clock.Load() }
+
+func (s *service) advance(d time.Duration) {
+	then := s.now().Add(d)
+	s.clock.Store(&then)
 }
 
 // endless opens the context of a request whose client stays.
@@ -92,10 +103,10 @@ func (s *service) serve(engine store.Engine, dns Verifier) {
 		Claimable:     s.claimable,
 		TagURL:        func(host string) string { return "https://" + host },
 		Log:           log,
-		Now:           func() time.Time { return s.now },
+		Now:           s.now,
 		Refusals:      refusals,
 		Limits:        s.limits,
-		Refused:       refused.New(func() time.Time { return s.now }),
+		Refused:       refused.New(s.now),
 		Context:       s.context,
 		Waiting:       endless,
 	})

@@ -53,7 +53,7 @@ func TestEveryBadKeyHasTheSameAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.request("GET", config, "", "Authorization", "Bearer "+string(expiredKey)).is(200)
-	s.now = s.now.Add(time.Hour)
+	s.advance(time.Hour)
 
 	for _, c := range []struct {
 		is      string

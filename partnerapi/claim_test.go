@@ -48,10 +48,10 @@ func (s shop) read() answer {
 func TestALapsedClaimGoesToWhoeverAsksNext(t *testing.T) {
 	s := newService(t)
 	former, other := s.partner("Agency").shop("example.com"), s.partner("Other")
-	s.now = s.now.Add(7*day - time.Second)
+	s.advance(7*day - time.Second)
 	other.ask("example.com").fails(409, "VALIDATION_ERROR", taken)
 	former.read().has("domainLost", false)
-	s.now = s.now.Add(time.Second)
+	s.advance(time.Second)
 	rival := other.shop("example.com")
 	if len(s.dns.asked) > 0 {
 		t.Errorf("DNS was asked for %s", s.dns.asked)
@@ -68,7 +68,7 @@ func TestALapsedClaimGoesToWhoeverAsksNext(t *testing.T) {
 		t.Errorf("DNS was asked for %s", s.dns.asked)
 	}
 	rival.verify().is(200)
-	s.now = s.now.Add(1000 * day)
+	s.advance(1000 * day)
 	former.verify().fails(409, "VALIDATION_ERROR", taken)
 	rival.read().has("status", "active").has("domainLost", false)
 }
@@ -112,14 +112,14 @@ func TestADomainWhoseDNSLedElsewhereIsCheckedBeforeItChangesHands(t *testing.T) 
 			former.verify().is(200)
 			s.finds(store.DNSWrong)
 			former.verify().is(400)
-			s.now = s.now.Add(30*day - time.Second)
+			s.advance(30*day - time.Second)
 			s.dns.asked = nil
 			other.ask("example.com").fails(409, "VALIDATION_ERROR", taken)
 			if len(s.dns.asked) > 0 {
 				t.Errorf("DNS was asked for %s", s.dns.asked)
 			}
 
-			s.now = s.now.Add(time.Second)
+			s.advance(time.Second)
 			s.finds(c.verdict)
 			a := other.ask("example.com")
 			if got := fmt.Sprint(s.dns.asked); got != "["+former.host+"]" {
@@ -151,7 +151,7 @@ func (d interruptedDNS) Verify(context.Context, string) store.DNSFinding {
 func TestAVerifyDuringWhichTheDomainChangesHandsIsAConflict(t *testing.T) {
 	s := newService(t)
 	former, other := s.partner("Agency").shop("example.com"), s.partner("Other")
-	s.now = s.now.Add(7 * day)
+	s.advance(7 * day)
 	s.serve(s.engine, interruptedDNS{func() { other.ask("example.com").is(200) }})
 	certs := &certificates{}
 	s.certificates = certs

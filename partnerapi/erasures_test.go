@@ -26,7 +26,7 @@ func visited(t *testing.T) (s *service, p *partner, merchant string) {
 		id := store.Identity{MUID: store.MUID("m-" + visitor)}
 		id.Add(store.Email, visitor+"@example.com")
 		if err := s.engine.Record(context.Background(), []store.Mark{{
-			Merchant: store.MerchantID(merchant), Tag: store.TagID(tag), Identity: id, Name: "Visit", Time: s.now,
+			Merchant: store.MerchantID(merchant), Tag: store.TagID(tag), Identity: id, Name: "Visit", Time: s.now(),
 			Raw: fmt.Appendf(nil, `{"email":"%s@example.com"}`, visitor),
 		}}); err != nil {
 			t.Fatal(err)
@@ -47,7 +47,7 @@ func TestPersonalDataOfABrowser(t *testing.T) {
 	}
 	tag := p.generate(merchant, "client-side", "").str("tagId")
 	if err := s.engine.Record(context.Background(), []store.Mark{{Merchant: store.MerchantID(merchant), Tag: store.TagID(tag),
-		Identity: store.Identity{MUID: "m-bob"}, Name: "Visit", Time: s.now, Details: store.Details{Client: sealed}, Raw: []byte(`{}`)}}); err != nil {
+		Identity: store.Identity{MUID: "m-bob"}, Name: "Visit", Time: s.now(), Details: store.Details{Client: sealed}, Raw: []byte(`{}`)}}); err != nil {
 		t.Fatal(err)
 	}
 	lines, err := readPersonalData(t, s, p, merchant)

@@ -139,7 +139,7 @@ func (s *service) recordRaw(merchant, tag, raw string) {
 	s.t.Helper()
 	if err := s.engine.Record(s.t.Context(), []store.Mark{{
 		Merchant: store.MerchantID(merchant), Tag: store.TagID(tag), Identity: store.Identity{MUID: "user-1"},
-		Name: "Raw", Time: s.now, Raw: []byte(raw),
+		Name: "Raw", Time: s.now(), Raw: []byte(raw),
 	}}); err != nil {
 		s.t.Fatal(err)
 	}

@@ -72,7 +72,7 @@ func TestASecretIsShownOnceAndReplacedWithoutAGap(t *testing.T) {
 	}
 
 	first := p.post(uri+"/secret", "").is(201).keys("", "secretId", "secret", "createdAt").has("createdAt", "2026-11-20T08:30:00Z")
-	s.now = s.now.Add(time.Hour)
+	s.advance(time.Hour)
 	second := p.post(uri+"/secret", "{}").is(201)
 	if !works(first.str("secret")) || !works(second.str("secret")) {
 		t.Error("a new secret does not work, or it ends the one before")

@@ -51,7 +51,7 @@ func TestAPartnerThatSendsTooManyRequestsIsRefusedAlone(t *testing.T) {
 	p.get(config).fails(429, "SERVICE_ERROR", "Too many requests. Please try again in 1 s")
 	p.post(merchants, `{"name":"Shop"}`).is(429).retries("1")
 	other.get(config).is(200)
-	s.now = s.now.Add(time.Second)
+	s.advance(time.Second)
 	p.get(config).is(200)
 	p.get(config).is(200)
 	p.get(config).is(429)
@@ -76,7 +76,7 @@ func TestAPartnerThatWritesTooMuchCanStillRead(t *testing.T) {
 	p.post(generate, `{}`).is(429)
 	p.post(verify, `{}`).is(429)
 	p.get(merchants).is(200).has("pagination.totalItems", 6)
-	s.now = s.now.Add(30 * time.Second)
+	s.advance(30 * time.Second)
 	p.merchant("Shop")
 	p.post(merchants, `{"name":"Shop"}`).is(429)
 }
@@ -106,7 +106,7 @@ func TestAnAddressWithoutAKeyIsRefusedAndAKeyAtTheSameAddressIsNot(t *testing.T)
 		s.handle(&r)
 		return answer{t, r.Response.StatusCode(), &r.Response.Header, string(r.Response.Body())}
 	}
-	_, wrong := store.NewKey(p.ID, s.now, store.KeyOptions{})
+	_, wrong := store.NewKey(p.ID, s.now(), store.KeyOptions{})
 	for i := range 200 {
 		request("192.0.2.1", []string{"x", string(wrong), "", p.key + "x"}[i%4]).is(401)
 	}
@@ -114,7 +114,7 @@ func TestAnAddressWithoutAKeyIsRefusedAndAKeyAtTheSameAddressIsNot(t *testing.T)
 		fails(429, "SERVICE_ERROR", "Too many requests without a valid API key. Please try again in 1 s")
 	request("192.0.2.1", p.key).is(200)
 	request("192.0.2.2", "x").is(401)
-	s.now = s.now.Add(time.Second)
+	s.advance(time.Second)
 	for range 20 {
 		request("192.0.2.1", "x").is(401)
 	}

@@ -140,7 +140,7 @@ func TestMerchantShowsItsTags(t *testing.T) {
 	p := s.partner("Agency")
 	id := p.merchant("Shop")
 	oldest := p.generate(id, "server-side", "example.com")
-	s.now = s.now.Add(time.Second)
+	s.advance(time.Second)
 	client := p.generate(id, "client-side", "")
 
 	p.get(merchants).is(200).

@@ -31,7 +31,7 @@ func TestReadmeExamples(t *testing.T) {
 	}
 
 	s := newService(t)
-	s.certificates = &certificates{state: store.Certificate{Status: store.CertificateValid, NotAfter: s.now}}
+	s.certificates = &certificates{state: store.Certificate{Status: store.CertificateValid, NotAfter: s.now()}}
 	s.serve(s.engine, &s.dns)
 	s.finds(store.DNSCorrect)
 	p := s.partner("Agency")

@@ -99,7 +99,7 @@ func TestACheckOfAClaimWithoutASlotIsCounted(t *testing.T) {
 	former.verify().is(200)
 	s.finds(store.DNSWrong)
 	former.verify().is(400)
-	s.now = s.now.Add(30 * day)
+	s.advance(30 * day)
 	s.api.verifications = noneFree(t, other.ID)
 	other.ask("example.com").is(429)
 	s.refused("verifications")

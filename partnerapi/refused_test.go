@@ -41,9 +41,9 @@ func TestListRefused(t *testing.T) {
 	p.get(debugRefused+"?merchantId="+merchant).is(200).keys("", "refused", "since", "dropped").has("refused.0", nil).
 		has("since", "2026-11-20T08:30:00Z").has("dropped", 0)
 
-	s.now = s.now.Add(time.Minute)
+	s.advance(time.Minute)
 	p.refuse(merchant, tag)
-	s.now = s.now.Add(time.Minute)
+	s.advance(time.Minute)
 	p.refuse(merchant, tag)
 	p.refuse(other, otherTag)
 	a := p.get(debugRefused + "?merchantId=" + strings.ToUpper(merchant)).is(200)
@@ -53,14 +53,14 @@ func TestListRefused(t *testing.T) {
 		has("refused.0.event", "add_to_cart").has("refused.0.suggestion", "AddToCart").has("refused.0.origin", "https://www.example.com").
 		has("refused.0.sample.value", "number").has("refused.0.sample.email", "…").has("refused.1", nil)
 
-	s.now = s.now.Add(time.Minute)
+	s.advance(time.Minute)
 	p.refuse(merchant, tag, func(e *refused.Event) { e.Code, e.Path, e.Name, e.Origin, e.Object = "not_json", "", "", "", nil })
 	p.get(debugRefused+"?merchantId="+merchant+"&limit=1").is(200).has("refused.0.code", "not_json").has("refused.0.event", nil).
 		has("refused.0.suggestion", nil).has("refused.0.origin", nil).has("refused.0.sample", nil).has("refused.1", nil)
 	p.get(debugRefused+"?merchantId="+merchant+"&tagId="+tag).is(200).has("refused.1.code", "event_malformed")
 	p.get(debugRefused+"?merchantId="+merchant+"&tagId="+otherTag).is(200).has("refused.0", nil)
 
-	s.now = s.now.Add(refused.MaxAge)
+	s.advance(refused.MaxAge)
 	p.get(debugRefused+"?merchantId="+merchant).is(200).has("refused.0", nil).has("since", "2026-11-20T08:33:00Z")
 }
 
@@ -162,7 +162,7 @@ func TestDrillManyRefusedEvents(t *testing.T) {
 	}
 	for i := range refused.MaxEntries + 100 {
 		p.refuse(merchant, tag, func(e *refused.Event) { e.Code, e.Object = fmt.Sprint("code", i), []byte(object+"}") })
-		s.now = s.now.Add(time.Second)
+		s.advance(time.Second)
 	}
 	a := p.get(debugRefused + "?merchantId=" + merchant + "&limit=1000").is(200)
 	if a.at("refused.999") == nil || len(a.body) > 1000*entryMemory/2 {

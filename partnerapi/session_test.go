@@ -3,7 +3,6 @@ package partnerapi
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -180,7 +179,7 @@ func TestASessionEndsWhen(t *testing.T) {
 			return err
 		}},
 		{"its time is over", func(c signedIn) error {
-			c.now = c.now.Add(store.SessionLife)
+			c.advance(store.SessionLife)
 			return nil
 		}},
 	} {
@@ -222,7 +221,7 @@ func TestTwoCookiesAreNone(t *testing.T) {
 func TestASessionMayHaveALargeBody(t *testing.T) {
 	s := newService(t)
 	c := s.partner("Agency").signIn("")
-	needs := NeedsBody(s.engine.Directory(), "https://api.example.net", func() time.Time { return s.now })
+	needs := NeedsBody(s.engine.Directory(), "https://api.example.net", s.now)
 	for _, test := range []struct {
 		header string
 		want   bool

@@ -64,10 +64,10 @@ func TestReadTagShowsItsCertificate(t *testing.T) {
 	p.get(tracktag+"/"+tag).is(200).keys("certificate", "status", "detail", "notAfter", "nextTry").
 		has("certificate.status", "none").has("certificate.detail", "").
 		has("certificate.notAfter", nil).has("certificate.nextTry", nil)
-	certs.state = store.Certificate{Status: store.CertificateFailed, Detail: "why", NextTry: s.now}
+	certs.state = store.Certificate{Status: store.CertificateFailed, Detail: "why", NextTry: s.now()}
 	p.get(tracktag+"/"+tag).is(200).
 		has("certificate.status", "failed").has("certificate.detail", "why").has("certificate.nextTry", "2026-11-20T08:30:00Z")
-	certs.state = store.Certificate{Status: store.CertificateValid, NotAfter: s.now}
+	certs.state = store.Certificate{Status: store.CertificateValid, NotAfter: s.now()}
 	p.get(tracktag+"/"+tag).is(200).has("certificate.status", "valid").has("certificate.notAfter", "2026-11-20T08:30:00Z")
 }
 

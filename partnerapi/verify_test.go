@@ -10,7 +10,7 @@ import (
 
 // finds sets the verdict of the DNS checks from now on.
 func (s *service) finds(verdict store.DNSVerdict) {
-	s.dns.found = store.DNSFinding{Verdict: verdict, Code: "some_code", Detail: "what was seen in DNS", CheckedAt: s.now}
+	s.dns.found = store.DNSFinding{Verdict: verdict, Code: "some_code", Detail: "what was seen in DNS", CheckedAt: s.now()}
 }
 
 func TestVerify(t *testing.T) {

@@ -98,6 +98,7 @@ func TestDemoShop(t *testing.T) {
 	waitFor("closed banner", `!`+bannerOpen)
 	follow("[data-ad]", `[data-page=home]`)
 	waitFor("script of the tag", `performance.getEntriesByType('resource').some((r) => r.name.endsWith('/script?with=attribution'))`)
+	waitFor("loaded page", `document.readyState == 'complete'`)
 	if got := ask(bannerOpen + ` + ' ' + (` + stored + `)`); got != "false " {
 		t.Errorf("after the visitor has declined, the banner and what is stored are %q", got)
 	}

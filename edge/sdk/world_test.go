@@ -181,7 +181,7 @@ func (w *world) want(wanted ...string) []event {
 		return len(events) >= len(wanted)
 	})
 	if got := names(events); got != strings.Join(wanted, " ") {
-		w.Fatalf("listed: %s\nwant:   %s", got, strings.Join(wanted, " "))
+		w.Fatalf("listed: %s\nwant:   %s\nevents: %v\nrequests: %v", got, strings.Join(wanted, " "), events, w.gate.seen())
 	}
 	return events
 }

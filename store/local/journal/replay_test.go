@@ -238,7 +238,10 @@ func zeroSectors(t *testing.T, dir string, at log.Position) {
 	for _, path := range logs {
 		b, err := os.ReadFile(path)
 		testenv.Check(t, err)
-		clear(b[4096+at : 4096+at+512]) // the spare file is empty
+		if len(b) == 0 {
+			continue // the copy has a spare file that was not allocated yet
+		}
+		clear(b[4096+at : 4096+at+512]) // the spare file has only zeros
 		testenv.Check(t, os.WriteFile(path, b, 0o600))
 	}
 }

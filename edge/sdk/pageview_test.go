@@ -90,22 +90,48 @@ func TestAPageThatIsLeftBeforeItsTitleIsKnown(t *testing.T) {
 
 // The page view does not wait for the title when its page may be ended.
 func TestAPageThatIsHiddenOrClosedBeforeItsTitleIsKnown(t *testing.T) {
-	const noTimer = `<script>setTimeout = ((set) => (f, ms) => set(f, ms == 500 ? 1e9 : ms))(setTimeout)</script>`
 	for _, tt := range []struct {
 		name string
 		end  func(*tab)
 	}{{"hidden", (*tab).minimize}, {"closed", (*tab).close}} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t)
-			w.page("/", noTimer+w.snippet(true))
-			tab := w.visit("/")
-			w.want("PageView")
-			tab.wantNothingStored()
-			tab.do(`history.pushState({}, '', '/shoes')`)
-			tt.end(tab)
-			w.want("PageView", "PageView")
+			t.Parallel()
+			for range 3 {
+				if endsBeforeItsTitleIsKnown(t, tt.end) {
+					return
+				}
+			}
+			t.Error("the browser told no page of its end, so this has tested nothing")
 		})
 	}
+}
+
+// endsBeforeItsTitleIsKnown ends a page, and checks its page view. It returns false when the browser ended the page without the
+// events that tell the page so. Otherwise the tag has stored the page view. Firefox also ends the process of a tab that it
+// closes. When it is busy, that may be before the request is made: then the next page makes it.
+func endsBeforeItsTitleIsKnown(t *testing.T, end func(*tab)) bool {
+	w := newWorld(struct{ testing.TB }{t}) // a *testing.T would be made parallel again
+	w.page("/", `<script>
+		setTimeout = ((set) => (f, ms) => set(f, ms == 500 ? 1e9 : ms))(setTimeout);
+		document.addEventListener('visibilitychange', () => (localStorage.told = 1));
+		addEventListener('pagehide', () => (localStorage.told = 1));
+	</script>`+w.snippet(true))
+	w.page("/next", w.snippet(true))
+	tab := w.visit("/")
+	w.want("PageView")
+	tab.wantNothingStored()
+	tab.do(`history.pushState({}, '', '/shoes')`)
+	end(tab)
+	if browserOf(t) == inFirefox && !w.waitUpTo(20*time.Second, func() bool { return len(w.events()) > 1 }) {
+		next := w.visit("/next")
+		if next.get(`localStorage.told`) != "1" {
+			return false
+		}
+		w.want("PageView", "PageView", "PageView")
+		return true
+	}
+	w.want("PageView", "PageView")
+	return true
 }
 
 func TestAChangeThatOnlyStripsTheCampaignIsNoPageView(t *testing.T) {

@@ -189,12 +189,21 @@ func (w *world) want(wanted ...string) []event {
 // wait waits until something is true.
 func (w *world) wait(what string, isTrue func() bool) {
 	w.Helper()
-	for end := time.Now().Add(waitLimit); !isTrue(); {
+	if !w.waitUpTo(waitLimit, isTrue) {
+		w.Fatalf("waited in vain for %s; listed: %s; requests: %v", what, names(w.events()), w.gate.seen())
+	}
+}
+
+// waitUpTo waits until something is true, and reports whether it is. It looks at least once.
+func (w *world) waitUpTo(limit time.Duration, isTrue func() bool) bool {
+	w.Helper()
+	for end := time.Now().Add(limit); !isTrue(); {
 		if time.Now().After(end) {
-			w.Fatalf("waited in vain for %s; listed: %s; requests: %v", what, names(w.events()), w.gate.seen())
+			return false
 		}
 		time.Sleep(100 * time.Millisecond) // many tests wait at a time, and each look costs the browser something
 	}
+	return true
 }
 
 // repeat returns a name n times.

@@ -27,9 +27,8 @@ release: node
 # sets, nothing may be missing.
 needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells gnuplot
 
-# Tests often wait for browsers or servers, so seven packages run at a time on a machine with two cores. FIRST are the packages that
-# take longest: if they started last, one core would be idle at the end. Most of Firefox's work is in one thread of one process, so
-# its tests (FIREFOX) run beside those in Chromium.
+# Tests often wait for browsers or servers, so five packages run at a time on a machine with two cores. FIRST are the packages that
+# take longest: if they started last, one core would be idle at the end.
 #
 # The race detector makes a test five to ten times as expensive, so it is on only where goroutines meet. It is off
 #   for PLAIN: packages that test another process, or send one request after the other, or only measure;
@@ -40,7 +39,6 @@ needs: cc chromium firefox bind nginx postgres pgbouncer promtool node shells gn
 PROGRAM = ./cmd/mtagd
 FIRST = $(PROGRAM) ./store/storetest ./store/postgres ./partnerapi/delivery ./store/local
 PLAIN = mtagd/edge/sdk mtagd/partnerapi/console mtagd/partnerapi/openapi mtagd/bench/tags
-FIREFOX = ^TestInFirefox$$
 DRILLS = ^TestDrill|Allocates$$|^TestConformance$$/./^(Listing|Summary)$$
 DRILLED = $(sort $(dir $(shell grep -rlE 'testenv\.(Drill|Race)' --include='*_test.go' --exclude-dir=node_modules .)))
 COMMANDS = ^Test(Scripts|Release|AFullDisk|Doctor|Dev.*|Demo.*|InstallGuide|InitRefuses|ReadmeCommands|Completion|ManPages|Browser.*|ConsoleOverTLS|Guides|MetricsOfGuides.*|SocketsThat.*|Cluster|ANodeThatIsKilled.*|OneAddressStores.*|TheStoreMust.*|TagReadShows.*|Preverify.*|PlainHTTPRedirects.*|ServeWarns.*|UnderSystemd|Unit.*|DockerfileHealthCheck|ExampleConfiguration|KubernetesManifests|ComposeFile|DeployScripts|AlertRules|AlertsFile|Dashboard|TheMemoryLimit.*|AllThreads.*)$$
@@ -60,8 +58,7 @@ TEST = GORACE=atexit_sleep_ms=50 GOGC=400 GOTMPDIR=$(or $(TMPDIR),/tmp) TMPDIR=$
 # Every test. The file in the variable SKIPPED gets what was missing (package testenv).
 test: needs
 	@out=$$(mktemp -d) && trap 'rm -r $$out' EXIT && export SKIPPED=$$out/skipped && { \
-	{ $(TEST) -run '$(FIREFOX)' mtagd/edge/sdk || touch $$out/failed; } & \
-	{ $(TEST) -p 2 -skip '$(FIREFOX)' $(PLAIN) || touch $$out/failed; } & \
+	{ $(TEST) -p 1 $(PLAIN) || touch $$out/failed; } & \
 	{ $(TEST) -p 1 -run '$(DRILLS)|$(COMMANDS)' $(PROGRAM) $(DRILLED) || touch $$out/failed; } & \
 	$(TEST) $(RACE) -p 3 -skip '$(COMMANDS)' $(FIRST) $(filter-out $(PLAIN),$(shell $(GO) list ./...)) || touch $$out/failed; \
 	wait; } | tee $$out/log; \

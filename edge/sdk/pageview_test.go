@@ -11,8 +11,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// wantViews checks the addresses of the page views, each with its referrer, both without the shop's host. Their order is not checked:
-// two requests may be under way.
+// wantViews checks the addresses of the page views, each with its referrer, both without the shop's host. A request may overtake
+// another one, so the order of arrival does not count. But the referrer of a view is the address of the view before it.
 func (w *world) wantViews(want ...string) {
 	w.Helper()
 	var got []string
@@ -106,9 +106,9 @@ func TestAPageThatIsHiddenOrClosedBeforeItsTitleIsKnown(t *testing.T) {
 	}
 }
 
-// endsBeforeItsTitleIsKnown ends a page, and checks its page view. It returns false when the browser ended the page without the
-// events that tell the page so. Otherwise the tag has stored the page view. Firefox also ends the process of a tab that it
-// closes. When it is busy, that may be before the request is made: then the next page makes it.
+// endsBeforeItsTitleIsKnown ends a page, and checks its page view. It returns false when the browser did not tell the page of its
+// end. In a busy Firefox, the last request of a closed tab sometimes does not arrive, though the page was told. Then the next
+// page must send the page view, because the tag has stored it.
 func endsBeforeItsTitleIsKnown(t *testing.T, end func(*tab)) bool {
 	w := newWorld(struct{ testing.TB }{t}) // a *testing.T would be made parallel again
 	w.page("/", `<script>

@@ -61,7 +61,7 @@ func (w *watcher) TraceRelease(_ *pgxpool.Pool, data pgxpool.TraceReleaseData) {
 	}
 }
 
-// openWatched opens another engine on the database of a shop. Under load a flush may take long.
+// openWatched opens another engine on the database of a shop. On a busy machine a flush may take long, so it has a minute.
 func (s *shop) openWatched(w *watcher) *engine {
 	s.t.Helper()
 	config, err := conn.Configure(s.t.Context(), s.url)

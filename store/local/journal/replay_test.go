@@ -239,7 +239,7 @@ func zeroSectors(t *testing.T, dir string, at log.Position) {
 		b, err := os.ReadFile(path)
 		testenv.Check(t, err)
 		if len(b) == 0 {
-			continue // the copy has a spare file that was not allocated yet
+			continue // the spare file, copied before it was allocated
 		}
 		clear(b[4096+at : 4096+at+512]) // the spare file has only zeros
 		testenv.Check(t, os.WriteFile(path, b, 0o600))

@@ -6,7 +6,7 @@
 //	DIR/index.db        rank/     the index of the events; rebuilt from the other two when it is missing
 //	DIR/damaged.jsonl   the damaged chunks and blocks that were found
 //	DIR/generation      which files belong together (generation.go)
-//	DIR/relink          lost links and event_ids are being written again (relink.go)
+//	DIR/relink          lost links and event_ids are being written again, and where their keys are (relink.go)
 //	DIR/unfinished      a restore, a repair or an import is filling the directory
 //
 // They share log (a write-ahead log of bytes), badgerdb (Badger behind a log), codec (the byte forms of ids and
@@ -230,8 +230,8 @@ func (e *engine) openEvents(dir string, opt Options) (err error) {
 	}
 	parts := Parts(dir)
 	if e.journal, err = journal.Open(parts["journal"], journal.Options{Log: opt.Log, Now: opt.Now, Refuses: e.Refuses,
-		Rebuilding: e.healer.keysLost,
-		Pace:       func() func() { return e.background.pace(compactWork, compactShare) }}); err != nil {
+		Rebuilding: e.healer.keysLost, Lost: e.healer.lostKeys(),
+		Pace: func() func() { return e.background.pace(compactWork, compactShare) }}); err != nil {
 		return err
 	}
 	if err = e.healer.openArchive(); err != nil {

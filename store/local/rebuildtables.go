@@ -20,8 +20,10 @@ import (
 //  1. Read all tables again. If they are sound, the damage was a passing disk error. While the disk still returns errors,
 //     wait: a rebuild would lose what it cannot read.
 //  2. Copy everything readable, including blocks with one wrong bit, and use the copy from then on.
-//  3. Verify everything. Note the lost events, which only the index still has, in damaged.jsonl, and rebuild the index
-//     without them.
+//  3. Of the archive: verify everything. Note the lost events, which only the index still has, in damaged.jsonl, and
+//     rebuild the index without them.
+//  4. Of links and event_ids: write again what events have of them. Until then, a look-up fails if it finds nothing where
+//     keys were lost (relink.go).
 //
 // Meanwhile /readyz names the damage (Impaired).
 
@@ -139,6 +141,9 @@ func (h *healer) Impaired() error {
 		if damage != nil {
 			all = append(all, fmt.Errorf("%s is damaged, and is being rebuilt: %w", part, damage))
 		}
+	}
+	if lost := h.journal.Lost(); lost != nil {
+		all = append(all, fmt.Errorf("events/ was damaged: lost links and event_ids are being written again, in %d ranges of keys", len(lost)))
 	}
 	return errors.Join(all...)
 }

@@ -2,13 +2,16 @@ package local
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
 	"mtagd/store"
 	"mtagd/store/local/archive"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/durable"
 	"mtagd/store/local/journal"
@@ -16,13 +19,31 @@ import (
 )
 
 // Links and event_ids that damage has cost are written again in the background, from the events that have them. Until
-// then, DIR/relink is there. Events do not say the source of a link, so it becomes a claimed one: the next event with the
+// then, DIR/relink is there: JSON of the ranges of keys in which some were lost (badgerdb.Range), sealed (codec.Seal) with
+// its name as the key. A look-up in a range that finds nothing fails with KindUnavailable, because the key may be lost:
+// else an event would be recorded twice, or get another muid. An empty file, which earlier versions and repairs write, has
+// no ranges: all is written again, and no look-up fails.
+//
+// Events do not say the source of a link, so it becomes a claimed one: the next event with the
 // merchant's secret makes it a trusted one. Lost for good are the links of which no event is left, such as those of /id.
 const relinkFile = "relink"
 
-// keysLost notes that links and event_ids may be lost, and that removed ones may be back.
-func (h *healer) keysLost() error {
-	return cmp.Or(durable.ReplaceFile(filepath.Join(h.dir, relinkFile), nil), h.repeatErasures())
+// keysLost notes that links and event_ids may be lost, with all ranges of their keys, and that removed ones may be back.
+func (h *healer) keysLost(lost []badgerdb.Range) error {
+	b, err := json.Marshal(lost)
+	return cmp.Or(err, durable.ReplaceFile(filepath.Join(h.dir, relinkFile), codec.Seal([]byte(relinkFile), b)), h.repeatErasures())
+}
+
+// lostKeys returns the ranges that DIR/relink has.
+func (h *healer) lostKeys() (lost []badgerdb.Range) {
+	b, err := os.ReadFile(filepath.Join(h.dir, relinkFile))
+	if len(b) > 0 {
+		err = json.Unmarshal(codec.Unseal([]byte(relinkFile), b), &lost)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		h.log.Warn("the file relink cannot be read: a lost event_id that comes again meanwhile is recorded twice", "error", err)
+	}
+	return lost
 }
 
 // relink writes the links and event_ids of all events again that are missing.
@@ -47,6 +68,7 @@ func (h *healer) relink() error {
 		written += n
 	}
 	h.log.Info("lost links and event_ids were written again from the events that have them", "written", written)
+	h.journal.Refilled()
 	return errors.Join(os.Remove(path), durable.SyncPath(h.dir))
 }
 

@@ -20,7 +20,7 @@ func Repair(ctx context.Context, dir, to string, boundary uint64, log *slog.Logg
 	if err != nil {
 		return err
 	}
-	if err := badgerdb.EachEntry(ctx, dir, isKey, func(e codec.Entry) error {
+	if _, err := badgerdb.EachEntry(ctx, dir, isKey, func(e codec.Entry) error {
 		switch {
 		case e.Deleted:
 		case e.Key[0] == prefixBoundary:

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -158,7 +159,7 @@ func TestDrillDamageCostsOnlyWhatIsThere(t *testing.T) {
 		spoil()
 		found, wrong := map[string]uint64{}, 0
 		values := map[string]string{}
-		check(t, EachEntry(ctx, dir, func([]byte) bool { return true }, func(e codec.Entry) error {
+		ranges, err := EachEntry(ctx, dir, func([]byte) bool { return true }, func(e codec.Entry) error {
 			if e.Version >= found[string(e.Key)] {
 				found[string(e.Key)] = e.Version
 				if values[string(e.Key)] = string(e.Value); e.Deleted {
@@ -166,12 +167,23 @@ func TestDrillDamageCostsOnlyWhatIsThere(t *testing.T) {
 				}
 			}
 			return nil
-		}, func(string, error) { wrong++ }))
-		missing := 0
+		}, func(string, error) { wrong++ })
+		check(t, err)
+		missing, within := 0, 0
 		for k, v := range m.live {
-			if values[k] != v {
-				missing++
+			isLost := slices.ContainsFunc(ranges, func(r Range) bool { return r.Has([]byte(k)) })
+			if isLost {
+				within++
 			}
+			if values[k] == v {
+				continue
+			}
+			if missing++; !isLost {
+				t.Errorf("%s: %s is missing, and in none of the ranges %q", name, k, ranges)
+			}
+		}
+		if name == "a block" && within > missing+2 {
+			t.Errorf("%d keys are in the ranges, but %d are missing", within, missing)
 		}
 		if wrong != 1 || missing > lost {
 			t.Errorf("%s: %d files are damaged, %d keys are missing, want 1 and %d", name, wrong, missing, lost)
@@ -276,10 +288,13 @@ func TestBlocksAreFoundWithoutAnIndex(t *testing.T) {
 		t.Errorf("it opens: %v", err)
 	}
 	found := map[string]bool{}
-	check(t, EachEntry(ctx, dir, func([]byte) bool { return true }, func(e codec.Entry) error {
+	lost, err := EachEntry(ctx, dir, func([]byte) bool { return true }, func(e codec.Entry) error {
 		found[string(e.Key)] = true
 		return nil
-	}, func(string, error) {}))
+	}, func(string, error) {})
+	if check(t, err); len(lost) > 0 {
+		t.Errorf("in %d ranges keys are lost", len(lost))
+	}
 	for k := range m.live {
 		if !found[k] {
 			t.Errorf("%s is not found", k)

@@ -1,14 +1,17 @@
 package badgerdb
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/dgraph-io/badger/v4/y"
 
@@ -16,68 +19,153 @@ import (
 	"mtagd/store/local/crc"
 )
 
-// EachEntry reads the tables of a database one by one, without the lists, and calls use with the entries whose keys
-// fit, in any order, older ones and deletions too. An entry is valid until use returns. EachEntry reads every sound block,
-// and those with one wrong bit. It passes damage to wrong.
+// EachEntry reads the tables of a database one by one, and calls use with the entries whose keys fit, in any order, older
+// ones and deletions too. An entry is valid until use returns. EachEntry reads every sound block, and those with one wrong
+// bit. It passes damage to wrong, and returns the ranges of keys in which some may be lost.
 //
 // A part never has a table whose entries were deleted from it. So nothing comes back that Compact has removed.
-func EachEntry(ctx context.Context, dir string, fits func(key []byte) bool, use func(codec.Entry) error, wrong func(path string, err error)) error {
+func EachEntry(ctx context.Context, dir string, fits func(key []byte) bool, use func(codec.Entry) error, wrong func(path string, err error)) (lost []Range, err error) {
 	counts, _, err := findParts(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
+	var g gaps
 	var missing *Damage
 	if errors.As(err, &missing) {
 		wrong(missing.Path, err)
+		g.lose()
+		g.end()
 	} else if err != nil {
-		return err
+		return nil, err
 	}
-	var paths []string
 	for _, name := range counts {
-		tables, err := filepath.Glob(filepath.Join(dir, name, "*.sst"))
-		if err != nil {
-			return err
+		part := filepath.Join(dir, name)
+		l, _ := readList(part)   // it only says what is missing
+		ids, _ := unlisted(part) // without it, a gap in the numbers says so
+		ids = slices.AppendSeq(ids, maps.Keys(l.tables))
+		slices.Sort(ids)
+		if len(ids) == 0 && isSealed(name) {
+			g.lose()
 		}
-		paths = append(paths, tables...)
-	}
-	for _, path := range paths {
-		if err := ctx.Err(); err != nil {
-			return err
+		tableEnds := func() {
+			if !isSealed(name) { // the tables of a sealed part follow each other, others overlap
+				g.end()
+			}
 		}
-		var failed error
-		damage := eachSoundBlock(path, func(block []byte) error {
-			return eachInBlock(block, func(key []byte, v y.ValueStruct) {
-				e := entryOf(key, v)
-				if failed == nil && string(e.Key) != filler && fits(e.Key) {
-					failed = use(e)
+		next := uint64(1)
+		for _, id := range slices.Compact(ids) {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			if !l.found && id != next {
+				g.lose()
+				tableEnds()
+			}
+			next = id + 1
+			want, isListed := l.tables[id]
+			if err := g.eachInTable(tablePath(part, id), want, isListed, wrong, func(e codec.Entry) error {
+				if string(e.Key) == filler || !fits(e.Key) {
+					return nil
 				}
-			})
+				return use(e)
+			}); err != nil {
+				return nil, err
+			}
+			tableEnds()
+		}
+		g.end()
+	}
+	return g.lost, nil
+}
+
+// Range is a range of keys, with both ends. Without To it has no end.
+type Range struct{ From, To []byte }
+
+// Has reports whether a key is in the range.
+func (r Range) Has(key []byte) bool {
+	return bytes.Compare(r.From, key) <= 0 && (len(r.To) == 0 || bytes.Compare(key, r.To) <= 0)
+}
+
+// Equal reports whether two ranges are the same.
+func (r Range) Equal(o Range) bool { return bytes.Equal(r.From, o.From) && bytes.Equal(r.To, o.To) }
+
+// gaps are the ranges of lost keys. It gets what is read of tables in the order of the keys: a range goes from the key
+// before a lost block to the key after it.
+type gaps struct {
+	lost []Range
+	last []byte // the last key
+	open bool   // something is lost behind it
+}
+
+func (g *gaps) lose() { g.open = true }
+
+func (g *gaps) key(key []byte) {
+	if g.open {
+		g.lost, g.open = append(g.lost, Range{bytes.Clone(g.last), bytes.Clone(key)}), false
+	}
+	g.last = append(g.last[:0], key...)
+}
+
+// end ends the order: the next key is of another one.
+func (g *gaps) end() {
+	if g.open {
+		g.lost = append(g.lost, Range{From: g.last})
+	}
+	g.last, g.open = nil, false
+}
+
+// eachInTable is EachEntry for a table.
+func (g *gaps) eachInTable(path string, want listed, isListed bool, wrong func(path string, err error), use func(codec.Entry) error) (failed error) {
+	was := gaps{g.lost, bytes.Clone(g.last), g.open}
+	var read contents
+	var first []byte
+	damage := eachSoundBlock(path, func(block []byte) error {
+		return eachInBlock(block, func(key []byte, v y.ValueStruct) {
+			e := entryOf(key, v)
+			read.join(contentsOf(&e))
+			if g.key(e.Key); first == nil {
+				first = bytes.Clone(e.Key)
+			}
+			if failed == nil {
+				failed = use(e)
+			}
 		})
-		if failed != nil {
-			return failed
-		}
-		if damage != nil {
-			wrong(path, damage)
-		}
+	}, g.lose)
+	switch {
+	case failed != nil:
+		return failed
+	case damage != nil:
+		wrong(path, damage)
+	}
+	switch last := bytes.Clone(g.last); {
+	case !isListed || read == want.contents && damage == nil:
+	case read == want.contents: // only the index is damaged
+		*g = was
+		g.key(first)
+		g.key(last)
+	case damage == nil: // it is another table
+		*g = was
+		g.lose()
 	}
 	return nil
 }
 
-// eachSoundBlock calls use with the sound blocks of a table, and returns the damage.
-func eachSoundBlock(path string, use func(block []byte) error) (damage error) {
+// eachSoundBlock calls use with the sound blocks of a table, and lose where others may be. It returns the damage.
+func eachSoundBlock(path string, use func(block []byte) error, lose func()) (damage error) {
 	f, err := os.Open(path)
 	if err != nil {
+		lose()
 		return err
 	}
 	t := &tableFile{path: path, file: f}
 	defer t.close()
 	if damage = t.load(); damage != nil {
 		b, err := os.ReadFile(path)
-		if err != nil {
-			return errors.Join(damage, err)
+		if err == nil {
+			eachFoundBlock(b, use, lose)
 		}
-		eachFoundBlock(b, use)
-		return damage
+		lose()
+		return errors.Join(damage, err)
 	}
 	var buf buffer
 	lost := 0
@@ -93,6 +181,7 @@ func eachSoundBlock(path string, use func(block []byte) error) (damage error) {
 		}
 		if err != nil {
 			damage, lost = err, lost+1
+			lose()
 		}
 	}
 	if damage != nil {
@@ -102,9 +191,9 @@ func eachSoundBlock(path string, use func(block []byte) error) (damage error) {
 }
 
 // eachFoundBlock looks for sound blocks where the index of a table is damaged. Where b looks like the end of a block, and
-// the checksum is right from one of the ends before it on, there is one.
-func eachFoundBlock(b []byte, use func(block []byte) error) {
-	starts := []int{0}
+// the checksum is right from one of the ends before it on, there is one. It calls lose where one does not follow the last.
+func eachFoundBlock(b []byte, use func(block []byte) error, lose func()) {
+	starts, found := []int{0}, 0
 	for end := 4; end <= len(b); end++ {
 		size := int(binary.BigEndian.Uint32(b[end-4:]))
 		if size < 2 || size > 6 || end-4-size < 0 || b[end-4-size] != 2<<3 {
@@ -115,8 +204,14 @@ func eachFoundBlock(b []byte, use func(block []byte) error) {
 			continue
 		}
 		for _, start := range starts[max(0, len(starts)-8):] {
-			if start < len(data) && crc32.Checksum(data[start:], castagnoli) == sum && use(b[start:end]) == nil {
-				starts = starts[:0]
+			if start >= len(data) || crc32.Checksum(data[start:], castagnoli) != sum {
+				continue
+			}
+			if start != found {
+				lose()
+			}
+			if use(b[start:end]) == nil {
+				starts, found = starts[:0], end
 				break
 			}
 		}

@@ -143,8 +143,8 @@ func (j *Journal) Damage() error { return j.keys.db.Damage() }
 func (j *Journal) Recheck(ctx context.Context) error { return j.keys.db.Recheck(ctx, j.pace()) }
 
 // RebuildKeys replaces a damaged database of links and event_ids by one of what can be read of it, beside requests. It fails
-// with badgerdb.ErrCopied during a backup. It calls before when the new one is complete.
-func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() error) error {
+// with badgerdb.ErrCopied during a backup. It calls before, with all that is lost, when the new one is complete.
+func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func(lost []badgerdb.Range) error) error {
 	j.copying.Lock()
 	defer j.copying.Unlock()
 	j.flushes.Lock()
@@ -155,11 +155,16 @@ func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func() e
 	defer j.compacting.Store(false)
 	release := func() {}
 	defer func() { release() }()
-	err := j.keys.db.Rebuild(func(to string) error { return copyKeys(ctx, keysDir(j.dir), to, j.logger, damage) }, func() error {
-		if err := before(); err != nil {
+	var lost []badgerdb.Range
+	err := j.keys.db.Rebuild(func(to string) (err error) {
+		lost, err = copyKeys(ctx, keysDir(j.dir), to, j.logger, damage, j.Lost())
+		return err
+	}, func() error {
+		if err := before(lost); err != nil {
 			return err
 		}
 		release = j.holdCommits()
+		j.keys.setLost(lost)
 		j.keys.links, j.keys.known = linkCache{}, knownLinks{} // what was lost is linked again
 		return nil
 	})

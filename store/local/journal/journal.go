@@ -114,9 +114,13 @@ type Options struct {
 	// It is called for each mark, with its muid.
 	Refuses func(m store.MerchantID, id *store.Identity, muid store.MUID) store.Outcome
 
-	// Rebuilding is called when damaged links and event_ids were rebuilt, before that counts: what was removed may be back;
-	// nil: nothing is called.
-	Rebuilding func() error
+	// Rebuilding is called when damaged links and event_ids were rebuilt, before that counts: what was removed may be back.
+	// It gets all ranges of lost keys, those of Lost included; nil: nothing is called.
+	Rebuilding func(lost []badgerdb.Range) error
+
+	// Lost has the ranges of keys that damage has cost before. A look-up in them fails with KindUnavailable when it finds
+	// nothing, until Refilled.
+	Lost []badgerdb.Range
 
 	// Pace returns the function that background work on the database calls between pieces of work, to pause; nil: there are
 	// no pauses.
@@ -171,7 +175,7 @@ func Open(dir string, opt Options) (*Journal, error) {
 		j.pace = func() func() { return func() {} }
 	}
 	if opt.Rebuilding == nil {
-		opt.Rebuilding = func() error { return nil }
+		opt.Rebuilding = func([]badgerdb.Range) error { return nil }
 	}
 	var err error
 	if j.log, err = log.Open(logDir(dir), log.Options{Log: opt.Log}); err != nil {
@@ -180,7 +184,7 @@ func Open(dir string, opt Options) (*Journal, error) {
 	if _, err := os.Stat(keysDir(dir)); errors.Is(err, fs.ErrNotExist) && j.log.First() > 0 {
 		return nil, errors.Join(fmt.Errorf("open %s: keys/ is missing: the links and event_ids are in it. Nothing was changed", dir), j.log.Close())
 	}
-	if j.keys, err = openKeys(keysDir(dir), opt.Log, opt.Rebuilding); err != nil {
+	if j.keys, err = openKeys(keysDir(dir), opt.Log, opt.Lost, opt.Rebuilding); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", dir, err), j.log.Close())
 	}
 	if err := errors.Join(j.replay(), durable.SyncPath(dir)); err != nil {

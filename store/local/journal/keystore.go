@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"mtagd/store"
@@ -25,22 +27,29 @@ type keyStore struct {
 	links linkCache  // the committer's
 	known knownLinks // the committer's
 
+	lost atomic.Pointer[[]badgerdb.Range] // of keys that damage has cost, until Refilled; nil: there are none
+
 	mu     sync.RWMutex
 	memory unflushed
 	upTo   mark // the end of the log when the last flush began
 }
 
-// openKeys opens or creates the database in dir. It rebuilds a damaged one from what can be read, and calls rebuilding
-// before the new one replaces it.
-func openKeys(dir string, logger *slog.Logger, rebuilding func() error) (*keyStore, error) {
+// openKeys opens or creates the database in dir, in which keys are lost. It rebuilds a damaged one from what can be read,
+// and calls rebuilding, with all that is lost, before the new one replaces it.
+func openKeys(dir string, logger *slog.Logger, lost []badgerdb.Range, rebuilding func(lost []badgerdb.Range) error) (*keyStore, error) {
 	k, err := tryKeys(dir, logger)
-	if !errors.Is(err, codec.ErrCorrupt) {
-		return k, err
+	if damage := err; errors.Is(err, codec.ErrCorrupt) {
+		if err = badgerdb.Rebuild(dir, logger, func(to string) (err error) {
+			lost, err = copyKeys(context.Background(), dir, to, logger, damage, lost)
+			return err
+		}, func() error { return rebuilding(lost) }); err == nil {
+			k, err = tryKeys(dir, logger)
+		}
 	}
-	if err := badgerdb.Rebuild(dir, logger, func(to string) error { return copyKeys(context.Background(), dir, to, logger, err) }, rebuilding); err != nil {
-		return nil, err
+	if err == nil {
+		k.setLost(lost)
 	}
-	return tryKeys(dir, logger)
+	return k, err
 }
 
 // tryKeys opens or creates the database in dir.
@@ -56,21 +65,28 @@ func tryKeys(dir string, logger *slog.Logger) (*keyStore, error) {
 	return k, nil
 }
 
-// copyKeys copies what can be read of a damaged database into a new one in the directory to.
-func copyKeys(ctx context.Context, dir, to string, logger *slog.Logger, damage error) error {
+// copyKeys copies what can be read of a damaged database into a new one in the directory to. It adds what is lost to what
+// was lost before.
+func copyKeys(ctx context.Context, dir, to string, logger *slog.Logger, damage error, before []badgerdb.Range) (lost []badgerdb.Range, err error) {
 	logger.Error("the database of links and event_ids is damaged: a new one is made of what can be read", "error", damage)
 	keys, err := tryKeys(to, logger)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	w, err := newWriter(nil, keys)
 	if err != nil {
-		return errors.Join(err, keys.db.Close())
+		return nil, errors.Join(err, keys.db.Close())
 	}
-	err = repairKeys(ctx, dir, w, func(path string, err error) {
+	found, err := repairKeys(ctx, dir, w, func(path string, err error) {
 		logger.Error("a part of the links and event_ids cannot be read", "file", path, "error", err)
 	})
-	return errors.Join(err, keys.db.Close())
+	lost = slices.Clone(before)
+	for _, r := range found {
+		if !slices.ContainsFunc(lost, r.Equal) { // a rebuild that was cut off has found it before
+			lost = append(lost, r)
+		}
+	}
+	return lost, errors.Join(err, keys.db.Close())
 }
 
 // checkFormat refuses a database of another format version. The first commit writes the version into a new one. It reads all
@@ -137,16 +153,51 @@ func (k *keyStore) isWritten(key []byte) bool {
 	return k.memory.get(key, k.memory.len()) > k.memory.onDisk
 }
 
-// read returns the value of a key in the database.
+// read returns the value of a key in the database. It fails with errLost when the key may be lost.
 func (k *keyStore) read(key []byte) (value []byte, found bool, err error) {
+	lost := k.lost.Load()
 	value, found, err = k.db.Get(key)
+	// A rebuild may have begun to count during Get, or a refill may have ended.
+	if err == nil && !found && (isLost(lost, key) || isLost(k.lost.Load(), key)) {
+		err = errLost
+	}
 	return value, found, notNow(err)
 }
+
+var errLost = fmt.Errorf("%w: damage may have cost this one, and it is not written again yet", errNotNow)
+
+// isLost reports whether a key is one that a refill may write, in the ranges of what is lost. A lost former link is never
+// written again.
+func isLost(lost *[]badgerdb.Range, key []byte) bool {
+	return lost != nil && (key[0] == prefixDedupe || key[0] == prefixLink || key[0] == prefixLinked) &&
+		slices.ContainsFunc(*lost, func(r badgerdb.Range) bool { return r.Has(key) })
+}
+
+// orLost makes a getter for which a key that may be lost is not found.
+func orLost(get getter) getter {
+	return func(key []byte) (value []byte, found bool, err error) {
+		if value, found, err = get(key); errors.Is(err, errLost) {
+			err = nil
+		}
+		return value, found, err
+	}
+}
+
+// setLost sets the ranges of the keys that are lost. No commit may be under way.
+func (k *keyStore) setLost(lost []badgerdb.Range) {
+	if len(lost) == 0 {
+		k.lost.Store(nil)
+		return
+	}
+	k.lost.Store(&lost)
+}
+
+var errNotNow = store.Unavailable("links and event_ids cannot be read now")
 
 // notNow makes damage of a table an error after which the client tries again: the table is rebuilt soon.
 func notNow(err error) error {
 	if damage, ok := errors.AsType[*badgerdb.Damage](err); ok {
-		err = fmt.Errorf("%w: %w", store.Unavailable("links and event_ids cannot be read now"), damage)
+		err = fmt.Errorf("%w: %w", errNotNow, damage)
 	}
 	return err
 }

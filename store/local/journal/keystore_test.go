@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/local/log"
 	"mtagd/store/testenv"
@@ -31,7 +32,7 @@ func TestRebuiltLinksAreAnnouncedBeforeTheyCount(t *testing.T) {
 	failure := errors.New("cannot be noted")
 	for _, result := range []error{failure, nil} {
 		called := 0
-		opened, err := Open(dir, Options{Log: quiet, Now: time.Now, Rebuilding: func() error { called++; return result }})
+		opened, err := Open(dir, Options{Log: quiet, Now: time.Now, Rebuilding: func([]badgerdb.Range) error { called++; return result }})
 		if !errors.Is(err, result) || called != 1 {
 			t.Fatalf("Rebuilding was called %d times; Open gives %v, want %v", called, err, result)
 		}
@@ -226,7 +227,7 @@ func TestARebuildDoesNotWaitForTheFilter(t *testing.T) {
 	rebuilt := make(chan bool)
 	go func() {
 		defer close(rebuilt)
-		err = j.RebuildKeys(ctx, errors.New("damage"), func() error { return nil })
+		err = j.RebuildKeys(ctx, errors.New("damage"), func([]badgerdb.Range) error { return nil })
 	}()
 	defer func() { end(); <-rebuilt }()
 	select {

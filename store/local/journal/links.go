@@ -228,7 +228,7 @@ func parseAnyLink(key, value []byte) (m codec.MerchantKey, l store.Link, err err
 // removeLink removes a link, or a former one, unless the identifier was linked otherwise since.
 func (t *transaction) removeLink(m codec.MerchantKey, l store.Link) error {
 	key := appendLinkKey(nil, m, l.Identifier)
-	now, found, err := readLink(t.keys.getWritten, key)
+	now, found, err := readLink(orLost(t.keys.getWritten), key) // what is lost need not be removed
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mtagd/store"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 )
 
@@ -27,6 +28,12 @@ func (j *Journal) NewRefill(m codec.MerchantKey) *Refill {
 
 // Link adds a claimed link. Of those of one identifier, the last one counts.
 func (r *Refill) Link(k store.IdentityKey, muid []byte) error {
+	linked := appendLinkedKey(nil, r.m, store.MUIDKey(muid))
+	if isLost(r.j.keys.lost.Load(), linked) { // though the link may not be
+		if err := r.add(linked, missingKey{value: []byte{1}}); err != nil {
+			return err
+		}
+	}
 	return r.add(appendLinkKey(nil, r.m, k), missingKey{value: link{muid: muid}.append(nil)})
 }
 
@@ -38,7 +45,7 @@ func (r *Refill) Remember(e Remembered, at time.Time) error {
 
 func (r *Refill) add(key []byte, v missingKey) error {
 	if _, known := r.missing[string(key)]; !known {
-		if _, found, err := r.j.keys.get(key); found || err != nil {
+		if _, found, err := orLost(r.j.keys.get)(key); found || err != nil {
 			return err
 		}
 	}
@@ -53,7 +60,7 @@ func (r *Refill) Write() (written int, err error) {
 		keys = append(keys, key)
 	}
 	return len(keys), changeEach(r.j, keys, func(t *transaction, key string) error {
-		if _, found, err := t.keys.getWritten([]byte(key)); found || err != nil {
+		if _, found, err := orLost(t.keys.getWritten)([]byte(key)); found || err != nil {
 			return err
 		}
 		v := r.missing[key]
@@ -67,4 +74,18 @@ func (r *Refill) Write() (written int, err error) {
 		}
 		return nil
 	})
+}
+
+// Refilled ends the refusal of look-ups of lost keys: what events have of them is written.
+func (j *Journal) Refilled() {
+	defer j.holdCommits()() // none may have read a key before it was written
+	j.keys.setLost(nil)
+}
+
+// Lost returns the ranges of the lost keys that are not written again yet.
+func (j *Journal) Lost() []badgerdb.Range {
+	if lost := j.keys.lost.Load(); lost != nil {
+		return *lost
+	}
+	return nil
 }

@@ -25,15 +25,15 @@ func Repair(ctx context.Context, dir, to string, opt Options, wrong func(path st
 	if err != nil {
 		return err
 	}
-	err = repairKeys(ctx, keysDir(dir), w, wrong)
+	_, err = repairKeys(ctx, keysDir(dir), w, wrong)
 	if err == nil {
 		err = w.putLog(ctx, logDir(dir), wrong)
 	}
 	return errors.Join(err, w.Close())
 }
 
-// repairKeys writes what can be read of the database in dir.
-func repairKeys(ctx context.Context, dir string, w *Writer, wrong func(path string, err error)) error {
+// repairKeys writes what can be read of the database in dir, and returns the ranges of keys in which some may be lost.
+func repairKeys(ctx context.Context, dir string, w *Writer, wrong func(path string, err error)) (lost []badgerdb.Range, err error) {
 	return badgerdb.EachEntry(ctx, dir, isKey, func(e codec.Entry) error {
 		e.Key, e.Value = slices.Clone(e.Key), slices.Clone(e.Value)
 		return w.Put(e)

@@ -139,7 +139,9 @@ func Open(dir string, opt Options) (store.Engine, error) {
 		return nil, errors.Join(err, data.Close())
 	}
 	e.running.Go(func() { e.KeepTidy(e.opened, e.Tidy) })
-	e.running.Go(e.healer.replaceDamaged)
+	if !opt.unhealed {
+		e.running.Go(e.healer.replaceDamaged)
+	}
 	if !opt.keepAll {
 		e.running.Go(e.remover.run)
 	}

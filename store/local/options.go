@@ -32,6 +32,7 @@ type Options struct {
 	ArchiveRun  int                          // bytes of events that are archived together, without pauses
 	MaxSeries   int                          // rank.LimitSeries
 	eager       bool                         // removes what is left of deleted merchants without removal.Delay
+	unhealed    bool                         // what is damaged is not replaced in the background
 	Broken      func(store.MerchantID) error // returns an error to keep a merchant's events from removal; for "", the files from a purge
 	AuditLimits store.AuditLimits
 }

@@ -142,8 +142,8 @@ func (h *healer) Impaired() error {
 			all = append(all, fmt.Errorf("%s is damaged, and is being rebuilt: %w", part, damage))
 		}
 	}
-	if lost := h.journal.Lost(); lost != nil {
-		all = append(all, fmt.Errorf("events/ was damaged: lost links and event_ids are being written again, in %d ranges of keys", len(lost)))
+	if len(h.journal.Lost()) > 0 {
+		all = append(all, errors.New("events/ was damaged: lost links and event_ids are being written again, and what may need them is not answered"))
 	}
 	return errors.Join(all...)
 }

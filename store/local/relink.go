@@ -24,8 +24,8 @@ import (
 // else an event would be recorded twice, or get another muid. An empty file, which earlier versions and repairs write, has
 // no ranges: all is written again, and no look-up fails.
 //
-// Events do not say the source of a link, so it becomes a claimed one: the next event with the
-// merchant's secret makes it a trusted one. Lost for good are the links of which no event is left, such as those of /id.
+// Events do not say the source of a link, so it becomes a claimed one: the next event with the merchant's secret makes it a
+// trusted one. Lost for good are former links, and the links of which no event is left, such as those of /id.
 const relinkFile = "relink"
 
 // keysLost notes that links and event_ids may be lost, with all ranges of their keys, and that removed ones may be back.
@@ -41,7 +41,7 @@ func (h *healer) lostKeys() (lost []badgerdb.Range) {
 		err = json.Unmarshal(codec.Unseal([]byte(relinkFile), b), &lost)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		h.log.Warn("the file relink cannot be read: a lost event_id that comes again meanwhile is recorded twice", "error", err)
+		h.log.Warn("the file relink cannot be read: a lost event_id that comes again may be recorded twice", "error", err)
 	}
 	return lost
 }

@@ -33,7 +33,7 @@ func EachEntry(ctx context.Context, dir string, fits func(key []byte) bool, use 
 	var missing *Damage
 	if errors.As(err, &missing) {
 		wrong(missing.Path, err)
-		g.lose()
+		g.lose() // any key
 		g.end()
 	} else if err != nil {
 		return nil, err
@@ -64,10 +64,10 @@ func EachEntry(ctx context.Context, dir string, fits func(key []byte) bool, use 
 			next = id + 1
 			want, isListed := l.tables[id]
 			if err := g.eachInTable(tablePath(part, id), want, isListed, wrong, func(e codec.Entry) error {
-				if string(e.Key) == filler || !fits(e.Key) {
-					return nil
+				if fits(e.Key) {
+					return use(e)
 				}
-				return use(e)
+				return nil
 			}); err != nil {
 				return nil, err
 			}
@@ -89,8 +89,8 @@ func (r Range) Has(key []byte) bool {
 // Equal reports whether two ranges are the same.
 func (r Range) Equal(o Range) bool { return bytes.Equal(r.From, o.From) && bytes.Equal(r.To, o.To) }
 
-// gaps are the ranges of lost keys. It gets what is read of tables in the order of the keys: a range goes from the key
-// before a lost block to the key after it.
+// gaps finds the ranges of lost keys, from the key before a lost block to the key after it. It gets the keys of one or more
+// tables in their order.
 type gaps struct {
 	lost []Range
 	last []byte // the last key
@@ -118,36 +118,25 @@ func (g *gaps) end() {
 func (g *gaps) eachInTable(path string, want listed, isListed bool, wrong func(path string, err error), use func(codec.Entry) error) (failed error) {
 	was := gaps{g.lost, bytes.Clone(g.last), g.open}
 	var read contents
-	var first []byte
 	damage := eachSoundBlock(path, func(block []byte) error {
 		return eachInBlock(block, func(key []byte, v y.ValueStruct) {
 			e := entryOf(key, v)
 			read.join(contentsOf(&e))
-			if g.key(e.Key); first == nil {
-				first = bytes.Clone(e.Key)
-			}
-			if failed == nil {
+			g.key(e.Key)
+			if failed == nil && string(e.Key) != filler {
 				failed = use(e)
 			}
 		})
 	}, g.lose)
 	switch {
 	case failed != nil:
-		return failed
 	case damage != nil:
 		wrong(path, damage)
-	}
-	switch last := bytes.Clone(g.last); {
-	case !isListed || read == want.contents && damage == nil:
-	case read == want.contents: // only the index is damaged
-		*g = was
-		g.key(first)
-		g.key(last)
-	case damage == nil: // it is another table
+	case isListed && read != want.contents: // it is another table
 		*g = was
 		g.lose()
 	}
-	return nil
+	return failed
 }
 
 // eachSoundBlock calls use with the sound blocks of a table, and lose where others may be. It returns the damage.

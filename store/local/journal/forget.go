@@ -164,7 +164,7 @@ func (j *Journal) RebuildKeys(ctx context.Context, damage error, before func(los
 			return err
 		}
 		release = j.holdCommits()
-		j.keys.setLost(lost)
+		j.keys.lost.Store(&lost)
 		j.keys.links, j.keys.known = linkCache{}, knownLinks{} // what was lost is linked again
 		return nil
 	})

@@ -27,7 +27,7 @@ type keyStore struct {
 	links linkCache  // the committer's
 	known knownLinks // the committer's
 
-	lost atomic.Pointer[[]badgerdb.Range] // of keys that damage has cost, until Refilled; nil: there are none
+	lost atomic.Pointer[[]badgerdb.Range] // of keys that damage has cost, until Refilled. Set while no commit is under way
 
 	mu     sync.RWMutex
 	memory unflushed
@@ -47,7 +47,7 @@ func openKeys(dir string, logger *slog.Logger, lost []badgerdb.Range, rebuilding
 		}
 	}
 	if err == nil {
-		k.setLost(lost)
+		k.lost.Store(&lost)
 	}
 	return k, err
 }
@@ -157,7 +157,7 @@ func (k *keyStore) isWritten(key []byte) bool {
 func (k *keyStore) read(key []byte) (value []byte, found bool, err error) {
 	lost := k.lost.Load()
 	value, found, err = k.db.Get(key)
-	// A rebuild may have begun to count during Get, or a refill may have ended.
+	// During Get, a refill may have ended, or a rebuilt database may have begun to count.
 	if err == nil && !found && (isLost(lost, key) || isLost(k.lost.Load(), key)) {
 		err = errLost
 	}
@@ -166,8 +166,7 @@ func (k *keyStore) read(key []byte) (value []byte, found bool, err error) {
 
 var errLost = fmt.Errorf("%w: damage may have cost this one, and it is not written again yet", errNotNow)
 
-// isLost reports whether a key is one that a refill may write, in the ranges of what is lost. A lost former link is never
-// written again.
+// isLost reports whether a key that was not found may be lost until a refill writes it. None writes former links.
 func isLost(lost *[]badgerdb.Range, key []byte) bool {
 	return lost != nil && (key[0] == prefixDedupe || key[0] == prefixLink || key[0] == prefixLinked) &&
 		slices.ContainsFunc(*lost, func(r badgerdb.Range) bool { return r.Has(key) })
@@ -181,15 +180,6 @@ func orLost(get getter) getter {
 		}
 		return value, found, err
 	}
-}
-
-// setLost sets the ranges of the keys that are lost. No commit may be under way.
-func (k *keyStore) setLost(lost []badgerdb.Range) {
-	if len(lost) == 0 {
-		k.lost.Store(nil)
-		return
-	}
-	k.lost.Store(&lost)
 }
 
 var errNotNow = store.Unavailable("links and event_ids cannot be read now")

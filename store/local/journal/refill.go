@@ -78,8 +78,8 @@ func (r *Refill) Write() (written int, err error) {
 
 // Refilled ends the refusal of look-ups of lost keys: what events have of them is written.
 func (j *Journal) Refilled() {
-	defer j.holdCommits()() // none may have read a key before it was written
-	j.keys.setLost(nil)
+	defer j.holdCommits()()
+	j.keys.lost.Store(nil)
 }
 
 // Lost returns the ranges of the lost keys that are not written again yet.

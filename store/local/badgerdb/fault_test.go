@@ -191,6 +191,76 @@ func TestDrillDamageCostsOnlyWhatIsThere(t *testing.T) {
 	}
 }
 
+// What is lost of a sealed part is between the tables before and after it.
+func TestRangesOfLostKeys(t *testing.T) {
+	m := newModel(t, t.TempDir())
+	key := func(i int) string { return fmt.Sprintf("key-%06d", i) }
+	const keys = 60_000
+	check(t, commit(m.DB, 1, func(txn *batch) error {
+		for i := range keys {
+			check(t, txn.Set([]byte(key(i)), fmt.Appendf(nil, "%0150d", i)))
+		}
+		return nil
+	}))
+	check(t, m.Flush())
+	check(t, m.CompactAndWait(ctx, noPace))
+	tables := m.parts[0].tables.Load().all
+	if len(tables) < 4 || !m.parts[0].isSealed() {
+		t.Fatalf("%d tables", len(tables))
+	}
+	slices.SortFunc(tables, func(a, b *tableFile) int { return int(a.id) - int(b.id) })
+	second := tables[1]
+	last, index := second.place(second.blocks-1), second.from
+	for name, c := range map[string]struct {
+		harm func(path, other string) error
+		most int // keys in the ranges, about
+	}{
+		"the last block":      {func(path, _ string) error { return zero(path, last.at+50) }, 40},
+		"the first block":     {func(path, _ string) error { return zero(path, 50) }, 40},
+		"a block and index":   {func(path, _ string) error { return errors.Join(zero(path, 50_000), zero(path, index+50)) }, 40},
+		"the table":           {func(path, _ string) error { return os.Remove(path) }, 2 * keys / len(tables)},
+		"it is another table": {func(path, other string) error { return errors.Join(os.Remove(path), os.Link(other, path)) }, 2 * keys / len(tables)},
+		"cut short":           {func(path, _ string) error { return os.Truncate(path, 1000) }, 2 * keys / len(tables)},
+	} {
+		dir := copied(t, m.dir)
+		part := filepath.Join(dir, m.parts[0].name)
+		check(t, c.harm(tablePath(part, second.id), tablePath(part, tables[3].id)))
+		found := map[string]bool{}
+		lost, err := EachEntry(ctx, dir, func([]byte) bool { return true }, func(e codec.Entry) error {
+			found[string(e.Key)] = true
+			return nil
+		}, func(string, error) {})
+		check(t, err)
+		missing, within := 0, 0
+		for i := range keys {
+			isLost := slices.ContainsFunc(lost, func(r Range) bool { return r.Has([]byte(key(i))) })
+			if isLost {
+				within++
+			}
+			if !found[key(i)] {
+				missing++
+			}
+			if !found[key(i)] && !isLost {
+				t.Fatalf("%s: %s is missing, and in none of the ranges %q", name, key(i), lost)
+			}
+		}
+		if missing == 0 || within > missing+4 || within > c.most {
+			t.Errorf("%s: %d keys are in the ranges %q, and %d are missing", name, within, lost, missing)
+		}
+	}
+	check(t, m.Close())
+}
+
+// zero overwrites 16 bytes of a file.
+func zero(path string, at int64) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(make([]byte, 16), at)
+	return errors.Join(err, f.Close())
+}
+
 // Whatever happens to the file of an open table, a key that was flushed is found, or its read fails. Check sees it.
 func TestDrillNothingHidesAKey(t *testing.T) {
 	testenv.Drill(t)

@@ -123,7 +123,7 @@ func (x *losing) send() (eventIDs, links, cookies, others int) {
 		x.t.Errorf("%d visits are recorded, want %d; %v", page.Total, lostOf, err)
 	}
 	all, err := x.journal.Links(ctx, keyOf(x.t, x.shop), func(l store.Link) bool { return l.Source == store.ByCookie })
-	if len(all) > 0 || err != nil && x.journal.Damage() == nil {
+	if len(all) > 0 || err != nil && x.Impaired() == nil {
 		x.t.Errorf("%d strangers are trusted, %v", len(all), err)
 	}
 	return eventIDs, links, cookies, others
@@ -135,6 +135,9 @@ func (x *losing) expectSome(what string) {
 	eventIDs, links, cookies, others := x.send()
 	if eventIDs == 0 || links == 0 || cookies == 0 || max(eventIDs, links/2, cookies, others) > lostOf/3 {
 		x.t.Errorf("%s: %d, %d, %d and %d of %d requests were to come again", what, eventIDs, links, cookies, others, lostOf)
+	}
+	if _, err := x.journal.Links(ctx, keyOf(x.t, x.shop), func(store.Link) bool { return true }); store.KindOf(err) != store.KindUnavailable {
+		x.t.Errorf("%s: the links of a person, some of which may be lost: %v", what, err)
 	}
 	if x.Impaired() == nil || x.Ready() != nil {
 		x.t.Errorf("%s: impaired: %v, ready: %v", what, x.Impaired(), x.Ready())

@@ -86,6 +86,11 @@ func (r Range) Has(key []byte) bool {
 	return bytes.Compare(r.From, key) <= 0 && (len(r.To) == 0 || bytes.Compare(key, r.To) <= 0)
 }
 
+// Meets reports whether keys with a prefix may be in the range.
+func (r Range) Meets(prefix []byte) bool {
+	return r.Has(prefix) || bytes.HasPrefix(r.From, prefix)
+}
+
 // Equal reports whether two ranges are the same.
 func (r Range) Equal(o Range) bool { return bytes.Equal(r.From, o.From) && bytes.Equal(r.To, o.To) }
 

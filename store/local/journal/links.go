@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"mtagd/store"
+	"mtagd/store/local/badgerdb"
 	"mtagd/store/local/codec"
 	"mtagd/store/rules"
 )
@@ -176,8 +177,9 @@ func (j *Journal) Links(ctx context.Context, m codec.MerchantKey, belongs func(s
 }
 
 // findLinks returns the links that belong to somebody. of is what their keys have in common behind
-// the first byte.
+// the first byte. It fails with errLost when some of them may be lost.
 func (j *Journal) findLinks(ctx context.Context, of []byte, belongs func(store.Link) bool) (links []store.Link, err error) {
+	lost := j.Lost()
 	if err := j.flush(); err != nil {
 		return nil, err
 	}
@@ -187,6 +189,10 @@ func (j *Journal) findLinks(ctx context.Context, of []byte, belongs func(store.L
 		}
 		return nil
 	})
+	key := append([]byte{prefixLink}, of...)
+	if err == nil && slices.ContainsFunc(slices.Concat(lost, j.Lost()), func(r badgerdb.Range) bool { return r.Meets(key) }) { // as in read
+		return nil, errLost
+	}
 	return links, err
 }
 
